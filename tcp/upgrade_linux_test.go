@@ -312,7 +312,7 @@ func TestUpgradeOwnHandlers(t *testing.T) {
 func TestUpgradeStayReasons(t *testing.T) {
 	var log logRecorder
 	logAtMove := make(chan string, 1)
-	keeper := hooks{message: func(c *Conn, line []byte) {
+	saver := hooks{message: func(c *Conn, line []byte) {
 		if string(line) == "keep" {
 			c.SetValue("something")
 		}
@@ -323,7 +323,7 @@ func TestUpgradeStayReasons(t *testing.T) {
 		}
 	}}
 	next := newSuccessorFunc(t, successorConfig{})
-	s := startServer(t, &Server{Log: log.newLogger(), Handler: Lines(keeper), Successor: next})
+	s := startServer(t, &Server{Log: log.newLogger(), Handler: Lines(saver), Successor: next})
 	for _, says := range []string{"keep", "keep", "keep", "go"} {
 		dial(t, s.addr).Exchange(says, says)
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/myriad-go/myriad/web"
 )
 
+// chat is a WebSocket handler whose sockets have a name and move in upgrades.
 type chat struct {
 	web.SocketBase
 	all web.Group
@@ -27,10 +28,12 @@ func (c *chat) Message(s web.Socket, kind web.Kind, m []byte) {
 	c.all.Broadcast(kind, append([]byte(s.Value().(string)+": "), m...))
 }
 
+// Save appends the socket's name.
 func (c *chat) Save(s web.Socket, to []byte) ([]byte, error) {
 	return append(to, s.Value().(string)...), nil
 }
 
+// Restore is like Opened, without the greeting.
 func (c *chat) Restore(s web.Socket, state []byte) error {
 	s.SetValue(string(state))
 	c.all.Add(s)

@@ -18,7 +18,7 @@ const maxFrame = 64 << 20
 // and returns the header of the response.
 func (c *Conn) HandshakeWebSocket(path, fields string) http.Header {
 	c.t.Helper()
-	c.Send("GET " + path + " HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n" +
+	c.Send("GET " + path + " HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n" +
 		"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n" + fields + "\r\n")
 	res, err := http.ReadResponse(c.R, nil)
 	if err != nil {

@@ -21,19 +21,19 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// This file has the control requests of an operator. They exist only with Config.Token.
-// Each must be a POST from the same site, as for all requests here (guard.go), with a header
-// that other sites can't make a browser send, and with the token. The right token always passes.
-// Wrong ones are bounded: maxWrongTokens get 401, and one more each wrongTokenForgiven; the others
-// get 429. Who guesses can keep nobody out, and not fill the
-// log: rejections are logged at most once a second, with the number of those in between.
+// This file handles the operator's control requests, which exist only with Config.Token. Each must be a POST
+// from the same site (guard.go) with the token and with a header that other sites cannot make a browser send.
+// The right token always passes. Up to maxWrongTokens wrong tokens get 401, and one more per
+// wrongTokenForgiven; further ones get 429. So an attacker who guesses tokens can neither lock out the operator
+// nor fill the log. Rejections are logged at most once a second, with the number of rejections since the last
+// line.
 //
-// Orders are carried out on the goroutine of their request, those to close connections
-// one at a time, because what they did is shown by a count. That of a drain gets its
-// answer first, and is then held until the drain is over. That of an upgrade takes its
-// connection from the server of the page, which ends meanwhile, and answers there.
+// Commands run on the goroutine of their request. Commands that close connections run one at a time, because
+// their effect is measured by a counter. A drain is answered first, and its request is then held until the
+// drain ends. An upgrade takes its connection from the page's server, which ends during the upgrade, and
+// answers on that connection.
 
-// Controller is a Source that can be controlled: a *tcp.Server.
+// Controller is a Source that can be controlled, such as a *tcp.Server.
 type Controller interface {
 	Source
 	PauseAccepting() error
@@ -45,18 +45,17 @@ type Controller interface {
 const (
 	// MinToken is the minimum length of Config.Token in bytes.
 	MinToken = 16
-	// TokenHeader carries the token; ActionHeader is required in every control request.
+	// TokenHeader contains the token. ActionHeader is required in every control request.
 	TokenHeader  = "Myriad-Token"
 	ActionHeader = "Myriad-Action"
 
 	maxWrongTokens     = 10
 	wrongTokenForgiven = 6 * time.Second
-	// closeTimeout limits the wait for a connection to be counted as closed.
+	// closeTimeout limits the wait until a closed connection is counted.
 	closeTimeout      = time.Second
 	closePollInterval = 10 * time.Millisecond
 )
 
-// validateControl checks the configuration of the control requests.
 func validateControl(cfg *Config) error {
 	if cfg.Token == "" {
 		return nil
@@ -70,7 +69,6 @@ func validateControl(cfg *Config) error {
 	return nil
 }
 
-// controlAPI executes control requests.
 type controlAPI struct {
 	server       Controller
 	upgrade      func(done func(tcp.Upgraded, error))
@@ -79,7 +77,7 @@ type controlAPI struct {
 	rejectionLog *rateLimitedRejectionLog
 
 	mu             sync.Mutex
-	wrongTokens    float64 // wrong tokens that are not forgiven yet
+	wrongTokens    float64 // wrong tokens that are not forgiven
 	lastWrongToken time.Time
 	closing        sync.Mutex // held while a connection is being closed
 	draining       atomic.Bool
@@ -89,7 +87,6 @@ func newControlAPI(cfg *Config, rejectionLog *rateLimitedRejectionLog) *controlA
 	return &controlAPI{server: cfg.Source.(Controller), upgrade: cfg.Upgrade, token: sha256.Sum256([]byte(cfg.Token)), log: cfg.Log, rejectionLog: rejectionLog}
 }
 
-// addControlRoutes adds the control requests to routes.
 func (c *controlAPI) addControlRoutes(routes routeHandlers) {
 	for path, do := range map[string]func(http.ResponseWriter, *http.Request) error{
 		"pause":  c.newSimpleCommandHandler(c.server.PauseAccepting, "accepting is paused"),
@@ -116,13 +113,14 @@ func (c *controlAPI) authorizeAndExecute(w http.ResponseWriter, r *http.Request,
 	}
 }
 
-// logAndReplyError logs and reports why a command failed.
+// logAndReplyError logs an error and sends it to the client.
 func (c *controlAPI) logAndReplyError(w http.ResponseWriter, r *http.Request, status int, err error) {
 	c.log.Warn("admin: an order has failed", "order", r.URL.Path, "from", r.RemoteAddr, "error", err)
 	replyText(w, status, err.Error())
 }
 
-// checkTokenHeaders returns the errorStatus and errorText for rejecting a request, 0 if it is authorized.
+// checkTokenHeaders returns the errorStatus and the errorText for rejecting a request. The errorStatus is 0 if the request is
+// authorized.
 func (c *controlAPI) checkTokenHeaders(r *http.Request) (errorStatus int, errorText string) {
 	if r.Header.Get(ActionHeader) == "" {
 		return http.StatusForbidden, "expected the header " + ActionHeader + ": 1"
@@ -146,7 +144,7 @@ func (c *controlAPI) checkTokenHeaders(r *http.Request) (errorStatus int, errorT
 	return http.StatusUnauthorized, "the token is wrong"
 }
 
-// logAndReplyOK logs and reports a successful command.
+// logAndReplyOK logs a successful command and answers it.
 func (c *controlAPI) logAndReplyOK(w http.ResponseWriter, r *http.Request, text string, attrs ...any) {
 	c.log.Warn("admin: "+text, append([]any{"from", r.RemoteAddr}, attrs...)...)
 	replyText(w, http.StatusOK, text)
@@ -179,7 +177,7 @@ func (c *controlAPI) closeConnsOfRemote(w http.ResponseWriter, r *http.Request) 
 	ticker := time.NewTicker(closePollInterval)
 	defer ticker.Stop()
 	for end := time.Now().Add(closeTimeout); ; <-ticker.C {
-		last := !time.Now().Before(end) // check once more after the deadline: the process may have been stalled
+		last := !time.Now().Before(end) // check again after the deadline, because the process may have been stalled
 		if n := c.server.Stats().Closed.Operator - before; n > 0 {
 			c.logAndReplyOK(w, r, "closed the connection from "+remote.String(), "connections", n)
 			return nil
@@ -197,18 +195,18 @@ func (c *controlAPI) replyAndDrainServer(w http.ResponseWriter, r *http.Request)
 	}
 	const text = "the server drains"
 	w.Header().Set("Content-Length", strconv.Itoa(len(text+"\n")))
-	w.Header().Set("Connection", "close") // the page needs another connection while this one is held
+	w.Header().Set("Connection", "close") // the page must use another connection while this one is held
 	c.log.Warn("admin: "+text, "from", r.RemoteAddr, "connections", c.server.Stats().Open)
 	w.WriteHeader(http.StatusOK)
-	_, _ = io.WriteString(w, text+"\n")       // the peer may have gone
-	_ = http.NewResponseController(w).Flush() // an error shows in the next write
+	_, _ = io.WriteString(w, text+"\n")       // the peer may have disconnected
+	_ = http.NewResponseController(w).Flush() // the next write fails as well
 	if cut := c.server.Drain(); cut != nil {
 		c.log.Warn("admin: the drain was cut short", "error", cut)
 	}
 	return nil
 }
 
-// upgradeServerThenReply starts an upgrade and answers when it has ended.
+// upgradeServerThenReply starts an upgrade and answers after it has ended.
 func (c *controlAPI) upgradeServerThenReply(w http.ResponseWriter, r *http.Request) error {
 	header := w.Header().Clone()
 	nc, _, err := http.NewResponseController(w).Hijack()
@@ -228,13 +226,13 @@ func (c *controlAPI) upgradeServerThenReply(w http.ResponseWriter, r *http.Reque
 			StatusCode: status, ProtoMajor: 1, ProtoMinor: 1, Header: header, Close: true,
 			ContentLength: int64(len(text) + 1), Body: io.NopCloser(strings.NewReader(text + "\n")),
 		}
-		_ = nc.SetDeadline(time.Now().Add(shutdownTimeout)) // an error shows in the write
-		_ = answer.Write(nc)                                // the peer may have gone
+		_ = nc.SetDeadline(time.Now().Add(shutdownTimeout)) // the write fails as well
+		_ = answer.Write(nc)                                // the peer may have disconnected
 	})
 	return nil
 }
 
-// buildControlSection returns the page section with the buttons.
+// buildControlSection returns the page section that contains the control buttons.
 func buildControlSection(s tcp.Stats, canUpgrade bool) page.Section {
 	accepting := page.Action{Label: "Pause accepting", URL: "control/pause", Token: true}
 	if s.AcceptingPaused {

@@ -18,19 +18,18 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// FlightConfig configures a Flight.
 type FlightConfig struct {
-	// Source is the server whose Stats().Lag is watched. It is required if Dir is set.
+	// Source is the server whose Stats().Lag is monitored. It is required if Dir is set.
 	Source Source
-	// Dir is where dumps are written, created if necessary. At most 10 are kept, including those of
-	// other processes and earlier runs; the oldest are removed. The default "" disables watching;
+	// Dir is the directory for dumps. It is created if necessary. At most 10 dumps are kept, including those of
+	// other processes and earlier runs; the oldest are removed. The default "" disables automatic dumps;
 	// WriteTo and /debug/flight still work.
 	Dir string
-	// Lag is the duration of a loop iteration that triggers a dump. Lag is counted in buckets, so
-	// it is rounded up to a bucket's bound: a microsecond times a power of two, at most 8.4 s. The
-	// default is 100 ms, which becomes 131 ms.
+	// Lag is the duration of a loop iteration that triggers a dump. It is rounded up to the bound of a
+	// histogram bucket: a microsecond times a power of two, at most 8.4 s. The default is 100 ms, rounded up to
+	// 131 ms.
 	Lag time.Duration
-	// Log receives the path of each dump, and errors. The default is slog.Default().
+	// Log receives errors and the path of each dump. The default is slog.Default().
 	Log *slog.Logger
 }
 
@@ -38,9 +37,9 @@ const (
 	defaultLag          = 100 * time.Millisecond
 	maxLag              = time.Microsecond << (tcp.Buckets - 2) // lower bound of the last bucket
 	flightCheckInterval = time.Second
-	minDumpInterval     = time.Minute // one in so long
+	minDumpInterval     = time.Minute // minimum time between two dumps
 	maxDumps            = 10
-	// The recorder keeps flightAge, as far as flightBytes allow.
+	// The recorder keeps the last flightAge, limited to flightBytes.
 	flightAge   = 10 * time.Second
 	flightBytes = 10 << 20
 )
@@ -61,23 +60,23 @@ func (c *FlightConfig) validateAndComplete() error {
 	return nil
 }
 
-// Flight is a flight recorder: Go's execution tracer runs all the time, and its last 10 s, at most
-// 10 MiB, are kept in memory (runtime/trace.FlightRecorder); a dump takes as much again. Once a
-// second it checks the server's lag; if that has exceeded the limit it writes a file for go tool
-// trace, at most one a minute. An iteration is counted when it ends: one that took longer may have
-// begun before the dump does. Go allows one flight recorder per process.
+// Flight is a flight recorder. Go's execution tracer runs all the time, and the last 10 s of its trace, at most
+// 10 MiB, are kept in memory (runtime/trace.FlightRecorder). A dump needs the same amount again. Once a second,
+// Flight checks the server's lag. If the lag has exceeded the limit, Flight writes a file for go tool trace, at
+// most one per minute. An iteration is counted when it ends, so a long one can have begun before the recorded
+// time. Go allows one flight recorder per process.
 //
-// It costs CPU: a server that echoed 64 bytes on 50 connections took 3.4 µs for each instead of 3.1
-// under epoll, 3.8 instead of 3.6 with goroutines (`myriad serve` with and without --flight-dir,
-// beside `myriad load -c 50 --duration 3s`, in turns, medians of five).
+// The recorder costs CPU time. A server that echoed 64 bytes on 50 connections took 3.4 µs per message instead
+// of 3.1 under epoll, and 3.8 instead of 3.6 with goroutines (`myriad serve` with and without --flight-dir,
+// beside `myriad load -c 50 --duration 3s`, alternating, medians of five).
 //
-// With a Dir a goroutine watches; while it makes a dump it holds the lock that WriteTo and Stop
-// share. The methods are safe for concurrent use.
+// All methods are safe for concurrent use. With a Dir, a goroutine monitors the lag. WriteTo and Stop wait
+// while this goroutine makes a dump.
 type Flight struct {
 	stop    chan struct{} // closed by Stop
 	running sync.WaitGroup
 
-	mu       sync.Mutex // one dump at a time, and none after Stop
+	mu       sync.Mutex // held during a dump; guards stopped
 	recorder *trace.FlightRecorder
 	stopped  bool
 }
@@ -100,7 +99,7 @@ func StartFlight(cfg FlightConfig) (*Flight, error) {
 	return f, nil
 }
 
-// Stop stops the recorder and waits for a dump in progress. Further calls do nothing.
+// Stop stops the recorder and waits for a dump in progress. Further calls have no effect.
 func (f *Flight) Stop() {
 	f.mu.Lock()
 	first := !f.stopped
@@ -108,13 +107,13 @@ func (f *Flight) Stop() {
 	f.mu.Unlock()
 	if first {
 		close(f.stop)
-		f.recorder.Stop() // unused from now on: dumps check stopped under the lock
+		f.recorder.Stop() // no longer in use: dumps check stopped under the lock
 	}
 	f.running.Wait()
 }
 
-// WriteTo writes the recorded trace for go tool trace. It is copied before the first byte is
-// written, so w may be slow. After Stop it fails.
+// WriteTo writes the recorded trace for go tool trace. The trace is copied before the first byte is written, so
+// w may be slow. WriteTo fails after Stop.
 func (f *Flight) WriteTo(w io.Writer) (int64, error) {
 	b, err := f.copyRecordedTrace()
 	if err != nil {
@@ -143,19 +142,19 @@ func (f *Flight) serveTraceDownload(w http.ResponseWriter, _ *http.Request) {
 		return
 	}
 	setAttachmentHeader(w, "flight")
-	_, _ = b.WriteTo(w) // the peer may have gone
+	_, _ = b.WriteTo(w) // the peer may have disconnected
 }
 
-// lagWatcher dumps when a server's lag has exceeded a limit. It belongs to one goroutine.
+// lagWatcher writes a dump when a server's lag exceeds a limit. It belongs to one goroutine.
 type lagWatcher struct {
 	source      Source
-	firstBucket int // first bucket that counts
+	firstBucket int // first bucket above the limit
 	dir         string
 	dump        io.WriterTo
 	log         *slog.Logger
 
-	lastLag  tcp.Histogram // at the last check
-	lastDump time.Time     // zero before the first
+	lastLag  tcp.Histogram // lag at the last check
+	lastDump time.Time     // zero before the first dump
 }
 
 // firstBucketLongerThan returns the first bucket that contains only durations longer than d.
@@ -168,7 +167,6 @@ func firstBucketLongerThan(d time.Duration) int {
 	return tcp.Buckets - 1
 }
 
-// dumpIfLaggedEverySecond calls dumpTraceIfLagged once a second until stop is closed.
 func (w *lagWatcher) dumpIfLaggedEverySecond(stop <-chan struct{}) {
 	ticker := time.NewTicker(flightCheckInterval)
 	defer ticker.Stop()
@@ -182,8 +180,8 @@ func (w *lagWatcher) dumpIfLaggedEverySecond(stop <-chan struct{}) {
 	}
 }
 
-// dumpTraceIfLagged writes a dump if iterations have exceeded the limit since the last check and the
-// last dump is old enough.
+// dumpTraceIfLagged writes a dump if an iteration has exceeded the limit since the last check and the last dump is
+// old enough.
 func (w *lagWatcher) dumpTraceIfLagged(now time.Time) {
 	lag := w.source.Stats().Lag
 	passed := countNewInBuckets(w.lastLag, lag, w.firstBucket)
@@ -191,7 +189,7 @@ func (w *lagWatcher) dumpTraceIfLagged(now time.Time) {
 	if passed == 0 || !w.lastDump.IsZero() && now.Sub(w.lastDump) < minDumpInterval {
 		return
 	}
-	w.lastDump = now // also if it fails: a full disk is not tried every second
+	w.lastDump = now // also after a failure, so that a full disk is not tried every second
 	path, err := removeOldAndWriteDump(w.dir, now, w.dump)
 	if err != nil {
 		w.log.Error("flight recorder: dump failed after event loop lag", "error", err)
@@ -201,8 +199,8 @@ func (w *lagWatcher) dumpTraceIfLagged(now time.Time) {
 		"longer_than", tcp.Histogram{}.Bound(w.firstBucket-1), "dump", path)
 }
 
-// countNewInBuckets returns how many iterations were added to the buckets from firstBucket. Buckets
-// shrink if a worker process was killed; that counts as 0.
+// countNewInBuckets returns the number of iterations added to the buckets from firstBucket on. Buckets shrink if a
+// worker process was killed; a decrease counts as 0.
 func countNewInBuckets(before, now tcp.Histogram, firstBucket int) (n int64) {
 	for i := firstBucket; i < len(now.Buckets); i++ {
 		n += max(now.Buckets[i]-before.Buckets[i], 0)
@@ -210,13 +208,13 @@ func countNewInBuckets(before, now tcp.Histogram, firstBucket int) (n int64) {
 	return n
 }
 
-// dumpPattern matches the files of dumps. Their names sort by time.
+// dumpPattern matches the file names of dumps, which sort by time.
 const dumpPattern = "myriad-flight-*.trace"
 
-// removeOldAndWriteDump writes a dump and returns its path. It removes the oldest files first, so that
-// there are never more than maxDumps.
+// removeOldAndWriteDump writes a dump and returns its path. It first removes the oldest files, so that at most maxDumps
+// exist at any time.
 func removeOldAndWriteDump(dir string, now time.Time, recorder io.WriterTo) (path string, err error) {
-	old, err := fs.Glob(os.DirFS(dir), dumpPattern) // in order
+	old, err := fs.Glob(os.DirFS(dir), dumpPattern) // sorted
 	if err != nil {
 		return "", err
 	}
@@ -233,7 +231,7 @@ func removeOldAndWriteDump(dir string, now time.Time, recorder io.WriterTo) (pat
 	}
 	_, err = recorder.WriteTo(file)
 	if err = errors.Join(err, file.Close()); err != nil {
-		return "", errors.Join(err, os.Remove(path)) // remove a partial dump
+		return "", errors.Join(err, os.Remove(path)) // removes a partial dump
 	}
 	return path, nil
 }

@@ -9,20 +9,20 @@ import (
 	"github.com/myriad-go/myriad/internal/lograte"
 )
 
-// This file decides which requests are served. Any web page can make a browser on this
-// machine send requests here. It can't read the answers, but it could make the server work.
-// So two rules hold for every path:
+// This file decides which requests are served. Any web page can make a local browser send requests here. The
+// page cannot read the answers, but its requests could cost the server work. Two rules therefore apply to every
+// path.
 //
-// Requests caused by another site, according to Sec-Fetch-Site or Origin, are rejected
-// except for /healthz: the rule of http.CrossOriginProtection, for GET as well. Programs
-// send neither header and pass.
+// First, requests caused by another site, according to Sec-Fetch-Site or Origin, are rejected except for
+// /healthz. This is the rule of http.CrossOriginProtection, applied to GET as well. Programs send neither
+// header, and their requests pass.
 //
-// Browsers send Sec-Fetch-Site only over TLS and to loopback, and no Origin with a GET for
-// an image: beyond loopback another site's GET looks like any other. So browsers, which the
-// User-Agent reveals, must use POST for expensive requests; a POST always has one of the two
-// headers. go tool pprof, curl and other programs may use GET.
+// Second, browsers must use POST for expensive requests. The reason is that browsers send Sec-Fetch-Site only
+// over TLS and to loopback, and no Origin with the GET for an image. On other addresses, a GET caused by
+// another site therefore looks like any other GET, whereas a POST always has one of the two headers. Browsers
+// are recognized by the User-Agent. go tool pprof, curl and other programs may use GET.
 
-// healthPath is open to requests from every site.
+// healthPath accepts requests from every site.
 const healthPath = "/healthz"
 
 // rejectCrossSite rejects requests that another site makes a browser send.
@@ -31,7 +31,7 @@ func rejectCrossSite(next http.Handler, rejectionLog *rateLimitedRejectionLog) h
 	origin.AddInsecureBypassPattern(healthPath)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		asked := *r
-		asked.Method = http.MethodPost // Check allows every GET
+		asked.Method = http.MethodPost // because Check allows every GET
 		if err := origin.Check(&asked); err != nil {
 			rejectionLog.logRejection(r, err.Error())
 			replyText(w, http.StatusForbidden, err.Error()+"; expected a request from this server's own pages or from a program: enter the address by hand")
@@ -41,7 +41,7 @@ func rejectCrossSite(next http.Handler, rejectionLog *rateLimitedRejectionLog) h
 	})
 }
 
-// rejectBrowserGET rejects a browser's GET.
+// rejectBrowserGET rejects GET requests of browsers.
 func rejectBrowserGET(next http.Handler) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if isBrowser(r) {
@@ -52,8 +52,8 @@ func rejectBrowserGET(next http.Handler) http.HandlerFunc {
 	}
 }
 
-// isBrowser reports whether a browser has sent a request. All browsers of recent decades use this
-// User-Agent prefix, and no page can make them omit it.
+// isBrowser reports whether a browser has sent a request. All browsers of recent decades use this User-Agent
+// prefix, and pages cannot make them omit it.
 func isBrowser(r *http.Request) bool {
 	return r.Header.Get("Sec-Fetch-Site") != "" || r.Header.Get("Origin") != "" ||
 		strings.HasPrefix(r.UserAgent(), "Mozilla/")

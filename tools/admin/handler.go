@@ -21,30 +21,29 @@ import (
 	"github.com/myriad-go/myriad/tools/metrics"
 )
 
-// Source provides the statistics of a server: a *tcp.Server.
+// Source provides the statistics of a server, such as a *tcp.Server.
 type Source interface {
 	// Stats must be safe for concurrent use.
 	Stats() tcp.Stats
 }
 
-// Config configures a Handler.
 type Config struct {
 	// Source is the server. It is required.
 	Source Source
-	// Gatherer provides /metrics. The default is a registry with metrics.NewServerCollector of
+	// Gatherer provides the metrics for /metrics. The default is a registry with metrics.NewServerCollector of
 	// Source and metrics.RegisterProcess.
 	Gatherer prometheus.Gatherer
-	// Token, if set, lets its holders pause accepting, close connections, drain the server, and
-	// with Upgrade upgrade it, from the page or by POST, see Handler. It is a secret of at least
-	// MinToken bytes, and Source must be a Controller. The default disables control.
+	// Token enables control: its holders can pause accepting, close connections, drain the server and, with
+	// Upgrade, upgrade it. They use the page or send POST requests; see Handler. The token is a secret of at
+	// least MinToken bytes, and Source must be a Controller. The default "" disables control.
 	Token string
-	// Upgrade, if set together with Token, upgrades the server at a request from the page, like
-	// Server.Upgrade. It must return at once and call done once when the upgrade has ended, on any
-	// goroutine; done sends the answer within 5 s. It may end the page's server in the meantime, so
-	// that the new process can use its address: the request's connection no longer belongs to that
-	// server. The default disables upgrades from the page.
+	// Upgrade upgrades the server, like Server.Upgrade, when the page requests it. It requires a Token. Upgrade
+	// must return immediately and call done once, on any goroutine, when the upgrade has ended; done sends the
+	// answer within 5 s. Upgrade may end the page's server before that, so that the new process can use its
+	// address. The request's connection no longer belongs to that server then. The default nil disables
+	// upgrades from the page.
 	Upgrade func(done func(tcp.Upgraded, error))
-	// Flight is dumped at /debug/flight, which does not exist without it.
+	// Flight is the recorder that /debug/flight dumps. Without a Flight, the path does not exist.
 	Flight *Flight
 	// Pages are additional pages of the application, linked on the main page.
 	Pages []Page
@@ -54,59 +53,62 @@ type Config struct {
 
 // Page is an additional page of an application.
 type Page struct {
-	// Path is its path, such as "/hub", which must not be used by this package. Text describes it.
+	// Path is the page's path, such as "/hub". It must differ from the paths of this package. Text describes
+	// the page.
 	Path, Text string
-	// Handler serves requests with the method GET or HEAD.
+	// Handler serves GET and HEAD requests.
 	Handler http.Handler
 }
 
-// maxScrapes is how many requests for /metrics are served at a time; further ones get 503.
+// maxScrapes is the number of concurrent requests for /metrics. Further requests get 503.
 const maxScrapes = 8
 
-// Handler serves, for GET and HEAD:
+// Handler returns a handler of GET and HEAD requests for these paths:
 //
-//	/                         the page of the server, which follows it
-//	/live                     the part of that page that changes
+//	/                         the live page of the server
+//	/live                     the changing part of the page
 //	/metrics                  metrics for Prometheus
 //	/healthz                  200 while the process works
-//	/readyz                   200 while the server serves; 503 before its start and once it drains, and why
+//	/readyz                   200 while the server serves; before and after that 503 with the reason
 //	/stats                    tcp.Stats as JSON, with durations in nanoseconds
-//	/debug/pprof/             profiles for go tool pprof, and their list
-//	/debug/pprof/profile      what the CPU does for ?seconds=, 1 to 60; the default is 30
-//	/debug/trace              what the scheduler does, for go tool trace, for ?seconds=, 1 to 60; the default is 1
+//	/debug/pprof/             the list of profiles for go tool pprof, and the profiles
+//	/debug/pprof/profile      a CPU profile of ?seconds=, 1 to 60; default 30
+//	/debug/trace              an execution trace of ?seconds=, 1 to 60, for go tool trace; default 1
 //	/debug/flight             the flight recorder's last seconds, for go tool trace
 //
-// Of each of the last three one is made at a time: a second request gets 409. These and
-// all profiles are served for POST, too, and to browsers for nothing else (403); ?gc=1 of
-// /debug/pprof/heap collects garbage before. With Config.Token there is, for POST with
-// the header Myriad-Action and the token in the header Myriad-Token:
+// Each of the last three runs once at a time; a second request gets 409. These three and all profiles also
+// accept POST, and require it from browsers (otherwise 403). /debug/pprof/heap?gc=1 collects garbage first.
 //
-//	/control/pause            accept nothing, as Server.PauseAccepting
+// With Config.Token there are control requests. They are POST requests with the header Myriad-Action and with
+// the token in the header Myriad-Token:
+//
+//	/control/pause            stop accepting, as Server.PauseAccepting
 //	/control/resume           accept again
 //	/control/drain            drain, as Server.Drain; the answer does not wait for the end
 //	/control/close?remote=    close the connections from an address and port, as Server.CloseConns
-//	/control/upgrade          have a new process take over, with Config.Upgrade; the answer, which
-//	                          needs HTTP/1.1, says what has come of it
+//	/control/upgrade          start a new process that takes over, with Config.Upgrade; the answer
+//	                          contains the outcome and needs HTTP/1.1
 //
-// What another site has a browser ask for, by a link, too, gets 403 but at /healthz:
-// requests with a Sec-Fetch-Site that is neither same-origin nor none or, without
-// that, with an Origin that is not the Host. A browser is what sends one of these
-// headers, or a User-Agent that begins with Mozilla/.
+// Requests that another site makes a browser send, for example by a link, get 403 except at /healthz. They are
+// recognized by a Sec-Fetch-Site other than same-origin or none or, without that header, by an Origin that
+// differs from the Host. A request counts as a browser's if it has one of these headers, or a User-Agent that
+// begins with Mozilla/.
 //
-// After 10 wrong tokens further wrong ones get 429, but for one every 6 s; the right one
-// always passes. Each order is logged, and of orders and other sites' requests that are
-// refused at most one a second, with the number of those since the line before.
+// After 10 wrong tokens, further wrong tokens get 429, except one every 6 s. The right token always passes.
+// Each command is logged. Rejected commands and rejected requests of other sites are logged at most once a
+// second, with the number of rejections since the last line.
 //
-// The page shows the last 10 minutes as far as somebody has looked at it, at most one
-// point a second; with Serve there is a point every second. It panics if Config.Source
-// is nil, or where Token asks for what can't be. It does not ask who is there but for
-// orders: see Serve.
+// The page shows the last 10 minutes, with at most one point per second. Serve records a point every second.
+// Without Serve, points are recorded only while somebody views the page.
+//
+// Handler panics if Config.Source is nil or the control settings are invalid. Only control requests are
+// authenticated: see Serve.
 func Handler(cfg Config) http.Handler {
 	h, _ := newHandlerAndPageState(cfg)
 	return h
 }
 
-// newHandlerAndPageState returns a Handler and the state from which it builds the page.
+// newHandlerAndPageState returns a Handler and the state that its page shows.
 func newHandlerAndPageState(cfg Config) (http.Handler, *pageState) {
 	if err := validateConfigAndSetLog(&cfg); err != nil {
 		panic(err.Error())
@@ -129,7 +131,7 @@ func newHandlerAndPageState(cfg Config) (http.Handler, *pageState) {
 	}), known
 }
 
-// routeHandlers are handlers by their http.ServeMux patterns.
+// routeHandlers maps http.ServeMux patterns to handlers.
 type routeHandlers map[string]http.HandlerFunc
 
 func newRouteHandlers(cfg *Config, state *pageState, rejectionLog *rateLimitedRejectionLog) routeHandlers {
@@ -161,12 +163,11 @@ func newRouteHandlers(cfg *Config, state *pageState, rejectionLog *rateLimitedRe
 	return all
 }
 
-// addForNonBrowserGETAndPOST adds an expensive request, which browsers must send by POST.
+// addForNonBrowserGETAndPOST adds a path for expensive requests, which browsers must send by POST.
 func (all routeHandlers) addForNonBrowserGETAndPOST(path string, h http.Handler) {
 	all["GET "+path], all["POST "+path] = rejectBrowserGET(h), h.ServeHTTP
 }
 
-// validateConfigAndSetLog validates cfg and sets its Log.
 func validateConfigAndSetLog(cfg *Config) error {
 	if cfg.Source == nil {
 		return errors.New("admin: Config.Source is nil; expected the *tcp.Server to look at")
@@ -177,7 +178,6 @@ func validateConfigAndSetLog(cfg *Config) error {
 	return validateControl(cfg)
 }
 
-// renderPageTo renders the page into w.
 func (l *pageState) renderPageTo(w http.ResponseWriter, render func(*page.Page, io.Writer) error, log *slog.Logger) {
 	var text bytes.Buffer
 	if err := render(l.sampleAndBuildPage(time.Now()), &text); err != nil {
@@ -186,15 +186,15 @@ func (l *pageState) renderPageTo(w http.ResponseWriter, render func(*page.Page, 
 		return
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	_, _ = text.WriteTo(w) // the peer may have gone
+	_, _ = text.WriteTo(w) // the peer may have disconnected
 }
 
-// newDefaultRegistry returns the registry used without a Gatherer.
+// newDefaultRegistry returns the registry that is used if Config.Gatherer is nil.
 func newDefaultRegistry(source Source) *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	r.MustRegister(metrics.NewServerCollector(source, nil))
 	if err := metrics.RegisterProcess(r); err != nil {
-		panic(err) // can't conflict in a new registry
+		panic(err) // a new registry has no conflicts
 	}
 	return r
 }
@@ -215,21 +215,19 @@ func replyReadiness(w http.ResponseWriter, s tcp.Stats) {
 	}
 }
 
-// replyText answers with a line of text.
 func replyText(w http.ResponseWriter, status int, text string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(status)
-	_, _ = io.WriteString(w, text+"\n") // the peer may have gone
+	_, _ = io.WriteString(w, text+"\n") // the peer may have disconnected
 }
 
 func replyStatsJSON(w http.ResponseWriter, s tcp.Stats) {
 	w.Header().Set("Content-Type", "application/json")
 	to := json.NewEncoder(w)
 	to.SetIndent("", "  ")
-	_ = to.Encode(s) // the peer may have gone
+	_ = to.Encode(s) // the peer may have disconnected
 }
 
-// defaultLinks are the links on the page.
 var defaultLinks = []page.Link{
 	{URL: "/metrics", Text: "for Prometheus"},
 	{URL: "/healthz", Text: "the process works"},
@@ -238,7 +236,7 @@ var defaultLinks = []page.Link{
 	{URL: "/debug/pprof/", Text: "profiles, a trace, and the flight recorder's last seconds"},
 }
 
-// setAttachmentHeader declares the response a file to download.
+// setAttachmentHeader marks the response as a file to download.
 func setAttachmentHeader(w http.ResponseWriter, name string) {
 	w.Header().Set("Content-Type", "application/octet-stream")
 	w.Header().Set("Content-Disposition", fmt.Sprintf("attachment; filename=%q", name+time.Now().UTC().Format("-20060102T150405Z")))

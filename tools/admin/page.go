@@ -19,12 +19,13 @@ import (
 	"github.com/myriad-go/myriad/tools/metrics"
 )
 
-// This file builds the page from the state. Package page defines its layout.
+// This file builds the page from the state. Package page defines the layout.
 
-// pageUpdateInterval is the time between two updates of the page in the browser.
+// pageUpdateInterval is the time between two updates of a page in the browser.
 const pageUpdateInterval = 2 * time.Second
 
-// sampleAndBuildPage returns the current page and records that it was requested.
+// sampleAndBuildPage returns the current page. It records the request, because some figures are read only while the page
+// is viewed.
 func (l *pageState) sampleAndBuildPage(now time.Time) *page.Page {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -43,7 +44,6 @@ func (l *pageState) sampleAndBuildPage(now time.Time) *page.Page {
 	return made
 }
 
-// serverStatusSentence describes the server's state in a sentence.
 func serverStatusSentence(s tcp.Stats) (string, page.Tone) {
 	switch {
 	case s.Model == "" && !s.Draining:
@@ -56,11 +56,12 @@ func serverStatusSentence(s tcp.Stats) (string, page.Tone) {
 	return fmt.Sprintf("The server serves %s connections.", format.Count(s.Open)), page.Good
 }
 
-// minConnsForMemory is the minimum number of connections for memory per connection: a process grows
-// by some megabytes for other reasons, too.
+// minConnsForMemory is the minimum number of connections for reporting memory per connection. With fewer, a
+// process's other growth of some megabytes dominates.
 const minConnsForMemory = 100
 
-// formatBytesPerConn formats memory per connection, a dash if there are too few.
+// formatBytesPerConn formats memory per connection. It returns a dash if there are fewer than minConnsForMemory
+// connections.
 func formatBytesPerConn(totalBytes, conns float64) string {
 	if conns < minConnsForMemory {
 		return "–"
@@ -68,14 +69,13 @@ func formatBytesPerConn(totalBytes, conns float64) string {
 	return dashIfEmpty(format.Bytes(max(totalBytes, 0) / conns))
 }
 
-// formatMemoryGrowthPerConn formats the growth of anonymous memory since the first sample per
-// additional connection, as load, hold and bench do, which sample before the first connection.
-// Serve does so, too, if it starts with the server.
+// formatMemoryGrowthPerConn formats the growth of anonymous memory since the first sample, per connection added
+// since. The commands load, hold and bench report the same figure, with the first sample before the first
+// connection. So does Serve if it starts with the server.
 func (l *pageState) formatMemoryGrowthPerConn(p historyPoint) string {
 	return formatBytesPerConn(p.anonymous-l.firstWithMemory.anonymous, p.open-l.firstWithMemory.open)
 }
 
-// listMainFigures returns the three most important figures.
 func listMainFigures(s tcp.Stats, p historyPoint) [][2]string {
 	all := [][2]string{{"Connections", format.Count(s.Open) + " of " + format.Count(s.MaxConns)}}
 	if s.Messages > 0 {
@@ -127,7 +127,8 @@ func (l *pageState) buildFigureTablesSection(s tcp.Stats, p historyPoint) page.S
 	}
 }
 
-// buildListenerTable returns nil for a server without listener statistics or before its start.
+// buildListenerTable returns the table of listeners. It returns nil before the server's start or without listener
+// statistics.
 func (l *pageState) buildListenerTable() *page.Table {
 	s, ok := l.source.(interface{ ListenerStats() []tcp.ListenerStats })
 	if !ok {
@@ -160,11 +161,11 @@ type metricValue struct {
 	isCounter  bool
 }
 
-// nonHistogramMetricValues returns all values except histograms, ordered by name.
+// nonHistogramMetricValues returns the values of all metrics except histograms, ordered by name.
 func nonHistogramMetricValues(s tcp.Stats) (all []metricValue) {
 	r := prometheus.NewRegistry()
 	r.MustRegister(metrics.NewServerCollector((*fixedSource)(&s), nil))
-	families, _ := r.Gather() // of a registry with one collector nothing is inconsistent
+	families, _ := r.Gather() // cannot fail: a registry with one collector is consistent
 	for _, f := range families {
 		for _, m := range f.Metric {
 			if m.Histogram != nil {
@@ -180,10 +181,10 @@ func nonHistogramMetricValues(s tcp.Stats) (all []metricValue) {
 	return all
 }
 
-// errorCounterPrefixes are the prefixes of counters that should not grow.
+// errorCounterPrefixes are prefixes of counters that grow only after errors.
 var errorCounterPrefixes = []string{"accept_errors", "connections_refused", "handler_panics", "messages_dropped", "worker_restarts"}
 
-// buildMetricsTable lists what Prometheus gets of the server.
+// buildMetricsTable returns the table of all metrics that Prometheus gets from the server.
 func (l *pageState) buildMetricsTable() *page.Table {
 	t := &page.Table{Caption: "Counters"}
 	t.AddRow("Name, as in /metrics", "Now", "A second", "What it is")
@@ -327,7 +328,7 @@ func (w *machineLimitReport) addRowOfWall(t *page.Table, wall *doctor.Wall) {
 	t.SetLastRowTone(3, toneOfUtilization(near))
 }
 
-// buildLimitUsageTable lists the usage of limits, the fullest first.
+// buildLimitUsageTable returns the usage of limits, the fullest first.
 func buildLimitUsageTable(walls []doctor.Wall) *page.Table {
 	t := &page.Table{Caption: "What is in use of the limits that can be read"}
 	t.AddRow("Wall", "In use", "Limit", "Near", "Of what")
@@ -389,7 +390,7 @@ func (l *pageState) buildTopTalkerSection() page.Section {
 		}
 	}
 	if l.hasControl {
-		table.Actions = append([]page.Action{{}}, table.Actions...) // of the headings
+		table.Actions = append([]page.Action{{}}, table.Actions...) // no action in the row of headings
 	}
 	s.Parts = []page.Part{{Table: table}}
 	return s
@@ -399,8 +400,8 @@ func (l *pageState) buildLinkSection() page.Section {
 	return page.Section{ID: "more", Title: "More", Parts: []page.Part{{Links: l.links}}}
 }
 
-// formatNumberOrDash formats a number per second, formatSecondsOrDash a time; dashIfEmpty replaces unknown values by a
-// dash.
+// formatNumberOrDash formats a number per second. formatSecondsOrDash formats a time in seconds. dashIfEmpty replaces an unknown
+// value by a dash.
 func formatNumberOrDash(v float64) string  { return dashIfEmpty(format.Number(v)) }
 func formatSecondsOrDash(v float64) string { return dashIfEmpty(format.Seconds(v)) }
 

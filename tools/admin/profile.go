@@ -15,10 +15,10 @@ import (
 	"time"
 )
 
-// Profiles are served here and not by net/http/pprof, because importing that package also
-// adds them to http.DefaultServeMux, which may be public.
+// This package serves profiles itself, because importing net/http/pprof would also add them to
+// http.DefaultServeMux, which may be public.
 
-// replyProfileListPage writes the list of profiles, with buttons that send POST.
+// replyProfileListPage writes the list of profiles, with buttons that send POST requests.
 func replyProfileListPage(w http.ResponseWriter, _ *http.Request) {
 	profiles := pprof.Profiles()
 	slices.SortFunc(profiles, func(a, b *pprof.Profile) int { return strings.Compare(a.Name(), b.Name()) })
@@ -37,8 +37,8 @@ func replyProfileListPage(w http.ResponseWriter, _ *http.Request) {
 	_, _ = io.WriteString(w, b.String())
 }
 
-// replyProfile writes a profile. ?debug=1 and 2 select text, and ?gc=1 collects garbage before, as
-// in net/http/pprof, and returns memory to the system.
+// replyProfile writes a profile. As in net/http/pprof, ?debug=1 and ?debug=2 select text, and ?gc=1 collects
+// garbage first. It also returns unused memory to the system then.
 func replyProfile(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("name")
 	p, query := pprof.Lookup(name), r.URL.Query()
@@ -64,29 +64,28 @@ func replyProfile(w http.ResponseWriter, r *http.Request) {
 		setAttachmentHeader(w, name)
 	}
 	if r.Method != http.MethodHead {
-		_ = p.WriteTo(w, level) // the peer may have gone
+		_ = p.WriteTo(w, level) // the peer may have disconnected
 	}
 }
 
-// replyCommandLine writes the command line, its words separated by zero bytes.
+// replyCommandLine writes the command line, with a zero byte between words.
 func replyCommandLine(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	_, _ = io.WriteString(w, strings.Join(os.Args, "\x00"))
 }
 
-// maxRecordingSeconds is how long a recording may be, and recordingWriteTimeout how long a piece of it
-// may take to be sent: what the runtime records meanwhile waits in memory.
 const (
-	maxRecordingSeconds   = 60 // maxRecordingSeconds is the maximum duration of a recording, and recordingWriteTimeout limits each write: meanwhile the runtime buffers in memory.
+	maxRecordingSeconds = 60
+	// recordingWriteTimeout limits each write, because the runtime buffers in memory until the write ends.
 	recordingWriteTimeout = 5 * time.Second
 )
 
-// oneAtATimeHandler serves a file that is generated during the request, one at a time.
+// oneAtATimeHandler serves a file that is generated during the request. It handles one request at a time.
 type oneAtATimeHandler struct {
 	what, file string
 	write      func(w http.ResponseWriter, r *http.Request)
 
-	busy sync.Mutex // held by the running request
+	busy sync.Mutex // held by the request in progress
 }
 
 func (e *oneAtATimeHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -102,7 +101,7 @@ func (e *oneAtATimeHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	e.write(w, r)
 }
 
-// newRuntimeRecordingHandler returns a handler for what the runtime records for some seconds.
+// newRuntimeRecordingHandler returns a handler for recordings that the runtime makes for some seconds.
 func newRuntimeRecordingHandler(recordingName, downloadName string, defaultSeconds int, start func(io.Writer) error, stop func()) *oneAtATimeHandler {
 	return &oneAtATimeHandler{what: recordingName, file: downloadName, write: func(w http.ResponseWriter, r *http.Request) {
 		seconds, err := parseRecordingSeconds(r.URL.Query().Get("seconds"), defaultSeconds)
@@ -112,12 +111,12 @@ func newRuntimeRecordingHandler(recordingName, downloadName string, defaultSecon
 		}
 		setAttachmentHeader(w, downloadName)
 		to := &abortingRecordingWriter{to: w, control: http.NewResponseController(w), failed: make(chan struct{})}
-		if err := start(to); err != nil { // the program itself is recording
+		if err := start(to); err != nil { // fails if the program itself is recording
 			w.Header().Del("Content-Disposition")
 			replyText(w, http.StatusConflict, fmt.Sprintf("no %s can be recorded now: %v", recordingName, err))
 			return
 		}
-		defer stop() // it returns when all is written
+		defer stop() // stop returns after everything is written
 		timer := time.NewTimer(time.Duration(seconds) * time.Second)
 		defer timer.Stop()
 		select {
@@ -128,7 +127,7 @@ func newRuntimeRecordingHandler(recordingName, downloadName string, defaultSecon
 	}}
 }
 
-// parseRecordingSeconds parses the length of a recording.
+// parseRecordingSeconds parses the duration of a recording in seconds.
 func parseRecordingSeconds(text string, defaultSeconds int) (int, error) {
 	if text == "" {
 		return defaultSeconds, nil
@@ -140,8 +139,8 @@ func parseRecordingSeconds(text string, defaultSeconds int) (int, error) {
 	return n, nil
 }
 
-// abortingRecordingWriter forwards a recording and gives up if the peer does not read. Only one goroutine
-// writes at a time, as the runtime does.
+// abortingRecordingWriter forwards a recording. It gives up if the peer does not read. Only one goroutine may write at
+// a time, as the runtime guarantees.
 type abortingRecordingWriter struct {
 	to      io.Writer
 	control *http.ResponseController
@@ -151,11 +150,11 @@ type abortingRecordingWriter struct {
 
 func (s *abortingRecordingWriter) Write(b []byte) (int, error) {
 	select {
-	case <-s.failed: // the runtime goes on writing after an error
+	case <-s.failed: // because the runtime continues to write after an error
 		return 0, io.ErrClosedPipe
 	default:
 	}
-	_ = s.control.SetWriteDeadline(time.Now().Add(recordingWriteTimeout)) // not every ResponseWriter has one
+	_ = s.control.SetWriteDeadline(time.Now().Add(recordingWriteTimeout)) // not every ResponseWriter supports deadlines
 	n, err := s.to.Write(b)
 	if err != nil {
 		s.once.Do(func() { close(s.failed) })

@@ -15,31 +15,29 @@ import (
 	"golang.org/x/net/netutil"
 )
 
-// The limits of Serve.
+// Limits of Serve.
 const (
 	headerTimeout   = 5 * time.Second
 	readTimeout     = 10 * time.Second
-	writeTimeout    = (maxRecordingSeconds + 15) * time.Second // the longest recording plus time to send it
+	writeTimeout    = (maxRecordingSeconds + 15) * time.Second // the longest recording plus the time to send it
 	idleTimeout     = time.Minute
 	shutdownTimeout = 5 * time.Second
 	maxHeaderBytes  = 16 << 10
 	maxConns        = 64
 )
 
-// Serve serves Handler(cfg) on addr, host:port as for net.Listen, until ctx ends; then it returns
-// nil when everything that it started has ended. Without a host, as in ":9090", it listens on
-// 127.0.0.1, which only programs of this machine can reach. Other hosts cause a warning in the log,
-// because there is no authentication. listening, if not nil, is called once with the address.
+// Serve serves Handler(cfg) on addr, host:port as for net.Listen, until ctx ends. It then returns nil when
+// everything that it started has ended. Without a host, as in ":9090", Serve listens on 127.0.0.1, which only
+// local programs can reach. Other hosts cause a warning in the log, because there is no authentication. If
+// listening is not nil, Serve calls it once with the address.
 //
-// On loopback it rejects requests (403) for any host other than an IP address or localhost:
-// otherwise a page in a local browser could read the answers through a name that points to
-// 127.0.0.1 (DNS rebinding).
+// On loopback, Serve rejects requests (403) for hosts other than IP addresses and localhost. Otherwise a page
+// in a local browser could read answers through a name that resolves to 127.0.0.1 (DNS rebinding).
 //
-// It holds at most 64 connections, further ones wait. A request has 5 s for its header of at most
-// 16 KiB, an answer 75 s, and an idle connection is closed after a minute. A goroutine samples the
-// server once a second for the page's last 10 minutes: at most 600 points of some 200 bytes each.
-// When ctx ends, recordings end, too, and pending answers have 5 s. To show that a server drains,
-// end ctx after the server has ended.
+// At most 64 connections are open; further ones wait. Limits: 5 s for a request header, which may have 16 KiB;
+// 75 s for an answer; a minute for an idle connection. A goroutine samples the server once a second for the
+// page's last 10 minutes: at most 600 points of about 200 bytes each. When ctx ends, recordings also end, and
+// pending answers have 5 s. To let clients see that the server drains, end ctx after the server has ended.
 func Serve(ctx context.Context, addr string, cfg Config, listening func(net.Addr)) error {
 	if err := validateConfigAndSetLog(&cfg); err != nil {
 		return err
@@ -72,9 +70,9 @@ func Serve(ctx context.Context, addr string, cfg Config, listening func(net.Addr
 	return serveUntilContextEnds(ctx, netutil.LimitListener(ln, maxConns), handler, shutdownTimeout, cfg.Log)
 }
 
-// serveUntilContextEnds serves until ctx ends, then shuts down: what is not answered within
-// shutdownTimeout is cut off. Requests share the read lock running; the shutdown takes the write
-// lock, which waits for them, and keeps it.
+// serveUntilContextEnds serves until ctx ends, then shuts down. Requests that are not answered within shutdownTimeout
+// are cut off. Requests hold the read lock running. The shutdown acquires the write lock, which waits for
+// requests, and keeps it.
 func serveUntilContextEnds(ctx context.Context, ln net.Listener, handler http.Handler, endTime time.Duration, log *slog.Logger) error {
 	var running sync.RWMutex
 	server := &http.Server{
@@ -89,7 +87,7 @@ func serveUntilContextEnds(ctx context.Context, ln net.Listener, handler http.Ha
 		ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
 		MaxHeaderBytes: maxHeaderBytes,
 		ErrorLog:       slog.NewLogLogger(log.Handler(), slog.LevelWarn),
-		BaseContext:    func(net.Listener) context.Context { return ctx }, // so recordings end with it
+		BaseContext:    func(net.Listener) context.Context { return ctx }, // recordings end with ctx
 	}
 	ended := make(chan struct{})
 	stopped := context.AfterFunc(ctx, func() {
@@ -97,7 +95,7 @@ func serveUntilContextEnds(ctx context.Context, ln net.Listener, handler http.Ha
 		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
 		defer cancel()
 		if server.Shutdown(limited) != nil {
-			_ = server.Close() // cut off the rest
+			_ = server.Close() // cut off remaining requests
 		}
 	})
 	err := server.Serve(ln)
@@ -118,8 +116,8 @@ func isLoopbackAddr(a net.Addr) bool {
 	return ok && t.IP.IsLoopback()
 }
 
-// rejectNonLocalHostHeader rejects requests whose Host may be a name made by others. An empty Host
-// passes: browsers never send that, but HTTP/1.0 health checks do.
+// rejectNonLocalHostHeader rejects requests whose Host may be a name chosen by an attacker. An empty Host passes,
+// because HTTP/1.0 health checks send it and browsers do not.
 func rejectNonLocalHostHeader(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Host != "" && !isIPOrLocalhost(r.Host) {

@@ -16,50 +16,50 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/sample"
 )
 
-// This file has the state behind the page. A sample reads the server's Stats and the
-// process and adds a point to the history. Serve takes a sample every second; a request for
-// the page takes one if the last is older, so Handler alone, which has no goroutine, has a
-// history only while somebody watches. One lock guards all state and is held during a sample.
-// Expensive figures are read only if the page was requested in the last 10 s, and less often:
-// the walls every 10 s, which takes some ten milliseconds, and the sockets of the connections
-// every 2 s, at most maxTalkerConns of them.
+// This file contains the state shown on the page. Each sample reads the server's Stats and the process, and
+// adds a point to the history. Serve takes a sample every second. A request for the page also takes one if the
+// last is old enough. Handler alone has no goroutine, so its history has points only while somebody views the
+// page.
+//
+// One lock guards all state and is held during a sample. Expensive figures are read only if the page was
+// requested in the last 10 s, and less often. The walls are read every 10 s, which takes some ten milliseconds.
+// The connections' sockets are read every 2 s if there are at most maxTalkerConns connections.
 
 const (
 	minSampleInterval = time.Second
 	watchedTimeout    = 10 * time.Second // after a request for the page
-	maxSnapshotAge    = 10 * time.Second // older snapshots give no rates
-	childrenCacheTime = 10 * time.Second // how long a list of worker processes is reused
-	// sampleSlack is how much earlier a ticker may fire.
+	maxSnapshotAge    = 10 * time.Second // rates are not computed from older snapshots
+	childrenCacheTime = 10 * time.Second // time for which the list of worker processes is reused
+	// sampleSlack is the tolerance for a ticker that fires early.
 	sampleSlack = minSampleInterval / 10
 )
 
-// pageState is the state behind a server's page.
 type pageState struct {
 	source     Source
-	hasControl bool // the page has buttons
+	hasControl bool // the page shows buttons
 	canUpgrade bool
 	links      []page.Link
 
 	mu              sync.Mutex
-	start           time.Time      // the first sample
+	start           time.Time      // time of the first sample
 	firstWithMemory historyPoint   // the first point with memory figures
-	points          []historyPoint // of the last maxPointAge, the oldest first
-	snapshots       []snapshot     // the last maxSnapshots, the oldest first: rates are computed between them
+	points          []historyPoint // points of the last maxPointAge, the oldest first
+	snapshots       []snapshot     // last maxSnapshots snapshots, the oldest first; rates are computed between them
 	lastRequest     time.Time
 	workers         workerPIDCache
 	walls           machineLimitReport
 	talkers         topTalkers
 }
 
-// snapshot is what was read at a time.
+// snapshot contains the figures read at one time.
 type snapshot struct {
 	at    time.Time
 	stats tcp.Stats
-	used  sample.Sample // of the server's processes
+	used  sample.Sample // resources used by the server's processes
 }
 
-// maxSnapshots is how many snapshots are kept. With more, rates of a load that has ended would be
-// shown beside the connections that are open now.
+// maxSnapshots is the number of snapshots kept. With more, the page would combine the rates of a load that has
+// ended with the currently open connections.
 const maxSnapshots = 2
 
 // sampleEverySecond samples until stop is closed.
@@ -90,7 +90,7 @@ func (l *pageState) sampleAndUpdateFiguresIfDue(now time.Time) {
 	}
 	stats := l.snapshots[len(l.snapshots)-1].stats
 	if now.Sub(l.lastRequest) >= watchedTimeout {
-		l.walls, l.talkers = machineLimitReport{}, topTalkers{} // nobody watches: release the memory
+		l.walls, l.talkers = machineLimitReport{}, topTalkers{} // nobody views the page: release the memory
 		return
 	}
 	at := l.listenAddr()
@@ -106,14 +106,14 @@ func (l *pageState) listenAddr() net.Addr {
 	return nil
 }
 
-// addSampleToHistory reads the server and its processes and adds a point.
+// addSampleToHistory reads the server and its processes, and adds a point.
 func (l *pageState) addSampleToHistory(now time.Time) {
 	m := snapshot{at: now, stats: l.source.Stats()}
 	if l.start.IsZero() {
 		l.start = now
 	}
 	p := historyPoint{at: now, cpu: math.NaN(), rss: math.NaN(), anonymous: math.NaN()}
-	m.used, _ = sample.TakeSample(sample.CPU|sample.Memory, l.workers.ownAndWorkerPIDs(now, m.stats)...) // what can't be read is not shown
+	m.used, _ = sample.TakeSample(sample.CPU|sample.Memory, l.workers.ownAndWorkerPIDs(now, m.stats)...) // unreadable figures are not shown
 	if len(m.used.Processes) > 0 {
 		total := m.used.SumOfProcesses()
 		p.rss, p.anonymous = float64(total.RSS), float64(total.Anonymous)
@@ -137,7 +137,7 @@ func (l *pageState) addSampleToHistory(now time.Time) {
 	}
 }
 
-// setRatesBetween sets the point's rates between two snapshots; before is nil for the first one.
+// setRatesBetween sets the point's rates between two snapshots. The argument before is nil for the first snapshot.
 func (p *historyPoint) setRatesBetween(before, now *snapshot) {
 	if before == nil {
 		before = &snapshot{at: now.at, stats: now.stats}
@@ -173,8 +173,8 @@ type workerPIDCache struct {
 	running, began int64
 }
 
-// ownAndWorkerPIDs returns the processes whose memory and processor time belong to the server: this one
-// and, with worker processes, its children.
+// ownAndWorkerPIDs returns the processes whose memory and processor time belong to the server: this process and its
+// worker processes.
 func (w *workerPIDCache) ownAndWorkerPIDs(now time.Time, s tcp.Stats) []int {
 	running := int64(s.Processes)
 	if w.list == nil || running != w.running || s.Restarts != w.began || now.Sub(w.at) >= childrenCacheTime && running > 0 {
@@ -189,35 +189,34 @@ func (w *workerPIDCache) ownAndWorkerPIDs(now time.Time, s tcp.Stats) []int {
 	return w.list
 }
 
-// latestPointWithMeanRates returns the last point with rates since the oldest snapshot.
+// latestPointWithMeanRates returns the last point, with rates since the oldest snapshot.
 func (l *pageState) latestPointWithMeanRates() historyPoint {
 	p := l.points[len(l.points)-1]
 	p.setRatesBetween(&l.snapshots[0], &l.snapshots[len(l.snapshots)-1])
 	return p
 }
 
-// The limits of the history.
+// Limits of the history.
 const (
-	maxPoints   = 600              // points
-	maxPointAge = 10 * time.Minute // how old they may be
+	maxPoints   = 600              // number of points
+	maxPointAge = 10 * time.Minute // age of points
 )
 
-// historyPoint has the figures of a server at a moment, or since the previous point. Unknown values are
-// NaN.
+// historyPoint contains the figures of a server at one time, or since the previous point. Unknown values are NaN.
 type historyPoint struct {
 	at                            time.Time
 	open                          float64
-	accepted, messages, reads     float64 // a second
-	bytesIn, bytesOut             float64 // a second
-	handler, handler50            float64 // seconds: the 99th and the 50th of 100
+	accepted, messages, reads     float64 // per second
+	bytesIn, bytesOut             float64 // bytes per second
+	handler, handler50            float64 // 99th and 50th percentile in seconds
 	lag, lag50                    float64
 	busy                          float64 // share of the loops' time
 	rss, anonymous, heap, buffers float64 // bytes
-	cpu                           float64 // processors
+	cpu                           float64 // number of processors in use
 }
 
-// growthPerSecond returns the growth of a counter per second. A counter that shrank because a worker
-// process was killed counts as unchanged.
+// growthPerSecond returns the growth of a counter per second. It returns 0 for a counter that shrank because a
+// worker process was killed.
 func growthPerSecond(before, now int64, elapsed time.Duration) float64 {
 	if elapsed <= 0 {
 		return math.NaN()
@@ -225,7 +224,7 @@ func growthPerSecond(before, now int64, elapsed time.Duration) float64 {
 	return float64(max(now-before, 0)) / elapsed.Seconds()
 }
 
-// histogramGrowth returns what was added to a histogram.
+// histogramGrowth returns the growth of a histogram.
 func histogramGrowth(before, now tcp.Histogram) (h tcp.Histogram) {
 	for i := range now.Buckets {
 		h.Buckets[i] = max(now.Buckets[i]-before.Buckets[i], 0)
@@ -234,7 +233,6 @@ func histogramGrowth(before, now tcp.Histogram) (h tcp.Histogram) {
 	return h
 }
 
-// quantileSeconds returns histogram.Quantile in seconds, NaN for an empty histogram.
 func quantileSeconds(h tcp.Histogram, q float64) float64 {
 	if h.Count == 0 {
 		return math.NaN()

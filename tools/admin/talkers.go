@@ -13,27 +13,26 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// This file finds the connections with most traffic without involving the server: the kernel
-// counts the bytes of each connection.
+// This file finds the connections with the most traffic. The kernel counts the bytes of each connection, so the
+// server is not involved.
 
 const (
-	maxTalkerConns    = 50_000  // connections
-	maxScannedSockets = 1 << 18 // TCP sockets of the network namespace, all of which are scanned
+	maxTalkerConns    = 50_000  // maximum number of connections
+	maxScannedSockets = 1 << 18 // maximum number of TCP sockets in the network namespace, because all are scanned
 	talkerInterval    = 2 * time.Second
 	maxShownTalkers   = 15
 )
 
-// topTalkers are the connections of a server with most traffic.
+// topTalkers contains the connections of a server with the most traffic.
 type topTalkers struct {
 	at        time.Time
-	counts    map[uint64]byteCounts // at the last reading, by cookie
-	elapsed   time.Duration         // between the last two readings
+	counts    map[uint64]byteCounts // counters at the last reading, by socket cookie
+	elapsed   time.Duration         // time between the last two readings
 	top       []talker              // highest traffic first
 	connCount int                   // number of all connections
-	err       error                 // why there are none
+	err       error                 // reason for an empty list
 }
 
-// byteCounts are the byte counters of a connection at a reading.
 type byteCounts struct{ in, out int64 }
 
 // talker is a connection with its traffic per second.
@@ -67,7 +66,7 @@ func listConnsWithTraffic(s tcp.Stats, listenAddr net.Addr) ([]sock.ConnInfo, er
 	if s.Open > maxTalkerConns {
 		return nil, fmt.Errorf("to look at the counters of more than %d connections would cost too much, and %d are open", maxTalkerConns, s.Open)
 	}
-	n, _ := procfs.ReadTCPStateOfNamespace() // where it can't be read there is no bound
+	n, _ := procfs.ReadTCPStateOfNamespace() // without a number there is no limit
 	if n.Open+n.TimeWait > maxScannedSockets {
 		return nil, fmt.Errorf("to look through more than %d TCP sockets of this machine would cost too much, and there are %d", maxScannedSockets, n.Open+n.TimeWait)
 	}
@@ -102,7 +101,7 @@ func (t *topTalkers) computeRatesAndTop(now time.Time, talks []sock.ConnInfo) {
 	}
 }
 
-// insertIfAmongTop adds a connection if it is among the top talkers.
+// insertIfAmongTop adds a connection to the list if it belongs to the top talkers.
 func (t *topTalkers) insertIfAmongTop(one talker) {
 	at, _ := slices.BinarySearchFunc(t.top, one, compareByTrafficDescending)
 	if at == maxShownTalkers {
@@ -114,7 +113,7 @@ func (t *topTalkers) insertIfAmongTop(one talker) {
 	t.top = slices.Insert(t.top, at, one)
 }
 
-// compareByTrafficDescending orders by present traffic, then unsent bytes, then total traffic.
+// compareByTrafficDescending orders by current traffic, then unsent bytes, then total traffic.
 func compareByTrafficDescending(a, b talker) int {
 	return cmp.Or(
 		cmp.Compare(b.inRate+b.outRate, a.inRate+a.outRate),

@@ -7,8 +7,8 @@ import (
 	"github.com/myriad-go/myriad/tools/doctor"
 )
 
-// This file has the distance to the machine's walls: what package doctor predicts for the
-// server at its present number of connections, and the usage of limits.
+// This file compares the server with the machine's limits ("walls"). It uses the predictions of package doctor
+// for the current number of connections, and the current usage of the limits.
 
 // wallsInterval is the minimum time between two examinations.
 const wallsInterval = 10 * time.Second
@@ -37,7 +37,7 @@ func (w *machineLimitReport) examineMachineIfDue(now time.Time, s tcp.Stats) {
 	})
 }
 
-// totalConnsAtWall returns at how many connections a wall stops the server, or slows it down.
+// totalConnsAtWall returns the number of connections at which a wall stops or slows the server.
 func (w *machineLimitReport) totalConnsAtWall(wall *doctor.Wall) int64 {
 	if wall.Holds == doctor.Unlimited || !wall.Beyond {
 		return wall.Holds

@@ -15,19 +15,18 @@ import (
 	"time"
 )
 
-// Kind is the kind of a Change.
 type Kind string
 
 const (
-	Sysctl  Kind = "sysctl"  // a kernel setting: Name is its name
+	Sysctl  Kind = "sysctl"  // kernel setting; Name is the setting
 	Nofile  Kind = "nofile"  // RLIMIT_NOFILE of the shell that starts the server
 	Memlock Kind = "memlock" // RLIMIT_MEMLOCK of that shell, in bytes
-	Link    Kind = "link"    // an interface to set up: Name is its name
-	Address Kind = "address" // an address to add to an interface: Name is the interface, To the address with its prefix length
-	Cgroup  Kind = "cgroup"  // a file of a control group: Name is its path
+	Link    Kind = "link"    // interface to enable; Name is the interface
+	Address Kind = "address" // address to add to an interface; Name is the interface, To the address with its prefix length
+	Cgroup  Kind = "cgroup"  // control group file; Name is its path
 )
 
-// Change is a setting that moves a wall.
+// Change is a new value of a setting, which moves a wall.
 type Change struct {
 	Kind Kind   `json:"kind"`
 	Name string `json:"name"`
@@ -35,8 +34,8 @@ type Change struct {
 	To   string `json:"to"`
 }
 
-// Command returns the POSIX shell command that makes the change, given the privileges. A process
-// limit is changed in that shell, for programs started there.
+// Command returns the POSIX shell command that makes the change, assuming sufficient privileges. A changed
+// process limit applies to programs started by the same shell.
 func (c Change) Command() string {
 	switch c.Kind {
 	case Sysctl:
@@ -61,7 +60,7 @@ func (c Change) Command() string {
 	return ""
 }
 
-// String formats the change, as "net.core.somaxconn: 4096 -> 65535".
+// String formats the change, such as "net.core.somaxconn: 4096 -> 65535".
 func (c Change) String() string {
 	name, from := c.Name, c.From
 	if c.Kind == Link || c.Kind == Address {
@@ -80,11 +79,10 @@ func (c Change) String() string {
 // inverse returns the change that undoes c.
 func (c Change) inverse() Change { return Change{c.Kind, c.Name, c.To, c.From} }
 
-// isShellLimit reports whether the change affects only the shell in which it is made and programs
-// started there.
+// isShellLimit reports whether the change affects only the shell that makes it and programs started there.
 func (c Change) isShellLimit() bool { return c.Kind == Nofile || c.Kind == Memlock }
 
-// unquotedWord matches words that a shell needs no quotes for.
+// unquotedWord matches words that need no quotes in a shell.
 var unquotedWord = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9_./:,+@%-]+$`) })
 
 func quoteForShell(word string) string {
@@ -94,7 +92,7 @@ func quoteForShell(word string) string {
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
-// valueSatisfyingBoth returns a value that satisfies both value and other.
+// valueSatisfyingBoth returns a value of the setting that satisfies both value and other.
 func (c Change) valueSatisfyingBoth(value, other string) string {
 	switch {
 	case c.Name == reservedName:
@@ -111,8 +109,8 @@ func (c Change) valueSatisfyingBoth(value, other string) string {
 	return maxOfEachField(value, other, c.Name == rangeName)
 }
 
-// maxOfEachField returns the maximum of two values field by field; the first field of a range is its
-// minimum. If they are not comparable it returns other.
+// maxOfEachField returns the maximum of two values, field by field. The first field of a range is a minimum, so
+// the lower one is kept. If the values cannot be compared, maxOfEachField returns other.
 func maxOfEachField(value, other string, isRange bool) string {
 	had, want := strings.Fields(value), strings.Fields(other)
 	if len(had) != len(want) {
@@ -139,16 +137,16 @@ func parseAmountOrUnlimited(field string) (int64, bool) {
 	return n, err == nil
 }
 
-// changeTimeout limits one change.
+// changeTimeout limits the duration of one change.
 const changeTimeout = 10 * time.Second
 
-// Apply makes the changes on this machine, in order, by running the Command of each with sh in the
-// network namespace of the calling thread, and writes each successful one to out. It continues
-// after a failure: err joins an error for each. undo contains the changes that undo the successful
-// ones, in reverse order. When ctx ends no further change is started.
+// Apply makes the changes on this machine, in order. It runs the Command of each with sh, in the network
+// namespace of the calling thread, and writes each successful change to out. After a failure it continues; err
+// joins all errors. undo contains the changes that revert the successful ones, in reverse order. After ctx has
+// ended, no further change is started.
 //
-// Process limits can't be changed from outside the shell that starts the server: such a change
-// results in an error with the command to type there.
+// Process limits cannot be changed from outside the shell that starts the server. Such a change causes an error
+// that contains the command to run there.
 func Apply(ctx context.Context, out io.Writer, changes []Change) (undo []Change, err error) {
 	var errs []error
 	for _, c := range changes {

@@ -5,19 +5,19 @@ import (
 	"fmt"
 )
 
-// This file has the walls of closed connections, which the kernel keeps for a while.
+// This file contains the walls of closed connections, which the kernel keeps for some time.
 
 const (
 	orphansName = "net.ipv4.tcp_max_orphans"
 	bucketsName = "net.ipv4.tcp_max_tw_buckets"
 	reuseName   = "net.ipv4.tcp_tw_reuse"
 
-	// timeWaitSeconds is how long a connection is in TIME_WAIT (TCP_TIMEWAIT_LEN).
+	// timeWaitSeconds is the time that a connection spends in TIME_WAIT (TCP_TIMEWAIT_LEN).
 	timeWaitSeconds = 60
 )
 
-// Orphans are connections without a process whose close the peer has not confirmed. If
-// peers have vanished, these are all connections of a server that ends.
+// Orphans are connections without a process whose close the peer has not confirmed. When a server ends after
+// its peers have vanished, all its connections become orphans.
 var _ = registerSysctlWall(Wall{
 	Name: "tcp_max_orphans", Soft: true, What: "connections closed here whose peers do not answer (" + orphansName + ")",
 	Effect: "if all are closed at once and peers do not answer, the excess is reset (TcpExtTCPAbortOnMemory; the kernel's log says " +
@@ -51,8 +51,8 @@ var _ = registerWall(Wall{
 	Source: ipPage + "#tcp-variables",
 }, (*analysis).examineTimeWaitReuse, sysctlInfo{name: reuseName, perNamespace: true, defaultValue: "2"})
 
-// examineTimeWaitReuse fills in a wall: how long the port of a connection closed orderly by this
-// side is unavailable.
+// examineTimeWaitReuse fills in a wall for the time during which a port is unavailable after this side has
+// closed its connection orderly.
 func (x *analysis) examineTimeWaitReuse(w *Wall) (applies bool) {
 	r, pairs, _, ok := x.clientPorts()
 	if !ok || x.p.Side != Client || x.p.Closing == 0 {
@@ -60,7 +60,7 @@ func (x *analysis) examineTimeWaitReuse(w *Wall) (applies bool) {
 	}
 	mode, closing := x.f.Sysctls[reuseName], int64(x.p.Closing)
 	seconds := int64(timeWaitSeconds)
-	if mode == "1" || mode == "2" && x.targetsLoopback() { // 2, which is the default, is for loopback only
+	if mode == "1" || mode == "2" && x.targetsLoopback() { // the default 2 applies to loopback only
 		seconds = 1
 	}
 	w.Present = fmt.Sprintf("%s: a port waits %d s", cmp.Or(mode, "not there"), seconds)
@@ -71,7 +71,7 @@ func (x *analysis) examineTimeWaitReuse(w *Wall) (applies bool) {
 	if seconds > 1 {
 		w.Changes = []Change{x.sysctlChange(reuseName, "1")}
 	}
-	need := saturatingAdd(x.n, closing) // each waits for a second then
+	need := saturatingAdd(x.n, closing) // each closed connection then waits for a second
 	if need > saturatingMul(r.countUsablePorts(), pairs) {
 		x.requireWiderPortRange(w, r, need, pairs)
 	} else {
@@ -83,9 +83,9 @@ func (x *analysis) examineTimeWaitReuse(w *Wall) (applies bool) {
 	return true
 }
 
-// connsFittingWithClosing returns how many connections fit into a capacity if each closed one occupies a
-// place for some more occupiedSeconds. Connections are closed at the rate of the plan, or proportionally
-// for fewer.
+// connsFittingWithClosing returns the number of connections that fit into a capacity if each closed connection
+// occupies a place for the given number of occupiedSeconds. Connections are closed at the plan's rate, reduced
+// proportionally for fewer connections.
 func (x *analysis) connsFittingWithClosing(capacity, occupiedSeconds int64) int64 {
 	return saturatingMulDiv(capacity, x.n, saturatingAdd(x.n, saturatingMul(int64(x.p.Closing), occupiedSeconds)))
 }

@@ -2,8 +2,8 @@ package doctor
 
 import "github.com/myriad-go/myriad/internal/format"
 
-// This file has the walls of the firewall's connection tracking. A loopback
-// connection is one entry for both ends.
+// This file contains the walls of the firewall's connection tracking. A loopback connection is one entry for
+// both ends.
 
 const (
 	trackMaxName     = "net.netfilter.nf_conntrack_max"
@@ -13,15 +13,15 @@ const (
 
 	trackPage = "https://docs.kernel.org/networking/nf_conntrack-sysctl.html"
 
-	// defaultConntrackWait is how many seconds an entry outlives an orderly close if
-	// nf_conntrack_tcp_timeout_time_wait can't be read.
+	// defaultConntrackWait is the assumed time in seconds that an entry outlives an orderly close, if
+	// nf_conntrack_tcp_timeout_time_wait cannot be read.
 	defaultConntrackWait = 120
-	// maxBucketEntries is the number of entries in a bucket above which lookups are slow. Each
-	// connection is in two buckets, one per direction.
+	// maxBucketEntries is the number of entries in a bucket above which lookups are slow. Each connection is in
+	// two buckets, one per direction.
 	maxBucketEntries = 8
 )
 
-// tracksConnections reports whether connections are tracked here.
+// tracksConnections reports whether the firewall tracks connections on this machine.
 func (x *analysis) tracksConnections() bool { return x.f.Sockets.Tracking || x.f.Sockets.Tracked > 0 }
 
 var _ = registerSysctlWall(Wall{

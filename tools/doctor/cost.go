@@ -2,23 +2,24 @@ package doctor
 
 import "github.com/myriad-go/myriad/internal/sock"
 
-// Cost is what a plan needs, by the models with which Examine predicts walls.
+// Cost is the resources that a plan needs, by the models that Examine uses.
 type Cost struct {
-	// Kernel and User are bytes per connection, on all sides of the plan together: of the kernel,
-	// including Plan.Unread, and of the processes.
+	// Kernel and User are bytes per connection: kernel memory, including Plan.Unread, and process memory. Both
+	// include all sides of the plan.
 	Kernel int64 `json:"kernel"`
 	User   int64 `json:"user"`
-	// Base is the memory of the processes before the first connection, in bytes.
+	// Base is the memory of the processes in bytes before the first connection.
 	Base int64 `json:"base"`
-	// Loops is the number of event loops of each server process, or of each client if the plan has
-	// no server; 0 for models without loops.
+	// Loops is the number of event loops of each server process. If the plan has no server, it is that of the
+	// client. It is 0 for models without loops.
 	Loops int `json:"loops"`
-	// Descriptors is the LimitNOFILE with which each process holds its share in one table, with an
-	// eighth of headroom, at most 2,147,483,584.
+	// Descriptors is the LimitNOFILE that lets each process hold its share of connections in one table, with an
+	// eighth of headroom. It is at most 2,147,483,584.
 	Descriptors int64 `json:"descriptors"`
 }
 
-// PredictCosts returns what a plan needs. It reads nothing but its arguments, and fails if Examine does.
+// PredictCosts returns the resources that a plan needs. It reads only its arguments. It returns an error if Examine
+// does.
 func PredictCosts(f *Facts, p Plan) (Cost, error) {
 	r, err := Examine(f, p)
 	if err != nil {

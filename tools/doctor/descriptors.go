@@ -9,8 +9,7 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// This file has the walls of open files: of a descriptor table, of the machine, and
-// of epoll.
+// This file contains the walls of open files: of a descriptor table, of the machine, and of epoll.
 
 // maxLoops is the maximum number of loops of a server or generator.
 const maxLoops = 1024
@@ -24,8 +23,8 @@ var _ = registerWall(Wall{
 	Source: "https://man7.org/linux/man-pages/man2/getrlimit.2.html", Unit: "descriptors",
 }, (*analysis).examineNofile)
 
-// examineNofile examines RLIMIT_NOFILE of each process. Go raises the soft limit to the hard one at
-// startup, so the hard one counts.
+// examineNofile examines RLIMIT_NOFILE of each process. The hard limit counts, because Go raises the soft limit
+// to it at startup.
 func (x *analysis) examineNofile(w *Wall) (applies bool) {
 	p := &x.f.Process
 	if p.Nofile.Hard == 0 { // unknown
@@ -55,7 +54,7 @@ func (x *analysis) examineNofile(w *Wall) (applies bool) {
 	return true
 }
 
-// adviceWithoutHigherNofile returns what helps if the limit can't be raised.
+// adviceWithoutHigherNofile returns the advice for a limit that cannot be raised.
 func (x *analysis) adviceWithoutHigherNofile() string {
 	switch {
 	case x.f.Shards == "":
@@ -88,12 +87,12 @@ var _ = registerSysctlWall(Wall{
 	return true
 })
 
-// maxDescriptors is the maximum size of a descriptor table (sysctl_nr_open_max in the kernel's
-// fs/file.c, on 64 bits: INT_MAX rounded down to 64).
+// maxDescriptors is the maximum size of a descriptor table: INT_MAX rounded down to a multiple of 64
+// (sysctl_nr_open_max in the kernel's fs/file.c, 64-bit).
 const maxDescriptors = 1<<31 - 64
 
-// setHoldsByDescriptorLimit sets at how many connections a descriptor limit, -1 for none, stops the
-// sides. It returns the lowest limit with which each process holds its share.
+// setHoldsByDescriptorLimit sets the number of connections at which a descriptor limit stops either side. A limit of
+// -1 means none. It returns the lowest limit that lets each process hold its share.
 func (x *analysis) setHoldsByDescriptorLimit(w *Wall, limit int64) (descriptorsNeeded int64) {
 	for i := range x.endpoints {
 		e, holds := &x.endpoints[i], Unlimited
@@ -111,8 +110,8 @@ func (x *analysis) setHoldsByDescriptorLimit(w *Wall, limit int64) (descriptorsN
 	return descriptorsNeeded
 }
 
-// maxConnsUnderDescriptorLimit returns how many connections a process holds under a limit: in one table, or in a
-// descriptor table per loop.
+// maxConnsUnderDescriptorLimit returns the number of connections that a process can hold under a limit, in one descriptor
+// table or in one per loop.
 func (x *analysis) maxConnsUnderDescriptorLimit(e *localEndpoint, limit int64) int64 {
 	room := subtractDownToZero(limit, sock.ReservedDescriptors)
 	if !e.hasLoops || x.f.Shards != "" {
@@ -140,7 +139,7 @@ var _ = registerSysctlWall(Wall{
 	return true
 })
 
-// Go's own poller is an epoll instance, so the goroutine model needs watches, too.
+// Go's own poller is an epoll instance, so the goroutine model also needs watches.
 var _ = registerSysctlWall(Wall{
 	Name: "max_user_watches", What: "descriptors that one user may watch with epoll (fs.epoll.max_user_watches)",
 	Effect: "ENOSPC, \"no space left on device\", from epoll_ctl(2): the server closes what it has accepted, a client fails to connect",

@@ -1,10 +1,10 @@
-// Package doctor predicts which limit of the operating system, a wall, stops a number of TCP
-// connections on this machine, and how to move it.
+// Package doctor predicts which operating system limit (a "wall") stops a number of TCP connections on this
+// machine, and how to raise the limit.
 //
-// Read reads the machine into Facts. Examine predicts from Facts and a Plan at how many connections
-// each Wall stops the plan; it is a pure function. The tests of tools/doctor/walls verify its
-// predictions with real connections in network namespaces with lowered walls. Apply makes the
-// changes that are possible on a running machine, Print writes files that make them permanent.
+// Read reads the machine into Facts. Examine predicts from Facts and a Plan the number of connections at which
+// each Wall stops the plan. It is a pure function. The tests in tools/doctor/walls verify its predictions with
+// real connections in network namespaces with lowered limits. Apply makes the changes that are possible on a
+// running machine. Print writes files that make them permanent.
 //
 // All functions are safe for concurrent use.
 package doctor
@@ -15,7 +15,7 @@ import (
 	"slices"
 )
 
-// The I/O models, by the names that package tcp gives them.
+// I/O models, by their names in package tcp.
 const (
 	auto      = "auto"
 	goroutine = "goroutine"
@@ -23,8 +23,8 @@ const (
 	uring     = "uring"
 )
 
-// Examine predicts from facts at how many connections each wall stops a plan. It modifies neither
-// and reads nothing else. It returns an error that names the invalid field if the plan is invalid.
+// Examine predicts the number of connections at which each wall stops a plan. It reads only its arguments and
+// does not modify them. If the plan is invalid, it returns an error that names the invalid field.
 func Examine(f *Facts, p Plan) (*Report, error) {
 	if f == nil {
 		return nil, errors.New("doctor: no facts; expected those of a machine, as Read gives them")
@@ -41,7 +41,7 @@ func Examine(f *Facts, p Plan) (*Report, error) {
 			continue
 		}
 		w.Side = cmp.Or(w.Side, x.p.Side)
-		if w.Holds > maxConnections { // no plan has so many
+		if w.Holds > maxConnections { // no plan has this many
 			w.Holds = Unlimited
 		}
 		r.Walls = append(r.Walls, w)
@@ -53,7 +53,7 @@ func Examine(f *Facts, p Plan) (*Report, error) {
 	return r, nil
 }
 
-// compareByHolds orders walls by the number of connections, hard before soft ones, then by name.
+// compareByHolds orders walls by number of connections, then hard before soft, then by name.
 func compareByHolds(a, b Wall) int {
 	soft := func(w Wall) int {
 		if w.Soft {

@@ -6,13 +6,13 @@ import (
 	"slices"
 )
 
-// This file has the walls of network interfaces.
+// This file contains the walls of network interfaces.
 
 // targetsLoopback reports whether connections use the loopback interface.
 func (x *analysis) targetsLoopback() bool { return x.p.Targets[0].Addr().Unmap().IsLoopback() }
 
-// defaultInterface returns the interface for the first target: the one whose network contains it,
-// otherwise the first with an address that others can reach; nil if there is none.
+// defaultInterface returns the interface for the first target: the one whose network contains the target,
+// otherwise the first one whose address other hosts can reach. It returns nil if there is none.
 func (x *analysis) defaultInterface() *Interface {
 	target := x.p.Targets[0].Addr().Unmap().WithZone("")
 	var first *Interface
@@ -31,13 +31,12 @@ func (x *analysis) defaultInterface() *Interface {
 	return first
 }
 
-// networkContains reports whether an address belongs to one of the interface's networks, so that
-// another host may have it.
+// networkContains reports whether one of the interface's networks contains the address a.
 func (i *Interface) networkContains(a netip.Addr) bool {
 	return slices.ContainsFunc(i.Addrs, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// addrsOfTargetFamily returns the addresses of an interface from which the targets can be reached.
+// addrsOfTargetFamily returns the addresses of an interface that can reach the targets.
 func (x *analysis) addrsOfTargetFamily(on *Interface) []netip.Addr {
 	var own []netip.Addr
 	for i := 0; on != nil && i < len(on.Addrs); i++ {
@@ -81,7 +80,7 @@ var _ = registerWall(Wall{
 	return !x.targetsLoopback() && len(x.f.Interfaces) > 0
 })
 
-// With fewer queues than processors an interface can't spread packets over all of them.
+// With fewer queues than processors, an interface cannot spread packets over all processors.
 var _ = registerWall(Wall{
 	Name: "queues", Soft: true,
 	Effect: "only that many processors receive its packets; receive packet steering (RPS) spreads them further",
@@ -101,7 +100,7 @@ var _ = registerWall(Wall{
 	Source: "https://man7.org/linux/man-pages/man7/ip.7.html",
 }, (*analysis).examineSourceAddrs)
 
-// examineSourceAddrs examines whether the machine has the requested source addresses.
+// examineSourceAddrs checks that the machine has the requested source addresses.
 func (x *analysis) examineSourceAddrs(w *Wall) (applies bool) {
 	if !x.isSideLocal(Client) || len(x.p.Sources) == 0 || len(x.f.Interfaces) == 0 {
 		return false
@@ -118,7 +117,7 @@ func (x *analysis) examineSourceAddrs(w *Wall) (applies bool) {
 			continue
 		}
 		if missing++; missing == 1 {
-			w.Holds = int64(i) // connections use all sources in turn, starting with the first
+			w.Holds = int64(i) // connections use all sources in rotation, from the first on
 		}
 		if on := x.defaultInterface(); on != nil && on.networkContains(s) && shared == "" {
 			shared = fmt.Sprintf("%s/%d dev %s", s, s.BitLen(), on.Name)
@@ -142,5 +141,5 @@ func (x *analysis) examineSourceAddrs(w *Wall) (applies bool) {
 	return true
 }
 
-// maxAddedAddrs is the maximum number of addresses added one by one.
+// maxAddedAddrs limits the number of addresses that are added individually.
 const maxAddedAddrs = 256

@@ -7,9 +7,9 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// This file has the walls of a listener: connections that the server has not accepted
-// yet. They are soft: the client's kernel repeats a dropped SYN after a second, then after
-// two more, and so on.
+// This file contains the walls of a listener: limits for connections that the server has not accepted yet.
+// These walls are soft, because the client's kernel repeats a dropped SYN after one second, after two more
+// seconds, and so on.
 
 const (
 	somaxconnName  = "net.core.somaxconn"
@@ -18,17 +18,16 @@ const (
 	deviceName     = "net.core.netdev_max_backlog"
 )
 
-// effectiveBacklog returns the size of a listener's queue: the requested backlog, at most
+// effectiveBacklog returns the size of a listener's accept queue: the requested backlog, limited by
 // net.core.somaxconn.
 func (x *analysis) effectiveBacklog(somaxconn int64) int64 {
 	return min(somaxconn, cmp.Or(int64(x.p.Backlog), somaxconn))
 }
 
-// connsArrivingAtOnce returns how many connections arrive at once.
+// connsArrivingAtOnce returns the number of connections that arrive at once.
 func (x *analysis) connsArrivingAtOnce() int64 { return min(int64(x.p.Burst), x.n) }
 
-// The kernel compares before it adds, so the accept queue holds one connection more than
-// its size.
+// The kernel compares before it adds. The accept queue therefore holds one connection more than its size.
 var _ = registerSysctlWall(Wall{
 	Name: "somaxconn", Side: Server, Soft: true, What: "connections that wait to be accepted (" + somaxconnName + ", and the backlog it asks for)",
 	Effect: "the server's kernel drops further connections (TcpExtListenOverflows): the client retries after 1 s, 3 s, 7 s, and fails " +
@@ -54,8 +53,8 @@ var _ = registerSysctlWall(Wall{
 	return x.isSideLocal(Server)
 })
 
-// With syncookies, which are the default, this queue has no such limit: excess handshakes
-// are encoded in a number that the client returns.
+// With syncookies, the default, this queue has no such limit: the kernel encodes excess handshakes in a number
+// that the client returns.
 var _ = registerSysctlWall(Wall{
 	Name: "tcp_max_syn_backlog", Side: Server, Soft: true, What: "connections during the handshake (" + synBacklogName + ")",
 	Effect: "the server's kernel drops further connections (TcpExtListenDrops), as with somaxconn",
@@ -80,12 +79,11 @@ var _ = registerSysctlWall(Wall{
 	return true
 }, sysctlInfo{name: cookiesName, perNamespace: true, kubernetesSafe: true, defaultValue: "1"})
 
-// connsPerBacklogPacket is an estimate of how many connections that open and close together one
-// place in the packet queue serves. 400,000 connections opened and reset over loopback lost 144,274
-// packets with a queue of 1,000 (400 per place), and none with 100,000 (4).
+// connsPerBacklogPacket is an estimate of the number of simultaneous connects and closes that one place in the
+// packet queue can serve. Measured: 400,000 connections opened and reset over loopback lost 144,274 packets
+// with a queue of 1,000 (400 per place), and none with 100,000 (4 per place).
 const connsPerBacklogPacket = 64
 
-// The packets of the loopback interface pass through this queue.
 var _ = registerSysctlWall(Wall{
 	Name: "netdev_max_backlog", Soft: true, What: "packets that wait for a processor (" + deviceName + ")",
 	Effect: "packets are dropped (the second column of /proc/net/softnet_stat): a SYN is sent again after 1 s, 2 s, 3 s, 4 s and more, " +

@@ -9,12 +9,12 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// This file has the walls of memory. A connection needs kernel objects for its socket on
-// each local side, and memory of the process.
+// This file contains the walls of memory. A connection needs kernel objects for its socket on each local side,
+// and process memory.
 
-// kernelObject is a kernel object of a socket: its cache, its size if the facts lack it, and which
-// endpoints need it. Sizes were measured with a million sockets on Linux 6.18, including slab
-// overhead.
+// kernelObject is a kernel object of a socket. It describes the object's cache, its size if Facts lacks the
+// size, and the endpoints that need it. Sizes were measured with a million sockets on Linux 6.18 and include
+// slab overhead.
 type kernelObject struct {
 	cache    string
 	bytes    float64
@@ -26,15 +26,15 @@ var socketObjects = []kernelObject{
 	{"sock_inode_cache", 863, always},
 	{"dentry", 197, always},
 	{"filp", 195, always},
-	{"", 123, always}, // small ones of general caches
-	{"", 208, func(e *localEndpoint) bool { return e.model != uring }}, // a watch of epoll: eventpoll_epi, eventpoll_pwq
-	{"", 288, func(e *localEndpoint) bool { return e.model == uring }}, // an armed poll
+	{"", 123, always}, // small objects of general caches
+	{"", 208, func(e *localEndpoint) bool { return e.model != uring }}, // an epoll watch: eventpoll_epi, eventpoll_pwq
+	{"", 288, func(e *localEndpoint) bool { return e.model == uring }}, // an armed poll request
 	{"tcp_bind_bucket", 129, func(e *localEndpoint) bool { return e.side == Client }},
 }
 
 func always(*localEndpoint) bool { return true }
 
-// slabCacheName returns the cache of an object: IPv6 sockets have their own.
+// slabCacheName returns the cache of an object. IPv6 sockets have a separate cache.
 func (x *analysis) slabCacheName(o kernelObject) string {
 	if o.cache == "TCP" && !isIPv4(x.p.Targets[0].Addr()) && x.f.Caches["TCPv6"] > 0 {
 		return "TCPv6"
@@ -43,19 +43,17 @@ func (x *analysis) slabCacheName(o kernelObject) string {
 }
 
 const (
-	// The memory of a process for a connection that is idle: of a slab's
-	// entry with what surrounds it, and of a goroutine with its stack.
+	// Process memory of an idle connection in bytes: a slab entry with its bookkeeping, or a goroutine with its
+	// stack.
 	loopConn      = 113
 	goroutineConn = 3800
-	// processBase is what a process takes before the first connection,
-	// epollBase and uringBase what a loop does: buffers, a thread's stack, a
-	// ring.
+	// processBase is the memory of a process before the first connection. epollBase and uringBase are the
+	// memory of a loop: buffers, a thread stack, a ring.
 	processBase = 3_500_000
 	epollBase   = 100_000
 	uringBase   = 340_000
-	// chargedShare is how much of the kernel's memory, in thousandths, a
-	// control group is charged for: objects, without what slabs waste. 3,872
-	// bytes for a socket that was accepted and is watched by epoll.
+	// chargedShare is the share of kernel memory, in thousandths, that a control group is charged: the objects
+	// without slab waste. An accepted socket that epoll watches is charged 3,872 bytes.
 	chargedShare = 943
 )
 
@@ -99,8 +97,7 @@ func (x *analysis) userBytesPerConnOnEndpoint(e *localEndpoint) int64 {
 	return goroutineConn
 }
 
-// processBytesWithoutConns returns the memory of the processes before the first connection, with the loops of the
-// plan.
+// processBytesWithoutConns returns the memory of the processes before the first connection, including their loops.
 func (x *analysis) processBytesWithoutConns() int64 {
 	sum := saturatingMul(x.countProcessesOfPlan(), processBase)
 	for i := range x.endpoints {
@@ -113,8 +110,8 @@ func (x *analysis) processBytesWithoutConns() int64 {
 	return sum
 }
 
-// freeMemoryForConns returns the memory available to connections: free memory and half of the droppable file
-// pages, less what the kernel reserves. MemAvailable misleads: it counts inodes of sockets as
+// freeMemoryForConns returns the memory available to connections: free memory and half of the droppable file pages,
+// minus the kernel's reserve. It does not use MemAvailable, which counts the inodes of open sockets as
 // reclaimable.
 func (x *analysis) freeMemoryForConns() int64 {
 	m := x.f.Meminfo
@@ -129,7 +126,7 @@ var _ = registerWall(Wall{
 }, func(x *analysis, w *Wall) bool {
 	m := x.f.Meminfo
 	w.Present = fmt.Sprintf("%s free of %s", formatBytes(m.Free), formatBytes(m.Total))
-	// MemAvailable would count what the kernel keeps for open sockets as free.
+	// MemAvailable would count memory for open sockets as free.
 	w.Used, w.Limit = subtractDownToZero(m.Total, saturatingAdd(m.Free, m.FilePages)), m.Total
 	x.setHoldsByMemory(w, x.freeMemoryForConns(), saturatingAdd(x.kernelBytesPerConn(), x.userBytesPerConn()))
 	return m.Total > 0
@@ -154,25 +151,23 @@ var _ = registerWall(Wall{
 	return c.Max > 0
 })
 
-// changeLimitTo returns the change of the limit.
 func (c *CgroupLimit) changeLimitTo(newLimit int64) Change {
 	return Change{Kind: Cgroup, Name: c.File, From: strconv.FormatInt(c.Max, 10), To: strconv.FormatInt(newLimit, 10)}
 }
 
-// cgroupBytesPerConn returns what a control group is charged for one connection. Version 1 charges
-// for the socket itself, about six tenths of the kernel's memory, only while some group of the
-// machine limits memory.kmem.tcp (measured on Linux 6.18); without such a group more connections
-// fit.
+// cgroupBytesPerConn returns the bytes that a control group is charged for one connection. Version 1 charges
+// for the socket itself, about six tenths of the kernel memory, only while some group on the machine limits
+// memory.kmem.tcp (measured on Linux 6.18). Otherwise more connections fit.
 func (x *analysis) cgroupBytesPerConn() int64 {
 	return saturatingAdd(saturatingMulDiv(x.kernelBytesPerConn(), chargedShare, 1000), x.userBytesPerConn())
 }
 
-// memoryNeededByPlan returns the memory of all connections of the plan.
+// memoryNeededByPlan returns the memory that all connections of the plan need.
 func (x *analysis) memoryNeededByPlan(bytesPerConn int64) int64 {
 	return saturatingAdd(x.processBytesWithoutConns(), saturatingMul(bytesPerConn, x.n))
 }
 
-// setHoldsByMemory sets how many connections fit into the available memory.
+// setHoldsByMemory sets the number of connections that fit into the available memory.
 func (x *analysis) setHoldsByMemory(w *Wall, available, bytesPerConn int64) {
 	w.Holds = subtractDownToZero(available, x.processBytesWithoutConns()) / bytesPerConn
 	w.What += fmt.Sprintf(": %s bytes for a connection", format.Count(bytesPerConn))
@@ -187,7 +182,7 @@ func (x *analysis) setHoldsByMemory(w *Wall, available, bytesPerConn int64) {
 	}
 }
 
-// Above Go's own limit the collector runs all the time. The limit is per process.
+// Above Go's own memory limit the garbage collector runs all the time. The limit is per process.
 var _ = registerWall(Wall{
 	Name: "GOMEMLIMIT", Soft: true, What: "memory limit of Go's runtime",
 	Effect: "the garbage collector uses up to half of the processors to stay within it",
@@ -239,10 +234,10 @@ var _ = registerWall(Wall{
 	Source: "https://man7.org/linux/man-pages/man2/io_uring_setup.2.html",
 }, (*analysis).examineMemlock)
 
-// examineMemlock examines RLIMIT_MEMLOCK, which counts for all processes of a user together.
+// examineMemlock examines RLIMIT_MEMLOCK, which limits all processes of a user together.
 func (x *analysis) examineMemlock(w *Wall) (applies bool) {
 	limit := x.f.Process.Memlock
-	if limit.Hard < 0 || x.f.Process.Locks || x.f.Process.Nofile.Hard == 0 { // not known either
+	if limit.Hard < 0 || x.f.Process.Locks || x.f.Process.Nofile.Hard == 0 { // unknown as well
 		return false
 	}
 	w.Present = fmt.Sprintf("%s bytes", formatLimit(limit.Soft))
@@ -263,11 +258,11 @@ func (x *analysis) examineMemlock(w *Wall) (applies bool) {
 	return true
 }
 
-// lockedBytesPerRing returns what the ring of a loop locks.
+// lockedBytesPerRing returns the bytes that a loop's ring locks.
 func (x *analysis) lockedBytesPerRing() int64 { return uringmodel.LockedMemoryPerLoop(x.pageSize()) }
 
-// bytesLockedByRings returns the bytes locked by the rings for a number of connections. Each process has
-// one more ring, with which it probes io_uring at startup.
+// bytesLockedByRings returns the bytes that rings lock for a number of connections. Each process has an additional
+// ring, with which it probes io_uring at startup.
 func (x *analysis) bytesLockedByRings(connections int64) int64 {
 	sum := int64(0)
 	for i := range x.endpoints {
@@ -279,8 +274,7 @@ func (x *analysis) bytesLockedByRings(connections int64) int64 {
 	return sum
 }
 
-// formatBytes writes bytes, rounded.
 func formatBytes(n int64) string { return format.Bytes(float64(n)) }
 
-// formatBytesRoundedUp formats n with three digits, never less than n.
+// formatBytesRoundedUp formats n with three digits, rounded up.
 func formatBytesRoundedUp(n int64) string { return format.Bytes(float64(n) * 1.005) }

@@ -5,8 +5,8 @@ import (
 	"math/bits"
 )
 
-// This file has saturating arithmetic: Facts may come from anywhere, and some settings
-// are the largest possible number.
+// This file contains saturating arithmetic, because Facts can come from anywhere and some settings have the
+// largest possible value.
 
 // subtractDownToZero returns a-b, at least 0.
 func subtractDownToZero(a, b int64) int64 {
@@ -27,10 +27,10 @@ func saturatingAdd(a, b int64) int64 {
 	return a + b
 }
 
-// saturatingMul returns a*b, at most Unlimited. Neither may be negative.
+// saturatingMul returns a*b, at most Unlimited. Both must be non-negative.
 func saturatingMul(a, b int64) int64 { return saturatingMulDiv(a, b, 1) }
 
-// saturatingMulDiv returns a*b/c, at most Unlimited. None may be negative, nor c zero.
+// saturatingMulDiv returns a*b/c, at most Unlimited. All must be non-negative, and c positive.
 func saturatingMulDiv(a, b, c int64) int64 {
 	high, low := bits.Mul64(uint64(max(a, 0)), uint64(max(b, 0)))
 	if high >= uint64(c) {
@@ -48,8 +48,8 @@ func ceilDiv(a, b int64) int64 {
 	return (a-1)/b + 1
 }
 
-// addEighthAndRoundUp returns a value for a setting of which n is needed: an eighth more, rounded up to a
-// readable number.
+// addEighthAndRoundUp returns a value for a setting that must be at least n: an eighth more, rounded up to a readable
+// number.
 func addEighthAndRoundUp(n int64) int64 {
 	n = saturatingAdd(n, n/8)
 	if n > math.MaxInt64/2 {
@@ -62,8 +62,8 @@ func addEighthAndRoundUp(n int64) int64 {
 	return ceilDiv(n, step) * step
 }
 
-// largestFittingConns returns the largest number of connections for which the monotonic fits is true: 0 if
-// not even one fits, Unlimited if the maximum of a plan fits.
+// largestFittingConns returns the largest number of connections for which fits returns true. fits must be monotonic.
+// largestFittingConns returns 0 if not even one connection fits, and Unlimited if a plan's maximum fits.
 func largestFittingConns(fits func(connections int64) bool) int64 {
 	low, high := int64(0), int64(maxConnections)
 	if fits(high) {

@@ -10,53 +10,52 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// Side selects the end of the connections to examine.
+// Side selects which end of the connections to examine.
 type Side string
 
 const (
-	Server Side = "server" // accepts
-	Client Side = "client" // connects
-	Both   Side = "both"   // both, on this machine
+	Server Side = "server" // the end that accepts
+	Client Side = "client" // the end that connects
+	Both   Side = "both"   // both ends on this machine
 )
 
-// Plan is what the machine is to hold. The zero value of each field except Connections is a good
-// default.
+// Plan describes the connections that the machine must hold. Except for Connections, the zero value of each
+// field selects a default.
 type Plan struct {
-	// Connections is the number of connections, 1 to 1<<30.
+	// Connections is the number of connections, from 1 to 1<<30.
 	Connections int `json:"connections"`
-	// Side is the examined side. Default Both.
+	// Side is the end to examine. The default is Both.
 	Side Side `json:"side"`
-	// Model is the I/O model: "auto" (the default), "goroutine", "epoll" or "uring". Models with
-	// loops exceed the descriptor limit with a descriptor table per loop. With Both it applies to
-	// the server; the client is Myriad's generator with the best available model.
+	// Model is the I/O model: "auto" (the default), "goroutine", "epoll" or "uring". Models with loops can
+	// exceed the descriptor limit by giving each loop a descriptor table. With Both, Model applies to the
+	// server; the client is Myriad's generator with the best available model.
 	Model string `json:"model"`
-	// Processes is the number of worker processes of the server, 0 to 1,024. Default 0: one
+	// Processes is the number of worker processes of the server, from 0 to 1,024. The default 0 means one
 	// process.
 	Processes int `json:"processes"`
-	// Backlog is the backlog that the listener requests. Default 0: as Go does, net.core.somaxconn.
+	// Backlog is the listener's requested backlog. The default 0 means net.core.somaxconn, as in Go.
 	Backlog int `json:"backlog"`
-	// Burst is how many connections may arrive while the server does not accept. Default 512: the
-	// maximum of half-open connections of Myriad's generator.
+	// Burst is the number of connections that may arrive while the server does not accept. The default 512 is
+	// the maximum of half-open connections of Myriad's generator.
 	Burst int `json:"burst"`
-	// Unread is how many bytes wait in the kernel for each connection, unread or unsent, at the
-	// peak. Default 0: idle connections.
+	// Unread is the peak number of bytes, unread or unsent, that wait in the kernel per connection. The default
+	// 0 means idle connections.
 	Unread int `json:"unread"`
-	// UserMemory is the memory of the process for each connection, in bytes, on each side. Default
-	// 0: Myriad's under the Model.
+	// UserMemory is the process memory per connection, in bytes, on each side. The default 0 means Myriad's
+	// memory under the Model.
 	UserMemory int `json:"user_memory"`
-	// Sources are the local addresses of the client, at most 65,536. Default none: as Myriad's
-	// generator does, any of 127.0.0.0/8 for a target there, otherwise the one that the kernel
-	// chooses.
+	// Sources contains the client's local addresses, at most 65,536. By default, any address of 127.0.0.0/8 is
+	// used for a target there, as by Myriad's generator; otherwise the kernel chooses the address.
 	Sources []netip.Addr `json:"sources,omitempty"`
-	// Targets are the addresses and ports of the server, all of one family, at most 1,024; each
-	// source can use its ports once per target. Default: 127.0.0.1:9000.
+	// Targets contains the addresses and ports of the server, at most 1,024 of one address family. Each source
+	// can use its ports once per target. The default is 127.0.0.1:9000.
 	Targets []netip.AddrPort `json:"targets,omitempty"`
-	// Closing is how many connections per second this side closes orderly, which leaves each in
-	// TIME_WAIT for a minute. Default 0.
+	// Closing is the number of connections per second that this side closes orderly. Each stays in TIME_WAIT
+	// for a minute. The default is 0.
 	Closing int `json:"closing"`
 }
 
-// The limits of a Plan.
+// Limits of a Plan.
 const (
 	maxConnections = 1 << 30
 	maxProcesses   = 1024
@@ -64,7 +63,7 @@ const (
 	maxTargets     = 1024
 )
 
-// Validate returns an error that names the first invalid field and what was expected.
+// Validate returns an error that names the first invalid field and its valid values.
 func (p *Plan) Validate() error {
 	if !slices.Contains([]Side{"", Server, Client, Both}, p.Side) {
 		return fmt.Errorf("doctor: Plan.Side is %q; expected server, client or both", p.Side)
@@ -97,7 +96,7 @@ func (p *Plan) Validate() error {
 	return p.validateAddresses()
 }
 
-// validateAddresses returns an error unless every source can reach every target.
+// validateAddresses returns an error if a source cannot reach a target.
 func (p *Plan) validateAddresses() error {
 	targets := p.targetsOrDefault()
 	for _, t := range targets {
@@ -134,7 +133,7 @@ const (
 	defaultBurst = 512
 )
 
-// withDefaults fills in the defaults that do not depend on the machine.
+// withDefaults sets the defaults that do not depend on the machine.
 func (p Plan) withDefaults() Plan {
 	p.Side = cmp.Or(p.Side, Both)
 	p.Model = cmp.Or(p.Model, auto)

@@ -13,22 +13,22 @@ import (
 	"text/template"
 )
 
-// Formats are the formats of Print.
+// Formats lists the formats of Print.
 var Formats = []string{"sysctl", "systemd", "docker", "kubernetes", "limits"}
 
-// Print writes a file that prepares a machine for the report's plan each time it starts, in one
-// of Formats:
+// Print writes a file in one of Formats. At each start of a machine, the file prepares the machine for the
+// report's plan.
 //
 //	sysctl      a file for /etc/sysctl.d
-//	systemd     a drop-in for a service's unit
-//	docker      the command docker run with its flags
+//	systemd     a drop-in for a service unit
+//	docker      a docker run command with its flags
 //	kubernetes  a pod
 //	limits      a file for /etc/security/limits.d
 //
-// It contains everything that the plan needs beyond a kernel's defaults, including what this
-// machine already has, so it is the same before and after Apply and suits other machines.
-// Settings of this machine that are below the kernel's defaults are raised; settings above the
-// plan's needs are kept. It does not rely on a descriptor table per loop.
+// The file contains everything that the plan needs beyond a kernel's defaults, including settings that this
+// machine already has. It is therefore the same before and after Apply, and suits other machines. Settings of
+// this machine that are below the kernel's defaults are raised. Settings above the plan's needs are kept. The
+// file does not rely on a descriptor table per loop.
 func Print(w io.Writer, formatName string, r *Report) error {
 	if !slices.Contains(Formats, formatName) {
 		return fmt.Errorf("doctor: the format %q; expected one of %s", formatName, strings.Join(Formats, ", "))
@@ -55,7 +55,8 @@ func (l *requirements) writeTemplate(w io.Writer, templateName string) error {
 	return printTemplates().ExecuteTemplate(w, templateName+".tmpl", l)
 }
 
-// requirements is what a machine needs for a plan, whatever it has now. The templates use it.
+// requirements describes what a machine needs for a plan, regardless of the current settings. It is the input
+// of the templates.
 type requirements struct {
 	Plan    Plan
 	Sysctls []requiredSysctl
@@ -64,22 +65,23 @@ type requirements struct {
 	MiB     int64 // memory of a container with its processes and sockets
 	Uring   bool
 
-	Format, Machine string // which is written, and who has the settings that a container can't have
+	Format, Machine string // output format, and the machine whose settings a container cannot have
 }
 
-// requiredSysctl is a change of a kernel setting, with the walls that it moves.
+// requiredSysctl is a change of a kernel setting and the walls that the change moves.
 type requiredSysctl struct {
 	Change
 	Why string
 }
 
-// For the templates: Own reports whether a container can have the setting for itself, Safe
-// whether Kubernetes allows it by default, Tracker whether it belongs to nf_conntrack.
+// Methods for the templates. Own reports whether a container can have the setting for itself, Safe whether
+// Kubernetes allows the setting by default, and Tracker whether the setting belongs to nf_conntrack.
 func (n requiredSysctl) Own() bool     { return sysctlInfos[n.Name].perNamespace }
 func (n requiredSysctl) Safe() bool    { return sysctlInfos[n.Name].kubernetesSafe }
 func (n requiredSysctl) Tracker() bool { return strings.Contains(n.Name, "nf_conntrack") }
 
-// Own returns the settings that a container can be given, Host those of the machine below it.
+// Own returns the settings that a container can have. Host returns the settings of the machine below the
+// container.
 func (l *requirements) Own() []requiredSysctl { return l.filterSysctls(requiredSysctl.Own) }
 func (l *requirements) Host() []requiredSysctl {
 	return l.filterSysctls(func(n requiredSysctl) bool { return !n.Own() })
@@ -136,7 +138,7 @@ func requirementsBeyondDefaults(r *Report) (*requirements, error) {
 	return l, nil
 }
 
-// mergeChangesBySetting merges two lists into one change per setting, with values that satisfy both.
+// mergeChangesBySetting merges two lists into one change per setting. The values satisfy both lists.
 func mergeChangesBySetting(list, other []Change) []Change {
 	for _, c := range other {
 		same := func(o Change) bool { return o.Kind == c.Kind && o.Name == c.Name }
@@ -149,14 +151,14 @@ func mergeChangesBySetting(list, other []Change) []Change {
 	return list
 }
 
-// The default RLIMIT_MEMLOCK since Linux 5.16, and before.
+// Defaults of RLIMIT_MEMLOCK: since Linux 5.16, and before.
 const (
 	newMemlock = 8 << 20
 	oldMemlock = 64 << 10
 )
 
-// maxLimitOrZero returns the higher of a change's limit and the present presentHardLimit limit; 0 if there is
-// no limit and so nothing to write.
+// maxLimitOrZero returns the higher of a change's limit and the present presentHardLimit limit. It returns 0 if no limit
+// must be written, because there is none.
 func maxLimitOrZero(limitText string, presentHardLimit int64) int64 {
 	n, err := strconv.ParseInt(limitText, 10, 64)
 	if err != nil || presentHardLimit < 0 {
@@ -165,8 +167,8 @@ func maxLimitOrZero(limitText string, presentHardLimit int64) int64 {
 	return max(n, presentHardLimit)
 }
 
-// factsWithDefaultSettings returns the machine as it would be with default settings and nothing running, for a
-// user who may change everything.
+// factsWithDefaultSettings returns the facts of this machine with default settings, without running programs, and for a
+// privileged user.
 func factsWithDefaultSettings(f *Facts) *Facts {
 	bare := *f
 	bare.ReadOnly = nil
@@ -188,7 +190,7 @@ func factsWithDefaultSettings(f *Facts) *Facts {
 	return &bare
 }
 
-// describeWallsMovedBy names the walls that a change moves.
+// describeWallsMovedBy returns the names of the walls that a change moves.
 func (r *Report) describeWallsMovedBy(c Change) string {
 	var whats []string
 	for _, w := range r.Walls {

@@ -20,23 +20,22 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// factReader reads Facts.
 type factReader struct {
 	*Facts
 	pid int
-	own bool // the process is this one
+	own bool // the process is the calling process
 }
 
-// Read reads the machine as seen by the process pid, 0 for this one: its limits, control groups and
-// network namespace. What can't be read is listed in Facts.Unknown. It fails if there is no such
-// process, and on systems other than Linux.
+// Read reads the machine as the process pid sees it: its limits, control groups and network namespace. 0 means
+// the calling process. Facts that cannot be read are listed in Facts.Unknown. Read returns an error if the
+// process does not exist or the system is not Linux.
 //
-// For this process the network namespace is the calling thread's, so a goroutine in a separate
-// namespace must be locked to its thread. Another process's namespace is entered on a temporary
-// thread, which needs CAP_SYS_ADMIN. Facts.Uring and Facts.Shards always describe this process.
+// For the calling process, the network namespace is the calling thread's. A goroutine in a separate namespace
+// must therefore be locked to its thread. Read enters another process's namespace on a temporary thread, which
+// needs CAP_SYS_ADMIN. Facts.Uring and Facts.Shards always describe the calling process.
 //
-// If the kernel supports connection tracking and tracks none, Read sends one datagram to itself to
-// see whether it is tracked. It takes some milliseconds, independent of the number of connections.
+// If the kernel supports connection tracking but tracks no connection, Read sends one datagram to itself to see
+// whether it is tracked. Read takes some milliseconds, regardless of the number of connections.
 func Read(pid int) (*Facts, error) {
 	if pid < 0 {
 		return nil, fmt.Errorf("doctor: pid is %d; expected a process, or 0 for this one", pid)
@@ -51,7 +50,7 @@ func Read(pid int) (*Facts, error) {
 	}
 	r.readMachineAndCgroups()
 	r.readLimitsAndRights()
-	if r.own { // the calling thread's namespace, even if other threads are elsewhere
+	if r.own { // the calling thread's namespace, because other threads can be in others
 		r.readSysctlsSocketsInterfaces()
 	} else if err := procfs.CallInNetworkNamespace(r.pid, r.readSysctlsSocketsInterfaces); err != nil {
 		r.recordUnknown("the process's network namespace, so that this process's is reported", err)
@@ -67,7 +66,7 @@ func (r *factReader) recordUnknown(what string, err error) {
 	}
 }
 
-// readMachineAndCgroups reads what is the same for all processes, and the process's control groups.
+// readMachineAndCgroups reads the facts that are the same for all processes, and the process's control groups.
 func (r *factReader) readMachineAndCgroups() {
 	m, err := procfs.ReadMemory()
 	r.recordUnknown("memory", err)
@@ -99,7 +98,7 @@ func (r *factReader) readMachineAndCgroups() {
 	}
 }
 
-// cacheNames are the kernel's object caches that a connection uses.
+// cacheNames lists the kernel's object caches that a connection uses.
 var cacheNames = []string{"TCP", "TCPv6", "sock_inode_cache", "dentry", "filp", "tcp_bind_bucket"}
 
 func (r *factReader) readCacheSizes() {
@@ -139,7 +138,7 @@ func (r *factReader) readLimitsAndRights() {
 	}
 }
 
-// countDescriptors counts open descriptors in the process's table and in the tables of threads.
+// countDescriptors counts open descriptors in the process's table and in separate tables of threads.
 func (r *factReader) countDescriptors() {
 	p := &r.Process
 	tables, err := procfs.CountDescriptorsByTable(r.pid)
@@ -154,11 +153,11 @@ func (r *factReader) countDescriptors() {
 	}
 }
 
-// maxInterfaces limits the reported interfaces.
+// maxInterfaces limits the number of reported interfaces.
 const maxInterfaces = 256
 
-// readSysctlsSocketsInterfaces reads the network namespace of the calling thread, and kernel settings, some of which
-// belong to it.
+// readSysctlsSocketsInterfaces reads the network namespace of the calling thread and the kernel settings, some of which belong
+// to the namespace.
 func (r *factReader) readSysctlsSocketsInterfaces() {
 	r.readSysctls()
 	r.readSockets()
@@ -183,15 +182,15 @@ func (r *factReader) readSysctls() {
 	}
 }
 
-// maxAncestors limits the processes in whose namespaces settings are looked for.
+// maxAncestors limits the ancestor processes in whose namespaces settings are searched.
 const maxAncestors = 16
 
-// readSysctlInOtherNamespaces reads a machine-wide setting that this network namespace hides: in the
-// namespace of this process's first thread, or of the nearest ancestor that shows it.
+// readSysctlInOtherNamespaces reads a machine-wide setting that this network namespace hides. It reads the setting in
+// the namespace of this process's first thread, or of the nearest ancestor where it is visible.
 func (r *factReader) readSysctlInOtherNamespaces(name string) {
 	pid, shown := os.Getpid(), false
 	for range maxAncestors {
-		// Namespaces that can't be entered are skipped.
+		// Skip namespaces that cannot be entered.
 		_ = procfs.CallInNetworkNamespace(pid, func() {
 			if value, err := procfs.ReadSysctl(name); err == nil {
 				r.Sysctls[name], shown = value, true
@@ -210,7 +209,7 @@ func (r *factReader) readSysctlInOtherNamespaces(name string) {
 	r.recordUnknown(name, errors.New("it is of the whole machine, and not shown in this network namespace"))
 }
 
-// lowestPort is the lowest port of a wider range.
+// lowestPort is the lowest port of a widened range.
 const lowestPort = 1024
 
 func (r *factReader) readSockets() {
@@ -228,7 +227,7 @@ func (r *factReader) readSockets() {
 // readListeningPortsAndFullestQueue reads the listening ports and the fullest accept queue.
 func (r *factReader) readListeningPortsAndFullestQueue() {
 	low := uint16(lowestPort)
-	_, _ = fmt.Sscan(r.Sysctls[rangeName], &low) // unreadable settings have no wall
+	_, _ = fmt.Sscan(r.Sysctls[rangeName], &low) // no wall depends on an unreadable setting
 	queues, err := sock.ListAcceptQueues()
 	r.recordUnknown("sockets that listen", err)
 	s := &r.Sockets
@@ -244,7 +243,6 @@ func (r *factReader) readListeningPortsAndFullestQueue() {
 	s.Ports = slices.Compact(s.Ports)
 }
 
-// readConntrackState reads how many connections are tracked.
 func (r *factReader) readConntrackState() {
 	tracked, err := readConntrackCount()
 	if procfs.IsNotFoundOrExited(err) {
@@ -258,7 +256,6 @@ func (r *factReader) readConntrackState() {
 	}
 }
 
-// readConntrackCount returns how many connections are tracked now.
 func readConntrackCount() (int64, error) {
 	text, err := procfs.ReadSysctl(trackCountName)
 	if err != nil {
@@ -267,8 +264,8 @@ func readConntrackCount() (int64, error) {
 	return strconv.ParseInt(text, 10, 64)
 }
 
-// probeConntrack sends a datagram to itself and reports whether it was tracked. The kernel does not
-// show whether a firewall rule enables tracking.
+// probeConntrack sends a datagram to itself and reports whether the datagram was tracked. The kernel does not
+// reveal whether a firewall rule enables tracking.
 func probeConntrack() (isTracked bool, _ error) {
 	c, err := net.ListenPacket("udp4", "127.0.0.1:0")
 	if err != nil {
@@ -276,7 +273,7 @@ func probeConntrack() (isTracked bool, _ error) {
 	}
 	defer c.Close()
 	_, err = c.WriteTo([]byte("tracked?"), c.LocalAddr())
-	if errors.Is(err, syscall.ENETUNREACH) { // loopback is down: nothing is tracked yet, and a wall reports it
+	if errors.Is(err, syscall.ENETUNREACH) { // loopback is down: nothing is tracked, and a wall reports loopback
 		return false, nil
 	}
 	if err != nil {
@@ -302,7 +299,7 @@ func (r *factReader) readInterfaces() {
 				found.Addrs = append(found.Addrs, p)
 			}
 		}
-		// An error means that /sys shows another network namespace.
+		// On error, /sys shows another network namespace.
 		found.Receive, found.Send, _ = procfs.CountInterfaceQueues(i.Name, i.Index, i.HardwareAddr.String())
 		r.Interfaces = append(r.Interfaces, found)
 	}

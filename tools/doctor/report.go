@@ -6,62 +6,62 @@ import (
 	"slices"
 )
 
-// Unlimited is the Wall.Holds of a wall that never stops the plan.
+// Unlimited is the value of Wall.Holds for a wall that never stops the plan.
 const Unlimited int64 = math.MaxInt64
 
-// Report is the prediction of Examine.
+// Report is the result of Examine.
 type Report struct {
 	Plan Plan `json:"plan"`
-	// Holds is how many connections the machine can hold now, and First the name of the wall that
-	// stops it there: the first of Walls.
+	// Holds is the number of connections that the machine can hold now. First is the name of the wall that
+	// stops it there.
 	Holds int64  `json:"holds"`
 	First string `json:"first"`
-	// Walls are all examined walls, the nearest first.
+	// Walls contains all examined walls, the nearest first.
 	Walls []Wall `json:"walls"`
 	Facts *Facts `json:"facts"`
 }
 
-// Wall is a limit of the machine.
+// Wall is a limit of the machine and its effect on the plan.
 type Wall struct {
-	// Name is short and stable: "nofile", "ports", "somaxconn", …
+	// Name is a short, stable name: "nofile", "ports", "somaxconn", …
 	Name string `json:"name"`
-	// Side is the end of the connections to which it belongs.
+	// Side is the end of the connections that the wall affects.
 	Side Side `json:"side"`
-	// What describes the limit, Present its present value.
+	// What describes the limit. Present is the present value.
 	What    string `json:"what"`
 	Present string `json:"present"`
-	// Holds is the number of connections at which it stops the plan, or slows it down if it is
-	// Soft; Unlimited if it never does.
+	// Holds is the number of connections at which the wall stops the plan, or slows it down if Soft is set. It
+	// is Unlimited if the wall never does.
 	Holds int64 `json:"holds"`
-	// Soft means that it makes things slow or lossy instead of stopping them; such a wall is never
-	// Report.First.
+	// Soft reports that the wall causes slowness or losses instead of stopping connections. A soft wall is
+	// never Report.First.
 	Soft bool `json:"soft,omitempty"`
-	// Effect is the observable effect: the error and who gets it.
+	// Effect is the observable effect: the error and the side that gets the error.
 	Effect string `json:"effect"`
-	// Needs is the value that the plan needs, "" if the present one suffices.
+	// Needs is the value that the plan needs, "" if the present value suffices.
 	Needs string `json:"needs,omitempty"`
-	// Changes move it, in this order. If there are none although Needs is set, Advice describes an
+	// Changes move the wall, in this order. If there are none although Needs is set, Advice describes an
 	// alternative.
 	Changes []Change `json:"changes,omitempty"`
 	Advice  string   `json:"advice,omitempty"`
-	// Source is the address of its documentation.
+	// Source is the URL of the limit's documentation.
 	Source string `json:"source"`
 
-	// Used of Limit, in Unit ("descriptors", "bytes", ...), is in use now; Of distinguishes several
-	// of a kind. Limit is 0 if unknown.
+	// Used is the part of Limit that is in use now, in Unit ("descriptors", "bytes", ...). Of distinguishes
+	// several limits of a kind. Limit is 0 if unknown.
 	Used  int64  `json:"used,omitempty"`
 	Limit int64  `json:"limit,omitempty"`
 	Unit  string `json:"unit,omitempty"`
 	Of    string `json:"of,omitempty"`
-	// Beyond means that Holds does not include connections that are open now, which count as used.
+	// Beyond reports that Holds does not include the currently open connections, which count as Used.
 	Beyond bool `json:"beyond,omitempty"`
 }
 
-// Exceeded reports whether a number of connections does not fit.
+// Exceeded reports whether the given number of connections exceeds the wall.
 func (w *Wall) Exceeded(connections int) bool { return w.Holds < int64(connections) }
 
-// Changes returns the changes of all exceeded walls, the nearest wall's first, one per setting: if
-// walls need different values, it gets one that satisfies both.
+// Changes returns the changes for all exceeded walls, starting with the nearest wall. There is one change per
+// setting. If walls need different values, the change has a value that satisfies all.
 func (r *Report) Changes() []Change {
 	var all []Change
 	for i := range r.Walls {
@@ -80,7 +80,7 @@ func (r *Report) Changes() []Change {
 			}
 		}
 	}
-	// A limit of descriptors can't be above this one, so this comes first.
+	// Limits of descriptors cannot exceed this setting, so it comes first.
 	slices.SortStableFunc(all, func(a, b Change) int { return changePriority(a) - changePriority(b) })
 	return all
 }
@@ -93,7 +93,7 @@ func changePriority(c Change) int {
 	return 1
 }
 
-// MarshalJSON writes the report as an object, with null for an unlimited Holds.
+// MarshalJSON writes the report as an object. An unlimited Holds becomes null.
 func (r Report) MarshalJSON() ([]byte, error) {
 	type fields Report
 	return json.Marshal(struct {
@@ -102,16 +102,16 @@ func (r Report) MarshalJSON() ([]byte, error) {
 	}{fields(r), nilIfUnlimited(r.Holds)})
 }
 
-// UnmarshalJSON reads what MarshalJSON has written.
+// UnmarshalJSON reads the format of MarshalJSON.
 func (r *Report) UnmarshalJSON(b []byte) error {
 	type fields Report
-	read := fields{Holds: Unlimited} // which null leaves as it is
+	read := fields{Holds: Unlimited} // null does not change this value
 	err := json.Unmarshal(b, &read)
 	*r = Report(read)
 	return err
 }
 
-// MarshalJSON writes the wall as an object, with null for an unlimited Holds.
+// MarshalJSON writes the wall as an object. An unlimited Holds becomes null.
 func (w Wall) MarshalJSON() ([]byte, error) {
 	type fields Wall
 	return json.Marshal(struct {
@@ -120,7 +120,7 @@ func (w Wall) MarshalJSON() ([]byte, error) {
 	}{fields(w), nilIfUnlimited(w.Holds)})
 }
 
-// UnmarshalJSON reads what MarshalJSON has written.
+// UnmarshalJSON reads the format of MarshalJSON.
 func (w *Wall) UnmarshalJSON(b []byte) error {
 	type fields Wall
 	read := fields{Holds: Unlimited}

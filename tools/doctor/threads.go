@@ -7,21 +7,21 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// This file has the walls of threads and processes. Connections have no threads; each loop
-// has one, and there are more loops if each needs its own descriptor table.
+// This file contains the walls of threads and processes. Each loop has a thread, and connections have none.
+// There are additional loops if each loop needs a separate descriptor table.
 
 const (
 	kernelPage = "https://docs.kernel.org/admin-guide/sysctl/kernel.html"
 	noThread   = "EAGAIN, \"resource temporarily unavailable\", from clone(2): a Go program that can't create a thread exits"
 
-	// runtimeThreads is how many threads a Go program has beside one per processor and loop.
+	// runtimeThreads is the number of threads of a Go program in addition to one per processor and loop.
 	runtimeThreads = 8
-	// A process has baseMaps memory maps and loopMaps for the stack, ring and buffers of each loop.
+	// A process has baseMaps memory maps, and loopMaps more per loop for the stack, ring and buffers.
 	baseMaps = 256
 	loopMaps = 8
 )
 
-// loopsPerProcess returns how many loops a process of an endpoint needs for its share of the
+// loopsPerProcess returns the number of loops that an endpoint's process needs for its share of the
 // connections.
 func (x *analysis) loopsPerProcess(e *localEndpoint, connections int64) int64 {
 	limit, each := x.f.Process.Nofile.Hard, e.connsPerProcessWithMargin(connections)
@@ -33,13 +33,12 @@ func (x *analysis) loopsPerProcess(e *localEndpoint, connections int64) int64 {
 	}
 	loops, _ := sock.PlanDescriptorTables(uint64(limit), int(each), e.minLoops, maxLoops)
 	if loops == 0 {
-		return maxLoops // and still not enough; nofile says so
+		return maxLoops // not enough either, which nofile reports
 	}
 	return int64(loops)
 }
 
-// totalThreads returns the number of threads for a number of connections, on all sides and in all
-// processes.
+// totalThreads returns the number of threads for a number of connections, over all sides and processes.
 func (x *analysis) totalThreads(connections int64) int64 {
 	sum := saturatingMul(x.countProcessesOfPlan(), runtimeThreads+int64(max(x.f.Machine.CPUs, 1)))
 	for i := range x.endpoints {
@@ -48,7 +47,7 @@ func (x *analysis) totalThreads(connections int64) int64 {
 	return sum
 }
 
-// setHoldsByTaskLimit fills in a wall whose limit counts threads. It returns what the plan needs.
+// setHoldsByTaskLimit fills in a wall whose limit counts threads. It returns the limit that the plan needs.
 func (x *analysis) setHoldsByTaskLimit(w *Wall, limit, used int64) (tasksNeeded int64) {
 	w.setUsedAndLimit(used, limit)
 	room := subtractDownToZero(limit, used)
@@ -96,7 +95,7 @@ var _ = registerWall(Wall{
 	return true
 })
 
-// newTaskSysctlExaminer returns the examine function of a machine-wide thread limit.
+// newTaskSysctlExaminer returns the examine function for a machine-wide thread limit.
 func newTaskSysctlExaminer(name string) func(*analysis, *Wall, int64) bool {
 	return func(x *analysis, w *Wall, limit int64) bool {
 		x.requireSysctlIfExceeded(w, name, x.setHoldsByTaskLimit(w, limit, x.f.Tasks))

@@ -9,41 +9,40 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// wallRule is a wall as its file registers it: its constant fields and a function that fills in the
-// rest. examine returns false if the wall has no meaning for the plan, or its input is unknown.
+// wallRule is a registered wall: its constant fields, and the function examine that sets the other fields.
+// examine returns false if the wall does not apply to the plan or its input is unknown.
 type wallRule struct {
 	Wall
 	examine func(*analysis, *Wall) bool
 }
 
-// wallRules are all registered walls, and sysctlInfos the kernel settings that they read, by name.
+// wallRules contains all registered walls. sysctlInfos contains the kernel settings that walls read, by name.
 var (
 	wallRules   []wallRule
 	sysctlInfos = make(map[string]sysctlInfo)
 )
 
-// sysctlInfo describes a kernel setting that a wall reads.
 type sysctlInfo struct {
 	name string
-	// isAmount means that it is a maximum, so that a higher value permits everything that a lower
-	// one does.
+	// isAmount reports that the setting is a maximum: a higher value permits everything that a lower value
+	// does.
 	isAmount bool
-	// perNamespace means that each network namespace has its own, writable there: as of Linux 6.18;
-	// older kernels have fewer.
+	// perNamespace reports that each network namespace has a separate, writable value. The flags describe Linux
+	// 6.18; in older kernels, fewer settings are per namespace.
 	perNamespace bool
-	// machineWide means that it is visible in the first network namespace only and applies to all.
+	// machineWide reports that the setting is visible only in the first network namespace and applies to all
+	// namespaces.
 	machineWide bool
-	// kubernetesSafe means that Kubernetes lets a pod set it by default, see
+	// kubernetesSafe reports that Kubernetes lets a pod set the value by default; see
 	// kubernetes.io/docs/tasks/administer-cluster/sysctl-cluster.
 	kubernetesSafe bool
-	// defaultValue is a value that no plan finds too high: the kernel's default if it is the same
-	// on each machine, or a small one if it depends on the machine's memory. It is empty for a
-	// setting that no wall changes.
+	// defaultValue is the kernel's default if that is the same on each machine. Otherwise it is a value small
+	// enough for any machine. It is empty for settings that no wall changes.
 	defaultValue string
 }
 
-// registerWall registers a wall and the kernel settings that it sysctlsRead, unless another wall has
-// registered them. The result lets a package variable call it.
+// registerWall registers a wall and the kernel settings that it sysctlsRead. Settings that another wall has
+// registered are kept. The result allows calls in package variable declarations.
 func registerWall(w Wall, examine func(*analysis, *Wall) bool, sysctlsRead ...sysctlInfo) struct{} {
 	wallRules = append(wallRules, wallRule{w, examine})
 	for _, s := range sysctlsRead {
@@ -52,8 +51,8 @@ func registerWall(w Wall, examine func(*analysis, *Wall) bool, sysctlsRead ...sy
 	return struct{}{}
 }
 
-// registerSysctlWall registers a wall whose limitSysctl is a setting with one number. Without the setting
-// there is no such wall.
+// registerSysctlWall registers a wall whose limitSysctl is a setting with one number. The wall does not apply if the
+// setting does not exist.
 func registerSysctlWall(w Wall, limitSysctl sysctlInfo, examine func(x *analysis, w *Wall, limitSysctl int64) bool, otherSysctlsRead ...sysctlInfo) struct{} {
 	return registerWall(w, func(x *analysis, w *Wall) bool {
 		n, ok := x.sysctlNumber(limitSysctl.name)
@@ -61,8 +60,8 @@ func registerSysctlWall(w Wall, limitSysctl sysctlInfo, examine func(x *analysis
 	}, append(otherSysctlsRead, limitSysctl)...)
 }
 
-// analysis is the input of one Examine: the facts, the plan with defaults, and the local endpoints.
-// It is read-only.
+// analysis is the input of one Examine: the facts, the plan with defaults, and the local endpoints. It is
+// read-only.
 type analysis struct {
 	f         *Facts
 	p         Plan
@@ -73,10 +72,10 @@ type analysis struct {
 // localEndpoint is one side of the connections.
 type localEndpoint struct {
 	side      Side
-	model     string // not auto
-	explicit  bool   // the model can't be replaced: chosen explicitly, or auto in worker processes
+	model     string // never "auto"
+	explicit  bool   // the model is fixed: chosen explicitly, or auto in worker processes
 	hasLoops  bool   // the model has event loops
-	minLoops  int    // number of loops unless descriptors require more
+	minLoops  int    // number of loops, unless descriptors require more
 	processes int
 }
 
@@ -86,8 +85,8 @@ func newAnalysis(f *Facts, p Plan) *analysis {
 	return x
 }
 
-// localEndpoints returns the sides on this machine. The generator has one process and, with both
-// sides here, the best model whatever the server's.
+// localEndpoints returns the endpoints on this machine. The generator has one process. If both sides are local,
+// it uses the best model, regardless of the server's.
 func (x *analysis) localEndpoints() []localEndpoint {
 	explicit := x.p.Model != auto
 	server := localEndpoint{side: Server, model: resolveModel(x.p.Model, x.f), explicit: explicit || x.p.Processes > 1, processes: max(x.p.Processes, 1), minLoops: 1}
@@ -108,7 +107,7 @@ func (x *analysis) localEndpoints() []localEndpoint {
 	return []localEndpoint{server, client}
 }
 
-// resolveModel replaces auto with the model it selects on a machine.
+// resolveModel replaces "auto" with the model that it selects on the machine.
 func resolveModel(model string, f *Facts) string {
 	switch {
 	case model != auto:
@@ -122,21 +121,21 @@ func resolveModel(model string, f *Facts) string {
 // isSideLocal reports whether a side is on this machine.
 func (x *analysis) isSideLocal(s Side) bool { return x.p.Side == s || x.p.Side == Both }
 
-// countProcessesOfPlan returns the number of processes, both sides together.
+// countProcessesOfPlan returns the number of processes on both sides together.
 func (x *analysis) countProcessesOfPlan() int64 {
 	n := int64(0)
 	for _, e := range x.endpoints {
 		n += int64(e.processes)
 		if e.processes > 1 {
-			n++ // their supervisor
+			n++ // the supervisor of the worker processes
 		}
 	}
 	return n
 }
 
-// maxConnsUnderDescriptorLimit returns how many connections one process must be able to hold. The kernel
-// distributes them randomly over worker processes, so each can hold four standard deviations more
-// than an even share.
+// maxConnsUnderDescriptorLimit returns the number of connections that one process must be able to hold. The kernel
+// distributes connections randomly over worker processes. The number is therefore four standard deviations
+// above an even share.
 func (e *localEndpoint) connsPerProcessWithMargin(connections int64) int64 {
 	return shareWithRandomMargin(connections, int64(e.processes))
 }
@@ -152,8 +151,8 @@ func shareWithRandomMargin(connections, processes int64) int64 {
 // isExceededByPlan reports whether the plan exceeds a wall.
 func (x *analysis) isExceededByPlan(w *Wall) bool { return w.Exceeded(x.p.Connections) }
 
-// lowerWallHolds lowers the wall's number to a side's if that is less, and makes it a wall of both
-// sides if equal.
+// lowerWallHolds lowers the wall's Holds to that of a side. If both numbers are equal, the wall applies to both
+// sides.
 func (x *analysis) lowerWallHolds(w *Wall, side Side, holds int64) {
 	switch {
 	case w.Side == "" || holds < w.Holds:
@@ -163,14 +162,14 @@ func (x *analysis) lowerWallHolds(w *Wall, side Side, holds int64) {
 	}
 }
 
-// setUsedAndLimit sets how much of a limit is in use.
+// setUsedAndLimit sets the usage of a limit.
 func (w *Wall) setUsedAndLimit(used, limit int64) {
 	w.Used, w.Limit = used, limit
 	w.Present = fmt.Sprintf("%s, %s used", format.Count(limit), format.Count(used))
 }
 
-// requireSysctlIfExceeded adds the change that raises a setting to what the plan needs if the wall is
-// exceeded.
+// requireSysctlIfExceeded adds a change that raises a setting to the value that the plan needs, if the plan exceeds the
+// wall.
 func (x *analysis) requireSysctlIfExceeded(w *Wall, name string, need int64) {
 	if x.isExceededByPlan(w) {
 		w.Needs = format.Count(need)
@@ -182,7 +181,6 @@ func (x *analysis) sysctlChange(name, to string) Change {
 	return Change{Kind: Sysctl, Name: name, From: x.f.Sysctls[name], To: to}
 }
 
-// sysctlNumber returns a setting with one number.
 func (x *analysis) sysctlNumber(name string) (int64, bool) {
 	n, ok := x.nonNegativeSysctlNumbers(name, 1)
 	if !ok {
@@ -191,8 +189,8 @@ func (x *analysis) sysctlNumber(name string) (int64, bool) {
 	return n[0], true
 }
 
-// nonNegativeSysctlNumbers returns a setting with count non-negative numbers, false if it is missing or
-// different.
+// nonNegativeSysctlNumbers returns a setting that consists of count non-negative numbers. It returns false if the setting
+// is missing or has another format.
 func (x *analysis) nonNegativeSysctlNumbers(name string, count int) ([]int64, bool) {
 	fields := strings.Fields(x.f.Sysctls[name])
 	if len(fields) != count {
@@ -209,7 +207,7 @@ func (x *analysis) nonNegativeSysctlNumbers(name string, count int) ([]int64, bo
 	return list, true
 }
 
-// formatLimit formats a limit, "none" for -1.
+// formatLimit formats a limit. -1 becomes "none".
 func formatLimit(n int64) string {
 	if n < 0 || n == Unlimited {
 		return "none"

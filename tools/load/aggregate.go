@@ -11,14 +11,14 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/pacer"
 )
 
-// aggregator collects what the shards have recorded. It belongs to Run's goroutine.
+// aggregator merges the records of all shards. It belongs to Run's goroutine.
 type aggregator struct {
-	total    *timeDistributions // of the whole run
+	total    *timeDistributions // times of the whole run
 	interval *timeDistributions
-	spare    *timeDistributions // empty, to swap with those of a shard
+	spare    *timeDistributions // empty distributions, swapped with those of a shard
 	usage    *usageSampler      // nil without an observer
 
-	// At the end of the last interval:
+	// Values at the end of the last interval:
 	lastTime   time.Duration
 	lastCounts counts
 	lastCauses causeCounts
@@ -28,8 +28,8 @@ func newAggregator(coarse bool) *aggregator {
 	return &aggregator{total: newTimeDistributions(coarse), interval: newTimeDistributions(coarse), spare: newTimeDistributions(coarse)}
 }
 
-// collectShardTimes collects what the shards have recorded since the last call in interval, and adds it
-// to total.
+// collectShardTimes takes the distributions that the shards have recorded since its last call. It stores them
+// in interval and adds them to total.
 func (g *aggregator) collectShardTimes(shards []*shard) {
 	g.interval.reset()
 	for _, s := range shards {
@@ -72,19 +72,18 @@ func (r *loadRun) buildIntervalSinceLast() *Interval {
 	return i
 }
 
-// countDueAndUnsent returns how many messages of an open loop's plan have become due since the run's
-// start, and how many of them have not been sent. The latter is an estimate for a plan with random
-// times.
+// countDueAndUnsent returns the number of messages that an open loop has planned since the run's start, and the
+// number of those that are not sent. The second number is an estimate if the plan has random times.
 func (r *loadRun) countDueAndUnsent(s totals, now time.Duration) (due, unsent int64) {
 	taken := pacer.Skipped{Before: s.run[nEarly], Within: s.run[nPlanned]}
 	if r.generator.mode == openLoop {
 		taken = r.generator.sharedPlan.TakenCounts()
 	}
-	unsent = r.generator.estimateOverdueMessages(now) // after the rest: messages taken in between count in the next interval
+	unsent = r.generator.estimateOverdueMessages(now) // read last: messages taken in between count in the next interval
 	return r.skipped.Before + r.skipped.Within + taken.Before + taken.Within + unsent, unsent
 }
 
-// increaseSince returns the increase of each count since an earlier state.
+// increaseSince returns the increase of each count since the earlier counts.
 func (c causeCounts) increaseSince(before causeCounts) map[string]int64 {
 	var more map[string]int64
 	for cause, n := range c {
@@ -202,7 +201,6 @@ func (r *loadRun) encodeHistograms() map[string]string {
 	})
 }
 
-// fillHeldResult sets the fields that only runs with held connections have.
 func (r *loadRun) fillHeldResult(result *Result) {
 	result.Verifications, result.Broadcast = r.verifications, r.buildBroadcastResult(r.totalsBeforeClose)
 	for _, v := range r.verifications {
@@ -213,7 +211,6 @@ func (r *loadRun) fillHeldResult(result *Result) {
 	}
 }
 
-// fillOpenLoopResult sets the fields that only open loops have.
 func (r *loadRun) fillOpenLoopResult(result *Result, end totals) {
 	t, total := r.generator, r.aggregator.total
 	rate := r.cfg.Rate // copied, because a search changes it
@@ -227,21 +224,21 @@ func (r *loadRun) fillOpenLoopResult(result *Result, end totals) {
 	}
 }
 
-// timeDistributions has the distributions of times. A latency is recorded once, in window or in
-// outside.
+// timeDistributions contains the distributions of all measured times. A latency is recorded once: in window if
+// it counts for the window, otherwise in outside.
 type timeDistributions struct {
-	window, outside    distribution // latencies that count, and others
+	window, outside    distribution // latencies in the window and outside it
 	connect, firstByte distribution
-	service, late      distribution // in an open loop, of the window
-	heard              distribution // since the first connection received the broadcast
+	service, late      distribution // open loop, window only
+	heard              distribution // delay of a broadcast after its first receiver
 }
 
 func (t *timeDistributions) all() []*distribution {
 	return []*distribution{&t.window, &t.outside, &t.connect, &t.firstByte, &t.service, &t.late, &t.heard}
 }
 
-// newTimeDistributions returns empty distributions. All are coarseLatencies for held connections, because
-// there can be very many loops.
+// newTimeDistributions returns empty distributions. With held connections they have coarse steps, because a run
+// can then have very many loops.
 func newTimeDistributions(coarseLatencies bool) *timeDistributions {
 	coarseDist := distribution{coarse: true}
 	return &timeDistributions{connect: coarseDist, firstByte: coarseDist, heard: coarseDist, outside: distribution{coarse: coarseLatencies}, window: distribution{coarse: coarseLatencies}}
@@ -260,8 +257,7 @@ func (t *timeDistributions) reset() {
 	}
 }
 
-// swapTimes returns what the shard has recorded since the last swap, and leaves spare, which is
-// empty.
+// swapTimes returns the distributions since the last swap and continues with spare, which is empty.
 func (s *shard) swapTimes(spare *timeDistributions) *timeDistributions {
 	s.mu.Lock()
 	defer s.mu.Unlock()

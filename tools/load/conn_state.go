@@ -10,9 +10,9 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/websocket"
 )
 
-// connState is the generator's state of a connection. It belongs to the connection's owner.
-// Exceptions: number is written once, under the shard's lock; ref, inFlight, due, resend and flags
-// are written under the shard's lock.
+// connState is the generator's state of one connection. It belongs to the connection's owner, with two
+// exceptions. The field number is written once, under the shard's lock. The fields ref, inFlight, due, resend
+// and flags are written under the shard's lock.
 //
 //	             answered            sent = answered + inFlight
 //	messages ──────────┼──────────────────┼────────┼──▶
@@ -21,53 +21,53 @@ import (
 type connState struct {
 	ref       engine.Ref
 	answered  uint64
-	index     uint32 // in the table
-	number    uint32 // of the connection, in the order of establishment
+	index     uint32 // index in the table
+	number    uint32 // number of the connection, in the order of establishment
 	answerPos uint32
 	inFlight  uint16
 	due       uint16
-	resend    uint16 // of the due messages: they were already sent on the previous socket
+	resend    uint16 // due messages that were already sent on the previous socket
 	shard     uint16
 	flags     uint16
 }
 
-// The flags of a connState.
+// Flags of a connState.
 const (
-	connStarted    uint16 = 1 << iota // the traffic has begun
-	connFinished                      // all messages have been exchanged, or the connection is closed
+	connStarted    uint16 = 1 << iota // the traffic of the connection has begun
+	connFinished                      // the connection has exchanged all messages or is closed
 	connMismatched                    // an answer was wrong
 	connClosed
-	connQueued       // in its shard's ready queue
-	connNudged       // about to be nudged by the pacing
-	connExpired      // its lifetime is over
+	connQueued       // the connection is in its shard's ready queue
+	connNudged       // the pacing is about to nudge the connection
+	connExpired      // the connection's lifetime is over
 	connReplied      // the server has sent something
-	connPastFirst    // its regular traffic, after a first message, has begun
-	connHasTimer     // a timer is set for its plan
-	connReconnecting // the server has closed cleanly, and the next socket is not established
+	connPastFirst    // the first message is done and regular traffic has begun
+	connHasTimer     // a timer is set for the connection's plan
+	connReconnecting // the server closed the connection cleanly; its next socket is not established yet
 )
 
-// connTable is the memory of all connections of a run. It is allocated once, because the number of
-// connections is known; pages that no connection uses are never touched. Slices that only some
-// modes need are nil in others.
+// connTable holds the state of all connections of a run. It is allocated once, because the number of
+// connections is known. The kernel provides memory only for the pages that are used. A slice that the current
+// mode does not need is nil.
 type connTable struct {
 	conns []connState
-	// plannedTimes has when messages in flight were planned, sentTimes when they were sent:
-	// slotsPerConn slots for each connection, a power of two. A closed loop has only sentTimes.
+	// sentTimes and plannedTimes are the times of messages in flight. Each connection has slotsPerConn slots, a
+	// power of two. A closed loop has only sentTimes.
 	sentTimes, plannedTimes []time.Duration
-	messageSizes            []uint32 // of messages in flight, if they differ
+	messageSizes            []uint32 // sizes of messages in flight, if sizes differ
 	slotsPerConn            int
-	plans                   []pacer.SendPlan        // of connections with plans of their own
-	matchStates             []match.StreamState     // of answers that a rule delimits
-	frameReaders            []websocket.FrameReader // of WebSockets
-	openedAt                []time.Duration         // when connections were established
+	plans                   []pacer.SendPlan        // plans of single connections
+	matchStates             []match.StreamState     // parser states for answers that a rule delimits
+	frameReaders            []websocket.FrameReader // readers of WebSockets
+	openedAt                []time.Duration         // times of establishment
 
 	mu          sync.Mutex
-	nextUnused  int      // the first state that has not been allocated
-	chunkOwners []uint16 // the shard of each allocated chunk
+	nextUnused  int      // first state that is not allocated
+	chunkOwners []uint16 // shard of each allocated chunk
 }
 
-// connChunk is the number of states that a shard allocates at once, so that the connections of two
-// loops do not share a cache line.
+// connChunk is the number of states that a shard allocates together. Chunks prevent two loops from sharing a
+// cache line.
 const connChunk = 64
 
 func newConnTable(connections, pipeline, shards int) *connTable {
@@ -78,14 +78,14 @@ func newConnTable(connections, pipeline, shards int) *connTable {
 	if connections == 0 {
 		return s
 	}
-	// The last chunk of each shard can be incomplete.
+	// Each shard can leave its last chunk incomplete.
 	s.conns = make([]connState, connections+shards*connChunk)
 	s.sentTimes = make([]time.Duration, len(s.conns)*s.slotsPerConn)
 	return s
 }
 
-// allocStatesForShard allocates states for a shard: those from first to before end, none when the table is
-// used up.
+// allocStatesForShard allocates a chunk of states for a shard. It returns their range [first, end), which is
+// empty if the table is used up.
 func (s *connTable) allocStatesForShard(shard int) (first, end int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -97,15 +97,14 @@ func (s *connTable) allocStatesForShard(shard int) (first, end int) {
 	return first, s.nextUnused
 }
 
-// allocatedCount returns how many states have been allocated; some may not be in use.
+// allocatedCount returns the number of allocated states, of which some may be unused.
 func (s *connTable) allocatedCount() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.nextUnused
 }
 
-// forEachUsedConn calls f for all connections that are or were in use, under their shards' locks, until
-// it returns false.
+// forEachUsedConn calls f for all current and former connections, under their shards' locks, until f returns false.
 func (s *connTable) forEachConn(shards []*shard, f func(*shard, *connState) bool) {
 	s.mu.Lock()
 	owners := s.chunkOwners[:len(s.chunkOwners):len(s.chunkOwners)]
@@ -147,7 +146,7 @@ func (s *connTable) allocSlicesForMode(gen *generator) {
 	s.openedAt = make([]time.Duration, n)
 }
 
-// resetConnData prepares the table's data for a connection that was established at establishedAt.
+// resetConnData prepares the table for a connection that was established at establishedAt.
 func (s *connTable) resetConnData(cs *connState, establishedAt time.Duration) {
 	if s.plans != nil {
 		s.plans[cs.index] = pacer.SendPlan{}

@@ -12,44 +12,44 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// maxHalfOpen limits the connection attempts in progress, unless the connect rate is higher: then
-// the limit is one second's worth.
+// maxHalfOpen limits concurrent connection attempts. A higher connect rate raises the limit to one second's
+// worth.
 const maxHalfOpen = 512
 
-// minDialBatch is the smallest batch of attempts for one loop. With many loops on few processors,
-// waking a loop costs more than connecting.
+// minDialBatch is the smallest batch of attempts for one loop. With many loops on few processors, waking a loop
+// costs more than connecting.
 const minDialBatch = 16
 
-// dialInterval is the time between two batches: at 5,000 connections a second, 10 attempts each.
+// dialInterval is the time between two batches. At 5,000 connections per second, a batch has 10 attempts.
 const dialInterval = 2 * time.Millisecond
 
-// dialer starts connections at a rate. It computes what is due from the time since it last had
-// nothing to do, so a late tick is made up for and the rate holds overall.
+// dialer starts connections at a rate. It counts due attempts from the time when it last had nothing to do. A
+// late tick is therefore made up for, and the average rate is exact.
 type dialer struct {
 	engine interface {
 		Dial(engine.DialRequest) error
 	}
 	targets []target
-	// sources has the number of connections for each source address; the dialer starts over at its
-	// end if connections are replaced.
+	// sources contains the number of connections for each source address. When connections are replaced, the
+	// dialer returns to the first source after the last.
 	sources []source
-	rate    int // per second, 0 for no limit
+	rate    int // connections per second, 0 for no limit
 	ramp    Ramp
-	// connections is the number to keep open. With replaceClosed, closed connections are replaced,
-	// and so are failed attempts, after dialRetryInterval. Without it the dialer ends when all have
-	// been started.
+	// connections is the number of connections to keep open. With replaceClosed, the dialer replaces closed
+	// connections, and repeats failed attempts after dialRetryInterval. Otherwise the dialer ends when it has
+	// started all connections.
 	connections                 int
 	replaceClosed               bool
 	closedConns, failedAttempts func() int64
-	// loops is the number of loops that the engine assigns batches to, in turn. Attempts are
-	// divided into that many batches, so that each loop gets its part.
+	// loops is the number of engine loops. The engine assigns batches to loops in rotation, so attempts are
+	// divided into this many batches.
 	loops int
 	// finishedAttempts counts attempts that have succeeded or failed.
 	finishedAttempts func() int64
 
 	issued           int
-	batches          int           // so far; each goes to the next target
-	sourceIndex      int           // of the current source
+	batches          int           // batches so far, which go to the targets in rotation
+	sourceIndex      int           // index of the current source
 	sourceUsed       int           // connections of the current source
 	startedSinceIdle int           // attempts started since lastIdle
 	lastIdle         time.Duration // when the dialer last had nothing to do
@@ -58,8 +58,8 @@ type dialer struct {
 	nextRetry time.Duration
 }
 
-// startAllConns starts all connections and returns before they are established. It ends early with ctx's
-// cause or an error of Dial; after ErrFull it tries again at the next tick.
+// startAllConns starts all connections and returns before they are established. It returns early with ctx's
+// cause or an error of Dial. After ErrFull it tries again at the next tick.
 func (d *dialer) startAllConns(ctx context.Context) error {
 	tick := time.NewTicker(dialInterval)
 	defer tick.Stop()
@@ -90,8 +90,8 @@ func (d *dialer) attemptsToStartNow(sinceStart time.Duration) int {
 	return max(min(free, wanted), 0)
 }
 
-// totalAttemptsWanted returns how many attempts should have been started by now, without the connect
-// rate.
+// totalAttemptsWanted returns the number of attempts that should have been started by now, regardless of the
+// connect rate.
 func (d *dialer) totalAttemptsWanted(sinceStart time.Duration) int {
 	n := d.connections
 	if d.ramp.Over > 0 && sinceStart < d.ramp.Over {
@@ -107,7 +107,7 @@ func (d *dialer) totalAttemptsWanted(sinceStart time.Duration) int {
 	return n + int(d.closedConns()) + d.retried
 }
 
-// dialRetryInterval is the time until failed attempts are repeated.
+// dialRetryInterval is the delay before failed attempts are repeated.
 const dialRetryInterval = 100 * time.Millisecond
 
 func (d *dialer) startAttempts(n int) error {
@@ -133,20 +133,19 @@ func (d *dialer) startAttempts(n int) error {
 	return nil
 }
 
-// maxPlannedPerSource limits connections per automatically chosen source address, regardless of the
+// maxPlannedPerSource limits the connections of each automatically chosen source address, regardless of the
 // number of ports.
 const maxPlannedPerSource = 20_000
 
-// source is a local address and its number of connections. The zero address leaves the choice to
-// the kernel.
+// source is a local address and its number of connections. With a zero address, the kernel chooses the address.
 type source struct {
 	addr  netip.Addr
 	count int
 }
 
-// planSources distributes connections evenly over source addresses. Without givenAddrs ones, it uses as
-// many loopback addresses for a loopback target as maxPerSource requires; 0 leaves the choice to
-// the kernel.
+// planSources distributes connections evenly over givenAddrs. If that is empty and the target is a loopback
+// address, it uses enough loopback addresses for at most maxPerSource connections each. If maxPerSource is 0,
+// or the target is another address, the kernel chooses.
 func planSources(target netip.Addr, connections int, givenAddrs []netip.Addr, maxPerSource int) []source {
 	addrs := givenAddrs
 	if len(addrs) == 0 {
@@ -157,7 +156,7 @@ func planSources(target netip.Addr, connections int, givenAddrs []netip.Addr, ma
 	}
 	plan := make([]source, 0, len(addrs))
 	for i, a := range addrs {
-		// The first ones take the remainder.
+		// The first addresses take the remainder.
 		count := connections / len(addrs)
 		if i < connections%len(addrs) {
 			count++
@@ -169,7 +168,7 @@ func planSources(target netip.Addr, connections int, givenAddrs []netip.Addr, ma
 	return plan
 }
 
-// maxLoopbacks is the number of addresses that loopbackAddrs can return.
+// maxLoopbacks is the maximum number of addresses from loopbackAddrs.
 const maxLoopbacks = 254 << 16
 
 // loopbackAddrs returns the first n host addresses of 127.0.0.0/8 that end in neither 0 nor 255.
@@ -182,10 +181,10 @@ func loopbackAddrs(n int) []netip.Addr {
 	return addrs
 }
 
-// safeConnsPerSource returns how many connections to plan per source address on this machine: a quarter
-// of the ephemeral ports. To find a free port, the kernel tries one after the other, first all even
-// or all odd ones: with half of them in use it needs many tries, and with two thirds connecting is
-// ten times slower. It returns 0 if the system does not accept all of 127.0.0.0/8.
+// safeConnsPerSource returns how many connections to plan per source address: a quarter of the ephemeral ports.
+// It returns 0 if the system does not accept all of 127.0.0.0/8. The kernel searches for a free port
+// sequentially, first among all even or all odd ports. If half of those are in use, a search takes many steps;
+// with two thirds in use, connecting is ten times slower.
 func safeConnsPerSource() int {
 	if runtime.GOOS != "linux" {
 		return 0

@@ -7,27 +7,25 @@ import (
 	"slices"
 )
 
-// MaxGenerators limits the generators of a divided load.
+// MaxGenerators limits the number of generators of a divided load.
 const MaxGenerators = 64
 
-// Total returns how many connections the run opens: Connections, or the final number of the Ramp,
-// plus those of PubSub.
+// Total returns the number of connections that the run opens: Connections, or the final number of the Ramp,
+// plus the additional ones of PubSub.
 func (c Config) Total() int {
 	c = c.withDefaultsAndImplied()
 	return c.totalConns()
 }
 
-// Divide returns the configurations of several generators that together put the load on its
-// targets, each a part in proportion to its weight. Weights are above 0; there are 1 to
-// MaxGenerators of them. The following are divided without loss: connections, connections per
-// second, a ramp, publishers and slow subscribers, lines in flight of a Check. Topics are shared:
-// see PubSub. The rate of an open loop is divided like the connections. Connections are numbered
-// consecutively. Exception: with a Lifetime, the numbers of each generator start at a multiple of
-// 1<<24, because connections are replaced.
+// Divide returns configurations for 1 to MaxGenerators generators that together produce the load of c. Each
+// gets a part in proportion to its weight, which must be above 0. Divided are: connections, the connect rate, a
+// ramp, publishers, slow subscribers, and the lines in flight of a Check. The rate of an open loop is divided
+// like the connections. Topics are shared: see PubSub. Connections are numbered consecutively. With a Lifetime,
+// the numbers of each generator start at a multiple of 1<<24, because connections are replaced.
 //
-// Each generator gets at least one of each, so there must be enough; by default each has one
-// publisher. A search (Goal) and Steady need a coordinator that evaluates all generators: see Begin
-// and Enough. Sources are addresses of one machine and cannot be divided: they cause an error.
+// Each generator needs at least one connection, one publisher and so on. By default each has one publisher. A
+// search (Goal) and Steady need a coordinator that evaluates all generators: see Begin and Enough. Sources are
+// addresses of one machine, so Divide returns an error if they are set.
 func (c Config) Divide(weights ...float64) ([]Config, error) {
 	if err := c.checkDivisible(len(weights)); err != nil {
 		return nil, err
@@ -82,10 +80,10 @@ func (c Config) Divide(weights ...float64) ([]Config, error) {
 	return parts, nil
 }
 
-// numbersPerGenerator is how many numbers a generator reserves for connections that are replaced.
+// numbersPerGenerator is the size of a generator's range of connection numbers if connections are replaced.
 const numbersPerGenerator = 1 << 24
 
-// checkDivisible returns an error if the configuration is wrong or cannot be divided.
+// checkDivisible returns an error if the configuration is invalid or cannot be divided.
 func (c Config) checkDivisible(generators int) error {
 	if len(c.Sources) > 0 {
 		return &SettingError{"src", errors.New("given for several generators; expected none")}
@@ -120,9 +118,8 @@ func (c *Config) divisibleSettings(connections int) []divisibleSetting {
 	return all
 }
 
-// apportion divides a number in proportion to weights. Parts add up to it: those with the largest
-// fractions are rounded up (the method of largest remainders). Parts below minEach are raised to it at
-// the expense of the largest part.
+// apportion divides total in proportion to weights (method of largest remainders). The parts add up to total. A
+// part below minEach is raised to it at the expense of the largest part.
 func apportion(total, minEach int, weights []float64) []int {
 	sum := 0.0
 	for _, w := range weights {

@@ -12,11 +12,11 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// maxExpectation is the length of the longest expectation in bytes.
+// maxExpectation is the maximum length of an expectation in bytes.
 const maxExpectation = 128
 
-// Expectation is a condition for the result of a run, such as "p99<5ms". The zero value is none;
-// ParseExpectation returns others.
+// Expectation is a condition for the result of a run, such as "p99<5ms", parsed by ParseExpectation. The zero
+// value is no condition.
 type Expectation struct {
 	text     string
 	figure   resultFigure
@@ -30,10 +30,10 @@ type resultFigure struct {
 	value  func(*Result) (value float64, ok bool)
 }
 
-// String returns the expectation as ParseExpectation accepts it.
+// String returns the expectation in the syntax of ParseExpectation.
 func (e Expectation) String() string { return e.text }
 
-// operators compare a figure with its bound. An operator must precede its own prefixes.
+// operators lists the comparison operators. An operator must precede its own prefixes.
 var operators = []string{"<=", ">=", "==", "!=", "<", ">"}
 
 // ParseExpectation parses "NAME OPERATOR BOUND", at most 128 bytes. The operator is one of < <= >
@@ -113,8 +113,8 @@ func parseBound(text string, isTime bool) (float64, error) {
 	return n * scale, nil
 }
 
-// Check compares the result with the expectation, and returns the actual value. An unknown value,
-// such as a percentile without latencies, never meets it.
+// Check compares the result with the expectation and returns the actual value. An unknown value, such as a
+// percentile without latencies, does not meet any expectation.
 func (e Expectation) Check(r *Result) (got string, ok bool) {
 	if r == nil || e.figure.value == nil {
 		return "no result", false
@@ -129,7 +129,7 @@ func (e Expectation) Check(r *Result) (got string, ok bool) {
 		if short := format.RoundToThreeDigits(d); e.isMetBy(float64(short)) == ok {
 			return short.String(), ok
 		}
-		return d.String(), ok // rounding would hide the difference
+		return d.String(), ok // unrounded, because rounding would hide the difference
 	}
 	if short, err := strconv.ParseFloat(strconv.FormatFloat(value, 'g', 3, 64), 64); value < 100 && err == nil && e.isMetBy(short) == ok {
 		return strconv.FormatFloat(short, 'f', -1, 64), ok
@@ -156,7 +156,7 @@ func (e Expectation) isMetBy(value float64) bool {
 	return value == e.bound
 }
 
-// latenciesByName returns the distributions of a result, nil for missing ones.
+// latenciesByName returns the distributions of a result by name, nil for missing ones.
 func (r *Result) latenciesByName() map[string]*Latency {
 	all := map[string]*Latency{
 		"latency": &r.Latency, "service": r.Service, "late": r.Late, "connect": &r.Connect, "first_byte": &r.FirstByte, "check": nil, "broadcast": nil,
@@ -171,8 +171,8 @@ func (r *Result) latenciesByName() map[string]*Latency {
 	return all
 }
 
-// sumVerifications returns the sum of all verifications and the rate of the slowestRate, NaN without
-// any.
+// sumVerifications returns the sum of all verifications and the lowest of their rates. The rate is NaN without
+// verifications.
 func (r *Result) sumVerifications() (sum Verification, slowestRate float64) {
 	slowestRate = math.NaN()
 	for i := range r.Verifications {
@@ -185,7 +185,7 @@ func (r *Result) sumVerifications() (sum Verification, slowestRate float64) {
 	return sum, slowestRate
 }
 
-// numbersByName returns the figures of a result that are not times, NaN for unknown ones.
+// numbersByName returns all figures of a result except times. An unknown figure is NaN.
 func (r *Result) numbersByName() map[string]float64 {
 	all := map[string]float64{
 		"errors": float64(r.sumOfFaults()), "failed": float64(sumCountsByCause(r.ConnectErrors)), "lost": float64(sumCountsByCause(r.Lost)),
@@ -215,7 +215,7 @@ func (r *Result) numbersByName() map[string]float64 {
 	return all
 }
 
-// emptyResult has the names of all figures, but no values.
+// emptyResult provides the names of all figures.
 var emptyResult Result
 
 func findFigure(name string) (figure resultFigure, known bool) {
@@ -243,7 +243,7 @@ func findFigure(name string) (figure resultFigure, known bool) {
 	}
 	percent, err := ParsePercentile(strings.TrimPrefix(point, "p"))
 	if which != "latency" || !strings.HasPrefix(point, "p") || err != nil {
-		return resultFigure{}, false // the others have no histogram
+		return resultFigure{}, false // other distributions have no histogram
 	}
 	return resultFigure{true, func(r *Result) (float64, bool) {
 		h, err := decodeHistogram(r.Histogram)

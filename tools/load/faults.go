@@ -10,17 +10,17 @@ import (
 	"syscall"
 )
 
-// faultRecorder counts the failures of a run. It is safe for concurrent use. Successful messages do
-// not touch it.
+// faultRecorder counts the failures of a run. It is safe for concurrent use. A successful message does not
+// access it.
 type faultRecorder struct {
 	mu            sync.Mutex
 	causes        [nFaults]causeCounts
-	connectsEnded bool // connection attempts are no longer counted
+	connectsEnded bool // connection attempts no longer count
 	wrongAnswers  int64
 	firstMismatch *Mismatch
 	// firstUnexpected is the first unexpected line on a held connection.
 	firstUnexpected string
-	exhausted       map[syscall.Errno]int64 // attempts that failed because this machine ran out of something
+	exhausted       map[syscall.Errno]int64 // attempts that failed because this machine ran out of a resource
 }
 
 type faultKind uint8
@@ -29,22 +29,22 @@ const (
 	failedConnect faultKind = iota
 	lostConn
 	wrongAnswer
-	badStatus // of an HTTP response
-	strayLine // on a held connection
+	badStatus // status of an HTTP response
+	strayLine // unexpected line on a held connection
 	nFaults
 )
 
-// String returns the prefix of the kind's causes in an interval.
+// String returns the prefix that the kind's causes have in an Interval.
 func (f faultKind) String() string {
 	return [...]string{"connect: ", "lost: ", "answer: ", "answer: ", "line: "}[f]
 }
 
 type causeCounts map[string]int64
 
-// maxCauses limits the causes of a kind of failure that are counted separately.
+// maxCauses limits the number of separately counted causes per kind of failure.
 const maxCauses = 64
 
-// countFaultLocked counts failures. The caller holds the lock.
+// countFaultLocked counts n failures. The caller holds the lock.
 func (f *faultRecorder) countFaultLocked(kind faultKind, cause string, n int64) {
 	if f.causes[kind] == nil {
 		f.causes[kind] = causeCounts{}
@@ -94,8 +94,7 @@ func (f *faultRecorder) recordReconnectFailure(err error) {
 	f.recordIfExhaustionLocked(err)
 }
 
-// recordIfExhaustionLocked counts an error that reports that this machine ran out of something. The caller
-// holds the lock.
+// recordIfExhaustionLocked counts err if this machine ran out of a resource. The caller holds the lock.
 func (f *faultRecorder) recordIfExhaustionLocked(err error) {
 	var errno syscall.Errno
 	if !errors.As(err, &errno) || exhaustionErrnos[errno] == "" {
@@ -107,8 +106,7 @@ func (f *faultRecorder) recordIfExhaustionLocked(err error) {
 	f.exhausted[errno]++
 }
 
-// stopCountingAndFailPending stops the counting of attempts. If there is a cause, attempts that have neither
-// opened nor failed count as failed.
+// stopCountingAndFailPending stops counting attempts. If cause is not empty, pending attempts count as failed.
 func (f *faultRecorder) stopCountingAndFailPending(attempted, opened int64, cause string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -130,7 +128,7 @@ func (f *faultRecorder) recordLostConn(reason error) {
 	f.countFaultLocked(lostConn, describeCause(reason), 1)
 }
 
-// recordMismatch counts a connection with a wrong answer, and keeps the first.
+// recordMismatch counts a connection with a wrong answer and keeps the first mismatch.
 func (f *faultRecorder) recordMismatch(reason error, m Mismatch) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -142,8 +140,8 @@ func (f *faultRecorder) recordMismatch(reason error, m Mismatch) {
 	}
 }
 
-// recordUnexpectedOrRepeatedLine counts an unexpected line, nil for a repeated broadcast, and keeps the
-// first.
+// recordUnexpectedOrRepeatedLine counts an unexpected line and keeps the first one. A nil line is a repeated
+// broadcast.
 func (f *faultRecorder) recordUnexpectedOrRepeatedLine(line []byte) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -157,7 +155,7 @@ func (f *faultRecorder) recordUnexpectedOrRepeatedLine(line []byte) {
 	f.countFaultLocked(strayLine, "not expected", 1)
 }
 
-// recordUnansweredLines counts lines of a verification without an answer.
+// recordUnansweredLines counts unanswered lines of a verification.
 func (f *faultRecorder) recordUnansweredLines(n int64) {
 	if n > 0 {
 		f.mu.Lock()
@@ -166,8 +164,8 @@ func (f *faultRecorder) recordUnansweredLines(n int64) {
 	}
 }
 
-// countFailedAndLostConns returns the number of failed attempts, and of connections that were lost or had a
-// wrong answer.
+// countFailedAndLostConns returns two numbers: failed attempts, and connections that were lost or had a wrong
+// answer.
 func (f *faultRecorder) countFailedAndLostConns() (failed, lost int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -182,8 +180,8 @@ func (f *faultRecorder) fillFaultFields(r *Result) {
 	r.FirstUnexpected = f.firstUnexpected
 }
 
-// describeCause returns why a connection failed or was lost, without addresses, so that equal
-// causes have equal texts.
+// describeCause describes why a connection failed or was lost. It omits addresses, so equal causes have equal
+// texts.
 func describeCause(err error) string {
 	var errno syscall.Errno
 	var op *net.OpError
@@ -208,7 +206,7 @@ func describeCause(err error) string {
 	return err.Error()
 }
 
-// maxQuoted is how many bytes of a mismatch are kept.
+// maxQuoted is the number of bytes that a mismatch quotes.
 const maxQuoted = 32
 
 func quoteTruncated(p []byte) string {

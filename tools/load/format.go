@@ -22,8 +22,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/quantity"
 )
 
-// This file reads and writes a Config as JSON, and the values of settings with a format of their
-// own.
+// This file converts a Config, and settings with a special format, from and to text and JSON.
 
 const (
 	wantRate    = quantity.Error("messages a second above 0, such as 500 or 20k; 1k:100k for a change from the first to the second; or @10ms or @10ms,p99.9 for a search")
@@ -33,10 +32,9 @@ const (
 	wantPercent = quantity.Error("percentiles above 0 and at most 100, such as 95,99,99.5")
 )
 
-// MaxSources limits the number of local addresses.
 const MaxSources = 65_536
 
-// textParsers parse string settings that are not used verbatim, by the names of settings.
+// textParsers contains the parsers of string settings that are not used verbatim, by setting.
 var textParsers = map[string]func(text string) (string, error){
 	"message":            validateTemplate,
 	"message-file":       readLiteralMessageFile,
@@ -69,7 +67,6 @@ var textParsers = map[string]func(text string) (string, error){
 	},
 }
 
-// requireNonEmpty returns text, or an error if it is empty.
 func requireNonEmpty(text string) (string, error) {
 	if text == "" {
 		return "", quantity.Error(fmt.Sprintf("1 to %d bytes", MaxMessage))
@@ -77,7 +74,7 @@ func requireNonEmpty(text string) (string, error) {
 	return text, nil
 }
 
-// ensureNewline returns a line with a newline, which is optional in text.
+// ensureNewline adds the newline of a line, which is optional in text.
 func ensureNewline(text string) (string, error) {
 	line := strings.TrimSuffix(text, "\n")
 	if line == "" {
@@ -86,7 +83,7 @@ func ensureNewline(text string) (string, error) {
 	return line + "\n", nil
 }
 
-// validateTemplate returns text, or an error if it is no valid template.
+// validateTemplate returns text, or an error if text is not a valid template.
 func validateTemplate(text string) (string, error) {
 	if _, err := requireNonEmpty(text); err != nil {
 		return "", err
@@ -95,7 +92,7 @@ func validateTemplate(text string) (string, error) {
 	return text, err
 }
 
-// readMessageFile reads a file of 1 byte to MaxMessage. The limit makes a wrong file harmless.
+// readMessageFile reads a file of 1 byte to MaxMessage. The limit protects against naming a wrong file.
 func readMessageFile(path string) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -114,7 +111,6 @@ func readMessageFile(path string) (string, error) {
 	return string(text), nil
 }
 
-// readTemplateFile reads a template from a file.
 func readTemplateFile(path string) (string, error) {
 	text, err := readMessageFile(path)
 	if err != nil {
@@ -123,7 +119,7 @@ func readTemplateFile(path string) (string, error) {
 	return validateTemplate(text)
 }
 
-// readLiteralMessageFile reads a message from a file, which is sent as it is.
+// readLiteralMessageFile reads a file and escapes it, because its text is not a template.
 func readLiteralMessageFile(path string) (string, error) {
 	text, err := readMessageFile(path)
 	return message.LiteralTemplate(text), err
@@ -178,7 +174,8 @@ func parseRate(text string) (r Rate, err error) {
 	return Rate{PerSecond: from, To: to}, nil
 }
 
-// parseLatencyGoal parses a latency, optionally followed by a comma and a percentile; the default is 99.
+// parseLatencyGoal parses a latency, optionally followed by a comma and a percentile. The percentile defaults
+// to 99.
 func parseLatencyGoal(text string) (goal Goal, err error) {
 	latency, percent, found := strings.Cut(text, ",")
 	if goal.Under, err = quantity.ParsePositiveDuration(latency); err != nil {
@@ -195,7 +192,7 @@ func parseLatencyGoal(text string) (goal Goal, err error) {
 	return goal, nil
 }
 
-// formatSetting returns the rate as parseRate accepts it, "" for none.
+// formatSetting returns the rate in the syntax of parseRate, "" for no rate.
 func (r Rate) formatSetting() string {
 	switch {
 	case r.Goal.Under > 0:
@@ -208,7 +205,7 @@ func (r Rate) formatSetting() string {
 	return ""
 }
 
-// String returns the goal as parseRate accepts it: @10ms,p99.
+// String returns the goal in the syntax of parseRate, such as @10ms,p99.
 func (g Goal) String() string {
 	if g.Under == 0 {
 		return ""
@@ -225,7 +222,7 @@ func ParsePercentile(text string) (float64, error) {
 	return p, nil
 }
 
-// parseRamp parses a time, or "0:100k:60s".
+// parseRamp parses a duration, or a ramp such as "0:100k:60s".
 func parseRamp(text string) (r Ramp, err error) {
 	over := text
 	if numbers := strings.Split(text, ":"); len(numbers) == 3 {
@@ -242,7 +239,7 @@ func parseRamp(text string) (r Ramp, err error) {
 	return r, nil
 }
 
-// String returns the ramp as parseRamp accepts it: a time, or 0:100000:1m0s.
+// String returns the ramp in the syntax of parseRamp: a duration, or 0:100000:1m0s.
 func (r Ramp) String() string {
 	if r.To == 0 {
 		return r.Over.String()
@@ -250,8 +247,8 @@ func (r Ramp) String() string {
 	return fmt.Sprintf("%d:%d:%v", r.From, r.To, r.Over)
 }
 
-// ParseSources parses an address, a range of addresses such as 10.0.0.1-10.0.0.20, or a network,
-// which stands for its host addresses. More addresses than limit are an error.
+// ParseSources parses an address, a range such as 10.0.0.1-10.0.0.20, or a network, which stands for its host
+// addresses. It returns an error if there are more addresses than limit.
 func ParseSources(text string, limit int) ([]netip.Addr, error) {
 	first, last, ok := parseAddrRange(text)
 	if !ok {
@@ -268,7 +265,7 @@ func ParseSources(text string, limit int) ([]netip.Addr, error) {
 	}
 }
 
-// parseAddrRange returns the first and the last address of a text as in ParseSources.
+// parseAddrRange returns the first and the last address of a source in the syntax of ParseSources.
 func parseAddrRange(text string) (first, last netip.Addr, ok bool) {
 	if from, to, found := strings.Cut(text, "-"); found {
 		first, err := netip.ParseAddr(from)
@@ -288,8 +285,8 @@ func parseAddrRange(text string) (first, last netip.Addr, ok bool) {
 	return first, first, err == nil
 }
 
-// hostRange returns the first and the last host address of a network. The lowest and the highest
-// address of an IPv4 network are reserved, unless it has no other ones (RFC 3021).
+// hostRange returns the first and the last host address of a network. An IPv4 network reserves its lowest and
+// highest address, unless it has no others (RFC 3021).
 func hostRange(network netip.Prefix) (first, last netip.Addr) {
 	first = network.Masked().Addr()
 	bytes := first.AsSlice()
@@ -303,7 +300,7 @@ func hostRange(network netip.Prefix) (first, last netip.Addr) {
 	return first, last
 }
 
-// escapeForMatchRule escapes bytes for a rule of Config.Match, as \\ and \xHH.
+// escapeForMatchRule escapes text, as \\ and \xHH, for a rule of Config.Match.
 func escapeForMatchRule(text string) string {
 	var out strings.Builder
 	for _, b := range []byte(text) {
@@ -319,7 +316,7 @@ func escapeForMatchRule(text string) string {
 	return out.String()
 }
 
-// MarshalJSON writes fields that differ from their defaults, as UnmarshalJSON reads them. It omits
+// MarshalJSON writes the fields that differ from their defaults, in the format of UnmarshalJSON. It omits
 // fields that are not settings, such as Observe, Begin and TLS.Config.
 func (c Config) MarshalJSON() ([]byte, error) {
 	out := bytes.NewBufferString("{")
@@ -349,10 +346,10 @@ func (c Config) MarshalJSON() ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// inBase64 ends the JSON key of bytes that are not UTF-8 and so written in base64.
+// inBase64 is the suffix of a JSON key whose value is base64, because its bytes are not UTF-8.
 const inBase64 = "_base64"
 
-// acceptsBytes reports whether the value can have arbitrary bytes.
+// acceptsBytes reports whether the value can contain arbitrary bytes.
 func (s *Setting) acceptsBytes() bool {
 	return slices.Contains([]string{"message", "first-message", "answer"}, s.Name)
 }
@@ -367,11 +364,10 @@ func (s *Setting) textToJSONValue(text string) any {
 	return text
 }
 
-// UnmarshalJSON reads one object. Its keys are the names of Settings with underscores, including
-// "target" and "also". Its values have the same formats as flags: strings such as "10k" and
-// "1m30s", numbers (seconds for a time), true and false, and arrays for a List. A target can be a
-// URL: see SetTargets. Fields without a key keep their values. An unknown key, or an invalid value,
-// is an error that names it.
+// UnmarshalJSON reads one object. Its keys are the names of Settings with underscores, including "target" and
+// "also". Values have the formats of flags: strings such as "10k" and "1m30s", numbers (seconds for a time),
+// booleans, and arrays for a List. A target can be a URL: see SetTargets. Fields without a key keep their
+// values. An unknown key or an invalid value causes an error that names the key.
 func (c *Config) UnmarshalJSON(data []byte) error {
 	var values map[string]any
 	numbers := json.NewDecoder(bytes.NewReader(data))
@@ -420,7 +416,7 @@ func (c *Config) UnmarshalJSON(data []byte) error {
 	return c.SetTargets(append([]string{c.Target}, c.Also...)...)
 }
 
-// textsFromJSON returns the texts of a JSON value; true stands for textForTrue.
+// textsFromJSON returns the texts of a JSON value. The value true becomes textForTrue.
 func textsFromJSON(value any, textForTrue string) ([]string, error) {
 	switch v := value.(type) {
 	case string:

@@ -11,51 +11,50 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/pacer"
 )
 
-// errEstablishedLate closes a connection that was established after the connect phase,
-// errLifetimeOver one whose lifetime is over.
+// errEstablishedLate closes a connection that was established after the connect phase. errLifetimeOver closes a
+// connection at the end of its lifetime.
 var (
 	errEstablishedLate = errors.New("load: established after the connect phase")
 	errLifetimeOver    = errors.New("load: the connection's lifetime is over")
 )
 
-// generator is the engine's handler of a run: it sends messages and checks answers. Fields without
-// atomics or locks are fixed once connecting begins.
+// generator handles the events of the engine: it sends messages and checks answers. Fields without atomics or
+// locks do not change after connecting has begun.
 type generator struct {
 	cfg          *Config
 	script       *trafficScript
 	mode         mode
 	table        *connTable
 	shards       []*shard
-	shardPerLoop bool          // otherwise there are goroutineShards
-	epoch        time.Duration // the run's start on the engine's clock
-	startTime    time.Time     // the same in wall-clock time
+	shardPerLoop bool          // one shard per loop; otherwise there are goroutineShards
+	epoch        time.Duration // start of the run on the engine's clock
+	startTime    time.Time     // start of the run in wall-clock time
 
-	pubsub      *pubsubRun   // nil if it is not a publish/subscribe run
-	reconnector *reconnector // nil if connections are not replaced
+	pubsub      *pubsubRun   // nil without publish/subscribe
+	reconnector *reconnector // nil if clean closes are not replaced
 
-	sharedPlan *pacer.SharedPlan // of an open loop for all connections together
-	curve      pacer.RateCurve   // the rate of plans over time
+	sharedPlan *pacer.SharedPlan // plan of an open loop for all connections together
+	curve      pacer.RateCurve   // rate of plans over time
 
-	// Times since epoch: trafficStart, and the window from windowStart to windowEnd. After
-	// windowEnd, only messages that an open loop had planned before are sent. trafficStarted makes
-	// connections begin as soon as they are established.
+	// Times since epoch. trafficStarted tells new connections to begin immediately. The window lasts from
+	// windowStart to windowEnd. After windowEnd, only messages that an open loop had planned earlier are sent.
 	trafficStart, windowStart, windowEnd atomic.Int64
 	trafficStarted                       atomic.Bool
-	// nudgedConns is how many connections nudgeConnsToStartSending has nudged. It belongs to the starter.
+	// nudgedConns counts connections that nudgeConnsToStartSending has nudged. It belongs to the starter.
 	nudgedConns int
-	// planDeadline is when an open loop gives up unsent messages.
+	// planDeadline is the time when an open loop gives up unsent messages.
 	planDeadline atomic.Int64
-	// closing reports that connections close because the run is over.
+	// closing is set when connections are being closed because the run is over.
 	closing atomic.Bool
 
-	// For held connections: the current or last verification, and when the first one received the
+	// Held connections: the current or last verification, and the time when the first connection received the
 	// broadcast.
 	verifying  atomic.Pointer[lineVerification]
 	firstHeard atomic.Int64
-	lineEnd    string // of lines, "" on WebSockets
+	lineEnd    string // line end, "" on WebSockets
 	broadcast  string
 
-	nextNumber atomic.Uint32 // of the next connection
+	nextNumber atomic.Uint32 // number of the next connection
 	faults     faultRecorder
 }
 
@@ -63,17 +62,17 @@ type mode uint8
 
 const (
 	closedLoop      mode = iota
-	openLoop             // one plan for all connections together
-	openLoopPerConn      // a plan for each connection
+	openLoop             // one plan is shared by all connections
+	openLoopPerConn      // each connection has its own plan
 	flooding
 	holding
 )
 
-// newGenerator returns a handler for an engine with that many loops, 0 for a model without loops.
+// newGenerator returns a handler for an engine with the given number of loops, 0 for a model without loops.
 func newGenerator(cfg *Config, loops int) (*generator, error) {
 	t := &generator{cfg: cfg, mode: cfg.mode(), epoch: engine.MonotonicNow(), startTime: time.Now(), sharedPlan: pacer.NewSharedPlan()}
 	t.setMeasuringWindow(pacer.Never, math.MinInt64)
-	if cfg.Unprompted { // the server may send before all are connected
+	if cfg.Unprompted { // the server may send before all connections are established
 		t.setMeasuringWindow(pacer.Never, pacer.Never)
 	}
 	t.shardPerLoop = loops > 0
@@ -112,7 +111,7 @@ func newGenerator(cfg *Config, loops int) (*generator, error) {
 	return t, nil
 }
 
-// goroutineShards is the number of shards in a model without loops: enough to make contention rare.
+// goroutineShards is the number of shards in a model without loops. It is large enough to make contention rare.
 const goroutineShards = 16
 
 // isOpenLoop reports whether messages have planned times.
@@ -125,7 +124,7 @@ func (g *generator) setMeasuringWindow(from, until time.Duration) {
 	g.windowEnd.Store(int64(until))
 }
 
-// endMeasuringWindow ends the window now, unless it has already ended, and returns it.
+// endMeasuringWindow ends the window now, if it has not ended, and returns its limits.
 func (g *generator) endMeasuringWindow() (start, end time.Duration) {
 	end = min(time.Duration(g.windowEnd.Load()), g.now())
 	start = min(time.Duration(g.windowStart.Load()), end)
@@ -147,7 +146,7 @@ func (g *generator) shardIndex(c *engine.Conn) int {
 	return int(c.Slot()) % len(g.shards)
 }
 
-// Opened starts the WebSocket handshake or the connection itself.
+// Opened starts the WebSocket handshake. Without WebSockets it continues with the connection.
 func (g *generator) Opened(c *engine.Conn) {
 	began := c.DialStartedAt() - g.epoch
 	if g.script.frames != nil {
@@ -157,8 +156,8 @@ func (g *generator) Opened(c *engine.Conn) {
 	g.joinPubsubOrEstablish(c, g.nextNumber.Add(1)-1, began)
 }
 
-// joinPubsubOrEstablish continues with a connection whose transport, including a WebSocket handshake, is
-// ready: it joins publish/subscribe or is established.
+// joinPubsubOrEstablish is called when the transport, including a WebSocket handshake, is ready. It starts to
+// join publish/subscribe, or else establishes the connection.
 func (g *generator) joinPubsubOrEstablish(c *engine.Conn, connNumber uint32, dialedAt time.Duration) {
 	if g.pubsub != nil {
 		g.pubsub.sendHelloOrSubscribe(c, connNumber, dialedAt)
@@ -167,7 +166,7 @@ func (g *generator) joinPubsubOrEstablish(c *engine.Conn, connNumber uint32, dia
 	g.registerEstablishedConn(c, connNumber, dialedAt)
 }
 
-// registerEstablishedConn gives a connection its state and counts it.
+// registerEstablishedConn assigns a state to a new connection and counts it.
 func (g *generator) registerEstablishedConn(c *engine.Conn, connNumber uint32, dialedAt time.Duration) {
 	i := g.shardIndex(c)
 	s, now := g.shards[i], g.now()
@@ -177,7 +176,7 @@ func (g *generator) registerEstablishedConn(c *engine.Conn, connNumber uint32, d
 	}
 	cs := s.initEstablishedConn(g.table, c.Ref(), i, connNumber, now)
 	if cs == nil {
-		g.faults.recordConnectFailure(errEstablishedLate) // counted, unless the run has already stopped counting attempts
+		g.faults.recordConnectFailure(errEstablishedLate) // counts unless the connect phase is over
 		c.Abort(errEstablishedLate)
 		return
 	}
@@ -196,7 +195,7 @@ func (g *generator) registerEstablishedConn(c *engine.Conn, connNumber uint32, d
 
 func (g *generator) DialFailed(err error) { g.faults.recordConnectFailure(err) }
 
-// Nudged starts the traffic on a connection, or sends what is due on it.
+// Nudged starts the traffic on a connection or sends its due messages.
 func (g *generator) Nudged(c *engine.Conn) {
 	switch v := c.Value().(type) {
 	case *connState:
@@ -212,7 +211,7 @@ func (g *generator) Nudged(c *engine.Conn) {
 		g.sendVerificationLine(c, v)
 	case *pubsubMember:
 		c.SetReading(true)
-	default: // established too late to be held
+	default: // too late: the hold is over
 		g.cancelUnsentReservation(g.shardByRef(c.Ref()), c.Ref())
 	}
 }
@@ -242,7 +241,7 @@ func (g *generator) startConnTraffic(c *engine.Conn, cs *connState) {
 	}
 }
 
-// Received checks input against the expected answers, and sends what complete answers allow.
+// Received compares input with the expected answers. Complete answers let further messages be sent.
 func (g *generator) Received(c *engine.Conn, in []byte) int {
 	cs, ok := c.Value().(*connState)
 	if !ok {
@@ -261,7 +260,7 @@ func (g *generator) Received(c *engine.Conn, in []byte) int {
 	return h.used
 }
 
-// countAnswersAndSendNext counts answers and sends what they allow.
+// countAnswersAndSendNext counts answers and sends the messages that they allow.
 func (g *generator) countAnswersAndSendNext(c *engine.Conn, cs *connState, res checkResult, now time.Duration) {
 	s := g.shards[cs.shard]
 	s.mu.Lock()
@@ -285,7 +284,7 @@ func (g *generator) countAnswersAndSendNext(c *engine.Conn, cs *connState, res c
 	}
 }
 
-// countAnswersLocked adds up received answers and advances the connection. The caller holds the shard's
+// countAnswersLocked adds up the received answers and advances the connection. The caller holds the shard's
 // lock.
 func (g *generator) countAnswersLocked(s *shard, cs *connState, res checkResult, now time.Duration) {
 	if cs.flags&connReplied == 0 {
@@ -299,7 +298,7 @@ func (g *generator) countAnswersLocked(s *shard, cs *connState, res checkResult,
 	if res.answers > 0 {
 		s.totals.addToRunAndWindow(nAnswered, int64(res.answers), measured)
 		s.totals.run[nBytesAnswered] += g.table.totalMessageBytes(cs, cs.answered, res.answers, g.script)
-		if g.pubsub == nil { // in pubsub, each delivery is recorded instead
+		if g.pubsub == nil { // pubsub records each delivery instead
 			g.recordLatencies(s, cs, res.answers, now)
 		}
 		cs.inFlight -= uint16(res.answers)
@@ -313,8 +312,8 @@ func (g *generator) countAnswersLocked(s *shard, cs *connState, res checkResult,
 	}
 }
 
-// recordLatencies records the latencies of answers. Messages that were sent together have equal
-// latencies and are recorded together.
+// recordLatencies records the latencies of answers. Messages that were sent together have equal latencies and
+// are recorded with one call.
 func (g *generator) recordLatencies(s *shard, cs *connState, answers int, now time.Duration) {
 	if g.isOpenLoop() {
 		g.recordOpenLoopLatencies(s, cs, answers, now)
@@ -334,7 +333,7 @@ func (g *generator) recordLatencies(s *shard, cs *connState, answers int, now ti
 	}
 }
 
-// recordOpenLoopLatencies records latencies from the planned times; messages planned for the window
+// recordOpenLoopLatencies records latencies since the planned times. Only messages planned for the window
 // count.
 func (g *generator) recordOpenLoopLatencies(s *shard, cs *connState, answers int, now time.Duration) {
 	for k := range uint64(answers) {
@@ -352,19 +351,18 @@ func (g *generator) recordOpenLoopLatencies(s *shard, cs *connState, answers int
 	}
 }
 
-// isPlannedInWindow reports whether a message planned for plannedAt counts for the window.
 func (g *generator) isPlannedInWindow(plannedAt time.Duration) bool {
 	return int64(plannedAt) >= g.windowStart.Load() && int64(plannedAt) < g.windowEnd.Load()
 }
 
-// takeDueBatch takes and counts the messages that are due on a connection. The caller holds the
-// shard's lock, and sends the batch after releasing it.
+// takeDueBatch takes and counts the due messages of a connection. The caller holds the shard's lock and sends
+// the batch after releasing the lock.
 func (g *generator) takeDueBatch(s *shard, cs *connState, now time.Duration) batch {
 	if cs.due == 0 || cs.flags&connReconnecting != 0 {
 		return batch{}
 	}
 	p := batch{from: cs.answered + uint64(cs.inFlight), n: int(cs.due), measured: g.isInWindow(now)}
-	for k := uint64(cs.resend); k < uint64(p.n); k++ { // resent ones keep the time of the first attempt
+	for k := uint64(cs.resend); k < uint64(p.n); k++ { // messages sent again keep the time of the first attempt
 		g.table.sentTimes[g.table.slotIndex(cs, p.from+k)] = now
 	}
 	s.totals.addToRunAndWindow(nResent, int64(cs.resend), p.measured)
@@ -372,7 +370,7 @@ func (g *generator) takeDueBatch(s *shard, cs *connState, now time.Duration) bat
 	s.totals.run[nDue] -= int64(p.n)
 	if cs.due = 0; g.script.awaitsNoAnswer {
 		cs.answered += uint64(p.n)
-		g.queueForNextPlannedMessage(s, cs, now) // no answer will do that
+		g.queueForNextPlannedMessage(s, cs, now) // necessary, because no answer will do it
 	} else {
 		cs.inFlight += uint16(p.n)
 	}
@@ -399,7 +397,7 @@ func (g *generator) sendBatch(c *engine.Conn, cs *connState, p batch) {
 	}
 	size := g.script.generateAndWriteMessages(c, cs, g.table, p.from, p.n)
 	if g.script.fixedSize > 0 {
-		return // already counted
+		return // counted before
 	}
 	s := g.shards[cs.shard]
 	s.mu.Lock()
@@ -407,7 +405,8 @@ func (g *generator) sendBatch(c *engine.Conn, cs *connState, p batch) {
 	s.totals.addToRunAndWindow(nBytesSent, int64(size), p.measured)
 }
 
-// abortWithMismatch records a wrong answer, which continues with got, and resets the connection.
+// abortWithMismatch records a wrong answer and resets the connection. got is the answer from the first wrong
+// byte on.
 func (g *generator) abortWithMismatch(c *engine.Conn, cs *connState, got []byte, reason error) {
 	s := g.shards[cs.shard]
 	s.mu.Lock()
@@ -420,7 +419,7 @@ func (g *generator) abortWithMismatch(c *engine.Conn, cs *connState, got []byte,
 	c.Abort(reason)
 }
 
-// Ended detects whether the server has closed cleanly. The engine closes the connection.
+// Ended detects whether the server has closed cleanly. The engine closes the connection afterwards.
 func (g *generator) Ended(c *engine.Conn, in []byte) int {
 	cs, ok := c.Value().(*connState)
 	if r, ruled := g.script.answerChecker.(*matchRuleChecker); ok && ruled && g.cfg.detectsOrderlyClose() && !g.closing.Load() {
@@ -451,8 +450,7 @@ func (g *generator) Closed(c *engine.Conn, reason error) {
 	}
 }
 
-// countClosedConn counts a closed connection and what it did not complete. It returns the
-// connection's flags.
+// countClosedConn counts a closed connection and its incomplete messages. It returns the connection's flags.
 func (g *generator) countClosedConn(cs *connState) (flags uint16) {
 	s := g.shards[cs.shard]
 	s.mu.Lock()

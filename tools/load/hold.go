@@ -9,24 +9,24 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/websocket"
 )
 
-// This file handles connections that are only held. They have no connState: the value of each is
-// one of two values that the shard shares among all, which record whether the connection has
-// received the broadcast. So a held connection needs no memory but the engine's, and 16 bytes if it
-// is verified. Lines of a verification in flight are kept in the shard, by the connection's Ref.
+// This file handles connections that are only held. Such a connection has no connState, and so needs only the
+// engine's memory, and 16 bytes if it is verified. The value of each connection is one of two that its shard
+// shares: before and after the broadcast. The shard keeps the verification lines in flight, by the connection's
+// Ref.
 
-// heldConn is the value of a held connection. It is immutable and shared.
+// heldConn is the value of a held connection. It is immutable and shared by connections.
 type heldConn struct {
 	shard *shard
-	heard bool // has received the broadcast
+	heard bool // the connection has received the broadcast
 }
 
-// pendingLine is a line of a verification in flight. sentAt is 0 while it is only reserved.
+// pendingLine is a verification line in flight. sentAt is 0 while the line is reserved but not sent.
 type pendingLine struct {
 	verification *lineVerification
 	sentAt       time.Duration
 }
 
-// Reasons for closing a held connection before the end.
+// Reasons for closing a held connection early.
 var (
 	errWrongLine = errors.New("load: the verification was answered with another line")
 	errLongLine  = errors.New("a line of more than 4096 bytes")
@@ -54,7 +54,7 @@ func (g *generator) registerHeldConn(c *engine.Conn, s *shard, now, dialedAt tim
 	}
 }
 
-// receiveWithoutConnState handles input of a connection that has no connState.
+// receiveWithoutConnState handles the input of a connection without a connState.
 func (g *generator) receiveWithoutConnState(c *engine.Conn, in []byte) int {
 	switch v := c.Value().(type) {
 	case *wsHandshake:
@@ -74,7 +74,7 @@ func (g *generator) receiveWithoutConnState(c *engine.Conn, in []byte) int {
 	return len(in)
 }
 
-// receiveHeldLines handles the complete lines in in. It returns how many bytes they have.
+// receiveHeldLines handles the complete lines of in. It returns their length in bytes.
 func (g *generator) receiveHeldLines(c *engine.Conn, h *heldConn, in []byte) (used int) {
 	s, now := h.shard, g.now()
 	var why error
@@ -100,8 +100,8 @@ func (g *generator) receiveHeldLines(c *engine.Conn, h *heldConn, in []byte) (us
 	return len(in)
 }
 
-// parseLineOrFrame returns the first line in in and its length n, 0 if it is incomplete. On a
-// WebSocket it is the next frame: a message is a line without its newline.
+// parseLineOrFrame returns the first line of in and its length n, or 0 if the line is incomplete. On a
+// WebSocket it returns the next frame instead; there, a line is a message without its newline.
 func (g *generator) parseLineOrFrame(in []byte) (frame websocket.Part, n int, err error) {
 	maxBytes := MaxLine
 	if g.script.frames == nil {
@@ -122,7 +122,6 @@ func (g *generator) parseLineOrFrame(in []byte) (frame websocket.Part, n int, er
 	return frame, n, err
 }
 
-// handleLineOrFrame handles a line or a control frame. The caller holds the shard's lock.
 func (g *generator) handleLineOrFrame(c *engine.Conn, s *shard, frame websocket.Part, now time.Duration) error {
 	line := frame.Payload
 	switch frame.Kind {
@@ -140,7 +139,7 @@ func (g *generator) handleLineOrFrame(c *engine.Conn, s *shard, frame websocket.
 	case !g.cfg.checksHeldConnLines():
 	case g.cfg.Heartbeat != "" && string(line) == g.cfg.Heartbeat:
 		s.totals.run[nHeartbeats]++
-		_, _ = c.WriteString(g.cfg.HeartbeatAnswer) // Closed gets the error
+		_, _ = c.WriteString(g.cfg.HeartbeatAnswer) // an error reaches Closed
 	case g.broadcast != "" && string(line) == g.broadcast:
 		g.recordBroadcastReceived(c, s, now)
 	default:
@@ -149,7 +148,8 @@ func (g *generator) handleLineOrFrame(c *engine.Conn, s *shard, frame websocket.
 	return nil
 }
 
-// recordBroadcastReceived counts the broadcast. The caller holds the shard's lock.
+// recordBroadcastReceived records that a connection has received the broadcast. The caller holds the shard's
+// lock.
 func (g *generator) recordBroadcastReceived(c *engine.Conn, s *shard, now time.Duration) {
 	if c.Value() == any(&s.heard) {
 		s.totals.run[nHeardAgain]++
@@ -163,8 +163,8 @@ func (g *generator) recordBroadcastReceived(c *engine.Conn, s *shard, now time.D
 	s.times.heard.record(now-time.Duration(g.firstHeard.Load()), 1)
 }
 
-// checkVerificationLine compares a line with the one that the connection's verification sent. The
-// caller holds the shard's lock.
+// checkVerificationLine compares line with the verification line that the connection sent. The caller holds the
+// shard's lock.
 func (g *generator) checkVerificationLine(c *engine.Conn, s *shard, line []byte, now time.Duration) error {
 	ref := c.Ref()
 	a, ok := s.pendingLines[ref]
@@ -199,7 +199,7 @@ func (s *shard) countUnansweredMessage(size int) {
 	s.totals.run[nBytesDropped] += int64(size)
 }
 
-// removePendingLine removes and returns the connection's line in flight, if it has one.
+// removePendingLine removes and returns the connection's line in flight. ok is false if there is none.
 func (s *shard) removePendingLine(ref engine.Ref) (a pendingLine, ok bool) {
 	if a, ok = s.pendingLines[ref]; ok {
 		delete(s.pendingLines, ref)
@@ -208,7 +208,7 @@ func (s *shard) removePendingLine(ref engine.Ref) (a pendingLine, ok bool) {
 	return a, ok
 }
 
-// handleCloseWithoutState handles the end of a connection that has no connState.
+// handleCloseWithoutState handles the end of a connection without a connState.
 func (g *generator) handleCloseWithoutState(c *engine.Conn, reason error) {
 	switch v := c.Value().(type) {
 	case *wsHandshake:

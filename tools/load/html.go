@@ -16,18 +16,18 @@ import (
 )
 
 const (
-	// maxChartPoints limits the points of a curve over time; neighbouring intervals are joined.
+	// maxChartPoints limits the points of a curve over time. Above the limit, neighbouring intervals are
+	// joined.
 	maxChartPoints = 400
-	// maxErrorRows limits the rows of the table of errors.
+	// maxErrorRows limits the rows in the table of errors.
 	maxErrorRows = 40
-	// reachedRateShare is the share of the intended messages from which on the rate counts as
-	// reached.
+	// reachedRateShare is the share of the intended messages above which the rate counts as reached.
 	reachedRateShare = 0.99
 )
 
-// WriteHTML writes the run as one self-contained page. Charts have at most 400 points per curve;
-// with more intervals, neighbours are joined. The page begins with the verdict, and has a row for
-// each expectation, as in Check; an incomplete run meets none.
+// WriteHTML writes the run as one self-contained page. The page begins with the verdict and has a row for each
+// expectation, as in Check. An incomplete run meets no expectation. Curves have at most 400 points; above that,
+// neighbouring intervals are joined.
 func (s *Stream) WriteHTML(w io.Writer, expected ...Expectation) error {
 	p := &page.Page{Title: "Load of " + s.targetName(), Figures: s.headlineFigures(), Facts: s.factRows()}
 	remarks := s.verdictRemarks(expected)
@@ -119,8 +119,8 @@ func (s *Stream) headlineFigures() [][2]string {
 	return append(all, [2]string{"Errors", format.Count(r.sumOfFaults())}, [2]string{"Connections", format.Count(r.Connected)})
 }
 
-// verdictRemarks returns an assessment of the run, the worst remarks first. If all expectations are
-// met, that comes first, and other remarks are at most warnings.
+// verdictRemarks returns an assessment of the run, the worst remarks first. If all expectations are met, that
+// remark comes first and the others are at most warnings.
 func (s *Stream) verdictRemarks(expected []Expectation) []page.Remark {
 	var missed []string
 	for _, e := range expected {
@@ -179,8 +179,9 @@ func (s *Stream) verdictRemarks(expected []Expectation) []page.Remark {
 	return []page.Remark{{Tone: page.Good, Text: text}}
 }
 
-// describeMissedRate reports whether fewer messages were answered, or sent if no answers were
-// expected, than an open loop had planned.
+// describeMissedRate compares the messages that an open loop planned with the answered ones, or with the sent
+// ones if no answers were expected. If too few were answered or sent, missed is true and text describes the
+// difference.
 func (r *Result) describeMissedRate() (text string, missed bool) {
 	if r.Intended == 0 || r.Window <= 0 || float64(r.answeredOrSentMessages()) >= reachedRateShare*float64(r.Intended) {
 		return "", false
@@ -302,7 +303,7 @@ func serverUsageGetter(figure func(*Interval, *Usage) float64) func(*Interval) f
 	}
 }
 
-// describeLatencyOrigin describes from when latencies are measured.
+// describeLatencyOrigin describes the moment from which latencies are measured.
 func (s *Stream) describeLatencyOrigin() string {
 	if s.Result != nil && s.Result.Corrected || s.modeName() == "open loop" {
 		return "since the intended time"
@@ -310,7 +311,7 @@ func (s *Stream) describeLatencyOrigin() string {
 	return "since the message was sent"
 }
 
-// latencyChartAndTable returns the curves of percentiles, and the table of all distributions.
+// latencyChartAndTable returns the percentile curves and the table of all distributions.
 func (s *Stream) latencyChartAndTable() []page.Part {
 	if s.Result == nil {
 		return nil
@@ -357,8 +358,8 @@ func (s *Stream) latencyChartAndTable() []page.Part {
 	return parts
 }
 
-// errorParts returns the causes of errors, the most frequent first: from the intervals, or from the
-// result if they have none.
+// errorParts returns the causes of errors, the most frequent first. They are taken from the intervals or, if
+// those have none, from the result.
 func (s *Stream) errorParts() []page.Part {
 	all := make(map[string]int64)
 	for n := range s.Intervals {

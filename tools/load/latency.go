@@ -11,9 +11,9 @@ import (
 	"github.com/myriad-go/myriad/internal/page"
 )
 
-// Latency summarizes a distribution of times. It derives from an HDR histogram with three
-// significant digits: steps of 1 ns up to 2 µs, and of at most a thousandth of the value up to 60
-// s. Longer times count as 60 s.
+// Latency summarizes a distribution of times. The values come from an HDR histogram with three significant
+// digits. Its steps are 1 ns up to 2 µs, and at most a thousandth of the value up to 60 s. Longer times count
+// as 60 s.
 type Latency struct {
 	Count int64         `json:"count"`
 	Min   time.Duration `json:"min"`
@@ -28,20 +28,19 @@ type Latency struct {
 	Max   time.Duration `json:"max"`
 }
 
-// LatencyPoint is one of the times of a Latency.
+// LatencyPoint describes one of the times in a Latency.
 type LatencyPoint struct {
 	// Name is "min", "mean", "max" or a percentile such as "p99.9".
 	Name string
-	// Quantile is the share of times that are not longer; -1 for the mean.
+	// Quantile is the share of times that are not longer. It is -1 for the mean.
 	Quantile float64
 	of       func(*Latency) *time.Duration
 }
 
-// Of returns the point's value in l.
 func (p *LatencyPoint) Of(l *Latency) time.Duration { return *p.of(l) }
 
-// LatencyPoints lists all times of a Latency, in ascending order except for the mean. It must not
-// be changed.
+// LatencyPoints lists the times of a Latency in ascending order; only the mean is out of order. The list must
+// not be changed.
 var LatencyPoints = []LatencyPoint{
 	{"min", 0, func(l *Latency) *time.Duration { return &l.Min }},
 	{"mean", -1, func(l *Latency) *time.Duration { return &l.Mean }},
@@ -63,8 +62,7 @@ func findLatencyPoint(name string) *LatencyPoint {
 	return &LatencyPoints[i]
 }
 
-// mergeKeepingWorst adds another distribution without its histogram: it keeps the worse of each
-// percentile.
+// mergeKeepingWorst adds a distribution that has no histogram. It keeps the worse value of each percentile.
 func (l *Latency) mergeKeepingWorst(other *Latency) {
 	if other.Count == 0 {
 		return
@@ -87,7 +85,7 @@ func (l *Latency) mergeKeepingWorst(other *Latency) {
 	l.Count += other.Count
 }
 
-// PercentileCurve returns the percentiles as a curve; x is 1/(1 - quantile): one of how many times is longer.
+// PercentileCurve returns the percentiles as a curve over x = 1/(1 - quantile): one in x times is longer.
 func (l *Latency) PercentileCurve() (c page.Series) {
 	for _, p := range LatencyPoints {
 		one := math.Round(1 / (1 - p.Quantile))
@@ -101,7 +99,7 @@ func (l *Latency) PercentileCurve() (c page.Series) {
 	return c
 }
 
-// maxLatency is the longest recorded latency; longer ones count as this.
+// maxLatency is the longest recorded latency. Longer ones count as maxLatency.
 const maxLatency = time.Minute
 
 // newHistogram returns a histogram of nanoseconds with three significant digits.
@@ -109,11 +107,11 @@ func newHistogram() *hdrhistogram.Histogram {
 	return hdrhistogram.New(1, int64(maxLatency), 3)
 }
 
-// distribution counts times. It allocates memory with the first one: 221 KB, or 31 KB if it is
-// coarse. Each loop has several, and few runs use all of them.
+// distribution counts times. Memory is allocated for the first time: 221 KB, or 31 KB if coarse. A loop has
+// several distributions, and few runs use all of them.
 type distribution struct {
 	histogram *hdrhistogram.Histogram
-	coarse    bool // two significant digits, steps of a hundredth
+	coarse    bool // two significant digits: steps of a hundredth
 }
 
 func (d *distribution) ensureHistogram() {
@@ -126,10 +124,9 @@ func (d *distribution) ensureHistogram() {
 	}
 }
 
-// record adds n equal times.
 func (d *distribution) record(t time.Duration, repetitions int) {
 	d.ensureHistogram()
-	_ = d.histogram.RecordValues(int64(min(max(t, 0), maxLatency)), int64(repetitions)) // never out of range
+	_ = d.histogram.RecordValues(int64(min(max(t, 0), maxLatency)), int64(repetitions)) // the value is never out of range
 }
 
 func (d *distribution) count() int64 {
@@ -153,7 +150,7 @@ func (d *distribution) reset() {
 	}
 }
 
-// sumDistributions returns the sum of two distributions, which can be a itself.
+// sumDistributions returns the sum of two distributions. The result can be a itself, changed.
 func sumDistributions(a, b *distribution) *distribution {
 	if b.count() == 0 {
 		return a
@@ -176,20 +173,19 @@ func encodeDistributions(distributions map[string]*distribution) map[string]stri
 	return all
 }
 
-// encodeHistogram returns a histogram in the encoding that HdrHistogram's libraries share, "" if it
-// is empty.
+// encodeHistogram returns a histogram in the common encoding of the HdrHistogram libraries, "" if it is empty.
 func encodeHistogram(h *hdrhistogram.Histogram) string {
 	if h == nil || h.TotalCount() == 0 {
 		return ""
 	}
 	b, err := h.Encode(hdrhistogram.V2CompressedEncodingCookieBase)
 	if err != nil {
-		return "" // never happens with histograms of newHistogram
+		return "" // impossible with histograms of newHistogram
 	}
 	return string(b)
 }
 
-// decodeHistogram decodes Result.Histogram. It returns nil for "".
+// decodeHistogram decodes a text of encodeHistogram. It returns nil for "".
 func decodeHistogram(text string) (*hdrhistogram.Histogram, error) {
 	if text == "" {
 		return nil, nil

@@ -13,15 +13,15 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// exhaustionErrnos names the errors that report that this machine has run out of something.
+// exhaustionErrnos maps errors to the exhausted resource of this machine.
 var exhaustionErrnos = map[syscall.Errno]string{
 	syscall.EADDRNOTAVAIL: "EADDRNOTAVAIL", syscall.EADDRINUSE: "EADDRINUSE",
 	syscall.EMFILE: "EMFILE", syscall.ENFILE: "ENFILE",
 	syscall.ENOBUFS: "ENOBUFS", syscall.ENOMEM: "ENOMEM",
 }
 
-// countExhaustionErrors counts attempts that failed with one of the errors, and names those that
-// occurred.
+// countExhaustionErrors counts the attempts that failed with one of errnos. It also returns the names of the
+// resources.
 func (f *faultRecorder) countExhaustionErrors(errnos ...syscall.Errno) (n int64, names string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -35,20 +35,19 @@ func (f *faultRecorder) countExhaustionErrors(errnos ...syscall.Errno) (n int64,
 	return n, strings.Join(seen, ", ")
 }
 
-// minUsageWindow is the shortest window with figures on the generator's processor use: in a shorter
-// one, starting and stopping dominate.
+// minUsageWindow is the shortest window for which processor use is reported. In a shorter window, starting and
+// stopping dominate.
 const minUsageWindow = 100 * time.Millisecond
 
-// highCPUPressure is the limit for the share of the window in which some program of the machine
-// waited for a processor.
+// highCPUPressure limits the share of the window in which some program on the machine waited for a processor.
 const highCPUPressure = 0.2
 
-// Lateness of the generator's own sends, at the 99th percentile, that makes the figures describe
-// the generator: lateP99 if it is at least a tenth of the latency, veryLateP99 in any case.
+// Limits for the lateness of the generator's own sends, at the 99th percentile. Above lateP99 the figures are
+// doubtful if the lateness is at least a tenth of the latency; above veryLateP99, always.
 const (
 	lateP99     = time.Millisecond
 	veryLateP99 = 10 * time.Millisecond
-	// minLateCount is the number of messages that makes a 99th percentile meaningful.
+	// minLateCount is the number of messages from which a 99th percentile is meaningful.
 	minLateCount = 100
 )
 
@@ -60,7 +59,7 @@ func (r *Result) generatorSentLate() bool {
 	return l >= veryLateP99 || l >= lateP99 && l*10 >= r.Latency.P99
 }
 
-// findReachedLimits returns the limits that the generator itself reached, the most severe first.
+// findReachedLimits returns the limits that the generator has reached, the most severe first.
 func (r *loadRun) findReachedLimits(result *Result) []Limit {
 	var found []Limit
 	add := func(wall, advice, evidence string, args ...any) {
@@ -95,11 +94,11 @@ func (r *loadRun) findReachedLimits(result *Result) []Limit {
 	return found
 }
 
-// synRetransmitTime is the time after which the kernel retransmits a lost SYN (RFC 6298).
+// synRetransmitTime is the delay after which the kernel retransmits a lost SYN (RFC 6298).
 const synRetransmitTime = time.Second
 
-// addReachedKernelLimits adds limits that the kernel of this machine counted during the run: queues if
-// connecting failed or was slow, and socket memory.
+// addReachedKernelLimits adds limits that this machine's kernel counted during the run. Full queues count if
+// connecting failed or was slow. Exhausted socket memory always counts.
 func (r *loadRun) addReachedKernelLimits(result *Result, add func(wall, advice, evidence string, args ...any)) {
 	k := r.kernelCounters
 	untracked := k["nf_conntrack_drop"] + k["nf_conntrack_insert_failed"]
@@ -125,8 +124,8 @@ func (r *loadRun) hasLocalTarget() bool {
 	return slices.ContainsFunc(r.dialer.targets, func(t target) bool { return t.path == "" && sock.IsLocalAddr(t.addr.Addr()) })
 }
 
-// cpuStallShare returns the share of the window in which some program of the machine, the generator
-// or another, waited for a processor; 0 if unknown.
+// cpuStallShare returns the share of the window in which some program on the machine waited for a processor, 0
+// if unknown.
 func (r *loadRun) cpuStallShare() float64 {
 	if r.window < minUsageWindow {
 		return 0
@@ -134,8 +133,8 @@ func (r *loadRun) cpuStallShare() float64 {
 	return min(max(r.cpuStallTime.Seconds()/r.window.Seconds(), 0), 1)
 }
 
-// readCPUStallTime returns for how long some program of the machine has waited for a processor
-// since boot, 0 if the kernel does not report it.
+// readCPUStallTime returns how long programs on the machine have waited for a processor since boot, 0 if
+// unknown.
 func readCPUStallTime() time.Duration {
 	machine, _ := procfs.ReadCPUTime()
 	return machine.Stalled

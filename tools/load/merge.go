@@ -16,11 +16,10 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// Merge returns one result for several generators that loaded the same servers at the same time.
-// Counts and rates add up. Latency is that of all answers, from the merged histograms. So are
-// Service, Late, Connect and FirstByte if all results have Histograms of them; otherwise their
-// percentiles are the worst of any generator. Runs at different times by the clocks of their
-// machines, or with different modes, are an error.
+// Merge returns one result for several generators that loaded the same servers at the same time. Counts and
+// rates add up. Latency is exact, from the merged histograms. Service, Late, Connect and FirstByte are exact if
+// all results have Histograms; otherwise Merge keeps the worst percentiles. Merge returns an error if the modes
+// differ, or if the runs were at different times by the clocks of their machines.
 func Merge(results ...*Result) (*Result, error) {
 	if len(results) == 0 {
 		return nil, errors.New("load: merge of no results; expected one or more")
@@ -48,11 +47,11 @@ func Merge(results ...*Result) (*Result, error) {
 	}
 	all.Target = strings.Join(targets, ", ")
 	if rate > 0 {
-		// If the windows differ a little: the window that matches the sum of the rates.
+		// If windows differ slightly, choose the window that matches the sum of the rates.
 		all.Window = time.Duration(float64(all.answeredOrSentMessages()) / rate * float64(time.Second))
 	}
 	if latency.TotalCount() > 0 {
-		ends := all.Latency // more exact than in the histogram
+		ends := all.Latency // more exact than the histogram's ends
 		all.Latency, all.Histogram = summarizeHistogram(latency), encodeHistogram(latency)
 		all.Latency.Min, all.Latency.Max = ends.Min, ends.Max
 	}
@@ -62,11 +61,10 @@ func Merge(results ...*Result) (*Result, error) {
 	return &all, nil
 }
 
-// MergeEvents returns one event for several generators' events of the same phase, at about the same
-// time. Snapshots, plans, intervals, verifications, broadcasts and received bytes add up.
-// Percentiles of intervals are exact if all have Histograms, otherwise the worst of any. A server
-// that several generators observe counts once. Results are not merged: see Merge. Without events it
-// returns nil.
+// MergeEvents returns one event for the events that several generators sent for the same phase at about the
+// same time. Snapshots, plans, intervals, verifications, broadcasts and received bytes add up. Percentiles of
+// intervals are exact if all events have Histograms; otherwise the worst are kept. A server that several
+// generators observe counts once. Results are not merged: see Merge. MergeEvents returns nil without events.
 func MergeEvents(events ...Event) *Event {
 	if len(events) == 0 {
 		return nil
@@ -120,8 +118,8 @@ func mergeStructByTag(total, addend reflect.Value, isLaterInterval bool) {
 
 var mergeTagCache sync.Map // reflect.Type to []string
 
-// cachedMergeTags returns the tag "merge" of each field. It caches them, because reading tags would
-// dominate a merge.
+// cachedMergeTags returns the merge tags of all fields of t. It caches them, because reading tags would dominate a
+// merge.
 func cachedMergeTags(t reflect.Type) (tags []string) {
 	if known, ok := mergeTagCache.Load(t); ok {
 		return known.([]string)
@@ -156,7 +154,7 @@ func mergeField(total, addend reflect.Value, mergeTag string, isLaterInterval bo
 	}
 }
 
-// addFieldValue adds from to to.
+// addFieldValue adds a number, map, struct or slice to another one of its type.
 func addFieldValue(total, addend reflect.Value, isLaterInterval bool) {
 	switch total.Kind() {
 	case reflect.Struct:
@@ -180,7 +178,7 @@ func addFieldValue(total, addend reflect.Value, isLaterInterval bool) {
 		}
 	case reflect.Slice:
 		shared := min(total.Len(), addend.Len())
-		total.Set(reflect.AppendSlice(total.Slice3(0, 0, 0), total)) // ours
+		total.Set(reflect.AppendSlice(total.Slice3(0, 0, 0), total)) // keep the own elements
 		for i := range shared {
 			mergeStructByTag(total.Index(i), addend.Index(i), isLaterInterval)
 		}
@@ -190,7 +188,7 @@ func addFieldValue(total, addend reflect.Value, isLaterInterval bool) {
 	}
 }
 
-// less reports whether a is less or earlier than b, or false while b is true.
+// less reports whether a is less or earlier than b. For booleans, false is less than true.
 func less(a, b reflect.Value) bool {
 	switch a.Kind() {
 	case reflect.Bool:
@@ -203,8 +201,8 @@ func less(a, b reflect.Value) bool {
 	return a.Int() < b.Int()
 }
 
-// mergeCompleteHistograms sets the distributions of to, by their JSON keys, to those of all parts if each
-// part has a histogram of them. Others keep their values. encodedByField is a field of to.
+// mergeCompleteHistograms merges the distributions of parts into to, by JSON key. A distribution is merged only if
+// every part has its histogram; otherwise to keeps its value. encodedByField points to a field of to.
 func mergeCompleteHistograms[T Interval | Result](to *T, encodedByField *map[string]string, parts ...*T) (err error) {
 	all := make(map[string]string)
 	v := reflect.ValueOf(to).Elem()
@@ -249,11 +247,11 @@ func latencyPointer(field reflect.Value) *Latency {
 	return field.Interface().(*Latency)
 }
 
-// Add adds the snapshot of another generator.
+// Add adds another generator's snapshot.
 func (s *Snapshot) Add(o Snapshot) { mergeFieldsByTag(s, &o, false) }
 
-// decodeHistogramIfMergeable returns an error if a result cannot be merged with the first one. Otherwise it
-// returns the histogram, nil for none.
+// decodeHistogramIfMergeable returns an error if r cannot be merged with the first result. Otherwise it returns r's
+// histogram, nil for none.
 func (r *Result) decodeHistogramIfMergeable(first *Result) (*hdrhistogram.Histogram, error) {
 	h, err := decodeHistogram(r.Histogram)
 	switch {
@@ -273,7 +271,7 @@ func (r *Result) decodeHistogramIfMergeable(first *Result) (*hdrhistogram.Histog
 	return h, nil
 }
 
-// addGeneratorRate adds the plan of another generator. A rate per connection stays as it is.
+// addGeneratorRate adds another generator's plan. A rate per connection does not change.
 func (r *Rate) addGeneratorRate(o *Rate) {
 	if r.Each && o.Each {
 		return
@@ -284,8 +282,8 @@ func (r *Rate) addGeneratorRate(o *Rate) {
 	r.PerSecond += o.PerSecond
 }
 
-// AddCauses adds counts by cause to a map and returns it, or a new one if it is nil. Beyond limit
-// causes, others count as "other".
+// AddCauses adds counts by cause to a map, which is allocated if nil, and returns the map. Beyond limit causes,
+// further causes count as "other".
 func AddCauses(to, counts map[string]int64, limit int) map[string]int64 {
 	if to == nil {
 		to = make(map[string]int64)

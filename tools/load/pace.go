@@ -8,16 +8,15 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/pacer"
 )
 
-// This file decides when messages are sent. Everything but sendFloodBatches runs under the shard's lock. A
-// message to send is first assigned: it gets its time and counts as due until the connection's
-// owner takes it (takeDueBatch).
+// This file decides when messages are sent. Everything except sendFloodBatches runs under the shard's lock. Assigning
+// a message gives it a time and makes it due. The connection's owner then takes it (takeDueBatch) and sends it.
 
-// canTakeAnotherMessage reports whether a connection may have one more message in flight.
+// canTakeAnotherMessage reports whether a connection may have another message in flight.
 func (g *generator) canTakeAnotherMessage(cs *connState) bool {
 	return int(cs.inFlight)+int(cs.due) < g.cfg.Pipeline && cs.flags&(connClosed|connExpired|connMismatched|connReconnecting) == 0
 }
 
-// markMessageDue makes a connection's next message due, which was planned for plannedAt.
+// markMessageDue makes the next message of a connection due. It was planned for plannedAt.
 func (g *generator) markMessageDue(s *shard, cs *connState, plannedAt time.Duration) {
 	if g.table.plannedTimes != nil {
 		g.table.plannedTimes[g.table.slotIndex(cs, cs.answered+uint64(cs.inFlight)+uint64(cs.due))] = plannedAt
@@ -26,7 +25,7 @@ func (g *generator) markMessageDue(s *shard, cs *connState, plannedAt time.Durat
 	s.totals.run[nDue]++
 }
 
-// limitSendableMessages returns how many of n messages a connection may send now.
+// limitSendableMessages limits n to the number of messages that a connection may send now.
 func (g *generator) limitSendableMessages(cs *connState, wanted int, now time.Duration) int {
 	if int64(now) >= g.windowEnd.Load() {
 		return 0
@@ -37,8 +36,8 @@ func (g *generator) limitSendableMessages(cs *connState, wanted int, now time.Du
 	return wanted
 }
 
-// markMessagesDueAfterAnswers assigns the messages that a connection may send after newAnswers, or when its regular
-// traffic begins.
+// markMessagesDueAfterAnswers assigns the messages that a connection may send after newAnswers, or at the start of its regular
+// traffic.
 func (g *generator) markMessagesDueAfterAnswers(s *shard, cs *connState, newAnswers int, now time.Duration) {
 	begins := cs.flags&connPastFirst == 0
 	cs.flags |= connPastFirst
@@ -58,12 +57,12 @@ func (g *generator) markMessagesDueAfterAnswers(s *shard, cs *connState, newAnsw
 	}
 }
 
-// scheduleMessagePerAnswer assigns a message for each answer, immediately or after the think time.
+// scheduleMessagePerAnswer assigns one message per answer, immediately or after the think time.
 func (g *generator) scheduleMessagePerAnswer(s *shard, cs *connState, newAnswers int, now time.Duration) {
 	at := now + g.cfg.Think
 	for range g.limitSendableMessages(cs, newAnswers, now) {
 		if g.cfg.Lifetime > 0 && at >= g.table.openedAt[cs.index]+g.cfg.Lifetime && !g.cfg.reconnects() {
-			break // the connection will be closed by then; one that reconnects starts a new lifetime
+			break // by then the connection is closed, or reconnected with a new lifetime
 		}
 		if at > now {
 			s.timers.push(timer{due: at, conn: cs.index, number: cs.number, kind: thinkTimer})
@@ -73,8 +72,8 @@ func (g *generator) scheduleMessagePerAnswer(s *shard, cs *connState, newAnswers
 	}
 }
 
-// markPlannedMessagesDue assigns due messages of the plan up to the connection's capacity, and
-// queues the connection for later ones.
+// markPlannedMessagesDue assigns due messages of the plan, up to the connection's capacity. It queues the
+// connection for later messages.
 func (g *generator) markPlannedMessagesDue(s *shard, cs *connState, now time.Duration) {
 	for g.canTakeAnotherMessage(cs) {
 		at, ok := g.takeDuePlanTime(s, cs, now)
@@ -86,8 +85,8 @@ func (g *generator) markPlannedMessagesDue(s *shard, cs *connState, now time.Dur
 	g.queueForNextPlannedMessage(s, cs, now)
 }
 
-// takeDuePlanTime takes the next due time of the connection's own plan or the shared one. It
-// returns false if none is due, or if the plan has been given up.
+// takeDuePlanTime takes the next due time of the plan, shared or the connection's own. It returns false if no
+// time is due or the plan has been given up.
 func (g *generator) takeDuePlanTime(s *shard, cs *connState, now time.Duration) (plannedAt time.Duration, ok bool) {
 	if int64(now) >= g.planDeadline.Load() {
 		return 0, false
@@ -108,8 +107,8 @@ func (g *generator) takeDuePlanTime(s *shard, cs *connState, now time.Duration) 
 	return plannedAt, true
 }
 
-// queueForNextPlannedMessage makes a connection with capacity wait for the plan: in the ready queue of its shard,
-// or with a timer for its own plan.
+// queueForNextPlannedMessage registers a connection with capacity for its next message. With a shared plan it enters the
+// shard's ready queue; with its own plan it sets a timer.
 func (g *generator) queueForNextPlannedMessage(s *shard, cs *connState, now time.Duration) {
 	if !g.isOpenLoop() || cs.flags&connPastFirst == 0 || !g.canTakeAnotherMessage(cs) {
 		return
@@ -130,24 +129,22 @@ func (g *generator) queueForNextPlannedMessage(s *shard, cs *connState, now time
 	}
 }
 
-// needsPaceTimer reports whether anything in the run depends on time.
 func (g *generator) needsPaceTimer() bool {
 	return g.isOpenLoop() || g.cfg.Lifetime > 0 || g.cfg.Think > 0
 }
 
-// Limits of one call of the pacing: the connections that it nudges, and the time until the next
-// call.
+// Limits of one pacing call: the number of nudged connections, and the time until the next call.
 const (
 	maxNudgesPerPace = 512
 	paceInterval     = 10 * time.Millisecond
-	// Without loops, other goroutines change what the pacing waits for, so it runs more often.
+	// shorter, because other goroutines change what the pacing waits for
 	paceIntervalNoLoops = time.Millisecond
-	// paceRetryDelay is the time until nudges that found a full mailbox are repeated.
+	// paceRetryDelay is the delay before nudges that met a full mailbox are repeated.
 	paceRetryDelay = 100 * time.Microsecond
 )
 
-// nudgeDueConnsOfLoop paces the shard of a loopOrAll, or all shards if loopOrAll is negative, and returns when to call
-// it again. It is an engine.Config.Pace.
+// nudgeDueConnsOfLoop paces the shard of a loopOrAll, or all shards if loopOrAll is negative. It returns the time of its next call.
+// nudgeDueConnsOfLoop is an engine.Config.Pace.
 func (g *generator) nudgeDueConnsOfLoop(loopOrAll int, at time.Duration, nudge func(engine.Ref) bool) (nextCall time.Duration) {
 	now, next := at-g.epoch, at-g.epoch+paceInterval
 	if loopOrAll >= 0 {
@@ -155,7 +152,7 @@ func (g *generator) nudgeDueConnsOfLoop(loopOrAll int, at time.Duration, nudge f
 	}
 	next = now + paceIntervalNoLoops
 	if due := g.sharedPlan.NextDue(); due > now {
-		next = min(next, due) // a connection may be ready by then
+		next = min(next, due) // by then a connection may be ready
 	}
 	for _, s := range g.shards {
 		next = min(next, g.nudgeDueConnsOfShard(s, now, nudge))
@@ -163,8 +160,7 @@ func (g *generator) nudgeDueConnsOfLoop(loopOrAll int, at time.Duration, nudge f
 	return next + g.epoch
 }
 
-// nudgeDueConnsOfShard nudges the connections of a shard that have something to do, and returns when to call
-// it again.
+// nudgeDueConnsOfShard nudges the connections of a shard that have something to do. It returns the time of its next call.
 func (g *generator) nudgeDueConnsOfShard(s *shard, now time.Duration, nudge func(engine.Ref) bool) (nextCall time.Duration) {
 	s.mu.Lock()
 	if len(s.nudgeRetries) == 0 && s.timers.earliestOrNever() > now && (s.ready.n == 0 || g.sharedPlan.NextDue() > now) {
@@ -202,7 +198,7 @@ func (g *generator) nextPaceTime(s *shard) time.Duration {
 	return next
 }
 
-// appendUnlessNudged adds a connection to the nudges, unless it already is among them.
+// appendUnlessNudged adds a connection to nudges if it is not among them.
 func appendUnlessNudged(nudges []engine.Ref, cs *connState) []engine.Ref {
 	if cs.flags&connNudged != 0 {
 		return nudges
@@ -211,7 +207,7 @@ func appendUnlessNudged(nudges []engine.Ref, cs *connState) []engine.Ref {
 	return append(nudges, cs.ref)
 }
 
-// processDueConnTimers handles expired timers of a shard and appends the connections to nudge.
+// processDueConnTimers handles the expired timers of a shard. It appends connections to nudge to nudges.
 func (g *generator) processDueConnTimers(s *shard, nudges []engine.Ref, now time.Duration) []engine.Ref {
 	for len(nudges) < maxNudgesPerPace {
 		timer, ok := s.timers.popDue(now)
@@ -231,7 +227,7 @@ func (g *generator) processDueConnTimers(s *shard, nudges []engine.Ref, now time
 			cs.flags &^= connHasTimer
 			g.markPlannedMessagesDue(s, cs, now)
 		case lifetimeTimer:
-			timer.due = g.table.openedAt[cs.index] + g.cfg.Lifetime // later, if the socket has been replaced
+			timer.due = g.table.openedAt[cs.index] + g.cfg.Lifetime // later if the socket has been replaced
 			if cs.flags&connReconnecting != 0 {
 				timer.due = now + g.cfg.Lifetime
 			}
@@ -246,8 +242,8 @@ func (g *generator) processDueConnTimers(s *shard, nudges []engine.Ref, now time
 	return nudges
 }
 
-// markDueOnReadyConns assigns due messages of the shared plan to ready connections, in turn, and
-// appends those connections to nudges.
+// markDueOnReadyConns assigns due messages of the shared plan to ready connections in rotation. It appends these
+// connections to nudges.
 func (g *generator) markDueOnReadyConns(s *shard, nudges []engine.Ref, now time.Duration) []engine.Ref {
 	for len(nudges) < maxNudgesPerPace && s.ready.n > 0 {
 		if g.sharedPlan.NextDue() > now {
@@ -275,8 +271,8 @@ func (g *generator) markDueOnReadyConns(s *shard, nudges []engine.Ref, now time.
 	return nudges
 }
 
-// recordSendLateness records how late due messages are sent that the pacing has assigned. The
-// connection had capacity for them at their time.
+// recordSendLateness records the lateness of due messages that the pacing assigned. This delay is the
+// generator's own, because the connection had capacity at the planned time.
 func (g *generator) recordSendLateness(s *shard, cs *connState, now time.Duration) {
 	if !g.isOpenLoop() {
 		return
@@ -288,8 +284,7 @@ func (g *generator) recordSendLateness(s *shard, cs *connState, now time.Duratio
 	}
 }
 
-// sendDueOrCloseExpired sends what the pacing has assigned to a connection, or closes it if its lifetime
-// is over.
+// sendDueOrCloseExpired sends a connection's assigned messages, or closes the connection if its lifetime is over.
 func (g *generator) sendDueOrCloseExpired(c *engine.Conn, cs *connState) {
 	s, now := g.shards[cs.shard], g.now()
 	s.mu.Lock()
@@ -308,7 +303,7 @@ func (g *generator) sendDueOrCloseExpired(c *engine.Conn, cs *connState) {
 	}
 }
 
-// closeOrResetConn closes a connection gracefully or with a reset: see Config.Graceful.
+// closeOrResetConn closes a connection with FIN or a reset: see Config.Graceful.
 func (g *generator) closeOrResetConn(c *engine.Conn, reason error) {
 	if g.cfg.Graceful {
 		c.CloseWith(reason)
@@ -317,7 +312,7 @@ func (g *generator) closeOrResetConn(c *engine.Conn, reason error) {
 	}
 }
 
-// countPlannedUnsentOnClose counts planned messages that a closed connection did not send.
+// countPlannedUnsentOnClose counts the planned messages that a closed connection has not sent.
 func (g *generator) countPlannedUnsentOnClose(s *shard, cs *connState) {
 	if !g.isOpenLoop() {
 		return
@@ -337,11 +332,10 @@ func (g *generator) countPlannedUnsentOnClose(s *shard, cs *connState) {
 	}
 }
 
-// initConnSendPlan starts a connection's own plan: with the traffic or when the connection is
-// established, whichever is later, or after its first message has been answered. The plans of all
-// connections are evenly offset.
+// initConnSendPlan starts a connection's own plan. It is called when both the traffic has begun and the connection
+// is established, or after the answer to the first message. The plans of connections are evenly offset.
 func (g *generator) initConnSendPlan(cs *connState, now time.Duration) {
-	const golden = 0.6180339887498949 // its multiples, modulo 1, are evenly distributed
+	const golden = 0.6180339887498949 // its multiples modulo 1 are evenly distributed
 	since := g.table.openedAt[cs.index]
 	if g.script.hasFirst {
 		since = now
@@ -352,28 +346,27 @@ func (g *generator) initConnSendPlan(cs *connState, now time.Duration) {
 
 func (g *generator) connSeed(cs *connState) uint64 { return deriveSeed(g.cfg.Seed, uint64(cs.number)) }
 
-// Limits for the random times that are drawn to count given-up messages: of one plan, and of all
-// plans of connections together. The number of messages beyond them is estimated.
+// Limits for drawing random times in order to count given-up messages: for one plan, and for all plans
+// together. Beyond these limits the number of messages is estimated.
 const (
 	skipDraws    = 64
 	skipDrawsAll = 100_000
 )
 
-// skipConnPlanUntil gives up the messages of a connection's own plan before end.
+// skipConnPlanUntil gives up the messages that a connection's own plan has before end.
 func (g *generator) skipConnPlanUntil(cs *connState, end time.Duration, randomDrawsLeft *int) pacer.Skipped {
 	return g.table.plans[cs.index].Skip(&g.curve, g.connSeed(cs), time.Duration(g.windowStart.Load()), end, randomDrawsLeft)
 }
 
-// forEachConnPlan calls f for the own plan of each open connection, under its shard's lock, until
-// it returns false.
+// forEachConnPlan calls f with the plan of each open connection, under its shard's lock, until f returns false.
 func (g *generator) forEachConnPlan(f func(*connState, *pacer.SendPlan) bool) {
 	g.table.forEachConn(g.shards, func(_ *shard, cs *connState) bool {
 		return cs.flags&connClosed != 0 || f(cs, &g.table.plans[cs.index])
 	})
 }
 
-// skipAndCountUnsentPlans gives up and counts planned messages that have not been sent. It runs when
-// nothing is sent any more.
+// skipAndCountUnsentPlans gives up and counts planned messages that have not been sent. It must run after the last
+// send.
 func (g *generator) skipAndCountUnsentPlans() (all pacer.Skipped) {
 	until := time.Duration(g.windowEnd.Load())
 	if g.mode == openLoop {
@@ -392,7 +385,7 @@ func (g *generator) skipAndCountUnsentPlans() (all pacer.Skipped) {
 	return all
 }
 
-// estimateOverdueMessages estimates how many planned messages are due and not taken.
+// estimateOverdueMessages estimates the number of planned messages that are due but not taken.
 func (g *generator) estimateOverdueMessages(now time.Duration) (n int64) {
 	if g.mode == openLoop {
 		return g.sharedPlan.CountDueAndUntaken(now)
@@ -405,7 +398,7 @@ func (g *generator) estimateOverdueMessages(now time.Duration) (n int64) {
 	return n
 }
 
-// hasPlannedUntaken reports whether a plan has a due message that has not been taken.
+// hasPlannedUntaken reports whether a plan has a due message that is not taken.
 func (g *generator) hasPlannedUntaken() (is bool) {
 	if g.mode == openLoop {
 		return g.sharedPlan.NextDue() < pacer.Never
@@ -418,9 +411,8 @@ func (g *generator) hasPlannedUntaken() (is bool) {
 	return is
 }
 
-// Limits of a flood: the bytes that a connection gets at once, which is also the limit of its
-// unsent bytes before it gets more, and the number of batches per loop iteration. With many
-// connections the limit is lower, so that all together have about floodBufferTotal.
+// Limits of a flood: the bytes that a connection sends at once, and the batches per loop iteration. The first
+// also limits unsent bytes. It is lower with many connections, which together get about floodBufferTotal.
 const (
 	maxFloodBuffer   = 64 << 10
 	minFloodBuffer   = 4 << 10
@@ -439,8 +431,8 @@ func (g *generator) Drained(c *engine.Conn) {
 	}
 }
 
-// sendFloodBatches sends until the kernel accepts no more, or for floodBatches. The call of Paused makes
-// the engine call Drained in either case.
+// sendFloodBatches sends until the kernel accepts no more data, or for floodBatches batches. Either way, calling
+// Paused makes the engine call Drained.
 func (g *generator) sendFloodBatches(c *engine.Conn, cs *connState) {
 	s := g.shards[cs.shard]
 	bufferSize := g.cfg.floodBufferSize()

@@ -7,10 +7,10 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// payloadCache has messages of one size, to send or to expect, contiguous in memory.
+// payloadCache contains messages of one size, contiguous in memory, to send or to expect.
 type payloadCache struct {
 	block       circularMessageBlock
-	partialNext int // bytes of the next message that are sent with each
+	partialNext int // bytes of the following message that are sent with each message
 }
 
 func newPayloadCache(cfg *Config) *payloadCache {
@@ -37,7 +37,7 @@ func (r *payloadCache) appendMessage(dst []byte, connNumber uint32, msgNumber ui
 	return append(dst, m...)
 }
 
-// checkAnswers compares answers with the messages in place, in long runs of bytes.
+// checkAnswers compares answers with the messages in place, many at a time.
 func (r *payloadCache) checkAnswers(_ *engine.Conn, cs *connState, in []byte, answeredInCall int) (res checkResult) {
 	pos, size := int(cs.answerPos), r.block.size
 	owed := in[:min(len(in), (int(cs.inFlight)-answeredInCall)*size-pos)]
@@ -60,8 +60,8 @@ func (r *payloadCache) checkAnswers(_ *engine.Conn, cs *connState, in []byte, an
 
 func (r *payloadCache) nextExpectedBytes(cs *connState) []byte { return remainderOfExpectedEcho(r, cs) }
 
-// writeCachedMessages writes n messages to a connection, from msgNumber on, without copying them first. It
-// returns their size.
+// writeCachedMessages writes n messages to a connection, starting with msgNumber, without copying them. It returns
+// their size.
 func (r *payloadCache) writeCachedMessages(c *engine.Conn, connNumber uint32, msgNumber uint64, n int) int {
 	at, left := r.messageOffset(connNumber, msgNumber), n*r.block.size
 	if msgNumber == 0 {
@@ -72,7 +72,7 @@ func (r *payloadCache) writeCachedMessages(c *engine.Conn, connNumber uint32, ms
 	for left > 0 {
 		p := r.block.contiguousBytesAt(at, left)
 		if _, err := c.Write(p); err != nil {
-			break // Closed gets the error
+			break // an error reaches Closed
 		}
 		left -= len(p)
 		at = 0
@@ -86,17 +86,17 @@ func (r *payloadCache) writeCachedMessages(c *engine.Conn, connNumber uint32, ms
 //	│ message 0 │ message 1 │ ... │ message n │ ─▶ message 0
 //	└───────────┴───────────┴─────┴───────────┘
 //
-// Each connection starts at another message and continues from there. Because successive messages
-// are adjacent, any number of them is sent, and any piece of their answers compared, as one run of
-// bytes. An answer that belongs to another connection, was skipped or came twice differs from the
-// expected one, except for the few connections that are at the same message by chance.
+// Each connection starts at a different message and continues from there. Because messages are adjacent, any
+// number of them can be sent, and any part of the answers compared, as one run of bytes. An answer differs from
+// the expected one if it belongs to another connection, or if an answer was skipped or repeated. By chance, a
+// few connections are at the same message at the same time; swapped answers between them go unnoticed.
 type circularMessageBlock struct {
 	bytes []byte
-	size  int // of a message
+	size  int // size of a message
 }
 
-// A circularMessageBlock has blockBytes bytes or blockMessages messages, whichever is more. blockBytes fits
-// a second-level cache beside everything else.
+// A circularMessageBlock has blockBytes bytes or blockMessages messages, whichever is more. blockBytes leaves space for
+// other data in a second-level cache.
 const (
 	blockBytes    = 64 << 10
 	blockMessages = 16
@@ -119,10 +119,10 @@ func newRepeatedMessageBlock(message []byte) circularMessageBlock {
 	return circularMessageBlock{size: len(message), bytes: bytes.Repeat(message, max(blockBytes/len(message), 1))}
 }
 
-// firstOffset returns the offset of a connection's first message. Connections with close numbers
-// start at different messages.
+// firstOffset returns the offset of a connection's first message. Connections with adjacent numbers start far
+// apart.
 func (b *circularMessageBlock) firstOffset(connNumber uint32) int {
-	const spread = 2654435761 // prime, so that neighbours are far apart
+	const spread = 2654435761 // prime, to keep adjacent numbers apart
 	return int(uint64(connNumber)*spread%uint64(len(b.bytes)/b.size)) * b.size
 }
 
@@ -140,8 +140,8 @@ func (b *circularMessageBlock) contiguousBytesAt(offset, maxBytes int) []byte {
 	return b.bytes[offset:min(offset+maxBytes, len(b.bytes))]
 }
 
-// commonPrefixLen returns the index of the first difference, or the length of the shorter text if
-// there is none.
+// commonPrefixLen returns the index of the first difference. If there is none, it returns the length of the
+// shorter slice.
 func commonPrefixLen(a, b []byte) int {
 	n := min(len(a), len(b))
 	if bytes.Equal(a[:n], b[:n]) {

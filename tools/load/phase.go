@@ -48,7 +48,7 @@ func (r *loadRun) waitForOtherGenerators(ctx context.Context) error {
 	return r.waitEmittingProgress(ctx, waitCondition{values: r.cfg.Begin, done: r.allConnsClosedForGood})
 }
 
-// holdConns is a stage "hold" of its own, of duration d.
+// holdConns runs a stage "hold" of duration d.
 func (r *loadRun) holdConns(ctx context.Context, d time.Duration) error {
 	if d > 0 {
 		r.stage = "hold"
@@ -56,8 +56,7 @@ func (r *loadRun) holdConns(ctx context.Context, d time.Duration) error {
 	return r.waitWhileOpen(ctx, d)
 }
 
-// startDialingInBackground starts the dialer. stop cancels it, waits for it, and ends the counting of
-// connections.
+// startDialingInBackground starts the dialer. stop cancels the dialer, waits for it, and ends the counting of connections.
 func (r *loadRun) startDialingInBackground(ctx context.Context) (stopAndEndConnectPhase func()) {
 	dialing, cancel := context.WithCancel(ctx)
 	var dialer sync.WaitGroup
@@ -74,8 +73,7 @@ func (r *loadRun) startDialingInBackground(ctx context.Context) (stopAndEndConne
 	}
 }
 
-// connectAllOrStall opens the connections and waits until every attempt has finished or the attempts
-// stall.
+// connectAllOrStall opens the connections. It waits until every attempt has finished or attempts stall.
 func (r *loadRun) connectAllOrStall(ctx context.Context) error {
 	dialing, cancel := context.WithCancelCause(ctx)
 	var dialer sync.WaitGroup
@@ -100,8 +98,7 @@ func (r *loadRun) connectAllOrStall(ctx context.Context) error {
 	return ignoreStalled(err)
 }
 
-// connectStallTimeout returns the stall timeout of the connect phase, which a low connect rate
-// extends.
+// connectStallTimeout returns the stall timeout of the connect phase. A low connect rate extends it.
 func (r *loadRun) connectStallTimeout() time.Duration {
 	timeout := r.cfg.ConnectTimeout
 	if r.cfg.ConnectRate > 0 {
@@ -113,8 +110,7 @@ func (r *loadRun) connectStallTimeout() time.Duration {
 	return timeout
 }
 
-// endConnectPhase stops counting connections. If there is a pendingFailureCause, missing attempts count as
-// failed.
+// endConnectPhase stops counting connections. If pendingFailureCause is not empty, missing attempts count as failed.
 func (r *loadRun) endConnectPhase(pendingFailureCause string) {
 	for _, s := range r.generator.shards {
 		s.refuseNewConns()
@@ -126,7 +122,7 @@ func (r *loadRun) endConnectPhase(pendingFailureCause string) {
 	}
 }
 
-// ignoreStalled drops errStalled: what is missing is counted, and the run continues.
+// ignoreStalled drops errStalled, because a run continues after a stall and counts what is missing.
 func ignoreStalled(err error) error {
 	if errors.Is(err, errStalled) {
 		return nil
@@ -169,8 +165,8 @@ func (r *loadRun) runWarmupWindowAndDrain(ctx context.Context) error {
 	return ignoreStalled(err)
 }
 
-// startTrafficWindow starts the traffic, and in an early run the dialer. Once ctx has ended, stop waits
-// for the helper that was started.
+// startTrafficWindow starts the traffic, and in an early run the dialer. stop waits for the goroutine that was
+// started; it must be called after ctx has ended.
 func (r *loadRun) startTrafficWindow(ctx context.Context) (waitForStarter func()) {
 	t := r.generator
 	if r.cfg.Early {
@@ -189,14 +185,14 @@ func (r *loadRun) startTrafficWindow(ctx context.Context) (waitForStarter func()
 	return starter.Wait
 }
 
-// The plan of an open loop starts this long before its first message is due: longer than the pacing
-// sleeps, and than it takes to start the plans of connections.
+// Delay between the start of an open loop's plan and its first message. It must exceed the longest sleep of the
+// pacing and the time to start the plans of all connections.
 const (
 	planLead        = 2 * paceInterval
 	planLeadPerConn = 2 * time.Microsecond // for each connection
 )
 
-// scheduleWindowAndPlan sets the window and starts the plan of an open loop, lead from now.
+// scheduleWindowAndPlan sets the window to begin lead from now and starts the plan of an open loop.
 func (r *loadRun) scheduleWindowAndPlan(lead time.Duration) {
 	t := r.generator
 	begin := max(t.now()+lead, 1)
@@ -216,7 +212,7 @@ func (r *loadRun) scheduleWindowAndPlan(lead time.Duration) {
 		To: rate.To, Hold: r.cfg.Warmup, Over: r.cfg.Duration,
 	}
 	t.setMeasuringWindow(from, until)
-	t.trafficStart.Store(int64(begin)) // last: it publishes the other fields
+	t.trafficStart.Store(int64(begin)) // stored last, because it publishes the other fields
 	if t.mode == openLoop {
 		t.sharedPlan.Start(t.curve, deriveSeed(r.cfg.Seed, seedPlan+uint64(r.cfg.NumberFrom)<<8), from, until)
 	}
@@ -253,7 +249,8 @@ func (r *loadRun) waitForWindowAndMeasure(ctx context.Context) error {
 
 func (r *loadRun) windowWaitCondition() waitCondition {
 	if r.cfg.Messages == 0 {
-		return waitCondition{timeout: max(r.generator.windowLeft(), 1), done: r.sampleRateAndCheckWindowDone, stop: r.cfg.Enough} // it can be over already
+		// At least 1, because the window can be over.
+		return waitCondition{timeout: max(r.generator.windowLeft(), 1), done: r.sampleRateAndCheckWindowDone, stop: r.cfg.Enough}
 	}
 	return waitCondition{
 		done:         func(s totals) bool { return s.run[nFinished] == s.run[nOpened] },
@@ -262,7 +259,7 @@ func (r *loadRun) windowWaitCondition() waitCondition {
 	}
 }
 
-// sampleRateAndCheckWindowDone reports whether the window is over or steady. It also samples the receive rate.
+// sampleRateAndCheckWindowDone reports whether the window is over, or steady in a Steady run. It also samples the receive rate.
 func (r *loadRun) sampleRateAndCheckWindowDone(current totals) bool {
 	if r.windowParts.addRateIfIntervalPassed(r.generator.now(), current.window[nBytesReceived]) && r.cfg.Enough != nil {
 		r.emitEventWithSnapshot(Event{Phase: Part, Received: r.windowParts.lastRate()})
@@ -270,17 +267,17 @@ func (r *loadRun) sampleRateAndCheckWindowDone(current totals) bool {
 	return r.allConnsClosedForGood(current) || r.cfg.Steady && r.cfg.Enough == nil && r.windowParts.Steady()
 }
 
-// allConnsClosedForGood reports whether no connection is open and none will come.
+// allConnsClosedForGood reports whether no connection is open and none is expected.
 func (r *loadRun) allConnsClosedForGood(s totals) bool {
 	return s.openConns() == 0 && r.cfg.Lifetime == 0 && r.countFinishedAttempts(s) >= int64(r.cfg.totalConns())
 }
 
-// awaitOutstandingAnswers waits for missing answers, and in an open loop for overdue messages. Once ctx has
-// ended, it waits at most canceledDrain.
+// awaitOutstandingAnswers waits for missing answers and for the overdue messages of an open loop. After ctx has ended, it
+// waits at most canceledDrain.
 func (r *loadRun) awaitOutstandingAnswers(ctx context.Context) error {
 	w := waitCondition{
 		done: func(totals) bool {
-			behind := r.generator.isOpenLoop() && r.generator.hasPlannedUntaken() // before the totals: messages taken in between are due in them
+			behind := r.generator.isOpenLoop() && r.generator.hasPlannedUntaken() // before the totals, which then include them
 			s := r.sumTotals()
 			return s.openConns() == 0 || !behind && s.run[nDue] == 0 && (s.messagesInFlight() == 0 || r.cfg.awaitsNoAnswers())
 		},
@@ -288,7 +285,7 @@ func (r *loadRun) awaitOutstandingAnswers(ctx context.Context) error {
 		progress:     func(s totals) int64 { return s.run[nAnswered] + s.run[nDelivered] + s.run[nSent] },
 	}
 	if r.generator.isOpenLoop() {
-		w.timeout = r.cfg.Drain // limits the wait even if a slow server keeps making progress
+		w.timeout = r.cfg.Drain // limits the wait even if a slow server makes progress
 	}
 	err := r.waitEmittingProgress(ctx, w)
 	if err == nil || errors.Is(err, errStalled) {
@@ -299,12 +296,12 @@ func (r *loadRun) awaitOutstandingAnswers(ctx context.Context) error {
 	return err
 }
 
-// nudgeRetryInterval is how long the starter waits when a mailbox is full.
+// nudgeRetryInterval is the starter's delay after a full mailbox.
 const nudgeRetryInterval = time.Millisecond
 
-// nudgeConnsToStartSending nudges every connection once, so that its owner sends the first messages. It runs
-// when no more connections are added, and ends early with ctx; the next call, in the next step of a
-// search, continues from there.
+// nudgeConnsToStartSending nudges every connection once; the connections' owners then send the first messages. It runs
+// when no more connections are added. It ends early with ctx, and the next call, in the next step of a search,
+// continues there.
 func (g *generator) nudgeConnsToStartSending(ctx context.Context) {
 	if g.mode == holding || g.cfg.Unprompted {
 		return
@@ -318,8 +315,7 @@ func (g *generator) nudgeConnsToStartSending(ctx context.Context) {
 	}
 }
 
-// nudgeWithRetry nudges a connection, and repeats that while its mailbox is full. It returns false
-// if ctx ends first.
+// nudgeWithRetry nudges a connection and retries while its mailbox is full. It returns false if ctx ends first.
 func nudgeWithRetry(ctx context.Context, ref engine.Ref, retryTick *time.Ticker) (completed bool) {
 	for errors.Is(ref.Nudge(), engine.ErrFull) {
 		select {
@@ -334,8 +330,8 @@ func nudgeWithRetry(ctx context.Context, ref engine.Ref, retryTick *time.Ticker)
 const (
 	// SteadyVariation is the largest Result.Variation of a steady window.
 	SteadyVariation = 0.25
-	// The variation is that of steadyParts parts, each a tenth of Duration. A window lasts at most
-	// maxWindowFactor times Duration to become steady.
+	// The variation is computed over steadyParts parts of a tenth of Duration each. A window that is not steady
+	// ends after maxWindowFactor times Duration.
 	steadyParts     = 10
 	maxWindowFactor = 3
 )
@@ -343,13 +339,13 @@ const (
 // rateSampler samples the receive rate at equal intervals of the window.
 type rateSampler struct {
 	interval   time.Duration
-	lastSample time.Duration // the end of the last interval, or the beginning of the window
-	lastBytes  int64         // received by then
+	lastSample time.Duration // end of the last interval, initially the beginning of the window
+	lastBytes  int64         // bytes received by then
 	Steadiness
 }
 
-// addRateIfIntervalPassed adds the rate of an interval if one has passed, and reports whether it has. totalReceived
-// is the total of the window.
+// addRateIfIntervalPassed adds the rate of an interval if one has passed, and reports whether one has. totalReceived is the
+// number of bytes totalReceived in the window.
 func (p *rateSampler) addRateIfIntervalPassed(now time.Duration, totalReceived int64) (added bool) {
 	if now-p.lastSample < p.interval {
 		return false
@@ -359,14 +355,14 @@ func (p *rateSampler) addRateIfIntervalPassed(now time.Duration, totalReceived i
 	return true
 }
 
-// Steadiness judges whether a rate is steady, from its value in each tenth of a Duration. It is not
-// safe for concurrent use. The zero Steadiness is ready.
+// Steadiness decides whether a rate is steady, from its value in each tenth of a Duration. It is not safe for
+// concurrent use. The zero Steadiness is ready for use.
 type Steadiness struct {
 	rates [steadyParts]float64
 	n     int
 }
 
-// Add adds the rate of the next tenth: of one generator, or of several together.
+// Add adds the rate of the next tenth. With several generators, rate is their sum.
 func (s *Steadiness) Add(rate float64) {
 	s.rates[s.n%steadyParts] = rate
 	s.n++
@@ -374,13 +370,13 @@ func (s *Steadiness) Add(rate float64) {
 
 func (s *Steadiness) lastRate() float64 { return s.rates[(s.n+steadyParts-1)%steadyParts] }
 
-// Steady reports whether a whole Duration has passed, with a variation of at most SteadyVariation.
+// Steady reports whether a whole Duration has passed with a variation of at most SteadyVariation.
 func (s *Steadiness) Steady() bool {
 	return s.n >= steadyParts && s.Variation() <= SteadyVariation
 }
 
-// Variation returns the standard deviation of the last ten rates divided by their mean, 0 if there
-// are fewer than two or all are 0.
+// Variation returns the standard deviation of the last ten rates divided by their mean. It returns 0 if there
+// are fewer than two rates or all are 0.
 func (s *Steadiness) Variation() float64 {
 	rates := s.rates[:min(s.n, steadyParts)]
 	sum, squares := 0.0, 0.0

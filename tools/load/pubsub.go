@@ -15,50 +15,45 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// PubSub makes the connections subscribers of topics, and adds connections that publish. A message
-// counts as answered when all subscribers of its topic have received it; Latency is that of each
-// delivery, from the planned time of its message. A publisher sends its next message when there is
-// capacity among those in flight, in a closed loop as in an open one: Config.Pipeline is per
-// publisher, with a default of 64 in an open loop.
+// PubSub makes the connections subscribers of topics and adds connections that publish. A message counts as
+// answered when all subscribers of its topic have received it. Latency is that of each delivery, from the
+// planned time of the message. Config.Pipeline limits the messages in flight of each publisher, in closed and
+// open loops; in an open loop the default is 64.
 //
-// Every delivery is compared byte for byte, and must come once, in the order in which its publisher
-// has published: Result.Undelivered, Doubled and Reordered are 0 in a clean run. Messages contain
-// their planned times and their numbers.
+// Every delivery is compared byte for byte. Each must come once, in the order of publication: in a clean run,
+// Result.Undelivered, Doubled and Reordered are 0. Messages contain their planned times and their numbers.
 //
-// Several generators can share the topics: see Config.Divide. A message then counts as answered
-// when the subscribers of its publisher's generator have received it. At the end the generators
-// exchange how many messages each publisher has published (Config.Published), to find missing
-// deliveries.
+// Several generators can share the topics: see Config.Divide. A message then counts as answered when the
+// subscribers of its own generator have received it. At the end the generators exchange the number of messages
+// of each publisher (Config.Published) to find missing deliveries.
 type PubSub struct {
-	// Protocol is the protocol of the server. "ws" is JSON on a WebSocket at "/ws", or at the path
-	// of Config.WebSocket.
+	// Protocol is the protocol of the server, one of Protocols. "ws" is JSON on a WebSocket at "/ws", or at the
+	// path of Config.WebSocket.
 	Protocol string `json:"protocol" flag:"pubsub" not:"message,first-message,answer,match,message-rate,messages,flood,unprompted,hold,think,early,ramp,lifetime" help:"subscribe on all connections, with this <PROTOCOL>: redis, nats or ws (JSON as in \"myriad hub\", at /ws or the path of --ws); further connections publish"`
-	// Topics is at most the number of Connections. Each subscriber has one topic, in turn.
+	// Topics is at most the number of Connections. Subscribers are assigned to topics in rotation.
 	Topics int `json:"topics" merge:"max" flag:"topics" default:"1" needs:"pubsub" help:"spread the subscribers over <N> topics"`
-	// Publishers publish to all topics in turn. They are not included in Connections.
+	// Publishers publish to all topics in rotation. They are not included in Connections.
 	Publishers int `json:"publishers" merge:"sum" flag:"publishers" default:"1" max:"1024" needs:"pubsub" help:"publish on <N> connections, to all topics in turn; --pipeline limits the messages of each that some subscriber has not received"`
-	// Slow subscribers are not included in Connections. A server may disconnect them. At the end
-	// they read for at most Drain, which shows which of them were disconnected. Their deliveries do
-	// not count.
+	// Slow subscribers are not included in Connections. A server may disconnect them, and their deliveries do
+	// not count. At the end they read for at most Drain, which reveals the disconnected ones.
 	Slow int `json:"slow,omitempty" merge:"sum" flag:"slow" default:"0" min:"0" max:"64Mi" needs:"pubsub" help:"add <N> subscribers that never read"`
 
-	// AllPublishers is the number of publishers of all generators that share the topics, and
-	// PublishersFrom the number of this generator's first one. Default: those of this generator.
+	// AllPublishers is the number of publishers of all generators that share the topics. PublishersFrom is the
+	// number of this generator's first publisher. By default no other generator publishes.
 	AllPublishers  int `json:"all_publishers,omitempty" key:"all-publishers" max:"1024"`
 	PublishersFrom int `json:"publishers_from,omitempty" key:"publishers-from"`
-	// Since is the origin of times in messages: the same moment on all generators, by the clock of
-	// each machine. Latencies between two generators are as exact as their clocks. Default: the
-	// beginning of the run.
+	// Since is the origin of times in messages: the same moment on all generators, by each machine's clock.
+	// Latencies between two generators are as exact as their clocks. The default is the beginning of the run.
 	Since time.Time `json:"since,omitzero" key:"since"`
 }
 
-// MaxPublishers is the largest number of publishers, as in the tag of PubSub.Publishers.
+// MaxPublishers is the maximum of PubSub.Publishers, as in its tag.
 const MaxPublishers = 1024
 
 // maxSequences limits subscribers × publishers: each pair needs 4 bytes.
 const maxSequences = 256 << 20
 
-// pubsubPipeline is the default of Config.Pipeline in an open loop of publishers.
+// pubsubPipeline is the default of Config.Pipeline for publishers in an open loop.
 const pubsubPipeline = 64
 
 func (c Config) validatePubSub() error {
@@ -96,51 +91,53 @@ func (c *Config) totalConns() int {
 
 // pubsubRun is the state of a publish/subscribe run.
 //
-// The first connections that are established are the publishers, the next ones the slow
-// subscribers. A publisher has a connState and is paced like any other connection. Its message is
-// answered by the subscribers: a slot of publisher.undelivered counts those that have not received
-// it, and the last one nudges the publisher. The owners of subscribers, which have a pubsubMember
-// instead of a connState, decrement the slots. mu guards the number of subscribers of each topic;
-// it is held while a message gets its slot, and while a lost subscriber is removed from all slots.
-// Messages from publishers of other generators have no slot here: missing ones are counted at the
-// end, when their number is known.
+// The first established connections are the publishers, the next ones the slow subscribers. A publisher has a
+// connState and is paced like any other connection. A subscriber has a pubsubMember instead.
+//
+// Subscribers answer a publisher's message: a slot of publisher.undelivered counts the subscribers that have
+// not received it. The owners of subscribers decrement the slots, and the last one nudges the publisher.
+// Messages of other generators' publishers have no slot here. Missing ones are counted at the end, when their
+// number is known.
+//
+// mu guards the number of subscribers of each topic. It is held while a message gets its slot, and while a lost
+// subscriber is removed from all slots.
 type pubsubRun struct {
 	*generator
 	*PubSub
 	protocol   pubsubProtocol
 	payload    pubsubPayloadCodec
 	publishers []publisherState
-	timeOrigin time.Duration // of times in messages, since the run's start
-	nextSeq    []uint32      // by subscriber and publisher: the number of the next message on the subscriber's topic
+	timeOrigin time.Duration // origin of times in messages, since the run's start
+	nextSeq    []uint32      // by subscriber and publisher: number of the next message on the subscriber's topic
 
 	mu                 sync.Mutex
 	subscribersByTopic []int32
-	slowRefs           []engine.Ref // of slow subscribers
-	publishedByAll     []int64      // by publisher, set at the end; negative if unknown
-	publishedByTopic   []int64      // the same by topic
-	// Of lost subscribers: the messages that they received, and those that they had missed before.
+	slowRefs           []engine.Ref // slow subscribers
+	publishedByAll     []int64      // number of messages by publisher, set at the end; negative if unknown
+	publishedByTopic   []int64      // number of messages by topic, set at the end
+	// Messages that lost subscribers had received, and messages that they had missed before.
 	lostReceived, lostGaps int64
 }
 
-// publisherState is the part of a publisher that subscribers use.
+// publisherState is the state of a publisher that subscribers access.
 type publisherState struct {
-	ref         engine.Ref // written before the first message
+	ref         engine.Ref // set before the first message
 	nudged      atomic.Bool
-	undelivered []atomic.Int32 // subscribers that have not received a message, by slot
-	published   uint64         // number of messages; guarded by pubsubRun.mu
+	undelivered []atomic.Int32 // by slot: subscribers that have not received the message
+	published   uint64         // number of published messages; guarded by pubsubRun.mu
 }
 
-// pubsubMember is a subscriber, or a connection that has not joined yet. It belongs to the
+// pubsubMember is the state of a subscriber, or of a connection that has not joined. It belongs to the
 // connection's owner.
 type pubsubMember struct {
 	shard     *shard
 	dialedAt  time.Duration
-	number    uint32 // of all connections: publishers first, then slow subscribers, then the others
+	number    uint32 // number among all connections: publishers, then slow subscribers, then other subscribers
 	topic     uint32
-	gaps      int32 // messages that were skipped and have not come since
+	gaps      int32 // messages that were skipped and not received later
 	topicName [topicSize]byte
 	joined    bool
-	err       error // why it did not join, or was closed
+	err       error // why the connection did not join or was closed
 }
 
 func (h *pubsubRun) isPublisher(m *pubsubMember) bool { return int(m.number) < h.Publishers }
@@ -165,37 +162,37 @@ func newPubsubRun(gen *generator) *pubsubRun {
 	return h
 }
 
-// topicOfMessage returns the topic of a message of a publisher, by its number among all publishers.
-// Publishers go through the topics in turn, each starting at another one; a message is number
+// topicOfMessage returns the topic of a publisher's message. publisher is the number among all publishers. Each
+// publisher starts at a different topic and continues with the topics in rotation. The message is number
 // msgNumber/Topics of its publisher on its topic.
 func (h *pubsubRun) topicOfMessage(publisher uint32, msgNumber uint64) uint32 {
 	return uint32((uint64(publisher)*uint64(h.Topics)/uint64(h.AllPublishers) + msgNumber) % uint64(h.Topics))
 }
 
-// globalPublisher returns the number of an own publisher among those of all generators.
+// globalPublisher converts the number of an own publisher to its number among all generators' publishers.
 func (h *pubsubRun) globalPublisher(own uint32) uint32 { return uint32(h.PublishersFrom) + own }
 
 func (p *publisherState) undeliveredCount(msgNumber uint64) *atomic.Int32 {
 	return &p.undelivered[msgNumber&uint64(len(p.undelivered)-1)]
 }
 
-// sendHelloOrSubscribe sends the first message of the protocol: a greeting from a publisher, or a subscription.
+// sendHelloOrSubscribe sends the first message of the protocol: a publisher's greeting or a subscription.
 func (h *pubsubRun) sendHelloOrSubscribe(c *engine.Conn, connNumber uint32, dialedAt time.Duration) {
 	m := &pubsubMember{shard: h.shards[h.shardIndex(c)], dialedAt: dialedAt, number: connNumber}
 	c.SetValue(m)
 	say := &h.protocol.hello
 	if !h.isPublisher(m) {
 		say = &h.protocol.subscribe
-		m.topic = (connNumber - uint32(h.Publishers)) % uint32(h.Topics) // the slow ones come first
+		m.topic = (connNumber - uint32(h.Publishers)) % uint32(h.Topics) // slow subscribers come first
 		if !h.isSlow(m) {
 			m.topic = (uint32(h.cfg.NumberFrom) + connNumber - uint32(h.Publishers+h.Slow)) % uint32(h.Topics)
 		}
 		appendTopicName(m.topicName[:0], m.topic)
 	}
-	_, _ = c.Write(say.appendFilledIn(nil, m.topic, nil)) // Closed gets the error
+	_, _ = c.Write(say.appendFilledIn(nil, m.topic, nil)) // an error reaches Closed
 }
 
-// awaitJoinThenReceive handles input of a connection that joins, or of a subscriber.
+// awaitJoinThenReceive handles the input of a joining connection or a subscriber.
 func (h *pubsubRun) awaitJoinThenReceive(c *engine.Conn, m *pubsubMember, in []byte) (used int) {
 	for !m.joined {
 		confirmed := &h.protocol.subscribed
@@ -226,8 +223,8 @@ func (h *pubsubRun) awaitJoinThenReceive(c *engine.Conn, m *pubsubMember, in []b
 	return used + h.verifyDeliveries(c, m, in[used:])
 }
 
-// registerJoinedMember counts a confirmed subscriber, or establishes a publisher. It returns false for a
-// publisher, and for a subscriber that is too late.
+// registerJoinedMember counts a confirmed subscriber or establishes a publisher. It returns true for a subscriber that
+// is in time.
 func (h *pubsubRun) registerJoinedMember(c *engine.Conn, m *pubsubMember) (joinedAsSubscriber bool) {
 	if h.isPublisher(m) {
 		h.publishers[m.number].ref = c.Ref()
@@ -260,11 +257,11 @@ func (h *pubsubRun) registerJoinedMember(c *engine.Conn, m *pubsubMember) (joine
 	return true
 }
 
-// slowDrainStall is the time without input after which slow subscribers count as drained.
+// slowDrainStall is the time without input after which a slow subscriber counts as drained.
 const slowDrainStall = 500 * time.Millisecond
 
-// resumeAndDrainSlowSubscribers makes the slow subscribers read their backlog, so that disconnected ones
-// notice it. It runs on Run's goroutine.
+// resumeAndDrainSlowSubscribers lets slow subscribers read their backlog, so that disconnected ones notice the end. It
+// runs on Run's goroutine.
 func (h *pubsubRun) resumeAndDrainSlowSubscribers(ctx context.Context, r *loadRun) error {
 	h.mu.Lock()
 	slow := h.slowRefs
@@ -284,8 +281,8 @@ func (h *pubsubRun) resumeAndDrainSlowSubscribers(ctx context.Context, r *loadRu
 	})
 }
 
-// verifyDeliveries handles messages, and nudges publishers whose messages this subscriber
-// completes.
+// verifyDeliveries handles the input of a subscriber. It nudges publishers whose messages have now reached all
+// subscribers.
 func (h *pubsubRun) verifyDeliveries(c *engine.Conn, m *pubsubMember, in []byte) (used int) {
 	if h.isSlow(m) {
 		m.shard.mu.Lock()
@@ -321,9 +318,8 @@ func (h *pubsubRun) verifyDeliveries(c *engine.Conn, m *pubsubMember, in []byte)
 	return used
 }
 
-// verifyNextDelivery handles one message or other protocol input, of n bytes, 0 if it is incomplete.
-// done is the publisher of a message that all subscribers have received. The caller holds the
-// shard's lock.
+// verifyNextDelivery handles one message or other protocol input of n bytes, 0 if it is incomplete. If the message
+// has now reached all subscribers, done is its publisher. The caller holds the shard's lock.
 func (h *pubsubRun) verifyNextDelivery(c *engine.Conn, m *pubsubMember, in []byte, now time.Duration) (consumed int, fullyDeliveredBy *publisherState, err error) {
 	w := &h.protocol.message
 	if head := min(len(in), len(w.head)); string(in[:head]) != w.head[:head] {
@@ -346,7 +342,7 @@ func (h *pubsubRun) verifyNextDelivery(c *engine.Conn, m *pubsubMember, in []byt
 	}
 	s := m.shard
 	switch next, number := h.nextSequence(m, from), uint32(k/uint64(h.Topics)); {
-	case number >= *next: // skipped ones may still come
+	case number >= *next: // skipped messages may still come
 		m.gaps += int32(number - *next)
 		*next = number + 1
 	case m.gaps > 0:
@@ -369,7 +365,7 @@ func (h *pubsubRun) verifyNextDelivery(c *engine.Conn, m *pubsubMember, in []byt
 	return consumed, fullyDeliveredBy, nil
 }
 
-// nextSequencesBySubscriber returns the numbers of the next messages for a subscriber, by publisher.
+// nextSequencesBySubscriber returns, by publisher, the number of the next message for a subscriber.
 func (h *pubsubRun) nextSequencesBySubscriber(m *pubsubMember) []uint32 {
 	return h.nextSeq[int(m.number-uint32(h.Publishers+h.Slow))*h.AllPublishers:][:h.AllPublishers]
 }
@@ -378,7 +374,7 @@ func (h *pubsubRun) nextSequence(m *pubsubMember, publisher uint32) *uint32 {
 	return &h.nextSequencesBySubscriber(m)[publisher]
 }
 
-// countDeliveredOrMissed returns how many messages a subscriber has received or missed.
+// countDeliveredOrMissed returns the number of messages that a subscriber has received or missed.
 func (h *pubsubRun) countDeliveredOrMissed(m *pubsubMember) (n int64) {
 	for _, next := range h.nextSequencesBySubscriber(m) {
 		n += int64(next)
@@ -386,16 +382,15 @@ func (h *pubsubRun) countDeliveredOrMissed(m *pubsubMember) (n int64) {
 	return n
 }
 
-// nudgeUnlessPending makes a publisher check which of its messages are delivered. It does nothing if a nudge
-// is already on its way.
+// nudgeUnlessPending nudges a publisher to check for completed deliveries, unless a nudge is pending.
 func (p *publisherState) nudgeUnlessPending() {
 	if !p.nudged.Swap(true) {
-		_ = p.ref.Nudge() // the mailbox has space, or the connection is closed
+		_ = p.ref.Nudge() // cannot fail: the mailbox has space, or the connection is closed
 	}
 }
 
-// countDeliveredInOrder returns how many messages of a publisher all subscribers have received, from
-// the oldest in flight on.
+// countDeliveredInOrder returns the number of a publisher's messages, starting at the oldest in flight, that all
+// subscribers have received.
 func (h *pubsubRun) countDeliveredInOrder(cs *connState) (n int) {
 	p := &h.publishers[cs.number]
 	p.nudged.Store(false)
@@ -405,7 +400,7 @@ func (h *pubsubRun) countDeliveredInOrder(cs *connState) (n int) {
 	return n
 }
 
-// publishMessages publishes n messages of a publisher, from msgNumber on.
+// publishMessages publishes n messages of a publisher, starting with msgNumber.
 func (h *pubsubRun) publishMessages(c *engine.Conn, cs *connState, msgNumber uint64, n int) {
 	p := &h.publishers[cs.number]
 	b, body := bufferPool.Get().(*[]byte), bufferPool.Get().(*[]byte)
@@ -426,7 +421,7 @@ func (h *pubsubRun) publishMessages(c *engine.Conn, cs *connState, msgNumber uin
 		through = through || h.subscribersByTopic[topic] == 0
 		h.mu.Unlock()
 		if len(out) >= writeChunk {
-			_, _ = c.Write(out) // Closed gets the error
+			_, _ = c.Write(out) // an error reaches Closed
 			out = out[:0]
 		}
 	}
@@ -437,7 +432,7 @@ func (h *pubsubRun) publishMessages(c *engine.Conn, cs *connState, msgNumber uin
 	}
 }
 
-// checkAnswers checks what a server sends to a publisher.
+// checkAnswers checks input that the server sends to a publisher.
 func (h *pubsubRun) checkAnswers(c *engine.Conn, _ *connState, in []byte, _ int) (is checkResult) {
 	for is.used < len(in) {
 		n, err := h.protocol.consumeNonMessageInput(c, in[is.used:])
@@ -451,7 +446,7 @@ func (h *pubsubRun) checkAnswers(c *engine.Conn, _ *connState, in []byte, _ int)
 
 func (h *pubsubRun) nextExpectedBytes(*connState) []byte { return nil }
 
-// handleClosedMember counts the end of a subscriber, or of a connection that has not joined.
+// handleClosedMember counts the end of a subscriber or of a connection that has not joined.
 func (h *pubsubRun) handleClosedMember(m *pubsubMember, reason error) {
 	switch {
 	case !m.joined && h.closing.Load():
@@ -480,8 +475,8 @@ func (h *pubsubRun) handleClosedMember(m *pubsubMember, reason error) {
 	}
 }
 
-// removeLostSubscriber removes a lost subscriber from the slots of messages that it has not received.
-// It returns publishers whose messages this completes.
+// removeLostSubscriber removes a lost subscriber from the slots of messages that it has not received. It returns
+// publishers whose messages are complete as a result.
 func (h *pubsubRun) removeLostSubscriber(m *pubsubMember) (nowFullyDelivered []*publisherState) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -504,7 +499,7 @@ func (h *pubsubRun) removeLostSubscriber(m *pubsubMember) (nowFullyDelivered []*
 	return nowFullyDelivered
 }
 
-// countMissingDeliveries returns how many deliveries are missing.
+// countMissingDeliveries returns the number of missing deliveries.
 func (h *pubsubRun) countMissingDeliveries() (n int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -519,8 +514,8 @@ func (h *pubsubRun) countMissingDeliveries() (n int64) {
 	return n
 }
 
-// exchangeCountsAndAwaitDeliveries reports how many messages were published, and waits until the subscribers
-// have those of all generators. It runs on Run's goroutine.
+// exchangeCountsAndAwaitDeliveries reports the number of published messages. It then waits until the subscribers have the
+// messages of all generators. It runs on Run's goroutine.
 func (h *pubsubRun) exchangeCountsAndAwaitDeliveries(ctx context.Context, r *loadRun) error {
 	own := make([]int64, h.Publishers)
 	h.mu.Lock()
@@ -554,8 +549,8 @@ func (h *pubsubRun) exchangeCountsAndAwaitDeliveries(ctx context.Context, r *loa
 	})
 }
 
-// countMessagesByTopic returns the number of messages on each topic, given the number that each
-// publisher has publishedByPublisher.
+// countMessagesByTopic returns the number of messages on each topic. publishedByPublisher contains the number of messages of
+// each publisher.
 func (h *pubsubRun) countMessagesByTopic(publishedByPublisher []int64) []int64 {
 	each, rounds := make([]int64, h.Topics), int64(0)
 	for p, n := range publishedByPublisher {
@@ -571,8 +566,8 @@ func (h *pubsubRun) countMessagesByTopic(publishedByPublisher []int64) []int64 {
 	return each
 }
 
-// countMissingOfAllPublishers returns how many deliveries are missing of what all publishers have published. For a
-// publisher with an unknown number, it counts only skipped messages. The caller holds mu.
+// countMissingOfAllPublishers returns the number of missing deliveries from all publishers. For a publisher whose number of
+// messages is unknown, only skipped messages count. The caller holds mu.
 func (h *pubsubRun) countMissingOfAllPublishers() int64 {
 	n := h.lostReceived + h.lostGaps
 	for topic, subscribers := range h.subscribersByTopic {

@@ -13,37 +13,37 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/websocket"
 )
 
-// This file has the protocols and the payload of publish/subscribe runs.
+// This file contains the protocols and the payload of publish/subscribe runs.
 //
-// Names of topics and payloads have a fixed length in a run, so each protocol message is constant
-// text around the two. A received message is compared with that text byte for byte; only the
-// payload's head is parsed.
+// Topic names and payloads have a fixed length in a run. Each protocol message is therefore constant text
+// around a topic and a payload. A received message is compared with the constant text byte for byte; only the
+// head of the payload is parsed.
 
-// pubsubProtocol has the messages of a publish/subscribe protocol.
+// pubsubProtocol contains the messages of a publish/subscribe protocol.
 type pubsubProtocol struct {
-	hello      wireTemplate // sent by a publisher when it is connected
-	welcome    wireTemplate // confirms hello
+	hello      wireTemplate // sent by a publisher after connecting
+	welcome    wireTemplate // expected answer to hello
 	subscribe  wireTemplate
-	subscribed wireTemplate // confirms subscribe
+	subscribed wireTemplate // expected answer to subscribe
 	publish    wireTemplate
-	message    wireTemplate // as a subscriber receives it
-	// handleOther parses any other input of the server. It returns its length n, 0 if it is
+	message    wireTemplate // as subscribers receive it
+	// handleOther parses any other input of the server. It returns the length of that input, 0 if it is
 	// incomplete, and the reply to send.
 	handleOther func(in []byte) (n int, reply []byte, err error)
 }
 
-// wireTemplate is constant text, optionally with a topic's name after head and a payload after mid.
+// wireTemplate is constant text. It can have a topic name after head and a payload after mid.
 type wireTemplate struct {
 	head, mid, tail string
 }
 
-// Placeholders for topic and payload in the texts below. {topic-size} and {size} are their sizes.
+// Placeholders in the texts below. {topic-size} and {size} stand for the sizes of topic and payload.
 const (
 	topicMark   = "{topic}"
 	payloadMark = "{payload}"
 )
 
-// The name of a topic is "t" and topicDigits digits.
+// A topic name is "t" followed by topicDigits digits.
 const (
 	topicDigits = 7
 	maxTopics   = 10_000_000
@@ -77,11 +77,11 @@ func appendTopicName(dst []byte, topic uint32) []byte {
 	return dst
 }
 
-// Protocols lists the publish/subscribe protocols. It must not be changed.
+// Protocols lists the publish/subscribe protocols. The list must not be changed.
 var Protocols = []string{"redis", "nats", protocolWS}
 
 const (
-	protocolWS = "ws" // the JSON of myriad hub
+	protocolWS = "ws" // JSON protocol of myriad hub
 	pathWS     = "/ws"
 )
 
@@ -126,8 +126,8 @@ func replyToNATSControlLine(line string) (reply string, isExpected bool) {
 	return "", line == "PONG\r\n" || strings.HasPrefix(line, "INFO ")
 }
 
-// newWSFrameTemplate returns a template that is a WebSocket frame of a client or a server. The mask
-// is 0, which leaves the payload as it is.
+// newWSFrameTemplate returns a template that is a WebSocket frame from a client or a server. The mask is 0, which
+// does not alter the payload.
 func newWSFrameTemplate(template string, payloadSize int, fromClient bool) wireTemplate {
 	t := splitWireTemplate(template, payloadSize)
 	n := len(t.appendFilledIn(nil, 0, nil))
@@ -144,8 +144,8 @@ func newWSFrameTemplate(template string, payloadSize int, fromClient bool) wireT
 	return t
 }
 
-// newControlLineParser returns a handleOther for line-based protocols. replyToLine returns the reply to a
-// line, and false if the line is an error.
+// newControlLineParser returns a handleOther for line-based protocols. replyToLine returns the reply to a line, or
+// false if the line is an error.
 func newControlLineParser(replyToLine func(line string) (reply string, ok bool)) func([]byte) (int, []byte, error) {
 	return func(in []byte) (n int, reply []byte, err error) {
 		n = bytes.IndexByte(in, '\n') + 1
@@ -167,7 +167,7 @@ func errUnexpectedReply(what []byte) error {
 	return fmt.Errorf("unexpected reply %s", quoteTruncated(what))
 }
 
-// parseWSControlOrReply is the handleOther for WebSockets.
+// parseWSControlOrReply is the handleOther of WebSockets.
 func parseWSControlOrReply(in []byte) (n int, reply []byte, err error) {
 	var r websocket.FrameReader
 	part, n, err := r.Next(in)
@@ -189,12 +189,12 @@ func parseWSControlOrReply(in []byte) (n int, reply []byte, err error) {
 	return n, nil, nil
 }
 
-// consumeNonMessageInput handles input that is no published message and sends the reply. n is 0 if it is
+// consumeNonMessageInput handles input that is not a published message and sends the reply. n is 0 if the input is
 // incomplete.
 func (w *pubsubProtocol) consumeNonMessageInput(c *engine.Conn, in []byte) (n int, err error) {
 	n, reply, err := w.handleOther(in)
 	if len(reply) > 0 {
-		_, _ = c.Write(reply) // Closed gets the error
+		_, _ = c.Write(reply) // an error reaches Closed
 	}
 	return n, err
 }
@@ -223,7 +223,7 @@ const (
 
 func newPubsubPayloadCodec(cfg *Config) pubsubPayloadCodec {
 	p := pubsubPayloadCodec{seed: deriveSeed(cfg.Seed, seedPayload), filler: &payloadCache{block: newRandomMessageBlock(cfg.Size-payloadHead, cfg.Seed)}}
-	const plain = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz" // not escaped in JSON
+	const plain = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz" // characters without escapes in JSON
 	for i, b := range p.filler.block.bytes {
 		p.filler.block.bytes[i] = plain[int(b)%len(plain)]
 	}
@@ -234,7 +234,7 @@ func (p *pubsubPayloadCodec) checksum(publisher uint32, msgNumber, plannedAt uin
 	return pacer.RandomAt(p.seed^uint64(publisher)<<48^msgNumber, plannedAt) & 0xffffffff
 }
 
-// appendPayload appends the payload of a publisher's message that is planned for plannedAt.
+// appendPayload appends the payload of a publisher's message. plannedAt is the planned time.
 func (p *pubsubPayloadCodec) appendPayload(dst []byte, publisher uint32, msgNumber, plannedAt uint64) []byte {
 	dst = appendFixedHex(dst, uint64(publisher), publisherDigits)
 	dst = appendFixedHex(dst, msgNumber, numberDigits)
@@ -261,7 +261,7 @@ func (p *pubsubPayloadCodec) parseAndVerifyPayload(in []byte) (publisher uint32,
 
 const hexDigits = "0123456789abcdef"
 
-// appendFixedHex appends x as a number of hexadecimal digits.
+// appendFixedHex appends x in hexadecimal, with the given number of digits.
 func appendFixedHex(dst []byte, x uint64, digits int) []byte {
 	dst = slices.Grow(dst, digits)[:len(dst)+digits]
 	for i := len(dst) - 1; digits > 0; i, digits, x = i-1, digits-1, x>>4 {

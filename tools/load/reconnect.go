@@ -10,12 +10,11 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/match"
 )
 
-// This file replaces connections that an HTTP server closes cleanly. The connState outlives its
-// socket: connReconnecting is set from the last answer until the next socket is established, and
-// nothing is sent meanwhile. Due messages, and those that the server will not answer any more, wait
-// in the connState.
+// This file replaces connections that an HTTP server closes cleanly. The connState outlives its socket.
+// connReconnecting is set from the last answer until the next socket is established. Nothing is sent in that
+// time. The connState keeps due messages, and messages that the server has not answered.
 
-// maxReconnects limits successive attempts to replace one connection, dialRetryInterval apart.
+// maxReconnects limits successive attempts to replace one connection. They are dialRetryInterval apart.
 const maxReconnects = 10
 
 var (
@@ -26,14 +25,14 @@ var (
 // reconnects reports whether connections that the server closes cleanly are replaced.
 func (c *Config) reconnects() bool { return c.detectsOrderlyClose() && !c.NoReconnect }
 
-// detectsOrderlyClose reports whether the run can recognize clean closes. With Ahead it cannot: the
-// server always holds a part of a message.
+// detectsOrderlyClose reports whether the run can recognize clean closes. With Ahead it cannot, because the
+// server always holds part of a message.
 func (c *Config) detectsOrderlyClose() bool {
 	return c.Match == matchHTTP && !c.Unprompted && !c.Hold && c.Ahead == 0
 }
 
-// endAnswersAtEOF completes an answer that ends with the connection. It sets serverCloses if the server
-// closes cleanly: after a response, with none outstanding.
+// endAnswersAtEOF completes an answer that ends with the connection. It sets serverCloses if the close is clean:
+// after a response, with none outstanding.
 func (r *matchRuleChecker) endAnswersAtEOF(cs *connState, in []byte) (res checkResult) {
 	state := &r.table.matchStates[cs.index]
 	answered, begins := cs.flags&connReplied != 0, *state == (match.StreamState{}) && len(in) == 0
@@ -44,8 +43,8 @@ func (r *matchRuleChecker) endAnswersAtEOF(cs *connState, in []byte) (res checkR
 	return res
 }
 
-// requeueInFlightForReconnect marks a connection that its server closes cleanly. Messages in flight become due
-// again, for the next socket. The caller holds the shard's lock.
+// requeueInFlightForReconnect marks a connection that its server has closed cleanly. Messages in flight become due again
+// for the next socket. The caller holds the shard's lock.
 func (g *generator) requeueInFlightForReconnect(s *shard, cs *connState) {
 	cs.flags |= connReconnecting
 	if !g.cfg.reconnects() {
@@ -66,16 +65,16 @@ type reconnector struct {
 	targets  []target
 	sources  []source
 	timeout  time.Duration
-	newLayer func(*engine.Conn) engine.Layer // nil for none
+	newLayer func(*engine.Conn) engine.Layer // nil without a layer
 
 	mu         sync.Mutex
-	queued     []*replacementDial // waiting for one of maxHalfOpen slots
-	retrying   []*replacementDial // waiting for their next attempt, in order of time
+	queued     []*replacementDial // reconnections that wait for one of maxHalfOpen slots
+	retrying   []*replacementDial // reconnections that wait for their next attempt, ordered by time
 	dialing    int
-	nextSource int // of sources, and of unix sockets
+	nextSource int // next source address, or next unix socket
 }
 
-// replacementDial is the handler and the value of a socket that replaces another one of conn.
+// replacementDial is the handler and the value of a socket that replaces the socket of conn.
 type replacementDial struct {
 	*generator
 	conn     *connState
@@ -84,7 +83,7 @@ type replacementDial struct {
 	retryAt  time.Duration
 }
 
-// Value returns the connState, nil on the wrong loop.
+// Value returns the connState. It returns nil if the socket is on the wrong loop.
 func (o *replacementDial) Value() any {
 	if o.conn == nil {
 		return nil
@@ -103,7 +102,7 @@ func (o *replacementDial) NewLayer(c *engine.Conn) engine.Layer {
 	return o.reconnector.newLayer(c)
 }
 
-// Opened continues the traffic of the connection on the new socket.
+// Opened continues the connection's traffic on the new socket.
 func (o *replacementDial) Opened(c *engine.Conn) {
 	if o.shardPerLoop && c.LoopIndex() != int(o.conn.shard) {
 		again := *o
@@ -130,7 +129,7 @@ func (o *replacementDial) DialFailed(err error) {
 	}
 }
 
-// queueReplacementDial queues a replacement for a closed connection to peer.
+// queueReplacementDial queues a replacement for a closed connection. peer is its remote address.
 func (g *generator) queueReplacementDial(cs *connState, peer netip.AddrPort) {
 	r := g.reconnector
 	r.mu.Lock()
@@ -140,7 +139,7 @@ func (g *generator) queueReplacementDial(cs *connState, peer netip.AddrPort) {
 	r.dialQueuedWhileSlotsFree()
 }
 
-// targetOfPeer returns the target with an address. Unix sockets, which have none, take turns.
+// targetOfPeer returns the target with the address peer. Unix sockets have no address; they are used in rotation.
 func (r *reconnector) targetOfPeer(peer netip.AddrPort) target {
 	var paths []target
 	for _, t := range r.targets {
@@ -171,7 +170,7 @@ func (r *reconnector) dialQueuedWhileSlotsFree() {
 		}
 		err := r.engine.Dial(d)
 		if errors.Is(err, engine.ErrFull) {
-			return // dialDueRetries or releaseSlotAndDialQueued tries again
+			return // dialDueRetries or releaseSlotAndDialQueued will try again
 		}
 		r.queued = r.queued[1:]
 		if err != nil { // the engine has stopped
@@ -205,7 +204,7 @@ func (r *reconnector) dialDueRetries(now time.Duration) {
 	r.dialQueuedWhileSlotsFree()
 }
 
-// abandonPendingReplacements gives up connections that wait for an attempt.
+// abandonPendingReplacements gives up the connections that wait for an attempt.
 func (r *reconnector) abandonPendingReplacements() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -215,7 +214,7 @@ func (r *reconnector) abandonPendingReplacements() {
 	r.queued, r.retrying = nil, nil
 }
 
-// resumeConnOnNewSocket gives a connection its next socket and sends what is due.
+// resumeConnOnNewSocket attaches a connection to its next socket and sends due messages.
 func (g *generator) resumeConnOnNewSocket(c *engine.Conn, cs *connState) {
 	s, now := g.shards[cs.shard], g.now()
 	s.mu.Lock()

@@ -11,9 +11,9 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// Counts has the counters of an Interval or a whole Result. The tags of each counter declare its
-// metric, its help text and how it merges; see Counters. In a Result, a counter with the tag
-// of:"window" covers the measured window, and any other the whole run.
+// Counts contains the counters of an Interval or a Result. A counter's tags declare its metric, help text and
+// merging; see Counters. In a Result, a counter with the tag of:"window" covers the measured window. Other
+// counters cover the whole run.
 type Counts struct {
 	Closed        int64 `json:"closed" merge:"sum" metric:"connections_closed_total" help:"Connections that the generator closed at the end of their lifetime."`
 	CutOff        int64 `json:"cut_off,omitempty" merge:"sum" metric:"messages_cut_off_total" help:"Messages in flight on connections that the generator closed."`
@@ -30,12 +30,12 @@ type Counts struct {
 	Unexpected    int64 `json:"unexpected,omitempty" merge:"sum" fault:"true" metric:"unexpected_lines_total" help:"Unexpected lines on held connections, including repeated broadcasts."`
 }
 
-// Interval reports on the time since the previous interval.
+// Interval covers the time since the previous interval.
 type Interval struct {
-	// From and To are its beginning and end, since the run's start.
+	// From and To limit the interval. Both are times since the run's start.
 	From time.Duration `json:"from" merge:"min"`
 	To   time.Duration `json:"to" merge:"max"`
-	// Stage is the stage of the run at its end: "connect", "check", "hold", "warm-up", "window",
+	// Stage is the run's stage at the end of the interval: "connect", "check", "hold", "warm-up", "window",
 	// "drain" or "close".
 	Stage string `json:"stage" merge:"last"`
 
@@ -43,150 +43,144 @@ type Interval struct {
 	Opened int64 `json:"opened" merge:"sum" metric:"connections_opened_total" help:"Connections that were established."`
 	Failed int64 `json:"failed" merge:"sum" metric:"connections_failed_total" help:"Attempts to connect that failed."`
 	Lost   int64 `json:"lost" merge:"sum" metric:"connections_lost_total" help:"Connections that the server or the network ended."`
-	// Counts includes the lines of a verification as messages sent and answered.
+	// Counts counts lines of a verification as messages, sent and answered.
 	Counts   `merge:"sum"`
 	InFlight int64 `json:"in_flight" merge:"gauge" metric:"messages_in_flight" help:"Messages without an answer yet."`
 	Waiting  int64 `json:"waiting,omitempty" merge:"gauge" metric:"messages_waiting" help:"Overdue messages of an open loop that have not been sent."`
 	Heard    int64 `json:"heard,omitempty" merge:"sum" metric:"broadcast_heard_total" help:"Held connections that received the broadcast."`
-	// Errors counts failures by cause: of connection attempts, connections and answers.
+	// Errors counts failures of connection attempts, connections and answers, by cause.
 	Errors map[string]int64 `json:"errors,omitempty" merge:"sum"`
 
-	// Latency is that of all answers in the interval, whether they count for the window or not.
-	// Connect is the time to establish a connection.
+	// Latency covers all answers in the interval, also those outside the window. Connect is the time to
+	// establish a connection.
 	Latency Latency `json:"latency" merge:"sum"`
 	Connect Latency `json:"connect" merge:"sum"`
-	// Histograms has the full distributions of Latency and Connect, by their JSON keys, encoded as
-	// in Result.Histogram; nil unless Config.Histograms was set.
+	// Histograms contains the full distributions of Latency and Connect, by their JSON keys, encoded like
+	// Result.Histogram. It is nil unless Config.Histograms was set.
 	Histograms map[string]string `json:"histograms,omitempty"`
 
-	// Generator and Server report what the two processes used. Server is nil if it is not a process
-	// of this machine, or if this process may not inspect it.
+	// Generator and Server are the resources used by the two processes. Server is nil if the server runs on
+	// another machine or this process may not inspect it.
 	Generator Usage  `json:"generator" merge:"sum"`
 	Server    *Usage `json:"server,omitempty" merge:"shared"`
 }
 
-// Result is the outcome of one run. It is plain data: every field can be written as JSON and read
-// back. Durations are nanoseconds in JSON.
+// Result is the outcome of one run. It is plain data: every field survives a round trip through JSON. Durations
+// are nanoseconds in JSON.
 type Result struct {
-	// Start is when the run began, by the clock of its machine, and Took its duration. Interrupted
-	// reports that its context ended it early.
+	// Start is the beginning of the run by its machine's clock, and Took the run's duration. Interrupted
+	// reports that the run's context ended it early.
 	Start       time.Time     `json:"start,omitzero" merge:"min"`
 	Took        time.Duration `json:"took,omitempty" merge:"max"`
 	Interrupted bool          `json:"interrupted,omitempty" merge:"max"`
-	// Target is the address that was loaded, as host:port, or unix: and a path; several are
-	// separated by ", ".
+	// Target is the address that was loaded: host:port, or "unix:" and a path. Several addresses are separated
+	// by ", ".
 	Target string `json:"target"`
-	// Model is the I/O model of the generator.
-	Model string `json:"model"`
-	// TLS names the version and the cipher of the first handshake, "" without encryption.
+	Model  string `json:"model"`
+	// TLS is the version and cipher of the first handshake, "" without encryption.
 	TLS string `json:"tls,omitempty"`
-	// CPUs is the number of processors that the generator can use: one for each of its loops, or
-	// all that are available to this process.
+	// CPUs is the number of processors that the generator can use: one per loop, or all that are available to
+	// the process.
 	CPUs int `json:"cpus" merge:"sum"`
-	// Connections is the number of connections that was requested.
+	// Connections is the requested number of connections.
 	Connections int `json:"connections" merge:"sum"`
 	// Connected is the number of established connections.
 	Connected int `json:"connected" merge:"sum"`
 	// ConnectErrors counts failed connection attempts by cause, such as "connection refused".
 	ConnectErrors map[string]int64 `json:"connect_errors,omitempty" merge:"sum"`
-	// ConnectTime is the time from the first attempt to the last established connection, including
-	// TLS handshakes.
+	// ConnectTime is the time from the first attempt to the last established connection. It includes TLS
+	// handshakes.
 	ConnectTime time.Duration `json:"connect_time" merge:"max"`
 
-	// Mode is as in Plan. Schedule is the plan of an open loop.
+	// Mode has the values of Plan.Mode. Schedule is the plan of an open loop.
 	Mode     string `json:"mode,omitempty"`
 	Schedule *Rate  `json:"schedule,omitempty" merge:"sum"`
-	// NoReply reports that no answers were expected: none count, and Rate is that of sent messages.
-	NoReply bool `json:"no_reply,omitempty"`
-	// Seed is the seed of everything random.
-	Seed uint64 `json:"seed"`
-	// Connect is the time to establish a connection. FirstByte is the time from then to the first
-	// byte of the server, including the wait before the first message. Both are of the whole run.
+	// NoReply reports that no answers were expected. Rate then is the rate of sent messages.
+	NoReply bool   `json:"no_reply,omitempty"`
+	Seed    uint64 `json:"seed"`
+	// Connect is the time to establish a connection. FirstByte is the time from establishment to the server's
+	// first byte, including the wait before the first message. Both cover the whole run.
 	Connect   Latency `json:"connect" merge:"sum"`
 	FirstByte Latency `json:"first_byte" merge:"sum"`
 	// Pipeline is the number of messages that each connection keeps in flight.
 	Pipeline int `json:"pipeline"`
-	// Messages is the number of messages that each connection was to exchange, 0 if the run had a
-	// duration.
+	// Messages is the requested number of messages per connection, 0 if the run had a duration.
 	Messages int64 `json:"messages,omitempty"`
 	// MessageSize is the size of the longest message in bytes.
 	MessageSize int `json:"message_size"`
 
-	// Window is the measured time, without connecting, warm-up and draining. Latency, Service, Late
-	// and Generator cover the window.
+	// Window is the duration of the measured window, without connecting, warm-up and draining. Latency,
+	// Service, Late and Generator cover the window.
 	Window time.Duration `json:"window" merge:"max"`
-	// Variation is how much the receive rate varied over the last Config.Duration of the window:
-	// the standard deviation of ten parts of it, divided by their mean. It is 0 with fewer than two
-	// parts, or if nothing was received.
+	// Variation describes how much the receive rate varied during the last Config.Duration of the window. It is
+	// the standard deviation of ten parts divided by their mean. It is 0 with fewer than two parts or without
+	// input.
 	Variation float64 `json:"variation,omitempty" merge:"max"`
 	Counts    `merge:"sum"`
-	// Latency is the time to the last byte of an answer. In a closed loop it starts when the
-	// message is passed to the connection, so messages that a stalled server kept from being sent
-	// do not count. In an open loop it starts at the planned time, and Corrected is set.
+	// Latency is the time to the last byte of an answer. In an open loop it starts at the planned time of the
+	// message, and Corrected is set. In a closed loop it starts when the message is passed to the connection;
+	// messages that a stalled server kept from being sent are not included.
 	Latency   Latency `json:"latency" merge:"sum"`
 	Corrected bool    `json:"corrected,omitempty"`
-	// Service is, in an open loop, the time since the message was actually sent: what a closed loop
-	// would have measured.
+	// Service is set in an open loop. It is the time from the actual sending of a message to its answer, as a
+	// closed loop would have measured.
 	Service *Latency `json:"service,omitempty" merge:"sum"`
-	// Late is, in an open loop, how long after its planned time a message was sent although a
-	// connection had capacity: the generator's own delay.
+	// Late is set in an open loop. It is the generator's own delay: the time from a message's planned time to
+	// its sending, while a connection had capacity.
 	Late   *Latency `json:"late,omitempty" merge:"sum"`
 	Unsent int64    `json:"unsent,omitempty" merge:"sum" fault:"true" help:"Planned messages of an open loop that were never sent."`
-	// Histogram is the full distribution of Latency: an HdrHistogram of nanoseconds in the
-	// compressed encoding (V2) that its libraries share, in base64. Histograms of several
-	// generators can be merged.
+	// Histogram is the full distribution of Latency in nanoseconds. It is in the common compressed encoding
+	// (V2) of the HdrHistogram libraries, in base64. Histograms of several generators can be merged.
 	Histogram string `json:"histogram,omitempty"`
-	// Histograms has Connect, FirstByte, Service and Late likewise, by their JSON keys; nil unless
-	// Config.Histograms was set.
+	// Histograms contains the distributions of Connect, FirstByte, Service and Late, by their JSON keys,
+	// encoded like Histogram. It is nil unless Config.Histograms was set.
 	Histograms map[string]string `json:"histograms,omitempty"`
-	// Generator has only the processor time of the generator.
+	// Generator contains only the processor time of the generator.
 	Generator Usage `json:"generator" merge:"sum"`
 
 	Mismatched int64 `json:"mismatched" merge:"sum" fault:"true" help:"Connections that were closed because of a wrong answer."`
 	// FirstMismatch is the first wrong answer, nil if there was none.
 	FirstMismatch *Mismatch `json:"first_mismatch,omitempty" merge:"first"`
-	// BadStatus counts HTTP responses with a status of 400 or more in the whole run, if Match is
-	// "http". Their latencies count like others.
+	// BadStatus counts HTTP responses with a status of 400 or more in the whole run, by status. It is set if
+	// Match is "http". Latencies include these responses.
 	BadStatus map[string]int64 `json:"bad_status,omitempty" merge:"sum"`
-	// Lost counts established connections in the whole run that ended before the generator closed
-	// them, by cause.
+	// Lost counts established connections that ended before the generator closed them, by cause, in the whole
+	// run.
 	Lost map[string]int64 `json:"lost,omitempty" merge:"sum"`
-	// Verifications are those of held connections, in order.
+	// Verifications are the verifications of held connections, in order.
 	Verifications []Verification `json:"verifications,omitempty" merge:"sum"`
-	// Broadcast reports which connections had received the broadcast at the end of the hold; nil if
-	// none was expected.
+	// Broadcast is the spread of the broadcast at the end of the hold. It is nil if no broadcast was expected.
 	Broadcast *Broadcast `json:"broadcast,omitempty" merge:"sum"`
-	// FirstUnexpected is the first unexpected line, quoted as in Go, at most 32 bytes of it.
+	// FirstUnexpected is the first unexpected line, quoted as in Go and cut to 32 bytes.
 	FirstUnexpected string `json:"first_unexpected,omitempty" merge:"first"`
-	// PubSub has the settings of a publish/subscribe run, nil otherwise. Sent counts published
-	// messages, Answered those that all subscribers received.
+	// PubSub contains the settings of a publish/subscribe run, nil otherwise. Sent then counts published
+	// messages, and Answered those that all subscribers received.
 	PubSub      *PubSub `json:"pubsub,omitempty" merge:"sum"`
 	Undelivered int64   `json:"undelivered,omitempty" merge:"sum" fault:"true" help:"Deliveries that were missing when the run ended."`
 	Doubled     int64   `json:"doubled,omitempty" merge:"sum" fault:"true" help:"Deliveries that were repeated."`
 	Reordered   int64   `json:"reordered,omitempty" merge:"sum" fault:"true" help:"Deliveries after a later message of the same publisher."`
 	SlowEnded   int64   `json:"slow_ended,omitempty" merge:"sum" help:"Subscribers that did not read and that the server disconnected."`
-	// Bytes accounts for all bytes of messages of the whole run.
-	Bytes Bytes `json:"bytes" merge:"sum"`
-	// Limits are the limits that the generator itself reached, most severe first. Each means that
-	// the figures describe the generator more than the server.
+	Bytes       Bytes   `json:"bytes" merge:"sum"`
+	// Limits are the limits that the generator itself reached, the most severe first. Each means that the
+	// figures describe the generator more than the server.
 	Limits []Limit `json:"limits,omitempty" merge:"append"`
 	// Search is the outcome of a search, nil otherwise.
 	Search *Found `json:"search,omitempty"`
-	// Agents are the generators of a run on several machines, whose merged result this is, without
-	// those that were lost. Nil for a run on one machine.
+	// Agents are the generators of a run on several machines, including lost ones. The Result merges those that
+	// were not lost. Agents is nil for a run on one machine.
 	Agents     []Agent `json:"agents,omitempty"`
 	Unanswered int64   `json:"unanswered" merge:"sum" fault:"true" help:"Messages without an answer at the end of the run, including the drain time."`
 }
 
-// Bytes accounts for the bytes of messages and their answers in a whole run.
+// Bytes counts the bytes of messages and answers in a whole run.
 type Bytes struct {
-	// Sent counts bytes that were passed to connections.
+	// Sent counts bytes passed to connections.
 	Sent int64 `json:"sent" merge:"sum"`
 	// Received counts bytes of answers, including incomplete ones.
 	Received int64 `json:"received" merge:"sum"`
-	// Sent is the sum of Answered, InFlight and CutOff: the bytes of messages that were answered,
-	// of those that were unanswered at the end of the run, and of those on connections that had
-	// ended before.
+	// Answered, InFlight and CutOff add up to Sent. Answered counts bytes of answered messages. InFlight counts
+	// bytes that were unanswered at the end of the run. CutOff counts bytes that were unanswered when their
+	// connection ended earlier.
 	Answered int64 `json:"answered" merge:"sum"`
 	InFlight int64 `json:"in_flight" merge:"sum"`
 	CutOff   int64 `json:"cut_off" merge:"sum"`
@@ -194,8 +188,8 @@ type Bytes struct {
 
 // Limit is a limit that the generator reached.
 type Limit struct {
-	// Wall is "cpu", "cpu pressure" (of its machine, whichever program causes it), "ports",
-	// "descriptors", "memory" or "late sends", or a limit of the kernel.
+	// Wall names the limit: "cpu", "cpu pressure" (of the machine, caused by any program), "ports",
+	// "descriptors", "memory", "late sends", or a limit of the kernel.
 	Wall string `json:"wall"`
 	// Evidence describes the symptom, Advice the remedy.
 	Evidence string `json:"evidence"`
@@ -204,42 +198,41 @@ type Limit struct {
 
 // Agent is one of the generators of a run on several machines.
 type Agent struct {
-	// Name is the agent's own name, Host that of its machine, and CPUs the machine's number of
-	// processors.
+	// Name is the agent's name, Host its machine's name, and CPUs the machine's number of processors.
 	Name string `json:"name"`
 	Host string `json:"host,omitempty"`
 	CPUs int    `json:"cpus,omitempty"`
-	// Connections is its part of the requested connections.
+	// Connections is the agent's part of the requested connections.
 	Connections int `json:"connections"`
-	// Offset is how far its clock is ahead of the coordinator's, known to within Uncertainty.
-	// Behind is how long after that of the first agent its window began.
+	// Offset is how far the agent's clock is ahead of the coordinator's, with an error of at most Uncertainty.
+	// Behind is the delay of the agent's window after that of the first agent.
 	Offset      time.Duration `json:"offset"`
 	Uncertainty time.Duration `json:"uncertainty"`
 	Behind      time.Duration `json:"behind"`
-	// Connected, Rate, Latency and CPUShare are from its own result, and 0 for a lost agent.
+	// Connected, Rate, Latency and CPUShare are from the agent's own result. They are 0 for a lost agent.
 	Connected int     `json:"connected"`
 	Rate      float64 `json:"rate"`
 	Latency   Latency `json:"latency"`
 	CPUShare  float64 `json:"cpu_share,omitempty"`
-	// Lost is why the agent's result is missing, "" if it is not. Last is the last known progress
-	// of a lost agent.
+	// Lost is the reason why the agent's result is missing, "" otherwise. Last is the last known progress of a
+	// lost agent.
 	Lost string    `json:"lost,omitempty"`
 	Last *Snapshot `json:"last,omitempty"`
 }
 
-// Mismatch is the place where an answer differed from what was expected.
+// Mismatch describes an answer that differed from the expected one.
 type Mismatch struct {
-	// Connection is the number of the connection in its run, Message that of the message on its
-	// connection, and Byte the index of the first wrong byte in the answer, each from 0. For a held
-	// connection, Connection is its slot on its loop.
+	// Connection is the number of the connection in its run; for a held connection, its slot on its loop.
+	// Message is the number of the message on its connection. Byte is the index of the first wrong byte in the
+	// answer. All three count from 0.
 	Connection int64 `json:"connection"`
 	Message    int64 `json:"message"`
 	Byte       int   `json:"byte"`
-	// Want and Got are the bytes from there on, quoted as in Go, at most 32 of them. Want is empty
-	// if no answer was expected.
+	// Want and Got are the expected and the received bytes from the first difference on, at most 32, quoted as
+	// in Go. Want is empty if no answer was expected.
 	Want string `json:"want"`
 	Got  string `json:"got"`
-	// Why describes what is wrong.
+	// Why describes the error.
 	Why string `json:"why,omitempty"`
 }
 
@@ -251,18 +244,20 @@ func (m *Mismatch) String() string {
 	return fmt.Sprintf("connection %d, message %d, byte %d: got %s, want %s", m.Connection, m.Message, m.Byte, m.Got, m.Want)
 }
 
-// Verification is the outcome of a check in which each held connection sends a line and expects it
-// back. The line is derived from the connection's slot and the seed, so a connection needs memory
-// only while its line is in flight.
+// Verification is the outcome of one verification, in which each held connection sends a line and expects it
+// back. The line is derived from the connection's slot and the seed, so a connection needs memory only while
+// its line is in flight.
 type Verification struct {
-	// Number counts the verifications of the run, from 1. InFlight is Config.Check.
+	// Number counts the run's verifications from 1. InFlight is Config.Check.
 	Number   int `json:"number"`
 	InFlight int `json:"in_flight" merge:"sum"`
-	// Open is the number of connections that were open at the beginning. Asked counts those that
-	// sent their line: Checked received it back; Wrong received something else and were closed;
-	// Lost ended before; Unanswered received nothing, after Config.Drain without any answer. Asked
-	// is the sum of the four. It is less than Open if connections ended before their turn, or if
-	// unanswered lines used up all that may be in flight.
+	// Open is the number of open connections at the beginning. Asked counts connections that sent their line.
+	// It is less than Open if connections ended before their turn, or if unanswered lines used up the limit of
+	// lines in flight.
+	//
+	// Asked is the sum of four results. Checked received the line back. Wrong received something else and were
+	// closed. Lost ended before an answer. Unanswered received nothing; the run stops waiting when no answer
+	// has come for Config.Drain.
 	Open       int64 `json:"open" merge:"sum"`
 	Asked      int64 `json:"asked" merge:"sum"`
 	Checked    int64 `json:"checked" merge:"sum"`
@@ -271,14 +266,14 @@ type Verification struct {
 	Unanswered int64 `json:"unanswered" merge:"sum"`
 	// Time is the time from the beginning to the last line that came back.
 	Time time.Duration `json:"time" merge:"max"`
-	// Latency is the time from sending a line to receiving it back, in steps of a hundredth.
+	// Latency is the time from sending a line to receiving it back. It is measured in steps of a hundredth.
 	Latency Latency `json:"latency" merge:"sum"`
 }
 
 // Complete reports whether every open connection received its line back.
 func (c *Verification) Complete() bool { return c.Checked == c.Open }
 
-// Rate returns the number of lines a second that came back.
+// Rate returns the number of lines per second that came back.
 func (c *Verification) Rate() float64 {
 	if c.Time <= 0 {
 		return 0
@@ -286,25 +281,25 @@ func (c *Verification) Rate() float64 {
 	return float64(c.Checked) / c.Time.Seconds()
 }
 
-// Broadcast reports how far the server's broadcast line has reached the held connections.
+// Broadcast describes how far the server's broadcast line has spread among the held connections.
 type Broadcast struct {
-	// Open is the number of open connections, Heard the number of those that have received the
+	// Open is the number of open connections. Heard is the number of open connections that have received the
 	// line.
 	Open  int64 `json:"open" merge:"sum"`
 	Heard int64 `json:"heard" merge:"sum"`
-	// Again counts lines to connections that had already received it.
+	// Again counts lines received by connections that already had the line.
 	Again int64 `json:"again" merge:"sum"`
-	// Time is the time from the first connection that received it to the last one. After is the
-	// time since the first, of each, in steps of a hundredth.
+	// Time is the time between the first and the last connection's receipt of the line. After is the
+	// distribution of the connections' delays after the first receipt, in steps of a hundredth.
 	Time  time.Duration `json:"time" merge:"max"`
 	After Latency       `json:"after" merge:"sum"`
 }
 
-// Missing returns the number of open connections that have not received it.
+// Missing returns the number of open connections that have not received the line.
 func (b *Broadcast) Missing() int64 { return b.Open - b.Heard }
 
-// Rate returns the number of answered messages a second in the window, or of sent ones if no
-// answers were expected.
+// Rate returns the number of answered messages per second in the window. If no answers were expected, it is the
+// number of sent messages per second.
 func (r *Result) Rate() float64 {
 	if r.Window <= 0 {
 		return 0
@@ -312,7 +307,7 @@ func (r *Result) Rate() float64 {
 	return float64(r.answeredOrSentMessages()) / r.Window.Seconds()
 }
 
-// DeliveryRate returns the number of deliveries to subscribers a second in the window.
+// DeliveryRate returns the number of deliveries to subscribers per second in the window.
 func (r *Result) DeliveryRate() float64 {
 	if r.Window <= 0 {
 		return 0
@@ -327,20 +322,19 @@ func (r *Result) answeredOrSentMessages() int64 {
 	return r.Answered
 }
 
-// InFlight returns the average number of messages in flight by Little's law: rate × mean latency.
-// In a closed loop it equals connections × pipeline; otherwise not all connections were loaded all
-// the time. In an open loop it includes messages that waited to be sent.
+// InFlight returns the average number of messages in flight by Little's law: rate × mean latency. In a closed
+// loop it equals connections × pipeline, unless connections were idle at times. In an open loop it includes
+// messages that waited to be sent.
 func (r *Result) InFlight() float64 {
 	return r.Rate() * r.Latency.Mean.Seconds()
 }
 
-// generatorBoundShare is the share of its processors from which on the generator counts as the
-// bottleneck.
+// generatorBoundShare is the processor use, as a share, from which the generator counts as the bottleneck.
 const generatorBoundShare = 0.95
 
-// GeneratorBound reports whether the generator itself, not the server, was the bottleneck: it used
-// 95 % of its available processor time in the window. It is false if that time is unknown, for
-// windows of less than 100 ms, and with Messages, because such a window is no steady load.
+// GeneratorBound reports whether the generator was the bottleneck: it used at least 95 % of its available
+// processor time in the window. GeneratorBound returns false for windows of less than 100 ms, whose processor
+// time is unknown. It also returns false with Messages, because such a window is not a steady load.
 func (r *Result) GeneratorBound() bool {
 	return r.Messages == 0 && r.hasMeaningfulCPUUsage() && r.CPUShare() >= generatorBoundShare
 }
@@ -349,8 +343,8 @@ func (r *Result) hasMeaningfulCPUUsage() bool {
 	return r.Window >= minUsageWindow && r.Generator.CPU() > 0
 }
 
-// CPUShare returns the share of its processors that the generator used in the window, 1 for all of
-// them. The Go runtime's own work can raise it above 1.
+// CPUShare returns the share of its processors that the generator used in the window, from 0 to 1. The Go
+// runtime's own work can raise it above 1.
 func (r *Result) CPUShare() float64 {
 	if r.Window <= 0 || r.CPUs <= 0 {
 		return 0
@@ -358,9 +352,9 @@ func (r *Result) CPUShare() float64 {
 	return r.Generator.CPU().Seconds() / (r.Window.Seconds() * float64(r.CPUs))
 }
 
-// Err returns nil for a clean run. Otherwise it reports the first of: no connection, lost agents,
-// wrong answers, lost connections, bad statuses, missing answers or deliveries, or faults of held
-// connections. Failed connection attempts are no error if others succeeded; see ConnectErrors.
+// Err returns nil for a clean run. Otherwise it returns the first that applies: no connection, lost agents,
+// wrong answers, lost connections, bad statuses, missing answers or deliveries, faults of held connections.
+// Failed connection attempts are not an error if others succeeded; see ConnectErrors.
 func (r *Result) Err() error {
 	switch {
 	case r.Connected == 0 && len(r.ConnectErrors) > 0:
@@ -415,23 +409,23 @@ func (r *Result) errOfHeldConns() error {
 	return nil
 }
 
-// Counter describes a number that a run counts: a field of Interval, Result or Counts with the tag
-// "help". Text, CSV, pages, metrics, expectations and merging use Counters.
+// Counter describes a number that a run counts: a field of Interval, Result or Counts with the tag "help".
+// Counters drives text, CSV, pages, metrics, expectations and merging.
 type Counter struct {
-	// Name is the key in JSON, CSV and expectations.
+	// Name is the counter's key in JSON, CSV and expectations.
 	Name, Help string
-	// Metric is its Prometheus name without "myriad_load_", "" for none.
+	// Metric is the Prometheus name without "myriad_load_", "" for none.
 	Metric string
-	// Gauge reports that an interval has the value at its end, not the change.
+	// Gauge reports that an interval contains the value at its end, not the increase.
 	Gauge bool
-	// Fault reports that it is 0 in a clean run.
+	// Fault reports that the counter is 0 in a clean run.
 	Fault bool
 
-	window           bool  // a Result has the value of the window, not of the run
-	interval, result []int // indexes of the fields; nil for none
+	window           bool  // a Result covers only the window
+	interval, result []int // indexes of the fields; nil if missing
 }
 
-// Counters lists all counters in the order of the fields. It must not be changed.
+// Counters lists all counters in the order of the fields. The list must not be changed.
 var Counters = countersFromTags()
 
 func countersFromTags() (all []Counter) {
@@ -458,7 +452,7 @@ func countersFromTags() (all []Counter) {
 	return all
 }
 
-// Of returns the value in an interval; ok is false if intervals do not have it.
+// Of returns the counter's value in an interval. ok is false if intervals do not have the counter.
 func (c *Counter) Of(i *Interval) (n int64, ok bool) { return counterFieldValue(i, c.interval) }
 
 func (c *Counter) resultValue(r *Result) (n int64, ok bool) { return counterFieldValue(r, c.result) }
@@ -470,7 +464,7 @@ func counterFieldValue[T any](in *T, field []int) (n int64, ok bool) {
 	return reflect.ValueOf(in).Elem().FieldByIndex(field).Int(), true
 }
 
-// setRunAndWindowCounts sets the interval's counters to the difference of now and before.
+// setRunAndWindowCounts sets the interval's counters to the increase from before to now.
 func (i *Interval) setCounterDifferences(now, before *counts) {
 	for _, c := range Counters {
 		if at, ok := counterIndexes[c.Name]; ok && c.interval != nil {

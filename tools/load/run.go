@@ -14,18 +14,18 @@ import (
 )
 
 const (
-	// pollInterval is how often Run's goroutine checks the progress of a phase.
+	// pollInterval is the time between two checks of a phase's progress.
 	pollInterval = 10 * time.Millisecond
-	// closeTimeout limits a graceful close of all connections together.
+	// closeTimeout limits the graceful close of all connections together.
 	closeTimeout = 5 * time.Second
-	// canceledDrain limits the wait for the last answers after the context has ended.
+	// canceledDrain limits the wait for last answers after the context has ended.
 	canceledDrain = time.Second
-	// maxPendingNudges limits nudges that wait for a loop, at twice that: all that a loop takes at
-	// once have an output buffer at the same time. With the starter's retry interval it allows half
-	// a million a second.
+	// maxPendingNudges limits pending nudges: at most twice this number wait for a loop. All connections nudged
+	// in one iteration have an output buffer at the same time. With the starter's retry interval, the limit
+	// allows half a million nudges per second.
 	maxPendingNudges = 256
-	// tlsHandshakeMail is the extra mailbox space with encryption: each handshake wakes its loop a
-	// few times. One that finds no space is handled a moment later.
+	// tlsHandshakeMail is the additional mailbox space with encryption, because each handshake wakes its loop a
+	// few times. A handshake that finds no space is handled a moment later.
 	tlsHandshakeMail = 4 * maxHalfOpen
 )
 
@@ -34,12 +34,12 @@ var errStalled = errors.New("load: no progress")
 
 // Run puts load on a server and reports what it measured.
 //
-// The Result is nil if the configuration is wrong, the target cannot be resolved, the process may
-// not open that many descriptors, or the I/O model cannot run here. Otherwise there is always a
-// Result; it records failures of connections and answers, and Result.Err sums them up.
+// Run returns no Result if the configuration is wrong, the target cannot be resolved, the process may not open
+// enough descriptors, or the I/O model cannot run here. Otherwise it returns a Result, which records failures
+// of connections and answers; Result.Err summarizes them.
 //
-// When ctx ends, the run ends early: it stops sending, waits at most one second for the last
-// answers, closes, and returns the Result so far with ctx's cause.
+// When ctx ends, the run ends early. It stops sending, waits at most one second for the last answers, closes
+// the connections, and returns the Result so far with ctx's cause.
 //
 // With Rate.Goal the run searches for a rate.
 func Run(ctx context.Context, cfg Config) (*Result, error) {
@@ -53,8 +53,8 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 	return r.runPhasesAndBuildResult(ctx, r.connectExchangeAndHold)
 }
 
-// validateAndStartEngine validates cfg and returns a run whose engine is started but does not dial yet;
-// runPhasesAndBuildResult stops it.
+// validateAndStartEngine validates cfg and returns a run whose engine has started but has not dialed. runPhasesAndBuildResult
+// stops the engine.
 func validateAndStartEngine(ctx context.Context, cfg Config) (*loadRun, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -81,41 +81,41 @@ func validateAndStartEngine(ctx context.Context, cfg Config) (*loadRun, error) {
 	return r, nil
 }
 
-// loadRun is one run of the load generator. It belongs to Run's goroutine.
+// loadRun is the state of one run. It belongs to Run's goroutine.
 type loadRun struct {
 	cfg            Config
 	engine         engine.Engine
 	generator      *generator
-	tls            *tlsClient // nil for none
+	tls            *tlsClient // nil without TLS
 	dialer         dialer
 	aggregator     *aggregator
 	progressTicker *time.Ticker
-	stage          string // as in Interval
+	stage          string // values as in Interval.Stage
 
-	connectedSent bool // an early run has sent Connected
+	connectedSent bool // an early run has emitted Connected
 
 	connectStart   time.Duration // since the run's start
-	connectTime    time.Duration // from connectStart to the last established connection
+	connectTime    time.Duration // time from connectStart to the last established connection
 	window         time.Duration
 	windowParts    rateSampler
-	cpuStallTime   time.Duration    // in the window, see readCPUStallTime
-	kernelCounters map[string]int64 // of the whole run, see sample.Machine
-	cpuUsed        sample.Process   // in the window
-	skipped        pacer.Skipped    // messages of an open loop that were given up
+	cpuStallTime   time.Duration    // use in the window, see readCPUStallTime
+	kernelCounters map[string]int64 // counts of the whole run, see sample.Machine
+	cpuUsed        sample.Process   // use in the window
+	skipped        pacer.Skipped    // messages that an open loop gave up
 
 	verifications     []Verification
-	heardSent         bool // Heard has been sent
+	heardSent         bool // Heard has been emitted
 	totalsBeforeClose totals
 }
 
-// newRunWithoutEngine allocates a run and all its memory. attachEngineAndReconnector gives it an engine.
+// newRunWithoutEngine returns a run with all its memory. attachEngineAndReconnector sets its engine.
 func newRunWithoutEngine(cfg Config, targets []target) (*loadRun, error) {
 	r := &loadRun{cfg: cfg, stage: "connect", aggregator: newAggregator(cfg.Hold)}
 	loops, _, err := cfg.planLoops()
 	if err != nil {
 		return nil, err
 	}
-	if m, _ := models.FindAvailable(cfg.Model); !m.HasLoops { // checked before
+	if m, _ := models.FindAvailable(cfg.Model); !m.HasLoops { // checked earlier
 		loops = 0
 	}
 	if r.generator, err = newGenerator(&r.cfg, loops); err != nil {
@@ -160,8 +160,8 @@ func (r *loadRun) countFinishedAttempts(t totals) int64 {
 	return t.run[nOpened] + r.generator.faults.countConnectFailures()
 }
 
-// engineConfig sizes buffers for everything that can be in flight on a connection, so that reading
-// never pauses for output.
+// engineConfig sizes buffers for everything that can be in flight on a connection, so that reading never pauses
+// because of output.
 func (r *loadRun) engineConfig() engine.Config {
 	maxBuffered := 2*maxTLSBytesOfMessages(r.cfg.Pipeline, r.cfg.maxMessageSize()) + engine.ReadSize
 	if r.cfg.Match != "" {
@@ -176,7 +176,7 @@ func (r *loadRun) engineConfig() engine.Config {
 	if r.cfg.PubSub != nil {
 		maxBuffered += (r.cfg.Pipeline+1)*publishOverhead + MaxLine
 	}
-	loops, shard, _ := r.cfg.planLoops() // checked before
+	loops, shard, _ := r.cfg.planLoops() // checked earlier
 	cfg := engine.Config{
 		Network: "tcp",
 		Handler: r.generator,
@@ -185,7 +185,7 @@ func (r *loadRun) engineConfig() engine.Config {
 			MaxMessage:   maxBuffered,
 			MaxUnsent:    maxBuffered,
 			MaxMail:      maxPendingNudges,
-			MaxMailBytes: maxPendingNudges, // nudges have no bytes
+			MaxMailBytes: maxPendingNudges, // nudges contain no bytes
 			CloseTimeout: closeTimeout,
 			Linger:       time.Second,
 		},
@@ -205,7 +205,7 @@ func (r *loadRun) engineConfig() engine.Config {
 		cfg.Limits.HighWater, cfg.Limits.LowWater = r.cfg.floodBufferSize(), r.cfg.floodBufferSize()/2
 		cfg.Drained, cfg.IgnoreHighWater = r.generator.Drained, true
 	}
-	if r.cfg.reconnects() { // a closing connection may still count
+	if r.cfg.reconnects() { // a closing connection may still be counted
 		cfg.Limits.MaxConns += maxHalfOpen
 	}
 	if r.tls != nil {
@@ -214,19 +214,19 @@ func (r *loadRun) engineConfig() engine.Config {
 		cfg.Limits.MaxMail += tlsHandshakeMail
 	}
 	if r.cfg.PubSub != nil {
-		cfg.Limits.MaxMail += r.cfg.PubSub.Publishers // each has one nudge on its way at most
+		cfg.Limits.MaxMail += r.cfg.PubSub.Publishers // each publisher has at most one nudge on its way
 	}
 	return cfg
 }
 
-// runPhasesAndBuildResult runs the phases and then closes the run, whatever they return.
+// runPhasesAndBuildResult runs the phases. It closes the run even if phases fails.
 func (r *loadRun) runPhasesAndBuildResult(ctx context.Context, phases func(context.Context) error) (*Result, error) {
 	r.progressTicker = time.NewTicker(r.cfg.ProgressEvery)
 	defer r.progressTicker.Stop()
 	if r.cfg.Observe != nil {
 		r.aggregator.usage = newUsageSamplerForTargets(r.targetNames())
 	}
-	before, _ := sample.TakeSample(sample.Network) // what can't be read is 0
+	before, _ := sample.TakeSample(sample.Network) // unreadable values are 0
 	r.emitEventWithSnapshot(Event{Phase: Began, Plan: r.buildPlan()})
 	err := phases(ctx)
 	r.totalsBeforeClose = r.sumTotals()
@@ -235,29 +235,29 @@ func (r *loadRun) runPhasesAndBuildResult(ctx context.Context, phases func(conte
 	r.kernelCounters = now.DifferenceSince(&before).Machine.Counters
 	r.stage = "close"
 	r.closeConnsAndStopEngine()
-	if r.cfg.Observe != nil { // so that the intervals add up
+	if r.cfg.Observe != nil { // the intervals then add up
 		r.emitEventWithSnapshot(Event{Phase: Progress, Interval: r.buildIntervalSinceLast()})
 	}
-	result := r.buildResult(r.sumTotals()) // nothing changes any more
+	result := r.buildResult(r.sumTotals()) // final: nothing changes any more
 	result.Interrupted = err != nil && ctx.Err() != nil
 	r.emitEventWithSnapshot(Event{Phase: Done, Result: result})
 	return result, err
 }
 
-// waitCondition ends a wait: when done reports true, after timeout, or when progress has not
-// changed for stallTimeout. Zero times are no limits.
+// waitCondition ends a wait when done returns true, after timeout, or when progress has not changed for
+// stallTimeout. A zero time is no limit.
 type waitCondition struct {
 	timeout      time.Duration
 	done         func(totals) bool
 	stallTimeout time.Duration
 	progress     func(totals) int64
-	stop         <-chan struct{} // closing it ends the wait; nil for none
-	values       <-chan float64  // a value, or closing it, ends the wait; nil for none
-	value        *float64        // receives the value, if not nil
+	stop         <-chan struct{} // closing stop ends the wait; nil for none
+	values       <-chan float64  // a value or a close ends the wait; nil for none
+	value        *float64        // receives the value unless nil
 }
 
-// waitEmittingProgress returns nil when w is done or timed out, errStalled when it stalled, and ctx's cause
-// when ctx ended. Meanwhile it emits progress events.
+// waitEmittingProgress waits for w. It returns nil when w is done or timed out, errStalled when w stalled, and ctx's cause
+// when ctx has ended. It emits progress events while waiting.
 func (r *loadRun) waitEmittingProgress(ctx context.Context, w waitCondition) error {
 	poll := time.NewTicker(pollInterval)
 	defer poll.Stop()
@@ -304,7 +304,7 @@ func (r *loadRun) waitEmittingProgress(ctx context.Context, w waitCondition) err
 
 func (r *loadRun) sumTotals() totals { return sumShards(r.generator.shards) }
 
-// emitEventWithSnapshot completes an event with a snapshot and passes it to the observer.
+// emitEventWithSnapshot adds a snapshot to an event and passes the event to the observer.
 func (r *loadRun) emitEventWithSnapshot(e Event) {
 	if r.cfg.Observe == nil {
 		return
@@ -319,12 +319,12 @@ func (r *loadRun) emitEventWithSnapshot(e Event) {
 	r.cfg.Observe(e)
 }
 
-// publishOverhead is an upper limit of what a publish/subscribe protocol adds to a message.
+// publishOverhead is an upper limit for the bytes that a publish/subscribe protocol adds to a message.
 const publishOverhead = 128
 
-// frameOverhead is what a WebSocket adds to a message, maxHandshakeResponse limits the response to
-// its handshake, and maxRuleBuffer limits the part of an answer that a rule leaves unread, such as
-// the header of an HTTP response.
+// frameOverhead is the number of bytes that a WebSocket adds to a message. maxHandshakeResponse limits the
+// response to a WebSocket handshake. maxRuleBuffer limits the part of an answer that a match rule leaves
+// unread, such as the header of an HTTP response.
 const (
 	frameOverhead        = 14
 	maxHandshakeResponse = 32 << 10
@@ -337,9 +337,9 @@ func (r *loadRun) closeConnsAndStopEngine() {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	if !r.cfg.Graceful {
-		cancel() // stop at once
+		cancel() // Stop then ends immediately
 	}
-	// Stop returns an error only if ctx ended first.
+	// Stop fails only if ctx ends first.
 	_ = r.engine.Stop(ctx)
 	if r.generator.reconnector != nil {
 		r.generator.reconnector.abandonPendingReplacements()

@@ -10,49 +10,47 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/pacer"
 )
 
-// trafficScript defines what connections send and expect. It does not change during a run. State of a
-// connection is in its connState and the table, and is used by the connection's owner only.
+// trafficScript defines what connections send and expect. It does not change during a run. The state of a connection
+// is in its connState and the table; only the connection's owner uses the state.
 type trafficScript struct {
 	messageMaker
 	answerChecker
-	// direct is the messageMaker if its messages are in memory as they are sent.
+	// set if messages are in memory in the form in which they are sent
 	direct         *payloadCache
 	frames         *wsFraming // nil without WebSockets
 	awaitsNoAnswer bool
 	hasFirst       bool // the first message precedes the others
-	fixedSize      int  // the size of every message, 0 if they differ
+	fixedSize      int  // size of every message, 0 if sizes differ
 }
 
 type messageMaker interface {
-	// appendFilledIn appends a message of a connection to dst. With a nil dst, the result may be
-	// shared and must not be changed.
+	// appendFilledIn appends message k of a connection to dst. If dst is nil, the result may be shared and must
+	// not be changed.
 	appendMessage(dst []byte, number uint32, k uint64) []byte
-	// maxMessageLen returns the length of the longest message in bytes.
 	maxMessageLen() int
 }
 
 // answerChecker delimits answers and verifies them.
 type answerChecker interface {
-	// checkAnswers checks input, and advances the connection over the part that is as expected.
-	// answeredInCall is how many of the messages in flight were already answered in the current
-	// input.
+	// checkAnswers checks input and advances the connection over the part that is correct. answeredInCall is
+	// the number of messages in flight that the current input has already answered.
 	checkAnswers(c *engine.Conn, cs *connState, in []byte, answeredInCall int) checkResult
-	// nextExpectedBytes returns the expected next bytes, for the report of a mismatch; nil if nothing
-	// was expected or it is unknown.
+	// nextExpectedBytes returns the next expected bytes for the report of a mismatch. It returns nil if no bytes
+	// were expected or they are unknown.
 	nextExpectedBytes(l *connState) []byte
 }
 
-// checkResult is what an answerChecker found in input.
+// checkResult is the result of checking input.
 type checkResult struct {
-	used         int // the rest is incomplete or wrong
+	used         int // bytes checked; any other bytes are incomplete or wrong
 	answerBytes  int
-	answers      int   // complete ones
-	err          error // what is wrong with the rest, or nil
-	serverCloses bool  // the server closes the connection cleanly
+	answers      int   // complete answers
+	err          error // error in the bytes after used, or nil
+	serverCloses bool  // the server is closing the connection cleanly
 }
 
-// newTrafficScript returns the script of a validated configuration. onStatus is called with the status of
-// each HTTP response.
+// newTrafficScript returns the script of a validated configuration. It calls onStatus with the status of each HTTP
+// response.
 func newTrafficScript(cfg *Config, table *connTable, onStatus func(status int)) (*trafficScript, error) {
 	s := &trafficScript{awaitsNoAnswer: cfg.awaitsNoAnswers(), hasFirst: cfg.First != ""}
 	messages, err := newMessageMaker(cfg)
@@ -67,7 +65,7 @@ func newTrafficScript(cfg *Config, table *connTable, onStatus func(status int)) 
 	case s.awaitsNoAnswer:
 		s.answerChecker = noChecker{}
 	case cfg.Match == matchFrames:
-		s.answerChecker = noChecker{} // wsFraming counts whole messages
+		s.answerChecker = noChecker{} // because wsFraming counts whole messages
 	case cfg.Match != "":
 		rule, err := match.Parse(cfg.Match)
 		if err != nil {
@@ -105,8 +103,7 @@ func newMessageMaker(cfg *Config) (messageMaker, error) {
 	return s, err
 }
 
-// writeCachedMessages writes n messages to a connection, from msgNumber on, and returns their size in
-// bytes.
+// generateAndWriteMessages writes n messages to a connection, starting with msgNumber. It returns their size in bytes.
 func (s *trafficScript) generateAndWriteMessages(c *engine.Conn, cs *connState, table *connTable, msgNumber uint64, n int) (size int) {
 	if s.direct != nil {
 		return s.direct.writeCachedMessages(c, cs.number, msgNumber, n)
@@ -119,7 +116,7 @@ func (s *trafficScript) generateAndWriteMessages(c *engine.Conn, cs *connState, 
 		if s.frames != nil {
 			plain = s.appendMessage(plain[:0], cs.number, msgNumber+i)
 			out = s.frames.appendFrame(out, plain, cs.number, msgNumber+i)
-			was = len(out) - len(plain) // without the frame
+			was = len(out) - len(plain) // size without the frame
 		} else {
 			out = s.appendMessage(out, cs.number, msgNumber+i)
 		}
@@ -128,7 +125,7 @@ func (s *trafficScript) generateAndWriteMessages(c *engine.Conn, cs *connState, 
 		}
 		size += len(out) - was
 		if len(out) >= writeChunk {
-			_, _ = c.Write(out) // Closed gets the error
+			_, _ = c.Write(out) // an error reaches Closed
 			out = out[:0]
 		}
 	}
@@ -137,10 +134,10 @@ func (s *trafficScript) generateAndWriteMessages(c *engine.Conn, cs *connState, 
 	return size
 }
 
-// deriveSeed returns an independent seed for one purpose, or one connection, of a run.
+// deriveSeed returns an independent seed for one purpose or one connection of a run.
 func deriveSeed(seed, purpose uint64) uint64 { return pacer.RandomAt(seed^0x6d797269, purpose) }
 
-// Purposes of seeds, besides connection numbers.
+// Purposes of seeds. Smaller numbers are connection numbers.
 const (
 	seedMasks   = 1<<40 + iota // WebSocket masks
 	seedPlan                   // times of an open loop
@@ -148,19 +145,19 @@ const (
 	seedPayload                // published payloads
 )
 
-// writeChunk is the number of bytes after which a batch is written.
+// writeChunk is the size in bytes at which a batch is written.
 const writeChunk = 64 << 10
 
-// bufferPool has buffers in which messages are generated.
+// bufferPool contains buffers for generated messages.
 var bufferPool = sync.Pool{New: func() any { return &[]byte{} }}
 
-// Errors of answers, which close the connection.
+// Errors in answers. Each closes its connection.
 var (
 	errWrongAnswer = errors.New("load: the answer differs from what was expected")
 	errExtraAnswer = errors.New("load: more answers than messages")
 )
 
-// templateMessageMaker generates messages from templates, or returns cached ones.
+// templateMessageMaker generates messages from templates. Messages that do not vary are cached.
 type templateMessageMaker struct {
 	first, body *message.Template
 	cache       *payloadCache
@@ -190,7 +187,7 @@ func (t *templateMessageMaker) maxMessageLen() (n int) {
 	return n
 }
 
-// echoChecker expects generated messages as answers.
+// echoChecker compares answers with generated messages.
 type echoChecker struct{ messages messageMaker }
 
 func (e *echoChecker) checkAnswers(_ *engine.Conn, cs *connState, in []byte, answeredInCall int) (res checkResult) {
@@ -232,11 +229,11 @@ func remainderOfExpectedEcho(messages messageMaker, cs *connState) []byte {
 	return messages.appendMessage(nil, cs.number, cs.answered)[cs.answerPos:]
 }
 
-// matchRuleChecker delimits answers by a rule.
+// matchRuleChecker delimits answers by a match rule.
 type matchRuleChecker struct {
 	rule     *match.AnswerRule
 	table    *connTable
-	onStatus func(status int) // of each HTTP response
+	onStatus func(status int) // called with the status of each HTTP response
 }
 
 func (r *matchRuleChecker) checkAnswers(_ *engine.Conn, cs *connState, in []byte, answeredInCall int) (res checkResult) {
@@ -252,7 +249,7 @@ func (r *matchRuleChecker) checkAnswers(_ *engine.Conn, cs *connState, in []byte
 
 func (r *matchRuleChecker) nextExpectedBytes(*connState) []byte { return nil }
 
-// noChecker accepts any input; no answer is expected.
+// noChecker accepts any input, because no answer is expected.
 type noChecker struct{}
 
 func (noChecker) checkAnswers(_ *engine.Conn, _ *connState, in []byte, _ int) checkResult {

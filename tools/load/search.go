@@ -13,59 +13,59 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/pacer"
 )
 
-// Goal is the goal of a search: the highest rate, on all connections together, at which a
-// percentile of the latency stays under a limit. Each rate is tried for Config.Duration, of which a
-// fifth is warm-up: at least 100 ms and at least 10 times Under, because a slowly growing queue
-// needs time to show. The default is 2 s, or 10 times Under if that is more. Result.Search has the
-// outcome.
+// Goal describes a search for the highest rate, on all connections together, at which a percentile of the
+// latency stays under a limit. Result.Search contains the outcome.
+//
+// Each rate is tried for Config.Duration, by default the longer of 2 s and 10 times Under. A fifth of it is
+// warm-up: at least 100 ms and at least 10 times Under, because a slowly growing queue needs time to show.
 type Goal struct {
-	// Percentile is above 0 and below 100. Default 99.
+	// Percentile is above 0 and below 100. The default is 99.
 	Percentile float64
-	// Under is the limit; 0 is no goal.
+	// Under is the latency limit. 0 means no goal.
 	Under time.Duration
 }
 
-// Step is a rate that a search has tried.
+// Step is the result of one rate of a search.
 type Step struct {
-	// Rate is the planned rate in messages a second on all connections together; Answered is the
-	// rate of answers.
+	// Rate is the planned rate in messages per second on all connections together. Answered is the rate of
+	// answers.
 	Rate     float64 `json:"rate"`
 	Answered float64 `json:"answered"`
-	// Latency is the goal's percentile of the latency, Late that of the generator's own delay.
+	// Latency is the goal's percentile of the latency. Late is the same percentile of the generator's own
+	// delay.
 	Latency time.Duration `json:"latency"`
 	Late    time.Duration `json:"late"`
 	// Unsent counts messages that were never sent or never answered.
 	Unsent int64 `json:"unsent"`
-	// Kept reports whether the goal was reached: the percentile is under its limit, no more
-	// messages are unsent than may exceed it, and the queue did not grow. The last requires that at
-	// least 99 % of the n planned messages of the window were answered in it, or n less three times
-	// its square root if n is small. It is false if no connection was left.
+	// Kept reports whether the rate met the goal. The percentile must be under its limit, and the percentile's
+	// share of messages must have been answered. The queue must not have grown: of the n messages planned for
+	// the window, at least 99 % must be answered in it, or n minus three times its square root if n is small.
+	// Kept is false if no connection was left.
 	Kept bool `json:"kept"`
-	// Limited reports that the goal was not reached and the generator itself was late by half of
-	// the limit or more. Such a rate is tried once more, as another step; if that fails, too, the
-	// rate counts as not kept.
+	// Limited reports that the rate missed the goal while the generator itself was late by at least half of the
+	// limit. Such a rate is tried once more, as a separate step. If the second try fails, the rate counts as
+	// not kept.
 	Limited bool `json:"limited,omitempty"`
 
-	open int64 // connections that were left
+	open int64 // remaining connections
 }
 
-// Found is the outcome of a search. The Result that has it is that of the step with Rate, or of the
-// first step if none kept the goal. But ConnectErrors, Lost, Mismatched, FirstMismatch and
-// BadStatus cover the whole search; and so do Limits, except of repeated steps. Bytes and
-// Unanswered are those at the end of the step.
+// Found is the outcome of a search. The Result that contains it is that of the step with Rate, or of the first
+// step if no step kept the goal. ConnectErrors, Lost, Mismatched, FirstMismatch and BadStatus cover the whole
+// search. Limits also covers the whole search, except repeated steps. Bytes and Unanswered are the values at
+// the end of the step.
 type Found struct {
 	Goal Goal `json:"goal"`
-	// Rate is the highest rate that kept the goal, in messages a second on all connections
-	// together; 0 if none did. A rate 5 % higher did not, unless Most is set, which reports that
-	// the search ended at its limits, or all connections were lost, which Result.Err reports.
-	Rate float64 `json:"rate"`
-	Most bool    `json:"most,omitempty"`
-	// Steps are all steps, in order.
-	Steps []Step `json:"steps"`
+	// Rate is the highest rate that kept the goal, in messages per second on all connections together, or 0 if
+	// none did. A rate 5 % higher failed, with two exceptions: Most reports that the search ended at its own
+	// limits, and Result.Err reports that all connections were lost.
+	Rate  float64 `json:"rate"`
+	Most  bool    `json:"most,omitempty"`
+	Steps []Step  `json:"steps"`
 }
 
-// Limits of a search: the first rate, its growth, the final ratio of failed and kept rate, the
-// number of steps, and the shortest duration of a step as a multiple of the goal.
+// Limits of a search: the first rate, its growth, the final ratio between failed and kept rate, the number of
+// steps, and the minimum duration of a step as a multiple of the goal.
 const (
 	firstRate     = 1000
 	rateGrowth    = 4
@@ -105,8 +105,7 @@ func (c *Config) searchStepDuration() time.Duration {
 	return cmp.Or(c.Duration, max(2*time.Second, minStepGoals*c.Rate.Goal.Under))
 }
 
-// firstStepConfig returns the configuration of the first step: an open loop, of which a fifth is
-// warm-up.
+// firstStepConfig returns the configuration of the first step: an open loop with a warm-up.
 func (c Config) firstStepConfig() Config {
 	c.Warmup = c.searchStepDuration() / 5
 	c.Duration = c.searchStepDuration() - c.Warmup
@@ -115,8 +114,8 @@ func (c Config) firstStepConfig() Config {
 	return c
 }
 
-// searchRate searches on the connections of one run. With Config.Begin it tries the rates that
-// arrive there.
+// searchRate searches on the connections of one run. With Config.Begin it tries the rates received from that
+// channel.
 func searchRate(ctx context.Context, cfg Config) (*Result, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -161,7 +160,7 @@ func searchRate(ctx context.Context, cfg Config) (*Result, error) {
 	return conclude(end), err
 }
 
-// measureAtRate tries a rate, and returns the result and how many connections are left.
+// measureAtRate tries a rate. It returns the result and the number of remaining connections.
 func (r *loadRun) measureAtRate(ctx context.Context, rate float64) (_ *Result, openConns int64, _ error) {
 	r.cfg.Rate.PerSecond = rate
 	r.resetWindowMeasurements()
@@ -174,7 +173,7 @@ func (r *loadRun) measureAtRate(ctx context.Context, rate float64) (_ *Result, o
 	return result, s.openConns(), nil
 }
 
-// measureRatesFromBegin tries the rates that Config.Begin delivers.
+// measureRatesFromBegin tries the rates received from Config.Begin.
 func (r *loadRun) measureRatesFromBegin(ctx context.Context) error {
 	for {
 		rate := 0.0
@@ -190,16 +189,15 @@ func (r *loadRun) measureRatesFromBegin(ctx context.Context) error {
 	}
 }
 
-// Search finds the highest rate that keeps a goal. It tries rates that grow fourfold until one
-// fails, or shrink until one succeeds, and then rates between the two. The caller runs the tries:
-// Run with Rate.Goal, or a coordinator of several generators. A Search is not safe for concurrent
-// use.
+// Search finds the highest rate that keeps a goal. Rates grow fourfold until one fails, or shrink until one
+// succeeds; then the search continues between the two. The caller of Seek provides the function that tries a
+// rate. A Search is not safe for concurrent use.
 type Search struct {
 	found     *Found
-	window    time.Duration // duration of a step, without warm-up
+	window    time.Duration // duration of a step without warm-up
 	best      *Result
-	limits    []Limit // that steps have reached
-	low, high float64 // rates that kept the goal, and that did not; 0 for none yet
+	limits    []Limit // limits that the generator reached in steps
+	low, high float64 // highest rate that kept the goal, lowest that failed; 0 if unknown
 }
 
 // NewSearch returns a search for cfg.Rate.Goal.
@@ -207,9 +205,9 @@ func NewSearch(cfg Config) *Search {
 	return &Search{found: &Found{Goal: cfg.goalWithDefaults()}, window: cfg.firstStepConfig().Duration}
 }
 
-// Seek runs the search. try sends messages at a rate on all connections together, and returns the
-// Result, with Histograms, and the number of open connections; an error ends the search. tried is
-// called after each step.
+// Seek runs the search. It calls try to send messages at a rate on all connections together. try returns the
+// Result, with Histograms, and the number of open connections; an error ends the search. Seek calls tried after
+// each step.
 func (s *Search) Seek(try func(rate float64) (r *Result, open int64, err error), tried func(Step)) error {
 	return s.tryRatesUntilDone(func(rate float64) (Step, *Result, error) {
 		result, open, err := try(rate)
@@ -235,7 +233,7 @@ func (s *Search) Seek(try func(rate float64) (r *Result, open int64, err error),
 	})
 }
 
-// tryRatesUntilDone tries rates until the result is close enough, or no connection is left.
+// tryRatesUntilDone tries rates until the result is precise enough or no connection is left.
 func (s *Search) tryRatesUntilDone(try func(rate float64) (Step, *Result, error)) error {
 	rate, again := float64(firstRate), false
 	for range maxSteps {
@@ -277,10 +275,10 @@ func (s *Search) nextRateOrZero() float64 {
 	return math.Sqrt(s.low * s.high)
 }
 
-// minStepMessages is the smallest number of messages for a percentile.
+// minStepMessages is the minimum number of messages for a percentile.
 const minStepMessages = 20
 
-// completeStepFromResult completes a step, which has its rate and percentiles, from its result.
+// completeStepFromResult completes a step from its result. The step already has its rate and percentiles.
 func (g Goal) completeStepFromResult(r *Result, step Step) Step {
 	planned := float64(r.Intended)
 	step.Answered = r.Rate()
@@ -292,7 +290,7 @@ func (g Goal) completeStepFromResult(r *Result, step Step) Step {
 	return step
 }
 
-// narrowBoundsByStep records whether a rate kept the goal, and the limits that the step reached.
+// narrowBoundsByStep records whether the step's rate kept the goal, and the limits that the generator reached.
 func (s *Search) narrowBoundsByStep(step Step, result *Result) {
 	for _, l := range result.Limits {
 		if l.Wall == wallCPU || l.Wall == wallLate {
@@ -322,8 +320,7 @@ func (s *Search) addLimitUnlessKnown(l Limit) {
 	}
 }
 
-// BuildSearchResult returns the result of the search. end is the result of the whole run, which has all its
-// failures.
+// BuildSearchResult returns the result of the search. end is the result of the whole run, with all its failures.
 func (s *Search) BuildSearchResult(wholeRunResult *Result) *Result {
 	if s.best == nil {
 		wholeRunResult.Search = s.found
@@ -342,7 +339,7 @@ func (s *Search) BuildSearchResult(wholeRunResult *Result) *Result {
 	return &r
 }
 
-// resetWindowMeasurements resets what was counted for a window. Intervals continue.
+// resetWindowMeasurements resets the counts of the window. Intervals continue.
 func (r *loadRun) resetWindowMeasurements() {
 	planned, _ := r.countDueAndUnsent(r.sumTotals(), r.generator.now())
 	r.aggregator.lastCounts[nIntended] -= planned

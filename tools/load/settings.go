@@ -15,49 +15,48 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/quantity"
 )
 
-// Setting is a field of a Config that can be given as text: a flag on the command line and a key of
-// the JSON form. It derives from the field's type and tags:
+// Setting is a field of a Config that can be set by text: by a command-line flag and a JSON key. It is derived
+// from the field's type and tags:
 //
-//	flag      the name and a letter; flag2 and flag3 are other flags that set the same field
-//	key       the name, instead, of a field that has no flag
-//	group     the heading in help for this field and those that follow
-//	help      what it does, with its value in angle brackets; help2 and help3 likewise
-//	bare      the value of the flag without a value
-//	default   the value of an empty field, unless a setting that is given excludes it
+//	flag      the name and an optional letter; flag2 and flag3 are further flags for the field
+//	key       the name of a field that has no flag
+//	group     the help heading of this field and the following ones
+//	help      the description, with the value in angle brackets; likewise help2 and help3
+//	bare      the value of a flag that is given without a value
+//	default   the value of an empty field, unless a given setting excludes the field
 //	min, max  the limits of a number; with a min of 0, numbers and times can be 0
-//	words     the words for false, the default, and true
-//	oneof     a name for settings of which at most one can be given
-//	not       settings, or fields by the names of their first settings, that it excludes
-//	needs     a setting that it requires
+//	words     the words for false (the default) and true
+//	oneof     a name shared by settings of which at most one can be given
+//	not       excluded settings, or excluded fields by the names of their first settings
+//	needs     a required setting
 type Setting struct {
-	// Name is that of the flag, such as "connect-rate"; the JSON key has underscores instead of
-	// dashes. Short is a letter, "" for none.
+	// Name is the name of the flag, such as "connect-rate". The JSON key has underscores instead of dashes.
+	// Short is the flag's letter, "" for none.
 	Name, Short string
-	// Group is the heading of the flag in help, "" for a key without a flag.
+	// Group is the heading of the flag in the help, "" for a key without a flag.
 	Group string
 	// Help describes the setting, with its value in `backquotes`.
 	Help string
-	// Bare is the value of the flag without a value, and of true in JSON; "" if a value is
-	// required.
+	// Bare is the value of the flag without a value, and of true in JSON. It is "" if a value is required.
 	Bare string
-	// List reports whether it can be given more than once, and as an array in JSON.
+	// List reports whether the setting can be given more than once. In JSON it is then an array.
 	List bool
 
-	field string // the name of the first setting of its field
-	index []int  // of the field in Config
+	field string // name of the first setting of the same field
+	index []int  // index path of the field in Config
 	typ   reflect.Type
 	tag   reflect.StructTag
-	words []string // for false and true
+	words []string // words for false and true
 }
 
-// settings describes Config.
+// settings contains all settings of Config.
 var settings = settingsFromTags(reflect.TypeFor[Config](), "", nil)
 
 // Settings returns all settings of a Config, in the order of help.
 func Settings() []Setting { return slices.Clone(settings) }
 
-// settingsFromTags returns the settings of a struct of this package and of the structs in it. index is
-// the path of fields to the struct.
+// settingsFromTags returns the settings of a struct and of nested structs of this package. index is the field path
+// to the struct.
 func settingsFromTags(t reflect.Type, helpGroup string, index []int) (all []Setting) {
 	for i := range t.NumField() {
 		f := t.Field(i)
@@ -75,7 +74,7 @@ func settingsFromTags(t reflect.Type, helpGroup string, index []int) (all []Sett
 	return all
 }
 
-// settingsFromFieldTags returns the settings that a field's tags declare: its key, and up to three flags.
+// settingsFromFieldTags returns the settings declared by a field's tags: a key, or up to three flags.
 func settingsFromFieldTags(f reflect.StructField, helpGroup string, index []int) (all []Setting) {
 	s := Setting{index: index, typ: f.Type, tag: f.Tag}
 	s.List = f.Type.Kind() == reflect.Slice || f.Type == reflect.TypeFor[http.Header]()
@@ -107,7 +106,6 @@ func settingsFromFieldTags(f reflect.StructField, helpGroup string, index []int)
 	return all
 }
 
-// numberFromTag returns the number in a tag, or fallback if there is none.
 func (s *Setting) numberFromTag(tag string, fallback int64) int64 {
 	if n, err := quantity.ParseCount(s.tag.Get(tag)); err == nil {
 		return int64(n)
@@ -117,8 +115,8 @@ func (s *Setting) numberFromTag(tag string, fallback int64) int64 {
 
 func (s *Setting) canBeZero() bool { return s.tag.Get("min") == "0" }
 
-// fieldValue returns the setting's field in c. If a struct on the path is nil, such as TLS,
-// fieldValue allocates it, or without allocateNil returns the zero value and false.
+// fieldValue returns the setting's field in c. If a struct on the path is nil, such as TLS, fieldValue
+// allocates it if allocateNil is set. Otherwise it returns the zero value and false.
 func (s *Setting) fieldValue(c *Config, allocateNil bool) (v reflect.Value, exists bool) {
 	v = reflect.ValueOf(c).Elem()
 	for _, i := range s.index {
@@ -136,7 +134,7 @@ func (s *Setting) fieldValue(c *Config, allocateNil bool) (v reflect.Value, exis
 	return v, true
 }
 
-// parseAndSetField sets the field to the parsed texts: one text, unless it is a List.
+// parseAndSetField parses texts into the field. Only a List accepts several texts.
 func (s *Setting) parseAndSetField(c *Config, texts ...string) error {
 	if len(texts) != 1 && !s.List {
 		return fmt.Errorf("given %d times; expected once", len(texts))
@@ -158,7 +156,7 @@ func (s *Setting) parseAndSetField(c *Config, texts ...string) error {
 	return nil
 }
 
-// parseIntoField sets field to the parsed text, or appends to it if it is a List.
+// parseIntoField parses text into field. The value of a List is appended.
 func (s *Setting) parseIntoField(field reflect.Value, text string) (err error) {
 	switch v := field.Addr().Interface().(type) {
 	case *bool:
@@ -226,8 +224,8 @@ func (s *Setting) parseBoolOrWord(text string) (on bool, err error) {
 	return on, nil
 }
 
-// textsThatSetField returns the texts that set the field of another Config to the same value. It returns
-// none if the field is empty or belongs to another setting.
+// textsThatSetField returns the texts that reproduce the field's value. It returns none if the field is empty or
+// another setting represents its value.
 func (s *Setting) textsThatSetField(c *Config) (texts []string) {
 	value, ok := s.fieldValue(c, false)
 	first := s.Name == s.field
@@ -275,7 +273,7 @@ func (c *Config) nonEmptySettings() (given []*Setting) {
 	return given
 }
 
-// excludes reports whether at most one of s and t can be given.
+// excludes reports whether s and t cannot be given together.
 func (s *Setting) excludes(other *Setting) bool {
 	group := s.tag.Get("oneof")
 	return group != "" && group == other.tag.Get("oneof") && s.field != other.field || s.isListedIn(other.tag.Get("not")) || other.isListedIn(s.tag.Get("not"))
@@ -287,7 +285,7 @@ func (s *Setting) isListedIn(commaSeparated string) bool {
 	return slices.Contains(names, s.Name) || slices.Contains(names, s.field)
 }
 
-// missingRequiredSetting returns the setting that s needs if it is not given, else "".
+// missingRequiredSetting returns the setting that s requires if that is not given, otherwise "".
 func (s *Setting) missingRequiredSetting(given []*Setting) string {
 	needed := s.tag.Get("needs")
 	if slices.ContainsFunc(given, func(g *Setting) bool { return g.field == needed }) {
@@ -296,7 +294,7 @@ func (s *Setting) missingRequiredSetting(given []*Setting) string {
 	return needed
 }
 
-// applyDefaultsFromTags sets empty fields to their defaults, unless a given setting excludes them.
+// applyDefaultsFromTags sets empty fields to their defaults, unless a given setting excludes the field.
 func (c *Config) applyDefaultsFromTags() {
 	given := c.nonEmptySettings()
 	for i := range settings {
@@ -312,7 +310,7 @@ func (c *Config) applyDefaultsFromTags() {
 	}
 }
 
-// checkNumberInRange returns an error if the number or the time is outside its limits.
+// checkNumberInRange returns an error if a number or a time is outside its limits.
 func (s *Setting) checkNumberInRange(c *Config) error {
 	value, ok := s.fieldValue(c, false)
 	if !ok || !value.CanInt() || value.IsZero() {
@@ -329,9 +327,9 @@ func (s *Setting) checkNumberInRange(c *Config) error {
 	return nil
 }
 
-// SettingError describes what is wrong with a setting.
+// SettingError is an error in a setting.
 type SettingError struct {
-	Name string // as in Setting
+	Name string // setting name, as in Setting
 	Err  error  // such as: "x"; expected a whole number
 }
 
@@ -345,7 +343,7 @@ func errMutuallyExclusive(name, other string) error {
 	return &SettingError{name, fmt.Errorf("given together with %s; expected one of the two", flagOrJSONKey(other))}
 }
 
-// flagOrJSONKey returns the flag of a setting, or its JSON key if it has no flag.
+// flagOrJSONKey returns the flag of a setting, or the JSON key if there is no flag.
 func flagOrJSONKey(name string) string {
 	if slices.ContainsFunc(settings, func(s Setting) bool { return s.Name == name && s.Group == "" }) {
 		return jsonKey(name)
@@ -355,10 +353,10 @@ func flagOrJSONKey(name string) string {
 
 func jsonKey(name string) string { return strings.ReplaceAll(name, "-", "_") }
 
-// Set sets fields to textsBySetting, by the names of Settings; a List can have several textsBySetting. Other fields
-// keep their values, and unknown names are skipped. Errors are of type *SettingError.
+// Set sets fields to textsBySetting, by the names of Settings. A List can have several textsBySetting. Other fields keep their
+// values, and unknown names are ignored. Errors are of type *SettingError.
 func (c *Config) Set(textsBySetting map[string][]string) error {
-	first := make(map[string]string) // by field, the setting that is given
+	first := make(map[string]string) // by field: the given setting
 	for i := range settings {
 		s := &settings[i]
 		if textsBySetting[s.Name] == nil {

@@ -8,52 +8,52 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/pacer"
 )
 
-// Counters that connections add to: indexes of counts. A shard counts the whole run, and nSent to
-// nBytesReceived also the window.
+// Counters of a shard, as indexes of counts. All count the whole run; nSent to nBytesReceived also count the
+// window.
 const (
 	nSent = iota
 	nAnswered
 	nBytesSent
 	nBytesReceived
-	nBytesAnswered // bytes of messages that were answered
+	nBytesAnswered // bytes of answered messages
 	nOpened
 	nClosed
-	nExpired // closed connections whose lifetime was over
-	// nDropped counts messages in flight on connections when they closed; they will not be
-	// answered. nCutOff counts those of them whose connection had expired.
+	nExpired // connections that were closed because their lifetime was over
+	// nDropped counts messages that were in flight when their connection closed and will not be answered.
+	// nCutOff counts the part of nDropped whose connection had expired.
 	nDropped
 	nBytesDropped
 	nCutOff
-	// nReconnected counts sockets that replaced others of a connection, nResent messages in flight
-	// on those that were sent again.
+	// nReconnected counts sockets that replaced another socket of a connection. nResent counts messages in
+	// flight that were sent again on such sockets.
 	nReconnected
 	nResent
-	// nFinished counts connections that will send no more messages, nExchanged those of them that
-	// got all answers.
+	// nFinished counts connections that will send no more messages. nExchanged counts the part of nFinished
+	// that received all answers.
 	nFinished
 	nExchanged
-	// nPlanned counts messages of the window in connections' own plans, nEarly those before the
-	// window, nUnsent those of the window, of either kind of plan, that were lost with their
+	// nPlanned counts messages of the window in plans of single connections. nEarly counts such messages before
+	// the window. nUnsent counts messages of the window, in either kind of plan, that were lost with their
 	// connection.
 	nPlanned
 	nEarly
 	nUnsent
 	nHeartbeats
 	nHeard
-	nHeardClosed // connections in nHeard that have closed since
+	nHeardClosed // connections of nHeard that have closed
 	nHeardAgain
 	nUnexpected
 	nVerifyWrong
 	nVerifyLost
-	nDue // messages whose time has come and that are about to be sent
-	// nDelivered and the next two count deliveries to subscribers. nSlowEnded counts slow
-	// subscribers that have closed, nSlowBytes what they read at the end.
+	nDue // due messages that are about to be sent
+	// nDelivered and the next two counters count deliveries to subscribers. nSlowEnded counts slow subscribers
+	// that have closed. nSlowBytes counts the bytes that slow subscribers read at the end.
 	nDelivered
 	nDoubled
 	nReordered
 	nSlowEnded
 	nSlowBytes
-	// The following counters are added by the run, not by connections.
+	// The run, not a connection, increases the following counters.
 	nFailed
 	nLost
 	nIntended
@@ -68,7 +68,7 @@ func (c *counts) add(other *counts) {
 	}
 }
 
-// counterIndexes maps names of counters of intervals and results to indexes of counts.
+// counterIndexes maps counter names of intervals and results to indexes of counts.
 var counterIndexes = map[string]int{
 	"opened": nOpened, "failed": nFailed, "lost": nLost, "closed": nExpired, "cut_off": nCutOff, "reconnected": nReconnected,
 	"resent": nResent, "intended": nIntended, "sent": nSent, "answered": nAnswered, "bytes_sent": nBytesSent, "bytes_received": nBytesReceived,
@@ -76,11 +76,11 @@ var counterIndexes = map[string]int{
 	"heartbeats": nHeartbeats, "heard": nHeard, "unexpected": nUnexpected,
 }
 
-// totals sums up all connections of a shard or a run.
+// totals contains the sums over all connections of a shard or a run.
 type totals struct {
 	run, window counts
-	// lastOpened is when the last connection was established, lastAnswer when the last answer
-	// arrived, lastHeard when the last connection received the broadcast, since the run's start.
+	// Times since the run's start: the last established connection, the last answer, and the last connection
+	// that received the broadcast.
 	lastOpened, lastAnswer, lastHeard time.Duration
 }
 
@@ -92,7 +92,7 @@ func (s *totals) add(other *totals) {
 	s.lastHeard = max(s.lastHeard, other.lastHeard)
 }
 
-// addToRunAndWindow adds n to a counter of the run, and to that of the window if inWindow.
+// addToRunAndWindow adds n to a counter of the run. If inWindow is set, it also adds n to the window's counter.
 func (s *totals) addToRunAndWindow(counter int, n int64, inWindow bool) {
 	s.run[counter] += n
 	if inWindow {
@@ -104,40 +104,40 @@ func (s totals) openConns() int64 { return s.run[nOpened] - s.run[nClosed] }
 
 func (s totals) openConnsHeardBroadcast() int64 { return s.run[nHeard] - s.run[nHeardClosed] }
 
-// messagesInFlight returns how many messages can still be answered.
+// messagesInFlight returns the number of messages that can still be answered.
 func (s totals) messagesInFlight() int64 { return s.run[nSent] - s.run[nAnswered] - s.run[nDropped] }
 
-// shard counts and paces the connections of one loop, or of some goroutines.
+// shard counts and paces the connections of one loop, or of several goroutines.
 type shard struct {
 	mu     sync.Mutex
 	totals totals
-	// times has the distributions since the last swapTimes.
+	// times contains the distributions since the last swapTimes.
 	times *timeDistributions
-	// States from nextConn to before endConn are unused, those in freeConns were used by closed
-	// connections. A state never changes its shard.
+	// States in [nextConn, endConn) are unused. States in freeConns belonged to closed connections. A state
+	// never changes its shard.
 	nextConn, endConn int
 	freeConns         []uint32
-	// closedToNew reports that the connect phase is over: initEstablishedConn returns nil.
+	// closedToNew is set after the connect phase. initEstablishedConn then returns nil.
 	closedToNew bool
 
-	ready        connQueue // started connections with capacity for a message, in an open loop
+	ready        connQueue // open loop: started connections with capacity for a message
 	timers       timerHeap
 	nudges       []engine.Ref
-	nudgeRetries []engine.Ref // nudges that found a mailbox full
+	nudgeRetries []engine.Ref // nudges that met a full mailbox
 
-	// unheard and heard are the values of held connections before and after the broadcast.
-	// pendingLines has the lines of a verification that are in flight, at most Config.Check.
+	// unheard and heard are the values of held connections before and after the broadcast. pendingLines
+	// contains the verification lines in flight, at most Config.Check.
 	unheard, heard heldConn
 	pendingLines   map[engine.Ref]pendingLine
-	heldConns      []engine.Ref // all of them, if they are verified; fixed once closedToNew is set
+	heldConns      []engine.Ref // all held connections if they are verified; fixed once closedToNew is set
 	scan           verifyScan
-	lineBuf        [maxVerifyLine]byte // for a line that is about to be sent
+	lineBuf        [maxVerifyLine]byte // buffer for a line about to be sent
 	frameBuf       [maxVerifyLine + 14]byte
 
 	_ [64]byte // keeps the next shard off this cache line
 }
 
-// initEstablishedConn returns the state for a connection that was established at now, nil if the connect
+// initEstablishedConn returns the state of a connection that was established at now. It returns nil if the connect
 // phase is over or all states are in use.
 func (s *shard) initEstablishedConn(table *connTable, ref engine.Ref, shardIndex int, connNumber uint32, now time.Duration) *connState {
 	s.mu.Lock()
@@ -150,7 +150,7 @@ func (s *shard) initEstablishedConn(table *connTable, ref engine.Ref, shardIndex
 		return nil
 	}
 	cs := &table.conns[id]
-	// A place in the ready queue is kept for the new connection.
+	// Keep the queued flag: the new connection inherits its predecessor's place in the ready queue.
 	*cs = connState{index: id, ref: ref, shard: uint16(shardIndex), number: connNumber, flags: cs.flags & connQueued}
 	s.totals.run[nOpened]++
 	s.totals.lastOpened = now
@@ -173,7 +173,7 @@ func (s *shard) allocConnIndex(table *connTable, shardIndex int) (index uint32, 
 	return uint32(s.nextConn - 1), true
 }
 
-// forEachUsedConn calls f for each connection that is or was in use, until it returns false.
+// forEachUsedConn calls f for each current and former connection until f returns false.
 func (s *shard) forEachUsedConn(conns []connState, f func(*shard, *connState) bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -185,8 +185,8 @@ func (s *shard) forEachUsedConn(conns []connState, f func(*shard, *connState) bo
 	return true
 }
 
-// refuseNewConns ends the connect phase of the shard. Afterwards, fields written by initEstablishedConn can
-// be read without the lock.
+// refuseNewConns ends the shard's connect phase. Afterwards, fields written by initEstablishedConn can be read without
+// the lock.
 func (s *shard) refuseNewConns() {
 	s.mu.Lock()
 	s.closedToNew = true
@@ -203,11 +203,11 @@ func sumShards(shards []*shard) totals {
 	return all
 }
 
-// timer is a time at which a connection has something to do.
+// timer is a time at which a connection needs attention.
 type timer struct {
 	due    time.Duration
-	conn   uint32 // index in the table
-	number uint32 // of its connection: the state may have been reused
+	conn   uint32 // index of the connection in the table
+	number uint32 // connection number; detects a reused state
 	kind   timerKind
 }
 
@@ -215,11 +215,11 @@ type timerKind uint8
 
 const (
 	thinkTimer    timerKind = iota // the think time is over
-	planTimer                      // the connection's own plan has a message
+	planTimer                      // a message of the connection's own plan is due
 	lifetimeTimer                  // the lifetime is over
 )
 
-// timerHeap is a heap, the earliest timer first.
+// timerHeap is a heap with the earliest timer first.
 type timerHeap []timer
 
 func (h *timerHeap) push(t timer) {
@@ -244,7 +244,7 @@ func (h timerHeap) earliestOrNever() time.Duration {
 	return h[0].due
 }
 
-// popDue removes and returns the first timer if it is due.
+// popDue removes and returns the first timer if that timer is due.
 func (h *timerHeap) popDue(now time.Duration) (t timer, ok bool) {
 	s := *h
 	if len(s) == 0 || s[0].due > now {
@@ -276,10 +276,10 @@ func (h *timerHeap) popDue(now time.Duration) (t timer, ok bool) {
 	return t, true
 }
 
-// connQueue is a FIFO queue of connections, by their indexes. Each is queued at most once, so the
-// queue is never longer than the table.
+// connQueue is a FIFO queue of connection indexes. A connection is queued at most once, so the queue is never
+// longer than the table.
 type connQueue struct {
-	ring []uint32 // its length is a power of two, or 0
+	ring []uint32 // the length is a power of two, or 0
 	head uint32
 	n    uint32
 }

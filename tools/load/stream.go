@@ -14,23 +14,23 @@ import (
 
 // Limits of a stream.
 const (
-	// maxStreamLine is the length of the longest line in bytes.
+	// maxStreamLine is the maximum length of a line in bytes.
 	maxStreamLine = 4 << 20
-	// maxIntervals limits the intervals: eleven days of seconds.
+	// maxIntervals limits the number of intervals. It is eleven days of one-second intervals.
 	maxIntervals = 1_000_000
 	// maxSpan limits the duration of the run.
 	maxSpan = 365 * 24 * time.Hour
-	// maxRecordedIntervals is the number of intervals from which on a Recorder joins neighbours.
+	// maxRecordedIntervals is the number of intervals at which a Recorder joins neighbours.
 	maxRecordedIntervals = 4096
 )
 
-// Stream has the events of a run in an evaluated form. It is plain data.
+// Stream contains the events of a run in evaluated form. It is plain data.
 type Stream struct {
-	// Plan is what the run was about to do, nil if the stream does not contain it.
+	// Plan describes the planned run. It is nil if the stream does not contain the plan.
 	Plan *Plan
-	// Intervals are those of Progress events, in order.
+	// Intervals are the intervals of Progress events, in order.
 	Intervals []Interval
-	// Last is the progress at the last event.
+	// Last is the snapshot of the last event.
 	Last Snapshot
 	// Result is nil if the stream ends before the run did.
 	Result *Result
@@ -38,13 +38,13 @@ type Stream struct {
 	hasEvents bool
 }
 
-// Complete reports whether the run finished, so that there is a Result. A stream that was cut off
-// by a crash or a full disk still has everything up to there.
+// Complete reports whether the stream contains a Result, because the run finished. A stream that a crash or a
+// full disk cut off keeps all earlier events.
 func (s *Stream) Complete() bool { return s.Result != nil }
 
-// Recorder records the Stream of a run in this process; use Observe as Config.Observe. From 4,096
-// intervals on, it joins neighbours, so a run of any length needs a few MiB. The zero Recorder is
-// ready.
+// Recorder records the Stream of a run in this process. Use its method Observe as Config.Observe. At 4,096
+// intervals a Recorder joins neighbours, so a run of any length needs only a few MiB. The zero Recorder is
+// ready for use.
 type Recorder struct {
 	Stream Stream
 	err    error
@@ -60,12 +60,12 @@ func (r *Recorder) Observe(e Event) {
 	}
 }
 
-// Err returns what was wrong with the events: nil if all are of one run.
+// Err returns nil if all events belong to one run. Otherwise it returns the first error.
 func (r *Recorder) Err() error { return r.err }
 
-// ReadStream reads the stream of one run: JSON Events, one per line of at most 4 MiB, with at most
-// 1,000,000 intervals. It ignores blank lines, and a last line that is cut off. Errors name the
-// line.
+// ReadStream reads the stream of one run: JSON Events, one per line. A line has at most 4 MiB, and a stream at
+// most 1,000,000 intervals. ReadStream ignores blank lines and an incomplete last line. Errors contain the line
+// number.
 func ReadStream(r io.Reader) (*Stream, error) {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, maxStreamLine)
@@ -88,8 +88,7 @@ func ReadStream(r io.Reader) (*Stream, error) {
 	return s, nil
 }
 
-// splitLinesKeepingNewline is a bufio.SplitFunc for lines. Only a last line that is cut off has no
-// newline at its end.
+// splitLinesKeepingNewline is a bufio.SplitFunc for lines. Only an incomplete last line lacks the final newline.
 func splitLinesKeepingNewline(data []byte, atEOF bool) (advance int, line []byte, err error) {
 	n := bytes.IndexByte(data, '\n') + 1
 	if n == 0 && atEOF {
@@ -101,8 +100,8 @@ func splitLinesKeepingNewline(data []byte, atEOF bool) (advance int, line []byte
 	return n, data[:n], nil
 }
 
-// parseAndAddEvent adds the event of a line. It ignores a line without a newline that is not valid
-// JSON.
+// parseAndAddEvent adds the event of a line. It ignores an incomplete last line: one without a newline that is not
+// valid JSON.
 func (s *Stream) parseAndAddEvent(line []byte) error {
 	if len(bytes.TrimSpace(line)) == 0 {
 		return nil
@@ -117,7 +116,7 @@ func (s *Stream) parseAndAddEvent(line []byte) error {
 	return s.validateAndAddEvent(e)
 }
 
-// allPhases lists the phases that a stream can have.
+// allPhases lists the valid phases.
 var allPhases = []Phase{Began, Connected, Checking, Checked, Measuring, Measured, Exchanged, Heard, Tried, Part, Published, Progress, Done}
 
 func (s *Stream) validateAndAddEvent(e Event) error {
@@ -189,8 +188,8 @@ func (s *Stream) Span() time.Duration {
 	return s.Intervals[len(s.Intervals)-1].To
 }
 
-// joinNeighbouringIntervals joins neighbours until at most maxCount intervals are left, in equal parts of the
-// time. Counts are added up; of percentiles the worst is kept.
+// joinNeighbouringIntervals joins neighbours until at most maxCount intervals are left, which divide the time equally. Counts
+// are added up. Of percentiles, the worst is kept.
 func joinNeighbouringIntervals(intervals []Interval, maxCount int) []Interval {
 	if len(intervals) <= maxCount {
 		return intervals
@@ -210,8 +209,8 @@ func joinNeighbouringIntervals(intervals []Interval, maxCount int) []Interval {
 	return folded
 }
 
-// Join adds the next interval. Gauges are those of the later one. Percentiles are exact if both
-// have Histograms, otherwise the worse are kept.
+// Join adds the next interval. Gauges keep the later value. Percentiles are exact if both intervals have
+// Histograms; otherwise the worse is kept.
 func (i *Interval) Join(next Interval) {
 	was := *i
 	mergeFieldsByTag(i, &next, true)
@@ -220,7 +219,7 @@ func (i *Interval) Join(next Interval) {
 	}
 }
 
-// Phase names an event in a run.
+// Phase is the name of an event in a run.
 type Phase string
 
 const (
@@ -238,27 +237,25 @@ const (
 	Checking Phase = "checking"
 	// Checked: a verification is over; Verification is set.
 	Checked Phase = "checked"
-	// Heard: all open held connections have received the broadcast; Broadcast is set. It comes
-	// once, when all are connected.
+	// Heard: all open held connections have received the broadcast; Broadcast is set. The event is sent once,
+	// after all connections are established.
 	Heard Phase = "heard"
 	// Progress: Config.ProgressEvery has passed; Interval is set.
 	Progress Phase = "progress"
-	// Tried: a search has tried a rate; Step is set, and with Config.Begin Result.
+	// Tried: a search has tried a rate. Step is set, and Result with Config.Begin.
 	Tried Phase = "tried"
 	// Part: a tenth of Duration of the window has passed (only with Config.Enough); Received is
 	// set.
 	Part Phase = "part"
-	// Published: the publishers are done (only with Config.Published); Event.Published is set.
+	// Published: the publishers have finished (only with Config.Published); Event.Published is set.
 	Published Phase = "published"
 	// Done: all connections are closed; Result is set.
 	Done Phase = "done"
 )
 
-// Event is one line of the stream in which a run reports on itself. Reports on a run can be derived
-// from its stream alone.
+// Event is one line of a run's stream of events. Reports can be derived from the stream alone.
 type Event struct {
-	Phase Phase `json:"phase"`
-	// Snapshot is the progress of the run.
+	Phase        Phase         `json:"phase"`
 	Snapshot     Snapshot      `json:"snapshot" merge:"sum"`
 	Plan         *Plan         `json:"plan,omitempty" merge:"sum"`
 	Interval     *Interval     `json:"interval,omitempty" merge:"sum"`
@@ -272,16 +269,14 @@ type Event struct {
 	Result    *Result `json:"result,omitempty"`
 }
 
-// Plan is what a run is about to do.
+// Plan describes a run before its start.
 type Plan struct {
-	// Start is when the run began.
 	Start time.Time `json:"start"`
 	// Targets are the addresses to load.
 	Targets []string `json:"targets"`
 	// Mode is "closed loop", "open loop", "flood", "unprompted" or "hold".
 	Mode string `json:"mode"`
-	// Connections is the number of connections to open, Sources the number of their source
-	// addresses.
+	// Connections is the number of connections to open. Sources is the number of source addresses.
 	Connections int `json:"connections" merge:"sum"`
 	Sources     int `json:"sources" merge:"sum"`
 	Pipeline    int `json:"pipeline"`
@@ -294,20 +289,19 @@ type Plan struct {
 	Messages int64         `json:"messages,omitempty"`
 	Check    int           `json:"check,omitempty" merge:"sum"`
 	Seed     uint64        `json:"seed"`
-	// Model and Loops are those of the generator's engine.
+	// Model and Loops describe the generator's engine.
 	Model string `json:"model"`
 	Loops int    `json:"loops" merge:"sum"`
 	// Host describes the generator's machine.
 	Host string `json:"host" merge:"sum"`
-	// Generator and Server are what the two processes used before the first connection, as in
-	// Interval; nil without Config.Observe.
+	// Generator and Server are the resources that the two processes used before the first connection, as in
+	// Interval. They are nil without Config.Observe.
 	Generator *Usage `json:"generator,omitempty" merge:"sum"`
 	Server    *Usage `json:"server,omitempty" merge:"shared"`
 }
 
 // Snapshot is the state of a run at one moment.
 type Snapshot struct {
-	// Open is the number of established connections.
 	Open int64 `json:"open" merge:"sum"`
 	// Failed counts failed connection attempts.
 	Failed int64 `json:"failed" merge:"sum"`

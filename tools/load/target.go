@@ -27,7 +27,7 @@ func (t target) String() string {
 	return t.addr.String()
 }
 
-// sourceOfSameFamily returns source if its address family is that of the target, else no address.
+// sourceOfSameFamily returns source if its address family is that of the target, otherwise no address.
 func (t target) sourceOfSameFamily(source netip.Addr) netip.Addr {
 	if t.path != "" || source.Unmap().Is4() != t.addr.Addr().Unmap().Is4() {
 		return netip.Addr{}
@@ -51,7 +51,7 @@ func resolveAllTargets(ctx context.Context, cfg *Config) ([]target, error) {
 	return targets, nil
 }
 
-// resolveTarget resolves host:port and returns the first address, IPv4 before IPv6.
+// resolveTarget resolves host:port and returns the first address. IPv4 is preferred.
 func resolveTarget(ctx context.Context, text string) (target, error) {
 	if path, ok := strings.CutPrefix(text, unixPrefix); ok {
 		return target{path: path}, nil
@@ -81,10 +81,10 @@ func resolveTarget(ctx context.Context, text string) (target, error) {
 	return target{addr: netip.AddrPortFrom(first, uint16(port))}, nil
 }
 
-// urlProtocol is how to talk to a server according to a URL.
+// urlProtocol is the protocol that a URL selects.
 type urlProtocol struct {
 	tls, http, ws bool
-	path          string // with its query, "" for none
+	path          string // path with query, "" for none
 }
 
 // urlSchemes maps the schemes of target URLs to their protocols and default ports.
@@ -100,11 +100,10 @@ var urlSchemes = map[string]struct {
 	"wss":   {urlProtocol{ws: true, tls: true}, "443"},
 }
 
-// SetTargets sets Target and Also to addresses or URLs. A URL also sets the protocol and the path:
-// tcp://, tls://, http:// and https:// (HTTP, and a GET of the path, unless there is a Message),
-// ws:// and wss:// (WebSocket). All URLs must have the same protocol and path. With HTTP or a
-// WebSocket, the port is optional, and an address can be followed by the path of the WebSocket, as
-// in HOST:PORT/chat. Call SetTargets after setting everything else.
+// SetTargets sets Target and Also to addresses or URLs. It must be called after all other settings. A URL also
+// sets the protocol and the path: tcp://, tls://, http:// and https:// (HTTP, with a GET of the path unless
+// Message is set), ws:// and wss:// (WebSocket). All URLs must have the same protocol and path. With HTTP or a
+// WebSocket, the port is optional. With a WebSocket, an address can have a path, as in HOST:PORT/chat.
 func (c *Config) SetTargets(targets ...string) error {
 	if len(targets) == 0 {
 		return errors.New("no target is given; expected HOST:PORT or unix:PATH, one or more")
@@ -130,17 +129,17 @@ func (c *Config) SetTargets(targets ...string) error {
 	return c.setProtocolFromURL(first)
 }
 
-// targetURL is a target that may be a URL.
+// targetURL is a parsed target.
 type targetURL struct {
-	*urlProtocol // nil if it is not a URL
+	*urlProtocol // nil for an address
 	text         string
-	host         string // as in the URL, with the port if there is one
-	address      string // always with a port
+	host         string // host as in the URL, with its port if given
+	address      string // host and port
 }
 
 const wantTarget = quantity.Error("HOST:PORT such as 127.0.0.1:9000 or [::1]:9000, unix:PATH, or a URL such as http://HOST:PORT/PATH")
 
-// parseTargetOrURL parses an address or a URL. The first target can set the path of the WebSocket.
+// parseTargetOrURL parses an address or a URL. Only the first target can set the path of the WebSocket.
 func (c *Config) parseTargetOrURL(text string, isFirst bool) (*targetURL, error) {
 	if strings.HasPrefix(text, unixPrefix) {
 		return &targetURL{address: text}, nil
@@ -202,8 +201,8 @@ func parseTargetURL(text string) (*targetURL, error) {
 	return to, nil
 }
 
-// setProtocolFromURL sets TLS, WebSocket, Match and Message as a URL requires. It returns an error if
-// they contradict the URL.
+// setProtocolFromURL sets TLS, WebSocket, Match and Message as a URL requires. It returns an error if these
+// settings contradict the URL.
 func (c *Config) setProtocolFromURL(u *targetURL) error {
 	ws := ""
 	if c.WebSocket != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// WriteText writes the result as text, one line for each figure.
+// WriteText writes the result as text, one figure per line.
 func (r *Result) WriteText(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	line := func(name, format string, args ...any) {
@@ -138,7 +138,7 @@ func (r *Result) writeMeanInFlight(line lineWriter) {
 		line("in flight", "%s (rate × mean latency), including messages that waited to be sent", formatRate(r.InFlight()))
 	}
 	if r.PubSub != nil || r.Messages > 0 || r.Closed > 0 || r.NoReply || r.Mode != "closed loop" {
-		return // not all connections are meant to be loaded all the time
+		return // not all connections are meant to be busy all the time
 	}
 	want := float64(r.Connected) * float64(r.Pipeline)
 	verdict := ""
@@ -171,7 +171,7 @@ func (r *Result) writeScheduleOrMode(line lineWriter) {
 	line("messages", "%s bytes", format.Count(r.MessageSize))
 }
 
-// writeLatencyLines writes latencies and from when they are measured.
+// writeLatencyLines writes latencies and the moment from which they are measured.
 func (r *Result) writeLatencyLines(line lineWriter) {
 	writeTimes := func(name, from string, l *Latency) {
 		line(name, "%s", from)
@@ -201,7 +201,7 @@ func (r *Result) writeLatencyLines(line lineWriter) {
 	}
 }
 
-// writeLongestGap writes the longest wait of a connection for an answer. Idle connections are not
+// writeLongestGap writes the longest time that a connection waited for an answer. Idle connections are not
 // included.
 func (r *Result) writeLongestGap(line lineWriter, l *Latency) {
 	if r.PubSub != nil {
@@ -321,7 +321,7 @@ func (r *Result) writeVerificationsAndBroadcast(line lineWriter) {
 	}
 }
 
-// WriteText writes the result as text, or the progress if the stream is incomplete.
+// WriteText writes the result as text. If the stream is incomplete, it writes the progress.
 func (s *Stream) WriteText(w io.Writer) error {
 	if s.Complete() {
 		return s.Result.WriteText(w)
@@ -330,15 +330,14 @@ func (s *Stream) WriteText(w io.Writer) error {
 	return err
 }
 
-// comparisonRows are the rows of a comparison, by the names of expectations.
+// comparisonRows are the rows of a comparison, by the figures' names in expectations.
 var comparisonRows = []struct{ title, name string }{
 	{"connected", "connected"}, {"rate, 1/s", "rate"}, {"mean", "mean"}, {"50%", "p50"}, {"90%", "p90"}, {"99%", "p99"},
 	{"99.9%", "p99.9"}, {"max", "max"}, {"errors", "errors"}, {"generator's CPU", "cpu"},
 }
 
-// WriteComparison writes the results of several runs side by side, each with its name and with the
-// ratio of each figure to that of the first. "-" stands for an unknown value, "cut off" for a run
-// without a result.
+// WriteComparison writes the results of several runs side by side, under their names. It adds the ratio of each
+// figure to that of the first run. "-" stands for an unknown value, "cut off" for a run without a result.
 func WriteComparison(w io.Writer, names []string, streams []*Stream) error {
 	if len(names) != len(streams) {
 		return fmt.Errorf("load: comparison: %d names of %d streams; expected one each", len(names), len(streams))
@@ -397,8 +396,8 @@ type csvColumn struct {
 	of   func(*Interval) string
 }
 
-// csvColumns are the columns of the table of intervals. Units are in the names. A field is empty if
-// it has no value: a percentile without answers, unknown memory.
+// csvColumns are the columns of the table of intervals. Names contain the units. A field without a value is
+// empty, such as a percentile without answers.
 var csvColumns = slices.Concat(
 	[]csvColumn{
 		{"from_s", func(i *Interval) string { return formatSeconds(i.From) }},
@@ -426,14 +425,13 @@ func newCounterColumns() (columns []csvColumn) {
 	return columns
 }
 
-// CSV writes the intervals of a run as a table (RFC 4180): a header, and one row per interval.
-// Times are since the run's start. It is not safe for concurrent use.
+// CSV writes the intervals of a run as a table (RFC 4180): a header and one row per interval. Times count from
+// the run's start. A CSV is not safe for concurrent use.
 type CSV struct {
 	table *csv.Writer
 	err   error
 }
 
-// NewCSV returns a CSV and writes its header.
 func NewCSV(w io.Writer) *CSV {
 	c := &CSV{table: csv.NewWriter(w)}
 	c.table.UseCRLF = true
@@ -449,7 +447,7 @@ func (c *CSV) writeRow(cellText func(csvColumn) string) {
 	c.err = cmp.Or(c.err, c.table.Write(row))
 }
 
-// Observe writes the interval of an event, if it has one. Use it as Config.Observe.
+// Observe writes the interval of an event, if there is one. Use it as Config.Observe.
 func (c *CSV) Observe(e Event) {
 	if e.Interval != nil {
 		c.writeRow(func(column csvColumn) string { return column.of(e.Interval) })

@@ -18,7 +18,7 @@ import (
 	"github.com/myriad-go/myriad/internal/secure"
 )
 
-// Causes of a failed handshake that TLS itself does not report.
+// Causes of failed handshakes that crypto/tls does not report.
 var (
 	errHandshakeTimeout = errors.New("not completed in time")
 	errHandshakeBroken  = errors.New("connection closed")
@@ -28,16 +28,17 @@ type handshakeError struct{ error }
 
 func (e handshakeError) Unwrap() error { return e.error }
 
-// tlsClient is the TLS state that all connections of a run share.
+// tlsClient is the TLS state shared by all connections of a run.
 type tlsClient struct {
 	layers     layers.Config
-	timeout    time.Duration                       // of a handshake
+	timeout    time.Duration                       // limit for a handshake
 	onFailure  func(err error)                     // may be called on any goroutine
-	firstState atomic.Pointer[tls.ConnectionState] // of the first successful handshake
+	firstState atomic.Pointer[tls.ConnectionState] // state of the first successful handshake
 }
 
-// newTLSClient calls onFailure for each handshake that fails. At most maxHalfOpen handshakes run at
-// once; others wait. They compute off the loops, on half of the processors, as in a server.
+// newTLSClient returns a tlsClient that calls onFailure for each failed handshake. At most maxHalfOpen
+// handshakes run at the same time; others wait. Handshakes compute outside the loops, on half of the
+// processors, as in a server.
 func newTLSClient(cfg *tls.Config, timeout time.Duration, onFailure func(error)) *tlsClient {
 	gate := secure.NewHandshakeLimiter(maxHalfOpen, max(runtime.GOMAXPROCS(0)/2, 1))
 	return &tlsClient{layers: layers.Config{TLS: cfg, Gate: gate}, timeout: timeout, onFailure: onFailure}
@@ -46,18 +47,18 @@ func newTLSClient(cfg *tls.Config, timeout time.Duration, onFailure func(error))
 // waitHandshakes waits until no handshake is running. The engine must have stopped.
 func (e *tlsClient) waitHandshakes() { e.layers.Gate.Wait() }
 
-// newReportingTLSLayer returns a connection's layer. It is an engine.Config.NewLayer.
+// newReportingTLSLayer returns the TLS layer of a connection. It is an engine.Config.NewLayer.
 func (e *tlsClient) newReportingTLSLayer(c *engine.Conn) engine.Layer {
 	return &handshakeReporter{Layer: e.layers.NewFirstLayer(c), client: e, startedAt: engine.MonotonicNow()}
 }
 
-// handshakeReporter wraps a connection's TLS layer until the handshake is done. For a failed handshake
-// it reports the failure, because the engine does not call the handler.
+// handshakeReporter wraps a connection's TLS layer until the handshake is done. It reports failed handshakes,
+// because the engine does not call the handler for them.
 type handshakeReporter struct {
 	engine.Layer
 	client      *tlsClient
 	startedAt   time.Duration
-	tlsErr      error // first error from TLS
+	tlsErr      error // first TLS error
 	serverEnded bool  // the server has closed the connection
 }
 
@@ -74,7 +75,7 @@ func (h *handshakeReporter) OnEOF(c *engine.Conn) error {
 	return h.unwrapWhenHandshakeDone(c, h.Layer.OnEOF(c))
 }
 
-// unwrapWhenHandshakeDone records err, and removes h from the connection once the handshake is done.
+// unwrapWhenHandshakeDone records err. It removes h from the connection once the handshake is done.
 func (h *handshakeReporter) unwrapWhenHandshakeDone(c *engine.Conn, err error) error {
 	h.tlsErr = cmp.Or(h.tlsErr, err)
 	if c.InHandshake() {
@@ -87,7 +88,7 @@ func (h *handshakeReporter) unwrapWhenHandshakeDone(c *engine.Conn, err error) e
 	return err
 }
 
-// OnClosed reports a failed handshake; the engine calls it only in that case.
+// OnClosed reports a failed handshake. The engine calls it only after a failure.
 func (h *handshakeReporter) OnClosed(c *engine.Conn) {
 	h.Layer.OnClosed(c)
 	if c.ConnHandler() == nil { // reconnections report failures through DialFailed
@@ -107,7 +108,7 @@ func (h *handshakeReporter) handshakeFailureCause() error {
 	return errHandshakeBroken
 }
 
-// describeFirstHandshake names the TLS version and cipher of the first successful handshake.
+// describeFirstHandshake returns the TLS version and cipher of the first successful handshake.
 func (e *tlsClient) describeFirstHandshake() string {
 	if e == nil {
 		return ""
@@ -119,8 +120,8 @@ func (e *tlsClient) describeFirstHandshake() string {
 	return tls.VersionName(s.Version) + ", " + tls.CipherSuiteName(s.CipherSuite)
 }
 
-// clientTLSConfig returns the TLS configuration of a run, nil for none. It returns an error if the
-// file of certificates is unusable.
+// clientTLSConfig returns the TLS configuration of a run, nil without TLS. It returns an error if the file of
+// certificates is unusable.
 func (c Config) clientTLSConfig() (*tls.Config, error) {
 	if c.TLS == nil {
 		return nil, nil
@@ -133,7 +134,7 @@ func (c Config) clientTLSConfig() (*tls.Config, error) {
 	cfg.ServerName = cmp.Or(t.ServerName, cfg.ServerName)
 	cfg.InsecureSkipVerify = cfg.InsecureSkipVerify || t.Insecure
 	if cfg.ServerName == "" && !cfg.InsecureSkipVerify {
-		host, _, _ := net.SplitHostPort(c.Target) // checked before
+		host, _, _ := net.SplitHostPort(c.Target) // checked earlier
 		cfg.ServerName = cmp.Or(host, "localhost")
 	}
 	if t.CAFile == "" {
@@ -150,9 +151,9 @@ func (c Config) clientTLSConfig() (*tls.Config, error) {
 	return cfg, nil
 }
 
-// maxTLSBytesOfMessages limits the encrypted messageSize of messages of a messageSize that are sent separately. A
-// record adds 22 bytes to at least 1,024, or to a message (RFC 8446, section 5.2); TLS 1.2 with CBC
-// adds up to 53.
+// maxTLSBytesOfMessages returns an upper limit for the encrypted messageSize of messages that are sent separately. A
+// record adds 22 bytes to a message or to at least 1,024 bytes (RFC 8446, section 5.2). TLS 1.2 with CBC adds
+// up to 53 bytes.
 func maxTLSBytesOfMessages(messages, messageSize int) int {
 	const overhead = 64
 	return messages * (messageSize + overhead*(1+messageSize/1024))

@@ -14,17 +14,17 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/sample"
 )
 
-// Usage is what one or several processes use. In an Interval, processor time and context switches
-// cover the interval, and everything else is the value at its end. Unknown values are 0.
+// Usage contains the resources used by one or several processes. In an Interval, processor time and context
+// switches cover the interval. Other fields have the value at the end of the interval. Unknown values are 0.
 //
-// User and System are processor time, and CPU is their sum. RSS is resident memory in bytes, and
-// Anonymous the part of it that is not backed by a file, such as heap and stacks. Descriptors is
-// the number of open descriptors.
+// User and System are processor time, and CPU is their sum. RSS is resident memory in bytes. Anonymous is the
+// part of RSS that is not backed by a file, such as heap and stacks. Descriptors is the number of open
+// descriptors.
 type Usage struct {
 	sample.Process `merge:"sum"`
 	Processes      int `json:"processes,omitempty" merge:"gauge"`
-	// Goroutines, GCs and GCPause are from Go's runtime: GCs counts garbage collections since the
-	// process began, and GCPause is the total of their pauses.
+	// Goroutines, GCs and GCPause come from the Go runtime. GCs counts garbage collections since the process
+	// began. GCPause is the total of their pauses.
 	Goroutines int64         `json:"goroutines,omitempty" merge:"gauge"`
 	GCs        int64         `json:"gcs,omitempty" merge:"gauge"`
 	GCPause    time.Duration `json:"gc_pause,omitempty" merge:"gauge"`
@@ -32,20 +32,20 @@ type Usage struct {
 	StackInuse int64 `json:"stack_inuse,omitempty" merge:"gauge"`
 	HeapInuse  int64 `json:"heap_inuse,omitempty" merge:"gauge"`
 	Sys        int64 `json:"sys,omitempty" merge:"gauge"`
-	// Turns counts iterations of a server's event loops, and Lag is their duration.
+	// Turns counts iterations of a server's event loops. Lag is the duration of these iterations.
 	Turns int64         `json:"turns,omitempty" merge:"gauge"`
 	Lag   time.Duration `json:"lag,omitempty" merge:"gauge"`
 }
 
-// UsageFigure describes a figure of a Usage that is reported.
+// UsageFigure describes a reported figure of a Usage.
 type UsageFigure struct {
-	// Column is its name in CSV after that of the process, "" for none. Metric is its Prometheus
-	// name without "myriad_load_", and Help describes it.
+	// Column is the figure's name in CSV, after the name of the process, "" for none. Metric is the Prometheus
+	// name without "myriad_load_". Help describes the figure.
 	Column, Metric, Help string
 	Of                   func(*Usage) float64
 }
 
-// UsageFigures lists all figures of a Usage that are reported. It must not be changed.
+// UsageFigures lists the reported figures of a Usage. The list must not be changed.
 var UsageFigures = []UsageFigure{
 	{"cpu_s", "cpu_seconds_total", "Processor time; that of the server since the run began.", func(u *Usage) float64 { return u.CPU().Seconds() }},
 	{"resident_bytes", "resident_memory_bytes", "Resident memory of the process, 0 if unknown.", func(u *Usage) float64 { return float64(u.RSS) }},
@@ -56,8 +56,8 @@ var UsageFigures = []UsageFigure{
 	{"", "gc_pause_seconds_total", "Total pauses of garbage collections, 0 if unknown.", func(u *Usage) float64 { return u.GCPause.Seconds() }},
 }
 
-// MemoryGrowthPerConn returns the growth of memory since before the first connection, in bytes per
-// connection: of Anonymous, or of RSS if that is unknown; 0 if both are.
+// MemoryGrowthPerConn returns the growth of memory since before the first connection, in bytes per connection. It
+// uses Anonymous, or RSS if Anonymous is unknown. It returns 0 if both are unknown.
 func (u *Usage) MemoryGrowthPerConn(before *Usage, connections int64) int64 {
 	if u == nil || before == nil || u.RSS == 0 || before.RSS == 0 || connections <= 0 {
 		return 0
@@ -68,28 +68,27 @@ func (u *Usage) MemoryGrowthPerConn(before *Usage, connections int64) int64 {
 	return max(u.RSS-before.RSS, 0) / connections
 }
 
-// usageSampler samples what the generator's process and the server's use. It belongs to one
-// goroutine. Failures are not errors: unknown figures are 0, and a server that cannot be inspected
-// has none.
+// usageSampler samples the resources used by the generator and the server. It belongs to one goroutine.
+// Failures are not errors: unknown figures are 0, and a server that cannot be inspected has no sample.
 type usageSampler struct {
 	targets     []string
 	own, server processSampler
-	gc          debug.GCStats // reused for its memory
-	lookups     int           // how often the server was looked up
+	gc          debug.GCStats // kept to reuse its memory
+	lookups     int           // number of searches for the server
 }
 
 type processSampler struct {
-	pids        []int // none if unknown
+	pids        []int // empty if unknown
 	sampler     sample.Sampler
 	last        sample.Sample
-	descriptors int // from the last count: if counting is slow, not every sample counts them
+	descriptors int // last count; if counting is slow, not every sample counts descriptors
 }
 
 const usageParts = sample.CPU | sample.Memory | sample.Descriptors
 
-// newUsageSamplerForTargets starts the first interval. The targets are IP:port or "unix:" and a path. It
-// looks up the server, which is cheap before there are connections; if that fails, the first sample
-// tries once more.
+// newUsageSamplerForTargets starts the first interval. Targets are IP:port, or "unix:" and a path. It searches for the
+// server now, because the search is cheap before connections exist. If the search fails, the first sample
+// repeats it.
 func newUsageSamplerForTargets(targets []string) *usageSampler {
 	u := &usageSampler{targets: targets, own: processSampler{pids: []int{os.Getpid()}}}
 	u.own.usageSinceLastCall()
@@ -97,8 +96,8 @@ func newUsageSamplerForTargets(targets []string) *usageSampler {
 	return u
 }
 
-// findServerProcesses looks up the processes that listen at the targets. It skips this process: if it is the
-// server, too, no figure distinguishes the two.
+// findServerProcesses finds the processes that listen at the targets. It skips this process: if this process is also the
+// server, its figures cannot be separated.
 func (u *usageSampler) findServerProcesses() {
 	u.lookups++
 	for _, target := range u.targets {
@@ -111,7 +110,7 @@ func (u *usageSampler) findServerProcesses() {
 	u.server.usageSinceLastCall()
 }
 
-// findListenerPIDs returns the processes of this machine that listen at a target, none if the target
+// findListenerPIDs returns the processes of this machine that listen at a target. It returns none if the target
 // is on another machine.
 func findListenerPIDs(target string) []int {
 	if path, ok := strings.CutPrefix(target, "unix:"); ok {
@@ -125,19 +124,19 @@ func findListenerPIDs(target string) []int {
 	addr := at.Addr().WithZone("").Unmap()
 	switch {
 	case addr == netip.IPv4Unspecified():
-		addr = netip.AddrFrom4([4]byte{127, 0, 0, 1}) // as the kernel does
+		addr = netip.AddrFrom4([4]byte{127, 0, 0, 1}) // the kernel does the same
 	case addr.IsUnspecified():
 		addr = netip.IPv6Loopback()
 	case !sock.IsLocalAddr(addr):
-		return nil // another program may listen on that port here
+		return nil // another program may use that port on this machine
 	}
 	pids, _ := procfs.FindListenerPIDs(at.Port(), addr)
 	return pids
 }
 
-// sampleSinceLastCall returns what was used since the last call, or since newUsageSamplerForTargets. It sums up
-// several server processes; memory that they share counts for each. server is nil if none is known,
-// or none is left. A sample takes about 200 µs.
+// sampleSinceLastCall returns the resources used since the last call or newUsageSamplerForTargets. Several server processes are
+// added up; memory that they share counts for each. server is nil if no process is known or left. A call takes
+// about 200 µs.
 func (u *usageSampler) sampleSinceLastCall() (generator Usage, server *Usage) {
 	if own := u.own.usageSinceLastCall(); own != nil {
 		generator = *own
@@ -146,12 +145,12 @@ func (u *usageSampler) sampleSinceLastCall() (generator Usage, server *Usage) {
 	generator.Goroutines, generator.GCs, generator.GCPause = int64(runtime.NumGoroutine()), u.gc.NumGC, u.gc.PauseTotal
 	server = u.server.usageSinceLastCall()
 	if len(u.server.pids) == 0 && u.lookups < 2 {
-		u.findServerProcesses() // its use in this interval is unknown
+		u.findServerProcesses() // the use in this interval is unknown
 	}
 	return generator, server
 }
 
-// usageSinceLastCall returns what was used since the last call, nil if no process is left.
+// usageSinceLastCall returns the resources used since the last call, nil if no process is left.
 func (p *processSampler) usageSinceLastCall() *Usage {
 	if len(p.pids) == 0 {
 		return nil

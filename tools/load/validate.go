@@ -14,9 +14,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/websocket"
 )
 
-// Validate returns an error if the configuration is wrong. It checks only the fields, not the
-// machine or the network, apart from the file of certificates. Errors name settings by their flags,
-// or by their JSON keys if they have no flag.
+// Validate returns an error if the configuration is wrong. It checks the fields and the file of certificates,
+// not the machine or the network. An error names a setting by its flag, or by its JSON key if there is no flag.
 func (c Config) Validate() error {
 	if c.Ramp.Over > 0 && c.Ramp.To > 0 && c.Connections > 0 && c.Ramp.To != c.Connections {
 		return fmt.Errorf("load: --ramp is to %d, and --connections %d; expected the same, or one of the two", c.Ramp.To, c.Connections)
@@ -47,7 +46,8 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// validateExclusionsAndRequirements returns an error if given settings exclude each other, or require another one.
+// validateExclusionsAndRequirements returns an error if a given setting excludes another one, or if a required setting is
+// missing.
 func (c *Config) validateExclusionsAndRequirements() error {
 	given := c.nonEmptySettings()
 	for i, s := range given {
@@ -144,7 +144,6 @@ func (c *Config) mode() mode {
 
 const modeNameHold = "hold"
 
-// modeName returns the name of the mode in reports.
 func (c *Config) modeName() string {
 	if c.Unprompted {
 		return "unprompted"
@@ -152,19 +151,18 @@ func (c *Config) modeName() string {
 	return [...]string{closedLoop: "closed loop", openLoop: "open loop", openLoopPerConn: "open loop", flooding: "flood", holding: modeNameHold}[c.mode()]
 }
 
-// maxConnStates returns the number of connections that have a connState.
 func (c *Config) maxConnStates() int {
 	switch {
 	case c.PubSub != nil:
 		return c.PubSub.Publishers
 	case c.Lifetime > 0:
-		return 2 * c.maxSimultaneousConns() // states of closed connections stay with their shards
+		return 2 * c.maxSimultaneousConns() // the states of closed connections stay with their shards
 	}
 	return c.maxSimultaneousConns()
 }
 
-// maxSimultaneousConns returns the highest number of simultaneous connections. With a Lifetime it includes
-// closed connections, which may not be gone yet.
+// maxSimultaneousConns returns the maximum number of simultaneous connections. With a Lifetime, this includes closed
+// connections that may not be gone yet.
 func (c *Config) maxSimultaneousConns() int {
 	if c.Lifetime > 0 {
 		return c.Connections + max(maxHalfOpen, c.Connections/8)
@@ -172,7 +170,7 @@ func (c *Config) maxSimultaneousConns() int {
 	return c.totalConns()
 }
 
-// firstTargetHost returns the host of the first target for requests.
+// firstTargetHost returns the Host header for requests, from the first target.
 func (c *Config) firstTargetHost() string {
 	if strings.HasPrefix(c.Target, unixPrefix) {
 		return "localhost"
@@ -222,7 +220,7 @@ func (c Config) validateTargetAndSources(text string) error {
 	return nil
 }
 
-// maxUnixPath is the longest path that fits into a socket address, in bytes.
+// maxUnixPath is the maximum length of a path in a socket address, in bytes.
 const maxUnixPath = 107
 
 func errAddressFamily(source, target netip.Addr) error {
@@ -308,7 +306,7 @@ func (c Config) validateRate() error {
 	return nil
 }
 
-// validateRampAndInFlight checks when connections are opened, and limits the messages in flight on one
+// validateRampAndInFlight checks the settings of connections over time. It limits the messages in flight on one
 // connection and on all.
 func (c Config) validateRampAndInFlight() error {
 	if c.Early && c.HoldBefore+c.HoldAfter > 0 {
@@ -350,8 +348,8 @@ func (c Config) validateTLSWebSocketAndModel() error {
 	return nil
 }
 
-// planLoops returns the number of loops, and how many connections each can have if each has a
-// descriptor table: see sock.Shards.
+// planLoops returns the number of loops, and the limit of connections per loop if each loop has a descriptor
+// table: see sock.Shards.
 func (c Config) planLoops() (loops, connsPerLoop int, err error) {
 	limit := maxLoops
 	if m, err := models.FindAvailable(c.Model); err != nil || !m.HasLoops {
@@ -370,7 +368,7 @@ func (c Config) maxMessageSize() int {
 	return n
 }
 
-// constantMessage returns the message if all are equal, else false.
+// constantMessage returns the message if all messages are equal, otherwise false.
 func (c *Config) constantMessage() (_ []byte, isConstant bool) {
 	t, err := message.Parse(c.Message)
 	if err != nil || c.Message == "" {
@@ -379,7 +377,7 @@ func (c *Config) constantMessage() (_ []byte, isConstant bool) {
 	return t.MessageIfConstant()
 }
 
-// hasVaryingMessage reports whether Message is a template for different messages.
+// hasVaryingMessage reports whether Message is a template that generates varying messages.
 func (c *Config) hasVaryingMessage() bool {
 	_, fixed := c.constantMessage()
 	return c.Message != "" && !fixed

@@ -14,39 +14,38 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/pacer"
 )
 
-// This file verifies held connections: each sends a line and expects it back. Each shard has a list
-// of its connections. Its loop goes through the list in Pace: it nudges the next connection while
-// another line may be in flight, and continues in the iteration in which an answer arrives. Without
-// loops, one goroutine goes through all shards, and nudges by mail.
+// This file verifies held connections: each sends a line and expects it back. Each shard has a list of its
+// connections, and its loop goes through the list in Pace. The loop nudges the next connection while another
+// line may be in flight. It continues in the iteration in which an answer arrives. Without loops, one goroutine
+// goes through all shards and nudges through mailboxes.
 
 // lineVerification is one verification of all held connections.
 type lineVerification struct {
 	number  int
 	seed    uint64
-	lineEnd string // of a line
-	// limit is the maximum number of lines in flight. inFlight includes those that are about to be
-	// sent.
+	lineEnd string // line end of the server's lines
+	// limit is the maximum number of lines in flight. inFlight includes lines that are about to be sent.
 	limit    int32
 	inFlight atomic.Int32
 	// shardsLeft counts shards with connections that have not been asked.
 	shardsLeft atomic.Int32
-	// stopped ends the sending of lines. Once a shard's lock has been acquired and released after
-	// that, no line of the shard will be sent.
+	// stopped ends the sending of lines. A caller that sets stopped and then acquires and releases a shard's
+	// lock knows that the shard sends no more lines.
 	stopped atomic.Bool
 }
 
 // verifyScan is the progress of a verification in a shard.
 type verifyScan struct {
 	verification *lineVerification
-	next         int               // index of the next connection in shard.heldConns; owned by the caller of Pace, like verification
-	finished     *lineVerification // the last verification that was completed
+	next         int               // index of the next connection in shard.heldConns; it and verification belong to the caller of Pace
+	finished     *lineVerification // last verification that the shard has completed
 }
 
-// maxVerifyLine is an upper limit of the length of a verification line.
+// maxVerifyLine is an upper limit for the length of a verification line.
 const maxVerifyLine = 96
 
-// appendUniqueLine appends the line of a connection. It contains the connection's slot, which is unique
-// at any time, and a number derived from the slot and the seed.
+// appendUniqueLine appends the verification line of a connection. The line contains the connection's slot, which is
+// unique at any time, and a number derived from the slot and the seed.
 func (v *lineVerification) appendUniqueLine(dst []byte, ref engine.Ref) []byte {
 	owner, slot, generation := ref.Location()
 	dst = append(dst, "check "...)
@@ -65,14 +64,14 @@ func (v *lineVerification) appendUniqueLine(dst []byte, ref engine.Ref) []byte {
 	return append(dst, v.lineEnd...)
 }
 
-// maxInFlightPerShard returns how many lines a shard may have in flight, so that all shards make
-// progress.
+// maxInFlightPerShard returns the number of lines that a shard may have in flight. The limit ensures that all shards
+// make progress.
 func (v *lineVerification) maxInFlightPerShard() int {
 	walking := max(v.shardsLeft.Load(), 1)
 	return int((v.limit + walking - 1) / walking)
 }
 
-// tryReserveInFlight reserves one line in flight. It returns false if the limit is reached.
+// tryReserveInFlight reserves one line in flight. It returns false at the limit.
 func (v *lineVerification) tryReserveInFlight() bool {
 	for {
 		n := v.inFlight.Load()
@@ -85,7 +84,7 @@ func (v *lineVerification) tryReserveInFlight() bool {
 	}
 }
 
-// isDone reports whether every connection has been asked and none has yet to answer.
+// isDone reports whether every connection has been asked and no answer is outstanding.
 func (v *lineVerification) isDone() bool { return v.shardsLeft.Load() == 0 && v.inFlight.Load() == 0 }
 
 func (g *generator) nudgeUnverifiedConns(loopOrAll int, at time.Duration, nudge func(engine.Ref) bool) (nextCall time.Duration) {
@@ -105,7 +104,7 @@ func (g *generator) nudgeUnverifiedConns(loopOrAll int, at time.Duration, nudge 
 	return next
 }
 
-// nudgeUnverifiedConnsOfShard asks connections of a shard, and returns when to call it again, -1 if it is done.
+// nudgeUnverifiedConnsOfShard asks connections of a shard. It returns the time of its next call, or -1 if the shard is done.
 func (g *generator) nudgeUnverifiedConnsOfShard(s *shard, v *lineVerification, at time.Duration, nudge func(engine.Ref) bool) (nextCall time.Duration) {
 	w := &s.scan
 	if w.verification != v {
@@ -130,7 +129,7 @@ func (g *generator) nudgeUnverifiedConnsOfShard(s *shard, v *lineVerification, a
 			g.cancelUnsentReservation(s, ref)
 			return at + paceRetryDelay
 		}
-		if g.shardPerLoop || ref.IsClosed() { // otherwise the nudge is in its mailbox
+		if g.shardPerLoop || ref.IsClosed() { // otherwise the nudge is in the mailbox
 			g.cancelUnsentReservation(s, ref)
 		}
 		w.next++
@@ -138,7 +137,7 @@ func (g *generator) nudgeUnverifiedConnsOfShard(s *shard, v *lineVerification, a
 	return at
 }
 
-// markAllConnsAsked records, once, that all connections of the shard have been asked.
+// markAllConnsAsked records that all connections of the shard have been asked. Only its first call has an effect.
 func (s *shard) markAllConnsAsked(v *lineVerification) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -156,8 +155,8 @@ func (g *generator) shardByRef(ref engine.Ref) *shard {
 	return g.shards[int(slot)%len(g.shards)]
 }
 
-// reserveVerificationLine reserves a line in flight for a connection, or returns how long to wait before trying
-// again.
+// reserveVerificationLine reserves a line in flight for a connection. If the limit is reached, it returns the time until
+// the next try.
 func (g *generator) reserveVerificationLine(s *shard, v *lineVerification, ref engine.Ref) (wait time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -165,7 +164,7 @@ func (g *generator) reserveVerificationLine(s *shard, v *lineVerification, ref e
 	case v.stopped.Load():
 		return paceInterval
 	case g.shardPerLoop && len(s.pendingLines) >= v.maxInFlightPerShard():
-		return paceInterval // or when one of its connections has answered
+		return paceInterval // earlier if one of the shard's connections answers
 	case !v.tryReserveInFlight():
 		return paceIntervalNoLoops
 	}
@@ -176,7 +175,7 @@ func (g *generator) reserveVerificationLine(s *shard, v *lineVerification, ref e
 	return 0
 }
 
-// cancelUnsentReservation releases a connection's reservation, unless it has sent its line.
+// cancelUnsentReservation releases a connection's reservation if the line has not been sent.
 func (g *generator) cancelUnsentReservation(s *shard, ref engine.Ref) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

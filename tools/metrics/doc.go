@@ -1,17 +1,15 @@
-// Package metrics exports the statistics of a tcp.Server, a pool and a hub to Prometheus.
-// Package loadmetrics does so for a run of the load generator.
+// Package metrics exports the statistics of a tcp.Server, a pool and a hub to Prometheus. Package loadmetrics
+// exports those of a load generator's run.
 //
 //	r := prometheus.NewRegistry()
 //	r.MustRegister(metrics.NewServerCollector(&server, nil))
 //	err := metrics.RegisterProcess(r)
 //
-// NewPoolCollector exports a pool, such as that of Server.Workers. The names of its metrics
-// begin with myriad_pool_.
+// NewPoolCollector exports a pool, such as Server.Workers. Its metric names begin with myriad_pool_.
 //
-// Everything of tcp.Stats is there, under names that begin with myriad_. The
-// collector of a server keeps nothing between two scrapes, so that any number of Prometheus
-// servers can scrape it at a time. What is a quotient is left to the query, with
-// one exception, myriad_memory_per_connection_bytes:
+// The metrics of a server cover all of tcp.Stats. Their names begin with myriad_. The collector keeps no state
+// between scrapes, so any number of Prometheus servers can scrape it at the same time. Quotients are left to
+// queries, with one exception: myriad_memory_per_connection_bytes.
 //
 //	utilisation of the loops, 0 to 1:   rate(myriad_loop_busy_seconds_total[1m]) / myriad_loops
 //	99th percentile of the loops' lag:  histogram_quantile(0.99, rate(myriad_loop_lag_seconds_bucket[1m]))

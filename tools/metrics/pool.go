@@ -9,17 +9,16 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/collector"
 )
 
-// PoolSource is where the figures of a pool come from: a *pool.Pool.
+// PoolSource provides the statistics of a pool, such as a *pool.Pool.
 type PoolSource interface {
-	// Stats is called once a scrape, from any goroutine.
+	// Stats is called once per scrape, on any goroutine.
 	Stats() pool.Stats
 }
 
-// NewPoolCollector gives the Stats of a pool to Prometheus. The labels, if any, are
-// put on each of its metrics, so that several pools of one process can be
-// distinguished. Registering it fails if source is nil or a label's name is not one, or is
-// taken: state, outcome, cause and le are. It is safe for concurrent use, and asks
-// for Stats once a scrape.
+// NewPoolCollector returns a collector of a pool's statistics. The optional labels are added to each metric, to
+// distinguish several pools of one process. Registration fails if source is nil, or if a label's name is
+// invalid or reserved; state, outcome, cause and le are reserved. The collector is safe for concurrent use and
+// calls Stats once per scrape.
 func NewPoolCollector(source PoolSource, labels prometheus.Labels) prometheus.Collector {
 	if source == nil {
 		return collector.NewFailingCollector[pool.Stats](errors.New("metrics: the source is nil; expected a *pool.Pool"))

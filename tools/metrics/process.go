@@ -8,10 +8,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 )
 
-// runtimeMetrics are those of the Go runtime that say something of a server,
-// beside those that Prometheus's collector always gives: where CPU time goes,
-// what the garbage collector found alive, whether goroutines wait for a thread or
-// a lock, and how long everything stands still.
+// runtimeMetrics selects Go runtime metrics that describe a server, in addition to the default ones of
+// Prometheus's collector. They cover the use of CPU time, the live heap, waits of goroutines for threads and
+// locks, and pauses of the whole program.
 const runtimeMetrics = `^/(` +
 	`cpu/classes/(gc/total|scavenge/total|idle|user|total)` +
 	`|gc/(heap/(live|goal)|limiter/last-enabled)` +
@@ -19,11 +18,9 @@ const runtimeMetrics = `^/(` +
 	`|sync/mutex/wait/total` +
 	`):`
 
-// RegisterProcess registers what is to be known of this process: Prometheus's
-// collectors of the Go runtime (go_*: garbage collection, goroutines, memory,
-// scheduling) and of the process (process_*: CPU, memory, descriptors; where the
-// system tells). Both are of the whole process: register them once in each
-// registry, whatever the number of servers.
+// RegisterProcess registers Prometheus's collectors of the Go runtime (go_*: garbage collection, goroutines,
+// memory, scheduling) and of the process (process_*: CPU, memory and descriptors, where the system reports
+// them). Both cover the whole process, so register them once per registry, regardless of the number of servers.
 func RegisterProcess(r prometheus.Registerer) error {
 	for _, c := range []prometheus.Collector{
 		collectors.NewGoCollector(collectors.WithGoCollectorRuntimeMetrics(collectors.GoRuntimeMetricsRule{Matcher: regexp.MustCompile(runtimeMetrics)})),

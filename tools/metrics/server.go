@@ -10,26 +10,22 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/collector"
 )
 
-// Source is where the figures come from: a *tcp.Server.
+// Source provides the statistics of a server, such as a *tcp.Server.
 type Source interface {
-	// Stats is called once a scrape, from any goroutine.
+	// Stats is called once per scrape, on any goroutine.
 	Stats() tcp.Stats
 }
 
-// NewServerCollector gives the Stats of a server to Prometheus. The labels, if
-// any, are put on each of its metrics, so that several servers of one process
-// can be distinguished. Registering it fails if source is nil or a label's name is
-// not one, or is taken: model, state, cause and le are. It is safe for concurrent
-// use, and asks for Stats once a scrape.
+// NewServerCollector returns a collector of a server's statistics. The optional labels are added to each
+// metric, to distinguish several servers of one process. Registration fails if source is nil, or if a label's
+// name is invalid or reserved; model, state, cause and le are reserved. The collector is safe for concurrent
+// use and calls Stats once per scrape.
 //
-// myriad_memory_per_connection_bytes is the memory of this process's heap that
-// is in use (spans with at least one object: live objects, garbage that has not
-// been swept yet, and the room between them; HeapInuse of runtime.MemStats) and
-// of its goroutines' stacks (StackInuse), divided by the connections that are
-// open. So the rest of the program is in it, and the kernel's memory for sockets
-// is not; it tells what a connection costs when there are so many that the rest
-// does not count. It is left out while no connection is open, and with worker
-// processes, because their memory is not this one's.
+// myriad_memory_per_connection_bytes is the process's Go memory divided by the number of open connections. It
+// counts heap spans in use (HeapInuse of runtime.MemStats, which includes unswept garbage and gaps) and
+// goroutine stacks (StackInuse). It includes the rest of the program and excludes the kernel's memory for
+// sockets, so it approximates the cost of a connection only if there are many. It is omitted without open
+// connections. It is also omitted with worker processes, because their memory is not this process's.
 func NewServerCollector(source Source, labels prometheus.Labels) prometheus.Collector {
 	if source == nil {
 		return collector.NewFailingCollector[stats](errors.New("metrics: the source is nil; expected a *tcp.Server"))
@@ -137,8 +133,8 @@ func newServerHistogramMetric(d *prometheus.Desc, h *tcp.Histogram) prometheus.M
 	return collector.NewHistogramMetric(d, h.Count, h.Sum, h.Buckets[:], h.Bound)
 }
 
-// goHeapAndStackBytes is the heap in use and the stacks of this process, in bytes. Reading it does
-// not stop the world, as runtime.ReadMemStats does.
+// goHeapAndStackBytes returns the bytes of the heap in use and the stacks of this process. It does not stop the world,
+// unlike runtime.ReadMemStats.
 func goHeapAndStackBytes() (sum uint64) {
 	samples := []metrics.Sample{
 		{Name: "/memory/classes/heap/objects:bytes"},

@@ -21,7 +21,6 @@ import (
 	"github.com/myriad-go/myriad/tools/metrics"
 )
 
-// adminFlags are the flags of the admin server.
 type adminFlags struct {
 	addr      string
 	control   bool
@@ -34,7 +33,7 @@ func (f *adminFlags) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&f.tokenFile, "admin-token-file", "", fmt.Sprintf("file with the token for --admin-control, at least %d bytes (default: a random token)", admin.MinToken))
 }
 
-// validate reports flags that contradict each other.
+// validate returns an error if flags contradict each other.
 func (f *adminFlags) validate() error {
 	switch {
 	case f.control && f.addr == "":
@@ -47,11 +46,11 @@ func (f *adminFlags) validate() error {
 	return nil
 }
 
-// maxTokenFileBytes limits how much of a token file is read.
+// maxTokenFileBytes limits the bytes read from a token file.
 const maxTokenFileBytes = 4096
 
-// loadOrGenerateToken returns the control token: the content of --admin-token-file, or a random
-// one, which it prints to out. Without --admin-control it returns "".
+// loadOrGenerateToken returns the control token: the content of --admin-token-file, or a random token, which it
+// prints to out. Without --admin-control it returns "".
 func (f *adminFlags) loadOrGenerateToken(out io.Writer) (string, error) {
 	if !f.control {
 		return "", nil
@@ -77,12 +76,12 @@ func (f *adminFlags) loadOrGenerateToken(out io.Writer) (string, error) {
 	return token, nil
 }
 
-// startAdminServer starts an admin server. onListening is called with its address, on another
-// goroutine, before startAdminServer returns. stop ends the server and waits.
+// startAdminServer starts an admin server. It calls onListening with the server's address, on another
+// goroutine, before it returns. stop ends the server and waits.
 func startAdminServer(addr string, cfg admin.Config, onListening func(net.Addr)) (stop func(), err error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var served sync.WaitGroup
-	ready := make(chan error, 2) // buffered for the final error of Serve
+	ready := make(chan error, 2) // has space for the final error of Serve
 	served.Go(func() {
 		ready <- admin.Serve(ctx, addr, cfg, func(at net.Addr) {
 			onListening(at)
@@ -100,13 +99,12 @@ func startAdminServer(addr string, cfg admin.Config, onListening func(net.Addr))
 	return stop, nil
 }
 
-// adminServer can be stopped and started again at the same address. It is not safe for concurrent
-// use.
+// adminServer can be stopped and restarted at the same address. It is not safe for concurrent use.
 type adminServer struct {
 	addr       string
 	cfg        admin.Config
 	out        io.Writer // receives a line with the address
-	stopServer func()    // nil while it is stopped
+	stopServer func()    // nil while the server is stopped
 }
 
 func (a *adminServer) start() (err error) {
@@ -127,7 +125,7 @@ func (a *adminServer) stop() {
 	}
 }
 
-// newMetricsGatherer returns a gatherer of the collectors and of this process's metrics.
+// newMetricsGatherer returns a gatherer of the collectors' and this process's metrics.
 func newMetricsGatherer(collectors ...prometheus.Collector) (prometheus.Gatherer, error) {
 	r := prometheus.NewRegistry()
 	for _, c := range collectors {
@@ -138,8 +136,8 @@ func newMetricsGatherer(collectors ...prometheus.Collector) (prometheus.Gatherer
 	return r, metrics.RegisterProcess(r)
 }
 
-// startLoadMetricsServer serves the metrics of a load run until stop is called. observe is for
-// load.Config.Observe.
+// startLoadMetricsServer serves the metrics of a load run until stop is called. observe must receive the run's
+// events.
 func startLoadMetricsServer(addr string, onListening func(net.Addr)) (observe func(load.Event), stop func(), err error) {
 	collector := loadmetrics.New(nil)
 	gather, err := newMetricsGatherer(collector)

@@ -16,7 +16,6 @@ import (
 const agentExamples = `  MYRIAD_AGENTS_SECRET=… myriad load --agents 2 --agents-addr :4222 -c 1M 10.0.0.7:9000    # on one machine
   MYRIAD_AGENTS_SECRET=… myriad agent --nats nats://10.0.0.1:4222 --allow 10.0.0.0/24        # on each of two`
 
-// agentFlags are the flags of the command agent.
 type agentFlags struct {
 	agent  agents.Agent
 	nats   natsFlags

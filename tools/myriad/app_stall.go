@@ -26,10 +26,11 @@ func (f *stallFlags) addFlags(flags *pflag.FlagSet) {
 	flags.Float64Var(&f.plan.Capacity, "stall-capacity", 0, "lines per second that stall serves on each loop, or on all connections in models without loops (default 0: unlimited)")
 }
 
-// stallFieldsToFlags replaces names of plan fields in errors with names of flags.
+// stallFieldsToFlags replaces field names of a plan with flag names in error texts.
 var stallFieldsToFlags = strings.NewReplacer("stall: capacity", "--stall-capacity is a capacity", "stall: stalls", "--stall and --stall-every are stalls")
 
-// validateAndSetEpoch checks the flags, sets the epoch of the server's stalls to now and prints it.
+// validateAndSetEpoch checks the flags. It sets the epoch of the server's stalls to the current time and prints
+// it.
 func (f *stallFlags) validateAndSetEpoch(cmd *cobra.Command, srv *tcp.Server) error {
 	if err := f.plan.Check(); err != nil {
 		return usagef("%s", stallFieldsToFlags.Replace(err.Error()))
@@ -42,13 +43,13 @@ func (f *stallFlags) validateAndSetEpoch(cmd *cobra.Command, srv *tcp.Server) er
 	return nil
 }
 
-// fixedCapacityHandler echoes lines at the times that its plan computes. It has a station for each loop, or
-// one for all connections in models without loops.
+// fixedCapacityHandler echoes lines at the times that its plan computes. It has one station per loop, or one for all
+// connections in models without loops.
 //
-// It does not block its loops. Lines must be seen when they arrive; otherwise lines of several
-// connections are served in the wrong order. On a blocked epoll loop, 4,400 lines within 4 s, at a
-// capacity of 1,000 a second, had a 90th percentile of 1.73 s instead of the true 1.26 s. Without
-// blocking, measured and true values were both 1.25 s, in another run.
+// It does not block its loops, because lines must be seen when they arrive. Otherwise, lines of several
+// connections would be served in the wrong order. On a blocked epoll loop, 4,400 lines within 4 s, at a
+// capacity of 1,000 per second, had a 90th percentile of 1.73 s instead of the true 1.26 s. In another run
+// without blocking, measured and true values were both 1.25 s.
 type fixedCapacityHandler struct {
 	flags stallFlags
 
@@ -60,8 +61,8 @@ func newFixedCapacityHandler(f stallFlags) *fixedCapacityHandler {
 	return &fixedCapacityHandler{flags: f, stationsByLoop: make(map[int]*stall.LineStation)}
 }
 
-// Opened assigns the station of its loop to c. If there is no space for an answer, the station
-// waits, and so do all lines behind it. A peer that does not read is closed eventually.
+// Opened assigns the station of the connection's loop. If there is no space for an answer, the station waits,
+// and so do all lines behind it. A peer that does not read is eventually disconnected.
 func (s *fixedCapacityHandler) Opened(c *tcp.Conn) {
 	to, station := c.Ref(), s.getOrCreateStation(c.Loop())
 	answer := func(text []byte) {
@@ -72,7 +73,7 @@ func (s *fixedCapacityHandler) Opened(c *tcp.Conn) {
 	c.SetValue(func(text []byte) error { return station.Enqueue(text, answer) })
 }
 
-// getOrCreateStation returns the station of a loop and creates it on first use.
+// getOrCreateStation returns the station of a loop. It creates the station on first use.
 func (s *fixedCapacityHandler) getOrCreateStation(loop int) *stall.LineStation {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -18,8 +18,8 @@ func newHelloHandler() tcp.Handler {
 	})))
 }
 
-// webPushHandler is the push application for WebSockets and event streams. A message that begins
-// with "!" is broadcast to all of both, without the "!". Other messages are echoed.
+// webPushHandler is the push application for WebSockets and event streams. It broadcasts a message that begins
+// with "!", without the "!", to all WebSockets and event streams. It echoes other messages.
 type webPushHandler struct {
 	web.SocketBase
 	sockets web.Group

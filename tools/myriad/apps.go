@@ -18,7 +18,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/proof"
 )
 
-// apps are the example applications of serve.
+// apps contains the example applications of serve.
 var apps = []struct {
 	name, does string
 	handler    func(f *appFlags, srv *tcp.Server) tcp.Handler
@@ -66,7 +66,7 @@ type appFlags struct {
 	stderr    io.Writer
 }
 
-// appsByFlag maps a flag to the applications that use it.
+// appsByFlag maps flags to the applications that use them.
 var appsByFlag = map[string][]string{
 	"wait": {"wait"}, "bits": {"pow"}, "shed": {"wait", "pow"},
 	"stall": {"stall"}, "stall-every": {"stall"}, "stall-capacity": {"stall"},
@@ -84,7 +84,7 @@ func (f *appFlags) addFlags(cmd *cobra.Command) {
 	f.stall.addFlags(flags)
 }
 
-// The limits of the application flags.
+// Limits of the application flags.
 const (
 	maxWait = time.Minute
 	maxBits = proof.MaxZeros
@@ -126,9 +126,9 @@ func (f *appFlags) validateAndNewHandler(cmd *cobra.Command, srv *tcp.Server) (t
 // newLineHandler returns a handler that calls onLine with every line.
 func newLineHandler(onLine tcp.MessageFunc) tcp.Handler { return tcp.Lines(onLine) }
 
-// newSheddableLineHandler returns a line handler for an application that blocks its loop on purpose: it
-// stands for one that waits, such as for a database, or computes. With --shed it rejects lines
-// under overload.
+// newSheddableLineHandler returns a line handler for an application that deliberately blocks its loop. The
+// application represents one that computes, or that waits for a service such as a database. With --shed, the
+// handler rejects lines under overload.
 func (f *appFlags) newSheddableLineHandler(onLine tcp.MessageFunc) tcp.Handler {
 	if f.shed {
 		return tcp.Lines(busyReplier{onLine})
@@ -141,7 +141,7 @@ type busyReplier struct{ tcp.MessageFunc }
 
 func (busyReplier) Shed(c *tcp.Conn, _ []byte, _ error) { c.WriteString("busy\n") }
 
-// Errors of writes are ignored: a write fails only if the connection is closing.
+// Write errors are ignored, because a write fails only if the connection is closing.
 
 type echo struct{ tcp.Base }
 
@@ -170,15 +170,15 @@ func (f *appFlags) newEchoLoggingEveryNth() tcp.MessageFunc {
 	}
 }
 
-// writeTruncatedLineDigest writes the first hexadecimal digits of the line's SHA-256, as many as the line
-// has bytes, at most 64.
+// writeTruncatedLineDigest writes the first hexadecimal digits of the line's SHA-256. Their number is the length of the
+// line, at most 64.
 func writeTruncatedLineDigest(c *tcp.Conn, line []byte) {
 	sum := sha256.Sum256(line)
 	var text [2*sha256.Size + 1]byte
 	hex.Encode(text[:], sum[:])
 	digits := min(len(line), 2*sha256.Size)
 	text[digits] = '\n'
-	c.WriteString(string(text[:digits+1])) // with Write, text would escape to the heap
+	c.WriteString(string(text[:digits+1])) // Write would make text escape to the heap
 }
 
 func (f *appFlags) echoLineAfterWait(c *tcp.Conn, text []byte) {
@@ -194,11 +194,11 @@ func (f *appFlags) writeProofOfWork(c *tcp.Conn, line []byte) {
 // heartbeatReply is a client's answer to a heartbeat. The application ignores it.
 const heartbeatReply = "pong"
 
-// broadcastEcho broadcasts a line that begins with "!" to every connection of the server, the
-// sender included, without the "!". It echoes other lines and ignores answers to heartbeats.
+// broadcastEcho broadcasts a line that begins with "!", without the "!", to every connection of the server,
+// including the sender. It echoes other lines and ignores answers to heartbeats.
 type broadcastEcho struct{ server *tcp.Server }
 
-// broadcastOrEchoLine handles one line. If a broadcast fails, it answers with the reason.
+// broadcastOrEchoLine handles one line. If a broadcast fails, the answer contains the reason.
 func (p broadcastEcho) broadcastOrEchoLine(c *tcp.Conn, text []byte) {
 	news, toAll := bytes.CutPrefix(text, []byte("!"))
 	switch {

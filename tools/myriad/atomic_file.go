@@ -9,12 +9,12 @@ import (
 	"path/filepath"
 )
 
-// atomicFile is a file that is written completely or not at all: an existing file stays until
-// commit replaces it. A device or pipe is written directly.
+// atomicFile is a file that is written completely or not at all. An existing file remains until commit replaces
+// it. A device or pipe is written directly.
 type atomicFile struct {
 	userPath  string   // as given by the user
 	finalPath string   // "" for a device
-	temp      *os.File // in the same directory, until commit
+	temp      *os.File // in the same directory; renamed by commit
 }
 
 // createAtomicFile creates the temporary file, so that errors in the path are found early. The
@@ -52,8 +52,7 @@ func createAtomicFile(path string) (*atomicFile, error) {
 	return o, nil
 }
 
-// commitUnlessFailed renames the temporary file to its final path if writeErr is nil, and returns writeErr or its own
-// error.
+// commitUnlessFailed renames the temporary file to its final path if writeErr is nil. It returns writeErr or its own error.
 func (o *atomicFile) commitUnlessFailed(writeErr error) error {
 	defer o.discard()
 	if o.finalPath == "" {

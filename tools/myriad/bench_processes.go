@@ -11,7 +11,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/run"
 )
 
-// This file has the commands that bench starts as processes.
+// This file contains the commands that bench starts as processes.
 
 // newJobLoadCommand returns the command that submits jobs to a pool, for the scenario overload.
 func newJobLoadCommand() *cobra.Command {

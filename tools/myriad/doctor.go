@@ -156,8 +156,8 @@ func (f *doctorFlags) addOutputFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.json, "json", false, "print the report as JSON")
 }
 
-// confirmAndApplyChanges applies the changes of the report, after confirmation unless --yes is set, and
-// returns a new report.
+// confirmAndApplyChanges applies the changes of the report and returns a new report. Without --yes, it asks for
+// confirmation first.
 func (f *doctorFlags) confirmAndApplyChanges(cmd *cobra.Command, r *doctor.Report) (*doctor.Report, error) {
 	out, changes := cmd.OutOrStdout(), r.Changes()
 	if len(changes) == 0 {
@@ -197,11 +197,11 @@ func (f *doctorFlags) confirmAndApplyChanges(cmd *cobra.Command, r *doctor.Repor
 	return after, nil
 }
 
-// maxReplyBytes limits how much of the user's reply is read.
+// maxReplyBytes limits the bytes read from the user's reply.
 const maxReplyBytes = 64
 
-// askToApplyChanges asks whether to make n changes. It returns when there is a reply or ctx ends; in
-// the latter case the reading goroutine remains until the process exits.
+// askToApplyChanges asks whether to make n changes and waits for a reply or the end of ctx. If ctx ends, the
+// reading goroutine remains until the process exits.
 func askToApplyChanges(ctx context.Context, in io.Reader, out io.Writer, changeCount int) (confirmed bool, _ error) {
 	changes := fmt.Sprintf("these %d changes", changeCount)
 	if changeCount == 1 {

@@ -32,13 +32,13 @@ func (v *parsedFlag[T]) Set(text string) error {
 func (v *parsedFlag[T]) String() string { return v.text }
 func (v *parsedFlag[T]) Type() string   { return "value" }
 
-// addParsedFlag adds a flag that parse reads into dest; short is "" for none. An error of parse is
-// a quantity.Error, which states what was expected.
+// addParsedFlag adds a flag that parse reads into dest. short is "" if there is no letter. Errors of parse must
+// be of type quantity.Error, which contains the expected format.
 func addParsedFlag[T any](flags *pflag.FlagSet, dest *T, parse func(string) (T, error), name, short, help string) {
 	flags.VarP(&parsedFlag[T]{dest: dest, parse: parse}, name, short, help)
 }
 
-// parsedListFlag is a repeatable flag; each text is parsed and appended.
+// parsedListFlag is a repeatable flag. Each text is parsed and appended.
 type parsedListFlag[T any] struct {
 	dest  *[]T
 	parse func(string) ([]T, error)
@@ -75,7 +75,7 @@ func validateListenAddr(flag, addr string) error {
 	return nil
 }
 
-// toUsageErrorWithExpectation converts an error of pflag to a usage error that states what was expected.
+// toUsageErrorWithExpectation converts an error of pflag to a usage error that contains the expected format.
 func toUsageErrorWithExpectation(cmd *cobra.Command, err error) error {
 	if e, ok := errors.AsType[*pflag.NotExistError](err); ok {
 		if hint := hintAtIntendedFlag(cmd.Flags(), e); hint != "" {
@@ -99,7 +99,7 @@ func toUsageErrorWithExpectation(cmd *cobra.Command, err error) error {
 	return usagef("%w; expected flags as \"%s --help\" lists them", err, cmd.CommandPath())
 }
 
-// flagsOfOtherTools maps short flags of other load generators to the flags here that do the same.
+// flagsOfOtherTools maps short flags of other load generators to the equivalent flags of this program.
 var flagsOfOtherTools = map[string]struct{ tool, name string }{
 	"c": {"wrk", "connections"},
 	"D": {"hey", "message-file"},
@@ -112,7 +112,7 @@ var flagsOfOtherTools = map[string]struct{ tool, name string }{
 	"z": {"hey", "duration"},
 }
 
-// hintAtIntendedFlag returns a hint at the flag that an unknown one was probably meant to be, or "".
+// hintAtIntendedFlag returns a hint that names the most similar known flag, or "".
 func hintAtIntendedFlag(flags *pflag.FlagSet, unknown *pflag.NotExistError) string {
 	shorthands := unknown.GetSpecifiedShortnames()
 	if shorthands == "" {
@@ -137,8 +137,8 @@ func hintAtIntendedFlag(flags *pflag.FlagSet, unknown *pflag.NotExistError) stri
 	return fmt.Sprintf("-%s of %s is %s here: %s", unknown.GetSpecifiedName(), other.tool, name, help)
 }
 
-// mostSimilarFlagName returns the visible flag whose name is most similar to given, or "" if none is
-// similar: at most a third of the letters differ, or it begins with given.
+// mostSimilarFlagName returns the visible flag whose name is most similar to given. Names are similar if at most a
+// third of the letters differ, or if the name begins with given. It returns "" if none is similar.
 func mostSimilarFlagName(flags *pflag.FlagSet, given string) (name string) {
 	const minPrefix = 4
 	best := len(given)

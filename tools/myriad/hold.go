@@ -54,7 +54,7 @@ missing or duplicate line.`,
 // maxHoldDuration is the default duration of hold: the maximum of load.Config.
 const maxHoldDuration = 30 * 24 * time.Hour
 
-// holdConnsAndReport holds the connections and prints the memory that they take.
+// holdConnsAndReport holds the connections and prints their memory use.
 func (f *loadFlags) holdConnsAndReport(cmd *cobra.Command) error {
 	t, err := f.results.newReporter(cmd)
 	if err != nil {
@@ -79,7 +79,7 @@ func (f *loadFlags) holdConnsAndReport(cmd *cobra.Command) error {
 	return cmp.Or(outErr, err, result.Err())
 }
 
-// heldConnsReport collects what the events of a run report about held connections.
+// heldConnsReport collects figures about held connections from the events of a run.
 type heldConnsReport struct {
 	printf   func(format string, args ...any)
 	start    time.Time

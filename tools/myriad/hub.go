@@ -50,8 +50,8 @@ type hubFlags struct {
 	insecure bool
 }
 
-// The default limits of a hub that differ from those of other servers. A subscriber may lag by a
-// minute or 8 MiB, as with Redis's soft limit.
+// Default limits of a hub that differ from those of other servers. A subscriber may lag by a minute or 8 MiB,
+// as with Redis's soft limit.
 const (
 	defaultHubMaxMessage   = 1 << 20
 	defaultHubMaxUnsent    = 8 << 20
@@ -123,8 +123,8 @@ func (f *hubFlags) validateAndSetUp(cmd *cobra.Command) error {
 	return nil
 }
 
-// addTLSListenerAndRequireAuth adds the listener of --tls-addr. It returns an error if a listener would let
-// clients of other machines in without authentication.
+// addTLSListenerAndRequireAuth adds the listener of --tls-addr. It returns an error if a listener would admit clients of
+// other machines without authentication.
 func (f *hubFlags) addTLSListenerAndRequireAuth() error {
 	if f.tlsAddr != "" {
 		if f.srv.TLSConfig == nil {
@@ -172,11 +172,11 @@ func (f *hubFlags) readUsersAndRegisterReload(cmd *cobra.Command) error {
 	return nil
 }
 
-// enforceTimeout limits how long checking all clients may take.
+// enforceTimeout limits the time for checking all clients.
 const enforceTimeout = 30 * time.Second
 
-// reloadUsersAndEnforce reads the users file again, closes clients that have lost their rights, and returns
-// the outcome as text.
+// reloadUsersAndEnforce reads the users file again and closes clients that have lost their rights. It returns the outcome
+// as text.
 func (f *hubFlags) reloadUsersAndEnforce(ctx context.Context) (resultText string) {
 	file, err := os.Open(f.users)
 	if err == nil {

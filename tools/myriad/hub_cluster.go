@@ -29,8 +29,8 @@ type clusterFlags struct {
 	peersCert, peersKey, peersCA string
 }
 
-// clusterSecretVariable is the environment variable with the cluster's secret, used without
-// --cluster-secret.
+// clusterSecretVariable is the environment variable that contains the cluster's secret if --cluster-secret is
+// not given.
 const clusterSecretVariable = "MYRIAD_CLUSTER_SECRET"
 
 func (f *clusterFlags) addFlags(flags *pflag.FlagSet) {
@@ -49,7 +49,7 @@ func (f *clusterFlags) addFlags(flags *pflag.FlagSet) {
 	flags.DurationVar(&f.Linger, "cluster-linger", 0, "how long this hub keeps receiving a topic after its last subscriber has left (default 5s)")
 }
 
-// clusterOriginVariable passes the node of a process to its successor.
+// clusterOriginVariable is the environment variable in which a process passes its node to its successor.
 const clusterOriginVariable = "MYRIAD_CLUSTER_ORIGIN"
 
 func (f *hubFlags) addReplayFlags(flags *pflag.FlagSet) {
@@ -89,7 +89,7 @@ func (f *hubFlags) validateReplayFlags(cmd *cobra.Command) error {
 	return nil
 }
 
-// isClustered reports whether the hub is to join others.
+// isClustered reports whether the flags connect the hub to other hubs.
 func (f *clusterFlags) isClustered() bool { return f.nats.urls != "" || f.peers.Addr != "" }
 
 // validateAndComplete validates the flags and completes the configuration.
@@ -143,12 +143,12 @@ func (f *clusterFlags) validatePeerFlags() (err error) {
 	return f.configurePeerTLS()
 }
 
-// configurePeerTLS sets up mutual TLS between hubs. It fails if --cluster-ca has not signed this
-// hub's certificate, which all other hubs would reject.
+// configurePeerTLS sets up mutual TLS between hubs. It returns an error if --cluster-ca has not signed this
+// hub's certificate, because all other hubs would reject the certificate.
 func (f *clusterFlags) configurePeerTLS() error {
 	switch given := f.peersCert + f.peersKey + f.peersCA; {
 	case given == "":
-		return nil // in clear
+		return nil // unencrypted
 	case f.peersCert == "" || f.peersKey == "" || f.peersCA == "":
 		return usagef("only some of --cluster-cert, --cluster-key and --cluster-ca are given; expected all three")
 	}
@@ -169,7 +169,7 @@ func (f *clusterFlags) configurePeerTLS() error {
 		GetCertificate: pair.GetCertificate,
 		GetClientCertificate: func(asked *tls.CertificateRequestInfo) (*tls.Certificate, error) {
 			own, _ := pair.GetCertificate(nil)
-			// With TLS 1.3 the other side does not report why it rejects a certificate.
+			// With TLS 1.3, the peer does not report why it rejects a certificate.
 			if err := cmp.Or(asked.SupportsCertificate(own), verifyForServerAndClientUse(own, pool)); err != nil {
 				return nil, fmt.Errorf("the other hub would refuse --cluster-cert %s: %w", f.peersCert, err)
 			}
@@ -179,7 +179,7 @@ func (f *clusterFlags) configurePeerTLS() error {
 	return nil
 }
 
-// verifyForServerAndClientUse verifies pair against roots, as a server's and as a client's certificate.
+// verifyForServerAndClientUse verifies pair against roots, both as a server certificate and as a client certificate.
 func verifyForServerAndClientUse(pair *tls.Certificate, roots *x509.CertPool) error {
 	chain := make([]*x509.Certificate, len(pair.Certificate))
 	intermediates := x509.NewCertPool()
@@ -199,7 +199,7 @@ func verifyForServerAndClientUse(pair *tls.Certificate, roots *x509.CertPool) er
 	return nil
 }
 
-// joinClusterIfRequested joins the other hubs if the flags ask for it. leave disconnects.
+// joinClusterIfRequested connects to the other hubs if the flags require it. leave disconnects.
 func (f *hubFlags) joinClusterIfRequested(cmd *cobra.Command) (leave func(), err error) {
 	c := &f.cluster
 	if !c.isClustered() {

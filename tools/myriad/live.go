@@ -22,38 +22,37 @@ const (
 	minRedrawInterval = 100 * time.Millisecond
 	// sparklineIntervals is the number of intervals in a sparkline.
 	sparklineIntervals = 240
-	// maxErrorCauses limits the error causes that are counted separately; others are counted as
-	// "other".
+	// maxErrorCauses limits the number of separately counted error causes. Further causes count as "other".
 	maxErrorCauses = 64
-	// starvedWarningShare is the share of time in which programs waited for a processor above which
-	// the view shows a warning, as the result does.
+	// starvedWarningShare is the share of time in which programs waited for a processor above which the view
+	// shows a warning. The result uses the same limit.
 	starvedWarningShare = 0.2
 	labelWidth          = 11
 )
 
-// terminalView shows the progress of a load run on a terminal. It redraws in place and erases itself at
-// the end. Nothing else should write to the terminal between two events. Each redraw is one write,
-// and the cursor is hidden only during it.
+// terminalView shows the progress of a load run on a terminal. It redraws in place and erases itself at the end.
+// Nothing else should write to the terminal between two events. Each redraw is one write, and the cursor is
+// hidden only during the write.
 //
-// It belongs to the goroutine that calls recordHeldConnsEvent; erase may be called when that has ended.
+// A terminalView belongs to the goroutine that calls recordHeldConnsEvent. erase may be called after that goroutine has
+// ended.
 type terminalView struct {
 	out        io.Writer
-	screenSize func() screen // the current terminal
+	screenSize func() screen // returns the current size of the terminal
 	now        func() time.Time
-	// cpuStallTime returns the total time in which some program of the machine waited for a
-	// processor.
+	// cpuStallTime returns the total time in which some program on the machine waited for a processor.
 	cpuStallTime func() time.Duration
 
 	plan          load.Plan
 	snapshot      load.Snapshot
-	lastInterval  load.Interval // the latest
+	lastInterval  load.Interval // latest interval
 	stage         string
 	stageStart    time.Time
 	errors        map[string]int64
-	rateHistory   []float64     // of the intervals
-	p99History    []float64     // of the intervals, in seconds
+	rateHistory   []float64     // rates of the intervals
+	p99History    []float64     // 99th percentiles of the intervals, in seconds
 	lastStallTime time.Duration // cpuStallTime at the end of the last interval
-	stallShare    float64       // share of the last interval
+	stallShare    float64       // share of the last interval in which programs waited
 
 	start, lastDraw time.Time
 	drawnWidths     []int // widths of the lines on the terminal
@@ -133,7 +132,7 @@ func appendDroppingOldest(history []float64, v float64) []float64 {
 	return append(history, v)
 }
 
-// terminalLine is a line of the view. Faults are red.
+// terminalLine is a line of the view. Lines about faults are red.
 type terminalLine struct {
 	label, text string
 	isFault     bool
@@ -193,7 +192,7 @@ func (v *terminalView) formatLines(width int) (all []terminalLine) {
 	return all
 }
 
-// formatStageProgress returns the progress of the stage, as a bar if the end is known.
+// formatStageProgress returns the progress of the stage. If the end is known, it is a bar.
 func (v *terminalView) formatStageProgress(width int) string {
 	in := v.now().Sub(v.stageStart)
 	share, text := -1.0, format.Elapsed(in)
@@ -228,7 +227,7 @@ func (v *terminalView) formatUsage(usage, usageBeforeLoad *load.Usage) string {
 	return text
 }
 
-// sparkline draws the last width values, one column each, scaled from 0 to their maximum.
+// sparkline draws the last width values, one per column, scaled from 0 to their maximum.
 func sparkline(values []float64, width int) string {
 	values = values[max(len(values)-max(width, 0), 0):]
 	bars := []rune("▁▂▃▄▅▆▇█")
@@ -243,8 +242,8 @@ func sparkline(values []float64, width int) string {
 	return string(columns)
 }
 
-// Control sequences. The screen is never erased from its first row, because tmux takes that as
-// clearing the screen and keeps a copy in its scrollback.
+// Control sequences. The screen is never erased from its first row on, because tmux would treat this as
+// clearing the screen and keep a copy in its scrollback.
 const (
 	hideCursor = "\x1b[?25l"
 	showCursor = "\x1b[?25h"
@@ -269,8 +268,8 @@ func (v *terminalView) redrawLines() {
 
 func (v *terminalView) write(text string) { _, _ = io.WriteString(v.out, text) } // there is nobody to report to
 
-// renderForScreen returns the line cut to the screen's width, and its number of width. Characters that
-// could move the cursor or take two width are replaced with "?".
+// renderForScreen returns the line, cut to the screen's width, and its number of width. It replaces characters that
+// could move the cursor or occupy two width with "?".
 func (l terminalLine) renderForScreen(on screen) (text string, width int) {
 	const wide = 0x2e80 // the first characters of East Asia
 	runes := []rune(strings.Map(func(r rune) rune {
@@ -288,8 +287,8 @@ func (l terminalLine) renderForScreen(on screen) (text string, width int) {
 	return text, len(runes)
 }
 
-// takeEraseSequence returns the control sequence that erases the drawn lines. Lines that a narrower
-// terminal has wrapped take more than one row.
+// takeEraseSequence returns the control sequence that erases the drawn lines. Lines that a narrower terminal has
+// wrapped occupy more than one row.
 func (v *terminalView) takeEraseSequence(on screen) (text string) {
 	for _, w := range v.drawnWidths {
 		text += strings.Repeat(cursorUp+eraseLine, max(1, (w+on.width-1)/max(on.width, 1)))

@@ -96,7 +96,7 @@ func isHTTPMismatch(r *load.Result) bool {
 	return m != nil && m.Byte == 0 && (strings.HasPrefix(m.Got, `"HTTP/1.`) || strings.HasPrefix(m.Got, `"<!DOCTYPE `))
 }
 
-// raiseProcsForTLSHandshakes raises GOMAXPROCS for TLS handshakes, which run beside the loops.
+// raiseProcsForTLSHandshakes raises GOMAXPROCS for TLS handshakes, which run in parallel with the loops.
 func (f *loadFlags) raiseProcsForTLSHandshakes() {
 	if f.cfg.TLS != nil {
 		raiseGOMAXPROCS(max(f.cfg.Loops, 1), false)

@@ -54,7 +54,7 @@ func (f *distributedLoadFlags) addFlags(flags *pflag.FlagSet) {
 	f.secret.addFlag(flags, "agents-secret", agents.SecretVariable, "that agents need to connect, or the token of the NATS server")
 }
 
-// natsFlagNames lists the flags of the NATS server, which local agents don't need.
+// natsFlagNames lists the flags of the NATS server, which local agents do not need.
 var natsFlagNames = []string{"agents-addr", "agents-cert", "agents-key", "nats", "nats-creds", "nats-ca", "agents-secret"}
 
 // validateAndComplete validates the flags and completes the options.
@@ -125,15 +125,15 @@ func (f *loadFlags) runLoadHereOrOnAgents(ctx context.Context, rep *runReporter)
 		o.Logf = func(format string, args ...any) { fmt.Fprintf(rep.stderr, format+"\n", args...) }
 	}
 	if f.agents.agents.local {
-		o.Token, o.Listen = rand.Text(), "127.0.0.1:0" // other users of the machine can't join
+		o.Token, o.Listen = rand.Text(), "127.0.0.1:0" // prevents other users of the machine from joining
 		o.StartLocal = func(url string) (func(), error) { return f.startLocalAgentProcesses(url, o.Token) }
 		cfg.Sources = nil
 	}
 	return agents.RunOnAgents(ctx, o, cfg)
 }
 
-// startLocalAgentProcesses starts agents as processes of this machine. stop waits until they have ended by
-// themselves and kills them after localAgentStopTimeout.
+// startLocalAgentProcesses starts agents as processes of this machine. stop waits for their end and kills them after
+// localAgentStopTimeout.
 func (f *loadFlags) startLocalAgentProcesses(url, secret string) (awaitExitOrKill func(), err error) {
 	executable, err := os.Executable()
 	if err != nil {
@@ -170,5 +170,5 @@ func (f *loadFlags) startLocalAgentProcesses(url, secret string) (awaitExitOrKil
 	return awaitExitOrKill, nil
 }
 
-// localAgentStopTimeout is how long local agents may take to end.
+// localAgentStopTimeout is the time in which local agents must end.
 const localAgentStopTimeout = 10 * time.Second

@@ -1,8 +1,7 @@
 // Command myriad serves, loads and compares TCP servers with many connections.
 //
-// It exits with 0 on success, 1 on failure and 2 if it is called wrongly: with an invalid flag or
-// argument, or with a file that can't be read or written. In the latter case a line on standard
-// error states what was wrong and what was expected.
+// It exits with 0 on success, 1 on failure and 2 on wrong use: an invalid flag or argument, or a file that
+// cannot be read or written. With 2, a line on standard error describes the error and the expected input.
 package main
 
 import (
@@ -49,8 +48,8 @@ func runCommandLine(ctx context.Context, args []string, in io.Reader, out, errOu
 	return 1
 }
 
-// usageError reports that the command was called wrongly (exit code 2). Its text is "<what was
-// wrong>; <what was expected>".
+// usageError reports wrong use of the command (exit code 2). Its text is "<what was wrong>; <what was
+// expected>".
 type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
@@ -66,8 +65,8 @@ var commandConstructors = map[string]func() *cobra.Command{
 	"plan": newPlanCommand, "bench": newBenchCommand, "plain": newPlainCommand, "park": newParkGoroutinesCommand, "offer": newJobLoadCommand, "version": newVersionCommand,
 }
 
-// newRootCommand returns the root command. If args begin with the name of a command, only that
-// command is added: building the hundreds of flags of all others takes a tenth of the startup time.
+// newRootCommand returns the root command. If args begin with the name of a command, only that command is
+// added, because building the flags of all others takes a tenth of the startup time.
 func newRootCommand(args ...string) *cobra.Command {
 	root := &cobra.Command{
 		Use:               "myriad",
@@ -95,8 +94,8 @@ func newRootCommand(args ...string) *cobra.Command {
 	return root
 }
 
-// duplicateSignalWindow is how long a second signal counts as the first: timeout(1) signals the
-// command and then its process group.
+// duplicateSignalWindow is the time in which a second signal counts as the first one, because timeout(1)
+// signals the command and then its process group.
 const duplicateSignalWindow = 200 * time.Millisecond
 
 // cancelContextOnSignal cancels the command's context at SIGINT or SIGTERM. A second signal ends the
@@ -110,7 +109,7 @@ func cancelContextOnSignal(cmd *cobra.Command) {
 	cmd.SetContext(ctx)
 }
 
-// validateArgsWithUsageErrors makes every usage error of cmd and its subcommands a usageError.
+// validateArgsWithUsageErrors converts every usage error of cmd and its subcommands to a usageError.
 func validateArgsWithUsageErrors(cmd *cobra.Command) {
 	args, group := cmd.Args, cmd.Args == nil && cmd.HasSubCommands()
 	if args == nil {
@@ -141,7 +140,7 @@ func validateArgsWithUsageErrors(cmd *cobra.Command) {
 	}
 }
 
-// validateHelpArgs returns a usage error if help is asked for an unknown command.
+// validateHelpArgs returns a usage error if help is requested for an unknown command.
 func validateHelpArgs(cmd *cobra.Command, given []string) error {
 	if found, rest, err := cmd.Root().Find(given); err == nil && (found != cmd.Root() || len(rest) == 0) {
 		return nil

@@ -21,8 +21,8 @@ func (f *natsFlags) addFlags(flags *pflag.FlagSet, urls, help string) {
 	flags.StringVar(&f.ca, "nats-ca", "", "PEM `FILE` with trusted CA certificates of NATS servers (default: the system's)")
 }
 
-// parseURLsAndTLS returns the URLs of --nats, nil without it, and the TLS configuration, nil for
-// the system's trusted certificates.
+// parseURLsAndTLS returns the URLs of --nats, nil without the flag. It also returns the TLS configuration, nil
+// for the system's trusted certificates.
 func (f *natsFlags) parseURLsAndTLS() (urls []string, tlsConfig *tls.Config, err error) {
 	if f.urls == "" {
 		if f.creds+f.ca != "" {

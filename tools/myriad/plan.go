@@ -203,9 +203,9 @@ func (f *planFlags) measureAndPlanMachines(cmd *cobra.Command) error {
 	return capacity.WritePlansSideBySide(out, plans)
 }
 
-// bestMatchingMeasurement returns the measurement to plan from: of the requested subject, or of the
-// first, with TLS if requested. It prefers the one with the most points, then the one with the
-// fewest connections, which was least disturbed by the load generator. It returns nil if none fits.
+// bestMatchingMeasurement returns the measurement for the plan. It considers measurements of the requested subject,
+// or of the first one, with TLS if requested. It prefers the most points, then the fewest connections, because
+// the load generator disturbs smaller measurements least. It returns nil if none fits.
 func (f *planFlags) bestMatchingMeasurement(all []capacity.MeasuredCosts) (best *capacity.MeasuredCosts) {
 	for i := range all {
 		m := &all[i]
@@ -300,8 +300,8 @@ func (f *planFlags) runCapacityBench(cmd *cobra.Command) (*result.Set, error) {
 	return set, err
 }
 
-// printAndCheckPredictions prints predictions beside measurements. It returns an error if one is further
-// off than --within.
+// printAndCheckPredictions prints predictions next to measurements. It returns an error if a prediction's error exceeds
+// --within.
 func (f *planFlags) printAndCheckPredictions(out io.Writer, all []capacity.Prediction) error {
 	if len(all) == 0 {
 		return usagef("%s has no two sizes of the same server; expected a report of `myriad bench capacity`", f.from)

@@ -14,18 +14,18 @@ import (
 	"github.com/myriad-go/myriad/tools/doctor"
 )
 
-// limitCheck is what a command lets the doctor predict before it starts.
+// limitCheck contains the plan that package doctor examines before a command starts.
 type limitCheck struct {
 	plan doctor.Plan
-	// doctorArgs are the flags with which "myriad doctor" predicts the same.
+	// doctorArgs contains the flags with which "myriad doctor" makes the same prediction.
 	doctorArgs []string
-	// connsDerived means that the number of connections follows from the descriptor limit, so that
-	// no warning about that limit is due.
+	// connsDerived reports that the number of connections is derived from the descriptor limit. A warning about
+	// that limit would then be wrong.
 	connsDerived bool
 }
 
-// printLimitWarnings writes at most two lines to standard error about walls that are exceeded or
-// near. It never fails a command: if the machine can't be read it writes nothing.
+// printLimitWarnings writes at most two lines to standard error about walls that are exceeded or near. It never
+// makes a command fail: if the machine cannot be read, it writes nothing.
 func printLimitWarnings(cmd *cobra.Command, p limitCheck) {
 	report, err := examineMachine(p.plan)
 	if err != nil {
@@ -36,7 +36,7 @@ func printLimitWarnings(cmd *cobra.Command, p limitCheck) {
 	}
 }
 
-// nearWallShare is the share of a wall from which it is called near.
+// nearWallShare is the share of a wall from which the wall counts as near.
 const nearWallShare = 0.8
 
 // formatLimitWarnings returns a line about the first hard wall that is exceeded or near, and one about the
@@ -87,12 +87,12 @@ func (p *limitCheck) doctorHint(n int) string {
 	return fmt.Sprintf("`%s` shows how to raise it", strings.Join(append([]string{"myriad doctor -n", fmt.Sprint(n)}, p.doctorArgs...), " "))
 }
 
-// maxDerivedConns limits the prediction for serve without a given number of connections: the
-// descriptor limit may allow a billion.
+// maxDerivedConns limits the prediction for serve without a given number of connections, because the descriptor
+// limit may allow a billion.
 const maxDerivedConns = 10_000
 
-// warnAboutServerLimits prints warnings before a server starts. Worker processes leave it to their
-// supervisor.
+// warnAboutServerLimits prints warnings before a server starts. In worker processes it does nothing, because
+// their supervisor warns.
 func (f *serverFlags) warnAboutServerLimits(cmd *cobra.Command) {
 	if _, worker := tcp.WorkerProcess(); worker || f.srv.Network == "unix" {
 		return

@@ -16,7 +16,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/result"
 )
 
-// The output formats for load runs and for benches.
+// Output formats for load runs and for benches.
 var (
 	loadFormats  = []string{"text", "csv", "html", "json"}
 	benchFormats = []string{"text", "html", "json", "benchstat"}
@@ -93,7 +93,7 @@ func (f *reportFlags) openAndConvertReports(cmd *cobra.Command, names []string) 
 	return report(cmd, files)
 }
 
-// reportFile is an open file whose beginning has been examined.
+// reportFile is an open file whose type has been detected.
 type reportFile struct {
 	io.Closer
 	name    string

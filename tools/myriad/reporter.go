@@ -69,8 +69,7 @@ func parseExpectations(texts []string) (list []load.Expectation, err error) {
 	return list, nil
 }
 
-// runReporter reports on a run while it goes on and at its end. It belongs to the goroutine that
-// calls load.Run.
+// runReporter reports on a run during the run and at its end. It belongs to the goroutine that calls load.Run.
 type runReporter struct {
 	flags       *outputFlags
 	expected    []load.Expectation
@@ -84,14 +83,14 @@ type runReporter struct {
 	err         error  // the first write error
 }
 
-// outputFile is a file written from the events of a run. writeRest, if not nil, completes it after
-// the run.
+// outputFile is a file that is written from the events of a run. If writeRest is not nil, it completes the file
+// after the run.
 type outputFile struct {
 	file      *atomicFile
 	writeRest func() error
 }
 
-// newReporter opens all outputs, so that errors surface before the run.
+// newReporter opens all outputs, so that errors are found before the run.
 func (f *outputFlags) newReporter(cmd *cobra.Command) (*runReporter, error) {
 	t := &runReporter{flags: f, stdout: cmd.OutOrStdout(), stderr: cmd.ErrOrStderr(), textResult: !f.json && f.out != "-"}
 	if err := cmp.Or(t.createOutputFiles(), t.startMetricsServer()); err != nil {
@@ -189,7 +188,7 @@ func (t *runReporter) notifyObservers(e load.Event) {
 	}
 }
 
-// printTextUnlessJSON writes a line for people above the live view. It writes nothing if events go to stdout.
+// printTextUnlessJSON writes a line for people above the live view. If events go to stdout, it writes nothing.
 func (t *runReporter) printTextUnlessJSON(format string, args ...any) {
 	if !t.textResult {
 		return
@@ -200,7 +199,7 @@ func (t *runReporter) printTextUnlessJSON(format string, args ...any) {
 	fmt.Fprintf(t.stdout, format+"\n", args...)
 }
 
-// writeResultAndCommitFiles writes the result, nil for none, checks the expectations and closes the outputs.
+// writeResultAndCommitFiles writes the result, which may be nil, checks the expectations and closes the outputs.
 func (t *runReporter) writeResultAndCommitFiles(result *load.Result) error {
 	defer t.stopMetricsAndDiscardFiles()
 	if t.live != nil {

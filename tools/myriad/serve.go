@@ -25,13 +25,16 @@ func newServeCommand() *cobra.Command {
 	return cmd
 }
 
-// raiseGOMAXPROCS gives Go enough processors beside those that loops occupy while they wait
-// briefly, unless GOMAXPROCS is set. Without a spare one the scheduler takes a loop's processor and
-// must return it: on one connection that cost a quarter of the server's work, 37 µs a message
-// instead of 28, in interleaved runs. With 56 loops on two CPUs, opening 200,000 connections took
-// both sides 9.5 s of processor time instead of 16 s when the generator had enough, too, and woke
-// fewer loops at a time. If withWorkers may call the handlers, each CPU gets one more: with two
-// processors for two CPUs and a loop, handlers that compute got 1.4 of the CPUs.
+// raiseGOMAXPROCS sets GOMAXPROCS, unless the user has set it, so that Go has processors in addition to those
+// of loops that wait briefly. Without a spare one, the scheduler takes a loop's processor and must return it.
+// On one connection this took a quarter of the server's work: 37 µs per message instead of 28, in interleaved
+// runs.
+//
+// With 56 loops on two CPUs, opening 200,000 connections took both sides 9.5 s of processor time instead of 16
+// s, if the generator also had enough processors. Fewer loops were woken at a time.
+//
+// If withWorkers may call the handlers, there is one more processor per CPU. With two processors for two CPUs and a
+// loop, computing handlers got only 1.4 CPUs.
 func raiseGOMAXPROCS(loops int, withWorkers bool) {
 	need := loops + 1
 	if withWorkers {

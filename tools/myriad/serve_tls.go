@@ -64,9 +64,8 @@ func readCertPool(file string) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// reloadCertificate reads the certificate again and returns the outcome as text. Each worker
-// process does so if the signal was sent to the whole group, otherwise at the first handshake after
-// a change.
+// reloadCertificate reads the certificate again and returns the outcome as text. A worker process reloads when
+// the signal is sent to the whole group, otherwise at the first handshake after a change.
 func (f *serverTLSFlags) reloadCertificate() (resultText string) {
 	expires, err := f.pair.ReloadNow()
 	if err != nil {

@@ -32,8 +32,8 @@ func (f *workerFlags) addFlags(cmd *cobra.Command) {
 // hasWorkers reports whether a pool is requested.
 func (f *workerFlags) hasWorkers() bool { return f.workers != "" && f.workers != "0" }
 
-// validateAndBuildPoolConfig validates the flags and fills in the pool's configuration. Shedding is only for
-// applications that can reject work; others would retry what was shed.
+// validateAndBuildPoolConfig validates the flags and completes the pool's configuration. Shedding is permitted only for
+// applications that can reject work; clients of others would retry the work.
 func (f *workerFlags) validateAndBuildPoolConfig(cmd *cobra.Command, canShed bool) (err error) {
 	if !f.hasWorkers() {
 		if f.queue != 0 || f.target != 0 {
@@ -71,8 +71,8 @@ func (f *workerFlags) validateAndBuildPoolConfig(cmd *cobra.Command, canShed boo
 	return nil
 }
 
-// createPoolFor creates the pool, if requested, and assigns it to srv. With worker processes each has
-// its own pool; their supervisor only checks that it can be created.
+// createPoolFor creates the pool, if requested, and assigns it to srv. Each worker process has a separate pool. The
+// supervisor only checks that a pool can be created.
 func (f *workerFlags) createPoolFor(srv *tcp.Server) error {
 	if !f.hasWorkers() {
 		return nil

@@ -24,7 +24,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/quantity"
 )
 
-// serverFlags are the flags of a command that is a server.
+// serverFlags are the flags shared by all server commands.
 type serverFlags struct {
 	srv tcp.Server
 	tls serverTLSFlags
@@ -34,14 +34,14 @@ type serverFlags struct {
 	pages      []admin.Page
 	reloads    []func() (told string) // called at SIGHUP instead of draining; each returns its outcome as text
 
-	upgrading      atomic.Bool       // an upgrade is running or has succeeded
+	upgrading      atomic.Bool       // an upgrade is in progress or has succeeded
 	relaysSignals  atomic.Bool       // this process only relays signals
 	successorEnv   map[string]string // additional environment of the new process
-	upgradeRefusal string            // why upgrades are impossible, "" if they are possible
+	upgradeRefusal string            // reason why upgrades are impossible, "" if they are possible
 
 	admin     adminFlags
 	adminPage *adminServer // nil without --admin
-	// upgradeRequests are those of the admin page. The signal handling goroutine receives them.
+	// upgradeRequests carries requests of the admin page to the signal handling goroutine.
 	upgradeRequests chan func(tcp.Upgraded, error)
 	flightDir       string
 	flightLag       time.Duration
@@ -97,7 +97,7 @@ func (f *serverFlags) addFlags(flags *pflag.FlagSet, addr string) {
 	flags.StringVar(&f.memoryLimit, "memory-limit", "", "set Go's memory limit to this share, such as 75%, of the memory of the cgroup or machine; auto is 90% (default: GOMEMLIMIT, or none)")
 }
 
-// addIntFlag adds a flag for a field of the server, fieldName. A non-zero field becomes the
+// addIntFlag adds a flag for the server's field fieldName. If the field is not zero, its value becomes the
 // default.
 func (f *serverFlags) addIntFlag(flags *pflag.FlagSet, field *int, name, fieldName, help string) {
 	if *field != 0 {
@@ -189,8 +189,8 @@ func (f *serverFlags) systemdListenerIfRequested() (net.Listener, error) {
 	return nil, fmt.Errorf("--addr is %q; expected one of the sockets that were passed: %s", f.srv.Addr, strings.Join(names, ", "))
 }
 
-// replaceFieldsWithFlags replaces field names in text with flag names. Longer names go first,
-// because some begin with others.
+// replaceFieldsWithFlags replaces field names in text with flag names. It replaces longer names first, because
+// some names begin with others.
 func (f *serverFlags) replaceFieldsWithFlags(text string) string {
 	fields := slices.SortedFunc(maps.Keys(f.flagsByField), func(a, b string) int { return len(b) - len(a) })
 	var pairs []string
@@ -200,8 +200,7 @@ func (f *serverFlags) replaceFieldsWithFlags(text string) string {
 	return strings.NewReplacer(pairs...).Replace(text)
 }
 
-// setGoMemoryLimit sets Go's memory limit if --memory-limit is given and GOMEMLIMIT is not, and
-// prints it.
+// setGoMemoryLimit sets Go's memory limit to --memory-limit and prints it, unless GOMEMLIMIT is set.
 func (f *serverFlags) setGoMemoryLimit(cmd *cobra.Command) error {
 	if f.memoryLimit == "" {
 		return nil

@@ -96,10 +96,10 @@ func notifyServiceManager(cmd *cobra.Command, state string) {
 	}
 }
 
-// startSignalHandling returns a context that ends at the first signal; the second closes the
-// server. If there is something to reload, such as a certificate, SIGHUP does only that. A worker
-// process only reloads: the supervisor decides about everything else. stopHandling stops the handling,
-// waits for its goroutine and returns how many connections were cut off.
+// startSignalHandling returns a context that ends at the first signal. The second signal closes the server. If
+// something can be reloaded, such as a certificate, SIGHUP only reloads. In a worker process all signals except
+// SIGHUP are left to the supervisor. stopHandling stops the handling, waits for its goroutine and returns the number
+// of connections that were cut off.
 func (f *serverFlags) startSignalHandling(cmd *cobra.Command) (ctx context.Context, stopHandling func() (cut int64)) {
 	ctx, drain := context.WithCancel(cmd.Context())
 	signals := make(chan os.Signal, 4)
@@ -154,9 +154,9 @@ func (f *serverFlags) startSignalHandling(cmd *cobra.Command) (ctx context.Conte
 	}
 }
 
-// replaceProcess replaces this process with a new one, unless ctx ends before the new one serves.
-// The new process gets the address of --admin from the start; this one takes it back if the upgrade
-// fails.
+// replaceProcess replaces this process with a new one, unless ctx ends before the new process serves. The new
+// process gets the address of --admin from the start. If the upgrade fails, this process takes the address
+// back.
 func (f *serverFlags) replaceProcess(ctx context.Context, cmd *cobra.Command, cause string) (u tcp.Upgraded, err error) {
 	out := cmd.ErrOrStderr()
 	if f.upgradeRefusal != "" {
@@ -213,8 +213,9 @@ func (f *serverFlags) reloadDrainOrCloseOnSignal(cmd *cobra.Command, sig os.Sign
 			}
 		}
 	case !draining:
-		// The signal may have ended the program that reads stderr. Notify makes a write to it fail, instead of ending
-		// this process. Ignore is no alternative: a SIGPIPE that comes during the call ends the process (Go 1.26).
+		// The signal may have ended the program that reads stderr. With Notify, a write to stderr fails instead
+		// of ending this process. Ignore is not an alternative: a SIGPIPE during its call ends the process (Go
+		// 1.26).
 		signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 		again := "once more"
 		if hangup {
@@ -231,9 +232,8 @@ func (f *serverFlags) reloadDrainOrCloseOnSignal(cmd *cobra.Command, sig os.Sign
 	return cut
 }
 
-// startAdminAndFlightIfRequested starts the admin server and the flight recorder if requested. With worker
-// processes the supervisor shows the sum of all, and each worker records its own flight. stop ends
-// both and waits.
+// startAdminAndFlightIfRequested starts the admin server and the flight recorder if requested. With worker processes, the
+// supervisor shows the sums, and each worker has a separate flight recorder. stop ends both and waits.
 func (f *serverFlags) startAdminAndFlightIfRequested(cmd *cobra.Command) (stop func(), err error) {
 	_, worker := tcp.WorkerProcess()
 	token := ""

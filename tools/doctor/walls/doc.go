@@ -1,13 +1,11 @@
-// Package walls holds package doctor against real connections. It is tests only.
+// Package walls compares the predictions of package doctor with real connections. It contains only tests.
 //
-// Each test makes a small machine of its own, as far as the kernel has such a thing: a
-// network namespace, limits of a process, control groups. In it one wall is set low.
-// The doctor reads that machine and predicts at how many connections the wall stops a
-// plan; then the command myriad serves there, or package net does, and real connections
-// run into the wall. The count at which they stop must be the predicted one, the error
-// must name the wall, and what the doctor says to change must move it.
+// Each test creates a small environment with kernel facilities: a network namespace, process limits, control
+// groups. One limit ("wall") is set low there. The doctor reads the environment and predicts the number of
+// connections at which the wall stops a plan. Then a server, the command myriad or package net, accepts real
+// connections until they reach the wall. They must stop at the predicted number, the error must name the wall,
+// and the doctor's changes must move the wall.
 //
-// Walls that the kernel has once for the whole machine are in machine_linux_test.go:
-// these tests change a setting of the machine for some seconds. A process of its own
-// puts it back, also when the test is killed.
+// machine_linux_test.go tests limits that exist once per machine. These tests change a machine setting for some
+// seconds. A separate process restores the setting, even if the test is killed.
 package walls

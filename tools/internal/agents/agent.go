@@ -19,52 +19,53 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// Agent waits for coordinators and runs its parts of their loads, one after the other. Its fields
-// must not be changed while it serves.
+// Agent waits for coordinators and runs its parts of their loads, one after the other. Its fields must not be
+// changed while Serve runs.
 type Agent struct {
-	// NATS is the server that coordinators use. The default of its URL is DefaultURL.
+	// NATS is the server that coordinators use. The default URL is DefaultURL.
 	NATS
-	// Name identifies the agent in reports. Default: the name of the machine.
+	// Name identifies the agent in reports. The default is the machine's name.
 	Name string
 	// Sources are the local addresses to connect from, as in load.Config.
 	Sources []netip.Addr
-	// Allow lists the permitted targets, at most MaxAllowed. Default: every TCP server, and no unix
-	// socket.
+	// Allow lists the permitted targets, at most MaxAllowed. By default, every TCP server and no unix socket is
+	// permitted.
 	Allow []AllowedTarget
-	// MaxConnections limits the connections of a run. Default 0: the limit that the doctor finds.
+	// MaxConnections limits the connections of a run. The default 0 selects the limit that package doctor
+	// finds.
 	MaxConnections int
-	// EventDir is a directory to which the events of each run are written, as RUN.jsonl. Default:
-	// none.
+	// EventDir is a directory for the events of each run, in files named RUN.jsonl. The default "" writes no
+	// files.
 	EventDir string
-	// Once makes Serve return after one run, or if NATS is unreachable for DefaultSilence.
+	// Once makes Serve return after one run, or when NATS has been unreachable for DefaultSilence.
 	Once bool
-	// Logf receives one line per event, from several goroutines. Default: lines are dropped.
+	// Logf receives one line per event, from several goroutines. If it is nil, lines are dropped.
 	Logf func(format string, args ...any)
-	// Observe receives the events of each run, as in load.Config. Default: none.
+	// Observe receives the events of each run, as load.Config.Observe does. It may be nil.
 	Observe func(load.Event)
 
-	version string // of Myriad, for tests
+	version string // Myriad's version, for tests
 }
 
-// agentWorker is a serving Agent.
+// agentWorker is an Agent in Serve.
 type agentWorker struct {
 	*Agent
 	conn             *nats.Conn
 	id               string
 	calls            chan *nats.Msg
 	messages         chan *nats.Msg
-	run              *agentRun // nil for none
+	run              *agentRun // nil without a run
 	served           bool      // a run has ended
-	lastCall         string    // the run that called last, and info the reply to it
+	lastCall         string    // run that called last; info contains the reply to it
 	info             agentInfo
 	heartbeat        *time.Ticker
-	lastLogged       atomic.Pointer[string] // the last line of logUnlessRepeated
-	unreachableSince time.Time              // when NATS became unreachable, zero if it is reachable
+	lastLogged       atomic.Pointer[string] // last line of logUnlessRepeated
+	unreachableSince time.Time              // time when NATS became unreachable, zero if it is reachable
 }
 
-// Serve takes part in runs until ctx ends. That also ends the current run, after the coordinator
-// has received its result. Serve reconnects to NATS at most twice a second. It returns an error if
-// NATS requires no credentials although it is not on loopback.
+// Serve takes part in runs until ctx ends. The end of ctx also ends the current run, after the coordinator has
+// received the result. Serve reconnects to NATS at most twice a second. It returns an error if NATS is not on
+// loopback and requires no credentials.
 func (a *Agent) Serve(ctx context.Context) error {
 	w := &agentWorker{Agent: new(*a), id: newRandomID(), calls: make(chan *nats.Msg, 16), messages: make(chan *nats.Msg, maxQueued)}
 	w.URL, w.version = cmp.Or(a.URL, DefaultURL), cmp.Or(a.version, version.MyriadVersion())
@@ -126,13 +127,12 @@ func (w *agentWorker) logUnlessRepeated(format string, args ...any) {
 }
 
 func (w *agentWorker) logUnreachable(err error) {
-	if err != nil && !errors.Is(err, nats.ErrNoServers) { // its cause is reported separately
+	if err != nil && !errors.Is(err, nats.ErrNoServers) { // the cause is reported separately
 		w.logUnlessRepeated("waiting for NATS at %s: %s", redactCredentialsInURLs(w.URL), w.explainNATSError(err))
 	}
 }
 
-// processUntilStopped processes messages until ctx has ended and the coordinator has the result of the
-// current run.
+// processUntilStopped processes messages until ctx has ended and the coordinator has the result of the current run.
 func (w *agentWorker) processUntilStopped(ctx context.Context) error {
 	w.heartbeat = time.NewTicker(DefaultSilence / heartbeats)
 	defer w.heartbeat.Stop()
@@ -178,7 +178,7 @@ func (w *agentWorker) processUntilStopped(ctx context.Context) error {
 	}
 }
 
-// stopTime limits the end of a run whose result must be delivered.
+// stopTime limits the time for delivering a result when the run ends.
 const stopTime = 20 * time.Second
 
 func (w *agentWorker) sendRunResult(finalReport *report) {
@@ -193,12 +193,12 @@ func (w *agentWorker) sendRunResult(finalReport *report) {
 	w.run.sendHeartbeatOrPendingReport()
 }
 
-// sendHeartbeatOrLeaveLostRun sends a heartbeat, and ends the run of a lost coordinator.
+// sendHeartbeatOrLeaveLostRun sends a heartbeat. If the coordinator is lost, it ends the run.
 func (w *agentWorker) sendHeartbeatOrLeaveLostRun(now time.Time) {
 	if w.conn.IsConnected() {
 		w.unreachableSince = time.Time{}
 	} else {
-		w.logUnreachable(w.conn.LastError()) // an authorization error is reported nowhere else
+		w.logUnreachable(w.conn.LastError()) // an authorization error is not reported elsewhere
 		if w.unreachableSince.IsZero() {
 			w.unreachableSince = now
 		}
@@ -229,7 +229,7 @@ func (a *Agent) newAgentInfo() agentInfo {
 	return agentInfo{Name: a.Name, Host: fmt.Sprintf("%d CPUs, %s", runtime.NumCPU(), runtime.GOOS), Machine: bootID(), CPUs: min(runtime.NumCPU(), runtime.GOMAXPROCS(0))}
 }
 
-// bootID identifies the machine until it is restarted.
+// bootID identifies the machine until its next restart.
 func bootID() string {
 	if boot, err := procfs.ReadSysctl("kernel.random.boot_id"); err == nil {
 		return boot

@@ -14,38 +14,37 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// agentRun is an agent's part in a run. It belongs to the goroutine of Serve, except for the fields
-// under mu.
+// agentRun is an agent's part in a run. It belongs to the goroutine of Serve, except the fields under mu.
 type agentRun struct {
 	agent   *agentWorker
 	id      string
-	heard   time.Time // when the coordinator's last message arrived
+	heard   time.Time // time of the coordinator's last message
 	silence time.Duration
 
 	cfg            *load.Config // nil before the plan
 	started        bool
-	step           int           // the last step that has begun
+	step           int           // last step that has begun
 	begin          chan float64  // delivers the rate of each step
 	enough         chan struct{} // closed when the rate is steady
 	steady         bool
-	published      chan []int64 // delivers the numbers of messages of all publishers, once
+	published      chan []int64 // delivers the message counts of all publishers, once
 	totalsReceived bool
 	cancel         context.CancelFunc
 	ended          <-chan struct{} // closed when the load is cancelled
 	running        sync.WaitGroup
 	over           chan report // delivers the last report
 	last           *report     // the last report
-	endReason      string      // why the run was ended early
+	endReason      string      // reason for an early end
 
 	mu          sync.Mutex
-	stepsTried  int     // by load.Run
-	unconfirmed *report // repeated until the coordinator reacts; nil for none
+	stepsTried  int     // used by load.Run
+	unconfirmed *report // report that is repeated until the coordinator reacts; nil for none
 	state       agentState
 }
 
 func shortID(id string) string { return id[:min(len(id), 8)] }
 
-// processAgentMessage processes a message to this agent, and joins the sender's run if the agent is free.
+// processAgentMessage processes a message to this agent. If the agent is free, it joins the sender's run.
 func (w *agentWorker) joinRunAndProcessMessage(ctx context.Context, msg *nats.Msg, now time.Time) {
 	m, err := decodeMessageHeader(msg.Data, w.version)
 	if err != nil {
@@ -129,7 +128,7 @@ func (r *agentRun) applyCoordinatorOrders(ctx context.Context, o orders) {
 	}
 }
 
-// waitUntilDeadlineOrEnded waits until deadline, at most maxSilence, or until ended is closed.
+// waitUntilDeadlineOrEnded waits until deadline, until ended is closed, or for maxSilence.
 func waitUntilDeadlineOrEnded(ended <-chan struct{}, deadline time.Time) {
 	select {
 	case <-time.After(min(time.Until(deadline), maxSilence)):
@@ -139,7 +138,7 @@ func waitUntilDeadlineOrEnded(ended <-chan struct{}, deadline time.Time) {
 
 func (r *agentRun) startLoadInBackground(ctx context.Context, startAt time.Time) {
 	r.started = true
-	ctx, r.cancel = context.WithCancel(context.WithoutCancel(ctx)) // cancelLoadForReason cancels it
+	ctx, r.cancel = context.WithCancel(context.WithoutCancel(ctx)) // cancelLoadForReason calls r.cancel
 	r.agent.Logf("run %s: %d connections to %s", shortID(r.id), r.cfg.Total(), sanitizeForPrinting(r.cfg.Target))
 	r.ended = ctx.Done()
 	r.running.Go(func() { r.over <- r.waitAndRunLoad(ctx, startAt) })
@@ -174,8 +173,8 @@ func (r *agentRun) waitAndRunLoad(ctx context.Context, startAt time.Time) (final
 	return finalReport
 }
 
-// openEventFile opens the run's file in Agent.EventDir, if that is set. It returns functions that
-// write an event and close the file.
+// openEventFile creates the run's file in Agent.EventDir. It returns functions that write an event and close the
+// file. Without an EventDir, the functions do nothing.
 func (r *agentRun) openEventFile() (write func(load.Event), closeFile func()) {
 	if r.agent.EventDir == "" {
 		return func(load.Event) {}, func() {}
@@ -201,8 +200,7 @@ func (r *agentRun) openEventFile() (write func(load.Event), closeFile func()) {
 	}
 }
 
-// sendEventToCoordinator sends an event of the run to the coordinator, except Done. It is called on the run's
-// goroutine.
+// sendEventToCoordinator sends an event of the run, except Done, to the coordinator. It is called on the run's goroutine.
 func (r *agentRun) sendEventToCoordinator(e load.Event) {
 	if e.Phase == load.Done {
 		return
@@ -220,10 +218,10 @@ func (r *agentRun) sendEventToCoordinator(e load.Event) {
 		r.unconfirmed = &t
 	}
 	r.mu.Unlock()
-	_ = r.sendMessage(runSubject+r.id, eventKind, t) // sendHeartbeatOrPendingReport repeats the important ones
+	_ = r.sendMessage(runSubject+r.id, eventKind, t) // sendHeartbeatOrPendingReport repeats the important events
 }
 
-// stopRepeatingReport stops the repetition of a report that the coordinator has received.
+// stopRepeatingReport ends the repetition of a report that the coordinator has received.
 func (r *agentRun) stopRepeatingReport() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -238,8 +236,8 @@ func (r *agentRun) cancelLoadForReason(reason string) {
 	r.cancel()
 }
 
-// sendHeartbeatOrPendingReport sends a heartbeat, or the unconfirmed report. After the run it sends the last
-// report until the coordinator releases the agent.
+// sendHeartbeatOrPendingReport sends a heartbeat or the unconfirmed report. After the run it sends the last report until the
+// coordinator releases the agent.
 func (r *agentRun) sendHeartbeatOrPendingReport() {
 	r.mu.Lock()
 	kind, body := heartbeatKind, any(r.state)
@@ -248,7 +246,7 @@ func (r *agentRun) sendHeartbeatOrPendingReport() {
 	}
 	r.mu.Unlock()
 	if r.last == nil {
-		_ = r.sendMessage(runSubject+r.id, kind, body) // the next heartbeat repeats it
+		_ = r.sendMessage(runSubject+r.id, kind, body) // the next heartbeat repeats the message
 		return
 	}
 	if err := r.sendMessage(runSubject+r.id, eventKind, r.last); err != nil && r.agent.conn.IsConnected() {

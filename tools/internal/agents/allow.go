@@ -44,8 +44,8 @@ func ParseAllowedTarget(text string) (AllowedTarget, error) {
 	return AllowedTarget{network: network}, nil
 }
 
-// resolveAndCheckAllowed resolves targets and returns an error if one is not allowed. Unix sockets must be
-// listed in Allow, other targets only if Allow is not empty.
+// resolveAndCheckAllowed resolves targets. It returns an error if a target is not allowed. Unix sockets must be listed
+// in Allow. Other targets must be listed only if Allow is not empty.
 func (a *Agent) resolveAndCheckAllowed(ctx context.Context, targets []string) (addrs []netip.AddrPort, err error) {
 	for _, target := range targets {
 		if path, ok := strings.CutPrefix(target, unixPrefix); ok {
@@ -75,13 +75,13 @@ func (a *Agent) resolveAndCheckAllowed(ctx context.Context, targets []string) (a
 				return nil, fmt.Errorf("target %s is not allowed here; see --allow", target)
 			}
 		}
-		slices.SortStableFunc(found, func(x, y netip.Addr) int { return x.BitLen() - y.BitLen() }) // as load does
+		slices.SortStableFunc(found, func(x, y netip.Addr) int { return x.BitLen() - y.BitLen() }) // as in load
 		addrs = append(addrs, netip.AddrPortFrom(found[0], uint16(port)))
 	}
 	return addrs, nil
 }
 
-// examineMachineForCall lets the doctor assess whether this machine can carry the load of a call.
+// examineMachineForCall lets package doctor assess whether this machine can carry the load described by c.
 func (a *Agent) examineMachineForCall(ctx context.Context, c call) agentInfo {
 	h := a.newAgentInfo()
 	addrs, err := a.resolveAndCheckAllowed(ctx, c.Targets)
@@ -92,7 +92,7 @@ func (a *Agent) examineMachineForCall(ctx context.Context, c call) agentInfo {
 	h.Most = a.MaxConnections
 	facts, err := doctor.Read(0)
 	if err != nil || len(addrs) == 0 {
-		return h // unknown limits do not matter
+		return h // unknown limits are ignored
 	}
 	report, err := doctor.Examine(facts, doctor.Plan{
 		Connections: max(c.Connections, 1), Side: doctor.Client, Model: c.Model, Sources: a.Sources, Targets: addrs, Closing: c.Closing,
@@ -132,7 +132,7 @@ func (a *Agent) parseAndValidatePlan(ctx context.Context, p plan) (cfg load.Conf
 	return cfg, cfg.Validate()
 }
 
-// rejectKeysNamingLocalFiles returns an error if a key of a configuration names a file or an address of this
+// rejectKeysNamingLocalFiles returns an error if a key in a configuration refers to a file or an address of the agent's
 // machine.
 func rejectKeysNamingLocalFiles(configJSON []byte) error {
 	var keys map[string]json.RawMessage

@@ -2,15 +2,15 @@ package agents
 
 import "time"
 
-// roundTrip has the times of a request and its reply: sent and received by the local clock,
-// peerReceived and peerSent by the peer's clock.
+// roundTrip contains the times of a request and its reply. sent and received are by the local clock;
+// peerReceived and peerSent are by the peer's clock.
 type roundTrip struct {
 	sent, received         time.Time
 	peerReceived, peerSent time.Time
 }
 
-// clockOffset returns how far the peer's clock is ahead of the local one. The error is at most
-// uncertainty, even if one direction takes all of the time.
+// clockOffset returns how far the peer's clock is ahead of the local clock. The error is at most uncertainty,
+// even if one direction takes all of the time.
 func (t roundTrip) clockOffset() (offset, uncertainty time.Duration) {
 	there, back := t.peerReceived.Sub(t.sent), t.peerSent.Sub(t.received)
 	around := t.received.Sub(t.sent) - t.peerSent.Sub(t.peerReceived)

@@ -20,28 +20,28 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// Options configure how a coordinator and its agents meet.
+// Options configure the connection between a coordinator and its agents.
 type Options struct {
 	// Agents is the number of agents, 1 to load.MaxGenerators.
 	Agents int
-	// NATS is an external server. Without a URL the coordinator starts its own at Listen (default
-	// DefaultListen), with ListenTLS if that is set. It requires the Token; beyond loopback a Token
-	// is mandatory.
+	// NATS is an external server. Without a URL the coordinator starts a server at Listen (default
+	// DefaultListen), with ListenTLS if that is set. That server requires the Token. A Token is mandatory
+	// unless Listen is on loopback.
 	NATS
 	Listen    string
 	ListenTLS *tls.Config
-	// JoinTimeout limits the wait for agents. Default one minute.
+	// JoinTimeout limits the wait for agents. The default is one minute.
 	JoinTimeout time.Duration
-	// Silence is the time without a message after which a peer is considered lost: 100 ms to a
-	// minute. Default DefaultSilence.
+	// Silence is the time without a message after which a peer is considered lost, 100 ms to a minute. The
+	// default is DefaultSilence.
 	Silence time.Duration
-	// Logf receives one line per event, on the goroutine of Run. Default: lines are dropped.
+	// Logf receives one line per event, on the goroutine of Run. If it is nil, lines are dropped.
 	Logf func(format string, args ...any)
-	// StartLocal, if set, starts agents on this machine that connect to NATS at a URL, and returns
-	// a function that stops them. Default nil: agents are started separately.
+	// StartLocal, if not nil, starts agents on this machine that connect to NATS at url. It returns a function
+	// that stops them. By default, agents are started separately.
 	StartLocal func(url string) (stop func(), err error)
 
-	version string // of Myriad, for tests
+	version string // Myriad's version, for tests
 }
 
 // coordinator is one run of several agents. It belongs to the goroutine of Run.
@@ -49,27 +49,27 @@ type coordinator struct {
 	Options
 	cfg           load.Config
 	run           string
-	server        *natsd.Server // nil for an external one
+	server        *natsd.Server // nil with an external server
 	conn          *nats.Conn
 	stopLocal     func() // nil without local agents
 	messages      chan *nats.Msg
-	warnings      chan string // of its own server
+	warnings      chan string // warnings of the coordinator's own server
 	warned        string      // the last warning that was logged
 	members       []*memberAgent
 	began         bool // events of the run have been observed
-	step          int  // of the current traffic, from 1
+	step          int  // number of the current step of traffic, from 1
 	timers        *coordinatorTimers
-	steady        load.Steadiness  // of the sum of all receive rates
-	observedUntil time.Duration    // the end of the last interval that was observed
-	losses        map[string]int64 // of agents since then
+	steady        load.Steadiness  // judges the sum of all receive rates
+	observedUntil time.Duration    // end of the last observed interval
+	losses        map[string]int64 // losses of agents since observedUntil
 }
 
 // memberAgent is an agent of a run.
 type memberAgent struct {
 	agentInfo
 	id          string
-	connections int // its part
-	publishers  int // included in connections
+	connections int // the agent's part of the connections, including publishers
+	publishers  int // the agent's part of the publishers
 	offset      time.Duration
 	uncertainty time.Duration
 	heard       time.Time
@@ -78,26 +78,25 @@ type memberAgent struct {
 	snapshot  load.Snapshot
 	pending   map[load.Phase][]load.Event // events that not all agents have reported
 	connected bool
-	intervals []load.Event // since the last observed one
-	measuring time.Time    // when its window began, by the local clock
-	tried     *load.Result // result of the current step, nil until it arrives
+	intervals []load.Event // intervals since the last observed one
+	measuring time.Time    // start of the agent's window, by the local clock
+	tried     *load.Result // result of the current step, nil until received
 	best      *load.Result // result of the best step of a search
-	published []int64      // by its publishers, nil until it arrives
+	published []int64      // message counts of the agent's publishers, nil until received
 	result    *load.Result
-	ended     string // why its run ended early
-	lost      string // why its result is missing
+	ended     string // reason why the agent's run ended early
+	lost      string // reason why the agent's result is missing
 }
 
-// isReportPending reports whether the agent still has something to report.
+// isReportPending reports whether the agent still has a result to report.
 func (m *memberAgent) isReportPending() bool { return m.result == nil && m.lost == "" }
 
-// RunOnAgents loads the targets from agents, as load.Run does from this process. Result.Agents lists lost
-// agents; their parts are missing in the Result. The Result is nil if the configuration is wrong or
-// cannot be divided, if NATS requires no credentials although it is not on loopback, if there are
-// too few agents, if one of them refuses its part, or if all are lost.
+// RunOnAgents loads the targets from agents, as load.Run does from this process. Result.Agents lists lost agents; the
+// Result does not include their parts. The Result is nil in these cases: the configuration is wrong or cannot
+// be divided; NATS is not on loopback and requires no credentials; there are too few agents; an agent refuses
+// its part; all agents are lost.
 //
-// When ctx ends, all agents end their runs early, and Run returns the Result so far with ctx's
-// cause.
+// When ctx ends, all agents end their runs early, and Run returns the Result so far with ctx's cause.
 func RunOnAgents(ctx context.Context, o Options, cfg load.Config) (*load.Result, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -144,8 +143,8 @@ func (o *Options) Check() error {
 	return nil
 }
 
-// connectAndStartLocalAgents connects to NATS, starts the coordinator's own server if there is no other, and starts
-// local agents. stopLocalAgentsAndClose reverses that.
+// connectAndStartLocalAgents connects to NATS and starts local agents. Without an external server it starts the coordinator's
+// own first. stopLocalAgentsAndClose reverses connectAndStartLocalAgents.
 func (c *coordinator) connectAndStartLocalAgents() (err error) {
 	url, connect := c.URL, func(all ...nats.Option) (*nats.Conn, error) { return nats.Connect(c.URL, all...) }
 	if c.URL == "" {
@@ -198,8 +197,8 @@ func (c *coordinator) requireSecureExternalServer() error {
 	return requireCredentialsOrLoopback(c.conn)
 }
 
-// keepServerWarning keeps a warning of the coordinator's server for logPendingWarning, unless one is already
-// pending. The server's goroutines call it, also for events that unauthenticated clients cause.
+// keepServerWarning stores a warning of the coordinator's server for logPendingWarning, unless a warning is pending. The
+// server's goroutines call keepServerWarning, even for events that unauthenticated clients cause.
 func (c *coordinator) keepServerWarning(line string) {
 	select {
 	case c.warnings <- line:
@@ -207,8 +206,7 @@ func (c *coordinator) keepServerWarning(line string) {
 	}
 }
 
-// logPendingWarning logs the pending warning unless it equals the last one. The caller's ticker limits the
-// rate.
+// logPendingWarning logs the pending warning unless it equals the last one. The caller's ticker limits the rate.
 func (c *coordinator) logPendingWarning() {
 	select {
 	case line := <-c.warnings:
@@ -220,7 +218,7 @@ func (c *coordinator) logPendingWarning() {
 	}
 }
 
-// loopbackForUnspecified returns the address with loopback in place of an unspecified host.
+// loopbackForUnspecified returns the address. It replaces an unspecified host with loopback.
 func loopbackForUnspecified(a net.Addr) string {
 	at, ok := a.(*net.TCPAddr)
 	if !ok || !at.IP.IsUnspecified() {
@@ -239,7 +237,7 @@ func (c *coordinator) newCallMessage() call {
 
 const (
 	callEvery = 500 * time.Millisecond
-	// maxRefused limits the refusing agents that are named.
+	// maxRefused limits the number of refusing agents that are named.
 	maxRefused = load.MaxGenerators
 )
 
@@ -278,7 +276,7 @@ func (c *coordinator) callAndAdmitAgents(ctx context.Context) error {
 				return gone
 			})
 			c.sendOrdersToAll()
-			_ = c.conn.PublishRequest(callSubject, inbox, question) // the next one repeats it
+			_ = c.conn.PublishRequest(callSubject, inbox, question) // the next message repeats it
 		case msg := <-c.messages:
 			c.processAgentMessage(msg)
 		case msg := <-answers:
@@ -288,7 +286,7 @@ func (c *coordinator) callAndAdmitAgents(ctx context.Context) error {
 	return nil
 }
 
-// admitAgentFromReply handles the reply to a call and makes the agent a member of the run.
+// admitAgentFromReply handles the reply to a call and adds the agent to the run.
 func (c *coordinator) admitAgentFromReply(ctx context.Context, replyData []byte, refusalsByAgent map[string]string) {
 	reply, err := decodeMessageHeader(replyData, c.version)
 	if reply == nil || reply.Kind != infoKind || c.findMember(reply.From) != nil {
@@ -313,7 +311,7 @@ func (c *coordinator) admitAgentFromReply(ctx context.Context, replyData []byte,
 	for n := 2; slices.ContainsFunc(c.members, func(o *memberAgent) bool { return o.Name == m.Name }); n++ {
 		m.Name = fmt.Sprintf("%s-%d", info.Name, n)
 	}
-	// The other members receive no heartbeat meanwhile.
+	// The other members receive no heartbeat during this request.
 	if err := c.requestUntilAnswered(ctx, m, c.Silence/2, clockKind, clockRequest{c.Silence}, new(clock)); err != nil {
 		c.Logf("agent %s can't take part: %v", m.Name, err)
 		return
@@ -354,10 +352,10 @@ func (c *coordinator) errTooFewAgents(refusalsByAgent map[string]string) error {
 
 const (
 	askEvery = time.Second
-	maxClock = 16 // round trips
+	maxClock = 16 // maximum number of round trips
 )
 
-// requestUntilAnswered sends a request to an agent, repeatedly, until it replies or timeout has passed.
+// requestUntilAnswered sends a request to an agent repeatedly until the agent replies, at most for the duration timeout.
 func (c *coordinator) requestUntilAnswered(ctx context.Context, m *memberAgent, timeout time.Duration, kind string, body, answer any) error {
 	data, err := encodeMessage(c.version, kind, c.run, body)
 	if err != nil {
@@ -389,7 +387,7 @@ func (c *coordinator) requestUntilAnswered(ctx context.Context, m *memberAgent, 
 	}
 }
 
-// divideLoadAndPrepareMembers divides the load and sends each agent its part, after comparing the clocks.
+// divideLoadAndPrepareMembers compares the clocks, divides the load and sends each agent its part.
 func (c *coordinator) divideLoadAndPrepareMembers(ctx context.Context) error {
 	var all []agentInfo
 	for _, m := range c.members {
@@ -431,8 +429,8 @@ func (c *coordinator) divideLoadAndPrepareMembers(ctx context.Context) error {
 	return nil
 }
 
-// measureClockAndSendPart measures the offset of an agent's clock and sends the agent its part. It runs
-// concurrently for all agents.
+// measureClockAndSendPart measures the offset of an agent's clock and sends the agent its part. Calls for different
+// agents run concurrently.
 func (c *coordinator) measureClockAndSendPart(ctx context.Context, m *memberAgent, part load.Config, ca []byte, timeOrigin time.Time) error {
 	var trips []roundTrip
 	for range maxClock {
@@ -471,7 +469,7 @@ func (c *coordinator) sendOrdersToAll() {
 
 func (c *coordinator) sendOrdersTo(m *memberAgent) {
 	if data, err := encodeMessage(c.version, heartbeatKind, c.run, m.orders); err == nil {
-		_ = publishIfNotTooLarge(c.conn, agentSubject+m.id, data) // the next heartbeat repeats it
+		_ = publishIfNotTooLarge(c.conn, agentSubject+m.id, data) // the next heartbeat repeats the orders
 	}
 }
 
@@ -480,5 +478,5 @@ func (c *coordinator) stopAndReleaseAgents() {
 		m.orders = orders{Stop: m.isReportPending(), Over: true}
 		c.sendOrdersTo(m)
 	}
-	_ = c.conn.FlushTimeout(writeTimeout) // agents that miss it notice the silence
+	_ = c.conn.FlushTimeout(writeTimeout) // agents that miss the message notice the silence
 }

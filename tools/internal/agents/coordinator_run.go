@@ -15,8 +15,7 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// startDelay returns how far in the future a common start is scheduled: longer than an order takes
-// to reach all agents.
+// startDelay returns the delay of a common start: longer than orders take to reach all agents.
 func (c *coordinator) startDelay() time.Duration {
 	worst := time.Duration(0)
 	for _, m := range c.members {
@@ -47,18 +46,18 @@ func (c *coordinator) runStepsAndMergeResults(ctx context.Context) (*load.Result
 	return result, cmp.Or(err, failed)
 }
 
-// coordinatorTimers are the coordinator's events other than messages.
+// coordinatorTimers contains the events of a coordinator other than messages.
 type coordinatorTimers struct {
-	stopping  <-chan struct{}  // closed when the run must end; nil afterwards
-	patience  <-chan time.Time // nil until then
-	every     time.Duration    // between observed intervals
+	stopping  <-chan struct{}  // closed when the run must end; then nil
+	patience  <-chan time.Time // nil until the run must end
+	every     time.Duration    // time between observed intervals
 	showAt    time.Time
 	show      *time.Timer
 	heartbeat *time.Ticker
 }
 
-// newCoordinatorTimers returns timers for a run that starts at a given time. Agents report at multiples of
-// observeEvery after the start; half an interval later all reports have arrived.
+// newCoordinatorTimers returns timers for a run that begins at start. Agents report at multiples of observeEvery after start.
+// Half an interval later, all reports have arrived.
 func newCoordinatorTimers(ctx context.Context, start time.Time, observeEvery, heartbeatEvery time.Duration) *coordinatorTimers {
 	showAt := start.Add(observeEvery + observeEvery/2)
 	return &coordinatorTimers{stopping: ctx.Done(), every: observeEvery, showAt: showAt, show: time.NewTimer(time.Until(showAt)), heartbeat: time.NewTicker(heartbeatEvery)}
@@ -69,7 +68,7 @@ func (t *coordinatorTimers) stop() {
 	t.heartbeat.Stop()
 }
 
-// processEventsWhile processes messages while isWaitingFor returns true for an active agent.
+// processEventsWhile processes messages as long as isWaitingFor returns true for an active agent.
 func (c *coordinator) processEventsWhile(isWaitingFor func(*memberAgent) bool) {
 	t := c.timers
 	for slices.ContainsFunc(c.activeMembers(), isWaitingFor) {
@@ -107,15 +106,15 @@ func (c *coordinator) processEventsWhile(isWaitingFor func(*memberAgent) bool) {
 	}
 }
 
-// processQueuedMessages processes messages that queued up while intervals were observed.
+// processQueuedMessages processes messages that were queued while intervals were observed.
 func (c *coordinator) processQueuedMessages() {
 	for range len(c.messages) {
 		c.processAgentMessage(<-c.messages)
 	}
 }
 
-// orderNextStep orders all agents to begin the next step of traffic at the same time. In a search, totalRate
-// is the total of messages a second, 0 after the last step.
+// orderNextStep orders all agents to begin the next step of traffic at the same time. In a search, totalRate is the
+// total number of messages per second, or 0 after the last step.
 func (c *coordinator) orderNextStep(totalRate float64) {
 	c.step++
 	connections := 0
@@ -131,10 +130,10 @@ func (c *coordinator) orderNextStep(totalRate float64) {
 	c.sendOrdersToAll()
 }
 
-// errNoAgents ends a search without agents; the result, or mergeResultsAndEmitDone, reports why.
+// errNoAgents ends a search when no agent is left. The result, or mergeResultsAndEmitDone, reports the reason.
 var errNoAgents = errors.New("agents: no agent is left")
 
-// searchRate searches for the goal's rate. conclude derives the result of the search from the last
+// searchRate searches for the goal's rate. The returned conclude derives the result of the search from the last
 // result.
 func (c *coordinator) searchRate(ctx context.Context) (conclude func(*load.Result) *load.Result, err error) {
 	s, steps := load.NewSearch(c.cfg), 0
@@ -153,7 +152,7 @@ func (c *coordinator) searchRate(ctx context.Context) (conclude func(*load.Resul
 	return s.BuildSearchResult, err
 }
 
-// measureAtRate tries a rate, again if an agent was lost meanwhile.
+// measureAtRate tries a rate. If an agent is lost during the try, measureAtRate repeats it.
 func (c *coordinator) measureAtRate(ctx context.Context, rate float64) (result *load.Result, openConns int64, err error) {
 	for {
 		before := len(c.activeMembers())
@@ -195,7 +194,7 @@ func (c *coordinator) dropLostMembers(lossReason func(*memberAgent) string) {
 	c.emitPhasesReachedByAll()
 }
 
-// markMemberLost marks an agent as lost and orders it to stop, in case it still receives orders.
+// markMemberLost marks an agent as lost. It orders the agent to stop, in case orders still reach it.
 func (c *coordinator) markMemberLost(m *memberAgent, reason string) {
 	m.lost, m.orders.Stop, m.orders.Over = reason, true, true
 	c.Logf("agent %s is lost, with %s connections: %s", m.Name, format.Count(m.connections), reason)
@@ -228,7 +227,7 @@ func (c *coordinator) processAgentMessage(msg *nats.Msg) {
 	}
 }
 
-// commonPhases are the phases that are observed once all agents have reported them.
+// commonPhases lists the phases that are observed once all agents have reported them.
 var commonPhases = []load.Phase{load.Began, load.Connected, load.Checking, load.Checked, load.Heard, load.Measuring, load.Part, load.Measured, load.Exchanged}
 
 func (c *coordinator) processAgentReport(m *memberAgent, t report) {
@@ -248,7 +247,7 @@ func (c *coordinator) processAgentReport(m *memberAgent, t report) {
 		if e.Interval == nil {
 			return
 		}
-		if len(m.intervals) == maxIntervals { // none has been observed
+		if len(m.intervals) == maxIntervals { // no interval has been observed
 			m.intervals = m.intervals[1:]
 		}
 		m.intervals = append(m.intervals, *e)
@@ -289,8 +288,8 @@ func (c *coordinator) storeResultAndRelease(m *memberAgent, result *load.Result,
 	c.sendOrdersTo(m)
 }
 
-// toLocalClockAndNameLimits converts the start of a result to the local clock, and adds the agent's name to
-// its limits.
+// toLocalClockAndNameLimits converts the start of a result to the local clock and adds the agent's name to the result's
+// limits.
 func (m *memberAgent) toLocalClockAndNameLimits(result *load.Result) *load.Result {
 	result.Start = result.Start.Add(-m.offset)
 	for i := range result.Limits {
@@ -299,7 +298,7 @@ func (m *memberAgent) toLocalClockAndNameLimits(result *load.Result) *load.Resul
 	return result
 }
 
-// maxIntervals limits the events of a phase that wait for those of other agents.
+// maxIntervals limits the events of a phase that wait for the events of other agents.
 const maxIntervals = 256
 
 // emitPhasesReachedByAll observes the phases that all active agents have reached.
@@ -307,7 +306,7 @@ func (c *coordinator) emitPhasesReachedByAll() {
 	c.sendPublishedCountsIfComplete()
 	for _, phase := range commonPhases {
 		for events := c.takeEventsIfAllReached(phase); events != nil; events = c.takeEventsIfAllReached(phase) {
-			c.began = true // the first phase of all
+			c.began = true // the first of all phases
 			if e := load.MergeEvents(events...); phase == load.Part {
 				c.addRateAndEndIfSteady(e.Received)
 			} else {
@@ -317,8 +316,8 @@ func (c *coordinator) emitPhasesReachedByAll() {
 	}
 }
 
-// takeEventsIfAllReached removes and returns the next event of each agent in a phase, or nil if an active
-// agent has not reported it.
+// takeEventsIfAllReached removes and returns each agent's next event in a phase. It returns nil if an active agent
+// has not reported the phase.
 func (c *coordinator) takeEventsIfAllReached(phase load.Phase) (events []load.Event) {
 	if slices.ContainsFunc(c.activeMembers(), func(m *memberAgent) bool { return len(m.pending[phase]) == 0 }) {
 		return nil
@@ -331,14 +330,14 @@ func (c *coordinator) takeEventsIfAllReached(phase load.Phase) (events []load.Ev
 	return events
 }
 
-// sendPublishedCountsIfComplete sends all agents the numbers of published messages, once all are known.
+// sendPublishedCountsIfComplete sends all agents the numbers of published messages once all numbers are known.
 func (c *coordinator) sendPublishedCountsIfComplete() {
 	if c.cfg.PubSub == nil || c.members[0].orders.Published != nil || slices.ContainsFunc(c.activeMembers(), func(m *memberAgent) bool { return m.published == nil }) {
 		return
 	}
 	var all []int64
 	for _, m := range c.members {
-		if m.published == nil { // it is lost
+		if m.published == nil { // a lost agent
 			m.published = slices.Repeat([]int64{-1}, m.publishers)
 		}
 		all = append(all, m.published...)
@@ -349,8 +348,7 @@ func (c *coordinator) sendPublishedCountsIfComplete() {
 	c.sendOrdersToAll()
 }
 
-// addRateAndEndIfSteady adds the total receive rate in a part of the window. The window ends when the rate
-// is steady.
+// addRateAndEndIfSteady adds the total receive rate in a part of the window. The window ends when the rate is steady.
 func (c *coordinator) addRateAndEndIfSteady(rate float64) {
 	if c.steady.Add(rate); !c.steady.Steady() {
 		return
@@ -361,8 +359,8 @@ func (c *coordinator) addRateAndEndIfSteady(rate float64) {
 	c.sendOrdersToAll()
 }
 
-// emitEventWithTotals passes an event to the configuration's observer, with the sum of all agents'
-// snapshots.
+// emitEventWithTotals adds the sum of all agents' snapshots to an event and passes the event to the configuration's
+// observer.
 func (c *coordinator) emitEventWithTotals(e *load.Event) {
 	if e == nil || c.cfg.Observe == nil {
 		return
@@ -376,13 +374,13 @@ func (c *coordinator) emitEventWithTotals(e *load.Event) {
 	if e.Plan != nil {
 		e.Plan.Seed, e.Plan.Connections = c.cfg.Seed, c.cfg.Total()
 		if c.cfg.Rate.Goal.Under > 0 && e.Plan.Rate != nil {
-			e.Plan.Rate.PerSecond /= float64(len(c.members)) // each plan has the first rate of the search
+			e.Plan.Rate.PerSecond /= float64(len(c.members)) // each plan contains the first rate of the search
 		}
 	}
 	c.cfg.Observe(*e)
 }
 
-// emitMergedInterval observes the sum of the intervals that have arrived since the last call.
+// emitMergedInterval observes the sum of the intervals that have arrived since its last call.
 func (c *coordinator) emitMergedInterval() {
 	if !c.began {
 		return
@@ -415,7 +413,7 @@ func (c *coordinator) emitMergedInterval() {
 	c.emitEventWithTotals(e)
 }
 
-// mergeResultsAndEmitDone merges the agents' results, and applies convertMerged to the merged result.
+// mergeResultsAndEmitDone merges the agents' results and applies convertMerged to the merged result.
 func (c *coordinator) mergeResultsAndEmitDone(ctx context.Context, convertMerged func(end *load.Result) *load.Result) (*load.Result, error) {
 	c.emitMergedInterval()
 	var results []*load.Result
@@ -450,7 +448,7 @@ func (c *coordinator) mergeResultsAndEmitDone(ctx context.Context, convertMerged
 	return result, cmp.Or(context.Cause(ctx), early)
 }
 
-// buildResultEntry returns the agent's entry in the result; first is when the first window began.
+// buildResultEntry returns the agent's entry in the result. first is the start of the first window.
 func (m *memberAgent) buildResultEntry(firstWindowStart time.Time) load.Agent {
 	a := load.Agent{
 		Name: m.Name, Host: m.Host, CPUs: m.CPUs, Connections: m.connections,

@@ -13,15 +13,15 @@ import (
 )
 
 const (
-	// DefaultURL is the NATS server of a coordinator on this machine, DefaultListen its address.
+	// DefaultURL is the URL of a coordinator's NATS server on this machine. DefaultListen is its address.
 	DefaultURL    = "nats://127.0.0.1:4222"
 	DefaultListen = "127.0.0.1:4222"
 	// DefaultSilence is the time without a message after which a peer is considered lost.
 	DefaultSilence         = 5 * time.Second
 	minSilence, maxSilence = 100 * time.Millisecond, time.Minute
 
-	heartbeats = 5    // per silence
-	maxQueued  = 1024 // messages that wait to be read
+	heartbeats = 5    // heartbeats per Silence
+	maxQueued  = 1024 // maximum number of messages that wait to be read
 
 	reconnectEvery = 500 * time.Millisecond
 	writeTimeout   = 2 * time.Second
@@ -31,21 +31,20 @@ const (
 
 // NATS describes a NATS server and the credentials for it.
 type NATS struct {
-	// URL lists addresses, separated by commas. A user and password in it take precedence over
+	// URL lists server addresses, separated by commas. A user and password in the URL take precedence over
 	// Token.
 	URL string
-	// Creds is a file with a user's credentials, "" for none.
+	// Creds is the path of a file with a user's credentials, "" for none.
 	Creds string
-	// Token is the secret of the coordinator's own server, or the token of another one; "" for
-	// none.
+	// Token is the secret of the coordinator's own server or the token of an external server, "" for none.
 	Token string
-	// TLS configures connections to tls:// URLs. Default nil: the certificates that the system trusts.
+	// TLS configures connections to tls:// URLs. By default, the system's trusted certificates are used.
 	TLS *tls.Config
 
 	dialer nats.CustomDialer // for tests
 }
 
-// Check returns an error if the URL names another machine without credentials.
+// Check returns an error if the URL names another machine and there are no credentials.
 func (n *NATS) Check() error {
 	for text := range strings.SplitSeq(n.URL, ",") {
 		u, err := url.Parse(text)
@@ -59,11 +58,11 @@ func (n *NATS) Check() error {
 	return nil
 }
 
-// SecretVariable is the environment variable with the secret.
+// SecretVariable is the environment variable that contains the secret.
 const SecretVariable = "MYRIAD_AGENTS_SECRET"
 
-// requireCredentialsOrLoopback returns an error if the server of conn is not on loopback and admits clients without
-// credentials: any of these could control the agents.
+// requireCredentialsOrLoopback returns an error if the server of conn is not on loopback and admits clients without credentials.
+// Any such client could control the agents.
 func requireCredentialsOrLoopback(conn *nats.Conn) error {
 	if addr := conn.ConnectedAddr(); addr != "" && !conn.AuthRequired() && !isLoopbackAddr(addr) {
 		return fmt.Errorf("agents: NATS at %s admits clients without credentials, and any of them could control agents; expected a server that requires a token, users or nkeys, or one on loopback", addr)
@@ -100,7 +99,7 @@ func (n *NATS) natsConnOptions(name string) []nats.Option {
 	return all
 }
 
-// explainNATSError returns the text of an error, with the credentials that the server rejected.
+// explainNATSError returns the text of an error. If the server rejected the credentials, the text names them.
 func (n *NATS) explainNATSError(err error) string {
 	text := strings.TrimPrefix(err.Error(), "nats: ")
 	if !errors.Is(err, nats.ErrAuthorization) {

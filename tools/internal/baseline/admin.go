@@ -10,19 +10,18 @@ import (
 	"github.com/myriad-go/myriad/tools/admin"
 )
 
-// Stats returns the number of open connections, which is all that a plain server knows.
+// Stats returns the number of open connections, the only figure that a plain server has.
 func (s *plainServer) Stats() tcp.Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return tcp.Stats{Model: "net", Open: int64(len(s.conns)), Draining: s.closed}
 }
 
-// startAdminServer serves the server's figures on addr until the returned function is called, which
-// waits. onListening may be nil.
+// startAdminServer serves the server's figures on addr. end stops serving and waits. onListening may be nil.
 func (s *plainServer) startAdminServer(ctx context.Context, addr string, onListening func(net.Addr)) (stop func(), err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wait sync.WaitGroup
-	ready := make(chan error, 2) // what Serve returns, and that it listens
+	ready := make(chan error, 2) // receives the error of Serve, and that it listens
 	wait.Go(func() {
 		ready <- admin.Serve(ctx, addr, admin.Config{Source: s}, func(at net.Addr) {
 			if onListening != nil {

@@ -13,38 +13,36 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// This file has designs that others have published and compared, in their shape
-// (github.com/smallnest/1m-go-tcp-server, see docs/results.md), with what makes them
-// slow. Connections are those of package net: each is in the epoll instance of Go's
-// runtime, and again in one of the server's own, level-triggered. A goroutine waits
-// there, looks each connection up in a map under a lock, and calls Read and Write
-// on it, which wait: a client that does not read holds up all others of its loop.
+// This file implements designs that others have published and compared (github.com/smallnest/1m-go-tcp-server,
+// see docs/results.md), including the properties that make them slow. Connections are those of package net.
+// Each is registered twice: in the epoll instance of Go's runtime, and level-triggered in one of the server's
+// own. A goroutine waits there. It looks each ready connection up in a map under a lock, and calls Read and
+// Write, which block. A client that does not read therefore delays all other connections of its loop.
 //
-// What would have made their figures meaningless is repaired. A connection that has
-// ended is removed; theirs stayed, and its failing reads were counted as messages. A
-// connection is handed to a pool once, and again when a worker is done with it; theirs
-// was queued for each event, so that two workers had it at a time. And half a message
-// does not stop the loop: what has come is taken, and the rest of a line kept.
+// Three errors that would have made the figures meaningless are repaired. First, a connection that has ended is
+// removed; the originals kept it and counted its failing reads as messages. Second, a connection is handed to a
+// pool once, and again when a worker has finished with it; the originals queued it for each event, so two
+// workers could have it at the same time. Third, an incomplete message does not block the loop: its bytes are
+// read and kept.
 //
-// Who owns what: the goroutine that accepts adds connections to a loop, whose map
-// has a lock. One goroutine waits for a loop's events; it, or the worker that it
-// has handed a connection to, is the only one that reads from the connection and
-// removes it. Closing from elsewhere, when the server ends, wakes both.
+// Ownership: the accepting goroutine adds connections to a loop, whose map has a lock. One goroutine waits for
+// a loop's events. Only this goroutine, or the worker that it has handed a connection to, reads from the
+// connection and removes it. When the server ends, closing the connection wakes both.
 
 // hasEpoll reports whether the system has epoll.
 const hasEpoll = true
 
 const (
-	// pollBatch is how many events are read at once, and pollWait the maximum time in milliseconds
-	// between two checks whether the server ends.
+	// pollBatch is the number of events read at once. pollWait is the maximum time in milliseconds between two
+	// checks for the end of the server.
 	pollBatch, pollWait = 100, 100
-	// reactorWorkers is the number of goroutines of a reactor's pool, and reactorQueue how many
-	// connections wait for them before the loop blocks.
+	// reactorWorkers is the number of goroutines in a reactor's pool. reactorQueue is the number of connections
+	// that can wait for them before the loop blocks.
 	reactorWorkers, reactorQueue = 10, 1000
 )
 
-// startEpollLoops starts the loops of a design and returns the function that gives each of them
-// connections.
+// startEpollLoops starts the loops of a design. It returns a function per listener that passes accepted
+// connections to a loop.
 func (s *plainServer) startEpollLoops(ctx context.Context, o Options) (addConnFuncs []func(net.Conn), err error) {
 	var loops []*epollLoop
 	n := 1
@@ -73,8 +71,8 @@ type epollLoop struct {
 	server  *plainServer
 	fd      int
 	events  uint32
-	answer  func(line []byte) []byte // nil to echo all input
-	maxLine int                      // the longest line
+	answer  func(line []byte) []byte // nil: echo all input
+	maxLine int                      // maximum length of a line
 
 	mu    sync.RWMutex
 	conns map[int32]*epollConn
@@ -86,8 +84,8 @@ type epollConn struct {
 	raw         syscall.RawConn
 	fd          int32
 	partialLine []byte
-	// served orders the accesses of consecutive workers for Go's memory model, which does not know
-	// that the kernel orders them.
+	// served orders the accesses of successive workers for Go's memory model, which does not take the kernel's
+	// ordering into account.
 	served atomic.Uint64
 }
 
@@ -104,7 +102,7 @@ func newEpollLoop(s *plainServer, o Options) (*epollLoop, error) {
 	return l, nil
 }
 
-// registerConnOrClose registers a connection with the loop, or closes it on error.
+// registerConnOrClose registers a connection with the loop. On error it closes the connection.
 func (l *epollLoop) registerConnOrClose(conn net.Conn) {
 	c := &epollConn{Conn: conn}
 	var err error
@@ -120,7 +118,7 @@ func (l *epollLoop) registerConnOrClose(conn net.Conn) {
 }
 
 func (l *epollLoop) unregisterAndCloseConn(c *epollConn) {
-	_ = l.epollCtl(unix.EPOLL_CTL_DEL, c) // closing does it, too
+	_ = l.epollCtl(unix.EPOLL_CTL_DEL, c) // closing also removes the registration
 	l.mu.Lock()
 	if l.conns[c.fd] == c {
 		delete(l.conns, c.fd)
@@ -150,7 +148,7 @@ func (l *epollLoop) serveEventsUntilDone(ctx context.Context, o Options) {
 	for ctx.Err() == nil {
 		conns, err := l.waitForReadyConns()
 		if err != nil {
-			return // of an instance that is open there is none
+			return // impossible for an open instance
 		}
 		for _, c := range conns {
 			ready(c)
@@ -176,7 +174,7 @@ func (l *epollLoop) waitForReadyConns() ([]*epollConn, error) {
 	return conns, nil
 }
 
-// newReadAndAnswerFunc returns a function that serves a connection once, with its own buffer.
+// newReadAndAnswerFunc returns a function that serves a connection once. The function has its own buffer.
 func (l *epollLoop) newReadAndAnswerFunc(o Options) func(*epollConn) {
 	buf := make([]byte, o.Buffer)
 	return func(c *epollConn) {
@@ -186,7 +184,7 @@ func (l *epollLoop) newReadAndAnswerFunc(o Options) func(*epollConn) {
 	}
 }
 
-// startReactorWorkers starts the workers of a reactor. enqueue hands them a connection; end stops them.
+// startReactorWorkers starts the workers of a reactor. enqueue hands them a connection. end stops them.
 func (l *epollLoop) startReactorWorkers(ctx context.Context, o Options) (enqueue func(*epollConn), stop func()) {
 	queue := make(chan *epollConn, reactorQueue)
 	var workers sync.WaitGroup
@@ -242,6 +240,6 @@ func (l *epollLoop) readOnceAndAnswer(c *epollConn, buf []byte) error {
 	if len(in) >= l.maxLine {
 		return errors.New("a line that is too long")
 	}
-	c.partialLine = append(c.partialLine[:0:0], in...) // nothing, for nothing
+	c.partialLine = append(c.partialLine[:0:0], in...) // no memory if there are no bytes to keep
 	return nil
 }

@@ -8,10 +8,9 @@ import (
 	"net"
 )
 
-// hasEpoll reports whether the system has epoll.
 const hasEpoll = false
 
-func (*plainServer) startEpollLoops(context.Context, Options) ([]func(net.Conn), error) {
+func (*server) startEpollLoops(context.Context, Options) ([]func(net.Conn), error) {
 	return nil, errors.ErrUnsupported
 }
 

@@ -9,13 +9,13 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/app"
 )
 
-// maxMissedHeartbeats is how many heartbeats a client may miss.
+// maxMissedHeartbeats is the number of heartbeats that a client may miss.
 const maxMissedHeartbeats = 2
 
-// withHeartbeatsAndReadDeadline adds heartbeats to a handler the way most code does: each connection has a second
-// goroutine with a time.Ticker, which sends one every time whatever the client does, and the reader
-// extends its deadline with every Read. It follows the chat example of gorilla/websocket, from
-// which most others derive.
+// withHeartbeatsAndReadDeadline adds heartbeats to a handler in the way most code does. Each connection has a second goroutine
+// with a time.Ticker, which sends a heartbeat at each tick regardless of the client. The reader extends its
+// deadline with every Read. The model is the chat example of gorilla/websocket, from which most other code
+// derives.
 func withHeartbeatsAndReadDeadline(handle func(net.Conn, int), interval time.Duration) func(net.Conn, int) {
 	return func(conn net.Conn, buffer int) {
 		var beats sync.WaitGroup
@@ -23,7 +23,7 @@ func withHeartbeatsAndReadDeadline(handle func(net.Conn, int), interval time.Dur
 		beats.Go(func() { sendHeartbeats(conn, interval, done) })
 		handle(deadlineConn{conn, (maxMissedHeartbeats + 1) * interval}, buffer)
 		close(done)
-		conn.Close() // so that a Write that waits ends
+		conn.Close() // ends a Write that blocks
 		beats.Wait()
 	}
 }
@@ -38,14 +38,14 @@ func sendHeartbeats(conn net.Conn, interval time.Duration, done chan struct{}) {
 			return
 		case <-ticker.C:
 			if _, err := io.WriteString(conn, app.Heartbeat); err != nil {
-				conn.Close() // so that the reader ends
+				conn.Close() // ends the reader
 				return
 			}
 		}
 	}
 }
 
-// deadlineConn limits each Read by a timeout.
+// deadlineConn applies a timeout to each Read.
 type deadlineConn struct {
 	net.Conn
 	timeout time.Duration

@@ -17,7 +17,7 @@ func serveHTTPHello(ctx context.Context, ln net.Listener) error {
 	srv := http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "text/plain")
-			io.WriteString(w, app.HelloText) // an error ends the connection
+			io.WriteString(w, app.HelloText) // the connection ends on an error
 		}),
 		ConnState: func(_ net.Conn, state http.ConnState) {
 			switch state {

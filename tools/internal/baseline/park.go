@@ -10,10 +10,10 @@ import (
 // MaxParked limits the goroutines of ParkGoroutines.
 const MaxParked = 64 << 20
 
-// ParkGoroutines parks n goroutines, 1 to MaxParked, each waiting for the same channel, and calls
-// sample with "ready" before the first and with "parked" when all wait. It shows what a goroutine
-// takes without a connection; the process should do nothing else. All goroutines have ended when it
-// returns. It fails if sample does, or if ctx ends.
+// ParkGoroutines parks n goroutines, 1 to MaxParked, that all wait for the same channel. It calls sample with
+// "ready" before the first goroutine and with "parked" when all are waiting. The figures show the memory of a
+// goroutine without a connection, so the process should do nothing else. All goroutines have ended when
+// ParkGoroutines returns. It returns an error if sample does or ctx ends.
 func ParkGoroutines(ctx context.Context, n int, sample func(checkpoint string) error) error {
 	if n < 1 || n > MaxParked {
 		return fmt.Errorf("%d goroutines; expected 1 to %d", n, MaxParked)

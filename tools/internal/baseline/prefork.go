@@ -6,12 +6,11 @@ import (
 	"os"
 )
 
-// PreforkOptions configure the design Prefork.
 type PreforkOptions struct {
-	// Processes is their number, 1 to 1024.
+	// Processes is the number of processes, 1 to 1024.
 	Processes int
-	// Command is the command line of each: it serves InheritedListener with the design OneEpoll
-	// until SIGTERM.
+	// Command is the command line of each process. The process must serve InheritedListener with the design
+	// OneEpoll until SIGTERM.
 	Command []string
 }
 
@@ -33,8 +32,8 @@ func (o *PreforkOptions) validatePrefork() error {
 // preforkDescriptor is the descriptor of a process's inherited listener.
 const preforkDescriptor = 3
 
-// InheritedListener returns the listener with which a process of the design Prefork was started. It
-// must be called only once.
+// InheritedListener returns the listener that a process of the design Prefork has inherited. It must be called
+// only once.
 func InheritedListener() (net.Listener, error) {
 	f := os.NewFile(preforkDescriptor, "listener")
 	if f == nil {

@@ -14,18 +14,18 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// listenReusePort returns a listener that shares its port with others.
+// listenReusePort returns a listener that shares its port with other listeners.
 func listenReusePort(ctx context.Context, addr string) (net.Listener, error) {
 	config := sock.NewListenConfig(true, nil)
 	return config.Listen(ctx, "tcp", addr)
 }
 
-// servePrefork serves with processes that share ln's port: the kernel distributes connections over
-// their listeners by a hash. The first process gets ln itself; the parent keeps none, because
-// nobody would accept its connections.
+// servePrefork serves with processes that share ln's port. The kernel distributes connections over their
+// listeners by a hash. The first process gets ln itself. The parent keeps no listener, because nobody would
+// accept its connections.
 //
-// A goroutine with its own thread starts each process and waits for it. The kernel kills the
-// process when that thread ends, and so when this process ends for whatever reason.
+// A goroutine with a dedicated thread starts each process and waits for it. The kernel kills the process when
+// that thread ends, and therefore also when this process ends.
 func servePrefork(ctx context.Context, ln net.Listener, o PreforkOptions) error {
 	running, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -47,7 +47,7 @@ func servePrefork(ctx context.Context, ln net.Listener, o PreforkOptions) error 
 			break
 		}
 		wait.Go(func() {
-			runtime.LockOSThread() // and never unlocked: the thread ends with this goroutine
+			runtime.LockOSThread() // never unlocked: the thread ends with this goroutine
 			if err := runPreforkProcess(running, f, o.Command); err != nil {
 				cancel(err)
 			}

@@ -1,5 +1,5 @@
-// Package baseline implements the servers that Myriad is compared with: plain package net, as most
-// people write it, published designs, and parked goroutines.
+// Package baseline implements the servers that Myriad is compared with: plain package net as most people use
+// it, published designs, and parked goroutines.
 package baseline
 
 import (
@@ -17,10 +17,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/app"
 )
 
-// DefaultBuffer is the buffer of a connection that most people choose, in bytes: that of
-// bufio. MinBuffer and MaxBuffer are the bounds.
 const (
-	DefaultBuffer = 4096 // DefaultBuffer is the usual buffer size of a connection in bytes, that of bufio. MinBuffer and MaxBuffer are the limits.
+	DefaultBuffer = 4096 // usual buffer size of a connection in bytes, as in bufio
 	MinBuffer     = 512
 	MaxBuffer     = 1 << 20
 )
@@ -28,55 +26,55 @@ const (
 // MaxLoops limits the loops of the design Epolls.
 const MaxLoops = 1024
 
-// The designs of a server. All but the first need Linux: epoll_linux.go.
+// Designs of a server. All except PerConn need Linux: see epoll_linux.go.
 const (
 	// PerConn has a goroutine for each connection.
 	PerConn = "goroutine"
 	// OneEpoll has one loop on an epoll instance for all connections.
 	OneEpoll = "epoll"
-	// Epolls has several loops, each with a listener that shares the port.
+	// Epolls has several loops, each with a listener. The listeners share the port.
 	Epolls = "epolls"
-	// Prefork has processes, each with a loop, that share the port.
+	// Prefork has several processes, each with a loop. The processes share the port.
 	Prefork = "prefork"
-	// Reactor has one loop that hands connections to a pool of goroutines.
+	// Reactor has one loop, which hands connections to a pool of goroutines.
 	Reactor = "reactor"
 )
 
 var designs = []string{PerConn, OneEpoll, Epolls, Prefork, Reactor}
 
-// When answers to lines are written.
+// Ways to write answers to lines.
 const (
-	// FlushEach writes every answer separately: a system call for each.
+	// FlushEach writes every answer with a separate system call.
 	FlushEach = "each"
-	// FlushTenth buffers answers and flushes with every tenth. Up to nine answers to a connection
-	// that falls silent or ends are never sent, which a real server must not do.
+	// FlushTenth buffers answers and flushes at every tenth answer. When a connection ends or falls silent, up
+	// to nine answers are never sent, which is unacceptable in a real server.
 	FlushTenth = "tenth"
 )
 
 // Options configure Serve.
 type Options struct {
-	// App is one of package app. All designs support Echo, Lines, Wait, Pow and Sha.
+	// App is an app of package app. All designs support Echo, Lines, Wait, Pow and Sha.
 	App    string
 	Buffer int
-	// Flush is FlushEach, the default, or FlushTenth: for apps that answer lines, with the design
+	// Flush is FlushEach (the default) or FlushTenth. It applies to apps that answer lines, with the design
 	// PerConn.
 	Flush string
-	// Design is one of those above. Default PerConn. The options below apply to PerConn or the
-	// named design only.
+	// Design is one of the designs above. The default is PerConn. Each option below applies only to PerConn or
+	// to the design that it names.
 	Design string
-	// Loops is the number of loops of Epolls, 1 to MaxLoops. Default one per CPU.
+	// Loops is the number of loops of Epolls, 1 to MaxLoops. The default is one per CPU.
 	Loops int
-	// Prefork is set for the design of that name.
+	// Prefork must be set for the design Prefork, and only then.
 	Prefork *PreforkOptions
-	// TLS, if set, encrypts every connection with crypto/tls.
+	// TLS enables encryption with crypto/tls unless nil.
 	TLS *tls.Config
-	// Heartbeat, unless 0, is the time between two heartbeats on each connection, from 100 ms; not
-	// with HTTP.
+	// Heartbeat is the time between two heartbeats on each connection, at least 100 ms. The default 0 disables
+	// heartbeats. It is not supported with HTTP.
 	Heartbeat time.Duration
-	// Admin, if set, is a host:port at which package admin serves Go's memory and the number of
-	// connections; not with HTTP.
+	// Admin is a host:port at which package admin serves Go's memory and the number of connections. The default
+	// "" disables it. It is not supported with HTTP.
 	Admin string
-	// AdminListening, if set, is called with the address of Admin, on another goroutine.
+	// AdminListening, if not nil, is called on another goroutine with the address of Admin.
 	AdminListening func(net.Addr)
 }
 
@@ -131,7 +129,8 @@ func (o *Options) setDefaults() {
 	o.Loops = cmp.Or(o.Loops, runtime.NumCPU())
 }
 
-// Listen listens on a host:port as the design requires: Prefork and Epolls share the port.
+// Listen listens on a host:port in the way that the design requires: for Prefork and Epolls, other listeners
+// can share the port.
 func (o Options) Listen(ctx context.Context, addr string) (net.Listener, error) {
 	if o.Design == Prefork || o.Design == Epolls {
 		return listenReusePort(ctx, addr)
@@ -139,15 +138,14 @@ func (o Options) Listen(ctx context.Context, addr string) (net.Listener, error) 
 	return new(net.ListenConfig).Listen(ctx, "tcp", addr)
 }
 
-// Serve serves an app on ln the way most people write a server on package net: an accept loop, a
-// goroutine and a buffer per connection, one Write for each Read or line; and HTTP with net/http,
-// which has its own buffers. TLS uses crypto/tls, and heartbeats a ticker per connection. As the
-// baseline of every comparison it counts and limits nothing. A line longer than the buffer ends its
-// connection. Options select other published designs; for Prefork and Epolls ln must come from
-// Listen.
+// Serve serves an app on ln in the way most people write a server on package net: an accept loop, a goroutine
+// and a buffer per connection, and one Write for each Read or line. HTTP uses net/http, which has its own
+// buffers. TLS uses crypto/tls. Heartbeats use a ticker per connection. As the baseline of every comparison,
+// Serve neither counts nor limits anything. A line longer than the buffer ends its connection. Options select
+// other published designs. For Prefork and Epolls, ln must come from Listen.
 //
-// It returns nil when ctx has ended, or an error when ln fails or options are invalid. By then ln
-// and every connection are closed and every goroutine has ended.
+// Serve returns nil after ctx has ended. It returns an error if ln fails or the options are invalid. When it
+// returns, ln and all connections are closed and all goroutines have ended.
 func Serve(ctx context.Context, ln net.Listener, o Options) error {
 	if err := o.Validate(); err != nil {
 		return err
@@ -214,8 +212,8 @@ func (s *plainServer) acceptAndServeUntilDone(ctx context.Context, ln net.Listen
 	}
 }
 
-// startDesignAndServeFuncs starts a design and returns a function for each listener that serves accepted
-// connections. Everything it starts ends with ctx.
+// startDesignAndServeFuncs starts a design. It returns a function per listener that serves accepted connections. Everything
+// ends with ctx.
 func (s *plainServer) startDesignAndServeFuncs(ctx context.Context, o Options) (serveConnFuncs []func(net.Conn), err error) {
 	if o.Design != PerConn {
 		return s.startEpollLoops(ctx, o)
@@ -240,8 +238,8 @@ type plainServer struct {
 	wait   sync.WaitGroup
 }
 
-// trackConnUnlessClosed registers a connection to be closed at the end. If the server is closed already, it
-// closes the connection and returns false.
+// trackConnUnlessClosed registers a connection to be closed at the end. If the server is already closed, trackConnUnlessClosed closes
+// the connection and returns false.
 func (s *plainServer) trackConnUnlessClosed(conn net.Conn) (tracked bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 // Namespace is the prefix of the name of each metric.
 const Namespace = "myriad_"
 
-// Metric is one metric of the snapshot S. Each calls emit once for each sample, with the values of Labels.
+// Metric is one metric of the snapshot S. Each calls emit once per sample, with the values of Labels.
 type Metric[S any] struct {
 	Name, Help string
 	Kind       prometheus.ValueType
@@ -41,7 +41,7 @@ func Counter[S any, N number](name, help string, of func(*S) N) Metric[S] {
 	return m
 }
 
-// NewMetricByLabel returns a metric with one label and a sample for each of its values.
+// NewMetricByLabel returns a metric with one label. It has a sample for each value of the label.
 func NewMetricByLabel[S any, N number](name, help string, kind prometheus.ValueType, label string, valuesByLabel func(*S) map[string]N) Metric[S] {
 	return Metric[S]{name, help, kind, []string{label}, func(s *S, emit func(float64, ...string)) {
 		for l, n := range valuesByLabel(s) {
@@ -50,7 +50,6 @@ func NewMetricByLabel[S any, N number](name, help string, kind prometheus.ValueT
 	}}
 }
 
-// BoolToInt returns 1 for true and 0 for false.
 func BoolToInt(b bool) int {
 	if b {
 		return 1
@@ -60,15 +59,15 @@ func BoolToInt(b bool) int {
 
 // Collector implements prometheus.Collector. Its methods are safe for concurrent use if its source is.
 type Collector[S any] struct {
-	source        func() S // called once a scrape
-	err           error    // why it can't be registered
+	source        func() S // called once per scrape
+	err           error    // reason why registration fails
 	metrics       []Metric[S]
 	distributions []Distribution[S]
-	descs         []*prometheus.Desc // of the metrics, and then of the distributions
+	descs         []*prometheus.Desc // descriptions of the metrics, then of the distributions
 }
 
-// NewCollector returns a collector of metrics whose names begin with prefix. It calls snapshot once for each scrape.
-// Distributions use the label reserved; labels that contain it make registration fail.
+// NewCollector returns a collector of metrics whose names begin with prefix. The collector calls snapshot once per scrape.
+// Distributions use the label reserved; registration fails if labels contains it.
 func NewCollector[S any](prefix string, labels prometheus.Labels, reserved string, snapshot func() S,
 	metrics []Metric[S], distributions []Distribution[S],
 ) *Collector[S] {
@@ -85,7 +84,7 @@ func NewCollector[S any](prefix string, labels prometheus.Labels, reserved strin
 	return c
 }
 
-// Describe is for the registry.
+// Describe implements prometheus.Collector.
 func (c *Collector[S]) Describe(to chan<- *prometheus.Desc) {
 	if c.err != nil {
 		to <- prometheus.NewInvalidDesc(c.err)
@@ -96,7 +95,7 @@ func (c *Collector[S]) Describe(to chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect is for the registry.
+// Collect implements prometheus.Collector.
 func (c *Collector[S]) Collect(to chan<- prometheus.Metric) {
 	s := c.source()
 	for i, m := range c.metrics {
@@ -109,8 +108,8 @@ func (c *Collector[S]) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// NewHistogramMetric converts counts per bucket to Prometheus's cumulative counts, with bounds in seconds. The last
-// bucket has no bound.
+// NewHistogramMetric converts counts per bucket to Prometheus's cumulative counts, with limits in seconds. The
+// last bucket has no limit.
 func NewHistogramMetric[N int64 | uint64](d *prometheus.Desc, count N, sum time.Duration, buckets []N, bound func(i int) time.Duration) prometheus.Metric {
 	upTo := make(map[float64]uint64, len(buckets))
 	var below N

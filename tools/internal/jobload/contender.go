@@ -7,18 +7,18 @@ import (
 	"github.com/myriad-go/myriad/pool"
 )
 
-// Contender is a pool to which jobs are submitted. TrySubmit and Workers must be safe for
-// concurrent use; Close is called when no TrySubmit is running.
+// Contender is a pool that executes jobs. TrySubmit and Workers must be safe for concurrent use. Close is
+// called when no TrySubmit is in progress.
 type Contender interface {
-	// TrySubmit submits a job without waiting and reports whether the pool has accepted it.
+	// TrySubmit submits a job without blocking. It reports whether the pool accepted the job.
 	TrySubmit(j *Job) bool
 	// Workers returns the number of workers, 0 if unknown.
 	Workers() int
-	// Close closes the pool. Jobs that have not started end at once.
+	// Close closes the pool. Jobs that have not started are dropped immediately.
 	Close()
 }
 
-// Contenders are constructors of pools by name.
+// Contenders maps names to constructors of pools.
 type Contenders map[string]func(Plan) (Contender, error)
 
 // BuiltInContenders returns the contenders that need only the standard library and Myriad.
@@ -30,7 +30,7 @@ func BuiltInContenders() Contenders {
 	}
 }
 
-// goroutinePerJob starts a goroutine for each job, without limit.
+// goroutinePerJob starts a goroutine for each job. Their number is not limited.
 type goroutinePerJob struct{}
 
 func (goroutinePerJob) TrySubmit(j *Job) bool {
@@ -40,8 +40,8 @@ func (goroutinePerJob) TrySubmit(j *Job) bool {
 func (goroutinePerJob) Workers() int { return 0 }
 func (goroutinePerJob) Close()       {}
 
-// channelPool is a fixed number of workers reading from a buffered channel, with non-blocking
-// sends: the pool that most people write. The workers exist from the start.
+// channelPool is a fixed number of workers that read from a buffered channel, with non-blocking sends. It is
+// the pool that most people write. All workers start with the pool.
 type channelPool struct {
 	jobs    chan *Job
 	workers int
@@ -74,9 +74,9 @@ func (c *channelPool) Close() {
 	c.done.Wait()
 }
 
-// myriadPool is package pool. It gets the same limits as the others, and the same memory limit,
-// which they get through the Go runtime; it is not told a job's memory or duration. Each job has a
-// context that ends at its deadline.
+// myriadPool is package pool with the same limits as the other contenders. It does not know a job's memory or
+// duration. All contenders are subject to the Go runtime's memory limit, which package pool also uses as its
+// own. Each job has a context that ends at the job's deadline.
 type myriadPool struct{ *pool.Pool }
 
 func newMyriadPool(p Plan) (Contender, error) {

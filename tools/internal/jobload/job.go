@@ -10,16 +10,16 @@ import (
 	"github.com/myriad-go/myriad/pool"
 )
 
-// Job is a submitted job. The pool that accepts it calls exactly one of Execute, CountAsExpired and
-// CountAsShed, once, on any goroutine. From then on the job does not belong to the pool.
+// Job is a submitted job. The pool that accepts a job must call exactly one of Execute, CountAsExpired and
+// CountAsShed, once, on any goroutine. After that call the pool must not use the job.
 //
-// A Job is its own context, which ends at the job's deadline. The context has a timer only if
-// somebody waits for its end.
+// A Job is its own context, which ends at the job's deadline. The context has a timer only while a caller waits
+// for its end.
 type Job struct {
 	generator *jobRun
 	number    uint64
-	inWindow  bool          // it was due in the window
-	submitted time.Duration // since the start of the run
+	inWindow  bool          // the job was due in the window
+	submitted time.Duration // time of submission since the start of the run
 	ended     atomic.Bool
 
 	mu    sync.Mutex // guards the following fields
@@ -27,7 +27,7 @@ type Job struct {
 	done  chan struct{}
 }
 
-// Execute does the job's work, unless the run is over.
+// Execute does the work of the job. It does nothing after the end of the run.
 func (j *Job) Execute() {
 	r := j.generator
 	if r.over.Load() || r.now() > r.limit {
@@ -58,10 +58,10 @@ func (j *Job) Execute() {
 	r.writeProgressLineIfDue(now)
 }
 
-// CountAsExpired counts a job that won't run because its context has ended.
+// CountAsExpired counts a job that will not run because its context has ended.
 func (j *Job) CountAsExpired() { j.countNotRun(nExpired) }
 
-// CountAsShed counts a job that won't run although it was accepted and its context has not ended.
+// CountAsShed counts a job that will not run although it was accepted and its context has not ended.
 func (j *Job) CountAsShed() { j.countNotRun(nShed) }
 
 func (j *Job) countNotRun(counter int) {
@@ -72,7 +72,7 @@ func (j *Job) countNotRun(counter int) {
 	})
 }
 
-// countEndOnce counts the end of the job. It panics if the job has ended already.
+// countEndOnce counts the end of the job. It panics if the job has already ended.
 func (j *Job) countEndOnce(count func(*countShard)) {
 	if !j.ended.CompareAndSwap(false, true) {
 		panic("jobload: the pool ended a job twice")
@@ -92,7 +92,7 @@ func (j *Job) countEndOnce(count func(*countShard)) {
 // Run implements pool.Job.
 func (j *Job) Run(context.Context) { j.Execute() }
 
-// Dropped implements pool.Dropper. A job dropped because the pool closes stays unfinished.
+// Dropped implements pool.Dropper. A job dropped because the pool closes counts as unfinished.
 func (j *Job) Dropped(why error) {
 	switch {
 	case errors.Is(why, pool.ErrExpired):
@@ -130,7 +130,7 @@ func (j *Job) Done() <-chan struct{} {
 	return j.done
 }
 
-// AfterFunc lets package context wait without a goroutine.
+// AfterFunc allows package context to wait without a goroutine.
 func (j *Job) AfterFunc(f func()) (stop func() bool) {
 	return time.AfterFunc(j.timeUntilDeadline(), f).Stop
 }

@@ -9,29 +9,30 @@ import (
 	"time"
 )
 
-// Plan defines which jobs to submit to which pool: the command line of a contender.
+// Plan describes the jobs to submit and the pool. It is the command line of a contender.
 type Plan struct {
-	// Pool is the contender, Work the shape of its jobs.
+	// Pool is the name of the contender, Work the shape of its jobs.
 	Pool, Work string
-	// Rate is how many jobs per second are due. 0 is a closed loop of Inflight jobs, each submitted
-	// when one has ended; Inflight 0 means Workers.
+	// Rate is the number of jobs that are due per second. A rate of 0 is a closed loop of Inflight jobs: a new
+	// job is submitted when one has ended. Inflight 0 means Workers.
 	Rate     float64
 	Inflight int
-	// Warmup is how long jobs are submitted without being counted, Duration how long then with
-	// counting, and Drain how long to wait for the last of them.
+	// Warmup is the initial time in which jobs are submitted but not counted. Duration is the following time in
+	// which jobs are counted. Drain limits the wait for the last jobs.
 	Warmup, Duration, Drain time.Duration
-	// Deadline is the time from submission within which a job must end to be good.
+	// Deadline is the time after its submission by which a good job must end.
 	Deadline time.Duration
-	// Workers and Queue limit a pool's workers and queued jobs, if it has such limits.
+	// Workers and Queue limit a pool's workers and queued jobs, if the pool has such limits.
 	Workers, Queue int
-	// Memory is how many bytes the process may use; 0 is no limit. Nine tenths of it become Go's
-	// memory limit.
+	// Memory limits the process's memory in bytes; 0 means no limit. Nine tenths of it become Go's memory
+	// limit.
 	Memory int64
-	// Iterations of the loop are a millisecond of computing; 0 measures it.
+	// Iterations is the number of loop iterations that take a millisecond of computing. 0 means that it is
+	// measured.
 	Iterations uint64
 }
 
-// The limits of a plan.
+// Limits of a plan.
 const (
 	maxRate       = 1e8
 	maxTime       = time.Hour
@@ -67,7 +68,7 @@ func (p *Plan) AddFlags(f Flags, contenders Contenders) {
 	f.Uint64Var(&p.Iterations, "iterations", 0, "rounds of the work loop per millisecond of computing; 0 measures it")
 }
 
-// PlanError is an invalid plan: what was wrong, and what was expected.
+// PlanError describes an error in a plan and the valid values.
 type PlanError struct{ text string }
 
 func (e PlanError) Error() string { return e.text }
@@ -83,7 +84,7 @@ func (p *Plan) Validate(contenders Contenders) error {
 		return planErrorf("--work is %q; expected one of %s", p.Work, joinSortedKeys(shapes))
 	}
 	switch {
-	case !(p.Rate >= 0 && p.Rate <= maxRate): // also not a number
+	case !(p.Rate >= 0 && p.Rate <= maxRate): // also rejects NaN
 		return planErrorf("--rate is %v; expected 0 (a closed loop) to %.0f", p.Rate, maxRate)
 	case p.Inflight > 0 && p.Rate > 0:
 		return planErrorf("--inflight is %d with a --rate of %v; expected no --inflight, or a --rate of 0", p.Inflight, p.Rate)
@@ -112,7 +113,6 @@ func checkFlagRange[T cmp.Ordered](flag string, v, min, max T) error {
 	return nil
 }
 
-// joinSortedKeys lists the keys of a map in order.
 func joinSortedKeys[T any](m map[string]T) string {
 	return strings.Join(slices.Sorted(maps.Keys(m)), ", ")
 }

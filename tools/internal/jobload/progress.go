@@ -7,20 +7,20 @@ import (
 	"time"
 )
 
-// progressLineWriter writes progress lines. The first goroutine that finds a line due writes it unless
-// another one is writing; only the last line waits for the lock, and nothing follows it.
+// progressLineWriter writes progress lines. The first goroutine that finds a line due writes it, unless another
+// goroutine is writing. Only the last line waits for the lock, and no line follows it.
 type progressLineWriter struct {
-	due atomic.Int64 // the time of the next line
+	due atomic.Int64 // time of the next line
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the following fields
 	out    io.Writer
-	latest time.Duration // of the lines
+	latest time.Duration // time of the latest line
 	over   bool
-	err    error // the first of writing
+	err    error // first write error
 }
 
-// sampleAndWriteLinesUntil samples peaks and writes a Line at each multiple of reportInterval, even if no
-// job ends, until stop is closed.
+// sampleAndWriteLinesUntil samples peaks and writes a Line at each multiple of reportInterval until stop is closed. It
+// ensures that lines are written even if no job ends.
 func (r *jobRun) sampleAndWriteLinesUntil(stop <-chan struct{}) {
 	tick := time.NewTicker(sampleInterval)
 	defer tick.Stop()
@@ -60,7 +60,7 @@ func (s *progressLineWriter) writeLineUnlessBusy(l OutputLine, now time.Duration
 	s.latest, s.err = now, l.Write(s.out)
 }
 
-// writeFinalLine writes the last line and returns the first error of all.
+// writeFinalLine writes the last line and returns the first error of all lines.
 func (s *progressLineWriter) writeFinalLine(l OutputLine) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

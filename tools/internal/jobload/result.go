@@ -15,78 +15,77 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/sample"
 )
 
-// Result is what became of the jobs that were offered to a pool in the window: from
-// the end of the warm-up on, for Duration. Those of the warm-up are run under the same
-// load and are in none of its figures but the peaks and Steady. Every one that was
-// offered is in exactly one place:
+// Result counts the outcomes of the jobs that were submitted to a pool in the window, which begins after the
+// warm-up and lasts for Duration. Jobs of the warm-up run under the same load but are included only in the
+// peaks and in Steady. Each submitted job has exactly one outcome:
 //
 //	Offered  = Accepted + Rejected
 //	Accepted = Finished + Expired + Shed + Unfinished
 type Result struct {
-	// Pool is the contender, Work the shape of its jobs.
+	// Pool is the name of the contender, Work the shape of its jobs.
 	Pool string `json:"pool"`
 	Work string `json:"work"`
-	// Rate is the planned number of jobs per second; 0 is a closed loop.
+	// Rate is the planned number of jobs per second. 0 means a closed loop.
 	Rate float64 `json:"rate"`
-	// Warmup is how long jobs were submitted before the window, Duration the length of the window.
-	// Elapsed is the time from the start of the window until the last of its jobs ended, or until
-	// waiting was given up.
+	// Warmup is the time of submissions before the window, and Duration the length of the window. Elapsed is
+	// the time from the start of the window to the end of its last job, or to the end of the wait for that job.
 	Warmup   time.Duration `json:"warmup"`
 	Duration time.Duration `json:"duration"`
 	Elapsed  time.Duration `json:"elapsed"`
-	// Iterations is how many rounds of the work's loop counted as a millisecond of computing.
+	// Iterations is the number of loop iterations that counted as a millisecond of computing.
 	Iterations uint64 `json:"iterations"`
 
-	// Offered is how many jobs were submitted, Late how many of them more than 10 ms after they
-	// were due. LateP99 is the 99th percentile of the lateness, 0 in a closed loop. Missed jobs
-	// were due but never submitted, because the pool blocked the generator or all processors were
-	// busy. Latencies do not include lateness.
+	// Offered is the number of submitted jobs. Late is the number of jobs that were submitted more than 10 ms
+	// after they were due. LateP99 is the 99th percentile of the lateness, 0 in a closed loop. Missed is the
+	// number of jobs that were due but never submitted, because the pool blocked the generator or all
+	// processors were busy. Latencies do not include lateness.
 	Offered uint64        `json:"offered"`
 	Late    uint64        `json:"late"`
 	LateP99 time.Duration `json:"late_p99"`
 	Missed  uint64        `json:"missed"`
-	// Accepted and Rejected are the pool's answers at submission.
+	// Accepted and Rejected count the pool's answers to submissions.
 	Accepted uint64 `json:"accepted"`
 	Rejected uint64 `json:"rejected"`
-	// Finished jobs have run; Good ones of them ended within their deadline.
+	// Finished is the number of jobs that have run. Good is the number of finished jobs that ended within their
+	// deadline.
 	Finished uint64 `json:"finished"`
 	Good     uint64 `json:"good"`
-	// Steady is how many jobs ended in the window within their deadline, including those submitted
-	// in the warm-up. With a warm-up, goodput is Steady divided by Duration: what was in progress
-	// at the start of the window makes up for what still is at its end, whether a pool runs the
-	// oldest or the newest jobs first.
+	// Steady is the number of jobs that ended in the window and within their deadline, including jobs submitted
+	// in the warm-up. With a warm-up, the goodput is Steady divided by Duration. Jobs in progress at the start
+	// of the window then compensate for those in progress at its end, regardless of the order in which a pool
+	// runs jobs.
 	Steady uint64 `json:"steady"`
-	// Expired and Shed jobs were accepted, but the pool reported later that they won't run.
-	// Unfinished jobs had not ended when the run did.
+	// Expired and Shed count jobs that the pool accepted but later reported as not run. Unfinished counts jobs
+	// that had not ended when the run did.
 	Expired    uint64 `json:"expired"`
 	Shed       uint64 `json:"shed"`
 	Unfinished uint64 `json:"unfinished"`
 
-	// The latencies of finished jobs, from just before submission to the pool until their end.
+	// Latencies of finished jobs, from just before submission to the end of the job.
 	P50  time.Duration `json:"p50"`
 	P99  time.Duration `json:"p99"`
 	P999 time.Duration `json:"p999"`
 	Max  time.Duration `json:"max"`
 	Mean time.Duration `json:"mean"`
 
-	// Process is the usage of the process including the generator: processor time since the window
+	// Process is the resource usage of the process, including the generator: processor time since the window
 	// began, memory at the end, and peak memory.
 	sample.Process
-	// PeakGoroutines and PeakWorkers are the maxima of goroutines, including the generator's, and
-	// workers, sampled twenty times a second, also in the warm-up; 0 if unknown.
+	// PeakGoroutines is the maximum number of goroutines, including the generator's. PeakWorkers is the maximum
+	// number of workers. Both are sampled twenty times a second, also in the warm-up. They are 0 if unknown.
 	PeakGoroutines int `json:"peak_goroutines"`
 	PeakWorkers    int `json:"peak_workers"`
 
-	// Overran explains why the run ended early or was terminated, "" otherwise.
+	// Overran is the reason why the run ended early or was terminated, "" otherwise.
 	Overran string `json:"overran,omitempty"`
 }
 
-// OutputLine is a line of output: every quarter of a second one with Warming in the warm-up or Progress
-// in the window, and finally one with Result.
+// OutputLine is a line of output. A line is written every quarter of a second, with Warming in the warm-up and
+// Progress in the window. The last line has Result.
 type OutputLine struct {
-	// Warming has the peaks so far and no counts.
+	// Warming contains the peaks so far, without counts.
 	Warming *Result `json:"warming,omitempty"`
-	// Progress is the Result so far.
+	// Progress contains the Result so far.
 	Progress *Result `json:"progress,omitempty"`
 	Result   *Result `json:"result,omitempty"`
 }
@@ -115,7 +114,7 @@ func ParseOutputLine(b []byte) (l OutputLine, err error) {
 
 func (l OutputLine) Write(w io.Writer) error { return json.NewEncoder(w).Encode(l) }
 
-// The indexes of counts.
+// Indexes of counts.
 const (
 	nOffered = iota
 	nLate
@@ -134,13 +133,13 @@ func (c *counts) countUnfinishedJobs() uint64 {
 	return c[nOffered] - c[nRejected] - c[nFinished] - c[nExpired] - c[nShed]
 }
 
-// countShard is a shard of the counts of the window.
+// countShard is one shard of the window's counts.
 type countShard struct {
 	mu sync.Mutex
 	counts
-	sum, max            time.Duration // of the latencies
+	sum, max            time.Duration // sum and maximum of the latencies
 	latencies, lateness *hdrhistogram.Histogram
-	_                   [64]byte // keeps shards apart
+	_                   [64]byte // separates the cache lines of shards
 }
 
 func newCountShards() []countShard {
@@ -151,17 +150,16 @@ func newCountShards() []countShard {
 	return all
 }
 
-// maxRecorded is the largest duration that histograms distinguish.
+// maxRecorded is the largest duration that histograms can record.
 const maxRecorded = 73 * time.Minute
 
-// newHistogram returns a histogram with two significant digits: less than 0.8 % off.
+// newHistogram returns a histogram with two significant digits. Its error is less than 0.8 %.
 func newHistogram() *hdrhistogram.Histogram { return hdrhistogram.New(1, int64(maxRecorded), 2) }
 
 func recordCappedDuration(h *hdrhistogram.Histogram, d time.Duration) {
-	_ = h.RecordValue(int64(min(d, maxRecorded))) // which it has room for
+	_ = h.RecordValue(int64(min(d, maxRecorded))) // cannot fail: the value is in range
 }
 
-// setSumOfShards sums up the shards.
 func (r *Result) setSumOfShards(shards []countShard) {
 	latencies, lateness, sum := newHistogram(), newHistogram(), time.Duration(0)
 	var all counts

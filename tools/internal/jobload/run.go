@@ -1,18 +1,17 @@
-// Package jobload submits jobs to a pool in an open loop and counts the outcomes: one contender of
-// a comparison of pools under overload, as a process.
+// Package jobload submits jobs to a pool at a fixed rate and counts the outcomes. It is one contender, a
+// process, in a comparison of pools under overload.
 //
-// Jobs are due at fixed times, whether or not the pool keeps up. A job's latency and its deadline
-// count from its submission, just before the pool is called. The lateness of submissions is
-// reported separately: the generator shares the processors with the pool, and its delay is not the
-// pool's latency. To avoid coordinated omission (G. Tene), a pool gains nothing by blocking its
-// submitter: every due job is submitted, late if necessary, or counted as missed.
+// Jobs are due at fixed times, whether or not the pool keeps up (an open loop). A job's latency and deadline
+// count from its submission, just before the pool is called. The lateness of submissions is reported
+// separately: the generator shares the processors with the pool, and its delay is not the pool's latency. Every
+// due job is submitted, late if necessary, or counted as missed. A pool therefore gains nothing by blocking its
+// submitter (coordinated omission, G. Tene).
 //
-// One goroutine submits, with reserves for when it is blocked, and the pool's own goroutines run
-// the jobs. Progress is written by a dedicated goroutine or by one that has finished a job,
-// whichever comes first: among very many goroutines a single one would not run for seconds. Counts
-// are sharded, each shard with a lock. A job belongs to the generator until it is accepted, then to
-// the pool, and to nobody when it has ended. Run waits for all goroutines, but not for a pool that
-// hangs.
+// One goroutine submits jobs, with reserve goroutines for times when it is blocked. The pool's goroutines run
+// the jobs. Progress is written by a dedicated goroutine or by a goroutine that has finished a job, whichever
+// comes first: among very many goroutines, a single one may not run for seconds. Counts are sharded, and each
+// shard has a lock. A job belongs to the generator until it is accepted, and then to the pool until it ends.
+// Run waits for all goroutines, except those of a pool that hangs.
 package jobload
 
 import (
@@ -32,50 +31,49 @@ import (
 )
 
 const (
-	// lateAfter is the delay from which a submission counts as late.
+	// lateAfter is the delay above which a submission counts as late.
 	lateAfter = 10 * time.Millisecond
-	// workSlice is how long the generator works before it sleeps for workPause, even when it is
-	// behind. Go preempts a goroutine after 10 ms and queues it behind all runnable ones; with
-	// thousands of goroutines it would not run again for seconds. One that has slept, on its own
-	// thread, runs next.
+	// workSlice is the time for which the generator works before it sleeps for workPause, even if it is late.
+	// Go preempts a goroutine after 10 ms and queues it behind all runnable ones. With thousands of goroutines,
+	// the generator would then not run for seconds. A goroutine that has slept on its own thread runs next.
 	workSlice = 4 * time.Millisecond
 	workPause = 20 * time.Microsecond
-	// reserveSubmitters is the number of reserve goroutines. The first submits what is late by more
-	// than reserveDelay; each further one doubles the delay.
+	// reserveSubmitters is the number of reserve goroutines. The first one submits jobs that are late by more
+	// than reserveDelay. Each further one doubles the delay.
 	reserveSubmitters = 3
 	reserveDelay      = 5 * time.Millisecond
-	// retryDelay is the time before a closed loop submits again after a rejection.
+	// retryDelay is the time after a rejection until a closed loop submits again.
 	retryDelay = 100 * time.Microsecond
-	// sampleInterval is the time between two counts of goroutines and workers, reportInterval
-	// between two Lines, short enough that a killed process has reported its counts.
+	// sampleInterval is the time between two counts of goroutines and workers. reportInterval is the time
+	// between two Lines; it is short, so that a killed process has reported its counts.
 	sampleInterval = 50 * time.Millisecond
 	reportInterval = 250 * time.Millisecond
-	// pollInterval is the time between two checks whether the last jobs have ended.
+	// pollInterval is the time between two checks for the end of the last jobs.
 	pollInterval = time.Millisecond
-	// submitTimeout and closeTimeout limit the wait for a submission in progress at the end and for
+	// submitTimeout limits the wait for a submission in progress at the end. closeTimeout limits the wait for
 	// the pool's Close.
 	submitTimeout, closeTimeout = 3 * time.Second, 2 * time.Second
 )
 
-// jobRun is one run of a plan. All times are since its start.
+// jobRun is the state of one run. All times count from its start.
 type jobRun struct {
 	plan                   Plan
 	contender              Contender
 	start                  time.Time
-	windowStart, windowEnd time.Duration // the window
-	limit                  time.Duration // what ends later is not counted
-	over                   atomic.Bool   // jobs do nothing any more and are not counted
+	windowStart, windowEnd time.Duration // limits of the window
+	limit                  time.Duration // jobs that end later are not counted
+	over                   atomic.Bool   // jobs do nothing and are not counted
 
-	pacer      *pacer.SharedPlan // of an open loop
-	slots      chan struct{}     // of a closed loop: a place for each job in flight
+	pacer      *pacer.SharedPlan // set in an open loop
+	slots      chan struct{}     // set in a closed loop: one slot per job in flight
 	submitted  atomic.Uint64
 	shards     []countShard
 	generators sync.WaitGroup
-	generated  atomic.Bool // all has been submitted
+	generated  atomic.Bool // all jobs have been submitted
 
-	sampled                     atomic.Int64 // when observe sampled last
+	sampled                     atomic.Int64 // time of the last sample
 	peakGoroutines, peakWorkers atomic.Int64
-	usedAtWindowStart           func() sample.Process // what was used until the window began
+	usedAtWindowStart           func() sample.Process // returns the usage up to the start of the window
 	lines                       progressLineWriter
 }
 
@@ -97,7 +95,7 @@ func newJobLoadRun(p Plan, contender Contender, out io.Writer) *jobRun {
 	return r
 }
 
-// ownProcessUsage returns what this process has used, as far as the system reports it.
+// ownProcessUsage returns the usage of this process. Figures that the system does not report are 0.
 func ownProcessUsage() sample.Process {
 	s, _ := sample.TakeSample(sample.CPU|sample.Memory, os.Getpid())
 	return s.SumOfProcesses()
@@ -105,12 +103,11 @@ func ownProcessUsage() sample.Process {
 
 func (r *jobRun) now() time.Duration { return time.Since(r.start) }
 
-// shardOf returns the shard of a job.
 func (r *jobRun) shardOf(number uint64) *countShard { return &r.shards[number%uint64(len(r.shards))] }
 
-// Run submits the jobs of a plan to one of the contenders. It writes a Line every quarter of a
-// second and finally one with the Result, early if ctx ends. It does not wait for a pool that
-// hangs, whose goroutines may remain. An invalid plan results in a PlanError.
+// Run submits the jobs of a plan to one of the contenders. It writes a Line every quarter of a second, and
+// finally a Line with the Result. If ctx ends, the run ends early. Run does not wait for a pool that hangs, so
+// goroutines of that pool may remain. An invalid plan causes a PlanError.
 func Run(ctx context.Context, p Plan, contenders Contenders, out io.Writer) error {
 	if err := p.Validate(contenders); err != nil {
 		return err
@@ -148,13 +145,13 @@ func (r *jobRun) submitJobsAndWriteResult(ctx context.Context) error {
 		result.Overran = fmt.Sprintf("a submission had not returned %v after the end", submitTimeout)
 	}
 	failed := r.lines.writeFinalLine(OutputLine{Result: result})
-	if answered { // a pool may not be closed while a submission is under way
+	if answered { // a pool must not be closed during a submission
 		callWithTimeout(closeTimeout, r.contender.Close)
 	}
 	return failed
 }
 
-// callWithTimeout calls f and reports whether it returned in time.
+// callWithTimeout calls f. It reports whether f returned in time.
 func callWithTimeout(d time.Duration, f func()) bool {
 	returned := make(chan struct{})
 	go func() {
@@ -169,8 +166,8 @@ func callWithTimeout(d time.Duration, f func()) bool {
 	}
 }
 
-// waitForJobsOrTimeout waits until all jobs have been submitted and have ended, or for the planned time. It
-// returns why it ended early, if it did.
+// waitForJobsOrTimeout waits until all jobs have been submitted and have ended, or for the planned time. If it ends
+// early, it returns the reason.
 func (r *jobRun) waitForJobsOrTimeout(ctx context.Context) (earlyEndReason string) {
 	end := time.NewTimer(r.limit)
 	defer end.Stop()
@@ -192,7 +189,7 @@ func (r *jobRun) waitForJobsOrTimeout(ctx context.Context) (earlyEndReason strin
 	}
 }
 
-// countUnfinishedInWindow returns how many jobs of the window have not ended.
+// countUnfinishedInWindow returns the number of the window's jobs that have not ended.
 func (r *jobRun) countUnfinishedInWindow() (n uint64) {
 	for i := range r.shards {
 		t := &r.shards[i]
@@ -203,8 +200,8 @@ func (r *jobRun) countUnfinishedInWindow() (n uint64) {
 	return n
 }
 
-// startSubmitters starts goroutines that submit all jobs of the plan until ctx ends. The load is as
-// planned while any of them runs, and comes from the first one while that one runs.
+// startSubmitters starts goroutines that submit all jobs of the plan until ctx ends. The first one submits
+// alone while it runs; if it is blocked, the others keep the load as planned.
 func (r *jobRun) startSubmitters(ctx context.Context) {
 	loops := []func(g *jobSubmitter){r.submitJobWhenSlotFrees}
 	if r.pacer != nil {
@@ -215,7 +212,7 @@ func (r *jobRun) startSubmitters(ctx context.Context) {
 	}
 	for _, loop := range loops {
 		r.generators.Go(func() {
-			runtime.LockOSThread() // see slice
+			runtime.LockOSThread() // see workSlice
 			defer runtime.UnlockOSThread()
 			g := &jobSubmitter{ctx: ctx, timer: time.NewTimer(time.Hour)}
 			defer g.timer.Stop()
@@ -229,7 +226,7 @@ func (r *jobRun) startSubmitters(ctx context.Context) {
 type jobSubmitter struct {
 	ctx   context.Context
 	timer *time.Timer
-	spare *Job // was rejected
+	spare *Job // a rejected job, to be reused
 }
 
 func (g *jobSubmitter) sleepOrUntilDone(d time.Duration) {
@@ -240,8 +237,8 @@ func (g *jobSubmitter) sleepOrUntilDone(d time.Duration) {
 	}
 }
 
-// submitJobsAtPlannedTimes submits each job when it is due, or in reserve goroutines when it is late by more
-// than minLateness. What is not submitted by the end of Drain is missed.
+// submitJobsAtPlannedTimes submits jobs when they are due. In a reserve goroutine, it submits jobs that are late by more
+// than minLateness. Jobs that are not submitted by the end of Drain count as missed.
 func (r *jobRun) submitJobsAtPlannedTimes(g *jobSubmitter, minLateness time.Duration) {
 	for woke := r.now(); g.ctx.Err() == nil; {
 		now := r.now()
@@ -267,7 +264,7 @@ func (r *jobRun) submitJobsAtPlannedTimes(g *jobSubmitter, minLateness time.Dura
 	}
 }
 
-// submitJobWhenSlotFrees submits a job each time one has ended.
+// submitJobWhenSlotFrees submits a job each time that another one has ended.
 func (r *jobRun) submitJobWhenSlotFrees(g *jobSubmitter) {
 	ctx, cancel := context.WithTimeout(g.ctx, r.windowEnd)
 	defer cancel()
@@ -288,7 +285,7 @@ func (r *jobRun) submitJobWhenSlotFrees(g *jobSubmitter) {
 	}
 }
 
-// countAndSubmitJob submits a job now, with its lateness, and reports whether it was accepted.
+// countAndSubmitJob submits a job and records its lateness. It reports whether the job was accepted.
 func (r *jobRun) countAndSubmitJob(g *jobSubmitter, inWindow bool, now, lateness time.Duration) (accepted bool) {
 	j := g.spare
 	if j == nil || j.timer != nil {
@@ -318,15 +315,15 @@ func (r *jobRun) countAndSubmitJob(g *jobSubmitter, inWindow bool, now, lateness
 	return false
 }
 
-// releaseClosedLoopSlot lets a closed loop submit another job.
+// releaseClosedLoopSlot allows a closed loop to submit another job.
 func (r *jobRun) releaseClosedLoopSlot() {
 	if r.slots != nil {
 		<-r.slots
 	}
 }
 
-// sampleGoroutineAndWorkerPeaks counts goroutines and workers from time to time, and records the usage when the
-// window begins, which is its only system call.
+// sampleGoroutineAndWorkerPeaks counts goroutines and workers at intervals. When the window begins it records the usage, which is
+// its only system call.
 func (r *jobRun) sampleGoroutineAndWorkerPeaks(now time.Duration) {
 	if now >= r.windowStart && now != math.MaxInt64 {
 		r.usedAtWindowStart()

@@ -9,24 +9,23 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/pacer"
 )
 
-// The shapes of jobs.
+// Shapes of jobs.
 const (
-	// Published jobs wait for 20 ms and hold 500 KB: those of the experiment of go-adaptive-pool.
+	// Published jobs wait for 20 ms and hold 500 KB, as in the experiment of go-adaptive-pool.
 	Published = "published"
 	// CPU jobs compute for a millisecond.
 	CPU = "cpu"
-	// Of a hundred Mixed jobs, 80 compute for 0.2 ms, 19 wait for 5 ms and compute for 0.1 ms, and
-	// one waits for 50 ms and holds 100 KB.
+	// Mixed jobs are of three kinds. Of a hundred, 80 compute for 0.2 ms, 19 wait for 5 ms and compute for 0.1
+	// ms, and one waits for 50 ms and holds 100 KB.
 	Mixed = "mixed"
 )
 
-// jobTask is the work of a job.
 type jobTask struct {
 	wait, compute time.Duration
 	bytes         int
 }
 
-// shapes are the tasks of a hundred jobs by shape, with the number of each.
+// shapes maps each shape to its tasks and the number of each task in a hundred jobs.
 var shapes = map[string][]struct {
 	percent uint64
 	jobTask
@@ -40,8 +39,7 @@ var shapes = map[string][]struct {
 	},
 }
 
-// pickTaskForJob returns the task of the job with a number. All contenders get the same tasks in the
-// same order.
+// pickTaskForJob returns the task of a job by its number. All contenders get the same tasks in the same order.
 func pickTaskForJob(shape string, number uint64) jobTask {
 	n := pacer.RandomAt(1, number) % 100
 	for _, s := range shapes[shape] {
@@ -53,7 +51,7 @@ func pickTaskForJob(shape string, number uint64) jobTask {
 	return jobTask{}
 }
 
-// allocateComputeAndWait does the task; iterationsPerMillisecond are a millisecond of computing.
+// allocateComputeAndWait performs the task. iterationsPerMillisecond is the number of loop iterationsPerMillisecond per millisecond of computing.
 func (t jobTask) allocateComputeAndWait(iterationsPerMillisecond uint64) {
 	hold := make([]byte, t.bytes)
 	for i := 0; i < len(hold); i += pageSize {
@@ -70,10 +68,10 @@ func (t jobTask) allocateComputeAndWait(iterationsPerMillisecond uint64) {
 
 var pageSize = os.Getpagesize()
 
-// MeasureSpinsPerMillisecond measures how many iterations are a millisecond of computing while nothing else
-// runs. It takes some 30 ms.
+// MeasureSpinsPerMillisecond measures the number of loop iterations per millisecond of computing. Nothing else should
+// run. It takes about 30 ms.
 func MeasureSpinsPerMillisecond() uint64 {
-	const try = 1 << 16 // so short that some are not interrupted on a busy machine
+	const try = 1 << 16 // short enough that some tries are not interrupted on a busy machine
 	best := time.Hour
 	for range 192 {
 		begin := time.Now()
@@ -83,10 +81,10 @@ func MeasureSpinsPerMillisecond() uint64 {
 	return uint64(try * float64(time.Millisecond) / float64(max(best, 1)))
 }
 
-// computed makes the compiler keep the computation. It is hardly ever written.
+// computed prevents the compiler from removing the computation. It is almost never written.
 var computed atomic.Bool
 
-// spinCPU computes for a number of iterations, each of which depends on the previous one.
+// spinCPU computes for a number of iterations. Each depends on the previous one.
 func spinCPU(iterations uint64) {
 	x := iterations
 	for range iterations {

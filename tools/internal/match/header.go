@@ -5,9 +5,8 @@ import (
 	"strconv"
 )
 
-// cutLineWithinHeadLimit returns the next line of a head or a trailer, without its end, and its size n
-// including the end. n is 0 if the line is incomplete, and err is set if the head would exceed
-// maxHead.
+// cutLineWithinHeadLimit returns the next line of a head or a trailer without its line end, and the size of the line
+// including its end. n is 0 if the line is incomplete. err is set if the head would exceed maxHead.
 func (s *StreamState) cutLineWithinHeadLimit(in []byte) (line []byte, n int, err error) {
 	maxBytes := maxHead - int(s.headBytes)
 	line, n = cutLine(in, maxBytes)
@@ -18,8 +17,8 @@ func (s *StreamState) cutLineWithinHeadLimit(in []byte) (line []byte, n int, err
 	return line, n, nil
 }
 
-// cutLine returns the first line of in, without its end, and its size n including the end: 0 if it
-// does not end within maxBytes.
+// cutLine returns the first line of in without its line end, and the size of the line including its end. n is 0
+// if the line does not end within maxBytes.
 func cutLine(in []byte, maxBytes int) (line []byte, n int) {
 	n = bytes.IndexByte(in[:min(len(in), maxBytes)], '\n') + 1
 	if n == 0 {
@@ -32,8 +31,8 @@ func cutLine(in []byte, maxBytes int) (line []byte, n int) {
 	return line, n
 }
 
-// applyBodyHeader records what a header line says about the body. It returns what was expected if the
-// line is wrong, otherwise "".
+// applyBodyHeader records the properties of the body that a header line declares. If the line is wrong, it returns
+// a description of a correct one, otherwise "".
 func (s *StreamState) applyBodyHeader(line []byte) (expected string) {
 	name, value := splitHeader(line)
 	switch {
@@ -57,7 +56,7 @@ func (s *StreamState) applyBodyHeader(line []byte) (expected string) {
 	return ""
 }
 
-// applyConnectionHeader records the words in the value of a Connection header.
+// applyConnectionHeader records the options in a Connection header.
 func (s *StreamState) applyConnectionHeader(list []byte) {
 	for more := true; more; {
 		var word []byte
@@ -71,8 +70,8 @@ func (s *StreamState) applyConnectionHeader(list []byte) {
 	}
 }
 
-// splitHeader splits a header line at its colon. name is nil if there is none, or if there is space
-// around the name, as in a line that continues the previous one.
+// splitHeader splits a header line at its colon. name is nil if there is no colon or if there is space around
+// the name, as in a line that continues the previous one.
 func splitHeader(line []byte) (name, value []byte) {
 	i := bytes.IndexByte(line, ':')
 	if i <= 0 || isBlank(line[0]) || isBlank(line[i-1]) {

@@ -26,10 +26,9 @@ const (
 	wantNothing   = "nothing after a response that closes the connection"
 )
 
-// consumeHTTPResponses is Rule.ConsumeInput for responses of RFC 9112, as received by a client that does not use HEAD,
-// CONNECT, or transfer encodings other than chunked. A line may end in "\n" alone; one that
-// continues on the next line (obs-fold) is an error. Interim responses, 1xx except 101, are
-// skipped.
+// consumeHTTPResponses implements Rule.ConsumeInput for responses of RFC 9112. The client is assumed not to use HEAD, CONNECT, or
+// transfer encodings other than chunked. A line may end in "\n" alone. A line that continues on the next line
+// (obs-fold) is an error. Interim responses (1xx except 101) are skipped.
 func consumeHTTPResponses(s *StreamState, in []byte, onStatus func(status int)) (used, answers int, err error) {
 	for used < len(in) {
 		n, done, err := s.parseNextResponsePart(in[used:])
@@ -45,8 +44,8 @@ func consumeHTTPResponses(s *StreamState, in []byte, onStatus func(status int)) 
 	return used, answers, nil
 }
 
-// parseNextResponsePart parses the next part of a response from in, which is not empty. It consumes n bytes, 0
-// if it needs more, and reports whether the response is complete.
+// parseNextResponsePart parses the next part of a response from in, which must not be empty. It consumes n bytes, 0 if it
+// needs more input. done reports whether the response is complete.
 func (s *StreamState) parseNextResponsePart(in []byte) (n int, done bool, err error) {
 	switch s.phase {
 	case phaseStatusLine:
@@ -73,7 +72,7 @@ func (s *StreamState) parseNextResponsePart(in []byte) (n int, done bool, err er
 	return 0, false, errUnexpected(in, wantNothing)
 }
 
-// skipBody skips the part of a body or a chunk that is in in, and returns its size.
+// skipBody skips the bytes of in that belong to a body or a chunk. It returns their number.
 func (s *StreamState) skipBody(in []byte) int {
 	n := min(s.remaining, int64(len(in)))
 	s.remaining -= n
@@ -122,7 +121,7 @@ func (s *StreamState) parseHeaderLine(in []byte) (n int, done bool, err error) {
 	return n, false, nil
 }
 
-// selectPhaseAfterHead selects what follows a head. done reports that nothing does.
+// selectPhaseAfterHead selects the phase that follows a head. done reports whether the response ends with the head.
 func (s *StreamState) selectPhaseAfterHead() (done bool) {
 	switch {
 	case s.status == 101, s.status == 204, s.status == 304:
@@ -133,7 +132,7 @@ func (s *StreamState) selectPhaseAfterHead() (done bool) {
 	}
 	s.headBytes = 0
 	switch {
-	// HTTP/1.0 has no chunks: net/http ignores the header, too.
+	// HTTP/1.0 has no chunks. net/http also ignores the header.
 	case s.flags&(flagChunked|flagHTTP10) == flagChunked:
 		s.remaining = 0
 		s.phase = phaseChunkLine

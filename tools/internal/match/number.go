@@ -8,18 +8,18 @@ import (
 	"sync"
 )
 
-// lengthPrefix is the length at the beginning of an answer.
+// lengthPrefix describes the length field at the beginning of an answer.
 type lengthPrefix struct {
-	// skip is the number of bytes before it.
+	// skip is the number of bytes before the length field.
 	skip int
-	// size is its own size in bytes: 1, 2, 4 or 8.
+	// size is the size of the length field in bytes: 1, 2, 4 or 8.
 	size         int
 	littleEndian bool
-	// offset is added to its value to get the number of bytes that follow it.
+	// offset is the difference between the number of bytes after the length field and the field's value.
 	offset int64
 }
 
-// lengthPattern matches lengths such as 4be, 2le-2 or 4be+8@3.
+// lengthPattern matches length rules such as 4be, 2le-2 or 4be+8@3.
 var lengthPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^([1248])(be|le|)([+-][0-9]+)?(?:@([0-9]+))?$`) })
 
 func parseLengthPrefix(text string) (n lengthPrefix, err error) {
@@ -53,10 +53,10 @@ func (n lengthPrefix) String() string {
 	return s
 }
 
-// prefixEnd returns how many bytes of an answer determine its length.
+// prefixEnd returns the number of bytes of an answer that determine the answer's length.
 func (n lengthPrefix) prefixEnd() int { return n.skip + n.size }
 
-// consumeAnswers is Rule.ConsumeInput for answers with a length.
+// consumeAnswers implements Rule.ConsumeInput for answers with a length field.
 func (n lengthPrefix) consumeAnswers(s *StreamState, in []byte) (used, answers int, err error) {
 	for {
 		rest := in[used:]

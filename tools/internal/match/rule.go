@@ -19,12 +19,12 @@ import (
 
 // Limits of rules.
 const (
-	// MaxText is the length of the longest delimiter or marker in bytes.
+	// MaxText is the maximum length of a delimiter or marker in bytes.
 	MaxText = 64
-	// MaxAnswer is the length of the longest answer of the rules "bytes" and "length", in bytes;
-	// for "length" without the prefix. It helps to detect bytes that are no length.
+	// MaxAnswer is the maximum length of an answer under the rules "bytes" and "length", in bytes. Under
+	// "length" it excludes the prefix. It helps to detect bytes that are not a length.
 	MaxAnswer = 1 << 30
-	// MaxOffset limits the offset of a "length", and its position in the answer.
+	// MaxOffset limits the offset of a "length" rule and the position of the length in the answer.
 	MaxOffset = 4096
 )
 
@@ -51,8 +51,8 @@ type AnswerRule struct {
 	prefix lengthPrefix
 }
 
-// Parse parses a rule, such as "delimiter:\r\n". In the text of a delimiter or a marker, a
-// backslash begins an escape such as \r \n \t \0 \\ and \xHH, as in message.Unescape.
+// Parse parses a rule, such as "delimiter:\r\n". In the text of a delimiter or a marker, a backslash begins an
+// escape such as \r \n \0 \\ or \xHH, as in message.Unescape.
 func Parse(spec string) (*AnswerRule, error) {
 	name, rest, colon := strings.Cut(spec, ":")
 	r := &AnswerRule{spec: spec}
@@ -103,10 +103,10 @@ func (r *AnswerRule) parseAndSetSize(text string) error {
 	return nil
 }
 
-// String returns the rule as Parse accepts it, in printable characters.
+// String returns the rule in the syntax of Parse, in printable characters.
 func (r *AnswerRule) String() string { return r.spec }
 
-// MaxUnused returns the largest number of bytes that Feed leaves unused.
+// MaxUnused returns the maximum number of bytes that Feed leaves unused.
 func (r *AnswerRule) MaxUnused() int {
 	switch r.kind {
 	case kindDelimiter, kindMarker:
@@ -120,15 +120,14 @@ func (r *AnswerRule) MaxUnused() int {
 	}
 }
 
-// ConsumeInput consumes input that follows the input used before. It returns how many bytes it used, and
-// how many answers they completed. The caller passes the unused rest, at most MaxUnused bytes,
-// again with more input after it. The result does not depend on how the stream is divided into
-// pieces.
+// ConsumeInput consumes input that follows the input used before. It returns the number of bytes used and the number of
+// answers that they completed. The caller passes unused bytes, at most MaxUnused, again with more input
+// appended. The result does not depend on how the stream is divided.
 //
-// Under "http", onStatus is called with the status of each answer; it can be nil.
+// Under the rule "http", Feed calls onStatus, which can be nil, with the status of each answer.
 //
-// An error is an *Error: in[used:] is no valid answer. The answers before it count. Do not feed the
-// stream after an error.
+// An error is an *Error and means that in[used:] is not a valid answer. The answers before it count. Feed must
+// not be called for the stream after an error.
 func (r *AnswerRule) ConsumeInput(s *StreamState, in []byte, onStatus func(status int)) (used, answers int, err error) {
 	switch r.kind {
 	case kindLength:
@@ -145,7 +144,7 @@ func (r *AnswerRule) ConsumeInput(s *StreamState, in []byte, onStatus func(statu
 	}
 }
 
-// EndStream handles the end of the stream and returns how many completed that completed: 1 for an HTTP
+// EndStream handles the end of the stream. It returns the number of completed that the end completes: 1 for an HTTP
 // response without another end, otherwise 0. onStatus is as in Feed.
 func (r *AnswerRule) EndStream(s *StreamState, onStatus func(status int)) (completed int) {
 	if s.phase != phaseUntilClose {
@@ -155,11 +154,11 @@ func (r *AnswerRule) EndStream(s *StreamState, onStatus func(status int)) (compl
 	return 1
 }
 
-// Error reports input that is no valid answer.
+// Error describes input that is not a valid answer.
 type Error struct {
-	// Want is what was expected: one of a few texts, so that errors can be counted by it.
+	// Want describes the expected input. It is one of a few texts, so that errors can be counted by text.
 	Want string
-	// Got is the actual input, quoted as in Go, at most 32 bytes of it.
+	// Got is the beginning of the actual input, at most 32 bytes, quoted as in Go.
 	Got string
 }
 

@@ -1,11 +1,11 @@
 package match
 
-// StreamState is the position of a stream in an answer. The zero value is the beginning.
+// StreamState is the position of a stream within an answer. The zero value is the beginning.
 type StreamState struct {
-	// remaining is how many bytes of an answer, of a body, or of a chunk are missing; under "bytes"
-	// it is how many have arrived.
+	// remaining is the number of missing bytes of an answer, a body or a chunk. Under "bytes" it is the number
+	// of bytes received.
 	remaining int64
-	// headBytes is how many bytes of the head, or of the trailer, have arrived.
+	// headBytes is the number of bytes of the head or the trailer received.
 	headBytes int32
 	status    uint16
 	phase     phase
@@ -23,8 +23,8 @@ const (
 	phaseChunk
 	phaseChunkEnd
 	phaseTrailerLine
-	phaseUntilClose // a body that ends with the connection
-	phaseClosed     // nothing: the last response is complete
+	phaseUntilClose // the body ends with the connection
+	phaseClosed     // no part follows: the last response is complete
 )
 
 // headFlags records headers of an HTTP response.
@@ -35,15 +35,14 @@ const (
 	flagKeepAlive                       // Connection: keep-alive
 	flagClose                           // Connection: close
 	flagChunked                         // Transfer-Encoding: chunked
-	flagLength                          // Content-Length, in State.remaining
+	flagLength                          // Content-Length; the value is in State.remaining
 )
 
-// ServerCloses reports whether the last completed answer is the last one of the connection: the
-// HTTP response announced a close ("Connection: close", or HTTP/1.0 without keep-alive), or ended
-// with the connection. Further input is an error.
+// ServerCloses reports whether the last completed answer is the connection's last. This is so if the HTTP
+// response announced a close ("Connection: close", or HTTP/1.0 without keep-alive) or ended with the
+// connection. Further input is an error.
 func (s *StreamState) ServerCloses() bool { return s.phase == phaseClosed }
 
-// reportStatusAndReset completes an HTTP response.
 func (s *StreamState) reportStatusAndReset(onStatus func(status int)) {
 	if onStatus != nil {
 		onStatus(int(s.status))

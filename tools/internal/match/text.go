@@ -8,8 +8,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/message"
 )
 
-// countOccurrences counts occurrences of text, which is not empty, in in. It leaves a possible beginning
-// of another one unused.
+// countOccurrences counts the occurrences of text in in. text must not be empty. A possible beginning of another
+// occurrence is left unused.
 func countOccurrences(text, in []byte) (used, answers int) {
 	if len(text) == 1 {
 		return len(in), bytes.Count(in, text)
@@ -24,8 +24,8 @@ func countOccurrences(text, in []byte) (used, answers int) {
 	}
 }
 
-// suffixThatStartsText returns the length of the longest end of in that is a beginning of text. in does
-// not contain text.
+// suffixThatStartsText returns the length of the longest suffix of in that is a prefix of text. in must not contain
+// text.
 func suffixThatStartsText(text, in []byte) int {
 	end := in[max(0, len(in)-len(text)+1):]
 	for len(end) > 0 {

@@ -6,13 +6,12 @@ import (
 	"strings"
 )
 
-// UnescapeTemplateText replaces escapes in a text from a command line, for shells without $'...': \n \r \t \e
-// \a \b \f \v \\ \' \", \xHH with two hexadecimal digits, and \0 with up to three octal digits
-// after it, as in tcpkali. Any other escape is an error.
+// UnescapeTemplateText replaces escapes in a text from a command line, for shells without $'...'. The escapes are \n \r \e
+// \a \b \f \v \\ \' \", \xHH with two hexadecimal digits, and \0 followed by up to three octal digits, as in
+// tcpkali. Any other escape is an error.
 //
-// The result is input for Parse. Expressions are unchanged, and a backslash from an escape never
-// begins one: \\{ and \x5c{ are a literal \{ for Parse, too. For a text without expressions, the
-// bytes are those of Fixed, after Parse.
+// The result is input for Parse. Expressions do not change. A backslash that an escape produces never begins an
+// expression: Parse treats the results of \\{ and \x5c{ as a literal \{.
 func UnescapeTemplateText(text string) ([]byte, error) {
 	out := make([]byte, 0, len(text))
 	for at := 0; at < len(text); {
@@ -40,7 +39,7 @@ func UnescapeTemplateText(text string) ([]byte, error) {
 	return out, nil
 }
 
-// LiteralTemplate returns the template that generates a text verbatim.
+// LiteralTemplate returns the template that generates text verbatim.
 func LiteralTemplate(text string) string {
 	var out []byte
 	for _, b := range []byte(text) {
@@ -49,7 +48,7 @@ func LiteralTemplate(text string) string {
 	return string(out)
 }
 
-// appendLiteralTemplateByte appends a byte so that Parse takes it literally.
+// appendLiteralTemplateByte appends a byte such that Parse takes the byte literally.
 func appendLiteralTemplateByte(out []byte, b byte) []byte {
 	if b == '{' {
 		out = doubleTrailingBackslashes(out)
@@ -57,7 +56,7 @@ func appendLiteralTemplateByte(out []byte, b byte) []byte {
 	return append(out, b)
 }
 
-// doubleTrailingBackslashes doubles the backslashes at the end, because a { follows.
+// doubleTrailingBackslashes doubles the backslashes at the end of out, which are followed by a {.
 func doubleTrailingBackslashes(out []byte) []byte {
 	for i := len(out); i > 0 && out[i-1] == '\\'; i-- {
 		out = append(out, '\\')
@@ -65,8 +64,8 @@ func doubleTrailingBackslashes(out []byte) []byte {
 	return out
 }
 
-// UnescapeByte parses the escape at the beginning of a text, one of those of Unescape, and returns
-// its size in bytes.
+// UnescapeByte parses an escape at the beginning of text. It returns the byte and the size of the escape in
+// bytes. The escapes are those of Unescape.
 func UnescapeByte(text string) (b byte, size int, err error) {
 	switch {
 	case strings.HasPrefix(text, `\0`):
@@ -74,7 +73,7 @@ func UnescapeByte(text string) (b byte, size int, err error) {
 	case strings.HasPrefix(text, `\e`):
 		return 0x1b, 2, nil
 	case len(text) > 1 && strings.IndexByte(`abfnrtvx\'"`, text[1]) >= 0:
-		quote := text[1] // UnquoteChar accepts an escaped quote only if it is told so
+		quote := text[1] // UnquoteChar accepts only the quote that it is given
 		if value, multibyte, rest, err := strconv.UnquoteChar(text, quote); err == nil && !multibyte {
 			return byte(value), len(text) - len(rest), nil
 		}
@@ -82,7 +81,7 @@ func UnescapeByte(text string) (b byte, size int, err error) {
 	return 0, 0, fmt.Errorf(`%q; expected one of \n \r \t \e \a \b \f \v \\ \' \" \xHH \0 \0377, or \\ for a backslash`, text[:min(len(text), 4)])
 }
 
-// unescapeOctal parses a \0 with up to three octal digits after it.
+// unescapeOctal parses \0 followed by up to three octal digits.
 func unescapeOctal(text string) (b byte, size int, err error) {
 	size = 2
 	for size < min(5, len(text)) && text[size] >= '0' && text[size] <= '7' {

@@ -11,11 +11,11 @@ import (
 // templatePiece is a part of a template: literal text, or an expression.
 type templatePiece struct {
 	kind      kind
-	text      []byte // of kindText
-	low, high uint64 // of kindNumber
-	class     string // of kindChars
-	count     int    // of kindChars
-	index     int    // of the expression in its template
+	text      []byte // set for kindText
+	low, high uint64 // set for kindNumber
+	class     string // set for kindChars
+	count     int    // set for kindChars
+	index     int    // index of the expression in its template
 }
 
 type kind uint8
@@ -30,7 +30,7 @@ const (
 	kindUUID
 )
 
-// generatedLengthRange returns limits of the length of a piece in bytes.
+// generatedLengthRange returns the limits of the length of a piece in bytes.
 func (p *templatePiece) generatedLengthRange() (low, high int) {
 	switch p.kind {
 	case kindText:
@@ -61,7 +61,7 @@ const (
 	hexadecimal     = "0123456789abcdef"
 )
 
-// printable has the characters from ! to ~.
+// printable contains the characters from ! to ~.
 var printable = func() string {
 	var all []byte
 	for c := byte('!'); c <= '~'; c++ {
@@ -70,7 +70,7 @@ var printable = func() string {
 	return string(all)
 }()
 
-// parseExpression parses the text between \{ and }. Space around it is ignored.
+// parseExpression parses the text between \{ and }. It ignores surrounding space.
 func parseExpression(expressionText string, expressionIndex int) (templatePiece, error) {
 	expressionText = strings.Trim(expressionText, blank)
 	end := strings.IndexFunc(expressionText, func(c rune) bool { return !unicode.IsLetter(c) && c != '.' })
@@ -124,7 +124,7 @@ func parseCharCount(name, argument string) (int, error) {
 	return int(n), nil
 }
 
-// parseIntegerRange parses the ends of a range of integers, both included.
+// parseIntegerRange parses a range of integers. Both ends are included.
 func parseIntegerRange(argument string) (low, high uint64, err error) {
 	from, to, _ := strings.Cut(argument, "-")
 	low, err1 := strconv.ParseUint(strings.Trim(from, blank), 10, 63)
@@ -135,8 +135,8 @@ func parseIntegerRange(argument string) (low, high uint64, err error) {
 	return low, high, nil
 }
 
-// A marker has the connection's number in its first 7 hexadecimal digits and the message's number
-// in the other 9. It is unique below 268 million connections and 68 billion messages on each.
+// A marker contains the connection's number in its first 7 hexadecimal digits and the message's number in the
+// other 9. It is unique below 268 million connections and 68 billion messages on each.
 const (
 	markerLen         = 16
 	markerMessageBits = 9 * 4

@@ -27,20 +27,20 @@ import (
 
 // Limits of a template.
 const (
-	// MaxText is the length of the longest template in bytes.
+	// MaxText is the maximum length of a template in bytes.
 	MaxText = 1 << 20
 	// MaxExpressions limits the expressions of a template.
 	MaxExpressions = 256
-	// MaxLen is the length of the longest message of a template in bytes.
+	// MaxLen is the maximum length of a template's messages in bytes.
 	MaxLen = 1 << 20
 )
 
 // ID identifies a message to generate.
 type ID struct {
-	// Seed is that of the run.
+	// Seed is the seed of the run.
 	Seed uint64
-	// Connection is the number of the connection in its run, and Message that of the message on its
-	// connection, each from 0.
+	// Connection is the number of the connection in its run. Message is the number of the message on its
+	// connection. Both count from 0.
 	Connection, Message uint64
 }
 
@@ -84,8 +84,8 @@ func Parse(text string) (*Template, error) {
 	return t, nil
 }
 
-// parseLiteralUpToExpression parses literal text from at up to an expression, or up to the first { that begins
-// none. open reports that next is the position after the \{ of an expression.
+// parseLiteralUpToExpression parses literal text, starting at index at, up to an expression or to the first { that begins no
+// expression. open reports that an expression follows; next is then the position after its \{.
 func parseLiteralUpToExpression(text string, at int) (literal []byte, next int, atExpression bool) {
 	brace := strings.IndexByte(text[at:], '{')
 	if brace < 0 {
@@ -101,7 +101,7 @@ func parseLiteralUpToExpression(text string, at int) (literal []byte, next int, 
 	return literal, at + brace + 1, atExpression
 }
 
-// lenUpToClosingBrace returns the number of bytes from at, the position after a \{, to its }.
+// lenUpToClosingBrace returns the number of bytes up to the closing }. at is the position after the opening \{.
 func lenUpToClosingBrace(text string, at int) (int, error) {
 	size := strings.IndexByte(text[at:], '}')
 	if size < 0 {
@@ -142,7 +142,7 @@ func (t *Template) MaxLen() int { return t.maxLen }
 // MinLen returns a lower limit of the length of messages in bytes.
 func (t *Template) MinLen() int { return t.minLen }
 
-// MessageIfConstant returns the message if all messages of the template are equal. It must not be changed.
+// MessageIfConstant returns the message if all messages of the template are equal. The message must not be changed.
 func (t *Template) MessageIfConstant() ([]byte, bool) {
 	switch {
 	case len(t.pieces) == 0:
@@ -153,8 +153,7 @@ func (t *Template) MessageIfConstant() ([]byte, bool) {
 	return nil, false
 }
 
-// Append appends a message. It allocates only if dst lacks capacity for the message, which has at
-// most MaxLen bytes.
+// Append appends a message of at most MaxLen bytes. It allocates only if dst lacks capacity.
 func (t *Template) Append(dst []byte, id ID) []byte {
 	key := messageKey(id)
 	for i := range t.pieces {

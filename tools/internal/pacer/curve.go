@@ -5,29 +5,29 @@ import (
 	"time"
 )
 
-// Never is a time that does not come.
+// Never is a time that is not reached.
 const Never = time.Duration(math.MaxInt64)
 
 // maxCurveTime limits the times of a Curve.
 const maxCurveTime = 60 * 24 * time.Hour
 
-// RateCurve is a rate over time. All times are on the clock of Begin. A Curve must not change while
-// Plans use it.
+// RateCurve is a rate over time. All times are on the same clock as Begin. A Curve must not change while Plans use
+// it.
 type RateCurve struct {
-	// Begin is when the first message can be due, above 0.
+	// Begin is the earliest time at which a message can be due. It is above 0.
 	Begin time.Duration
 	// PerSecond is the number of messages that become due per second, above 0.
 	PerSecond float64
-	// Poisson makes the messages a Poisson process; otherwise the times between them are equal.
+	// Poisson selects a Poisson process. By default, the times between messages are equal.
 	Poisson bool
-	// To, if above 0, is the final rate. The rate changes linearly, from Hold after Begin on, for
-	// the time Over.
+	// To is the final rate if above 0. The rate changes linearly during the time Over, which begins Hold after
+	// Begin.
 	To         float64
 	Hold, Over time.Duration
 }
 
-// DueTimeOfMessage returns when a number of messages are due, the inverse of CountMessagesDue; Never from about two
-// months on.
+// DueTimeOfMessage returns the time at which the given number of messages are due, as the inverse of CountMessagesDue. It returns
+// Never for times after about two months.
 func (c *RateCurve) DueTimeOfMessage(messageNumber float64) time.Duration {
 	seconds := messageNumber / c.PerSecond
 	if c.To > 0 {
@@ -39,8 +39,8 @@ func (c *RateCurve) DueTimeOfMessage(messageNumber float64) time.Duration {
 	return c.Begin + time.Duration(seconds*float64(time.Second))
 }
 
-// secondsUntilDueOnRamp returns the time t in seconds at which a number of messages x are due. During the
-// change of duration T it solves a·t + (b-a)·t²/2T = x; after it the rate is b.
+// secondsUntilDueOnRamp returns the time t in seconds at which x messages are due. During the change of duration T, it
+// solves a·t + (b-a)·t²/2T = x. After the change the rate is b.
 func (c *RateCurve) secondsUntilDueOnRamp(message float64) float64 {
 	a, b := c.PerSecond, c.To
 	before, over := c.Hold.Seconds(), c.Over.Seconds()
@@ -55,7 +55,7 @@ func (c *RateCurve) secondsUntilDueOnRamp(message float64) float64 {
 	return before + 2*message/(a+math.Sqrt(max(a*a+4*k*message, 0)))
 }
 
-// CountMessagesDue returns how many messages are due by a time: the integral of the rate.
+// CountMessagesDue returns the number of messages that are due at a time: the integral of the rate.
 func (c *RateCurve) CountMessagesDue(deadline time.Duration) float64 {
 	t, r := max(deadline-c.Begin, 0).Seconds(), c.PerSecond
 	if c.To == 0 {
@@ -66,14 +66,14 @@ func (c *RateCurve) CountMessagesDue(deadline time.Duration) float64 {
 	return r*min(t, before) + r*in + (c.To-r)*in*in/(2*over) + c.To*max(t-before-over, 0)
 }
 
-// countMessagesBefore returns how many messages are due before end, if the next one is number first and the
-// others follow one apart.
+// countMessagesBefore returns the number of messages that are due before end. The next message has the number first,
+// and the others follow at distances of one.
 func (c *RateCurve) countMessagesBefore(nextNumber float64, end time.Duration) int64 {
 	if c.DueTimeOfMessage(nextNumber) >= end {
 		return 0
 	}
 	n := max(math.Floor(c.CountMessagesDue(min(end, c.Begin+maxCurveTime))-nextNumber), 1)
-	// Times are whole nanoseconds, and numbers have 53 bits: correct an error of 1.
+	// Times are whole nanoseconds and numbers have 53 bits, so the result can be wrong by 1: correct it.
 	for range 2 {
 		switch {
 		case n > 1 && c.DueTimeOfMessage(nextNumber+n-1) >= end:

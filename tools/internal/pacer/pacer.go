@@ -1,10 +1,10 @@
-// Package pacer plans when the messages of an open loop are due: at a constant or changing rate, at
-// equal or random intervals. A plan stores only the time of its next message. So a backlog of any
-// length needs no memory, and unsent messages can be counted without iterating over them.
+// Package pacer plans the times of messages in an open loop: at a constant or changing rate, at equal or random
+// intervals. A plan stores only the time of its next message. A backlog of any length therefore needs no
+// memory, and unsent messages can be counted without iteration.
 //
-// A Curve is the rate over time. A Plan is a position on a Curve, in 24 bytes, so each of a million
-// connections can have one. A Shared is a plan for many connections. Nothing here reads a clock. A
-// Plan belongs to one goroutine at a time; a Shared is safe for concurrent use.
+// A Curve is a rate over time. A Plan is a position on a Curve. It has 24 bytes, so each of a million
+// connections can have a Plan. A Shared is a plan for many connections. The package does not read a clock. A
+// Plan belongs to one goroutine at a time. A Shared is safe for concurrent use.
 package pacer
 
 import (
@@ -14,9 +14,9 @@ import (
 	"time"
 )
 
-// RandomAt returns the n-th random number of the sequence of a seed: the output function of
-// SplitMix64 (Steele, Lea, Flood: "Fast Splittable Pseudorandom Number Generators", 2014). It has
-// no state, so the result does not depend on the order of calls.
+// RandomAt returns the n-th random number in the sequence of a seed. It is the output function of SplitMix64
+// (Steele, Lea, Flood: "Fast Splittable Pseudorandom Number Generators", 2014). It has no state, so the result
+// does not depend on the order of calls.
 func RandomAt(seed, n uint64) uint64 {
 	z := seed*0xd1342543de82ef95 + (n+1)*0x9e3779b97f4a7c15
 	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
@@ -31,13 +31,13 @@ func exponentialInterval(seed, n uint64) float64 {
 
 // SendPlan is a sequence of times. The zero Plan is empty.
 type SendPlan struct {
-	position float64       // of the next message on the curve
-	number   uint64        // of the next message
+	position float64       // position of the next message on the curve
+	number   uint64        // number of the next message
 	next     time.Duration // time of the next message
 }
 
-// NewPlanFrom returns a plan that begins at a time: the first message is due phase messages later, 0 to
-// 1, or with Poisson at a random time. seed determines all random times.
+// NewPlanFrom returns a plan that begins at the time at. The first message is due phase messages later (0 to 1), or
+// with Poisson after a random time. seed determines all random times.
 func (c *RateCurve) NewPlanFrom(at time.Duration, phase float64, seed uint64) SendPlan {
 	p := SendPlan{position: c.CountMessagesDue(at)}
 	if c.Poisson {
@@ -48,7 +48,7 @@ func (c *RateCurve) NewPlanFrom(at time.Duration, phase float64, seed uint64) Se
 	return p
 }
 
-// Next returns when the next message is due, 0 for the zero Plan.
+// Next returns the time at which the next message is due, 0 for the zero Plan.
 func (p *SendPlan) Next() time.Duration { return p.next }
 
 func (p *SendPlan) AdvanceToNextMessage(c *RateCurve, seed uint64) {
@@ -61,8 +61,8 @@ func (p *SendPlan) AdvanceToNextMessage(c *RateCurve, seed uint64) {
 	p.next = c.DueTimeOfMessage(p.position)
 }
 
-// CountDueAndUntaken returns how many messages are due by now and before end. For random times it is an
-// estimate.
+// CountDueAndUntaken returns the number of messages that are due both by now and before end. For random times the
+// number is an estimate.
 func (p *SendPlan) CountDueAndUntaken(c *RateCurve, now, end time.Duration) int64 {
 	if p.next == 0 || p.next > now || p.next >= end {
 		return 0
@@ -70,14 +70,14 @@ func (p *SendPlan) CountDueAndUntaken(c *RateCurve, now, end time.Duration) int6
 	return c.countMessagesBefore(p.position, min(now+1, end))
 }
 
-// Skipped counts messages before the window and within it.
+// Skipped counts messages before the window and within the window.
 type Skipped struct {
 	Before, Within int64
 }
 
-// Skip gives up and counts the messages that are due before end; the window begins at windowStart.
-// It randomDrawsLeft at most *randomDrawsLeft random times, which it subtracts from *randomDrawsLeft, and estimates the number of
-// messages beyond them. So its cost does not depend on that number.
+// Skip gives up and counts the messages that are due before end. The window begins at windowStart. Skip randomDrawsLeft
+// at most *randomDrawsLeft random times, which it subtracts from *randomDrawsLeft, and estimates the number of further messages.
+// Its cost is therefore limited.
 func (p *SendPlan) Skip(c *RateCurve, seed uint64, windowStart, end time.Duration, randomDrawsLeft *int) (s Skipped) {
 	if p.next == 0 {
 		return s
@@ -107,17 +107,17 @@ func (p *SendPlan) Skip(c *RateCurve, seed uint64, windowStart, end time.Duratio
 	return s
 }
 
-// SharedPlan is a plan for many connections: one with capacity takes the next due message. Its lock is
-// a leaf: no other lock is acquired under it.
+// SharedPlan is a plan for many connections. A connection that has capacity takes the next due message. No other
+// lock is acquired while the lock of a Shared is held.
 type SharedPlan struct {
-	next atomic.Int64 // when the next message is due; Never for none
+	next atomic.Int64 // time of the next message; Never if there is none
 
 	mu          sync.Mutex
 	curve       RateCurve
 	seed        uint64
 	plan        SendPlan
 	windowStart time.Duration
-	end         time.Duration // nothing is due from then on
+	end         time.Duration // no message is due from this time on
 	taken       Skipped       // messages that were taken, not given up
 }
 
@@ -127,7 +127,7 @@ func NewSharedPlan() *SharedPlan {
 	return s
 }
 
-// Start starts the plan; the window lasts from windowStart to end.
+// Start starts the plan. The window lasts from windowStart to end.
 func (s *SharedPlan) Start(curve RateCurve, seed uint64, windowStart, end time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -136,7 +136,7 @@ func (s *SharedPlan) Start(curve RateCurve, seed uint64, windowStart, end time.D
 	s.publishNextDue()
 }
 
-// publishNextDue publishes the next time to callers of NextDue.
+// publishNextDue publishes the time of the next message to callers of NextDue.
 func (s *SharedPlan) publishNextDue() {
 	next := s.plan.next
 	if next >= s.end {
@@ -145,7 +145,7 @@ func (s *SharedPlan) publishNextDue() {
 	s.next.Store(int64(next))
 }
 
-// Stop ends the plan: nothing is due from end on.
+// Stop ends the plan: no message is due from end on.
 func (s *SharedPlan) Stop(end time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -153,10 +153,10 @@ func (s *SharedPlan) Stop(end time.Duration) {
 	s.publishNextDue()
 }
 
-// NextDue returns when the next message is due, Never if there is none. It takes no lock.
+// NextDue returns the time at which the next message is due, or Never. It acquires no lock.
 func (s *SharedPlan) NextDue() time.Duration { return time.Duration(s.next.Load()) }
 
-// TakeNextIfDue takes the next message if it is due, and returns when it was due.
+// TakeNextIfDue takes the next message if that message is due. It returns the planned time.
 func (s *SharedPlan) TakeNextIfDue(now time.Duration) (plannedAt time.Duration, ok bool) {
 	if s.NextDue() > now {
 		return 0, false
@@ -176,7 +176,7 @@ func (s *SharedPlan) TakeNextIfDue(now time.Duration) (plannedAt time.Duration, 
 	return plannedAt, true
 }
 
-// Skip gives up and counts messages that are due before now: see Plan.Skip.
+// Skip gives up and counts the messages that are due before now; see Plan.Skip.
 func (s *SharedPlan) Skip(now time.Duration, maxRandomDraws int) Skipped {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -188,7 +188,8 @@ func (s *SharedPlan) Skip(now time.Duration, maxRandomDraws int) Skipped {
 	return skipped
 }
 
-// CountDueAndUntaken returns how many messages are due and not taken. For random times it is an estimate.
+// CountDueAndUntaken returns the number of messages that are due and not taken. For random times the number is an
+// estimate.
 func (s *SharedPlan) CountDueAndUntaken(now time.Duration) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()

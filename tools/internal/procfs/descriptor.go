@@ -8,20 +8,18 @@ import (
 	prom "github.com/prometheus/procfs"
 )
 
-// CountDescriptors counts the open descriptors in the table of a process's first thread.
-// The kernel counts them; before Linux 6.2 each one takes some 0.2 µs.
+// CountDescriptors counts the open descriptors in the table of a process's first thread. The kernel counts
+// them; before Linux 6.2 each takes about 0.2 µs.
 func CountDescriptors(pid int) (int, error) { return parseProcessFS(pid, prom.Proc.FileDescriptorsLen) }
 
-// Descriptors counts what a process has open.
+// Descriptors counts the open descriptors of a process.
 type Descriptors struct {
-	// Open is the number of open descriptors, Sockets those of them that are sockets of
-	// any kind.
+	// Open is the number of open descriptors. Sockets is the number of sockets among them.
 	Open, Sockets int
 }
 
-// CountDescriptorsAndSockets counts the open descriptors of a process. It looks at each one, which
-// costs about a microsecond apiece. Only the table of the process's first thread is
-// seen: a thread with a table of its own is not counted.
+// CountDescriptorsAndSockets counts the open descriptors of a process. It examines each one, which takes about a
+// microsecond. It sees only the table of the process's first thread, not separate tables of other threads.
 func CountDescriptorsAndSockets(pid int) (d Descriptors, err error) {
 	dir := fmt.Sprintf("/proc/%d/fd/", pid)
 	for name, err := range dirEntryNames(dir) {
@@ -32,7 +30,7 @@ func CountDescriptorsAndSockets(pid int) (d Descriptors, err error) {
 		if nilIfGone(err) != nil {
 			return d, err
 		}
-		if err == nil { // otherwise it was closed since the directory was read
+		if err == nil { // otherwise the descriptor has been closed since the directory was read
 			d.Open++
 		}
 		if strings.HasPrefix(target, "socket:[") {
@@ -44,17 +42,16 @@ func CountDescriptorsAndSockets(pid int) (d Descriptors, err error) {
 
 // DescriptorTable is a descriptor table of a process.
 type DescriptorTable struct {
-	// Thread is the thread that has it: the process's number for the first, which most
-	// threads share.
+	// Thread is the thread that has the table. For the table of the first thread, which most threads share, it
+	// is the process ID.
 	Thread int
-	// Open is how many descriptors are open in it.
+	// Open is the number of open descriptors in the table.
 	Open int
 }
 
-// CountDescriptorsByTable counts the open descriptors in each table of a process, the first thread's
-// table first. A thread with another table is taken to be the only one that has it. Each
-// thread takes some 5 µs, and each table as much as CountDescriptors. It fails without the
-// right to trace the process (kcmp(2)).
+// CountDescriptorsByTable counts the open descriptors in each descriptor table of a process. The first thread's table comes
+// first. A thread with another table is assumed to be the only thread with that table. Each thread takes about
+// 5 µs, and each table as much as CountDescriptors. CountDescriptorsByTable needs the right to trace the process (kcmp(2)).
 func CountDescriptorsByTable(pid int) ([]DescriptorTable, error) {
 	first, err := CountDescriptors(pid)
 	if err != nil {
@@ -67,15 +64,14 @@ func CountDescriptorsByTable(pid int) ([]DescriptorTable, error) {
 		if nilIfGone(err) != nil {
 			return nil, err
 		}
-		if open > 0 { // otherwise it is ending
+		if open > 0 { // otherwise the thread is ending
 			tables = append(tables, DescriptorTable{t.PID, open})
 		}
 	}
 	return tables, err
 }
 
-// threadsWithOwnTable returns the threads of a process that do not share the first one's
-// descriptor table.
+// threadsWithOwnTable returns the threads of a process that do not share the first thread's descriptor table.
 func threadsWithOwnTable(pid int) (owners prom.Procs, err error) {
 	all, err := allThreads(pid)
 	for _, t := range all {

@@ -14,36 +14,36 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// The limits of a search for listening processes.
+// Limits of a search for listening processes.
 const (
-	// maxRows bounds the rows that are read of a table of sockets.
+	// maxRows limits the rows read from a table of sockets.
 	maxRows = 4 << 20
-	// maxScannedDescriptors bounds the descriptors that are looked at of one process:
-	// listeners are opened early, so their numbers are low. maxScannedInAll
-	// bounds them for all processes; each takes about a microsecond.
+	// maxScannedDescriptors limits the descriptors scanned per process. Listeners are opened early, so their
+	// numbers are low. maxScannedInAll limits the descriptors scanned in all processes; each takes about a
+	// microsecond.
 	maxScannedDescriptors = 16 << 10
 	maxScannedInAll       = 256 << 10
-	// maxScannedPerThread bounds those that are looked at of a thread that has a
-	// table of its own: no more than a few hundred of those are no connections.
+	// maxScannedPerThread limits the descriptors scanned per thread with a separate table. Only a few hundred
+	// descriptors of such a thread are not connections.
 	maxScannedPerThread = 1 << 10
 )
 
-// errRows means that a table was not read to its end.
+// errRows reports that a table has more than maxRows rows.
 var errRows = errors.New("more rows than are read")
 
-// errNobody means that no process listens.
+// errNobody reports that no process listens at the address.
 var errNobody = errors.New("no process of this network namespace listens there")
 
-// FindListenerPIDs returns the processes that listen on a TCP port of this machine, in ascending
-// order: those with a descriptor of a socket listening at addr or, if there is none, at the
-// wildcard address, as the kernel chooses. There can be several: a group that has inherited the
-// socket, or one with SO_REUSEPORT.
+// FindListenerPIDs returns the processes that listen on a TCP port of this machine, in ascending order. Like the
+// kernel, it prefers sockets that listen at addr to those at the wildcard address. There can be several
+// processes: a group that has inherited one socket, or processes that use SO_REUSEPORT.
 //
-// addr must be an address of this machine; for others it would find a listener at the wildcard. It
-// fails if nobody listens, if the processes belong to another user or to another network or process
-// namespace, and for sockets beyond the first 16,384 descriptors of a process. It takes some 10 ms
-// with a hundred processes and scans at most 262,144 descriptors, and as many again of threads,
-// which can have their own table, if no process has one.
+// addr must be an address of this machine; for other addresses, FindListenerPIDs would return a listener at the
+// wildcard. It returns an error if nobody listens, or if the processes belong to another user or to another
+// network or process namespace. It does not find sockets beyond the first 16,384 descriptors of a process.
+//
+// A search takes about 10 ms with a hundred processes. It scans at most 262,144 descriptors. If no process has
+// the socket, it scans at most as many again in threads that have a separate table.
 func FindListenerPIDs(port uint16, addr netip.Addr) ([]int, error) {
 	name := netip.AddrPortFrom(addr, port).String()
 	queues, err := sock.ListAcceptQueues()
@@ -65,8 +65,9 @@ func FindListenerPIDs(port uint16, addr netip.Addr) ([]int, error) {
 	return findSocketOwnerPIDs(name, inodes)
 }
 
-// FindUnixListenerPIDs is FindListenerPIDs for a unix socket, by the path to which it was bound; "@name"
-// is an abstract one. A socket bound to a relative path is found by that path only.
+// FindUnixListenerPIDs returns the processes that listen on a unix socket, like FindListenerPIDs. path is the path to
+// which the socket was bound, or "@name" for an abstract socket. A socket bound to a relative path is found
+// only by that path.
 func FindUnixListenerPIDs(path string) ([]int, error) {
 	whole := path
 	if !strings.HasPrefix(path, "@") {
@@ -81,7 +82,7 @@ func FindUnixListenerPIDs(path string) ([]int, error) {
 	return findSocketOwnerPIDs(path, inode)
 }
 
-// findUnixListenerInode returns the socket that listens at one of two paths, nil for none.
+// findUnixListenerInode returns the inode of the socket that listens at one of two paths, nil for none.
 func findUnixListenerInode(path, absolutePath string) ([]string, error) {
 	f, err := openFileOnLinux("/proc/net/unix")
 	if err != nil {
@@ -100,12 +101,12 @@ func findUnixListenerInode(path, absolutePath string) ([]string, error) {
 	return nil, rows.Err()
 }
 
-// parseListeningUnixRow returns the inode and the path of a row of /proc/net/unix that listens, such as
+// parseListeningUnixRow returns the inode and the path of a listening socket in a row of /proc/net/unix, such as
 //
 //	00000000b5284930: 00000002 00000000 00010000 0001 01 1073 /run/a b.sock
 //
-// The path can hold spaces, at the first of which prometheus/procfs cuts it off; it is ""
-// for any other row.
+// It returns "" for any other row. The path can contain spaces. prometheus/procfs cuts a path off at the first
+// space, so it is not used here.
 func parseListeningUnixRow(row string) (inode, path string) {
 	const accepts = 1 << 16 // __SO_ACCEPTCON
 	fields := strings.Fields(row)
@@ -119,8 +120,8 @@ func parseListeningUnixRow(row string) (inode, path string) {
 	return fields[6], strings.TrimRight(path, " ")
 }
 
-// addrMatchRank returns how well a socket bound to an address matches connections to another, 0 for
-// no match: the exact address first, then the wildcard of its family, then that of IPv6.
+// addrMatchRank returns how well a socket bound to an address matches connections to another address. The exact
+// address has the best rank, then the wildcard of the address family, then the IPv6 wildcard. 0 means no match.
 func addrMatchRank(bound, dialed netip.Addr) int {
 	switch {
 	case bound == dialed:
@@ -133,7 +134,7 @@ func addrMatchRank(bound, dialed netip.Addr) int {
 	return 0
 }
 
-// findSocketOwnerPIDs returns the processes that have a descriptor of one of the sockets.
+// findSocketOwnerPIDs returns the processes that have a descriptor for one of the sockets.
 func findSocketOwnerPIDs(addrText string, inodes []string) ([]int, error) {
 	if len(inodes) == 0 {
 		return nil, fmt.Errorf("procfs: listener at %s: %w", addrText, errNobody)
@@ -161,7 +162,7 @@ func findSocketOwnerPIDs(addrText string, inodes []string) ([]int, error) {
 	return nil, fmt.Errorf("procfs: listener at %s: its process was not found; %d processes may not be looked at by this user", addrText, s.denied)
 }
 
-// socketOwnerSearch looks for the processes that have one of the links.
+// socketOwnerSearch searches for processes that have a descriptor with one of the links.
 type socketOwnerSearch struct {
 	links  map[string]bool
 	left   int // remaining descriptors to scan
@@ -169,17 +170,16 @@ type socketOwnerSearch struct {
 	denied int // processes without permission
 }
 
-// searchProcessDescriptors looks at the descriptors of a process up to the first that fits.
+// searchProcessDescriptors scans the descriptors of a process until one matches.
 func (s *socketOwnerSearch) searchProcessDescriptors(pid int) {
 	if _, err := s.searchDescriptorDir(fmt.Sprintf("/proc/%d/fd/", pid), pid, maxScannedDescriptors); errors.Is(err, fs.ErrPermission) {
 		s.denied++
 	}
 }
 
-// searchOwnTablesOfThreads looks at the descriptors of those threads of a process that have a table of
-// their own, up to the first that fits.
+// searchOwnTablesOfThreads scans the descriptors of a process's threads that have a separate table, until one matches.
 func (s *socketOwnerSearch) searchOwnTablesOfThreads(pid int) {
-	owners, _ := threadsWithOwnTable(pid) // a process that can't be looked at, or has ended, has none
+	owners, _ := threadsWithOwnTable(pid) // without permission, or if the process has ended, there are none
 	for _, t := range owners {
 		if found, _ := s.searchDescriptorDir(fmt.Sprintf("/proc/%d/task/%d/fd/", pid, t.PID), pid, maxScannedPerThread); found {
 			break
@@ -187,7 +187,7 @@ func (s *socketOwnerSearch) searchOwnTablesOfThreads(pid int) {
 	}
 }
 
-// searchDescriptorDir looks at up to maxDescriptors descriptors of a table, until one fits.
+// searchDescriptorDir scans the descriptors of a table, at most maxDescriptors, until one matches.
 func (s *socketOwnerSearch) searchDescriptorDir(dir string, pid, maxDescriptors int) (found bool, err error) {
 	for fd, err := range dirEntryNames(dir) {
 		if err != nil || maxDescriptors == 0 || s.left == 0 {

@@ -10,20 +10,19 @@ import (
 	prom "github.com/prometheus/procfs"
 )
 
-// Machine is what does not change while the machine runs.
+// Machine contains facts that do not change while the machine runs.
 type Machine struct {
-	// Kernel is the kernel's release, such as "6.18.4".
+	// Kernel is the kernel release, such as "6.18.4".
 	Kernel string
-	// CPUModel is the name of the first CPU, "" where the kernel does not report it (as on
-	// most ARM machines).
+	// CPUModel is the name of the first CPU. It is "" if the kernel does not report the name, as on most ARM
+	// machines.
 	CPUModel string
-	// CPUs is the number of CPUs that are online.
+	// CPUs is the number of online CPUs.
 	CPUs int
 	// Memory is the machine's memory in bytes.
 	Memory int64
 }
 
-// ReadMachine reads what does not change while the machine runs.
 func ReadMachine() (m Machine, err error) {
 	if m.Kernel, err = ReadSysctl("kernel.osrelease"); err != nil {
 		return m, err
@@ -45,22 +44,21 @@ func ReadMachine() (m Machine, err error) {
 	return m, err
 }
 
-// CPUTime is what the processors of the machine have done since it started.
+// CPUTime is the use of the machine's processors since boot.
 type CPUTime struct {
-	// Busy is processor time of all processes, the kernel and interrupts. Stolen is time
-	// in which a virtual machine wanted to run and the host ran something else; it is in
-	// neither Busy nor Idle.
+	// Busy is the processor time of all processes, the kernel and interrupts. Stolen is time in which a virtual
+	// machine was ready to run but the host ran something else. Busy and Idle do not include Stolen.
 	Busy, Idle, Stolen time.Duration
-	// Stalled is for how long some task was ready to run but had to wait for a processor,
-	// to the microsecond: the mean of the processors that had work, so that it grows no
-	// faster than the clock. 0 without pressure stall information (before Linux 4.20).
+	// Stalled is the time in which some task was ready to run but waited for a processor. It is the mean over
+	// the processors that had work, so it grows no faster than the clock. Its resolution is a microsecond. It
+	// is 0 without pressure stall information (before Linux 4.20).
 	Stalled time.Duration
 }
 
 // ReadCPUTime reads /proc/stat and /proc/pressure/cpu.
 func ReadCPUTime() (c CPUTime, err error) {
 	stat, err := parseProcFS(prom.FS.Stat)
-	all := stat.CPUTotal // guest time is in user already
+	all := stat.CPUTotal // user time already includes guest time
 	c.Busy = secondsToTickDuration(all.User + all.Nice + all.System + all.IRQ + all.SoftIRQ)
 	c.Idle, c.Stolen = secondsToTickDuration(all.Idle+all.Iowait), secondsToTickDuration(all.Steal)
 	pressure, noPressure := parseProcFS(func(root prom.FS) (prom.PSIStats, error) { return root.PSIStatsForResource("cpu") })
@@ -70,18 +68,17 @@ func ReadCPUTime() (c CPUTime, err error) {
 	return c, err
 }
 
-// secondsToTickDuration rounds to the kernel's steps of 10 ms.
+// secondsToTickDuration converts seconds to a duration, rounded to the kernel's steps of 10 ms.
 func secondsToTickDuration(seconds float64) time.Duration {
 	return ticksToDuration(uint(math.Round(seconds * 100)))
 }
 
-// Memory is the memory of the machine.
 type Memory struct {
-	// Total is the machine's memory and Free what nothing uses of it. FilePages can be
-	// dropped.
+	// Total is the machine's memory and Free the unused memory. FilePages is the memory of file pages that can
+	// be dropped.
 	Total, Free, FilePages int64
-	// Slab is the kernel's small objects, sockets among them; PageTables those of
-	// processes, KernelStacks the stacks of threads within the kernel.
+	// Slab is the memory of small kernel objects, including sockets. PageTables is the memory of page tables.
+	// KernelStacks is the memory of threads' stacks in the kernel.
 	Slab, PageTables, KernelStacks int64
 }
 
@@ -95,7 +92,7 @@ func ReadMemory() (Memory, error) {
 	}, err
 }
 
-// derefOrZero returns a number that the kernel may not report, 0 then.
+// derefOrZero returns a number, or 0 if the kernel does not report it.
 func derefOrZero[N int | uint64](n *N) int64 {
 	if n == nil {
 		return 0
@@ -103,14 +100,13 @@ func derefOrZero[N int | uint64](n *N) int64 {
 	return int64(*n)
 }
 
-// PhysicalCoreID returns a name for the physical core that a CPU belongs to: the lowest number
-// among the CPUs that share it.
+// PhysicalCoreID returns an identifier of a CPU's physical core: the lowest number among the CPUs of the core.
 func PhysicalCoreID(cpu int) (int, error) {
 	first, _, err := readNumberList(fmt.Sprintf("/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", cpu))
 	return first, err
 }
 
-// CountNUMANodes counts the NUMA nodes that have memory, 1 on a machine without such.
+// CountNUMANodes counts the NUMA nodes that have memory. It returns 1 if the machine has no NUMA nodes.
 func CountNUMANodes() (int, error) {
 	_, count, err := readNumberList("/sys/devices/system/node/has_memory")
 	if IsNotFoundOrExited(err) {
@@ -127,8 +123,7 @@ func readNumberList(path string) (first, count int, err error) {
 	return parseNumberList(text)
 }
 
-// parseNumberList returns the first number of an ascending list such as "0-3,8", and how many
-// there are.
+// parseNumberList returns the first number and the count of an ascending list such as "0-3,8".
 func parseNumberList(list string) (first, count int, err error) {
 	for i, part := range strings.Split(list, ",") {
 		low, high, several := strings.Cut(part, "-")
@@ -148,13 +143,12 @@ func parseNumberList(list string) (first, count int, err error) {
 	return first, count, nil
 }
 
-// maxQueues bounds the queues that are counted of a network interface.
+// maxQueues limits the number of counted queues per network interface.
 const maxQueues = 16 << 10
 
-// CountInterfaceQueues counts the queues in use of a network interface, for receiving and for
-// sending. /sys shows the interfaces of the network namespace in which it was mounted,
-// so an interface counts only if its number and hardware address there are those given;
-// otherwise it fails.
+// CountInterfaceQueues counts the receive and send queues that a network interface uses. /sys shows the interfaces of
+// the network namespace in which it was mounted. CountInterfaceQueues therefore returns an error unless the interface in
+// /sys has the given index and hardware address.
 func CountInterfaceQueues(name string, index int, address string) (receive, send int, err error) {
 	dir := "/sys/class/net/" + name
 	for file, want := range map[string]string{"ifindex": strconv.Itoa(index), "address": address} {
@@ -177,7 +171,7 @@ func CountInterfaceQueues(name string, index int, address string) (receive, send
 	return receive, send, nil
 }
 
-// CountTasksOfMachine reads /proc/loadavg: how many tasks the whole machine has.
+// CountTasksOfMachine returns the number of tasks on the machine, from /proc/loadavg.
 func CountTasksOfMachine() (all int64, err error) {
 	text, err := readTrimmedFile("/proc/loadavg") // 0.20 0.18 0.12 1/80 11206
 	if err != nil {
@@ -192,7 +186,7 @@ func CountTasksOfMachine() (all int64, err error) {
 	return all, nil
 }
 
-// CountOpenFilesOfMachine counts the files and sockets that the whole machine has open.
+// CountOpenFilesOfMachine returns the number of open files and sockets on the machine.
 func CountOpenFilesOfMachine() (open int64, err error) {
 	text, err := ReadSysctl("fs.file-nr") // 1648 0 2466174
 	if err == nil {

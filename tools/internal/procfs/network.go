@@ -11,29 +11,29 @@ import (
 	prom "github.com/prometheus/procfs"
 )
 
-// Network are the TCP sockets and counters of a network namespace.
+// Network describes the TCP sockets and counters of a network namespace.
 type Network struct {
-	// Established, Open and TimeWait are TCP sockets of the network namespace: Open
-	// are those that listen or are connected or on their way to that. Orphans, which
-	// no process has any more, and TCPBuffers are of the whole machine.
+	// Established, Open and TimeWait count the namespace's TCP sockets. Open includes sockets that listen, are
+	// connected or are connecting. Orphans counts sockets without a process, and TCPBuffers is the memory of TCP
+	// buffers in bytes; both cover the whole machine.
 	Established, Open, TimeWait, Orphans int64
 	TCPBuffers                           int64
-	// Counters are events since the network namespace was made, by the names of
-	// /proc/net/netstat, such as ListenOverflows, and nf_conntrack_drop,
-	// nf_conntrack_insert_failed, nf_conntrack_early_drop and softnet_dropped: those
-	// that tell of a limit that was met. One that the kernel does not count is not there.
+	// Counters counts events since the network namespace was created that show that a limit was reached. The
+	// keys are the names of /proc/net/netstat, such as ListenOverflows, and nf_conntrack_drop,
+	// nf_conntrack_insert_failed, nf_conntrack_early_drop and softnet_dropped. A counter that the kernel does
+	// not support is missing.
 	Counters map[string]int64
 }
 
-// ReadTCPStateOfNamespace reads the network namespace of the calling thread. It takes some 0.5 ms,
-// however many sockets there are.
+// ReadTCPStateOfNamespace reads the network namespace of the calling thread. It takes about 0.5 ms, regardless of the
+// number of sockets.
 func ReadTCPStateOfNamespace() (n Network, err error) {
 	if _, err := procRoot(); err != nil {
 		return n, err
 	}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	// /proc/net has the namespace of the process's first thread.
+	// /proc/net describes the namespace of the process's first thread.
 	thread, err := prom.NewFS("/proc/thread-self")
 	if err != nil {
 		return n, err
@@ -56,7 +56,7 @@ func (n *Network) readSocketCounts(thread prom.FS) error {
 	}
 	six, err := thread.NetSockstat6()
 	if err != nil {
-		return nilIfGone(err) // without IPv6
+		return nilIfGone(err) // a system without IPv6
 	}
 	for _, p := range six.Protocols {
 		if p.Protocol == "TCP6" {
@@ -66,15 +66,15 @@ func (n *Network) readSocketCounts(thread prom.FS) error {
 	return nil
 }
 
-// limitCounters are those of /proc/net/netstat that show that a limit was met.
+// limitCounters lists the counters of /proc/net/netstat that show that a limit was reached.
 var limitCounters = []string{
 	"ListenOverflows", "ListenDrops", "TCPReqQFullDoCookies", "TCPReqQFullDrop", "SyncookiesSent", "TCPBacklogDrop",
 	"TCPMemoryPressures", "TCPMemoryPressuresChrono", "TCPAbortOnMemory", "PruneCalled", "RcvPruned", "TCPRcvQDrop",
 	"TCPTimeWaitOverflow", "TCPSynRetrans",
 }
 
-// readEstablishedAndLimitCounters reads counters, and how many connections are established. Version 0.22 of
-// prometheus/procfs does not fill in four of them, TCPAbortOnMemory among them.
+// readEstablishedAndLimitCounters reads counters and the number of established connections. It does not use prometheus/procfs,
+// because version 0.22 leaves four counters at zero, including TCPAbortOnMemory.
 func (n *Network) readEstablishedAndLimitCounters() error {
 	tcp, err := readCounterLines("/proc/thread-self/net/snmp", "Tcp:")
 	if err != nil {
@@ -90,8 +90,8 @@ func (n *Network) readEstablishedAndLimitCounters() error {
 	return err
 }
 
-// readCounterLines reads the two lines of a file that begin with a linePrefix, names and numbers:
-// "Tcp: RtoMin CurrEstab" and "Tcp: 200 17".
+// readCounterLines reads names and numbers from the two lines of a file that begin with a linePrefix, such as "Tcp:
+// RtoMin CurrEstab" and "Tcp: 200 17".
 func readCounterLines(file, linePrefix string) (map[string]int64, error) {
 	text, err := readTrimmedFile(file)
 	if err != nil {
@@ -117,8 +117,8 @@ func readCounterLines(file, linePrefix string) (map[string]int64, error) {
 	return nil, fmt.Errorf("procfs: %s has no two lines of %s", file, linePrefix)
 }
 
-// readPacketDrops reads packets that were dropped: before a processor took them from its
-// backlog, or because the firewall could not follow their connection.
+// readPacketDrops reads the numbers of dropped packets: packets dropped from a processor's backlog, and packets
+// dropped by connection tracking.
 func (n *Network) readPacketDrops(thread prom.FS) error {
 	processors, err := thread.NetSoftnetStat()
 	if err != nil {
@@ -133,11 +133,11 @@ func (n *Network) readPacketDrops(thread prom.FS) error {
 		n.Counters["nf_conntrack_drop"] += int64(p.Drop)
 		n.Counters["nf_conntrack_early_drop"] += int64(p.EarlyDrop)
 	}
-	return nilIfGone(err) // without tracking there is no such file
+	return nilIfGone(err) // the file exists only with connection tracking
 }
 
-// NetworkNamespaceFile returns the file by which the network namespace of a process, or for 0 of
-// the calling thread, is entered, see setns(2).
+// NetworkNamespaceFile returns the file for entering the network namespace of a process with setns(2). A pid of 0 means
+// the calling thread.
 func NetworkNamespaceFile(pid int) string {
 	if pid == 0 {
 		return "/proc/thread-self/ns/net"

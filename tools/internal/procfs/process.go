@@ -9,25 +9,24 @@ import (
 	prom "github.com/prometheus/procfs"
 )
 
-// Stat is a process as /proc/PID/stat has it.
+// Stat describes a process, from /proc/PID/stat.
 type Stat struct {
-	// PID is the process, Group its process group. Parent is 0 for a process whose
-	// parent can't be seen.
+	// PID is the process ID, and Group the process group ID. Parent is 0 if the parent is not visible.
 	PID, Parent, Group int
-	// Threads is how many threads it has now.
+	// Threads is the current number of threads.
 	Threads int
-	// User and System are processor time since the process began, of ended threads too;
-	// Children is that of children that it has waited for. All are in steps of 10 ms.
+	// User and System are processor time since the process began, including ended threads. Children is the
+	// processor time of children that the process has waited for. All three have steps of 10 ms.
 	User, System, Children time.Duration
-	// Ended means that it is a zombie, whose sockets and memory are released, until its
-	// parent waits for it.
+	// Ended reports that the process is a zombie: its sockets and memory are released, but its parent has not
+	// waited for it.
 	Ended bool
-	// Released means that it is ending and has no memory any more. Its files in /proc
-	// belong to root from then on.
+	// Released reports that the process is ending and has released its memory. Its files in /proc belong to
+	// root from then on.
 	Released bool
 }
 
-// ReadStat reads the state of a process. It fails when there is no such process.
+// ReadStat reads the state of a process. It returns an error if the process does not exist.
 func ReadStat(pid int) (Stat, error) { return parseProcessFS(pid, parseStat) }
 
 func parseStat(p prom.Proc) (Stat, error) {
@@ -38,22 +37,21 @@ func parseStat(p prom.Proc) (Stat, error) {
 	return Stat{
 		PID: s.PID, Parent: s.PPID, Group: s.PGRP, Threads: s.NumThreads,
 		User: ticksToDuration(s.UTime), System: ticksToDuration(s.STime), Children: ticksToDuration(uint(s.CUTime + s.CSTime)),
-		Ended:    s.State == "Z" && s.NumThreads <= 1, // with more, only its first thread has ended
+		Ended:    s.State == "Z" && s.NumThreads <= 1, // with more threads, only the first has ended
 		Released: s.VSize == 0,
 	}, nil
 }
 
-// ticksToDuration turns clock ticks into a duration: USER_HZ is 100 on every architecture that Go
-// supports.
+// ticksToDuration converts clock ticks to a duration. USER_HZ is 100 on every architecture that Go supports.
 func ticksToDuration(n uint) time.Duration { return time.Duration(n) * 10 * time.Millisecond }
 
-// The bounds of what is looked at.
+// Limits of what is read.
 const (
-	maxProcesses = 128 << 10 // of the machine
-	maxThreads   = 32 << 10  // of one process
+	maxProcesses = 128 << 10 // on the machine
+	maxThreads   = 32 << 10  // in one process
 )
 
-// allProcesses returns every process of the machine, in ascending order.
+// allProcesses returns all processes of the machine in ascending order.
 func allProcesses() (prom.Procs, error) {
 	all, err := parseProcFS(prom.FS.AllProcs)
 	if len(all) > maxProcesses {
@@ -63,7 +61,6 @@ func allProcesses() (prom.Procs, error) {
 	return all, err
 }
 
-// allThreads returns the threads of a process.
 func allThreads(pid int) (prom.Procs, error) {
 	all, err := parseProcFS(func(root prom.FS) (prom.Procs, error) { return root.AllThreads(pid) })
 	if len(all) > maxThreads {
@@ -72,8 +69,8 @@ func allThreads(pid int) (prom.Procs, error) {
 	return all, err
 }
 
-// ReadAllStats reads the state of every process of the machine, in ascending order. Each
-// takes some 25 µs.
+// ReadAllStats reads the state of every process of the machine, in ascending order. Each process takes about 25
+// µs.
 func ReadAllStats() (stats []Stat, err error) {
 	all, err := allProcesses()
 	for _, p := range all {
@@ -87,8 +84,8 @@ func ReadAllStats() (stats []Stat, err error) {
 	return stats, err
 }
 
-// PIDsByProcessGroup returns the processes of process groups, by the groups' numbers and in ascending
-// order. An unknown group has none.
+// PIDsByProcessGroup returns the processes of process groups in ascending order, by group ID. An unknown group has
+// no processes.
 func PIDsByProcessGroup(groups ...int) (map[int][]int, error) {
 	all, err := ReadAllStats()
 	found := make(map[int][]int, len(groups))
@@ -100,8 +97,7 @@ func PIDsByProcessGroup(groups ...int) (map[int][]int, error) {
 	return found, err
 }
 
-// ChildPIDs returns the processes that a process has started and that have not been
-// waited for, in ascending order.
+// ChildPIDs returns a process's children that have not been waited for, in ascending order.
 func ChildPIDs(parent int) (pids []int, err error) {
 	all, err := ReadAllStats()
 	for _, s := range all {
@@ -112,14 +108,13 @@ func ChildPIDs(parent int) (pids []int, err error) {
 	return pids, err
 }
 
-// CountTasksOfUser counts the tasks, threads of processes, that a user has on the machine:
-// what RLIMIT_NPROC limits. Each process takes some 3 µs. A process that changed its
-// user and may not be traced counts for root, and those that this process may not see
-// (hidepid, another process namespace) are not counted.
+// CountTasksOfUser counts a user's tasks (threads of processes) on the machine, which RLIMIT_NPROC limits. Each
+// process takes about 3 µs. A process that changed its user and may not be traced counts as root's. Processes
+// that are not visible (hidepid, another process namespace) are not counted.
 func CountTasksOfUser(user uint32) (n int, err error) {
 	all, err := allProcesses()
 	for _, p := range all {
-		// An error means that the process has ended.
+		// On error, the process has ended.
 		if owner, tasks, err := threadCountAndOwner(fmt.Sprintf("/proc/%d/task", p.PID)); err == nil && owner == user {
 			n += tasks
 		}
@@ -127,28 +122,26 @@ func CountTasksOfUser(user uint32) (n int, err error) {
 	return n, err
 }
 
-// ProcessMemory is the resident memory of a process.
 type ProcessMemory struct {
-	// RSS counts each shared page in full, and is off by some pages for each thread.
-	// PeakRSS is the most that it has been.
+	// RSS is resident memory, including the full size of shared pages. It is inexact by some pages per thread.
+	// PeakRSS is the highest value of RSS so far.
 	RSS, PeakRSS int64
-	// Anonymous is what of RSS is in no file: heap and stacks.
+	// Anonymous is the part of RSS that is not backed by a file: heap and stacks.
 	Anonymous int64
 }
 
-// ReadProcessMemory reads /proc/PID/status, in a time that does not depend on the size of
-// the process.
+// ReadProcessMemory reads /proc/PID/status. The time does not depend on the size of the process.
 func ReadProcessMemory(pid int) (ProcessMemory, error) {
 	s, err := parseProcessFS(pid, prom.Proc.NewStatus)
 	return ProcessMemory{RSS: int64(s.VmRSS), PeakRSS: int64(max(s.VmRSS, s.VmHWM)), Anonymous: int64(s.RssAnon)}, err
 }
 
-// CountContextSwitches counts the context switches of the threads that a process has now: of one
-// that waited, and of one that could have gone on. Each thread takes some 30 µs.
+// CountContextSwitches counts the context switches of a process's current threads. Switches are voluntary if the
+// thread waited, and involuntary if it could have continued. Each thread takes about 30 µs.
 func CountContextSwitches(pid int) (voluntary, involuntary int64, err error) {
 	all, err := allThreads(pid)
 	for _, t := range all {
-		if s, err := t.NewStatus(); err == nil { // otherwise it has ended
+		if s, err := t.NewStatus(); err == nil { // otherwise the thread has ended
 			voluntary += int64(s.VoluntaryCtxtSwitches)
 			involuntary += int64(s.NonVoluntaryCtxtSwitches)
 		}

@@ -1,13 +1,13 @@
-// Package procfs is the only reader of /proc and /sys in the module tools, apart from control
+// Package procfs reads /proc and /sys for all other packages of the module tools. The only exception is control
 // groups, which the library's internal/cgroup reads.
 //
-// It parses with github.com/prometheus/procfs and reads itself what that module lacks (hard
-// limits, descriptor tables of threads, queues of interfaces, some counters of netstat), cuts
-// off (settings after 128 bytes, paths of unix sockets at a space) or only reads as a whole
-// (the descriptors of a process, of which there can be a million).
+// The package parses with github.com/prometheus/procfs, except for the following. That module does not support
+// hard limits, descriptor tables of threads, queues of interfaces and some counters of netstat. It cuts off
+// settings after 128 bytes, and paths of unix sockets at a space. It reads all descriptors of a process at
+// once, of which there can be a million.
 //
-// Sizes are bytes, times are durations. All functions are safe for concurrent use. On a
-// system other than Linux they return ErrNotAvailable.
+// Sizes are bytes, times are durations. All functions are safe for concurrent use. On systems other than Linux
+// they return ErrNotAvailable.
 package procfs
 
 import (
@@ -24,16 +24,15 @@ import (
 	prom "github.com/prometheus/procfs"
 )
 
-// ErrNotAvailable means that this system has no /proc as Linux has it.
+// ErrNotAvailable reports that this system has no Linux /proc.
 var ErrNotAvailable = errors.New("procfs: not available on " + runtime.GOOS)
 
-// IsNotFoundOrExited reports whether err means that the process has ended, or that there is no such
-// file.
+// IsNotFoundOrExited reports whether err means that a process has ended or a file does not exist.
 func IsNotFoundOrExited(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH)
 }
 
-// nilIfGone returns err, or nil if it means that a thread or process has ended.
+// nilIfGone returns nil if IsNotFoundOrExited(err), otherwise err.
 func nilIfGone(err error) error {
 	if IsNotFoundOrExited(err) {
 		return nil
@@ -41,7 +40,6 @@ func nilIfGone(err error) error {
 	return err
 }
 
-// procRoot returns /proc.
 var procRoot = sync.OnceValues(func() (prom.FS, error) {
 	root, err := prom.NewDefaultFS()
 	if err != nil || runtime.GOOS != "linux" {
@@ -50,7 +48,7 @@ var procRoot = sync.OnceValues(func() (prom.FS, error) {
 	return root, nil
 })
 
-// parseProcFS calls a parser of /proc.
+// parseProcFS calls a parser for /proc.
 func parseProcFS[T any](parse func(prom.FS) (T, error)) (v T, err error) {
 	root, err := procRoot()
 	if err != nil {
@@ -59,7 +57,7 @@ func parseProcFS[T any](parse func(prom.FS) (T, error)) (v T, err error) {
 	return parse(root)
 }
 
-// parseProcessFS calls a parser of /proc/PID.
+// parseProcessFS calls a parser for /proc/PID.
 func parseProcessFS[T any](pid int, parse func(prom.Proc) (T, error)) (T, error) {
 	return parseProcFS(func(root prom.FS) (v T, err error) {
 		p, err := root.Proc(pid)
@@ -70,10 +68,9 @@ func parseProcessFS[T any](pid int, parse func(prom.Proc) (T, error)) (T, error)
 	})
 }
 
-// maxFile bounds what is read of one file.
+// maxFile limits the bytes read from one file.
 const maxFile = 8 << 20
 
-// openFileOnLinux opens a file or directory.
 func openFileOnLinux(path string) (*os.File, error) {
 	if runtime.GOOS != "linux" {
 		return nil, ErrNotAvailable
@@ -81,7 +78,7 @@ func openFileOnLinux(path string) (*os.File, error) {
 	return os.Open(path)
 }
 
-// readTrimmedFile returns the content of a file without the space around it.
+// readTrimmedFile returns the content of a file without surrounding white space.
 func readTrimmedFile(path string) (string, error) {
 	f, err := openFileOnLinux(path)
 	if err != nil {
@@ -92,8 +89,8 @@ func readTrimmedFile(path string) (string, error) {
 	return strings.TrimSpace(string(b)), err
 }
 
-// dirEntryNames yields each name in a directory, with a batch of them in memory at a time, or
-// an error as the last one.
+// dirEntryNames yields the names in a directory. An error is yielded last. Only a batch of names is in memory at a
+// time.
 func dirEntryNames(dir string) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
 		d, err := openFileOnLinux(dir)
@@ -119,18 +116,17 @@ func dirEntryNames(dir string) iter.Seq2[string, error] {
 	}
 }
 
-// sysctlPath returns the file of a setting of the kernel.
+// sysctlPath returns the file of a kernel setting.
 func sysctlPath(name string) string {
 	return "/proc/sys/" + strings.ReplaceAll(name, ".", "/")
 }
 
-// ReadSysctl reads a setting of the kernel by its name, such as "net.core.somaxconn", as
-// it is for the network namespace of the calling thread. The fields of its value are
-// separated by single spaces.
+// ReadSysctl reads a kernel setting by name, such as "net.core.somaxconn", in the network namespace of the
+// calling thread. Fields of the value are separated by single spaces.
 func ReadSysctl(name string) (string, error) {
 	text, err := readTrimmedFile(sysctlPath(name))
 	return strings.Join(strings.Fields(text), " "), err
 }
 
-// SysctlWritable reports whether this process may write a setting of the kernel.
+// SysctlWritable reports whether this process may write a kernel setting.
 func SysctlWritable(name string) bool { return isWritable(sysctlPath(name)) }

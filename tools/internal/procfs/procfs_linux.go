@@ -11,7 +11,7 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// kcmpFiles asks kcmp(2) for descriptor tables (KCMP_FILES).
+// kcmpFiles is the kcmp(2) type for comparing descriptor tables (KCMP_FILES).
 const kcmpFiles = 2
 
 // sharesDescriptorTable reports whether two threads share one descriptor table.
@@ -23,13 +23,12 @@ func sharesDescriptorTable(a, b int) (bool, error) {
 	return order == 0, nil
 }
 
-// isWritable reports whether this process may write a file.
 func isWritable(path string) bool {
 	return unix.Faccessat(unix.AT_FDCWD, path, unix.W_OK, unix.AT_EACCESS) == nil
 }
 
-// threadCountAndOwner counts the threads of a process by its directory of them, which has two
-// links more, and its effective user.
+// threadCountAndOwner returns the effective user and the number of threads of a process. dir is the process's
+// directory of threads; its link count exceeds the number of threads by two.
 func threadCountAndOwner(dir string) (user uint32, tasks int, err error) {
 	var st unix.Stat_t
 	if err := unix.Stat(dir, &st); err != nil {
@@ -38,7 +37,7 @@ func threadCountAndOwner(dir string) (user uint32, tasks int, err error) {
 	return st.Uid, int(st.Nlink) - 2, nil
 }
 
-// ReadRlimits reads limits of a process, which takes the right to trace it.
+// ReadRlimits reads limits of a process. It needs the right to trace the process.
 func ReadRlimits(pid int) (r Rlimits, err error) {
 	for resource, to := range map[int]*Rlimit{
 		unix.RLIMIT_NOFILE: &r.Nofile, unix.RLIMIT_MEMLOCK: &r.Memlock, unix.RLIMIT_NPROC: &r.Nproc,
@@ -52,7 +51,7 @@ func ReadRlimits(pid int) (r Rlimits, err error) {
 	return r, nil
 }
 
-// minusOneIfUnlimited converts a limit; none is the largest number, or nearly so.
+// minusOneIfUnlimited converts a limit. The kernel's value for no limit is the largest number, or close to it.
 func minusOneIfUnlimited(limit uint64) int64 {
 	if limit > 1<<62 {
 		return -1
@@ -60,16 +59,15 @@ func minusOneIfUnlimited(limit uint64) int64 {
 	return int64(limit)
 }
 
-// ReadExactRSSAndPSS reads the exact memory of a process from its page tables: rss counts each shared
-// page in full, pss counts a page that n processes share as 1/n of it. It takes 3 ms for
-// each GiB, during which the process can't map any memory.
+// ReadExactRSSAndPSS reads the exact memory of a process from its page tables. rss counts shared pages in full. pss counts
+// 1/n of a page that n processes share. It takes 3 ms per GiB, during which the process cannot map memory.
 func ReadExactRSSAndPSS(pid int) (rss, pss int64, err error) {
 	s, err := parseProcessFS(pid, prom.Proc.ProcSMapsRollup)
 	return int64(s.Rss), int64(s.Pss), err
 }
 
-// ReadCPUTimeOfProcess reads the processor time that a process has used, to the nanosecond, from the
-// clock that clock_getcpuclockid(3) returns. In a sandbox only the caller's may exist.
+// ReadCPUTimeOfProcess returns the processor time that a process has used, in nanosecond resolution, from the clock of
+// clock_getcpuclockid(3). In a sandbox, only the calling process's clock may exist.
 func ReadCPUTimeOfProcess(pid int) (time.Duration, error) {
 	var clock unix.Timespec
 	if err := unix.ClockGettime(int32(^pid<<3|2), &clock); err != nil {
@@ -78,8 +76,8 @@ func ReadCPUTimeOfProcess(pid int) (time.Duration, error) {
 	return time.Duration(clock.Nano()), nil
 }
 
-// CallInNetworkNamespace calls f in the network namespace of a process: on the calling thread if it is
-// there, or on one that ends. It takes the right to trace the process.
+// CallInNetworkNamespace calls f in the network namespace of a process. It uses the calling thread if that is in the
+// namespace, otherwise a temporary thread. It needs the right to trace the process.
 func CallInNetworkNamespace(pid int, f func()) error {
 	theirs, err := os.Readlink(NetworkNamespaceFile(pid))
 	if err != nil {

@@ -6,24 +6,23 @@ import (
 	prom "github.com/prometheus/procfs"
 )
 
-// slabDir is where the kernel's allocator (SLUB) has a directory for each of its
-// caches, and a link for each name that shares a cache with others.
+// slabDir is the directory of the kernel's allocator (SLUB). It contains a directory per cache, and a link per
+// name that shares a cache with other names.
 const slabDir = "/sys/kernel/slab"
 
-// maxSlabs bounds the names of caches that are read; a kernel has some hundreds.
+// maxSlabs limits the number of cache names read. A kernel has several hundred.
 const maxSlabs = 16 << 10
 
-// Slab is one of the kernel's caches of small objects, all of one size.
+// Slab is a kernel cache of small objects of equal size.
 type Slab struct {
-	// Objects is how many objects there is room for.
+	// Objects is the number of objects that the cache can hold without growing.
 	Objects int64
-	// Each is the bytes that one takes of the machine's memory: its share of the pages of
-	// a full slab.
+	// Each is the memory in bytes that an object takes: its share of the pages of a full slab.
 	Each float64
 }
 
-// ReadSlabCaches reads the kernel's caches by name from /proc/slabinfo, which commonly only root
-// may, and from /sys which names share a cache: often all caches of one size. It takes some
+// ReadSlabCaches reads the kernel's caches by name from /proc/slabinfo, which usually only root may read. From /sys
+// it reads which names share a cache; often, all caches of one object size are shared. ReadSlabCaches takes some
 // milliseconds.
 func ReadSlabCaches() (map[string]Slab, error) {
 	info, err := parseProcFS(prom.FS.SlabInfo)
@@ -41,14 +40,14 @@ func ReadSlabCaches() (map[string]Slab, error) {
 	return caches, nil
 }
 
-// addMergedCacheNames adds the names that share a cache with one of caches: those whose links have
-// the same target. A kernel without these links merges nothing.
+// addMergedCacheNames adds names that share a cache with one in caches: names whose links have the same target. A kernel
+// without such links shares no caches.
 func addMergedCacheNames(dir string, caches map[string]Slab) {
-	shown, hidden := map[string]Slab{}, map[string]string{} // by target; targets by name
+	shown, hidden := map[string]Slab{}, map[string]string{} // caches by target; targets by name
 	left := maxSlabs
 	for name, err := range dirEntryNames(dir) {
 		if left--; err != nil || left < 0 {
-			break // what can't be read is not merged, as far as is known
+			break // unreadable: not known to be shared
 		}
 		target, err := os.Readlink(dir + "/" + name)
 		if err != nil {

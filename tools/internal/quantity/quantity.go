@@ -1,5 +1,5 @@
-// Package quantity parses numbers, rates and times in flags and configuration files. Errors are of
-// type Error and name the expected format.
+// Package quantity parses numbers, rates and times in flags and configuration files. Errors have the type Error
+// and describe the expected format.
 package quantity
 
 import (
@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Error names the expected format of a text that cannot be parsed.
+// Error describes the expected format of a text that could not be parsed.
 type Error string
 
 func (e Error) Error() string { return "expected " + string(e) }
@@ -23,10 +23,10 @@ const (
 	WantSeed     = Error("a whole number of 0 to 18446744073709551615")
 )
 
-// Max limits every number: numbers below it are exact in a float64 and fit an int64.
+// Max limits every number. Numbers up to Max are exact in a float64 and fit into an int64.
 const Max = 1 << 53
 
-// multiples are the suffixes of numbers, longer ones first.
+// multiples contains the suffixes of numbers. Longer suffixes come first.
 var multiples = []struct {
 	suffix string
 	factor float64
@@ -35,8 +35,8 @@ var multiples = []struct {
 	{"k", 1e3}, {"K", 1e3}, {"m", 1e6}, {"M", 1e6}, {"g", 1e9}, {"G", 1e9},
 }
 
-// ParseNumberWithSuffix parses a number of 0 to Max with an optional decimal point, followed by an optional
-// k, M or G, or ki, Mi or Gi for powers of 1024.
+// ParseNumberWithSuffix parses a number of 0 to Max, which can have a decimal point. A suffix k, M or G multiplies by a
+// power of 1000, and ki, Mi or Gi by a power of 1024.
 func ParseNumberWithSuffix(text string) (n float64, ok bool) {
 	factor := 1.0
 	for _, m := range multiples {
@@ -45,7 +45,7 @@ func ParseNumberWithSuffix(text string) (n float64, ok bool) {
 			break
 		}
 	}
-	// ParseFloat accepts more: signs, exponents, names.
+	// ParseFloat also accepts signs, exponents and names.
 	if strings.Trim(text, "0123456789.") != "" {
 		return 0, false
 	}
@@ -73,7 +73,7 @@ func ParsePositive(text string) (int, error) {
 	return n, nil
 }
 
-// ParsePositive64 parses a whole number above 0 that needs 64 bits.
+// ParsePositive64 parses a whole number above 0 that may need 64 bits.
 func ParsePositive64(text string) (int64, error) {
 	n, ok := ParseNumberWithSuffix(text)
 	if !ok || n < 1 || n != math.Trunc(n) {
@@ -82,7 +82,7 @@ func ParsePositive64(text string) (int64, error) {
 	return int64(n), nil
 }
 
-// ParseSeed parses any number of 64 bits.
+// ParseSeed parses any 64-bit number.
 func ParseSeed(text string) (uint64, error) {
 	n, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {

@@ -1,12 +1,12 @@
-// Command release prepares a release of the modules of this repository and checks it. It is run
-// in the checkout's root:
+// Command release prepares and checks a release of this repository's modules. It must be run in the root of the
+// checkout:
 //
 //	go run ./tools/internal/release -check      check that the modules can be published as they are
 //	go run ./tools/internal/release v0.2.0      require each other at v0.2.0, check, print the git commands
 //	go run ./tools/internal/release -tidy       tidy each go.mod and go.sum
 //
-// The modules require each other at the version of the next release, which no proxy has yet.
-// So the check writes a module proxy from the checkout and works with GOWORK=off against that.
+// The modules require each other at the version of the next release, which no proxy has. The check therefore
+// writes a module proxy from the checkout and uses that proxy with GOWORK=off.
 package main
 
 import (
@@ -62,10 +62,10 @@ func setVersionCheckOrTidy(check, tidy bool, args []string) error {
 	return nil
 }
 
-// releaseEnv is a Go environment in which the released modules come from the checkout.
+// releaseEnv is a Go environment that takes the released modules from the checkout.
 type releaseEnv struct {
 	checkout, version string
-	dir               string // temporary: the proxy, a module cache, a program
+	dir               string // temporary directory: the proxy, a module cache, a program
 	env               []string
 }
 
@@ -88,7 +88,7 @@ func newEnvServingCheckout(checkout string) (*releaseEnv, error) {
 		w.removeTempDir()
 		return nil, err
 	}
-	// What this machine has downloaded before is not downloaded again.
+	// Do not repeat earlier downloads of this machine.
 	proxies := "file://" + filepath.Join(dir, "proxy") + ",file://" + filepath.Join(cache, "cache", "download") + "," + upstream
 	w.env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-modcacherw -trimpath", "GOPROXY="+proxies, "GONOSUMDB="+root+","+root+"/*",
 		"GOMODCACHE="+filepath.Join(dir, "cache"), "GOBIN="+filepath.Join(dir, "bin"))
@@ -97,7 +97,7 @@ func newEnvServingCheckout(checkout string) (*releaseEnv, error) {
 
 func (w *releaseEnv) removeTempDir() { os.RemoveAll(w.dir) }
 
-// runGoCommand runs a go command in a directory. Its stderr becomes part of its error.
+// runGoCommand runs a go command in a directory. The error includes the command's stderr.
 func (w *releaseEnv) runGoCommand(dir string, args ...string) (stdout string, err error) {
 	cmd := exec.Command("go", args...)
 	var stderr strings.Builder
@@ -127,8 +127,7 @@ func (w *releaseEnv) tidyAllModules() error {
 	return nil
 }
 
-// dropSumsOfOwnModules removes the lines about this repository's modules, whose sums change with each
-// commit.
+// dropSumsOfOwnModules removes the lines about this repository's modules, whose sums change with each commit.
 func dropSumsOfOwnModules(goSum string) string {
 	lines := strings.SplitAfter(goSum, "\n")
 	return strings.Join(slices.DeleteFunc(lines, func(l string) bool {
@@ -136,7 +135,7 @@ func dropSumsOfOwnModules(goSum string) string {
 	}), "")
 }
 
-// checkModulesPublishable returns an error if the modules can't be published as they are.
+// checkModulesPublishable returns an error if the modules cannot be published as they are.
 func (w *releaseEnv) checkModulesPublishable(log *os.File) error {
 	for _, step := range []struct {
 		name string
@@ -184,7 +183,7 @@ func (w *releaseEnv) checkLibraryDependencies() error {
 	return nil
 }
 
-// userProgram is what checkProgramUsingModules builds and runs.
+// userProgram is the program that checkProgramUsingModules builds and runs.
 const userProgram = `package main
 
 import (

@@ -14,10 +14,10 @@ import (
 
 const root = "github.com/myriad-go/myriad"
 
-// released are the folders of the modules that are published, each after those that it requires.
+// released lists the folders of the published modules. A module follows the modules that it requires.
 var released = []string{".", "hub", "tools"}
 
-// private are the folders of the modules that are only used in a checkout.
+// private lists the folders of modules that are used only in a checkout.
 var private = []string{"examples", "examples/grpc", "hub/clients", "tools/browser", "tools/deploy", "tools/peers"}
 
 // modulePath returns the path of the module in a folder of the checkout.
@@ -28,8 +28,8 @@ func modulePath(dir string) string {
 	return root + "/" + dir
 }
 
-// writeModuleProxy writes a module proxy for GOPROXY=file://dir that has the released modules as they
-// are in the checkout, at one version.
+// writeModuleProxy writes a module proxy for GOPROXY=file://dir. It contains the released modules of the checkout at
+// one version.
 func writeModuleProxy(dir, checkout, version string) error {
 	for _, folder := range released {
 		mod := module.Version{Path: modulePath(folder), Version: version}
@@ -65,8 +65,8 @@ func writeModuleProxy(dir, checkout, version string) error {
 	return nil
 }
 
-// commonRequiredVersion returns the version at which the modules of the checkout require each other.
-// Modules that disagree, and replace directives in a go.mod file, are errors.
+// commonRequiredVersion returns the version at which the checkout's modules require each other. It returns an error
+// if modules disagree or a go.mod file contains replace directives.
 func commonRequiredVersion(checkout string) (version string, err error) {
 	for _, folder := range slices.Concat(released, private) {
 		name := filepath.Join(checkout, folder, "go.mod")
@@ -95,7 +95,7 @@ func commonRequiredVersion(checkout string) (version string, err error) {
 	return version, nil
 }
 
-// setRequiredVersion makes the modules of the checkout require each other at a version.
+// setRequiredVersion makes the checkout's modules require each other at a version.
 func setRequiredVersion(checkout, version string) error {
 	for _, folder := range slices.Concat(released, private) {
 		name := filepath.Join(checkout, folder, "go.mod")
@@ -124,7 +124,7 @@ func setRequiredVersion(checkout, version string) error {
 	return nil
 }
 
-// setVersionInGoWork sets the version of the modules that a go.work file replaces. A missing file is ignored.
+// setVersionInGoWork sets the version of the modules that a go.work file replaces. It ignores a missing file.
 func setVersionInGoWork(name, version string) error {
 	text, err := os.ReadFile(name)
 	if os.IsNotExist(err) {

@@ -11,8 +11,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// readRequestedParts reads the parts of s. It reads all processor times first, because reading the others
-// uses processor time.
+// readRequestedParts reads the parts of s. Processor times come first, because reading the other parts uses processor
+// time.
 func (s *Sample) readRequestedParts(sampler *Sampler, pids []int) error {
 	if runtime.GOOS != "linux" {
 		return procfs.ErrNotAvailable
@@ -71,8 +71,8 @@ func (s *Sample) readRequestedParts(sampler *Sampler, pids []int) error {
 	return errors.Join(errs...)
 }
 
-// isEnding reports whether a read failed because the process is ending: it is gone, or its memory
-// is, after which its files in /proc belong to root.
+// isEnding reports whether a read failed because the process is ending. Either the process is gone, or its
+// memory is released and its files in /proc belong to root.
 func isEnding(pid int, err error) bool {
 	if errors.Is(err, fs.ErrPermission) {
 		var stat procfs.Stat
@@ -83,15 +83,15 @@ func isEnding(pid int, err error) bool {
 	return procfs.IsNotFoundOrExited(err)
 }
 
-// setCPU sets the threads and the processor time. For this process the time is exact to the
-// microsecond. For another one, User and System are known in steps of 10 ms, and divide the exact
-// sum in that ratio.
+// setCPU sets the number of threads and the processor time. For this process, the time is exact to the
+// microsecond. For other processes, the sum is exact; User and System, known in steps of 10 ms, determine how
+// the sum is divided.
 func (p *Process) setCPU(stat *procfs.Stat) {
 	p.Threads, p.User, p.System, p.Children = stat.Threads, stat.User, stat.System, stat.Children
 	if p.PID == os.Getpid() {
 		own := OwnCPUTime()
 		p.User, p.System = own.User, own.System
-	} else if precise, err := procfs.ReadCPUTimeOfProcess(p.PID); err == nil { // a sandbox may allow only the own clock
+	} else if precise, err := procfs.ReadCPUTimeOfProcess(p.PID); err == nil { // a sandbox may allow only this process's clock
 		part := 0.5
 		if all := p.CPU(); all > 0 {
 			part = float64(p.User) / float64(all)
@@ -101,7 +101,7 @@ func (p *Process) setCPU(stat *procfs.Stat) {
 	}
 }
 
-// readTimed calls read, and records that a costly part was slow.
+// readTimed calls read. If a costly part is slow, it records this.
 func (r *Sampler) readTimed(part Parts, read func() error) error {
 	began := time.Now()
 	err := read()

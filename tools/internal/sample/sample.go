@@ -1,10 +1,10 @@
-// Package sample measures what processes, their threads and the machine use. Take returns a Sample
-// of a moment, and Since the difference of two. Package procfs reads the values.
+// Package sample measures the resources used by processes, their threads and the machine. Take returns a
+// Sample, and Since the difference between two. Package procfs reads the values.
 //
-// Sizes are bytes. Values that the kernel does not report are 0. On systems other than Linux, Take
-// fails with procfs.ErrNotAvailable.
+// Sizes are bytes. Values that the kernel does not report are 0. On systems other than Linux, Take returns
+// procfs.ErrNotAvailable.
 //
-// A Sampler belongs to one goroutine; everything else is safe for concurrent use.
+// A Sampler belongs to one goroutine. Everything else is safe for concurrent use.
 package sample
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// Parts selects the parts of a Sample. The stated costs are per process or machine.
+// Parts selects the parts of a Sample. The stated costs are per process or per machine.
 type Parts uint16
 
 const (
@@ -22,65 +22,65 @@ const (
 	CPU Parts = 1 << iota
 	// Memory is RSS, PeakRSS and Anonymous: 100 µs, regardless of the size of the process.
 	Memory
-	// PSS is exact memory: 3 ms per GiB, in which the kernel walks the page tables and the process
+	// PSS is exact memory. It costs 3 ms per GiB, during which the kernel walks the page tables and the process
 	// cannot map memory.
 	PSS
 	// Switches are context switches: 30 µs per thread.
 	Switches
-	// Descriptors counts the open descriptors of the first thread's table: 3 µs, but before Linux
-	// 6.2 about 0.2 µs per descriptor.
+	// Descriptors counts the open descriptors in the first thread's table. It costs 3 µs, but before Linux 6.2
+	// about 0.2 µs per descriptor.
 	Descriptors
-	// Sockets counts the descriptors that are sockets: 1 µs per descriptor. Do not use it at
+	// Sockets counts the descriptors that are sockets. It costs 1 µs per descriptor, so it must not be used at
 	// regular intervals.
 	Sockets
 	// MachineCPU is the processor time of the machine, and Stalled: 0.15 ms.
 	MachineCPU
 	// MachineMemory is the memory of the machine: 0.1 ms.
 	MachineMemory
-	// Network has the TCP sockets and counters of the calling thread's network namespace, and
-	// Machine.Files: 0.5 ms, regardless of the number of sockets.
+	// Network is the TCP sockets and counters of the calling thread's network namespace, and Machine.Files. It
+	// costs 0.5 ms, regardless of the number of sockets.
 	Network
 )
 
-// costlyParts are the parts whose cost grows with the process: a Sampler reads slow ones less
-// often.
+// costlyParts contains the parts whose cost grows with the process. A Sampler reads them less often when they
+// are slow.
 const costlyParts = PSS | Switches | Descriptors | Sockets
 
-// ErrEnded reports that none of the processes is left.
+// ErrEnded reports that all of the processes have ended.
 var ErrEnded = errors.New("sample: the processes have ended")
 
-// Sample has what processes and the machine used at a moment.
+// Sample contains the resources used by processes and the machine at one time.
 type Sample struct {
 	At time.Time
-	// Parts are those that were read.
+	// Parts selects the parts that were read.
 	Parts Parts
-	// Processes are those that are alive, in the given order.
+	// Processes contains the processes that are alive, in the given order.
 	Processes []Process
 	Machine   Machine
 }
 
-// Process is what one or several processes use. Its tags "merge" are those of package load.
+// Process contains the resources used by one or several processes. Its "merge" tags are those of package load.
 type Process struct {
 	PID int `json:"-"` // 0 for several
-	// User and System are processor time since the process began, including ended threads: for this
-	// process to the microsecond; for another one, their sum to the nanosecond and each in steps of
-	// about 10 ms. Children is that of children that it has waited for.
+	// User and System are processor time since the process began, including ended threads. For this process
+	// they are exact to the microsecond. For another process, their sum is exact to the nanosecond, and each
+	// has steps of about 10 ms. Children is the processor time of children that the process has waited for.
 	User     time.Duration `json:"user,omitempty" merge:"sum"`
 	System   time.Duration `json:"system,omitempty" merge:"sum"`
 	Children time.Duration `json:"children,omitempty" merge:"sum"`
 	Threads  int           `json:"threads,omitempty" merge:"gauge"`
-	// RSS is resident memory including shared pages, off by some pages per thread unless PSS was
-	// read, too. PeakRSS is its maximum. Anonymous is the part that is not backed by a file: heap
-	// and stacks. PSS counts a page that n processes share as 1/n of it.
+	// RSS is resident memory including shared pages. It is inexact by some pages per thread unless PSS was also
+	// read. PeakRSS is the maximum of RSS. Anonymous is the part that is not backed by a file: heap and stacks.
+	// PSS counts 1/n of a page that n processes share.
 	RSS       int64 `json:"rss,omitempty" merge:"gauge"`
 	PeakRSS   int64 `json:"peak_rss,omitempty" merge:"gauge"`
 	Anonymous int64 `json:"anonymous,omitempty" merge:"gauge"`
 	PSS       int64 `json:"pss,omitempty" merge:"gauge"`
-	// Voluntary and Involuntary are context switches of the current threads: of waiting threads,
-	// and of preempted ones.
+	// Voluntary and Involuntary count context switches of the current threads: of threads that waited, and of
+	// threads that were preempted.
 	Voluntary   int64 `json:"voluntary,omitempty" merge:"sum"`
 	Involuntary int64 `json:"involuntary,omitempty" merge:"sum"`
-	// Descriptors is the number of open descriptors, Sockets the number of sockets among them.
+	// Descriptors is the number of open descriptors. Sockets is the number of sockets among them.
 	Descriptors int `json:"descriptors,omitempty" merge:"gauge"`
 	Sockets     int `json:"sockets,omitempty" merge:"gauge"`
 }
@@ -88,7 +88,7 @@ type Process struct {
 // CPU returns user and system time together.
 func (p *Process) CPU() time.Duration { return p.User + p.System }
 
-// Machine is what the whole machine uses, and the network namespace of the calling thread.
+// Machine contains the resources used by the whole machine and by the network namespace of the calling thread.
 type Machine struct {
 	procfs.CPUTime
 	procfs.Memory
@@ -114,7 +114,7 @@ func (s *Sample) SumOfProcesses() Process {
 	return sum
 }
 
-// addCountersTimes adds the values that only grow, times sign.
+// addCountersTimes adds the counters of q multiplied by sign. Counters are values that only grow.
 func (p *Process) addCountersTimes(other *Process, sign int64) {
 	p.User += other.User * time.Duration(sign)
 	p.System += other.System * time.Duration(sign)
@@ -126,14 +126,15 @@ func (p *Process) addCountersTimes(other *Process, sign int64) {
 // Interval is the time between two samples.
 type Interval struct {
 	Length time.Duration
-	// Process is the sum of all processes: the increase of counters, and other values at the end.
+	// Process contains the sums over all processes: the increase of counters, and the final value of other
+	// figures.
 	Process Process
-	// Machine likewise.
+	// Machine contains the machine's figures in the same way.
 	Machine Machine
 }
 
-// DifferenceSince returns the difference to an earlier sample. Counters of processes that began or ended in
-// between are not included, because their difference is unknown. No difference is negative.
+// DifferenceSince returns the difference from an earlier sample. Counters of processes that began or ended in between are
+// not included, because their increase is unknown. No difference is negative.
 func (s *Sample) DifferenceSince(before *Sample) Interval {
 	grown := s.SumOfProcesses()
 	grown.User, grown.System, grown.Children, grown.Voluntary, grown.Involuntary = 0, 0, 0, 0, 0
@@ -171,28 +172,28 @@ func (s *Sample) findProcess(pid int) *Process {
 	return nil
 }
 
-// TakeSample reads parts of what the processes and the machine use, processor time first. It returns the
-// readable values, and an error for the others: ErrEnded if none of the processes is left.
-// Processes that have ended are not included.
+// TakeSample reads parts of the resource usage of processes and the machine, processor time first. It returns the
+// readable values, and an error if others could not be read. The error is ErrEnded if all processes have ended.
+// Ended processes are not included.
 func TakeSample(parts Parts, pids ...int) (Sample, error) {
 	var s Sampler
 	return s.TakeSampleSkippingSlow(parts, pids...)
 }
 
 const (
-	// A part is slow if reading it takes slowRead; it is then read at most every slowEvery.
+	// A part is slow if reading it takes slowRead. A slow part is read at most every slowEvery.
 	slowRead  = 5 * time.Millisecond
 	slowEvery = 5 * time.Second
 )
 
-// Sampler samples the same processes at regular intervals. A part that took more than 5 ms to read
-// because of large processes is read at most every 5 s, and is missing from Sample.Parts in
-// between. The zero value is ready; it belongs to one goroutine.
+// Sampler samples the same processes at regular intervals. A part that took more than 5 ms because of large
+// processes is read at most every 5 s, and is missing from Sample.Parts in between. The zero value is ready for
+// use. A Sampler belongs to one goroutine.
 type Sampler struct {
-	slow map[Parts]time.Time // when a slow part was last read
+	slow map[Parts]time.Time // time of the last read of each slow part
 }
 
-// TakeSampleSkippingSlow is like the function Take.
+// TakeSampleSkippingSlow samples like the function Take.
 func (s *Sampler) TakeSampleSkippingSlow(parts Parts, pids ...int) (Sample, error) {
 	now := time.Now()
 	for part, last := range s.slow {

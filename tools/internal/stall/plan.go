@@ -1,7 +1,7 @@
-// Package stall is a server with known latency: it serves lines one after the other, each takes a
-// fixed time, and at fixed times it stalls. The arrival times of lines determine when each is
-// answered, so the measurements of a load generator can be compared with the truth. In queueing
-// theory it is a queue with one server, constant service time and vacations.
+// Package stall implements a server with known latency. The server serves lines one after the other, each in a
+// fixed time, and stalls at fixed times. The arrival times of lines determine the times of the answers.
+// Measurements of a load generator can therefore be compared with the true latencies. In queueing theory, the
+// server is a queue with one server, constant service time and vacations.
 package stall
 
 import (
@@ -11,23 +11,23 @@ import (
 
 // Limits of a Plan.
 const (
-	// MaxTime limits its times.
+	// MaxTime limits the times of a plan.
 	MaxTime = time.Hour
-	// MaxCapacity limits its capacity: shorter service times cannot be timed.
+	// MaxCapacity limits the capacity of a plan, because shorter service times cannot be timed.
 	MaxCapacity = 1_000_000
-	// MinCapacity is the lowest capacity other than 0: a service time of one minute.
+	// MinCapacity is the lowest capacity other than 0. It corresponds to a service time of one minute.
 	MinCapacity = 1.0 / 60
 )
 
-// StallPlan defines the service and the stalls of a server. All times are since its start and not
-// negative. The zero Plan serves everything immediately.
+// StallPlan defines the service and the stalls of a server. All times count from its start and are not negative. The
+// zero Plan serves everything immediately.
 type StallPlan struct {
-	// Capacity is how many lines a second are served: each takes exactly 1/Capacity, rounded to
-	// nanoseconds. 0 is unlimited.
+	// Capacity is the number of lines served per second. Each line takes exactly 1/Capacity, rounded to
+	// nanoseconds. 0 means unlimited.
 	Capacity float64
-	// Stall is the duration of a stall, and Every the time from the beginning of one stall to the
-	// next: nothing is served in [k·Every, k·Every+Stall) for k = 0, 1, 2 and so on. A Stall of 0
-	// is no stalls; Every is then ignored.
+	// Stall is the duration of a stall. Every is the time from the beginning of one stall to the beginning of
+	// the next. No line is served in [k·Every, k·Every+Stall) for k = 0, 1, 2 and so on. If Stall is 0, there
+	// are no stalls and Every is ignored.
 	Stall, Every time.Duration
 }
 
@@ -44,7 +44,7 @@ func (p StallPlan) Check() error {
 	return nil
 }
 
-// TimePerLine returns how long the service of a line takes, without stalls.
+// TimePerLine returns the duration of the service of a line, without stalls.
 func (p StallPlan) TimePerLine() time.Duration {
 	if p.Capacity == 0 {
 		return 0
@@ -52,31 +52,30 @@ func (p StallPlan) TimePerLine() time.Duration {
 	return time.Duration(float64(time.Second)/p.Capacity + 0.5)
 }
 
-// EndOfServiceFrom returns when the service of a line ends that can begin at start. A service that would
-// begin in a stall begins at its end, and a stall interrupts a service. A service that ends when a
-// stall begins is complete.
+// EndOfServiceFrom returns the end of a service that can begin at start. A service that would begin in a stall begins
+// after the stall. A stall interrupts a service. A service that ends when a stall begins is complete.
 func (p StallPlan) EndOfServiceFrom(start time.Duration) time.Duration {
 	left := p.TimePerLine()
 	if p.Stall == 0 {
 		return start + left
 	}
-	stall := start - start%p.Every // when the last stall began
+	stall := start - start%p.Every // beginning of the last stall
 	start = max(start, stall+p.Stall)
 	if until := stall + p.Every; left > until-start {
 		left -= until - start
 		open := p.Every - p.Stall
-		whole := (left - 1) / open // times between stalls that it uses completely
+		whole := (left - 1) / open // number of intervals between stalls that the service uses completely
 		left -= whole * open
 		start = until + time.Duration(whole)*p.Every + p.Stall
 	}
 	return start + left
 }
 
-// PredictLatencies returns the latency of each line, waiting and service together, given the arrival
-// times. Lines are served first in, first out; arrivals must not decrease.
+// PredictLatencies returns the latency of each line, waiting and service together, from the arrival times. Lines are
+// served first in, first out. Arrival times must not decrease.
 func (p StallPlan) PredictLatencies(arrivals []time.Duration) []time.Duration {
 	latencies := make([]time.Duration, len(arrivals))
-	var free time.Duration // when the last service ends
+	var free time.Duration // end of the last service
 	for i, at := range arrivals {
 		free = p.EndOfServiceFrom(max(at, free))
 		latencies[i] = free - at

@@ -17,24 +17,24 @@ const (
 // ErrFull reports a full queue.
 var ErrFull = fmt.Errorf("stall: %d lines wait, or %d bytes of them; expected fewer than the server can keep", MaxLines, MaxBytes)
 
-// spinTime is how long before a service ends a Station polls the clock instead of sleeping, because
-// sleeps usually end that late. Polling for longer is less precise on a busy machine, because the
+// spinTime is the time before the end of a service at which a Station stops sleeping and polls the clock,
+// because sleeps usually end this late. Polling for longer is less precise on a busy machine, because the
 // scheduler favours a thread that has slept.
 const spinTime = 100 * time.Microsecond
 
-// LineStation serves lines by a Plan in real time, in the order of arrival. Delays of the machine do
-// not accumulate: the end of a service depends on arrival times, not on when the previous one was
-// processed. All methods are safe for concurrent use.
+// LineStation serves lines by a Plan in real time, in the order of arrival. Delays of the machine do not
+// accumulate: the end of a service depends on arrival times, not on when the previous line was processed. All
+// methods are safe for concurrent use.
 type LineStation struct {
 	plan  StallPlan
-	since func() time.Duration // time since the start
+	since func() time.Duration // returns the time since the start
 	sleep func(time.Duration)
 
 	mu      sync.Mutex
-	lastEnd time.Duration // when the last queued service ends
-	queue   []service     // in order, from head on
+	lastEnd time.Duration // end of the last queued service
+	queue   []service     // services in order, from head on
 	head    int
-	bytes   int  // in the queue
+	bytes   int  // bytes of the queued lines
 	serving bool // serveUntilQueueEmpty is running
 }
 
@@ -50,9 +50,9 @@ func NewStation(p StallPlan, epoch time.Time) *LineStation {
 	return &LineStation{plan: p, since: func() time.Duration { return time.Since(epoch) }, sleep: nanosleep}
 }
 
-// Enqueue queues a line that arrives now and keeps it until it has been served. Then onServed is
-// called with it, for one line at a time. Enqueue does not wait for that. With ErrFull the line is
-// not queued.
+// Enqueue queues a line that arrives now and returns immediately. The station retains the line until it has
+// been served. Then onServed is called with the line. Calls of onServed do not overlap. If Enqueue returns
+// ErrFull, the line is not queued.
 func (s *LineStation) Enqueue(line []byte, onServed func(line []byte)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -81,7 +81,7 @@ func (s *LineStation) serveUntilQueueEmpty() {
 	}
 }
 
-// dequeueOrEndServing removes and returns the first service. If there is none, serving ends.
+// dequeueOrEndServing removes and returns the first service. Without one, it records that serveUntilQueueEmpty ends.
 func (s *LineStation) dequeueOrEndServing() (next service, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -89,7 +89,7 @@ func (s *LineStation) dequeueOrEndServing() (next service, ok bool) {
 		s.queue, s.head, s.serving = nil, 0, false
 		return service{}, false
 	}
-	if 2*s.head > len(s.queue) { // compacts the queue
+	if 2*s.head > len(s.queue) { // compact the queue
 		s.queue, s.head = slices.Delete(s.queue, 0, s.head), 0
 	}
 	next = s.queue[s.head]

@@ -10,7 +10,7 @@ import (
 // Opcode is the type of a frame.
 type Opcode byte
 
-// The opcodes that a client sends (RFC 6455, section 11.8).
+// Opcodes that a client sends (RFC 6455, section 11.8).
 const (
 	OpText   Opcode = wsframe.OpText
 	OpBinary Opcode = wsframe.OpBinary
@@ -22,14 +22,13 @@ const (
 // MaxControl limits the payload of a Ping, Pong or Close, in bytes.
 const MaxControl = wsframe.MaxControl
 
-// AppendMaskedFrame appends a whole message, or a Ping, Pong or Close, as one masked frame of a client.
-// RFC 6455 requires an unpredictable mask for each frame, to protect proxies from content that
-// browsers send; a load generator may derive it from a seed. The payload must not overlap the
-// capacity of dst. AppendMaskedFrame panics if a Ping, Pong or Close has more than MaxControl bytes. It
-// allocates if dst lacks capacity.
+// AppendMaskedFrame appends a whole message, or a Ping, Pong or Close, as one masked client frame. RFC 6455 requires
+// an unpredictable mask for each frame, to protect proxies from content that browsers send. A load generator
+// may derive the mask from a seed. The payload must not overlap the capacity of dst. AppendMaskedFrame panics if a
+// Ping, Pong or Close has more than MaxControl bytes. It allocates if dst lacks capacity.
 func AppendMaskedFrame(dst []byte, op Opcode, mask [4]byte, payload []byte) []byte {
 	if op >= OpClose && len(payload) > MaxControl {
-		panic(fmt.Sprintf("websocket: AppendMaskedFrame: a control frame with %d bytes; expected at most %d", len(payload), MaxControl))
+		panic(fmt.Sprintf("websocket: AppendFrame: a control frame with %d bytes; expected at most %d", len(payload), MaxControl))
 	}
 	dst = slices.Grow(dst, len(payload)+wsframe.MaxHead)
 	dst = wsframe.AppendMaskedHead(dst, wsframe.Fin|byte(op), mask, len(payload))

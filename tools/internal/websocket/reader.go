@@ -14,45 +14,44 @@ type Kind byte
 const (
 	// Data is a piece of a text or binary message.
 	Data Kind = iota + 1
-	// Ping must be answered with a Pong of the same payload.
+	// Ping must be answered with a Pong that has the same payload.
 	Ping
-	// Pong answers a Ping, or is unsolicited.
+	// Pong answers a Ping or is unsolicited.
 	Pong
-	// Close is the last frame of a server. It must be answered with a Close unless one was sent
-	// before. CloseCode parses its payload.
+	// Close is the last frame of a server. It must be answered with a Close unless a Close was sent before.
+	// CloseCode parses the payload.
 	Close
 )
 
-// Part is a part of the stream. The zero Part is nothing.
+// Part is a part of the stream. The zero Part is empty.
 type Part struct {
 	Kind Kind
-	// Payload is a slice of the input of Next, not a copy. It may be empty, as in an empty message,
-	// or after a header without payload yet.
+	// Payload is a slice of Next's input, not a copy. It may be empty: in an empty message, or if only the
+	// header has arrived.
 	Payload []byte
 	// Last reports that Data completes its message.
 	Last bool
 }
 
-// FrameReader parses the frames of a server from a stream of bytes. It has 16 bytes; its zero value is
-// at the beginning of the stream. It does not store payload, so messages may have any size, and it
-// allocates only for errors.
+// FrameReader parses a server's frames from a stream of bytes. The zero value is at the beginning of the stream. A
+// Reader has 16 bytes. It does not store payload, so messages may have any size. It allocates only for errors.
 type FrameReader struct {
-	// remaining is the unread payload of the current data frame.
+	// remaining is the number of unread payload bytes of the current data frame.
 	remaining uint64
-	// inMessage reports that a message is incomplete, lastFrame that the current frame is its last
-	// one.
+	// inMessage reports that a message is incomplete. lastFrame reports that the current frame is the last one
+	// of the message.
 	inMessage, lastFrame bool
 	// closed reports that a Close has been read.
 	closed bool
 }
 
-// Next returns the next part of in: a piece of a message, as much of a frame as is available, or a
-// whole Ping, Pong or Close. n is the number of bytes that it consumed, including headers. If in is
-// empty, or ends within a header or within a Ping, Pong or Close, n is 0 without an error: the
-// caller passes the same bytes, at most 127, again with more input after them.
+// Next returns the next part of in: a piece of a message, as far as it is available, or a whole Ping, Pong or
+// Close. n is the number of bytes consumed, including headers. n is 0 without an error if in is empty or ends
+// within a header, a Ping, a Pong or a Close. The caller then passes the same bytes, at most 127, again with
+// more input appended.
 //
-// An error reports a violation of the protocol. The Reader then stays in its state, and the caller
-// must close the connection. Input after a Close is an error, too.
+// An error reports a violation of the protocol, including input after a Close. The Reader does not change its
+// state then, and the caller must close the connection.
 func (r *FrameReader) Next(in []byte) (part Part, n int, err error) {
 	if len(in) == 0 {
 		return Part{}, 0, nil
@@ -74,10 +73,10 @@ func (r *FrameReader) Next(in []byte) (part Part, n int, err error) {
 	return r.takeFramePayload(in, h.Len)
 }
 
-// IsFragmentOfMessage reports whether the current frame is not the last one of its message.
+// IsFragmentOfMessage reports whether further frames of the message follow the current frame.
 func (r *FrameReader) IsFragmentOfMessage() bool { return r.inMessage && !r.lastFrame }
 
-// takeFramePayload returns the payload of the current frame in in[from:].
+// takeFramePayload returns the payload of the current frame that starts at in[from:].
 func (r *FrameReader) takeFramePayload(in []byte, payloadStart int) (Part, int, error) {
 	payload := in[payloadStart:]
 	if uint64(len(payload)) > r.remaining {
@@ -113,8 +112,8 @@ func (r *FrameReader) takeCompleteControlFrame(in []byte, h *wsframe.Head) (Part
 	return part, n, nil
 }
 
-// parseHeadRejectingEarly parses a frame's head. A wrong byte is an error even if the head is incomplete. The first wrong byte
-// determines the error, so that it does not depend on how the stream is divided.
+// parseHeadRejectingEarly parses a frame's head. A wrong byte is an error even if the head is incomplete. The first wrong
+// byte determines the error, which therefore does not depend on how the stream is divided.
 func (r *FrameReader) parseHeadRejectingEarly(in []byte) (h wsframe.Head, err error) {
 	if h, err = r.parseAndCheckHead(in); err == nil {
 		return h, nil
@@ -127,7 +126,7 @@ func (r *FrameReader) parseHeadRejectingEarly(in []byte) (h wsframe.Head, err er
 	return h, err
 }
 
-// parseAndCheckHead parses a frame's head and returns an error if the frame may not follow those before it.
+// parseAndCheckHead parses a frame's head. It returns an error if the frame may not follow the previous frames.
 func (r *FrameReader) parseAndCheckHead(in []byte) (h wsframe.Head, err error) {
 	h, err = wsframe.ParseHead(in)
 	switch {
@@ -148,7 +147,7 @@ func (r *FrameReader) parseAndCheckHead(in []byte) (h wsframe.Head, err error) {
 // NoCode is the CloseCode of a Close without a code. It is never sent.
 const NoCode = 1005
 
-// CloseCode returns the status code in the payload of a Close, 1000 for a normal closure (RFC 6455,
+// CloseCode returns the status code in the payload of a Close, such as 1000 for a normal closure (RFC 6455,
 // 7.4).
 func CloseCode(payload []byte) int {
 	if len(payload) < 2 {

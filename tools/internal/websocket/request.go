@@ -14,10 +14,10 @@ import (
 // maxHead limits the request and the response of a handshake, in bytes.
 const maxHead = 16 << 10
 
-// guid is what a server appends to the key, to prove that it supports the protocol (RFC 6455, 1.3).
+// guid is the text that a server appends to the key, to prove that it supports the protocol (RFC 6455, 1.3).
 const guid = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
-// HandshakeKey is the nonce of a handshake. RFC 6455 requires a random one for each connection.
+// HandshakeKey is the nonce of a handshake. RFC 6455 requires a random nonce for each connection.
 type HandshakeKey [16]byte
 
 func (k HandshakeKey) encodeBase64() (text [24]byte) {
@@ -25,7 +25,7 @@ func (k HandshakeKey) encodeBase64() (text [24]byte) {
 	return text
 }
 
-// acceptValue returns the Sec-WebSocket-Accept that the server must send for the key.
+// acceptValue returns the Sec-WebSocket-Accept value that the server must send for the key.
 func (k HandshakeKey) acceptValue() (accept [28]byte) {
 	var b [24 + len(guid)]byte
 	text := k.encodeBase64()
@@ -35,10 +35,10 @@ func (k HandshakeKey) acceptValue() (accept [28]byte) {
 	return accept
 }
 
-// AppendRequest appends the request of a handshake. host is the value of Host, with the port if it
-// is not the default; an empty path is "/". Header lines are sorted by name, so equal headers
-// result in equal bytes; names are sent as they are. Path and header must have passed CheckHeader;
-// the host is not checked.
+// AppendRequest appends the request of a handshake. host is the value of the Host header, including the port
+// unless it is the default. An empty path means "/". Header lines are sorted by name, so equal headers result
+// in equal bytes. Names are sent unchanged. Path and header must have passed CheckHeader. The host is not
+// checked.
 func AppendRequest(dst []byte, host, path string, header http.Header, k HandshakeKey) []byte {
 	if path == "" {
 		path = "/"
@@ -58,10 +58,10 @@ func AppendRequest(dst []byte, host, path string, header http.Header, k Handshak
 	return append(dst, "\r\n"...)
 }
 
-// CheckHeader returns an error if the path or the header of a request is invalid. A path begins
-// with "/", consists of printable ASCII, has no fragment and is escaped correctly; an empty one is
-// valid. A header must not contain lines that AppendRequest writes, or those of extensions or of a
-// body. Together they have less than 16 KiB.
+// CheckHeader returns an error if the path or the header of a request is invalid. A path must begin with "/",
+// consist of printable ASCII without a fragment, and be escaped correctly; an empty path is valid. A header
+// must not contain lines that AppendRequest writes, or lines about extensions or a body. Path and header must
+// have less than 16 KiB together.
 func CheckHeader(path string, header http.Header) error {
 	if err := checkPath(path); err != nil {
 		return err
@@ -102,10 +102,10 @@ func checkPath(path string) error {
 	return nil
 }
 
-// tokenChars are the valid characters of a header's name (RFC 9110, 5.6.2).
+// tokenChars contains the valid characters of a header name (RFC 9110, 5.6.2).
 const tokenChars = "!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
-// reservedHeaders are invalid names of header lines, with the reasons.
+// reservedHeaders maps header names that are not allowed to the reasons.
 var reservedHeaders = map[string]string{
 	"host":                     "the target gives it",
 	"upgrade":                  "it is always sent",

@@ -8,11 +8,10 @@ import (
 	"strings"
 )
 
-// CheckHandshakeResponse checks the server's response, at the beginning of in, to a request with the key k.
-// If the server accepts, n is the size of the response in bytes; frames may follow immediately.
-// While the response is incomplete, n is 0 and err nil: call it again with more input. Input that
-// is not HTTP is an error immediately, and so are 16 KiB without an end. CheckHandshakeResponse does not
-// retain in.
+// CheckHandshakeResponse checks the server's response to a handshake request with the key k. in must begin with the
+// response. If the server accepts, n is the size of the response in bytes; frames may follow it. If the
+// response is incomplete, n is 0 and err nil, and the caller must repeat the call with more input. Input that
+// is not HTTP causes an error immediately, and so do 16 KiB without an end. CheckHandshakeResponse does not retain in.
 func CheckHandshakeResponse(in []byte, k HandshakeKey) (n int, err error) {
 	const begin = "HTTP/"
 	if n := min(len(in), len(begin)); string(in[:n]) != begin[:n] {

@@ -13,19 +13,18 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// maxCauses limits the causes of errors that are counted separately; others count as "other".
+// maxCauses limits the number of separately counted causes of errors. Further causes count as "other".
 const maxCauses = 64
 
-// New returns a Prometheus collector for a run of the load generator, fed by Observe. labels, if
-// any, are added to each metric to distinguish several runs. Registering it fails if the name of a
-// label is invalid or one of target, mode, model, stage, cause, process and quantile.
+// New returns a Prometheus collector for a run of the load generator. Its method Observe must receive the run's
+// events. The optional labels are added to each metric, to distinguish several runs. Registration fails if a
+// label's name is invalid or reserved; target, mode, model, stage, cause, process and quantile are reserved.
 //
-// Counters grow with each interval of the run (load.Config.ProgressEvery); a run's first event
-// resets them. Gauges have the values at the end of the last interval. myriad_load_latency_seconds
-// and myriad_load_connect_seconds are summaries: count and sum cover the run, but the quantiles are
-// those of the last interval, quantile 0 its minimum and 1 its maximum, and NaN if it is empty.
-// Quantiles cannot be aggregated: for those of the whole run, or of several generators, use the
-// run's result.
+// Counters grow with each interval of the run (load.Config.ProgressEvery). A run's first event resets them.
+// Gauges have the values at the end of the last interval. myriad_load_latency_seconds and
+// myriad_load_connect_seconds are summaries. Their count and sum cover the run. Their quantiles cover the last
+// interval, with the minimum as quantile 0 and the maximum as quantile 1; they are NaN without values.
+// Quantiles cannot be aggregated. For quantiles of a whole run or of several generators, use the run's result.
 //
 //	messages answered a second:         rate(myriad_load_messages_answered_total[1m])
 //	99th percentile, last interval:     myriad_load_latency_seconds{quantile="0.99"}
@@ -36,7 +35,7 @@ func New(labels prometheus.Labels) *Collector {
 	return c
 }
 
-// Collector exports a run; New returns one. Its methods are safe for concurrent use.
+// Collector exports a run. Its methods are safe for concurrent use.
 type Collector struct {
 	*collector.Collector[loadState]
 
@@ -44,7 +43,6 @@ type Collector struct {
 	state loadState
 }
 
-// cloneState returns a copy of the state.
 func (c *Collector) cloneState() loadState {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -56,12 +54,12 @@ func (c *Collector) cloneState() loadState {
 // loadState is the state of a run.
 type loadState struct {
 	plan             load.Plan
-	last, run        load.Interval // the last interval, and all of them joined, without causes
+	last, run        load.Interval // the last interval, and the sum of all intervals without causes
 	causes           map[string]int64
 	latency, connect durations
 }
 
-// durations has the count and the sum, in seconds, of a whole run.
+// durations contains the count and the sum, in seconds, over a whole run.
 type durations struct {
 	count uint64
 	sum   float64
@@ -72,7 +70,7 @@ func (d *durations) addLatency(l load.Latency) {
 	d.sum += float64(l.Count) * l.Mean.Seconds()
 }
 
-// Observe records an event of a run. Use it as load.Config.Observe; it returns quickly.
+// Observe records an event of a run and returns quickly. Use it as load.Config.Observe.
 func (c *Collector) Observe(e load.Event) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

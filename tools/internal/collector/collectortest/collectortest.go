@@ -1,4 +1,4 @@
-// Package collectortest has what the tests of collectors share.
+// Package collectortest contains helpers for the tests of collectors.
 package collectortest
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/collector"
 )
 
-// Scrape gives what a collector tells, by name.
+// Scrape returns the metrics of a collector by name.
 func Scrape(t *testing.T, c prometheus.Collector) map[string]*dto.MetricFamily {
 	t.Helper()
 	r := prometheus.NewPedanticRegistry()
@@ -34,9 +34,8 @@ func Scrape(t *testing.T, c prometheus.Collector) map[string]*dto.MetricFamily {
 	return byName
 }
 
-// Fill gives each figure below v a value of its own: whole seconds for durations
-// and a text for the one string. It returns what is to be found in the output,
-// by the field's name.
+// Fill sets each field below v to a unique value: whole seconds for durations, and a text for the only string.
+// It adds the value that the output must contain to want, by the field's name.
 func Fill(v reflect.Value, path string, next *int64, want map[string]string) {
 	switch {
 	case v.Kind() == reflect.Struct:
@@ -74,14 +73,14 @@ func Fill(v reflect.Value, path string, next *int64, want map[string]string) {
 	case v.Kind() == reflect.String:
 		v.SetString(fmt.Sprint("text ", *next))
 		want[path] = v.String()
-	case v.Kind() == reflect.Bool: // a test of its own
+	case v.Kind() == reflect.Bool: // tested separately
 	default:
 		panic("Fill: " + path + " is of a kind that this test does not know: " + v.Kind().String())
 	}
 }
 
-// said collects every value and text in the output; of histograms what each
-// bucket has by itself.
+// said counts the occurrences of every value and text in the output. Of histograms, it uses the individual
+// count of each bucket.
 func said(families map[string]*dto.MetricFamily) map[string]int {
 	values := make(map[string]int)
 	for _, f := range families {
@@ -103,7 +102,7 @@ func said(families map[string]*dto.MetricFamily) map[string]int {
 				for _, q := range m.Summary.Quantile {
 					values[fmt.Sprint(q.GetValue())]++
 				}
-			default: // one of them is 0
+			default: // one of the values is 0
 				values[fmt.Sprint(m.Gauge.GetValue()+m.Counter.GetValue())]++
 			}
 		}
@@ -111,7 +110,7 @@ func said(families map[string]*dto.MetricFamily) map[string]int {
 	return values
 }
 
-// WantTold finds each of the fields in the output, by a value that only it has.
+// WantTold checks that the output contains each of the fields. A field is recognized by its unique value.
 func WantTold(t *testing.T, c prometheus.Collector, fields map[string]string, least int) {
 	t.Helper()
 	got := said(Scrape(t, c))
@@ -125,7 +124,7 @@ func WantTold(t *testing.T, c prometheus.Collector, fields map[string]string, le
 	}
 }
 
-// Lint checks that the names, units, types and help texts follow the rules of Prometheus and OpenMetrics.
+// Lint checks that names, units, types and help texts follow the rules of Prometheus and OpenMetrics.
 func Lint(t *testing.T, c prometheus.Collector) {
 	t.Helper()
 	problems, err := testutil.CollectAndLint(c)
@@ -142,8 +141,8 @@ func Lint(t *testing.T, c prometheus.Collector) {
 	}
 }
 
-// Labels checks that two collectors with different labels fit in one registry, that each metric has the label,
-// and that a label in reserved is rejected.
+// Labels checks that two collectors with different labels fit into one registry and that each metric has the
+// label. It also checks that the reserved labels are rejected.
 func Labels(t *testing.T, metric string, newCollector func(prometheus.Labels) prometheus.Collector, reserved ...string) {
 	t.Helper()
 	r := prometheus.NewPedanticRegistry()

@@ -1,4 +1,4 @@
-// Package app implements the protocols of compared servers and checks that a server speaks one.
+// Package app implements the protocols of the compared servers and checks that a server supports one.
 package app
 
 import (
@@ -13,64 +13,59 @@ import (
 	"time"
 )
 
-// The protocols that a server can be asked to speak.
+// Protocols of servers.
 const (
-	// Echo answers with the bytes that came, as they come.
+	// Echo returns bytes as they arrive.
 	Echo = "echo"
-	// Lines echoes each line, a message that ends in "
-	//
-	// ".
+	// Lines echoes each line. A line is a message that ends in "\n".
 	Lines = "lines"
-	// Sink reads and discards, and closes when its client does. It sends heartbeats.
+	// Sink reads and discards all input. It closes a connection when the client does. It sends heartbeats.
 	Sink = "sink"
-	// HTTP answers each HTTP/1.1 GET of "/" with status 200 and HelloText, with its Content-Length.
-	// All other header fields except Date are constant.
+	// HTTP answers each HTTP/1.1 GET of "/" with status 200 and HelloText, including a Content-Length. All
+	// other header fields except Date are constant.
 	HTTP = "http"
-	// Wait echoes each line after WaitTime: it stands for a handler that waits for something else.
+	// Wait echoes each line after WaitTime. It represents a handler that waits for another service.
 	Wait = "wait"
-	// Pow answers each line with itself, a space, and the smallest nonce for which the
-	// SHA-256 of the line and the nonce starts with PowZeros zero bits, as 16 hexadecimal
-	// digits; the nonce is hashed as 8 bytes in big-endian order. It stands for a handler
-	// that computes.
+	// Pow answers each line with the line, a space and a nonce of 16 hexadecimal digits. The nonce is the
+	// smallest one for which the SHA-256 of the line and the nonce (8 bytes, big-endian) begins with PowZeros
+	// zero bits. Pow represents a handler that computes.
 	Pow = "pow"
-	// Sha answers each line with the hexadecimal digits of its SHA-256, cut to the line's length,
-	// and a line end.
+	// Sha answers each line with the hexadecimal digits of its SHA-256, cut to the line's length, and a line
+	// end.
 	Sha = "sha"
-	// WebSocket echoes each message of a WebSocket at "/", and broadcasts one that begins with "!"
+	// WebSocket echoes each message of a WebSocket at "/". It broadcasts a message that begins with "!",
 	// without the "!". Its heartbeats are pings.
 	WebSocket = "ws"
-	// PubSub is publish/subscribe in the protocol that the subject specifies. It answers PING. It
-	// is not in Names, because none of our servers is asked to speak it.
+	// PubSub is publish/subscribe in the protocol that the subject specifies. It answers PING. Names omits it,
+	// because none of our example servers supports it.
 	PubSub = "pubsub"
 )
 
-// Names are all protocols, List the same for errors.
+// Names lists the protocols except PubSub.
 var Names = []string{Echo, Lines, Sink, HTTP, Wait, Pow, Sha, WebSocket}
 
-// List names the protocols in errors.
+// List contains Names as text, for errors.
 const List = Echo + ", " + Lines + ", " + Sink + ", " + HTTP + ", " + Wait + ", " + Pow + ", " + Sha + " or " + WebSocket
 
 const (
 	// HelloText is the body of every HTTP answer.
 	HelloText = "Hello, World!"
-	// WaitTime is how long Wait waits.
+	// WaitTime is the delay of Wait.
 	WaitTime = 10 * time.Millisecond
-	// PowZeros is how many zero bits Pow asks for.
+	// PowZeros is the number of zero bits in Pow.
 	PowZeros = 16
-	// Heartbeat is the line with which a server probes its client, and HeartbeatAnswer the client's
-	// answer.
+	// Heartbeat is the line that a server sends to probe a client. HeartbeatAnswer is the client's answer.
 	Heartbeat       = "ping\n"
 	HeartbeatAnswer = "pong\n"
-	// Ping is the line of floods, as in the published benchmark.
+	// Ping is the line that floods send, as in the published benchmark.
 	Ping = "ping\n"
 )
 
-// Message is what the load sends and expects. The zero value stands for an echoed text of the
-// workload's size.
+// Message is a message and its expected answer. The zero value means echoed text of the workload's size.
 type Message struct{ Text, Answer string }
 
-// fixedMessages are the messages of apps that use always the same. That of Pow takes 4,217 hashes,
-// about as many as an average message would with 12 bits: some 0.4 ms.
+// fixedMessages contains the messages of apps that always use the same one. The message of Pow takes 4,217
+// hashes, about 0.4 ms. This is about the average of messages with 12 zero bits.
 var fixedMessages = map[string]Message{
 	Sink: {HeartbeatAnswer, Heartbeat},
 	HTTP: {},
@@ -88,10 +83,10 @@ func UsesWorkloadMessageSize(appName string) bool {
 
 func IsAppName(name string) bool { return slices.Contains(Names, name) }
 
-// CheckServerSpeaksApp exchanges messages with the server on conn and checks that it speaks the app. The
-// caller sets the connection's deadline.
+// CheckServerSpeaksApp exchanges messages on conn to check that the server supports the app. The caller sets the
+// connection's deadline.
 func CheckServerSpeaksApp(conn net.Conn, appName string) error {
-	// A port that nobody listens on can connect to itself.
+	// A connection to a port without a listener can connect to itself.
 	if conn.LocalAddr().String() == conn.RemoteAddr().String() {
 		return errors.New("connection refused")
 	}
@@ -115,14 +110,14 @@ func CheckServerSpeaksApp(conn net.Conn, appName string) error {
 	if err := checkTenAnswers(conn, m); err != nil {
 		return err
 	}
-	if took := time.Since(begin); appName == Wait && took < WaitTime { // the load generator does not check it
+	if took := time.Since(begin); appName == Wait && took < WaitTime { // the load generator does not check the delay
 		return fmt.Errorf("ten lines were echoed after %v; expected at least %v", took, WaitTime)
 	}
 	return nil
 }
 
-// checkTenAnswers sends a message ten times and checks the answers: one compared server flushes
-// only every tenth answer.
+// checkTenAnswers sends a message ten times and checks the answers. One compared server flushes only every
+// tenth answer.
 func checkTenAnswers(conn net.Conn, m Message) error {
 	const times = 10
 	if _, err := io.WriteString(conn, strings.Repeat(m.Text, times)); err != nil {
@@ -139,8 +134,7 @@ func checkTenAnswers(conn net.Conn, m Message) error {
 	return nil
 }
 
-// checkSinkClosesWithClient sends a line and checks that the server closes with the client and sends nothing but
-// heartbeats.
+// checkSinkClosesWithClient sends a line. It checks that the server sends only heartbeats and closes when the client does.
 func checkSinkClosesWithClient(conn net.Conn) error {
 	if _, err := io.WriteString(conn, HeartbeatAnswer); err != nil {
 		return err
@@ -162,7 +156,7 @@ func checkSinkClosesWithClient(conn net.Conn) error {
 	return nil
 }
 
-// checkPubSubPing checks the answer to PING, after a greeting if there is one.
+// checkPubSubPing checks the answer to PING. A greeting may precede it.
 func checkPubSubPing(conn net.Conn) error {
 	if _, err := io.WriteString(conn, "PING\r\n"); err != nil {
 		return err
@@ -181,7 +175,7 @@ func checkPubSubPing(conn net.Conn) error {
 	return errors.New("PING was not answered with PONG")
 }
 
-// checkHTTPHello checks that the body is HelloText, which the load generator does not check.
+// checkHTTPHello checks that the body is HelloText. The load generator does not check this.
 func checkHTTPHello(conn net.Conn) error {
 	if _, err := fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: %v\r\n\r\n", conn.RemoteAddr()); err != nil {
 		return err

@@ -9,9 +9,9 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/websocket"
 )
 
-// ConnForLines returns a connection on which an app is used in lines. For WebSocket it performs the
-// handshake; then each written line is a message, each received message reads as a line, and each
-// ping reads as Heartbeat. The caller sets deadlines.
+// ConnForLines returns a connection on which an app is used in lines. For WebSocket it performs the handshake and
+// translates: each written line becomes a message, each received message reads as a line, and each ping reads
+// as Heartbeat. The caller sets deadlines.
 func ConnForLines(conn net.Conn, appName string) (net.Conn, error) {
 	if appName != WebSocket {
 		return conn, nil
@@ -41,11 +41,11 @@ func ConnForLines(conn net.Conn, appName string) (net.Conn, error) {
 type webSocketLineConn struct {
 	net.Conn
 	frames   websocket.FrameReader
-	unparsed []byte // not looked at
-	unread   []byte // not given out
+	unparsed []byte // received bytes that are not parsed
+	unread   []byte // lines that are not read
 }
 
-// readIntoUnparsed reads at least one byte unless it fails.
+// readIntoUnparsed reads at least one byte or returns an error.
 func (c *webSocketLineConn) readIntoUnparsed() error {
 	var b [4096]byte
 	n, err := c.Conn.Read(b[:])

@@ -8,27 +8,26 @@ import (
 	"github.com/myriad-go/myriad/tools/doctor"
 )
 
-// Prediction compares a prediction for more connections, made from fewer, with measurements.
+// Prediction compares measurements for a number of connections with predictions from a smaller number.
 type Prediction struct {
-	// From and To differ in the number of connections and have the same server, loops, app and
-	// message size.
+	// From and To differ in the number of connections. Server, loops, app and message size are equal.
 	From    MeasuredCosts    `json:"from"`
 	To      MeasuredCosts    `json:"to"`
 	Figures []ComparedFigure `json:"figures"`
 }
 
-// ComparedFigure is a predicted and measured figure.
+// ComparedFigure is a figure with its predicted and its measured value.
 type ComparedFigure struct {
 	What      string  `json:"what"`
 	Predicted float64 `json:"predicted"`
 	Measured  float64 `json:"measured"`
 	// Format formats one of the values.
 	Format func(float64) string `json:"-"`
-	// IsPart means that the figure is included in another one, which is what counts.
+	// IsPart reports that another figure includes this one and is compared instead.
 	IsPart bool `json:"part,omitempty"`
 }
 
-// RelativeError returns the error of the prediction as a fraction of the measurement.
+// RelativeError returns the error of the prediction as a fraction of the measured value.
 func (c *ComparedFigure) RelativeError() float64 {
 	if c.Measured == 0 {
 		return math.Inf(1)
@@ -36,8 +35,8 @@ func (c *ComparedFigure) RelativeError() float64 {
 	return c.Predicted/c.Measured - 1
 }
 
-// PredictEachFromSmallest predicts each measurement from the smallest one with the same setup. It
-// returns nothing if no two have the same setup.
+// PredictEachFromSmallest predicts each measurement from the smallest one with the same setup. Without two
+// measurements of the same setup, it returns nothing.
 func PredictEachFromSmallest(all []MeasuredCosts, f *doctor.Facts) (predictions []Prediction) {
 	for i := range all {
 		to, from := &all[i], (*MeasuredCosts)(nil)

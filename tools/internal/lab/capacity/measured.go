@@ -1,7 +1,7 @@
-// Package capacity plans machines for many connections from measurements with fewer.
+// Package capacity plans machines for many connections, based on measurements with fewer.
 //
-// It consists of pure functions of runs, a goal, and the facts of a machine, which package doctor's
-// memory models need. docs/capacity.md explains the arithmetic.
+// All functions are pure. Their input is runs, a goal, and facts of a machine for the memory models of package
+// doctor. docs/capacity.md explains the arithmetic.
 package capacity
 
 import (
@@ -18,10 +18,10 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// MeasuredCosts is what a server needed for a number of connections: medians over rounds.
+// MeasuredCosts contains the resources that a server needed for a number of connections, as medians over rounds.
 type MeasuredCosts struct {
-	// Subject names the server, Model is its I/O model, Loops its number of event loops; "" and 0
-	// if unknown. App is what it served, in messages of Size bytes.
+	// Subject is the name of the server, Model its I/O model, and Loops its number of event loops. They are ""
+	// and 0 if unknown. App is the app that it served, with messages of Size bytes.
 	Subject     string `json:"subject,omitempty"`
 	Model       string `json:"model,omitempty"`
 	Loops       int    `json:"loops,omitempty"`
@@ -29,45 +29,44 @@ type MeasuredCosts struct {
 	Size        int    `json:"size"`
 	TLS         bool   `json:"tls,omitempty"`
 	Connections int    `json:"connections"`
-	// Base is the resident memory of the process before the first connection, BytesPerConn what it
-	// took for each idle one, and Kernel the kernel's small objects for both ends of one, 0 if not
-	// measured. All in bytes.
+	// Base is the resident memory of the process before the first connection. BytesPerConn is the additional
+	// memory per idle connection. Kernel is the memory of the kernel's small objects for both ends of a
+	// connection, 0 if not measured. All are in bytes.
 	Base         float64 `json:"base"`
 	BytesPerConn float64 `json:"each"`
 	Kernel       float64 `json:"kernel,omitempty"`
 	// Connect is the server's processor time to establish a connection, 0 if not measured.
 	Connect time.Duration `json:"connect,omitempty"`
-	// IdleCoresPerConn is how many processors an idle connection kept busy, 0 if not measured or
-	// indistinguishable from a server without connections; then MaxIdleCoresPerConn is an upper
-	// bound, 0 if not measured.
+	// IdleCoresPerConn is the number of processors that an idle connection kept busy. It is 0 if not measured,
+	// or if the use could not be distinguished from that of a server without connections. In the latter case,
+	// MaxIdleCoresPerConn is an upper limit; otherwise it is 0.
 	IdleCoresPerConn    float64 `json:"idle,omitempty"`
 	MaxIdleCoresPerConn float64 `json:"idle_most,omitempty"`
-	// Points are the costs of messages, by ascending rate.
+	// Points contains the costs of messages, in ascending order of rate.
 	Points []Point `json:"points"`
-	// Caveats are the rules that runs have broken, such as noise.
+	// Caveats lists the rules that runs have broken, such as noise.
 	Caveats []string `json:"marked,omitempty"`
 }
 
-// Point is the cost of messages at a rate.
+// Point is the cost of messages at one rate.
 type Point struct {
-	// Rate is in messages per second, each with its answer; Cores is how many processors the server
-	// kept busy. Cores never falls from point to point.
+	// Rate is the number of messages per second, each with its answer. Cores is the number of processors that
+	// the server kept busy. Cores never decreases from point to point.
 	Rate  float64 `json:"rate"`
 	Cores float64 `json:"cores"`
-	// Buffers is the additional resident memory of the process compared with idle connections, in
-	// bytes.
+	// Buffers is the resident memory of the process in addition to that with idle connections, in bytes.
 	Buffers float64 `json:"buffers"`
 }
 
-// measuredSetup identifies runs of the same setup: rounds, or points at different rates.
+// measuredSetup identifies runs of the same setup: rounds of one workload, or points at different rates.
 type measuredSetup struct {
 	scenario, subject, app   string
 	size, loops, connections int
 	tls                      bool
 }
 
-// MeasurementsFromBench returns the measurements of a bench, in the order of the runs: those with memory
-// samples and a load of messages. It fails if there are none.
+// MeasurementsFromBench returns the measurements of a bench, in the order of the runs. It uses runs that have memory
+// samples and a load of messages. It returns an error if there are none.
 func MeasurementsFromBench(set *result.Set) ([]MeasuredCosts, error) {
 	var keys []measuredSetup
 	groups := make(map[measuredSetup][]*result.Run)
@@ -164,8 +163,8 @@ func (k measuredSetup) measuredMedians(runs []*result.Run) MeasuredCosts {
 	return m
 }
 
-// setIdleCoresPerConn compares the idle server's CPU usage with all connections and without any. They
-// count as different if every period with connections used more than any without.
+// setIdleCoresPerConn compares the idle server's CPU usage with all connections and without any. The difference counts
+// only if every period with connections used more CPU than any period without.
 func (m *MeasuredCosts) setIdleCoresPerConn(runs []*result.Run) {
 	var without, with []float64
 	for _, r := range runs {
@@ -194,8 +193,8 @@ func (m *MeasuredCosts) sortPointsAndMakeMonotonic() {
 	}
 }
 
-// MeasurementFromLoad returns the measurement of a load run whose server was a process of the same
-// machine. It does not include the kernel's memory.
+// MeasurementFromLoad returns the measurement from a load run whose server was a process on the same machine.
+// Kernel memory is not measured.
 func MeasurementFromLoad(s *load.Stream) (MeasuredCosts, error) {
 	r := s.Result
 	switch {
@@ -228,11 +227,11 @@ func MeasurementFromLoad(s *load.Stream) (MeasuredCosts, error) {
 	return m, nil
 }
 
-// PredictCores predicts how many processors a number of connections with messages at a rate keep
-// busy on a number of loops; 0 loops means as measured. It assumes that a loop's work never falls
-// with its rate, and that messages cost no more each at a higher rate, since a loop then handles
-// more at a time. Between two points it returns the maximum that both allow. For the measured
-// number of connections the points include the cost of idle ones.
+// PredictCores predicts the number of processors that connections with messages at a rate keep busy, on a
+// number of loops. 0 loops means the measured number. PredictCores assumes that a loop's work never decreases
+// with its rate. It also assumes that the cost per message never increases with the rate, because a loop then
+// handles more messages at a time. Between two points it returns the maximum that both assumptions allow. The
+// points include the cost of idle connections for the measured number of connections.
 func (m *MeasuredCosts) PredictCores(connections, rate float64, loops int) float64 {
 	scale := 1.0
 	if loops > 0 && m.Loops > 0 {
@@ -244,7 +243,7 @@ func (m *MeasuredCosts) PredictCores(connections, rate float64, loops int) float
 	return m.maxCoresBetweenPoints(rate/scale)*scale + max(0, m.IdleCoresPerConn*(connections-float64(m.Connections)*scale))
 }
 
-// maxCoresBetweenPoints is PredictCores for the measured loops and connections.
+// maxCoresBetweenPoints predicts like PredictCores, for the measured loops and connections.
 func (m *MeasuredCosts) maxCoresBetweenPoints(rate float64) float64 {
 	i := m.lastPointIndexUpToRate(rate)
 	if i < 0 {
@@ -257,8 +256,7 @@ func (m *MeasuredCosts) maxCoresBetweenPoints(rate float64) float64 {
 	return cores
 }
 
-// lastPointIndexUpToRate returns the index of the last point whose rate is not above rate, -1 if there is
-// none.
+// lastPointIndexUpToRate returns the index of the last point whose rate is at most rate, or -1.
 func (m *MeasuredCosts) lastPointIndexUpToRate(rate float64) int {
 	i, exact := slices.BinarySearchFunc(m.Points, rate, func(p Point, rate float64) int { return cmp.Compare(p.Rate, rate) })
 	if exact {
@@ -267,8 +265,8 @@ func (m *MeasuredCosts) lastPointIndexUpToRate(rate float64) int {
 	return i - 1
 }
 
-// PredictUserMemory predicts the resident memory of a process, in bytes. Buffers are those of the
-// next point, or grow with the rate beyond the last.
+// PredictUserMemory predicts the resident memory of a process in bytes. It uses the buffers of the next higher
+// point. Beyond the last point, buffers grow in proportion to the rate.
 func (m *MeasuredCosts) PredictUserMemory(connections, rate float64) float64 {
 	buffers, i := 0.0, m.lastPointIndexUpToRate(rate)
 	switch last := m.Points[len(m.Points)-1]; {

@@ -11,35 +11,35 @@ import (
 	"github.com/myriad-go/myriad/tools/doctor"
 )
 
-// Goal is what to serve, and on which machines.
+// Goal describes the connections to serve and the machines that serve them.
 type Goal struct {
-	// Connections is the total number, 1 to MaxConnections.
+	// Connections is the total number of connections, 1 to MaxConnections.
 	Connections int64 `json:"connections"`
-	// Rate is in messages per second on each connection, 0 to 1,000,000, each with an answer, of
-	// Size bytes both, 1 to 1 MiB.
+	// Rate is the number of messages per second on each connection, 0 to 1,000,000. Messages and answers have
+	// Size bytes, 1 to 1 MiB.
 	Rate float64 `json:"rate"`
 	Size int     `json:"size"`
 	TLS  bool    `json:"tls"`
-	// Unread is how many bytes wait in the kernel per connection, 0 to 1 GiB.
+	// Unread is the number of bytes per connection that wait in the kernel, 0 to 1 GiB.
 	Unread int `json:"unread"`
-	// Memory is in bytes per machine, Cores in processors, Network in bits per second in each
+	// Memory, Cores and Network are the resources of a machine: bytes, processors, and bits per second in each
 	// direction.
 	Memory  int64   `json:"memory"`
 	Cores   int     `json:"cores"`
 	Network float64 `json:"network"`
-	// Free is the fraction of each of these to keep free, from 0 to less than 1.
+	// Free is the fraction of each of these resources to keep free, from 0 to less than 1.
 	Free float64 `json:"free"`
-	// Spare is how many machines may be down, 0 to 1,000.
+	// Spare is the number of machines that may be down, 0 to 1,000.
 	Spare int `json:"spare"`
-	// MaxPerMachine limits the connections of a machine; 0 is no limit.
+	// MaxPerMachine limits the connections per machine. 0 means no limit.
 	MaxPerMachine int64 `json:"most,omitempty"`
-	// Loops is the number of event loops of a server; 0 is its default.
+	// Loops is the number of event loops of a server. 0 means the server's default.
 	Loops int `json:"loops,omitempty"`
 	// Return is the time within which the clients of a failed machine reconnect.
 	Return time.Duration `json:"return"`
 }
 
-// Validate returns an error for invalid values, by the flags of the command plan.
+// Validate returns an error for invalid values. The error names flags of the command plan.
 func (g *Goal) Validate() error {
 	for _, x := range []struct {
 		flag             string
@@ -68,53 +68,52 @@ func (g *Goal) Validate() error {
 // MaxConnections limits Goal.Connections.
 const MaxConnections = 1_000_000_000_000
 
-// Plan is what a goal requires. Figures of a machine apply while Spare machines are down.
+// Plan describes the machines that a goal requires. Per-machine figures apply while Spare machines are down.
 type Plan struct {
 	Goal Goal `json:"goal"`
-	// Machines includes the spare ones.
+	// Machines is the number of machines, including spare ones.
 	Machines int64 `json:"machines"`
-	// Each is the number of connections of a machine, EachNow while none is down, Holds the
-	// maximum, and Limit the resource that limits it.
+	// Each is the number of connections per machine, and EachNow that number while no machine is down. Holds is
+	// the maximum for a machine, and Limit the resource that limits it.
 	Each    int64  `json:"each"`
 	EachNow int64  `json:"each_now"`
 	Holds   int64  `json:"holds"`
 	Limit   string `json:"limit"`
-	// Loops is the number of event loops of its server, Cores how many processors it keeps busy,
-	// IdleCores the part for idle connections, 0 if unknown.
+	// Loops is the number of event loops of a machine's server. Cores is the number of processors that the
+	// server keeps busy. IdleCores is the part of Cores for idle connections, 0 if unknown.
 	Loops     int     `json:"loops"`
 	Cores     float64 `json:"cores"`
 	IdleCores float64 `json:"idle_cores,omitempty"`
-	// User is the memory of the process, Kernel that of the kernel for its sockets.
+	// User is the memory of the server process. Kernel is the kernel memory for its sockets.
 	User   float64 `json:"user"`
 	Kernel float64 `json:"kernel"`
 	// Descriptors is the LimitNOFILE to configure.
 	Descriptors int64 `json:"descriptors"`
-	// Sources is how many addresses a proxy in front needs to connect to one of its ports.
+	// Sources is the number of addresses that a proxy needs to connect to one port of the machine.
 	Sources int64 `json:"sources"`
-	// In and Out are the traffic of its interface.
+	// In and Out are the traffic of the machine's interface.
 	In  Flow `json:"in"`
 	Out Flow `json:"out"`
-	// Returning is the rate of connections to a machine when another one has failed, and
-	// ReturnCores how many processors they keep busy.
+	// Returning is the rate of new connections to a machine after another one has failed. ReturnCores is the
+	// number of processors that these connections keep busy.
 	Returning   float64 `json:"returning"`
 	ReturnCores float64 `json:"return_cores"`
 }
 
 // Flow is the traffic of an interface in one direction.
 type Flow struct {
-	Bits    float64 `json:"bits"` // per second, including all headers
+	Bits    float64 `json:"bits"` // bits per second, including all headers
 	Packets float64 `json:"packets"`
 }
 
-// Planner makes plans from what was measured.
+// Planner makes plans from a measurement.
 type Planner struct {
 	Measured MeasuredCosts
-	// Facts are those of the measured machine, or zero if unknown; package doctor then uses its
-	// defaults.
+	// Facts describes the measured machine. If it is zero, package doctor uses its defaults.
 	Facts *doctor.Facts
 }
 
-// planOneMachine returns what one machine with n connections needs.
+// planOneMachine returns the resources that a machine with n connections needs.
 func (p *Planner) planOneMachine(g *Goal, conns int64) Plan {
 	loops := p.predictServerLoops(g)
 	rate := float64(conns) * g.Rate
@@ -127,8 +126,8 @@ func (p *Planner) planOneMachine(g *Goal, conns int64) Plan {
 	return x
 }
 
-// predictServerLoops returns the event loops of the server on a planned machine, whose descriptor limit is
-// high enough for one table.
+// predictServerLoops returns the number of the server's event loops on a planned machine. The machine's descriptor
+// limit is assumed to be high enough for one table.
 func (p *Planner) predictServerLoops(g *Goal) int {
 	if g.Loops > 0 {
 		return g.Loops
@@ -146,13 +145,13 @@ func (p *Planner) newDoctorPlan(g *Goal, side doctor.Side, conns int64) doctor.P
 	return doctor.Plan{Connections: int(min(max(conns, 1), 1<<30)), Side: side, Model: p.Measured.Model, Unread: g.Unread}
 }
 
-// serverKernelBytesPerConn returns the kernel memory of a server's connection. Package doctor provides
-// the server's share of what was measured, and the cost of unread bytes.
+// serverKernelBytesPerConn returns the kernel memory per connection of a server. Package doctor provides the server's
+// share of the measured memory and the cost of unread bytes.
 func (p *Planner) serverKernelBytesPerConn(g *Goal) float64 {
 	cost := func(side doctor.Side, unread int) float64 {
 		plan := p.newDoctorPlan(g, side, 1)
 		plan.Unread = unread
-		c, _ := doctor.PredictCosts(p.Facts, plan) // Goal.Check has looked at what could be wrong
+		c, _ := doctor.PredictCosts(p.Facts, plan) // valid: Goal.Validate has checked the values
 		return float64(c.Kernel)
 	}
 	server := cost(doctor.Server, 0)
@@ -164,17 +163,17 @@ func (p *Planner) serverKernelBytesPerConn(g *Goal) float64 {
 }
 
 const (
-	// segmentBytes is the payload of a TCP segment over Ethernet with an MTU of 1,500: less 20 for
-	// IPv4 and 32 for TCP with timestamps. wireBytes is the overhead of a frame: those, 14 for
+	// segmentBytes is the payload of a TCP segment over Ethernet with an MTU of 1,500: 20 bytes less for IPv4,
+	// and 32 less for TCP with timestamps. wireBytes is the overhead of a frame: both headers, 14 bytes for
 	// Ethernet's header, and 24 for preamble, checksum and gap.
 	segmentBytes = 1448
 	wireBytes    = 20 + 32 + 14 + 24
-	// recordBytes is what TLS 1.3 adds to a record, which has at most 16 KiB.
+	// recordBytes is the number of bytes that TLS 1.3 adds to a record of at most maxRecordBytes.
 	recordBytes, maxRecordBytes = 22, 16 << 10
 )
 
-// predictNetworkTraffic returns the traffic of messages at a messagesPerSecond, and their answers. Each answer
-// acknowledges its message; the client acknowledges every other segment of an answer, and the last.
+// predictNetworkTraffic returns the traffic of messages and answers at a messagesPerSecond. Each answer acknowledges its message. The
+// client acknowledges every other segment of an answer, and the last one.
 func (g *Goal) predictNetworkTraffic(messagesPerSecond float64) (in, out Flow) {
 	size := float64(g.Size)
 	if g.TLS {
@@ -187,7 +186,7 @@ func (g *Goal) predictNetworkTraffic(messagesPerSecond float64) (in, out Flow) {
 	return in, out
 }
 
-// machineLimitsAndUse returns the limits of a machine and how much of each n connections use.
+// machineLimitsAndUse returns the limits of a machine and their usage with n connections.
 func (p *Planner) machineLimitsAndUse(g *Goal, conns int64) []machineLimit {
 	x := p.planOneMachine(g, conns)
 	usable := 1 - g.Free
@@ -208,7 +207,7 @@ type machineLimit struct {
 	used, max float64
 }
 
-// maxConnsPerMachine returns how many connections a machine can have, and the name of the limit.
+// maxConnsPerMachine returns the maximum number of connections on a machine and the name of the limit.
 func (p *Planner) maxConnsPerMachine(g *Goal) (n int64, limitName string) {
 	exceeded := func(n int64) string {
 		for _, l := range p.machineLimitsAndUse(g, n) {
@@ -222,8 +221,8 @@ func (p *Planner) maxConnsPerMachine(g *Goal) (n int64, limitName string) {
 	return n, exceeded(n + 1)
 }
 
-// PlanMachines plans for a goal, whose TLS must match the measurement. It fails like Goal.Validate, and if
-// a machine can't hold one connection.
+// PlanMachines returns a plan for a goal. The goal's TLS must match the measurement. PlanMachines returns the
+// error of Goal.Validate, or an error if a machine cannot hold one connection.
 func (p *Planner) PlanMachines(g Goal) (*Plan, error) {
 	if err := g.Validate(); err != nil {
 		return nil, err
@@ -250,11 +249,11 @@ func (p *Planner) PlanMachines(g Goal) (*Plan, error) {
 	return &x, nil
 }
 
-// proxyAddrsNeeded returns how many addresses a proxy needs for n connections to one port, 0 if
+// proxyAddrsNeeded returns the number of addresses that a proxy needs for n connections to one port, 0 if
 // unknown.
 func (p *Planner) proxyAddrsNeeded(g *Goal, conns int64) int64 {
 	plan := p.newDoctorPlan(g, doctor.Client, conns)
-	proxy := netip.AddrFrom4([4]byte{192, 0, 2, 1}) // for documentation: any will do
+	proxy := netip.AddrFrom4([4]byte{192, 0, 2, 1}) // any address will do; this one is for documentation
 	plan.Sources, plan.Targets = []netip.Addr{proxy}, []netip.AddrPort{netip.AddrPortFrom(proxy.Next(), 443)}
 	r, err := doctor.Examine(p.Facts, plan)
 	if err != nil {

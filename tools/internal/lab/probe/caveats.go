@@ -9,7 +9,7 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// The rules that a run can break. docs/scenarios.md explains them.
+// Rules that a run can break. docs/scenarios.md explains them.
 const (
 	RuleLittle     = "little"
 	RuleMismatch   = "mismatch"
@@ -32,16 +32,16 @@ const (
 	RuleFewer      = "fewer"
 )
 
-// ExcludingRules are the rules that exclude a run of ours from comparisons, whatever its figures.
+// ExcludingRules lists the rules that exclude our own runs from comparisons, regardless of their figures.
 var ExcludingRules = []string{RuleMismatch, RuleLost, RuleUnanswered, RuleConnect, RuleCount, RuleCounts, RuleWatchdog}
 
-// UncertainRules are the rules with which another run might have other figures: no answer and no
-// comparison relies on such runs.
+// UncertainRules lists the rules whose violation makes a run's figures uncertain. Answers and comparisons do
+// not rely on such runs.
 var UncertainRules = []string{RuleUnsteady, RuleNoise, RuleLoad, RuleLittle, RuleHold, RuleOthers}
 
 const (
 	littleTolerance = 0.10
-	noiseTolerance  = 0.10 // of one CPU
+	noiseTolerance  = 0.10 // in CPUs
 	beatsTolerance  = 0.05
 	othersTolerance = 0.10
 	lateTolerance   = 0.01
@@ -139,7 +139,7 @@ func addFloodCaveats(r *result.Run, loadResult *load.Result) {
 	}
 }
 
-// addMemoryCaveats adds caveats for memory that others have disturbed.
+// addMemoryCaveats adds caveats for memory figures that other processes have disturbed.
 func addMemoryCaveats(r *result.Run, w scenario.Workload) {
 	base, idle, after := r.FindSample(Touched), r.FindSample(Idle), r.FindSample(Exchanged)
 	if base == nil || idle == nil || after == nil {
@@ -179,7 +179,7 @@ func addJobCaveats(r *result.Run) {
 	if f.Overran != "" {
 		r.AddCaveat(RuleOverran, "%s", f.Overran)
 	}
-	if j.Killed != nil { // jobs in progress at the kill are no counting error
+	if j.Killed != nil { // jobs in progress at the kill are not a counting error
 		return
 	}
 	if f.Unfinished > 0 {
@@ -191,8 +191,8 @@ func addJobCaveats(r *result.Run) {
 	}
 }
 
-// AddCaveatIfNoisy adds a caveat if other activity on the machine disturbed the run, and reports
-// whether it did.
+// AddCaveatIfNoisy adds a caveat if other activity on the machine disturbed the run. It reports whether it added
+// one.
 func AddCaveatIfNoisy(r *result.Run) (added bool) {
 	foreign, stolen := CPUsUsedByOthers(r)
 	if foreign <= noiseTolerance {

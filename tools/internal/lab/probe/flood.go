@@ -6,7 +6,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
 )
 
-// floodProbe has the figures of connections that send as much as the server accepts, as seen by the
+// floodProbe computes figures of connections that send as much as the server accepts, as observed by the
 // clients. An answer is as long as its line.
 var floodProbe = Probe{
 	Figures: []Figure{

@@ -10,8 +10,8 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// The phases and checkpoints of held connections, in order: Before is before the first connection,
-// Left after both sides have ended.
+// Phases and checkpoints of held connections, in order. Before precedes the first connection. Left follows the
+// end of both sides.
 const (
 	Before      = "before"
 	Connected   = "connect"
@@ -24,18 +24,18 @@ const (
 	Left        = "left"
 )
 
-// The tolerated leftovers: the kernel keeps some of its caches, and other processes open files,
-// too.
+// Tolerated leftovers: the kernel keeps part of its caches, and other processes also open files.
 const (
 	maxLeftKernelShare = 0.05
 	maxLeftKernelBytes = 64 << 20
 	maxLeftFiles       = 200
-	// maxForeignCPUs is how many CPUs others may have kept busy for leftovers to be judged.
+	// maxForeignCPUs is the number of CPUs that other processes may have kept busy. Above it, leftovers are not
+	// judged.
 	maxForeignCPUs = 0.10
 )
 
-// heldProbe has the figures of connections that are held, verified twice, with heartbeats and a
-// broadcast. Figures that end in -missing are 0 if nothing is missing.
+// heldProbe computes figures of held connections with two verifications, heartbeats and a broadcast. A figure
+// whose name ends in -missing is 0 if nothing is missing.
 var heldProbe = Probe{
 	Figures: []Figure{
 		{Name: "held", Heading: "connections held", Better: Higher, Main: true},
@@ -111,7 +111,7 @@ func (h heldConnsRun) setHeldConnFigures(set func(string, float64)) {
 	}
 }
 
-// openConnsAfterConnect returns how many connections the server had after connecting.
+// openConnsAfterConnect returns the number of the server's connections after the connect phase.
 func (h heldConnsRun) openConnsAfterConnect() int64 {
 	if s := h.Run.FindSample(Connected); s != nil && s.Counts != nil {
 		return s.Counts.Open
@@ -119,7 +119,7 @@ func (h heldConnsRun) openConnsAfterConnect() int64 {
 	return 0
 }
 
-// countFailedVerifications returns how many connections did not answer correctly in both verifications.
+// countFailedVerifications returns the number of connections that did not answer correctly in both verifications.
 func (h heldConnsRun) countFailedVerifications() float64 {
 	n := sumCountsByCause(h.result.Lost) + h.result.Unexpected
 	for _, c := range h.result.Verifications {
@@ -128,7 +128,7 @@ func (h heldConnsRun) countFailedVerifications() float64 {
 	return float64(n + int64(2-len(h.result.Verifications))*h.openConnsAfterConnect())
 }
 
-// sumSentVerificationLines returns how many lines were sent for verification.
+// sumSentVerificationLines returns the number of lines sent for verification.
 func sumSentVerificationLines(result *load.Result) (n int64) {
 	for _, c := range result.Verifications {
 		n += c.Asked
@@ -136,9 +136,9 @@ func sumSentVerificationLines(result *load.Result) (n int64) {
 	return n
 }
 
-// CountHeartbeatsAndAnswers returns how many heartbeats the server has sent and how many answers it has
-// received since the first connection. Answers are all received lines except those for
-// verification, whose number is given, and the lab's own.
+// CountHeartbeatsAndAnswers returns the number of heartbeats that the server has sent, and of answers that it has
+// received, since the first connection. Answers are all received lines except verification lines and the lab's
+// own. The caller passes the number of verification lines.
 func CountHeartbeatsAndAnswers(r *result.Run, now *result.Counts, verificationLines int64) (sent, answered int64) {
 	before := r.FindSample(Before).Counts
 	sent, answered = now.Heartbeats-before.Heartbeats, now.Messages-before.Messages-verificationLines
@@ -149,11 +149,11 @@ func CountHeartbeatsAndAnswers(r *result.Run, now *result.Counts, verificationLi
 	return sent, answered
 }
 
-// setHeartbeatFigures compares the server's counts after the second verification with those after
-// all connections have closed. Heartbeats sent by then were answered at that moment or reached the
-// generator before it closed; fewer mean a loss. If the verification took longer than the heartbeat
-// interval, some heartbeats are always in flight, also to closing connections. Then losses can be
-// judged only if the counts agree at the end.
+// setHeartbeatFigures compares the server's counts after the second verification with those after all
+// connections have closed. By the second count, heartbeats that were sent before the first have either been
+// answered or reached the generator before it closed; a difference is a loss. If the verification took longer
+// than the heartbeat interval, some heartbeats are always in flight, even to closing connections. Losses can
+// then be judged only if the counts agree at the end.
 func (h heldConnsRun) setHeartbeatFigures(set func(string, float64)) {
 	again, closed := h.Run.FindSample(VerifyAgain), h.Run.FindSample(Closed)
 	if again == nil || again.Counts == nil {
@@ -173,7 +173,7 @@ func (h heldConnsRun) setHeartbeatFigures(set func(string, float64)) {
 	}
 	atEnd, answeredAtEnd := CountHeartbeatsAndAnswers(h.Run, closed.Counts, lines)
 	givenUp := closed.Counts.Unanswered - h.Run.FindSample(Before).Counts.Unanswered
-	if h.Workload.App == app.WebSocket { // pongs are not counted as messages; clients without pongs are closed
+	if h.Workload.App == app.WebSocket { // pongs are not counted; clients without pongs are closed
 		answered, answeredAtEnd = sent, atEnd
 	}
 	h.Run.Logf("heartbeats: %d sent, %d answered, by the server's count; %d connections were given up; the generator got %d, of %d in all", sent, answered, givenUp, got, atEnd)
@@ -186,15 +186,15 @@ func (h heldConnsRun) setHeartbeatFigures(set func(string, float64)) {
 		set("heartbeats-lost", float64(max(givenUp, sent-got, got-atEnd, 1)))
 	case sent == answered, atEnd == answeredAtEnd && atEnd == got:
 		set("heartbeats-lost", 0)
-	case took <= every: // none was under way
+	case took <= every: // no heartbeat was in flight
 		set("heartbeats-lost", float64(max(sent-answered, answered-sent)))
 	case atEnd == got:
 		set("heartbeats-lost", 0)
 	}
 }
 
-// ExcessLeftoverResources returns what the machine has more than before the first connection, beyond the
-// tolerance: sockets, TIME_WAIT, files, and MiB of kernel memory.
+// ExcessLeftoverResources returns by how much the machine's resources exceed those before the first connection, minus
+// the tolerance. It adds up sockets, TIME_WAIT, files, and MiB of kernel memory.
 func ExcessLeftoverResources(r *result.Run, now *result.Sample) float64 {
 	before := r.FindSample(Before)
 	var most int64
@@ -208,7 +208,7 @@ func ExcessLeftoverResources(r *result.Run, now *result.Sample) float64 {
 	return float64(max(now.Sockets-before.Sockets-maxLeftFiles, 0)+max(now.TimeWait-before.TimeWait, 0)+max(now.Files-before.Files-maxLeftFiles, 0)) + kernel
 }
 
-// foreignCPUs returns how many CPUs other processes and the kernel kept busy.
+// foreignCPUs returns the number of CPUs that other processes and the kernel kept busy.
 func (h heldConnsRun) foreignCPUs(before, end *result.Sample) float64 {
 	own := end.Server.CPU() - before.Server.CPU() + end.Load.CPU() - before.Load.CPU()
 	return ratioOrZero(end.Busy-before.Busy-own, end.At.Sub(before.At))

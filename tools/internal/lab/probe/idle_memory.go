@@ -6,8 +6,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
 )
 
-// The checkpoints of memory: after a warm-up with all connections closed; right after all
-// subscriptions; with idle connections; after one message on each.
+// Checkpoints of memory: after a warm-up with all connections closed, right after all subscriptions, with idle
+// connections, and after one message on each connection.
 const (
 	Touched    = "touched"
 	Subscribed = "subscribed"
@@ -15,9 +15,9 @@ const (
 	Exchanged  = "exchanged"
 )
 
-// memoryProbe has the memory of idle connections. The server's is resident memory. PSS is not used
-// per connection, because a program's file counts less as soon as another process, such as the load
-// generator, maps it, too.
+// memoryProbe computes the memory of idle connections. The server's memory is resident memory. PSS is not used
+// per connection, because it counts less of a program's file as soon as another process, such as the load
+// generator, also maps the file.
 var memoryProbe = Probe{
 	Figures: []Figure{
 		{Name: "bytes-idle", Heading: "bytes/conn idle", Unit: page.Bytes, Better: Lower, Main: true},
@@ -56,7 +56,7 @@ var memoryProbe = Probe{
 		each("bytes-exchanged", after, func(s *result.Sample) int64 { return s.Server.RSS })
 		each("anonymous-idle", idle, func(s *result.Sample) int64 { return s.Server.Anonymous })
 		each("anonymous-exchanged", after, func(s *result.Sample) int64 { return s.Server.Anonymous })
-		if min(idle.Slab, after.Slab) >= base.Slab { // otherwise others have freed some
+		if min(idle.Slab, after.Slab) >= base.Slab { // otherwise other processes have freed memory
 			each("kernel-idle", idle, func(s *result.Sample) int64 { return s.Slab })
 		}
 		setServerMemoryFigures(set, "", "-idle", idle)
@@ -64,7 +64,7 @@ var memoryProbe = Probe{
 	},
 }
 
-// setServerMemoryFigures sets a server's total memory figures.
+// setServerMemoryFigures sets figures of a server's total memory.
 func setServerMemoryFigures(set func(string, float64), prefix, suffix string, s *result.Sample) {
 	u := &s.Server
 	for name, v := range map[string]int64{"rss": u.RSS, "pss": u.PSS, "stack": u.StackInuse, "heap": u.HeapInuse, "sys": u.Sys} {

@@ -1,6 +1,6 @@
-// Package probe computes figures from runs. A probe reads the samples and results of a run and sets
-// figures by name; tables, claims, reference columns and benchstat use these names. To add a
-// figure, add it to the Figures and the Measure function of its probe.
+// Package probe computes figures of runs. A probe reads the samples and results of a run and sets figures by
+// name. Tables, claims, reference columns and benchstat use these names. A new figure must be added to the
+// Figures and to the Measure function of a probe.
 package probe
 
 import (
@@ -17,18 +17,17 @@ import (
 
 // Figure is a number computed from a run.
 type Figure struct {
-	// Name is its name in scenarios, such as "tps". Names are never reused, because users' reports
-	// and scenarios contain them. Heading is its column heading.
+	// Name is the figure's name in scenarios, such as "tps". Names are never reused, because users' reports and
+	// scenarios contain them. Heading is the column heading.
 	Name, Heading string
-	// Unit is the unit of its values: seconds, bytes, fractions of 1, or a number of what the
-	// heading says.
+	// Unit is the unit of the values: seconds, bytes, fractions of 1, or a count as described by the heading.
 	Unit   page.Unit
 	Better Direction
 	// CustomFormat formats values if the unit does not suffice.
 	CustomFormat func(float64) string
-	// Main puts it first in a workload's table, with its ± and its ratio to the baseline.
+	// Main puts the figure first in a workload's table, with its ± and its ratio to the baseline.
 	Main bool
-	// Hidden excludes it from tables of workloads; claims and reference tables may use it.
+	// Hidden excludes the figure from the tables of workloads. Claims and reference tables may use it.
 	Hidden bool
 }
 
@@ -41,21 +40,20 @@ const (
 	Higher  Direction = 1
 )
 
-// Probe computes some figures.
+// Probe computes a group of figures.
 type Probe struct {
 	Figures []Figure
-	// Measure sets the figures that a run has; nil if the run sets them itself.
+	// Measure sets the figures of a run. It is nil if the run sets them itself.
 	Measure func(in RunInput, set func(name string, v float64))
 }
 
-// RunInput is the input of probes.
 type RunInput struct {
 	Run      *result.Run
 	Workload scenario.Workload
 	Pinning  result.Pinning
 }
 
-// probes are all probes, in the order of table columns.
+// probes contains all probes, in the order of table columns.
 var probes = []Probe{throughputProbe, publishProbe, floodProbe, heartbeatProbe, memoryProbe, goroutineProbe, jobsProbe, heldProbe, attackProbe}
 
 func AllFigures() (all []Figure) {
@@ -86,7 +84,7 @@ func HasBetterDirection(name string) (better, exists bool) {
 // ScenarioReader reads scenarios that use the figures of this package.
 var ScenarioReader = scenario.Reader{Figures: HasBetterDirection}
 
-// SetFiguresAndCaveats sets the figures and caveats of a run. A run with a wrong answer becomes failed: its
+// SetFiguresAndCaveats sets the figures and caveats of a run. A run with a wrong answer becomes failed, because its
 // figures do not describe the requested server.
 func SetFiguresAndCaveats(in RunInput) {
 	r := in.Run
@@ -136,7 +134,7 @@ func formatMegabytes(v float64) string { return format.Whole(v/1e6) + " MB" }
 func formatKilobytes(v float64) string { return fmt.Sprintf("%.1f", v/1e3) }
 func formatMegabits(v float64) string  { return fmt.Sprintf("%.2f", v/1e6) }
 
-// ratioOrZero returns d/whole, 0 if whole is not positive.
+// ratioOrZero returns d/whole, or 0 if whole is not positive.
 func ratioOrZero(d, whole time.Duration) float64 {
 	if whole <= 0 {
 		return 0
@@ -144,15 +142,15 @@ func ratioOrZero(d, whole time.Duration) float64 {
 	return float64(d) / float64(whole)
 }
 
-// windowSamples returns the samples at the start and the end of the window, false if there are
-// none.
+// windowSamples returns the samples at the start and the end of the window, or false if there are none.
 func (in RunInput) windowSamples() (from, to *result.Sample, ok bool) {
 	from, to = in.Run.FindSample("measuring"), in.Run.FindSample("measured")
 	return from, to, from != nil && to != nil
 }
 
-// CPUsUsedByOthers returns how many CPUs were kept busy by anything but server, load and lab, and how
-// many of them the host of a virtual machine took: in the window, or in the whole run without one.
+// CPUsUsedByOthers returns the number of CPUs that were busy with anything except server, load and lab. stolenByHost is
+// the part that the host of a virtual machine took. Both cover the window, or the whole run if there is no
+// window.
 func CPUsUsedByOthers(r *result.Run) (foreign, stolenByHost float64) {
 	in := RunInput{Run: r}
 	from, to, ok := in.windowSamples()
@@ -166,7 +164,7 @@ func CPUsUsedByOthers(r *result.Run) (foreign, stolenByHost float64) {
 	return max(0, foreign), max(0, ratioOrZero(to.Stolen-from.Stolen, between))
 }
 
-// serverCPUsInWindow returns how many CPUs the server kept busy in the window.
+// serverCPUsInWindow returns the number of CPUs that the server kept busy in the window.
 func (in RunInput) serverCPUsInWindow() (cpus float64, ok bool) {
 	from, to, ok := in.windowSamples()
 	if !ok {

@@ -5,7 +5,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
 )
 
-// publishProbe has the figures of publish/subscribe. Times are of deliveries, from the planned time
+// publishProbe computes figures of publish/subscribe. Times are of deliveries, measured from the planned time
 // of their messages.
 var publishProbe = Probe{
 	Figures: []Figure{

@@ -19,13 +19,12 @@ func (in RunInput) setServerCPUFigures(perMessageFigure string, rate float64, se
 	}
 	set("server-busy", cpus/float64(width))
 	if rate > 0 {
-		// By rates, not by amounts: the samples are taken a moment after the
-		// window's beginning and end.
+		// Divide rates, not amounts: samples are taken a moment after the window's beginning and end.
 		set(perMessageFigure, cpus/rate*1e6)
 	}
 }
 
-// throughputProbe has the throughput, latency and CPU figures of a closed loop or a fixed rate.
+// throughputProbe computes throughput, latency and CPU figures of a closed loop or a fixed rate.
 var throughputProbe = Probe{
 	Figures: []Figure{
 		{Name: "tps", Heading: "TPS", Better: Higher, Main: true},

@@ -16,18 +16,17 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
 )
 
-// answerText is the first part of a scenario's report: a sentence and a chart.
+// answerText is the beginning of a scenario's report: a sentence and a chart.
 type answerText struct {
 	clauses []string
-	subject string // of the last clause
-	// oneRound means that a figure is from one round only; uncertain lists subjects whose runs have
-	// caveats.
+	subject string // subject of the last clause
+	// oneRound reports that a figure is from only one round. uncertain lists subjects whose runs have caveats.
 	oneRound  bool
 	uncertain []string
 	chart     *page.Bars
 }
 
-// buildAnswerText fills in the clauses of a scenario's answer, except those whose figure is missing.
+// buildAnswerText builds a scenario's answer from its clauses. It omits clauses whose figure is missing.
 func buildAnswerText(r *result.Report) (a answerText) {
 	for _, c := range r.Scenario.Answer {
 		a.addClauseIfMeasured(r, c)
@@ -35,7 +34,7 @@ func buildAnswerText(r *result.Report) (a answerText) {
 	return a
 }
 
-// String returns the sentence, "" if nothing was measured.
+// String returns the sentence. It returns "" if nothing was measured.
 func (a *answerText) String() string {
 	if len(a.clauses) == 0 {
 		return ""
@@ -50,10 +49,10 @@ func (a *answerText) String() string {
 	return text
 }
 
-// baselinePlaceholder matches the placeholders of clauses that compare.
+// baselinePlaceholder matches the placeholders that only comparing clauses have.
 var baselinePlaceholder = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\{(base|baseline|ratio|inverse)\}`) })
 
-// addClauseIfMeasured adds a clause, and for the first one the chart.
+// addClauseIfMeasured adds a clause. For the first clause it also adds the chart.
 func (a *answerText) addClauseIfMeasured(r *result.Report, c scenario.Clause) {
 	f, ok := probe.FindFigure(c.Figure)
 	if !ok {
@@ -100,7 +99,7 @@ func (a *answerText) addClauseIfMeasured(r *result.Report, c scenario.Clause) {
 	}
 }
 
-// noteUncertainty records what makes the figures of a subject less certain.
+// noteUncertainty records what makes a subject's figures less certain.
 func (a *answerText) noteUncertainty(x subjectRuns, figure string) {
 	a.oneRound = a.oneRound || len(x.valuesByRound(figure)) < 2
 	if text, _ := x.describeRuleBreaks(); text != "" && !slices.Contains(a.uncertain, text) {

@@ -14,7 +14,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
 )
 
-// sizeCharts are the figures with a chart by size: by connections, goroutines, or submitted jobs.
+// sizeCharts lists the figures with a chart by size. The size is the number of connections, goroutines, or
+// submitted jobs.
 var sizeCharts = []struct {
 	figure, size, title, axis string
 	log                       bool
@@ -49,8 +50,8 @@ func buildSizeAndLatencyCharts(r *result.Report) []page.Part {
 	return parts
 }
 
-// roundToFourDigits rounds a value to four significant digits, which is more than a chart shows and
-// keeps pages small. Whole numbers up to a million, such as sizes, are kept.
+// roundToFourDigits rounds a value to four significant digits. This exceeds the resolution of a chart and keeps
+// pages small. Whole numbers up to a million, such as sizes, are not rounded.
 func roundToFourDigits(v float64) float64 {
 	if v == math.Trunc(v) && math.Abs(v) <= 1e6 {
 		return v
@@ -62,12 +63,11 @@ func roundToFourDigits(v float64) float64 {
 	return four
 }
 
-// sizeSuffix matches the part of a workload's name that distinguishes it within its family:
-// "echo-100" and "echo-1000", "cpu-unloaded" and "cpu-10x".
+// sizeSuffix matches the part of a workload's name that distinguishes the workload within its family, as in
+// "echo-100" and "echo-1000", or "cpu-unloaded" and "cpu-10x".
 var sizeSuffix = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`-(unloaded|[0-9]+[a-zA-Z]?)$`) })
 
-// familiesDifferingInSize returns families of at least two workloads that by their names differ only
-// in size.
+// familiesDifferingInSize returns families of at least two workloads whose names differ only in the size.
 func familiesDifferingInSize(r *result.Report) (names []string, all map[string][]scenario.Workload) {
 	all = make(map[string][]scenario.Workload)
 	for _, w := range r.Scenario.Workloads {
@@ -80,7 +80,6 @@ func familiesDifferingInSize(r *result.Report) (names []string, all map[string][
 	return slices.DeleteFunc(names, func(name string) bool { return len(all[name]) < 2 }), all
 }
 
-// buildFigureBySizeCharts returns the charts of a family.
 func buildFigureBySizeCharts(r *result.Report, familyName string, family []scenario.Workload) (parts []page.Part) {
 	for _, of := range sizeCharts {
 		figure, _ := probe.FindFigure(of.figure)
@@ -120,8 +119,7 @@ func buildFigureBySizeCharts(r *result.Report, familyName string, family []scena
 	return parts
 }
 
-// publishedSeries returns the curve of a published design's figure, of the first design in the
-// table.
+// publishedSeries returns the curve of a published design's figure. It uses the first design in the table.
 func publishedSeries(p *scenario.ReferenceTable, figure string, family []scenario.Workload) page.Series {
 	s := page.Series{Name: "published", Points: true}
 	i := slices.IndexFunc(p.Columns, func(c scenario.Column) bool { return c.Figure == figure && c.Relative == "" })
@@ -137,8 +135,8 @@ func publishedSeries(p *scenario.ReferenceTable, figure string, family []scenari
 	return s
 }
 
-// buildPercentileChart returns the latency of each subject's last run by percentile, nil if no run has
-// it.
+// buildPercentileChart returns the latency by percentile of each subject's last run. It returns nil if no run has
+// latencies.
 func buildPercentileChart(r *result.Report, w scenario.Workload) *page.Chart {
 	c := &page.Chart{
 		Title: "Latency by percentile: " + w.Name,

@@ -22,7 +22,7 @@ func EvaluateVerdicts(s *result.Set) {
 	}
 }
 
-// verdictsOfClaim returns the verdicts of a claim: one for each subject and workload it applies to.
+// verdictsOfClaim returns one verdict for each subject and workload to which a claim applies.
 func verdictsOfClaim(r *result.Report, c scenario.Claim, strict bool) (all []result.Verdict) {
 	f, ok := probe.FindFigure(c.Figure)
 	if !ok {
@@ -53,7 +53,7 @@ func verdictsOfClaim(r *result.Report, c scenario.Claim, strict bool) (all []res
 	return all
 }
 
-// checkClaimForSubject decides whether a subject meets a claim, and gives the figure.
+// checkClaimForSubject reports whether a subject meets a claim. The figureOrReason contains the figure.
 func checkClaimForSubject(r *result.Report, c scenario.Claim, f probe.Figure, w scenario.Workload, x subjectRuns) (outcome, figureOrReason string) {
 	if failed := x.describeFailures(); failed != "" {
 		return result.NotMeasured, failed

@@ -18,10 +18,10 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
 )
 
-// maxRemarks limits the lists of the overview; the sections are complete.
+// maxRemarks limits the lists in the overview. The lists in the sections are complete.
 const maxRemarks = 60
 
-// maxNamedClaims limits the unmet claims named in the first lines.
+// maxNamedClaims limits the number of unmet claims that the first lines name.
 const maxNamedClaims = 8
 
 // WriteJSONAndHTMLFiles writes report.json and report.html to a directory.
@@ -38,8 +38,8 @@ func WriteTextReport(w io.Writer, s *result.Set) error {
 	return p.WriteText(w)
 }
 
-// NewReportPage returns the report for people: the first answer, each report with its own answer, tables
-// and charts, then timelines and problems.
+// NewReportPage returns the report for people. It contains the first answer, each scenario's answer, tables and
+// charts, then timelines and problems.
 func NewReportPage(s *result.Set) page.Page {
 	p := page.Page{Title: pageTitle(s), Facts: listSetFacts(s)}
 	p.Lead, p.Tone = runOutcomeSentence(s)
@@ -62,7 +62,7 @@ func NewReportPage(s *result.Set) page.Page {
 	return p
 }
 
-// pageTitle names the scenarios if they are few.
+// pageTitle returns a title with the names of the scenarios, if they are few.
 func pageTitle(s *result.Set) string {
 	var names []string
 	for _, r := range s.Reports {
@@ -74,7 +74,7 @@ func pageTitle(s *result.Set) string {
 	return "Myriad bench: " + scenario.JoinWords(names)
 }
 
-// listSetFacts lists how the set was made.
+// listSetFacts returns facts about how the set was made.
 func listSetFacts(s *result.Set) [][2]string {
 	all := [][2]string{
 		{"Machine", s.Machine.String()}, {"Myriad", cmp.Or(s.Version, "not known")},
@@ -90,9 +90,9 @@ func listSetFacts(s *result.Set) [][2]string {
 type runSummary struct {
 	runs, failed, skipped, withCaveats, missing int
 
-	rules    map[string]int // runs that broke each rule
-	unmet    []string       // claims
-	problems []page.Remark  // each once
+	rules    map[string]int // number of runs that broke each rule
+	unmet    []string       // unmet claims
+	problems []page.Remark  // without duplicates
 }
 
 func countRunOutcomes(r *result.Report) runSummary {
@@ -169,8 +169,8 @@ func runOutcomeSentence(s *result.Set) (string, page.Tone) {
 	return text, n.worstTone()
 }
 
-// buildOverviewSection returns the section with charts and answers, outcomes of the runs, comparisons with
-// reference tables, and problems.
+// buildOverviewSection returns the section with charts and answers, outcomes of runs, comparisons with reference
+// tables, and problems.
 func buildOverviewSection(s *result.Set) page.Section {
 	x := page.Section{Title: "Overview"}
 	runs := &page.Table{Caption: "Runs, and the rules that they broke: each run with its marks is in the scenario's section."}
@@ -182,7 +182,7 @@ func buildOverviewSection(s *result.Set) page.Section {
 			switch {
 			case answered:
 				x.Parts = append(x.Parts, page.Part{Text: r.Scenario.Name + ": " + a.String()})
-			case len(s.Reports) > 1: // its sentence is the page's first
+			case len(s.Reports) > 1: // a single report's sentence is the page's first
 				x.Parts = append(x.Parts, page.Part{Bars: a.chart})
 			}
 			answered = true
@@ -223,7 +223,7 @@ func truncatedRemarks(tone page.Tone, texts []string) (all []page.Remark) {
 	return all
 }
 
-// remarksUnderHeading returns a list under a heading, nothing without remarks.
+// remarksUnderHeading returns a list below a heading. Without remarks it returns nothing.
 func remarksUnderHeading(heading string, remarks []page.Remark) (parts []page.Part) {
 	if len(remarks) == 0 {
 		return nil
@@ -234,7 +234,7 @@ func remarksUnderHeading(heading string, remarks []page.Remark) (parts []page.Pa
 	return append(parts, page.Part{Remarks: remarks})
 }
 
-// foldedRemarksPart returns a list that is folded in HTML, nothing without remarks.
+// foldedRemarksPart returns a list that is folded in HTML. Without remarks it returns nothing.
 func foldedRemarksPart(title string, remarks []page.Remark) []page.Part {
 	if len(remarks) == 0 {
 		return nil
@@ -242,8 +242,8 @@ func foldedRemarksPart(title string, remarks []page.Remark) []page.Part {
 	return []page.Part{{Remarks: remarks, Fold: fmt.Sprintf("%s: %d", title, len(remarks))}}
 }
 
-// buildScenarioSection returns a scenario's section: its answer, how it was run, the tables of each
-// workload, reference tables and claims.
+// buildScenarioSection returns a scenario's section: its answer, the method, the tables of each workload, reference
+// tables and claims.
 func buildScenarioSection(r *result.Report) page.Section {
 	s := &r.Scenario
 	x := page.Section{Title: s.Name, Lead: s.Question}
@@ -300,7 +300,7 @@ func howToReadFiguresNote(r *result.Report) string {
 	return text + ". A mark such as noise 1/3 is a rule that one of three runs broke."
 }
 
-// buildWorkloadParts returns the parts of a workload, nothing if nothing was run.
+// buildWorkloadParts returns the parts of a workload, or nothing if it was not run.
 func buildWorkloadParts(r *result.Report, w scenario.Workload) []page.Part {
 	rows := groupRunsBySubject(r, w.Name)
 	if len(rows) == 0 {
@@ -326,8 +326,8 @@ func buildWorkloadParts(r *result.Report, w scenario.Workload) []page.Part {
 	return append(parts, foldedRemarksPart("Marks and failures", listProblemsOfRuns(rows))...)
 }
 
-// notesBelowWorkloadTable returns sentences below the table: what was submitted, and how the automatic
-// subject compares with the best of the others.
+// notesBelowWorkloadTable returns sentences below the table: the submitted jobs, and a comparison of the automatic
+// subject with the best of the others.
 func notesBelowWorkloadTable(r *result.Report, w scenario.Workload, rows []subjectRuns) (parts []page.Part) {
 	tps, _ := probe.FindFigure("tps")
 	if auto := findSubjectRuns(rows, r.Scenario.Auto); len(auto.runs) > 0 {
@@ -351,8 +351,8 @@ func notesBelowWorkloadTable(r *result.Report, w scenario.Workload, rows []subje
 	return append(parts, page.Part{Text: text + "."})
 }
 
-// buildFigureTable returns the figures that any run has: the main one with its ± and its ratio to the
-// baseline, then the others in the order of probes.
+// buildFigureTable returns the table of figures that any run has. The main figure comes first, with its ± and its
+// ratio to the baseline; the others follow in the order of probes.
 func buildFigureTable(r *result.Report, rows []subjectRuns) *page.Table {
 	t := &page.Table{Figures: true}
 	base := findSubjectRuns(rows, r.Scenario.Baseline)
@@ -407,8 +407,8 @@ func buildFigureTable(r *result.Report, rows []subjectRuns) *page.Table {
 	return t
 }
 
-// buildPhaseTable returns a table of a run's phases, nil for runs whose phases the workload's table
-// covers.
+// buildPhaseTable returns a table of a run's phases. It returns nil if the workload's table already covers the
+// phases.
 func buildPhaseTable(run *result.Run) *page.Table {
 	before := run.FindSample(probe.Before)
 	if before == nil || len(run.Phases) == 0 {

@@ -15,27 +15,27 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
 )
 
-// comparison is the result of comparing one of our subjects with the design of a reference row, by
-// one figure, in the same rounds.
+// comparison compares one of our subjects with the design of a reference row, by one figure, in the same
+// rounds.
 type comparison struct {
 	figure  probe.Figure
 	outcome string
-	// ratioText is the ratio with its ±, above 1 if ours is ahead.
+	// ratioText is the ratio with its ±. It is above 1 if our subject is ahead.
 	ratioText string
-	// text is the result in a sentence.
+	// text is the result as a sentence.
 	text string
-	// designKilled means that the watchdog killed the design: then other figures decide.
+	// designKilled reports that the watchdog killed the design. Other figures then decide.
 	designKilled bool
 }
 
 // oneRoundMargin is the assumed ± of a ratio from one round.
 const oneRoundMargin = 0.1
 
-// compareWithPublishedDesign compares our subject with a design. connsNote states the connections if they
-// differ from the published number.
+// compareWithPublishedDesign compares our subject with a design. connsNote describes the connections if their number
+// differs from the published one.
 func compareWithPublishedDesign(rowName string, f probe.Figure, ours, design subjectRuns, connsNote string) comparison {
 	var ratios []float64
-	alone := 0 // rounds in which only the design came to nothing
+	alone := 0 // number of rounds in which only the design did no work
 	theirs := design.valuesByRound(f.Name)
 	for round, v := range ours.valuesByRound(f.Name) {
 		switch b, ok := theirs[round]; {
@@ -90,8 +90,8 @@ func compareWithPublishedDesign(rowName string, f probe.Figure, ours, design sub
 	return s
 }
 
-// appendCaveatsAndUncertainty ends the sentence with the limits of its ratio, of n rounds: how few they were, in
-// how many the design did no work, and what is uncertain about either subject.
+// appendCaveatsAndUncertainty completes the sentence about a ratio over n rounds. It adds the number of rounds if that is
+// small, the number of rounds in which the design did no work, and uncertainties of either subject.
 func (s *comparison) appendCaveatsAndUncertainty(ours, design subjectRuns, ratioCount, rounds, roundsWithoutDesign int) {
 	switch {
 	case ratioCount == 1:
@@ -114,13 +114,13 @@ func (s *comparison) appendCaveatsAndUncertainty(ours, design subjectRuns, ratio
 	s.text += "."
 }
 
-// meansNothingWasDone reports whether a value is that of a run in which nothing was done.
+// meansNothingWasDone reports whether a value comes from a run in which no work was done.
 func meansNothingWasDone(f probe.Figure, v float64) bool {
 	return stats.IsNeverLatency(v) || f.Better == probe.Higher && v == 0
 }
 
-// watchdogKillNote explains that the watchdog killed a design, which leaves no figure to compare except
-// its memory, a lower bound. It returns "" otherwise.
+// watchdogKillNote explains that the watchdog killed the design. Only the design's memory, a lower limit, can then be
+// compared. watchdogKillNote returns "" if the design was not killed.
 func watchdogKillNote(f probe.Figure, design subjectRuns) string {
 	ended := design.firstWatchdogKill()
 	if ended == nil || f.Name == "peak-memory" {
@@ -129,9 +129,9 @@ func watchdogKillNote(f probe.Figure, design subjectRuns) string {
 	return fmt.Sprintf("%s was ended by the watchdog of this lab at %.2f GB after %.1f s", design.subject, float64(ended.Limit)/1e9, ended.After.Seconds())
 }
 
-// reasonToExcludeOurs returns why our subject is not compared although it may have figures, or "": the
-// successful rounds of a subject that failed in others would flatter it, and answers may be
-// missing.
+// reasonToExcludeOurs returns why our subject is not compared although it may have figures, or "". A subject that
+// failed in some rounds is excluded, because its successful rounds would flatter it. So is a subject whose
+// answers may be missing.
 func reasonToExcludeOurs(f probe.Figure, ours subjectRuns) string {
 	if failed := ours.describeFailures(); failed != "" {
 		return failed
@@ -158,8 +158,7 @@ var toneByOutcome = map[string]page.Tone{
 	result.Met: page.Good, result.NotMet: page.Bad,
 }
 
-// worstComparisonOutcome returns the worst outcome, ignoring comparisons with killed designs if there are
-// others.
+// worstComparisonOutcome returns the worst outcome. It ignores comparisons with killed designs if there are others.
 func worstComparisonOutcome(all []comparison) string {
 	if fair := slices.DeleteFunc(slices.Clone(all), func(s comparison) bool { return s.designKilled }); len(fair) > 0 {
 		all = fair
@@ -184,15 +183,15 @@ func formatRatios(all []comparison) string {
 	return strings.Join(words, ", ")
 }
 
-// publishedComparisonTable is a reference table with our figures added.
+// publishedComparisonTable is a reference table to which our figures have been added.
 type publishedComparisonTable struct {
 	report      *result.Report
 	reference   *scenario.ReferenceTable
 	table       *page.Table
-	comparisons [][]comparison // of each of our rows, by each figure that the reference row is about
+	comparisons [][]comparison // by our row, then by figure in the reference row's About list
 	unloaded    []page.Remark  // reference rows whose connections were not loaded
 	notRun      []string       // reference rows without runs here
-	reducedRows int            // rows that were run with fewer connections or for less time
+	reducedRows int            // number of rows run with fewer connections or for less time
 }
 
 // newPublishedComparisonTable adds our figures to a reference table.
@@ -216,7 +215,7 @@ func newPublishedComparisonTable(r *result.Report, p *scenario.ReferenceTable) *
 	return c
 }
 
-// addPublishedAndMeasuredLines adds a reference row, its design as measured here, and ours.
+// addPublishedAndMeasuredLines adds a reference row, its design as measured here, and our subjects.
 func (c *publishedComparisonTable) addPublishedAndMeasuredLines(p *scenario.ReferenceRow) {
 	c.addPublishedLine(p)
 	w, rows := c.report.Scenario.FindWorkload(p.Workload), groupRunsBySubject(c.report, p.Workload)
@@ -251,8 +250,7 @@ func (c *publishedComparisonTable) addPublishedAndMeasuredLines(p *scenario.Refe
 	}
 }
 
-// addPublishedLine adds the row as published. Little's law may reveal that the connections were not
-// loaded.
+// addPublishedLine adds the row as published. It uses Little's law to detect connections that were not loaded.
 func (c *publishedComparisonTable) addPublishedLine(p *scenario.ReferenceRow) {
 	line := []string{"published: " + p.Name}
 	if c.reference.Count != "" {
@@ -308,8 +306,8 @@ func formatCountOrNone(n int) string {
 	return format.Count(n)
 }
 
-// formatMeasuredCell formats a figure in the format of a reference column. A multiple of a killed subject
-// also shows both figures and the time of the kill.
+// formatMeasuredCell formats a figure in the format of a reference column. For a multiple of a killed subject, it also
+// shows both figures and the time of the kill.
 func formatMeasuredCell(c scenario.Column, allSubjects []subjectRuns, subject subjectRuns) string {
 	f, ok := probe.FindFigure(c.Figure)
 	if !ok {
@@ -338,8 +336,8 @@ func formatMeasuredCell(c scenario.Column, allSubjects []subjectRuns, subject su
 	return f.Format(v)
 }
 
-// compareByFiguresOfRow compares our subject with the design by each figure that the reference row is about.
-// Without a design it returns nil.
+// compareByFiguresOfRow compares our subject with the design by each figure in the reference row's About list. It returns
+// nil without a design.
 func (c *publishedComparisonTable) compareByFiguresOfRow(p *scenario.ReferenceRow, w scenario.Workload, ours, design subjectRuns) (all []comparison) {
 	if p.Design == "" {
 		return nil
@@ -360,7 +358,7 @@ func (c *publishedComparisonTable) compareByFiguresOfRow(p *scenario.ReferenceRo
 	return all
 }
 
-// summarizeOutcomes counts the outcomes of our rows.
+// summarizeOutcomes returns the number of each outcome of our rows.
 func (c *publishedComparisonTable) summarizeOutcomes() page.Remark {
 	counts := make(map[string]int)
 	for _, all := range c.comparisons {
@@ -386,7 +384,7 @@ func (c *publishedComparisonTable) summarizeOutcomes() page.Remark {
 	return page.Remark{Tone: tone, Text: text + "."}
 }
 
-// listVerdicts returns the verdicts of our rows and of reference rows without runs.
+// listVerdicts returns the verdicts of our rows, and of reference rows without runs.
 func (c *publishedComparisonTable) listVerdicts() (all []result.Verdict) {
 	for _, s := range slices.Concat(c.comparisons...) {
 		all = append(all, result.Verdict{Of: c.reference.Title, Outcome: s.outcome, Text: s.text})

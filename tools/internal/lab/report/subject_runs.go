@@ -1,6 +1,5 @@
-// Package report formats the results: a page that begins with the answer of each scenario in a
-// sentence and a chart, then tables, reference tables, claims, charts and timelines; and the runs
-// in the format of Go benchmarks, for benchstat.
+// Package report formats results as a page, and as Go benchmarks for benchstat. The page begins with the answer
+// to each scenario, a sentence and a chart. Tables, reference tables, claims, charts and timelines follow.
 package report
 
 import (
@@ -17,14 +16,14 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
 )
 
-// subjectRuns are one subject's runs under one workload.
+// subjectRuns contains one subject's runs under one workload.
 type subjectRuns struct {
 	subject string
 	runs    []*result.Run
 }
 
-// groupRunsBySubject groups the runs of a workload by subject, in the scenario's order. Subjects
-// without runs are omitted.
+// groupRunsBySubject groups the runs of a workload by subject, in the scenario's order. It omits subjects
+// without runs.
 func groupRunsBySubject(r *result.Report, workload string) (rows []subjectRuns) {
 	for _, s := range r.Scenario.Subjects {
 		found := subjectRuns{subject: s.Name}
@@ -40,7 +39,7 @@ func groupRunsBySubject(r *result.Report, workload string) (rows []subjectRuns) 
 	return rows
 }
 
-// findSubjectRuns returns a subject's runs, empty if it was not run.
+// findSubjectRuns returns a subject's runs. They are empty if the subject was not run.
 func findSubjectRuns(rows []subjectRuns, subject string) subjectRuns {
 	i := slices.IndexFunc(rows, func(w subjectRuns) bool { return w.subject == subject })
 	if i < 0 {
@@ -49,7 +48,7 @@ func findSubjectRuns(rows []subjectRuns, subject string) subjectRuns {
 	return rows[i]
 }
 
-// valuesByRound returns a figure of the valid runs by round.
+// valuesByRound returns a figure of the valid runs, by round.
 func (w subjectRuns) valuesByRound(figure string) map[int]float64 {
 	found := make(map[int]float64)
 	for _, run := range w.runs {
@@ -78,7 +77,7 @@ func (w subjectRuns) formatMedian(f probe.Figure) string {
 
 // formatRelativeMargin formats the ± of values as a percentage of their median.
 func formatRelativeMargin(values []float64) string {
-	const fewRounds = 5 // whose ± can exceed the value
+	const fewRounds = 5 // below this number, the ± can exceed the value
 	s, ok := stats.RelativeMedianMargin(values)
 	switch {
 	case !ok:
@@ -89,12 +88,12 @@ func formatRelativeMargin(values []float64) string {
 	return fmt.Sprintf("±%.1f %%", s*100)
 }
 
-// ratiosPerRoundTo returns the figure's ratios to the base's in the same rounds.
+// ratiosPerRoundTo returns the ratios of w's figure to base's in the same rounds.
 func (w subjectRuns) ratiosPerRoundTo(base subjectRuns, figure string) []float64 {
 	return stats.RatiosOfSameRounds(w.valuesByRound(figure), base.valuesByRound(figure))
 }
 
-// bestSubjectByFigure returns the runs of the subject that is best by a figure, ignoring excluded subjects.
+// bestSubjectByFigure returns the runs of the subject that is best by a figure. It ignores excluded subjects.
 func bestSubjectByFigure(rows []subjectRuns, f probe.Figure, excluded ...string) (found subjectRuns) {
 	var most float64
 	for _, w := range rows {
@@ -115,7 +114,7 @@ func (w subjectRuns) lastValidRun() (last *result.Run) {
 	return last
 }
 
-// describeFailures states in how many rounds the subject failed, "" for none.
+// describeFailures describes in how many rounds the subject failed, "" for none.
 func (w subjectRuns) describeFailures() string {
 	n, why := 0, ""
 	for _, run := range w.runs {
@@ -129,7 +128,7 @@ func (w subjectRuns) describeFailures() string {
 	return fmt.Sprintf("%s failed in %d of %d rounds: %s", w.subject, n, len(w.runs), why)
 }
 
-// whyFigureIsMissing returns why the subject lacks a figure, "" if it has one.
+// whyFigureIsMissing returns why the subject has no value for a figure, "" if it has one.
 func (w subjectRuns) whyFigureIsMissing(f probe.Figure) string {
 	if _, ok := w.medianOfFigure(f.Name); ok {
 		return ""
@@ -148,7 +147,7 @@ func (w subjectRuns) whyFigureIsMissing(f probe.Figure) string {
 	return w.subject + " has no figure of this kind"
 }
 
-// firstWatchdogKill returns the kill of a run by the watchdog, nil if there is none.
+// firstWatchdogKill returns the kill of a run by the watchdog, or nil.
 func (w subjectRuns) firstWatchdogKill() *result.Killed {
 	for _, run := range w.runs {
 		if run.Jobs != nil && run.Jobs.Killed != nil {
@@ -158,13 +157,13 @@ func (w subjectRuns) firstWatchdogKill() *result.Killed {
 	return nil
 }
 
-// runProblem is a problem of a run, in a word and in a sentence.
+// runProblem is a problem of a run, as a word and as a sentence.
 type runProblem struct {
 	word string
 	page.Remark
 }
 
-// The words for failed and skipped runs; other words are rules.
+// Words for failed and skipped runs. The other words are names of rules.
 const (
 	wordFailed = "FAILED"
 	wordNotRun = "not run"
@@ -183,7 +182,7 @@ func problemsOfRun(run *result.Run) (all []runProblem) {
 	return all
 }
 
-// formatProblemFrequencies lists the problems with their frequency, and returns the worst tone.
+// formatProblemFrequencies returns the problems with their frequency, and the worst tone.
 func (w subjectRuns) formatProblemFrequencies() (text string, tone page.Tone) {
 	counts := make(map[string]int)
 	for _, run := range w.runs {
@@ -197,8 +196,8 @@ func (w subjectRuns) formatProblemFrequencies() (text string, tone page.Tone) {
 	return formatWordFrequencies(counts, len(w.runs)), tone
 }
 
-// describeRuleBreaks describes how many valid runs broke a rule of probe.UncertainRules, "" for none, and
-// reports whether they are at least half, so that medians rely on them.
+// describeRuleBreaks describes how many valid runs broke a rule of probe.UncertainRules, "" for none. most reports
+// whether at least half did, in which case medians rely on them.
 func (w subjectRuns) describeRuleBreaks() (text string, atLeastHalf bool) {
 	runs, doubted, rules := 0, 0, []string(nil)
 	for _, run := range w.runs {
@@ -218,7 +217,7 @@ func (w subjectRuns) describeRuleBreaks() (text string, atLeastHalf bool) {
 	return fmt.Sprintf("%d of %d runs of %s were marked %s", doubted, runs, w.subject, scenario.JoinWords(slices.Compact(rules))), 2*doubted >= runs
 }
 
-// formatWordFrequencies formats words with their frequency, the most frequent first.
+// formatWordFrequencies formats words with their frequencies, the most frequent first.
 func formatWordFrequencies(counts map[string]int, runs int) string {
 	words := slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
 		return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a, b))

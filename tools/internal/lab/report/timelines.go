@@ -11,21 +11,21 @@ import (
 )
 
 const (
-	// minTicks is the minimum number of ticks of a drawn timeline.
+	// minTicks is the minimum number of ticks for drawing a timeline.
 	minTicks = 3
-	// minTickStep is the minimum time between two ticks whose difference is drawn: the kernel
-	// counts processor time in steps of 10 ms.
+	// minTickStep is the minimum time between two ticks whose difference is drawn. The kernel counts processor
+	// time in steps of 10 ms.
 	minTickStep = 500 * time.Millisecond
 )
 
-// timeCharts are the charts of a timeline, with one or two curves per subject. Unknown values are
-// NaN. Counters are drawn as rates per second.
+// timeCharts lists the charts of a timeline. A chart has one or two curves per subject. Unknown values are NaN.
+// Counters are drawn as rates per second.
 var timeCharts = []struct {
 	title, axis string
 	unit        page.Unit
 	counter     bool
 	server      func(*result.Tick) float64
-	load        func(*result.Tick) float64 // dashed; nil for none
+	load        func(*result.Tick) float64 // drawn dashed; nil for none
 }{
 	{"CPU of server and load", "CPUs kept busy", page.Number, true,
 		func(k *result.Tick) float64 { return cpuSecondsOrNaN(&k.Server) }, func(k *result.Tick) float64 { return cpuSecondsOrNaN(&k.Load) }},
@@ -62,7 +62,7 @@ func generatorValueOrNaN(k *result.Tick, v int64) float64 {
 	return float64(v)
 }
 
-// buildTimelineSection returns the timelines of a report, none if there are too few ticks.
+// buildTimelineSection returns the section of timelines of a report. It is empty if there are too few ticks.
 func buildTimelineSection(r *result.Report) page.Section {
 	s := page.Section{Title: r.Scenario.Name + ": time lines", Lead: "Of each subject it is its last round. A point of a rate is the mean since the point before it. " +
 		"Runs begin when the server is ready: connecting, warm-up and draining are in the picture. " +
@@ -98,8 +98,8 @@ func buildTimelineSection(r *result.Report) page.Section {
 	return s
 }
 
-// newTickSeries returns a curve of ticks. Unknown values are gaps, and so is a isCounter that
-// decreased because a process was replaced.
+// newTickSeries returns a curve of ticks. A gap represents an unknown value, or a isCounter that decreased
+// because a process was replaced.
 func newTickSeries(ticks []result.Tick, value func(*result.Tick) float64, isCounter bool) (s page.Series) {
 	before := -1
 	for i := range ticks {

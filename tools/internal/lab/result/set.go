@@ -1,5 +1,5 @@
-// Package result defines the records of runs, with their phases, samples and figures, and the
-// reports that contain them.
+// Package result defines the records of runs, with phases, samples and figures, and the reports that contain
+// them.
 package result
 
 import (
@@ -18,68 +18,67 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// Set is the result of a command: the report of each scenario that it ran, on one machine, one
-// after the other. Durations are nanoseconds in JSON.
+// Set is the result of one command: the reports of all scenarios that it ran, on one machine, one after the
+// other. Durations are nanoseconds in JSON.
 type Set struct {
 	// Format is the constant Format.
 	Format string `json:"format"`
 	// Version is Myriad's version, "" if unknown.
 	Version string  `json:"version"`
 	Machine Machine `json:"machine"`
-	// Date is when the first run began, Took the time until the last one ended.
-	Date time.Time     `json:"date"`
-	Took time.Duration `json:"took"`
-	// Command is the command line.
-	Command string `json:"command"`
-	// Scale is the requested scale, "" for the scenarios as written.
+	// Date is the time when the first run began. Took is the time from then to the end of the last run.
+	Date    time.Time     `json:"date"`
+	Took    time.Duration `json:"took"`
+	Command string        `json:"command"`
+	// Scale is the requested scale, "" for scenarios as written.
 	Scale string `json:"scale,omitempty"`
 	// Strict makes claims with IfStrict required.
 	Strict bool `json:"strict,omitempty"`
-	// Reports are in the order of the runs.
+	// Reports is in the order of the runs.
 	Reports []*Report `json:"reports"`
 }
 
 const (
-	// Format identifies the JSON of a Set.
+	// Format identifies the JSON format of a Set.
 	Format = "myriad-bench-2"
-	// maxSetBytes limits the JSON of a set.
+	// maxSetBytes limits the size of a set's JSON.
 	maxSetBytes = 512 << 20
 )
 
 // Report contains every run of a scenario.
 type Report struct {
-	// Scenario is what was run, with options applied.
+	// Scenario is the scenario with options applied, as run.
 	Scenario scenario.Scenario `json:"scenario"`
 	Pinning  Pinning           `json:"pinning"`
-	// Notes are sentences about what is missing or differs.
+	// Notes contains sentences about missing runs and differences from the original scenario.
 	Notes []string `json:"notes,omitempty"`
-	// Planned is the planned number of runs; Runs are those executed, in chronological order.
+	// Planned is the planned number of runs. Runs contains the executed runs in chronological order.
 	Planned int   `json:"planned"`
 	Runs    []Run `json:"runs"`
 	// Verdicts are computed after the runs.
 	Verdicts []Verdict `json:"verdicts,omitempty"`
 }
 
-// Verdict is a conclusion from the runs of a report: a comparison with a reference table, or
-// whether a claim was met.
+// Verdict is a conclusion from a report's runs: the result of a comparison with a reference table, or of
+// checking a claim.
 type Verdict struct {
-	// Of is the title of the reference table, or the claim.
+	// Of is the title of the reference table, or the text of the claim.
 	Of string `json:"of"`
-	// Outcome is Ahead, Level, Behind, Uncertain or NotMeasured for a reference table; for a claim
-	// it is Met, NotMet, Uncertain or NotMeasured, and "" if nothing was claimed.
+	// Outcome is Ahead, Level, Behind, Uncertain or NotMeasured for a reference table. For a claim it is Met,
+	// NotMet, Uncertain or NotMeasured. It is "" if there was no claim.
 	Outcome string `json:"outcome,omitempty"`
 	// Text explains the outcome in a sentence.
 	Text string `json:"text"`
-	// Failed means that the claim was required.
+	// Failed reports that a required claim was not met.
 	Failed bool `json:"failed,omitempty"`
 }
 
-// The outcomes of a Verdict.
+// Outcomes of a Verdict.
 const (
 	Met         = "met"
 	NotMet      = "NOT MET"
 	NotMeasured = "not measured"
-	Uncertain   = "not certain" // the runs are marked
+	Uncertain   = "not certain" // the runs have caveats
 	Ahead       = "ahead"
 	Level       = "level"
 	Behind      = "behind"
@@ -91,15 +90,15 @@ type Machine struct {
 	Arch   string `json:"arch"`
 	Kernel string `json:"kernel,omitempty"`
 	CPU    string `json:"cpu,omitempty"`
-	// CPUs is the number that this process may use.
+	// CPUs is the number of CPUs that this process may use.
 	CPUs int `json:"cpus"`
 	// Memory is in bytes.
 	Memory int64 `json:"memory,omitempty"`
-	// Go is the version of Go that the lab was built with.
+	// Go is the Go version that built the lab.
 	Go string `json:"go"`
 }
 
-// DescribeThisMachine describes the machine that the lab runs on.
+// DescribeThisMachine describes the machine on which the lab runs.
 func DescribeThisMachine() Machine {
 	m := Machine{OS: runtime.GOOS, Arch: runtime.GOARCH, CPUs: runtime.NumCPU(), Go: runtime.Version()}
 	if read, err := procfs.ReadMachine(); err == nil {
@@ -108,7 +107,7 @@ func DescribeThisMachine() Machine {
 	return m
 }
 
-// String describes the machine in a line.
+// String describes the machine in one line.
 func (m Machine) String() string {
 	words := []string{m.CPU, fmt.Sprintf("%d CPUs", m.CPUs)}
 	if m.CPU == "" {
@@ -121,19 +120,19 @@ func (m Machine) String() string {
 	return strings.Join(append(words, system, m.Go), "; ")
 }
 
-// Pinning lists the CPUs of server and load generator.
+// Pinning lists the CPUs of the server and the load generator.
 type Pinning struct {
-	// Server and Load are the CPU numbers of each, nil when nothing is pinned.
+	// Server and Load are the CPU numbers of each. They are nil if nothing is pinned.
 	Server []int `json:"server,omitempty"`
 	Load   []int `json:"load,omitempty"`
-	// Why explains why nothing is pinned, "" if it is.
+	// Why is the reason why nothing is pinned, "" if server and load are pinned.
 	Why string `json:"why,omitempty"`
 }
 
-// Pinned reports whether server and load have CPUs of their own.
+// Pinned reports whether server and load run on separate CPUs.
 func (p Pinning) Pinned() bool { return len(p.Server) > 0 }
 
-// String says it in words.
+// String describes the pinning in words.
 func (p Pinning) String() string {
 	if !p.Pinned() {
 		return "none: " + p.Why
@@ -156,7 +155,7 @@ func (s *Set) CountRuns() (n int) {
 	return n
 }
 
-// CountFailedRunsAndClaims returns the number of failed runs and of required claims that were not met.
+// CountFailedRunsAndClaims returns the number of failed runs and the number of required claims that were not met.
 func (s *Set) CountFailedRunsAndClaims() (runs, claims int) {
 	for _, r := range s.Reports {
 		for i := range r.Runs {
@@ -181,7 +180,7 @@ func (s *Set) WriteJSON(w io.Writer) error {
 	return e.Encode(s)
 }
 
-// ReadSet reads a set written by Set.WriteJSON, at most 512 MiB.
+// ReadSet reads a set that Set.WriteJSON has written. The maximum is 512 MiB.
 func ReadSet(in io.Reader) (*Set, error) {
 	limited := &io.LimitedReader{R: in, N: maxSetBytes + 1}
 	decoder := json.NewDecoder(limited)
@@ -205,15 +204,15 @@ func ReadSet(in io.Reader) (*Set, error) {
 	return &s, nil
 }
 
-// BeginsLikeSet reports whether a file with this beginning is a Set of any version: a JSON object
-// that begins with its format.
+// BeginsLikeSet reports whether a file that starts with beginning is a Set of any version: a JSON object that
+// begins with the format.
 func BeginsLikeSet(beginning []byte) bool {
 	text := strings.TrimLeft(string(beginning), " \t\r\n{")
 	return strings.HasPrefix(text, `"format"`)
 }
 
-// WriteFileAtomically writes a file completely or not at all, replacing an existing one. Readers
-// see the old or the new content.
+// WriteFileAtomically writes a file completely or not at all. It replaces an existing file. Readers see the old
+// or the new content.
 func WriteFileAtomically(dir, name string, write func(io.Writer) error) (err error) {
 	defer func() {
 		if err != nil {
@@ -224,7 +223,7 @@ func WriteFileAtomically(dir, name string, write func(io.Writer) error) (err err
 	if err != nil {
 		return err
 	}
-	defer os.Remove(f.Name()) // fails after the rename
+	defer os.Remove(f.Name()) // has no effect after the rename
 	if err = write(f); err == nil {
 		err = errors.Join(f.Chmod(0o644), f.Sync())
 	}

@@ -19,20 +19,19 @@ import (
 
 // Limits of requests to a server's admin address.
 const (
-	maxAdminReplyBytes = 1 << 20 // bytes
+	maxAdminReplyBytes = 1 << 20 // in bytes
 	adminTimeout       = 5 * time.Second
-	// firstGCRuns is how often a server collects garbage before the first sample, from which growth
-	// is counted. After nine runs no more of the startup memory was returned; after two, up to 500
-	// KB remained, which the first connections would have reused and seemed to take nothing.
-	// laterGCRuns is the number before each later sample: the second run frees what the first
-	// request took.
+	// firstGCRuns is the number of garbage collections before a server's first sample, from which growth is
+	// measured. After nine runs, no more of the startup memory was returned. After two, up to 500 KB remained;
+	// the first connections would have reused it and seemed to need no memory. laterGCRuns is the number before
+	// each later sample: the second run frees what the first request used.
 	firstGCRuns = 12
 	laterGCRuns = 2
 )
 
-// adminClient reads a server's figures from its admin address, as of "myriad serve --admin". Each
-// request uses its own connection, which leaves no TIME_WAIT. The methods forceGCIfOneProcess and
-// readRuntimeUsageInto tolerate errors.
+// adminClient reads a server's figures from its admin address, such as that of "myriad serve --admin". Each
+// request uses a separate connection, which leaves no TIME_WAIT. The methods forceGCIfOneProcess and readRuntimeUsageInto
+// ignore errors.
 type adminClient struct {
 	addr   string
 	client *http.Client
@@ -45,7 +44,7 @@ func newAdminClient(addr string) *adminClient {
 	return &adminClient{addr, &http.Client{Transport: &http.Transport{DialContext: dialWithoutTimeWait, DisableKeepAlives: true, DisableCompression: true}}}
 }
 
-// fetchAndParse requests a path and passes the body, limited to maxAdminReplyBytes, to parse.
+// fetchAndParse requests a path and passes the body to parse. The body is limited to maxAdminReplyBytes.
 func (a *adminClient) fetchAndParse(ctx context.Context, path string, parse func(io.Reader) error) error {
 	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
 	defer cancel()
@@ -64,7 +63,7 @@ func (a *adminClient) fetchAndParse(ctx context.Context, path string, parse func
 	return parse(io.LimitReader(resp.Body, maxAdminReplyBytes))
 }
 
-// forceGCIfOneProcess makes the server collect garbage and return memory to the system, several times.
+// forceGCIfOneProcess makes the server collect garbage and return memory to the system, the given number of times.
 // Errors are ignored.
 func (a *adminClient) forceServerGC(ctx context.Context, times int) {
 	for range times {
@@ -89,8 +88,8 @@ func (a *adminClient) readCounters(ctx context.Context) (c result.Counts, err er
 	}, err
 }
 
-// waitForCounters polls the counters until accept returns true or the timeout has passed, and
-// returns the last ones. Failed requests are repeated.
+// waitForCounters polls the counters until accept returns true or the timeout has passed. It repeats failed
+// requests and returns the last counters.
 func (a *adminClient) waitForCounters(ctx context.Context, timeout time.Duration, accept func(*result.Counts) bool) (result.Counts, error) {
 	for end := time.Now().Add(timeout); ; {
 		c, err := a.readCounters(ctx)
@@ -103,8 +102,8 @@ func (a *adminClient) waitForCounters(ctx context.Context, timeout time.Duration
 	}
 }
 
-// readMetrics returns metrics by name. Metrics with labels are summed under their name, and also
-// under name{cause} by their label "cause", as in closed{peer}.
+// readMetrics returns metrics by name. Metrics with labels are summed under their name. They are also summed by
+// their label "cause" under name{cause}, as in closed{peer}.
 func (a *adminClient) readMetrics(ctx context.Context) (values map[string]float64, err error) {
 	values = make(map[string]float64)
 	err = a.fetchAndParse(ctx, "/metrics", func(in io.Reader) error {
@@ -127,8 +126,8 @@ func (a *adminClient) readMetrics(ctx context.Context) (values map[string]float6
 	return values, err
 }
 
-// readRuntimeUsageInto adds what the server's Go runtime and event loops report to usage. With worker
-// processes, runtime memory is not known.
+// readRuntimeUsageInto adds the figures of the server's Go runtime and event loops to usage. With worker processes,
+// the runtime's memory is unknown.
 func (a *adminClient) readRuntimeUsageInto(ctx context.Context, multiProcess bool, usage *load.Usage) {
 	v, err := a.readMetrics(ctx)
 	if err != nil {

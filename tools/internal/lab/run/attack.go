@@ -17,7 +17,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
 )
 
-// attackers run at the same time. Connections that the server closes are opened again.
+// attackers lists the attacks, which run at the same time. When the server closes a connection, the attacker
+// opens another.
 var attackers = []struct {
 	name  string
 	conns int
@@ -25,7 +26,7 @@ var attackers = []struct {
 }{
 	{"slowloris", 50, func(t netip.AddrPort, n int) *faults.Swarm { return faults.Slowloris(t, n, 500*time.Millisecond) }},
 	{"never read", 5, func(t netip.AddrPort, n int) *faults.Swarm {
-		// Enough to fill the kernel's buffers, about 4 MiB, within seconds.
+		// These bytes fill the kernel's buffers, about 4 MiB, within seconds.
 		return faults.NeverRead(t, n, []byte(strings.Repeat(strings.Repeat("r", 99)+"\n", 640)), 50*time.Millisecond)
 	}},
 	{"silent", 50, func(t netip.AddrPort, n int) *faults.Swarm { return faults.HalfOpen(t, n, nil) }},
@@ -38,34 +39,33 @@ var attackers = []struct {
 }
 
 const (
-	attackSampleCount = 100 // of memory and descriptors, in the whole phase
+	attackSampleCount = 100 // samples of memory and descriptors in the whole phase
 	attackTimeout     = 10 * time.Second
-	// Allowed growth from the first to the last quarter: a share of the initial value plus
-	// slack for normal variation of the heap.
+	// Allowed growth from the first to the last quarter of the phase: a share of the initial value, plus slack
+	// for normal variation of the heap.
 	memoryGrowth, memorySlack         = 0.20, 16 << 20
 	descriptorGrowth, descriptorSlack = 0.10, 50
-	minQuarterSamples                 = 3 // per quarter of the phase
-	// spareSockets is the number of sockets that a server may have beside those of honest clients:
-	// listeners, eventfds and the connection to its admin address.
+	minQuarterSamples                 = 3 // minimum number of samples per quarter
+	// spareSockets is the number of a server's sockets that do not belong to honest clients: listeners,
+	// eventfds and the connection to the admin address.
 	spareSockets = 20
 )
 
-// attackRun is the attack phase on one server. It belongs to the run's goroutine. The swarms and
-// honest clients have their own goroutines, for which Stop waits.
+// attackRun is the attack phase on one server. It belongs to the run's goroutine. The attackers and honest
+// clients have separate goroutines, for which Stop waits.
 type attackRun struct {
 	*serverMeasurement
 	phase           scenario.Phase
 	honest          *faults.HonestClients
 	start           time.Time
-	samples         []faults.Footprint // evenly spaced
+	samples         []faults.Footprint // in equal intervals
 	lastReport      time.Time
-	reportedAnswers int64              // at the last report
-	endedByReason   map[string]float64 // connections closed, at the last report
-	p99             time.Duration      // the maximum of all reports
+	reportedAnswers int64              // number of answers at the last report
+	endedByReason   map[string]float64 // number of closed connections by reason, at the last report
+	p99             time.Duration      // maximum over all reports
 }
 
-// runAttackPhase runs all attackers against the server, with honest clients among them, and checks
-// for growth.
+// runAttackPhase runs all attackers and honest clients against the server, and checks the server for growth.
 func (m *serverMeasurement) runAttackPhase(ctx context.Context, p scenario.Phase) error {
 	target, err := netip.ParseAddrPort(m.server.addr)
 	if err != nil {
@@ -102,14 +102,13 @@ func (m *serverMeasurement) runAttackPhase(ctx context.Context, p scenario.Phase
 	return a.awaitClosesStopServerAndCheck(ctx)
 }
 
-// recordAndPrintf adds a line to the record and prints it.
+// recordAndPrintf adds a line to the run's log and prints it.
 func (a *attackRun) recordAndPrintf(text string, args ...any) {
 	a.record.Logf(text, args...)
 	a.printSubjectProgress(true, text, args...)
 }
 
-// sampleUntilAttackEnds samples the server until the phase is over and logs an interval from time to
-// time.
+// sampleUntilAttackEnds samples the server until the phase is over. It logs at intervals.
 func (a *attackRun) sampleUntilAttackEnds(ctx context.Context) error {
 	whole := a.phase.For.Std()
 	ctx, cancel := context.WithTimeoutCause(ctx, whole, errAttackOver)
@@ -137,7 +136,7 @@ func (a *attackRun) sampleUntilAttackEnds(ctx context.Context) error {
 
 var errAttackOver = errors.New("the attack is over")
 
-// logSinceLastReport logs what happened since the last report.
+// logSinceLastReport logs the events since the last report.
 func (a *attackRun) logSinceLastReport(ctx context.Context) {
 	at, now, last := time.Now(), a.honest.Report(), a.samples[len(a.samples)-1]
 	p99 := time.Duration(a.honest.TakeLatency().ValueAtQuantile(99)) * time.Microsecond
@@ -149,7 +148,8 @@ func (a *attackRun) logSinceLastReport(ctx context.Context) {
 		now.Wrong+now.Lost+now.FailedRedials, float64(last.RSS)/1e6, last.Descriptors, a.formatNewCloseReasons(ctx))
 }
 
-// formatNewCloseReasons lists why the server has refused and closed connections since the last report.
+// formatNewCloseReasons lists the reasons for which the server has refused and closed connections since the last
+// report.
 func (a *attackRun) formatNewCloseReasons(ctx context.Context) string {
 	if a.admin == nil {
 		return "unknown without {admin}"
@@ -179,8 +179,8 @@ func (a *attackRun) formatNewCloseReasons(ctx context.Context) string {
 	return strings.Join(words, ", ")
 }
 
-// awaitClosesStopServerAndCheck waits until the attackers' connections are closed, stops the server and returns an
-// error that lists all problems.
+// awaitClosesStopServerAndCheck waits until the attackers' connections are closed and stops the server. It returns an error
+// that lists all problems.
 func (a *attackRun) awaitClosesStopServerAndCheck(ctx context.Context) error {
 	var problems []string
 	addProblem := func(text string, args ...any) { problems = append(problems, fmt.Sprintf(text, args...)) }
@@ -224,7 +224,7 @@ func (a *attackRun) awaitClosesStopServerAndCheck(ctx context.Context) error {
 	return nil
 }
 
-// checkMemoryAndDescriptorGrowth compares the medians of memory and descriptors of the first and the last quarter.
+// checkMemoryAndDescriptorGrowth compares memory and descriptors between the first and the last quarter, by their medians.
 func (a *attackRun) checkMemoryAndDescriptorGrowth(addProblem func(string, ...any)) {
 	quarter := len(a.samples) / 4
 	if quarter < minQuarterSamples {

@@ -15,9 +15,8 @@ import (
 	"time"
 )
 
-// writeSelfSignedCert creates a certificate for 127.0.0.1 with its own key (ECDSA P-256) and
-// returns the path of the PEM file with both. It is valid for a month, which is longer than any
-// scenario takes.
+// writeSelfSignedCert creates a key (ECDSA P-256) and a certificate for 127.0.0.1 and writes both to a PEM
+// file. The certificate is valid for a month, longer than any scenario takes.
 func writeSelfSignedCert(dir string) (path string, err error) {
 	defer func() {
 		if err != nil {

@@ -18,37 +18,36 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/version"
 )
 
-// Options configure an experiment. The zero value runs scenarios as they are written.
+// Options configure an experiment. The zero value runs scenarios as written.
 type Options struct {
 	scenario.Options
-	// Dir is the directory of the report, created if necessary; an existing one must be empty. ""
-	// writes no report.
+	// Dir is the directory for the report. It is created if necessary; an existing one must be empty. With "",
+	// no report is written.
 	Dir string
-	// Write writes the reports to Dir after the runs, and Evaluate computes the verdicts. Both may
-	// be nil.
+	// Write writes the reports to Dir after the runs. Evaluate computes the verdicts. Both may be nil.
 	Write    func(dir string, s *result.Set) error
 	Evaluate func(s *result.Set)
 	// Strict makes claims with IfStrict fail the bench.
 	Strict bool
-	// Progress receives the directory of the report and the progress: a line that is rewritten on a
-	// terminal, otherwise a line per workload. Nil disables it.
+	// Progress receives the report's directory and the progress. On a terminal, progress is a line that is
+	// rewritten; otherwise it is a line per workload. Nil disables progress.
 	Progress io.Writer
-	// Self is the executable with the subcommands load and hold, which also replaces "{self}" in
-	// commands; "" is the running one.
+	// Self is the path of an executable with the subcommands load and hold, which also replaces "{self}" in
+	// commands. The default "" is the running executable.
 	Self string
-	// Command is the command line shown in the report; "" is that of this process.
+	// Command is the command line shown in the report. The default "" is the command line of this process.
 	Command string
 }
 
 // RunScenarios runs scenarios one after the other.
 //
-// A failed run is part of its report, and the next one follows. If ctx ends or the reports can't be
-// written, the set so far is returned together with the error, in which errors.Is finds ctx.Err().
-// If nothing could be started, as with a scenario.Error, the set is nil.
+// A failed run becomes part of its report, and the next run follows. If ctx ends or the reports cannot be
+// written, RunScenarios returns the set so far and an error; errors.Is finds ctx.Err() in it. If nothing could
+// be started, for example after a scenario.Error, the set is nil.
 //
-// RunScenarios starts a server and a load generator at a time and has waited for all processes when
-// it returns. On Linux they also end if this process is killed. There it raises the soft limit of
-// open descriptors to the hard one for this process and its children.
+// RunScenarios runs one server and one load generator at a time. All processes have ended when it returns. On
+// Linux they also end if this process is killed. On Linux, RunScenarios also raises the soft limit of open
+// descriptors to the hard limit, for this process and its children.
 func RunScenarios(ctx context.Context, all []scenario.Scenario, o Options) (*result.Set, error) {
 	s, err := planExperiment(all, o)
 	if err != nil {
@@ -62,7 +61,7 @@ func RunScenarios(ctx context.Context, all []scenario.Scenario, o Options) (*res
 	return s.runEvaluateAndWriteReports(ctx)
 }
 
-// makeOrRequireEmptyDir creates the directory of a report. An existing one must be empty.
+// makeOrRequireEmptyDir creates the directory of a report. An existing directory must be empty.
 func makeOrRequireEmptyDir(dir string) error {
 	if strings.ContainsAny(dir, "\r\n") {
 		return scenario.Errorf("directory %q; expected a name without line ends", dir)
@@ -82,18 +81,16 @@ func makeOrRequireEmptyDir(dir string) error {
 	return nil
 }
 
-// experiment executes the steps of all reports in order and collects a set. It belongs to one
-// goroutine.
+// experiment executes the steps of all reports in order and collects their set. It belongs to one goroutine.
 type experiment struct {
 	runner
 	options Options
 	set     *result.Set
-	steps   []scenario.Step  // of all reports
+	steps   []scenario.Step  // steps of all reports
 	reports []*result.Report // report of each step
 }
 
-// planExperiment applies the options to the scenarios and returns the experiment. Nothing is
-// started.
+// planExperiment applies the options to the scenarios and returns the experiment. It starts nothing.
 func planExperiment(all []scenario.Scenario, o Options) (*experiment, error) {
 	if n := len(all); n < 1 || n > scenario.MaxParts {
 		return nil, scenario.Errorf("%d scenarios; expected 1 to %d", n, scenario.MaxParts)
@@ -110,7 +107,7 @@ func planExperiment(all []scenario.Scenario, o Options) (*experiment, error) {
 			return nil, err
 		}
 		steps, err := one.PlanSteps(o.Only)
-		if err != nil { // Only may exclude some of several scenarios
+		if err != nil { // Options.Only may exclude some of several scenarios
 			none = err
 			continue
 		}
@@ -149,7 +146,7 @@ func (s *experiment) runEvaluateAndWriteReports(ctx context.Context) (_ *result.
 	return s.set, err
 }
 
-// prepareRuns creates what the runs need. release, which is never nil, releases it.
+// prepareRuns creates the resources that the runs need. release releases them and is never nil.
 func (s *experiment) prepareRuns() (release func() error, err error) {
 	s.launcher = newLauncher()
 	tmp := ""
@@ -175,7 +172,7 @@ func (s *experiment) prepareRuns() (release func() error, err error) {
 	if !slices.ContainsFunc(s.steps, func(st scenario.Step) bool { return st.Workload.TLS }) {
 		return release, nil
 	}
-	// In the report's directory, so that a killed process leaves nothing elsewhere.
+	// Use the report's directory, so that a killed process leaves nothing elsewhere.
 	if tmp, err = os.MkdirTemp(s.options.Dir, ".certificate-*"); err == nil {
 		s.cert, err = writeSelfSignedCert(tmp)
 	}
@@ -198,11 +195,11 @@ func (s *experiment) runAllSteps(ctx context.Context) error {
 		r := s.reports[i]
 		s.progress.printStepStart(i)
 		run := s.runner.runStepIfItFits(ctx, st, &r.Scenario, r.Runs)
-		stopped := ctx.Err() != nil && run.Error != "" // the interrupt made it fail, not the server
+		stopped := ctx.Err() != nil && run.Error != "" // the interrupt, not the server, made the run fail
 		if stopped {
 			run.Error, run.Skipped = "", "interrupted"
 		}
-		if !stopped || len(run.Phases) > 0 || st.Workload.FindPhase(scenario.Broadcast) != nil { // it has partial results
+		if !stopped || len(run.Phases) > 0 || st.Workload.FindPhase(scenario.Broadcast) != nil { // the run has partial results
 			r.Runs = append(r.Runs, run)
 		}
 		if stopped {
@@ -218,8 +215,7 @@ func (s *experiment) noteInterruptionAndMakeError(ctx context.Context, step int)
 	return interruptedError{step + 1, len(s.steps), ctx.Err()}
 }
 
-// interruptedError names the run in which a set was interrupted. why is the context's error, for
-// errors.Is.
+// interruptedError names the run in which a set was interrupted. why is the context's error, for errors.Is.
 type interruptedError struct {
 	run, of int
 	why     error

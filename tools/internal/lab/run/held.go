@@ -20,33 +20,32 @@ import (
 )
 
 const (
-	// serverCountTimeout, plus countTimeoutPerConn for each connection, is how long the server may take
-	// to accept or close what the generator has opened or closed. With 28 other processes competing
-	// for two processors it closed 11,000 a second.
+	// serverCountTimeout, plus countTimeoutPerConn per connection, limits the time that the server needs to accept or
+	// close the generator's connections. With 28 other processes competing for two processors, a server closed
+	// 11,000 per second.
 	countTimeout        = 10 * time.Second
 	countTimeoutPerConn = 200 * time.Microsecond
-	// cleanupTimeout, plus cleanupTimeoutPerConn for each connection, is how long the machine may
-	// take to return to its initial state.
+	// cleanupTimeout, plus cleanupTimeoutPerConn per connection, limits the time in which the machine must
+	// return to its initial state.
 	cleanupTimeout        = time.Second
 	cleanupTimeoutPerConn = 30 * time.Microsecond
-	// broadcastTimeout limits the wait for the broadcast on the requesting connection after all
-	// others have received it.
+	// broadcastTimeout limits the wait for the broadcast on the connection that requested it, after all other
+	// connections have received it.
 	broadcastTimeout = 10 * time.Second
 )
 
-// heldConnsRun takes a server through the phases of held connections. It belongs to the run's
-// goroutine. Phases follow each other without a gap. All but the last end with an event of the
-// generator, which pauses while an event is handled, so a phase may be up to one interval of the
-// generator longer than planned.
+// heldConnsRun runs the phases of held connections on a server. It belongs to the run's goroutine. There is no
+// gap between phases. All phases except the last end with an event of the generator, which pauses while the
+// event is handled. A phase can therefore exceed its planned time by one interval of the generator.
 type heldConnsRun struct {
 	*serverMeasurement
 	stage       scenario.Stage
-	broadcaster net.Conn // requested the broadcast in progress
+	broadcaster net.Conn // connection that requested the broadcast in progress
 
-	linesSent    int64  // for verification
-	currentPhase string // under way
+	linesSent    int64  // number of verification lines
+	currentPhase string // phase in progress
 	phaseStart   time.Time
-	lastSample   *result.Sample // of the previous phase
+	lastSample   *result.Sample // sample of the previous phase
 }
 
 // runHeldPhases opens, holds and closes the connections.
@@ -59,7 +58,7 @@ func (m *serverMeasurement) runHeldPhases(ctx context.Context) error {
 		return err
 	}
 	h := &heldConnsRun{serverMeasurement: m, stage: stages[0]}
-	// The lab's first connection must have been counted: worker processes report with a delay.
+	// The lab's first connection must have been counted. Worker processes report with a delay.
 	if _, err := m.admin.waitForCounters(ctx, h.serverCountTimeout(), func(c *result.Counts) bool { return c.Accepted > 0 && c.Open == 0 }); err != nil {
 		return err
 	}
@@ -84,7 +83,7 @@ func (m *serverMeasurement) runHeldPhases(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	h.currentPhase = probe.Closed // also if the generator has ended early
+	h.currentPhase = probe.Closed // also ends if the generator ended early
 	return h.recordPhaseAndBegin(ctx, "", func(p *result.Phase) {
 		p.Result = seen
 		setPhaseCountAndRate(p, open-left)
@@ -98,7 +97,7 @@ func (m *serverMeasurement) runHeldPhases(ctx context.Context) error {
 func (h *heldConnsRun) advancePhaseOnEvent(ctx context.Context, e load.Event) error {
 	switch e.Phase {
 	case load.Began:
-		if e.Plan != nil && e.Plan.Generator != nil { // its own figures from before the first connection
+		if e.Plan != nil && e.Plan.Generator != nil { // contains the generator's own figures before the first connection
 			h.lastSample.Load.RSS, h.lastSample.Load.Anonymous = e.Plan.Generator.RSS, e.Plan.Generator.Anonymous
 		}
 		h.phaseStart = time.Now()
@@ -126,7 +125,7 @@ func (h *heldConnsRun) advancePhaseOnEvent(ctx context.Context, e load.Event) er
 	return nil
 }
 
-// endConnectPhase waits until the server has accepted open connections and ends the phase.
+// endConnectPhase waits until the server has accepted the open connections, and ends the phase.
 func (h *heldConnsRun) endConnectPhase(ctx context.Context, wantOpen int64) error {
 	if _, err := h.waitUntilOpenConnsAre(ctx, wantOpen); err != nil {
 		return err
@@ -135,7 +134,7 @@ func (h *heldConnsRun) endConnectPhase(ctx context.Context, wantOpen int64) erro
 	return h.recordPhaseAndBegin(ctx, probe.Verified, func(p *result.Phase) { setPhaseCountAndRate(p, h.lastSample.Counts.Accepted-before) })
 }
 
-// endVerifyPhase ends a verification, when all lines have arrived or been given up.
+// endVerifyPhase ends the verification phase after all lines have arrived or been given up.
 func (h *heldConnsRun) endVerifyPhase(ctx context.Context, verification *load.Verification) error {
 	if verification == nil {
 		return errors.New("the load generator reported a verification without a result")
@@ -145,8 +144,8 @@ func (h *heldConnsRun) endVerifyPhase(ctx context.Context, verification *load.Ve
 	after := h.stage.Phases[5].For.Std()
 	if verification.Number > 1 {
 		h.currentPhase, next = probe.VerifyAgain, probe.Closed
-		// All connections have just sent data, so no heartbeat is due for a while, and the
-		// server may have received all answers. If not, the sample shows it.
+		// All connections have just sent data, so no heartbeat is due for a while. The server has time to
+		// receive all answers; otherwise the sample shows missing ones.
 		_, err := h.admin.waitForCounters(ctx, after/2, func(c *result.Counts) bool {
 			sent, answered := probe.CountHeartbeatsAndAnswers(h.record, c, h.linesSent)
 			return sent == answered || h.workload.App == app.WebSocket
@@ -188,7 +187,7 @@ func (h *heldConnsRun) endCurrentHoldPhase(ctx context.Context) error {
 	switch h.currentPhase {
 	case probe.Alone: // the generator has reported no progress
 		return h.recordPhaseAndBegin(ctx, probe.VerifyAgain, nil)
-	case probe.Broadcast: // not all have heard it
+	case probe.Broadcast: // some connections have not received the broadcast
 		return h.endBroadcastPhase(ctx, probe.VerifyAgain, nil)
 	case probe.Heartbeats:
 		before := h.lastSample.Counts.Heartbeats
@@ -197,12 +196,12 @@ func (h *heldConnsRun) endCurrentHoldPhase(ctx context.Context) error {
 	return nil
 }
 
-// recordPhaseAndBegin takes a sample, ends the current phase and starts the next. setFigures, which may be nil,
-// completes the phase; the sample is in lastSample.
+// recordPhaseAndBegin takes a sample, stores it in lastSample, ends the current phase and starts the next one. setFigures
+// completes the phase's record and may be nil.
 func (h *heldConnsRun) recordPhaseAndBegin(ctx context.Context, nextPhase string, setFigures func(*result.Phase)) error {
 	p := result.Phase{Name: h.currentPhase, Took: max(time.Since(h.phaseStart), 0)}
 	if h.currentPhase == probe.Alone {
-		h.forceGCIfOneProcess(ctx, laterGCRuns) // sizes are computed from this and the first sample
+		h.forceGCIfOneProcess(ctx, laterGCRuns) // sizes are computed from this sample and the first one
 	}
 	before := *h.lastSample
 	now, err := h.sampleWithCounters(ctx, h.currentPhase)
@@ -245,7 +244,7 @@ func (h *heldConnsRun) sampleWithCounters(ctx context.Context, name string) (*re
 	return h.appendSampleToRecord(s), nil
 }
 
-// forceGCIfOneProcess collects garbage in a server with one process. With several, only the supervisor
+// forceGCIfOneProcess collects garbage in a server that has one process. With several processes, only the supervisor
 // would collect.
 func (h *heldConnsRun) forceGCIfOneProcess(ctx context.Context, times int) {
 	if h.record.Processes < 2 {
@@ -253,8 +252,8 @@ func (h *heldConnsRun) forceGCIfOneProcess(ctx context.Context, times int) {
 	}
 }
 
-// waitUntilOpenConnsAre waits, up to serverCountTimeout, until the server has want connections, and returns
-// the number it has.
+// waitUntilOpenConnsAre waits until the server has want connections, at most serverCountTimeout. It returns the server's
+// number of connections.
 func (h *heldConnsRun) waitUntilOpenConnsAre(ctx context.Context, want int64) (open int64, _ error) {
 	c, err := h.admin.waitForCounters(ctx, h.serverCountTimeout(), func(c *result.Counts) bool { return c.Open == want })
 	return c.Open, err
@@ -264,8 +263,8 @@ func (h *heldConnsRun) serverCountTimeout() time.Duration {
 	return countTimeout + countTimeoutPerConn*time.Duration(h.workload.Connections)
 }
 
-// awaitResourceReleaseAndSample waits, up to a timeout, until the machine's resources are back to the state
-// before the first connection, and samples it.
+// awaitResourceReleaseAndSample waits, up to a timeout, until the machine's resources have returned to their state before
+// the first connection. Then it takes a sample.
 func (m *serverMeasurement) awaitResourceReleaseAndSample(ctx context.Context) error {
 	bound := cleanupTimeout + cleanupTimeoutPerConn*time.Duration(m.workload.Connections)
 	for began := time.Now(); ; {
@@ -285,7 +284,7 @@ func (m *serverMeasurement) awaitResourceReleaseAndSample(ctx context.Context) e
 	}
 }
 
-// dialAndRequestBroadcast connects to the server and requests a broadcast on that connection.
+// dialAndRequestBroadcast opens a connection to the server and requests a broadcast on it.
 func dialAndRequestBroadcast(ctx context.Context, addr, appName string) (net.Conn, error) {
 	conn, err := dialWithoutTimeWait(ctx, "tcp", addr)
 	if err != nil {
@@ -303,8 +302,8 @@ func dialAndRequestBroadcast(ctx context.Context, addr, appName string) (net.Con
 	return talk, nil
 }
 
-// awaitBroadcastAndClose waits up to timeout for the broadcast on the connection that requested it,
-// reads what else has arrived, and closes it.
+// awaitBroadcastAndClose waits up to timeout for the broadcast on the connection that requested it. It reads all
+// input and closes the connection.
 func awaitBroadcastAndClose(conn net.Conn, timeout time.Duration) *result.Broadcaster {
 	defer conn.Close()
 	seen := &result.Broadcaster{Messages: 1, Error: "it did not come"}

@@ -19,36 +19,38 @@ import (
 )
 
 const (
-	// jobsDrainTimeout is how long a contender may take to finish its jobs when no more are
-	// submitted. jobsOvertime is how much longer than planned a run may take; then it is
-	// terminated, with jobsKillDelay to exit.
+	// jobsDrainTimeout limits the time in which a contender must finish its jobs after the last submission.
+	// jobsOvertime is the time by which a run may exceed its plan. Then the process is terminated and has
+	// jobsKillDelay to exit.
 	jobsDrainTimeout = 5 * time.Second
 	jobsOvertime     = 30 * time.Second
 	jobsKillDelay    = time.Second
-	// maxAdaptiveWorkers limits the workers of a pool that finds their number by itself, as in the
-	// published experiment.
+	// maxAdaptiveWorkers limits the workers of a pool that adapts their number, as in the published experiment.
 	maxAdaptiveWorkers = 5000
-	// calibrationGain is the factor by which more workers must improve the rate to be preferred.
+	// calibrationGain is the factor by which a larger number of workers must improve the rate to be preferred.
 	// calibrationLoss is the share of the best rate below which no larger number is tried.
 	calibrationGain, calibrationLoss = 1.03, 0.9
 	// watchdogInterval is the time between two checks of a memoryLimitKiller.
 	watchdogInterval = 20 * time.Millisecond
 )
 
-// jobsRun submits jobs to pools beyond their capacity. Each contender is a process that submits
-// jobs to itself; all have the same generator, jobs, deadline and memory. The capacity of a shape
-// is measured before its first run: the maximum rate of jobs that end within their deadline in a
-// closed loop, with the best fixed number of workers or with the adaptive pool. It becomes part of
-// that run's record. A jobsRun belongs to one goroutine.
+// jobsRun submits jobs to pools beyond their capacity. Each contender is a process that submits jobs to itself.
+// All contenders have the same generator, jobs, deadline and memory.
+//
+// The capacity of a shape of jobs is measured before its first run and becomes part of that run's record. It is
+// the maximum rate of jobs that end within their deadline in a closed loop, with the best fixed number of
+// workers or with the adaptive pool.
+//
+// A jobsRun belongs to one goroutine.
 type jobsRun struct {
 	*runner
 	phase       scenario.Phase
 	scenario    *scenario.Scenario
 	earlierRuns []result.Run
-	// iterations of the work's loop are a millisecond of computing, 0 if not yet known. All
-	// contenders use the value that the first one has measured.
+	// iterations is the number of loop iterations per millisecond of computing, 0 if unknown. The first
+	// contender measures it, and all contenders use the value.
 	iterations uint64
-	overtime   time.Duration // jobsOvertime
+	overtime   time.Duration
 }
 
 func (j *jobsRun) runContenderAtRate(ctx context.Context, s scenario.Step, rec *result.Run) error {
@@ -63,12 +65,12 @@ func (j *jobsRun) runContenderAtRate(ctx context.Context, s scenario.Step, rec *
 	return j.runContenderUnderWatchdog(ctx, rec, s.Subject, jobSettings{rate: rec.Jobs.Rate, queue: j.phase.Queue, workers: capacity.Workers})
 }
 
-// jobSettings are the settings of one run of a contender.
+// jobSettings contains the settings of one run of a contender.
 type jobSettings struct {
 	rate     float64 // 0 for a closed loop
-	inFlight int     // of a closed loop
+	inFlight int     // jobs in flight in a closed loop
 	queue    int
-	workers  int // for contenders with a fixed number; others may have maxAdaptiveWorkers
+	workers  int // for contenders with a fixed number; others use up to maxAdaptiveWorkers
 }
 
 // buildContenderCommand returns the command line of a contender.
@@ -96,8 +98,8 @@ func (j *jobsRun) buildContenderCommand(s scenario.Subject, window time.Duration
 	return command
 }
 
-// runContenderUnderWatchdog runs a contender's process under a memory watchdog. If it exceeds its time it is
-// terminated, and its last counts are its result.
+// runContenderUnderWatchdog runs a contender's process under a memory watchdog. If the process exceeds its time, it is
+// terminated, and its last counts are the result.
 func (j *jobsRun) runContenderUnderWatchdog(ctx context.Context, rec *result.Run, s scenario.Subject, o jobSettings) error {
 	run, warmUp := rec.Jobs, j.phase.WarmUp.Std()
 	run.Deadline = j.phase.Deadline.Std()
@@ -130,7 +132,7 @@ func (j *jobsRun) runContenderUnderWatchdog(ctx context.Context, rec *result.Run
 	line.addLastTickAndStop()
 	run.PeakRSS, run.Killed = dog.stop()
 	if run.Killed != nil && run.Result == nil && warmUp > 0 {
-		// It was killed before its window began: all counts of the window are zero.
+		// Killed before the window began: all counts of the window are zero.
 		run.Killed.WarmingUp = true
 		run.Result = &jobload.Result{Work: j.phase.Shape, Rate: run.Rate, Warmup: warmUp, Duration: run.Window}
 		if warming != nil {
@@ -156,8 +158,8 @@ func (j *jobsRun) runContenderUnderWatchdog(ctx context.Context, rec *result.Run
 	return nil
 }
 
-// reuseOrMeasureCapacity returns the capacity for the shape of jobs, from an earlier run or measured
-// now and stored in rec.
+// reuseOrMeasureCapacity returns the capacity for the shape of jobs. It uses the value of an earlier run, or
+// measures it and stores it in rec.
 func (j *jobsRun) reuseOrMeasureCapacity(ctx context.Context, rec *result.Run) (c *result.Capacity, err error) {
 	for i := range j.earlierRuns {
 		known := j.earlierRuns[i].Capacity
@@ -183,9 +185,8 @@ func (j *jobsRun) reuseOrMeasureCapacity(ctx context.Context, rec *result.Run) (
 	return c, nil
 }
 
-// measureCapacity measures the capacity with each contender that the scenario marks for it. Those
-// with a fixed number of workers come first: from one per CPU, doubled each time until the rate
-// falls.
+// measureCapacity measures the capacity with each contender that the scenario selects for it. Contenders with a
+// fixed number of workers come first. Their number starts at one per CPU and doubles until the rate falls.
 func (j *jobsRun) measureCapacity(ctx context.Context) *result.Capacity {
 	c := &result.Capacity{Shape: j.phase.Shape}
 	for _, fixed := range []bool{true, false} {
@@ -213,8 +214,8 @@ func (j *jobsRun) measureCapacity(ctx context.Context) *result.Capacity {
 	return c
 }
 
-// measureContenderGoodput runs a contender in a closed loop with two jobs in flight per worker and returns
-// the rate of jobs that ended within their deadline.
+// measureContenderGoodput runs a contender in a closed loop with two jobs in flight per worker. It returns the rate of
+// jobs that ended within their deadline.
 func (j *jobsRun) measureContenderGoodput(ctx context.Context, c *result.Capacity, s scenario.Subject, fixedWorkers, workers int) (perSecond float64) {
 	if ctx.Err() != nil {
 		return 0
@@ -242,13 +243,12 @@ func (j *jobsRun) measureContenderGoodput(ctx context.Context, c *result.Capacit
 	return perSecond
 }
 
-// memoryLimitKiller kills a process that exceeds a memory limit. It runs a goroutine from start to
-// stop.
+// memoryLimitKiller kills a process that exceeds a memory limit. Its goroutine runs from start to stop.
 type memoryLimitKiller struct {
 	maxBytes int64 // bytes
 	cancel   context.CancelFunc
 	running  sync.WaitGroup
-	peakRSS  int64          // owned by the goroutine until stop, as the next field
+	peakRSS  int64          // owned by the goroutine until stop, like killed
 	killed   *result.Killed // nil if the process was not killed
 }
 
@@ -258,15 +258,15 @@ func (w *memoryLimitKiller) start(p *process) {
 	w.running.Go(func() { w.killWhenOverLimit(ctx, p) })
 }
 
-// killWhenOverLimit polls the process's peak memory, so that nothing is missed between two polls, and
-// kills it through its handle, which can never refer to another process.
+// killWhenOverLimit kills the process if it exceeds the limit. It polls the peak memory, so it misses nothing
+// between two polls. It kills through the process's handle, which cannot refer to another process.
 func (w *memoryLimitKiller) killWhenOverLimit(ctx context.Context, p *process) {
 	for began := time.Now(); ; {
-		if s, err := sample.TakeSample(sample.Memory, p.pid()); err == nil { // otherwise it has ended, or this system has no such figure
+		if s, err := sample.TakeSample(sample.Memory, p.pid()); err == nil { // otherwise it has ended or has no such figure
 			total := s.SumOfProcesses()
 			if w.peakRSS = max(w.peakRSS, total.PeakRSS); w.peakRSS > w.maxBytes {
 				w.killed = &result.Killed{After: time.Since(began), RSS: w.peakRSS, Limit: w.maxBytes}
-				_ = p.cmd.Process.Kill() // fails only if it has ended
+				_ = p.cmd.Process.Kill() // fails only if the process has ended
 				return
 			}
 		}
@@ -276,7 +276,7 @@ func (w *memoryLimitKiller) killWhenOverLimit(ctx context.Context, p *process) {
 	}
 }
 
-// stop stops the watchdog and returns what it has observed.
+// stop stops the watchdog and returns its observations.
 func (w *memoryLimitKiller) stop() (peakRSS int64, killed *result.Killed) {
 	if w.cancel != nil {
 		w.cancel()

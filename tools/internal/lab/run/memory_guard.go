@@ -14,21 +14,22 @@ import (
 )
 
 const (
-	// minReservedBytes and reservedDivisor define how much memory a run must leave free: at least
-	// that many bytes and that part of the total.
+	// minReservedBytes and reservedDivisor define the memory that a run must leave free: at least
+	// minReservedBytes, and 1/reservedDivisor of the total.
 	minReservedBytes = 256 << 20
 	reservedDivisor  = 20
-	// maxParkedBytes is more than any parked goroutine has taken.
+	// maxParkedBytes is an upper limit for the memory of a parked goroutine, above all measured values.
 	maxParkedBytes = 4 << 10
-	// maxTLSConnBytes is more than any TLS connection has taken on one side.
+	// maxTLSConnBytes is an upper limit for the memory of a TLS connection on one side, above all measured
+	// values.
 	maxTLSConnBytes = 16 << 10
-	// memoryGuardInterval is the time between two checks: at 30,000 connections a second of 9 KB
-	// each, 27 MB are allocated between them.
+	// memoryGuardInterval is the time between two checks. At 30,000 connections per second of 9 KB each, 27 MB
+	// are allocated between two checks.
 	memoryGuardInterval = 100 * time.Millisecond
 )
 
-// availableMemory is memory that can still be allocated, of a total, in bytes, and the cgroup limit
-// that allows the least, "" if that is the machine.
+// availableMemory describes the memory that can still be allocated, and the total, in bytes. It also contains
+// the name of the tightest cgroup limit, or "" if the machine's memory is tighter.
 type availableMemory struct {
 	free, total int64
 	limitedBy   string
@@ -39,7 +40,7 @@ func (r availableMemory) bytesToKeepFree() int64 {
 	return max(minReservedBytes, r.total/reservedDivisor)
 }
 
-// inLimitText returns " in " and the limit's name, "" for the machine.
+// inLimitText returns " in " and the limit's name, or "" for the machine.
 func (r availableMemory) inLimitText() string {
 	if r.limitedBy == "" {
 		return ""
@@ -47,9 +48,9 @@ func (r availableMemory) inLimitText() string {
 	return " in " + r.limitedBy
 }
 
-// readAvailableMemory reads the memory available to processes in this process's cgroups. On the
-// machine that is free memory and half of the droppable file pages; MemAvailable would count much
-// of what sockets hold.
+// readAvailableMemory reads the memory available to processes in this process's cgroups. On the machine,
+// available memory is free memory and half of the droppable file pages. MemAvailable is not used, because it
+// counts much of the sockets' memory as available.
 func readAvailableMemory() (availableMemory, error) {
 	m, err := procfs.ReadMemory()
 	if err != nil {
@@ -69,9 +70,8 @@ func readAvailableMemory() (availableMemory, error) {
 	return r, nil
 }
 
-// cancelWhenMemoryLow checks the memory ten times a second until the returned function is called,
-// which waits. If less than half of the reserve is free, the returned context ends with that as its
-// cause.
+// cancelWhenMemoryLow checks the memory ten times a second. If less than half of the reserve is free, the returned
+// context ends with a corresponding cause. The returned function stops the checks and waits.
 func cancelWhenMemoryLow(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var wait sync.WaitGroup
@@ -81,7 +81,7 @@ func cancelWhenMemoryLow(ctx context.Context) (context.Context, func()) {
 			if errors.Is(err, procfs.ErrNotAvailable) {
 				return
 			}
-			if err == nil { // otherwise try again
+			if err == nil { // on error, try again later
 				err = room.errIfLow()
 				if err != nil {
 					cancel(err)

@@ -9,7 +9,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// splitAllowedCPUs splits the CPUs that this process may use between server and load.
+// splitAllowedCPUs divides the CPUs that this process may use between server and load.
 func splitAllowedCPUs() result.Pinning {
 	cpus, err := readAllowedCPUs()
 	if err != nil {
@@ -32,9 +32,9 @@ func (r *runner) pinningForWorkload(w scenario.Workload) result.Pinning {
 	return r.pinning
 }
 
-// splitCPUsByCore gives the server one half of the CPUs and the load the other, including an odd one.
-// CPUs that share a core stay on one side, so that neither side slows the other down, unless there
-// is only one core.
+// splitCPUsByCore gives the server one half of the CPUs and the load the other half, including an odd CPU. CPUs of
+// one core go to the same side, so that the sides do not slow each other down. With only one core, its CPUs are
+// divided.
 func splitCPUsByCore(cpus []int, coreOf func(cpu int) int) result.Pinning {
 	if len(cpus) < 2 {
 		return result.Pinning{Why: "there is only one CPU"}

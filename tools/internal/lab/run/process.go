@@ -22,30 +22,30 @@ import (
 )
 
 const (
-	// stopKillDelay is how long a process may take to end after SIGTERM before it is killed, and
-	// how long its children may keep its output open after it has ended. heldKillDelay applies to a
-	// process that may have a million connections to close, outputKillDelay to one whose output is
-	// read.
+	// stopKillDelay is the time between SIGTERM and SIGKILL. It also limits the time for which a process's
+	// children may keep its output open after its end. heldKillDelay applies to a process that may have to
+	// close a million connections. outputKillDelay applies to a process whose output is read.
 	stopKillDelay   = 3 * time.Second
 	outputKillDelay = 30 * time.Second
 	heldKillDelay   = time.Minute
-	// groupExitTimeout is how long the kernel may take to end the rest of a killed process's group:
-	// the sockets of 68 processes, a million, took some seconds.
+	// groupExitTimeout is the time in which the kernel must end the remaining processes of a killed group.
+	// Closing a million sockets of 68 processes took some seconds.
 	groupExitTimeout = time.Minute
-	// maxTailBytes is how much of a process's last output is kept, and maxLineBytes the longest
-	// line of its output.
+	// maxTailBytes is the size of a process's last output that is kept. maxLineBytes is the maximum length of
+	// an output line.
 	maxTailBytes = 4096
 	maxLineBytes = 1 << 20
 	// pollInterval is the time between two checks of an awaited condition.
 	pollInterval = 20 * time.Millisecond
 )
 
-// launcher starts processes from one thread that does nothing else and lives until close. On Linux
-// that has three effects. A child inherits the CPU affinity of the thread that starts it, so it is
-// pinned before its first instruction, and a Go child sees the right GOMAXPROCS. No other goroutine
-// runs on the pinned thread, so the lab itself stays unpinned. And the kernel kills a child
-// (Pdeathsig) when that thread ends, which happens before the child ends only if the whole lab was
-// killed. Each child has its own process group; when the child has ended, the rest of the group is
+// launcher starts processes from one dedicated thread, which lives until close. On Linux the thread has three
+// purposes. First, a child inherits the CPU affinity of the thread that starts it. The child is therefore
+// pinned before its first instruction, and a Go child has the right GOMAXPROCS. Second, no other goroutine runs
+// on the pinned thread, so the lab itself is not pinned. Third, the kernel kills a child (Pdeathsig) when the
+// thread ends. The thread outlives the child unless the whole lab is killed.
+//
+// Each child has a separate process group. When the child has ended, the remaining processes of the group are
 // killed.
 type launcher struct {
 	starts      chan func()
@@ -53,7 +53,7 @@ type launcher struct {
 	allowedCPUs []int // CPUs that this process may use
 
 	mu          sync.Mutex
-	leftoverErr error // processes that did not end within groupExitTimeout
+	leftoverErr error // error about processes that did not end within groupExitTimeout
 }
 
 func newLauncher() *launcher {
@@ -61,7 +61,7 @@ func newLauncher() *launcher {
 	l.allowedCPUs, _ = readAllowedCPUs() // on error nothing is pinned
 	go func() {
 		defer close(l.done)
-		runtime.LockOSThread() // and never unlocked: the thread ends with this goroutine
+		runtime.LockOSThread() // never unlocked: the thread ends with this goroutine
 		for start := range l.starts {
 			start()
 		}
@@ -69,13 +69,13 @@ func newLauncher() *launcher {
 	return l
 }
 
-// close ends the launcher's thread. Every process must have ended before.
+// close ends the launcher's thread. All processes must have ended before.
 func (l *launcher) close() {
 	close(l.starts)
 	<-l.done
 }
 
-// takeUnkilledGroupError returns the error of a group that did not end since the last call.
+// takeUnkilledGroupError returns and clears the error about a group that did not end.
 func (l *launcher) takeUnkilledGroupError() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -84,7 +84,7 @@ func (l *launcher) takeUnkilledGroupError() error {
 	return err
 }
 
-// killGroupAndWait kills the rest of an ended process's group and waits until it has ended.
+// killGroupAndWait kills the remaining processes of an ended process's group and waits for their end.
 func (l *launcher) killGroupAndWait(pid int) {
 	killGroup(pid)
 	for end := time.Now().Add(groupExitTimeout); isGroupAlive(pid); time.Sleep(pollInterval) {
@@ -97,34 +97,33 @@ func (l *launcher) killGroupAndWait(pid int) {
 	}
 }
 
-// command is a program to start.
 type command struct {
 	args      []string
-	in        io.Reader     // its standard input; nil for none
-	cpus      []int         // CPUs to run on; nil for all that this process may use
-	killDelay time.Duration // between SIGTERM and SIGKILL
+	in        io.Reader     // standard input; nil for none
+	cpus      []int         // CPUs to run on; nil for all allowed CPUs
+	killDelay time.Duration // time between SIGTERM and SIGKILL
 }
 
-// process is a child process. When the context with which it was started ends, it receives SIGTERM.
-// Its standard error goes to tail.
+// process is a child process. It receives SIGTERM when the context of its start ends. Its standard error goes
+// to tail.
 type process struct {
 	cmd  *exec.Cmd
 	stop context.CancelFunc
 	tail lastOutputBuffer
 	done chan struct{} // closed when the process has ended and its output has been read
-	err  error         // exit error of the process, valid when done is closed
+	err  error         // exit error of the process; valid after done is closed
 }
 
-// startPinnedProcess starts a program. Its output goes to out, which is closed when the process has
-// ended, or to tail if out is nil. The caller must call terminateAndWait.
+// startPinnedProcess starts a program. Its output goes to out, which is closed when the process has ended, or to tail
+// if out is nil. The caller must call terminateAndWait.
 func (l *launcher) startPinnedProcess(ctx context.Context, c command, out io.WriteCloser) (*process, error) {
 	ctx, stop := context.WithCancel(ctx)
 	p := &process{cmd: exec.CommandContext(ctx, c.args[0], c.args[1:]...), stop: stop, done: make(chan struct{})}
 	p.cmd.Cancel = func() error {
 		if p.cmd.Process.Signal(syscall.SIGTERM) != nil {
-			_ = p.cmd.Process.Kill() // it has ended, or the system lacks signals
+			_ = p.cmd.Process.Kill() // fails if the process has ended or the system lacks signals
 		}
-		return os.ErrProcessDone // being asked to end is not an error
+		return os.ErrProcessDone // termination by request is not an error
 	}
 	p.cmd.WaitDelay = c.killDelay
 	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = c.in, &p.tail, &p.tail
@@ -141,7 +140,7 @@ func (l *launcher) startPinnedProcess(ctx context.Context, c command, out io.Wri
 		stop()
 		return nil, fmt.Errorf("cannot start %s: %w", c.args[0], err)
 	}
-	go func() { // terminateAndWait waits for it
+	go func() { // terminateAndWait waits for this goroutine
 		defer close(p.done)
 		p.err = p.cmd.Wait()
 		stop()
@@ -153,18 +152,18 @@ func (l *launcher) startPinnedProcess(ctx context.Context, c command, out io.Wri
 	return p, nil
 }
 
-// pid returns the process ID, which on Linux is also the process group's.
+// pid returns the process ID. On Linux it is also the process group ID.
 func (p *process) pid() int { return p.cmd.Process.Pid }
 
-// terminateAndWait ends the process and waits for it and the rest of its group. It is idempotent and
-// safe for concurrent use.
+// terminateAndWait ends the process and waits for the process and the rest of its group. It is idempotent and safe
+// for concurrent use.
 func (p *process) terminateAndWait() {
 	p.stop()
 	<-p.done
 }
 
-// unexpectedExitError describes how the process ended by itself: its status and last output. It must be
-// called after done is closed.
+// unexpectedExitError describes how the process ended without a request: its status and last output. It must be called
+// after done is closed.
 func (p *process) unexpectedExitError(processName string) error {
 	status := "exit status 0"
 	switch {
@@ -176,7 +175,7 @@ func (p *process) unexpectedExitError(processName string) error {
 	return fmt.Errorf("%s ended: %s%s", processName, status, p.lastOutputAfterColon())
 }
 
-// lastOutputAfterColon returns the last output of the process after a colon, "" if there is none.
+// lastOutputAfterColon returns a colon and the last output of the process, or "" if there is no output.
 func (p *process) lastOutputAfterColon() string {
 	if words := p.tail.String(); words != "" {
 		return ": " + words
@@ -184,10 +183,10 @@ func (p *process) lastOutputAfterColon() string {
 	return ""
 }
 
-// runAndReadLines runs a program and calls onLine with each line of its standard output. onStart,
-// which may be nil, is called before the first line. If ctx ends or onLine returns an error, the
-// program is terminated, and the cause or that error is returned. The program has ended when
-// runAndReadLines returns. The process is nil if it was not started.
+// runAndReadLines runs a program and calls onLine with each line of its standard output. onStart may be nil; it
+// is called before the first line. If ctx ends or onLine returns an error, the program is terminated, and
+// runAndReadLines returns the cause or that error. The program has ended when runAndReadLines returns. The
+// returned process is nil if the program was not started.
 func (l *launcher) runAndReadLines(ctx context.Context, c command, onStart func(*process), onLine func(line []byte) error) (*process, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -237,7 +236,7 @@ func (t *lastOutputBuffer) String() string {
 	return strings.TrimSpace(strings.ToValidUTF8(string(t.buf), "?"))
 }
 
-// sleepContext waits for d or until ctx ends, and returns the cause in the latter case.
+// sleepContext waits for d. If ctx ends first, it returns ctx's cause.
 func sleepContext(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -250,10 +249,10 @@ func sleepContext(ctx context.Context, d time.Duration) error {
 }
 
 const (
-	// readyTimeout is how long a server may take to answer its first connection. After a run with a
-	// million connections, on a busy machine, it took more than 10 s.
+	// readyTimeout is the time in which a server must answer its first connection. On a busy machine, after a
+	// run with a million connections, an answer took more than 10 s.
 	readyTimeout = 30 * time.Second
-	// attemptTimeout limits one attempt to reach it.
+	// attemptTimeout limits one attempt to connect.
 	attemptTimeout = time.Second
 )
 
@@ -265,8 +264,8 @@ type serverProcess struct {
 
 func (s *serverProcess) port() uint16 { return netip.MustParseAddrPort(s.addr).Port() }
 
-// contextUntilServerExits returns a context that ends, with the reason as its cause, when the server
-// ends by itself. The returned function releases it and waits.
+// contextUntilServerExits returns a context that ends when the server ends by itself, with the reason as its cause.
+// The returned function releases the context and waits.
 func (s *serverProcess) contextUntilServerExits(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var wait sync.WaitGroup
@@ -283,7 +282,7 @@ func (s *serverProcess) contextUntilServerExits(ctx context.Context) (context.Co
 	}
 }
 
-// waitUntilAppAnswers waits until the server answers and returns the connection on which it did.
+// waitUntilAppAnswers waits until the server answers. It returns the connection of the answer.
 func (s *serverProcess) waitUntilAppAnswers(ctx context.Context, appName string, trust *tls.Config) (net.Conn, error) {
 	bound, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
@@ -294,7 +293,7 @@ func (s *serverProcess) waitUntilAppAnswers(ctx context.Context, appName string,
 			return conn, nil
 		}
 		if bound.Err() == nil || last == nil {
-			last = err // not the expired deadline
+			last = err // not the error of the expired deadline
 		}
 		if sleepContext(bound, pollInterval) != nil {
 			if ctx.Err() != nil {
@@ -305,8 +304,8 @@ func (s *serverProcess) waitUntilAppAnswers(ctx context.Context, appName string,
 	}
 }
 
-// dialAndCheckApp connects and checks that the app answers once, which shows that the connection
-// has been accepted and not only queued.
+// dialAndCheckApp connects and checks that the app answers once. An answer shows that the connection has been
+// accepted, not only queued.
 func dialAndCheckApp(ctx context.Context, addr, appName string, trust *tls.Config) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
@@ -329,7 +328,7 @@ func dialAndCheckApp(ctx context.Context, addr, appName string, trust *tls.Confi
 	return conn, nil
 }
 
-// dialWithoutTimeWait returns a connection that leaves no TIME_WAIT when it is closed.
+// dialWithoutTimeWait returns a connection that does not enter TIME_WAIT when it is closed.
 func dialWithoutTimeWait(ctx context.Context, network, addr string) (net.Conn, error) {
 	conn, err := (&net.Dialer{Timeout: broadcastTimeout}).DialContext(ctx, network, addr)
 	if err != nil {
@@ -345,8 +344,8 @@ func dialWithoutTimeWait(ctx context.Context, network, addr string) (net.Conn, e
 	return conn, nil
 }
 
-// freeAddrBelowEphemeralPorts returns a free loopback address below the range of ephemeral ports, so that none of
-// the load's connections takes the port first.
+// freeAddrBelowEphemeralPorts returns a free loopback address. Its port is below the ephemeral ports, so that none of the
+// load's connections takes it first.
 func freeAddrBelowEphemeralPorts() (string, error) {
 	const from, to, tries = 20000, 30000, 100
 	var last error

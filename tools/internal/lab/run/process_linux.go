@@ -10,8 +10,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// startOnCPUs starts a process on the given CPUs, or on those of this thread if there are none. The
-// caller's thread must be locked and keeps the affinity.
+// startOnCPUs starts a process on the given CPUs, or on those of this thread if there are none. The caller's
+// thread must be locked and keeps the changed affinity.
 func startOnCPUs(cmd *exec.Cmd, cpus []int) error {
 	if len(cpus) > 0 {
 		var set unix.CPUSet
@@ -22,17 +22,17 @@ func startOnCPUs(cmd *exec.Cmd, cpus []int) error {
 			return err
 		}
 	}
-	// A separate group keeps the terminal's Ctrl-C from the child, which the lab
-	// ends itself, and makes its children reachable.
+	// A separate group keeps the terminal's Ctrl-C from the child, which the lab ends itself. It also makes the
+	// child's children reachable.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	return cmd.Start()
 }
 
-// killGroup kills the rest of a child's process group. While a member lives, the number cannot be
-// reused; without members the call has no effect.
+// killGroup kills the remaining processes of a child's process group. The kernel does not reuse the ID while a
+// member lives. Without members, the call has no effect.
 func killGroup(pid int) { _ = unix.Kill(-pid, unix.SIGKILL) }
 
-// isGroupAlive reports whether a process of the group has not ended yet.
+// isGroupAlive reports whether the group has a process that has not ended.
 func isGroupAlive(group int) bool {
 	if unix.Kill(-group, 0) != nil {
 		return false
@@ -56,8 +56,8 @@ func readAllowedCPUs() ([]int, error) {
 	return cpus, nil
 }
 
-// raiseDescriptorLimit raises the soft limit of open descriptors to the hard one for this process
-// and its future children.
+// raiseDescriptorLimit raises the soft limit of open descriptors to the hard limit, for this process and its
+// future children.
 func raiseDescriptorLimit() error {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {

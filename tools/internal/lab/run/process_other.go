@@ -8,7 +8,7 @@ import (
 	"runtime"
 )
 
-// startOnCPUs starts a process; this system has no pinning.
+// startOnCPUs starts a process without pinning, which this system does not support.
 func startOnCPUs(cmd *exec.Cmd, _ []int) error { return cmd.Start() }
 
 func killGroup(int) {}

@@ -12,15 +12,15 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
 )
 
-// progressPrinter prints the progress of all scenarios: on a terminal in a line that is rewritten,
-// otherwise in a line per workload. It is safe for concurrent use.
+// progressPrinter prints the progress of all scenarios. On a terminal it rewrites one line; otherwise it prints
+// a line per workload. It is safe for concurrent use.
 type progressPrinter struct {
-	w     io.Writer  // nil for none
-	width func() int // of the terminal; nil if there is none
+	w     io.Writer  // nil disables printing
+	width func() int // width of the terminal; nil without a terminal
 	steps []scenario.Step
 
 	mu      sync.Mutex
-	current int // the running step, -1 before the first
+	current int // index of the running step, -1 before the first
 }
 
 func newProgressPrinter(w io.Writer, steps []scenario.Step) *progressPrinter {
@@ -37,7 +37,7 @@ func newProgressPrinter(w io.Writer, steps []scenario.Step) *progressPrinter {
 	return p
 }
 
-// printStepStart prints that step i starts, perhaps again.
+// printStepStart prints the start of step i, which may be a repetition.
 func (p *progressPrinter) printStepStart(stepIndex int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -52,7 +52,7 @@ func (p *progressPrinter) printStepStart(stepIndex int) {
 	}
 }
 
-// estimateRemainingTime estimates how long the remaining steps take.
+// estimateRemainingTime estimates the duration of the remaining steps.
 func (p *progressPrinter) estimateRemainingTime() time.Duration {
 	return estimateTotalDuration(p.steps[p.current:]).Round(time.Second)
 }
@@ -77,7 +77,7 @@ func estimateTotalDuration(steps []scenario.Step) (sum time.Duration) {
 	return sum
 }
 
-// printFinalOrProgressLine prints a line permanently if isFinal. Otherwise line describes the running step and is
+// printFinalOrProgressLine prints a line. If isFinal is set, the line stays. Otherwise it describes the running step and is
 // shown only on a terminal.
 func (p *progressPrinter) printFinalOrProgressLine(isFinal bool, line string) {
 	if p.w == nil {

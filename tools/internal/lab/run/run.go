@@ -1,11 +1,9 @@
-// Package run runs scenarios: it starts a subject's server, waits for it, goes through the phases
-// of a workload with the load generator, samples both at checkpoints, stops them, and lets probes
-// compute the figures.
+// Package run runs scenarios. For each run it starts a subject's server, runs the phases of a workload with the
+// load generator, samples both at checkpoints, stops them, and computes figures with probes.
 //
-// An experiment belongs to one goroutine, which makes one run at a time. During a run, other
-// goroutines record the timeline, read the load generator's output and watch the server; the run
-// waits for all of them. Server and load generator are separate processes, each with its own
-// process group.
+// An experiment belongs to one goroutine, which executes one run at a time. During a run, other goroutines
+// record the timeline, read the load generator's output and monitor the server; the run waits for all of them.
+// Server and load generator are separate processes with separate process groups.
 package run
 
 import (
@@ -31,7 +29,7 @@ import (
 // runner executes single runs.
 type runner struct {
 	self     string // executable with the subcommands load and hold
-	cert     string // PEM file with certificate and key; "" if no workload needs it
+	cert     string // PEM file with certificate and key; "" if no workload needs TLS
 	pinning  result.Pinning
 	launcher *launcher
 	sampled  bool // /proc is available
@@ -40,7 +38,7 @@ type runner struct {
 
 const touched = probe.Touched
 
-// runStepIfItFits executes one run. earlierRuns are the earlier runs of the same scenario.
+// runStepIfItFits executes one run. earlierRuns contains the earlier runs of the same scenario.
 func (r *runner) runStepIfItFits(ctx context.Context, s scenario.Step, all *scenario.Scenario, earlierRuns []result.Run) result.Run {
 	w := &s.Workload
 	rec := result.Run{
@@ -79,7 +77,7 @@ func (r *runner) runStepIfItFits(ctx context.Context, s scenario.Step, all *scen
 	if err == nil || w.FindPhase(scenario.Broadcast) != nil { // partial results of held connections count
 		probe.SetFiguresAndCaveats(probe.RunInput{Run: &rec, Workload: *w, Pinning: r.pinningForWorkload(*w)})
 	}
-	if rec.Error == "" && w.FindPhase(scenario.Attack) == nil { // its clients run in this process
+	if rec.Error == "" && w.FindPhase(scenario.Attack) == nil { // in an attack, the clients run in this process
 		probe.AddCaveatIfNoisy(&rec)
 	}
 	rec.Took = time.Since(rec.Started)
@@ -103,21 +101,21 @@ func (r *runner) runGoroutineParkingProcess(ctx context.Context, s scenario.Step
 	return err
 }
 
-// serverMeasurement is a run whose server is running.
+// serverMeasurement is the state of a run while its server is running.
 type serverMeasurement struct {
 	*runner
 	step      scenario.Step
 	workload  *scenario.Workload
 	record    *result.Run
 	server    *serverProcess
-	generator *process // the last one started
+	generator *process // generator that was started last
 	pinning   result.Pinning
-	admin     *adminClient // nil if the server exposes no figures
+	admin     *adminClient // nil if the server has no admin address
 	timeline  *timelineRecorder
-	baseConns int // the server's sockets or connections without the load
+	baseConns int // number of the server's connections or sockets without the load
 }
 
-// runServerAndLoad starts the server, goes through the phases and stops the server.
+// runServerAndLoad starts the server, runs the phases and stops the server.
 func (r *runner) runServerAndLoad(ctx context.Context, s scenario.Step, rec *result.Run) error {
 	m := &serverMeasurement{runner: r, step: s, workload: &s.Workload, record: rec, pinning: r.pinningForWorkload(s.Workload)}
 	var trusted *tls.Config
@@ -137,7 +135,7 @@ func (r *runner) runServerAndLoad(ctx context.Context, s scenario.Step, rec *res
 	if held {
 		c.killDelay = heldKillDelay
 	}
-	p, err := r.launcher.startPinnedProcess(context.WithoutCancel(ctx), c, nil) // it must outlive the generator
+	p, err := r.launcher.startPinnedProcess(context.WithoutCancel(ctx), c, nil) // the server must outlive the generator
 	if err != nil {
 		return err
 	}
@@ -156,7 +154,7 @@ func (r *runner) runServerAndLoad(ctx context.Context, s scenario.Step, rec *res
 	return m.awaitResourceReleaseAndSample(ctx)
 }
 
-// chooseCommandValues chooses the server's addresses and the other values of its command line.
+// chooseCommandValues chooses the server's addresses and the other values for its command line.
 func (m *serverMeasurement) chooseCommandValues() (scenario.PlaceholderValues, error) {
 	w := m.workload
 	at := scenario.PlaceholderValues{
@@ -171,7 +169,7 @@ func (m *serverMeasurement) chooseCommandValues() (scenario.PlaceholderValues, e
 	return at, err
 }
 
-// awaitServerAndRunPhases waits until the server is ready and goes through the phases.
+// awaitServerAndRunPhases waits until the server is ready and runs the phases.
 func (m *serverMeasurement) awaitServerAndRunPhases(ctx context.Context, appName string, trusted *tls.Config) error {
 	ctx, stop := m.server.contextUntilServerExits(ctx)
 	defer stop()
@@ -183,7 +181,7 @@ func (m *serverMeasurement) awaitServerAndRunPhases(ctx context.Context, appName
 	attack, held := w.FindPhase(scenario.Attack), w.FindPhase(scenario.Broadcast) != nil
 	asked := m.admin
 	if w.FindPhase(scenario.Hold) != nil {
-		asked = nil // requests would disturb the memory measurement
+		asked = nil // because requests would disturb the memory measurement
 	}
 	if attack != nil || held {
 		conn.Close()
@@ -191,7 +189,7 @@ func (m *serverMeasurement) awaitServerAndRunPhases(ctx context.Context, appName
 		return err
 	}
 	m.timeline = m.startTimeline(m.record, m.server.process, asked)
-	defer m.timeline.addLastTickAndStop() // before the server stops
+	defer m.timeline.addLastTickAndStop() // must stop before the server
 	switch {
 	case attack != nil:
 		return m.runAttackPhase(ctx, *attack)
@@ -210,7 +208,7 @@ func (m *serverMeasurement) awaitServerAndRunPhases(ctx context.Context, appName
 	return nil
 }
 
-// runGeneratorForStage runs the load generator once. Stages before the last warm the server up or check it.
+// runGeneratorForStage runs the load generator once. Stages before the last one warm up or check the server.
 func (m *serverMeasurement) runGeneratorForStage(ctx context.Context, s scenario.Stage, isLast bool) error {
 	holds := s.FindPhase(scenario.Hold)
 	if holds.Do != "" {
@@ -269,8 +267,8 @@ func (m *serverMeasurement) runGeneratorForStage(ctx context.Context, s scenario
 	return err
 }
 
-// sampleSettledMemoryDuringHold samples memory while the load holds its connections, when the server has accepted
-// all of them and memory has settled. Sampling later than the hold adds a caveat.
+// sampleSettledMemoryDuringHold samples memory while the load holds its connections. It waits until the server has accepted all
+// connections and memory is stable. If the sample is taken after the hold, it adds a caveat.
 func (m *serverMeasurement) sampleSettledMemoryDuringHold(ctx context.Context, checkpoint string, hold scenario.Phase) error {
 	began := time.Now()
 	// Too few connections result in a caveat.
@@ -287,7 +285,8 @@ func (m *serverMeasurement) sampleSettledMemoryDuringHold(ctx context.Context, c
 	return nil
 }
 
-// sampleMemoryIfSubscribed samples memory as soon as all clients have subscribed, if subscribed is set.
+// sampleMemoryIfSubscribed samples memory as soon as all clients have subscribed. It does nothing if subscribed is
+// false.
 func (m *serverMeasurement) sampleMemoryIfSubscribed(subscribed bool) error {
 	if !subscribed || !m.sampled {
 		return nil
@@ -305,12 +304,12 @@ func (m *serverMeasurement) printSubjectProgress(isFinal bool, format string, ar
 }
 
 const (
-	// floodSendBuffer is SO_SNDBUF of flooding connections in bytes, small so that sent data soon
-	// reaches the server.
+	// floodSendBuffer is the SO_SNDBUF of flooding connections in bytes. It is small, so that sent data reaches
+	// the server soon.
 	floodSendBuffer = 16 << 10
-	// floodHold is how long connections stay open after the window, while they are counted.
+	// floodHold is the time for which connections stay open after the window, in order to be counted.
 	floodHold = time.Second
-	// verifyDrain is how long to wait for an answer.
+	// verifyDrain is the time to wait for an answer.
 	verifyDrain = 2 * time.Second
 	// announcement is the broadcast line.
 	announcement = "an announcement to all"
@@ -369,26 +368,24 @@ func (m *serverMeasurement) loadConfigForStage(s scenario.Stage) load.Config {
 	return c
 }
 
-// withHeldConnsConfig completes the configuration for held connections: two verifications, heartbeats and
-// a broadcast.
+// withHeldConnsConfig adds the settings of held connections: two verifications, heartbeats and a broadcast.
 func withHeldConnsConfig(c load.Config, s scenario.Stage) load.Config {
 	c.Hold, c.Check = true, s.Phases[0].InFlight
 	c.Broadcast = announcement + "\n"
-	if c.WebSocket == nil { // WebSockets use pings
+	if c.WebSocket == nil { // WebSockets use pings instead
 		c.Heartbeat, c.HeartbeatAnswer = app.Heartbeat, app.HeartbeatAnswer
 	}
 	alone, beats, after := s.Phases[1].For.Std(), s.Phases[3], s.Phases[5].For.Std()
 	slack := scenario.MaxHeartbeatDelay(beats.Heartbeat.Std())
-	c.Duration = alone + time.Duration(beats.For/beats.Heartbeat)*(beats.Heartbeat.Std()+slack) + slack // one more slack for the answers
+	c.Duration = alone + time.Duration(beats.For/beats.Heartbeat)*(beats.Heartbeat.Std()+slack) + slack // slack for answers
 	c.HoldAfter = after
 	c.ProgressEvery = min(max(alone/20, 20*time.Millisecond), time.Second)
 	return c
 }
 
-// runLoadGenerator runs the load generator on its CPUs and calls onEvent, which may be nil, with
-// each event in order. If ctx ends or onEvent returns an error, the generator is terminated; it has
-// ended in any case when runLoadGenerator returns. A failure that the result explains is not an
-// error here: it becomes a caveat.
+// runLoadGenerator runs the load generator on its CPUs. It calls onEvent, which may be nil, with each event in
+// order. If ctx ends or onEvent returns an error, the generator is terminated. The generator has ended when
+// runLoadGenerator returns. A failure that the result explains becomes a caveat, not an error.
 func (m *serverMeasurement) runLoadGenerator(ctx context.Context, c load.Config, onEvent func(load.Event) error) (seen *load.Result, err error) {
 	config, err := json.Marshal(c)
 	if err != nil {
@@ -426,8 +423,9 @@ func (m *serverMeasurement) runLoadGenerator(ctx context.Context, c load.Config,
 	return seen, nil
 }
 
-// findLimitPreventingRun returns why a run is impossible, "" if it is possible: the subject or the
-// machine can hold too few connections. fittingConns is how many would fit. Nothing is started.
+// findLimitPreventingRun returns the reason why a run is impossible, "" if it is possible. A run is impossible if
+// the subject or the machine can hold too few connections; fittingConns is the number that fits.
+// findLimitPreventingRun starts nothing.
 func findLimitPreventingRun(s scenario.Step) (reason string, fittingConns int) {
 	w := s.Workload
 	if most := s.Subject.MaxConns; w.Whole && most > 0 && w.Connections > most {
@@ -465,8 +463,8 @@ func findLimitPreventingRun(s scenario.Step) (reason string, fittingConns int) {
 	return text + fmt.Sprintf("; `myriad doctor -n %d` shows how to raise it", n), fittingConns
 }
 
-// predictCapacityForStep predicts how many connections of a step this machine can hold, with both ends on it.
-// Other people's servers are assumed to use a goroutine per connection.
+// predictCapacityForStep predicts how many of a step's connections fit on this machine, with both ends here. Servers other
+// than Myriad are assumed to use a goroutine per connection.
 func predictCapacityForStep(s scenario.Step, n int) (*doctor.Report, error) {
 	facts, err := doctor.Read(0)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// The parts of a sample at the checkpoints of a window, of memory, and of held connections.
+// Parts of a sample at the checkpoints of a window, of memory, and of held connections.
 const (
 	windowParts = sample.CPU | sample.MachineCPU
 	memoryParts = sample.CPU | sample.Memory | sample.PSS | sample.MachineMemory
@@ -25,21 +25,21 @@ const (
 )
 
 const (
-	// settleTime is how long the server is left alone before memory is sampled.
+	// settleTime is the time for which the server is left alone before memory is sampled.
 	settleTime = 200 * time.Millisecond
-	// maxSlabChange is the maximum change of the kernel's small objects within settleTime, in
-	// bytes, for memory to count as stable: objects of closed sockets are freed with a delay.
-	// slabStableTimeout limits the wait.
+	// maxSlabChange limits the change of the kernel's small objects, in bytes, within settleTime. Memory counts
+	// as stable below the limit. The kernel frees objects of closed sockets with a delay. slabStableTimeout
+	// limits the wait for stable memory.
 	maxSlabChange     = 1 << 20
 	slabStableTimeout = 2 * time.Second
-	// closeTimeout is how long a server may take to close sockets whose peers are gone.
+	// closeTimeout is the time in which a server must close sockets whose peers have disconnected.
 	closeTimeout = 5 * time.Second
-	// idleLeadTime is how long a server is left alone after a memory sample, for which it has
-	// collected garbage, before its idle CPU time is measured in idlePeriods periods.
+	// idleLeadTime is the time for which a server is left alone after a memory sample, before which it has
+	// collected garbage. Then its idle CPU time is measured in idlePeriods periods.
 	idleLeadTime    = 500 * time.Millisecond
 	idlePeriods     = 4
 	idlePeriod      = 500 * time.Millisecond
-	idleMeasureTime = idleLeadTime + idlePeriods*idlePeriod + idlePeriod // with some slack
+	idleMeasureTime = idleLeadTime + idlePeriods*idlePeriod + idlePeriod // includes one period of slack
 )
 
 // appendSampleToRecord appends a sample to the record.
@@ -82,15 +82,15 @@ func (m *serverMeasurement) sampleServerGeneratorAndMachine(checkpoint string, p
 		s.Load = m.generatorUsage(groups[generator], parts)
 	}
 	if parts&sample.MachineMemory != 0 {
-		if slabs, err := procfs.ReadSlabCaches(); err == nil { // usually only root may read it
+		if slabs, err := procfs.ReadSlabCaches(); err == nil { // usually only root may read slabs
 			s.TCP = slabs["TCP"].Objects
 		}
 	}
 	return s, nil
 }
 
-// generatorUsage returns the generator's usage: only processor time after it has ended, nothing
-// before it starts.
+// generatorUsage returns the generator's usage. After the generator's end, only its processor time is known.
+// Before its start, the usage is zero.
 func (m *serverMeasurement) generatorUsage(pids []int, parts sample.Parts) load.Usage {
 	if m.generator == nil {
 		return load.Usage{}
@@ -103,7 +103,7 @@ func (m *serverMeasurement) generatorUsage(pids []int, parts sample.Parts) load.
 	case <-m.generator.done:
 		state := m.generator.cmd.ProcessState
 		return load.Usage{Process: sample.Process{User: state.UserTime(), System: state.SystemTime()}}
-	case <-time.After(time.Second): // it was about to exit
+	case <-time.After(time.Second): // the generator was about to exit
 		return load.Usage{}
 	}
 }
@@ -119,9 +119,9 @@ func copyMachineFigures(s *result.Sample, m *sample.Machine) {
 	s.Sockets, s.TimeWait, s.Files = m.Open, m.TimeWait, m.Files
 }
 
-// addServerConnCount adds the server's connections to s: from its counters if available, otherwise from
-// its descriptors. Descriptor tables of single threads are not visible then, and each visible
-// descriptor leaves a kernel object behind, so it must come after the rest of a sample.
+// addServerConnCount adds the server's number of connections to s. It uses the server's counters if available,
+// otherwise the server's descriptors, except those in tables of single threads, which are not visible then. It
+// must be the last part of a sample, because each descriptor that it examines leaves a kernel object.
 func (m *serverMeasurement) addServerConnCount(ctx context.Context, s *result.Sample) error {
 	if m.admin == nil {
 		with, err := m.sampleServerGeneratorAndMachine(s.Checkpoint, sample.Sockets)
@@ -139,8 +139,8 @@ func (m *serverMeasurement) addServerConnCount(ctx context.Context, s *result.Sa
 	return nil
 }
 
-// closeFirstConnAndSampleEmptyServer closes the lab's first connection, waits until the server has closed it,
-// and samples the server without connections.
+// closeFirstConnAndSampleEmptyServer closes the lab's first connection and waits until the server has closed it. It then
+// samples the server without connections.
 func (m *serverMeasurement) closeFirstConnAndSampleEmptyServer(ctx context.Context, closeConn func() error) error {
 	if !m.sampled {
 		return closeConn()
@@ -156,7 +156,7 @@ func (m *serverMeasurement) closeFirstConnAndSampleEmptyServer(ctx context.Conte
 			return err
 		}
 		if now.Server.Sockets < with.Server.Sockets || time.Now().After(end) {
-			break // continue if the server's sockets are not visible
+			break // the server's sockets are not visible: continue
 		}
 		if err := sleepContext(ctx, pollInterval); err != nil {
 			return err
@@ -174,8 +174,8 @@ func (m *serverMeasurement) closeFirstConnAndSampleEmptyServer(ctx context.Conte
 	return nil
 }
 
-// sampleWhenConnsAndMemorySettle waits until acceptOpenConns agrees with the number of the server's connections and
-// memory is stable, at most for timeout, then takes a sample. It reports whether acceptOpenConns agreed.
+// sampleWhenConnsAndMemorySettle takes a sample after acceptOpenConns has returned true for the server's number of connections and
+// memory is stable, or after timeout. It reports whether acceptOpenConns returned true.
 func (m *serverMeasurement) sampleWhenConnsAndMemorySettle(ctx context.Context, checkpoint string, timeout time.Duration, acceptOpenConns func(open int) bool) (accepted bool, _ error) {
 	if !m.sampled {
 		return true, sleepContext(ctx, settleTime)
@@ -212,15 +212,15 @@ func (m *serverMeasurement) sampleWhenConnsAndMemorySettle(ctx context.Context, 
 	}
 }
 
-// shouldMeasureIdleCPU reports whether the server's idle CPU time is measured: if a load follows the
-// hold, and the hold is long enough for it and a memory sample.
+// shouldMeasureIdleCPU reports whether the server's idle CPU time is measured. This requires that a load follows the
+// hold and that the hold is long enough for the measurement and a memory sample.
 func (m *serverMeasurement) shouldMeasureIdleCPU() bool {
 	i := slices.IndexFunc(m.workload.Phases, func(p scenario.Phase) bool { return p.Do == scenario.Hold })
 	return m.sampled && i >= 0 && i+1 < len(m.workload.Phases) && m.workload.Phases[i+1].Do == scenario.Load &&
 		m.workload.Phases[i].For.Std()/2 >= idleMeasureTime
 }
 
-// addIdleCPUToLastSample leaves the server alone and adds its CPU usage to the last sample.
+// addIdleCPUToLastSample leaves the server alone and adds the server's CPU usage to the last sample.
 func (m *serverMeasurement) addIdleCPUToLastSample(ctx context.Context) error {
 	kept := &m.record.Samples[len(m.record.Samples)-1]
 	var before result.Sample
@@ -240,8 +240,8 @@ func (m *serverMeasurement) addIdleCPUToLastSample(ctx context.Context) error {
 	return nil
 }
 
-// sampleAtWindowStartOrEnd samples at the start or the end of a window. Connections are counted by the
-// server's port; those of a isFlood with their TCP segments.
+// sampleAtWindowStartOrEnd takes a sample at the start or the end of a window. It counts connections by the server's
+// port. For a isFlood it also counts their TCP segments.
 func (m *serverMeasurement) sampleAtWindowStartOrEnd(checkpoint string, isFlood bool) error {
 	if !m.sampled {
 		return nil
@@ -259,7 +259,7 @@ func (m *serverMeasurement) sampleAtWindowStartOrEnd(checkpoint string, isFlood 
 	switch {
 	case m.workload.HeartbeatInterval() > 0:
 	case isFlood:
-		if found, err := sock.SumConnSegments(m.server.port(), most); err == nil { // not all kernels support it
+		if found, err := sock.SumConnSegments(m.server.port(), most); err == nil { // not supported by all kernels
 			s.Accepted, s.SegmentsIn, s.SegmentsOut = found.Sockets, found.In, found.Out
 		}
 	case checkpoint == "measuring":
@@ -268,20 +268,20 @@ func (m *serverMeasurement) sampleAtWindowStartOrEnd(checkpoint string, isFlood 
 	return nil
 }
 
-// SampleOwnMemory samples the memory of this process, including Go's runtime statistics.
+// SampleOwnMemory samples the memory of this process, including statistics of the Go runtime.
 func SampleOwnMemory(checkpoint string) result.Sample {
 	s := result.Sample{Checkpoint: checkpoint, At: time.Now()}
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
-	taken, _ := sample.TakeSample(sample.Memory|sample.PSS, os.Getpid()) // Go's statistics remain on error
+	taken, _ := sample.TakeSample(sample.Memory|sample.PSS, os.Getpid()) // on error, only the Go runtime's statistics are set
 	s.Server = totalUsage(&taken)
 	s.Server.StackInuse, s.Server.HeapInuse, s.Server.Sys = int64(m.StackInuse), int64(m.HeapInuse), int64(m.Sys)
 	return s
 }
 
-// startMeasuringForeignCPU starts to observe the CPU usage of others. The returned function returns how
-// many CPUs were busy with anything but this process and its ended children, and how many of them
-// the host of a virtual machine took; 0 if the system has no such figures.
+// startMeasuringForeignCPU starts to observe the CPU usage of other programs. The returned function returns the
+// number of CPUs that were busy with anything except this process and its ended children. stolen is the part
+// that the host of a virtual machine took. Both are 0 if the system has no such figures.
 func startMeasuringForeignCPU() func() (foreign, stolen float64) {
 	before, err := sample.TakeSample(windowParts, os.Getpid())
 	return func() (foreign, stolen float64) {

@@ -15,34 +15,34 @@ import (
 const (
 	// firstTickInterval is the time between two ticks at the start of a run.
 	firstTickInterval = time.Second
-	// maxTicks is the maximum number of ticks of a run: when it is reached, every second tick is
-	// dropped and the interval doubles.
+	// maxTicks is the maximum number of ticks of a run. At the limit, every second tick is dropped and the
+	// interval doubles.
 	maxTicks = 3600
-	// adminTickTimeout limits how long a tick waits for the server's figures.
+	// adminTickTimeout limits the time for which a tick waits for the server's figures.
 	adminTickTimeout = 500 * time.Millisecond
 )
 
-// timelineRecorder records the ticks of a run on one goroutine, from startTimeline to stop, which
-// waits for it. Events of the load generator arrive on the run's goroutine and are stored in
-// atomics. A tick reads /proc, which takes the lab's time and not the server's. Figures from the
-// server's admin address cost the server time and memory, so they are not requested in runs that
-// measure memory. All methods accept a nil receiver, the timeline of a run without /proc.
+// timelineRecorder records the ticks of a run on one goroutine, from startTimeline to stop, which waits for the
+// goroutine. Events of the load generator arrive on the run's goroutine and are stored in atomics. A tick reads
+// /proc, which costs the lab time but not the server. Figures from the admin address cost the server time and
+// memory, so runs that measure memory do not request them. All methods accept a nil receiver, which represents
+// the timeline of a run without /proc.
 type timelineRecorder struct {
 	record   *result.Run
-	server   int // process group
+	server   int // process group of the server
 	admin    *adminClient
-	workers  bool // several processes; the supervisor reports for all
+	workers  bool // several processes: the supervisor reports for all
 	sampler  [2]sample.Sampler
 	interval time.Duration
 	ticks    []result.Tick
 	cancel   context.CancelFunc
 	wait     sync.WaitGroup
 
-	generatorGroup, open, answered atomic.Int64 // of the generator
+	generatorGroup, open, answered atomic.Int64 // process group and progress of the generator
 	generatorUsage                 atomic.Pointer[load.Usage]
 }
 
-// startTimeline starts the timeline of a run whose server is ready. stop sets Run.Timeline.
+// startTimeline starts the timeline of a run whose server is ready. stop stores the timeline in record.
 func (r *runner) startTimeline(record *result.Run, server *process, admin *adminClient) *timelineRecorder {
 	if !r.sampled {
 		return nil
@@ -58,7 +58,7 @@ func (r *runner) startTimeline(record *result.Run, server *process, admin *admin
 	return t
 }
 
-// addLastTickAndStop takes a last tick and ends the timeline.
+// addLastTickAndStop records a last tick and ends the timeline.
 func (t *timelineRecorder) addLastTickAndStop() {
 	if t == nil {
 		return
@@ -69,7 +69,7 @@ func (t *timelineRecorder) addLastTickAndStop() {
 	t.record.Timeline = t.ticks
 }
 
-// sampleTick records a tick, none after the server has ended. Figures that can't be read stay 0.
+// sampleTick records a tick unless the server has ended. Unreadable figures are 0.
 func (t *timelineRecorder) sampleTick(ctx context.Context) {
 	tick := result.Tick{At: time.Since(t.record.Started)}
 	generator := int(t.generatorGroup.Load())
@@ -98,7 +98,7 @@ func (t *timelineRecorder) sampleTick(ctx context.Context) {
 	t.ticks = append(t.ticks, tick)
 }
 
-// readServerRuntimeInto adds the server's figures from its admin address if they arrive in time.
+// readServerRuntimeInto adds the server's figures from the admin address if they arrive in time.
 func (t *timelineRecorder) readServerRuntimeInto(ctx context.Context, usage *load.Usage) {
 	if t.admin == nil || ctx.Err() != nil {
 		return
@@ -108,7 +108,7 @@ func (t *timelineRecorder) readServerRuntimeInto(ctx context.Context, usage *loa
 	t.admin.readRuntimeUsageInto(ctx, t.workers, usage)
 }
 
-// halveTicksAndDoubleInterval thins the ticks, keeping the first, and doubles the interval.
+// halveTicksAndDoubleInterval keeps the first of every two ticks and doubles the interval.
 func (t *timelineRecorder) halveTicksAndDoubleInterval() {
 	kept := t.ticks[:0]
 	for i := 0; i < len(t.ticks); i += 2 {
@@ -118,7 +118,7 @@ func (t *timelineRecorder) halveTicksAndDoubleInterval() {
 	t.interval *= 2
 }
 
-// switchGeneratorGroup sets the process processGroup of a new load generator, or 0 when it has ended.
+// switchGeneratorGroup sets the process processGroup of a new load generator. 0 means that the generator has ended.
 func (t *timelineRecorder) switchGeneratorGroup(processGroup int) {
 	if t == nil {
 		return

@@ -18,25 +18,25 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// Options modify scenarios. The zero value leaves them as written.
+// Options modify scenarios. The zero value changes nothing.
 type Options struct {
-	// Rounds replaces the scenario's rounds, up to 1000; 0 keeps them.
+	// Rounds replaces the scenario's rounds, up to 1000. 0 keeps them.
 	Rounds int
-	// Duration replaces the duration of every Load without heartbeats, Flood, Publish, Jobs and
-	// Attack; 0 keeps them.
+	// Duration replaces the duration of Load phases without heartbeats, and of Flood, Publish, Jobs and Attack
+	// phases. 0 keeps the durations.
 	Duration time.Duration
-	// Connections limits the connections or goroutines of a workload; 0 keeps them.
+	// Connections limits the connections or goroutines of a workload. 0 means no limit.
 	Connections int
-	// Only keeps the runs whose "workload/subject" it matches; nil keeps all.
+	// Only selects the runs whose "workload/subject" matches. Nil selects all.
 	Only *regexp.Regexp
-	// Subjects are added to those of the scenario.
+	// Subjects are added to the scenario's subjects.
 	Subjects []Subject
-	// Scale is the name of a scale; "" runs scenarios as written.
+	// Scale is the name of a scale. "" runs scenarios as written.
 	Scale string
 }
 
-// Apply returns the scenario as it is run on this machine: with a subject for each model, at the
-// scale and with the other options applied. s is not modified.
+// Apply returns the scenario as it is run on this machine: with a subject for each model, at the requested
+// scale, and with the other options applied. It does not modify s.
 func (o Options) Apply(s Scenario) (Scenario, error) {
 	switch {
 	case o.Connections < 0:
@@ -75,7 +75,7 @@ func (o Options) Apply(s Scenario) (Scenario, error) {
 	return s, s.Validate()
 }
 
-// String names the options that reduce workloads or change durations.
+// String lists the options that reduce workloads or change durations.
 func (o Options) String() string {
 	var words []string
 	if o.Scale != "" && o.Scale != fullScale {
@@ -90,9 +90,9 @@ func (o Options) String() string {
 	return JoinWords(words)
 }
 
-// WithPeersExecutable returns the scenario with the executable of the module peers filled in.
+// WithPeersExecutable returns the scenario with the path of the executable of the module peers.
 func (s Scenario) WithPeersExecutable(executable string) (Scenario, error) {
-	path, err := filepath.Abs(executable) // otherwise it would be searched in PATH
+	path, err := filepath.Abs(executable) // a relative path would be searched in PATH
 	if err == nil {
 		_, err = os.Stat(path)
 	}
@@ -107,7 +107,7 @@ func (s Scenario) WithPeersExecutable(executable string) (Scenario, error) {
 	return s, nil
 }
 
-// SubjectsNeedingPeers returns the subjects of the module peers, which are excluded without its executable.
+// SubjectsNeedingPeers returns the names of the subjects of the module peers. Without its executable they are excluded.
 func (s *Scenario) SubjectsNeedingPeers() (names []string) {
 	for _, x := range s.Subjects {
 		if x.commandHasPlaceholder(peersPlaceholder) {
@@ -117,23 +117,22 @@ func (s *Scenario) SubjectsNeedingPeers() (names []string) {
 	return names
 }
 
-// hostLimits are the properties of a machine that decide what can run.
+// hostLimits contains the properties of a machine that decide what can run.
 type hostLimits struct {
-	// modelError returns why a model can't run, nil if it can; programError why a program is
-	// missing.
+	// modelError returns the reason why a model cannot run, or nil. programError returns the reason why a
+	// program is missing, or nil.
 	modelError   func(model string) error
 	programError func(program string) error
-	// maxTableConns is how many connections a server with one descriptor table can hold, 0 for any
-	// number; tableLimit describes the limit.
+	// maxTableConns is the number of connections that a server with one descriptor table can hold, 0 for any
+	// number. tableLimit describes the limit.
 	maxTableConns int
 	tableLimit    string
 }
 
-// anyHost is a machine without limits.
+// anyHost describes a machine without limits.
 var anyHost = hostLimits{modelError: func(string) error { return nil }, programError: func(string) error { return nil }}
 
-// ownDescriptors is the number of descriptors that a server needs for itself and the lab's
-// connections.
+// ownDescriptors is the number of descriptors that a server needs for itself and for the lab's connections.
 const ownDescriptors = 100
 
 // readHostLimits returns the limits of this machine.
@@ -153,8 +152,8 @@ func readHostLimits() hostLimits {
 	return h
 }
 
-// expandModelsForHost returns the scenario with a subject for each model that can run on h, and with the
-// connections that each can hold. Notes explain what can't run.
+// expandModelsForHost returns the scenario with a subject for each model that can run on h, and with the number of
+// connections that each subject can hold. Its Notes explain what cannot run.
 func (s Scenario) expandModelsForHost(h hostLimits) Scenario {
 	subjects := s.Subjects
 	s.Subjects = nil
@@ -192,7 +191,7 @@ func (s Subject) withModel(model string) Subject {
 	return s
 }
 
-// noteSubjectsWithFewerConns adds notes about subjects that hold fewer connections than their workloads.
+// noteSubjectsWithFewerConns adds notes about subjects that hold fewer connections than their workloads require.
 func (s *Scenario) noteSubjectsWithFewerConns(filter *regexp.Regexp) {
 	for _, x := range s.Subjects {
 		var names []string
@@ -214,11 +213,11 @@ func (s *Scenario) noteSubjectsWithFewerConns(filter *regexp.Regexp) {
 
 // Scale defines how a scenario is reduced. Zero values change nothing.
 type Scale struct {
-	// Rounds replaces the scenario's, and those of its workloads.
+	// Rounds replaces the rounds of the scenario and of its workloads.
 	Rounds int `json:"rounds,omitempty" toml:"rounds"`
 	// Connections limits the connections of a workload.
 	Connections int `json:"connections,omitempty" toml:"connections"`
-	// Duration, WarmUp and Hold limit the phases; Hold applies to Hold phases.
+	// Duration and WarmUp limit the times of phases. Hold limits the duration of Hold phases.
 	Duration Duration `json:"duration,omitempty" toml:"duration"`
 	WarmUp   Duration `json:"warm_up,omitempty" toml:"warm_up"`
 	Hold     Duration `json:"hold,omitempty" toml:"hold"`
@@ -241,7 +240,7 @@ func (x Scale) validateScale(name string) error {
 	return nil
 }
 
-// findScale returns the scale with a name; "" and "full" change nothing.
+// findScale returns the scale with a name. "" and "full" change nothing.
 func (s *Scenario) findScale(name string) (Scale, error) {
 	x, ok := s.Scales[name]
 	if !ok && name != "" && name != fullScale {
@@ -251,8 +250,8 @@ func (s *Scenario) findScale(name string) (Scale, error) {
 	return x, nil
 }
 
-// scaleScenario returns the scenario at a scale; s is not modified. A workload that becomes
-// identical to an earlier one is dropped.
+// scaleScenario returns the scenario at a scale and does not modify s. It drops a workload that becomes
+// identical to an earlier one.
 func (x Scale) scaleScenario(s Scenario) Scenario {
 	without := func(name string) bool { return slices.Contains(x.Without, name) }
 	s.Subjects = slices.DeleteFunc(slices.Clone(s.Subjects), func(x Subject) bool { return without(x.Name) })
@@ -278,8 +277,8 @@ func (x Scale) scaleScenario(s Scenario) Scenario {
 	return s
 }
 
-// scaleWorkload limits a workload to the scale. If a hold becomes shorter, heartbeats become
-// proportionally more frequent.
+// scaleWorkload limits a workload to the scale. If it shortens a hold, heartbeats become proportionally more
+// frequent.
 func (x Scale) scaleWorkload(w Workload) Workload {
 	if x.Connections > 0 {
 		w.Connections = min(w.Connections, x.Connections)
@@ -310,8 +309,7 @@ func (x Scale) scaleWorkload(w Workload) Workload {
 	return w
 }
 
-// noteReductions adds notes about how the scenario differs from the original, and which options caused
-// it.
+// noteReductions adds notes about the differences from the original scenario and the options that caused them.
 func (s *Scenario) noteReductions(original *Scenario, o Options) {
 	why := o.String()
 	if s.Rounds != original.Rounds {
@@ -351,7 +349,7 @@ func (s *Scenario) noteReductions(original *Scenario, o Options) {
 	}
 }
 
-// generatesSameLoad reports whether two workloads are the same load, ignoring names and hold durations,
+// generatesSameLoad reports whether two workloads are the same load. It ignores names and the durations of holds,
 // which only serve sampling.
 func generatesSameLoad(a, b Workload) bool {
 	for _, w := range []*Workload{&a, &b} {

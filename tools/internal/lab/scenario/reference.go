@@ -6,38 +6,36 @@ import (
 	"strings"
 )
 
-// ReferenceTable is a table published by others, with which our figures are compared in the same
-// columns.
+// ReferenceTable is a table that others have published. Our figures are compared with it in the same columns.
 type ReferenceTable struct {
-	// Title and Source identify it; Machine is what it was measured on.
+	// Title and Source identify the table. Machine describes the machine on which it was measured.
 	Title   string `json:"title" toml:"title"`
 	Source  string `json:"source" toml:"source"`
 	Machine string `json:"machine" toml:"machine"`
-	// Faults are its known defects, a sentence each.
+	// Faults lists the known defects of the table, a sentence each.
 	Faults []string `json:"faults,omitempty" toml:"faults"`
-	// Notes are what to consider when comparing, a sentence each.
+	// Notes contains hints for the comparison, a sentence each.
 	Notes []string `json:"notes,omitempty" toml:"notes"`
-	// Count is the unit of the rows' Count, such as "connections", shown as a column; "" for none.
+	// Count is the unit of ReferenceRow.Count, such as "connections". It is shown as a column unless it is "".
 	Count   string         `json:"count,omitempty" toml:"count"`
 	Columns []Column       `json:"columns" toml:"column"`
 	Rows    []ReferenceRow `json:"rows" toml:"rows"`
 }
 
-// Column is a column of a reference table.
 type Column struct {
-	// Name is its heading; Figure is our figure to show in it, "" for none.
+	// Name is the column's heading. Figure is our figure in the column, "" for none.
 	Name   string `json:"name" toml:"name"`
 	Figure string `json:"figure,omitempty" toml:"figure"`
-	// Unit is the unit of the published figures, one of UnitFactors, in which ours are shown, too.
-	// "" uses our usual format, as times always do.
+	// Unit is the unit of the published figures, one of UnitFactors. Our figures are shown in the same unit. ""
+	// selects our usual format, which times always have.
 	Unit string `json:"unit,omitempty" toml:"unit"`
-	// Relative names a subject: our figure is shown as a multiple of that subject's in the same
-	// round, and in addition as it is if the watchdog killed that subject. Without a multiple it is
-	// shown as it is.
+	// Relative is the name of a subject. Our figure is shown as a multiple of that subject's figure in the same
+	// round. If the watchdog killed that subject, our figure is also shown itself. Without a multiple, only our
+	// figure is shown.
 	Relative string `json:"relative,omitempty" toml:"relative"`
 }
 
-// UnitFactors are the units of columns, in units of figures.
+// UnitFactors maps units of columns to multiples of the figures' units.
 var UnitFactors = map[string]float64{
 	"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "MB": 1e6, "GB": 1e9,
 	"kB/s": 1e3, "Mbps": 1e6,
@@ -47,30 +45,30 @@ var UnitFactors = map[string]float64{
 type ReferenceRow struct {
 	// Name describes the row.
 	Name string `json:"name" toml:"name"`
-	// Count is in units of ReferenceTable.Count; 0 is unknown.
+	// Count is the row's size in units of ReferenceTable.Count. 0 means unknown.
 	Count int `json:"count,omitempty" toml:"count"`
-	// Cells are the published figures as written, one per column.
+	// Cells contains the published figures as written, one per column.
 	Cells []string `json:"cells" toml:"cells"`
-	// Workload is the workload whose runs are shown below the row, Design the subject that
-	// reimplements the published design, and Ours the subjects to compare. If Ours is empty, these
-	// are all subjects of the workload except the table's designs.
+	// Workload is the workload whose runs are shown below the row. Design is the subject that reimplements the
+	// published design. Ours lists the subjects to compare; by default, all subjects of the workload except the
+	// table's designs.
 	Workload string   `json:"workload" toml:"workload"`
 	Design   string   `json:"design,omitempty" toml:"design"`
 	Ours     []string `json:"ours,omitempty" toml:"ours"`
-	// About lists the figures in which ours are compared with Design in the same run.
+	// About lists the figures by which our subjects are compared with Design in the same run.
 	About []string `json:"about,omitempty" toml:"about"`
 }
 
-// Claim is a limit for the figures of subjects. Either AtMost or AtLeast is set.
+// Claim is a limit for a figure of subjects. Either AtMost or AtLeast must be set.
 type Claim struct {
 	// Text states the claim.
 	Text string `json:"text" toml:"text"`
-	// Subjects are those the claim applies to; nil is all of the workload.
+	// Subjects lists the subjects to which the claim applies. Nil means all subjects of the workload.
 	Subjects []string `json:"subjects,omitempty" toml:"subjects"`
-	// Workload is the workload whose runs count; "" is each.
+	// Workload is the workload whose runs count. "" means each workload.
 	Workload string `json:"workload,omitempty" toml:"workload"`
-	// Figure is the claimed figure, AtMost and AtLeast its limits. If Of is set, the limits are
-	// multiples of the same figure under that workload. Plus is added to the limit.
+	// Figure is the name of the claimed figure. AtMost and AtLeast are limits for it. If Of is set, the limits
+	// are multiples of the same figure under the workload Of. Plus is added to the limit.
 	Figure  string   `json:"figure" toml:"figure"`
 	AtMost  *float64 `json:"at_most,omitempty" toml:"at_most"`
 	AtLeast *float64 `json:"at_least,omitempty" toml:"at_least"`
@@ -78,38 +76,37 @@ type Claim struct {
 	Plus    float64  `json:"plus,omitempty" toml:"plus"`
 	// From is the minimum number of connections for a verdict.
 	From int `json:"from,omitempty" toml:"from"`
-	// Fails defines when the claim fails the bench: UnlessMet (also if it was not measured),
-	// IfNotMet, or IfStrict (IfNotMet with --strict). Default: never.
+	// Fails defines when the claim fails the bench: UnlessMet (also if it was not measured), IfNotMet, or
+	// IfStrict (like IfNotMet, but only with --strict). By default it never does.
 	Fails string `json:"fails,omitempty" toml:"fails"`
 }
 
-// When a Claim fails the bench.
+// Values of Claim.Fails.
 const (
 	UnlessMet = "unless met"
 	IfNotMet  = "if not met"
 	IfStrict  = "if strict"
 )
 
-// Clause is a part of the report's first sentence. Placeholders in Text are {subject} for the best
-// subject other than the baseline, {baseline}, {value} and {base} for their figures, {ratio} for
-// value/base, {inverse} for base/value, and {connections} for those of the workload.
+// Clause is a part of the report's first sentence. Text can contain placeholders. {subject} is the best subject
+// except the baseline. {value} is its figure. {baseline} is the baseline and {base} its figure. {ratio} is
+// value/base and {inverse} base/value. {connections} is the workload's number of connections.
 type Clause struct {
 	Text     string `json:"text" toml:"text"`
 	Workload string `json:"workload" toml:"workload"`
 	Figure   string `json:"figure" toml:"figure"`
-	// Subject is the subject of the figure; "" is that of the previous clause, or the best for the
-	// first.
+	// Subject is the subject of the figure. "" means the subject of the previous clause. In the first clause,
+	// "" means the best subject.
 	Subject string `json:"subject,omitempty" toml:"subject"`
-	// Baseline replaces the scenario's.
+	// Baseline replaces the scenario's baseline unless "".
 	Baseline string `json:"baseline,omitempty" toml:"baseline"`
 }
 
-// crossReferenceChecker checks the names by which parts of a scenario refer to others, and keeps the first
-// error.
+// crossReferenceChecker checks the names by which parts of a scenario refer to other parts. It keeps the first error.
 type crossReferenceChecker struct {
 	subjects, workloads []string
 	figureInfo          func(figure string) (better, ok bool)      // Reader.Figures
-	atLine              func(table string, i int, err error) error // adds the line of a table to an error
+	atLine              func(table string, i int, err error) error // adds the line of the i-th table of a kind to an error
 	firstErr            error
 }
 
@@ -127,8 +124,7 @@ func (r *crossReferenceChecker) requireKnownNames(table string, i int, what stri
 	}
 }
 
-// requireKnownFigures checks names of figures; with needsDirection, only figures with a better direction
-// are valid.
+// requireKnownFigures checks names of figures. If needsDirection is set, the figures must have a better direction.
 func (r *crossReferenceChecker) requireKnownFigures(table string, i int, needsDirection bool, names ...string) {
 	for _, name := range names {
 		if is, ok := r.figureInfo(name); name != "" && (!ok || needsDirection && !is) {
@@ -137,9 +133,8 @@ func (r *crossReferenceChecker) requireKnownFigures(table string, i int, needsDi
 	}
 }
 
-// checkCrossReferences checks the names in reference tables, claims and the answer. expanded is the scenario
-// on a machine without limits, figureInfo is Reader.Figures, and atLine adds the line of a table to
-// an error.
+// checkCrossReferences checks the names in reference tables, claims and the answer. expanded is the scenario on a machine
+// without limits. figureInfo is Reader.Figures. atLine adds the line of a table to an error.
 func (s *Scenario) checkCrossReferences(expanded *Scenario, figureInfo func(string) (better, ok bool), atLine func(table string, i int, err error) error) error {
 	r := &crossReferenceChecker{figureInfo: figureInfo, atLine: atLine}
 	for _, x := range expanded.Subjects {
@@ -201,8 +196,8 @@ func (r *crossReferenceChecker) checkNamesAndBoundsOfClaim(i int, x *Claim) {
 	}
 }
 
-// ParsePublishedCell parses a published cell, such as "202,830", "4.9 s" or "38.8" in a column with unit
-// MiB, into the unit of the column's figure.
+// ParsePublishedCell parses a published cell, such as "202,830", "4.9 s", or "38.8" in a column whose unit is MiB. It
+// returns the value in the unit of the column's figure.
 func (c Column) ParsePublishedCell(cell string) (float64, bool) {
 	digits, unit, _ := strings.Cut(cell, " ")
 	digits, scale := strings.ReplaceAll(digits, ",", ""), 1.0

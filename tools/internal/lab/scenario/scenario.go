@@ -1,5 +1,5 @@
-// Package scenario defines scenarios as data: the compared servers, the workloads, reference tables
-// and claims. Scenarios are read from TOML files and do not define how they are run.
+// Package scenario defines scenarios as data: the compared servers, the workloads, reference tables and claims.
+// Scenarios are read from TOML files. Package run defines how they are run.
 package scenario
 
 import (
@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Scenario is a question to be answered by measurements.
+// Scenario is a question that measurements answer.
 type Scenario struct {
 	// Name is the scenario's name on the command line.
 	Name string `json:"name" toml:"name"`
@@ -19,36 +19,34 @@ type Scenario struct {
 	Question string `json:"question" toml:"question"`
 	// About explains in a paragraph or two how to read the figures.
 	About string `json:"about,omitempty" toml:"about"`
-	// Subjects are the servers to compare, at most 64.
+	// Subjects contains the servers to compare, at most 64.
 	Subjects []Subject `json:"subjects" toml:"subject"`
-	// Workloads are the loads to apply, at most 64.
+	// Workloads contains the loads to apply, at most 64.
 	Workloads []Workload `json:"workloads" toml:"workload"`
-	// Baseline names the subject with which the others are compared. If it is not among Subjects,
-	// no ratio is shown. In a file the default is the first subject.
+	// Baseline is the name of the subject with which the others are compared. If it is not in Subjects, no
+	// ratio is shown. In a file, the default is the first subject.
 	Baseline string `json:"baseline" toml:"baseline"`
-	// Auto names the subject that chooses a model by itself: the report compares it with the best
-	// of the others. "" is none.
+	// Auto is the name of the subject that chooses a model by itself. The report compares it with the best
+	// other subject. "" means none.
 	Auto string `json:"auto,omitempty" toml:"auto"`
-	// Main is the first figure of tables, with its ± and its ratio to the baseline. "" is the first
-	// main figure of the probes that the workload has.
+	// Main is the name of the first figure in tables, which is shown with its ± and its ratio to the baseline.
+	// "" means the first main figure of the workload's probes.
 	Main string `json:"main,omitempty" toml:"main"`
-	// Rounds is how often each subject is run under each workload, 1 to 1000. In a file the default
-	// is 3.
+	// Rounds is the number of runs of each subject under each workload, 1 to 1000. In a file, the default is 3.
 	Rounds int `json:"rounds" toml:"rounds"`
-	// Answer is the report's first sentence, in clauses. The figure of the first clause is shown as
-	// a chart.
+	// Answer is the report's first sentence, in clauses. A chart shows the figure of the first clause.
 	Answer []Clause `json:"answer,omitempty" toml:"answer"`
-	// References are the published tables to compare with.
+	// References contains the published tables to compare with.
 	References []ReferenceTable `json:"published,omitempty" toml:"published"`
 	Claims     []Claim          `json:"claims,omitempty" toml:"claim"`
-	// Scales are the reductions of the scenario by name.
+	// Scales contains the reductions of the scenario by name.
 	Scales map[string]Scale `json:"scales,omitempty" toml:"scale"`
 
-	// Notes are sentences about changes by this machine and the options.
+	// Notes contains sentences about changes caused by this machine and the options.
 	Notes []string `json:"-" toml:"-"`
 }
 
-// Error is an error in a scenario or in the options to run it. Nothing has been started.
+// Error is an error in a scenario or in its options. Nothing has been started when it is returned.
 type Error string
 
 func (e Error) Error() string { return string(e) }
@@ -57,11 +55,11 @@ func Errorf(format string, args ...any) error { return Error(fmt.Sprintf(format,
 
 const (
 	maxRounds = 1000
-	// MaxParts limits the subjects and the workloads of a scenario.
+	// MaxParts limits the number of subjects and the number of workloads of a scenario.
 	MaxParts = 64
 )
 
-// Validate returns an Error if the scenario can't be run.
+// Validate returns an Error if the scenario cannot be run.
 func (s *Scenario) Validate() error {
 	if s.Rounds < 1 || s.Rounds > maxRounds {
 		return Errorf("%d rounds; expected 1 to %d", s.Rounds, maxRounds)
@@ -87,7 +85,7 @@ func (s *Scenario) Validate() error {
 	return nil
 }
 
-// addNameOrError adds a name to seen, or returns an error if it is there already.
+// addNameOrError adds a name to seen. It returns an error if seen already contains the name.
 func addNameOrError(seen map[string]bool, kind, name string) error {
 	if seen[name] {
 		return Errorf("two %ss are named %q; expected a name for each", kind, name)
@@ -100,7 +98,6 @@ func (s *Scenario) addNote(format string, args ...any) {
 	s.Notes = append(slices.Clip(s.Notes), fmt.Sprintf(format, args...))
 }
 
-// FindSubject returns the subject with a name, or nil.
 func (s *Scenario) FindSubject(name string) *Subject {
 	i := slices.IndexFunc(s.Subjects, func(x Subject) bool { return x.Name == name })
 	if i < 0 {
@@ -109,7 +106,6 @@ func (s *Scenario) FindSubject(name string) *Subject {
 	return &s.Subjects[i]
 }
 
-// FindWorkload returns the workload with a name, or nil.
 func (s *Scenario) FindWorkload(name string) *Workload { return findWorkload(s.Workloads, name) }
 
 func findWorkload(all []Workload, name string) *Workload {
@@ -140,7 +136,7 @@ func (s *Scenario) EstimateDuration() (all time.Duration) {
 	return all
 }
 
-// estimatedCalibrationRuns is the approximate number of runs that measure a capacity.
+// estimatedCalibrationRuns is the approximate number of runs that measuring a capacity takes.
 const estimatedCalibrationRuns = 11
 
 // Step is a planned run.
@@ -148,15 +144,15 @@ type Step struct {
 	Scenario string
 	Workload Workload
 	Subject  Subject
-	Round    int // from 1
+	Round    int // counts from 1
 }
 
-// WorkloadAndSubject returns the name that --only matches.
+// WorkloadAndSubject returns the name that Options.Only matches.
 func (s Step) WorkloadAndSubject() string { return s.Workload.Name + "/" + s.Subject.Name }
 
-// PlanSteps returns the runs of a scenario in order: workload by workload, round by round, the
-// subjects in turn, starting with another one each round. Only pairs whose "workload/subject"
-// matches filter, if set, are kept.
+// PlanSteps returns the runs of a scenario in order: by workload, then by round. In each round every subject
+// runs once, and each round starts with a different subject. If filter is not nil, runs whose "workload/subject"
+// does not match are omitted.
 func (s *Scenario) PlanSteps(filter *regexp.Regexp) (steps []Step, err error) {
 	for _, w := range s.Workloads {
 		subjects := slices.DeleteFunc(slices.Clone(s.Subjects), func(x Subject) bool {
@@ -180,12 +176,12 @@ func (s *Scenario) hasSubjectForWorkload(w Workload, only *regexp.Regexp) bool {
 	return slices.ContainsFunc(s.Subjects, func(x Subject) bool { return x.RunsUnderWorkload(w) && isPairSelected(only, w, x) })
 }
 
-// isPairSelected reports whether Options.Only selects a pair.
+// isPairSelected reports whether Options.Only selects a workload and subject.
 func isPairSelected(filter *regexp.Regexp, w Workload, x Subject) bool {
 	return filter == nil || filter.MatchString(w.Name+"/"+x.Name)
 }
 
-// JoinWords joins words as "a, b and c".
+// JoinWords joins words as in "a, b and c".
 func JoinWords(words []string) string {
 	if len(words) < 2 {
 		return strings.Join(words, "")

@@ -15,61 +15,60 @@ import (
 
 // Subject is a server of a scenario, or another compared program.
 type Subject struct {
-	// Name is the server's name in the report, at most 40 bytes, without spaces, slashes and
-	// colons.
+	// Name is the subject's name in the report. It has at most 40 bytes and no spaces, slashes or colons.
 	Name string `json:"name" toml:"name"`
-	// Apps are the apps that the server supports; nil is all.
+	// Apps lists the apps that the server supports. Nil means all.
 	Apps []string `json:"apps,omitempty" toml:"apps"`
-	// Workloads are the workloads to run it under; nil is all.
+	// Workloads lists the workloads under which the subject is run. Nil means all.
 	Workloads []string `json:"workloads,omitempty" toml:"workloads"`
-	// MaxConns is how many connections the server can hold, 0 for any number; Wall describes the
+	// MaxConns is the number of connections that the server can hold, 0 for any number. Wall describes the
 	// limit.
 	MaxConns int    `json:"max_conns,omitempty" toml:"max_conns"`
 	Wall     string `json:"wall,omitempty" toml:"wall"`
 	// PerCPU makes {processes} at least the number of CPUs.
 	PerCPU bool `json:"per_cpu,omitempty" toml:"per_cpu"`
-	// Parks means that the command is no server: it parks "{n}" goroutines, prints samples as lines
-	// of JSON and exits. It is run under Park only.
+	// Parks reports that the command is not a server: it parks "{n}" goroutines, prints samples as lines of
+	// JSON, and exits. It is run only under Park.
 	Parks bool `json:"parks,omitempty" toml:"parks"`
-	// Command is the program and its arguments, without a shell. Placeholders in braces are
-	// replaced by CommandWithValues. The server listens on all addresses or on 127.0.0.1, stays in the
-	// foreground and ends at SIGTERM.
+	// Command is the program and its arguments, run without a shell. CommandWithValues replaces placeholders in
+	// braces. The server must listen on all addresses or on 127.0.0.1, stay in the foreground, and end at
+	// SIGTERM.
 	Command Words `json:"command" toml:"command"`
-	// Models expands the subject to one for each of these I/O models that can run here; "{model}"
-	// in its name and command is replaced by the model's name.
+	// Models expands the subject to one subject for each of these I/O models that can run here. The model's
+	// name replaces "{model}" in the subject's name and command.
 	Models []string `json:"-" toml:"models"`
-	// OneTable means that the server has one descriptor table: MaxConns and Wall follow from the
+	// OneTable reports that the server has one descriptor table. MaxConns and Wall are then derived from the
 	// hard RLIMIT_NOFILE.
 	OneTable bool `json:"-" toml:"one_table"`
-	// Protocol is its protocol under the app PubSub, as in load.PubSub. Default "redis".
+	// Protocol is the subject's protocol under the app PubSub, as in load.PubSub. The default is "redis".
 	Protocol string `json:"protocol,omitempty" toml:"protocol"`
-	// Optional excludes it if its program is not installed.
+	// Optional excludes the subject if its program is not installed.
 	Optional bool `json:"-" toml:"optional"`
 	// Contender is set for a program that runs Jobs.
 	Contender *Contender `json:"side,omitempty" toml:"side"`
 }
 
-// Contender describes a subject that runs jobs. Its command accepts the flags of "myriad offer",
-// which are appended, and prints the same output.
+// Contender describes a subject that runs jobs. Its command must accept the flags of "myriad offer", which are
+// appended, and print the same output.
 type Contender struct {
-	// FixedWorkers gives it the best number of workers; others may use up to 5,000.
+	// FixedWorkers starts the contender with the best number of workers. Other contenders may use up to 5,000.
 	FixedWorkers bool `json:"told,omitempty" toml:"told"`
-	// MeasuresCapacity runs it in a closed loop first to measure the capacity. With FixedWorkers
-	// the number of workers is increased, and the best number is used by all contenders.
+	// MeasuresCapacity runs the contender in a closed loop first, to measure the capacity. With FixedWorkers,
+	// the number of workers is increased during the measurement, and all contenders use the best number.
 	MeasuresCapacity bool `json:"measures,omitempty" toml:"measures"`
 }
 
-// Placeholders that are replaced before a scenario is run. {peers} is the executable of the module
-// peers, if given.
+// Placeholders that are replaced before a scenario is run. {peers} is the executable of the module peers, if
+// given.
 const (
 	modelPlaceholder = "{model}"
 	peersPlaceholder = "{peers}"
 	autoModel        = models.Auto
 )
 
-// ParseSubject parses "name=command line", such as "mine=/usr/bin/server --port {port}", or
-// "name:app,app=command line" for a server that supports only some apps. With isContender set, the subject
-// is a contender.
+// ParseSubject parses "name=command line", such as "mine=/usr/bin/server --port {port}". For a server that
+// supports only some apps, the format is "name:app,app=command line". If isContender is set, the subject is a
+// contender.
 func ParseSubject(text string, isContender bool) (Subject, error) {
 	name, line, ok := strings.Cut(text, "=")
 	if !ok {
@@ -95,7 +94,7 @@ func (s *Scenario) RunsJobs() bool {
 	return slices.ContainsFunc(s.Workloads, func(w Workload) bool { return w.FindPhase(Jobs) != nil })
 }
 
-// validateSubject returns an Error if the subject can't be started.
+// validateSubject returns an Error if the subject cannot be started.
 func (s Subject) validateSubject() error {
 	if s.Name == "" || len(s.Name) > 40 || strings.ContainsAny(s.Name, "/: \t\r\n") {
 		return Errorf("subject name %q; expected 1 to 40 bytes without spaces, slashes and colons", s.Name)
@@ -142,7 +141,7 @@ func (s Subject) RunsUnderWorkload(w Workload) bool {
 		(s.Workloads == nil || slices.Contains(s.Workloads, w.Name))
 }
 
-// HasAdmin reports whether the command has {admin}, an address for its figures.
+// HasAdmin reports whether the command contains {admin}, the address of the server's figures.
 func (s Subject) HasAdmin() bool { return s.commandHasPlaceholder("{admin}") }
 
 // HasHeartbeat reports whether the subject sends heartbeats.
@@ -152,9 +151,9 @@ func (s Subject) commandHasPlaceholder(placeholder string) bool {
 	return slices.ContainsFunc(s.Command, func(word string) bool { return strings.Contains(word, placeholder) })
 }
 
-// ServerProcessesFor returns the number of server processes for a workload, {processes} if the command
-// has that. Each gets at most three quarters of the connections that its descriptor table can hold,
-// because the kernel distributes connections randomly.
+// ServerProcessesFor returns the number of server processes for a workload. The command must contain {processes};
+// otherwise there is one process. Each process gets at most three quarters of the connections that its
+// descriptor table can hold, because the kernel distributes connections randomly.
 func (s Subject) ServerProcessesFor(w Workload) int {
 	if !s.commandHasPlaceholder("{processes}") {
 		return 1
@@ -170,7 +169,7 @@ func (s Subject) ServerProcessesFor(w Workload) int {
 // maxProcesses is the maximum of tcp.Server.Processes.
 const maxProcesses = 1024
 
-// MyriadModel returns the I/O model of a Myriad server, "" for others.
+// MyriadModel returns the I/O model of a Myriad server, "" for other subjects.
 func (s Subject) MyriadModel() string {
 	if len(s.Command) < 2 || s.Command[0] != "{self}" || s.Command[1] != "serve" {
 		return ""
@@ -181,7 +180,7 @@ func (s Subject) MyriadModel() string {
 	return autoModel
 }
 
-// PlaceholderValues are the values of a command's placeholders.
+// PlaceholderValues contains the values of a command's placeholders.
 type PlaceholderValues struct {
 	Self, Addr, App, Admin string
 	Cert, Key              string
@@ -189,9 +188,9 @@ type PlaceholderValues struct {
 	Connections, Processes int
 }
 
-// CommandWithValues returns the command with its placeholders replaced. {room} is the number of
-// connections a server must accept: those of the load, with a margin for their random distribution
-// over processes, and the lab's own.
+// CommandWithValues returns the command with its placeholders replaced. {room} is the number of connections that a
+// server must accept: the load's connections, a margin for their random distribution over processes, and the
+// lab's own connections.
 func (s Subject) CommandWithValues(p PlaceholderValues) []string {
 	_, port, _ := net.SplitHostPort(p.Addr) // a subject without a server has no address
 	heartbeat := ""
@@ -211,7 +210,8 @@ func (p PlaceholderValues) connLimitForServer() int {
 	return p.Connections*3/2 + 1000*p.Processes
 }
 
-// LoadConnsWithinServerLimit returns how many connections of the load fit if the server accepts connLimitForServer.
+// LoadConnsWithinServerLimit returns the number of the load's connections that fit if the server accepts connLimitForServer
+// connections.
 func (p PlaceholderValues) LoadConnsWithinServerLimit(maxServerConns int) int {
 	if p.Processes < 2 {
 		return maxServerConns - 1000
@@ -219,7 +219,7 @@ func (p PlaceholderValues) LoadConnsWithinServerLimit(maxServerConns int) int {
 	return (maxServerConns - 1000*p.Processes) * 2 / 3
 }
 
-// allModelNames returns the I/O models, including those that can't run here.
+// allModelNames returns the names of all I/O models, including those that cannot run here.
 func allModelNames() (names []string) {
 	for _, m := range models.All() {
 		names = append(names, m.Name)

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Duration is a time.Duration that is a text such as "1.5s" in TOML and nanoseconds in JSON.
+// Duration is a time.Duration that is text such as "1.5s" in TOML, and nanoseconds in JSON.
 type Duration time.Duration
 
 // UnmarshalText reads a text such as "1.5s".
@@ -22,13 +22,12 @@ func (d *Duration) UnmarshalText(text []byte) error {
 // UnmarshalJSON reads nanoseconds.
 func (d *Duration) UnmarshalJSON(text []byte) error { return json.Unmarshal(text, (*int64)(d)) }
 
-// Std returns d as a time.Duration.
 func (d Duration) Std() time.Duration { return time.Duration(d) }
 
 func (d Duration) String() string { return time.Duration(d).String() }
 
-// Words is a command line. In TOML it is one text, which is split at spaces; single or double
-// quotes keep spaces in a word, and nothing else is special.
+// Words is a command line. In TOML it is one text, which is split at spaces. Single or double quotes keep
+// spaces within a word. No other character is special.
 type Words []string
 
 // UnmarshalText splits a command line.
@@ -53,7 +52,7 @@ func (w Words) replaceInAllWords(oldnew ...string) Words {
 // splitCommandLine splits a command line at spaces, tabs and line ends outside of quotes.
 func splitCommandLine(line string) (words []string, err error) {
 	var word strings.Builder
-	var quote rune // the quote that is open, or 0
+	var quote rune // the open quote, or 0
 	started := false
 	for _, c := range line {
 		switch {

@@ -14,63 +14,63 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// Workload is a load applied to each subject: connections and the phases that they go through.
+// Workload is a load that is applied to each subject: connections and their phases.
 type Workload struct {
-	// Name is the workload's name in the report, at most 40 bytes, without spaces and slashes.
+	// Name is the workload's name in the report. It has at most 40 bytes and no spaces or slashes.
 	Name string `json:"name" toml:"name"`
-	// Caption is a sentence above its table; "{connections}" and "{heartbeat}" are replaced by the
-	// workload's values. Default: generated.
+	// Caption is a sentence above the workload's table. The workload's values replace "{connections}" and
+	// "{heartbeat}". The default is a generated sentence.
 	Caption string `json:"caption,omitempty" toml:"caption"`
-	// App is one of package app; empty for phases without a server.
+	// App is an app of package app. It is empty for phases without a server.
 	App string `json:"app,omitempty" toml:"app"`
-	// TLS encrypts the connections with a certificate that the lab creates.
+	// TLS encrypts the connections. The lab creates the certificate.
 	TLS bool `json:"tls,omitempty" toml:"tls"`
-	// Connections is the number of connections, at least 1; goroutines under Park.
+	// Connections is the number of connections, at least 1. Under Park it is the number of goroutines.
 	Connections int `json:"connections,omitempty" toml:"connections"`
-	// Size is the size of a message in bytes, 2 to 1 MiB, including the line end. It is 0 for apps
-	// with fixed messages.
+	// Size is the size of a message in bytes, including the line end: 2 to 1 MiB. It is 0 for apps with fixed
+	// messages.
 	Size int `json:"size,omitempty" toml:"size"`
-	// Pipeline is the number of messages in flight on each connection. Default 1.
+	// Pipeline is the number of messages in flight on each connection. The default is 1.
 	Pipeline int `json:"pipeline,omitempty" toml:"pipeline"`
-	// LoadModel is the I/O model of the load generator; default the best that can run. LoadLoops is
-	// its number of loops, up to 1024; default one, or one per pinned CPU, and more if one
+	// LoadModel is the I/O model of the load generator. The default is the best one that can run. LoadLoops is
+	// the generator's number of loops, up to 1024. The default is one, or one per pinned CPU, and more if one
 	// descriptor table is too small.
 	LoadModel string `json:"load_model,omitempty" toml:"load_model"`
 	LoadLoops int    `json:"load_loops,omitempty" toml:"load_loops"`
-	// Unpinned lets server and load generator run on all CPUs.
+	// Unpinned allows server and load generator to run on all CPUs.
 	Unpinned bool `json:"unpinned,omitempty" toml:"unpinned"`
-	// Rounds replaces the scenario's rounds, up to 1000; 0 keeps them.
+	// Rounds replaces the scenario's rounds, up to 1000. 0 keeps them.
 	Rounds int `json:"rounds,omitempty" toml:"rounds"`
-	// Whole excludes subjects that can't hold all connections, instead of applying the workload
-	// with as many as they can hold.
+	// Whole excludes subjects that cannot hold all connections. By default, such a subject is run with as many
+	// connections as it can hold.
 	Whole bool `json:"whole,omitempty" toml:"whole"`
-	// Reduced means that options or a scale have reduced connections or changed durations.
+	// Reduced reports that options or a scale have reduced the connections or changed durations.
 	Reduced bool `json:"reduced,omitempty" toml:"-"`
 	// Phases run in order.
 	Phases []Phase `json:"phases,omitempty" toml:"phases"`
 }
 
-// The actions of phases.
+// Actions of phases.
 const (
-	// Connect opens connections and closes those of previous phases. A list that does not begin
-	// with Connect opens all connections.
+	// Connect opens connections and closes those of previous phases. If the first phase is not Connect, all
+	// connections are opened first.
 	Connect = "connect"
-	// Hold keeps the connections idle except for a Heartbeat.
+	// Hold keeps the connections idle except for heartbeats.
 	Hold = "hold"
-	// Load keeps every connection busy in a closed loop, or sends at a Rate, and measures a time
-	// window. With a Heartbeat it only answers those of the server; its app is Sink.
+	// Load measures a time window in which every connection is busy in a closed loop, or messages are sent at a
+	// Rate. With a Heartbeat, the load only answers the server's heartbeats, and the app must be Sink.
 	Load = "load"
 	// Verify exchanges a message on each connection.
 	Verify = "verify"
 	// Broadcast makes the server send a line to all connections.
 	Broadcast = "broadcast"
-	// Flood sends as much as the server accepts on every connection, without waiting for answers,
-	// and measures a time window.
+	// Flood measures a time window in which every connection sends as much as the server accepts, without
+	// waiting for answers.
 	Flood = "flood"
-	// Publish publishes messages to topics that all connections subscribe to, in a closed loop or
-	// at a Rate, compares them, and measures a time window.
+	// Publish measures a time window in which messages are published to topics, in a closed loop or at a Rate.
+	// All connections subscribe to a topic and compare the messages.
 	Publish = "publish"
-	// Attack runs every attacker of package faults against the server, with honest clients.
+	// Attack runs every attacker of package faults against the server, together with honest clients.
 	Attack = "attack"
 	// Jobs submits jobs to a pool in the pool's process.
 	Jobs = "jobs"
@@ -82,49 +82,49 @@ var allPhases = []string{Connect, Hold, Load, Verify, Broadcast, Flood, Publish,
 
 // Phase is a part of a workload.
 type Phase struct {
-	// Do is one of the actions above.
+	// Do is the action of the phase.
 	Do string `json:"do" toml:"do"`
-	// For is the duration of Hold, Load, Flood, Publish, Attack and Jobs, from 100 ms to 24 h.
+	// For is the duration of Hold, Load, Flood, Publish, Attack and Jobs, 100 ms to 24 h.
 	For Duration `json:"for,omitempty" toml:"for"`
-	// WarmUp is the preceding time under the same load, of Load, Flood, Publish and Jobs.
+	// WarmUp is the time under the same load before the window of Load, Flood, Publish and Jobs.
 	WarmUp Duration `json:"warm_up,omitempty" toml:"warm_up"`
-	// Connections is how many connections a Connect opens, instead of all.
+	// Connections is the number of connections that a Connect opens. The default is all.
 	Connections int `json:"connections,omitempty" toml:"connections"`
-	// Rate is per second: the connections that a Connect opens, 0 for as fast as possible; the Jobs
-	// submitted if Times is 0; the messages that Load and Publish send on all connections together,
-	// 0 for a closed loop.
+	// Rate is a number per second. For Connect it is the connections opened, 0 for as fast as possible. For
+	// Load and Publish it is the messages sent on all connections together, 0 for a closed loop. For Jobs it is
+	// the jobs submitted if Times is 0.
 	Rate int `json:"rate,omitempty" toml:"rate"`
-	// Messages is the number of messages in flight on each connection of a Verify. Default 1.
+	// Messages is the number of messages in flight on each connection of a Verify. The default is 1.
 	Messages int `json:"messages,omitempty" toml:"messages"`
-	// InFlight limits the connections that wait for the answer of a Verify among held connections,
-	// 1 to 1,048,576. Default 1,000.
+	// InFlight limits the held connections that wait for the answer of a Verify at the same time, 1 to
+	// 1,048,576. The default is 1,000.
 	InFlight int `json:"in_flight,omitempty" toml:"in_flight"`
-	// Heartbeat is the time between two heartbeats of a Hold or a Load, from 100 ms.
+	// Heartbeat is the time between two heartbeats in a Hold or a Load, at least 100 ms.
 	Heartbeat Duration `json:"heartbeat,omitempty" toml:"heartbeat"`
 
-	// Topics and Publishers belong to Publish, and Slow is the number of subscribers that never
-	// read, as in load.PubSub. Default 1 topic, 1 publisher.
+	// Topics, Publishers and Slow apply to Publish, as in load.PubSub. Slow is the number of subscribers that
+	// never read. The defaults are 1 topic and 1 publisher.
 	Topics     int `json:"topics,omitempty" toml:"topics"`
 	Publishers int `json:"publishers,omitempty" toml:"publishers"`
 	Slow       int `json:"slow,omitempty" toml:"slow"`
 
-	// Every is the time between two log lines of an Attack, from 1 s. Default 1 min, or a quarter
-	// of For if that is less. Honest is the number of honest clients, at most 10,000. Default 100.
+	// Every is the time between two log lines of an Attack, at least 1 s. The default is 1 min, or a quarter of
+	// For if that is less. Honest is the number of honest clients, at most 10,000. The default is 100.
 	Every  Duration `json:"every,omitempty" toml:"every"`
 	Honest int      `json:"honest,omitempty" toml:"honest"`
 
-	// Shape is the kind of Jobs: "published", "cpu" or "mixed", as in "myriad offer --work". The
-	// capacity is measured once for each.
+	// Shape is the kind of Jobs: "published", "cpu" or "mixed", as in "myriad offer --work". The capacity is
+	// measured once per shape.
 	Shape string `json:"shape,omitempty" toml:"shape"`
 	// Times is the submitted rate as a multiple of the capacity, above 0 and up to 1000.
 	Times float64 `json:"times,omitempty" toml:"times"`
-	// Memory is how many bytes a contender may use, from 16 MiB; a watchdog kills it if it uses
-	// more. Default 2 GiB.
+	// Memory is the number of bytes that a contender may use, at least 16 MiB. A watchdog kills a contender
+	// that uses more. The default is 2 GiB.
 	Memory int64 `json:"memory,omitempty" toml:"memory"`
-	// Deadline is the time from submission within which a job must end to count, from 1 ms to an
-	// hour. Default 200 ms.
+	// Deadline is the time from submission within which a job must end to count, 1 ms to an hour. The default
+	// is 200 ms.
 	Deadline Duration `json:"deadline,omitempty" toml:"deadline"`
-	// Queue is the queue length of contenders with a queue, from 1 to 16,777,216. Default 1,024.
+	// Queue is the queue length of contenders that have a queue, 1 to 16,777,216. The default is 1,024.
 	Queue int `json:"queue,omitempty" toml:"queue"`
 }
 
@@ -191,7 +191,6 @@ func (w Workload) WithDefaults() Workload {
 	return w
 }
 
-// FindPhase returns the first phase with an action, or nil.
 func (w *Workload) FindPhase(action string) *Phase {
 	i := slices.IndexFunc(w.Phases, func(p Phase) bool { return p.Do == action })
 	if i < 0 {
@@ -200,7 +199,7 @@ func (w *Workload) FindPhase(action string) *Phase {
 	return &w.Phases[i]
 }
 
-// ConnsWithPublishersAndSlow returns the number of connections including publishers and slow subscribers.
+// ConnsWithPublishersAndSlow returns the number of connections, including publishers and slow subscribers.
 func (w *Workload) ConnsWithPublishersAndSlow() int {
 	if p := w.FindPhase(Publish); p != nil {
 		return w.Connections + p.Publishers + p.Slow
@@ -208,7 +207,7 @@ func (w *Workload) ConnsWithPublishersAndSlow() int {
 	return w.Connections
 }
 
-// HeartbeatInterval returns the time between two heartbeats, 0 for none.
+// HeartbeatInterval returns the time between two heartbeats, 0 for no heartbeats.
 func (w *Workload) HeartbeatInterval() time.Duration {
 	for _, p := range w.Phases {
 		if p.Heartbeat > 0 {
@@ -218,18 +217,18 @@ func (w *Workload) HeartbeatInterval() time.Duration {
 	return 0
 }
 
-// MeasuresSpeed reports whether the workload measures speed rather than memory, so that other
-// activity on the machine disturbs it.
+// MeasuresSpeed reports whether the workload measures speed rather than memory. Other activity on the machine
+// then disturbs it.
 func (w *Workload) MeasuresSpeed() bool {
 	return w.FindPhase(Load) != nil || w.FindPhase(Flood) != nil || w.FindPhase(Publish) != nil || w.FindPhase(Jobs) != nil
 }
 
 // Stage is a sequence of phases on the same connections: one run of the load generator.
 type Stage struct {
-	// Connections is their number, Rate how many are opened per second.
+	// Connections is the number of the stage's connections. Rate is the number opened per second.
 	Connections, Rate int
 	Phases            []Phase
-	// Held checks the lines of held connections one by one, with a broadcast and heartbeats.
+	// Held checks each line on held connections, with a broadcast and heartbeats.
 	Held bool
 }
 
@@ -285,7 +284,7 @@ func (w Workload) SplitStagesAtConnects() (stages []Stage, err error) {
 	return stages, nil
 }
 
-// validateNameAndKeys returns an Error if the workload can't be applied.
+// validateNameAndKeys returns an Error if the workload cannot be applied.
 func (w Workload) validateNameAndKeys() error {
 	if w.Name == "" || len(w.Name) > 40 || strings.ContainsAny(w.Name, "/ \t\r\n") {
 		return Errorf("workload name %q; expected 1 to 40 bytes without spaces and slashes", w.Name)
@@ -296,7 +295,7 @@ func (w Workload) validateNameAndKeys() error {
 	return nil
 }
 
-// checkRange returns an Error if value is outside min to max. what is a format for the value.
+// checkRange returns an Error if value is outside [min, max]. what is a format for the value.
 func checkRange[T cmp.Ordered](valueFormat string, value, min, max T) error {
 	if value < min || value > max {
 		return Errorf(valueFormat+"; expected %v to %v", value, min, max)
@@ -337,7 +336,7 @@ func isAppName(name string) bool { return app.IsAppName(name) || name == app.Pub
 
 const appList = app.List + ", or " + app.PubSub
 
-// validateAppAndStages validates a workload with a load generator.
+// validateAppAndStages validates a workload that uses the load generator.
 func (w Workload) validateAppAndStages() error {
 	stages, err := w.SplitStagesAtConnects()
 	sink := w.App == app.Sink
@@ -389,7 +388,7 @@ func (p Phase) validatePhase(w Workload) error {
 	switch p.Do {
 	case Hold:
 		if p.Heartbeat == 0 && w.FindPhase(Broadcast) == nil {
-			least = Duration(minHold) // memory is sampled during the hold
+			least = Duration(minHold) // because memory is sampled during the hold
 		}
 	case Attack:
 		least = Duration(minAttack)
@@ -438,7 +437,7 @@ func (p Phase) validateJobs() error {
 	)
 }
 
-// CapacityRunTime returns how long one run of the capacity measurement for Jobs takes.
+// CapacityRunTime returns the duration of one run of the capacity measurement for Jobs.
 func (p *Phase) CapacityRunTime() time.Duration { return min(time.Duration(p.For), 2*time.Second) }
 
 // captionOrGenerated returns the caption with its placeholders replaced, or a generated one.
@@ -460,8 +459,7 @@ func (w Workload) fillPlaceholders(text string) string {
 	return strings.NewReplacer("{connections}", format.Count(w.Connections), "{heartbeat}", w.HeartbeatInterval().String()).Replace(text)
 }
 
-// WithMaxConns returns the workload for a subject that can hold at most maxConns connections; 0 is any
-// number.
+// WithMaxConns returns the workload for a subject that can hold at most maxConns connections. 0 means any number.
 func (w Workload) WithMaxConns(maxConns int) Workload {
 	if maxConns > 0 {
 		w.Connections = min(w.Connections, maxConns)
@@ -469,16 +467,16 @@ func (w Workload) WithMaxConns(maxConns int) Workload {
 	return w
 }
 
-// EstimateRunDuration estimates how long one run takes, including start and stop.
+// EstimateRunDuration estimates the duration of one run, including start and stop.
 func (w Workload) EstimateRunDuration() time.Duration {
-	each := 50 * time.Microsecond // to connect or to exchange a message
+	each := 50 * time.Microsecond // time to connect or to exchange a message
 	if w.TLS {
-		each = 600 * time.Microsecond // two processes, an asymmetric key
+		each = 600 * time.Microsecond // two processes and an asymmetric key
 	}
 	all := 400 * time.Millisecond
 	for _, p := range w.Phases {
 		all += time.Duration(p.For + p.WarmUp)
-		if p.Do == Flood { // it continues until the rate is steady
+		if p.Do == Flood { // a flood continues until its rate is steady
 			all += time.Duration(p.For / 2)
 		}
 		switch p.Do {
@@ -501,7 +499,7 @@ func (w Workload) EstimateRunDuration() time.Duration {
 	return all
 }
 
-// Timeout returns how long one run may take before it fails.
+// Timeout returns the time after which a run fails.
 func (w Workload) Timeout() time.Duration {
 	if p := w.FindPhase(Jobs); p != nil { // the capacity may have to be measured, and contenders may exit slowly
 		return w.EstimateRunDuration() + 2*estimatedCalibrationRuns*(time.Duration(p.WarmUp)+p.CapacityRunTime()+10*time.Second) + time.Minute
@@ -509,8 +507,8 @@ func (w Workload) Timeout() time.Duration {
 	return 5*w.EstimateRunDuration() + time.Minute
 }
 
-// MaxHeartbeatDelay returns how late a heartbeat may be: a server checks each connection once in an
-// eighth of the interval, at least interval 400 ms.
+// MaxHeartbeatDelay returns the maximum delay of a heartbeat. A server checks each connection interval eighth of
+// the interval, or interval 400 ms if that is longer.
 func MaxHeartbeatDelay(interval time.Duration) time.Duration {
 	return max(interval/8, 400*time.Millisecond)
 }

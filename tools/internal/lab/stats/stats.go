@@ -1,11 +1,10 @@
-// Package stats has the median of repeated rounds and its confidence interval.
+// Package stats computes the median of repeated rounds and its confidence interval.
 //
-// From 6 rounds on the interval of 95 % is that between order statistics, which assumes
-// nothing of how values are distributed: it is golang.org/x/perf/benchmath's, as benchstat has
-// it. No such interval exists for fewer rounds. For those the range of the values is multiplied by a factor of E. Lord, "The use of
-// range in place of standard deviation in the t-test", Biometrika 34, 1947, which supposes
-// that values are normal. It is larger than one would like, and has to be: three values say
-// little of what the next three will be. One round has no interval.
+// With 6 or more rounds, the 95 % interval lies between order statistics, which makes no assumption about the
+// distribution. It is computed by golang.org/x/perf/benchmath, as in benchstat. With fewer rounds no such
+// interval exists. The interval is then the range of the values times a factor from E. Lord, "The use of range
+// in place of standard deviation in the t-test", Biometrika 34, 1947, which assumes normally distributed
+// values. It is wide, because three values predict little about the next three. One round has no interval.
 package stats
 
 import (
@@ -15,20 +14,20 @@ import (
 	"golang.org/x/perf/benchmath"
 )
 
-// Never is the latency of jobs that never ran: larger than any other, and still valid in JSON.
+// Never is the latency of jobs that never ran. It is larger than any other latency and valid in JSON.
 const Never = math.MaxFloat64
 
-// IsNeverLatency reports whether a value is Never, or the mean of it and another one.
+// IsNeverLatency reports whether a value is Never, or the mean of Never and another value.
 func IsNeverLatency(v float64) bool { return v >= Never/4 }
 
 const confidence = 0.95
 
-// rangeFactors, by the number of values, multiplied by their range give half a confidence interval
-// of 95 %.
+// rangeFactors contains, by number of values, the factor that converts their range to half of a 95 % confidence
+// interval.
 var rangeFactors = map[int]float64{2: 6.353, 3: 1.304, 4: 0.717, 5: 0.507}
 
-// Median returns the median of the values, the mean of the two middle ones if their number is even,
-// and false if there are none.
+// Median returns the median of the values. With an even number of values, it is the mean of the two middle
+// ones. Median returns false if there are no values.
 func Median(values []float64) (float64, bool) {
 	if len(values) == 0 {
 		return 0, false
@@ -41,8 +40,8 @@ func Median(values []float64) (float64, bool) {
 	return sorted[half-1]/2 + sorted[half]/2, true
 }
 
-// MedianConfidenceMargin returns the ± of the median, in the unit of the values, and false if there are fewer
-// than two values or one is Never.
+// MedianConfidenceMargin returns the ± of the median, in the unit of the values. It returns false if there are fewer
+// than two values or one of them is Never.
 func MedianConfidenceMargin(values []float64) (float64, bool) {
 	n := len(values)
 	if n < 2 || slices.ContainsFunc(values, IsNeverLatency) {
@@ -55,7 +54,8 @@ func MedianConfidenceMargin(values []float64) (float64, bool) {
 	return max(s.Center-s.Lo, s.Hi-s.Center), true
 }
 
-// RelativeMedianMargin returns the ± of the median as a fraction of it, and false if that is undefined.
+// RelativeMedianMargin returns the ± of the median as a fraction of the median. It returns false if the fraction is
+// undefined.
 func RelativeMedianMargin(values []float64) (float64, bool) {
 	middle, ok := Median(values)
 	m, ok2 := MedianConfidenceMargin(values)
@@ -65,8 +65,8 @@ func RelativeMedianMargin(values []float64) (float64, bool) {
 	return m / middle, true
 }
 
-// RatiosOfSameRounds divides each value by the base's value of the same round. Rounds without either
-// value, or with a base that is not positive, are skipped.
+// RatiosOfSameRounds divides each value by the base's value in the same round. It skips rounds in which either value
+// is missing or the base is not positive.
 func RatiosOfSameRounds(byRound, base map[int]float64) (found []float64) {
 	for round, v := range byRound {
 		if b, ok := base[round]; ok && b > 0 && !IsNeverLatency(b) && !IsNeverLatency(v) {
