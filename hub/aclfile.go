@@ -179,7 +179,7 @@ func parseUserRules(rules []string) (*aclAccount, error) {
 	return a, nil
 }
 
-// applyCommandOrTopicRule applies one rule to the account or to its first selector.
+// applyRule applies one rule to the account or to its first selector.
 func (a *aclAccount) applyRule(rule string) error {
 	switch rule {
 	case "on", "off":

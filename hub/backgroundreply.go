@@ -28,7 +28,7 @@ type scanLimiter struct {
 
 var errTooManyScans = errors.New("too many list requests; try again")
 
-// pauseAndReplyInBackground has makeReply write the command's reply on another goroutine. If makeReply fails, the
+// replyInBackground has makeReply write the command's reply on another goroutine. If makeReply fails, the
 // connection closes after the reply.
 func (b *commandBatch) replyInBackground(makeReply func(ctx context.Context, r *replyWriter) error) {
 	if b.flushReplies(); b.closing {

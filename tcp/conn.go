@@ -206,10 +206,7 @@ func (c *Conn) LocalAddr() net.Addr {
 	return toNetAddr(addr)
 }
 
-// LocalAddr returns the local address of the connection: a *net.TCPAddr, or a *net.UnixAddr without a name. Behind a
-// proxy, the local address is the one to which the proxy connected. LocalAddr returns nil once the connection is
-// closing. It makes a system call. If loops have their own descriptor tables (Server.Loops), a call on a worker waits
-// for the loop.
+// Value returns the value last set by SetValue, initially nil.
 func (c *Conn) Value() any { return c.core().Value() }
 
 // SetValue attaches v to the connection until Closed has returned. Other goroutines read it with Ref.Value.

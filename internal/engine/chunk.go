@@ -192,7 +192,7 @@ func (m QueuedRequest) ForEachConn(firstIndex, maxConns int, deliver func(Queued
 	return end
 }
 
-// removeHolderAndUncountMemory releases the messages with the last holder.
+// releaseMessagesIfLastHolder releases the messages with the last holder.
 func (m *messageBatch) releaseMessagesIfLastHolder() {
 	if m.holders.Add(-1) > 0 {
 		return

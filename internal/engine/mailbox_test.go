@@ -100,7 +100,7 @@ func TestMailboxRoom(t *testing.T) {
 	}
 }
 
-// generationAndPosted must count bytes beside the generation, and track waiting senders.
+// TestMark must count bytes beside the generation, and track waiting senders.
 func TestMark(t *testing.T) {
 	var m generationAndPosted
 	m.v.Store(1<<64 - 1<<32)

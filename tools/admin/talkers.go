@@ -41,7 +41,7 @@ type talker struct {
 	inRate, outRate float64
 }
 
-// examineMachineIfDue reads the sockets if the last reading is old enough.
+// readTrafficIfDue reads the sockets if the last reading is old enough.
 func (t *topTalkers) readTrafficIfDue(now time.Time, s tcp.Stats, addr net.Addr) {
 	if !t.at.IsZero() && now.Sub(t.at) < talkerInterval {
 		return

@@ -133,7 +133,7 @@ func (x *analysis) countProcessesOfPlan() int64 {
 	return n
 }
 
-// maxConnsUnderDescriptorLimit returns the number of connections that one process must be able to hold. The kernel
+// connsPerProcessWithMargin returns the number of connections that one process must be able to hold. The kernel
 // distributes connections randomly over worker processes. The number is therefore four standard deviations
 // above an even share.
 func (e *localEndpoint) connsPerProcessWithMargin(connections int64) int64 {

@@ -104,7 +104,7 @@ func (s *connTable) allocatedCount() int {
 	return s.nextUnused
 }
 
-// forEachUsedConn calls f for all current and former connections, under their shards' locks, until f returns false.
+// forEachConn calls f for all current and former connections, under their shards' locks, until f returns false.
 func (s *connTable) forEachConn(shards []*shard, f func(*shard, *connState) bool) {
 	s.mu.Lock()
 	owners := s.chunkOwners[:len(s.chunkOwners):len(s.chunkOwners)]

@@ -464,7 +464,7 @@ func counterFieldValue[T any](in *T, field []int) (n int64, ok bool) {
 	return reflect.ValueOf(in).Elem().FieldByIndex(field).Int(), true
 }
 
-// setRunAndWindowCounts sets the interval's counters to the increase from before to now.
+// setCounterDifferences sets the interval's counters to the increase from before to now.
 func (i *Interval) setCounterDifferences(now, before *counts) {
 	for _, c := range Counters {
 		if at, ok := counterIndexes[c.Name]; ok && c.interval != nil {

@@ -103,7 +103,7 @@ func unusedAddr(t *testing.T) string { return testserver.FreeAddr(t) }
 
 func echo(c net.Conn, _ int) { _, _ = io.Copy(onlyWriter{c}, onlyReader{c}) }
 
-// onlyReader and onlyWriter keep io.Copy from moving bytes in the kernel, which would divide
+// onlyWriter and onlyWriter keep io.Copy from moving bytes in the kernel, which would divide
 // answers differently.
 type (
 	onlyReader struct{ io.Reader }

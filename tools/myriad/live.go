@@ -78,7 +78,7 @@ func newTerminalView(f *os.File) *terminalView {
 	}}
 }
 
-// recordHeldConnsEvent is for load.Config.Observe.
+// updateAndRedraw is for load.Config.Observe.
 func (v *terminalView) updateAndRedraw(e load.Event) {
 	now := v.now()
 	if e.Phase == load.Began || v.start.IsZero() {

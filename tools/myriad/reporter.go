@@ -178,7 +178,7 @@ func (t *runReporter) startMetricsServer() error {
 	return nil
 }
 
-// recordHeldConnsEvent is for load.Config.Observe.
+// notifyObservers is for load.Config.Observe.
 func (t *runReporter) notifyObservers(e load.Event) {
 	if e.Plan != nil {
 		raiseGOMAXPROCS(e.Plan.Loops, false)

@@ -31,7 +31,7 @@ func readRef(r engine.Ref) (t refValues) {
 	return t
 }
 
-// refValues returns the expected results for a client's connection.
+// wantRefValues returns the expected results for a client's connection.
 func (c *client) wantRefValues(value any) refValues {
 	at := func(a net.Addr) netip.AddrPort { return a.(*net.TCPAddr).AddrPort() }
 	return refValues{at(c.LocalAddr()), at(c.RemoteAddr()), value, true, true, true}

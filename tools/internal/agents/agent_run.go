@@ -44,7 +44,7 @@ type agentRun struct {
 
 func shortID(id string) string { return id[:min(len(id), 8)] }
 
-// processAgentMessage processes a message to this agent. If the agent is free, it joins the sender's run.
+// joinRunAndProcessMessage processes a message to this agent. If the agent is free, it joins the sender's run.
 func (w *agentWorker) joinRunAndProcessMessage(ctx context.Context, msg *nats.Msg, now time.Time) {
 	m, err := decodeMessageHeader(msg.Data, w.version)
 	if err != nil {

@@ -189,7 +189,7 @@ func (c *coordinator) stopLocalAgentsAndClose() {
 	}
 }
 
-// requireCredentialsOrLoopback returns an error if an external server is insecure.
+// requireSecureExternalServer returns an error if an external server is insecure.
 func (c *coordinator) requireSecureExternalServer() error {
 	if c.server != nil {
 		return nil

@@ -8,9 +8,10 @@ import (
 	"net"
 )
 
+// hasEpoll reports whether the system has epoll.
 const hasEpoll = false
 
-func (*server) startEpollLoops(context.Context, Options) ([]func(net.Conn), error) {
+func (*plainServer) startEpollLoops(context.Context, Options) ([]func(net.Conn), error) {
 	return nil, errors.ErrUnsupported
 }
 

@@ -2,5 +2,5 @@
 
 package sample
 
-// OwnCPU returns 0, because this system does not report the processor time of this process.
-func OwnCPU() Process { return Process{} }
+// OwnCPUTime returns 0: the processor time of this process is unknown on this system.
+func OwnCPUTime() Process { return Process{} }

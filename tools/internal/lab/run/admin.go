@@ -63,7 +63,7 @@ func (a *adminClient) fetchAndParse(ctx context.Context, path string, parse func
 	return parse(io.LimitReader(resp.Body, maxAdminReplyBytes))
 }
 
-// forceGCIfOneProcess makes the server collect garbage and return memory to the system, the given number of times.
+// forceServerGC makes the server collect garbage and return memory to the system, the given number of times.
 // Errors are ignored.
 func (a *adminClient) forceServerGC(ctx context.Context, times int) {
 	for range times {
