@@ -195,9 +195,8 @@ func (c *Conn) Ref() Ref { return Ref{c.core().Ref()} }
 func (c *Conn) RemoteAddr() net.Addr { return toNetAddr(c.core().Peer()) }
 
 // LocalAddr returns the local address of the connection: a *net.TCPAddr, or a *net.UnixAddr without a name. Behind a
-// trusted proxy it returns the address to which the client connected at the proxy. It returns nil once the connection
-// is closing. LocalAddr makes a system call. If loops have their own descriptor tables (Server.Loops), a call on a
-// worker waits for the loop.
+// proxy it returns the address to which the proxy connected. It returns nil once the connection is closing. LocalAddr
+// makes a system call. If loops have their own descriptor tables (Server.Loops), a call on a worker waits for the loop.
 func (c *Conn) LocalAddr() net.Addr {
 	addr, ok := c.core().Ref().LocalAddr()
 	if !ok {
