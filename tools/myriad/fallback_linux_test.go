@@ -72,17 +72,6 @@ func blockIOUring(errno uint64) error {
 	return nil
 }
 
-// refusals are the answers to io_uring_setup that machines give which have no
-// io_uring for us, and what is to be said of each.
-var refusals = []struct {
-	errno syscall.Errno
-	says  string
-}{
-	{unix.EPERM, "io_uring is forbidden here, by sysctl kernel.io_uring_disabled or a seccomp filter: operation not permitted"},
-	{unix.ENOSYS, "the kernel has no io_uring, or a seccomp filter hides it: function not implemented"},
-	{unix.EINVAL, "the kernel's io_uring is too old: it needs Linux 6.6: invalid argument"},
-}
-
 // ringBytes is what a loop's ring locks.
 var ringBytes = uint64(uring.LockedMemoryPerLoop(int64(os.Getpagesize())))
 
