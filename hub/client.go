@@ -87,7 +87,7 @@ func (c *client) patternCost() int {
 	return c.extra.patternCost
 }
 
-// adjustPatternCost adds delta, which may be negative, to the client's patterns and to its address.
+// adjustPatternCost adds delta, which may be negative, to the pattern costs of the client and of its address.
 func (h *Hub) adjustPatternCost(c *client, ref tcp.Ref, delta int) {
 	if delta == 0 {
 		return

@@ -21,7 +21,7 @@ const (
 	formatCount     = iota
 )
 
-// appendMessage appends a message published to the topic name, as subscribers of topicOrPattern get it: the same
+// appendMessage appends a message published to publishedTopic, as subscribers of topicOrPattern get it: the same
 // topic, or a matching pattern. id identifies a kept message; RESP formats omit it.
 func (f messageFormat) appendMessage(dst []byte, topicOrPattern *topic, publishedTopic string, message []byte, id string) []byte {
 	switch f {

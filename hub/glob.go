@@ -285,7 +285,7 @@ func parseSet(pattern string, pos int) (e element, nextPos int) {
 
 type byteSet [4]uint64
 
-// addRange adds the bytes from to to, inclusive.
+// addRange adds the bytes first to last, inclusive.
 func (s *byteSet) addRange(first, last byte) {
 	for b := int(first); b <= int(last); b++ {
 		s[b/64] |= 1 << (b % 64)

@@ -73,7 +73,7 @@ func (c *counters) countDelivery(delivery deliveryCounts) {
 	}
 }
 
-// sendMessage sends a message published to the topic name, which is t or matches the pattern t.
+// sendMessage sends a message published to publishedTopic, which is t or matches the pattern t.
 func (t *topic) sendMessage(publishedTopic string, message []byte, id string) deliveryCounts {
 	return t.broadcastEncoded(func(f messageFormat, dst []byte) []byte { return f.appendMessage(dst, t, publishedTopic, message, id) })
 }

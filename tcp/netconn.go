@@ -403,7 +403,8 @@ func (n *NetConn) wakeIfDeadlineExpired(d *deadline, wake func()) {
 	}
 }
 
-// deadline limits blocking calls. A timer may fire for an earlier setting, so markExpiredOrRearm compares the time.
+// deadline limits blocking calls. A timer may fire for a deadline that has since been
+// changed, so markExpiredOrRearm compares the current time with the current deadline.
 type deadline struct {
 	at      time.Time // zero if there is no deadline
 	timer   *time.Timer

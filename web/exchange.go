@@ -157,7 +157,7 @@ const (
 	waiterMemory  = 8 << 10
 )
 
-// estimateOwnMemory returns memoryCost without the requests after x.
+// estimateOwnMemory returns memoryCost minus the cost of the requests after x.
 func (x *exchange) estimateOwnMemory() int {
 	n := requestMemory + 2*len(x.headMemory.text) // twice, for the map of its fields
 	if x.length != 0 {

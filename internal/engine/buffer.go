@@ -94,7 +94,7 @@ func (b *Buffer) appendableBytes(maxCap int) int {
 	return max(maxCap, cap(b.bytes)) - len(b.bytes)
 }
 
-// grownCap returns the capacity for n more bytes: doubled, but at most maxCap if that suffices.
+// grownCap returns the capacity for extraBytes more bytes: doubled, but at most maxCap if that suffices.
 func (b *Buffer) grownCap(extraBytes, maxCap int) int {
 	if extraBytes += len(b.bytes); extraBytes > cap(b.bytes) {
 		return max(extraBytes, min(2*cap(b.bytes), maxCap))

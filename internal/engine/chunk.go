@@ -169,7 +169,7 @@ func (m *messageBatch) addMessage(p batchMessage) {
 	m.size += len(p.Bytes)
 }
 
-// ForEachConn calls deliver with the request for each of up to n connections, from index from on.
+// ForEachConn calls deliver with the request for each of up to maxConns connections, from firstIndex on.
 // It returns the next index, 0 at the end.
 func (m QueuedRequest) ForEachConn(firstIndex, maxConns int, deliver func(QueuedRequest)) (nextIndex int) {
 	if m.Conn != nil {

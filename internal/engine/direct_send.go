@@ -35,7 +35,7 @@ func (c *Conn) Writev(pieces ...[]byte) (int, error) {
 	return n, nil
 }
 
-// sendDirectOrAppend writes pieces with a totalSize size, where there is no layer.
+// sendDirectOrAppend writes pieces of totalSize bytes in all, where there is no layer.
 func (c *Conn) sendDirectOrAppend(totalSize int, pieces ...[]byte) {
 	sent, full := 0, c.canSendDirect(totalSize, len(pieces))
 	if full {
@@ -118,7 +118,7 @@ func (c *Conn) writevOutputThenPieces(pieces [][]byte) (sentBytes int) {
 	return n
 }
 
-// discardSentOutput removes n sent bytes from the output. It returns how many are left, and how many no
+// discardSentOutput removes sentBytes bytes from the output. It returns how many are left, and how many no
 // longer sentBytes as posted.
 func (c *Conn) discardSentOutput(sentBytes int) (unsentBytes, releasedPosted int) {
 	c.out.discardFrontBytes(sentBytes)
@@ -168,8 +168,8 @@ func (c *Conn) setDirectSentInEvent(sentBytes int) {
 	}
 }
 
-// startPendingLayerAndUpdatePause completes an event: it starts a layer that was requested, and resets directSentInEvent. If that
-// ends a pause that the handler was told of, the handler is told.
+// startPendingLayerAndUpdatePause completes an event: it starts a layer that was requested, and resets
+// directSentInEvent. If the reset ends a pause that was reported to the handler, the end is reported, too.
 func (c *Conn) startPendingLayerAndUpdatePause() {
 	if c.hasPendingLayer() {
 		c.startPendingLayer()

@@ -127,7 +127,7 @@ func (e *ListenerCounters) releaseConnSlot() {
 	}
 }
 
-// listenerCounters returns the counters of a listener, nil for a listenerNumber below 0.
+// listenerCounters returns the counters of a listener, nil for a number below 0.
 func (rt *Runtime) listenerCounters(listenerNumber int) *ListenerCounters {
 	if listenerNumber < 0 {
 		return nil

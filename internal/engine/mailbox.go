@@ -114,7 +114,7 @@ type Request struct {
 // CanWait reports whether the sender can wait for capacity.
 func (r *Request) CanWait() bool { return r.postedLimit > 0 }
 
-// LetSenderWaitUntil makes a sender that can wait do so until the channel freed is closed.
+// LetSenderWaitUntil makes the sender wait, if it can, until freed is closed.
 func (r *Request) LetSenderWaitUntil(freed <-chan struct{}) {
 	if r.spaceWait != nil {
 		*r.spaceWait = SpaceWait{freed: freed}
@@ -378,7 +378,7 @@ func putDataBuffer(buffer []byte) {
 	}
 }
 
-// addWaitingSender queues a sender of size bytes. The sender is woken once its bytes fit and no earlier sender waits.
+// addWaitingSender queues a sender of messageSize bytes. The sender is woken once its bytes fit and no earlier sender waits.
 func (b *Mailbox) addWaitingSender(messageSize int) SpaceWait {
 	s := &waitingSender{freed: make(chan struct{}), size: max(messageSize, emptyRequestSize)}
 	b.waiting = append(b.waiting, s)

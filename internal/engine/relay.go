@@ -68,7 +68,7 @@ func (r Ref) newRelayRequest() *Shared {
 }
 
 // acceptRelay joins the connection with the requester at the other end of a relay. If a worker has the requester, the
-// request is repeated when the worker returns it.
+// request is repeated after the worker has returned the requester.
 func (c *Conn) acceptRelay(requester Ref) {
 	o, here := requester.ConnOwnedBy(c.runtime), c.Ref()
 	near := c.runtime.Loop != nil && o != nil

@@ -145,7 +145,7 @@ func (rt *Runtime) appendToInputBuffer(b *Buffer, p []byte) {
 	b.bytes = append(b.bytes, p...)
 }
 
-// growBuffer grows b for n more bytes, with a pooled buffer if possible. It counts the memory first, because
+// growBuffer grows b for extraBytes more bytes, with a pooled buffer if possible. It counts the memory first, because
 // allocation may be slow.
 func (rt *Runtime) growBuffer(b *Buffer, extraBytes, maxCap int) {
 	newCap := b.grownCap(extraBytes, maxCap)
@@ -275,7 +275,7 @@ func (t *WorkerCallTimes) TakeTotals() (calls int64, took time.Duration, stuck b
 	return t.calls.Swap(0), time.Duration(t.duration.Swap(0)), stuck
 }
 
-// startCall counts an active call and returns its activeSlot for endCall.
+// startCall counts an active call and returns its slot for endCall.
 func (t *WorkerCallTimes) startCall() (activeSlot int32) {
 	activeSlot = t.currentSlot.Load()
 	t.active[activeSlot].Add(1)

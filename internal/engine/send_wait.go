@@ -74,8 +74,8 @@ func (s *sendWaiters) wakeAll(c *Conn) {
 	}
 }
 
-// newWaitableSendRequest returns a request to send p. It fits while at most HighWater is posted with p,
-// or at most LowWater before it if p is long.
+// newWaitableSendRequest returns a request to send p. The request fits if the posted bytes, including p, do not exceed
+// HighWater. A p longer than HighWater - LowWater fits if the bytes posted before it do not exceed LowWater.
 func (r Ref) newWaitableSendRequest(p []byte) Request {
 	l := &r.c.runtime.Limits
 	return Request{Kind: RequestSend, Bytes: p, postedLimit: max(l.HighWater, min(l.LowWater+len(p), l.MaxUnsent), 1)}

@@ -161,7 +161,7 @@ func (q *fileQueue) startProgressTimerIfStopped(now time.Duration) {
 	}
 }
 
-// extendProgressTimer moves the start of the time limit by d, but not beyond now.
+// extendProgressTimer moves the start of the time limit by extension, but not beyond now.
 func (q *fileQueue) extendProgressTimer(extension, now time.Duration) {
 	if q != nil {
 		q.waitingSince = min(q.waitingSince+extension, now)
@@ -189,7 +189,7 @@ func (c *Conn) outputTail() **Buffer {
 // lastOutput returns the last data written, nil if nothing of it is left.
 func (c *Conn) lastOutput() *Buffer { return *c.outputTail() }
 
-// ensureTailBuffer returns the buffer to append n bytes to.
+// ensureTailBuffer returns the buffer to append to, with space for capacity bytes.
 func (c *Conn) ensureTailBuffer(capacity int) *Buffer {
 	b := c.outputTail()
 	if *b == nil {
@@ -221,7 +221,7 @@ func (c *Conn) NextFilePart() (f *os.File, offset int64, n int) {
 	return first.file, first.offset, int(min(first.remaining, maxFilePiece))
 }
 
-// onFileSent records that n bytes of the first file were sent. The rest waits until the connection
+// onFileSent records that sentBytes bytes of the first file were sent. The rest waits until the connection
 // is writable, so that a long file does not hold up others.
 func (c *Conn) onFileSent(sentBytes int) {
 	if c.advanceFirstQueuedFile(sentBytes) {

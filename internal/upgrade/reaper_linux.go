@@ -89,8 +89,8 @@ const (
 	exitReportTimeout = time.Second
 )
 
-// relayedSignals returns the signals that the serving process receives from this one. A terminal sends SIGINT and
-// SIGQUIT to all processes itself.
+// relayedSignals returns the signals that this process relays to the serving process. With a terminal, SIGINT and
+// SIGQUIT are left out, because the terminal sends them to both processes.
 func relayedSignals() []os.Signal {
 	signals := []os.Signal{unix.SIGHUP, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2}
 	terminal, err := os.Open("/dev/tty")

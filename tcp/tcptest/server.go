@@ -65,7 +65,7 @@ type Server struct {
 }
 
 // NewServer serves srv until the end of the test. srv must not have served before and can't serve again. NewServer
-// ignores its Addr. If srv.Log is nil, the server logs to the test's output. Invalid settings fail the test
+// ignores srv.Addr. If srv.Log is nil, the server logs to the test's output. Invalid settings fail the test
 // immediately.
 func NewServer(t testing.TB, srv *tcp.Server) *Server {
 	t.Helper()

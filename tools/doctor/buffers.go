@@ -60,7 +60,7 @@ var _ = registerWall(Wall{
 	Source: ipPage + "#tcp-variables", Unit: "bytes", Beyond: true,
 }, func(x *analysis, w *Wall) bool { return x.examineTCPMem(w, 1, x.unreadPagesPerConn()) })
 
-// examineTCPMem fills in a wall whose limit is the tcp_mem number with index which. Each connection takes
+// examineTCPMem fills in a wall whose limit is the tcp_mem number with limitIndex. Each connection takes
 // pagesPerConn pages.
 func (x *analysis) examineTCPMem(w *Wall, limitIndex int, pagesPerConn int64) (applies bool) {
 	limits, ok := x.nonNegativeSysctlNumbers(tcpMemName, 3)

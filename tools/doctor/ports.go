@@ -120,7 +120,7 @@ func formatPortList(ports map[int64]bool) string {
 	return strings.Join(items, ",")
 }
 
-// countSourceTargetPairs returns the number of pairs of source address and target, and a description of the sourcesText.
+// countSourceTargetPairs returns the number of pairs of source address and target, and a description of the sources.
 func (x *analysis) countSourceTargetPairs() (pairs int64, sourcesText string) {
 	targets := make(map[netip.AddrPort]bool)
 	for _, t := range x.p.Targets {

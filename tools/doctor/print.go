@@ -157,7 +157,7 @@ const (
 	oldMemlock = 64 << 10
 )
 
-// maxLimitOrZero returns the higher of a change's limit and the present presentHardLimit limit. It returns 0 if no limit
+// maxLimitOrZero returns the higher of a change's limit and the present hard limit. It returns 0 if no limit
 // must be written, because there is none.
 func maxLimitOrZero(limitText string, presentHardLimit int64) int64 {
 	n, err := strconv.ParseInt(limitText, 10, 64)

@@ -41,7 +41,7 @@ type sysctlInfo struct {
 	defaultValue string
 }
 
-// registerWall registers a wall and the kernel settings that it sysctlsRead. Settings that another wall has
+// registerWall registers a wall and the kernel settings that it reads. Settings that another wall has
 // registered are kept. The result allows calls in package variable declarations.
 func registerWall(w Wall, examine func(*analysis, *Wall) bool, sysctlsRead ...sysctlInfo) struct{} {
 	wallRules = append(wallRules, wallRule{w, examine})
@@ -51,7 +51,7 @@ func registerWall(w Wall, examine func(*analysis, *Wall) bool, sysctlsRead ...sy
 	return struct{}{}
 }
 
-// registerSysctlWall registers a wall whose limitSysctl is a setting with one number. The wall does not apply if the
+// registerSysctlWall registers a wall whose limit is a setting with one number. The wall does not apply if the
 // setting does not exist.
 func registerSysctlWall(w Wall, limitSysctl sysctlInfo, examine func(x *analysis, w *Wall, limitSysctl int64) bool, otherSysctlsRead ...sysctlInfo) struct{} {
 	return registerWall(w, func(x *analysis, w *Wall) bool {

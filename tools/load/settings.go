@@ -273,7 +273,7 @@ func (c *Config) nonEmptySettings() (given []*Setting) {
 	return given
 }
 
-// excludes reports whether s and t cannot be given together.
+// excludes reports whether s and other cannot be given together.
 func (s *Setting) excludes(other *Setting) bool {
 	group := s.tag.Get("oneof")
 	return group != "" && group == other.tag.Get("oneof") && s.field != other.field || s.isListedIn(other.tag.Get("not")) || other.isListedIn(s.tag.Get("not"))

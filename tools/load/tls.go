@@ -18,7 +18,7 @@ import (
 	"github.com/myriad-go/myriad/internal/secure"
 )
 
-// Causes of failed handshakes that crypto/tls does not report.
+// Causes of failed handshakes, where crypto/tls does not report the cause.
 var (
 	errHandshakeTimeout = errors.New("not completed in time")
 	errHandshakeBroken  = errors.New("connection closed")

@@ -50,7 +50,7 @@ func (f *reportFlags) writeLoadReport(cmd *cobra.Command, files []reportFile) er
 	return printAndCheckExpectations(cmd.ErrOrStderr(), all, expectations)
 }
 
-// validateLoadFlags returns usage errors for loads before the fileCount are read completely.
+// validateLoadFlags returns usage errors for loads before the files are read completely.
 func (f *reportFlags) validateLoadFlags(fileCount int) ([]load.Expectation, error) {
 	if f.merge && fileCount < 2 {
 		return nil, usagef("--merge of one file; expected two or more")

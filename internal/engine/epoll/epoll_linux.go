@@ -133,9 +133,9 @@ func (d *driver) suspendWatch(c *engine.Conn) {
 	c.SetDriverFlags(c.DriverFlags()&^(watchedIn|watchedOut) | unwatched)
 }
 
-// unwatchBeforeClose stops watching a descriptor before it is closed. Closing alone does not if another process has
-// the socket, too: during a hand-over, or for a moment after a fork. Its events would be taken for those of
-// the next connection in the slot.
+// unwatchBeforeClose stops watching a descriptor that is about to be closed. Closing the descriptor is not enough while
+// another process also holds the socket, as during a hand-over or for a moment after a fork: the socket's events would
+// still arrive, and be mistaken for those of the next connection in the slot.
 func (d *driver) unwatchBeforeClose(c *engine.Conn) {
 	if c.DriverFlags()&unwatched == 0 {
 		d.poll.Remove(c.FD())

@@ -282,7 +282,7 @@ func (c *conn) handleMailAndRequests() {
 	}
 }
 
-// requestAndWake sets requestBits bits and wakes the owner. It is safe for concurrent use.
+// requestAndWake sets requestBits and wakes the owner. It is safe for concurrent use.
 func (c *conn) requestAndWake(requestBits uint32) {
 	c.requests.Or(requestBits)
 	c.wake()

@@ -32,7 +32,7 @@ func (e *goroutineEngine) sendToPartner(partner *engine.Conn, data []byte) (n in
 }
 
 // spliceToPartner moves input to the relay partner, if the connection is bulk and may bypass the core, and
-// releases the read permit. done reports whether there was input. What the partner does not accept counts as
+// releases the read permit. hadInput reports whether there was input. What the partner does not accept counts as
 // read.
 func (c *conn) spliceToPartner(fd int32) (tried, hadInput bool) {
 	if !c.bulk || c.Layer() != nil || !c.MaySendOnPartnerSocket() {

@@ -6,9 +6,9 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// chunkSize is the number of connections that a table grows by: 512 of 96 bytes fill six pages of Go's
-// allocator and are too large for its 8-byte header. Entries that were never used take no memory, because
-// their pages have not been written to.
+// chunkSize is the number of connections by which a table grows. 512 entries of 96 bytes fill exactly six pages of
+// Go's allocator, which adds no 8-byte header at that size. Entries that were never used take no memory, because their
+// pages have not been written to.
 const chunkSize = 512
 
 // connTable stores a loop's connections by slot. It grows by chunks: an entry never moves, so a Ref may point

@@ -54,7 +54,7 @@ func (l *Loop) reclaimFromWorker(c *engine.Conn) {
 	c.ExcludeWorkerTimeFromTimeouts()
 }
 
-// DeferUntilWorkerReturns schedules action for the time when a busy connection returns.
+// DeferUntilWorkerReturns defers action until the worker that has c returns it to the loop.
 func (l *Loop) DeferUntilWorkerReturns(c *engine.Conn, action func()) {
 	l.addDeferredAction(c, deferredAction{do: action})
 }

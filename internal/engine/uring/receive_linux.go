@@ -55,7 +55,7 @@ func (d *driver) chooseReceiveModeBySize(c *engine.Conn, completion cqe) {
 	}
 }
 
-// handleRecvResult passes the sizeOrErrno of a receive, a size or a negative errno, to the core.
+// handleRecvResult passes the result of a receive, a size or a negative errno, to the core.
 func (d *driver) handleRecvResult(c *engine.Conn, sizeOrErrno int32, received []byte) {
 	switch {
 	case sizeOrErrno > 0:
@@ -102,8 +102,7 @@ func (d *driver) cancelInputOps(c *engine.Conn) {
 // CanRead reports whether no receive is in progress and the connection is not closing.
 func (d *driver) CanRead(c *engine.Conn) bool { return c.DriverFlags()&(closing|receiving) == 0 }
 
-// ReadOnce does nothing while a receive is in progress, because that receive has earlier bytes, or will get
-// them.
+// ReadOnce does nothing while a receive is in progress: the bytes of that receive come first in the stream.
 func (d *driver) ReadOnce(c *engine.Conn) bool {
 	if !d.CanRead(c) {
 		return false

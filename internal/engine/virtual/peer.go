@@ -87,7 +87,7 @@ func (p *Peer) Window() int { return p.window }
 // Received returns the bytes that the peer has taken and the tester has not discarded.
 func (p *Peer) Received() []byte { return p.received }
 
-// DiscardReceived discards the first n received bytes.
+// DiscardReceived discards the first count received bytes.
 func (p *Peer) DiscardReceived(count int) {
 	if p.received = p.received[count:]; len(p.received) == 0 {
 		p.received = nil

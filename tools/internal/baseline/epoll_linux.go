@@ -184,7 +184,7 @@ func (l *epollLoop) newReadAndAnswerFunc(o Options) func(*epollConn) {
 	}
 }
 
-// startReactorWorkers starts the workers of a reactor. enqueue hands them a connection. end stops them.
+// startReactorWorkers starts the workers of a reactor. enqueue hands them a connection, and stop ends them.
 func (l *epollLoop) startReactorWorkers(ctx context.Context, o Options) (enqueue func(*epollConn), stop func()) {
 	queue := make(chan *epollConn, reactorQueue)
 	var workers sync.WaitGroup

@@ -90,7 +90,7 @@ func (n *Network) readEstablishedAndLimitCounters() error {
 	return err
 }
 
-// readCounterLines reads names and numbers from the two lines of a file that begin with a linePrefix, such as "Tcp:
+// readCounterLines reads names and numbers from the two lines of a file that begin with linePrefix, such as "Tcp:
 // RtoMin CurrEstab" and "Tcp: 200 17".
 func readCounterLines(file, linePrefix string) (map[string]int64, error) {
 	text, err := readTrimmedFile(file)

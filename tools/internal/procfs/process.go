@@ -84,8 +84,8 @@ func ReadAllStats() (stats []Stat, err error) {
 	return stats, err
 }
 
-// PIDsByProcessGroup returns the processes of process groups in ascending order, by group ID. An unknown group has
-// no processes.
+// PIDsByProcessGroup maps the ID of each process group to the PIDs of its processes, in ascending order. An unknown
+// group has no processes.
 func PIDsByProcessGroup(groups ...int) (map[int][]int, error) {
 	all, err := ReadAllStats()
 	found := make(map[int][]int, len(groups))
@@ -130,7 +130,7 @@ type ProcessMemory struct {
 	Anonymous int64
 }
 
-// ReadProcessMemory reads /proc/PID/status. The time does not depend on the size of the process.
+// ReadProcessMemory reads /proc/PID/status. Reading takes the same time however much memory the process uses.
 func ReadProcessMemory(pid int) (ProcessMemory, error) {
 	s, err := parseProcessFS(pid, prom.Proc.NewStatus)
 	return ProcessMemory{RSS: int64(s.VmRSS), PeakRSS: int64(max(s.VmRSS, s.VmHWM)), Anonymous: int64(s.RssAnon)}, err

@@ -114,7 +114,7 @@ func (s *Sample) SumOfProcesses() Process {
 	return sum
 }
 
-// addCountersTimes adds the counters of q multiplied by sign. Counters are values that only grow.
+// addCountersTimes adds the counters of other, multiplied by sign. Counters are values that only grow.
 func (p *Process) addCountersTimes(other *Process, sign int64) {
 	p.User += other.User * time.Duration(sign)
 	p.System += other.System * time.Duration(sign)

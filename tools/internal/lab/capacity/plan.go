@@ -68,7 +68,8 @@ func (g *Goal) Validate() error {
 // MaxConnections limits Goal.Connections.
 const MaxConnections = 1_000_000_000_000
 
-// Plan describes the machines that a goal requires. Per-machine figures apply while Spare machines are down.
+// Plan describes the machines that a goal requires. The per-machine figures are for the case that as
+// many machines as Spare are down.
 type Plan struct {
 	Goal Goal `json:"goal"`
 	// Machines is the number of machines, including spare ones.
@@ -249,7 +250,7 @@ func (p *Planner) PlanMachines(g Goal) (*Plan, error) {
 	return &x, nil
 }
 
-// proxyAddrsNeeded returns the number of addresses that a proxy needs for n connections to one port, 0 if
+// proxyAddrsNeeded returns the number of addresses that a proxy needs for conns connections to one port, 0 if
 // unknown.
 func (p *Planner) proxyAddrsNeeded(g *Goal, conns int64) int64 {
 	plan := p.newDoctorPlan(g, doctor.Client, conns)

@@ -6,7 +6,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/result"
 )
 
-// attackProbe computes figures of honest clients during an attack. Their latency is the 99th percentile.
+// attackProbe computes figures of honest clients during an attack. Latency figures are 99th percentiles.
 var attackProbe = Probe{
 	Figures: []Figure{
 		{Name: "answers", Heading: "answers", Better: Higher, Main: true},

@@ -102,8 +102,8 @@ func (a *adminClient) waitForCounters(ctx context.Context, timeout time.Duration
 	}
 }
 
-// readMetrics returns metrics by name. Metrics with labels are summed under their name. They are also summed by
-// their label "cause" under name{cause}, as in closed{peer}.
+// readMetrics returns metrics by name. The values of a metric with labels are added up under its name. If it has the
+// label "cause", the values are also added up for each cause, under a key such as closed{peer}.
 func (a *adminClient) readMetrics(ctx context.Context) (values map[string]float64, err error) {
 	values = make(map[string]float64)
 	err = a.fetchAndParse(ctx, "/metrics", func(in io.Reader) error {

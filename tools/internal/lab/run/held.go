@@ -125,7 +125,7 @@ func (h *heldConnsRun) advancePhaseOnEvent(ctx context.Context, e load.Event) er
 	return nil
 }
 
-// endConnectPhase waits until the server has accepted the open connections, and ends the phase.
+// endConnectPhase waits until the server has accepted wantOpen connections, and ends the phase.
 func (h *heldConnsRun) endConnectPhase(ctx context.Context, wantOpen int64) error {
 	if _, err := h.waitUntilOpenConnsAre(ctx, wantOpen); err != nil {
 		return err

@@ -258,8 +258,8 @@ func (w *memoryLimitKiller) start(p *process) {
 	w.running.Go(func() { w.killWhenOverLimit(ctx, p) })
 }
 
-// killWhenOverLimit kills the process if it exceeds the limit. It polls the peak memory, so it misses nothing
-// between two polls. It kills through the process's handle, which cannot refer to another process.
+// killWhenOverLimit kills the process if it exceeds the limit. It polls the recorded peak of memory, so it also
+// detects what happens between two polls. It kills through the process's handle, which cannot refer to another process.
 func (w *memoryLimitKiller) killWhenOverLimit(ctx context.Context, p *process) {
 	for began := time.Now(); ; {
 		if s, err := sample.TakeSample(sample.Memory, p.pid()); err == nil { // otherwise it has ended or has no such figure

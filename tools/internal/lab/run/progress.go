@@ -37,7 +37,7 @@ func newProgressPrinter(w io.Writer, steps []scenario.Step) *progressPrinter {
 	return p
 }
 
-// printStepStart prints the start of step i, which may be a repetition.
+// printStepStart prints the start of a step, which may be a repetition.
 func (p *progressPrinter) printStepStart(stepIndex int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
