@@ -75,8 +75,8 @@ var (
 const categories = " keyspace read write set sortedset list hash string bitmap hyperloglog geo stream pubsub" +
 	" admin fast slow blocking dangerous connection transaction scripting "
 
-// parseCommandOrCategory returns the commandBits of a command with its subcommands, of one subcommand, or of a category that
-// begins with @.
+// parseCommandOrCategory returns the commandBits of a command with its subcommands, of one subcommand, or of a category
+// that begins with @.
 func parseCommandOrCategory(nameOrCategory string) (commandBits uint64, err error) {
 	nameOrCategory = strings.ToLower(nameOrCategory)
 	category, isCategory := strings.CutPrefix(nameOrCategory, "@")

@@ -49,8 +49,8 @@ func (b *commandBatch) replyInBackground(makeReply func(ctx context.Context, r *
 	b.stopped = true
 }
 
-// pauseAndReplyInBackground runs makeReply on another goroutine and sends its result to c, which is paused meanwhile. It
-// fails if too many replies are queued.
+// pauseAndReplyInBackground runs makeReply on another goroutine and sends its result to c, which is paused meanwhile.
+// It fails if too many replies are queued.
 func (h *Hub) pauseAndReplyInBackground(c *tcp.Conn, makeReply func(ctx context.Context) ([]byte, error)) error {
 	if h.scans.queued.Add(1) > maxBackgroundReplies {
 		h.scans.queued.Add(-1)

@@ -154,8 +154,8 @@ func clientTypeName(holder clientHolder, isHolder bool) string {
 	return "normal"
 }
 
-// parseFilterOptionOrReplyError sets the filter's field for an option. If the option is invalid, it replies with an error and
-// returns false.
+// parseFilterOptionOrReplyError sets the filter's field for an option. If the option is invalid, it replies with an
+// error and returns false.
 func (b *commandBatch) parseFilterOptionOrReplyError(filter *clientFilter, name, value []byte) (ok bool) {
 	switch {
 	case equalsFold(name, "id"):

@@ -86,8 +86,8 @@ func (b *commandBatch) setUserAndAuthDeadline(u *user) {
 	b.user = u
 }
 
-// authenticateOrReplyError logs the client in with [password or token] or [name, password]. If that fails, it replies with an
-// error and returns false.
+// authenticateOrReplyError logs the client in with [password or token] or [name, password]. If that fails, it replies
+// with an error and returns false.
 func (b *commandBatch) authenticateOrReplyError(credentials [][]byte) (ok bool) {
 	var u *user
 	var err error

@@ -129,8 +129,8 @@ func (b *commandBatch) writeCommandList(list []*command) {
 // request.
 const maxCommandNames = 100
 
-// commandsFromArgsOrReplyError returns the commands named by the arguments, nil for unknown ones, or all commands without
-// arguments. It writes an error reply if ok is false.
+// commandsFromArgsOrReplyError returns the commands named by the arguments, nil for unknown ones, or all commands
+// without arguments. It writes an error reply if ok is false.
 func (b *commandBatch) commandsFromArgsOrReplyError() (list []*command, ok bool) {
 	names := b.args[2:]
 	if len(names) == 0 {

@@ -228,13 +228,14 @@ func (c *controller) stopQuarterOfIdleWorkers() {
 }
 
 // workerSizer sets the limit of workers. Its input is the number of waiting jobs, and the number of goroutines that
-// wait for a processor. While jobs wait and processors have nothing to run, it raises the limit by a quarter per cycle. While many
-// goroutines wait for a processor, it slowly removes workers, because those would only wait and use memory. If jobs
-// wait and none finishes, it adds a worker from time to time in any case.
+// wait for a processor. While jobs wait and processors have nothing to run, it raises the limit by a quarter per cycle.
+// While many goroutines wait for a processor, it slowly removes workers, because those would only wait and use memory.
+// If jobs wait and none finishes, it adds a worker from time to time in any case.
 //
 // Windows' I/O completion ports follow the same rule: they start another thread when a running one blocks. workerSizer
-// approximates it as far as Go's scheduler shows which goroutines are blocked. It does not use throughput, which reacts late and is noisy with mixed
-// jobs, as the maintainers of .NET's thread pool have found (dotnet/runtime issues 52701, 53471 and 81406).
+// approximates it as far as Go's scheduler shows which goroutines are blocked. It does not use throughput, which reacts
+// late and is noisy with mixed jobs, as the maintainers of .NET's thread pool have found (dotnet/runtime issues 52701,
+// 53471 and 81406).
 type workerSizer struct {
 	minWorkers, maxWorkers int
 	ceiling                int // limit of the memory budget

@@ -75,8 +75,8 @@ func (g *gapDetector) recordSequence(subject, source string, number uint64) (mis
 	return 0, false
 }
 
-// evictGoneSourcesAndOldEras makes space for a new source. It removes nodes that are gone, and all but the newest era of the
-// source's origin, in which another process may still publish.
+// evictGoneSourcesAndOldEras makes space for a new source. It removes nodes that are gone, and all but the newest era
+// of the source's origin, in which another process may still publish.
 func (g *gapDetector) evictGoneSourcesAndOldEras(t *topicSequences, newSource string) {
 	origin, _, _ := strings.Cut(newSource, ".")
 	eras := 0

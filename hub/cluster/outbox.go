@@ -39,8 +39,8 @@ func newOutbox(origin string, maxMessages, maxBytes int) *outbox {
 	return o
 }
 
-// enqueueOrCountLost adds a message. A message that does not fit also uses up a sequence number, by which receivers notice
-// the loss.
+// enqueueOrCountLost adds a message. A message that does not fit also uses up a sequence number, by which receivers
+// notice the loss.
 func (o *outbox) enqueueOrCountLost(kind hub.Kind, name string, message []byte) {
 	subject, long := topicSubject(kind, name)
 	m := outgoing{subject: subject}
@@ -63,8 +63,8 @@ func (o *outbox) enqueueOrCountLost(kind hub.Kind, name string, message []byte) 
 	}
 }
 
-// waitAndDequeueAll waits for messages and returns all. It stores later ones in emptyQueue. It returns none once the outbox
-// is closed and empty.
+// waitAndDequeueAll waits for messages and returns all. It stores later ones in emptyQueue. It returns none once the
+// outbox is closed and empty.
 func (o *outbox) waitAndDequeueAll(emptyQueue []outgoing) []outgoing {
 	o.mu.Lock()
 	defer o.mu.Unlock()

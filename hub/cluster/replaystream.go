@@ -222,7 +222,8 @@ func streamEpoch(info *jetstream.StreamInfo) string {
 	return strconv.FormatInt(info.Created.UnixNano(), 36)
 }
 
-// ensureStreamAndResetReplay creates the stream or examines its state, and resets the replay buffer if the stream has changed.
+// ensureStreamAndResetReplay creates the stream or examines its state, and resets the replay buffer if the stream has
+// changed.
 func (s *replayStream) ensureStreamAndResetReplay(ctx context.Context, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

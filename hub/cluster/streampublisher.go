@@ -99,8 +99,8 @@ func (p *streamPublisher) unpause() {
 	p.available.Broadcast()
 }
 
-// removePublishedAndReadyNext removes a dequeued message and readies the next one of its topic. With an error, the message
-// counts as lost.
+// removePublishedAndReadyNext removes a dequeued message and readies the next one of its topic. With an error, the
+// message counts as lost.
 func (p *streamPublisher) removePublishedAndReadyNext(m *outgoing, publishErr error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

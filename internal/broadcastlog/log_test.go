@@ -114,8 +114,8 @@ func TestPauseLimits(t *testing.T) {
 	}
 }
 
-// TestPauseWaitsForBroadcasts checks that Pause waits for active broadcasts until ctx ends, and that Resume drops broadcasts
-// without space.
+// TestPauseWaitsForBroadcasts checks that Pause waits for active broadcasts until ctx ends, and that Resume drops
+// broadcasts without space.
 func TestPauseWaitsForBroadcasts(t *testing.T) {
 	g, s := newTestLog(10, 1000)
 	entered, leave := make(chan bool), make(chan bool)

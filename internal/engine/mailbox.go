@@ -378,7 +378,8 @@ func putDataBuffer(buffer []byte) {
 	}
 }
 
-// addWaitingSender queues a sender of messageSize bytes. The sender is woken once its bytes fit and no earlier sender waits.
+// addWaitingSender queues a sender of messageSize bytes. The sender is woken once its bytes fit and no earlier sender
+// waits.
 func (b *Mailbox) addWaitingSender(messageSize int) SpaceWait {
 	s := &waitingSender{freed: make(chan struct{}), size: max(messageSize, emptyRequestSize)}
 	b.waiting = append(b.waiting, s)

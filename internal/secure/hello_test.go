@@ -46,7 +46,8 @@ func TestNotTLS(t *testing.T) {
 	}
 }
 
-// TestSlowClientHello closes without input (io.EOF), and sends a ClientHello byte by byte: no goroutine starts before the last.
+// TestSlowClientHello closes without input (io.EOF), and sends a ClientHello byte by byte: no goroutine starts before
+// the last.
 func TestSlowClientHello(t *testing.T) {
 	silent := newServerPeer(t, &tls.Config{}, NewHandshakeLimiter(1, 1))
 	if silent.endInput(); silent.err != io.EOF {

@@ -119,8 +119,8 @@ func (c *controlAPI) logAndReplyError(w http.ResponseWriter, r *http.Request, st
 	replyText(w, status, err.Error())
 }
 
-// checkTokenHeaders returns the errorStatus and the errorText for rejecting a request. The errorStatus is 0 if the request is
-// authorized.
+// checkTokenHeaders returns the errorStatus and the errorText for rejecting a request. The errorStatus is 0 if the
+// request is authorized.
 func (c *controlAPI) checkTokenHeaders(r *http.Request) (errorStatus int, errorText string) {
 	if r.Header.Get(ActionHeader) == "" {
 		return http.StatusForbidden, "expected the header " + ActionHeader + ": 1"

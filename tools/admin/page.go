@@ -24,8 +24,8 @@ import (
 // pageUpdateInterval is the time between two updates of a page in the browser.
 const pageUpdateInterval = 2 * time.Second
 
-// sampleAndBuildPage returns the current page. It records the request, because some figures are read only while the page
-// is viewed.
+// sampleAndBuildPage returns the current page. It records the request, because some figures are read only while the
+// page is viewed.
 func (l *pageState) sampleAndBuildPage(now time.Time) *page.Page {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -400,8 +400,8 @@ func (l *pageState) buildLinkSection() page.Section {
 	return page.Section{ID: "more", Title: "More", Parts: []page.Part{{Links: l.links}}}
 }
 
-// formatNumberOrDash formats a number per second. formatSecondsOrDash formats a time in seconds. dashIfEmpty replaces an unknown
-// value by a dash.
+// formatNumberOrDash formats a number per second. formatSecondsOrDash formats a time in seconds. dashIfEmpty replaces
+// an unknown value by a dash.
 func formatNumberOrDash(v float64) string  { return dashIfEmpty(format.Number(v)) }
 func formatSecondsOrDash(v float64) string { return dashIfEmpty(format.Seconds(v)) }
 

@@ -37,8 +37,8 @@ func (x *analysis) roundUpToPages(bytes int64) int64 {
 	return saturatingMul(ceilDiv(bytes, x.pageSize()), x.pageSize())
 }
 
-// refusablePagesPerConn returns unreadPagesPerConn if a limit can refuse any of these pages, otherwise 0. A connection's
-// first segment is accepted regardless of the limit.
+// refusablePagesPerConn returns unreadPagesPerConn if a limit can refuse any of these pages, otherwise 0. A
+// connection's first segment is accepted regardless of the limit.
 func (x *analysis) refusablePagesPerConn() int64 {
 	if x.p.Unread <= maxSegmentBytes {
 		return 0

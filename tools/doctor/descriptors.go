@@ -110,8 +110,8 @@ func (x *analysis) setHoldsByDescriptorLimit(w *Wall, limit int64) (descriptorsN
 	return descriptorsNeeded
 }
 
-// maxConnsUnderDescriptorLimit returns the number of connections that a process can hold under a limit, in one descriptor
-// table or in one per loop.
+// maxConnsUnderDescriptorLimit returns the number of connections that a process can hold under a limit, in one
+// descriptor table or in one per loop.
 func (x *analysis) maxConnsUnderDescriptorLimit(e *localEndpoint, limit int64) int64 {
 	room := subtractDownToZero(limit, sock.ReservedDescriptors)
 	if !e.hasLoops || x.f.Shards != "" {

@@ -112,7 +112,8 @@ func TestWalls(t *testing.T) {
 		change func(*Facts)
 		holds  int64
 	}{
-		// 20,000 less 128 in reserve; of several processes 4 √19,317 less; with tables for loops the best of L × (limit - 576 - 2 L).
+		// 20,000 less 128 in reserve; of several processes 4 √19,317 less; with tables for loops the best of L × (limit
+		// - 576 - 2 L).
 		{"of a goroutine each", "nofile", Plan{Model: goroutine, Side: Server}, nil, 19872},
 		{"in worker processes", "nofile", Plan{Model: goroutine, Side: Server, Processes: 3}, nil, 3 * 19317},
 		{"with tables", "nofile", Plan{Model: epoll, Side: Server}, nil, 1024 * (20000 - 576 - 2048)},

@@ -156,8 +156,8 @@ func (r *factReader) countDescriptors() {
 // maxInterfaces limits the number of reported interfaces.
 const maxInterfaces = 256
 
-// readSysctlsSocketsInterfaces reads the network namespace of the calling thread and the kernel settings, some of which belong
-// to the namespace.
+// readSysctlsSocketsInterfaces reads the network namespace of the calling thread and the kernel settings, some of which
+// belong to the namespace.
 func (r *factReader) readSysctlsSocketsInterfaces() {
 	r.readSysctls()
 	r.readSockets()

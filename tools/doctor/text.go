@@ -193,8 +193,8 @@ func (r *Report) CommandsToRunPlan() []string {
 	return lines
 }
 
-// connsAfterPossibleChanges returns the number of the plan's connections that fit after all changes that are possible from
-// here.
+// connsAfterPossibleChanges returns the number of the plan's connections that fit after all changes that are possible
+// from here.
 func (r *Report) connsAfterPossibleChanges() int64 {
 	room := int64(r.Plan.Connections)
 	for i := range r.Walls {

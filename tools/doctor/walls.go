@@ -189,8 +189,8 @@ func (x *analysis) sysctlNumber(name string) (int64, bool) {
 	return n[0], true
 }
 
-// nonNegativeSysctlNumbers returns a setting that consists of count non-negative numbers. It returns false if the setting
-// is missing or has another format.
+// nonNegativeSysctlNumbers returns a setting that consists of count non-negative numbers. It returns false if the
+// setting is missing or has another format.
 func (x *analysis) nonNegativeSysctlNumbers(name string, count int) ([]int64, bool) {
 	fields := strings.Fields(x.f.Sysctls[name])
 	if len(fields) != count {

@@ -36,8 +36,8 @@ func (g *generator) limitSendableMessages(cs *connState, wanted int, now time.Du
 	return wanted
 }
 
-// markMessagesDueAfterAnswers assigns the messages that a connection may send after newAnswers, or at the start of its regular
-// traffic.
+// markMessagesDueAfterAnswers assigns the messages that a connection may send after newAnswers, or at the start of its
+// regular traffic.
 func (g *generator) markMessagesDueAfterAnswers(s *shard, cs *connState, newAnswers int, now time.Duration) {
 	begins := cs.flags&connPastFirst == 0
 	cs.flags |= connPastFirst
@@ -107,8 +107,8 @@ func (g *generator) takeDuePlanTime(s *shard, cs *connState, now time.Duration) 
 	return plannedAt, true
 }
 
-// queueForNextPlannedMessage registers a connection with capacity for its next message. With a shared plan it enters the
-// shard's ready queue; with its own plan it sets a timer.
+// queueForNextPlannedMessage registers a connection with capacity for its next message. With a shared plan it enters
+// the shard's ready queue; with its own plan it sets a timer.
 func (g *generator) queueForNextPlannedMessage(s *shard, cs *connState, now time.Duration) {
 	if !g.isOpenLoop() || cs.flags&connPastFirst == 0 || !g.canTakeAnotherMessage(cs) {
 		return
@@ -143,8 +143,8 @@ const (
 	paceRetryDelay = 100 * time.Microsecond
 )
 
-// nudgeDueConnsOfLoop paces the shard of a loopOrAll, or all shards if loopOrAll is negative. It returns the time of its next call.
-// nudgeDueConnsOfLoop is an engine.Config.Pace.
+// nudgeDueConnsOfLoop paces the shard of a loopOrAll, or all shards if loopOrAll is negative. It returns the time of
+// its next call. nudgeDueConnsOfLoop is an engine.Config.Pace.
 func (g *generator) nudgeDueConnsOfLoop(loopOrAll int, at time.Duration, nudge func(engine.Ref) bool) (nextCall time.Duration) {
 	now, next := at-g.epoch, at-g.epoch+paceInterval
 	if loopOrAll >= 0 {
@@ -160,7 +160,8 @@ func (g *generator) nudgeDueConnsOfLoop(loopOrAll int, at time.Duration, nudge f
 	return next + g.epoch
 }
 
-// nudgeDueConnsOfShard nudges the connections of a shard that have something to do. It returns the time of its next call.
+// nudgeDueConnsOfShard nudges the connections of a shard that have something to do. It returns the time of its next
+// call.
 func (g *generator) nudgeDueConnsOfShard(s *shard, now time.Duration, nudge func(engine.Ref) bool) (nextCall time.Duration) {
 	s.mu.Lock()
 	if len(s.nudgeRetries) == 0 && s.timers.earliestOrNever() > now && (s.ready.n == 0 || g.sharedPlan.NextDue() > now) {

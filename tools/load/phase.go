@@ -56,7 +56,8 @@ func (r *loadRun) holdConns(ctx context.Context, d time.Duration) error {
 	return r.waitWhileOpen(ctx, d)
 }
 
-// startDialingInBackground starts the dialer. stop cancels the dialer, waits for it, and ends the counting of connections.
+// startDialingInBackground starts the dialer. stop cancels the dialer, waits for it, and ends the counting of
+// connections.
 func (r *loadRun) startDialingInBackground(ctx context.Context) (stopAndEndConnectPhase func()) {
 	dialing, cancel := context.WithCancel(ctx)
 	var dialer sync.WaitGroup
@@ -259,7 +260,8 @@ func (r *loadRun) windowWaitCondition() waitCondition {
 	}
 }
 
-// sampleRateAndCheckWindowDone reports whether the window is over, or steady in a Steady run. It also samples the receive rate.
+// sampleRateAndCheckWindowDone reports whether the window is over, or steady in a Steady run. It also samples the
+// receive rate.
 func (r *loadRun) sampleRateAndCheckWindowDone(current totals) bool {
 	if r.windowParts.addRateIfIntervalPassed(r.generator.now(), current.window[nBytesReceived]) && r.cfg.Enough != nil {
 		r.emitEventWithSnapshot(Event{Phase: Part, Received: r.windowParts.lastRate()})
@@ -272,8 +274,8 @@ func (r *loadRun) allConnsClosedForGood(s totals) bool {
 	return s.openConns() == 0 && r.cfg.Lifetime == 0 && r.countFinishedAttempts(s) >= int64(r.cfg.totalConns())
 }
 
-// awaitOutstandingAnswers waits for missing answers and for the overdue messages of an open loop. After ctx has ended, it
-// waits at most canceledDrain.
+// awaitOutstandingAnswers waits for missing answers and for the overdue messages of an open loop. After ctx has ended,
+// it waits at most canceledDrain.
 func (r *loadRun) awaitOutstandingAnswers(ctx context.Context) error {
 	w := waitCondition{
 		done: func(totals) bool {
@@ -344,8 +346,8 @@ type rateSampler struct {
 	Steadiness
 }
 
-// addRateIfIntervalPassed adds the rate of an interval if one has passed, and reports whether one has. totalReceived is the
-// number of bytes totalReceived in the window.
+// addRateIfIntervalPassed adds the rate of an interval if one has passed, and reports whether one has. totalReceived is
+// the number of bytes totalReceived in the window.
 func (p *rateSampler) addRateIfIntervalPassed(now time.Duration, totalReceived int64) (added bool) {
 	if now-p.lastSample < p.interval {
 		return false

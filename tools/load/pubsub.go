@@ -514,8 +514,8 @@ func (h *pubsubRun) countMissingDeliveries() (n int64) {
 	return n
 }
 
-// exchangeCountsAndAwaitDeliveries reports the number of published messages. It then waits until the subscribers have the
-// messages of all generators. It runs on Run's goroutine.
+// exchangeCountsAndAwaitDeliveries reports the number of published messages. It then waits until the subscribers have
+// the messages of all generators. It runs on Run's goroutine.
 func (h *pubsubRun) exchangeCountsAndAwaitDeliveries(ctx context.Context, r *loadRun) error {
 	own := make([]int64, h.Publishers)
 	h.mu.Lock()
@@ -549,8 +549,8 @@ func (h *pubsubRun) exchangeCountsAndAwaitDeliveries(ctx context.Context, r *loa
 	})
 }
 
-// countMessagesByTopic returns the number of messages on each topic. publishedByPublisher contains the number of messages of
-// each publisher.
+// countMessagesByTopic returns the number of messages on each topic. publishedByPublisher contains the number of
+// messages of each publisher.
 func (h *pubsubRun) countMessagesByTopic(publishedByPublisher []int64) []int64 {
 	each, rounds := make([]int64, h.Topics), int64(0)
 	for p, n := range publishedByPublisher {
@@ -566,8 +566,8 @@ func (h *pubsubRun) countMessagesByTopic(publishedByPublisher []int64) []int64 {
 	return each
 }
 
-// countMissingOfAllPublishers returns the number of missing deliveries from all publishers. For a publisher whose number of
-// messages is unknown, only skipped messages count. The caller holds mu.
+// countMissingOfAllPublishers returns the number of missing deliveries from all publishers. For a publisher whose
+// number of messages is unknown, only skipped messages count. The caller holds mu.
 func (h *pubsubRun) countMissingOfAllPublishers() int64 {
 	n := h.lostReceived + h.lostGaps
 	for topic, subscribers := range h.subscribersByTopic {

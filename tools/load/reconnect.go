@@ -43,8 +43,8 @@ func (r *matchRuleChecker) endAnswersAtEOF(cs *connState, in []byte) (res checkR
 	return res
 }
 
-// requeueInFlightForReconnect marks a connection that its server has closed cleanly. Messages in flight become due again
-// for the next socket. The caller holds the shard's lock.
+// requeueInFlightForReconnect marks a connection that its server has closed cleanly. Messages in flight become due
+// again for the next socket. The caller holds the shard's lock.
 func (g *generator) requeueInFlightForReconnect(s *shard, cs *connState) {
 	cs.flags |= connReconnecting
 	if !g.cfg.reconnects() {

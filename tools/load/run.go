@@ -53,8 +53,8 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 	return r.runPhasesAndBuildResult(ctx, r.connectExchangeAndHold)
 }
 
-// validateAndStartEngine validates cfg and returns a run whose engine has started but has not dialed. runPhasesAndBuildResult
-// stops the engine.
+// validateAndStartEngine validates cfg and returns a run whose engine has started but has not dialed.
+// runPhasesAndBuildResult stops the engine.
 func validateAndStartEngine(ctx context.Context, cfg Config) (*loadRun, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -256,8 +256,8 @@ type waitCondition struct {
 	value        *float64        // receives the value unless nil
 }
 
-// waitEmittingProgress waits for w. It returns nil when w is done or timed out, errStalled when w stalled, and ctx's cause
-// when ctx has ended. It emits progress events while waiting.
+// waitEmittingProgress waits for w. It returns nil when w is done or timed out, errStalled when w stalled, and ctx's
+// cause when ctx has ended. It emits progress events while waiting.
 func (r *loadRun) waitEmittingProgress(ctx context.Context, w waitCondition) error {
 	poll := time.NewTicker(pollInterval)
 	defer poll.Stop()

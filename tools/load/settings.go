@@ -353,8 +353,8 @@ func flagOrJSONKey(name string) string {
 
 func jsonKey(name string) string { return strings.ReplaceAll(name, "-", "_") }
 
-// Set sets fields to textsBySetting, by the names of Settings. A List can have several textsBySetting. Other fields keep their
-// values, and unknown names are ignored. Errors are of type *SettingError.
+// Set sets fields to textsBySetting, by the names of Settings. A List can have several textsBySetting. Other fields
+// keep their values, and unknown names are ignored. Errors are of type *SettingError.
 func (c *Config) Set(textsBySetting map[string][]string) error {
 	first := make(map[string]string) // by field: the given setting
 	for i := range settings {

@@ -188,8 +188,8 @@ func (s *Stream) Span() time.Duration {
 	return s.Intervals[len(s.Intervals)-1].To
 }
 
-// joinNeighbouringIntervals joins neighbours until at most maxCount intervals are left, which divide the time equally. Counts
-// are added up. Of percentiles, the worst is kept.
+// joinNeighbouringIntervals joins neighbours until at most maxCount intervals are left, which divide the time equally.
+// Counts are added up. Of percentiles, the worst is kept.
 func joinNeighbouringIntervals(intervals []Interval, maxCount int) []Interval {
 	if len(intervals) <= maxCount {
 		return intervals

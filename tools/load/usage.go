@@ -96,8 +96,8 @@ func newUsageSamplerForTargets(targets []string) *usageSampler {
 	return u
 }
 
-// findServerProcesses finds the processes that listen at the targets. It skips this process: if this process is also the
-// server, its figures cannot be separated.
+// findServerProcesses finds the processes that listen at the targets. It skips this process: if this process is also
+// the server, its figures cannot be separated.
 func (u *usageSampler) findServerProcesses() {
 	u.lookups++
 	for _, target := range u.targets {
@@ -134,9 +134,9 @@ func findListenerPIDs(target string) []int {
 	return pids
 }
 
-// sampleSinceLastCall returns the resources used since the last call or newUsageSamplerForTargets. Several server processes are
-// added up; memory that they share counts for each. server is nil if no process is known or left. A call takes
-// about 200 µs.
+// sampleSinceLastCall returns the resources used since the last call or newUsageSamplerForTargets. Several server
+// processes are added up; memory that they share counts for each. server is nil if no process is known or left. A call
+// takes about 200 µs.
 func (u *usageSampler) sampleSinceLastCall() (generator Usage, server *Usage) {
 	if own := u.own.usageSinceLastCall(); own != nil {
 		generator = *own

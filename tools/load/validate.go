@@ -46,8 +46,8 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// validateExclusionsAndRequirements returns an error if a given setting excludes another one, or if a required setting is
-// missing.
+// validateExclusionsAndRequirements returns an error if a given setting excludes another one, or if a required setting
+// is missing.
 func (c *Config) validateExclusionsAndRequirements() error {
 	given := c.nonEmptySettings()
 	for i, s := range given {

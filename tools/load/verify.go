@@ -104,7 +104,8 @@ func (g *generator) nudgeUnverifiedConns(loopOrAll int, at time.Duration, nudge 
 	return next
 }
 
-// nudgeUnverifiedConnsOfShard asks connections of a shard. It returns the time of its next call, or -1 if the shard is done.
+// nudgeUnverifiedConnsOfShard asks connections of a shard. It returns the time of its next call, or -1 if the shard is
+// done.
 func (g *generator) nudgeUnverifiedConnsOfShard(s *shard, v *lineVerification, at time.Duration, nudge func(engine.Ref) bool) (nextCall time.Duration) {
 	w := &s.scan
 	if w.verification != v {
@@ -155,8 +156,8 @@ func (g *generator) shardByRef(ref engine.Ref) *shard {
 	return g.shards[int(slot)%len(g.shards)]
 }
 
-// reserveVerificationLine reserves a line in flight for a connection. If the limit is reached, it returns the time until
-// the next try.
+// reserveVerificationLine reserves a line in flight for a connection. If the limit is reached, it returns the time
+// until the next try.
 func (g *generator) reserveVerificationLine(s *shard, v *lineVerification, ref engine.Ref) (wait time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

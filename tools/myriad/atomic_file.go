@@ -52,7 +52,8 @@ func createAtomicFile(path string) (*atomicFile, error) {
 	return o, nil
 }
 
-// commitUnlessFailed renames the temporary file to its final path if writeErr is nil. It returns writeErr or its own error.
+// commitUnlessFailed renames the temporary file to its final path if writeErr is nil. It returns writeErr or its own
+// error.
 func (o *atomicFile) commitUnlessFailed(writeErr error) error {
 	defer o.discard()
 	if o.finalPath == "" {

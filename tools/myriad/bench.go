@@ -156,8 +156,8 @@ func (f *benchFlags) readScenarios(names []string) (scenarios []scenario.Scenari
 	return scenarios, nil
 }
 
-// printBenchResultsOrError prints the reports and their directory. It returns runErr, or else an error if runs failed or
-// a required claim was not met.
+// printBenchResultsOrError prints the reports and their directory. It returns runErr, or else an error if runs failed
+// or a required claim was not met.
 func printBenchResultsOrError(cmd *cobra.Command, set *result.Set, dir string, runErr error) error {
 	if wrong, ok := errors.AsType[scenario.Error](runErr); ok {
 		return usageError{wrong}

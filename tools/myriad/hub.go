@@ -123,8 +123,8 @@ func (f *hubFlags) validateAndSetUp(cmd *cobra.Command) error {
 	return nil
 }
 
-// addTLSListenerAndRequireAuth adds the listener of --tls-addr. It returns an error if a listener would admit clients of
-// other machines without authentication.
+// addTLSListenerAndRequireAuth adds the listener of --tls-addr. It returns an error if a listener would admit clients
+// of other machines without authentication.
 func (f *hubFlags) addTLSListenerAndRequireAuth() error {
 	if f.tlsAddr != "" {
 		if f.srv.TLSConfig == nil {
@@ -175,8 +175,8 @@ func (f *hubFlags) readUsersAndRegisterReload(cmd *cobra.Command) error {
 // enforceTimeout limits the time for checking all clients.
 const enforceTimeout = 30 * time.Second
 
-// reloadUsersAndEnforce reads the users file again and closes clients that have lost their rights. It returns the outcome
-// as text.
+// reloadUsersAndEnforce reads the users file again and closes clients that have lost their rights. It returns the
+// outcome as text.
 func (f *hubFlags) reloadUsersAndEnforce(ctx context.Context) (resultText string) {
 	file, err := os.Open(f.users)
 	if err == nil {

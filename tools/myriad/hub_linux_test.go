@@ -154,8 +154,8 @@ func TestHubClusterTLS(t *testing.T) {
 	}
 }
 
-// TestHubClusterSecret: a hub says when it is alone, and when others have joined. One with another secret stays alone, and
-// both sides say why, not each time that they try.
+// TestHubClusterSecret: a hub says when it is alone, and when others have joined. One with another secret stays alone,
+// and both sides say why, not each time that they try.
 func TestHubClusterSecret(t *testing.T) {
 	hub := func(secret, join string) *server {
 		t.Helper()

@@ -229,7 +229,8 @@ func (t *runReporter) writeResultAndCommitFiles(result *load.Result) error {
 	return cmp.Or(t.err, printAndCheckExpectations(where, of, t.expected))
 }
 
-// stopMetricsAndDiscardFiles stops the metrics server and discards files that writeResultAndCommitFiles has not committed.
+// stopMetricsAndDiscardFiles stops the metrics server and discards files that writeResultAndCommitFiles has not
+// committed.
 func (t *runReporter) stopMetricsAndDiscardFiles() {
 	if t.stopMetrics != nil {
 		t.stopMetrics()

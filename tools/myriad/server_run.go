@@ -232,8 +232,8 @@ func (f *serverFlags) reloadDrainOrCloseOnSignal(cmd *cobra.Command, sig os.Sign
 	return cut
 }
 
-// startAdminAndFlightIfRequested starts the admin server and the flight recorder if requested. With worker processes, the
-// supervisor shows the sums, and each worker has a separate flight recorder. stop ends both and waits.
+// startAdminAndFlightIfRequested starts the admin server and the flight recorder if requested. With worker processes,
+// the supervisor shows the sums, and each worker has a separate flight recorder. stop ends both and waits.
 func (f *serverFlags) startAdminAndFlightIfRequested(cmd *cobra.Command) (stop func(), err error) {
 	_, worker := tcp.WorkerProcess()
 	token := ""

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestWrongUse has the wrong command lines of testdata/usage.txt end with 2 and say what was expected. For a flag that is none it is the
-// one that was meant: the nearest, or the one that does what a short flag of wrk, hey or ab does.
+// TestWrongUse has the wrong command lines of testdata/usage.txt end with 2 and say what was expected. For a flag that
+// is none it is the one that was meant: the nearest, or the one that does what a short flag of wrk, hey or ab does.
 func TestWrongUse(t *testing.T) {
 	table, err := os.ReadFile("testdata/usage.txt")
 	failOnError(t, err)

@@ -85,8 +85,8 @@ func (s *connTable) conn(slot uint32) *engine.Conn {
 	return &s.chunks[slot/chunkSize][slot%chunkSize]
 }
 
-// releaseForLaterReuse frees an entry. It is not reused before makeReleasedReusable, so that events reported for it in the
-// same batch find it closed.
+// releaseForLaterReuse frees an entry. It is not reused before makeReleasedReusable, so that events reported for it in
+// the same batch find it closed.
 func (s *connTable) releaseForLaterReuse(c *engine.Conn) {
 	s.used--
 	pushFreeSlot(&s.releasedList, c)

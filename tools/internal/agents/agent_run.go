@@ -200,7 +200,8 @@ func (r *agentRun) openEventFile() (write func(load.Event), closeFile func()) {
 	}
 }
 
-// sendEventToCoordinator sends an event of the run, except Done, to the coordinator. It is called on the run's goroutine.
+// sendEventToCoordinator sends an event of the run, except Done, to the coordinator. It is called on the run's
+// goroutine.
 func (r *agentRun) sendEventToCoordinator(e load.Event) {
 	if e.Phase == load.Done {
 		return
@@ -236,8 +237,8 @@ func (r *agentRun) cancelLoadForReason(reason string) {
 	r.cancel()
 }
 
-// sendHeartbeatOrPendingReport sends a heartbeat or the unconfirmed report. After the run it sends the last report until the
-// coordinator releases the agent.
+// sendHeartbeatOrPendingReport sends a heartbeat or the unconfirmed report. After the run it sends the last report
+// until the coordinator releases the agent.
 func (r *agentRun) sendHeartbeatOrPendingReport() {
 	r.mu.Lock()
 	kind, body := heartbeatKind, any(r.state)

@@ -143,8 +143,8 @@ func (o *Options) Check() error {
 	return nil
 }
 
-// connectAndStartLocalAgents connects to NATS and starts local agents. Without an external server it starts the coordinator's
-// own first. stopLocalAgentsAndClose reverses connectAndStartLocalAgents.
+// connectAndStartLocalAgents connects to NATS and starts local agents. Without an external server it starts the
+// coordinator's own first. stopLocalAgentsAndClose reverses connectAndStartLocalAgents.
 func (c *coordinator) connectAndStartLocalAgents() (err error) {
 	url, connect := c.URL, func(all ...nats.Option) (*nats.Conn, error) { return nats.Connect(c.URL, all...) }
 	if c.URL == "" {
@@ -197,8 +197,8 @@ func (c *coordinator) requireSecureExternalServer() error {
 	return requireCredentialsOrLoopback(c.conn)
 }
 
-// keepServerWarning stores a warning of the coordinator's server for logPendingWarning, unless a warning is pending. The
-// server's goroutines call keepServerWarning, even for events that unauthenticated clients cause.
+// keepServerWarning stores a warning of the coordinator's server for logPendingWarning, unless a warning is pending.
+// The server's goroutines call keepServerWarning, even for events that unauthenticated clients cause.
 func (c *coordinator) keepServerWarning(line string) {
 	select {
 	case c.warnings <- line:
@@ -355,7 +355,8 @@ const (
 	maxClock = 16 // maximum number of round trips
 )
 
-// requestUntilAnswered sends a request to an agent repeatedly until the agent replies, at most for the duration timeout.
+// requestUntilAnswered sends a request to an agent repeatedly until the agent replies, at most for the duration
+// timeout.
 func (c *coordinator) requestUntilAnswered(ctx context.Context, m *memberAgent, timeout time.Duration, kind string, body, answer any) error {
 	data, err := encodeMessage(c.version, kind, c.run, body)
 	if err != nil {

@@ -56,8 +56,8 @@ type coordinatorTimers struct {
 	heartbeat *time.Ticker
 }
 
-// newCoordinatorTimers returns timers for a run that begins at start. Agents report at multiples of observeEvery after start.
-// Half an interval later, all reports have arrived.
+// newCoordinatorTimers returns timers for a run that begins at start. Agents report at multiples of observeEvery after
+// start. Half an interval later, all reports have arrived.
 func newCoordinatorTimers(ctx context.Context, start time.Time, observeEvery, heartbeatEvery time.Duration) *coordinatorTimers {
 	showAt := start.Add(observeEvery + observeEvery/2)
 	return &coordinatorTimers{stopping: ctx.Done(), every: observeEvery, showAt: showAt, show: time.NewTimer(time.Until(showAt)), heartbeat: time.NewTicker(heartbeatEvery)}

@@ -61,8 +61,8 @@ func (n *NATS) Check() error {
 // SecretVariable is the environment variable that contains the secret.
 const SecretVariable = "MYRIAD_AGENTS_SECRET"
 
-// requireCredentialsOrLoopback returns an error if the server of conn is not on loopback and admits clients without credentials.
-// Any such client could control the agents.
+// requireCredentialsOrLoopback returns an error if the server of conn is not on loopback and admits clients without
+// credentials. Any such client could control the agents.
 func requireCredentialsOrLoopback(conn *nats.Conn) error {
 	if addr := conn.ConnectedAddr(); addr != "" && !conn.AuthRequired() && !isLoopbackAddr(addr) {
 		return fmt.Errorf("agents: NATS at %s admits clients without credentials, and any of them could control agents; expected a server that requires a token, users or nkeys, or one on loopback", addr)

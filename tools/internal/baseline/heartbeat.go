@@ -12,10 +12,9 @@ import (
 // maxMissedHeartbeats is the number of heartbeats that a client may miss.
 const maxMissedHeartbeats = 2
 
-// withHeartbeatsAndReadDeadline adds heartbeats to a handler in the way most code does. Each connection has a second goroutine
-// with a time.Ticker, which sends a heartbeat at each tick regardless of the client. The reader extends its
-// deadline with every Read. The model is the chat example of gorilla/websocket, from which most other code
-// derives.
+// withHeartbeatsAndReadDeadline adds heartbeats to a handler in the way most code does. Each connection has a second
+// goroutine with a time.Ticker, which sends a heartbeat at each tick regardless of the client. The reader extends its
+// deadline with every Read. The model is the chat example of gorilla/websocket, from which most other code derives.
 func withHeartbeatsAndReadDeadline(handle func(net.Conn, int), interval time.Duration) func(net.Conn, int) {
 	return func(conn net.Conn, buffer int) {
 		var beats sync.WaitGroup

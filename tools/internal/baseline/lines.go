@@ -80,8 +80,8 @@ func answerLinesUntilError(in *bufio.Reader, answer func(line []byte) []byte, ou
 	}
 }
 
-// flushEveryTenthWriter flushes at every tenth Write, like the published original. Answers that remain at the end of the
-// connection are not written, as in the original.
+// flushEveryTenthWriter flushes at every tenth Write, like the published original. Answers that remain at the end of
+// the connection are not written, as in the original.
 type flushEveryTenthWriter struct {
 	out    *bufio.Writer
 	writes int

@@ -212,8 +212,8 @@ func (s *plainServer) acceptAndServeUntilDone(ctx context.Context, ln net.Listen
 	}
 }
 
-// startDesignAndServeFuncs starts a design. It returns a function per listener that serves accepted connections. Everything
-// ends with ctx.
+// startDesignAndServeFuncs starts a design. It returns a function per listener that serves accepted connections.
+// Everything ends with ctx.
 func (s *plainServer) startDesignAndServeFuncs(ctx context.Context, o Options) (serveConnFuncs []func(net.Conn), err error) {
 	if o.Design != PerConn {
 		return s.startEpollLoops(ctx, o)
@@ -238,8 +238,8 @@ type plainServer struct {
 	wait   sync.WaitGroup
 }
 
-// trackConnUnlessClosed registers a connection to be closed at the end. If the server is already closed, trackConnUnlessClosed closes
-// the connection and returns false.
+// trackConnUnlessClosed registers a connection to be closed at the end. If the server is already closed,
+// trackConnUnlessClosed closes the connection and returns false.
 func (s *plainServer) trackConnUnlessClosed(conn net.Conn) (tracked bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

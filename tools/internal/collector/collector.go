@@ -66,8 +66,8 @@ type Collector[S any] struct {
 	descs         []*prometheus.Desc // descriptions of the metrics, then of the distributions
 }
 
-// NewCollector returns a collector of metrics whose names begin with prefix. The collector calls snapshot once per scrape.
-// Distributions use the label reserved; registration fails if labels contains it.
+// NewCollector returns a collector of metrics whose names begin with prefix. The collector calls snapshot once per
+// scrape. Distributions use the label reserved; registration fails if labels contains it.
 func NewCollector[S any](prefix string, labels prometheus.Labels, reserved string, snapshot func() S,
 	metrics []Metric[S], distributions []Distribution[S],
 ) *Collector[S] {

@@ -237,8 +237,8 @@ func (g *jobSubmitter) sleepOrUntilDone(d time.Duration) {
 	}
 }
 
-// submitJobsAtPlannedTimes submits jobs when they are due. In a reserve goroutine, it submits jobs that are late by more
-// than minLateness. Jobs that are not submitted by the end of Drain count as missed.
+// submitJobsAtPlannedTimes submits jobs when they are due. In a reserve goroutine, it submits jobs that are late by
+// more than minLateness. Jobs that are not submitted by the end of Drain count as missed.
 func (r *jobRun) submitJobsAtPlannedTimes(g *jobSubmitter, minLateness time.Duration) {
 	for woke := r.now(); g.ctx.Err() == nil; {
 		now := r.now()
@@ -322,8 +322,8 @@ func (r *jobRun) releaseClosedLoopSlot() {
 	}
 }
 
-// sampleGoroutineAndWorkerPeaks counts goroutines and workers at intervals. When the window begins it records the usage, which is
-// its only system call.
+// sampleGoroutineAndWorkerPeaks counts goroutines and workers at intervals. When the window begins it records the
+// usage, which is its only system call.
 func (r *jobRun) sampleGoroutineAndWorkerPeaks(now time.Duration) {
 	if now >= r.windowStart && now != math.MaxInt64 {
 		r.usedAtWindowStart()

@@ -51,7 +51,8 @@ func pickTaskForJob(shape string, number uint64) jobTask {
 	return jobTask{}
 }
 
-// allocateComputeAndWait performs the task. iterationsPerMillisecond is the number of loop iterationsPerMillisecond per millisecond of computing.
+// allocateComputeAndWait performs the task. iterationsPerMillisecond is the number of loop iterationsPerMillisecond per
+// millisecond of computing.
 func (t jobTask) allocateComputeAndWait(iterationsPerMillisecond uint64) {
 	hold := make([]byte, t.bytes)
 	for i := 0; i < len(hold); i += pageSize {

@@ -26,9 +26,9 @@ const (
 	wantNothing   = "nothing after a response that closes the connection"
 )
 
-// consumeHTTPResponses implements Rule.ConsumeInput for responses of RFC 9112. The client is assumed not to use HEAD, CONNECT, or
-// transfer encodings other than chunked. A line may end in "\n" alone. A line that continues on the next line
-// (obs-fold) is an error. Interim responses (1xx except 101) are skipped.
+// consumeHTTPResponses implements Rule.ConsumeInput for responses of RFC 9112. The client is assumed not to use HEAD,
+// CONNECT, or transfer encodings other than chunked. A line may end in "\n" alone. A line that continues on the next
+// line (obs-fold) is an error. Interim responses (1xx except 101) are skipped.
 func consumeHTTPResponses(s *StreamState, in []byte, onStatus func(status int)) (used, answers int, err error) {
 	for used < len(in) {
 		n, done, err := s.parseNextResponsePart(in[used:])
@@ -44,8 +44,8 @@ func consumeHTTPResponses(s *StreamState, in []byte, onStatus func(status int)) 
 	return used, answers, nil
 }
 
-// parseNextResponsePart parses the next part of a response from in, which must not be empty. It consumes n bytes, 0 if it
-// needs more input. done reports whether the response is complete.
+// parseNextResponsePart parses the next part of a response from in, which must not be empty. It consumes n bytes, 0 if
+// it needs more input. done reports whether the response is complete.
 func (s *StreamState) parseNextResponsePart(in []byte) (n int, done bool, err error) {
 	switch s.phase {
 	case phaseStatusLine:

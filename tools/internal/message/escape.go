@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// UnescapeTemplateText replaces escapes in a text from a command line, for shells without $'...'. The escapes are \n \r \e
-// \a \b \f \v \\ \' \", \xHH with two hexadecimal digits, and \0 followed by up to three octal digits, as in
+// UnescapeTemplateText replaces escapes in a text from a command line, for shells without $'...'. The escapes are \n \r
+// \e \a \b \f \v \\ \' \", \xHH with two hexadecimal digits, and \0 followed by up to three octal digits, as in
 // tcpkali. Any other escape is an error.
 //
 // The result is input for Parse. Expressions do not change. A backslash that an escape produces never begins an

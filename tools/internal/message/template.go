@@ -84,8 +84,8 @@ func Parse(text string) (*Template, error) {
 	return t, nil
 }
 
-// parseLiteralUpToExpression parses literal text, starting at index at, up to an expression or to the first { that begins no
-// expression. open reports that an expression follows; next is then the position after its \{.
+// parseLiteralUpToExpression parses literal text, starting at index at, up to an expression or to the first { that
+// begins no expression. open reports that an expression follows; next is then the position after its \{.
 func parseLiteralUpToExpression(text string, at int) (literal []byte, next int, atExpression bool) {
 	brace := strings.IndexByte(text[at:], '{')
 	if brace < 0 {

@@ -26,8 +26,8 @@ type RateCurve struct {
 	Hold, Over time.Duration
 }
 
-// DueTimeOfMessage returns the time at which the given number of messages are due, as the inverse of CountMessagesDue. It returns
-// Never for times after about two months.
+// DueTimeOfMessage returns the time at which the given number of messages are due, as the inverse of CountMessagesDue.
+// It returns Never for times after about two months.
 func (c *RateCurve) DueTimeOfMessage(messageNumber float64) time.Duration {
 	seconds := messageNumber / c.PerSecond
 	if c.To > 0 {

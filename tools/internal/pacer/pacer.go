@@ -76,8 +76,8 @@ type Skipped struct {
 }
 
 // Skip gives up and counts the messages that are due before end. The window begins at windowStart. Skip randomDrawsLeft
-// at most *randomDrawsLeft random times, which it subtracts from *randomDrawsLeft, and estimates the number of further messages.
-// Its cost is therefore limited.
+// at most *randomDrawsLeft random times, which it subtracts from *randomDrawsLeft, and estimates the number of further
+// messages. Its cost is therefore limited.
 func (p *SendPlan) Skip(c *RateCurve, seed uint64, windowStart, end time.Duration, randomDrawsLeft *int) (s Skipped) {
 	if p.next == 0 {
 		return s

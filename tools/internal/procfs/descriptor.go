@@ -49,9 +49,10 @@ type DescriptorTable struct {
 	Open int
 }
 
-// CountDescriptorsByTable counts the open descriptors in each descriptor table of a process. The first thread's table comes
-// first. A thread with another table is assumed to be the only thread with that table. Each thread takes about
-// 5 µs, and each table as much as CountDescriptors. CountDescriptorsByTable needs the right to trace the process (kcmp(2)).
+// CountDescriptorsByTable counts the open descriptors in each descriptor table of a process. The first thread's table
+// comes first. A thread with another table is assumed to be the only thread with that table. Each thread takes about 5
+// µs, and each table as much as CountDescriptors. CountDescriptorsByTable needs the right to trace the process
+// (kcmp(2)).
 func CountDescriptorsByTable(pid int) ([]DescriptorTable, error) {
 	first, err := CountDescriptors(pid)
 	if err != nil {

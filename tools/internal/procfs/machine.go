@@ -147,8 +147,8 @@ func parseNumberList(list string) (first, count int, err error) {
 const maxQueues = 16 << 10
 
 // CountInterfaceQueues counts the receive and send queues that a network interface uses. /sys shows the interfaces of
-// the network namespace in which it was mounted. CountInterfaceQueues therefore returns an error unless the interface in
-// /sys has the given index and hardware address.
+// the network namespace in which it was mounted. CountInterfaceQueues therefore returns an error unless the interface
+// in /sys has the given index and hardware address.
 func CountInterfaceQueues(name string, index int, address string) (receive, send int, err error) {
 	dir := "/sys/class/net/" + name
 	for file, want := range map[string]string{"ifindex": strconv.Itoa(index), "address": address} {

@@ -73,8 +73,8 @@ var limitCounters = []string{
 	"TCPTimeWaitOverflow", "TCPSynRetrans",
 }
 
-// readEstablishedAndLimitCounters reads counters and the number of established connections. It does not use prometheus/procfs,
-// because version 0.22 leaves four counters at zero, including TCPAbortOnMemory.
+// readEstablishedAndLimitCounters reads counters and the number of established connections. It does not use
+// prometheus/procfs, because version 0.22 leaves four counters at zero, including TCPAbortOnMemory.
 func (n *Network) readEstablishedAndLimitCounters() error {
 	tcp, err := readCounterLines("/proc/thread-self/net/snmp", "Tcp:")
 	if err != nil {

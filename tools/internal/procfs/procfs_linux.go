@@ -59,8 +59,8 @@ func minusOneIfUnlimited(limit uint64) int64 {
 	return int64(limit)
 }
 
-// ReadExactRSSAndPSS reads the exact memory of a process from its page tables. rss counts shared pages in full. pss counts
-// 1/n of a page that n processes share. It takes 3 ms per GiB, during which the process cannot map memory.
+// ReadExactRSSAndPSS reads the exact memory of a process from its page tables. rss counts shared pages in full. pss
+// counts 1/n of a page that n processes share. It takes 3 ms per GiB, during which the process cannot map memory.
 func ReadExactRSSAndPSS(pid int) (rss, pss int64, err error) {
 	s, err := parseProcessFS(pid, prom.Proc.ProcSMapsRollup)
 	return int64(s.Rss), int64(s.Pss), err

@@ -52,8 +52,8 @@ func ReadRights(pid int) (ProcessRights, error) {
 	return ProcessRights{User: uint32(status.UIDs[0]), Capabilities: status.CapEff, First: err != nil || mapsAllUsersToThemselves(users)}, nil
 }
 
-// mapsAllUsersToThemselves reports whether the content of /proc/PID/uid_map maps each user to itself. Only the first user
-// namespace does, unless another one was deliberately set up so.
+// mapsAllUsersToThemselves reports whether the content of /proc/PID/uid_map maps each user to itself. Only the first
+// user namespace does, unless another one was deliberately set up so.
 func mapsAllUsersToThemselves(uidMap string) bool {
 	return slices.Equal(strings.Fields(uidMap), []string{"0", "0", "4294967295"})
 }

@@ -40,8 +40,8 @@ func ReadSlabCaches() (map[string]Slab, error) {
 	return caches, nil
 }
 
-// addMergedCacheNames adds names that share a cache with one in caches: names whose links have the same target. A kernel
-// without such links shares no caches.
+// addMergedCacheNames adds names that share a cache with one in caches: names whose links have the same target. A
+// kernel without such links shares no caches.
 func addMergedCacheNames(dir string, caches map[string]Slab) {
 	shown, hidden := map[string]Slab{}, map[string]string{} // caches by target; targets by name
 	left := maxSlabs

@@ -133,8 +133,8 @@ type Interval struct {
 	Machine Machine
 }
 
-// DifferenceSince returns the difference from an earlier sample. Counters of processes that began or ended in between are
-// not included, because their increase is unknown. No difference is negative.
+// DifferenceSince returns the difference from an earlier sample. Counters of processes that began or ended in between
+// are not included, because their increase is unknown. No difference is negative.
 func (s *Sample) DifferenceSince(before *Sample) Interval {
 	grown := s.SumOfProcesses()
 	grown.User, grown.System, grown.Children, grown.Voluntary, grown.Involuntary = 0, 0, 0, 0, 0

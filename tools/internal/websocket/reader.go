@@ -112,8 +112,8 @@ func (r *FrameReader) takeCompleteControlFrame(in []byte, h *wsframe.Head) (Part
 	return part, n, nil
 }
 
-// parseHeadRejectingEarly parses a frame's head. A wrong byte is an error even if the head is incomplete. The first wrong
-// byte determines the error, which therefore does not depend on how the stream is divided.
+// parseHeadRejectingEarly parses a frame's head. A wrong byte is an error even if the head is incomplete. The first
+// wrong byte determines the error, which therefore does not depend on how the stream is divided.
 func (r *FrameReader) parseHeadRejectingEarly(in []byte) (h wsframe.Head, err error) {
 	if h, err = r.parseAndCheckHead(in); err == nil {
 		return h, nil

@@ -134,7 +134,8 @@ func checkTenAnswers(conn net.Conn, m Message) error {
 	return nil
 }
 
-// checkSinkClosesWithClient sends a line. It checks that the server sends only heartbeats and closes when the client does.
+// checkSinkClosesWithClient sends a line. It checks that the server sends only heartbeats and closes when the client
+// does.
 func checkSinkClosesWithClient(conn net.Conn) error {
 	if _, err := io.WriteString(conn, HeartbeatAnswer); err != nil {
 		return err

@@ -173,8 +173,8 @@ const (
 	recordBytes, maxRecordBytes = 22, 16 << 10
 )
 
-// predictNetworkTraffic returns the traffic of messages and answers at a messagesPerSecond. Each answer acknowledges its message. The
-// client acknowledges every other segment of an answer, and the last one.
+// predictNetworkTraffic returns the traffic of messages and answers at a messagesPerSecond. Each answer acknowledges
+// its message. The client acknowledges every other segment of an answer, and the last one.
 func (g *Goal) predictNetworkTraffic(messagesPerSecond float64) (in, out Flow) {
 	size := float64(g.Size)
 	if g.TLS {

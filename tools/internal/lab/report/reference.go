@@ -90,8 +90,8 @@ func compareWithPublishedDesign(rowName string, f probe.Figure, ours, design sub
 	return s
 }
 
-// appendCaveatsAndUncertainty completes the sentence about a ratio over n rounds. It adds the number of rounds if that is
-// small, the number of rounds in which the design did no work, and uncertainties of either subject.
+// appendCaveatsAndUncertainty completes the sentence about a ratio over n rounds. It adds the number of rounds if that
+// is small, the number of rounds in which the design did no work, and uncertainties of either subject.
 func (s *comparison) appendCaveatsAndUncertainty(ours, design subjectRuns, ratioCount, rounds, roundsWithoutDesign int) {
 	switch {
 	case ratioCount == 1:
@@ -336,8 +336,8 @@ func formatMeasuredCell(c scenario.Column, allSubjects []subjectRuns, subject su
 	return f.Format(v)
 }
 
-// compareByFiguresOfRow compares our subject with the design by each figure in the reference row's About list. It returns
-// nil without a design.
+// compareByFiguresOfRow compares our subject with the design by each figure in the reference row's About list. It
+// returns nil without a design.
 func (c *publishedComparisonTable) compareByFiguresOfRow(p *scenario.ReferenceRow, w scenario.Workload, ours, design subjectRuns) (all []comparison) {
 	if p.Design == "" {
 		return nil

@@ -29,8 +29,8 @@ const (
 	laterGCRuns = 2
 )
 
-// adminClient reads a server's figures from its admin address, such as that of "myriad serve --admin". Each
-// request uses a separate connection, which leaves no TIME_WAIT. The methods forceGCIfOneProcess and readRuntimeUsageInto
+// adminClient reads a server's figures from its admin address, such as that of "myriad serve --admin". Each request
+// uses a separate connection, which leaves no TIME_WAIT. The methods forceGCIfOneProcess and readRuntimeUsageInto
 // ignore errors.
 type adminClient struct {
 	addr   string

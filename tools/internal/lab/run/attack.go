@@ -179,8 +179,8 @@ func (a *attackRun) formatNewCloseReasons(ctx context.Context) string {
 	return strings.Join(words, ", ")
 }
 
-// awaitClosesStopServerAndCheck waits until the attackers' connections are closed and stops the server. It returns an error
-// that lists all problems.
+// awaitClosesStopServerAndCheck waits until the attackers' connections are closed and stops the server. It returns an
+// error that lists all problems.
 func (a *attackRun) awaitClosesStopServerAndCheck(ctx context.Context) error {
 	var problems []string
 	addProblem := func(text string, args ...any) { problems = append(problems, fmt.Sprintf(text, args...)) }
@@ -224,7 +224,8 @@ func (a *attackRun) awaitClosesStopServerAndCheck(ctx context.Context) error {
 	return nil
 }
 
-// checkMemoryAndDescriptorGrowth compares memory and descriptors between the first and the last quarter, by their medians.
+// checkMemoryAndDescriptorGrowth compares memory and descriptors between the first and the last quarter, by their
+// medians.
 func (a *attackRun) checkMemoryAndDescriptorGrowth(addProblem func(string, ...any)) {
 	quarter := len(a.samples) / 4
 	if quarter < minQuarterSamples {

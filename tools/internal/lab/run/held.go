@@ -196,8 +196,8 @@ func (h *heldConnsRun) endCurrentHoldPhase(ctx context.Context) error {
 	return nil
 }
 
-// recordPhaseAndBegin takes a sample, stores it in lastSample, ends the current phase and starts the next one. setFigures
-// completes the phase's record and may be nil.
+// recordPhaseAndBegin takes a sample, stores it in lastSample, ends the current phase and starts the next one.
+// setFigures completes the phase's record and may be nil.
 func (h *heldConnsRun) recordPhaseAndBegin(ctx context.Context, nextPhase string, setFigures func(*result.Phase)) error {
 	p := result.Phase{Name: h.currentPhase, Took: max(time.Since(h.phaseStart), 0)}
 	if h.currentPhase == probe.Alone {
@@ -252,8 +252,8 @@ func (h *heldConnsRun) forceGCIfOneProcess(ctx context.Context, times int) {
 	}
 }
 
-// waitUntilOpenConnsAre waits until the server has want connections, at most serverCountTimeout. It returns the server's
-// number of connections.
+// waitUntilOpenConnsAre waits until the server has want connections, at most serverCountTimeout. It returns the
+// server's number of connections.
 func (h *heldConnsRun) waitUntilOpenConnsAre(ctx context.Context, want int64) (open int64, _ error) {
 	c, err := h.admin.waitForCounters(ctx, h.serverCountTimeout(), func(c *result.Counts) bool { return c.Open == want })
 	return c.Open, err
@@ -263,8 +263,8 @@ func (h *heldConnsRun) serverCountTimeout() time.Duration {
 	return countTimeout + countTimeoutPerConn*time.Duration(h.workload.Connections)
 }
 
-// awaitResourceReleaseAndSample waits, up to a timeout, until the machine's resources have returned to their state before
-// the first connection. Then it takes a sample.
+// awaitResourceReleaseAndSample waits, up to a timeout, until the machine's resources have returned to their state
+// before the first connection. Then it takes a sample.
 func (m *serverMeasurement) awaitResourceReleaseAndSample(ctx context.Context) error {
 	bound := cleanupTimeout + cleanupTimeoutPerConn*time.Duration(m.workload.Connections)
 	for began := time.Now(); ; {

@@ -344,8 +344,8 @@ func dialWithoutTimeWait(ctx context.Context, network, addr string) (net.Conn, e
 	return conn, nil
 }
 
-// freeAddrBelowEphemeralPorts returns a free loopback address. Its port is below the ephemeral ports, so that none of the
-// load's connections takes it first.
+// freeAddrBelowEphemeralPorts returns a free loopback address. Its port is below the ephemeral ports, so that none of
+// the load's connections takes it first.
 func freeAddrBelowEphemeralPorts() (string, error) {
 	const from, to, tries = 20000, 30000, 100
 	var last error

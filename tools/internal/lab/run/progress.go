@@ -77,8 +77,8 @@ func estimateTotalDuration(steps []scenario.Step) (sum time.Duration) {
 	return sum
 }
 
-// printFinalOrProgressLine prints a line. If isFinal is set, the line stays. Otherwise it describes the running step and is
-// shown only on a terminal.
+// printFinalOrProgressLine prints a line. If isFinal is set, the line stays. Otherwise it describes the running step
+// and is shown only on a terminal.
 func (p *progressPrinter) printFinalOrProgressLine(isFinal bool, line string) {
 	if p.w == nil {
 		return

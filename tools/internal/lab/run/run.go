@@ -267,8 +267,8 @@ func (m *serverMeasurement) runGeneratorForStage(ctx context.Context, s scenario
 	return err
 }
 
-// sampleSettledMemoryDuringHold samples memory while the load holds its connections. It waits until the server has accepted all
-// connections and memory is stable. If the sample is taken after the hold, it adds a caveat.
+// sampleSettledMemoryDuringHold samples memory while the load holds its connections. It waits until the server has
+// accepted all connections and memory is stable. If the sample is taken after the hold, it adds a caveat.
 func (m *serverMeasurement) sampleSettledMemoryDuringHold(ctx context.Context, checkpoint string, hold scenario.Phase) error {
 	began := time.Now()
 	// Too few connections result in a caveat.
@@ -463,8 +463,8 @@ func findLimitPreventingRun(s scenario.Step) (reason string, fittingConns int) {
 	return text + fmt.Sprintf("; `myriad doctor -n %d` shows how to raise it", n), fittingConns
 }
 
-// predictCapacityForStep predicts how many of a step's connections fit on this machine, with both ends here. Servers other
-// than Myriad are assumed to use a goroutine per connection.
+// predictCapacityForStep predicts how many of a step's connections fit on this machine, with both ends here. Servers
+// other than Myriad are assumed to use a goroutine per connection.
 func predictCapacityForStep(s scenario.Step, n int) (*doctor.Report, error) {
 	facts, err := doctor.Read(0)
 	if err != nil {

@@ -139,8 +139,8 @@ func (m *serverMeasurement) addServerConnCount(ctx context.Context, s *result.Sa
 	return nil
 }
 
-// closeFirstConnAndSampleEmptyServer closes the lab's first connection and waits until the server has closed it. It then
-// samples the server without connections.
+// closeFirstConnAndSampleEmptyServer closes the lab's first connection and waits until the server has closed it. It
+// then samples the server without connections.
 func (m *serverMeasurement) closeFirstConnAndSampleEmptyServer(ctx context.Context, closeConn func() error) error {
 	if !m.sampled {
 		return closeConn()
@@ -174,8 +174,8 @@ func (m *serverMeasurement) closeFirstConnAndSampleEmptyServer(ctx context.Conte
 	return nil
 }
 
-// sampleWhenConnsAndMemorySettle takes a sample after acceptOpenConns has returned true for the server's number of connections and
-// memory is stable, or after timeout. It reports whether acceptOpenConns returned true.
+// sampleWhenConnsAndMemorySettle takes a sample after acceptOpenConns has returned true for the server's number of
+// connections and memory is stable, or after timeout. It reports whether acceptOpenConns returned true.
 func (m *serverMeasurement) sampleWhenConnsAndMemorySettle(ctx context.Context, checkpoint string, timeout time.Duration, acceptOpenConns func(open int) bool) (accepted bool, _ error) {
 	if !m.sampled {
 		return true, sleepContext(ctx, settleTime)

@@ -133,8 +133,8 @@ func (r *crossReferenceChecker) requireKnownFigures(table string, i int, needsDi
 	}
 }
 
-// checkCrossReferences checks the names in reference tables, claims and the answer. expanded is the scenario on a machine
-// without limits. figureInfo is Reader.Figures. atLine adds the line of a table to an error.
+// checkCrossReferences checks the names in reference tables, claims and the answer. expanded is the scenario on a
+// machine without limits. figureInfo is Reader.Figures. atLine adds the line of a table to an error.
 func (s *Scenario) checkCrossReferences(expanded *Scenario, figureInfo func(string) (better, ok bool), atLine func(table string, i int, err error) error) error {
 	r := &crossReferenceChecker{figureInfo: figureInfo, atLine: atLine}
 	for _, x := range expanded.Subjects {

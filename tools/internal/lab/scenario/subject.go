@@ -210,8 +210,8 @@ func (p PlaceholderValues) connLimitForServer() int {
 	return p.Connections*3/2 + 1000*p.Processes
 }
 
-// LoadConnsWithinServerLimit returns the number of the load's connections that fit if the server accepts connLimitForServer
-// connections.
+// LoadConnsWithinServerLimit returns the number of the load's connections that fit if the server accepts
+// connLimitForServer connections.
 func (p PlaceholderValues) LoadConnsWithinServerLimit(maxServerConns int) int {
 	if p.Processes < 2 {
 		return maxServerConns - 1000
