@@ -21,9 +21,11 @@ func TestApps(t *testing.T) {
 		for _, name := range names {
 			s := serveLine(t, command+" --app "+name)
 			name, _, _ = strings.Cut(name, " ")
-			if err := app.CheckServerSpeaksApp(testkit.Dial(t, s.addr).Conn, name); err != nil {
+			c := testkit.Dial(t, s.addr)
+			if err := app.CheckServerSpeaksApp(c.Conn, name); err != nil {
 				t.Errorf("%s --app %s: %v", command, name, err)
 			}
+			c.Close() // or the server waits for it
 			s.checkStop(t)
 		}
 	}
