@@ -214,10 +214,10 @@ type Scheduler func(loop int, now time.Duration, nudge func(Ref) (ok bool)) (nex
 
 // ConnVisitor is an Engine that can run a function on all connections.
 type ConnVisitor interface {
-	// PostToAllConns posts a request to each open connection: the owner then calls s.Do, or s.OnLost if the connection
-	// has begun to close. Connections that are still in their handshake are skipped. PostToAllConns calls beforePost
-	// before each post. After the last post it calls done with the number of connections whose mailbox was full.
-	// PostToAllConns does not block.
+	// PostToAllConns posts a request to each open connection: the owner then calls s.Do. If the post fails or the
+	// connection has begun to close, s.OnLost is called instead. Connections that are still in their handshake are
+	// skipped. PostToAllConns calls beforePost before each post. After the last post it calls done with the number of
+	// connections whose mailbox was full. PostToAllConns does not block.
 	PostToAllConns(s *Shared, beforePost func(), done func(full int)) error
 }
 

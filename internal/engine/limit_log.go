@@ -7,11 +7,10 @@ import (
 	"net/netip"
 )
 
-// This file logs connections that a limit has closed or refused. A limit may close a million
-// connections at once: a Server's log writes one such line a second per limit and loop, with the
-// number of suppressed ones.
+// This file logs connections that a limit has closed or refused. Because a limit may close a million connections at
+// once, a Server's log contains one such line a second per limit and loop, with the number of suppressed lines.
 
-// CloseMessageTooLong closes a connection whose message has, or announces, messageSize bytes: more than
+// CloseMessageTooLong closes a connection because a message has, or announces, messageSize bytes, which exceeds
 // Limits.MaxMessage.
 func (c *Conn) CloseMessageTooLong(messageSize uint64) {
 	if !c.is(closing) {
@@ -20,7 +19,7 @@ func (c *Conn) CloseMessageTooLong(messageSize uint64) {
 	}
 }
 
-// logCloseIfByLimit logs a close if why is a limit. messageSize is that of a message, 0 if unknown.
+// logCloseIfByLimit logs a close if a limit is the reason. messageSize is the size of the message, or 0 if unknown.
 func (c *Conn) logCloseIfByLimit(why error, messageSize uint64) {
 	name, value, help := c.runtime.describeLimit(why)
 	if name == "" || c.is(handshaking) { // logged by recordRejected
@@ -44,8 +43,8 @@ func (c *Conn) logCloseIfByLimit(why error, messageSize uint64) {
 	c.runtime.Log.LogAttrs(ctx, level, "connection closed by a limit", attrs...)
 }
 
-// describeLimit returns the name and value of the limit that a close reason stands for, and advice
-// if the limit rather than the peer may be at fault. The name is empty for other reasons.
+// describeLimit returns the name and value of the limit that caused a close, and advice if the limit may be set too
+// low. If no limit caused the close, name is empty.
 func (rt *Runtime) describeLimit(reason error) (name string, value any, help string) {
 	l := &rt.Limits
 	switch reason {
@@ -130,7 +129,7 @@ func formatPeer(peer netip.AddrPort) string {
 	return "unix socket"
 }
 
-// abortForInvalidUsedCount aborts a connection whose handler has returned an impossible number of used bytes.
+// abortForInvalidUsedCount aborts a connection whose handler has returned an invalid number of used bytes.
 func (c *Conn) abortForInvalidUsedCount(used, offered int, shedReason error) {
 	method := "Received"
 	if shedReason != nil {
