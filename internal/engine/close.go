@@ -1,6 +1,5 @@
 package engine
 
-
 // OnEOF reports that the peer will send no more. The output must then be sent within Limits.CloseTimeout.
 func (c *Conn) OnEOF() {
 	if l := c.layer(); l != nil && !c.is(peerEOF|closing|failed) {

@@ -179,7 +179,6 @@ func (c *Conn) isInputPaused() bool { return c.pauseReadingAtHighWater() || c.is
 
 // pauseReadingAtHighWater pauses reading if more than HighWater bytes are unsent. It reports whether reading is paused;
 // a pause ends at LowWater. With IgnoreHighWater it returns false, but Drained is called as usual.
-// nevertheless.
 func (c *Conn) pauseReadingAtHighWater() (isPaused bool) {
 	if !c.is(overHighWater|relayed) && c.UnsentBytes()+c.directSentInEvent() > c.runtime.Limits.HighWater {
 		c.state |= overHighWater
