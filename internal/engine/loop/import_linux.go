@@ -17,8 +17,8 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// Taking over connections from another engine; see package handover. The loop watches its channels as it
-// watches listeners.
+// This file takes over connections from another engine; see package handover. The loop watches its channels like
+// listeners.
 
 type connImporter struct {
 	loop     *Loop
@@ -116,7 +116,7 @@ func (a *connImporter) ReserveConns(n int) (reserved int) {
 // ReleaseConns implements handover.Owner.
 func (a *connImporter) ReleaseConns(n int) { a.loop.engine.admission.CancelReservedConns(n) }
 
-// receiveWaitingConns receives waiting connections, about a batch from each channel.
+// receiveWaitingConns receives up to about one batch of connections from each channel.
 func (a *connImporter) receiveWaitingConns() {
 	if len(a.channels) == 0 {
 		return
@@ -142,7 +142,7 @@ func (a *connImporter) receiveWaitingConns() {
 	}
 }
 
-// importConn serves a connection whose place Promise has reserved.
+// importConn serves a received connection. ReserveConns has reserved a place for it.
 func (l *Loop) importConn(fd int32, record *engine.Record) {
 	l.engine.admission.AcquireReservedConn()
 	if fd >= engine.MaxFD {

@@ -6,7 +6,7 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Calling a handler's Pace; see engine.Pace.
+// This file calls Config.Scheduler.
 
 type schedulerCaller struct {
 	loop   *Loop
@@ -31,8 +31,8 @@ func (p *schedulerCaller) runIfDue(time.Duration) {
 	l.phase.Store(phaseTasks)
 }
 
-// nudgeNowOrByMail calls Nudged for a connection: at once, or by mail if it is with a worker or belongs to another
-// loop. It reports false if there was no capacity for the mail.
+// nudgeNowOrByMail calls Nudged for a connection. If the connection is with a worker or belongs to another loop, it
+// posts a request instead. If the mailbox is full, it returns false.
 func (l *Loop) nudgeNowOrByMail(ref engine.Ref) (ok bool) {
 	c := ref.ConnOwnedBy(&l.host)
 	if c == nil || c.DriverFlags()&Busy != 0 {
