@@ -92,7 +92,7 @@ func (q diagQuery) encodeRequest() []byte {
 }
 
 // encodePortFilter encodes a filter program that rejects sockets with other local ports. The program is a single
-// condition, which jumps past the end if it fails.
+// condition; if it fails, it jumps past the end, which rejects the socket.
 func (q diagQuery) encodePortFilter() []byte {
 	if q.localPort == 0 {
 		return nil
@@ -175,11 +175,12 @@ const (
 	minTCPInfoSize    = max(dataSegsInOffset, dataSegsOutOffset) + 4
 )
 
-// connectedStates are the states of sockets that are or were connected and are not closed.
+// connectedStates is a bit mask of TCP states: those of sockets that are or were connected and are not closed.
 const connectedStates = ^uint32(1<<tcpListen | 1<<tcpSynRecv | 1<<tcpTimeWait | 1<<tcpClose)
 
-// dumpAcceptedConns calls onSocketMessage with the struct inet_diag_msg and the attributes of each matching accepted
-// connection. It scans all TCP sockets in the calling thread's network namespace and fails if more than maxConns match.
+// dumpAcceptedConns calls onSocketMessage for each matching accepted connection, with its struct inet_diag_msg and
+// attributes. It scans all TCP sockets in the calling thread's network namespace. If more than maxConns match, it
+// fails.
 func dumpAcceptedConns(q diagQuery, maxConns int, onSocketMessage func(m []byte) error) error {
 	n := 0
 	return dumpSockets(q, func(m []byte) error {
@@ -194,7 +195,7 @@ func dumpAcceptedConns(q diagQuery, maxConns int, onSocketMessage func(m []byte)
 }
 
 // SumConnSegments adds up the segments of all connections with the given local port in the calling thread's network
-// namespace. It fails if there are more than maxConns.
+// namespace. If there are more than maxConns, it fails.
 func SumConnSegments(localPort uint16, maxConns int) (sum Segments, err error) {
 	err = dumpAcceptedConns(diagQuery{states: connectedStates, localPort: localPort, withTCPInfo: true}, maxConns, func(m []byte) error {
 		info := findNetlinkAttribute(m[diagMessageSize:], tcpInfoAttribute)
@@ -209,8 +210,8 @@ func SumConnSegments(localPort uint16, maxConns int) (sum Segments, err error) {
 	return sum, err
 }
 
-// ListConns returns the connections with the given local port in the calling thread's network namespace. The kernel
-// briefly locks every connection. ListConns fails if there are more than maxConns.
+// ListConns returns the connections with the given local port in the calling thread's network namespace. If there are
+// more than maxConns, it fails. The kernel briefly locks every connection.
 func ListConns(localPort uint16, maxConns int) (conns []ConnInfo, err error) {
 	err = dumpAcceptedConns(diagQuery{states: connectedStates, localPort: localPort, withTCPInfo: true}, maxConns, func(m []byte) error {
 		conns = append(conns, parseConnInfo(m))

@@ -13,7 +13,7 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// conn is a connection with its goroutine.
+// conn is a connection that is served by its own goroutine.
 type conn struct {
 	engine.Conn
 	engine              *goroutineEngine
@@ -28,7 +28,7 @@ type conn struct {
 	proxiedPeerRecorded bool
 	awaitingWritable    bool // a goroutine waits until the socket is writable
 
-	// Safe for concurrent use:
+	// The following fields are safe for concurrent use.
 	mailboxPtr    atomic.Pointer[engine.Mailbox]
 	parked        atomic.Bool
 	requests      atomic.Uint32
@@ -49,7 +49,7 @@ func toAddrPort(addr net.Addr) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// localAddr implements Host.LocalAddr.
+// localAddr implements Runtime.LocalAddr.
 func (e *goroutineEngine) localAddr(c *engine.Conn) netip.AddrPort {
 	e.mu.Lock()
 	own := e.conns.conn(c.Slot())
@@ -57,8 +57,8 @@ func (e *goroutineEngine) localAddr(c *engine.Conn) netip.AddrPort {
 	return toAddrPort(own.netConn.LocalAddr())
 }
 
-// runUntilClosed serves the connection until it is closed. If a handler calls runtime.Goexit, the connection has
-// failed; the deferred function then closes the connection.
+// runUntilClosed serves the connection until it is closed. If a handler calls runtime.Goexit, the connection is
+// aborted; a deferred function then closes it.
 func (c *conn) runUntilClosed(open func(c *conn)) {
 	closed := false
 	defer func() {
@@ -105,8 +105,7 @@ func (c *conn) runUntilClosed(open func(c *conn)) {
 	}
 }
 
-// openConn opens the connection. For an accepted connection, dialStart is 0. alreadyRead is input that was read
-// earlier.
+// openConn opens the connection. For an accepted connection, dialStart is 0. alreadyRead is input that was read before.
 func (c *conn) openConn(dialStart time.Duration, alreadyRead []byte) {
 	c.updateClock()
 	peer := toAddrPort(c.netConn.RemoteAddr())
@@ -135,7 +134,8 @@ func (c *conn) sendOutputBlocking() {
 	c.handleSendErrorOrRequests(err)
 }
 
-// handleSendErrorOrRequests handles the error of a send, or requests that arrived during the send.
+// handleSendErrorOrRequests handles the error of a send. Without an error, it handles requests that arrived during the
+// send.
 func (c *conn) handleSendErrorOrRequests(err error) {
 	if err != nil {
 		c.handleWakeOrError(err)
@@ -144,8 +144,8 @@ func (c *conn) handleSendErrorOrRequests(err error) {
 	}
 }
 
-// waitForInputOrMail waits for input or mail, and reads once. Some connections need no input and wait only for mail:
-// those whose peer ended during the greeting, and those whose handshake has enough input.
+// waitForInputOrMail waits for input or posted requests, and reads once. If the connection needs no input, it waits
+// only for requests.
 func (c *conn) waitForInputOrMail() {
 	if c.hasRequests() {
 		c.handleMailAndRequests()
@@ -162,9 +162,8 @@ func (c *conn) waitForInputOrMail() {
 	}
 }
 
-// checkTimeoutsIfNeverWaiting checks the timeouts of a connection that never waits for input, which the sweeper cannot
-// wake. Such a connection always has input, or waits for its turn or for memory. The result reports whether any
-// timeout was due.
+// checkTimeoutsIfNeverWaiting checks the timeouts of a connection that always has input, or that waits for memory or a
+// read permit. The sweeper cannot wake such a connection. The result reports whether any timeout was due.
 func (c *conn) checkTimeoutsIfNeverWaiting() (acted bool) {
 	due := c.wakeAt.Load()
 	if due == 0 || !c.bulk && !c.engine.exceedsBudget(c.engine.largeReadBytes.Load()) {
@@ -198,7 +197,7 @@ func (c *conn) handleReadResult(received []byte, err error) {
 	}
 }
 
-// handleWakeOrError handles the end of a wait, caused by an error or a wake-up.
+// handleWakeOrError handles the end of a wait that an error or a wake-up has ended.
 func (c *conn) handleWakeOrError(err error) {
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
 		c.OnTransportError(err)
@@ -209,7 +208,7 @@ func (c *conn) handleWakeOrError(err error) {
 	c.CheckTimeouts(c.engine.readClock())
 }
 
-// publishSweepState publishes the connection's next wake-up time and the content of its buffers.
+// publishSweepState publishes the connection's next timeout and the size of its buffers for the sweeper.
 func (c *conn) publishSweepState() {
 	due := uint32(0)
 	if at, ok := c.NextTimeout(); ok {
@@ -234,7 +233,7 @@ func (c *conn) setCountedAsExpiring(counted bool) {
 	}
 }
 
-// hasRequests reports whether other goroutines have sent mail or requests.
+// hasRequests reports whether other goroutines have posted requests.
 func (c *conn) hasRequests() bool {
 	if c.requests.Load() != uint32(c.handledRequests) {
 		return true
@@ -243,8 +242,7 @@ func (c *conn) hasRequests() bool {
 	return box != nil && box.HasRequests()
 }
 
-// parkOrFindRequests marks the owner as about to wait. If there are requests, it returns true, and the owner must not
-// wait.
+// parkOrFindRequests marks the owner as waiting. If there are requests, it returns true, and the owner must not wait.
 func (c *conn) parkOrFindRequests() (hasWork bool) {
 	c.parked.Store(true)
 	return c.hasRequests()
@@ -282,7 +280,7 @@ func (c *conn) handleMailAndRequests() {
 	}
 }
 
-// requestAndWake sets requestBits and wakes the owner. It is safe for concurrent use.
+// requestAndWake sets requestBits and wakes the owner of c. It is safe for concurrent use.
 func (c *conn) requestAndWake(requestBits uint32) {
 	c.requests.Or(requestBits)
 	c.wake()
@@ -328,11 +326,11 @@ func (c *conn) getOrCreateMailbox() *engine.Mailbox {
 	return c.mailboxPtr.Load()
 }
 
-// shutdownWrite shuts down the sending direction. If the connection closes with a reset, shutdownWrite closes it
-// immediately, because a FIN before the reset would leave the socket in TIME_WAIT.
+// shutdownWrite shuts down the sending direction. If the connection is to be closed with a reset, it is treated as
+// ended by the peer instead, because a FIN before the reset would leave the socket in TIME_WAIT.
 func (c *conn) shutdownWrite() {
 	if w, ok := c.netConn.(interface{ CloseWrite() error }); ok && !c.closesWithReset() {
-		// An error means that the peer has closed the connection; the next read reports it.
+		// An error means that the peer has closed the connection. The next read reports the error.
 		_ = w.CloseWrite()
 	} else {
 		c.OnEOF() // the connection cannot be half-closed
@@ -340,8 +338,8 @@ func (c *conn) shutdownWrite() {
 	c.OnWriteShut()
 }
 
-// detachOrFinishExport turns the connection into a different net.Conn, because other goroutines may set the deadline
-// of the current one to wake its owner. First, a goroutine that waits for writability must end.
+// detachOrFinishExport turns the connection into a new net.Conn, because other goroutines may still set a deadline on
+// the present one to wake its owner. A goroutine that waits for writability must end first.
 func (c *conn) detachOrFinishExport() {
 	if c.awaitingWritable {
 		c.waitForInputOrMail()
@@ -367,10 +365,10 @@ func (c *conn) detachOrFinishExport() {
 
 func (c *conn) closesWithReset() bool { return c.IsDialled() && c.engine.cfg.ResetDialled }
 
-// closedMailbox is the mailbox of connections that have closed without one.
+// closedMailbox is the mailbox of closed connections that never had one.
 var closedMailbox = func() *engine.Mailbox { b := new(engine.Mailbox); b.Close(); return b }()
 
-// closeConnAndUnregister closes the connection, calls Closed, and releases late mail.
+// closeConnAndUnregister closes the connection, calls Closed, and drops requests that arrive late.
 func (c *conn) closeConnAndUnregister() {
 	_ = c.netConn.Close()
 	if c.expiryCounted {

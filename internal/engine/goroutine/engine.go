@@ -5,25 +5,22 @@
 // A connection belongs to its goroutine, which reads, calls the handler and writes. Each of these steps may block
 // without affecting other connections. A goroutine that waits for input holds no read buffer.
 //
-// Other goroutines send mail through the connection's mailbox, which is created for the first message. The owner sets
+// Other goroutines post requests to the connection's mailbox, which is created for the first request. The owner sets
 // parked before it waits, and then checks the mailbox once more. A sender checks parked after queueing. If parked is
 // set, the sender ends the wait by setting a deadline in the past. A woken owner resets the deadline before it reads
-// the mail. So nothing is missed. The sweeper and Stop send requests in the same way, as bits in conn.requests.
+// the mailbox. So nothing is missed. The sweeper and Stop send requests in the same way, as bits in conn.requests.
 //
-// One sweeper serves all connections, so that no connection needs a timer. Before an owner waits, it publishes its
-// next wake-up time (wakeAt) and the content of its buffers (bufferedBytes). The sweeper examines a few connections at
-// a time.
+// One sweeper serves all connections, so that no connection needs a timer. Before an owner waits, it publishes its next
+// wake-up time (wakeAt) and the size of its buffers (bufferedBytes). The sweeper examines a few connections at a time.
 //
 // A connection with much input could otherwise run for as long as the scheduler permits. Reads of such connections are
 // limited; see readLimiter.
 //
 // One broadcaster iterates over all connections and puts references to broadcasts into their mailboxes; see
-// broadcast.go.
-//
-// The pacer calls Config.Pace, if set, and sends mail to the nudged connections. It outlives all connections.
+// broadcast.go. Another goroutine calls Config.Scheduler, if set; it outlives all connections.
 //
 // goroutineEngine.mu guards the table of connections. A goroutine ends when its connection has closed. Stop waits for
-// these goroutines, the acceptors, the sweeper, the broadcaster, dials in progress, and the pacer.
+// all goroutines.
 package goroutine
 
 import (
@@ -48,15 +45,15 @@ var Model = engine.Model{
 	Start:     startEngine,
 }
 
-// acceptRetryInterval is the time until an acceptor without free descriptors accepts again. If a connection closes,
-// the acceptor tries earlier.
+// acceptRetryInterval is the time after which an acceptor that had no free descriptors accepts again. If a connection
+// closes, the acceptor tries earlier.
 const acceptRetryInterval = 50 * time.Millisecond
 
-// clockGrain is the maximum lead of the clock that all connections share. The clock is written at most once in this
-// time.
+// clockGrain is the time by which the clock that all connections share may be ahead. The clock is written at most once
+// in this time.
 const clockGrain = time.Millisecond
 
-// Requests to a connection, as bits.
+// These bits are requests to a connection.
 const (
 	requestDrain uint32 = 1 << iota
 	requestKill
@@ -168,7 +165,7 @@ func (e *goroutineEngine) ListenerStats() []engine.ListenerStats { return e.host
 
 func (e *goroutineEngine) Loops() int { return 0 }
 
-// readClock returns the time of the clock that all limits use.
+// readClock returns the time of the clock for all time limits.
 func (e *goroutineEngine) readClock() time.Duration { return e.clock.readAt(engine.MonotonicNow()) }
 
 func (e *goroutineEngine) Counters() (sum engine.Counts) {
@@ -222,7 +219,7 @@ func (e *goroutineEngine) waitForAcceptToken() (acquired bool) {
 	}
 }
 
-// waitUntilWokenOrTimeout waits until wake receives, but no longer than limit. If the engine stops first, it returns
+// waitUntilWokenOrTimeout waits until wake has a signal, but at most for limit. If the engine stops first, it returns
 // false.
 func (e *goroutineEngine) waitUntilWokenOrTimeout(limit time.Duration, wake <-chan struct{}) (stillRunning bool) {
 	timer := time.NewTimer(limit)
@@ -263,7 +260,6 @@ func (e *goroutineEngine) Adopt(netConn net.Conn, listener int, alreadyRead []by
 	return nil
 }
 
-// sendAnswerAndCloseConn sends the answer, if any, and closes the connection.
 func sendAnswerAndCloseConn(netConn net.Conn, answer []byte) {
 	if len(answer) > 0 {
 		sendRejectionAnswer(netConn, answer)
@@ -272,7 +268,7 @@ func sendAnswerAndCloseConn(netConn net.Conn, answer []byte) {
 }
 
 // startConnGoroutine starts the goroutine of an admitted connection. The goroutine calls open. For a dialled
-// connection, listener is -1. On failure, startConnGoroutine closes netConn and returns false.
+// connection, listener is -1. If startConnGoroutine fails, it closes netConn and returns false.
 func (e *goroutineEngine) startConnGoroutine(netConn net.Conn, listener int, connHandler engine.ConnHandler, open func(c *conn)) (started bool) {
 	c, err := newConn(e, netConn)
 	c.SetListener(listener)
@@ -325,7 +321,8 @@ func (e *goroutineEngine) releaseAdmissionAndNotify() {
 	}
 }
 
-// signalUnlessPending sends to a channel with capacity for one signal, unless a signal is pending.
+// signalUnlessPending sends a signal to a channel with capacity for one signal. If a signal is pending, it does
+// nothing.
 func signalUnlessPending(ch chan<- struct{}) {
 	select {
 	case ch <- struct{}{}:

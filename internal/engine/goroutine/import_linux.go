@@ -14,9 +14,9 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// Taking over connections from another engine; see package handover. Each channel has a goroutine.
+// This file takes over connections from another engine; see package handover. Each channel has its own goroutine.
 
-// importChannel is a channel with its inlet; mu guards the inlet.
+// importChannel is the receiving end of a channel with its lock.
 type importChannel struct {
 	engine *goroutineEngine
 	mu     sync.Mutex
@@ -104,8 +104,8 @@ func (a *importChannel) ReserveConns(n int) (reserved int) {
 // ReleaseConns implements handover.Owner.
 func (a *importChannel) ReleaseConns(n int) { a.engine.admission.CancelReservedConns(n) }
 
-// importConn serves a connection whose place Promise has reserved, on its own goroutine. It calls onOpened
-// when the handler knows of the connection, or never will.
+// importConn serves a received connection on a new goroutine. ReserveConns has reserved a place for it. importConn
+// calls onOpened once the handler knows the connection, or if it will never know it.
 func (e *goroutineEngine) importConn(fd int32, record *engine.Record, onOpened func()) {
 	e.admission.AcquireReservedConn()
 	if record.Listener >= len(e.host.ListenerCounters) {
