@@ -36,9 +36,8 @@
 //	Close                      close the descriptor, report OnClosed
 //	Wait                       nothing; wait for the next event
 //
-// Between events, WantsInput reports whether to read and WantsWritable whether to watch for
-// writability. After each event a driver repeats NextAction until it returns Wait or the connection
-// is closed.
+// Between events, WantsInput reports whether to read and WantsWritable whether to watch for writability. After each
+// event a driver repeats NextAction until it returns Wait or the connection is closed.
 //
 // # What a model must guarantee
 //
@@ -197,8 +196,7 @@ type Config struct {
 }
 
 // Scheduler calls the Nudged method of handlers at planned times, without using mailboxes. Each loop calls the
-// Scheduler once per turn. A model without loops calls it on a separate goroutine, with loop -1, until the engine
-// ends.
+// Scheduler once per turn. A model without loops calls it on a separate goroutine, with loop -1, until the engine ends.
 //
 // The argument now is the current MonotonicNow. The result next is the time by which the engine must call again. The
 // call may be earlier, or late under load. A time in the past keeps the loop from blocking. If next is negative, the

@@ -394,8 +394,7 @@ func ParseRecord(p []byte) (r Record, rest []byte, err error) {
 type Migrator interface {
 	// ExportConns exports connections over channels until all exportable connections are exported or ctx ends. The
 	// channels remain the caller's. Other connections continue to be served. If a channel breaks, ExportConns fails,
-	// and connections that were not exported continue. Accepting must be paused. Only one call may be active at a
-	// time.
+	// and connections that were not exported continue. Accepting must be paused. Only one call may be active at a time.
 	ExportConns(ctx context.Context, channels []*os.File) (ExportResult, error)
 	// ImportConns imports connections from channels until the other endpoints close the channels. The engine takes
 	// ownership of the channels.

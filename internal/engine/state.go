@@ -1,7 +1,6 @@
 package engine
 
-// These are the bits of Conn.state, which belong to the core. OnClosed and ResetFailedDial clear
-// all of them.
+// These are the bits of Conn.state, which belong to the core. OnClosed and ResetFailedDial clear all of them.
 //
 //	bit              meaning                                           set by             cleared by
 //	open             established, not closed                           OnOpen
@@ -34,9 +33,8 @@ package engine
 //
 // The bits above them count the peer's unanswered heartbeats, up to 255.
 //
-// Further state is in Conn.DriverFlags, whose bits belong to the driver and to package loop, which
-// documents them, and in Runtime.OnWorkers. While loop.Busy is set in DriverFlags, a worker owns
-// the connection, including these bits.
+// Further state is in Conn.DriverFlags, whose bits belong to the driver and to package loop, which documents them, and
+// in Runtime.OnWorkers. While loop.Busy is set in DriverFlags, a worker owns the connection, including these bits.
 const (
 	open uint32 = 1 << iota
 	dialled
