@@ -22,7 +22,6 @@ const (
 	frameCounters
 )
 
-// MaxGroupName is the maximum length of a group's name in bytes.
 const MaxGroupName = 1 << 20
 
 const (

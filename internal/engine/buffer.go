@@ -202,7 +202,6 @@ type SharedBuffers struct{ classes [sizeClasses]sync.Pool }
 // sizeClasses is the number of buffer sizes: the powers of two from minBufferSize to maxPooledSize.
 const sizeClasses = 7
 
-// sizeClass returns the smallest size class for size bytes.
 func sizeClass(size int) int { return bits.Len(uint(max(size, minBufferSize)-1) / minBufferSize) }
 
 func (s *SharedBuffers) Get(capacity int) *Buffer {

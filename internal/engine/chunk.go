@@ -32,10 +32,8 @@ type PostOutcomes struct {
 	slow       []Ref // of those counted as full, connections whose own output limit is exceeded
 }
 
-// SentCount returns the number of connections to which the message was posted.
 func (t *PostOutcomes) SentCount() int { return t.sent }
 
-// recordPostResult counts the result of posting messageSize bytes to a connection.
 func (t *PostOutcomes) recordPostResult(r Ref, messageSize int, postErr error) {
 	switch postErr {
 	case nil:

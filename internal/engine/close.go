@@ -192,7 +192,6 @@ func (c *Conn) Retain() {
 	}
 }
 
-// Release undoes one Retain.
 func (c *Conn) Release() {
 	if c.extra == nil || c.extra.retainCount == 0 {
 		return

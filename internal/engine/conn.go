@@ -60,9 +60,8 @@ type connExtra struct {
 	// retainCount is the number of Retain calls without a Release.
 	retainCount           int
 	independentDirections bool // see SetIndependentDirections
-	// onDetached is set while Detach is in progress.
-	onDetached   *func(nc net.Conn, unread []byte)
-	pendingLayer *pendingLayer // nil without an RequestLayerInsertion under way
+	onDetached            *func(nc net.Conn, unread []byte)
+	pendingLayer          *pendingLayer // nil without an RequestLayerInsertion under way
 	// timer is the time of the next Timer call. deadline is the time when the connection is closed. 0 means never.
 	timer, deadline time.Duration
 	fileQueue       *fileQueue // nil if empty
@@ -167,7 +166,6 @@ func (c *Conn) SetPeerAddr(peer netip.AddrPort) {
 	c.peerAddr, c.peerPort = peer.Addr().As16(), peer.Port()
 }
 
-// IsClosing reports whether the connection has begun to close.
 func (c *Conn) IsClosing() bool { return c.is(closing | failed) }
 
 // IsOpen reports whether the connection is between OnOpen and OnClosed.
@@ -317,10 +315,8 @@ func (c *Conn) WantsInput() bool {
 	return !c.is(inputHeld|openPending) && !c.isInputPaused()
 }
 
-// WantsWritable reports whether the driver should watch for writability.
 func (c *Conn) WantsWritable() bool { return c.is(blocked) && !c.is(failed) && !c.isExporting() }
 
-// NextAction returns what the driver must do next.
 func (c *Conn) NextAction() Action {
 	switch {
 	case c.is(failed):

@@ -8,7 +8,6 @@ import (
 	"github.com/myriad-go/myriad/internal/histogram"
 )
 
-// Counter identifies a counter.
 type Counter int
 
 // The first counters are gauges; the others only grow.
@@ -68,7 +67,6 @@ func (c *Counters) Add(counter Counter, n int64) int64 { return c.n[counter].Add
 
 func (c *Counters) Set(what Counter, n int64) { c.n[what].Store(n) }
 
-// SetGaugeBool sets a gauge to 1 or 0.
 func (c *Counters) SetGaugeBool(gauge Counter, on bool) {
 	n := int64(0)
 	if on {
@@ -77,7 +75,6 @@ func (c *Counters) SetGaugeBool(gauge Counter, on bool) {
 	c.Set(gauge, n)
 }
 
-// Get returns a counter.
 func (c *Counters) Get(what Counter) int64 { return c.n[what].Load() }
 
 // CountRefused counts a connection that was rejected or that ended before Opened.
@@ -85,7 +82,6 @@ func (c *Counters) CountRefused(cause Cause) { c.n[refusals+Counter(cause)].Add(
 
 func (c *Counters) countClosed(cause Cause) { c.n[closings+Counter(cause-NumRefusedCauses)].Add(1) }
 
-// CountLoopTurn counts a turn of a loop and records the turn's duration.
 func (c *Counters) CountLoopTurn(took time.Duration) {
 	c.n[BusyTime].Add(int64(took))
 	c.recordDuration(loopTurnTimes, took)
@@ -120,10 +116,8 @@ func (n Counts) WithoutGauges() Counts {
 	return n
 }
 
-// RefusedBy returns the number of connections refused for a cause.
 func (n Counts) RefusedBy(cause Cause) int64 { return n[refusals+Counter(cause)] }
 
-// TotalRefused returns the number of refused connections.
 func (n Counts) TotalRefused() (sum int64) {
 	for why := range NumRefusedCauses {
 		sum += n.RefusedBy(why)
@@ -133,10 +127,8 @@ func (n Counts) TotalRefused() (sum int64) {
 
 func (n Counts) ClosedBy(cause Cause) int64 { return n[closings+Counter(cause-NumRefusedCauses)] }
 
-// HandlerCallTimes returns the durations of timed handler calls.
 func (n Counts) HandlerCallTimes() Histogram { return n.histogram(handlerCallTimes) }
 
-// LoopTurnTimes returns the durations of loop turns.
 func (n Counts) LoopTurnTimes() Histogram { return n.histogram(loopTurnTimes) }
 
 // Buckets is the number of buckets of a Histogram. The first bucket ends at 1 µs, and each further one at twice the
@@ -145,7 +137,6 @@ const Buckets = 25
 
 const countersPerHistogram = Buckets + 1
 
-// Histogram counts durations in buckets.
 type Histogram struct {
 	Sum     time.Duration
 	Buckets [Buckets]int64

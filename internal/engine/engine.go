@@ -95,7 +95,6 @@ type Handler interface {
 	// Ended reports that the peer will send no more. The argument in is the unused input. Bytes that Ended does not use
 	// are lost, except while the connection is paused: then Ended is called again with these bytes.
 	Ended(c *Conn, in []byte) (used int)
-	// Closed is the last call for a connection.
 	Closed(c *Conn, why error)
 }
 
@@ -188,11 +187,9 @@ type Config struct {
 	// IgnoreHighWater keeps reading while more than HighWater bytes are unsent. It suits handlers that do not answer
 	// their input.
 	IgnoreHighWater bool
-	// Socket contains the options of dialled sockets.
-	Socket Socket
-	// Scheduler, if set, calls handlers at times that the Scheduler plans.
-	Scheduler Scheduler
-	Log       *slog.Logger
+	Socket          Socket
+	Scheduler       Scheduler
+	Log             *slog.Logger
 }
 
 // Scheduler calls the Nudged method of handlers at planned times, without using mailboxes. Each loop calls the
@@ -225,7 +222,6 @@ const (
 	MinSchedulerDelay = 50 * time.Microsecond
 )
 
-// Socket contains socket options.
 type Socket struct {
 	// SendBuffer and ReceiveBuffer are SO_SNDBUF and SO_RCVBUF in bytes. The default 0 keeps the kernel's setting.
 	SendBuffer, ReceiveBuffer int
@@ -245,7 +241,6 @@ type AdmissionRules struct {
 	Allow, Deny []netip.Prefix
 }
 
-// DialRequest asks for outgoing connections.
 type DialRequest struct {
 	Target netip.AddrPort
 	// Path, if set, replaces Target by a unix stream socket: a file path or, on Linux, an abstract name with the
@@ -296,11 +291,9 @@ func (d DialRequest) Validate() error {
 	return nil
 }
 
-// Engine is a running model. Its methods are safe for concurrent use.
 type Engine interface {
 	// Addr returns the address of the first listener, nil if the engine only dials.
 	Addr() net.Addr
-	// ListenerStats returns the listeners in order, with their counts.
 	ListenerStats() []ListenerStats
 	// Loops returns the number of loops, 0 for a model without loops.
 	Loops() int
@@ -339,7 +332,6 @@ type Engine interface {
 	Counters() Counts
 }
 
-// Model describes an I/O model.
 type Model struct {
 	// Name is the model's name in the configuration.
 	Name     string

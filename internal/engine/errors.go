@@ -51,7 +51,6 @@ func (e *PanicError) Error() string {
 	return fmt.Sprintf("myriad: handler panicked: %v", e.Value)
 }
 
-// Unwrap returns the panic's value if it is an error.
 func (e *PanicError) Unwrap() error {
 	err, _ := e.Value.(error)
 	return err
@@ -62,7 +61,6 @@ type TLSError struct{ Err error }
 
 func (e *TLSError) Error() string { return "myriad: TLS failed: " + e.Err.Error() }
 
-// Unwrap returns the error of crypto/tls.
 func (e *TLSError) Unwrap() error { return e.Err }
 
 // NormalizeError maps equal errors of different models to the same value, a bare errno. All errors that mean that the

@@ -37,7 +37,7 @@ const (
 	exportRefused                    // the connection must not be exported
 )
 
-// postsBlocked is counted as posted bytes to block posts: it leaves no capacity.
+// postsBlocked is a number of posted bytes that leaves no capacity, so that further posts fail.
 const postsBlocked = senderWaiting - 1
 
 // checkExportable returns nil if the connection can be exported now; otherwise it returns ErrExportBusy or
@@ -84,7 +84,6 @@ func (c *Conn) ExportObstacle() string {
 	return "busy"
 }
 
-// StartExport begins to export the connection. It fails with ErrNotExportable or ErrExportBusy.
 func (c *Conn) StartExport() error {
 	switch {
 	case c.isExporting():
@@ -295,7 +294,6 @@ func (c *Conn) Import(r *Record) {
 	c.startPendingLayerAndUpdatePause()
 }
 
-// restoreHandlerState passes the saved state to the handler.
 func (c *Conn) restoreHandlerState(r *Record) {
 	restore := c.runtime.Restore
 	switch {
@@ -330,7 +328,6 @@ const (
 	recordConnHandler
 )
 
-// AppendTo appends the encoded record.
 func (r *Record) AppendTo(dst []byte) []byte {
 	flags := uint64(0)
 	for _, f := range []struct {
@@ -401,7 +398,6 @@ type Migrator interface {
 	ImportConns(channels []*os.File) error
 	// ChannelsNeeded returns the number of channels with which each loop or process has a channel of its own.
 	ChannelsNeeded() int
-	// SocketsPerListener returns the number of sockets of each listener.
 	SocketsPerListener() []int
 	// SendListenerSockets sends the descriptors of all sockets, in the order of the listeners, with a message. It
 	// sends as many packets as needed.
@@ -420,7 +416,6 @@ func CountPerListener(listenerNumbers []int, numListeners int) []int {
 	return counts
 }
 
-// ExportResult is the result of ExportConns.
 type ExportResult struct {
 	Exported    int // number of connections exported
 	Unconfirmed int // of those, not confirmed by the other side

@@ -12,7 +12,7 @@ import (
 // together need little more memory than one.
 
 const (
-	// A garbage collection is run once at least freeMinBytes, and at least 1/freeHeapPart of the heap, were freed.
+	// Freed memory is returned once it exceeds freeMinBytes and 1/freeHeapPart of the heap.
 	freeMinBytes = 16 << 20
 	freeHeapPart = 8
 	freeInterval = 50 * time.Millisecond

@@ -33,7 +33,6 @@ const (
 	minSetLen  = 4
 )
 
-// Add adds a connection, unless the connection has closed.
 func (g *Group) Add(r Ref) {
 	if r.IsClosed() {
 		return

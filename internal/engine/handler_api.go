@@ -175,7 +175,6 @@ func (c *Conn) YieldInput() {
 	}
 }
 
-// ClearYield ends YieldInput.
 func (c *Conn) ClearYield() { c.state &^= yielded }
 
 // SetHandlerMemory sets the number of received bytes that the handler buffers; these bytes count as Buffered.
@@ -216,7 +215,6 @@ func (c *Conn) IsReadPaused() bool { return c.is(readPaused) }
 // BothEnded reports whether the peer has sent EOF and our direction is shut.
 func (c *Conn) BothEnded() bool { return c.is(peerEOF) && c.is(shut) }
 
-// CountMessages adds n to the count of messages found in the input.
 func (c *Conn) CountMessages(n int) {
 	if n > 0 {
 		c.runtime.Counters.Add(Messages, int64(n))
@@ -302,7 +300,6 @@ func (c *Conn) CallNudgedIfOpen() {
 	}
 }
 
-// callHandler calls f and recovers from panics.
 func (c *Conn) callHandler(f func(*Conn)) {
 	returned := false
 	defer c.recoverHandlerPanicAndAbort(&returned)

@@ -53,7 +53,6 @@ func NewLatestSubscription(v *LatestValue) *LatestSubscription {
 	return l
 }
 
-// Unsubscribe stops the delivery of values.
 func (l *LatestSubscription) Unsubscribe() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

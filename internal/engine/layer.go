@@ -25,11 +25,9 @@ type Layer interface {
 	Memory() (memory int, partial bool)
 	// InputFull reports, during the handshake, that nothing may be read before the next ContinueHandshake.
 	InputFull() bool
-	// OnEOF reports that the transport has no more input.
 	OnEOF(c *Conn) error
 	// SendClose is called when all output has been sent. It may pass a closing message to Conn.AppendToTransport.
 	SendClose(c *Conn)
-	// OnClosed reports that the connection is closed.
 	OnClosed(c *Conn)
 }
 

@@ -70,7 +70,6 @@ func (rt *Runtime) describeLimit(reason error) (name string, value any, help str
 	return "", nil, ""
 }
 
-// limitObservedAttr returns the observed value that exceeded the limit.
 func (c *Conn) limitObservedAttr(why error, messageSize uint64) slog.Attr {
 	const key = "seen"
 	now := c.runtime.Clock()
@@ -129,7 +128,6 @@ func formatPeer(peer netip.AddrPort) string {
 	return "unix socket"
 }
 
-// abortForInvalidUsedCount aborts a connection whose handler has returned an invalid number of used bytes.
 func (c *Conn) abortForInvalidUsedCount(used, offered int, shedReason error) {
 	method := "Received"
 	if shedReason != nil {

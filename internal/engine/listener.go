@@ -19,9 +19,7 @@ const (
 	MaxFD        = 1 << 25
 )
 
-// Listener configures one listener.
 type Listener struct {
-	// Name identifies the listener in logs.
 	Name          string
 	Network, Addr string
 	// Socket, if set, is used instead of Addr. The engine owns it.

@@ -8,7 +8,6 @@ import (
 	"unsafe"
 )
 
-// RequestKind is the kind of a request.
 type RequestKind uint8
 
 const (
@@ -16,13 +15,11 @@ const (
 	RequestSend RequestKind = iota
 	// RequestClose closes the connection after the output so far.
 	RequestClose
-	// RequestNudge calls the handler's Nudged.
 	RequestNudge
 	// RequestBroadcast carries a message that is sent to all connections.
 	RequestBroadcast
-	// RequestResumeLayer calls the layer's Resume.
+	// RequestResumeLayer calls the layer's ContinueHandshake.
 	RequestResumeLayer
-	// RequestDo calls Shared.Do.
 	RequestDo
 	// RequestLatest announces a newer value; see LatestSubscription.
 	RequestLatest
@@ -111,7 +108,6 @@ type Request struct {
 	removed *removedDuringBroadcast
 }
 
-// CanWait reports whether the sender can wait for capacity.
 func (r *Request) CanWait() bool { return r.postedLimit > 0 }
 
 // LetSenderWaitUntil makes the sender wait, if it can, until freed is closed.
@@ -275,7 +271,6 @@ func (b *Mailbox) Put(c *Conn, generation uint32, r Request) error {
 	return nil
 }
 
-// ensureQueueCapacity allocates capacity for one more request with dataSize bytes.
 func (b *Mailbox) ensureQueueCapacity(dataSize int) {
 	if b.queuedMemory == 0 {
 		b.nonEmpty.Store(true)

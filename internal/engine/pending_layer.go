@@ -33,7 +33,7 @@ type Securer interface {
 	Secured(c *Conn)
 }
 
-// RequestLayerInsertion inserts a layer when the current handler call has returned.
+// RequestLayerInsertion requests a layer. The layer is inserted when the current handler call has returned.
 func (c *Conn) RequestLayerInsertion(newLayer func(*Conn) Layer) error {
 	switch {
 	case !c.is(open) || c.is(closing|failed|closingWrite|shut):

@@ -110,7 +110,6 @@ func (c *Conn) isRelayedTo(partner Ref) bool {
 	return c.remotePartner().ref == partner
 }
 
-// joinRemoteRelay joins the connection with a partner that has another owner. The partner is already joined.
 func (c *Conn) joinRemoteRelay(partner Ref, incoming, outgoing *fastPath) {
 	switch {
 	case c.isRelayedTo(partner): // both have asked
@@ -385,7 +384,6 @@ func (c *Conn) resumePartnerReadingIfLittleUnsent() {
 	})
 }
 
-// forwardEOFToPartner forwards the peer's EOF to the partner, behind all data.
 func (c *Conn) forwardEOFToPartner() {
 	if c.in != nil || c.is(eofDelivered) {
 		return

@@ -51,8 +51,7 @@ type Runtime struct {
 	Buffers          BufferPool
 	Poster           Poster
 	Counters         *Counters
-	// Shared, if set, counts the memory of messages to several connections.
-	Shared *Counters
+	Shared           *Counters
 	// Now is the clock for timeouts: the time since an arbitrary start. Deterministic drivers replace it.
 	Now  func() time.Duration
 	Loop Loop // nil in the goroutine model
@@ -75,19 +74,17 @@ type Runtime struct {
 	// SendToPartner, if set, is like SendDirect, for a relay partner that has another owner. If the partner is closed,
 	// SendToPartner does nothing.
 	SendToPartner func(to *Conn, p []byte) int
-	// directSent is the number of bytes sent directly in the current event; see Conn.directSent.
+	// directSent is the number of bytes sent directly in the current event; see Conn.directSentInEvent.
 	directSent int
-	// RetainCalls counts calls of Retain. Each call indicates that a goroutine has work.
+	// RetainCalls counts calls of Conn.Retain. Each call means that a goroutine has got work to do.
 	RetainCalls atomic.Uint64
 	// TimeAllCalls times every handler call. The owner may change it between two events.
 	TimeAllCalls bool
-	// maxPieceSize is the maximum size of one output buffer.
 	maxPieceSize int
 	// ClockSlack is the time by which Clock may be ahead of the real clock. It saves writes of the clock where many
 	// owners share a Runtime. For a single owner it is 0.
 	ClockSlack time.Duration
-	// clock is the coarse time; see SetClock.
-	clock atomic.Int64
+	clock      atomic.Int64
 	// The following are safe for concurrent use.
 	refLocks    refLocks
 	sendWaiters sendWaiters
@@ -185,7 +182,6 @@ func appendOutput[T []byte | string](rt *Runtime, b *Buffer, p T) {
 	}
 }
 
-// BuildRefusalReply returns the bytes to send to a rejected connection.
 func (rt *Runtime) BuildRefusalReply(peer netip.AddrPort, reason error) (answer []byte) {
 	if rt.RefusalReply == nil {
 		return nil
@@ -209,10 +205,9 @@ func (rt *Runtime) BuildRefusalReply(peer netip.AddrPort, reason error) (answer 
 	return answer
 }
 
-// timingSampleRate is the number of reads of which one is timed: its handler call is measured.
+// timingSampleRate is the sampling rate of handler times: the handler call of one in this many reads is timed.
 const timingSampleRate = 64
 
-// recordHandlerTime records the time that the handler took for one read.
 func (rt *Runtime) recordHandlerTime(c *Conn, took time.Duration, countInHistogram bool) {
 	took = max(took, 0) // a virtual clock may go back
 	if countInHistogram {
@@ -273,7 +268,6 @@ func (t *WorkerCallTimes) TakeTotals() (calls int64, took time.Duration, stuck b
 	return t.calls.Swap(0), time.Duration(t.duration.Swap(0)), stuck
 }
 
-// startCall counts an active call and returns its slot for endCall.
 func (t *WorkerCallTimes) startCall() (activeSlot int32) {
 	activeSlot = t.currentSlot.Load()
 	t.active[activeSlot].Add(1)

@@ -18,9 +18,8 @@ import (
 // becomes the output.
 
 const (
-	// MaxQueuedFiles is the maximum number of files queued for one connection.
 	MaxQueuedFiles = 16
-	// maxFilePiece is the maximum that a driver sends at a time.
+	// maxFilePiece is the maximum number of bytes of a file that a driver sends at a time.
 	maxFilePiece = 256 << 10
 	// fileProgressGoal is the number of file bytes that the peer must accept within each Limits.WriteTimeout.
 	fileProgressGoal = 64 << 10
@@ -72,10 +71,8 @@ func (c *Conn) SendFile(f *os.File, offset, n int64) error {
 	return nil
 }
 
-// FileQueueSpace returns how many more files the queue accepts.
 func (c *Conn) FileQueueSpace() int { return MaxQueuedFiles - len(c.queuedFiles().entriesOrNil()) }
 
-// checkAndResolveFileRange checks a range for SendFile and returns its length in bytes.
 func (c *Conn) checkAndResolveFileRange(f *os.File, offset, n int64) (length int64, _ error) {
 	if c.runtime.NoFiles {
 		return 0, fmt.Errorf("myriad: SendFile is not available with more connections than descriptors: %w", errors.ErrUnsupported)
@@ -110,7 +107,6 @@ func (c *Conn) copyFileToOutput(f *os.File, offset int64, n int) error {
 	return err
 }
 
-// mapFileReadError maps an unexpected end of the file to ErrShortFile.
 func mapFileReadError(err error) error {
 	if errors.Is(err, io.EOF) {
 		return ErrShortFile
@@ -245,7 +241,6 @@ func (c *Conn) advanceFirstQueuedFile(sentBytes int) (fullySent bool) {
 	return first.remaining == 0
 }
 
-// LoadFilePieceIntoOutput reads the next piece of the first file into the output.
 func (c *Conn) LoadFilePieceIntoOutput() {
 	first := &c.extra.fileQueue.entries[0]
 	n := int(min(first.remaining, int64(c.runtime.maxPieceSize)))
@@ -293,7 +288,6 @@ func (c *Conn) removeFinishedFilesAndAdvance() {
 	}
 }
 
-// writeThroughLayerAndFree passes data that was queued behind a file to the layer and frees the buffer.
 func (c *Conn) writeThroughLayerAndFree(b *Buffer) {
 	l := c.layer()
 	err := l.Write(c, b.Bytes())

@@ -132,7 +132,6 @@ func (c *Conn) closeOrAbortForTimeout(why error) {
 	}
 }
 
-// isCloseOrHandshakeOverdue reports whether a close or handshake has exceeded its time limit.
 func (c *Conn) isCloseOrHandshakeOverdue(now time.Duration) bool {
 	return c.extra != nil && c.extra.expiry != 0 && now >= c.extra.expiry && (c.is(closing|handshaking) || c.UnsentBytes() > 0)
 }
@@ -264,7 +263,6 @@ func (c *Conn) NextTimeout() (at time.Duration, ok bool) {
 	return at, at != 0
 }
 
-// Heartbeat configures heartbeats.
 type Heartbeat struct {
 	// Every is the silence after which a heartbeat is sent; 0 means never.
 	Every time.Duration

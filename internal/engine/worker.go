@@ -30,7 +30,6 @@ func (c *Conn) DeferClosedToWorker() {
 	c.extra.closedByWorker = true
 }
 
-// IsClosedDeferred reports whether DeferClosedToWorker was called.
 func (c *Conn) IsClosedDeferred() bool { return c.extra != nil && c.extra.closedByWorker }
 
 // UndeferClosed undoes DeferClosedToWorker. It is called if no worker will run the connection.

@@ -16,9 +16,8 @@ import (
 // backlog of listeners. linux/inet_diag.h defines the layouts.
 
 const (
-	diagRequestSize = 56 // sizeof(struct inet_diag_req_v2)
-	diagMessageSize = 72 // sizeof(struct inet_diag_msg)
-	// diagTimeoutSeconds limits the wait for an answer.
+	diagRequestSize    = 56 // sizeof(struct inet_diag_req_v2)
+	diagMessageSize    = 72 // sizeof(struct inet_diag_msg)
 	diagTimeoutSeconds = 2
 
 	tcpEstablished = 1
@@ -28,7 +27,6 @@ const (
 	tcpSynRecv     = 12 // TCP_NEW_SYN_RECV: a connection request
 )
 
-// maxListeners limits the result of ListAcceptQueues.
 const maxListeners = 16 << 10
 
 var errTooManyListeners = errors.New("more than 16384 TCP listeners")
@@ -233,10 +231,8 @@ func CountAcceptedConns(localPort uint16, maxConns int) (n int, err error) {
 	return n, nil
 }
 
-// tcpInfoAttribute is INET_DIAG_INFO, an attribute that contains a struct tcp_info.
 const tcpInfoAttribute = 2
 
-// attributeTypeMask is NLA_TYPE_MASK.
 const attributeTypeMask = 0x3fff
 
 func parseConnInfo(msg []byte) ConnInfo {

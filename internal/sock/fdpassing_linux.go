@@ -119,7 +119,6 @@ func NewMemoryFile(content []byte) (fd int32, err error) {
 	return int32(own), nil
 }
 
-// ReadAndCloseMemoryFile reads a file of at most maxSize bytes and closes it.
 func ReadAndCloseMemoryFile(fd int32, maxSize int) ([]byte, error) {
 	defer Close(fd)
 	var st unix.Stat_t

@@ -9,10 +9,8 @@ const ReservedDescriptors = 128
 // FirstPrivateFD is the lowest descriptor number opened in a private table; see UnshareDescriptorTable.
 const FirstPrivateFD = 512
 
-// defaultMaxConns is the connection limit if the system reports no descriptor limit.
 const defaultMaxConns = 1 << 20
 
-// MaxConnsForDescriptorLimit returns how many connections the descriptor limit allows.
 func MaxConnsForDescriptorLimit() int {
 	soft, _, ok := DescriptorLimit()
 	switch {

@@ -145,7 +145,6 @@ func (e Eventfd) writeOne() {
 	_, _, _ = syscall.RawSyscall(unix.SYS_WRITE, uintptr(e.FD), uintptr(unsafe.Pointer(&one)), 8)
 }
 
-// Clear makes the eventfd unreadable.
 func (e Eventfd) Clear() {
 	var n uint64
 	_, _, _ = syscall.RawSyscall(unix.SYS_READ, uintptr(e.FD), uintptr(unsafe.Pointer(&n)), 8)

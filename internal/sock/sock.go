@@ -55,7 +55,6 @@ func (o Options) DialControl(network, _ string, raw syscall.RawConn) error {
 // ControlFunc is called with a socket before it is bound, like net.ListenConfig.Control.
 type ControlFunc = func(network, address string, raw syscall.RawConn) error
 
-// AcceptQueue is the accept queue of a listening TCP socket.
 type AcceptQueue struct {
 	Addr netip.AddrPort
 	// Waiting is the number of connections in the queue. Max is the listener's backlog or net.core.somaxconn, whichever

@@ -17,10 +17,8 @@ func NewListenConfig(reusePort bool, control ControlFunc) net.ListenConfig {
 
 func setNotSentLowat(uintptr, int) error { return nil }
 
-// SetOnListener does nothing, because only Linux supports these options.
 func (o Options) SetOnListener(net.Listener) error { return nil }
 
-// SetNonblockAndListenOptions does nothing on this system.
 func SetNonblockAndListenOptions(net.Listener) error { return nil }
 
 // ListenReusePort opens one listener. socketCount must be 1, because sockets cannot share a port on this system.
@@ -33,10 +31,8 @@ func ListenReusePort(network, addr string, socketCount int, control ControlFunc)
 	return []net.Listener{l}, nil
 }
 
-// SetBacklog does nothing on this system.
 func SetBacklog(net.Listener, int) error { return nil }
 
-// SetBindAddressNoPort does nothing on this system.
 func SetBindAddressNoPort(_, _ string, _ syscall.RawConn) error { return nil }
 
 func ListAcceptQueues() ([]AcceptQueue, error) { return nil, errors.ErrUnsupported }
@@ -56,7 +52,6 @@ func DescriptorLimit() (soft, hard uint64, ok bool) { return 0, 0, false }
 // KeepaliveTimeout is the time after which the system ends a connection whose peer answers no keepalive probes.
 const KeepaliveTimeout = 3 * time.Minute
 
-// SetDeadPeerTimeout does nothing on this system.
 func SetDeadPeerTimeout(net.Listener, time.Duration, bool) {}
 
 func Sleep(d time.Duration) { time.Sleep(d) }

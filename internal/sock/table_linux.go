@@ -132,7 +132,6 @@ func closeInheritedSockets(keepFDs map[int32]bool) error {
 	return nil
 }
 
-// reserveLowDescriptors occupies the free descriptor numbers below FirstPrivateFD.
 func reserveLowDescriptors() error {
 	fd, err := unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0)
 	for err == nil && fd < FirstPrivateFD {
@@ -144,7 +143,6 @@ func reserveLowDescriptors() error {
 	return unix.Close(fd)
 }
 
-// isInThreadDescriptorTable reports whether the calling thread's table contains the eventfd.
 func (e Eventfd) isInThreadDescriptorTable() bool {
 	if privateTables.count.Load() == 0 {
 		return true

@@ -41,7 +41,6 @@ const (
 	unwatched                                         // not watched: there was an event that the driver could not handle
 )
 
-// driver implements loop.Driver.
 type driver struct {
 	loop       *loop.Loop
 	poll       *sock.Poll
@@ -79,7 +78,6 @@ func (d *driver) HandleEvents() (handled, moreLeft bool) {
 
 func (d *driver) WaitForEvents(limit time.Duration) { d.waitedEvents = d.poll.Wait(limit) }
 
-// handleEvents handles the first count events and reports whether there were any.
 func (d *driver) handleEvents(count int) (handledAny bool) {
 	for i := range count {
 		token, events := d.poll.Event(i)
@@ -214,7 +212,6 @@ func (d *driver) sendOutput(c *engine.Conn) {
 	}
 }
 
-// updateWatch watches the connection for input or writability, depending on its state.
 func (d *driver) updateWatch(c *engine.Conn) syscall.Errno {
 	d.loop.UpdateExpiryTracking(c)
 	var want uint16

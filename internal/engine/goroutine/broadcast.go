@@ -5,7 +5,6 @@ import "github.com/myriad-go/myriad/internal/engine"
 // This file sends broadcasts to all connections. A broadcast is stored once and waits in a queue. The broadcaster puts
 // references to all waiting broadcasts into the mailbox of each connection. It stops when connections must end at once.
 
-// Broadcast implements engine.Engine.
 func (e *goroutineEngine) Broadcast(payload []byte) error {
 	b, err := e.broadcastTracker.StartBroadcast(payload, 1, &e.cfg.Limits)
 	if err != nil {

@@ -49,7 +49,6 @@ func toAddrPort(addr net.Addr) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// localAddr implements Runtime.LocalAddr.
 func (e *goroutineEngine) localAddr(c *engine.Conn) netip.AddrPort {
 	e.mu.Lock()
 	own := e.conns.conn(c.Slot())
@@ -122,7 +121,6 @@ func (c *conn) openConn(dialStart time.Duration, alreadyRead []byte) {
 // updateClock sets the host's clock before an event that starts a time limit.
 func (c *conn) updateClock() { c.engine.host.SetClock(c.engine.readClock()) }
 
-// sendOutputBlocking sends the output and blocks until the kernel has accepted it.
 func (c *conn) sendOutputBlocking() {
 	c.publishSweepState()
 	n, err := c.writeOutput()
@@ -173,7 +171,6 @@ func (c *conn) checkTimeoutsIfNeverWaiting() (acted bool) {
 	return int32(toSweepTime(now)-due) > 0 && c.CheckTimeouts(now)
 }
 
-// readOnceNonblocking reads once without blocking.
 func (c *conn) readOnceNonblocking() {
 	received, err := c.tryRead()
 	drained := err == nil && (len(received) == 0 || !c.lastReadFull)
@@ -197,7 +194,6 @@ func (c *conn) handleReadResult(received []byte, err error) {
 	}
 }
 
-// handleWakeOrError handles the end of a wait that an error or a wake-up has ended.
 func (c *conn) handleWakeOrError(err error) {
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
 		c.OnTransportError(err)
@@ -233,7 +229,6 @@ func (c *conn) setCountedAsExpiring(counted bool) {
 	}
 }
 
-// hasRequests reports whether other goroutines have posted requests.
 func (c *conn) hasRequests() bool {
 	if c.requests.Load() != uint32(c.handledRequests) {
 		return true
@@ -310,7 +305,6 @@ func (c *conn) deliverMail() {
 	deliverRemaining()
 }
 
-// wake ends the owner's wait. It is safe for concurrent use.
 func (c *conn) wake() {
 	if c.parked.Load() && c.parked.CompareAndSwap(true, false) {
 		_ = c.netConn.SetDeadline(time.Unix(1, 0))

@@ -40,7 +40,6 @@ func (t *connTable) addConn(c *conn, h *engine.Runtime) {
 	chunk.conns[i] = c
 }
 
-// conn returns the connection in a slot, or nil.
 func (t *connTable) conn(slot uint32) *conn { return t.chunks[slot/chunkSize].conns[slot%chunkSize] }
 
 func (t *connTable) removeConn(slot uint32) {

@@ -137,7 +137,6 @@ func startEngine(cfg engine.Config) (engine.Engine, error) {
 	return e, nil
 }
 
-// openListenersAndInitReadLimiter opens all listeners, and initializes the read limiter.
 func (e *goroutineEngine) openListenersAndInitReadLimiter() error {
 	for _, l := range e.cfg.EffectiveListeners() {
 		sockets, err := l.OpenSockets(1, e.cfg.SocketOptions(false))
@@ -165,7 +164,6 @@ func (e *goroutineEngine) ListenerStats() []engine.ListenerStats { return e.host
 
 func (e *goroutineEngine) Loops() int { return 0 }
 
-// readClock returns the time of the clock for all time limits.
 func (e *goroutineEngine) readClock() time.Duration { return e.clock.readAt(engine.MonotonicNow()) }
 
 func (e *goroutineEngine) Counters() (sum engine.Counts) {
@@ -174,7 +172,6 @@ func (e *goroutineEngine) Counters() (sum engine.Counts) {
 	return sum
 }
 
-// acceptConns accepts connections from one socket until it is closed.
 func (e *goroutineEngine) acceptConns(socketIndex int) {
 	var lastLogged time.Time
 	for hasRateToken := false; ; {

@@ -48,7 +48,6 @@ type connExporter struct {
 	unexportable map[*conn]bool
 }
 
-// ExportConns implements engine.Migrator.
 func (e *goroutineEngine) ExportConns(ctx context.Context, channels []*os.File) (moved engine.ExportResult, err error) {
 	if len(channels) == 0 {
 		return moved, errors.New("no hand-over channels; expected at least 1")
@@ -162,7 +161,6 @@ func (c *conn) startRequestedExport() {
 	d.countDecidedRequest()
 }
 
-// countDecidedRequest counts a connection whose requested export has succeeded or failed.
 func (d *connExporter) countDecidedRequest() {
 	if d.unanswered--; d.unanswered <= 0 {
 		signalUnlessPending(d.progress)
@@ -229,15 +227,12 @@ func (d *connExporter) snapshotWithoutLock(c *conn) (engine.Record, error) {
 	return c.Snapshot()
 }
 
-// ChannelsNeeded implements engine.Migrator.
 func (e *goroutineEngine) ChannelsNeeded() int { return 1 }
 
-// SocketsPerListener implements engine.Migrator.
 func (e *goroutineEngine) SocketsPerListener() []int {
 	return engine.CountPerListener(e.listenerIndexes, len(e.host.ListenerCounters))
 }
 
-// SendListenerSockets implements engine.Migrator.
 func (e *goroutineEngine) SendListenerSockets(control *os.File, message string) error {
 	var fds []int
 	for _, l := range e.listeners {

@@ -23,7 +23,6 @@ type importChannel struct {
 	inlet  *handover.ImportChannel
 }
 
-// ImportConns implements engine.Migrator.
 func (e *goroutineEngine) ImportConns(channels []*os.File) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -87,12 +86,10 @@ func (a *importChannel) withLock(f func()) {
 	f()
 }
 
-// ScheduleConfirmArrivals implements handover.Owner.
 func (a *importChannel) ScheduleConfirmArrivals(in *handover.ImportChannel) {
 	a.engine.running.Go(func() { a.withLock(in.ConfirmArrivalsAndGrantCredit) })
 }
 
-// ReserveConns implements handover.Owner.
 func (a *importChannel) ReserveConns(n int) (reserved int) {
 	e := a.engine
 	n = e.admission.ReserveConns(n)
@@ -101,7 +98,6 @@ func (a *importChannel) ReserveConns(n int) (reserved int) {
 	return n - short
 }
 
-// ReleaseConns implements handover.Owner.
 func (a *importChannel) ReleaseConns(n int) { a.engine.admission.CancelReservedConns(n) }
 
 // importConn serves a received connection on a new goroutine. ReserveConns has reserved a place for it. importConn

@@ -102,7 +102,6 @@ func (p *pipePool) releasePipe(pipe *sock.SplicePipe) {
 	}
 }
 
-// closeIdlePipes closes the pipes. It is called when all connections have closed.
 func (p *pipePool) closeIdlePipes() {
 	close(p.idle)
 	for pipe := range p.idle {

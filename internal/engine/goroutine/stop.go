@@ -19,7 +19,6 @@ func (e *goroutineEngine) Stop(ctx context.Context) error {
 
 func (e *goroutineEngine) Wait() { <-e.done }
 
-// startShutdown rejects new work and starts to drain the connections.
 func (e *goroutineEngine) startShutdown() {
 	e.broadcastTracker.Close()
 	e.cancel()

@@ -78,7 +78,6 @@ func (c *conn) startWritableWait() (waiting bool) { return false }
 // sendDirect is nil, because package net would block until everything is written.
 var sendDirect func(c *engine.Conn, p []byte, behind [][]byte) int
 
-// sendFile reads the file into the output.
 func (c *conn) sendFile() { c.LoadFilePieceIntoOutput() }
 
 // writeOutput writes the output and waits as often as necessary. It returns early if a request arrives. The result is
@@ -99,7 +98,6 @@ func (p *pipePool) initAndSetSendToPartner(*goroutineEngine) {}
 
 func (p *pipePool) closeIdlePipes() {}
 
-// pollerBarrier does nothing on this system.
 type pollerBarrier struct{}
 
 func (*pollerBarrier) open() error { return nil }

@@ -33,7 +33,6 @@ const (
 	recordsInline byte = iota + 1 // the message contains the records
 	recordsInFile                 // the records are in a file, whose descriptor is the first
 
-	// MaxBatch is the maximum number of connections in a batch.
 	MaxBatch = 128
 	// MaxBatchBytes limits the size of the records in a batch. The last record may exceed it.
 	MaxBatchBytes = 4 << 20

@@ -22,7 +22,6 @@ type ExportSender struct {
 	err         error
 }
 
-// ExportChannel is the sending end of a channel.
 type ExportChannel struct {
 	FD          int32
 	Ended       bool // by the receiver, after the sender has shut it
@@ -49,7 +48,6 @@ func NewSender(channelFDs []int32) ExportSender {
 	return s
 }
 
-// IsExporting reports whether more connections may be exported.
 func (s *ExportSender) IsExporting() bool { return s.stage == exporting }
 
 // Stop ends the export: no more connections are sent.
@@ -75,7 +73,6 @@ func (s *ExportSender) TotalCredit() (sum int) {
 	return sum
 }
 
-// Result returns the counts and the first error.
 func (s *ExportSender) Result() (engine.ExportResult, error) {
 	result := engine.ExportResult{Exported: s.exported}
 	for _, o := range s.Channels {

@@ -67,7 +67,6 @@ var plaintextBuffers = sync.Pool{New: func() any {
 	return &b
 }}
 
-// decryptAndDeliver decrypts p and passes the plaintext to the handler.
 func (l *tlsLayer) decryptAndDeliver(c *engine.Conn, ciphertext []byte) error {
 	buffer := plaintextBuffers.Get().(*[]byte)
 	defer plaintextBuffers.Put(buffer)
@@ -102,7 +101,6 @@ func wrapTLSError(err error) error {
 
 func (l *tlsLayer) Memory() (memory int, partial bool) { return l.session.InputMemory() }
 
-// InputFull implements engine.Layer.
 func (l *tlsLayer) InputFull() bool { return !l.handshakeDone && l.session.IsInputFull() }
 
 func (l *tlsLayer) OnEOF(c *engine.Conn) error {

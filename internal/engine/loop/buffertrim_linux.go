@@ -20,7 +20,6 @@ type bufferTrimmer struct {
 
 func (t *bufferTrimmer) nextDue() (at time.Duration, ok bool) { return t.nextAt, t.buffers.NeedsTrim() }
 
-// runIfDue frees buffers that were not used since the last check.
 func (t *bufferTrimmer) runIfDue(now time.Duration) {
 	if !t.buffers.NeedsTrim() || now < t.nextAt {
 		return

@@ -28,7 +28,6 @@ func (l *Loop) QueueIfBulk(c *engine.Conn, readBytes int) {
 	}
 }
 
-// QueueForLaterRead implements engine.Loop.
 func (l *Loop) QueueForLaterRead(c *engine.Conn) {
 	if c.DriverFlags()&BulkQueued == 0 && !c.IsClosing() {
 		c.SetDriverFlags(c.DriverFlags() | BulkQueued)

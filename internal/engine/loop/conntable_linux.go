@@ -139,7 +139,7 @@ func (c *connChunk) hasConnInUse() bool {
 	return false
 }
 
-// restoreLastFreedChunk allocates the chunk that was freed last again.
+// restoreLastFreedChunk reallocates the chunk that was freed last.
 func (s *connTable) restoreLastFreedChunk() {
 	last := len(s.freedChunks) - 1
 	freed := s.freedChunks[last]

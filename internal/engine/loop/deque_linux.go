@@ -35,7 +35,6 @@ func (q *deque[T]) pushAllFront(values []T) {
 	q.n += len(values)
 }
 
-// growFor grows the ring if it has no space for extra elements.
 func (q *deque[T]) growFor(extra int) {
 	size := max(len(q.ring), minDequeSize)
 	for size < q.n+extra {

@@ -44,7 +44,6 @@ func (l *Loop) applyRequestedStopStage() {
 
 func (d *connDrainer) nextDue() (at time.Duration, ok bool) { return d.nextAt, d.active }
 
-// runIfDue starts the drain of as many connections as the rate currently permits.
 func (d *connDrainer) runIfDue(now time.Duration) {
 	if !d.active || now < d.nextAt {
 		return
@@ -67,7 +66,6 @@ func (d *connDrainer) runIfDue(now time.Duration) {
 	d.active = false
 }
 
-// maxDrainedAfter returns how many connections may have started to drain after an elapsed time.
 func (d *connDrainer) maxDrainedAfter(elapsed time.Duration) int {
 	e := d.loop.engine
 	rate := e.cfg.Limits.ShutdownRate
@@ -77,7 +75,6 @@ func (d *connDrainer) maxDrainedAfter(elapsed time.Duration) int {
 	return engine.MaxDrainedAfter(rate, elapsed)
 }
 
-// drainConn makes a connection close at its next idle moment.
 func (l *Loop) drainConn(c *engine.Conn) {
 	switch armed := c.DriverFlags(); {
 	case armed&Connecting != 0:

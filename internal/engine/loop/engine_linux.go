@@ -154,7 +154,6 @@ func (e *loopEngine) closeEventfds() {
 	}
 }
 
-// openListeners opens all listeners. Each listener has at least one socket per loop.
 func (e *loopEngine) openListeners() error {
 	e.listenerConfigs = e.cfg.EffectiveListeners()
 	for _, l := range e.listenerConfigs {

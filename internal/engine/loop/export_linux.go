@@ -50,7 +50,6 @@ type connExporter struct {
 	batchRecords []byte
 }
 
-// ExportConns implements engine.Migrator.
 func (e *loopEngine) ExportConns(ctx context.Context, channels []*os.File) (moved engine.ExportResult, err error) {
 	if len(channels) < len(e.loops) {
 		return moved, fmt.Errorf("%d channels to hand over the connections of %d loops; expected at least as many", len(channels), len(e.loops))
@@ -86,10 +85,8 @@ func (e *loopEngine) ExportConns(ctx context.Context, channels []*os.File) (move
 	return moved, err
 }
 
-// ChannelsNeeded implements engine.Migrator.
 func (e *loopEngine) ChannelsNeeded() int { return len(e.loops) }
 
-// SocketsPerListener implements engine.Migrator.
 func (e *loopEngine) SocketsPerListener() []int {
 	return engine.CountPerListener(e.listenerIndexes, len(e.listenerConfigs))
 }
@@ -117,7 +114,6 @@ func (l *Loop) sendListenerFDs(controlFD int32, message string) error {
 	return sock.SendFDsInChunks(controlCopy, message, fds)
 }
 
-// SetListenersShared implements engine.Migrator.
 func (e *loopEngine) SetListenersShared(shared bool) { e.listenersShared.Store(shared) }
 
 // startHandOver copies the channels into the loop's descriptor table and starts the hand-over. When the hand-over ends,
@@ -145,7 +141,6 @@ func (d *connExporter) startHandOver(channelFDs []int32, onDone func(engine.Expo
 	}
 }
 
-// copyFDToLoopTable copies a descriptor from the process's descriptor table into that of the loop.
 func (l *Loop) copyFDToLoopTable(processFD int32) (int32, error) {
 	if l.engine.cfg.MaxConnsPerShard > 0 {
 		return sock.CopyFDFromProcessTable(processFD)
@@ -259,7 +254,6 @@ func (d *connExporter) markReadyOrCancelExport(c *engine.Conn) {
 	}
 }
 
-// sendBatches sends the connections that are ready until there is no more credit.
 func (d *connExporter) sendBatches(now time.Duration) {
 	for len(d.exporting) > 0 {
 		channel, credit := d.sender.NextChannelWithCredit()
@@ -338,7 +332,6 @@ func (d *connExporter) requeueUnsentBatch() {
 	}
 }
 
-// receiveConfirmations reads confirmations and credit from the receiving process.
 func (d *connExporter) receiveConfirmations() {
 	for _, o := range d.sender.Channels {
 		if o.Ended {

@@ -26,7 +26,6 @@ type connImporter struct {
 	buffer   []byte
 }
 
-// ImportConns implements engine.Migrator.
 func (e *loopEngine) ImportConns(channels []*os.File) error {
 	var added sync.WaitGroup
 	var mu sync.Mutex
@@ -71,7 +70,6 @@ func (a *connImporter) copyAndWatchChannel(channelFD int32) error {
 	return nil
 }
 
-// ScheduleConfirmArrivals implements handover.Owner.
 func (a *connImporter) ScheduleConfirmArrivals(in *handover.ImportChannel) {
 	a.loop.enqueueCallAndWake(func() {
 		if slices.Contains(a.channels, in) {
@@ -95,7 +93,6 @@ func (a *connImporter) closeChannel(channel *handover.ImportChannel) {
 	channel.Close()
 }
 
-// ReserveConns implements handover.Owner.
 func (a *connImporter) ReserveConns(n int) (reserved int) {
 	l, claimed := a.loop, 0
 	if l.engine.cfg.MaxConnsPerShard > 0 { // capacity and descriptors of this table
@@ -113,10 +110,8 @@ func (a *connImporter) ReserveConns(n int) (reserved int) {
 	return n - short
 }
 
-// ReleaseConns implements handover.Owner.
 func (a *connImporter) ReleaseConns(n int) { a.loop.engine.admission.CancelReservedConns(n) }
 
-// receiveWaitingConns receives up to about one batch of connections from each channel.
 func (a *connImporter) receiveWaitingConns() {
 	if len(a.channels) == 0 {
 		return

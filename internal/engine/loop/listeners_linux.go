@@ -27,7 +27,6 @@ import (
 //
 // If all shards are full, MaxConns has been reached. The shard then accepts and rejects the connections.
 
-// acceptPauser is the accept state of a loop.
 type acceptPauser struct {
 	loop             *Loop
 	watchedFDs       []int32 // the listeners from which the loop accepts
@@ -47,7 +46,6 @@ func (a *acceptPauser) nextDue() (at time.Duration, ok bool) {
 	return a.resumeAt, a.paused
 }
 
-// runIfDue pauses and resumes accepting.
 func (a *acceptPauser) runIfDue(now time.Duration) {
 	if pause := a.loop.engine.acceptPaused.Load(); pause != a.pausedByOperator {
 		a.loop.applyOperatorPause(pause)
@@ -185,7 +183,6 @@ func (l *Loop) pauseAcceptOnError(errno syscall.Errno) {
 	}
 }
 
-// pauseAcceptFor pauses accepting for a period. It returns the current time.
 func (l *Loop) pauseAcceptFor(pause time.Duration) (now time.Duration) {
 	for _, fd := range l.accept.watchedFDs {
 		l.driver.UnwatchListener(fd)
@@ -325,7 +322,6 @@ func (l *Loop) reclaimListenersIfSpace() {
 	l.accept.delegated = false
 }
 
-// homeLoop returns the index of the loop to which a listener descriptor is assigned.
 func (e *loopEngine) homeLoop(listenerFDIndex int) (loopIndex int) {
 	return listenerFDIndex % e.cfg.Loops
 }

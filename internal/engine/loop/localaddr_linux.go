@@ -27,13 +27,10 @@ func currentLoop() *Loop {
 	return l
 }
 
-// OnLoop implements engine.Loop.
 func (*Loop) OnLoop() bool { return currentLoop() != nil }
 
-// localAddr implements Runtime.LocalAddr.
 func localAddr(c *engine.Conn) netip.AddrPort { return sock.LocalAddr(c.FD()) }
 
-// FetchLocalAddr implements engine.Loop.
 func (l *Loop) FetchLocalAddr(ref engine.Ref) (addr netip.AddrPort, ok bool) {
 	switch currentLoop() {
 	case l:

@@ -145,13 +145,10 @@ func sendDirect(c *engine.Conn, first []byte, rest [][]byte) int {
 // Eventfd returns the eventfd that ends the loop's wait. The driver watches and clears it.
 func (l *Loop) Eventfd() sock.Eventfd { return l.eventfd }
 
-// Conn implements engine.Loop.
 func (l *Loop) Conn(slot uint32) *engine.Conn { return l.conns.conn(slot) }
 
-// OwnsConn implements engine.Loop.
 func (l *Loop) OwnsConn(c *engine.Conn) bool { return c.DriverFlags()&Busy == 0 }
 
-// UseBlockingSockets makes accepted and dialled sockets blocking.
 func (l *Loop) UseBlockingSockets() { l.acceptor.Blocking = true }
 
 // runOnThread runs the loop on a separate thread until it has stopped. It sends the result of the start to startResult.
@@ -300,7 +297,6 @@ func (l *Loop) extendDeadlines(now, duration time.Duration, extend func(*engine.
 // handler.
 const timedTurnsAfterSlow = 10_000
 
-// handleEvents handles pending events and reports whether there were any. With AutoWorkers it also measures the time.
 func (l *Loop) handleEvents() (handledAny bool) {
 	if l.engine.cfg.AutoWorkers && !l.host.OnWorkers {
 		return l.placement.handleEventsAndMoveIfSlow()
@@ -339,7 +335,6 @@ func (l *Loop) spinForWork() (foundWork bool) {
 	return false
 }
 
-// hasRemoteWork reports whether other goroutines have queued work for the loop.
 func (l *Loop) hasRemoteWork() bool {
 	return l.mailbox.HasRequests() || l.hasRemoteRequests.Load() || l.hasReturned.Load() || l.requestedStopStage.Load() > l.stopStage
 }

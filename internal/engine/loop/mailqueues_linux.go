@@ -73,7 +73,6 @@ func (r *connMailQueue) enqueue(m engine.QueuedRequest, data []byte) (addedBytes
 
 func (r *connMailQueue) memoryBytes() int { return cap(r.mail)*engine.QueuedRequestSize + cap(r.data) }
 
-// distributeMailToConnQueues moves requests from the mailbox to the queues of their connections.
 func (p *mailQueueSet) distributeMailToConnQueues(mailbox *engine.Mailbox) {
 	if len(p.unsorted) == 0 {
 		if p.count >= mailbox.MaxRequests || p.bytes >= mailbox.MaxBytes {

@@ -101,7 +101,6 @@ func (a *handlerPlacer) moveHandlersToWorkers(timePerRead time.Duration) {
 		slog.Int("loop", l.host.Index), slog.Duration("time_per_read", timePerRead))
 }
 
-// nextDue returns false, because the task depends on events.
 func (a *handlerPlacer) nextDue() (at time.Duration, ok bool) { return 0, false }
 
 // runIfDue moves handlers back from workers, or makes the loop use its own buffers again.

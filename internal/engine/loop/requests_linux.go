@@ -28,7 +28,6 @@ func (l *Loop) PostToChunk(to *engine.GroupChunk, message *engine.Shared) engine
 	return t
 }
 
-// requestStopStage requests a stage of stopping, unless a later stage was requested before.
 func (l *Loop) requestStopStage(stage int32) {
 	for current := l.requestedStopStage.Load(); current < stage; current = l.requestedStopStage.Load() {
 		l.requestedStopStage.CompareAndSwap(current, stage)
@@ -88,7 +87,6 @@ func (l *Loop) disableWakeups() {
 	l.wakeDisabled = true
 }
 
-// PerformActionsLater implements engine.Loop.
 func (l *Loop) PerformActionsLater(c *engine.Conn) {
 	if n := len(l.pendingActions); n == 0 || l.pendingActions[n-1] != c {
 		l.pendingActions = append(l.pendingActions, c)
@@ -161,7 +159,6 @@ func (q *dialStarter) runIfDue(time.Duration) {
 
 func (q *dialStarter) nextDue() (at time.Duration, ok bool) { return 0, len(q.requests) > 0 }
 
-// dequeueSingleDial removes a dial of one connection from the first request.
 func (q *dialStarter) dequeueSingleDial() engine.DialRequest {
 	d := q.requests[0]
 	if d.Count == 1 {
@@ -231,7 +228,6 @@ func (l *Loop) shutdownTimedOutDial(c *engine.Conn) {
 	sock.Shutdown(c.FD())
 }
 
-// startConnect starts to connect and returns the descriptor.
 func (l *Loop) startConnect(request engine.DialRequest) (int32, error) {
 	options := l.engine.cfg.SocketOptions(true)
 	if request.Path != "" {
@@ -258,7 +254,6 @@ func (l *Loop) OpenOrFailDial(c *engine.Conn) {
 	l.driver.PerformActions(c)
 }
 
-// failDial reports the failure of a dial that has a descriptor, and drops the connection.
 func (l *Loop) failDial(c *engine.Conn, err error) {
 	if c.DriverFlags()&DialTimedOut != 0 {
 		err = engine.ErrDialTimeout

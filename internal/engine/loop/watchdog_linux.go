@@ -84,7 +84,6 @@ func (l *Loop) reportTurnIfStuck(lastObserved *observedTurn) {
 	}
 }
 
-// moveOtherHandlersToWorkers moves the handlers of all loops except one to workers, if AutoWorkers is set.
 func (e *loopEngine) moveOtherHandlersToWorkers(except *Loop, stuckFor time.Duration) {
 	for _, l := range e.loops {
 		if e.cfg.AutoWorkers && l != except {

@@ -115,7 +115,7 @@ func (l *Loop) dropDeferredMailAndClose(c *engine.Conn) {
 	l.abortWhenWorkerReturns(c, engine.ErrOverBudget)
 }
 
-// abortWhenWorkerReturns aborts a connection when the worker that has it returns it.
+// abortWhenWorkerReturns aborts a connection as soon as its worker has returned it.
 func (l *Loop) abortWhenWorkerReturns(c *engine.Conn, reason error) {
 	if c.DriverFlags()&CloseOnReturn == 0 {
 		c.SetDriverFlags(c.DriverFlags() | CloseOnReturn)
@@ -144,13 +144,11 @@ func (r *connMailQueue) deliverRemaining() {
 	}
 }
 
-// returnedConn is a connection that the pool has returned.
 type returnedConn struct {
 	conn      *engine.Conn
 	rejection error // why no worker has run it; nil if one has
 }
 
-// ReturnFromWorker implements engine.Loop.
 func (l *Loop) ReturnFromWorker(c *engine.Conn, rejection error) {
 	l.mu.Lock()
 	l.returned = append(l.returned, returnedConn{c, rejection})

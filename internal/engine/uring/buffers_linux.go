@@ -123,7 +123,6 @@ func (p *bufferRing) receivedBytes(completion cqe) []byte {
 	return p.memory[start : start+int(completion.res)]
 }
 
-// completionFilledBuffer reports whether a receive has filled its buffer to the end.
 func (p *bufferRing) completionFilledBuffer(completion cqe) bool {
 	if p.incremental {
 		return completion.flags&cqeBufMore == 0

@@ -169,7 +169,6 @@ const (
 	noMemoryRetryInterval = 5 * time.Millisecond
 )
 
-// retryWhileNoMemory retries a call while it fails with ENOMEM, up to noMemoryTimeout.
 func retryWhileNoMemory(call func() syscall.Errno) syscall.Errno {
 	for end := time.Now().Add(noMemoryTimeout); ; time.Sleep(noMemoryRetryInterval) {
 		if errno := call(); errno != unix.ENOMEM || time.Now().After(end) {
@@ -251,7 +250,6 @@ func (r *ring) enter(flags uintptr, minComplete uintptr) {
 	r.handleEnterResult(n, errno)
 }
 
-// handleEnterResult records the result of an enter. An error that a retry cannot fix breaks the ring.
 func (r *ring) handleEnterResult(submitted uintptr, errno syscall.Errno) {
 	switch errno {
 	case 0:

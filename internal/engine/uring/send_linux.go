@@ -21,7 +21,6 @@ func (d *driver) handleSendCompletion(c *engine.Conn, completion cqe) {
 	d.PerformActions(c)
 }
 
-// handleWritable handles the completion of a poll for writability.
 func (d *driver) handleWritable(c *engine.Conn) {
 	d.clearOpFlags(c, sending)
 	if c.DriverFlags()&loop.Busy != 0 {

@@ -88,7 +88,6 @@ const (
 	pendingOps = receiving | polling | sending
 )
 
-// driver implements loop.Driver.
 type driver struct {
 	loop            *loop.Loop
 	ring            *ring
@@ -194,7 +193,6 @@ func (d *driver) replaceBrokenRing() {
 	})
 }
 
-// handleCompletions handles the remaining completions of the round, up to a limit. It reports whether it handled any.
 func (d *driver) handleCompletions() (handledAny bool) {
 	if d.ring.broken != 0 {
 		d.replaceBrokenRing()
@@ -233,7 +231,6 @@ func (d *driver) rearmListenerPollAndAccept() {
 	d.loop.AcceptAndReceiveConns()
 }
 
-// handlePollCompletion handles the end of a poll: a silent connection has input, or a dial has ended.
 func (d *driver) handlePollCompletion(c *engine.Conn) {
 	d.clearOpFlags(c, polling)
 	switch {
@@ -390,7 +387,6 @@ func (d *driver) submitPoll(fd int32, userData uint64, events, flags uint32) {
 	s.op, s.fd, s.opFlags, s.len, s.user = opPollAdd, fd, events, flags, userData
 }
 
-// submitCancel cancels the operation whose user data is userData.
 func (d *driver) submitCancel(userData uint64) {
 	s := d.ring.nextFreeSubmission()
 	s.op, s.flags, s.fd, s.addr, s.user = opAsyncCancel, sqeSkipSuccess, -1, userData, tagIgnored

@@ -289,7 +289,6 @@ func (e *Engine) pruneAndListOpenPeers() []*Peer {
 	return e.openPeerList
 }
 
-// acceptQueued accepts queued peers until a limit is reached.
 func (e *Engine) acceptQueued(paused bool) (acted bool) {
 	e.counters.SetGaugeBool(engine.AcceptPausedCount, paused)
 	e.nextAdmission = 0

@@ -61,10 +61,8 @@ func (p *Peer) Send(b []byte) error {
 	return nil
 }
 
-// CloseWrite makes the peer send EOF.
 func (p *Peer) CloseWrite() { p.inputEnded = true }
 
-// Reset breaks the connection and discards the bytes in flight.
 func (p *Peer) Reset() {
 	if p.conn.IsOpen() {
 		p.incoming = nil
@@ -103,7 +101,6 @@ func (p *Peer) PausedAtHighWater() (highWater, lowWater int, ok bool) {
 	return l.HighWater, l.LowWater, c.IsOpen() && !c.IsClosing() && c.IsPaused() && !c.IsReadPaused() && c.UnsentBytes() > l.LowWater
 }
 
-// PausedByHandler reports whether the handler has turned reading off.
 func (p *Peer) PausedByHandler() bool { return p.conn.IsOpen() && p.conn.IsReadPaused() }
 
 // UnsentBytes returns the number of bytes that the peer has not accepted. UnreadBytes returns the number of bytes that
@@ -134,7 +131,6 @@ func (p *Peer) markRejected(why error) {
 	p.closeAndEmptyMailbox()
 }
 
-// closeAndEmptyMailbox closes the peer's mailbox and drops queued requests.
 func (p *Peer) closeAndEmptyMailbox() {
 	p.engine.mu.Lock()
 	p.mailboxClosed = true
@@ -161,7 +157,6 @@ func (p *Peer) driveConn() (acted bool) {
 	return acted
 }
 
-// performConnAction performs the connection's next action and reports whether there was one.
 func (p *Peer) performConnAction() (performed bool) {
 	c := &p.conn
 	switch c.NextAction() {
@@ -225,7 +220,6 @@ func (p *Peer) handleMailbox() (acted bool) {
 	return true
 }
 
-// readOnce passes input or EOF to the connection and reports whether there was any.
 func (p *Peer) readOnce() (hadInput bool) {
 	switch n := min(len(p.incoming), engine.ReadSize); {
 	case n > 0:
