@@ -34,8 +34,7 @@ const (
 // another goroutine.
 type Peer struct {
 	conn net.Conn
-	// closeWhenFull closes the connection if the peer does not keep up. If it is not set, Log.Broadcast fails with
-	// ErrFull.
+	// closeWhenFull closes the connection if the peer does not keep up. If not set, Log.Broadcast fails with ErrFull.
 	closeWhenFull bool
 	maxPending    int // limit for pending, except for a single larger broadcast
 
@@ -180,8 +179,7 @@ type FrameHandler struct {
 	OnCounters  func(p []byte)
 }
 
-// ReceiveFrames handles frames until the connection ends. If the peer has closed or reset the connection, it returns
-// nil.
+// ReceiveFrames handles frames until the connection ends. If the peer has closed or reset it, err is nil.
 func (l *Peer) ReceiveFrames(handler FrameHandler) error {
 	in := bufio.NewReaderSize(l.conn, 1<<16)
 	for {

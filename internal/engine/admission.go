@@ -87,8 +87,7 @@ func (rt *Runtime) checkAndAcquireSourceSlot(peer netip.AddrPort) error {
 	return nil
 }
 
-// SetAndAdmitProxiedPeer sets the client that a proxy has announced. If this client is refused, it gets the refusal
-// reply, and the reason is returned.
+// SetAndAdmitProxiedPeer sets the client that a proxy has announced. If the client is refused, it returns the reason.
 func (c *Conn) SetAndAdmitProxiedPeer(peer netip.AddrPort) error {
 	c.SetPeerAddr(peer)
 	if err := c.runtime.checkAndAcquireSourceSlot(peer); err != nil {

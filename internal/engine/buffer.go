@@ -68,8 +68,7 @@ func (b *Buffer) discardFrontBytes(numBytes int) {
 	}
 }
 
-// countSentAndRestartTimerAtGoal records that bytes were sent and some are left. If progressGoal is reached, a new
-// progress interval starts.
+// countSentAndRestartTimerAtGoal counts sent bytes. Once progressGoal is reached, a new progress interval starts.
 func (b *Buffer) countSentAndRestartTimerAtGoal(sent int, now time.Duration) {
 	if b.progressGoal -= sent; b.progressGoal <= 0 {
 		b.progressGoal, b.waitingSince = b.Len(), now
@@ -93,8 +92,7 @@ func (b *Buffer) appendableBytes(maxCap int) int {
 	return max(maxCap, cap(b.bytes)) - len(b.bytes)
 }
 
-// grownCap returns the capacity that b needs for extraBytes more bytes. It doubles the capacity up to maxCap, and
-// exceeds maxCap only if the bytes need it.
+// grownCap returns the capacity for extraBytes more bytes. It doubles up to maxCap, which it exceeds only if needed.
 func (b *Buffer) grownCap(extraBytes, maxCap int) int {
 	if extraBytes += len(b.bytes); extraBytes > cap(b.bytes) {
 		return max(extraBytes, min(2*cap(b.bytes), maxCap))

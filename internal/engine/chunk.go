@@ -5,11 +5,9 @@ import (
 	"sync/atomic"
 )
 
-// This file sends one message to many connections, with a single request for each chunk of connections. Consecutive
-// messages to the same set are merged.
+// This file sends a message to many connections by one request per chunk. Consecutive messages to a set are merged.
 
-// GroupChunk is a part of a connSet with connections of one owner. After a message was sent to it, the chunk does not
-// change.
+// GroupChunk is a part of a connSet with connections of one owner. It is immutable once a message was sent to it.
 type GroupChunk struct {
 	connList
 	set     *connSet

@@ -32,8 +32,7 @@ func (c *Conn) Abort(why error) {
 	c.abortWith(why)
 }
 
-// maxDrainReads limits the number of reads that a drain waits for, so that a peer that keeps sending cannot delay the
-// drain.
+// maxDrainReads limits the number of reads that a drain waits for, because a peer may never stop sending.
 const maxDrainReads = 64
 
 // StartDrain tells the handler of the shutdown and closes the connection at its next idle moment. Input in the kernel's
@@ -156,8 +155,7 @@ func (c *Conn) nextCloseWriteAction() Action {
 	return ShutWrite
 }
 
-// appendLayerCloseOnce makes the layer append its closing message, unless it has done so. It reports whether there is
-// output.
+// appendLayerCloseOnce makes the layer append its closing message once. It reports whether there is output.
 func (c *Conn) appendLayerCloseOnce() (outputPending bool) {
 	if c.layer() == nil || c.extra.layerCloseSent {
 		return false
@@ -175,8 +173,7 @@ func (c *Conn) CloseWrite() {
 	}
 }
 
-// isSendClosed reports whether nothing more can be sent: the sending direction is shut, or the layer has sent its
-// closing message.
+// isSendClosed reports whether nothing more can be sent, because our direction is shut or the layer has closed.
 func (c *Conn) isSendClosed() bool { return c.is(shut) || c.extra != nil && c.extra.layerCloseSent }
 
 // Retain delays an orderly close, at the peer's EOF or a drain, because output is still to be written. Each Retain

@@ -95,8 +95,7 @@ func (c *Conn) Bind(rt *Runtime, slot, generation uint32) {
 // Slot returns the connection's index among those of its owner.
 func (c *Conn) Slot() uint32 { return c.slot }
 
-// Generation returns the generation of Refs to the connection. If the slot is free, this is the generation of the next
-// connection in the slot.
+// Generation returns the generation of Refs to the connection or, in a free slot, to the slot's next connection.
 func (c *Conn) Generation() uint32 { return c.refState.generation() }
 
 func (c *Conn) FD() int32 {
@@ -114,8 +113,7 @@ func (c *Conn) DriverFlags() uint16 { return c.driverFlags }
 // SetDriverFlags stores flags of the driver, such as the events for which the driver watches the descriptor.
 func (c *Conn) SetDriverFlags(flags uint16) { c.driverFlags = flags }
 
-// OnDialling reports that dialling began at the time started, by Runtime.Now. For a unix socket, peer is the zero
-// value.
+// OnDialling reports that dialling began at the time started. For a unix socket, peer is the zero value.
 func (c *Conn) OnDialling(peer netip.AddrPort, started time.Duration) {
 	c.SetPeerAddr(peer)
 	c.ensureExtra().dialStarted = started
@@ -376,8 +374,8 @@ func (c *Conn) nextHandshakeAction() Action {
 // InHandshake reports whether the connection is in its first handshake, before Opened.
 func (c *Conn) InHandshake() bool { return c.is(handshaking) && !c.hasPendingLayer() }
 
-// DiscardBuffers frees the input of a closing connection. If alsoOutput is set, it also frees output, except output
-// that the kernel owns.
+// DiscardBuffers frees the input of a closing connection and, if alsoOutput is set, output that the kernel does not
+// own.
 func (c *Conn) DiscardBuffers(alsoOutput bool) {
 	if c.dropInput(); alsoOutput {
 		c.dropOutput()

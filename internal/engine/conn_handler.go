@@ -16,8 +16,7 @@ type ConnHandler interface {
 	SetValue(v any)
 }
 
-// SetConnHandler sets the connection's handler, starting with the next handler call. The handler also provides the
-// connection's value.
+// SetConnHandler makes h the connection's handler from the next call on. h also provides the connection's value.
 func (c *Conn) SetConnHandler(h ConnHandler) {
 	c.lockAndSetUserData(h)
 	c.state |= ownHandler

@@ -34,8 +34,7 @@ func (l *connList) indexOf(c *Conn) int {
 	return -1
 }
 
-// containsAt reports whether r need not be added. index is that of r's connection, or -1. The list may contain r itself
-// or a newer generation.
+// containsAt reports whether r need not be added, because the entry at index is r or a newer generation of it.
 func (l *connList) containsAt(index int, r Ref) bool {
 	return index >= 0 && (l.refs[index] == r || !l.refs[index].IsClosed())
 }
@@ -83,8 +82,7 @@ const (
 	// chunkFill is the average number of connections per chunk at which a table grows. A table shrinks at a quarter of
 	// chunkFill. The largest chunks have two to four times the average.
 	chunkFill = 128
-	// slotsPerGroup is the number of consecutive slots in the same chunk. Iteration over a chunk thus accesses memory
-	// in order.
+	// slotsPerGroup is the number of consecutive slots in a chunk, so that iteration accesses memory in order.
 	slotsPerGroup = 16
 )
 
@@ -293,9 +291,8 @@ func (s *connSet) toConnList() (l connList) {
 	return l
 }
 
-// removedDuringBroadcast lists connections that were removed from a group during a broadcast and must not receive it.
-// Mailboxes check the list under their locks, so requests posted after the removal arrive after all messages of the
-// group.
+// removedDuringBroadcast lists connections that were removed from a group during a broadcast. Mailboxes check it under
+// their locks, so removed connections get no later message of the group.
 type removedDuringBroadcast struct {
 	nonEmpty atomic.Bool
 	mu       sync.Mutex

@@ -131,8 +131,7 @@ func (n Counts) HandlerCallTimes() Histogram { return n.histogram(handlerCallTim
 
 func (n Counts) LoopTurnTimes() Histogram { return n.histogram(loopTurnTimes) }
 
-// Buckets is the number of buckets of a Histogram. The first bucket ends at 1 µs, and each further one at twice the
-// time. The last bucket starts at about 8 s and has no end.
+// Buckets is the number of buckets of a Histogram. They end at 1 µs, 2 µs, 4 µs and so on; the last has no end.
 const Buckets = 25
 
 const countersPerHistogram = Buckets + 1
@@ -151,8 +150,7 @@ func (n Counts) histogram(first Counter) Histogram {
 	return Histogram{Sum: time.Duration(n[first+Buckets]), Buckets: [Buckets]int64(n[first : first+Buckets])}
 }
 
-// Counters are sent to other processes, possibly of another version, by name. Unknown names are ignored. Gauges are not
-// sent.
+// Counters are sent to other processes, possibly of another version, by name. Gauges are not sent.
 
 var counterNames = [...]string{
 	Accepted: "accepted", Dialled: "dialled", AcceptErrors: "accept_errors", AcceptPauses: "accept_pauses",

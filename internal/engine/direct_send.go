@@ -71,8 +71,7 @@ func (c *Conn) canSendDirect(size, numPieces int) bool {
 	return c.out == nil || !c.is(blocked) && !c.out.kernelFull && !c.out.inKernel && len(c.out.rest) == 0
 }
 
-// sendOutputThenPieces sends the output and then the pieces, until the kernel accepts no more. It returns the number of
-// bytes of pieces that were sent.
+// sendOutputThenPieces sends the output, then the pieces. It returns the number of bytes of pieces that were sent.
 func (c *Conn) sendOutputThenPieces(pieces [][]byte) (pieceBytesSent int) {
 	n := 0
 	if c.out == nil && len(pieces) == 1 { // the usual case
@@ -118,8 +117,8 @@ func (c *Conn) writevOutputThenPieces(pieces [][]byte) (sentBytes int) {
 	return n
 }
 
-// discardSentOutput removes sentBytes bytes from the front of the output. It returns how many bytes are left, and how
-// many bytes no longer count as posted.
+// discardSentOutput removes sentBytes bytes of output. It returns how many are left, and how many posted bytes to
+// release.
 func (c *Conn) discardSentOutput(sentBytes int) (unsentBytes, releasedPosted int) {
 	c.out.discardFrontBytes(sentBytes)
 	unsentBytes = c.out.Len()

@@ -6,35 +6,33 @@
 // A model is a subpackage with a driver. The driver turns what its kernel interface reports into
 // events of a [Conn], calls [Conn.NextAction], and performs the action:
 //
-//	event                      means
-//	Conn.OnDialling            connecting has started; OnOpen follows, or nothing
-//	Conn.OnOpen                the connection is established (accepted or dialled)
-//	Conn.OnRead(bytes)         bytes have been received
-//	Conn.OnEOF                 the peer will send no more
-//	Conn.OnSent(n)             the kernel took n bytes of Output, or of NextFilePart
-//	Conn.OnSendStarted         the kernel owns Output; OnSent and OnWritable will follow
-//	Conn.OnWritable            the kernel takes output again
-//	Conn.CloseIfTimedOutAfterEmptyRead           a Read has found nothing, or has emptied the socket
-//	Conn.OnTransportError(err) the transport is broken
-//	Conn.HandleOrDeferRequest(req, bytes) a request from another goroutine, taken from the mailbox
-//	Conn.CallNudgedIfOpen               a scheduled time has come; see Scheduler
-//	Conn.StartDrain            close at the next idle moment (shutdown)
-//	Conn.CheckTimeouts(now)    time has passed
-//	Conn.OnDetached(nc, err)   the connection has become a net.Conn, or could not
-//	Conn.OnClosed              the descriptor has been closed
+//	event                                  means
+//	Conn.OnDialling                        connecting has started; OnOpen follows, or nothing
+//	Conn.OnOpen                            the connection is established (accepted or dialled)
+//	Conn.OnRead(bytes)                     bytes have been received
+//	Conn.OnEOF                             the peer will send no more
+//	Conn.OnSent(n)                         the kernel took n bytes of Output, or of NextFilePart
+//	Conn.OnSendStarted                     the kernel owns Output; OnSent and OnWritable will follow
+//	Conn.OnWritable                        the kernel takes output again
+//	Conn.CloseIfTimedOutAfterEmptyRead     a Read has found nothing, or has emptied the socket
+//	Conn.OnTransportError(err)             the transport is broken
+//	Conn.HandleOrDeferRequest(req, bytes)  a request from another goroutine, taken from the mailbox
+//	Conn.CallNudgedIfOpen                  a scheduled time has come; see Scheduler
+//	Conn.StartDrain                        close at the next idle moment (shutdown)
+//	Conn.CheckTimeouts(now)                time has passed
+//	Conn.OnDetached(nc, err)               the connection has become a net.Conn, or could not
+//	Conn.OnClosed                          the descriptor has been closed
 //
-//	action                     asks for
-//	Send                       send Output, report OnSent (and OnTransportError)
-//	SendFile                   send NextFilePart, report OnSent; or call Conn.LoadFilePieceIntoOutput
-//	MakeDueHandlerCalls                call Conn.MakeDueHandlerCalls with buffered input
-//	Read                       read once without blocking, report OnRead, OnEOF,
-//	                           OnTransportError or CloseIfTimedOutAfterEmptyRead
-//	ShutWrite                  shut the sending direction, report OnWriteShut
-//	DetachOrExport             once the kernel has no operation under way, convert to a
-//	                           net.Conn and report OnDetached; or report OnKernelIdleForExport if
-//	                           IsExporting
-//	Close                      close the descriptor, report OnClosed
-//	Wait                       nothing; wait for the next event
+//	action          asks for
+//	Send            send Output, report OnSent (and OnTransportError)
+//	SendFile        send NextFilePart, report OnSent; or call Conn.LoadFilePieceIntoOutput
+//	FeedHandler     call Conn.MakeDueHandlerCalls with buffered input
+//	Read            read once without blocking, report OnRead, OnEOF, OnTransportError or CloseIfTimedOutAfterEmptyRead
+//	ShutWrite       shut the sending direction, report OnWriteShut
+//	DetachOrExport  once the kernel has no operation in progress, convert to a net.Conn and report OnDetached; or
+//	                report OnKernelIdleForExport if IsExporting
+//	Close           close the descriptor, report OnClosed
+//	Wait            nothing; wait for the next event
 //
 // Between events, WantsInput reports whether to read and WantsWritable whether to watch for writability. After each
 // event a driver repeats NextAction until it returns Wait or the connection is closed.

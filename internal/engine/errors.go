@@ -63,8 +63,7 @@ func (e *TLSError) Error() string { return "myriad: TLS failed: " + e.Err.Error(
 
 func (e *TLSError) Unwrap() error { return e.Err }
 
-// NormalizeError maps equal errors of different models to the same value, a bare errno. All errors that mean that the
-// peer has gone become ECONNRESET.
+// NormalizeError maps the errors of all models to a bare errno, and to ECONNRESET if the peer has gone.
 func NormalizeError(transportErr error) error {
 	var errno syscall.Errno
 	if errors.As(transportErr, &errno) {

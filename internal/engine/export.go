@@ -23,8 +23,7 @@ import (
 var (
 	// ErrHandedOver is the close reason of an exported connection.
 	ErrHandedOver = errors.New("myriad: connection was handed over to another process")
-	// ErrNotExportable means that a connection cannot be exported. ErrExportBusy means that it cannot be exported at
-	// the moment.
+	// ErrNotExportable means that a connection cannot be exported, ErrExportBusy that it cannot be exported now.
 	ErrNotExportable = errors.New("connection can't be handed over")
 	ErrExportBusy    = errors.New("connection is busy")
 	// ErrSaveLater is returned by Config.Save for a connection that it can save only later.
@@ -40,8 +39,7 @@ const (
 // postsBlocked is a number of posted bytes that leaves no capacity, so that further posts fail.
 const postsBlocked = senderWaiting - 1
 
-// checkExportable returns nil if the connection can be exported now; otherwise it returns ErrExportBusy or
-// ErrNotExportable.
+// checkExportable returns nil if the connection can be exported now, or else ErrExportBusy or ErrNotExportable.
 func (c *Conn) checkExportable() error {
 	x := c.extra
 	switch {
@@ -246,8 +244,7 @@ func (c *Conn) saveHandlerState() (state []byte, err error) {
 	return state, err
 }
 
-// blockPostsIfPostedEquals makes later posts fail with ErrFull if exactly expectedBytes are posted now. It reports
-// whether it did.
+// blockPostsIfPostedEquals makes further posts fail if exactly expectedBytes are posted. It reports whether it did.
 func (m *generationAndPosted) blockPostsIfPostedEquals(expectedBytes int) (didBlock bool) {
 	v := m.v.Load()
 	return postedBytesIn(v) == expectedBytes && m.v.CompareAndSwap(v, v+uint64(postsBlocked-expectedBytes))
@@ -393,14 +390,12 @@ type Migrator interface {
 	// channels remain the caller's. Other connections continue to be served. If a channel breaks, ExportConns fails,
 	// and connections that were not exported continue. Accepting must be paused. Only one call may be active at a time.
 	ExportConns(ctx context.Context, channels []*os.File) (ExportResult, error)
-	// ImportConns imports connections from channels until the other endpoints close the channels. The engine takes
-	// ownership of the channels.
+	// ImportConns imports connections from channels until their other ends are closed. The engine owns the channels.
 	ImportConns(channels []*os.File) error
 	// ChannelsNeeded returns the number of channels with which each loop or process has a channel of its own.
 	ChannelsNeeded() int
 	SocketsPerListener() []int
-	// SendListenerSockets sends the descriptors of all sockets, in the order of the listeners, with a message. It
-	// sends as many packets as needed.
+	// SendListenerSockets sends the descriptors of all listening sockets, in the order of the listeners, with message.
 	SendListenerSockets(control *os.File, message string) error
 	// SetListenersShared records whether another process also uses the listeners. Shared listeners are not shut down
 	// when the engine ends.

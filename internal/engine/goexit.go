@@ -64,8 +64,7 @@ func runInCoroutine(f func()) (returned bool) {
 	return returned
 }
 
-// updatePauseAndScheduleActionsAfterGoexit completes the event of a connection whose handler called Goexit, because the
-// handler's callers have ended.
+// updatePauseAndScheduleActionsAfterGoexit completes the event of a connection whose handler called Goexit.
 func (c *Conn) updatePauseAndScheduleActionsAfterGoexit() {
 	c.startPendingLayerAndUpdatePause()
 	if o := c.runtime.Loop; o != nil && o.OnLoop() { // otherwise it is on a worker
@@ -73,8 +72,7 @@ func (c *Conn) updatePauseAndScheduleActionsAfterGoexit() {
 	}
 }
 
-// reportDialFailedGoexit is deferred by NotifyDialFailed. It counts and logs a Goexit in the handler's DialFailed. No
-// connection exists that could be aborted.
+// reportDialFailedGoexit counts and logs a runtime.Goexit in DialFailed. NotifyDialFailed defers it.
 func (rt *Runtime) reportDialFailedGoexit(returned *bool) {
 	if *returned {
 		return

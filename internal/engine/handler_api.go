@@ -102,8 +102,7 @@ func (c *Conn) unsentInMemoryBytes() (n int) {
 	return n + c.queuedFiles().sumDataBehindFiles((*Buffer).Len)
 }
 
-// UnsentBytes returns the number of unsent bytes, including files. After an abort, it returns the number of dropped
-// bytes.
+// UnsentBytes returns the number of unsent bytes, including files. After an abort, it counts the dropped bytes.
 func (c *Conn) UnsentBytes() (n int) {
 	if c.extra != nil {
 		n = c.extra.droppedOutput
@@ -135,8 +134,7 @@ func (c *Conn) sumBuffersAndReportedMemory(bufferSize func(*Buffer) int) (n int)
 // IsAborted reports whether the connection will be closed without sending its output.
 func (c *Conn) IsAborted() bool { return c.is(failed) }
 
-// IsPaused reports whether the handler must leave its remaining input unused, because too much output is unsent or
-// reading is off.
+// IsPaused reports whether the handler must leave its input unused: too much output is unsent, or reading is off.
 func (c *Conn) IsPaused() bool {
 	return c.is(closing|failed) || c.isInputPaused()
 }
@@ -225,8 +223,7 @@ func (c *Conn) Limits() *Limits { return &c.runtime.Limits }
 
 func (c *Conn) MaxMessage() int { return c.runtime.Limits.MaxMessage }
 
-// RefusedBytes returns the number of input bytes that an earlier call passed to the handler and that the handler did
-// not use. Once the handler uses any input, it returns 0.
+// RefusedBytes returns how many bytes at the start of the input the handler has been given before and has not used.
 func (c *Conn) RefusedBytes() int {
 	return int(c.refusedBytes)
 }
@@ -254,8 +251,7 @@ func (c *Conn) Ref() Ref {
 	return Ref{c: c, generation: gen}
 }
 
-// InHandlerCall reports whether a handler call for this connection is in progress. Output written outside of handler
-// calls would not be sent.
+// InHandlerCall reports whether a handler call is in progress. Output written at other times would not be sent.
 func (c *Conn) InHandlerCall() bool { return c.is(inCall) }
 
 func (c *Conn) callOpened() {
@@ -266,8 +262,7 @@ func (c *Conn) callOpened() {
 	}
 }
 
-// callReceivedOrShed calls Shed if there is a shedReason, otherwise Received. It repeats the code of callHandler for
-// speed.
+// callReceivedOrShed calls Shed if there is a shedReason, or else Received. It inlines callHandler for speed.
 func (c *Conn) callReceivedOrShed(in []byte, shedReason error) (used int) {
 	returned := false
 	defer c.recoverHandlerPanicAndAbort(&returned)
@@ -308,8 +303,7 @@ func (c *Conn) callHandler(f func(*Conn)) {
 	returned = true
 }
 
-// callDueOpenedAndClosed calls Closed, but first Opened if it has not been called yet. A panic does not change the
-// close reason.
+// callDueOpenedAndClosed calls Opened if that is still due, and then Closed. A panic does not change the close reason.
 func (c *Conn) callDueOpenedAndClosed() {
 	reason := c.extra.closeReason
 	defer func() { c.extra.closeReason = reason }()
@@ -320,8 +314,7 @@ func (c *Conn) callDueOpenedAndClosed() {
 	c.callHandler(func(c *Conn) { c.ownOrEngineHandler().Closed(c, reason) })
 }
 
-// recoverHandlerPanicAndAbort is deferred by handler calls. After a panic or runtime.Goexit, it aborts only this
-// connection. A Goexit then unwinds the callers; see goexit.go.
+// recoverHandlerPanicAndAbort aborts the connection after a panic or runtime.Goexit in a handler call, which defers it.
 func (c *Conn) recoverHandlerPanicAndAbort(returned *bool) {
 	c.state &^= inCall
 	if *returned {

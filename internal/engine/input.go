@@ -48,8 +48,7 @@ func (c *Conn) OnPlaintext(p []byte) {
 	}
 }
 
-// relayBufferOrFeedInput forwards plaintext in a relay. Otherwise it passes the plaintext to the handler or, if that
-// must wait, buffers it.
+// relayBufferOrFeedInput relays plaintext, passes it to the handler, or buffers it if it cannot be handled yet.
 func (c *Conn) relayBufferOrFeedInput(p []byte) {
 	switch {
 	case c.is(closing | failed):
@@ -75,8 +74,7 @@ func (c *Conn) bufferUnusedInput(p []byte) {
 	c.runtime.appendToInputBuffer(c.in, p)
 }
 
-// MakeDueHandlerCalls makes the handler calls that are due: Opened, Drained, Draining, Received with buffered input,
-// and Ended.
+// MakeDueHandlerCalls makes the due calls of Opened, Drained, Draining, Received (with buffered input) and Ended.
 func (c *Conn) MakeDueHandlerCalls() {
 	c.state &^= yielded
 	if c.is(relayed) {
@@ -106,8 +104,7 @@ func (c *Conn) MakeDueHandlerCalls() {
 	c.startPendingLayerAndUpdatePause()
 }
 
-// callEndedWithUnusedInput calls Ended with the unused input. If the connection is paused, input that Ended leaves is
-// kept until output has been sent.
+// callEndedWithUnusedInput calls Ended with the unused input. If the connection is paused, unused input is kept.
 func (c *Conn) callEndedWithUnusedInput() {
 	var rest []byte
 	if c.in != nil {
@@ -124,8 +121,7 @@ func (c *Conn) callEndedWithUnusedInput() {
 	c.dropInput()
 }
 
-// feedOrShedBuffered passes the buffered input to the handler's Received, or to Shed if there is a shedReason. It keeps
-// the input that the handler leaves.
+// feedOrShedBuffered passes buffered input to Received, or to Shed if there is a shedReason, and keeps unused input.
 func (c *Conn) feedOrShedBuffered(shedReason error) {
 	c.state &^= inputHeld
 	if c.in == nil {
@@ -187,8 +183,7 @@ func (c *Conn) pauseReadingAtHighWater() (isPaused bool) {
 	return c.is(overHighWater) && !c.runtime.IgnoreHighWater && !c.HasIndependentDirections()
 }
 
-// resumeReadingAtLowWater ends the pause if output has fallen to LowWater. Then Drained is due or, in a relay, the
-// partner is read again.
+// resumeReadingAtLowWater ends the pause at LowWater. Then Drained is due or, in a relay, the partner is read again.
 func (c *Conn) resumeReadingAtLowWater() {
 	if c.remotePartner() != nil {
 		c.reopenFastPathAndResumePartner()

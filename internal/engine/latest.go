@@ -65,8 +65,7 @@ func (l *LatestSubscription) isUnsubscribed() bool {
 	return l.unsubscribed
 }
 
-// announceNewer records that there is a newer value. It reports whether a request must be posted, and how many values
-// the newer one replaces.
+// announceNewer records a newer value. It reports whether to post a request, and how many values were replaced.
 func (l *LatestSubscription) announceNewer() (needsRequest bool, replaced int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -107,8 +106,7 @@ func (l *LatestSubscription) replacedCount() int64 {
 	return l.replaced
 }
 
-// AnnounceLatest announces a newer value of valueSize bytes. The newer value replaces one that the connection has not
-// taken yet.
+// AnnounceLatest announces a newer value of valueSize bytes, which replaces a value that was not taken yet.
 func (r Ref) AnnounceLatest(sub *LatestSubscription, valueSize int) error {
 	switch {
 	case r.IsClosed():

@@ -13,15 +13,13 @@ import (
 // If a layer has a handshake, it calls Conn.OnHandshakeDone at the end. The handler's Opened is called after the last
 // handshake. A connection that ends earlier is counted as refused.
 type Layer interface {
-	// OnRead handles bytes from the transport. p is valid during the call. OnRead passes input for the handler to
-	// Conn.OnPlaintext.
+	// OnRead handles bytes from the transport, valid during the call. It passes input to Conn.OnPlaintext.
 	OnRead(c *Conn, p []byte) error
 	// Write encodes bytes and passes them to Conn.AppendToTransport.
 	Write(c *Conn, p []byte) error
 	// ContinueHandshake is called after Ref.ResumeLayer, and periodically during the handshake.
 	ContinueHandshake(c *Conn) error
-	// Memory returns the number of bytes that the layer buffers. partial reports whether they include a part of a
-	// message.
+	// Memory returns the number of bytes that the layer buffers. partial means that they include a partial message.
 	Memory() (memory int, partial bool)
 	// InputFull reports, during the handshake, that nothing may be read before the next ContinueHandshake.
 	InputFull() bool
@@ -90,8 +88,7 @@ func (c *Conn) feedLayer(p []byte) {
 	c.updateLayerMemoryAndPartialTime()
 }
 
-// updateLayerMemoryAndPartialTime counts the layer's memory and records the time since which the layer has buffered a
-// partial message.
+// updateLayerMemoryAndPartialTime updates the count of the layer's memory and the age of its partial message.
 func (c *Conn) updateLayerMemoryAndPartialTime() {
 	l := c.layer()
 	if l == nil {
@@ -121,8 +118,7 @@ func (c *Conn) partialMessageSince() time.Duration {
 	return earlierNonzeroTime(c.extra.layerPartialSince, c.extra.handlerPartialSince)
 }
 
-// writeThroughLayer encodes p with the layer, if any, and appends it to the output. Data behind a queued file is
-// encoded later.
+// writeThroughLayer appends p to the output, encoded by the layer. Data behind a queued file is encoded later.
 func (c *Conn) writeThroughLayer(p []byte) {
 	switch l := c.layer(); {
 	case c.queuedFiles() != nil:

@@ -10,8 +10,7 @@ import (
 // This file logs connections that a limit has closed or refused. Because a limit may close a million connections at
 // once, a Server's log contains one such line a second per limit and loop, with the number of suppressed lines.
 
-// CloseMessageTooLong closes a connection because a message has, or announces, messageSize bytes, which exceeds
-// Limits.MaxMessage.
+// CloseMessageTooLong closes a connection whose message has, or announces, more than Limits.MaxMessage bytes.
 func (c *Conn) CloseMessageTooLong(messageSize uint64) {
 	if !c.is(closing) {
 		c.logCloseIfByLimit(ErrMessageTooLong, messageSize)

@@ -35,8 +35,7 @@ type Listener struct {
 	Control sock.ControlFunc
 }
 
-// ListenerStats describes a listener and counts its connections: open, accepted, and refused because of
-// Listener.MaxConns.
+// ListenerStats counts a listener's connections: open, accepted, and refused because of Listener.MaxConns.
 type ListenerStats struct {
 	Name                    string
 	Addr                    net.Addr
@@ -97,8 +96,7 @@ func NewListenerCounters(l Listener, addr net.Addr) *ListenerCounters {
 // errListenerFull stands for ErrTooManyConns if Listener.MaxConns is the limit that was reached.
 var errListenerFull = errors.New("listener full")
 
-// acquireConnSlot counts a new connection. It returns false if MaxConns connections are open. Imported connections do
-// not count as accepted.
+// acquireConnSlot counts a new connection. If MaxConns connections are open, it returns false.
 func (e *ListenerCounters) acquireConnSlot(imported bool) (acquired bool) {
 	if e == nil {
 		return true
@@ -131,8 +129,7 @@ func (rt *Runtime) listenerCounters(listenerNumber int) *ListenerCounters {
 	return rt.ListenerCounters[listenerNumber]
 }
 
-// ListenerNumberForAdopted returns the number of the listener that counts adopted connections: the first listener, or
-// -1 if there is none.
+// ListenerNumberForAdopted returns the number of the listener that counts adopted connections, or -1 without listeners.
 func (rt *Runtime) ListenerNumberForAdopted() int { return min(len(rt.ListenerCounters), 1) - 1 }
 
 func (rt *Runtime) ListenerStats() (all []ListenerStats) {

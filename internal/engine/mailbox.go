@@ -63,15 +63,14 @@ func (m QueuedRequest) DropIfCarriesBytes() (dropped bool) {
 }
 
 // IsStale reports whether the connection has begun to close since the request was posted. A stale request may be passed
-// to HandleOrDeferRequest on any goroutine, because it then only has its posted bytes released.
+// to HandleOrDeferRequest on any goroutine, which then only releases the posted bytes.
 func (m QueuedRequest) IsStale() bool { return m.gen != m.Conn.refState.generation() }
 
 // Shared is a message or function for many connections, stored once. It must not be modified.
 type Shared struct {
 	Bytes []byte
 	Do    func(*Conn)
-	// OnLost, if set, is called instead of Do if the connection has begun to close. It may be called on any goroutine
-	// and must not block.
+	// OnLost, if set, replaces Do if the connection has begun to close. It may run on any goroutine and must not block.
 	OnLost func()
 	latest *LatestSubscription // for RequestLatest
 	// counters, if set, counts the memory of Bytes as Buffered while a request or an active broadcast refers to it.
@@ -199,8 +198,7 @@ type Mailbox struct {
 	// and of taken requests.
 	lastShared                *Shared
 	queuedMemory, takenMemory int
-	// Consecutive requests for chunks of one connSet form a run. batchSet is the set of the current run. After the end
-	// of a run, it is nil.
+	// Consecutive requests for chunks of one connSet form a run. batchSet is the set of the current run, or nil.
 	batchRun uint64
 	batchSet *connSet
 	// Memory of the last TakeAll, kept for reuse.
@@ -208,8 +206,7 @@ type Mailbox struct {
 	spareData        []byte
 	nonEmpty         atomic.Bool // requests are queued; read without the lock
 	missedBroadcasts atomic.Int64
-	// Senders wait in order until the mailbox is emptied. wokenBytes is the total size that woken senders are about to
-	// post.
+	// Senders wait in order until the mailbox is emptied. Woken senders are about to post wokenBytes bytes.
 	waiting    []*waitingSender
 	wokenBytes int
 }
@@ -303,8 +300,7 @@ func (b *Mailbox) CountedMemory() int {
 	return b.queuedMemory + b.takenMemory
 }
 
-// PutShared queues a shared request for the current generation of c. The generation must not change during the call.
-// The caller must then wake the owner.
+// PutShared is like Put, for the current generation of c, which must not change during the call.
 func (b *Mailbox) PutShared(c *Conn, kind RequestKind, s *Shared) error {
 	return b.Put(c, c.refState.generation(), Request{Kind: kind, Shared: s})
 }
@@ -321,8 +317,7 @@ func (b *Mailbox) TakeMissedBroadcastCount() int64 {
 
 func (b *Mailbox) HasRequests() bool { return b.nonEmpty.Load() }
 
-// growQueue grows the queue for one more request with dataSize bytes. The new memory is counted before it is allocated,
-// because allocation may be slow.
+// growQueue grows the queue for one more request. New memory is counted before the allocation, which may be slow.
 func (b *Mailbox) growQueue(dataSize int) {
 	requestCap, dataCap := cap(b.queue), cap(b.data)
 	if len(b.queue) == requestCap {
@@ -371,8 +366,7 @@ func putDataBuffer(buffer []byte) {
 	}
 }
 
-// addWaitingSender queues a sender of messageSize bytes. The sender is woken once its bytes fit and no earlier sender
-// waits.
+// addWaitingSender queues a sender of messageSize bytes, to be woken once its bytes fit and no earlier sender waits.
 func (b *Mailbox) addWaitingSender(messageSize int) SpaceWait {
 	s := &waitingSender{freed: make(chan struct{}), size: max(messageSize, emptyRequestSize)}
 	b.waiting = append(b.waiting, s)

@@ -27,8 +27,7 @@ type deferredRequest struct {
 	data    []byte
 }
 
-// Securer is a Handler whose Secured is called after the handshake of an inserted layer. The owner calls it, never a
-// worker.
+// Securer is a Handler whose Secured is called after the handshake of an inserted layer, never on a worker.
 type Securer interface {
 	Secured(c *Conn)
 }

@@ -39,8 +39,7 @@ func (m *generationAndPosted) releasePostedBytes(count int) (remaining int, send
 	return postedBytesIn(v), v&senderWaiting != 0
 }
 
-// markSenderWaitingIfAbove sets the waiting bit if more than maxPosted bytes are posted and the generation is still
-// current. It reports whether it did.
+// markSenderWaitingIfAbove sets the waiting bit if more than maxPosted bytes are posted in the same generation.
 func (m *generationAndPosted) markSenderWaitingIfAbove(generation uint32, maxPosted int) (marked bool) {
 	for {
 		v := m.v.Load()

@@ -156,8 +156,7 @@ type remotePartner struct {
 	ref            Ref
 	unacknowledged int  // bytes posted since the last grant
 	partnerPaused  bool // the partner waits for a grant
-	// The partner sends through incoming, this connection through outgoing. If only owners may use descriptors, both
-	// are nil.
+	// The partner sends through incoming, this connection through outgoing; nil if only owners may use descriptors.
 	incoming, outgoing *fastPath
 }
 
@@ -185,8 +184,7 @@ func (c *Conn) allowPartnerFastPathIfNoOutput() {
 	}
 }
 
-// blockPartnerFastPath must be called before output is added to the connection: the partner must not overtake the
-// output.
+// blockPartnerFastPath must be called before output is added, because the partner must not overtake the output.
 func (c *Conn) blockPartnerFastPath() {
 	if r := c.remotePartner(); r != nil && r.incoming != nil {
 		r.incoming.mu.Lock()
@@ -209,8 +207,7 @@ func (c *Conn) MaySendOnPartnerSocket() bool {
 	return r != nil && r.outgoing != nil
 }
 
-// TrySendOnPartnerSocket calls send with the partner if the partner's socket may be used now. It reports whether it
-// did. send must not block.
+// TrySendOnPartnerSocket calls send with the partner if its socket may be used now. send must not block.
 func (c *Conn) TrySendOnPartnerSocket(send func(o *Conn)) (called bool) {
 	if !c.MaySendOnPartnerSocket() || c.in != nil || c.is(closing|failed) {
 		return false
@@ -226,8 +223,7 @@ func (c *Conn) TrySendOnPartnerSocket(send func(o *Conn)) (called bool) {
 	return true
 }
 
-// reopenFastPathAndResumePartner must be called after a connection whose relay partner has another owner has sent
-// output.
+// reopenFastPathAndResumePartner must be called after a connection with a remotePartner has sent output.
 func (c *Conn) reopenFastPathAndResumePartner() {
 	c.allowPartnerFastPathIfNoOutput()
 	if c.extra.remotePartner.partnerPaused {
@@ -326,8 +322,7 @@ func (c *Conn) writeRelayed(p []byte) {
 	}
 }
 
-// SpliceTargetIfReady returns the relay partner if received bytes may be spliced to it. Otherwise, because bytes are
-// buffered or one of the connections has a layer, it returns nil.
+// SpliceTargetIfReady returns the relay partner if received bytes may be spliced to it, or else nil.
 func (c *Conn) SpliceTargetIfReady() *Conn {
 	if !c.is(relayed) || c.is(closing|failed) || c.in != nil || c.layer() != nil {
 		return nil

@@ -140,8 +140,7 @@ func (rt *Runtime) appendToInputBuffer(b *Buffer, p []byte) {
 	b.bytes = append(b.bytes, p...)
 }
 
-// growBuffer grows b for extraBytes more bytes, with a pooled buffer if possible. The new memory is counted before it
-// is allocated, because allocation may be slow.
+// growBuffer grows b for extraBytes more bytes. New memory is counted before the allocation, which may be slow.
 func (rt *Runtime) growBuffer(b *Buffer, extraBytes, maxCap int) {
 	newCap := b.grownCap(extraBytes, maxCap)
 	if newCap <= cap(b.bytes) {
@@ -217,8 +216,7 @@ func (rt *Runtime) recordHandlerTime(c *Conn, took time.Duration, countInHistogr
 	rt.reportIfSlowHandler(c, took)
 }
 
-// recordEndBeforeOpened counts and logs a connection that has closed before Opened. Probes, whose peer sends nothing
-// and closes, are not logged.
+// recordEndBeforeOpened counts and logs a connection that has closed before Opened. It does not log silent probes.
 func (rt *Runtime) recordEndBeforeOpened(c *Conn) {
 	why := c.extra.closeReason
 	rt.Counters.CountRefused(refusalCauseOf(why))
@@ -258,7 +256,7 @@ type WorkerCallTimes struct {
 	currentSlot     atomic.Int32 // slot of calls that start now
 }
 
-// TakeTotals returns the totals and resets them. stuck reports whether a call has been active since before the previous
+// TakeTotals returns and resets the totals. stuck means that a call has been active since before the previous
 // TakeTotals.
 func (t *WorkerCallTimes) TakeTotals() (calls int64, took time.Duration, stuck bool) {
 	now := t.currentSlot.Load()

@@ -138,8 +138,7 @@ func (q *fileQueue) sumDataBehindFiles(measure func(*Buffer) int) (n int) {
 	return n
 }
 
-// remainingFileBytes returns the number of file bytes to send. The result is at most half of the maximum int, to allow
-// additions.
+// remainingFileBytes returns the number of file bytes to send, at most half of the maximum int to allow additions.
 func (q *fileQueue) remainingFileBytes() int {
 	const most = math.MaxInt / 2
 	n := int64(0)
@@ -193,8 +192,7 @@ func (c *Conn) ensureTailBuffer(capacity int) *Buffer {
 	return *b
 }
 
-// transportOutputTail returns the place of the buffer for data that has passed the layer. Files are sent after this
-// data.
+// transportOutputTail returns the place of the buffer for data that has passed the layer and is sent before files.
 func (c *Conn) transportOutputTail() **Buffer {
 	if c.layer() != nil {
 		return &c.out
@@ -207,8 +205,7 @@ func (c *Conn) allocOutputAtTail(tail **Buffer, capacity int) {
 	*tail = c.runtime.allocCountedBuffer(capacity)
 }
 
-// NextFilePart returns the part of a file to send next, of at most maxFilePiece bytes. f is nil if the driver must call
-// LoadFilePieceIntoOutput instead.
+// NextFilePart returns the next part of a file to send. If f is nil, the driver must call LoadFilePieceIntoOutput.
 func (c *Conn) NextFilePart() (f *os.File, offset int64, n int) {
 	if c.layer() != nil {
 		return nil, 0, 0
@@ -230,8 +227,7 @@ func (c *Conn) onFileSent(sentBytes int) {
 	c.resumeReadingAtLowWater()
 }
 
-// advanceFirstQueuedFile records that sentBytes of the first file were sent or copied. It reports whether the file is
-// complete.
+// advanceFirstQueuedFile counts sentBytes of the first file as sent. It reports whether the file is complete.
 func (c *Conn) advanceFirstQueuedFile(sentBytes int) (fullySent bool) {
 	q := c.extra.fileQueue
 	first := &q.entries[0]

@@ -55,8 +55,7 @@ func stopError(ctx context.Context, closedConns, stuckConns int64) error {
 // DrainInterval is the interval at which a draining engine begins to drain further connections.
 const DrainInterval = 10 * time.Millisecond
 
-// MaxDrainedAfter returns the number of connections that may have been drained after an elapsed time. If perSecond is
-// 0, there is no limit.
+// MaxDrainedAfter returns how many connections may be drained after an elapsed time. perSecond 0 means no limit.
 func MaxDrainedAfter(perSecond int, elapsed time.Duration) int {
 	if perSecond == 0 {
 		return math.MaxInt

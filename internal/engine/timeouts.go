@@ -5,8 +5,7 @@ import (
 	"time"
 )
 
-// This file enforces timeouts. Connections have no timers. Instead, the owner calls CheckTimeouts for all connections,
-// one part of them at a time.
+// This file enforces timeouts. Connections have no timers; the owner calls CheckTimeouts for some of them at a time.
 
 // coarseTime is a time in units of 2^24 ns, about 17 ms. It wraps after 834 days. The difference of two times is
 // correct if they are less than half of that apart.
@@ -45,8 +44,7 @@ func earlierNonzeroTime(a, b time.Duration) time.Duration {
 	return a
 }
 
-// SetTimer schedules a call of the handler's Timer after d and replaces an earlier setting. If d is 0, Timer is not
-// called.
+// SetTimer schedules a call of Timer after d, in place of an earlier setting. If d is 0, Timer is not called.
 func (c *Conn) SetTimer(d time.Duration) {
 	if c.is(open) && (d > 0 || c.extra != nil) {
 		c.ensureExtra().timer = c.timeAfter(d)
@@ -70,8 +68,7 @@ func (c *Conn) timeAfter(d time.Duration) time.Duration {
 // SetDialTimeout sets the time at which dialling fails.
 func (c *Conn) SetDialTimeout(deadline time.Duration) { c.ensureExtra().expiry = deadline }
 
-// fireTimerOrDeadline calls Timer if the timer is due, or closes the connection at its deadline. It reports whether
-// either was due.
+// fireTimerOrDeadline calls a due Timer or closes the connection at its deadline. It reports whether it did either.
 func (c *Conn) fireTimerOrDeadline(now time.Duration) (fired bool) {
 	if c.extra == nil || c.is(closing|handshaking|openPending) {
 		return false
@@ -194,8 +191,7 @@ func (c *Conn) fillTimeLimits(now time.Duration, limits *[3]timeLimit) {
 	}
 }
 
-// exceededTimeLimit returns the close reason of the first limit that has passed. If none has passed, it reports whether
-// a heartbeat is due.
+// exceededTimeLimit returns the close reason of a limit that has passed, or else whether a heartbeat is due.
 func (c *Conn) exceededTimeLimit(now time.Duration) (why error, heartbeatDue bool) {
 	var limits [3]timeLimit
 	c.fillTimeLimits(now, &limits)
@@ -293,8 +289,7 @@ func (c *Conn) ResetHeartbeat() {
 	c.lastHeard = c.runtime.coarseNow()
 }
 
-// SweepPeriod returns the interval between checks of a connection's time limits: an eighth of the shortest limit.
-// Without limits it returns 0.
+// SweepPeriod returns the interval between checks of a connection: 1/8 of the shortest time limit, 0 without limits.
 func (rt *Runtime) SweepPeriod() time.Duration {
 	l := &rt.Limits
 	var shortest time.Duration

@@ -15,9 +15,8 @@ import (
 // 	Writable, Draining        come once for each event
 // 	Received                  is input that a protocol can answer with "busy"
 //
-// So only input may be shed, and only if the handler has a Shed method (Config.Shed). If another call is due, the
-// connection waits for a worker: no call is lost or reordered. If EOF is due after input, the input is shed and Ended
-// waits.
+// So only input may be shed, if the handler has a Shed method (Config.Shed). If another call is due, the connection
+// waits for a worker. If EOF is due after input, the input is shed and Ended waits.
 //
 // Shed gets the same input in the same pieces as Received would, and the bytes that it leaves unused are kept. So a
 // framer finds the same messages with either method, each message goes to one of the two methods, and the answers are

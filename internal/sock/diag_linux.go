@@ -176,9 +176,8 @@ const (
 // connectedStates is a bit mask of TCP states: those of sockets that are or were connected and are not closed.
 const connectedStates = ^uint32(1<<tcpListen | 1<<tcpSynRecv | 1<<tcpTimeWait | 1<<tcpClose)
 
-// dumpAcceptedConns calls onSocketMessage for each matching accepted connection, with its struct inet_diag_msg and
-// attributes. It scans all TCP sockets in the calling thread's network namespace. If more than maxConns match, it
-// fails.
+// dumpAcceptedConns calls onSocketMessage for each matching accepted connection in the calling thread's network
+// namespace. It scans all TCP sockets. If more than maxConns match, it fails.
 func dumpAcceptedConns(q diagQuery, maxConns int, onSocketMessage func(m []byte) error) error {
 	n := 0
 	return dumpSockets(q, func(m []byte) error {

@@ -2,8 +2,7 @@ package sock
 
 import "fmt"
 
-// ReservedDescriptors is the number of descriptors that connections must leave free for listeners, pollers, logs and
-// files.
+// ReservedDescriptors is the number of descriptors kept free for listeners, pollers, logs and files.
 const ReservedDescriptors = 128
 
 // FirstPrivateFD is the lowest descriptor number opened in a private table; see UnshareDescriptorTable.
@@ -60,14 +59,12 @@ func MaxConnsInDescriptorTables(descriptorLimit uint64, minLoops, maxLoops int) 
 	return conns
 }
 
-// descriptorTableCapacity returns the number of connections that each loop's table can hold if there are this many
-// loops.
+// descriptorTableCapacity returns the number of connections that each of the loops' tables can hold.
 func descriptorTableCapacity(descriptorLimit uint64, loops int) int {
 	return max(int(min(descriptorLimit, defaultMaxConns))-FirstPrivateFD-tableReserve-2*loops, 0)
 }
 
-// CheckDescriptorLimit reports whether this process can open enough descriptors for conns connections. If not, it
-// returns an error with advice.
+// CheckDescriptorLimit returns an error with advice if this process cannot open descriptors for conns connections.
 func CheckDescriptorLimit(conns int) error {
 	soft, hard, ok := DescriptorLimit()
 	if !ok || uint64(conns)+ReservedDescriptors <= soft {

@@ -77,8 +77,7 @@ func SetNonblockAndListenOptions(l net.Listener) error {
 	})
 }
 
-// SetBacklog sets how many connections may wait to be accepted, up to net.core.somaxconn. If backlog is 0, it does
-// nothing.
+// SetBacklog limits the connections that wait to be accepted, up to net.core.somaxconn. 0 changes nothing.
 func SetBacklog(l net.Listener, backlog int) error {
 	if backlog == 0 {
 		return nil
@@ -246,8 +245,7 @@ func bindSourceAddr(fd int, source netip.Addr) error {
 	return unix.Bind(fd, toSockaddr(netip.AddrPortFrom(source, 0)))
 }
 
-// SetBindAddressNoPort is a function for net.Dialer.Control. It makes the kernel choose the source port at connect; see
-// StartDial.
+// SetBindAddressNoPort, a net.Dialer.Control, makes the kernel choose the source port at connect; see StartDial.
 func SetBindAddressNoPort(_, _ string, raw syscall.RawConn) error {
 	var err error
 	if e := raw.Control(func(fd uintptr) {

@@ -125,8 +125,7 @@ func NewEventfd() (Eventfd, error) {
 	return Eventfd{FD: int32(fd), seq: privateTables.eventfds.Add(1)}, nil
 }
 
-// Signal makes the eventfd readable. If the calling thread has a private descriptor table without the eventfd, another
-// thread does it.
+// Signal makes the eventfd readable. If the thread's private table lacks the eventfd, another thread signals it.
 func (e Eventfd) Signal() {
 	if e.isInThreadDescriptorTable() {
 		e.writeOne()

@@ -79,8 +79,7 @@ type ConnInfo struct {
 	Local, Remote netip.AddrPort
 	// BytesIn are bytes received; BytesOut are bytes sent and acknowledged.
 	BytesIn, BytesOut int64
-	// Unread is the number of bytes that the program has not read yet. Unsent is the number of bytes that are not
-	// acknowledged yet.
+	// Unread bytes were not read by the program yet. Unsent bytes were not acknowledged by the peer yet.
 	Unread, Unsent int64
 	// SinceInput is the time since the peer last sent data; RTT is the round-trip time.
 	SinceInput, RTT time.Duration

@@ -21,8 +21,7 @@ func Recv(fd int32, p []byte) (int, syscall.Errno) {
 	}
 }
 
-// Send sends p, which must not be empty, without raising SIGPIPE. It does not block and does not inform the Go
-// scheduler.
+// Send sends p, which must not be empty. It does not block, raise SIGPIPE or inform the Go scheduler.
 func Send(fd int32, p []byte) (int, syscall.Errno) {
 	for {
 		n, _, errno := syscall.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&p[0])), uintptr(len(p)), unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT, 0, 0)
@@ -107,8 +106,7 @@ func (a *Acceptor) Accept(listenerFD int32) (fd int32, peer netip.AddrPort, errn
 	return int32(n), toAddrPort(&a.peer), 0
 }
 
-// PeerAddr returns the remote address of a socket, or the zero value if the address has no port. It does not block and
-// does not inform the scheduler.
+// PeerAddr returns the remote address of a socket, or the zero value if the address has no port. It does not block.
 func PeerAddr(fd int32) netip.AddrPort {
 	return socketAddr(unix.SYS_GETPEERNAME, fd)
 }
@@ -144,8 +142,7 @@ func fromNetworkOrder(port uint16) uint16 {
 	return uint16(b[0])<<8 | uint16(b[1])
 }
 
-// DupConnDescriptor duplicates the descriptor of a listener or connection of package net. The caller must close the
-// duplicate.
+// DupConnDescriptor duplicates the descriptor of a listener or connection of package net. The caller closes the copy.
 func DupConnDescriptor(conn any) (int32, error) {
 	own := -1
 	err := withDescriptor(conn, func(fd int) (err error) {

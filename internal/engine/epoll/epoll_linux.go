@@ -24,8 +24,7 @@ var Model = engine.Model{
 	},
 }
 
-// eventBatch limits the events handled in one turn: a turn with slow handlers must end soon, so that AutoWorkers
-// notices.
+// eventBatch limits the events per turn: a turn with slow handlers must end soon, so that AutoWorkers notices.
 const eventBatch = 64
 
 // These tokens identify descriptors that are not connections. A connection's token is its slot.
@@ -124,8 +123,7 @@ func (d *driver) handleConnEvents(c *engine.Conn, events uint32) {
 	d.PerformActions(c)
 }
 
-// suspendWatch stops watching a connection, because its event would be reported again and again. updateWatch resumes
-// the watch.
+// suspendWatch stops watching a connection whose event would be reported repeatedly. updateWatch resumes the watch.
 func (d *driver) suspendWatch(c *engine.Conn) {
 	d.poll.Remove(c.FD())
 	c.SetDriverFlags(c.DriverFlags()&^(watchedIn|watchedOut) | unwatched)

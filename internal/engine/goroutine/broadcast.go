@@ -36,8 +36,7 @@ func (e *goroutineEngine) runBroadcaster() {
 	}
 }
 
-// enqueueBroadcastsForAllConns puts broadcasts into all mailboxes. Connections that are opened during the call may miss
-// them.
+// enqueueBroadcastsForAllConns puts broadcasts into all mailboxes. Connections opened during the call may miss them.
 func (e *goroutineEngine) enqueueBroadcastsForAllConns(batch []*engine.Broadcast) {
 	for conns := range e.connChunks {
 		for _, c := range conns {
@@ -49,8 +48,7 @@ func (e *goroutineEngine) enqueueBroadcastsForAllConns(batch []*engine.Broadcast
 	}
 }
 
-// enqueueBroadcastsForConn puts broadcasts into one mailbox. If the mailbox has no capacity, the connection misses a
-// broadcast or is closed.
+// enqueueBroadcastsForConn puts broadcasts into one mailbox. Without capacity, the connection misses them or is closed.
 func (e *goroutineEngine) enqueueBroadcastsForConn(c *conn, batch []*engine.Broadcast) {
 	box, enqueued := c.getOrCreateMailbox(), false
 	for _, m := range batch {

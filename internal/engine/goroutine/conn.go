@@ -132,8 +132,7 @@ func (c *conn) sendOutputBlocking() {
 	c.handleSendErrorOrRequests(err)
 }
 
-// handleSendErrorOrRequests handles the error of a send. Without an error, it handles requests that arrived during the
-// send.
+// handleSendErrorOrRequests handles the error of a send, or requests that arrived during the send.
 func (c *conn) handleSendErrorOrRequests(err error) {
 	if err != nil {
 		c.handleWakeOrError(err)
@@ -142,8 +141,7 @@ func (c *conn) handleSendErrorOrRequests(err error) {
 	}
 }
 
-// waitForInputOrMail waits for input or posted requests, and reads once. If the connection needs no input, it waits
-// only for requests.
+// waitForInputOrMail waits for posted requests and, if the connection needs any, for input. It reads once.
 func (c *conn) waitForInputOrMail() {
 	if c.hasRequests() {
 		c.handleMailAndRequests()

@@ -45,12 +45,10 @@ var Model = engine.Model{
 	Start:     startEngine,
 }
 
-// acceptRetryInterval is the time after which an acceptor that had no free descriptors accepts again. If a connection
-// closes, the acceptor tries earlier.
+// acceptRetryInterval is the maximum time after which an acceptor without free descriptors accepts again.
 const acceptRetryInterval = 50 * time.Millisecond
 
-// clockGrain is the time by which the clock that all connections share may be ahead. The clock is written at most once
-// in this time.
+// clockGrain is how far ahead the shared clock may be. The clock is written at most once in this time.
 const clockGrain = time.Millisecond
 
 // These bits are requests to a connection.
@@ -201,8 +199,7 @@ func (e *goroutineEngine) acceptConns(socketIndex int) {
 	}
 }
 
-// waitForAcceptToken waits until the accept rate permits one more connection. If the engine stops first, it returns
-// false.
+// waitForAcceptToken waits until the accept rate permits a connection. If the engine stops first, it returns false.
 func (e *goroutineEngine) waitForAcceptToken() (acquired bool) {
 	for {
 		wait := e.admission.TakeRateToken(engine.MonotonicNow())
@@ -216,8 +213,7 @@ func (e *goroutineEngine) waitForAcceptToken() (acquired bool) {
 	}
 }
 
-// waitUntilWokenOrTimeout waits until wake has a signal, but at most for limit. If the engine stops first, it returns
-// false.
+// waitUntilWokenOrTimeout waits for wake, at most for limit. If the engine stops first, it returns false.
 func (e *goroutineEngine) waitUntilWokenOrTimeout(limit time.Duration, wake <-chan struct{}) (stillRunning bool) {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
@@ -318,8 +314,7 @@ func (e *goroutineEngine) releaseAdmissionAndNotify() {
 	}
 }
 
-// signalUnlessPending sends a signal to a channel with capacity for one signal. If a signal is pending, it does
-// nothing.
+// signalUnlessPending signals a channel with capacity for one signal, unless a signal is pending.
 func signalUnlessPending(ch chan<- struct{}) {
 	select {
 	case ch <- struct{}{}:

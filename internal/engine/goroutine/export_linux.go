@@ -180,8 +180,7 @@ func (c *conn) exportOrStayOpen() {
 	}
 }
 
-// exportConn exports c and reports whether it succeeded. If it did not, neverExportable reports that later attempts are
-// useless.
+// exportConn exports c. If it fails, neverExportable reports whether c can never be exported.
 func (d *connExporter) exportConn(c *conn) (exported, neverExportable bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -219,8 +218,7 @@ func (d *connExporter) exportConn(c *conn) (exported, neverExportable bool) {
 	return true, false
 }
 
-// snapshotWithoutLock takes the snapshot of a connection with the lock released, because a handler may take long or
-// call runtime.Goexit.
+// snapshotWithoutLock releases the lock for Conn.Snapshot, because a handler may take long or call runtime.Goexit.
 func (d *connExporter) snapshotWithoutLock(c *conn) (engine.Record, error) {
 	d.mu.Unlock()
 	defer d.mu.Lock()

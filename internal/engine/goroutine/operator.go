@@ -70,8 +70,7 @@ func (h *acceptPauseState) waitUntilResumed(e *goroutineEngine) (resumed bool) {
 	return true
 }
 
-// adjustPausedAcceptors adds delta to the number of paused acceptors. If all are paused, it sets the gauge
-// AcceptPausedCount to 1.
+// adjustPausedAcceptors adds delta to the paused acceptors. If all are paused, AcceptPausedCount becomes 1.
 func (h *acceptPauseState) adjustPausedAcceptors(e *goroutineEngine, delta int) {
 	h.pausedAcceptors += delta
 	e.counters.SetGaugeBool(engine.AcceptPausedCount, h.pausedAcceptors == len(e.listeners))
@@ -145,8 +144,7 @@ func (t *connTable) hasPeer(c *conn, peer netip.AddrPort) bool {
 	return netip.AddrPortFrom(source.Addr().Unmap().WithZone(""), source.Port()) == peer
 }
 
-// recordProxiedPeerOnce records the address that the connection's proxy has announced. It does so after the first input
-// that follows the handshake.
+// recordProxiedPeerOnce records the address that the connection's proxy has announced, once the handshake is done.
 func (c *conn) recordProxiedPeerOnce() {
 	if c.engine.cfg.IsProxy == nil || c.proxiedPeerRecorded || c.InHandshake() {
 		return

@@ -6,8 +6,7 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// smallReadSize is the size of a read buffer, unless the last read has filled its buffer. Small buffers save memory,
-// because a handler that blocks holds its buffer.
+// smallReadSize is the size of a read buffer unless the last read was full. A blocked handler holds its buffer.
 const smallReadSize = 4 << 10
 
 var smallBuffers, largeBuffers = newBufferPool(smallReadSize), newBufferPool(engine.ReadSize)
@@ -19,8 +18,7 @@ func newBufferPool(size int) *sync.Pool {
 	}}
 }
 
-// acquireReadBuffer returns a buffer to read into. If the last read has filled its buffer, the new one is large. Large
-// buffers are counted, so that concurrent reads do not exceed the memory limit.
+// acquireReadBuffer returns a buffer to read into, a large one if the last read has filled its buffer.
 func (c *conn) acquireReadBuffer() []byte {
 	if c.lastReadFull {
 		c.engine.largeReadBytes.Add(engine.ReadSize) // first, because the allocation may take long

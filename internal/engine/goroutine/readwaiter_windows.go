@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// readWaiter waits until a connection is readable. On Windows, RawConn.Read waits by a read of 0 bytes, which ends when
-// there is input.
+// readWaiter waits until a connection is readable. On Windows, RawConn.Read waits by a read of 0 bytes.
 type readWaiter struct{ raw syscall.RawConn }
 
 func (w *readWaiter) init(netConn net.Conn) (err error) {

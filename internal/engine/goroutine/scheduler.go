@@ -25,8 +25,7 @@ func (e *goroutineEngine) runScheduler() {
 // nudgeConn posts a request to call Nudged. If the mailbox is full, it returns false.
 func nudgeConn(ref engine.Ref) (ok bool) { return ref.Nudge() != engine.ErrFull }
 
-// yieldAndSleep sleeps for d. It first lets other goroutines run that have received requests, because the sleep may
-// block their thread for a moment.
+// yieldAndSleep lets waiting goroutines run and then sleeps for d, because the sleep may block their thread.
 func yieldAndSleep(d time.Duration) {
 	runtime.Gosched()
 	sock.Sleep(d)

@@ -10,11 +10,9 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// This file finds connections with a due timeout. It also closes connections if all buffers together exceed their
-// limit.
+// This file finds connections with a due timeout, and closes some if all buffers together exceed their limit.
 
-// stoppedThreshold is the delay of the sweeper from which the process is assumed to have been stopped. A shorter delay
-// only shows that the process is busy.
+// stoppedThreshold is the delay from which a late sweeper shows that the process was stopped and not only busy.
 const stoppedThreshold = time.Second
 
 // runSweeper sweeps until the engine has ended. While there are connections, it handles one slice every
@@ -190,8 +188,7 @@ func (e *goroutineEngine) refuseOrDelayMail(request *engine.Request) (refused bo
 	return e.exceedsBudget(0)
 }
 
-// wakeBlockedSendersIfWithinBudget wakes waiting senders if buffers are within their limit. The sweeper and closed
-// connections call it.
+// wakeBlockedSendersIfWithinBudget wakes waiting senders if buffers are within their limit.
 func (e *goroutineEngine) wakeBlockedSendersIfWithinBudget() {
 	s := &e.blockedSenders
 	if !s.hasWaiters.Load() || e.exceedsBudget(0) {

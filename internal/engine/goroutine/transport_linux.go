@@ -63,14 +63,12 @@ func (c *conn) initTransport() error {
 	return raw.Control(func(fd uintptr) { c.SetFD(int32(fd)) })
 }
 
-// sendDirect implements Runtime.SendDirect. The descriptor is open, because it is closed by the same goroutine that
-// calls the handler.
+// sendDirect implements Runtime.SendDirect. The descriptor is open, because only the caller may close it.
 func sendDirect(c *engine.Conn, first []byte, rest [][]byte) int {
 	return sock.SendBuffers(c.FD(), first, rest)
 }
 
-// runCurrentOp performs the current operation. RawConn calls it immediately and then after each event, until it returns
-// true.
+// runCurrentOp performs the current operation. RawConn calls it first and after each event, until it returns true.
 func (c *conn) runCurrentOp(fd uintptr) (finished bool) {
 	switch c.io.op {
 	case opWrite:
@@ -142,8 +140,8 @@ func (c *conn) waitForMail() error {
 	return err
 }
 
-// writeOutput writes the output and returns the number of bytes that the kernel has accepted. It blocks until the
-// kernel accepts some bytes or a request arrives.
+// writeOutput writes output. It blocks until the kernel accepts some bytes, whose number it returns, or a request
+// arrives.
 func (c *conn) writeOutput() (int, error) { return c.runWriteOp(opWrite) }
 
 func (c *conn) runWriteOp(op operation) (int, error) {

@@ -48,8 +48,7 @@ func (c *conn) waitAndRead() ([]byte, error) {
 	return c.sliceReadAndRecordSize(n), err
 }
 
-// tryReadTimeout limits a read that must not wait. It cannot be 0, because package net does not read after an expired
-// deadline.
+// tryReadTimeout limits a read that must not wait. With an expired deadline, package net would not read at all.
 const tryReadTimeout = time.Millisecond
 
 // tryRead reads and waits at most tryReadTimeout. A request that arrives meanwhile is not missed, because the owner
@@ -80,8 +79,7 @@ var sendDirect func(c *engine.Conn, p []byte, behind [][]byte) int
 
 func (c *conn) sendFile() { c.LoadFilePieceIntoOutput() }
 
-// writeOutput writes the output and waits as often as necessary. It returns early if a request arrives. The result is
-// the number of bytes written.
+// writeOutput writes the output and returns the number of bytes written. It stops early if a request arrives.
 func (c *conn) writeOutput() (int, error) {
 	defer c.parked.Store(false)
 	if c.parkOrFindRequests() {

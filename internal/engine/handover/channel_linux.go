@@ -38,8 +38,7 @@ const (
 	MaxBatchBytes = 4 << 20
 	// maxCredit is the maximum number of unconfirmed connections of a channel. These are lost if the receiver dies.
 	maxCredit = 2 * MaxBatch
-	// maxRecordSize is the maximum size of a record. It suffices for the 1 GiB of input and of output that Limits
-	// allow.
+	// maxRecordSize is the maximum size of a record: Limits allow 1 GiB each of input and output.
 	maxRecordSize = 1<<31 - 1 - MaxBatchBytes
 	// noMoreCredit is sent instead of a credit. It means that no further credit will follow.
 	noMoreCredit = math.MaxUint32

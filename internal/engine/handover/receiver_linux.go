@@ -34,14 +34,12 @@ type Owner interface {
 	// ReserveConns reserves capacity for up to n connections. It returns the number reserved.
 	ReserveConns(n int) int
 	ReleaseConns(n int)
-	// ScheduleConfirmArrivals makes the owner call ConfirmArrivalsAndGrantCredit of channel in. If the owner has closed
-	// the channel, nothing happens. It is called when other channels have released capacity, possibly on another
-	// channel's goroutine.
+	// ScheduleConfirmArrivals makes the owner call in.ConfirmArrivalsAndGrantCredit, unless the owner has closed in.
+	// When other channels release capacity, it may be called on their goroutines.
 	ScheduleConfirmArrivals(in *ImportChannel)
 }
 
-// NewInChannel returns the receiving end of a channel. ConfirmArrivalsAndGrantCredit must be called next, to send the
-// first message.
+// NewInChannel returns the receiving end of a channel. The owner must then call ConfirmArrivalsAndGrantCredit.
 func (r *CreditDistributor) NewInChannel(fd int32, owner Owner) *ImportChannel {
 	return &ImportChannel{FD: fd, receiver: r, owner: owner}
 }

@@ -131,8 +131,7 @@ func (s *ExportSender) ReceiveConfirmations(o *ExportChannel) error {
 	return nil
 }
 
-// NextChannelWithCredit returns a channel that has credit, and its credit. If there is none, it returns nil. Successive
-// calls return the channels in turn.
+// NextChannelWithCredit returns the next channel in turn that has credit, and the credit. If there is none, o is nil.
 func (s *ExportSender) NextChannelWithCredit() (o *ExportChannel, credit int) {
 	for range s.Channels {
 		o = s.Channels[s.nextChannel%len(s.Channels)]

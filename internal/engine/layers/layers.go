@@ -1,5 +1,4 @@
-// Package layers implements the layers between a connection's transport and its handler: TLS and the header of the
-// PROXY protocol.
+// Package layers implements the layers between transport and handler: TLS and the header of the PROXY protocol.
 package layers
 
 import (
@@ -13,7 +12,7 @@ import (
 type Config struct {
 	// IsProxy, if set, reports whether connections from an address begin with a PROXY header.
 	IsProxy func(netip.Addr) bool
-	// TLS, if set, encrypts connections. On dialled connections, this process is the TLS client. Gate limits concurrent
+	// TLS, if set, encrypts connections; on dialled ones, this process is the client. Gate limits concurrent
 	// handshakes.
 	TLS  *tls.Config
 	Gate *secure.HandshakeLimiter

@@ -90,8 +90,7 @@ func (l *tlsLayer) decryptAndDeliver(c *engine.Conn, ciphertext []byte) error {
 
 func (l *tlsLayer) Write(_ *engine.Conn, p []byte) error { return wrapTLSError(l.session.Write(p)) }
 
-// wrapTLSError returns the close reason for an error of the TLS session. An unexpected EOF counts as an error of the
-// transport, not of TLS.
+// wrapTLSError returns the close reason for an error of the TLS session. An unexpected EOF is the transport's error.
 func wrapTLSError(err error) error {
 	if err == nil || errors.Is(err, io.ErrUnexpectedEOF) {
 		return err

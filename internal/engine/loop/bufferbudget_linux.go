@@ -17,8 +17,7 @@ import (
 // average are not closed: workers may have the large ones, which are found when they return. Only mail that is deferred
 // for those is dropped earlier.
 
-// If a pass has not freed enough, the next pass follows after budgetRetryInterval, or when the buffers have grown by an
-// eighth of the limit.
+// budgetRetryInterval is the time until the next pass if a pass has not freed enough.
 const budgetRetryInterval = 50 * time.Millisecond
 
 type bufferBudgetEnforcer struct {

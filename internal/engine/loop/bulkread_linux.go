@@ -20,8 +20,7 @@ const (
 	minBulkReadTime = maxTaskTime / 8
 )
 
-// QueueIfBulk queues c for reading if a read has returned more than BulkReadSize bytes. Drivers call it after
-// Conn.OnRead.
+// QueueIfBulk queues c for reading if a read has returned more than BulkReadSize bytes. It is called after Conn.OnRead.
 func (l *Loop) QueueIfBulk(c *engine.Conn, readBytes int) {
 	if readBytes > BulkReadSize {
 		l.QueueForLaterRead(c)
@@ -35,8 +34,7 @@ func (l *Loop) QueueForLaterRead(c *engine.Conn) {
 	}
 }
 
-// IsReadQueued reports whether the loop will read from c, so that the driver must not watch c for input. For a closing
-// connection it returns false.
+// IsReadQueued reports whether the loop will read from c, so that the driver must not watch c for input.
 func (l *Loop) IsReadQueued(c *engine.Conn) bool {
 	if c.DriverFlags()&BulkQueued != 0 && c.IsClosing() {
 		c.SetDriverFlags(c.DriverFlags() &^ BulkQueued)

@@ -11,8 +11,7 @@ import (
 // written.
 const chunkSize = 512
 
-// connTable stores a loop's connections by slot. It grows by chunks, so an entry never moves and a Ref may point to it
-// permanently.
+// connTable stores a loop's connections by slot. It grows by chunks: an entry never moves, so Refs may point to it.
 type connTable struct {
 	host         *engine.Runtime
 	chunks       []*connChunk
@@ -103,8 +102,7 @@ func (s *connTable) makeReleasedReusable() {
 	s.freeList, s.releasedList, s.releasedTail = s.releasedList, 0, 0
 }
 
-// freeUnusedChunks frees chunks without connections and returns their number. makeReleasedReusable must be called
-// before.
+// freeUnusedChunks frees chunks without connections and returns their number. Call makeReleasedReusable before.
 func (s *connTable) freeUnusedChunks() (freedChunks int) {
 	for i, c := range s.chunks {
 		if c == emptyChunk() || uint32(i+1)*chunkSize > s.slotCount || c.hasConnInUse() {

@@ -16,36 +16,30 @@ import (
 // A driver stores its state of a connection in Conn.DriverFlags, above the loop's bits. If a connection is Busy, the
 // driver must access nothing else of it and must defer its events with Loop.DeferUntilWorkerReturns.
 type Driver interface {
-	// Open allocates the driver's resources and starts to watch the loop's eventfd. It runs on the thread that will use
-	// the resources.
+	// Open allocates the driver's resources, on the thread that will use them, and starts to watch the loop's eventfd.
 	Open() error
 	// Close releases the driver's resources. All connections have been closed before.
 	Close()
 
-	// HandleEvents handles pending events, up to a limit, without blocking. It reports whether it handled any, and
-	// whether more are pending.
+	// HandleEvents handles pending events, up to a limit, without blocking. left reports whether more are pending.
 	HandleEvents() (handled, left bool)
 	// WaitForEvents blocks until events are pending, the eventfd is signalled, or the limit has passed. A negative
 	// limit means no limit. The next HandleEvents handles the events.
 	WaitForEvents(limit time.Duration)
 
-	// WatchListener makes the driver call Loop.AcceptAndReceiveConns whenever connections wait at the listener, until
-	// UnwatchListener is called.
+	// WatchListener makes the driver call Loop.AcceptAndReceiveConns when connections wait, until UnwatchListener.
 	WatchListener(listenerFD int32)
 	UnwatchListener(listenerFD int32)
 
-	// WatchConn starts to watch a connection that is about to be opened. If Connecting is set, it watches for the end
-	// of the dial.
+	// WatchConn starts to watch a connection that is about to be opened or, if Connecting is set, dialled.
 	WatchConn(c *engine.Conn) syscall.Errno
 	// WatchEstablished stops watching for the end of a dial and watches the open connection.
 	WatchEstablished(c *engine.Conn) syscall.Errno
 	// PerformActions performs the actions that the connection requests until the connection waits or closes.
 	PerformActions(c *engine.Conn)
-	// DropUnopened drops a connection that was not opened. It calls Loop.CloseUnopened once no operation of the
-	// connection is in progress.
+	// DropUnopened calls Loop.CloseUnopened for a connection once none of its operations are in progress.
 	DropUnopened(c *engine.Conn)
-	// ReadOnce reads once from an open connection, without blocking, and reports whether it received bytes. While a
-	// receive is in progress, it does nothing.
+	// ReadOnce reads once without blocking, unless a receive is in progress. It reports whether it received bytes.
 	ReadOnce(c *engine.Conn) bool
 	// CanRead reports whether no operation in progress reads from the connection.
 	CanRead(c *engine.Conn) bool

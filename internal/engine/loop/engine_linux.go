@@ -35,8 +35,7 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// acceptRetryInterval is the time after which a loop that had no free descriptors or memory accepts again. If one of
-// its connections closes, it accepts earlier.
+// acceptRetryInterval is the maximum time after which a loop without free descriptors or memory accepts again.
 const acceptRetryInterval = 50 * time.Millisecond
 
 type loopEngine struct {

@@ -26,8 +26,7 @@ const (
 	// maxExporting limits the number of a loop's connections that are being exported. These are not served.
 	maxExporting       = handover.MaxBatch
 	exportSlotsPerTurn = 8 * chunkSize
-	// exportRoundInterval is the time between two rounds. While connections are being exported, it also limits each
-	// wait of the loop.
+	// exportRoundInterval is the time between two rounds. During an export, it also limits each wait of the loop.
 	exportRoundInterval = 5 * time.Millisecond
 	// freeMemoryEvery is the number of exported connections after which unused chunks are freed.
 	freeMemoryEvery = 8 * chunkSize
@@ -116,8 +115,7 @@ func (l *Loop) sendListenerFDs(controlFD int32, message string) error {
 
 func (e *loopEngine) SetListenersShared(shared bool) { e.listenersShared.Store(shared) }
 
-// startHandOver copies the channels into the loop's descriptor table and starts the hand-over. When the hand-over ends,
-// it calls onDone.
+// startHandOver copies the channels to the loop's descriptor table and starts the hand-over, which ends with onDone.
 func (d *connExporter) startHandOver(channelFDs []int32, onDone func(engine.ExportResult, error)) {
 	l := d.loop
 	if d.onDone != nil {
@@ -210,8 +208,7 @@ func (d *connExporter) runIfDue(now time.Duration) {
 	}
 }
 
-// canStartMoreExports reports whether there is credit for further exports. While a round waits for its last
-// connections, it returns false.
+// canStartMoreExports reports whether there is credit, and the round is not only waiting for its last connections.
 func (d *connExporter) canStartMoreExports() bool {
 	if len(d.exporting) > 0 && d.nextSlot == d.loop.conns.slotCount {
 		return false
@@ -288,8 +285,7 @@ func (d *connExporter) sendBatch(channel *handover.ExportChannel, credit int, no
 	return true
 }
 
-// packBatchOfReadyConns prepares one batch. Connections that are not ready, for example because requests are in
-// transit, wait for a later batch.
+// packBatchOfReadyConns prepares one batch of connections that are ready. Other connections wait for a later batch.
 func (d *connExporter) packBatchOfReadyConns(credit int) {
 	d.batchFDs, d.batchConns, d.batchRecords = d.batchFDs[:0], d.batchConns[:0], d.batchRecords[:0]
 	limit := min(credit, handover.MaxBatch)

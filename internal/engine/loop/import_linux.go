@@ -17,8 +17,7 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// This file takes over connections from another engine; see package handover. The loop watches its channels like
-// listeners.
+// This file takes over connections from another engine; see package handover. Channels are watched like listeners.
 
 type connImporter struct {
 	loop     *Loop

@@ -70,8 +70,7 @@ func (l *Loop) AcceptAndReceiveConns() {
 	}
 }
 
-// acceptBatchFrom accepts up to a batch of connections from one listener. It reports whether the caller may go on with
-// other listeners.
+// acceptBatchFrom accepts up to a batch of connections from a listener. It reports whether to try other listeners.
 func (l *Loop) acceptBatchFrom(listenerFD int32) (continueAccepting bool) {
 	listener := l.engine.listenerIndexes[slices.Index(l.engine.listenerFDs, listenerFD)]
 	for range acceptBatch {
@@ -192,8 +191,7 @@ func (l *Loop) pauseAcceptFor(pause time.Duration) (now time.Duration) {
 	return now
 }
 
-// stopAcceptingFromShutListener stops accepting from a listener that another shard or the owner of the listener has
-// shut down.
+// stopAcceptingFromShutListener stops accepting from a listener that another shard or its owner has shut down.
 func (l *Loop) stopAcceptingFromShutListener(listenerFD int32) {
 	l.stopAcceptingFrom(listenerFD)
 	if !l.engine.stopping.Load() {
@@ -204,8 +202,7 @@ func (l *Loop) stopAcceptingFromShutListener(listenerFD int32) {
 
 func (l *Loop) isAcceptPaused() bool { return l.accept.paused || l.accept.pausedByOperator }
 
-// WatchListenersAndChannels makes the driver watch all channels of a hand-over. Unless accepting is paused, the driver
-// also watches all listeners.
+// WatchListenersAndChannels watches all hand-over channels and, unless accepting is paused, all listeners.
 func (l *Loop) WatchListenersAndChannels() {
 	for _, o := range l.exporter.sender.Channels {
 		l.driver.WatchListener(o.FD)

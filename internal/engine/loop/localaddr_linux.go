@@ -50,8 +50,7 @@ func (l *Loop) FetchLocalAddr(ref engine.Ref) (addr netip.AddrPort, ok bool) {
 	return addr, ok
 }
 
-// localAddrOf returns the local address of ref. It must be called on the loop. The connection may be with a worker,
-// which does not close its descriptor.
+// localAddrOf returns the local address of ref. It must be called on the loop.
 func (l *Loop) localAddrOf(ref engine.Ref) (netip.AddrPort, bool) {
 	c := ref.ConnOwnedBy(&l.host)
 	if c == nil {

@@ -293,8 +293,7 @@ func (l *Loop) extendDeadlines(now, duration time.Duration, extend func(*engine.
 	})
 }
 
-// timedTurnsAfterSlow is the number of turns after a slow turn in which each handler call is timed, to find the slow
-// handler.
+// timedTurnsAfterSlow is the number of turns after a slow turn in which each handler call is timed.
 const timedTurnsAfterSlow = 10_000
 
 func (l *Loop) handleEvents() (handledAny bool) {
@@ -382,16 +381,14 @@ func (l *Loop) yieldToGoroutinesIfSingleCPU() (yielded bool) {
 	return true
 }
 
-// AdjustFastSweepReasons adds delta to the number of reasons for fast sweeps. Sweeps are fast while the number is
-// positive.
+// AdjustFastSweepReasons adds delta to the number of reasons for fast sweeps. Without reasons, sweeps are slow.
 func (l *Loop) AdjustFastSweepReasons(delta int) {
 	if l.sweeper.fastSweepReasons += delta; delta > 0 && l.sweeper.fastSweepReasons == delta {
 		l.sweeper.nextAt = min(l.sweeper.nextAt, l.host.Clock()+engine.MinSliceInterval)
 	}
 }
 
-// UpdateExpiryTracking schedules c for expiry if c has a deadline. The driver must call it when c begins to wait for
-// events.
+// UpdateExpiryTracking schedules c for expiry if c has a deadline. Drivers call it when c begins to wait for events.
 func (l *Loop) UpdateExpiryTracking(c *engine.Conn) {
 	switch _, due := c.ExpiresAt(); {
 	case due && c.DriverFlags()&Expiring == 0:

@@ -154,8 +154,7 @@ func (l *Loop) updateMailMemoryCounter() {
 	}
 }
 
-// deliverMail delivers mail until the turn's time is used up. After the mail of a connection, it performs the
-// connection's actions.
+// deliverMail delivers mail for a limited time. It performs each connection's actions after the connection's mail.
 func (l *Loop) deliverMail() {
 	p := &l.mailQueues
 	if !l.hasMail() {
@@ -180,8 +179,7 @@ func (l *Loop) deliverMail() {
 	}
 }
 
-// deliverOrDeferConnMail delivers a connection's mail or, if a worker has the connection, defers it. It reports whether
-// the deadline has passed.
+// deliverOrDeferConnMail delivers a connection's mail, or defers the mail if a worker has the connection.
 func (l *Loop) deliverOrDeferConnMail(queue *connMailQueue, deadline time.Duration) (timedOut bool) {
 	defer l.mailQueues.requeueOrRelease(queue) // also after a runtime.Goexit
 	for c := queue.conn; queue.delivered < len(queue.mail) && !timedOut; {

@@ -132,8 +132,7 @@ func (e *loopEngine) PostToAllConns(message *engine.Shared, beforePost func(), o
 	}, func() { onDone(0) })
 }
 
-// hasSourceAddr reports whether a connection comes from addr itself, even if a proxy at addr has announced another
-// address.
+// hasSourceAddr reports whether a connection comes from addr, even if a proxy there has announced another address.
 func (l *Loop) hasSourceAddr(c *engine.Conn, addr netip.AddrPort) bool {
 	if l.engine.cfg.IsProxy == nil {
 		return false

@@ -49,8 +49,7 @@ type handlerPlacer struct {
 	workerTimes    engine.WorkerCallTimes
 }
 
-// handleEventsAndMoveIfSlow handles pending events and reports whether there were any. If handlers delay the loop, it
-// moves them to workers.
+// handleEventsAndMoveIfSlow handles pending events. If handlers delay the loop, it moves them to workers.
 func (a *handlerPlacer) handleEventsAndMoveIfSlow() (handledAny bool) {
 	l := a.loop
 	var workBefore sock.ThreadUsage

@@ -221,8 +221,7 @@ func (l *Loop) startOrDelegateDial(request engine.DialRequest) (needsNoRetry boo
 	return true
 }
 
-// shutdownTimedOutDial shuts down the socket of a dial that has taken too long. The kernel then reports the dial as
-// failed.
+// shutdownTimedOutDial shuts down the socket of a dial that has timed out, so that the kernel reports a failure.
 func (l *Loop) shutdownTimedOutDial(c *engine.Conn) {
 	c.SetDriverFlags(c.DriverFlags() | DialTimedOut)
 	sock.Shutdown(c.FD())

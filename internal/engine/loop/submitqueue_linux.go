@@ -90,8 +90,7 @@ func (l *Loop) recordPoolRejection(reason error) {
 	})
 }
 
-// submitWaiting submits up to maxConns waiting connections. It returns the number of connections that the pool has
-// accepted.
+// submitWaiting submits up to maxConns waiting connections. It returns the number that the pool has accepted.
 func (l *Loop) submitWaiting(maxConns int) (submitted int) {
 	w := &l.submitQueue
 	maxConns = min(maxConns, w.n)

@@ -9,8 +9,7 @@ import (
 type loopTask interface {
 	// runIfDue does the work that is due. It is called once in each turn.
 	runIfDue(now time.Duration)
-	// nextDue returns the time when work will be due, which may be in the past. If no time is known, because the work
-	// depends on an event, ok is false.
+	// nextDue returns when work will be due, which may be in the past. If that depends on events, ok is false.
 	nextDue() (at time.Duration, ok bool)
 }
 

@@ -130,8 +130,7 @@ func (l *Loop) discardDeferred(c *engine.Conn) {
 	l.updateMailMemoryCounter()
 }
 
-// deliverAllDespiteGoexit delivers all requests. If a handler calls runtime.Goexit, the remaining requests are
-// released.
+// deliverAllDespiteGoexit delivers all requests. After a runtime.Goexit in a handler, it releases the rest.
 func (r *connMailQueue) deliverAllDespiteGoexit() {
 	defer r.deliverRemaining()
 	r.deliverRemaining()

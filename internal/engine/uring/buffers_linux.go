@@ -90,8 +90,7 @@ func (p *bufferRing) close() {
 	_ = unix.Munmap(p.memory)
 }
 
-// provideMoreBuffers doubles the number of buffers, up to maxBuffers. If there were maxBuffers already, it returns
-// false.
+// provideMoreBuffers doubles the number of buffers. If there are maxBuffers already, it returns false.
 func (p *bufferRing) provideMoreBuffers() (more bool) {
 	more = p.provided < maxBuffers
 	for limit := min(max(initialBuffers, 2*p.provided), maxBuffers); p.provided < limit; p.provided++ {

@@ -18,8 +18,7 @@ func (d *driver) handleRecvCompletion(c *engine.Conn, completion cqe) {
 	d.PerformActions(c)
 }
 
-// deliverOrDeferRecvCompletion passes the received bytes on. It recycles the buffer even if a handler calls
-// runtime.Goexit.
+// deliverOrDeferRecvCompletion passes received bytes on. It recycles the buffer even after a runtime.Goexit.
 func (d *driver) deliverOrDeferRecvCompletion(c *engine.Conn, completion cqe) {
 	if completion.flags&cqeBuffer != 0 {
 		defer d.buffers.recycleBuffer(completion)

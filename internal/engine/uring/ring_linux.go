@@ -223,8 +223,7 @@ func (r *ring) close() {
 	unix.Close(r.file)
 }
 
-// maxFullQueueRetries limits, to about 0.1 s, consecutive attempts to submit from a full queue while the kernel accepts
-// nothing.
+// maxFullQueueRetries limits retries to submit from a full queue, to about 0.1 s, if the kernel accepts nothing.
 const maxFullQueueRetries = 1 << 18
 
 func (r *ring) nextFreeSubmission() *sqe {

@@ -364,8 +364,7 @@ func (d *driver) updateInputWatch(c *engine.Conn) {
 	}
 }
 
-// CancelReceiveIfSilent cancels the receive of a connection that has been silent since the last sweep, because a poll
-// costs the kernel less.
+// CancelReceiveIfSilent cancels a receive if nothing came since the last sweep, because a poll costs the kernel less.
 func (d *driver) CancelReceiveIfSilent(c *engine.Conn) {
 	if armed := c.DriverFlags(); armed&recentlyActive != 0 {
 		c.SetDriverFlags(armed &^ recentlyActive)

@@ -305,8 +305,7 @@ func (e *Engine) acceptQueued(paused bool) (acted bool) {
 	return acted
 }
 
-// closeLargestUntilWithinBudget closes the connections with the largest buffers until MaxBuffered is no longer
-// exceeded.
+// closeLargestUntilWithinBudget closes the connections with the largest buffers while MaxBuffered is exceeded.
 func (e *Engine) closeLargestUntilWithinBudget() (acted bool) {
 	most := int64(e.cfg.Limits.MaxBuffered)
 	for most > 0 && e.counters.Get(engine.Buffered) > most {
@@ -326,8 +325,7 @@ func (e *Engine) closeLargestUntilWithinBudget() (acted bool) {
 	return acted
 }
 
-// drainAndEndIfNoneOpen drains connections and closes those that are open at the deadline. When none are left, it ends
-// the engine.
+// drainAndEndIfNoneOpen drains connections, or closes them at the deadline. When none are left, the engine ends.
 func (e *Engine) drainAndEndIfNoneOpen(req pendingRequests) (acted bool) {
 	if !e.draining {
 		e.draining = true
@@ -357,8 +355,7 @@ func (e *Engine) drainAndEndIfNoneOpen(req pendingRequests) (acted bool) {
 	return acted
 }
 
-// DoAndRunUntilIdle calls f as owner of the connections. Before and after that, it does everything that can be done at
-// this moment.
+// DoAndRunUntilIdle calls f as owner of the connections. Before and after, it does everything that can be done now.
 func (e *Engine) DoAndRunUntilIdle(f func()) {
 	e.ownerLock.Lock()
 	defer e.ownerLock.Unlock()

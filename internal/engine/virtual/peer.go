@@ -12,8 +12,7 @@ import (
 // more output until the tester has read some.
 const MaxInFlight = 16 << 20
 
-// Peer is the remote end of a connection and stands for both kernels, too. Its methods must be called within
-// Engine.DoAndRunUntilIdle.
+// Peer is the remote end of a connection, with both kernels. Call its methods within Engine.DoAndRunUntilIdle.
 type Peer struct {
 	engine  *Engine
 	conn    engine.Conn
@@ -204,8 +203,7 @@ func (p *Peer) reportReadiness() (reported bool) {
 	return true
 }
 
-// handleMailbox handles the requests that are in the mailbox now. It runs once per round, so that handlers that post
-// endlessly are detected.
+// handleMailbox handles the mailbox once per round, so that handlers that post endlessly are detected.
 func (p *Peer) handleMailbox() (acted bool) {
 	if !p.mailbox.HasRequests() {
 		return false
