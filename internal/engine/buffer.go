@@ -14,9 +14,9 @@ const (
 	ReadSize      = 64 << 10
 	minBufferSize = 1 << 10
 	maxPieceSize  = 64 << 10
-	// maxPooledSize is the largest buffer that is reused. maxFreeBytes is the capacity of a FreeList. Where sends
-	// complete asynchronously, it must exceed the total size of the small buffers in use at the same time; otherwise
-	// each send would allocate.
+	// maxPooledSize is the largest buffer that is reused. maxFreeBytes limits the bytes in a FreeList. Where sends
+	// complete asynchronously, maxFreeBytes must exceed the total size of the small buffers in use at the same time;
+	// otherwise each send would allocate.
 	maxPooledSize = 64 << 10
 	maxFreeBytes  = 4 << 20
 	// keptFreeBytes is the size to which FreeIdleBuffers reduces a FreeList.

@@ -104,7 +104,7 @@ func (c *Conn) startClosing(why error) {
 	c.enterClosingState(why)
 }
 
-// closeIfNothingPosted starts to close the connection unless posted requests have not arrived yet.
+// closeIfNothingPosted starts to close the connection if no posted requests are on their way to it.
 func (c *Conn) closeIfNothingPosted(why error) (closeStarted bool) {
 	g := c.refLock()
 	g.Lock()

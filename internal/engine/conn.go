@@ -61,7 +61,7 @@ type connExtra struct {
 	retainCount           int
 	independentDirections bool // see SetIndependentDirections
 	onDetached            *func(nc net.Conn, unread []byte)
-	pendingLayer          *pendingLayer // nil without an RequestLayerInsertion under way
+	pendingLayer          *pendingLayer // nil unless RequestLayerInsertion is in progress
 	// timer is the time of the next Timer call. deadline is the time when the connection is closed. 0 means never.
 	timer, deadline time.Duration
 	fileQueue       *fileQueue // nil if empty

@@ -83,7 +83,7 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// Handler receives the events of connections, on their owner.
+// Handler receives the events of connections. A connection's owner makes the calls.
 type Handler interface {
 	// Opened is the first call for a connection.
 	Opened(c *Conn)

@@ -21,7 +21,7 @@ func (c *Conn) CloseMessageTooLong(messageSize uint64) {
 // logCloseIfByLimit logs a close if a limit is the reason. messageSize is the size of the message, or 0 if unknown.
 func (c *Conn) logCloseIfByLimit(why error, messageSize uint64) {
 	name, value, help := c.runtime.describeLimit(why)
-	if name == "" || c.is(handshaking) { // logged by recordRejected
+	if name == "" || c.is(handshaking) { // logged by recordEndBeforeOpened
 		return
 	}
 	level := slog.LevelInfo

@@ -62,8 +62,8 @@ func (m QueuedRequest) DropIfCarriesBytes() (dropped bool) {
 	return true
 }
 
-// IsStale reports whether the connection has begun to close since the request was posted. A stale request may be passed
-// to HandleOrDeferRequest on any goroutine, which then only releases the posted bytes.
+// IsStale reports whether the connection has begun to close since the request was posted. HandleOrDeferRequest may be
+// called for a stale request on any goroutine; it then only releases the posted bytes.
 func (m QueuedRequest) IsStale() bool { return m.gen != m.Conn.refState.generation() }
 
 // Shared is a message or function for many connections, stored once. It must not be modified.
@@ -119,7 +119,7 @@ func (r *Request) LetSenderWaitUntil(freed <-chan struct{}) {
 // SpaceWait lets the sender of a request wait until a full mailbox has capacity.
 type SpaceWait struct {
 	freed  <-chan struct{} // closed when there may be space
-	onDone func()          // called by release
+	onDone func()          // called by stopWaiting
 }
 
 // stopWaiting records that the sender has tried again or given up.

@@ -8,7 +8,7 @@ import (
 // This file enforces timeouts. Connections have no timers; the owner calls CheckTimeouts for some of them at a time.
 
 // coarseTime is a time in units of 2^24 ns, about 17 ms. It wraps after 834 days. The difference of two times is
-// correct if they are less than half of that apart.
+// correct if they are less than 417 days apart.
 type coarseTime uint32
 
 func toCoarseTime(d time.Duration) coarseTime { return coarseTime(d >> 24) }

@@ -94,8 +94,8 @@ type goroutineEngine struct {
 	killed           chan struct{} // closed when connections must end at once
 	killOnce         sync.Once
 	running          sync.WaitGroup
-	schedulerDone    sync.WaitGroup // waits for the pacer
-	workDone         chan struct{}  // closed when everything but the pacer has ended
+	schedulerDone    sync.WaitGroup // waits for runScheduler
+	workDone         chan struct{}  // closed when everything but runScheduler has ended
 	done             chan struct{}  // closed when everything has ended
 
 	mu     sync.Mutex
@@ -229,7 +229,7 @@ func (e *goroutineEngine) waitUntilWokenOrTimeout(limit time.Duration, wake <-ch
 func (e *goroutineEngine) admitOrRejectConn(netConn net.Conn, listener int, alreadyRead []byte) {
 	peer := toAddrPort(netConn.RemoteAddr())
 	if err := e.host.Admit(listener, peer); err != nil {
-		defer netConn.Close() // even if Refuse calls runtime.Goexit
+		defer netConn.Close() // even if RefusalReply calls runtime.Goexit
 		sendAnswerAndCloseConn(netConn, e.host.BuildRefusalReply(peer, err))
 		return
 	}

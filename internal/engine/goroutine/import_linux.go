@@ -117,7 +117,7 @@ func (e *goroutineEngine) importConn(fd int32, record *engine.Record, onOpened f
 		return
 	}
 	if err := e.host.AdmitImported(record); err != nil {
-		e.running.Go(func() { // Refuse may call runtime.Goexit
+		e.running.Go(func() { // RefusalReply may call runtime.Goexit
 			defer onOpened()
 			defer netConn.Close()
 			sendAnswerAndCloseConn(netConn, e.host.BuildRefusalReply(record.Peer, err))

@@ -25,7 +25,7 @@ const (
 type readLimiter struct {
 	tokens    chan struct{} // holds one element for each connection that reads, or will next
 	pauseMu   sync.RWMutex  // held for writing during a pause
-	lastPause atomic.Int64  // engine.Since of the last pause
+	lastPause atomic.Int64  // engine.MonotonicNow at the last pause
 	pausing   atomic.Bool
 	barrier   pollerBarrier
 }
@@ -55,7 +55,7 @@ func (t *readLimiter) releaseToken() {
 }
 
 // waitForReadPermit waits until the connection may read. A bulk connection waits for a token. If buffers exceed their
-// limit, it also waits for memory. If it returns true, releaseReadPermit must follow. It returns false if the
+// limit, it also waits for memory. After true, releaseReadPermit must follow. The result is false if the
 // connection has requests to handle. After maxMemoryWaits waits, it permits the read if only concurrent reads would
 // exceed the limit, and otherwise returns false.
 func (c *conn) waitForReadPermit() (permitted bool) {

@@ -32,7 +32,7 @@ func (e *goroutineEngine) sendToPartner(partner *engine.Conn, data []byte) (n in
 }
 
 // spliceToPartner moves input to the relay partner without copying, if the connection is bulk and nothing is buffered.
-// tried reports whether it did, and has released the read permit; hadInput reports whether there was input. Bytes that
+// If tried is true, the read permit has been released. hadInput reports whether there was input. Bytes that
 // the partner does not accept are passed on as read.
 func (c *conn) spliceToPartner(fd int32) (tried, hadInput bool) {
 	if !c.bulk || c.Layer() != nil || !c.MaySendOnPartnerSocket() {

@@ -36,7 +36,7 @@ type acceptPauser struct {
 	outOfResources   bool    // paused for want of descriptors or memory
 	resumeAt         time.Duration
 	lastLogged       time.Duration // when an accept error was last logged
-	pausedByOperator bool          // by Engine.Hold
+	pausedByOperator bool          // by Engine.PauseAccept
 }
 
 func (a *acceptPauser) nextDue() (at time.Duration, ok bool) {

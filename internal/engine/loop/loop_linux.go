@@ -50,7 +50,7 @@ type Loop struct {
 	inTurn       bool   // a turn is in progress, or runtime.Goexit has cut it short
 	eventsLeft   bool   // the driver has unhandled events
 	singleCPU    bool   // GOMAXPROCS is 1
-	lastRetained uint64 // host.Retained at the last yield
+	lastRetained uint64 // host.RetainCalls at the last yield
 
 	tasks        []loopTask // the tasks below, in the order of a turn
 	accept       acceptPauser

@@ -10,8 +10,8 @@ import (
 
 type schedulerCaller struct {
 	loop   *Loop
-	nextAt time.Duration         // when Pace is to be called; never without one
-	nudge  func(engine.Ref) bool // passed to Pace; nil without one
+	nextAt time.Duration         // when the Scheduler is to be called, or never
+	nudge  func(engine.Ref) bool // passed to the Scheduler; nil without one
 }
 
 func (p *schedulerCaller) nextDue() (at time.Duration, ok bool) { return p.nextAt, p.nextAt != never }
