@@ -156,7 +156,7 @@ func (g *Log) deliverPanicAsError(m Broadcast) (err error) {
 	return err
 }
 
-// forwardToPeers sends a broadcast to all peers other than except. If waitForSpace is set, it blocks until there is space.
+// forwardToPeers sends a broadcast to all peers other than except. If waitForSpace is set, it waits for space.
 func (g *Log) forwardToPeers(m Broadcast, except *Peer, waitForSpace bool) {
 	links := g.peers.Load()
 	if links == nil {

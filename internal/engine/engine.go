@@ -27,7 +27,8 @@
 //	Send            send Output, report OnSent (and OnTransportError)
 //	SendFile        send NextFilePart, report OnSent; or call Conn.LoadFilePieceIntoOutput
 //	FeedHandler     call Conn.MakeDueHandlerCalls with buffered input
-//	Read            read once without blocking, report OnRead, OnEOF, OnTransportError or CloseIfTimedOutAfterEmptyRead
+//	Read            read once without blocking, report OnRead, OnEOF, OnTransportError or
+//	                CloseIfTimedOutAfterEmptyRead
 //	ShutWrite       shut the sending direction, report OnWriteShut
 //	DetachOrExport  once the kernel has no operation in progress, convert to a net.Conn and report OnDetached; or
 //	                report OnKernelIdleForExport if IsExporting
