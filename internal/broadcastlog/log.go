@@ -23,7 +23,7 @@ import (
 	"time"
 )
 
-// Broadcast is a message to all connections, or to those that the application selects by Kind and Group.
+// Broadcast is a message to all connections, or to the connections that the application selects by Kind and Group.
 type Broadcast struct {
 	All     bool
 	Kind    uint32
@@ -31,10 +31,10 @@ type Broadcast struct {
 	Message []byte
 }
 
-// queueSize returns the size that counts against MaxBytes, including the queue entry.
+// queueSize returns the size in bytes that counts towards MaxBytes, including the entry in the queue.
 func (m Broadcast) queueSize() int { return len(m.Group) + len(m.Message) + 64 }
 
-// Queued is the number of receivers returned for a queued broadcast. The real number is not known yet.
+// Queued is returned as the number of receivers of a queued broadcast, whose receivers are not known yet.
 const Queued = -1
 
 var errNotPaused = errors.New("the broadcast log is not paused")
@@ -42,21 +42,21 @@ var errNotPaused = errors.New("the broadcast log is not paused")
 // pausedOffset is added to active while the log is paused.
 const pausedOffset = -1 << 62
 
-// replaySpeedup is how many times faster queued broadcasts are delivered than they were made. The limit lets the
-// connections keep up.
+// replaySpeedup is the factor by which queued broadcasts are delivered faster than they were queued. It is limited so
+// that the connections keep up.
 const replaySpeedup = 8
 
-// retryInterval is the pause before a broadcast without space is retried.
+// retryInterval is the time after which a broadcast that found no space is delivered again.
 const retryInterval = time.Millisecond
 
-// Log delivers broadcasts or queues them. Set its exported fields before use. It is safe for concurrent use, but a
-// second Pause must not precede the Resume of the first.
+// Log delivers broadcasts or queues them. Set its exported fields before use. A Log is safe for concurrent use, but
+// each pause must end before the next Pause.
 type Log struct {
 	// Deliver sends a broadcast to this process's connections and returns their number.
 	Deliver func(Broadcast) (receivers int, err error)
 	// ErrFull is the error of Deliver and Broadcast if there is no space.
 	ErrFull error
-	// OnDropped receives the error when an accepted broadcast could not be delivered.
+	// OnDropped is called with the error if an accepted broadcast could not be delivered.
 	OnDropped func(error)
 	// MaxMessages and MaxBytes limit the broadcasts queued during one pause.
 	MaxMessages, MaxBytes int
@@ -79,7 +79,7 @@ type queuedBroadcast struct {
 	queuedAt time.Time
 }
 
-// IsUpgrading reports whether broadcasts are queued or also forwarded to another process.
+// IsUpgrading reports whether the log is paused or has peers in other processes.
 func (g *Log) IsUpgrading() bool { return g.active.Load() < 0 || g.peers.Load() != nil }
 
 // Broadcast delivers m, or queues a copy of it and returns Queued.
@@ -111,7 +111,7 @@ func (g *Log) deliverAndForward(m Broadcast) (receivers int, err error) {
 	return receivers, err
 }
 
-// BroadcastFromPeer delivers or queues a broadcast received from a peer. It waits for space.
+// BroadcastFromPeer delivers or queues a broadcast that peer has sent. It waits for space.
 func (g *Log) BroadcastFromPeer(m Broadcast, peer *Peer) {
 	for {
 		if g.beginBroadcastUnlessPaused() {
@@ -127,10 +127,10 @@ func (g *Log) BroadcastFromPeer(m Broadcast, peer *Peer) {
 	}
 }
 
-// DeliverNow delivers a broadcast received from a peer before all queued ones.
+// DeliverNow delivers a broadcast from a peer immediately, before queued broadcasts.
 func (g *Log) DeliverNow(m Broadcast) { g.deliverRetryingAndForward(context.Background(), m, nil) }
 
-// deliverRetryingAndForward delivers an accepted broadcast. It retries until there is space or ctx ends.
+// deliverRetryingAndForward delivers an accepted broadcast. If there is no space, it retries until ctx ends.
 func (g *Log) deliverRetryingAndForward(ctx context.Context, m Broadcast, origin *Peer) {
 	err := g.deliverPanicAsError(m)
 	for errors.Is(err, g.ErrFull) && ctx.Err() == nil {
@@ -156,7 +156,7 @@ func (g *Log) deliverPanicAsError(m Broadcast) (err error) {
 	return err
 }
 
-// forwardToPeers sends a broadcast to all peers except one. With waitForSpace it blocks until there is space.
+// forwardToPeers sends a broadcast to all peers other than except. If waitForSpace is set, it waits for space.
 func (g *Log) forwardToPeers(m Broadcast, except *Peer, waitForSpace bool) {
 	links := g.peers.Load()
 	if links == nil {
@@ -169,7 +169,7 @@ func (g *Log) forwardToPeers(m Broadcast, except *Peer, waitForSpace bool) {
 	}
 }
 
-// beginBroadcastUnlessPaused counts a caller in. It returns false if the log is paused.
+// beginBroadcastUnlessPaused counts the caller as active. If the log is paused, it returns false.
 func (g *Log) beginBroadcastUnlessPaused() (begun bool) {
 	if g.active.Add(1) > 0 {
 		return true
@@ -212,7 +212,7 @@ func (g *Log) waitResumed() {
 }
 
 // Pause makes the log queue broadcasts until ReplayQueueAndResume. It returns when all earlier broadcasts have been
-// delivered, or with an error if ctx ends first.
+// delivered. If ctx ends first, it returns an error.
 func (g *Log) Pause(ctx context.Context) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -235,9 +235,8 @@ func (g *Log) Pause(ctx context.Context) error {
 }
 
 // ReplayQueueAndResume delivers the queue in order and ends the pause. If peer is not nil, the queue and all later
-// broadcasts are also forwarded to it. When ctx ends, the method stops waiting for space, aborts a peer that has none,
-// and rejects new broadcasts until the queue is empty. Otherwise it might never catch up with callers, because queueing
-// does not slow them down.
+// broadcasts are also forwarded to peer. When ctx ends, the method no longer waits for space. It then also aborts peer
+// and rejects new broadcasts until the queue is empty, because it might otherwise never catch up with new ones.
 func (g *Log) ReplayQueueAndResume(ctx context.Context, peer *Peer) {
 	if peer != nil {
 		g.addPeer(peer)

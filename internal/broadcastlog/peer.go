@@ -13,9 +13,8 @@ import (
 	"time"
 )
 
-// The protocol between peers is a stream of frames in both directions. A frame starts with its kind. A broadcast
-// contains Kind as a varint, then Group and Message, both preceded by their lengths. Counters are bytes preceded by
-// their length.
+// Peers exchange frames over a stream in both directions. A frame starts with its kind. A broadcast follows as Kind (a
+// varint), Group and Message; these two are preceded by their lengths. Counters are bytes preceded by their length.
 const (
 	frameMessage byte = iota + 1
 	frameAll
@@ -23,7 +22,6 @@ const (
 	frameCounters
 )
 
-// MaxGroupName is the maximum length of a group's name in bytes.
 const MaxGroupName = 1 << 20
 
 const (
@@ -32,11 +30,11 @@ const (
 	closeTimeout = time.Second
 )
 
-// Peer is the connection to another process's Log. Its own goroutine writes; the creator calls ReceiveFrames on another
-// goroutine.
+// Peer is the connection to another process's Log. A separate goroutine writes. The creator must call ReceiveFrames on
+// another goroutine.
 type Peer struct {
 	conn net.Conn
-	// closeWhenFull closes the connection if the peer does not keep up. Otherwise Broadcast returns ErrFull.
+	// closeWhenFull closes the connection if the peer does not keep up. If not set, Log.Broadcast fails with ErrFull.
 	closeWhenFull bool
 	maxPending    int // limit for pending, except for a single larger broadcast
 
@@ -47,9 +45,9 @@ type Peer struct {
 	closed  bool // no more is sent
 }
 
-// NewPeer creates a peer with a duplicate of socket. At most maxPendingBytes bytes wait for the peer, except for a
-// single larger broadcast. Beyond that limit, the connection is closed if closeWhenFull is set; otherwise Broadcast
-// returns ErrFull.
+// NewPeer creates a peer with a duplicate of socket. At most maxPendingBytes bytes wait to be sent, except for a single
+// larger broadcast. A broadcast that exceeds this limit closes the connection if closeWhenFull is set; otherwise it
+// fails with ErrFull.
 func NewPeer(socket *os.File, maxPendingBytes int, closeWhenFull bool) (*Peer, error) {
 	conn, err := net.FileConn(socket)
 	if err != nil {
@@ -93,7 +91,7 @@ func (l *Peer) stopSending() {
 	l.changed.Broadcast()
 }
 
-// hasSpace reports whether the caller need not wait: a broadcast can be queued now, or can never be queued.
+// hasSpace reports whether a broadcast need not wait: it fits now, or nothing more will be sent.
 func (l *Peer) hasSpace(m Broadcast) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -104,9 +102,9 @@ func (l *Peer) fitsInPending(m Broadcast) bool {
 	return len(l.pending) == 0 || len(l.pending)+m.queueSize() <= l.maxPending
 }
 
-// enqueueBroadcast queues a broadcast for the peer. Without space, it closes the connection if closeWhenFull is set, or
-// else waits if waitForSpace is set. If neither is set, the caller has checked for space. Several callers may have
-// found the same space, so the limit may be exceeded.
+// enqueueBroadcast queues a broadcast for the peer. If there is no space, it closes the connection if closeWhenFull is
+// set, or else waits if waitForSpace is set. If neither is set, the caller has checked for space. Concurrent callers
+// may have found the same space, so the limit may be exceeded.
 func (l *Peer) enqueueBroadcast(m Broadcast, waitForSpace bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -132,13 +130,13 @@ func (l *Peer) Abort() {
 	l.abortLocked()
 }
 
-// abortLocked is Abort with the lock held. ReceiveFrames returns in both processes.
+// abortLocked is like Abort, with the lock held. It makes ReceiveFrames return in both processes.
 func (l *Peer) abortLocked() {
 	l.stopSending()
 	_ = l.conn.Close()
 }
 
-// SendCounters sends counters as the last frame.
+// SendCounters sends the counters in p as the last frame.
 func (l *Peer) SendCounters(p []byte) { l.enqueueFrame(frameCounters, p) }
 
 func (l *Peer) enqueueFrame(kind byte, payload []byte) {
@@ -154,7 +152,7 @@ func (l *Peer) enqueueFrame(kind byte, payload []byte) {
 	l.changed.Broadcast()
 }
 
-// Close sends pending output, for at most a second, and closes the connection. ReceiveFrames returns.
+// Close sends pending output, for at most closeTimeout, and closes the connection. ReceiveFrames then returns.
 func (l *Peer) Close() {
 	l.mu.Lock()
 	l.closed = true
@@ -181,7 +179,7 @@ type FrameHandler struct {
 	OnCounters  func(p []byte)
 }
 
-// ReceiveFrames handles frames until the connection ends. It returns nil if the peer has closed or reset it.
+// ReceiveFrames handles frames until the connection ends. If the peer has closed or reset it, err is nil.
 func (l *Peer) ReceiveFrames(handler FrameHandler) error {
 	in := bufio.NewReaderSize(l.conn, 1<<16)
 	for {

@@ -6,7 +6,6 @@ import (
 	"github.com/myriad-go/myriad/internal/admission"
 )
 
-// NewAdmission returns the admission controller of an engine.
 func NewAdmission(cfg *Config) *admission.Controller {
 	return admission.NewController(admission.Config{
 		MaxConns: cfg.Limits.MaxConns, MaxPerSource: cfg.Admission.MaxPerSource, SourcePrefix: cfg.Admission.SourcePrefix,
@@ -14,8 +13,8 @@ func NewAdmission(cfg *Config) *admission.Controller {
 	})
 }
 
-// Admit reserves a place for an accepted connection, or counts and logs its refusal and returns the
-// reason. Behind a proxy, the source is checked later; see Conn.SetAndAdmitProxiedPeer.
+// Admit reserves a place for an accepted connection. If the connection is refused, Admit counts and logs the refusal
+// and returns the reason. If peer is a proxy, the source address is checked later, by SetAndAdmitProxiedPeer.
 func (rt *Runtime) Admit(listener int, peer netip.AddrPort) error {
 	if !rt.Admission.AcquireConn() {
 		return rt.logAndCountRefused(rt.listenerCounters(listener), peer, ErrTooManyConns)
@@ -23,8 +22,8 @@ func (rt *Runtime) Admit(listener int, peer netip.AddrPort) error {
 	return rt.admitAtListener(listener, peer, !rt.isFromProxy(listener, peer), false)
 }
 
-// admitAtListener acquires the listener's place, and the source's if that is known, for a
-// connection that has its place in the engine. If it fails, it releases that.
+// admitAtListener reserves a place for a connection at its listener and, if sourceKnown is set, for its source address.
+// The connection already has a place in the engine. If it is refused, admitAtListener releases all its places.
 func (rt *Runtime) admitAtListener(listener int, peer netip.AddrPort, sourceKnown, imported bool) error {
 	counters := rt.listenerCounters(listener)
 	if !counters.acquireConnSlot(imported) {
@@ -52,19 +51,17 @@ func (rt *Runtime) logAndCountRefused(counters *ListenerCounters, peer netip.Add
 	return reason
 }
 
-// AdmitImported is Admit for a connection from another engine that already has a place here. Its
-// source is known unless it was dialled.
+// AdmitImported is like Admit, for a connection from another engine for which this engine already has a place.
 func (rt *Runtime) AdmitImported(r *Record) error {
 	return rt.admitAtListener(r.Listener, r.Peer, !r.Dialled, true)
 }
 
-// UndoAdmitImported undoes AdmitImported, but does not release the place.
+// UndoAdmitImported undoes AdmitImported. The place in the engine stays reserved.
 func (rt *Runtime) UndoAdmitImported(r *Record) {
 	rt.releaseListenerAndSourceSlots(r.Listener, r.Peer, !r.Dialled)
 }
 
-// UndoAdmit undoes Admit for a connection that was not opened, except for its place, which the
-// caller releases.
+// UndoAdmit undoes Admit for a connection that was not opened. The caller releases the place in the engine.
 func (rt *Runtime) UndoAdmit(listener int, peer netip.AddrPort) {
 	rt.releaseListenerAndSourceSlots(listener, peer, !rt.isFromProxy(listener, peer))
 }
@@ -90,8 +87,7 @@ func (rt *Runtime) checkAndAcquireSourceSlot(peer netip.AddrPort) error {
 	return nil
 }
 
-// SetAndAdmitProxiedPeer sets the client that a proxy has announced. If that client is refused, it
-// gets the refusal reply and the reason is returned.
+// SetAndAdmitProxiedPeer sets the client that a proxy has announced. If the client is refused, it returns the reason.
 func (c *Conn) SetAndAdmitProxiedPeer(peer netip.AddrPort) error {
 	c.SetPeerAddr(peer)
 	if err := c.runtime.checkAndAcquireSourceSlot(peer); err != nil {

@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// MaxBroadcasts is the maximum number of broadcasts under way in an engine.
+// MaxBroadcasts is the maximum number of broadcasts in progress in an engine.
 const MaxBroadcasts = 1024
 
-// BroadcastTracker limits the broadcasts under way in an engine. It is safe for concurrent use.
+// BroadcastTracker limits the broadcasts in progress in an engine. It is safe for concurrent use.
 type BroadcastTracker struct {
-	// Counters, if set, counts their memory as Buffered.
+	// Counters, if set, counts the memory of broadcasts as Buffered.
 	Counters *Counters
 
 	mu     sync.Mutex
@@ -21,7 +21,7 @@ type BroadcastTracker struct {
 	closed bool
 }
 
-// Broadcast is a message to all connections. It is under way until each owner has called MarkOwnerDone.
+// Broadcast is a message to all connections. It is in progress until each owner has called MarkOwnerDone.
 type Broadcast struct {
 	Shared
 	tracker    *BroadcastTracker
@@ -30,8 +30,8 @@ type Broadcast struct {
 	ownersLeft atomic.Int32
 }
 
-// StartBroadcast copies p for numOwners owners. It fails with ErrFull when MaxBroadcasts are under
-// way or their bytes would exceed MaxMailBytes. A single one may exceed that.
+// StartBroadcast copies p into a broadcast for numOwners owners. It fails with ErrFull if MaxBroadcasts are in progress
+// or if the bytes of all broadcasts would exceed MaxMailBytes. A single broadcast may exceed MaxMailBytes.
 func (b *BroadcastTracker) StartBroadcast(p []byte, numOwners int, limits *Limits) (*Broadcast, error) {
 	c := &Broadcast{tracker: b, size: len(p), started: MonotonicNow()}
 	c.ownersLeft.Store(int32(numOwners))
@@ -59,7 +59,7 @@ func (b *BroadcastTracker) addWithinLimits(c *Broadcast, limits *Limits) error {
 	return nil
 }
 
-// MarkOwnerDone reports that an owner has given the message to its connections.
+// MarkOwnerDone reports that one owner has passed the message to all of its connections.
 func (c *Broadcast) MarkOwnerDone() {
 	if c.ownersLeft.Add(-1) > 0 {
 		return
@@ -79,14 +79,12 @@ func (b *BroadcastTracker) Close() {
 	b.closed = true
 }
 
-// ActiveCount returns the number of broadcasts under way.
 func (b *BroadcastTracker) ActiveCount() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return len(b.active)
 }
 
-// SetBroadcastGauges sets the broadcast gauges in counts.
 func (b *BroadcastTracker) SetBroadcastGauges(counts *Counts) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

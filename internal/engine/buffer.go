@@ -7,17 +7,16 @@ import (
 	"time"
 )
 
-// Input is read into a buffer of ReadSize that the owner keeps. Unused input and output go into
-// buffers that start at minBufferSize. Input buffers grow without limit, because a handler gets all
-// input at once. Output buffers grow to maxPieceSize and then get further pieces, so that large
-// outputs are not copied as they grow.
+// Input is read into a buffer of ReadSize bytes that the owner keeps. Unused input and output are stored in buffers
+// that start at minBufferSize. An input buffer grows without limit, because the handler gets all input at once. An
+// output buffer grows to maxPieceSize. Further output is stored in more pieces, which avoids copying.
 const (
 	ReadSize      = 64 << 10
 	minBufferSize = 1 << 10
 	maxPieceSize  = 64 << 10
-	// maxPooledSize is the largest buffer that is reused, and maxFreeBytes the capacity of a
-	// FreeList. Where sends complete asynchronously, it must cover the small buffers in use at the
-	// same time, or each would be allocated anew.
+	// maxPooledSize is the largest buffer that is reused. maxFreeBytes limits the bytes in a FreeList. Where sends
+	// complete asynchronously, maxFreeBytes must exceed the total size of the small buffers in use at the same time;
+	// otherwise each send would allocate.
 	maxPooledSize = 64 << 10
 	maxFreeBytes  = 4 << 20
 	// keptFreeBytes is the size to which FreeIdleBuffers reduces a FreeList.
@@ -31,12 +30,12 @@ type Buffer struct {
 	inKernel   bool // the kernel reads it: the bytes must not move
 	kernelFull bool // the kernel has not taken all of it, or of the output before
 
-	// In the first piece of output: the further pieces and their bytes.
+	// Only for the first piece of output: the further pieces and the number of bytes in them.
 	rest      []*Buffer
 	restBytes int
 
-	// waitingSince is when the contents began to wait: the oldest byte of input; for output the
-	// start of the current progress interval, of which progressGoal bytes are left.
+	// For input, waitingSince is the time when the oldest byte arrived. For output, it is the start of the current
+	// progress interval, in which progressGoal more bytes must be sent.
 	waitingSince    time.Duration
 	withWorkerSince time.Duration // when a worker got the connection; 0 if none has it
 	progressGoal    int
@@ -57,8 +56,8 @@ func (b *Buffer) totalCapacity() int {
 	return n
 }
 
-// discardFrontBytes removes n bytes of this piece from the front. It moves the rest once the free space
-// in front is the larger part, so that a queue that is never empty does not grow.
+// discardFrontBytes removes numBytes bytes from the front of this piece. Once more than half of the memory is free in
+// front, it moves the other bytes there, so that a queue that is never empty does not grow.
 func (b *Buffer) discardFrontBytes(numBytes int) {
 	b.inKernel, b.kernelFull = false, false
 	b.start += numBytes
@@ -69,8 +68,7 @@ func (b *Buffer) discardFrontBytes(numBytes int) {
 	}
 }
 
-// countSentAndRestartTimerAtGoal records that bytes were sent and some are left. Once all bytes of the interval
-// have been sent, a new interval starts.
+// countSentAndRestartTimerAtGoal counts sent bytes. Once progressGoal is reached, a new progress interval starts.
 func (b *Buffer) countSentAndRestartTimerAtGoal(sent int, now time.Duration) {
 	if b.progressGoal -= sent; b.progressGoal <= 0 {
 		b.progressGoal, b.waitingSince = b.Len(), now
@@ -86,7 +84,7 @@ func (b *Buffer) lastPiece() *Buffer {
 	return b
 }
 
-// appendableBytes returns how many bytes can be appended to a piece that may grow to maxCap.
+// appendableBytes returns the number of bytes that can be appended to a piece that may grow to maxCap.
 func (b *Buffer) appendableBytes(maxCap int) int {
 	if b.inKernel {
 		maxCap = 0
@@ -94,7 +92,7 @@ func (b *Buffer) appendableBytes(maxCap int) int {
 	return max(maxCap, cap(b.bytes)) - len(b.bytes)
 }
 
-// grownCap returns the capacity for extraBytes more bytes: doubled, but at most maxCap if that suffices.
+// grownCap returns the capacity for extraBytes more bytes. It doubles up to maxCap, which it exceeds only if needed.
 func (b *Buffer) grownCap(extraBytes, maxCap int) int {
 	if extraBytes += len(b.bytes); extraBytes > cap(b.bytes) {
 		return max(extraBytes, min(2*cap(b.bytes), maxCap))
@@ -112,11 +110,10 @@ func (b *Buffer) promoteNextPiece() (newFirst *Buffer) {
 	return newFirst
 }
 
-// BufferPool allocates buffers. A connection keeps one only while it contains bytes.
+// BufferPool allocates buffers. A connection has a buffer only while it has bytes to store.
 type BufferPool interface {
-	// Get returns an empty buffer, if possible with capacity for n bytes. For n up to
-	// smallBufferSize the capacity is at most that, so that a connection with little data is not
-	// among the largest when memory is short.
+	// Get returns an empty buffer, if possible with capacity for n bytes. If n is at most smallBufferSize, so is the
+	// capacity: a connection with little data must not be among the largest when memory is short.
 	Get(n int) *Buffer
 	Put(*Buffer)
 }
@@ -127,15 +124,15 @@ func newBuffer(n int) *Buffer {
 	return &Buffer{bytes: make([]byte, 0, min(max(n, minBufferSize), maxPieceSize))}
 }
 
-// FreeList is a BufferPool for one owner. It is last in, first out: the buffer in use stays in the
-// CPU cache, and idle buffers collect at the bottom.
+// FreeList is a BufferPool for one owner. It is last in, first out: recently used buffers are still in the CPU cache,
+// and idle buffers collect at the bottom.
 type FreeList struct {
 	small, large bufferStack
 	freeBytes    int // total capacity of the buffers
 	reduction    int // how much smaller than maxFreeBytes the limit is
 }
 
-// LimitToShare reduces the capacity of one of numLists lists to its share of Limits.MaxBuffered.
+// LimitToShare limits this list, one of numLists, to its share of Limits.MaxBuffered.
 func (f *FreeList) LimitToShare(limits *Limits, numLists int) {
 	if limits.MaxBuffered > 0 {
 		f.reduction = maxFreeBytes - min(maxFreeBytes, max(limits.MaxBuffered/mailboxShare/numLists, keptFreeBytes))
@@ -179,11 +176,11 @@ func (f *FreeList) Put(b *Buffer) {
 	s.free = append(s.free, b)
 }
 
-// NeedsTrim reports whether the list has more than FreeIdleBuffers leaves.
+// NeedsTrim reports whether the list has more memory than FreeIdleBuffers keeps.
 func (f *FreeList) NeedsTrim() bool { return f.freeBytes > keptFreeBytes }
 
-// FreeIdleBuffers frees buffers that were not used since the last FreeIdleBuffers, large and old ones first, down
-// to keptFreeBytes. Buffers used in between stay, so that a periodic load does not reallocate.
+// FreeIdleBuffers frees buffers that were not used since the last call, down to keptFreeBytes. It frees large and old
+// buffers first. Buffers that were used stay, so that a periodic load does not reallocate them.
 func (f *FreeList) FreeIdleBuffers() {
 	for _, s := range []*bufferStack{&f.large, &f.small} {
 		n := 0
@@ -200,10 +197,9 @@ func (f *FreeList) FreeIdleBuffers() {
 // SharedBuffers is a BufferPool that is safe for concurrent use.
 type SharedBuffers struct{ classes [sizeClasses]sync.Pool }
 
-// sizeClasses is the number of buffer sizes, powers of two from minBufferSize to maxPooledSize.
+// sizeClasses is the number of buffer sizes: the powers of two from minBufferSize to maxPooledSize.
 const sizeClasses = 7
 
-// sizeClass returns the smallest size class for size bytes.
 func sizeClass(size int) int { return bits.Len(uint(max(size, minBufferSize)-1) / minBufferSize) }
 
 func (s *SharedBuffers) Get(capacity int) *Buffer {

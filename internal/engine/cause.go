@@ -6,10 +6,10 @@ import (
 	"syscall"
 )
 
-// Cause classifies why connections ended, for counting.
+// Cause classifies the reasons why connections end, for counting.
 type Cause int
 
-// The first causes are for connections that ended before Opened.
+// These causes are for connections that ended before Opened.
 const (
 	RefusedFull      Cause = iota // Limits.MaxConns
 	RefusedSource                 // Limits.MaxConnsPerSource
@@ -67,7 +67,7 @@ var closeCauses = []struct {
 	{ErrShortFile, ClosedOther},
 }
 
-// closeCauseOf classifies a close reason. Unknown errors are the handler's own.
+// closeCauseOf classifies a close reason. Unknown errors count as the handler's own.
 func closeCauseOf(why error) Cause {
 	for _, c := range closeCauses {
 		if why == c.why {

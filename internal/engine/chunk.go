@@ -5,17 +5,15 @@ import (
 	"sync/atomic"
 )
 
-// This file sends one message to many connections, as a single request for each chunk of them.
-// Consecutive messages to the same set are merged.
+// This file sends a message to many connections by one request per chunk. Consecutive messages to a set are merged.
 
-// GroupChunk is a part of a connSet with connections of one owner. It does not change once a message
-// was sent to it.
+// GroupChunk is a part of a connSet with connections of one owner. It is immutable once a message was sent to it.
 type GroupChunk struct {
 	connList
 	set     *connSet
 	version uint64 // of the set, when the chunk was made
-	// Guarded by the lock of the owner's mailbox: the index of the last request for this chunk, and
-	// its run; see Mailbox.batchRun.
+	// Guarded by the lock of the owner's mailbox: the index of the last request for this chunk, and the run of that
+	// request; see Mailbox.batchRun.
 	lastIndex int
 	lastRun   uint64
 }
@@ -25,17 +23,15 @@ type ChunkPoster interface {
 	PostToChunk(to *GroupChunk, s *Shared) PostOutcomes
 }
 
-// PostOutcomes counts what has become of a message.
+// PostOutcomes counts the results of posting a message to several connections.
 type PostOutcomes struct {
 	sent, full int
 	closed     []Ref // connections that have begun to close
 	slow       []Ref // of those counted as full, connections whose own output limit is exceeded
 }
 
-// SentCount returns to how many connections it was posted.
 func (t *PostOutcomes) SentCount() int { return t.sent }
 
-// recordPostResult counts the result of posting messageSize bytes to a connection.
 func (t *PostOutcomes) recordPostResult(r Ref, messageSize int, postErr error) {
 	switch postErr {
 	case nil:
@@ -51,15 +47,15 @@ func (t *PostOutcomes) recordPostResult(r Ref, messageSize int, postErr error) {
 	}
 }
 
-// requestDropOrAbortForSlowConns closes slow connections or counts the drop. If a mailbox has no space for that, it
-// happens with a later message.
+// requestDropOrAbortForSlowConns aborts slow connections or counts their dropped message. If a mailbox has no space for
+// these requests, a later message repeats them.
 func (t *PostOutcomes) requestDropOrAbortForSlowConns() {
 	for _, r := range t.slow {
 		_ = r.Do((*Conn).countDropOrAbortAsSlow)
 	}
 }
 
-// countDropOrAbortAsSlow handles a message to many that exceeded the output limit.
+// countDropOrAbortAsSlow handles a message to several connections that exceeds the output limit of c.
 func (c *Conn) countDropOrAbortAsSlow() {
 	if c.runtime.DropMessages {
 		c.countDroppedMessage()
@@ -80,26 +76,24 @@ func (m *GroupChunk) broadcastShared(s *Shared) (t PostOutcomes) {
 	return t
 }
 
-// messageBatch is a request for the connections of a chunk. It has several messages up to
-// maxPieceSize, or a longer one.
+// messageBatch is a request for the connections of a chunk. It contains messages of up to maxPieceSize bytes in all, or
+// a single longer message.
 type messageBatch struct {
 	chunk    *GroupChunk
 	messages []batchMessage
 	size     int
 	joined   *Shared // all messages in one, once the request is delivered
-	// holders counts the undelivered requests of its connections, and one until all have been
-	// created.
+	// holders counts the undelivered requests of the batch's connections, plus one until all of them have been created.
 	holders atomic.Int32
 }
 
-// batchMessage is a message and the indexes of the connections that do not get it.
+// batchMessage is a message with the indexes of the connections that must not get it.
 type batchMessage struct {
 	*Shared
 	excluded []int
 }
 
-// PutSharedForChunk queues a message, of 1 to MaxUnsent bytes, for the connections of a chunk of this
-// mailbox.
+// PutSharedForChunk queues a message of 1 to MaxUnsent bytes for the connections of a chunk of this mailbox.
 func (b *Mailbox) PutSharedForChunk(chunk *GroupChunk, s *Shared) (t PostOutcomes) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -138,8 +132,8 @@ func (b *Mailbox) PutSharedForChunk(chunk *GroupChunk, s *Shared) (t PostOutcome
 	return t
 }
 
-// findOrQueueBatch returns the batch that a message to the chunk is added to. Requests behind it are for
-// other chunks of the same run, so that the order per connection stays.
+// findOrQueueBatch returns the batch to which a message to the chunk is added. Later requests in the queue are for
+// other chunks of the same run, so the order for each connection is kept.
 func (b *Mailbox) findOrQueueBatch(chunk *GroupChunk, messageSize int) *messageBatch {
 	if b.batchSet != chunk.set {
 		b.stopMergingIntoBatches()
@@ -158,7 +152,7 @@ func (b *Mailbox) findOrQueueBatch(chunk *GroupChunk, messageSize int) *messageB
 	return m
 }
 
-// stopMergingIntoBatches ends the run: queued batches get no more messages.
+// stopMergingIntoBatches ends the run: queued batches accept no more messages.
 func (b *Mailbox) stopMergingIntoBatches() {
 	b.batchRun++
 	b.batchSet = nil
@@ -169,8 +163,8 @@ func (m *messageBatch) addMessage(p batchMessage) {
 	m.size += len(p.Bytes)
 }
 
-// ForEachConn calls deliver with the request for each of up to maxConns connections, from firstIndex on.
-// It returns the next index, 0 at the end.
+// ForEachConn calls deliver with the request for each of up to maxConns connections, starting at firstIndex. It returns
+// the index of the next connection, or 0 after the last one.
 func (m QueuedRequest) ForEachConn(firstIndex, maxConns int, deliver func(QueuedRequest)) (nextIndex int) {
 	if m.Conn != nil {
 		deliver(m)
@@ -192,7 +186,7 @@ func (m QueuedRequest) ForEachConn(firstIndex, maxConns int, deliver func(Queued
 	return end
 }
 
-// releaseMessagesIfLastHolder releases the messages with the last holder.
+// releaseMessagesIfLastHolder releases the messages if the caller is the last holder.
 func (m *messageBatch) releaseMessagesIfLastHolder() {
 	if m.holders.Add(-1) > 0 {
 		return

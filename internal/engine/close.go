@@ -1,9 +1,6 @@
 package engine
 
-// This file closes connections.
-
-// OnEOF reports that the peer will send no more. From then on the output must be sent within
-// Limits.CloseTimeout.
+// OnEOF reports that the peer will send no more. The output must then be sent within Limits.CloseTimeout.
 func (c *Conn) OnEOF() {
 	if l := c.layer(); l != nil && !c.is(peerEOF|closing|failed) {
 		c.closeForLayerError(l.OnEOF(c))
@@ -11,7 +8,7 @@ func (c *Conn) OnEOF() {
 	c.OnPeerEOF()
 }
 
-// OnPeerEOF is OnEOF for layers that detect the end themselves.
+// OnPeerEOF is like OnEOF, for layers that detect the end of the input themselves.
 func (c *Conn) OnPeerEOF() {
 	c.state |= peerEOF
 	if c.is(relayed) && !c.is(closing|failed) {
@@ -23,11 +20,10 @@ func (c *Conn) OnPeerEOF() {
 	}
 }
 
-// OnTransportError aborts the connection because the transport is broken.
 func (c *Conn) OnTransportError(err error) { c.Abort(NormalizeError(err)) }
 
-// Abort closes immediately and discards the output. If the connection is closing and has sent
-// everything, its close reason stays.
+// Abort closes the connection immediately and discards the output. If the connection is already closing and has sent
+// all of its output, it keeps its close reason.
 func (c *Conn) Abort(why error) {
 	if c.is(closing) && c.UnsentBytes() == 0 {
 		c.state |= failed
@@ -36,12 +32,11 @@ func (c *Conn) Abort(why error) {
 	c.abortWith(why)
 }
 
-// maxDrainReads limits the reads that a drain waits for, so that a peer that keeps sending can't
-// delay it.
+// maxDrainReads limits the number of reads that a drain waits for, because a peer may never stop sending.
 const maxDrainReads = 64
 
-// StartDrain closes the connection at its next idle moment, and tells the handler. Input in the
-// kernel's buffer is handled first.
+// StartDrain tells the handler of the shutdown and closes the connection at its next idle moment. Input in the kernel's
+// buffer is handled first.
 func (c *Conn) StartDrain() {
 	if c.is(draining | closing) {
 		return
@@ -53,8 +48,8 @@ func (c *Conn) StartDrain() {
 	c.ensureExtra().drainReadsLeft = maxDrainReads
 }
 
-// cancelOrRepeatReadBeforeClose records a read that returned data before a close. The read before the close
-// is repeated if there may be more.
+// cancelOrRepeatReadBeforeClose is called when the last read before a close has returned data. If there may be more
+// data, the read is repeated.
 func (c *Conn) cancelOrRepeatReadBeforeClose() {
 	switch {
 	case c.is(draining) && c.extra != nil && c.extra.drainReadsLeft > 0:
@@ -67,8 +62,8 @@ func (c *Conn) cancelOrRepeatReadBeforeClose() {
 	}
 }
 
-// CloseIfTimedOutAfterEmptyRead reports that a Read has found nothing or has emptied the socket. A connection that
-// was to be closed for a timeout is closed now, unless a worker must look at its input first.
+// CloseIfTimedOutAfterEmptyRead reports that a Read found nothing or emptied the socket. If the connection has timed
+// out, it is closed now, unless a worker must handle its input first.
 func (c *Conn) CloseIfTimedOutAfterEmptyRead() {
 	if !c.is(readBeforeClose) || c.is(inputHeld) && !c.is(draining) {
 		return
@@ -88,8 +83,8 @@ func (c *Conn) abortWith(why error) {
 	c.state |= failed
 }
 
-// CloseWith starts to close: no more input is passed to the handler, and the output so far is sent.
-// The first reason counts.
+// CloseWith starts to close the connection: no more input is passed to the handler, and the output written so far is
+// sent. Only the first close reason is recorded.
 func (c *Conn) CloseWith(why error) {
 	if c.is(closing) {
 		return
@@ -109,7 +104,7 @@ func (c *Conn) startClosing(why error) {
 	c.enterClosingState(why)
 }
 
-// closeIfNothingPosted starts to close, unless requests are on their way.
+// closeIfNothingPosted starts to close the connection if no posted requests are on their way to it.
 func (c *Conn) closeIfNothingPosted(why error) (closeStarted bool) {
 	g := c.refLock()
 	g.Lock()
@@ -139,7 +134,7 @@ func (c *Conn) enterClosingState(why error) {
 	}
 }
 
-// nextClosingAction is NextAction for a closing connection that has sent its output.
+// nextClosingAction implements NextAction for a closing connection that has sent its output.
 func (c *Conn) nextClosingAction() Action {
 	switch {
 	case c.appendLayerCloseOnce():
@@ -152,7 +147,7 @@ func (c *Conn) nextClosingAction() Action {
 	return ShutWrite
 }
 
-// nextCloseWriteAction is NextAction after CloseWrite, once the output has been sent.
+// nextCloseWriteAction implements NextAction after CloseWrite, once the output has been sent.
 func (c *Conn) nextCloseWriteAction() Action {
 	if c.appendLayerCloseOnce() {
 		return Send
@@ -160,8 +155,7 @@ func (c *Conn) nextCloseWriteAction() Action {
 	return ShutWrite
 }
 
-// appendLayerCloseOnce makes the layer append its closing message, once, and reports whether there is
-// something to send.
+// appendLayerCloseOnce makes the layer append its closing message once. It reports whether there is output.
 func (c *Conn) appendLayerCloseOnce() (outputPending bool) {
 	if c.layer() == nil || c.extra.layerCloseSent {
 		return false
@@ -171,21 +165,19 @@ func (c *Conn) appendLayerCloseOnce() (outputPending bool) {
 	return c.out != nil
 }
 
-// CloseWrite shuts the sending direction once all output has been sent, including what is posted by
-// then. The peer reads EOF and may keep sending. Later writes fail.
+// CloseWrite shuts the sending direction once all output has been sent, including output that is posted before then.
+// The peer reads EOF and may keep sending. Later writes fail.
 func (c *Conn) CloseWrite() {
 	if c.is(open) && !c.is(closing|failed) {
 		c.state |= closingWrite
 	}
 }
 
-// isSendClosed reports whether nothing more can be sent: our direction is shut, or the layer has
-// sent its closing message.
+// isSendClosed reports whether nothing more can be sent, because our direction is shut or the layer has closed.
 func (c *Conn) isSendClosed() bool { return c.is(shut) || c.extra != nil && c.extra.layerCloseSent }
 
-// Retain delays an orderly close, at the peer's EOF or a drain, until Release has been called as
-// often: something is still to be written. After EOF the connection is closed when it is idle for
-// IdleTimeout.
+// Retain delays an orderly close, at the peer's EOF or a drain, because output is still to be written. Each Retain
+// needs a Release. After EOF, a retained connection is closed when it has been idle for IdleTimeout.
 func (c *Conn) Retain() {
 	if !c.is(open) || c.is(closing|failed) {
 		return
@@ -197,7 +189,6 @@ func (c *Conn) Retain() {
 	}
 }
 
-// Release undoes one Retain.
 func (c *Conn) Release() {
 	if c.extra == nil || c.extra.retainCount == 0 {
 		return
@@ -221,11 +212,10 @@ func (c *Conn) delaysOrderlyClose() bool {
 	return (c.is(relayed) || c.extra != nil && c.extra.retainCount > 0) && !c.is(shut)
 }
 
-// CloseReason returns why the connection closes. It must have begun to close.
+// CloseReason returns the reason why the connection closes. The connection must have begun to close.
 func (c *Conn) CloseReason() error { return c.extra.closeReason }
 
-// OnClosed reports that the descriptor has been closed. It calls Closed; then the slot may be
-// reused.
+// OnClosed reports that the descriptor has been closed. OnClosed calls Closed; after that the slot may be reused.
 func (c *Conn) OnClosed() {
 	c.dropInput()
 	c.dropOutput()

@@ -25,7 +25,7 @@ const (
 // Conn is a connection: a state machine that makes no system calls. Events enter through its methods, and NextAction
 // returns the next step; see the package comment. Only the owner may use a Conn. Other goroutines use a Ref.
 //
-// The size of a Conn determines the memory of an idle connection. TestConnSize limits the size.
+// Each idle connection occupies one Conn, so its size matters. TestConnSize limits the size.
 type Conn struct {
 	runtime      *Runtime
 	in           *Buffer    // unused input; nil if none
@@ -55,22 +55,21 @@ type connExtra struct {
 	layerCloseSent bool           // the layer has sent its closing message
 	closedByWorker bool           // a worker calls Closed, or has called it
 	remotePartner  *remotePartner // of a relay between two owners
-	// drainReadsLeft is the number of reads before a drain may complete.
+	// drainReadsLeft is the number of reads to await before a drain may complete.
 	drainReadsLeft int
 	// retainCount is the number of Retain calls without a Release.
 	retainCount           int
 	independentDirections bool // see SetIndependentDirections
-	// onDetached is set while Detach is in progress.
-	onDetached   *func(nc net.Conn, unread []byte)
-	pendingLayer *pendingLayer // nil without an RequestLayerInsertion under way
+	onDetached            *func(nc net.Conn, unread []byte)
+	pendingLayer          *pendingLayer // nil unless RequestLayerInsertion is in progress
 	// timer is the time of the next Timer call. deadline is the time when the connection is closed. 0 means never.
 	timer, deadline time.Duration
 	fileQueue       *fileQueue // nil if empty
 	directSent      int        // see Conn.directSentInEvent
 	// layerPartialSince is the time since which the layer has buffered a partial message, or 0.
 	layerPartialSince time.Duration
-	// handlerMemory is the memory that the handler reports. handlerPartialSince is the time since which the handler
-	// has buffered a partial message. See SetHandlerMemory.
+	// handlerMemory is the memory that the handler reports, in bytes. handlerPartialSince is the time since which the
+	// handler has buffered a partial message. See SetHandlerMemory.
 	handlerMemory       int
 	handlerPartialSince time.Duration
 	latestQueue         []*LatestSubscription // values to send when nothing else is unsent
@@ -87,7 +86,7 @@ func (x *connExtra) isZero() bool {
 }
 
 // Bind sets a connection's runtime, slot and first generation. It must be called once, before other goroutines use the
-// connection. Two connections with the same slot need different generations.
+// connection. When a slot gets a new Conn, the first generation must differ from those of the old Conn.
 func (c *Conn) Bind(rt *Runtime, slot, generation uint32) {
 	c.runtime, c.slot = rt, slot
 	c.refState.v.Store(uint64(generation) << 32)
@@ -96,8 +95,7 @@ func (c *Conn) Bind(rt *Runtime, slot, generation uint32) {
 // Slot returns the connection's index among those of its owner.
 func (c *Conn) Slot() uint32 { return c.slot }
 
-// Generation returns the generation of Refs to the connection. If the slot is free, it returns the generation of the
-// slot's next connection.
+// Generation returns the generation of Refs to the connection or, in a free slot, to the slot's next connection.
 func (c *Conn) Generation() uint32 { return c.refState.generation() }
 
 func (c *Conn) FD() int32 {
@@ -107,7 +105,7 @@ func (c *Conn) FD() int32 {
 	return c.fd & (MaxFD - 1)
 }
 
-// SetFD sets the driver's descriptor and clears the listener. The descriptor must be less than MaxFD.
+// SetFD sets the driver's descriptor and clears the listener's number. fd must be less than MaxFD.
 func (c *Conn) SetFD(fd int32) { c.fd = fd }
 
 func (c *Conn) DriverFlags() uint16 { return c.driverFlags }
@@ -115,7 +113,7 @@ func (c *Conn) DriverFlags() uint16 { return c.driverFlags }
 // SetDriverFlags stores flags of the driver, such as the events for which the driver watches the descriptor.
 func (c *Conn) SetDriverFlags(flags uint16) { c.driverFlags = flags }
 
-// OnDialling reports that dialling began, at a time of Runtime.Now. A unix socket has no peer address.
+// OnDialling reports that dialling began at the time started. For a unix socket, peer is the zero value.
 func (c *Conn) OnDialling(peer netip.AddrPort, started time.Duration) {
 	c.SetPeerAddr(peer)
 	c.ensureExtra().dialStarted = started
@@ -166,7 +164,6 @@ func (c *Conn) SetPeerAddr(peer netip.AddrPort) {
 	c.peerAddr, c.peerPort = peer.Addr().As16(), peer.Port()
 }
 
-// IsClosing reports whether the connection has begun to close.
 func (c *Conn) IsClosing() bool { return c.is(closing | failed) }
 
 // IsOpen reports whether the connection is between OnOpen and OnClosed.
@@ -182,7 +179,7 @@ func (c *Conn) ensureExtra() *connExtra {
 // extraPool recycles connExtra values. Many are needed at once when many connections close or are exported.
 var extraPool = sync.Pool{New: func() any { return new(connExtra) }}
 
-// Output returns the bytes to send next. They are valid until the next event. More output may follow.
+// Output returns the bytes to send next. They are valid until the next event. After they are sent, there may be more.
 func (c *Conn) Output() []byte { return c.out.Bytes() }
 
 // OnSendStarted reports that the kernel owns Output until OnSent.
@@ -191,8 +188,8 @@ func (c *Conn) OnSendStarted() {
 	c.state |= blocked
 }
 
-// StartWriteTimerIfStopped reports that the kernel currently accepts no output. A driver must call it if it waits
-// before OnSent. The write timeout starts at the first call.
+// StartWriteTimerIfStopped reports that the kernel currently accepts no output. A driver that waits before OnSent must
+// call it. The write timeout starts at the first call.
 func (c *Conn) StartWriteTimerIfStopped(now time.Duration) {
 	if c.out == nil {
 		c.queuedFiles().startProgressTimerIfStopped(now)
@@ -201,7 +198,7 @@ func (c *Conn) StartWriteTimerIfStopped(now time.Duration) {
 	}
 }
 
-// OnSent reports that sentBytes of Output were sent. Without output, the bytes are those of the current file.
+// OnSent reports that sentBytes of Output were sent. If there is no output, the bytes belong to the current file.
 func (c *Conn) OnSent(sentBytes int) {
 	c.runtime.Counters.Add(Writes, 1)
 	c.runtime.Counters.Add(BytesOut, int64(sentBytes))
@@ -231,8 +228,7 @@ func (c *Conn) OnSent(sentBytes int) {
 // OnWritable reports that the kernel accepts output again.
 func (c *Conn) OnWritable() { c.state &^= blocked }
 
-// OnWriteShut reports that the sending direction is shut. If the connection is closing, the linger
-// time starts.
+// OnWriteShut reports that the sending direction is shut. If the connection is closing, the linger time starts.
 func (c *Conn) OnWriteShut() {
 	c.state |= shut
 	if c.is(closing) {
@@ -317,10 +313,8 @@ func (c *Conn) WantsInput() bool {
 	return !c.is(inputHeld|openPending) && !c.isInputPaused()
 }
 
-// WantsWritable reports whether the driver should watch for writability.
 func (c *Conn) WantsWritable() bool { return c.is(blocked) && !c.is(failed) && !c.isExporting() }
 
-// NextAction returns what the driver must do next.
 func (c *Conn) NextAction() Action {
 	switch {
 	case c.is(failed):
@@ -366,7 +360,7 @@ func (c *Conn) NextAction() Action {
 	return Wait
 }
 
-// nextHandshakeAction implements NextAction before Opened. The layer decides how to handle the peer's EOF.
+// nextHandshakeAction implements NextAction before Opened. It leaves the peer's EOF to the layer.
 func (c *Conn) nextHandshakeAction() Action {
 	if c.is(readBeforeClose) && c.WantsInput() {
 		return Read
@@ -380,8 +374,8 @@ func (c *Conn) nextHandshakeAction() Action {
 // InHandshake reports whether the connection is in its first handshake, before Opened.
 func (c *Conn) InHandshake() bool { return c.is(handshaking) && !c.hasPendingLayer() }
 
-// DiscardBuffers frees the input of a closing connection. If alsoOutput is set, it also frees output that the kernel
-// does not own.
+// DiscardBuffers frees the input of a closing connection and, if alsoOutput is set, output that the kernel does not
+// own.
 func (c *Conn) DiscardBuffers(alsoOutput bool) {
 	if c.dropInput(); alsoOutput {
 		c.dropOutput()

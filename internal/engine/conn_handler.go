@@ -1,7 +1,7 @@
 package engine
 
-// ConnHandler is the handler and value of one connection, instead of the engine's Handler. The same
-// rules apply to its methods.
+// ConnHandler is the handler and the value of one connection. It replaces the engine's Handler, and the same rules
+// apply to its methods.
 type ConnHandler interface {
 	Handler
 	// NewLayer, Drained, Draining and Timer are as in Config.
@@ -9,22 +9,20 @@ type ConnHandler interface {
 	Drained(c *Conn)
 	Draining(c *Conn)
 	Timer(c *Conn)
-	// DialFailed is called instead of Opened if connecting failed. It may be called on any
-	// goroutine and must not block.
+	// DialFailed is called instead of Opened if connecting fails. It may be called on any goroutine and must not block.
 	DialFailed(err error)
 	// Value and SetValue access the connection's value.
 	Value() any
 	SetValue(v any)
 }
 
-// SetConnHandler sets the connection's handler from the next call on. The handler has the value
-// then.
+// SetConnHandler makes h the connection's handler from the next call on. h also provides the connection's value.
 func (c *Conn) SetConnHandler(h ConnHandler) {
 	c.lockAndSetUserData(h)
 	c.state |= ownHandler
 }
 
-// ConnHandler returns the connection's own handler, nil if it has none.
+// ConnHandler returns the connection's own handler, or nil.
 func (c *Conn) ConnHandler() ConnHandler {
 	if !c.is(ownHandler) {
 		return nil
@@ -32,14 +30,13 @@ func (c *Conn) ConnHandler() ConnHandler {
 	return c.userData.(ConnHandler)
 }
 
-// ResetFailedDial clears a connection whose dial has failed, and returns its handler.
+// ResetFailedDial resets a connection whose dial has failed, and returns its ConnHandler.
 func (c *Conn) ResetFailedDial() ConnHandler {
 	o := c.ConnHandler()
 	c.state, c.extra, c.userData = 0, nil, nil
 	return o
 }
 
-// Value returns the value set by SetValue.
 func (c *Conn) Value() any {
 	if o := c.ConnHandler(); o != nil {
 		return o.Value()
@@ -47,7 +44,7 @@ func (c *Conn) Value() any {
 	return c.userData
 }
 
-// SetValue stores v until Closed returns.
+// SetValue stores v for the connection until Closed has returned.
 func (c *Conn) SetValue(v any) {
 	if o := c.ConnHandler(); o != nil {
 		g := c.refLock()

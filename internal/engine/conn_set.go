@@ -8,23 +8,23 @@ import (
 	"sync/atomic"
 )
 
-// This file stores the connections of a large group, so that a message to a million need not begin
-// with a copy of the list while connections join and leave.
+// This file stores the connections of a large group, so that a message to a million connections need not begin with a
+// copy of the list.
 //
-// A connSet has a linear hash table for each owner, by slot. Its buckets are chunks; a request for
-// many connections names a chunk. A snapshot returns the chunks as they are and begins a new
-// version. A chunk of an older version is copied before it is changed. A table grows and shrinks by
-// one chunk at a time, so that no change moves all connections.
+// A connSet has a linear hash table for each owner, by slot. The buckets are chunks; a request for many connections
+// names a chunk. A snapshot returns the current chunks without a copy and begins a new version. A chunk of an older
+// version is copied before it is changed. A table grows and shrinks by one chunk at a time, so that no change moves all
+// connections.
 //
 // The group's lock guards a connSet. Chunks of older versions are immutable.
 
-// connList has connections and, if there is a latest value, their subscriptions.
+// connList contains connections. If the group has a latest value, it also contains their subscriptions.
 type connList struct {
 	refs          []Ref
 	subscriptions []*LatestSubscription // one per ref, or nil
 }
 
-// indexOf returns the index of c with any generation, or -1.
+// indexOf returns the index of any Ref to c, whatever its generation, or -1.
 func (l *connList) indexOf(c *Conn) int {
 	for i := range l.refs {
 		if l.refs[i].c == c {
@@ -34,8 +34,7 @@ func (l *connList) indexOf(c *Conn) int {
 	return -1
 }
 
-// containsAt reports whether r needs no adding, given the index of its connection: it is there, or
-// a newer generation is.
+// containsAt reports whether r need not be added, because the entry at index is r or a newer generation of it.
 func (l *connList) containsAt(index int, r Ref) bool {
 	return index >= 0 && (l.refs[index] == r || !l.refs[index].IsClosed())
 }
@@ -80,11 +79,10 @@ func (l *connList) subscribeAll(value *LatestValue) {
 }
 
 const (
-	// chunkFill is the average number of connections per chunk at which a table grows; it shrinks
-	// at a quarter of that. The largest chunks have two to four times as many.
+	// chunkFill is the average number of connections per chunk at which a table grows. A table shrinks at a quarter of
+	// chunkFill. The largest chunks have two to four times the average.
 	chunkFill = 128
-	// slotsPerGroup is the number of consecutive slots in the same chunk, so that walking a chunk
-	// accesses memory in order.
+	// slotsPerGroup is the number of consecutive slots in a chunk, so that iteration accesses memory in order.
 	slotsPerGroup = 16
 )
 
@@ -113,8 +111,8 @@ func (s *connSet) tableOf(rt *Runtime) *ownerTable {
 	return nil
 }
 
-// chunkIndex returns the chunk of a connection: as many bits of its hash as number the chunks, or
-// one fewer if that chunk does not exist yet.
+// chunkIndex returns the index of the chunk for c by linear hashing: the low bits of the hash, or one bit less if that
+// chunk does not exist yet.
 func (o *ownerTable) chunkIndex(c *Conn) int {
 	n := uint32(len(o.chunks))
 	size := uint32(1) << bits.Len32(n-1)
@@ -125,7 +123,7 @@ func (o *ownerTable) chunkIndex(c *Conn) int {
 	return int(i)
 }
 
-// addAndSubscribe adds an open connection, and subscribes it to value unless that is nil.
+// addAndSubscribe adds an open connection. If value is not nil, it subscribes the connection to value.
 func (s *connSet) addAndSubscribe(r Ref, value *LatestValue) {
 	if o := s.tableOf(r.c.runtime); o != nil {
 		i := o.chunkIndex(r.c)
@@ -159,7 +157,7 @@ func (s *connSet) insertAndRebalance(r Ref, sub *LatestSubscription) {
 	s.removeSomeClosed(o)
 }
 
-// remove removes a connection and returns its subscription. It reports whether it was in the set.
+// remove removes a connection and returns its subscription. ok reports whether the connection was in the set.
 func (s *connSet) remove(r Ref) (sub *LatestSubscription, ok bool) {
 	o := s.tableOf(r.c.runtime)
 	if o == nil {
@@ -193,7 +191,7 @@ func (s *connSet) decreaseCountAndShrink(table *ownerTable, n int) {
 
 func (s *connSet) newChunk() *GroupChunk { return &GroupChunk{set: s, version: s.version} }
 
-// writableChunk returns a chunk that may be changed, copied if needed.
+// writableChunk returns a chunk that may be changed: the chunk itself, or a copy if a snapshot contains it.
 func (s *connSet) writableChunk(table *ownerTable, chunkIndex int) *GroupChunk {
 	old := table.chunks[chunkIndex]
 	if old.version == s.version {
@@ -208,7 +206,7 @@ func (s *connSet) writableChunk(table *ownerTable, chunkIndex int) *GroupChunk {
 	return m
 }
 
-// splitIndex returns the chunk that was split last, or is to be split into itself and the last one.
+// splitIndex returns the index of the chunk whose connections are divided between itself and the table's last chunk.
 func (o *ownerTable) splitIndex() int {
 	last := len(o.chunks) - 1
 	return last - 1<<(bits.Len(uint(last))-1)
@@ -237,8 +235,8 @@ func (s *connSet) mergeLastChunk(table *ownerTable) {
 	table.chunks = table.chunks[:last]
 }
 
-// removeSomeClosed removes the closed connections of one chunk once enough connections were added
-// since the last search: each pays for looking at two.
+// removeSomeClosed removes the closed connections of one chunk once enough connections were added since the last
+// search. Each addition pays for checking two entries.
 func (s *connSet) removeSomeClosed(table *ownerTable) {
 	table.searchCredit += 2
 	i := table.nextSearched % len(table.chunks)
@@ -264,7 +262,7 @@ func (s *connSet) subscribeAll(value *LatestValue) {
 	}
 }
 
-// snapshotChunks returns the chunks that are not empty, which will not change.
+// snapshotChunks returns all chunks that are not empty. The chunks do not change after the call.
 func (s *connSet) snapshotChunks() []*GroupChunk {
 	n := 0
 	for _, o := range s.tables {
@@ -293,16 +291,15 @@ func (s *connSet) toConnList() (l connList) {
 	return l
 }
 
-// removedDuringBroadcast are connections that were removed from a group while a broadcast was on its way,
-// which must not reach them. Mailboxes check under their locks, so that what is posted after the
-// removal arrives after all messages of the group.
+// removedDuringBroadcast lists connections that were removed from a group during a broadcast. Mailboxes check it under
+// their locks, so removed connections get no later message of the group.
 type removedDuringBroadcast struct {
 	nonEmpty atomic.Bool
 	mu       sync.Mutex
 	refs     map[Ref]struct{}
 }
 
-// errRemoved means that a connection was removed and gets no message.
+// errRemoved means that a connection was removed from the group and gets no message.
 var errRemoved = errors.New("myriad: connection was removed from the group")
 
 func (l *removedDuringBroadcast) add(r Ref) {

@@ -8,7 +8,6 @@ import (
 	"github.com/myriad-go/myriad/internal/histogram"
 )
 
-// Counter identifies a counter.
 type Counter int
 
 // The first counters are gauges; the others only grow.
@@ -66,10 +65,8 @@ type Counters struct {
 // Add adds n and returns the new value.
 func (c *Counters) Add(counter Counter, n int64) int64 { return c.n[counter].Add(n) }
 
-// Set sets a gauge.
 func (c *Counters) Set(what Counter, n int64) { c.n[what].Store(n) }
 
-// SetGaugeBool sets a gauge to 1 or 0.
 func (c *Counters) SetGaugeBool(gauge Counter, on bool) {
 	n := int64(0)
 	if on {
@@ -78,24 +75,22 @@ func (c *Counters) SetGaugeBool(gauge Counter, on bool) {
 	c.Set(gauge, n)
 }
 
-// Get returns a counter.
 func (c *Counters) Get(what Counter) int64 { return c.n[what].Load() }
 
-// CountRefused counts a connection that was not admitted or ended before Opened.
+// CountRefused counts a connection that was rejected or that ended before Opened.
 func (c *Counters) CountRefused(cause Cause) { c.n[refusals+Counter(cause)].Add(1) }
 
 func (c *Counters) countClosed(cause Cause) { c.n[closings+Counter(cause-NumRefusedCauses)].Add(1) }
 
-// CountLoopTurn counts a turn of a loop and its duration.
 func (c *Counters) CountLoopTurn(took time.Duration) {
 	c.n[BusyTime].Add(int64(took))
 	c.recordDuration(loopTurnTimes, took)
 }
 
-// CountHandlerCall counts a timed call of the handler.
+// CountHandlerCall records the duration of a timed handler call.
 func (c *Counters) CountHandlerCall(took time.Duration) { c.recordDuration(handlerCallTimes, took) }
 
-// AddTo adds the counters to sum; for ages it takes the maximum.
+// AddTo adds the counters to sum. For an age, sum gets the maximum instead.
 func (c *Counters) AddTo(sum *Counts) {
 	for i := range c.n {
 		if n := c.n[i].Load(); Counter(i) == OldestBroadcastAge {
@@ -106,7 +101,6 @@ func (c *Counters) AddTo(sum *Counts) {
 	}
 }
 
-// SetAll sets all counters.
 func (c *Counters) SetAll(counts *Counts) {
 	for i := range c.n {
 		c.n[i].Store(counts[i])
@@ -122,10 +116,8 @@ func (n Counts) WithoutGauges() Counts {
 	return n
 }
 
-// RefusedBy returns the number of connections refused for a cause.
 func (n Counts) RefusedBy(cause Cause) int64 { return n[refusals+Counter(cause)] }
 
-// TotalRefused returns the number of refused connections.
 func (n Counts) TotalRefused() (sum int64) {
 	for why := range NumRefusedCauses {
 		sum += n.RefusedBy(why)
@@ -133,22 +125,17 @@ func (n Counts) TotalRefused() (sum int64) {
 	return sum
 }
 
-// ClosedBy returns the number of connections closed for a cause.
 func (n Counts) ClosedBy(cause Cause) int64 { return n[closings+Counter(cause-NumRefusedCauses)] }
 
-// HandlerCallTimes returns the durations of timed handler calls.
 func (n Counts) HandlerCallTimes() Histogram { return n.histogram(handlerCallTimes) }
 
-// LoopTurnTimes returns the durations of loop turns.
 func (n Counts) LoopTurnTimes() Histogram { return n.histogram(loopTurnTimes) }
 
-// Buckets is the number of buckets of a Histogram. The first ends at 1 µs, each further one at
-// twice as much; the last has no limit and starts at about 8 s.
+// Buckets is the number of buckets of a Histogram. They end at 1 µs, 2 µs, 4 µs and so on; the last has no end.
 const Buckets = 25
 
 const countersPerHistogram = Buckets + 1
 
-// Histogram counts durations in buckets.
 type Histogram struct {
 	Sum     time.Duration
 	Buckets [Buckets]int64
@@ -163,8 +150,7 @@ func (n Counts) histogram(first Counter) Histogram {
 	return Histogram{Sum: time.Duration(n[first+Buckets]), Buckets: [Buckets]int64(n[first : first+Buckets])}
 }
 
-// Counters are sent to other processes, possibly of another version, by name. Unknown counters are
-// ignored. Gauges are not sent.
+// Counters are sent to other processes, possibly of another version, by name. Gauges are not sent.
 
 var counterNames = [...]string{
 	Accepted: "accepted", Dialled: "dialled", AcceptErrors: "accept_errors", AcceptPauses: "accept_pauses",
@@ -196,7 +182,7 @@ func (what Counter) name() string {
 	return counterNames[what]
 }
 
-// ByName returns the counts that are not 0 by name, without gauges.
+// ByName returns the nonzero counts by name, without gauges.
 func (n Counts) ByName() map[string]int64 {
 	named := make(map[string]int64)
 	for what := gauges; what < counters; what++ {
@@ -207,7 +193,7 @@ func (n Counts) ByName() map[string]int64 {
 	return named
 }
 
-// AddByName adds counts that ByName has returned.
+// AddByName adds counts from a ByName call, which another process may have made.
 func (n *Counts) AddByName(named map[string]int64) {
 	for what := gauges; what < counters; what++ {
 		n[what] += named[what.name()]

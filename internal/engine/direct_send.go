@@ -2,19 +2,19 @@ package engine
 
 import "sync"
 
-// This file sends large writes directly: together with the little output before them, in one system
-// call, and copies only what the kernel does not take.
+// This file sends large writes directly: one system call sends the preceding output and the write. Only bytes that the
+// kernel does not accept are copied.
 
 const (
-	// minDirectSend is the size from which a system call costs less than copying.
+	// minDirectSend is the size in bytes from which a system call costs less than copying.
 	minDirectSend = 16 << 10
-	// maxDirectPieces is the maximum number of pieces of one call; more are copied.
+	// maxDirectPieces is the maximum number of pieces in one system call. More pieces are copied into the output.
 	maxDirectPieces = 64
 )
 
 var vectorPool = sync.Pool{New: func() any { return new([maxDirectPieces][]byte) }}
 
-// Writev appends all pieces to the output, or none.
+// Writev appends all pieces to the output, or, if they do not fit, none.
 func (c *Conn) Writev(pieces ...[]byte) (int, error) {
 	n := 0
 	for _, p := range pieces {
@@ -35,7 +35,7 @@ func (c *Conn) Writev(pieces ...[]byte) (int, error) {
 	return n, nil
 }
 
-// sendDirectOrAppend writes pieces of totalSize bytes in all, where there is no layer.
+// sendDirectOrAppend writes pieces of totalSize bytes in all. The connection must have no layer.
 func (c *Conn) sendDirectOrAppend(totalSize int, pieces ...[]byte) {
 	sent, full := 0, c.canSendDirect(totalSize, len(pieces))
 	if full {
@@ -51,8 +51,8 @@ func (c *Conn) sendDirectOrAppend(totalSize int, pieces ...[]byte) {
 	}
 }
 
-// sendDirectOrAppendOne is separate from Write to keep Write's stack frame small: a goroutine's 2
-// KiB stack then need not grow for what most handlers write.
+// sendDirectOrAppendOne is separate from Write to keep Write's stack frame small: most handlers then do not grow their
+// goroutine's 2 KiB stack.
 //
 //go:noinline
 func (c *Conn) sendDirectOrAppendOne(p []byte) {
@@ -62,8 +62,8 @@ func (c *Conn) sendDirectOrAppendOne(p []byte) {
 	}
 }
 
-// canSendDirect reports whether a write may be sent directly: all output before it fits into the
-// same call, and the kernel has not refused any of that.
+// canSendDirect reports whether a write may be sent directly: all earlier output fits into the same call, and the
+// kernel has not refused any of it.
 func (c *Conn) canSendDirect(size, numPieces int) bool {
 	if c.runtime.SendDirect == nil || size < c.runtime.MinDirectSend || size == 0 || numPieces >= maxDirectPieces || c.queuedFiles() != nil || c.is(relayed) {
 		return false
@@ -71,8 +71,7 @@ func (c *Conn) canSendDirect(size, numPieces int) bool {
 	return c.out == nil || !c.is(blocked) && !c.out.kernelFull && !c.out.inKernel && len(c.out.rest) == 0
 }
 
-// sendOutputThenPieces sends the output and then pieces, as far as the kernel takes them. It returns how many
-// bytes of pieces were sent.
+// sendOutputThenPieces sends the output, then the pieces. It returns the number of bytes of pieces that were sent.
 func (c *Conn) sendOutputThenPieces(pieces [][]byte) (pieceBytesSent int) {
 	n := 0
 	if c.out == nil && len(pieces) == 1 { // the usual case
@@ -100,7 +99,7 @@ func (c *Conn) sendOutputThenPieces(pieces [][]byte) (pieceBytesSent int) {
 	return n - before
 }
 
-// writevOutputThenPieces is sendOutputThenPieces with a pooled list, which SendDirect may retain during the call.
+// writevOutputThenPieces implements sendOutputThenPieces with a pooled list.
 func (c *Conn) writevOutputThenPieces(pieces [][]byte) (sentBytes int) {
 	list := vectorPool.Get().(*[maxDirectPieces][]byte)
 	all := list[:0]
@@ -118,8 +117,8 @@ func (c *Conn) writevOutputThenPieces(pieces [][]byte) (sentBytes int) {
 	return n
 }
 
-// discardSentOutput removes sentBytes bytes from the output. It returns how many are left, and how many no
-// longer sentBytes as posted.
+// discardSentOutput removes sentBytes bytes of output. It returns how many are left, and how many posted bytes to
+// release.
 func (c *Conn) discardSentOutput(sentBytes int) (unsentBytes, releasedPosted int) {
 	c.out.discardFrontBytes(sentBytes)
 	unsentBytes = c.out.Len()
@@ -131,7 +130,6 @@ func (c *Conn) discardSentOutput(sentBytes int) (unsentBytes, releasedPosted int
 	return unsentBytes, releasedPosted
 }
 
-// freeOutputAndPosted frees an output buffer and its posted bytes.
 func (c *Conn) freeOutputAndPosted(b *Buffer) {
 	if b.postedBytes > 0 {
 		c.releasePostedAndWakeSenders(b.postedBytes)
@@ -139,17 +137,16 @@ func (c *Conn) freeOutputAndPosted(b *Buffer) {
 	c.runtime.freeCountedBuffer(b)
 }
 
-// freeSentOutputAndAdvanceFiles frees the output, all of which has been sent, and continues with queued files.
+// freeSentOutputAndAdvanceFiles frees the output, which has been sent completely, and continues with queued files.
 func (c *Conn) freeSentOutputAndAdvanceFiles() {
 	c.freeOutputAndPosted(c.out)
 	c.out = nil
 	c.removeFinishedFilesAndAdvance()
 }
 
-// directSentInEvent returns how many bytes of the handler were sent directly in this event. They count as
-// unsent until its end, so that the same limits apply wherever a handler runs. An owner handles one
-// event at a time, so its Runtime has the number; if several owners share a Runtime, each
-// connection has it.
+// directSentInEvent returns how many bytes of the handler's output were sent directly in the current event. Until the
+// event ends, these bytes count as unsent, so that the same limits apply wherever a handler runs. An owner handles one
+// event at a time, so its Runtime stores the number. If several owners share a Runtime, each connection stores it.
 func (c *Conn) directSentInEvent() int {
 	switch {
 	case c.runtime.ClockSlack == 0:
@@ -169,7 +166,7 @@ func (c *Conn) setDirectSentInEvent(sentBytes int) {
 }
 
 // startPendingLayerAndUpdatePause completes an event: it starts a layer that was requested, and resets
-// directSentInEvent. If the reset ends a pause that was reported to the handler, the end is reported, too.
+// directSentInEvent. If this reset ends a pause of which the handler was told, the handler is told of the end, too.
 func (c *Conn) startPendingLayerAndUpdatePause() {
 	if c.hasPendingLayer() {
 		c.startPendingLayer()

@@ -6,54 +6,52 @@
 // A model is a subpackage with a driver. The driver turns what its kernel interface reports into
 // events of a [Conn], calls [Conn.NextAction], and performs the action:
 //
-//	event                      means
-//	Conn.OnDialling            connecting has started; OnOpen follows, or nothing
-//	Conn.OnOpen                the connection is established (accepted or dialled)
-//	Conn.OnRead(bytes)         bytes have been received
-//	Conn.OnEOF                 the peer will send no more
-//	Conn.OnSent(n)             the kernel took n bytes of Output, or of NextFilePart
-//	Conn.OnSendStarted         the kernel owns Output; OnSent and OnWritable will follow
-//	Conn.OnWritable            the kernel takes output again
-//	Conn.CloseIfTimedOutAfterEmptyRead           a Read has found nothing, or has emptied the socket
-//	Conn.OnTransportError(err) the transport is broken
-//	Conn.HandleOrDeferRequest(req, bytes) a request from another goroutine, taken from the mailbox
-//	Conn.CallNudgedIfOpen               a scheduled time has come; see Scheduler
-//	Conn.StartDrain            close at the next idle moment (shutdown)
-//	Conn.CheckTimeouts(now)    time has passed
-//	Conn.OnDetached(nc, err)   the connection has become a net.Conn, or could not
-//	Conn.OnClosed              the descriptor has been closed
+//	event                                  means
+//	Conn.OnDialling                        connecting has started; OnOpen follows, or nothing
+//	Conn.OnOpen                            the connection is established (accepted or dialled)
+//	Conn.OnRead(bytes)                     bytes have been received
+//	Conn.OnEOF                             the peer will send no more
+//	Conn.OnSent(n)                         the kernel took n bytes of Output, or of NextFilePart
+//	Conn.OnSendStarted                     the kernel owns Output; OnSent and OnWritable will follow
+//	Conn.OnWritable                        the kernel takes output again
+//	Conn.CloseIfTimedOutAfterEmptyRead     a Read has found nothing, or has emptied the socket
+//	Conn.OnTransportError(err)             the transport is broken
+//	Conn.HandleOrDeferRequest(req, bytes)  a request from another goroutine, taken from the mailbox
+//	Conn.CallNudgedIfOpen                  a scheduled time has come; see Scheduler
+//	Conn.StartDrain                        close at the next idle moment (shutdown)
+//	Conn.CheckTimeouts(now)                time has passed
+//	Conn.OnDetached(nc, err)               the connection has become a net.Conn, or could not
+//	Conn.OnClosed                          the descriptor has been closed
 //
-//	action                     asks for
-//	Send                       send Output, report OnSent (and OnTransportError)
-//	SendFile                   send NextFilePart, report OnSent; or call Conn.LoadFilePieceIntoOutput
-//	MakeDueHandlerCalls                call Conn.MakeDueHandlerCalls with buffered input
-//	Read                       read once without blocking, report OnRead, OnEOF,
-//	                           OnTransportError or CloseIfTimedOutAfterEmptyRead
-//	ShutWrite                  shut the sending direction, report OnWriteShut
-//	DetachOrExport             once the kernel has no operation under way, convert to a
-//	                           net.Conn and report OnDetached; or report OnKernelIdleForExport if
-//	                           IsExporting
-//	Close                      close the descriptor, report OnClosed
-//	Wait                       nothing; wait for the next event
+//	action          asks for
+//	Send            send Output, report OnSent (and OnTransportError)
+//	SendFile        send NextFilePart, report OnSent; or call Conn.LoadFilePieceIntoOutput
+//	FeedHandler     call Conn.MakeDueHandlerCalls with buffered input
+//	Read            read once without blocking, report OnRead, OnEOF, OnTransportError or
+//	                CloseIfTimedOutAfterEmptyRead
+//	ShutWrite       shut the sending direction, report OnWriteShut
+//	DetachOrExport  once the kernel has no operation in progress, convert to a net.Conn and report OnDetached; or
+//	                report OnKernelIdleForExport if IsExporting
+//	Close           close the descriptor, report OnClosed
+//	Wait            nothing; wait for the next event
 //
-// Between events, WantsInput reports whether to read and WantsWritable whether to watch for
-// writability. After each event a driver repeats NextAction until it returns Wait or the connection
-// is closed.
+// Between events, WantsInput reports whether to read and WantsWritable whether to watch for writability. After each
+// event a driver repeats NextAction until it returns Wait or the connection is closed.
 //
 // # What a model must guarantee
 //
 //   - A Conn has one owner at a time, a loop or a goroutine. Only the owner
-//     calls its methods. Other goroutines use a Ref.
+//     calls the methods of the Conn. Other goroutines use a Ref.
 //   - Input reaches the handler in order, and never after OnClosed.
 //   - Output is sent in the order it was written, once per turn, after the handler
-//     has returned for all the input at hand. Only a long write may be sent
-//     immediately, along with the output before it; see Runtime.SendDirect.
-//   - Requests that [Mailbox.Put] has accepted are given to HandleOrDeferRequest in order, and
-//     before a connection is closed because its peer has.
+//     has returned for all available input. Only a long write may be sent
+//     immediately, together with earlier output; see Runtime.SendDirect.
+//   - Requests that [Mailbox.Put] has accepted are given to HandleOrDeferRequest in
+//     order. If the peer closes, they are given before the connection is closed.
 //   - A loop blocks only in its wait for events. That wait ends when requests
 //     arrive and when Config.Scheduler is due.
-//   - A peer is treated as silent, or as idle enough to close in a shutdown, only
-//     after a Read has found nothing: bytes in the kernel's buffer count as sent.
+//   - A peer counts as silent, and a connection as idle in a shutdown, only after a
+//     Read has found nothing: bytes in the kernel's buffer count as sent.
 //   - Every wait is bounded: a closing connection expires at ExpiresAt.
 //   - Stop returns once all connections are closed and every goroutine and
 //     descriptor of the model is gone.
@@ -86,17 +84,16 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// Handler receives the events of connections, on their owner.
+// Handler receives the events of connections. A connection's owner makes the calls.
 type Handler interface {
 	// Opened is the first call for a connection.
 	Opened(c *Conn)
-	// Received passes input and returns the number of bytes that it used. If it used some, the engine calls Received
-	// again immediately with the rest; otherwise it calls Received when more input has been appended.
+	// Received gets the unused input and returns the number of bytes used. If the number is positive and input remains,
+	// the engine calls Received again immediately. If the number is 0, the engine waits for more input first.
 	Received(c *Conn, in []byte) (used int)
-	// Ended reports that the peer will send no more; in is the unused input. If the connection is paused, unused bytes
-	// are passed again; otherwise they are lost.
+	// Ended reports that the peer will send no more. The argument in is the unused input. Bytes that Ended does not use
+	// are lost, except while the connection is paused: then Ended is called again with these bytes.
 	Ended(c *Conn, in []byte) (used int)
-	// Closed is the last call for a connection.
 	Closed(c *Conn, why error)
 }
 
@@ -111,7 +108,7 @@ type Nudger interface {
 	Nudged(c *Conn)
 }
 
-// Limits are enforced by the core and the models. The caller of Start fills in the defaults.
+// Limits are the limits of an engine and its connections. The caller of Start fills in the defaults.
 type Limits struct {
 	MaxConns            int
 	MaxMessage          int
@@ -123,7 +120,7 @@ type Limits struct {
 	CloseTimeout        time.Duration
 	Linger              time.Duration
 	ShutdownRate        int // 0 means no limit
-	// In these, 0 means no limit.
+	// In the following limits, 0 means no limit.
 	HandshakeTimeout time.Duration
 	FirstByteTimeout time.Duration
 	MessageTimeout   time.Duration
@@ -140,14 +137,13 @@ type Config struct {
 	Listeners []Listener
 	Handler   Handler
 	Limits    Limits
-	// Admission restricts connections further, in addition to Limits.MaxConns.
+	// Admission contains the rules for who may connect.
 	Admission AdmissionRules
 	// RefusalReply, if set, returns the bytes to send to a rejected connection. It may be called on any goroutine.
 	RefusalReply func(peer netip.AddrPort, why error) (answer []byte)
-	// IsProxy, if set, reports whether a peer is a proxy that announces each connection's client in a layer.
+	// IsProxy, if set, reports whether address a belongs to a proxy. A proxy announces the client of each connection.
 	IsProxy func(listener int, a netip.Addr) bool
-	// NewLayer, if set, returns the first layer of a new connection, or nil. It is called on the
-	// connection's owner.
+	// NewLayer, if set, returns the first layer of a new connection, or nil. It is called on the connection's owner.
 	NewLayer  func(c *Conn) Layer
 	Heartbeat Heartbeat
 	// DropMessages drops messages that exceed a slow peer's output limit. If false, the connection is closed instead.
@@ -161,8 +157,8 @@ type Config struct {
 	// Without these functions, connections with a value are not exported.
 	Save    func(c *Conn, to []byte) ([]byte, error)
 	Restore func(c *Conn, state []byte) error
-	// SaveConnHandler and RestoreConnHandler do the same for connections with a ConnHandler. RestoreConnHandler sets
-	// the ConnHandler. Without these functions, such connections are not exported.
+	// SaveConnHandler and RestoreConnHandler replace Save and Restore for connections with a ConnHandler.
+	// RestoreConnHandler sets the ConnHandler. Without these functions, such connections are not exported.
 	SaveConnHandler    func(c *Conn, to []byte) ([]byte, error)
 	RestoreConnHandler func(c *Conn, state []byte) error
 	Server             any
@@ -171,16 +167,16 @@ type Config struct {
 	Shed func(c *Conn, in []byte, why error) (used int)
 	// Loops is the number of loops, at least 1. Models without loops ignore it.
 	Loops int
-	// StartPaused starts the engine with accepting paused and its listeners marked as shared. See Engine.PauseAccept
-	// and Migrator.SetListenersShared.
+	// StartPaused starts an engine that does not accept yet (see Engine.PauseAccept) and whose listeners are shared
+	// with another process (see Migrator.SetListenersShared).
 	StartPaused bool
 	// MaxConnsPerShard, if positive, limits the connections of each loop and gives each loop its own descriptor table.
 	// The loops together must have capacity for Limits.MaxConns.
 	MaxConnsPerShard int
 	// Spin is how long an idle loop busy-polls before it blocks.
 	Spin time.Duration
-	// Pool, if set, runs the handlers in models with loops. Close the Pool only after the engine. Otherwise each
-	// connection is closed with ErrPoolClosed at its next event, and its loop calls Handler.Closed.
+	// Pool, if set, runs the handlers in models with loops. Close the Pool only after the engine has stopped. If the
+	// Pool is closed earlier, each connection is closed with ErrPoolClosed at its next event.
 	Pool Pool
 	// AutoWorkers runs handlers on the loops at first. Handlers that block a loop move to the Pool, and return later.
 	// Without AutoWorkers, the Pool runs all handlers.
@@ -190,34 +186,32 @@ type Config struct {
 	// IgnoreHighWater keeps reading while more than HighWater bytes are unsent. It suits handlers that do not answer
 	// their input.
 	IgnoreHighWater bool
-	// Socket contains the options of dialled sockets.
-	Socket Socket
-	// Scheduler, if set, calls handlers at times that the Scheduler plans.
-	Scheduler Scheduler
-	Log       *slog.Logger
+	Socket          Socket
+	Scheduler       Scheduler
+	Log             *slog.Logger
 }
 
 // Scheduler calls the Nudged method of handlers at planned times, without using mailboxes. Each loop calls the
-// Scheduler once per turn. A model without loops calls it on a separate goroutine, with loop -1, until the engine
-// ends.
+// Scheduler once per turn. A model without loops calls it on a separate goroutine, with loop -1, until the engine ends.
 //
-// The argument now is MonotonicNow. The result next is the time by which the engine must call again; the call may be
-// earlier, or late under load. A time in the past keeps the loop from blocking. If next is negative, the Scheduler is
-// called on any turn, or every MaxSchedulerDelay without loops.
+// The argument now is the current MonotonicNow. The result next is the time by which the engine must call again. The
+// call may be earlier, or late under load. A time in the past keeps the loop from blocking. If next is negative, the
+// Scheduler is called on any turn, or every MaxSchedulerDelay without loops.
 //
 // The function nudge calls Nudged for one connection: immediately if the loop owns the connection, otherwise by a
 // request. It has no effect on a closing connection. If the mailbox is full, nudge returns false and may be retried in
 // a later call.
 //
-// Calls nest: handlers may run within nudge or after the Scheduler has returned. A long call blocks the loop. Panics
-// in a Scheduler are not recovered.
+// Handlers may run within nudge or after the Scheduler has returned. A long call blocks the loop. Panics in a Scheduler
+// are not recovered.
 type Scheduler func(loop int, now time.Duration, nudge func(Ref) (ok bool)) (next time.Duration)
 
 // ConnVisitor is an Engine that can run a function on all connections.
 type ConnVisitor interface {
-	// PostToAllConns posts a request to each open connection to run s.Do on its owner. It skips connections whose
-	// Opened is not yet due. It calls beforePost before each post; s.Do or s.OnLost follows. After the last post it
-	// calls done with the number of connections whose mailbox was full. PostToAllConns does not block.
+	// PostToAllConns posts a request to each open connection: the owner then calls s.Do. If the post fails or the
+	// connection has begun to close, s.OnLost is called instead. Connections that are still in their handshake are
+	// skipped. PostToAllConns calls beforePost before each post. After the last post it calls done with the number of
+	// connections whose mailbox was full. PostToAllConns does not block.
 	PostToAllConns(s *Shared, beforePost func(), done func(full int)) error
 }
 
@@ -227,7 +221,6 @@ const (
 	MinSchedulerDelay = 50 * time.Microsecond
 )
 
-// Socket contains socket options.
 type Socket struct {
 	// SendBuffer and ReceiveBuffer are SO_SNDBUF and SO_RCVBUF in bytes. The default 0 keeps the kernel's setting.
 	SendBuffer, ReceiveBuffer int
@@ -247,7 +240,6 @@ type AdmissionRules struct {
 	Allow, Deny []netip.Prefix
 }
 
-// DialRequest asks for outgoing connections.
 type DialRequest struct {
 	Target netip.AddrPort
 	// Path, if set, replaces Target by a unix stream socket: a file path or, on Linux, an abstract name with the
@@ -259,7 +251,7 @@ type DialRequest struct {
 	// Handler, if set, handles the connection; Count must then be 1. Failures are reported to this handler instead of
 	// the DialFailer.
 	Handler ConnHandler
-	// Timeout limits the connection attempt. 0 applies the limits of the model and the kernel.
+	// Timeout limits the connection attempt. If it is 0, only the limits of the model and the kernel apply.
 	Timeout time.Duration
 	// Loop, if positive, is 1 + the index of the preferred loop.
 	Loop int
@@ -298,11 +290,9 @@ func (d DialRequest) Validate() error {
 	return nil
 }
 
-// Engine is a running model. Its methods are safe for concurrent use.
 type Engine interface {
 	// Addr returns the address of the first listener, nil if the engine only dials.
 	Addr() net.Addr
-	// ListenerStats returns the listeners in order, with their counts.
 	ListenerStats() []ListenerStats
 	// Loops returns the number of loops, 0 for a model without loops.
 	Loops() int
@@ -317,24 +307,23 @@ type Engine interface {
 	// Adopt fails with ErrFull if too many adoptions are queued, with ErrClosed after Stop, and if the descriptor
 	// cannot be taken. After an error, nc is unchanged.
 	Adopt(nc net.Conn, listener int, alreadyRead []byte) error
-	// Broadcast sends p to all open connections that have completed their handshake. It copies p once and does not
-	// block. It fails with ErrFull if too many broadcasts or bytes are in progress, with ErrTooLarge if p exceeds
+	// Broadcast sends p to all open connections that have completed their handshake. Broadcast copies p once and does
+	// not block. It fails with ErrFull if too many broadcasts or bytes are in progress, with ErrTooLarge if p exceeds
 	// Limits.MaxUnsent, and with ErrClosed after Stop.
 	Broadcast(p []byte) error
 	// PauseAccept stops or resumes accepting. While accepting is paused, new connections wait in the kernel's queues.
-	// PauseAccept returns immediately; the counter AcceptPausedCount is the number of loops that have paused. After
-	// Stop it returns ErrClosed or has no effect.
+	// PauseAccept does not wait for the loops; the counter AcceptPausedCount is the number of loops that have paused.
+	// After Stop, PauseAccept returns ErrClosed or has no effect.
 	PauseAccept(on bool) error
-	// ClosePeerConns aborts the connections of a peer address with ErrClosedByOperator. This includes connections of a
-	// proxy at that address that announced another client. ClosePeerConns returns before the connections are closed,
-	// and does not report whether any existed. It fails with ErrFull if 16 calls are in progress, and with ErrClosed
-	// after the engine has ended.
+	// ClosePeerConns aborts the connections from a peer address with ErrClosedByOperator, including those that a proxy
+	// at this address has made for other clients. ClosePeerConns returns before the connections are closed, and does
+	// not report whether any existed. It fails with ErrFull if 16 calls are in progress, and with ErrClosed after the
+	// engine has ended.
 	ClosePeerConns(peer netip.AddrPort) error
-	// Stop stops accepting and dialling, lets connections finish what they have at hand, closes
-	// them, and waits for everything to end. When ctx ends first, it aborts the rest and returns an
-	// error with their number that wraps ctx's cause; if handlers do not return, it gives up when
-	// no connection has closed for KillGrace. A concurrent Stop waits as well, and its ctx counts,
-	// too.
+	// Stop stops accepting and dialling, lets connections finish their current work, closes them, and waits for the end
+	// of all goroutines. When ctx ends first, Stop aborts the remaining connections and returns an error with their
+	// number; the error wraps the cause of ctx. If handlers do not return, Stop gives up when no connection has closed
+	// for KillGrace. A concurrent call of Stop waits, too; when its ctx ends, connections are also aborted.
 	Stop(ctx context.Context) error
 	// Wait returns once Stop has been called and everything has ended.
 	Wait()
@@ -342,13 +331,12 @@ type Engine interface {
 	Counters() Counts
 }
 
-// Model describes an I/O model.
 type Model struct {
 	// Name is the model's name in the configuration.
 	Name     string
 	HasLoops bool
 	// Available returns an error that explains why the model can't run on this machine, or nil.
 	Available func() error
-	// Start starts an engine that accepts connections when it returns.
+	// Start starts an engine. When Start returns, the engine accepts connections.
 	Start func(Config) (Engine, error)
 }

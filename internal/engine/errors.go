@@ -9,8 +9,7 @@ import (
 	"syscall"
 )
 
-// These are the reasons for which this side closes a connection or rejects a call. Package tcp
-// re-exports them.
+// These are the reasons for which this server closes a connection or rejects a call. Package tcp re-exports them.
 var (
 	ErrClosed           = errors.New("myriad: connection is closed")
 	ErrFull             = errors.New("myriad: no space: the connection has Limits.MaxUnsent unsent bytes, or its mailbox is full (Limits.MaxMail, Limits.MaxMailBytes)")
@@ -43,9 +42,8 @@ var (
 
 // PanicError is the close reason after a panic of the handler.
 type PanicError struct {
-	// Value is the value of the panic.
 	Value any
-	// Stack is the stack trace, as formatted by debug.Stack.
+	// Stack is the stack trace in the format of debug.Stack.
 	Stack []byte
 }
 
@@ -53,23 +51,19 @@ func (e *PanicError) Error() string {
 	return fmt.Sprintf("myriad: handler panicked: %v", e.Value)
 }
 
-// Unwrap returns the panic's value if it is an error.
 func (e *PanicError) Unwrap() error {
 	err, _ := e.Value.(error)
 	return err
 }
 
-// TLSError is the close reason if TLS fails after the handshake: the peer sent invalid records or
-// an alert.
+// TLSError is the close reason if TLS fails after the handshake, because the peer sent an invalid record or an alert.
 type TLSError struct{ Err error }
 
 func (e *TLSError) Error() string { return "myriad: TLS failed: " + e.Err.Error() }
 
-// Unwrap returns the error of crypto/tls.
 func (e *TLSError) Unwrap() error { return e.Err }
 
-// NormalizeError maps the errors of all models to the same values: a bare errno, with ECONNRESET
-// for everything that means that the peer is gone.
+// NormalizeError maps the errors of all models to a bare errno, and to ECONNRESET if the peer has gone.
 func NormalizeError(transportErr error) error {
 	var errno syscall.Errno
 	if errors.As(transportErr, &errno) {
@@ -88,8 +82,7 @@ func NormalizeError(transportErr error) error {
 	return transportErr
 }
 
-// mapWindowsResetErrno maps WSAECONNRESET and WSAECONNABORTED, whose numbers are unused elsewhere, to
-// ECONNRESET.
+// mapWindowsResetErrno maps WSAECONNRESET and WSAECONNABORTED to ECONNRESET. Other systems do not use these numbers.
 func mapWindowsResetErrno(errno syscall.Errno) syscall.Errno {
 	const wsaeConnAborted, wsaeConnReset = 10053, 10054
 	if errno == wsaeConnAborted || errno == wsaeConnReset {

@@ -14,8 +14,8 @@ import (
 //
 // StartExport stops reading and sending. NextAction then returns DetachOrExport. When no kernel operation is in
 // progress, the driver calls OnKernelIdleForExport. Snapshot then returns a Record with the whole state except the
-// descriptor. After that, posting fails with ErrFull until CloseExported or CancelSnapshot. The record contains all
-// requests posted earlier. Later requests fail with ErrClosed, unless the export is aborted.
+// descriptor, including all requests posted earlier. After Snapshot, posting fails with ErrFull. After CloseExported,
+// posting fails with ErrClosed; after CancelSnapshot, it works again.
 //
 // During an export the connection still receives requests. It may be closed, which ends the export. Its timeouts are
 // suspended.
@@ -23,8 +23,7 @@ import (
 var (
 	// ErrHandedOver is the close reason of an exported connection.
 	ErrHandedOver = errors.New("myriad: connection was handed over to another process")
-	// ErrNotExportable means that a connection cannot be exported. ErrExportBusy means that it cannot be exported at
-	// the moment.
+	// ErrNotExportable means that a connection cannot be exported, ErrExportBusy that it cannot be exported now.
 	ErrNotExportable = errors.New("connection can't be handed over")
 	ErrExportBusy    = errors.New("connection is busy")
 	// ErrSaveLater is returned by Config.Save for a connection that it can save only later.
@@ -37,11 +36,10 @@ const (
 	exportRefused                    // the connection must not be exported
 )
 
-// postsBlocked is a number of posted bytes that leaves no capacity for more.
+// postsBlocked is a number of posted bytes that leaves no capacity, so that further posts fail.
 const postsBlocked = senderWaiting - 1
 
-// checkExportable returns nil if the connection can be exported now; otherwise it returns ErrExportBusy or
-// ErrNotExportable.
+// checkExportable returns nil if the connection can be exported now, or else ErrExportBusy or ErrNotExportable.
 func (c *Conn) checkExportable() error {
 	x := c.extra
 	switch {
@@ -61,11 +59,10 @@ func (c *Conn) checkExportable() error {
 	return nil
 }
 
-// ValueUnsaved is the ExportObstacle of a connection that has a value but no Config.Save.
+// ValueUnsaved is the result of ExportObstacle for a connection that has a value if Config.Save is not set.
 const ValueUnsaved = "value without Migrator"
 
-// ExportObstacle returns the reason why the connection has not been exported. The reason is one of a fixed set of
-// texts.
+// ExportObstacle returns the reason why the connection has not been exported, one of a fixed set of texts.
 func (c *Conn) ExportObstacle() string {
 	x := c.extra
 	switch {
@@ -85,7 +82,6 @@ func (c *Conn) ExportObstacle() string {
 	return "busy"
 }
 
-// StartExport begins to export the connection. It fails with ErrNotExportable or ErrExportBusy.
 func (c *Conn) StartExport() error {
 	switch {
 	case c.isExporting():
@@ -104,7 +100,7 @@ func (c *Conn) isExporting() bool {
 	return c.extra != nil && (c.extra.exportStage == exportRequested || c.extra.exportStage == exportQuiesced) && !c.is(closing|failed)
 }
 
-// IsExporting reports whether an export is in progress. The driver must then complete all kernel operations.
+// IsExporting reports whether an export is in progress. If so, the driver must complete all kernel operations.
 func (c *Conn) IsExporting() bool { return c.isExporting() }
 
 func (c *Conn) nextExportAction() Action {
@@ -120,11 +116,11 @@ func (c *Conn) OnKernelIdleForExport() {
 	c.state &^= blocked
 }
 
-// CancelSnapshot reverses Snapshot: the connection accepts requests again.
+// CancelSnapshot undoes Snapshot: the connection accepts requests again.
 func (c *Conn) CancelSnapshot() { c.releasePostedAndWakeSenders(postsBlocked - c.postedOutputBytes()) }
 
-// AbortExport ends an export; the connection continues in this engine. No snapshot may be active. If permanently is
-// set, later calls of StartExport fail.
+// AbortExport ends an export: the connection continues in this engine. A snapshot must have been cancelled before. If
+// permanently is set, later calls of StartExport fail.
 func (c *Conn) AbortExport(permanently bool) {
 	if c.extra == nil || c.extra.exportStage == 0 {
 		return
@@ -170,11 +166,11 @@ type Record struct {
 // MaxState is the maximum size of a handler's state in bytes.
 const MaxState = 1 << 20
 
-// Snapshot returns the record of a connection after OnKernelIdleForExport. If it succeeds, CancelSnapshot or
-// CloseExported must follow. The record's bytes are valid until then.
+// Snapshot returns the record of a connection after OnKernelIdleForExport. If Snapshot succeeds, the caller must call
+// CancelSnapshot or CloseExported; the record's bytes are valid until that call.
 //
 // Snapshot fails with ErrExportBusy while requests are in transit, with ErrNotExportable, or with an error of
-// Config.Save. After ErrSaveLater, the caller must abort the export, but not permanently.
+// Config.Save. After ErrSaveLater, the caller must call AbortExport with permanently unset.
 func (c *Conn) Snapshot() (r Record, err error) {
 	switch err = c.checkExportable(); {
 	case err != nil:
@@ -221,7 +217,7 @@ func (c *Conn) buildRecord() (r Record, err error) {
 	return r, nil
 }
 
-// durationUntil returns the time from now until at, but at least 1 ns. If at is 0, it returns 0.
+// durationUntil returns the time from now until at, at least 1 ns. If at is 0, it returns 0.
 func durationUntil(at, now time.Duration) time.Duration {
 	if at == 0 {
 		return 0
@@ -248,14 +244,13 @@ func (c *Conn) saveHandlerState() (state []byte, err error) {
 	return state, err
 }
 
-// blockPostsIfPostedEquals makes posts fail with ErrFull if exactly expectedBytes are posted. It reports whether it
-// did.
+// blockPostsIfPostedEquals makes further posts fail if exactly expectedBytes are posted. It reports whether it did.
 func (m *generationAndPosted) blockPostsIfPostedEquals(expectedBytes int) (didBlock bool) {
 	v := m.v.Load()
 	return postedBytesIn(v) == expectedBytes && m.v.CompareAndSwap(v, v+uint64(postsBlocked-expectedBytes))
 }
 
-// Import continues a connection that another engine has exported. The descriptor and listener must be set. If
+// Import continues a connection that another engine has exported. The descriptor and listener must already be set. If
 // Config.Restore fails, Import closes the connection with that error.
 func (c *Conn) Import(r *Record) {
 	c.state = open
@@ -296,7 +291,6 @@ func (c *Conn) Import(r *Record) {
 	c.startPendingLayerAndUpdatePause()
 }
 
-// restoreHandlerState passes the saved state to the handler.
 func (c *Conn) restoreHandlerState(r *Record) {
 	restore := c.runtime.Restore
 	switch {
@@ -331,7 +325,6 @@ const (
 	recordConnHandler
 )
 
-// AppendTo appends the encoded record.
 func (r *Record) AppendTo(dst []byte) []byte {
 	flags := uint64(0)
 	for _, f := range []struct {
@@ -395,26 +388,21 @@ func ParseRecord(p []byte) (r Record, rest []byte, err error) {
 type Migrator interface {
 	// ExportConns exports connections over channels until all exportable connections are exported or ctx ends. The
 	// channels remain the caller's. Other connections continue to be served. If a channel breaks, ExportConns fails,
-	// and connections that were not exported continue. Accepting must be paused. Only one call may be active at a
-	// time.
+	// and connections that were not exported continue. Accepting must be paused. Only one call may be active at a time.
 	ExportConns(ctx context.Context, channels []*os.File) (ExportResult, error)
-	// ImportConns imports connections from channels until the other endpoints close the channels. The engine takes
-	// ownership of the channels.
+	// ImportConns imports connections from channels until their other ends are closed. The engine owns the channels.
 	ImportConns(channels []*os.File) error
-	// ChannelsNeeded returns the number of channels that gives each loop or process its own. ExportConns and
-	// ImportConns assign channels in turn.
+	// ChannelsNeeded returns the number of channels with which each loop or process has a channel of its own.
 	ChannelsNeeded() int
-	// SocketsPerListener returns the number of sockets of each listener.
 	SocketsPerListener() []int
-	// SendListenerSockets sends the descriptors of all sockets, in the order of the listeners, with a message. It
-	// sends as many packets as needed.
+	// SendListenerSockets sends the descriptors of all listening sockets, in the order of the listeners, with message.
 	SendListenerSockets(control *os.File, message string) error
 	// SetListenersShared records whether another process also uses the listeners. Shared listeners are not shut down
 	// when the engine ends.
 	SetListenersShared(on bool)
 }
 
-// CountPerListener returns the number of occurrences in listenerNumbers of each of numListeners listeners.
+// CountPerListener returns, for each of numListeners listeners, how often its number occurs in listenerNumbers.
 func CountPerListener(listenerNumbers []int, numListeners int) []int {
 	counts := make([]int, numListeners)
 	for _, number := range listenerNumbers {
@@ -423,7 +411,6 @@ func CountPerListener(listenerNumbers []int, numListeners int) []int {
 	return counts
 }
 
-// ExportResult is the result of ExportConns.
 type ExportResult struct {
 	Exported    int // number of connections exported
 	Unconfirmed int // of those, not confirmed by the other side

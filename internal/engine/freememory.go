@@ -7,21 +7,21 @@ import (
 	"time"
 )
 
-// This file returns the memory of exported connections to the system. The garbage collector would
-// keep it until the heap grows again, which it does not in a process that exports its connections.
-// So both processes together need little more than one.
+// This file returns the memory of exported connections to the system. Otherwise the garbage collector would keep it
+// until the heap grows again, which does not happen in a process that exports its connections. So the two processes
+// together need little more memory than one.
 
 const (
-	// A collection is worth its time from freeMinBytes on, if that is 1/freeHeapPart of the heap.
+	// Freed memory is returned once it exceeds freeMinBytes and 1/freeHeapPart of the heap.
 	freeMinBytes = 16 << 20
 	freeHeapPart = 8
 	freeInterval = 50 * time.Millisecond
 )
 
-// FreedByteCounter counts bytes that were freed.
+// FreedByteCounter counts freed bytes that have not been returned to the system.
 type FreedByteCounter struct{ atomic.Int64 }
 
-// StartReturningToOS periodically returns them to the system until stopFreeing is called.
+// StartReturningToOS periodically returns freed memory to the system until stopFreeing is called.
 func (g *FreedByteCounter) StartReturningToOS() (stopFreeing func()) {
 	stop, ended := make(chan struct{}), make(chan struct{})
 	go func() {

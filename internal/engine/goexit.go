@@ -8,17 +8,17 @@ import (
 	"runtime/debug"
 )
 
-// This file handles runtime.Goexit in handlers, as called by testing.T.FailNow. It can't be
-// recovered: all frames of the goroutine end, and their deferred functions run. The connection is
-// aborted as after a panic, and its owner continues in a deferred function; see RerunAfterGoexit.
-// Owners keep unfinished work in fields, or finish it in deferred functions.
+// This file handles runtime.Goexit in handlers, which testing.T.FailNow calls. A Goexit cannot be recovered from: the
+// goroutine ends after its deferred functions have run. The connection is aborted as after a panic, and its owner
+// continues in a deferred function; see RerunAfterGoexit. So owners keep unfinished work in fields, or finish it in
+// deferred functions.
 
 // ErrGoexit is the PanicError.Value after runtime.Goexit in a handler.
 var ErrGoexit = errors.New("a handler called runtime.Goexit, as testing.T.FailNow does; a handler must return")
 
-// RerunAfterGoexit calls f, and again while calls end by runtime.Goexit, until one returns. All calls
-// run on the caller's thread. After a Goexit RerunAfterGoexit does not return: the caller's deferred
-// functions run, and its goroutine ends. f must not leave the thread locked more often than before.
+// RerunAfterGoexit calls f, and repeats the call as long as it ends by runtime.Goexit. All calls run on the caller's
+// thread. After a Goexit, RerunAfterGoexit does not return to its caller: the caller's deferred functions run, and its
+// goroutine ends. f must not leave the thread locked more often than before.
 func RerunAfterGoexit(f func()) {
 	returned := false
 	defer func() {
@@ -35,12 +35,12 @@ func RerunAfterGoexit(f func()) {
 	returned = true
 }
 
-// errExited marks a coroutine that has ended by runtime.Goexit.
+// errExited is the panic value of a coroutine that has ended by runtime.Goexit.
 var errExited = errors.New("the coroutine ended by runtime.Goexit")
 
-// runInCoroutine calls f in a coroutine on this thread and reports whether f returned. If f calls
-// runtime.Goexit, only the coroutine ends. It panics then, because package iter would propagate a
-// Goexit, but not beyond a panic.
+// runInCoroutine calls f in a coroutine on this thread and reports whether f returned. If f calls runtime.Goexit, only
+// the coroutine ends. The coroutine then panics with errExited, because package iter would otherwise propagate the
+// Goexit to the caller.
 func runInCoroutine(f func()) (returned bool) {
 	next, _ := iter.Pull(func(func(struct{}) bool) {
 		defer func() {
@@ -64,8 +64,7 @@ func runInCoroutine(f func()) (returned bool) {
 	return returned
 }
 
-// updatePauseAndScheduleActionsAfterGoexit ends the event of a connection whose handler called Goexit, because the
-// handler's callers will not.
+// updatePauseAndScheduleActionsAfterGoexit completes the event of a connection whose handler called Goexit.
 func (c *Conn) updatePauseAndScheduleActionsAfterGoexit() {
 	c.startPendingLayerAndUpdatePause()
 	if o := c.runtime.Loop; o != nil && o.OnLoop() { // otherwise it is on a worker
@@ -73,8 +72,7 @@ func (c *Conn) updatePauseAndScheduleActionsAfterGoexit() {
 	}
 }
 
-// reportDialFailedGoexit is deferred by NotifyDialFailed. It counts and logs a Goexit in
-// DialFailed, which no connection can fail for.
+// reportDialFailedGoexit counts and logs a runtime.Goexit in DialFailed. NotifyDialFailed defers it.
 func (rt *Runtime) reportDialFailedGoexit(returned *bool) {
 	if *returned {
 		return

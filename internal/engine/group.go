@@ -5,13 +5,13 @@ import (
 	"sync"
 )
 
-// Group is a set of connections that get the same messages; see package tcp. A single one is stored
-// in place, a few in a list, many in a set.
+// Group is a set of connections that get the same messages; see package tcp. A single connection is stored in place, a
+// few in a list, many in a set.
 //
-// Two locks guard it. sending is held while a message is posted, so that all connections get
-// messages in the same order; mu is held for access. A message to a list is posted with both locks
-// held. A message to a set is posted with sending alone, chunk by chunk, from a snapshot;
-// connections removed meanwhile are recorded in the set, and mailboxes check that.
+// Two locks guard a Group. sending is held while a message is posted, so that all connections get messages in the same
+// order. mu is held while members are accessed. Posting a message to a list holds both locks. Posting to a set holds
+// only sending, and uses a snapshot; connections removed meanwhile are recorded in the set, and mailboxes check this
+// record.
 type Group struct {
 	sending sync.Mutex
 	mu      sync.Mutex // locked after sending
@@ -19,21 +19,20 @@ type Group struct {
 	members *groupMembers
 }
 
-// groupMembers are more than one connection, or any number with a latest value.
+// groupMembers contains more than one connection, or any number of connections that get a latest value.
 type groupMembers struct {
 	list   connList // used while set is nil
 	set    *connSet
 	latest *LatestValue // nil before AnnounceLatest
 }
 
-// A list of more than maxListLen becomes a set, and a set of up to minSetLen a list. Larger lists
-// would take less memory, but only sets merge bursts of messages.
+// A list of more than maxListLen connections becomes a set. A set of up to minSetLen becomes a list. Longer lists would
+// take less memory than sets, but only sets merge bursts of messages.
 const (
 	maxListLen = 8
 	minSetLen  = 4
 )
 
-// Add adds a connection unless it has closed.
 func (g *Group) Add(r Ref) {
 	if r.IsClosed() {
 		return
@@ -80,8 +79,7 @@ func (m *groupMembers) add(r Ref) {
 	m.list = connList{}
 }
 
-// Remove removes a connection. Requests posted after Remove has returned arrive after all messages
-// of the group.
+// Remove removes a connection. Requests posted after Remove arrive after all messages of the group.
 func (g *Group) Remove(r Ref) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -91,7 +89,7 @@ func (g *Group) Remove(r Ref) {
 	g.shrinkRepresentation()
 }
 
-// removeLocked removes a connection and returns its subscription.
+// removeLocked removes a connection and returns its subscription to the latest value.
 func (g *Group) removeLocked(r Ref) (sub *LatestSubscription, ok bool) {
 	switch {
 	case r.c == nil:
@@ -113,7 +111,7 @@ func (g *Group) removeLocked(r Ref) (sub *LatestSubscription, ok bool) {
 	return sub, ok
 }
 
-// shrinkRepresentation switches to the smallest representation.
+// shrinkRepresentation switches to the smallest representation for the current members.
 func (g *Group) shrinkRepresentation() {
 	m := g.members
 	if m != nil && m.set != nil && m.set.count <= minSetLen && !m.set.broadcasting {
@@ -142,8 +140,8 @@ func (g *Group) Len() int {
 	return len(g.members.list.refs)
 }
 
-// Broadcast posts a copy of p to each connection. It returns to how many it was posted, and how
-// many had no space.
+// Broadcast posts a copy of p to each connection. It returns the number of connections to which the copy was posted,
+// and the number that had no space.
 func (g *Group) Broadcast(p []byte) (postedConns, fullConns int) {
 	g.sending.Lock()
 	defer g.sending.Unlock()
@@ -172,7 +170,7 @@ func (r Ref) newShared(p []byte) *Shared {
 	return &Shared{Bytes: bytes.Clone(p), counters: r.c.runtime.Shared}
 }
 
-// broadcastToFewOrSnapshot posts a message to a few connections, or returns the chunks of many.
+// broadcastToFewOrSnapshot posts a message to the connections of a list, or returns the chunks of a set.
 func (g *Group) broadcastToFewOrSnapshot(p []byte) (t PostOutcomes, chunks []*GroupChunk) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -211,8 +209,8 @@ func (g *Group) removeClosedLocked(closed []Ref) {
 	}
 }
 
-// AnnounceLatest makes a copy of p the newest value for each connection. It returns for how many it is
-// on its way, and for how many it is not.
+// SendLatest makes a copy of p the newest value for each connection. It returns the number of connections to which the
+// value was announced, and the number of those that had no space for the announcement.
 func (g *Group) SendLatest(p []byte) (announcedConns, fullConns int) {
 	p = bytes.Clone(p)
 	g.sending.Lock()
@@ -228,7 +226,7 @@ func (g *Group) SendLatest(p []byte) (announcedConns, fullConns int) {
 	return t.sent, t.full
 }
 
-// sendLatestToFewOrSnapshot is broadcastToFewOrSnapshot for a latest value.
+// sendLatestToFewOrSnapshot is like broadcastToFewOrSnapshot, for a latest value.
 func (g *Group) sendLatestToFewOrSnapshot(p []byte) (t PostOutcomes, chunks []*GroupChunk) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -253,7 +251,6 @@ func (g *Group) sendLatestToFewOrSnapshot(p []byte) (t PostOutcomes, chunks []*G
 	return t, nil
 }
 
-// subscribeAllToNewLatest subscribes all members to a new value.
 func (m *groupMembers) subscribeAllToNewLatest() {
 	m.latest = new(LatestValue)
 	if m.set != nil {
@@ -263,7 +260,7 @@ func (m *groupMembers) subscribeAllToNewLatest() {
 	}
 }
 
-// announceLatest announces a newer value of valueSize bytes to all.
+// announceLatest announces a newer value of valueSize bytes to all connections of the list.
 func (l *connList) announceLatest(valueSize int) (t PostOutcomes) {
 	for i, r := range l.refs {
 		t.recordPostResult(r, valueSize, r.AnnounceLatest(l.subscriptions[i], valueSize))

@@ -5,7 +5,7 @@ import (
 	"runtime/debug"
 )
 
-// This file contains the methods for handlers, documented in package tcp, and the engine's calls of handlers.
+// This file contains the methods for handlers, which package tcp documents, and the engine's calls of handlers.
 
 func (c *Conn) Write(p []byte) (int, error) {
 	if err := c.checkWriteOrCloseSlow(len(p)); err != nil {
@@ -22,8 +22,9 @@ func (c *Conn) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// WriteBroadcasts writes broadcast messages, as one piece if the piece fits, and directly if nothing is unsent. Before
-// Opened it has no effect. It reports whether the connection may need driving.
+// WriteBroadcasts writes broadcast messages. joined contains all of the messages in one piece. WriteBroadcasts writes
+// joined if it fits, and otherwise message by message. Before Opened it has no effect. It reports whether the driver
+// must perform the connection's actions.
 func (c *Conn) WriteBroadcasts(joined []byte, messages []*Shared) (needsDriving bool) {
 	if !c.acceptsBroadcasts() {
 		return false
@@ -58,7 +59,7 @@ func (c *Conn) WriteString(s string) (int, error) {
 	return len(s), nil
 }
 
-// checkWriteOrCloseSlow returns the reason why n bytes cannot be written, or nil. It closes a connection that is too
+// checkWriteOrCloseSlow returns the reason why size bytes cannot be written, or nil. It closes a connection that is too
 // slow. Posted bytes do not count towards the limit.
 func (c *Conn) checkWriteOrCloseSlow(size int) error {
 	if c.is(closing|failed|closingWrite) || !c.is(open) {
@@ -86,7 +87,7 @@ func (c *Conn) countDroppedMessage() {
 	c.ensureExtra().droppedMessages++
 }
 
-// postedOutputBytes returns the number of output bytes that were posted.
+// postedOutputBytes returns the number of output bytes that came with posted requests.
 func (c *Conn) postedOutputBytes() (n int) {
 	if c.out != nil {
 		n = c.out.postedBytes
@@ -101,8 +102,7 @@ func (c *Conn) unsentInMemoryBytes() (n int) {
 	return n + c.queuedFiles().sumDataBehindFiles((*Buffer).Len)
 }
 
-// UnsentBytes returns the number of unsent bytes, including files. After an abort, it returns the number of dropped
-// bytes.
+// UnsentBytes returns the number of unsent bytes, including files. After an abort, it counts the dropped bytes.
 func (c *Conn) UnsentBytes() (n int) {
 	if c.extra != nil {
 		n = c.extra.droppedOutput
@@ -113,7 +113,7 @@ func (c *Conn) UnsentBytes() (n int) {
 // BufferMemory returns the size in bytes of the buffers of the connection, its layer and its handler.
 func (c *Conn) BufferMemory() int { return c.sumBuffersAndReportedMemory((*Buffer).totalCapacity) }
 
-// BufferedBytes returns the part of BufferMemory in use, in bytes.
+// BufferedBytes returns the number of bytes in use of those that BufferMemory counts.
 func (c *Conn) BufferedBytes() int { return c.sumBuffersAndReportedMemory((*Buffer).Len) }
 
 func (c *Conn) sumBuffersAndReportedMemory(bufferSize func(*Buffer) int) (n int) {
@@ -134,21 +134,20 @@ func (c *Conn) sumBuffersAndReportedMemory(bufferSize func(*Buffer) int) (n int)
 // IsAborted reports whether the connection will be closed without sending its output.
 func (c *Conn) IsAborted() bool { return c.is(failed) }
 
-// IsPaused reports whether the handler must leave its remaining input unused, because too much output is unsent or
-// reading is off.
+// IsPaused reports whether the handler must leave its input unused: too much output is unsent, or reading is off.
 func (c *Conn) IsPaused() bool {
 	return c.is(closing|failed) || c.isInputPaused()
 }
 
-// SetReading turns reading from the peer on or off. Reading is initially on. SetReading must be called within a
-// handler call. It has no effect while a relay, layer or Detach consumes the input.
+// SetReading turns reading from the peer on or off. Reading is initially on. SetReading must be called within a handler
+// call. It has no effect while a relay, layer or Detach consumes the input.
 //
 // While reading is off, the kernel's buffers fill up and the peer must wait; the peer does not count as silent.
 // Received and Ended are not called. The engine may keep a few buffers of input, including bytes that the current call
 // leaves unused. The handler receives this input when reading is on again.
 //
-// Sending and closing continue as before. The peer's EOF and a drain wait for the kept input. A transport error may
-// close the connection and lose input in the kernel.
+// Sending and closing continue as before. The peer's EOF and a drain are handled after the kept input. A transport
+// error may close the connection and lose input in the kernel.
 func (c *Conn) SetReading(enabled bool) {
 	if !c.isInputTaken() {
 		c.setReading(enabled)
@@ -165,8 +164,8 @@ func (c *Conn) setReading(enabled bool) {
 	}
 }
 
-// YieldInput lets other connections run before the rest of the input is handled. The handler must then return.
-// YieldInput has no effect without loops.
+// YieldInput lets other connections run before the rest of the input is handled. The handler must return after the
+// call. YieldInput has no effect without loops.
 func (c *Conn) YieldInput() {
 	if o := c.runtime.Loop; o != nil && c.is(open) && o.OnLoop() {
 		c.state |= yielded
@@ -174,11 +173,10 @@ func (c *Conn) YieldInput() {
 	}
 }
 
-// ClearYield ends YieldInput.
 func (c *Conn) ClearYield() { c.state &^= yielded }
 
 // SetHandlerMemory sets the number of received bytes that the handler buffers; these bytes count as Buffered.
-// hasPartialMessage means that they include an incomplete message, which must be complete within MessageTimeout.
+// hasPartialMessage means that the bytes include an incomplete message. It must become complete within MessageTimeout.
 func (c *Conn) SetHandlerMemory(bytes int, hasPartialMessage bool) {
 	if !c.is(open) || bytes == 0 && !hasPartialMessage && c.extra == nil {
 		return
@@ -195,8 +193,8 @@ func (c *Conn) SetHandlerMemory(bytes int, hasPartialMessage bool) {
 	c.freeExtraIfZero()
 }
 
-// SetIndependentDirections makes reading independent of unsent output. A drain then waits for the peer's EOF even
-// after CloseWrite. It suits handlers that limit both directions themselves.
+// SetIndependentDirections makes reading independent of unsent output. A drain then waits for the peer's EOF even after
+// CloseWrite. Handlers that limit both directions themselves use it.
 func (c *Conn) SetIndependentDirections(enabled bool) {
 	if enabled && c.is(open) {
 		c.ensureExtra().independentDirections = true
@@ -215,7 +213,6 @@ func (c *Conn) IsReadPaused() bool { return c.is(readPaused) }
 // BothEnded reports whether the peer has sent EOF and our direction is shut.
 func (c *Conn) BothEnded() bool { return c.is(peerEOF) && c.is(shut) }
 
-// CountMessages adds n to the count of messages found in the input.
 func (c *Conn) CountMessages(n int) {
 	if n > 0 {
 		c.runtime.Counters.Add(Messages, int64(n))
@@ -226,8 +223,7 @@ func (c *Conn) Limits() *Limits { return &c.runtime.Limits }
 
 func (c *Conn) MaxMessage() int { return c.runtime.Limits.MaxMessage }
 
-// RefusedBytes returns the number of input bytes that were passed to the handler before and not used. After any input
-// is used, it returns 0.
+// RefusedBytes returns how many bytes at the start of the input the handler has been given before and has not used.
 func (c *Conn) RefusedBytes() int {
 	return int(c.refusedBytes)
 }
@@ -255,8 +251,7 @@ func (c *Conn) Ref() Ref {
 	return Ref{c: c, generation: gen}
 }
 
-// InHandlerCall reports whether a handler call for this connection is in progress. Output written outside of handler
-// calls would not be sent.
+// InHandlerCall reports whether a handler call is in progress. Output written at other times would not be sent.
 func (c *Conn) InHandlerCall() bool { return c.is(inCall) }
 
 func (c *Conn) callOpened() {
@@ -267,7 +262,7 @@ func (c *Conn) callOpened() {
 	}
 }
 
-// callReceivedOrShed calls Received, or Shed with a shedReason. It repeats callHandler for speed.
+// callReceivedOrShed calls Shed if there is a shedReason, or else Received. It inlines callHandler for speed.
 func (c *Conn) callReceivedOrShed(in []byte, shedReason error) (used int) {
 	returned := false
 	defer c.recoverHandlerPanicAndAbort(&returned)
@@ -300,7 +295,6 @@ func (c *Conn) CallNudgedIfOpen() {
 	}
 }
 
-// callHandler calls f and recovers from panics.
 func (c *Conn) callHandler(f func(*Conn)) {
 	returned := false
 	defer c.recoverHandlerPanicAndAbort(&returned)
@@ -309,7 +303,7 @@ func (c *Conn) callHandler(f func(*Conn)) {
 	returned = true
 }
 
-// callDueOpenedAndClosed calls Closed, after Opened if Opened is still due. A panic does not change the close reason.
+// callDueOpenedAndClosed calls Opened if that is still due, and then Closed. A panic does not change the close reason.
 func (c *Conn) callDueOpenedAndClosed() {
 	reason := c.extra.closeReason
 	defer func() { c.extra.closeReason = reason }()
@@ -320,8 +314,7 @@ func (c *Conn) callDueOpenedAndClosed() {
 	c.callHandler(func(c *Conn) { c.ownOrEngineHandler().Closed(c, reason) })
 }
 
-// recoverHandlerPanicAndAbort ends a handler call. After a panic or runtime.Goexit, it aborts only this connection. A
-// Goexit continues through the frames below; see goexit.go.
+// recoverHandlerPanicAndAbort aborts the connection after a panic or runtime.Goexit in a handler call, which defers it.
 func (c *Conn) recoverHandlerPanicAndAbort(returned *bool) {
 	c.state &^= inCall
 	if *returned {

@@ -1,8 +1,8 @@
 package engine
 
-// This file passes input to the handler and buffers what it leaves.
+// This file passes input to the handler and buffers unused input.
 
-// OnRead handles received bytes; p is valid during the call.
+// OnRead handles received bytes. p is valid during the call.
 func (c *Conn) OnRead(p []byte) {
 	n := c.runtime.Counters.Add(Reads, 1)
 	c.runtime.Counters.Add(BytesIn, int64(len(p)))
@@ -33,8 +33,8 @@ func (c *Conn) routeInputToLayerOrHandler(p []byte) {
 	c.startPendingLayerAndUpdatePause()
 }
 
-// OnPlaintext handles input for the handler; p is valid during the call. Only this counts as a sign
-// of life, not for example the first bytes of a TLS record.
+// OnPlaintext handles input for the handler. p is valid during the call. Only such input counts as a sign of life; the
+// first bytes of a TLS record, for example, do not.
 func (c *Conn) OnPlaintext(p []byte) {
 	if c.extra != nil {
 		c.extra.layerPartialSince = 0
@@ -48,8 +48,7 @@ func (c *Conn) OnPlaintext(p []byte) {
 	}
 }
 
-// relayBufferOrFeedInput handles plaintext that is relayed, kept for a worker, or appended to unused
-// input.
+// relayBufferOrFeedInput relays plaintext, passes it to the handler, or buffers it if it cannot be handled yet.
 func (c *Conn) relayBufferOrFeedInput(p []byte) {
 	switch {
 	case c.is(closing | failed):
@@ -75,8 +74,7 @@ func (c *Conn) bufferUnusedInput(p []byte) {
 	c.runtime.appendToInputBuffer(c.in, p)
 }
 
-// MakeDueHandlerCalls makes the handler calls that are due: Opened, Drained, Draining, Received with
-// buffered input, and Ended.
+// MakeDueHandlerCalls makes the due calls of Opened, Drained, Draining, Received (with buffered input) and Ended.
 func (c *Conn) MakeDueHandlerCalls() {
 	c.state &^= yielded
 	if c.is(relayed) {
@@ -106,8 +104,7 @@ func (c *Conn) MakeDueHandlerCalls() {
 	c.startPendingLayerAndUpdatePause()
 }
 
-// callEndedWithUnusedInput calls Ended with the unused input. What it leaves because the connection is
-// paused waits until output has been sent.
+// callEndedWithUnusedInput calls Ended with the unused input. If the connection is paused, unused input is kept.
 func (c *Conn) callEndedWithUnusedInput() {
 	var rest []byte
 	if c.in != nil {
@@ -124,8 +121,7 @@ func (c *Conn) callEndedWithUnusedInput() {
 	c.dropInput()
 }
 
-// feedOrShedBuffered passes the unused input to the handler and keeps the rest. With a shedReason it
-// calls Shed.
+// feedOrShedBuffered passes buffered input to Received, or to Shed if there is a shedReason, and keeps unused input.
 func (c *Conn) feedOrShedBuffered(shedReason error) {
 	c.state &^= inputHeld
 	if c.in == nil {
@@ -145,9 +141,9 @@ func (c *Conn) feedOrShedBuffered(shedReason error) {
 	}
 }
 
-// feedOrShedInput calls the handler until it uses no more input, and returns the rest. Each call gets
-// at most ReadSize bytes beyond those already refused, as after a single read. This limits what a
-// handler writes per call even if much input is buffered.
+// feedOrShedInput calls the handler until the handler uses no more input, and returns the unused input. Each call gets
+// at most ReadSize bytes beyond those already refused, as after a single read. So a handler writes a limited amount per
+// call even if much input is buffered.
 func (c *Conn) feedOrShedInput(in []byte, shedReason error) (unused []byte) {
 	for len(in) > 0 && !c.is(closing|failed) {
 		if c.isInputPaused() {
@@ -177,9 +173,8 @@ func (c *Conn) feedOrShedInput(in []byte, shedReason error) (unused []byte) {
 // isInputPaused reports whether input must not be passed to the handler now.
 func (c *Conn) isInputPaused() bool { return c.pauseReadingAtHighWater() || c.is(readPaused|yielded) }
 
-// pauseReadingAtHighWater reports whether reading is paused, from above HighWater until LowWater is reached,
-// and enters that state if needed. With IgnoreHighWater it returns false, but Drained is called
-// nevertheless.
+// pauseReadingAtHighWater pauses reading if more than HighWater bytes are unsent. It reports whether reading is paused;
+// a pause ends at LowWater. With IgnoreHighWater it returns false, but Drained is called as usual.
 func (c *Conn) pauseReadingAtHighWater() (isPaused bool) {
 	if !c.is(overHighWater|relayed) && c.UnsentBytes()+c.directSentInEvent() > c.runtime.Limits.HighWater {
 		c.state |= overHighWater
@@ -188,7 +183,7 @@ func (c *Conn) pauseReadingAtHighWater() (isPaused bool) {
 	return c.is(overHighWater) && !c.runtime.IgnoreHighWater && !c.HasIndependentDirections()
 }
 
-// resumeReadingAtLowWater ends the pause at LowWater and makes Drained due or resumes the relay partner.
+// resumeReadingAtLowWater ends the pause at LowWater. Then Drained is due or, in a relay, the partner is read again.
 func (c *Conn) resumeReadingAtLowWater() {
 	if c.remotePartner() != nil {
 		c.reopenFastPathAndResumePartner()

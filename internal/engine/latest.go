@@ -8,14 +8,14 @@ import (
 
 // This file sends values of which only the newest counts.
 //
-// Values are numbered. A request tells the connection only that there is a newer value. Until it
-// has taken that, newer values need no requests and no space. It takes a value when it has nothing
-// else to send, so that a slow peer gets the newest value when it has caught up, and a value that
-// has begun to be sent is completed. The lock of a LatestSubscription covers announcing and taking,
-// so the newest value is always delivered, and none is sent twice.
+// Values are numbered. A request tells the connection only that there is a newer value. Until the connection has taken
+// a value, newer values need no requests and no space. The connection takes a value when it has nothing else to send,
+// so that a slow peer gets the newest value when it has caught up. A value of which a part has been sent is completed.
+// The lock of a LatestSubscription covers announcing and taking, so the newest value is always delivered, and none is
+// sent twice.
 
-// LatestValue is a value that newer ones replace. Setting it and announcing it must be serialized;
-// connections may take it concurrently.
+// LatestValue is a value that newer values replace. Set and the announcement must be serialized; connections may take
+// the value concurrently.
 type LatestValue struct {
 	newest atomic.Pointer[versionedValue]
 }
@@ -25,7 +25,7 @@ type versionedValue struct {
 	number int64
 }
 
-// Set makes p, which must not change any more, the newest value.
+// Set makes value the newest value. The bytes must not be changed after the call.
 func (t *LatestValue) Set(value []byte) {
 	number := int64(1)
 	if last := t.newest.Load(); last != nil {
@@ -53,7 +53,6 @@ func NewLatestSubscription(v *LatestValue) *LatestSubscription {
 	return l
 }
 
-// Unsubscribe stops the delivery of values.
 func (l *LatestSubscription) Unsubscribe() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -66,8 +65,7 @@ func (l *LatestSubscription) isUnsubscribed() bool {
 	return l.unsubscribed
 }
 
-// announceNewer records that there is a newer value. It reports whether that needs a request, and how
-// many values it has replaced.
+// announceNewer records a newer value. It reports whether to post a request, and how many values were replaced.
 func (l *LatestSubscription) announceNewer() (needsRequest bool, replaced int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -89,8 +87,8 @@ func (l *LatestSubscription) cancelAnnouncement() {
 	l.requested = false
 }
 
-// takeNewest returns the newest value, how many were replaced since the last one was taken, and how
-// many of those were never announced.
+// takeNewest returns the newest value and the number of values replaced since the last one was taken. unannounced is
+// the number of these that were never announced.
 func (l *LatestSubscription) takeNewest() (p []byte, replaced, unannounced int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -101,15 +99,14 @@ func (l *LatestSubscription) takeNewest() (p []byte, replaced, unannounced int64
 	return newest.bytes, replaced, unannounced
 }
 
-// replacedCount returns how many values were replaced since the last one was taken.
+// replacedCount returns the number of values replaced since the last one was taken.
 func (l *LatestSubscription) replacedCount() int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.replaced
 }
 
-// AnnounceLatest announces a newer value of valueSize bytes. If the connection has not taken the last one
-// yet, that is replaced.
+// AnnounceLatest announces a newer value of valueSize bytes, which replaces a value that was not taken yet.
 func (r Ref) AnnounceLatest(sub *LatestSubscription, valueSize int) error {
 	switch {
 	case r.IsClosed():
@@ -131,8 +128,8 @@ func (r Ref) AnnounceLatest(sub *LatestSubscription, valueSize int) error {
 	return err
 }
 
-// queueOrDropLatest queues a subscription whose value is to be sent, or drops it if sending has ended.
-// Cancelled subscriptions are removed to limit the queue.
+// queueOrDropLatest queues a subscription whose value is to be sent. If nothing more can be sent, it drops the
+// subscription. Cancelled subscriptions are removed to limit the queue.
 func (c *Conn) queueOrDropLatest(sub *LatestSubscription) {
 	x := c.ensureExtra()
 	if c.isSendClosed() {
@@ -152,7 +149,7 @@ func (c *Conn) canWriteLatest() bool {
 	return c.extra != nil && len(c.extra.latestQueue) > 0 && !c.hasOutput() && !c.hasPendingLayer()
 }
 
-// writeLatestValues writes the newest values, up to about one buffer, but at least one.
+// writeLatestValues writes the newest values: at least one, and until about one buffer is full.
 func (c *Conn) writeLatestValues() {
 	x, n := c.extra, 0
 	for n < len(x.latestQueue) && c.UnsentBytes() < maxPieceSize && !c.is(failed) {
@@ -173,15 +170,15 @@ func (c *Conn) writeLatestValues() {
 	}
 }
 
-// AddMissedMessages adds n messages that were lost without this connection's owner noticing.
+// AddMissedMessages adds count messages that were lost without the knowledge of the connection's owner.
 func (c *Conn) AddMissedMessages(count int64) {
 	if count > 0 {
 		c.ensureExtra().droppedMessages += count
 	}
 }
 
-// MissedMessages returns how many messages the connection has lost because its peer reads too
-// slowly: those that exceeded the output limit, and replaced values.
+// MissedMessages returns the number of messages that the connection has lost because its peer reads too slowly:
+// messages that exceeded the output limit, and replaced values.
 func (c *Conn) MissedMessages() (n int64) {
 	if c.extra == nil {
 		return 0

@@ -7,30 +7,25 @@ import (
 	"time"
 )
 
-// Layer transforms the bytes between a connection's transport and its handler: TLS, or a preamble
-// such as the PROXY header. Drivers and handlers do not see it. Its methods are called on the
-// connection's owner, none after OnClosed.
+// Layer transforms the bytes between a connection's transport and its handler. Examples are TLS and the PROXY header.
+// Drivers and handlers do not see layers. The methods are called on the connection's owner, none after OnClosed.
 //
-// Opened is called after the last layer with a handshake has called Conn.OnHandshakeDone. A
-// connection that ends before is counted as refused.
+// If a layer has a handshake, it calls Conn.OnHandshakeDone at the end. The handler's Opened is called after the last
+// handshake. A connection that ends earlier is counted as refused.
 type Layer interface {
-	// OnRead handles bytes from the transport; p is valid during the call. It passes input for the
-	// handler to Conn.OnPlaintext.
+	// OnRead handles bytes from the transport, valid during the call. It passes input to Conn.OnPlaintext.
 	OnRead(c *Conn, p []byte) error
 	// Write encodes bytes and passes them to Conn.AppendToTransport.
 	Write(c *Conn, p []byte) error
-	// Resume is called after Ref.ResumeLayer, and periodically during the handshake.
+	// ContinueHandshake is called after Ref.ResumeLayer, and periodically during the handshake.
 	ContinueHandshake(c *Conn) error
-	// Memory returns how many bytes the layer buffers, and whether they include part of a message.
+	// Memory returns the number of bytes that the layer buffers. partial means that they include a partial message.
 	Memory() (memory int, partial bool)
-	// InputFull reports, during the handshake, that nothing may be read before the next Resume.
+	// InputFull reports, during the handshake, that nothing may be read before the next ContinueHandshake.
 	InputFull() bool
-	// OnEOF reports that the transport has no more input.
 	OnEOF(c *Conn) error
-	// SendClose is called when all output has been sent. It may pass a closing message to
-	// Conn.AppendToTransport.
+	// SendClose is called when all output has been sent. It may pass a closing message to Conn.AppendToTransport.
 	SendClose(c *Conn)
-	// OnClosed reports that the connection is closed.
 	OnClosed(c *Conn)
 }
 
@@ -41,7 +36,7 @@ func (c *Conn) layer() Layer {
 	return c.extra.layer
 }
 
-// Layer returns the connection's layer, nil if it has none.
+// Layer returns the connection's layer, or nil.
 func (c *Conn) Layer() Layer { return c.layer() }
 
 func (c *Conn) startFirstLayer(l Layer) {
@@ -56,7 +51,7 @@ func (c *Conn) startFirstLayer(l Layer) {
 	c.startPendingLayerAndUpdatePause()
 }
 
-// ReplaceLayer replaces a layer that has completed; nil removes it.
+// ReplaceLayer replaces a layer that has done its work. If l is nil, the layer is removed.
 func (c *Conn) ReplaceLayer(l Layer) {
 	c.extra.layer = l
 	c.uncountLayerMemory()
@@ -69,7 +64,7 @@ func (c *Conn) uncountLayerMemory() {
 	}
 }
 
-// OnHandshakeDone ends the handshake: from now on the handler is called.
+// OnHandshakeDone ends the handshake. After this call, the handler may be called.
 func (c *Conn) OnHandshakeDone() {
 	if !c.is(handshaking) || c.is(closing|failed) {
 		return
@@ -93,7 +88,7 @@ func (c *Conn) feedLayer(p []byte) {
 	c.updateLayerMemoryAndPartialTime()
 }
 
-// updateLayerMemoryAndPartialTime counts the layer's memory and tracks since when it has had part of a message.
+// updateLayerMemoryAndPartialTime updates the count of the layer's memory and the age of its partial message.
 func (c *Conn) updateLayerMemoryAndPartialTime() {
 	l := c.layer()
 	if l == nil {
@@ -115,8 +110,7 @@ func (c *Conn) updateLayerMemoryAndPartialTime() {
 	}
 }
 
-// partialMessageSince returns since when the layer or the handler has had part of a message; 0 if neither
-// has.
+// partialMessageSince returns the time since which the layer or the handler has buffered a partial message, or 0.
 func (c *Conn) partialMessageSince() time.Duration {
 	if c.extra == nil {
 		return 0
@@ -124,8 +118,7 @@ func (c *Conn) partialMessageSince() time.Duration {
 	return earlierNonzeroTime(c.extra.layerPartialSince, c.extra.handlerPartialSince)
 }
 
-// writeThroughLayer appends to the output through the layer. Data behind a queued file waits before
-// the layer.
+// writeThroughLayer appends p to the output, encoded by the layer. Data behind a queued file is encoded later.
 func (c *Conn) writeThroughLayer(p []byte) {
 	switch l := c.layer(); {
 	case c.queuedFiles() != nil:

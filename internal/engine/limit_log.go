@@ -7,12 +7,10 @@ import (
 	"net/netip"
 )
 
-// This file logs connections that a limit has closed or refused. A limit may close a million
-// connections at once: a Server's log writes one such line a second per limit and loop, with the
-// number of suppressed ones.
+// This file logs connections that a limit has closed or refused. Because a limit may close a million connections at
+// once, a Server's log contains one such line a second per limit and loop, with the number of suppressed lines.
 
-// CloseMessageTooLong closes a connection whose message has, or announces, messageSize bytes: more than
-// Limits.MaxMessage.
+// CloseMessageTooLong closes a connection whose message has, or announces, more than Limits.MaxMessage bytes.
 func (c *Conn) CloseMessageTooLong(messageSize uint64) {
 	if !c.is(closing) {
 		c.logCloseIfByLimit(ErrMessageTooLong, messageSize)
@@ -20,10 +18,10 @@ func (c *Conn) CloseMessageTooLong(messageSize uint64) {
 	}
 }
 
-// logCloseIfByLimit logs a close if why is a limit. messageSize is that of a message, 0 if unknown.
+// logCloseIfByLimit logs a close if a limit is the reason. messageSize is the size of the message, or 0 if unknown.
 func (c *Conn) logCloseIfByLimit(why error, messageSize uint64) {
 	name, value, help := c.runtime.describeLimit(why)
-	if name == "" || c.is(handshaking) { // logged by recordRejected
+	if name == "" || c.is(handshaking) { // logged by recordEndBeforeOpened
 		return
 	}
 	level := slog.LevelInfo
@@ -44,8 +42,8 @@ func (c *Conn) logCloseIfByLimit(why error, messageSize uint64) {
 	c.runtime.Log.LogAttrs(ctx, level, "connection closed by a limit", attrs...)
 }
 
-// describeLimit returns the name and value of the limit that a close reason stands for, and advice
-// if the limit rather than the peer may be at fault. The name is empty for other reasons.
+// describeLimit returns the name and value of the limit that caused a close, and advice if the limit may be set too
+// low. If no limit caused the close, name is empty.
 func (rt *Runtime) describeLimit(reason error) (name string, value any, help string) {
 	l := &rt.Limits
 	switch reason {
@@ -71,7 +69,6 @@ func (rt *Runtime) describeLimit(reason error) (name string, value any, help str
 	return "", nil, ""
 }
 
-// limitObservedAttr returns the observed value that exceeded the limit.
 func (c *Conn) limitObservedAttr(why error, messageSize uint64) slog.Attr {
 	const key = "seen"
 	now := c.runtime.Clock()
@@ -130,7 +127,6 @@ func formatPeer(peer netip.AddrPort) string {
 	return "unix socket"
 }
 
-// abortForInvalidUsedCount aborts a connection whose handler has returned an impossible number of used bytes.
 func (c *Conn) abortForInvalidUsedCount(used, offered int, shedReason error) {
 	method := "Received"
 	if shedReason != nil {

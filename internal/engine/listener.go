@@ -9,44 +9,40 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// This file has the listeners and their counters. A connection stores its listener's number, from
-// 0, in the high bits of its descriptor, which takes no extra memory. Dialled connections have
-// none.
+// This file contains the listeners and their counters. A connection stores the number of its listener, from 0, in the
+// high bits of its descriptor, which takes no extra memory. Dialled connections have no listener.
 
-// MaxListeners is the maximum number of listeners, and MaxFD the limit for descriptors, whose high
-// bits have the listener's number.
+// MaxListeners is the maximum number of listeners. MaxFD is the limit for descriptors; the bits above it store the
+// listener's number.
 const (
 	MaxListeners = 32
 	MaxFD        = 1 << 25
 )
 
-// Listener configures one listener.
 type Listener struct {
-	// Name identifies it in logs.
 	Name          string
 	Network, Addr string
 	// Socket, if set, is used instead of Addr. The engine owns it.
 	Socket net.Listener
-	// Sockets, if not empty, are used instead: those of the process that this one replaces. The
-	// engine closes them.
+	// Sockets, if not empty, are used instead of Addr and Socket. They are inherited from the process that this process
+	// replaces. The engine closes them.
 	Sockets []net.Listener
 	// MaxConns limits the open connections of this listener; 0 means no limit.
 	MaxConns int
-	// Backlog is the length of the accept queue; 0 leaves it to the kernel.
+	// Backlog is the length of the accept queue. If it is 0, the kernel chooses.
 	Backlog int
 	// Control, if set, is called with each TCP socket of Addr before it is bound.
 	Control sock.ControlFunc
 }
 
-// ListenerStats describes a listener: its open connections, those accepted, and those refused
-// because of Listener.MaxConns.
+// ListenerStats counts a listener's connections: open, accepted, and refused because of Listener.MaxConns.
 type ListenerStats struct {
 	Name                    string
 	Addr                    net.Addr
 	Open, Accepted, Refused int64
 }
 
-// EffectiveListeners returns the listeners, none if the engine only dials.
+// EffectiveListeners returns the listeners. If the engine only dials, there are none.
 func (c *Config) EffectiveListeners() []Listener {
 	if len(c.Listeners) == 0 && c.Addr != "" {
 		return []Listener{{Network: c.Network, Addr: c.Addr}}
@@ -54,9 +50,9 @@ func (c *Config) EffectiveListeners() []Listener {
 	return c.Listeners
 }
 
-// OpenSockets returns the sockets of l, ready to accept: minSockets that share its port, or Socket
-// as often, or all inherited Sockets, of which there may be more. The caller closes each; after an
-// error all are closed.
+// OpenSockets returns at least minSockets listening sockets: the inherited Sockets, or Socket repeated minSockets
+// times, or minSockets new sockets that share a port. The caller closes all of them. After an error, OpenSockets has
+// closed them.
 func (l Listener) OpenSockets(minSockets int, opts sock.Options) (sockets []net.Listener, err error) {
 	if m := len(l.Sockets); m > 0 {
 		for i := range max(minSockets, m) {
@@ -93,16 +89,14 @@ type ListenerCounters struct {
 	openConns, accepted, refused atomic.Int64
 }
 
-// NewListenerCounters returns the counters of a listener with an address.
 func NewListenerCounters(l Listener, addr net.Addr) *ListenerCounters {
 	return &ListenerCounters{name: l.Name, addr: addr, maxConns: int64(l.MaxConns)}
 }
 
-// errListenerFull is ErrTooManyConns because of Listener.MaxConns.
+// errListenerFull stands for ErrTooManyConns if Listener.MaxConns is the limit that was reached.
 var errListenerFull = errors.New("listener full")
 
-// acquireConnSlot counts a connection as open, and as accepted unless it was imported. It reports false if
-// MaxConns are open.
+// acquireConnSlot counts a new connection. If MaxConns connections are open, it returns false.
 func (e *ListenerCounters) acquireConnSlot(imported bool) (acquired bool) {
 	if e == nil {
 		return true
@@ -127,7 +121,7 @@ func (e *ListenerCounters) releaseConnSlot() {
 	}
 }
 
-// listenerCounters returns the counters of a listener, nil for a number below 0.
+// listenerCounters returns the counters of a listener, or nil if listenerNumber is negative.
 func (rt *Runtime) listenerCounters(listenerNumber int) *ListenerCounters {
 	if listenerNumber < 0 {
 		return nil
@@ -135,11 +129,9 @@ func (rt *Runtime) listenerCounters(listenerNumber int) *ListenerCounters {
 	return rt.ListenerCounters[listenerNumber]
 }
 
-// ListenerNumberForAdopted returns the number of the listener that adopted connections count for: the first,
-// or -1 without listeners.
+// ListenerNumberForAdopted returns the number of the listener that counts adopted connections, or -1 without listeners.
 func (rt *Runtime) ListenerNumberForAdopted() int { return min(len(rt.ListenerCounters), 1) - 1 }
 
-// ListenerStats returns the counts of all listeners.
 func (rt *Runtime) ListenerStats() (all []ListenerStats) {
 	for _, e := range rt.ListenerCounters {
 		all = append(all, ListenerStats{Name: e.name, Addr: e.addr, Open: e.openConns.Load(), Accepted: e.accepted.Load(), Refused: e.refused.Load()})
@@ -147,13 +139,13 @@ func (rt *Runtime) ListenerStats() (all []ListenerStats) {
 	return all
 }
 
-// SetListener stores the listener's number, before the connection is opened.
+// SetListener stores the listener's number. It must be called before the connection is opened.
 func (c *Conn) SetListener(number int) { c.fd = c.FD() | int32(number+1)*MaxFD }
 
-// Listener returns the number of the listener, -1 for a dialled connection.
+// Listener returns the number of the connection's listener, or -1 for a dialled connection.
 func (c *Conn) Listener() int { return int(max(c.fd, 0)/MaxFD) - 1 }
 
-// ListenerName returns the name of the listener, empty without one.
+// ListenerName returns the name of the connection's listener, or "" for a dialled connection.
 func (c *Conn) ListenerName() string {
 	if n := c.Listener(); n >= 0 {
 		return c.runtime.ListenerCounters[n].name

@@ -8,7 +8,6 @@ import (
 	"unsafe"
 )
 
-// RequestKind is the kind of a request.
 type RequestKind uint8
 
 const (
@@ -16,20 +15,18 @@ const (
 	RequestSend RequestKind = iota
 	// RequestClose closes the connection after the output so far.
 	RequestClose
-	// RequestNudge calls the handler's Nudged.
 	RequestNudge
-	// RequestBroadcast carries a message to all connections.
+	// RequestBroadcast carries a message that is sent to all connections.
 	RequestBroadcast
-	// RequestResumeLayer calls the layer's Resume.
+	// RequestResumeLayer calls the layer's ContinueHandshake.
 	RequestResumeLayer
-	// RequestDo calls Shared.Do.
 	RequestDo
 	// RequestLatest announces a newer value; see LatestSubscription.
 	RequestLatest
 )
 
-// QueuedRequest is a request in a mailbox. A request without shared bytes owns the next Size bytes of the data that
-// TakeAll returns.
+// QueuedRequest is a request in a mailbox. TakeAll returns the bytes of all requests in one slice; Size is the number
+// of these bytes that belong to this request, 0 if its bytes are shared.
 type QueuedRequest struct {
 	Conn   *Conn
 	shared *Shared
@@ -65,16 +62,15 @@ func (m QueuedRequest) DropIfCarriesBytes() (dropped bool) {
 	return true
 }
 
-// IsStale reports whether the connection has begun to close since the request was posted. A stale request may be
-// passed to HandleOrDeferRequest on any goroutine; HandleOrDeferRequest then only releases the reservation.
+// IsStale reports whether the connection has begun to close since the request was posted. HandleOrDeferRequest may be
+// called for a stale request on any goroutine; it then only releases the posted bytes.
 func (m QueuedRequest) IsStale() bool { return m.gen != m.Conn.refState.generation() }
 
 // Shared is a message or function for many connections, stored once. It must not be modified.
 type Shared struct {
 	Bytes []byte
 	Do    func(*Conn)
-	// OnLost, if set, is called instead of Do if the connection has begun to close. It may be called on any goroutine
-	// and must not block.
+	// OnLost, if set, replaces Do if the connection has begun to close. It may run on any goroutine and must not block.
 	OnLost func()
 	latest *LatestSubscription // for RequestLatest
 	// counters, if set, counts the memory of Bytes as Buffered while a request or an active broadcast refers to it.
@@ -100,18 +96,17 @@ type Request struct {
 	Bytes  []byte
 	Pieces [][]byte
 	Shared *Shared
-	// postedLimit, if positive, replaces MaxUnsent as the limit for posted bytes and marks a sender that can wait. A
-	// mailbox accepts only a part of MaxBytes of such requests.
+	// postedLimit, if positive, replaces MaxUnsent as the limit for posted bytes. It marks a request whose sender can
+	// wait; a mailbox accepts such requests only up to a part of MaxBytes.
 	postedLimit int
-	// spaceWait, if set, is filled in when the mailbox is full.
+	// spaceWait, if set, is filled in by Put when the mailbox is full. The sender uses it to wait for capacity.
 	spaceWait *SpaceWait
-	// alwaysFits exempts rare requests from the mailbox's limit.
+	// alwaysFits exempts the request from the mailbox's limit. Only rare requests may set it.
 	alwaysFits bool
 	// removed, if set, lists connections that must not receive the request.
 	removed *removedDuringBroadcast
 }
 
-// CanWait reports whether the sender can wait for capacity.
 func (r *Request) CanWait() bool { return r.postedLimit > 0 }
 
 // LetSenderWaitUntil makes the sender wait, if it can, until freed is closed.
@@ -121,10 +116,10 @@ func (r *Request) LetSenderWaitUntil(freed <-chan struct{}) {
 	}
 }
 
-// SpaceWait lets a sender wait until a full mailbox has capacity.
+// SpaceWait lets the sender of a request wait until a full mailbox has capacity.
 type SpaceWait struct {
 	freed  <-chan struct{} // closed when there may be space
-	onDone func()          // called by release
+	onDone func()          // called by stopWaiting
 }
 
 // stopWaiting records that the sender has tried again or given up.
@@ -152,14 +147,14 @@ func (r Request) copiedSize() int {
 // emptyRequestSize is the size that generationAndPosted counts for a request without bytes.
 const emptyRequestSize = 1
 
-// maxKeptData limits the data memory that an empty mailbox keeps. Senders that can wait may use 1/waitersShare of
-// MaxBytes; the rest is for other senders.
+// maxKeptData limits the data memory that an empty mailbox keeps, in bytes. Senders that can wait may use
+// 1/waitersShare of MaxBytes; the rest is for other senders.
 const (
 	maxKeptData  = 64 << 10
 	waitersShare = 4
 )
 
-// All mailboxes of an engine together may use a part of MaxBuffered. Each mailbox may use at least minMailboxBytes and
+// The mailboxes of an engine share 1/mailboxShare of MaxBuffered. Each mailbox may use at least minMailboxBytes and
 // minMailboxRequests.
 const (
 	mailboxShare       = 16
@@ -176,15 +171,14 @@ func (l *Limits) SingleMailboxLimits(numLoops int) (maxRequests, maxBytes int) {
 	return min(l.MaxMail, max(share/QueuedRequestSize, minMailboxRequests)), min(l.MaxMailBytes, max(share, minMailboxBytes))
 }
 
-// Mailbox is the queue of requests to the connections of one owner. Any goroutine may call Put. Only the owner may
-// call TakeAll. One lock covers the capacity check, the reservation in the connection's generationAndPosted and the
-// append, so that each reservation has a request.
+// Mailbox is the queue of requests to the connections of one owner. Any goroutine may call Put. Only the owner may call
+// TakeAll. Put checks the limits, counts the posted bytes and appends the request under one lock.
 //
 // The memory of requests is counted from Put until Recycle, which the owner calls after delivery. An empty mailbox
 // keeps little memory, which is not counted.
 type Mailbox struct {
-	// MaxRequests limits the queued messages. Requests without bytes, such as closing, have the same limit in
-	// addition, because they may free memory.
+	// MaxRequests limits the number of queued requests. Requests without a message, such as a close, have twice this
+	// limit, because they may free memory.
 	MaxRequests int
 	// MaxBytes limits the queued bytes. Shared bytes in consecutive requests count once. An empty mailbox accepts one
 	// message that exceeds MaxBytes.
@@ -204,17 +198,15 @@ type Mailbox struct {
 	// and of taken requests.
 	lastShared                *Shared
 	queuedMemory, takenMemory int
-	// Consecutive requests for chunks of one set form a run. batchSet is the set of the current run, or nil after its
-	// end.
+	// Consecutive requests for chunks of one connSet form a run. batchSet is the set of the current run, or nil.
 	batchRun uint64
 	batchSet *connSet
-	// Memory of the last TakeAll, for reuse.
+	// Memory of the last TakeAll, kept for reuse.
 	spareQueue       []QueuedRequest
 	spareData        []byte
 	nonEmpty         atomic.Bool // requests are queued; read without the lock
 	missedBroadcasts atomic.Int64
-	// Senders wait in order until the mailbox is emptied. wokenBytes is the total size that woken senders are about to
-	// post.
+	// Senders wait in order until the mailbox is emptied. Woken senders are about to post wokenBytes bytes.
 	waiting    []*waitingSender
 	wokenBytes int
 }
@@ -276,7 +268,6 @@ func (b *Mailbox) Put(c *Conn, generation uint32, r Request) error {
 	return nil
 }
 
-// ensureQueueCapacity allocates capacity for one more request with dataSize bytes.
 func (b *Mailbox) ensureQueueCapacity(dataSize int) {
 	if b.queuedMemory == 0 {
 		b.nonEmpty.Store(true)
@@ -309,14 +300,12 @@ func (b *Mailbox) CountedMemory() int {
 	return b.queuedMemory + b.takenMemory
 }
 
-// PutShared queues a shared request for the current generation of c. The generation must not change during the call.
-// The caller must then wake the owner.
+// PutShared is like Put, for the current generation of c, which must not change during the call.
 func (b *Mailbox) PutShared(c *Conn, kind RequestKind, s *Shared) error {
 	return b.Put(c, c.refState.generation(), Request{Kind: kind, Shared: s})
 }
 
-// CountMissedBroadcast counts a broadcast that did not fit into the mailbox of a single connection.
-// TakeMissedBroadcasts returns the count and resets it.
+// CountMissedBroadcast counts a broadcast for which the mailbox of a single connection had no capacity.
 func (b *Mailbox) CountMissedBroadcast() { b.missedBroadcasts.Add(1) }
 
 func (b *Mailbox) TakeMissedBroadcastCount() int64 {
@@ -328,8 +317,7 @@ func (b *Mailbox) TakeMissedBroadcastCount() int64 {
 
 func (b *Mailbox) HasRequests() bool { return b.nonEmpty.Load() }
 
-// growQueue grows the queue for one more request with dataSize bytes. It doubles the capacity; data grows to at most
-// maxKeptData if that suffices. It counts the memory first, because allocation may be slow.
+// growQueue grows the queue for one more request. New memory is counted before the allocation, which may be slow.
 func (b *Mailbox) growQueue(dataSize int) {
 	requestCap, dataCap := cap(b.queue), cap(b.data)
 	if len(b.queue) == requestCap {
@@ -378,16 +366,15 @@ func putDataBuffer(buffer []byte) {
 	}
 }
 
-// addWaitingSender queues a sender of messageSize bytes. The sender is woken once its bytes fit and no earlier sender
-// waits.
+// addWaitingSender queues a sender of messageSize bytes, to be woken once its bytes fit and no earlier sender waits.
 func (b *Mailbox) addWaitingSender(messageSize int) SpaceWait {
 	s := &waitingSender{freed: make(chan struct{}), size: max(messageSize, emptyRequestSize)}
 	b.waiting = append(b.waiting, s)
 	return SpaceWait{freed: s.freed, onDone: func() { b.removeWaitingSender(s) }}
 }
 
-// removeWaitingSender removes a sender that no longer waits. If the sender was the last one woken and the mailbox is
-// empty, it wakes others, because no TakeAll will.
+// removeWaitingSender removes a sender that no longer waits. If the mailbox is empty and no other woken sender is about
+// to post, it wakes further senders, because no TakeAll will follow that would wake them.
 func (b *Mailbox) removeWaitingSender(s *waitingSender) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

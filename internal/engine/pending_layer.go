@@ -7,13 +7,12 @@ import (
 	"slices"
 )
 
-// This file inserts a layer after Opened, for example for STARTTLS. It is requested in a handler
-// call and starts when that has returned. No plaintext input may be left then, because the handler
-// would mistake it for input from the layer. From then on the connection is handshaking again,
-// except that Closed is called for its end. Requests are deferred until the handshake is done, so
-// that their data passes the layer.
+// This file inserts a layer after Opened, for example for STARTTLS. The layer is requested in a handler call and starts
+// when that call has returned. If plaintext input is left then, the connection is closed, because the handler would
+// take this input for input from the layer. The connection is then handshaking again, but if it ends, Closed is called.
+// Requests are deferred until the handshake is done, so that their data passes the layer.
 
-// ErrClearInput means that plaintext input was left when the layer was to start.
+// ErrClearInput is the close reason if plaintext input is left when the layer starts.
 var ErrClearInput = errors.New("myriad: plaintext input after the command that starts TLS")
 
 // pendingLayer is the state of RequestLayerInsertion until the handshake is done.
@@ -28,13 +27,12 @@ type deferredRequest struct {
 	data    []byte
 }
 
-// Securer is a Handler that is called when the handshake after RequestLayerInsertion is done, on the owner
-// and never by a worker.
+// Securer is a Handler whose Secured is called after the handshake of an inserted layer, never on a worker.
 type Securer interface {
 	Secured(c *Conn)
 }
 
-// RequestLayerInsertion inserts a layer when the current handler call has returned.
+// RequestLayerInsertion requests a layer. The layer is inserted when the current handler call has returned.
 func (c *Conn) RequestLayerInsertion(newLayer func(*Conn) Layer) error {
 	switch {
 	case !c.is(open) || c.is(closing|failed|closingWrite|shut):
@@ -75,7 +73,7 @@ func (c *Conn) startPendingLayer() {
 	c.resumeLayer()
 }
 
-// callSecuredAndHandleDeferred handles the deferred requests after the handshake.
+// callSecuredAndHandleDeferred calls Secured after the handshake and handles the deferred requests.
 func (c *Conn) callSecuredAndHandleDeferred() {
 	x := c.extra
 	kept := x.pendingLayer.deferred
@@ -111,7 +109,7 @@ func (c *Conn) cancelPendingLayer() {
 	}
 }
 
-// deferRequestIfLayerPending defers a request whose data must pass the pending layer, and reports whether it did.
+// deferRequestIfLayerPending defers a request whose data must pass the pending layer. It reports whether it did.
 func (c *Conn) deferRequestIfLayerPending(req QueuedRequest, data []byte) (deferred bool) {
 	if !c.hasPendingLayer() || !c.is(open) || req.Kind == RequestResumeLayer || req.Kind == RequestBroadcast {
 		return false

@@ -16,10 +16,10 @@ import (
 //	└───────────────┴────────┴──────────────┘
 //
 // The generation changes when a connection starts to close. In an orderly close, the change and the check that nothing
-// is posted are one atomic step, so that no accepted request is lost.
+// is posted are one atomic step, so that no accepted request is lost. Generations repeat after 2³² connections in a
+// slot.
 //
-// A reservation outlives its generation. Its bytes are released when the request is taken, even if another connection
-// uses the slot by then. This keeps the two halves consistent. Generations repeat after 2³² connections in a slot.
+// The bytes of a request are released when the request is taken, even if another connection uses the slot by then.
 type generationAndPosted struct{ v atomic.Uint64 }
 
 // senderWaiting is set only while something is posted.
@@ -39,8 +39,7 @@ func (m *generationAndPosted) releasePostedBytes(count int) (remaining int, send
 	return postedBytesIn(v), v&senderWaiting != 0
 }
 
-// markSenderWaitingIfAbove sets the waiting bit. If at most maxPosted bytes are posted or the generation has changed,
-// it returns false instead.
+// markSenderWaitingIfAbove sets the waiting bit if more than maxPosted bytes are posted in the same generation.
 func (m *generationAndPosted) markSenderWaitingIfAbove(generation uint32, maxPosted int) (marked bool) {
 	for {
 		v := m.v.Load()
@@ -94,14 +93,14 @@ func (r Ref) SendShared(s *Shared) error { return r.post(Request{Kind: RequestSe
 // Close requests an orderly close.
 func (r Ref) Close() error { return r.post(Request{Kind: RequestClose}) }
 
-// Nudge requests a call of the handler's Nudged.
+// Nudge requests a call of the handler's Nudged method.
 func (r Ref) Nudge() error { return r.post(Request{Kind: RequestNudge}) }
 
 // Do requests a call of f on the connection's owner, under the rules of a handler call.
 func (r Ref) Do(f func(*Conn)) error { return r.post(Request{Kind: RequestDo, Shared: &Shared{Do: f}}) }
 
-// DoOrElse is like Do, but calls onLost instead of f if the connection begins to close first. onLost may be called on
-// any goroutine and must not block. If DoOrElse fails, it calls neither.
+// DoOrElse is like Do, but calls onLost instead of f if the connection begins to close before f can run. onLost may be
+// called on any goroutine and must not block. If DoOrElse fails, it calls neither.
 func (r Ref) DoOrElse(f func(*Conn), onLost func()) error {
 	return r.post(Request{Kind: RequestDo, Shared: &Shared{Do: f, OnLost: onLost}})
 }
@@ -111,7 +110,7 @@ func (r Ref) ReportPanic(peer string, value any, stack []byte) error {
 	return r.c.runtime.logAndCountPanic(r, peer, value, stack)
 }
 
-// ResumeLayer requests a call of the layer's Resume.
+// ResumeLayer requests a call of the layer's ContinueHandshake.
 func (r Ref) ResumeLayer() error { return r.post(Request{Kind: RequestResumeLayer}) }
 
 // ID returns a positive number that is unique among all connections of an engine. For the zero Ref it returns 0.
@@ -140,9 +139,9 @@ func (r Ref) ConnOwnedBy(rt *Runtime) *Conn {
 	return r.c
 }
 
-// ReserveDeferredBroadcast returns a broadcast request for a connection that a worker has. The caller must pass the
-// request to HandleOrDeferRequest when the worker returns the connection. ReserveDeferredBroadcast fails if the
-// connection has closed or has too many posted bytes. It is safe for concurrent use.
+// ReserveDeferredBroadcast returns a broadcast request for a connection that a worker is using. When the worker has
+// returned the connection, the caller must pass the request to HandleOrDeferRequest. ReserveDeferredBroadcast fails if
+// the connection has closed or has too many posted bytes. It is safe for concurrent use.
 func (c *Conn) ReserveDeferredBroadcast(s *Shared) (QueuedRequest, error) {
 	gen := c.refState.generation()
 	if err := c.refState.reservePostedBytes(gen, max(len(s.Bytes), emptyRequestSize), c.runtime.Limits.MaxUnsent); err != nil {
@@ -166,8 +165,7 @@ func (r Ref) post(q Request) error {
 func (r Ref) IsClosed() bool { return r.c == nil || r.c.refState.generation() != r.generation }
 
 // A Ref reads its connection's data under a lock. The owner takes the same lock to change such data and to end the
-// generation. While the lock is held and the generation is unchanged, neither the slot nor the descriptor can be
-// reused.
+// generation. While the lock is held and the generation is current, neither the slot nor the descriptor can be reused.
 
 type refLocks [64]sync.Mutex
 

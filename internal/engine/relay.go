@@ -10,22 +10,22 @@ import (
 //
 // Two connections of the same loop need no extra memory: refusedBytes stores the partner's slot. Input of one
 // connection is written to its partner immediately. If the partner has more than HighWater unsent bytes, the input is
-// not read until LowWater is reached. Both connections begin to close in one step, so that neither slot outlives the
-// relay.
+// not read until LowWater is reached. Both connections begin to close in one step, so that no slot is reused while the
+// relay refers to it.
 //
 // Connections of different owners refer to each other by Ref and post requests. A connection that is more than
 // HighWater ahead requests a grant and is not read until the grant arrives. The partner sends the grant when its
 // output has fallen to LowWater. Requests are ordered, so EOF arrives after the data.
 //
-// If any goroutine may use sockets (Runtime.SendToPartner), a connection sends directly to its partner's socket while
-// the partner has no unsent output; see fastPath. Bytes that the kernel does not accept are posted, and the connection
-// is not read until they are sent.
+// If any goroutine may use sockets (Runtime.SendToPartner is set), a connection sends directly on its partner's socket
+// while the partner has no unsent output; see fastPath. Bytes that the kernel does not accept are posted, and reading
+// continues once they are sent.
 //
-// A connection that requests a relay is not read until both are joined. The request runs acceptRelay on the partner's
-// owner. If the owners differ, the partner is joined first. A second request then joins the requester before any data
-// arrives.
+// A connection that requests a relay is not read until both connections are joined. The request runs acceptRelay on the
+// partner's owner. If the owners differ, the partner is joined first. A second request then joins the requester before
+// any data arrives.
 //
-// Apart from data, a relay posts only a few requests per connection at a time. These fit into any mailbox
+// Apart from data, a relay posts only a few requests per connection at a time. These always fit into a mailbox
 // (Request.alwaysFits), so a connection always learns that its partner has ended.
 
 func (c *Conn) RequestRelayWith(partner Ref) error {
@@ -46,8 +46,8 @@ func (c *Conn) RequestRelayWith(partner Ref) error {
 
 func (c *Conn) IsRelayed() bool { return c.is(relayed) }
 
-// isInputTaken reports whether a relay, layer or Detach, active or requested, consumes the input instead of the
-// handler.
+// isInputTaken reports whether the input does not go to the handler, because of a relay, a pending layer or a Detach. A
+// requested relay or Detach counts, too.
 func (c *Conn) isInputTaken() bool {
 	return c.is(relayed) || c.extra != nil && (c.remotePartner() != nil || c.hasPendingLayer() || c.isDetaching())
 }
@@ -62,13 +62,13 @@ func (c *Conn) canRelayWith(partner Ref) bool {
 	return true
 }
 
-// newRelayRequest returns the request to the future partner of r.
+// newRelayRequest returns a request that asks its receiver to join r in a relay.
 func (r Ref) newRelayRequest() *Shared {
 	return &Shared{Do: func(o *Conn) { o.acceptRelay(r) }, OnLost: func() { r.postCloseWith(ErrClosed) }}
 }
 
-// acceptRelay joins the connection with the requester at the other end of a relay. If a worker has the requester, the
-// request is repeated after the worker has returned the requester.
+// acceptRelay joins the connection with the requester at the other end of a relay. If a worker holds the requester, the
+// request is repeated once the worker has returned the requester.
 func (c *Conn) acceptRelay(requester Ref) {
 	o, here := requester.ConnOwnedBy(c.runtime), c.Ref()
 	near := c.runtime.Loop != nil && o != nil
@@ -110,7 +110,6 @@ func (c *Conn) isRelayedTo(partner Ref) bool {
 	return c.remotePartner().ref == partner
 }
 
-// joinRemoteRelay joins the connection with a partner of another owner. The partner is already joined.
 func (c *Conn) joinRemoteRelay(partner Ref, incoming, outgoing *fastPath) {
 	switch {
 	case c.isRelayedTo(partner): // both have asked
@@ -121,8 +120,7 @@ func (c *Conn) joinRemoteRelay(partner Ref, incoming, outgoing *fastPath) {
 	}
 }
 
-// enterRelayState joins one endpoint. The argument remote is nil if the partner has the same owner. FeedHandler
-// forwards buffered input.
+// enterRelayState starts the relay for one of its two connections. If both have the same owner, remote is nil.
 func (c *Conn) enterRelayState(remote *remotePartner) {
 	c.state |= relayed
 	c.state &^= neverHeard | eofDelivered | readPaused | inputHeld | drainedPending | unansweredMask
@@ -143,7 +141,7 @@ func (c *Conn) enterRelayState(remote *remotePartner) {
 
 func (r Ref) postDo(do func(*Conn)) { r.postDoOrElse(do, nil) }
 
-// postDoOrElse is postDo, but calls onLost if the partner is closing.
+// postDoOrElse posts a request to call do. If the connection begins to close first, onLost is called instead.
 func (r Ref) postDoOrElse(do func(*Conn), onLost func()) {
 	err := r.post(Request{Kind: RequestDo, alwaysFits: true, Shared: &Shared{Do: do, OnLost: onLost}})
 	if err != nil && onLost != nil {
@@ -153,24 +151,24 @@ func (r Ref) postDoOrElse(do func(*Conn), onLost func()) {
 
 func (r Ref) postCloseWith(why error) { r.postDo(func(c *Conn) { c.CloseWith(why) }) }
 
-// remotePartner is a connection's state for a partner with another owner.
+// remotePartner is a connection's state for a relay partner that has another owner.
 type remotePartner struct {
 	ref            Ref
 	unacknowledged int  // bytes posted since the last grant
 	partnerPaused  bool // the partner waits for a grant
-	// The partner uses incoming; this connection uses outgoing. Both are nil if only owners may use descriptors.
+	// The partner sends through incoming, this connection through outgoing; nil if only owners may use descriptors.
 	incoming, outgoing *fastPath
 }
 
-// fastPath lets the partner send on a connection's socket without a copy or a wake-up. The lock is held during the
-// send, which does not block.
+// fastPath lets the relay partner send on a connection's socket without a copy or a wake-up. The lock is held during
+// the send, which does not block.
 type fastPath struct {
 	mu       sync.Mutex
 	open     bool          // there is no unsent output and no layer
 	lastUsed atomic.Uint32 // a coarseTime
 }
 
-// remotePartner returns the state for a partner of another owner, or nil.
+// remotePartner returns the state for a relay partner that has another owner, or nil.
 func (c *Conn) remotePartner() *remotePartner {
 	if c.extra == nil {
 		return nil
@@ -186,7 +184,7 @@ func (c *Conn) allowPartnerFastPathIfNoOutput() {
 	}
 }
 
-// blockPartnerFastPath must be called before output is added to the connection.
+// blockPartnerFastPath must be called before output is added, because the partner must not overtake the output.
 func (c *Conn) blockPartnerFastPath() {
 	if r := c.remotePartner(); r != nil && r.incoming != nil {
 		r.incoming.mu.Lock()
@@ -195,7 +193,6 @@ func (c *Conn) blockPartnerFastPath() {
 	}
 }
 
-// countPartnerSendsAsActivity counts sends by the partner as activity.
 func (c *Conn) countPartnerSendsAsActivity() {
 	if r := c.remotePartner(); r != nil && r.incoming != nil {
 		if used := coarseTime(r.incoming.lastUsed.Load()); used != 0 && int32(used-c.lastHeard) > 0 {
@@ -204,14 +201,13 @@ func (c *Conn) countPartnerSendsAsActivity() {
 	}
 }
 
-// MaySendOnPartnerSocket reports whether SendFastPath can ever succeed.
+// MaySendOnPartnerSocket reports whether the relay partner has another owner and allows direct sends on its socket.
 func (c *Conn) MaySendOnPartnerSocket() bool {
 	r := c.remotePartner()
 	return r != nil && r.outgoing != nil
 }
 
-// TrySendOnPartnerSocket calls send with the partner if the partner's socket may be used now. send must not block.
-// TrySendOnPartnerSocket reports whether it called send.
+// TrySendOnPartnerSocket calls send with the partner if its socket may be used now. send must not block.
 func (c *Conn) TrySendOnPartnerSocket(send func(o *Conn)) (called bool) {
 	if !c.MaySendOnPartnerSocket() || c.in != nil || c.is(closing|failed) {
 		return false
@@ -227,7 +223,7 @@ func (c *Conn) TrySendOnPartnerSocket(send func(o *Conn)) (called bool) {
 	return true
 }
 
-// reopenFastPathAndResumePartner must be called after the connection has sent output.
+// reopenFastPathAndResumePartner must be called after a connection with a remotePartner has sent output.
 func (c *Conn) reopenFastPathAndResumePartner() {
 	c.allowPartnerFastPathIfNoOutput()
 	if c.extra.remotePartner.partnerPaused {
@@ -246,8 +242,8 @@ func (c *Conn) forwardBufferedInputAndEOF() {
 	}
 }
 
-// localPartner returns the partner on the same loop, or nil if another owner has the partner. It must not be called
-// once both have begun to close, because the slot may be reused.
+// localPartner returns the relay partner on the same loop, or nil if the partner has another owner. It must not be
+// called once the two connections have begun to close, because the partner's slot may be reused.
 func (c *Conn) localPartner() *Conn {
 	if c.remotePartner() != nil {
 		return nil
@@ -326,8 +322,7 @@ func (c *Conn) writeRelayed(p []byte) {
 	}
 }
 
-// SpliceTargetIfReady returns the partner if received bytes may be spliced to it: nothing is buffered and neither
-// connection has a layer. Otherwise it returns nil.
+// SpliceTargetIfReady returns the relay partner if received bytes may be spliced to it, or else nil.
 func (c *Conn) SpliceTargetIfReady() *Conn {
 	if !c.is(relayed) || c.is(closing|failed) || c.in != nil || c.layer() != nil {
 		return nil
@@ -356,7 +351,6 @@ func (c *Conn) CountSpliced(n int) {
 	}
 }
 
-// resumeLocalPartnerReading resumes reading from the partner at LowWater.
 func (c *Conn) resumeLocalPartnerReading() {
 	if c.is(closing | failed) {
 		return
@@ -367,7 +361,7 @@ func (c *Conn) resumeLocalPartnerReading() {
 	}
 }
 
-// resumePartnerReadingIfLittleUnsent sends a requested grant once little output is left.
+// resumePartnerReadingIfLittleUnsent sends the grant that the partner has requested if little output is unsent.
 func (c *Conn) resumePartnerReadingIfLittleUnsent() {
 	r, maxUnsent := c.extra.remotePartner, c.runtime.Limits.LowWater
 	if r.incoming != nil {
@@ -385,7 +379,6 @@ func (c *Conn) resumePartnerReadingIfLittleUnsent() {
 	})
 }
 
-// forwardEOFToPartner forwards the peer's EOF to the partner, after all data.
 func (c *Conn) forwardEOFToPartner() {
 	if c.in != nil || c.is(eofDelivered) {
 		return

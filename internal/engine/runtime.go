@@ -19,27 +19,26 @@ type Poster interface {
 	Post(c *Conn, gen uint32, r Request) error
 }
 
-// Loop is a connection's view of its event loop. In the goroutine model each connection is its own owner, and
+// Loop is the event loop as a connection sees it. In the goroutine model each connection is its own owner, and
 // Runtime.Loop is nil. Methods must be called on the loop unless documented otherwise.
 type Loop interface {
 	// Conn returns the connection in a slot. The slot must be in use.
 	Conn(slot uint32) *Conn
 	// OwnsConn reports whether the loop owns a connection. If not, a worker owns the connection.
 	OwnsConn(c *Conn) bool
-	// PerformActionsLater schedules a connection to be driven before the turn ends, because an event of another
-	// connection has changed its state.
+	// PerformActionsLater makes the loop perform the actions of c before the turn ends. It is called when an event of
+	// another connection has changed the state of c.
 	PerformActionsLater(c *Conn)
-	// QueueForLaterRead queues a connection that has yielded behind other connections with much input.
+	// QueueForLaterRead queues c, which has yielded, behind other connections that have much input.
 	QueueForLaterRead(c *Conn)
-	// ReturnFromWorker returns a connection to the loop. The argument why is nil if a worker has run the connection;
-	// otherwise it is the reason why no worker will. It is safe for concurrent use.
+	// ReturnFromWorker returns c to the loop. If no worker will run c, why is the reason; otherwise why is nil.
+	// ReturnFromWorker is safe for concurrent use.
 	ReturnFromWorker(c *Conn, why error)
-	// OnLoop reports whether the caller runs on a loop of any engine. It is safe for concurrent
-	// use.
+	// OnLoop reports whether the caller runs on a loop of any engine. It is safe for concurrent use.
 	OnLoop() bool
-	// FetchLocalAddr returns a connection's local address where only the owner can read the address
-	// (Runtime.NoDetach). It blocks until the owner answers. On another loop it does not block but returns false. It
-	// is safe for concurrent use.
+	// FetchLocalAddr asks the owner of a connection for the local address and blocks until the owner answers. It is for
+	// loops whose descriptors only the owner can use (Runtime.NoDetach). If the caller is another loop, FetchLocalAddr
+	// returns false instead of blocking. It is safe for concurrent use.
 	FetchLocalAddr(r Ref) (addr netip.AddrPort, ok bool)
 }
 
@@ -52,49 +51,45 @@ type Runtime struct {
 	Buffers          BufferPool
 	Poster           Poster
 	Counters         *Counters
-	// Shared, if set, counts the memory of messages to several connections.
-	Shared *Counters
-	// Now returns the time since an arbitrary start, for timeouts. Deterministic drivers supply a different clock.
+	Shared           *Counters
+	// Now is the clock for timeouts: the time since an arbitrary start. Deterministic drivers replace it.
 	Now  func() time.Duration
 	Loop Loop // nil in the goroutine model
-	// NoDetach forbids Detach, and NoFiles forbids SendFile, because descriptors are valid on one thread only.
+	// NoDetach forbids Detach and NoFiles forbids SendFile. They are set if descriptors are valid on one thread only.
 	NoDetach, NoFiles bool
 	// LocalAddr, if set, returns the local address of a connection. The connection must not be closed during the call.
 	// It is safe for concurrent use.
 	LocalAddr func(c *Conn) netip.AddrPort
 	Index     int
-	// OnWorkers defers Opened and Received to a worker that calls FeedHandler. The owner may change OnWorkers and
-	// Buffers between two events.
+	// OnWorkers leaves calls of the handler to a worker, which calls MakeDueHandlerCalls. The owner may change
+	// OnWorkers and Buffers between two events.
 	OnWorkers bool
-	// WorkerCallTimes, if set, records the time that workers take.
+	// HandlerTimes, if set, records the duration of handler calls by workers.
 	HandlerTimes *WorkerCallTimes
-	// SendDirect, if set, sends p, which is not empty, and following immediately in one
-	// non-blocking call, and returns the number of bytes sent. It is used from MinDirectSend bytes
-	// on, where copying costs more than a system call. The owner may change it between two events.
+	// SendDirect, if set, sends p and then the pieces of behind in one non-blocking call. It returns the number of
+	// bytes sent. p must not be empty. Only writes of at least MinDirectSend bytes use it, because copying fewer costs
+	// less than a system call. The owner may change SendDirect between two events.
 	SendDirect    func(c *Conn, p []byte, behind [][]byte) int
 	MinDirectSend int
-	// SendToPartner, if set, is SendDirect for a relay partner with another owner. It does nothing
-	// if that is closed.
+	// SendToPartner, if set, is like SendDirect, for a relay partner that has another owner. If the partner is closed,
+	// SendToPartner does nothing.
 	SendToPartner func(to *Conn, p []byte) int
-	// directSent is the number of bytes sent directly in the current event; see Conn.directSent.
+	// directSent is the number of bytes sent directly in the current event; see Conn.directSentInEvent.
 	directSent int
-	// RetainCalls counts calls of Retain. Each call indicates that a goroutine has work.
+	// RetainCalls counts calls of Conn.Retain. Each call means that a goroutine has got work to do.
 	RetainCalls atomic.Uint64
 	// TimeAllCalls times every handler call. The owner may change it between two events.
 	TimeAllCalls bool
-	// maxPieceSize is the maximum size of one output buffer.
 	maxPieceSize int
-	// ClockSlack is the time by which the clock may run ahead. With a slack, few of the owners that share a Runtime
-	// need to write the clock. ClockSlack is 0 for a single owner.
+	// ClockSlack is the time by which Clock may be ahead of the real clock. It saves writes of the clock where many
+	// owners share a Runtime. For a single owner it is 0.
 	ClockSlack time.Duration
-	// clock is the coarse time; see SetClock.
-	clock atomic.Int64
+	clock      atomic.Int64
 	// The following are safe for concurrent use.
 	refLocks    refLocks
 	sendWaiters sendWaiters
 }
 
-// Configure initializes rt from cfg.
 func (rt *Runtime) Configure(cfg *Config, admissions *admission.Controller) {
 	rt.Config = *cfg
 	if rt.Limits.HighWater == 0 {
@@ -104,8 +99,8 @@ func (rt *Runtime) Configure(cfg *Config, admissions *admission.Controller) {
 	rt.SetClock(MonotonicNow())
 }
 
-// SetClock sets the coarse time. The owner must call it before it handles events. With a ClockSlack, the clock never
-// goes back and is never behind a time that was set, so timeouts never fire early.
+// SetClock sets the coarse time. The owner must call SetClock before it handles events. With a ClockSlack, the clock
+// never goes back.
 func (rt *Runtime) SetClock(now time.Duration) {
 	if rt.ClockSlack == 0 {
 		rt.clock.Store(int64(now))
@@ -145,8 +140,7 @@ func (rt *Runtime) appendToInputBuffer(b *Buffer, p []byte) {
 	b.bytes = append(b.bytes, p...)
 }
 
-// growBuffer grows b for extraBytes more bytes, with a pooled buffer if possible. It counts the memory first, because
-// allocation may be slow.
+// growBuffer grows b for extraBytes more bytes. New memory is counted before the allocation, which may be slow.
 func (rt *Runtime) growBuffer(b *Buffer, extraBytes, maxCap int) {
 	newCap := b.grownCap(extraBytes, maxCap)
 	if newCap <= cap(b.bytes) {
@@ -187,7 +181,6 @@ func appendOutput[T []byte | string](rt *Runtime, b *Buffer, p T) {
 	}
 }
 
-// BuildRefusalReply returns the bytes to send to a rejected connection.
 func (rt *Runtime) BuildRefusalReply(peer netip.AddrPort, reason error) (answer []byte) {
 	if rt.RefusalReply == nil {
 		return nil
@@ -211,10 +204,9 @@ func (rt *Runtime) BuildRefusalReply(peer netip.AddrPort, reason error) (answer 
 	return answer
 }
 
-// timingSampleRate is the interval of timed reads: the handler call of one read in timingSampleRate is timed.
+// timingSampleRate is the sampling rate of handler times: the handler call of one in this many reads is timed.
 const timingSampleRate = 64
 
-// recordHandlerTime records the time that the handler took for one read.
 func (rt *Runtime) recordHandlerTime(c *Conn, took time.Duration, countInHistogram bool) {
 	took = max(took, 0) // a virtual clock may go back
 	if countInHistogram {
@@ -224,8 +216,7 @@ func (rt *Runtime) recordHandlerTime(c *Conn, took time.Duration, countInHistogr
 	rt.reportIfSlowHandler(c, took)
 }
 
-// recordEndBeforeOpened counts and logs a connection that has closed before Opened. It does not log a connection whose
-// peer sent nothing and closed, such as a probe.
+// recordEndBeforeOpened counts and logs a connection that has closed before Opened. It does not log silent probes.
 func (rt *Runtime) recordEndBeforeOpened(c *Conn) {
 	why := c.extra.closeReason
 	rt.Counters.CountRefused(refusalCauseOf(why))
@@ -249,7 +240,7 @@ func (rt *Runtime) reportIfSlowHandler(c *Conn, took time.Duration) {
 
 // Pool runs handlers that would block a loop. It is safe for concurrent use.
 type Pool interface {
-	// TrySubmit schedules c.Run on a worker, or c.Dropped if no worker will run c. Either is called on any goroutine.
+	// TrySubmit schedules c.Run on a worker, or c.Dropped if no worker will run c. Both may be called on any goroutine.
 	// If TrySubmit returns an error, neither is called.
 	TrySubmit(c *Conn) error
 	// IsClosedErr reports whether an error of TrySubmit or Dropped means that the pool is permanently closed. Any
@@ -257,16 +248,16 @@ type Pool interface {
 	IsClosedErr(why error) bool
 }
 
-// HandlerTimes records the number and duration of handler calls by workers. Active calls are counted in two slots:
-// calls since the last TakeTotals, and earlier calls.
+// WorkerCallTimes records the number and duration of handler calls by workers. Active calls are counted in two slots:
+// calls that began after the last TakeTotals, and earlier calls.
 type WorkerCallTimes struct {
 	calls, duration atomic.Int64
 	active          [2]atomic.Int64
 	currentSlot     atomic.Int32 // slot of calls that start now
 }
 
-// TakeTotals returns the totals and resets them. stuck reports whether a call has been active since the last but one
-// TakeTotals or longer.
+// TakeTotals returns and resets the totals. stuck means that a call has been active since before the previous
+// TakeTotals.
 func (t *WorkerCallTimes) TakeTotals() (calls int64, took time.Duration, stuck bool) {
 	now := t.currentSlot.Load()
 	if stuck = t.active[1-now].Load() != 0; !stuck {
@@ -275,7 +266,6 @@ func (t *WorkerCallTimes) TakeTotals() (calls int64, took time.Duration, stuck b
 	return t.calls.Swap(0), time.Duration(t.duration.Swap(0)), stuck
 }
 
-// startCall counts an active call and returns its slot for endCall.
 func (t *WorkerCallTimes) startCall() (activeSlot int32) {
 	activeSlot = t.currentSlot.Load()
 	t.active[activeSlot].Add(1)

@@ -6,18 +6,18 @@ import (
 	"time"
 )
 
-// This file lets goroutines wait until a connection has space for what they send.
+// This file lets goroutines wait until a connection has space for their data.
 //
-// generationAndPosted counts the posted bytes and has a bit for waiting senders. A sender sets the bit in one
-// step with a check of the count. Releasing bytes returns the bit, and the caller wakes all
-// senders once at most LowWater is left; the owner does so when the connection begins to close. So
-// no wake-up is lost, and there is no cost without waiting senders.
+// generationAndPosted counts the posted bytes and has a bit for waiting senders. A sender checks the count and sets the
+// bit in one atomic step. When bytes are released and at most LowWater is left, all senders are woken. They are also
+// woken when the connection begins to close. So no wake-up is lost, and connections without waiting senders have no
+// cost.
 //
-// Senders wait on a channel, from a map by connection. A sender takes the channel under the lock
-// before it sets the bit. To wake senders, the bit is cleared and the channel closed under the
-// lock. At worst a sender wakes for nothing and checks again.
+// Senders wait on a channel from a map by connection. Before a sender sets the bit, it takes the channel under the
+// lock. A wake-up clears the bit and closes the channel under the lock. At worst a sender wakes for nothing and checks
+// again.
 
-// MaxSenders is the maximum number of goroutines that wait for one connection.
+// MaxSenders is the maximum number of goroutines that may wait to send to one connection.
 const MaxSenders = 256
 
 type sendWaiters struct {
@@ -30,7 +30,7 @@ type waiters struct {
 	spaceFreed chan struct{} // closed when there is space
 }
 
-// addUnlessTooMany counts a sender. It reports false if there are too many.
+// addUnlessTooMany counts a sender of c. If c has too many senders, it returns false.
 func (s *sendWaiters) addUnlessTooMany(c *Conn) (added bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -57,7 +57,7 @@ func (s *sendWaiters) removeOne(c *Conn) {
 	}
 }
 
-// spaceFreedChan returns the channel to wait on, after add.
+// spaceFreedChan returns the channel on which a sender of c waits. addUnlessTooMany must have been called.
 func (s *sendWaiters) spaceFreedChan(c *Conn) <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -81,7 +81,7 @@ func (r Ref) newWaitableSendRequest(p []byte) Request {
 	return Request{Kind: RequestSend, Bytes: p, postedLimit: max(l.HighWater, min(l.LowWater+len(p), l.MaxUnsent), 1)}
 }
 
-// TrySend is SendWait that fails with ErrFull instead of waiting.
+// TrySend is like SendWait, but fails with ErrFull instead of waiting.
 func (r Ref) TrySend(p []byte) error {
 	if r.IsClosed() {
 		return ErrClosed
@@ -89,9 +89,9 @@ func (r Ref) TrySend(p []byte) error {
 	return r.post(r.newWaitableSendRequest(p))
 }
 
-// SendWait is Send that waits for space. It fails with ctx's cause, with ErrOnLoop on a loop, with
-// ErrFull if MaxSenders are waiting, and with ErrWriteTimeout if the owner's mailbox has been full
-// for Limits.WriteTimeout.
+// SendWait is like Send, but waits for space. If ctx ends, it fails with the cause of ctx. On a loop it does not wait
+// but fails with ErrOnLoop. It fails with ErrFull if MaxSenders goroutines are waiting, and with ErrWriteTimeout if the
+// owner's mailbox has been full for Limits.WriteTimeout.
 func (r Ref) SendWait(ctx context.Context, p []byte) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -142,8 +142,8 @@ func (r Ref) SendWait(ctx context.Context, p []byte) error {
 	}
 }
 
-// awaitMailboxSpace waits for space in the owner's mailbox, until deadline if there is a
-// WriteTimeout.
+// awaitMailboxSpace waits until the owner's mailbox may have space, ctx ends or, if there is a WriteTimeout, deadline
+// is reached.
 func (r Ref) awaitMailboxSpace(ctx context.Context, wait SpaceWait, deadline time.Duration) error {
 	var late <-chan time.Time
 	if r.c.runtime.Limits.WriteTimeout > 0 {

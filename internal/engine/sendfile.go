@@ -12,18 +12,16 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// This file sends parts of files. They queue behind the output. Data written after a file queues
-// behind it, before it passes the layer, because a layer's records must be in order. When all
-// output is sent, the driver sends the first file, with a call such as sendfile(2) or in pieces
-// from LoadFilePieceIntoOutput. Then the data behind it becomes the output. All this, including the
-// duplicated descriptors, belongs to the connection's owner.
+// This file sends parts of files. Files queue behind the output. Data written after a file queues behind the file,
+// before it passes the layer, because a layer's records must be in order. When all output is sent, the driver sends the
+// first file, with a call such as sendfile(2) or in pieces from LoadFilePieceIntoOutput. Then the data behind the file
+// becomes the output.
 
 const (
-	// MaxQueuedFiles is the maximum number of files queued for one connection.
 	MaxQueuedFiles = 16
-	// maxFilePiece is the maximum that a driver sends at a time.
+	// maxFilePiece is the maximum number of bytes of a file that a driver sends at a time.
 	maxFilePiece = 256 << 10
-	// fileProgressGoal is how many bytes the peer must take within Limits.WriteTimeout.
+	// fileProgressGoal is the number of file bytes that the peer must accept within each Limits.WriteTimeout.
 	fileProgressGoal = 64 << 10
 )
 
@@ -34,15 +32,15 @@ type queuedFile struct {
 	following *Buffer // data written after it; nil if none
 }
 
-// fileQueue has the queued files of a connection. A nil fileQueue is empty.
+// fileQueue contains the queued files of a connection. A nil fileQueue is empty.
 type fileQueue struct {
 	entries      []queuedFile
 	waitingSince time.Duration // start of the current progress interval, of which progressGoal bytes are left
 	progressGoal int
 }
 
-// SendFile appends n bytes of a file from offset on to the output, or all if n is negative. f may
-// be closed afterwards.
+// SendFile appends n bytes of a file, starting at offset, to the output. If n is negative, it appends the rest of the
+// file. f may be closed after the call.
 func (c *Conn) SendFile(f *os.File, offset, n int64) error {
 	switch {
 	case c.is(closing|failed|closingWrite) || !c.is(open):
@@ -73,10 +71,8 @@ func (c *Conn) SendFile(f *os.File, offset, n int64) error {
 	return nil
 }
 
-// FileQueueSpace returns how many more files can be queued.
 func (c *Conn) FileQueueSpace() int { return MaxQueuedFiles - len(c.queuedFiles().entriesOrNil()) }
 
-// checkAndResolveFileRange checks the range and returns its length in bytes.
 func (c *Conn) checkAndResolveFileRange(f *os.File, offset, n int64) (length int64, _ error) {
 	if c.runtime.NoFiles {
 		return 0, fmt.Errorf("myriad: SendFile is not available with more connections than descriptors: %w", errors.ErrUnsupported)
@@ -99,7 +95,7 @@ func (c *Conn) checkAndResolveFileRange(f *os.File, offset, n int64) (length int
 
 var copyBuffers = sync.Pool{New: func() any { return new([minDirectSend]byte) }}
 
-// copyFileToOutput writes a small part as data, which is cheaper than keeping the file open.
+// copyFileToOutput writes a small part of a file as data, which costs less than keeping the file open.
 func (c *Conn) copyFileToOutput(f *os.File, offset int64, n int) error {
 	room := copyBuffers.Get().(*[minDirectSend]byte)
 	defer copyBuffers.Put(room)
@@ -111,7 +107,6 @@ func (c *Conn) copyFileToOutput(f *os.File, offset int64, n int) error {
 	return err
 }
 
-// mapFileReadError maps an unexpected end of the file to ErrShortFile.
 func mapFileReadError(err error) error {
 	if errors.Is(err, io.EOF) {
 		return ErrShortFile
@@ -119,7 +114,6 @@ func mapFileReadError(err error) error {
 	return err
 }
 
-// queuedFiles returns the queue, nil if it is empty.
 func (c *Conn) queuedFiles() *fileQueue {
 	if c.extra == nil {
 		return nil
@@ -134,7 +128,7 @@ func (q *fileQueue) entriesOrNil() []queuedFile {
 	return q.entries
 }
 
-// sumDataBehindFiles sums a measure over the data behind files.
+// sumDataBehindFiles returns the sum of measure over the buffers of data behind the files.
 func (q *fileQueue) sumDataBehindFiles(measure func(*Buffer) int) (n int) {
 	for _, f := range q.entriesOrNil() {
 		if f.following != nil {
@@ -144,7 +138,7 @@ func (q *fileQueue) sumDataBehindFiles(measure func(*Buffer) int) (n int) {
 	return n
 }
 
-// remainingFileBytes returns the number of file bytes to send, at most half of the maximum int.
+// remainingFileBytes returns the number of file bytes to send, at most half of the maximum int to allow additions.
 func (q *fileQueue) remainingFileBytes() int {
 	const most = math.MaxInt / 2
 	n := int64(0)
@@ -154,14 +148,14 @@ func (q *fileQueue) remainingFileBytes() int {
 	return int(n)
 }
 
-// startProgressTimerIfStopped starts the time limit for the next fileProgressGoal bytes, unless it runs.
+// startProgressTimerIfStopped starts the time limit for the next fileProgressGoal bytes if it does not run yet.
 func (q *fileQueue) startProgressTimerIfStopped(now time.Duration) {
 	if q.progressGoal <= 0 {
 		q.progressGoal, q.waitingSince = fileProgressGoal, now
 	}
 }
 
-// extendProgressTimer moves the start of the time limit by extension, but not beyond now.
+// extendProgressTimer extends the time limit by moving its start forward by extension, but not beyond now.
 func (q *fileQueue) extendProgressTimer(extension, now time.Duration) {
 	if q != nil {
 		q.waitingSince = min(q.waitingSince+extension, now)
@@ -170,7 +164,7 @@ func (q *fileQueue) extendProgressTimer(extension, now time.Duration) {
 
 func (c *Conn) hasOutput() bool { return c.out != nil || c.queuedFiles() != nil }
 
-// outputWaitingSince returns since when the first of the output waits.
+// outputWaitingSince returns the time since which the oldest output has waited.
 func (c *Conn) outputWaitingSince() time.Duration {
 	if c.out != nil {
 		return c.out.waitingSince
@@ -178,7 +172,7 @@ func (c *Conn) outputWaitingSince() time.Duration {
 	return c.extra.fileQueue.waitingSince
 }
 
-// outputTail returns where to append data.
+// outputTail returns the place of the buffer to which new data is appended.
 func (c *Conn) outputTail() **Buffer {
 	if all := c.queuedFiles().entriesOrNil(); len(all) > 0 {
 		return &all[len(all)-1].following
@@ -186,7 +180,7 @@ func (c *Conn) outputTail() **Buffer {
 	return &c.out
 }
 
-// lastOutput returns the last data written, nil if nothing of it is left.
+// lastOutput returns the buffer with the last data written, or nil if all of its data has been sent.
 func (c *Conn) lastOutput() *Buffer { return *c.outputTail() }
 
 // ensureTailBuffer returns the buffer to append to, with space for capacity bytes.
@@ -198,7 +192,7 @@ func (c *Conn) ensureTailBuffer(capacity int) *Buffer {
 	return *b
 }
 
-// transportOutputTail returns where to append data for the transport, past the layer and so before files.
+// transportOutputTail returns the place of the buffer for data that has passed the layer and is sent before files.
 func (c *Conn) transportOutputTail() **Buffer {
 	if c.layer() != nil {
 		return &c.out
@@ -211,8 +205,7 @@ func (c *Conn) allocOutputAtTail(tail **Buffer, capacity int) {
 	*tail = c.runtime.allocCountedBuffer(capacity)
 }
 
-// NextFilePart returns the part of a file to send next, at most maxFilePiece. f is nil if the
-// driver must call LoadFilePieceIntoOutput instead.
+// NextFilePart returns the next part of a file to send. If f is nil, the driver must call LoadFilePieceIntoOutput.
 func (c *Conn) NextFilePart() (f *os.File, offset int64, n int) {
 	if c.layer() != nil {
 		return nil, 0, 0
@@ -221,8 +214,8 @@ func (c *Conn) NextFilePart() (f *os.File, offset int64, n int) {
 	return first.file, first.offset, int(min(first.remaining, maxFilePiece))
 }
 
-// onFileSent records that sentBytes bytes of the first file were sent. The rest waits until the connection
-// is writable, so that a long file does not hold up others.
+// onFileSent records that sentBytes of the first file were sent. The rest waits until the connection is writable, so
+// that a long file does not delay other connections.
 func (c *Conn) onFileSent(sentBytes int) {
 	if c.advanceFirstQueuedFile(sentBytes) {
 		c.state &^= blocked
@@ -234,7 +227,7 @@ func (c *Conn) onFileSent(sentBytes int) {
 	c.resumeReadingAtLowWater()
 }
 
-// advanceFirstQueuedFile moves the first file on by n bytes and reports whether that was all.
+// advanceFirstQueuedFile counts sentBytes of the first file as sent. It reports whether the file is complete.
 func (c *Conn) advanceFirstQueuedFile(sentBytes int) (fullySent bool) {
 	q := c.extra.fileQueue
 	first := &q.entries[0]
@@ -244,7 +237,6 @@ func (c *Conn) advanceFirstQueuedFile(sentBytes int) (fullySent bool) {
 	return first.remaining == 0
 }
 
-// LoadFilePieceIntoOutput makes the next piece of the first file the output.
 func (c *Conn) LoadFilePieceIntoOutput() {
 	first := &c.extra.fileQueue.entries[0]
 	n := int(min(first.remaining, int64(c.runtime.maxPieceSize)))
@@ -265,8 +257,8 @@ func (c *Conn) LoadFilePieceIntoOutput() {
 	c.removeFinishedFilesAndAdvance()
 }
 
-// removeFinishedFilesAndAdvance continues with the first file when the output is empty, or with the data
-// behind a finished one.
+// removeFinishedFilesAndAdvance is called when the output is empty. If the first file is complete, the data behind it
+// becomes the output.
 func (c *Conn) removeFinishedFilesAndAdvance() {
 	for c.out == nil && c.queuedFiles() != nil && !c.is(failed) {
 		q := c.extra.fileQueue
@@ -292,7 +284,6 @@ func (c *Conn) removeFinishedFilesAndAdvance() {
 	}
 }
 
-// writeThroughLayerAndFree passes data that was queued behind a file to the layer.
 func (c *Conn) writeThroughLayerAndFree(b *Buffer) {
 	l := c.layer()
 	err := l.Write(c, b.Bytes())

@@ -1,42 +1,40 @@
 package engine
 
-// These are the bits of Conn.state, which belong to the core. OnClosed and ResetFailedDial clear
-// all of them.
+// These are the bits of Conn.state, which belong to the core. OnClosed and ResetFailedDial clear all of them.
 //
-//	bit              meaning                                           set by             cleared by
-//	open             established, not closed                           OnOpen
-//	dialled          we dialled                                        OnOpen
-//	sourceCounted    counted among the connections of its source       OnOpen, SetAndAdmitProxiedPeer
-//	ownHandler       userData is a ConnHandler                         SetConnHandler
-//	handshaking      a layer's handshake is under way                  OnOpen, RequestLayerInsertion  OnHandshakeDone
-//	openPending      a worker must call Opened                         OnOpen, OnHandshakeDone  MakeDueHandlerCalls
-//	inCall           the handler is being called                       each call          its return
-//	neverHeard       the peer has sent nothing yet                     OnOpen, OnHandshakeDone  OnRead
-//	inputHeld        buffered input waits for a worker, for output     OnRead, MakeDueHandlerCalls  MakeDueHandlerCalls
-//	                 or for SetReading, not for more input
-//	readPaused       the handler or a relay wants no input             SetReading, Relay  SetReading
-//	overHighWater    unsent output has exceeded HighWater and not      Write              OnSent
-//	                 fallen to LowWater since
-//	blocked          the kernel does not take output                   OnSent, OnSendStarted  OnSent, OnWritable
-//	drainedPending   Drained is due                                    OnSent             MakeDueHandlerCalls
-//	drainingPending  Draining is due                                   StartDrain         MakeDueHandlerCalls
-//	draining         close at the next idle moment                     StartDrain
-//	readBeforeClose  read once more before closing for a timeout or    CheckTimeouts,     CloseIfTimedOutAfterEmptyRead, OnRead
-//	                 a drain                                           StartDrain
-//	relayed          in a relay                                        Relay
-//	peerEOF          the peer sends no more                            OnEOF
-//	eofDelivered     the handler or partner knows that                 MakeDueHandlerCalls        Relay
-//	closingWrite     shut our direction when all output is sent        CloseWrite
-//	yielded          its buffered input waits for the next turn        YieldInput         ClearYield, MakeDueHandlerCalls
-//	closing          no more input is passed on; see closeReason       CloseWith
-//	shut             our direction is shut                             OnWriteShut
-//	failed           close immediately                                 Abort, OnTransportError
+//	bit              meaning                                       set by | cleared by
+//	open             established, not closed                       OnOpen
+//	dialled          we dialled                                    OnOpen
+//	sourceCounted    counted among the connections of its source   OnOpen, SetAndAdmitProxiedPeer
+//	ownHandler       userData is a ConnHandler                     SetConnHandler
+//	handshaking      a layer's handshake is in progress            OnOpen, RequestLayerInsertion | OnHandshakeDone
+//	openPending      a worker must call Opened                     OnOpen, OnHandshakeDone | MakeDueHandlerCalls
+//	inCall           the handler is being called                   each call | its return
+//	neverHeard       the peer has sent nothing yet                 OnOpen, OnHandshakeDone | OnRead
+//	inputHeld        buffered input waits for a worker, output     OnRead, MakeDueHandlerCalls | MakeDueHandlerCalls
+//	                 or SetReading, not for more input
+//	readPaused       the handler or a relay wants no input         SetReading, relay | SetReading
+//	overHighWater    unsent output has exceeded HighWater and      Write | OnSent
+//	                 not fallen to LowWater since
+//	blocked          the kernel does not take output               OnSent, OnSendStarted | OnSent, OnWritable
+//	drainedPending   Drained is due                                OnSent | MakeDueHandlerCalls
+//	drainingPending  Draining is due                               StartDrain | MakeDueHandlerCalls
+//	draining         close at the next idle moment                 StartDrain
+//	readBeforeClose  read once more before closing for a           CheckTimeouts, StartDrain | OnRead,
+//	                 timeout or a drain                            CloseIfTimedOutAfterEmptyRead
+//	relayed          in a relay                                    relay
+//	peerEOF          the peer sends no more                        OnEOF
+//	eofDelivered     the handler or partner knows of the EOF       MakeDueHandlerCalls | relay
+//	closingWrite     shut our direction when all output is sent    CloseWrite
+//	yielded          buffered input waits for the next turn        YieldInput | ClearYield, MakeDueHandlerCalls
+//	closing          no more input is passed on; see closeReason   CloseWith
+//	shut             our direction is shut                         OnWriteShut
+//	failed           close immediately                             Abort, OnTransportError
 //
-// The bits above them count the peer's unanswered heartbeats, up to 255.
+// The remaining bits count the peer's unanswered heartbeats, up to 255.
 //
-// Further state is in Conn.DriverFlags, whose bits belong to the driver and to package loop, which
-// documents them, and in Runtime.OnWorkers. While loop.Busy is set in DriverFlags, a worker owns
-// the connection, including these bits.
+// Further state is in Conn.DriverFlags, whose bits belong to the driver and to package loop, which documents them, and
+// in Runtime.OnWorkers. While loop.Busy is set in DriverFlags, a worker owns the connection, including these bits.
 const (
 	open uint32 = 1 << iota
 	dialled

@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// KillGrace is how long Stop waits for connections to close after its ctx has ended. It waits again
-// if some have closed in that time, so that it ends only if handlers do not return.
+// KillGrace is the interval after which Stop, once its ctx has ended, checks whether connections have closed. Stop
+// gives up if none has closed in an interval, which happens only if handlers do not return.
 const KillGrace = time.Second
 
-// AwaitStop waits until done. If ctx ends before, it calls closeAll, waits until the number of open
-// connections has not fallen for KillGrace, and returns an error with the number of connections
-// that were cut off.
+// AwaitStop waits until done is closed. If ctx ends first, it calls closeAll and waits until the number of open
+// connections has not fallen for KillGrace. Then it returns an error with the number of connections that closeAll has
+// cut off.
 func AwaitStop(ctx context.Context, done <-chan struct{}, countOpen func() int64, closeAll func()) error {
 	select {
 	case <-done:
@@ -40,9 +40,8 @@ func awaitClosedOrStuck(done <-chan struct{}, countOpen func() int64) (stuck int
 	}
 }
 
-// stopError returns the error of a Stop whose ctx ended with closedConns open connections. stuckConns of them
-// are still open, because their handler, or another one on the same loop or worker, has not
-// returned.
+// stopError returns the error of a Stop whose ctx ended when closedConns connections were open. stuckConns of them are
+// still open, because their handler, or another handler on the same loop or worker, has not returned.
 func stopError(ctx context.Context, closedConns, stuckConns int64) error {
 	switch {
 	case stuckConns > 0:
@@ -53,11 +52,10 @@ func stopError(ctx context.Context, closedConns, stuckConns int64) error {
 	return fmt.Errorf("%d connections were closed before they had finished: %w", closedConns, context.Cause(ctx))
 }
 
-// DrainInterval is how often a draining engine drains further connections.
+// DrainInterval is the interval at which a draining engine begins to drain further connections.
 const DrainInterval = 10 * time.Millisecond
 
-// MaxDrainedAfter returns how many connections may have been told to drain after an elapsed time;
-// perSecond 0 means no limit.
+// MaxDrainedAfter returns how many connections may be drained after an elapsed time. perSecond 0 means no limit.
 func MaxDrainedAfter(perSecond int, elapsed time.Duration) int {
 	if perSecond == 0 {
 		return math.MaxInt

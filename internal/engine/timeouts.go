@@ -5,11 +5,10 @@ import (
 	"time"
 )
 
-// This file enforces timeouts. Connections have no timers. Instead, the owner calls CheckTimeouts for all connections,
-// one slice at a time.
+// This file enforces timeouts. Connections have no timers; the owner calls CheckTimeouts for some of them at a time.
 
-// coarseTime is a time in units of 2^24 ns, about 17 ms. It wraps after 834 days. Differences of up to half of that
-// period are correct.
+// coarseTime is a time in units of 2^24 ns, about 17 ms. It wraps after 834 days. The difference of two times is
+// correct if they are less than 417 days apart.
 type coarseTime uint32
 
 func toCoarseTime(d time.Duration) coarseTime { return coarseTime(d >> 24) }
@@ -23,9 +22,9 @@ func (m coarseTime) elapsed(now time.Duration) time.Duration {
 	return 0
 }
 
-// ExpiresAt returns the time when the connection expires. It applies to a connection that is closing, dialling or in a
-// handshake, whose peer has ended, or that has a timer or deadline. For other connections, ok is false. Connections
-// with an expiry are checked more often.
+// ExpiresAt returns the time when the connection expires. If the connection has no expiry, ok is false. A connection
+// has one while it is closing, dialling or in a handshake, after its peer's EOF, and if it has a timer or deadline.
+// Connections with an expiry are checked more often.
 func (c *Conn) ExpiresAt() (at time.Duration, ok bool) {
 	if c.extra == nil {
 		return 0, false
@@ -45,14 +44,14 @@ func earlierNonzeroTime(a, b time.Duration) time.Duration {
 	return a
 }
 
-// SetTimer schedules a call of the handler's Timer after d. It replaces an earlier setting; 0 means never.
+// SetTimer schedules a call of Timer after d, in place of an earlier setting. If d is 0, Timer is not called.
 func (c *Conn) SetTimer(d time.Duration) {
 	if c.is(open) && (d > 0 || c.extra != nil) {
 		c.ensureExtra().timer = c.timeAfter(d)
 	}
 }
 
-// SetDeadline closes the connection with ErrDeadline after d. It replaces an earlier setting; 0 means never.
+// SetDeadline closes the connection with ErrDeadline after d and replaces an earlier setting. 0 means no deadline.
 func (c *Conn) SetDeadline(d time.Duration) {
 	if c.is(open) && (d > 0 || c.extra != nil) {
 		c.ensureExtra().deadline = c.timeAfter(d)
@@ -69,8 +68,7 @@ func (c *Conn) timeAfter(d time.Duration) time.Duration {
 // SetDialTimeout sets the time at which dialling fails.
 func (c *Conn) SetDialTimeout(deadline time.Duration) { c.ensureExtra().expiry = deadline }
 
-// fireTimerOrDeadline calls Timer if the timer is due, or closes the connection at its deadline. It reports whether
-// either was due.
+// fireTimerOrDeadline calls a due Timer or closes the connection at its deadline. It reports whether it did either.
 func (c *Conn) fireTimerOrDeadline(now time.Duration) (fired bool) {
 	if c.extra == nil || c.is(closing|handshaking|openPending) {
 		return false
@@ -88,8 +86,8 @@ func (c *Conn) fireTimerOrDeadline(now time.Duration) (fired bool) {
 	return true
 }
 
-// CheckTimeouts closes the connection if a time limit has passed, calls its timer, or sends a heartbeat. It reports
-// whether it did any of these.
+// CheckTimeouts closes the connection if a time limit has passed, calls Timer if the timer is due, or sends a due
+// heartbeat. It reports whether it did any of these.
 func (c *Conn) CheckTimeouts(now time.Duration) (acted bool) {
 	switch {
 	case !c.is(open) || c.is(failed) || c.isExporting():
@@ -122,7 +120,7 @@ func (c *Conn) CheckTimeouts(now time.Duration) (acted bool) {
 	return true
 }
 
-// closeOrAbortForTimeout closes a connection. If the peer has not answered heartbeats, it discards the output.
+// closeOrAbortForTimeout closes a connection. If the peer has not answered heartbeats, the output is discarded.
 func (c *Conn) closeOrAbortForTimeout(why error) {
 	if why == ErrHeartbeatTimeout || why == ErrWriteTimeout {
 		c.abortWith(why)
@@ -131,7 +129,6 @@ func (c *Conn) closeOrAbortForTimeout(why error) {
 	}
 }
 
-// isCloseOrHandshakeOverdue reports whether a close or handshake has exceeded its time limit.
 func (c *Conn) isCloseOrHandshakeOverdue(now time.Duration) bool {
 	return c.extra != nil && c.extra.expiry != 0 && now >= c.extra.expiry && (c.is(closing|handshaking) || c.UnsentBytes() > 0)
 }
@@ -149,8 +146,8 @@ func (c *Conn) abortOverdueCloseOrHandshake() {
 	}
 }
 
-// timeLimit is the end of a time limit and its close reason. Without a reason, a heartbeat is due at the end. The zero
-// value means no limit.
+// timeLimit is the end of a time limit and the close reason. If the reason is nil, a heartbeat is sent at the end
+// instead. The zero value means no limit.
 type timeLimit struct {
 	at  time.Duration
 	why error
@@ -163,8 +160,8 @@ func newTimeLimit(since, duration time.Duration, closeReason error) timeLimit {
 	return timeLimit{since + duration, closeReason}
 }
 
-// fillTimeLimits sets the time limits that currently apply to an open connection. If several have passed, the first in
-// order counts.
+// fillTimeLimits sets the time limits that currently apply to an open connection. The close reason is that of the first
+// element whose time has passed.
 func (c *Conn) fillTimeLimits(now time.Duration, limits *[3]timeLimit) {
 	c.countPartnerSendsAsActivity()
 	l, heard := &c.runtime.Limits, now-c.lastHeard.elapsed(now)
@@ -194,8 +191,7 @@ func (c *Conn) fillTimeLimits(now time.Duration, limits *[3]timeLimit) {
 	}
 }
 
-// exceededTimeLimit returns the close reason of the limit that has passed. If there is none, it reports whether a
-// heartbeat is due.
+// exceededTimeLimit returns the close reason of a limit that has passed, or else whether a heartbeat is due.
 func (c *Conn) exceededTimeLimit(now time.Duration) (why error, heartbeatDue bool) {
 	var limits [3]timeLimit
 	c.fillTimeLimits(now, &limits)
@@ -227,8 +223,8 @@ func (c *Conn) ExtendAfterSuspend(suspended time.Duration) {
 	c.ExtendTimeouts(suspended)
 }
 
-// ExtendTimeouts extends the peer's time limits by d, a period in which a handler ran and nothing was read. It has no
-// effect while the connection is dialling.
+// ExtendTimeouts extends the peer's time limits by d. It is called after a period in which a handler ran and nothing
+// was read. It has no effect while the connection is dialling.
 func (c *Conn) ExtendTimeouts(d time.Duration) {
 	if !c.is(open) {
 		return
@@ -249,8 +245,8 @@ func (c *Conn) ExtendTimeouts(d time.Duration) {
 	c.queuedFiles().extendProgressTimer(d, c.runtime.Clock())
 }
 
-// NextTimeout returns the next time at which CheckTimeouts may have work, as currently known. If there is none, ok is
-// false.
+// NextTimeout returns the next time at which CheckTimeouts may have work. If no work is known, ok is false. Later
+// events may change the time.
 func (c *Conn) NextTimeout() (at time.Duration, ok bool) {
 	at, _ = c.ExpiresAt()
 	if !c.is(closing | handshaking | failed) {
@@ -263,7 +259,6 @@ func (c *Conn) NextTimeout() (at time.Duration, ok bool) {
 	return at, at != 0
 }
 
-// Heartbeat configures heartbeats.
 type Heartbeat struct {
 	// Every is the silence after which a heartbeat is sent; 0 means never.
 	Every time.Duration
@@ -273,8 +268,7 @@ type Heartbeat struct {
 	MaxMissed int
 }
 
-// DetectsDeadPeersWithin reports whether heartbeats or IdleTimeout close the connection of a dead peer within the
-// given limit.
+// DetectsDeadPeersWithin reports whether heartbeats or IdleTimeout close the connection of a dead peer within limit.
 func (c *Config) DetectsDeadPeersWithin(limit time.Duration) bool {
 	idle, beats := c.Limits.IdleTimeout, c.Heartbeat.Every*time.Duration(c.Heartbeat.MaxMissed+1)
 	return beats > 0 && beats <= limit || idle > 0 && idle <= limit
@@ -289,14 +283,13 @@ func (c *Conn) sendHeartbeat() {
 	c.startPendingLayerAndUpdatePause()
 }
 
-// ResetHeartbeat restarts the period of silence. Heartbeat.Send calls it if no answer is expected.
+// ResetHeartbeat restarts the period of silence. A Heartbeat.Send that expects no answer calls it.
 func (c *Conn) ResetHeartbeat() {
 	c.state &^= unansweredMask
 	c.lastHeard = c.runtime.coarseNow()
 }
 
-// SweepPeriod returns the interval between checks of a connection's time limits: an eighth of the shortest limit.
-// Without limits it returns 0.
+// SweepPeriod returns the interval between checks of a connection: 1/8 of the shortest time limit, 0 without limits.
 func (rt *Runtime) SweepPeriod() time.Duration {
 	l := &rt.Limits
 	var shortest time.Duration
@@ -311,8 +304,8 @@ func (rt *Runtime) SweepPeriod() time.Duration {
 	return max(shortest/8, FastSweepPeriod)
 }
 
-// MinSliceInterval is the minimum time between two slices. FastSweepPeriod is the period of a full sweep while any
-// connections are about to expire.
+// Sweeps check all connections in slices. MinSliceInterval is the minimum time between two slices. FastSweepPeriod is
+// the period of a full sweep while any connections are about to expire.
 const (
 	MinSliceInterval = 50 * time.Millisecond
 	FastSweepPeriod  = 8 * MinSliceInterval
@@ -320,8 +313,7 @@ const (
 
 const maxSweepSlices = 64
 
-// SweepSlices divides a sweep of numChunks chunks per period into slices. Small engines with long periods have few
-// slices.
+// SweepSlices divides a sweep of numChunks chunks per period into slices.
 func SweepSlices(period time.Duration, numChunks int) (interval time.Duration, chunksPerSlice int) {
 	slices := int(min(period/MinSliceInterval, maxSweepSlices))
 	if period > FastSweepPeriod {

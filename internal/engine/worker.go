@@ -15,30 +15,26 @@ import (
 // 	Writable, Draining        come once for each event
 // 	Received                  is input that a protocol can answer with "busy"
 //
-// So only input may be shed, and only if the handler has a Shed method (Config.Shed). If anything
-// else is due, the connection waits for a worker: no call is lost or reordered. If EOF is due after
-// input, the input is shed and Ended waits.
+// So only input may be shed, if the handler has a Shed method (Config.Shed). If another call is due, the connection
+// waits for a worker. If EOF is due after input, the input is shed and Ended waits.
 //
-// Shed gets the same input in the same pieces as Received would, and what it leaves unused is kept.
-// So a framer cuts the same messages whichever is called, each message goes to one of the two, and
-// the answers are in order.
+// Shed gets the same input in the same pieces as Received would, and the bytes that it leaves unused are kept. So a
+// framer finds the same messages with either method, each message goes to one of the two methods, and the answers are
+// in order.
 
-// DeferClosedToWorker leaves the call of Closed to a worker's Run, instead of OnClosed. It frees the
-// buffers.
+// DeferClosedToWorker leaves the call of Closed to Run on a worker, instead of OnClosed. It frees the buffers.
 func (c *Conn) DeferClosedToWorker() {
 	c.dropInput()
 	c.dropOutput()
 	c.extra.closedByWorker = true
 }
 
-// IsClosedDeferred reports whether DeferClosedToWorker was called.
 func (c *Conn) IsClosedDeferred() bool { return c.extra != nil && c.extra.closedByWorker }
 
-// UndeferClosed undoes DeferClosedToWorker if no worker will run the connection.
+// UndeferClosed undoes DeferClosedToWorker. It is called if no worker will run the connection.
 func (c *Conn) UndeferClosed() { c.extra.closedByWorker = false }
 
-// Run makes the handler calls that are due, on a worker, which owns the connection until it returns
-// it to the loop.
+// Run makes the due handler calls on a worker. The worker owns the connection until it returns it to the loop.
 func (c *Conn) Run(context.Context) {
 	start, times, slot := c.runtime.Now(), c.runtime.HandlerTimes, int32(0)
 	if times != nil {
@@ -62,24 +58,24 @@ func (c *Conn) recordRunAndReturnToLoop(started time.Duration, times *WorkerCall
 	c.runtime.Loop.ReturnFromWorker(c, nil)
 }
 
-// Dropped is called instead of Run if the pool will not run an accepted job. It may be called on
-// any goroutine, even within Pool.TrySubmit, so it only returns the connection.
+// Dropped is called instead of Run if the pool will not run an accepted job. It may be called on any goroutine, even
+// within Pool.TrySubmit, so it only returns the connection to the loop.
 func (c *Conn) Dropped(why error) { c.runtime.Loop.ReturnFromWorker(c, why) }
 
-// CanShed reports whether everything that is due may be shed.
+// CanShed reports whether the due handler calls may be replaced by Shed.
 func (c *Conn) CanShed() bool {
 	return c.runtime.Shed != nil && c.state&(ownHandler|inputHeld|openPending|drainedPending|drainingPending|closing|failed) == inputHeld
 }
 
-// ShedInput lets the handler answer the buffered input without a worker.
+// ShedInput calls Shed for the buffered input, on the loop.
 func (c *Conn) ShedInput(why error) {
 	c.runtime.Counters.Add(Shed, 1)
 	c.feedOrShedBuffered(why)
 	c.startPendingLayerAndUpdatePause()
 }
 
-// RecordSubmittedTime reports that the connection waits for a worker, and ExcludeWorkerTimeFromTimeouts that
-// its owner has it again. Nothing is read or sent in between, so time limits are extended.
+// RecordSubmittedTime reports that the connection waits for a worker. ExcludeWorkerTimeFromTimeouts reports that the
+// owner has the connection again. In between, nothing is read or sent, so the time limits are extended.
 func (c *Conn) RecordSubmittedTime() {
 	for _, b := range []*Buffer{c.in, c.out} {
 		if b != nil {

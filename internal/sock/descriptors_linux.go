@@ -2,12 +2,12 @@ package sock
 
 import "golang.org/x/sys/unix"
 
-// spareDescriptors remain free while descriptors arrive from another process: for the files that hold connection
-// records and for anything else opened meanwhile.
+// spareDescriptors is the number of descriptors that stay free while descriptors arrive from another process. Files
+// with connection records, for example, need some.
 const spareDescriptors = 32
 
-// MissingDescriptors returns how many descriptors the calling thread's table lacks for needed more. It returns 0
-// without a limit, and before Linux 6.2, which does not report the table's size.
+// MissingDescriptors returns how many free descriptors the calling thread's table lacks if needed more are to be
+// opened. Without a limit it returns 0, and also before Linux 6.2, which does not report the table's size.
 func MissingDescriptors(needed int) int {
 	var table unix.Stat_t
 	soft, _, limited := DescriptorLimit()

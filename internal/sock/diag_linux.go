@@ -16,9 +16,8 @@ import (
 // backlog of listeners. linux/inet_diag.h defines the layouts.
 
 const (
-	diagRequestSize = 56 // sizeof(struct inet_diag_req_v2)
-	diagMessageSize = 72 // sizeof(struct inet_diag_msg)
-	// diagTimeoutSeconds limits the wait for an answer.
+	diagRequestSize    = 56 // sizeof(struct inet_diag_req_v2)
+	diagMessageSize    = 72 // sizeof(struct inet_diag_msg)
 	diagTimeoutSeconds = 2
 
 	tcpEstablished = 1
@@ -28,7 +27,6 @@ const (
 	tcpSynRecv     = 12 // TCP_NEW_SYN_RECV: a connection request
 )
 
-// maxListeners limits the result of ListAcceptQueues.
 const maxListeners = 16 << 10
 
 var errTooManyListeners = errors.New("more than 16384 TCP listeners")
@@ -92,7 +90,7 @@ func (q diagQuery) encodeRequest() []byte {
 }
 
 // encodePortFilter encodes a filter program that rejects sockets with other local ports. The program is a single
-// condition, which jumps past the end if it fails.
+// condition; if it fails, it jumps past the end, which rejects the socket.
 func (q diagQuery) encodePortFilter() []byte {
 	if q.localPort == 0 {
 		return nil
@@ -175,11 +173,11 @@ const (
 	minTCPInfoSize    = max(dataSegsInOffset, dataSegsOutOffset) + 4
 )
 
-// connectedStates are the states of sockets that are or were connected and are not closed.
+// connectedStates is a bit mask of TCP states: those of sockets that are or were connected and are not closed.
 const connectedStates = ^uint32(1<<tcpListen | 1<<tcpSynRecv | 1<<tcpTimeWait | 1<<tcpClose)
 
-// dumpAcceptedConns calls onSocketMessage with the struct inet_diag_msg and the attributes of each matching accepted
-// connection. It scans all TCP sockets in the calling thread's network namespace and fails if more than maxConns match.
+// dumpAcceptedConns calls onSocketMessage for each matching accepted connection in the calling thread's network
+// namespace. It scans all TCP sockets. If more than maxConns match, it fails.
 func dumpAcceptedConns(q diagQuery, maxConns int, onSocketMessage func(m []byte) error) error {
 	n := 0
 	return dumpSockets(q, func(m []byte) error {
@@ -194,7 +192,7 @@ func dumpAcceptedConns(q diagQuery, maxConns int, onSocketMessage func(m []byte)
 }
 
 // SumConnSegments adds up the segments of all connections with the given local port in the calling thread's network
-// namespace. It fails if there are more than maxConns.
+// namespace. If there are more than maxConns, it fails.
 func SumConnSegments(localPort uint16, maxConns int) (sum Segments, err error) {
 	err = dumpAcceptedConns(diagQuery{states: connectedStates, localPort: localPort, withTCPInfo: true}, maxConns, func(m []byte) error {
 		info := findNetlinkAttribute(m[diagMessageSize:], tcpInfoAttribute)
@@ -209,8 +207,8 @@ func SumConnSegments(localPort uint16, maxConns int) (sum Segments, err error) {
 	return sum, err
 }
 
-// ListConns returns the connections with the given local port in the calling thread's network namespace. The kernel
-// briefly locks every connection. ListConns fails if there are more than maxConns.
+// ListConns returns the connections with the given local port in the calling thread's network namespace. If there are
+// more than maxConns, it fails. The kernel briefly locks every connection.
 func ListConns(localPort uint16, maxConns int) (conns []ConnInfo, err error) {
 	err = dumpAcceptedConns(diagQuery{states: connectedStates, localPort: localPort, withTCPInfo: true}, maxConns, func(m []byte) error {
 		conns = append(conns, parseConnInfo(m))
@@ -232,10 +230,8 @@ func CountAcceptedConns(localPort uint16, maxConns int) (n int, err error) {
 	return n, nil
 }
 
-// tcpInfoAttribute is INET_DIAG_INFO, an attribute that contains a struct tcp_info.
 const tcpInfoAttribute = 2
 
-// attributeTypeMask is NLA_TYPE_MASK.
 const attributeTypeMask = 0x3fff
 
 func parseConnInfo(msg []byte) ConnInfo {

@@ -13,10 +13,9 @@ import (
 // This file passes descriptors between processes over a unix socket that preserves message boundaries: a message and
 // its descriptors arrive together or not at all.
 
-// MaxFDsPerMessage is the descriptor limit of a message; the kernel's SCM_MAX_FD is 253.
+// MaxFDsPerMessage is the maximum number of descriptors in a message. The kernel permits 253 (SCM_MAX_FD).
 const MaxFDsPerMessage = 200
 
-// MaxFDMessageSize is the size limit of a message in bytes.
 const MaxFDMessageSize = 64 << 10
 
 // NewFDSocketpair creates two connected sockets, non-blocking and closed on exec.
@@ -33,8 +32,8 @@ func NewFDSocketpair() (pair [2]*os.File, err error) {
 	return pair, nil
 }
 
-// SendFDs sends a non-empty message with descriptors, which remain the caller's. It does not block. After EAGAIN or
-// ETOOMANYREFS (too many descriptors in flight), a later call may succeed.
+// SendFDs sends a non-empty message with descriptors, which the caller still must close. SendFDs does not block. After
+// EAGAIN or ETOOMANYREFS (too many descriptors in flight), a later call may succeed.
 func SendFDs(socketFD int32, message []byte, fds []int) syscall.Errno {
 	var oob []byte
 	if len(fds) > 0 {
@@ -48,7 +47,7 @@ func SendFDs(socketFD int32, message []byte, fds []int) syscall.Errno {
 	}
 }
 
-// SendFDsInChunks sends descriptors, which remain the caller's. It repeats the message as often as the number of
+// SendFDsInChunks sends descriptors, which the caller still must close. It sends message as often as the number of
 // descriptors requires.
 func SendFDsInChunks(socketFD int32, message string, fds []int) error {
 	for some := range slices.Chunk(fds, MaxFDsPerMessage) {
@@ -61,7 +60,7 @@ func SendFDsInChunks(socketFD int32, message string, fds []int) error {
 
 // ReceiveFDs receives a message and its descriptors into the calling thread's descriptor table. The descriptors are
 // closed on exec. ReceiveFDs does not block. If it returns no bytes and no error, the peer has closed. If the table is
-// full, it returns EMFILE and closes the received descriptors.
+// full, it closes the received descriptors and returns EMFILE.
 func ReceiveFDs(socketFD int32, buf []byte) (n int, fds []int32, errno syscall.Errno) {
 	oob := make([]byte, unix.CmsgSpace(4*MaxFDsPerMessage))
 	var size, flags int
@@ -69,8 +68,8 @@ func ReceiveFDs(socketFD int32, buf []byte) (n int, fds []int32, errno syscall.E
 		var err error
 		n, size, flags, _, err = unix.Recvmsg(int(socketFD), buf, oob, unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
 		errno, _ = err.(syscall.Errno)
-		// A peer that closed with unread input resets the socket. The kernel reports that once, before the data the
-		// peer sent.
+		// If a peer closes with unread input, it resets the socket. The kernel reports the reset once, before the data
+		// that the peer has sent.
 		if errno != syscall.EINTR && errno != syscall.ECONNRESET {
 			break
 		}
@@ -98,7 +97,6 @@ func ReceiveFDs(socketFD int32, buf []byte) (n int, fds []int32, errno syscall.E
 	return n, fds, 0
 }
 
-// DupFD duplicates a descriptor.
 func DupFD(fd int32) (int32, error) {
 	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 	return int32(own), err
@@ -121,7 +119,6 @@ func NewMemoryFile(content []byte) (fd int32, err error) {
 	return int32(own), nil
 }
 
-// ReadAndCloseMemoryFile reads a file of at most maxSize bytes and closes it.
 func ReadAndCloseMemoryFile(fd int32, maxSize int) ([]byte, error) {
 	defer Close(fd)
 	var st unix.Stat_t

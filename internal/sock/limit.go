@@ -2,17 +2,14 @@ package sock
 
 import "fmt"
 
-// ReservedDescriptors is the number of descriptors that are not available for connections, but for listeners, pollers,
-// logs and files.
+// ReservedDescriptors is the number of descriptors kept free for listeners, pollers, logs and files.
 const ReservedDescriptors = 128
 
 // FirstPrivateFD is the lowest descriptor number opened in a private table; see UnshareDescriptorTable.
 const FirstPrivateFD = 512
 
-// defaultMaxConns is the connection limit where the system reports no descriptor limit.
 const defaultMaxConns = 1 << 20
 
-// MaxConnsForDescriptorLimit returns how many connections the descriptor limit allows.
 func MaxConnsForDescriptorLimit() int {
 	soft, _, ok := DescriptorLimit()
 	switch {
@@ -29,8 +26,8 @@ func MaxConnsForDescriptorLimit() int {
 const tableReserve = 64
 
 // PlanLoopsAndDescriptorTables returns the number of loops for conns connections. If one descriptor table suffices, it
-// returns minLoops and connsPerTable 0. Otherwise every loop gets its own table with space for connsPerTable
-// connections. It fails if maxLoops tables do not suffice.
+// returns minLoops and connsPerTable 0. Otherwise every loop needs its own table, with space for connsPerTable
+// connections. If maxLoops tables do not suffice, it fails.
 func PlanLoopsAndDescriptorTables(conns, minLoops, maxLoops int) (loops, connsPerTable int, err error) {
 	if err = CheckDescriptorLimit(conns); err == nil {
 		return minLoops, 0, nil
@@ -42,9 +39,9 @@ func PlanLoopsAndDescriptorTables(conns, minLoops, maxLoops int) (loops, connsPe
 	return loops, connsPerTable, nil
 }
 
-// PlanDescriptorTables returns the smallest number of loops between minLoops and maxLoops that can hold conns
-// connections when each loop has its own descriptor table. It also returns the capacity of a table. Both results are 0
-// if maxLoops do not suffice.
+// PlanDescriptorTables returns the smallest number of loops, from minLoops to maxLoops, that can hold conns connections
+// if each loop has its own descriptor table. connsPerTable is the capacity of a table. If maxLoops do not suffice, both
+// results are 0.
 func PlanDescriptorTables(descriptorLimit uint64, conns, minLoops, maxLoops int) (loops, connsPerTable int) {
 	for loops = minLoops; loops <= maxLoops; loops++ {
 		if connsPerTable = descriptorTableCapacity(descriptorLimit, loops); conns <= loops*connsPerTable {
@@ -54,7 +51,7 @@ func PlanDescriptorTables(descriptorLimit uint64, conns, minLoops, maxLoops int)
 	return 0, 0
 }
 
-// MaxConnsInDescriptorTables returns the largest conns for which PlanDescriptorTables succeeds.
+// MaxConnsInDescriptorTables returns the largest number of connections for which PlanDescriptorTables succeeds.
 func MaxConnsInDescriptorTables(descriptorLimit uint64, minLoops, maxLoops int) (conns int) {
 	for loops := minLoops; loops <= maxLoops; loops++ {
 		conns = max(conns, loops*descriptorTableCapacity(descriptorLimit, loops))
@@ -62,13 +59,12 @@ func MaxConnsInDescriptorTables(descriptorLimit uint64, minLoops, maxLoops int) 
 	return conns
 }
 
-// descriptorTableCapacity returns how many connections each table can hold with the given number of loops.
+// descriptorTableCapacity returns the number of connections that each of the loops' tables can hold.
 func descriptorTableCapacity(descriptorLimit uint64, loops int) int {
 	return max(int(min(descriptorLimit, defaultMaxConns))-FirstPrivateFD-tableReserve-2*loops, 0)
 }
 
-// CheckDescriptorLimit returns an error with advice if this process cannot open enough descriptors for conns
-// connections.
+// CheckDescriptorLimit returns an error with advice if this process cannot open descriptors for conns connections.
 func CheckDescriptorLimit(conns int) error {
 	soft, hard, ok := DescriptorLimit()
 	if !ok || uint64(conns)+ReservedDescriptors <= soft {

@@ -14,10 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Keepalive probes start after 2 minutes of silence: four probes, 15 s apart. Package net starts after 15 s, which for
-// a million silent connections would cause 67,000 probes and answers per second. The kernel keeps timers of that length
-// in coarse buckets, so probes are sent in bursts. The loopback's queue holds 1,000 packets
-// (net.core.netdev_max_backlog) and probably dropped such bursts: a million idle connections ended with ETIMEDOUT.
+// Keepalive probes start after 2 minutes of silence; there are four, 15 s apart. In package net they start after 15 s:
+// with a million silent connections, that is 67,000 probes and answers per second. Linux runs such long timers in
+// coarse groups, so probes are sent in bursts. On the loopback interface, whose queue holds 1,000 packets
+// (net.core.netdev_max_backlog), a million idle connections then ended with ETIMEDOUT.
 const (
 	keepaliveIdle     = 120 // seconds
 	keepaliveInterval = 15  // seconds
@@ -25,8 +25,8 @@ const (
 )
 
 // NewListenConfig returns a configuration for listeners whose connections inherit TCP_NODELAY and keepalive. reusePort
-// lets several listeners of one program share a port. The function control, unless nil, sets further options. Multipath
-// TCP stays off, because its listeners do not support TCP_USER_TIMEOUT.
+// lets several listeners share a port. control, if not nil, sets further options. Multipath TCP stays off, because its
+// listeners do not support TCP_USER_TIMEOUT.
 func NewListenConfig(reusePort bool, control ControlFunc) net.ListenConfig {
 	lc := net.ListenConfig{
 		KeepAlive: -1, // inherited instead of set on each connection
@@ -77,7 +77,7 @@ func SetNonblockAndListenOptions(l net.Listener) error {
 	})
 }
 
-// SetBacklog limits how many connections may wait to be accepted, up to net.core.somaxconn. 0 changes nothing.
+// SetBacklog limits the connections that wait to be accepted, up to net.core.somaxconn. 0 changes nothing.
 func SetBacklog(l net.Listener, backlog int) error {
 	if backlog == 0 {
 		return nil
@@ -93,7 +93,7 @@ func setNotSentLowat(fd uintptr, bytes int) error {
 	return unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, bytes)
 }
 
-// SetOnListener sets the options on l; the connections it accepts inherit them. Delay is ignored.
+// SetOnListener sets the options on l, whose connections inherit them. The option Delay is ignored.
 func (o Options) SetOnListener(l net.Listener) error {
 	network := l.Addr().Network()
 	err := withDescriptor(l, func(fd int) error {
@@ -105,15 +105,15 @@ func (o Options) SetOnListener(l net.Listener) error {
 	return nil
 }
 
-// KeepaliveTimeout is how long a peer may be silent without answering keepalive probes.
+// KeepaliveTimeout is the time after which the kernel ends a connection whose peer answers no keepalive probes.
 const KeepaliveTimeout = (keepaliveIdle + keepaliveProbes*keepaliveInterval) * time.Second
 
 // SetDeadPeerTimeoutFD sets TCP_USER_TIMEOUT (tcp(7)) for a listener's future connections. It limits how long sent data
-// may stay unacknowledged. The kernel's own limit, which a timeout of 0 keeps, is about a quarter of an hour.
+// may stay unacknowledged. If timeout is 0, the kernel's own limit applies, which is about a quarter of an hour.
 //
-// noKeepalive turns keepalive off, for servers that detect dead peers themselves. With keepalive, the timeout is raised
-// to at least KeepaliveTimeout. With a shorter TCP_USER_TIMEOUT, a single lost probe would end a connection that has
-// been silent for that long (tcp_keepalive_timer in Linux's net/ipv4/tcp_timer.c).
+// If noKeepalive is set, keepalive is turned off, for servers that detect dead peers themselves. With keepalive, the
+// timeout is raised to at least KeepaliveTimeout. Otherwise a single lost probe could end a silent connection
+// (tcp_keepalive_timer in Linux's net/ipv4/tcp_timer.c).
 //
 // Listeners other than TCP, and Multipath TCP listeners, are left unchanged.
 func SetDeadPeerTimeoutFD(listenerFD int32, timeout time.Duration, noKeepalive bool) {
@@ -128,7 +128,7 @@ func SetDeadPeerTimeoutFD(listenerFD int32, timeout time.Duration, noKeepalive b
 	}
 }
 
-// SetDeadPeerTimeout is SetDeadPeerTimeoutFD for a listener of package net.
+// SetDeadPeerTimeout is like SetDeadPeerTimeoutFD, for a listener of package net.
 func SetDeadPeerTimeout(l net.Listener, timeout time.Duration, noKeepalive bool) {
 	_ = withDescriptor(l, func(fd int) error {
 		SetDeadPeerTimeoutFD(int32(fd), timeout, noKeepalive)
@@ -136,12 +136,12 @@ func SetDeadPeerTimeout(l net.Listener, timeout time.Duration, noKeepalive bool)
 	})
 }
 
-// maxBindAttempts limits the search for a port that no other program takes while the listeners are opened.
+// maxBindAttempts limits the attempts of ListenReusePort to find a port that no other program takes meanwhile.
 const maxBindAttempts = 16
 
-// ListenReusePort opens socketCount sockets that listen on addr; several sockets share its port. The first socket binds
-// exclusively, because sharing would hide that another program uses the port. It is then replaced by shared sockets. If
-// another program takes the port at that moment and addr allows any port, ListenReusePort tries another one.
+// ListenReusePort opens socketCount sockets that listen on addr and share its port. The first socket binds exclusively,
+// because sharing would hide that another program uses the port. It is then replaced by shared sockets. If another
+// program takes the port at that moment and addr allows any port, ListenReusePort tries another port.
 func ListenReusePort(network, addr string, socketCount int, control ControlFunc) ([]net.Listener, error) {
 	return listenReusePortRetrying(addr, socketCount, func(addr string, shared bool) (net.Listener, error) {
 		lc := NewListenConfig(shared, control)
@@ -185,8 +185,8 @@ func tryListenReusePort(addr string, socketCount int, listen listenFunc) (listen
 	return listeners, nil
 }
 
-// StartDial starts to connect and does not wait. The socket becomes writable when the attempt has ended, and
-// TakeSocketError returns the result. With a source address, the kernel chooses the port at connect
+// StartDial starts to connect and does not wait. The socket becomes writable when the attempt has ended;
+// TakeSocketError then returns the result. With a source address, the kernel chooses the port at connect
 // (IP_BIND_ADDRESS_NO_PORT), so that each destination can use all ports of the source.
 func StartDial(target netip.AddrPort, source netip.Addr, options Options) (int32, error) {
 	family := unix.AF_INET
@@ -204,8 +204,8 @@ func StartDial(target netip.AddrPort, source netip.Addr, options Options) (int32
 	})
 }
 
-// StartDialUnix is StartDial for a unix stream socket. A path with a leading @ is an abstract name. StartDialUnix fails
-// with EAGAIN if the listener's queue is full.
+// StartDialUnix is like StartDial, for a unix stream socket. A path with a leading @ is an abstract name. If the
+// listener's queue is full, StartDialUnix fails with EAGAIN.
 func StartDialUnix(path string, options Options) (int32, error) {
 	return startConnect(unix.AF_UNIX, options, func(fd int) error {
 		return unix.Connect(fd, &unix.SockaddrUnix{Name: path})
@@ -234,7 +234,7 @@ func setNoDelay(fd int, keepDelay bool) error {
 	return unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
 }
 
-// bindSourceAddr binds fd to source, if that is valid, and leaves the port open.
+// bindSourceAddr binds fd to source, if source is valid. The kernel chooses the port at connect.
 func bindSourceAddr(fd int, source netip.Addr) error {
 	if !source.IsValid() {
 		return nil
@@ -245,8 +245,7 @@ func bindSourceAddr(fd int, source netip.Addr) error {
 	return unix.Bind(fd, toSockaddr(netip.AddrPortFrom(source, 0)))
 }
 
-// SetBindAddressNoPort is a net.Dialer.Control function that postpones the choice of the source port to the connect;
-// see StartDial.
+// SetBindAddressNoPort, a net.Dialer.Control, makes the kernel choose the source port at connect; see StartDial.
 func SetBindAddressNoPort(_, _ string, raw syscall.RawConn) error {
 	var err error
 	if e := raw.Control(func(fd uintptr) {

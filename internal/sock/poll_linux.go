@@ -16,7 +16,7 @@ type Poll struct {
 	events   []unix.EpollEvent
 }
 
-// Events that a Poll watches for and reports.
+// These are the events that a Poll watches for and reports.
 const (
 	In    uint32 = unix.EPOLLIN
 	Out   uint32 = unix.EPOLLOUT
@@ -36,7 +36,7 @@ func NewPoll(batch int) (*Poll, error) {
 // FD returns the epoll descriptor, which another Poll can watch.
 func (p *Poll) FD() int32 { return p.fd }
 
-// Add watches fd, level-triggered. Its events carry token.
+// Add watches fd for events, level-triggered. Event returns token for fd.
 func (p *Poll) Add(fd, token int32, events uint32) syscall.Errno {
 	return p.epollCtl(unix.EPOLL_CTL_ADD, fd, token, events)
 }
@@ -65,7 +65,7 @@ func (p *Poll) TryWait() (ready int) {
 }
 
 // Wait blocks until events are pending or the timeout has passed, and returns the number of events. A negative timeout
-// waits forever. Without epoll_pwait2 (before Linux 5.11, or forbidden by a filter), the timeout is rounded up to
+// means no timeout. Without epoll_pwait2 (before Linux 5.11, or forbidden by a filter), the timeout is rounded up to
 // milliseconds. Wait informs the Go scheduler, so that other goroutines and garbage collection proceed.
 func (p *Poll) Wait(timeout time.Duration) (ready int) {
 	if timeout < 0 || p.noPwait2 {
@@ -111,7 +111,7 @@ func (p *Poll) Event(i int) (token int32, events uint32) {
 
 func (p *Poll) Close() { Close(p.fd) }
 
-// Eventfd wakes a loop from any goroutine. A Poll watches it like a socket, and Signal makes it readable.
+// Eventfd wakes a loop from any goroutine. The loop's Poll watches it, and Signal makes it readable.
 type Eventfd struct {
 	FD  int32
 	seq uint64 // creation order: which private tables contain a copy
@@ -125,8 +125,7 @@ func NewEventfd() (Eventfd, error) {
 	return Eventfd{FD: int32(fd), seq: privateTables.eventfds.Add(1)}, nil
 }
 
-// Signal makes the eventfd readable. If the calling thread's private table does not contain it, another thread signals
-// it.
+// Signal makes the eventfd readable. If the thread's private table lacks the eventfd, another thread signals it.
 func (e Eventfd) Signal() {
 	if e.isInThreadDescriptorTable() {
 		e.writeOne()
@@ -145,17 +144,16 @@ func (e Eventfd) writeOne() {
 	_, _, _ = syscall.RawSyscall(unix.SYS_WRITE, uintptr(e.FD), uintptr(unsafe.Pointer(&one)), 8)
 }
 
-// Clear makes the eventfd unreadable.
 func (e Eventfd) Clear() {
 	var n uint64
 	_, _, _ = syscall.RawSyscall(unix.SYS_READ, uintptr(e.FD), uintptr(unsafe.Pointer(&n)), 8)
 }
 
-// Close closes the eventfd. No goroutine may signal it any more.
+// Close closes the eventfd. Signal must not be called after Close.
 func (e Eventfd) Close() { Close(e.FD) }
 
-// Sleep pauses for about d, or less if a signal arrives. It is precise for short times, whereas time.Sleep can be a
-// millisecond late in an otherwise idle program.
+// Sleep pauses for about d, or less if a signal arrives. It is precise for short times; time.Sleep can be a millisecond
+// late in an otherwise idle program.
 func Sleep(d time.Duration) {
 	ts := unix.NsecToTimespec(d.Nanoseconds())
 	_ = unix.Nanosleep(&ts, nil)

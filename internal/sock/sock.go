@@ -1,5 +1,4 @@
-// Package sock contains the socket system calls. Calls of the hot path bypass the Go scheduler, because they cannot
-// block.
+// Package sock contains the socket system calls. Calls that are made often and cannot block bypass the Go scheduler.
 package sock
 
 import (
@@ -16,10 +15,10 @@ type Options struct {
 	// SendBuffer and ReceiveBuffer are SO_SNDBUF and SO_RCVBUF in bytes; 0 leaves the kernel's sizes. They are set
 	// before the handshake, which fixes the window scale.
 	SendBuffer, ReceiveBuffer int
-	// NotSentLowat is TCP_NOTSENT_LOWAT in bytes. While more than this is unsent, the kernel accepts no more output. 0
+	// NotSentLowat is TCP_NOTSENT_LOWAT in bytes. While more bytes are unsent, the kernel accepts no more output. 0
 	// selects the kernel's default.
 	NotSentLowat int
-	// Delay keeps Nagle's algorithm on (no TCP_NODELAY).
+	// Delay leaves Nagle's algorithm on: TCP_NODELAY is not set.
 	Delay bool
 	// ResetOnClose makes TCP connections end with a reset when the socket is closed or the process ends.
 	ResetOnClose bool
@@ -56,32 +55,31 @@ func (o Options) DialControl(network, _ string, raw syscall.RawConn) error {
 // ControlFunc is called with a socket before it is bound, like net.ListenConfig.Control.
 type ControlFunc = func(network, address string, raw syscall.RawConn) error
 
-// AcceptQueue is the accept queue of a listening TCP socket.
 type AcceptQueue struct {
 	Addr netip.AddrPort
-	// Waiting is the number of connections in the queue. The kernel admits Max+1; Max is the listener's backlog or
-	// net.core.somaxconn, whichever is smaller.
+	// Waiting is the number of connections in the queue. Max is the listener's backlog or net.core.somaxconn, whichever
+	// is smaller; the kernel admits one connection more.
 	Waiting, Max int64
 	// Inode is the socket's inode, as in "socket:[123]" in /proc/PID/fd.
 	Inode uint32
 }
 
-// Segments counts the TCP segments of sockets since each socket was created.
+// Segments counts the TCP segments of several sockets since the creation of each socket.
 type Segments struct {
-	// Sockets is the number of sockets, without those that still wait to be accepted.
+	// Sockets is the number of sockets. Connections that wait to be accepted are not included.
 	Sockets int
 	// In and Out count segments that carry data.
 	In, Out int64
 }
 
-// ConnInfo is the kernel's accounting of a TCP connection.
+// ConnInfo contains what the kernel counts for a TCP connection.
 type ConnInfo struct {
 	// Cookie identifies the connection uniquely since boot.
 	Cookie        uint64
 	Local, Remote netip.AddrPort
 	// BytesIn are bytes received; BytesOut are bytes sent and acknowledged.
 	BytesIn, BytesOut int64
-	// Unread bytes wait for the program to read them. Unsent bytes are not acknowledged yet.
+	// Unread bytes were not read by the program yet. Unsent bytes were not acknowledged by the peer yet.
 	Unread, Unsent int64
 	// SinceInput is the time since the peer last sent data; RTT is the round-trip time.
 	SinceInput, RTT time.Duration

@@ -21,8 +21,7 @@ func Recv(fd int32, p []byte) (int, syscall.Errno) {
 	}
 }
 
-// Send sends p, which must not be empty, without raising SIGPIPE. Like Recv, it does not block and does not inform the
-// scheduler.
+// Send sends p, which must not be empty. It does not block, raise SIGPIPE or inform the Go scheduler.
 func Send(fd int32, p []byte) (int, syscall.Errno) {
 	for {
 		n, _, errno := syscall.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&p[0])), uintptr(len(p)), unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT, 0, 0)
@@ -32,8 +31,8 @@ func Send(fd int32, p []byte) (int, syscall.Errno) {
 	}
 }
 
-// SetNonblockTemporarily makes blocking sockets non-blocking for system calls that have no non-blocking flag. restore
-// makes them blocking again.
+// SetNonblockTemporarily makes blocking sockets non-blocking, for system calls that have no non-blocking flag. The
+// function restore makes them blocking again.
 func SetNonblockTemporarily(fds ...int32) (restore func()) {
 	for _, fd := range fds {
 		_ = unix.SetNonblock(int(fd), true)
@@ -45,8 +44,8 @@ func SetNonblockTemporarily(fds ...int32) (restore func()) {
 	}
 }
 
-// SendBuffers sends first, which must not be empty, and up to 63 more buffers in one system call. It returns the number
-// of bytes sent, or 0 on failure. If rest is empty, it uses the cheaper send.
+// SendBuffers sends first, which must not be empty, and up to 63 buffers of rest in one system call. It returns the
+// number of bytes sent, or 0 on failure.
 func SendBuffers(fd int32, first []byte, rest [][]byte) int {
 	if len(rest) > 0 {
 		return sendmsgBuffers(fd, first, rest)
@@ -107,13 +106,12 @@ func (a *Acceptor) Accept(listenerFD int32) (fd int32, peer netip.AddrPort, errn
 	return int32(n), toAddrPort(&a.peer), 0
 }
 
-// PeerAddr returns the remote address of a socket, or the zero value if the address has no port. It does not block and
-// does not inform the scheduler.
+// PeerAddr returns the remote address of a socket, or the zero value if the address has no port. It does not block.
 func PeerAddr(fd int32) netip.AddrPort {
 	return socketAddr(unix.SYS_GETPEERNAME, fd)
 }
 
-// LocalAddr is PeerAddr for the local address.
+// LocalAddr returns the local address of a socket, or the zero value if the address has no port.
 func LocalAddr(fd int32) netip.AddrPort { return socketAddr(unix.SYS_GETSOCKNAME, fd) }
 
 func socketAddr(syscallNumber uintptr, fd int32) netip.AddrPort {
@@ -144,7 +142,7 @@ func fromNetworkOrder(port uint16) uint16 {
 	return uint16(b[0])<<8 | uint16(b[1])
 }
 
-// DupConnDescriptor duplicates the descriptor of a listener or connection of package net. The caller closes both.
+// DupConnDescriptor duplicates the descriptor of a listener or connection of package net. The caller closes the copy.
 func DupConnDescriptor(conn any) (int32, error) {
 	own := -1
 	err := withDescriptor(conn, func(fd int) (err error) {
@@ -169,7 +167,7 @@ func withDescriptor(conn any, do func(fd int) error) error {
 	return err
 }
 
-// NewNetConnFromDup returns a connection of package net that uses a duplicate of fd.
+// NewNetConnFromDup returns a connection of package net with a duplicate of fd. The caller must still close fd.
 func NewNetConnFromDup(fd int32) (net.Conn, error) {
 	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
@@ -191,7 +189,7 @@ func CopyFDFromProcessTable(fd int32) (int32, error) {
 	return int32(own), err
 }
 
-// TakeSocketError returns and clears a socket's pending error, or 0.
+// TakeSocketError returns a socket's pending error, or 0, and clears it.
 func TakeSocketError(fd int32) syscall.Errno {
 	e, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ERROR)
 	if err != nil {
@@ -210,11 +208,11 @@ func SetBlocking(fd int32) syscall.Errno {
 
 func ShutdownWrite(fd int32) error { return unix.Shutdown(int(fd), unix.SHUT_WR) }
 
-// Shutdown shuts down both directions of a connection, or cancels connecting. It wakes blocked callers.
+// Shutdown shuts down both directions of a connection, or cancels connecting. Blocked calls on the socket return.
 func Shutdown(fd int32) { _ = unix.Shutdown(int(fd), unix.SHUT_RDWR) } // it fails only if the connection has ended
 
-// ResetConn ends a TCP connection with a reset, or cancels connecting, and wakes blocked callers. It returns false for
-// sockets that do not support resets, such as unix sockets.
+// ResetConn ends a TCP connection with a reset, or cancels connecting. Blocked calls on the socket return. If the
+// socket does not support resets, as a unix socket, ResetConn returns false.
 func ResetConn(fd int32) bool {
 	none := unix.RawSockaddr{Family: unix.AF_UNSPEC}
 	_, _, errno := syscall.RawSyscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&none)), unsafe.Sizeof(none))
@@ -224,18 +222,18 @@ func ResetConn(fd int32) bool {
 // SetResetOnClose makes the kernel send a reset when the socket is closed or the process is killed.
 func SetResetOnClose(fd int32) error { return setResetOnClose(uintptr(fd)) }
 
-// StopListening makes a listener stop in all processes that share it.
+// StopListening ends the listening of a socket in all processes that share it.
 func StopListening(listenerFD int32) { _ = unix.Shutdown(int(listenerFD), unix.SHUT_RD) } // it fails only if the listener has stopped
 
-// Close closes descriptors. It does not block for non-blocking sockets without SO_LINGER.
+// Close closes descriptors. It does not block, except for sockets with SO_LINGER that are blocking.
 func Close(fds ...int32) {
 	for _, fd := range fds {
 		_, _, _ = syscall.RawSyscall(unix.SYS_CLOSE, uintptr(fd), 0, 0)
 	}
 }
 
-// SendFileOnBlockingSocket is SendFile for a blocking socket. It makes the socket non-blocking during the call, so the
-// caller must own the socket exclusively.
+// SendFileOnBlockingSocket is like SendFile, for a blocking socket. It makes the socket non-blocking during the call,
+// so no other goroutine may use the socket.
 func SendFileOnBlockingSocket(socketFD int32, f *os.File, offset int64, n int) (int, syscall.Errno) {
 	flags, _, errno := syscall.RawSyscall(unix.SYS_FCNTL, uintptr(socketFD), unix.F_GETFL, 0)
 	if errno == 0 {
@@ -249,8 +247,8 @@ func SendFileOnBlockingSocket(socketFD int32, f *os.File, offset int64, n int) (
 	return n, errno
 }
 
-// SendFile sends up to n bytes of f, starting at offset, to a non-blocking socket. If it returns 0 bytes without an
-// error, the file has ended. It may wait for the disk, so it informs the scheduler.
+// SendFile sends up to n bytes of f, starting at offset, to a non-blocking socket. At the end of the file it returns 0
+// bytes and no error. SendFile may wait for the disk, so it informs the Go scheduler.
 func SendFile(socketFD int32, f *os.File, offset int64, n int) (int, syscall.Errno) {
 	from := int(f.Fd())
 	for {
@@ -272,7 +270,7 @@ type SplicePipe struct {
 	isOpen          bool
 }
 
-// Open creates the pipe unless it is open, and reports whether it is open afterwards.
+// Open creates the pipe unless it exists. It reports whether the pipe exists.
 func (p *SplicePipe) Open() bool {
 	if p.isOpen {
 		return true
@@ -294,8 +292,8 @@ func (p *SplicePipe) Close() {
 	}
 }
 
-// SpliceFromSocket moves up to n bytes received by a socket into the pipe. If it returns 0 bytes without an error, the
-// peer has closed. EINVAL means that the socket does not support splice.
+// SpliceFromSocket moves up to n bytes received by a socket into the pipe. If the peer has closed, it returns 0 bytes
+// and no error. EINVAL means that the socket does not support splice.
 func (p *SplicePipe) SpliceFromSocket(socketFD int32, n int) (int, syscall.Errno) {
 	return splice(socketFD, p.writeFD, n)
 }

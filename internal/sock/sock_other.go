@@ -10,20 +10,18 @@ import (
 	"time"
 )
 
-// NewListenConfig returns a configuration with the options of package net. Only Linux has loops that share a port.
+// NewListenConfig returns a configuration with the options of package net. reusePort is ignored.
 func NewListenConfig(reusePort bool, control ControlFunc) net.ListenConfig {
 	return net.ListenConfig{Control: control}
 }
 
 func setNotSentLowat(uintptr, int) error { return nil }
 
-// SetOnListener does nothing: it needs Linux.
 func (o Options) SetOnListener(net.Listener) error { return nil }
 
-// SetNonblockAndListenOptions does nothing: it needs Linux.
 func SetNonblockAndListenOptions(net.Listener) error { return nil }
 
-// ListenReusePort opens one listener: n must be 1 where ports cannot be shared.
+// ListenReusePort opens one listener. socketCount must be 1, because sockets cannot share a port on this system.
 func ListenReusePort(network, addr string, socketCount int, control ControlFunc) ([]net.Listener, error) {
 	lc := NewListenConfig(false, control)
 	l, err := lc.Listen(context.Background(), network, addr)
@@ -33,10 +31,8 @@ func ListenReusePort(network, addr string, socketCount int, control ControlFunc)
 	return []net.Listener{l}, nil
 }
 
-// SetBacklog does nothing: it needs Linux.
 func SetBacklog(net.Listener, int) error { return nil }
 
-// SetBindAddressNoPort does nothing: it needs Linux.
 func SetBindAddressNoPort(_, _ string, _ syscall.RawConn) error { return nil }
 
 func ListAcceptQueues() ([]AcceptQueue, error) { return nil, errors.ErrUnsupported }
@@ -45,18 +41,17 @@ func SumConnSegments(uint16, int) (Segments, error) { return Segments{}, errors.
 
 func CountAcceptedConns(uint16, int) (int, error) { return 0, errors.ErrUnsupported }
 
-// CheckPrivateTables fails: private tables need Linux.
+// CheckPrivateTables fails, because private descriptor tables need Linux.
 func CheckPrivateTables() error { return errors.ErrUnsupported }
 
 func ListConns(uint16, int) ([]ConnInfo, error) { return nil, errors.ErrUnsupported }
 
-// DescriptorLimit returns ok = false: the limit is read on Linux only.
+// DescriptorLimit returns ok = false, because the limit can be read on Linux only.
 func DescriptorLimit() (soft, hard uint64, ok bool) { return 0, 0, false }
 
-// KeepaliveTimeout is how long a peer may be silent without answering keepalive probes.
+// KeepaliveTimeout is the time after which the system ends a connection whose peer answers no keepalive probes.
 const KeepaliveTimeout = 3 * time.Minute
 
-// SetDeadPeerTimeout does nothing: it needs Linux.
 func SetDeadPeerTimeout(net.Listener, time.Duration, bool) {}
 
 func Sleep(d time.Duration) { time.Sleep(d) }

@@ -13,7 +13,7 @@ func setResetOnClose(fd uintptr) error {
 	return syscall.SetsockoptLinger(syscall.Handle(fd), syscall.SOL_SOCKET, syscall.SO_LINGER, &syscall.Linger{Onoff: 1})
 }
 
-// DupFile duplicates the handle of f. The caller closes the copy.
+// DupFile duplicates the handle of f. The caller must close dup.
 func DupFile(f *os.File) (dup *os.File, err error) {
 	raw, err := f.SyscallConn()
 	if err != nil {

@@ -24,7 +24,7 @@ import (
 // Connections are therefore numbered from FirstPrivateFD, and the free numbers below it are filled with a descriptor
 // that can neither be read nor written.
 
-// privateTables records which threads have a private table and which eventfds it contains.
+// privateTables records which threads have a private descriptor table, and which eventfds each table contains.
 var privateTables struct {
 	count    atomic.Int32  // number of tables
 	eventfds atomic.Uint64 // number of eventfds created
@@ -33,14 +33,14 @@ var privateTables struct {
 	eventfdsByThread map[int]uint64 // by thread: eventfds up to this sequence number are in its table
 }
 
-// RunOnNewThread runs f on a thread that exits afterwards, and waits for it.
+// RunOnNewThread calls f on a new thread, which then exits. It returns when f has returned.
 func RunOnNewThread(f func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		runtime.LockOSThread() // never unlocked, so the thread exits
 		if unix.Gettid() == unix.Getpid() {
-			// The main thread cannot exit. Locked here, it is not chosen again.
+			// The main thread cannot exit. It is locked here, so that the nested call gets another thread.
 			RunOnNewThread(f)
 			runtime.UnlockOSThread()
 			return
@@ -52,8 +52,8 @@ func RunOnNewThread(f func()) {
 
 var startRuntimePoller sync.Once
 
-// UnshareDescriptorTable gives the calling thread, which must belong to RunOnNewThread, a private descriptor table that
-// keeps the sockets in keepFDs. The table disappears with the thread. Call release before that.
+// UnshareDescriptorTable gives the calling thread a private descriptor table that keeps the sockets in keepFDs. The
+// thread must come from RunOnNewThread. The table disappears with the thread; release must be called before.
 func UnshareDescriptorTable(keepFDs map[int32]bool) (release func(), err error) {
 	startRuntimePoller.Do(func() {
 		if r, w, err := os.Pipe(); err == nil { // starts Go's poller
@@ -87,15 +87,15 @@ func UnshareDescriptorTable(keepFDs map[int32]bool) (release func(), err error) 
 	}, nil
 }
 
-// CheckPrivateTables returns nil if threads can have private descriptor tables here, and otherwise the reason. It tries
-// once, on a temporary thread.
+// CheckPrivateTables returns nil if threads can have private descriptor tables on this machine; otherwise it returns
+// the reason. It tests this once, on a temporary thread.
 var CheckPrivateTables = sync.OnceValue(func() (err error) {
 	RunOnNewThread(func() { err = unshareThreadDescriptorTable() })
 	return err
 })
 
-// unshareThreadDescriptorTable copies the descriptor table. It tries close_range first, because containers often forbid
-// unshare with any flag.
+// unshareThreadDescriptorTable gives the calling thread a copy of the descriptor table. It tries close_range first,
+// because containers often forbid unshare with any flag.
 func unshareThreadDescriptorTable() error {
 	const beyondAll = 1 << 30
 	err := unix.CloseRange(beyondAll, math.MaxUint32, unix.CLOSE_RANGE_UNSHARE)
@@ -109,7 +109,7 @@ func unshareThreadDescriptorTable() error {
 	return nil
 }
 
-// closeInheritedSockets closes the copies of sockets and pipes that are not in keepFDs.
+// closeInheritedSockets closes the thread's copies of sockets and pipes, except those in keepFDs.
 func closeInheritedSockets(keepFDs map[int32]bool) error {
 	entries, err := os.ReadDir("/proc/thread-self/fd")
 	if err != nil {
@@ -132,7 +132,6 @@ func closeInheritedSockets(keepFDs map[int32]bool) error {
 	return nil
 }
 
-// reserveLowDescriptors occupies the free descriptor numbers below FirstPrivateFD.
 func reserveLowDescriptors() error {
 	fd, err := unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0)
 	for err == nil && fd < FirstPrivateFD {
@@ -144,7 +143,6 @@ func reserveLowDescriptors() error {
 	return unix.Close(fd)
 }
 
-// isInThreadDescriptorTable reports whether the calling thread's table contains the eventfd.
 func (e Eventfd) isInThreadDescriptorTable() bool {
 	if privateTables.count.Load() == 0 {
 		return true
@@ -155,8 +153,8 @@ func (e Eventfd) isInThreadDescriptorTable() bool {
 	return !private || e.seq <= eventfds
 }
 
-// DescriptorLimit returns how many descriptors this process may open now (soft), and the maximum to which it may raise
-// that limit (hard). ok is false if no limit can be read.
+// DescriptorLimit returns the number of descriptors that this process may open (soft), and the maximum to which it may
+// raise this number (hard). If no limit can be read, ok is false.
 func DescriptorLimit() (soft, hard uint64, ok bool) {
 	var r unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &r); err != nil {
@@ -165,8 +163,8 @@ func DescriptorLimit() (soft, hard uint64, ok bool) {
 	return r.Cur, r.Max, true
 }
 
-// SetThreadPreciseTimers makes waits of the calling thread end within a microsecond. The kernel's default is 50 µs, to
-// combine wake-ups. The goroutine must be locked to the thread. restore sets the default again.
+// SetThreadPreciseTimers makes waits of the calling thread end within a microsecond of their time. The kernel's default
+// is 50 µs. The goroutine must be locked to the thread. The function restore sets the default again.
 func SetThreadPreciseTimers() (restore func()) {
 	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0) // on failure timers stay as they were
 	return func() { _ = unix.Prctl(unix.PR_SET_TIMERSLACK, 0, 0, 0, 0) }
@@ -174,11 +172,11 @@ func SetThreadPreciseTimers() (restore func()) {
 
 type ThreadUsage struct {
 	CPU time.Duration
-	// Sleeps counts voluntary context switches: the thread waited for something.
+	// Sleeps counts how often the thread has waited (voluntary context switches).
 	Sleeps int64
 }
 
-// CurrentThreadUsage returns the usage of the calling thread, to which the goroutine must be locked.
+// CurrentThreadUsage returns the usage of the calling thread. The goroutine must be locked to the thread.
 func CurrentThreadUsage() ThreadUsage {
 	var u unix.Rusage
 	_ = unix.Getrusage(unix.RUSAGE_THREAD, &u) // a valid call does not fail

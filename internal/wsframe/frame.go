@@ -8,7 +8,7 @@ import (
 	"fmt"
 )
 
-// Opcodes: RFC 6455, section 11.8.
+// These are the opcodes of RFC 6455, section 11.8.
 const (
 	OpContinuation = 0
 	OpText         = 1
@@ -18,7 +18,7 @@ const (
 	OpPong         = 10
 )
 
-// Bits in the first byte of a frame: RFC 6455, section 5.2, and RFC 7692, section 6.
+// These are bits in the first byte of a frame; see RFC 6455, section 5.2, and RFC 7692, section 6.
 const (
 	Fin        = 0x80
 	Compressed = 0x40
@@ -26,16 +26,15 @@ const (
 	opcode     = 0x0f
 )
 
-// masked is a bit in the second byte.
+// masked is a bit in the second byte of a frame.
 const masked = 0x80
 
-// MaxControl is the maximum payload of a ping, pong or close, in bytes.
+// MaxControl is the maximum payload of a ping, pong or close frame, in bytes.
 const MaxControl = 125
 
-// MaxHead is the maximum size of a head, in bytes.
+// MaxHead is the maximum size of a frame's head, in bytes.
 const MaxHead = 14
 
-// Head is the head of a frame.
 type Head struct {
 	First  byte // flags and opcode
 	Masked bool
@@ -49,13 +48,12 @@ func (h *Head) Opcode() byte { return h.First & opcode }
 // IsControl reports whether the frame is a ping, pong or close.
 func (h *Head) IsControl() bool { return h.First&8 != 0 }
 
-// ReservedBits returns the reserved bits that are set; Compressed is one of them.
+// ReservedBits returns the reserved bits that are set. One of them is Compressed.
 func (h *Head) ReservedBits() byte { return h.First & reserved }
 
 // AppendHead appends the head of an unmasked frame. first contains Fin, Compressed and the opcode.
 func AppendHead(b []byte, first byte, size int) []byte { return appendHead(b, first, 0, size) }
 
-// AppendMaskedHead appends the head of a masked frame.
 func AppendMaskedHead(b []byte, firstByte byte, mask [4]byte, size int) []byte {
 	return append(appendHead(b, firstByte, masked, size), mask[:]...)
 }
@@ -75,8 +73,8 @@ var (
 	errLong   = fmt.Errorf("control frame has more than %d bytes", MaxControl)
 )
 
-// ParseHead parses the head at the start of in. If it is incomplete, Len is 0 and err is nil, unless a byte is already
-// invalid. Callers must check reserved bits, masks and the order of frames.
+// ParseHead parses the head of a frame at the start of in. If in ends before the head does, h.Len is 0 and err is nil,
+// unless a byte is already invalid. The caller must check the reserved bits, the masks and the order of frames.
 func ParseHead(in []byte) (h Head, err error) {
 	if len(in) == 0 {
 		return h, nil
@@ -118,8 +116,8 @@ func ParseHead(in []byte) (h Head, err error) {
 	return h, nil
 }
 
-// ApplyMask masks or unmasks src into dst, which must be at least as long and may be src. maskOffset is the number of
-// payload bytes before src.
+// ApplyMask masks or unmasks src into dst. dst must be at least as long as src and may be src itself. maskOffset is the
+// number of payload bytes before src.
 func ApplyMask(dst, src []byte, mask [4]byte, maskOffset int) {
 	m := uint32(0)
 	for i := range mask {
@@ -142,8 +140,8 @@ func ApplyMask(dst, src []byte, mask [4]byte, maskOffset int) {
 	}
 }
 
-// ValidCloseCode reports whether a close frame may contain code: RFC 6455, section 7.4, and 1012 to 1014, which IANA
-// has registered since.
+// ValidCloseCode reports whether a close frame may contain code. Valid codes are those of RFC 6455, section 7.4, and
+// 1012 to 1014, which IANA has added.
 func ValidCloseCode(code int) bool {
 	return code >= 1000 && code <= 1003 || code >= 1007 && code <= 1014 || code >= 3000 && code <= 4999
 }

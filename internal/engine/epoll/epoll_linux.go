@@ -1,8 +1,8 @@
 // Package epoll is the model of event loops on Linux's epoll.
 //
-// Descriptors are watched level-triggered: one receive for each event, and what is left is reported again.
-// The loop reads from connections that send much; see Loop.QueueIfBulk. Calls that cannot block do not tell
-// the Go scheduler; only waiting for events does, after a check that found none.
+// Descriptors are watched level-triggered: each event causes one receive, and remaining input is reported again. The
+// loop reads from connections that send much; see Loop.QueueIfBulk. System calls that cannot block are not reported to
+// the Go scheduler; only waiting for events is, after a check has found none.
 package epoll
 
 import (
@@ -15,7 +15,6 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// Model describes event loops on epoll.
 var Model = engine.Model{
 	Name:      "epoll",
 	HasLoops:  true,
@@ -25,28 +24,27 @@ var Model = engine.Model{
 	},
 }
 
-// eventBatch limits the events of one turn: a turn with slow handlers must end soon, so that Auto notices.
+// eventBatch limits the events per turn: a turn with slow handlers must end soon, so that AutoWorkers notices.
 const eventBatch = 64
 
-// Tokens of descriptors that are not connections. A connection's token is its slot.
+// These tokens identify descriptors that are not connections. A connection's token is its slot.
 const (
 	eventfdToken = -1
 	acceptToken  = -2
 )
 
-// The driver's bits of Conn.DriverFlags.
+// These bits of Conn.DriverFlags belong to the driver.
 const (
 	watchedIn  uint16 = 1 << (loop.DriverBits + iota) // watched for input
 	watchedOut                                        // watched for writability
 	unwatched                                         // not watched: there was an event that the driver could not handle
 )
 
-// driver implements loop.Driver.
 type driver struct {
 	loop       *loop.Loop
 	poll       *sock.Poll
 	readBuffer []byte // valid for one event
-	// waitedEvents is the number of events that WaitForEvents has left for HandleEvents.
+	// waitedEvents is the number of events that WaitForEvents has received for HandleEvents.
 	waitedEvents int
 }
 
@@ -79,7 +77,6 @@ func (d *driver) HandleEvents() (handled, moreLeft bool) {
 
 func (d *driver) WaitForEvents(limit time.Duration) { d.waitedEvents = d.poll.Wait(limit) }
 
-// handleEvents handles the first count events and reports whether there were any.
 func (d *driver) handleEvents(count int) (handledAny bool) {
 	for i := range count {
 		token, events := d.poll.Event(i)
@@ -115,8 +112,8 @@ func (d *driver) handleConnEvents(c *engine.Conn, events uint32) {
 		} else if c.WantsInput() {
 			d.ReadOnce(c)
 		} else if (c.IsReadPaused() || c.BothEnded()) && events&sock.Error == 0 {
-			// Either a unix socket whose peer has gone and that may have input left, or both directions have
-			// ended in order and mail is on its way, which continues the connection.
+			// Either this is a unix socket whose peer has gone and which may have input left, or both directions have
+			// ended in order and a request on its way will continue the connection.
 			d.suspendWatch(c)
 		} else if events&(sock.Hup|sock.Error) != 0 {
 			// Both directions have ended before all output was sent.
@@ -126,8 +123,7 @@ func (d *driver) handleConnEvents(c *engine.Conn, events uint32) {
 	d.PerformActions(c)
 }
 
-// suspendWatch stops watching a connection whose event would be reported again and again, until updateWatch
-// resumes it.
+// suspendWatch stops watching a connection whose event would be reported repeatedly. updateWatch resumes the watch.
 func (d *driver) suspendWatch(c *engine.Conn) {
 	d.poll.Remove(c.FD())
 	c.SetDriverFlags(c.DriverFlags()&^(watchedIn|watchedOut) | unwatched)
@@ -163,7 +159,7 @@ func (d *driver) CancelReceiveIfSilent(*engine.Conn) {}
 
 func (d *driver) CanRead(*engine.Conn) bool { return true }
 
-// ReadOnce receives once; what is left is reported again.
+// ReadOnce receives once. Remaining input is reported again.
 func (d *driver) ReadOnce(c *engine.Conn) bool { return d.loop.ReceiveOnce(c, d.readBuffer) > 0 }
 
 func (d *driver) PerformActions(c *engine.Conn) {
@@ -214,7 +210,6 @@ func (d *driver) sendOutput(c *engine.Conn) {
 	}
 }
 
-// updateWatch watches the connection for what it waits for.
 func (d *driver) updateWatch(c *engine.Conn) syscall.Errno {
 	d.loop.UpdateExpiryTracking(c)
 	var want uint16

@@ -2,11 +2,9 @@ package goroutine
 
 import "github.com/myriad-go/myriad/internal/engine"
 
-// Broadcasts to all connections. A broadcast is stored once and waits in a queue. The broadcaster leaves
-// references to all that wait in the mailbox of each connection, a chunk of the table at a time. It stops
-// when connections must end at once.
+// This file sends broadcasts to all connections. A broadcast is stored once and waits in a queue. The broadcaster puts
+// references to all waiting broadcasts into the mailbox of each connection. It stops when connections must end at once.
 
-// Broadcast implements engine.Engine. The queue has capacity for engine.MaxBroadcasts.
 func (e *goroutineEngine) Broadcast(payload []byte) error {
 	b, err := e.broadcastTracker.StartBroadcast(payload, 1, &e.cfg.Limits)
 	if err != nil {
@@ -17,8 +15,7 @@ func (e *goroutineEngine) Broadcast(payload []byte) error {
 	return nil
 }
 
-// runBroadcaster enqueues broadcasts for all connections until the engine stops and the last broadcast is
-// finished.
+// runBroadcaster passes broadcasts to all connections until the engine stops and the last broadcast is done.
 func (e *goroutineEngine) runBroadcaster() {
 	var batch []*engine.Broadcast
 	for ended := e.stopCtx.Done(); ended != nil || e.broadcastTracker.ActiveCount() > 0; {
@@ -39,8 +36,7 @@ func (e *goroutineEngine) runBroadcaster() {
 	}
 }
 
-// enqueueBroadcastsForAllConns puts messages into all mailboxes. Connections that are opened meanwhile may or may not
-// get them.
+// enqueueBroadcastsForAllConns puts broadcasts into all mailboxes. Connections opened during the call may miss them.
 func (e *goroutineEngine) enqueueBroadcastsForAllConns(batch []*engine.Broadcast) {
 	for conns := range e.connChunks {
 		for _, c := range conns {
@@ -52,8 +48,7 @@ func (e *goroutineEngine) enqueueBroadcastsForAllConns(batch []*engine.Broadcast
 	}
 }
 
-// enqueueBroadcastsForConn puts messages into one mailbox. If it has no capacity for one, the connection misses it, or
-// is closed.
+// enqueueBroadcastsForConn puts broadcasts into one mailbox. Without capacity, the connection misses them or is closed.
 func (e *goroutineEngine) enqueueBroadcastsForConn(c *conn, batch []*engine.Broadcast) {
 	box, enqueued := c.getOrCreateMailbox(), false
 	for _, m := range batch {

@@ -13,7 +13,7 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// conn is a connection with its goroutine.
+// conn is a connection that is served by its own goroutine.
 type conn struct {
 	engine.Conn
 	engine              *goroutineEngine
@@ -28,7 +28,7 @@ type conn struct {
 	proxiedPeerRecorded bool
 	awaitingWritable    bool // a goroutine waits until the socket is writable
 
-	// Safe for concurrent use:
+	// The following fields are safe for concurrent use.
 	mailboxPtr    atomic.Pointer[engine.Mailbox]
 	parked        atomic.Bool
 	requests      atomic.Uint32
@@ -49,7 +49,6 @@ func toAddrPort(addr net.Addr) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// localAddr implements Host.LocalAddr.
 func (e *goroutineEngine) localAddr(c *engine.Conn) netip.AddrPort {
 	e.mu.Lock()
 	own := e.conns.conn(c.Slot())
@@ -57,8 +56,8 @@ func (e *goroutineEngine) localAddr(c *engine.Conn) netip.AddrPort {
 	return toAddrPort(own.netConn.LocalAddr())
 }
 
-// runUntilClosed serves the connection until it is closed. If a handler calls runtime.Goexit, the connection has
-// failed; the deferred function then closes the connection.
+// runUntilClosed serves the connection until it is closed. If a handler calls runtime.Goexit, the connection is
+// aborted; a deferred function then closes it.
 func (c *conn) runUntilClosed(open func(c *conn)) {
 	closed := false
 	defer func() {
@@ -105,8 +104,7 @@ func (c *conn) runUntilClosed(open func(c *conn)) {
 	}
 }
 
-// openConn opens the connection. For an accepted connection, dialStart is 0. alreadyRead is input that was read
-// earlier.
+// openConn opens the connection. For an accepted connection, dialStart is 0. alreadyRead is input that was read before.
 func (c *conn) openConn(dialStart time.Duration, alreadyRead []byte) {
 	c.updateClock()
 	peer := toAddrPort(c.netConn.RemoteAddr())
@@ -123,7 +121,6 @@ func (c *conn) openConn(dialStart time.Duration, alreadyRead []byte) {
 // updateClock sets the host's clock before an event that starts a time limit.
 func (c *conn) updateClock() { c.engine.host.SetClock(c.engine.readClock()) }
 
-// sendOutputBlocking sends the output and blocks until the kernel has accepted it.
 func (c *conn) sendOutputBlocking() {
 	c.publishSweepState()
 	n, err := c.writeOutput()
@@ -144,8 +141,7 @@ func (c *conn) handleSendErrorOrRequests(err error) {
 	}
 }
 
-// waitForInputOrMail waits for input or mail, and reads once. Some connections need no input and wait only for mail:
-// those whose peer ended during the greeting, and those whose handshake has enough input.
+// waitForInputOrMail waits for posted requests and, if the connection needs any, for input. It reads once.
 func (c *conn) waitForInputOrMail() {
 	if c.hasRequests() {
 		c.handleMailAndRequests()
@@ -162,9 +158,8 @@ func (c *conn) waitForInputOrMail() {
 	}
 }
 
-// checkTimeoutsIfNeverWaiting checks the timeouts of a connection that never waits for input, which the sweeper cannot
-// wake. Such a connection always has input, or waits for its turn or for memory. The result reports whether any
-// timeout was due.
+// checkTimeoutsIfNeverWaiting checks the timeouts of a connection that always has input, or that waits for memory or a
+// read permit. The sweeper cannot wake such a connection. The result reports whether any timeout was due.
 func (c *conn) checkTimeoutsIfNeverWaiting() (acted bool) {
 	due := c.wakeAt.Load()
 	if due == 0 || !c.bulk && !c.engine.exceedsBudget(c.engine.largeReadBytes.Load()) {
@@ -174,7 +169,6 @@ func (c *conn) checkTimeoutsIfNeverWaiting() (acted bool) {
 	return int32(toSweepTime(now)-due) > 0 && c.CheckTimeouts(now)
 }
 
-// readOnceNonblocking reads once without blocking.
 func (c *conn) readOnceNonblocking() {
 	received, err := c.tryRead()
 	drained := err == nil && (len(received) == 0 || !c.lastReadFull)
@@ -198,7 +192,6 @@ func (c *conn) handleReadResult(received []byte, err error) {
 	}
 }
 
-// handleWakeOrError handles the end of a wait, caused by an error or a wake-up.
 func (c *conn) handleWakeOrError(err error) {
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
 		c.OnTransportError(err)
@@ -209,7 +202,7 @@ func (c *conn) handleWakeOrError(err error) {
 	c.CheckTimeouts(c.engine.readClock())
 }
 
-// publishSweepState publishes the connection's next wake-up time and the content of its buffers.
+// publishSweepState publishes the connection's next timeout and the size of its buffers for the sweeper.
 func (c *conn) publishSweepState() {
 	due := uint32(0)
 	if at, ok := c.NextTimeout(); ok {
@@ -234,7 +227,6 @@ func (c *conn) setCountedAsExpiring(counted bool) {
 	}
 }
 
-// hasRequests reports whether other goroutines have sent mail or requests.
 func (c *conn) hasRequests() bool {
 	if c.requests.Load() != uint32(c.handledRequests) {
 		return true
@@ -243,8 +235,7 @@ func (c *conn) hasRequests() bool {
 	return box != nil && box.HasRequests()
 }
 
-// parkOrFindRequests marks the owner as about to wait. If there are requests, it returns true, and the owner must not
-// wait.
+// parkOrFindRequests marks the owner as waiting. If there are requests, it returns true, and the owner must not wait.
 func (c *conn) parkOrFindRequests() (hasWork bool) {
 	c.parked.Store(true)
 	return c.hasRequests()
@@ -282,7 +273,7 @@ func (c *conn) handleMailAndRequests() {
 	}
 }
 
-// requestAndWake sets requestBits and wakes the owner. It is safe for concurrent use.
+// requestAndWake sets requestBits and wakes the owner of c. It is safe for concurrent use.
 func (c *conn) requestAndWake(requestBits uint32) {
 	c.requests.Or(requestBits)
 	c.wake()
@@ -312,7 +303,6 @@ func (c *conn) deliverMail() {
 	deliverRemaining()
 }
 
-// wake ends the owner's wait. It is safe for concurrent use.
 func (c *conn) wake() {
 	if c.parked.Load() && c.parked.CompareAndSwap(true, false) {
 		_ = c.netConn.SetDeadline(time.Unix(1, 0))
@@ -328,11 +318,11 @@ func (c *conn) getOrCreateMailbox() *engine.Mailbox {
 	return c.mailboxPtr.Load()
 }
 
-// shutdownWrite shuts down the sending direction. If the connection closes with a reset, shutdownWrite closes it
-// immediately, because a FIN before the reset would leave the socket in TIME_WAIT.
+// shutdownWrite shuts down the sending direction. If the connection is to be closed with a reset, it is treated as
+// ended by the peer instead, because a FIN before the reset would leave the socket in TIME_WAIT.
 func (c *conn) shutdownWrite() {
 	if w, ok := c.netConn.(interface{ CloseWrite() error }); ok && !c.closesWithReset() {
-		// An error means that the peer has closed the connection; the next read reports it.
+		// An error means that the peer has closed the connection. The next read reports the error.
 		_ = w.CloseWrite()
 	} else {
 		c.OnEOF() // the connection cannot be half-closed
@@ -340,8 +330,8 @@ func (c *conn) shutdownWrite() {
 	c.OnWriteShut()
 }
 
-// detachOrFinishExport turns the connection into a different net.Conn, because other goroutines may set the deadline
-// of the current one to wake its owner. First, a goroutine that waits for writability must end.
+// detachOrFinishExport turns the connection into a new net.Conn, because other goroutines may still set a deadline on
+// the present one to wake its owner. A goroutine that waits for writability must end first.
 func (c *conn) detachOrFinishExport() {
 	if c.awaitingWritable {
 		c.waitForInputOrMail()
@@ -367,10 +357,10 @@ func (c *conn) detachOrFinishExport() {
 
 func (c *conn) closesWithReset() bool { return c.IsDialled() && c.engine.cfg.ResetDialled }
 
-// closedMailbox is the mailbox of connections that have closed without one.
+// closedMailbox is the mailbox of closed connections that never had one.
 var closedMailbox = func() *engine.Mailbox { b := new(engine.Mailbox); b.Close(); return b }()
 
-// closeConnAndUnregister closes the connection, calls Closed, and releases late mail.
+// closeConnAndUnregister closes the connection, calls Closed, and drops requests that arrive late.
 func (c *conn) closeConnAndUnregister() {
 	_ = c.netConn.Close()
 	if c.expiryCounted {

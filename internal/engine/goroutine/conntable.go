@@ -8,7 +8,7 @@ import (
 
 const chunkSize = 512
 
-// connTable stores connections by slot. It grows by chunks: copying a large table would leave the old one as
+// connTable stores connections by slot. It grows by chunks, because copying a large table would leave the old table as
 // garbage. goroutineEngine.mu guards it.
 type connTable struct {
 	chunks  []*chunk
@@ -17,8 +17,7 @@ type connTable struct {
 	proxied map[*conn]netip.AddrPort // the peers that proxies have told
 }
 
-// chunk is a part of a table. An entry has a connection, nil if it is free, and the number of connections
-// that it had before.
+// chunk is a part of a table. Each entry has its connection, or nil, and the number of earlier connections in the slot.
 type chunk struct {
 	conns       [chunkSize]*conn
 	generations [chunkSize]uint32
@@ -41,7 +40,6 @@ func (t *connTable) addConn(c *conn, h *engine.Runtime) {
 	chunk.conns[i] = c
 }
 
-// conn returns the connection in a slot, or nil.
 func (t *connTable) conn(slot uint32) *conn { return t.chunks[slot/chunkSize].conns[slot%chunkSize] }
 
 func (t *connTable) removeConn(slot uint32) {
@@ -57,7 +55,7 @@ func (t *connTable) allConns() []*conn {
 	return t.appendChunkConns(make([]*conn, 0, t.used), 0, len(t.chunks))
 }
 
-// appendChunkConns appends the connections of chunks [fromChunk, endChunk) to conns.
+// appendChunkConns appends the connections of chunks fromChunk to endChunk-1 to conns.
 func (t *connTable) appendChunkConns(conns []*conn, fromChunk, endChunk int) []*conn {
 	for _, chunk := range t.chunks[fromChunk:endChunk] {
 		for _, c := range chunk.conns {

@@ -12,14 +12,14 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// Limits of dialling: requests, concurrent dials, and the default time of each dial.
+// These constants limit dialling: queued requests, concurrent dials, and the default timeout of a dial.
 const (
 	maxDialRequests    = 1024
 	maxDials           = 512
 	defaultDialTimeout = 30 * time.Second
 )
 
-// Dial starts a goroutine for each connection, which becomes its owner.
+// Dial starts a goroutine for each connection. The goroutine becomes the owner of the connection.
 func (e *goroutineEngine) Dial(request engine.DialRequest) error {
 	if err := request.Validate(); err != nil {
 		return err

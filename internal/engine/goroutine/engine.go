@@ -5,25 +5,22 @@
 // A connection belongs to its goroutine, which reads, calls the handler and writes. Each of these steps may block
 // without affecting other connections. A goroutine that waits for input holds no read buffer.
 //
-// Other goroutines send mail through the connection's mailbox, which is created for the first message. The owner sets
+// Other goroutines post requests to the connection's mailbox, which is created for the first request. The owner sets
 // parked before it waits, and then checks the mailbox once more. A sender checks parked after queueing. If parked is
 // set, the sender ends the wait by setting a deadline in the past. A woken owner resets the deadline before it reads
-// the mail. So nothing is missed. The sweeper and Stop send requests in the same way, as bits in conn.requests.
+// the mailbox. So nothing is missed. The sweeper and Stop send requests in the same way, as bits in conn.requests.
 //
-// One sweeper serves all connections, so that no connection needs a timer. Before an owner waits, it publishes its
-// next wake-up time (wakeAt) and the content of its buffers (bufferedBytes). The sweeper examines a few connections at
-// a time.
+// One sweeper serves all connections, so that no connection needs a timer. Before an owner waits, it publishes its next
+// wake-up time (wakeAt) and the size of its buffers (bufferedBytes). The sweeper examines a few connections at a time.
 //
 // A connection with much input could otherwise run for as long as the scheduler permits. Reads of such connections are
 // limited; see readLimiter.
 //
 // One broadcaster iterates over all connections and puts references to broadcasts into their mailboxes; see
-// broadcast.go.
-//
-// The pacer calls Config.Pace, if set, and sends mail to the nudged connections. It outlives all connections.
+// broadcast.go. Another goroutine calls Config.Scheduler, if set; it outlives all connections.
 //
 // goroutineEngine.mu guards the table of connections. A goroutine ends when its connection has closed. Stop waits for
-// these goroutines, the acceptors, the sweeper, the broadcaster, dials in progress, and the pacer.
+// all goroutines.
 package goroutine
 
 import (
@@ -48,15 +45,13 @@ var Model = engine.Model{
 	Start:     startEngine,
 }
 
-// acceptRetryInterval is the time until an acceptor without free descriptors accepts again. If a connection closes,
-// the acceptor tries earlier.
+// acceptRetryInterval is the maximum time after which an acceptor without free descriptors accepts again.
 const acceptRetryInterval = 50 * time.Millisecond
 
-// clockGrain is the maximum lead of the clock that all connections share. The clock is written at most once in this
-// time.
+// clockGrain is how far ahead the shared clock may be. The clock is written at most once in this time.
 const clockGrain = time.Millisecond
 
-// Requests to a connection, as bits.
+// These bits are requests to a connection.
 const (
 	requestDrain uint32 = 1 << iota
 	requestKill
@@ -99,8 +94,8 @@ type goroutineEngine struct {
 	killed           chan struct{} // closed when connections must end at once
 	killOnce         sync.Once
 	running          sync.WaitGroup
-	schedulerDone    sync.WaitGroup // waits for the pacer
-	workDone         chan struct{}  // closed when everything but the pacer has ended
+	schedulerDone    sync.WaitGroup // waits for runScheduler
+	workDone         chan struct{}  // closed when everything but runScheduler has ended
 	done             chan struct{}  // closed when everything has ended
 
 	mu     sync.Mutex
@@ -140,7 +135,6 @@ func startEngine(cfg engine.Config) (engine.Engine, error) {
 	return e, nil
 }
 
-// openListenersAndInitReadLimiter opens all listeners, and initializes the read limiter.
 func (e *goroutineEngine) openListenersAndInitReadLimiter() error {
 	for _, l := range e.cfg.EffectiveListeners() {
 		sockets, err := l.OpenSockets(1, e.cfg.SocketOptions(false))
@@ -168,7 +162,6 @@ func (e *goroutineEngine) ListenerStats() []engine.ListenerStats { return e.host
 
 func (e *goroutineEngine) Loops() int { return 0 }
 
-// readClock returns the time of the clock that all limits use.
 func (e *goroutineEngine) readClock() time.Duration { return e.clock.readAt(engine.MonotonicNow()) }
 
 func (e *goroutineEngine) Counters() (sum engine.Counts) {
@@ -177,7 +170,6 @@ func (e *goroutineEngine) Counters() (sum engine.Counts) {
 	return sum
 }
 
-// acceptConns accepts connections from one socket until it is closed.
 func (e *goroutineEngine) acceptConns(socketIndex int) {
 	var lastLogged time.Time
 	for hasRateToken := false; ; {
@@ -207,8 +199,7 @@ func (e *goroutineEngine) acceptConns(socketIndex int) {
 	}
 }
 
-// waitForAcceptToken waits until the accept rate permits one more connection. If the engine stops first, it returns
-// false.
+// waitForAcceptToken waits until the accept rate permits a connection. If the engine stops first, it returns false.
 func (e *goroutineEngine) waitForAcceptToken() (acquired bool) {
 	for {
 		wait := e.admission.TakeRateToken(engine.MonotonicNow())
@@ -222,8 +213,7 @@ func (e *goroutineEngine) waitForAcceptToken() (acquired bool) {
 	}
 }
 
-// waitUntilWokenOrTimeout waits until wake receives, but no longer than limit. If the engine stops first, it returns
-// false.
+// waitUntilWokenOrTimeout waits for wake, at most for limit. If the engine stops first, it returns false.
 func (e *goroutineEngine) waitUntilWokenOrTimeout(limit time.Duration, wake <-chan struct{}) (stillRunning bool) {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
@@ -239,7 +229,7 @@ func (e *goroutineEngine) waitUntilWokenOrTimeout(limit time.Duration, wake <-ch
 func (e *goroutineEngine) admitOrRejectConn(netConn net.Conn, listener int, alreadyRead []byte) {
 	peer := toAddrPort(netConn.RemoteAddr())
 	if err := e.host.Admit(listener, peer); err != nil {
-		defer netConn.Close() // even if Refuse calls runtime.Goexit
+		defer netConn.Close() // even if RefusalReply calls runtime.Goexit
 		sendAnswerAndCloseConn(netConn, e.host.BuildRefusalReply(peer, err))
 		return
 	}
@@ -263,7 +253,6 @@ func (e *goroutineEngine) Adopt(netConn net.Conn, listener int, alreadyRead []by
 	return nil
 }
 
-// sendAnswerAndCloseConn sends the answer, if any, and closes the connection.
 func sendAnswerAndCloseConn(netConn net.Conn, answer []byte) {
 	if len(answer) > 0 {
 		sendRejectionAnswer(netConn, answer)
@@ -272,7 +261,7 @@ func sendAnswerAndCloseConn(netConn net.Conn, answer []byte) {
 }
 
 // startConnGoroutine starts the goroutine of an admitted connection. The goroutine calls open. For a dialled
-// connection, listener is -1. On failure, startConnGoroutine closes netConn and returns false.
+// connection, listener is -1. If startConnGoroutine fails, it closes netConn and returns false.
 func (e *goroutineEngine) startConnGoroutine(netConn net.Conn, listener int, connHandler engine.ConnHandler, open func(c *conn)) (started bool) {
 	c, err := newConn(e, netConn)
 	c.SetListener(listener)
@@ -325,7 +314,7 @@ func (e *goroutineEngine) releaseAdmissionAndNotify() {
 	}
 }
 
-// signalUnlessPending sends to a channel with capacity for one signal, unless a signal is pending.
+// signalUnlessPending signals a channel with capacity for one signal, unless a signal is pending.
 func signalUnlessPending(ch chan<- struct{}) {
 	select {
 	case ch <- struct{}{}:

@@ -15,25 +15,23 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// This file is how connections leave for other engines: see package handover.
+// This file exports connections to other engines; see package handover.
 //
-// ExportConns asks the connections to leave, some at a time, for those that leave are not served, and
-// round after round, until all have gone or are known to stay. Each goes by itself, on its
-// goroutine, in a batch of one. A goroutine for each channel reads it. The lock guards all of it,
-// but isn't held while a handler saves its state.
+// ExportConns requests exports of some connections at a time, because these are not served. It repeats rounds until all
+// connections have been exported or cannot be. Each connection is sent by its own goroutine, in a batch of one. Another
+// goroutine reads each channel. connExporter.mu guards the export, but is not held while a handler saves its state.
 
 const (
-	// maxRequested limits the connections whose export is requested at a time, unless they take longer than
-	// exportRoundInterval, which is also the time between two rounds.
+	// maxRequested limits the number of connections whose export is requested at a time. exportRoundInterval is the
+	// time between two rounds. After that time, more exports are requested even if earlier requests are undecided.
 	maxRequested        = 64
 	exportRoundInterval = 5 * time.Millisecond
-	// resendInterval is how long a connection waits for a channel that is full.
+	// resendInterval is the time after which a connection that found its channel full is sent again.
 	resendInterval = time.Millisecond
-	// goroutineBytes is about the memory of a goroutine and its connection, which the collector gets back.
+	// goroutineBytes is the approximate memory of a goroutine and its connection, which an export frees.
 	goroutineBytes = 4 << 10
 )
 
-// handoffState is the engine's part of hand-overs in both directions.
 type handoffState struct {
 	exporter atomic.Pointer[connExporter] // nil if no hand-over is in progress
 	receiver handover.CreditDistributor
@@ -50,7 +48,6 @@ type connExporter struct {
 	unexportable map[*conn]bool
 }
 
-// ExportConns implements engine.Migrator.
 func (e *goroutineEngine) ExportConns(ctx context.Context, channels []*os.File) (moved engine.ExportResult, err error) {
 	if len(channels) == 0 {
 		return moved, errors.New("no hand-over channels; expected at least 1")
@@ -103,7 +100,7 @@ func (e *goroutineEngine) ExportConns(ctx context.Context, channels []*os.File) 
 	return d.sender.Result()
 }
 
-// receiveConfirmations reads the receiver's messages until the channel ends.
+// receiveConfirmations reads confirmations from a channel until the channel ends.
 func (d *connExporter) receiveConfirmations(file *os.File, channel *handover.ExportChannel) {
 	raw, err := file.SyscallConn()
 	if err != nil {
@@ -118,7 +115,7 @@ func (d *connExporter) receiveConfirmations(file *os.File, channel *handover.Exp
 	})
 }
 
-// requestExportsOrFinish requests the export of connections, and reports whether the hand-over is over.
+// requestExportsOrFinish requests the export of further connections. It reports whether the hand-over has ended.
 func (d *connExporter) requestExportsOrFinish(e *goroutineEngine, roundDue bool) (finished bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -136,7 +133,7 @@ func (d *connExporter) requestExportsOrFinish(e *goroutineEngine, roundDue bool)
 	return d.sender.ShutChannelsWhenConfirmed() && d.sending == 0
 }
 
-// listConnsForRound lists the connections to request. If there are none, the hand-over stops.
+// listConnsForRound lists the connections whose export is to be requested. If there are none, it stops the hand-over.
 func (d *connExporter) listConnsForRound(e *goroutineEngine) {
 	e.mu.Lock()
 	d.remaining = e.conns.allConns()
@@ -164,14 +161,13 @@ func (c *conn) startRequestedExport() {
 	d.countDecidedRequest()
 }
 
-// countDecidedRequest counts a requested connection that was exported, or is not.
 func (d *connExporter) countDecidedRequest() {
 	if d.unanswered--; d.unanswered <= 0 {
 		signalUnlessPending(d.progress)
 	}
 }
 
-// exportOrStayOpen hands the connection over, or keeps it open here if it cannot.
+// exportOrStayOpen exports the connection. If that fails, the connection continues in this engine.
 func (c *conn) exportOrStayOpen() {
 	d := c.engine.handoff.exporter.Load()
 	c.OnKernelIdleForExport()
@@ -184,7 +180,7 @@ func (c *conn) exportOrStayOpen() {
 	}
 }
 
-// exportConn reports whether c was exported and, if not, whether it can never be.
+// exportConn exports c. If it fails, neverExportable reports whether c can never be exported.
 func (d *connExporter) exportConn(c *conn) (exported, neverExportable bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -222,22 +218,19 @@ func (d *connExporter) exportConn(c *conn) (exported, neverExportable bool) {
 	return true, false
 }
 
-// snapshotWithoutLock packs a connection with the lock released: a handler may take long, or call runtime.Goexit.
+// snapshotWithoutLock releases the lock for Conn.Snapshot, because a handler may take long or call runtime.Goexit.
 func (d *connExporter) snapshotWithoutLock(c *conn) (engine.Record, error) {
 	d.mu.Unlock()
 	defer d.mu.Lock()
 	return c.Snapshot()
 }
 
-// ChannelsNeeded implements engine.Migrator.
 func (e *goroutineEngine) ChannelsNeeded() int { return 1 }
 
-// SocketsPerListener implements engine.Migrator.
 func (e *goroutineEngine) SocketsPerListener() []int {
 	return engine.CountPerListener(e.listenerIndexes, len(e.host.ListenerCounters))
 }
 
-// SendListenerSockets implements engine.Migrator.
 func (e *goroutineEngine) SendListenerSockets(control *os.File, message string) error {
 	var fds []int
 	for _, l := range e.listeners {
@@ -251,5 +244,5 @@ func (e *goroutineEngine) SendListenerSockets(control *os.File, message string) 
 	return sock.SendFDsInChunks(int32(control.Fd()), message, fds)
 }
 
-// SetListenersShared implements engine.Migrator: listeners are closed here, never stopped.
+// SetListenersShared does nothing, because this engine never shuts listeners down but only closes its own descriptors.
 func (e *goroutineEngine) SetListenersShared(bool) {}

@@ -2,7 +2,7 @@
 
 package goroutine
 
-// handoffState is empty: connections are handed over on Linux only.
+// handoffState is empty, because only Linux supports handing over connections.
 type handoffState struct{}
 
 func (c *conn) startRequestedExport() {}

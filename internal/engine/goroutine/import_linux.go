@@ -14,16 +14,15 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// Taking over connections from another engine; see package handover. Each channel has a goroutine.
+// This file takes over connections from another engine; see package handover. Each channel has its own goroutine.
 
-// importChannel is a channel with its inlet; mu guards the inlet.
+// importChannel is the receiving end of a channel with its lock.
 type importChannel struct {
 	engine *goroutineEngine
 	mu     sync.Mutex
 	inlet  *handover.ImportChannel
 }
 
-// ImportConns implements engine.Migrator.
 func (e *goroutineEngine) ImportConns(channels []*os.File) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -87,12 +86,10 @@ func (a *importChannel) withLock(f func()) {
 	f()
 }
 
-// ScheduleConfirmArrivals implements handover.Owner.
 func (a *importChannel) ScheduleConfirmArrivals(in *handover.ImportChannel) {
 	a.engine.running.Go(func() { a.withLock(in.ConfirmArrivalsAndGrantCredit) })
 }
 
-// ReserveConns implements handover.Owner.
 func (a *importChannel) ReserveConns(n int) (reserved int) {
 	e := a.engine
 	n = e.admission.ReserveConns(n)
@@ -101,11 +98,10 @@ func (a *importChannel) ReserveConns(n int) (reserved int) {
 	return n - short
 }
 
-// ReleaseConns implements handover.Owner.
 func (a *importChannel) ReleaseConns(n int) { a.engine.admission.CancelReservedConns(n) }
 
-// importConn serves a connection whose place Promise has reserved, on its own goroutine. It calls onOpened
-// when the handler knows of the connection, or never will.
+// importConn serves a received connection on a new goroutine. ReserveConns has reserved a place for it. importConn
+// calls onOpened once the handler knows the connection, or if it will never know it.
 func (e *goroutineEngine) importConn(fd int32, record *engine.Record, onOpened func()) {
 	e.admission.AcquireReservedConn()
 	if record.Listener >= len(e.host.ListenerCounters) {
@@ -121,7 +117,7 @@ func (e *goroutineEngine) importConn(fd int32, record *engine.Record, onOpened f
 		return
 	}
 	if err := e.host.AdmitImported(record); err != nil {
-		e.running.Go(func() { // Refuse may call runtime.Goexit
+		e.running.Go(func() { // RefusalReply may call runtime.Goexit
 			defer onOpened()
 			defer netConn.Close()
 			sendAnswerAndCloseConn(netConn, e.host.BuildRefusalReply(record.Peer, err))

@@ -9,13 +9,13 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Operations of an administrator on a running engine.
+// This file implements an administrator's operations on a running engine.
 //
-// The acceptors may be blocked in Accept when accepting is paused. So a deadline in the past is set on the
-// listeners; each acceptor then waits until accepting resumes. It checks the flag again before each Accept.
+// When accepting is paused, the acceptors may be blocked in Accept. So PauseAccept sets a deadline in the past on the
+// listeners; each acceptor then waits until accepting resumes.
 //
-// Expel looks through the table of connections, a chunk at a time. Only the owner of a connection may ask the
-// core for its peer. So the address comes from the net.Conn and, where a proxy tells another one, from
+// ClosePeerConns searches the table of connections, a chunk at a time. Only the owner of a connection may call
+// Conn.Peer, so the address comes from the net.Conn or, if a proxy has announced another address, from
 // connTable.proxied.
 
 type acceptPauseState struct {
@@ -46,7 +46,7 @@ func (e *goroutineEngine) PauseAccept(paused bool) error {
 	return nil
 }
 
-// waitUntilResumed blocks while accepting is paused. It reports false if the engine stops.
+// waitUntilResumed blocks while accepting is paused. If the engine stops, it returns false.
 func (h *acceptPauseState) waitUntilResumed(e *goroutineEngine) (resumed bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -70,7 +70,7 @@ func (h *acceptPauseState) waitUntilResumed(e *goroutineEngine) (resumed bool) {
 	return true
 }
 
-// adjustPausedAcceptors adds n to the paused acceptors. If all are paused, the engine counts as Holding.
+// adjustPausedAcceptors adds delta to the paused acceptors. If all are paused, AcceptPausedCount becomes 1.
 func (h *acceptPauseState) adjustPausedAcceptors(e *goroutineEngine, delta int) {
 	h.pausedAcceptors += delta
 	e.counters.SetGaugeBool(engine.AcceptPausedCount, h.pausedAcceptors == len(e.listeners))
@@ -108,7 +108,7 @@ func (e *goroutineEngine) PostToAllConns(message *engine.Shared, beforePost func
 	return nil
 }
 
-// connChunks yields the connections of each chunk of the table. A slice is valid until the next one.
+// connChunks yields the connections of each chunk of the table. It reuses the slice for the next chunk.
 func (e *goroutineEngine) connChunks(yield func([]*conn) bool) {
 	conns := make([]*conn, 0, chunkSize)
 	for i := 0; ; i++ {
@@ -125,7 +125,7 @@ func (e *goroutineEngine) connChunks(yield func([]*conn) bool) {
 	}
 }
 
-// isChanClosed reports whether a channel is closed to which nothing is sent.
+// isChanClosed reports whether a channel is closed. Nothing must be sent on the channel.
 func isChanClosed(ch <-chan struct{}) bool {
 	select {
 	case <-ch:
@@ -135,7 +135,7 @@ func isChanClosed(ch <-chan struct{}) bool {
 	}
 }
 
-// hasPeer reports whether a connection comes from peer, or belongs to it according to its proxy.
+// hasPeer reports whether a connection comes from peer, or from a proxy that has announced peer.
 func (t *connTable) hasPeer(c *conn, peer netip.AddrPort) bool {
 	if proxied, ok := t.proxied[c]; ok && proxied == peer {
 		return true
@@ -144,8 +144,7 @@ func (t *connTable) hasPeer(c *conn, peer netip.AddrPort) bool {
 	return netip.AddrPortFrom(source.Addr().Unmap().WithZone(""), source.Port()) == peer
 }
 
-// recordProxiedPeerOnce records the peer that the connection's proxy has told, once the core has handled the
-// first input after the greeting.
+// recordProxiedPeerOnce records the address that the connection's proxy has announced, once the handshake is done.
 func (c *conn) recordProxiedPeerOnce() {
 	if c.engine.cfg.IsProxy == nil || c.proxiedPeerRecorded || c.InHandshake() {
 		return

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pollerBarrier makes Go's poller check the network: it waits there for an event of its own, behind all earlier
-// events. It is not safe for concurrent use.
+// pollerBarrier makes Go's network poller report all pending events: it waits in the poller for an event of its own,
+// which follows them. It is not safe for concurrent use.
 type pollerBarrier struct {
 	event             *os.File // an eventfd
 	raw               syscall.RawConn
@@ -30,14 +30,14 @@ func (v *pollerBarrier) open() error {
 	return err
 }
 
-// waitForPollerPass returns when the events that the network has now have been reported.
+// waitForPollerPass returns when the poller has reported the events that are pending now.
 func (v *pollerBarrier) waitForPollerPass() {
 	v.signalled = false
 	_ = v.raw.Read(v.signalOrClearFunc) // fails when the barrier is closed
 }
 
-// signalOrClear signals the event in its first call, when the poller waits for it, and clears it when it has
-// been reported.
+// signalOrClear signals the eventfd in the first call, which the poller makes before it waits. In the second call,
+// after the event was reported, it clears the eventfd.
 func (v *pollerBarrier) signalOrClear(eventFD uintptr) (done bool) {
 	word := binary.NativeEndian.AppendUint64(nil, 1)
 	if done = v.signalled; done {

@@ -6,8 +6,7 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// smallReadSize is the size of the read buffer unless the last read has filled it: a handler that blocks
-// holds its buffer.
+// smallReadSize is the size of a read buffer unless the last read was full. A blocked handler holds its buffer.
 const smallReadSize = 4 << 10
 
 var smallBuffers, largeBuffers = newBufferPool(smallReadSize), newBufferPool(engine.ReadSize)
@@ -19,8 +18,7 @@ func newBufferPool(size int) *sync.Pool {
 	}}
 }
 
-// acquireReadBuffer returns a buffer to read into, a large one if the last read has filled its buffer. Large
-// ones are counted, so that concurrent reads know of each other.
+// acquireReadBuffer returns a buffer to read into, a large one if the last read has filled its buffer.
 func (c *conn) acquireReadBuffer() []byte {
 	if c.lastReadFull {
 		c.engine.largeReadBytes.Add(engine.ReadSize) // first, because the allocation may take long
@@ -44,7 +42,7 @@ func (c *conn) releaseReadBuffer() {
 	c.readBuffer = nil
 }
 
-// sliceReadAndRecordSize returns the bytes read and records their size, which selects the next buffer.
+// sliceReadAndRecordSize returns the bytes read. It records their number, which selects the size of the next buffer.
 func (c *conn) sliceReadAndRecordSize(readBytes int) []byte {
 	p := *c.readBuffer
 	c.lastReadFull, c.bulk = readBytes == len(p), readBytes > bulkReadSize

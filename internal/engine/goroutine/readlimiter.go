@@ -9,12 +9,12 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Fairness between bulk connections and others. A bulk connection would read for as long as the scheduler
-// lets it, and while any goroutine is runnable, the scheduler checks the network only every 10 ms, for 128
-// events at a time. So bulk connections need a token to read, and there are as many tokens as processors.
-// Connections wait for one in order, and off the scheduler's queue, which stays short. Every pauseInterval
-// all bulk reads pause until the network's current events have been seen. A token is held only for the read,
-// because a handler may block.
+// This file limits the time that bulk connections take from others. A bulk connection would read for as long as the
+// scheduler permits, and while any goroutine is runnable, the scheduler checks the network only every 10 ms, for 128
+// events at a time. So bulk connections need a token to read, and there are as many tokens as CPUs. Connections wait
+// for a token in order and outside the scheduler's queue, which stays short. Every pauseInterval, all bulk reads pause
+// until the pending network events have been reported. A token is held only during the read, because a handler may
+// block.
 
 const (
 	// bulkReadSize is the largest read of a connection that is not bulk, in bytes.
@@ -25,7 +25,7 @@ const (
 type readLimiter struct {
 	tokens    chan struct{} // holds one element for each connection that reads, or will next
 	pauseMu   sync.RWMutex  // held for writing during a pause
-	lastPause atomic.Int64  // engine.Since of the last pause
+	lastPause atomic.Int64  // engine.MonotonicNow at the last pause
 	pausing   atomic.Bool
 	barrier   pollerBarrier
 }
@@ -35,8 +35,7 @@ func (t *readLimiter) init() error {
 	return t.barrier.open()
 }
 
-// waitForToken waits for a token, and lets all other goroutines run first. The caller releases it with
-// releaseToken.
+// waitForToken waits for a token and lets all other goroutines run first. The caller must call releaseToken.
 func (t *readLimiter) waitForToken() {
 	t.tokens <- struct{}{}
 	if engine.MonotonicNow()-time.Duration(t.lastPause.Load()) >= pauseInterval && t.pausing.CompareAndSwap(false, true) {
@@ -55,11 +54,10 @@ func (t *readLimiter) releaseToken() {
 	<-t.tokens
 }
 
-// waitForReadPermit waits before a read that may need much memory, and for a token if the connection is bulk.
-// It reports whether to read now; releaseReadPermit must follow then. It reports false if the connection has
-// requests, because it may be the one that must close for memory, and after maxMemoryWaits if connections
-// hold too much. If only reads in progress would exceed the limit, of handlers that block, it permits the
-// read.
+// waitForReadPermit waits until the connection may read. A bulk connection waits for a token. If buffers exceed their
+// limit, it also waits for memory. After true, releaseReadPermit must follow. The result is false if the
+// connection has requests to handle. After maxMemoryWaits waits, it permits the read if only concurrent reads would
+// exceed the limit, and otherwise returns false.
 func (c *conn) waitForReadPermit() (permitted bool) {
 	e := c.engine
 	for tries := 0; c.bulk || (c.lastReadFull || c.bufferedBytes.Load() > 0) && e.exceedsBudget(e.largeReadBytes.Load()); tries++ {
@@ -84,5 +82,5 @@ func (c *conn) releaseReadPermit() {
 	}
 }
 
-// maxMemoryWaits is how many milliseconds a read waits for memory before the connection checks its state.
+// maxMemoryWaits is the number of milliseconds that a read waits for memory before the connection checks its state.
 const maxMemoryWaits = 50

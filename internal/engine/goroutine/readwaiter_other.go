@@ -7,8 +7,7 @@ import (
 	"syscall"
 )
 
-// readWaiter waits until a connection is readable. It peeks for bytes, because Go's poller reports only
-// changes.
+// readWaiter waits until a connection is readable. It peeks for bytes first, because Go's poller reports only changes.
 type readWaiter struct{ raw syscall.RawConn }
 
 func (w *readWaiter) init(netConn net.Conn) (err error) {
@@ -33,8 +32,7 @@ func (w *readWaiter) waitUntilReadable() error {
 	return err
 }
 
-// waitUntil waits until done reports true, which is called whenever there is something to read, or until the
-// deadline.
+// waitUntil calls done whenever there may be input. It returns when done returns true or the deadline has passed.
 func (w *readWaiter) waitUntil(done func() bool) error {
 	return w.raw.Read(func(uintptr) bool { return done() })
 }

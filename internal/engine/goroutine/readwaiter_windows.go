@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// readWaiter waits until a connection is readable. On Windows, RawConn.Read waits by a read of 0 bytes, which
-// ends when there are some.
+// readWaiter waits until a connection is readable. On Windows, RawConn.Read waits by a read of 0 bytes.
 type readWaiter struct{ raw syscall.RawConn }
 
 func (w *readWaiter) init(netConn net.Conn) (err error) {
@@ -28,8 +27,8 @@ func (w *readWaiter) waitUntilReadable() error {
 	})
 }
 
-// waitUntil waits for a millisecond unless done reports true. A wait that does not read would end at once
-// here if there is something to read.
+// waitUntil calls done once. If done returns false, it sleeps for a millisecond, because RawConn.Read would return
+// immediately while there is input.
 func (w *readWaiter) waitUntil(done func() bool) error {
 	if !done() {
 		time.Sleep(time.Millisecond)

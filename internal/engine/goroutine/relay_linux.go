@@ -7,11 +7,11 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// Relaying to a partner's socket; see engine.Runtime.SendToPartner. The partner's RawConn keeps its descriptor open
-// meanwhile. What a bulk connection receives moves within the kernel, through a pipe of the engine: one for
-// each connection whose turn it is, and empty between two calls.
+// This file relays to a partner's socket; see engine.Runtime.SendToPartner. The partner's RawConn keeps its descriptor
+// open during the call. Input of a bulk connection moves within the kernel, through a pipe. Each bulk read in progress
+// uses a pipe of the engine, which is empty after the call.
 
-// callWithConnDescriptor calls f with a connection's descriptor, unless the connection is closed.
+// callWithConnDescriptor calls f with a connection's descriptor. If the connection is closed, it does nothing.
 func (e *goroutineEngine) callWithConnDescriptor(target *engine.Conn, f func(fd uintptr)) {
 	e.mu.Lock()
 	c := e.conns.conn(target.Slot())
@@ -21,7 +21,7 @@ func (e *goroutineEngine) callWithConnDescriptor(target *engine.Conn, f func(fd 
 	}
 }
 
-// sendToPartner implements Runtime.SendToPartner. The partner finds an error by itself.
+// sendToPartner implements Runtime.SendToPartner. It ignores errors, which the partner's next operation reports.
 func (e *goroutineEngine) sendToPartner(partner *engine.Conn, data []byte) (n int) {
 	e.callWithConnDescriptor(partner, func(fd uintptr) {
 		if sent, errno := sock.Send(int32(fd), data); errno == 0 {
@@ -31,9 +31,9 @@ func (e *goroutineEngine) sendToPartner(partner *engine.Conn, data []byte) (n in
 	return n
 }
 
-// spliceToPartner moves input to the relay partner, if the connection is bulk and may bypass the core, and
-// releases the read permit. hadInput reports whether there was input. What the partner does not accept counts as
-// read.
+// spliceToPartner moves input to the relay partner without copying, if the connection is bulk and nothing is buffered.
+// If tried is true, the read permit has been released. hadInput reports whether there was input. Bytes that
+// the partner does not accept are passed on as read.
 func (c *conn) spliceToPartner(fd int32) (tried, hadInput bool) {
 	if !c.bulk || c.Layer() != nil || !c.MaySendOnPartnerSocket() {
 		return false, false
@@ -79,7 +79,7 @@ func (c *conn) sendPipeToPartner(pipe *sock.SplicePipe, partner *engine.Conn, pi
 
 type pipePool struct{ idle chan *sock.SplicePipe }
 
-// initAndSetSendToPartner makes relays use pipes, and keeps as many as there can be concurrent bulk reads.
+// initAndSetSendToPartner makes relays use pipes. It keeps as many pipes as there can be concurrent bulk reads.
 func (p *pipePool) initAndSetSendToPartner(e *goroutineEngine) {
 	p.idle = make(chan *sock.SplicePipe, cap(e.readLimiter.tokens))
 	e.host.SendToPartner = e.sendToPartner
@@ -102,7 +102,6 @@ func (p *pipePool) releasePipe(pipe *sock.SplicePipe) {
 	}
 }
 
-// closeIdlePipes is called when all connections have closed.
 func (p *pipePool) closeIdlePipes() {
 	close(p.idle)
 	for pipe := range p.idle {

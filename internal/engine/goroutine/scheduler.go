@@ -8,9 +8,9 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// Calling a handler's Pace; see engine.Pace.
+// This file calls Config.Scheduler.
 
-// runScheduler calls Config.Pace until all other goroutines have ended.
+// runScheduler calls Config.Scheduler until all other goroutines have ended.
 func (e *goroutineEngine) runScheduler() {
 	for !isChanClosed(e.workDone) {
 		now := engine.MonotonicNow()
@@ -22,11 +22,10 @@ func (e *goroutineEngine) runScheduler() {
 	}
 }
 
-// nudgeConn has Nudged called by mail. It reports false if there was no capacity for the mail.
+// nudgeConn posts a request to call Nudged. If the mailbox is full, it returns false.
 func nudgeConn(ref engine.Ref) (ok bool) { return ref.Nudge() != engine.ErrFull }
 
-// yieldAndSleep sleeps. First it lets those goroutines run that have got mail, because the thread may delay
-// them for a moment.
+// yieldAndSleep lets waiting goroutines run and then sleeps for d, because the sleep may block their thread.
 func yieldAndSleep(d time.Duration) {
 	runtime.Gosched()
 	sock.Sleep(d)

@@ -7,8 +7,8 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Stopping. Connections are drained at a limited rate, so that their clients do not reconnect to other
-// servers all at once.
+// This file stops the engine. Connections are drained at a limited rate, so that not all clients reconnect to other
+// servers at once.
 
 func (e *goroutineEngine) Stop(ctx context.Context) error {
 	e.startShutdown()
@@ -19,7 +19,6 @@ func (e *goroutineEngine) Stop(ctx context.Context) error {
 
 func (e *goroutineEngine) Wait() { <-e.done }
 
-// startShutdown rejects new work and starts to drain the connections.
 func (e *goroutineEngine) startShutdown() {
 	e.broadcastTracker.Close()
 	e.cancel()

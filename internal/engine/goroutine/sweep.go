@@ -10,9 +10,9 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// This file finds connections with a due timeout, and closes connections if all buffers together exceed their limit.
+// This file finds connections with a due timeout, and closes some if all buffers together exceed their limit.
 
-// stoppedThreshold is the minimum delay of the sweeper that indicates a stopped process rather than a busy one.
+// stoppedThreshold is the delay from which a late sweeper shows that the process was stopped and not only busy.
 const stoppedThreshold = time.Second
 
 // runSweeper sweeps until the engine has ended. While there are connections, it handles one slice every
@@ -35,8 +35,8 @@ func (e *goroutineEngine) runSweeper() {
 	}
 }
 
-// waitForSweepSlice waits for the next slice. While there are no connections, it keeps waiting. If the engine stops
-// without connections, it returns false.
+// waitForSweepSlice waits until the next slice is due. While there are no connections, it keeps waiting. If the engine
+// stops and has no connections, it returns false.
 func (e *goroutineEngine) waitForSweepSlice(timer *time.Timer) (keepSweeping bool) {
 	if e.admission.OpenConns() == 0 {
 		e.clock.removeLimit()
@@ -57,16 +57,16 @@ func (e *goroutineEngine) waitForSweepSlice(timer *time.Timer) (keepSweeping boo
 	return true
 }
 
-// pausableClock is the clock of all time limits. It pauses while the process is stopped, so that this time does not
-// count against peers. The sweeper measures the stop. Until the sweeper runs, the clock has an upper limit. Otherwise,
-// a connection that continues earlier could read too late a time, and its input would have a time in the future.
+// pausableClock is the clock of all time limits. While the process is stopped, the clock pauses, so that the stop does
+// not count against peers. The sweeper measures the stop afterwards. Until then the clock has an upper limit, because a
+// connection that continues before the sweeper could otherwise read a time that is too late.
 type pausableClock struct {
 	stoppedFor  atomic.Int64  // how long the process was stopped in total
 	limit       atomic.Int64  // the clock does not pass it; 0 while there are no connections
 	lastAdvance time.Duration // of the sweeper, which alone uses it; 0 without connections
 }
 
-// readAt returns the clock's time for the monotonic time now.
+// readAt converts a time of the monotonic clock to a time of this clock.
 func (k *pausableClock) readAt(now time.Duration) time.Duration {
 	now -= time.Duration(k.stoppedFor.Load())
 	if limit := time.Duration(k.limit.Load()); limit > 0 {
@@ -76,9 +76,8 @@ func (k *pausableClock) readAt(now time.Duration) time.Duration {
 }
 
 // advanceAndSetLimit reads the clock for the sweeper and sets the next limit. The sweeper calls it before and after
-// each wait of engine.MinSliceInterval, so that a stop at any time is detected. The limit tolerates a late sweeper
-// without a stop; otherwise the clock would pause. After a stop, a peer with input before the sweeper wakes gains up
-// to stoppedThreshold.
+// each wait of engine.MinSliceInterval, so that a stop at any time is detected. The limit leaves a margin of
+// stoppedThreshold, because the sweeper may merely be late.
 func (k *pausableClock) advanceAndSetLimit(now time.Duration) time.Duration {
 	if late := now - k.lastAdvance - engine.MinSliceInterval; k.lastAdvance > 0 && late >= stoppedThreshold {
 		k.stoppedFor.Add(int64(late))
@@ -89,14 +88,14 @@ func (k *pausableClock) advanceAndSetLimit(now time.Duration) time.Duration {
 	return now
 }
 
-// removeLimit lets the clock run without the sweeper while there are no connections.
+// removeLimit removes the upper limit of the clock. It is called when there are no connections and the sweeper waits.
 func (k *pausableClock) removeLimit() {
 	k.limit.Store(0)
 	k.lastAdvance = 0
 }
 
-// nextSweepConns returns the connections of the next chunks of the table. Their number is chosen so that one period
-// covers all chunks. The period is short while some connections are about to expire.
+// nextSweepConns returns the connections of the next chunks of the table. One period covers all chunks. The period is
+// short while some connections are about to expire.
 func (e *goroutineEngine) nextSweepConns(period time.Duration) []*conn {
 	if e.expiringConns.Load() > 0 || period == 0 {
 		period = engine.FastSweepPeriod
@@ -112,15 +111,15 @@ func (e *goroutineEngine) nextSweepConns(period time.Duration) []*conn {
 	return e.conns.appendChunkConns(make([]*conn, 0, min(e.conns.used, (to-from)*chunkSize)), from, to)
 }
 
-// exceedsBudget reports whether extraBytes more would make all buffers together exceed their limit.
+// exceedsBudget reports whether extraBytes more bytes would make all buffers together exceed their limit.
 func (e *goroutineEngine) exceedsBudget(extraBytes int64) bool {
 	limit := int64(e.cfg.Limits.MaxBuffered)
 	return limit > 0 && e.counters.Get(engine.Buffered)+extraBytes > limit
 }
 
 // closeLargestConnsIfOverBudget closes the connections with the largest buffers if all buffers together exceed their
-// limit, until an eighth of the limit is free. No connection is closed that holds less than the average: what
-// large ones hold may not be known yet. Concurrent calls return at once.
+// limit, until an eighth of the limit is free. Connections below the average are not closed, because larger ones may
+// not have published their size yet. During another call it does nothing.
 func (e *goroutineEngine) closeLargestConnsIfOverBudget() {
 	if !e.exceedsBudget(0) || !e.closeLargestMu.TryLock() {
 		return
@@ -151,7 +150,7 @@ func (e *goroutineEngine) closeLargestConnsIfOverBudget() {
 	}
 }
 
-// bufferAndMailboxBytes returns the memory of the connection's buffers when it last waited, and of its mailbox. It is
+// bufferAndMailboxBytes returns the memory of the connection's mailbox and of its buffers when it last waited. It is
 // safe for concurrent use.
 func (c *conn) bufferAndMailboxBytes() int64 {
 	n := int64(c.bufferedBytes.Load())
@@ -167,8 +166,9 @@ type senderQueue struct {
 	freed      chan struct{} // closed when senders may continue; nil if none waits
 }
 
-// refuseOrDelayMail reports whether mail is refused because buffers exceed their limit: by a quarter, unless
-// the sender can wait. A sender that can waits until they hold less.
+// refuseOrDelayMail reports whether a request is refused because buffers exceed their limit. Requests whose sender
+// cannot wait may exceed the limit by a quarter. A sender that can wait is registered to wait until buffers are within
+// the limit.
 func (e *goroutineEngine) refuseOrDelayMail(request *engine.Request) (refused bool) {
 	limit := int64(e.cfg.Limits.MaxBuffered)
 	switch {
@@ -188,8 +188,7 @@ func (e *goroutineEngine) refuseOrDelayMail(request *engine.Request) (refused bo
 	return e.exceedsBudget(0)
 }
 
-// wakeBlockedSendersIfWithinBudget wakes waiting senders if buffers are within their limit. The sweeper calls it, and a
-// connection that has closed.
+// wakeBlockedSendersIfWithinBudget wakes waiting senders if buffers are within their limit.
 func (e *goroutineEngine) wakeBlockedSendersIfWithinBudget() {
 	s := &e.blockedSenders
 	if !s.hasWaiters.Load() || e.exceedsBudget(0) {
@@ -204,5 +203,5 @@ func (e *goroutineEngine) wakeBlockedSendersIfWithinBudget() {
 	s.hasWaiters.Store(false)
 }
 
-// toSweepTime converts a time to units of 2^24 ns, rounded up; it never returns 0.
+// toSweepTime converts a time to units of 2^24 ns and rounds it up. It never returns 0.
 func toSweepTime(at time.Duration) uint32 { return uint32(at>>24) + 1 }

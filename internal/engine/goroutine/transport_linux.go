@@ -11,7 +11,7 @@ import (
 )
 
 // sendRejectionAnswer sends the answer to a rejected connection without blocking the acceptor. It discards pending
-// input: otherwise the kernel would send a reset, which can destroy the answer.
+// input first, because the kernel would otherwise send a reset, which can destroy the answer.
 func sendRejectionAnswer(netConn net.Conn, answer []byte) {
 	sc, ok := netConn.(syscall.Conn)
 	if !ok {
@@ -29,9 +29,9 @@ func sendRejectionAnswer(netConn net.Conn, answer []byte) {
 	})
 }
 
-// transport reads and writes a connection through its RawConn: it first tries the call, which cannot block,
-// and waits in Go's poller if necessary. runOpFunc is created once to save an allocation per call. Each field
-// adds to the memory of an idle connection.
+// transport reads and writes a connection through its RawConn. Each operation first tries a system call that cannot
+// block, and then waits in Go's poller if necessary. runOpFunc is created once to save an allocation per operation.
+// Each field adds to the memory of an idle connection.
 type transport struct {
 	runOpFunc func(fd uintptr) bool
 	raw       syscall.RawConn
@@ -63,14 +63,12 @@ func (c *conn) initTransport() error {
 	return raw.Control(func(fd uintptr) { c.SetFD(int32(fd)) })
 }
 
-// sendDirect implements Runtime.SendDirect. The descriptor is open, because the goroutine that calls the handler is
-// the one that closes it.
+// sendDirect implements Runtime.SendDirect. The descriptor is open, because only the caller may close it.
 func sendDirect(c *engine.Conn, first []byte, rest [][]byte) int {
 	return sock.SendBuffers(c.FD(), first, rest)
 }
 
-// runCurrentOp performs the current operation. RawConn calls it first, and again whenever there may be more to do,
-// until it reports true.
+// runCurrentOp performs the current operation. RawConn calls it first and after each event, until it returns true.
 func (c *conn) runCurrentOp(fd uintptr) (finished bool) {
 	switch c.io.op {
 	case opWrite:
@@ -95,7 +93,7 @@ func (c *conn) runCurrentOp(fd uintptr) (finished bool) {
 	return done || c.parkOrFindRequests()
 }
 
-// receiveOnce tries to read. It reports false, and releases the buffer, if there is no input.
+// receiveOnce tries to read. If there is no input, it releases the buffer and returns false.
 func (c *conn) receiveOnce(fd int32) (gotResult bool) {
 	n, errno := sock.Recv(fd, c.acquireReadBuffer())
 	c.io.n, c.io.errno = int32(n), int16(errno)
@@ -106,14 +104,14 @@ func (c *conn) receiveOnce(fd int32) (gotResult bool) {
 	return true
 }
 
-// parkBlockedSendOrFindRequests is parkOrFindRequests for output of which the kernel accepts nothing.
+// parkBlockedSendOrFindRequests is like parkOrFindRequests, for a send of which the kernel accepts nothing.
 func (c *conn) parkBlockedSendOrFindRequests() (hasWork bool) {
 	c.writeBlocked = true
 	c.StartWriteTimerIfStopped(c.engine.readClock())
 	return c.parkOrFindRequests()
 }
 
-// waitAndRead waits for input and reads once. It returns nothing if mail came just before the wait.
+// waitAndRead waits for input and reads once. If a request arrives before the wait, it returns nothing.
 func (c *conn) waitAndRead() ([]byte, error) { return c.runReadOp(opRead) }
 
 func (c *conn) tryRead() ([]byte, error) { return c.runReadOp(opTryRead) }
@@ -142,8 +140,8 @@ func (c *conn) waitForMail() error {
 	return err
 }
 
-// writeOutput writes the output and returns how many bytes the kernel has accepted. It blocks while that is
-// none, unless mail comes.
+// writeOutput writes output. It blocks until the kernel accepts some bytes, whose number it returns, or a request
+// arrives.
 func (c *conn) writeOutput() (int, error) { return c.runWriteOp(opWrite) }
 
 func (c *conn) runWriteOp(op operation) (int, error) {
@@ -156,9 +154,8 @@ func (c *conn) runWriteOp(op operation) (int, error) {
 	return int(c.io.n), err
 }
 
-// startWritableWait starts a goroutine that waits until the socket is writable, while the owner continues to
-// read and does not write. The goroutine ends when the socket is writable, when the owner is woken, mostly in
-// vain, and when the connection is closed.
+// startWritableWait starts a goroutine that waits until the socket is writable. Meanwhile the owner continues to read
+// but does not write. The goroutine also ends when the owner is woken or the connection is closed.
 func (c *conn) startWritableWait() (waiting bool) {
 	if c.awaitingWritable {
 		return true
@@ -172,9 +169,8 @@ func (c *conn) startWritableWait() (waiting bool) {
 	return true
 }
 
-// sendFile sends the next part of a file by the system call sendfile, and waits like writeOutput. At the end
-// of the file, and after any error, the core reads the file instead: that reports the cause, or the next
-// write does.
+// sendFile sends the next part of a file with sendfile, and waits like writeOutput. If that fails, it copies the part
+// to the output instead; the cause of the failure then surfaces in the read of the file or in the next write.
 func (c *conn) sendFile() {
 	if f, _, _ := c.NextFilePart(); f == nil {
 		c.LoadFilePieceIntoOutput()

@@ -11,11 +11,11 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// rejectionTimeout limits the answer to a rejected connection.
+// rejectionTimeout limits the time for the answer to a rejected connection.
 const rejectionTimeout = 10 * time.Millisecond
 
-// sendRejectionAnswer sends the answer to a rejected connection. It discards pending input: otherwise the kernel
-// would send a reset, which can destroy the answer.
+// sendRejectionAnswer sends the answer to a rejected connection. It discards pending input first, because the kernel
+// would otherwise send a reset, which can destroy the answer.
 func sendRejectionAnswer(netConn net.Conn, answer []byte) {
 	_ = netConn.SetDeadline(time.Now().Add(rejectionTimeout))
 	_, _ = netConn.Write(answer) // what does not fit is lost
@@ -30,8 +30,8 @@ type transport struct{ wait readWaiter }
 
 func (c *conn) initTransport() error { return c.io.wait.init(c.netConn) }
 
-// waitAndRead waits for input and reads once. It holds no buffer during the wait. It returns nothing if mail
-// came just before the wait.
+// waitAndRead waits for input and reads once. It holds no buffer during the wait. If a request arrives before the wait,
+// it returns nothing.
 func (c *conn) waitAndRead() ([]byte, error) {
 	defer c.parked.Store(false)
 	if c.parkOrFindRequests() {
@@ -48,12 +48,11 @@ func (c *conn) waitAndRead() ([]byte, error) {
 	return c.sliceReadAndRecordSize(n), err
 }
 
-// tryReadTimeout is how long a read that must not wait takes: package net has no such read, and one with an
-// expired deadline does not look.
+// tryReadTimeout limits a read that must not wait. With an expired deadline, package net would not read at all.
 const tryReadTimeout = time.Millisecond
 
-// tryRead reads and hardly waits. A request that wakes the owner meanwhile is not missed: the owner checks
-// for requests before its next wait.
+// tryRead reads and waits at most tryReadTimeout. A request that arrives meanwhile is not missed, because the owner
+// checks for requests before its next wait.
 func (c *conn) tryRead() ([]byte, error) {
 	_ = c.netConn.SetReadDeadline(time.Now().Add(tryReadTimeout))
 	defer c.netConn.SetReadDeadline(time.Time{})
@@ -72,17 +71,15 @@ func (c *conn) waitForMail() error {
 	return err
 }
 
-// startWritableWait does nothing: a Write of package net waits by itself.
+// startWritableWait does nothing, because a Write of package net waits by itself.
 func (c *conn) startWritableWait() (waiting bool) { return false }
 
-// sendDirect is nil: package net would block until everything is written.
+// sendDirect is nil, because package net would block until everything is written.
 var sendDirect func(c *engine.Conn, p []byte, behind [][]byte) int
 
-// sendFile reads the file into the output.
 func (c *conn) sendFile() { c.LoadFilePieceIntoOutput() }
 
-// writeOutput writes all output, and waits as often as necessary unless mail comes. It returns the number of
-// bytes written.
+// writeOutput writes the output and returns the number of bytes written. It stops early if a request arrives.
 func (c *conn) writeOutput() (int, error) {
 	defer c.parked.Store(false)
 	if c.parkOrFindRequests() {
@@ -99,7 +96,6 @@ func (p *pipePool) initAndSetSendToPartner(*goroutineEngine) {}
 
 func (p *pipePool) closeIdlePipes() {}
 
-// pollerBarrier does nothing: the others only get the pause between reads.
 type pollerBarrier struct{}
 
 func (*pollerBarrier) open() error { return nil }

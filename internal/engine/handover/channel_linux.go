@@ -1,8 +1,8 @@
 // Package handover moves connections between engines, in the same or in different processes; see [engine.Migrator].
 //
-// A channel is a unix socket that preserves message boundaries. Each end belongs to an owner of connections: a loop,
-// or an engine of goroutines. The receiver sends the first message and a message after each batch. A message contains
-// two big-endian 4-byte numbers: the connections that have arrived since the last message, and additional credit or
+// A channel is a unix socket that preserves message boundaries. Each end belongs to an owner of connections: a loop, or
+// an engine of goroutines. The receiver sends the first message and a message after each batch. A message contains two
+// big-endian 4-byte numbers: the connections that have arrived since the last message, and additional credit or
 // [noMoreCredit]. Credit is the number of connections that the receiver can accept; it accumulates.
 //
 // The sender sends batches. A batch contains a byte for the location of the records (inline or in a file), their number
@@ -13,8 +13,8 @@
 // left, no more capacity can become free, and the receiver sends noMoreCredit to all waiting senders.
 //
 // For an orderly end, the sender shuts the channel for writing, which releases unused credit; the receiver then closes
-// the channel. Any other end means that the other endpoint has failed and the state of unconfirmed connections is
-// unknown.
+// the channel. Any other end means that the other endpoint has failed and that it is unknown which unconfirmed
+// connections it has.
 package handover
 
 import (
@@ -33,15 +33,14 @@ const (
 	recordsInline byte = iota + 1 // the message contains the records
 	recordsInFile                 // the records are in a file, whose descriptor is the first
 
-	// MaxBatch is the maximum number of connections in a batch.
 	MaxBatch = 128
-	// MaxBatchBytes is the maximum size of a batch's records, excluding the last record.
+	// MaxBatchBytes limits the size of the records in a batch. The last record may exceed it.
 	MaxBatchBytes = 4 << 20
 	// maxCredit is the maximum number of unconfirmed connections of a channel. These are lost if the receiver dies.
 	maxCredit = 2 * MaxBatch
-	// maxRecordSize is the maximum size of a record: Limits allow 1 GiB of input and of output.
+	// maxRecordSize is the maximum size of a record: Limits allow 1 GiB each of input and output.
 	maxRecordSize = 1<<31 - 1 - MaxBatchBytes
-	// noMoreCredit, sent instead of a credit, means that no further credit will follow.
+	// noMoreCredit is sent instead of a credit. It means that no further credit will follow.
 	noMoreCredit = math.MaxUint32
 )
 
@@ -55,8 +54,8 @@ func wrapExportError(err error) error {
 	return fmt.Errorf("can't export connections: %w", err)
 }
 
-// importBatch calls importConn for each connection of a batch. importConn then owns the descriptor. A batch with more
-// than maxConns connections is an error. Records refer to the memory of message. After an error, importBatch closes
+// importBatch calls importConn for each connection of a batch. importConn then owns the descriptor; the record refers
+// to the memory of message. A batch with more than maxConns connections is an error. After an error, importBatch closes
 // the remaining descriptors.
 func importBatch(message []byte, fds []int32, maxConns int, importConn func(fd int32, r *engine.Record)) (err error) {
 	n, size := binary.Uvarint(message[1:])
@@ -78,7 +77,7 @@ func importBatch(message []byte, fds []int32, maxConns int, importConn func(fd i
 	return importEachRecord(fds, records, importConn)
 }
 
-// importEachRecord calls importConn for each record, even if a handler ends the goroutine with Goexit.
+// importEachRecord calls importConn for each record, even if a handler calls runtime.Goexit.
 func importEachRecord(fds []int32, records []byte, importConn func(fd int32, r *engine.Record)) error {
 	returned := false
 	defer func() {

@@ -11,8 +11,7 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// CreditDistributor distributes credit over the channels of an importing engine. It is safe for concurrent
-// use.
+// CreditDistributor distributes credit over the channels of an importing engine. It is safe for concurrent use.
 type CreditDistributor struct {
 	mu            sync.Mutex
 	totalCredit   int              // of all channels
@@ -35,18 +34,17 @@ type Owner interface {
 	// ReserveConns reserves capacity for up to n connections. It returns the number reserved.
 	ReserveConns(n int) int
 	ReleaseConns(n int)
-	// ScheduleConfirmArrivals makes the owner call ConfirmArrivalsAndGrantCredit, unless the owner has closed the
-	// channel in. It is called when other channels have released capacity, possibly on another channel's goroutine.
+	// ScheduleConfirmArrivals makes the owner call in.ConfirmArrivalsAndGrantCredit, unless the owner has closed in.
+	// When other channels release capacity, it may be called on their goroutines.
 	ScheduleConfirmArrivals(in *ImportChannel)
 }
 
-// NewInChannel returns the receiving end of a channel. Confirm must be called to send the first
-// message.
+// NewInChannel returns the receiving end of a channel. The owner must then call ConfirmArrivalsAndGrantCredit.
 func (r *CreditDistributor) NewInChannel(fd int32, owner Owner) *ImportChannel {
 	return &ImportChannel{FD: fd, receiver: r, owner: owner}
 }
 
-// Credit returns the number of connections for which capacity is reserved.
+// Credit returns the number of connections for which this channel has reserved capacity.
 func (in *ImportChannel) Credit() int { return in.credit }
 
 // ConfirmArrivalsAndGrantCredit confirms the connections that have arrived and grants new credit.
@@ -77,7 +75,7 @@ func (in *ImportChannel) ConfirmArrivalsAndGrantCredit() {
 	scheduleConfirmArrivals(others)
 }
 
-// recountCreditAndStopWaiting updates the total for a channel that no longer waits for credit.
+// recountCreditAndStopWaiting updates the total credit of all channels. The channel no longer waits for credit.
 func (r *CreditDistributor) recountCreditAndStopWaiting(in *ImportChannel) {
 	r.totalCredit += in.credit - in.countedCredit
 	in.countedCredit = in.credit
@@ -90,18 +88,18 @@ func scheduleConfirmArrivals(channels []*ImportChannel) {
 	}
 }
 
-// sendConfirmation sends one message. The socket has capacity for one message per unconfirmed connection. An error
-// therefore means that the channel has ended; ReceiveBatch reports it.
+// sendConfirmation sends one message. It ignores errors: the socket has capacity for one message per unconfirmed
+// connection, so an error means that the channel has ended, and ReceiveBatch reports that.
 func (in *ImportChannel) sendConfirmation(newCredit uint32) {
 	p := binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, uint32(in.unconfirmed)), newCredit)
 	_ = sock.SendFDs(in.FD, p, nil)
 	in.unconfirmed = 0
 }
 
-// ReceiveBatch reads about one batch from the channel and calls importConn for each connection,
-// which then owns the descriptor and the record and has a reserved place. It reports whether
-// Confirm must be called. It returns io.EOF if the sender has ended. buffer needs
-// sock.MaxFDMessageSize bytes.
+// ReceiveBatch reads about one batch from the channel and calls importConn for each connection. importConn then owns
+// the descriptor and the record; a place for the connection is reserved. needsConfirm reports whether
+// ConfirmArrivalsAndGrantCredit must be called. When the sender has ended the channel, ReceiveBatch returns io.EOF. The
+// size of buffer must be sock.MaxFDMessageSize.
 func (in *ImportChannel) ReceiveBatch(buffer []byte, importConn func(fd int32, r *engine.Record)) (needsConfirm bool, err error) {
 	needsConfirm = in.unconfirmed > 0 // after a Goexit they may not have been confirmed
 	for limit := in.unconfirmed + MaxBatch; in.unconfirmed < limit; {
@@ -127,7 +125,7 @@ func (in *ImportChannel) ReceiveBatch(buffer []byte, importConn func(fd int32, r
 	return needsConfirm, nil
 }
 
-// Close releases the credit. The descriptor remains the caller's.
+// Close releases the credit of the channel. The descriptor remains the caller's.
 func (in *ImportChannel) Close() {
 	r := in.receiver
 	r.mu.Lock()

@@ -11,9 +11,9 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// ExportSender exports the connections of one owner. While [Sender.IsExporting], the owner starts exports
-// and sends the connections that are quiesced. It calls [Sender.ReceiveConfirmations] when a
-// channel is readable, and then [Sender.ShutChannelsWhenConfirmed]. A Sender is not safe for concurrent use.
+// ExportSender exports the connections of one owner. While [ExportSender.IsExporting], the owner starts exports and
+// sends connections that are ready. It calls [ExportSender.ReceiveConfirmations] when a channel is readable, and then
+// [ExportSender.ShutChannelsWhenConfirmed]. An ExportSender is not safe for concurrent use.
 type ExportSender struct {
 	Channels    []*ExportChannel
 	nextChannel int // index of the channel for the next batch
@@ -22,7 +22,6 @@ type ExportSender struct {
 	err         error
 }
 
-// ExportChannel is the sending end of a channel.
 type ExportChannel struct {
 	FD          int32
 	Ended       bool // by the receiver, after the sender has shut it
@@ -49,25 +48,24 @@ func NewSender(channelFDs []int32) ExportSender {
 	return s
 }
 
-// IsExporting reports whether more connections may be exported.
 func (s *ExportSender) IsExporting() bool { return s.stage == exporting }
 
-// Stop ends the export of further connections.
+// Stop ends the export: no more connections are sent.
 func (s *ExportSender) Stop() { s.stage = max(s.stage, exportStopped) }
 
-// Fail calls Stop and keeps the first error.
+// Fail ends the export like Stop. Result will return the first error passed to Fail.
 func (s *ExportSender) Fail(err error) {
 	s.err = cmp.Or(s.err, err)
 	s.Stop()
 }
 
-// Abort ends the export immediately. The state of unconfirmed connections is unknown.
+// Abort ends the export immediately. It is then unknown which unconfirmed connections have arrived.
 func (s *ExportSender) Abort(err error) {
 	s.Fail(err)
 	s.stage = aborted
 }
 
-// TotalCredit returns the number of connections that may be sent.
+// TotalCredit returns the number of connections that may be sent over all channels.
 func (s *ExportSender) TotalCredit() (sum int) {
 	for _, o := range s.Channels {
 		sum += o.credit
@@ -75,7 +73,6 @@ func (s *ExportSender) TotalCredit() (sum int) {
 	return sum
 }
 
-// Result returns the counts and the first error.
 func (s *ExportSender) Result() (engine.ExportResult, error) {
 	result := engine.ExportResult{Exported: s.exported}
 	for _, o := range s.Channels {
@@ -84,8 +81,8 @@ func (s *ExportSender) Result() (engine.ExportResult, error) {
 	return result, s.err
 }
 
-// ShutChannelsWhenConfirmed shuts the channels when exporting has stopped and all connections are confirmed. It
-// reports whether the export is over: all channels have ended, or the export was aborted.
+// ShutChannelsWhenConfirmed shuts the channels once exporting has stopped and all connections are confirmed. It reports
+// whether the export is over, because all channels have ended or the export was aborted.
 func (s *ExportSender) ShutChannelsWhenConfirmed() (exportOver bool) {
 	unconfirmed := func(o *ExportChannel) bool { return o.unconfirmed > 0 }
 	hasRoom := func(o *ExportChannel) bool { return !o.exhausted || o.credit > 0 }
@@ -134,8 +131,7 @@ func (s *ExportSender) ReceiveConfirmations(o *ExportChannel) error {
 	return nil
 }
 
-// NextChannelWithCredit returns a channel with credit, and the credit. If there is none, it returns nil. Channels take
-// turns.
+// NextChannelWithCredit returns the next channel in turn that has credit, and the credit. If there is none, o is nil.
 func (s *ExportSender) NextChannelWithCredit() (o *ExportChannel, credit int) {
 	for range s.Channels {
 		o = s.Channels[s.nextChannel%len(s.Channels)]
@@ -146,8 +142,8 @@ func (s *ExportSender) NextChannelWithCredit() (o *ExportChannel, credit int) {
 	return nil, 0
 }
 
-// SendBatch sends a batch. The number of connections must not exceed the channel's credit. It returns false if it may
-// succeed later, or if an error has stopped the export.
+// SendBatch sends a batch. The number of connections must not exceed the channel's credit. If SendBatch returns false,
+// either an error has stopped the export, or a later attempt may succeed.
 func (s *ExportSender) SendBatch(o *ExportChannel, records []byte, fds []int) (sent bool) {
 	errno, err := sendBatch(o.FD, records, fds)
 	switch {

@@ -1,5 +1,4 @@
-// Package layers has the layers between a connection's transport and its handler: the PROXY
-// protocol's header, and TLS.
+// Package layers implements the layers between transport and handler: TLS and the header of the PROXY protocol.
 package layers
 
 import (
@@ -10,19 +9,18 @@ import (
 	"github.com/myriad-go/myriad/internal/secure"
 )
 
-// Config configures the layers of connections.
 type Config struct {
-	// IsProxy, if set, reports whether a peer's connections begin with a PROXY header.
+	// IsProxy, if set, reports whether connections from an address begin with a PROXY header.
 	IsProxy func(netip.Addr) bool
-	// TLS, if set, encrypts connections; dialled ones are clients. Gate limits concurrent
+	// TLS, if set, encrypts connections; on dialled ones, this process is the client. Gate limits concurrent
 	// handshakes.
 	TLS  *tls.Config
 	Gate *secure.HandshakeLimiter
-	// Tickets, if set, has the session tickets of TLS.
+	// Tickets, if set, contains the keys of TLS session tickets.
 	Tickets *secure.TicketKeyRing
 }
 
-// NewFirstLayer returns a connection's first layer, nil if it has none; see engine.Config.NewLayer.
+// NewFirstLayer returns a connection's first layer, or nil. It implements engine.Config.NewLayer.
 func (cfg *Config) NewFirstLayer(c *engine.Conn) engine.Layer {
 	if cfg.IsProxy != nil && !c.IsDialled() && cfg.IsProxy(c.Peer().Addr()) {
 		return &proxyHeaderLayer{cfg: cfg}

@@ -8,7 +8,7 @@ import (
 	"github.com/myriad-go/myriad/internal/proxyproto"
 )
 
-// proxyHeaderLayer reads the PROXY header and then starts the next layer.
+// proxyHeaderLayer reads the PROXY header and is then replaced by the next layer.
 type proxyHeaderLayer struct {
 	cfg    *Config
 	header []byte // the header so far, at most proxyproto.MaxSize
@@ -36,9 +36,9 @@ func (l *proxyHeaderLayer) OnRead(c *engine.Conn, p []byte) error {
 	return l.startNextLayer(c, p[n:])
 }
 
-// clientAddrOrTransportPeer returns the client's address. It is the transport's peer if the header has none, as in
-// a proxy's health check or for a unix socket. An unspecified address is an error, because
-// Conn.Peer could not distinguish it from none.
+// clientAddrOrTransportPeer returns the client's address from the header. If the header has none, as in a proxy's
+// health check or for a unix socket, it returns transportPeer. An unspecified address is an error, because users of
+// Conn.Peer could not distinguish it from a missing one.
 func clientAddrOrTransportPeer(header proxyproto.Header, transportPeer netip.AddrPort) (netip.AddrPort, error) {
 	if header.Local || header.Unix || !header.Source.IsValid() {
 		return transportPeer, nil
@@ -49,7 +49,7 @@ func clientAddrOrTransportPeer(header proxyproto.Header, transportPeer netip.Add
 	return header.Source, nil
 }
 
-// startNextLayer passes the bytes behind the header to the next layer or the handler.
+// startNextLayer starts the next layer, if any, and passes on the bytes behind the header.
 func (l *proxyHeaderLayer) startNextLayer(c *engine.Conn, rest []byte) error {
 	next := l.cfg.newTLSLayerIfConfigured(c)
 	c.ReplaceLayer(next)

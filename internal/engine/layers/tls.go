@@ -11,8 +11,7 @@ import (
 	"github.com/myriad-go/myriad/internal/secure"
 )
 
-// tlsLayer is the TLS layer. Only the connection's owner uses its session, except for Wake; see
-// package secure.
+// tlsLayer is the TLS layer. Only the connection's owner uses it, except for Wake; see package secure.
 type tlsLayer struct {
 	session       *secure.Session
 	conn          *engine.Conn
@@ -36,7 +35,7 @@ func newTLSLayer(cfg *Config, c *engine.Conn) *tlsLayer {
 
 func (l *tlsLayer) Emit(p []byte) { l.conn.AppendToTransport(p) }
 
-// Wake implements secure.Owner. If the mailbox is full, the sweep calls Resume.
+// Wake implements secure.Owner. If the mailbox is full, the next sweep continues the handshake.
 func (l *tlsLayer) Wake() { _ = l.ref.ResumeLayer() }
 
 func (l *tlsLayer) OnRead(c *engine.Conn, p []byte) error {
@@ -49,7 +48,6 @@ func (l *tlsLayer) OnRead(c *engine.Conn, p []byte) error {
 	return l.ContinueHandshake(c)
 }
 
-// ContinueHandshake continues the handshake.
 func (l *tlsLayer) ContinueHandshake(c *engine.Conn) error {
 	if l.handshakeDone {
 		return nil
@@ -63,13 +61,12 @@ func (l *tlsLayer) ContinueHandshake(c *engine.Conn) error {
 	return l.decryptAndDeliver(c, nil)
 }
 
-// plaintextBuffers are buffers for one TLS record.
+// plaintextBuffers are buffers of the size of one TLS record.
 var plaintextBuffers = sync.Pool{New: func() any {
 	b := make([]byte, 16<<10)
 	return &b
 }}
 
-// decryptAndDeliver decrypts p and passes the plaintext to the handler.
 func (l *tlsLayer) decryptAndDeliver(c *engine.Conn, ciphertext []byte) error {
 	buffer := plaintextBuffers.Get().(*[]byte)
 	defer plaintextBuffers.Put(buffer)
@@ -93,8 +90,7 @@ func (l *tlsLayer) decryptAndDeliver(c *engine.Conn, ciphertext []byte) error {
 
 func (l *tlsLayer) Write(_ *engine.Conn, p []byte) error { return wrapTLSError(l.session.Write(p)) }
 
-// wrapTLSError returns the close reason for a session's error. An unexpected EOF is the
-// transport's.
+// wrapTLSError returns the close reason for an error of the TLS session. An unexpected EOF is the transport's error.
 func wrapTLSError(err error) error {
 	if err == nil || errors.Is(err, io.ErrUnexpectedEOF) {
 		return err
@@ -104,7 +100,6 @@ func wrapTLSError(err error) error {
 
 func (l *tlsLayer) Memory() (memory int, partial bool) { return l.session.InputMemory() }
 
-// InputFull reports whether the handshake has as much input as it can use now.
 func (l *tlsLayer) InputFull() bool { return !l.handshakeDone && l.session.IsInputFull() }
 
 func (l *tlsLayer) OnEOF(c *engine.Conn) error {
@@ -121,7 +116,7 @@ func (l *tlsLayer) SendClose(*engine.Conn) {
 
 func (l *tlsLayer) OnClosed(*engine.Conn) { l.session.Abort() }
 
-// TLSState returns the connection's TLS state after the handshake, nil without TLS.
+// TLSState returns the connection's TLS state after the handshake, or nil without TLS.
 func TLSState(c *engine.Conn) *tls.ConnectionState {
 	l, ok := c.Layer().(*tlsLayer)
 	if !ok || !l.handshakeDone {

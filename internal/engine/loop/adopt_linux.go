@@ -11,9 +11,8 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// Adopting connections that the caller has accepted. A remote call passes a descriptor to the loop. A shard
-// must copy it from the process's table first; until it has, a goroutine on another thread keeps the
-// descriptor open.
+// This file adopts connections that the caller has accepted. A remote call passes a descriptor to the loop. A shard
+// first copies the descriptor from the process's table; until then, a goroutine on another thread keeps it open.
 
 func (e *loopEngine) Adopt(conn net.Conn, listener int, alreadyRead []byte) error {
 	target, alreadyRead := e.loops[e.nextLoop.Add(1)%uint64(len(e.loops))], slices.Clone(alreadyRead)
@@ -46,8 +45,8 @@ func (e *loopEngine) Adopt(conn net.Conn, listener int, alreadyRead []byte) erro
 	return <-result
 }
 
-// enqueueAdoption passes a descriptor of netConn to the loop and returns it. A shard closes copiedToShard when it
-// has its own copy of the descriptor.
+// enqueueAdoption passes a descriptor of conn to the loop and returns the descriptor. If the loop is a shard, it closes
+// copiedToShard when it has copied the descriptor.
 func (l *Loop) enqueueAdoption(conn net.Conn, listener int, alreadyRead []byte, copiedToShard chan struct{}) (fd int32, err error) {
 	if l.pendingAdoptions.Add(1) > maxQueuedRequests {
 		l.pendingAdoptions.Add(-1)

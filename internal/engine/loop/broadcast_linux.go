@@ -7,17 +7,17 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Broadcasts to all connections. A broadcast is stored once. Each loop gets a reference in newBroadcasts and
-// passes over its connections with all active broadcasts, a limited number of connections a turn. A
-// connection without unsent output is sent to without a copy. What it does not accept at once is copied to
-// its output. A connection with a worker gets the broadcast when it returns.
+// This file sends broadcasts to all connections. A broadcast is stored once; newBroadcasts of each loop refers to it. A
+// loop passes over its connections with all active broadcasts, a limited number of connections per turn. If a
+// connection has no unsent output, the broadcast is sent without a copy, and only the rest is copied to the output. If
+// a worker has a connection, the connection gets the broadcast when it returns.
 
-// Limits of one turn: connections, and bytes unless a single message is larger.
+// These limits apply to one turn. A single message may exceed the limit of bytes.
 const (
 	broadcastConnsPerTurn = 256
 	broadcastBytesPerTurn = 1 << 20
 	broadcastClockCheck   = 8 // connections between two looks at the clock
-	// maxJoinedBytes limits broadcasts that are sent together, unless a single one is larger.
+	// maxJoinedBytes limits the size of broadcasts that are sent together. A single broadcast may exceed it.
 	maxJoinedBytes = 64 << 10
 )
 
@@ -33,7 +33,7 @@ func (e *loopEngine) Broadcast(payload []byte) error {
 	return nil
 }
 
-// enqueueBroadcast queues a broadcast for the loop. If the loop has ended, the broadcast is done for it.
+// enqueueBroadcast queues a broadcast for the loop. If the loop has ended, it reports the broadcast as done instead.
 func (l *Loop) enqueueBroadcast(broadcast *engine.Broadcast) {
 	l.mu.Lock()
 	ended := l.closed
@@ -49,10 +49,9 @@ func (l *Loop) enqueueBroadcast(broadcast *engine.Broadcast) {
 	l.wake()
 }
 
-// broadcastPass goes round a loop's slots as long as there are active broadcasts. A new broadcast joins at
-// the current slot, behind those that are active, and is finished when the pass returns to that slot. So a
-// connection gets everything in one send that has been broadcast since the last visit, in order; the longer a
-// round takes, the more that is.
+// broadcastPass cycles through a loop's slots as long as there are active broadcasts. A new broadcast joins at the
+// current slot, behind the active broadcasts, and is finished when the pass returns to that slot. So each connection
+// gets, in one send and in order, all broadcasts since the last visit.
 type broadcastPass struct {
 	nextSlot   uint32
 	messages   []*engine.Shared // the first of broadcastSender.active
@@ -74,8 +73,8 @@ type activeBroadcast struct {
 	wrapped   bool   // the pass has reached the last slot since
 }
 
-// removeFinishedAndAddNewBroadcasts continues from the last slot to the first, removes broadcasts that have reached all
-// connections, and adds new ones.
+// removeFinishedAndAddNewBroadcasts removes broadcasts that have reached all connections and adds new ones at the
+// current slot. After the last slot, it continues with the first.
 func (c *broadcastSender) removeFinishedAndAddNewBroadcasts() {
 	pass := &c.pass
 	if pass.nextSlot >= c.loop.conns.slotCount {
@@ -128,7 +127,7 @@ func (w *broadcastPass) concatMessages() {
 
 func (c *broadcastSender) nextDue() (at time.Duration, ok bool) { return 0, len(c.active) > 0 }
 
-// runIfDue continues the pass until the turn's time or its limits are used up.
+// runIfDue continues the pass until it reaches the limits of a turn.
 func (c *broadcastSender) runIfDue(time.Duration) {
 	if len(c.active) == 0 {
 		return
@@ -171,8 +170,8 @@ func (l *Loop) sendBroadcastsTo(c *engine.Conn) {
 	}
 }
 
-// deferBroadcastUntilWorkerReturns keeps a broadcast for a connection that is with a worker; it counts as queued
-// mail. If there is no capacity, the connection misses it, or is closed on return.
+// deferBroadcastUntilWorkerReturns keeps a broadcast for a connection that a worker is using. If there is no capacity,
+// the connection misses the broadcast, or is closed when it returns.
 func (l *Loop) deferBroadcastUntilWorkerReturns(c *engine.Conn, message *engine.Shared) {
 	m, err := c.ReserveDeferredBroadcast(message)
 	switch {

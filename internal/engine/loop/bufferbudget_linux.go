@@ -7,16 +7,17 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// The limit of all buffers together. Each loop counts its own. If the sum exceeds Limits.MaxBuffered, each
-// loop above its even share closes the connections with the largest buffers until an eighth of the limit is
-// free; at least one loop is above its share. So a loop checks the others only when it is above its share.
-// Connections are classified by the power of two of the bytes that wait, which needs no sorting. The capacity
-// of the buffers does not count, because one with little output may have been given a large buffer. No
-// connection is closed that holds less than the average: the large ones may be with workers and are found
-// when they return. Only mail that is deferred for them is dropped before.
+// This file limits the memory of all buffers together. Each loop counts its buffers. If the sum exceeds
+// Limits.MaxBuffered, each loop above its even share closes the connections with the largest buffers until an eighth of
+// the limit is free. At least one loop is then above its share, so a loop checks the others only when it is above its
+// own share.
+//
+// Connections are classified by the power of two of their buffered bytes, which avoids sorting. The capacity of the
+// buffers does not count, because a connection with little output may have got a large buffer. Connections below the
+// average are not closed: workers may have the large ones, which are found when they return. Only mail that is deferred
+// for those is dropped earlier.
 
-// After a pass that could not free enough, the next one follows after budgetRetryInterval, or when buffers
-// have grown by another eighth of the limit: mail that was in no connection's buffers may be in them by then.
+// budgetRetryInterval is the time until the next pass if a pass has not freed enough.
 const budgetRetryInterval = 50 * time.Millisecond
 
 type bufferBudgetEnforcer struct {
@@ -30,7 +31,7 @@ func (b *bufferBudgetEnforcer) nextDue() (at time.Duration, ok bool) {
 	return b.failedAt + budgetRetryInterval, b.exceeded
 }
 
-// runIfDue closes the connections with the largest buffers if all buffers together exceed their limit.
+// runIfDue closes the connections with the largest buffers if the buffers of all loops exceed their limit.
 func (b *bufferBudgetEnforcer) runIfDue(now time.Duration) {
 	l := b.loop
 	if !b.exceeded && l.counters.Get(engine.Buffered) <= l.engine.bufferShare {
@@ -68,7 +69,7 @@ func (b *bufferBudgetEnforcer) runIfDue(now time.Duration) {
 	}
 }
 
-// closeLargestConns closes connections of minSizeClass and above until excessBytes is gone.
+// closeLargestConns closes connections of minSizeClass and above until excessBytes are freed.
 func (l *Loop) closeLargestConns(minSizeClass int, excessBytes *int64) {
 	unassigned := int64(l.mailbox.CountedMemory() + l.mailQueues.queueMemory) // mail that is in no connection's buffers yet
 	average := (l.counters.Get(engine.Buffered) - unassigned) / int64(max(l.conns.used, 1))
@@ -90,7 +91,7 @@ func (l *Loop) closeLargestConns(minSizeClass int, excessBytes *int64) {
 	})
 }
 
-// waitingBytesSizeClass returns the number of bits of c's waiting bytes.
+// waitingBytesSizeClass returns the size class of c: the number of bits of the number of bytes buffered for c.
 func (l *Loop) waitingBytesSizeClass(c *engine.Conn) int {
 	if c.DriverFlags()&Busy != 0 {
 		return bits.Len(uint(l.deferredMailBytes(c)))
@@ -98,8 +99,8 @@ func (l *Loop) waitingBytesSizeClass(c *engine.Conn) int {
 	return bits.Len(uint(c.BufferedBytes()))
 }
 
-// forEachConnWithBuffers calls visit with every connection that holds buffers, and their bytes. For a busy
-// connection, these are the mail deferred for it.
+// forEachConnWithBuffers calls visit for every connection with buffers. n is the size of the buffers in bytes or, for a
+// connection that a worker has, of the mail deferred for it.
 func (l *Loop) forEachConnWithBuffers(visit func(c *engine.Conn, n int)) {
 	l.ForEachConn(func(c *engine.Conn) {
 		n := 0

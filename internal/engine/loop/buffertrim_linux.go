@@ -6,12 +6,11 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Freeing buffers after a burst. A broadcast under io_uring leaves hundreds of buffers; much mail leaves
-// large ones. Buffers that were not used between two checks go to the garbage collector, except for a few.
-// There are no checks while the loop holds only those few: a burst wakes it at most twice.
+// This file frees buffers after a burst. A broadcast with io_uring leaves hundreds of buffers, and many posted messages
+// leave large buffers. Buffers that were not used between two checks are freed, except for a few. While the loop has
+// only these few, there are no checks, so a burst wakes a sleeping loop at most twice.
 
-// trimInterval is the time between two checks. Load that recurs within that time finds the buffers that it
-// needs.
+// trimInterval is the time between two checks. If a load recurs within this time, its buffers are still there.
 const trimInterval = 2 * time.Second
 
 type bufferTrimmer struct {
@@ -21,7 +20,6 @@ type bufferTrimmer struct {
 
 func (t *bufferTrimmer) nextDue() (at time.Duration, ok bool) { return t.nextAt, t.buffers.NeedsTrim() }
 
-// runIfDue frees buffers that were not used since the last check.
 func (t *bufferTrimmer) runIfDue(now time.Duration) {
 	if !t.buffers.NeedsTrim() || now < t.nextAt {
 		return

@@ -2,18 +2,17 @@ package loop
 
 import "github.com/myriad-go/myriad/internal/engine"
 
-// Fairness between bulk connections and others.
+// This file limits the time that bulk connections take from others.
 //
-// A connection is bulk if a read has brought more than BulkReadSize bytes. Its driver stops watching it for
-// input; instead it waits in a round-robin queue. Each turn first handles pending events, and then reads from
-// the queue for as long as those events took, at most maxTaskTime. A smaller read makes the connection
-// ordinary again. So floods cost other connections at most half of the time and maxTaskTime a turn, whatever
-// their number: sparse flows go first, as in FQ-CoDel (RFC 8290).
+// A connection is bulk if a read has returned more than BulkReadSize bytes. Its driver then stops watching it for
+// input; instead it waits in a round-robin queue. Each turn first handles pending events, and then reads from the queue
+// for as long as the events took, but at most maxTaskTime. A smaller read ends the bulk state. So, whatever their
+// number, bulk connections delay others by at most half of the time and maxTaskTime per turn. FQ-CoDel (RFC 8290)
+// serves sparse flows first in the same way.
 //
-// A connection whose handler has yielded (Conn.YieldInput) waits in the same queue with its input.
+// A connection whose handler has called Conn.YieldInput waits in the same queue with its input.
 //
-// The queue contains Refs, so that connections that have begun to close are skipped. IsReadQueued clears
-// their bit.
+// The queue contains Refs, because connections in it may begin to close.
 
 const (
 	// BulkReadSize is the largest read of a connection that is not bulk, in bytes.
@@ -21,15 +20,13 @@ const (
 	minBulkReadTime = maxTaskTime / 8
 )
 
-// QueueIfBulk queues c for reading if a read has brought more than BulkReadSize bytes. Drivers call it after
-// Arrived.
+// QueueIfBulk queues c for reading if a read has returned more than BulkReadSize bytes. It is called after Conn.OnRead.
 func (l *Loop) QueueIfBulk(c *engine.Conn, readBytes int) {
 	if readBytes > BulkReadSize {
 		l.QueueForLaterRead(c)
 	}
 }
 
-// QueueForLaterRead implements engine.Loop: the loop reads from c in one of its next turns.
 func (l *Loop) QueueForLaterRead(c *engine.Conn) {
 	if c.DriverFlags()&BulkQueued == 0 && !c.IsClosing() {
 		c.SetDriverFlags(c.DriverFlags() | BulkQueued)
@@ -37,8 +34,7 @@ func (l *Loop) QueueForLaterRead(c *engine.Conn) {
 	}
 }
 
-// IsReadQueued reports whether the loop will read from c, so that the driver must not watch it for input. A
-// connection that is closing is not queued.
+// IsReadQueued reports whether the loop will read from c, so that the driver must not watch c for input.
 func (l *Loop) IsReadQueued(c *engine.Conn) bool {
 	if c.DriverFlags()&BulkQueued != 0 && c.IsClosing() {
 		c.SetDriverFlags(c.DriverFlags() &^ BulkQueued)
@@ -46,8 +42,8 @@ func (l *Loop) IsReadQueued(c *engine.Conn) bool {
 	return c.DriverFlags()&BulkQueued != 0
 }
 
-// readQueuedBulkConns reads once from each bulk connection until its time is used up. Connections that are busy, or
-// that do not want input, are watched again later.
+// readQueuedBulkConns reads once from each queued connection until its time is used up. Connections that are busy or
+// need no input leave the queue and are watched again later.
 func (l *Loop) readQueuedBulkConns() {
 	start := engine.MonotonicNow()
 	end := start + max(min(start-l.turnStart, maxTaskTime), minBulkReadTime)

@@ -6,13 +6,12 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// chunkSize is the number of connections by which a table grows. 512 entries of 96 bytes fill exactly six pages of
-// Go's allocator, which adds no 8-byte header at that size. Entries that were never used take no memory, because their
-// pages have not been written to.
+// chunkSize is the number of entries by which a connTable grows. 512 entries of 96 bytes fill exactly six pages of Go's
+// allocator, which adds no 8-byte header at that size. Unused entries take no memory, because their pages are never
+// written.
 const chunkSize = 512
 
-// connTable stores a loop's connections by slot. It grows by chunks: an entry never moves, so a Ref may point
-// to it forever.
+// connTable stores a loop's connections by slot. It grows by chunks: an entry never moves, so Refs may point to it.
 type connTable struct {
 	host         *engine.Runtime
 	chunks       []*connChunk
@@ -26,14 +25,14 @@ type connTable struct {
 
 type connChunk [chunkSize]engine.Conn
 
-// freedChunk is a chunk whose memory was freed. generation is the last that any of its slots has had; when
-// the chunk is restored, its slots continue there.
+// freedChunk is a chunk whose memory was freed. generation is the highest generation of its slots. When the chunk is
+// restored, all of its slots start with this generation.
 type freedChunk struct {
 	index      int
 	generation uint32
 }
 
-// emptyChunk stands in for each freed chunk. It is never written to.
+// emptyChunk replaces each freed chunk in the table. It is never written.
 var emptyChunk = sync.OnceValue(func() *connChunk {
 	n := new(connChunk)
 	for i := range n {
@@ -42,12 +41,12 @@ var emptyChunk = sync.OnceValue(func() *connChunk {
 	return n
 })
 
-// slotLink is the slot of an entry plus one; 0 is none. Free entries are linked through their descriptor
-// fields, so that a list takes no memory.
+// slotLink is the slot of an entry plus one, or 0 for none. Free entries are linked through their descriptor fields, so
+// a list needs no memory.
 type slotLink uint32
 
-// endOfList is the descriptor field of the last entry of a list. Other entries have endOfList minus the link
-// to the next one.
+// endOfList is the value in the descriptor field of the last entry of a list. The other entries have endOfList minus
+// the slotLink of the next entry.
 const endOfList = -1
 
 func pushFreeSlot(list *slotLink, c *engine.Conn) {
@@ -68,7 +67,6 @@ func (s *connTable) acquireConn() *engine.Conn {
 	return c
 }
 
-// appendUnusedConn returns an entry that was never used.
 func (s *connTable) appendUnusedConn() *engine.Conn {
 	if int(s.slotCount) == len(s.chunks)*chunkSize {
 		s.chunks = append(s.chunks, new(connChunk))
@@ -80,13 +78,13 @@ func (s *connTable) appendUnusedConn() *engine.Conn {
 	return c
 }
 
-// conn returns the entry of a slot that acquireConn has returned.
+// conn returns the entry of a slot. The slot must have been used before.
 func (s *connTable) conn(slot uint32) *engine.Conn {
 	return &s.chunks[slot/chunkSize][slot%chunkSize]
 }
 
-// releaseForLaterReuse frees an entry. It is not reused before makeReleasedReusable, so that events reported for it in
-// the same batch find it closed.
+// releaseForLaterReuse frees an entry. The entry is not reused before makeReleasedReusable, so that further events for
+// it in the same batch find it closed.
 func (s *connTable) releaseForLaterReuse(c *engine.Conn) {
 	s.used--
 	pushFreeSlot(&s.releasedList, c)
@@ -95,7 +93,7 @@ func (s *connTable) releaseForLaterReuse(c *engine.Conn) {
 	}
 }
 
-// makeReleasedReusable makes released entries available, the last one first.
+// makeReleasedReusable allows the reuse of released entries. The entry that was released last is reused first.
 func (s *connTable) makeReleasedReusable() {
 	if s.releasedList == 0 {
 		return
@@ -104,8 +102,7 @@ func (s *connTable) makeReleasedReusable() {
 	s.freeList, s.releasedList, s.releasedTail = s.releasedList, 0, 0
 }
 
-// freeUnusedChunks frees chunks without a connection and returns their number. Released entries count as used
-// until makeReleasedReusable.
+// freeUnusedChunks frees chunks without connections and returns their number. Call makeReleasedReusable before.
 func (s *connTable) freeUnusedChunks() (freedChunks int) {
 	for i, c := range s.chunks {
 		if c == emptyChunk() || uint32(i+1)*chunkSize > s.slotCount || c.hasConnInUse() {
@@ -140,7 +137,7 @@ func (c *connChunk) hasConnInUse() bool {
 	return false
 }
 
-// restoreLastFreedChunk allocates the last freed chunk again.
+// restoreLastFreedChunk reallocates the chunk that was freed last.
 func (s *connTable) restoreLastFreedChunk() {
 	last := len(s.freedChunks) - 1
 	freed := s.freedChunks[last]

@@ -25,7 +25,7 @@ func (q *deque[T]) pushBack(v T) {
 	q.n++
 }
 
-// pushAllFront inserts values at the front, in their order.
+// pushAllFront inserts values at the front and keeps their order.
 func (q *deque[T]) pushAllFront(values []T) {
 	q.growFor(len(values))
 	q.head -= len(values)
@@ -35,7 +35,6 @@ func (q *deque[T]) pushAllFront(values []T) {
 	q.n += len(values)
 }
 
-// growFor grows the ring if it has no space for more elements.
 func (q *deque[T]) growFor(extra int) {
 	size := max(len(q.ring), minDequeSize)
 	for size < q.n+extra {

@@ -6,8 +6,9 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Draining connections at shutdown. Connections start to drain in the order of their slots, at a limited
-// rate, so that their clients do not reconnect to other servers all at once. The others are served as before.
+// This file drains connections at shutdown. Connections start to drain in the order of their slots and at a limited
+// rate, so that not all clients reconnect to other servers at once. Connections that do not drain yet are served as
+// before.
 
 type connDrainer struct {
 	loop         *Loop
@@ -43,7 +44,6 @@ func (l *Loop) applyRequestedStopStage() {
 
 func (d *connDrainer) nextDue() (at time.Duration, ok bool) { return d.nextAt, d.active }
 
-// runIfDue drains as many connections as the rate permits by now.
 func (d *connDrainer) runIfDue(now time.Duration) {
 	if !d.active || now < d.nextAt {
 		return
@@ -66,7 +66,6 @@ func (d *connDrainer) runIfDue(now time.Duration) {
 	d.active = false
 }
 
-// maxDrainedAfter returns how many connections may have been drained after elapsed.
 func (d *connDrainer) maxDrainedAfter(elapsed time.Duration) int {
 	e := d.loop.engine
 	rate := e.cfg.Limits.ShutdownRate
@@ -76,7 +75,6 @@ func (d *connDrainer) maxDrainedAfter(elapsed time.Duration) int {
 	return engine.MaxDrainedAfter(rate, elapsed)
 }
 
-// drainConn drains a connection: it closes at its next idle moment.
 func (l *Loop) drainConn(c *engine.Conn) {
 	switch armed := c.DriverFlags(); {
 	case armed&Connecting != 0:

@@ -8,29 +8,26 @@ import (
 )
 
 // Driver is the model's part of a loop. It watches descriptors and moves bytes between them and the connections. The
-// loop calls the methods on the loop's goroutine, where the driver may call the loop's exported methods.
+// loop calls the methods on the loop's goroutine. Within a method, the driver may call the loop's exported methods.
 //
 // A driver must pass the size of each read to Loop.QueueIfBulk. It must not watch a connection for input while
-// Loop.IsReadQueued reports true.
+// Loop.IsReadQueued returns true.
 //
-// A driver stores its state of a connection in Conn.DriverFlags, above the loop's bits. It must access nothing else of
-// a Busy connection, and must defer the connection's events with Loop.DeferUntilWorkerReturns.
+// A driver stores its state of a connection in Conn.DriverFlags, above the loop's bits. If a connection is Busy, the
+// driver must access nothing else of it and must defer its events with Loop.DeferUntilWorkerReturns.
 type Driver interface {
-	// Open allocates the driver's resources and starts to watch the loop's eventfd. It runs on the thread that will
-	// use the resources.
+	// Open allocates the driver's resources, on the thread that will use them, and starts to watch the loop's eventfd.
 	Open() error
 	// Close releases the driver's resources. All connections have been closed before.
 	Close()
 
-	// HandleEvents handles pending events, up to a limit, without blocking. It reports whether it handled any, and
-	// whether any are left.
+	// HandleEvents handles pending events, up to a limit, without blocking. left reports whether more are pending.
 	HandleEvents() (handled, left bool)
-	// WaitForEvents blocks until events arrive, the eventfd is signalled, or the limit has passed. A negative limit
-	// means no limit. The next HandleEvents handles the events.
+	// WaitForEvents blocks until events are pending, the eventfd is signalled, or the limit has passed. A negative
+	// limit means no limit. The next HandleEvents handles the events.
 	WaitForEvents(limit time.Duration)
 
-	// WatchListener makes the driver call Loop.AcceptAndReceiveConns whenever connections wait at the listener, until
-	// UnwatchListener.
+	// WatchListener makes the driver call Loop.AcceptAndReceiveConns when connections wait, until UnwatchListener.
 	WatchListener(listenerFD int32)
 	UnwatchListener(listenerFD int32)
 
@@ -40,31 +37,29 @@ type Driver interface {
 	WatchEstablished(c *engine.Conn) syscall.Errno
 	// PerformActions performs the actions that the connection requests until the connection waits or closes.
 	PerformActions(c *engine.Conn)
-	// DropUnopened drops a connection that was not opened. It calls Loop.CloseUnopened once no operation of the
-	// connection is in progress.
+	// DropUnopened calls Loop.CloseUnopened for a connection once none of its operations are in progress.
 	DropUnopened(c *engine.Conn)
-	// ReadOnce reads once from an open connection, without blocking. It reports whether it received bytes. It has no
-	// effect while a receive is in progress.
+	// ReadOnce reads once without blocking, unless a receive is in progress. It reports whether it received bytes.
 	ReadOnce(c *engine.Conn) bool
 	// CanRead reports whether no operation in progress reads from the connection.
 	CanRead(c *engine.Conn) bool
-	// CancelReceiveIfSilent cancels the receive of a connection that was silent since the last sweep, if the
-	// cancellation saves resources. Each sweep calls it for each connection; see Loop.AdjustFastSweepReasons.
+	// CancelReceiveIfSilent cancels a receive if the connection has been silent since the last sweep and the
+	// cancellation saves resources. A sweep calls it for each connection; see Loop.AdjustFastSweepReasons.
 	CancelReceiveIfSilent(c *engine.Conn)
 }
 
-// The loop's bits of Conn.DriverFlags. The loop reads them also while a worker has the connection.
+// These bits of Conn.DriverFlags belong to the loop. The loop reads them even while a worker has the connection.
 //
-//	bit            meaning                                   set by              cleared by
-//	Connecting     is being dialled                          startOrDelegateDial           OpenOrFailDial, failDial
-//	DialTimedOut   and the dial has timed out                shutdownTimedOutDial
-//	Expiring       counted as about to expire                UpdateExpiryTracking         UpdateExpiryTracking
-//	Busy           with a worker, or waiting for one         submitToPool        reclaimFromWorker
-//	ClosePending   and the worker will call Closed           CloseConn
+//	bit            meaning                                   set by               cleared by
+//	Connecting     is being dialled                          startOrDelegateDial  OpenOrFailDial, failDial
+//	DialTimedOut   the dial has timed out                    shutdownTimedOutDial
+//	Expiring       counted as about to expire                UpdateExpiryTracking UpdateExpiryTracking
+//	Busy           with a worker, or waiting for one         submitToPool         reclaimFromWorker
+//	ClosePending   Busy, and the worker will call Closed     CloseConn
 //	CloseOnReturn  missed data while Busy; to be closed      abortWhenWorkerReturns
-//	BulkQueued     waits for the loop to read from it        QueueForLaterRead        readQueuedBulkConns, IsReadQueued
+//	BulkQueued     waits for the loop to read from it        QueueForLaterRead    readQueuedBulkConns, IsReadQueued
 //
-// All are cleared when the slot is freed.
+// All bits are cleared when the slot is freed.
 const (
 	Connecting uint16 = 1 << iota
 	Expiring

@@ -4,13 +4,13 @@
 // # Ownership
 //
 // A loop is a goroutine locked to its thread. Only the loop may access its listeners, driver, connections and free
-// buffers. Loops share only atomic connection counts, and nothing that is accessed for each byte. With Config.Shard
-// each loop is a shard: its thread has a separate descriptor table. See listeners_linux.go for the consequences for
-// listeners.
+// buffers. Loops share only atomic connection counts, and nothing that is accessed for each byte. With
+// Config.MaxConnsPerShard each loop is a shard: its thread has a separate descriptor table. See listeners_linux.go for
+// the consequences for listeners.
 //
 // Other goroutines communicate with a loop in three ways, all safe for concurrent use:
 //
-//   - its mailbox contains mail for connections;
+//   - its mailbox contains requests to connections;
 //   - its requests are dials, broadcasts, calls and stopping;
 //   - its eventfd ends a wait.
 //
@@ -35,11 +35,9 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// acceptRetryInterval is the time until a loop without free descriptors or memory accepts again. If one of its
-// connections closes, the loop accepts earlier.
+// acceptRetryInterval is the maximum time after which a loop without free descriptors or memory accepts again.
 const acceptRetryInterval = 50 * time.Millisecond
 
-// loopEngine implements engine.Engine with loops.
 type loopEngine struct {
 	cfg              engine.Config
 	loops            []*Loop
@@ -68,7 +66,7 @@ type loopEngine struct {
 	acceptingLoops []int // the loop that accepts from each listener descriptor; guarded by mu
 }
 
-// Start starts cfg.Loops loops with a driver each.
+// Start starts cfg.Loops loops. Each loop has its own driver.
 func Start(cfg engine.Config, newDriver func(*Loop) Driver) (engine.Engine, error) {
 	e := &loopEngine{cfg: cfg, admission: engine.NewAdmission(&cfg), bufferShare: math.MaxInt64, done: make(chan struct{})}
 	e.broadcastTracker.Counters = &e.sharedCounters
@@ -85,7 +83,7 @@ func Start(cfg engine.Config, newDriver func(*Loop) Driver) (engine.Engine, erro
 		return nil, err
 	}
 	if err := e.startLoops(); err != nil {
-		// Loops that have started may have accepted connections already.
+		// Loops that have started may have accepted connections.
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
 		_ = e.Stop(ctx) // reports only that ctx is done
@@ -94,7 +92,7 @@ func Start(cfg engine.Config, newDriver func(*Loop) Driver) (engine.Engine, erro
 	return e, nil
 }
 
-// createLoops creates the loops and their eventfds. It must run before any loop has a separate descriptor table, so
+// createLoops creates the loops and their eventfds. It must run before any loop gets a separate descriptor table, so
 // that every table contains every eventfd.
 func (e *loopEngine) createLoops(newDriver func(*Loop) Driver) error {
 	for i := range e.cfg.Loops {
@@ -155,7 +153,6 @@ func (e *loopEngine) closeEventfds() {
 	}
 }
 
-// openListeners opens all listeners, with at least one socket for each loop.
 func (e *loopEngine) openListeners() error {
 	e.listenerConfigs = e.cfg.EffectiveListeners()
 	for _, l := range e.listenerConfigs {
@@ -183,7 +180,7 @@ func (e *loopEngine) openListener(listener engine.Listener) error {
 	return err
 }
 
-// duplicateListenerFDs returns a descriptor of each listener. The caller must close the descriptors.
+// duplicateListenerFDs returns a new descriptor of each listener. The caller must close the descriptors.
 func duplicateListenerFDs(listeners []net.Listener) (fds []int32, err error) {
 	for _, l := range listeners {
 		fd, err := sock.DupConnDescriptor(l)
@@ -216,8 +213,7 @@ func (e *loopEngine) Counters() (sum engine.Counts) {
 	return sum
 }
 
-// Dial passes the request to the loop with index request.Loop-1. If request.Loop is 0 or out of range, the loops take
-// turns.
+// Dial passes the request to loop request.Loop-1. If request.Loop is 0 or out of range, it selects the loops in turn.
 func (e *loopEngine) Dial(request engine.DialRequest) error {
 	if err := request.Validate(); err != nil {
 		return err

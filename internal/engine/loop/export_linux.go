@@ -15,20 +15,18 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// Handing connections over to another process; see package handover. Each loop is a sender of its own, with
-// copies of its channels in its own descriptor table.
+// This file hands connections over to another process; see package handover. Each loop has its own sender, and copies
+// of its channels in its own descriptor table.
 //
-// Each turn requests the export of some connections, in the order of their slots, up to the credit of the
-// channels. Connections without an operation in progress are sent in batches. Rounds repeat for connections
-// that could not be exported, until a round finds none. While the loop has no credit, it serves its
-// connections as usual.
+// Each turn requests the export of some connections, in the order of their slots, up to the credit of the channels.
+// Connections without an operation in progress are sent in batches. Further rounds try connections that could not be
+// exported, until a round finds none. A loop without credit serves its connections as usual.
 
 const (
-	// maxExporting limits the connections of a loop that are being exported and thus not served.
+	// maxExporting limits the number of a loop's connections that are being exported. These are not served.
 	maxExporting       = handover.MaxBatch
 	exportSlotsPerTurn = 8 * chunkSize
-	// exportRoundInterval is the time between two rounds, and the longest wait of a loop while connections
-	// are being exported.
+	// exportRoundInterval is the time between two rounds. During an export, it also limits each wait of the loop.
 	exportRoundInterval = 5 * time.Millisecond
 	// freeMemoryEvery is the number of exported connections after which unused chunks are freed.
 	freeMemoryEvery = 8 * chunkSize
@@ -51,7 +49,6 @@ type connExporter struct {
 	batchRecords []byte
 }
 
-// ExportConns implements engine.Migrator.
 func (e *loopEngine) ExportConns(ctx context.Context, channels []*os.File) (moved engine.ExportResult, err error) {
 	if len(channels) < len(e.loops) {
 		return moved, fmt.Errorf("%d channels to hand over the connections of %d loops; expected at least as many", len(channels), len(e.loops))
@@ -87,10 +84,8 @@ func (e *loopEngine) ExportConns(ctx context.Context, channels []*os.File) (move
 	return moved, err
 }
 
-// ChannelsNeeded implements engine.Migrator.
 func (e *loopEngine) ChannelsNeeded() int { return len(e.loops) }
 
-// SocketsPerListener implements engine.Migrator.
 func (e *loopEngine) SocketsPerListener() []int {
 	return engine.CountPerListener(e.listenerIndexes, len(e.listenerConfigs))
 }
@@ -118,10 +113,9 @@ func (l *Loop) sendListenerFDs(controlFD int32, message string) error {
 	return sock.SendFDsInChunks(controlCopy, message, fds)
 }
 
-// SetListenersShared implements engine.Migrator.
 func (e *loopEngine) SetListenersShared(shared bool) { e.listenersShared.Store(shared) }
 
-// startHandOver copies the channels and starts the hand-over. It calls onDone with the result.
+// startHandOver copies the channels to the loop's descriptor table and starts the hand-over, which ends with onDone.
 func (d *connExporter) startHandOver(channelFDs []int32, onDone func(engine.ExportResult, error)) {
 	l := d.loop
 	if d.onDone != nil {
@@ -145,7 +139,6 @@ func (d *connExporter) startHandOver(channelFDs []int32, onDone func(engine.Expo
 	}
 }
 
-// copyFDToLoopTable copies a descriptor of the process's table into the loop's table.
 func (l *Loop) copyFDToLoopTable(processFD int32) (int32, error) {
 	if l.engine.cfg.MaxConnsPerShard > 0 {
 		return sock.CopyFDFromProcessTable(processFD)
@@ -168,7 +161,7 @@ func (d *connExporter) cancelPendingExports() {
 	}
 }
 
-// cancelExport keeps one connection here; permanent excludes it from later rounds, too.
+// cancelExport ends the export of a connection, which stays in this process. If permanent is set, later rounds skip it.
 func (d *connExporter) cancelExport(ref engine.Ref, permanent bool) {
 	if c := ref.ConnOwnedBy(&d.loop.host); c != nil && c.DriverFlags()&Busy == 0 && c.IsExporting() {
 		c.AbortExport(permanent)
@@ -215,8 +208,7 @@ func (d *connExporter) runIfDue(now time.Duration) {
 	}
 }
 
-// canStartMoreExports reports whether there is credit for further exports, and the round is not waiting for its
-// last connections.
+// canStartMoreExports reports whether there is credit, and the round is not only waiting for its last connections.
 func (d *connExporter) canStartMoreExports() bool {
 	if len(d.exporting) > 0 && d.nextSlot == d.loop.conns.slotCount {
 		return false
@@ -251,7 +243,7 @@ func (d *connExporter) startExportsWithinCredit(now time.Duration) {
 	}
 }
 
-// markReadyOrCancelExport marks c as ready for export, or keeps it if the hand-over has ended.
+// markReadyOrCancelExport marks c as ready for export. If the hand-over has ended, c stays in this process.
 func (d *connExporter) markReadyOrCancelExport(c *engine.Conn) {
 	c.OnKernelIdleForExport()
 	if d.onDone == nil || !d.sender.IsExporting() {
@@ -259,7 +251,6 @@ func (d *connExporter) markReadyOrCancelExport(c *engine.Conn) {
 	}
 }
 
-// sendBatches sends connections that are ready, as far as there is credit.
 func (d *connExporter) sendBatches(now time.Duration) {
 	for len(d.exporting) > 0 {
 		channel, credit := d.sender.NextChannelWithCredit()
@@ -294,7 +285,7 @@ func (d *connExporter) sendBatch(channel *handover.ExportChannel, credit int, no
 	return true
 }
 
-// packBatchOfReadyConns makes the records of one batch. Connections that are not ready, or that have mail queued, wait.
+// packBatchOfReadyConns prepares one batch of connections that are ready. Other connections wait for a later batch.
 func (d *connExporter) packBatchOfReadyConns(credit int) {
 	d.batchFDs, d.batchConns, d.batchRecords = d.batchFDs[:0], d.batchConns[:0], d.batchRecords[:0]
 	limit := min(credit, handover.MaxBatch)
@@ -337,7 +328,6 @@ func (d *connExporter) requeueUnsentBatch() {
 	}
 }
 
-// receiveConfirmations reads the receivers' confirmations and credit.
 func (d *connExporter) receiveConfirmations() {
 	for _, o := range d.sender.Channels {
 		if o.Ended {

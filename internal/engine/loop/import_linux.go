@@ -17,8 +17,7 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// Taking over connections from another engine; see package handover. The loop watches its channels as it
-// watches listeners.
+// This file takes over connections from another engine; see package handover. Channels are watched like listeners.
 
 type connImporter struct {
 	loop     *Loop
@@ -26,7 +25,6 @@ type connImporter struct {
 	buffer   []byte
 }
 
-// ImportConns implements engine.Migrator.
 func (e *loopEngine) ImportConns(channels []*os.File) error {
 	var added sync.WaitGroup
 	var mu sync.Mutex
@@ -71,7 +69,6 @@ func (a *connImporter) copyAndWatchChannel(channelFD int32) error {
 	return nil
 }
 
-// ScheduleConfirmArrivals implements handover.Owner.
 func (a *connImporter) ScheduleConfirmArrivals(in *handover.ImportChannel) {
 	a.loop.enqueueCallAndWake(func() {
 		if slices.Contains(a.channels, in) {
@@ -95,7 +92,6 @@ func (a *connImporter) closeChannel(channel *handover.ImportChannel) {
 	channel.Close()
 }
 
-// ReserveConns implements handover.Owner.
 func (a *connImporter) ReserveConns(n int) (reserved int) {
 	l, claimed := a.loop, 0
 	if l.engine.cfg.MaxConnsPerShard > 0 { // capacity and descriptors of this table
@@ -113,10 +109,8 @@ func (a *connImporter) ReserveConns(n int) (reserved int) {
 	return n - short
 }
 
-// ReleaseConns implements handover.Owner.
 func (a *connImporter) ReleaseConns(n int) { a.loop.engine.admission.CancelReservedConns(n) }
 
-// receiveWaitingConns receives waiting connections, about a batch from each channel.
 func (a *connImporter) receiveWaitingConns() {
 	if len(a.channels) == 0 {
 		return
@@ -142,7 +136,7 @@ func (a *connImporter) receiveWaitingConns() {
 	}
 }
 
-// importConn serves a connection whose place Promise has reserved.
+// importConn serves a received connection. ReserveConns has reserved a place for it.
 func (l *Loop) importConn(fd int32, record *engine.Record) {
 	l.engine.admission.AcquireReservedConn()
 	if fd >= engine.MaxFD {

@@ -18,17 +18,15 @@ import (
 // Each engine.Listener has a socket for each loop. A listener from a process with more loops has more sockets.
 // loopEngine.listenerFDs contains all sockets, grouped by listener. They are assigned to the loops in turn.
 //
-// A shard can be full while other shards are not. The full shard's listener must neither be closed nor left unserved,
-// because connections wait at the listener. Therefore all shards have a descriptor of every listener. A full shard
-// delegates its listeners to the shard with the most free capacity, and reclaims them when it has capacity again.
+// A shard can be full while other shards are not. Its listeners must neither be closed nor left unserved, because
+// connections wait there. Therefore all shards have a descriptor of every listener. A full shard delegates its
+// listeners to the shard with the most free capacity, and reclaims them when it has capacity again.
 //
 // loopEngine.acceptingLoops maps each listener to the loop that accepts from it. The map is changed under
-// loopEngine.mu; a remote call then makes the other loop update its watched listeners. At most one such call is queued
-// per change since that loop last ran them.
+// loopEngine.mu; a remote call then makes the other loop update its watched listeners.
 //
-// If all shards are full, MaxConns has been reached. The shard then continues to accept, and rejects the connections.
+// If all shards are full, MaxConns has been reached. The shard then accepts and rejects the connections.
 
-// acceptPauser is the accept state of a loop.
 type acceptPauser struct {
 	loop             *Loop
 	watchedFDs       []int32 // the listeners from which the loop accepts
@@ -38,7 +36,7 @@ type acceptPauser struct {
 	outOfResources   bool    // paused for want of descriptors or memory
 	resumeAt         time.Duration
 	lastLogged       time.Duration // when an accept error was last logged
-	pausedByOperator bool          // by Engine.Hold
+	pausedByOperator bool          // by Engine.PauseAccept
 }
 
 func (a *acceptPauser) nextDue() (at time.Duration, ok bool) {
@@ -48,7 +46,6 @@ func (a *acceptPauser) nextDue() (at time.Duration, ok bool) {
 	return a.resumeAt, a.paused
 }
 
-// runIfDue pauses and resumes accepting.
 func (a *acceptPauser) runIfDue(now time.Duration) {
 	if pause := a.loop.engine.acceptPaused.Load(); pause != a.pausedByOperator {
 		a.loop.applyOperatorPause(pause)
@@ -59,7 +56,8 @@ func (a *acceptPauser) runIfDue(now time.Duration) {
 	}
 }
 
-// AcceptAndReceiveConns accepts waiting connections, up to a batch from each listener.
+// AcceptAndReceiveConns accepts waiting connections, up to a batch from each listener. It also receives connections
+// from the channels of a hand-over.
 func (l *Loop) AcceptAndReceiveConns() {
 	if l.exporter.onDone != nil {
 		l.exporter.receiveConfirmations()
@@ -72,8 +70,7 @@ func (l *Loop) AcceptAndReceiveConns() {
 	}
 }
 
-// acceptBatchFrom accepts up to a batch of connections from one listener. It reports whether to continue with other
-// listeners.
+// acceptBatchFrom accepts up to a batch of connections from a listener. It reports whether to try other listeners.
 func (l *Loop) acceptBatchFrom(listenerFD int32) (continueAccepting bool) {
 	listener := l.engine.listenerIndexes[slices.Index(l.engine.listenerFDs, listenerFD)]
 	for range acceptBatch {
@@ -118,7 +115,7 @@ func (l *Loop) acceptBatchFrom(listenerFD int32) (continueAccepting bool) {
 	return true
 }
 
-// acquireAcceptTokenOrPause reports whether the accept rate permits one more connection. If not, it pauses accepting.
+// acquireAcceptTokenOrPause reports whether the accept rate permits one more connection. If not, accepting is paused.
 func (l *Loop) acquireAcceptTokenOrPause() (acquired bool) {
 	if l.accept.hasRateToken {
 		return true
@@ -131,7 +128,7 @@ func (l *Loop) acquireAcceptTokenOrPause() (acquired bool) {
 	return l.accept.hasRateToken
 }
 
-// openOrRejectAcceptedConn opens or rejects an accepted connection. alreadyRead is input that was read earlier.
+// openOrRejectAcceptedConn opens or rejects an accepted connection. alreadyRead is input that the caller has read.
 func (l *Loop) openOrRejectAcceptedConn(fd int32, listener int, peer netip.AddrPort, alreadyRead []byte) {
 	if err := l.host.Admit(listener, peer); err != nil {
 		l.rejectConn(fd, peer, err)
@@ -152,8 +149,8 @@ func (l *Loop) openOrRejectAcceptedConn(fd int32, listener int, peer netip.AddrP
 	l.driver.PerformActions(c)
 }
 
-// rejectConn sends the answer for reason, if any, and closes the connection. It discards pending input. Otherwise the
-// kernel would send a reset, which can destroy the answer.
+// rejectConn sends the answer for reason, if any, and closes the connection. It first discards pending input, because
+// the kernel would otherwise send a reset, which can destroy the answer.
 func (l *Loop) rejectConn(fd int32, peer netip.AddrPort, reason error) {
 	defer sock.Close(fd)
 	if answer := l.host.BuildRefusalReply(peer, reason); len(answer) > 0 {
@@ -171,7 +168,7 @@ func (l *Loop) addConnToTable(fd int32) *engine.Conn {
 	return c
 }
 
-// pauseAcceptOnError pauses accepting when descriptors or memory are exhausted, so that the loop does not spin.
+// pauseAcceptOnError pauses accepting if descriptors or memory are exhausted, because the loop would spin otherwise.
 func (l *Loop) pauseAcceptOnError(errno syscall.Errno) {
 	l.counters.Add(engine.AcceptErrors, 1)
 	now := l.pauseAcceptFor(acceptRetryInterval)
@@ -185,7 +182,6 @@ func (l *Loop) pauseAcceptOnError(errno syscall.Errno) {
 	}
 }
 
-// pauseAcceptFor pauses accepting for a period. It returns the current time.
 func (l *Loop) pauseAcceptFor(pause time.Duration) (now time.Duration) {
 	for _, fd := range l.accept.watchedFDs {
 		l.driver.UnwatchListener(fd)
@@ -195,8 +191,7 @@ func (l *Loop) pauseAcceptFor(pause time.Duration) (now time.Duration) {
 	return now
 }
 
-// stopAcceptingFromShutListener stops accepting from a listener that another shard, or the caller that owns the
-// listener, has shut down.
+// stopAcceptingFromShutListener stops accepting from a listener that another shard or its owner has shut down.
 func (l *Loop) stopAcceptingFromShutListener(listenerFD int32) {
 	l.stopAcceptingFrom(listenerFD)
 	if !l.engine.stopping.Load() {
@@ -207,8 +202,7 @@ func (l *Loop) stopAcceptingFromShutListener(listenerFD int32) {
 
 func (l *Loop) isAcceptPaused() bool { return l.accept.paused || l.accept.pausedByOperator }
 
-// WatchListenersAndChannels makes the driver watch all channels of a handoff. Unless accepting is paused, the driver
-// also watches all listeners.
+// WatchListenersAndChannels watches all hand-over channels and, unless accepting is paused, all listeners.
 func (l *Loop) WatchListenersAndChannels() {
 	for _, o := range l.exporter.sender.Channels {
 		l.driver.WatchListener(o.FD)
@@ -245,9 +239,9 @@ func (l *Loop) stopAcceptingFrom(listenerFD int32) {
 	}
 }
 
-// closeListeners stops accepting permanently. It shuts down listeners that shards have opened, because other
-// descriptor tables contain them too. A listener from the caller may be in use by another process, so it ends only
-// with its last descriptor.
+// closeListeners stops accepting permanently. Listeners of shards are shut down, because other descriptor tables
+// contain them, too. Listeners that another process may use are not shut down; they end when their last descriptor is
+// closed.
 func (l *Loop) closeListeners() {
 	l.counters.Set(engine.AcceptPausedCount, 0)
 	for len(l.accept.watchedFDs) > 0 {
@@ -264,13 +258,13 @@ func (l *Loop) closeListeners() {
 	}
 }
 
-// isFull reports whether a shard's connections fill its descriptor table.
+// isFull reports whether the descriptor table of a shard has no space for more connections.
 func (l *Loop) isFull() bool {
 	return l.engine.cfg.MaxConnsPerShard > 0 && l.connCount.Load() >= l.capacity.Load()
 }
 
-// lowerCapacityToUsed records that a shard's descriptor table is full earlier than expected, because other code uses
-// descriptors or the limit was lowered. It reports whether the loop is a shard.
+// lowerCapacityToUsed records that a shard's descriptor table is full earlier than expected, for example because other
+// code uses descriptors. It reports whether the loop is a shard.
 func (l *Loop) lowerCapacityToUsed() (isShard bool) {
 	if l.engine.cfg.MaxConnsPerShard == 0 {
 		return false
@@ -308,8 +302,7 @@ func (l *Loop) delegateListeners() (delegated bool) {
 	return true
 }
 
-// reclaimListenersIfSpace makes the loop accept from its own listeners again, once more than 1/16 of its capacity is
-// free.
+// reclaimListenersIfSpace makes the loop accept from its own listeners again if more than 1/16 of its capacity is free.
 func (l *Loop) reclaimListenersIfSpace() {
 	e, own := l.engine, l.host.Index
 	if capacity := l.capacity.Load(); capacity-l.connCount.Load() <= capacity/16 {
@@ -326,7 +319,6 @@ func (l *Loop) reclaimListenersIfSpace() {
 	l.accept.delegated = false
 }
 
-// homeLoop returns the loop to which a listener descriptor is assigned.
 func (e *loopEngine) homeLoop(listenerFDIndex int) (loopIndex int) {
 	return listenerFDIndex % e.cfg.Loops
 }
@@ -342,8 +334,8 @@ func (l *Loop) updateListenerWatch(listenerFDIndex int) {
 	}
 }
 
-// delegateDial passes a dial to a loop with free capacity. If there is no such loop, it fails the dial. If the loop's
-// queue is full, it returns false, and the dial must be retried.
+// delegateDial passes a dial to a loop with free capacity, or fails the dial if there is none. If the queue of that
+// loop is full, it returns false, and the dial must be retried.
 func (l *Loop) delegateDial(request engine.DialRequest) (needsNoRetry bool) {
 	target := l.engine.leastLoadedLoopUnlessFull()
 	if target == nil {

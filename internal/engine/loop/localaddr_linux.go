@@ -11,14 +11,14 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// Local addresses. Any goroutine can ask the kernel for the local address of a connection, unless loops have
-// descriptor tables of their own. Then a remote call asks the loop. Other goroutines may wait for it; loops
-// must not, because two could wait for each other.
+// This file finds local addresses. Any goroutine can ask the kernel for the local address of a connection, unless loops
+// have their own descriptor tables. Then a remote call asks the loop. A loop must not wait for the answer of another
+// loop, because two loops could wait for each other.
 
 var loopsByThread sync.Map
 
-// currentLoop returns the loop on whose thread the caller runs, or nil. The thread is locked because another
-// thread could become a loop's after a move.
+// currentLoop returns the loop on whose thread the caller runs, or nil. It locks the goroutine to its thread, because a
+// goroutine could otherwise move to a loop's thread during the check.
 func currentLoop() *Loop {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -27,13 +27,10 @@ func currentLoop() *Loop {
 	return l
 }
 
-// OnLoop implements engine.Loop.
 func (*Loop) OnLoop() bool { return currentLoop() != nil }
 
-// localAddr implements Host.LocalAddr.
 func localAddr(c *engine.Conn) netip.AddrPort { return sock.LocalAddr(c.FD()) }
 
-// FetchLocalAddr implements engine.Loop.
 func (l *Loop) FetchLocalAddr(ref engine.Ref) (addr netip.AddrPort, ok bool) {
 	switch currentLoop() {
 	case l:
@@ -53,7 +50,7 @@ func (l *Loop) FetchLocalAddr(ref engine.Ref) (addr netip.AddrPort, ok bool) {
 	return addr, ok
 }
 
-// localAddrOf must be called on the loop. A connection with a worker keeps its descriptor.
+// localAddrOf returns the local address of ref. It must be called on the loop.
 func (l *Loop) localAddrOf(ref engine.Ref) (netip.AddrPort, bool) {
 	c := ref.ConnOwnedBy(&l.host)
 	if c == nil {

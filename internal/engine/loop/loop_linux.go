@@ -15,13 +15,13 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// Limits of one turn of a loop. They prevent one task from starving others.
+// These limits for one turn of a loop prevent one task from starving the others.
 const (
 	acceptBatch       = 128
 	dialBatch         = 128
 	maxPendingActions = 64
 	maxQueuedRequests = 1024
-	// maxTaskTime limits potentially long tasks, such as reading from bulk connections and draining.
+	// maxTaskTime limits tasks that may take long, such as reading from bulk connections and draining.
 	maxTaskTime = time.Millisecond
 )
 
@@ -50,7 +50,7 @@ type Loop struct {
 	inTurn       bool   // a turn is in progress, or runtime.Goexit has cut it short
 	eventsLeft   bool   // the driver has unhandled events
 	singleCPU    bool   // GOMAXPROCS is 1
-	lastRetained uint64 // host.Retained at the last yield
+	lastRetained uint64 // host.RetainCalls at the last yield
 
 	tasks        []loopTask // the tasks below, in the order of a turn
 	accept       acceptPauser
@@ -71,10 +71,10 @@ type Loop struct {
 	spliceBuffer []byte        // for data that the destination of a relay has not accepted
 	submitQueue  poolSubmitter // connections that wait for capacity in the pool
 
-	// pendingActions are connections that other connections' events, or Pace, have changed.
+	// pendingActions are connections whose state was changed by events of other connections or by the Scheduler.
 	pendingActions []*engine.Conn
 
-	// State of connections that workers have:
+	// The following fields describe connections that workers have.
 	busyConns        int                               // connections that are with a worker or wait for one
 	deferred         map[*engine.Conn][]deferredAction // actions to run when a worker returns the connection
 	deferredMail     map[*engine.Conn]*connMailQueue   // the last of those actions, if it is mail
@@ -83,7 +83,7 @@ type Loop struct {
 	returnBatchDone  int                               // how many of them have been
 	shedConns        []*engine.Conn                    // those that the pool has shed and that must wait
 
-	// The following are safe for concurrent use.
+	// The following fields are safe for concurrent use.
 	eventfd            sock.Eventfd
 	connCount          atomic.Int64 // slots in use
 	capacity           atomic.Int64 // of a shard: how many connections fit into its descriptor table
@@ -135,7 +135,6 @@ func newLoop(e *loopEngine, index int, eventfd sock.Eventfd) *Loop {
 	return l
 }
 
-// Log returns the logger for messages to operators.
 func (l *Loop) Log() *slog.Logger { return l.host.Log }
 
 // sendDirect implements Runtime.SendDirect. Errors surface on the next send.
@@ -146,16 +145,13 @@ func sendDirect(c *engine.Conn, first []byte, rest [][]byte) int {
 // Eventfd returns the eventfd that ends the loop's wait. The driver watches and clears it.
 func (l *Loop) Eventfd() sock.Eventfd { return l.eventfd }
 
-// Conn implements engine.Loop.
 func (l *Loop) Conn(slot uint32) *engine.Conn { return l.conns.conn(slot) }
 
-// OwnsConn implements engine.Loop.
 func (l *Loop) OwnsConn(c *engine.Conn) bool { return c.DriverFlags()&Busy == 0 }
 
-// UseBlockingSockets makes accepted and dialled sockets blocking.
 func (l *Loop) UseBlockingSockets() { l.acceptor.Blocking = true }
 
-// runOnThread serves on a separate thread until the loop has stopped. It sends one result of the start to startResult.
+// runOnThread runs the loop on a separate thread until it has stopped. It sends the result of the start to startResult.
 func (l *Loop) runOnThread(startResult chan<- error) {
 	if l.engine.cfg.MaxConnsPerShard > 0 {
 		sock.RunOnNewThread(func() { l.runWithPrivateFDTable(startResult) })
@@ -172,7 +168,7 @@ func (l *Loop) runOnThread(startResult chan<- error) {
 	}
 }
 
-// runWithPrivateFDTable unshares the thread's descriptor table and then serves.
+// runWithPrivateFDTable gives the thread its own descriptor table and then runs the loop.
 func (l *Loop) runWithPrivateFDTable(startResult chan<- error) {
 	keptFDs := make(map[int32]bool)
 	for _, fd := range l.engine.listenerFDs {
@@ -218,7 +214,6 @@ func (l *Loop) runUntilStopped(startResult chan<- error) error {
 	return nil
 }
 
-// markClosedUnstarted marks a loop that could not start as closed.
 func (l *Loop) markClosedUnstarted() {
 	l.mu.Lock()
 	l.closed = true
@@ -288,7 +283,7 @@ func (l *Loop) recordTurnAndExtendDeadlines(now time.Duration) {
 	}
 }
 
-// extendDeadlines extends the peers' deadlines by a duration in which the loop has not read.
+// extendDeadlines extends the peers' time limits by a duration in which the loop has not read.
 func (l *Loop) extendDeadlines(now, duration time.Duration, extend func(*engine.Conn, time.Duration)) {
 	l.host.SetClock(now)
 	l.ForEachConn(func(c *engine.Conn) {
@@ -298,11 +293,9 @@ func (l *Loop) extendDeadlines(now, duration time.Duration, extend func(*engine.
 	})
 }
 
-// timedTurnsAfterSlow is the number of turns with timed handler calls after a slow turn. The times identify the slow
-// handler.
+// timedTurnsAfterSlow is the number of turns after a slow turn in which each handler call is timed.
 const timedTurnsAfterSlow = 10_000
 
-// handleEvents handles pending events and reports whether there were any. Under Auto it measures the time.
 func (l *Loop) handleEvents() (handledAny bool) {
 	if l.engine.cfg.AutoWorkers && !l.host.OnWorkers {
 		return l.placement.handleEventsAndMoveIfSlow()
@@ -310,8 +303,8 @@ func (l *Loop) handleEvents() (handledAny bool) {
 	return l.handleEventsAndReadBulk()
 }
 
-// handleEventsAndReadBulk handles pending events. It also reads from bulk connections, unless all buffers together
-// exceed their limit. It reports whether there was any work.
+// handleEventsAndReadBulk handles pending events and reports whether there were any. It also reads from bulk
+// connections, unless the buffers of all loops exceed their limit.
 func (l *Loop) handleEventsAndReadBulk() (handledAny bool) {
 	handled, left := l.driver.HandleEvents()
 	l.eventsLeft = left
@@ -341,7 +334,6 @@ func (l *Loop) spinForWork() (foundWork bool) {
 	return false
 }
 
-// hasRemoteWork reports whether other goroutines have queued work for the loop.
 func (l *Loop) hasRemoteWork() bool {
 	return l.mailbox.HasRequests() || l.hasRemoteRequests.Load() || l.hasReturned.Load() || l.requestedStopStage.Load() > l.stopStage
 }
@@ -363,8 +355,8 @@ func (l *Loop) waitForWork() {
 	l.startTurnAfterWait(now, limit)
 }
 
-// startTurnAfterWait starts a turn after a wait. A wait longer than its limit means that the process was stopped or
-// had no CPU; the peers' deadlines are then extended by that time.
+// startTurnAfterWait starts a turn after a wait. If the wait was longer than its limit, the process was stopped or had
+// no CPU; the peers' time limits are then extended.
 func (l *Loop) startTurnAfterWait(waitStart, waitLimit time.Duration) {
 	l.turnStart = engine.MonotonicNow()
 	l.host.SetClock(l.turnStart)
@@ -373,9 +365,9 @@ func (l *Loop) startTurnAfterWait(waitStart, waitLimit time.Duration) {
 	}
 }
 
-// yieldToGoroutinesIfSingleCPU lets goroutines run that received work in this turn, if there is only one processor. It
-// reports whether it yielded. Without the yield, the thread would block in the kernel, and these goroutines would run
-// only after Go's monitor notices, 20 µs to 10 ms later. Each answer would then have to end the wait.
+// yieldToGoroutinesIfSingleCPU lets goroutines run that received work in this turn, if there is only one CPU. It
+// reports whether it yielded. Otherwise the thread would block in the kernel, and these goroutines would run only after
+// Go's monitor has noticed, 20 µs to 10 ms later.
 func (l *Loop) yieldToGoroutinesIfSingleCPU() (yielded bool) {
 	retained := l.host.RetainCalls.Load()
 	if !l.singleCPU || l.lastRetained == retained {
@@ -389,14 +381,14 @@ func (l *Loop) yieldToGoroutinesIfSingleCPU() (yielded bool) {
 	return true
 }
 
-// AdjustFastSweepReasons adds delta to the number of reasons for fast sweeps.
+// AdjustFastSweepReasons adds delta to the number of reasons for fast sweeps. Without reasons, sweeps are slow.
 func (l *Loop) AdjustFastSweepReasons(delta int) {
 	if l.sweeper.fastSweepReasons += delta; delta > 0 && l.sweeper.fastSweepReasons == delta {
 		l.sweeper.nextAt = min(l.sweeper.nextAt, l.host.Clock()+engine.MinSliceInterval)
 	}
 }
 
-// UpdateExpiryTracking schedules c for expiry if c has a deadline. The driver must call it when c waits.
+// UpdateExpiryTracking schedules c for expiry if c has a deadline. Drivers call it when c begins to wait for events.
 func (l *Loop) UpdateExpiryTracking(c *engine.Conn) {
 	switch _, due := c.ExpiresAt(); {
 	case due && c.DriverFlags()&Expiring == 0:
@@ -435,8 +427,8 @@ func (l *Loop) ReceiveOnce(c *engine.Conn, buf []byte) (n int) {
 	return 0
 }
 
-// SendNextFilePart sends the next part of c's file with the sendfile system call. At the end of the file and after any
-// error, the core reads the file instead. The read or the next send reports the cause.
+// SendNextFilePart sends the next part of c's file with sendfile. If that fails, it copies the part to the output
+// instead; the cause of the failure then surfaces in the read of the file or in the next send.
 func (l *Loop) SendNextFilePart(c *engine.Conn, sendfile func(fd int32, f *os.File, offset int64, n int) (int, syscall.Errno)) {
 	f, offset, n := c.NextFilePart()
 	if f == nil {
@@ -453,25 +445,25 @@ func (l *Loop) SendNextFilePart(c *engine.Conn, sendfile func(fd int32, f *os.Fi
 	}
 }
 
-// ClosesWithReset reports whether c must be closed with a reset.
+// ClosesWithReset reports whether c must be closed with a reset, because Config.ResetDialled applies.
 func (l *Loop) ClosesWithReset(c *engine.Conn) bool {
 	return c.IsDialled() && l.engine.cfg.ResetDialled
 }
 
-// ShutdownWrite shuts down the sending direction of c. If c closes with a reset, ShutdownWrite closes c immediately,
-// because a FIN before the reset would leave the socket in TIME_WAIT.
+// ShutdownWrite shuts down the sending direction of c. If c is to be closed with a reset, it treats c as ended by the
+// peer instead, because a FIN before the reset would leave the socket in TIME_WAIT.
 func (l *Loop) ShutdownWrite(c *engine.Conn) {
 	if l.ClosesWithReset(c) {
 		c.OnEOF()
 	} else {
-		// An error means that the peer has closed the connection; the next read reports it.
+		// An error means that the peer has closed the connection. The next read reports the error.
 		_ = sock.ShutdownWrite(c.FD())
 	}
 	c.OnWriteShut()
 }
 
-// CloseConn closes the descriptor of an open connection, calls Closed and frees the slot. If handlers run on workers,
-// a worker calls Closed. No operation of c may be in progress.
+// CloseConn closes the descriptor of an open connection, calls Closed and frees the slot. If handlers run on workers, a
+// worker calls Closed. No operation of c may be in progress.
 func (l *Loop) CloseConn(c *engine.Conn) {
 	l.untrackExpiry(c)
 	sock.Close(c.FD())
@@ -490,16 +482,15 @@ func (l *Loop) callClosedAndFree(c *engine.Conn) {
 	c.OnClosed()
 }
 
-// CloseUnopened closes the descriptor of a connection that was not opened, such as a failed dial. It frees the
-// connection's slot.
+// CloseUnopened closes the descriptor of a connection that was not opened, such as a failed dial, and frees the slot.
 func (l *Loop) CloseUnopened(c *engine.Conn) {
 	l.untrackExpiry(c)
 	sock.Close(c.FD())
 	l.freeConnSlot(c)
 }
 
-// DetachOrMarkExportReady turns c into a net.Conn with a separate descriptor. If c is being exported, it marks c as
-// ready instead. No operation of c may be in progress, and c must not be watched.
+// DetachOrMarkExportReady turns c into a net.Conn with a separate descriptor or, if c is being exported, marks c as
+// ready. No operation of c may be in progress, and c must not be watched.
 func (l *Loop) DetachOrMarkExportReady(c *engine.Conn) {
 	if c.IsExporting() {
 		l.exporter.markReadyOrCancelExport(c)
@@ -521,8 +512,8 @@ func (l *Loop) freeConnSlot(c *engine.Conn) {
 	}
 }
 
-// deliverRemainingAndCloseLoop releases the loop's remaining resources. It also delivers late mail, which releases the
-// mail's reservations.
+// deliverRemainingAndCloseLoop releases the loop's remaining resources. It also delivers late requests, because
+// connections still count their bytes as posted.
 func (l *Loop) deliverRemainingAndCloseLoop() {
 	l.mailbox.Close()
 	for l.hasMail() {

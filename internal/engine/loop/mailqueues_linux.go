@@ -7,27 +7,27 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Delivering mail. The loop takes mail from the mailbox and distributes it to a queue for each connection;
-// the queues are served in turn. So all mail that is waiting for a connection goes out in one send, and few
-// connections hold an output buffer at a time. A turn delivers mail for maxTaskTime; what arrives meanwhile
-// joins the queue of its connection. The queues have the limits of the mailbox: if they are full, mail stays
-// there. The memory of mail is counted until it is in the output of its connection, which is counted itself.
+// This file delivers mail: requests from the mailbox. The loop distributes them to a queue for each connection and
+// serves the queues in turn. So everything that waits for a connection goes out in one send, and few connections hold
+// an output buffer at a time. A turn delivers mail for maxTaskTime; mail that arrives meanwhile joins the queue of its
+// connection. The queues have the limits of the mailbox: if they are full, mail stays in the mailbox. The memory of
+// mail is counted until it is in the connection's output, which has its own count.
 
 const (
-	// mailDistributedPerTurn and mailConnsPerTurn limit a turn. mailClockCheck is how many messages a
-	// connection gets between two looks at the clock.
+	// mailDistributedPerTurn and mailConnsPerTurn limit a turn. mailClockCheck is the number of messages to one
+	// connection after which the clock is checked.
 	mailDistributedPerTurn = 16 << 10
 	mailConnsPerTurn       = 256
 	mailClockCheck         = 32
-	// maxMailQueues limits the queues, so that a message to a million connections takes memory only for those
-	// that are served soon. As many empty ones are kept, each with capacity for at most maxSpareMail messages
-	// and maxSpareData bytes.
+	// maxMailQueues limits the number of queues, so that a message to a million connections takes memory only for
+	// connections that are served soon. Up to as many empty queues are kept, each with capacity for at most
+	// maxSpareMail messages and maxSpareData bytes.
 	maxMailQueues = 1 << 10
 	maxSpareMail  = 16
 	maxSpareData  = 256
 )
 
-// mailQueueSet contains mail that was taken from the mailbox and is not delivered.
+// mailQueueSet contains requests that were taken from the mailbox and are not delivered yet.
 type mailQueueSet struct {
 	unsorted      []engine.QueuedRequest // mail that is not in a queue yet
 	unsortedData  []byte                 // its bytes
@@ -40,8 +40,8 @@ type mailQueueSet struct {
 	spare  []*connMailQueue
 	count  int // messages in queues
 	bytes  int // their bytes, without shared ones
-	// queueMemory is the memory of the queues, deferredMemory that of mail for connections with workers.
-	// countedMemory is how much of both the loop's counters contain.
+	// queueMemory is the memory of the queues. deferredMemory is the memory of mail for connections that workers have.
+	// countedMemory is the part of both that the loop's counters contain.
 	queueMemory, deferredMemory, countedMemory int
 }
 
@@ -63,7 +63,7 @@ func (r *connMailQueue) dequeue() (m engine.QueuedRequest, data []byte) {
 	return m, data
 }
 
-// enqueue appends a message and returns by how much the queue's memory has grown.
+// enqueue appends a message and returns the number of bytes by which the queue's memory has grown.
 func (r *connMailQueue) enqueue(m engine.QueuedRequest, data []byte) (addedBytes int) {
 	before := r.memoryBytes()
 	r.mail = append(r.mail, m)
@@ -73,7 +73,6 @@ func (r *connMailQueue) enqueue(m engine.QueuedRequest, data []byte) (addedBytes
 
 func (r *connMailQueue) memoryBytes() int { return cap(r.mail)*engine.QueuedRequestSize + cap(r.data) }
 
-// distributeMailToConnQueues moves mail from the mailbox to the queues of its connections.
 func (p *mailQueueSet) distributeMailToConnQueues(mailbox *engine.Mailbox) {
 	if len(p.unsorted) == 0 {
 		if p.count >= mailbox.MaxRequests || p.bytes >= mailbox.MaxBytes {
@@ -98,7 +97,6 @@ func (p *mailQueueSet) distributeMailToConnQueues(mailbox *engine.Mailbox) {
 	}
 }
 
-// enqueueForConn appends a message to the queue of its connection.
 func (p *mailQueueSet) enqueueForConn(m engine.QueuedRequest) {
 	queue := p.byConn[m.Conn]
 	if queue == nil {
@@ -125,7 +123,7 @@ func (p *mailQueueSet) dequeueReadyConnQueue() *connMailQueue {
 	return queue
 }
 
-// requeueOrRelease puts a queue with mail at the end, and releases an empty one.
+// requeueOrRelease moves a queue with mail behind the other queues. It releases an empty queue.
 func (p *mailQueueSet) requeueOrRelease(queue *connMailQueue) {
 	queue.mail, queue.delivered = slices.Delete(queue.mail, 0, queue.delivered), 0
 	if len(queue.mail) == 0 || queue.dataOffset > len(queue.data)/2 { // so that a queue that is never empty does not grow
@@ -156,8 +154,7 @@ func (l *Loop) updateMailMemoryCounter() {
 	}
 }
 
-// deliverMail delivers mail until the turn's time is used up, and performs each connection's actions after
-// its mail.
+// deliverMail delivers mail for a limited time. It performs each connection's actions after the connection's mail.
 func (l *Loop) deliverMail() {
 	p := &l.mailQueues
 	if !l.hasMail() {
@@ -182,8 +179,7 @@ func (l *Loop) deliverMail() {
 	}
 }
 
-// deliverOrDeferConnMail delivers a connection's mail, or defers it if the connection is busy. It reports whether
-// the deadline has passed.
+// deliverOrDeferConnMail delivers a connection's mail, or defers the mail if a worker has the connection.
 func (l *Loop) deliverOrDeferConnMail(queue *connMailQueue, deadline time.Duration) (timedOut bool) {
 	defer l.mailQueues.requeueOrRelease(queue) // also after a runtime.Goexit
 	for c := queue.conn; queue.delivered < len(queue.mail) && !timedOut; {

@@ -8,15 +8,15 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// Operations of an administrator on a running engine.
+// This file implements an administrator's operations on a running engine.
 //
-// Pausing accept is a flag of the engine that each loop checks once a turn and before each accept. A loop
-// that has seen it stops watching its listeners and counts as Holding.
+// Pausing accept is a flag of the engine that each loop checks once a turn and before each accept. A loop that has seen
+// it stops watching its listeners and counts in AcceptPausedCount.
 //
-// Expel closes the connections of a peer. Each loop walks its slots, a limited number a turn, as a remote
-// call that enqueues itself for the next turn. At most maxActiveExpels run, which limits the calls of each
-// loop. Once a proxy has told a connection's peer, the core no longer knows its source address; with proxies,
-// the kernel is asked for it, in a call for each connection.
+// ClosePeerConns walks the slots of each loop, a limited number per turn, in a remote call that enqueues its own
+// continuation. At most maxActiveExpels walks run, which limits the calls of each loop. Once a proxy has announced a
+// connection's client, the core no longer knows the proxy's address; with proxies, the kernel is asked for the address
+// of each connection.
 
 const maxActiveExpels = 16
 
@@ -50,14 +50,14 @@ func (l *Loop) applyOperatorPause(paused bool) {
 	}
 }
 
-// connWalk visits all connections of all loops, some in each turn.
+// connWalk visits all connections of all loops, a limited number in each turn.
 type connWalk struct {
 	visitFrom func(l *Loop, from uint32) (next uint32) // visits some slots
 	onDone    func()
 	loopsLeft atomic.Int32 // loops that have not finished
 }
 
-// startConnWalk starts a walk, unless all loops have ended. It calls onDone at the end.
+// startConnWalk starts a walk, unless all loops have ended. At the end of the walk it calls onDone.
 func (e *loopEngine) startConnWalk(visitFrom func(l *Loop, from uint32) (next uint32), onDone func()) error {
 	select {
 	case <-e.done:
@@ -111,7 +111,7 @@ func (e *loopEngine) ClosePeerConns(peer netip.AddrPort) error {
 	return err
 }
 
-// PostToAllConns implements engine.ConnVisitor: it queues mail for connections, as far as there is capacity.
+// PostToAllConns implements engine.ConnVisitor. If the mailbox is full, the walk continues in a later turn.
 func (e *loopEngine) PostToAllConns(message *engine.Shared, beforePost func(), onDone func(full int)) error {
 	return e.startConnWalk(func(l *Loop, from uint32) (next uint32) {
 		end := min(from+walkSlotsPerTurn, l.conns.slotCount)
@@ -132,7 +132,7 @@ func (e *loopEngine) PostToAllConns(message *engine.Shared, beforePost func(), o
 	}, func() { onDone(0) })
 }
 
-// hasSourceAddr reports whether a connection comes from addr, if its proxy may have told another address.
+// hasSourceAddr reports whether a connection comes from addr, even if a proxy there has announced another address.
 func (l *Loop) hasSourceAddr(c *engine.Conn, addr netip.AddrPort) bool {
 	if l.engine.cfg.IsProxy == nil {
 		return false

@@ -9,16 +9,16 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// Placement of handlers under Config.Auto.
+// Config.AutoWorkers chooses where handlers run by these limits.
 //
 // Handlers start on workers until they have proved quick. On a loop, a first call that blocks forever would freeze the
 // loop. Nothing can replace a loop during a call, because its ring and a shard's descriptors belong to its thread. A
 // handler that was quick and then blocks forever still freezes its loop. The watchdog then moves the handlers of all
 // other loops to workers, and none return while a loop is stuck.
 //
-// A turn is slow if the whole turn took long and the average read took long, so many quick calls do not make a turn
-// slow. The thread may also have waited for a CPU. Therefore the turns after a slow turn are measured. They count only
-// if the thread has worked or slept for that long.
+// A turn is slow if it took long, both in total and per read; many quick calls do not make a turn slow. The thread may
+// also have waited for a CPU. Therefore the turns after a slow turn are measured, and count only if the thread has
+// worked or slept for that long.
 //
 // A few slow turns in a row move the handlers of a loop to workers. A single turn with very slow reads suffices,
 // because the next turn could take a second. On workers, each call is timed, and quick handlers return to the loop.
@@ -36,8 +36,8 @@ const (
 	maxTimeOnWorkers   = time.Minute
 )
 
-// handlerPlacer decides where the handlers of one loop run. Only the loop may use it. The exception is workerTimes,
-// which workers update.
+// handlerPlacer decides whether the handlers of one loop run on the loop or on workers. Only the loop may use it,
+// except workerTimes, which workers update.
 type handlerPlacer struct {
 	loop           *Loop
 	lastTurnSlow   bool
@@ -49,8 +49,7 @@ type handlerPlacer struct {
 	workerTimes    engine.WorkerCallTimes
 }
 
-// handleEventsAndMoveIfSlow handles pending events. If handlers delay the loop, it moves them to workers. It reports
-// whether it handled any events.
+// handleEventsAndMoveIfSlow handles pending events. If handlers delay the loop, it moves them to workers.
 func (a *handlerPlacer) handleEventsAndMoveIfSlow() (handledAny bool) {
 	l := a.loop
 	var workBefore sock.ThreadUsage
@@ -75,8 +74,8 @@ func (a *handlerPlacer) handleEventsAndMoveIfSlow() (handledAny bool) {
 	return handled
 }
 
-// moveToWorkersAfterSlowTurns evaluates the second of two slow turns. It moves the handlers if the thread has worked
-// or slept.
+// moveToWorkersAfterSlowTurns handles a slow turn that follows another slow turn. If the thread has worked or slept,
+// and not only waited for a CPU, the turn counts towards a move.
 func (a *handlerPlacer) moveToWorkersAfterSlowTurns(took, numReads time.Duration, threadUsage sock.ThreadUsage) {
 	if threadUsage.Sleeps == 0 && (threadUsage.CPU < slowTurnTime || threadUsage.CPU < slowReadTime*numReads) {
 		a.slowTurnsInRow = 0
@@ -88,7 +87,7 @@ func (a *handlerPlacer) moveToWorkersAfterSlowTurns(took, numReads time.Duration
 	}
 }
 
-// moveHandlersToWorkers makes workers call the handlers and logs timePerRead.
+// moveHandlersToWorkers makes workers call the handlers. timePerRead is only logged.
 func (a *handlerPlacer) moveHandlersToWorkers(timePerRead time.Duration) {
 	l := a.loop
 	a.lastTurnSlow, a.slowTurnsInRow = false, 0
@@ -101,7 +100,6 @@ func (a *handlerPlacer) moveHandlersToWorkers(timePerRead time.Duration) {
 		slog.Int("loop", l.host.Index), slog.Duration("time_per_read", timePerRead))
 }
 
-// nextDue reports false: the task depends on events.
 func (a *handlerPlacer) nextDue() (at time.Duration, ok bool) { return 0, false }
 
 // runIfDue moves handlers back from workers, or makes the loop use its own buffers again.
@@ -115,8 +113,8 @@ func (a *handlerPlacer) runIfDue(now time.Duration) {
 	}
 }
 
-// moveHandlersToLoopIfQuick makes the loop call the handlers again if quickCallsToReturn calls were short and a
-// further review finds no earlier call in progress.
+// moveHandlersToLoopIfQuick makes the loop call the handlers again if at least quickCallsToReturn calls were short and
+// a further review finds no call that is still in progress.
 func (a *handlerPlacer) moveHandlersToLoopIfQuick(now time.Duration) {
 	l := a.loop
 	if now < a.reviewAt {
@@ -142,7 +140,7 @@ func (a *handlerPlacer) moveHandlersToLoopIfQuick(now time.Duration) {
 		slog.Int("loop", l.host.Index))
 }
 
-// useLoopBuffersIfNoneBusy switches from the shared buffers to the loop's own buffers once no worker has a connection.
+// useLoopBuffersIfNoneBusy replaces the shared buffers by the loop's own buffers once no worker has a connection.
 func (a *handlerPlacer) useLoopBuffersIfNoneBusy() {
 	l := a.loop
 	if l.busyConns == 0 && l.host.Buffers != engine.BufferPool(&l.buffers) {

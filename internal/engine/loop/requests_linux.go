@@ -10,7 +10,7 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// Requests of other goroutines to a loop, and dials.
+// This file handles requests of other goroutines to a loop, and dials.
 
 func (l *Loop) Post(c *engine.Conn, gen uint32, request engine.Request) error {
 	if err := l.mailbox.Put(c, gen, request); err != nil {
@@ -28,7 +28,6 @@ func (l *Loop) PostToChunk(to *engine.GroupChunk, message *engine.Shared) engine
 	return t
 }
 
-// requestStopStage requests a stage of stopping, unless a later one was requested already.
 func (l *Loop) requestStopStage(stage int32) {
 	for current := l.requestedStopStage.Load(); current < stage; current = l.requestedStopStage.Load() {
 		l.requestedStopStage.CompareAndSwap(current, stage)
@@ -58,7 +57,7 @@ func (l *Loop) enqueueDial(request engine.DialRequest) error {
 	return nil
 }
 
-// enqueueCallAndWake queues a function for the loop to call. It reports false if the loop has ended.
+// enqueueCallAndWake queues a function for the loop to call. If the loop has ended, it returns false.
 func (l *Loop) enqueueCallAndWake(call func()) (ok bool) {
 	l.mu.Lock()
 	if ok = !l.closed; ok {
@@ -70,7 +69,7 @@ func (l *Loop) enqueueCallAndWake(call func()) (ok bool) {
 	return ok
 }
 
-// wake ends the loop's wait. wakeMu guards the eventfd, which is closed when the loop has ended.
+// wake ends the loop's wait. wakeMu guards the eventfd, which may be closed when the loop has ended.
 func (l *Loop) wake() {
 	if !l.asleep.Load() || !l.asleep.CompareAndSwap(true, false) {
 		return
@@ -88,16 +87,13 @@ func (l *Loop) disableWakeups() {
 	l.wakeDisabled = true
 }
 
-// PerformActionsLater implements engine.Loop: c's actions are performed later in the turn, because the caller is
-// within an event.
 func (l *Loop) PerformActionsLater(c *engine.Conn) {
 	if n := len(l.pendingActions); n == 0 || l.pendingActions[n-1] != c {
 		l.pendingActions = append(l.pendingActions, c)
 	}
 }
 
-// performPendingActions performs the actions of connections that others have changed. That may change further
-// ones.
+// performPendingActions performs the actions of connections that other connections have changed, until none are left.
 func (l *Loop) performPendingActions() {
 	for i := 0; i < len(l.pendingActions); i++ {
 		if c := l.pendingActions[i]; c.FD() >= 0 && c.DriverFlags()&(Busy|Connecting) == 0 && c.IsOpen() {
@@ -108,12 +104,12 @@ func (l *Loop) performPendingActions() {
 	l.pendingActions = l.pendingActions[:0]
 }
 
-// ForEachConn calls visit for every connection and every dial.
+// ForEachConn calls visit for every connection, including those that are being dialled.
 func (l *Loop) ForEachConn(visit func(*engine.Conn)) {
 	l.conns.forEachConnInUse(0, l.conns.slotCount, visit)
 }
 
-// AbortConn closes a connection in this turn, or when it returns from a worker, and fails a dial.
+// AbortConn closes a connection in this turn or, if a worker has it, when it returns. A dial fails.
 func (l *Loop) AbortConn(c *engine.Conn, reason error) {
 	switch {
 	case c.DriverFlags()&Connecting != 0:
@@ -152,7 +148,6 @@ type dialStarter struct {
 	requests []engine.DialRequest // taken by the loop and not started
 }
 
-// runIfDue starts up to a batch of dials.
 func (q *dialStarter) runIfDue(time.Duration) {
 	for limit := dialBatch; limit > 0 && len(q.requests) > 0; limit-- {
 		if request := q.dequeueSingleDial(); !q.loop.startOrDelegateDial(request) {
@@ -164,7 +159,6 @@ func (q *dialStarter) runIfDue(time.Duration) {
 
 func (q *dialStarter) nextDue() (at time.Duration, ok bool) { return 0, len(q.requests) > 0 }
 
-// dequeueSingleDial removes one connection from the first request.
 func (q *dialStarter) dequeueSingleDial() engine.DialRequest {
 	d := q.requests[0]
 	if d.Count == 1 {
@@ -182,8 +176,8 @@ func (l *Loop) failQueuedDials() {
 	}
 }
 
-// startOrDelegateDial starts one dial, delegates it to another loop, or fails it. It reports false if the queue of the
-// other loop is full.
+// startOrDelegateDial starts one dial, delegates it to another loop, or fails it. If the queue of the other loop is
+// full, it returns false, and the dial must be retried.
 func (l *Loop) startOrDelegateDial(request engine.DialRequest) (needsNoRetry bool) {
 	if l.requestedStopStage.Load() >= stageStopping {
 		l.host.NotifyDialFailed(request.Handler, engine.ErrClosed)
@@ -227,13 +221,12 @@ func (l *Loop) startOrDelegateDial(request engine.DialRequest) (needsNoRetry boo
 	return true
 }
 
-// shutdownTimedOutDial ends a dial that has taken too long: after a shutdown, the kernel reports it as failed.
+// shutdownTimedOutDial shuts down the socket of a dial that has timed out, so that the kernel reports a failure.
 func (l *Loop) shutdownTimedOutDial(c *engine.Conn) {
 	c.SetDriverFlags(c.DriverFlags() | DialTimedOut)
 	sock.Shutdown(c.FD())
 }
 
-// startConnect starts to connect and returns the descriptor.
 func (l *Loop) startConnect(request engine.DialRequest) (int32, error) {
 	options := l.engine.cfg.SocketOptions(true)
 	if request.Path != "" {
@@ -242,7 +235,7 @@ func (l *Loop) startConnect(request engine.DialRequest) (int32, error) {
 	return sock.StartDial(request.Target, request.Source, options)
 }
 
-// OpenOrFailDial opens the connection of a dial, or fails the dial if the socket has an error.
+// OpenOrFailDial ends a dial: it opens the connection or, if the socket has an error, reports the failure.
 func (l *Loop) OpenOrFailDial(c *engine.Conn) {
 	errno := sock.TakeSocketError(c.FD())
 	if c.DriverFlags()&DialTimedOut != 0 {
@@ -260,7 +253,6 @@ func (l *Loop) OpenOrFailDial(c *engine.Conn) {
 	l.driver.PerformActions(c)
 }
 
-// failDial fails a dial that has a descriptor.
 func (l *Loop) failDial(c *engine.Conn, err error) {
 	if c.DriverFlags()&DialTimedOut != 0 {
 		err = engine.ErrDialTimeout

@@ -6,12 +6,12 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Calling a handler's Pace; see engine.Pace.
+// This file calls Config.Scheduler.
 
 type schedulerCaller struct {
 	loop   *Loop
-	nextAt time.Duration         // when Pace is to be called; never without one
-	nudge  func(engine.Ref) bool // passed to Pace; nil without one
+	nextAt time.Duration         // when the Scheduler is to be called, or never
+	nudge  func(engine.Ref) bool // passed to the Scheduler; nil without one
 }
 
 func (p *schedulerCaller) nextDue() (at time.Duration, ok bool) { return p.nextAt, p.nextAt != never }
@@ -31,8 +31,8 @@ func (p *schedulerCaller) runIfDue(time.Duration) {
 	l.phase.Store(phaseTasks)
 }
 
-// nudgeNowOrByMail calls Nudged for a connection: at once, or by mail if it is with a worker or belongs to another
-// loop. It reports false if there was no capacity for the mail.
+// nudgeNowOrByMail calls Nudged for a connection. If the connection is with a worker or belongs to another loop, it
+// posts a request instead. If the mailbox is full, it returns false.
 func (l *Loop) nudgeNowOrByMail(ref engine.Ref) (ok bool) {
 	c := ref.ConnOwnedBy(&l.host)
 	if c == nil || c.DriverFlags()&Busy != 0 {

@@ -7,11 +7,11 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// Relaying within the kernel by splice(2). What a bulk connection of a relay receives moves to its partner
-// through one pipe per loop. The pipe is empty between two calls, so a relay costs neither descriptors nor
-// memory. What the partner does not accept at once is read from the pipe and queued like other output.
+// This file relays within the kernel by splice(2). Input of a bulk connection in a relay moves to its partner through
+// one pipe per loop. The pipe is empty between two calls, so a relay needs neither descriptors nor memory. Bytes that
+// the partner does not accept immediately are read from the pipe and queued like other output.
 
-// readOrSpliceToPartner reads once from a bulk connection, or moves its input to its relay partner.
+// readOrSpliceToPartner reads once from a bulk connection. In a relay, it moves the input to the partner if possible.
 func (l *Loop) readOrSpliceToPartner(c *engine.Conn) {
 	partner := c.SpliceTargetIfReady()
 	if partner == nil || !l.driver.CanRead(c) || !l.relayPipe.Open() {

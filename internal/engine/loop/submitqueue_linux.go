@@ -12,10 +12,9 @@ import (
 // on any goroutine, including this loop's goroutine within TrySubmit. Shed connections return in the same way as
 // connections that have run.
 //
-// Input is shed if the handler permits it; see engine.Conn.MayShed. All other connections wait here in order, starting
-// with those that the pool had accepted before. They are submitted again when one of this loop's connections returns
-// from a worker. They are also submitted periodically, because a pool that other loops share may gain capacity
-// unnoticed.
+// Input is shed if the handler permits it; see engine.Conn.CanShed. All other connections wait here in order; those
+// that the pool had accepted come first. They are submitted again when one of this loop's connections returns from a
+// worker. They are also submitted periodically, because a pool that other loops share may gain capacity unnoticed.
 //
 // If the pool sheds a connection that must wait, it would shed most of the queue again. Submissions are therefore
 // throttled for throttleTime: two for each connection that has run, one periodically, and one before each sheddable
@@ -25,14 +24,14 @@ import (
 // shed if the pool has no capacity for that connection. So at least half of a loop's connections in the pool are from
 // the queue, whatever the rules of the pool.
 //
-// No connection waits if the wait might never end: when the pool is closed, and when the server is killed, because
-// other users may occupy the pool forever. Connections that the pool does not accept are then closed, and their
-// handlers are called on the loop. Connections that the pool has accepted must return.
+// When the pool is closed or the server is killed, connections no longer wait, because the wait might never end.
+// Connections that the pool does not accept are then closed, and their handlers are called on the loop. Connections
+// that the pool has accepted must return.
 
 // poolRetryInterval is the time between two submissions to a full pool.
 const poolRetryInterval = time.Millisecond
 
-// throttleTime is the period of throttled submissions after a connection was shed.
+// throttleTime is how long submissions are throttled after the pool has shed a connection that must wait.
 const throttleTime = 100 * time.Millisecond
 
 // poolSubmitter contains the connections that wait for capacity in the pool.
@@ -51,8 +50,8 @@ func (w *poolSubmitter) isThrottled(now time.Duration) bool {
 	return w.lastShedAt > 0 && now-w.lastShedAt < throttleTime
 }
 
-// submitAfterWaiting submits a connection to the pool, unless waiting connections must come first. These are all
-// waiting connections or, for sheddable input during throttling, one of them.
+// submitAfterWaiting submits a connection to the pool, unless waiting connections must come first. Sheddable input is
+// submitted after all waiting connections or, during throttling, after one of them.
 func (l *Loop) submitAfterWaiting(c *engine.Conn) error {
 	w := &l.submitQueue
 	switch {
@@ -102,7 +101,6 @@ func (l *Loop) submitWaiting(maxConns int) (submitted int) {
 	return submitted
 }
 
-// runIfDue submits waiting connections periodically.
 func (w *poolSubmitter) runIfDue(now time.Duration) {
 	l := w.loop
 	switch {
@@ -120,8 +118,8 @@ func (w *poolSubmitter) runIfDue(now time.Duration) {
 	w.retryAt = now + poolRetryInterval
 }
 
-// requeueShedAndSubmitWaiting puts shed connections at the head of the queue. It submits other connections in place of
-// those that have run.
+// requeueShedAndSubmitWaiting puts shed connections at the head of the queue. It then submits waiting connections,
+// because numRan connections have left the pool.
 func (l *Loop) requeueShedAndSubmitWaiting(numRan int, shed []*engine.Conn, now time.Duration) {
 	w := &l.submitQueue
 	if len(shed) > 0 {
@@ -137,8 +135,8 @@ func (l *Loop) requeueShedAndSubmitWaiting(numRan int, shed []*engine.Conn, now 
 	}
 }
 
-// closeWithoutWorker closes a connection that needs a handler call when no connection may wait. It calls Closed on the
-// loop. It reports whether the connection still exists.
+// closeWithoutWorker closes a connection that needs a worker when no connection may wait. The loop calls Closed. It
+// reports whether the connection still exists.
 func (l *Loop) closeWithoutWorker(c *engine.Conn) (stillOwned bool) {
 	if c.IsClosedDeferred() {
 		c.UndeferClosed()

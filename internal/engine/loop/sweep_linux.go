@@ -6,9 +6,9 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Finding connections that are due. A sweep visits all slots, some chunks at a time. It takes 400 ms if some
-// connections are about to expire or a driver has asked for it; otherwise as long as the limits permit.
-// Without limits there are no sweeps.
+// This file finds connections that are due. A sweep visits all slots, some chunks at a time. If some connections are
+// about to expire or a driver has asked for it, a sweep takes 400 ms; otherwise it takes as long as the time limits
+// permit. Without time limits there are no sweeps.
 
 type expirySweeper struct {
 	loop             *Loop
@@ -26,7 +26,6 @@ func (s *expirySweeper) isActive() bool {
 
 func (s *expirySweeper) nextDue() (at time.Duration, ok bool) { return s.nextAt, s.isActive() }
 
-// runIfDue sweeps the next slice.
 func (s *expirySweeper) runIfDue(now time.Duration) {
 	if !s.isActive() || now < s.nextAt {
 		return
@@ -51,15 +50,15 @@ func (s *expirySweeper) runIfDue(now time.Duration) {
 	}
 }
 
-// Connections that came together may be due together. After maxSweepActions the rest of a slice waits until
-// the driver has handled all events, at most maxSweepPause turns: io_uring's sends hold a buffer each until
-// their completions are handled, and heartbeats bring as many answers.
+// Connections that were opened together may be due together. After maxSweepActions actions, the rest of a slice waits
+// until the driver has handled all events, but at most maxSweepPause turns. With io_uring, each send holds a buffer
+// until its completion is handled, and heartbeats cause as many answers.
 const (
 	maxSweepActions = 512
 	maxSweepPause   = 16
 )
 
-// sweepNextChunk visits the connections of the next chunk and returns how many were due.
+// sweepNextChunk visits the connections of the next chunk and returns the number of connections that were due.
 func (l *Loop) sweepNextChunk(now time.Duration) (actions int) {
 	s := &l.sweeper
 	from := uint32(s.nextChunk) * chunkSize

@@ -5,13 +5,11 @@ import (
 	"time"
 )
 
-// loopTask is work of a loop other than handling events of its connections. Its state belongs to the loop's
-// thread.
+// loopTask is work of a loop other than handling events of its connections. Its state belongs to the loop.
 type loopTask interface {
-	// runIfDue does what is due. It is called once in each turn.
+	// runIfDue does the work that is due. It is called once in each turn.
 	runIfDue(now time.Duration)
-	// nextDue returns when something will be due; the time may be in the past. It reports false if that
-	// depends on an event.
+	// nextDue returns when work will be due, which may be in the past. If that depends on events, ok is false.
 	nextDue() (at time.Duration, ok bool)
 }
 
@@ -19,7 +17,7 @@ func (l *Loop) orderedTasks() []loopTask {
 	return []loopTask{&l.dials, &l.broadcasts, &l.scheduler, &l.drainer, &l.exporter, &l.accept, &l.trimmer, &l.sweeper, &l.budget, &l.submitQueue, &l.placement}
 }
 
-// runTasks runs each task once. Actions that a task causes are performed before the next one.
+// runTasks runs each task once. Actions that a task causes are performed before the next task.
 func (l *Loop) runTasks() {
 	for _, d := range l.tasks {
 		d.runIfDue(l.host.Clock())
@@ -31,7 +29,7 @@ func (l *Loop) runTasks() {
 
 const never = time.Duration(math.MaxInt64)
 
-// nextTaskDue returns when the first task is due, or never if all of them depend on events.
+// nextTaskDue returns the earliest time at which a task is due. If all tasks depend on events, it returns never.
 func (l *Loop) nextTaskDue() time.Duration {
 	first := never
 	for _, d := range l.tasks {

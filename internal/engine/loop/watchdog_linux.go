@@ -8,14 +8,13 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// The watchdog finds loops that are stuck in a turn, which a loop itself cannot report before the turn ends.
-// Under Auto it then moves the handlers of the other loops to workers, because they may block on the same
-// resource.
+// The watchdog finds loops that are stuck in a turn; a stuck loop cannot report this itself. With AutoWorkers, it then
+// moves the handlers of the other loops to workers, because they may block on the same resource.
 
 const minWatchInterval = 100 * time.Millisecond
 
-// watchForStuckTurns checks the loops' clocks periodically until ended is closed. A loop that is awake sets
-// its clock in each turn.
+// watchForStuckTurns checks the loops' clocks periodically until ended is closed. A loop that is awake sets its clock
+// in each turn, so a clock that stands still shows a stuck loop.
 func (e *loopEngine) watchForStuckTurns(ended <-chan struct{}) {
 	limit := e.cfg.Limits.SlowHandlerTime
 	if limit == 0 {
@@ -36,7 +35,7 @@ func (e *loopEngine) watchForStuckTurns(ended <-chan struct{}) {
 	}
 }
 
-// The phases of a turn.
+// These are the phases of a turn.
 const (
 	phaseEvents int32 = iota
 	phaseMail
@@ -59,8 +58,8 @@ type observedTurn struct {
 	reported  bool
 }
 
-// reportTurnIfStuck logs and counts a loop that is still in the turn that was lastObserved before, for at least
-// Limits.HandlerTime.
+// reportTurnIfStuck logs and counts a loop that has been in the same turn for at least Limits.SlowHandlerTime.
+// lastObserved is the turn that the previous call saw.
 func (l *Loop) reportTurnIfStuck(lastObserved *observedTurn) {
 	clock, now := l.host.Clock(), engine.MonotonicNow()
 	if l.asleep.Load() || lastObserved.clock != clock {
@@ -85,7 +84,6 @@ func (l *Loop) reportTurnIfStuck(lastObserved *observedTurn) {
 	}
 }
 
-// moveOtherHandlersToWorkers moves the handlers of all loops except one to workers, under Auto.
 func (e *loopEngine) moveOtherHandlersToWorkers(except *Loop, stuckFor time.Duration) {
 	for _, l := range e.loops {
 		if e.cfg.AutoWorkers && l != except {

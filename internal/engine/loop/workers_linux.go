@@ -13,8 +13,8 @@ import (
 // driver may access only the bits, slot and descriptor of a Busy connection. They defer its events, in order, until it
 // returns. The driver does not read from it.
 
-// CallHandlerOrSubmit calls the handler or, if handlers run on workers, submits c to the pool. It reports whether the
-// loop still owns c.
+// CallHandlerOrSubmit calls the handler of c or, if handlers run on workers, submits c to the pool. It reports whether
+// the loop still owns c.
 func (l *Loop) CallHandlerOrSubmit(c *engine.Conn) (stillOwned bool) {
 	if !l.host.OnWorkers || c.IsRelayed() {
 		c.MakeDueHandlerCalls()
@@ -23,8 +23,8 @@ func (l *Loop) CallHandlerOrSubmit(c *engine.Conn) (stillOwned bool) {
 	return l.submitToPool(c)
 }
 
-// submitToPool submits c to the pool. If the pool is full, it sheds the input if permitted; otherwise c waits. It
-// reports whether the loop still owns c.
+// submitToPool submits c to the pool. If the pool is full, the handler sheds the input of c if it can; otherwise c
+// waits. submitToPool reports whether the loop still owns c.
 func (l *Loop) submitToPool(c *engine.Conn) (stillOwned bool) {
 	if l.submitQueue.closeReason == engine.ErrPoolClosed {
 		return l.closeWithoutWorker(c)
@@ -54,13 +54,13 @@ func (l *Loop) reclaimFromWorker(c *engine.Conn) {
 	c.ExcludeWorkerTimeFromTimeouts()
 }
 
-// DeferUntilWorkerReturns defers action until the worker that has c returns it to the loop.
+// DeferUntilWorkerReturns defers action until the worker that is using c returns c to the loop.
 func (l *Loop) DeferUntilWorkerReturns(c *engine.Conn, action func()) {
 	l.addDeferredAction(c, deferredAction{do: action})
 }
 
-// deferredAction runs when a busy connection returns. Mail is delivered even to a closed connection, to release its
-// reservations and to notify waiting senders.
+// deferredAction runs when a worker returns a connection. Requests are delivered even to a closed connection, because
+// their bytes still count as posted and senders may wait.
 type deferredAction struct {
 	do   func()
 	mail *connMailQueue // nil if the action is not mail
@@ -74,7 +74,7 @@ func (l *Loop) addDeferredAction(c *engine.Conn, action deferredAction) {
 	delete(l.deferredMail, c) // later mail must not overtake the action
 }
 
-// deferMailUntilWorkerReturns keeps mail for a busy connection. Mail forms one queue until another action is deferred.
+// deferMailUntilWorkerReturns keeps a request for a connection that a worker has. Consecutive requests form one queue.
 // Bytes for a connection that will be closed are dropped.
 func (l *Loop) deferMailUntilWorkerReturns(m engine.QueuedRequest, data []byte) {
 	if m.Conn.DriverFlags()&CloseOnReturn != 0 && m.DropIfCarriesBytes() {
@@ -101,8 +101,8 @@ func (l *Loop) deferredMailBytes(c *engine.Conn) (n int) {
 	return n
 }
 
-// dropDeferredMailAndClose drops the deferred output of a busy connection. It closes the connection when the
-// connection returns.
+// dropDeferredMailAndClose drops the deferred output of a connection that a worker has, and closes the connection when
+// the worker returns it.
 func (l *Loop) dropDeferredMailAndClose(c *engine.Conn) {
 	for _, action := range l.deferred[c] {
 		if run := action.mail; run != nil {
@@ -115,7 +115,7 @@ func (l *Loop) dropDeferredMailAndClose(c *engine.Conn) {
 	l.abortWhenWorkerReturns(c, engine.ErrOverBudget)
 }
 
-// abortWhenWorkerReturns closes a busy connection when it returns.
+// abortWhenWorkerReturns aborts a connection as soon as its worker has returned it.
 func (l *Loop) abortWhenWorkerReturns(c *engine.Conn, reason error) {
 	if c.DriverFlags()&CloseOnReturn == 0 {
 		c.SetDriverFlags(c.DriverFlags() | CloseOnReturn)
@@ -130,7 +130,7 @@ func (l *Loop) discardDeferred(c *engine.Conn) {
 	l.updateMailMemoryCounter()
 }
 
-// deliverAllDespiteGoexit delivers all mail. If a handler calls runtime.Goexit, it releases the remaining mail.
+// deliverAllDespiteGoexit delivers all requests. After a runtime.Goexit in a handler, it releases the rest.
 func (r *connMailQueue) deliverAllDespiteGoexit() {
 	defer r.deliverRemaining()
 	r.deliverRemaining()
@@ -143,13 +143,11 @@ func (r *connMailQueue) deliverRemaining() {
 	}
 }
 
-// returnedConn is a connection that the pool has returned.
 type returnedConn struct {
 	conn      *engine.Conn
 	rejection error // why no worker has run it; nil if one has
 }
 
-// ReturnFromWorker implements engine.Loop.
 func (l *Loop) ReturnFromWorker(c *engine.Conn, rejection error) {
 	l.mu.Lock()
 	l.returned = append(l.returned, returnedConn{c, rejection})
@@ -158,8 +156,8 @@ func (l *Loop) ReturnFromWorker(c *engine.Conn, rejection error) {
 	l.wake()
 }
 
-// resumeConnsReturnedByPool resumes the connections that the pool has returned. Connections that have not run and may
-// not be shed stay busy and wait.
+// resumeConnsReturnedByPool resumes the connections that the pool has returned. Connections that have not run and must
+// not be shed wait for the pool again.
 func (l *Loop) resumeConnsReturnedByPool() {
 	if l.returnBatchDone == len(l.returnBatch) { // the last batch was not cut short
 		if !l.hasReturned.Load() {
@@ -188,9 +186,8 @@ func (l *Loop) resumeConnsReturnedByPool() {
 	l.shedConns = l.shedConns[:0]
 }
 
-// resumeReturnedConn resumes a returned connection. If rejection is not nil, it sheds the connection's input. It then
-// runs the deferred actions, even if a handler calls runtime.Goexit. In that case the connection has failed, and no
-// handler is called again.
+// resumeReturnedConn resumes a returned connection. If rejection is not nil, the connection's input is shed. Deferred
+// actions run even if a handler calls runtime.Goexit; the connection has then failed, and no handler is called again.
 func (l *Loop) resumeReturnedConn(c *engine.Conn, rejection error) {
 	l.reclaimFromWorker(c)
 	c.AddMissedMessages(l.missedBroadcasts[c])

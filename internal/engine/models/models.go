@@ -12,13 +12,13 @@ import (
 	"github.com/myriad-go/myriad/internal/engine/uring"
 )
 
-// All returns the models, the preferred one last.
+// All returns all I/O models in ascending order of preference.
 func All() []engine.Model {
 	return []engine.Model{goroutine.Model, epoll.Model, uring.Model}
 }
 
-// BestAvailable returns the preferred model that can run on this machine, and why the most
-// preferred one can't.
+// BestAvailable returns the most preferred model that can run on this machine. preferredErr is the reason why the most
+// preferred model of all can't.
 func BestAvailable() (m engine.Model, preferredErr error) {
 	all := All()
 	preferredErr = all[len(all)-1].Available()
@@ -30,10 +30,10 @@ func BestAvailable() (m engine.Model, preferredErr error) {
 	return all[0], preferredErr
 }
 
-// Auto selects the best model that can run on this machine.
+// Auto as a model's name selects the best model that can run on this machine.
 const Auto = "auto"
 
-// FindAvailable returns the model with a name; "" and Auto select the best one.
+// FindAvailable returns the model with the given name. "" and Auto select the best model.
 func FindAvailable(name string) (engine.Model, error) {
 	if name == "" || name == Auto {
 		best, _ := BestAvailable()
@@ -59,10 +59,10 @@ func FindAvailable(name string) (engine.Model, error) {
 	return engine.Model{}, fmt.Errorf("unknown I/O model %q; expected one of %s", name, expected)
 }
 
-// StartWithFallback starts a model. If that fails and the model is not required, it starts the next
-// available model with loops and returns the reason: available models may still fail, for example
-// because the memory that a user may lock is limited. If cfg has a listener there is no fallback,
-// because the first attempt has closed it.
+// StartWithFallback starts a model. If that fails and the model is not required, it starts the next available model
+// with loops and returns the reason of the failure. An available model may fail, for example because the memory that a
+// user may lock is limited. If cfg has a listener, the fallback fails, too, because the first attempt has closed the
+// listener.
 func StartWithFallback(m engine.Model, required bool, cfg engine.Config) (e engine.Engine, used engine.Model, fallbackReason, err error) {
 	e, err = m.Start(cfg)
 	if err == nil || required {

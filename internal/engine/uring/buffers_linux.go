@@ -9,14 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The buffers that the kernel fills. A few are enough while each is emptied at once; if they run out, more
-// are provided, up to maxBuffers.
+// The kernel fills these buffers with received bytes. A few suffice if each is emptied soon. If they run out, more are
+// provided, up to maxBuffers.
 const (
 	bufferSize     = 64 << 10
 	initialBuffers = 8
 )
 
-// bufferEntry is struct io_uring_buf. The ring's tail overlaps the last field of the first entry.
+// bufferEntry is struct io_uring_buf. The tail of the ring is stored in the last field of the first entry.
 type bufferEntry struct {
 	addr uint64
 	len  uint32
@@ -24,9 +24,9 @@ type bufferEntry struct {
 	tail uint16
 }
 
-// bufferRing is a ring of buffers from which the kernel takes one when bytes arrive, so that a waiting
-// connection holds none. If the kernel supports it (IOU_PBUF_RING_INC, Linux 6.12), it appends the bytes of
-// many receives to one buffer: small messages take little space, and large ones find a large buffer.
+// bufferRing is a ring of buffers. The kernel takes a buffer when bytes arrive, so a waiting connection holds none. If
+// the kernel supports IOU_PBUF_RING_INC (Linux 6.12), it appends the bytes of many receives to one buffer: small
+// messages take little space, and large messages find a large buffer.
 type bufferRing struct {
 	ring        []byte
 	memory      []byte
@@ -84,14 +84,13 @@ func (p *bufferRing) registerWith(r *ring) error {
 	return fmt.Errorf("the kernel's io_uring is too old: it has no rings of buffers: %w", unix.EINVAL)
 }
 
-// close frees the memory. The ring must be closed first.
+// close frees the memory of the buffers. The ring must be closed first.
 func (p *bufferRing) close() {
 	_ = unix.Munmap(p.ring)
 	_ = unix.Munmap(p.memory)
 }
 
-// provideMoreBuffers doubles the number of buffers, up to maxBuffers. It reports false if all had been
-// provided before.
+// provideMoreBuffers doubles the number of buffers. If there are maxBuffers already, it returns false.
 func (p *bufferRing) provideMoreBuffers() (more bool) {
 	more = p.provided < maxBuffers
 	for limit := min(max(initialBuffers, 2*p.provided), maxBuffers); p.provided < limit; p.provided++ {
@@ -109,8 +108,8 @@ func (p *bufferRing) provideBuffer(id uint16) {
 	p.tail++
 }
 
-// publishTail shows the kernel the provided buffers. The tail shares a word with the number of the first
-// entry, which only this thread writes.
+// publishTail shows the kernel the provided buffers. The tail shares a 32-bit word with the id of the first entry,
+// which only this thread writes.
 func (p *bufferRing) publishTail() {
 	word := (*uint32)(unsafe.Pointer(&p.ring[unsafe.Offsetof(bufferEntry{}.id)]))
 	atomic.StoreUint32(word, atomic.LoadUint32(word)&0xffff|uint32(p.tail)<<16)
@@ -123,7 +122,6 @@ func (p *bufferRing) receivedBytes(completion cqe) []byte {
 	return p.memory[start : start+int(completion.res)]
 }
 
-// completionFilledBuffer reports whether a receive has filled its buffer to the end.
 func (p *bufferRing) completionFilledBuffer(completion cqe) bool {
 	if p.incremental {
 		return completion.flags&cqeBufMore == 0
@@ -131,8 +129,8 @@ func (p *bufferRing) completionFilledBuffer(completion cqe) bool {
 	return completion.res == bufferSize
 }
 
-// recycleBuffer marks a completion's bytes as consumed. The kernel continues to fill the buffer, or it is
-// provided again.
+// recycleBuffer marks the bytes of a completion as consumed. The kernel may still fill the rest of the buffer;
+// otherwise the buffer is provided again.
 func (p *bufferRing) recycleBuffer(completion cqe) {
 	id := uint16(completion.flags >> bufferBits)
 	if p.incremental && completion.flags&cqeBufMore != 0 {
@@ -143,9 +141,9 @@ func (p *bufferRing) recycleBuffer(completion cqe) {
 	p.publishTail()
 }
 
-// returnPagesToOS returns the memory to the system; the buffers stay where they are and get pages again when
-// bytes arrive. Half a megabyte for each of dozens of loops would be most of an idle server's memory. No
-// receive may be in progress, and no completion unhandled.
+// returnPagesToOS returns the memory of the buffers to the system. The buffers keep their addresses and get new pages
+// when bytes arrive. Otherwise half a megabyte per loop would be most of an idle server's memory. No receive may be in
+// progress, and no completion unhandled.
 func (p *bufferRing) returnPagesToOS() {
 	if !p.used {
 		return

@@ -1,7 +1,7 @@
 package uring
 
-// The sizes of a ring's queues and of its ring of buffers, powers of two. If the submission queue is full,
-// submissions go to the kernel early; if the completion queue is full, the kernel keeps completions for
+// These are the sizes of a ring's queues and of its ring of buffers. They must be powers of two. If the submission
+// queue is full, submissions go to the kernel early; if the completion queue is full, the kernel keeps completions for
 // later. Both are rare.
 const (
 	sqEntries  = 256
@@ -9,9 +9,9 @@ const (
 	maxBuffers = 64 // 4 MiB per loop
 )
 
-// LockedMemoryPerLoop returns how many bytes the kernel counts against RLIMIT_MEMLOCK for the ring of one loop, with
-// pages of this size: the queues of submissions and of completions and the ring of buffers, in whole pages
-// each. The buffers themselves are not locked. Linux before 6.13 counts less.
+// LockedMemoryPerLoop returns the number of bytes that the kernel counts against RLIMIT_MEMLOCK for the ring of one
+// loop: both queues and the ring of buffers, each in whole pages. The buffers are not locked. Linux before 6.13 counts
+// less.
 func LockedMemoryPerLoop(pageSize int64) (bytes int64) {
 	const submission, completion, buffer, counters = 64, 16, 16, 320
 	for _, region := range [...]int64{sqEntries * submission, counters + cqEntries*completion, maxBuffers * buffer} {

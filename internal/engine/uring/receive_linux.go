@@ -11,14 +11,14 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// handleRecvCompletion handles the completion of a receive. Bytes for a busy connection are deferred, and its
-// receive is cancelled to limit them.
+// handleRecvCompletion handles the completion of a receive. If a worker has the connection, the bytes are deferred; to
+// limit them, the receive is cancelled.
 func (d *driver) handleRecvCompletion(c *engine.Conn, completion cqe) {
 	d.deliverOrDeferRecvCompletion(c, completion)
 	d.PerformActions(c)
 }
 
-// deliverOrDeferRecvCompletion passes the bytes on and recycles the buffer, even after a runtime.Goexit.
+// deliverOrDeferRecvCompletion passes received bytes on. It recycles the buffer even after a runtime.Goexit.
 func (d *driver) deliverOrDeferRecvCompletion(c *engine.Conn, completion cqe) {
 	if completion.flags&cqeBuffer != 0 {
 		defer d.buffers.recycleBuffer(completion)
@@ -39,12 +39,11 @@ func (d *driver) deliverOrDeferRecvCompletion(c *engine.Conn, completion cqe) {
 	}
 }
 
-// multishotMax is the size of a receive, in bytes, from which a connection sends much. A multishot receive
-// fills up to 32 buffers before it can be cancelled. So such a connection gets one receive at a time, and
-// none from the ring's buffers if these may not be enough.
+// multishotMax is the size in bytes of a receive that shows that a connection sends much. A multishot receive fills up
+// to 32 buffers before it can be cancelled, so such a connection gets single receives only.
 const multishotMax = 8 << 10
 
-// chooseReceiveModeBySize records whether the connection sends much, including more than its buffer could hold.
+// chooseReceiveModeBySize records whether the connection sends much. A receive that fills its buffer also shows this.
 func (d *driver) chooseReceiveModeBySize(c *engine.Conn, completion cqe) {
 	switch armed := c.DriverFlags(); {
 	case completion.res >= multishotMax, completion.res > 0 && d.buffers.completionFilledBuffer(completion):
@@ -74,7 +73,7 @@ func (d *driver) handleRecvResult(c *engine.Conn, sizeOrErrno int32, received []
 	}
 }
 
-// deferRecvUntilWorkerReturns keeps a copy of the received bytes until a busy connection returns.
+// deferRecvUntilWorkerReturns keeps a copy of the received bytes until a worker returns the connection.
 func (d *driver) deferRecvUntilWorkerReturns(c *engine.Conn, completion cqe) {
 	var received []byte
 	if completion.res > 0 {
@@ -99,10 +98,11 @@ func (d *driver) cancelInputOps(c *engine.Conn) {
 	}
 }
 
-// CanRead reports whether no receive is in progress and the connection is not closing.
+// CanRead reports whether ReadOnce may read: no receive is in progress, and the connection is not closing.
 func (d *driver) CanRead(c *engine.Conn) bool { return c.DriverFlags()&(closing|receiving) == 0 }
 
-// ReadOnce does nothing while a receive is in progress: the bytes of that receive come first in the stream.
+// ReadOnce does nothing while a receive is in progress: the bytes of that receive come first in the stream, so reading
+// now would deliver bytes out of order.
 func (d *driver) ReadOnce(c *engine.Conn) bool {
 	if !d.CanRead(c) {
 		return false
@@ -131,7 +131,7 @@ func (d *driver) ReadOnce(c *engine.Conn) bool {
 	return false
 }
 
-// submitReceive submits a receive; a multishot one if the last receive was small.
+// submitReceive submits a receive. If the last receive was small, the new one is a multishot receive.
 func (d *driver) submitReceive(c *engine.Conn) {
 	armed := c.DriverFlags()
 	c.SetDriverFlags(armed | receiving)

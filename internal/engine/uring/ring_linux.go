@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The parts of <linux/io_uring.h> used here; golang.org/x/sys has the numbers of the system calls only.
+// These are the parts of <linux/io_uring.h> used here; golang.org/x/sys contains only the numbers of the system calls.
 const (
 	setupCQSize       = 1 << 3
 	setupClamp        = 1 << 4
@@ -58,7 +58,7 @@ type ringOffsets struct {
 	user                                  uint64
 }
 
-// setupParams is struct io_uring_params. In sq, a to c are flags, dropped and array; in cq, a and b are
+// setupParams is struct io_uring_params. The fields a to c of sq are flags, dropped and array; a and b of cq are
 // overflow and cqes.
 type setupParams struct {
 	sqEntries, cqEntries, flags, cpu, idle, features, wq uint32
@@ -151,7 +151,7 @@ func describeSetupError(errno syscall.Errno) error {
 	return fmt.Errorf("io_uring_setup: %w", errno)
 }
 
-// lockedMemoryAdvice describes how many loops the limit of locked memory allows, and what to do.
+// lockedMemoryAdvice returns an error text: how many loops the limit of locked memory allows, and how to raise it.
 func lockedMemoryAdvice() string {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err != nil || limit.Cur == unix.RLIM_INFINITY {
@@ -162,14 +162,13 @@ func lockedMemoryAdvice() string {
 		limit.Cur>>10, limit.Cur/uint64(LockedMemoryPerLoop(int64(unix.Getpagesize()))))
 }
 
-// The kernel frees a ring and its locked memory some time after it was closed or its process has ended. So a
-// call that finds no memory is retried for a while.
+// When a ring was closed or its process has ended, the kernel frees the ring's locked memory with a delay. So a call
+// that fails for lack of memory is retried for a while.
 const (
 	noMemoryTimeout       = 250 * time.Millisecond
 	noMemoryRetryInterval = 5 * time.Millisecond
 )
 
-// retryWhileNoMemory retries a call while it fails with ENOMEM, up to noMemoryTimeout.
 func retryWhileNoMemory(call func() syscall.Errno) syscall.Errno {
 	for end := time.Now().Add(noMemoryTimeout); ; time.Sleep(noMemoryRetryInterval) {
 		if errno := call(); errno != unix.ENOMEM || time.Now().After(end) {
@@ -203,7 +202,7 @@ type fdRegistration struct {
 	data             uint64
 }
 
-// registerRingFD registers the descriptor, if the kernel can, to save a look-up in each enter.
+// registerRingFD registers the descriptor of the ring, if the kernel can do so. This saves a look-up in each enter.
 func (r *ring) registerRingFD() {
 	up := fdRegistration{offset: ^uint32(0), data: uint64(r.file)}
 	n, _, errno := syscall.Syscall6(unix.SYS_IO_URING_REGISTER, uintptr(r.file), registerRingFDs, uintptr(unsafe.Pointer(&up)), 1, 0, 0)
@@ -215,7 +214,7 @@ func (r *ring) registerRingFD() {
 // close frees the ring. The kernel cancels operations in progress.
 func (r *ring) close() {
 	if r.flags != 0 {
-		// The thread outlives the ring and would keep it alive.
+		// The thread outlives the ring. A registered descriptor would keep the ring alive.
 		up := fdRegistration{offset: uint32(r.fd)}
 		_, _, _ = syscall.Syscall6(unix.SYS_IO_URING_REGISTER, uintptr(r.file), unregisterRingFDs, uintptr(unsafe.Pointer(&up)), 1, 0, 0)
 	}
@@ -224,8 +223,7 @@ func (r *ring) close() {
 	unix.Close(r.file)
 }
 
-// maxFullQueueRetries limits consecutive attempts to submit a full queue of which the kernel accepts nothing,
-// to about 0.1 s.
+// maxFullQueueRetries limits retries to submit from a full queue, to about 0.1 s, if the kernel accepts nothing.
 const maxFullQueueRetries = 1 << 18
 
 func (r *ring) nextFreeSubmission() *sqe {
@@ -243,15 +241,14 @@ func (r *ring) nextFreeSubmission() *sqe {
 	return s
 }
 
-// enter submits the filled submissions and, with enterGetEvents, runs deferred work. It does not block unless
-// minComplete is positive.
+// enter gives the filled submissions to the kernel. With the flag enterGetEvents, the kernel also runs deferred work.
+// enter blocks only if minComplete is positive.
 func (r *ring) enter(flags uintptr, minComplete uintptr) {
 	atomic.StoreUint32(r.sqTail, r.tail)
 	n, _, errno := syscall.RawSyscall6(unix.SYS_IO_URING_ENTER, r.fd, uintptr(r.tail-r.submitted), minComplete, r.flags|flags, 0, 0)
 	r.handleEnterResult(n, errno)
 }
 
-// handleEnterResult records the result of an enter. An error that a retry cannot fix breaks the ring.
 func (r *ring) handleEnterResult(submitted uintptr, errno syscall.Errno) {
 	switch errno {
 	case 0:
@@ -262,8 +259,8 @@ func (r *ring) handleEnterResult(submitted uintptr, errno syscall.Errno) {
 	}
 }
 
-// enterAndWait submits, and blocks until there is a completion or timeout has passed; a negative timeout is none.
-// The Go scheduler knows that the thread blocks.
+// enterAndWait gives the filled submissions to the kernel and blocks until there is a completion or timeout has passed.
+// A negative timeout means no timeout. The Go scheduler knows that the thread blocks.
 func (r *ring) enterAndWait(timeout time.Duration) {
 	atomic.StoreUint32(r.sqTail, r.tail)
 	r.arg = waitArg{}
@@ -278,12 +275,12 @@ func (r *ring) enterAndWait(timeout time.Duration) {
 
 func (r *ring) completionCount() uint32 { return atomic.LoadUint32(r.cqTail) - *r.cqHead }
 
-// hasDeferredWork reports whether the kernel has work for the next enter with enterGetEvents.
+// hasDeferredWork reports whether the kernel has work to run in an enter with enterGetEvents.
 func (r *ring) hasDeferredWork() bool {
 	return atomic.LoadUint32(r.sqFlags)&(sqTaskrun|sqOverflow) != 0
 }
 
-// popCompletion removes the next completion from the queue, which must not be empty.
+// popCompletion removes the next completion from the queue. The queue must not be empty.
 func (r *ring) popCompletion() cqe {
 	head := *r.cqHead
 	c := r.cqes[head&r.cqMask]

@@ -21,7 +21,6 @@ func (d *driver) handleSendCompletion(c *engine.Conn, completion cqe) {
 	d.PerformActions(c)
 }
 
-// handleWritable handles the completion of a poll for writability.
 func (d *driver) handleWritable(c *engine.Conn) {
 	d.clearOpFlags(c, sending)
 	if c.DriverFlags()&loop.Busy != 0 {
@@ -45,7 +44,7 @@ func (d *driver) handleSendResult(c *engine.Conn, sizeOrErrno int32) {
 	}
 }
 
-// submitSend submits a send of the output, which the connection keeps until it is sent.
+// submitSend submits a send of the output. The output must not move until the send has completed.
 func (d *driver) submitSend(c *engine.Conn) {
 	out := c.Output()
 	c.OnSendStarted()
@@ -56,7 +55,7 @@ func (d *driver) submitSend(c *engine.Conn) {
 	s.user = tagSend | uint64(c.Slot())
 }
 
-// sendFileOutput sends a part of a file by a system call, because the ring has no operation for that.
+// sendFileOutput sends a part of a file by a system call, because io_uring has no operation for it.
 func (d *driver) sendFileOutput(c *engine.Conn) {
 	if d.loop.SendNextFilePart(c, sock.SendFileOnBlockingSocket); c.WantsWritable() {
 		c.SetDriverFlags(c.DriverFlags() | sending)

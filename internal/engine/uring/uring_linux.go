@@ -4,14 +4,14 @@
 // the kernel little memory. An active connection has a multishot receive, which fills buffers provided by the loop.
 // Sends are submissions, at most one per connection at a time. All submissions of a turn go to the kernel in one call.
 //
-// Accepting is a poll followed by accept calls. A multishot accept would not return the peer's address, and a call for
-// the address costs as much as an accept. The ring polls an epoll instance that watches the listener, not the
-// listener. The kernel keeps polled files open until it has torn down the ring, so otherwise the address would stay in
-// use for a while after a kill.
+// The loop accepts by a poll followed by accept calls. A multishot accept would not return the peer's address, and a
+// call for the address costs as much as an accept. The ring does not poll the listener but an epoll instance that
+// watches it: after a kill, the kernel keeps polled files open until it has torn down the ring, and the address would
+// stay in use.
 //
 // A descriptor may be closed only when no operation on it is in progress, because completions carry the connection's
-// slot, which closing frees. If operations are in progress, the driver first shuts down the connection, which
-// completes them.
+// slot, which closing frees. If operations are in progress, the driver first shuts down the connection, which completes
+// them.
 package uring
 
 import (
@@ -37,7 +37,7 @@ var Model = engine.Model{
 	},
 }
 
-// probeRing tries the operations that a loop needs, on a thread that ends with the probe.
+// probeRing tests the operations that a loop needs, on a thread that ends after the test.
 func probeRing() (err error) {
 	sock.RunOnNewThread(func() {
 		var r *ring
@@ -57,14 +57,14 @@ func probeRing() (err error) {
 	return err
 }
 
-// completionsPerTurn limits the completions handled in one turn. A send completion counts as a quarter. The sends that
-// completions cause hold a buffer each until the next turn. A turn with slow handlers must end soon, so that Auto
-// notices.
+// completionsPerTurn limits the completions handled in one turn; a send completion counts as a quarter. Each send
+// caused by a completion holds a buffer until the next turn. A turn with slow handlers must end soon, so that
+// AutoWorkers notices.
 const completionsPerTurn = 64
 
 const maxDeferredPerRound = 4 * completionsPerTurn
 
-// The operation of a completion, in the upper half of its user data. The lower half is the connection's slot.
+// The upper half of a completion's user data is one of these operations. The lower half is the connection's slot.
 const (
 	tagRecv uint64 = iota << 32
 	tagSend
@@ -75,7 +75,7 @@ const (
 	tagIgnored
 )
 
-// Operations in progress for a connection, and the driver's other bits of Conn.DriverFlags.
+// These bits of Conn.DriverFlags belong to the driver. Some are operations in progress.
 const (
 	receiving      uint16 = 1 << (loop.DriverBits + iota) // a receive
 	polling                                               // a poll
@@ -88,7 +88,6 @@ const (
 	pendingOps = receiving | polling | sending
 )
 
-// driver implements loop.Driver.
 type driver struct {
 	loop            *loop.Loop
 	ring            *ring
@@ -136,8 +135,8 @@ func (d *driver) UnwatchListener(listenerFD int32) { d.listenerPoll.Remove(liste
 // HandleEvents handles completions in rounds. The kernel runs deferred work only after all completions of a round have
 // been handled. Otherwise completions would accumulate, and with them their buffers.
 //
-// At the end of a round, the kernel always runs deferred work: operations that complete at submission belong to the
-// next round. Otherwise connections whose operations complete immediately would starve all others.
+// At the end of a round, the kernel always runs deferred work, because operations that complete at submission belong to
+// the next round. Otherwise connections whose operations complete immediately would starve all others.
 func (d *driver) HandleEvents() (handled, moreLeft bool) {
 	switch {
 	case d.roundLeft == 0:
@@ -150,8 +149,8 @@ func (d *driver) HandleEvents() (handled, moreLeft bool) {
 }
 
 // runDeferredWorkAndStartRound makes the kernel run deferred work, about 20 items per call. It requests as many items
-// as there were immediate completions, so that both kinds of connections get an even share. It requests no more than a
-// few turns can handle, because the resulting sends complete in a later round and hold a buffer each until then.
+// as there were immediate completions, so that both kinds of connections get an even share, but no more than a few
+// turns can handle: each resulting send holds a buffer until a later round.
 func (d *driver) runDeferredWorkAndStartRound() {
 	immediate := d.ring.completionCount() + d.ring.tail - d.ring.submitted
 	wanted := min(immediate, maxDeferredPerRound)
@@ -162,7 +161,7 @@ func (d *driver) runDeferredWorkAndStartRound() {
 	d.roundLeft = d.ring.completionCount()
 }
 
-// WaitForEvents waits for events. If no buffer is in use, it first returns the buffers' memory to the system.
+// WaitForEvents waits for events. If no receive is in progress, it first returns the buffers' memory to the system.
 func (d *driver) WaitForEvents(limit time.Duration) {
 	if d.pendingReceives == 0 && d.ring.completionCount() == 0 {
 		d.buffers.returnPagesToOS()
@@ -174,8 +173,7 @@ func (d *driver) WaitForEvents(limit time.Duration) {
 const recreateInterval = 100 * time.Millisecond
 
 // replaceBrokenRing replaces a ring that has failed. Operations in progress will never complete, so their connections
-// are closed. Listeners wait for the new ring. If a ring fails again immediately, it has no operations, and the next
-// replacement waits for recreateInterval.
+// are closed. If a ring fails again soon, the next replacement waits until recreateInterval has passed.
 func (d *driver) replaceBrokenRing() {
 	errno := d.ring.broken
 	time.Sleep(d.lastRecreated + recreateInterval - engine.MonotonicNow())
@@ -195,7 +193,6 @@ func (d *driver) replaceBrokenRing() {
 	})
 }
 
-// handleCompletions handles the remaining completions of the round, up to a limit. It reports whether there were any.
 func (d *driver) handleCompletions() (handledAny bool) {
 	if d.ring.broken != 0 {
 		d.replaceBrokenRing()
@@ -228,14 +225,12 @@ func (d *driver) handleCompletions() (handledAny bool) {
 	return handled
 }
 
-// rearmListenerPollAndAccept first watches the listeners again and then accepts, because a handler may call
-// runtime.Goexit.
+// rearmListenerPollAndAccept watches the listeners again before it accepts, because a handler may call runtime.Goexit.
 func (d *driver) rearmListenerPollAndAccept() {
 	d.submitPoll(d.listenerPoll.FD(), tagListener, unix.POLLIN, 0)
 	d.loop.AcceptAndReceiveConns()
 }
 
-// handlePollCompletion handles input of a silent connection, or the end of a dial.
 func (d *driver) handlePollCompletion(c *engine.Conn) {
 	d.clearOpFlags(c, polling)
 	switch {
@@ -257,7 +252,7 @@ func (d *driver) handlePollCompletion(c *engine.Conn) {
 	}
 }
 
-// WatchConn submits a poll: for input or, while connecting, for writability.
+// WatchConn submits a poll for input or, if the connection is being dialled, for writability.
 func (d *driver) WatchConn(c *engine.Conn) syscall.Errno {
 	events := uint32(unix.POLLIN)
 	if c.DriverFlags()&loop.Connecting != 0 {
@@ -325,7 +320,7 @@ func (d *driver) PerformActions(c *engine.Conn) {
 	}
 }
 
-// closeOrShutToEndOps closes a connection without operations in progress. Otherwise it ends the operations.
+// closeOrShutToEndOps closes a connection that has no operations in progress. If it has some, it makes them end first.
 func (d *driver) closeOrShutToEndOps(c *engine.Conn) {
 	armed := c.DriverFlags()
 	switch {
@@ -342,17 +337,17 @@ func (d *driver) closeOrShutToEndOps(c *engine.Conn) {
 	}
 }
 
-// shutdownOrResetConn shuts down the connection but keeps the descriptor, so that all operations complete and the
-// descriptor can be closed. Cancelling by descriptor would be quadratic for many connections, because the kernel would
-// search all operations of the ring.
+// shutdownOrResetConn shuts down the connection but keeps the descriptor. All operations then complete, and the
+// descriptor can be closed. Cancelling operations by descriptor would be slow for many connections, because the kernel
+// would search all operations of the ring each time.
 func (d *driver) shutdownOrResetConn(c *engine.Conn) {
 	if !d.loop.ClosesWithReset(c) || !sock.ResetConn(c.FD()) {
 		sock.Shutdown(c.FD())
 	}
 }
 
-// updateInputWatch submits a receive or a poll if the connection needs input; otherwise it cancels the receive. Send
-// completions report writability.
+// updateInputWatch submits a receive or a poll if the connection needs input; otherwise it cancels the receive.
+// Writability needs no poll, because send completions report it.
 func (d *driver) updateInputWatch(c *engine.Conn) {
 	d.loop.UpdateExpiryTracking(c)
 	armed := c.DriverFlags()
@@ -369,8 +364,7 @@ func (d *driver) updateInputWatch(c *engine.Conn) {
 	}
 }
 
-// CancelReceiveIfSilent cancels the receive of a connection that has been silent since the last sweep, because a poll
-// costs the kernel less.
+// CancelReceiveIfSilent cancels a receive if nothing came since the last sweep, because a poll costs the kernel less.
 func (d *driver) CancelReceiveIfSilent(c *engine.Conn) {
 	if armed := c.DriverFlags(); armed&recentlyActive != 0 {
 		c.SetDriverFlags(armed &^ recentlyActive)
@@ -392,7 +386,6 @@ func (d *driver) submitPoll(fd int32, userData uint64, events, flags uint32) {
 	s.op, s.fd, s.opFlags, s.len, s.user = opPollAdd, fd, events, flags, userData
 }
 
-// submitCancel cancels the operation with this user data.
 func (d *driver) submitCancel(userData uint64) {
 	s := d.ring.nextFreeSubmission()
 	s.op, s.flags, s.fd, s.addr, s.user = opAsyncCancel, sqeSkipSuccess, -1, userData, tagIgnored

@@ -1,14 +1,13 @@
-// Package virtual is an engine without a kernel for deterministic tests: its peers are in the same
-// process, its clock is moved by calls, and nothing happens by itself. Package tcptest is its
-// public interface.
+// Package virtual is an engine without a kernel, for deterministic tests. Its peers are in the same process, and its
+// clock advances only by calls. Package tcptest is its public interface.
 //
 // # Ownership
 //
-// The holder of Engine.ownerLock owns the connections: a call of the tester, or of Stop. Each such
-// call does everything that can be done at this moment, connection by connection, so that handlers
-// run on the calling goroutine. Other goroutines post requests to a connection's mailbox or to the
-// engine. Both have their own lock, which is held briefly and never while ownerLock is acquired. A
-// request wakes a waiting tester and is handled in the next call. The engine starts no goroutine.
+// The holder of Engine.ownerLock owns the connections: a call of the tester, or of Stop. Each such call does everything
+// that can be done at this moment, connection by connection, so that handlers run on the calling goroutine. Other
+// goroutines post requests to a connection's mailbox or to the engine. Both have their own lock, which is held briefly
+// and never while ownerLock is acquired. A request wakes a waiting tester and is handled in the next call. The engine
+// starts no goroutine.
 package virtual
 
 import (
@@ -25,20 +24,19 @@ import (
 )
 
 const (
-	// maxSettleRounds limits how often handlers may cause one another more work in one call.
+	// maxSettleRounds limits how often handlers may cause more work for each other in one call.
 	maxSettleRounds = 1 << 17
-	// clockCoarseness is the coarseness of the core's clock. Because timeouts never fire early, the
-	// engine checks them ahead by this much.
+	// clockCoarseness is the resolution of the clock for timeouts. Timeouts never fire early, so without a correction
+	// they would fire late; the engine therefore checks them ahead of time by this much.
 	clockCoarseness   = 34 * time.Millisecond
 	maxQueuedRequests = 16
 	maxPeers          = 1 << 16
-	// MaxTime is the maximum virtual time. The core's clock wraps later.
+	// MaxTime is the maximum virtual time. It must be less than the time after which the clock for timeouts wraps.
 	MaxTime = 365 * 24 * time.Hour
-	// startTime is not 0, because 0 means never.
+	// startTime is the initial virtual time. It is not 0, because a time of 0 means never.
 	startTime = time.Hour
 )
 
-// Engine is a running engine.
 type Engine struct {
 	cfg        engine.Config
 	host       engine.Runtime
@@ -61,7 +59,7 @@ type Engine struct {
 	requests pendingRequests
 }
 
-// pendingRequests are requests of other goroutines to the engine.
+// pendingRequests are requests from other goroutines to the engine.
 type pendingRequests struct {
 	broadcasts     []*engine.Broadcast
 	peersToClose   []netip.AddrPort
@@ -78,7 +76,7 @@ func (w *pendingRequests) joinBroadcasts() (joined []byte, messages []*engine.Sh
 	return joined, messages
 }
 
-// Listener is the virtual engine's listener, and starts the engine. It does not accept by itself.
+// Listener starts a virtual engine and is its listener. Accept is not supported.
 type Listener struct {
 	// Engine is set by Start.
 	Engine *Engine
@@ -87,7 +85,7 @@ type Listener struct {
 func (*Listener) Accept() (net.Conn, error) { return nil, errors.ErrUnsupported }
 func (*Listener) Close() error              { return nil }
 
-// Addr returns a documentation address (RFC 5737).
+// Addr returns an address that RFC 5737 reserves for documentation.
 func (*Listener) Addr() net.Addr {
 	return &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 9000}
 }
@@ -117,12 +115,12 @@ func (e *Engine) Counters() (sum engine.Counts) {
 	return sum
 }
 
-// Dial fails: there is no network to connect to.
+// Dial fails, because there is no network.
 func (e *Engine) Dial(engine.DialRequest) error {
 	return fmt.Errorf("dialling is not available without a network: %w", errors.ErrUnsupported)
 }
 
-// Adopt fails: connections of a network are not supported.
+// Adopt fails, because the virtual engine supports no real connections.
 func (e *Engine) Adopt(net.Conn, int, []byte) error {
 	return fmt.Errorf("adopting a connection is not available without a network: %w", errors.ErrUnsupported)
 }
@@ -145,7 +143,7 @@ func (e *Engine) wakeTester() {
 	}
 }
 
-// updateRequestsAndWake calls update under the lock and wakes the tester, unless the engine has ended.
+// updateRequestsAndWake calls update with the lock held and wakes the tester. If the engine has ended, it fails.
 func (e *Engine) updateRequestsAndWake(update func(*pendingRequests) error) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -212,14 +210,14 @@ func (e *Engine) PostToAllConns(s *engine.Shared, beforePost func(), onDone func
 
 type stopWithinKey struct{}
 
-// ContextForStopWithin returns a context that makes Stop return immediately. Connections still open after d
+// ContextForStopWithin returns a context with which Stop returns immediately. Connections that are still open after d
 // of virtual time are closed.
 func ContextForStopWithin(d time.Duration) context.Context {
 	return context.WithValue(context.Background(), stopWithinKey{}, d)
 }
 
-// Stop implements engine.Engine. It does what it can itself, so that the tester's goroutine may
-// call it. The rest needs calls of the tester on another goroutine.
+// Stop implements engine.Engine. It first does what can be done at this moment, so that the tester's goroutine may call
+// it. The rest happens in later calls of the tester on another goroutine.
 func (e *Engine) Stop(ctx context.Context) error {
 	within, begin := ctx.Value(stopWithinKey{}).(time.Duration)
 	_ = e.updateRequestsAndWake(func(w *pendingRequests) error { // fails only if the engine has ended
@@ -244,7 +242,7 @@ func (e *Engine) Stop(ctx context.Context) error {
 
 func (e *Engine) Wait() { <-e.done }
 
-// runUntilIdleIfUnowned settles unless another goroutine owns the connections.
+// runUntilIdleIfUnowned is like runUntilIdle. If another goroutine owns the connections, it does nothing.
 func (e *Engine) runUntilIdleIfUnowned() {
 	if e.ownerLock.TryLock() {
 		defer e.ownerLock.Unlock()
@@ -252,7 +250,7 @@ func (e *Engine) runUntilIdleIfUnowned() {
 	}
 }
 
-// runUntilIdle does everything that can be done at this moment. It panics if that does not end.
+// runUntilIdle does everything that can be done at this moment. If that never ends, it panics.
 func (e *Engine) runUntilIdle() {
 	for range maxSettleRounds {
 		if !e.runRound() {
@@ -262,8 +260,7 @@ func (e *Engine) runUntilIdle() {
 	panic(fmt.Sprintf("myriad: handlers still cause work after %d rounds", maxSettleRounds))
 }
 
-// runRound handles requests and drives each connection once. It reports whether there was anything
-// to do.
+// runRound handles requests and drives each connection once. It reports whether there was anything to do.
 func (e *Engine) runRound() (acted bool) {
 	e.host.SetClock(e.now)
 	e.mu.Lock()
@@ -292,7 +289,6 @@ func (e *Engine) pruneAndListOpenPeers() []*Peer {
 	return e.openPeerList
 }
 
-// acceptQueued accepts queued peers as far as limits allow.
 func (e *Engine) acceptQueued(paused bool) (acted bool) {
 	e.counters.SetGaugeBool(engine.AcceptPausedCount, paused)
 	e.nextAdmission = 0
@@ -329,8 +325,7 @@ func (e *Engine) closeLargestUntilWithinBudget() (acted bool) {
 	return acted
 }
 
-// drainAndEndIfNoneOpen drains connections, closes them after the deadline, and ends the engine when none is
-// left.
+// drainAndEndIfNoneOpen drains connections, or closes them at the deadline. When none are left, the engine ends.
 func (e *Engine) drainAndEndIfNoneOpen(req pendingRequests) (acted bool) {
 	if !e.draining {
 		e.draining = true
@@ -360,7 +355,7 @@ func (e *Engine) drainAndEndIfNoneOpen(req pendingRequests) (acted bool) {
 	return acted
 }
 
-// DoAndRunUntilIdle settles, calls f and settles again, as owner of the connections.
+// DoAndRunUntilIdle calls f as owner of the connections. Before and after, it does everything that can be done now.
 func (e *Engine) DoAndRunUntilIdle(f func()) {
 	e.ownerLock.Lock()
 	defer e.ownerLock.Unlock()
@@ -369,11 +364,11 @@ func (e *Engine) DoAndRunUntilIdle(f func()) {
 	e.runUntilIdle()
 }
 
-// Wakeups returns a channel that receives when there may be something to do for the next call.
+// Wakeups returns a channel with a signal when the next call may find work.
 func (e *Engine) Wakeups() <-chan struct{} { return e.wake }
 
-// AdvanceClock moves the clock by d and runs what is due, in order of time. It must be called within
-// DoAndRunUntilIdle. If d is negative or exceeds maxAdvance, it returns false.
+// AdvanceClock advances the clock by d and does what is due, in order of time. It must be called within
+// DoAndRunUntilIdle. If d is negative or exceeds maxAdvance, it returns false and does nothing.
 func (e *Engine) AdvanceClock(d time.Duration) (ok bool, maxAdvance time.Duration) {
 	end := e.now + d
 	if maxAdvance = startTime + MaxTime - e.now; d < 0 || d > maxAdvance {

@@ -8,12 +8,11 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// MaxInFlight limits the bytes in each direction between a connection and the tester. Like a
-// kernel, a Peer takes no more output until the tester has read some.
+// MaxInFlight limits the bytes in each direction between a connection and the tester. Like a kernel, a Peer accepts no
+// more output until the tester has read some.
 const MaxInFlight = 16 << 20
 
-// Peer is the other end of a connection, including the kernels in between. Its methods must be
-// called within Engine.DoAndRunUntilIdle.
+// Peer is the remote end of a connection, with both kernels. Call its methods within Engine.DoAndRunUntilIdle.
 type Peer struct {
 	engine  *Engine
 	conn    engine.Conn
@@ -31,7 +30,7 @@ type Peer struct {
 	mailboxClosed bool // guarded by Engine.mu: it is not visited any more
 }
 
-// Connect makes a peer connect from an address; the zero value means a unix socket.
+// Connect makes a peer connect from peerAddr. The zero value means a unix socket.
 func (e *Engine) Connect(peerAddr netip.AddrPort) (*Peer, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -49,7 +48,7 @@ func (e *Engine) Connect(peerAddr netip.AddrPort) (*Peer, error) {
 	return p, nil
 }
 
-// Send sends to the connection. It fails if more than MaxInFlight bytes would wait.
+// Send sends b from the peer to the connection. If more than MaxInFlight bytes would wait, it fails.
 func (p *Peer) Send(b []byte) error {
 	switch {
 	case p.done || p.inputEnded:
@@ -61,10 +60,8 @@ func (p *Peer) Send(b []byte) error {
 	return nil
 }
 
-// CloseWrite makes the peer send EOF.
 func (p *Peer) CloseWrite() { p.inputEnded = true }
 
-// Reset breaks the connection and discards the bytes in flight.
 func (p *Peer) Reset() {
 	if p.conn.IsOpen() {
 		p.incoming = nil
@@ -74,41 +71,39 @@ func (p *Peer) Reset() {
 	}
 }
 
-// SetReceiveWindow makes the peer take n more bytes, or all if n is negative. A peer that has read EOF
-// closes its end, too, as most programs do.
+// SetReceiveWindow makes the peer accept maxBytes more bytes, or any number if maxBytes is negative. Like most
+// programs, a peer that accepts any number also closes its end when it has read EOF.
 func (p *Peer) SetReceiveWindow(maxBytes int) {
 	p.window = maxBytes
 	p.inputEnded = p.inputEnded || p.shut && maxBytes < 0
 }
 
-// Window returns how many more bytes the peer takes, negative for all.
+// Window returns the number of bytes that the peer accepts, negative if there is no limit.
 func (p *Peer) Window() int { return p.window }
 
-// Received returns the bytes that the peer has taken and the tester has not discarded.
+// Received returns the bytes that the peer has accepted and the tester has not discarded.
 func (p *Peer) Received() []byte { return p.received }
 
-// DiscardReceived discards the first count received bytes.
 func (p *Peer) DiscardReceived(count int) {
 	if p.received = p.received[count:]; len(p.received) == 0 {
 		p.received = nil
 	}
 }
 
-// Closed reports whether the connection was closed or refused, and why.
+// Closed reports whether the connection was closed or rejected. If so, why is the reason.
 func (p *Peer) Closed() (why error, ok bool) { return p.closeReason, p.done }
 
-// PausedAtHighWater reports whether the connection does not read until the peer takes output, because
-// HighWater was exceeded and LowWater is not reached.
+// PausedAtHighWater reports whether the connection does not read because more than HighWater bytes were unsent. It
+// reads again when the peer has accepted all but LowWater bytes.
 func (p *Peer) PausedAtHighWater() (highWater, lowWater int, ok bool) {
 	c, l := &p.conn, p.engine.cfg.Limits
 	return l.HighWater, l.LowWater, c.IsOpen() && !c.IsClosing() && c.IsPaused() && !c.IsReadPaused() && c.UnsentBytes() > l.LowWater
 }
 
-// PausedByHandler reports whether the handler has turned reading off.
 func (p *Peer) PausedByHandler() bool { return p.conn.IsOpen() && p.conn.IsReadPaused() }
 
-// UnsentBytes returns the number of bytes that the peer has not taken, and UnreadBytes the number
-// that it has sent and the handler has not used.
+// UnsentBytes returns the number of bytes that the peer has not accepted. UnreadBytes returns the number of bytes that
+// the peer has sent and the handler has not used.
 func (p *Peer) UnsentBytes() int { return p.conn.UnsentBytes() }
 
 func (p *Peer) UnreadBytes() int {
@@ -135,7 +130,6 @@ func (p *Peer) markRejected(why error) {
 	p.closeAndEmptyMailbox()
 }
 
-// closeAndEmptyMailbox stops visits to the peer and drops queued requests.
 func (p *Peer) closeAndEmptyMailbox() {
 	p.engine.mu.Lock()
 	p.mailboxClosed = true
@@ -154,8 +148,7 @@ func (p *Peer) applyEngineRequests(req *pendingRequests) {
 	}
 }
 
-// driveConn performs actions and reports events until there are none. It reports whether there were
-// any.
+// driveConn performs actions and reports events until there are none. acted reports whether there were any.
 func (p *Peer) driveConn() (acted bool) {
 	for p.conn.IsOpen() && (p.performConnAction() || p.reportReadiness()) {
 		acted = true
@@ -163,7 +156,6 @@ func (p *Peer) driveConn() (acted bool) {
 	return acted
 }
 
-// performConnAction performs an action and reports whether there was one.
 func (p *Peer) performConnAction() (performed bool) {
 	c := &p.conn
 	switch c.NextAction() {
@@ -198,7 +190,7 @@ func (p *Peer) performConnAction() (performed bool) {
 	return true
 }
 
-// reportReadiness reports writability or input to the connection, and whether there was any.
+// reportReadiness tells the connection that it can write or has input. It reports whether either was the case.
 func (p *Peer) reportReadiness() (reported bool) {
 	switch {
 	case p.conn.WantsWritable() && p.receiveCapacity() > 0:
@@ -211,8 +203,7 @@ func (p *Peer) reportReadiness() (reported bool) {
 	return true
 }
 
-// handleMailbox handles the mailbox once a round, so that handlers that post endlessly are
-// detected.
+// handleMailbox handles the mailbox once per round, so that handlers that post endlessly are detected.
 func (p *Peer) handleMailbox() (acted bool) {
 	if !p.mailbox.HasRequests() {
 		return false
@@ -227,7 +218,6 @@ func (p *Peer) handleMailbox() (acted bool) {
 	return true
 }
 
-// readOnce passes input or EOF to the connection, and reports whether there was any.
 func (p *Peer) readOnce() (hadInput bool) {
 	switch n := min(len(p.incoming), engine.ReadSize); {
 	case n > 0:
