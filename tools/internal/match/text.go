@@ -8,8 +8,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/message"
 )
 
-// countOccurrences counts the occurrences of text in in. text must not be empty. A possible beginning of another
-// occurrence is left unused.
+// countOccurrences counts the occurrences of text, which must not be empty, in in. used excludes the end of in if
+// another occurrence may begin there.
 func countOccurrences(text, in []byte) (used, answers int) {
 	if len(text) == 1 {
 		return len(in), bytes.Count(in, text)
@@ -59,7 +59,7 @@ func unescapeText(s string) ([]byte, error) {
 	return b, nil
 }
 
-// escapeText returns b in printable ASCII; unescapeText reverses it.
+// escapeText converts b to printable ASCII. unescapeText reverses the conversion.
 func escapeText(b []byte) string {
 	var s []byte
 	for _, c := range b {

@@ -1,12 +1,12 @@
-// Package procfs reads /proc and /sys for all other packages of the module tools. The only exception is control
-// groups, which the library's internal/cgroup reads.
+// Package procfs reads /proc and /sys for all packages of the module tools. Only control groups are read elsewhere, by
+// the library's internal/cgroup.
 //
-// The package parses with github.com/prometheus/procfs, except for the following. That module does not support
-// hard limits, descriptor tables of threads, queues of interfaces and some counters of netstat. It cuts off
-// settings after 128 bytes, and paths of unix sockets at a space. It reads all descriptors of a process at
-// once, of which there can be a million.
+// The package parses with github.com/prometheus/procfs where possible. That module does not support hard limits,
+// descriptor tables of threads, queues of interfaces and some counters of netstat. It truncates settings after 128
+// bytes, and paths of unix sockets at a space. It also reads all descriptors of a process at once, even if there are a
+// million.
 //
-// Sizes are bytes, times are durations. All functions are safe for concurrent use. On systems other than Linux
+// Sizes are in bytes, and times are durations. All functions are safe for concurrent use. On systems other than Linux
 // they return ErrNotAvailable.
 package procfs
 
@@ -24,15 +24,14 @@ import (
 	prom "github.com/prometheus/procfs"
 )
 
-// ErrNotAvailable reports that this system has no Linux /proc.
+// ErrNotAvailable means that this system does not have the /proc of Linux.
 var ErrNotAvailable = errors.New("procfs: not available on " + runtime.GOOS)
 
-// IsNotFoundOrExited reports whether err means that a process has ended or a file does not exist.
+// IsNotFoundOrExited reports whether err means that a process has ended or that a file does not exist.
 func IsNotFoundOrExited(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH)
 }
 
-// nilIfGone returns nil if IsNotFoundOrExited(err), otherwise err.
 func nilIfGone(err error) error {
 	if IsNotFoundOrExited(err) {
 		return nil
@@ -68,7 +67,7 @@ func parseProcessFS[T any](pid int, parse func(prom.Proc) (T, error)) (T, error)
 	})
 }
 
-// maxFile limits the bytes read from one file.
+// maxFile limits the bytes that are read from one file.
 const maxFile = 8 << 20
 
 func openFileOnLinux(path string) (*os.File, error) {
@@ -89,8 +88,8 @@ func readTrimmedFile(path string) (string, error) {
 	return strings.TrimSpace(string(b)), err
 }
 
-// dirEntryNames yields the names in a directory. An error is yielded last. Only a batch of names is in memory at a
-// time.
+// dirEntryNames yields the names in a directory. If reading fails, it yields an error last. It never has all names in
+// memory.
 func dirEntryNames(dir string) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
 		d, err := openFileOnLinux(dir)
@@ -116,17 +115,16 @@ func dirEntryNames(dir string) iter.Seq2[string, error] {
 	}
 }
 
-// sysctlPath returns the file of a kernel setting.
 func sysctlPath(name string) string {
 	return "/proc/sys/" + strings.ReplaceAll(name, ".", "/")
 }
 
-// ReadSysctl reads a kernel setting by name, such as "net.core.somaxconn", in the network namespace of the
-// calling thread. Fields of the value are separated by single spaces.
+// ReadSysctl reads a kernel setting by name, such as "net.core.somaxconn", in the network namespace of the calling
+// thread. Single spaces separate the fields of the value.
 func ReadSysctl(name string) (string, error) {
 	text, err := readTrimmedFile(sysctlPath(name))
 	return strings.Join(strings.Fields(text), " "), err
 }
 
-// SysctlWritable reports whether this process may write a kernel setting.
+// SysctlWritable reports whether this process may change a kernel setting.
 func SysctlWritable(name string) bool { return isWritable(sysctlPath(name)) }
