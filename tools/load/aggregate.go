@@ -83,7 +83,6 @@ func (r *loadRun) countDueAndUnsent(s totals, now time.Duration) (due, unsent in
 	return r.skipped.Before + r.skipped.Within + taken.Before + taken.Within + unsent, unsent
 }
 
-// increaseSince returns how much each count has increased since before.
 func (c causeCounts) increaseSince(before causeCounts) map[string]int64 {
 	var more map[string]int64
 	for cause, n := range c {
@@ -237,8 +236,8 @@ func (t *timeDistributions) all() []*distribution {
 	return []*distribution{&t.window, &t.outside, &t.connect, &t.firstByte, &t.service, &t.late, &t.heard}
 }
 
-// newTimeDistributions returns empty distributions. For held connections, coarseLatencies saves memory, because such a
-// run can have very many loops.
+// newTimeDistributions returns empty distributions. coarseLatencies saves memory in runs with held connections, which
+// can have very many loops.
 func newTimeDistributions(coarseLatencies bool) *timeDistributions {
 	coarseDist := distribution{coarse: true}
 	return &timeDistributions{connect: coarseDist, firstByte: coarseDist, heard: coarseDist, outside: distribution{coarse: coarseLatencies}, window: distribution{coarse: coarseLatencies}}

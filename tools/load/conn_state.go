@@ -10,8 +10,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/websocket"
 )
 
-// connState is the generator's state of one connection. It belongs to the connection's owner, with two exceptions:
-// number is written once, and ref, inFlight, due, resend and flags are always written, under the shard's lock.
+// connState is the generator's state of one connection. It belongs to the connection's owner. The fields number (once),
+// ref, inFlight, due, resend and flags are written under the shard's lock.
 //
 //	             answered            sent = answered + inFlight
 //	messages ──────────┼──────────────────┼────────┼──▶
@@ -114,7 +114,6 @@ func (s *connTable) forEachConn(shards []*shard, f func(*shard, *connState) bool
 	}
 }
 
-// slotIndex returns a message's index in sentTimes, plannedTimes and messageSizes.
 func (s *connTable) slotIndex(cs *connState, msgNumber uint64) int {
 	return int(cs.index)*s.slotsPerConn + int(msgNumber)&(s.slotsPerConn-1)
 }

@@ -42,9 +42,8 @@ type dialer struct {
 	replaceClosed               bool
 	closedConns, failedAttempts func() int64
 	// loops is the number of event loops. The engine assigns batches to loops in rotation, so the dialer divides
-	// due attempts into as many batches.
-	loops int
-	// finishedAttempts returns the number of attempts that have succeeded or failed.
+	// the attempts into this number of batches.
+	loops            int
 	finishedAttempts func() int64
 
 	issued           int
@@ -107,7 +106,6 @@ func (d *dialer) totalAttemptsWanted(sinceStart time.Duration) int {
 	return n + int(d.closedConns()) + d.retried
 }
 
-// dialRetryInterval is the delay before failed attempts are repeated.
 const dialRetryInterval = 100 * time.Millisecond
 
 func (d *dialer) startAttempts(n int) error {
@@ -167,7 +165,6 @@ func planSources(target netip.Addr, connections int, givenAddrs []netip.Addr, ma
 	return plan
 }
 
-// maxLoopbacks is the number of addresses that loopbackAddrs can return.
 const maxLoopbacks = 254 << 16
 
 // loopbackAddrs returns the first n host addresses of 127.0.0.0/8 that end in neither 0 nor 255.

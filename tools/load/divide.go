@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// MaxGenerators limits the number of generators of a divided load.
+// MaxGenerators is the maximum number of generators in Config.Divide.
 const MaxGenerators = 64
 
 // Total returns the number of connections that the run opens. It is Connections, or the final number of the Ramp, plus
@@ -80,10 +80,8 @@ func (c Config) Divide(weights ...float64) ([]Config, error) {
 	return parts, nil
 }
 
-// numbersPerGenerator is the number of connection numbers that each generator gets if connections are replaced.
 const numbersPerGenerator = 1 << 24
 
-// checkDivisible returns an error if the configuration is invalid or cannot be divided.
 func (c Config) checkDivisible(generators int) error {
 	if len(c.Sources) > 0 {
 		return &SettingError{"src", errors.New("given for several generators; expected none")}

@@ -12,7 +12,6 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// maxExpectation is the maximum length of an expectation in bytes.
 const maxExpectation = 128
 
 // Expectation is a condition for the result of a run, such as "p99<5ms". ParseExpectation parses it. The zero value is
@@ -24,7 +23,6 @@ type Expectation struct {
 	bound    float64
 }
 
-// resultFigure is a figure of a result, in nanoseconds if it is a time.
 type resultFigure struct {
 	isTime bool
 	value  func(*Result) (value float64, ok bool)
@@ -215,7 +213,6 @@ func (r *Result) numbersByName() map[string]float64 {
 	return all
 }
 
-// emptyResult provides the names of all figures.
 var emptyResult Result
 
 func findFigure(name string) (figure resultFigure, known bool) {

@@ -12,12 +12,11 @@ import (
 
 // faultRecorder counts the failures of a run. It is safe for concurrent use.
 type faultRecorder struct {
-	mu            sync.Mutex
-	causes        [nFaults]causeCounts
-	connectsEnded bool // connection attempts no longer count
-	wrongAnswers  int64
-	firstMismatch *Mismatch
-	// firstUnexpected is the first unexpected line that a held connection has received.
+	mu              sync.Mutex
+	causes          [nFaults]causeCounts
+	connectsEnded   bool // connection attempts no longer count
+	wrongAnswers    int64
+	firstMismatch   *Mismatch
 	firstUnexpected string
 	exhausted       map[syscall.Errno]int64 // connection attempts that failed because this machine ran out of a resource
 }

@@ -261,7 +261,6 @@ func ParseSources(text string, limit int) ([]netip.Addr, error) {
 	}
 }
 
-// parseAddrRange returns the first and the last of the addresses that ParseSources parses.
 func parseAddrRange(text string) (first, last netip.Addr, ok bool) {
 	if from, to, found := strings.Cut(text, "-"); found {
 		first, err := netip.ParseAddr(from)

@@ -11,8 +11,6 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/pacer"
 )
 
-// errEstablishedLate closes a connection that was established after the connect phase. errLifetimeOver closes a
-// connection at the end of its lifetime.
 var (
 	errEstablishedLate = errors.New("load: established after the connect phase")
 	errLifetimeOver    = errors.New("load: the connection's lifetime is over")
@@ -168,7 +166,6 @@ func (g *generator) joinPubsubOrEstablish(c *engine.Conn, connNumber uint32, dia
 	g.registerEstablishedConn(c, connNumber, dialedAt)
 }
 
-// registerEstablishedConn counts a new connection and gives it a connState.
 func (g *generator) registerEstablishedConn(c *engine.Conn, connNumber uint32, dialedAt time.Duration) {
 	i := g.shardIndex(c)
 	s, now := g.shards[i], g.now()
@@ -262,7 +259,6 @@ func (g *generator) Received(c *engine.Conn, in []byte) int {
 	return h.used
 }
 
-// countAnswersAndSendNext counts answers and sends the messages that they allow.
 func (g *generator) countAnswersAndSendNext(c *engine.Conn, cs *connState, res checkResult, now time.Duration) {
 	s := g.shards[cs.shard]
 	s.mu.Lock()
@@ -286,8 +282,7 @@ func (g *generator) countAnswersAndSendNext(c *engine.Conn, cs *connState, res c
 	}
 }
 
-// countAnswersLocked adds received answers to the counters and advances the connection. The caller holds the shard's
-// lock.
+// countAnswersLocked counts answers and advances the connection. The caller holds the shard's lock.
 func (g *generator) countAnswersLocked(s *shard, cs *connState, res checkResult, now time.Duration) {
 	if cs.flags&connReplied == 0 {
 		cs.flags |= connReplied
@@ -335,8 +330,7 @@ func (g *generator) recordLatencies(s *shard, cs *connState, answers int, now ti
 	}
 }
 
-// recordOpenLoopLatencies records latencies that begin at the planned times. Only messages that were planned for the
-// window count.
+// recordOpenLoopLatencies records latencies from the planned times, if these are in the window.
 func (g *generator) recordOpenLoopLatencies(s *shard, cs *connState, answers int, now time.Duration) {
 	for k := range uint64(answers) {
 		if g.script.hasFirst && cs.answered+k == 0 {
@@ -453,7 +447,6 @@ func (g *generator) Closed(c *engine.Conn, reason error) {
 	}
 }
 
-// countClosedConn counts a closed connection and its unanswered messages. It returns the flags of the connection.
 func (g *generator) countClosedConn(cs *connState) (flags uint16) {
 	s := g.shards[cs.shard]
 	s.mu.Lock()

@@ -191,13 +191,11 @@ func (g *generator) checkVerificationLine(c *engine.Conn, s *shard, line []byte,
 	return nil
 }
 
-// countUnansweredMessage counts a message of size bytes that will not be answered.
 func (s *shard) countUnansweredMessage(size int) {
 	s.totals.run[nDropped]++
 	s.totals.run[nBytesDropped] += int64(size)
 }
 
-// removePendingLine removes and returns the connection's line in flight. ok is false if there is none.
 func (s *shard) removePendingLine(ref engine.Ref) (a pendingLine, ok bool) {
 	if a, ok = s.pendingLines[ref]; ok {
 		delete(s.pendingLines, ref)

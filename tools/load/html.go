@@ -18,9 +18,9 @@ import (
 const (
 	// maxChartPoints limits the points of a curve over time. Beyond the limit, neighbouring intervals are joined.
 	maxChartPoints = 400
-	// maxErrorRows limits the rows in the table of errors.
-	maxErrorRows = 40
-	// reachedRateShare is the share of the planned messages from which the planned rate counts as reached.
+	maxErrorRows   = 40
+	// reachedRateShare is the share of planned messages that must be answered for the planned rate to count as
+	// reached.
 	reachedRateShare = 0.99
 )
 

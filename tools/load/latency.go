@@ -39,8 +39,7 @@ type LatencyPoint struct {
 
 func (p *LatencyPoint) Of(l *Latency) time.Duration { return *p.of(l) }
 
-// LatencyPoints lists the figures of a Latency in ascending order, except for the mean, whose place is fixed. The list
-// must not be changed.
+// LatencyPoints lists the figures of a Latency in ascending order, except for the mean. The list must not be changed.
 var LatencyPoints = []LatencyPoint{
 	{"min", 0, func(l *Latency) *time.Duration { return &l.Min }},
 	{"mean", -1, func(l *Latency) *time.Duration { return &l.Mean }},
@@ -85,8 +84,8 @@ func (l *Latency) mergeKeepingWorst(other *Latency) {
 	l.Count += other.Count
 }
 
-// PercentileCurve returns the percentiles as a curve. At x, the curve has the time that one in x times exceeds; x is
-// 1/(1 - quantile).
+// PercentileCurve returns the percentiles as a curve over x = 1/(1 - quantile): one in x times is longer than the
+// curve's value at x.
 func (l *Latency) PercentileCurve() (c page.Series) {
 	for _, p := range LatencyPoints {
 		one := math.Round(1 / (1 - p.Quantile))

@@ -42,8 +42,8 @@ const minUsageWindow = 100 * time.Millisecond
 // highCPUPressure is a limit for the share of the window in which some program on the machine waited for a processor.
 const highCPUPressure = 0.2
 
-// Limits for the generator's own delay of messages, at the 99th percentile. If the delay is above lateP99 and at least
-// a tenth of the latency, the figures are doubtful. If it is above veryLateP99, they always are.
+// Limits for the generator's own delay of messages, at the 99th percentile. Above lateP99, the figures are doubtful if
+// the delay is at least a tenth of the latency. Above veryLateP99, they are always doubtful.
 const (
 	lateP99     = time.Millisecond
 	veryLateP99 = 10 * time.Millisecond

@@ -86,16 +86,16 @@ func MergeEvents(events ...Event) *Event {
 // mergeFieldsByTag merges addend into total, as the tag "merge" of each field specifies:
 //
 //	sum     the sum of numbers, of counts by cause, and of structs and slices by element; texts are listed
-//	gauge   the sum of several generators; of successive intervals the later one
-//	shared  of several generators, which all observe the same, the first that is set; otherwise as sum
+//	gauge   of several generators the sum; of successive intervals the later one
+//	shared  of several generators the first that is set, because all observe the same; of intervals as sum
 //	min     the smaller, or the earlier one
-//	max     the greater one; true of a condition
+//	max     the greater one; true rather than false
 //	first   the first that is set
-//	last    the first of several generators; of successive intervals the later one
+//	last    of several generators the first; of successive intervals the later one
 //	append  all elements of both slices
 //
-// A field without a tag keeps its value. isLaterInterval means that total and addend are successive intervals, not
-// those of several generators. Maps and slices of total are replaced, not changed, because they can be shared.
+// A field without a tag keeps its value. isLaterInterval means that addend is the interval after total, not from
+// another generator. Maps and slices of total are replaced, not changed, because they can be shared.
 func mergeFieldsByTag[T any](total, addend *T, isLaterInterval bool) {
 	mergeStructByTag(reflect.ValueOf(total).Elem(), reflect.ValueOf(addend).Elem(), isLaterInterval)
 }
@@ -118,8 +118,7 @@ func mergeStructByTag(total, addend reflect.Value, isLaterInterval bool) {
 
 var mergeTagCache sync.Map // reflect.Type to []string
 
-// cachedMergeTags returns the merge tags of all fields of t. It caches them, because otherwise reading tags would take
-// most of the time of a merge.
+// cachedMergeTags returns the merge tags of all fields of t. Without the cache, reading tags would dominate a merge.
 func cachedMergeTags(t reflect.Type) (tags []string) {
 	if known, ok := mergeTagCache.Load(t); ok {
 		return known.([]string)
@@ -154,7 +153,6 @@ func mergeField(total, addend reflect.Value, mergeTag string, isLaterInterval bo
 	}
 }
 
-// addFieldValue adds a number, map, struct or slice to a total of the same type.
 func addFieldValue(total, addend reflect.Value, isLaterInterval bool) {
 	switch total.Kind() {
 	case reflect.Struct:

@@ -12,12 +12,10 @@ import (
 // message gets its planned time and becomes due. Later, the connection's owner takes the message (takeDueBatch) and
 // sends it.
 
-// canTakeAnotherMessage reports whether a connection may have another message in flight.
 func (g *generator) canTakeAnotherMessage(cs *connState) bool {
 	return int(cs.inFlight)+int(cs.due) < g.cfg.Pipeline && cs.flags&(connClosed|connExpired|connMismatched|connReconnecting) == 0
 }
 
-// markMessageDue makes the next message of a connection due. plannedAt is the message's planned time.
 func (g *generator) markMessageDue(s *shard, cs *connState, plannedAt time.Duration) {
 	if g.table.plannedTimes != nil {
 		g.table.plannedTimes[g.table.slotIndex(cs, cs.answered+uint64(cs.inFlight)+uint64(cs.due))] = plannedAt
@@ -73,8 +71,8 @@ func (g *generator) scheduleMessagePerAnswer(s *shard, cs *connState, newAnswers
 	}
 }
 
-// markPlannedMessagesDue makes messages due whose planned time has come, as far as the connection has capacity. If
-// capacity remains, the connection is queued for later messages.
+// markPlannedMessagesDue assigns due messages of the plan while the connection has capacity. If capacity remains, the
+// connection is queued for later messages.
 func (g *generator) markPlannedMessagesDue(s *shard, cs *connState, now time.Duration) {
 	for g.canTakeAnotherMessage(cs) {
 		at, ok := g.takeDuePlanTime(s, cs, now)
@@ -108,8 +106,8 @@ func (g *generator) takeDuePlanTime(s *shard, cs *connState, now time.Duration) 
 	return plannedAt, true
 }
 
-// queueForNextPlannedMessage schedules a connection that has capacity for its next planned message. With a shared plan,
-// the connection enters the shard's ready queue. With its own plan, the connection gets a timer.
+// queueForNextPlannedMessage prepares a connection with capacity for its next planned message. With a shared plan, the
+// connection enters the shard's ready queue; with its own plan, it gets a timer.
 func (g *generator) queueForNextPlannedMessage(s *shard, cs *connState, now time.Duration) {
 	if !g.isOpenLoop() || cs.flags&connPastFirst == 0 || !g.canTakeAnotherMessage(cs) {
 		return
@@ -141,7 +139,7 @@ const (
 	// paceIntervalNoLoops is shorter than paceInterval, because without loops other goroutines change what the
 	// pacing waits for.
 	paceIntervalNoLoops = time.Millisecond
-	// paceRetryDelay is the delay before a nudge is repeated that failed because the mailbox was full.
+	// paceRetryDelay is the delay before nudges are repeated that failed because the mailbox was full.
 	paceRetryDelay = 100 * time.Microsecond
 )
 
@@ -209,7 +207,7 @@ func appendUnlessNudged(nudges []engine.Ref, cs *connState) []engine.Ref {
 	return append(nudges, cs.ref)
 }
 
-// processDueConnTimers handles the expired timers of a shard. It appends the connections that need a nudge to nudges.
+// processDueConnTimers handles the expired timers of a shard. It adds the connections that need a nudge to nudges.
 func (g *generator) processDueConnTimers(s *shard, nudges []engine.Ref, now time.Duration) []engine.Ref {
 	for len(nudges) < maxNudgesPerPace {
 		timer, ok := s.timers.popDue(now)
@@ -244,7 +242,7 @@ func (g *generator) processDueConnTimers(s *shard, nudges []engine.Ref, now time
 	return nudges
 }
 
-// markDueOnReadyConns assigns due messages of the shared plan to ready connections in rotation. It appends these
+// markDueOnReadyConns assigns due messages of the shared plan to ready connections in rotation. It adds these
 // connections to nudges.
 func (g *generator) markDueOnReadyConns(s *shard, nudges []engine.Ref, now time.Duration) []engine.Ref {
 	for len(nudges) < maxNudgesPerPace && s.ready.n > 0 {
@@ -273,8 +271,8 @@ func (g *generator) markDueOnReadyConns(s *shard, nudges []engine.Ref, now time.
 	return nudges
 }
 
-// recordSendLateness records how late due messages are sent that the pacing has assigned. Their connection had capacity
-// at the planned time, so the generator itself caused the delay.
+// recordSendLateness records for how long due messages have waited. Their connection had capacity at the planned time,
+// so the generator itself caused the delay.
 func (g *generator) recordSendLateness(s *shard, cs *connState, now time.Duration) {
 	if !g.isOpenLoop() {
 		return
@@ -314,7 +312,6 @@ func (g *generator) closeOrResetConn(c *engine.Conn, reason error) {
 	}
 }
 
-// countPlannedUnsentOnClose counts messages that a closed connection has planned but not sent.
 func (g *generator) countPlannedUnsentOnClose(s *shard, cs *connState) {
 	if !g.isOpenLoop() {
 		return
@@ -412,8 +409,8 @@ func (g *generator) hasPlannedUntaken() (is bool) {
 	return is
 }
 
-// Limits of a flood. A connection sends floodBatches batches per loop iteration. The size of a batch, which is also the
-// limit of unsent bytes, is such that all connections together have about floodBufferTotal bytes.
+// Limits of a flood. A connection sends floodBatches batches per loop iteration. The batch size is also the limit of
+// unsent bytes; it gives all connections together about floodBufferTotal bytes.
 const (
 	maxFloodBuffer   = 64 << 10
 	minFloodBuffer   = 4 << 10

@@ -124,7 +124,6 @@ func (b *circularMessageBlock) firstOffset(connNumber uint32) int {
 	return int(uint64(connNumber)*spread%uint64(len(b.bytes)/b.size)) * b.size
 }
 
-// wrapOffset returns the offset that is n bytes after offset, continuing at the beginning of the block.
 func (b *circularMessageBlock) wrapOffset(offset, n int) int {
 	offset += n
 	if offset >= len(b.bytes) {
@@ -133,12 +132,10 @@ func (b *circularMessageBlock) wrapOffset(offset, n int) int {
 	return offset
 }
 
-// contiguousBytesAt returns the bytes from offset to the end of the block, at most maxBytes.
 func (b *circularMessageBlock) contiguousBytesAt(offset, maxBytes int) []byte {
 	return b.bytes[offset:min(offset+maxBytes, len(b.bytes))]
 }
 
-// commonPrefixLen returns the number of bytes before the first difference between a and b.
 func commonPrefixLen(a, b []byte) int {
 	n := min(len(a), len(b))
 	if bytes.Equal(a[:n], b[:n]) {

@@ -134,7 +134,6 @@ func ignoreStalled(err error) error {
 	return err
 }
 
-// waitWhileOpen waits for d, or until no connection is left.
 func (r *loadRun) waitWhileOpen(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return nil
@@ -271,7 +270,6 @@ func (r *loadRun) sampleRateAndCheckWindowDone(current totals) bool {
 	return r.allConnsClosedForGood(current) || r.cfg.Steady && r.cfg.Enough == nil && r.windowParts.Steady()
 }
 
-// allConnsClosedForGood reports whether no connection is open and no more are expected.
 func (r *loadRun) allConnsClosedForGood(s totals) bool {
 	return s.openConns() == 0 && r.cfg.Lifetime == 0 && r.countFinishedAttempts(s) >= int64(r.cfg.totalConns())
 }
@@ -300,7 +298,6 @@ func (r *loadRun) awaitOutstandingAnswers(ctx context.Context) error {
 	return err
 }
 
-// nudgeRetryInterval is the delay before a nudge is repeated if the mailbox was full.
 const nudgeRetryInterval = time.Millisecond
 
 // nudgeConnsToStartSending nudges every connection once, so that the connection's owner sends the first message. It
@@ -340,7 +337,6 @@ const (
 	maxWindowFactor = 3
 )
 
-// rateSampler samples the receive rate at equal intervals of the window.
 type rateSampler struct {
 	interval   time.Duration
 	lastSample time.Duration // end of the last interval; at first, the beginning of the window
@@ -348,8 +344,8 @@ type rateSampler struct {
 	Steadiness
 }
 
-// addRateIfIntervalPassed adds the rate of an interval if an interval has passed, and reports whether it has.
-// totalReceived is the number of bytes received since the window began.
+// addRateIfIntervalPassed adds the rate of an interval if the interval has passed. totalReceived is the number of bytes
+// received since the window began.
 func (p *rateSampler) addRateIfIntervalPassed(now time.Duration, totalReceived int64) (added bool) {
 	if now-p.lastSample < p.interval {
 		return false

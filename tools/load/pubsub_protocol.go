@@ -27,8 +27,8 @@ type pubsubProtocol struct {
 	subscribed wireTemplate // expected answer to subscribe
 	publish    wireTemplate
 	message    wireTemplate // as subscribers receive it
-	// handleOther parses any other input from the server. n is the length of that input, 0 if it is incomplete.
-	// reply is the answer to send.
+	// handleOther parses input from the server other than the expected messages. n is the length of that input, 0
+	// if it is incomplete. reply is the answer to send.
 	handleOther func(in []byte) (n int, reply []byte, err error)
 }
 

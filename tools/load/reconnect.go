@@ -102,7 +102,6 @@ func (o *replacementDial) NewLayer(c *engine.Conn) engine.Layer {
 	return o.reconnector.newLayer(c)
 }
 
-// Opened continues the connection's traffic on the new socket.
 func (o *replacementDial) Opened(c *engine.Conn) {
 	if o.shardPerLoop && c.LoopIndex() != int(o.conn.shard) {
 		again := *o
@@ -206,7 +205,7 @@ func (r *reconnector) dialDueRetries(now time.Duration) {
 	r.dialQueuedWhileSlotsFree()
 }
 
-// abandonPendingReplacements counts the connections that wait for an attempt as closed.
+// abandonPendingReplacements gives up the connections that wait for an attempt.
 func (r *reconnector) abandonPendingReplacements() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -216,7 +215,6 @@ func (r *reconnector) abandonPendingReplacements() {
 	r.queued, r.retrying = nil, nil
 }
 
-// resumeConnOnNewSocket gives a connection its next socket and sends due messages.
 func (g *generator) resumeConnOnNewSocket(c *engine.Conn, cs *connState) {
 	s, now := g.shards[cs.shard], g.now()
 	s.mu.Lock()

@@ -152,7 +152,6 @@ func (r *loadRun) attachEngineAndReconnector(e engine.Engine, modelName string) 
 
 func (r *loadRun) script() *trafficScript { return r.generator.script }
 
-// countFinishedAttempts counts connection attempts that have succeeded or failed.
 func (r *loadRun) countFinishedAttempts(t totals) int64 {
 	return t.run[nOpened] + r.generator.faults.countConnectFailures()
 }
@@ -301,7 +300,6 @@ func (r *loadRun) waitEmittingProgress(ctx context.Context, w waitCondition) err
 
 func (r *loadRun) sumTotals() totals { return sumShards(r.generator.shards) }
 
-// emitEventWithSnapshot adds a Snapshot to e and passes e to Config.Observe.
 func (r *loadRun) emitEventWithSnapshot(e Event) {
 	if r.cfg.Observe == nil {
 		return
@@ -328,7 +326,6 @@ const (
 	maxRuleBuffer        = 128 << 10
 )
 
-// closeConnsAndStopEngine closes all connections and stops the engine. It returns when both have finished.
 func (r *loadRun) closeConnsAndStopEngine() {
 	r.generator.closing.Store(true)
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)

@@ -101,7 +101,6 @@ func newMessageMaker(cfg *Config) (messageMaker, error) {
 	return s, err
 }
 
-// generateAndWriteMessages writes n messages, starting with msgNumber, and returns their size in bytes.
 func (s *trafficScript) generateAndWriteMessages(c *engine.Conn, cs *connState, table *connTable, msgNumber uint64, n int) (size int) {
 	if s.direct != nil {
 		return s.direct.writeCachedMessages(c, cs.number, msgNumber, n)
@@ -132,8 +131,8 @@ func (s *trafficScript) generateAndWriteMessages(c *engine.Conn, cs *connState, 
 	return size
 }
 
-// deriveSeed derives an independent seed from the seed of a run. purpose is the number of a connection or one of the
-// following purposes.
+// deriveSeed derives an independent seed from the seed of a run. purpose is a connection number or a constant such as
+// seedPlan.
 func deriveSeed(seed, purpose uint64) uint64 { return pacer.RandomAt(seed^0x6d797269, purpose) }
 
 // Purposes of seeds, apart from numbers of connections.
@@ -144,7 +143,7 @@ const (
 	seedPayload                // published payloads
 )
 
-// writeChunk is the size in bytes of generated messages that are written together.
+// writeChunk is the number of bytes after which generated messages are written.
 const writeChunk = 64 << 10
 
 var bufferPool = sync.Pool{New: func() any { return &[]byte{} }}

@@ -37,10 +37,10 @@ type Step struct {
 	Late    time.Duration `json:"late"`
 	// Unsent counts messages that were never sent or never answered.
 	Unsent int64 `json:"unsent"`
-	// Kept reports whether the rate met the goal, for which four conditions apply. The percentile must be within
-	// its limit. That percentage of the messages must have been answered. At least 99 % of the messages planned for
-	// the window must have been answered in the window, because otherwise the queue has grown; of few messages n,
-	// it is enough if n-3√n were answered. A connection must be left.
+	// Kept reports whether the rate met the goal. The percentile of the latency must be within the limit, and the
+	// percentile's share of all messages must have been answered. At least 99 % of the messages planned for the
+	// window must have been answered in it, because otherwise a queue is growing; of a small number n of messages,
+	// n-3√n suffice. A connection must be left.
 	Kept bool `json:"kept"`
 	// Limited reports that the rate missed the goal, but that the generator itself was late by at least half of the
 	// latency limit. Such a rate is tried once more, as a separate step. If the second try also fails, the rate
@@ -103,7 +103,6 @@ func (c *Config) searchStepDuration() time.Duration {
 	return cmp.Or(c.Duration, max(2*time.Second, minStepGoals*c.Rate.Goal.Under))
 }
 
-// firstStepConfig returns the configuration of the first step: an open loop with a warm-up.
 func (c Config) firstStepConfig() Config {
 	c.Warmup = c.searchStepDuration() / 5
 	c.Duration = c.searchStepDuration() - c.Warmup
@@ -158,7 +157,6 @@ func searchRate(ctx context.Context, cfg Config) (*Result, error) {
 	return conclude(end), err
 }
 
-// measureAtRate tries a rate. It returns the result and the number of remaining connections.
 func (r *loadRun) measureAtRate(ctx context.Context, rate float64) (_ *Result, openConns int64, _ error) {
 	r.cfg.Rate.PerSecond = rate
 	r.resetWindowMeasurements()

@@ -74,7 +74,6 @@ func settingsFromTags(t reflect.Type, helpGroup string, index []int) (all []Sett
 	return all
 }
 
-// settingsFromFieldTags returns the settings declared by a field's tags: a key, or up to three flags.
 func settingsFromFieldTags(f reflect.StructField, helpGroup string, index []int) (all []Setting) {
 	s := Setting{index: index, typ: f.Type, tag: f.Tag}
 	s.List = f.Type.Kind() == reflect.Slice || f.Type == reflect.TypeFor[http.Header]()

@@ -52,7 +52,7 @@ const (
 	nReordered
 	nSlowEnded
 	nSlowBytes
-	// Connections do not increase the following counters; the run does.
+	// The run itself, not a connection, increases the following counters.
 	nFailed
 	nLost
 	nIntended
@@ -103,7 +103,6 @@ func (s totals) openConns() int64 { return s.run[nOpened] - s.run[nClosed] }
 
 func (s totals) openConnsHeardBroadcast() int64 { return s.run[nHeard] - s.run[nHeardClosed] }
 
-// messagesInFlight returns the number of messages that can still be answered.
 func (s totals) messagesInFlight() int64 { return s.run[nSent] - s.run[nAnswered] - s.run[nDropped] }
 
 // shard counts and paces the connections of one loop. In a model without loops, it does so for a part of all
@@ -203,7 +202,6 @@ func sumShards(shards []*shard) totals {
 	return all
 }
 
-// timer is a time at which a connection needs attention.
 type timer struct {
 	due    time.Duration
 	conn   uint32 // index of the connection in the table
@@ -219,7 +217,6 @@ const (
 	lifetimeTimer                  // the lifetime is over
 )
 
-// timerHeap is a heap whose first timer is the earliest.
 type timerHeap []timer
 
 func (h *timerHeap) push(t timer) {
@@ -244,7 +241,6 @@ func (h timerHeap) earliestOrNever() time.Duration {
 	return h[0].due
 }
 
-// popDue removes and returns the first timer if that timer is due.
 func (h *timerHeap) popDue(now time.Duration) (t timer, ok bool) {
 	s := *h
 	if len(s) == 0 || s[0].due > now {

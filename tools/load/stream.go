@@ -12,7 +12,6 @@ import (
 	"time"
 )
 
-// Limits of a Stream.
 const (
 	// maxStreamLine is the maximum length of a line in bytes.
 	maxStreamLine = 4 << 20
@@ -24,14 +23,12 @@ const (
 	maxRecordedIntervals = 4096
 )
 
-// Stream contains the evaluated events of a run.
+// Stream contains the data from a run's events.
 type Stream struct {
 	// Plan describes the planned run. It is nil if the stream does not contain the plan.
-	Plan *Plan
-	// Intervals contains the intervals of Progress events, in order.
+	Plan      *Plan
 	Intervals []Interval
-	// Last is the snapshot of the last event.
-	Last Snapshot
+	Last      Snapshot
 	// Result is nil if the stream ends before the run does.
 	Result *Result
 
@@ -279,17 +276,14 @@ type Plan struct {
 	Pipeline    int  `json:"pipeline"`
 	NoReply     bool `json:"no_reply,omitempty"`
 	// Rate is the plan of an open loop, nil for other modes.
-	Rate *Rate `json:"rate,omitempty" merge:"sum"`
-	// Duration, Messages and Check are as in Config.
+	Rate     *Rate         `json:"rate,omitempty" merge:"sum"`
 	Duration time.Duration `json:"duration,omitempty"`
 	Messages int64         `json:"messages,omitempty"`
 	Check    int           `json:"check,omitempty" merge:"sum"`
 	Seed     uint64        `json:"seed"`
-	// Model and Loops are the I/O model and the number of event loops.
-	Model string `json:"model"`
-	Loops int    `json:"loops" merge:"sum"`
-	// Host describes the generator's machine.
-	Host string `json:"host" merge:"sum"`
+	Model    string        `json:"model"`
+	Loops    int           `json:"loops" merge:"sum"`
+	Host     string        `json:"host" merge:"sum"`
 	// Generator and Server are the resources that the generator and the server used before the first connection.
 	// They are nil without Config.Observe. Server is also nil if the server cannot be inspected.
 	Generator *Usage `json:"generator,omitempty" merge:"sum"`

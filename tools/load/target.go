@@ -130,7 +130,6 @@ func (c *Config) SetTargets(targets ...string) error {
 	return c.setProtocolFromURL(first)
 }
 
-// targetURL is a parsed target.
 type targetURL struct {
 	*urlProtocol // nil for an address
 	text         string

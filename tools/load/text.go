@@ -132,7 +132,6 @@ func (r *Result) writeTrafficOrHeldLines(line lineWriter) {
 	r.writeMeanInFlight(line)
 }
 
-// writeMeanInFlight writes the average number of messages in flight.
 func (r *Result) writeMeanInFlight(line lineWriter) {
 	if r.Corrected && r.Latency.Count > 0 {
 		line("in flight", "%s (rate × mean latency), including messages that waited to be sent", formatRate(r.InFlight()))
@@ -229,7 +228,6 @@ func (r *Rate) String() string {
 	return text
 }
 
-// formatRate formats a rate without needless digits.
 func formatRate(x float64) string {
 	if x >= 1000 {
 		return format.Count(int64(math.Round(x)))
@@ -279,7 +277,7 @@ func (r *Result) writeFaults(line lineWriter) {
 	}
 }
 
-// String returns the snapshot as one line. The line contains no rate.
+// String returns the snapshot as one line, without a rate.
 func (s Snapshot) String() string {
 	text := format.Count(s.Open) + " open, " + format.Count(s.Answered) + " answered"
 	if s.Failed > 0 {

@@ -366,7 +366,6 @@ func (c Config) maxMessageSize() int {
 	return n
 }
 
-// constantMessage returns the message if all messages are equal. Otherwise, isConstant is false.
 func (c *Config) constantMessage() (_ []byte, isConstant bool) {
 	t, err := message.Parse(c.Message)
 	if err != nil || c.Message == "" {

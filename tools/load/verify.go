@@ -81,7 +81,6 @@ func (v *lineVerification) tryReserveInFlight() bool {
 	}
 }
 
-// isDone reports whether every connection has been asked and every answer has arrived.
 func (v *lineVerification) isDone() bool { return v.shardsLeft.Load() == 0 && v.inFlight.Load() == 0 }
 
 func (g *generator) nudgeUnverifiedConns(loopOrAll int, at time.Duration, nudge func(engine.Ref) bool) (nextCall time.Duration) {
@@ -215,7 +214,6 @@ func (g *generator) startVerifyingHeldConns(number int) *lineVerification {
 	return r
 }
 
-// stopAndCountUnanswered ends a verification and returns the number of lines that were not answered.
 func (g *generator) stopAndCountUnanswered(v *lineVerification) (unanswered int64) {
 	v.stopped.Store(true)
 	for _, s := range g.shards {

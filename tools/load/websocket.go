@@ -12,8 +12,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/websocket"
 )
 
-// wsFraming sends and receives messages as WebSocket messages. It starts the handshake, frames messages and unframes
-// answers.
+// wsFraming implements WebSockets: the handshake, and the framing of messages and answers.
 type wsFraming struct {
 	answers       answerChecker
 	table         *connTable
@@ -49,7 +48,6 @@ func (f *wsFraming) sendWSHandshakeRequest(c *engine.Conn, connNumber uint32, di
 	_, _ = c.Write(websocket.AppendRequest(nil, f.host, f.path, f.header, u.key)) // Closed gets the error
 }
 
-// receiveWSHandshakeResponse checks the server's response to the handshake. It returns the length of the response.
 func (g *generator) receiveWSHandshakeResponse(c *engine.Conn, hs *wsHandshake, in []byte) int {
 	n, err := websocket.CheckHandshakeResponse(in, hs.key)
 	if err != nil {
