@@ -99,8 +99,8 @@ func (g *generator) receiveHeldLines(c *engine.Conn, h *heldConn, in []byte) (us
 	return len(in)
 }
 
-// parseLineOrFrame returns the first line of in and its length n, which is 0 if the line is incomplete. On a WebSocket,
-// it returns the next frame instead; a line is then a message without a newline.
+// parseLineOrFrame returns the first line of the input and its length n, which is 0 if the line is incomplete. On a
+// WebSocket, it returns the next frame instead; a line is then a message without a newline.
 func (g *generator) parseLineOrFrame(in []byte) (frame websocket.Part, n int, err error) {
 	maxBytes := MaxLine
 	if g.script.frames == nil {

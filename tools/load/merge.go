@@ -199,8 +199,9 @@ func less(a, b reflect.Value) bool {
 	return a.Int() < b.Int()
 }
 
-// mergeCompleteHistograms merges the distributions of parts into to, by JSON key. It merges a distribution only if
-// every part has the distribution's histogram. encodedByField points to the Histograms of to.
+// mergeCompleteHistograms merges the distributions of several parts into a total (to), by JSON key. It merges a
+// distribution only if every part has the distribution's histogram. encodedByField points to the Histograms of the
+// total.
 func mergeCompleteHistograms[T Interval | Result](to *T, encodedByField *map[string]string, parts ...*T) (err error) {
 	all := make(map[string]string)
 	v := reflect.ValueOf(to).Elem()
@@ -280,7 +281,7 @@ func (r *Rate) addGeneratorRate(o *Rate) {
 	r.PerSecond += o.PerSecond
 }
 
-// AddCauses adds counts by cause to the map to, allocates the map if it is nil, and returns it. When the map has limit
+// AddCauses adds counts by cause to a map and returns the map, which it allocates if to is nil. When the map has limit
 // causes, further causes are counted as "other".
 func AddCauses(to, counts map[string]int64, limit int) map[string]int64 {
 	if to == nil {

@@ -145,7 +145,7 @@ type Result struct {
 	// Lost counts, by cause, the established connections that ended before the generator closed them, in the whole
 	// run.
 	Lost map[string]int64 `json:"lost,omitempty" merge:"sum"`
-	// Verifications contains the outcomes of the verifications of held connections, in order.
+	// Verifications contains the outcome of each verification of held connections, in order.
 	Verifications []Verification `json:"verifications,omitempty" merge:"sum"`
 	// Broadcast describes how far the server's broadcast had spread at the end of the hold. It is nil if no
 	// broadcast was expected.
@@ -242,8 +242,8 @@ func (m *Mismatch) String() string {
 	return fmt.Sprintf("connection %d, message %d, byte %d: got %s, want %s", m.Connection, m.Message, m.Byte, m.Got, m.Want)
 }
 
-// Verification is the outcome of one verification, in which each held connection sends a unique line and expects the
-// same line back.
+// Verification is the outcome of verifying the held connections once: each connection sends a unique line and expects
+// the same line back.
 type Verification struct {
 	// Number counts the verifications of a run from 1. InFlight is the limit of lines in flight (Config.Check).
 	Number   int `json:"number"`
@@ -411,8 +411,7 @@ type Counter struct {
 	Name, Help string
 	// Metric is the name in Prometheus without the prefix "myriad_load_", or "" if the counter is not exported.
 	Metric string
-	// Gauge reports that an interval contains the counter's current value. Without Gauge, an interval contains the
-	// increase of the counter.
+	// If Gauge is set, an interval contains the counter's current value instead of the increase.
 	Gauge bool
 	// Fault reports that a value above 0 is a failure.
 	Fault bool

@@ -334,9 +334,8 @@ var comparisonRows = []struct{ title, name string }{
 	{"99.9%", "p99.9"}, {"max", "max"}, {"errors", "errors"}, {"generator's CPU", "cpu"},
 }
 
-// WriteComparison writes the results of several runs side by side. names are the names of the runs. Each figure is
-// followed by its ratio to that of the first run. "-" stands for an unknown value, "cut off" for a run without a
-// result.
+// WriteComparison writes the results of several runs side by side, under the given names. Each figure is followed by
+// its ratio to the figure of the first run. "-" stands for an unknown value, "cut off" for a run without a result.
 func WriteComparison(w io.Writer, names []string, streams []*Stream) error {
 	if len(names) != len(streams) {
 		return fmt.Errorf("load: comparison: %d names of %d streams; expected one each", len(names), len(streams))

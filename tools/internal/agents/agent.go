@@ -62,9 +62,9 @@ type agentWorker struct {
 	unreachableSince time.Time              // when NATS became unreachable; zero if it is reachable
 }
 
-// Serve takes part in runs until ctx ends. If a run is in progress then, Serve ends the run and waits until the
-// coordinator has received the result. Serve reconnects to NATS at most twice per second. It returns an error if NATS
-// is not on loopback and requires no credentials.
+// Serve takes part in runs until ctx ends. If a run is in progress when ctx ends, Serve ends the run and waits until
+// the coordinator has received the result. Serve reconnects to NATS at most twice per second. It returns an error if
+// NATS is not on loopback and requires no credentials.
 func (a *Agent) Serve(ctx context.Context) error {
 	w := &agentWorker{Agent: new(*a), id: newRandomID(), calls: make(chan *nats.Msg, 16), messages: make(chan *nats.Msg, maxQueued)}
 	w.URL, w.version = cmp.Or(a.URL, DefaultURL), cmp.Or(a.version, version.MyriadVersion())

@@ -200,7 +200,8 @@ func (c *coordinator) requireSecureExternalServer() error {
 }
 
 // keepServerWarning stores a warning of the coordinator's own NATS server for logPendingWarning, unless an earlier one
-// is still pending. It is called on goroutines of the server, and unauthenticated clients can cause the calls.
+// is still pending. The server's goroutines call it, possibly often, because unauthenticated clients can cause
+// warnings.
 func (c *coordinator) keepServerWarning(line string) {
 	select {
 	case c.warnings <- line:
@@ -220,7 +221,7 @@ func (c *coordinator) logPendingWarning() {
 	}
 }
 
-// loopbackForUnspecified returns a as text. If a is an unspecified address, the text is a loopback address.
+// loopbackForUnspecified formats an address. It replaces an unspecified host by loopback.
 func loopbackForUnspecified(a net.Addr) string {
 	at, ok := a.(*net.TCPAddr)
 	if !ok || !at.IP.IsUnspecified() {
@@ -288,7 +289,7 @@ func (c *coordinator) callAndAdmitAgents(ctx context.Context) error {
 	return nil
 }
 
-// admitAgentFromReply adds an agent to the run, or records that it refuses, as its reply to a call says.
+// admitAgentFromReply handles an agent's reply to a call: it adds the agent to the run or records the agent's refusal.
 func (c *coordinator) admitAgentFromReply(ctx context.Context, replyData []byte, refusalsByAgent map[string]string) {
 	reply, err := decodeMessageHeader(replyData, c.version)
 	if reply == nil || reply.Kind != infoKind || c.findMember(reply.From) != nil {

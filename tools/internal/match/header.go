@@ -17,8 +17,8 @@ func (s *StreamState) cutLineWithinHeadLimit(in []byte) (line []byte, n int, err
 	return line, n, nil
 }
 
-// cutLine returns the first line of in without its line end. n is the length of the line including its end, or 0 if the
-// line does not end within maxBytes.
+// cutLine returns the first line of the input without its line end. n is the length of the line including its end, or 0
+// if the line does not end within maxBytes.
 func cutLine(in []byte, maxBytes int) (line []byte, n int) {
 	n = bytes.IndexByte(in[:min(len(in), maxBytes)], '\n') + 1
 	if n == 0 {
@@ -70,8 +70,8 @@ func (s *StreamState) applyConnectionHeader(list []byte) {
 	}
 }
 
-// splitHeader splits a header line at its colon. name is nil if there is no colon, or if there is space before or after
-// the name. The latter is so for a line that continues the previous one.
+// splitHeader splits a header line at its colon. name is nil if there is no colon, or if there is space around the
+// name, as in a line that continues the previous one.
 func splitHeader(line []byte) (name, value []byte) {
 	i := bytes.IndexByte(line, ':')
 	if i <= 0 || isBlank(line[0]) || isBlank(line[i-1]) {

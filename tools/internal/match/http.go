@@ -4,8 +4,8 @@ import "bytes"
 
 // Limits of an HTTP response.
 const (
-	// maxHead limits the status line and the header together, in bytes. It includes any interim responses before
-	// them, and also limits the trailer.
+	// maxHead limits the size in bytes of the status line, the header and any interim responses before them, all
+	// together. The same limit applies to the trailer.
 	maxHead = 64 << 10
 	// maxChunkLine limits the length in bytes of the line before a chunk.
 	maxChunkLine = 4096
@@ -44,8 +44,8 @@ func consumeHTTPResponses(s *StreamState, in []byte, onStatus func(status int)) 
 	return used, answers, nil
 }
 
-// parseNextResponsePart parses the next part of a response from in, which must not be empty. n is the number of bytes
-// used, 0 if more input is needed. done reports whether the response is complete.
+// parseNextResponsePart parses the next part of a response from the input, which must not be empty. n is the number of
+// bytes used, 0 if more input is needed. done reports whether the response is complete.
 func (s *StreamState) parseNextResponsePart(in []byte) (n int, done bool, err error) {
 	switch s.phase {
 	case phaseStatusLine:
@@ -72,7 +72,7 @@ func (s *StreamState) parseNextResponsePart(in []byte) (n int, done bool, err er
 	return 0, false, errUnexpected(in, wantNothing)
 }
 
-// skipBody skips the bytes of in that belong to a body or a chunk. It returns the number of these bytes.
+// skipBody skips the part of the input that belongs to a body or a chunk, and returns the length of that part.
 func (s *StreamState) skipBody(in []byte) int {
 	n := min(s.remaining, int64(len(in)))
 	s.remaining -= n

@@ -8,7 +8,7 @@ import (
 	"sync"
 )
 
-// lengthPrefix describes the field at the beginning of an answer that contains the answer's length.
+// lengthPrefix describes the length field at the beginning of an answer.
 type lengthPrefix struct {
 	// skip is the number of bytes before the length field.
 	skip int

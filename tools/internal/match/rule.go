@@ -118,7 +118,7 @@ func (r *AnswerRule) MaxUnused() int {
 	}
 }
 
-// ConsumeInput counts the answers that end in the input in of a stream. It returns the number of bytes used and the
+// ConsumeInput counts the answers that end in the next input of a stream. It returns the number of bytes used and the
 // number of answers completed by them. If bytes remain unused, at most MaxUnused, the caller must pass them again,
 // followed by more input. The result does not depend on how the stream is divided into calls.
 //

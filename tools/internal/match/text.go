@@ -8,8 +8,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/message"
 )
 
-// countOccurrences counts the occurrences of text, which must not be empty, in in. used excludes the end of in if
-// another occurrence may begin there.
+// countOccurrences counts how often text occurs in the input. text must not be empty. used excludes the end of the
+// input if another occurrence may begin there.
 func countOccurrences(text, in []byte) (used, answers int) {
 	if len(text) == 1 {
 		return len(in), bytes.Count(in, text)
@@ -24,8 +24,8 @@ func countOccurrences(text, in []byte) (used, answers int) {
 	}
 }
 
-// suffixThatStartsText returns the length of the longest suffix of in that is a prefix of text. in must not contain
-// text.
+// suffixThatStartsText returns the length of the longest suffix of the input that is a prefix of text. The input must
+// not contain the whole text.
 func suffixThatStartsText(text, in []byte) int {
 	end := in[max(0, len(in)-len(text)+1):]
 	for len(end) > 0 {

@@ -39,7 +39,7 @@ func UnescapeTemplateText(text string) ([]byte, error) {
 	return out, nil
 }
 
-// LiteralTemplate returns the template that generates text itself.
+// LiteralTemplate returns a template whose messages are equal to text.
 func LiteralTemplate(text string) string {
 	var out []byte
 	for _, b := range []byte(text) {

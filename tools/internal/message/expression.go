@@ -107,7 +107,6 @@ func errUnknownExpression(body string) error {
 	return fmt.Errorf("unknown expression %q; expected %s", truncateForError(body), expressionNames)
 }
 
-// rejectArgument returns an error if argument is not empty.
 func rejectArgument(argument string) error {
 	if argument != "" {
 		return fmt.Errorf("%q after the name; expected nothing", truncateForError(argument))

@@ -82,9 +82,9 @@ func Parse(text string) (*Template, error) {
 	return t, nil
 }
 
-// parseLiteralUpToExpression parses literal text from index at on. The literal text ends at an expression or after the
-// first { that begins no expression. next is the index that follows. If atExpression is true, next is the index after
-// the expression's \{.
+// parseLiteralUpToExpression parses the literal text in text[at:] up to an expression, or up to and including a { that
+// begins no expression. next is the index after the literal text or, if atExpression is true, after the expression's
+// \{.
 func parseLiteralUpToExpression(text string, at int) (literal []byte, next int, atExpression bool) {
 	brace := strings.IndexByte(text[at:], '{')
 	if brace < 0 {
@@ -100,7 +100,7 @@ func parseLiteralUpToExpression(text string, at int) (literal []byte, next int, 
 	return literal, at + brace + 1, atExpression
 }
 
-// lenUpToClosingBrace returns the number of bytes before the closing }. at is the index after the opening \{.
+// lenUpToClosingBrace returns the number of bytes in text[at:] before the closing }.
 func lenUpToClosingBrace(text string, at int) (int, error) {
 	size := strings.IndexByte(text[at:], '}')
 	if size < 0 {
@@ -117,7 +117,7 @@ func truncateForError(text string) string {
 	return text
 }
 
-// addOrJoinPiece adds a piece. It joins a literal text with a preceding one.
+// addOrJoinPiece adds a piece, or joins it to the previous piece if both are literal text.
 func (t *Template) addOrJoinPiece(p templatePiece) error {
 	low, high := p.generatedLengthRange()
 	t.minLen += low

@@ -27,8 +27,8 @@ type RateCurve struct {
 	Hold, Over time.Duration
 }
 
-// DueTimeOfMessage returns the time at which message number messageNumber is due. It returns Never if this is more than
-// about two months after Begin. It is the inverse of CountMessagesDue.
+// DueTimeOfMessage returns the time at which the message with the given number is due. It returns Never if this is more
+// than about two months after Begin. It is the inverse of CountMessagesDue.
 func (c *RateCurve) DueTimeOfMessage(messageNumber float64) time.Duration {
 	seconds := messageNumber / c.PerSecond
 	if c.To > 0 {
@@ -40,8 +40,8 @@ func (c *RateCurve) DueTimeOfMessage(messageNumber float64) time.Duration {
 	return c.Begin + time.Duration(seconds*float64(time.Second))
 }
 
-// secondsUntilDueOnRamp returns the time in seconds, from Begin, at which message number message is due. While the rate
-// changes from a to b during a time T, it solves a·t + (b-a)·t²/2T = message for t. After that, the rate is b.
+// secondsUntilDueOnRamp returns the time in seconds from Begin until the message with the given number is due. While
+// the rate changes from a to b during a time T, it solves a·t + (b-a)·t²/2T = message for t. After that, the rate is b.
 func (c *RateCurve) secondsUntilDueOnRamp(message float64) float64 {
 	a, b := c.PerSecond, c.To
 	before, over := c.Hold.Seconds(), c.Over.Seconds()

@@ -36,8 +36,9 @@ type SendPlan struct {
 	next     time.Duration // time of the next message
 }
 
-// NewPlanFrom returns a plan that begins at the time at. The first message is due as many messages after at as phase
-// says, from 0 to 1; if Poisson is set, it is due after a random time. seed determines all random times.
+// NewPlanFrom returns a plan that begins at a given time. The first message follows after the part phase, from 0 to 1,
+// of the interval between two messages. If Poisson is set, it follows after a random time. seed determines all random
+// times.
 func (c *RateCurve) NewPlanFrom(at time.Duration, phase float64, seed uint64) SendPlan {
 	p := SendPlan{position: c.CountMessagesDue(at)}
 	if c.Poisson {
@@ -61,8 +62,8 @@ func (p *SendPlan) AdvanceToNextMessage(c *RateCurve, seed uint64) {
 	p.next = c.DueTimeOfMessage(p.position)
 }
 
-// CountDueAndUntaken returns the number of messages that are due both by now and before end. If times are random, the
-// number is an estimate.
+// CountDueAndUntaken returns the number of messages that are due before end and not later than now. If times are
+// random, the number is an estimate.
 func (p *SendPlan) CountDueAndUntaken(c *RateCurve, now, end time.Duration) int64 {
 	if p.next == 0 || p.next > now || p.next >= end {
 		return 0

@@ -32,7 +32,7 @@ func ReadTCPStateOfNamespace() (n Network, err error) {
 	}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	// /proc/net would be the namespace of the process's first thread.
+	// /proc/net describes the namespace of the process's first thread, which can be another one.
 	thread, err := prom.NewFS("/proc/thread-self")
 	if err != nil {
 		return n, err

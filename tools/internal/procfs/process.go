@@ -106,9 +106,9 @@ func ChildPIDs(parent int) (pids []int, err error) {
 	return pids, err
 }
 
-// CountTasksOfUser counts the tasks (threads of processes) of a user on the machine. RLIMIT_NPROC limits this number.
-// CountTasksOfUser takes about 3 µs per process. It counts a process that has changed its user and may not be traced as
-// root's. It does not count processes that are not visible (hidepid, another process namespace).
+// CountTasksOfUser counts the tasks (threads of processes) of a user on the machine, which RLIMIT_NPROC limits. It
+// takes about 3 µs per process. A process that has changed its user, and that this process may not trace, counts as
+// root's. Processes that are not visible (hidepid, another process namespace) are not counted.
 func CountTasksOfUser(user uint32) (n int, err error) {
 	all, err := allProcesses()
 	for _, p := range all {

@@ -88,8 +88,7 @@ func readTrimmedFile(path string) (string, error) {
 	return strings.TrimSpace(string(b)), err
 }
 
-// dirEntryNames yields the names in a directory. If reading fails, it yields an error last. It never has all names in
-// memory.
+// dirEntryNames yields the names in a directory, which it reads in batches. If reading fails, it yields an error last.
 func dirEntryNames(dir string) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
 		d, err := openFileOnLinux(dir)

@@ -51,7 +51,8 @@ func ReadRlimits(pid int) (r Rlimits, err error) {
 	return r, nil
 }
 
-// minusOneIfUnlimited converts the kernel's value for no limit, which is the largest number or close to it, to -1.
+// minusOneIfUnlimited returns limit, or -1 if limit is the kernel's value for no limit: the largest number or close to
+// it.
 func minusOneIfUnlimited(limit uint64) int64 {
 	if limit > 1<<62 {
 		return -1

@@ -21,8 +21,8 @@ type Slab struct {
 	Each float64
 }
 
-// ReadSlabCaches reads the kernel's caches, by name, from /proc/slabinfo. Usually only root may read that file. Several
-// names can share one cache; ReadSlabCaches reads from /sys which do. It takes some milliseconds.
+// ReadSlabCaches reads the kernel's caches, by name, from /proc/slabinfo, which usually only root may read. From /sys,
+// it adds the names that share a cache with another name. It takes some milliseconds.
 func ReadSlabCaches() (map[string]Slab, error) {
 	info, err := parseProcFS(prom.FS.SlabInfo)
 	if err != nil {
@@ -39,8 +39,8 @@ func ReadSlabCaches() (map[string]Slab, error) {
 	return caches, nil
 }
 
-// addMergedCacheNames adds each name that shares a cache with a name in caches. Such names are links with the same
-// target in dir.
+// addMergedCacheNames adds each name that shares a cache with a name in caches. In dir, such names are links with the
+// same target.
 func addMergedCacheNames(dir string, caches map[string]Slab) {
 	shown, hidden := map[string]Slab{}, map[string]string{} // caches by target; targets by name
 	left := maxSlabs
