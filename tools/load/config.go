@@ -89,8 +89,8 @@ type Config struct {
 	Warmup     time.Duration `flag:"warmup" default:"0s" min:"0" help:"run for this <TIME> before measuring"`
 	HoldBefore time.Duration `flag:"hold-before" default:"0s" min:"0" help:"leave the connections idle for this <TIME> before the traffic"`
 	HoldAfter  time.Duration `flag:"hold-after" default:"0s" min:"0" help:"leave the connections idle for this <TIME> after the traffic"`
-	// Drain limits the wait for missing answers: the run stops waiting when no answer has arrived for this time.
-	// Drain applies after the window; with Messages, it applies throughout the run.
+	// Drain is how long the run waits for the next missing answer. It applies after the window; with Messages, it
+	// applies throughout the run.
 	Drain time.Duration `flag:"drain" default:"5s" help:"stop waiting for missing answers when none has arrived for this <TIME>"`
 
 	// Message is the text to send, 1 byte to MaxMessage. Each answer must be equal to its message unless Answer or
@@ -104,16 +104,15 @@ type Config struct {
 	// With PubSub, Size is the length of the payload, at least MinPayload.
 	Size int `flag:"size" default:"64" min:"2" max:"1Mi" oneof:"message" help:"without a message, send lines of <BYTES>, each different"`
 	// Ahead is the number of bytes of the next message that are sent together with each message. It must be less
-	// than the length of a message. Ahead cannot be combined with templates or WebSockets.
+	// than the length of a message, and cannot be combined with templates or WebSockets.
 	Ahead int `flag:"ahead" default:"0" min:"0" max:"1048575" help:"send <BYTES> of the next message with each one, so that the server always holds a part"`
-	// Seed determines everything random. Two runs with the same seed plan the same times and send the same bytes on
-	// the same connections.
+	// Seed determines everything random. Runs with equal seeds send equal bytes on the same connections, at equal
+	// planned times.
 	Seed uint64 `flag:"seed" default:"0" help:"derive everything random from this <NUMBER>"`
 	// If WebSocket is not nil, every connection is a WebSocket (RFC 6455). A connection is established when its
 	// handshake is complete. Each message is a text message.
 	WebSocket *WebSocket
 
-	// Answer is the expected answer to each Message, byte for byte: 1 byte to MaxMessage.
 	Answer string `group:"Answers" flag:"answer" oneof:"answer" needs:"message" help:"expect this <TEXT> in answer to each message (default: the message)"`
 	// Match describes how answers are delimited if they are not known byte for byte:
 	//

@@ -202,7 +202,6 @@ func describeCause(err error) string {
 	return err.Error()
 }
 
-// maxQuoted is the number of bytes that a Mismatch quotes.
 const maxQuoted = 32
 
 func quoteTruncated(p []byte) string {

@@ -74,7 +74,6 @@ func requireNonEmpty(text string) (string, error) {
 	return text, nil
 }
 
-// ensureNewline adds a newline at the end of a line unless it has one.
 func ensureNewline(text string) (string, error) {
 	line := strings.TrimSuffix(text, "\n")
 	if line == "" {

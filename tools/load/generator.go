@@ -124,7 +124,6 @@ func (g *generator) setMeasuringWindow(from, until time.Duration) {
 	g.windowEnd.Store(int64(until))
 }
 
-// endMeasuringWindow ends the window now, unless it has ended, and returns its start and end.
 func (g *generator) endMeasuringWindow() (start, end time.Duration) {
 	end = min(time.Duration(g.windowEnd.Load()), g.now())
 	start = min(time.Duration(g.windowStart.Load()), end)
@@ -309,8 +308,6 @@ func (g *generator) countAnswersLocked(s *shard, cs *connState, res checkResult,
 	}
 }
 
-// recordLatencies records the latencies of answers. Messages that were sent together have equal latencies, which are
-// recorded by one call.
 func (g *generator) recordLatencies(s *shard, cs *connState, answers int, now time.Duration) {
 	if g.isOpenLoop() {
 		g.recordOpenLoopLatencies(s, cs, answers, now)

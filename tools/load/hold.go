@@ -72,8 +72,6 @@ func (g *generator) receiveWithoutConnState(c *engine.Conn, in []byte) int {
 	return len(in)
 }
 
-// receiveHeldLines handles the complete lines in the input of a held connection. It returns the length of these lines
-// in bytes.
 func (g *generator) receiveHeldLines(c *engine.Conn, h *heldConn, in []byte) (used int) {
 	s, now := h.shard, g.now()
 	var why error

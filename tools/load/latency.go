@@ -28,7 +28,6 @@ type Latency struct {
 	Max   time.Duration `json:"max"`
 }
 
-// LatencyPoint describes one figure of a Latency.
 type LatencyPoint struct {
 	// Name is "min", "mean", "max" or a percentile such as "p99.9".
 	Name string
@@ -101,7 +100,6 @@ func (l *Latency) PercentileCurve() (c page.Series) {
 
 const maxLatency = time.Minute
 
-// newHistogram returns a histogram of nanoseconds with three significant digits.
 func newHistogram() *hdrhistogram.Histogram {
 	return hdrhistogram.New(1, int64(maxLatency), 3)
 }

@@ -20,8 +20,6 @@ var exhaustionErrnos = map[syscall.Errno]string{
 	syscall.ENOBUFS: "ENOBUFS", syscall.ENOMEM: "ENOMEM",
 }
 
-// countExhaustionErrors returns the number of attempts that failed with one of errnos, and the names of the exhausted
-// resources.
 func (f *faultRecorder) countExhaustionErrors(errnos ...syscall.Errno) (n int64, names string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -124,8 +122,6 @@ func (r *loadRun) hasLocalTarget() bool {
 	return slices.ContainsFunc(r.dialer.targets, func(t target) bool { return t.path == "" && sock.IsLocalAddr(t.addr.Addr()) })
 }
 
-// cpuStallShare returns the share of the window in which some program on the machine waited for a processor. It is 0 if
-// unknown.
 func (r *loadRun) cpuStallShare() float64 {
 	if r.window < minUsageWindow {
 		return 0
@@ -140,7 +136,6 @@ func readCPUStallTime() time.Duration {
 	return machine.Stalled
 }
 
-// readSysctlText returns a kernel setting as text, or "unknown" if it cannot be read.
 func readSysctlText(name string) string {
 	value, err := procfs.ReadSysctl(name)
 	if err != nil {

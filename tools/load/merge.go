@@ -246,7 +246,6 @@ func latencyPointer(field reflect.Value) *Latency {
 	return field.Interface().(*Latency)
 }
 
-// Add adds the snapshot of another generator.
 func (s *Snapshot) Add(o Snapshot) { mergeFieldsByTag(s, &o, false) }
 
 // decodeHistogramIfMergeable returns the histogram of r, nil for none. It returns an error if r cannot be merged with

@@ -56,7 +56,6 @@ func (g *generator) markMessagesDueAfterAnswers(s *shard, cs *connState, newAnsw
 	}
 }
 
-// scheduleMessagePerAnswer makes one message due per answer, immediately or after the think time.
 func (g *generator) scheduleMessagePerAnswer(s *shard, cs *connState, newAnswers int, now time.Duration) {
 	at := now + g.cfg.Think
 	for range g.limitSendableMessages(cs, newAnswers, now) {
@@ -284,7 +283,6 @@ func (g *generator) recordSendLateness(s *shard, cs *connState, now time.Duratio
 	}
 }
 
-// sendDueOrCloseExpired sends the due messages of a connection, or closes the connection if its lifetime is over.
 func (g *generator) sendDueOrCloseExpired(c *engine.Conn, cs *connState) {
 	s, now := g.shards[cs.shard], g.now()
 	s.mu.Lock()
@@ -352,7 +350,6 @@ const (
 	skipDrawsAll = 100_000
 )
 
-// skipConnPlanUntil gives up the messages before end in a connection's own plan.
 func (g *generator) skipConnPlanUntil(cs *connState, end time.Duration, randomDrawsLeft *int) pacer.Skipped {
 	return g.table.plans[cs.index].Skip(&g.curve, g.connSeed(cs), time.Duration(g.windowStart.Load()), end, randomDrawsLeft)
 }

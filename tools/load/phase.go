@@ -73,8 +73,7 @@ func (r *loadRun) startDialingInBackground(ctx context.Context) (stopAndEndConne
 	}
 }
 
-// connectAllOrStall opens the connections. It waits until every attempt has succeeded or failed, or until there is no
-// progress.
+// connectAllOrStall opens the connections and waits until every attempt has finished or there is no progress.
 func (r *loadRun) connectAllOrStall(ctx context.Context) error {
 	dialing, cancel := context.WithCancelCause(ctx)
 	var dialer sync.WaitGroup

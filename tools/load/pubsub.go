@@ -170,15 +170,12 @@ func (h *pubsubRun) topicOfMessage(publisher uint32, msgNumber uint64) uint32 {
 	return uint32((uint64(publisher)*uint64(h.Topics)/uint64(h.AllPublishers) + msgNumber) % uint64(h.Topics))
 }
 
-// globalPublisher converts the number of one of this generator's publishers to its number among all publishers.
 func (h *pubsubRun) globalPublisher(own uint32) uint32 { return uint32(h.PublishersFrom) + own }
 
 func (p *publisherState) undeliveredCount(msgNumber uint64) *atomic.Int32 {
 	return &p.undelivered[msgNumber&uint64(len(p.undelivered)-1)]
 }
 
-// sendHelloOrSubscribe sends the first message of the protocol: a greeting on a publisher's connection, a subscription
-// on any other.
 func (h *pubsubRun) sendHelloOrSubscribe(c *engine.Conn, connNumber uint32, dialedAt time.Duration) {
 	m := &pubsubMember{shard: h.shards[h.shardIndex(c)], dialedAt: dialedAt, number: connNumber}
 	c.SetValue(m)
@@ -194,7 +191,6 @@ func (h *pubsubRun) sendHelloOrSubscribe(c *engine.Conn, connNumber uint32, dial
 	_, _ = c.Write(say.appendFilledIn(nil, m.topic, nil)) // an error reaches Closed
 }
 
-// awaitJoinThenReceive handles the input of a joining connection or a subscriber.
 func (h *pubsubRun) awaitJoinThenReceive(c *engine.Conn, m *pubsubMember, in []byte) (used int) {
 	for !m.joined {
 		confirmed := &h.protocol.subscribed
@@ -389,8 +385,7 @@ func (p *publisherState) nudgeUnlessPending() {
 	}
 }
 
-// countDeliveredInOrder returns the number of a publisher's oldest messages in flight that all subscribers have
-// received.
+// countDeliveredInOrder counts a publisher's oldest messages in flight that all subscribers have received.
 func (h *pubsubRun) countDeliveredInOrder(cs *connState) (n int) {
 	p := &h.publishers[cs.number]
 	p.nudged.Store(false)

@@ -19,7 +19,6 @@ import (
 // topic and a payload. A received message is compared with the constant text byte for byte; only the head of the
 // payload is parsed.
 
-// pubsubProtocol contains the messages of a publish/subscribe protocol.
 type pubsubProtocol struct {
 	hello      wireTemplate // sent by a publisher after connecting
 	welcome    wireTemplate // expected answer to hello
@@ -235,7 +234,6 @@ func (p *pubsubPayloadCodec) checksum(publisher uint32, msgNumber, plannedAt uin
 	return pacer.RandomAt(p.seed^uint64(publisher)<<48^msgNumber, plannedAt) & 0xffffffff
 }
 
-// appendPayload appends the payload of a publisher's message. plannedAt is the time for which the message is planned.
 func (p *pubsubPayloadCodec) appendPayload(dst []byte, publisher uint32, msgNumber, plannedAt uint64) []byte {
 	dst = appendFixedHex(dst, uint64(publisher), publisherDigits)
 	dst = appendFixedHex(dst, msgNumber, numberDigits)
@@ -246,7 +244,6 @@ func (p *pubsubPayloadCodec) appendPayload(dst []byte, publisher uint32, msgNumb
 
 var errPayload = errors.New("load: the payload differs from what was published")
 
-// parseAndVerifyPayload verifies a payload and returns its publisher, message number and planned time.
 func (p *pubsubPayloadCodec) parseAndVerifyPayload(in []byte) (publisher uint32, msgNumber, plannedAt uint64, err error) {
 	from, ok1 := parseHex(in[:publisherDigits])
 	msgNumber, ok2 := parseHex(in[publisherDigits:][:numberDigits])
@@ -262,7 +259,6 @@ func (p *pubsubPayloadCodec) parseAndVerifyPayload(in []byte) (publisher uint32,
 
 const hexDigits = "0123456789abcdef"
 
-// appendFixedHex appends x in hexadecimal with the given number of digits.
 func appendFixedHex(dst []byte, x uint64, digits int) []byte {
 	dst = slices.Grow(dst, digits)[:len(dst)+digits]
 	for i := len(dst) - 1; digits > 0; i, digits, x = i-1, digits-1, x>>4 {

@@ -128,7 +128,6 @@ func (o *replacementDial) DialFailed(err error) {
 	}
 }
 
-// queueReplacementDial queues the replacement of a closed connection. peer is the remote address of that connection.
 func (g *generator) queueReplacementDial(cs *connState, peer netip.AddrPort) {
 	r := g.reconnector
 	r.mu.Lock()

@@ -78,15 +78,14 @@ type Result struct {
 	Model  string `json:"model"`
 	// TLS is the version and cipher of the first handshake, "" without TLS.
 	TLS string `json:"tls,omitempty"`
-	// CPUs is the number of processors that the generator can use: one per loop, or all processors available to the
-	// process if the I/O model has no loops.
+	// CPUs is the number of processors that the generator can use, at most one per loop if there are loops.
 	CPUs int `json:"cpus" merge:"sum"`
 	// Connections is the requested number of connections.
 	Connections int `json:"connections" merge:"sum"`
 	Connected   int `json:"connected" merge:"sum"`
 	// ConnectErrors counts failed connection attempts by cause, such as "connection refused".
 	ConnectErrors map[string]int64 `json:"connect_errors,omitempty" merge:"sum"`
-	// ConnectTime is the time from the first connection attempt to the last established connection. It includes TLS
+	// ConnectTime is the time from the first connection attempt to the last established connection, including TLS
 	// handshakes.
 	ConnectTime time.Duration `json:"connect_time" merge:"max"`
 
@@ -150,8 +149,7 @@ type Result struct {
 	// Broadcast describes how far the server's broadcast had spread at the end of the hold. It is nil if no
 	// broadcast was expected.
 	Broadcast *Broadcast `json:"broadcast,omitempty" merge:"sum"`
-	// FirstUnexpected is the first unexpected line that a held connection received, quoted as in Go and truncated
-	// to 32 bytes.
+	// FirstUnexpected is the first unexpected line on a held connection, quoted as in Go and truncated to 32 bytes.
 	FirstUnexpected string `json:"first_unexpected,omitempty" merge:"first"`
 	// PubSub contains the settings of a publish/subscribe run; it is nil for other runs. In such a run, Sent counts
 	// published messages, and Answered counts the messages that all subscribers received.
@@ -231,8 +229,7 @@ type Mismatch struct {
 	// 32 bytes and quoted as in Go. Want is empty if no answer was expected.
 	Want string `json:"want"`
 	Got  string `json:"got"`
-	// Why describes the error.
-	Why string `json:"why,omitempty"`
+	Why  string `json:"why,omitempty"`
 }
 
 func (m *Mismatch) String() string {
@@ -292,7 +289,6 @@ type Broadcast struct {
 	After Latency       `json:"after" merge:"sum"`
 }
 
-// Missing returns the number of open connections that have not received the line.
 func (b *Broadcast) Missing() int64 { return b.Open - b.Heard }
 
 // Rate returns the number of answered messages per second in the window. If no answers were expected, it is the
@@ -329,8 +325,9 @@ func (r *Result) InFlight() float64 {
 const generatorBoundShare = 0.95
 
 // GeneratorBound reports whether the generator was the bottleneck, because it used at least 95 % of its available
-// processor time in the window. GeneratorBound returns false if the window was shorter than 100 ms, because starting and
-// stopping then dominate the processor time. It also returns false for a run with Config.Messages, because its load is not steady.
+// processor time in the window. It returns false if the window was shorter than 100 ms, because starting and stopping
+// then dominate the processor time. It also returns false for a run with Config.Messages, because the load of such a
+// run is not steady.
 func (r *Result) GeneratorBound() bool {
 	return r.Messages == 0 && r.hasMeaningfulCPUUsage() && r.CPUShare() >= generatorBoundShare
 }
@@ -386,7 +383,6 @@ func (r *Result) firstLostAgent() *Agent {
 	return nil
 }
 
-// errOfHeldConns returns an error if held connections received wrong or too few lines.
 func (r *Result) errOfHeldConns() error {
 	for _, c := range r.Verifications {
 		if !c.Complete() {
@@ -411,7 +407,7 @@ type Counter struct {
 	Name, Help string
 	// Metric is the name in Prometheus without the prefix "myriad_load_", or "" if the counter is not exported.
 	Metric string
-	// If Gauge is set, an interval contains the counter's current value instead of the increase.
+	// If Gauge is set, an interval contains the counter's current value, not the increase.
 	Gauge bool
 	// Fault reports that a value above 0 is a failure.
 	Fault bool
@@ -459,7 +455,6 @@ func counterFieldValue[T any](in *T, field []int) (n int64, ok bool) {
 	return reflect.ValueOf(in).Elem().FieldByIndex(field).Int(), true
 }
 
-// setCounterDifferences sets the counters of the interval to their increase between before and now.
 func (i *Interval) setCounterDifferences(now, before *counts) {
 	for _, c := range Counters {
 		if at, ok := counterIndexes[c.Name]; ok && c.interval != nil {

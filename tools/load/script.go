@@ -47,8 +47,7 @@ type checkResult struct {
 	serverCloses bool  // the server is closing the connection cleanly
 }
 
-// newTrafficScript returns the script of a validated configuration. It calls onStatus with the status of each HTTP
-// response.
+// newTrafficScript returns the script of a validated configuration. onStatus receives the status of each HTTP response.
 func newTrafficScript(cfg *Config, table *connTable, onStatus func(status int)) (*trafficScript, error) {
 	s := &trafficScript{awaitsNoAnswer: cfg.awaitsNoAnswers(), hasFirst: cfg.First != ""}
 	messages, err := newMessageMaker(cfg)

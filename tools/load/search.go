@@ -271,7 +271,6 @@ func (s *Search) nextRateOrZero() float64 {
 // minStepMessages is the number of messages below which a percentile is meaningless.
 const minStepMessages = 20
 
-// completeStepFromResult completes a step that already has its rate and percentiles.
 func (g Goal) completeStepFromResult(r *Result, step Step) Step {
 	planned := float64(r.Intended)
 	step.Answered = r.Rate()
@@ -283,7 +282,6 @@ func (g Goal) completeStepFromResult(r *Result, step Step) Step {
 	return step
 }
 
-// narrowBoundsByStep records whether the step's rate kept the goal, and which limits the generator reached.
 func (s *Search) narrowBoundsByStep(step Step, result *Result) {
 	for _, l := range result.Limits {
 		if l.Wall == wallCPU || l.Wall == wallLate {

@@ -55,8 +55,7 @@ var settings = settingsFromTags(reflect.TypeFor[Config](), "", nil)
 // Settings returns all settings of a Config, in the order of the help.
 func Settings() []Setting { return slices.Clone(settings) }
 
-// settingsFromTags returns the settings of a struct and of its nested structs, if these belong to this package. index
-// is the path of field indexes that leads to the struct.
+// settingsFromTags returns the settings of a struct and of its nested structs. index is the field path to the struct.
 func settingsFromTags(t reflect.Type, helpGroup string, index []int) (all []Setting) {
 	for i := range t.NumField() {
 		f := t.Field(i)
@@ -277,7 +276,6 @@ func (s *Setting) excludes(other *Setting) bool {
 	return group != "" && group == other.tag.Get("oneof") && s.field != other.field || s.isListedIn(other.tag.Get("not")) || other.isListedIn(s.tag.Get("not"))
 }
 
-// isListedIn reports whether commaSeparated contains the setting's name or that of its field.
 func (s *Setting) isListedIn(commaSeparated string) bool {
 	names := strings.Split(commaSeparated, ",")
 	return slices.Contains(names, s.Name) || slices.Contains(names, s.field)
@@ -308,7 +306,6 @@ func (c *Config) applyDefaultsFromTags() {
 	}
 }
 
-// checkNumberInRange returns an error if the field is a number or a time outside its limits.
 func (s *Setting) checkNumberInRange(c *Config) error {
 	value, ok := s.fieldValue(c, false)
 	if !ok || !value.CanInt() || value.IsZero() {

@@ -67,7 +67,6 @@ func (c *counts) add(other *counts) {
 	}
 }
 
-// counterIndexes maps the names of counters in intervals and results to indexes of counts.
 var counterIndexes = map[string]int{
 	"opened": nOpened, "failed": nFailed, "lost": nLost, "closed": nExpired, "cut_off": nCutOff, "reconnected": nReconnected,
 	"resent": nResent, "intended": nIntended, "sent": nSent, "answered": nAnswered, "bytes_sent": nBytesSent, "bytes_received": nBytesReceived,
@@ -75,7 +74,6 @@ var counterIndexes = map[string]int{
 	"heartbeats": nHeartbeats, "heard": nHeard, "unexpected": nUnexpected,
 }
 
-// totals contains the sums over all connections of a shard or of a run.
 type totals struct {
 	run, window counts
 	// Times since the run's start of the last established connection, the last answer, and the last connection that
@@ -91,7 +89,6 @@ func (s *totals) add(other *totals) {
 	s.lastHeard = max(s.lastHeard, other.lastHeard)
 }
 
-// addToRunAndWindow adds n to a counter of the run and, if inWindow is set, to the same counter of the window.
 func (s *totals) addToRunAndWindow(counter int, n int64, inWindow bool) {
 	s.run[counter] += n
 	if inWindow {
@@ -110,8 +107,7 @@ func (s totals) messagesInFlight() int64 { return s.run[nSent] - s.run[nAnswered
 type shard struct {
 	mu     sync.Mutex
 	totals totals
-	// times contains the distributions that were recorded since the last call of swapTimes.
-	times *timeDistributions
+	times  *timeDistributions
 	// The connTable indexes from nextConn up to endConn are unused. Those in freeConns belonged to closed
 	// connections. A connState never changes its shard.
 	nextConn, endConn int
@@ -172,7 +168,6 @@ func (s *shard) allocConnIndex(table *connTable, shardIndex int) (index uint32, 
 	return uint32(s.nextConn - 1), true
 }
 
-// forEachUsedConn calls f for each current and former connection until f returns false.
 func (s *shard) forEachUsedConn(conns []connState, f func(*shard, *connState) bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

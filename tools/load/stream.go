@@ -17,8 +17,7 @@ const (
 	maxStreamLine = 4 << 20
 	// maxIntervals limits the number of intervals. It corresponds to eleven days of one-second intervals.
 	maxIntervals = 1_000_000
-	// maxSpan limits the duration of the run.
-	maxSpan = 365 * 24 * time.Hour
+	maxSpan      = 365 * 24 * time.Hour
 	// maxRecordedIntervals is the number of intervals at which a Recorder joins neighbouring intervals.
 	maxRecordedIntervals = 4096
 )
@@ -290,7 +289,6 @@ type Plan struct {
 	Server    *Usage `json:"server,omitempty" merge:"shared"`
 }
 
-// Snapshot is the state of a run at one moment.
 type Snapshot struct {
 	Open   int64 `json:"open" merge:"sum"`
 	Failed int64 `json:"failed" merge:"sum"`

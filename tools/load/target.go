@@ -82,13 +82,11 @@ func resolveTarget(ctx context.Context, text string) (target, error) {
 	return target{addr: netip.AddrPortFrom(first, uint16(port))}, nil
 }
 
-// urlProtocol is the protocol and the path that a URL selects.
 type urlProtocol struct {
 	tls, http, ws bool
 	path          string // path with query, "" for none
 }
 
-// urlSchemes maps the schemes of target URLs to their protocols and default ports.
 var urlSchemes = map[string]struct {
 	urlProtocol
 	port string

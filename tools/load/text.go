@@ -170,7 +170,6 @@ func (r *Result) writeScheduleOrMode(line lineWriter) {
 	line("messages", "%s bytes", format.Count(r.MessageSize))
 }
 
-// writeLatencyLines writes the latencies and says from which moment they are measured.
 func (r *Result) writeLatencyLines(line lineWriter) {
 	writeTimes := func(name, from string, l *Latency) {
 		line(name, "%s", from)

@@ -46,8 +46,6 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// validateExclusionsAndRequirements returns an error if a given setting excludes another given one, or requires one
-// that is missing.
 func (c *Config) validateExclusionsAndRequirements() error {
 	given := c.nonEmptySettings()
 	for i, s := range given {

@@ -34,7 +34,6 @@ type lineVerification struct {
 	stopped atomic.Bool
 }
 
-// verifyScan is the progress of a verification in a shard.
 type verifyScan struct {
 	verification *lineVerification
 	next         int               // index of the next connection in shard.heldConns; it and verification belong to the caller of Pace
@@ -173,7 +172,6 @@ func (g *generator) reserveVerificationLine(s *shard, v *lineVerification, ref e
 	return 0
 }
 
-// cancelUnsentReservation releases the reservation of a connection that has not sent its line.
 func (g *generator) cancelUnsentReservation(s *shard, ref engine.Ref) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -268,7 +266,6 @@ func (r *loadRun) verifyHeldConns(ctx context.Context) error {
 	return ignoreStalled(err)
 }
 
-// emitHeardIfBroadcastComplete emits the event Heard once, when all open connections have received the broadcast.
 func (r *loadRun) emitHeardIfBroadcastComplete(s totals) {
 	if r.heardSent || r.cfg.Broadcast == "" || r.stage == "connect" || s.openConns() == 0 || s.openConnsHeardBroadcast() < s.openConns() {
 		return

@@ -126,7 +126,6 @@ func (f *wsFraming) checkDataFramePart(c *engine.Conn, cs *connState, frame webs
 	res.answers++
 }
 
-// sendControlFrame sends a control frame with a zero mask.
 func (f *wsFraming) sendControlFrame(c *engine.Conn, op websocket.Opcode, payload []byte) {
 	_, _ = c.Write(websocket.AppendMaskedFrame(nil, op, [4]byte{}, payload)) // Closed gets the error
 }

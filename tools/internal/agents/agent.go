@@ -46,7 +46,6 @@ type Agent struct {
 	version string // replaces Myriad's version in tests
 }
 
-// agentWorker is the state of an Agent while Serve runs.
 type agentWorker struct {
 	*Agent
 	conn             *nats.Conn
@@ -213,7 +212,6 @@ func (w *agentWorker) sendHeartbeatOrLeaveLostRun(now time.Time) {
 	w.run.sendHeartbeatOrPendingReport()
 }
 
-// cancelAndLeaveRun cancels the run and waits for its end.
 func (w *agentWorker) cancelAndLeaveRun(reason string) {
 	if w.run == nil {
 		return

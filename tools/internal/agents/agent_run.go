@@ -223,14 +223,12 @@ func (r *agentRun) sendEventToCoordinator(e load.Event) {
 	_ = r.sendMessage(runSubject+r.id, eventKind, t) // sendHeartbeatOrPendingReport repeats important events
 }
 
-// stopRepeatingReport ends the repetition of a report, because the coordinator has received it.
 func (r *agentRun) stopRepeatingReport() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.unconfirmed = nil
 }
 
-// cancelLoadForReason cancels the run without waiting for its end.
 func (r *agentRun) cancelLoadForReason(reason string) {
 	if r.endReason == "" {
 		r.endReason = reason

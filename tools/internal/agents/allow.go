@@ -132,8 +132,6 @@ func (a *Agent) parseAndValidatePlan(ctx context.Context, p plan) (cfg load.Conf
 	return cfg, cfg.Validate()
 }
 
-// rejectKeysNamingLocalFiles returns an error if a key in a configuration refers to a file or an address of the agent's
-// machine.
 func rejectKeysNamingLocalFiles(configJSON []byte) error {
 	var keys map[string]json.RawMessage
 	if err := json.Unmarshal(configJSON, &keys); err != nil {

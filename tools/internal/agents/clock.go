@@ -26,8 +26,6 @@ func mostCertainOffset(trips []roundTrip) (offset, uncertainty time.Duration) {
 	return offset, uncertainty
 }
 
-// peerTimeToLocal converts a time by the peer's clock to a time by the local clock. peerAhead is how far the peer's
-// clock is ahead.
 func peerTimeToLocal(peerUnixNano int64, peerAhead time.Duration) time.Time {
 	return time.Unix(0, peerUnixNano).Add(-peerAhead)
 }

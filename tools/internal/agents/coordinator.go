@@ -64,7 +64,6 @@ type coordinator struct {
 	losses        map[string]int64 // losses of agents since observedUntil
 }
 
-// memberAgent is an agent of a run.
 type memberAgent struct {
 	agentInfo
 	id          string
@@ -88,7 +87,6 @@ type memberAgent struct {
 	lost      string // reason why the agent's result is missing
 }
 
-// isReportPending reports whether the agent's result is still expected.
 func (m *memberAgent) isReportPending() bool { return m.result == nil && m.lost == "" }
 
 // RunOnAgents loads the targets from agents, as load.Run does from this process. Result.Agents includes lost agents;
@@ -221,7 +219,6 @@ func (c *coordinator) logPendingWarning() {
 	}
 }
 
-// loopbackForUnspecified formats an address. It replaces an unspecified host by loopback.
 func loopbackForUnspecified(a net.Addr) string {
 	at, ok := a.(*net.TCPAddr)
 	if !ok || !at.IP.IsUnspecified() {
@@ -239,8 +236,7 @@ func (c *coordinator) newCallMessage() call {
 }
 
 const (
-	callEvery = 500 * time.Millisecond
-	// maxRefused limits the number of refusing agents that are recorded.
+	callEvery  = 500 * time.Millisecond
 	maxRefused = load.MaxGenerators
 )
 
@@ -289,7 +285,6 @@ func (c *coordinator) callAndAdmitAgents(ctx context.Context) error {
 	return nil
 }
 
-// admitAgentFromReply handles an agent's reply to a call: it adds the agent to the run or records the agent's refusal.
 func (c *coordinator) admitAgentFromReply(ctx context.Context, replyData []byte, refusalsByAgent map[string]string) {
 	reply, err := decodeMessageHeader(replyData, c.version)
 	if reply == nil || reply.Kind != infoKind || c.findMember(reply.From) != nil {
@@ -358,7 +353,6 @@ const (
 	maxClock = 16 // maximum number of clock requests per agent
 )
 
-// requestUntilAnswered sends a request to an agent until the agent replies or timeout has passed.
 func (c *coordinator) requestUntilAnswered(ctx context.Context, m *memberAgent, timeout time.Duration, kind string, body, answer any) error {
 	data, err := encodeMessage(c.version, kind, c.run, body)
 	if err != nil {
@@ -390,7 +384,6 @@ func (c *coordinator) requestUntilAnswered(ctx context.Context, m *memberAgent, 
 	}
 }
 
-// divideLoadAndPrepareMembers compares the clocks, divides the load and sends each agent its part.
 func (c *coordinator) divideLoadAndPrepareMembers(ctx context.Context) error {
 	var all []agentInfo
 	for _, m := range c.members {

@@ -15,7 +15,7 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// startDelay returns the delay before all agents start. It is longer than orders need to reach all agents.
+// startDelay returns the delay before all agents start, which is longer than orders need to reach all agents.
 func (c *coordinator) startDelay() time.Duration {
 	worst := time.Duration(0)
 	for _, m := range c.members {
@@ -106,7 +106,6 @@ func (c *coordinator) processEventsWhile(isWaitingFor func(*memberAgent) bool) {
 	}
 }
 
-// processQueuedMessages processes the messages that are in the queue now.
 func (c *coordinator) processQueuedMessages() {
 	for range len(c.messages) {
 		c.processAgentMessage(<-c.messages)
@@ -130,7 +129,6 @@ func (c *coordinator) orderNextStep(totalRate float64) {
 	c.sendOrdersToAll()
 }
 
-// errNoAgents ends a search when no agent is left. The reason is reported separately.
 var errNoAgents = errors.New("agents: no agent is left")
 
 // searchRate searches for the highest rate that meets the goal. The returned conclude converts the result of the whole
@@ -184,7 +182,6 @@ func (c *coordinator) activeMembers() (active []*memberAgent) {
 	return active
 }
 
-// dropLostMembers drops the active agents for which lossReason returns a reason.
 func (c *coordinator) dropLostMembers(lossReason func(*memberAgent) string) {
 	for _, m := range c.activeMembers() {
 		if reason := lossReason(m); reason != "" {
@@ -301,7 +298,6 @@ func (m *memberAgent) toLocalClockAndNameLimits(result *load.Result) *load.Resul
 // maxIntervals limits the events of a phase that wait for the events of other agents.
 const maxIntervals = 256
 
-// emitPhasesReachedByAll emits the events of the phases that all active agents have reached.
 func (c *coordinator) emitPhasesReachedByAll() {
 	c.sendPublishedCountsIfComplete()
 	for _, phase := range commonPhases {
@@ -361,7 +357,6 @@ func (c *coordinator) addRateAndEndIfSteady(rate float64) {
 	c.sendOrdersToAll()
 }
 
-// emitEventWithTotals adds the sum of all agents' snapshots to e and passes e to Config.Observe.
 func (c *coordinator) emitEventWithTotals(e *load.Event) {
 	if e == nil || c.cfg.Observe == nil {
 		return
@@ -381,7 +376,6 @@ func (c *coordinator) emitEventWithTotals(e *load.Event) {
 	c.cfg.Observe(*e)
 }
 
-// emitMergedInterval emits the sum of the intervals that agents have reported since its last call.
 func (c *coordinator) emitMergedInterval() {
 	if !c.began {
 		return
@@ -450,8 +444,7 @@ func (c *coordinator) mergeResultsAndEmitDone(ctx context.Context, convertMerged
 	return result, cmp.Or(context.Cause(ctx), early)
 }
 
-// buildResultEntry returns the agent's entry in Result.Agents. firstWindowStart is the start of the earliest window of
-// all agents.
+// buildResultEntry returns the agent's entry in Result.Agents. firstWindowStart is when the first agent's window began.
 func (m *memberAgent) buildResultEntry(firstWindowStart time.Time) load.Agent {
 	a := load.Agent{
 		Name: m.Name, Host: m.Host, CPUs: m.CPUs, Connections: m.connections,

@@ -39,7 +39,6 @@ type header struct {
 	From     string `json:"from"` // ID of the run or the agent
 }
 
-// message is a received message. Its body has not been parsed.
 type message struct {
 	header
 	Body json.RawMessage `json:"body"`
@@ -51,7 +50,6 @@ const maxMessage = 8 << 20
 
 var errVersion = errors.New("its version is different")
 
-// encodeMessage encodes a message. body must be plain data of this package or of package load.
 func encodeMessage(version, kind, senderID string, body any) ([]byte, error) {
 	return json.Marshal(struct {
 		header

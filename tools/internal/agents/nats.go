@@ -100,7 +100,6 @@ func (n *NATS) natsConnOptions(name string) []nats.Option {
 	return all
 }
 
-// explainNATSError returns the text of err. If the server rejected the credentials, the text names these credentials.
 func (n *NATS) explainNATSError(err error) string {
 	text := strings.TrimPrefix(err.Error(), "nats: ")
 	if !errors.Is(err, nats.ErrAuthorization) {
@@ -117,7 +116,6 @@ func (n *NATS) explainNATSError(err error) string {
 	return text + ": there are no credentials; expected the secret of the coordinator (" + SecretVariable + "), a user and password in the URL, or a credentials file"
 }
 
-// redactCredentialsInURLs removes credentials from comma-separated URLs.
 func redactCredentialsInURLs(urls string) string {
 	var shown []string
 	for u := range strings.SplitSeq(urls, ",") {

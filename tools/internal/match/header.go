@@ -56,7 +56,6 @@ func (s *StreamState) applyBodyHeader(line []byte) (expected string) {
 	return ""
 }
 
-// applyConnectionHeader records the options in the value of a Connection header.
 func (s *StreamState) applyConnectionHeader(list []byte) {
 	for more := true; more; {
 		var word []byte
@@ -84,7 +83,6 @@ func isBlank(c byte) bool { return c == ' ' || c == '\t' }
 
 func trimBlank(b []byte) []byte { return bytes.Trim(b, " \t") }
 
-// equalsWord reports whether b equals an ASCII word, ignoring case.
 func equalsWord(b []byte, word string) bool {
 	return len(b) == len(word) && bytes.EqualFold(b, []byte(word))
 }

@@ -121,7 +121,6 @@ func (s *StreamState) parseHeaderLine(in []byte) (n int, done bool, err error) {
 	return n, false, nil
 }
 
-// selectPhaseAfterHead selects the phase that follows a head. done reports whether the response ends with its head.
 func (s *StreamState) selectPhaseAfterHead() (done bool) {
 	switch {
 	case s.status == 101, s.status == 204, s.status == 304:

@@ -43,8 +43,7 @@ type AnswerRule struct {
 	kind kind
 	spec string
 	// text ends an answer, or marks it.
-	text []byte
-	// size is the length of an answer in bytes.
+	text   []byte
 	size   int64
 	prefix lengthPrefix
 }

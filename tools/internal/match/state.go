@@ -5,14 +5,12 @@ type StreamState struct {
 	// remaining is the number of bytes that are missing from an answer, a body or a chunk. Under the rule "bytes",
 	// it is the number of bytes received.
 	remaining int64
-	// headBytes is the number of bytes received of a head or a trailer.
 	headBytes int32
 	status    uint16
 	phase     phase
 	flags     headFlags
 }
 
-// phase is the part of an HTTP response that comes next.
 type phase uint8
 
 const (
@@ -27,7 +25,6 @@ const (
 	phaseClosed     // no part follows: the last response is complete
 )
 
-// headFlags records headers of an HTTP response.
 type headFlags uint8
 
 const (

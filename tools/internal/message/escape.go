@@ -56,7 +56,6 @@ func appendLiteralTemplateByte(out []byte, b byte) []byte {
 	return append(out, b)
 }
 
-// doubleTrailingBackslashes doubles the backslashes at the end of out. The caller appends a { to them.
 func doubleTrailingBackslashes(out []byte) []byte {
 	for i := len(out); i > 0 && out[i-1] == '\\'; i-- {
 		out = append(out, '\\')
@@ -81,7 +80,6 @@ func UnescapeByte(text string) (b byte, size int, err error) {
 	return 0, 0, fmt.Errorf(`%q; expected one of \n \r \t \e \a \b \f \v \\ \' \" \xHH \0 \0377, or \\ for a backslash`, text[:min(len(text), 4)])
 }
 
-// unescapeOctal parses \0 followed by up to three octal digits.
 func unescapeOctal(text string) (b byte, size int, err error) {
 	size = 2
 	for size < min(5, len(text)) && text[size] >= '0' && text[size] <= '7' {

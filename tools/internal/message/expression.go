@@ -8,7 +8,6 @@ import (
 	"unicode"
 )
 
-// templatePiece is a part of a template: literal text or an expression.
 type templatePiece struct {
 	kind      kind
 	text      []byte // set for kindText
@@ -30,7 +29,6 @@ const (
 	kindUUID
 )
 
-// generatedLengthRange returns the minimum and the maximum length of the text that a piece generates.
 func (p *templatePiece) generatedLengthRange() (low, high int) {
 	switch p.kind {
 	case kindText:

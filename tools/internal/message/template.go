@@ -100,7 +100,6 @@ func parseLiteralUpToExpression(text string, at int) (literal []byte, next int, 
 	return literal, at + brace + 1, atExpression
 }
 
-// lenUpToClosingBrace returns the number of bytes in text[at:] before the closing }.
 func lenUpToClosingBrace(text string, at int) (int, error) {
 	size := strings.IndexByte(text[at:], '}')
 	if size < 0 {

@@ -137,7 +137,6 @@ func (s *SharedPlan) Start(curve RateCurve, seed uint64, windowStart, end time.D
 	s.publishNextDue()
 }
 
-// publishNextDue stores the time of the next message for NextDue.
 func (s *SharedPlan) publishNextDue() {
 	next := s.plan.next
 	if next >= s.end {

@@ -12,7 +12,6 @@ import (
 // Linux 6.2, each descriptor takes about 0.2 µs.
 func CountDescriptors(pid int) (int, error) { return parseProcessFS(pid, prom.Proc.FileDescriptorsLen) }
 
-// Descriptors counts the open descriptors of a process.
 type Descriptors struct {
 	// Open is the number of open descriptors. Sockets is how many of them are sockets.
 	Open, Sockets int
@@ -70,7 +69,6 @@ func CountDescriptorsByTable(pid int) ([]DescriptorTable, error) {
 	return tables, err
 }
 
-// threadsWithOwnTable returns the threads of a process that do not use the first thread's descriptor table.
 func threadsWithOwnTable(pid int) (owners prom.Procs, err error) {
 	all, err := allThreads(pid)
 	for _, t := range all {

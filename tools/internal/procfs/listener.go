@@ -28,7 +28,6 @@ const (
 	maxScannedPerThread = 1 << 10
 )
 
-// errRows means that a table has more than maxRows rows.
 var errRows = errors.New("more rows than are read")
 
 var errNobody = errors.New("no process of this network namespace listens there")
@@ -80,8 +79,6 @@ func FindUnixListenerPIDs(path string) ([]int, error) {
 	return findSocketOwnerPIDs(path, inode)
 }
 
-// findUnixListenerInode returns the inode of the socket that listens at one of two paths. It returns nil if there is
-// none.
 func findUnixListenerInode(path, absolutePath string) ([]string, error) {
 	f, err := openFileOnLinux("/proc/net/unix")
 	if err != nil {
@@ -169,15 +166,12 @@ type socketOwnerSearch struct {
 	denied int // number of processes without permission
 }
 
-// searchProcessDescriptors scans the descriptors of a process until one matches.
 func (s *socketOwnerSearch) searchProcessDescriptors(pid int) {
 	if _, err := s.searchDescriptorDir(fmt.Sprintf("/proc/%d/fd/", pid), pid, maxScannedDescriptors); errors.Is(err, fs.ErrPermission) {
 		s.denied++
 	}
 }
 
-// searchOwnTablesOfThreads scans the descriptors of those threads of a process that have their own descriptor table. It
-// stops at the first match.
 func (s *socketOwnerSearch) searchOwnTablesOfThreads(pid int) {
 	owners, _ := threadsWithOwnTable(pid) // without permission, or if the process has ended, there are none
 	for _, t := range owners {
@@ -187,7 +181,6 @@ func (s *socketOwnerSearch) searchOwnTablesOfThreads(pid int) {
 	}
 }
 
-// searchDescriptorDir scans at most maxDescriptors descriptors of a table until one matches.
 func (s *socketOwnerSearch) searchDescriptorDir(dir string, pid, maxDescriptors int) (found bool, err error) {
 	for fd, err := range dirEntryNames(dir) {
 		if err != nil || maxDescriptors == 0 || s.left == 0 {

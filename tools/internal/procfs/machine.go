@@ -12,15 +12,12 @@ import (
 
 // Machine contains facts that do not change while the machine runs.
 type Machine struct {
-	// Kernel is the kernel release, such as "6.18.4".
 	Kernel string
 	// CPUModel is the name of the first CPU. It is "" if the kernel does not report the name, as on most ARM
 	// machines.
 	CPUModel string
-	// CPUs is the number of online CPUs.
-	CPUs int
-	// Memory is the machine's memory in bytes.
-	Memory int64
+	CPUs     int
+	Memory   int64
 }
 
 func ReadMachine() (m Machine, err error) {

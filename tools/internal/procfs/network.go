@@ -116,7 +116,6 @@ func readCounterLines(file, linePrefix string) (map[string]int64, error) {
 	return nil, fmt.Errorf("procfs: %s has no two lines of %s", file, linePrefix)
 }
 
-// readPacketDrops reads the numbers of packets that were dropped from a processor's backlog or by connection tracking.
 func (n *Network) readPacketDrops(thread prom.FS) error {
 	processors, err := thread.NetSoftnetStat()
 	if err != nil {

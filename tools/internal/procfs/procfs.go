@@ -47,7 +47,6 @@ var procRoot = sync.OnceValues(func() (prom.FS, error) {
 	return root, nil
 })
 
-// parseProcFS calls a parser for /proc.
 func parseProcFS[T any](parse func(prom.FS) (T, error)) (v T, err error) {
 	root, err := procRoot()
 	if err != nil {
@@ -56,7 +55,6 @@ func parseProcFS[T any](parse func(prom.FS) (T, error)) (v T, err error) {
 	return parse(root)
 }
 
-// parseProcessFS calls a parser for /proc/PID.
 func parseProcessFS[T any](pid int, parse func(prom.Proc) (T, error)) (T, error) {
 	return parseProcFS(func(root prom.FS) (v T, err error) {
 		p, err := root.Proc(pid)
@@ -67,7 +65,6 @@ func parseProcessFS[T any](pid int, parse func(prom.Proc) (T, error)) (T, error)
 	})
 }
 
-// maxFile limits the bytes that are read from one file.
 const maxFile = 8 << 20
 
 func openFileOnLinux(path string) (*os.File, error) {
@@ -77,7 +74,6 @@ func openFileOnLinux(path string) (*os.File, error) {
 	return os.Open(path)
 }
 
-// readTrimmedFile returns the content of a file without surrounding white space.
 func readTrimmedFile(path string) (string, error) {
 	f, err := openFileOnLinux(path)
 	if err != nil {

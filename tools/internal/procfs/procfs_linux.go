@@ -14,7 +14,6 @@ import (
 // kcmpFiles is the kcmp(2) type for comparing descriptor tables (KCMP_FILES).
 const kcmpFiles = 2
 
-// sharesDescriptorTable reports whether two threads use the same descriptor table.
 func sharesDescriptorTable(a, b int) (bool, error) {
 	order, _, errno := unix.Syscall6(unix.SYS_KCMP, uintptr(a), uintptr(b), kcmpFiles, 0, 0, 0)
 	if errno != 0 {

@@ -17,7 +17,6 @@ type Rlimits struct{ Nofile, Memlock, Nproc Rlimit }
 
 // ProcessRights describes the user and the privileges of a process.
 type ProcessRights struct {
-	// User is the real user ID.
 	User uint32
 	// Capabilities is the set of effective capabilities, as bits numbered as in linux/capability.h.
 	Capabilities uint64
@@ -26,7 +25,6 @@ type ProcessRights struct {
 	First bool
 }
 
-// Some capabilities; see capabilities(7).
 const (
 	CapNetAdmin    = 12
 	CapIPCLock     = 14
