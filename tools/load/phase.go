@@ -260,8 +260,8 @@ func (r *loadRun) windowWaitCondition() waitCondition {
 	}
 }
 
-// sampleRateAndCheckWindowDone samples the receive rate. It reports whether the window is over, or if the run is
-// Steady, whether the rate is steady.
+// sampleRateAndCheckWindowDone samples the receive rate. It reports whether the window is over. The window of a Steady
+// run is also over when the rate is steady.
 func (r *loadRun) sampleRateAndCheckWindowDone(current totals) bool {
 	if r.windowParts.addRateIfIntervalPassed(r.generator.now(), current.window[nBytesReceived]) && r.cfg.Enough != nil {
 		r.emitEventWithSnapshot(Event{Phase: Part, Received: r.windowParts.lastRate()})

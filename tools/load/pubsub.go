@@ -116,8 +116,8 @@ type pubsubRun struct {
 	slowRefs           []engine.Ref // slow subscribers
 	publishedByAll     []int64      // number of messages by publisher, set at the end; negative if unknown
 	publishedByTopic   []int64      // number of messages by topic, set at the end
-	// lostReceived counts the messages that lost subscribers had received. lostGaps counts the messages that they
-	// had missed before they were lost.
+	// lostReceived counts the messages that lost subscribers had received. lostGaps counts the messages that these
+	// subscribers had missed.
 	lostReceived, lostGaps int64
 }
 

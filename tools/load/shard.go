@@ -19,7 +19,7 @@ const (
 	nOpened
 	nClosed
 	nExpired // connections that were closed because their lifetime was over
-	// nDropped counts unanswered messages of closed connections. nCutOff counts those of them whose connection was
+	// nDropped counts unanswered messages of closed connections. nCutOff counts them, too, if the connection was
 	// closed because its lifetime was over.
 	nDropped
 	nBytesDropped
@@ -28,8 +28,8 @@ const (
 	// that were sent again on these sockets.
 	nReconnected
 	nResent
-	// nFinished counts connections that will send no more messages. nExchanged counts those of them that received
-	// all answers.
+	// nFinished counts connections that will send no more messages. nExchanged counts a finished connection if it
+	// received all answers.
 	nFinished
 	nExchanged
 	// nPlanned and nEarly count messages in the plans of single connections, in the window and before it. nUnsent

@@ -198,8 +198,7 @@ func (c *coordinator) requireSecureExternalServer() error {
 }
 
 // keepServerWarning stores a warning of the coordinator's own NATS server for logPendingWarning, unless an earlier one
-// is still pending. The server's goroutines call it, possibly often, because unauthenticated clients can cause
-// warnings.
+// is still pending. It is called on the server's goroutines. Unauthenticated clients can cause many warnings.
 func (c *coordinator) keepServerWarning(line string) {
 	select {
 	case c.warnings <- line:

@@ -295,7 +295,7 @@ func (m *memberAgent) toLocalClockAndNameLimits(result *load.Result) *load.Resul
 	return result
 }
 
-// maxIntervals limits the events of a phase that wait for the events of other agents.
+// maxIntervals limits the events of an agent that are kept until the other agents have sent theirs.
 const maxIntervals = 256
 
 func (c *coordinator) emitPhasesReachedByAll() {

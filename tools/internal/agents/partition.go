@@ -37,7 +37,7 @@ func divideConnsByCPUs(totalConns int, members []agentInfo) (connsByAgent []floa
 	if all < float64(totalConns) {
 		return nil, errConnsExceedLimits(totalConns, members, limits)
 	}
-	// Agents that reach their limits first come first. The other agents share the rest.
+	// Begin with the agents that reach their limits first. The other agents share the rest.
 	order, parts, left := make([]int, len(members)), make([]float64, len(members)), float64(totalConns)
 	for i := range order {
 		order[i] = i

@@ -42,7 +42,7 @@ const (
 type AnswerRule struct {
 	kind kind
 	spec string
-	// text ends an answer, or marks it.
+	// text is the delimiter or the marker.
 	text   []byte
 	size   int64
 	prefix lengthPrefix
