@@ -343,8 +343,8 @@ func (g *generator) initConnSendPlan(cs *connState, now time.Duration) {
 
 func (g *generator) connSeed(cs *connState) uint64 { return deriveSeed(g.cfg.Seed, uint64(cs.number)) }
 
-// To count the unsent messages of an open loop with random times, these times are drawn: at most skipDraws for one plan,
-// and skipDrawsAll for all plans. The number of any further messages is estimated.
+// To count the unsent messages of an open loop with random times, these times are drawn: at most skipDraws for one
+// plan, and skipDrawsAll for all plans. The number of any further messages is estimated.
 const (
 	skipDraws    = 64
 	skipDrawsAll = 100_000
