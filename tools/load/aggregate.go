@@ -11,7 +11,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/pacer"
 )
 
-// aggregator merges the records of all shards. It belongs to Run's goroutine.
+// aggregator merges what all shards have recorded. It belongs to Run's goroutine.
 type aggregator struct {
 	total    *timeDistributions // times of the whole run
 	interval *timeDistributions
@@ -28,8 +28,8 @@ func newAggregator(coarse bool) *aggregator {
 	return &aggregator{total: newTimeDistributions(coarse), interval: newTimeDistributions(coarse), spare: newTimeDistributions(coarse)}
 }
 
-// collectShardTimes takes the distributions that the shards have recorded since its last call. It stores them
-// in interval and adds them to total.
+// collectShardTimes takes the distributions that the shards have recorded since its last call. It stores their sum in
+// interval and adds them to total.
 func (g *aggregator) collectShardTimes(shards []*shard) {
 	g.interval.reset()
 	for _, s := range shards {
@@ -72,8 +72,8 @@ func (r *loadRun) buildIntervalSinceLast() *Interval {
 	return i
 }
 
-// countDueAndUnsent returns the number of messages that an open loop has planned since the run's start, and the
-// number of those that are not sent. The second number is an estimate if the plan has random times.
+// countDueAndUnsent returns the number of messages that an open loop has planned since the run's start, and how many of
+// them have not been sent. If the planned times are random, the second number is an estimate.
 func (r *loadRun) countDueAndUnsent(s totals, now time.Duration) (due, unsent int64) {
 	taken := pacer.Skipped{Before: s.run[nEarly], Within: s.run[nPlanned]}
 	if r.generator.mode == openLoop {
@@ -83,7 +83,6 @@ func (r *loadRun) countDueAndUnsent(s totals, now time.Duration) (due, unsent in
 	return r.skipped.Before + r.skipped.Within + taken.Before + taken.Within + unsent, unsent
 }
 
-// increaseSince returns the increase of each count since the earlier counts.
 func (c causeCounts) increaseSince(before causeCounts) map[string]int64 {
 	var more map[string]int64
 	for cause, n := range c {
@@ -224,8 +223,8 @@ func (r *loadRun) fillOpenLoopResult(result *Result, end totals) {
 	}
 }
 
-// timeDistributions contains the distributions of all measured times. A latency is recorded once: in window if
-// it counts for the window, otherwise in outside.
+// timeDistributions contains the distributions of all measured times. A latency is recorded either in window, if it
+// counts for the window, or in outside.
 type timeDistributions struct {
 	window, outside    distribution // latencies in the window and outside it
 	connect, firstByte distribution
@@ -237,8 +236,8 @@ func (t *timeDistributions) all() []*distribution {
 	return []*distribution{&t.window, &t.outside, &t.connect, &t.firstByte, &t.service, &t.late, &t.heard}
 }
 
-// newTimeDistributions returns empty distributions. With held connections they have coarse steps, because a run
-// can then have very many loops.
+// newTimeDistributions returns empty distributions. coarseLatencies saves memory in runs with held connections, which
+// can have very many loops.
 func newTimeDistributions(coarseLatencies bool) *timeDistributions {
 	coarseDist := distribution{coarse: true}
 	return &timeDistributions{connect: coarseDist, firstByte: coarseDist, heard: coarseDist, outside: distribution{coarse: coarseLatencies}, window: distribution{coarse: coarseLatencies}}
@@ -257,7 +256,8 @@ func (t *timeDistributions) reset() {
 	}
 }
 
-// swapTimes returns the distributions since the last swap and continues with spare, which is empty.
+// swapTimes returns the distributions that were recorded since its last call. It continues with spare, which must be
+// empty.
 func (s *shard) swapTimes(spare *timeDistributions) *timeDistributions {
 	s.mu.Lock()
 	defer s.mu.Unlock()

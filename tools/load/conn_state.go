@@ -10,9 +10,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/websocket"
 )
 
-// connState is the generator's state of one connection. It belongs to the connection's owner, with two
-// exceptions. The field number is written once, under the shard's lock. The fields ref, inFlight, due, resend
-// and flags are written under the shard's lock.
+// connState is the generator's state of one connection. It belongs to the connection's owner. The fields number (once),
+// ref, inFlight, due, resend and flags are written under the shard's lock.
 //
 //	             answered            sent = answered + inFlight
 //	messages ──────────┼──────────────────┼────────┼──▶
@@ -22,16 +21,15 @@ type connState struct {
 	ref       engine.Ref
 	answered  uint64
 	index     uint32 // index in the table
-	number    uint32 // number of the connection, in the order of establishment
+	number    uint32 // connections are numbered as they are established
 	answerPos uint32
 	inFlight  uint16
 	due       uint16
-	resend    uint16 // due messages that were already sent on the previous socket
+	resend    uint16 // due messages that have been sent before, on the previous socket
 	shard     uint16
 	flags     uint16
 }
 
-// Flags of a connState.
 const (
 	connStarted    uint16 = 1 << iota // the traffic of the connection has begun
 	connFinished                      // the connection has exchanged all messages or is closed
@@ -46,28 +44,27 @@ const (
 	connReconnecting // the server closed the connection cleanly; its next socket is not established yet
 )
 
-// connTable holds the state of all connections of a run. It is allocated once, because the number of
-// connections is known. The kernel provides memory only for the pages that are used. A slice that the current
-// mode does not need is nil.
+// connTable contains the states of all connections of a run. It is allocated once, but the kernel provides memory only
+// for the pages that are used. Slices that the run's mode does not need are nil.
 type connTable struct {
 	conns []connState
 	// sentTimes and plannedTimes are the times of messages in flight. Each connection has slotsPerConn slots, a
-	// power of two. A closed loop has only sentTimes.
+	// power of two. In a closed loop, plannedTimes is nil.
 	sentTimes, plannedTimes []time.Duration
 	messageSizes            []uint32 // sizes of messages in flight, if sizes differ
 	slotsPerConn            int
 	plans                   []pacer.SendPlan        // plans of single connections
-	matchStates             []match.StreamState     // parser states for answers that a rule delimits
+	matchStates             []match.StreamState     // parser states of match rules
 	frameReaders            []websocket.FrameReader // readers of WebSockets
 	openedAt                []time.Duration         // times of establishment
 
 	mu          sync.Mutex
-	nextUnused  int      // first state that is not allocated
+	nextUnused  int      // first connState that is not allocated
 	chunkOwners []uint16 // shard of each allocated chunk
 }
 
-// connChunk is the number of states that a shard allocates together. Chunks prevent two loops from sharing a
-// cache line.
+// connChunk is the number of states that are allocated to a shard together, so that two loops do not share a cache
+// line.
 const connChunk = 64
 
 func newConnTable(connections, pipeline, shards int) *connTable {
@@ -78,14 +75,14 @@ func newConnTable(connections, pipeline, shards int) *connTable {
 	if connections == 0 {
 		return s
 	}
-	// Each shard can leave its last chunk incomplete.
+	// The last chunk of each shard can be incomplete.
 	s.conns = make([]connState, connections+shards*connChunk)
 	s.sentTimes = make([]time.Duration, len(s.conns)*s.slotsPerConn)
 	return s
 }
 
-// allocStatesForShard allocates a chunk of states for a shard. It returns their range [first, end), which is
-// empty if the table is used up.
+// allocStatesForShard allocates a chunk of states for a shard. It returns their indexes, from first up to end. The
+// range is empty if the table is full.
 func (s *connTable) allocStatesForShard(shard int) (first, end int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -97,7 +94,7 @@ func (s *connTable) allocStatesForShard(shard int) (first, end int) {
 	return first, s.nextUnused
 }
 
-// allocatedCount returns the number of allocated states, of which some may be unused.
+// allocatedCount returns the number of allocated states, including states that are not in use.
 func (s *connTable) allocatedCount() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,7 +114,6 @@ func (s *connTable) forEachConn(shards []*shard, f func(*shard, *connState) bool
 	}
 }
 
-// slotIndex returns the index of a message's slot in sentTimes, plannedTimes and messageSizes.
 func (s *connTable) slotIndex(cs *connState, msgNumber uint64) int {
 	return int(cs.index)*s.slotsPerConn + int(msgNumber)&(s.slotsPerConn-1)
 }
@@ -146,7 +142,8 @@ func (s *connTable) allocSlicesForMode(gen *generator) {
 	s.openedAt = make([]time.Duration, n)
 }
 
-// resetConnData prepares the table for a connection that was established at establishedAt.
+// resetConnData resets the data of a connection in all slices of the table except conns. establishedAt is the time at
+// which the connection was established.
 func (s *connTable) resetConnData(cs *connState, establishedAt time.Duration) {
 	if s.plans != nil {
 		s.plans[cs.index] = pacer.SendPlan{}

@@ -12,54 +12,53 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// maxHalfOpen limits concurrent connection attempts. A higher connect rate raises the limit to one second's
-// worth.
+// maxHalfOpen limits concurrent connection attempts. With a connect rate above it, the limit is the number of
+// connections to start in one second.
 const maxHalfOpen = 512
 
-// minDialBatch is the smallest batch of attempts for one loop. With many loops on few processors, waking a loop
-// costs more than connecting.
+// minDialBatch is the smallest number of attempts that one loop is given at once. With many loops on few processors,
+// waking a loop costs more than connecting.
 const minDialBatch = 16
 
-// dialInterval is the time between two batches. At 5,000 connections per second, a batch has 10 attempts.
+// dialInterval is the time between two batches. For 5,000 connections per second, a batch has 10 attempts.
 const dialInterval = 2 * time.Millisecond
 
-// dialer starts connections at a rate. It counts due attempts from the time when it last had nothing to do. A
-// late tick is therefore made up for, and the average rate is exact.
+// dialer starts connections at a rate. The number of attempts that are due is computed from the time when the dialer
+// last had nothing to do. A late tick is therefore compensated, and the average rate is exact.
 type dialer struct {
 	engine interface {
 		Dial(engine.DialRequest) error
 	}
 	targets []target
-	// sources contains the number of connections for each source address. When connections are replaced, the
-	// dialer returns to the first source after the last.
+	// sources contains each source address and its number of connections. If connections are replaced, the dialer
+	// continues with the first source after the last.
 	sources []source
 	rate    int // connections per second, 0 for no limit
 	ramp    Ramp
-	// connections is the number of connections to keep open. With replaceClosed, the dialer replaces closed
-	// connections, and repeats failed attempts after dialRetryInterval. Otherwise the dialer ends when it has
-	// started all connections.
+	// connections is the number of connections to keep open. If replaceClosed is set, the dialer replaces closed
+	// connections and repeats failed attempts after dialRetryInterval. Otherwise, it ends when it has started all
+	// connections.
 	connections                 int
 	replaceClosed               bool
 	closedConns, failedAttempts func() int64
-	// loops is the number of engine loops. The engine assigns batches to loops in rotation, so attempts are
-	// divided into this many batches.
-	loops int
-	// finishedAttempts counts attempts that have succeeded or failed.
+	// loops is the number of event loops. The engine assigns batches to loops in rotation, so the dialer divides
+	// the attempts into this number of batches.
+	loops            int
 	finishedAttempts func() int64
 
 	issued           int
-	batches          int           // batches so far, which go to the targets in rotation
+	batches          int           // number of batches so far; batches go to the targets in rotation
 	sourceIndex      int           // index of the current source
 	sourceUsed       int           // connections of the current source
 	startedSinceIdle int           // attempts started since lastIdle
 	lastIdle         time.Duration // when the dialer last had nothing to do
 
-	retried   int // failed attempts that are repeated
+	retried   int // failed attempts that are being repeated
 	nextRetry time.Duration
 }
 
-// startAllConns starts all connections and returns before they are established. It returns early with ctx's
-// cause or an error of Dial. After ErrFull it tries again at the next tick.
+// startAllConns starts all connections and returns before they are established. It returns early with ctx's cause, or
+// with an error of Dial other than ErrFull. After ErrFull, it tries again at the next tick.
 func (d *dialer) startAllConns(ctx context.Context) error {
 	tick := time.NewTicker(dialInterval)
 	defer tick.Stop()
@@ -90,8 +89,8 @@ func (d *dialer) attemptsToStartNow(sinceStart time.Duration) int {
 	return max(min(free, wanted), 0)
 }
 
-// totalAttemptsWanted returns the number of attempts that should have been started by now, regardless of the
-// connect rate.
+// totalAttemptsWanted returns the number of attempts that should have been started by now if there is no limit of the
+// rate.
 func (d *dialer) totalAttemptsWanted(sinceStart time.Duration) int {
 	n := d.connections
 	if d.ramp.Over > 0 && sinceStart < d.ramp.Over {
@@ -107,7 +106,6 @@ func (d *dialer) totalAttemptsWanted(sinceStart time.Duration) int {
 	return n + int(d.closedConns()) + d.retried
 }
 
-// dialRetryInterval is the delay before failed attempts are repeated.
 const dialRetryInterval = 100 * time.Millisecond
 
 func (d *dialer) startAttempts(n int) error {
@@ -133,19 +131,19 @@ func (d *dialer) startAttempts(n int) error {
 	return nil
 }
 
-// maxPlannedPerSource limits the connections of each automatically chosen source address, regardless of the
-// number of ports.
+// maxPlannedPerSource limits the number of connections from each automatically chosen source address, even if it has
+// more ports.
 const maxPlannedPerSource = 20_000
 
-// source is a local address and its number of connections. With a zero address, the kernel chooses the address.
+// source is a local address and its number of connections. If addr is the zero Addr, the kernel chooses the address.
 type source struct {
 	addr  netip.Addr
 	count int
 }
 
-// planSources distributes connections evenly over givenAddrs. If that is empty and the target is a loopback
-// address, it uses enough loopback addresses for at most maxPerSource connections each. If maxPerSource is 0,
-// or the target is another address, the kernel chooses.
+// planSources distributes connections evenly over givenAddrs. If givenAddrs is empty and the target is a loopback
+// address, planSources uses as many loopback addresses as are needed for at most maxPerSource connections each. If
+// maxPerSource is 0 or the target is another address, the kernel chooses the source.
 func planSources(target netip.Addr, connections int, givenAddrs []netip.Addr, maxPerSource int) []source {
 	addrs := givenAddrs
 	if len(addrs) == 0 {
@@ -156,7 +154,6 @@ func planSources(target netip.Addr, connections int, givenAddrs []netip.Addr, ma
 	}
 	plan := make([]source, 0, len(addrs))
 	for i, a := range addrs {
-		// The first addresses take the remainder.
 		count := connections / len(addrs)
 		if i < connections%len(addrs) {
 			count++
@@ -168,7 +165,6 @@ func planSources(target netip.Addr, connections int, givenAddrs []netip.Addr, ma
 	return plan
 }
 
-// maxLoopbacks is the maximum number of addresses from loopbackAddrs.
 const maxLoopbacks = 254 << 16
 
 // loopbackAddrs returns the first n host addresses of 127.0.0.0/8 that end in neither 0 nor 255.
@@ -181,10 +177,10 @@ func loopbackAddrs(n int) []netip.Addr {
 	return addrs
 }
 
-// safeConnsPerSource returns how many connections to plan per source address: a quarter of the ephemeral ports.
-// It returns 0 if the system does not accept all of 127.0.0.0/8. The kernel searches for a free port
-// sequentially, first among all even or all odd ports. If half of those are in use, a search takes many steps;
-// with two thirds in use, connecting is ten times slower.
+// safeConnsPerSource returns the number of connections to plan per source address: a quarter of the number of ephemeral
+// ports. It returns 0 if the system does not accept all of 127.0.0.0/8. The kernel searches sequentially for a free
+// port, first among ports of the same parity. If half of these are in use, the search takes many steps; if two thirds
+// are in use, connecting is ten times slower.
 func safeConnsPerSource() int {
 	if runtime.GOOS != "linux" {
 		return 0

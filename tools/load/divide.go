@@ -7,25 +7,25 @@ import (
 	"slices"
 )
 
-// MaxGenerators limits the number of generators of a divided load.
+// MaxGenerators is the maximum number of generators in Config.Divide.
 const MaxGenerators = 64
 
-// Total returns the number of connections that the run opens: Connections, or the final number of the Ramp,
-// plus the additional ones of PubSub.
+// Total returns the number of connections that the run opens. It is Connections, or the final number of the Ramp, plus
+// the additional connections of PubSub.
 func (c Config) Total() int {
 	c = c.withDefaultsAndImplied()
 	return c.totalConns()
 }
 
-// Divide returns configurations for 1 to MaxGenerators generators that together produce the load of c. Each
-// gets a part in proportion to its weight, which must be above 0. Divided are: connections, the connect rate, a
-// ramp, publishers, slow subscribers, and the lines in flight of a Check. The rate of an open loop is divided
-// like the connections. Topics are shared: see PubSub. Connections are numbered consecutively. With a Lifetime,
-// the numbers of each generator start at a multiple of 1<<24, because connections are replaced.
+// Divide returns configurations for 1 to MaxGenerators generators that together produce the load of c. Each generator
+// gets a part in proportion to its weight, which must be above 0. Divide divides connections, the connect rate, a ramp,
+// publishers, slow subscribers, and the lines in flight of a Check. It divides the rate of an open loop like the
+// connections. Topics are not divided: see PubSub. The connections of all generators are numbered consecutively. With a
+// Lifetime, each generator's numbers start at a multiple of 1<<24, to leave numbers for replacements.
 //
-// Each generator needs at least one connection, one publisher and so on. By default each has one publisher. A
-// search (Goal) and Steady need a coordinator that evaluates all generators: see Begin and Enough. Sources are
-// addresses of one machine, so Divide returns an error if they are set.
+// Each generator needs at least one connection, and at least one of anything else that is divided. By default, each has
+// one publisher. A search (Goal) and Steady need a coordinator that evaluates all generators: see Begin and Enough.
+// Divide returns an error if Sources are set, because these are addresses of one machine.
 func (c Config) Divide(weights ...float64) ([]Config, error) {
 	if err := c.checkDivisible(len(weights)); err != nil {
 		return nil, err
@@ -80,10 +80,8 @@ func (c Config) Divide(weights ...float64) ([]Config, error) {
 	return parts, nil
 }
 
-// numbersPerGenerator is the size of a generator's range of connection numbers if connections are replaced.
 const numbersPerGenerator = 1 << 24
 
-// checkDivisible returns an error if the configuration is invalid or cannot be divided.
 func (c Config) checkDivisible(generators int) error {
 	if len(c.Sources) > 0 {
 		return &SettingError{"src", errors.New("given for several generators; expected none")}
@@ -118,8 +116,8 @@ func (c *Config) divisibleSettings(connections int) []divisibleSetting {
 	return all
 }
 
-// apportion divides total in proportion to weights (method of largest remainders). The parts add up to total. A
-// part below minEach is raised to it at the expense of the largest part.
+// apportion divides total in proportion to weights, by the method of largest remainders. The parts add up to total. A
+// part below minEach is raised to minEach at the expense of the largest part.
 func apportion(total, minEach int, weights []float64) []int {
 	sum := 0.0
 	for _, w := range weights {

@@ -12,11 +12,10 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// maxExpectation is the maximum length of an expectation in bytes.
 const maxExpectation = 128
 
-// Expectation is a condition for the result of a run, such as "p99<5ms", parsed by ParseExpectation. The zero
-// value is no condition.
+// Expectation is a condition for the result of a run, such as "p99<5ms". ParseExpectation parses it. The zero value is
+// no condition.
 type Expectation struct {
 	text     string
 	figure   resultFigure
@@ -24,7 +23,6 @@ type Expectation struct {
 	bound    float64
 }
 
-// resultFigure is a figure of a result, in nanoseconds if it is a time.
 type resultFigure struct {
 	isTime bool
 	value  func(*Result) (value float64, ok bool)
@@ -33,34 +31,35 @@ type resultFigure struct {
 // String returns the expectation in the syntax of ParseExpectation.
 func (e Expectation) String() string { return e.text }
 
-// operators lists the comparison operators. An operator must precede its own prefixes.
+// operators lists the comparison operators. An operator that begins with another one comes first.
 var operators = []string{"<=", ">=", "==", "!=", "<", ">"}
 
-// ParseExpectation parses "NAME OPERATOR BOUND", at most 128 bytes. The operator is one of < <= >
-// >= == and !=. Bounds of times are Go durations such as 1.5ms; others are numbers of 0 or more,
-// such as 0.9, 1e6, 10k, 2M or 1G.
+// ParseExpectation parses "NAME OPERATOR BOUND", at most 128 bytes. OPERATOR is one of < <= > >= == and !=. BOUND is a
+// Go duration such as 1.5ms if NAME is a time; otherwise it is a number of 0 or more, such as 0.9, 1e6, 10k, 2M or 1G.
 //
 // The names of times:
 //
 //	p50 … p99.99, p100     percentiles of Result.Latency, any above 0
 //	min, mean, max         of Result.Latency; a prefix "latency." is optional
-//	service.p99            Result.Service, and likewise late., connect.,
-//	                       first_byte., check. (of verifications, the worst) and
-//	                       broadcast. (Broadcast.After): min, mean, max, p50,
-//	                       p75, p90, p95, p99, p99.9 and p99.99
+//	service.p99            Result.Service; the prefixes late., connect. and
+//	                       first_byte. work the same way. So do check. (the worst
+//	                       verification) and broadcast. (Broadcast.After). All
+//	                       have min, mean, max, p50, p75, p90, p95, p99, p99.9
+//	                       and p99.99
 //	connect_time, window   Result.ConnectTime, Result.Window
 //
-// The names of numbers are those of Counters that a Result has, and:
+// The names of numbers are the names of Counters that a Result has, and:
 //
-//	rate           answered messages a second in the window, sent ones if no answers were
-//	               expected; delivery_rate is the rate of deliveries to subscribers
+//	rate           answered messages per second in the window, or sent messages if no answers
+//	               were expected
+//	delivery_rate  deliveries to subscribers per second
 //	errors         all failures: failed, lost, heard_missing, heard_again, lost agents,
 //	               and every counter with Fault
 //	failed, lost   connection attempts that failed, and connections that ended early
 //	connected      established connections
 //	checked, check_asked, check_wrong, check_lost, check_unanswered
-//	               of all verifications together; check_rate is the rate of the slowest, in
-//	               lines a second
+//	               of all verifications together
+//	check_rate     lines per second of the slowest verification
 //	heard, heard_again, heard_missing
 //	               as in Broadcast
 //	cpu            the share of its processors that the generator used, 0 to 1; unknown
@@ -113,8 +112,8 @@ func parseBound(text string, isTime bool) (float64, error) {
 	return n * scale, nil
 }
 
-// Check compares the result with the expectation and returns the actual value. An unknown value, such as a
-// percentile without latencies, does not meet any expectation.
+// Check compares the result with the expectation and returns the actual value. If the value is unknown, such as a
+// percentile without latencies, the expectation is not met.
 func (e Expectation) Check(r *Result) (got string, ok bool) {
 	if r == nil || e.figure.value == nil {
 		return "no result", false
@@ -156,7 +155,6 @@ func (e Expectation) isMetBy(value float64) bool {
 	return value == e.bound
 }
 
-// latenciesByName returns the distributions of a result by name, nil for missing ones.
 func (r *Result) latenciesByName() map[string]*Latency {
 	all := map[string]*Latency{
 		"latency": &r.Latency, "service": r.Service, "late": r.Late, "connect": &r.Connect, "first_byte": &r.FirstByte, "check": nil, "broadcast": nil,
@@ -171,7 +169,7 @@ func (r *Result) latenciesByName() map[string]*Latency {
 	return all
 }
 
-// sumVerifications returns the sum of all verifications and the lowest of their rates. The rate is NaN without
+// sumVerifications returns the sum of all verifications and the rate of the slowest one. The rate is NaN without
 // verifications.
 func (r *Result) sumVerifications() (sum Verification, slowestRate float64) {
 	slowestRate = math.NaN()
@@ -215,7 +213,6 @@ func (r *Result) numbersByName() map[string]float64 {
 	return all
 }
 
-// emptyResult provides the names of all figures.
 var emptyResult Result
 
 func findFigure(name string) (figure resultFigure, known bool) {

@@ -10,17 +10,15 @@ import (
 	"syscall"
 )
 
-// faultRecorder counts the failures of a run. It is safe for concurrent use. A successful message does not
-// access it.
+// faultRecorder counts the failures of a run. It is safe for concurrent use.
 type faultRecorder struct {
-	mu            sync.Mutex
-	causes        [nFaults]causeCounts
-	connectsEnded bool // connection attempts no longer count
-	wrongAnswers  int64
-	firstMismatch *Mismatch
-	// firstUnexpected is the first unexpected line on a held connection.
+	mu              sync.Mutex
+	causes          [nFaults]causeCounts
+	connectsEnded   bool // connection attempts no longer count
+	wrongAnswers    int64
+	firstMismatch   *Mismatch
 	firstUnexpected string
-	exhausted       map[syscall.Errno]int64 // attempts that failed because this machine ran out of a resource
+	exhausted       map[syscall.Errno]int64 // connection attempts that failed because this machine ran out of a resource
 }
 
 type faultKind uint8
@@ -34,17 +32,17 @@ const (
 	nFaults
 )
 
-// String returns the prefix that the kind's causes have in an Interval.
+// String returns the prefix of the kind's causes in Interval.Errors.
 func (f faultKind) String() string {
 	return [...]string{"connect: ", "lost: ", "answer: ", "answer: ", "line: "}[f]
 }
 
 type causeCounts map[string]int64
 
-// maxCauses limits the number of separately counted causes per kind of failure.
+// maxCauses limits the number of causes that are counted separately, for each kind of failure.
 const maxCauses = 64
 
-// countFaultLocked counts n failures. The caller holds the lock.
+// countFaultLocked counts n failures with the same cause. The caller holds the lock.
 func (f *faultRecorder) countFaultLocked(kind faultKind, cause string, n int64) {
 	if f.causes[kind] == nil {
 		f.causes[kind] = causeCounts{}
@@ -67,7 +65,6 @@ func (f *faultRecorder) causesWithKindPrefix() causeCounts {
 	return sum
 }
 
-// recordHTTPErrorStatus counts an HTTP response whose status is an error.
 func (f *faultRecorder) recordHTTPErrorStatus(status int) {
 	if status < 400 {
 		return
@@ -94,7 +91,7 @@ func (f *faultRecorder) recordReconnectFailure(err error) {
 	f.recordIfExhaustionLocked(err)
 }
 
-// recordIfExhaustionLocked counts err if this machine ran out of a resource. The caller holds the lock.
+// recordIfExhaustionLocked counts err if it shows that this machine ran out of a resource. The caller holds the lock.
 func (f *faultRecorder) recordIfExhaustionLocked(err error) {
 	var errno syscall.Errno
 	if !errors.As(err, &errno) || exhaustionErrnos[errno] == "" {
@@ -106,7 +103,8 @@ func (f *faultRecorder) recordIfExhaustionLocked(err error) {
 	f.exhausted[errno]++
 }
 
-// stopCountingAndFailPending stops counting attempts. If cause is not empty, pending attempts count as failed.
+// stopCountingAndFailPending stops counting connection attempts. If cause is not empty, attempts that are still pending
+// count as failed.
 func (f *faultRecorder) stopCountingAndFailPending(attempted, opened int64, cause string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -128,7 +126,6 @@ func (f *faultRecorder) recordLostConn(reason error) {
 	f.countFaultLocked(lostConn, describeCause(reason), 1)
 }
 
-// recordMismatch counts a connection with a wrong answer and keeps the first mismatch.
 func (f *faultRecorder) recordMismatch(reason error, m Mismatch) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -140,8 +137,8 @@ func (f *faultRecorder) recordMismatch(reason error, m Mismatch) {
 	}
 }
 
-// recordUnexpectedOrRepeatedLine counts an unexpected line and keeps the first one. A nil line is a repeated
-// broadcast.
+// recordUnexpectedOrRepeatedLine counts an unexpected line. It keeps the first such line. A nil line stands for a
+// repeated broadcast.
 func (f *faultRecorder) recordUnexpectedOrRepeatedLine(line []byte) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -155,7 +152,6 @@ func (f *faultRecorder) recordUnexpectedOrRepeatedLine(line []byte) {
 	f.countFaultLocked(strayLine, "not expected", 1)
 }
 
-// recordUnansweredLines counts unanswered lines of a verification.
 func (f *faultRecorder) recordUnansweredLines(n int64) {
 	if n > 0 {
 		f.mu.Lock()
@@ -164,8 +160,8 @@ func (f *faultRecorder) recordUnansweredLines(n int64) {
 	}
 }
 
-// countFailedAndLostConns returns two numbers: failed attempts, and connections that were lost or had a wrong
-// answer.
+// countFailedAndLostConns returns the number of failed attempts, and the number of connections that were lost or had a
+// wrong answer.
 func (f *faultRecorder) countFailedAndLostConns() (failed, lost int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -180,8 +176,8 @@ func (f *faultRecorder) fillFaultFields(r *Result) {
 	r.FirstUnexpected = f.firstUnexpected
 }
 
-// describeCause describes why a connection failed or was lost. It omits addresses, so equal causes have equal
-// texts.
+// describeCause describes why a connection failed or was lost. The text contains no addresses, so that equal causes
+// have equal texts.
 func describeCause(err error) string {
 	var errno syscall.Errno
 	var op *net.OpError
@@ -206,7 +202,6 @@ func describeCause(err error) string {
 	return err.Error()
 }
 
-// maxQuoted is the number of bytes that a mismatch quotes.
 const maxQuoted = 32
 
 func quoteTruncated(p []byte) string {

@@ -34,7 +34,7 @@ const (
 
 const MaxSources = 65_536
 
-// textParsers contains the parsers of string settings that are not used verbatim, by setting.
+// textParsers contains parsers for string settings that need conversion or validation, by the names of the settings.
 var textParsers = map[string]func(text string) (string, error){
 	"message":            validateTemplate,
 	"message-file":       readLiteralMessageFile,
@@ -74,7 +74,6 @@ func requireNonEmpty(text string) (string, error) {
 	return text, nil
 }
 
-// ensureNewline adds the newline of a line, which is optional in text.
 func ensureNewline(text string) (string, error) {
 	line := strings.TrimSuffix(text, "\n")
 	if line == "" {
@@ -83,7 +82,6 @@ func ensureNewline(text string) (string, error) {
 	return line + "\n", nil
 }
 
-// validateTemplate returns text, or an error if text is not a valid template.
 func validateTemplate(text string) (string, error) {
 	if _, err := requireNonEmpty(text); err != nil {
 		return "", err
@@ -92,7 +90,7 @@ func validateTemplate(text string) (string, error) {
 	return text, err
 }
 
-// readMessageFile reads a file of 1 byte to MaxMessage. The limit protects against naming a wrong file.
+// readMessageFile reads a file of 1 byte to MaxMessage. The limit protects against reading a wrong file.
 func readMessageFile(path string) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -119,7 +117,7 @@ func readTemplateFile(path string) (string, error) {
 	return validateTemplate(text)
 }
 
-// readLiteralMessageFile reads a file and escapes it, because its text is not a template.
+// readLiteralMessageFile reads a file and escapes its text, because the text is not a template.
 func readLiteralMessageFile(path string) (string, error) {
 	text, err := readMessageFile(path)
 	return message.LiteralTemplate(text), err
@@ -174,8 +172,7 @@ func parseRate(text string) (r Rate, err error) {
 	return Rate{PerSecond: from, To: to}, nil
 }
 
-// parseLatencyGoal parses a latency, optionally followed by a comma and a percentile. The percentile defaults
-// to 99.
+// parseLatencyGoal parses a latency and an optional percentile after a comma. The default percentile is 99.
 func parseLatencyGoal(text string) (goal Goal, err error) {
 	latency, percent, found := strings.Cut(text, ",")
 	if goal.Under, err = quantity.ParsePositiveDuration(latency); err != nil {
@@ -192,7 +189,6 @@ func parseLatencyGoal(text string) (goal Goal, err error) {
 	return goal, nil
 }
 
-// formatSetting returns the rate in the syntax of parseRate, "" for no rate.
 func (r Rate) formatSetting() string {
 	switch {
 	case r.Goal.Under > 0:
@@ -205,7 +201,7 @@ func (r Rate) formatSetting() string {
 	return ""
 }
 
-// String returns the goal in the syntax of parseRate, such as @10ms,p99.
+// String returns the goal as in the flag --rate, such as @10ms,p99.
 func (g Goal) String() string {
 	if g.Under == 0 {
 		return ""
@@ -213,7 +209,7 @@ func (g Goal) String() string {
 	return "@" + g.Under.String() + ",p" + formatDecimal(cmp.Or(g.Percentile, 99))
 }
 
-// ParsePercentile parses a percentile above 0, at most 100, such as 99.9.
+// ParsePercentile parses a percentile such as 99.9. The percentile must be above 0 and at most 100.
 func ParsePercentile(text string) (float64, error) {
 	p, err := strconv.ParseFloat(text, 64)
 	if strings.Trim(text, "0123456789.") != "" || err != nil || p <= 0 || p > 100 {
@@ -222,7 +218,6 @@ func ParsePercentile(text string) (float64, error) {
 	return p, nil
 }
 
-// parseRamp parses a duration, or a ramp such as "0:100k:60s".
 func parseRamp(text string) (r Ramp, err error) {
 	over := text
 	if numbers := strings.Split(text, ":"); len(numbers) == 3 {
@@ -239,7 +234,7 @@ func parseRamp(text string) (r Ramp, err error) {
 	return r, nil
 }
 
-// String returns the ramp in the syntax of parseRamp: a duration, or 0:100000:1m0s.
+// String returns the ramp as in the flag --ramp: a duration, or a text such as 0:100000:1m0s.
 func (r Ramp) String() string {
 	if r.To == 0 {
 		return r.Over.String()
@@ -247,8 +242,8 @@ func (r Ramp) String() string {
 	return fmt.Sprintf("%d:%d:%v", r.From, r.To, r.Over)
 }
 
-// ParseSources parses an address, a range such as 10.0.0.1-10.0.0.20, or a network, which stands for its host
-// addresses. It returns an error if there are more addresses than limit.
+// ParseSources parses an address, a range such as 10.0.0.1-10.0.0.20, or a network. A network stands for its host
+// addresses. ParseSources returns an error for more than limit addresses.
 func ParseSources(text string, limit int) ([]netip.Addr, error) {
 	first, last, ok := parseAddrRange(text)
 	if !ok {
@@ -265,7 +260,6 @@ func ParseSources(text string, limit int) ([]netip.Addr, error) {
 	}
 }
 
-// parseAddrRange returns the first and the last address of a source in the syntax of ParseSources.
 func parseAddrRange(text string) (first, last netip.Addr, ok bool) {
 	if from, to, found := strings.Cut(text, "-"); found {
 		first, err := netip.ParseAddr(from)
@@ -285,8 +279,8 @@ func parseAddrRange(text string) (first, last netip.Addr, ok bool) {
 	return first, first, err == nil
 }
 
-// hostRange returns the first and the last host address of a network. An IPv4 network reserves its lowest and
-// highest address, unless it has no others (RFC 3021).
+// hostRange returns the first and the last host address of a network. In an IPv4 network, the lowest and the highest
+// address are reserved unless the network has only two addresses (RFC 3021) or one.
 func hostRange(network netip.Prefix) (first, last netip.Addr) {
 	first = network.Masked().Addr()
 	bytes := first.AsSlice()
@@ -300,7 +294,7 @@ func hostRange(network netip.Prefix) (first, last netip.Addr) {
 	return first, last
 }
 
-// escapeForMatchRule escapes text, as \\ and \xHH, for a rule of Config.Match.
+// escapeForMatchRule escapes text with \\ and \xHH for a rule of Config.Match.
 func escapeForMatchRule(text string) string {
 	var out strings.Builder
 	for _, b := range []byte(text) {
@@ -316,8 +310,8 @@ func escapeForMatchRule(text string) string {
 	return out.String()
 }
 
-// MarshalJSON writes the fields that differ from their defaults, in the format of UnmarshalJSON. It omits
-// fields that are not settings, such as Observe, Begin and TLS.Config.
+// MarshalJSON writes the fields that differ from their defaults, in the format of UnmarshalJSON. It omits fields that
+// are not settings, such as Observe, Begin and TLS.Config.
 func (c Config) MarshalJSON() ([]byte, error) {
 	out := bytes.NewBufferString("{")
 	for i := range settings {
@@ -346,10 +340,9 @@ func (c Config) MarshalJSON() ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// inBase64 is the suffix of a JSON key whose value is base64, because its bytes are not UTF-8.
+// inBase64 is the suffix of a JSON key whose value is in base64, because the bytes are not UTF-8.
 const inBase64 = "_base64"
 
-// acceptsBytes reports whether the value can contain arbitrary bytes.
 func (s *Setting) acceptsBytes() bool {
 	return slices.Contains([]string{"message", "first-message", "answer"}, s.Name)
 }
@@ -364,10 +357,10 @@ func (s *Setting) textToJSONValue(text string) any {
 	return text
 }
 
-// UnmarshalJSON reads one object. Its keys are the names of Settings with underscores, including "target" and
-// "also". Values have the formats of flags: strings such as "10k" and "1m30s", numbers (seconds for a time),
-// booleans, and arrays for a List. A target can be a URL: see SetTargets. Fields without a key keep their
-// values. An unknown key or an invalid value causes an error that names the key.
+// UnmarshalJSON reads one object. Its keys are the names of Settings, with underscores instead of dashes. They include
+// "target", which can be a URL (see SetTargets), and "also". Values have the formats of flags: strings such as "10k"
+// and "1m30s", numbers (seconds for a time), booleans, and arrays for a List. Fields without a key in the object keep
+// their values. An unknown key or an invalid value causes an error that names the key.
 func (c *Config) UnmarshalJSON(data []byte) error {
 	var values map[string]any
 	numbers := json.NewDecoder(bytes.NewReader(data))
@@ -416,7 +409,7 @@ func (c *Config) UnmarshalJSON(data []byte) error {
 	return c.SetTargets(append([]string{c.Target}, c.Also...)...)
 }
 
-// textsFromJSON returns the texts of a JSON value. The value true becomes textForTrue.
+// textsFromJSON converts a JSON value to texts. The value true becomes textForTrue.
 func textsFromJSON(value any, textForTrue string) ([]string, error) {
 	switch v := value.(type) {
 	case string:

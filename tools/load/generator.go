@@ -11,15 +11,13 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/pacer"
 )
 
-// errEstablishedLate closes a connection that was established after the connect phase. errLifetimeOver closes a
-// connection at the end of its lifetime.
 var (
 	errEstablishedLate = errors.New("load: established after the connect phase")
 	errLifetimeOver    = errors.New("load: the connection's lifetime is over")
 )
 
-// generator handles the events of the engine: it sends messages and checks answers. Fields without atomics or
-// locks do not change after connecting has begun.
+// generator handles the events of the engine: it sends messages and checks answers. Fields that are neither atomic nor
+// guarded by a lock do not change after the first connection attempt.
 type generator struct {
 	cfg          *Config
 	script       *trafficScript
@@ -36,19 +34,21 @@ type generator struct {
 	sharedPlan *pacer.SharedPlan // plan of an open loop for all connections together
 	curve      pacer.RateCurve   // rate of plans over time
 
-	// Times since epoch. trafficStarted tells new connections to begin immediately. The window lasts from
-	// windowStart to windowEnd. After windowEnd, only messages that an open loop had planned earlier are sent.
+	// Times since epoch. The window lasts from windowStart to windowEnd. After windowEnd, only messages that an
+	// open loop had planned for the window are sent. If trafficStarted is set, new connections begin to send
+	// immediately.
 	trafficStart, windowStart, windowEnd atomic.Int64
 	trafficStarted                       atomic.Bool
-	// nudgedConns counts connections that nudgeConnsToStartSending has nudged. It belongs to the starter.
+	// nudgedConns counts the connections that nudgeConnsToStartSending has nudged. It belongs to the starter's
+	// goroutine.
 	nudgedConns int
-	// planDeadline is the time when an open loop gives up unsent messages.
+	// planDeadline is the time at which an open loop gives up unsent messages.
 	planDeadline atomic.Int64
-	// closing is set when connections are being closed because the run is over.
+	// closing is set when the run is over and closes its connections.
 	closing atomic.Bool
 
-	// Held connections: the current or last verification, and the time when the first connection received the
-	// broadcast.
+	// For held connections: the current or last verification, and the time at which the first connection received
+	// the broadcast.
 	verifying  atomic.Pointer[lineVerification]
 	firstHeard atomic.Int64
 	lineEnd    string // line end, "" on WebSockets
@@ -68,7 +68,7 @@ const (
 	holding
 )
 
-// newGenerator returns a handler for an engine with the given number of loops, 0 for a model without loops.
+// newGenerator returns a handler for an engine with the given number of loops. 0 stands for a model without loops.
 func newGenerator(cfg *Config, loops int) (*generator, error) {
 	t := &generator{cfg: cfg, mode: cfg.mode(), epoch: engine.MonotonicNow(), startTime: time.Now(), sharedPlan: pacer.NewSharedPlan()}
 	t.setMeasuringWindow(pacer.Never, math.MinInt64)
@@ -111,7 +111,7 @@ func newGenerator(cfg *Config, loops int) (*generator, error) {
 	return t, nil
 }
 
-// goroutineShards is the number of shards in a model without loops. It is large enough to make contention rare.
+// goroutineShards is the number of shards in a model without loops. It is high enough to make lock contention rare.
 const goroutineShards = 16
 
 // isOpenLoop reports whether messages have planned times.
@@ -124,7 +124,6 @@ func (g *generator) setMeasuringWindow(from, until time.Duration) {
 	g.windowEnd.Store(int64(until))
 }
 
-// endMeasuringWindow ends the window now, if it has not ended, and returns its limits.
 func (g *generator) endMeasuringWindow() (start, end time.Duration) {
 	end = min(time.Duration(g.windowEnd.Load()), g.now())
 	start = min(time.Duration(g.windowStart.Load()), end)
@@ -146,7 +145,7 @@ func (g *generator) shardIndex(c *engine.Conn) int {
 	return int(c.Slot()) % len(g.shards)
 }
 
-// Opened starts the WebSocket handshake. Without WebSockets it continues with the connection.
+// Opened starts the WebSocket handshake. Without WebSockets, it calls joinPubsubOrEstablish.
 func (g *generator) Opened(c *engine.Conn) {
 	began := c.DialStartedAt() - g.epoch
 	if g.script.frames != nil {
@@ -156,8 +155,8 @@ func (g *generator) Opened(c *engine.Conn) {
 	g.joinPubsubOrEstablish(c, g.nextNumber.Add(1)-1, began)
 }
 
-// joinPubsubOrEstablish is called when the transport, including a WebSocket handshake, is ready. It starts to
-// join publish/subscribe, or else establishes the connection.
+// joinPubsubOrEstablish is called when the transport is ready, including any WebSocket handshake. In a
+// publish/subscribe run, it sends the first message of the protocol. In other runs, the connection is now established.
 func (g *generator) joinPubsubOrEstablish(c *engine.Conn, connNumber uint32, dialedAt time.Duration) {
 	if g.pubsub != nil {
 		g.pubsub.sendHelloOrSubscribe(c, connNumber, dialedAt)
@@ -166,7 +165,6 @@ func (g *generator) joinPubsubOrEstablish(c *engine.Conn, connNumber uint32, dia
 	g.registerEstablishedConn(c, connNumber, dialedAt)
 }
 
-// registerEstablishedConn assigns a state to a new connection and counts it.
 func (g *generator) registerEstablishedConn(c *engine.Conn, connNumber uint32, dialedAt time.Duration) {
 	i := g.shardIndex(c)
 	s, now := g.shards[i], g.now()
@@ -195,7 +193,7 @@ func (g *generator) registerEstablishedConn(c *engine.Conn, connNumber uint32, d
 
 func (g *generator) DialFailed(err error) { g.faults.recordConnectFailure(err) }
 
-// Nudged starts the traffic on a connection or sends its due messages.
+// Nudged starts the traffic on a connection or sends the connection's due messages.
 func (g *generator) Nudged(c *engine.Conn) {
 	switch v := c.Value().(type) {
 	case *connState:
@@ -241,7 +239,7 @@ func (g *generator) startConnTraffic(c *engine.Conn, cs *connState) {
 	}
 }
 
-// Received compares input with the expected answers. Complete answers let further messages be sent.
+// Received compares input with the expected answers. Complete answers allow further messages to be sent.
 func (g *generator) Received(c *engine.Conn, in []byte) int {
 	cs, ok := c.Value().(*connState)
 	if !ok {
@@ -260,7 +258,6 @@ func (g *generator) Received(c *engine.Conn, in []byte) int {
 	return h.used
 }
 
-// countAnswersAndSendNext counts answers and sends the messages that they allow.
 func (g *generator) countAnswersAndSendNext(c *engine.Conn, cs *connState, res checkResult, now time.Duration) {
 	s := g.shards[cs.shard]
 	s.mu.Lock()
@@ -284,8 +281,7 @@ func (g *generator) countAnswersAndSendNext(c *engine.Conn, cs *connState, res c
 	}
 }
 
-// countAnswersLocked adds up the received answers and advances the connection. The caller holds the shard's
-// lock.
+// countAnswersLocked counts answers and advances the connection. The caller holds the shard's lock.
 func (g *generator) countAnswersLocked(s *shard, cs *connState, res checkResult, now time.Duration) {
 	if cs.flags&connReplied == 0 {
 		cs.flags |= connReplied
@@ -312,8 +308,6 @@ func (g *generator) countAnswersLocked(s *shard, cs *connState, res checkResult,
 	}
 }
 
-// recordLatencies records the latencies of answers. Messages that were sent together have equal latencies and
-// are recorded with one call.
 func (g *generator) recordLatencies(s *shard, cs *connState, answers int, now time.Duration) {
 	if g.isOpenLoop() {
 		g.recordOpenLoopLatencies(s, cs, answers, now)
@@ -333,8 +327,7 @@ func (g *generator) recordLatencies(s *shard, cs *connState, answers int, now ti
 	}
 }
 
-// recordOpenLoopLatencies records latencies since the planned times. Only messages planned for the window
-// count.
+// recordOpenLoopLatencies records latencies from the planned times, if these are in the window.
 func (g *generator) recordOpenLoopLatencies(s *shard, cs *connState, answers int, now time.Duration) {
 	for k := range uint64(answers) {
 		if g.script.hasFirst && cs.answered+k == 0 {
@@ -355,8 +348,8 @@ func (g *generator) isPlannedInWindow(plannedAt time.Duration) bool {
 	return int64(plannedAt) >= g.windowStart.Load() && int64(plannedAt) < g.windowEnd.Load()
 }
 
-// takeDueBatch takes and counts the due messages of a connection. The caller holds the shard's lock and sends
-// the batch after releasing the lock.
+// takeDueBatch takes and counts the due messages of a connection. The caller holds the shard's lock, and sends the
+// batch after releasing the lock.
 func (g *generator) takeDueBatch(s *shard, cs *connState, now time.Duration) batch {
 	if cs.due == 0 || cs.flags&connReconnecting != 0 {
 		return batch{}
@@ -405,8 +398,8 @@ func (g *generator) sendBatch(c *engine.Conn, cs *connState, p batch) {
 	s.totals.addToRunAndWindow(nBytesSent, int64(size), p.measured)
 }
 
-// abortWithMismatch records a wrong answer and resets the connection. got is the answer from the first wrong
-// byte on.
+// abortWithMismatch records a wrong answer and resets the connection. got is the rest of the answer, from the first
+// wrong byte on.
 func (g *generator) abortWithMismatch(c *engine.Conn, cs *connState, got []byte, reason error) {
 	s := g.shards[cs.shard]
 	s.mu.Lock()
@@ -419,7 +412,8 @@ func (g *generator) abortWithMismatch(c *engine.Conn, cs *connState, got []byte,
 	c.Abort(reason)
 }
 
-// Ended detects whether the server has closed cleanly. The engine closes the connection afterwards.
+// Ended handles the end of the server's input. It detects whether the server has closed cleanly. The engine then closes
+// the connection.
 func (g *generator) Ended(c *engine.Conn, in []byte) int {
 	cs, ok := c.Value().(*connState)
 	if r, ruled := g.script.answerChecker.(*matchRuleChecker); ok && ruled && g.cfg.detectsOrderlyClose() && !g.closing.Load() {
@@ -430,7 +424,7 @@ func (g *generator) Ended(c *engine.Conn, in []byte) int {
 	return len(in)
 }
 
-// Closed counts a closed connection or starts its replacement.
+// Closed counts a closed connection, or starts to replace it.
 func (g *generator) Closed(c *engine.Conn, reason error) {
 	cs, ok := c.Value().(*connState)
 	if !ok {
@@ -450,7 +444,6 @@ func (g *generator) Closed(c *engine.Conn, reason error) {
 	}
 }
 
-// countClosedConn counts a closed connection and its incomplete messages. It returns the connection's flags.
 func (g *generator) countClosedConn(cs *connState) (flags uint16) {
 	s := g.shards[cs.shard]
 	s.mu.Lock()

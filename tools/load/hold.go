@@ -9,18 +9,17 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/websocket"
 )
 
-// This file handles connections that are only held. Such a connection has no connState, and so needs only the
-// engine's memory, and 16 bytes if it is verified. The value of each connection is one of two that its shard
-// shares: before and after the broadcast. The shard keeps the verification lines in flight, by the connection's
-// Ref.
+// This file handles connections that are only held. Such a connection has no connState, so it needs only the engine's
+// memory, and 16 bytes if it is verified. The value of each connection is one of two values that its shard provides,
+// for connections before and after the broadcast. The shard also contains the verification lines in flight.
 
-// heldConn is the value of a held connection. It is immutable and shared by connections.
+// heldConn is the value of held connections. It is immutable and shared by many connections.
 type heldConn struct {
 	shard *shard
 	heard bool // the connection has received the broadcast
 }
 
-// pendingLine is a verification line in flight. sentAt is 0 while the line is reserved but not sent.
+// pendingLine is a verification line in flight. sentAt is 0 while the line is reserved but has not been sent.
 type pendingLine struct {
 	verification *lineVerification
 	sentAt       time.Duration
@@ -33,7 +32,7 @@ var (
 	errFragment  = errors.New("fragmented WebSocket message; expected one frame per line")
 )
 
-// isHoldOnly reports whether connections are held without a Lifetime, and so have no connState.
+// isHoldOnly reports whether connections are held without a Lifetime. Such connections have no connState.
 func (g *generator) isHoldOnly() bool {
 	return g.mode == holding && g.cfg.Lifetime == 0
 }
@@ -54,7 +53,6 @@ func (g *generator) registerHeldConn(c *engine.Conn, s *shard, now, dialedAt tim
 	}
 }
 
-// receiveWithoutConnState handles the input of a connection without a connState.
 func (g *generator) receiveWithoutConnState(c *engine.Conn, in []byte) int {
 	switch v := c.Value().(type) {
 	case *wsHandshake:
@@ -74,7 +72,6 @@ func (g *generator) receiveWithoutConnState(c *engine.Conn, in []byte) int {
 	return len(in)
 }
 
-// receiveHeldLines handles the complete lines of in. It returns their length in bytes.
 func (g *generator) receiveHeldLines(c *engine.Conn, h *heldConn, in []byte) (used int) {
 	s, now := h.shard, g.now()
 	var why error
@@ -100,15 +97,15 @@ func (g *generator) receiveHeldLines(c *engine.Conn, h *heldConn, in []byte) (us
 	return len(in)
 }
 
-// parseLineOrFrame returns the first line of in and its length n, or 0 if the line is incomplete. On a
-// WebSocket it returns the next frame instead; there, a line is a message without its newline.
+// parseLineOrFrame returns the first line of the input and its length n, which is 0 if the line is incomplete. On a
+// WebSocket, it returns the next frame instead; a line is then a message without a newline.
 func (g *generator) parseLineOrFrame(in []byte) (frame websocket.Part, n int, err error) {
 	maxBytes := MaxLine
 	if g.script.frames == nil {
 		n = bytes.IndexByte(in, '\n') + 1
 		frame = websocket.Part{Kind: websocket.Data, Payload: in[:n], Last: true}
 	} else {
-		maxBytes += 4 // the frame's header
+		maxBytes += 4 // length of the frame's header
 		var r websocket.FrameReader
 		if frame, n, err = r.Next(in); err == nil && frame.Kind == websocket.Data && !frame.Last {
 			if n = 0; r.IsFragmentOfMessage() {
@@ -148,8 +145,7 @@ func (g *generator) handleLineOrFrame(c *engine.Conn, s *shard, frame websocket.
 	return nil
 }
 
-// recordBroadcastReceived records that a connection has received the broadcast. The caller holds the shard's
-// lock.
+// recordBroadcastReceived records that a connection has received the broadcast. The caller holds the shard's lock.
 func (g *generator) recordBroadcastReceived(c *engine.Conn, s *shard, now time.Duration) {
 	if c.Value() == any(&s.heard) {
 		s.totals.run[nHeardAgain]++
@@ -163,7 +159,7 @@ func (g *generator) recordBroadcastReceived(c *engine.Conn, s *shard, now time.D
 	s.times.heard.record(now-time.Duration(g.firstHeard.Load()), 1)
 }
 
-// checkVerificationLine compares line with the verification line that the connection sent. The caller holds the
+// checkVerificationLine compares a received line with the line that the connection has sent. The caller holds the
 // shard's lock.
 func (g *generator) checkVerificationLine(c *engine.Conn, s *shard, line []byte, now time.Duration) error {
 	ref := c.Ref()
@@ -193,13 +189,11 @@ func (g *generator) checkVerificationLine(c *engine.Conn, s *shard, line []byte,
 	return nil
 }
 
-// countUnansweredMessage counts a message that will not be answered, and its bytes.
 func (s *shard) countUnansweredMessage(size int) {
 	s.totals.run[nDropped]++
 	s.totals.run[nBytesDropped] += int64(size)
 }
 
-// removePendingLine removes and returns the connection's line in flight. ok is false if there is none.
 func (s *shard) removePendingLine(ref engine.Ref) (a pendingLine, ok bool) {
 	if a, ok = s.pendingLines[ref]; ok {
 		delete(s.pendingLines, ref)
@@ -208,7 +202,6 @@ func (s *shard) removePendingLine(ref engine.Ref) (a pendingLine, ok bool) {
 	return a, ok
 }
 
-// handleCloseWithoutState handles the end of a connection without a connState.
 func (g *generator) handleCloseWithoutState(c *engine.Conn, reason error) {
 	switch v := c.Value().(type) {
 	case *wsHandshake:
@@ -223,7 +216,6 @@ func (g *generator) handleCloseWithoutState(c *engine.Conn, reason error) {
 	}
 }
 
-// countClosedHeldConn counts a held connection that has closed.
 func (g *generator) countClosedHeldConn(ref engine.Ref, h *heldConn) {
 	s := h.shard
 	s.mu.Lock()

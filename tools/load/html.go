@@ -16,18 +16,17 @@ import (
 )
 
 const (
-	// maxChartPoints limits the points of a curve over time. Above the limit, neighbouring intervals are
-	// joined.
+	// maxChartPoints limits the points of a curve over time. Beyond the limit, neighbouring intervals are joined.
 	maxChartPoints = 400
-	// maxErrorRows limits the rows in the table of errors.
-	maxErrorRows = 40
-	// reachedRateShare is the share of the intended messages above which the rate counts as reached.
+	maxErrorRows   = 40
+	// reachedRateShare is the share of planned messages that must be answered for the planned rate to count as
+	// reached.
 	reachedRateShare = 0.99
 )
 
 // WriteHTML writes the run as one self-contained page. The page begins with the verdict and has a row for each
-// expectation, as in Check. An incomplete run meets no expectation. Curves have at most 400 points; above that,
-// neighbouring intervals are joined.
+// expectation. An incomplete run meets no expectation. Curves have at most 400 points; if there are more intervals,
+// neighbouring ones are joined.
 func (s *Stream) WriteHTML(w io.Writer, expected ...Expectation) error {
 	p := &page.Page{Title: "Load of " + s.targetName(), Figures: s.headlineFigures(), Facts: s.factRows()}
 	remarks := s.verdictRemarks(expected)
@@ -119,8 +118,8 @@ func (s *Stream) headlineFigures() [][2]string {
 	return append(all, [2]string{"Errors", format.Count(r.sumOfFaults())}, [2]string{"Connections", format.Count(r.Connected)})
 }
 
-// verdictRemarks returns an assessment of the run, the worst remarks first. If all expectations are met, that
-// remark comes first and the others are at most warnings.
+// verdictRemarks returns an assessment of the run, the worst remarks first. If all expectations are met, that remark
+// comes first, and all other remarks are at most warnings.
 func (s *Stream) verdictRemarks(expected []Expectation) []page.Remark {
 	var missed []string
 	for _, e := range expected {
@@ -179,9 +178,8 @@ func (s *Stream) verdictRemarks(expected []Expectation) []page.Remark {
 	return []page.Remark{{Tone: page.Good, Text: text}}
 }
 
-// describeMissedRate compares the messages that an open loop planned with the answered ones, or with the sent
-// ones if no answers were expected. If too few were answered or sent, missed is true and text describes the
-// difference.
+// describeMissedRate describes how many of the messages that an open loop planned were not answered, or not sent if no
+// answers were expected. missed is false if the planned rate was reached.
 func (r *Result) describeMissedRate() (text string, missed bool) {
 	if r.Intended == 0 || r.Window <= 0 || float64(r.answeredOrSentMessages()) >= reachedRateShare*float64(r.Intended) {
 		return "", false
@@ -303,7 +301,6 @@ func serverUsageGetter(figure func(*Interval, *Usage) float64) func(*Interval) f
 	}
 }
 
-// describeLatencyOrigin describes the moment from which latencies are measured.
 func (s *Stream) describeLatencyOrigin() string {
 	if s.Result != nil && s.Result.Corrected || s.modeName() == "open loop" {
 		return "since the intended time"
@@ -311,7 +308,6 @@ func (s *Stream) describeLatencyOrigin() string {
 	return "since the message was sent"
 }
 
-// latencyChartAndTable returns the percentile curves and the table of all distributions.
 func (s *Stream) latencyChartAndTable() []page.Part {
 	if s.Result == nil {
 		return nil
@@ -358,8 +354,8 @@ func (s *Stream) latencyChartAndTable() []page.Part {
 	return parts
 }
 
-// errorParts returns the causes of errors, the most frequent first. They are taken from the intervals or, if
-// those have none, from the result.
+// errorParts returns the causes of errors, the most frequent first. The causes are from the intervals, or from the
+// result if the intervals contain none.
 func (s *Stream) errorParts() []page.Part {
 	all := make(map[string]int64)
 	for n := range s.Intervals {

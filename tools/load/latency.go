@@ -11,8 +11,8 @@ import (
 	"github.com/myriad-go/myriad/internal/page"
 )
 
-// Latency summarizes a distribution of times. The values come from an HDR histogram with three significant
-// digits. Its steps are 1 ns up to 2 µs, and at most a thousandth of the value up to 60 s. Longer times count
+// Latency summarizes a distribution of times. The times are from an HDR histogram with a precision of three significant
+// digits: steps of 1 ns up to 2 µs, and above that steps of at most a thousandth of the value. Times above 60 s count
 // as 60 s.
 type Latency struct {
 	Count int64         `json:"count"`
@@ -28,19 +28,17 @@ type Latency struct {
 	Max   time.Duration `json:"max"`
 }
 
-// LatencyPoint describes one of the times in a Latency.
 type LatencyPoint struct {
 	// Name is "min", "mean", "max" or a percentile such as "p99.9".
 	Name string
-	// Quantile is the share of times that are not longer. It is -1 for the mean.
+	// Quantile is the share of times that are at most as long as this one. It is -1 for the mean.
 	Quantile float64
 	of       func(*Latency) *time.Duration
 }
 
 func (p *LatencyPoint) Of(l *Latency) time.Duration { return *p.of(l) }
 
-// LatencyPoints lists the times of a Latency in ascending order; only the mean is out of order. The list must
-// not be changed.
+// LatencyPoints lists the figures of a Latency in ascending order, except for the mean. The list must not be changed.
 var LatencyPoints = []LatencyPoint{
 	{"min", 0, func(l *Latency) *time.Duration { return &l.Min }},
 	{"mean", -1, func(l *Latency) *time.Duration { return &l.Mean }},
@@ -62,7 +60,7 @@ func findLatencyPoint(name string) *LatencyPoint {
 	return &LatencyPoints[i]
 }
 
-// mergeKeepingWorst adds a distribution that has no histogram. It keeps the worse value of each percentile.
+// mergeKeepingWorst adds a distribution that has no histogram. Of each percentile, it keeps the worse value.
 func (l *Latency) mergeKeepingWorst(other *Latency) {
 	if other.Count == 0 {
 		return
@@ -85,7 +83,8 @@ func (l *Latency) mergeKeepingWorst(other *Latency) {
 	l.Count += other.Count
 }
 
-// PercentileCurve returns the percentiles as a curve over x = 1/(1 - quantile): one in x times is longer.
+// PercentileCurve returns the percentiles as a curve over x = 1/(1 - quantile): one in x times is longer than the
+// curve's value at x.
 func (l *Latency) PercentileCurve() (c page.Series) {
 	for _, p := range LatencyPoints {
 		one := math.Round(1 / (1 - p.Quantile))
@@ -99,19 +98,17 @@ func (l *Latency) PercentileCurve() (c page.Series) {
 	return c
 }
 
-// maxLatency is the longest recorded latency. Longer ones count as maxLatency.
 const maxLatency = time.Minute
 
-// newHistogram returns a histogram of nanoseconds with three significant digits.
 func newHistogram() *hdrhistogram.Histogram {
 	return hdrhistogram.New(1, int64(maxLatency), 3)
 }
 
-// distribution counts times. Memory is allocated for the first time: 221 KB, or 31 KB if coarse. A loop has
-// several distributions, and few runs use all of them.
+// distribution counts times in a histogram. Memory is allocated when the first time is recorded: 221 KB, or 31 KB if
+// coarse is set.
 type distribution struct {
 	histogram *hdrhistogram.Histogram
-	coarse    bool // two significant digits: steps of a hundredth
+	coarse    bool // two significant digits instead of three
 }
 
 func (d *distribution) ensureHistogram() {
@@ -150,7 +147,7 @@ func (d *distribution) reset() {
 	}
 }
 
-// sumDistributions returns the sum of two distributions. The result can be a itself, changed.
+// sumDistributions returns the sum of two distributions. It may change a and return it.
 func sumDistributions(a, b *distribution) *distribution {
 	if b.count() == 0 {
 		return a
@@ -173,7 +170,8 @@ func encodeDistributions(distributions map[string]*distribution) map[string]stri
 	return all
 }
 
-// encodeHistogram returns a histogram in the common encoding of the HdrHistogram libraries, "" if it is empty.
+// encodeHistogram returns a histogram in the common encoding of the HdrHistogram libraries. It returns "" for an empty
+// histogram.
 func encodeHistogram(h *hdrhistogram.Histogram) string {
 	if h == nil || h.TotalCount() == 0 {
 		return ""
@@ -185,7 +183,7 @@ func encodeHistogram(h *hdrhistogram.Histogram) string {
 	return string(b)
 }
 
-// decodeHistogram decodes a text of encodeHistogram. It returns nil for "".
+// decodeHistogram decodes the result of encodeHistogram. It returns nil for "".
 func decodeHistogram(text string) (*hdrhistogram.Histogram, error) {
 	if text == "" {
 		return nil, nil

@@ -13,15 +13,13 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// exhaustionErrnos maps errors to the exhausted resource of this machine.
+// exhaustionErrnos maps errors to the resource of this machine that is exhausted.
 var exhaustionErrnos = map[syscall.Errno]string{
 	syscall.EADDRNOTAVAIL: "EADDRNOTAVAIL", syscall.EADDRINUSE: "EADDRINUSE",
 	syscall.EMFILE: "EMFILE", syscall.ENFILE: "ENFILE",
 	syscall.ENOBUFS: "ENOBUFS", syscall.ENOMEM: "ENOMEM",
 }
 
-// countExhaustionErrors counts the attempts that failed with one of errnos. It also returns the names of the
-// resources.
 func (f *faultRecorder) countExhaustionErrors(errnos ...syscall.Errno) (n int64, names string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -35,19 +33,19 @@ func (f *faultRecorder) countExhaustionErrors(errnos ...syscall.Errno) (n int64,
 	return n, strings.Join(seen, ", ")
 }
 
-// minUsageWindow is the shortest window for which processor use is reported. In a shorter window, starting and
-// stopping dominate.
+// minUsageWindow is the shortest window for which processor use is reported. In a shorter window, starting and stopping
+// dominate.
 const minUsageWindow = 100 * time.Millisecond
 
-// highCPUPressure limits the share of the window in which some program on the machine waited for a processor.
+// highCPUPressure is a limit for the share of the window in which some program on the machine waited for a processor.
 const highCPUPressure = 0.2
 
-// Limits for the lateness of the generator's own sends, at the 99th percentile. Above lateP99 the figures are
-// doubtful if the lateness is at least a tenth of the latency; above veryLateP99, always.
+// Limits for the generator's own delay of messages, at the 99th percentile. Above lateP99, the figures are doubtful if
+// the delay is at least a tenth of the latency. Above veryLateP99, they are always doubtful.
 const (
 	lateP99     = time.Millisecond
 	veryLateP99 = 10 * time.Millisecond
-	// minLateCount is the number of messages from which a 99th percentile is meaningful.
+	// minLateCount is the number of messages below which a 99th percentile is meaningless.
 	minLateCount = 100
 )
 
@@ -94,11 +92,11 @@ func (r *loadRun) findReachedLimits(result *Result) []Limit {
 	return found
 }
 
-// synRetransmitTime is the delay after which the kernel retransmits a lost SYN (RFC 6298).
+// synRetransmitTime is the time after which the kernel retransmits a lost SYN (RFC 6298).
 const synRetransmitTime = time.Second
 
-// addReachedKernelLimits adds limits that this machine's kernel counted during the run. Full queues count if
-// connecting failed or was slow. Exhausted socket memory always counts.
+// addReachedKernelLimits adds the limits of this machine that the kernel reported during the run. Full queues matter
+// only if connecting failed or was slow. Exhausted socket memory always matters.
 func (r *loadRun) addReachedKernelLimits(result *Result, add func(wall, advice, evidence string, args ...any)) {
 	k := r.kernelCounters
 	untracked := k["nf_conntrack_drop"] + k["nf_conntrack_insert_failed"]
@@ -124,8 +122,6 @@ func (r *loadRun) hasLocalTarget() bool {
 	return slices.ContainsFunc(r.dialer.targets, func(t target) bool { return t.path == "" && sock.IsLocalAddr(t.addr.Addr()) })
 }
 
-// cpuStallShare returns the share of the window in which some program on the machine waited for a processor, 0
-// if unknown.
 func (r *loadRun) cpuStallShare() float64 {
 	if r.window < minUsageWindow {
 		return 0
@@ -133,14 +129,13 @@ func (r *loadRun) cpuStallShare() float64 {
 	return min(max(r.cpuStallTime.Seconds()/r.window.Seconds(), 0), 1)
 }
 
-// readCPUStallTime returns how long programs on the machine have waited for a processor since boot, 0 if
+// readCPUStallTime returns for how long, since boot, some program on the machine has waited for a processor. It is 0 if
 // unknown.
 func readCPUStallTime() time.Duration {
 	machine, _ := procfs.ReadCPUTime()
 	return machine.Stalled
 }
 
-// readSysctlText returns a kernel setting as text, "unknown" if it cannot be read.
 func readSysctlText(name string) string {
 	value, err := procfs.ReadSysctl(name)
 	if err != nil {

@@ -16,10 +16,10 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// Merge returns one result for several generators that loaded the same servers at the same time. Counts and
-// rates add up. Latency is exact, from the merged histograms. Service, Late, Connect and FirstByte are exact if
-// all results have Histograms; otherwise Merge keeps the worst percentiles. Merge returns an error if the modes
-// differ, or if the runs were at different times by the clocks of their machines.
+// Merge returns one result for several generators that loaded the same servers at the same time. Counts and rates are
+// added up. Latency is exact, because Merge adds the histograms. Service, Late, Connect and FirstByte are exact if all
+// results have Histograms; otherwise Merge keeps the worst of each percentile. Merge returns an error if the modes
+// differ, or if the runs did not overlap according to the clocks of their machines.
 func Merge(results ...*Result) (*Result, error) {
 	if len(results) == 0 {
 		return nil, errors.New("load: merge of no results; expected one or more")
@@ -47,11 +47,11 @@ func Merge(results ...*Result) (*Result, error) {
 	}
 	all.Target = strings.Join(targets, ", ")
 	if rate > 0 {
-		// If windows differ slightly, choose the window that matches the sum of the rates.
+		// If the windows differ slightly, choose the window that matches the sum of the rates.
 		all.Window = time.Duration(float64(all.answeredOrSentMessages()) / rate * float64(time.Second))
 	}
 	if latency.TotalCount() > 0 {
-		ends := all.Latency // more exact than the histogram's ends
+		ends := all.Latency // minimum and maximum of Latency, which are more exact than those of the histogram
 		all.Latency, all.Histogram = summarizeHistogram(latency), encodeHistogram(latency)
 		all.Latency.Min, all.Latency.Max = ends.Min, ends.Max
 	}
@@ -61,10 +61,10 @@ func Merge(results ...*Result) (*Result, error) {
 	return &all, nil
 }
 
-// MergeEvents returns one event for the events that several generators sent for the same phase at about the
-// same time. Snapshots, plans, intervals, verifications, broadcasts and received bytes add up. Percentiles of
-// intervals are exact if all events have Histograms; otherwise the worst are kept. A server that several
-// generators observe counts once. Results are not merged: see Merge. MergeEvents returns nil without events.
+// MergeEvents returns one event for the events that several generators emitted for the same phase at about the same
+// time. Snapshots, plans, intervals, verifications, broadcasts and received bytes are added up. A server that several
+// generators observe counts once. Percentiles of intervals are exact if all events have Histograms; otherwise the worst
+// of each percentile is kept. Results are not merged: see Merge. MergeEvents returns nil if there are no events.
 func MergeEvents(events ...Event) *Event {
 	if len(events) == 0 {
 		return nil
@@ -83,19 +83,19 @@ func MergeEvents(events ...Event) *Event {
 	return &all
 }
 
-// mergeFieldsByTag merges from into to, as the tag "merge" of each field specifies:
+// mergeFieldsByTag merges addend into total, as the tag "merge" of each field specifies:
 //
 //	sum     the sum of numbers, of counts by cause, and of structs and slices by element; texts are listed
-//	gauge   the sum of several generators; of successive intervals the later one
-//	shared  the first that is set of several generators, which all observe the same; else as sum
+//	gauge   of several generators the sum; of successive intervals the later one
+//	shared  of several generators the first that is set, because all observe the same; of intervals as sum
 //	min     the smaller, or the earlier one
-//	max     the greater one; true of a condition
+//	max     the greater one; true rather than false
 //	first   the first that is set
-//	last    the first of several generators; of successive intervals the later one
+//	last    of several generators the first; of successive intervals the later one
 //	append  all elements of both slices
 //
-// A field without a tag keeps its value. isLaterInterval reports that from is a later interval than to.
-// Values that to shares with others are replaced, not changed.
+// A field without a tag keeps its value. isLaterInterval means that addend is the interval after total, not from
+// another generator. Maps and slices of total are replaced, not changed, because they can be shared.
 func mergeFieldsByTag[T any](total, addend *T, isLaterInterval bool) {
 	mergeStructByTag(reflect.ValueOf(total).Elem(), reflect.ValueOf(addend).Elem(), isLaterInterval)
 }
@@ -118,8 +118,7 @@ func mergeStructByTag(total, addend reflect.Value, isLaterInterval bool) {
 
 var mergeTagCache sync.Map // reflect.Type to []string
 
-// cachedMergeTags returns the merge tags of all fields of t. It caches them, because reading tags would dominate a
-// merge.
+// cachedMergeTags returns the merge tags of all fields of t. Without the cache, reading tags would dominate a merge.
 func cachedMergeTags(t reflect.Type) (tags []string) {
 	if known, ok := mergeTagCache.Load(t); ok {
 		return known.([]string)
@@ -154,7 +153,6 @@ func mergeField(total, addend reflect.Value, mergeTag string, isLaterInterval bo
 	}
 }
 
-// addFieldValue adds a number, map, struct or slice to another one of its type.
 func addFieldValue(total, addend reflect.Value, isLaterInterval bool) {
 	switch total.Kind() {
 	case reflect.Struct:
@@ -178,7 +176,7 @@ func addFieldValue(total, addend reflect.Value, isLaterInterval bool) {
 		}
 	case reflect.Slice:
 		shared := min(total.Len(), addend.Len())
-		total.Set(reflect.AppendSlice(total.Slice3(0, 0, 0), total)) // keep the own elements
+		total.Set(reflect.AppendSlice(total.Slice3(0, 0, 0), total)) // keep the old elements unchanged
 		for i := range shared {
 			mergeStructByTag(total.Index(i), addend.Index(i), isLaterInterval)
 		}
@@ -201,8 +199,9 @@ func less(a, b reflect.Value) bool {
 	return a.Int() < b.Int()
 }
 
-// mergeCompleteHistograms merges the distributions of parts into to, by JSON key. A distribution is merged only if
-// every part has its histogram; otherwise to keeps its value. encodedByField points to a field of to.
+// mergeCompleteHistograms merges the distributions of several parts into a total (to), by JSON key. It merges a
+// distribution only if every part has the distribution's histogram. encodedByField points to the Histograms of the
+// total.
 func mergeCompleteHistograms[T Interval | Result](to *T, encodedByField *map[string]string, parts ...*T) (err error) {
 	all := make(map[string]string)
 	v := reflect.ValueOf(to).Elem()
@@ -247,11 +246,10 @@ func latencyPointer(field reflect.Value) *Latency {
 	return field.Interface().(*Latency)
 }
 
-// Add adds another generator's snapshot.
 func (s *Snapshot) Add(o Snapshot) { mergeFieldsByTag(s, &o, false) }
 
-// decodeHistogramIfMergeable returns an error if r cannot be merged with the first result. Otherwise it returns r's
-// histogram, nil for none.
+// decodeHistogramIfMergeable returns the histogram of r, nil for none. It returns an error if r cannot be merged with
+// the first result.
 func (r *Result) decodeHistogramIfMergeable(first *Result) (*hdrhistogram.Histogram, error) {
 	h, err := decodeHistogram(r.Histogram)
 	switch {
@@ -271,7 +269,7 @@ func (r *Result) decodeHistogramIfMergeable(first *Result) (*hdrhistogram.Histog
 	return h, nil
 }
 
-// addGeneratorRate adds another generator's plan. A rate per connection does not change.
+// addGeneratorRate adds the plan of another generator. A rate per connection does not change.
 func (r *Rate) addGeneratorRate(o *Rate) {
 	if r.Each && o.Each {
 		return
@@ -282,8 +280,8 @@ func (r *Rate) addGeneratorRate(o *Rate) {
 	r.PerSecond += o.PerSecond
 }
 
-// AddCauses adds counts by cause to a map, which is allocated if nil, and returns the map. Beyond limit causes,
-// further causes count as "other".
+// AddCauses adds counts by cause to a map and returns the map, which it allocates if to is nil. When the map has limit
+// causes, further causes are counted as "other".
 func AddCauses(to, counts map[string]int64, limit int) map[string]int64 {
 	if to == nil {
 		to = make(map[string]int64)

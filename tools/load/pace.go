@@ -8,15 +8,14 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/pacer"
 )
 
-// This file decides when messages are sent. Everything except sendFloodBatches runs under the shard's lock. Assigning
-// a message gives it a time and makes it due. The connection's owner then takes it (takeDueBatch) and sends it.
+// This file decides when messages are sent. All functions except sendFloodBatches run under the shard's lock. First, a
+// message gets its planned time and becomes due. Later, the connection's owner takes the message (takeDueBatch) and
+// sends it.
 
-// canTakeAnotherMessage reports whether a connection may have another message in flight.
 func (g *generator) canTakeAnotherMessage(cs *connState) bool {
 	return int(cs.inFlight)+int(cs.due) < g.cfg.Pipeline && cs.flags&(connClosed|connExpired|connMismatched|connReconnecting) == 0
 }
 
-// markMessageDue makes the next message of a connection due. It was planned for plannedAt.
 func (g *generator) markMessageDue(s *shard, cs *connState, plannedAt time.Duration) {
 	if g.table.plannedTimes != nil {
 		g.table.plannedTimes[g.table.slotIndex(cs, cs.answered+uint64(cs.inFlight)+uint64(cs.due))] = plannedAt
@@ -25,7 +24,7 @@ func (g *generator) markMessageDue(s *shard, cs *connState, plannedAt time.Durat
 	s.totals.run[nDue]++
 }
 
-// limitSendableMessages limits n to the number of messages that a connection may send now.
+// limitSendableMessages returns the number of messages that a connection may send now, at most wanted.
 func (g *generator) limitSendableMessages(cs *connState, wanted int, now time.Duration) int {
 	if int64(now) >= g.windowEnd.Load() {
 		return 0
@@ -36,8 +35,8 @@ func (g *generator) limitSendableMessages(cs *connState, wanted int, now time.Du
 	return wanted
 }
 
-// markMessagesDueAfterAnswers assigns the messages that a connection may send after newAnswers, or at the start of its
-// regular traffic.
+// markMessagesDueAfterAnswers makes the messages due that a connection may send after newAnswers answers, or at the
+// start of its regular traffic.
 func (g *generator) markMessagesDueAfterAnswers(s *shard, cs *connState, newAnswers int, now time.Duration) {
 	begins := cs.flags&connPastFirst == 0
 	cs.flags |= connPastFirst
@@ -57,7 +56,6 @@ func (g *generator) markMessagesDueAfterAnswers(s *shard, cs *connState, newAnsw
 	}
 }
 
-// scheduleMessagePerAnswer assigns one message per answer, immediately or after the think time.
 func (g *generator) scheduleMessagePerAnswer(s *shard, cs *connState, newAnswers int, now time.Duration) {
 	at := now + g.cfg.Think
 	for range g.limitSendableMessages(cs, newAnswers, now) {
@@ -72,8 +70,8 @@ func (g *generator) scheduleMessagePerAnswer(s *shard, cs *connState, newAnswers
 	}
 }
 
-// markPlannedMessagesDue assigns due messages of the plan, up to the connection's capacity. It queues the
-// connection for later messages.
+// markPlannedMessagesDue assigns due messages of the plan while the connection has capacity. If capacity remains, the
+// connection is queued for later messages.
 func (g *generator) markPlannedMessagesDue(s *shard, cs *connState, now time.Duration) {
 	for g.canTakeAnotherMessage(cs) {
 		at, ok := g.takeDuePlanTime(s, cs, now)
@@ -85,8 +83,8 @@ func (g *generator) markPlannedMessagesDue(s *shard, cs *connState, now time.Dur
 	g.queueForNextPlannedMessage(s, cs, now)
 }
 
-// takeDuePlanTime takes the next due time of the plan, shared or the connection's own. It returns false if no
-// time is due or the plan has been given up.
+// takeDuePlanTime takes the next due time from the shared plan or from the connection's own plan. It returns false if
+// no time is due, or if the open loop has given up unsent messages.
 func (g *generator) takeDuePlanTime(s *shard, cs *connState, now time.Duration) (plannedAt time.Duration, ok bool) {
 	if int64(now) >= g.planDeadline.Load() {
 		return 0, false
@@ -107,8 +105,8 @@ func (g *generator) takeDuePlanTime(s *shard, cs *connState, now time.Duration) 
 	return plannedAt, true
 }
 
-// queueForNextPlannedMessage registers a connection with capacity for its next message. With a shared plan it enters
-// the shard's ready queue; with its own plan it sets a timer.
+// queueForNextPlannedMessage prepares a connection with capacity for its next planned message. With a shared plan, the
+// connection enters the shard's ready queue; with its own plan, it gets a timer.
 func (g *generator) queueForNextPlannedMessage(s *shard, cs *connState, now time.Duration) {
 	if !g.isOpenLoop() || cs.flags&connPastFirst == 0 || !g.canTakeAnotherMessage(cs) {
 		return
@@ -133,18 +131,19 @@ func (g *generator) needsPaceTimer() bool {
 	return g.isOpenLoop() || g.cfg.Lifetime > 0 || g.cfg.Think > 0
 }
 
-// Limits of one pacing call: the number of nudged connections, and the time until the next call.
+// Limits of one pacing call: the number of connections to nudge, and the time until the next call.
 const (
 	maxNudgesPerPace = 512
 	paceInterval     = 10 * time.Millisecond
-	// shorter, because other goroutines change what the pacing waits for
+	// paceIntervalNoLoops is shorter than paceInterval, because without loops other goroutines change what the
+	// pacing waits for.
 	paceIntervalNoLoops = time.Millisecond
-	// paceRetryDelay is the delay before nudges that met a full mailbox are repeated.
+	// paceRetryDelay is the delay before nudges are repeated that failed because the mailbox was full.
 	paceRetryDelay = 100 * time.Microsecond
 )
 
-// nudgeDueConnsOfLoop paces the shard of a loopOrAll, or all shards if loopOrAll is negative. It returns the time of
-// its next call. nudgeDueConnsOfLoop is an engine.Config.Pace.
+// nudgeDueConnsOfLoop paces the shard of a loop, or all shards if loopOrAll is negative. It returns the time of its
+// next call. The engine calls it as engine.Config.Pace.
 func (g *generator) nudgeDueConnsOfLoop(loopOrAll int, at time.Duration, nudge func(engine.Ref) bool) (nextCall time.Duration) {
 	now, next := at-g.epoch, at-g.epoch+paceInterval
 	if loopOrAll >= 0 {
@@ -199,7 +198,6 @@ func (g *generator) nextPaceTime(s *shard) time.Duration {
 	return next
 }
 
-// appendUnlessNudged adds a connection to nudges if it is not among them.
 func appendUnlessNudged(nudges []engine.Ref, cs *connState) []engine.Ref {
 	if cs.flags&connNudged != 0 {
 		return nudges
@@ -208,7 +206,7 @@ func appendUnlessNudged(nudges []engine.Ref, cs *connState) []engine.Ref {
 	return append(nudges, cs.ref)
 }
 
-// processDueConnTimers handles the expired timers of a shard. It appends connections to nudge to nudges.
+// processDueConnTimers handles the expired timers of a shard. It adds the connections that need a nudge to nudges.
 func (g *generator) processDueConnTimers(s *shard, nudges []engine.Ref, now time.Duration) []engine.Ref {
 	for len(nudges) < maxNudgesPerPace {
 		timer, ok := s.timers.popDue(now)
@@ -243,7 +241,7 @@ func (g *generator) processDueConnTimers(s *shard, nudges []engine.Ref, now time
 	return nudges
 }
 
-// markDueOnReadyConns assigns due messages of the shared plan to ready connections in rotation. It appends these
+// markDueOnReadyConns assigns due messages of the shared plan to ready connections in rotation. It adds these
 // connections to nudges.
 func (g *generator) markDueOnReadyConns(s *shard, nudges []engine.Ref, now time.Duration) []engine.Ref {
 	for len(nudges) < maxNudgesPerPace && s.ready.n > 0 {
@@ -272,8 +270,8 @@ func (g *generator) markDueOnReadyConns(s *shard, nudges []engine.Ref, now time.
 	return nudges
 }
 
-// recordSendLateness records the lateness of due messages that the pacing assigned. This delay is the
-// generator's own, because the connection had capacity at the planned time.
+// recordSendLateness records for how long due messages have waited. Their connection had capacity at the planned time,
+// so the generator itself caused the delay.
 func (g *generator) recordSendLateness(s *shard, cs *connState, now time.Duration) {
 	if !g.isOpenLoop() {
 		return
@@ -285,7 +283,6 @@ func (g *generator) recordSendLateness(s *shard, cs *connState, now time.Duratio
 	}
 }
 
-// sendDueOrCloseExpired sends a connection's assigned messages, or closes the connection if its lifetime is over.
 func (g *generator) sendDueOrCloseExpired(c *engine.Conn, cs *connState) {
 	s, now := g.shards[cs.shard], g.now()
 	s.mu.Lock()
@@ -313,7 +310,6 @@ func (g *generator) closeOrResetConn(c *engine.Conn, reason error) {
 	}
 }
 
-// countPlannedUnsentOnClose counts the planned messages that a closed connection has not sent.
 func (g *generator) countPlannedUnsentOnClose(s *shard, cs *connState) {
 	if !g.isOpenLoop() {
 		return
@@ -333,8 +329,8 @@ func (g *generator) countPlannedUnsentOnClose(s *shard, cs *connState) {
 	}
 }
 
-// initConnSendPlan starts a connection's own plan. It is called when both the traffic has begun and the connection
-// is established, or after the answer to the first message. The plans of connections are evenly offset.
+// initConnSendPlan starts a connection's own plan. It is called when the traffic has begun and the connection is
+// established, or after the answer to the first message. The plans of the connections are evenly offset.
 func (g *generator) initConnSendPlan(cs *connState, now time.Duration) {
 	const golden = 0.6180339887498949 // its multiples modulo 1 are evenly distributed
 	since := g.table.openedAt[cs.index]
@@ -347,14 +343,13 @@ func (g *generator) initConnSendPlan(cs *connState, now time.Duration) {
 
 func (g *generator) connSeed(cs *connState) uint64 { return deriveSeed(g.cfg.Seed, uint64(cs.number)) }
 
-// Limits for drawing random times in order to count given-up messages: for one plan, and for all plans
-// together. Beyond these limits the number of messages is estimated.
+// To count the unsent messages of an open loop with random times, these times are drawn: at most skipDraws for one
+// plan, and skipDrawsAll for all plans. The number of any further messages is estimated.
 const (
 	skipDraws    = 64
 	skipDrawsAll = 100_000
 )
 
-// skipConnPlanUntil gives up the messages that a connection's own plan has before end.
 func (g *generator) skipConnPlanUntil(cs *connState, end time.Duration, randomDrawsLeft *int) pacer.Skipped {
 	return g.table.plans[cs.index].Skip(&g.curve, g.connSeed(cs), time.Duration(g.windowStart.Load()), end, randomDrawsLeft)
 }
@@ -366,8 +361,8 @@ func (g *generator) forEachConnPlan(f func(*connState, *pacer.SendPlan) bool) {
 	})
 }
 
-// skipAndCountUnsentPlans gives up and counts planned messages that have not been sent. It must run after the last
-// send.
+// skipAndCountUnsentPlans gives up and counts the planned messages that have not been sent. It must run after the last
+// message is sent.
 func (g *generator) skipAndCountUnsentPlans() (all pacer.Skipped) {
 	until := time.Duration(g.windowEnd.Load())
 	if g.mode == openLoop {
@@ -386,7 +381,6 @@ func (g *generator) skipAndCountUnsentPlans() (all pacer.Skipped) {
 	return all
 }
 
-// estimateOverdueMessages estimates the number of planned messages that are due but not taken.
 func (g *generator) estimateOverdueMessages(now time.Duration) (n int64) {
 	if g.mode == openLoop {
 		return g.sharedPlan.CountDueAndUntaken(now)
@@ -399,7 +393,7 @@ func (g *generator) estimateOverdueMessages(now time.Duration) (n int64) {
 	return n
 }
 
-// hasPlannedUntaken reports whether a plan has a due message that is not taken.
+// hasPlannedUntaken reports whether a plan has a message in the window that no connection has taken.
 func (g *generator) hasPlannedUntaken() (is bool) {
 	if g.mode == openLoop {
 		return g.sharedPlan.NextDue() < pacer.Never
@@ -412,8 +406,8 @@ func (g *generator) hasPlannedUntaken() (is bool) {
 	return is
 }
 
-// Limits of a flood: the bytes that a connection sends at once, and the batches per loop iteration. The first
-// also limits unsent bytes. It is lower with many connections, which together get about floodBufferTotal.
+// Limits of a flood. A connection sends floodBatches batches per loop iteration. The batch size is also the limit of
+// unsent bytes; it gives all connections together about floodBufferTotal bytes.
 const (
 	maxFloodBuffer   = 64 << 10
 	minFloodBuffer   = 4 << 10
@@ -425,15 +419,15 @@ func (c *Config) floodBufferSize() int {
 	return min(max(floodBufferTotal/c.maxSimultaneousConns(), minFloodBuffer), maxFloodBuffer)
 }
 
-// Drained continues a flood when the kernel has accepted the unsent bytes.
+// Drained continues a flood. The engine calls it when the kernel has accepted the unsent bytes.
 func (g *generator) Drained(c *engine.Conn) {
 	if cs, ok := c.Value().(*connState); ok && g.mode == flooding && g.hasAnyFlag(cs, connStarted) {
 		g.sendFloodBatches(c, cs)
 	}
 }
 
-// sendFloodBatches sends until the kernel accepts no more data, or for floodBatches batches. Either way, calling
-// Paused makes the engine call Drained.
+// sendFloodBatches sends floodBatches batches, or fewer if the kernel accepts no more data. It finally calls IsPaused,
+// which makes the engine call Drained later.
 func (g *generator) sendFloodBatches(c *engine.Conn, cs *connState) {
 	s := g.shards[cs.shard]
 	bufferSize := g.cfg.floodBufferSize()

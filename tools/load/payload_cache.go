@@ -7,10 +7,10 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// payloadCache contains messages of one size, contiguous in memory, to send or to expect.
+// payloadCache contains messages of one size, contiguous in memory, to be sent or expected.
 type payloadCache struct {
 	block       circularMessageBlock
-	partialNext int // bytes of the following message that are sent with each message
+	partialNext int // number of bytes of the next message that are sent with each message
 }
 
 func newPayloadCache(cfg *Config) *payloadCache {
@@ -60,8 +60,7 @@ func (r *payloadCache) checkAnswers(_ *engine.Conn, cs *connState, in []byte, an
 
 func (r *payloadCache) nextExpectedBytes(cs *connState) []byte { return remainderOfExpectedEcho(r, cs) }
 
-// writeCachedMessages writes n messages to a connection, starting with msgNumber, without copying them. It returns
-// their size.
+// writeCachedMessages writes n messages, starting with msgNumber, without copying them. It returns their size in bytes.
 func (r *payloadCache) writeCachedMessages(c *engine.Conn, connNumber uint32, msgNumber uint64, n int) int {
 	at, left := r.messageOffset(connNumber, msgNumber), n*r.block.size
 	if msgNumber == 0 {
@@ -86,17 +85,17 @@ func (r *payloadCache) writeCachedMessages(c *engine.Conn, connNumber uint32, ms
 //	│ message 0 │ message 1 │ ... │ message n │ ─▶ message 0
 //	└───────────┴───────────┴─────┴───────────┘
 //
-// Each connection starts at a different message and continues from there. Because messages are adjacent, any
-// number of them can be sent, and any part of the answers compared, as one run of bytes. An answer differs from
-// the expected one if it belongs to another connection, or if an answer was skipped or repeated. By chance, a
-// few connections are at the same message at the same time; swapped answers between them go unnoticed.
+// Each connection starts at a different message and continues from there. Because messages are adjacent, any number of
+// them can be sent, and any part of the answers compared, as one run of bytes. The comparison detects answers that
+// belong to another connection, were skipped or were repeated. There is one exception: if two connections happen to be
+// at the same message, swapped answers go unnoticed.
 type circularMessageBlock struct {
 	bytes []byte
 	size  int // size of a message
 }
 
-// A circularMessageBlock has blockBytes bytes or blockMessages messages, whichever is more. blockBytes leaves space for
-// other data in a second-level cache.
+// A circularMessageBlock has blockBytes bytes, or blockMessages messages if these are longer. blockBytes is small
+// enough to leave space for other data in a second-level cache.
 const (
 	blockBytes    = 64 << 10
 	blockMessages = 16
@@ -119,14 +118,12 @@ func newRepeatedMessageBlock(message []byte) circularMessageBlock {
 	return circularMessageBlock{size: len(message), bytes: bytes.Repeat(message, max(blockBytes/len(message), 1))}
 }
 
-// firstOffset returns the offset of a connection's first message. Connections with adjacent numbers start far
-// apart.
+// firstOffset returns the offset of a connection's first message. Connections with successive numbers start far apart.
 func (b *circularMessageBlock) firstOffset(connNumber uint32) int {
 	const spread = 2654435761 // prime, to keep adjacent numbers apart
 	return int(uint64(connNumber)*spread%uint64(len(b.bytes)/b.size)) * b.size
 }
 
-// wrapOffset returns the offset n bytes later, wrapping around.
 func (b *circularMessageBlock) wrapOffset(offset, n int) int {
 	offset += n
 	if offset >= len(b.bytes) {
@@ -135,13 +132,10 @@ func (b *circularMessageBlock) wrapOffset(offset, n int) int {
 	return offset
 }
 
-// contiguousBytesAt returns at most maxBytes bytes from offset on, up to the end of the block.
 func (b *circularMessageBlock) contiguousBytesAt(offset, maxBytes int) []byte {
 	return b.bytes[offset:min(offset+maxBytes, len(b.bytes))]
 }
 
-// commonPrefixLen returns the index of the first difference. If there is none, it returns the length of the
-// shorter slice.
 func commonPrefixLen(a, b []byte) int {
 	n := min(len(a), len(b))
 	if bytes.Equal(a[:n], b[:n]) {

@@ -48,7 +48,6 @@ func (r *loadRun) waitForOtherGenerators(ctx context.Context) error {
 	return r.waitEmittingProgress(ctx, waitCondition{values: r.cfg.Begin, done: r.allConnsClosedForGood})
 }
 
-// holdConns runs a stage "hold" of duration d.
 func (r *loadRun) holdConns(ctx context.Context, d time.Duration) error {
 	if d > 0 {
 		r.stage = "hold"
@@ -56,8 +55,8 @@ func (r *loadRun) holdConns(ctx context.Context, d time.Duration) error {
 	return r.waitWhileOpen(ctx, d)
 }
 
-// startDialingInBackground starts the dialer. stop cancels the dialer, waits for it, and ends the counting of
-// connections.
+// startDialingInBackground starts the dialer. The returned function stops the dialer, waits until the dialer has ended,
+// and ends the connect phase.
 func (r *loadRun) startDialingInBackground(ctx context.Context) (stopAndEndConnectPhase func()) {
 	dialing, cancel := context.WithCancel(ctx)
 	var dialer sync.WaitGroup
@@ -74,7 +73,7 @@ func (r *loadRun) startDialingInBackground(ctx context.Context) (stopAndEndConne
 	}
 }
 
-// connectAllOrStall opens the connections. It waits until every attempt has finished or attempts stall.
+// connectAllOrStall opens the connections and waits until every attempt has finished or there is no progress.
 func (r *loadRun) connectAllOrStall(ctx context.Context) error {
 	dialing, cancel := context.WithCancelCause(ctx)
 	var dialer sync.WaitGroup
@@ -99,7 +98,8 @@ func (r *loadRun) connectAllOrStall(ctx context.Context) error {
 	return ignoreStalled(err)
 }
 
-// connectStallTimeout returns the stall timeout of the connect phase. A low connect rate extends it.
+// connectStallTimeout returns the time without progress that ends the connect phase. A low connect rate extends this
+// time.
 func (r *loadRun) connectStallTimeout() time.Duration {
 	timeout := r.cfg.ConnectTimeout
 	if r.cfg.ConnectRate > 0 {
@@ -111,7 +111,8 @@ func (r *loadRun) connectStallTimeout() time.Duration {
 	return timeout
 }
 
-// endConnectPhase stops counting connections. If pendingFailureCause is not empty, missing attempts count as failed.
+// endConnectPhase makes the shards refuse new connections. If pendingFailureCause is not empty, unfinished attempts
+// count as failed.
 func (r *loadRun) endConnectPhase(pendingFailureCause string) {
 	for _, s := range r.generator.shards {
 		s.refuseNewConns()
@@ -123,7 +124,8 @@ func (r *loadRun) endConnectPhase(pendingFailureCause string) {
 	}
 }
 
-// ignoreStalled drops errStalled, because a run continues after a stall and counts what is missing.
+// ignoreStalled returns nil for errStalled, because a run continues after a stall and counts what is missing. It
+// returns any other error.
 func ignoreStalled(err error) error {
 	if errors.Is(err, errStalled) {
 		return nil
@@ -131,7 +133,6 @@ func ignoreStalled(err error) error {
 	return err
 }
 
-// waitWhileOpen waits for d, or until no connection is left.
 func (r *loadRun) waitWhileOpen(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return nil
@@ -139,7 +140,6 @@ func (r *loadRun) waitWhileOpen(ctx context.Context, d time.Duration) error {
 	return r.waitEmittingProgress(ctx, waitCondition{timeout: d, done: r.allConnsClosedForGood})
 }
 
-// runWarmupWindowAndDrain runs the traffic: warm-up, window and drain.
 func (r *loadRun) runWarmupWindowAndDrain(ctx context.Context) error {
 	starting, cancel := context.WithCancel(ctx)
 	stop := r.startTrafficWindow(starting)
@@ -166,8 +166,8 @@ func (r *loadRun) runWarmupWindowAndDrain(ctx context.Context) error {
 	return ignoreStalled(err)
 }
 
-// startTrafficWindow starts the traffic, and in an early run the dialer. stop waits for the goroutine that was
-// started; it must be called after ctx has ended.
+// startTrafficWindow starts the traffic and, in an early run, the dialer. The returned function waits for the goroutine
+// that was started; it must be called after ctx has ended.
 func (r *loadRun) startTrafficWindow(ctx context.Context) (waitForStarter func()) {
 	t := r.generator
 	if r.cfg.Early {
@@ -186,14 +186,14 @@ func (r *loadRun) startTrafficWindow(ctx context.Context) (waitForStarter func()
 	return starter.Wait
 }
 
-// Delay between the start of an open loop's plan and its first message. It must exceed the longest sleep of the
-// pacing and the time to start the plans of all connections.
+// Delay between the start of an open loop's plan and its first message. The delay must exceed the longest sleep of the
+// pacing plus the time to start the plans of all connections.
 const (
 	planLead        = 2 * paceInterval
 	planLeadPerConn = 2 * time.Microsecond // for each connection
 )
 
-// scheduleWindowAndPlan sets the window to begin lead from now and starts the plan of an open loop.
+// scheduleWindowAndPlan schedules the window to begin after lead, and starts the plan of an open loop.
 func (r *loadRun) scheduleWindowAndPlan(lead time.Duration) {
 	t := r.generator
 	begin := max(t.now()+lead, 1)
@@ -250,7 +250,7 @@ func (r *loadRun) waitForWindowAndMeasure(ctx context.Context) error {
 
 func (r *loadRun) windowWaitCondition() waitCondition {
 	if r.cfg.Messages == 0 {
-		// At least 1, because the window can be over.
+		// At least 1, because a timeout of 0 would be no limit.
 		return waitCondition{timeout: max(r.generator.windowLeft(), 1), done: r.sampleRateAndCheckWindowDone, stop: r.cfg.Enough}
 	}
 	return waitCondition{
@@ -260,8 +260,8 @@ func (r *loadRun) windowWaitCondition() waitCondition {
 	}
 }
 
-// sampleRateAndCheckWindowDone reports whether the window is over, or steady in a Steady run. It also samples the
-// receive rate.
+// sampleRateAndCheckWindowDone samples the receive rate. It reports whether the window is over. The window of a Steady
+// run is also over when the rate is steady.
 func (r *loadRun) sampleRateAndCheckWindowDone(current totals) bool {
 	if r.windowParts.addRateIfIntervalPassed(r.generator.now(), current.window[nBytesReceived]) && r.cfg.Enough != nil {
 		r.emitEventWithSnapshot(Event{Phase: Part, Received: r.windowParts.lastRate()})
@@ -269,13 +269,12 @@ func (r *loadRun) sampleRateAndCheckWindowDone(current totals) bool {
 	return r.allConnsClosedForGood(current) || r.cfg.Steady && r.cfg.Enough == nil && r.windowParts.Steady()
 }
 
-// allConnsClosedForGood reports whether no connection is open and none is expected.
 func (r *loadRun) allConnsClosedForGood(s totals) bool {
 	return s.openConns() == 0 && r.cfg.Lifetime == 0 && r.countFinishedAttempts(s) >= int64(r.cfg.totalConns())
 }
 
-// awaitOutstandingAnswers waits for missing answers and for the overdue messages of an open loop. After ctx has ended,
-// it waits at most canceledDrain.
+// awaitOutstandingAnswers waits for missing answers and for overdue messages of an open loop. After ctx has ended, it
+// waits at most canceledDrain.
 func (r *loadRun) awaitOutstandingAnswers(ctx context.Context) error {
 	w := waitCondition{
 		done: func(totals) bool {
@@ -298,12 +297,11 @@ func (r *loadRun) awaitOutstandingAnswers(ctx context.Context) error {
 	return err
 }
 
-// nudgeRetryInterval is the starter's delay after a full mailbox.
 const nudgeRetryInterval = time.Millisecond
 
-// nudgeConnsToStartSending nudges every connection once; the connections' owners then send the first messages. It runs
-// when no more connections are added. It ends early with ctx, and the next call, in the next step of a search,
-// continues there.
+// nudgeConnsToStartSending nudges every connection once, so that the connection's owner sends the first message. It
+// must run after the last connection was added. It returns early if ctx ends. The next call, in the next step of a
+// search, continues with the remaining connections.
 func (g *generator) nudgeConnsToStartSending(ctx context.Context) {
 	if g.mode == holding || g.cfg.Unprompted {
 		return
@@ -317,7 +315,7 @@ func (g *generator) nudgeConnsToStartSending(ctx context.Context) {
 	}
 }
 
-// nudgeWithRetry nudges a connection and retries while its mailbox is full. It returns false if ctx ends first.
+// nudgeWithRetry nudges a connection, and retries while the mailbox is full. It returns false if ctx ends first.
 func nudgeWithRetry(ctx context.Context, ref engine.Ref, retryTick *time.Ticker) (completed bool) {
 	for errors.Is(ref.Nudge(), engine.ErrFull) {
 		select {
@@ -332,22 +330,21 @@ func nudgeWithRetry(ctx context.Context, ref engine.Ref, retryTick *time.Ticker)
 const (
 	// SteadyVariation is the largest Result.Variation of a steady window.
 	SteadyVariation = 0.25
-	// The variation is computed over steadyParts parts of a tenth of Duration each. A window that is not steady
-	// ends after maxWindowFactor times Duration.
+	// Result.Variation is computed from the rates in steadyParts parts of the window, each a tenth of Duration. A
+	// window that does not become steady ends after maxWindowFactor times Duration.
 	steadyParts     = 10
 	maxWindowFactor = 3
 )
 
-// rateSampler samples the receive rate at equal intervals of the window.
 type rateSampler struct {
 	interval   time.Duration
-	lastSample time.Duration // end of the last interval, initially the beginning of the window
-	lastBytes  int64         // bytes received by then
+	lastSample time.Duration // end of the last interval; at first, the beginning of the window
+	lastBytes  int64         // bytes received until lastSample
 	Steadiness
 }
 
-// addRateIfIntervalPassed adds the rate of an interval if one has passed, and reports whether one has. totalReceived is
-// the number of bytes totalReceived in the window.
+// addRateIfIntervalPassed adds the rate of an interval if the interval has passed. totalReceived is the number of bytes
+// received since the window began.
 func (p *rateSampler) addRateIfIntervalPassed(now time.Duration, totalReceived int64) (added bool) {
 	if now-p.lastSample < p.interval {
 		return false
@@ -357,14 +354,14 @@ func (p *rateSampler) addRateIfIntervalPassed(now time.Duration, totalReceived i
 	return true
 }
 
-// Steadiness decides whether a rate is steady, from its value in each tenth of a Duration. It is not safe for
-// concurrent use. The zero Steadiness is ready for use.
+// Steadiness decides whether a rate is steady. It is given the rate in each tenth of Config.Duration. It is not safe
+// for concurrent use. The zero Steadiness is ready for use.
 type Steadiness struct {
 	rates [steadyParts]float64
 	n     int
 }
 
-// Add adds the rate of the next tenth. With several generators, rate is their sum.
+// Add adds the rate in the next tenth. With several generators, rate is the sum of their rates.
 func (s *Steadiness) Add(rate float64) {
 	s.rates[s.n%steadyParts] = rate
 	s.n++
@@ -372,13 +369,13 @@ func (s *Steadiness) Add(rate float64) {
 
 func (s *Steadiness) lastRate() float64 { return s.rates[(s.n+steadyParts-1)%steadyParts] }
 
-// Steady reports whether a whole Duration has passed with a variation of at most SteadyVariation.
+// Steady reports whether a whole Config.Duration has passed and Variation is at most SteadyVariation.
 func (s *Steadiness) Steady() bool {
 	return s.n >= steadyParts && s.Variation() <= SteadyVariation
 }
 
-// Variation returns the standard deviation of the last ten rates divided by their mean. It returns 0 if there
-// are fewer than two rates or all are 0.
+// Variation returns the standard deviation of the last ten rates divided by their mean. It returns 0 if there are fewer
+// than two rates or if all are 0.
 func (s *Steadiness) Variation() float64 {
 	rates := s.rates[:min(s.n, steadyParts)]
 	sum, squares := 0.0, 0.0

@@ -15,42 +15,44 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// PubSub makes the connections subscribers of topics and adds connections that publish. A message counts as
-// answered when all subscribers of its topic have received it. Latency is that of each delivery, from the
-// planned time of the message. Config.Pipeline limits the messages in flight of each publisher, in closed and
-// open loops; in an open loop the default is 64.
+// PubSub makes the connections subscribers of topics and adds connections that publish. A message counts as answered
+// when all subscribers of its topic have received it. Latency is the latency of each delivery, measured from the
+// planned time of the message.
 //
-// Every delivery is compared byte for byte. Each must come once, in the order of publication: in a clean run,
-// Result.Undelivered, Doubled and Reordered are 0. Messages contain their planned times and their numbers.
+// Every delivery is compared byte for byte. Each subscriber must receive each message of its topic once, in the order
+// of publication: in a clean run, Result.Undelivered, Doubled and Reordered are 0.
 //
-// Several generators can share the topics: see Config.Divide. A message then counts as answered when the
-// subscribers of its own generator have received it. At the end the generators exchange the number of messages
-// of each publisher (Config.Published) to find missing deliveries.
+// Several generators can share the topics: see Config.Divide. A message then counts as answered when the subscribers of
+// its own generator have received it. At the end, the generators exchange the number of messages of each publisher
+// (Config.Published) to find missing deliveries.
 type PubSub struct {
-	// Protocol is the protocol of the server, one of Protocols. "ws" is JSON on a WebSocket at "/ws", or at the
-	// path of Config.WebSocket.
+	// Protocol is one of Protocols. "ws" is JSON on a WebSocket at "/ws", or at the path of Config.WebSocket.
 	Protocol string `json:"protocol" flag:"pubsub" not:"message,first-message,answer,match,message-rate,messages,flood,unprompted,hold,think,early,ramp,lifetime" help:"subscribe on all connections, with this <PROTOCOL>: redis, nats or ws (JSON as in \"myriad hub\", at /ws or the path of --ws); further connections publish"`
-	// Topics is at most the number of Connections. Subscribers are assigned to topics in rotation.
+	// Topics is the number of topics, at most the number of Connections. Subscribers are assigned to topics in
+	// rotation.
 	Topics int `json:"topics" merge:"max" flag:"topics" default:"1" needs:"pubsub" help:"spread the subscribers over <N> topics"`
-	// Publishers publish to all topics in rotation. They are not included in Connections.
+	// Publishers is the number of publishing connections, which are not included in Connections. Each publishes to
+	// all topics in rotation.
 	Publishers int `json:"publishers" merge:"sum" flag:"publishers" default:"1" max:"1024" needs:"pubsub" help:"publish on <N> connections, to all topics in turn; --pipeline limits the messages of each that some subscriber has not received"`
-	// Slow subscribers are not included in Connections. A server may disconnect them, and their deliveries do
-	// not count. At the end they read for at most Drain, which reveals the disconnected ones.
+	// Slow is the number of additional subscribers that do not read, which are not included in Connections. The
+	// server may disconnect them, and their deliveries do not count. At the end of the run they read for at most
+	// Drain, so that they notice a disconnection.
 	Slow int `json:"slow,omitempty" merge:"sum" flag:"slow" default:"0" min:"0" max:"64Mi" needs:"pubsub" help:"add <N> subscribers that never read"`
 
 	// AllPublishers is the number of publishers of all generators that share the topics. PublishersFrom is the
-	// number of this generator's first publisher. By default no other generator publishes.
+	// number of this generator's first publisher among them. By default, no other generator publishes.
 	AllPublishers  int `json:"all_publishers,omitempty" key:"all-publishers" max:"1024"`
 	PublishersFrom int `json:"publishers_from,omitempty" key:"publishers-from"`
-	// Since is the origin of times in messages: the same moment on all generators, by each machine's clock.
-	// Latencies between two generators are as exact as their clocks. The default is the beginning of the run.
+	// Since is the origin of the times in messages, the same moment on all generators. Each generator uses its own
+	// clock, so latencies between two generators are only as exact as their clocks. By default, Since is the
+	// beginning of the run.
 	Since time.Time `json:"since,omitzero" key:"since"`
 }
 
-// MaxPublishers is the maximum of PubSub.Publishers, as in its tag.
+// MaxPublishers is the maximum of PubSub.Publishers.
 const MaxPublishers = 1024
 
-// maxSequences limits subscribers × publishers: each pair needs 4 bytes.
+// maxSequences limits the product of subscribers and publishers, because each pair needs 4 bytes.
 const maxSequences = 256 << 20
 
 // pubsubPipeline is the default of Config.Pipeline for publishers in an open loop.
@@ -91,13 +93,12 @@ func (c *Config) totalConns() int {
 
 // pubsubRun is the state of a publish/subscribe run.
 //
-// The first established connections are the publishers, the next ones the slow subscribers. A publisher has a
+// The first connections to be established are the publishers, the next ones the slow subscribers. A publisher has a
 // connState and is paced like any other connection. A subscriber has a pubsubMember instead.
 //
-// Subscribers answer a publisher's message: a slot of publisher.undelivered counts the subscribers that have
-// not received it. The owners of subscribers decrement the slots, and the last one nudges the publisher.
-// Messages of other generators' publishers have no slot here. Missing ones are counted at the end, when their
-// number is known.
+// Each of a publisher's messages in flight has a slot in publisherState.undelivered, which counts the subscribers that
+// have not received the message. The owners of the subscribers decrement the slot; the last one nudges the publisher.
+// Messages from publishers of other generators have no slot, so missing ones are counted only at the end of the run.
 //
 // mu guards the number of subscribers of each topic. It is held while a message gets its slot, and while a lost
 // subscriber is removed from all slots.
@@ -115,11 +116,12 @@ type pubsubRun struct {
 	slowRefs           []engine.Ref // slow subscribers
 	publishedByAll     []int64      // number of messages by publisher, set at the end; negative if unknown
 	publishedByTopic   []int64      // number of messages by topic, set at the end
-	// Messages that lost subscribers had received, and messages that they had missed before.
+	// lostReceived counts the messages that lost subscribers had received. lostGaps counts the messages that these
+	// subscribers had missed.
 	lostReceived, lostGaps int64
 }
 
-// publisherState is the state of a publisher that subscribers access.
+// publisherState is the part of a publisher's state that subscribers access.
 type publisherState struct {
 	ref         engine.Ref // set before the first message
 	nudged      atomic.Bool
@@ -127,8 +129,8 @@ type publisherState struct {
 	published   uint64         // number of published messages; guarded by pubsubRun.mu
 }
 
-// pubsubMember is the state of a subscriber, or of a connection that has not joined. It belongs to the
-// connection's owner.
+// pubsubMember is the state of a subscriber, or of a connection that has not joined yet. It belongs to the connection's
+// owner.
 type pubsubMember struct {
 	shard     *shard
 	dialedAt  time.Duration
@@ -162,21 +164,18 @@ func newPubsubRun(gen *generator) *pubsubRun {
 	return h
 }
 
-// topicOfMessage returns the topic of a publisher's message. publisher is the number among all publishers. Each
-// publisher starts at a different topic and continues with the topics in rotation. The message is number
-// msgNumber/Topics of its publisher on its topic.
+// topicOfMessage returns the topic of a publisher's message. publisher is the number among all generators' publishers.
+// Each publisher starts at a different topic and continues with the topics in rotation.
 func (h *pubsubRun) topicOfMessage(publisher uint32, msgNumber uint64) uint32 {
 	return uint32((uint64(publisher)*uint64(h.Topics)/uint64(h.AllPublishers) + msgNumber) % uint64(h.Topics))
 }
 
-// globalPublisher converts the number of an own publisher to its number among all generators' publishers.
 func (h *pubsubRun) globalPublisher(own uint32) uint32 { return uint32(h.PublishersFrom) + own }
 
 func (p *publisherState) undeliveredCount(msgNumber uint64) *atomic.Int32 {
 	return &p.undelivered[msgNumber&uint64(len(p.undelivered)-1)]
 }
 
-// sendHelloOrSubscribe sends the first message of the protocol: a publisher's greeting or a subscription.
 func (h *pubsubRun) sendHelloOrSubscribe(c *engine.Conn, connNumber uint32, dialedAt time.Duration) {
 	m := &pubsubMember{shard: h.shards[h.shardIndex(c)], dialedAt: dialedAt, number: connNumber}
 	c.SetValue(m)
@@ -192,7 +191,6 @@ func (h *pubsubRun) sendHelloOrSubscribe(c *engine.Conn, connNumber uint32, dial
 	_, _ = c.Write(say.appendFilledIn(nil, m.topic, nil)) // an error reaches Closed
 }
 
-// awaitJoinThenReceive handles the input of a joining connection or a subscriber.
 func (h *pubsubRun) awaitJoinThenReceive(c *engine.Conn, m *pubsubMember, in []byte) (used int) {
 	for !m.joined {
 		confirmed := &h.protocol.subscribed
@@ -224,7 +222,7 @@ func (h *pubsubRun) awaitJoinThenReceive(c *engine.Conn, m *pubsubMember, in []b
 }
 
 // registerJoinedMember counts a confirmed subscriber or establishes a publisher. It returns true for a subscriber that
-// is in time.
+// joined before the end of the connect phase.
 func (h *pubsubRun) registerJoinedMember(c *engine.Conn, m *pubsubMember) (joinedAsSubscriber bool) {
 	if h.isPublisher(m) {
 		h.publishers[m.number].ref = c.Ref()
@@ -260,8 +258,8 @@ func (h *pubsubRun) registerJoinedMember(c *engine.Conn, m *pubsubMember) (joine
 // slowDrainStall is the time without input after which a slow subscriber counts as drained.
 const slowDrainStall = 500 * time.Millisecond
 
-// resumeAndDrainSlowSubscribers lets slow subscribers read their backlog, so that disconnected ones notice the end. It
-// runs on Run's goroutine.
+// resumeAndDrainSlowSubscribers makes slow subscribers read their backlog, so that they notice if the server has
+// disconnected them. It runs on Run's goroutine.
 func (h *pubsubRun) resumeAndDrainSlowSubscribers(ctx context.Context, r *loadRun) error {
 	h.mu.Lock()
 	slow := h.slowRefs
@@ -281,8 +279,8 @@ func (h *pubsubRun) resumeAndDrainSlowSubscribers(ctx context.Context, r *loadRu
 	})
 }
 
-// verifyDeliveries handles the input of a subscriber. It nudges publishers whose messages have now reached all
-// subscribers.
+// verifyDeliveries handles the input of a subscriber. It nudges each publisher that has a message which all subscribers
+// have now received.
 func (h *pubsubRun) verifyDeliveries(c *engine.Conn, m *pubsubMember, in []byte) (used int) {
 	if h.isSlow(m) {
 		m.shard.mu.Lock()
@@ -318,8 +316,8 @@ func (h *pubsubRun) verifyDeliveries(c *engine.Conn, m *pubsubMember, in []byte)
 	return used
 }
 
-// verifyNextDelivery handles one message or other protocol input of n bytes, 0 if it is incomplete. If the message
-// has now reached all subscribers, done is its publisher. The caller holds the shard's lock.
+// verifyNextDelivery handles one message or other protocol input. consumed is its length, 0 if it is incomplete. If all
+// subscribers have now received the message, fullyDeliveredBy is its publisher. The caller holds the shard's lock.
 func (h *pubsubRun) verifyNextDelivery(c *engine.Conn, m *pubsubMember, in []byte, now time.Duration) (consumed int, fullyDeliveredBy *publisherState, err error) {
 	w := &h.protocol.message
 	if head := min(len(in), len(w.head)); string(in[:head]) != w.head[:head] {
@@ -365,7 +363,7 @@ func (h *pubsubRun) verifyNextDelivery(c *engine.Conn, m *pubsubMember, in []byt
 	return consumed, fullyDeliveredBy, nil
 }
 
-// nextSequencesBySubscriber returns, by publisher, the number of the next message for a subscriber.
+// nextSequencesBySubscriber returns the number of the next message from each publisher to a subscriber.
 func (h *pubsubRun) nextSequencesBySubscriber(m *pubsubMember) []uint32 {
 	return h.nextSeq[int(m.number-uint32(h.Publishers+h.Slow))*h.AllPublishers:][:h.AllPublishers]
 }
@@ -374,7 +372,6 @@ func (h *pubsubRun) nextSequence(m *pubsubMember, publisher uint32) *uint32 {
 	return &h.nextSequencesBySubscriber(m)[publisher]
 }
 
-// countDeliveredOrMissed returns the number of messages that a subscriber has received or missed.
 func (h *pubsubRun) countDeliveredOrMissed(m *pubsubMember) (n int64) {
 	for _, next := range h.nextSequencesBySubscriber(m) {
 		n += int64(next)
@@ -382,15 +379,13 @@ func (h *pubsubRun) countDeliveredOrMissed(m *pubsubMember) (n int64) {
 	return n
 }
 
-// nudgeUnlessPending nudges a publisher to check for completed deliveries, unless a nudge is pending.
 func (p *publisherState) nudgeUnlessPending() {
 	if !p.nudged.Swap(true) {
 		_ = p.ref.Nudge() // cannot fail: the mailbox has space, or the connection is closed
 	}
 }
 
-// countDeliveredInOrder returns the number of a publisher's messages, starting at the oldest in flight, that all
-// subscribers have received.
+// countDeliveredInOrder counts a publisher's oldest messages in flight that all subscribers have received.
 func (h *pubsubRun) countDeliveredInOrder(cs *connState) (n int) {
 	p := &h.publishers[cs.number]
 	p.nudged.Store(false)
@@ -400,7 +395,6 @@ func (h *pubsubRun) countDeliveredInOrder(cs *connState) (n int) {
 	return n
 }
 
-// publishMessages publishes n messages of a publisher, starting with msgNumber.
 func (h *pubsubRun) publishMessages(c *engine.Conn, cs *connState, msgNumber uint64, n int) {
 	p := &h.publishers[cs.number]
 	b, body := bufferPool.Get().(*[]byte), bufferPool.Get().(*[]byte)
@@ -432,7 +426,6 @@ func (h *pubsubRun) publishMessages(c *engine.Conn, cs *connState, msgNumber uin
 	}
 }
 
-// checkAnswers checks input that the server sends to a publisher.
 func (h *pubsubRun) checkAnswers(c *engine.Conn, _ *connState, in []byte, _ int) (is checkResult) {
 	for is.used < len(in) {
 		n, err := h.protocol.consumeNonMessageInput(c, in[is.used:])
@@ -446,7 +439,6 @@ func (h *pubsubRun) checkAnswers(c *engine.Conn, _ *connState, in []byte, _ int)
 
 func (h *pubsubRun) nextExpectedBytes(*connState) []byte { return nil }
 
-// handleClosedMember counts the end of a subscriber or of a connection that has not joined.
 func (h *pubsubRun) handleClosedMember(m *pubsubMember, reason error) {
 	switch {
 	case !m.joined && h.closing.Load():
@@ -475,8 +467,8 @@ func (h *pubsubRun) handleClosedMember(m *pubsubMember, reason error) {
 	}
 }
 
-// removeLostSubscriber removes a lost subscriber from the slots of messages that it has not received. It returns
-// publishers whose messages are complete as a result.
+// removeLostSubscriber removes a lost subscriber from the slots of messages that the subscriber has not received. It
+// returns the publishers of messages that no other subscriber was missing.
 func (h *pubsubRun) removeLostSubscriber(m *pubsubMember) (nowFullyDelivered []*publisherState) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -499,7 +491,6 @@ func (h *pubsubRun) removeLostSubscriber(m *pubsubMember) (nowFullyDelivered []*
 	return nowFullyDelivered
 }
 
-// countMissingDeliveries returns the number of missing deliveries.
 func (h *pubsubRun) countMissingDeliveries() (n int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -514,8 +505,8 @@ func (h *pubsubRun) countMissingDeliveries() (n int64) {
 	return n
 }
 
-// exchangeCountsAndAwaitDeliveries reports the number of published messages. It then waits until the subscribers have
-// the messages of all generators. It runs on Run's goroutine.
+// exchangeCountsAndAwaitDeliveries reports the number of messages that this generator has published. It then waits
+// until the subscribers have received the messages of all generators. It runs on Run's goroutine.
 func (h *pubsubRun) exchangeCountsAndAwaitDeliveries(ctx context.Context, r *loadRun) error {
 	own := make([]int64, h.Publishers)
 	h.mu.Lock()
@@ -549,8 +540,6 @@ func (h *pubsubRun) exchangeCountsAndAwaitDeliveries(ctx context.Context, r *loa
 	})
 }
 
-// countMessagesByTopic returns the number of messages on each topic. publishedByPublisher contains the number of
-// messages of each publisher.
 func (h *pubsubRun) countMessagesByTopic(publishedByPublisher []int64) []int64 {
 	each, rounds := make([]int64, h.Topics), int64(0)
 	for p, n := range publishedByPublisher {
@@ -566,8 +555,8 @@ func (h *pubsubRun) countMessagesByTopic(publishedByPublisher []int64) []int64 {
 	return each
 }
 
-// countMissingOfAllPublishers returns the number of missing deliveries from all publishers. For a publisher whose
-// number of messages is unknown, only skipped messages count. The caller holds mu.
+// countMissingOfAllPublishers returns the number of missing deliveries from all publishers. If the number of a
+// publisher's messages is unknown, only its skipped messages count as missing. The caller holds mu.
 func (h *pubsubRun) countMissingOfAllPublishers() int64 {
 	n := h.lostReceived + h.lostGaps
 	for topic, subscribers := range h.subscribersByTopic {

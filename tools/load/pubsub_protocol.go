@@ -15,11 +15,10 @@ import (
 
 // This file contains the protocols and the payload of publish/subscribe runs.
 //
-// Topic names and payloads have a fixed length in a run. Each protocol message is therefore constant text
-// around a topic and a payload. A received message is compared with the constant text byte for byte; only the
-// head of the payload is parsed.
+// Topic names and payloads have a fixed length in a run. Each protocol message is therefore constant text around a
+// topic and a payload. A received message is compared with the constant text byte for byte; only the head of the
+// payload is parsed.
 
-// pubsubProtocol contains the messages of a publish/subscribe protocol.
 type pubsubProtocol struct {
 	hello      wireTemplate // sent by a publisher after connecting
 	welcome    wireTemplate // expected answer to hello
@@ -27,17 +26,18 @@ type pubsubProtocol struct {
 	subscribed wireTemplate // expected answer to subscribe
 	publish    wireTemplate
 	message    wireTemplate // as subscribers receive it
-	// handleOther parses any other input of the server. It returns the length of that input, 0 if it is
-	// incomplete, and the reply to send.
+	// handleOther parses input from the server other than the expected messages. n is the length of that input, 0
+	// if it is incomplete. reply is the answer to send.
 	handleOther func(in []byte) (n int, reply []byte, err error)
 }
 
-// wireTemplate is constant text. It can have a topic name after head and a payload after mid.
+// wireTemplate is the constant text of a protocol message. The topic, if any, follows head; the payload, if any,
+// follows mid.
 type wireTemplate struct {
 	head, mid, tail string
 }
 
-// Placeholders in the texts below. {topic-size} and {size} stand for the sizes of topic and payload.
+// Placeholders in the texts of the protocols. {topic-size} and {size} stand for the sizes of the topic and the payload.
 const (
 	topicMark   = "{topic}"
 	payloadMark = "{payload}"
@@ -77,7 +77,7 @@ func appendTopicName(dst []byte, topic uint32) []byte {
 	return dst
 }
 
-// Protocols lists the publish/subscribe protocols. The list must not be changed.
+// Protocols lists the protocols for publish/subscribe runs. The list must not be changed.
 var Protocols = []string{"redis", "nats", protocolWS}
 
 const (
@@ -126,8 +126,8 @@ func replyToNATSControlLine(line string) (reply string, isExpected bool) {
 	return "", line == "PONG\r\n" || strings.HasPrefix(line, "INFO ")
 }
 
-// newWSFrameTemplate returns a template that is a WebSocket frame from a client or a server. The mask is 0, which
-// does not alter the payload.
+// newWSFrameTemplate returns a template of a WebSocket frame. A client's frame has the mask 0, which does not alter the
+// payload.
 func newWSFrameTemplate(template string, payloadSize int, fromClient bool) wireTemplate {
 	t := splitWireTemplate(template, payloadSize)
 	n := len(t.appendFilledIn(nil, 0, nil))
@@ -144,8 +144,8 @@ func newWSFrameTemplate(template string, payloadSize int, fromClient bool) wireT
 	return t
 }
 
-// newControlLineParser returns a handleOther for line-based protocols. replyToLine returns the reply to a line, or
-// false if the line is an error.
+// newControlLineParser returns a handleOther function for line-based protocols. replyToLine returns the reply to a
+// line, or false if the line is an error.
 func newControlLineParser(replyToLine func(line string) (reply string, ok bool)) func([]byte) (int, []byte, error) {
 	return func(in []byte) (n int, reply []byte, err error) {
 		n = bytes.IndexByte(in, '\n') + 1
@@ -167,7 +167,7 @@ func errUnexpectedReply(what []byte) error {
 	return fmt.Errorf("unexpected reply %s", quoteTruncated(what))
 }
 
-// parseWSControlOrReply is the handleOther of WebSockets.
+// parseWSControlOrReply is the handleOther function for WebSockets.
 func parseWSControlOrReply(in []byte) (n int, reply []byte, err error) {
 	var r websocket.FrameReader
 	part, n, err := r.Next(in)
@@ -189,7 +189,7 @@ func parseWSControlOrReply(in []byte) (n int, reply []byte, err error) {
 	return n, nil, nil
 }
 
-// consumeNonMessageInput handles input that is not a published message and sends the reply. n is 0 if the input is
+// consumeNonMessageInput handles input that is not a published message, and sends any reply. n is 0 if the input is
 // incomplete.
 func (w *pubsubProtocol) consumeNonMessageInput(c *engine.Conn, in []byte) (n int, err error) {
 	n, reply, err := w.handleOther(in)
@@ -204,8 +204,8 @@ func (w *pubsubProtocol) consumeNonMessageInput(c *engine.Conn, in []byte) (n in
 //	publisher   message         planned time      checksum  filler
 //	├ 4 digits ┼ 12 digits ────┼ 16 digits ──────┼ 8 ──────┼ the rest ─┤
 //
-// Digits are hexadecimal. The time is in nanoseconds since PubSub.Since. The checksum covers the
-// seed and the three fields before it. The filler depends on the publisher and the message.
+// Digits are hexadecimal. The time is in nanoseconds since PubSub.Since. The checksum covers the seed and the three
+// fields before the checksum. The filler depends on the publisher and the message.
 type pubsubPayloadCodec struct {
 	seed   uint64
 	filler *payloadCache
@@ -234,7 +234,6 @@ func (p *pubsubPayloadCodec) checksum(publisher uint32, msgNumber, plannedAt uin
 	return pacer.RandomAt(p.seed^uint64(publisher)<<48^msgNumber, plannedAt) & 0xffffffff
 }
 
-// appendPayload appends the payload of a publisher's message. plannedAt is the planned time.
 func (p *pubsubPayloadCodec) appendPayload(dst []byte, publisher uint32, msgNumber, plannedAt uint64) []byte {
 	dst = appendFixedHex(dst, uint64(publisher), publisherDigits)
 	dst = appendFixedHex(dst, msgNumber, numberDigits)
@@ -245,7 +244,6 @@ func (p *pubsubPayloadCodec) appendPayload(dst []byte, publisher uint32, msgNumb
 
 var errPayload = errors.New("load: the payload differs from what was published")
 
-// parseAndVerifyPayload verifies a payload and returns its publisher, message number and planned time.
 func (p *pubsubPayloadCodec) parseAndVerifyPayload(in []byte) (publisher uint32, msgNumber, plannedAt uint64, err error) {
 	from, ok1 := parseHex(in[:publisherDigits])
 	msgNumber, ok2 := parseHex(in[publisherDigits:][:numberDigits])
@@ -261,7 +259,6 @@ func (p *pubsubPayloadCodec) parseAndVerifyPayload(in []byte) (publisher uint32,
 
 const hexDigits = "0123456789abcdef"
 
-// appendFixedHex appends x in hexadecimal, with the given number of digits.
 func appendFixedHex(dst []byte, x uint64, digits int) []byte {
 	dst = slices.Grow(dst, digits)[:len(dst)+digits]
 	for i := len(dst) - 1; digits > 0; i, digits, x = i-1, digits-1, x>>4 {

@@ -10,11 +10,11 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/match"
 )
 
-// This file replaces connections that an HTTP server closes cleanly. The connState outlives its socket.
-// connReconnecting is set from the last answer until the next socket is established. Nothing is sent in that
-// time. The connState keeps due messages, and messages that the server has not answered.
+// This file replaces connections that an HTTP server closes cleanly. A connState outlives its socket. The flag
+// connReconnecting is set from the last answer until the next socket is established. Until then, nothing is sent, and
+// the connState keeps messages that are due or unanswered.
 
-// maxReconnects limits successive attempts to replace one connection. They are dialRetryInterval apart.
+// maxReconnects limits successive attempts to replace one connection. The attempts are dialRetryInterval apart.
 const maxReconnects = 10
 
 var (
@@ -25,14 +25,14 @@ var (
 // reconnects reports whether connections that the server closes cleanly are replaced.
 func (c *Config) reconnects() bool { return c.detectsOrderlyClose() && !c.NoReconnect }
 
-// detectsOrderlyClose reports whether the run can recognize clean closes. With Ahead it cannot, because the
-// server always holds part of a message.
+// detectsOrderlyClose reports whether the run can detect a clean close. With Config.Ahead it cannot, because the server
+// always holds part of a message.
 func (c *Config) detectsOrderlyClose() bool {
 	return c.Match == matchHTTP && !c.Unprompted && !c.Hold && c.Ahead == 0
 }
 
-// endAnswersAtEOF completes an answer that ends with the connection. It sets serverCloses if the close is clean:
-// after a response, with none outstanding.
+// endAnswersAtEOF completes an answer that ends with the connection. It sets res.serverCloses if the close is clean: it
+// follows a response, and no other response is outstanding.
 func (r *matchRuleChecker) endAnswersAtEOF(cs *connState, in []byte) (res checkResult) {
 	state := &r.table.matchStates[cs.index]
 	answered, begins := cs.flags&connReplied != 0, *state == (match.StreamState{}) && len(in) == 0
@@ -43,8 +43,8 @@ func (r *matchRuleChecker) endAnswersAtEOF(cs *connState, in []byte) (res checkR
 	return res
 }
 
-// requeueInFlightForReconnect marks a connection that its server has closed cleanly. Messages in flight become due
-// again for the next socket. The caller holds the shard's lock.
+// requeueInFlightForReconnect marks a connection that the server has closed cleanly. Unanswered messages become due
+// again, to be sent on the next socket. The caller holds the shard's lock.
 func (g *generator) requeueInFlightForReconnect(s *shard, cs *connState) {
 	cs.flags |= connReconnecting
 	if !g.cfg.reconnects() {
@@ -68,13 +68,13 @@ type reconnector struct {
 	newLayer func(*engine.Conn) engine.Layer // nil without a layer
 
 	mu         sync.Mutex
-	queued     []*replacementDial // reconnections that wait for one of maxHalfOpen slots
-	retrying   []*replacementDial // reconnections that wait for their next attempt, ordered by time
+	queued     []*replacementDial // wait until fewer than maxHalfOpen attempts are in progress
+	retrying   []*replacementDial // wait for their next attempt, ordered by its time
 	dialing    int
 	nextSource int // next source address, or next unix socket
 }
 
-// replacementDial is the handler and the value of a socket that replaces the socket of conn.
+// replacementDial is the handler and the value of a socket that replaces conn's socket.
 type replacementDial struct {
 	*generator
 	conn     *connState
@@ -83,7 +83,7 @@ type replacementDial struct {
 	retryAt  time.Duration
 }
 
-// Value returns the connState. It returns nil if the socket is on the wrong loop.
+// Value returns the connState, or nil if the socket is on the wrong loop.
 func (o *replacementDial) Value() any {
 	if o.conn == nil {
 		return nil
@@ -102,7 +102,6 @@ func (o *replacementDial) NewLayer(c *engine.Conn) engine.Layer {
 	return o.reconnector.newLayer(c)
 }
 
-// Opened continues the connection's traffic on the new socket.
 func (o *replacementDial) Opened(c *engine.Conn) {
 	if o.shardPerLoop && c.LoopIndex() != int(o.conn.shard) {
 		again := *o
@@ -115,7 +114,7 @@ func (o *replacementDial) Opened(c *engine.Conn) {
 	o.resumeConnOnNewSocket(c, o.conn)
 }
 
-// DialFailed schedules another attempt. After maxReconnects attempts the connection is lost.
+// DialFailed schedules another attempt. After maxReconnects attempts, the connection is lost.
 func (o *replacementDial) DialFailed(err error) {
 	o.reconnector.releaseSlotAndDialQueued()
 	switch o.attempts++; {
@@ -129,7 +128,6 @@ func (o *replacementDial) DialFailed(err error) {
 	}
 }
 
-// queueReplacementDial queues a replacement for a closed connection. peer is its remote address.
 func (g *generator) queueReplacementDial(cs *connState, peer netip.AddrPort) {
 	r := g.reconnector
 	r.mu.Lock()
@@ -139,7 +137,8 @@ func (g *generator) queueReplacementDial(cs *connState, peer netip.AddrPort) {
 	r.dialQueuedWhileSlotsFree()
 }
 
-// targetOfPeer returns the target with the address peer. Unix sockets have no address; they are used in rotation.
+// targetOfPeer returns the target that has the address peer. Unix sockets have no address; targetOfPeer returns them in
+// rotation.
 func (r *reconnector) targetOfPeer(peer netip.AddrPort) target {
 	var paths []target
 	for _, t := range r.targets {
@@ -156,7 +155,8 @@ func (r *reconnector) targetOfPeer(peer netip.AddrPort) target {
 	return paths[r.nextSource%len(paths)]
 }
 
-// dialQueuedWhileSlotsFree starts attempts while slots are free. The caller holds the lock.
+// dialQueuedWhileSlotsFree dials queued replacements while fewer than maxHalfOpen attempts are in progress. The caller
+// holds the lock.
 func (r *reconnector) dialQueuedWhileSlotsFree() {
 	for len(r.queued) > 0 && r.dialing < maxHalfOpen {
 		o := r.queued[0]
@@ -214,7 +214,6 @@ func (r *reconnector) abandonPendingReplacements() {
 	r.queued, r.retrying = nil, nil
 }
 
-// resumeConnOnNewSocket attaches a connection to its next socket and sends due messages.
 func (g *generator) resumeConnOnNewSocket(c *engine.Conn, cs *connState) {
 	s, now := g.shards[cs.shard], g.now()
 	s.mu.Lock()

@@ -11,9 +11,9 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// Counts contains the counters of an Interval or a Result. A counter's tags declare its metric, help text and
-// merging; see Counters. In a Result, a counter with the tag of:"window" covers the measured window. Other
-// counters cover the whole run.
+// Counts contains the counters of an Interval or a Result. Tags declare the metric, help text and merging of each
+// counter; see Counter. In a Result, counters with the tag of:"window" cover the measured window. All other counters
+// cover the whole run.
 type Counts struct {
 	Closed        int64 `json:"closed" merge:"sum" metric:"connections_closed_total" help:"Connections that the generator closed at the end of their lifetime."`
 	CutOff        int64 `json:"cut_off,omitempty" merge:"sum" metric:"messages_cut_off_total" help:"Messages in flight on connections that the generator closed."`
@@ -30,9 +30,9 @@ type Counts struct {
 	Unexpected    int64 `json:"unexpected,omitempty" merge:"sum" fault:"true" metric:"unexpected_lines_total" help:"Unexpected lines on held connections, including repeated broadcasts."`
 }
 
-// Interval covers the time since the previous interval.
+// Interval contains what a run counted and measured since the previous interval.
 type Interval struct {
-	// From and To limit the interval. Both are times since the run's start.
+	// From and To are the beginning and the end of the interval, as times since the run's start.
 	From time.Duration `json:"from" merge:"min"`
 	To   time.Duration `json:"to" merge:"max"`
 	// Stage is the run's stage at the end of the interval: "connect", "check", "hold", "warm-up", "window",
@@ -43,7 +43,7 @@ type Interval struct {
 	Opened int64 `json:"opened" merge:"sum" metric:"connections_opened_total" help:"Connections that were established."`
 	Failed int64 `json:"failed" merge:"sum" metric:"connections_failed_total" help:"Attempts to connect that failed."`
 	Lost   int64 `json:"lost" merge:"sum" metric:"connections_lost_total" help:"Connections that the server or the network ended."`
-	// Counts counts lines of a verification as messages, sent and answered.
+	// In Counts, each line of a verification counts as a message.
 	Counts   `merge:"sum"`
 	InFlight int64 `json:"in_flight" merge:"gauge" metric:"messages_in_flight" help:"Messages without an answer yet."`
 	Waiting  int64 `json:"waiting,omitempty" merge:"gauge" metric:"messages_waiting" help:"Overdue messages of an open loop that have not been sent."`
@@ -51,192 +51,187 @@ type Interval struct {
 	// Errors counts failures of connection attempts, connections and answers, by cause.
 	Errors map[string]int64 `json:"errors,omitempty" merge:"sum"`
 
-	// Latency covers all answers in the interval, also those outside the window. Connect is the time to
-	// establish a connection.
+	// Latency covers all answers in the interval, including those outside the measured window. Connect covers the
+	// times to establish a connection.
 	Latency Latency `json:"latency" merge:"sum"`
 	Connect Latency `json:"connect" merge:"sum"`
-	// Histograms contains the full distributions of Latency and Connect, by their JSON keys, encoded like
-	// Result.Histogram. It is nil unless Config.Histograms was set.
+	// Histograms contains the full distributions of Latency and Connect under their JSON keys, encoded like
+	// Result.Histogram. It is nil unless Config.Histograms is set.
 	Histograms map[string]string `json:"histograms,omitempty"`
 
-	// Generator and Server are the resources used by the two processes. Server is nil if the server runs on
-	// another machine or this process may not inspect it.
+	// Generator and Server are the resources that the generator and the server used. Server is nil if the server
+	// runs on another machine, or if the generator may not inspect the server's process.
 	Generator Usage  `json:"generator" merge:"sum"`
 	Server    *Usage `json:"server,omitempty" merge:"shared"`
 }
 
-// Result is the outcome of one run. It is plain data: every field survives a round trip through JSON. Durations
-// are nanoseconds in JSON.
+// Result is the outcome of one run. It survives a round trip through JSON, in which durations are nanoseconds.
 type Result struct {
-	// Start is the beginning of the run by its machine's clock, and Took the run's duration. Interrupted
-	// reports that the run's context ended it early.
+	// Start is the beginning of the run by the clock of the generator's machine. Took is the duration of the run.
+	// Interrupted reports that the run's context ended the run early.
 	Start       time.Time     `json:"start,omitzero" merge:"min"`
 	Took        time.Duration `json:"took,omitempty" merge:"max"`
 	Interrupted bool          `json:"interrupted,omitempty" merge:"max"`
-	// Target is the address that was loaded: host:port, or "unix:" and a path. Several addresses are separated
-	// by ", ".
+	// Target is the server's address: host:port, or "unix:" followed by a path. Several addresses are separated by
+	// ", ".
 	Target string `json:"target"`
 	Model  string `json:"model"`
-	// TLS is the version and cipher of the first handshake, "" without encryption.
+	// TLS is the version and cipher of the first handshake, "" without TLS.
 	TLS string `json:"tls,omitempty"`
-	// CPUs is the number of processors that the generator can use: one per loop, or all that are available to
-	// the process.
+	// CPUs is the number of processors that the generator can use, at most one per loop if there are loops.
 	CPUs int `json:"cpus" merge:"sum"`
 	// Connections is the requested number of connections.
 	Connections int `json:"connections" merge:"sum"`
-	// Connected is the number of established connections.
-	Connected int `json:"connected" merge:"sum"`
+	Connected   int `json:"connected" merge:"sum"`
 	// ConnectErrors counts failed connection attempts by cause, such as "connection refused".
 	ConnectErrors map[string]int64 `json:"connect_errors,omitempty" merge:"sum"`
-	// ConnectTime is the time from the first attempt to the last established connection. It includes TLS
+	// ConnectTime is the time from the first connection attempt to the last established connection, including TLS
 	// handshakes.
 	ConnectTime time.Duration `json:"connect_time" merge:"max"`
 
-	// Mode has the values of Plan.Mode. Schedule is the plan of an open loop.
+	// Mode is one of the values of Plan.Mode. Schedule is the plan of an open loop, nil for other modes.
 	Mode     string `json:"mode,omitempty"`
 	Schedule *Rate  `json:"schedule,omitempty" merge:"sum"`
-	// NoReply reports that no answers were expected. Rate then is the rate of sent messages.
+	// NoReply reports that no answers were expected. The method Rate then returns the rate of sent messages.
 	NoReply bool   `json:"no_reply,omitempty"`
 	Seed    uint64 `json:"seed"`
-	// Connect is the time to establish a connection. FirstByte is the time from establishment to the server's
-	// first byte, including the wait before the first message. Both cover the whole run.
+	// Connect is the time to establish a connection. FirstByte is the time from an established connection to the
+	// server's first byte, including any wait before the first message. Both cover the whole run.
 	Connect   Latency `json:"connect" merge:"sum"`
 	FirstByte Latency `json:"first_byte" merge:"sum"`
 	// Pipeline is the number of messages that each connection keeps in flight.
 	Pipeline int `json:"pipeline"`
-	// Messages is the requested number of messages per connection, 0 if the run had a duration.
+	// Messages is the requested number of messages per connection. It is 0 if the run had a duration instead.
 	Messages int64 `json:"messages,omitempty"`
 	// MessageSize is the size of the longest message in bytes.
 	MessageSize int `json:"message_size"`
 
-	// Window is the duration of the measured window, without connecting, warm-up and draining. Latency,
-	// Service, Late and Generator cover the window.
+	// Window is the duration of the measured window, which excludes connecting, warm-up and draining. Latency,
+	// Service, Late and Generator cover only the window.
 	Window time.Duration `json:"window" merge:"max"`
-	// Variation describes how much the receive rate varied during the last Config.Duration of the window. It is
-	// the standard deviation of ten parts divided by their mean. It is 0 with fewer than two parts or without
-	// input.
+	// Variation shows how steady the receive rate was. It is the standard deviation of the rates in ten equal parts
+	// of time, divided by their mean. The parts cover the last Config.Duration of the window. Variation is 0 with
+	// fewer than two parts or without input.
 	Variation float64 `json:"variation,omitempty" merge:"max"`
 	Counts    `merge:"sum"`
-	// Latency is the time to the last byte of an answer. In an open loop it starts at the planned time of the
-	// message, and Corrected is set. In a closed loop it starts when the message is passed to the connection;
-	// messages that a stalled server kept from being sent are not included.
+	// Latency is the time to the last byte of an answer. In an open loop it is measured from the planned time of
+	// the message, and Corrected is true. In a closed loop it is measured from the sending of the message; the time
+	// for which a stalled server delays the next message is not included.
 	Latency   Latency `json:"latency" merge:"sum"`
 	Corrected bool    `json:"corrected,omitempty"`
-	// Service is set in an open loop. It is the time from the actual sending of a message to its answer, as a
-	// closed loop would have measured.
+	// Service is the time from the actual sending of a message to its answer, as a closed loop would measure it. It
+	// is nil except in an open loop.
 	Service *Latency `json:"service,omitempty" merge:"sum"`
-	// Late is set in an open loop. It is the generator's own delay: the time from a message's planned time to
-	// its sending, while a connection had capacity.
+	// Late is the delay that the generator itself caused: the time from the planned time of a message to its
+	// sending, while a connection had capacity. It is nil except in an open loop.
 	Late   *Latency `json:"late,omitempty" merge:"sum"`
 	Unsent int64    `json:"unsent,omitempty" merge:"sum" fault:"true" help:"Planned messages of an open loop that were never sent."`
-	// Histogram is the full distribution of Latency in nanoseconds. It is in the common compressed encoding
-	// (V2) of the HdrHistogram libraries, in base64. Histograms of several generators can be merged.
+	// Histogram is the full distribution of Latency in nanoseconds, in the compressed encoding (V2) of the
+	// HdrHistogram libraries, as base64. Histograms of several generators can be merged.
 	Histogram string `json:"histogram,omitempty"`
-	// Histograms contains the distributions of Connect, FirstByte, Service and Late, by their JSON keys,
-	// encoded like Histogram. It is nil unless Config.Histograms was set.
+	// Histograms contains the distributions of Connect, FirstByte, Service and Late under their JSON keys, encoded
+	// like Histogram. It is nil unless Config.Histograms was set.
 	Histograms map[string]string `json:"histograms,omitempty"`
-	// Generator contains only the processor time of the generator.
+	// Generator contains the processor time that the generator used. The other fields of Usage are not set.
 	Generator Usage `json:"generator" merge:"sum"`
 
 	Mismatched int64 `json:"mismatched" merge:"sum" fault:"true" help:"Connections that were closed because of a wrong answer."`
 	// FirstMismatch is the first wrong answer, nil if there was none.
 	FirstMismatch *Mismatch `json:"first_mismatch,omitempty" merge:"first"`
-	// BadStatus counts HTTP responses with a status of 400 or more in the whole run, by status. It is set if
-	// Match is "http". Latencies include these responses.
+	// BadStatus counts the HTTP responses with a status of 400 or more, by status, in the whole run. It is set only
+	// if Config.Match is "http". Latencies include these responses.
 	BadStatus map[string]int64 `json:"bad_status,omitempty" merge:"sum"`
-	// Lost counts established connections that ended before the generator closed them, by cause, in the whole
+	// Lost counts, by cause, the established connections that ended before the generator closed them, in the whole
 	// run.
 	Lost map[string]int64 `json:"lost,omitempty" merge:"sum"`
-	// Verifications are the verifications of held connections, in order.
+	// Verifications contains the outcome of each verification of held connections, in order.
 	Verifications []Verification `json:"verifications,omitempty" merge:"sum"`
-	// Broadcast is the spread of the broadcast at the end of the hold. It is nil if no broadcast was expected.
+	// Broadcast describes how far the server's broadcast had spread at the end of the hold. It is nil if no
+	// broadcast was expected.
 	Broadcast *Broadcast `json:"broadcast,omitempty" merge:"sum"`
-	// FirstUnexpected is the first unexpected line, quoted as in Go and cut to 32 bytes.
+	// FirstUnexpected is the first unexpected line on a held connection, quoted as in Go and truncated to 32 bytes.
 	FirstUnexpected string `json:"first_unexpected,omitempty" merge:"first"`
-	// PubSub contains the settings of a publish/subscribe run, nil otherwise. Sent then counts published
-	// messages, and Answered those that all subscribers received.
+	// PubSub contains the settings of a publish/subscribe run; it is nil for other runs. In such a run, Sent counts
+	// published messages, and Answered counts the messages that all subscribers received.
 	PubSub      *PubSub `json:"pubsub,omitempty" merge:"sum"`
 	Undelivered int64   `json:"undelivered,omitempty" merge:"sum" fault:"true" help:"Deliveries that were missing when the run ended."`
 	Doubled     int64   `json:"doubled,omitempty" merge:"sum" fault:"true" help:"Deliveries that were repeated."`
 	Reordered   int64   `json:"reordered,omitempty" merge:"sum" fault:"true" help:"Deliveries after a later message of the same publisher."`
 	SlowEnded   int64   `json:"slow_ended,omitempty" merge:"sum" help:"Subscribers that did not read and that the server disconnected."`
 	Bytes       Bytes   `json:"bytes" merge:"sum"`
-	// Limits are the limits that the generator itself reached, the most severe first. Each means that the
-	// figures describe the generator more than the server.
+	// Limits contains the limits that the generator itself reached, the most severe first. If there are any, the
+	// figures describe the generator rather than the server.
 	Limits []Limit `json:"limits,omitempty" merge:"append"`
-	// Search is the outcome of a search, nil otherwise.
+	// Search is the outcome of the search for a rate. It is nil if the run did not search.
 	Search *Found `json:"search,omitempty"`
-	// Agents are the generators of a run on several machines, including lost ones. The Result merges those that
-	// were not lost. Agents is nil for a run on one machine.
+	// Agents contains the generators of a run on several machines. It includes lost agents, although the other
+	// fields of the Result do not cover them. Agents is nil for a run on one machine.
 	Agents     []Agent `json:"agents,omitempty"`
 	Unanswered int64   `json:"unanswered" merge:"sum" fault:"true" help:"Messages without an answer at the end of the run, including the drain time."`
 }
 
 // Bytes counts the bytes of messages and answers in a whole run.
 type Bytes struct {
-	// Sent counts bytes passed to connections.
 	Sent int64 `json:"sent" merge:"sum"`
-	// Received counts bytes of answers, including incomplete ones.
+	// Received counts bytes of answers, including incomplete answers.
 	Received int64 `json:"received" merge:"sum"`
-	// Answered, InFlight and CutOff add up to Sent. Answered counts bytes of answered messages. InFlight counts
-	// bytes that were unanswered at the end of the run. CutOff counts bytes that were unanswered when their
-	// connection ended earlier.
+	// Answered, InFlight and CutOff add up to Sent. Answered counts the bytes of answered messages. InFlight counts
+	// the bytes of messages that were unanswered at the end of the run. CutOff counts the bytes of messages whose
+	// connection ended before the answer came.
 	Answered int64 `json:"answered" merge:"sum"`
 	InFlight int64 `json:"in_flight" merge:"sum"`
 	CutOff   int64 `json:"cut_off" merge:"sum"`
 }
 
-// Limit is a limit that the generator reached.
+// Limit is a limit of the generator's process or machine that was reached during a run.
 type Limit struct {
-	// Wall names the limit: "cpu", "cpu pressure" (of the machine, caused by any program), "ports",
+	// Wall names the limit: "cpu", "cpu pressure" (which any program on the machine can cause), "ports",
 	// "descriptors", "memory", "late sends", or a limit of the kernel.
 	Wall string `json:"wall"`
-	// Evidence describes the symptom, Advice the remedy.
+	// Evidence describes the symptom. Advice describes the remedy.
 	Evidence string `json:"evidence"`
 	Advice   string `json:"advice"`
 }
 
-// Agent is one of the generators of a run on several machines.
+// Agent describes one of the generators of a run on several machines.
 type Agent struct {
-	// Name is the agent's name, Host its machine's name, and CPUs the machine's number of processors.
+	// Name is the agent's name. Host and CPUs are the name and the number of processors of its machine.
 	Name string `json:"name"`
 	Host string `json:"host,omitempty"`
 	CPUs int    `json:"cpus,omitempty"`
-	// Connections is the agent's part of the requested connections.
+	// Connections is the number of connections assigned to the agent.
 	Connections int `json:"connections"`
 	// Offset is how far the agent's clock is ahead of the coordinator's, with an error of at most Uncertainty.
-	// Behind is the delay of the agent's window after that of the first agent.
+	// Behind is how much later the agent's window began than that of the first agent.
 	Offset      time.Duration `json:"offset"`
 	Uncertainty time.Duration `json:"uncertainty"`
 	Behind      time.Duration `json:"behind"`
-	// Connected, Rate, Latency and CPUShare are from the agent's own result. They are 0 for a lost agent.
+	// Connected, Rate, Latency and CPUShare are taken from the agent's own result. They are 0 for a lost agent.
 	Connected int     `json:"connected"`
 	Rate      float64 `json:"rate"`
 	Latency   Latency `json:"latency"`
 	CPUShare  float64 `json:"cpu_share,omitempty"`
-	// Lost is the reason why the agent's result is missing, "" otherwise. Last is the last known progress of a
-	// lost agent.
+	// Lost is the reason why the agent's result is missing. It is "" if the result is available. Last is the last
+	// known progress of a lost agent.
 	Lost string    `json:"lost,omitempty"`
 	Last *Snapshot `json:"last,omitempty"`
 }
 
 // Mismatch describes an answer that differed from the expected one.
 type Mismatch struct {
-	// Connection is the number of the connection in its run; for a held connection, its slot on its loop.
-	// Message is the number of the message on its connection. Byte is the index of the first wrong byte in the
-	// answer. All three count from 0.
+	// Connection is the number of the connection in its run; for a held connection, it is the connection's slot on
+	// its loop. Message is the number of the message on its connection. Byte is the index of the first wrong byte
+	// in the answer. All three count from 0.
 	Connection int64 `json:"connection"`
 	Message    int64 `json:"message"`
 	Byte       int   `json:"byte"`
-	// Want and Got are the expected and the received bytes from the first difference on, at most 32, quoted as
-	// in Go. Want is empty if no answer was expected.
+	// Want and Got are the expected and the received bytes, beginning at the first difference. Each is truncated to
+	// 32 bytes and quoted as in Go. Want is empty if no answer was expected.
 	Want string `json:"want"`
 	Got  string `json:"got"`
-	// Why describes the error.
-	Why string `json:"why,omitempty"`
+	Why  string `json:"why,omitempty"`
 }
 
-// String describes the mismatch in one line.
 func (m *Mismatch) String() string {
 	if m.Why != "" && (m.Want == "" || m.Want == `""`) {
 		return fmt.Sprintf("connection %d, message %d, byte %d: %s; got %s", m.Connection, m.Message, m.Byte, m.Why, m.Got)
@@ -244,36 +239,36 @@ func (m *Mismatch) String() string {
 	return fmt.Sprintf("connection %d, message %d, byte %d: got %s, want %s", m.Connection, m.Message, m.Byte, m.Got, m.Want)
 }
 
-// Verification is the outcome of one verification, in which each held connection sends a line and expects it
-// back. The line is derived from the connection's slot and the seed, so a connection needs memory only while
-// its line is in flight.
+// Verification is the outcome of verifying the held connections once: each connection sends a unique line and expects
+// the same line back.
 type Verification struct {
-	// Number counts the run's verifications from 1. InFlight is Config.Check.
+	// Number counts the verifications of a run from 1. InFlight is the limit of lines in flight (Config.Check).
 	Number   int `json:"number"`
 	InFlight int `json:"in_flight" merge:"sum"`
-	// Open is the number of open connections at the beginning. Asked counts connections that sent their line.
-	// It is less than Open if connections ended before their turn, or if unanswered lines used up the limit of
-	// lines in flight.
+	// Open is the number of open connections at the beginning. Asked is the number of connections that sent their
+	// line. Asked is less than Open if connections ended before they could send, or if unanswered lines used up the
+	// limit of lines in flight.
 	//
-	// Asked is the sum of four results. Checked received the line back. Wrong received something else and were
-	// closed. Lost ended before an answer. Unanswered received nothing; the run stops waiting when no answer
-	// has come for Config.Drain.
+	// Asked is the sum of Checked, Wrong, Lost and Unanswered. Checked connections received their line back. Wrong
+	// connections received something else and were closed. Lost connections ended before an answer came. Unanswered
+	// connections received nothing until the run stopped waiting, which it does when no answer has come for
+	// Config.Drain.
 	Open       int64 `json:"open" merge:"sum"`
 	Asked      int64 `json:"asked" merge:"sum"`
 	Checked    int64 `json:"checked" merge:"sum"`
 	Wrong      int64 `json:"wrong" merge:"sum"`
 	Lost       int64 `json:"lost" merge:"sum"`
 	Unanswered int64 `json:"unanswered" merge:"sum"`
-	// Time is the time from the beginning to the last line that came back.
+	// Time is the time from the beginning of the verification until the last line came back.
 	Time time.Duration `json:"time" merge:"max"`
-	// Latency is the time from sending a line to receiving it back. It is measured in steps of a hundredth.
+	// Latency is the time from sending a line to receiving it back, with a precision of 1 %.
 	Latency Latency `json:"latency" merge:"sum"`
 }
 
 // Complete reports whether every open connection received its line back.
 func (c *Verification) Complete() bool { return c.Checked == c.Open }
 
-// Rate returns the number of lines per second that came back.
+// Rate returns the number of lines that came back per second.
 func (c *Verification) Rate() float64 {
 	if c.Time <= 0 {
 		return 0
@@ -283,19 +278,17 @@ func (c *Verification) Rate() float64 {
 
 // Broadcast describes how far the server's broadcast line has spread among the held connections.
 type Broadcast struct {
-	// Open is the number of open connections. Heard is the number of open connections that have received the
-	// line.
+	// Open is the number of open connections. Heard is how many of them have received the line.
 	Open  int64 `json:"open" merge:"sum"`
 	Heard int64 `json:"heard" merge:"sum"`
-	// Again counts lines received by connections that already had the line.
+	// Again counts repeated deliveries of the line to the same connection.
 	Again int64 `json:"again" merge:"sum"`
-	// Time is the time between the first and the last connection's receipt of the line. After is the
-	// distribution of the connections' delays after the first receipt, in steps of a hundredth.
+	// Time is the time from the first connection's receipt of the line to the last connection's. After is the
+	// distribution of the times from the first receipt to each connection's receipt, with a precision of 1 %.
 	Time  time.Duration `json:"time" merge:"max"`
 	After Latency       `json:"after" merge:"sum"`
 }
 
-// Missing returns the number of open connections that have not received the line.
 func (b *Broadcast) Missing() int64 { return b.Open - b.Heard }
 
 // Rate returns the number of answered messages per second in the window. If no answers were expected, it is the
@@ -322,19 +315,19 @@ func (r *Result) answeredOrSentMessages() int64 {
 	return r.Answered
 }
 
-// InFlight returns the average number of messages in flight by Little's law: rate × mean latency. In a closed
-// loop it equals connections × pipeline, unless connections were idle at times. In an open loop it includes
-// messages that waited to be sent.
+// InFlight returns the average number of messages in flight by Little's law: rate × mean latency. In a closed loop the
+// result equals connections × pipeline, unless connections were idle at times. In an open loop it includes messages
+// that were waiting to be sent.
 func (r *Result) InFlight() float64 {
 	return r.Rate() * r.Latency.Mean.Seconds()
 }
 
-// generatorBoundShare is the processor use, as a share, from which the generator counts as the bottleneck.
 const generatorBoundShare = 0.95
 
-// GeneratorBound reports whether the generator was the bottleneck: it used at least 95 % of its available
-// processor time in the window. GeneratorBound returns false for windows of less than 100 ms, whose processor
-// time is unknown. It also returns false with Messages, because such a window is not a steady load.
+// GeneratorBound reports whether the generator was the bottleneck, because it used at least 95 % of its available
+// processor time in the window. It returns false if the window was shorter than 100 ms, because starting and stopping
+// then dominate the processor time. It also returns false for a run with Config.Messages, because the load of such a
+// run is not steady.
 func (r *Result) GeneratorBound() bool {
 	return r.Messages == 0 && r.hasMeaningfulCPUUsage() && r.CPUShare() >= generatorBoundShare
 }
@@ -343,8 +336,8 @@ func (r *Result) hasMeaningfulCPUUsage() bool {
 	return r.Window >= minUsageWindow && r.Generator.CPU() > 0
 }
 
-// CPUShare returns the share of its processors that the generator used in the window, from 0 to 1. The Go
-// runtime's own work can raise it above 1.
+// CPUShare returns the share of the available processor time that the generator used in the window, from 0 to 1. The Go
+// runtime's own work can raise the share above 1.
 func (r *Result) CPUShare() float64 {
 	if r.Window <= 0 || r.CPUs <= 0 {
 		return 0
@@ -352,9 +345,9 @@ func (r *Result) CPUShare() float64 {
 	return r.Generator.CPU().Seconds() / (r.Window.Seconds() * float64(r.CPUs))
 }
 
-// Err returns nil for a clean run. Otherwise it returns the first that applies: no connection, lost agents,
-// wrong answers, lost connections, bad statuses, missing answers or deliveries, faults of held connections.
-// Failed connection attempts are not an error if others succeeded; see ConnectErrors.
+// Err returns nil for a clean run. Otherwise it returns the first of these problems: no connection, lost agents, wrong
+// answers, lost connections, bad statuses, missing answers or deliveries, faults of held connections. Failed connection
+// attempts are not an error if other attempts succeeded; see ConnectErrors.
 func (r *Result) Err() error {
 	switch {
 	case r.Connected == 0 && len(r.ConnectErrors) > 0:
@@ -381,7 +374,6 @@ func (r *Result) Err() error {
 	return r.errOfHeldConns()
 }
 
-// firstLostAgent returns the first agent whose result is missing, or nil.
 func (r *Result) firstLostAgent() *Agent {
 	for i := range r.Agents {
 		if r.Agents[i].Lost != "" {
@@ -391,7 +383,6 @@ func (r *Result) firstLostAgent() *Agent {
 	return nil
 }
 
-// errOfHeldConns returns an error if held connections received wrong or too few lines.
 func (r *Result) errOfHeldConns() error {
 	for _, c := range r.Verifications {
 		if !c.Complete() {
@@ -409,16 +400,16 @@ func (r *Result) errOfHeldConns() error {
 	return nil
 }
 
-// Counter describes a number that a run counts: a field of Interval, Result or Counts with the tag "help".
-// Counters drives text, CSV, pages, metrics, expectations and merging.
+// Counter describes one counter of a run: a field of Interval, Result or Counts with the tag "help". Text, CSV, HTML
+// pages, metrics, expectations and merging are derived from the list Counters.
 type Counter struct {
 	// Name is the counter's key in JSON, CSV and expectations.
 	Name, Help string
-	// Metric is the Prometheus name without "myriad_load_", "" for none.
+	// Metric is the name in Prometheus without the prefix "myriad_load_", or "" if the counter is not exported.
 	Metric string
-	// Gauge reports that an interval contains the value at its end, not the increase.
+	// If Gauge is set, an interval contains the counter's current value, not the increase.
 	Gauge bool
-	// Fault reports that the counter is 0 in a clean run.
+	// Fault reports that a value above 0 is a failure.
 	Fault bool
 
 	window           bool  // a Result covers only the window
@@ -452,7 +443,7 @@ func countersFromTags() (all []Counter) {
 	return all
 }
 
-// Of returns the counter's value in an interval. ok is false if intervals do not have the counter.
+// Of returns the counter's value in an interval. ok is false if intervals do not contain the counter.
 func (c *Counter) Of(i *Interval) (n int64, ok bool) { return counterFieldValue(i, c.interval) }
 
 func (c *Counter) resultValue(r *Result) (n int64, ok bool) { return counterFieldValue(r, c.result) }
@@ -464,7 +455,6 @@ func counterFieldValue[T any](in *T, field []int) (n int64, ok bool) {
 	return reflect.ValueOf(in).Elem().FieldByIndex(field).Int(), true
 }
 
-// setCounterDifferences sets the interval's counters to the increase from before to now.
 func (i *Interval) setCounterDifferences(now, before *counts) {
 	for _, c := range Counters {
 		if at, ok := counterIndexes[c.Name]; ok && c.interval != nil {

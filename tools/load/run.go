@@ -14,34 +14,31 @@ import (
 )
 
 const (
-	// pollInterval is the time between two checks of a phase's progress.
 	pollInterval = 10 * time.Millisecond
 	// closeTimeout limits the graceful close of all connections together.
 	closeTimeout = 5 * time.Second
-	// canceledDrain limits the wait for last answers after the context has ended.
+	// canceledDrain limits the wait for the last answers after the run's context has ended.
 	canceledDrain = time.Second
-	// maxPendingNudges limits pending nudges: at most twice this number wait for a loop. All connections nudged
-	// in one iteration have an output buffer at the same time. With the starter's retry interval, the limit
-	// allows half a million nudges per second.
+	// maxPendingNudges limits the nudges that wait for a loop, to at most twice this number. All connections nudged
+	// in one iteration have an output buffer at the same time. With nudgeRetryInterval, the limit allows half a
+	// million nudges per second.
 	maxPendingNudges = 256
-	// tlsHandshakeMail is the additional mailbox space with encryption, because each handshake wakes its loop a
-	// few times. A handshake that finds no space is handled a moment later.
+	// tlsHandshakeMail is the additional mailbox space for TLS: each handshake wakes its loop a few times. A
+	// handshake that finds no space is handled a moment later.
 	tlsHandshakeMail = 4 * maxHalfOpen
 )
 
-// errStalled reports that a wait made no progress for its stallTimeout.
+// errStalled means that a wait made no progress for its stallTimeout.
 var errStalled = errors.New("load: no progress")
 
-// Run puts load on a server and reports what it measured.
+// Run puts load on a server and reports what it measured. With Rate.Goal, it searches for a rate.
 //
-// Run returns no Result if the configuration is wrong, the target cannot be resolved, the process may not open
-// enough descriptors, or the I/O model cannot run here. Otherwise it returns a Result, which records failures
-// of connections and answers; Result.Err summarizes them.
+// Run returns no Result if the configuration is wrong, if the target cannot be resolved, if the process may not open
+// enough descriptors, or if the I/O model cannot run here. Otherwise, it returns a Result. Failures of connections and
+// answers are part of the Result; Result.Err summarizes them.
 //
-// When ctx ends, the run ends early. It stops sending, waits at most one second for the last answers, closes
-// the connections, and returns the Result so far with ctx's cause.
-//
-// With Rate.Goal the run searches for a rate.
+// When ctx ends, the run ends early. It stops sending, waits at most one second for the last answers and closes the
+// connections. Run then returns the Result so far, with ctx's cause as the error.
 func Run(ctx context.Context, cfg Config) (*Result, error) {
 	if cfg.Rate.Goal.Under != 0 {
 		return searchRate(ctx, cfg)
@@ -53,8 +50,8 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 	return r.runPhasesAndBuildResult(ctx, r.connectExchangeAndHold)
 }
 
-// validateAndStartEngine validates cfg and returns a run whose engine has started but has not dialed.
-// runPhasesAndBuildResult stops the engine.
+// validateAndStartEngine validates cfg and returns a run. The engine of the run has started but has not dialed;
+// runPhasesAndBuildResult stops it.
 func validateAndStartEngine(ctx context.Context, cfg Config) (*loadRun, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -108,7 +105,7 @@ type loadRun struct {
 	totalsBeforeClose totals
 }
 
-// newRunWithoutEngine returns a run with all its memory. attachEngineAndReconnector sets its engine.
+// newRunWithoutEngine returns a run with all its memory. attachEngineAndReconnector sets the engine.
 func newRunWithoutEngine(cfg Config, targets []target) (*loadRun, error) {
 	r := &loadRun{cfg: cfg, stage: "connect", aggregator: newAggregator(cfg.Hold)}
 	loops, _, err := cfg.planLoops()
@@ -155,13 +152,12 @@ func (r *loadRun) attachEngineAndReconnector(e engine.Engine, modelName string) 
 
 func (r *loadRun) script() *trafficScript { return r.generator.script }
 
-// countFinishedAttempts counts connection attempts that have succeeded or failed.
 func (r *loadRun) countFinishedAttempts(t totals) int64 {
 	return t.run[nOpened] + r.generator.faults.countConnectFailures()
 }
 
-// engineConfig sizes buffers for everything that can be in flight on a connection, so that reading never pauses
-// because of output.
+// engineConfig returns the configuration of the engine. Output buffers have space for everything that can be in flight
+// on a connection, so that the engine never pauses reading because of output.
 func (r *loadRun) engineConfig() engine.Config {
 	maxBuffered := 2*maxTLSBytesOfMessages(r.cfg.Pipeline, r.cfg.maxMessageSize()) + engine.ReadSize
 	if r.cfg.Match != "" {
@@ -219,7 +215,7 @@ func (r *loadRun) engineConfig() engine.Config {
 	return cfg
 }
 
-// runPhasesAndBuildResult runs the phases. It closes the run even if phases fails.
+// runPhasesAndBuildResult calls phases. It stops the engine even if phases fails.
 func (r *loadRun) runPhasesAndBuildResult(ctx context.Context, phases func(context.Context) error) (*Result, error) {
 	r.progressTicker = time.NewTicker(r.cfg.ProgressEvery)
 	defer r.progressTicker.Stop()
@@ -244,8 +240,8 @@ func (r *loadRun) runPhasesAndBuildResult(ctx context.Context, phases func(conte
 	return result, err
 }
 
-// waitCondition ends a wait when done returns true, after timeout, or when progress has not changed for
-// stallTimeout. A zero time is no limit.
+// waitCondition ends a wait when done returns true, when timeout has passed, or when progress has not changed for
+// stallTimeout. A timeout or stallTimeout of 0 is no limit.
 type waitCondition struct {
 	timeout      time.Duration
 	done         func(totals) bool
@@ -256,8 +252,8 @@ type waitCondition struct {
 	value        *float64        // receives the value unless nil
 }
 
-// waitEmittingProgress waits for w. It returns nil when w is done or timed out, errStalled when w stalled, and ctx's
-// cause when ctx has ended. It emits progress events while waiting.
+// waitEmittingProgress waits for w and emits progress events. It returns nil if w is done or its timeout has passed. It
+// returns errStalled if there was no progress for w's stallTimeout, and ctx's cause if ctx has ended.
 func (r *loadRun) waitEmittingProgress(ctx context.Context, w waitCondition) error {
 	poll := time.NewTicker(pollInterval)
 	defer poll.Stop()
@@ -304,7 +300,6 @@ func (r *loadRun) waitEmittingProgress(ctx context.Context, w waitCondition) err
 
 func (r *loadRun) sumTotals() totals { return sumShards(r.generator.shards) }
 
-// emitEventWithSnapshot adds a snapshot to an event and passes the event to the observer.
 func (r *loadRun) emitEventWithSnapshot(e Event) {
 	if r.cfg.Observe == nil {
 		return
@@ -319,19 +314,18 @@ func (r *loadRun) emitEventWithSnapshot(e Event) {
 	r.cfg.Observe(e)
 }
 
-// publishOverhead is an upper limit for the bytes that a publish/subscribe protocol adds to a message.
+// publishOverhead is an upper limit for the number of bytes that a publish/subscribe protocol adds to a message.
 const publishOverhead = 128
 
-// frameOverhead is the number of bytes that a WebSocket adds to a message. maxHandshakeResponse limits the
-// response to a WebSocket handshake. maxRuleBuffer limits the part of an answer that a match rule leaves
-// unread, such as the header of an HTTP response.
+// frameOverhead is the number of bytes that a WebSocket adds to a message. maxHandshakeResponse limits the response to
+// a WebSocket handshake. maxRuleBuffer limits the unparsed part of an answer that a match rule delimits, such as the
+// header of an HTTP response.
 const (
 	frameOverhead        = 14
 	maxHandshakeResponse = 32 << 10
 	maxRuleBuffer        = 128 << 10
 )
 
-// closeConnsAndStopEngine closes all connections, stops the engine and waits for both.
 func (r *loadRun) closeConnsAndStopEngine() {
 	r.generator.closing.Store(true)
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)

@@ -10,47 +10,44 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/pacer"
 )
 
-// trafficScript defines what connections send and expect. It does not change during a run. The state of a connection
-// is in its connState and the table; only the connection's owner uses the state.
+// trafficScript defines what connections send and expect. It does not change during a run. The state of a connection is
+// in its connState and in the connTable.
 type trafficScript struct {
 	messageMaker
 	answerChecker
-	// set if messages are in memory in the form in which they are sent
+	// direct is set if messages are stored in memory in the form in which they are sent.
 	direct         *payloadCache
 	frames         *wsFraming // nil without WebSockets
 	awaitsNoAnswer bool
-	hasFirst       bool // the first message precedes the others
+	hasFirst       bool // the first message differs from the others
 	fixedSize      int  // size of every message, 0 if sizes differ
 }
 
 type messageMaker interface {
-	// appendFilledIn appends message k of a connection to dst. If dst is nil, the result may be shared and must
-	// not be changed.
+	// appendMessage appends message k of a connection, which is identified by number, to dst. If dst is nil, the
+	// result can be shared and must not be changed.
 	appendMessage(dst []byte, number uint32, k uint64) []byte
 	maxMessageLen() int
 }
 
-// answerChecker delimits answers and verifies them.
 type answerChecker interface {
-	// checkAnswers checks input and advances the connection over the part that is correct. answeredInCall is
-	// the number of messages in flight that the current input has already answered.
+	// checkAnswers checks input and advances the connection past the correct part. answeredInCall is the number of
+	// messages in flight that earlier input of the same call has answered.
 	checkAnswers(c *engine.Conn, cs *connState, in []byte, answeredInCall int) checkResult
-	// nextExpectedBytes returns the next expected bytes for the report of a mismatch. It returns nil if no bytes
-	// were expected or they are unknown.
+	// nextExpectedBytes returns the next expected bytes, to report a mismatch. It returns nil if no bytes were
+	// expected or if they are unknown.
 	nextExpectedBytes(l *connState) []byte
 }
 
-// checkResult is the result of checking input.
 type checkResult struct {
 	used         int // bytes checked; any other bytes are incomplete or wrong
 	answerBytes  int
 	answers      int   // complete answers
-	err          error // error in the bytes after used, or nil
+	err          error // why the bytes after used are wrong, or nil
 	serverCloses bool  // the server is closing the connection cleanly
 }
 
-// newTrafficScript returns the script of a validated configuration. It calls onStatus with the status of each HTTP
-// response.
+// newTrafficScript returns the script of a validated configuration. onStatus receives the status of each HTTP response.
 func newTrafficScript(cfg *Config, table *connTable, onStatus func(status int)) (*trafficScript, error) {
 	s := &trafficScript{awaitsNoAnswer: cfg.awaitsNoAnswers(), hasFirst: cfg.First != ""}
 	messages, err := newMessageMaker(cfg)
@@ -103,7 +100,6 @@ func newMessageMaker(cfg *Config) (messageMaker, error) {
 	return s, err
 }
 
-// generateAndWriteMessages writes n messages to a connection, starting with msgNumber. It returns their size in bytes.
 func (s *trafficScript) generateAndWriteMessages(c *engine.Conn, cs *connState, table *connTable, msgNumber uint64, n int) (size int) {
 	if s.direct != nil {
 		return s.direct.writeCachedMessages(c, cs.number, msgNumber, n)
@@ -134,10 +130,11 @@ func (s *trafficScript) generateAndWriteMessages(c *engine.Conn, cs *connState, 
 	return size
 }
 
-// deriveSeed returns an independent seed for one purpose or one connection of a run.
+// deriveSeed derives an independent seed from the seed of a run. purpose is a connection number or a constant such as
+// seedPlan.
 func deriveSeed(seed, purpose uint64) uint64 { return pacer.RandomAt(seed^0x6d797269, purpose) }
 
-// Purposes of seeds. Smaller numbers are connection numbers.
+// Purposes of seeds, apart from numbers of connections.
 const (
 	seedMasks   = 1<<40 + iota // WebSocket masks
 	seedPlan                   // times of an open loop
@@ -145,19 +142,18 @@ const (
 	seedPayload                // published payloads
 )
 
-// writeChunk is the size in bytes at which a batch is written.
+// writeChunk is the number of bytes after which generated messages are written.
 const writeChunk = 64 << 10
 
-// bufferPool contains buffers for generated messages.
 var bufferPool = sync.Pool{New: func() any { return &[]byte{} }}
 
-// Errors in answers. Each closes its connection.
+// Errors in answers. Each of them closes the connection.
 var (
 	errWrongAnswer = errors.New("load: the answer differs from what was expected")
 	errExtraAnswer = errors.New("load: more answers than messages")
 )
 
-// templateMessageMaker generates messages from templates. Messages that do not vary are cached.
+// templateMessageMaker generates messages from templates. It stores messages that do not vary.
 type templateMessageMaker struct {
 	first, body *message.Template
 	cache       *payloadCache
@@ -187,7 +183,6 @@ func (t *templateMessageMaker) maxMessageLen() (n int) {
 	return n
 }
 
-// echoChecker compares answers with generated messages.
 type echoChecker struct{ messages messageMaker }
 
 func (e *echoChecker) checkAnswers(_ *engine.Conn, cs *connState, in []byte, answeredInCall int) (res checkResult) {
@@ -229,7 +224,6 @@ func remainderOfExpectedEcho(messages messageMaker, cs *connState) []byte {
 	return messages.appendMessage(nil, cs.number, cs.answered)[cs.answerPos:]
 }
 
-// matchRuleChecker delimits answers by a match rule.
 type matchRuleChecker struct {
 	rule     *match.AnswerRule
 	table    *connTable
@@ -249,7 +243,6 @@ func (r *matchRuleChecker) checkAnswers(_ *engine.Conn, cs *connState, in []byte
 
 func (r *matchRuleChecker) nextExpectedBytes(*connState) []byte { return nil }
 
-// noChecker accepts any input, because no answer is expected.
 type noChecker struct{}
 
 func (noChecker) checkAnswers(_ *engine.Conn, _ *connState, in []byte, _ int) checkResult {

@@ -13,59 +13,57 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/pacer"
 )
 
-// Goal describes a search for the highest rate, on all connections together, at which a percentile of the
-// latency stays under a limit. Result.Search contains the outcome.
+// Goal describes a search for the highest rate, on all connections together, at which a percentile of the latency stays
+// under a limit. Result.Search contains the outcome.
 //
-// Each rate is tried for Config.Duration, by default the longer of 2 s and 10 times Under. A fifth of it is
-// warm-up: at least 100 ms and at least 10 times Under, because a slowly growing queue needs time to show.
+// Each rate is tried for Config.Duration; the default is 2 s or 10 times Under, whichever is longer. Each try begins
+// with a warm-up of a fifth of that time.
 type Goal struct {
 	// Percentile is above 0 and below 100. The default is 99.
 	Percentile float64
-	// Under is the latency limit. 0 means no goal.
+	// Under is the limit of the latency. 0 means no goal.
 	Under time.Duration
 }
 
-// Step is the result of one rate of a search.
+// Step is the result of trying one rate in a search.
 type Step struct {
-	// Rate is the planned rate in messages per second on all connections together. Answered is the rate of
-	// answers.
+	// Rate is the planned rate and Answered the rate of answers, both in messages per second on all connections
+	// together.
 	Rate     float64 `json:"rate"`
 	Answered float64 `json:"answered"`
-	// Latency is the goal's percentile of the latency. Late is the same percentile of the generator's own
-	// delay.
+	// Latency is the goal's percentile of the latency. Late is the same percentile of the delay that the generator
+	// itself caused.
 	Latency time.Duration `json:"latency"`
 	Late    time.Duration `json:"late"`
 	// Unsent counts messages that were never sent or never answered.
 	Unsent int64 `json:"unsent"`
-	// Kept reports whether the rate met the goal. The percentile must be under its limit, and the percentile's
-	// share of messages must have been answered. The queue must not have grown: of the n messages planned for
-	// the window, at least 99 % must be answered in it, or n minus three times its square root if n is small.
-	// Kept is false if no connection was left.
+	// Kept reports whether the rate met the goal. The percentile of the latency must be within the limit, and the
+	// percentile's share of all messages must have been answered. At least 99 % of the messages planned for the
+	// window must have been answered in it, because otherwise a queue is growing; of a small number n of messages,
+	// n-3√n suffice. A connection must be left.
 	Kept bool `json:"kept"`
-	// Limited reports that the rate missed the goal while the generator itself was late by at least half of the
-	// limit. Such a rate is tried once more, as a separate step. If the second try fails, the rate counts as
-	// not kept.
+	// Limited reports that the rate missed the goal, but that the generator itself was late by at least half of the
+	// latency limit. Such a rate is tried once more, as a separate step. If the second try also fails, the rate
+	// counts as failed.
 	Limited bool `json:"limited,omitempty"`
 
 	open int64 // remaining connections
 }
 
-// Found is the outcome of a search. The Result that contains it is that of the step with Rate, or of the first
-// step if no step kept the goal. ConnectErrors, Lost, Mismatched, FirstMismatch and BadStatus cover the whole
-// search. Limits also covers the whole search, except repeated steps. Bytes and Unanswered are the values at
-// the end of the step.
+// Found is the outcome of a search. The Result that contains it is the result of the step with the highest rate that
+// kept the goal, or of the first step if none did. ConnectErrors, Lost, Mismatched, FirstMismatch, BadStatus and Limits
+// of that Result cover the whole search.
 type Found struct {
 	Goal Goal `json:"goal"`
-	// Rate is the highest rate that kept the goal, in messages per second on all connections together, or 0 if
-	// none did. A rate 5 % higher failed, with two exceptions: Most reports that the search ended at its own
-	// limits, and Result.Err reports that all connections were lost.
+	// Rate is the highest rate that kept the goal, in messages per second on all connections together. It is 0 if
+	// no rate did. A rate at most 5 % higher failed, unless Most reports that the search stopped at its own limits,
+	// or the search ended because all connections were lost.
 	Rate  float64 `json:"rate"`
 	Most  bool    `json:"most,omitempty"`
 	Steps []Step  `json:"steps"`
 }
 
-// Limits of a search: the first rate, its growth, the final ratio between failed and kept rate, the number of
-// steps, and the minimum duration of a step as a multiple of the goal.
+// Limits of a search.
 const (
 	firstRate     = 1000
 	rateGrowth    = 4
@@ -105,7 +103,6 @@ func (c *Config) searchStepDuration() time.Duration {
 	return cmp.Or(c.Duration, max(2*time.Second, minStepGoals*c.Rate.Goal.Under))
 }
 
-// firstStepConfig returns the configuration of the first step: an open loop with a warm-up.
 func (c Config) firstStepConfig() Config {
 	c.Warmup = c.searchStepDuration() / 5
 	c.Duration = c.searchStepDuration() - c.Warmup
@@ -114,8 +111,8 @@ func (c Config) firstStepConfig() Config {
 	return c
 }
 
-// searchRate searches on the connections of one run. With Config.Begin it tries the rates received from that
-// channel.
+// searchRate searches for a rate on the connections of one run. With Config.Begin, it tries the rates that the channel
+// delivers.
 func searchRate(ctx context.Context, cfg Config) (*Result, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -160,7 +157,6 @@ func searchRate(ctx context.Context, cfg Config) (*Result, error) {
 	return conclude(end), err
 }
 
-// measureAtRate tries a rate. It returns the result and the number of remaining connections.
 func (r *loadRun) measureAtRate(ctx context.Context, rate float64) (_ *Result, openConns int64, _ error) {
 	r.cfg.Rate.PerSecond = rate
 	r.resetWindowMeasurements()
@@ -173,7 +169,6 @@ func (r *loadRun) measureAtRate(ctx context.Context, rate float64) (_ *Result, o
 	return result, s.openConns(), nil
 }
 
-// measureRatesFromBegin tries the rates received from Config.Begin.
 func (r *loadRun) measureRatesFromBegin(ctx context.Context) error {
 	for {
 		rate := 0.0
@@ -189,9 +184,9 @@ func (r *loadRun) measureRatesFromBegin(ctx context.Context) error {
 	}
 }
 
-// Search finds the highest rate that keeps a goal. Rates grow fourfold until one fails, or shrink until one
-// succeeds; then the search continues between the two. The caller of Seek provides the function that tries a
-// rate. A Search is not safe for concurrent use.
+// Search finds the highest rate that keeps a goal. The rate grows fourfold until it fails, or shrinks fourfold until it
+// succeeds. After that, the search continues between the highest rate that succeeded and the lowest that failed. The
+// caller of Seek provides the function that tries a rate. A Search is not safe for concurrent use.
 type Search struct {
 	found     *Found
 	window    time.Duration // duration of a step without warm-up
@@ -205,9 +200,9 @@ func NewSearch(cfg Config) *Search {
 	return &Search{found: &Found{Goal: cfg.goalWithDefaults()}, window: cfg.firstStepConfig().Duration}
 }
 
-// Seek runs the search. It calls try to send messages at a rate on all connections together. try returns the
-// Result, with Histograms, and the number of open connections; an error ends the search. Seek calls tried after
-// each step.
+// Seek runs the search. It calls try with a rate for all connections together, in messages per second. try returns the
+// Result, with Histograms, and the number of open connections; an error ends the search. Seek calls tried after each
+// step.
 func (s *Search) Seek(try func(rate float64) (r *Result, open int64, err error), tried func(Step)) error {
 	return s.tryRatesUntilDone(func(rate float64) (Step, *Result, error) {
 		result, open, err := try(rate)
@@ -233,7 +228,6 @@ func (s *Search) Seek(try func(rate float64) (r *Result, open int64, err error),
 	})
 }
 
-// tryRatesUntilDone tries rates until the result is precise enough or no connection is left.
 func (s *Search) tryRatesUntilDone(try func(rate float64) (Step, *Result, error)) error {
 	rate, again := float64(firstRate), false
 	for range maxSteps {
@@ -255,7 +249,6 @@ func (s *Search) tryRatesUntilDone(try func(rate float64) (Step, *Result, error)
 	return nil
 }
 
-// nextRateOrZero returns the rate to try next, 0 if the search is done.
 func (s *Search) nextRateOrZero() float64 {
 	switch {
 	case s.high == 0:
@@ -275,10 +268,9 @@ func (s *Search) nextRateOrZero() float64 {
 	return math.Sqrt(s.low * s.high)
 }
 
-// minStepMessages is the minimum number of messages for a percentile.
+// minStepMessages is the number of messages below which a percentile is meaningless.
 const minStepMessages = 20
 
-// completeStepFromResult completes a step from its result. The step already has its rate and percentiles.
 func (g Goal) completeStepFromResult(r *Result, step Step) Step {
 	planned := float64(r.Intended)
 	step.Answered = r.Rate()
@@ -290,7 +282,6 @@ func (g Goal) completeStepFromResult(r *Result, step Step) Step {
 	return step
 }
 
-// narrowBoundsByStep records whether the step's rate kept the goal, and the limits that the generator reached.
 func (s *Search) narrowBoundsByStep(step Step, result *Result) {
 	for _, l := range result.Limits {
 		if l.Wall == wallCPU || l.Wall == wallLate {
@@ -308,7 +299,7 @@ func (s *Search) narrowBoundsByStep(step Step, result *Result) {
 	s.low, s.found.Rate, s.best = step.Rate, step.Rate, result
 }
 
-// Limits that depend on the rate of a step.
+// Limits of the generator that depend on the rate of a step.
 const (
 	wallCPU  = "cpu"
 	wallLate = "late sends"
@@ -320,7 +311,8 @@ func (s *Search) addLimitUnlessKnown(l Limit) {
 	}
 }
 
-// BuildSearchResult returns the result of the search. end is the result of the whole run, with all its failures.
+// BuildSearchResult returns the result of the search. wholeRunResult is the result of the whole run, with all its
+// failures.
 func (s *Search) BuildSearchResult(wholeRunResult *Result) *Result {
 	if s.best == nil {
 		wholeRunResult.Search = s.found
@@ -339,7 +331,7 @@ func (s *Search) BuildSearchResult(wholeRunResult *Result) *Result {
 	return &r
 }
 
-// resetWindowMeasurements resets the counts of the window. Intervals continue.
+// resetWindowMeasurements resets the counts of the window between two steps of a search. Counts for intervals continue.
 func (r *loadRun) resetWindowMeasurements() {
 	planned, _ := r.countDueAndUnsent(r.sumTotals(), r.generator.now())
 	r.aggregator.lastCounts[nIntended] -= planned

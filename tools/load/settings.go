@@ -15,7 +15,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/quantity"
 )
 
-// Setting is a field of a Config that can be set by text: by a command-line flag and a JSON key. It is derived
+// Setting describes a field of a Config that can be set by text: as a command-line flag or a JSON key. It is derived
 // from the field's type and tags:
 //
 //	flag      the name and an optional letter; flag2 and flag3 are further flags for the field
@@ -27,19 +27,20 @@ import (
 //	min, max  the limits of a number; with a min of 0, numbers and times can be 0
 //	words     the words for false (the default) and true
 //	oneof     a name shared by settings of which at most one can be given
-//	not       excluded settings, or excluded fields by the names of their first settings
+//	not       excluded settings; the first setting of a field stands for all of them
 //	needs     a required setting
 type Setting struct {
-	// Name is the name of the flag, such as "connect-rate". The JSON key has underscores instead of dashes.
-	// Short is the flag's letter, "" for none.
+	// Name is the name of the flag, such as "connect-rate". The JSON key has underscores instead of dashes. Short
+	// is the letter of the flag, "" for none.
 	Name, Short string
-	// Group is the heading of the flag in the help, "" for a key without a flag.
+	// Group is the heading of the flag in the help. It is "" for a setting without a flag.
 	Group string
-	// Help describes the setting, with its value in `backquotes`.
+	// Help describes the setting. The value's name is in `backquotes`.
 	Help string
-	// Bare is the value of the flag without a value, and of true in JSON. It is "" if a value is required.
+	// Bare is the value that the flag has when it is given without one, and the value of true in JSON. If Bare is
+	// "", the flag requires a value.
 	Bare string
-	// List reports whether the setting can be given more than once. In JSON it is then an array.
+	// List reports whether the setting can be given more than once, or in JSON as an array.
 	List bool
 
 	field string // name of the first setting of the same field
@@ -49,14 +50,12 @@ type Setting struct {
 	words []string // words for false and true
 }
 
-// settings contains all settings of Config.
 var settings = settingsFromTags(reflect.TypeFor[Config](), "", nil)
 
-// Settings returns all settings of a Config, in the order of help.
+// Settings returns all settings of a Config, in the order of the help.
 func Settings() []Setting { return slices.Clone(settings) }
 
-// settingsFromTags returns the settings of a struct and of nested structs of this package. index is the field path
-// to the struct.
+// settingsFromTags returns the settings of a struct and of its nested structs. index is the field path to the struct.
 func settingsFromTags(t reflect.Type, helpGroup string, index []int) (all []Setting) {
 	for i := range t.NumField() {
 		f := t.Field(i)
@@ -74,7 +73,6 @@ func settingsFromTags(t reflect.Type, helpGroup string, index []int) (all []Sett
 	return all
 }
 
-// settingsFromFieldTags returns the settings declared by a field's tags: a key, or up to three flags.
 func settingsFromFieldTags(f reflect.StructField, helpGroup string, index []int) (all []Setting) {
 	s := Setting{index: index, typ: f.Type, tag: f.Tag}
 	s.List = f.Type.Kind() == reflect.Slice || f.Type == reflect.TypeFor[http.Header]()
@@ -115,8 +113,8 @@ func (s *Setting) numberFromTag(tag string, fallback int64) int64 {
 
 func (s *Setting) canBeZero() bool { return s.tag.Get("min") == "0" }
 
-// fieldValue returns the setting's field in c. If a struct on the path is nil, such as TLS, fieldValue
-// allocates it if allocateNil is set. Otherwise it returns the zero value and false.
+// fieldValue returns the setting's field in c. A struct that contains the field, such as TLS, can be nil. fieldValue
+// then allocates the struct if allocateNil is set; otherwise it returns the zero value and false.
 func (s *Setting) fieldValue(c *Config, allocateNil bool) (v reflect.Value, exists bool) {
 	v = reflect.ValueOf(c).Elem()
 	for _, i := range s.index {
@@ -134,7 +132,7 @@ func (s *Setting) fieldValue(c *Config, allocateNil bool) (v reflect.Value, exis
 	return v, true
 }
 
-// parseAndSetField parses texts into the field. Only a List accepts several texts.
+// parseAndSetField sets the field to the value of texts. Only a List accepts more than one text.
 func (s *Setting) parseAndSetField(c *Config, texts ...string) error {
 	if len(texts) != 1 && !s.List {
 		return fmt.Errorf("given %d times; expected once", len(texts))
@@ -156,7 +154,7 @@ func (s *Setting) parseAndSetField(c *Config, texts ...string) error {
 	return nil
 }
 
-// parseIntoField parses text into field. The value of a List is appended.
+// parseIntoField parses text and stores the value in field. It appends the value if the field is a List.
 func (s *Setting) parseIntoField(field reflect.Value, text string) (err error) {
 	switch v := field.Addr().Interface().(type) {
 	case *bool:
@@ -224,8 +222,8 @@ func (s *Setting) parseBoolOrWord(text string) (on bool, err error) {
 	return on, nil
 }
 
-// textsThatSetField returns the texts that reproduce the field's value. It returns none if the field is empty or
-// another setting represents its value.
+// textsThatSetField returns the texts that reproduce the field's value. It returns none if the field is empty, or if
+// another setting of the field represents the value.
 func (s *Setting) textsThatSetField(c *Config) (texts []string) {
 	value, ok := s.fieldValue(c, false)
 	first := s.Name == s.field
@@ -273,19 +271,17 @@ func (c *Config) nonEmptySettings() (given []*Setting) {
 	return given
 }
 
-// excludes reports whether s and other cannot be given together.
 func (s *Setting) excludes(other *Setting) bool {
 	group := s.tag.Get("oneof")
 	return group != "" && group == other.tag.Get("oneof") && s.field != other.field || s.isListedIn(other.tag.Get("not")) || other.isListedIn(s.tag.Get("not"))
 }
 
-// isListedIn reports whether a comma-separated commaSeparated contains the setting or its field.
 func (s *Setting) isListedIn(commaSeparated string) bool {
 	names := strings.Split(commaSeparated, ",")
 	return slices.Contains(names, s.Name) || slices.Contains(names, s.field)
 }
 
-// missingRequiredSetting returns the setting that s requires if that is not given, otherwise "".
+// missingRequiredSetting returns the name of the setting that s requires if that setting is missing, otherwise "".
 func (s *Setting) missingRequiredSetting(given []*Setting) string {
 	needed := s.tag.Get("needs")
 	if slices.ContainsFunc(given, func(g *Setting) bool { return g.field == needed }) {
@@ -310,7 +306,6 @@ func (c *Config) applyDefaultsFromTags() {
 	}
 }
 
-// checkNumberInRange returns an error if a number or a time is outside its limits.
 func (s *Setting) checkNumberInRange(c *Config) error {
 	value, ok := s.fieldValue(c, false)
 	if !ok || !value.CanInt() || value.IsZero() {
@@ -327,7 +322,7 @@ func (s *Setting) checkNumberInRange(c *Config) error {
 	return nil
 }
 
-// SettingError is an error in a setting.
+// SettingError describes an invalid setting.
 type SettingError struct {
 	Name string // setting name, as in Setting
 	Err  error  // such as: "x"; expected a whole number
@@ -343,7 +338,6 @@ func errMutuallyExclusive(name, other string) error {
 	return &SettingError{name, fmt.Errorf("given together with %s; expected one of the two", flagOrJSONKey(other))}
 }
 
-// flagOrJSONKey returns the flag of a setting, or the JSON key if there is no flag.
 func flagOrJSONKey(name string) string {
 	if slices.ContainsFunc(settings, func(s Setting) bool { return s.Name == name && s.Group == "" }) {
 		return jsonKey(name)
@@ -353,8 +347,8 @@ func flagOrJSONKey(name string) string {
 
 func jsonKey(name string) string { return strings.ReplaceAll(name, "-", "_") }
 
-// Set sets fields to textsBySetting, by the names of Settings. A List can have several textsBySetting. Other fields
-// keep their values, and unknown names are ignored. Errors are of type *SettingError.
+// Set sets the settings named in textsBySetting and keeps all others. Only a List can have several texts. Unknown names
+// are ignored. Errors are of type *SettingError.
 func (c *Config) Set(textsBySetting map[string][]string) error {
 	first := make(map[string]string) // by field: the given setting
 	for i := range settings {

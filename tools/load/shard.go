@@ -8,8 +8,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/pacer"
 )
 
-// Counters of a shard, as indexes of counts. All count the whole run; nSent to nBytesReceived also count the
-// window.
+// Counters of a shard, as indexes of counts. All cover the whole run; the counters from nSent to nBytesReceived are
+// also kept for the window.
 const (
 	nSent = iota
 	nAnswered
@@ -19,22 +19,21 @@ const (
 	nOpened
 	nClosed
 	nExpired // connections that were closed because their lifetime was over
-	// nDropped counts messages that were in flight when their connection closed and will not be answered.
-	// nCutOff counts the part of nDropped whose connection had expired.
+	// nDropped counts unanswered messages of closed connections. nCutOff counts them, too, if the connection was
+	// closed because its lifetime was over.
 	nDropped
 	nBytesDropped
 	nCutOff
-	// nReconnected counts sockets that replaced another socket of a connection. nResent counts messages in
-	// flight that were sent again on such sockets.
+	// nReconnected counts sockets that replaced the socket of a connection. nResent counts the unanswered messages
+	// that were sent again on these sockets.
 	nReconnected
 	nResent
-	// nFinished counts connections that will send no more messages. nExchanged counts the part of nFinished
-	// that received all answers.
+	// nFinished counts connections that will send no more messages. nExchanged counts a finished connection if it
+	// received all answers.
 	nFinished
 	nExchanged
-	// nPlanned counts messages of the window in plans of single connections. nEarly counts such messages before
-	// the window. nUnsent counts messages of the window, in either kind of plan, that were lost with their
-	// connection.
+	// nPlanned and nEarly count messages in the plans of single connections, in the window and before it. nUnsent
+	// counts messages of the window, from such a plan or a shared one, that were lost with their connection.
 	nPlanned
 	nEarly
 	nUnsent
@@ -45,15 +44,15 @@ const (
 	nUnexpected
 	nVerifyWrong
 	nVerifyLost
-	nDue // due messages that are about to be sent
-	// nDelivered and the next two counters count deliveries to subscribers. nSlowEnded counts slow subscribers
-	// that have closed. nSlowBytes counts the bytes that slow subscribers read at the end.
+	nDue // due messages that their connection's owner has not sent yet
+	// nDelivered, nDoubled and nReordered count deliveries to subscribers. nSlowEnded counts slow subscribers that
+	// have closed. nSlowBytes counts the bytes that slow subscribers read at the end of the run.
 	nDelivered
 	nDoubled
 	nReordered
 	nSlowEnded
 	nSlowBytes
-	// The run, not a connection, increases the following counters.
+	// The run itself, not a connection, increases the following counters.
 	nFailed
 	nLost
 	nIntended
@@ -68,7 +67,6 @@ func (c *counts) add(other *counts) {
 	}
 }
 
-// counterIndexes maps counter names of intervals and results to indexes of counts.
 var counterIndexes = map[string]int{
 	"opened": nOpened, "failed": nFailed, "lost": nLost, "closed": nExpired, "cut_off": nCutOff, "reconnected": nReconnected,
 	"resent": nResent, "intended": nIntended, "sent": nSent, "answered": nAnswered, "bytes_sent": nBytesSent, "bytes_received": nBytesReceived,
@@ -76,11 +74,10 @@ var counterIndexes = map[string]int{
 	"heartbeats": nHeartbeats, "heard": nHeard, "unexpected": nUnexpected,
 }
 
-// totals contains the sums over all connections of a shard or a run.
 type totals struct {
 	run, window counts
-	// Times since the run's start: the last established connection, the last answer, and the last connection
-	// that received the broadcast.
+	// Times since the run's start of the last established connection, the last answer, and the last connection that
+	// received the broadcast.
 	lastOpened, lastAnswer, lastHeard time.Duration
 }
 
@@ -92,7 +89,6 @@ func (s *totals) add(other *totals) {
 	s.lastHeard = max(s.lastHeard, other.lastHeard)
 }
 
-// addToRunAndWindow adds n to a counter of the run. If inWindow is set, it also adds n to the window's counter.
 func (s *totals) addToRunAndWindow(counter int, n int64, inWindow bool) {
 	s.run[counter] += n
 	if inWindow {
@@ -104,20 +100,19 @@ func (s totals) openConns() int64 { return s.run[nOpened] - s.run[nClosed] }
 
 func (s totals) openConnsHeardBroadcast() int64 { return s.run[nHeard] - s.run[nHeardClosed] }
 
-// messagesInFlight returns the number of messages that can still be answered.
 func (s totals) messagesInFlight() int64 { return s.run[nSent] - s.run[nAnswered] - s.run[nDropped] }
 
-// shard counts and paces the connections of one loop, or of several goroutines.
+// shard counts and paces the connections of one loop. In a model without loops, it does so for a part of all
+// connections.
 type shard struct {
 	mu     sync.Mutex
 	totals totals
-	// times contains the distributions since the last swapTimes.
-	times *timeDistributions
-	// States in [nextConn, endConn) are unused. States in freeConns belonged to closed connections. A state
-	// never changes its shard.
+	times  *timeDistributions
+	// The connTable indexes from nextConn up to endConn are unused. Those in freeConns belonged to closed
+	// connections. A connState never changes its shard.
 	nextConn, endConn int
 	freeConns         []uint32
-	// closedToNew is set after the connect phase. initEstablishedConn then returns nil.
+	// closedToNew is set after the connect phase. The shard then accepts no more connections.
 	closedToNew bool
 
 	ready        connQueue // open loop: started connections with capacity for a message
@@ -125,8 +120,8 @@ type shard struct {
 	nudges       []engine.Ref
 	nudgeRetries []engine.Ref // nudges that met a full mailbox
 
-	// unheard and heard are the values of held connections before and after the broadcast. pendingLines
-	// contains the verification lines in flight, at most Config.Check.
+	// unheard is the value of held connections before they receive the broadcast, heard the value after that.
+	// pendingLines contains the verification lines in flight, at most Config.Check.
 	unheard, heard heldConn
 	pendingLines   map[engine.Ref]pendingLine
 	heldConns      []engine.Ref // all held connections if they are verified; fixed once closedToNew is set
@@ -138,7 +133,7 @@ type shard struct {
 }
 
 // initEstablishedConn returns the state of a connection that was established at now. It returns nil if the connect
-// phase is over or all states are in use.
+// phase is over or if no state is free.
 func (s *shard) initEstablishedConn(table *connTable, ref engine.Ref, shardIndex int, connNumber uint32, now time.Duration) *connState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -150,14 +145,14 @@ func (s *shard) initEstablishedConn(table *connTable, ref engine.Ref, shardIndex
 		return nil
 	}
 	cs := &table.conns[id]
-	// Keep the queued flag: the new connection inherits its predecessor's place in the ready queue.
+	// Keep the queued flag: the new connection takes its predecessor's place in the ready queue.
 	*cs = connState{index: id, ref: ref, shard: uint16(shardIndex), number: connNumber, flags: cs.flags & connQueued}
 	s.totals.run[nOpened]++
 	s.totals.lastOpened = now
 	return cs
 }
 
-// allocConnIndex returns the index of an unused state. The caller holds the lock.
+// allocConnIndex returns the index of an unused connState. The caller holds the lock.
 func (s *shard) allocConnIndex(table *connTable, shardIndex int) (index uint32, ok bool) {
 	if n := len(s.freeConns); n > 0 {
 		index, s.freeConns = s.freeConns[n-1], s.freeConns[:n-1]
@@ -173,7 +168,6 @@ func (s *shard) allocConnIndex(table *connTable, shardIndex int) (index uint32, 
 	return uint32(s.nextConn - 1), true
 }
 
-// forEachUsedConn calls f for each current and former connection until f returns false.
 func (s *shard) forEachUsedConn(conns []connState, f func(*shard, *connState) bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -185,8 +179,8 @@ func (s *shard) forEachUsedConn(conns []connState, f func(*shard, *connState) bo
 	return true
 }
 
-// refuseNewConns ends the shard's connect phase. Afterwards, fields written by initEstablishedConn can be read without
-// the lock.
+// refuseNewConns ends the shard's connect phase. From then on, the fields that initEstablishedConn sets can be read
+// without the lock.
 func (s *shard) refuseNewConns() {
 	s.mu.Lock()
 	s.closedToNew = true
@@ -203,7 +197,6 @@ func sumShards(shards []*shard) totals {
 	return all
 }
 
-// timer is a time at which a connection needs attention.
 type timer struct {
 	due    time.Duration
 	conn   uint32 // index of the connection in the table
@@ -219,7 +212,6 @@ const (
 	lifetimeTimer                  // the lifetime is over
 )
 
-// timerHeap is a heap with the earliest timer first.
 type timerHeap []timer
 
 func (h *timerHeap) push(t timer) {
@@ -244,7 +236,6 @@ func (h timerHeap) earliestOrNever() time.Duration {
 	return h[0].due
 }
 
-// popDue removes and returns the first timer if that timer is due.
 func (h *timerHeap) popDue(now time.Duration) (t timer, ok bool) {
 	s := *h
 	if len(s) == 0 || s[0].due > now {
@@ -276,8 +267,7 @@ func (h *timerHeap) popDue(now time.Duration) (t timer, ok bool) {
 	return t, true
 }
 
-// connQueue is a FIFO queue of connection indexes. A connection is queued at most once, so the queue is never
-// longer than the table.
+// connQueue is a FIFO queue of connection indexes. Each connection is queued at most once.
 type connQueue struct {
 	ring []uint32 // the length is a power of two, or 0
 	head uint32

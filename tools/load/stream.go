@@ -12,45 +12,40 @@ import (
 	"time"
 )
 
-// Limits of a stream.
 const (
 	// maxStreamLine is the maximum length of a line in bytes.
 	maxStreamLine = 4 << 20
-	// maxIntervals limits the number of intervals. It is eleven days of one-second intervals.
+	// maxIntervals limits the number of intervals. It corresponds to eleven days of one-second intervals.
 	maxIntervals = 1_000_000
-	// maxSpan limits the duration of the run.
-	maxSpan = 365 * 24 * time.Hour
-	// maxRecordedIntervals is the number of intervals at which a Recorder joins neighbours.
+	maxSpan      = 365 * 24 * time.Hour
+	// maxRecordedIntervals is the number of intervals at which a Recorder joins neighbouring intervals.
 	maxRecordedIntervals = 4096
 )
 
-// Stream contains the events of a run in evaluated form. It is plain data.
+// Stream contains the data from a run's events.
 type Stream struct {
 	// Plan describes the planned run. It is nil if the stream does not contain the plan.
-	Plan *Plan
-	// Intervals are the intervals of Progress events, in order.
+	Plan      *Plan
 	Intervals []Interval
-	// Last is the snapshot of the last event.
-	Last Snapshot
-	// Result is nil if the stream ends before the run did.
+	Last      Snapshot
+	// Result is nil if the stream ends before the run does.
 	Result *Result
 
 	hasEvents bool
 }
 
-// Complete reports whether the stream contains a Result, because the run finished. A stream that a crash or a
-// full disk cut off keeps all earlier events.
+// Complete reports whether the run finished and the stream contains its Result. A stream that was cut off, by a crash
+// or a full disk, contains all earlier events.
 func (s *Stream) Complete() bool { return s.Result != nil }
 
-// Recorder records the Stream of a run in this process. Use its method Observe as Config.Observe. At 4,096
-// intervals a Recorder joins neighbours, so a run of any length needs only a few MiB. The zero Recorder is
-// ready for use.
+// Recorder records the Stream of a run in this process. Use its method Observe as Config.Observe. When a Recorder has
+// 4,096 intervals, it joins neighbouring ones, so a run of any length needs only a few MiB. The zero Recorder is ready
+// for use.
 type Recorder struct {
 	Stream Stream
 	err    error
 }
 
-// Observe records the next event.
 func (r *Recorder) Observe(e Event) {
 	if r.err == nil {
 		r.err = r.Stream.validateAndAddEvent(e)
@@ -60,12 +55,11 @@ func (r *Recorder) Observe(e Event) {
 	}
 }
 
-// Err returns nil if all events belong to one run. Otherwise it returns the first error.
+// Err returns nil if all events belong to one run, otherwise the first error.
 func (r *Recorder) Err() error { return r.err }
 
-// ReadStream reads the stream of one run: JSON Events, one per line. A line has at most 4 MiB, and a stream at
-// most 1,000,000 intervals. ReadStream ignores blank lines and an incomplete last line. Errors contain the line
-// number.
+// ReadStream reads the stream of one run: JSON Events, one per line. The limits are 4 MiB per line and 1,000,000
+// intervals. ReadStream ignores blank lines and an incomplete last line. Errors contain the line number.
 func ReadStream(r io.Reader) (*Stream, error) {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, maxStreamLine)
@@ -88,7 +82,8 @@ func ReadStream(r io.Reader) (*Stream, error) {
 	return s, nil
 }
 
-// splitLinesKeepingNewline is a bufio.SplitFunc for lines. Only an incomplete last line lacks the final newline.
+// splitLinesKeepingNewline is a bufio.SplitFunc for lines. A line includes its newline, so only an incomplete last line
+// has none.
 func splitLinesKeepingNewline(data []byte, atEOF bool) (advance int, line []byte, err error) {
 	n := bytes.IndexByte(data, '\n') + 1
 	if n == 0 && atEOF {
@@ -100,8 +95,8 @@ func splitLinesKeepingNewline(data []byte, atEOF bool) (advance int, line []byte
 	return n, data[:n], nil
 }
 
-// parseAndAddEvent adds the event of a line. It ignores an incomplete last line: one without a newline that is not
-// valid JSON.
+// parseAndAddEvent adds the event in a line. It ignores the last line of a stream if that line is incomplete: it has no
+// newline and is not valid JSON.
 func (s *Stream) parseAndAddEvent(line []byte) error {
 	if len(bytes.TrimSpace(line)) == 0 {
 		return nil
@@ -116,7 +111,6 @@ func (s *Stream) parseAndAddEvent(line []byte) error {
 	return s.validateAndAddEvent(e)
 }
 
-// allPhases lists the valid phases.
 var allPhases = []Phase{Began, Connected, Checking, Checked, Measuring, Measured, Exchanged, Heard, Tried, Part, Published, Progress, Done}
 
 func (s *Stream) validateAndAddEvent(e Event) error {
@@ -157,7 +151,6 @@ func (s *Stream) validateAndAddInterval(i *Interval) error {
 	return nil
 }
 
-// figuresThatMustNotBeNegative returns the figures of an interval that must not be negative.
 func (i *Interval) figuresThatMustNotBeNegative() []int64 {
 	all := []int64{int64(i.Generator.User), int64(i.Generator.System), i.Generator.RSS}
 	for _, c := range Counters {
@@ -188,8 +181,8 @@ func (s *Stream) Span() time.Duration {
 	return s.Intervals[len(s.Intervals)-1].To
 }
 
-// joinNeighbouringIntervals joins neighbours until at most maxCount intervals are left, which divide the time equally.
-// Counts are added up. Of percentiles, the worst is kept.
+// joinNeighbouringIntervals joins neighbouring intervals until at most maxCount are left, which divide the time
+// equally. Counts are added up. Of percentiles, the worst is kept.
 func joinNeighbouringIntervals(intervals []Interval, maxCount int) []Interval {
 	if len(intervals) <= maxCount {
 		return intervals
@@ -209,8 +202,8 @@ func joinNeighbouringIntervals(intervals []Interval, maxCount int) []Interval {
 	return folded
 }
 
-// Join adds the next interval. Gauges keep the later value. Percentiles are exact if both intervals have
-// Histograms; otherwise the worse is kept.
+// Join adds the next interval to i. Gauges keep the later value. Percentiles are exact if both intervals have
+// Histograms; otherwise the worse value is kept.
 func (i *Interval) Join(next Interval) {
 	was := *i
 	mergeFieldsByTag(i, &next, true)
@@ -219,41 +212,42 @@ func (i *Interval) Join(next Interval) {
 	}
 }
 
-// Phase is the name of an event in a run.
+// Phase is the name of an event of a run.
 type Phase string
 
 const (
-	// Began: the run begins; Plan is set.
+	// Began means that the run begins. Event.Plan is set.
 	Began Phase = "began"
-	// Connected: every connection has been established or has failed.
+	// Connected means that every connection attempt has succeeded or failed.
 	Connected Phase = "connected"
-	// Measuring: the window has begun, after the warm-up.
+	// Measuring means that the window has begun, after the warm-up.
 	Measuring Phase = "measuring"
-	// Measured: the window has ended.
+	// Measured means that the window has ended.
 	Measured Phase = "measured"
-	// Exchanged: every connection has exchanged its messages (only with Config.Messages).
+	// Exchanged means that every connection has exchanged its messages. It occurs only with Config.Messages.
 	Exchanged Phase = "exchanged"
-	// Checking: a verification of held connections begins.
+	// Checking means that a verification of held connections begins.
 	Checking Phase = "checking"
-	// Checked: a verification is over; Verification is set.
+	// Checked means that a verification is over. Event.Verification is set.
 	Checked Phase = "checked"
-	// Heard: all open held connections have received the broadcast; Broadcast is set. The event is sent once,
-	// after all connections are established.
+	// Heard means that all open held connections have received the broadcast. Event.Broadcast is set. Heard occurs
+	// once, after all connections are established.
 	Heard Phase = "heard"
-	// Progress: Config.ProgressEvery has passed; Interval is set.
+	// Progress means that Config.ProgressEvery has passed. Event.Interval is set.
 	Progress Phase = "progress"
-	// Tried: a search has tried a rate. Step is set, and Result with Config.Begin.
+	// Tried means that a search has tried a rate. Event.Step is set. With Config.Begin, Event.Result is also set.
 	Tried Phase = "tried"
-	// Part: a tenth of Duration of the window has passed (only with Config.Enough); Received is
-	// set.
+	// Part means that a tenth of Config.Duration has passed in the window. Event.Received is set. Part occurs only
+	// with Config.Enough.
 	Part Phase = "part"
-	// Published: the publishers have finished (only with Config.Published); Event.Published is set.
+	// Published means that the publishers have finished. Event.Published is set. Published occurs only with
+	// Config.Published.
 	Published Phase = "published"
-	// Done: all connections are closed; Result is set.
+	// Done means that all connections are closed. Event.Result is set.
 	Done Phase = "done"
 )
 
-// Event is one line of a run's stream of events. Reports can be derived from the stream alone.
+// Event is one line in the stream of a run's events. All reports can be derived from these events alone.
 type Event struct {
 	Phase        Phase         `json:"phase"`
 	Snapshot     Snapshot      `json:"snapshot" merge:"sum"`
@@ -262,48 +256,41 @@ type Event struct {
 	Step         *Step         `json:"step,omitempty"`
 	Verification *Verification `json:"verification,omitempty" merge:"sum"`
 	Broadcast    *Broadcast    `json:"broadcast,omitempty" merge:"sum"`
-	// Received is the number of bytes received a second.
+	// Received is the number of bytes received per second.
 	Received float64 `json:"received,omitempty" merge:"sum"`
-	// Published is the number of messages that each publisher has published.
+	// Published is the number of messages of each publisher.
 	Published []int64 `json:"published,omitempty"`
 	Result    *Result `json:"result,omitempty"`
 }
 
 // Plan describes a run before its start.
 type Plan struct {
-	Start time.Time `json:"start"`
-	// Targets are the addresses to load.
-	Targets []string `json:"targets"`
+	Start   time.Time `json:"start"`
+	Targets []string  `json:"targets"`
 	// Mode is "closed loop", "open loop", "flood", "unprompted" or "hold".
 	Mode string `json:"mode"`
-	// Connections is the number of connections to open. Sources is the number of source addresses.
-	Connections int `json:"connections" merge:"sum"`
-	Sources     int `json:"sources" merge:"sum"`
-	Pipeline    int `json:"pipeline"`
-	// NoReply reports that no answers are expected.
-	NoReply bool `json:"no_reply,omitempty"`
-	// Rate is the plan of an open loop.
-	Rate *Rate `json:"rate,omitempty" merge:"sum"`
-	// Duration, Messages and Check are as in Config.
+	// Connections is the number of connections to open, Sources the number of source addresses.
+	Connections int  `json:"connections" merge:"sum"`
+	Sources     int  `json:"sources" merge:"sum"`
+	Pipeline    int  `json:"pipeline"`
+	NoReply     bool `json:"no_reply,omitempty"`
+	// Rate is the plan of an open loop, nil for other modes.
+	Rate     *Rate         `json:"rate,omitempty" merge:"sum"`
 	Duration time.Duration `json:"duration,omitempty"`
 	Messages int64         `json:"messages,omitempty"`
 	Check    int           `json:"check,omitempty" merge:"sum"`
 	Seed     uint64        `json:"seed"`
-	// Model and Loops describe the generator's engine.
-	Model string `json:"model"`
-	Loops int    `json:"loops" merge:"sum"`
-	// Host describes the generator's machine.
-	Host string `json:"host" merge:"sum"`
-	// Generator and Server are the resources that the two processes used before the first connection, as in
-	// Interval. They are nil without Config.Observe.
+	Model    string        `json:"model"`
+	Loops    int           `json:"loops" merge:"sum"`
+	Host     string        `json:"host" merge:"sum"`
+	// Generator and Server are the resources that the generator and the server used before the first connection.
+	// They are nil without Config.Observe. Server is also nil if the server cannot be inspected.
 	Generator *Usage `json:"generator,omitempty" merge:"sum"`
 	Server    *Usage `json:"server,omitempty" merge:"shared"`
 }
 
-// Snapshot is the state of a run at one moment.
 type Snapshot struct {
-	Open int64 `json:"open" merge:"sum"`
-	// Failed counts failed connection attempts.
+	Open   int64 `json:"open" merge:"sum"`
 	Failed int64 `json:"failed" merge:"sum"`
 	// Sent and Answered count messages since the start of the run.
 	Sent     int64 `json:"sent" merge:"sum"`

@@ -27,7 +27,8 @@ func (t target) String() string {
 	return t.addr.String()
 }
 
-// sourceOfSameFamily returns source if its address family is that of the target, otherwise no address.
+// sourceOfSameFamily returns source if source and the target are of the same address family. Otherwise, it returns no
+// address.
 func (t target) sourceOfSameFamily(source netip.Addr) netip.Addr {
 	if t.path != "" || source.Unmap().Is4() != t.addr.Addr().Unmap().Is4() {
 		return netip.Addr{}
@@ -51,7 +52,7 @@ func resolveAllTargets(ctx context.Context, cfg *Config) ([]target, error) {
 	return targets, nil
 }
 
-// resolveTarget resolves host:port and returns the first address. IPv4 is preferred.
+// resolveTarget resolves host:port and returns one address, preferably an IPv4 address.
 func resolveTarget(ctx context.Context, text string) (target, error) {
 	if path, ok := strings.CutPrefix(text, unixPrefix); ok {
 		return target{path: path}, nil
@@ -81,13 +82,11 @@ func resolveTarget(ctx context.Context, text string) (target, error) {
 	return target{addr: netip.AddrPortFrom(first, uint16(port))}, nil
 }
 
-// urlProtocol is the protocol that a URL selects.
 type urlProtocol struct {
 	tls, http, ws bool
 	path          string // path with query, "" for none
 }
 
-// urlSchemes maps the schemes of target URLs to their protocols and default ports.
 var urlSchemes = map[string]struct {
 	urlProtocol
 	port string
@@ -100,9 +99,9 @@ var urlSchemes = map[string]struct {
 	"wss":   {urlProtocol{ws: true, tls: true}, "443"},
 }
 
-// SetTargets sets Target and Also to addresses or URLs. It must be called after all other settings. A URL also
-// sets the protocol and the path: tcp://, tls://, http:// and https:// (HTTP, with a GET of the path unless
-// Message is set), ws:// and wss:// (WebSocket). All URLs must have the same protocol and path. With HTTP or a
+// SetTargets sets Target and Also to addresses or URLs. It must be called after all other settings. A URL also sets the
+// protocol and the path. The schemes are tcp://, tls://, http:// and https:// (HTTP, with a GET of the path unless
+// Message is set), and ws:// and wss:// (WebSocket). All URLs must have the same protocol and path. With HTTP or a
 // WebSocket, the port is optional. With a WebSocket, an address can have a path, as in HOST:PORT/chat.
 func (c *Config) SetTargets(targets ...string) error {
 	if len(targets) == 0 {
@@ -129,7 +128,6 @@ func (c *Config) SetTargets(targets ...string) error {
 	return c.setProtocolFromURL(first)
 }
 
-// targetURL is a parsed target.
 type targetURL struct {
 	*urlProtocol // nil for an address
 	text         string
@@ -201,8 +199,8 @@ func parseTargetURL(text string) (*targetURL, error) {
 	return to, nil
 }
 
-// setProtocolFromURL sets TLS, WebSocket, Match and Message as a URL requires. It returns an error if these
-// settings contradict the URL.
+// setProtocolFromURL sets TLS, WebSocket, Match and Message as the URL requires. It returns an error if their current
+// values contradict the URL.
 func (c *Config) setProtocolFromURL(u *targetURL) error {
 	ws := ""
 	if c.WebSocket != nil {

@@ -132,7 +132,6 @@ func (r *Result) writeTrafficOrHeldLines(line lineWriter) {
 	r.writeMeanInFlight(line)
 }
 
-// writeMeanInFlight writes the average number of messages in flight by Little's law.
 func (r *Result) writeMeanInFlight(line lineWriter) {
 	if r.Corrected && r.Latency.Count > 0 {
 		line("in flight", "%s (rate × mean latency), including messages that waited to be sent", formatRate(r.InFlight()))
@@ -171,7 +170,6 @@ func (r *Result) writeScheduleOrMode(line lineWriter) {
 	line("messages", "%s bytes", format.Count(r.MessageSize))
 }
 
-// writeLatencyLines writes latencies and the moment from which they are measured.
 func (r *Result) writeLatencyLines(line lineWriter) {
 	writeTimes := func(name, from string, l *Latency) {
 		line(name, "%s", from)
@@ -201,8 +199,8 @@ func (r *Result) writeLatencyLines(line lineWriter) {
 	}
 }
 
-// writeLongestGap writes the longest time that a connection waited for an answer. Idle connections are not
-// included.
+// writeLongestGap writes the longest time for which a connection waited for an answer. Times without messages in flight
+// are not included.
 func (r *Result) writeLongestGap(line lineWriter, l *Latency) {
 	if r.PubSub != nil {
 		return
@@ -229,7 +227,6 @@ func (r *Rate) String() string {
 	return text
 }
 
-// formatRate formats a rate without needless digits.
 func formatRate(x float64) string {
 	if x >= 1000 {
 		return format.Count(int64(math.Round(x)))
@@ -321,7 +318,7 @@ func (r *Result) writeVerificationsAndBroadcast(line lineWriter) {
 	}
 }
 
-// WriteText writes the result as text. If the stream is incomplete, it writes the progress.
+// WriteText writes the result as text. If the stream has no result, WriteText writes the last known progress.
 func (s *Stream) WriteText(w io.Writer) error {
 	if s.Complete() {
 		return s.Result.WriteText(w)
@@ -330,14 +327,14 @@ func (s *Stream) WriteText(w io.Writer) error {
 	return err
 }
 
-// comparisonRows are the rows of a comparison, by the figures' names in expectations.
+// comparisonRows lists the rows of a comparison. name is the figure's name in expectations.
 var comparisonRows = []struct{ title, name string }{
 	{"connected", "connected"}, {"rate, 1/s", "rate"}, {"mean", "mean"}, {"50%", "p50"}, {"90%", "p90"}, {"99%", "p99"},
 	{"99.9%", "p99.9"}, {"max", "max"}, {"errors", "errors"}, {"generator's CPU", "cpu"},
 }
 
-// WriteComparison writes the results of several runs side by side, under their names. It adds the ratio of each
-// figure to that of the first run. "-" stands for an unknown value, "cut off" for a run without a result.
+// WriteComparison writes the results of several runs side by side, under the given names. Each figure is followed by
+// its ratio to the figure of the first run. "-" stands for an unknown value, "cut off" for a run without a result.
 func WriteComparison(w io.Writer, names []string, streams []*Stream) error {
 	if len(names) != len(streams) {
 		return fmt.Errorf("load: comparison: %d names of %d streams; expected one each", len(names), len(streams))
@@ -396,8 +393,8 @@ type csvColumn struct {
 	of   func(*Interval) string
 }
 
-// csvColumns are the columns of the table of intervals. Names contain the units. A field without a value is
-// empty, such as a percentile without answers.
+// csvColumns lists the columns of the table of intervals. Column names contain the units. A field without a value, such
+// as a percentile without answers, is empty.
 var csvColumns = slices.Concat(
 	[]csvColumn{
 		{"from_s", func(i *Interval) string { return formatSeconds(i.From) }},
@@ -425,8 +422,8 @@ func newCounterColumns() (columns []csvColumn) {
 	return columns
 }
 
-// CSV writes the intervals of a run as a table (RFC 4180): a header and one row per interval. Times count from
-// the run's start. A CSV is not safe for concurrent use.
+// CSV writes the intervals of a run as a table (RFC 4180), with a header and one row per interval. Times are measured
+// from the run's start. A CSV is not safe for concurrent use.
 type CSV struct {
 	table *csv.Writer
 	err   error
@@ -447,14 +444,14 @@ func (c *CSV) writeRow(cellText func(csvColumn) string) {
 	c.err = cmp.Or(c.err, c.table.Write(row))
 }
 
-// Observe writes the interval of an event, if there is one. Use it as Config.Observe.
+// Observe writes the interval of an event, if the event has one. Use it as Config.Observe.
 func (c *CSV) Observe(e Event) {
 	if e.Interval != nil {
 		c.writeRow(func(column csvColumn) string { return column.of(e.Interval) })
 	}
 }
 
-// Flush writes buffered data and returns the first write error.
+// Flush writes buffered data. It returns the first error of any write.
 func (c *CSV) Flush() error {
 	c.table.Flush()
 	return cmp.Or(c.err, c.table.Error())
@@ -505,7 +502,7 @@ func formatSeconds(d time.Duration) string {
 	return strconv.FormatFloat(d.Seconds(), 'f', -1, 64)
 }
 
-// PerSecond returns a count of the interval as a rate.
+// PerSecond converts a count for the interval to a rate.
 func (i *Interval) PerSecond(n int64) float64 {
 	if i.To <= i.From {
 		return 0

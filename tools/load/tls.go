@@ -18,7 +18,7 @@ import (
 	"github.com/myriad-go/myriad/internal/secure"
 )
 
-// Causes of failed handshakes, where crypto/tls does not report the cause.
+// Causes of failed handshakes, for cases in which crypto/tls does not report the cause.
 var (
 	errHandshakeTimeout = errors.New("not completed in time")
 	errHandshakeBroken  = errors.New("connection closed")
@@ -36,24 +36,23 @@ type tlsClient struct {
 	firstState atomic.Pointer[tls.ConnectionState] // state of the first successful handshake
 }
 
-// newTLSClient returns a tlsClient that calls onFailure for each failed handshake. At most maxHalfOpen
-// handshakes run at the same time; others wait. Handshakes compute outside the loops, on half of the
-// processors, as in a server.
+// newTLSClient returns a tlsClient that calls onFailure for each failed handshake. At most maxHalfOpen handshakes run
+// at the same time; others wait. The cryptography of handshakes runs outside the loops, on half of the processors.
 func newTLSClient(cfg *tls.Config, timeout time.Duration, onFailure func(error)) *tlsClient {
 	gate := secure.NewHandshakeLimiter(maxHalfOpen, max(runtime.GOMAXPROCS(0)/2, 1))
 	return &tlsClient{layers: layers.Config{TLS: cfg, Gate: gate}, timeout: timeout, onFailure: onFailure}
 }
 
-// waitHandshakes waits until no handshake is running. The engine must have stopped.
+// waitHandshakes waits until no handshake is running. It must be called after the engine has stopped.
 func (e *tlsClient) waitHandshakes() { e.layers.Gate.Wait() }
 
-// newReportingTLSLayer returns the TLS layer of a connection. It is an engine.Config.NewLayer.
+// newReportingTLSLayer returns the TLS layer of a connection. The engine calls it as engine.Config.NewLayer.
 func (e *tlsClient) newReportingTLSLayer(c *engine.Conn) engine.Layer {
 	return &handshakeReporter{Layer: e.layers.NewFirstLayer(c), client: e, startedAt: engine.MonotonicNow()}
 }
 
-// handshakeReporter wraps a connection's TLS layer until the handshake is done. It reports failed handshakes,
-// because the engine does not call the handler for them.
+// handshakeReporter wraps a connection's TLS layer until the handshake is done. It reports failed handshakes, because
+// the engine does not call the connection's handler for them.
 type handshakeReporter struct {
 	engine.Layer
 	client      *tlsClient
@@ -69,13 +68,12 @@ func (h *handshakeReporter) ContinueHandshake(c *engine.Conn) error {
 	return h.unwrapWhenHandshakeDone(c, h.Layer.ContinueHandshake(c))
 }
 
-// OnEOF records that the server has closed.
 func (h *handshakeReporter) OnEOF(c *engine.Conn) error {
 	h.serverEnded = true
 	return h.unwrapWhenHandshakeDone(c, h.Layer.OnEOF(c))
 }
 
-// unwrapWhenHandshakeDone records err. It removes h from the connection once the handshake is done.
+// unwrapWhenHandshakeDone records err. If the handshake is done, it removes h from the connection.
 func (h *handshakeReporter) unwrapWhenHandshakeDone(c *engine.Conn, err error) error {
 	h.tlsErr = cmp.Or(h.tlsErr, err)
 	if c.InHandshake() {
@@ -88,7 +86,7 @@ func (h *handshakeReporter) unwrapWhenHandshakeDone(c *engine.Conn, err error) e
 	return err
 }
 
-// OnClosed reports a failed handshake. The engine calls it only after a failure.
+// OnClosed reports a failed handshake. It is called only after a failure, because h is removed after a success.
 func (h *handshakeReporter) OnClosed(c *engine.Conn) {
 	h.Layer.OnClosed(c)
 	if c.ConnHandler() == nil { // reconnections report failures through DialFailed
@@ -108,7 +106,6 @@ func (h *handshakeReporter) handshakeFailureCause() error {
 	return errHandshakeBroken
 }
 
-// describeFirstHandshake returns the TLS version and cipher of the first successful handshake.
 func (e *tlsClient) describeFirstHandshake() string {
 	if e == nil {
 		return ""
@@ -120,8 +117,8 @@ func (e *tlsClient) describeFirstHandshake() string {
 	return tls.VersionName(s.Version) + ", " + tls.CipherSuiteName(s.CipherSuite)
 }
 
-// clientTLSConfig returns the TLS configuration of a run, nil without TLS. It returns an error if the file of
-// certificates is unusable.
+// clientTLSConfig returns the TLS configuration of a run, or nil if the run does not use TLS. It returns an error if
+// the file of certificates is unusable.
 func (c Config) clientTLSConfig() (*tls.Config, error) {
 	if c.TLS == nil {
 		return nil, nil
@@ -151,9 +148,9 @@ func (c Config) clientTLSConfig() (*tls.Config, error) {
 	return cfg, nil
 }
 
-// maxTLSBytesOfMessages returns an upper limit for the encrypted messageSize of messages that are sent separately. A
-// record adds 22 bytes to a message or to at least 1,024 bytes (RFC 8446, section 5.2). TLS 1.2 with CBC adds
-// up to 53 bytes.
+// maxTLSBytesOfMessages returns an upper limit for the encrypted size of messages that are sent separately. Each TLS
+// record adds 22 bytes to a message, or to at least 1,024 bytes of a long message (RFC 8446, section 5.2). TLS 1.2 with
+// CBC adds up to 53 bytes.
 func maxTLSBytesOfMessages(messages, messageSize int) int {
 	const overhead = 64
 	return messages * (messageSize + overhead*(1+messageSize/1024))

@@ -14,38 +14,38 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/sample"
 )
 
-// Usage contains the resources used by one or several processes. In an Interval, processor time and context
-// switches cover the interval. Other fields have the value at the end of the interval. Unknown values are 0.
+// Usage contains the resources used by one or several processes. In an Interval, processor time and context switches
+// cover the interval; all other fields have their values at its end. Unknown values are 0.
 //
-// User and System are processor time, and CPU is their sum. RSS is resident memory in bytes. Anonymous is the
-// part of RSS that is not backed by a file, such as heap and stacks. Descriptors is the number of open
-// descriptors.
+// User and System are processor time, and CPU is their sum. RSS is resident memory in bytes. Anonymous is the part of
+// RSS that is not backed by a file, such as heap and stacks. Descriptors is the number of open descriptors.
 type Usage struct {
 	sample.Process `merge:"sum"`
 	Processes      int `json:"processes,omitempty" merge:"gauge"`
-	// Goroutines, GCs and GCPause come from the Go runtime. GCs counts garbage collections since the process
-	// began. GCPause is the total of their pauses.
+	// Goroutines, GCs and GCPause come from the Go runtime. GCs counts garbage collections since the process began;
+	// GCPause is the total time of their pauses.
 	Goroutines int64         `json:"goroutines,omitempty" merge:"gauge"`
 	GCs        int64         `json:"gcs,omitempty" merge:"gauge"`
 	GCPause    time.Duration `json:"gc_pause,omitempty" merge:"gauge"`
-	// StackInuse, HeapInuse and Sys are memory as in runtime.MemStats, in bytes.
+	// StackInuse, HeapInuse and Sys are memory in bytes, as in runtime.MemStats.
 	StackInuse int64 `json:"stack_inuse,omitempty" merge:"gauge"`
 	HeapInuse  int64 `json:"heap_inuse,omitempty" merge:"gauge"`
 	Sys        int64 `json:"sys,omitempty" merge:"gauge"`
-	// Turns counts iterations of a server's event loops. Lag is the duration of these iterations.
+	// Turns counts the iterations of a server's event loops. Lag is the total duration of these iterations.
 	Turns int64         `json:"turns,omitempty" merge:"gauge"`
 	Lag   time.Duration `json:"lag,omitempty" merge:"gauge"`
 }
 
-// UsageFigure describes a reported figure of a Usage.
+// UsageFigure describes one figure of a Usage in reports.
 type UsageFigure struct {
-	// Column is the figure's name in CSV, after the name of the process, "" for none. Metric is the Prometheus
-	// name without "myriad_load_". Help describes the figure.
+	// Column is the figure's name in CSV, without the prefix "generator_" or "server_"; it is "" if CSV does not
+	// contain the figure. Metric is the name in Prometheus, without the prefix "myriad_load_". Help describes the
+	// figure.
 	Column, Metric, Help string
 	Of                   func(*Usage) float64
 }
 
-// UsageFigures lists the reported figures of a Usage. The list must not be changed.
+// UsageFigures lists the figures of a Usage in reports. The list must not be changed.
 var UsageFigures = []UsageFigure{
 	{"cpu_s", "cpu_seconds_total", "Processor time; that of the server since the run began.", func(u *Usage) float64 { return u.CPU().Seconds() }},
 	{"resident_bytes", "resident_memory_bytes", "Resident memory of the process, 0 if unknown.", func(u *Usage) float64 { return float64(u.RSS) }},
@@ -56,8 +56,8 @@ var UsageFigures = []UsageFigure{
 	{"", "gc_pause_seconds_total", "Total pauses of garbage collections, 0 if unknown.", func(u *Usage) float64 { return u.GCPause.Seconds() }},
 }
 
-// MemoryGrowthPerConn returns the growth of memory since before the first connection, in bytes per connection. It
-// uses Anonymous, or RSS if Anonymous is unknown. It returns 0 if both are unknown.
+// MemoryGrowthPerConn returns how much memory has grown since before, in bytes per connection. It compares Anonymous,
+// or RSS if Anonymous is unknown. It returns 0 if both are unknown.
 func (u *Usage) MemoryGrowthPerConn(before *Usage, connections int64) int64 {
 	if u == nil || before == nil || u.RSS == 0 || before.RSS == 0 || connections <= 0 {
 		return 0
@@ -68,8 +68,8 @@ func (u *Usage) MemoryGrowthPerConn(before *Usage, connections int64) int64 {
 	return max(u.RSS-before.RSS, 0) / connections
 }
 
-// usageSampler samples the resources used by the generator and the server. It belongs to one goroutine.
-// Failures are not errors: unknown figures are 0, and a server that cannot be inspected has no sample.
+// usageSampler samples the resources used by the generator and the server. It belongs to one goroutine. If sampling
+// fails, there is no error: unknown figures are 0, and a server that cannot be inspected has no sample.
 type usageSampler struct {
 	targets     []string
 	own, server processSampler
@@ -81,14 +81,14 @@ type processSampler struct {
 	pids        []int // empty if unknown
 	sampler     sample.Sampler
 	last        sample.Sample
-	descriptors int // last count; if counting is slow, not every sample counts descriptors
+	descriptors int // last count, which samples repeat if counting is slow
 }
 
 const usageParts = sample.CPU | sample.Memory | sample.Descriptors
 
-// newUsageSamplerForTargets starts the first interval. Targets are IP:port, or "unix:" and a path. It searches for the
-// server now, because the search is cheap before connections exist. If the search fails, the first sample
-// repeats it.
+// newUsageSamplerForTargets starts the first interval. Each target is IP:port, or "unix:" and a path. The sampler
+// searches for the server's processes now, because the search is cheap before connections exist. If it finds none, the
+// first sample searches again.
 func newUsageSamplerForTargets(targets []string) *usageSampler {
 	u := &usageSampler{targets: targets, own: processSampler{pids: []int{os.Getpid()}}}
 	u.own.usageSinceLastCall()
@@ -96,8 +96,8 @@ func newUsageSamplerForTargets(targets []string) *usageSampler {
 	return u
 }
 
-// findServerProcesses finds the processes that listen at the targets. It skips this process: if this process is also
-// the server, its figures cannot be separated.
+// findServerProcesses finds the processes that listen at the targets. It skips this process, because the figures of a
+// server in this process cannot be separated from the generator's.
 func (u *usageSampler) findServerProcesses() {
 	u.lookups++
 	for _, target := range u.targets {
@@ -110,8 +110,8 @@ func (u *usageSampler) findServerProcesses() {
 	u.server.usageSinceLastCall()
 }
 
-// findListenerPIDs returns the processes of this machine that listen at a target. It returns none if the target
-// is on another machine.
+// findListenerPIDs returns the processes of this machine that listen at a target. It returns none if the target is on
+// another machine.
 func findListenerPIDs(target string) []int {
 	if path, ok := strings.CutPrefix(target, "unix:"); ok {
 		pids, _ := procfs.FindUnixListenerPIDs(path)
@@ -134,9 +134,9 @@ func findListenerPIDs(target string) []int {
 	return pids
 }
 
-// sampleSinceLastCall returns the resources used since the last call or newUsageSamplerForTargets. Several server
-// processes are added up; memory that they share counts for each. server is nil if no process is known or left. A call
-// takes about 200 µs.
+// sampleSinceLastCall returns the resources used since the last call or, at first, since newUsageSamplerForTargets. The
+// figures of several server processes are added up, so memory that they share counts more than once. server is nil if
+// no server process is known or still running. A call takes about 200 µs.
 func (u *usageSampler) sampleSinceLastCall() (generator Usage, server *Usage) {
 	if own := u.own.usageSinceLastCall(); own != nil {
 		generator = *own
@@ -145,12 +145,12 @@ func (u *usageSampler) sampleSinceLastCall() (generator Usage, server *Usage) {
 	generator.Goroutines, generator.GCs, generator.GCPause = int64(runtime.NumGoroutine()), u.gc.NumGC, u.gc.PauseTotal
 	server = u.server.usageSinceLastCall()
 	if len(u.server.pids) == 0 && u.lookups < 2 {
-		u.findServerProcesses() // the use in this interval is unknown
+		u.findServerProcesses() // what they used in this interval is unknown
 	}
 	return generator, server
 }
 
-// usageSinceLastCall returns the resources used since the last call, nil if no process is left.
+// usageSinceLastCall returns the resources used since the last call. It returns nil if no process is left.
 func (p *processSampler) usageSinceLastCall() *Usage {
 	if len(p.pids) == 0 {
 		return nil

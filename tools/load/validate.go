@@ -14,8 +14,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/websocket"
 )
 
-// Validate returns an error if the configuration is wrong. It checks the fields and the file of certificates,
-// not the machine or the network. An error names a setting by its flag, or by its JSON key if there is no flag.
+// Validate returns an error if the configuration is wrong. It checks the fields and the file of certificates, but
+// neither the machine nor the network. The error names a setting by its flag, or by its JSON key if it has no flag.
 func (c Config) Validate() error {
 	if c.Ramp.Over > 0 && c.Ramp.To > 0 && c.Connections > 0 && c.Ramp.To != c.Connections {
 		return fmt.Errorf("load: --ramp is to %d, and --connections %d; expected the same, or one of the two", c.Ramp.To, c.Connections)
@@ -46,8 +46,6 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// validateExclusionsAndRequirements returns an error if a given setting excludes another one, or if a required setting
-// is missing.
 func (c *Config) validateExclusionsAndRequirements() error {
 	given := c.nonEmptySettings()
 	for i, s := range given {
@@ -114,7 +112,7 @@ func setIfZero[T comparable](field *T, value T) {
 	}
 }
 
-// Values of Match that package match does not handle.
+// Values of Config.Match that are not rules of package match.
 const (
 	matchNone   = "none"
 	matchFrames = "frames"
@@ -123,7 +121,6 @@ const (
 
 func (c *Config) awaitsNoAnswers() bool { return c.Match == matchNone || c.Hold }
 
-// checksHeldConnLines reports whether the input of held connections is checked line by line.
 func (c *Config) checksHeldConnLines() bool {
 	return c.Check > 0 || c.Heartbeat != "" || c.Broadcast != ""
 }
@@ -161,8 +158,8 @@ func (c *Config) maxConnStates() int {
 	return c.maxSimultaneousConns()
 }
 
-// maxSimultaneousConns returns the maximum number of simultaneous connections. With a Lifetime, this includes closed
-// connections that may not be gone yet.
+// maxSimultaneousConns returns the maximum number of simultaneous connections. With a Lifetime, it includes closed
+// connections whose resources may not be released yet.
 func (c *Config) maxSimultaneousConns() int {
 	if c.Lifetime > 0 {
 		return c.Connections + max(maxHalfOpen, c.Connections/8)
@@ -170,7 +167,7 @@ func (c *Config) maxSimultaneousConns() int {
 	return c.totalConns()
 }
 
-// firstTargetHost returns the Host header for requests, from the first target.
+// firstTargetHost returns the Host header of requests, which is taken from the first target.
 func (c *Config) firstTargetHost() string {
 	if strings.HasPrefix(c.Target, unixPrefix) {
 		return "localhost"
@@ -220,7 +217,6 @@ func (c Config) validateTargetAndSources(text string) error {
 	return nil
 }
 
-// maxUnixPath is the maximum length of a path in a socket address, in bytes.
 const maxUnixPath = 107
 
 func errAddressFamily(source, target netip.Addr) error {
@@ -306,8 +302,8 @@ func (c Config) validateRate() error {
 	return nil
 }
 
-// validateRampAndInFlight checks the settings of connections over time. It limits the messages in flight on one
-// connection and on all.
+// validateRampAndInFlight checks the settings that change the number of connections over time. It also checks the
+// limits of messages in flight, on one connection and on all.
 func (c Config) validateRampAndInFlight() error {
 	if c.Early && c.HoldBefore+c.HoldAfter > 0 {
 		return errors.New("load: --early, --ramp or --lifetime together with --hold-before or --hold-after; expected one of the two")
@@ -348,8 +344,8 @@ func (c Config) validateTLSWebSocketAndModel() error {
 	return nil
 }
 
-// planLoops returns the number of loops, and the limit of connections per loop if each loop has a descriptor
-// table: see sock.Shards.
+// planLoops returns the number of loops. If each loop has its own descriptor table, it also returns the limit of
+// connections per loop: see sock.Shards.
 func (c Config) planLoops() (loops, connsPerLoop int, err error) {
 	limit := maxLoops
 	if m, err := models.FindAvailable(c.Model); err != nil || !m.HasLoops {
@@ -368,7 +364,6 @@ func (c Config) maxMessageSize() int {
 	return n
 }
 
-// constantMessage returns the message if all messages are equal, otherwise false.
 func (c *Config) constantMessage() (_ []byte, isConstant bool) {
 	t, err := message.Parse(c.Message)
 	if err != nil || c.Message == "" {
@@ -377,7 +372,6 @@ func (c *Config) constantMessage() (_ []byte, isConstant bool) {
 	return t.MessageIfConstant()
 }
 
-// hasVaryingMessage reports whether Message is a template that generates varying messages.
 func (c *Config) hasVaryingMessage() bool {
 	_, fixed := c.constantMessage()
 	return c.Message != "" && !fixed

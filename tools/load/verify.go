@@ -14,38 +14,36 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/pacer"
 )
 
-// This file verifies held connections: each sends a line and expects it back. Each shard has a list of its
-// connections, and its loop goes through the list in Pace. The loop nudges the next connection while another
-// line may be in flight. It continues in the iteration in which an answer arrives. Without loops, one goroutine
-// goes through all shards and nudges through mailboxes.
+// This file verifies held connections: each connection sends a line and expects the same line back. Each shard has a
+// list of its connections. The pacing of the shard goes through the list, and nudges the next connection when another
+// line may be in flight. It continues when an answer arrives. Without loops, one goroutine goes through all shards.
 
 // lineVerification is one verification of all held connections.
 type lineVerification struct {
 	number  int
 	seed    uint64
-	lineEnd string // line end of the server's lines
-	// limit is the maximum number of lines in flight. inFlight includes lines that are about to be sent.
+	lineEnd string // end of the server's lines
+	// limit is the maximum number of lines in flight. inFlight is the number of lines in flight or about to be
+	// sent.
 	limit    int32
 	inFlight atomic.Int32
-	// shardsLeft counts shards with connections that have not been asked.
+	// shardsLeft counts the shards that have connections which have not been asked.
 	shardsLeft atomic.Int32
-	// stopped ends the sending of lines. A caller that sets stopped and then acquires and releases a shard's
-	// lock knows that the shard sends no more lines.
+	// stopped ends the sending of lines. After a caller has set stopped, and acquired and released a shard's lock,
+	// the shard sends no more lines.
 	stopped atomic.Bool
 }
 
-// verifyScan is the progress of a verification in a shard.
 type verifyScan struct {
 	verification *lineVerification
 	next         int               // index of the next connection in shard.heldConns; it and verification belong to the caller of Pace
 	finished     *lineVerification // last verification that the shard has completed
 }
 
-// maxVerifyLine is an upper limit for the length of a verification line.
 const maxVerifyLine = 96
 
-// appendUniqueLine appends the verification line of a connection. The line contains the connection's slot, which is
-// unique at any time, and a number derived from the slot and the seed.
+// appendUniqueLine appends the verification line of a connection. The line contains the connection's slot, which no
+// other open connection has, and a number derived from the slot and the seed.
 func (v *lineVerification) appendUniqueLine(dst []byte, ref engine.Ref) []byte {
 	owner, slot, generation := ref.Location()
 	dst = append(dst, "check "...)
@@ -64,14 +62,12 @@ func (v *lineVerification) appendUniqueLine(dst []byte, ref engine.Ref) []byte {
 	return append(dst, v.lineEnd...)
 }
 
-// maxInFlightPerShard returns the number of lines that a shard may have in flight. The limit ensures that all shards
-// make progress.
+// maxInFlightPerShard returns the number of lines that a shard may have in flight, so that all shards make progress.
 func (v *lineVerification) maxInFlightPerShard() int {
 	walking := max(v.shardsLeft.Load(), 1)
 	return int((v.limit + walking - 1) / walking)
 }
 
-// tryReserveInFlight reserves one line in flight. It returns false at the limit.
 func (v *lineVerification) tryReserveInFlight() bool {
 	for {
 		n := v.inFlight.Load()
@@ -84,7 +80,6 @@ func (v *lineVerification) tryReserveInFlight() bool {
 	}
 }
 
-// isDone reports whether every connection has been asked and no answer is outstanding.
 func (v *lineVerification) isDone() bool { return v.shardsLeft.Load() == 0 && v.inFlight.Load() == 0 }
 
 func (g *generator) nudgeUnverifiedConns(loopOrAll int, at time.Duration, nudge func(engine.Ref) bool) (nextCall time.Duration) {
@@ -104,8 +99,8 @@ func (g *generator) nudgeUnverifiedConns(loopOrAll int, at time.Duration, nudge 
 	return next
 }
 
-// nudgeUnverifiedConnsOfShard asks connections of a shard. It returns the time of its next call, or -1 if the shard is
-// done.
+// nudgeUnverifiedConnsOfShard nudges connections of a shard to send their lines. It returns the time of its next call,
+// or -1 if all connections have been asked.
 func (g *generator) nudgeUnverifiedConnsOfShard(s *shard, v *lineVerification, at time.Duration, nudge func(engine.Ref) bool) (nextCall time.Duration) {
 	w := &s.scan
 	if w.verification != v {
@@ -130,7 +125,7 @@ func (g *generator) nudgeUnverifiedConnsOfShard(s *shard, v *lineVerification, a
 			g.cancelUnsentReservation(s, ref)
 			return at + paceRetryDelay
 		}
-		if g.shardPerLoop || ref.IsClosed() { // otherwise the nudge is in the mailbox
+		if g.shardPerLoop || ref.IsClosed() { // otherwise the nudge waits in the mailbox
 			g.cancelUnsentReservation(s, ref)
 		}
 		w.next++
@@ -138,7 +133,8 @@ func (g *generator) nudgeUnverifiedConnsOfShard(s *shard, v *lineVerification, a
 	return at
 }
 
-// markAllConnsAsked records that all connections of the shard have been asked. Only its first call has an effect.
+// markAllConnsAsked records that all connections of the shard have been asked. Only the first call for a verification
+// has an effect.
 func (s *shard) markAllConnsAsked(v *lineVerification) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -156,8 +152,8 @@ func (g *generator) shardByRef(ref engine.Ref) *shard {
 	return g.shards[int(slot)%len(g.shards)]
 }
 
-// reserveVerificationLine reserves a line in flight for a connection. If the limit is reached, it returns the time
-// until the next try.
+// reserveVerificationLine reserves a line in flight for a connection. If the limit of lines in flight is reached, it
+// returns the time to wait before the next try.
 func (g *generator) reserveVerificationLine(s *shard, v *lineVerification, ref engine.Ref) (wait time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -176,7 +172,6 @@ func (g *generator) reserveVerificationLine(s *shard, v *lineVerification, ref e
 	return 0
 }
 
-// cancelUnsentReservation releases a connection's reservation if the line has not been sent.
 func (g *generator) cancelUnsentReservation(s *shard, ref engine.Ref) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -217,7 +212,6 @@ func (g *generator) startVerifyingHeldConns(number int) *lineVerification {
 	return r
 }
 
-// stopAndCountUnanswered ends a verification and returns the number of lines without an answer.
 func (g *generator) stopAndCountUnanswered(v *lineVerification) (unanswered int64) {
 	v.stopped.Store(true)
 	for _, s := range g.shards {
@@ -236,7 +230,6 @@ func (g *generator) stopAndCountUnanswered(v *lineVerification) (unanswered int6
 	return unanswered
 }
 
-// verifyHeldConns runs a verification of all held connections and reports its outcome.
 func (r *loadRun) verifyHeldConns(ctx context.Context) error {
 	if r.cfg.Check == 0 || r.sumTotals().openConns() == 0 {
 		return nil
@@ -273,18 +266,17 @@ func (r *loadRun) verifyHeldConns(ctx context.Context) error {
 	return ignoreStalled(err)
 }
 
-// emitHeardIfBroadcastComplete emits Heard once, when all open connections have received the broadcast.
 func (r *loadRun) emitHeardIfBroadcastComplete(s totals) {
 	if r.heardSent || r.cfg.Broadcast == "" || r.stage == "connect" || s.openConns() == 0 || s.openConnsHeardBroadcast() < s.openConns() {
 		return
 	}
 	r.heardSent = true
-	r.emitEventWithSnapshot(Event{Phase: Progress, Interval: r.buildIntervalSinceLast()}) // collects the times
+	r.emitEventWithSnapshot(Event{Phase: Progress, Interval: r.buildIntervalSinceLast()}) // collects the times of receipt
 	r.emitEventWithSnapshot(Event{Phase: Heard, Broadcast: r.buildBroadcastResult(s)})
 }
 
-// buildBroadcastResult returns the progress of the broadcast, nil if none is expected. Its times are
-// those of the last interval.
+// buildBroadcastResult returns the progress of the broadcast, or nil if none is expected. Its times are those of the
+// last interval.
 func (r *loadRun) buildBroadcastResult(s totals) *Broadcast {
 	if r.cfg.Broadcast == "" {
 		return nil

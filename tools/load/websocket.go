@@ -12,15 +12,14 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/websocket"
 )
 
-// wsFraming sends and receives messages as WebSocket messages: it starts the handshake, frames each
-// message, and unframes answers.
+// wsFraming implements WebSockets: the handshake, and the framing of messages and answers.
 type wsFraming struct {
 	answers       answerChecker
 	table         *connTable
 	host          string
 	path          string
 	header        http.Header
-	countMessages bool // each message of the server is an answer
+	countMessages bool // each message from the server is an answer
 	seed          uint64
 }
 
@@ -38,7 +37,7 @@ type wsHandshake struct {
 	key      websocket.HandshakeKey
 	number   uint32
 	dialedAt time.Duration
-	err      error // why it failed
+	err      error // why the handshake failed
 }
 
 func (f *wsFraming) sendWSHandshakeRequest(c *engine.Conn, connNumber uint32, dialedAt time.Duration) {
@@ -49,8 +48,6 @@ func (f *wsFraming) sendWSHandshakeRequest(c *engine.Conn, connNumber uint32, di
 	_, _ = c.Write(websocket.AppendRequest(nil, f.host, f.path, f.header, u.key)) // Closed gets the error
 }
 
-// receiveWSHandshakeResponse checks the server's response to the handshake. It returns the length of
-// the response.
 func (g *generator) receiveWSHandshakeResponse(c *engine.Conn, hs *wsHandshake, in []byte) int {
 	n, err := websocket.CheckHandshakeResponse(in, hs.key)
 	if err != nil {
@@ -64,7 +61,6 @@ func (g *generator) receiveWSHandshakeResponse(c *engine.Conn, hs *wsHandshake, 
 	return n
 }
 
-// countFailedHandshake counts a connection that ended during the handshake.
 func (g *generator) countFailedHandshake(hs *wsHandshake, reason error) {
 	if g.closing.Load() {
 		return
@@ -81,7 +77,7 @@ func (f *wsFraming) appendFrame(dst, message []byte, connNumber uint32, msgNumbe
 	return websocket.AppendMaskedFrame(dst, websocket.OpText, mask, message)
 }
 
-// errClosedFrame closes a connection for which the server has sent a close frame.
+// errClosedFrame closes a connection after the server has sent a close frame.
 var errClosedFrame = errors.New("closed by the server with a close frame")
 
 func (f *wsFraming) checkAnswers(c *engine.Conn, cs *connState, in []byte, answeredInCall int) (res checkResult) {
@@ -130,7 +126,6 @@ func (f *wsFraming) checkDataFramePart(c *engine.Conn, cs *connState, frame webs
 	res.answers++
 }
 
-// sendControlFrame sends a control frame with a zero mask.
 func (f *wsFraming) sendControlFrame(c *engine.Conn, op websocket.Opcode, payload []byte) {
 	_, _ = c.Write(websocket.AppendMaskedFrame(nil, op, [4]byte{}, payload)) // Closed gets the error
 }

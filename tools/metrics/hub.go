@@ -17,10 +17,9 @@ type HubSource interface {
 }
 
 // NewHubCollector returns a collector of a hub's statistics. The optional labels are added to each metric, to
-// distinguish several hubs of one process. Registration fails if source is nil, or if a label's name is invalid
-// or reserved; kind, cause, le and node are reserved. The collector is safe for concurrent use and calls Stats
-// once per scrape. The server's collector exports losses of slow subscribers. A hub in a cluster has additional
-// metrics, some with the label node.
+// distinguish several hubs of one process. Registration fails if source is nil, or if a label's name is invalid or
+// reserved. The reserved names are kind, cause, le and node. The collector is safe for concurrent use and calls Stats
+// once per scrape. Losses of slow subscribers are exported by the server's collector.
 func NewHubCollector(source HubSource, labels prometheus.Labels) prometheus.Collector {
 	if source == nil {
 		return collector.NewFailingCollector[hub.Stats](errors.New("metrics: the source is nil; expected a *hub.Hub"))

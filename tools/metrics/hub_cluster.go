@@ -7,7 +7,6 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/collector"
 )
 
-// clusterMetrics are additional metrics of a hub in a cluster.
 var clusterMetrics = []collector.Metric[hub.Stats]{
 	newClusterMetric("connected", "1 while there is a connection to NATS.", prometheus.GaugeValue, func(c *hub.ClusterStats) int64 { return int64(collector.BoolToInt(c.Connected)) }),
 	newClusterMetric("disconnects_total", "Lost connections to NATS.", prometheus.CounterValue, func(c *hub.ClusterStats) int64 { return c.Disconnects }),

@@ -7,7 +7,6 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/collector"
 )
 
-// replayMetrics are additional metrics of a hub with replay.
 var replayMetrics = []collector.Metric[hub.Stats]{
 	newReplayMetric("ready", "1 if the hub has all messages of the stream.", prometheus.GaugeValue, func(r *hub.ReplayStats) int64 { return int64(collector.BoolToInt(r.Ready)) }),
 	newReplayMetric("seq", "Number of the newest message in the stream.", prometheus.GaugeValue, func(r *hub.ReplayStats) int64 { return int64(r.Seq) }),

@@ -16,9 +16,9 @@ type PoolSource interface {
 }
 
 // NewPoolCollector returns a collector of a pool's statistics. The optional labels are added to each metric, to
-// distinguish several pools of one process. Registration fails if source is nil, or if a label's name is
-// invalid or reserved; state, outcome, cause and le are reserved. The collector is safe for concurrent use and
-// calls Stats once per scrape.
+// distinguish several pools of one process. Registration fails if source is nil, or if a label's name is invalid or
+// reserved. The reserved names are state, outcome, cause and le. The collector is safe for concurrent use and calls
+// Stats once per scrape.
 func NewPoolCollector(source PoolSource, labels prometheus.Labels) prometheus.Collector {
 	if source == nil {
 		return collector.NewFailingCollector[pool.Stats](errors.New("metrics: the source is nil; expected a *pool.Pool"))

@@ -8,9 +8,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 )
 
-// runtimeMetrics selects Go runtime metrics that describe a server, in addition to the default ones of
-// Prometheus's collector. They cover the use of CPU time, the live heap, waits of goroutines for threads and
-// locks, and pauses of the whole program.
+// runtimeMetrics selects metrics of the Go runtime that Prometheus's collector does not export by default. They cover
+// the use of CPU time, the live heap, waits of goroutines for threads and locks, and pauses of the whole program.
 const runtimeMetrics = `^/(` +
 	`cpu/classes/(gc/total|scavenge/total|idle|user|total)` +
 	`|gc/(heap/(live|goal)|limiter/last-enabled)` +
@@ -18,9 +17,9 @@ const runtimeMetrics = `^/(` +
 	`|sync/mutex/wait/total` +
 	`):`
 
-// RegisterProcess registers Prometheus's collectors of the Go runtime (go_*: garbage collection, goroutines,
-// memory, scheduling) and of the process (process_*: CPU, memory and descriptors, where the system reports
-// them). Both cover the whole process, so register them once per registry, regardless of the number of servers.
+// RegisterProcess registers Prometheus's collectors of the Go runtime (go_*: garbage collection, goroutines, memory,
+// scheduling) and of the process (process_*: CPU, memory and descriptors, where the system reports them). Both cover
+// the whole process, so they must be registered only once per registry, even with several servers.
 func RegisterProcess(r prometheus.Registerer) error {
 	for _, c := range []prometheus.Collector{
 		collectors.NewGoCollector(collectors.WithGoCollectorRuntimeMetrics(collectors.GoRuntimeMetricsRule{Matcher: regexp.MustCompile(runtimeMetrics)})),

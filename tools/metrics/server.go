@@ -16,16 +16,16 @@ type Source interface {
 	Stats() tcp.Stats
 }
 
-// NewServerCollector returns a collector of a server's statistics. The optional labels are added to each
-// metric, to distinguish several servers of one process. Registration fails if source is nil, or if a label's
-// name is invalid or reserved; model, state, cause and le are reserved. The collector is safe for concurrent
-// use and calls Stats once per scrape.
+// NewServerCollector returns a collector of a server's statistics. The optional labels are added to each metric, to
+// distinguish several servers of one process. Registration fails if source is nil, or if a label's name is invalid or
+// reserved. The reserved names are model, state, cause and le. The collector is safe for concurrent use and calls Stats
+// once per scrape.
 //
-// myriad_memory_per_connection_bytes is the process's Go memory divided by the number of open connections. It
-// counts heap spans in use (HeapInuse of runtime.MemStats, which includes unswept garbage and gaps) and
-// goroutine stacks (StackInuse). It includes the rest of the program and excludes the kernel's memory for
-// sockets, so it approximates the cost of a connection only if there are many. It is omitted without open
-// connections. It is also omitted with worker processes, because their memory is not this process's.
+// myriad_memory_per_connection_bytes is the process's Go memory divided by the number of open connections. It counts
+// heap spans in use (HeapInuse of runtime.MemStats) and goroutine stacks (StackInuse), including those of the rest of
+// the program, but not the kernel's memory for sockets. It approximates the cost of a connection only if there are many
+// connections. It is omitted if no connection is open. It is also omitted with worker processes, because their memory
+// is not included.
 func NewServerCollector(source Source, labels prometheus.Labels) prometheus.Collector {
 	if source == nil {
 		return collector.NewFailingCollector[stats](errors.New("metrics: the source is nil; expected a *tcp.Server"))
@@ -133,8 +133,8 @@ func newServerHistogramMetric(d *prometheus.Desc, h *tcp.Histogram) prometheus.M
 	return collector.NewHistogramMetric(d, h.Count, h.Sum, h.Buckets[:], h.Bound)
 }
 
-// goHeapAndStackBytes returns the bytes of the heap in use and the stacks of this process. It does not stop the world,
-// unlike runtime.ReadMemStats.
+// goHeapAndStackBytes returns the number of bytes of the heap in use and of goroutine stacks. Unlike
+// runtime.ReadMemStats, it does not stop the world.
 func goHeapAndStackBytes() (sum uint64) {
 	samples := []metrics.Sample{
 		{Name: "/memory/classes/heap/objects:bytes"},

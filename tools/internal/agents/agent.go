@@ -19,35 +19,33 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// Agent waits for coordinators and runs its parts of their loads, one after the other. Its fields must not be
+// Agent waits for coordinators and carries out its parts of their loads, one after the other. Its fields must not be
 // changed while Serve runs.
 type Agent struct {
-	// NATS is the server that coordinators use. The default URL is DefaultURL.
+	// NATS is the server to which coordinators connect. The default URL is DefaultURL.
 	NATS
-	// Name identifies the agent in reports. The default is the machine's name.
+	// Name is the agent's name in reports. The default is the name of the machine.
 	Name string
-	// Sources are the local addresses to connect from, as in load.Config.
+	// Sources are the local addresses to connect from: see load.Config.
 	Sources []netip.Addr
-	// Allow lists the permitted targets, at most MaxAllowed. By default, every TCP server and no unix socket is
-	// permitted.
+	// Allow lists the permitted targets, at most MaxAllowed. By default, every TCP server is permitted, but no unix
+	// socket.
 	Allow []AllowedTarget
-	// MaxConnections limits the connections of a run. The default 0 selects the limit that package doctor
-	// finds.
+	// MaxConnections limits the connections of a run. If it is 0, package doctor determines the limit.
 	MaxConnections int
-	// EventDir is a directory for the events of each run, in files named RUN.jsonl. The default "" writes no
-	// files.
+	// EventDir is a directory in which the events of each run are stored, in a file named RUN.jsonl. If it is "",
+	// events are not stored.
 	EventDir string
 	// Once makes Serve return after one run, or when NATS has been unreachable for DefaultSilence.
 	Once bool
 	// Logf receives one line per event, from several goroutines. If it is nil, lines are dropped.
 	Logf func(format string, args ...any)
-	// Observe receives the events of each run, as load.Config.Observe does. It may be nil.
+	// Observe receives the events of each run, as load.Config.Observe does. It can be nil.
 	Observe func(load.Event)
 
-	version string // Myriad's version, for tests
+	version string // replaces Myriad's version in tests
 }
 
-// agentWorker is an Agent in Serve.
 type agentWorker struct {
 	*Agent
 	conn             *nats.Conn
@@ -56,16 +54,16 @@ type agentWorker struct {
 	messages         chan *nats.Msg
 	run              *agentRun // nil without a run
 	served           bool      // a run has ended
-	lastCall         string    // run that called last; info contains the reply to it
+	lastCall         string    // ID of the run that called last; info contains the reply to it
 	info             agentInfo
 	heartbeat        *time.Ticker
-	lastLogged       atomic.Pointer[string] // last line of logUnlessRepeated
-	unreachableSince time.Time              // time when NATS became unreachable, zero if it is reachable
+	lastLogged       atomic.Pointer[string] // last line that logUnlessRepeated has logged
+	unreachableSince time.Time              // when NATS became unreachable; zero if it is reachable
 }
 
-// Serve takes part in runs until ctx ends. The end of ctx also ends the current run, after the coordinator has
-// received the result. Serve reconnects to NATS at most twice a second. It returns an error if NATS is not on
-// loopback and requires no credentials.
+// Serve takes part in runs until ctx ends. If a run is in progress when ctx ends, Serve ends the run and waits until
+// the coordinator has received the result. Serve reconnects to NATS at most twice per second. It returns an error if
+// NATS is not on loopback and requires no credentials.
 func (a *Agent) Serve(ctx context.Context) error {
 	w := &agentWorker{Agent: new(*a), id: newRandomID(), calls: make(chan *nats.Msg, 16), messages: make(chan *nats.Msg, maxQueued)}
 	w.URL, w.version = cmp.Or(a.URL, DefaultURL), cmp.Or(a.version, version.MyriadVersion())
@@ -95,7 +93,7 @@ const maxName = 64
 func (w *agentWorker) connectNATSAndSubscribe() (err error) {
 	ready := func(c *nats.Conn) {
 		w.lastLogged.Store(nil)
-		if requireCredentialsOrLoopback(c) == nil { // otherwise processUntilStopped returns
+		if requireCredentialsOrLoopback(c) == nil { // otherwise, processUntilStopped returns the error
 			w.Logf("ready, as %s, for the coordinator at %s", w.Name, c.ConnectedAddr())
 		}
 	}
@@ -118,7 +116,6 @@ func (w *agentWorker) connectNATSAndSubscribe() (err error) {
 	return nil
 }
 
-// logUnlessRepeated logs a line unless it equals the last one.
 func (w *agentWorker) logUnlessRepeated(format string, args ...any) {
 	line := fmt.Sprintf(format, args...)
 	if last := w.lastLogged.Swap(&line); last == nil || *last != line {
@@ -132,7 +129,8 @@ func (w *agentWorker) logUnreachable(err error) {
 	}
 }
 
-// processUntilStopped processes messages until ctx has ended and the coordinator has the result of the current run.
+// processUntilStopped processes messages until ctx has ended and the coordinator has received the result of any current
+// run.
 func (w *agentWorker) processUntilStopped(ctx context.Context) error {
 	w.heartbeat = time.NewTicker(DefaultSilence / heartbeats)
 	defer w.heartbeat.Stop()
@@ -160,7 +158,7 @@ func (w *agentWorker) processUntilStopped(ctx context.Context) error {
 		case now := <-w.heartbeat.C:
 			w.sendHeartbeatOrLeaveLostRun(now)
 		}
-		if err := requireCredentialsOrLoopback(w.conn); err != nil { // before a message of that server is processed
+		if err := requireCredentialsOrLoopback(w.conn); err != nil { // before a message of the new server is processed
 			return err
 		}
 		if call != nil {
@@ -178,7 +176,7 @@ func (w *agentWorker) processUntilStopped(ctx context.Context) error {
 	}
 }
 
-// stopTime limits the time for delivering a result when the run ends.
+// stopTime limits the time for delivering the result to the coordinator after ctx has ended.
 const stopTime = 20 * time.Second
 
 func (w *agentWorker) sendRunResult(finalReport *report) {
@@ -193,12 +191,12 @@ func (w *agentWorker) sendRunResult(finalReport *report) {
 	w.run.sendHeartbeatOrPendingReport()
 }
 
-// sendHeartbeatOrLeaveLostRun sends a heartbeat. If the coordinator is lost, it ends the run.
+// sendHeartbeatOrLeaveLostRun sends a heartbeat, unless the coordinator is lost. If it is lost, the agent ends the run.
 func (w *agentWorker) sendHeartbeatOrLeaveLostRun(now time.Time) {
 	if w.conn.IsConnected() {
 		w.unreachableSince = time.Time{}
 	} else {
-		w.logUnreachable(w.conn.LastError()) // an authorization error is not reported elsewhere
+		w.logUnreachable(w.conn.LastError()) // authorization errors are not reported elsewhere
 		if w.unreachableSince.IsZero() {
 			w.unreachableSince = now
 		}
@@ -214,7 +212,6 @@ func (w *agentWorker) sendHeartbeatOrLeaveLostRun(now time.Time) {
 	w.run.sendHeartbeatOrPendingReport()
 }
 
-// cancelAndLeaveRun ends the run and waits for it.
 func (w *agentWorker) cancelAndLeaveRun(reason string) {
 	if w.run == nil {
 		return
@@ -229,7 +226,7 @@ func (a *Agent) newAgentInfo() agentInfo {
 	return agentInfo{Name: a.Name, Host: fmt.Sprintf("%d CPUs, %s", runtime.NumCPU(), runtime.GOOS), Machine: bootID(), CPUs: min(runtime.NumCPU(), runtime.GOMAXPROCS(0))}
 }
 
-// bootID identifies the machine until its next restart.
+// bootID returns an identifier of the machine that changes when the machine restarts.
 func bootID() string {
 	if boot, err := procfs.ReadSysctl("kernel.random.boot_id"); err == nil {
 		return boot
@@ -260,11 +257,11 @@ func (w *agentWorker) replyToCoordinatorCall(ctx context.Context, msg *nats.Msg)
 		w.lastCall, w.info = m.From, info
 	}
 	if data, err := encodeMessage(w.version, infoKind, w.id, info); err == nil {
-		_ = publishIfNotTooLarge(w.conn, msg.Reply, data) // the call is repeated
+		_ = publishIfNotTooLarge(w.conn, msg.Reply, data) // if the reply is lost, the call is repeated
 	}
 }
 
-// sanitizeForPrinting makes a received text safe to print.
+// sanitizeForPrinting makes text from another machine safe to print.
 func sanitizeForPrinting(text string) string {
 	text = strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f || r == '\ufffd' {

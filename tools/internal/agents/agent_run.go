@@ -14,20 +14,20 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// agentRun is an agent's part in a run. It belongs to the goroutine of Serve, except the fields under mu.
+// agentRun is an agent's part in a run. It belongs to the goroutine of Serve, except for the fields under mu.
 type agentRun struct {
 	agent   *agentWorker
 	id      string
 	heard   time.Time // time of the coordinator's last message
 	silence time.Duration
 
-	cfg            *load.Config // nil before the plan
+	cfg            *load.Config // nil until the plan arrives
 	started        bool
-	step           int           // last step that has begun
+	step           int           // last step of traffic that has begun
 	begin          chan float64  // delivers the rate of each step
 	enough         chan struct{} // closed when the rate is steady
 	steady         bool
-	published      chan []int64 // delivers the message counts of all publishers, once
+	published      chan []int64 // delivers the message counts of all publishers once
 	totalsReceived bool
 	cancel         context.CancelFunc
 	ended          <-chan struct{} // closed when the load is cancelled
@@ -38,13 +38,14 @@ type agentRun struct {
 
 	mu          sync.Mutex
 	stepsTried  int     // used by load.Run
-	unconfirmed *report // report that is repeated until the coordinator reacts; nil for none
+	unconfirmed *report // report that is repeated until the coordinator confirms it, or nil
 	state       agentState
 }
 
 func shortID(id string) string { return id[:min(len(id), 8)] }
 
-// joinRunAndProcessMessage processes a message to this agent. If the agent is free, it joins the sender's run.
+// joinRunAndProcessMessage processes a message to this agent. An agent that is not in a run joins the run of the
+// sender.
 func (w *agentWorker) joinRunAndProcessMessage(ctx context.Context, msg *nats.Msg, now time.Time) {
 	m, err := decodeMessageHeader(msg.Data, w.version)
 	if err != nil {
@@ -70,7 +71,7 @@ func (w *agentWorker) joinRunAndProcessMessage(ctx context.Context, msg *nats.Ms
 func (r *agentRun) processCoordinatorMessage(ctx context.Context, m *message, replyTo string, now time.Time) {
 	switch m.Kind {
 	case clockKind:
-		_ = r.sendMessage(replyTo, replyKind, clock{now.UnixNano(), time.Now().UnixNano()}) // the request is repeated
+		_ = r.sendMessage(replyTo, replyKind, clock{now.UnixNano(), time.Now().UnixNano()}) // if the reply is lost, the request is repeated
 	case planKind:
 		var p plan
 		if r.started || m.decodeBodyStrictly(&p) != nil {
@@ -84,7 +85,7 @@ func (r *agentRun) processCoordinatorMessage(ctx context.Context, m *message, re
 		} else {
 			r.cfg = &cfg
 		}
-		_ = r.sendMessage(replyTo, replyKind, reply) // the request is repeated
+		_ = r.sendMessage(replyTo, replyKind, reply) // if the reply is lost, the request is repeated
 	case heartbeatKind:
 		var o orders
 		if m.decodeBodyStrictly(&o) == nil {
@@ -128,7 +129,7 @@ func (r *agentRun) applyCoordinatorOrders(ctx context.Context, o orders) {
 	}
 }
 
-// waitUntilDeadlineOrEnded waits until deadline, until ended is closed, or for maxSilence.
+// waitUntilDeadlineOrEnded waits until deadline, until ended is closed, or at most for maxSilence.
 func waitUntilDeadlineOrEnded(ended <-chan struct{}, deadline time.Time) {
 	select {
 	case <-time.After(min(time.Until(deadline), maxSilence)):
@@ -173,8 +174,8 @@ func (r *agentRun) waitAndRunLoad(ctx context.Context, startAt time.Time) (final
 	return finalReport
 }
 
-// openEventFile creates the run's file in Agent.EventDir. It returns functions that write an event and close the
-// file. Without an EventDir, the functions do nothing.
+// openEventFile creates the run's file in Agent.EventDir. It returns functions that write an event and close the file.
+// If EventDir is "", these functions do nothing.
 func (r *agentRun) openEventFile() (write func(load.Event), closeFile func()) {
 	if r.agent.EventDir == "" {
 		return func(load.Event) {}, func() {}
@@ -200,8 +201,8 @@ func (r *agentRun) openEventFile() (write func(load.Event), closeFile func()) {
 	}
 }
 
-// sendEventToCoordinator sends an event of the run, except Done, to the coordinator. It is called on the run's
-// goroutine.
+// sendEventToCoordinator sends an event of the run to the coordinator, unless the event is Done. It is called on the
+// run's goroutine.
 func (r *agentRun) sendEventToCoordinator(e load.Event) {
 	if e.Phase == load.Done {
 		return
@@ -219,17 +220,15 @@ func (r *agentRun) sendEventToCoordinator(e load.Event) {
 		r.unconfirmed = &t
 	}
 	r.mu.Unlock()
-	_ = r.sendMessage(runSubject+r.id, eventKind, t) // sendHeartbeatOrPendingReport repeats the important events
+	_ = r.sendMessage(runSubject+r.id, eventKind, t) // sendHeartbeatOrPendingReport repeats important events
 }
 
-// stopRepeatingReport ends the repetition of a report that the coordinator has received.
 func (r *agentRun) stopRepeatingReport() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.unconfirmed = nil
 }
 
-// cancelLoadForReason cancels the run without waiting for its end.
 func (r *agentRun) cancelLoadForReason(reason string) {
 	if r.endReason == "" {
 		r.endReason = reason
@@ -237,8 +236,8 @@ func (r *agentRun) cancelLoadForReason(reason string) {
 	r.cancel()
 }
 
-// sendHeartbeatOrPendingReport sends a heartbeat or the unconfirmed report. After the run it sends the last report
-// until the coordinator releases the agent.
+// sendHeartbeatOrPendingReport sends the unconfirmed report if there is one, otherwise a heartbeat. After the run, it
+// sends the last report until the coordinator releases the agent.
 func (r *agentRun) sendHeartbeatOrPendingReport() {
 	r.mu.Lock()
 	kind, body := heartbeatKind, any(r.state)
@@ -255,7 +254,7 @@ func (r *agentRun) sendHeartbeatOrPendingReport() {
 	}
 }
 
-// sendMessage sends a message. It is safe for concurrent use.
+// sendMessage is safe for concurrent use.
 func (r *agentRun) sendMessage(subject, kind string, body any) error {
 	data, err := encodeMessage(r.agent.version, kind, r.agent.id, body)
 	if err != nil {

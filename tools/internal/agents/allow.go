@@ -19,7 +19,7 @@ import (
 
 const (
 	unixPrefix = "unix:"
-	// MaxAllowed limits Agent.Allow.
+	// MaxAllowed is the maximum length of Agent.Allow.
 	MaxAllowed = 1024
 )
 
@@ -44,8 +44,8 @@ func ParseAllowedTarget(text string) (AllowedTarget, error) {
 	return AllowedTarget{network: network}, nil
 }
 
-// resolveAndCheckAllowed resolves targets. It returns an error if a target is not allowed. Unix sockets must be listed
-// in Allow. Other targets must be listed only if Allow is not empty.
+// resolveAndCheckAllowed resolves targets. It returns an error if a target is not allowed. A unix socket is allowed
+// only if it is in Allow. Any other target is allowed if it is in Allow, or if Allow is empty.
 func (a *Agent) resolveAndCheckAllowed(ctx context.Context, targets []string) (addrs []netip.AddrPort, err error) {
 	for _, target := range targets {
 		if path, ok := strings.CutPrefix(target, unixPrefix); ok {
@@ -75,13 +75,14 @@ func (a *Agent) resolveAndCheckAllowed(ctx context.Context, targets []string) (a
 				return nil, fmt.Errorf("target %s is not allowed here; see --allow", target)
 			}
 		}
-		slices.SortStableFunc(found, func(x, y netip.Addr) int { return x.BitLen() - y.BitLen() }) // as in load
+		slices.SortStableFunc(found, func(x, y netip.Addr) int { return x.BitLen() - y.BitLen() }) // IPv4 first, as in package load
 		addrs = append(addrs, netip.AddrPortFrom(found[0], uint16(port)))
 	}
 	return addrs, nil
 }
 
-// examineMachineForCall lets package doctor assess whether this machine can carry the load described by c.
+// examineMachineForCall returns package doctor's assessment of whether this machine can carry the load that c
+// describes.
 func (a *Agent) examineMachineForCall(ctx context.Context, c call) agentInfo {
 	h := a.newAgentInfo()
 	addrs, err := a.resolveAndCheckAllowed(ctx, c.Targets)
@@ -92,7 +93,7 @@ func (a *Agent) examineMachineForCall(ctx context.Context, c call) agentInfo {
 	h.Most = a.MaxConnections
 	facts, err := doctor.Read(0)
 	if err != nil || len(addrs) == 0 {
-		return h // unknown limits are ignored
+		return h // without an assessment, there are no limits
 	}
 	report, err := doctor.Examine(facts, doctor.Plan{
 		Connections: max(c.Connections, 1), Side: doctor.Client, Model: c.Model, Sources: a.Sources, Targets: addrs, Closing: c.Closing,
@@ -108,7 +109,6 @@ func (a *Agent) examineMachineForCall(ctx context.Context, c call) agentInfo {
 	return h
 }
 
-// parseAndValidatePlan returns the validated configuration of a plan.
 func (a *Agent) parseAndValidatePlan(ctx context.Context, p plan) (cfg load.Config, err error) {
 	if err := rejectKeysNamingLocalFiles(p.Config); err != nil {
 		return cfg, err
@@ -132,8 +132,6 @@ func (a *Agent) parseAndValidatePlan(ctx context.Context, p plan) (cfg load.Conf
 	return cfg, cfg.Validate()
 }
 
-// rejectKeysNamingLocalFiles returns an error if a key in a configuration refers to a file or an address of the agent's
-// machine.
 func rejectKeysNamingLocalFiles(configJSON []byte) error {
 	var keys map[string]json.RawMessage
 	if err := json.Unmarshal(configJSON, &keys); err != nil {

@@ -2,15 +2,15 @@ package agents
 
 import "time"
 
-// roundTrip contains the times of a request and its reply. sent and received are by the local clock;
-// peerReceived and peerSent are by the peer's clock.
+// roundTrip contains the times of a request and its reply. sent and received are read from the local clock,
+// peerReceived and peerSent from the peer's clock.
 type roundTrip struct {
 	sent, received         time.Time
 	peerReceived, peerSent time.Time
 }
 
-// clockOffset returns how far the peer's clock is ahead of the local clock. The error is at most uncertainty,
-// even if one direction takes all of the time.
+// clockOffset returns how far the peer's clock is ahead of the local clock. The error is at most uncertainty, even if
+// the request takes all of the round trip's time and the reply none, or vice versa.
 func (t roundTrip) clockOffset() (offset, uncertainty time.Duration) {
 	there, back := t.peerReceived.Sub(t.sent), t.peerSent.Sub(t.received)
 	around := t.received.Sub(t.sent) - t.peerSent.Sub(t.peerReceived)
@@ -26,7 +26,6 @@ func mostCertainOffset(trips []roundTrip) (offset, uncertainty time.Duration) {
 	return offset, uncertainty
 }
 
-// peerTimeToLocal converts a time of the peer's clock to the local clock.
 func peerTimeToLocal(peerUnixNano int64, peerAhead time.Duration) time.Time {
 	return time.Unix(0, peerUnixNano).Add(-peerAhead)
 }

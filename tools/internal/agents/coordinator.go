@@ -20,31 +20,31 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// Options configure the connection between a coordinator and its agents.
+// Options configures a coordinator and its connection to its agents.
 type Options struct {
 	// Agents is the number of agents, 1 to load.MaxGenerators.
 	Agents int
-	// NATS is an external server. Without a URL the coordinator starts a server at Listen (default
-	// DefaultListen), with ListenTLS if that is set. That server requires the Token. A Token is mandatory
-	// unless Listen is on loopback.
+	// NATS is an external server. If its URL is empty, the coordinator starts a server at Listen (default
+	// DefaultListen), with ListenTLS if that is set. That server requires Token. A Token is mandatory unless Listen
+	// is on loopback.
 	NATS
 	Listen    string
 	ListenTLS *tls.Config
-	// JoinTimeout limits the wait for agents. The default is one minute.
+	// JoinTimeout limits the wait for agents to join. The default is one minute.
 	JoinTimeout time.Duration
-	// Silence is the time without a message after which a peer is considered lost, 100 ms to a minute. The
-	// default is DefaultSilence.
+	// Silence is the time without a message after which a peer is considered lost. It must be 100 ms to one minute.
+	// The default is DefaultSilence.
 	Silence time.Duration
-	// Logf receives one line per event, on the goroutine of Run. If it is nil, lines are dropped.
+	// Logf receives one line per event, on the goroutine of RunOnAgents. If it is nil, lines are dropped.
 	Logf func(format string, args ...any)
-	// StartLocal, if not nil, starts agents on this machine that connect to NATS at url. It returns a function
-	// that stops them. By default, agents are started separately.
+	// StartLocal, if not nil, starts agents on this machine, which connect to the NATS server at url. It returns a
+	// function that stops them. If StartLocal is nil, agents must be started separately.
 	StartLocal func(url string) (stop func(), err error)
 
-	version string // Myriad's version, for tests
+	version string // replaces Myriad's version in tests
 }
 
-// coordinator is one run of several agents. It belongs to the goroutine of Run.
+// coordinator is one run on several agents. It belongs to the goroutine of RunOnAgents.
 type coordinator struct {
 	Options
 	cfg           load.Config
@@ -56,20 +56,19 @@ type coordinator struct {
 	warnings      chan string // warnings of the coordinator's own server
 	warned        string      // the last warning that was logged
 	members       []*memberAgent
-	began         bool // events of the run have been observed
+	began         bool // an event of the run has been observed
 	step          int  // number of the current step of traffic, from 1
 	timers        *coordinatorTimers
-	steady        load.Steadiness  // judges the sum of all receive rates
+	steady        load.Steadiness  // decides whether the sum of all receive rates is steady
 	observedUntil time.Duration    // end of the last observed interval
 	losses        map[string]int64 // losses of agents since observedUntil
 }
 
-// memberAgent is an agent of a run.
 type memberAgent struct {
 	agentInfo
 	id          string
-	connections int // the agent's part of the connections, including publishers
-	publishers  int // the agent's part of the publishers
+	connections int // number of connections assigned to the agent, including publishers
+	publishers  int // number of publishers assigned to the agent
 	offset      time.Duration
 	uncertainty time.Duration
 	heard       time.Time
@@ -88,15 +87,15 @@ type memberAgent struct {
 	lost      string // reason why the agent's result is missing
 }
 
-// isReportPending reports whether the agent still has a result to report.
 func (m *memberAgent) isReportPending() bool { return m.result == nil && m.lost == "" }
 
-// RunOnAgents loads the targets from agents, as load.Run does from this process. Result.Agents lists lost agents; the
-// Result does not include their parts. The Result is nil in these cases: the configuration is wrong or cannot
-// be divided; NATS is not on loopback and requires no credentials; there are too few agents; an agent refuses
-// its part; all agents are lost.
+// RunOnAgents loads the targets from agents, as load.Run does from this process. Result.Agents includes lost agents;
+// all other fields of the Result do not. The Result is nil in these cases: the configuration is wrong or cannot be
+// divided; NATS is not on loopback and requires no credentials; there are too few agents; an agent refuses its part;
+// all agents are lost.
 //
-// When ctx ends, all agents end their runs early, and Run returns the Result so far with ctx's cause.
+// When ctx ends, all agents end their runs early. RunOnAgents then returns the Result so far, with ctx's cause as the
+// error.
 func RunOnAgents(ctx context.Context, o Options, cfg load.Config) (*load.Result, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -125,14 +124,14 @@ func RunOnAgents(ctx context.Context, o Options, cfg load.Config) (*load.Result,
 	if err := c.callAndAdmitAgents(ctx); err != nil {
 		return nil, err
 	}
-	c.sendOrdersToAll() // the first agents have waited for the others
+	c.sendOrdersToAll() // the agents that joined first have waited for the others
 	if err := c.divideLoadAndPrepareMembers(ctx); err != nil {
 		return nil, err
 	}
 	return c.runStepsAndMergeResults(ctx)
 }
 
-// Check returns an error if the server is not on loopback and there are no credentials for it.
+// Check returns an error if the NATS server is not on loopback and there are no credentials for it.
 func (o *Options) Check() error {
 	if o.URL != "" {
 		return o.NATS.Check()
@@ -143,8 +142,8 @@ func (o *Options) Check() error {
 	return nil
 }
 
-// connectAndStartLocalAgents connects to NATS and starts local agents. Without an external server it starts the
-// coordinator's own first. stopLocalAgentsAndClose reverses connectAndStartLocalAgents.
+// connectAndStartLocalAgents connects to NATS and starts any local agents. Without an external NATS server, it first
+// starts the coordinator's own. stopLocalAgentsAndClose reverses all of this.
 func (c *coordinator) connectAndStartLocalAgents() (err error) {
 	url, connect := c.URL, func(all ...nats.Option) (*nats.Conn, error) { return nats.Connect(c.URL, all...) }
 	if c.URL == "" {
@@ -157,7 +156,7 @@ func (c *coordinator) connectAndStartLocalAgents() (err error) {
 			url = "tls" + strings.TrimPrefix(url, "nats")
 		}
 	}
-	ignore := nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}) // lost messages are repeated
+	ignore := nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}) // lost messages are sent again
 	if c.conn, err = connect(append(c.natsConnOptions("myriad load"), ignore)...); err != nil {
 		return fmt.Errorf("agents: NATS at %s: %s", redactCredentialsInURLs(url), c.explainNATSError(err))
 	}
@@ -189,7 +188,8 @@ func (c *coordinator) stopLocalAgentsAndClose() {
 	}
 }
 
-// requireSecureExternalServer returns an error if an external server is insecure.
+// requireSecureExternalServer returns an error if the NATS server is external, not on loopback, and requires no
+// credentials.
 func (c *coordinator) requireSecureExternalServer() error {
 	if c.server != nil {
 		return nil
@@ -197,8 +197,8 @@ func (c *coordinator) requireSecureExternalServer() error {
 	return requireCredentialsOrLoopback(c.conn)
 }
 
-// keepServerWarning stores a warning of the coordinator's server for logPendingWarning, unless a warning is pending.
-// The server's goroutines call keepServerWarning, even for events that unauthenticated clients cause.
+// keepServerWarning stores a warning of the coordinator's own NATS server for logPendingWarning, unless an earlier one
+// is still pending. It is called on the server's goroutines. Unauthenticated clients can cause many warnings.
 func (c *coordinator) keepServerWarning(line string) {
 	select {
 	case c.warnings <- line:
@@ -206,7 +206,7 @@ func (c *coordinator) keepServerWarning(line string) {
 	}
 }
 
-// logPendingWarning logs the pending warning unless it equals the last one. The caller's ticker limits the rate.
+// logPendingWarning logs the pending warning, unless it equals the last one. The caller limits the rate.
 func (c *coordinator) logPendingWarning() {
 	select {
 	case line := <-c.warnings:
@@ -218,7 +218,6 @@ func (c *coordinator) logPendingWarning() {
 	}
 }
 
-// loopbackForUnspecified returns the address. It replaces an unspecified host with loopback.
 func loopbackForUnspecified(a net.Addr) string {
 	at, ok := a.(*net.TCPAddr)
 	if !ok || !at.IP.IsUnspecified() {
@@ -236,8 +235,7 @@ func (c *coordinator) newCallMessage() call {
 }
 
 const (
-	callEvery = 500 * time.Millisecond
-	// maxRefused limits the number of refusing agents that are named.
+	callEvery  = 500 * time.Millisecond
 	maxRefused = load.MaxGenerators
 )
 
@@ -276,7 +274,7 @@ func (c *coordinator) callAndAdmitAgents(ctx context.Context) error {
 				return gone
 			})
 			c.sendOrdersToAll()
-			_ = c.conn.PublishRequest(callSubject, inbox, question) // the next message repeats it
+			_ = c.conn.PublishRequest(callSubject, inbox, question) // the next call of this loop repeats it
 		case msg := <-c.messages:
 			c.processAgentMessage(msg)
 		case msg := <-answers:
@@ -286,7 +284,6 @@ func (c *coordinator) callAndAdmitAgents(ctx context.Context) error {
 	return nil
 }
 
-// admitAgentFromReply handles the reply to a call and adds the agent to the run.
 func (c *coordinator) admitAgentFromReply(ctx context.Context, replyData []byte, refusalsByAgent map[string]string) {
 	reply, err := decodeMessageHeader(replyData, c.version)
 	if reply == nil || reply.Kind != infoKind || c.findMember(reply.From) != nil {
@@ -311,7 +308,7 @@ func (c *coordinator) admitAgentFromReply(ctx context.Context, replyData []byte,
 	for n := 2; slices.ContainsFunc(c.members, func(o *memberAgent) bool { return o.Name == m.Name }); n++ {
 		m.Name = fmt.Sprintf("%s-%d", info.Name, n)
 	}
-	// The other members receive no heartbeat during this request.
+	// Meanwhile, no heartbeat is sent to the other members, so the time is limited.
 	if err := c.requestUntilAnswered(ctx, m, c.Silence/2, clockKind, clockRequest{c.Silence}, new(clock)); err != nil {
 		c.Logf("agent %s can't take part: %v", m.Name, err)
 		return
@@ -352,11 +349,9 @@ func (c *coordinator) errTooFewAgents(refusalsByAgent map[string]string) error {
 
 const (
 	askEvery = time.Second
-	maxClock = 16 // maximum number of round trips
+	maxClock = 16 // maximum number of clock requests per agent
 )
 
-// requestUntilAnswered sends a request to an agent repeatedly until the agent replies, at most for the duration
-// timeout.
 func (c *coordinator) requestUntilAnswered(ctx context.Context, m *memberAgent, timeout time.Duration, kind string, body, answer any) error {
 	data, err := encodeMessage(c.version, kind, c.run, body)
 	if err != nil {
@@ -388,7 +383,6 @@ func (c *coordinator) requestUntilAnswered(ctx context.Context, m *memberAgent, 
 	}
 }
 
-// divideLoadAndPrepareMembers compares the clocks, divides the load and sends each agent its part.
 func (c *coordinator) divideLoadAndPrepareMembers(ctx context.Context) error {
 	var all []agentInfo
 	for _, m := range c.members {
@@ -430,8 +424,8 @@ func (c *coordinator) divideLoadAndPrepareMembers(ctx context.Context) error {
 	return nil
 }
 
-// measureClockAndSendPart measures the offset of an agent's clock and sends the agent its part. Calls for different
-// agents run concurrently.
+// measureClockAndSendPart measures the offset of an agent's clock, and sends the agent its part of the load. Several
+// calls, for different agents, run concurrently.
 func (c *coordinator) measureClockAndSendPart(ctx context.Context, m *memberAgent, part load.Config, ca []byte, timeOrigin time.Time) error {
 	var trips []roundTrip
 	for range maxClock {
@@ -461,7 +455,7 @@ func (c *coordinator) measureClockAndSendPart(ctx context.Context, m *memberAgen
 	return nil
 }
 
-// sendOrdersToAll sends each agent its orders, which are also the coordinator's heartbeat.
+// sendOrdersToAll sends each agent its orders. The same messages are the coordinator's heartbeats.
 func (c *coordinator) sendOrdersToAll() {
 	for _, m := range c.members {
 		c.sendOrdersTo(m)
@@ -479,5 +473,5 @@ func (c *coordinator) stopAndReleaseAgents() {
 		m.orders = orders{Stop: m.isReportPending(), Over: true}
 		c.sendOrdersTo(m)
 	}
-	_ = c.conn.FlushTimeout(writeTimeout) // agents that miss the message notice the silence
+	_ = c.conn.FlushTimeout(writeTimeout) // agents that miss the message will notice the silence
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// startDelay returns the delay of a common start: longer than orders take to reach all agents.
+// startDelay returns the delay before all agents start, which is longer than orders need to reach all agents.
 func (c *coordinator) startDelay() time.Duration {
 	worst := time.Duration(0)
 	for _, m := range c.members {
@@ -46,18 +46,18 @@ func (c *coordinator) runStepsAndMergeResults(ctx context.Context) (*load.Result
 	return result, cmp.Or(err, failed)
 }
 
-// coordinatorTimers contains the events of a coordinator other than messages.
+// coordinatorTimers contains the events of a coordinator other than messages from agents.
 type coordinatorTimers struct {
-	stopping  <-chan struct{}  // closed when the run must end; then nil
-	patience  <-chan time.Time // nil until the run must end
+	stopping  <-chan struct{}  // closed when the run must end; set to nil after that
+	patience  <-chan time.Time // limits the wait for the end; nil until the run must end
 	every     time.Duration    // time between observed intervals
 	showAt    time.Time
 	show      *time.Timer
 	heartbeat *time.Ticker
 }
 
-// newCoordinatorTimers returns timers for a run that begins at start. Agents report at multiples of observeEvery after
-// start. Half an interval later, all reports have arrived.
+// newCoordinatorTimers returns timers for a run that begins at start. Agents report an interval every observeEvery
+// after start. The coordinator observes it half an interval later, when all reports have arrived.
 func newCoordinatorTimers(ctx context.Context, start time.Time, observeEvery, heartbeatEvery time.Duration) *coordinatorTimers {
 	showAt := start.Add(observeEvery + observeEvery/2)
 	return &coordinatorTimers{stopping: ctx.Done(), every: observeEvery, showAt: showAt, show: time.NewTimer(time.Until(showAt)), heartbeat: time.NewTicker(heartbeatEvery)}
@@ -68,7 +68,7 @@ func (t *coordinatorTimers) stop() {
 	t.heartbeat.Stop()
 }
 
-// processEventsWhile processes messages as long as isWaitingFor returns true for an active agent.
+// processEventsWhile processes messages until isWaitingFor returns false for every active agent.
 func (c *coordinator) processEventsWhile(isWaitingFor func(*memberAgent) bool) {
 	t := c.timers
 	for slices.ContainsFunc(c.activeMembers(), isWaitingFor) {
@@ -106,7 +106,6 @@ func (c *coordinator) processEventsWhile(isWaitingFor func(*memberAgent) bool) {
 	}
 }
 
-// processQueuedMessages processes messages that were queued while intervals were observed.
 func (c *coordinator) processQueuedMessages() {
 	for range len(c.messages) {
 		c.processAgentMessage(<-c.messages)
@@ -114,7 +113,7 @@ func (c *coordinator) processQueuedMessages() {
 }
 
 // orderNextStep orders all agents to begin the next step of traffic at the same time. In a search, totalRate is the
-// total number of messages per second, or 0 after the last step.
+// rate in messages per second of all agents together, or 0 after the last step.
 func (c *coordinator) orderNextStep(totalRate float64) {
 	c.step++
 	connections := 0
@@ -130,11 +129,10 @@ func (c *coordinator) orderNextStep(totalRate float64) {
 	c.sendOrdersToAll()
 }
 
-// errNoAgents ends a search when no agent is left. The result, or mergeResultsAndEmitDone, reports the reason.
 var errNoAgents = errors.New("agents: no agent is left")
 
-// searchRate searches for the goal's rate. The returned conclude derives the result of the search from the last
-// result.
+// searchRate searches for the highest rate that meets the goal. The returned conclude converts the result of the whole
+// run to the result of the search.
 func (c *coordinator) searchRate(ctx context.Context) (conclude func(*load.Result) *load.Result, err error) {
 	s, steps := load.NewSearch(c.cfg), 0
 	err = s.Seek(func(rate float64) (*load.Result, int64, error) { return c.measureAtRate(ctx, rate) }, func(step load.Step) {
@@ -152,7 +150,7 @@ func (c *coordinator) searchRate(ctx context.Context) (conclude func(*load.Resul
 	return s.BuildSearchResult, err
 }
 
-// measureAtRate tries a rate. If an agent is lost during the try, measureAtRate repeats it.
+// measureAtRate tries a rate. If an agent is lost during a try, it tries the rate again without that agent.
 func (c *coordinator) measureAtRate(ctx context.Context, rate float64) (result *load.Result, openConns int64, err error) {
 	for {
 		before := len(c.activeMembers())
@@ -184,7 +182,6 @@ func (c *coordinator) activeMembers() (active []*memberAgent) {
 	return active
 }
 
-// dropLostMembers drops the active agents for which lossReason returns a reason.
 func (c *coordinator) dropLostMembers(lossReason func(*memberAgent) string) {
 	for _, m := range c.activeMembers() {
 		if reason := lossReason(m); reason != "" {
@@ -194,7 +191,7 @@ func (c *coordinator) dropLostMembers(lossReason func(*memberAgent) string) {
 	c.emitPhasesReachedByAll()
 }
 
-// markMemberLost marks an agent as lost. It orders the agent to stop, in case orders still reach it.
+// markMemberLost marks an agent as lost. It also orders the agent to stop, because orders may still reach it.
 func (c *coordinator) markMemberLost(m *memberAgent, reason string) {
 	m.lost, m.orders.Stop, m.orders.Over = reason, true, true
 	c.Logf("agent %s is lost, with %s connections: %s", m.Name, format.Count(m.connections), reason)
@@ -227,7 +224,7 @@ func (c *coordinator) processAgentMessage(msg *nats.Msg) {
 	}
 }
 
-// commonPhases lists the phases that are observed once all agents have reported them.
+// commonPhases lists the phases that are reported to the observer when all agents have reached them.
 var commonPhases = []load.Phase{load.Began, load.Connected, load.Checking, load.Checked, load.Heard, load.Measuring, load.Part, load.Measured, load.Exchanged}
 
 func (c *coordinator) processAgentReport(m *memberAgent, t report) {
@@ -247,7 +244,7 @@ func (c *coordinator) processAgentReport(m *memberAgent, t report) {
 		if e.Interval == nil {
 			return
 		}
-		if len(m.intervals) == maxIntervals { // no interval has been observed
+		if len(m.intervals) == maxIntervals { // no interval has been observed yet
 			m.intervals = m.intervals[1:]
 		}
 		m.intervals = append(m.intervals, *e)
@@ -288,8 +285,8 @@ func (c *coordinator) storeResultAndRelease(m *memberAgent, result *load.Result,
 	c.sendOrdersTo(m)
 }
 
-// toLocalClockAndNameLimits converts the start of a result to the local clock and adds the agent's name to the result's
-// limits.
+// toLocalClockAndNameLimits converts the start of a result to the local clock and adds the agent's name to the limits
+// in the result.
 func (m *memberAgent) toLocalClockAndNameLimits(result *load.Result) *load.Result {
 	result.Start = result.Start.Add(-m.offset)
 	for i := range result.Limits {
@@ -298,15 +295,14 @@ func (m *memberAgent) toLocalClockAndNameLimits(result *load.Result) *load.Resul
 	return result
 }
 
-// maxIntervals limits the events of a phase that wait for the events of other agents.
+// maxIntervals limits the events of an agent that are kept until the other agents have sent theirs.
 const maxIntervals = 256
 
-// emitPhasesReachedByAll observes the phases that all active agents have reached.
 func (c *coordinator) emitPhasesReachedByAll() {
 	c.sendPublishedCountsIfComplete()
 	for _, phase := range commonPhases {
 		for events := c.takeEventsIfAllReached(phase); events != nil; events = c.takeEventsIfAllReached(phase) {
-			c.began = true // the first of all phases
+			c.began = true // Began is the first of all phases
 			if e := load.MergeEvents(events...); phase == load.Part {
 				c.addRateAndEndIfSteady(e.Received)
 			} else {
@@ -316,8 +312,8 @@ func (c *coordinator) emitPhasesReachedByAll() {
 	}
 }
 
-// takeEventsIfAllReached removes and returns each agent's next event in a phase. It returns nil if an active agent
-// has not reported the phase.
+// takeEventsIfAllReached removes and returns each active agent's next event of a phase. It returns nil if one of these
+// agents has not reported the phase.
 func (c *coordinator) takeEventsIfAllReached(phase load.Phase) (events []load.Event) {
 	if slices.ContainsFunc(c.activeMembers(), func(m *memberAgent) bool { return len(m.pending[phase]) == 0 }) {
 		return nil
@@ -330,7 +326,8 @@ func (c *coordinator) takeEventsIfAllReached(phase load.Phase) (events []load.Ev
 	return events
 }
 
-// sendPublishedCountsIfComplete sends all agents the numbers of published messages once all numbers are known.
+// sendPublishedCountsIfComplete sends the number of messages of every publisher to all agents, once all agents have
+// reported their numbers.
 func (c *coordinator) sendPublishedCountsIfComplete() {
 	if c.cfg.PubSub == nil || c.members[0].orders.Published != nil || slices.ContainsFunc(c.activeMembers(), func(m *memberAgent) bool { return m.published == nil }) {
 		return
@@ -348,7 +345,8 @@ func (c *coordinator) sendPublishedCountsIfComplete() {
 	c.sendOrdersToAll()
 }
 
-// addRateAndEndIfSteady adds the total receive rate in a part of the window. The window ends when the rate is steady.
+// addRateAndEndIfSteady adds the receive rate of all agents in one part of the window. If the rate is steady, it ends
+// the window.
 func (c *coordinator) addRateAndEndIfSteady(rate float64) {
 	if c.steady.Add(rate); !c.steady.Steady() {
 		return
@@ -359,8 +357,6 @@ func (c *coordinator) addRateAndEndIfSteady(rate float64) {
 	c.sendOrdersToAll()
 }
 
-// emitEventWithTotals adds the sum of all agents' snapshots to an event and passes the event to the configuration's
-// observer.
 func (c *coordinator) emitEventWithTotals(e *load.Event) {
 	if e == nil || c.cfg.Observe == nil {
 		return
@@ -374,13 +370,12 @@ func (c *coordinator) emitEventWithTotals(e *load.Event) {
 	if e.Plan != nil {
 		e.Plan.Seed, e.Plan.Connections = c.cfg.Seed, c.cfg.Total()
 		if c.cfg.Rate.Goal.Under > 0 && e.Plan.Rate != nil {
-			e.Plan.Rate.PerSecond /= float64(len(c.members)) // each plan contains the first rate of the search
+			e.Plan.Rate.PerSecond /= float64(len(c.members)) // every plan contains the first rate of the search
 		}
 	}
 	c.cfg.Observe(*e)
 }
 
-// emitMergedInterval observes the sum of the intervals that have arrived since its last call.
 func (c *coordinator) emitMergedInterval() {
 	if !c.began {
 		return
@@ -413,7 +408,8 @@ func (c *coordinator) emitMergedInterval() {
 	c.emitEventWithTotals(e)
 }
 
-// mergeResultsAndEmitDone merges the agents' results and applies convertMerged to the merged result.
+// mergeResultsAndEmitDone merges the agents' results, applies convertMerged to the merged result, and emits the event
+// Done.
 func (c *coordinator) mergeResultsAndEmitDone(ctx context.Context, convertMerged func(end *load.Result) *load.Result) (*load.Result, error) {
 	c.emitMergedInterval()
 	var results []*load.Result
@@ -448,7 +444,7 @@ func (c *coordinator) mergeResultsAndEmitDone(ctx context.Context, convertMerged
 	return result, cmp.Or(context.Cause(ctx), early)
 }
 
-// buildResultEntry returns the agent's entry in the result. first is the start of the first window.
+// buildResultEntry returns the agent's entry in Result.Agents. firstWindowStart is when the first agent's window began.
 func (m *memberAgent) buildResultEntry(firstWindowStart time.Time) load.Agent {
 	a := load.Agent{
 		Name: m.Name, Host: m.Host, CPUs: m.CPUs, Connections: m.connections,

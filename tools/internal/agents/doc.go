@@ -1,6 +1,6 @@
-// Package agents loads servers from several machines: an Agent on each machine waits for work, and
-// a coordinator (Run) divides a load.Config among the agents and merges their results into one
-// load.Result. All of them connect to a NATS server, in the coordinator's process or elsewhere.
+// Package agents loads servers from several machines. An Agent on each machine waits for work. A coordinator
+// (RunOnAgents) divides a load.Config among the agents and merges their results into one load.Result. All of them
+// connect to a NATS server, in the coordinator's process or elsewhere.
 //
 // # A run
 //
@@ -19,23 +19,21 @@
 //	                                            ◀─   event      done, with its result, until confirmed
 //	heartbeat  the run is over                  ─▶              waits for the next call
 //
-// A coordinator's heartbeat contains the complete state that it wants the agent in, so each one
-// replaces lost earlier ones. Clock and plan are requests, repeated until there is a reply. A peer
-// silent for longer than Silence is considered lost: the coordinator continues without the agent
-// and names the missing part in the result; an agent ends its run.
+// A coordinator's heartbeat describes the complete state that the agent must assume, so each heartbeat makes up for
+// lost earlier ones. Clock and plan are requests, which are repeated until there is a reply. A peer silent for longer
+// than Silence is considered lost. If an agent is lost, the coordinator continues without it and names the missing part
+// in the result. If the coordinator is lost, the agent ends its run.
 //
 // # Authentication
 //
-// NATS authenticates agents and coordinator: with the token of the coordinator's server, or with
-// the users, tokens or nkeys of another server. Any admitted client can make agents load the
-// targets that they allow. So both refuse a server beyond loopback that requires no credentials.
-// TLS encrypts (Options.ListenTLS, NATS.TLS). Messages of authenticated peers are still parsed
-// strictly and within limits.
+// NATS authenticates the agents and the coordinator: the coordinator's own server by a token, another server by users,
+// tokens or nkeys. Any admitted client can make agents load the targets that they allow. Therefore agents and
+// coordinator refuse a server beyond loopback that requires no credentials. TLS encrypts (Options.ListenTLS, NATS.TLS).
+// Messages of authenticated peers are still parsed strictly and within limits.
 //
 // # Concurrency
 //
-// One goroutine of an Agent reads messages and owns the agent's run; a second one calls load.Run.
-// Serve waits for both. A coordinator is one goroutine, and only it calls load.Config.Observe;
-// requests to several agents run concurrently, and it waits for them. Messages queue in channels of
-// a fixed size; those that do not fit are dropped.
+// In an Agent, one goroutine reads messages and owns the agent's run, and a second one calls load.Run. Serve waits for
+// both. A coordinator is one goroutine, and only this goroutine calls load.Config.Observe. Messages queue in channels
+// of a fixed size; messages that do not fit are dropped.
 package agents

@@ -13,7 +13,7 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// protocol is the version of the messages. It must be changed when their meaning changes.
+// protocol is the version of the message format. It must be changed when the meaning of a message changes.
 const protocol = 2
 
 const (
@@ -29,7 +29,7 @@ const (
 	planKind      = "plan"
 	heartbeatKind = "heartbeat"
 	eventKind     = "event"
-	replyKind     = "reply" // reply to clock and plan
+	replyKind     = "reply" // reply to a clock or plan request
 )
 
 type header struct {
@@ -39,19 +39,17 @@ type header struct {
 	From     string `json:"from"` // ID of the run or the agent
 }
 
-// message is a received message whose body has not been parsed.
 type message struct {
 	header
 	Body json.RawMessage `json:"body"`
 }
 
-// maxMessage limits a message in bytes. It suffices for a configuration with a payload of load.MaxMessage, and
-// for a result with histograms.
+// maxMessage limits the size of a message in bytes. It suffices for a configuration with a message of load.MaxMessage,
+// and for a result with histograms.
 const maxMessage = 8 << 20
 
 var errVersion = errors.New("its version is different")
 
-// encodeMessage returns an encoded message. The body must be plain data of this package or of package load.
 func encodeMessage(version, kind, senderID string, body any) ([]byte, error) {
 	return json.Marshal(struct {
 		header
@@ -59,7 +57,7 @@ func encodeMessage(version, kind, senderID string, body any) ([]byte, error) {
 	}{header{protocol, version, kind, senderID}, body})
 }
 
-// decodeMessageHeader parses a message except the body. With the error errVersion it also returns the message, so
+// decodeMessageHeader parses a message except for its body. With the error errVersion, it still returns the message, so
 // that the caller can name the sender.
 func decodeMessageHeader(data []byte, version string) (*message, error) {
 	if len(data) > maxMessage {
@@ -99,7 +97,7 @@ func newRandomID() string {
 	return hex.EncodeToString(id[:])
 }
 
-// call describes the planned load. Agents use it to assess their capacity.
+// call describes the planned load. Agents assess whether their machines can carry it.
 type call struct {
 	Targets     []string `json:"targets"`
 	Model       string   `json:"model,omitempty"`
@@ -110,25 +108,25 @@ type call struct {
 type agentInfo struct {
 	Name string `json:"name"`
 	Host string `json:"host"`
-	// Machine identifies the machine. Agents with the same Machine share its resources.
+	// Machine identifies the agent's machine. Agents with the same Machine share its resources.
 	Machine string `json:"machine"`
 	CPUs    int    `json:"cpus"`
-	// Holds is the number of connections that the machine can carry according to package doctor, and Wall the
-	// limiting resource. Most is the agent's own limit. 0 means no limit.
+	// Holds is the number of connections that the machine can carry according to package doctor. Wall is the
+	// resource that limits this number. Most is the agent's own limit. 0 means no limit.
 	Holds int64  `json:"holds,omitempty"`
 	Wall  string `json:"wall,omitempty"`
 	Most  int    `json:"most,omitempty"`
-	// Refuses is the reason why the agent cannot take part, "" if it can.
+	// Refuses is the reason why the agent cannot take part. It is "" if the agent can.
 	Refuses string `json:"refuses,omitempty"`
 }
 
-// clockRequest asks an agent for the time. The first request makes the agent a member of the run.
+// clockRequest asks an agent for the time. With the first request, the agent becomes a member of the run.
 type clockRequest struct {
 	Silence time.Duration `json:"silence"`
 }
 
-// clock is the reply to a clockRequest. It contains the times when the request arrived and the reply was sent,
-// in nanoseconds.
+// clock is the reply to a clockRequest. It contains the times at which the request arrived and the reply was sent, in
+// nanoseconds.
 type clock struct {
 	Came int64 `json:"came"`
 	Left int64 `json:"left"`
@@ -136,23 +134,23 @@ type clock struct {
 
 type plan struct {
 	Config json.RawMessage `json:"config"`
-	CA     []byte          `json:"ca,omitempty"` // certificates that TLS trusts, in PEM
+	CA     []byte          `json:"ca,omitempty"` // certificates for TLS to trust, in PEM
 }
 
 type planReply struct {
 	Refuses string `json:"refuses,omitempty"`
 }
 
-// orders is the body of the coordinator's heartbeat. It describes the state that the agent must assume. Times
-// are in nanoseconds by the agent's clock, 0 if not set.
+// orders is the body of the coordinator's heartbeat. It describes the state that the agent must assume. Times are in
+// nanoseconds by the agent's clock; 0 means that a time is not set.
 type orders struct {
 	Start int64 `json:"start,omitempty"` // time to connect
 	Begin int64 `json:"begin,omitempty"` // time to send
-	// Step numbers the phases of traffic from 1. Rate is the rate that a search tries, 0 to end the search.
+	// Step numbers the steps of traffic from 1. Rate is the rate to try in a search; 0 ends the search.
 	Step   int     `json:"step,omitempty"`
 	Rate   float64 `json:"rate,omitempty"`
 	Steady bool    `json:"steady,omitempty"`
-	// Published contains the number of messages of each publisher, -1 if unknown.
+	// Published is the number of messages of each publisher, -1 if unknown.
 	Published []int64 `json:"published,omitempty"`
 	Stop      bool    `json:"stop,omitempty"` // end the run early
 	Over      bool    `json:"over,omitempty"` // leave the run
@@ -161,14 +159,15 @@ type orders struct {
 type report struct {
 	At    int64       `json:"at"` // time by the agent's clock
 	Event *load.Event `json:"event,omitempty"`
-	// Step numbers the rates that a search has tried, from 1. The report is repeated until the next step is
-	// ordered.
+	// Step numbers the rates that a search has tried, from 1. A report with a Step is repeated until the next step
+	// is ordered.
 	Step int `json:"step,omitempty"`
-	// Failed is the reason why there is no result or the run ended early.
+	// Failed is the reason why there is no result, or why the run ended early.
 	Failed string `json:"failed,omitempty"`
 }
 
-// agentState is the body of an agent's heartbeat. It repeats state whose events can be lost.
+// agentState is the body of an agent's heartbeat. It repeats what agents have reported by events, because events can be
+// lost.
 type agentState struct {
 	Connected bool `json:"connected,omitempty"`
 }

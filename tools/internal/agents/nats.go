@@ -13,7 +13,8 @@ import (
 )
 
 const (
-	// DefaultURL is the URL of a coordinator's NATS server on this machine. DefaultListen is its address.
+	// DefaultURL is the URL of a coordinator's NATS server on this machine. DefaultListen is the address of that
+	// server.
 	DefaultURL    = "nats://127.0.0.1:4222"
 	DefaultListen = "127.0.0.1:4222"
 	// DefaultSilence is the time without a message after which a peer is considered lost.
@@ -21,7 +22,7 @@ const (
 	minSilence, maxSilence = 100 * time.Millisecond, time.Minute
 
 	heartbeats = 5    // heartbeats per Silence
-	maxQueued  = 1024 // maximum number of messages that wait to be read
+	maxQueued  = 1024 // maximum number of received messages that wait to be processed
 
 	reconnectEvery = 500 * time.Millisecond
 	writeTimeout   = 2 * time.Second
@@ -31,14 +32,15 @@ const (
 
 // NATS describes a NATS server and the credentials for it.
 type NATS struct {
-	// URL lists server addresses, separated by commas. A user and password in the URL take precedence over
-	// Token.
+	// URL lists the addresses of the server, separated by commas. A user and password in the URL take precedence
+	// over Token.
 	URL string
-	// Creds is the path of a file with a user's credentials, "" for none.
+	// Creds is the path of a NATS credentials file, "" for none.
 	Creds string
-	// Token is the secret of the coordinator's own server or the token of an external server, "" for none.
+	// Token is the token that the coordinator's own server requires, or a token for an external server. "" means no
+	// token.
 	Token string
-	// TLS configures connections to tls:// URLs. By default, the system's trusted certificates are used.
+	// TLS configures connections to tls:// URLs. If it is nil, the certificates that the system trusts are used.
 	TLS *tls.Config
 
 	dialer nats.CustomDialer // for tests
@@ -61,8 +63,8 @@ func (n *NATS) Check() error {
 // SecretVariable is the environment variable that contains the secret.
 const SecretVariable = "MYRIAD_AGENTS_SECRET"
 
-// requireCredentialsOrLoopback returns an error if the server of conn is not on loopback and admits clients without
-// credentials. Any such client could control the agents.
+// requireCredentialsOrLoopback returns an error if the server of conn is not on loopback and accepts clients without
+// credentials. Any client of such a server could control the agents.
 func requireCredentialsOrLoopback(conn *nats.Conn) error {
 	if addr := conn.ConnectedAddr(); addr != "" && !conn.AuthRequired() && !isLoopbackAddr(addr) {
 		return fmt.Errorf("agents: NATS at %s admits clients without credentials, and any of them could control agents; expected a server that requires a token, users or nkeys, or one on loopback", addr)
@@ -70,14 +72,13 @@ func requireCredentialsOrLoopback(conn *nats.Conn) error {
 	return nil
 }
 
-// isLoopbackAddr reports whether an address is reachable only from this machine.
 func isLoopbackAddr(addr string) bool {
 	a, err := net.ResolveTCPAddr("tcp", addr)
 	return err == nil && a.IP.IsLoopback()
 }
 
-// natsConnOptions returns the connection options of agents and coordinators. Messages that cannot be
-// sent immediately are dropped, not buffered.
+// natsConnOptions returns the connection options of agents and coordinators. Messages that cannot be sent immediately
+// are dropped, not buffered.
 func (n *NATS) natsConnOptions(name string) []nats.Option {
 	all := []nats.Option{
 		nats.Name(name), nats.ReconnectBufSize(-1), nats.MaxReconnects(-1),
@@ -99,7 +100,6 @@ func (n *NATS) natsConnOptions(name string) []nats.Option {
 	return all
 }
 
-// explainNATSError returns the text of an error. If the server rejected the credentials, the text names them.
 func (n *NATS) explainNATSError(err error) string {
 	text := strings.TrimPrefix(err.Error(), "nats: ")
 	if !errors.Is(err, nats.ErrAuthorization) {
@@ -116,7 +116,6 @@ func (n *NATS) explainNATSError(err error) string {
 	return text + ": there are no credentials; expected the secret of the coordinator (" + SecretVariable + "), a user and password in the URL, or a credentials file"
 }
 
-// redactCredentialsInURLs removes credentials from URLs.
 func redactCredentialsInURLs(urls string) string {
 	var shown []string
 	for u := range strings.SplitSeq(urls, ",") {

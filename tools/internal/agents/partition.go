@@ -11,11 +11,11 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// maxCPUs limits the processors that an agent reports, so that sums stay exact.
+// maxCPUs limits the number of processors that an agent can report, so that sums stay exact.
 const maxCPUs = 1 << 16
 
-// divideConnsByCPUs returns the weights for dividing connections among agents: in proportion to their processors,
-// limited by each agent's capacity. Agents on one machine share its resources.
+// divideConnsByCPUs returns the number of connections for each agent. The numbers are in proportion to the agents'
+// processors, but no higher than each agent's limit. Agents on one machine share its resources.
 func divideConnsByCPUs(totalConns int, members []agentInfo) (connsByAgent []float64, _ error) {
 	agentsOnMachine := make(map[string]int)
 	for _, h := range members {
@@ -37,7 +37,7 @@ func divideConnsByCPUs(totalConns int, members []agentInfo) (connsByAgent []floa
 	if all < float64(totalConns) {
 		return nil, errConnsExceedLimits(totalConns, members, limits)
 	}
-	// Agents that reach their limits first come first. The other agents take the rest.
+	// Begin with the agents that reach their limits first. The other agents share the rest.
 	order, parts, left := make([]int, len(members)), make([]float64, len(members)), float64(totalConns)
 	for i := range order {
 		order[i] = i

@@ -5,8 +5,8 @@ import (
 	"strconv"
 )
 
-// cutLineWithinHeadLimit returns the next line of a head or a trailer without its line end, and the size of the line
-// including its end. n is 0 if the line is incomplete. err is set if the head would exceed maxHead.
+// cutLineWithinHeadLimit returns the next line of a head or a trailer without its line end. n is the length of the line
+// including its end, or 0 if the line is incomplete. err is set if the head would exceed maxHead.
 func (s *StreamState) cutLineWithinHeadLimit(in []byte) (line []byte, n int, err error) {
 	maxBytes := maxHead - int(s.headBytes)
 	line, n = cutLine(in, maxBytes)
@@ -17,7 +17,7 @@ func (s *StreamState) cutLineWithinHeadLimit(in []byte) (line []byte, n int, err
 	return line, n, nil
 }
 
-// cutLine returns the first line of in without its line end, and the size of the line including its end. n is 0
+// cutLine returns the first line of the input without its line end. n is the length of the line including its end, or 0
 // if the line does not end within maxBytes.
 func cutLine(in []byte, maxBytes int) (line []byte, n int) {
 	n = bytes.IndexByte(in[:min(len(in), maxBytes)], '\n') + 1
@@ -31,8 +31,8 @@ func cutLine(in []byte, maxBytes int) (line []byte, n int) {
 	return line, n
 }
 
-// applyBodyHeader records the properties of the body that a header line declares. If the line is wrong, it returns
-// a description of a correct one, otherwise "".
+// applyBodyHeader records what a header line declares about the body. If the line is invalid, expected describes a
+// valid one; otherwise, expected is "".
 func (s *StreamState) applyBodyHeader(line []byte) (expected string) {
 	name, value := splitHeader(line)
 	switch {
@@ -56,7 +56,6 @@ func (s *StreamState) applyBodyHeader(line []byte) (expected string) {
 	return ""
 }
 
-// applyConnectionHeader records the options in a Connection header.
 func (s *StreamState) applyConnectionHeader(list []byte) {
 	for more := true; more; {
 		var word []byte
@@ -70,8 +69,8 @@ func (s *StreamState) applyConnectionHeader(list []byte) {
 	}
 }
 
-// splitHeader splits a header line at its colon. name is nil if there is no colon or if there is space around
-// the name, as in a line that continues the previous one.
+// splitHeader splits a header line at its colon. name is nil if there is no colon, or if there is space around the
+// name, as in a line that continues the previous one.
 func splitHeader(line []byte) (name, value []byte) {
 	i := bytes.IndexByte(line, ':')
 	if i <= 0 || isBlank(line[0]) || isBlank(line[i-1]) {
@@ -84,7 +83,6 @@ func isBlank(c byte) bool { return c == ' ' || c == '\t' }
 
 func trimBlank(b []byte) []byte { return bytes.Trim(b, " \t") }
 
-// equalsWord compares b with an ASCII word, ignoring case.
 func equalsWord(b []byte, word string) bool {
 	return len(b) == len(word) && bytes.EqualFold(b, []byte(word))
 }

@@ -4,16 +4,16 @@ import "bytes"
 
 // Limits of an HTTP response.
 const (
-	// maxHead limits the status line and the header together, including interim responses before
-	// them, and the trailer, in bytes.
+	// maxHead limits the size in bytes of the status line, the header and any interim responses before them, all
+	// together. The same limit applies to the trailer.
 	maxHead = 64 << 10
-	// maxChunkLine limits the line before a chunk, in bytes.
+	// maxChunkLine limits the length in bytes of the line before a chunk.
 	maxChunkLine = 4096
-	// maxBody limits a body with a Content-Length, and a chunk, in bytes.
+	// maxBody limits the length in bytes of a chunk, and of a body with a Content-Length.
 	maxBody = 1 << 40
 )
 
-// Expected parts of an HTTP response, for Error.Want.
+// Descriptions of the parts of an HTTP response, for Error.Want.
 const (
 	wantResponse  = "an HTTP/1.1 or HTTP/1.0 response"
 	wantHead      = "the end of a header, or a trailer, of at most 65536 bytes"
@@ -26,9 +26,9 @@ const (
 	wantNothing   = "nothing after a response that closes the connection"
 )
 
-// consumeHTTPResponses implements Rule.ConsumeInput for responses of RFC 9112. The client is assumed not to use HEAD,
-// CONNECT, or transfer encodings other than chunked. A line may end in "\n" alone. A line that continues on the next
-// line (obs-fold) is an error. Interim responses (1xx except 101) are skipped.
+// consumeHTTPResponses implements AnswerRule.ConsumeInput for HTTP responses (RFC 9112). The client is assumed not to
+// use HEAD, CONNECT, or transfer encodings other than chunked. A line may end in "\n" alone. A line that continues the
+// previous line (obs-fold) is an error. Interim responses (1xx except 101) are skipped.
 func consumeHTTPResponses(s *StreamState, in []byte, onStatus func(status int)) (used, answers int, err error) {
 	for used < len(in) {
 		n, done, err := s.parseNextResponsePart(in[used:])
@@ -44,8 +44,8 @@ func consumeHTTPResponses(s *StreamState, in []byte, onStatus func(status int)) 
 	return used, answers, nil
 }
 
-// parseNextResponsePart parses the next part of a response from in, which must not be empty. It consumes n bytes, 0 if
-// it needs more input. done reports whether the response is complete.
+// parseNextResponsePart parses the next part of a response from the input, which must not be empty. n is the number of
+// bytes used, 0 if more input is needed. done reports whether the response is complete.
 func (s *StreamState) parseNextResponsePart(in []byte) (n int, done bool, err error) {
 	switch s.phase {
 	case phaseStatusLine:
@@ -72,7 +72,7 @@ func (s *StreamState) parseNextResponsePart(in []byte) (n int, done bool, err er
 	return 0, false, errUnexpected(in, wantNothing)
 }
 
-// skipBody skips the bytes of in that belong to a body or a chunk. It returns their number.
+// skipBody skips the part of the input that belongs to a body or a chunk, and returns the length of that part.
 func (s *StreamState) skipBody(in []byte) int {
 	n := min(s.remaining, int64(len(in)))
 	s.remaining -= n
@@ -82,7 +82,7 @@ func (s *StreamState) skipBody(in []byte) int {
 const version = "HTTP/1."
 
 func (s *StreamState) parseStatusLine(in []byte) (n int, done bool, err error) {
-	// Reject other protocols early: their input may have no lines.
+	// Reject other protocols early, because their input may not contain any line.
 	if begin := in[:min(len(in), len(version))]; string(begin) != version[:len(begin)] {
 		return 0, false, errUnexpected(in, wantResponse)
 	}
@@ -121,7 +121,6 @@ func (s *StreamState) parseHeaderLine(in []byte) (n int, done bool, err error) {
 	return n, false, nil
 }
 
-// selectPhaseAfterHead selects the phase that follows a head. done reports whether the response ends with the head.
 func (s *StreamState) selectPhaseAfterHead() (done bool) {
 	switch {
 	case s.status == 101, s.status == 204, s.status == 304:
@@ -132,7 +131,7 @@ func (s *StreamState) selectPhaseAfterHead() (done bool) {
 	}
 	s.headBytes = 0
 	switch {
-	// HTTP/1.0 has no chunks. net/http also ignores the header.
+	// HTTP/1.0 has no chunks. net/http also ignores the header in that case.
 	case s.flags&(flagChunked|flagHTTP10) == flagChunked:
 		s.remaining = 0
 		s.phase = phaseChunkLine

@@ -15,7 +15,7 @@ type lengthPrefix struct {
 	// size is the size of the length field in bytes: 1, 2, 4 or 8.
 	size         int
 	littleEndian bool
-	// offset is the difference between the number of bytes after the length field and the field's value.
+	// offset is added to the field's value to get the number of bytes that follow the field.
 	offset int64
 }
 
@@ -53,10 +53,10 @@ func (n lengthPrefix) String() string {
 	return s
 }
 
-// prefixEnd returns the number of bytes of an answer that determine the answer's length.
+// prefixEnd returns the number of bytes that must arrive before the length of an answer is known.
 func (n lengthPrefix) prefixEnd() int { return n.skip + n.size }
 
-// consumeAnswers implements Rule.ConsumeInput for answers with a length field.
+// consumeAnswers implements AnswerRule.ConsumeInput for answers with a length field.
 func (n lengthPrefix) consumeAnswers(s *StreamState, in []byte) (used, answers int, err error) {
 	for {
 		rest := in[used:]

@@ -1,5 +1,5 @@
-// Package match counts answers in a stream of bytes with unknown content: a Rule defines where one
-// answer ends and the next begins.
+// Package match counts answers in a stream of bytes whose content is not known in advance. An AnswerRule defines where
+// one answer ends and the next begins:
 //
 //	delimiter:T      each ends in the text T
 //	marker:T         each contains the text T once
@@ -7,8 +7,7 @@
 //	bytes:N          each has N bytes
 //	http             each is an HTTP/1.1 or HTTP/1.0 response
 //
-// Answers are not stored: a State of 16 bytes per connection records the position in an answer.
-// Feed allocates only for errors.
+// Answers are not stored. A StreamState of 16 bytes per connection records the position in the current answer.
 package match
 
 import (
@@ -21,14 +20,13 @@ import (
 const (
 	// MaxText is the maximum length of a delimiter or marker in bytes.
 	MaxText = 64
-	// MaxAnswer is the maximum length of an answer under the rules "bytes" and "length", in bytes. Under
-	// "length" it excludes the prefix. It helps to detect bytes that are not a length.
+	// MaxAnswer is the maximum length of an answer in bytes, under the rules "bytes" and "length". Under "length",
+	// the prefix is not included. The limit helps to detect bytes that are not a length.
 	MaxAnswer = 1 << 30
-	// MaxOffset limits the offset of a "length" rule and the position of the length in the answer.
+	// MaxOffset limits two numbers in a "length" rule: the offset, and the position of the length in the answer.
 	MaxOffset = 4096
 )
 
-// kind is a kind of rule.
 type kind uint8
 
 const (
@@ -39,20 +37,19 @@ const (
 	kindHTTP
 )
 
-// AnswerRule defines how answers are delimited. It is immutable and safe for concurrent use, with a
-// separate State per stream.
+// AnswerRule defines how answers are delimited. It is immutable and safe for concurrent use, with one StreamState per
+// stream.
 type AnswerRule struct {
 	kind kind
 	spec string
-	// text ends or marks an answer.
-	text []byte
-	// size is the length of an answer in bytes.
+	// text is the delimiter or the marker.
+	text   []byte
 	size   int64
 	prefix lengthPrefix
 }
 
-// Parse parses a rule, such as "delimiter:\r\n". In the text of a delimiter or a marker, a backslash begins an
-// escape such as \r \n \0 \\ or \xHH, as in message.Unescape.
+// Parse parses a rule, such as "delimiter:\r\n". In the text of a delimiter or a marker, a backslash begins an escape
+// such as \r \n \0 \\ or \xHH, as in message.UnescapeByte.
 func Parse(spec string) (*AnswerRule, error) {
 	name, rest, colon := strings.Cut(spec, ":")
 	r := &AnswerRule{spec: spec}
@@ -106,7 +103,7 @@ func (r *AnswerRule) parseAndSetSize(text string) error {
 // String returns the rule in the syntax of Parse, in printable characters.
 func (r *AnswerRule) String() string { return r.spec }
 
-// MaxUnused returns the maximum number of bytes that Feed leaves unused.
+// MaxUnused returns the maximum number of bytes that ConsumeInput leaves unused.
 func (r *AnswerRule) MaxUnused() int {
 	switch r.kind {
 	case kindDelimiter, kindMarker:
@@ -120,14 +117,14 @@ func (r *AnswerRule) MaxUnused() int {
 	}
 }
 
-// ConsumeInput consumes input that follows the input used before. It returns the number of bytes used and the number of
-// answers that they completed. The caller passes unused bytes, at most MaxUnused, again with more input
-// appended. The result does not depend on how the stream is divided.
+// ConsumeInput counts the answers that end in the next input of a stream. It returns the number of bytes used and the
+// number of answers completed by them. If bytes remain unused, at most MaxUnused, the caller must pass them again,
+// followed by more input. The result does not depend on how the stream is divided into calls.
 //
-// Under the rule "http", Feed calls onStatus, which can be nil, with the status of each answer.
+// Under the rule "http", ConsumeInput calls onStatus with the status of each answer, unless onStatus is nil.
 //
-// An error is an *Error and means that in[used:] is not a valid answer. The answers before it count. Feed must
-// not be called for the stream after an error.
+// An error is an *Error, and means that in[used:] is not a valid answer. The answers before it count. After an error,
+// ConsumeInput must not be called again for the stream. It allocates memory only for errors.
 func (r *AnswerRule) ConsumeInput(s *StreamState, in []byte, onStatus func(status int)) (used, answers int, err error) {
 	switch r.kind {
 	case kindLength:
@@ -144,8 +141,8 @@ func (r *AnswerRule) ConsumeInput(s *StreamState, in []byte, onStatus func(statu
 	}
 }
 
-// EndStream handles the end of the stream. It returns the number of completed that the end completes: 1 for an HTTP
-// response without another end, otherwise 0. onStatus is as in Feed.
+// EndStream handles the end of the stream. It returns the number of answers that the end completes: 1 for an HTTP
+// response without any other end, otherwise 0. onStatus is as in ConsumeInput.
 func (r *AnswerRule) EndStream(s *StreamState, onStatus func(status int)) (completed int) {
 	if s.phase != phaseUntilClose {
 		return 0
@@ -156,15 +153,14 @@ func (r *AnswerRule) EndStream(s *StreamState, onStatus func(status int)) (compl
 
 // Error describes input that is not a valid answer.
 type Error struct {
-	// Want describes the expected input. It is one of a few texts, so that errors can be counted by text.
+	// Want describes the expected input. There are only a few such texts, so errors can be counted by text.
 	Want string
-	// Got is the beginning of the actual input, at most 32 bytes, quoted as in Go.
+	// Got is the beginning of the actual input, quoted as in Go. It covers at most 32 bytes.
 	Got string
 }
 
 func (e *Error) Error() string { return "match: got " + e.Got + "; expected " + e.Want }
 
-// errUnexpected returns an Error for the beginning of in.
 func errUnexpected(in []byte, want string) error {
 	return &Error{Want: want, Got: strconv.Quote(string(in[:min(len(in), 32)]))}
 }

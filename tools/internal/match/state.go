@@ -1,18 +1,16 @@
 package match
 
-// StreamState is the position of a stream within an answer. The zero value is the beginning.
+// StreamState is the position of a stream within an answer. The zero value is the beginning of an answer.
 type StreamState struct {
-	// remaining is the number of missing bytes of an answer, a body or a chunk. Under "bytes" it is the number
-	// of bytes received.
+	// remaining is the number of bytes that are missing from an answer, a body or a chunk. Under the rule "bytes",
+	// it is the number of bytes received.
 	remaining int64
-	// headBytes is the number of bytes of the head or the trailer received.
 	headBytes int32
 	status    uint16
 	phase     phase
 	flags     headFlags
 }
 
-// phase is the next part of an HTTP response.
 type phase uint8
 
 const (
@@ -27,7 +25,6 @@ const (
 	phaseClosed     // no part follows: the last response is complete
 )
 
-// headFlags records headers of an HTTP response.
 type headFlags uint8
 
 const (
@@ -35,12 +32,12 @@ const (
 	flagKeepAlive                       // Connection: keep-alive
 	flagClose                           // Connection: close
 	flagChunked                         // Transfer-Encoding: chunked
-	flagLength                          // Content-Length; the value is in State.remaining
+	flagLength                          // Content-Length; the value is in StreamState.remaining
 )
 
-// ServerCloses reports whether the last completed answer is the connection's last. This is so if the HTTP
-// response announced a close ("Connection: close", or HTTP/1.0 without keep-alive) or ended with the
-// connection. Further input is an error.
+// ServerCloses reports whether the last completed answer is the last one on the connection. This is so if an HTTP
+// response announced a close ("Connection: close", or HTTP/1.0 without keep-alive) or ended with the connection.
+// Further input would be an error.
 func (s *StreamState) ServerCloses() bool { return s.phase == phaseClosed }
 
 func (s *StreamState) reportStatusAndReset(onStatus func(status int)) {

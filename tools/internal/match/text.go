@@ -8,8 +8,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/message"
 )
 
-// countOccurrences counts the occurrences of text in in. text must not be empty. A possible beginning of another
-// occurrence is left unused.
+// countOccurrences counts how often text occurs in the input. text must not be empty. used excludes the end of the
+// input if another occurrence may begin there.
 func countOccurrences(text, in []byte) (used, answers int) {
 	if len(text) == 1 {
 		return len(in), bytes.Count(in, text)
@@ -24,8 +24,8 @@ func countOccurrences(text, in []byte) (used, answers int) {
 	}
 }
 
-// suffixThatStartsText returns the length of the longest suffix of in that is a prefix of text. in must not contain
-// text.
+// suffixThatStartsText returns the length of the longest suffix of the input that is a prefix of text. The input must
+// not contain the whole text.
 func suffixThatStartsText(text, in []byte) int {
 	end := in[max(0, len(in)-len(text)+1):]
 	for len(end) > 0 {
@@ -59,7 +59,7 @@ func unescapeText(s string) ([]byte, error) {
 	return b, nil
 }
 
-// escapeText returns b in printable ASCII; unescapeText reverses it.
+// escapeText converts b to printable ASCII. unescapeText reverses the conversion.
 func escapeText(b []byte) string {
 	var s []byte
 	for _, c := range b {

@@ -10,7 +10,7 @@ import (
 // \e \a \b \f \v \\ \' \", \xHH with two hexadecimal digits, and \0 followed by up to three octal digits, as in
 // tcpkali. Any other escape is an error.
 //
-// The result is input for Parse. Expressions do not change. A backslash that an escape produces never begins an
+// The result is input for Parse. Expressions do not change. A backslash that is the result of an escape never begins an
 // expression: Parse treats the results of \\{ and \x5c{ as a literal \{.
 func UnescapeTemplateText(text string) ([]byte, error) {
 	out := make([]byte, 0, len(text))
@@ -39,7 +39,7 @@ func UnescapeTemplateText(text string) ([]byte, error) {
 	return out, nil
 }
 
-// LiteralTemplate returns the template that generates text verbatim.
+// LiteralTemplate returns a template whose messages are equal to text.
 func LiteralTemplate(text string) string {
 	var out []byte
 	for _, b := range []byte(text) {
@@ -48,7 +48,7 @@ func LiteralTemplate(text string) string {
 	return string(out)
 }
 
-// appendLiteralTemplateByte appends a byte such that Parse takes the byte literally.
+// appendLiteralTemplateByte appends b so that Parse treats it as literal text.
 func appendLiteralTemplateByte(out []byte, b byte) []byte {
 	if b == '{' {
 		out = doubleTrailingBackslashes(out)
@@ -56,7 +56,6 @@ func appendLiteralTemplateByte(out []byte, b byte) []byte {
 	return append(out, b)
 }
 
-// doubleTrailingBackslashes doubles the backslashes at the end of out, which are followed by a {.
 func doubleTrailingBackslashes(out []byte) []byte {
 	for i := len(out); i > 0 && out[i-1] == '\\'; i-- {
 		out = append(out, '\\')
@@ -64,8 +63,8 @@ func doubleTrailingBackslashes(out []byte) []byte {
 	return out
 }
 
-// UnescapeByte parses an escape at the beginning of text. It returns the byte and the size of the escape in
-// bytes. The escapes are those of Unescape.
+// UnescapeByte parses the escape at the beginning of text. It returns the byte and the length of the escape. The
+// escapes are those of UnescapeTemplateText.
 func UnescapeByte(text string) (b byte, size int, err error) {
 	switch {
 	case strings.HasPrefix(text, `\0`):
@@ -73,7 +72,7 @@ func UnescapeByte(text string) (b byte, size int, err error) {
 	case strings.HasPrefix(text, `\e`):
 		return 0x1b, 2, nil
 	case len(text) > 1 && strings.IndexByte(`abfnrtvx\'"`, text[1]) >= 0:
-		quote := text[1] // UnquoteChar accepts only the quote that it is given
+		quote := text[1] // UnquoteChar accepts only this quote
 		if value, multibyte, rest, err := strconv.UnquoteChar(text, quote); err == nil && !multibyte {
 			return byte(value), len(text) - len(rest), nil
 		}
@@ -81,7 +80,6 @@ func UnescapeByte(text string) (b byte, size int, err error) {
 	return 0, 0, fmt.Errorf(`%q; expected one of \n \r \t \e \a \b \f \v \\ \' \" \xHH \0 \0377, or \\ for a backslash`, text[:min(len(text), 4)])
 }
 
-// unescapeOctal parses \0 followed by up to three octal digits.
 func unescapeOctal(text string) (b byte, size int, err error) {
 	size = 2
 	for size < min(5, len(text)) && text[size] >= '0' && text[size] <= '7' {

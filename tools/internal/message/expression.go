@@ -8,7 +8,6 @@ import (
 	"unicode"
 )
 
-// templatePiece is a part of a template: literal text, or an expression.
 type templatePiece struct {
 	kind      kind
 	text      []byte // set for kindText
@@ -30,7 +29,6 @@ const (
 	kindUUID
 )
 
-// generatedLengthRange returns the limits of the length of a piece in bytes.
 func (p *templatePiece) generatedLengthRange() (low, high int) {
 	switch p.kind {
 	case kindText:
@@ -48,14 +46,13 @@ func (p *templatePiece) generatedLengthRange() (low, high int) {
 	}
 }
 
-// countDigits returns the number of decimal digits of n.
 func countDigits(n uint64) int {
 	var buf [20]byte
 	return len(strconv.AppendUint(buf[:0], n, 10))
 }
 
 const (
-	// expressionNames names the expressions in errors.
+	// expressionNames lists the expressions for error messages.
 	expressionNames = "connection.uid, message.uid, seq, message.marker, random, hex, number or uuid"
 	blank           = " \t\r\n\v\f"
 	hexadecimal     = "0123456789abcdef"
@@ -70,7 +67,7 @@ var printable = func() string {
 	return string(all)
 }()
 
-// parseExpression parses the text between \{ and }. It ignores surrounding space.
+// parseExpression parses the text between \{ and }. It ignores white space around the text.
 func parseExpression(expressionText string, expressionIndex int) (templatePiece, error) {
 	expressionText = strings.Trim(expressionText, blank)
 	end := strings.IndexFunc(expressionText, func(c rune) bool { return !unicode.IsLetter(c) && c != '.' })
@@ -108,7 +105,6 @@ func errUnknownExpression(body string) error {
 	return fmt.Errorf("unknown expression %q; expected %s", truncateForError(body), expressionNames)
 }
 
-// rejectArgument returns an error if there is an argument.
 func rejectArgument(argument string) error {
 	if argument != "" {
 		return fmt.Errorf("%q after the name; expected nothing", truncateForError(argument))
@@ -124,7 +120,7 @@ func parseCharCount(name, argument string) (int, error) {
 	return int(n), nil
 }
 
-// parseIntegerRange parses a range of integers. Both ends are included.
+// parseIntegerRange parses a range such as 1-6, which includes both ends.
 func parseIntegerRange(argument string) (low, high uint64, err error) {
 	from, to, _ := strings.Cut(argument, "-")
 	low, err1 := strconv.ParseUint(strings.Trim(from, blank), 10, 63)
@@ -135,8 +131,8 @@ func parseIntegerRange(argument string) (low, high uint64, err error) {
 	return low, high, nil
 }
 
-// A marker contains the connection's number in its first 7 hexadecimal digits and the message's number in the
-// other 9. It is unique below 268 million connections and 68 billion messages on each.
+// A marker contains the connection's number in its first 7 hexadecimal digits and the message's number in the other 9.
+// Markers are unique for up to 268 million connections with 68 billion messages each.
 const (
 	markerLen         = 16
 	markerMessageBits = 9 * 4

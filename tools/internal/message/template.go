@@ -1,10 +1,10 @@
-// Package message generates the messages of the load generator from a template: a text with
-// expressions such as \{connection.uid}. The result depends only on a seed, the number of the
-// connection and the number of the message. So two runs with the same seed send the same bytes, and
-// the expected echo of a message can be generated again.
+// Package message generates the messages of the load generator from a template: a text with expressions such as
+// \{connection.uid}. A generated message depends only on a seed, the number of the connection and the number of the
+// message. Therefore two runs with the same seed send the same bytes, and the expected echo of a message can be
+// generated again.
 //
-// The syntax is that of tcpkali (https://github.com/satori-com/tcpkali, its man page under "Traffic
-// content expressions"), without regular expressions and arithmetic.
+// The syntax is that of tcpkali (https://github.com/satori-com/tcpkali, its man page under "Traffic content
+// expressions"), without regular expressions and arithmetic.
 //
 //	\{connection.uid}  number of the connection, from 0
 //	\{message.uid}     number of the message on its connection, from 0; also \{seq}
@@ -14,9 +14,8 @@
 //	\{number 1-6}      a random integer, both ends included
 //	\{uuid}            a random UUID (version 4)
 //
-// Text outside of expressions is literal. In a run of backslashes before a {, two stand for one:
-// \\{ is a literal \{, and \\\{seq} a backslash and an expression. All other backslashes are
-// literal; see Unescape.
+// Text outside of expressions is literal. In a run of backslashes before a {, two stand for one: \\{ is a literal \{,
+// and \\\{seq} is a backslash and an expression. All other backslashes are literal; see UnescapeTemplateText.
 package message
 
 import (
@@ -29,17 +28,16 @@ import (
 const (
 	// MaxText is the maximum length of a template in bytes.
 	MaxText = 1 << 20
-	// MaxExpressions limits the expressions of a template.
+	// MaxExpressions is the maximum number of expressions in a template.
 	MaxExpressions = 256
 	// MaxLen is the maximum length of a template's messages in bytes.
 	MaxLen = 1 << 20
 )
 
-// ID identifies a message to generate.
+// ID identifies a message to be generated.
 type ID struct {
-	// Seed is the seed of the run.
 	Seed uint64
-	// Connection is the number of the connection in its run. Message is the number of the message on its
+	// Connection is the number of the connection in the run. Message is the number of the message on its
 	// connection. Both count from 0.
 	Connection, Message uint64
 }
@@ -50,7 +48,7 @@ type Template struct {
 	minLen, maxLen int
 }
 
-// Parse parses a template. The empty text is the template of an empty message.
+// Parse parses a template. An empty text is the template of an empty message.
 func Parse(text string) (*Template, error) {
 	if len(text) > MaxText {
 		return nil, fmt.Errorf("template of %d bytes; expected at most %d", len(text), MaxText)
@@ -84,8 +82,9 @@ func Parse(text string) (*Template, error) {
 	return t, nil
 }
 
-// parseLiteralUpToExpression parses literal text, starting at index at, up to an expression or to the first { that
-// begins no expression. open reports that an expression follows; next is then the position after its \{.
+// parseLiteralUpToExpression parses the literal text in text[at:] up to an expression, or up to and including a { that
+// begins no expression. next is the index after the literal text or, if atExpression is true, after the expression's
+// \{.
 func parseLiteralUpToExpression(text string, at int) (literal []byte, next int, atExpression bool) {
 	brace := strings.IndexByte(text[at:], '{')
 	if brace < 0 {
@@ -101,7 +100,6 @@ func parseLiteralUpToExpression(text string, at int) (literal []byte, next int, 
 	return literal, at + brace + 1, atExpression
 }
 
-// lenUpToClosingBrace returns the number of bytes up to the closing }. at is the position after the opening \{.
 func lenUpToClosingBrace(text string, at int) (int, error) {
 	size := strings.IndexByte(text[at:], '}')
 	if size < 0 {
@@ -118,7 +116,7 @@ func truncateForError(text string) string {
 	return text
 }
 
-// addOrJoinPiece adds a piece. It joins adjacent literal texts.
+// addOrJoinPiece adds a piece, or joins it to the previous piece if both are literal text.
 func (t *Template) addOrJoinPiece(p templatePiece) error {
 	low, high := p.generatedLengthRange()
 	t.minLen += low
@@ -136,13 +134,13 @@ func (t *Template) addOrJoinPiece(p templatePiece) error {
 	return nil
 }
 
-// MaxLen returns an upper limit of the length of messages in bytes.
+// MaxLen returns an upper limit for the length of messages in bytes.
 func (t *Template) MaxLen() int { return t.maxLen }
 
-// MinLen returns a lower limit of the length of messages in bytes.
+// MinLen returns a lower limit for the length of messages in bytes.
 func (t *Template) MinLen() int { return t.minLen }
 
-// MessageIfConstant returns the message if all messages of the template are equal. The message must not be changed.
+// MessageIfConstant returns the message if all messages of the template are equal. The caller must not change it.
 func (t *Template) MessageIfConstant() ([]byte, bool) {
 	switch {
 	case len(t.pieces) == 0:
@@ -153,7 +151,7 @@ func (t *Template) MessageIfConstant() ([]byte, bool) {
 	return nil, false
 }
 
-// Append appends a message of at most MaxLen bytes. It allocates only if dst lacks capacity.
+// Append appends the message that id identifies. It allocates only if dst lacks capacity.
 func (t *Template) Append(dst []byte, id ID) []byte {
 	key := messageKey(id)
 	for i := range t.pieces {

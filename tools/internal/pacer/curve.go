@@ -5,29 +5,30 @@ import (
 	"time"
 )
 
-// Never is a time that is not reached.
+// Never is a time that is never reached.
 const Never = time.Duration(math.MaxInt64)
 
-// maxCurveTime limits the times of a Curve.
+// maxCurveTime limits the times of a RateCurve.
 const maxCurveTime = 60 * 24 * time.Hour
 
-// RateCurve is a rate over time. All times are on the same clock as Begin. A Curve must not change while Plans use
-// it.
+// RateCurve is a rate as a function of time. All times are measured by the same clock. A RateCurve must not change
+// while a plan uses it.
 type RateCurve struct {
 	// Begin is the earliest time at which a message can be due. It is above 0.
 	Begin time.Duration
-	// PerSecond is the number of messages that become due per second, above 0.
+	// PerSecond is the number of messages that become due per second, above 0. If To is set, PerSecond is the
+	// initial rate.
 	PerSecond float64
-	// Poisson selects a Poisson process. By default, the times between messages are equal.
+	// Poisson makes the times between messages random, as in a Poisson process. By default, these times are equal.
 	Poisson bool
-	// To is the final rate if above 0. The rate changes linearly during the time Over, which begins Hold after
-	// Begin.
+	// To, if above 0, is the final rate. The rate is constant for the time Hold and then changes linearly during
+	// the time Over.
 	To         float64
 	Hold, Over time.Duration
 }
 
-// DueTimeOfMessage returns the time at which the given number of messages are due, as the inverse of CountMessagesDue.
-// It returns Never for times after about two months.
+// DueTimeOfMessage returns the time at which the message with the given number is due. It returns Never if this is more
+// than about two months after Begin. It is the inverse of CountMessagesDue.
 func (c *RateCurve) DueTimeOfMessage(messageNumber float64) time.Duration {
 	seconds := messageNumber / c.PerSecond
 	if c.To > 0 {
@@ -39,8 +40,8 @@ func (c *RateCurve) DueTimeOfMessage(messageNumber float64) time.Duration {
 	return c.Begin + time.Duration(seconds*float64(time.Second))
 }
 
-// secondsUntilDueOnRamp returns the time t in seconds at which x messages are due. During the change of duration T, it
-// solves a·t + (b-a)·t²/2T = x. After the change the rate is b.
+// secondsUntilDueOnRamp returns the time in seconds from Begin until the message with the given number is due. While
+// the rate changes from a to b during a time T, it solves a·t + (b-a)·t²/2T = message for t. After that, the rate is b.
 func (c *RateCurve) secondsUntilDueOnRamp(message float64) float64 {
 	a, b := c.PerSecond, c.To
 	before, over := c.Hold.Seconds(), c.Over.Seconds()
@@ -55,7 +56,7 @@ func (c *RateCurve) secondsUntilDueOnRamp(message float64) float64 {
 	return before + 2*message/(a+math.Sqrt(max(a*a+4*k*message, 0)))
 }
 
-// CountMessagesDue returns the number of messages that are due at a time: the integral of the rate.
+// CountMessagesDue returns the number of messages that are due at deadline: the integral of the rate.
 func (c *RateCurve) CountMessagesDue(deadline time.Duration) float64 {
 	t, r := max(deadline-c.Begin, 0).Seconds(), c.PerSecond
 	if c.To == 0 {
@@ -66,8 +67,8 @@ func (c *RateCurve) CountMessagesDue(deadline time.Duration) float64 {
 	return r*min(t, before) + r*in + (c.To-r)*in*in/(2*over) + c.To*max(t-before-over, 0)
 }
 
-// countMessagesBefore returns the number of messages that are due before end. The next message has the number first,
-// and the others follow at distances of one.
+// countMessagesBefore returns the number of messages that are due before end. nextNumber is the number of the next
+// message; the numbers of the following messages increase by one.
 func (c *RateCurve) countMessagesBefore(nextNumber float64, end time.Duration) int64 {
 	if c.DueTimeOfMessage(nextNumber) >= end {
 		return 0

@@ -1,10 +1,10 @@
 // Package pacer plans the times of messages in an open loop: at a constant or changing rate, at equal or random
-// intervals. A plan stores only the time of its next message. A backlog of any length therefore needs no
-// memory, and unsent messages can be counted without iteration.
+// intervals. A plan stores only the time of its next message. Therefore a backlog of any length needs no memory, and
+// unsent messages can be counted without iterating over them.
 //
-// A Curve is a rate over time. A Plan is a position on a Curve. It has 24 bytes, so each of a million
-// connections can have a Plan. A Shared is a plan for many connections. The package does not read a clock. A
-// Plan belongs to one goroutine at a time. A Shared is safe for concurrent use.
+// A RateCurve is a rate as a function of time. A SendPlan is a position on a RateCurve. A SendPlan has only 24 bytes,
+// so each of a million connections can have one; it belongs to one goroutine at a time. A SharedPlan is a plan for many
+// connections, and is safe for concurrent use. The package does not read a clock.
 package pacer
 
 import (
@@ -14,9 +14,9 @@ import (
 	"time"
 )
 
-// RandomAt returns the n-th random number in the sequence of a seed. It is the output function of SplitMix64
-// (Steele, Lea, Flood: "Fast Splittable Pseudorandom Number Generators", 2014). It has no state, so the result
-// does not depend on the order of calls.
+// RandomAt returns the n-th random number in the sequence of a seed. It is the output function of SplitMix64 (Steele,
+// Lea, Flood: "Fast Splittable Pseudorandom Number Generators", 2014). It has no state, so the order of calls does not
+// matter.
 func RandomAt(seed, n uint64) uint64 {
 	z := seed*0xd1342543de82ef95 + (n+1)*0x9e3779b97f4a7c15
 	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
@@ -24,20 +24,21 @@ func RandomAt(seed, n uint64) uint64 {
 	return z ^ z>>31
 }
 
-// exponentialInterval returns a random time between events of a Poisson process of rate 1.
+// exponentialInterval returns a random time between events of a Poisson process with the rate 1.
 func exponentialInterval(seed, n uint64) float64 {
 	return -math.Log(float64(RandomAt(seed, n)>>11+1) / (1 << 53))
 }
 
-// SendPlan is a sequence of times. The zero Plan is empty.
+// SendPlan is a sequence of times at which messages are due. The zero SendPlan is empty.
 type SendPlan struct {
 	position float64       // position of the next message on the curve
 	number   uint64        // number of the next message
 	next     time.Duration // time of the next message
 }
 
-// NewPlanFrom returns a plan that begins at the time at. The first message is due phase messages later (0 to 1), or
-// with Poisson after a random time. seed determines all random times.
+// NewPlanFrom returns a plan that begins at a given time. The first message follows after the part phase, from 0 to 1,
+// of the interval between two messages. If Poisson is set, it follows after a random time. seed determines all random
+// times.
 func (c *RateCurve) NewPlanFrom(at time.Duration, phase float64, seed uint64) SendPlan {
 	p := SendPlan{position: c.CountMessagesDue(at)}
 	if c.Poisson {
@@ -48,7 +49,7 @@ func (c *RateCurve) NewPlanFrom(at time.Duration, phase float64, seed uint64) Se
 	return p
 }
 
-// Next returns the time at which the next message is due, 0 for the zero Plan.
+// Next returns the time at which the next message is due. It returns 0 for the zero SendPlan.
 func (p *SendPlan) Next() time.Duration { return p.next }
 
 func (p *SendPlan) AdvanceToNextMessage(c *RateCurve, seed uint64) {
@@ -61,8 +62,8 @@ func (p *SendPlan) AdvanceToNextMessage(c *RateCurve, seed uint64) {
 	p.next = c.DueTimeOfMessage(p.position)
 }
 
-// CountDueAndUntaken returns the number of messages that are due both by now and before end. For random times the
-// number is an estimate.
+// CountDueAndUntaken returns the number of messages that are due before end and not later than now. If times are
+// random, the number is an estimate.
 func (p *SendPlan) CountDueAndUntaken(c *RateCurve, now, end time.Duration) int64 {
 	if p.next == 0 || p.next > now || p.next >= end {
 		return 0
@@ -70,14 +71,14 @@ func (p *SendPlan) CountDueAndUntaken(c *RateCurve, now, end time.Duration) int6
 	return c.countMessagesBefore(p.position, min(now+1, end))
 }
 
-// Skipped counts messages before the window and within the window.
+// Skipped counts messages before the window (Before) and in the window (Within).
 type Skipped struct {
 	Before, Within int64
 }
 
-// Skip gives up and counts the messages that are due before end. The window begins at windowStart. Skip randomDrawsLeft
-// at most *randomDrawsLeft random times, which it subtracts from *randomDrawsLeft, and estimates the number of further
-// messages. Its cost is therefore limited.
+// Skip gives up and counts the messages that are due before end. The window begins at windowStart. To limit its cost,
+// Skip draws at most *randomDrawsLeft random times, which it subtracts from *randomDrawsLeft. It estimates the number
+// of further messages.
 func (p *SendPlan) Skip(c *RateCurve, seed uint64, windowStart, end time.Duration, randomDrawsLeft *int) (s Skipped) {
 	if p.next == 0 {
 		return s
@@ -107,10 +108,10 @@ func (p *SendPlan) Skip(c *RateCurve, seed uint64, windowStart, end time.Duratio
 	return s
 }
 
-// SharedPlan is a plan for many connections. A connection that has capacity takes the next due message. No other
-// lock is acquired while the lock of a Shared is held.
+// SharedPlan is a plan for many connections. A connection that has capacity takes the next due message. While the lock
+// of a SharedPlan is held, no other lock is acquired.
 type SharedPlan struct {
-	next atomic.Int64 // time of the next message; Never if there is none
+	next atomic.Int64 // time of the next message, or Never
 
 	mu          sync.Mutex
 	curve       RateCurve
@@ -118,7 +119,7 @@ type SharedPlan struct {
 	plan        SendPlan
 	windowStart time.Duration
 	end         time.Duration // no message is due from this time on
-	taken       Skipped       // messages that were taken, not given up
+	taken       Skipped       // messages that were taken and not given up
 }
 
 func NewSharedPlan() *SharedPlan {
@@ -127,7 +128,7 @@ func NewSharedPlan() *SharedPlan {
 	return s
 }
 
-// Start starts the plan. The window lasts from windowStart to end.
+// Start starts the plan. The window begins at windowStart and ends at end.
 func (s *SharedPlan) Start(curve RateCurve, seed uint64, windowStart, end time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -136,7 +137,6 @@ func (s *SharedPlan) Start(curve RateCurve, seed uint64, windowStart, end time.D
 	s.publishNextDue()
 }
 
-// publishNextDue publishes the time of the next message to callers of NextDue.
 func (s *SharedPlan) publishNextDue() {
 	next := s.plan.next
 	if next >= s.end {
@@ -145,7 +145,7 @@ func (s *SharedPlan) publishNextDue() {
 	s.next.Store(int64(next))
 }
 
-// Stop ends the plan: no message is due from end on.
+// Stop ends the plan. No message is due at end or later.
 func (s *SharedPlan) Stop(end time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -153,10 +153,10 @@ func (s *SharedPlan) Stop(end time.Duration) {
 	s.publishNextDue()
 }
 
-// NextDue returns the time at which the next message is due, or Never. It acquires no lock.
+// NextDue returns the time at which the next message is due, or Never if there is none. It acquires no lock.
 func (s *SharedPlan) NextDue() time.Duration { return time.Duration(s.next.Load()) }
 
-// TakeNextIfDue takes the next message if that message is due. It returns the planned time.
+// TakeNextIfDue takes the next message if it is due, and returns the message's planned time.
 func (s *SharedPlan) TakeNextIfDue(now time.Duration) (plannedAt time.Duration, ok bool) {
 	if s.NextDue() > now {
 		return 0, false
@@ -176,7 +176,7 @@ func (s *SharedPlan) TakeNextIfDue(now time.Duration) (plannedAt time.Duration, 
 	return plannedAt, true
 }
 
-// Skip gives up and counts the messages that are due before now; see Plan.Skip.
+// Skip gives up and counts the messages that are due before now; see SendPlan.Skip.
 func (s *SharedPlan) Skip(now time.Duration, maxRandomDraws int) Skipped {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -188,15 +188,15 @@ func (s *SharedPlan) Skip(now time.Duration, maxRandomDraws int) Skipped {
 	return skipped
 }
 
-// CountDueAndUntaken returns the number of messages that are due and not taken. For random times the number is an
-// estimate.
+// CountDueAndUntaken returns the number of messages that are due but that no connection has taken. If times are random,
+// the number is an estimate.
 func (s *SharedPlan) CountDueAndUntaken(now time.Duration) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.plan.CountDueAndUntaken(&s.curve, now, s.end)
 }
 
-// TakenCounts counts the messages that were taken.
+// TakenCounts returns the numbers of messages that connections have taken.
 func (s *SharedPlan) TakenCounts() Skipped {
 	s.mu.Lock()
 	defer s.mu.Unlock()

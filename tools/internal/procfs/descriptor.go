@@ -8,18 +8,17 @@ import (
 	prom "github.com/prometheus/procfs"
 )
 
-// CountDescriptors counts the open descriptors in the table of a process's first thread. The kernel counts
-// them; before Linux 6.2 each takes about 0.2 µs.
+// CountDescriptors returns the number of open descriptors in the descriptor table of a process's first thread. Before
+// Linux 6.2, each descriptor takes about 0.2 µs.
 func CountDescriptors(pid int) (int, error) { return parseProcessFS(pid, prom.Proc.FileDescriptorsLen) }
 
-// Descriptors counts the open descriptors of a process.
 type Descriptors struct {
-	// Open is the number of open descriptors. Sockets is the number of sockets among them.
+	// Open is the number of open descriptors. Sockets is how many of them are sockets.
 	Open, Sockets int
 }
 
-// CountDescriptorsAndSockets counts the open descriptors of a process. It examines each one, which takes about a
-// microsecond. It sees only the table of the process's first thread, not separate tables of other threads.
+// CountDescriptorsAndSockets counts the open descriptors in the descriptor table of a process's first thread. It
+// ignores tables of other threads. It examines each descriptor, which takes about a microsecond.
 func CountDescriptorsAndSockets(pid int) (d Descriptors, err error) {
 	dir := fmt.Sprintf("/proc/%d/fd/", pid)
 	for name, err := range dirEntryNames(dir) {
@@ -30,7 +29,7 @@ func CountDescriptorsAndSockets(pid int) (d Descriptors, err error) {
 		if nilIfGone(err) != nil {
 			return d, err
 		}
-		if err == nil { // otherwise the descriptor has been closed since the directory was read
+		if err == nil { // otherwise, the descriptor has been closed meanwhile
 			d.Open++
 		}
 		if strings.HasPrefix(target, "socket:[") {
@@ -42,17 +41,15 @@ func CountDescriptorsAndSockets(pid int) (d Descriptors, err error) {
 
 // DescriptorTable is a descriptor table of a process.
 type DescriptorTable struct {
-	// Thread is the thread that has the table. For the table of the first thread, which most threads share, it
-	// is the process ID.
+	// Thread is the ID of the thread that uses the table. For the table of the first thread, it is the process ID,
+	// although most threads share that table.
 	Thread int
-	// Open is the number of open descriptors in the table.
-	Open int
+	Open   int
 }
 
-// CountDescriptorsByTable counts the open descriptors in each descriptor table of a process. The first thread's table
-// comes first. A thread with another table is assumed to be the only thread with that table. Each thread takes about 5
-// µs, and each table as much as CountDescriptors. CountDescriptorsByTable needs the right to trace the process
-// (kcmp(2)).
+// CountDescriptorsByTable counts the open descriptors in each descriptor table of a process. The table of the first
+// thread comes first. Any other table is assumed to belong to one thread only. CountDescriptorsByTable takes about 5 µs
+// per thread, and for each table as much time as CountDescriptors. It needs the right to trace the process (kcmp(2)).
 func CountDescriptorsByTable(pid int) ([]DescriptorTable, error) {
 	first, err := CountDescriptors(pid)
 	if err != nil {
@@ -72,7 +69,6 @@ func CountDescriptorsByTable(pid int) ([]DescriptorTable, error) {
 	return tables, err
 }
 
-// threadsWithOwnTable returns the threads of a process that do not share the first thread's descriptor table.
 func threadsWithOwnTable(pid int) (owners prom.Procs, err error) {
 	all, err := allThreads(pid)
 	for _, t := range all {

@@ -16,34 +16,32 @@ import (
 
 // Limits of a search for listening processes.
 const (
-	// maxRows limits the rows read from a table of sockets.
+	// maxRows limits the rows that are read from a table of sockets.
 	maxRows = 4 << 20
-	// maxScannedDescriptors limits the descriptors scanned per process. Listeners are opened early, so their
-	// numbers are low. maxScannedInAll limits the descriptors scanned in all processes; each takes about a
-	// microsecond.
+	// maxScannedDescriptors limits the descriptors that are scanned in one process. Listeners are opened early, so
+	// their numbers are low. maxScannedInAll limits the descriptors that are scanned in all processes. Each takes
+	// about a microsecond.
 	maxScannedDescriptors = 16 << 10
 	maxScannedInAll       = 256 << 10
-	// maxScannedPerThread limits the descriptors scanned per thread with a separate table. Only a few hundred
-	// descriptors of such a thread are not connections.
+	// maxScannedPerThread limits the descriptors that are scanned in one thread with its own descriptor table.
+	// Nearly all descriptors of such a thread are connections; listeners are among the first few hundred.
 	maxScannedPerThread = 1 << 10
 )
 
-// errRows reports that a table has more than maxRows rows.
 var errRows = errors.New("more rows than are read")
 
-// errNobody reports that no process listens at the address.
 var errNobody = errors.New("no process of this network namespace listens there")
 
-// FindListenerPIDs returns the processes that listen on a TCP port of this machine, in ascending order. Like the
-// kernel, it prefers sockets that listen at addr to those at the wildcard address. There can be several
+// FindListenerPIDs returns the processes that listen on a TCP port of this machine, in ascending order. If sockets
+// listen at addr itself, it ignores those that listen at the wildcard address, as the kernel does. There can be several
 // processes: a group that has inherited one socket, or processes that use SO_REUSEPORT.
 //
-// addr must be an address of this machine; for other addresses, FindListenerPIDs would return a listener at the
-// wildcard. It returns an error if nobody listens, or if the processes belong to another user or to another
-// network or process namespace. It does not find sockets beyond the first 16,384 descriptors of a process.
+// addr must be an address of this machine, because FindListenerPIDs would also return a wildcard listener for any other
+// address. It returns an error if no process listens, or if the processes belong to another user or to another network
+// or process namespace. It does not find sockets beyond the first 16,384 descriptors of a process.
 //
-// A search takes about 10 ms with a hundred processes. It scans at most 262,144 descriptors. If no process has
-// the socket, it scans at most as many again in threads that have a separate table.
+// A search takes about 10 ms with a hundred processes. It scans at most 262,144 descriptors. If it finds no process, it
+// scans up to as many again in threads that have their own descriptor table.
 func FindListenerPIDs(port uint16, addr netip.Addr) ([]int, error) {
 	name := netip.AddrPortFrom(addr, port).String()
 	queues, err := sock.ListAcceptQueues()
@@ -65,9 +63,8 @@ func FindListenerPIDs(port uint16, addr netip.Addr) ([]int, error) {
 	return findSocketOwnerPIDs(name, inodes)
 }
 
-// FindUnixListenerPIDs returns the processes that listen on a unix socket, like FindListenerPIDs. path is the path to
-// which the socket was bound, or "@name" for an abstract socket. A socket bound to a relative path is found
-// only by that path.
+// FindUnixListenerPIDs is like FindListenerPIDs for a unix socket. path is the path to which the socket was bound, or
+// "@name" for an abstract socket. If the socket was bound to a relative path, only that path finds it.
 func FindUnixListenerPIDs(path string) ([]int, error) {
 	whole := path
 	if !strings.HasPrefix(path, "@") {
@@ -82,7 +79,6 @@ func FindUnixListenerPIDs(path string) ([]int, error) {
 	return findSocketOwnerPIDs(path, inode)
 }
 
-// findUnixListenerInode returns the inode of the socket that listens at one of two paths, nil for none.
 func findUnixListenerInode(path, absolutePath string) ([]string, error) {
 	f, err := openFileOnLinux("/proc/net/unix")
 	if err != nil {
@@ -101,12 +97,12 @@ func findUnixListenerInode(path, absolutePath string) ([]string, error) {
 	return nil, rows.Err()
 }
 
-// parseListeningUnixRow returns the inode and the path of a listening socket in a row of /proc/net/unix, such as
+// parseListeningUnixRow parses a row of /proc/net/unix such as
 //
 //	00000000b5284930: 00000002 00000000 00010000 0001 01 1073 /run/a b.sock
 //
-// It returns "" for any other row. The path can contain spaces. prometheus/procfs cuts a path off at the first
-// space, so it is not used here.
+// It returns the inode and the path of a listening socket, or "" for any other row. The path can contain spaces, so
+// prometheus/procfs cannot be used: it truncates the path at the first space.
 func parseListeningUnixRow(row string) (inode, path string) {
 	const accepts = 1 << 16 // __SO_ACCEPTCON
 	fields := strings.Fields(row)
@@ -120,8 +116,8 @@ func parseListeningUnixRow(row string) (inode, path string) {
 	return fields[6], strings.TrimRight(path, " ")
 }
 
-// addrMatchRank returns how well a socket bound to an address matches connections to another address. The exact
-// address has the best rank, then the wildcard of the address family, then the IPv6 wildcard. 0 means no match.
+// addrMatchRank returns how well a socket that is bound to an address matches connections to another address. The same
+// address has the best rank, followed by the wildcard of the address family and the IPv6 wildcard. 0 means no match.
 func addrMatchRank(bound, dialed netip.Addr) int {
 	switch {
 	case bound == dialed:
@@ -134,7 +130,6 @@ func addrMatchRank(bound, dialed netip.Addr) int {
 	return 0
 }
 
-// findSocketOwnerPIDs returns the processes that have a descriptor for one of the sockets.
 func findSocketOwnerPIDs(addrText string, inodes []string) ([]int, error) {
 	if len(inodes) == 0 {
 		return nil, fmt.Errorf("procfs: listener at %s: %w", addrText, errNobody)
@@ -162,22 +157,21 @@ func findSocketOwnerPIDs(addrText string, inodes []string) ([]int, error) {
 	return nil, fmt.Errorf("procfs: listener at %s: its process was not found; %d processes may not be looked at by this user", addrText, s.denied)
 }
 
-// socketOwnerSearch searches for processes that have a descriptor with one of the links.
+// socketOwnerSearch searches for processes that have a descriptor of a socket. links are the targets of such
+// descriptors in /proc.
 type socketOwnerSearch struct {
 	links  map[string]bool
-	left   int // remaining descriptors to scan
+	left   int // how many descriptors may still be scanned
 	pids   []int
-	denied int // processes without permission
+	denied int // number of processes without permission
 }
 
-// searchProcessDescriptors scans the descriptors of a process until one matches.
 func (s *socketOwnerSearch) searchProcessDescriptors(pid int) {
 	if _, err := s.searchDescriptorDir(fmt.Sprintf("/proc/%d/fd/", pid), pid, maxScannedDescriptors); errors.Is(err, fs.ErrPermission) {
 		s.denied++
 	}
 }
 
-// searchOwnTablesOfThreads scans the descriptors of a process's threads that have a separate table, until one matches.
 func (s *socketOwnerSearch) searchOwnTablesOfThreads(pid int) {
 	owners, _ := threadsWithOwnTable(pid) // without permission, or if the process has ended, there are none
 	for _, t := range owners {
@@ -187,7 +181,6 @@ func (s *socketOwnerSearch) searchOwnTablesOfThreads(pid int) {
 	}
 }
 
-// searchDescriptorDir scans the descriptors of a table, at most maxDescriptors, until one matches.
 func (s *socketOwnerSearch) searchDescriptorDir(dir string, pid, maxDescriptors int) (found bool, err error) {
 	for fd, err := range dirEntryNames(dir) {
 		if err != nil || maxDescriptors == 0 || s.left == 0 {

@@ -12,15 +12,12 @@ import (
 
 // Machine contains facts that do not change while the machine runs.
 type Machine struct {
-	// Kernel is the kernel release, such as "6.18.4".
 	Kernel string
 	// CPUModel is the name of the first CPU. It is "" if the kernel does not report the name, as on most ARM
 	// machines.
 	CPUModel string
-	// CPUs is the number of online CPUs.
-	CPUs int
-	// Memory is the machine's memory in bytes.
-	Memory int64
+	CPUs     int
+	Memory   int64
 }
 
 func ReadMachine() (m Machine, err error) {
@@ -44,21 +41,21 @@ func ReadMachine() (m Machine, err error) {
 	return m, err
 }
 
-// CPUTime is the use of the machine's processors since boot.
+// CPUTime is the time that the machine's processors have spent since boot.
 type CPUTime struct {
 	// Busy is the processor time of all processes, the kernel and interrupts. Stolen is time in which a virtual
 	// machine was ready to run but the host ran something else. Busy and Idle do not include Stolen.
 	Busy, Idle, Stolen time.Duration
-	// Stalled is the time in which some task was ready to run but waited for a processor. It is the mean over
-	// the processors that had work, so it grows no faster than the clock. Its resolution is a microsecond. It
-	// is 0 without pressure stall information (before Linux 4.20).
+	// Stalled is the time in which some task was ready to run but waited for a processor. It is averaged over the
+	// processors that had work, so it grows no faster than the clock. Its resolution is a microsecond. It is 0
+	// before Linux 4.20, or without pressure stall information.
 	Stalled time.Duration
 }
 
 // ReadCPUTime reads /proc/stat and /proc/pressure/cpu.
 func ReadCPUTime() (c CPUTime, err error) {
 	stat, err := parseProcFS(prom.FS.Stat)
-	all := stat.CPUTotal // user time already includes guest time
+	all := stat.CPUTotal // the user time includes guest time
 	c.Busy = secondsToTickDuration(all.User + all.Nice + all.System + all.IRQ + all.SoftIRQ)
 	c.Idle, c.Stolen = secondsToTickDuration(all.Idle+all.Iowait), secondsToTickDuration(all.Steal)
 	pressure, noPressure := parseProcFS(func(root prom.FS) (prom.PSIStats, error) { return root.PSIStatsForResource("cpu") })
@@ -68,17 +65,17 @@ func ReadCPUTime() (c CPUTime, err error) {
 	return c, err
 }
 
-// secondsToTickDuration converts seconds to a duration, rounded to the kernel's steps of 10 ms.
+// secondsToTickDuration converts seconds to a duration, rounded to a multiple of 10 ms as in the kernel.
 func secondsToTickDuration(seconds float64) time.Duration {
 	return ticksToDuration(uint(math.Round(seconds * 100)))
 }
 
 type Memory struct {
-	// Total is the machine's memory and Free the unused memory. FilePages is the memory of file pages that can
-	// be dropped.
+	// Total is the machine's memory, and Free the unused memory. FilePages is the memory of file pages that the
+	// kernel can drop.
 	Total, Free, FilePages int64
 	// Slab is the memory of small kernel objects, including sockets. PageTables is the memory of page tables.
-	// KernelStacks is the memory of threads' stacks in the kernel.
+	// KernelStacks is the memory of threads' kernel stacks.
 	Slab, PageTables, KernelStacks int64
 }
 
@@ -92,7 +89,7 @@ func ReadMemory() (Memory, error) {
 	}, err
 }
 
-// derefOrZero returns a number, or 0 if the kernel does not report it.
+// derefOrZero returns *n, or 0 if n is nil because the kernel does not report the number.
 func derefOrZero[N int | uint64](n *N) int64 {
 	if n == nil {
 		return 0
@@ -100,13 +97,13 @@ func derefOrZero[N int | uint64](n *N) int64 {
 	return int64(*n)
 }
 
-// PhysicalCoreID returns an identifier of a CPU's physical core: the lowest number among the CPUs of the core.
+// PhysicalCoreID returns an identifier of a CPU's physical core: the lowest number of the CPUs on that core.
 func PhysicalCoreID(cpu int) (int, error) {
 	first, _, err := readNumberList(fmt.Sprintf("/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", cpu))
 	return first, err
 }
 
-// CountNUMANodes counts the NUMA nodes that have memory. It returns 1 if the machine has no NUMA nodes.
+// CountNUMANodes counts the NUMA nodes that have memory. Without NUMA, it returns 1.
 func CountNUMANodes() (int, error) {
 	_, count, err := readNumberList("/sys/devices/system/node/has_memory")
 	if IsNotFoundOrExited(err) {
@@ -123,7 +120,7 @@ func readNumberList(path string) (first, count int, err error) {
 	return parseNumberList(text)
 }
 
-// parseNumberList returns the first number and the count of an ascending list such as "0-3,8".
+// parseNumberList parses an ascending list such as "0-3,8". It returns the first number and the count of numbers.
 func parseNumberList(list string) (first, count int, err error) {
 	for i, part := range strings.Split(list, ",") {
 		low, high, several := strings.Cut(part, "-")
@@ -143,12 +140,11 @@ func parseNumberList(list string) (first, count int, err error) {
 	return first, count, nil
 }
 
-// maxQueues limits the number of counted queues per network interface.
 const maxQueues = 16 << 10
 
-// CountInterfaceQueues counts the receive and send queues that a network interface uses. /sys shows the interfaces of
-// the network namespace in which it was mounted. CountInterfaceQueues therefore returns an error unless the interface
-// in /sys has the given index and hardware address.
+// CountInterfaceQueues counts the receive and send queues that a network interface uses. It reads /sys, which shows the
+// interfaces of the network namespace in which /sys was mounted. It therefore returns an error unless the interface
+// found there has the given index and hardware address.
 func CountInterfaceQueues(name string, index int, address string) (receive, send int, err error) {
 	dir := "/sys/class/net/" + name
 	for file, want := range map[string]string{"ifindex": strconv.Itoa(index), "address": address} {
@@ -171,7 +167,7 @@ func CountInterfaceQueues(name string, index int, address string) (receive, send
 	return receive, send, nil
 }
 
-// CountTasksOfMachine returns the number of tasks on the machine, from /proc/loadavg.
+// CountTasksOfMachine returns the number of tasks (threads of processes) on the machine.
 func CountTasksOfMachine() (all int64, err error) {
 	text, err := readTrimmedFile("/proc/loadavg") // 0.20 0.18 0.12 1/80 11206
 	if err != nil {

@@ -11,29 +11,28 @@ import (
 	prom "github.com/prometheus/procfs"
 )
 
-// Network describes the TCP sockets and counters of a network namespace.
+// Network describes the TCP sockets of a network namespace, and its counters of reached limits.
 type Network struct {
-	// Established, Open and TimeWait count the namespace's TCP sockets. Open includes sockets that listen, are
-	// connected or are connecting. Orphans counts sockets without a process, and TCPBuffers is the memory of TCP
-	// buffers in bytes; both cover the whole machine.
+	// Established, Open and TimeWait count TCP sockets of the namespace. Open includes sockets that listen, are
+	// connected or are connecting. Orphans and TCPBuffers cover the whole machine: Orphans counts sockets that no
+	// process has, and TCPBuffers is the memory of TCP buffers in bytes.
 	Established, Open, TimeWait, Orphans int64
 	TCPBuffers                           int64
-	// Counters counts events since the network namespace was created that show that a limit was reached. The
-	// keys are the names of /proc/net/netstat, such as ListenOverflows, and nf_conntrack_drop,
-	// nf_conntrack_insert_failed, nf_conntrack_early_drop and softnet_dropped. A counter that the kernel does
-	// not support is missing.
+	// Counters counts events which show that a limit was reached, since the network namespace was created. The keys
+	// are names from /proc/net/netstat, such as ListenOverflows, and nf_conntrack_drop, nf_conntrack_insert_failed,
+	// nf_conntrack_early_drop and softnet_dropped. Counters that the kernel does not support are missing.
 	Counters map[string]int64
 }
 
-// ReadTCPStateOfNamespace reads the network namespace of the calling thread. It takes about 0.5 ms, regardless of the
-// number of sockets.
+// ReadTCPStateOfNamespace reads the state of the calling thread's network namespace. It takes about 0.5 ms, whatever
+// the number of sockets.
 func ReadTCPStateOfNamespace() (n Network, err error) {
 	if _, err := procRoot(); err != nil {
 		return n, err
 	}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	// /proc/net describes the namespace of the process's first thread.
+	// /proc/net describes the namespace of the process's first thread, which can be another one.
 	thread, err := prom.NewFS("/proc/thread-self")
 	if err != nil {
 		return n, err
@@ -66,15 +65,15 @@ func (n *Network) readSocketCounts(thread prom.FS) error {
 	return nil
 }
 
-// limitCounters lists the counters of /proc/net/netstat that show that a limit was reached.
+// limitCounters lists the counters in /proc/net/netstat which show that a limit was reached.
 var limitCounters = []string{
 	"ListenOverflows", "ListenDrops", "TCPReqQFullDoCookies", "TCPReqQFullDrop", "SyncookiesSent", "TCPBacklogDrop",
 	"TCPMemoryPressures", "TCPMemoryPressuresChrono", "TCPAbortOnMemory", "PruneCalled", "RcvPruned", "TCPRcvQDrop",
 	"TCPTimeWaitOverflow", "TCPSynRetrans",
 }
 
-// readEstablishedAndLimitCounters reads counters and the number of established connections. It does not use
-// prometheus/procfs, because version 0.22 leaves four counters at zero, including TCPAbortOnMemory.
+// readEstablishedAndLimitCounters reads limitCounters and the number of established connections. It does not use
+// prometheus/procfs, because version 0.22 of that module leaves four counters at zero, including TCPAbortOnMemory.
 func (n *Network) readEstablishedAndLimitCounters() error {
 	tcp, err := readCounterLines("/proc/thread-self/net/snmp", "Tcp:")
 	if err != nil {
@@ -117,8 +116,6 @@ func readCounterLines(file, linePrefix string) (map[string]int64, error) {
 	return nil, fmt.Errorf("procfs: %s has no two lines of %s", file, linePrefix)
 }
 
-// readPacketDrops reads the numbers of dropped packets: packets dropped from a processor's backlog, and packets
-// dropped by connection tracking.
 func (n *Network) readPacketDrops(thread prom.FS) error {
 	processors, err := thread.NetSoftnetStat()
 	if err != nil {
@@ -136,8 +133,8 @@ func (n *Network) readPacketDrops(thread prom.FS) error {
 	return nilIfGone(err) // the file exists only with connection tracking
 }
 
-// NetworkNamespaceFile returns the file for entering the network namespace of a process with setns(2). A pid of 0 means
-// the calling thread.
+// NetworkNamespaceFile returns the path of a file with which setns(2) can enter the network namespace of a process. If
+// pid is 0, it is the namespace of the calling thread.
 func NetworkNamespaceFile(pid int) string {
 	if pid == 0 {
 		return "/proc/thread-self/ns/net"

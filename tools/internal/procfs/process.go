@@ -11,18 +11,17 @@ import (
 
 // Stat describes a process, from /proc/PID/stat.
 type Stat struct {
-	// PID is the process ID, and Group the process group ID. Parent is 0 if the parent is not visible.
+	// PID is the process ID, and Group the process group ID. Parent is 0 if the parent process is not visible.
 	PID, Parent, Group int
-	// Threads is the current number of threads.
-	Threads int
-	// User and System are processor time since the process began, including ended threads. Children is the
-	// processor time of children that the process has waited for. All three have steps of 10 ms.
+	Threads            int
+	// User and System are the processor time that the process has used, including its ended threads. Children is
+	// the processor time of children for which the process has waited. All three have a resolution of 10 ms.
 	User, System, Children time.Duration
-	// Ended reports that the process is a zombie: its sockets and memory are released, but its parent has not
-	// waited for it.
+	// Ended reports that the process is a zombie: it has released its sockets and memory, but its parent has not
+	// yet waited for it.
 	Ended bool
-	// Released reports that the process is ending and has released its memory. Its files in /proc belong to
-	// root from then on.
+	// Released reports that the process is ending and has released its memory. From then on, its files in /proc
+	// belong to root.
 	Released bool
 }
 
@@ -37,21 +36,20 @@ func parseStat(p prom.Proc) (Stat, error) {
 	return Stat{
 		PID: s.PID, Parent: s.PPID, Group: s.PGRP, Threads: s.NumThreads,
 		User: ticksToDuration(s.UTime), System: ticksToDuration(s.STime), Children: ticksToDuration(uint(s.CUTime + s.CSTime)),
-		Ended:    s.State == "Z" && s.NumThreads <= 1, // with more threads, only the first has ended
+		Ended:    s.State == "Z" && s.NumThreads <= 1, // with more threads, only the first thread has ended
 		Released: s.VSize == 0,
 	}, nil
 }
 
-// ticksToDuration converts clock ticks to a duration. USER_HZ is 100 on every architecture that Go supports.
+// ticksToDuration converts clock ticks to a duration. A tick is 10 ms (USER_HZ is 100) on every architecture that Go
+// supports.
 func ticksToDuration(n uint) time.Duration { return time.Duration(n) * 10 * time.Millisecond }
 
-// Limits of what is read.
 const (
 	maxProcesses = 128 << 10 // on the machine
 	maxThreads   = 32 << 10  // in one process
 )
 
-// allProcesses returns all processes of the machine in ascending order.
 func allProcesses() (prom.Procs, error) {
 	all, err := parseProcFS(prom.FS.AllProcs)
 	if len(all) > maxProcesses {
@@ -69,8 +67,8 @@ func allThreads(pid int) (prom.Procs, error) {
 	return all, err
 }
 
-// ReadAllStats reads the state of every process of the machine, in ascending order. Each process takes about 25
-// µs.
+// ReadAllStats reads the state of every process of the machine, in ascending order of process IDs. It takes about 25 µs
+// per process.
 func ReadAllStats() (stats []Stat, err error) {
 	all, err := allProcesses()
 	for _, p := range all {
@@ -84,8 +82,8 @@ func ReadAllStats() (stats []Stat, err error) {
 	return stats, err
 }
 
-// PIDsByProcessGroup maps the ID of each process group to the PIDs of its processes, in ascending order. An unknown
-// group has no processes.
+// PIDsByProcessGroup maps the ID of each process group to the IDs of its processes, in ascending order. A group that
+// does not exist has no processes.
 func PIDsByProcessGroup(groups ...int) (map[int][]int, error) {
 	all, err := ReadAllStats()
 	found := make(map[int][]int, len(groups))
@@ -97,7 +95,7 @@ func PIDsByProcessGroup(groups ...int) (map[int][]int, error) {
 	return found, err
 }
 
-// ChildPIDs returns a process's children that have not been waited for, in ascending order.
+// ChildPIDs returns the children of a process, in ascending order. It includes zombies.
 func ChildPIDs(parent int) (pids []int, err error) {
 	all, err := ReadAllStats()
 	for _, s := range all {
@@ -108,13 +106,13 @@ func ChildPIDs(parent int) (pids []int, err error) {
 	return pids, err
 }
 
-// CountTasksOfUser counts a user's tasks (threads of processes) on the machine, which RLIMIT_NPROC limits. Each
-// process takes about 3 µs. A process that changed its user and may not be traced counts as root's. Processes
-// that are not visible (hidepid, another process namespace) are not counted.
+// CountTasksOfUser counts the tasks (threads of processes) of a user on the machine, which RLIMIT_NPROC limits. It
+// takes about 3 µs per process. A process that has changed its user, and that this process may not trace, counts as
+// root's. Processes that are not visible (hidepid, another process namespace) are not counted.
 func CountTasksOfUser(user uint32) (n int, err error) {
 	all, err := allProcesses()
 	for _, p := range all {
-		// On error, the process has ended.
+		// An error means that the process has ended.
 		if owner, tasks, err := threadCountAndOwner(fmt.Sprintf("/proc/%d/task", p.PID)); err == nil && owner == user {
 			n += tasks
 		}
@@ -124,7 +122,7 @@ func CountTasksOfUser(user uint32) (n int, err error) {
 
 type ProcessMemory struct {
 	// RSS is resident memory, including the full size of shared pages. It is inexact by some pages per thread.
-	// PeakRSS is the highest value of RSS so far.
+	// PeakRSS is the highest RSS so far.
 	RSS, PeakRSS int64
 	// Anonymous is the part of RSS that is not backed by a file: heap and stacks.
 	Anonymous int64
@@ -136,12 +134,13 @@ func ReadProcessMemory(pid int) (ProcessMemory, error) {
 	return ProcessMemory{RSS: int64(s.VmRSS), PeakRSS: int64(max(s.VmRSS, s.VmHWM)), Anonymous: int64(s.RssAnon)}, err
 }
 
-// CountContextSwitches counts the context switches of a process's current threads. Switches are voluntary if the
-// thread waited, and involuntary if it could have continued. Each thread takes about 30 µs.
+// CountContextSwitches counts the context switches of a process's current threads. A switch is voluntary if the thread
+// waited for something, and involuntary if the thread could have continued. CountContextSwitches takes about 30 µs per
+// thread.
 func CountContextSwitches(pid int) (voluntary, involuntary int64, err error) {
 	all, err := allThreads(pid)
 	for _, t := range all {
-		if s, err := t.NewStatus(); err == nil { // otherwise the thread has ended
+		if s, err := t.NewStatus(); err == nil { // otherwise, the thread has ended
 			voluntary += int64(s.VoluntaryCtxtSwitches)
 			involuntary += int64(s.NonVoluntaryCtxtSwitches)
 		}

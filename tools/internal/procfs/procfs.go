@@ -1,12 +1,12 @@
-// Package procfs reads /proc and /sys for all other packages of the module tools. The only exception is control
-// groups, which the library's internal/cgroup reads.
+// Package procfs reads /proc and /sys for all packages of the module tools. Only control groups are read elsewhere, by
+// the library's internal/cgroup.
 //
-// The package parses with github.com/prometheus/procfs, except for the following. That module does not support
-// hard limits, descriptor tables of threads, queues of interfaces and some counters of netstat. It cuts off
-// settings after 128 bytes, and paths of unix sockets at a space. It reads all descriptors of a process at
-// once, of which there can be a million.
+// The package parses with github.com/prometheus/procfs where possible. That module does not support hard limits,
+// descriptor tables of threads, queues of interfaces and some counters of netstat. It truncates settings after 128
+// bytes, and paths of unix sockets at a space. It also reads all descriptors of a process at once, even if there are a
+// million.
 //
-// Sizes are bytes, times are durations. All functions are safe for concurrent use. On systems other than Linux
+// Sizes are in bytes, and times are durations. All functions are safe for concurrent use. On systems other than Linux
 // they return ErrNotAvailable.
 package procfs
 
@@ -24,15 +24,14 @@ import (
 	prom "github.com/prometheus/procfs"
 )
 
-// ErrNotAvailable reports that this system has no Linux /proc.
+// ErrNotAvailable means that this system does not have the /proc of Linux.
 var ErrNotAvailable = errors.New("procfs: not available on " + runtime.GOOS)
 
-// IsNotFoundOrExited reports whether err means that a process has ended or a file does not exist.
+// IsNotFoundOrExited reports whether err means that a process has ended or that a file does not exist.
 func IsNotFoundOrExited(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH)
 }
 
-// nilIfGone returns nil if IsNotFoundOrExited(err), otherwise err.
 func nilIfGone(err error) error {
 	if IsNotFoundOrExited(err) {
 		return nil
@@ -48,7 +47,6 @@ var procRoot = sync.OnceValues(func() (prom.FS, error) {
 	return root, nil
 })
 
-// parseProcFS calls a parser for /proc.
 func parseProcFS[T any](parse func(prom.FS) (T, error)) (v T, err error) {
 	root, err := procRoot()
 	if err != nil {
@@ -57,7 +55,6 @@ func parseProcFS[T any](parse func(prom.FS) (T, error)) (v T, err error) {
 	return parse(root)
 }
 
-// parseProcessFS calls a parser for /proc/PID.
 func parseProcessFS[T any](pid int, parse func(prom.Proc) (T, error)) (T, error) {
 	return parseProcFS(func(root prom.FS) (v T, err error) {
 		p, err := root.Proc(pid)
@@ -68,7 +65,6 @@ func parseProcessFS[T any](pid int, parse func(prom.Proc) (T, error)) (T, error)
 	})
 }
 
-// maxFile limits the bytes read from one file.
 const maxFile = 8 << 20
 
 func openFileOnLinux(path string) (*os.File, error) {
@@ -78,7 +74,6 @@ func openFileOnLinux(path string) (*os.File, error) {
 	return os.Open(path)
 }
 
-// readTrimmedFile returns the content of a file without surrounding white space.
 func readTrimmedFile(path string) (string, error) {
 	f, err := openFileOnLinux(path)
 	if err != nil {
@@ -89,8 +84,7 @@ func readTrimmedFile(path string) (string, error) {
 	return strings.TrimSpace(string(b)), err
 }
 
-// dirEntryNames yields the names in a directory. An error is yielded last. Only a batch of names is in memory at a
-// time.
+// dirEntryNames yields the names in a directory, which it reads in batches. If reading fails, it yields an error last.
 func dirEntryNames(dir string) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
 		d, err := openFileOnLinux(dir)
@@ -116,17 +110,16 @@ func dirEntryNames(dir string) iter.Seq2[string, error] {
 	}
 }
 
-// sysctlPath returns the file of a kernel setting.
 func sysctlPath(name string) string {
 	return "/proc/sys/" + strings.ReplaceAll(name, ".", "/")
 }
 
-// ReadSysctl reads a kernel setting by name, such as "net.core.somaxconn", in the network namespace of the
-// calling thread. Fields of the value are separated by single spaces.
+// ReadSysctl reads a kernel setting by name, such as "net.core.somaxconn", in the network namespace of the calling
+// thread. Single spaces separate the fields of the value.
 func ReadSysctl(name string) (string, error) {
 	text, err := readTrimmedFile(sysctlPath(name))
 	return strings.Join(strings.Fields(text), " "), err
 }
 
-// SysctlWritable reports whether this process may write a kernel setting.
+// SysctlWritable reports whether this process may change a kernel setting.
 func SysctlWritable(name string) bool { return isWritable(sysctlPath(name)) }

@@ -14,7 +14,6 @@ import (
 // kcmpFiles is the kcmp(2) type for comparing descriptor tables (KCMP_FILES).
 const kcmpFiles = 2
 
-// sharesDescriptorTable reports whether two threads share one descriptor table.
 func sharesDescriptorTable(a, b int) (bool, error) {
 	order, _, errno := unix.Syscall6(unix.SYS_KCMP, uintptr(a), uintptr(b), kcmpFiles, 0, 0, 0)
 	if errno != 0 {
@@ -27,8 +26,8 @@ func isWritable(path string) bool {
 	return unix.Faccessat(unix.AT_FDCWD, path, unix.W_OK, unix.AT_EACCESS) == nil
 }
 
-// threadCountAndOwner returns the effective user and the number of threads of a process. dir is the process's
-// directory of threads; its link count exceeds the number of threads by two.
+// threadCountAndOwner returns the effective user and the number of threads of a process. dir is the process's directory
+// of threads, which has two links more than there are threads.
 func threadCountAndOwner(dir string) (user uint32, tasks int, err error) {
 	var st unix.Stat_t
 	if err := unix.Stat(dir, &st); err != nil {
@@ -37,7 +36,7 @@ func threadCountAndOwner(dir string) (user uint32, tasks int, err error) {
 	return st.Uid, int(st.Nlink) - 2, nil
 }
 
-// ReadRlimits reads limits of a process. It needs the right to trace the process.
+// ReadRlimits reads resource limits of a process. It needs the right to trace the process.
 func ReadRlimits(pid int) (r Rlimits, err error) {
 	for resource, to := range map[int]*Rlimit{
 		unix.RLIMIT_NOFILE: &r.Nofile, unix.RLIMIT_MEMLOCK: &r.Memlock, unix.RLIMIT_NPROC: &r.Nproc,
@@ -51,7 +50,8 @@ func ReadRlimits(pid int) (r Rlimits, err error) {
 	return r, nil
 }
 
-// minusOneIfUnlimited converts a limit. The kernel's value for no limit is the largest number, or close to it.
+// minusOneIfUnlimited returns limit, or -1 if limit is the kernel's value for no limit: the largest number or close to
+// it.
 func minusOneIfUnlimited(limit uint64) int64 {
 	if limit > 1<<62 {
 		return -1
@@ -59,15 +59,16 @@ func minusOneIfUnlimited(limit uint64) int64 {
 	return int64(limit)
 }
 
-// ReadExactRSSAndPSS reads the exact memory of a process from its page tables. rss counts shared pages in full. pss
-// counts 1/n of a page that n processes share. It takes 3 ms per GiB, during which the process cannot map memory.
+// ReadExactRSSAndPSS reads the exact memory of a process from its page tables. rss includes the full size of shared
+// pages. pss includes 1/n of each page that n processes share. Reading takes 3 ms per GiB, during which the process
+// cannot map memory.
 func ReadExactRSSAndPSS(pid int) (rss, pss int64, err error) {
 	s, err := parseProcessFS(pid, prom.Proc.ProcSMapsRollup)
 	return int64(s.Rss), int64(s.Pss), err
 }
 
-// ReadCPUTimeOfProcess returns the processor time that a process has used, in nanosecond resolution, from the clock of
-// clock_getcpuclockid(3). In a sandbox, only the calling process's clock may exist.
+// ReadCPUTimeOfProcess returns the processor time that a process has used, with nanosecond resolution. In a sandbox,
+// only the calling process's own time may be available. See clock_getcpuclockid(3).
 func ReadCPUTimeOfProcess(pid int) (time.Duration, error) {
 	var clock unix.Timespec
 	if err := unix.ClockGettime(int32(^pid<<3|2), &clock); err != nil {
@@ -76,8 +77,8 @@ func ReadCPUTimeOfProcess(pid int) (time.Duration, error) {
 	return time.Duration(clock.Nano()), nil
 }
 
-// CallInNetworkNamespace calls f in the network namespace of a process. It uses the calling thread if that is in the
-// namespace, otherwise a temporary thread. It needs the right to trace the process.
+// CallInNetworkNamespace calls f in the network namespace of a process. If the calling thread is in that namespace, it
+// calls f on this thread; otherwise, on a temporary thread. It needs the right to trace the process.
 func CallInNetworkNamespace(pid int, f func()) error {
 	theirs, err := os.Readlink(NetworkNamespaceFile(pid))
 	if err != nil {

@@ -11,22 +11,20 @@ import (
 // Rlimit is a resource limit of a process; see getrlimit(2). -1 means no limit.
 type Rlimit struct{ Soft, Hard int64 }
 
-// Rlimits contains limits of a process. Nofile is the number of descriptors in a table, Memlock the number of
-// locked bytes, and Nproc the number of tasks of the process's user.
+// Rlimits contains limits of a process. Nofile limits the descriptors in a table, Memlock the bytes of locked memory,
+// and Nproc the tasks of the process's user.
 type Rlimits struct{ Nofile, Memlock, Nproc Rlimit }
 
 // ProcessRights describes the user and the privileges of a process.
 type ProcessRights struct {
-	// User is the real user ID.
 	User uint32
 	// Capabilities is the set of effective capabilities, as bits numbered as in linux/capability.h.
 	Capabilities uint64
-	// First reports whether the process is in the machine's first user namespace. In another one, such as a
-	// container without root, capabilities apply only to objects of that namespace.
+	// First reports whether the process is in the machine's initial user namespace. In any other, such as a
+	// rootless container, capabilities apply only to objects of that namespace.
 	First bool
 }
 
-// Some capabilities; see capabilities(7).
 const (
 	CapNetAdmin    = 12
 	CapIPCLock     = 14
@@ -34,7 +32,7 @@ const (
 	CapSysResource = 24
 )
 
-// HasInFirstUserNamespace reports whether all given capabilities are in effect for the whole machine.
+// HasInFirstUserNamespace reports whether all given capabilities are effective for the whole machine.
 func (r ProcessRights) HasInFirstUserNamespace(capabilities ...int) bool {
 	return r.First && !slices.ContainsFunc(capabilities, func(c int) bool { return r.Capabilities&(1<<c) == 0 })
 }
@@ -46,14 +44,14 @@ func ReadRights(pid int) (ProcessRights, error) {
 		return ProcessRights{}, err
 	}
 	users, err := readTrimmedFile(fmt.Sprintf("/proc/%d/uid_map", pid))
-	if err != nil && !IsNotFoundOrExited(err) { // no file if the kernel does not support user namespaces
+	if err != nil && !IsNotFoundOrExited(err) { // without support for user namespaces, the file does not exist
 		return ProcessRights{}, err
 	}
 	return ProcessRights{User: uint32(status.UIDs[0]), Capabilities: status.CapEff, First: err != nil || mapsAllUsersToThemselves(users)}, nil
 }
 
-// mapsAllUsersToThemselves reports whether the content of /proc/PID/uid_map maps each user to itself. Only the first
-// user namespace does, unless another one was deliberately set up so.
+// mapsAllUsersToThemselves reports whether uidMap, the content of /proc/PID/uid_map, maps each user to itself. This is
+// so only in the initial user namespace, unless another one was deliberately set up in this way.
 func mapsAllUsersToThemselves(uidMap string) bool {
 	return slices.Equal(strings.Fields(uidMap), []string{"0", "0", "4294967295"})
 }

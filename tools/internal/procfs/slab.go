@@ -6,24 +6,23 @@ import (
 	prom "github.com/prometheus/procfs"
 )
 
-// slabDir is the directory of the kernel's allocator (SLUB). It contains a directory per cache, and a link per
-// name that shares a cache with other names.
+// slabDir is the directory of the kernel's allocator for small objects (SLUB). It contains a directory for each cache,
+// and a link for each name that shares the cache of another name.
 const slabDir = "/sys/kernel/slab"
 
-// maxSlabs limits the number of cache names read. A kernel has several hundred.
+// maxSlabs limits the number of cache names that are read. A kernel has several hundred.
 const maxSlabs = 16 << 10
 
 // Slab is a kernel cache of small objects of equal size.
 type Slab struct {
-	// Objects is the number of objects that the cache can hold without growing.
+	// Objects is the number of objects that the cache can contain without growing.
 	Objects int64
-	// Each is the memory in bytes that an object takes: its share of the pages of a full slab.
+	// Each is the memory in bytes that one object takes, including its share of unused space in a full slab.
 	Each float64
 }
 
-// ReadSlabCaches reads the kernel's caches by name from /proc/slabinfo, which usually only root may read. From /sys
-// it reads which names share a cache; often, all caches of one object size are shared. ReadSlabCaches takes some
-// milliseconds.
+// ReadSlabCaches reads the kernel's caches, by name, from /proc/slabinfo, which usually only root may read. From /sys,
+// it adds the names that share a cache with another name. It takes some milliseconds.
 func ReadSlabCaches() (map[string]Slab, error) {
 	info, err := parseProcFS(prom.FS.SlabInfo)
 	if err != nil {
@@ -40,14 +39,14 @@ func ReadSlabCaches() (map[string]Slab, error) {
 	return caches, nil
 }
 
-// addMergedCacheNames adds names that share a cache with one in caches: names whose links have the same target. A
-// kernel without such links shares no caches.
+// addMergedCacheNames adds each name that shares a cache with a name in caches. In dir, such names are links with the
+// same target.
 func addMergedCacheNames(dir string, caches map[string]Slab) {
 	shown, hidden := map[string]Slab{}, map[string]string{} // caches by target; targets by name
 	left := maxSlabs
 	for name, err := range dirEntryNames(dir) {
 		if left--; err != nil || left < 0 {
-			break // unreadable: not known to be shared
+			break // unreadable, so no name is known to share a cache
 		}
 		target, err := os.Readlink(dir + "/" + name)
 		if err != nil {

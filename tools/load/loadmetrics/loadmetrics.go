@@ -13,20 +13,20 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// maxCauses limits the number of separately counted causes of errors. Further causes count as "other".
+// maxCauses limits the number of causes of errors that are counted separately. Further causes count as "other".
 const maxCauses = 64
 
-// New returns a Prometheus collector for a run of the load generator. Its method Observe must receive the run's
-// events. The optional labels are added to each metric, to distinguish several runs. Registration fails if a
-// label's name is invalid or reserved; target, mode, model, stage, cause, process and quantile are reserved.
+// New returns a Prometheus collector for a run of the load generator. Pass the run's events to its method Observe. The
+// optional labels are added to each metric, to distinguish several runs. Registration fails if a label's name is
+// invalid or reserved. The reserved names are target, mode, model, stage, cause, process and quantile.
 //
-// Counters grow with each interval of the run (load.Config.ProgressEvery). A run's first event resets them.
-// Gauges have the values at the end of the last interval. myriad_load_latency_seconds and
-// myriad_load_connect_seconds are summaries. Their count and sum cover the run. Their quantiles cover the last
-// interval, with the minimum as quantile 0 and the maximum as quantile 1; they are NaN without values.
-// Quantiles cannot be aggregated. For quantiles of a whole run or of several generators, use the run's result.
+// Counters grow after each interval of the run (load.Config.ProgressEvery). The first event of a run resets them.
+// Gauges have the values at the end of the last interval. myriad_load_latency_seconds and myriad_load_connect_seconds
+// are summaries. Their count and sum cover the run. Their quantiles cover the last interval; they are NaN if it has no
+// values. Quantile 0 is the minimum and quantile 1 the maximum. Quantiles cannot be aggregated: for a whole run or
+// several generators, use the run's result.
 //
-//	messages answered a second:         rate(myriad_load_messages_answered_total[1m])
+//	messages answered per second:       rate(myriad_load_messages_answered_total[1m])
 //	99th percentile, last interval:     myriad_load_latency_seconds{quantile="0.99"}
 //	CPUs that the generator keeps busy: rate(myriad_load_cpu_seconds_total{process="generator"}[1m])
 func New(labels prometheus.Labels) *Collector {
@@ -35,7 +35,7 @@ func New(labels prometheus.Labels) *Collector {
 	return c
 }
 
-// Collector exports a run. Its methods are safe for concurrent use.
+// Collector exports the figures of a run. Its methods are safe for concurrent use.
 type Collector struct {
 	*collector.Collector[loadState]
 
@@ -51,7 +51,6 @@ func (c *Collector) cloneState() loadState {
 	return s
 }
 
-// loadState is the state of a run.
 type loadState struct {
 	plan             load.Plan
 	last, run        load.Interval // the last interval, and the sum of all intervals without causes
@@ -59,7 +58,7 @@ type loadState struct {
 	latency, connect durations
 }
 
-// durations contains the count and the sum, in seconds, over a whole run.
+// durations contains the number of times and their sum in seconds, over a whole run.
 type durations struct {
 	count uint64
 	sum   float64
@@ -94,7 +93,6 @@ func (s *loadState) addInterval(i load.Interval) {
 	s.connect.addLatency(i.Connect)
 }
 
-// quantileMap returns the quantiles of an interval in seconds.
 func quantileMap(l load.Latency) map[float64]float64 {
 	to := make(map[float64]float64)
 	for _, p := range load.LatencyPoints {
@@ -109,7 +107,6 @@ func quantileMap(l load.Latency) map[float64]float64 {
 	return to
 }
 
-// listMetrics returns the counters and gauges of a run.
 func listMetrics() []collector.Metric[loadState] {
 	all := []collector.Metric[loadState]{
 		collector.Gauge("connections_wanted", "Connections that the run opens.", func(s *loadState) int { return s.plan.Connections }),
