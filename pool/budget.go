@@ -8,8 +8,8 @@ import (
 )
 
 // memoryBudget reduces the number of workers when memory runs short. It uses the live heap found by the last garbage
-// collection, because the collector decides how far the heap grows beyond that. If fewer workers do not reduce the
-// heap, other code uses the memory.
+// collection, which determines how far the heap may grow. If fewer workers do not reduce the heap, other code uses the
+// memory, and the number is not reduced further.
 type memoryBudget struct {
 	limit      int64  // bytes; MaxInt64 is no limit
 	allowed    int    // workers; 0 before the first call
@@ -21,7 +21,7 @@ type memoryBudget struct {
 }
 
 const (
-	// highWater is the percentage of the limit above which workers are removed. Below lowWater they may return.
+	// highWater is the percentage of the limit above which workers are removed. Below lowWater, workers may return.
 	highWater, lowWater = 70, 60
 	// maxFutile is the maximum number of consecutive reductions without effect. A reduction has an effect if the heap
 	// shrinks by a twentieth.
@@ -76,7 +76,7 @@ func (b *memoryBudget) reduceAllowedWorkers(currentWorkers int, usedBytes int64)
 	}
 }
 
-// readLiveMemory returns the bytes of the live heap and of stacks, and the number of the garbage collection that
+// readLiveMemory returns the bytes of the live heap and of stacks. gcCycle is the number of the garbage collection that
 // measured them.
 func (b *memoryBudget) readLiveMemory() (bytes int64, gcCycle uint64) {
 	metrics.Read(b.samples)

@@ -11,7 +11,7 @@ import (
 // Job is a unit of work. A Job that is also a [Dropper] is notified if it will not run.
 type Job interface {
 	// Run is called at most once, on a worker. ctx ends with the context of the submission, when [Pool.Close] stops
-	// waiting, and when Run returns.
+	// waiting, or when Run returns.
 	Run(ctx context.Context)
 }
 
@@ -32,7 +32,7 @@ func (f Func) toJobOrNil() Job {
 type Dropper interface {
 	Job
 	// Dropped is called once, instead of Run, with an error that matches [ErrExpired], [ErrShed] or [ErrClosed]. It
-	// runs on a goroutine of the pool and must not block. A panic in it does not affect other jobs.
+	// runs on a goroutine of the pool and must not block. If Dropped panics, other jobs are not affected.
 	Dropped(why error)
 }
 
@@ -95,7 +95,7 @@ func newPanicError(v any) *PanicError {
 }
 
 // Call runs f on a worker and waits for its result. Like Submit, it waits for space until ctx ends; ctx must not be
-// nil. Call returns the error of f, or a [*PanicError] if f panicked. If f did not run, it returns [ErrClosed],
+// nil. Call returns the error of f, or a [*PanicError] if f panicked. If f did not run, the error is [ErrClosed],
 // [ErrExpired] or [ErrShed]. If ctx ends while f runs, Call returns context.Cause(ctx) without waiting for f.
 func Call[T any](ctx context.Context, p *Pool, f func(ctx context.Context) (T, error)) (T, error) {
 	var zero T

@@ -9,10 +9,11 @@ import (
 // space and then receives. A worker looks at the count after it has taken a job. At least one of the two therefore
 // notices the other.
 //
-// The worker wakes one Submit, and no other until that one has run. The woken Submit takes the space it finds and wakes
-// the next Submit if there is more. A worker with short jobs therefore does not spend time on every waiting Submit, and
-// no Submit waits while there is space. If a newcomer was faster, the woken Submit receives again, behind the others;
-// after the third time, newcomers must wait, too. When the pool closes, every Submit wakes the next.
+// A worker wakes one waiting Submit, and no further one until the woken Submit has run. The woken Submit takes the
+// space it finds and, if there is more, wakes the next. A worker with short jobs therefore does not spend time on every
+// waiting Submit, and no Submit waits while there is space. If a newcomer has taken the space first, the woken Submit
+// waits again, behind the others; after the third time, newcomers must wait, too. When the pool closes, every Submit
+// wakes the next.
 
 // maxVainWakeups is the number of times that a Submit may be woken without finding space before newcomers must wait.
 const maxVainWakeups = 3
@@ -26,7 +27,7 @@ type waiters struct {
 	wake          chan struct{} // capacity 1
 }
 
-// wakeWaitingSubmit wakes the first waiting Submit, unless one has already been woken. It reports whether it did.
+// wakeWaitingSubmit wakes the first waiting Submit, unless one has already been woken and has not run yet.
 func (l *waiters) wakeWaitingSubmit() (woken bool) {
 	if l.waiting.Load() == 0 || l.wakePending.Load() || !l.wakePending.CompareAndSwap(false, true) {
 		return false

@@ -20,18 +20,18 @@ import (
 type Blocking struct {
 	// Serve is called when there is input. It should handle one request or all available ones, and may wait in Read for
 	// the rest of a request. When Serve returns nil, the connection is idle until more input arrives. Unread input is
-	// kept; if Serve read some of the input but not all, it is called again immediately.
+	// kept. If Serve has read only some of the input, it is called again immediately.
 	//
 	// Input that Serve has read into its own buffer, such as a bufio.Reader, does not trigger another call. Return only
 	// when that buffer is empty, or keep the reader with NetConn.SetValue.
 	//
-	// When Serve returns an error, the connection sends its output and closes with that reason. Read returns io.EOF if
-	// the peer has ended, so Serve may return that.
+	// When Serve returns an error, the connection sends its output and closes with that error as the reason. If the
+	// peer has ended, Read returns io.EOF, which Serve may return.
 	//
 	// Deadlines that Serve sets are cleared when it returns. Do not use n afterwards, except for n.Ref. A connection
 	// with 64 KiB of input that Serve has not read is closed with ErrMessageTooLong.
 	Serve func(n *NetConn) error
-	// Begin, if set, is called first under the same rules, for protocols in which the server sends first.
+	// Begin, if set, is called first, under the rules of Serve, for protocols in which the server sends first.
 	Begin func(n *NetConn) error
 	// End, if set, is called last, with the reason as in Handler.Closed. n still has its Value.
 	End func(n *NetConn, why error)
@@ -127,7 +127,8 @@ func (b *Blocking) scheduleEndIfConnClosed(n *NetConn) {
 	}
 }
 
-// scheduleCallbackIfIdle schedules cb unless a callback is already scheduled, and keeps the connection open for it.
+// scheduleCallbackIfIdle schedules cb unless a callback is already scheduled, and keeps the connection open until cb
+// has returned.
 func (b *Blocking) scheduleCallbackIfIdle(c *Conn, n *NetConn, cb callback) {
 	n.mu.Lock()
 	begins := !n.busy
@@ -142,7 +143,7 @@ func (b *Blocking) scheduleCallbackIfIdle(c *Conn, n *NetConn, cb callback) {
 	}
 }
 
-// startOrQueueCallback runs the next callback of n on a new goroutine, or queues n if MaxCalls calls run.
+// startOrQueueCallback runs the next callback of n on a new goroutine. If MaxCalls callbacks already run, it queues n.
 func (b *Blocking) startOrQueueCallback(n *NetConn) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -9,17 +9,17 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// operatorCommands are the commands of an operator to a running server. Engines implement them. With worker processes,
-// a forwarder passes them on to all workers.
+// operatorCommands are the commands of an operator to a running server. Engines implement them. In a worker process, a
+// forwarder passes them on to all workers.
 type operatorCommands interface {
 	PauseAccept(on bool) error
 	ClosePeerConns(peer netip.AddrPort) error
 }
 
 // PauseAccepting stops accepting connections. The listeners stay open, and new clients wait in the kernel's queue. If
-// that is full, the kernel rejects or ignores them. Open connections are not affected. PauseAccepting returns
-// immediately. A few more connections may be accepted until Stats.AcceptingPaused reports that all loops have paused. A
-// drain resets the waiting clients.
+// that queue is full, the kernel rejects or ignores new clients. Open connections are not affected. PauseAccepting
+// returns immediately. A few more connections may be accepted until Stats.AcceptingPaused reports that all loops have
+// paused. A drain resets the waiting clients.
 //
 // With Server.Processes, PauseAccepting applies to all workers and may be called in any worker or the supervisor. A
 // worker that is restarted later may accept a few connections before it pauses. PauseAccepting returns ErrServerClosed
@@ -40,14 +40,14 @@ func (s *Server) setAcceptPaused(paused bool) error {
 }
 
 // CloseConns closes the connections from a remote address and port, usually at most one. Behind a proxy
-// (TrustedProxies), remote is compared with the client's address as in Conn.RemoteAddr and with the proxy's own
-// address, and connections that match either one are closed. The server does not send their pending output. The close
-// reason is ErrClosedByOperator, counted in Stats.Closed.Operator. If a handler runs on a worker or goroutine, its
-// connection closes after the handler has returned. CloseConns does not wait for that, so it is safe in a handler.
+// (TrustedProxies), a connection is closed if remote equals either the client's address (Conn.RemoteAddr) or the
+// proxy's own address. The server does not send pending output. The close reason is ErrClosedByOperator, counted in
+// Stats.Closed.Operator. If a handler runs on a worker or goroutine, its connection closes after the handler has
+// returned. CloseConns does not wait for that, so it is safe in a handler.
 //
-// CloseConns visits all connections, on event loops 512 per turn. It returns ErrFull if 16 calls are already in
-// progress, ErrServerClosed before the start and after the end, and ErrBadConfig if remote is not valid. Unix sockets
-// have no valid address. With Server.Processes, it applies to all workers.
+// CloseConns visits all connections; on event loops, 512 per iteration. It returns ErrFull if 16 calls are already in
+// progress, ErrServerClosed before the start and after the end, and ErrBadConfig if remote is not valid. Connections by
+// unix sockets have no valid address and can't be closed. With Server.Processes, CloseConns applies to all workers.
 func (s *Server) CloseConns(remote netip.AddrPort) error {
 	if !remote.IsValid() || remote.Port() == 0 {
 		return badConfig("remote address %v; expected an IP address and a port above 0", remote)
@@ -59,8 +59,8 @@ func (s *Server) CloseConns(remote netip.AddrPort) error {
 	return publicError(to.ClosePeerConns(netip.AddrPortFrom(remote.Addr().Unmap().WithZone(""), remote.Port())))
 }
 
-// workerOrStartedEngine returns the engine or forwarder that executes operator commands, or an error if the server has
-// not started.
+// workerOrStartedEngine returns the recipient of operator commands: the forwarder in a worker process, otherwise the
+// engine.
 func (s *Server) workerOrStartedEngine() (operatorCommands, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -113,7 +113,7 @@ func (s *Server) ListenAddr() net.Addr {
 }
 
 // Drain calls Shutdown with a limit of Limits.ShutdownTimeout, like the end of ListenAndServe's context. In a worker
-// process it drains only that worker.
+// process, only that worker drains.
 func (s *Server) Drain() error {
 	s.mu.Lock()
 	most := s.limits.ShutdownTimeout

@@ -9,7 +9,7 @@ import (
 	"io"
 )
 
-// MessageHandler handles connections that carry messages. See [Handler] for when its methods are called.
+// MessageHandler handles connections that carry messages. [Handler] describes when the methods are called.
 type MessageHandler interface {
 	// Opened is the first call for a connection.
 	Opened(c *Conn)
@@ -38,8 +38,9 @@ func Lines(h MessageHandler) Handler {
 }
 
 // Split returns a Handler that passes each token found by split to h. The function split follows the rules of
-// [bufio.Scanner]. Its error becomes the close reason; bufio.ErrFinalToken closes the connection with a nil reason. A
-// token that takes more than Limits.MaxMessage bytes of input closes the connection with ErrMessageTooLong.
+// [bufio.Scanner]. If split returns an error, the error becomes the close reason; bufio.ErrFinalToken closes the
+// connection with a nil reason. A token that takes more than Limits.MaxMessage bytes of input closes the connection
+// with ErrMessageTooLong.
 //
 // All connections share split, so it must be safe for concurrent use and must not keep state between calls.
 func Split(split bufio.SplitFunc, h MessageHandler) Handler {
@@ -51,10 +52,10 @@ func Split(split bufio.SplitFunc, h MessageHandler) Handler {
 // LengthPrefixed returns a function for Split that finds messages prefixed by their length. The length is a number of
 // 1, 2, 4 or 8 bytes in the given order, and counts the bytes after it. The token is the message without its length. A
 // length above Limits.MaxMessage closes the connection immediately with ErrMessageTooLong. LengthPrefixed panics if
-// prefixBytes is another number or order is nil.
+// prefixBytes is not 1, 2, 4 or 8, or if order is nil.
 //
-// The function works only with Split, not with bufio.Scanner, because it requests more input by an error that contains
-// the required length.
+// The returned function works only with Split, not with bufio.Scanner, because it requests more input by an error that
+// contains the required length.
 func LengthPrefixed(prefixBytes int, order binary.ByteOrder) bufio.SplitFunc {
 	switch prefixBytes {
 	case 1, 2, 4, 8:
@@ -83,8 +84,8 @@ func LengthPrefixed(prefixBytes int, order binary.ByteOrder) bufio.SplitFunc {
 	}
 }
 
-// incompleteError is the total size in bytes, framing included, of an incomplete message. LengthPrefixed passes it to
-// the framer.
+// incompleteError is the error with which LengthPrefixed requests more input. Its value is the total size in bytes,
+// framing included, of the incomplete message.
 type incompleteError uint64
 
 func (n incompleteError) Error() string {

@@ -28,21 +28,21 @@ type Listener struct {
 	// TLSConfig and TrustedProxies are like those of Server. They are not inherited from the Server.
 	TLSConfig      *tls.Config
 	TrustedProxies []netip.Prefix
-	// MaxConns is the maximum number of connections of this listener. Limits.MaxConns also applies to all listeners
-	// together. Further connections are accepted, closed immediately and counted as Refused. The default is 0, no
+	// MaxConns is the maximum number of connections of this listener, in addition to Limits.MaxConns for all listeners
+	// together. Further connections are accepted, closed immediately and counted as Refused. The default, 0, means no
 	// separate limit. With Server.Processes, the limit applies to every process.
 	MaxConns int
 	// Backlog is the maximum number of connections that wait in the kernel to be accepted, per loop's socket (Linux;
-	// ignored elsewhere). It is limited to net.core.somaxconn. The default, 0, selects that maximum.
+	// ignored elsewhere). The kernel limits it to net.core.somaxconn. The default, 0, selects that maximum.
 	Backlog int
 	// Mode sets the permissions of the file of a unix socket at Addr, such as 0o660. Clients need write permission to
-	// connect. The file is created with the umask and changed afterwards. If the umask permits more, restrict access
-	// with the directory. The default is 0: only the umask applies.
+	// connect. The file is created with the umask and changed afterwards. If even the umask permits too much, restrict
+	// access with the directory. The default is 0: only the umask applies.
 	Mode fs.FileMode
 }
 
-// ListenerStats are the counters of one listener: connections that are Open now, were Accepted, or were Refused because
-// of MaxConns.
+// ListenerStats are the counters of one listener: connections that are Open now, that were Accepted, and that were
+// Refused because of MaxConns.
 type ListenerStats struct {
 	Name                    string
 	Addr                    net.Addr
@@ -82,7 +82,7 @@ func (l *Listener) displayName() string {
 }
 
 // collectAndCheckListeners validates and returns all listeners of the server: Addr or the listener of Serve, if any,
-// and Listeners.
+// followed by Listeners.
 func (s *Server) collectAndCheckListeners(serveListener net.Listener) (all []Listener, err error) {
 	switch {
 	case serveListener != nil || s.Addr != "":
@@ -118,7 +118,7 @@ func (s *Server) collectAndCheckListeners(serveListener net.Listener) (all []Lis
 	return all, nil
 }
 
-// checkAndNormalizeListener validates a listener and fills in its network. field names the listener in errors.
+// checkAndNormalizeListener validates a listener and sets its network. Errors contain field, the listener's name.
 func (s *Server) checkAndNormalizeListener(field string, l *Listener) error {
 	switch {
 	case l.Listener != nil && l.Addr != "":
@@ -170,7 +170,7 @@ type engineStarter interface {
 	Start(engine.Config) (engine.Engine, error)
 }
 
-// unwrapServableListener returns a listener that engines can serve on, or an error that names field.
+// unwrapServableListener returns a listener that engines can serve on. Its error contains field, the listener's name.
 func unwrapServableListener(field string, l net.Listener) (net.Listener, error) {
 	switch l := l.(type) {
 	case *net.TCPListener:
@@ -190,7 +190,7 @@ func unwrapServableListener(field string, l net.Listener) (net.Listener, error) 
 	return nil, badConfig("%s: listener of type %T; expected a non-nil *net.TCPListener or *net.UnixListener", field, l)
 }
 
-// buildListenerConfig creates unix sockets and the engine's listener configuration. cleanup closes the sockets and
+// buildListenerConfig creates unix sockets and the engine's configuration of listeners. cleanup closes the sockets and
 // removes their files.
 func (s *Server) buildListenerConfig(listeners []Listener) (cfg engine.Config, cleanup func(), err error) {
 	var cleanups []func()
@@ -231,7 +231,7 @@ func (s *Server) buildListenerConfig(listeners []Listener) (cfg engine.Config, c
 }
 
 // listenUnix listens on a unix socket. remove deletes the socket's file, unless another process, such as a successor,
-// has created its own file there.
+// has replaced the file.
 func (s *Server) listenUnix(cfg *Listener) (l *net.UnixListener, remove func(), err error) {
 	if l, err = sock.ListenUnix(cfg.Addr); err != nil {
 		return nil, nil, fmt.Errorf("myriad: %w", err)

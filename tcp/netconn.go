@@ -19,14 +19,14 @@ import (
 //
 // Read and Write block, and several goroutines may call them. After a deadline they fail with os.ErrDeadlineExceeded.
 // NetConn buffers unread input up to 64 KiB plus one read (64 KiB), and then stops reading from the peer. Write copies
-// its argument. If more than Limits.HighWater bytes would be unsent, Write blocks until at most Limits.LowWater are,
-// like Ref.SendWait. The two directions do not block each other, except that on systems other than Linux nothing is
-// read while the kernel accepts no output.
+// its argument. If more than Limits.HighWater bytes would be unsent, Write blocks until at most Limits.LowWater bytes
+// are unsent, like Ref.SendWait. Reading and writing do not block each other, except that on systems other than Linux
+// nothing is read while the kernel accepts no output.
 //
 // All limits of the server apply. IdleTimeout counts from the peer's last byte, even while the connection's code works.
 // If a limit has closed the connection, Read and Write return the limit's error, such as ErrWriteTimeout.
 //
-// Do not call Read and Write on an event loop, as in a Handler: they would block the loop.
+// Do not call Read and Write on an event loop, as in a Handler, because they would block the loop.
 type NetConn struct {
 	ref      Ref
 	server   *Server
@@ -135,9 +135,9 @@ func (n *NetConn) Read(p []byte) (int, error) {
 }
 
 // WaitReadable blocks until there is input and then returns nil. If no more input will come, or the read deadline has
-// passed, it returns the error of Read, such as io.EOF. The caller can allocate a read buffer afterwards: the
-// connection holds none while it waits. WaitReadable is safe for concurrent use, but another goroutine's Read may take
-// the input first.
+// passed, WaitReadable returns the error of Read, such as io.EOF. The connection holds no read buffer while it waits,
+// and the caller can allocate one afterwards. WaitReadable is safe for concurrent use, but another goroutine's Read may
+// take the input first.
 func (n *NetConn) WaitReadable() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -150,7 +150,7 @@ func (n *NetConn) WaitReadable() error {
 	}
 }
 
-// inputReady reports whether there is unread input. It returns an error if there will be none.
+// inputReady reports whether there is unread input. It returns an error if there is none and no more will come.
 func (n *NetConn) inputReady() (ready bool, err error) {
 	switch {
 	case n.closed:
@@ -307,9 +307,9 @@ func (n *NetConn) CloseWrite() error {
 	return nil
 }
 
-// postToConn makes the connection's owner call run, or onLost if the connection begins to close first. If the
-// connection is already closing, it returns false and calls neither. The caller holds n.mu, which postToConn releases
-// while the mailbox is full.
+// postToConn makes the connection's owner call run. If the connection begins to close first, onLost is called instead.
+// If the connection is already closing, postToConn returns false and calls neither. The caller holds n.mu, which
+// postToConn releases while the mailbox is full.
 func (n *NetConn) postToConn(run func(*Conn), onLost func()) (posted bool) {
 	for {
 		err := n.ref.r.DoOrElse(func(c *engine.Conn) { run((*Conn)(c)) }, onLost)
@@ -329,8 +329,8 @@ func (n *NetConn) unreadBytes() int {
 // RemoteAddr implements net.Conn like Conn.RemoteAddr.
 func (n *NetConn) RemoteAddr() net.Addr { return toNetAddr(n.remote) }
 
-// LocalAddr implements net.Conn like Ref.LocalAddr. If the connection has closed before the first call, it returns the
-// server's listen address.
+// LocalAddr implements net.Conn like Ref.LocalAddr. If the connection has closed before the first call, LocalAddr
+// returns the server's listen address.
 func (n *NetConn) LocalAddr() net.Addr {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -357,8 +357,8 @@ func (n *NetConn) Value() any {
 	return n.value
 }
 
-// SetValue attaches v to the connection. With a Blocking handler, a value makes an idle connection about 500 bytes
-// larger.
+// SetValue attaches v to the connection. With a Blocking handler, an idle connection with a value takes about 500 bytes
+// more.
 func (n *NetConn) SetValue(v any) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -403,8 +403,8 @@ func (n *NetConn) wakeIfDeadlineExpired(d *deadline, wake func()) {
 	}
 }
 
-// deadline limits blocking calls. A timer may fire for a deadline that has since been
-// changed, so markExpiredOrRearm compares the current time with the current deadline.
+// deadline limits blocking calls. A timer may fire for a deadline that has since been changed, so markExpiredOrRearm
+// compares the current time with the current deadline.
 type deadline struct {
 	at      time.Time // zero if there is no deadline
 	timer   *time.Timer

@@ -9,15 +9,16 @@ import (
 )
 
 // Ref identifies a connection. It may be used anywhere and outlives the connection. A Ref is a small value that can be
-// copied, compared and used as a map key. After the connection has closed, methods return ErrClosed, even if its memory
-// is reused for another connection. The zero Ref identifies no connection.
+// copied, compared and used as a map key. After the connection has closed, methods return ErrClosed, even if the
+// connection's memory is reused. The zero Ref identifies no connection.
 //
 // Methods are safe for concurrent use. Only SendWait and LocalAddr may block. Methods that change the connection post
-// to a mailbox of limited size (Limits.MaxMail). Methods that read properties read them directly and do not allocate.
+// to a mailbox of limited size (Limits.MaxMail). Methods that read properties do not use the mailbox and do not
+// allocate.
 type Ref struct{ r engine.Ref }
 
-// ID returns the number of the connection, starting at 1. It appears in the log as conn. A number is reused only after
-// 2³² further connections have used the same slot. ID also works after the connection has closed; the zero Ref has ID
+// ID returns the number of the connection, starting at 1. The log shows it as conn. A number is reused only after 2³²
+// further connections have used the same slot. ID also works after the connection has closed. The ID of the zero Ref is
 // 0. Worker processes (Server.Processes) number their connections separately.
 func (r Ref) ID() uint64 { return r.r.ID() }
 
@@ -30,7 +31,7 @@ func (r Ref) RemoteAddr() (addr netip.AddrPort, ok bool) { return r.r.Peer() }
 
 // LocalAddr returns the local address like Conn.LocalAddr, or the zero AddrPort for a unix socket. ok is false if the
 // connection is closing or closed. LocalAddr makes a system call. If loops have their own descriptor tables
-// (Server.Loops), it waits for the connection's loop; on another loop, it returns false instead.
+// (Server.Loops), LocalAddr waits for the connection's loop. In that case ok is false if the caller is on another loop.
 func (r Ref) LocalAddr() (addr netip.AddrPort, ok bool) { return r.r.LocalAddr() }
 
 // Value returns the value last set by Conn.SetValue, or nil. ok is false if the connection is closing or closed. If the
@@ -48,8 +49,8 @@ func (r Ref) Send(p []byte) error { return r.r.Send(p) }
 
 // SendWait is Send with backpressure, so that a goroutine with much to send proceeds at the peer's speed. If p would
 // raise the unsent bytes from Refs above Limits.HighWater, SendWait blocks until at most Limits.LowWater bytes are
-// queued before p, or fewer if p fills Limits.MaxUnsent. It also blocks while the mailbox is full. Goroutines that wait
-// for a loop's mailbox are served in order.
+// queued before p, or fewer if p fills Limits.MaxUnsent. SendWait also blocks while the mailbox is full. Goroutines
+// that wait for a loop's mailbox are served in order.
 //
 // If ctx ends first, SendWait fails with context.Cause(ctx) and p is not sent. It fails with ErrClosed if the
 // connection is closing or begins to close. It fails with ErrTooLarge like Send, with ErrFull if 256 goroutines already
@@ -67,15 +68,15 @@ func (r Ref) SendWait(ctx context.Context, p []byte) error {
 var errWaitOnLoop = badUse("SendWait would block an event loop; expected a call on another goroutine, or Send")
 
 // Do calls f for the connection like a method of its handler: not concurrently with other calls for the connection, and
-// after earlier messages of the same goroutine. f may use all of its Conn. It runs on the event loop, even with
+// after earlier messages of the same goroutine. f may use all of its Conn. f runs on the event loop, even with
 // Server.Workers, and must not block. f is called at most once, and never if the connection begins to close first. Do
 // fails with ErrClosed if the connection is closing or closed, and with ErrFull if the mailbox is full.
 func (r Ref) Do(f func(*Conn)) error {
 	return r.r.Do(func(c *engine.Conn) { f((*Conn)(c)) })
 }
 
-// Release is like Conn.Release, and takes effect after earlier messages. It fails like Close; after ErrClosed there is
-// nothing to release.
+// Release is like Conn.Release, and takes effect after earlier messages. It fails like Close. After ErrClosed, nothing
+// remains to be released.
 func (r Ref) Release() error { return r.r.Do((*engine.Conn).Release) }
 
 // Sendv sends the concatenation of pieces like Send.

@@ -13,8 +13,8 @@ import (
 // maxChunkLine limits the line before a chunk, extensions included, in bytes.
 const maxChunkLine = 256
 
-// maxChunkOverhead limits the total bytes of chunk lines. It does not count 16 bytes per chunk and 2 per byte of data,
-// as in net/http.
+// maxChunkOverhead limits the total bytes of chunk lines. As in net/http, 16 bytes per chunk and 2 per byte of data are
+// not counted.
 const maxChunkOverhead = 16 << 10
 
 const maxTrailer = 8 << 10
@@ -34,8 +34,8 @@ func newBodyDecoder(length int64) bodyDecoder {
 	return bodyDecoder{remaining: max(length, 0), chunked: length < 0, done: length == 0}
 }
 
-// nextData returns the next bytes of the body, at most maxBytes, and the number of input bytes used. It uses nothing if
-// it needs more input.
+// nextData returns the next bytes of the body, at most maxBytes, and the number of input bytes used. used is 0 if more
+// input is needed.
 func (f *bodyDecoder) nextData(in []byte, maxBytes int) (data []byte, used int, err error) {
 	if f.done || len(in) == 0 {
 		return nil, 0, nil
@@ -64,7 +64,7 @@ func (f *bodyDecoder) nextData(in []byte, maxBytes int) (data []byte, used int, 
 	return nil, 2, nil
 }
 
-// parseChunkSize parses the line before a chunk. Like nextData, it returns no data.
+// parseChunkSize parses the line before a chunk. Its results are those of nextData, without data.
 func (f *bodyDecoder) parseChunkSize(in []byte) (_ []byte, used int, _ error) {
 	i := bytes.IndexByte(in, '\n')
 	switch {
@@ -86,7 +86,7 @@ func (f *bodyDecoder) parseChunkSize(in []byte) (_ []byte, used int, _ error) {
 	return nil, i + 1, nil
 }
 
-// parseTrailer parses the trailer. Like nextData, it returns no data.
+// parseTrailer parses the trailer. Its results are those of nextData, without data.
 func (f *bodyDecoder) parseTrailer(in []byte) (_ []byte, used int, _ error) {
 	if bytes.HasPrefix(in, headEnd[:2]) {
 		f.done = true
@@ -120,8 +120,8 @@ func (f *bodyDecoder) parseTrailer(in []byte) (_ []byte, used int, _ error) {
 // maxUnreadBody is the number of unread bytes of a body at which reading pauses.
 const maxUnreadBody = 64 << 10
 
-// requestBody buffers a request's body. The connection's owner fills it, and the handler's goroutine reads it. The
-// exchange's lock guards it.
+// requestBody buffers a request's body. The connection's owner fills the buffer, and the handler's goroutine reads it.
+// The exchange's lock guards it.
 type requestBody struct {
 	x *exchange
 
@@ -136,7 +136,7 @@ type requestBody struct {
 	readDeadline    deadline
 }
 
-// decodeBodyIntoBuffer buffers input of the body and returns how many bytes of in belong to the body.
+// decodeBodyIntoBuffer buffers input of the body. used is the number of bytes of in that belong to the body.
 func (b *requestBody) decodeBodyIntoBuffer(in []byte) (used int) {
 	for b.err == nil && !b.framing.done && used < len(in) && !b.isFull() {
 		data, n, err := b.framing.nextData(in[used:], maxUnreadBody)
@@ -188,8 +188,8 @@ func (b *requestBody) Read(p []byte) (int, error) {
 	}
 }
 
-// sendContinue sends 100 Continue, unless the handler starts its response meanwhile. The caller holds the lock, which
-// is released while the mailbox is full.
+// sendContinue sends 100 Continue, unless the handler starts its response first. The caller holds the lock, which is
+// released while the mailbox is full.
 func (b *requestBody) sendContinue() {
 	b.continueSent = true
 	b.x.retryWhileMailboxFull(func() error {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// deadline limits reads of a body, or writes. The exchange's lock guards it.
+// deadline limits the time for reading a body or for writing. The exchange's lock guards it.
 type deadline struct {
 	expired bool
 	timer   *time.Timer

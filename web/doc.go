@@ -1,5 +1,6 @@
-// Package web serves HTTP/1.1, WebSockets and server-sent events on a [tcp.Server] with handlers of net/http. A program
-// changes one line, and its idle connections take bytes instead of goroutines and buffers:
+// Package web serves HTTP/1.1, WebSockets and server-sent events on a [tcp.Server] with handlers of net/http. To use
+// it, a program replaces the first line below by the other two. An idle connection then takes a few bytes instead of a
+// goroutine and buffers:
 //
 //	http.ListenAndServe(":8080", mux)
 //
