@@ -6,7 +6,7 @@
 // Several loops call a Controller at the same time. The total is an atomic word, updated by compare-and-swap, so no
 // thread waits for a sleeping one. The counts of sources are in 64 maps, each with a mutex that is held for one
 // look-up. A keyed hash selects the map, so that clients cannot choose it. The rate is a token bucket under a mutex.
-// The address lists are immutable. No lock is held while another one is taken, and no goroutine is started.
+// The address lists are immutable. No two locks are held at the same time, and no goroutine is started.
 package admission
 
 import (
@@ -18,18 +18,18 @@ import (
 )
 
 type Config struct {
-	// MaxConns limits the connections in total. With 0 none are accepted.
+	// MaxConns limits the total number of connections. With 0 none are accepted.
 	MaxConns int
 	// MaxPerSource limits the connections from one source; 0 means no limit.
 	MaxPerSource int
-	// SourcePrefix is the number of bits of an IPv6 address that identify a source, 1 to 128; 0 means 64. An IPv4
-	// address, or an IPv4-mapped one, is a source by itself.
+	// SourcePrefix is the number of bits of an IPv6 address that identify a source, 1 to 128; 0 means 64. Every IPv4
+	// address, also in its IPv4-mapped form, is a source.
 	SourcePrefix int
-	// Rate limits the accepted connections per second. After a quiet second, that number may be accepted in a burst. 0
-	// means no limit, and the maximum is 1,000,000,000.
+	// Rate limits the accepted connections per second; 0 means no limit. After a quiet second, that number may be
+	// accepted in a burst. The maximum is 1,000,000,000.
 	Rate int
 	// Deny contains the addresses to reject. If Allow is not empty, all addresses outside Allow are rejected as well.
-	// See Prefixes for the matching of prefixes.
+	// Prefixes describes how prefixes match.
 	Allow, Deny []netip.Prefix
 }
 
@@ -63,14 +63,14 @@ func NewController(c Config) *Controller {
 
 const reservedUnit = 1 << 32
 
-// AcquireConn takes a slot for a connection. It returns false if all MaxConns slots are open or reserved. The limit is
-// never exceeded, not even for a moment.
+// AcquireConn takes a slot for a connection. It returns false if all MaxConns slots are in use or reserved. The limit
+// is never exceeded, not even for a moment.
 func (c *Controller) AcquireConn() bool { return c.acquireUpToSlots(1, 1) == 1 }
 
-// ReserveConns reserves up to n slots for connections from another process, and returns their number.
+// ReserveConns reserves up to n slots for connections from another process, and returns the number reserved.
 func (c *Controller) ReserveConns(n int) int { return c.acquireUpToSlots(n, reservedUnit) }
 
-// acquireUpToSlots adds slotIncrement to slots for up to n free slots, and returns their number.
+// acquireUpToSlots takes up to n free slots and adds slotIncrement to c.slots for each. It returns the number taken.
 func (c *Controller) acquireUpToSlots(n int, slotIncrement int64) (acquired int) {
 	for {
 		v := c.slots.Load()
@@ -104,7 +104,7 @@ func (c *Controller) MaxPerSource() int {
 	return c.sources.max
 }
 
-// IsAllowed reports whether Allow and Deny accept an address. It ignores the zone. An invalid address, such as that of
+// IsAllowed reports whether Allow and Deny accept an address. The zone is ignored. An invalid address, such as that of
 // a unix socket, is accepted. The cost is logarithmic in the lengths of the lists.
 func (c *Controller) IsAllowed(source netip.Addr) bool {
 	if !source.IsValid() {
@@ -129,9 +129,9 @@ func (c *Controller) ReleaseSourceConn(source netip.Addr) {
 	}
 }
 
-// TakeRateToken takes a token to accept one connection and returns 0. Without a token it returns how long to wait for
-// one: at most a second. now is the time since a start that all callers share. If a slower caller passes an earlier
-// time than a previous call, the later time is used, unless the clock has gone back by more than a minute.
+// TakeRateToken takes a token to accept one connection and returns 0. Without a token it returns the time to wait for
+// one, at most a second. now is the time since a start that all callers share. If a caller passes an earlier time than
+// another caller before, the later time is used, unless the clock has gone back by more than a minute.
 func (c *Controller) TakeRateToken(now time.Duration) (wait time.Duration) {
 	if c.bucket == nil {
 		return 0
@@ -139,14 +139,15 @@ func (c *Controller) TakeRateToken(now time.Duration) (wait time.Duration) {
 	return c.bucket.takeToken(now)
 }
 
-// unitsPerToken makes a nanosecond worth a whole number of units, the rate, so that nothing is lost by rounding.
+// unitsPerToken is a second in nanoseconds. A nanosecond therefore adds a whole number of units, the rate, and nothing
+// is lost by rounding.
 const unitsPerToken = int64(time.Second)
 
 // maxRate keeps sums of units within 64 bits.
 const maxRate = 1e9
 
-// maxClockLag is how far the time may go back before the clock is considered reset. No thread is normally that late; if
-// one is, the cost is one burst.
+// maxClockLag is how far the time may go back before the clock is considered reset. A thread is hardly ever that late;
+// if one is, one burst too many is accepted.
 const maxClockLag = time.Minute
 
 // tokenBucket is a token bucket as in RFC 2697 (C there). When full it holds a second's worth of tokens.

@@ -27,10 +27,10 @@ const (
 	maxBroadcast = 1 << 20
 	// maxQueuedMessages is the queue length of an outbox and of the supervisor's relay.
 	maxQueuedMessages = 64
-	// controlTimeout limits operations that should be immediate.
+	// controlTimeout limits operations that should not have to wait.
 	controlTimeout = time.Second
-	// writeTimeout limits a write to a control socket. It is longer than controlTimeout, for which the reader may be
-	// busy.
+	// writeTimeout limits a write to a control socket. It is longer than controlTimeout, because the reader may be busy
+	// for that time.
 	writeTimeout = 10 * controlTimeout
 	// frameHeaderSize is the length of a frame's kind and length.
 	frameHeaderSize = 5
@@ -76,8 +76,8 @@ func readFrame(r io.Reader) (frame []byte, err error) {
 	return frame, err
 }
 
-// outbox is the send queue of a control socket. One goroutine writes the messages in order, the urgent one first. It is
-// safe for concurrent use.
+// outbox is the send queue of a control socket. One goroutine writes the messages in order, but an urgent message
+// first. An outbox is safe for concurrent use.
 type outbox struct {
 	socket  *net.UnixConn
 	queue   chan []byte
@@ -92,7 +92,7 @@ func newOutbox(socket *net.UnixConn) *outbox {
 	return o
 }
 
-// enqueue adds a message and waits up to timeout for space. It returns engine.ErrFull if there is none, and
+// enqueue adds a message and waits up to timeout for space. It fails with engine.ErrFull if there is no space, and with
 // engine.ErrClosed after close.
 func (o *outbox) enqueue(message []byte, timeout time.Duration) error {
 	if isClosed(o.closing) {
@@ -121,11 +121,11 @@ func (o *outbox) enqueue(message []byte, timeout time.Duration) error {
 	}
 }
 
-// enqueueUrgent adds a message that is sent before all others. It may be called once.
+// enqueueUrgent adds a message that is sent before all others. Only one call is allowed.
 func (o *outbox) enqueueUrgent(message []byte) { o.urgent <- message }
 
-// writeUntilClosed writes messages until close, then the remaining ones. A failed write closes the outbox, because the
-// reader could not parse later messages.
+// writeUntilClosed writes messages until close is called, and then the remaining messages. A failed write closes the
+// outbox, because the reader could not parse later messages.
 func (o *outbox) writeUntilClosed() {
 	defer o.close()
 	for {

@@ -7,10 +7,10 @@
 // It maps the shared counters, one block per worker. A monitor goroutine per worker starts, drains, kills, reaps and
 // restarts the process.
 //
-// A worker is the same program with the same arguments. The variable MYRIAD_WORKER identifies it. Descriptor 3 is the
+// A worker is the same program with the same arguments, identified by the variable MYRIAD_WORKER. Descriptor 3 is the
 // shared counters, 4 the control socket, and 5 the connection for handoff orders (handoff_linux.go); the worker's
-// listeners follow. Only the worker writes to its block of counters until it has ended. Its monitor then adds the block
-// to the counters of ended workers and clears it.
+// listeners follow. A worker's block of counters is written only by the worker until the worker has ended. Its monitor
+// then adds the block to the counters of ended workers and clears it.
 //
 // # The control socket
 //
@@ -18,8 +18,8 @@
 // one writes, from a bounded outbox.
 //
 // The worker announces that it serves, and shuts down its direction when it has stopped serving. The supervisor
-// requests a drain, and kills the worker if the drain takes too long. If the supervisor dies, the kernel closes its
-// direction. The worker then drains and exits.
+// requests a drain, and kills the worker if the drain takes too long. If the supervisor dies, its end of the socket
+// closes; the worker then drains and exits.
 //
 // A worker sends broadcasts and operators' commands to the supervisor. The supervisor's relay, a single goroutine,
 // sends them to all serving workers, including the sender, so all workers receive them in the same order. If a queue is

@@ -19,7 +19,7 @@ import (
 //
 // The supervisor negotiates with the other process and distributes the channels round-robin to its workers, over their
 // OrderConns. Each worker moves connections over its channels like a single process, and reports their number. The
-// supervisor waits for all workers. It holds no lock meanwhile, so that workers that end are restarted.
+// supervisor waits for all workers, without a lock, so that workers that end are restarted meanwhile.
 
 // Orders to workers.
 const (
@@ -32,7 +32,7 @@ type handoffReply struct {
 	Failed string // the error, if the order failed
 }
 
-// toError returns what went wrong: with sending the order, or in the worker.
+// toError returns an error if sending the order has failed (sendErr) or the worker reports a failure.
 func (m *handoffReply) toError(workerIndex int, sendErr error) error {
 	switch {
 	case sendErr != nil:
@@ -43,7 +43,7 @@ func (m *handoffReply) toError(workerIndex int, sendErr error) error {
 	return nil
 }
 
-// ChannelsNeeded implements engine.Migrator. All workers have the same number of loops.
+// ChannelsNeeded implements engine.Migrator. It assumes that all workers have the same number of loops.
 func (s *Supervisor) ChannelsNeeded() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -79,8 +79,8 @@ func (s *Supervisor) SendListenerSockets(control *os.File, message string) error
 // sockets and never shut them down.
 func (s *Supervisor) SetListenersShared(bool) {}
 
-// ExportConns implements engine.Migrator. If a worker dies meanwhile, its last published number of connections counts
-// as unknown.
+// ExportConns implements engine.Migrator. If a worker dies during the export, its last published number of connections
+// counts as unknown.
 func (s *Supervisor) ExportConns(ctx context.Context, channels []*os.File) (sum engine.ExportResult, err error) {
 	var mu sync.Mutex
 	err = s.distributeChannelsToWorkers(channels, func(index int, w workerState, part []*os.File) error {
@@ -98,8 +98,8 @@ func (s *Supervisor) ExportConns(ctx context.Context, channels []*os.File) (sum 
 	return sum, err
 }
 
-// waitAndCountLostConns waits for the end of a worker and returns how many connections it lost, or 0 if it has not
-// ended.
+// waitAndCountLostConns returns the number of connections that a worker has lost. It waits up to controlTimeout for the
+// end of the worker.
 func (s *Supervisor) waitAndCountLostConns(workerIndex int, w workerState) int {
 	select {
 	case <-w.collected:
@@ -122,8 +122,8 @@ func (s *Supervisor) ImportConns(channels []*os.File) error {
 	})
 }
 
-// distributeChannelsToWorkers calls send for each running worker, concurrently, with its share of the channels. It
-// returns one of the errors. Workers that do not run have no connections; closing their channels ends their part.
+// distributeChannelsToWorkers calls send for each running worker, concurrently, with the worker's share of the
+// channels. It returns one of the errors. A worker that does not run has no connections, and its channels are closed.
 func (s *Supervisor) distributeChannelsToWorkers(channels []*os.File, send func(index int, w workerState, part []*os.File) error) (err error) {
 	s.mu.Lock()
 	workers := slices.Clone(s.workers)
@@ -149,8 +149,8 @@ func (s *Supervisor) distributeChannelsToWorkers(channels []*os.File, send func(
 	return err
 }
 
-// newHandoffOrderHandler returns a function that executes the supervisor's handoff orders. publishCounters publishes
-// the counters.
+// newHandoffOrderHandler returns a function that executes the supervisor's handoff orders and calls publishCounters
+// before a handoff.
 func newHandoffOrderHandler(e engine.Engine, publishCounters func(context.Context)) func(ctx context.Context, order string, files []*os.File) any {
 	m, ok := e.(engine.Migrator)
 	return func(ctx context.Context, order string, files []*os.File) any {
@@ -178,7 +178,7 @@ func newHandoffOrderHandler(e engine.Engine, publishCounters func(context.Contex
 	}
 }
 
-// startHandoffOrderHandler executes the supervisor's orders until stop is called, which waits for its end.
+// startHandoffOrderHandler executes the supervisor's orders. stop ends that and waits for the current order.
 func (w *Worker) startHandoffOrderHandler(e engine.Engine, publishCounters func(context.Context)) (stop func()) {
 	if m, ok := e.(engine.Migrator); ok {
 		m.SetListenersShared(true) // the supervisor has them as well

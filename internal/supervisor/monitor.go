@@ -42,7 +42,7 @@ func (s *Supervisor) keepWorkerRunning(workerIndex int) {
 	}
 }
 
-// sleepUnlessDraining waits for d. It returns false if the supervisor drains.
+// sleepUnlessDraining waits for d. keepRunning is false if the supervisor drains.
 func (s *Supervisor) sleepUnlessDraining(d time.Duration) (keepRunning bool) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -53,8 +53,8 @@ func (s *Supervisor) sleepUnlessDraining(d time.Duration) (keepRunning bool) {
 	return !isClosed(s.draining)
 }
 
-// logFailedDrain logs that a worker failed during a drain or just before it, when a signal to the process group reached
-// the worker first.
+// logFailedDrain logs that a worker failed during a drain. A signal to the process group may reach a worker first, so
+// the worker may also have failed just before the drain.
 func (s *Supervisor) logFailedDrain(workerIndex int, err error) {
 	if err == nil || err == errExitedZero || isClosed(s.killing) {
 		return
@@ -130,8 +130,7 @@ func (s *Supervisor) markWorkerServed(workerIndex int) {
 	}
 }
 
-// recordFailure records that a worker ended before it served. It reports whether the supervisor must give up because
-// all workers fail repeatedly.
+// recordFailure records that a worker ended before it served. giveUp reports whether all workers have failed too often.
 func (s *Supervisor) recordFailure(workerIndex int, cause error) (giveUp bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

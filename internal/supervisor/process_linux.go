@@ -11,8 +11,8 @@ import (
 	"github.com/myriad-go/myriad/internal/upgrade"
 )
 
-// osProcess is a worker process of the operating system. Three goroutines read from its control socket, write to it,
-// and wait for its exit; they end with the process.
+// osProcess is a worker process of the operating system. Three goroutines read from its control socket, write to the
+// socket, and wait for the process's exit; they end with the process.
 type osProcess struct {
 	cmd         *exec.Cmd
 	socket      *net.UnixConn
@@ -26,7 +26,6 @@ type osProcess struct {
 	isServing, hasStopped, hasEnded chan struct{}
 }
 
-// newOSProcess starts the goroutines for a started process.
 func newOSProcess(cmd *exec.Cmd, socket *net.UnixConn, link *upgrade.OrderConn, onFrame func(frame []byte)) *osProcess {
 	p := &osProcess{
 		cmd: cmd, socket: socket, link: link, out: newOutbox(socket), onFrame: onFrame,
@@ -82,7 +81,8 @@ func (p *osProcess) waitForExitAndClose() {
 	p.link.Close()
 }
 
-// sendFrameIfServing sends a frame if the worker serves; other workers have no connections.
+// sendFrameIfServing sends a frame if the worker serves. If not, it does nothing, because the worker has no
+// connections.
 func (p *osProcess) sendFrameIfServing(frame []byte) error {
 	if !isClosed(p.isServing) || isClosed(p.hasStopped) {
 		return nil
@@ -96,7 +96,7 @@ func (p *osProcess) sendFrameIfServing(frame []byte) error {
 	return err
 }
 
-// requestDrain requests a drain. A serving worker sends itself the signal, see [Worker.Run].
+// requestDrain requests a drain. A serving worker then sends SIGTERM to itself, see [Worker.Run].
 func (p *osProcess) requestDrain() {
 	p.out.enqueueUrgent(encodeFrame(kindDrain, nil))
 	if isClosed(p.out.closing) || !isClosed(p.isServing) {

@@ -78,8 +78,8 @@ func (sp *execSpawner) openListeners() (addrs []net.Addr, err error) {
 	return addrs, nil
 }
 
-// socketsForWorker returns the sockets of a worker, by address. Every socket has a worker, and every worker has a
-// socket.
+// socketsForWorker returns the sockets of a worker, by address. Sockets are distributed such that every socket has a
+// worker, and every worker has a socket.
 func (sp *execSpawner) socketsForWorker(workerIndex int) (sockets [][]*os.File) {
 	for _, all := range sp.sockets {
 		some := []*os.File{all[workerIndex%len(all)]}

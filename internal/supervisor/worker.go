@@ -58,7 +58,7 @@ type Worker struct {
 	exitTimeout time.Duration // limit from the end of the drain to the exit of an orphan
 }
 
-// currentWorker is set before main starts, so that programs started by main neither take themselves for a worker nor
+// currentWorker is set before main starts, so that programs started by main neither consider themselves workers nor
 // inherit the worker's descriptors.
 var currentWorker = detectWorkerFromEnv()
 
@@ -80,8 +80,8 @@ func detectWorkerFromEnv() *Worker {
 	return w
 }
 
-// ClaimListeners returns the inherited listeners, by address, to the Server that the worker was started for. It
-// succeeds once.
+// ClaimListeners returns the inherited listeners, by address, to the Server that the worker was started for. Only one
+// call succeeds.
 func (w *Worker) ClaimListeners(addrs []Address, processes int) (all [][]net.Listener, err error) {
 	switch {
 	case w.invalid != nil:

@@ -18,8 +18,8 @@ const (
 	firstListenerFD
 )
 
-// validateAndInheritDescriptors takes the inherited descriptors. It first checks their types, because the variable may
-// be set by accident in a program that has other descriptors there.
+// validateAndInheritDescriptors takes the inherited descriptors. It first checks their types, because MYRIAD_WORKER may
+// be set by accident in a program that uses these descriptors for something else.
 func (w *Worker) validateAndInheritDescriptors() error {
 	end := firstListenerFD
 	for _, n := range w.Sockets {
@@ -69,5 +69,5 @@ func (w *Worker) validateAndInheritDescriptors() error {
 	return nil
 }
 
-// raiseSIGTERM sends SIGTERM to this process. It cannot fail.
+// raiseSIGTERM sends SIGTERM to this process.
 func raiseSIGTERM() { _ = syscall.Kill(syscall.Getpid(), syscall.SIGTERM) }

@@ -13,9 +13,9 @@ import (
 	"time"
 )
 
-// Conn is a client connection. All its reads and writes together may take up to Timeout. Its methods fail
-// the test, so they must be called on the test's goroutine; the methods of net.Conn and the functions of
-// this package return errors.
+// Conn is a client connection. All its reads and writes together may take up to Timeout. Methods defined here fail the
+// test, so they must be called on the test's goroutine. The methods of net.Conn and the functions of this package
+// return errors instead.
 type Conn struct {
 	net.Conn
 	R *bufio.Reader // the buffer that the methods read from
@@ -37,7 +37,6 @@ func Dial(t testing.TB, addr string) *Conn {
 	return NewConn(t, nc)
 }
 
-// DialTLS connects to a TCP address and performs the handshake.
 func DialTLS(t testing.TB, addr string, config *tls.Config) *Conn {
 	t.Helper()
 	nc, err := tls.DialWithDialer(&net.Dialer{Timeout: Timeout}, "tcp", addr, config)
@@ -57,7 +56,6 @@ func NewConn(t testing.TB, nc net.Conn) *Conn {
 	return &Conn{Conn: nc, R: bufio.NewReader(nc), t: t}
 }
 
-// Send writes text.
 func (c *Conn) Send(text string) {
 	c.t.Helper()
 	if _, err := io.WriteString(c, text); err != nil {
@@ -74,7 +72,7 @@ func (c *Conn) Expect(want string) {
 	}
 }
 
-// Exchange sends a line and expects another one, both without their line feeds here.
+// Exchange sends a line and expects a line in reply. send and want are without line feeds.
 func (c *Conn) Exchange(send, want string) {
 	c.t.Helper()
 	c.Send(send + "\n")
@@ -83,7 +81,7 @@ func (c *Conn) Exchange(send, want string) {
 	}
 }
 
-// ReadLine reads a line and returns it without its line feed.
+// ReadLine reads a line and returns it without the line feed.
 func (c *Conn) ReadLine() string {
 	c.t.Helper()
 	line, err := c.R.ReadString('\n')
@@ -93,7 +91,7 @@ func (c *Conn) ReadLine() string {
 	return strings.TrimSuffix(line, "\n")
 }
 
-// CloseWrite shuts down the sending direction. It accepts that the server has reset the connection.
+// CloseWrite shuts down the sending direction. It succeeds even if the server has reset the connection.
 func (c *Conn) CloseWrite() {
 	c.t.Helper()
 	if err := c.Conn.(interface{ CloseWrite() error }).CloseWrite(); err != nil && !IsReset(err) {
@@ -101,7 +99,7 @@ func (c *Conn) CloseWrite() {
 	}
 }
 
-// ExpectEOF reads want and then EOF, not a reset.
+// ExpectEOF reads want and then EOF. A reset instead of EOF fails the test.
 func (c *Conn) ExpectEOF(want string) {
 	c.t.Helper()
 	if got, err := io.ReadAll(c.R); err != nil || string(got) != want {
@@ -109,7 +107,7 @@ func (c *Conn) ExpectEOF(want string) {
 	}
 }
 
-// ExpectClosed reads until the server has closed or reset the connection, and returns what it has read.
+// ExpectClosed reads until the server has closed or reset the connection, and returns the data read.
 func (c *Conn) ExpectClosed() string {
 	c.t.Helper()
 	got, err := io.ReadAll(c.R)
@@ -119,7 +117,6 @@ func (c *Conn) ExpectClosed() string {
 	return string(got)
 }
 
-// Reset closes the connection with a reset.
 func (c *Conn) Reset() {
 	if tc, ok := c.Conn.(*net.TCPConn); ok {
 		_ = tc.SetLinger(0)

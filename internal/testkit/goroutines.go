@@ -9,12 +9,11 @@ import (
 	"time"
 )
 
-// leakTimeout is how long CheckGoroutines waits for goroutines to end.
+// leakTimeout is the time for which CheckGoroutines waits for goroutines to end.
 const leakTimeout = 10 * time.Second
 
-// Main runs the tests of a package and exits. It exits with 1 if a test failed or if goroutines are still
-// running 10 s after the last test. It replaces go.uber.org/goleak, because the library may depend only on
-// golang.org/x/sys.
+// Main runs the tests of a package and exits. The exit code is 1 if a test failed or if goroutines are still running 10
+// s after the last test. Main replaces go.uber.org/goleak, because the library may depend only on golang.org/x/sys.
 func Main(m *testing.M) {
 	code := m.Run()
 	if code == 0 {
@@ -35,8 +34,8 @@ func Goroutines() map[string]bool {
 	return ids
 }
 
-// CheckGoroutines waits up to 10 s until all goroutines have ended, except the caller's, those of the testing
-// and os/signal packages, and those in ignore. Its error contains the stacks of the others.
+// CheckGoroutines waits up to 10 s until all goroutines have ended, except the caller's, those of the testing and
+// os/signal packages, and those in ignore. If some have not ended, the error contains their stacks.
 func CheckGoroutines(ignore map[string]bool) error {
 	end := time.Now().Add(leakTimeout)
 	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
@@ -68,7 +67,7 @@ func (g goroutine) isExpected() bool {
 	return false
 }
 
-// goroutines returns all goroutines, the caller's first.
+// goroutines returns all goroutines; the first one is the caller's.
 func goroutines() (all []goroutine) {
 	buf := make([]byte, 64<<10)
 	n := runtime.Stack(buf, true)
