@@ -63,7 +63,6 @@ func (b *memoryBudget) updateMaxWorkers(currentWorkers, configuredMax int) int {
 	return min(b.allowed, configuredMax)
 }
 
-// reduceAllowedWorkers removes a fifth of the workers, unless earlier reductions had no effect.
 func (b *memoryBudget) reduceAllowedWorkers(currentWorkers int, usedBytes int64) {
 	if b.usedAtCut > 0 && usedBytes > b.usedAtCut-b.usedAtCut/20 {
 		b.futileCuts++

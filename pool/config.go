@@ -64,7 +64,6 @@ const (
 	minPerShard = 64 // jobs
 )
 
-// withDefaults returns c with defaults filled in, or an error that wraps ErrBadConfig.
 func (c Config) withDefaults() (Config, error) {
 	if c.Max == 0 {
 		c.Max = max(defaultMax, c.Min)

@@ -33,7 +33,8 @@ type controller struct {
 	minIdle     int    // minimum number of idle workers since stopQuarterOfIdleWorkers
 }
 
-// Periods of the controller in nanoseconds. After jobs have waited, it uses fastPeriod for the time stayFast.
+// Periods of the controller in nanoseconds. After jobs have waited, the controller uses fastPeriod for the time
+// stayFast.
 const (
 	fastPeriod   = int64(time.Millisecond)
 	slowPeriod   = int64(50 * time.Millisecond)
@@ -43,7 +44,6 @@ const (
 	trimPeriod   = int64(time.Second)
 )
 
-// totals are sums over the shards.
 type totals struct {
 	queued     int
 	refused    uint64 // rejected, shed, or made to wait
@@ -94,7 +94,7 @@ func (c *controller) stopAndWait() {
 	c.done.Wait()
 }
 
-// wakeController wakes the controller. It is called when a job waits or is rejected, or a worker is started.
+// wakeController wakes the controller. It is called when a job waits or is rejected, or when a worker is started.
 func (p *Pool) wakeController() {
 	if p.slow.Load() && p.slow.CompareAndSwap(true, false) {
 		select {
@@ -104,7 +104,7 @@ func (p *Pool) wakeController() {
 	}
 }
 
-// tick runs one cycle. nextPeriod is the time until the next one; 0 means until the controller is woken.
+// tick runs one cycle. nextPeriod is the time until the next cycle; 0 means until the controller is woken.
 func (c *controller) tick() (nextPeriod int64) {
 	p := c.p
 	c.ticks.Add(1)

@@ -15,10 +15,10 @@ type Job interface {
 	Run(ctx context.Context)
 }
 
-// Func is a function as a Job.
+// Func is a Job that consists of a function.
 type Func func(ctx context.Context)
 
-// Run calls the function.
+// Run calls f.
 func (f Func) Run(ctx context.Context) { f(ctx) }
 
 func (f Func) toJobOrNil() Job {
@@ -119,7 +119,7 @@ func Call[T any](ctx context.Context, p *Pool, f func(ctx context.Context) (T, e
 	}
 }
 
-// call is a job with a result. It belongs to the worker until done is closed.
+// call is a job with a result. The job belongs to the worker until done is closed.
 type call[T any] struct {
 	f      func(ctx context.Context) (T, error)
 	begun  atomic.Bool // f runs, or must not run any more

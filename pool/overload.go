@@ -8,7 +8,6 @@ import (
 // According to CoDel, such a queue only adds delay.
 type standingQueue struct{ since int64 } // 0 if the oldest job is not overdue
 
-// trackStandingQueue records the age of the oldest job. standing reports whether there is a standing queue.
 func (s *standingQueue) trackStandingQueue(oldestJobAge, now int64, o *overload) (standing bool) {
 	switch {
 	case oldestJobAge <= o.target.Load():
@@ -31,7 +30,6 @@ type overload struct {
 
 func (o *overload) isActive(now int64) bool { return now < o.until.Load() }
 
-// extendOverloadIfStanding begins or extends an overload if the queue stands.
 func (o *overload) extendOverloadIfStanding(standing bool, now int64) {
 	if !standing || !o.shedding && !o.newestFirst {
 		return
@@ -42,8 +40,8 @@ func (o *overload) extendOverloadIfStanding(standing bool, now int64) {
 }
 
 // queueAdmission limits the queue in an overload to the jobs that the busy workers can start within the target. The
-// pool then rejects jobs that it would otherwise shed. Rejection is cheaper than shedding and informs submitters
-// immediately, and goodput does not depend on the size of the queue. The controller owns queueAdmission.
+// pool then rejects jobs that it would otherwise shed, which is cheaper and informs submitters immediately. The
+// controller owns queueAdmission.
 type queueAdmission struct {
 	limit int     // jobs; the pool's capacity, or less
 	slack float64 // share of recent periods without rejections and waiting jobs
@@ -84,7 +82,6 @@ func (a *queueAdmission) updateQueueLimit(o *overload, now int64, s totals, anyR
 	a.limit = int(min(max(jobs*admitted, 1), float64(capacity)))
 }
 
-// endOverloadAndRestoreLimit ends an overload. wasLimited reports whether the queue was limited.
 func (a *queueAdmission) endOverloadAndRestoreLimit(o *overload, capacity int, now int64) (wasLimited bool) {
 	bounded := a.limit < capacity
 	a.limit, a.slack = capacity, 0

@@ -1,5 +1,5 @@
-// Package pool runs jobs on a limited number of goroutines. It keeps their latency low when more jobs arrive than it
-// can run.
+// Package pool runs jobs on a limited number of goroutines. It keeps the latency of jobs low when more jobs arrive than
+// it can run.
 //
 // The number of workers adapts to the load, between Config.Min and Config.Max and within a memory budget. It grows
 // while jobs wait and processors are idle. It shrinks when workers are idle or goroutines wait for processors. Jobs
@@ -11,9 +11,7 @@
 // still wait longer are shed. The newest jobs run first, because their submitters are most likely still waiting.
 //
 // Every accepted job ends exactly once. It runs to its end (or panics), expires because its context ended first, is
-// shed, or is dropped by [Pool.Close]. If it does not run, a [Dropper] is notified.
-//
-// The package depends only on the standard library and this module's reader of memory limits.
+// shed, or is dropped by [Pool.Close]. A [Dropper] is notified if it does not run.
 package pool
 
 import (
@@ -36,9 +34,8 @@ import (
 // therefore never rejects a job, whatever Config.Queue is. Submits that wait for space receive from a channel
 // (submit_wait.go).
 //
-// The controller is a goroutine that runs every millisecond while jobs wait, and rarely otherwise (controller.go). Only
-// the controller sets the limit of workers. Close rejects new jobs and lets the workers drain the queue and exit. Close
-// then stops the controller and waits for all goroutines.
+// Only the controller, a goroutine, sets the limit of workers (controller.go). Close rejects new jobs and lets the
+// workers drain the queue and exit. Close then stops the controller and waits for all goroutines.
 
 // Pool is a pool of workers. Its methods are safe for concurrent use.
 type Pool struct {
@@ -85,7 +82,7 @@ const closeGrace = time.Second
 // goroutines.
 func New(cfg Config) (*Pool, error) { return newPool(cfg, newRunnableGoroutineCounter()) }
 
-// newPool is New with a function that counts the runnable goroutines, which tests replace.
+// newPool is New with a replaceable function that counts the runnable goroutines.
 func newPool(cfg Config, countRunnable func() int) (*Pool, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -235,8 +232,8 @@ func (p *Pool) reportPanic(v any) {
 	p.cfg.Panicked(newPanicError(v))
 }
 
-// Stats is a snapshot of a pool's counters. Counters cover the time since New, except those described as current
-// ("now"). They may be inconsistent for jobs that are being submitted or finishing.
+// Stats is a snapshot of a pool's counters. Fields described with "now" are current values. All others count since New.
+// The counters may be inconsistent for jobs that are being submitted or finishing.
 type Stats struct {
 	// Workers is the number of workers now. Idle is the number of them without a job. Limit is the current limit of
 	// Workers.
@@ -296,7 +293,7 @@ type Histogram struct {
 	Count uint64
 	Sum   time.Duration
 	// Buckets[i] counts durations of at most Bound(i) that exceed the previous bound. The last bucket also counts all
-	// longer ones.
+	// longer durations.
 	Buckets [Buckets]uint64
 }
 

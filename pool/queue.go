@@ -14,7 +14,7 @@ import (
 // lock.
 const lockTries = 4
 
-// maxShedBatch limits the jobs that are shed at a time.
+// maxShedBatch limits the number of jobs that are shed at a time.
 const maxShedBatch = 32
 
 type queuedTask struct {
@@ -150,8 +150,7 @@ func (s *shard) updateOverloadAndShedOverdue(now int64, shed *[]Task) (oldestSub
 	return s.oldest()
 }
 
-// ring is a queue in order of arrival with removal at both ends. Its size is a power of two; the shard limits its
-// length.
+// ring is a queue in order of arrival with removal at both ends. Its size is a power of two.
 type ring struct {
 	entries  []queuedTask
 	first, n int // n is the length

@@ -108,7 +108,6 @@ func (p *Pool) handToWorkerOrEnqueue(t *Task) error {
 	return p.enqueueInAnyShard(t, now, true)
 }
 
-// needsWorker reports whether a submitter must wake a worker for its job: no worker searches and one is available.
 func (p *Pool) needsWorker() bool { return p.searching.Load() == 0 && p.canWakeOrStartWorker() }
 
 // extraWorkersWithoutQueue returns the number of workers that may be started above the limit. It is 0 unless
@@ -187,7 +186,7 @@ func (p *Pool) hasCapacity() bool {
 	return false
 }
 
-// isFull reports that no job can be accepted now. It costs a few atomic loads.
+// isFull reports whether a few atomic loads show that no job can be accepted now.
 func (p *Pool) isFull() bool {
 	return p.searching.Load() == 0 && p.cfg.Queue > 0 && !p.hasCapacity() && !p.closed.Load()
 }

@@ -18,7 +18,6 @@ import (
 // maxVainWakeups is the number of times that a Submit may be woken without finding space before newcomers must wait.
 const maxVainWakeups = 3
 
-// waiters are the Submits that wait for space.
 type waiters struct {
 	waiting       atomic.Int32
 	totalWaits    atomic.Uint64 // Submits that ever waited

@@ -17,9 +17,6 @@ import (
 //
 // A worker looks at the queue once more after it has parked itself. Submitters look for parked workers after they have
 // queued a job. At least one of the two therefore notices the other.
-//
-// A worker counts outcomes itself. It adds them to a shard's tally when it next holds the shard's lock, to take a job
-// or to park.
 
 const (
 	// searchRounds is the number of times that a searching worker looks again before it parks.
@@ -267,7 +264,7 @@ func (w *worker) searchThenPark() wakeOrder {
 	}
 	p.pushParked(w)
 	if p.anyQueued() || p.closed.Load() {
-		// A job was queued meanwhile, or the pool was closed. A worker must handle that.
+		// A job was queued or the pool was closed after the search, so a worker must look again.
 		if x := p.popParked(); x == w {
 			w.startSearching()
 			return wakeOrder{}
@@ -347,8 +344,8 @@ func (w *worker) contextUnlessExpired(t Task) context.Context {
 }
 
 // jobContext is a job's own context that also ends with the pool's context. Most jobs do not request its Done channel;
-// the worker then reuses the jobContext, without allocation, for the next job with the same context. If a job requests
-// the channel, the context ends with the job as well.
+// the worker then reuses the jobContext for the next job with the same context. If a job requests the channel, the
+// context ends with the job as well.
 type jobContext struct {
 	context.Context
 	pool       context.Context

@@ -13,14 +13,13 @@ import (
 // need no lock. No method blocks. Use [Ref] from other goroutines and after the call.
 //
 // If a Conn is kept after its call, its methods do nothing. They return ErrOutsideCall or, if they have no error
-// result, log the misuse once per method and server. The check may miss a misuse on another goroutine, which is a data
-// race; the race detector finds it.
+// result, log the misuse. On another goroutine such a use is a data race, and the check may miss it.
 type Conn engine.Conn
 
 func (c *Conn) core() *engine.Conn { return (*engine.Conn)(c) }
 
 // inHandlerCallOrLogMisuse reports whether a call for the connection is in progress. If not, it logs that method was
-// called on a kept Conn. Methods without an error result use it.
+// called on a kept Conn, once per method and server.
 func (c *Conn) inHandlerCallOrLogMisuse(method string) bool {
 	if c.core().InHandlerCall() {
 		return true
@@ -34,9 +33,8 @@ func (c *Conn) inHandlerCallOrLogMisuse(method string) bool {
 }
 
 // Write appends a copy of p to the output. The server sends the output in one system call after the handler has
-// returned for all available input. If p has 16 KiB or more, the server sends p immediately, together with earlier
-// output, and copies only what the kernel does not accept. That shortcut does not apply with TLS, with Server.Workers,
-// behind output that the peer has not yet taken, or in the goroutine model except on Linux.
+// returned for all available input. If p has 16 KiB or more, the server sends it immediately if possible, without a
+// copy.
 //
 // Write accepts all of p or nothing. It fails with ErrOutsideCall outside of a call for this connection, with ErrClosed
 // once the connection is closing, and with ErrTooLarge if p alone exceeds Limits.MaxUnsent. If the unsent output would
@@ -49,9 +47,8 @@ func (c *Conn) Write(p []byte) (int, error) {
 	return c.core().Write(p)
 }
 
-// Writev writes the concatenation of pieces like Write, with the same errors for their total size. The server sends a
-// total of 16 KiB or more in fewer than 64 pieces immediately, in one system call. Writev accepts net.Buffers:
-// c.Writev(buffers...).
+// Writev writes the concatenation of pieces like Write, with the same errors for their total size. It accepts
+// net.Buffers: c.Writev(buffers...).
 func (c *Conn) Writev(pieces ...[]byte) (int, error) {
 	if !c.core().InHandlerCall() {
 		return 0, ErrOutsideCall
@@ -59,7 +56,7 @@ func (c *Conn) Writev(pieces ...[]byte) (int, error) {
 	return c.core().Writev(pieces...)
 }
 
-// WriteString is Write for a string. Unlike the argument of Write, s does not escape to the heap.
+// WriteString is like Write for a string. s does not escape to the heap.
 func (c *Conn) WriteString(s string) (int, error) {
 	if !c.core().InHandlerCall() {
 		return 0, ErrOutsideCall
@@ -114,11 +111,10 @@ func (c *Conn) CloseWrite() error {
 	return nil
 }
 
-// Pause stops reading: the server does not call Received and Ended until Resume. After Resume, the server passes input
-// that the current call leaves unused again, even if nothing new has arrived. While the connection is paused, the
-// kernel's buffers fill and the peer has to wait; that wait does not count as silence of the peer. Writing is not
-// affected. Outside of a call, use Ref.Do. Pause and Resume have no effect on a connection that is relayed or about to
-// be.
+// Pause stops reading: the server does not call Received and Ended until Resume. After Resume, the server passes unused
+// input again, even if nothing new has arrived. While the connection is paused, the kernel's buffers fill and the peer
+// has to wait; that wait does not count as silence of the peer. Writing is not affected. Pause and Resume have no
+// effect on a connection that is relayed or about to be.
 func (c *Conn) Pause() {
 	if c.inHandlerCallOrLogMisuse("Pause") {
 		c.core().SetReading(false)
@@ -135,7 +131,7 @@ func (c *Conn) Resume() {
 // Retain keeps the connection open for later output, such as an answer computed by another goroutine. Neither the
 // peer's end nor a drain closes the connection until Release or Ref.Release has been called as often as Retain. After
 // the peer's end, the connection remains for at most Limits.IdleTimeout, or Limits.WriteTimeout while Pending is above
-// 0. A drain still ends at its own time limit. Close and all limits still close the connection.
+// 0. Close, all limits and the end of a drain's time still close the connection.
 func (c *Conn) Retain() {
 	if c.inHandlerCallOrLogMisuse("Retain") {
 		c.core().Retain()
@@ -168,14 +164,13 @@ func (c *Conn) SetDeadline(d time.Duration) {
 // Relay connects this connection with another one of the same server. From now on, the server sends the input of each
 // connection to the other one, with backpressure. If a peer ends its direction, the end is passed on (half-close). Both
 // connections close after both directions have ended. If one connection closes for any reason, the other sends its
-// pending output and closes. Closed is the only handler method that is still called.
+// pending output and closes. Of the handlers' methods, only Closed is still called.
 //
 // The relay first passes on input that the current call leaves unused or that a paused connection holds. Pause the
 // other connection before calling Relay; otherwise its handler may still receive input. Relay resumes both connections.
-//
-// A direction buffers at most Limits.HighWater plus one read (64 KiB). In the goroutine model, or if the connections
-// are on two loops, the limit is twice as high. Neither connection receives heartbeats or broadcasts. Input of either
-// connection restarts IdleTimeout. A drain waits for relays to end, within its limit.
+// A direction buffers at most Limits.HighWater plus one read (64 KiB), or twice that in the goroutine model and between
+// two loops. Neither connection receives heartbeats or broadcasts. Input of either connection restarts IdleTimeout. A
+// drain waits for relays to end, within its limit.
 //
 // Relay fails with ErrClosed if either connection is closing or CloseWrite was called for this connection. It fails
 // with ErrBadUse if this connection is already relayed, is starting TLS or is being detached, or if to refers to this

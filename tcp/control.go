@@ -24,7 +24,6 @@ type operatorCommands interface {
 // With Server.Processes, PauseAccepting applies to all workers and may be called in any worker or the supervisor. A
 // worker that is restarted later may accept a few connections before it pauses. PauseAccepting returns ErrServerClosed
 // before the start, while the server drains and after the end, and ErrFull if too many commands wait for the workers.
-// In a worker that drains, it does nothing and returns nil.
 func (s *Server) PauseAccepting() error { return s.setAcceptPaused(true) }
 
 // ResumeAccepting ends the effect of PauseAccepting.
@@ -41,13 +40,13 @@ func (s *Server) setAcceptPaused(paused bool) error {
 
 // CloseConns closes the connections from a remote address and port, usually at most one. Behind a proxy
 // (TrustedProxies), a connection is closed if remote equals either the client's address (Conn.RemoteAddr) or the
-// proxy's own address. The server does not send pending output. The close reason is ErrClosedByOperator, counted in
-// Stats.Closed.Operator. If a handler runs on a worker or goroutine, its connection closes after the handler has
-// returned. CloseConns does not wait for that, so it is safe in a handler.
+// proxy's own address. The server does not send pending output. The close reason is ErrClosedByOperator. If a handler
+// runs on a worker or goroutine, its connection closes after the handler has returned; CloseConns does not wait for
+// that.
 //
-// CloseConns visits all connections; on event loops, 512 per iteration. It returns ErrFull if 16 calls are already in
-// progress, ErrServerClosed before the start and after the end, and ErrBadConfig if remote is not valid. Connections by
-// unix sockets have no valid address and can't be closed. With Server.Processes, CloseConns applies to all workers.
+// CloseConns returns ErrFull if 16 calls are already in progress, ErrServerClosed before the start and after the end,
+// and ErrBadConfig if remote is not valid. Connections by unix sockets have no valid address and can't be closed. With
+// Server.Processes, CloseConns applies to all workers.
 func (s *Server) CloseConns(remote netip.AddrPort) error {
 	if !remote.IsValid() || remote.Port() == 0 {
 		return badConfig("remote address %v; expected an IP address and a port above 0", remote)
@@ -59,7 +58,7 @@ func (s *Server) CloseConns(remote netip.AddrPort) error {
 	return publicError(to.ClosePeerConns(netip.AddrPortFrom(remote.Addr().Unmap().WithZone(""), remote.Port())))
 }
 
-// workerOrStartedEngine returns the recipient of operator commands: the forwarder in a worker process, otherwise the
+// workerOrStartedEngine returns the recipient of operator commands: in a worker process the forwarder, elsewhere the
 // engine.
 func (s *Server) workerOrStartedEngine() (operatorCommands, error) {
 	s.mu.Lock()

@@ -49,9 +49,8 @@ const (
 // FirstByteTimeout does not apply to dialed connections.
 //
 // Dial fails with ErrBadConfig if d is invalid, and with ErrFull if more than 1,024 dials wait for a loop. It fails
-// with ErrServerClosed before Server.Listening is called, after the end, and in a supervisor (Processes); the error
-// text contains the reason. If Dial fails, the handler is not called. Dial is safe for concurrent use and within a
-// handler. Use Conn.Dial to keep both connections on one loop.
+// with ErrServerClosed before Server.Listening is called, after the end, and in a supervisor (Processes). If Dial
+// fails, the handler is not called. Dial is safe for concurrent use and within a handler.
 func (s *Server) Dial(d Dial) error { return s.dial(d, 0) }
 
 // Dial is like Server.Dial, but prefers the event loop of c, on which interaction of the two connections, such as
@@ -120,7 +119,6 @@ func (s *Server) startDial(e engine.Engine, req engine.DialRequest) error {
 	return publicError(e.Dial(req))
 }
 
-// newDialHandler returns the engine's handler for a dialed connection. host is its default TLS name.
 func (s *Server) newDialHandler(d Dial, host string) engine.ConnHandler {
 	o := &pendingDial{connHandler: connHandler{handlerAdapter{d.Handler}, d.Value}, dial: d}
 	if d.TLSConfig == nil {

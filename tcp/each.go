@@ -10,10 +10,9 @@ import (
 
 // Each calls f once for every open connection, including dialed ones. As with Ref.Do, f runs on the connection's event
 // loop or goroutine, never concurrently with another call for that connection. Calls for different connections may be
-// concurrent. A loop makes a few hundred calls per iteration and serves other connections in between. Each returns
-// after all calls have returned. If ctx ends first, Each returns ctx's cause, and f may still be called. Closing
-// connections are skipped. Connections that open during the call, or have not completed their TLS handshake or PROXY
-// header, may be skipped.
+// concurrent. Each returns after all calls have returned. If ctx ends first, Each returns ctx's cause, and f may still
+// be called. Closing connections are skipped. Connections that open during the call, or have not completed their TLS
+// handshake or PROXY header, may be skipped.
 //
 // Each fails with ErrServerClosed before the start and after the end. In the goroutine model, it fails with ErrFull if
 // it skipped connections whose mailboxes were full. With Server.Processes, Each visits only the connections of the

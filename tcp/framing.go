@@ -49,13 +49,10 @@ func Split(split bufio.SplitFunc, h MessageHandler) Handler {
 	return f
 }
 
-// LengthPrefixed returns a function for Split that finds messages prefixed by their length. The length is a number of
-// 1, 2, 4 or 8 bytes in the given order, and counts the bytes after it. The token is the message without its length. A
-// length above Limits.MaxMessage closes the connection immediately with ErrMessageTooLong. LengthPrefixed panics if
-// prefixBytes is not 1, 2, 4 or 8, or if order is nil.
-//
-// The returned function works only with Split, not with bufio.Scanner, because it requests more input by an error that
-// contains the required length.
+// LengthPrefixed returns a function for Split, but not for bufio.Scanner, that finds messages prefixed by their length.
+// The length is a number of 1, 2, 4 or 8 bytes in the given order, and counts the bytes after it. The token is the
+// message without its length. A length above Limits.MaxMessage closes the connection immediately with
+// ErrMessageTooLong. LengthPrefixed panics if prefixBytes is not 1, 2, 4 or 8, or if order is nil.
 func LengthPrefixed(prefixBytes int, order binary.ByteOrder) bufio.SplitFunc {
 	switch prefixBytes {
 	case 1, 2, 4, 8:
@@ -84,8 +81,8 @@ func LengthPrefixed(prefixBytes int, order binary.ByteOrder) bufio.SplitFunc {
 	}
 }
 
-// incompleteError is the error with which LengthPrefixed requests more input. Its value is the total size in bytes,
-// framing included, of the incomplete message.
+// incompleteError is the error with which LengthPrefixed requests more input: the total size of the incomplete message,
+// in bytes.
 type incompleteError uint64
 
 func (n incompleteError) Error() string {
@@ -128,7 +125,6 @@ func (f *framer) deliverOrShed(c *Conn, msg []byte, shedReason error) {
 	f.Message(c, msg)
 }
 
-// Received passes complete messages to the handler as long as the connection is not paused.
 func (f *framer) Received(c *Conn, in []byte) (used int) { return f.deliverMessages(c, in, nil) }
 
 func (f *framer) deliverMessages(c *Conn, in []byte, shedReason error) (used int) {
@@ -222,7 +218,6 @@ func checkSplitResult(c *Conn, advance, available int, splitErr error) error {
 	return nil
 }
 
-// Ended passes the remaining input to the handler after the peer has ended.
 func (f *framer) Ended(c *Conn, rest []byte) (used int) {
 	if !f.lines {
 		return f.deliverTokens(c, rest, true, nil)

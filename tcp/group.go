@@ -3,16 +3,12 @@ package tcp
 import "github.com/myriad-go/myriad/internal/engine"
 
 // Group is a set of connections that receive the same messages, such as a chat room. The zero value is empty. Its
-// methods are safe for concurrent use. A running broadcast delays Add and Remove by at most the time for posting to 8
-// connections.
+// methods are safe for concurrent use. The next broadcast removes closed connections. Add also checks two connections
+// per call, so a group rarely holds more closed connections than open ones (or than 8). A handler that needs an exact
+// Len calls Remove in Closed.
 //
-// The next broadcast removes closed connections. Add also checks two connections per call, so a group rarely holds more
-// closed connections than open ones (or than 8). A handler that needs an exact Len calls Remove in Closed.
-//
-// A group of one connection takes 40 bytes, and its Add allocates nothing. A group of 2 to 8 connections takes about
-// 100 bytes plus 16 per connection; a larger group takes about 30 per connection (benchmark GroupMemory). SendLatest
-// needs additional memory from its first call on. A change after a broadcast to a large group copies a part of its
-// list, about 128 connections.
+// A group of one connection takes 40 bytes. A group of 2 to 8 connections takes about 100 bytes plus 16 per connection;
+// a larger group takes about 30 per connection. SendLatest needs additional memory from its first call on.
 type Group struct{ g engine.Group }
 
 // Add adds a connection, unless it has closed. If the connection is already in the group, Add has no effect. A running
@@ -37,14 +33,12 @@ func (g *Group) Broadcast(p []byte) (sent, full int) { return g.g.Broadcast(p) }
 // SendLatest sends p to all connections of the group as their latest value, such as a price or a position. If a
 // connection has not begun to send the group's previous value, p replaces that value. A slow peer therefore receives
 // fewer values, always whole and in order, and finally the latest one. Values do not accumulate for a slow peer and do
-// not close it with ErrSlowConsumer. All connections share one copy of p. Bytes that the kernel has accepted can't be
-// replaced; Server.Socket limits their number.
+// not close it with ErrSlowConsumer. Bytes that the kernel has accepted can't be replaced; Server.Socket limits their
+// number. Stats.Replaced and Conn.Dropped count replaced values.
 //
 // A connection sends values only when it has no other output. Values are therefore not ordered with broadcasts and
 // Ref.Send. A group has at most one value waiting per connection, so use one group per independent value.
-// Stats.Replaced and Conn.Dropped count replaced values, per connection.
 //
 // sent is the number of connections that accepted p. full is the number that did not, because the mailbox was full or p
-// exceeds Limits.MaxUnsent. Those connections may have an older value and will receive newer ones. SendLatest waits
-// like Broadcast.
+// exceeds Limits.MaxUnsent. Those connections may have an older value and will receive newer ones.
 func (g *Group) SendLatest(p []byte) (sent, full int) { return g.g.SendLatest(p) }

@@ -122,7 +122,6 @@ type MessageShedHandler interface {
 	Shed(c *Conn, msg []byte, why error)
 }
 
-// newShedFunc returns the function with which h rejects input, or nil if h has no Shed method.
 func newShedFunc(h Handler) func(c *engine.Conn, in []byte, why error) int {
 	var shed func(c *Conn, in []byte, why error) int
 	switch h := h.(type) {
@@ -139,7 +138,6 @@ func newShedFunc(h Handler) func(c *engine.Conn, in []byte, why error) int {
 	return func(c *engine.Conn, in []byte, why error) int { return shed((*Conn)(c), in, toOverloadError(why)) }
 }
 
-// checkShedSignature rejects a Handler whose Shed has the signature for a MessageHandler, and vice versa.
 func (s *Server) checkShedSignature() error {
 	const text = "Server.Handler: %T has Shed as %s has it; expected that of %s, because it is a %s: %s"
 	switch h := s.Handler.(type) {
@@ -155,8 +153,7 @@ func (s *Server) checkShedSignature() error {
 	return nil
 }
 
-// errOverloadFull and errOverloadShed combine ErrOverloaded with the pool's reason. They are allocated once, to keep
-// shedding cheap.
+// The pool's reasons combined with ErrOverloaded, allocated once to keep shedding cheap.
 var (
 	errOverloadFull = fmt.Errorf("%w: %w", ErrOverloaded, pool.ErrFull)
 	errOverloadShed = fmt.Errorf("%w: %w", ErrOverloaded, pool.ErrShed)
@@ -185,7 +182,6 @@ func handlerAs[T any](h Handler) (t T, ok bool) {
 	return t, ok
 }
 
-// checkHandler returns an error if h can't be served.
 func checkHandler(fieldName string, h Handler) error {
 	switch h := h.(type) {
 	case nil:

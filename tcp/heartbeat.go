@@ -15,9 +15,8 @@ type Heartbeat struct {
 	// Message is the heartbeat. It must not be changed while the server runs. A HeartbeatHandler sends its own
 	// heartbeats instead.
 	Message []byte
-	// Send, if set, writes the heartbeat instead of Message. It is called like a method of the handler, never
-	// concurrently with another call for the connection. Send runs on the event loop, even with Server.Workers, and
-	// must not block.
+	// Send, if set, writes the heartbeat instead of Message. It is never called concurrently with another call for the
+	// connection. Send runs on the event loop, even with Server.Workers, and must not block.
 	Send func(c *Conn)
 	// MaxMissed is the maximum number of unanswered heartbeats. If the peer is still silent one Interval after
 	// heartbeat number MaxMissed, the connection is closed with ErrHeartbeatTimeout. Any byte from the peer is an

@@ -58,30 +58,28 @@ type Limits struct {
 	HighWater, LowWater int
 
 	// MaxBuffered is the maximum memory, in bytes, of the buffers of all connections. The limit covers unused input,
-	// unsent output, incomplete TLS records and handshakes, and roughly what TLS retains after large records. Unsent
-	// output includes messages of Refs, groups and broadcasts from the moment they are accepted. A message to several
-	// connections counts once until it is in their outputs. Above the limit, the server closes the connections with the
-	// largest buffers with ErrOverBudget. In the goroutine model, Ref.SendWait then waits. Above 5/4 of the limit,
-	// Ref.Send fails with ErrFull in that model.
+	// unsent output, incomplete TLS records and handshakes, and roughly what TLS retains after large records. It does
+	// not cover the minimum size of TLS sessions, read buffers, free buffers, values of Group.SendLatest, and memory of
+	// the handler and the kernel. Messages of Refs, groups and broadcasts count from the moment they are accepted.
+	// Above the limit, the server closes the connections with the largest buffers with ErrOverBudget. In the goroutine
+	// model, Ref.SendWait then waits. Above 5/4 of the limit, Ref.Send fails with ErrFull in that model.
 	//
-	// The limit does not cover the minimum size of TLS sessions, read buffers, free buffers, values of
-	// Group.SendLatest, and memory of the handler and the kernel. The default is a quarter of the memory available to
-	// the process: the least of the machine's memory, the cgroup's limit and GOMEMLIMIT. With Server.Processes, the
-	// processes share the memory of the machine or cgroup, but GOMEMLIMIT applies to each of them.
+	// The default is a quarter of the memory available to the process: the least of the machine's memory, the cgroup's
+	// limit and GOMEMLIMIT. With Server.Processes, the processes share the memory of the machine or cgroup, but
+	// GOMEMLIMIT applies to each of them.
 	MaxBuffered int
 
 	// MaxMail is the maximum number of messages from Refs that wait for one loop or, in the goroutine model, for one
 	// connection. When the limit is reached, Send fails with ErrFull. Requests to close connections have a separate
 	// limit of the same size. A message to a large group counts once for up to 512 members. The default is 1,048,576;
-	// the maximum is 268,435,456. On loops, MaxMailBytes separately limits the memory of these messages without their
-	// contents.
+	// the maximum is 268,435,456.
 	MaxMail int
 
 	// MaxMailBytes is the maximum size in bytes of the messages that wait for one loop or connection, except that an
-	// empty mailbox accepts a message of any size. A quarter of the limit is reserved for Ref.SendWait; the rest is for
-	// senders that can't wait. While a loop delivers messages, it may hold another 2*MaxMailBytes. The default is 8
-	// MiB; the maximum is 1 GiB. All loops' mailboxes together are limited to a sixteenth of MaxBuffered, but have at
-	// least 64 KiB each. MaxMailBytes also limits broadcasts in progress.
+	// empty mailbox accepts a message of any size. A quarter of the limit is reserved for Ref.SendWait. While a loop
+	// delivers messages, it may hold another 2*MaxMailBytes. The default is 8 MiB; the maximum is 1 GiB. All loops'
+	// mailboxes together are limited to a sixteenth of MaxBuffered, but have at least 64 KiB each. MaxMailBytes also
+	// limits broadcasts in progress.
 	MaxMailBytes int
 
 	// MaxHandshakes is the maximum number of TLS handshakes in progress; a handshake takes about 22 KiB. Further
@@ -111,16 +109,15 @@ type Limits struct {
 	// time, whatever output has been added since. A slower connection is closed with ErrWriteTimeout. The default is 30
 	// s.
 	//
-	// The kernel applies the limit as well (TCP_USER_TIMEOUT), but uses at least 3 minutes unless heartbeats or
-	// IdleTimeout detect lost peers sooner. A shorter time would let one lost keep-alive probe close an idle
-	// connection. The kernel drops a peer that does not acknowledge data or keeps its window closed. The close reason
-	// is then syscall.ETIMEDOUT, counted in Stats.Closed.Reset.
+	// The kernel applies the limit as well (TCP_USER_TIMEOUT). If the kernel detects the problem first, the close
+	// reason is syscall.ETIMEDOUT, counted in Stats.Closed.Reset. The kernel uses at least 3 minutes unless heartbeats
+	// or IdleTimeout detect lost peers sooner, because otherwise one lost keep-alive probe would close an idle
+	// connection.
 	WriteTimeout time.Duration
 
 	// HandlerTime is the duration above which a call of the handler is logged and counted in Stats.SlowHandlers. The
-	// server does not interrupt the call. An event loop begins to time individual calls only after one of its
-	// iterations has exceeded HandlerTime, so the log of the first slow call does not name the handler. The default is
-	// 1 s.
+	// server does not interrupt the call. An event loop begins to time individual calls only after its first slow
+	// iteration, so the log of the first slow call does not name the handler. The default is 1 s.
 	HandlerTime time.Duration
 
 	// CloseTimeout limits the time for a peer to receive pending output after its connection begins to close, or after
@@ -210,8 +207,8 @@ func (l *Limits) fillAndCheckWaterMarks() error {
 	return nil
 }
 
-// defaultMaxBuffered returns a quarter of the memory available to this process. The memory of the machine or cgroup is
-// divided by the number of processes. GOMEMLIMIT applies to a single process and is not divided.
+// defaultMaxBuffered returns a quarter of the memory available to this process. That number of processes share the
+// memory of the machine or cgroup, but not GOMEMLIMIT, which applies to a single process.
 func defaultMaxBuffered(processes int) int {
 	limit, from := cgroup.MemoryLimit()
 	if limit == math.MaxInt64 {

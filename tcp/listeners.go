@@ -36,8 +36,7 @@ type Listener struct {
 	// ignored elsewhere). The kernel limits it to net.core.somaxconn. The default, 0, selects that maximum.
 	Backlog int
 	// Mode sets the permissions of the file of a unix socket at Addr, such as 0o660. Clients need write permission to
-	// connect. The file is created with the umask and changed afterwards. If even the umask permits too much, restrict
-	// access with the directory. The default is 0: only the umask applies.
+	// connect. The file is created with the umask and changed afterwards. The default is 0: only the umask applies.
 	Mode fs.FileMode
 }
 
@@ -81,8 +80,8 @@ func (l *Listener) displayName() string {
 	}
 }
 
-// collectAndCheckListeners validates and returns all listeners of the server: Addr or the listener of Serve, if any,
-// followed by Listeners.
+// collectAndCheckListeners validates and returns all listeners: Addr or the listener of Serve, if any, followed by
+// Listeners.
 func (s *Server) collectAndCheckListeners(serveListener net.Listener) (all []Listener, err error) {
 	switch {
 	case serveListener != nil || s.Addr != "":
@@ -163,8 +162,7 @@ func (s *Server) checkAndNormalizeListener(field string, l *Listener) error {
 
 const maxBacklog = math.MaxUint16
 
-// engineStarter is a listener that starts its own engine instead of a model's. Package tcptest uses it to serve without
-// sockets.
+// engineStarter is a listener that starts its own engine. Package tcptest uses it to serve without sockets.
 type engineStarter interface {
 	net.Listener
 	Start(engine.Config) (engine.Engine, error)
@@ -190,8 +188,7 @@ func unwrapServableListener(field string, l net.Listener) (net.Listener, error) 
 	return nil, badConfig("%s: listener of type %T; expected a non-nil *net.TCPListener or *net.UnixListener", field, l)
 }
 
-// buildListenerConfig creates unix sockets and the engine's configuration of listeners. cleanup closes the sockets and
-// removes their files.
+// buildListenerConfig also creates unix sockets. cleanup closes these sockets and removes their files.
 func (s *Server) buildListenerConfig(listeners []Listener) (cfg engine.Config, cleanup func(), err error) {
 	var cleanups []func()
 	cleanup = func() {
@@ -230,8 +227,7 @@ func (s *Server) buildListenerConfig(listeners []Listener) (cfg engine.Config, c
 	return cfg, cleanup, nil
 }
 
-// listenUnix listens on a unix socket. remove deletes the socket's file, unless another process, such as a successor,
-// has replaced the file.
+// listenUnix listens on a unix socket. remove deletes the socket's file, unless another process has replaced the file.
 func (s *Server) listenUnix(cfg *Listener) (l *net.UnixListener, remove func(), err error) {
 	if l, err = sock.ListenUnix(cfg.Addr); err != nil {
 		return nil, nil, fmt.Errorf("myriad: %w", err)

@@ -43,8 +43,7 @@ func (s *Server) checkProcesses() error {
 	return nil
 }
 
-// limitsPerProcess returns the limits of this process. Workers share MaxConns, MaxBuffered and AcceptRate. The
-// supervisor gets the share of worker 0, the largest one.
+// limitsPerProcess returns the limits of this process. The supervisor gets the share of worker 0, the largest one.
 func (s *Server) limitsPerProcess() Limits {
 	l := s.Limits
 	if s.Processes < 2 {

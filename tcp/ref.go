@@ -9,17 +9,16 @@ import (
 )
 
 // Ref identifies a connection. It may be used anywhere and outlives the connection. A Ref is a small value that can be
-// copied, compared and used as a map key. After the connection has closed, methods return ErrClosed, even if the
-// connection's memory is reused. The zero Ref identifies no connection.
+// copied, compared and used as a map key. After the connection has closed, methods return ErrClosed. The zero Ref
+// identifies no connection.
 //
 // Methods are safe for concurrent use. Only SendWait and LocalAddr may block. Methods that change the connection post
-// to a mailbox of limited size (Limits.MaxMail). Methods that read properties do not use the mailbox and do not
-// allocate.
+// to a mailbox of limited size (Limits.MaxMail).
 type Ref struct{ r engine.Ref }
 
-// ID returns the number of the connection, starting at 1. The log shows it as conn. A number is reused only after 2³²
-// further connections have used the same slot. ID also works after the connection has closed. The ID of the zero Ref is
-// 0. Worker processes (Server.Processes) number their connections separately.
+// ID returns the number of the connection, starting at 1. The log shows it as conn. A number is hardly ever reused. ID
+// also works after the connection has closed. The ID of the zero Ref is 0. Worker processes (Server.Processes) number
+// their connections separately.
 func (r Ref) ID() uint64 { return r.r.ID() }
 
 // String returns ID in decimal.
@@ -30,8 +29,8 @@ func (r Ref) String() string { return strconv.FormatUint(r.ID(), 10) }
 func (r Ref) RemoteAddr() (addr netip.AddrPort, ok bool) { return r.r.Peer() }
 
 // LocalAddr returns the local address like Conn.LocalAddr, or the zero AddrPort for a unix socket. ok is false if the
-// connection is closing or closed. LocalAddr makes a system call. If loops have their own descriptor tables
-// (Server.Loops), LocalAddr waits for the connection's loop. In that case ok is false if the caller is on another loop.
+// connection is closing or closed. If loops have their own descriptor tables (Server.Loops), LocalAddr waits for the
+// connection's loop; if called on another loop, it returns false instead.
 func (r Ref) LocalAddr() (addr netip.AddrPort, ok bool) { return r.r.LocalAddr() }
 
 // Value returns the value last set by Conn.SetValue, or nil. ok is false if the connection is closing or closed. If the
@@ -41,22 +40,18 @@ func (r Ref) Value() (v any, ok bool) { return r.r.Value() }
 // Send posts a copy of p to the peer and returns immediately. Messages from one goroutine to one connection are sent in
 // order. Send accepts all of p or nothing. After a nil error, p is sent unless the connection ends first. Send fails
 // with ErrClosed if the connection is closing or closed, with ErrFull if a buffer is full, and with ErrTooLarge if p
-// exceeds Limits.MaxUnsent.
-//
-// A loop empties its mailbox only between calls of handlers. A handler that sends to many connections of its own loop
-// in one call can therefore fill the mailbox; see Limits.MaxMail and Limits.MaxMailBytes.
+// exceeds Limits.MaxUnsent. A loop empties its mailbox only between calls of handlers, so a handler that sends to many
+// connections of its own loop in one call can fill the mailbox.
 func (r Ref) Send(p []byte) error { return r.r.Send(p) }
 
 // SendWait is Send with backpressure, so that a goroutine with much to send proceeds at the peer's speed. If p would
 // raise the unsent bytes from Refs above Limits.HighWater, SendWait blocks until at most Limits.LowWater bytes are
-// queued before p, or fewer if p fills Limits.MaxUnsent. SendWait also blocks while the mailbox is full. Goroutines
-// that wait for a loop's mailbox are served in order.
+// queued before p, or fewer if p fills Limits.MaxUnsent. SendWait also blocks while the mailbox is full.
 //
 // If ctx ends first, SendWait fails with context.Cause(ctx) and p is not sent. It fails with ErrClosed if the
 // connection is closing or begins to close. It fails with ErrTooLarge like Send, with ErrFull if 256 goroutines already
 // wait for this connection, and with ErrWriteTimeout if the mailbox has been full for Limits.WriteTimeout. A handler
-// must not call SendWait, because it would wait for itself. On an event loop SendWait fails with ErrBadUse instead of
-// waiting.
+// must not call SendWait, because it would wait for itself. On an event loop SendWait fails with ErrBadUse.
 func (r Ref) SendWait(ctx context.Context, p []byte) error {
 	err := r.r.SendWait(ctx, p)
 	if err == engine.ErrOnLoop {

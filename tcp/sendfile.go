@@ -6,14 +6,10 @@ import (
 )
 
 // SendFile appends part of a regular file to the output: n bytes from offset or, if n is negative, everything up to the
-// current end. The part is sent in order with other output and not read into memory as a whole. Linux sends it from the
-// page cache. With TLS and on other systems, the server reads 64 KiB at a time while the peer receives the data. A part
-// smaller than 16 KiB is read immediately and written like by Write.
-//
-// The caller may close f after the call, because SendFile duplicates its descriptor until the part has been sent or the
-// connection closes. SendFile neither uses nor changes the file's offset, and one os.File can be sent to many
-// connections. Every waiting part uses a descriptor of the process; set Limits.MaxConns low enough to leave some free.
-// Do not change the file until it is sent.
+// current end. The part is sent in order with other output and not read into memory as a whole. The caller may close f,
+// because SendFile duplicates its descriptor until the part has been sent or the connection closes. SendFile neither
+// uses nor changes the file's offset. Do not change the file until it is sent. Every waiting part uses a descriptor of
+// the process; set Limits.MaxConns low enough to leave some free.
 //
 // Waiting bytes of files count for Pending, Paused and Writable, but not for Limits.MaxUnsent. The peer must receive at
 // least 64 KiB of the file within each Limits.WriteTimeout. A closing connection must send the whole file within
@@ -26,14 +22,12 @@ import (
 //   - ErrFull if 16 files already wait for this connection
 //   - ErrShortFile if the file is too short
 //   - an error of the operating system if no descriptor is left
-//   - errors.ErrUnsupported if loops have their own descriptor tables because Limits.MaxConns exceeds the descriptor
-//     limit
+//   - errors.ErrUnsupported if loops have their own descriptor tables (Server.Loops)
 //   - another error if f is not a regular file
 //
 // If the file is truncated or can't be read later, the connection closes immediately with ErrShortFile or the
-// syscall.Errno.
-//
-// SendFile does not wait for the peer. A slow disk, however, blocks the event loop, here or while the file is sent.
+// syscall.Errno. SendFile does not wait for the peer, but a slow disk blocks the event loop, here or while the file is
+// sent.
 func (c *Conn) SendFile(f *os.File, offset, n int64) error {
 	if !c.core().InHandlerCall() {
 		return ErrOutsideCall
@@ -66,8 +60,8 @@ func isRegular(f *os.File) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-// sendFileFromCurrentOffset sends f from its offset to its end and advances the offset. A limit of 0 or more limits the
-// number of bytes.
+// sendFileFromCurrentOffset sends at most limit bytes from f's offset on, and advances the offset. A negative limit
+// means no limit.
 func (c *Conn) sendFileFromCurrentOffset(f *os.File, limit int64) (int64, error) {
 	offset, err := f.Seek(0, io.SeekCurrent)
 	if err != nil {

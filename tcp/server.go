@@ -33,8 +33,8 @@ type Server struct {
 	// killed process. It removes the socket's file at the end, unless a successor process has replaced the file.
 	Network string
 	// Listeners are additional addresses with their own options, such as a TLS port or a unix socket. If Listeners is
-	// not empty, Addr may be empty. The limit is 32 addresses, including Addr. The fields TLSConfig and TrustedProxies
-	// of Server apply only to Addr, or to the listener passed to Serve. All other fields apply to all listeners.
+	// not empty, Addr may be empty. The limit is 32 addresses, including Addr. Server.TLSConfig and
+	// Server.TrustedProxies do not apply to Listeners. All other fields do.
 	Listeners []Listener
 	// Handler handles the connections. It is required.
 	Handler Handler
@@ -45,16 +45,14 @@ type Server struct {
 	// block briefly. With Workers, set GOMAXPROCS to the number of CPUs plus Loops.
 	//
 	// If Limits.MaxConns exceeds the descriptor limit, the server starts as many loops as necessary, and every loop has
-	// its own descriptor table. A handler on such a loop can use files that were open when the server started, and
-	// files that it opens and closes within one call. It can't use descriptors that other goroutines open, such as
-	// those of os/exec, net.Dial or a database connection: in the loop's table, the same numbers may belong to clients.
-	// Handlers on Workers can use all descriptors. Files that are open at the start remain open in all tables until the
-	// server ends. /proc/PID/task/TID/fd lists the connections; /proc/PID/fd does not.
+	// its own descriptor table, which /proc/PID/task/TID/fd shows. A handler on such a loop can use files that were
+	// open when the server started, and files that it opens and closes within one call. It can't use descriptors that
+	// other goroutines open, such as those of os/exec, net.Dial or a database connection. Handlers on Workers can use
+	// all descriptors. Files that are open at the start remain open until the server ends.
 	Loops int
 	// Spin is the time for which an idle event loop polls before it blocks, at most 10 ms. The default, 0, blocks
-	// immediately. Polling avoids wake-ups when few connections wait for answers. With one connection on two CPUs, 200
-	// µs of polling raised the rate from 13,000 to 26,000 echoes per second, and the CPU time per echo from 28 to 38
-	// µs. Polling uses up to one CPU per loop and slows other programs on the machine. Under load, Spin has no effect.
+	// immediately. Polling raises the rate when few connections wait for answers, but uses up to one CPU per loop.
+	// Under load, Spin has no effect.
 	Spin time.Duration
 	// Workers, if set, runs the handler on a worker pool instead of the event loops. The goroutine model ignores it.
 	// The default, nil, runs handlers on the loops, which is fastest if handlers neither block nor compute for long.
@@ -65,16 +63,15 @@ type Server struct {
 	// handlers, set KeepQueued and FIFO in pool.Config, because shedding has no benefit.
 	//
 	// The caller owns the pool, may share it, and closes it after the server has ended. If the pool is closed earlier,
-	// a connection closes with ErrWorkersClosed at the next call of its handler. Its remaining calls run on the event
-	// loop.
-	//
-	// During an orderly shutdown (Shutdown), pending calls still wait for the pool. During a forced shutdown (Close, or
-	// the end of Shutdown's context), connections that the pool rejects close with ErrServerClosed. The server ends
-	// only after its queued jobs have run or been shed, so jobs of other users of the pool may delay its end.
+	// a connection closes with ErrWorkersClosed at the next call of its handler. During Shutdown, pending calls still
+	// wait for the pool. After Close or the end of Shutdown's context, connections that the pool rejects close with
+	// ErrServerClosed. The server ends only after its queued jobs have run or been shed, so jobs of other users of the
+	// pool may delay its end.
 	Workers *pool.Pool
 	// Processes is the number of worker processes, at most 1,024 (Linux only). With 0, the default, or 1, this process
 	// serves. With more, ListenAndServe becomes the supervisor. It starts this program once per worker with the same
-	// arguments, and main in every worker must reach the same call; see WorkerProcess.
+	// arguments, and main in every worker must reach the same call; see WorkerProcess. The supervisor calls Listening
+	// when all workers serve; workers do not call it.
 	//
 	// If a worker ends, the supervisor restarts it after 100 ms. The delay doubles, up to 10 s, for each consecutive
 	// run shorter than 10 s. Meanwhile, connections to the worker's socket wait. ListenAndServe fails after all workers
@@ -83,11 +80,10 @@ type Server struct {
 	//
 	// Limits.MaxConns, MaxBuffered and AcceptRate are divided evenly among the workers. All other limits, Loops
 	// (default 1) and Workers apply to every worker. The kernel distributes connections randomly, so a worker may be
-	// full when the total is still a few per cent below MaxConns. The supervisor calls Listening when all workers
-	// serve; workers do not call it. Shutdown drains the workers, and kills those that still run when its context ends.
-	// Close kills them immediately.
+	// full when the total is still a few per cent below MaxConns.
 	//
-	// A worker ignores SIGINT. It ignores SIGHUP unless main handles SIGHUP with os/signal. SIGTERM drains the worker
+	// Shutdown drains the workers, and kills those that still run when its context ends. Close kills them immediately.
+	// A worker ignores SIGINT, and ignores SIGHUP unless main handles SIGHUP with os/signal. SIGTERM drains the worker
 	// within Limits.ShutdownTimeout. If the supervisor orders a drain, the supervisor sets the time limit, and main
 	// gets at most one SIGTERM. Workers drain and exit if their supervisor dies.
 	Processes int
@@ -103,16 +99,15 @@ type Server struct {
 	// Connections by unix sockets are always admitted. Each list is limited to 1,048,576 prefixes.
 	Allow, Deny []netip.Prefix
 	// TrustedProxies are addresses from which every connection begins with a PROXY protocol header, version 1 or 2.
-	// RemoteAddr, Allow, Deny and Limits.MaxConnsPerSource then use the client address in the header. If the header has
-	// no address (LOCAL, as in health checks, UNKNOWN, or a unix socket), they use the proxy's address. The server
-	// rejects connections with an invalid header, a header of more than 4,096 bytes, or an unspecified address (0.0.0.0
-	// or ::). From other addresses, such a header is ordinary input. If TrustedProxies is not empty, connections by
-	// unix sockets begin with a header, too.
+	// From other addresses, such a header is ordinary input. If TrustedProxies is not empty, connections by unix
+	// sockets begin with a header, too. RemoteAddr, Allow, Deny and Limits.MaxConnsPerSource use the client address in
+	// the header or, if the header has none (LOCAL, as in health checks, UNKNOWN, or a unix socket), the proxy's
+	// address. The server rejects connections with an invalid header, a header of more than 4,096 bytes, or an
+	// unspecified address (0.0.0.0 or ::).
 	TrustedProxies []netip.Prefix
 	// TLSConfig, if set, encrypts every connection of Addr or Serve. The server calls the handler after the handshake.
-	// The configuration needs a certificate (see ReloadCertificate) and must not change while the server runs. At most
-	// Limits.MaxHandshakes handshakes are in progress. Handshakes compute outside the loops, on up to GOMAXPROCS/2
-	// goroutines.
+	// The configuration needs a certificate (see ReloadCertificate) and must not change while the server runs.
+	// Limits.MaxHandshakes limits the handshakes in progress.
 	//
 	// If the configuration has no session ticket keys, the server generates a new key every day, and Upgrade passes the
 	// keys on. The server generates no keys if client certificates may be required (ClientAuth, GetConfigForClient), or
@@ -123,8 +118,8 @@ type Server struct {
 	// Refuse, if set, returns the answer to a rejected connection, or nil for no answer. why is ErrTooManyConns,
 	// ErrTooManyFromSource or ErrDenied. The server sends the answer unencrypted, as far as the kernel accepts it
 	// immediately, and closes the connection. If the address in a PROXY header (TrustedProxies) is rejected, the answer
-	// is sent like ordinary output. Until such a connection is closed, for at most Limits.CloseTimeout plus Linger, it
-	// counts towards Limits.MaxConns. Refuse may be called concurrently on any goroutine and must not block.
+	// is sent like ordinary output, and the connection counts towards Limits.MaxConns until it is closed. Refuse may be
+	// called concurrently on any goroutine and must not block.
 	Refuse func(remote net.Addr, why error) (answer []byte)
 	// Log receives messages for operators, such as panics and accept errors. The default is slog.Default().
 	Log *slog.Logger
@@ -145,12 +140,12 @@ type Server struct {
 
 	// Stay keeps this process running after an Upgrade. It is necessary under supervisors that watch the process they
 	// started: an init or shell in a container, runit, supervisord. ListenAndServe then returns when the new process,
-	// or its last successor, has ended, and fails if that process failed.
+	// or its last successor, has ended, and fails if that process failed. The default is false. Process 1 always stays;
+	// new processes never do.
 	//
 	// Until then, this process adopts and reaps orphans. It forwards SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1 and
 	// SIGUSR2 to the serving process, except signals that a terminal also sends to that process. The program still
-	// receives signals that it handles with os/signal. The default is false. Process 1 always stays; new processes
-	// never do.
+	// receives signals that it handles with os/signal.
 	Stay bool
 
 	upgradeState
@@ -169,7 +164,7 @@ type Server struct {
 	loggedMisuse sync.Map // methods of kept Conns that were already logged
 }
 
-// Socket sets options of connections' sockets. The zero value uses the kernel's defaults. The kernel then buffers up to
+// Socket sets options of connections' sockets. The zero value uses the kernel's defaults: the kernel then buffers up to
 // net.ipv4.tcp_wmem[2] bytes (default 4 MiB) for a peer that does not read. Only output beyond that buffer counts for
 // Pending, Limits.MaxUnsent and the timeouts of slow peers. On systems other than Linux, the options are ignored for
 // accepted connections.
@@ -184,9 +179,9 @@ type Socket struct {
 	Unsent int
 	// Control, if set, is called for every TCP socket that will listen on an Addr, before the socket is bound, like
 	// Control of net.ListenConfig. It can set options of the listener or options that connections inherit, such as
-	// TCP_DEFER_ACCEPT or SO_BINDTODEVICE. Every loop or worker process has a socket, and there may be one more. The
-	// supervisor creates the sockets of workers. After Control, the server sets SendBuffer, ReceiveBuffer and Unsent.
-	// An error prevents the start. Control is not called for listeners made by the caller.
+	// TCP_DEFER_ACCEPT or SO_BINDTODEVICE. Every loop or worker process has at least one socket. After Control, the
+	// server sets SendBuffer, ReceiveBuffer and Unsent. An error prevents the start. Control is not called for
+	// listeners made by the caller.
 	Control func(network, address string, raw syscall.RawConn) error `json:"-"`
 }
 
@@ -479,7 +474,6 @@ func (s *Server) checkSettingsAndApplyDefaults() (m engine.Model, l Limits, err 
 	return m, l, err
 }
 
-// listenAddrOrZero returns the listen address, or an empty *net.TCPAddr if the server does not listen.
 func (s *Server) listenAddrOrZero() net.Addr {
 	if a := s.ListenAddr(); a != nil {
 		return a
@@ -518,10 +512,10 @@ func (s *Server) resolveLoops(m engine.Model, maxConns int) (loops, connsPerShar
 // immediately. Other connections close when the message that is arriving is complete and all output has been sent.
 // Shutdown returns when all connections are closed and everything has ended.
 //
-// If ctx ends first, Shutdown closes the remaining connections immediately. The returned error contains their number
-// and wraps ctx's cause. Shutdown then waits at most a second for running handlers; ListenAndServe and Serve wait for
-// handlers without limit. A handler must call Shutdown in a new goroutine or with a context that ends, because Shutdown
-// waits for the handler itself.
+// If ctx ends first, Shutdown closes the remaining connections immediately, and waits at most a second for running
+// handlers; ListenAndServe and Serve wait for them without limit. The error contains the number of the closed
+// connections and wraps ctx's cause. A handler must call Shutdown in a new goroutine or with a context that ends,
+// because Shutdown waits for the handler itself.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
 	first := !s.closed

@@ -114,8 +114,8 @@ type Refusals struct {
 	// excluded by Server.Allow or Server.Deny.
 	Full, Source, Denied int64
 	// Proxy counts connections with an invalid or missing PROXY header, Handshake those with a failed TLS handshake,
-	// and Timeout those that exceeded Limits.HandshakeTimeout. Other counts connections that the peer, the network or
-	// the server's end has ended before.
+	// and Timeout those that exceeded Limits.HandshakeTimeout. Other counts connections that ended earlier for another
+	// reason.
 	Proxy, Handshake, Timeout, Other int64
 }
 

@@ -22,8 +22,8 @@ func (c *Conn) TLS() *tls.ConnectionState { return layers.TLSState(c.core()) }
 // Limits.MaxHandshakes and HandshakeTimeout apply.
 //
 // After the handshake, the server calls Secured of a SecuredHandler. If the handshake fails, the server calls only
-// Closed, with a *TLSError, ErrHandshakeTimeout or io.EOF. Until Secured, Write fails with ErrBadUse. Messages of Refs
-// wait and are then sent encrypted. Calls of Ref.Do wait, too.
+// Closed, with a *TLSError, ErrHandshakeTimeout or io.EOF. Until Secured, Write fails with ErrBadUse, and messages and
+// calls of Refs wait.
 //
 // An attacker may inject unencrypted input after the command (CVE-2011-0411). If unused input remains when the current
 // call returns, the connection is therefore closed with ErrClearInput. The handler must use exactly the command and
@@ -52,9 +52,9 @@ func hasCertificate(c *tls.Config) bool {
 }
 
 // ReloadCertificate loads a certificate and its key, both in PEM form, and returns a function for
-// tls.Config.GetCertificate. The function reads the files again during handshakes, at most once a second, so a
-// certificate can be renewed while the server runs. If reading fails, the old certificate stays in use, and the error
-// is logged once. log defaults to slog.Default(). The function is safe for concurrent use.
+// tls.Config.GetCertificate. The function reads the files again during handshakes, at most once a second. If reading
+// fails, the old certificate stays in use, and the error is logged once. log defaults to slog.Default(). The function
+// is safe for concurrent use.
 func ReloadCertificate(certFile, keyFile string, log *slog.Logger) (func(*tls.ClientHelloInfo) (*tls.Certificate, error), error) {
 	r, err := secure.NewReloader(certFile, keyFile, log)
 	if err != nil {

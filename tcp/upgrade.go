@@ -74,10 +74,10 @@ func (u Upgraded) String() string {
 
 // Upgrade replaces this process by a new one without losing a connection. It starts the new binary (Server.Successor)
 // and waits until the new process serves on the same listeners. It then transfers the connections with their unused
-// input, unsent output, timers, timeouts, and the state that a Migrator saves. Peers notice only a pause of
-// milliseconds. After Upgrade has returned nil, the server drains the remaining connections and ends as by Shutdown, so
-// ListenAndServe returns. Upgrade reports MAINPID to the service manager; from then on, Notify sends nothing. In
-// process 1, or with Server.Stay, ListenAndServe returns only after the serving process has ended.
+// input, unsent output, timers, timeouts, and the state that a Migrator saves. After Upgrade has returned nil, the
+// server drains the remaining connections and ends as by Shutdown, so ListenAndServe returns. Upgrade reports MAINPID
+// to the service manager; from then on, Notify sends nothing. In process 1, or with Server.Stay, ListenAndServe returns
+// only after the serving process has ended.
 //
 // These connections stay in the old process:
 //   - connections with TLS, whose sessions can't be saved
@@ -91,8 +91,7 @@ func (u Upgraded) String() string {
 // moved, its Closed receives ErrHandedOver in the old process.
 //
 // The new process inherits the environment and one more descriptor. It must call ListenAndServe on one Server within 30
-// seconds. Listeners are matched by address; the model and the number of loops may differ. To go back, upgrade to the
-// old version.
+// seconds. Listeners are matched by address; the model and the number of loops may differ.
 //
 // Upgrade returns an error, and this server continues unchanged, if the new process does not start, hangs, dies or
 // can't listen, or if it is another program or an incompatible version. If the new process dies during the transfer,
@@ -214,7 +213,6 @@ func (s *Server) runUpgrade(ctx context.Context, e engine.Engine, m engine.Migra
 
 const countTimeout = time.Second
 
-// netConnReason is the reason in Upgraded.Stayed for connections of a NetListener or Blocking handler.
 const netConnReason = "NetConn"
 
 func (s *Server) warnAboutUnmovableConns(ctx context.Context, e engine.Engine) {

@@ -64,7 +64,6 @@ func (f *bodyDecoder) nextData(in []byte, maxBytes int) (data []byte, used int, 
 	return nil, 2, nil
 }
 
-// parseChunkSize parses the line before a chunk. Its results are those of nextData, without data.
 func (f *bodyDecoder) parseChunkSize(in []byte) (_ []byte, used int, _ error) {
 	i := bytes.IndexByte(in, '\n')
 	switch {
@@ -86,7 +85,6 @@ func (f *bodyDecoder) parseChunkSize(in []byte) (_ []byte, used int, _ error) {
 	return nil, i + 1, nil
 }
 
-// parseTrailer parses the trailer. Its results are those of nextData, without data.
 func (f *bodyDecoder) parseTrailer(in []byte) (_ []byte, used int, _ error) {
 	if bytes.HasPrefix(in, headEnd[:2]) {
 		f.done = true
@@ -136,7 +134,6 @@ type requestBody struct {
 	readDeadline    deadline
 }
 
-// decodeBodyIntoBuffer buffers input of the body. used is the number of bytes of in that belong to the body.
 func (b *requestBody) decodeBodyIntoBuffer(in []byte) (used int) {
 	for b.err == nil && !b.framing.done && used < len(in) && !b.isFull() {
 		data, n, err := b.framing.nextData(in[used:], maxUnreadBody)

@@ -59,7 +59,6 @@ type exchange struct {
 // maxDiscardedBody limits how much of an unread body is discarded to reuse the connection, as in net/http.
 const maxDiscardedBody = 256 << 10
 
-// discardTimeout limits the time for discarding a body.
 const discardTimeout = 30 * time.Second
 
 var quickExchanges = sync.Pool{New: func() any { return &exchange{header: make(http.Header)} }}
@@ -105,8 +104,8 @@ func (x *exchange) mustCloseAfterResponse() bool {
 	return x.draining || !b.isComplete() && (x.expectsContinue && !b.continueSent || b.err != nil || b.readDeadline.expired || !b.framing.chunked && b.framing.remaining > maxDiscardedBody)
 }
 
-// submitToPoolOrReject submits the handlers of x and of the requests after it to the pool. If the pool is full, it
-// answers with 503.
+// submitToPoolOrReject submits the handlers of x and of the requests after x to the pool. If the pool is full, the
+// requests are answered with 503.
 func (x *exchange) submitToPoolOrReject(c *tcp.Conn) {
 	state := stateActive
 	for y := x; y != nil; y = y.next {
@@ -189,7 +188,6 @@ func (x *exchange) initRequestAndResponse() {
 // that the pool's queue does not retain the exchanges.
 type exchangeJob struct{ x atomic.Pointer[exchange] }
 
-// takeExchange empties the job and returns its first exchange, or nil if the job is already empty.
 func (j *exchangeJob) takeExchange() *exchange { return j.x.Swap(nil) }
 
 func (j *exchangeJob) Run(context.Context) {
@@ -253,7 +251,6 @@ func (x *exchange) cancelRequestAndMarkReady() (ownerMustSend bool) {
 	return false
 }
 
-// cancelThisAndFollowing cancels x and the requests after x, whose handlers will not run.
 func (x *exchange) cancelThisAndFollowing() {
 	for ; x != nil; x = x.next {
 		x.mu.Lock()
@@ -351,9 +348,6 @@ func (x *exchange) connDone() <-chan struct{} {
 	return x.closed
 }
 
-// Methods called by the connection's owner.
-
-// receiveBodyInput handles input after the request's header. used is the number of bytes that belonged to the body.
 func (x *exchange) receiveBodyInput(c *tcp.Conn, in []byte) (used int) {
 	if len(in) == 0 {
 		return 0
@@ -442,7 +436,6 @@ func (x *exchange) sendResponseAndAdvance(c *tcp.Conn) (hasNextResponse bool) {
 	return false
 }
 
-// awaitNextRequest ends the exchange. The connection is then idle until its next request.
 func (x *exchange) awaitNextRequest(c *tcp.Conn) {
 	c.SetValue(nil)
 	if x.state == stateDiscarding {

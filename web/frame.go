@@ -76,7 +76,6 @@ func appendUnmasked(b, masked []byte, mask [4]byte, maskOffset int) []byte {
 	return b
 }
 
-// utf8Checker validates UTF-8 that arrives in pieces.
 type utf8Checker struct {
 	checked int // bytes of complete characters
 }

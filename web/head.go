@@ -12,8 +12,8 @@ import (
 )
 
 // The parser accepts only complete and strictly valid request heads. It rejects what RFC 9112 allows a server to
-// tolerate: bare LF, folded lines, space before a colon, several lengths, a length together with chunks. Otherwise a
-// proxy in front of the server might have interpreted the head differently.
+// tolerate: bare LF, folded lines, space before a colon, several lengths, a length together with chunks. A proxy in
+// front of the server may interpret such a head differently.
 
 // statusError rejects a request with the given response status.
 type statusError struct {
@@ -78,7 +78,6 @@ type head struct {
 	seenTE             bool
 }
 
-// headBuffer is reusable memory for the values and the URL of a head.
 type headBuffer struct {
 	text   string // the complete head
 	url    url.URL
@@ -312,7 +311,6 @@ func hasToken(list, token string) bool {
 	return false
 }
 
-// Character classes.
 var tokenChars, methodChars, plainChars, hostChars [256]bool
 
 func init() {
@@ -350,7 +348,6 @@ func isValidFieldValue(s string) bool {
 	return true
 }
 
-// errorStatus returns the status and text of the answer to an invalid request.
 func errorStatus(err error) (int, string) {
 	var s *statusError
 	if errors.As(err, &s) {

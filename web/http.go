@@ -220,7 +220,6 @@ func (x *exchange) parsePipelined(c *tcp.Conn, in []byte) (used int) {
 	return used
 }
 
-// remoteAddr returns the peer's address as text, which is cached.
 func (x *exchange) remoteAddr(c *tcp.Conn) string {
 	a, ok := x.ref.RemoteAddr()
 	if !ok || !a.IsValid() {
@@ -328,7 +327,7 @@ func Quick(h http.Handler) http.Handler {
 
 type quickHandler struct{ http.Handler }
 
-// routeRequest looks up the handler in a ServeMux, and reports whether it is Quick.
+// routeRequest looks up the handler in a ServeMux. isQuick reports whether the handler is marked as Quick.
 func (x *exchange) routeRequest() (isQuick bool) {
 	mux, ok := x.handler.(*http.ServeMux)
 	if !ok || x.req.RequestURI == "*" {

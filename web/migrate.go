@@ -36,7 +36,6 @@ type SocketMigrator interface {
 // user's Save.
 const savedVersion = 1
 
-// Kinds of connections.
 const (
 	savedHTTP byte = iota
 	savedSocket
@@ -141,7 +140,6 @@ func flagBit(on bool, bit byte) byte {
 	return 0
 }
 
-// appendUserState appends the result of save, a user's function, which can't access dst.
 func appendUserState(dst []byte, save func(dst []byte) ([]byte, error)) ([]byte, error) {
 	state, err := save(dst[len(dst):])
 	return append(dst, state...), err

@@ -46,7 +46,6 @@ type responseBuffers struct {
 
 var freeBuffers = sync.Pool{New: func() any { return &responseBuffers{body: bufio.NewWriterSize(nil, bodyBufferSize)} }}
 
-// recycleBuffers releases the buffers for other responses. The handler's later writes fail.
 func (w *response) recycleBuffers() {
 	b := w.responseBuffers
 	if w.responseBuffers = nil; b == nil {
@@ -159,8 +158,7 @@ func (w *response) WriteString(s string) (int, error) {
 
 var errReturned = errors.New("web: write to a response after its handler has returned")
 
-// prepareBodyWrite calls WriteHeader if the handler has not. It returns an error if a body of n more bytes is not
-// allowed.
+// prepareBodyWrite calls WriteHeader if the handler has not. It fails if a body of n more bytes is not allowed.
 func (w *response) prepareBodyWrite(n int) error {
 	switch {
 	case w.state >= responseSwitching:
@@ -374,7 +372,6 @@ func (w *response) hasTrailers() bool {
 	return false
 }
 
-// finishResponse completes the response after the handler has returned. Unsent output remains in out.
 func (w *response) finishResponse() {
 	w.ensureStatusWritten()
 	if w.state == responseStatus {
@@ -506,7 +503,6 @@ func presentFields(h http.Header) (has fieldSet) {
 	return has
 }
 
-// appendHeader appends fields sorted by name, except those in skip or exclude.
 func appendHeader(b []byte, h http.Header, skip fieldSet, exclude ...string) []byte {
 	var room [16]string
 	keys := room[:0]

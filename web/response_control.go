@@ -104,7 +104,6 @@ func (w *response) finishHijack(d detachedConn) (net.Conn, *bufio.ReadWriter, er
 	return d.nc, rw, nil
 }
 
-// detachedConn is a connection removed from its server, with the unread input.
 type detachedConn struct {
 	nc     net.Conn
 	unread []byte

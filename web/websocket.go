@@ -292,7 +292,7 @@ func (ws *WebSocket) originAllowed(r *http.Request) bool {
 	return err == nil && equalFold(u.Host, r.Host)
 }
 
-// handlerFor returns the tcp.Handler for negotiated options, or nil if WebSocket does not offer them.
+// handlerFor returns the tcp.Handler for negotiated options, or nil if ws does not support them.
 func (ws *WebSocket) handlerFor(options socketOptions) *negotiatedSocket {
 	ws.once.Do(func() {
 		ws.handlers = make(map[socketOptions]*negotiatedSocket)

@@ -24,7 +24,7 @@ import (
 const (
 	firstFD = 3
 	maxFDs  = 1024
-	// unknownName is the name of a descriptor without one, as in sd_listen_fds_with_names.
+	// unknownName is the name of a descriptor that has no name, as in sd_listen_fds_with_names.
 	unknownName = "unknown"
 )
 
@@ -37,13 +37,13 @@ type NamedListener struct {
 }
 
 // Listeners returns the listeners passed to this process, in order, or nil if there are none. Further calls return the
-// same listeners, closed or not.
+// same listeners, closed or not. Listeners needs Linux.
 //
 // LISTEN_PID, LISTEN_FDS and LISTEN_FDNAMES describe the listeners, whose descriptors start at 3. The first call always
 // unsets these variables, so that child processes do not use them. If LISTEN_PID is unset or names another process, the
 // result is the listeners of the process that this one replaces in an upgrade, if any. There may be 1 to 1,024
-// descriptors, and all must be listening TCP or unix stream sockets. Otherwise the error names the invalid descriptor,
-// and no descriptor is changed. The listeners are closed on exec. Listeners needs Linux.
+// descriptors, and all must be listening TCP or unix stream sockets. The error names an invalid descriptor; no
+// descriptor is then changed.
 func Listeners() ([]NamedListener, error) {
 	l, err := listeners()
 	return slices.Clone(l), err
@@ -102,8 +102,8 @@ func toListeners(names []string, files []*os.File) (all []NamedListener, err err
 	return all, nil
 }
 
-// parseListenEnv parses the variables and returns the names of the descriptors for process pid. Without descriptors for
-// pid, names is nil. An empty variable counts as unset.
+// parseListenEnv returns the names of the descriptors for process pid, or nil if there are none. An empty variable
+// counts as unset.
 func parseListenEnv(getenv func(name string) string, pid int) (names []string, err error) {
 	forPid, count, list := getenv("LISTEN_PID"), getenv("LISTEN_FDS"), getenv("LISTEN_FDNAMES")
 	switch {

@@ -24,7 +24,6 @@ func adoptListeningDescriptors(names []string) (files []*os.File, err error) {
 	return files, nil
 }
 
-// checkListeningSocket returns an error unless fd is a listening stream socket.
 func checkListeningSocket(fd int) error {
 	var found [4]int
 	for i, option := range []int{unix.SO_DOMAIN, unix.SO_TYPE, unix.SO_PROTOCOL, unix.SO_ACCEPTCONN} {

@@ -1,12 +1,9 @@
 // Package admission decides which connections are accepted. It checks their total number, their number per source,
 // their rate and their addresses.
 //
-// # Concurrency
-//
 // Several loops call a Controller at the same time. The total is an atomic word, updated by compare-and-swap, so no
 // thread waits for a sleeping one. The counts of sources are in 64 maps, each with a mutex that is held for one
-// look-up. A keyed hash selects the map, so that clients cannot choose it. The rate is a token bucket under a mutex.
-// The address lists are immutable. No two locks are held at the same time, and no goroutine is started.
+// look-up. A keyed hash selects the map, so that clients cannot choose it. No two locks are held at the same time.
 package admission
 
 import (
@@ -96,7 +93,6 @@ func (c *Controller) ReleaseConn() {
 
 func (c *Controller) OpenConns() int64 { return int64(uint32(c.slots.Load())) }
 
-// MaxPerSource returns the limit per source, 0 for none.
 func (c *Controller) MaxPerSource() int {
 	if c.sources == nil {
 		return 0
@@ -139,18 +135,16 @@ func (c *Controller) TakeRateToken(now time.Duration) (wait time.Duration) {
 	return c.bucket.takeToken(now)
 }
 
-// unitsPerToken is a second in nanoseconds. A nanosecond therefore adds a whole number of units, the rate, and nothing
-// is lost by rounding.
+// unitsPerToken is a second in nanoseconds, so that each nanosecond adds a whole number of units, the rate.
 const unitsPerToken = int64(time.Second)
 
 // maxRate keeps sums of units within 64 bits.
 const maxRate = 1e9
 
-// maxClockLag is how far the time may go back before the clock is considered reset. A thread is hardly ever that late;
-// if one is, one burst too many is accepted.
+// maxClockLag is how far the time may go back before the clock is considered reset.
 const maxClockLag = time.Minute
 
-// tokenBucket is a token bucket as in RFC 2697 (C there). When full it holds a second's worth of tokens.
+// tokenBucket is a token bucket (RFC 2697). When full it holds a second's worth of tokens.
 type tokenBucket struct {
 	rate int64
 

@@ -11,12 +11,11 @@ import (
 const shardCount = 64
 
 // source is the part of an address that identifies a source, padded with zeros. It has no pointers, so the garbage
-// collector does not scan the maps with source as the key.
+// collector does not scan maps whose key it is.
 type source [16]byte
 
-// sourceCounters counts the connections of each source. Only sources with connections have an entry, so there are no
-// more entries than connections. Maps do not shrink: they use 35 to 56 bytes for each entry of their maximum size,
-// measured with 100,000 to a million.
+// sourceCounters counts the connections of each source. Only sources with connections have an entry. Maps do not
+// shrink: they use 35 to 56 bytes for each entry of their maximum size.
 type sourceCounters struct {
 	max    int
 	bits   int

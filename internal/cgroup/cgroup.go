@@ -1,5 +1,5 @@
-// Package cgroup reads the limits of a process's control groups, versions 1 and 2. It uses only the standard library.
-// Systems other than Linux have no control groups and therefore no limits. All functions are safe for concurrent use.
+// Package cgroup reads the limits of a process's control groups, versions 1 and 2. On systems other than Linux there
+// are no limits. All functions are safe for concurrent use.
 package cgroup
 
 import (
@@ -51,11 +51,10 @@ func readLimits(root, process string) (Limits, error) {
 	}, nil
 }
 
-// MemoryLimit returns the memory that this process may use, in bytes, and the source of the limit. The limit is the
-// smallest of its control groups' limits, the machine's memory and GOMEMLIMIT. source is like "cgroup /a/b memory.max",
-// "the machine's memory" or "GOMEMLIMIT". If no limit is known, MemoryLimit returns math.MaxInt64 and "none known". On
-// systems other than Linux, only GOMEMLIMIT is known. A call takes some tens of microseconds. Limits can change while a
-// process runs.
+// MemoryLimit returns the memory that this process may use, in bytes: the smallest of its control groups' limits, the
+// machine's memory and GOMEMLIMIT. source is like "cgroup /a/b memory.max", "the machine's memory" or "GOMEMLIMIT". If
+// no limit is known, the results are math.MaxInt64 and "none known". On systems other than Linux, only GOMEMLIMIT is
+// known. Limits can change while a process runs.
 func MemoryLimit() (limit int64, source string) {
 	limit, source = readMemoryLimit("")
 	if own := debug.SetMemoryLimit(-1); own < limit {
@@ -159,7 +158,6 @@ func limitWithLeastHeadroom(root string, controllers []controller) (found Limit)
 	return found
 }
 
-// readUsageWithoutCache returns the usage of a group without droppable cache, or 0 if the usage is unknown.
 func (c *controller) readUsageWithoutCache(dir string) int64 {
 	used, err := readNumberOrMax(path.Join(dir, c.used))
 	if err != nil || len(c.droppable) == 0 {

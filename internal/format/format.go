@@ -47,8 +47,7 @@ func Bytes(size float64) string { return formatScaled(size, sizes, Number) }
 // Seconds formats a duration in s, ms, µs or ns: 1.2 ms. NaN and infinities are "".
 func Seconds(seconds float64) string { return formatScaled(seconds, times, Number) }
 
-// Latency formats a non-negative duration like Seconds, but keeps trailing zeros: 1.20 ms. The figures in a column
-// therefore line up, and a live figure keeps its width.
+// Latency formats a non-negative duration like Seconds, but keeps trailing zeros, so that columns line up: 1.20 ms.
 func Latency(d time.Duration) string {
 	return formatScaled(d.Seconds(), times, func(v float64) string {
 		digits := 2
@@ -150,7 +149,7 @@ var (
 	times = []unit{{1, "s"}, {1e-3, "ms"}, {1e-6, "µs"}, {1e-9, "ns"}}
 )
 
-// formatScaled formats v in the first unit that is not larger than v. If all units are larger, it uses the last one.
+// formatScaled formats v in the first unit that is not larger than v, or else in the last unit.
 func formatScaled(v float64, units []unit, write func(float64) string) string {
 	last := units[len(units)-1]
 	switch {

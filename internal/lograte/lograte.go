@@ -1,7 +1,5 @@
-// Package lograte suppresses repeated log messages, such as when a million connections fail in the same way.
-//
-// A table under a mutex has an entry for each recent message. The mutex is never held while a record is written. There
-// are no goroutines and no timers: the number of suppressed records is reported by the next record that passes.
+// Package lograte suppresses repeated log messages, such as when a million connections fail in the same way. It has no
+// goroutines and no timers: the next record that passes reports the number of suppressed records.
 package lograte
 
 import (
@@ -24,9 +22,9 @@ const (
 )
 
 // NewHandler returns a handler that passes one of equal records to next in each Interval. Records are equal if they
-// have the same level, text and values of distinguishingKeys, which are keys of attributes outside of groups. If
-// records were suppressed before a record that passes, that record has the attribute Suppressed with their number. The
-// attribute is inside the open group, if any. The handler is safe for concurrent use if next is.
+// have the same level, text and values of distinguishingKeys, which are keys of attributes outside of groups. A record
+// that passes has the attribute Suppressed with the number of records suppressed before, if any. The handler is safe
+// for concurrent use if next is.
 func NewHandler(next slog.Handler, distinguishingKeys ...string) slog.Handler {
 	return &rateLimitHandler{next: next, keys: distinguishingKeys, table: &rateTable{entries: make(map[message]*entry)}}
 }

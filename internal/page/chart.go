@@ -35,6 +35,6 @@ type Series struct {
 	X, Y []float64
 	// Dashed is for reference values, such as values from a publication.
 	Dashed bool
-	// Points marks each point, for series with few of them.
+	// Points marks each point. It is for series with few points.
 	Points bool
 }

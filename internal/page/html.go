@@ -70,7 +70,7 @@ func (p *Page) writeTemplate(w io.Writer, name string) error {
 	return v.executeTemplate(w, name)
 }
 
-// Application is a page with its own script, in the style of the other pages.
+// Application is a page with its own content and script, in the style of the other pages.
 type Application struct {
 	Title string
 	// Body is HTML. Style and Script follow the style and script that all pages share.

@@ -2,11 +2,8 @@
 // of a server consist of the same parts.
 //
 // A Page is plain data: sections of parts. Callers decide on the content, this package on the presentation. All content
-// is text and is escaped.
-//
-// A page with Live set updates itself. Its script regularly fetches Live.URL, where the server responds with the output
-// of WriteUpdate, and replaces what has changed. Charts keep their zoom, and open and scrolled elements stay as they
-// are. Servers of live pages therefore need no script of their own. Actions are buttons.
+// is text and is escaped. A page with Live set updates itself: its script regularly fetches Live.URL, where the server
+// responds with the output of WriteUpdate, and replaces what has changed.
 //
 // For tests and experiments, the page's script offers window.myriadPage with three members: update(html) does what a
 // fetch does, format(unit, value) formats a value, and charts is a Map from an ID to the drawn chart.
@@ -25,7 +22,7 @@ type Page struct {
 	Figures [][2]string
 	// Facts are names and values, such as the machine and the command.
 	Facts [][2]string
-	// Sections are in order. A page with several sections has a table of contents.
+	// Sections are displayed in this order. A page with several sections has a table of contents.
 	Sections []Section
 	// Live makes the page update itself; nil for a static page.
 	Live *Live

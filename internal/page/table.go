@@ -32,7 +32,7 @@ func (t *Table) rowAction(row int) *Action {
 	return &t.Actions[row]
 }
 
-// AddRow adds a row; the first one contains the headings.
+// AddRow adds a row. The first row contains the headings.
 func (t *Table) AddRow(cells ...string) { t.Lines = append(t.Lines, cells) }
 
 func (t *Table) SetLastRowTone(column int, tone Tone) {

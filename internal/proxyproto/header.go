@@ -47,8 +47,6 @@ var errIncomplete = errors.New("incomplete")
 // Parse skips text after UNKNOWN. In version 2, the addresses must be followed by complete TLVs (type, length, value).
 // Parse verifies a CRC32C and skips all other TLVs. With LOCAL or UNSPEC, it skips everything. Headers for datagrams
 // are an error.
-//
-// Parse neither keeps nor changes b. It is safe for concurrent use.
 func Parse(b []byte) (h Header, length int, err error) {
 	switch {
 	case len(b) == 0:

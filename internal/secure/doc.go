@@ -4,20 +4,19 @@
 // # How crypto/tls runs without blocking
 //
 // A [tls.Conn] uses the [Session] itself as its net.Conn. After the handshake, a read without input returns a temporary
-// error, and crypto/tls continues with the next call. The owner therefore calls crypto/tls directly. During the
-// handshake, crypto/tls treats every error as final, so reads must block. A handshake therefore has a goroutine, and a
-// [HandshakeLimiter] limits the number of these goroutines.
+// error, and crypto/tls continues with the next call. During the handshake, crypto/tls treats every error as final, so
+// reads must block. A handshake therefore has a goroutine, and a [HandshakeLimiter] limits the number of these
+// goroutines.
 //
 // # Session states
 //
 //	       complete ClientHello     slot in the limiter     HandshakeContext returned
 //	(hello) ───────────────▶ (queued) ───────────▶ (running) ──────────────▶ (done) ── AdvanceHandshake ──▶ open
 //
-// A server session without a complete ClientHello uses no goroutine and no slot. Input that cannot be a ClientHello
-// fails immediately. A client session is queued by its first AdvanceHandshake.
-//
-// A goroutine holds one of the limiter's CPU tokens while it computes, and none while it waits for input. It keeps its
-// slot until the handshake is done or the owner calls Abort. The owner is responsible for timeouts.
+// A server session without a complete ClientHello uses no goroutine and no slot. A client session is queued by its
+// first AdvanceHandshake. A goroutine holds one of the limiter's CPU tokens while it computes, and none while it waits
+// for input. It keeps its slot until the handshake is done or the owner calls Abort. The owner is responsible for
+// timeouts.
 //
 // # Ownership and concurrency
 //
@@ -29,9 +28,9 @@
 //   - When AdvanceHandshake reports an open session, the goroutine has ended and the handshake object is dropped. From
 //     then on the session has no lock.
 //   - The limiter's lock guards its queue, slots and tokens. It is never taken with a handshake's lock held.
-//   - A goroutine ends with its handshake, or soon after Abort. Abort makes reads and writes of the goroutine fail and
-//     cancels the context of its callbacks. A callback (such as GetCertificate) that blocks and ignores its context
-//     keeps the goroutine, slot and token. [HandshakeLimiter.Wait] waits for all goroutines.
+//   - Abort makes reads and writes of the goroutine fail and cancels the context of its callbacks. A callback (such as
+//     GetCertificate) that blocks and ignores its context keeps the goroutine, slot and token. [HandshakeLimiter.Wait]
+//     waits for all goroutines.
 //
 // # Memory of a session
 //
@@ -42,7 +41,6 @@
 //
 // A TLS 1.3 server session that has exchanged small messages takes 5.3 KB: 1.8 KB for two AES-GCM ciphers, 1.5 KB for
 // the buffer that held the ClientHello, 0.9 KB for the tls.Conn, 0.6 KB for its other buffer, 0.1 KB for the Session,
-// and secrets. With TLS 1.2, whose ClientHello is shorter without a post-quantum key share, it takes 4.2 KB. A session
-// that has received a record of 16 KiB keeps 18 KiB more, or up to 32 KiB if record sizes grew step by step. Only a new
-// connection releases that memory.
+// and secrets. A session that has received a record of 16 KiB keeps 18 KiB more, or up to 32 KiB if record sizes grew
+// step by step. Only a new connection releases that memory.
 package secure

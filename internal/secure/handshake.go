@@ -289,7 +289,6 @@ func (h *handshake) takeBytesOfWholeRecord(p []byte) (int, error) {
 	return n, nil
 }
 
-// appendOutputAndWakeOwner implements Write for crypto/tls.
 func (h *handshake) appendOutputAndWakeOwner(p []byte) (int, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

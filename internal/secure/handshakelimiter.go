@@ -13,7 +13,6 @@ import (
 // handshakes are queued.
 const stallTimeout = time.Second
 
-// errStalled ends a stalled handshake to make space for others.
 var errStalled = errors.New("secure: the client stalled the handshake for a second or more while others were queued")
 
 // DefaultMaxHandshakes is the default number of slots. A handshake whose client stalls takes about 22 KiB (measured)
@@ -30,7 +29,7 @@ const DefaultMaxHandshakes = 4096
 //
 // When a handshake has stalled for a second and more handshakes are queued than slots are being freed, it gives up its
 // slot. Otherwise it joins the list of stalled handshakes, and a handshake that finds the limiter full evicts the first
-// of that list. The list is therefore empty while more handshakes are queued than are being evicted.
+// of that list.
 type HandshakeLimiter struct {
 	cpuTokens  chan struct{} // one for each handshake that computes
 	goroutines sync.WaitGroup
@@ -112,7 +111,6 @@ func (g *HandshakeLimiter) evictOrMarkStalled(h *handshake) (evicted bool) {
 	return false
 }
 
-// unmarkStalled ends a stall. keepsSlot is false if the handshake has been evicted.
 func (g *HandshakeLimiter) unmarkStalled(h *handshake) (keepsSlot bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -123,7 +121,6 @@ func (g *HandshakeLimiter) unmarkStalled(h *handshake) (keepsSlot bool) {
 	return !h.isEvicted
 }
 
-// releaseSlotAndStartNext passes the slot of h, whose goroutine ends, to the next handshake in the queue.
 func (g *HandshakeLimiter) releaseSlotAndStartNext(h *handshake) {
 	g.mu.Lock()
 	g.running--
@@ -151,7 +148,6 @@ func (g *HandshakeLimiter) dequeue(h *handshake) (wasQueued bool) {
 	return true
 }
 
-// acquireCPUToken waits for a token. acquired is false if ctx ends first.
 func (g *HandshakeLimiter) acquireCPUToken(ctx context.Context) (acquired bool) {
 	if ctx.Err() != nil {
 		return false

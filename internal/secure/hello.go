@@ -50,7 +50,6 @@ func (h *helloScanner) scanHello(in []byte) (complete bool, _ error) {
 	return false, nil
 }
 
-// parseHelloHeader parses the type and length of the message. body is the data that follows the scanned part.
 func (h *helloScanner) parseHelloHeader(body []byte) error {
 	if h.scanned >= len(h.header) {
 		return nil

@@ -207,7 +207,7 @@ func (s *Session) Write(plaintext []byte) error {
 	return err
 }
 
-// CloseWrite emits close_notify. Reading is still possible. A second call has no effect.
+// CloseWrite emits close_notify. Reading is still possible. Further calls have no effect.
 func (s *Session) CloseWrite() error {
 	if !s.isOpen {
 		return s.notOpenError()

@@ -35,7 +35,6 @@ func (t *transport) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// Write appends to the owner's output.
 func (t *transport) Write(p []byte) (int, error) {
 	if h := t.hs.Load(); h != nil {
 		return h.appendOutputAndWakeOwner(p)
@@ -44,7 +43,7 @@ func (t *transport) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Close is called when the context of a handshake ends. It does nothing, because reads and writes already fail then.
+// Close does nothing. It is called when the context of a handshake ends, and reads and writes already fail then.
 func (t *transport) Close() error { return nil }
 
 // LocalAddr returns a placeholder, because a Session does not know its local address.

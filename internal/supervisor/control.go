@@ -31,8 +31,7 @@ const (
 	controlTimeout = time.Second
 	// writeTimeout limits a write to a control socket. It is longer than controlTimeout, because the reader may be busy
 	// for that time.
-	writeTimeout = 10 * controlTimeout
-	// frameHeaderSize is the length of a frame's kind and length.
+	writeTimeout    = 10 * controlTimeout
 	frameHeaderSize = 5
 )
 

@@ -32,7 +32,6 @@ type handoffReply struct {
 	Failed string // the error, if the order failed
 }
 
-// toError returns an error if sending the order has failed (sendErr) or the worker reports a failure.
 func (m *handoffReply) toError(workerIndex int, sendErr error) error {
 	switch {
 	case sendErr != nil:
@@ -123,7 +122,7 @@ func (s *Supervisor) ImportConns(channels []*os.File) error {
 }
 
 // distributeChannelsToWorkers calls send for each running worker, concurrently, with the worker's share of the
-// channels. It returns one of the errors. A worker that does not run has no connections, and its channels are closed.
+// channels. It returns one of the errors. The channels of workers that do not run are closed.
 func (s *Supervisor) distributeChannelsToWorkers(channels []*os.File, send func(index int, w workerState, part []*os.File) error) (err error) {
 	s.mu.Lock()
 	workers := slices.Clone(s.workers)
@@ -149,8 +148,7 @@ func (s *Supervisor) distributeChannelsToWorkers(channels []*os.File, send func(
 	return err
 }
 
-// newHandoffOrderHandler returns a function that executes the supervisor's handoff orders and calls publishCounters
-// before a handoff.
+// newHandoffOrderHandler returns a function that executes handoff orders. It calls publishCounters before a handoff.
 func newHandoffOrderHandler(e engine.Engine, publishCounters func(context.Context)) func(ctx context.Context, order string, files []*os.File) any {
 	m, ok := e.(engine.Migrator)
 	return func(ctx context.Context, order string, files []*os.File) any {

@@ -42,7 +42,6 @@ func (s *Supervisor) keepWorkerRunning(workerIndex int) {
 	}
 }
 
-// sleepUnlessDraining waits for d. keepRunning is false if the supervisor drains.
 func (s *Supervisor) sleepUnlessDraining(d time.Duration) (keepRunning bool) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -45,7 +45,6 @@ func (p *osProcess) ended() <-chan struct{}   { return p.hasEnded }
 func (p *osProcess) err() error               { return p.exitErr }
 func (p *osProcess) kill()                    { _ = p.cmd.Process.Kill() }
 
-// readFramesUntilStopped reads the worker's frames until it has stopped serving.
 func (p *osProcess) readFramesUntilStopped() {
 	defer close(p.hasStopped)
 	in := bufio.NewReader(p.socket)

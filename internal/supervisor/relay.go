@@ -43,7 +43,7 @@ func (s *Supervisor) enqueueRelayFrame(frame []byte, stopped <-chan struct{}) er
 	}
 }
 
-// requestPauseCommandResend asks the relay to send the current command again, for a new worker.
+// requestPauseCommandResend asks the relay to send the current pause or resume command again, for a new worker.
 func (s *Supervisor) requestPauseCommandResend(p process) {
 	select {
 	case s.messages <- nil:

@@ -21,14 +21,13 @@ import (
 // succeeded.
 //
 // SIGTERM, the end of ctx, the supervisor's order, or the supervisor's death starts a drain. If the supervisor caused
-// the drain, Run sends the program a SIGTERM, unless the program has already received one. drainTimeout limits the
-// drain, except after an order of the supervisor, which kills slow workers itself.
+// the drain, Run sends the program a SIGTERM, unless the program has already received one. Every further SIGTERM is
+// then discarded. drainTimeout limits the drain, except after an order of the supervisor, which kills slow workers
+// itself. If the supervisor has died, a goroutine remains that ends the process after drainTimeout and the exit
+// timeout.
 //
 // Terminals and service managers signal all processes, and the supervisor decides what to do. From the start of Run,
-// SIGINT is therefore discarded, and SIGHUP has no default effect. Once the supervisor has requested a drain, every
-// SIGTERM after the first is discarded.
-//
-// If the supervisor has died, a goroutine remains that ends the process after drainTimeout and the exit timeout.
+// SIGINT is therefore discarded, and SIGHUP has no default effect.
 func (w *Worker) Run(ctx context.Context, e engine.Engine, drainTimeout time.Duration, log *slog.Logger) error {
 	discardSignal(os.Interrupt)
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP) // its default action would kill the process
@@ -89,7 +88,7 @@ func (w *Worker) Run(ctx context.Context, e engine.Engine, drainTimeout time.Dur
 	}
 }
 
-// workerDrain is the drain of a worker. Only Run uses it.
+// workerDrain is the state of a worker's drain. Only Run uses it.
 type workerDrain struct {
 	engine   engine.Engine
 	counters *counterPublisher
@@ -151,7 +150,7 @@ func (w *Worker) flushAndNotifyStopped(writing *sync.WaitGroup) {
 }
 
 // handleSupervisorFrames executes the supervisor's orders until the supervisor has died. It then ensures that this
-// process ends as well.
+// process ends.
 func (w *Worker) handleSupervisorFrames(e engine.Engine, drainRequested, orphaned chan<- struct{}, drainTimeout time.Duration, log *slog.Logger) {
 	in := bufio.NewReader(w.socket)
 	b := &broadcaster{engine: e}
@@ -195,7 +194,6 @@ func executeOperatorCommand(e engine.Engine, kind byte, payload []byte) error {
 	return nil
 }
 
-// broadcastRetryInterval is the pause before a broadcast to a full engine is retried.
 const broadcastRetryInterval = time.Millisecond
 
 type broadcaster struct {

@@ -10,7 +10,6 @@ import (
 	"github.com/myriad-go/myriad/internal/upgrade"
 )
 
-// Descriptors that a worker inherits.
 const (
 	countersFD = 3 + iota
 	controlFD
@@ -69,5 +68,4 @@ func (w *Worker) validateAndInheritDescriptors() error {
 	return nil
 }
 
-// raiseSIGTERM sends SIGTERM to this process.
 func raiseSIGTERM() { _ = syscall.Kill(syscall.Getpid(), syscall.SIGTERM) }

@@ -46,7 +46,6 @@ func DialTLS(t testing.TB, addr string, config *tls.Config) *Conn {
 	return NewConn(t, nc)
 }
 
-// NewConn wraps a connection, which is closed when the test ends.
 func NewConn(t testing.TB, nc net.Conn) *Conn {
 	t.Helper()
 	t.Cleanup(func() { nc.Close() })

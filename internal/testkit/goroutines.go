@@ -9,7 +9,6 @@ import (
 	"time"
 )
 
-// leakTimeout is the time for which CheckGoroutines waits for goroutines to end.
 const leakTimeout = 10 * time.Second
 
 // Main runs the tests of a package and exits. The exit code is 1 if a test failed or if goroutines are still running 10
@@ -25,7 +24,6 @@ func Main(m *testing.M) {
 	os.Exit(code)
 }
 
-// Goroutines returns the IDs of the running goroutines.
 func Goroutines() map[string]bool {
 	ids := make(map[string]bool)
 	for _, g := range goroutines() {
@@ -57,7 +55,6 @@ func CheckGoroutines(ignore map[string]bool) error {
 
 type goroutine struct{ id, stack string }
 
-// isExpected reports whether g belongs to the testing or os/signal package or to the runtime's tracer.
 func (g goroutine) isExpected() bool {
 	for _, f := range []string{"testing.(*M).", "testing.(*T).Run(", "testing.runTests(", "testing.runFuzz", "os/signal.signal_recv(", "os/signal.loop(", "runtime.ReadTrace(", "runtime.ensureSigM"} {
 		if strings.Contains(g.stack, "\n"+f) {
@@ -67,7 +64,6 @@ func (g goroutine) isExpected() bool {
 	return false
 }
 
-// goroutines returns all goroutines; the first one is the caller's.
 func goroutines() (all []goroutine) {
 	buf := make([]byte, 64<<10)
 	n := runtime.Stack(buf, true)

@@ -11,7 +11,6 @@ import (
 // FIN is the bit in the first byte of a WebSocket frame that marks the last frame of a message.
 const FIN = 0x80
 
-// maxFrame limits the payload that ReadFrame accepts.
 const maxFrame = 64 << 20
 
 // HandshakeWebSocket performs the opening handshake and returns the header of the response. fields are additional

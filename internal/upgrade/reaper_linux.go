@@ -83,9 +83,8 @@ func waitAndReportExit(pid int) {
 }
 
 const (
-	exitedZero = "exit status 0"
-	cldExited  = 1 // CLD_EXITED
-	// exitReportTimeout is the time for which the first process waits for an exit report.
+	exitedZero        = "exit status 0"
+	cldExited         = 1 // CLD_EXITED
 	exitReportTimeout = time.Second
 )
 
@@ -213,7 +212,6 @@ func formatWaitStatus(status unix.WaitStatus) string {
 	return fmt.Sprintf("exit status %d", status.ExitStatus())
 }
 
-// serverExitError returns an error for the exit of the serving process, or nil for exit code 0.
 func serverExitError(pid int, exitStatus string) error {
 	if exitStatus == exitedZero {
 		return nil

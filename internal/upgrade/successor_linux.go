@@ -111,10 +111,9 @@ func (s *Successor) waitReply(ctx context.Context, kind string, reply any) error
 }
 
 // OpenAndSendChannels sends one end of each channel to the new process. When that process begins to take over
-// connections, it returns the other ends. Both processes distribute the channels round-robin to their loops. If the
-// numbers of loops differ, every pair of loops gets a channel. If the numbers are equal, or there would be more than
-// maxChannels, every loop gets one channel. The files stateFile (the handler's state) and broadcastSocket are sent as
-// well unless they are nil. The caller still owns both files.
+// connections, it returns the other ends. If the numbers of loops differ, every pair of loops gets a channel. If the
+// numbers are equal, or there would be more than maxChannels, every loop gets one channel. The files stateFile (the
+// handler's state) and broadcastSocket are sent as well unless they are nil. The caller still owns both files.
 func (s *Successor) OpenAndSendChannels(ctx context.Context, ourLoops, theirLoops int, stateFile, broadcastSocket *os.File) (ours []*os.File, err error) {
 	n := max(ourLoops, theirLoops)
 	allPairs := ourLoops != theirLoops && ourLoops*theirLoops <= maxChannels
@@ -170,8 +169,7 @@ func (s *Successor) waitAndAddExitStatus(ctx context.Context, err error) error {
 	return fmt.Errorf("the new process has ended: %w", s.exitErr)
 }
 
-// MonitorAndKillIfHung checks regularly, until ctx ends, whether the new process is alive. It kills a hung process, so
-// that the channels close.
+// MonitorAndKillIfHung checks regularly, until ctx ends, whether the new process is alive. It kills a hung process.
 func (s *Successor) MonitorAndKillIfHung(ctx context.Context) {
 	tick := time.NewTicker(s.replyTimeout / 3)
 	defer tick.Stop()

@@ -18,7 +18,6 @@ const (
 	pausedWaitTimeout = 800 * time.Millisecond
 )
 
-// maxShown limits the bytes of output that a failure shows.
 const maxShown = 1 << 10
 
 // Peer is the remote end of a connection. It reads output immediately and buffers up to 16 MiB for the test. Like most
@@ -155,7 +154,6 @@ func (p *Peer) waitUntil(found func() bool) {
 	}
 }
 
-// closeReason is like Closed, for use within runAndSettle.
 func (p *Peer) closeReason() (why error, ok bool) {
 	p.reasonSeen = true
 	return p.end.Closed()

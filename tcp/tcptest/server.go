@@ -51,7 +51,6 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// shutdownTimeout is the default of Limits.ShutdownTimeout.
 const shutdownTimeout = 30 * time.Second
 
 // Server is a server in a test. Use a Server and its Peers only on the test's goroutine. Their methods panic if called
