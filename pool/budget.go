@@ -23,8 +23,7 @@ type memoryBudget struct {
 const (
 	// highWater is the percentage of the limit above which workers are removed. Below lowWater, workers may return.
 	highWater, lowWater = 70, 60
-	// maxFutile is the maximum number of consecutive reductions without effect. A reduction has an effect if the heap
-	// shrinks by a twentieth.
+	// maxFutile is the maximum number of consecutive reductions that shrink the heap by less than a twentieth.
 	maxFutile = 2
 )
 
@@ -75,8 +74,7 @@ func (b *memoryBudget) reduceAllowedWorkers(currentWorkers int, usedBytes int64)
 	}
 }
 
-// readLiveMemory returns the bytes of the live heap and of stacks. gcCycle is the number of the garbage collection that
-// measured them.
+// readLiveMemory returns the bytes of the live heap and stacks, measured by the garbage collection number gcCycle.
 func (b *memoryBudget) readLiveMemory() (bytes int64, gcCycle uint64) {
 	metrics.Read(b.samples)
 	number := func(i int) uint64 {

@@ -9,8 +9,7 @@ import (
 // Config configures a pool. The zero value is a good default.
 type Config struct {
 	// Min and Max limit the number of workers. The pool always keeps Min workers, 0 by default. The default of Max is
-	// 10,000, or Min if Min is more; the maximum is 1,000,000. If Min and Max are equal, the number of workers is
-	// fixed.
+	// 10,000, or Min if Min is more; the maximum is 1,000,000. If Min equals Max, the number of workers is fixed.
 	Min, Max int
 	// Queue is the maximum number of waiting jobs: 1,024 by default, at most 16,777,216. A waiting job takes 40 bytes.
 	// With NoQueue, the pool accepts a job only if a worker is available immediately. A worker becomes available a
@@ -26,8 +25,7 @@ type Config struct {
 	Target, Interval time.Duration
 	// FixedLimit keeps the limit of workers at Max. By default the limit follows the load.
 	FixedLimit bool
-	// KeepQueued keeps queued jobs however long they wait. By default an overloaded pool sheds jobs that have waited
-	// longer than Target.
+	// KeepQueued keeps queued jobs. By default an overloaded pool sheds jobs that have waited longer than Target.
 	KeepQueued bool
 	// FIFO always runs the oldest job of a shard first. By default an overloaded pool runs the newest job first while
 	// the oldest has waited longer than Target.

@@ -33,8 +33,7 @@ type controller struct {
 	minIdle     int    // minimum number of idle workers since stopQuarterOfIdleWorkers
 }
 
-// Periods of the controller in nanoseconds. After jobs have waited, the controller uses fastPeriod for the time
-// stayFast.
+// Periods of the controller in nanoseconds. fastPeriod applies until stayFast after jobs have waited.
 const (
 	fastPeriod   = int64(time.Millisecond)
 	slowPeriod   = int64(50 * time.Millisecond)

@@ -50,8 +50,7 @@ var (
 	ErrFull = errors.New("pool: full")
 	// ErrClosed reports that the pool was closed before the job was accepted or ran.
 	ErrClosed = errors.New("pool: closed")
-	// ErrExpired reports that the job's context ended before it ran. The error also wraps context.Cause of that
-	// context.
+	// ErrExpired reports that the job's context ended before it ran. The error also wraps the context's cause.
 	ErrExpired = errors.New("pool: the job's context ended before it ran")
 	// ErrShed reports that the job was shed: it had waited too long while the pool was overloaded.
 	ErrShed = errors.New("pool: shed because of overload")

@@ -40,16 +40,14 @@ func (o *overload) extendOverloadIfStanding(standing bool, now int64) {
 }
 
 // queueAdmission limits the queue in an overload to the jobs that the busy workers can start within the target. The
-// pool then rejects jobs that it would otherwise shed, which is cheaper and informs submitters immediately. The
-// controller owns queueAdmission.
+// pool then rejects jobs that it would otherwise shed, which is cheaper and informs submitters immediately.
 type queueAdmission struct {
 	limit int     // jobs; the pool's capacity, or less
 	slack float64 // share of recent periods without rejections and waiting jobs
 }
 
 const (
-	// maxSlack is the share of periods without rejections and waiting jobs above which an overload ends. Jobs then came
-	// only in bursts.
+	// maxSlack is the share of periods without rejections and waiting jobs above which an overload ends.
 	maxSlack = 0.5
 	// admitted is the share of the jobs that can start within the target. If all of them were admitted, half would be
 	// overdue by the time they start.

@@ -1,5 +1,4 @@
-// Package pool runs jobs on a limited number of goroutines. It keeps the latency of jobs low when more jobs arrive than
-// it can run.
+// Package pool runs jobs on a limited number of goroutines. It keeps latency low when more jobs arrive than can run.
 //
 // The number of workers adapts to the load, between Config.Min and Config.Max and within a memory budget. It grows
 // while jobs wait and processors are idle. It shrinks when workers are idle or goroutines wait for processors. Jobs
@@ -31,8 +30,7 @@ import (
 // The queue consists of shards with separate locks (queue.go). Workers are goroutines (worker.go). Workers without a
 // job are parked on a stack (worker_count.go). If no worker searches for jobs, a submitter passes its job to a parked
 // worker or, within the limit, starts a worker. Otherwise it queues the job (submit.go). A pool with a spare worker
-// therefore never rejects a job, whatever Config.Queue is. Submits that wait for space receive from a channel
-// (submit_wait.go).
+// therefore never rejects a job. Submits that wait for space receive from a channel (submit_wait.go).
 //
 // Only the controller, a goroutine, sets the limit of workers (controller.go). Close rejects new jobs and lets the
 // workers drain the queue and exit. Close then stops the controller and waits for all goroutines.
@@ -78,8 +76,7 @@ const closedBit = 1 << 40
 // closeGrace is the time for which Close waits for jobs after it has cancelled their contexts.
 const closeGrace = time.Second
 
-// New returns a pool with Min workers started. Its error wraps [ErrBadConfig]. Call Close to release the pool's
-// goroutines.
+// New returns a pool with Min workers started. Its error wraps [ErrBadConfig]. Call Close to release the goroutines.
 func New(cfg Config) (*Pool, error) { return newPool(cfg, newRunnableGoroutineCounter()) }
 
 // newPool is New with a replaceable function that counts the runnable goroutines.
@@ -235,13 +232,11 @@ func (p *Pool) reportPanic(v any) {
 // Stats is a snapshot of a pool's counters. Fields described with "now" are current values. All others count since New.
 // The counters may be inconsistent for jobs that are being submitted or finishing.
 type Stats struct {
-	// Workers is the number of workers now. Idle is the number of them without a job. Limit is the current limit of
-	// Workers.
+	// Workers is the number of workers now, and Idle the number of them without a job. Limit is the current limit.
 	Workers, Idle, Limit int
 	// Queued is the number of jobs that wait for a worker now. Running is the number of jobs that run now.
 	Queued, Running int
-	// Overloaded reports whether the pool is overloaded. An overloaded pool accepts fewer waiting jobs and sheds jobs
-	// that wait too long.
+	// Overloaded reports whether the pool is overloaded. It then accepts fewer jobs and sheds jobs that wait too long.
 	Overloaded bool
 
 	// Accepted counts accepted jobs, including those that still wait or run.
@@ -292,8 +287,7 @@ type Histogram struct {
 	// Count is the number of durations; Sum is their total.
 	Count uint64
 	Sum   time.Duration
-	// Buckets[i] counts durations of at most Bound(i) that exceed the previous bound. The last bucket also counts all
-	// longer durations.
+	// Buckets[i] counts durations up to Bound(i) that exceed the previous bound, and the last bucket all longer ones.
 	Buckets [Buckets]uint64
 }
 

@@ -10,8 +10,7 @@ import (
 // about 20 ns, and never while a job or a Dropper runs. If TryLock fails, the next shard is tried. Goroutines therefore
 // rarely block, which matters to event loops that are locked to their threads.
 
-// lockTries is the number of rounds over the shards in which only TryLock is used. After that, a goroutine waits for a
-// lock.
+// lockTries is the number of rounds over the shards with TryLock only. Then the goroutine waits for a lock.
 const lockTries = 4
 
 // maxShedBatch limits the number of jobs that are shed at a time.
@@ -97,8 +96,7 @@ func (s *shard) dequeue(takeNewest bool, dst *queuedTask) {
 }
 
 // dequeueOrShedOverdue moves the next job to run to dst, and appends jobs that it sheds to shed. It returns false if
-// the queue is empty, or if it has shed maxShedBatch jobs and the next job is overdue, too. In the latter case, the
-// caller must call it again.
+// the queue is empty. It also returns false, and must be called again, after it has shed maxShedBatch jobs.
 func (s *shard) dequeueOrShedOverdue(now int64, dst *queuedTask, shed *[]Task) (dequeued bool) {
 	if s.n == 0 {
 		return false

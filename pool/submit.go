@@ -110,9 +110,8 @@ func (p *Pool) handToWorkerOrEnqueue(t *Task) error {
 
 func (p *Pool) needsWorker() bool { return p.searching.Load() == 0 && p.canWakeOrStartWorker() }
 
-// extraWorkersWithoutQueue returns the number of workers that may be started above the limit. It is 0 unless
-// Config.Queue is NoQueue. In that case workers that are just returning from a job can't take another yet, and an idle
-// pool must not reject one.
+// extraWorkersWithoutQueue returns the number of workers that may be started above the limit, because with NoQueue
+// workers that are just returning from a job can't take another yet, and an idle pool must not reject one.
 func (p *Pool) extraWorkersWithoutQueue() int64 {
 	if p.cfg.Queue > 0 {
 		return 0

@@ -5,15 +5,13 @@ import (
 	"sync/atomic"
 )
 
-// Submits that wait for space receive from one channel, which serves them in order. A Submit counts itself, looks for
-// space and then receives. A worker looks at the count after it has taken a job. At least one of the two therefore
-// notices the other.
+// Submits that wait for space receive from one channel, which serves them in order. A Submit counts itself and then
+// looks for space. A worker looks at the count after it has taken a job. At least one of the two notices the other.
 //
 // A worker wakes one waiting Submit, and no further one until the woken Submit has run. The woken Submit takes the
 // space it finds and, if there is more, wakes the next. A worker with short jobs therefore does not spend time on every
 // waiting Submit, and no Submit waits while there is space. If a newcomer has taken the space first, the woken Submit
-// waits again, behind the others; after the third time, newcomers must wait, too. When the pool closes, every Submit
-// wakes the next.
+// waits again; after the third time, newcomers must wait, too. When the pool closes, every Submit wakes the next.
 
 // maxVainWakeups is the number of times that a Submit may be woken without finding space before newcomers must wait.
 const maxVainWakeups = 3

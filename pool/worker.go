@@ -12,8 +12,7 @@ import (
 // A worker repeatedly takes a job and runs it. If there is none, the worker searches: it looks a few more times, yields
 // in between, and then parks. While a worker searches, submitters wake no worker. A worker that finds a job stops
 // searching; the last searching worker then wakes another if more jobs wait. A worker is therefore always on its way to
-// a waiting job, and jobs shorter than a wake-up run on few workers. (Go's scheduler manages its threads in the same
-// way.)
+// a waiting job, and short jobs run on few workers. (Go's scheduler manages its threads in the same way.)
 //
 // A worker looks at the queue once more after it has parked itself. Submitters look for parked workers after they have
 // queued a job. At least one of the two therefore notices the other.
@@ -26,8 +25,7 @@ const (
 	searchYield = 20 * time.Microsecond
 	// quantum is the time for which a worker runs jobs before it yields. Without a yield, another worker that already
 	// has a job might wait for a processor until Go preempts this worker after 10 ms. A shorter quantum would be worse
-	// with thousands of runnable goroutines. If jobs block, workers do not yield, because a job that took this long has
-	// mostly waited.
+	// with thousands of runnable goroutines. If jobs block, workers do not yield.
 	quantum = time.Millisecond
 )
 
@@ -141,8 +139,7 @@ func (w *worker) waitForNextJob(o *wakeOrder) (found bool) {
 	}
 }
 
-// takeQueuedJob takes a job from the queue. It wakes further workers if they are needed, and a Submit that waits for
-// space.
+// takeQueuedJob takes a job from the queue. It wakes further workers if necessary, and a Submit that waits for space.
 func (w *worker) takeQueuedJob(now int64) (taken bool) {
 	p := w.p
 	mask := len(p.shards) - 1
@@ -202,8 +199,7 @@ func (w *worker) notifyShedAndWake(wakeWorkerIfQueued bool) (didWork bool) {
 	return didWork
 }
 
-// yieldAfterQuantum yields if the quantum has passed, jobs wait and running jobs do not block. It returns the current
-// time.
+// yieldAfterQuantum yields if the quantum has passed, jobs wait and running jobs do not block. It returns the time.
 func (w *worker) yieldAfterQuantum() (now int64) {
 	now = w.endedAt
 	if now == 0 {
@@ -232,8 +228,7 @@ func (w *worker) recordJobFinished() {
 	}
 }
 
-// searchThenPark searches for jobs, and parks the worker if there are none. It returns the order with which another
-// goroutine has woken the worker.
+// searchThenPark searches for jobs, or else parks the worker. It returns the order with which the worker is woken.
 func (w *worker) searchThenPark() wakeOrder {
 	p := w.p
 	w.endedAt = 0
@@ -386,8 +381,7 @@ func (j *jobContext) Err() error {
 	return j.pool.Err()
 }
 
-// Value implements context.Context. context.Cause uses Value, and must find the pool's cause if the pool has ended the
-// job.
+// Value implements context.Context. context.Cause uses it, and must find the pool's cause if that has ended the job.
 func (j *jobContext) Value(key any) any {
 	if j.Context.Err() == nil && j.pool.Err() != nil {
 		if v := j.pool.Value(key); v != nil {

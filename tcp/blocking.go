@@ -122,8 +122,7 @@ func (b *Blocking) scheduleEndIfConnClosed(n *NetConn) {
 	}
 }
 
-// scheduleCallbackIfIdle schedules cb unless a callback is already scheduled. The connection stays open until cb has
-// returned.
+// scheduleCallbackIfIdle schedules cb unless a callback is already scheduled. It retains the connection meanwhile.
 func (b *Blocking) scheduleCallbackIfIdle(c *Conn, n *NetConn, cb callback) {
 	n.mu.Lock()
 	begins := !n.busy
@@ -169,8 +168,7 @@ func (b *Blocking) runCallbackThenWaiting(first *NetConn) {
 	})
 }
 
-// dequeueWaitingOrFreeSlot returns the next queued connection. If there is none, it frees this goroutine's slot and
-// returns nil.
+// dequeueWaitingOrFreeSlot returns the next queued connection. If there is none, it frees this goroutine's slot.
 func (b *Blocking) dequeueWaitingOrFreeSlot() (n *NetConn) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

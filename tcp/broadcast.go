@@ -20,14 +20,12 @@ type Broadcast struct {
 	Message []byte
 }
 
-// BroadcastHandler is a Handler or MessageHandler with groups of connections, such as chat rooms, that it can find by
-// name in any process.
+// BroadcastHandler is a Handler or MessageHandler with named groups of connections, such as chat rooms.
 type BroadcastHandler interface {
 	// SendToGroup sends b.Message to the connections of this process that b.Kind and b.Group select, and returns their
 	// number. Server.Broadcast calls SendToGroup. During an upgrade, a goroutine of the server also calls it, possibly
 	// concurrently, for broadcasts that were queued or come from the other process. SendToGroup must not retain
-	// b.Message. If SendToGroup changes the handler's state, such as a newest value, the change happens in both
-	// processes.
+	// b.Message. If it changes the handler's state, such as a newest value, the change happens in both processes.
 	SendToGroup(b Broadcast) (receivers int)
 }
 

@@ -82,8 +82,7 @@ func (c *Conn) CloseWith(why error) {
 	}
 }
 
-// Loop returns the index of the event loop that owns the connection, from 0 to Stats.Loops-1. In the goroutine model it
-// returns 0.
+// Loop returns the index of the connection's event loop, from 0 to Stats.Loops-1. In the goroutine model it is 0.
 func (c *Conn) Loop() int { return c.core().LoopIndex() }
 
 // Pending returns the number of output bytes that the kernel has not yet accepted, including bytes of files (SendFile).
@@ -100,9 +99,8 @@ func (c *Conn) Dropped() int64 { return c.core().MissedMessages() }
 func (c *Conn) Paused() bool { return c.core().IsPaused() }
 
 // CloseWrite ends the server's direction after all output, including earlier messages from Refs, has been sent. The
-// peer reads the end and may continue to send. Later writes fail with ErrClosed; later messages from Refs are dropped
-// and counted in Stats.Dropped. The connection closes when the peer ends its direction, too. The only error is
-// ErrOutsideCall.
+// peer reads the end and may continue to send. Later writes fail with ErrClosed; later messages from Refs are dropped.
+// The connection closes when the peer ends its direction, too. The only error is ErrOutsideCall.
 func (c *Conn) CloseWrite() error {
 	if !c.core().InHandlerCall() {
 		return ErrOutsideCall

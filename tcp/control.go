@@ -39,10 +39,9 @@ func (s *Server) setAcceptPaused(paused bool) error {
 }
 
 // CloseConns closes the connections from a remote address and port, usually at most one. Behind a proxy
-// (TrustedProxies), a connection is closed if remote equals either the client's address (Conn.RemoteAddr) or the
-// proxy's own address. The server does not send pending output. The close reason is ErrClosedByOperator. If a handler
-// runs on a worker or goroutine, its connection closes after the handler has returned; CloseConns does not wait for
-// that.
+// (TrustedProxies), remote is either the client's address (Conn.RemoteAddr) or the proxy's own address. The server does
+// not send pending output. The close reason is ErrClosedByOperator. If a handler runs on a worker or goroutine, its
+// connection closes after the handler has returned; CloseConns does not wait for that.
 //
 // CloseConns returns ErrFull if 16 calls are already in progress, ErrServerClosed before the start and after the end,
 // and ErrBadConfig if remote is not valid. Connections by unix sockets have no valid address and can't be closed. With
@@ -58,8 +57,7 @@ func (s *Server) CloseConns(remote netip.AddrPort) error {
 	return publicError(to.ClosePeerConns(netip.AddrPortFrom(remote.Addr().Unmap().WithZone(""), remote.Port())))
 }
 
-// workerOrStartedEngine returns the recipient of operator commands: in a worker process the forwarder, elsewhere the
-// engine.
+// workerOrStartedEngine returns the recipient of operator commands: a worker process's forwarder, or the engine.
 func (s *Server) workerOrStartedEngine() (operatorCommands, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,8 +109,7 @@ func (s *Server) ListenAddr() net.Addr {
 	return s.engine.Addr()
 }
 
-// Drain calls Shutdown with a limit of Limits.ShutdownTimeout, like the end of ListenAndServe's context. In a worker
-// process, only that worker drains.
+// Drain calls Shutdown with a limit of Limits.ShutdownTimeout. In a worker process, only that worker drains.
 func (s *Server) Drain() error {
 	s.mu.Lock()
 	most := s.limits.ShutdownTimeout

@@ -53,8 +53,7 @@ const (
 // fails, the handler is not called. Dial is safe for concurrent use and within a handler.
 func (s *Server) Dial(d Dial) error { return s.dial(d, 0) }
 
-// Dial is like Server.Dial, but prefers the event loop of c, on which interaction of the two connections, such as
-// Relay, is cheapest.
+// Dial is like Server.Dial, but prefers the event loop of c, because a Relay within one loop is cheapest.
 func (c *Conn) Dial(d Dial) error {
 	if !c.core().InHandlerCall() {
 		return ErrOutsideCall

@@ -38,9 +38,8 @@ func Lines(h MessageHandler) Handler {
 }
 
 // Split returns a Handler that passes each token found by split to h. The function split follows the rules of
-// [bufio.Scanner]. If split returns an error, the error becomes the close reason; bufio.ErrFinalToken closes the
-// connection with a nil reason. A token that takes more than Limits.MaxMessage bytes of input closes the connection
-// with ErrMessageTooLong.
+// [bufio.Scanner]. Its error becomes the close reason; bufio.ErrFinalToken closes the connection with a nil reason. A
+// token that takes more than Limits.MaxMessage bytes of input closes the connection with ErrMessageTooLong.
 //
 // All connections share split, so it must be safe for concurrent use and must not keep state between calls.
 func Split(split bufio.SplitFunc, h MessageHandler) Handler {
@@ -81,8 +80,7 @@ func LengthPrefixed(prefixBytes int, order binary.ByteOrder) bufio.SplitFunc {
 	}
 }
 
-// incompleteError is the error with which LengthPrefixed requests more input: the total size of the incomplete message,
-// in bytes.
+// incompleteError is LengthPrefixed's request for more input: the incomplete message's total size in bytes.
 type incompleteError uint64
 
 func (n incompleteError) Error() string {

@@ -3,9 +3,8 @@ package tcp
 import "github.com/myriad-go/myriad/internal/engine"
 
 // Group is a set of connections that receive the same messages, such as a chat room. The zero value is empty. Its
-// methods are safe for concurrent use. The next broadcast removes closed connections. Add also checks two connections
-// per call, so a group rarely holds more closed connections than open ones (or than 8). A handler that needs an exact
-// Len calls Remove in Closed.
+// methods are safe for concurrent use. Add and broadcasts remove closed connections, so a group rarely holds more
+// closed connections than open ones (or than 8). A handler that needs an exact Len calls Remove in Closed.
 //
 // A group of one connection takes 40 bytes. A group of 2 to 8 connections takes about 100 bytes plus 16 per connection;
 // a larger group takes about 30 per connection. SendLatest needs additional memory from its first call on.
@@ -26,8 +25,7 @@ func (g *Group) Len() int { return g.g.Len() }
 
 // Broadcast sends one shared copy of p to all connections of the group, like Ref.Send. It returns how many connections
 // accepted p and how many did not (ErrFull or ErrTooLarge). If more than Limits.MaxUnsent bytes would wait for a slow
-// peer, Server.SlowConsumer applies. Broadcasts to one group are serialized and reach its connections in the same
-// order.
+// peer, Server.SlowConsumer applies. Broadcasts to one group reach its connections in the same order.
 func (g *Group) Broadcast(p []byte) (sent, full int) { return g.g.Broadcast(p) }
 
 // SendLatest sends p to all connections of the group as their latest value, such as a price or a position. If a

@@ -13,17 +13,14 @@ import (
 //
 // In a model with event loops, a call that blocks delays all connections of its loop, unless Server.Workers is set. A
 // panic in a call closes only that connection, with a *[PanicError] as the reason. The server logs the panic with its
-// stack and counts it in Stats.Panics. A call of runtime.Goexit, for example by testing.T.FailNow, has the same effect,
-// with the value [ErrGoexit].
+// stack and counts it in Stats.Panics. A call of runtime.Goexit has the same effect, with the value [ErrGoexit].
 type Handler interface {
-	// Opened is the first call, when the connection is established. The server sends the output of Opened without
-	// waiting for input.
+	// Opened is the first call, when the connection is established. Its output is sent without waiting for input.
 	Opened(c *Conn)
 
 	// Received handles input and returns the number of bytes that it has used. in is valid only during the call and
-	// must not be changed. The server passes unused input again, together with more input. If Received has used some
-	// bytes, the server passes the rest again immediately. A connection with Limits.MaxMessage or more unused bytes is
-	// closed with ErrMessageTooLong.
+	// must not be changed. The server passes unused input again with more input, or immediately if Received has used
+	// some bytes. A connection with Limits.MaxMessage or more unused bytes is closed with ErrMessageTooLong.
 	Received(c *Conn, in []byte) (used int)
 
 	// Ended is called when the peer has ended its direction; rest is the unused input. Ended can still write answers,
@@ -90,8 +87,7 @@ type ALPNHandler interface {
 type DialFailedHandler interface {
 	// DialFailed is called instead of all other methods if a dial failed. It may run on any goroutine or event loop and
 	// must not block. d is the argument of Dial and can be passed to Server.Dial again. err is ErrDialTimeout, ErrFull
-	// (Limits.MaxConns connections are open), ErrServerClosed, a *net.DNSError, or a syscall.Errno such as
-	// ECONNREFUSED.
+	// (Limits.MaxConns is reached), ErrServerClosed, a *net.DNSError, or a syscall.Errno such as ECONNREFUSED.
 	DialFailed(d Dial, err error)
 }
 
@@ -238,8 +234,7 @@ var (
 	// ErrMessageTooLong closes a connection with a message longer than Limits.MaxMessage. The server still sends the
 	// answers to earlier messages.
 	ErrMessageTooLong = engine.ErrMessageTooLong
-	// ErrSlowConsumer closes a connection when more than Limits.MaxUnsent bytes would wait for its peer; see
-	// Server.SlowConsumer.
+	// ErrSlowConsumer closes a connection when more than Limits.MaxUnsent bytes would wait; see Server.SlowConsumer.
 	ErrSlowConsumer = engine.ErrSlowConsumer
 	// ErrShortFile is returned by Conn.SendFile if the file is too short. If the file turns out to be too short only
 	// while it is sent, ErrShortFile closes the connection.
@@ -264,13 +259,11 @@ var (
 	ErrClearInput = engine.ErrClearInput
 	// ErrHandshakeTimeout closes a connection whose StartTLS exceeded Limits.HandshakeTimeout.
 	ErrHandshakeTimeout = engine.ErrHandshakeTimeout
-	// ErrShard is returned by Conn.Detach if the connection's event loop has its own descriptor table; see
-	// Server.Loops.
+	// ErrShard is returned by Conn.Detach if the event loop has its own descriptor table; see Server.Loops.
 	ErrShard = engine.ErrShard
 	// ErrDialTimeout is the error of a dial that exceeded Dial.Timeout.
 	ErrDialTimeout = engine.ErrDialTimeout
-	// ErrOverBudget closes the connections with the largest buffers when all buffers together exceed
-	// Limits.MaxBuffered.
+	// ErrOverBudget closes the connections with the largest buffers when all buffers exceed Limits.MaxBuffered.
 	ErrOverBudget = engine.ErrOverBudget
 	// ErrTooManyConns, ErrTooManyFromSource and ErrDenied are passed to Server.Refuse for rejected connections.
 	ErrTooManyConns      = engine.ErrTooManyConns
@@ -309,8 +302,7 @@ type kindError struct {
 
 func (e *kindError) Unwrap() []error { return []error{e.kind, e.error} }
 
-// PanicError is the reason that Closed receives after the handler has panicked. It contains the panic's value and
-// stack.
+// PanicError is the close reason after the handler has panicked. It contains the panic's value and stack.
 type PanicError = engine.PanicError
 
 // TLSError is the reason that Closed receives if TLS fails after the handshake, because of an invalid record or message

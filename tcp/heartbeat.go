@@ -6,14 +6,12 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Heartbeat configures messages to silent peers, which keep connections alive and detect lost ones. The zero value
-// sends no messages.
+// Heartbeat configures messages to silent peers, which keep connections alive and detect lost ones.
 type Heartbeat struct {
 	// Interval is the time of silence after which the server sends a heartbeat, and the time between heartbeats. The
 	// minimum is 100 ms. The default, 0, disables heartbeats.
 	Interval time.Duration
-	// Message is the heartbeat. It must not be changed while the server runs. A HeartbeatHandler sends its own
-	// heartbeats instead.
+	// Message is the heartbeat. It must not be changed while the server runs. A HeartbeatHandler sends its own instead.
 	Message []byte
 	// Send, if set, writes the heartbeat instead of Message. It is never called concurrently with another call for the
 	// connection. Send runs on the event loop, even with Server.Workers, and must not block.
@@ -28,8 +26,7 @@ type Heartbeat struct {
 // protocol, at the times set by Server.Heartbeat.
 type HeartbeatHandler interface {
 	// Heartbeat is called under the rules of Heartbeat.Send. It returns false if it expects no answer. The peer's
-	// silence then counts from zero again, also for Limits.IdleTimeout, so neither heartbeats nor IdleTimeout close the
-	// connection.
+	// silence then counts from zero again, so neither missed heartbeats nor Limits.IdleTimeout close the connection.
 	Heartbeat(c *Conn) (answers bool)
 }
 

@@ -12,9 +12,8 @@ import (
 // Never as a time limit means no limit.
 const Never = time.Duration(math.MaxInt64)
 
-// Limits are the limits of a Server. A zero field selects the default; negative values are errors. The server checks
-// timeouts periodically. A timeout may therefore take effect late, by up to an eighth of its duration or 400 ms,
-// whichever is more.
+// Limits are the limits of a Server. A zero field selects the default; negative values are errors. Timeouts are checked
+// periodically and may take effect late, by up to an eighth of their duration or 400 ms, whichever is more.
 type Limits struct {
 	// MaxConns is the maximum number of connections. Further connections are accepted, closed immediately and counted
 	// in Stats.Refused. The default is the descriptor limit minus 128, at most 1,048,576. If MaxConns exceeds the
@@ -27,8 +26,7 @@ type Limits struct {
 	// use the PROXY protocol, the limit applies to the client addresses that they report.
 	MaxConnsPerSource int
 
-	// SourcePrefix is the number of bits of an IPv6 address that identify a source, at most 128. The default is 64, the
-	// smallest prefix of a subscriber.
+	// SourcePrefix is the number of bits of an IPv6 address that identify a source, at most 128. The default is 64.
 	SourcePrefix int
 
 	// AcceptRate is the maximum number of connections accepted per second. After a quiet second, the server may accept
@@ -78,8 +76,7 @@ type Limits struct {
 	// MaxMailBytes is the maximum size in bytes of the messages that wait for one loop or connection, except that an
 	// empty mailbox accepts a message of any size. A quarter of the limit is reserved for Ref.SendWait. While a loop
 	// delivers messages, it may hold another 2*MaxMailBytes. The default is 8 MiB; the maximum is 1 GiB. All loops'
-	// mailboxes together are limited to a sixteenth of MaxBuffered, but have at least 64 KiB each. MaxMailBytes also
-	// limits broadcasts in progress.
+	// mailboxes together are limited to a sixteenth of MaxBuffered. MaxMailBytes also limits broadcasts in progress.
 	MaxMailBytes int
 
 	// MaxHandshakes is the maximum number of TLS handshakes in progress; a handshake takes about 22 KiB. Further
@@ -121,14 +118,12 @@ type Limits struct {
 	HandlerTime time.Duration
 
 	// CloseTimeout limits the time for a peer to receive pending output after its connection begins to close, or after
-	// the peer has ended its direction. A slower connection ends with ErrCloseTimeout, even if the peer reads steadily.
-	// Raise CloseTimeout for clients that end their direction after the request (shutdown(2), nc -N) and then read a
-	// long answer. The default is 10 s.
+	// the peer has ended its direction. A slower connection ends with ErrCloseTimeout. Raise CloseTimeout for clients
+	// that end their direction after the request (shutdown(2), nc -N) and then read a long answer. The default is 10 s.
 	CloseTimeout time.Duration
 
 	// Linger limits the wait for the peer's end after the server has sent everything and ended its direction. Without
-	// this wait, the kernel would answer further input with a reset, which can destroy answers that the peer has not
-	// read yet. The default is 1 s.
+	// this wait, a reset by the kernel could destroy answers that the peer has not read yet. The default is 1 s.
 	Linger time.Duration
 
 	// ShutdownTimeout limits the drain that begins when the context of ListenAndServe or Serve ends. It does not apply

@@ -40,8 +40,7 @@ type Listener struct {
 	Mode fs.FileMode
 }
 
-// ListenerStats are the counters of one listener: connections that are Open now, that were Accepted, and that were
-// Refused because of MaxConns.
+// ListenerStats are the counters of one listener: connections Open now, Accepted, and Refused because of MaxConns.
 type ListenerStats struct {
 	Name                    string
 	Addr                    net.Addr
@@ -80,8 +79,7 @@ func (l *Listener) displayName() string {
 	}
 }
 
-// collectAndCheckListeners validates and returns all listeners: Addr or the listener of Serve, if any, followed by
-// Listeners.
+// collectAndCheckListeners validates and returns all listeners, first Addr or the listener of Serve, if any.
 func (s *Server) collectAndCheckListeners(serveListener net.Listener) (all []Listener, err error) {
 	switch {
 	case serveListener != nil || s.Addr != "":
@@ -249,8 +247,7 @@ func (s *Server) listenUnix(cfg *Listener) (l *net.UnixListener, remove func(), 
 	return l, s.newUnixSocketRemover(cfg.Addr), nil
 }
 
-// newUnixSocketRemover returns a function that removes the unix socket at path, unless the file has been replaced or a
-// new process serves on it.
+// newUnixSocketRemover returns a function that removes the unix socket at path, unless a new process serves on it.
 func (s *Server) newUnixSocketRemover(path string) func() {
 	ours, err := os.Lstat(path)
 	return func() {

@@ -8,8 +8,7 @@ import (
 )
 
 // Migrator is a Handler or MessageHandler that can save its state for a connection, so that another process can
-// continue with the connection; see Server.Upgrade. Without a Migrator, connections with a Value stay in the old
-// process.
+// continue with the connection (Server.Upgrade). Without a Migrator, connections with a Value stay in the old process.
 type Migrator interface {
 	// Save appends the state that Restore needs, at most 1 MiB, to the slice to and returns the result. After
 	// ErrSaveLater, Save is called again. After any other error, the connection stays in the old process, which drains
@@ -18,8 +17,7 @@ type Migrator interface {
 	Save(c *Conn, to []byte) (state []byte, err error)
 	// Restore is the first call for a connection from another process, instead of Opened. It sets the Value and
 	// registers c.Ref() wherever Opened would. Its output is sent. state is valid only during the call; include a
-	// version number if its format may change. If Restore returns an error, the connection closes with that reason, and
-	// Closed is called.
+	// version number if its format may change. If Restore returns an error, the connection closes with that reason.
 	Restore(c *Conn, state []byte) error
 }
 
@@ -30,14 +28,12 @@ type HandlerMigrator interface {
 	// SaveHandler is like Migrator.Save and also receives the connection's handler h. If h is unknown, for example
 	// because it was set by Server.Adopt or Dial or belongs to a NetConn, SaveHandler returns an error.
 	SaveHandler(c *Conn, h Handler, to []byte) (state []byte, err error)
-	// RestoreHandler is like Migrator.Restore and also sets the handler. Until it does, the connection has the Server's
-	// handler.
+	// RestoreHandler is like Migrator.Restore and also sets the handler. Until then, the Server's handler is set.
 	RestoreHandler(c *Conn, state []byte) error
 }
 
-// ErrSaveLater is returned by Save, possibly wrapped, for a connection that can't move yet. The connection continues in
-// the old process. The server calls Save again some milliseconds later, until Save succeeds or the context of
-// Server.Upgrade ends.
+// ErrSaveLater is returned by Save, possibly wrapped, for a connection that can't move yet. The server calls Save again
+// some milliseconds later, until Save succeeds or the context of Server.Upgrade ends.
 var ErrSaveLater = engine.ErrSaveLater
 
 // errNoHandlerSet closes a connection for which RestoreHandler has not set a handler.
@@ -68,8 +64,7 @@ func (s *Server) configureMigration(cfg *engine.Config) {
 	}
 }
 
-// StateMigrator is a Handler or MessageHandler with state that is not part of a connection and should move in an
-// upgrade; see Server.Upgrade.
+// StateMigrator is a Handler or MessageHandler with state of its own that should move in a Server.Upgrade.
 type StateMigrator interface {
 	// SaveState writes the state, at most 1 GiB, in the old process before the first connection moves. Broadcasts are
 	// queued from then on, so state that only SendToGroup changes stays equal in both processes. SaveState must not

@@ -298,9 +298,8 @@ func (n *NetConn) CloseWrite() error {
 	return nil
 }
 
-// postToConn makes the connection's owner call run, or onLost if the connection begins to close first. If the
-// connection is already closing, neither is called. The caller holds n.mu, which postToConn releases while the mailbox
-// is full.
+// postToConn makes the connection's owner call run, or onLost if the connection begins to close first. If it is already
+// closing, neither is called. The caller holds n.mu, which postToConn releases while the mailbox is full.
 func (n *NetConn) postToConn(run func(*Conn), onLost func()) (posted bool) {
 	for {
 		err := n.ref.r.DoOrElse(func(c *engine.Conn) { run((*Conn)(c)) }, onLost)
@@ -348,8 +347,7 @@ func (n *NetConn) Value() any {
 	return n.value
 }
 
-// SetValue attaches v to the connection. With a Blocking handler, an idle connection with a value takes about 500 bytes
-// more.
+// SetValue attaches v to the connection. With a Blocking handler, a value takes about 500 bytes per idle connection.
 func (n *NetConn) SetValue(v any) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

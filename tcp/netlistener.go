@@ -54,8 +54,7 @@ func (l *NetListener) Accept() (net.Conn, error) {
 	return n, nil
 }
 
-// Close implements net.Listener. It closes connections that the library has not accepted, and all new ones. The server
-// continues.
+// Close implements net.Listener. It closes connections not yet accepted, and all new ones. The server continues.
 func (l *NetListener) Close() error {
 	l.mu.Lock()
 	l.closed = true

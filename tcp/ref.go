@@ -8,17 +8,15 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Ref identifies a connection. It may be used anywhere and outlives the connection. A Ref is a small value that can be
-// copied, compared and used as a map key. After the connection has closed, methods return ErrClosed. The zero Ref
-// identifies no connection.
+// Ref identifies a connection. It may be used anywhere and outlives the connection. It can be copied, compared and used
+// as a map key. After the connection has closed, methods return ErrClosed. The zero Ref identifies no connection.
 //
 // Methods are safe for concurrent use. Only SendWait and LocalAddr may block. Methods that change the connection post
 // to a mailbox of limited size (Limits.MaxMail).
 type Ref struct{ r engine.Ref }
 
-// ID returns the number of the connection, starting at 1. The log shows it as conn. A number is hardly ever reused. ID
-// also works after the connection has closed. The ID of the zero Ref is 0. Worker processes (Server.Processes) number
-// their connections separately.
+// ID returns the number of the connection, starting at 1, which the log shows as conn. Numbers are hardly ever reused.
+// ID also works after the connection has closed. The ID of the zero Ref is 0. Each worker process numbers separately.
 func (r Ref) ID() uint64 { return r.r.ID() }
 
 // String returns ID in decimal.
@@ -70,8 +68,7 @@ func (r Ref) Do(f func(*Conn)) error {
 	return r.r.Do(func(c *engine.Conn) { f((*Conn)(c)) })
 }
 
-// Release is like Conn.Release, and takes effect after earlier messages. It fails like Close. After ErrClosed, nothing
-// remains to be released.
+// Release is like Conn.Release, and takes effect after earlier messages. It fails like Close.
 func (r Ref) Release() error { return r.r.Do((*engine.Conn).Release) }
 
 // Sendv sends the concatenation of pieces like Send.

@@ -12,8 +12,7 @@ import (
 // the process; set Limits.MaxConns low enough to leave some free.
 //
 // Waiting bytes of files count for Pending, Paused and Writable, but not for Limits.MaxUnsent. The peer must receive at
-// least 64 KiB of the file within each Limits.WriteTimeout. A closing connection must send the whole file within
-// Limits.CloseTimeout.
+// least 64 KiB of the file within each Limits.WriteTimeout, and all of it within Limits.CloseTimeout after Close.
 //
 // SendFile accepts the whole part or nothing. It fails with
 //   - ErrOutsideCall outside of a call for this connection
@@ -26,8 +25,7 @@ import (
 //   - another error if f is not a regular file
 //
 // If the file is truncated or can't be read later, the connection closes immediately with ErrShortFile or the
-// syscall.Errno. SendFile does not wait for the peer, but a slow disk blocks the event loop, here or while the file is
-// sent.
+// syscall.Errno. SendFile does not wait for the peer, but a slow disk blocks the event loop, now or during the sending.
 func (c *Conn) SendFile(f *os.File, offset, n int64) error {
 	if !c.core().InHandlerCall() {
 		return ErrOutsideCall
@@ -60,8 +58,7 @@ func isRegular(f *os.File) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-// sendFileFromCurrentOffset sends at most limit bytes from f's offset on, and advances the offset. A negative limit
-// means no limit.
+// sendFileFromCurrentOffset sends at most limit bytes from f's offset on and advances it. Negative means no limit.
 func (c *Conn) sendFileFromCurrentOffset(f *os.File, limit int64) (int64, error) {
 	offset, err := f.Seek(0, io.SeekCurrent)
 	if err != nil {

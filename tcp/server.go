@@ -52,7 +52,6 @@ type Server struct {
 	Loops int
 	// Spin is the time for which an idle event loop polls before it blocks, at most 10 ms. The default, 0, blocks
 	// immediately. Polling raises the rate when few connections wait for answers, but uses up to one CPU per loop.
-	// Under load, Spin has no effect.
 	Spin time.Duration
 	// Workers, if set, runs the handler on a worker pool instead of the event loops. The goroutine model ignores it.
 	// The default, nil, runs handlers on the loops, which is fastest if handlers neither block nor compute for long.
@@ -111,9 +110,8 @@ type Server struct {
 	//
 	// If the configuration has no session ticket keys, the server generates a new key every day, and Upgrade passes the
 	// keys on. The server generates no keys if client certificates may be required (ClientAuth, GetConfigForClient), or
-	// if tickets are customized (WrapSession) or disabled. With Processes, every worker generates its own keys. If
-	// clients should be able to resume sessions at any worker, call tls.Config.SetSessionTicketKeys with the same keys
-	// in all workers before the start.
+	// if tickets are customized (WrapSession) or disabled. With Processes, every worker generates its own keys, and
+	// clients resume sessions at any worker only if all call tls.Config.SetSessionTicketKeys with the same keys.
 	TLSConfig *tls.Config
 	// Refuse, if set, returns the answer to a rejected connection, or nil for no answer. why is ErrTooManyConns,
 	// ErrTooManyFromSource or ErrDenied. The server sends the answer unencrypted, as far as the kernel accepts it
@@ -166,12 +164,10 @@ type Server struct {
 
 // Socket sets options of connections' sockets. The zero value uses the kernel's defaults: the kernel then buffers up to
 // net.ipv4.tcp_wmem[2] bytes (default 4 MiB) for a peer that does not read. Only output beyond that buffer counts for
-// Pending, Limits.MaxUnsent and the timeouts of slow peers. On systems other than Linux, the options are ignored for
-// accepted connections.
+// Pending, Limits.MaxUnsent and the timeouts of slow peers. The options need Linux for accepted connections.
 type Socket struct {
 	// SendBuffer and ReceiveBuffer are SO_SNDBUF and SO_RCVBUF in bytes, at most 1 GiB. The kernel doubles the values
-	// and limits them to net.core.wmem_max and rmem_max. With 0, the default, the kernel adapts the buffers to each
-	// connection.
+	// and limits them to net.core.wmem_max and rmem_max. With 0, the default, the kernel adapts the buffers.
 	SendBuffer, ReceiveBuffer int
 	// Unsent is TCP_NOTSENT_LOWAT in bytes, at most 1 GiB. It limits the output that the kernel holds before sending it
 	// to the network; further output waits in the server and counts towards the server's limits. Data in flight is not
@@ -481,8 +477,7 @@ func (s *Server) listenAddrOrZero() net.Addr {
 	return &net.TCPAddr{}
 }
 
-// resolveLoops returns the number of loops. If loops need their own descriptor tables, it also returns the maximum
-// number of connections per table.
+// resolveLoops returns the number of loops and, if these need their own descriptor tables, the size of a table.
 func (s *Server) resolveLoops(m engine.Model, maxConns int) (loops, connsPerShard int, err error) {
 	loops = s.Loops
 	switch {

@@ -6,11 +6,9 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Stats is a snapshot of a server's counters. Fields described with "now" are current values. All others count since
-// the start.
+// Stats is a snapshot of a server's counters. Fields with "now" are current values; others count since the start.
 type Stats struct {
-	// Model is the I/O model in use, or "" before the start. Loops is the number of event loops; in the goroutine model
-	// it is 0.
+	// Model is the I/O model in use, or "" before the start. Loops is the number of event loops, or 0 without loops.
 	Model string
 	Loops int
 	// Processes is the number of worker processes now, or 0 without Server.Processes. With workers, Loops and all
@@ -19,8 +17,7 @@ type Stats struct {
 	Processes int
 	Restarts  int64
 	// Goroutines is the number of goroutines in the workers now. GCs is the number of garbage collections, and GCPause
-	// the total time for which they stopped a worker. All three are 0 without Server.Processes; use package runtime for
-	// this process.
+	// the total time for which they stopped a worker. All three are 0 without Server.Processes.
 	Goroutines, GCs int64
 	GCPause         time.Duration
 	// Draining reports whether the server is shutting down or has ended. AcceptingPaused reports whether all loops have
@@ -34,8 +31,7 @@ type Stats struct {
 	// Limits.HighWater; Closing, those that wait until the peer has received the output or ended.
 	Open, Greeting, Paused, Closing int64
 	// Accepted counts accepted connections that were opened, and Dialed connections made by Dial. HandedOver counts
-	// connections that continue in another process, and TakenOver connections received from another process; see
-	// Upgrade.
+	// connections that moved to another process in an Upgrade, and TakenOver those that came from another process.
 	Accepted, Dialed, HandedOver, TakenOver int64
 	// Refused counts rejected connections by cause. Closed counts connections that have closed, by cause.
 	Refused Refusals
@@ -60,8 +56,7 @@ type Stats struct {
 	CastAge                        time.Duration
 	// Heartbeats counts heartbeats sent.
 	Heartbeats int64
-	// Buffered is the memory in bytes of the buffers of all connections now, including queued messages; see
-	// Limits.MaxBuffered.
+	// Buffered is the memory of the buffers of all connections now, in bytes; see Limits.MaxBuffered.
 	Buffered int64
 
 	// Panics counts panics in handlers. SlowHandlers counts calls longer than Limits.HandlerTime.
@@ -114,8 +109,7 @@ type Refusals struct {
 	// excluded by Server.Allow or Server.Deny.
 	Full, Source, Denied int64
 	// Proxy counts connections with an invalid or missing PROXY header, Handshake those with a failed TLS handshake,
-	// and Timeout those that exceeded Limits.HandshakeTimeout. Other counts connections that ended earlier for another
-	// reason.
+	// and Timeout those that exceeded Limits.HandshakeTimeout. Other counts connections that ended for other reasons.
 	Proxy, Handshake, Timeout, Other int64
 }
 

@@ -21,9 +21,8 @@ func (c *Conn) TLS() *tls.ConnectionState { return layers.TLSState(c.core()) }
 // unencrypted. An accepted connection is the TLS server, a dialed one the client. Do not change cfg afterwards.
 // Limits.MaxHandshakes and HandshakeTimeout apply.
 //
-// After the handshake, the server calls Secured of a SecuredHandler. If the handshake fails, the server calls only
-// Closed, with a *TLSError, ErrHandshakeTimeout or io.EOF. Until Secured, Write fails with ErrBadUse, and messages and
-// calls of Refs wait.
+// After the handshake, the server calls Secured of a SecuredHandler or, if the handshake fails, only Closed, with a
+// *TLSError, ErrHandshakeTimeout or io.EOF. Until Secured, Write fails with ErrBadUse, and messages of Refs wait.
 //
 // An attacker may inject unencrypted input after the command (CVE-2011-0411). If unused input remains when the current
 // call returns, the connection is therefore closed with ErrClearInput. The handler must use exactly the command and

@@ -37,8 +37,7 @@ type Upgraded struct {
 	// PID is the process ID of the new process.
 	PID int
 	// Moved is the number of connections that the new process has taken over. Lost is the number of connections that
-	// the new process had not confirmed when it died. All other connections have stayed in this process and are
-	// drained.
+	// the new process had not confirmed when it died. All other connections have stayed in this process and drain.
 	Moved, Lost int
 	// Took is the time from the first transferred connection to the last.
 	Took time.Duration

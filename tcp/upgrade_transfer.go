@@ -291,8 +291,7 @@ func (s *Server) sendCountersAndClosePeers() {
 	s.peerReaders.Wait()
 }
 
-// saveHandlerState makes the handler write its state to a file in memory. The result is nil if the handler has no
-// state.
+// saveHandlerState makes the handler write its state to a file in memory. Without state, the result is nil.
 func (s *Server) saveHandlerState() (f *os.File, err error) {
 	h, ok := handlerAs[StateMigrator](s.Handler)
 	if !ok || s.isSupervisor() {

@@ -13,8 +13,7 @@ import (
 // maxChunkLine limits the line before a chunk, extensions included, in bytes.
 const maxChunkLine = 256
 
-// maxChunkOverhead limits the total bytes of chunk lines. As in net/http, 16 bytes per chunk and 2 per byte of data are
-// not counted.
+// maxChunkOverhead limits the bytes of chunk lines, except 16 per chunk and 2 per byte of data, as in net/http.
 const maxChunkOverhead = 16 << 10
 
 const maxTrailer = 8 << 10
@@ -34,8 +33,7 @@ func newBodyDecoder(length int64) bodyDecoder {
 	return bodyDecoder{remaining: max(length, 0), chunked: length < 0, done: length == 0}
 }
 
-// nextData returns the next bytes of the body, at most maxBytes, and the number of input bytes used. used is 0 if more
-// input is needed.
+// nextData returns the next bytes of the body, at most maxBytes. used is 0 if more input is needed.
 func (f *bodyDecoder) nextData(in []byte, maxBytes int) (data []byte, used int, err error) {
 	if f.done || len(in) == 0 {
 		return nil, 0, nil
@@ -118,8 +116,7 @@ func (f *bodyDecoder) parseTrailer(in []byte) (_ []byte, used int, _ error) {
 // maxUnreadBody is the number of unread bytes of a body at which reading pauses.
 const maxUnreadBody = 64 << 10
 
-// requestBody buffers a request's body. The connection's owner fills the buffer, and the handler's goroutine reads it.
-// The exchange's lock guards it.
+// requestBody passes a request's body from the connection's owner to the handler. The exchange's lock guards it.
 type requestBody struct {
 	x *exchange
 

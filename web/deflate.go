@@ -39,8 +39,7 @@ func acceptsDeflate(offers []string) bool {
 	return false
 }
 
-// deflateTail is the end of a flate stream. The sender omits the first four bytes after each message; the rest is an
-// empty final block.
+// deflateTail is the end of a flate stream: four bytes that the sender omits, and an empty final block.
 const deflateTail = "\x00\x00\xff\xff\x01\x00\x00\xff\xff"
 
 var deflateWriters = sync.Pool{New: func() any {
@@ -104,8 +103,7 @@ type Group struct{ plain, deflate tcp.Group }
 // Add adds a socket.
 func (g *Group) Add(s Socket) { g.groupFor(s).Add(s.Ref()) }
 
-// Remove removes a socket like tcp.Group.Remove: a message sent by the socket's Ref after Remove is not followed by
-// messages of the group.
+// Remove removes a socket under the rules of tcp.Group.Remove.
 func (g *Group) Remove(s Socket) { g.groupFor(s).Remove(s.Ref()) }
 
 // Len returns the number of sockets in the group, which may include some that have closed.

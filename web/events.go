@@ -13,8 +13,7 @@ import (
 
 // Event is a server-sent event for the EventSource of a browser (HTML, 9.2).
 type Event struct {
-	// ID is the value that the browser sends as Last-Event-ID when it reconnects. "" leaves the browser's value
-	// unchanged.
+	// ID is sent back as Last-Event-ID when the browser reconnects. "" leaves the browser's value unchanged.
 	ID string
 	// Name is the event's type; "" means "message".
 	Name string
@@ -54,16 +53,13 @@ func removeLineEnds(s string) string {
 }
 
 // Events turns the connections of requests into streams of server-sent events. It is an [http.Handler] that can be
-// registered directly; another handler can also call Subscribe. If the handler is marked as [Quick], a subscription
-// uses no goroutine.
+// registered directly; another handler can also call Subscribe. In a [Quick] handler, that uses no goroutine.
 //
 // A stream has no goroutine and takes about 50 bytes more than an idle connection. Send events (Event.Bytes) with its
 // Ref, groups or broadcasts. A stream ends when the client disconnects, when it is closed, or when the server shuts
-// down. With Server.Heartbeat, the server sends comments, which browsers ignore, so that proxies do not close the
-// stream.
+// down. With Server.Heartbeat, the server sends comments, which browsers ignore, so that proxies keep the stream open.
 type Events struct {
-	// Opened, if set, is called when a stream begins, under the rules of tcp.Handler.Opened. It can store c.Ref() or
-	// add it to a tcp.Group.
+	// Opened, if set, is called when a stream begins, like tcp.Handler.Opened. It can add c.Ref() to a tcp.Group.
 	Opened func(c *tcp.Conn)
 	// Closed, if set, is called when a stream has ended, like tcp.Handler.Closed.
 	Closed func(c *tcp.Conn, why error)
@@ -82,8 +78,7 @@ func (e *Events) ServeHTTP(w http.ResponseWriter, r *http.Request) { _ = e.Subsc
 
 // Subscribe turns the request's connection into a stream of events after the request's handler has returned. value
 // becomes the connection's Value. The response includes the fields of w's header. If the request can't become a stream,
-// Subscribe answers it with an error and returns an error that wraps ErrNoStream. WebSocket.Upgrade describes what
-// middleware must implement.
+// Subscribe answers it with an error and returns an error that wraps ErrNoStream. For middleware see WebSocket.Upgrade.
 func (e *Events) Subscribe(w http.ResponseWriter, r *http.Request, value any) error {
 	res, status, why := unwrapResponse(w), 0, ""
 	switch {
@@ -115,8 +110,7 @@ func (e *Events) Subscribe(w http.ResponseWriter, r *http.Request, value any) er
 	return nil
 }
 
-// scheduleHandlerSwitch makes h the connection's handler after the HTTP handler has returned and the response head in
-// w.out has been sent.
+// scheduleHandlerSwitch makes h the connection's handler after the HTTP handler has returned and w.out has been sent.
 func (w *response) scheduleHandlerSwitch(h tcp.Handler, value any, opened func(c *tcp.Conn)) {
 	w.setState(responseSwitching)
 	w.x.switchHandler = func(c *tcp.Conn) {

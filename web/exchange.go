@@ -104,8 +104,7 @@ func (x *exchange) mustCloseAfterResponse() bool {
 	return x.draining || !b.isComplete() && (x.expectsContinue && !b.continueSent || b.err != nil || b.readDeadline.expired || !b.framing.chunked && b.framing.remaining > maxDiscardedBody)
 }
 
-// submitToPoolOrReject submits the handlers of x and of the requests after x to the pool. If the pool is full, the
-// requests are answered with 503.
+// submitToPoolOrReject submits the handlers of x and the following requests. If the pool is full, the answer is 503.
 func (x *exchange) submitToPoolOrReject(c *tcp.Conn) {
 	state := stateActive
 	for y := x; y != nil; y = y.next {
@@ -131,8 +130,7 @@ func (x *exchange) submitToPoolOrReject(c *tcp.Conn) {
 	x.sendReadyResponses(c)
 }
 
-// makeCurrentExchange makes x the connection's Value. responseBuffered reports whether the response is already complete
-// in memory.
+// makeCurrentExchange makes x the connection's Value. responseBuffered reports whether x has its whole response.
 func (x *exchange) makeCurrentExchange(c *tcp.Conn) (responseBuffered bool) {
 	c.SetValue(x)
 	if d := x.h.WriteTimeout; d > 0 {
@@ -313,8 +311,7 @@ func (x *exchange) logPanicAndAbortResponse(v any) {
 	x.res.setState(responseAborted)
 }
 
-// markActiveBeforeSending records that the handler's goroutine sends part of the response, so that the owner does not
-// finish the response too early.
+// markActiveBeforeSending prevents the owner from finishing the response while the handler's goroutine sends.
 func (x *exchange) markActiveBeforeSending() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -327,8 +324,7 @@ func (x *exchange) postToConnOwner(f func(*tcp.Conn)) {
 	x.retryWhileMailboxFull(func() error { return x.ref.Do(f) })
 }
 
-// retryWhileMailboxFull repeats send until the mailbox is no longer full. The caller holds the lock, which is released
-// while waiting.
+// retryWhileMailboxFull repeats send until the mailbox is not full. The caller holds the lock; waiting releases it.
 func (x *exchange) retryWhileMailboxFull(send func() error) {
 	for x.state < stateAborted && errors.Is(send(), tcp.ErrFull) {
 		x.mu.Unlock()

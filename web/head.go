@@ -161,8 +161,7 @@ func parseRequestLine(line string, r *http.Request, s *headBuffer) error {
 	return nil
 }
 
-// parseUnescapedURL returns the URL of a target that is a path without escapes, possibly with a query. For other
-// targets the result is nil.
+// parseUnescapedURL returns the URL of a target that is a path without escapes and perhaps a query, otherwise nil.
 func (s *headBuffer) parseUnescapedURL(target string) *url.URL {
 	if target[0] != '/' {
 		return nil
@@ -298,8 +297,7 @@ func isForbiddenTrailer(key string) bool {
 	return key == "Transfer-Encoding" || key == "Content-Length" || key == "Trailer"
 }
 
-// equalFold compares ASCII strings ignoring case. Comparing the lengths excludes the Kelvin sign, which
-// strings.EqualFold treats as a k.
+// equalFold compares ASCII strings ignoring case. The lengths differ for the Kelvin sign, which EqualFold takes for k.
 func equalFold(s, token string) bool { return len(s) == len(token) && strings.EqualFold(s, token) }
 
 func hasToken(list, token string) bool {

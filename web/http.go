@@ -20,8 +20,7 @@ import (
 // HTTP is a [tcp.Handler] that serves an [http.Handler] over HTTP/1.1. Between two requests, a connection takes no more
 // memory than an idle connection.
 //
-// Handlers run on Pool and may block. They behave as with net/http's server, without HTTP/2. A handler marked as
-// [Quick] runs on the event loop.
+// Handlers run on Pool and may block, as with net/http's server. A handler marked as [Quick] runs on the event loop.
 //
 // Do not change the fields while HTTP serves. One HTTP can serve several servers.
 type HTTP struct {
@@ -31,9 +30,8 @@ type HTTP struct {
 	// within this package, with at most 10,000 workers and 1,048,576 queued requests, which sheds nothing. While a
 	// handler waits for its client, for more of the body or for space to send, it does not count as a worker.
 	Pool *pool.Pool
-	// MaxHeaderBytes is the maximum size of a request's header block, including the request line. A request with a
-	// larger block is answered with 431. The default is 32 KiB. MaxHeaderBytes must be less than the server's
-	// Limits.MaxMessage.
+	// MaxHeaderBytes is the maximum size of a request's header block, including the request line. A larger block is
+	// answered with 431. The default is 32 KiB. MaxHeaderBytes must be less than the server's Limits.MaxMessage.
 	MaxHeaderBytes int
 	// ReadHeaderTimeout limits the time from the first byte of a request to the end of its header. IdleTimeout limits
 	// the time from a response to the next request. A connection that exceeds either is closed, up to 400 ms late. By
@@ -151,9 +149,8 @@ func (h *HTTP) Received(c *tcp.Conn, in []byte) (used int) {
 	return used
 }
 
-// serveNextRequest handles the request at the beginning of in if its header is complete. An earlier call has searched
-// the first alreadySearched bytes for the header's end. used is the number of bytes used. keepReading reports whether
-// further requests may follow them.
+// serveNextRequest handles the request at the beginning of in if its header is complete. The first alreadySearched
+// bytes do not contain the header's end. keepReading reports whether further requests may follow the used bytes.
 func (h *HTTP) serveNextRequest(c *tcp.Conn, in []byte, alreadySearched int) (used int, keepReading bool) {
 	n, err := completeHeadLength(in, alreadySearched, h.maxHeadBytes(c))
 	if err != nil {
@@ -290,8 +287,7 @@ func (h *HTTP) Draining(c *tcp.Conn) {
 	}
 }
 
-// NextProtos implements tcp.ALPNHandler. It offers HTTP/1.1 but not HTTP/2. If the client offers only other protocols,
-// the handshake fails.
+// NextProtos implements tcp.ALPNHandler. It replaces HTTP/2 by HTTP/1.1 in the offered protocols.
 func (h *HTTP) NextProtos(configured []string) []string {
 	all := slices.DeleteFunc(slices.Clone(configured), func(p string) bool { return p == "h2" || p == "http/1.1" })
 	return append(all, "http/1.1")
@@ -313,8 +309,7 @@ func (h *HTTP) Timer(c *tcp.Conn) {
 
 // Quick marks a handler that does not block, compute for long or read a request's body. The handler runs on the event
 // loop, without a goroutine, while other connections of the loop wait. HTTP reuses the http.Request with its Header and
-// URL, and the ResponseWriter, so the handler must not keep them. The handler's output is buffered, up to the server's
-// Limits.MaxUnsent.
+// URL, and the ResponseWriter, so the handler must not keep them. Its output is limited to Limits.MaxUnsent.
 //
 // Mark the Handler of an HTTP, or handlers within an http.ServeMux that is the Handler. Requests with a body run on the
 // pool in any case. Quick panics if h is nil.

@@ -22,8 +22,7 @@ func (*Events) endpoint()    {}
 // socket; see HTTP.Endpoints. Without a SocketMigrator, a socket with a Value stays in the old process.
 type SocketMigrator interface {
 	// Save works like Save of a tcp.Migrator and is called between two calls of Message. Package web itself saves
-	// partially received messages and the properties of Socket. The user's state and that of package web together are
-	// limited to 1 MiB.
+	// partially received messages and the properties of Socket. Both states together are limited to 1 MiB.
 	Save(s Socket, to []byte) (state []byte, err error)
 	// Restore is the first call for a socket from another process, instead of Opened. It sets the Value and registers
 	// the socket in groups and maps. state is valid only during the call. If Restore returns an error, the socket
@@ -31,9 +30,8 @@ type SocketMigrator interface {
 	Restore(s Socket, state []byte) error
 }
 
-// savedVersion is the version of SaveHandler's format. The format is the kind of the connection, the name of its
-// endpoint, for a socket its flags, subprotocol and partial message with flags, and finally the state written by the
-// user's Save.
+// savedVersion is the version of SaveHandler's format: the kind of the connection, the name of its endpoint, for a
+// socket its flags, subprotocol and partial message with flags, and finally the state written by the user's Save.
 const savedVersion = 1
 
 const (

@@ -253,8 +253,7 @@ func (w *response) send(p []byte) error {
 	return err
 }
 
-// writeHead chooses the framing and writes the head. firstData is the beginning of the body; in the state responseWhole
-// it is the whole body.
+// writeHead chooses the framing and writes the head. firstData begins the body; in responseWhole it is all of the body.
 func (w *response) writeHead(firstData []byte) {
 	r, h := w.x.req, w.header
 	head := r.Method == http.MethodHead
@@ -332,8 +331,7 @@ func (w *response) ensureHeadWritten() {
 	}
 }
 
-// chooseBodyFraming selects how the client detects the body's end. skipFields are the handler's fields that contradict
-// this choice.
+// chooseBodyFraming selects how the client detects the body's end. skipFields are fields that contradict this.
 func (w *response) chooseBodyFraming(requestedEncoding string, noBody bool) (skipFields fieldSet) {
 	switch eleven := w.x.req.ProtoMinor == 1; {
 	case noBody, w.length >= 0:
@@ -520,8 +518,7 @@ func appendHeader(b []byte, h http.Header, skip fieldSet, exclude ...string) []b
 	return b
 }
 
-// appendSanitizedField appends a field. As in net/http, line ends in the value become spaces, and surrounding space is
-// removed.
+// appendSanitizedField appends a field. As in net/http, line ends become spaces, and surrounding space is removed.
 func appendSanitizedField(b []byte, key, value string) []byte {
 	value = textproto.TrimString(value)
 	if !isValidFieldValue(value) {

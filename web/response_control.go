@@ -30,8 +30,7 @@ func (w *response) SetWriteDeadline(t time.Time) error {
 	return nil
 }
 
-// EnableFullDuplex is called by http.ResponseController. It does nothing, because a handler can always read the body
-// while it writes the response.
+// EnableFullDuplex does nothing, because a handler can always read the body while it writes the response.
 func (w *response) EnableFullDuplex() error { return nil }
 
 // Hijack implements http.Hijacker. The connection is a *net.TCPConn or *net.UnixConn. If it can't be detached from its

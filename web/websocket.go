@@ -26,8 +26,8 @@ type SocketHandler interface {
 	// Message is called for each complete message.
 	Message(s Socket, kind Kind, message []byte)
 	// Closed is the last call. The reason is a *CloseError if the peer has closed or violated the protocol,
-	// io.ErrUnexpectedEOF if the peer has ended without a close frame, and nil after Socket.Close. All other reasons
-	// are those of tcp.Handler.
+	// io.ErrUnexpectedEOF if it has ended without a close frame, nil after Socket.Close, or a reason of
+	// tcp.Handler.Closed.
 	Closed(s Socket, why error)
 }
 
@@ -59,8 +59,7 @@ func (OnMessage) Closed(Socket, error) {}
 // another handler can also call Upgrade. If the handler is marked as [Quick], an upgrade uses no goroutine.
 //
 // An idle WebSocket takes about 50 bytes more than an idle connection. WebSocket answers pings and performs the closing
-// handshake. It pings silent peers as set by Interval and MaxMissed of Server.Heartbeat. Do not change the fields after
-// the first use.
+// handshake. It pings silent peers as set by Server.Heartbeat. Do not change the fields after the first use.
 type WebSocket struct {
 	// Handler handles the sockets. It is required.
 	Handler SocketHandler
@@ -99,8 +98,7 @@ type negotiatedSocket struct {
 	socketOptions
 }
 
-// partialMessage is the tcp.Handler of a socket while it receives a message that is fragmented or larger than
-// maxBufferedFrame.
+// partialMessage is the tcp.Handler of a socket while it receives a fragmented or large message.
 type partialMessage struct {
 	*negotiatedSocket
 	kind      Kind
@@ -177,8 +175,7 @@ func (s Socket) Ping() error {
 	return err
 }
 
-// Close begins to close the socket. It sends pending output, and then the code and the reason to the peer. A reason of
-// more than 123 bytes is cut.
+// Close sends pending output, the code and the reason (at most 123 bytes) to the peer, and closes the socket.
 func (s Socket) Close(code int, reason string) error {
 	_, _ = s.conn.Write(CloseFrame(code, reason))
 	return s.conn.Close()
@@ -193,8 +190,7 @@ func CloseFrame(code int, reason string) []byte {
 	return append(binary.BigEndian.AppendUint16(b, uint16(code)), reason...)
 }
 
-// ErrNoUpgrade reports that a request is not a valid or permitted upgrade to a WebSocket. The server has already
-// answered the request.
+// ErrNoUpgrade reports that a request can't be upgraded to a WebSocket. The request has already been answered.
 var ErrNoUpgrade = errors.New("web: the request can't be upgraded to a WebSocket")
 
 // ServeHTTP implements http.Handler.
@@ -253,8 +249,7 @@ func unwrapResponse(w http.ResponseWriter) *response {
 	}
 }
 
-// checkUpgradeRequest validates a request for an upgrade. For an invalid request, it returns the status and text of the
-// answer.
+// checkUpgradeRequest validates a request for an upgrade. status and why are the answer to an invalid request.
 func (ws *WebSocket) checkUpgradeRequest(r *http.Request) (key string, status int, why string) {
 	h := r.Header
 	list := func(key, token string) bool { return hasToken(strings.Join(h[key], ","), token) }
@@ -341,8 +336,7 @@ func (v *negotiatedSocket) Opened(*tcp.Conn) {}
 const maxBufferedFrame = 8 << 10
 
 // maxWorkPerCall limits the bytes of messages that one call processes before other connections of the loop are served.
-// Each frame adds frameWork bytes. Compressed bytes count deflateWork times, because decompression takes time even if
-// it fails.
+// Each frame adds frameWork bytes. Compressed bytes count deflateWork times, even if decompression fails.
 const (
 	maxWorkPerCall = 256 << 10
 	frameWork      = 256
@@ -485,8 +479,7 @@ func (m *partialMessage) deliverCompletedMessage(c *tcp.Conn) (stillOpen bool) {
 
 var errInvalidUTF8 = &CloseError{CloseInvalidData, "the text is not valid UTF-8"}
 
-// validateAndDeliverMessage passes a message to the handler. cost is the work done, for maxWorkPerCall. stillOpen is
-// false if the socket closes.
+// validateAndDeliverMessage passes a message to the handler and returns its cost for maxWorkPerCall.
 func (v *negotiatedSocket) validateAndDeliverMessage(c *tcp.Conn, kind Kind, deflate bool, p []byte, checker *utf8Checker) (cost int, stillOpen bool) {
 	if deflate {
 		var err error

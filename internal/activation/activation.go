@@ -42,8 +42,7 @@ type NamedListener struct {
 // LISTEN_PID, LISTEN_FDS and LISTEN_FDNAMES describe the listeners, whose descriptors start at 3. The first call always
 // unsets these variables, so that child processes do not use them. If LISTEN_PID is unset or names another process, the
 // result is the listeners of the process that this one replaces in an upgrade, if any. There may be 1 to 1,024
-// descriptors, and all must be listening TCP or unix stream sockets. The error names an invalid descriptor; no
-// descriptor is then changed.
+// descriptors, and all must be listening TCP or unix stream sockets; if one is not, no descriptor is changed.
 func Listeners() ([]NamedListener, error) {
 	l, err := listeners()
 	return slices.Clone(l), err
@@ -102,8 +101,7 @@ func toListeners(names []string, files []*os.File) (all []NamedListener, err err
 	return all, nil
 }
 
-// parseListenEnv returns the names of the descriptors for process pid, or nil if there are none. An empty variable
-// counts as unset.
+// parseListenEnv returns the names of the descriptors for process pid. An empty variable counts as unset.
 func parseListenEnv(getenv func(name string) string, pid int) (names []string, err error) {
 	forPid, count, list := getenv("LISTEN_PID"), getenv("LISTEN_FDS"), getenv("LISTEN_FDNAMES")
 	switch {

@@ -1,5 +1,4 @@
-// Package admission decides which connections are accepted. It checks their total number, their number per source,
-// their rate and their addresses.
+// Package admission decides which connections are accepted, by total number, number per source, rate and address.
 //
 // Several loops call a Controller at the same time. The total is an atomic word, updated by compare-and-swap, so no
 // thread waits for a sleeping one. The counts of sources are in 64 maps, each with a mutex that is held for one
@@ -42,8 +41,7 @@ type Controller struct {
 	_     [128]byte
 }
 
-// NewController returns a Controller. It panics if a number is out of range or a prefix is invalid; callers must
-// validate user input.
+// NewController returns a Controller. It panics if a number is out of range or a prefix is invalid.
 func NewController(c Config) *Controller {
 	if min(c.MaxConns, c.MaxPerSource, c.SourcePrefix, c.Rate) < 0 || c.SourcePrefix > 128 {
 		panic(fmt.Sprintf("admission: Config is %+v; expected no negative number, and a SourcePrefix of at most 128", c))

@@ -14,8 +14,7 @@ type Prefixes struct{ ranges []addrRange }
 // addrRange is an inclusive range of addresses of one family.
 type addrRange struct{ first, last netip.Addr }
 
-// NewPrefixes returns the set of all addresses in the prefixes. It panics if a prefix is invalid; callers must validate
-// user input.
+// NewPrefixes returns the set of all addresses in the prefixes. It panics if a prefix is invalid.
 func NewPrefixes(list []netip.Prefix) *Prefixes {
 	p := sortAndMergePrefixes("NewPrefixes: list", list)
 	return &p

@@ -124,8 +124,7 @@ func taskControllers(g cgroupPaths) []controller {
 	}
 }
 
-// unlimitedFrom is the value from which on a limit counts as no limit, because version 1 reports the largest number of
-// pages.
+// unlimitedFrom is the value from which on a limit means no limit: version 1 reports the largest number of pages.
 const unlimitedFrom = 1 << 62
 
 // forEachLimit calls do with each limit (without Used) of the group and its ancestors up to the mount. dir is the
@@ -173,8 +172,7 @@ func (c *controller) readUsageWithoutCache(dir string) int64 {
 	return used
 }
 
-// cgroupPaths are the paths of a process's groups: for memory and tasks in version 1, and for all in version 2. ""
-// means no group.
+// cgroupPaths are the paths of a process's groups: two of version 1 and that of version 2. "" means no group.
 type cgroupPaths struct{ memory, pids, unified string }
 
 func readCgroupPaths(root, process string) (cgroupPaths, error) {

@@ -25,8 +25,7 @@ func Whole(v float64) string {
 	return separateThousands(strconv.FormatFloat(v, 'f', 0, 64))
 }
 
-// Number formats v with three significant digits and no trailing zeros, and from 1,000 as an integer: 0.123, 1.5,
-// 1,235. NaN and infinities are "".
+// Number formats v with three significant digits, and from 1,000 as an integer: 0.123, 1.5, 1,235.
 func Number(v float64) string {
 	switch {
 	case !isFinite(v):
@@ -70,8 +69,7 @@ func RoundToThreeDigits(d time.Duration) time.Duration {
 	return d.Round(step)
 }
 
-// Elapsed formats a duration in its two largest units of hours, minutes and seconds: 5s, 1m05s, 2h00m. Negative
-// durations are 0s.
+// Elapsed formats a duration in its two largest units of hours, minutes and seconds: 5s, 1m05s, 2h00m.
 func Elapsed(d time.Duration) string {
 	s := int64(max(d, 0) / time.Second)
 	switch {
@@ -83,8 +81,7 @@ func Elapsed(d time.Duration) string {
 	return strconv.FormatInt(s/3600, 10) + "h" + padTwoDigits(s/60%60) + "m"
 }
 
-// Clock formats seconds as m:ss, or as h:mm:ss from an hour. If the value is not whole, tenths are added. NaN and
-// infinities are "".
+// Clock formats seconds as m:ss, or as h:mm:ss from an hour. If the value is not whole, tenths are added.
 func Clock(seconds float64) string {
 	if !isFinite(seconds) {
 		return ""

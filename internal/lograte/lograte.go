@@ -23,8 +23,7 @@ const (
 
 // NewHandler returns a handler that passes one of equal records to next in each Interval. Records are equal if they
 // have the same level, text and values of distinguishingKeys, which are keys of attributes outside of groups. A record
-// that passes has the attribute Suppressed with the number of records suppressed before, if any. The handler is safe
-// for concurrent use if next is.
+// that passes has the attribute Suppressed with the number of records suppressed before, if any.
 func NewHandler(next slog.Handler, distinguishingKeys ...string) slog.Handler {
 	return &rateLimitHandler{next: next, keys: distinguishingKeys, table: &rateTable{entries: make(map[message]*entry)}}
 }
@@ -104,8 +103,7 @@ func (e *entry) isRecent(now time.Time) bool {
 	return !e.written.IsZero() && now.Sub(e.written) < Interval
 }
 
-// admitMessage reports whether a message may be written now. suppressed is the number of equal messages suppressed
-// before.
+// admitMessage reports whether a message may be written now, and how many equal ones were suppressed before.
 func (t *rateTable) admitMessage(m message, now time.Time) (admitted bool, suppressed int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -127,8 +125,7 @@ func (t *rateTable) admitMessage(m message, now time.Time) (admitted bool, suppr
 	return true, suppressed
 }
 
-// removeOldEntries removes messages that have not been written for an Interval. Their counts of suppressed messages are
-// added to the shared entry.
+// removeOldEntries removes messages not written for an Interval. Their counts are added to the shared entry.
 func (t *rateTable) removeOldEntries(now time.Time) {
 	t.lastSweep = now
 	for m, e := range t.entries {

@@ -17,8 +17,7 @@ const (
 	maxSeries = 64
 )
 
-// chartData is a chart in the form that the page's script reads. Its points are downsampled and finite, and on
-// logarithmic axes positive.
+// chartData is a chart in the form that the page's script reads, downsampled and without points that can't be drawn.
 type chartData struct {
 	Title  string       `json:"title"`
 	X      axisData     `json:"x"`

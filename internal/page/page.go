@@ -51,8 +51,7 @@ type Section struct {
 type Part struct {
 	Text    string
 	Heading string
-	// Remarks are sentences in a list, such as broken rules or notes. If Fold is set, HTML pages show only Fold until
-	// the reader opens the list.
+	// Remarks are sentences in a list, such as notes. If Fold is set, it is a headline that opens the list in HTML.
 	Remarks []Remark
 	Fold    string
 	Table   *Table

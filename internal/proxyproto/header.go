@@ -18,8 +18,7 @@ import (
 )
 
 const (
-	// MaxSize is the maximum size of a header. Version 2 allows 65,551 bytes, but only certificates in a header could
-	// need more than MaxSize.
+	// MaxSize is the maximum size of a header. Version 2 allows 65,551 bytes, but only certificates could need them.
 	MaxSize = 4096
 	// maxLine is the maximum length of a version 1 header, including its line end.
 	maxLine = 107
@@ -41,12 +40,10 @@ var errIncomplete = errors.New("incomplete")
 
 // Parse parses the header at the start of b and returns its length. If b is empty or an incomplete header, the length
 // is 0 and err is nil; call Parse again with more bytes. Bytes that cannot start a header fail immediately. Other
-// errors are reported when the header is complete: for version 1, at \r\n or after 107 bytes. If b has MaxSize bytes,
-// the result is final.
+// errors are reported when the header is complete: for version 1, at \r\n or after 107 bytes.
 //
 // Parse skips text after UNKNOWN. In version 2, the addresses must be followed by complete TLVs (type, length, value).
-// Parse verifies a CRC32C and skips all other TLVs. With LOCAL or UNSPEC, it skips everything. Headers for datagrams
-// are an error.
+// Parse verifies a CRC32C and skips all other TLVs. With LOCAL or UNSPEC, it skips everything.
 func Parse(b []byte) (h Header, length int, err error) {
 	switch {
 	case len(b) == 0:
@@ -185,8 +182,7 @@ func toAddrPort(ip, port []byte) netip.AddrPort {
 	return netip.AddrPortFrom(a, binary.BigEndian.Uint16(port))
 }
 
-// checkTLVsAndChecksum checks that header b consists of complete TLVs after the offset start. If there is a checksum,
-// it is verified.
+// checkTLVsAndChecksum checks that header b has complete TLVs after the offset start, and the checksum if there is one.
 func checkTLVsAndChecksum(b []byte, start int) error {
 	sum := 0 // offset of the checksum
 	for start < len(b) {

@@ -1,12 +1,10 @@
-// Package secure runs TLS sessions, with crypto/tls, for an owner that must never block: an event loop, a worker, or
-// the goroutine of a connection.
+// Package secure runs TLS sessions for an owner that must never block: an event loop, worker or connection's goroutine.
 //
 // # How crypto/tls runs without blocking
 //
 // A [tls.Conn] uses the [Session] itself as its net.Conn. After the handshake, a read without input returns a temporary
 // error, and crypto/tls continues with the next call. During the handshake, crypto/tls treats every error as final, so
-// reads must block. A handshake therefore has a goroutine, and a [HandshakeLimiter] limits the number of these
-// goroutines.
+// reads must block. A handshake therefore has a goroutine. A [HandshakeLimiter] limits the number of goroutines.
 //
 // # Session states
 //
@@ -36,8 +34,7 @@
 //
 // crypto/tls never releases its input buffer, whose size depends on the largest record. The session therefore passes it
 // exactly one complete record at a time, and the buffer stays at 576 bytes as long as records are small. The
-// ClientHello, the largest message on most connections, is first split into small records; unencrypted records may be
-// split anywhere.
+// ClientHello, the largest message on most connections, is first split into small records.
 //
 // A TLS 1.3 server session that has exchanged small messages takes 5.3 KB: 1.8 KB for two AES-GCM ciphers, 1.5 KB for
 // the buffer that held the ClientHello, 0.9 KB for the tls.Conn, 0.6 KB for its other buffer, 0.1 KB for the Session,

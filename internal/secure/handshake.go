@@ -161,8 +161,7 @@ func (h *handshake) cancelContext() {
 	}
 }
 
-// takeOutputAndResult returns and clears the output. If the handshake has ended, isDone is true and err is its error,
-// if any.
+// takeOutputAndResult returns and clears the output. err is the handshake's error, if isDone is true.
 func (h *handshake) takeOutputAndResult() (out []byte, isDone bool, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -233,8 +232,7 @@ func (h *handshake) readBlocking(p []byte) (int, error) {
 	}
 }
 
-// waitInputOrEvictIfStalled waits for input. available is false if the context has ended or the handshake must give up
-// its slot.
+// waitInputOrEvictIfStalled waits for input. available is false if the context has ended or the slot must be given up.
 func (h *handshake) waitInputOrEvictIfStalled() (available bool) {
 	var over <-chan time.Time
 	if !h.isClient { // a server may be slow

@@ -9,8 +9,7 @@ import (
 	"time"
 )
 
-// stallTimeout is the time for which a server's handshake may wait for its client's input and keep its slot while other
-// handshakes are queued.
+// stallTimeout is the time for which a server may wait for its client's input while other handshakes are queued.
 const stallTimeout = time.Second
 
 var errStalled = errors.New("secure: the client stalled the handshake for a second or more while others were queued")
@@ -64,8 +63,7 @@ func (g *HandshakeLimiter) Counts() (running, waiting int) {
 // session may be created or fed any more.
 func (g *HandshakeLimiter) Wait() { g.goroutines.Wait() }
 
-// startOrQueueHandshake starts the handshake. If the limiter is full, it queues the handshake, and may evict a stalled
-// one.
+// startOrQueueHandshake starts the handshake or, if the limiter is full, queues it. It may evict a stalled one.
 func (g *HandshakeLimiter) startOrQueueHandshake(h *handshake) {
 	if evicted := g.startOrQueueEvictingStalled(h); evicted != nil {
 		evicted.cancel(errStalled)

@@ -57,8 +57,7 @@ func (r *Reloader) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error
 	return r.current.Load(), nil
 }
 
-// ReloadNow loads the pair even if the files have not changed, and returns when the certificate expires. After an error
-// the old certificate stays in use.
+// ReloadNow loads the pair even if the files have not changed. After an error the old certificate stays in use.
 func (r *Reloader) ReloadNow() (expires time.Time, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -14,8 +14,8 @@ type Owner interface {
 	Emit(p []byte)
 	// Wake asks the owner to call AdvanceHandshake soon. The handshake's goroutine calls Wake with a lock held, so Wake
 	// must not block or call the Session. For the same reason, the owner must not call the Session while it holds a
-	// lock that Wake takes. Wake may do nothing if it cannot reach the owner, so the owner should call AdvanceHandshake
-	// regularly during a handshake.
+	// lock that Wake takes. Wake may have no effect, so the owner should call AdvanceHandshake regularly during a
+	// handshake.
 	Wake()
 }
 
@@ -31,8 +31,7 @@ func (againError) Temporary() bool { return true }
 var errHandshaking = errors.New("secure: the handshake is not complete; wait until AdvanceHandshake reports that it is")
 
 // A Session is one end of a TLS connection. The owner moves the bytes: it passes received ciphertext to FeedHandshake
-// during the handshake and to Read afterwards, and sends the ciphertext that Emit receives. No method blocks. Only the
-// owner may call them.
+// during the handshake and to Read afterwards, and sends the ciphertext that Emit receives. No method blocks.
 type Session struct {
 	tls   *tls.Conn // nil when closed
 	owner Owner
@@ -95,9 +94,8 @@ func (s *Session) FeedHandshake(ciphertext []byte) error {
 	return nil
 }
 
-// IsInputFull reports whether InputPauseSize bytes or more wait for the handshake, because a client sends much before
-// the server's handshake runs. The owner should then stop reading. The session wakes the owner when there is space
-// again or the handshake is done.
+// IsInputFull reports whether InputPauseSize bytes or more wait for the handshake, because a client sends faster than
+// the handshake proceeds. The owner should then stop reading. The session wakes the owner when reading can resume.
 func (s *Session) IsInputFull() bool {
 	h := s.hs.Load()
 	return h != nil && h.isInputFull()
@@ -105,8 +103,7 @@ func (s *Session) IsInputFull() bool {
 
 // AdvanceHandshake emits the handshake's output. The owner calls it when woken. open reports whether the handshake is
 // complete and the session open. When the session has opened, call Read without input to decrypt what has already
-// arrived. After an error, send the emitted bytes and close. The error is [io.EOF] if the peer closed before it sent
-// anything.
+// arrived. After an error, send the emitted bytes and close. io.EOF means that the peer closed without sending.
 func (s *Session) AdvanceHandshake() (open bool, err error) {
 	h := s.hs.Load()
 	if h == nil || s.err != nil {

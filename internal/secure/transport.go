@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// transport is the connection that crypto/tls uses: the session itself. The handshake's goroutine calls it during the
-// handshake, the owner afterwards.
+// transport is the session as a net.Conn for crypto/tls. The handshake's goroutine uses it first, then the owner.
 type transport Session
 
 // Read returns bytes of one complete record. After the handshake, it returns ErrAgain if there is no complete record.
@@ -68,8 +67,7 @@ type unknownAddr struct{}
 func (unknownAddr) Network() string { return "unknown" }
 func (unknownAddr) String() string  { return "unknown" }
 
-// prepareNextWholeRecord finds the next complete record at the start of s.partial or s.input. If there is none, it
-// keeps all of s.input.
+// prepareNextWholeRecord finds the next complete record. If there is none, it keeps all of s.input.
 func (s *Session) prepareNextWholeRecord() (found bool) {
 	if s.recordLeft > 0 {
 		return true
@@ -104,8 +102,7 @@ func (s *Session) beginRecord(p []byte) {
 }
 
 // maxSmallPartial is the limit up to which kept input is in a slice that grows with its content. Larger input is in a
-// pooled buffer for the largest record, because a long stream leaves a partial record after every read and must not
-// produce garbage.
+// pooled buffer, because a long stream leaves a partial record after every read and must not produce garbage.
 const maxSmallPartial = 2 << 10
 
 var partialBuffers = sync.Pool{New: func() any { return new([maxRecord]byte) }}
@@ -138,8 +135,7 @@ const (
 )
 
 // recordLen returns the length of the first record in b. If b is too short, it returns the number of bytes needed to
-// compute the length. If the length is invalid, it returns the header's length, so that crypto/tls reads the header and
-// reports the error.
+// compute the length. If the length is invalid, it returns the header's length; crypto/tls then reports the error.
 func recordLen(b []byte) int {
 	if len(b) < headerLen {
 		return headerLen

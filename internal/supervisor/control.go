@@ -12,8 +12,7 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Kinds of frames on a control socket. A frame is its kind (1 byte), the length of the payload (4 bytes, big-endian)
-// and the payload.
+// Kinds of frames on a control socket. A frame is its kind (1 byte), the payload's length (4 bytes) and the payload.
 const (
 	kindServing   = 's' // from the worker
 	kindDrain     = 'd' // from the supervisor
@@ -29,8 +28,7 @@ const (
 	maxQueuedMessages = 64
 	// controlTimeout limits operations that should not have to wait.
 	controlTimeout = time.Second
-	// writeTimeout limits a write to a control socket. It is longer than controlTimeout, because the reader may be busy
-	// for that time.
+	// writeTimeout limits a write to a control socket. The reader may be busy for controlTimeout, which is shorter.
 	writeTimeout    = 10 * controlTimeout
 	frameHeaderSize = 5
 )
@@ -91,8 +89,7 @@ func newOutbox(socket *net.UnixConn) *outbox {
 	return o
 }
 
-// enqueue adds a message and waits up to timeout for space. It fails with engine.ErrFull if there is no space, and with
-// engine.ErrClosed after close.
+// enqueue adds a message and waits up to timeout for space. It fails with engine.ErrFull or engine.ErrClosed.
 func (o *outbox) enqueue(message []byte, timeout time.Duration) error {
 	if isClosed(o.closing) {
 		return engine.ErrClosed

@@ -21,8 +21,7 @@
 // A worker sends broadcasts and operators' commands to the supervisor. The supervisor's relay, a single goroutine,
 // sends them to all serving workers, including the sender, so all workers receive them in the same order. If a queue is
 // full, the relay stops reading from the sender until the sender's queue is full as well and the caller gets ErrFull.
-// Only a worker that reads nothing for controlTimeout misses a message, which is logged. A drain request overtakes
-// queued messages.
+// Only a worker that reads nothing for controlTimeout misses a message. A drain request overtakes queued messages.
 //
 // # Worker states
 //

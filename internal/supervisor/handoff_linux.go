@@ -14,8 +14,7 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// This file hands connections from worker processes to another server process, and takes them over; see
-// engine.Migrator.
+// This file hands connections of worker processes to another server process and takes them over; see engine.Migrator.
 //
 // The supervisor negotiates with the other process and distributes the channels round-robin to its workers, over their
 // OrderConns. Each worker moves connections over its channels like a single process, and reports their number. The
@@ -74,12 +73,10 @@ func (s *Supervisor) SendListenerSockets(control *os.File, message string) error
 	return sock.SendFDsInChunks(int32(control.Fd()), message, fds)
 }
 
-// SetListenersShared implements engine.Migrator. It does nothing, because the supervisor and the workers share the
-// sockets and never shut them down.
+// SetListenersShared does nothing, because supervisor and workers share the sockets and never shut them down.
 func (s *Supervisor) SetListenersShared(bool) {}
 
-// ExportConns implements engine.Migrator. If a worker dies during the export, its last published number of connections
-// counts as unknown.
+// ExportConns implements engine.Migrator. If a worker dies, its last published number of connections counts as unknown.
 func (s *Supervisor) ExportConns(ctx context.Context, channels []*os.File) (sum engine.ExportResult, err error) {
 	var mu sync.Mutex
 	err = s.distributeChannelsToWorkers(channels, func(index int, w workerState, part []*os.File) error {
@@ -97,8 +94,7 @@ func (s *Supervisor) ExportConns(ctx context.Context, channels []*os.File) (sum 
 	return sum, err
 }
 
-// waitAndCountLostConns returns the number of connections that a worker has lost. It waits up to controlTimeout for the
-// end of the worker.
+// waitAndCountLostConns waits up to controlTimeout for a worker's end and returns how many connections it has lost.
 func (s *Supervisor) waitAndCountLostConns(workerIndex int, w workerState) int {
 	select {
 	case <-w.collected:

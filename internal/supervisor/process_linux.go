@@ -61,8 +61,7 @@ func (p *osProcess) readFramesUntilStopped() {
 	}
 }
 
-// writeFramesOrSendSIGTERM writes to the control socket. If a drain request cannot be written, it sends SIGTERM
-// instead.
+// writeFramesOrSendSIGTERM writes to the control socket. If a drain request cannot be written, it sends SIGTERM.
 func (p *osProcess) writeFramesOrSendSIGTERM() {
 	p.out.writeUntilClosed()
 	if len(p.out.urgent) > 0 && !isClosed(p.hasEnded) {
@@ -80,8 +79,7 @@ func (p *osProcess) waitForExitAndClose() {
 	p.link.Close()
 }
 
-// sendFrameIfServing sends a frame if the worker serves. If not, it does nothing, because the worker has no
-// connections.
+// sendFrameIfServing sends a frame if the worker serves. Otherwise the worker has no connections and needs no frames.
 func (p *osProcess) sendFrameIfServing(frame []byte) error {
 	if !isClosed(p.isServing) || isClosed(p.hasStopped) {
 		return nil

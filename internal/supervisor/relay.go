@@ -24,8 +24,7 @@ func (s *Supervisor) PauseAccept(paused bool) error {
 	return s.enqueueRelayFrame(encodePauseOrResumeAccept(paused), s.draining)
 }
 
-// ClosePeerConns implements engine.Engine. It closes the connections from a peer in all workers, including draining
-// ones.
+// ClosePeerConns implements engine.Engine. It closes the connections from a peer in all workers, even draining ones.
 func (s *Supervisor) ClosePeerConns(peer netip.AddrPort) error {
 	return s.enqueueRelayFrame(encodeClosePeerConns(peer), s.done)
 }

@@ -17,14 +17,12 @@ import (
 )
 
 // Run accompanies a worker's engine until the engine has ended. It announces to the supervisor that the worker serves,
-// publishes the worker's counters, and drains the worker on request. Call Run at most once, after ClaimListeners has
-// succeeded.
+// publishes the worker's counters, and drains the worker on request. Call Run only once, after ClaimListeners.
 //
 // SIGTERM, the end of ctx, the supervisor's order, or the supervisor's death starts a drain. If the supervisor caused
 // the drain, Run sends the program a SIGTERM, unless the program has already received one. Every further SIGTERM is
 // then discarded. drainTimeout limits the drain, except after an order of the supervisor, which kills slow workers
-// itself. If the supervisor has died, a goroutine remains that ends the process after drainTimeout and the exit
-// timeout.
+// itself. If the supervisor has died, a goroutine ends the process after drainTimeout and the exit timeout.
 //
 // Terminals and service managers signal all processes, and the supervisor decides what to do. From the start of Run,
 // SIGINT is therefore discarded, and SIGHUP has no default effect.
@@ -149,8 +147,7 @@ func (w *Worker) flushAndNotifyStopped(writing *sync.WaitGroup) {
 	_ = w.socket.CloseWrite()
 }
 
-// handleSupervisorFrames executes the supervisor's orders until the supervisor has died. It then ensures that this
-// process ends.
+// handleSupervisorFrames executes the supervisor's orders. If the supervisor dies, it ensures that this process ends.
 func (w *Worker) handleSupervisorFrames(e engine.Engine, drainRequested, orphaned chan<- struct{}, drainTimeout time.Duration, log *slog.Logger) {
 	in := bufio.NewReader(w.socket)
 	b := &broadcaster{engine: e}
@@ -202,8 +199,7 @@ type broadcaster struct {
 }
 
 // broadcastRetrying delivers a message. If the engine is full, it retries for at most controlTimeout, during which the
-// control socket is not read. After such a wait, it does not retry for writeTimeout, so that an order behind many
-// broadcasts is read soon.
+// control socket is not read. It then does not retry for writeTimeout, so that the socket is read soon.
 func (b *broadcaster) broadcastRetrying(p []byte) error {
 	err := b.engine.Broadcast(p)
 	if errors.Is(err, engine.ErrFull) && time.Since(b.lastWait) > writeTimeout {

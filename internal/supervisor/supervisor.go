@@ -37,8 +37,7 @@ type Config struct {
 // Address is an address to listen on, as for net.Listen.
 type Address struct{ Network, Addr string }
 
-// process is one run of a worker. The channels serving, stopped and ended are closed in this order. Only ended is
-// certain to be closed.
+// process is one run of a worker. serving, stopped and ended are closed in this order; only ended is always closed.
 type process interface {
 	pid() int
 	serving() <-chan struct{} // it accepts connections
@@ -52,8 +51,7 @@ type process interface {
 
 // spawner starts worker processes. It is safe for concurrent use.
 type spawner interface {
-	// spawnWorker starts a worker. After closeListeners it fails. receive is called with the worker's frames until the
-	// worker has ended.
+	// spawnWorker starts a worker, or fails after closeListeners. receive gets the worker's frames until its end.
 	spawnWorker(index int, receive func(frame []byte)) (process, error)
 	closeListeners()
 	// freeCounters frees the shared counters after all workers have ended.

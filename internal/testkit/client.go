@@ -14,16 +14,14 @@ import (
 )
 
 // Conn is a client connection. All its reads and writes together may take up to Timeout. Methods defined here fail the
-// test, so they must be called on the test's goroutine. The methods of net.Conn and the functions of this package
-// return errors instead.
+// test, so they must be called on the test's goroutine. The methods of net.Conn return errors instead.
 type Conn struct {
 	net.Conn
 	R *bufio.Reader // the buffer that the methods read from
 	t testing.TB
 }
 
-// Dial connects to a TCP address, or to a unix socket if addr contains a slash. The connection is closed when
-// the test ends.
+// Dial connects to a TCP address or, if addr contains a slash, to a unix socket. Cleanup closes the connection.
 func Dial(t testing.TB, addr string) *Conn {
 	t.Helper()
 	network := "tcp"

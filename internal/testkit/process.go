@@ -17,8 +17,7 @@ type Process struct {
 	ended  chan struct{}
 }
 
-// Start starts a command and collects its output, unless cmd already redirects it. If the test fails, the end of the
-// output is logged.
+// Start starts a command and collects its output, unless cmd redirects it. A failed test logs the end of the output.
 func Start(t testing.TB, cmd *exec.Cmd) *Process {
 	t.Helper()
 	p := &Process{Cmd: cmd, Output: new(Buffer), t: t, ended: make(chan struct{})}
@@ -53,8 +52,7 @@ func (p *Process) Signal(s os.Signal) {
 	}
 }
 
-// ExitCode waits up to Timeout for the process to exit, and returns the exit code. It returns -1 if a signal ended the
-// process.
+// ExitCode waits up to Timeout for the process to exit, and returns the exit code, or -1 after a signal.
 func (p *Process) ExitCode() int {
 	p.t.Helper()
 	select {

@@ -1,5 +1,4 @@
-// Package testkit contains helpers for tests: waiting for conditions, clients, child processes, and checks for
-// leaks.
+// Package testkit contains helpers for tests: waiting for conditions, clients, child processes, checks for leaks.
 package testkit
 
 import (
@@ -11,8 +10,7 @@ import (
 // exceeds it, even on a busy machine.
 const Timeout = 2 * time.Minute
 
-// WaitFor waits until ok returns true. After Timeout it fails the test with the message what. It must be called on the
-// test's goroutine.
+// WaitFor waits until ok is true. After Timeout the test fails with message what. Call it on the test's goroutine.
 func WaitFor(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	WaitForFunc(t, ok, func() string { return what })

@@ -161,9 +161,8 @@ func (p *Predecessor) WaitStartedOrAborted(started <-chan struct{}) error {
 }
 
 // AnnounceReadyAndTakeOver tells the old process that this one can serve with the given number of loops. When the old
-// process replies, it calls restoreState with two files: the handler's state and the broadcast socket. Either file may
-// be nil; both are closed afterwards. It then calls takeOver with the channels. It fails if the old process continues
-// to serve.
+// process replies, it calls restoreState with two files, the handler's state and the broadcast socket, which may be nil
+// and are closed afterwards. It then calls takeOver with the channels. It fails if the old process continues to serve.
 func (p *Predecessor) AnnounceReadyAndTakeOver(loops int, restoreState func(state, link *os.File), takeOver func(channels []*os.File) error) error {
 	if err := p.sendMessage(kindReady, Ready{Version: Version, Loops: loops}); err != nil {
 		return p.ignorePredecessorExit(err)
@@ -215,8 +214,7 @@ func (p *Predecessor) ignorePredecessorExit(err error) error {
 	return err
 }
 
-// WaitDone waits until the old process has handed over everything, and replies to its liveness checks. It fails if the
-// old process exits.
+// WaitDone waits until the old process has handed over everything. It fails if the old process exits.
 func (p *Predecessor) WaitDone() (d Done, err error) {
 	for {
 		word, rest, fds, err := p.readMessage()

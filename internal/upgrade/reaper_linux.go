@@ -20,8 +20,7 @@ import (
 // The first process creates a pipe. Every process passes the write end to its successor. A process that takes over
 // writes its PID to the pipe; a process that continues after a failed upgrade writes its own PID again. The first
 // process reads the PID of the serving process when it relays a signal, and when a process has exited. It adopts and
-// reaps orphans (PR_SET_CHILD_SUBREAPER). Before a process reaps its successor, it writes the successor's PID and exit
-// status to the pipe.
+// reaps orphans. Before a process reaps its successor, it writes the successor's PID and exit status to the pipe.
 
 // statusPipe is this process's part of the pipe to the first process. No operation on the pipe blocks.
 type statusPipe struct {
@@ -112,8 +111,7 @@ type Reaper struct {
 	exitReports map[int]string // the last exit report: PID and status
 }
 
-// StartReaperAndSignalRelay relays signals to the serving process. The result is nil if this process is not a first
-// process that stays.
+// StartReaperAndSignalRelay relays signals to the serving process. The result is nil unless this process stays.
 func (s *Successor) StartReaperAndSignalRelay() *Reaper {
 	l := ownStatusPipe.Load()
 	if l == nil || !l.isFirstProcess {

@@ -69,8 +69,7 @@ type Ready struct {
 	Failed  string // why it cannot serve
 }
 
-// Channels announces the descriptors that start the handoff: N channels, then one descriptor for State if it is set,
-// then one for Link if it is set.
+// Channels announces the descriptors that start the handoff: N channels, and one each for State and Link if set.
 type Channels struct {
 	N     int
 	State bool // a file with the handler's state

@@ -32,8 +32,7 @@ type Peer struct {
 func (p *Peer) Addr() netip.AddrPort { return p.end.Addr }
 
 // Send sends text to the server, which receives it in reads of at most 64 KiB. To test framing, send a message in
-// parts. While the server is paused, up to 16 MiB wait. Send fails the test if the peer has ended its direction or the
-// connection has closed.
+// parts. While the server is paused, up to 16 MiB wait. Send fails the test if the peer or the connection has ended.
 func (p *Peer) Send(text string) {
 	p.s.t.Helper()
 	if _, err := p.Write([]byte(text)); err != nil {
@@ -51,8 +50,7 @@ func (p *Peer) Write(b []byte) (n int, err error) {
 	return len(b), nil
 }
 
-// CloseWrite ends the peer's direction, like a client that half-closes or closes. The server reads an end of file and
-// may still answer.
+// CloseWrite ends the peer's direction, like a client that half-closes or closes. The server may still answer.
 func (p *Peer) CloseWrite() { p.s.runAndSettle(p.end.CloseWrite) }
 
 // Reset resets the connection, like a crashed client. The close reason is syscall.ECONNRESET.
@@ -122,8 +120,7 @@ func (p *Peer) ExpectClosed(why error) {
 	}
 }
 
-// Closed returns the reason why the connection has closed. The reason is nil after Conn.Close. ok is false if the
-// connection has not closed.
+// Closed returns the close reason, which is nil after Conn.Close. ok is false if the connection has not closed.
 func (p *Peer) Closed() (why error, ok bool) {
 	p.s.runAndSettle(func() { why, ok = p.closeReason() })
 	return why, ok

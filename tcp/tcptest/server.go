@@ -17,14 +17,12 @@
 // A call of a Server or a Peer returns after all its consequences: handlers have been called, on the test's goroutine,
 // and their output has been delivered. Connections are processed in the order of Dial, so a test runs the same way
 // every time. (Shutdown and Close of the tcp.Server call handlers on the calling goroutine.) Direct operations on a
-// [tcp.Ref], a [tcp.Group] or the tcp.Server (Broadcast, CloseConns, PauseAccepting) take effect in the next call of a
-// Server or a Peer.
+// [tcp.Ref], a [tcp.Group] or the tcp.Server, such as Broadcast, take effect in the next call of a Server or a Peer.
 //
 // A handler may also answer from another goroutine. [Peer.Expect] and [Peer.ExpectClosed] wait up to 5 s of real time
 // for the answer, or 0.8 s while reading is paused because of unsent output (Limits.HighWater). Within a bubble of
 // testing/synctest, they wait in the bubble's time, so a missing answer is detected immediately. The test then controls
-// the handler's timers: call synctest.Wait or time.Sleep before the next call. Only [Server.Advance] moves the server's
-// own clock.
+// the handler's timers: call synctest.Wait or time.Sleep. Only [Server.Advance] moves the server's own clock.
 //
 // # Differences from production
 //
@@ -53,8 +51,7 @@ import (
 
 const shutdownTimeout = 30 * time.Second
 
-// Server is a server in a test. Use a Server and its Peers only on the test's goroutine. Their methods panic if called
-// in a handler or concurrently.
+// Server is a server in a test. Use it and its Peers only on the test's goroutine, not in handlers: they would panic.
 type Server struct {
 	t      testing.TB
 	srv    *tcp.Server
@@ -63,9 +60,8 @@ type Server struct {
 	inCall atomic.Bool // a call is in progress
 }
 
-// NewServer serves srv until the end of the test. srv must not have served before and can't serve again. NewServer
-// ignores srv.Addr. If srv.Log is nil, the server logs to the test's output. If the settings of srv are invalid, the
-// test fails immediately.
+// NewServer serves srv until the end of the test. srv must not have served before and can't serve again. srv.Addr is
+// ignored. If srv.Log is nil, the server logs to the test's output. Invalid settings of srv fail the test immediately.
 func NewServer(t testing.TB, srv *tcp.Server) *Server {
 	t.Helper()
 	switch {
@@ -112,8 +108,7 @@ func (s *Server) runAndSettle(f func()) {
 }
 
 // Dial connects a peer from 198.51.100.1 and a unique port, starting at 1024. If the server rejects the peer, the peer
-// is closed and its output is the answer of Server.Refuse. Dial fails the test after Drain, and if there are more than
-// 65,536 peers in all.
+// is closed and its output is the answer of Server.Refuse. Dial fails the test after Drain and after 65,536 peers.
 func (s *Server) Dial() *Peer {
 	s.t.Helper()
 	const first, ports = 1024, 1<<16 - 1024
