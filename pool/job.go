@@ -60,7 +60,6 @@ var (
 	ErrGoexit = errors.New("pool: the job has called runtime.Goexit")
 )
 
-// expiredError is ErrExpired with the cause of the context's end.
 type expiredError struct{ cause error }
 
 func (e *expiredError) Error() string   { return fmt.Sprintf("%v: %v", ErrExpired, e.cause) }

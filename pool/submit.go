@@ -110,8 +110,8 @@ func (p *Pool) handToWorkerOrEnqueue(t *Task) error {
 
 func (p *Pool) needsWorker() bool { return p.searching.Load() == 0 && p.canWakeOrStartWorker() }
 
-// extraWorkersWithoutQueue returns the number of workers that may be started above the limit, because with NoQueue
-// workers that are just returning from a job can't take another yet, and an idle pool must not reject one.
+// extraWorkersWithoutQueue returns how many workers may be started above the limit if no job can be queued. Workers
+// that are just returning from a job can't take another yet, and an idle pool must not reject a job.
 func (p *Pool) extraWorkersWithoutQueue() int64 {
 	if p.cfg.Queue > 0 {
 		return 0

@@ -132,7 +132,6 @@ func (s *Server) newDialHandler(d Dial, host string) engine.ConnHandler {
 	return o
 }
 
-// connHandler is the engine's view of a handler that serves only one connection.
 type connHandler struct {
 	handlerAdapter
 	value any

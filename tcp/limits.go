@@ -202,8 +202,8 @@ func (l *Limits) fillAndCheckWaterMarks() error {
 	return nil
 }
 
-// defaultMaxBuffered returns a quarter of the memory available to this process. That number of processes share the
-// memory of the machine or cgroup, but not GOMEMLIMIT, which applies to a single process.
+// defaultMaxBuffered returns a quarter of the memory available to this process. The memory of the machine or cgroup is
+// divided by processes; GOMEMLIMIT is not, because it applies to a single process.
 func defaultMaxBuffered(processes int) int {
 	limit, from := cgroup.MemoryLimit()
 	if limit == math.MaxInt64 {

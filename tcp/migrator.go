@@ -10,7 +10,7 @@ import (
 // Migrator is a Handler or MessageHandler that can save its state for a connection, so that another process can
 // continue with the connection (Server.Upgrade). Without a Migrator, connections with a Value stay in the old process.
 type Migrator interface {
-	// Save appends the state that Restore needs, at most 1 MiB, to the slice to and returns the result. After
+	// Save appends the state that Restore needs, at most 1 MiB, to its second argument and returns the result. After
 	// ErrSaveLater, Save is called again. After any other error, the connection stays in the old process, which drains
 	// it. After success, Closed is called with ErrHandedOver, or the connection continues in this process because the
 	// new process has failed.

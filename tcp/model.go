@@ -36,7 +36,6 @@ func Models() []string {
 // defaultLoops leaves half of the processors to the kernel and other work, with which more loops would compete.
 func defaultLoops() int { return max(1, runtime.GOMAXPROCS(0)/2) }
 
-// Limits of Server.Loops and Server.Spin.
 const (
 	maxLoops = 1024
 	maxSpin  = 10 * time.Millisecond

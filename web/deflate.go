@@ -86,7 +86,7 @@ func decompress(p []byte, maxBytes int) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// maxPooledBuffer limits the buffers that are reused.
+// maxPooledBuffer is the size in bytes above which a buffer is not reused.
 const maxPooledBuffer = 1 << 20
 
 func recycleDecompressed(p []byte) {

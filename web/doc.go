@@ -1,5 +1,5 @@
-// Package web serves HTTP/1.1, WebSockets and server-sent events on a [tcp.Server] with handlers of net/http. A program
-// replaces the first line below by the other two. An idle connection then takes bytes instead of a goroutine:
+// Package web serves HTTP/1.1, WebSockets and server-sent events on a [tcp.Server] with handlers of net/http. An idle
+// connection takes only bytes instead of a goroutine. A program replaces the first line below by the other two:
 //
 //	http.ListenAndServe(":8080", mux)
 //

@@ -53,7 +53,7 @@ func removeLineEnds(s string) string {
 }
 
 // Events turns the connections of requests into streams of server-sent events. It is an [http.Handler] that can be
-// registered directly; another handler can also call Subscribe. In a [Quick] handler, that uses no goroutine.
+// registered directly; another handler can also call Subscribe. A [Quick] handler does so without a goroutine.
 //
 // A stream has no goroutine and takes about 50 bytes more than an idle connection. Send events (Event.Bytes) with its
 // Ref, groups or broadcasts. A stream ends when the client disconnects, when it is closed, or when the server shuts

@@ -130,7 +130,7 @@ func (x *exchange) submitToPoolOrReject(c *tcp.Conn) {
 	x.sendReadyResponses(c)
 }
 
-// makeCurrentExchange makes x the connection's Value. responseBuffered reports whether x has its whole response.
+// makeCurrentExchange makes x the connection's Value. responseBuffered reports whether the response of x is complete.
 func (x *exchange) makeCurrentExchange(c *tcp.Conn) (responseBuffered bool) {
 	c.SetValue(x)
 	if d := x.h.WriteTimeout; d > 0 {

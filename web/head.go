@@ -297,7 +297,7 @@ func isForbiddenTrailer(key string) bool {
 	return key == "Transfer-Encoding" || key == "Content-Length" || key == "Trailer"
 }
 
-// equalFold compares ASCII strings ignoring case. The lengths differ for the Kelvin sign, which EqualFold takes for k.
+// equalFold compares ASCII strings ignoring case. It excludes the Kelvin sign, which strings.EqualFold equates with k.
 func equalFold(s, token string) bool { return len(s) == len(token) && strings.EqualFold(s, token) }
 
 func hasToken(list, token string) bool {

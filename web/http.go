@@ -119,7 +119,7 @@ func (h *HTTP) startIdleTimer(c *tcp.Conn) {
 // Opened implements tcp.Handler.
 func (h *HTTP) Opened(c *tcp.Conn) { h.startIdleTimer(c) }
 
-// maxPipelined is the number of pipelined requests after which a worker or a call lets other connections be served.
+// maxPipelined is the number of pipelined requests that are answered before other connections are served.
 const maxPipelined = 32
 
 // Received implements tcp.Handler.

@@ -76,7 +76,6 @@ func (c *Controller) acquireUpToSlots(n int, slotIncrement int64) (acquired int)
 	}
 }
 
-// AcquireReservedConn turns a reserved slot into an open connection.
 func (c *Controller) AcquireReservedConn() { c.slots.Add(1 - reservedUnit) }
 
 func (c *Controller) ReservedConns() int { return int(c.slots.Load() >> 32) }
@@ -116,7 +115,6 @@ func (c *Controller) AcquireSourceConn(source netip.Addr) (acquired bool) {
 	return c.sources.acquire(source)
 }
 
-// ReleaseSourceConn reverses AcquireSourceConn for the same address.
 func (c *Controller) ReleaseSourceConn(source netip.Addr) {
 	if c.sources != nil && source.IsValid() {
 		c.sources.release(source)

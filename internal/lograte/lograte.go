@@ -86,7 +86,6 @@ type message struct {
 	text, values string
 }
 
-// rateTable remembers when each message was last written.
 type rateTable struct {
 	mu        sync.Mutex
 	entries   map[message]*entry // at most MaxMessages

@@ -44,7 +44,6 @@ var pageTemplate = sync.OnceValue(func() *template.Template {
 	}).Parse(pageHTML))
 })
 
-// Polling intervals of a live page.
 const (
 	defaultInterval = 2 * time.Second
 	minInterval     = 100 * time.Millisecond

@@ -12,7 +12,6 @@ import (
 	"time"
 )
 
-// checkInterval is the minimum time between checks of the files.
 const checkInterval = time.Second
 
 // A Reloader holds a certificate loaded from a pair of files, and reloads the pair when the files change. Its

@@ -129,7 +129,6 @@ func (s *Session) AdvanceHandshake() (open bool, err error) {
 	return isOver, nil
 }
 
-// completeHandshake opens the session. The handshake's goroutine must have ended.
 func (s *Session) completeHandshake(h *handshake) {
 	s.isOpen = true
 	if rest := h.in[h.consumed:]; len(rest) > 0 {

@@ -45,7 +45,6 @@ func (t *transport) Write(p []byte) (int, error) {
 // Close does nothing. It is called when the context of a handshake ends, and reads and writes already fail then.
 func (t *transport) Close() error { return nil }
 
-// LocalAddr returns a placeholder, because a Session does not know its local address.
 func (t *transport) LocalAddr() net.Addr { return unknownAddr{} }
 
 // RemoteAddr returns the client's address for the callbacks of a tls.Config, during the handshake only.
@@ -61,7 +60,6 @@ func (t *transport) SetDeadline(time.Time) error      { return nil }
 func (t *transport) SetReadDeadline(time.Time) error  { return nil }
 func (t *transport) SetWriteDeadline(time.Time) error { return nil }
 
-// unknownAddr is the address of a connection without a known address, or after its handshake.
 type unknownAddr struct{}
 
 func (unknownAddr) Network() string { return "unknown" }

@@ -20,7 +20,6 @@ import (
 // OrderConns. Each worker moves connections over its channels like a single process, and reports their number. The
 // supervisor waits for all workers, without a lock, so that workers that end are restarted meanwhile.
 
-// Orders to workers.
 const (
 	orderHandOver = "handover"
 	orderTakeOver = "takeover"

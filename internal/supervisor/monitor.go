@@ -10,7 +10,6 @@ import (
 
 var errExitedZero = errors.New("exit status 0")
 
-// keepWorkerRunning starts a worker and restarts it whenever it ends, until the supervisor drains or gives up.
 func (s *Supervisor) keepWorkerRunning(workerIndex int) {
 	var backoff time.Duration
 	for run := 0; !isClosed(s.draining); run++ {

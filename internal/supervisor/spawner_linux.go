@@ -36,7 +36,6 @@ func startSupervisorWithTiming(cfg Config, t timing) (*Supervisor, error) {
 	return startSupervisor(cfg, t, addrs, sp.counters, sp), nil
 }
 
-// execSpawner starts this program again for each worker.
 type execSpawner struct {
 	cfg      Config
 	program  string

@@ -34,7 +34,6 @@ type Config struct {
 	Log       *slog.Logger
 }
 
-// Address is an address to listen on, as for net.Listen.
 type Address struct{ Network, Addr string }
 
 // process is one run of a worker. serving, stopped and ended are closed in this order; only ended is always closed.
@@ -54,7 +53,6 @@ type spawner interface {
 	// spawnWorker starts a worker, or fails after closeListeners. receive gets the worker's frames until its end.
 	spawnWorker(index int, receive func(frame []byte)) (process, error)
 	closeListeners()
-	// freeCounters frees the shared counters after all workers have ended.
 	freeCounters()
 }
 

@@ -34,7 +34,6 @@ type Inherited struct {
 	Sockets []net.Listener
 }
 
-// claimed is set when a server has claimed the predecessor.
 var claimed atomic.Bool
 
 // ClaimPredecessor returns the process that this process replaces. The result is nil if there is none, or if another

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// This file is for a first process that must not exit, because its end would end everything else, such as a server that
-// is the init process of a container.
+// This file is for a first process that must not exit, because everything else would end with it, such as the init
+// process of a container.
 //
 // The first process creates a pipe. Every process passes the write end to its successor. A process that takes over
 // writes its PID to the pipe; a process that continues after a failed upgrade writes its own PID again. The first

@@ -15,7 +15,6 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// Kinds of messages.
 const (
 	kindHello     = "hello"
 	kindListeners = "listeners"

@@ -51,7 +51,7 @@ import (
 
 const shutdownTimeout = 30 * time.Second
 
-// Server is a server in a test. Use it and its Peers only on the test's goroutine, not in handlers: they would panic.
+// Server is a server in a test. Use a Server and its Peers only on the test's goroutine, outside handlers.
 type Server struct {
 	t      testing.TB
 	srv    *tcp.Server
