@@ -8,8 +8,8 @@ import (
 )
 
 // memoryBudget reduces the number of workers when memory runs short. It uses the live heap found by the last garbage
-// collection, because the collector decides how far the heap grows beyond that. If fewer workers do not reduce the
-// heap, other code uses the memory.
+// collection, which determines how far the heap may grow. If fewer workers do not reduce the heap, other code uses the
+// memory, and the number is not reduced further.
 type memoryBudget struct {
 	limit      int64  // bytes; MaxInt64 is no limit
 	allowed    int    // workers; 0 before the first call
@@ -21,10 +21,9 @@ type memoryBudget struct {
 }
 
 const (
-	// highWater is the percentage of the limit above which workers are removed. Below lowWater they may return.
+	// highWater is the percentage of the limit above which workers are removed. Below lowWater, workers may return.
 	highWater, lowWater = 70, 60
-	// maxFutile is the maximum number of consecutive reductions without effect. A reduction has an effect if the heap
-	// shrinks by a twentieth.
+	// maxFutile is the maximum number of consecutive reductions that shrink the heap by less than a twentieth.
 	maxFutile = 2
 )
 
@@ -63,7 +62,6 @@ func (b *memoryBudget) updateMaxWorkers(currentWorkers, configuredMax int) int {
 	return min(b.allowed, configuredMax)
 }
 
-// reduceAllowedWorkers removes a fifth of the workers, unless earlier reductions had no effect.
 func (b *memoryBudget) reduceAllowedWorkers(currentWorkers int, usedBytes int64) {
 	if b.usedAtCut > 0 && usedBytes > b.usedAtCut-b.usedAtCut/20 {
 		b.futileCuts++
@@ -76,8 +74,7 @@ func (b *memoryBudget) reduceAllowedWorkers(currentWorkers int, usedBytes int64)
 	}
 }
 
-// readLiveMemory returns the bytes of the live heap and of stacks, and the number of the garbage collection that
-// measured them.
+// readLiveMemory returns the bytes of the live heap and stacks, measured by the garbage collection number gcCycle.
 func (b *memoryBudget) readLiveMemory() (bytes int64, gcCycle uint64) {
 	metrics.Read(b.samples)
 	number := func(i int) uint64 {

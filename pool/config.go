@@ -9,33 +9,29 @@ import (
 // Config configures a pool. The zero value is a good default.
 type Config struct {
 	// Min and Max limit the number of workers. The pool always keeps Min workers, 0 by default. The default of Max is
-	// 10,000, or Min if that is more; its maximum is 1,000,000. If Min and Max are equal, the number of workers is
-	// fixed.
+	// 10,000, or Min if Min is more; the maximum is 1,000,000. If Min equals Max, the number of workers is fixed.
 	Min, Max int
-	// Queue is the maximum number of waiting jobs: 1,024 by default, at most 16,777,216. With NoQueue, the pool accepts
-	// a job only if a worker is available immediately. A worker becomes available a moment after its last job has
-	// returned. A waiting job takes 40 bytes.
+	// Queue is the maximum number of waiting jobs: 1,024 by default, at most 16,777,216. A waiting job takes 40 bytes.
+	// With NoQueue, the pool accepts a job only if a worker is available immediately. A worker becomes available a
+	// moment after its last job has returned.
 	Queue int
-	// Target and Interval define an overload: it begins when jobs have waited longer than Target for all of Interval.
-	// During the overload, the queue is limited to the jobs that the workers can start within Target. The pool rejects
-	// further jobs as if the queue were full, and sheds jobs that wait longer than Target.
+	// Target and Interval define an overload, which begins when jobs have waited longer than Target for all of
+	// Interval. During the overload, the queue is limited to the jobs that the workers can start within Target. The
+	// pool rejects further jobs as if the queue were full, and sheds jobs that wait longer than Target.
 	//
-	// The default of Target is 5 ms or, if that is longer, the mean duration of jobs, up to Interval. The default of
-	// Interval is 100 ms. Target is at least 100 µs, Interval at least Target, and both at most an hour. The method is
-	// that of "Fail at Scale" (B. Maurer, ACM Queue 13-8, 2015), after CoDel (K. Nichols, V. Jacobson, ACM Queue 10-5,
-	// 2012).
+	// The default of Target is 5 ms or, if longer, the mean duration of jobs, up to Interval. The default of Interval
+	// is 100 ms. Target is at least 100 µs, Interval at least Target, and both at most an hour. The method is that of
+	// "Fail at Scale" (B. Maurer, ACM Queue 13-8, 2015), after CoDel (K. Nichols, V. Jacobson, ACM Queue 10-5, 2012).
 	Target, Interval time.Duration
-	// FixedLimit sets the limit of workers to Max. By default the limit follows the load.
+	// FixedLimit keeps the limit of workers at Max. By default the limit follows the load.
 	FixedLimit bool
-	// KeepQueued keeps queued jobs however long they wait. By default an overloaded pool sheds jobs that have waited
-	// longer than Target.
+	// KeepQueued keeps queued jobs. By default an overloaded pool sheds jobs that have waited longer than Target.
 	KeepQueued bool
 	// FIFO always runs the oldest job of a shard first. By default an overloaded pool runs the newest job first while
 	// the oldest has waited longer than Target.
 	//
-	// With FixedLimit, KeepQueued and FIFO, the pool is a plain queue in front of at most Max workers. Its order is
-	// approximate. The queue has up to two shards per processor, and only the jobs of one shard run in order of
-	// arrival.
+	// With FixedLimit, KeepQueued and FIFO, the pool is a plain queue in front of at most Max workers. The queue has up
+	// to two shards per processor, and only the jobs of one shard run in order of arrival.
 	FIFO bool
 	// MemoryLimit is the memory in bytes that the process may use. When the live heap approaches the limit, the pool
 	// reduces the number of workers. The default, 0, uses the limit set by GOMEMLIMIT, the cgroup or the machine. A
@@ -66,7 +62,6 @@ const (
 	minPerShard = 64 // jobs
 )
 
-// withDefaults returns c with defaults filled in, or an error that wraps ErrBadConfig.
 func (c Config) withDefaults() (Config, error) {
 	if c.Max == 0 {
 		c.Max = max(defaultMax, c.Min)
@@ -102,8 +97,8 @@ func badConfig(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{ErrBadConfig}, args...)...)
 }
 
-// shardCount returns the number of shards of the queue. Submitters and workers should rarely contend for a shard, and a
-// shard should have at least minPerShard jobs.
+// shardCount returns the number of shards of the queue: enough that submitters and workers rarely contend for a shard,
+// and few enough that a shard has at least minPerShard jobs.
 func (c Config) shardCount() int {
 	n := 1
 	for n < 2*runtime.GOMAXPROCS(0) && n < maxShards && c.Queue/(2*n) >= minPerShard {

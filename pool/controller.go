@@ -10,7 +10,7 @@ import (
 
 // controller is the goroutine that adjusts the pool. It sets the limit of workers, sheds overdue jobs if no worker
 // takes any, limits the queue in an overload and stops idle workers. It runs every millisecond while jobs wait, every
-// 50 ms while jobs run, and once a second while there are only idle workers. A pool without workers has no timer.
+// 50 ms while jobs run, and once a second while all workers are idle. A pool without workers has no timer.
 type controller struct {
 	p    *Pool
 	wake chan struct{} // capacity 1
@@ -33,7 +33,7 @@ type controller struct {
 	minIdle     int    // minimum number of idle workers since stopQuarterOfIdleWorkers
 }
 
-// Periods of the controller in nanoseconds. It uses fastPeriod until stayFast after jobs have waited.
+// Periods of the controller in nanoseconds. fastPeriod applies until stayFast after jobs have waited.
 const (
 	fastPeriod   = int64(time.Millisecond)
 	slowPeriod   = int64(50 * time.Millisecond)
@@ -43,7 +43,6 @@ const (
 	trimPeriod   = int64(time.Second)
 )
 
-// totals are sums over the shards.
 type totals struct {
 	queued     int
 	refused    uint64 // rejected, shed, or made to wait
@@ -94,7 +93,7 @@ func (c *controller) stopAndWait() {
 	c.done.Wait()
 }
 
-// wakeController wakes the controller. It is called when a job waits or is rejected, or a worker is started.
+// wakeController wakes the controller. It is called when a job waits or is rejected, or when a worker is started.
 func (p *Pool) wakeController() {
 	if p.slow.Load() && p.slow.CompareAndSwap(true, false) {
 		select {
@@ -104,7 +103,7 @@ func (p *Pool) wakeController() {
 	}
 }
 
-// tick runs one cycle. It returns the time until the next one, or 0 to sleep until woken.
+// tick runs one cycle. nextPeriod is the time until the next cycle; 0 means until the controller is woken.
 func (c *controller) tick() (nextPeriod int64) {
 	p := c.p
 	c.ticks.Add(1)
@@ -209,7 +208,7 @@ func (c *controller) setWorkerLimit(limit int) {
 	}
 }
 
-// wakeWorkersForQueuedJobs wakes or starts a worker for every queued job, within the limit, and keeps Min workers.
+// wakeWorkersForQueuedJobs wakes or starts a worker for every queued job, within the limit, and restores Min workers.
 func (c *controller) wakeWorkersForQueuedJobs(queued int) {
 	p := c.p
 	for more := queued - int(p.searching.Load()); more > 0 && p.canWakeOrStartWorker(); more-- {
@@ -229,13 +228,12 @@ func (c *controller) stopQuarterOfIdleWorkers() {
 
 // workerSizer sets the limit of workers. Its input is the number of waiting jobs, and the number of goroutines that
 // wait for a processor. While jobs wait and processors have nothing to run, it raises the limit by a quarter per cycle.
-// While many goroutines wait for a processor, it slowly removes workers, because those would only wait and use memory.
-// If jobs wait and none finishes, it adds a worker from time to time in any case.
+// While many goroutines wait for a processor, it slowly lowers the limit, because more workers would only wait and use
+// memory. If jobs wait and none finishes, it adds a worker from time to time in any case.
 //
 // Windows' I/O completion ports follow the same rule: they start another thread when a running one blocks. workerSizer
 // approximates it as far as Go's scheduler shows which goroutines are blocked. It does not use throughput, which reacts
-// late and is noisy with mixed jobs, as the maintainers of .NET's thread pool have found (dotnet/runtime issues 52701,
-// 53471 and 81406).
+// late and is noisy with mixed jobs (see dotnet/runtime issues 52701, 53471 and 81406).
 type workerSizer struct {
 	minWorkers, maxWorkers int
 	ceiling                int // limit of the memory budget
@@ -248,15 +246,15 @@ type workerSizer struct {
 }
 
 const (
-	// initialPerProc is the initial and minimum limit per processor. While one worker is on its way to a job, another
-	// runs a job.
+	// initialPerProc is the initial and minimum limit per processor. With two workers, one can run a job while the
+	// other is on its way to a job.
 	initialPerProc = 2
-	// crowdedPerProc and crowdedFor define when a 32nd of the workers is removed: more than crowdedPerProc goroutines
-	// have waited for each processor for crowdedFor.
+	// crowdedPerProc and crowdedFor define when the limit is lowered by a 32nd: when more than crowdedPerProc
+	// goroutines have waited for each processor for the time crowdedFor.
 	crowdedPerProc = 8
 	crowdedFor     = int64(20 * time.Millisecond)
-	// starvedFor is the time without a finished job after which a worker is added while jobs wait. It ignores the load
-	// of the processors, because running jobs may depend on waiting ones.
+	// starvedFor is the time without a finished job after which a worker is added while jobs wait, even if the
+	// processors are busy, because running jobs may depend on waiting ones.
 	starvedFor = int64(50 * time.Millisecond)
 )
 

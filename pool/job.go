@@ -11,14 +11,14 @@ import (
 // Job is a unit of work. A Job that is also a [Dropper] is notified if it will not run.
 type Job interface {
 	// Run is called at most once, on a worker. ctx ends with the context of the submission, when [Pool.Close] stops
-	// waiting, and when Run returns.
+	// waiting, or when Run returns.
 	Run(ctx context.Context)
 }
 
-// Func is a function as a Job.
+// Func is a Job that consists of a function.
 type Func func(ctx context.Context)
 
-// Run calls the function.
+// Run calls f.
 func (f Func) Run(ctx context.Context) { f(ctx) }
 
 func (f Func) toJobOrNil() Job {
@@ -32,7 +32,7 @@ func (f Func) toJobOrNil() Job {
 type Dropper interface {
 	Job
 	// Dropped is called once, instead of Run, with an error that matches [ErrExpired], [ErrShed] or [ErrClosed]. It
-	// runs on a goroutine of the pool and must not block. A panic in it does not affect other jobs.
+	// runs on a goroutine of the pool and must not block. If Dropped panics, other jobs are not affected.
 	Dropped(why error)
 }
 
@@ -50,8 +50,7 @@ var (
 	ErrFull = errors.New("pool: full")
 	// ErrClosed reports that the pool was closed before the job was accepted or ran.
 	ErrClosed = errors.New("pool: closed")
-	// ErrExpired reports that the job's context ended before it ran. The error also wraps context.Cause of that
-	// context.
+	// ErrExpired reports that the job's context ended before it ran. The error also wraps the context's cause.
 	ErrExpired = errors.New("pool: the job's context ended before it ran")
 	// ErrShed reports that the job was shed: it had waited too long while the pool was overloaded.
 	ErrShed = errors.New("pool: shed because of overload")
@@ -61,7 +60,6 @@ var (
 	ErrGoexit = errors.New("pool: the job has called runtime.Goexit")
 )
 
-// expiredError is ErrExpired with the cause of the context's end.
 type expiredError struct{ cause error }
 
 func (e *expiredError) Error() string   { return fmt.Sprintf("%v: %v", ErrExpired, e.cause) }
@@ -95,7 +93,7 @@ func newPanicError(v any) *PanicError {
 }
 
 // Call runs f on a worker and waits for its result. Like Submit, it waits for space until ctx ends; ctx must not be
-// nil. Call returns the error of f, or a [*PanicError] if f panicked. If f did not run, it returns [ErrClosed],
+// nil. Call returns the error of f, or a [*PanicError] if f panicked. If f did not run, the error is [ErrClosed],
 // [ErrExpired] or [ErrShed]. If ctx ends while f runs, Call returns context.Cause(ctx) without waiting for f.
 func Call[T any](ctx context.Context, p *Pool, f func(ctx context.Context) (T, error)) (T, error) {
 	var zero T
@@ -119,7 +117,7 @@ func Call[T any](ctx context.Context, p *Pool, f func(ctx context.Context) (T, e
 	}
 }
 
-// call is a job with a result. It belongs to the worker until done is closed.
+// call is a job with a result. The job belongs to the worker until done is closed.
 type call[T any] struct {
 	f      func(ctx context.Context) (T, error)
 	begun  atomic.Bool // f runs, or must not run any more

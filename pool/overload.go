@@ -4,11 +4,10 @@ import (
 	"sync/atomic"
 )
 
-// standingQueue detects a standing queue: at every observation during an interval, the oldest job was overdue. In CoDel
-// that indicates a queue that only adds delay.
+// standingQueue detects a standing queue: for a whole interval, the oldest job was overdue at every observation.
+// According to CoDel, such a queue only adds delay.
 type standingQueue struct{ since int64 } // 0 if the oldest job is not overdue
 
-// trackStandingQueue records the age of the oldest job. It reports whether there is a standing queue.
 func (s *standingQueue) trackStandingQueue(oldestJobAge, now int64, o *overload) (standing bool) {
 	switch {
 	case oldestJobAge <= o.target.Load():
@@ -31,7 +30,6 @@ type overload struct {
 
 func (o *overload) isActive(now int64) bool { return now < o.until.Load() }
 
-// extendOverloadIfStanding begins or extends an overload if the queue stands.
 func (o *overload) extendOverloadIfStanding(standing bool, now int64) {
 	if !standing || !o.shedding && !o.newestFirst {
 		return
@@ -42,23 +40,21 @@ func (o *overload) extendOverloadIfStanding(standing bool, now int64) {
 }
 
 // queueAdmission limits the queue in an overload to the jobs that the busy workers can start within the target. The
-// pool then rejects jobs that it would otherwise shed. Rejection is cheaper and informs submitters immediately, and
-// goodput does not depend on the size of the queue. The controller owns queueAdmission.
+// pool then rejects jobs that it would otherwise shed, which is cheaper and informs submitters immediately.
 type queueAdmission struct {
 	limit int     // jobs; the pool's capacity, or less
 	slack float64 // share of recent periods without rejections and waiting jobs
 }
 
 const (
-	// maxSlack is the share of periods without rejections and waiting jobs above which an overload ends, because jobs
-	// came in bursts.
+	// maxSlack is the share of periods without rejections and waiting jobs above which an overload ends.
 	maxSlack = 0.5
-	// admitted is the share of the jobs that can start within the target. With a share of 1, half of the jobs would be
+	// admitted is the share of the jobs that can start within the target. If all of them were admitted, half would be
 	// overdue by the time they start.
 	admitted = 0.75
 )
 
-// updateQueueLimit sets the limit for the next period. anyRefused is set if jobs were rejected in the last one;
+// updateQueueLimit sets the limit for the next period. anyRefused is set if jobs were rejected in the last period;
 // capacity is the maximum limit; meanService is the mean duration of jobs, or 0 if unknown.
 func (a *queueAdmission) updateQueueLimit(o *overload, now int64, s totals, anyRefused bool, capacity int, meanService int64) {
 	bounded := a.limit < capacity
@@ -84,7 +80,6 @@ func (a *queueAdmission) updateQueueLimit(o *overload, now int64, s totals, anyR
 	a.limit = int(min(max(jobs*admitted, 1), float64(capacity)))
 }
 
-// endOverloadAndRestoreLimit ends an overload. It reports whether the queue was limited.
 func (a *queueAdmission) endOverloadAndRestoreLimit(o *overload, capacity int, now int64) (wasLimited bool) {
 	bounded := a.limit < capacity
 	a.limit, a.slack = capacity, 0

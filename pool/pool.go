@@ -1,20 +1,16 @@
-// Package pool runs jobs on a limited number of goroutines. It keeps their latency low when more jobs arrive than it
-// can run.
+// Package pool runs jobs on a limited number of goroutines. It keeps latency low when more jobs arrive than can run.
 //
 // The number of workers adapts to the load, between Config.Min and Config.Max and within a memory budget. It grows
 // while jobs wait and processors are idle. It shrinks when workers are idle or goroutines wait for processors. Jobs
 // that compute therefore get a few workers per processor, and jobs that block many more.
 //
 // The queue is limited. If it is full, a job is rejected with [ErrFull], or waits in Submit until its context ends. If
-// jobs have waited longer than Config.Target for all of Config.Interval, the queue no longer absorbs bursts but only
-// adds delay: the pool is overloaded. During the overload, the queue is limited to the jobs that the workers can start
-// within Target. Jobs that still wait longer are shed, and the newest jobs run first, because their submitters are most
-// likely still waiting.
+// jobs have waited longer than Config.Target for all of Config.Interval, the pool is overloaded: its queue only adds
+// delay. During the overload, the queue is limited to the jobs that the workers can start within Target. Jobs that
+// still wait longer are shed. The newest jobs run first, because their submitters are most likely still waiting.
 //
 // Every accepted job ends exactly once. It runs to its end (or panics), expires because its context ended first, is
-// shed, or is dropped by [Pool.Close]. A [Dropper] is notified of the last three.
-//
-// The package depends only on the standard library and this module's reader of memory limits.
+// shed, or is dropped by [Pool.Close]. A [Dropper] is notified if it does not run.
 package pool
 
 import (
@@ -33,13 +29,11 @@ import (
 //
 // The queue consists of shards with separate locks (queue.go). Workers are goroutines (worker.go). Workers without a
 // job are parked on a stack (worker_count.go). If no worker searches for jobs, a submitter passes its job to a parked
-// worker or, within the limit, starts one. Otherwise it queues the job (submit.go). A pool with a spare worker
-// therefore never rejects a job, whatever Config.Queue is. Submits that wait for space receive from a channel
-// (submit_wait.go).
+// worker or, within the limit, starts a worker. Otherwise it queues the job (submit.go). A pool with a spare worker
+// therefore never rejects a job. Submits that wait for space receive from a channel (submit_wait.go).
 //
-// The controller is a goroutine that runs every millisecond while jobs wait, and rarely otherwise (controller.go). Only
-// the controller sets the limit of workers. Close rejects new jobs and lets the workers drain the queue and exit. It
-// then stops the controller and waits for all goroutines.
+// Only the controller, a goroutine, sets the limit of workers (controller.go). Close rejects new jobs and lets the
+// workers drain the queue and exit. Close then stops the controller and waits for all goroutines.
 
 // Pool is a pool of workers. Its methods are safe for concurrent use.
 type Pool struct {
@@ -79,14 +73,13 @@ type Pool struct {
 // closedBit is set in size after the pool was closed.
 const closedBit = 1 << 40
 
-// closeGrace is how long Close waits for jobs after it has cancelled their contexts.
+// closeGrace is the time for which Close waits for jobs after it has cancelled their contexts.
 const closeGrace = time.Second
 
-// New returns a pool with Min workers started. Its error wraps [ErrBadConfig]. Call Close to release the pool's
-// goroutines.
+// New returns a pool with Min workers started. Its error wraps [ErrBadConfig]. Call Close to release the goroutines.
 func New(cfg Config) (*Pool, error) { return newPool(cfg, newRunnableGoroutineCounter()) }
 
-// newPool is New with a function that counts the goroutines waiting for a processor.
+// newPool is New with a replaceable function that counts the runnable goroutines.
 func newPool(cfg Config, countRunnable func() int) (*Pool, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -110,7 +103,7 @@ func newPool(cfg Config, countRunnable func() int) (*Pool, error) {
 	return p, nil
 }
 
-// now returns the time since the pool was created, never 0.
+// now returns the time since the pool was created. It is never 0.
 func (p *Pool) now() int64 { return int64(time.Since(p.start)) + 1 }
 
 // Close rejects further jobs and waits until all accepted jobs have run. If ctx ends first, Close drops the queued jobs
@@ -118,7 +111,7 @@ func (p *Pool) now() int64 { return int64(time.Since(p.start)) + 1 }
 // those jobs. The error then contains the number of jobs that still run and wraps ctx's cause. Further calls behave the
 // same; every dropped job is returned once.
 //
-// A job that calls Close waits for itself. Call Close in a new goroutine, or with a context that ends.
+// A job that calls Close would wait for itself. It must call Close in a new goroutine, or with a context that ends.
 func (p *Pool) Close(ctx context.Context) (dropped []Task, err error) {
 	if p.markClosedOnce() {
 		go p.stopWorkersAndSignalDone()
@@ -142,9 +135,9 @@ func (p *Pool) Close(ctx context.Context) (dropped []Task, err error) {
 	return dropped, err
 }
 
-// Block runs f within a job. Use it if f waits for something that more workers can't speed up, such as a slow client.
-// Meanwhile the job does not count towards [Config].Max, and another worker may run in its place. The caller must limit
-// the number of jobs in Block, because each uses a goroutine.
+// Block runs f within a job. Use Block if f waits for something that more workers can't speed up, such as a slow
+// client. While f runs, the job does not count towards [Config].Max, and another worker may run in its place. The
+// caller must limit the number of jobs in Block, because each uses a goroutine.
 func (p *Pool) Block(f func()) {
 	p.blocked.Add(1)
 	defer p.blocked.Add(-1)
@@ -217,7 +210,7 @@ func (p *Pool) notifyDropped(j Job, why error) {
 	d.Dropped(why)
 }
 
-// notifyShedAndClear calls Dropped of shed jobs. It returns the emptied slice.
+// notifyShedAndClear calls Dropped of shed jobs and returns the emptied slice.
 func (p *Pool) notifyShedAndClear(shed []Task) []Task {
 	for i := range shed {
 		p.notifyDropped(shed[i].Job, ErrShed)
@@ -226,8 +219,8 @@ func (p *Pool) notifyShedAndClear(shed []Task) []Task {
 	return shed[:0]
 }
 
-// reportPanic passes a recovered value to Config.Panicked. The deferred function that recovered the value must call it.
-// reportPanic ignores a panic in Panicked.
+// reportPanic passes a recovered value to Config.Panicked, whose own panics are ignored. Call it in the deferred
+// function that has recovered the value, so that the stack is that of the panic.
 func (p *Pool) reportPanic(v any) {
 	if p.cfg.Panicked == nil {
 		return
@@ -236,27 +229,25 @@ func (p *Pool) reportPanic(v any) {
 	p.cfg.Panicked(newPanicError(v))
 }
 
-// Stats is a snapshot of a pool's counters. Counters cover the time since New, except those described as current
-// ("now"). They may be inconsistent for jobs that are being submitted or finishing.
+// Stats is a snapshot of a pool's counters. Fields described with "now" are current values. All others count since New.
+// The counters may be inconsistent for jobs that are being submitted or finishing.
 type Stats struct {
-	// Workers is the number of workers now, and Idle the number of workers without a job. Limit is the current limit of
-	// workers.
+	// Workers is the number of workers now, and Idle the number of them without a job. Limit is the current limit.
 	Workers, Idle, Limit int
 	// Queued is the number of jobs that wait for a worker now. Running is the number of jobs that run now.
 	Queued, Running int
-	// Overloaded reports whether the pool is overloaded. In an overload fewer jobs may wait, and jobs that wait too
-	// long are shed.
+	// Overloaded reports whether the pool is overloaded. It then accepts fewer jobs and sheds jobs that wait too long.
 	Overloaded bool
 
-	// Accepted counts accepted jobs. It includes jobs that still wait or run.
+	// Accepted counts accepted jobs, including those that still wait or run.
 	Accepted uint64
 	// Finished counts jobs that have run, including those that panicked. Panicked counts jobs that panicked.
 	Finished, Panicked uint64
 	// Expired counts jobs whose context ended while they were queued. Shed counts jobs that were shed, and Dropped jobs
 	// that Close dropped.
 	Expired, Shed, Dropped uint64
-	// Full, Late and Closed count rejected jobs. The queue was full for Full, the job's context had ended for Late, and
-	// the pool was closed for Closed. The context of a Late job may have ended while the job waited for space.
+	// Full, Late and Closed count rejected jobs by reason. Full: the queue was full. Late: the job's context had ended,
+	// perhaps while the job waited for space. Closed: the pool was closed.
 	Full, Late, Closed uint64
 
 	// Wait is the time for which jobs were queued before they ran. Service is the time for which they ran.
@@ -296,8 +287,7 @@ type Histogram struct {
 	// Count is the number of durations; Sum is their total.
 	Count uint64
 	Sum   time.Duration
-	// Buckets[i] counts durations of at most Bound(i) that exceed the previous bound. The last bucket also counts all
-	// longer ones.
+	// Buckets[i] counts durations up to Bound(i) that exceed the previous bound, and the last bucket all longer ones.
 	Buckets [Buckets]uint64
 }
 
@@ -326,8 +316,8 @@ func (h *Histogram) Mean() time.Duration {
 	return h.Sum / time.Duration(h.Count)
 }
 
-// Quantile returns an upper bound of the q-quantile, 0 ≤ q ≤ 1, which is at most twice the quantile. It returns 0 if
-// there are no durations.
+// Quantile returns an upper bound of the q-quantile, 0 ≤ q ≤ 1. The bound is at most twice the quantile, or 0 if there
+// are no durations.
 func (h *Histogram) Quantile(q float64) time.Duration { return histogram.Quantile(h.Buckets[:], q) }
 
 // errNoCapacity is replaced by ErrFull when the rejection is counted.

@@ -6,14 +6,14 @@ import (
 )
 
 // The queue is split into shards to reduce contention between submitters and workers. A submitter uses the shard of its
-// goroutine, and other shards if that is full. A worker takes a job from each shard in turn. A shard's lock is held for
-// about 20 ns, and never while a job or a Dropper runs. The lock is taken with TryLock; if that fails, the next shard
-// is tried. Goroutines therefore rarely block, which matters to event loops that are locked to their threads.
+// goroutine, or other shards if that is full. A worker takes a job from each shard in turn. A shard's lock is held for
+// about 20 ns, and never while a job or a Dropper runs. If TryLock fails, the next shard is tried. Goroutines therefore
+// rarely block, which matters to event loops that are locked to their threads.
 
-// lockTries is the number of times that all locked shards are tried again before blocking for one.
+// lockTries is the number of rounds over the shards with TryLock only. Then the goroutine waits for a lock.
 const lockTries = 4
 
-// maxShedBatch limits the jobs that are shed at a time.
+// maxShedBatch limits the number of jobs that are shed at a time.
 const maxShedBatch = 32
 
 type queuedTask struct {
@@ -67,7 +67,7 @@ func (s *shard) setAdmitLimit(maxJobs int) {
 	s.full.Store(s.n >= s.admitLimit)
 }
 
-// enqueue adds a job if there is space, or within extraCapacity above the limit.
+// enqueue adds a job if there is space. extraCapacity raises the limit for this call.
 func (s *shard) enqueue(t *Task, submittedAt int64, extraCapacity int) (added bool) {
 	if s.n >= s.admitLimit+extraCapacity {
 		return false
@@ -83,7 +83,7 @@ func (s *shard) enqueue(t *Task, submittedAt int64, extraCapacity int) (added bo
 	return true
 }
 
-// dequeue moves the oldest job, or the newest if takeNewest is set, to dst. The queue must not be empty.
+// dequeue moves a job to dst: the newest one if takeNewest is set, otherwise the oldest. The queue must not be empty.
 func (s *shard) dequeue(takeNewest bool, dst *queuedTask) {
 	if s.n == s.admitLimit {
 		s.full.Store(false)
@@ -95,8 +95,8 @@ func (s *shard) dequeue(takeNewest bool, dst *queuedTask) {
 	}
 }
 
-// dequeueOrShedOverdue moves the next job to run to dst, and appends jobs that it sheds to shed. If it has shed
-// maxShedBatch jobs and the next one is overdue, too, it returns false; the caller must call it again.
+// dequeueOrShedOverdue moves the next job to run to dst, and appends jobs that it sheds to shed. It returns false if
+// the queue is empty. It also returns false, and must be called again, after it has shed maxShedBatch jobs.
 func (s *shard) dequeueOrShedOverdue(now int64, dst *queuedTask, shed *[]Task) (dequeued bool) {
 	if s.n == 0 {
 		return false
@@ -123,7 +123,7 @@ func (s *shard) dequeueOrShedOverdue(now int64, dst *queuedTask, shed *[]Task) (
 	return true
 }
 
-// shedOverdue sheds overdue jobs, up to maxShedBatch. It keeps the last job of the queue, which may as well run.
+// shedOverdue sheds overdue jobs, up to maxShedBatch. It never sheds the last job of the queue.
 func (s *shard) shedOverdue(now int64, shed *[]Task) {
 	for s.overload.shedding && len(*shed) < maxShedBatch && s.n > 1 && now-s.oldest() > s.overload.target.Load() {
 		var e queuedTask
@@ -133,8 +133,8 @@ func (s *shard) shedOverdue(now int64, shed *[]Task) {
 	}
 }
 
-// updateOverloadAndShedOverdue sheds overdue jobs if no worker takes any. It returns the time of submission of the
-// oldest remaining job, or 0 if there is none.
+// updateOverloadAndShedOverdue sheds overdue jobs if no worker takes any. oldestSubmittedAt is when the oldest
+// remaining job was submitted, or 0 if no job remains.
 func (s *shard) updateOverloadAndShedOverdue(now int64, shed *[]Task) (oldestSubmittedAt int64) {
 	if s.n == 0 {
 		return 0
@@ -148,8 +148,7 @@ func (s *shard) updateOverloadAndShedOverdue(now int64, shed *[]Task) (oldestSub
 	return s.oldest()
 }
 
-// ring is a queue in order of arrival with removal at both ends. Its size is a power of two; the shard limits its
-// length.
+// ring is a queue in order of arrival with removal at both ends. Its size is a power of two.
 type ring struct {
 	entries  []queuedTask
 	first, n int // n is the length
@@ -170,10 +169,10 @@ func (r *ring) push(e queuedTask) {
 	r.n++
 }
 
-// oldest returns the time of submission of the oldest job. The ring must not be empty.
+// oldest returns when the oldest job was submitted. The ring must not be empty.
 func (r *ring) oldest() int64 { return r.entries[r.first].submittedAt }
 
-// newest returns the time of submission of the newest job. The ring must not be empty.
+// newest returns when the newest job was submitted. The ring must not be empty.
 func (r *ring) newest() int64 { return r.entries[r.index(r.n-1)].submittedAt }
 
 func (r *ring) pop(takeNewest bool, dst *queuedTask) {

@@ -7,16 +7,16 @@ import (
 )
 
 // Submit runs job on a worker. It waits for space until ctx ends; ctx is also the job's context. If the job will not
-// run, the error is [ErrClosed], or [ErrExpired] with the cause of ctx's end. Submit panics if job is nil.
+// run, the error is [ErrClosed] or [ErrExpired], which wraps the cause of ctx's end. Submit panics if job is nil.
 func (p *Pool) Submit(ctx context.Context, job Func) error {
 	return p.SubmitTask(Task{Job: job.toJobOrNil(), Ctx: ctx})
 }
 
-// TrySubmit runs job on a worker. If no worker or queue space is available, it returns [ErrFull] or [ErrClosed]
-// immediately. It panics if job is nil.
+// TrySubmit runs job on a worker. If no worker or queue space is available, it immediately returns [ErrFull], or
+// [ErrClosed] if the pool is closed. It panics if job is nil.
 func (p *Pool) TrySubmit(job Func) error { return p.TrySubmitTask(Task{Job: job.toJobOrNil()}) }
 
-// SubmitTask is Submit for a task. It waits until t.Ctx ends.
+// SubmitTask is like Submit for a task, and waits until t.Ctx ends.
 func (p *Pool) SubmitTask(t Task) error {
 	err := t.checkJobAndContext()
 	if err == nil {
@@ -30,7 +30,7 @@ func (p *Pool) SubmitTask(t Task) error {
 	return p.countAndTranslateRefusal(err)
 }
 
-// TrySubmitTask is TrySubmit for a task. If t.Ctx has ended, the error is [ErrExpired] with the cause.
+// TrySubmitTask is like TrySubmit for a task. If t.Ctx has ended, the error is [ErrExpired], which wraps the cause.
 func (p *Pool) TrySubmitTask(t Task) error {
 	if t.Job != nil && p.isFull() { // first, because it is the usual result in an overload
 		return p.countAndTranslateRefusal(errNoCapacity)
@@ -51,8 +51,8 @@ func (p *Pool) TrySubmitTask(t Task) error {
 	return p.countAndTranslateRefusal(err)
 }
 
-// returningWorkerTries is the number of times that TrySubmit looks again for a worker if no job can wait. A worker may
-// just be returning from the job whose end caused this submission.
+// returningWorkerTries is the number of times that TrySubmit looks again for a worker if no job can wait. The end of a
+// job may cause a submission a moment before the job's worker is available again.
 const returningWorkerTries = 8
 
 // background and todo never end and need not be watched.
@@ -72,7 +72,6 @@ func (t *Task) checkJobAndContext() error {
 	return nil
 }
 
-// countAndTranslateRefusal counts the rejection of a job and returns the error for the user.
 func (p *Pool) countAndTranslateRefusal(err error) error {
 	switch err {
 	case nil:
@@ -109,12 +108,10 @@ func (p *Pool) handToWorkerOrEnqueue(t *Task) error {
 	return p.enqueueInAnyShard(t, now, true)
 }
 
-// needsWorker reports whether a submitter must wake a worker for its job. That is the case if no worker searches and
-// one is available.
 func (p *Pool) needsWorker() bool { return p.searching.Load() == 0 && p.canWakeOrStartWorker() }
 
-// extraWorkersWithoutQueue returns the number of workers that may be started above the limit if jobs can't wait.
-// Workers that are just returning from a job can't take another yet, and an idle pool must not reject one.
+// extraWorkersWithoutQueue returns how many workers may be started above the limit if no job can be queued. Workers
+// that are just returning from a job can't take another yet, and an idle pool must not reject a job.
 func (p *Pool) extraWorkersWithoutQueue() int64 {
 	if p.cfg.Queue > 0 {
 		return 0
@@ -136,7 +133,7 @@ func (p *Pool) handToWorker(t *Task, extraWorkers int64) (accepted bool) {
 	return true
 }
 
-// enqueueInAnyShard queues a job in the first shard with space, beginning with the submitter's own. With
+// enqueueInAnyShard queues a job in the first shard with space, beginning with the submitter's own shard. With
 // useSearcherCapacity, every searching worker adds space for one job.
 func (p *Pool) enqueueInAnyShard(t *Task, now int64, useSearcherCapacity bool) error {
 	first, mask := p.shardByStackAddress(), len(p.shards)-1
@@ -188,14 +185,13 @@ func (p *Pool) hasCapacity() bool {
 	return false
 }
 
-// isFull reports, at the cost of a few atomic loads, that no job can be accepted now.
+// isFull reports whether a few atomic loads show that no job can be accepted now.
 func (p *Pool) isFull() bool {
 	return p.searching.Load() == 0 && p.cfg.Queue > 0 && !p.hasCapacity() && !p.closed.Load()
 }
 
 // shardByStackAddress returns the shard of the running goroutine. A goroutine should usually get the same shard, and
-// two goroutines different ones. The address of the goroutine's stack, spread by Fibonacci hashing, provides that for
-// free.
+// two goroutines different ones. The stack's address, spread by Fibonacci hashing, achieves that at almost no cost.
 func (p *Pool) shardByStackAddress() int {
 	var here byte
 	return int(uint64(uintptr(unsafe.Pointer(&here))>>11) * 0x9E3779B97F4A7C15 >> p.shift)

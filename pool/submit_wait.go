@@ -5,19 +5,17 @@ import (
 	"sync/atomic"
 )
 
-// Submits that wait for space receive from one channel, which serves them in order. A Submit counts itself, looks for
-// space and then receives. A worker looks at the count after it has taken a job. At least one of the two therefore
-// notices the other.
+// Submits that wait for space receive from one channel, which serves them in order. A Submit counts itself and then
+// looks for space. A worker looks at the count after it has taken a job. At least one of the two notices the other.
 //
-// The worker wakes one Submit, and no other until that one has run. The woken Submit takes the space it finds and wakes
-// the next Submit if there is more. A worker with short jobs therefore does not spend time on every waiting Submit, and
-// no Submit waits while there is space. If a newcomer was faster, the woken Submit receives again, behind the others;
-// after the third time, newcomers must wait, too. When the pool closes, every Submit wakes the next.
+// A worker wakes one waiting Submit, and no further one until the woken Submit has run. The woken Submit takes the
+// space it finds and, if there is more, wakes the next. A worker with short jobs therefore does not spend time on every
+// waiting Submit, and no Submit waits while there is space. If a newcomer has taken the space first, the woken Submit
+// waits again; after the third time, newcomers must wait, too. When the pool closes, every Submit wakes the next.
 
 // maxVainWakeups is the number of times that a Submit may be woken without finding space before newcomers must wait.
 const maxVainWakeups = 3
 
-// waiters are the Submits that wait for space.
 type waiters struct {
 	waiting       atomic.Int32
 	totalWaits    atomic.Uint64 // Submits that ever waited
@@ -26,7 +24,7 @@ type waiters struct {
 	wake          chan struct{} // capacity 1
 }
 
-// wakeWaitingSubmit wakes the first waiting Submit, unless one has already been woken. It reports whether it did.
+// wakeWaitingSubmit wakes the first waiting Submit, unless one has already been woken and has not run yet.
 func (l *waiters) wakeWaitingSubmit() (woken bool) {
 	if l.waiting.Load() == 0 || l.wakePending.Load() || !l.wakePending.CompareAndSwap(false, true) {
 		return false

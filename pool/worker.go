@@ -9,33 +9,28 @@ import (
 	"weak"
 )
 
-// A worker repeatedly takes a job and runs it. If there is none, it searches: it looks a few more times, yields in
-// between, and then parks. While a worker searches, submitters wake no worker. A worker that finds a job stops
+// A worker repeatedly takes a job and runs it. If there is none, the worker searches: it looks a few more times, yields
+// in between, and then parks. While a worker searches, submitters wake no worker. A worker that finds a job stops
 // searching; the last searching worker then wakes another if more jobs wait. A worker is therefore always on its way to
-// a waiting job, and jobs shorter than a wake-up run on few workers. (Go's scheduler manages its threads in the same
-// way.)
+// a waiting job, and short jobs run on few workers. (Go's scheduler manages its threads in the same way.)
 //
 // A worker looks at the queue once more after it has parked itself. Submitters look for parked workers after they have
 // queued a job. At least one of the two therefore notices the other.
-//
-// The worker counts outcomes. It adds them to a shard's tally when it next holds the shard's lock, to take a job or to
-// park.
 
 const (
 	// searchRounds is the number of times that a searching worker looks again before it parks.
 	searchRounds = 3
-	// searchYield is the maximum duration of a yield if few goroutines are runnable. If a yield takes longer, the
-	// worker stops searching.
+	// searchYield is the maximum duration of a yield of a searching worker. A longer yield means that many goroutines
+	// are runnable, and the worker stops searching.
 	searchYield = 20 * time.Microsecond
 	// quantum is the time for which a worker runs jobs before it yields. Without a yield, another worker that already
-	// has a job might wait for a processor until Go preempts this one after 10 ms. A shorter quantum would be worse
-	// with thousands of runnable goroutines. If jobs block, the worker does not yield, because a job that took this
-	// long has mostly waited.
+	// has a job might wait for a processor until Go preempts this worker after 10 ms. A shorter quantum would be worse
+	// with thousands of runnable goroutines. If jobs block, workers do not yield.
 	quantum = time.Millisecond
 )
 
-// worker is a goroutine that runs jobs. Its fields belong to that goroutine. While it is parked, they belong to the
-// goroutine that popped it from the stack, until the worker is woken.
+// worker is a goroutine that runs jobs. Its fields belong to that goroutine. While the worker is parked and popped from
+// the stack but not yet woken, they belong to the goroutine that popped it.
 type worker struct {
 	p    *Pool
 	wake chan wakeOrder // capacity 1
@@ -94,7 +89,7 @@ func (w *worker) runUntilExit(firstOrder wakeOrder) {
 	returned = true
 }
 
-// runJobsUntilPanicOrExit runs jobs until the worker must exit or a job panics. panicked reports the latter.
+// runJobsUntilPanicOrExit runs jobs until the worker must exit or a job panics. panicked is true after a panic.
 func (w *worker) runJobsUntilPanicOrExit(o *wakeOrder) (panicked bool) {
 	running := false
 	defer func() {
@@ -124,7 +119,6 @@ func (w *worker) runJobsUntilPanicOrExit(o *wakeOrder) (panicked bool) {
 	}
 }
 
-// waitForNextJob waits for the worker's next job. It returns false if the worker must exit.
 func (w *worker) waitForNextJob(o *wakeOrder) (found bool) {
 	p := w.p
 	for {
@@ -145,8 +139,7 @@ func (w *worker) waitForNextJob(o *wakeOrder) (found bool) {
 	}
 }
 
-// takeQueuedJob takes a job from the queue. It wakes further workers if they are needed, and a Submit that waits for
-// space.
+// takeQueuedJob takes a job from the queue. It wakes further workers if necessary, and a Submit that waits for space.
 func (w *worker) takeQueuedJob(now int64) (taken bool) {
 	p := w.p
 	mask := len(p.shards) - 1
@@ -192,7 +185,7 @@ func (w *worker) takeQueuedJob(now int64) (taken bool) {
 }
 
 // notifyShedAndWake notifies shed jobs and wakes a Submit that waits for space. If wakeWorkerIfQueued is set and jobs
-// wait, it wakes another worker. It reports whether it did any of that.
+// wait, it also wakes another worker. didWork reports whether anything was done.
 func (w *worker) notifyShedAndWake(wakeWorkerIfQueued bool) (didWork bool) {
 	p := w.p
 	if didWork = len(w.shed) > 0; didWork {
@@ -206,7 +199,7 @@ func (w *worker) notifyShedAndWake(wakeWorkerIfQueued bool) (didWork bool) {
 	return didWork
 }
 
-// yieldAfterQuantum yields if the quantum has passed, jobs wait and jobs do not block. It returns the current time.
+// yieldAfterQuantum yields if the quantum has passed, jobs wait and running jobs do not block. It returns the time.
 func (w *worker) yieldAfterQuantum() (now int64) {
 	now = w.endedAt
 	if now == 0 {
@@ -235,8 +228,7 @@ func (w *worker) recordJobFinished() {
 	}
 }
 
-// searchThenPark searches for jobs, and parks the worker if there are none. It returns the order with which the worker
-// was woken.
+// searchThenPark searches for jobs, or else parks the worker. It returns the order with which the worker is woken.
 func (w *worker) searchThenPark() wakeOrder {
 	p := w.p
 	w.endedAt = 0
@@ -267,7 +259,7 @@ func (w *worker) searchThenPark() wakeOrder {
 	}
 	p.pushParked(w)
 	if p.anyQueued() || p.closed.Load() {
-		// A job was queued meanwhile, or the pool was closed. A worker must handle that.
+		// A job was queued or the pool was closed after the search, so a worker must look again.
 		if x := p.popParked(); x == w {
 			w.startSearching()
 			return wakeOrder{}
@@ -302,8 +294,8 @@ func (w *worker) flushTallyToShard() {
 	}
 }
 
-// exitIfOverLimit reports whether the worker exits because there are too many. It ensures that another worker takes
-// waiting jobs.
+// exitIfOverLimit reports whether the worker must exit because there are more workers than the limit. If so, it ensures
+// that another worker takes waiting jobs.
 func (w *worker) exitIfOverLimit() (exiting bool) {
 	p := w.p
 	w.flushTallyToShard()
@@ -317,8 +309,8 @@ func (w *worker) exitIfOverLimit() (exiting bool) {
 	return true
 }
 
-// exitIfClosedAndDrained reports whether the worker of a closed pool exits because the queue is empty. It then wakes a
-// parked worker to do the same.
+// exitIfClosedAndDrained reports whether the worker must exit because the pool is closed and the queue is empty. If so,
+// it wakes a parked worker to do the same.
 func (w *worker) exitIfClosedAndDrained() (exiting bool) {
 	p := w.p
 	if p.anyQueued() || !p.decrementWorkersIfAbove(0) {
@@ -330,7 +322,7 @@ func (w *worker) exitIfClosedAndDrained() (exiting bool) {
 	return true
 }
 
-// contextUnlessExpired returns the context of a task. If that context has ended, it drops the job and returns nil.
+// contextUnlessExpired returns the context for a task's job. If t.Ctx has ended, it drops the job and returns nil.
 func (w *worker) contextUnlessExpired(t Task) context.Context {
 	if t.Ctx.Err() != nil {
 		w.tally.expired++
@@ -346,9 +338,9 @@ func (w *worker) contextUnlessExpired(t Task) context.Context {
 	return w.jobCtx
 }
 
-// jobContext is a job's own context that also ends with the pool's context. If the job requests the Done channel, it
-// ends with the job as well. Most jobs do not request the channel; the worker then reuses the jobContext for the next
-// job with the same context, without allocation.
+// jobContext is a job's own context that also ends with the pool's context. Most jobs do not request its Done channel;
+// the worker then reuses the jobContext for the next job with the same context. If a job requests the channel, the
+// context ends with the job as well.
 type jobContext struct {
 	context.Context
 	pool       context.Context
@@ -389,8 +381,7 @@ func (j *jobContext) Err() error {
 	return j.pool.Err()
 }
 
-// Value implements context.Context. context.Cause uses it, and must find the pool's cause if the pool has ended the
-// job.
+// Value implements context.Context. context.Cause uses it, and must find the pool's cause if that has ended the job.
 func (j *jobContext) Value(key any) any {
 	if j.Context.Err() == nil && j.pool.Err() != nil {
 		if v := j.pool.Value(key); v != nil {

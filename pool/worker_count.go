@@ -10,7 +10,7 @@ func (p *Pool) ensureMinWorkers(minWorkers int) {
 	}
 }
 
-// startWorkerIfAllowed starts a worker with an order, if there are fewer than the limit plus extraWorkers.
+// startWorkerIfAllowed starts a worker with firstOrder if there are fewer workers than the limit plus extraWorkers.
 func (p *Pool) startWorkerIfAllowed(firstOrder wakeOrder, extraWorkers int64) (started bool) {
 	var size int64
 	for {
@@ -31,7 +31,7 @@ func (p *Pool) startWorkerIfAllowed(firstOrder wakeOrder, extraWorkers int64) (s
 	return true
 }
 
-// decrementWorkersIfAbove reduces the number of workers if it exceeds minWorkers. On success a worker must exit.
+// decrementWorkersIfAbove reduces the number of workers by one if it exceeds minWorkers. A worker must then exit.
 func (p *Pool) decrementWorkersIfAbove(minWorkers int64) (decremented bool) {
 	for {
 		size := p.size.Load()
@@ -95,14 +95,13 @@ func (p *Pool) wakeOrStartWorker() {
 	}
 }
 
-// wakeToSearch makes a worker that was popped from the stack search for jobs.
+// wakeToSearch makes w, which was popped from the stack, search for jobs.
 func (p *Pool) wakeToSearch(w *worker) {
 	w.startSearching()
 	w.wake <- wakeOrder{}
 }
 
-// workerStack holds the parked workers. The most recently parked worker is on top, because its stack and caches are
-// warm.
+// workerStack holds the parked workers. The last one parked is on top, because its stack and caches are warm.
 type workerStack struct {
 	count   atomic.Int64 // len(workers)
 	mu      sync.Mutex
@@ -117,7 +116,7 @@ func (p *Pool) pushParked(w *worker) {
 	s.count.Add(1)
 }
 
-// popParked removes a parked worker, which the caller must wake. It returns nil if there is none.
+// popParked removes a worker from the stack, or returns nil if it is empty. The caller must wake the worker.
 func (p *Pool) popParked() *worker {
 	s := &p.parked
 	if s.count.Load() == 0 {

@@ -10,11 +10,9 @@ import (
 type NamedListener = activation.NamedListener
 
 // ActivatedListeners returns the listeners that a service manager such as systemd opened for this process (LISTEN_FDS,
-// sd_listen_fds(3)), or nil if there are none. After Server.Upgrade, the new process gets the listeners of the old one.
-// Pass them to Server.Serve or Listener.Listener.
-//
-// Further calls return the same listeners. Call ActivatedListeners before starting any process, because it removes the
-// variables from the environment.
+// sd_listen_fds(3)), or nil if there are none. Pass them to Server.Serve or Listener.Listener. After Server.Upgrade,
+// the new process gets the listeners of the old one. Further calls return the same listeners. Call ActivatedListeners
+// before starting any process, because it removes the variables from the environment.
 func ActivatedListeners() ([]NamedListener, error) {
 	l, err := activation.Listeners()
 	if err != nil {
@@ -23,8 +21,8 @@ func ActivatedListeners() ([]NamedListener, error) {
 	return l, nil
 }
 
-// Notify sends a state to the service manager (sd_notify(3)), such as "READY=1" in Server.Listening and, if the program
-// ends with the server, "STOPPING=1" in Server.Stopping. sent is false if no service manager listens.
+// Notify sends a state to the service manager (sd_notify(3)). Typical states are "READY=1" in Server.Listening and, if
+// the program ends with the server, "STOPPING=1" in Server.Stopping. sent is false if there is no service manager.
 func Notify(state string) (sent bool, err error) {
 	if sent, err = activation.Notify(state); err != nil {
 		return sent, fmt.Errorf("myriad: %w", err)

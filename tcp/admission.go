@@ -39,8 +39,8 @@ func (s *Server) configureAdmission(cfg *engine.Config, l Limits) {
 	}
 }
 
-// newTrustedProxyMatcher returns a function that reports whether an address belongs to a trusted proxy. An invalid
-// address, as of a unix socket, is local and trusted.
+// newTrustedProxyMatcher returns a function that reports whether an address belongs to a trusted proxy. The invalid
+// address of a unix socket is trusted.
 func newTrustedProxyMatcher(trusted []netip.Prefix) func(netip.Addr) bool {
 	set := admission.NewPrefixes(trusted)
 	return func(a netip.Addr) bool { return !a.IsValid() || set.Contains(a) }

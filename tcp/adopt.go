@@ -9,19 +9,17 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// maxAdoptedInput limits the bytes passed to Adopt that were already read.
+// maxAdoptedInput is the limit of the input passed to Adopt, in bytes.
 const maxAdoptedInput = engine.ReadSize
 
-// Adopt adds a connection that other code has accepted. received holds the input that was already read from the
-// connection, at most 64 KiB; Adopt copies it. The server then treats nc like a connection of its first listener.
-// Limits, Allow, Deny, TLSConfig and TrustedProxies apply, and rejected connections are counted. Server.Socket and
-// Limits.AcceptRate do not apply. The caller must no longer read from nc or write to it.
+// Adopt adds a connection that other code has accepted. received is the input that was already read from the
+// connection, at most 64 KiB; Adopt copies it. The server then treats nc like a connection of its first listener, but
+// Server.Socket and Limits.AcceptRate do not apply. The caller must no longer use nc.
 //
-// nc must be a *net.TCPConn or a stream *net.UnixConn. Other types fail with ErrBadUse: they have no descriptor, or,
-// like a *tls.Conn, may have buffered input. Adopt fails with ErrTooLarge if received is too long, and with ErrFull if
-// 1,024 connections already wait for a loop. It fails with ErrServerClosed before the start, after the end and in a
-// supervisor (Processes). After an error nc still belongs to the caller. Adopt is safe for concurrent use, also in a
-// handler.
+// nc must be a *net.TCPConn or a stream *net.UnixConn. Other types fail with ErrBadUse. Adopt fails with ErrTooLarge if
+// received is too long, and with ErrFull if 1,024 connections already wait for a loop. It fails with ErrServerClosed
+// before the start, after the end and in a supervisor (Processes). If Adopt fails, nc still belongs to the caller.
+// Adopt is safe for concurrent use, also in a handler.
 func (s *Server) Adopt(nc net.Conn, received []byte) error {
 	e, err := s.engineServingConns()
 	if err != nil {
@@ -43,11 +41,10 @@ func (s *Server) Adopt(nc net.Conn, received []byte) error {
 }
 
 // Detach removes the connection from the server and passes it to code that uses a net.Conn. After the current call has
-// returned, the server sends all output, including earlier messages of Refs. It then passes the connection, a
-// *net.TCPConn or *net.UnixConn, and the unused input to the function take, which owns both. Finally it calls Closed
-// with ErrDetached. The function runs on the event loop, even with Workers, and must not block; it may start a
-// goroutine. The server reads no input in between. If the connection ends first, only Closed is called, with the
-// reason. Adopt reverses Detach.
+// returned, the server reads no more input and sends all output, including earlier messages of Refs. It then passes the
+// connection, a *net.TCPConn or *net.UnixConn, and the unused input to the function take, which owns both. Finally the
+// server calls Closed with ErrDetached. take runs on the event loop, even with Workers, and must not block. If the
+// connection ends first, only Closed is called, with the reason.
 //
 // Detach fails with ErrClosed if the connection is closing or CloseWrite was called. It fails with ErrBadUse if the
 // connection is relayed, uses TLS (use a Blocking handler instead) or is already being detached. It fails with ErrShard

@@ -11,31 +11,26 @@ import (
 // Blocking is a Handler for code that blocks, such as a library that takes a net.Conn. An idle connection has no
 // goroutine. When input arrives, the server calls Serve on a goroutine.
 //
-// For one connection the functions are called one at a time, in the order Begin, Serve, End. At most MaxCalls calls run
-// at a time; further connections wait in order. A panic or runtime.Goexit closes the connection with a *PanicError.
-// ListenAndServe returns after all calls have returned.
-//
-// While a call runs, neither a drain nor the peer's end closes the connection, so the call can still answer its
-// request. If the connection closes for another reason, Read and Write fail.
+// For one connection the functions are called one at a time, in the order Begin, Serve, End. A panic or runtime.Goexit
+// closes the connection with a *PanicError. ListenAndServe returns after all calls have returned. While a call runs,
+// neither a drain nor the peer's end closes the connection, so the call can still answer its request. If the connection
+// closes for another reason, Read and Write fail.
 type Blocking struct {
 	// Serve is called when there is input. It should handle one request or all available ones, and may wait in Read for
 	// the rest of a request. When Serve returns nil, the connection is idle until more input arrives. Unread input is
-	// kept; if Serve read some of the input but not all, it is called again immediately.
+	// kept. If Serve has read only some of the input, it is called again immediately. When Serve returns an error, such
+	// as io.EOF from Read, the connection sends its output and closes with that error as the reason.
 	//
 	// Input that Serve has read into its own buffer, such as a bufio.Reader, does not trigger another call. Return only
-	// when that buffer is empty, or keep the reader with NetConn.SetValue.
-	//
-	// When Serve returns an error, the connection sends its output and closes with that reason. Read returns io.EOF if
-	// the peer has ended, so Serve may return that.
-	//
-	// Deadlines that Serve sets are cleared when it returns. Do not use n afterwards, except for n.Ref. A connection
-	// with 64 KiB of input that Serve has not read is closed with ErrMessageTooLong.
+	// when that buffer is empty, or keep the reader with NetConn.SetValue. Deadlines that Serve sets are cleared when
+	// it returns. Do not use n afterwards, except for n.Ref. A connection with 64 KiB of unread input is closed with
+	// ErrMessageTooLong.
 	Serve func(n *NetConn) error
-	// Begin, if set, is called first under the same rules, for protocols in which the server sends first.
+	// Begin, if set, is called first, under the rules of Serve, for protocols in which the server sends first.
 	Begin func(n *NetConn) error
 	// End, if set, is called last, with the reason as in Handler.Closed. n still has its Value.
 	End func(n *NetConn, why error)
-	// MaxCalls limits the concurrent calls, and therefore the goroutines, for all connections of this handler. The
+	// MaxCalls limits the concurrent calls for all connections of this handler. Further connections wait in order. The
 	// default is 4,096.
 	MaxCalls int
 
@@ -127,7 +122,7 @@ func (b *Blocking) scheduleEndIfConnClosed(n *NetConn) {
 	}
 }
 
-// scheduleCallbackIfIdle schedules cb unless a callback is already scheduled, and keeps the connection open for it.
+// scheduleCallbackIfIdle schedules cb unless a callback is already scheduled. It retains the connection meanwhile.
 func (b *Blocking) scheduleCallbackIfIdle(c *Conn, n *NetConn, cb callback) {
 	n.mu.Lock()
 	begins := !n.busy
@@ -142,7 +137,7 @@ func (b *Blocking) scheduleCallbackIfIdle(c *Conn, n *NetConn, cb callback) {
 	}
 }
 
-// startOrQueueCallback runs the next callback of n on a new goroutine, or queues n if MaxCalls calls run.
+// startOrQueueCallback runs the next callback of n on a new goroutine. If MaxCalls callbacks already run, it queues n.
 func (b *Blocking) startOrQueueCallback(n *NetConn) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -158,8 +153,7 @@ func (b *Blocking) startOrQueueCallback(n *NetConn) {
 	go b.runCallbackThenWaiting(n)
 }
 
-// runCallbackThenWaiting runs the callback of first and then those of queued connections until the queue is empty.
-// Server.blockingCalls counts connections whose callbacks run or are queued.
+// runCallbackThenWaiting runs the callback of first, and then callbacks of queued connections until the queue is empty.
 func (b *Blocking) runCallbackThenWaiting(first *NetConn) {
 	engine.RerunAfterGoexit(func() {
 		for {
@@ -174,8 +168,7 @@ func (b *Blocking) runCallbackThenWaiting(first *NetConn) {
 	})
 }
 
-// dequeueWaitingOrFreeSlot returns the next queued connection. If there is none, it returns nil and frees the
-// goroutine's slot in running.
+// dequeueWaitingOrFreeSlot returns the next queued connection. If there is none, it frees this goroutine's slot.
 func (b *Blocking) dequeueWaitingOrFreeSlot() (n *NetConn) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -190,8 +183,8 @@ func (b *Blocking) dequeueWaitingOrFreeSlot() (n *NetConn) {
 	return n
 }
 
-// invokeCallbackAndPostResult runs the next callback of n and passes its result to the connection's owner. It turns a
-// panic or runtime.Goexit into a *PanicError.
+// invokeCallbackAndPostResult runs the next callback of n and passes its result to the connection's owner. A panic or
+// runtime.Goexit becomes a *PanicError.
 func (b *Blocking) invokeCallbackAndPostResult(n *NetConn) {
 	n.mu.Lock()
 	cb, reason := n.callback, n.closeReason
@@ -227,8 +220,6 @@ func (b *Blocking) invokeCallbackAndPostResult(n *NetConn) {
 	returned = true
 }
 
-// serveAgainReleaseOrClose runs on the connection's owner after a callback. It schedules Serve again, makes the
-// connection idle, or closes it.
 func (b *Blocking) serveAgainReleaseOrClose(c *Conn, n *NetConn, callbackErr error) {
 	n.mu.Lock()
 	unread := len(n.in) - n.readOffset

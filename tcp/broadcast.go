@@ -11,8 +11,8 @@ import (
 
 // Broadcast is a message for Server.Broadcast.
 type Broadcast struct {
-	// All selects every connection of the server. Otherwise the BroadcastHandler interprets Kind and Group. Group is
-	// limited to 1 MiB.
+	// All selects every connection of the server. If All is false, the BroadcastHandler selects connections by Kind and
+	// Group. Group is limited to 1 MiB.
 	All   bool
 	Kind  uint32
 	Group string
@@ -20,13 +20,12 @@ type Broadcast struct {
 	Message []byte
 }
 
-// BroadcastHandler is a Handler or MessageHandler with groups of connections, such as chat rooms, that it can find by
-// name in any process.
+// BroadcastHandler is a Handler or MessageHandler with named groups of connections, such as chat rooms.
 type BroadcastHandler interface {
 	// SendToGroup sends b.Message to the connections of this process that b.Kind and b.Group select, and returns their
-	// number. Server.Broadcast calls it. A goroutine of the server calls it, possibly concurrently, for broadcasts that
-	// were queued or come from the other process of an upgrade. SendToGroup must not retain b.Message. Its changes to
-	// the handler's state, such as a newest value, happen in both processes.
+	// number. Server.Broadcast calls SendToGroup. During an upgrade, a goroutine of the server also calls it, possibly
+	// concurrently, for broadcasts that were queued or come from the other process. SendToGroup must not retain
+	// b.Message. If it changes the handler's state, such as a newest value, the change happens in both processes.
 	SendToGroup(b Broadcast) (receivers int)
 }
 
@@ -37,27 +36,24 @@ const Held = broadcastlog.Queued
 // goroutine. It does not block. It returns the result of SendToGroup, or 0 for All, whose receivers are not counted.
 // Broadcasts of one goroutine arrive in the order of its calls.
 //
-// For All, the server keeps one copy of the message. A loop sends it to a few hundred connections at a time and serves
-// others in between; it sends several waiting broadcasts together. Broadcasts and Ref.Send are not ordered with each
-// other. A connection that opens meanwhile may or may not get the message. Server.SlowConsumer applies to connections
-// whose output is full.
+// For All, a loop sends the message to a few hundred connections at a time and serves other connections in between.
+// Broadcasts and Ref.Send are not ordered with each other. A connection that opens during a broadcast may or may not
+// get the message. Server.SlowConsumer applies to connections whose output is full.
 //
-// Broadcast returns ErrFull if 1,024 broadcasts to all, or Limits.MaxMailBytes of them, are already in progress. It
-// returns ErrTooLarge for more than Limits.MaxUnsent bytes, and ErrServerClosed before the start and after the end. For
-// a group, it returns ErrBadUse if the Handler is not a BroadcastHandler.
+// Broadcast returns ErrFull if 1,024 broadcasts to all connections, or Limits.MaxMailBytes of such messages, are
+// already in progress. It returns ErrTooLarge for more than Limits.MaxUnsent bytes, and ErrServerClosed before the
+// start and after the end. For a group, it returns ErrBadUse if the Handler is not a BroadcastHandler.
 //
-// An upgrade does not lose, repeat or reorder broadcasts: each connection that stays connected gets every broadcast
-// once. While connections move to the new process, Broadcast queues a copy and returns Held. Both processes send the
-// queue afterwards. From then until the old process ends, both processes send every broadcast of either one, and the
-// result counts the receivers in the calling process.
-//
-// During a transfer, Broadcast queues at most Limits.MaxMail messages with Limits.MaxMailBytes in all (64 MiB if that
-// is not set), counting 64 extra bytes per message. It returns ErrFull and sends nothing in three cases: beyond these
-// limits, if queued broadcasts are still being sent after 10 seconds, and if the new process does not accept them.
+// During an upgrade, each connection that stays connected gets every broadcast once and in order. While connections
+// move to the new process, Broadcast queues a copy and returns Held. It queues at most Limits.MaxMail messages with
+// Limits.MaxMailBytes in all (64 MiB if MaxMailBytes is not set), counting 64 extra bytes per message. Beyond these
+// limits it returns ErrFull and sends nothing. The same happens if queued broadcasts are still being sent after 10
+// seconds, or if the new process does not accept them. Until the old process ends, both processes send every broadcast,
+// and the result counts the receivers in the calling process.
 //
 // With Server.Processes, a broadcast to a group reaches the connections of this process. A broadcast to all may be sent
 // from any worker or the supervisor. It reaches all workers, in one order. It is limited to 1 MiB, and every process on
-// its path queues at most 64 of them. A worker that accepts none for a second misses one, which is logged.
+// its path queues at most 64 broadcasts. A worker that accepts no broadcast for a second misses one, which is logged.
 func (s *Server) Broadcast(b Broadcast) (receivers int, err error) {
 	if b.All {
 		s.mu.Lock()
@@ -93,10 +89,8 @@ var errNoGroups = badUse("Broadcast to a group: Server.Handler is not a Broadcas
 
 // Upgrading reports whether an upgrade is in progress. In the old process, the upgrade lasts from before SaveState
 // until the process ends or the upgrade fails. In the new process, it lasts from the start until the old process has
-// ended.
-//
-// While Upgrading returns false, Broadcast to a group only calls SendToGroup. To save time, a BroadcastHandler may then
-// call SendToGroup directly. In that case its SaveState must wait for calls that checked Upgrading earlier.
+// ended. While Upgrading returns false, a BroadcastHandler may call its own SendToGroup directly, which is faster than
+// Broadcast, if its SaveState waits for such calls to end.
 func (s *Server) Upgrading() bool {
 	g := s.broadcasts.Load()
 	return g != nil && g.IsUpgrading()

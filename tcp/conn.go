@@ -9,19 +9,17 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Conn is a connection as its handler sees it. It is valid only during the call that received it, and its methods need
-// no lock. No method blocks. Use [Ref] from other goroutines and after the call.
+// Conn is a connection as its handler sees it. A Conn is valid only during the call that received it, and its methods
+// need no lock. No method blocks. Use [Ref] from other goroutines and after the call.
 //
-// Methods of a Conn that was kept after its call do nothing. They return ErrOutsideCall or, if they have no error
-// result, log the misuse once per method and server. This check is reliable on the same event loop, within a call for
-// another connection. On another goroutine, such a use is a data race that the check may miss; the race detector finds
-// it.
+// If a Conn is kept after its call, its methods do nothing. They return ErrOutsideCall or, if they have no error
+// result, log the misuse. On another goroutine such a use is a data race, and the check may miss it.
 type Conn engine.Conn
 
 func (c *Conn) core() *engine.Conn { return (*engine.Conn)(c) }
 
-// inHandlerCallOrLogMisuse reports whether a call for the connection is in progress. Methods without an error result
-// use it. It logs any misuse.
+// inHandlerCallOrLogMisuse reports whether a call for the connection is in progress. If not, it logs that method was
+// called on a kept Conn, once per method and server.
 func (c *Conn) inHandlerCallOrLogMisuse(method string) bool {
 	if c.core().InHandlerCall() {
 		return true
@@ -35,14 +33,13 @@ func (c *Conn) inHandlerCallOrLogMisuse(method string) bool {
 }
 
 // Write appends a copy of p to the output. The server sends the output in one system call after the handler has
-// returned for all available input. If p has 16 KiB or more, the server sends it immediately, together with earlier
-// output, and copies only what the kernel does not accept. That shortcut does not apply with TLS, with Server.Workers,
-// behind output that the peer has not yet taken, or to the goroutine model except on Linux.
+// returned for all available input. If p has 16 KiB or more, the server sends it immediately if possible, without a
+// copy.
 //
 // Write accepts all of p or nothing. It fails with ErrOutsideCall outside of a call for this connection, with ErrClosed
 // once the connection is closing, and with ErrTooLarge if p alone exceeds Limits.MaxUnsent. If the unsent output would
-// exceed Limits.MaxUnsent, Server.SlowConsumer decides: Write closes the connection and fails with ErrSlowConsumer, or
-// it fails with ErrFull. Check Paused before writing large output.
+// exceed Limits.MaxUnsent, Server.SlowConsumer decides: either Write closes the connection and fails with
+// ErrSlowConsumer, or it only fails with ErrFull. Check Paused before writing large output.
 func (c *Conn) Write(p []byte) (int, error) {
 	if !c.core().InHandlerCall() {
 		return 0, ErrOutsideCall
@@ -50,9 +47,8 @@ func (c *Conn) Write(p []byte) (int, error) {
 	return c.core().Write(p)
 }
 
-// Writev writes the concatenation of pieces like Write, with the same errors for their total size. The server sends a
-// total of 16 KiB or more in fewer than 64 pieces immediately, in one system call. Writev accepts net.Buffers:
-// c.Writev(buffers...).
+// Writev writes the concatenation of pieces like Write, with the same errors for their total size. It accepts
+// net.Buffers: c.Writev(buffers...).
 func (c *Conn) Writev(pieces ...[]byte) (int, error) {
 	if !c.core().InHandlerCall() {
 		return 0, ErrOutsideCall
@@ -60,7 +56,7 @@ func (c *Conn) Writev(pieces ...[]byte) (int, error) {
 	return c.core().Writev(pieces...)
 }
 
-// WriteString is Write for a string. Unlike the argument of Write, s does not escape to the heap.
+// WriteString is like Write for a string. s does not escape to the heap.
 func (c *Conn) WriteString(s string) (int, error) {
 	if !c.core().InHandlerCall() {
 		return 0, ErrOutsideCall
@@ -69,8 +65,8 @@ func (c *Conn) WriteString(s string) (int, error) {
 }
 
 // Close starts to close the connection. The handler receives no more input, the server sends pending output, and Closed
-// is called with a nil reason. Limits.CloseTimeout limits the sending, and Limits.Linger the wait for the peer's end.
-// Further calls do nothing. The only error is ErrOutsideCall.
+// is called with a nil reason. Limits.CloseTimeout limits the sending. Limits.Linger limits the wait for the peer's
+// end. Further calls do nothing. The only error is ErrOutsideCall.
 func (c *Conn) Close() error {
 	if !c.core().InHandlerCall() {
 		return ErrOutsideCall
@@ -86,27 +82,25 @@ func (c *Conn) CloseWith(why error) {
 	}
 }
 
-// Loop returns the index of the event loop that owns the connection, from 0 to Stats.Loops-1. In the goroutine model it
-// returns 0.
+// Loop returns the index of the connection's event loop, from 0 to Stats.Loops-1. In the goroutine model it is 0.
 func (c *Conn) Loop() int { return c.core().LoopIndex() }
 
 // Pending returns the number of output bytes that the kernel has not yet accepted, including bytes of files (SendFile).
 // In Closed it returns the number of dropped bytes.
 func (c *Conn) Pending() int { return c.core().UnsentBytes() }
 
-// Dropped returns the number of messages that the connection missed because its peer reads too slowly. It counts writes
-// and broadcasts dropped under SlowConsumer DropMessage, and values of Group.SendLatest that newer ones replaced.
+// Dropped returns the number of messages that the connection missed because its peer reads too slowly. These are writes
+// and broadcasts dropped under SlowConsumer DropMessage, and values of Group.SendLatest that were replaced.
 func (c *Conn) Dropped() int64 { return c.core().MissedMessages() }
 
-// Paused reports whether the connection accepts no more input for now. It is paused from when its unsent output exceeds
-// Limits.HighWater until that has dropped to Limits.LowWater, and while it is closing. A handler that still has unused
-// input should then return. The server passes that input again after it has sent output.
+// Paused reports whether the connection accepts no more input for now. A connection is paused when its unsent output
+// has exceeded Limits.HighWater, until the output has dropped to Limits.LowWater, and while it is closing. A handler
+// that still has unused input should then return. The server passes the unused input again after it has sent output.
 func (c *Conn) Paused() bool { return c.core().IsPaused() }
 
-// CloseWrite ends the server's direction after it has sent all output, including earlier messages from Refs. The peer
-// reads the end and may continue to send. Later writes fail with ErrClosed; later messages from Refs are dropped and
-// counted in Stats.Dropped. The connection closes when the peer ends its direction, too. The only error is
-// ErrOutsideCall.
+// CloseWrite ends the server's direction after all output, including earlier messages from Refs, has been sent. The
+// peer reads the end and may continue to send. Later writes fail with ErrClosed; later messages from Refs are dropped.
+// The connection closes when the peer ends its direction, too. The only error is ErrOutsideCall.
 func (c *Conn) CloseWrite() error {
 	if !c.core().InHandlerCall() {
 		return ErrOutsideCall
@@ -115,10 +109,10 @@ func (c *Conn) CloseWrite() error {
 	return nil
 }
 
-// Pause stops reading: the server does not call Received and Ended until Resume. Resume passes input that the current
-// call leaves unused again, even if nothing new has arrived. The server may still hold a few buffers of input; then the
-// kernel's buffers fill, and the peer has to wait. That wait does not count as silence of the peer. Writing is not
-// affected. Outside of a call, use Ref.Do. Pause and Resume have no effect in a relay or before one.
+// Pause stops reading: the server does not call Received and Ended until Resume. After Resume, the server passes unused
+// input again, even if nothing new has arrived. While the connection is paused, the kernel's buffers fill and the peer
+// has to wait; that wait does not count as silence of the peer. Writing is not affected. Pause and Resume have no
+// effect on a connection that is relayed or about to be.
 func (c *Conn) Pause() {
 	if c.inHandlerCallOrLogMisuse("Pause") {
 		c.core().SetReading(false)
@@ -135,7 +129,7 @@ func (c *Conn) Resume() {
 // Retain keeps the connection open for later output, such as an answer computed by another goroutine. Neither the
 // peer's end nor a drain closes the connection until Release or Ref.Release has been called as often as Retain. After
 // the peer's end, the connection remains for at most Limits.IdleTimeout, or Limits.WriteTimeout while Pending is above
-// 0. A drain has its own limit. Close and all limits still close the connection.
+// 0. Close, all limits and the end of a drain's time still close the connection.
 func (c *Conn) Retain() {
 	if c.inHandlerCallOrLogMisuse("Retain") {
 		c.core().Retain()
@@ -149,37 +143,38 @@ func (c *Conn) Release() {
 	}
 }
 
-// SetTimer calls Timer of a TimerHandler once, after d. On an event loop the call may be up to 400 ms late. A
-// connection has one timer: a further call replaces it, and 0 stops it.
+// SetTimer makes the server call Timer of a TimerHandler once, after d. On an event loop the call may be up to 400 ms
+// late. A connection has one timer: a further call of SetTimer replaces it, and 0 stops it.
 func (c *Conn) SetTimer(d time.Duration) {
 	if c.inHandlerCallOrLogMisuse("SetTimer") {
 		c.core().SetTimer(min(d, forever))
 	}
 }
 
-// SetDeadline closes the connection with ErrDeadline after d, or up to 400 ms later. The server first sends the output
-// written so far. A further call replaces the deadline, and 0 removes it.
+// SetDeadline closes the connection with ErrDeadline after d. The close may be up to 400 ms late. The server first
+// sends the output written so far. A further call replaces the deadline, and 0 removes it.
 func (c *Conn) SetDeadline(d time.Duration) {
 	if c.inHandlerCallOrLogMisuse("SetDeadline") {
 		c.core().SetDeadline(min(d, forever))
 	}
 }
 
-// Relay connects this connection with another one of the same server. From now on, input of one is sent to the other,
-// with backpressure, and the end of a direction is passed on (half-close). Both connections close after both directions
-// have ended. If one closes for any reason, the other sends its pending output and closes. Of their handlers only
-// Closed is called. The relay first passes on input that the current call leaves unused or that a paused connection
-// holds. Pause the other connection before calling Relay, or its handler may still receive input. Relay resumes both.
+// Relay connects this connection with another one of the same server. From now on, the server sends the input of each
+// connection to the other one, with backpressure. If a peer ends its direction, the end is passed on (half-close). Both
+// connections close after both directions have ended. If one connection closes for any reason, the other sends its
+// pending output and closes. Of the handlers' methods, only Closed is still called.
 //
-// A direction buffers at most Limits.HighWater plus one read (64 KiB). The limit is twice that in the goroutine model,
-// or if the connections are on two loops. Neither connection receives heartbeats or broadcasts. Input of either one
-// restarts IdleTimeout. A drain waits for relays to end, within its limit.
+// The relay first passes on input that the current call leaves unused or that a paused connection holds. Pause the
+// other connection before calling Relay; otherwise its handler may still receive input. Relay resumes both connections.
+// A direction buffers at most Limits.HighWater plus one read (64 KiB), or twice that in the goroutine model and between
+// two loops. Neither connection receives heartbeats or broadcasts. Input of either connection restarts IdleTimeout. A
+// drain waits for relays to end, within its limit.
 //
-// Relay fails with ErrClosed if either connection is closing or CloseWrite was called for this one. It fails with
-// ErrBadUse if this connection is already relayed, starting TLS or being detached, or is the other connection itself.
-// It fails with ErrFull if the other connection's mailbox is full. Problems found later close this connection: with
-// ErrBadUse if the other connection is relayed with a third, is detached or has ended its direction, and with ErrClosed
-// if it has closed.
+// Relay fails with ErrClosed if either connection is closing or CloseWrite was called for this connection. It fails
+// with ErrBadUse if this connection is already relayed, is starting TLS or is being detached, or if to refers to this
+// connection. It fails with ErrFull if the other connection's mailbox is full. Problems found later close this
+// connection: with ErrBadUse if the other connection is already relayed to a third one, is detached or has closed its
+// sending side; with ErrClosed if the other connection has closed.
 func (c *Conn) Relay(to Ref) error {
 	if !c.core().InHandlerCall() {
 		return ErrOutsideCall
@@ -187,7 +182,7 @@ func (c *Conn) Relay(to Ref) error {
 	return c.core().RequestRelayWith(to.r)
 }
 
-// Ref returns a handle that any goroutine may use at any time. It stays the same until Closed has returned.
+// Ref returns a handle that any goroutine may use at any time. The handle stays the same until Closed has returned.
 func (c *Conn) Ref() Ref { return Ref{c.core().Ref()} }
 
 // RemoteAddr returns the peer's address: a *net.TCPAddr, or a *net.UnixAddr without a name. Behind a proxy in
@@ -195,8 +190,8 @@ func (c *Conn) Ref() Ref { return Ref{c.core().Ref()} }
 func (c *Conn) RemoteAddr() net.Addr { return toNetAddr(c.core().Peer()) }
 
 // LocalAddr returns the local address of the connection: a *net.TCPAddr, or a *net.UnixAddr without a name. Behind a
-// proxy it returns the address to which the proxy connected. It returns nil once the connection is closing. LocalAddr
-// makes a system call. If loops have their own descriptor tables (Server.Loops), a call on a worker waits for the loop.
+// proxy, it is the address to which the proxy connected. LocalAddr returns nil once the connection is closing. It makes
+// a system call. If loops have their own descriptor tables (Server.Loops), a call on a worker waits for the loop.
 func (c *Conn) LocalAddr() net.Addr {
 	addr, ok := c.core().Ref().LocalAddr()
 	if !ok {

@@ -9,22 +9,21 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// operatorCommands are the commands of an operator to a running server. Engines implement them. With worker processes,
-// a forwarder passes them on to all workers.
+// operatorCommands are the commands of an operator to a running server. Engines implement them. In a worker process, a
+// forwarder passes them on to all workers.
 type operatorCommands interface {
 	PauseAccept(on bool) error
 	ClosePeerConns(peer netip.AddrPort) error
 }
 
 // PauseAccepting stops accepting connections. The listeners stay open, and new clients wait in the kernel's queue. If
-// that is full, the kernel rejects or ignores them. Open connections are not affected. PauseAccepting returns
-// immediately. A few more connections may be accepted until Stats.AcceptingPaused reports that all loops have paused. A
-// drain resets the waiting clients.
+// that queue is full, the kernel rejects or ignores new clients. Open connections are not affected. PauseAccepting
+// returns immediately. A few more connections may be accepted until Stats.AcceptingPaused reports that all loops have
+// paused. A drain resets the waiting clients.
 //
 // With Server.Processes, PauseAccepting applies to all workers and may be called in any worker or the supervisor. A
 // worker that is restarted later may accept a few connections before it pauses. PauseAccepting returns ErrServerClosed
 // before the start, while the server drains and after the end, and ErrFull if too many commands wait for the workers.
-// In a worker that drains, it does nothing and returns nil.
 func (s *Server) PauseAccepting() error { return s.setAcceptPaused(true) }
 
 // ResumeAccepting ends the effect of PauseAccepting.
@@ -40,14 +39,13 @@ func (s *Server) setAcceptPaused(paused bool) error {
 }
 
 // CloseConns closes the connections from a remote address and port, usually at most one. Behind a proxy
-// (TrustedProxies), remote is compared with the client's address as in Conn.RemoteAddr and with the proxy's own
-// address, and connections that match either one are closed. The server does not send their pending output. The close
-// reason is ErrClosedByOperator, counted in Stats.Closed.Operator. If a handler runs on a worker or goroutine, its
-// connection closes after the handler has returned. CloseConns does not wait for that, so it is safe in a handler.
+// (TrustedProxies), remote is either the client's address (Conn.RemoteAddr) or the proxy's own address. The server does
+// not send pending output. The close reason is ErrClosedByOperator. If a handler runs on a worker or goroutine, its
+// connection closes after the handler has returned; CloseConns does not wait for that.
 //
-// CloseConns visits all connections, on event loops 512 per turn. It returns ErrFull if 16 calls are already in
-// progress, ErrServerClosed before the start and after the end, and ErrBadConfig if remote is not valid. Unix sockets
-// have no valid address. With Server.Processes, it applies to all workers.
+// CloseConns returns ErrFull if 16 calls are already in progress, ErrServerClosed before the start and after the end,
+// and ErrBadConfig if remote is not valid. Connections by unix sockets have no valid address and can't be closed. With
+// Server.Processes, CloseConns applies to all workers.
 func (s *Server) CloseConns(remote netip.AddrPort) error {
 	if !remote.IsValid() || remote.Port() == 0 {
 		return badConfig("remote address %v; expected an IP address and a port above 0", remote)
@@ -59,8 +57,7 @@ func (s *Server) CloseConns(remote netip.AddrPort) error {
 	return publicError(to.ClosePeerConns(netip.AddrPortFrom(remote.Addr().Unmap().WithZone(""), remote.Port())))
 }
 
-// workerOrStartedEngine returns the engine or forwarder that executes operator commands, or an error if the server has
-// not started.
+// workerOrStartedEngine returns the recipient of operator commands: a worker process's forwarder, or the engine.
 func (s *Server) workerOrStartedEngine() (operatorCommands, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -112,8 +109,7 @@ func (s *Server) ListenAddr() net.Addr {
 	return s.engine.Addr()
 }
 
-// Drain calls Shutdown with a limit of Limits.ShutdownTimeout, like the end of ListenAndServe's context. In a worker
-// process it drains only that worker.
+// Drain calls Shutdown with a limit of Limits.ShutdownTimeout. In a worker process, only that worker drains.
 func (s *Server) Drain() error {
 	s.mu.Lock()
 	most := s.limits.ShutdownTimeout

@@ -19,19 +19,19 @@ import (
 type Dial struct {
 	// Network is "tcp", the default, or "unix".
 	Network string
-	// Addr is host:port, or the path of a unix socket. A host name is resolved outside the event loops, and its first
-	// address is used. At most 256 lookups run and 16,384 wait at a time.
+	// Addr is host:port, or the path of a unix socket. A host name is resolved outside the event loops; the first
+	// address found is used. At most 256 lookups run and 16,384 wait at a time.
 	Addr string
 	// Handler handles this connection instead of Server.Handler. If it is a DialFailedHandler, it receives failures.
 	Handler Handler
-	// TLSConfig, if set, encrypts the connection. Opened is called after the handshake, which Limits.HandshakeTimeout
-	// limits. If ServerName is empty, the host of Addr is verified. Do not change the configuration afterwards. A
-	// failed handshake is counted in Stats.Refused and passed to DialFailed.
+	// TLSConfig, if set, encrypts the connection. Opened is called after the handshake, which must end within
+	// Limits.HandshakeTimeout. If ServerName is empty, the host of Addr is verified. Do not change the configuration
+	// afterwards. A failed handshake is counted in Stats.Refused and passed to DialFailed.
 	TLSConfig *tls.Config
 	// Source is the local address to connect from. By default the kernel chooses it.
 	Source netip.Addr
-	// Timeout limits the lookup and, separately, the connection attempt. Event loops may take up to 400 ms longer. The
-	// default is 30 s, the maximum 10 min.
+	// Timeout limits the lookup and, separately, the connection attempt. On event loops either may take up to 400 ms
+	// longer. The default is 30 s, the maximum 10 min.
 	Timeout time.Duration
 	// Value is the connection's initial Value.
 	Value any
@@ -45,17 +45,15 @@ const (
 )
 
 // Dial starts an outgoing connection on one of the server's loops and returns immediately. The connection counts
-// towards MaxConns. The result is a call of Opened or, if the handler is a DialFailedHandler, of DialFailed.
+// towards MaxConns. The server then calls Opened or, if the handler is a DialFailedHandler, DialFailed.
 // FirstByteTimeout does not apply to dialed connections.
 //
 // Dial fails with ErrBadConfig if d is invalid, and with ErrFull if more than 1,024 dials wait for a loop. It fails
-// with ErrServerClosed before Server.Listening is called, after the end, and in a supervisor (Processes); the error
-// text contains the reason. After such an error the handler is not called. Dial is safe for concurrent use and within a
-// handler; Conn.Dial keeps both connections on one loop.
+// with ErrServerClosed before Server.Listening is called, after the end, and in a supervisor (Processes). If Dial
+// fails, the handler is not called. Dial is safe for concurrent use and within a handler.
 func (s *Server) Dial(d Dial) error { return s.dial(d, 0) }
 
-// Dial is like Server.Dial, but prefers this connection's event loop, where interaction of the two connections, such as
-// Relay, is cheapest.
+// Dial is like Server.Dial, but prefers the event loop of c, because a Relay within one loop is cheapest.
 func (c *Conn) Dial(d Dial) error {
 	if !c.core().InHandlerCall() {
 		return ErrOutsideCall
@@ -120,7 +118,6 @@ func (s *Server) startDial(e engine.Engine, req engine.DialRequest) error {
 	return publicError(e.Dial(req))
 }
 
-// newDialHandler returns the engine's handler for a dialed connection. host is its default TLS name.
 func (s *Server) newDialHandler(d Dial, host string) engine.ConnHandler {
 	o := &pendingDial{connHandler: connHandler{handlerAdapter{d.Handler}, d.Value}, dial: d}
 	if d.TLSConfig == nil {
@@ -135,7 +132,6 @@ func (s *Server) newDialHandler(d Dial, host string) engine.ConnHandler {
 	return o
 }
 
-// connHandler is the engine's view of a handler that serves only one connection.
 type connHandler struct {
 	handlerAdapter
 	value any
@@ -182,7 +178,7 @@ func (o *pendingDial) NewLayer(c *engine.Conn) engine.Layer {
 	return o.layers.NewFirstLayer(c)
 }
 
-// Opened replaces o by a smaller handler without the parameters of the dial.
+// Opened replaces o by a smaller handler without the parameters of the dial, to save memory.
 func (o *pendingDial) Opened(c *engine.Conn) {
 	open := o.connHandler
 	c.SetConnHandler(&open)
@@ -195,9 +191,9 @@ func (o *pendingDial) DialFailed(err error) {
 	}
 }
 
-// SetHandler replaces the connection's handler, from the next call on, for protocols that switch during a connection.
-// The connection keeps its Value. Input that the current call leaves unused is passed to h. SetHandler fails with
-// ErrOutsideCall, and with ErrBadUse if h is nil or wraps nil, such as Lines(nil).
+// SetHandler replaces the connection's handler by h, from the next call on, for protocols that switch during a
+// connection. The connection keeps its Value. Input that the current call leaves unused is passed to h. SetHandler
+// fails with ErrOutsideCall, and with ErrBadUse if h is nil or wraps nil, such as Lines(nil).
 func (c *Conn) SetHandler(h Handler) error {
 	if !c.core().InHandlerCall() {
 		return ErrOutsideCall
@@ -209,7 +205,7 @@ func (c *Conn) SetHandler(h Handler) error {
 	return nil
 }
 
-// resolver resolves host names for Dial, with a goroutine per lookup. stop waits for the goroutines.
+// resolver resolves host names for Dial. Each lookup has a goroutine; stopAndWait waits for these goroutines.
 type resolver struct {
 	mu      sync.Mutex
 	ctx     context.Context // nil before the start

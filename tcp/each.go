@@ -10,13 +10,13 @@ import (
 
 // Each calls f once for every open connection, including dialed ones. As with Ref.Do, f runs on the connection's event
 // loop or goroutine, never concurrently with another call for that connection. Calls for different connections may be
-// concurrent. A loop makes a few hundred calls per turn and serves other connections in between. Each returns after all
-// calls have returned. If ctx ends first, it returns ctx's cause, and f may still be called. Closing connections are
-// skipped. Connections that open meanwhile, or have not completed their TLS handshake or PROXY header, may be skipped.
+// concurrent. Each returns after all calls have returned. If ctx ends first, Each returns ctx's cause, and f may still
+// be called. Closing connections are skipped. Connections that open during the call, or have not completed their TLS
+// handshake or PROXY header, may be skipped.
 //
 // Each fails with ErrServerClosed before the start and after the end. In the goroutine model, it fails with ErrFull if
-// it skipped connections whose mailboxes were full. With Server.Processes, it visits the connections of the calling
-// process. A handler must not call Each, because the call would wait for the handler itself.
+// it skipped connections whose mailboxes were full. With Server.Processes, Each visits only the connections of the
+// calling process. A handler must not call Each, because the call would wait for the handler itself.
 func (s *Server) Each(ctx context.Context, f func(*Conn)) error {
 	e, err := s.engineServingConns()
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"io"
 )
 
-// MessageHandler handles connections that carry messages. See [Handler] for when its methods are called.
+// MessageHandler handles connections that carry messages. [Handler] describes when the methods are called.
 type MessageHandler interface {
 	// Opened is the first call for a connection.
 	Opened(c *Conn)
@@ -48,13 +48,10 @@ func Split(split bufio.SplitFunc, h MessageHandler) Handler {
 	return f
 }
 
-// LengthPrefixed returns a function for Split that finds messages prefixed by their length. The length is a number of
-// 1, 2, 4 or 8 bytes in the given order, and counts the bytes after it. The token is the message without its length. A
-// length above Limits.MaxMessage closes the connection immediately with ErrMessageTooLong. LengthPrefixed panics if
-// prefixBytes is another number or order is nil.
-//
-// The function works only with Split, not with bufio.Scanner, because it requests more input by an error that contains
-// the required length.
+// LengthPrefixed returns a function for Split, but not for bufio.Scanner, that finds messages prefixed by their length.
+// The length is a number of 1, 2, 4 or 8 bytes in the given order, and counts the bytes after it. The token is the
+// message without its length. A length above Limits.MaxMessage closes the connection immediately with
+// ErrMessageTooLong. LengthPrefixed panics if prefixBytes is not 1, 2, 4 or 8, or if order is nil.
 func LengthPrefixed(prefixBytes int, order binary.ByteOrder) bufio.SplitFunc {
 	switch prefixBytes {
 	case 1, 2, 4, 8:
@@ -83,8 +80,7 @@ func LengthPrefixed(prefixBytes int, order binary.ByteOrder) bufio.SplitFunc {
 	}
 }
 
-// incompleteError is the total size in bytes, framing included, of an incomplete message. LengthPrefixed passes it to
-// the framer.
+// incompleteError is LengthPrefixed's request for more input: the incomplete message's total size in bytes.
 type incompleteError uint64
 
 func (n incompleteError) Error() string {
@@ -127,7 +123,6 @@ func (f *framer) deliverOrShed(c *Conn, msg []byte, shedReason error) {
 	f.Message(c, msg)
 }
 
-// Received passes complete messages to the handler as long as the connection is not paused.
 func (f *framer) Received(c *Conn, in []byte) (used int) { return f.deliverMessages(c, in, nil) }
 
 func (f *framer) deliverMessages(c *Conn, in []byte, shedReason error) (used int) {
@@ -221,7 +216,6 @@ func checkSplitResult(c *Conn, advance, available int, splitErr error) error {
 	return nil
 }
 
-// Ended passes the remaining input to the handler after the peer has ended.
 func (f *framer) Ended(c *Conn, rest []byte) (used int) {
 	if !f.lines {
 		return f.deliverTokens(c, rest, true, nil)

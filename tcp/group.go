@@ -3,25 +3,21 @@ package tcp
 import "github.com/myriad-go/myriad/internal/engine"
 
 // Group is a set of connections that receive the same messages, such as a chat room. The zero value is empty. Its
-// methods are safe for concurrent use. A running broadcast delays Add and Remove by at most the time for posting to 8
-// connections.
-//
-// The next broadcast removes closed connections. Add also checks two connections per call, so a group rarely holds more
+// methods are safe for concurrent use. Add and broadcasts remove closed connections, so a group rarely holds more
 // closed connections than open ones (or than 8). A handler that needs an exact Len calls Remove in Closed.
 //
-// A group of one connection takes 40 bytes, and its Add allocates nothing. A group of 2 to 8 connections takes about
-// 100 bytes plus 16 per connection; a larger group takes about 30 per connection (benchmark GroupMemory). SendLatest
-// needs additional memory from its first call on. Broadcasts share the list of a large group in parts of about 128
-// connections. A change to a part after a broadcast copies that part.
+// A group of one connection takes 40 bytes. A group of 2 to 8 connections takes about 100 bytes plus 16 per connection;
+// a larger group takes about 30 per connection. SendLatest needs additional memory from its first call on.
 type Group struct{ g engine.Group }
 
-// Add adds a connection, unless it has closed. Adding it again has no effect. A running broadcast may or may not reach
-// the connection.
+// Add adds a connection, unless it has closed. If the connection is already in the group, Add has no effect. A running
+// broadcast may or may not reach the connection.
 func (g *Group) Add(r Ref) { g.g.Add(r.r) }
 
 // Remove removes a connection. Broadcasts that start after Remove has returned do not reach the connection. A running
-// broadcast reaches it before any later message from its Ref, or not at all. No message of the group therefore follows
-// an answer sent by Ref.Send after Remove. Conn.Write in a handler bypasses the mailbox and is not ordered in this way.
+// broadcast reaches the connection before any later message from its Ref, or not at all. If an answer is sent by
+// Ref.Send after Remove, no message of the group therefore follows the answer. Conn.Write in a handler bypasses the
+// mailbox and is not ordered in this way.
 func (g *Group) Remove(r Ref) { g.g.Remove(r.r) }
 
 // Len returns the number of connections in the group, which may include some that have closed.
@@ -29,21 +25,18 @@ func (g *Group) Len() int { return g.g.Len() }
 
 // Broadcast sends one shared copy of p to all connections of the group, like Ref.Send. It returns how many connections
 // accepted p and how many did not (ErrFull or ErrTooLarge). If more than Limits.MaxUnsent bytes would wait for a slow
-// peer, Server.SlowConsumer applies. Broadcasts to one group are serialized and reach its connections in the same
-// order.
+// peer, Server.SlowConsumer applies. Broadcasts to one group reach its connections in the same order.
 func (g *Group) Broadcast(p []byte) (sent, full int) { return g.g.Broadcast(p) }
 
-// SendLatest sends p to all connections of the group as their latest value, such as a price or a position. For a
-// connection that has not begun to send the group's previous value, p replaces that value. A slow peer receives fewer
-// values, always whole and in order, and finally the latest one. Values do not accumulate for a slow peer and do not
-// close it with ErrSlowConsumer. All connections share one copy of p. Bytes that the kernel has accepted can't be
-// replaced; Server.Socket limits their number.
+// SendLatest sends p to all connections of the group as their latest value, such as a price or a position. If a
+// connection has not begun to send the group's previous value, p replaces that value. A slow peer therefore receives
+// fewer values, always whole and in order, and finally the latest one. Values do not accumulate for a slow peer and do
+// not close it with ErrSlowConsumer. Bytes that the kernel has accepted can't be replaced; Server.Socket limits their
+// number. Stats.Replaced and Conn.Dropped count replaced values.
 //
 // A connection sends values only when it has no other output. Values are therefore not ordered with broadcasts and
 // Ref.Send. A group has at most one value waiting per connection, so use one group per independent value.
-// Stats.Replaced and Conn.Dropped count replaced values, per connection.
 //
-// SendLatest returns how many connections accepted p. It also returns how many did not, because the mailbox was full
-// (ErrFull) or p exceeds Limits.MaxUnsent. Those connections may have an older value and will receive newer ones.
-// SendLatest waits like Broadcast.
+// sent is the number of connections that accepted p. full is the number that did not, because the mailbox was full or p
+// exceeds Limits.MaxUnsent. Those connections may have an older value and will receive newer ones.
 func (g *Group) SendLatest(p []byte) (sent, full int) { return g.g.SendLatest(p) }

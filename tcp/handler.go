@@ -8,28 +8,26 @@ import (
 	"github.com/myriad-go/myriad/pool"
 )
 
-// Handler is the user's code for connections. For one connection the server calls its methods one at a time: Opened
+// Handler is the user's code for connections. For one connection the server calls the methods one at a time: Opened
 // once, Received any number of times, Closed once. Calls for different connections may be concurrent.
 //
 // In a model with event loops, a call that blocks delays all connections of its loop, unless Server.Workers is set. A
 // panic in a call closes only that connection, with a *[PanicError] as the reason. The server logs the panic with its
-// stack and counts it in Stats.Panics. runtime.Goexit, which testing.T.FailNow calls, has the same effect; the
-// PanicError's Value is then [ErrGoexit].
+// stack and counts it in Stats.Panics. A call of runtime.Goexit has the same effect, with the value [ErrGoexit].
 type Handler interface {
-	// Opened is the first call, when the connection is established. The server sends the output of Opened without
-	// waiting for input.
+	// Opened is the first call, when the connection is established. Its output is sent without waiting for input.
 	Opened(c *Conn)
 
 	// Received handles input and returns the number of bytes that it has used. in is valid only during the call and
-	// must not be changed. The server passes unused input again together with more input, or immediately if Received
-	// used some bytes. A connection with Limits.MaxMessage or more unused bytes is closed with ErrMessageTooLong.
+	// must not be changed. The server passes unused input again with more input, or immediately if Received has used
+	// some bytes. A connection with Limits.MaxMessage or more unused bytes is closed with ErrMessageTooLong.
 	Received(c *Conn, in []byte) (used int)
 
-	// Ended is called when the peer has ended its direction; rest is the unused input. The handler can still write
-	// answers. Ended returns the number of bytes used. If the connection is Paused, unused input is passed again after
-	// output has been sent; otherwise it is lost. The connection closes after all output, including earlier messages of
-	// Refs, has been sent. The peer must receive the output within Limits.CloseTimeout. The goroutine model detects the
-	// end only while output is not blocked.
+	// Ended is called when the peer has ended its direction; rest is the unused input. Ended can still write answers,
+	// and returns the number of bytes used. If the connection is Paused, the server passes unused input again after it
+	// has sent output; otherwise unused input is lost. The connection closes when all output, including earlier
+	// messages of Refs, has been sent. The peer must receive the output within Limits.CloseTimeout. The goroutine model
+	// detects the end only while output is not blocked.
 	Ended(c *Conn, rest []byte) (used int)
 
 	// Closed is the last call for a connection. The reason is
@@ -79,9 +77,9 @@ type SecuredHandler interface {
 
 // ALPNHandler is a Handler or MessageHandler that selects the protocols that the server offers over TLS (ALPN).
 type ALPNHandler interface {
-	// NextProtos is called for every TLSConfig when the server starts. It receives the configuration's NextProtos and
-	// returns the protocols to use. It must not change the slice. The server does not adjust configurations returned by
-	// GetConfigForClient.
+	// NextProtos is called for every TLSConfig when the server starts. It receives the configuration's NextProtos,
+	// which it must not change, and returns the protocols to use. Configurations returned by GetConfigForClient are
+	// used as they are.
 	NextProtos(configured []string) []string
 }
 
@@ -89,30 +87,28 @@ type ALPNHandler interface {
 type DialFailedHandler interface {
 	// DialFailed is called instead of all other methods if a dial failed. It may run on any goroutine or event loop and
 	// must not block. d is the argument of Dial and can be passed to Server.Dial again. err is ErrDialTimeout, ErrFull
-	// (Limits.MaxConns connections are open), ErrServerClosed, a *net.DNSError, or a syscall.Errno such as
-	// ECONNREFUSED.
+	// (Limits.MaxConns is reached), ErrServerClosed, a *net.DNSError, or a syscall.Errno such as ECONNREFUSED.
 	DialFailed(d Dial, err error)
 }
 
 // DrainingHandler is a Handler or MessageHandler that learns when the server begins to shut down.
 type DrainingHandler interface {
-	// Draining is called once for every connection when the server begins to shut down. The connection closes after its
-	// current message has been handled and its output sent. Draining can write a farewell message of the protocol, or
-	// call Close.
+	// Draining is called once for every connection when the server begins to shut down. It can write a farewell message
+	// or call Close. Otherwise the connection closes after its current message has been handled and its output sent.
 	Draining(c *Conn)
 }
 
-// ShedHandler is a Handler that rejects input when no worker of Server.Workers is available, because the pool is full
-// or has shed the connection's job. With other handlers, such a connection waits and is not read from. The server sheds
-// nothing without Workers or in the goroutine model.
+// ShedHandler is a Handler that rejects input when Server.Workers has no worker for a connection, because the pool is
+// full or has shed the connection's job. With other handlers, such a connection waits and is not read from. Without
+// Workers and in the goroutine model, the server never calls Shed.
 //
-// A Handler whose Shed method has the signature of MessageShedHandler would never be called, and vice versa. The server
-// then fails to start with ErrBadConfig. To hide an unrelated Shed method, wrap the handler: struct{ Handler }{h}.
+// If a Handler has a Shed method with the signature of MessageShedHandler, or vice versa, the server fails to start
+// with ErrBadConfig. To hide an unrelated Shed method, wrap the handler: struct{ Handler }{h}.
 type ShedHandler interface {
 	// Shed is called instead of Received, under the same rules. It rejects the input as the protocol requires, or
-	// closes the connection. It runs on the event loop and must not block. The reason matches ErrOverloaded and either
-	// pool.ErrFull or pool.ErrShed with errors.Is. The server sheds only input. If another call is also due, the
-	// connection waits for a worker.
+	// closes the connection. It runs on the event loop and must not block. why matches ErrOverloaded and either
+	// pool.ErrFull or pool.ErrShed with errors.Is. If a call other than Received is also due, the connection waits for
+	// a worker instead.
 	Shed(c *Conn, in []byte, why error) (used int)
 }
 
@@ -122,7 +118,6 @@ type MessageShedHandler interface {
 	Shed(c *Conn, msg []byte, why error)
 }
 
-// newShedFunc returns the function with which h rejects input, or nil if h has no Shed method.
 func newShedFunc(h Handler) func(c *engine.Conn, in []byte, why error) int {
 	var shed func(c *Conn, in []byte, why error) int
 	switch h := h.(type) {
@@ -139,7 +134,6 @@ func newShedFunc(h Handler) func(c *engine.Conn, in []byte, why error) int {
 	return func(c *engine.Conn, in []byte, why error) int { return shed((*Conn)(c), in, toOverloadError(why)) }
 }
 
-// checkShedSignature rejects a Shed method with the signature of the other interface.
 func (s *Server) checkShedSignature() error {
 	const text = "Server.Handler: %T has Shed as %s has it; expected that of %s, because it is a %s: %s"
 	switch h := s.Handler.(type) {
@@ -155,8 +149,7 @@ func (s *Server) checkShedSignature() error {
 	return nil
 }
 
-// errOverloadFull and errOverloadShed combine ErrOverloaded with the pool's reason. They are allocated once, to keep
-// shedding cheap.
+// The pool's reasons combined with ErrOverloaded, allocated once to keep shedding cheap.
 var (
 	errOverloadFull = fmt.Errorf("%w: %w", ErrOverloaded, pool.ErrFull)
 	errOverloadShed = fmt.Errorf("%w: %w", ErrOverloaded, pool.ErrShed)
@@ -175,7 +168,7 @@ type StartHandler interface {
 	Starting(s *Server)
 }
 
-// handlerAs returns h, or the MessageHandler that it frames, as the optional interface T.
+// handlerAs returns h as the optional interface T. If h frames a MessageHandler, it returns that MessageHandler as T.
 func handlerAs[T any](h Handler) (t T, ok bool) {
 	if f, is := h.(*framer); is {
 		t, ok = f.MessageHandler.(T)
@@ -185,7 +178,6 @@ func handlerAs[T any](h Handler) (t T, ok bool) {
 	return t, ok
 }
 
-// checkHandler returns an error if h can't be served.
 func checkHandler(fieldName string, h Handler) error {
 	switch h := h.(type) {
 	case nil:
@@ -229,12 +221,12 @@ func (Base) Closed(*Conn, error) {}
 var (
 	// ErrClosed is returned by methods if the connection is closing or closed.
 	ErrClosed = engine.ErrClosed
-	// ErrOutsideCall is returned by methods of a Conn that is used outside of a call for it. The method has done
-	// nothing. Use the connection's Ref instead.
+	// ErrOutsideCall is returned by methods of a Conn that are called outside of a handler call for this Conn. The
+	// method has done nothing. Use the connection's Ref instead.
 	ErrOutsideCall = engine.ErrOutsideCall
-	// ErrFull is returned by methods of Ref if a buffer is full. Either the connection has Limits.MaxUnsent bytes
-	// posted, or its loop's mailbox is full (Limits.MaxMail, Limits.MaxMailBytes). The method has accepted nothing; a
-	// later call may succeed.
+	// ErrFull is returned by methods of Ref if a buffer is full: either Limits.MaxUnsent bytes are already posted to
+	// the connection, or its loop's mailbox is full (Limits.MaxMail, Limits.MaxMailBytes). The method has accepted
+	// nothing; a later call may succeed.
 	ErrFull = engine.ErrFull
 	// ErrTooLarge is returned for a single Write or Send of more than Limits.MaxUnsent bytes. The method has accepted
 	// nothing, and later calls will fail, too.
@@ -242,11 +234,10 @@ var (
 	// ErrMessageTooLong closes a connection with a message longer than Limits.MaxMessage. The server still sends the
 	// answers to earlier messages.
 	ErrMessageTooLong = engine.ErrMessageTooLong
-	// ErrSlowConsumer closes a connection when more than Limits.MaxUnsent bytes would wait for its peer; see
-	// Server.SlowConsumer.
+	// ErrSlowConsumer closes a connection when more than Limits.MaxUnsent bytes would wait; see Server.SlowConsumer.
 	ErrSlowConsumer = engine.ErrSlowConsumer
-	// ErrShortFile is returned by Conn.SendFile if the file is too short. If the server discovers that only while it
-	// sends the file, it closes the connection with ErrShortFile.
+	// ErrShortFile is returned by Conn.SendFile if the file is too short. If the file turns out to be too short only
+	// while it is sent, ErrShortFile closes the connection.
 	ErrShortFile = engine.ErrShortFile
 	// ErrCloseTimeout and the other timeout errors close a connection whose peer exceeded a time limit:
 	// Limits.CloseTimeout, FirstByteTimeout and so on.
@@ -257,24 +248,22 @@ var (
 	ErrWriteTimeout     = engine.ErrWriteTimeout
 	// ErrHeartbeatTimeout closes a connection whose peer did not answer Heartbeat.MaxMissed heartbeats.
 	ErrHeartbeatTimeout = engine.ErrHeartbeatTimeout
-	// ErrDeadline closes a connection after its Conn.SetDeadline has passed.
+	// ErrDeadline closes a connection when the time set with Conn.SetDeadline has passed.
 	ErrDeadline = engine.ErrDeadline
-	// ErrDetached is the reason of connections removed by Conn.Detach. Stats.Closed.Handler counts them.
+	// ErrDetached is the reason that Closed receives after Conn.Detach. Stats.Closed.Handler counts these connections.
 	ErrDetached = engine.ErrDetached
-	// ErrHandedOver is the reason of connections that continue in another process; see Server.Upgrade. Stats.HandedOver
-	// counts them instead of Stats.Closed.
+	// ErrHandedOver is the reason that Closed receives for a connection that continues in another process; see
+	// Server.Upgrade. Stats.HandedOver counts these connections; Stats.Closed does not.
 	ErrHandedOver = engine.ErrHandedOver
-	// ErrClearInput closes a connection that had more unencrypted input when StartTLS was called.
+	// ErrClearInput closes a connection if unencrypted input follows the command for StartTLS; see Conn.StartTLS.
 	ErrClearInput = engine.ErrClearInput
 	// ErrHandshakeTimeout closes a connection whose StartTLS exceeded Limits.HandshakeTimeout.
 	ErrHandshakeTimeout = engine.ErrHandshakeTimeout
-	// ErrShard is returned by Conn.Detach if the connection's event loop has its own descriptor table; see
-	// Server.Loops.
+	// ErrShard is returned by Conn.Detach if the event loop has its own descriptor table; see Server.Loops.
 	ErrShard = engine.ErrShard
 	// ErrDialTimeout is the error of a dial that exceeded Dial.Timeout.
 	ErrDialTimeout = engine.ErrDialTimeout
-	// ErrOverBudget closes the connections with the largest buffers when all buffers together exceed
-	// Limits.MaxBuffered.
+	// ErrOverBudget closes the connections with the largest buffers when all buffers exceed Limits.MaxBuffered.
 	ErrOverBudget = engine.ErrOverBudget
 	// ErrTooManyConns, ErrTooManyFromSource and ErrDenied are passed to Server.Refuse for rejected connections.
 	ErrTooManyConns      = engine.ErrTooManyConns
@@ -286,15 +275,14 @@ var (
 	ErrClosedByOperator = engine.ErrClosedByOperator
 	// ErrWorkersClosed closes connections of a server whose pool (Server.Workers) was closed before the server ended.
 	ErrWorkersClosed = engine.ErrPoolClosed
-	// ErrServerClosed closes connections at a shutdown. Methods of Server return it before the start and after a
-	// shutdown.
+	// ErrServerClosed closes connections at a shutdown. Methods of Server return it before the start and after the end.
 	ErrServerClosed = engine.ErrServerClosed
 	// ErrBadConfig is wrapped by errors about invalid fields of a Server, Dial or other configuration.
 	ErrBadConfig = errors.New("bad configuration")
 	// ErrGoexit is the Value of the PanicError of a handler that called runtime.Goexit.
 	ErrGoexit = engine.ErrGoexit
-	// ErrBadUse is returned by methods that are called in a wrong state. It also closes a connection whose Received
-	// returned a number outside of 0..len(in); the server logs that.
+	// ErrBadUse is returned by methods that are called in a wrong state. If Received returns a number outside of
+	// 0..len(in), the server closes the connection with ErrBadUse and logs the error.
 	ErrBadUse = engine.ErrBadUse
 )
 
@@ -314,12 +302,12 @@ type kindError struct {
 
 func (e *kindError) Unwrap() []error { return []error{e.kind, e.error} }
 
-// PanicError is the reason of a connection whose handler panicked. It contains the panic's value and stack.
+// PanicError is the close reason after the handler has panicked. It contains the panic's value and stack.
 type PanicError = engine.PanicError
 
-// TLSError is the reason of a connection whose TLS failed after the handshake, because of an invalid record or message
-// or an alert of the peer. It wraps the error of crypto/tls: a *net.OpError (Op is "remote error" for an alert), a
-// tls.RecordHeaderError, or another.
+// TLSError is the reason that Closed receives if TLS fails after the handshake, because of an invalid record or message
+// or an alert of the peer. It wraps the error of crypto/tls: for example a *net.OpError (whose Op is "remote error" for
+// an alert) or a tls.RecordHeaderError.
 type TLSError = engine.TLSError
 
 type handlerAdapter struct{ h Handler }

@@ -6,20 +6,19 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Heartbeat sends messages to silent peers, to keep connections alive and to detect lost ones. The zero value sends
-// none.
+// Heartbeat configures messages to silent peers, which keep connections alive and detect lost ones.
 type Heartbeat struct {
-	// Interval is the time of silence after which the server sends a heartbeat, and the time between heartbeats. It is
-	// at least 100 ms. The default, 0, disables heartbeats.
+	// Interval is the time of silence after which the server sends a heartbeat, and the time between heartbeats. The
+	// minimum is 100 ms. The default, 0, disables heartbeats.
 	Interval time.Duration
-	// Message is the heartbeat, except for connections whose handler is a HeartbeatHandler. It must not be changed
-	// while the server runs.
+	// Message is the heartbeat. It must not be changed while the server runs. A HeartbeatHandler sends its own instead.
 	Message []byte
-	// Send, if set, writes the heartbeat instead. It is called like a method of the handler, never concurrently with
-	// another call for the connection. It runs on the event loop, even with Server.Workers, and must not block.
+	// Send, if set, writes the heartbeat instead of Message. It is never called concurrently with another call for the
+	// connection. Send runs on the event loop, even with Server.Workers, and must not block.
 	Send func(c *Conn)
-	// MaxMissed is the maximum number of unanswered heartbeats. One interval after the last of them, the connection is
-	// closed with ErrHeartbeatTimeout. Any byte from the peer is an answer. The default is 2, the maximum 255.
+	// MaxMissed is the maximum number of unanswered heartbeats. If the peer is still silent one Interval after
+	// heartbeat number MaxMissed, the connection is closed with ErrHeartbeatTimeout. Any byte from the peer is an
+	// answer. The default is 2, the maximum 255.
 	MaxMissed int
 }
 
@@ -27,7 +26,7 @@ type Heartbeat struct {
 // protocol, at the times set by Server.Heartbeat.
 type HeartbeatHandler interface {
 	// Heartbeat is called under the rules of Heartbeat.Send. It returns false if it expects no answer. The peer's
-	// silence then starts anew, also for Limits.IdleTimeout, so neither limit closes the connection.
+	// silence then counts from zero again, so neither missed heartbeats nor Limits.IdleTimeout close the connection.
 	Heartbeat(c *Conn) (answers bool)
 }
 

@@ -12,44 +12,41 @@ import (
 // Never as a time limit means no limit.
 const Never = time.Duration(math.MaxInt64)
 
-// Limits are the limits of a Server. A field with its zero value selects the default; negative values are errors. The
-// server checks timeouts periodically instead of with a timer for every connection. A timeout may therefore take effect
-// late, by up to an eighth of its duration or 400 ms, whichever is more.
+// Limits are the limits of a Server. A zero field selects the default; negative values are errors. Timeouts are checked
+// periodically and may take effect late, by up to an eighth of their duration or 400 ms, whichever is more.
 type Limits struct {
-	// MaxConns is the maximum number of connections. The server accepts further connections, closes them immediately
-	// and counts them in Stats.Refused. The default is the descriptor limit minus 128, at most 1,048,576. With a higher
-	// number, every event loop uses its own descriptor table (see Server.Loops). The goroutine model has no loops and
-	// rejects a higher number.
+	// MaxConns is the maximum number of connections. Further connections are accepted, closed immediately and counted
+	// in Stats.Refused. The default is the descriptor limit minus 128, at most 1,048,576. If MaxConns exceeds the
+	// descriptor limit, every event loop uses its own descriptor table (see Server.Loops). The goroutine model rejects
+	// such a MaxConns.
 	MaxConns int
 
 	// MaxConnsPerSource is the maximum number of connections from one IPv4 address, or from one IPv6 prefix of
-	// SourcePrefix bits. The default is 0, no limit, because many users can share an address. With the PROXY protocol
-	// the limit applies to the addresses reported by proxies.
+	// SourcePrefix bits. The default, 0, means no limit, because many users can share an address. Behind proxies that
+	// use the PROXY protocol, the limit applies to the client addresses that they report.
 	MaxConnsPerSource int
 
-	// SourcePrefix is the number of bits of an IPv6 address that identify a source, at most 128. The default is 64, the
-	// smallest prefix of a subscriber.
+	// SourcePrefix is the number of bits of an IPv6 address that identify a source, at most 128. The default is 64.
 	SourcePrefix int
 
 	// AcceptRate is the maximum number of connections accepted per second. After a quiet second, the server may accept
-	// that number in a burst. Further connections wait in the kernel's queue. The default is 0, no limit. With
+	// that number in a burst. Further connections wait in the kernel's queue. The default, 0, means no limit. With
 	// Server.Processes, every process gets an equal share, rounded down, and AcceptRate must be at least Processes.
 	AcceptRate int
 
 	// MaxMessage is the maximum size of a message in bytes, framing included. It is also the maximum input that a
-	// connection buffers for its handler. A longer message closes the connection with ErrMessageTooLong when that many
-	// bytes have arrived without the message's end, or when LengthPrefixed reads a larger length. The log contains the
-	// limit and the size.
+	// connection buffers for its handler. The connection closes with ErrMessageTooLong when MaxMessage bytes have
+	// arrived without the message's end, or when LengthPrefixed reads a larger length. The default is 65,536, as in
+	// bufio.Scanner; the maximum is 1 GiB.
 	//
 	// The client receives the answers to its earlier messages and then the end of the stream. If it continues to send
-	// for longer than Linger, it receives a reset (ECONNRESET or EPIPE). For larger answers, raise MaxUnsent, too. The
-	// default is 65,536, as in bufio.Scanner; the maximum is 1 GiB.
+	// for longer than Linger, it receives a reset (ECONNRESET or EPIPE). For larger answers, raise MaxUnsent, too.
 	MaxMessage int
 
 	// MaxUnsent is the maximum number of bytes that wait for one peer. It applies separately to output of the handler,
-	// and to messages from Refs and broadcasts. Beyond it, Server.SlowConsumer applies. Waiting output must be sent
-	// within WriteTimeout, so a peer must be able to receive MaxUnsent/WriteTimeout: 34 KiB/s with the defaults. Raise
-	// both for slow peers. The default is 1 MiB; the maximum is 1 GiB.
+	// and to messages from Refs and broadcasts. Server.SlowConsumer determines what happens above the limit. The peer
+	// must receive waiting output within WriteTimeout, so its speed must be at least MaxUnsent/WriteTimeout: 34 KiB/s
+	// with the defaults. Raise both for slow peers. The default is 1 MiB; the maximum is 1 GiB.
 	MaxUnsent int
 
 	// HighWater is the number of unsent output bytes above which a connection stops reading. LowWater is the number at
@@ -59,87 +56,83 @@ type Limits struct {
 	HighWater, LowWater int
 
 	// MaxBuffered is the maximum memory, in bytes, of the buffers of all connections. The limit covers unused input,
-	// unsent output, incomplete TLS records and handshakes, and roughly what TLS retains after large records. Unsent
-	// output includes messages of Refs, groups and broadcasts from the moment they are accepted. A message to several
-	// connections counts once until it is in their outputs. Above the limit, the server closes the connections with the
-	// largest buffers with ErrOverBudget. In the goroutine model, Ref.SendWait then waits, and Ref.Send fails with
-	// ErrFull above 5/4 of the limit.
+	// unsent output, incomplete TLS records and handshakes, and roughly what TLS retains after large records. It does
+	// not cover the minimum size of TLS sessions, read buffers, free buffers, values of Group.SendLatest, and memory of
+	// the handler and the kernel. Messages of Refs, groups and broadcasts count from the moment they are accepted.
+	// Above the limit, the server closes the connections with the largest buffers with ErrOverBudget. In the goroutine
+	// model, Ref.SendWait then waits. Above 5/4 of the limit, Ref.Send fails with ErrFull in that model.
 	//
-	// The limit does not cover the minimum size of TLS sessions, read buffers, free buffers, values of
-	// Group.SendLatest, and memory of the handler and the kernel. The default is a quarter of the memory available to
-	// the process: the least of the machine's memory, the cgroup's limit and GOMEMLIMIT. With Server.Processes, the
-	// memory of the machine or cgroup is divided among the processes. GOMEMLIMIT is not divided, because it applies to
-	// a single process.
+	// The default is a quarter of the memory available to the process: the least of the machine's memory, the cgroup's
+	// limit and GOMEMLIMIT. With Server.Processes, the processes share the memory of the machine or cgroup, but
+	// GOMEMLIMIT applies to each of them.
 	MaxBuffered int
 
 	// MaxMail is the maximum number of messages from Refs that wait for one loop or, in the goroutine model, for one
-	// connection. Beyond it, Send fails with ErrFull. Requests to close connections have a separate limit of the same
-	// size. A message to a large group counts once for up to 512 members. The default is 1,048,576; the maximum is
-	// 268,435,456. On loops, the memory of these messages without their contents is limited like MaxMailBytes.
+	// connection. When the limit is reached, Send fails with ErrFull. Requests to close connections have a separate
+	// limit of the same size. A message to a large group counts once for up to 512 members. The default is 1,048,576;
+	// the maximum is 268,435,456.
 	MaxMail int
 
-	// MaxMailBytes is the maximum size in bytes of the messages that wait for one loop or connection. An empty mailbox,
-	// however, accepts a message of any size. A quarter of the limit is reserved for Ref.SendWait; the rest is for
-	// senders that can't wait. While a loop delivers messages, it may hold twice that size in addition. The default is
-	// 8 MiB; the maximum is 1 GiB. All loops' mailboxes together are limited to a sixteenth of MaxBuffered, but have at
-	// least 64 KiB each. MaxMailBytes also limits broadcasts in progress.
+	// MaxMailBytes is the maximum size in bytes of the messages that wait for one loop or connection, except that an
+	// empty mailbox accepts a message of any size. A quarter of the limit is reserved for Ref.SendWait. While a loop
+	// delivers messages, it may hold another 2*MaxMailBytes. The default is 8 MiB; the maximum is 1 GiB. All loops'
+	// mailboxes together are limited to a sixteenth of MaxBuffered. MaxMailBytes also limits broadcasts in progress.
 	MaxMailBytes int
 
 	// MaxHandshakes is the maximum number of TLS handshakes in progress; a handshake takes about 22 KiB. Further
-	// connections wait. While connections wait, a handshake whose client has sent nothing for a second is closed and
+	// connections wait. While connections wait, a handshake whose client has sent nothing for a second is ended and
 	// counted in Stats.Refused.Handshake. The default is 4,096.
 	MaxHandshakes int
 
-	// HandshakeTimeout limits the time for the PROXY header and the TLS handshake together. It starts with the
-	// connection. Conn.StartTLS starts the same limit again. The default is 10 s.
+	// HandshakeTimeout limits the time from the start of a connection to the end of its PROXY header and TLS handshake.
+	// Conn.StartTLS begins a new period of the same length. The default is 10 s.
 	HandshakeTimeout time.Duration
 
 	// FirstByteTimeout limits the time to a peer's first byte. A slower connection is closed with ErrFirstByteTimeout.
 	// The default is 1 min. Use Never if clients may only listen.
 	FirstByteTimeout time.Duration
 
-	// MessageTimeout limits the time from the first byte of a message to its last. A message is input that the handler
-	// has left unused. A slower connection is closed with ErrMessageTimeout, even if bytes arrive steadily. The default
-	// is 30 s.
+	// MessageTimeout limits the time from the first byte of a message to its last. Any input that the handler has left
+	// unused is an incomplete message. A slower connection is closed with ErrMessageTimeout, even if bytes arrive
+	// steadily. The default is 30 s.
 	MessageTimeout time.Duration
 
 	// IdleTimeout limits the time without input while no message is incomplete. A connection that exceeds it is closed
-	// with ErrIdleTimeout. The default is Never: TCP keep-alive detects lost peers within 3 minutes, and an idle peer
-	// costs little. Keep-alive is off if heartbeats or IdleTimeout detect lost peers within 3 minutes.
+	// with ErrIdleTimeout. The default is Never, because an idle peer costs little, and TCP keep-alive detects lost
+	// peers within 3 minutes. Keep-alive is off if heartbeats or IdleTimeout detect lost peers within 3 minutes.
 	IdleTimeout time.Duration
 
-	// WriteTimeout limits the time a peer may take to receive pending output. Every byte must be gone after this time,
-	// whatever output has been added since. A slower connection is closed with ErrWriteTimeout. The default is 30 s.
+	// WriteTimeout limits the time a peer may take to receive pending output. Every byte must be received within this
+	// time, whatever output has been added since. A slower connection is closed with ErrWriteTimeout. The default is 30
+	// s.
 	//
-	// The kernel applies the limit as well (TCP_USER_TIMEOUT). It drops a peer that does not acknowledge data or keeps
-	// its window closed. The close reason is then syscall.ETIMEDOUT, counted in Stats.Closed.Reset. The kernel's limit
-	// is at least 3 minutes, unless heartbeats or IdleTimeout detect lost peers sooner, because otherwise one lost
-	// keep-alive probe would close an idle connection.
+	// The kernel applies the limit as well (TCP_USER_TIMEOUT). If the kernel detects the problem first, the close
+	// reason is syscall.ETIMEDOUT, counted in Stats.Closed.Reset. The kernel uses at least 3 minutes unless heartbeats
+	// or IdleTimeout detect lost peers sooner, because otherwise one lost keep-alive probe would close an idle
+	// connection.
 	WriteTimeout time.Duration
 
 	// HandlerTime is the duration above which a call of the handler is logged and counted in Stats.SlowHandlers. The
-	// server does not interrupt the call. An event loop begins to time individual calls only after one of its turns has
-	// exceeded HandlerTime. It therefore reports the first slow call without naming the handler. The default is 1 s.
+	// server does not interrupt the call. An event loop begins to time individual calls only after its first slow
+	// iteration, so the log of the first slow call does not name the handler. The default is 1 s.
 	HandlerTime time.Duration
 
 	// CloseTimeout limits the time for a peer to receive pending output after its connection begins to close, or after
-	// the peer has ended its direction. A slower connection ends with ErrCloseTimeout, even if the peer reads steadily.
-	// Raise it for clients that end their direction after the request (shutdown(2), nc -N) and then read a long answer.
-	// The default is 10 s.
+	// the peer has ended its direction. A slower connection ends with ErrCloseTimeout. Raise CloseTimeout for clients
+	// that end their direction after the request (shutdown(2), nc -N) and then read a long answer. The default is 10 s.
 	CloseTimeout time.Duration
 
 	// Linger limits the wait for the peer's end after the server has sent everything and ended its direction. Without
-	// this wait the kernel would answer further input with a reset, which can destroy answers that the peer has not
-	// read yet. The default is 1 s.
+	// this wait, a reset by the kernel could destroy answers that the peer has not read yet. The default is 1 s.
 	Linger time.Duration
 
 	// ShutdownTimeout limits the drain that begins when the context of ListenAndServe or Serve ends. It does not apply
 	// to Shutdown, which has its own context. The default is 30 s.
 	ShutdownTimeout time.Duration
 
-	// ShutdownRate is the maximum number of connections that a process drains per second. It prevents all clients from
-	// reconnecting elsewhere at the same time. The default is 100,000. Up to 10,000 connections are drained within a
-	// tenth of a second.
+	// ShutdownRate is the maximum number of connections that a process drains per second, so that not all clients
+	// reconnect elsewhere at the same time. The default is 100,000. Up to 10,000 connections are drained within a tenth
+	// of a second.
 	ShutdownRate int
 }
 
@@ -209,8 +202,8 @@ func (l *Limits) fillAndCheckWaterMarks() error {
 	return nil
 }
 
-// defaultMaxBuffered returns a quarter of the memory available to this process. The process shares the machine or
-// cgroup with the given number of processes. GOMEMLIMIT applies to a single process and is not divided.
+// defaultMaxBuffered returns a quarter of the memory available to this process. The memory of the machine or cgroup is
+// divided by processes; GOMEMLIMIT is not, because it applies to a single process.
 func defaultMaxBuffered(processes int) int {
 	limit, from := cgroup.MemoryLimit()
 	if limit == math.MaxInt64 {

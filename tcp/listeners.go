@@ -28,21 +28,19 @@ type Listener struct {
 	// TLSConfig and TrustedProxies are like those of Server. They are not inherited from the Server.
 	TLSConfig      *tls.Config
 	TrustedProxies []netip.Prefix
-	// MaxConns is the maximum number of connections of this listener. Limits.MaxConns also applies to all listeners
-	// together. Further connections are accepted, closed immediately and counted as Refused. The default is 0, no
+	// MaxConns is the maximum number of connections of this listener, in addition to Limits.MaxConns for all listeners
+	// together. Further connections are accepted, closed immediately and counted as Refused. The default, 0, means no
 	// separate limit. With Server.Processes, the limit applies to every process.
 	MaxConns int
 	// Backlog is the maximum number of connections that wait in the kernel to be accepted, per loop's socket (Linux;
-	// ignored elsewhere). It is limited to net.core.somaxconn. The default, 0, selects that maximum.
+	// ignored elsewhere). The kernel limits it to net.core.somaxconn. The default, 0, selects that maximum.
 	Backlog int
 	// Mode sets the permissions of the file of a unix socket at Addr, such as 0o660. Clients need write permission to
-	// connect. The file is created with the umask and changed afterwards. If the umask permits more, restrict access
-	// with the directory. The default is 0: only the umask applies.
+	// connect. The file is created with the umask and changed afterwards. The default is 0: only the umask applies.
 	Mode fs.FileMode
 }
 
-// ListenerStats are the counters of one listener: connections that are Open now, were Accepted, or were Refused because
-// of MaxConns.
+// ListenerStats are the counters of one listener: connections Open now, Accepted, and Refused because of MaxConns.
 type ListenerStats struct {
 	Name                    string
 	Addr                    net.Addr
@@ -81,8 +79,7 @@ func (l *Listener) displayName() string {
 	}
 }
 
-// collectAndCheckListeners validates and returns all listeners of the server: Addr or the listener of Serve, if any,
-// and Listeners.
+// collectAndCheckListeners validates and returns all listeners, first Addr or the listener of Serve, if any.
 func (s *Server) collectAndCheckListeners(serveListener net.Listener) (all []Listener, err error) {
 	switch {
 	case serveListener != nil || s.Addr != "":
@@ -118,7 +115,7 @@ func (s *Server) collectAndCheckListeners(serveListener net.Listener) (all []Lis
 	return all, nil
 }
 
-// checkAndNormalizeListener validates a listener and fills in its network. field names the listener in errors.
+// checkAndNormalizeListener validates a listener and sets its network. Errors contain field, the listener's name.
 func (s *Server) checkAndNormalizeListener(field string, l *Listener) error {
 	switch {
 	case l.Listener != nil && l.Addr != "":
@@ -163,14 +160,13 @@ func (s *Server) checkAndNormalizeListener(field string, l *Listener) error {
 
 const maxBacklog = math.MaxUint16
 
-// engineStarter is a listener that starts its own engine instead of a model's. Package tcptest uses it to serve without
-// sockets.
+// engineStarter is a listener that starts its own engine. Package tcptest uses it to serve without sockets.
 type engineStarter interface {
 	net.Listener
 	Start(engine.Config) (engine.Engine, error)
 }
 
-// unwrapServableListener returns a listener that engines can serve on, or an error that names field.
+// unwrapServableListener returns a listener that engines can serve on. Its error contains field, the listener's name.
 func unwrapServableListener(field string, l net.Listener) (net.Listener, error) {
 	switch l := l.(type) {
 	case *net.TCPListener:
@@ -190,8 +186,7 @@ func unwrapServableListener(field string, l net.Listener) (net.Listener, error) 
 	return nil, badConfig("%s: listener of type %T; expected a non-nil *net.TCPListener or *net.UnixListener", field, l)
 }
 
-// buildListenerConfig creates unix sockets and the engine's listener configuration. cleanup closes the sockets and
-// removes their files.
+// buildListenerConfig also creates unix sockets. cleanup closes these sockets and removes their files.
 func (s *Server) buildListenerConfig(listeners []Listener) (cfg engine.Config, cleanup func(), err error) {
 	var cleanups []func()
 	cleanup = func() {
@@ -230,8 +225,7 @@ func (s *Server) buildListenerConfig(listeners []Listener) (cfg engine.Config, c
 	return cfg, cleanup, nil
 }
 
-// listenUnix listens on a unix socket. remove deletes the socket's file, unless another process, such as a successor,
-// has created its own file there.
+// listenUnix listens on a unix socket. remove deletes the socket's file, unless another process has replaced the file.
 func (s *Server) listenUnix(cfg *Listener) (l *net.UnixListener, remove func(), err error) {
 	if l, err = sock.ListenUnix(cfg.Addr); err != nil {
 		return nil, nil, fmt.Errorf("myriad: %w", err)
@@ -253,8 +247,7 @@ func (s *Server) listenUnix(cfg *Listener) (l *net.UnixListener, remove func(), 
 	return l, s.newUnixSocketRemover(cfg.Addr), nil
 }
 
-// newUnixSocketRemover returns a function that removes the unix socket at path, unless the file has been replaced or a
-// new process serves on it.
+// newUnixSocketRemover returns a function that removes the unix socket at path, unless a new process serves on it.
 func (s *Server) newUnixSocketRemover(path string) func() {
 	ours, err := os.Lstat(path)
 	return func() {

@@ -8,17 +8,16 @@ import (
 )
 
 // Migrator is a Handler or MessageHandler that can save its state for a connection, so that another process can
-// continue with the connection; see Server.Upgrade. Without a Migrator, connections with a Value stay in the old
-// process.
+// continue with the connection (Server.Upgrade). Without a Migrator, connections with a Value stay in the old process.
 type Migrator interface {
-	// Save appends the state that Restore needs, at most 1 MiB, to its second argument and returns the result. After an
-	// error, the connection stays in the old process, which drains it; after ErrSaveLater, Save is called again. After
-	// success, Closed is called with ErrHandedOver. If the new process fails, the connection continues in this process
-	// instead.
+	// Save appends the state that Restore needs, at most 1 MiB, to its second argument and returns the result. After
+	// ErrSaveLater, Save is called again. After any other error, the connection stays in the old process, which drains
+	// it. After success, Closed is called with ErrHandedOver, or the connection continues in this process because the
+	// new process has failed.
 	Save(c *Conn, to []byte) (state []byte, err error)
 	// Restore is the first call for a connection from another process, instead of Opened. It sets the Value and
 	// registers c.Ref() wherever Opened would. Its output is sent. state is valid only during the call; include a
-	// version number if its format may change. An error closes the connection with that reason, and Closed is called.
+	// version number if its format may change. If Restore returns an error, the connection closes with that reason.
 	Restore(c *Conn, state []byte) error
 }
 
@@ -26,17 +25,15 @@ type Migrator interface {
 // Conn.SetHandler. Without a HandlerMigrator such connections stay in the old process. The handler may also be a
 // Migrator, for all other connections.
 type HandlerMigrator interface {
-	// SaveHandler is like Migrator.Save and also receives the connection's handler. It returns an error for an unknown
-	// handler, such as a handler of Server.Adopt, Dial or a NetConn.
+	// SaveHandler is like Migrator.Save and also receives the connection's handler h. If h is unknown, for example
+	// because it was set by Server.Adopt or Dial or belongs to a NetConn, SaveHandler returns an error.
 	SaveHandler(c *Conn, h Handler, to []byte) (state []byte, err error)
-	// RestoreHandler is like Migrator.Restore and sets the handler. Until then, the connection has the Server's
-	// handler.
+	// RestoreHandler is like Migrator.Restore and also sets the handler. Until then, the Server's handler is set.
 	RestoreHandler(c *Conn, state []byte) error
 }
 
-// ErrSaveLater is returned by Save, possibly wrapped, for a connection that can't move yet. The connection continues in
-// the old process. The server calls Save again some milliseconds later, until Save succeeds or the context of
-// Server.Upgrade ends.
+// ErrSaveLater is returned by Save, possibly wrapped, for a connection that can't move yet. The server calls Save again
+// some milliseconds later, until Save succeeds or the context of Server.Upgrade ends.
 var ErrSaveLater = engine.ErrSaveLater
 
 // errNoHandlerSet closes a connection for which RestoreHandler has not set a handler.
@@ -67,15 +64,14 @@ func (s *Server) configureMigration(cfg *engine.Config) {
 	}
 }
 
-// StateMigrator is a Handler or MessageHandler with state that is not part of a connection and should move in an
-// upgrade; see Server.Upgrade.
+// StateMigrator is a Handler or MessageHandler with state of its own that should move in a Server.Upgrade.
 type StateMigrator interface {
-	// SaveState writes the state, at most 1 GiB, in the old process before the first connection moves. From then on
-	// broadcasts are queued, so state that only SendToGroup changes stays equal in both processes. SaveState must not
+	// SaveState writes the state, at most 1 GiB, in the old process before the first connection moves. Broadcasts are
+	// queued from then on, so state that only SendToGroup changes stays equal in both processes. SaveState must not
 	// change the state, because the upgrade may still fail.
 	SaveState(w io.Writer) error
 	// RestoreState reads the state in the new process before the first connection is restored. New connections may
 	// already have been accepted. Include a version number in the format. If SaveState or RestoreState fails, the
-	// server logs the error and the state is lost. Connections still move.
+	// server logs the error and the state is lost, but connections still move.
 	RestoreState(r io.Reader) error
 }

@@ -11,9 +11,8 @@ import (
 // The I/O models, for Server.Model.
 const (
 	// Auto selects the best model available on this machine. With event loops, a pool of at most 4,096 workers calls
-	// the handlers first. After 1,000 quick calls of a loop, the loop calls its handlers itself. If they then block the
-	// loop for long, workers take over again. A call that never returns blocks its loop; after Limits.HandlerTime, all
-	// other loops switch to workers. Stats reports the choice.
+	// the handlers first. After 1,000 quick calls for its connections, a loop calls its handlers itself. If they then
+	// block the loop for long, workers take over again. Stats reports the choice.
 	Auto = models.Auto
 	// Goroutine uses a goroutine per connection, on package net. It runs on all systems, and handlers may block.
 	Goroutine = "goroutine"
@@ -34,17 +33,16 @@ func Models() []string {
 	return names
 }
 
-// defaultLoops leaves half of the processors to the kernel and other work. More loops would compete with both.
+// defaultLoops leaves half of the processors to the kernel and other work, with which more loops would compete.
 func defaultLoops() int { return max(1, runtime.GOMAXPROCS(0)/2) }
 
-// Limits of Server.Loops and Server.Spin.
 const (
 	maxLoops = 1024
 	maxSpin  = 10 * time.Millisecond
 )
 
-// autoPoolConfig configures the pool for handlers that Auto moves to workers. It allows many workers, because a handler
-// may block forever, and sheds nothing.
+// autoPoolConfig configures the pool for handlers that Auto moves to workers. The pool allows many workers, because a
+// handler may block forever, and sheds nothing.
 var autoPoolConfig = pool.Config{Max: autoWorkers, Queue: autoWorkers, KeepQueued: true, FIFO: true, MemoryLimit: -1}
 
 const autoWorkers = 4096

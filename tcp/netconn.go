@@ -15,18 +15,16 @@ import (
 )
 
 // NetConn is a connection as a net.Conn, for code that blocks. A [Blocking] handler passes it to its functions, and
-// NetListener.Accept returns it. It works in all models and over TLS.
+// NetListener.Accept returns it. It works in all models and over TLS. Do not use it on an event loop, as in a Handler:
+// Read and Write would block the loop.
 //
-// Read and Write block, and several goroutines may call them. After a deadline they fail with os.ErrDeadlineExceeded.
-// NetConn buffers unread input up to 64 KiB plus one read (64 KiB), and then stops reading from the peer. Write copies
-// its argument. If more than Limits.HighWater bytes would be unsent, Write blocks until at most Limits.LowWater are,
-// like Ref.SendWait. The two directions do not block each other, except that on systems other than Linux nothing is
-// read while the kernel accepts no output.
+// Several goroutines may call Read and Write. After a deadline they fail with os.ErrDeadlineExceeded. NetConn buffers
+// unread input up to 64 KiB plus one read (64 KiB), and then stops reading from the peer. If more than Limits.HighWater
+// bytes would be unsent, Write blocks until at most Limits.LowWater bytes are unsent. Reading and writing do not block
+// each other, except that on systems other than Linux nothing is read while the kernel accepts no output.
 //
 // All limits of the server apply. IdleTimeout counts from the peer's last byte, even while the connection's code works.
 // If a limit has closed the connection, Read and Write return the limit's error, such as ErrWriteTimeout.
-//
-// Do not call Read and Write on an event loop, as in a Handler: they would block the loop.
 type NetConn struct {
 	ref      Ref
 	server   *Server
@@ -71,13 +69,11 @@ func newNetConn(c *Conn) *NetConn {
 	return n
 }
 
-// retainWithIndependentDirections retains the connection and enables reading while output waits.
+// retainWithIndependentDirections retains the connection and makes it read even while output waits.
 func (n *NetConn) retainWithIndependentDirections(c *Conn) {
 	c.Retain()
 	c.core().SetIndependentDirections(true)
 }
-
-// Methods called by the connection's owner.
 
 func (n *NetConn) bufferInput(c *Conn, p []byte) {
 	n.mu.Lock()
@@ -104,7 +100,6 @@ func (n *NetConn) markPeerEnded() {
 	n.readable.Broadcast()
 }
 
-// markConnClosed makes reads and writes fail with the close reason.
 func (n *NetConn) markConnClosed(reason error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -114,8 +109,6 @@ func (n *NetConn) markConnClosed(reason error) {
 	n.readable.Broadcast()
 	n.wakeWriters()
 }
-
-// Methods for the user.
 
 // Read implements net.Conn.
 func (n *NetConn) Read(p []byte) (int, error) {
@@ -135,9 +128,8 @@ func (n *NetConn) Read(p []byte) (int, error) {
 }
 
 // WaitReadable blocks until there is input and then returns nil. If no more input will come, or the read deadline has
-// passed, it returns the error of Read, such as io.EOF. The caller can allocate a read buffer afterwards: the
-// connection holds none while it waits. WaitReadable is safe for concurrent use, but another goroutine's Read may take
-// the input first.
+// passed, WaitReadable returns the error of Read, such as io.EOF. It needs no buffer, so the caller can allocate one
+// afterwards. WaitReadable is safe for concurrent use, but another goroutine's Read may take the input first.
 func (n *NetConn) WaitReadable() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -150,7 +142,6 @@ func (n *NetConn) WaitReadable() error {
 	}
 }
 
-// inputReady reports whether there is unread input. It returns an error if there will be none.
 func (n *NetConn) inputReady() (ready bool, err error) {
 	switch {
 	case n.closed:
@@ -263,7 +254,7 @@ func (n *NetConn) writeError() error {
 	return nil
 }
 
-// awaitCloseReason waits until a closing connection has its reason, and returns it as a write error.
+// awaitCloseReason waits until the close reason of a closing connection is known, and returns it as a write error.
 func (n *NetConn) awaitCloseReason() error {
 	for n.writeError() == nil {
 		n.writable.Wait()
@@ -307,9 +298,8 @@ func (n *NetConn) CloseWrite() error {
 	return nil
 }
 
-// postToConn makes the connection's owner call run, or onLost if the connection begins to close first. If the
-// connection is already closing, it returns false and calls neither. The caller holds n.mu, which postToConn releases
-// while the mailbox is full.
+// postToConn makes the connection's owner call run, or onLost if the connection begins to close first. If it is already
+// closing, neither is called. The caller holds n.mu, which postToConn releases while the mailbox is full.
 func (n *NetConn) postToConn(run func(*Conn), onLost func()) (posted bool) {
 	for {
 		err := n.ref.r.DoOrElse(func(c *engine.Conn) { run((*Conn)(c)) }, onLost)
@@ -329,8 +319,8 @@ func (n *NetConn) unreadBytes() int {
 // RemoteAddr implements net.Conn like Conn.RemoteAddr.
 func (n *NetConn) RemoteAddr() net.Addr { return toNetAddr(n.remote) }
 
-// LocalAddr implements net.Conn like Ref.LocalAddr. If the connection has closed before the first call, it returns the
-// server's listen address.
+// LocalAddr implements net.Conn like Ref.LocalAddr. If the connection has closed before the first call, LocalAddr
+// returns the server's listen address.
 func (n *NetConn) LocalAddr() net.Addr {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -357,8 +347,7 @@ func (n *NetConn) Value() any {
 	return n.value
 }
 
-// SetValue attaches v to the connection. With a Blocking handler, a value makes an idle connection about 500 bytes
-// larger.
+// SetValue attaches v to the connection. With a Blocking handler, a value takes about 500 bytes per idle connection.
 func (n *NetConn) SetValue(v any) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -403,8 +392,8 @@ func (n *NetConn) wakeIfDeadlineExpired(d *deadline, wake func()) {
 	}
 }
 
-// deadline limits blocking calls. A timer may fire for a deadline that has since been
-// changed, so markExpiredOrRearm compares the current time with the current deadline.
+// deadline limits blocking calls. A timer may fire for a deadline that has since been changed, so markExpiredOrRearm
+// compares the current time with the current deadline.
 type deadline struct {
 	at      time.Time // zero if there is no deadline
 	timer   *time.Timer

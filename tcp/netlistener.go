@@ -12,20 +12,16 @@ import (
 //	go web.Serve(l) // an *http.Server
 //	err := srv.ListenAndServe(ctx)
 //
-// Connections are of type [*NetConn]. A library that blocks a goroutine per connection in Read still does so;
-// NetListener saves only the overhead of package net. If a library can be called when there is input, use a [Blocking]
-// handler. If it can wait without a buffer, use NetConn.WaitReadable.
+// Connections are of type [*NetConn]. If a library blocks a goroutine per connection in Read, NetListener saves only
+// the overhead of package net. If a library can be called when there is input, use a [Blocking] handler instead.
 //
 // Unlike with net.Listen, the server's limits close quiet connections. Limits.FirstByteTimeout (default 1 minute) and
 // Limits.IdleTimeout (default Never) apply to connections that send nothing. Limits.WriteTimeout (default 30 s) applies
-// to connections that accept no output, such as a paused download. Set these limits to Never to disable them.
+// to connections that accept no output, such as a paused download. To disable a limit, set it to Never.
 //
 // With TLS, set the library's protocols in NextProtos of Server.TLSConfig, such as "h2" for gRPC. Otherwise clients
-// that use ALPN are rejected.
-//
-// Accept fails with net.ErrClosed after Close or when the server shuts down. A drain waits until the library has closed
-// its connections, so shut the library down in Server.Stopping. Connections that are still open at the end of the drain
-// are closed.
+// that use ALPN are rejected. Accept fails with net.ErrClosed after Close or when the server shuts down. A drain waits
+// until the library has closed its connections, so shut the library down in Server.Stopping.
 type NetListener struct {
 	mu     sync.Mutex
 	queued sync.Cond
@@ -58,8 +54,7 @@ func (l *NetListener) Accept() (net.Conn, error) {
 	return n, nil
 }
 
-// Close implements net.Listener. It closes new connections and those that the library has not accepted. The server
-// continues.
+// Close implements net.Listener. It closes connections not yet accepted, and all new ones. The server continues.
 func (l *NetListener) Close() error {
 	l.mu.Lock()
 	l.closed = true

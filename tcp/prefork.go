@@ -15,9 +15,9 @@ import (
 
 const maxProcesses = 1024
 
-// WorkerProcess reports whether this process is a worker started by a Server with Processes, and returns its index,
-// from 0. Every worker runs main like the first process. Code that must run only once, such as another listener or a
-// signal handler, should run only if ok is false.
+// WorkerProcess reports whether this process is a worker started by a Server with Processes. index is the worker's
+// number, from 0. Every worker runs main like the first process. Guard code that must run only once, such as another
+// listener or a signal handler, with !ok.
 func WorkerProcess() (index int, ok bool) {
 	if w := supervisor.CurrentWorker(); w != nil {
 		return w.Index, true
@@ -43,8 +43,7 @@ func (s *Server) checkProcesses() error {
 	return nil
 }
 
-// limitsPerProcess returns the limits of this process. Workers share MaxConns, MaxBuffered and AcceptRate. The
-// supervisor gets the share of worker 0, the largest one.
+// limitsPerProcess returns the limits of this process. The supervisor gets the share of worker 0, the largest one.
 func (s *Server) limitsPerProcess() Limits {
 	l := s.Limits
 	if s.Processes < 2 {
@@ -120,8 +119,8 @@ func socketsOfListeners(listeners []engine.Listener) (sockets [][]net.Listener) 
 	return sockets
 }
 
-// awaitWorkersServing waits until all worker processes serve, if there are any. It fails if the workers can't serve or
-// the old process continues instead.
+// awaitWorkersServing waits until all worker processes serve, if there are any. It fails if the workers can't serve, or
+// if the old process of an upgrade continues to serve instead.
 func awaitWorkersServing(e engine.Engine, p *upgrade.Predecessor) error {
 	w, ok := e.(*supervisor.Supervisor)
 	if !ok {

@@ -8,17 +8,15 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Ref identifies a connection. It may be used anywhere and outlives the connection. A Ref is a small value that can be
-// copied, compared and used as a map key. After the connection has closed, methods return ErrClosed, even if its memory
-// is reused for another connection. The zero Ref identifies no connection.
+// Ref identifies a connection. It may be used anywhere and outlives the connection. It can be copied, compared and used
+// as a map key. After the connection has closed, methods return ErrClosed. The zero Ref identifies no connection.
 //
 // Methods are safe for concurrent use. Only SendWait and LocalAddr may block. Methods that change the connection post
-// to a mailbox of limited size (Limits.MaxMail). Methods that read properties read them directly and do not allocate.
+// to a mailbox of limited size (Limits.MaxMail).
 type Ref struct{ r engine.Ref }
 
-// ID returns the number of the connection, starting at 1. It appears in the log as conn. A number is reused only after
-// 2³² further connections have used the same slot. ID also works after the connection has closed; the zero Ref has ID
-// 0. Worker processes (Server.Processes) number their connections separately.
+// ID returns the number of the connection, starting at 1, which the log shows as conn. Numbers are hardly ever reused.
+// ID also works after the connection has closed. The ID of the zero Ref is 0. Each worker process numbers separately.
 func (r Ref) ID() uint64 { return r.r.ID() }
 
 // String returns ID in decimal.
@@ -29,8 +27,8 @@ func (r Ref) String() string { return strconv.FormatUint(r.ID(), 10) }
 func (r Ref) RemoteAddr() (addr netip.AddrPort, ok bool) { return r.r.Peer() }
 
 // LocalAddr returns the local address like Conn.LocalAddr, or the zero AddrPort for a unix socket. ok is false if the
-// connection is closing or closed. LocalAddr makes a system call. If loops have their own descriptor tables
-// (Server.Loops), it waits for the connection's loop; on another loop, it returns false instead.
+// connection is closing or closed. If loops have their own descriptor tables (Server.Loops), LocalAddr waits for the
+// connection's loop; if called on another loop, it returns false instead.
 func (r Ref) LocalAddr() (addr netip.AddrPort, ok bool) { return r.r.LocalAddr() }
 
 // Value returns the value last set by Conn.SetValue, or nil. ok is false if the connection is closing or closed. If the
@@ -40,22 +38,18 @@ func (r Ref) Value() (v any, ok bool) { return r.r.Value() }
 // Send posts a copy of p to the peer and returns immediately. Messages from one goroutine to one connection are sent in
 // order. Send accepts all of p or nothing. After a nil error, p is sent unless the connection ends first. Send fails
 // with ErrClosed if the connection is closing or closed, with ErrFull if a buffer is full, and with ErrTooLarge if p
-// exceeds Limits.MaxUnsent.
-//
-// A loop empties its mailbox only between calls of handlers. A handler that sends to many connections of its own loop
-// in one call can therefore fill the mailbox; see Limits.MaxMail and Limits.MaxMailBytes.
+// exceeds Limits.MaxUnsent. A loop empties its mailbox only between calls of handlers, so a handler that sends to many
+// connections of its own loop in one call can fill the mailbox.
 func (r Ref) Send(p []byte) error { return r.r.Send(p) }
 
 // SendWait is Send with backpressure, so that a goroutine with much to send proceeds at the peer's speed. If p would
 // raise the unsent bytes from Refs above Limits.HighWater, SendWait blocks until at most Limits.LowWater bytes are
-// queued before p, or fewer if p fills Limits.MaxUnsent. It also blocks while the mailbox is full. Goroutines that wait
-// for a loop's mailbox are served in order.
+// queued before p, or fewer if p fills Limits.MaxUnsent. SendWait also blocks while the mailbox is full.
 //
 // If ctx ends first, SendWait fails with context.Cause(ctx) and p is not sent. It fails with ErrClosed if the
 // connection is closing or begins to close. It fails with ErrTooLarge like Send, with ErrFull if 256 goroutines already
 // wait for this connection, and with ErrWriteTimeout if the mailbox has been full for Limits.WriteTimeout. A handler
-// must not call SendWait, because it would wait for itself. On an event loop SendWait fails with ErrBadUse instead of
-// waiting.
+// must not call SendWait, because it would wait for itself. On an event loop SendWait fails with ErrBadUse.
 func (r Ref) SendWait(ctx context.Context, p []byte) error {
 	err := r.r.SendWait(ctx, p)
 	if err == engine.ErrOnLoop {
@@ -67,15 +61,14 @@ func (r Ref) SendWait(ctx context.Context, p []byte) error {
 var errWaitOnLoop = badUse("SendWait would block an event loop; expected a call on another goroutine, or Send")
 
 // Do calls f for the connection like a method of its handler: not concurrently with other calls for the connection, and
-// after earlier messages of the same goroutine. f may use all of its Conn. It runs on the event loop, even with
+// after earlier messages of the same goroutine. f may use all of its Conn. f runs on the event loop, even with
 // Server.Workers, and must not block. f is called at most once, and never if the connection begins to close first. Do
 // fails with ErrClosed if the connection is closing or closed, and with ErrFull if the mailbox is full.
 func (r Ref) Do(f func(*Conn)) error {
 	return r.r.Do(func(c *engine.Conn) { f((*Conn)(c)) })
 }
 
-// Release is like Conn.Release, and takes effect after earlier messages. It fails like Close; after ErrClosed there is
-// nothing to release.
+// Release is like Conn.Release, and takes effect after earlier messages. It fails like Close.
 func (r Ref) Release() error { return r.r.Do((*engine.Conn).Release) }
 
 // Sendv sends the concatenation of pieces like Send.

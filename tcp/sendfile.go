@@ -6,17 +6,13 @@ import (
 )
 
 // SendFile appends part of a regular file to the output: n bytes from offset or, if n is negative, everything up to the
-// current end. The part is sent in order with other output and not read into memory as a whole. Linux sends it from the
-// page cache. With TLS and on other systems, the server reads 64 KiB at a time while the peer receives them. A part
-// smaller than 16 KiB is read immediately and written like by Write.
+// current end. The part is sent in order with other output and not read into memory as a whole. The caller may close f,
+// because SendFile duplicates its descriptor until the part has been sent or the connection closes. SendFile neither
+// uses nor changes the file's offset. Do not change the file until it is sent. Every waiting part uses a descriptor of
+// the process; set Limits.MaxConns low enough to leave some free.
 //
-// SendFile duplicates the descriptor until the part has been sent or the connection closes. The caller may close f.
-// SendFile neither uses nor changes the file's offset, and one os.File can be sent to many connections. Every waiting
-// part uses a descriptor of the process; set Limits.MaxConns low enough to leave some free. Do not change the file
-// meanwhile.
-//
-// Waiting bytes of files count for Pending, Paused and Writable, but not for Limits.MaxUnsent. The peer must receive 64
-// KiB of them within each Limits.WriteTimeout. A closing connection has Limits.CloseTimeout for all of them.
+// Waiting bytes of files count for Pending, Paused and Writable, but not for Limits.MaxUnsent. The peer must receive at
+// least 64 KiB of the file within each Limits.WriteTimeout, and all of it within Limits.CloseTimeout after Close.
 //
 // SendFile accepts the whole part or nothing. It fails with
 //   - ErrOutsideCall outside of a call for this connection
@@ -25,14 +21,11 @@ import (
 //   - ErrFull if 16 files already wait for this connection
 //   - ErrShortFile if the file is too short
 //   - an error of the operating system if no descriptor is left
-//   - errors.ErrUnsupported if loops have their own descriptor tables because Limits.MaxConns exceeds the descriptor
-//     limit
+//   - errors.ErrUnsupported if loops have their own descriptor tables (Server.Loops)
 //   - another error if f is not a regular file
 //
 // If the file is truncated or can't be read later, the connection closes immediately with ErrShortFile or the
-// syscall.Errno.
-//
-// SendFile does not wait for the peer. A slow disk, however, blocks the event loop, here or while the file is sent.
+// syscall.Errno. SendFile does not wait for the peer, but a slow disk blocks the event loop, now or during the sending.
 func (c *Conn) SendFile(f *os.File, offset, n int64) error {
 	if !c.core().InHandlerCall() {
 		return ErrOutsideCall
@@ -40,9 +33,9 @@ func (c *Conn) SendFile(f *os.File, offset, n int64) error {
 	return c.core().SendFile(f, offset, n)
 }
 
-// ReadFrom writes all of r, for io.Copy and io.CopyN. It sends a regular *os.File, or an *io.LimitedReader of one, like
-// SendFile from the file's current offset, and advances the offset. It reads any other r to its end and writes the data
-// like Write. Reading may block, and the data must fit in Limits.MaxUnsent.
+// ReadFrom writes all of r, for io.Copy and io.CopyN. If r is a regular *os.File, or an *io.LimitedReader of one,
+// ReadFrom works like SendFile from the file's current offset, and advances the offset. Any other r is read to its end
+// and written like by Write. Reading may block, and the data must fit in Limits.MaxUnsent.
 func (c *Conn) ReadFrom(r io.Reader) (int64, error) {
 	f, limit := r, int64(-1)
 	limited, ok := r.(*io.LimitedReader)
@@ -65,8 +58,7 @@ func isRegular(f *os.File) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-// sendFileFromCurrentOffset sends f from its offset and advances the offset, by at most limit bytes unless limit is
-// negative.
+// sendFileFromCurrentOffset sends at most limit bytes from f's offset on and advances it. Negative means no limit.
 func (c *Conn) sendFileFromCurrentOffset(f *os.File, limit int64) (int64, error) {
 	offset, err := f.Seek(0, io.SeekCurrent)
 	if err != nil {

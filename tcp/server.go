@@ -32,62 +32,57 @@ type Server struct {
 	// Network is "tcp" (the default), "tcp4", "tcp6" or "unix". The server replaces a unix socket left behind by a
 	// killed process. It removes the socket's file at the end, unless a successor process has replaced the file.
 	Network string
-	// Listeners are additional addresses with their own options, such as a TLS port or a unix socket. With Listeners,
-	// Addr may be empty. The limit is 32 addresses, including Addr. TLSConfig and TrustedProxies below apply only to
-	// Addr or the listener of Serve. All other fields apply to all listeners.
+	// Listeners are additional addresses with their own options, such as a TLS port or a unix socket. If Listeners is
+	// not empty, Addr may be empty. The limit is 32 addresses, including Addr. Server.TLSConfig and
+	// Server.TrustedProxies do not apply to Listeners. All other fields do.
 	Listeners []Listener
 	// Handler handles the connections. It is required.
 	Handler Handler
 	// Model is the I/O model: Goroutine, Epoll, Uring or Auto, the default.
 	Model string
-	// Loops is the number of event loops, at most 1,024. The goroutine model ignores it. The default is half of
-	// GOMAXPROCS, at least 1. If Loops equals GOMAXPROCS, raise GOMAXPROCS by one. Otherwise Go's scheduler takes
-	// processors from loops that block briefly. With Workers, set GOMAXPROCS to the number of CPUs plus Loops.
+	// Loops is the number of event loops, at most 1,024. The default is half of GOMAXPROCS, at least 1. The goroutine
+	// model ignores Loops. GOMAXPROCS should exceed Loops: otherwise Go's scheduler takes processors from loops that
+	// block briefly. With Workers, set GOMAXPROCS to the number of CPUs plus Loops.
 	//
 	// If Limits.MaxConns exceeds the descriptor limit, the server starts as many loops as necessary, and every loop has
-	// its own descriptor table. A handler on such a loop can use files that were open when the server started. It can
-	// also open files and close them within the same call. It can't use descriptors that other goroutines open, such as
-	// those of os/exec, net.Dial or a database connection: in the loop's table, descriptor numbers from 512 may belong
-	// to clients. With Workers, handlers run elsewhere and can use all descriptors. Files that are open at the start
-	// remain open in all tables until the server ends. /proc/PID/task/TID/fd lists the connections; /proc/PID/fd does
-	// not.
+	// its own descriptor table, which /proc/PID/task/TID/fd shows. A handler on such a loop can use files that were
+	// open when the server started, and files that it opens and closes within one call. It can't use descriptors that
+	// other goroutines open, such as those of os/exec, net.Dial or a database connection. Handlers on Workers can use
+	// all descriptors. Files that are open at the start remain open until the server ends.
 	Loops int
 	// Spin is the time for which an idle event loop polls before it blocks, at most 10 ms. The default, 0, blocks
-	// immediately. Polling avoids wake-ups when few connections wait for answers. With one connection on two CPUs, 200
-	// µs of polling raised the rate from 13,000 to 26,000 echoes per second, and the CPU time per echo from 28 to 38
-	// µs. Under load, Spin has no effect. It uses up to one CPU per loop and slows other programs on the machine.
+	// immediately. Polling raises the rate when few connections wait for answers, but uses up to one CPU per loop.
 	Spin time.Duration
 	// Workers, if set, runs the handler on a worker pool instead of the event loops. The goroutine model ignores it.
 	// The default, nil, runs handlers on the loops, which is fastest if handlers neither block nor compute for long.
-	// Calls for one connection stay in order, and a connection has at most one job in the pool. If the pool rejects or
-	// sheds a job of a ShedHandler, the server calls Shed. With other handlers the connection waits and is not read
-	// from, and no call is lost. For those handlers, set KeepQueued and FIFO in pool.Config, because the server only
-	// submits shed calls again.
+	// Calls for one connection stay in order, and a connection has at most one job in the pool.
+	//
+	// If the pool rejects or sheds a call of a ShedHandler, the server calls Shed instead. Calls of other handlers are
+	// never lost: the connection waits, its input is not read, and the server submits the call again. For such
+	// handlers, set KeepQueued and FIFO in pool.Config, because shedding has no benefit.
 	//
 	// The caller owns the pool, may share it, and closes it after the server has ended. If the pool is closed earlier,
-	// a connection closes with ErrWorkersClosed at the next call of its handler. The event loop then calls Closed, and
-	// Opened if that is due.
-	//
-	// During an orderly shutdown (Shutdown), pending calls still wait for the pool. During a forced end (Close, or the
-	// end of Shutdown's context), connections that the pool rejects close with ErrServerClosed, on the loop. The server
-	// ends only after its queued jobs have run or been shed. If other users of the pool occupy all workers, the server
-	// waits for them.
+	// a connection closes with ErrWorkersClosed at the next call of its handler. During Shutdown, pending calls still
+	// wait for the pool. After Close or the end of Shutdown's context, connections that the pool rejects close with
+	// ErrServerClosed. The server ends only after its queued jobs have run or been shed, so jobs of other users of the
+	// pool may delay its end.
 	Workers *pool.Pool
 	// Processes is the number of worker processes, at most 1,024 (Linux only). With 0, the default, or 1, this process
-	// serves. Otherwise ListenAndServe becomes the supervisor. It starts this program once per worker with the same
-	// arguments, and main in every worker must reach the same call; see WorkerProcess.
+	// serves. With more, ListenAndServe becomes the supervisor. It starts this program once per worker with the same
+	// arguments, and main in every worker must reach the same call; see WorkerProcess. The supervisor calls Listening
+	// when all workers serve; workers do not call it.
 	//
 	// If a worker ends, the supervisor restarts it after 100 ms. The delay doubles, up to 10 s, for each consecutive
-	// run shorter than 10 s. Connections to the worker's socket wait meanwhile. ListenAndServe fails after all workers
-	// have ended 10 times in a row before serving. The supervisor kills a worker that does not serve within 2 minutes,
+	// run shorter than 10 s. Meanwhile, connections to the worker's socket wait. ListenAndServe fails after all workers
+	// have ended 10 times in a row without serving. The supervisor kills a worker that does not serve within 2 minutes,
 	// or that does not exit within 30 s after it has stopped serving.
 	//
 	// Limits.MaxConns, MaxBuffered and AcceptRate are divided evenly among the workers. All other limits, Loops
 	// (default 1) and Workers apply to every worker. The kernel distributes connections randomly, so a worker may be
-	// full a few per cent early. The supervisor calls Listening when all workers serve; workers do not call it.
-	// Shutdown drains the workers, and kills those that still run when its context ends. Close kills them immediately.
+	// full when the total is still a few per cent below MaxConns.
 	//
-	// A worker ignores SIGINT. It ignores SIGHUP unless main handles that with os/signal. SIGTERM drains the worker
+	// Shutdown drains the workers, and kills those that still run when its context ends. Close kills them immediately.
+	// A worker ignores SIGINT, and ignores SIGHUP unless main handles SIGHUP with os/signal. SIGTERM drains the worker
 	// within Limits.ShutdownTimeout. If the supervisor orders a drain, the supervisor sets the time limit, and main
 	// gets at most one SIGTERM. Workers drain and exit if their supervisor dies.
 	Processes int
@@ -100,32 +95,29 @@ type Server struct {
 	// Heartbeat is sent to silent peers if its Interval is set.
 	Heartbeat Heartbeat
 	// Deny lists addresses that are rejected. If Allow is not empty, all addresses outside Allow are rejected as well.
-	// Connections by unix sockets are always admitted. Both lists are limited to 1,048,576 prefixes.
+	// Connections by unix sockets are always admitted. Each list is limited to 1,048,576 prefixes.
 	Allow, Deny []netip.Prefix
 	// TrustedProxies are addresses from which every connection begins with a PROXY protocol header, version 1 or 2.
-	// RemoteAddr, Allow, Deny and Limits.MaxConnsPerSource then use the client address in the header. If the header has
-	// no address (LOCAL, as in health checks, UNKNOWN, or a unix socket), they use the proxy's address. The server
-	// rejects connections with an invalid header, a header of more than 4,096 bytes, or an unspecified address (0.0.0.0
-	// or ::). From other addresses, such a header is ordinary input. If TrustedProxies is not empty, connections by
-	// unix sockets begin with a header, too.
+	// From other addresses, such a header is ordinary input. If TrustedProxies is not empty, connections by unix
+	// sockets begin with a header, too. RemoteAddr, Allow, Deny and Limits.MaxConnsPerSource use the client address in
+	// the header or, if the header has none (LOCAL, as in health checks, UNKNOWN, or a unix socket), the proxy's
+	// address. The server rejects connections with an invalid header, a header of more than 4,096 bytes, or an
+	// unspecified address (0.0.0.0 or ::).
 	TrustedProxies []netip.Prefix
 	// TLSConfig, if set, encrypts every connection of Addr or Serve. The server calls the handler after the handshake.
-	// The configuration needs a certificate (see ReloadCertificate) and must not change while the server runs. At most
-	// Limits.MaxHandshakes handshakes are in progress. Their computations run outside the loops, on up to GOMAXPROCS/2
-	// goroutines.
+	// The configuration needs a certificate (see ReloadCertificate) and must not change while the server runs.
+	// Limits.MaxHandshakes limits the handshakes in progress.
 	//
 	// If the configuration has no session ticket keys, the server generates a new key every day, and Upgrade passes the
 	// keys on. The server generates no keys if client certificates may be required (ClientAuth, GetConfigForClient), or
-	// if tickets are customized (WrapSession) or disabled. With Processes, every worker generates its own keys. To let
-	// clients resume sessions at any worker, call tls.Config.SetSessionTicketKeys with the same keys in all workers
-	// before the start.
+	// if tickets are customized (WrapSession) or disabled. With Processes, every worker generates its own keys, and
+	// clients resume sessions at any worker only if all call tls.Config.SetSessionTicketKeys with the same keys.
 	TLSConfig *tls.Config
-	// Refuse, if set, returns the answer to a rejected connection, or nil for no answer. The reason is ErrTooManyConns,
+	// Refuse, if set, returns the answer to a rejected connection, or nil for no answer. why is ErrTooManyConns,
 	// ErrTooManyFromSource or ErrDenied. The server sends the answer unencrypted, as far as the kernel accepts it
-	// immediately, and closes the connection. A connection that is rejected because of its PROXY header
-	// (TrustedProxies) receives the answer like ordinary output. It counts towards Limits.MaxConns until it is closed,
-	// for at most Limits.CloseTimeout plus Linger. Refuse may be called concurrently on any goroutine and must not
-	// block.
+	// immediately, and closes the connection. If the address in a PROXY header (TrustedProxies) is rejected, the answer
+	// is sent like ordinary output, and the connection counts towards Limits.MaxConns until it is closed. Refuse may be
+	// called concurrently on any goroutine and must not block.
 	Refuse func(remote net.Addr, why error) (answer []byte)
 	// Log receives messages for operators, such as panics and accept errors. The default is slog.Default().
 	Log *slog.Logger
@@ -138,19 +130,20 @@ type Server struct {
 	// because the workers keep ending.
 	Stopping func()
 
-	// Successor, if set, returns the command that Upgrade starts as the new process. Upgrade adds to its ExtraFiles
-	// and, if that is not nil, Env. By default the new process has the same arguments, standard input, output and
-	// error. Its binary is the file at this process's path, or this process's executable if there is no such file.
+	// Successor, if set, returns the command that Upgrade starts as the new process. Upgrade adds files to the
+	// command's ExtraFiles and, if Env is not nil, variables to Env. By default the new process has the same arguments,
+	// standard input, output and error. Its binary is the file at this process's path, or this process's executable if
+	// there is no such file.
 	Successor func() (*exec.Cmd, error) `json:"-"`
 
-	// Stay keeps this process running after an Upgrade. Supervisors that watch the process they started need this: an
-	// init or shell in a container, runit, supervisord. ListenAndServe then returns when the new process, or its last
-	// successor, has ended, and fails if that process failed.
+	// Stay keeps this process running after an Upgrade. It is necessary under supervisors that watch the process they
+	// started: an init or shell in a container, runit, supervisord. ListenAndServe then returns when the new process,
+	// or its last successor, has ended, and fails if that process failed. The default is false. Process 1 always stays;
+	// new processes never do.
 	//
 	// Until then, this process adopts and reaps orphans. It forwards SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1 and
 	// SIGUSR2 to the serving process, except signals that a terminal also sends to that process. The program still
-	// receives signals that it handles with os/signal. The default is false. Process 1 always stays; new processes
-	// never do.
+	// receives signals that it handles with os/signal.
 	Stay bool
 
 	upgradeState
@@ -169,24 +162,22 @@ type Server struct {
 	loggedMisuse sync.Map // methods of kept Conns that were already logged
 }
 
-// Socket sets options of connections' sockets. The zero value uses the kernel's defaults. The kernel then buffers up to
-// net.ipv4.tcp_wmem[2] bytes (default 4 MiB) for a peer that does not read. Pending, Limits.MaxUnsent and the timeouts
-// of slow peers count only output beyond that buffer. On systems other than Linux, the options are ignored for accepted
-// connections.
+// Socket sets options of connections' sockets. The zero value uses the kernel's defaults: the kernel then buffers up to
+// net.ipv4.tcp_wmem[2] bytes (default 4 MiB) for a peer that does not read. Only output beyond that buffer counts for
+// Pending, Limits.MaxUnsent and the timeouts of slow peers. The options need Linux for accepted connections.
 type Socket struct {
 	// SendBuffer and ReceiveBuffer are SO_SNDBUF and SO_RCVBUF in bytes, at most 1 GiB. The kernel doubles the values
-	// and limits them to net.core.wmem_max and rmem_max. With 0, the default, the kernel adapts the buffers to each
-	// connection.
+	// and limits them to net.core.wmem_max and rmem_max. With 0, the default, the kernel adapts the buffers.
 	SendBuffer, ReceiveBuffer int
-	// Unsent is TCP_NOTSENT_LOWAT in bytes, at most 1 GiB. While the kernel holds that much output that it has not yet
-	// sent to the network, further output waits in the server and counts towards its limits. Data in flight is not
+	// Unsent is TCP_NOTSENT_LOWAT in bytes, at most 1 GiB. It limits the output that the kernel holds before sending it
+	// to the network; further output waits in the server and counts towards the server's limits. Data in flight is not
 	// limited. The default, 0, uses net.ipv4.tcp_notsent_lowat, normally no limit.
 	Unsent int
 	// Control, if set, is called for every TCP socket that will listen on an Addr, before the socket is bound, like
 	// Control of net.ListenConfig. It can set options of the listener or options that connections inherit, such as
-	// TCP_DEFER_ACCEPT or SO_BINDTODEVICE. Every loop or worker process has a socket, and there may be one more; the
-	// supervisor creates the sockets of workers. The server sets the fields above afterwards. An error prevents the
-	// start. Control is not called for listeners made by the caller.
+	// TCP_DEFER_ACCEPT or SO_BINDTODEVICE. Every loop or worker process has at least one socket. After Control, the
+	// server sets SendBuffer, ReceiveBuffer and Unsent. An error prevents the start. Control is not called for
+	// listeners made by the caller.
 	Control func(network, address string, raw syscall.RawConn) error `json:"-"`
 }
 
@@ -210,16 +201,15 @@ type SlowConsumer int
 const (
 	// CloseConn closes the connection with ErrSlowConsumer.
 	CloseConn SlowConsumer = iota
-	// DropMessage keeps the connection and drops the message. Write fails with ErrFull, and a broadcast skips the
-	// connection. Stats.Dropped counts both. A peer that reads nothing at all is still closed after
-	// Limits.WriteTimeout.
+	// DropMessage keeps the connection and drops the message. Write then fails with ErrFull, and a broadcast skips the
+	// connection. Stats.Dropped counts both. A peer that reads nothing is still closed after Limits.WriteTimeout.
 	DropMessage
 )
 
 // ListenAndServe listens on Addr and Listeners, and serves until ctx ends or Shutdown or Close is called. When ctx
 // ends, it shuts down within Limits.ShutdownTimeout. It returns when everything that it started has ended. The result
-// is nil after an orderly shutdown, and wraps context.DeadlineExceeded if connections were cut off. Otherwise it is the
-// reason why the server could not serve.
+// is nil after an orderly shutdown, and wraps context.DeadlineExceeded if connections were cut off. If the server could
+// not serve, the result is the reason.
 func (s *Server) ListenAndServe(ctx context.Context) error {
 	where, err := s.collectAndCheckListeners(nil)
 	if err != nil {
@@ -376,8 +366,8 @@ func (s *Server) startEngine(cfg engine.Config, listeners []Listener) (engine.En
 	return e, nil
 }
 
-// startSupervisorOrEngine starts the engine of model m. If that fails, Auto falls back to another model. The returned
-// model is the one in use.
+// startSupervisorOrEngine starts the supervisor or the engine of model m. If Auto has selected m and m fails, another
+// model is used. The returned model is the one in use.
 func (s *Server) startSupervisorOrEngine(m engine.Model, cfg engine.Config) (engine.Engine, engine.Model, error) {
 	if s.isSupervisor() {
 		e, err := s.startSupervisor(cfg)
@@ -403,8 +393,8 @@ func (s *Server) logModelChoice(m engine.Model, reason error) {
 	s.rateLimitedLogger().Info("I/O model chosen", "model", m.Name, "reason", reason.Error())
 }
 
-// rateLimitedLogger returns the engine's log. Clients can cause some of its messages at will, so these are limited to
-// one per second for each loop, close reason and type of handler.
+// rateLimitedLogger returns the engine's log. Clients can cause some messages at will. The log limits these to one per
+// second for each loop, close reason and type of handler.
 func (s *Server) rateLimitedLogger() *slog.Logger {
 	log := s.Log
 	if log == nil {
@@ -480,7 +470,6 @@ func (s *Server) checkSettingsAndApplyDefaults() (m engine.Model, l Limits, err 
 	return m, l, err
 }
 
-// listenAddrOrZero returns the listen address, or an empty *net.TCPAddr if the server does not listen.
 func (s *Server) listenAddrOrZero() net.Addr {
 	if a := s.ListenAddr(); a != nil {
 		return a
@@ -488,8 +477,7 @@ func (s *Server) listenAddrOrZero() net.Addr {
 	return &net.TCPAddr{}
 }
 
-// resolveLoops returns the number of loops. If loops need their own descriptor tables, it also returns the maximum
-// number of connections per table.
+// resolveLoops returns the number of loops and, if these need their own descriptor tables, the size of a table.
 func (s *Server) resolveLoops(m engine.Model, maxConns int) (loops, connsPerShard int, err error) {
 	loops = s.Loops
 	switch {
@@ -516,13 +504,13 @@ func (s *Server) resolveLoops(m engine.Model, maxConns int) (loops, connsPerShar
 }
 
 // Shutdown stops accepting, lets every connection finish its current work, and closes it. Idle connections close
-// immediately. Others close after the message that has begun to arrive is complete and all output has been sent.
+// immediately. Other connections close when the message that is arriving is complete and all output has been sent.
 // Shutdown returns when all connections are closed and everything has ended.
 //
-// If ctx ends first, Shutdown closes the remaining connections immediately. The returned error contains their number
-// and wraps ctx's cause. Shutdown then waits at most a second for running handlers; ListenAndServe and Serve wait for
-// them without limit. Further calls behave the same. A handler must call Shutdown in a new goroutine or with a context
-// that ends, because the call waits for the handler itself.
+// If ctx ends first, Shutdown closes the remaining connections immediately, and waits at most a second for running
+// handlers; ListenAndServe and Serve wait for them without limit. The error contains the number of the closed
+// connections and wraps ctx's cause. A handler must call Shutdown in a new goroutine or with a context that ends,
+// because Shutdown waits for the handler itself.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
 	first := !s.closed
@@ -544,8 +532,8 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return nil
 }
 
-// Close closes every connection immediately, without sending pending output. It returns when everything has ended, or
-// after a second if handlers have not returned, such as a handler that calls Close.
+// Close closes every connection immediately, without sending pending output. It waits at most a second for running
+// handlers, which include a handler that calls Close.
 func (s *Server) Close() error {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()

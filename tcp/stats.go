@@ -6,21 +6,18 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Stats is a snapshot of a server's counters. Counters cover the time since the start, except those described as
-// current ("now").
+// Stats is a snapshot of a server's counters. Fields with "now" are current values; others count since the start.
 type Stats struct {
-	// Model is the I/O model in use, or "" before the start. Loops is the number of event loops, or 0 for the goroutine
-	// model.
+	// Model is the I/O model in use, or "" before the start. Loops is the number of event loops, or 0 without loops.
 	Model string
 	Loops int
 	// Processes is the number of worker processes now, or 0 without Server.Processes. With workers, Loops and all
-	// fields below are sums over the workers, up to 100 ms old. Counters of ended workers are kept; current values are
-	// not. A killed worker loses the counts of its last 100 ms. Restarts counts restarted workers.
+	// fields below are sums over the workers, up to 100 ms old. Counters of ended workers are kept; their current
+	// values are not. A killed worker loses the counts of its last 100 ms. Restarts counts restarted workers.
 	Processes int
 	Restarts  int64
 	// Goroutines is the number of goroutines in the workers now. GCs is the number of garbage collections, and GCPause
-	// the total time for which they stopped a worker. All three are 0 without Server.Processes; use package runtime for
-	// this process.
+	// the total time for which they stopped a worker. All three are 0 without Server.Processes.
 	Goroutines, GCs int64
 	GCPause         time.Duration
 	// Draining reports whether the server is shutting down or has ended. AcceptingPaused reports whether all loops have
@@ -29,13 +26,12 @@ type Stats struct {
 	// MaxConns is Limits.MaxConns with its default.
 	MaxConns int
 
-	// Open is the number of open connections now. Three fields count parts of Open. Greeting counts connections before
-	// the end of their PROXY header or TLS handshake. Paused counts connections that are not read from because their
-	// unsent output exceeded Limits.HighWater. Closing counts connections that wait until the peer has received the
-	// output or ended.
+	// Open is the number of open connections now. The other fields count some of them: Greeting, those before the end
+	// of their PROXY header or TLS handshake; Paused, those not read from because their unsent output exceeded
+	// Limits.HighWater; Closing, those that wait until the peer has received the output or ended.
 	Open, Greeting, Paused, Closing int64
 	// Accepted counts accepted connections that were opened, and Dialed connections made by Dial. HandedOver counts
-	// connections that continue in another process, and TakenOver connections received from one; see Upgrade.
+	// connections that moved to another process in an Upgrade, and TakenOver those that came from another process.
 	Accepted, Dialed, HandedOver, TakenOver int64
 	// Refused counts rejected connections by cause. Closed counts connections that have closed, by cause.
 	Refused Refusals
@@ -51,31 +47,29 @@ type Stats struct {
 	// Messages counts the messages found by Lines and Split.
 	Messages int64
 	// Dropped counts messages that a slow peer missed: writes under SlowConsumer DropMessage, and broadcasts. Replaced
-	// counts values of Group.SendLatest that were replaced before they were sent, per connection.
+	// counts values of Group.SendLatest that a newer value replaced before they were sent, once for each connection.
 	Dropped, Replaced int64
-	// Broadcasts counts messages to all connections (Server.Broadcast); with workers, once per worker. Casting is the
-	// number of broadcasts now in progress, which have not been passed to all connections. CastBytes is their size in
-	// bytes, and CastAge the age of the oldest one; with workers, of the slowest worker. Buffered includes output that
-	// single peers have not received.
+	// Broadcasts counts messages to all connections (Server.Broadcast). Casting is the number of broadcasts in progress
+	// now, which have not yet been passed to all connections. CastBytes is their size in bytes, and CastAge the age of
+	// the oldest one. With workers, each worker counts a broadcast, and CastAge is that of the slowest worker.
 	Broadcasts, Casting, CastBytes int64
 	CastAge                        time.Duration
 	// Heartbeats counts heartbeats sent.
 	Heartbeats int64
-	// Buffered is the memory in bytes of the buffers of all connections now, including queued messages; see
-	// Limits.MaxBuffered.
+	// Buffered is the memory of the buffers of all connections now, in bytes; see Limits.MaxBuffered.
 	Buffered int64
 
 	// Panics counts panics in handlers. SlowHandlers counts calls longer than Limits.HandlerTime.
 	Panics, SlowHandlers int64
-	// OnWorkers is the number of loops whose handlers now run on workers. Moved counts how often Auto has moved a
-	// loop's handlers to workers because they blocked the loop.
+	// OnWorkers is the number of loops whose handlers now run on workers. Moved counts how often Auto has moved the
+	// handlers of a loop to workers because they blocked the loop.
 	OnWorkers, Moved int64
-	// Shed counts calls of Shed because no worker was available; one call may cover several messages. Waiting
-	// connections are not counted.
+	// Shed counts calls of a handler's Shed method, made because no worker was available. One call may cover several
+	// messages. Waiting connections are not counted.
 	Shed int64
-	// HandlerTime is the duration of handlers' calls. It samples every 64th call on loops, and all calls on workers.
+	// HandlerTime is the duration of handlers' calls: every 64th call on loops, and all calls on workers.
 	HandlerTime Histogram
-	// Lag is the duration of the turns of event loops. A connection that becomes ready waits at most that long.
+	// Lag is the duration of the iterations of event loops. A connection that becomes ready waits at most that long.
 	Lag Histogram
 	// Busy is the total working time of event loops. Its increase, divided by the elapsed time and Loops, is their
 	// utilization.
@@ -111,12 +105,11 @@ func (s *Server) Stats() Stats {
 
 // Refusals counts connections that were rejected before their handler was called, by cause.
 type Refusals struct {
-	// Full counts connections above Limits.MaxConns, Source connections above Limits.MaxConnsPerSource, and Denied
-	// connections excluded by Server.Allow or Server.Deny.
+	// Full counts connections above Limits.MaxConns, Source those above Limits.MaxConnsPerSource, and Denied those
+	// excluded by Server.Allow or Server.Deny.
 	Full, Source, Denied int64
-	// Proxy counts connections with an invalid or missing PROXY header, and Handshake those with a failed TLS
-	// handshake. Timeout counts connections that exceeded Limits.HandshakeTimeout. Other counts connections ended early
-	// by the peer, the network or the server's end.
+	// Proxy counts connections with an invalid or missing PROXY header, Handshake those with a failed TLS handshake,
+	// and Timeout those that exceeded Limits.HandshakeTimeout. Other counts connections that ended for other reasons.
 	Proxy, Handshake, Timeout, Other int64
 }
 
@@ -134,9 +127,9 @@ type Closes struct {
 	// FirstByte, Message, Idle, Write, Close and Heartbeat count connections that exceeded a time limit:
 	// Limits.FirstByteTimeout and so on.
 	FirstByte, Message, Idle, Write, Close, Heartbeat int64
-	// SlowConsumer counts connections that exceeded Limits.MaxUnsent, and Budget those closed because of
-	// Limits.MaxBuffered. TooLong counts connections with a message longer than Limits.MaxMessage. TLS counts
-	// connections whose TLS failed after the handshake (TLSError) or in StartTLS.
+	// SlowConsumer counts connections that exceeded Limits.MaxUnsent, Budget those closed because of
+	// Limits.MaxBuffered, TooLong those with a message longer than Limits.MaxMessage, and TLS those whose TLS failed
+	// after the handshake (TLSError) or in StartTLS.
 	SlowConsumer, Budget, TooLong, TLS int64
 	// Panic counts connections whose handler panicked, Shutdown those closed by the server's end, and Operator those
 	// closed by Server.CloseConns. Other counts all remaining connections.

@@ -12,8 +12,8 @@ import (
 	"github.com/myriad-go/myriad/internal/secure"
 )
 
-// TLS returns the result of the handshake: version, cipher suite, protocol, server name and client certificates. It is
-// nil for a connection without TLS.
+// TLS returns the result of the handshake: version, cipher suite, protocol, server name and client certificates. The
+// result is nil for a connection without TLS.
 func (c *Conn) TLS() *tls.ConnectionState { return layers.TLSState(c.core()) }
 
 // StartTLS encrypts an unencrypted connection, for protocols that negotiate TLS first: STARTTLS of SMTP, IMAP and LDAP,
@@ -21,13 +21,12 @@ func (c *Conn) TLS() *tls.ConnectionState { return layers.TLSState(c.core()) }
 // unencrypted. An accepted connection is the TLS server, a dialed one the client. Do not change cfg afterwards.
 // Limits.MaxHandshakes and HandshakeTimeout apply.
 //
-// After the handshake, the server calls Secured of a SecuredHandler. If the handshake fails, it calls only Closed, with
-// a *TLSError, ErrHandshakeTimeout or io.EOF. Until Secured, Write fails with ErrBadUse. Messages of Refs wait and are
-// then sent encrypted. Calls of Ref.Do wait, too.
+// After the handshake, the server calls Secured of a SecuredHandler or, if the handshake fails, only Closed, with a
+// *TLSError, ErrHandshakeTimeout or io.EOF. Until Secured, Write fails with ErrBadUse, and messages of Refs wait.
 //
-// An attacker may inject unencrypted input after the command (CVE-2011-0411). A connection with unused input when the
-// call returns is therefore closed with ErrClearInput. The handler must use exactly the command and return. Handlers of
-// Lines and Split do so: they stop after this call.
+// An attacker may inject unencrypted input after the command (CVE-2011-0411). If unused input remains when the current
+// call returns, the connection is therefore closed with ErrClearInput. The handler must use exactly the command and
+// return. Handlers of Lines and Split do so: they stop after this call.
 //
 // StartTLS fails with ErrBadConfig if cfg has no certificate or, for a client, no ServerName. It fails with ErrBadUse
 // if the connection already uses or starts TLS, is relayed or detached, or has a file waiting (SendFile). It fails with
@@ -52,9 +51,9 @@ func hasCertificate(c *tls.Config) bool {
 }
 
 // ReloadCertificate loads a certificate and its key, both in PEM form, and returns a function for
-// tls.Config.GetCertificate. The function reads the files again during handshakes, at most once a second, so a
-// certificate can be renewed while the server runs. If reading fails, the old certificate stays in use. The error is
-// logged once to log, or to slog.Default() if log is nil. The function is safe for concurrent use.
+// tls.Config.GetCertificate. The function reads the files again during handshakes, at most once a second. If reading
+// fails, the old certificate stays in use, and the error is logged once. log defaults to slog.Default(). The function
+// is safe for concurrent use.
 func ReloadCertificate(certFile, keyFile string, log *slog.Logger) (func(*tls.ClientHelloInfo) (*tls.Certificate, error), error) {
 	r, err := secure.NewReloader(certFile, keyFile, log)
 	if err != nil {
@@ -83,7 +82,6 @@ func (s *Server) sharedHandshakeLimiterLocked(l Limits) *secure.HandshakeLimiter
 	return s.handshakeLimiter
 }
 
-// configureTLSAndProxyLayers configures the layers between connections and the handler: PROXY protocol and TLS.
 func (s *Server) configureTLSAndProxyLayers(cfg *engine.Config, l Limits, listeners []Listener) {
 	all, some, proxies := make([]layers.Config, len(listeners)), false, false
 	s.tickets = make(map[*Listener]*secure.TicketKeyRing)

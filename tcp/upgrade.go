@@ -26,7 +26,7 @@ import (
 // ErrUpgrading is returned by Server.Upgrade while another upgrade is in progress.
 var ErrUpgrading = errors.New("myriad: an upgrade is already in progress")
 
-// takeoverTimeout limits the transfer of connections if the context of Upgrade has no deadline.
+// takeoverTimeout limits the transfer of connections if the context passed to Upgrade has no deadline.
 const takeoverTimeout = time.Minute
 
 // upgradeReplyTimeout limits the time for each reply of the new process.
@@ -37,13 +37,13 @@ type Upgraded struct {
 	// PID is the process ID of the new process.
 	PID int
 	// Moved is the number of connections that the new process has taken over. Lost is the number of connections that
-	// the new process had not confirmed when it died. All others have stayed and are drained.
+	// the new process had not confirmed when it died. All other connections have stayed in this process and drain.
 	Moved, Lost int
 	// Took is the time from the first transferred connection to the last.
 	Took time.Duration
 	// Stayed counts the connections that have not moved, by reason: "TLS", "value without Migrator", "NetConn" (of a
 	// NetListener or Blocking handler), "handler of its own", "relay", "half-closed", "not saved" (Save failed),
-	// "busy", and "not known" (connections of worker processes). This process drains them.
+	// "busy", and "not known" (connections of worker processes).
 	Stayed map[string]int
 	// Stays reports whether this process stays and forwards signals; see Server.Stay.
 	Stays bool
@@ -73,10 +73,10 @@ func (u Upgraded) String() string {
 
 // Upgrade replaces this process by a new one without losing a connection. It starts the new binary (Server.Successor)
 // and waits until the new process serves on the same listeners. It then transfers the connections with their unused
-// input, unsent output, timers, timeouts, and the state that a Migrator saves. Peers notice only a pause of
-// milliseconds. After Upgrade has returned nil, the server drains the remaining connections and ends as by Shutdown, so
-// ListenAndServe returns. Upgrade reports MAINPID to the service manager; from then on, Notify sends nothing. As
-// process 1, or with Server.Stay, ListenAndServe returns only after the serving process has ended.
+// input, unsent output, timers, timeouts, and the state that a Migrator saves. After Upgrade has returned nil, the
+// server drains the remaining connections and ends as by Shutdown, so ListenAndServe returns. Upgrade reports MAINPID
+// to the service manager; from then on, Notify sends nothing. In process 1, or with Server.Stay, ListenAndServe returns
+// only after the serving process has ended.
 //
 // These connections stay in the old process:
 //   - connections with TLS, whose sessions can't be saved
@@ -86,17 +86,16 @@ func (u Upgraded) String() string {
 //   - connections whose peer has ended
 //   - connections with a Value, if the handler is not a Migrator
 //
-// Busy connections (in a handler on a worker, sending a file, retained) can move until ctx ends. For a moved
-// connection, Closed receives ErrHandedOver.
+// Busy connections (in a handler on a worker, sending a file, retained) can move until ctx ends. When a connection has
+// moved, its Closed receives ErrHandedOver in the old process.
 //
 // The new process inherits the environment and one more descriptor. It must call ListenAndServe on one Server within 30
-// seconds. Listeners are matched by address; the model and the number of loops may differ. To go back, upgrade to the
-// old version.
+// seconds. Listeners are matched by address; the model and the number of loops may differ.
 //
-// Upgrade returns an error and this server continues unchanged if the new process does not start, hangs, dies or can't
-// listen, or if it is another program or an incompatible version. If the new process dies during the transfer, this
-// server continues with its remaining connections. The others are lost and counted in Lost. Without a deadline in ctx,
-// the transfer is limited to a minute.
+// Upgrade returns an error, and this server continues unchanged, if the new process does not start, hangs, dies or
+// can't listen, or if it is another program or an incompatible version. If the new process dies during the transfer,
+// this server continues with the connections that have not moved. The other connections are lost and counted in Lost.
+// Without a deadline in ctx, the transfer is limited to a minute.
 //
 // Upgrade returns ErrUpgrading during another upgrade, and ErrServerClosed before the start and after the end. It
 // returns errors.ErrUnsupported on systems other than Linux, and in worker processes (Server.Processes), whose
@@ -213,7 +212,6 @@ func (s *Server) runUpgrade(ctx context.Context, e engine.Engine, m engine.Migra
 
 const countTimeout = time.Second
 
-// netConnReason is the reason in Upgraded.Stayed for connections of blocking code.
 const netConnReason = "NetConn"
 
 func (s *Server) warnAboutUnmovableConns(ctx context.Context, e engine.Engine) {
@@ -276,8 +274,8 @@ func (s *Server) newHelloMessage(e engine.Engine, m engine.Migrator, listeners [
 	return hello
 }
 
-// stayUntilSuccessorExits returns serveErr, the result of this server, if this process does not stay. Otherwise it
-// waits until the serving process has ended and returns that process's error.
+// stayUntilSuccessorExits waits until the serving process has ended and returns that process's error. If this process
+// does not stay, it immediately returns serveErr, the result of this server.
 func (s *Server) stayUntilSuccessorExits(serveErr error) error {
 	if !s.handedOver.Load() || s.signalRelay == nil {
 		return serveErr
@@ -333,7 +331,7 @@ func (s *Server) successorCommand() (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// listenerHandoffKey identifies a listener across processes: by its configured address.
+// listenerHandoffKey identifies a listener across processes by its configured address.
 func listenerHandoffKey(l *Listener, addr net.Addr) string {
 	if l.Listener != nil {
 		return addr.String()
@@ -367,8 +365,8 @@ func (s *Server) claimInheritedSockets(l *Listener) []net.Listener {
 }
 
 // startTakeOverFromPredecessor tells the old process that this one is ready, and receives its connections in the
-// background. The old process accepts connections until then, because the upgrade may still fail. wait blocks until the
-// transfer has ended.
+// background. Until the transfer begins, the old process accepts connections, because the upgrade may still fail. wait
+// blocks until the transfer has ended.
 func (s *Server) startTakeOverFromPredecessor(e engine.Engine) (wait func()) {
 	p := s.predecessor
 	if p == nil {

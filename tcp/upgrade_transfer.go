@@ -29,12 +29,12 @@ import (
 
 const maxSavedState = 1 << 30
 
-// broadcastTimeout limits the wait for broadcasts in progress. It also limits how long new broadcasts are queued while
-// queued ones are sent. holdTimeout limits the queueing before that.
+// holdTimeout limits how long broadcasts are queued before the queue is sent. broadcastTimeout limits the time for
+// sending the queue, during which new broadcasts are queued as well, and the wait for broadcasts in progress.
 var broadcastTimeout, holdTimeout = 10 * time.Second, 10 * time.Second
 
-// upgradeTransfer is the part of a Server's state for these transfers. Server.mu guards the fields from
-// predecessorCounts to peersClosed.
+// upgradeTransfer is the part of a Server's state for the transfer of counters, the handler's state and broadcasts.
+// Server.mu guards the fields from predecessorCounts to peersClosed.
 type upgradeTransfer struct {
 	predecessorCounts    engine.Counts               // of earlier processes
 	predecessorListeners []upgrade.ListenerCounts    // of earlier processes
@@ -200,7 +200,8 @@ func (s *Server) resumeAfterHandover() {
 	close(s.handoverDone)
 }
 
-// resumeBroadcastsOnce sends the broadcasts queued in this process, once, after the old process's queue.
+// resumeBroadcastsOnce sends the broadcasts that this process has queued, and ends the queueing. Further calls do
+// nothing. The queue of the old process must have been sent before.
 func (s *Server) resumeBroadcastsOnce(peer *broadcastlog.Peer) {
 	s.resumeOnce.Do(func() {
 		defer close(s.backlogDone)
@@ -210,7 +211,7 @@ func (s *Server) resumeBroadcastsOnce(peer *broadcastlog.Peer) {
 	})
 }
 
-// addPeerAndStartReading starts to read the connection to a successor or predecessor process. It returns false if the
+// addPeerAndStartReading starts to read broadcasts from a successor or predecessor process. It returns false if the
 // server accepts no more peers.
 func (s *Server) addPeerAndStartReading(peer *broadcastlog.Peer, isSuccessor bool) (added bool) {
 	s.mu.Lock()
@@ -290,7 +291,7 @@ func (s *Server) sendCountersAndClosePeers() {
 	s.peerReaders.Wait()
 }
 
-// saveHandlerState makes the handler write its state to a file in memory. It returns nil if the handler has no state.
+// saveHandlerState makes the handler write its state to a file in memory. Without state, the result is nil.
 func (s *Server) saveHandlerState() (f *os.File, err error) {
 	h, ok := handlerAs[StateMigrator](s.Handler)
 	if !ok || s.isSupervisor() {

@@ -13,8 +13,7 @@ import (
 // maxChunkLine limits the line before a chunk, extensions included, in bytes.
 const maxChunkLine = 256
 
-// maxChunkOverhead limits the total bytes of chunk lines. It does not count 16 bytes per chunk and 2 per byte of data,
-// as in net/http.
+// maxChunkOverhead limits the bytes of chunk lines, except 16 per chunk and 2 per byte of data, as in net/http.
 const maxChunkOverhead = 16 << 10
 
 const maxTrailer = 8 << 10
@@ -34,8 +33,7 @@ func newBodyDecoder(length int64) bodyDecoder {
 	return bodyDecoder{remaining: max(length, 0), chunked: length < 0, done: length == 0}
 }
 
-// nextData returns the next bytes of the body, at most maxBytes, and the number of input bytes used. It uses nothing if
-// it needs more input.
+// nextData returns the next bytes of the body, at most maxBytes. used is 0 if more input is needed.
 func (f *bodyDecoder) nextData(in []byte, maxBytes int) (data []byte, used int, err error) {
 	if f.done || len(in) == 0 {
 		return nil, 0, nil
@@ -64,7 +62,6 @@ func (f *bodyDecoder) nextData(in []byte, maxBytes int) (data []byte, used int, 
 	return nil, 2, nil
 }
 
-// parseChunkSize parses the line before a chunk. Like nextData, it returns no data.
 func (f *bodyDecoder) parseChunkSize(in []byte) (_ []byte, used int, _ error) {
 	i := bytes.IndexByte(in, '\n')
 	switch {
@@ -86,7 +83,6 @@ func (f *bodyDecoder) parseChunkSize(in []byte) (_ []byte, used int, _ error) {
 	return nil, i + 1, nil
 }
 
-// parseTrailer parses the trailer. Like nextData, it returns no data.
 func (f *bodyDecoder) parseTrailer(in []byte) (_ []byte, used int, _ error) {
 	if bytes.HasPrefix(in, headEnd[:2]) {
 		f.done = true
@@ -120,8 +116,7 @@ func (f *bodyDecoder) parseTrailer(in []byte) (_ []byte, used int, _ error) {
 // maxUnreadBody is the number of unread bytes of a body at which reading pauses.
 const maxUnreadBody = 64 << 10
 
-// requestBody buffers a request's body. The connection's owner fills it, and the handler's goroutine reads it. The
-// exchange's lock guards it.
+// requestBody passes a request's body from the connection's owner to the handler. The exchange's lock guards it.
 type requestBody struct {
 	x *exchange
 
@@ -136,7 +131,6 @@ type requestBody struct {
 	readDeadline    deadline
 }
 
-// decodeBodyIntoBuffer buffers input of the body and returns how many bytes of in belong to the body.
 func (b *requestBody) decodeBodyIntoBuffer(in []byte) (used int) {
 	for b.err == nil && !b.framing.done && used < len(in) && !b.isFull() {
 		data, n, err := b.framing.nextData(in[used:], maxUnreadBody)
@@ -188,8 +182,8 @@ func (b *requestBody) Read(p []byte) (int, error) {
 	}
 }
 
-// sendContinue sends 100 Continue, unless the handler starts its response meanwhile. The caller holds the lock, which
-// is released while the mailbox is full.
+// sendContinue sends 100 Continue, unless the handler starts its response first. The caller holds the lock, which is
+// released while the mailbox is full.
 func (b *requestBody) sendContinue() {
 	b.continueSent = true
 	b.x.retryWhileMailboxFull(func() error {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// deadline limits reads of a body, or writes. The exchange's lock guards it.
+// deadline limits the time for reading a body or for writing. The exchange's lock guards it.
 type deadline struct {
 	expired bool
 	timer   *time.Timer
@@ -29,7 +29,7 @@ func (d *deadline) callWithContext(mu *sync.Mutex, f func(context.Context) error
 	return err
 }
 
-// set sets the deadline to t, or removes it if t is zero. onExpiry is called at t with mu locked.
+// set sets the deadline to t, or removes it if t is zero. onExpiry is called at the time t with mu locked.
 func (d *deadline) set(mu *sync.Mutex, t time.Time, onExpiry func()) {
 	mu.Lock()
 	defer mu.Unlock()

@@ -14,7 +14,7 @@ import (
 
 // This file implements permessage-deflate (RFC 7692) without context takeover.
 
-// acceptsDeflate reports whether one of the client's offers is compatible with this implementation.
+// acceptsDeflate reports whether this implementation supports one of the client's offers.
 func acceptsDeflate(offers []string) bool {
 	for e := range strings.SplitSeq(strings.Join(offers, ","), ",") {
 		name, parameters, _ := strings.Cut(e, ";")
@@ -39,8 +39,7 @@ func acceptsDeflate(offers []string) bool {
 	return false
 }
 
-// deflateTail is the end of a flate stream. The sender omits the first four bytes after each message; the rest is an
-// empty final block.
+// deflateTail is the end of a flate stream: four bytes that the sender omits, and an empty final block.
 const deflateTail = "\x00\x00\xff\xff\x01\x00\x00\xff\xff"
 
 var deflateWriters = sync.Pool{New: func() any {
@@ -67,8 +66,8 @@ var (
 	decompressBuffers = sync.Pool{New: func() any { return new([]byte) }}
 )
 
-// decompress returns a decompressed message of at most maxBytes bytes. It may append to p. Pass the result to
-// recycleDecompressed.
+// decompress returns a decompressed message of at most maxBytes bytes. It may append to p. The caller passes the result
+// to recycleDecompressed.
 func decompress(p []byte, maxBytes int) ([]byte, error) {
 	r := inflateReaders.Get().(io.ReadCloser)
 	defer inflateReaders.Put(r)
@@ -87,7 +86,7 @@ func decompress(p []byte, maxBytes int) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// maxPooledBuffer limits the buffers that are reused.
+// maxPooledBuffer is the size in bytes above which a buffer is not reused.
 const maxPooledBuffer = 1 << 20
 
 func recycleDecompressed(p []byte) {
@@ -97,14 +96,14 @@ func recycleDecompressed(p []byte) {
 }
 
 // Group is a set of WebSockets that receive the same messages. A message is encoded once, and compressed once for
-// sockets that use compression. The zero value is empty. A Group is safe for concurrent use, like [tcp.Group]. A group
-// of one socket takes 80 bytes.
+// sockets that use compression. The zero value is empty. Like a [tcp.Group], a Group is safe for concurrent use. A
+// group of one socket takes 80 bytes.
 type Group struct{ plain, deflate tcp.Group }
 
 // Add adds a socket.
 func (g *Group) Add(s Socket) { g.groupFor(s).Add(s.Ref()) }
 
-// Remove removes a socket like tcp.Group.Remove: no message of the group follows later messages from the socket's Ref.
+// Remove removes a socket under the rules of tcp.Group.Remove.
 func (g *Group) Remove(s Socket) { g.groupFor(s).Remove(s.Ref()) }
 
 // Len returns the number of sockets in the group, which may include some that have closed.

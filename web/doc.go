@@ -1,5 +1,5 @@
-// Package web serves HTTP/1.1, WebSockets and server-sent events on a [tcp.Server] with handlers of net/http. A program
-// changes one line, and its idle connections take bytes instead of goroutines and buffers:
+// Package web serves HTTP/1.1, WebSockets and server-sent events on a [tcp.Server] with handlers of net/http. An idle
+// connection takes only bytes instead of a goroutine. A program replaces the first line below by the other two:
 //
 //	http.ListenAndServe(":8080", mux)
 //
@@ -7,8 +7,7 @@
 //	srv.ListenAndServe(ctx)
 //
 // The event loops read requests. A handler runs on a pool of goroutines or, if it is marked as [Quick], on the loop. A
-// [WebSocket] or a stream of [Events] has no goroutine. Both work with tcp.Ref, groups and broadcasts like any
-// connection.
+// [WebSocket] or a stream of [Events] has no goroutine, and works with tcp.Ref, groups and broadcasts.
 //
 // Responses are byte-identical to responses of net/http's server, with these exceptions:
 //

@@ -5,8 +5,7 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// This file is the only one that reaches behind the public API of tcp.Conn. Each function is for use during a call of
-// c's handler.
+// Only this file uses the engine behind tcp.Conn. Call its functions during a call of c's handler.
 
 // maxSavedState is the maximum size in bytes of a connection's state in an upgrade.
 const maxSavedState = engine.MaxState
@@ -16,8 +15,8 @@ func core(c *tcp.Conn) *engine.Conn { return (*engine.Conn)(c) }
 // yield makes the loop serve other connections before it passes the remaining input of c to the handler.
 func yield(c *tcp.Conn) { core(c).YieldInput() }
 
-// reserve replaces the number of bytes that the handler has reserved for c, which count against tcp.Limits.MaxBuffered.
-// If partial is set, the peer has Limits.MessageTimeout to complete the message.
+// reserve sets the number of bytes that the handler has reserved for c, which count against tcp.Limits.MaxBuffered. If
+// partial is set, the peer has Limits.MessageTimeout to complete the message.
 func reserve(c *tcp.Conn, bytes int, partial bool) { core(c).SetHandlerMemory(bytes, partial) }
 
 // unusedInput returns the number of input bytes that the handler did not use in its previous call.

@@ -13,7 +13,7 @@ import (
 
 // Event is a server-sent event for the EventSource of a browser (HTML, 9.2).
 type Event struct {
-	// ID is sent by the browser as Last-Event-ID when it reconnects. "" leaves the browser's value unchanged.
+	// ID is sent back as Last-Event-ID when the browser reconnects. "" leaves the browser's value unchanged.
 	ID string
 	// Name is the event's type; "" means "message".
 	Name string
@@ -24,7 +24,7 @@ type Event struct {
 }
 
 // Bytes returns the encoded event, which can be sent to any number of streams, for example with Ref.Send or
-// Group.Broadcast. It removes line ends from ID and Name.
+// Group.Broadcast. Line ends in ID and Name are removed.
 func (e Event) Bytes() []byte {
 	b := make([]byte, 0, len(e.ID)+len(e.Name)+len(e.Data)+40)
 	if e.ID != "" {
@@ -53,34 +53,32 @@ func removeLineEnds(s string) string {
 }
 
 // Events turns the connections of requests into streams of server-sent events. It is an [http.Handler] that can be
-// registered directly. A handler can also decide by itself and call Subscribe. If the handler is marked as [Quick], a
-// subscription uses no goroutine.
+// registered directly; another handler can also call Subscribe. A [Quick] handler does so without a goroutine.
 //
 // A stream has no goroutine and takes about 50 bytes more than an idle connection. Send events (Event.Bytes) with its
 // Ref, groups or broadcasts. A stream ends when the client disconnects, when it is closed, or when the server shuts
-// down. Server.Heartbeat sends comments, which browsers ignore, so that proxies do not close the stream.
+// down. With Server.Heartbeat, the server sends comments, which browsers ignore, so that proxies keep the stream open.
 type Events struct {
-	// Opened, if set, is called when a stream begins, under the rules of a tcp.Handler. It can store c.Ref() or add it
-	// to a tcp.Group.
+	// Opened, if set, is called when a stream begins, like tcp.Handler.Opened. It can add c.Ref() to a tcp.Group.
 	Opened func(c *tcp.Conn)
 	// Closed, if set, is called when a stream has ended, like tcp.Handler.Closed.
 	Closed func(c *tcp.Conn, why error)
-	// Save and Restore, if set, work like those of a tcp.Migrator for streams that move to another process; see
+	// Save and Restore, if set, work like the methods of a tcp.Migrator for streams that move to another process; see
 	// HTTP.Endpoints. Restore is called instead of Opened. Without Save, streams with a Value stay in the old process.
 	// If Opened is set but Restore is not, all streams stay.
 	Save    func(c *tcp.Conn, to []byte) (state []byte, err error)
 	Restore func(c *tcp.Conn, state []byte) error
 }
 
-// ErrNoStream reports that a request can't become a stream of events. The request has been answered.
+// ErrNoStream reports that a request can't become a stream of events. The server has already answered the request.
 var ErrNoStream = errors.New("web: the request can't become a stream of events")
 
 // ServeHTTP implements http.Handler.
 func (e *Events) ServeHTTP(w http.ResponseWriter, r *http.Request) { _ = e.Subscribe(w, r, nil) }
 
-// Subscribe turns the request's connection into a stream of events with the given Value, after the request's handler
-// has returned. It also sends the fields of w's header. If that is impossible, Subscribe answers the request with an
-// error and returns an error that wraps ErrNoStream. See WebSocket.Upgrade for middleware.
+// Subscribe turns the request's connection into a stream of events after the request's handler has returned. value
+// becomes the connection's Value. The response includes the fields of w's header. If the request can't become a stream,
+// Subscribe answers it with an error and returns an error that wraps ErrNoStream. For middleware see WebSocket.Upgrade.
 func (e *Events) Subscribe(w http.ResponseWriter, r *http.Request, value any) error {
 	res, status, why := unwrapResponse(w), 0, ""
 	switch {
@@ -112,8 +110,7 @@ func (e *Events) Subscribe(w http.ResponseWriter, r *http.Request, value any) er
 	return nil
 }
 
-// scheduleHandlerSwitch passes the connection to another tcp.Handler after the HTTP handler has returned and the head
-// in out has been sent.
+// scheduleHandlerSwitch makes h the connection's handler after the HTTP handler has returned and w.out has been sent.
 func (w *response) scheduleHandlerSwitch(h tcp.Handler, value any, opened func(c *tcp.Conn)) {
 	w.setState(responseSwitching)
 	w.x.switchHandler = func(c *tcp.Conn) {
@@ -128,15 +125,14 @@ func (w *response) scheduleHandlerSwitch(h tcp.Handler, value any, opened func(c
 
 type eventStream struct{ events *Events }
 
-// Opened implements tcp.Handler. It is never called, because the connection was opened for HTTP.
+// Opened is never called, because the connection was opened for HTTP.
 func (s eventStream) Opened(*tcp.Conn) {}
 
-// Received implements tcp.Handler. Input of the client is ignored.
+// Received ignores input of the client.
 func (s eventStream) Received(_ *tcp.Conn, in []byte) int { return len(in) }
 
 func (s eventStream) Ended(_ *tcp.Conn, rest []byte) int { return len(rest) }
 
-// Heartbeat implements tcp.HeartbeatHandler by sending a comment.
 func (s eventStream) Heartbeat(c *tcp.Conn) (answers bool) {
 	_, _ = c.WriteString(":\n\n")
 	return false

@@ -17,10 +17,10 @@ import (
 
 // exchange is one request and its response; state.go describes its states.
 //
-// If the handler runs outside the event loop, the exchange is the connection's Value until the response and the
-// request's body are complete. The connection's owner puts input into body. All other fields belong to the handler's
-// goroutine until the handler has returned. Such an exchange is not reused, because a handler may keep the Request and
-// the ResponseWriter. The exchange of a Quick handler is reused.
+// The connection's owner is its event loop or goroutine. If the handler runs outside the event loop, the exchange is
+// the connection's Value until the response and the request's body are complete. The owner puts input into body. All
+// other fields belong to the handler's goroutine until the handler has returned. The exchange of a Quick handler is
+// reused. Others are not, because a handler may keep the Request and the ResponseWriter.
 //
 // Pipelined requests that arrive together form a list, which does not change after dispatch. One worker runs their
 // handlers in order. The connection's Value is the first exchange that is not done. The owner finishes that exchange
@@ -59,7 +59,6 @@ type exchange struct {
 // maxDiscardedBody limits how much of an unread body is discarded to reuse the connection, as in net/http.
 const maxDiscardedBody = 256 << 10
 
-// discardTimeout limits the time for discarding a body.
 const discardTimeout = 30 * time.Second
 
 var quickExchanges = sync.Pool{New: func() any { return &exchange{header: make(http.Header)} }}
@@ -76,8 +75,8 @@ func (h *HTTP) newExchange(c *tcp.Conn) *exchange {
 	return x
 }
 
-// maxKeptFields limits the number of fields in a header map that is reused. A map never shrinks, and clearing it takes
-// time in proportion to its size.
+// maxKeptFields is the number of fields above which a header map is not reused. A map never shrinks, and clearing it
+// takes time in proportion to its size.
 const maxKeptFields = 64
 
 // recycleExchange makes x, which no worker has seen, available for another request.
@@ -93,8 +92,8 @@ func recycleExchange(x *exchange) {
 	quickExchanges.Put(x)
 }
 
-// mustCloseAfterResponse reports whether the connection must close after this response. It must if that was agreed, if
-// the client might not send the rest of its body, or if the rest is too long.
+// mustCloseAfterResponse reports whether the connection must close after this response: because that was agreed,
+// because the client might not send the rest of its body, or because that rest is too long to discard.
 func (x *exchange) mustCloseAfterResponse() bool {
 	if x.head.closeAfter || x.res.conn != nil {
 		return x.head.closeAfter
@@ -105,8 +104,7 @@ func (x *exchange) mustCloseAfterResponse() bool {
 	return x.draining || !b.isComplete() && (x.expectsContinue && !b.continueSent || b.err != nil || b.readDeadline.expired || !b.framing.chunked && b.framing.remaining > maxDiscardedBody)
 }
 
-// submitToPoolOrReject submits the handlers of x and of the requests after it to the pool. If the pool is full, it
-// answers with 503.
+// submitToPoolOrReject submits the handlers of x and the following requests. If the pool is full, the answer is 503.
 func (x *exchange) submitToPoolOrReject(c *tcp.Conn) {
 	state := stateActive
 	for y := x; y != nil; y = y.next {
@@ -132,7 +130,7 @@ func (x *exchange) submitToPoolOrReject(c *tcp.Conn) {
 	x.sendReadyResponses(c)
 }
 
-// makeCurrentExchange makes x the connection's Value. It reports whether the response is complete in memory.
+// makeCurrentExchange makes x the connection's Value. responseBuffered reports whether the response of x is complete.
 func (x *exchange) makeCurrentExchange(c *tcp.Conn) (responseBuffered bool) {
 	c.SetValue(x)
 	if d := x.h.WriteTimeout; d > 0 {
@@ -151,7 +149,7 @@ func (x *exchange) makeCurrentExchange(c *tcp.Conn) (responseBuffered bool) {
 	return false
 }
 
-// Memory in bytes of a request on a worker besides its head, and of a goroutine that waits for its body.
+// Memory of a request on a worker besides its head, and of a goroutine that waits for its body, in bytes.
 const (
 	requestMemory = 2 << 10
 	waiterMemory  = 8 << 10
@@ -184,11 +182,10 @@ func (x *exchange) initRequestAndResponse() {
 	x.res.init(x, nil)
 }
 
-// exchangeJob is a list of exchanges in the pool. If their connection closes before the job runs, the job is emptied,
-// so that the pool's queue does not retain the exchanges.
+// exchangeJob is a list of exchanges in the pool. If the connection closes before the job runs, the job is emptied, so
+// that the pool's queue does not retain the exchanges.
 type exchangeJob struct{ x atomic.Pointer[exchange] }
 
-// takeExchange empties the job and returns its first exchange, or nil if it is already empty.
 func (j *exchangeJob) takeExchange() *exchange { return j.x.Swap(nil) }
 
 func (j *exchangeJob) Run(context.Context) {
@@ -198,8 +195,8 @@ func (j *exchangeJob) Run(context.Context) {
 	}
 }
 
-// runHandler runs the handler. It returns the next request to run, and the number of response bytes that are buffered
-// for the owner.
+// runHandler runs the handler. next is the next request to run. buffered is the number of response bytes buffered for
+// the owner, of which earlier responses have left bufferedBefore.
 func (x *exchange) runHandler(bufferedBefore int) (next *exchange, buffered int) {
 	defer func() { next = x.markReadyAndPostResponses() }() // also after runtime.Goexit
 	x.callHandlerRecoveringPanic()
@@ -212,15 +209,15 @@ func (x *exchange) runHandler(bufferedBefore int) (next *exchange, buffered int)
 	return nil, buffered
 }
 
-// Dropped implements pool.Dropper: the pool has shed the job or is closed.
+// Dropped implements pool.Dropper. The pool calls it when it sheds the job or is closed.
 func (j *exchangeJob) Dropped(error) {
 	for x := j.takeExchange(); x != nil; x = x.markReadyAndPostResponses() {
 		x.writeServiceUnavailable()
 	}
 }
 
-// markReadyAndPostResponses passes the response to the owner. It returns the next request to run. If the connection
-// ends, it returns nil and releases the requests after x.
+// markReadyAndPostResponses passes the response to the owner and returns the next request to run. If the connection
+// ends, it returns nil and cancels the requests after x.
 func (x *exchange) markReadyAndPostResponses() (next *exchange) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -235,8 +232,8 @@ func (x *exchange) markReadyAndPostResponses() (next *exchange) {
 	return x.next
 }
 
-// cancelRequestAndMarkReady records that the handler has returned or will not run. It reports whether the owner must
-// now send the response. The caller holds the lock.
+// cancelRequestAndMarkReady records that the handler has returned or will not run. ownerMustSend reports whether the
+// owner must now send the response. The caller holds the lock.
 func (x *exchange) cancelRequestAndMarkReady() (ownerMustSend bool) {
 	x.cancelRequest()
 	switch {
@@ -252,7 +249,6 @@ func (x *exchange) cancelRequestAndMarkReady() (ownerMustSend bool) {
 	return false
 }
 
-// cancelThisAndFollowing releases x and the requests after it, whose handlers will not run.
 func (x *exchange) cancelThisAndFollowing() {
 	for ; x != nil; x = x.next {
 		x.mu.Lock()
@@ -262,7 +258,7 @@ func (x *exchange) cancelThisAndFollowing() {
 	}
 }
 
-// cancelRequest releases what the handler could still use. The caller holds the lock.
+// cancelRequest releases the request's timers and other resources of the handler. The caller holds the lock.
 func (x *exchange) cancelRequest() {
 	x.body.readDeadline.stopTimer()
 	x.res.writeDeadline.stopTimer()
@@ -315,8 +311,7 @@ func (x *exchange) logPanicAndAbortResponse(v any) {
 	x.res.setState(responseAborted)
 }
 
-// markActiveBeforeSending records that the handler's goroutine sends part of the response. The owner then does not
-// finish the response earlier.
+// markActiveBeforeSending prevents the owner from finishing the response while the handler's goroutine sends.
 func (x *exchange) markActiveBeforeSending() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -329,8 +324,7 @@ func (x *exchange) postToConnOwner(f func(*tcp.Conn)) {
 	x.retryWhileMailboxFull(func() error { return x.ref.Do(f) })
 }
 
-// retryWhileMailboxFull repeats send until the mailbox is no longer full. The caller holds the lock, which is released
-// during waits.
+// retryWhileMailboxFull repeats send until the mailbox is not full. The caller holds the lock; waiting releases it.
 func (x *exchange) retryWhileMailboxFull(send func() error) {
 	for x.state < stateAborted && errors.Is(send(), tcp.ErrFull) {
 		x.mu.Unlock()
@@ -350,9 +344,6 @@ func (x *exchange) connDone() <-chan struct{} {
 	return x.closed
 }
 
-// Methods called by the connection's owner.
-
-// receiveBodyInput handles input after the request's header and returns how many bytes belonged to the body.
 func (x *exchange) receiveBodyInput(c *tcp.Conn, in []byte) (used int) {
 	if len(in) == 0 {
 		return 0
@@ -388,7 +379,6 @@ func (x *exchange) resumeUnlessInputPaused(c *tcp.Conn) {
 	}
 }
 
-// sendReadyResponses sends the response of x and the complete responses after it.
 func (x *exchange) sendReadyResponses(c *tcp.Conn) {
 	for x.sendResponseAndAdvance(c) {
 		if x = x.next; !x.makeCurrentExchange(c) {
@@ -442,7 +432,6 @@ func (x *exchange) sendResponseAndAdvance(c *tcp.Conn) (hasNextResponse bool) {
 	return false
 }
 
-// awaitNextRequest ends the exchange: the connection is idle until its next request.
 func (x *exchange) awaitNextRequest(c *tcp.Conn) {
 	c.SetValue(nil)
 	if x.state == stateDiscarding {
@@ -489,7 +478,7 @@ func (x *exchange) abortOnConnClosed(why error) {
 	}
 }
 
-// connContext is the parent of a request's context. It never ends, and contains the values that net/http provides.
+// connContext is the parent of a request's context. It never ends. It contains the same values as with net/http.
 type connContext exchange
 
 func (*connContext) Deadline() (t time.Time, ok bool) { return }

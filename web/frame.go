@@ -28,8 +28,8 @@ const (
 	maxControl = wsframe.MaxControl
 )
 
-// Frame returns an encoded, uncompressed message of a server for any number of clients. Ref.Send, Group.Broadcast and
-// Server.Broadcast send it without encoding it again. See Group for compressed messages.
+// Frame returns an encoded, uncompressed message of a server, which Ref.Send, Group.Broadcast and Server.Broadcast can
+// send to any number of clients. Use Group for compressed messages.
 func Frame[T string | []byte](kind Kind, message T) []byte {
 	return append(appendFrameHead(make([]byte, 0, len(message)+10), byte(kind), len(message)), message...)
 }
@@ -68,7 +68,7 @@ func parseFrameHead(in []byte, deflateNegotiated bool) (h frameHead, err error) 
 	return h, nil
 }
 
-// appendUnmasked appends the unmasked bytes of masked, which begin at maskOffset within the payload.
+// appendUnmasked appends masked, a part of a payload that begins at maskOffset, without its mask.
 func appendUnmasked(b, masked []byte, mask [4]byte, maskOffset int) []byte {
 	start := len(b)
 	b = slices.Grow(b, len(masked))[:start+len(masked)]
@@ -76,13 +76,12 @@ func appendUnmasked(b, masked []byte, mask [4]byte, maskOffset int) []byte {
 	return b
 }
 
-// utf8Checker validates UTF-8 that arrives in pieces.
 type utf8Checker struct {
 	checked int // bytes of complete characters
 }
 
-// isValidPrefix reports whether p is valid so far. The beginning of p was checked before. If final is set, p must not
-// end within a character.
+// isValidPrefix reports whether p is valid so far. Bytes checked by earlier calls are not checked again. If final is
+// set, p must not end within a character.
 func (t *utf8Checker) isValidPrefix(p []byte, final bool) bool {
 	for t.checked < len(p) {
 		if rest := p[t.checked:]; !utf8.FullRune(rest) {

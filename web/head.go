@@ -13,7 +13,7 @@ import (
 
 // The parser accepts only complete and strictly valid request heads. It rejects what RFC 9112 allows a server to
 // tolerate: bare LF, folded lines, space before a colon, several lengths, a length together with chunks. A proxy in
-// front of the server may have interpreted such a head differently.
+// front of the server may interpret such a head differently.
 
 // statusError rejects a request with the given response status.
 type statusError struct {
@@ -36,8 +36,8 @@ const maxFields = 1000
 var headEnd = []byte("\r\n\r\n")
 
 // completeHeadLength returns the length of the head at the beginning of in, including its blank line, or 0 if the head
-// is incomplete. The first alreadySearched bytes do not contain its end. An empty line before the head, which old
-// clients send after a body, is part of the head. A head longer than maxBytes is an error.
+// is incomplete. The first alreadySearched bytes are known not to contain its end. An empty line before the head, which
+// old clients send after a body, is part of the head. A head longer than maxBytes is an error.
 func completeHeadLength(in []byte, alreadySearched, maxBytes int) (int, error) {
 	start := 0
 	if bytes.HasPrefix(in, headEnd[:2]) {
@@ -66,7 +66,7 @@ func completeHeadLength(in []byte, alreadySearched, maxBytes int) (int, error) {
 	return 0, nil
 }
 
-// head contains the properties of a request that http.Request does not contain.
+// head contains the properties of a request for which http.Request has no field.
 type head struct {
 	length             int64 // of the body; -1 if chunked
 	closeAfter         bool  // no further request follows on this connection
@@ -78,7 +78,6 @@ type head struct {
 	seenTE             bool
 }
 
-// headBuffer is reusable memory for the values and the URL of a head.
 type headBuffer struct {
 	text   string // the complete head
 	url    url.URL
@@ -162,8 +161,7 @@ func parseRequestLine(line string, r *http.Request, s *headBuffer) error {
 	return nil
 }
 
-// parseUnescapedURL returns the URL of a target that is a path without escapes, possibly with a query. For other
-// targets it returns nil.
+// parseUnescapedURL returns the URL of a target that is a path without escapes and perhaps a query, otherwise nil.
 func (s *headBuffer) parseUnescapedURL(target string) *url.URL {
 	if target[0] != '/' {
 		return nil
@@ -235,8 +233,8 @@ func (h *head) parseField(line string, r *http.Request, s *headBuffer) error {
 	return nil
 }
 
-// singletonFields are the fields that nginx rejects if repeated, in addition to fields that frame the message. A proxy
-// may use the first value, and the server behind it the last.
+// singletonFields are the fields that, as in nginx, must not be repeated, in addition to fields that frame the message.
+// If a proxy used the first value and the server the last one, they would interpret the request differently.
 var singletonFields = map[string]bool{"Authorization": true, "Content-Range": true, "Expect": true, "If-Match": true,
 	"If-Modified-Since": true, "If-None-Match": true, "If-Range": true, "If-Unmodified-Since": true}
 
@@ -299,7 +297,7 @@ func isForbiddenTrailer(key string) bool {
 	return key == "Transfer-Encoding" || key == "Content-Length" || key == "Trailer"
 }
 
-// equalFold compares ASCII strings ignoring case. strings.EqualFold alone also treats the Kelvin sign as a k.
+// equalFold compares ASCII strings ignoring case. It excludes the Kelvin sign, which strings.EqualFold equates with k.
 func equalFold(s, token string) bool { return len(s) == len(token) && strings.EqualFold(s, token) }
 
 func hasToken(list, token string) bool {
@@ -311,7 +309,6 @@ func hasToken(list, token string) bool {
 	return false
 }
 
-// Character classes.
 var tokenChars, methodChars, plainChars, hostChars [256]bool
 
 func init() {
@@ -349,7 +346,6 @@ func isValidFieldValue(s string) bool {
 	return true
 }
 
-// errorStatus returns the status and text of the answer to an invalid request.
 func errorStatus(err error) (int, string) {
 	var s *statusError
 	if errors.As(err, &s) {

@@ -20,22 +20,21 @@ import (
 // HTTP is a [tcp.Handler] that serves an [http.Handler] over HTTP/1.1. Between two requests, a connection takes no more
 // memory than an idle connection.
 //
-// Handlers run on Pool and may block. They behave as with net/http's server, without HTTP/2. A handler marked as
-// [Quick] runs on the event loop.
+// Handlers run on Pool and may block, as with net/http's server. A handler marked as [Quick] runs on the event loop.
 //
 // Do not change the fields while HTTP serves. One HTTP can serve several servers.
 type HTTP struct {
 	// Handler answers requests. The default is http.DefaultServeMux.
 	Handler http.Handler
 	// Pool runs the handlers. If the pool rejects or sheds a request, the answer is 503. The default is a pool shared
-	// within this package, with at most 10,000 workers and 1,048,576 queued requests, which sheds nothing. Handlers
-	// that wait for their client, for more of the body or for space to send, do not count as workers.
+	// within this package, with at most 10,000 workers and 1,048,576 queued requests, which sheds nothing. While a
+	// handler waits for its client, for more of the body or for space to send, it does not count as a worker.
 	Pool *pool.Pool
-	// MaxHeaderBytes is the maximum size of a request's header block, including the request line. The answer to a
-	// larger one is 431. The default is 32 KiB. It must be less than the server's Limits.MaxMessage.
+	// MaxHeaderBytes is the maximum size of a request's header block, including the request line. A larger block is
+	// answered with 431. The default is 32 KiB. MaxHeaderBytes must be less than the server's Limits.MaxMessage.
 	MaxHeaderBytes int
 	// ReadHeaderTimeout limits the time from the first byte of a request to the end of its header. IdleTimeout limits
-	// the time from a response to the next request. A connection that exceeds them is closed, up to 400 ms later. By
+	// the time from a response to the next request. A connection that exceeds either is closed, up to 400 ms late. By
 	// default there is no limit, but Limits.MessageTimeout and Limits.IdleTimeout of the server always apply.
 	// IdleTimeout makes an idle connection about 200 bytes larger; Limits.IdleTimeout does not.
 	ReadHeaderTimeout, IdleTimeout time.Duration
@@ -47,8 +46,8 @@ type HTTP struct {
 	ErrorLog *log.Logger
 	// Endpoints are the WebSockets and Events of Handler whose connections move to the new process in
 	// tcp.Server.Upgrade. The new process must have every endpoint under the same name. A connection with user state
-	// moves only if that state is saved; see SocketMigrator and Events.Save. Connections of other endpoints stay and
-	// are drained. The default is none.
+	// moves only if that state is saved; see SocketMigrator and Events.Save. Connections of endpoints that are not in
+	// Endpoints stay in the old process and are drained. The default is none.
 	Endpoints map[string]Endpoint
 
 	once   sync.Once
@@ -120,7 +119,7 @@ func (h *HTTP) startIdleTimer(c *tcp.Conn) {
 // Opened implements tcp.Handler.
 func (h *HTTP) Opened(c *tcp.Conn) { h.startIdleTimer(c) }
 
-// maxPipelined limits the pipelined requests that one worker or one call answers before other connections are served.
+// maxPipelined is the number of pipelined requests that are answered before other connections are served.
 const maxPipelined = 32
 
 // Received implements tcp.Handler.
@@ -151,7 +150,7 @@ func (h *HTTP) Received(c *tcp.Conn, in []byte) (used int) {
 }
 
 // serveNextRequest handles the request at the beginning of in if its header is complete. The first alreadySearched
-// bytes were passed before. It returns the number of bytes used, and reports whether HTTP continues after them.
+// bytes do not contain the header's end. keepReading reports whether further requests may follow the used bytes.
 func (h *HTTP) serveNextRequest(c *tcp.Conn, in []byte, alreadySearched int) (used int, keepReading bool) {
 	n, err := completeHeadLength(in, alreadySearched, h.maxHeadBytes(c))
 	if err != nil {
@@ -192,8 +191,8 @@ func (h *HTTP) parseRequest(c *tcp.Conn, head []byte) (*exchange, error) {
 	return x, nil
 }
 
-// parsePipelined appends the requests at the beginning of in to x and returns their length. It stops at a request that
-// is incomplete, invalid or has a body, and after a request that may end HTTP on the connection.
+// parsePipelined appends the requests at the beginning of in to the list of x and returns their total length. It stops
+// at a request that is incomplete, invalid or has a body, and after a request that may end HTTP on the connection.
 func (x *exchange) parsePipelined(c *tcp.Conn, in []byte) (used int) {
 	limit := x.h.maxHeadBytes(c)
 	for range maxPipelined - 1 {
@@ -218,7 +217,6 @@ func (x *exchange) parsePipelined(c *tcp.Conn, in []byte) (used int) {
 	return used
 }
 
-// remoteAddr returns the peer's address. It caches the text, because pipelined requests share it.
 func (x *exchange) remoteAddr(c *tcp.Conn) string {
 	a, ok := x.ref.RemoteAddr()
 	if !ok || !a.IsValid() {
@@ -289,15 +287,14 @@ func (h *HTTP) Draining(c *tcp.Conn) {
 	}
 }
 
-// NextProtos implements tcp.ALPNHandler. It offers HTTP/1.1 instead of HTTP/2. The handshake fails if the client offers
-// other protocols only.
+// NextProtos implements tcp.ALPNHandler. It replaces HTTP/2 by HTTP/1.1 in the offered protocols.
 func (h *HTTP) NextProtos(configured []string) []string {
 	all := slices.DeleteFunc(slices.Clone(configured), func(p string) bool { return p == "h2" || p == "http/1.1" })
 	return append(all, "http/1.1")
 }
 
-// Heartbeat implements tcp.HeartbeatHandler. HTTP has no heartbeats. Instead, a connection without a request is closed
-// after the time after which unanswered heartbeats would close it.
+// Heartbeat implements tcp.HeartbeatHandler. HTTP has no heartbeats, so it sends nothing. A connection without a
+// request is closed when unanswered heartbeats would close it.
 func (h *HTTP) Heartbeat(c *tcp.Conn) (answers bool) {
 	_, busy := c.Value().(*exchange)
 	return !busy
@@ -311,12 +308,11 @@ func (h *HTTP) Timer(c *tcp.Conn) {
 }
 
 // Quick marks a handler that does not block, compute for long or read a request's body. The handler runs on the event
-// loop, without a goroutine, while other connections of the loop wait. HTTP reuses the http.Request, its Header and
-// URL, and the ResponseWriter, so the handler must not keep them. Its output is buffered, up to the server's
-// Limits.MaxUnsent.
+// loop, without a goroutine, while other connections of the loop wait. HTTP reuses the http.Request with its Header and
+// URL, and the ResponseWriter, so the handler must not keep them. Its output is limited to Limits.MaxUnsent.
 //
 // Mark the Handler of an HTTP, or handlers within an http.ServeMux that is the Handler. Requests with a body run on the
-// pool like all others. Quick panics if h is nil.
+// pool in any case. Quick panics if h is nil.
 func Quick(h http.Handler) http.Handler {
 	if h == nil {
 		panic("web: Quick: the http.Handler is nil; expected a handler")
@@ -326,7 +322,7 @@ func Quick(h http.Handler) http.Handler {
 
 type quickHandler struct{ http.Handler }
 
-// routeRequest looks up the handler in a ServeMux, and reports whether it is Quick.
+// routeRequest looks up the handler in a ServeMux. isQuick reports whether the handler is marked as Quick.
 func (x *exchange) routeRequest() (isQuick bool) {
 	mux, ok := x.handler.(*http.ServeMux)
 	if !ok || x.req.RequestURI == "*" {
@@ -341,8 +337,8 @@ func (x *exchange) routeRequest() (isQuick bool) {
 	return isQuick
 }
 
-// Ref returns the connection of a request that an HTTP serves, for use after the request as well, such as in logs. ok
-// is false for a request of another server or of a Quick handler.
+// Ref returns the connection of a request, which may be used after the request as well, for example in logs. ok is
+// false if the request is not served by an HTTP or its handler is Quick.
 func Ref(r *http.Request) (ref tcp.Ref, ok bool) {
 	ref, ok = r.Context().Value(refKey{}).(tcp.Ref)
 	return ref, ok

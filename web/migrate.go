@@ -19,24 +19,21 @@ func (*WebSocket) endpoint() {}
 func (*Events) endpoint()    {}
 
 // SocketMigrator is a SocketHandler that can save its state for a socket, so that another process can continue with the
-// socket; see HTTP.Endpoints. Without a SocketMigrator, sockets with a Value stay in the old process, and all others
-// move.
+// socket; see HTTP.Endpoints. Without a SocketMigrator, a socket with a Value stays in the old process.
 type SocketMigrator interface {
-	// Save works like Save of a tcp.Migrator and is called between two calls of Message. Package web saves partially
-	// received messages and properties of Socket. Both states together are limited to 1 MiB.
+	// Save works like Save of a tcp.Migrator and is called between two calls of Message. Package web itself saves
+	// partially received messages and the properties of Socket. Both states together are limited to 1 MiB.
 	Save(s Socket, to []byte) (state []byte, err error)
 	// Restore is the first call for a socket from another process, instead of Opened. It sets the Value and registers
-	// the socket in groups and maps. state is valid only during the call. An error closes the socket. The close code is
-	// that of a *CloseError, or CloseInternal for other errors.
+	// the socket in groups and maps. state is valid only during the call. If Restore returns an error, the socket
+	// closes with the code of a *CloseError, or CloseInternal for other errors.
 	Restore(s Socket, state []byte) error
 }
 
-// savedVersion is the version of SaveHandler's format: the kind of the connection and the name of its endpoint, then
-// the state written by the user's Save. For a socket, its flags, its subprotocol and a partial message with flags are
-// between these parts.
+// savedVersion is the version of SaveHandler's format: the kind of the connection, the name of its endpoint, for a
+// socket its flags, subprotocol and partial message with flags, and finally the state written by the user's Save.
 const savedVersion = 1
 
-// Kinds of connections.
 const (
 	savedHTTP byte = iota
 	savedSocket
@@ -58,7 +55,7 @@ var (
 )
 
 // SaveHandler implements tcp.HandlerMigrator for connections of h and of its Endpoints. If another handler passes
-// connections to an HTTP with Conn.SetHandler, it must call SaveHandler in its own SaveHandler.
+// connections to an HTTP with Conn.SetHandler, its own SaveHandler must call this method for them.
 func (h *HTTP) SaveHandler(c *tcp.Conn, handler tcp.Handler, dst []byte) ([]byte, error) {
 	switch handler := handler.(type) {
 	case *HTTP:
@@ -79,8 +76,8 @@ func (h *HTTP) SaveHandler(c *tcp.Conn, handler tcp.Handler, dst []byte) ([]byte
 	return nil, errNoEndpoint
 }
 
-// RestoreHandler implements tcp.HandlerMigrator. If another handler passes connections to an HTTP, it must call
-// RestoreHandler in its own RestoreHandler.
+// RestoreHandler implements tcp.HandlerMigrator. If another handler passes connections to an HTTP, its own
+// RestoreHandler must call this method for them.
 func (h *HTTP) RestoreHandler(c *tcp.Conn, state []byte) error {
 	r := saved.NewReader(state)
 	version, what := r.Byte(), r.Byte()
@@ -141,7 +138,6 @@ func flagBit(on bool, bit byte) byte {
 	return 0
 }
 
-// appendUserState appends the result of a user's function, which can't access dst.
 func appendUserState(dst []byte, save func(dst []byte) ([]byte, error)) ([]byte, error) {
 	state, err := save(dst[len(dst):])
 	return append(dst, state...), err

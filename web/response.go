@@ -17,10 +17,9 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// response is the http.ResponseWriter of an exchange. Its framing (Content-Length, chunks, Connection) and the order of
-// fields equal those of net/http's server, so that clients receive the same bytes.
-//
-// A response belongs to the handler's goroutine until the handler has returned, then to the connection's owner.
+// response is the http.ResponseWriter of an exchange. Its framing (Content-Length, chunks, Connection) and its order of
+// fields equal those of net/http's server, so that clients receive the same bytes. A response belongs to the handler's
+// goroutine until the handler has returned, then to the connection's owner.
 type response struct {
 	x    *exchange
 	conn *tcp.Conn // set if the handler runs on the connection's owner
@@ -47,7 +46,6 @@ type responseBuffers struct {
 
 var freeBuffers = sync.Pool{New: func() any { return &responseBuffers{body: bufio.NewWriterSize(nil, bodyBufferSize)} }}
 
-// recycleBuffers releases the memory for other responses. Later writes of the handler fail.
 func (w *response) recycleBuffers() {
 	b := w.responseBuffers
 	if w.responseBuffers = nil; b == nil {
@@ -160,7 +158,7 @@ func (w *response) WriteString(s string) (int, error) {
 
 var errReturned = errors.New("web: write to a response after its handler has returned")
 
-// prepareBodyWrite calls WriteHeader if the handler has not, and returns an error if n bytes of body are not allowed.
+// prepareBodyWrite calls WriteHeader if the handler has not. It fails if a body of n more bytes is not allowed.
 func (w *response) prepareBodyWrite(n int) error {
 	switch {
 	case w.state >= responseSwitching:
@@ -219,8 +217,8 @@ func (w *response) sendBuffered() {
 	w.out = w.out[:0]
 }
 
-// writeOnConnOwner writes the output that the handler has left. If it is too long, the connection closes after the
-// response, which tells the client that the response is truncated.
+// writeOnConnOwner writes the output that the handler has left. If the output is too long, the connection closes after
+// the response, which tells the client that the response is truncated.
 func (w *response) writeOnConnOwner(c *tcp.Conn) {
 	if len(w.out) == 0 {
 		return
@@ -233,7 +231,7 @@ func (w *response) writeOnConnOwner(c *tcp.Conn) {
 // maxSendSize limits the size of a message that another goroutine sends to a connection.
 const maxSendSize = 64 << 10
 
-// send sends p. Outside the event loop it waits until the peer has received earlier output.
+// send sends p. Outside the event loop, send waits until the peer has received earlier output.
 func (w *response) send(p []byte) error {
 	if w.conn != nil {
 		_, err := w.conn.Write(p)
@@ -255,8 +253,7 @@ func (w *response) send(p []byte) error {
 	return err
 }
 
-// writeHead chooses the framing and writes the head. firstData is the beginning of the body, or all of the body in
-// responseWhole.
+// writeHead chooses the framing and writes the head. firstData begins the body; in responseWhole it is all of the body.
 func (w *response) writeHead(firstData []byte) {
 	r, h := w.x.req, w.header
 	head := r.Method == http.MethodHead
@@ -334,8 +331,7 @@ func (w *response) ensureHeadWritten() {
 	}
 }
 
-// chooseBodyFraming selects how the client detects the body's end, and returns the handler's fields that contradict
-// this choice.
+// chooseBodyFraming selects how the client detects the body's end. skipFields are fields that contradict this.
 func (w *response) chooseBodyFraming(requestedEncoding string, noBody bool) (skipFields fieldSet) {
 	switch eleven := w.x.req.ProtoMinor == 1; {
 	case noBody, w.length >= 0:
@@ -374,7 +370,6 @@ func (w *response) hasTrailers() bool {
 	return false
 }
 
-// finishResponse completes the response after the handler has returned. Unsent output remains in out.
 func (w *response) finishResponse() {
 	w.ensureStatusWritten()
 	if w.state == responseStatus {
@@ -423,7 +418,7 @@ func (w *response) trailerFields() http.Header {
 
 func (w *response) Flush() { _ = w.FlushError() }
 
-// FlushError sends all output so far. http.ResponseController calls it.
+// FlushError sends all output so far. It is called by http.ResponseController.
 func (w *response) FlushError() error {
 	if w.state >= responseSwitching {
 		return http.ErrHijacked
@@ -506,7 +501,6 @@ func presentFields(h http.Header) (has fieldSet) {
 	return has
 }
 
-// appendHeader appends fields sorted by name, except those in skip and exclude.
 func appendHeader(b []byte, h http.Header, skip fieldSet, exclude ...string) []byte {
 	var room [16]string
 	keys := room[:0]
@@ -524,8 +518,7 @@ func appendHeader(b []byte, h http.Header, skip fieldSet, exclude ...string) []b
 	return b
 }
 
-// appendSanitizedField appends a field. As in net/http, line ends in its value become spaces and surrounding space is
-// removed.
+// appendSanitizedField appends a field. As in net/http, line ends become spaces, and surrounding space is removed.
 func appendSanitizedField(b []byte, key, value string) []byte {
 	value = textproto.TrimString(value)
 	if !isValidFieldValue(value) {

@@ -30,12 +30,11 @@ func (w *response) SetWriteDeadline(t time.Time) error {
 	return nil
 }
 
-// EnableFullDuplex is called by http.ResponseController. Reading the body while writing the response is always
-// possible.
+// EnableFullDuplex does nothing, because a handler can always read the body while it writes the response.
 func (w *response) EnableFullDuplex() error { return nil }
 
-// Hijack implements http.Hijacker. The connection is a *net.TCPConn or *net.UnixConn, or a *tcp.NetConn if it can't be
-// detached from its server, as with TLS.
+// Hijack implements http.Hijacker. The connection is a *net.TCPConn or *net.UnixConn. If it can't be detached from its
+// server, for example because of TLS, it is a *tcp.NetConn.
 func (w *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	switch {
 	case w.conn != nil:
@@ -104,7 +103,6 @@ func (w *response) finishHijack(d detachedConn) (net.Conn, *bufio.ReadWriter, er
 	return d.nc, rw, nil
 }
 
-// detachedConn is a connection removed from its server, with the unread input.
 type detachedConn struct {
 	nc     net.Conn
 	unread []byte

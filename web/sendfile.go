@@ -10,8 +10,7 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// ReadFrom implements io.ReaderFrom. If src is a regular file, or a part of one as in io.CopyN, the kernel sends the
-// data.
+// ReadFrom implements io.ReaderFrom. If src is a regular file or a part of one, the kernel sends the data.
 func (w *response) ReadFrom(src io.Reader) (int64, error) {
 	f, offset, n, ok := regularFilePart(src)
 	if ok && w.state >= responseSwitching {
@@ -50,15 +49,15 @@ func (w *response) ReadFrom(src io.Reader) (int64, error) {
 	return n, err
 }
 
-// trailingFile is the part of a file at the end of a response. The owner sends it when it finishes the exchange, so the
-// handler's goroutine need not wait.
+// trailingFile is the part of a file at the end of a response. The connection's owner sends it when it finishes the
+// exchange, so the handler's goroutine need not wait.
 type trailingFile struct {
 	f         *os.File // nil if there is none
 	offset, n int64
 }
 
-// deferFileUntilHandlerReturns leaves part of a file to the owner, as the end of the response. It returns false if the
-// response continues after the file, the connection has no free file slot, or the server is not known to support files.
+// deferFileUntilHandlerReturns makes part of a file the end of the response, which the connection's owner sends. It
+// returns false if the response continues after the file, no file slot is free, or the server may not support files.
 func (w *response) deferFileUntilHandlerReturns(f *os.File, offset, n int64) (deferred bool) {
 	if w.conn != nil || w.x.fileSlots <= 0 || w.written+n != w.length || w.x.h.sendsFiles.Load() != w.x.limits {
 		return false

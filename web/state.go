@@ -9,9 +9,8 @@ import "fmt"
 // uses the exchange, and the state is stateReading.
 //
 // responseState is the progress of the response. It belongs to the goroutine that runs the handler and needs no lock.
-// The owner reads it only after that goroutine has set stateReturned or stateBuffered, its last step.
+// The owner reads it only after that goroutine has set stateReturned or stateBuffered, as its last step.
 
-// exchangeState is the progress of one request on its connection.
 type exchangeState uint8
 
 const (
@@ -40,7 +39,7 @@ var exchangeTransitions = [stateDone + 1]uint16{
 
 func (s exchangeState) String() string { return exchangeStates[s] }
 
-// setState changes the state and checks that the transition is allowed. After dispatch, the caller holds the lock.
+// setState changes the state, and reports a transition that is not allowed. After dispatch, the caller holds the lock.
 func (x *exchange) setState(newState exchangeState) {
 	if exchangeTransitions[x.state]>>newState&1 == 0 {
 		x.reportForbiddenTransition(x.state, newState)
@@ -74,7 +73,7 @@ var responseTransitions = [responseAborted + 1]uint16{
 
 func (s responseState) String() string { return responseStates[s] }
 
-// setState changes the state and checks that the transition is allowed.
+// setState changes the state, and reports a transition that is not allowed.
 func (w *response) setState(newState responseState) {
 	if responseTransitions[w.state]>>newState&1 == 0 {
 		w.x.reportForbiddenTransition(w.state, newState)

@@ -18,16 +18,16 @@ import (
 )
 
 // SocketHandler is the user's code for WebSockets. Its methods are called like those of a [tcp.Handler], one at a time
-// for each socket. In a model with event loops they run on the socket's loop and must not block. s and message are
-// valid only during the call.
+// for each socket. In a model with event loops they run on the socket's loop and must not block. The arguments s and
+// message are valid only during the call.
 type SocketHandler interface {
 	// Opened is the first call.
 	Opened(s Socket)
 	// Message is called for each complete message.
 	Message(s Socket, kind Kind, message []byte)
 	// Closed is the last call. The reason is a *CloseError if the peer has closed or violated the protocol,
-	// io.ErrUnexpectedEOF if the peer has ended without a close frame, and nil after Socket.Close. All other reasons
-	// are those of tcp.Handler.
+	// io.ErrUnexpectedEOF if it has ended without a close frame, nil after Socket.Close, or a reason of
+	// tcp.Handler.Closed.
 	Closed(s Socket, why error)
 }
 
@@ -55,30 +55,28 @@ func (f OnMessage) Message(s Socket, kind Kind, message []byte) { f(s, kind, mes
 // Closed implements SocketHandler.
 func (OnMessage) Closed(Socket, error) {}
 
-// WebSocket upgrades connections to WebSockets (RFC 6455). It is an [http.Handler] that can be registered directly. A
-// handler can also decide by itself and call Upgrade. If the handler is marked as [Quick], an upgrade uses no
-// goroutine.
+// WebSocket upgrades connections to WebSockets (RFC 6455). It is an [http.Handler] that can be registered directly;
+// another handler can also call Upgrade. If the handler is marked as [Quick], an upgrade uses no goroutine.
 //
 // An idle WebSocket takes about 50 bytes more than an idle connection. WebSocket answers pings and performs the closing
-// handshake. It pings silent peers as set by Interval and MaxMissed of Server.Heartbeat. Do not change the fields after
-// the first use.
+// handshake. It pings silent peers as set by Server.Heartbeat. Do not change the fields after the first use.
 type WebSocket struct {
 	// Handler handles the sockets. It is required.
 	Handler SocketHandler
 	// Subprotocols are the protocols of the server, the preferred one first. WebSocket selects the first one that the
-	// client also offers. If there is none, the socket has no subprotocol.
+	// client also offers. If the client offers none of them, the socket has no subprotocol.
 	Subprotocols []string
 	// CheckOrigin reports whether a page of the request's Origin may connect. By default the Origin's host must equal
 	// the request's host. Requests without an Origin, which do not come from browsers, are allowed.
 	CheckOrigin func(r *http.Request) bool
-	// MaxMessage is the maximum size of an uncompressed message from the client, in bytes. A longer message closes the
-	// socket with CloseTooLarge. A message that is incomplete after Limits.MessageTimeout closes it with
-	// tcp.ErrMessageTimeout. The default is 64 KiB, the maximum 1 GiB. Limits.MaxUnsent (default 1 MiB) limits messages
-	// of the server, including their frame headers.
+	// MaxMessage is the maximum size of an uncompressed message from the client, in bytes. If a message is longer, the
+	// socket closes with CloseTooLarge. If it is incomplete after Limits.MessageTimeout, the socket closes with
+	// tcp.ErrMessageTimeout. The default is 64 KiB, the maximum 1 GiB. Messages of the server, including their frame
+	// headers, are limited by Limits.MaxUnsent (default 1 MiB).
 	MaxMessage int
-	// Compression accepts permessage-deflate (RFC 7692) from clients that request it. Without context takeover, a
-	// socket keeps no window in memory. The default is no compression, because compression takes about 20 times as much
-	// CPU as sending.
+	// Compression accepts permessage-deflate (RFC 7692) from clients that request it. Each message is compressed
+	// separately (no context takeover), so an idle socket needs no memory for compression. The default is no
+	// compression, because compression takes about 20 times as much CPU as sending.
 	Compression bool
 	// MinCompressed is the minimum size in bytes of a message that is compressed. The default is 512.
 	MinCompressed int
@@ -94,14 +92,13 @@ type socketOptions struct {
 	deflate  bool
 }
 
-// negotiatedSocket is the tcp.Handler of all sockets with the same negotiated options. Sockets share it to save memory.
+// negotiatedSocket is the tcp.Handler shared by all sockets with the same negotiated options.
 type negotiatedSocket struct {
 	*WebSocket
 	socketOptions
 }
 
-// partialMessage is the tcp.Handler of a socket while it receives a message that is fragmented or larger than
-// maxBufferedFrame.
+// partialMessage is the tcp.Handler of a socket while it receives a fragmented or large message.
 type partialMessage struct {
 	*negotiatedSocket
 	kind      Kind
@@ -172,20 +169,19 @@ func (s Socket) Write(kind Kind, message []byte) error {
 // WriteText sends a text message.
 func (s Socket) WriteText(message string) error { return s.Write(Text, []byte(message)) }
 
-// Ping sends a ping. The peer's answer has no effect except that it counts as activity.
+// Ping sends a ping. The peer's answer counts as activity and has no other effect.
 func (s Socket) Ping() error {
 	_, err := s.conn.Write([]byte{bitFin | opPing, 0})
 	return err
 }
 
-// Close begins to close the socket. It sends pending output, and then the code and the reason to the peer. The reason
-// is limited to 123 bytes.
+// Close sends pending output, the code and the reason (at most 123 bytes) to the peer, and closes the socket.
 func (s Socket) Close(code int, reason string) error {
 	_, _ = s.conn.Write(CloseFrame(code, reason))
 	return s.conn.Close()
 }
 
-// CloseFrame returns an encoded close frame. Send the frame before Ref.Close.
+// CloseFrame returns an encoded close frame, to be sent before Ref.Close.
 func CloseFrame(code int, reason string) []byte {
 	if len(reason) > maxControl-2 {
 		reason = strings.ToValidUTF8(reason[:maxControl-2], "")
@@ -194,8 +190,7 @@ func CloseFrame(code int, reason string) []byte {
 	return append(binary.BigEndian.AppendUint16(b, uint16(code)), reason...)
 }
 
-// ErrNoUpgrade reports that a request is not a valid or permitted upgrade to a WebSocket. The request has been
-// answered.
+// ErrNoUpgrade reports that a request can't be upgraded to a WebSocket. The request has already been answered.
 var ErrNoUpgrade = errors.New("web: the request can't be upgraded to a WebSocket")
 
 // ServeHTTP implements http.Handler.
@@ -203,10 +198,10 @@ func (ws *WebSocket) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = ws.Upgrade(w, r, nil)
 }
 
-// Upgrade turns the request's connection into a WebSocket with the given Value, after the request's handler has
-// returned. It also sends the fields of w's header. If the upgrade is impossible, Upgrade answers the request with an
-// error and returns an error that wraps ErrNoUpgrade. The request must be served by an [HTTP]. Middleware that wraps
-// the ResponseWriter must implement Unwrap, as for http.ResponseController.
+// Upgrade turns the request's connection into a WebSocket after the request's handler has returned. value becomes the
+// connection's Value. The response includes the fields of w's header. If the upgrade is impossible, Upgrade answers the
+// request with an error and returns an error that wraps ErrNoUpgrade. The request must be served by an [HTTP].
+// Middleware that wraps the ResponseWriter must implement Unwrap, as for http.ResponseController.
 func (ws *WebSocket) Upgrade(w http.ResponseWriter, r *http.Request, value any) error {
 	key, status, why := ws.checkUpgradeRequest(r)
 	res := unwrapResponse(w)
@@ -254,7 +249,7 @@ func unwrapResponse(w http.ResponseWriter) *response {
 	}
 }
 
-// checkUpgradeRequest validates a request for an upgrade. If the request is invalid, status and why are the answer.
+// checkUpgradeRequest validates a request for an upgrade. status and why are the answer to an invalid request.
 func (ws *WebSocket) checkUpgradeRequest(r *http.Request) (key string, status int, why string) {
 	h := r.Header
 	list := func(key, token string) bool { return hasToken(strings.Join(h[key], ","), token) }
@@ -292,7 +287,7 @@ func (ws *WebSocket) originAllowed(r *http.Request) bool {
 	return err == nil && equalFold(u.Host, r.Host)
 }
 
-// handlerFor returns the tcp.Handler for negotiated options, or nil if WebSocket does not offer them.
+// handlerFor returns the tcp.Handler for negotiated options, or nil if ws does not support them.
 func (ws *WebSocket) handlerFor(options socketOptions) *negotiatedSocket {
 	ws.once.Do(func() {
 		ws.handlers = make(map[socketOptions]*negotiatedSocket)
@@ -333,7 +328,7 @@ func (ws *WebSocket) minCompressedBytes() int {
 	return ws.MinCompressed
 }
 
-// Opened implements tcp.Handler. It is never called, because the connection was opened for HTTP.
+// Opened is never called, because the connection was opened for HTTP.
 func (v *negotiatedSocket) Opened(*tcp.Conn) {}
 
 // maxBufferedFrame is the maximum size, in bytes, of a frame that stays in the connection's unused input until it is
@@ -341,8 +336,7 @@ func (v *negotiatedSocket) Opened(*tcp.Conn) {}
 const maxBufferedFrame = 8 << 10
 
 // maxWorkPerCall limits the bytes of messages that one call processes before other connections of the loop are served.
-// A frame counts as frameWork bytes in addition. Compressed bytes count deflateWork times, because decompression takes
-// time even if it fails.
+// Each frame adds frameWork bytes. Compressed bytes count deflateWork times, even if decompression fails.
 const (
 	maxWorkPerCall = 256 << 10
 	frameWork      = 256
@@ -396,8 +390,8 @@ func (v *negotiatedSocket) Received(c *tcp.Conn, in []byte) (used int) {
 	return used
 }
 
-// checkMessageSize returns an error if the frame makes a message longer than allowed; receivedBytes counts the
-// message's earlier bytes.
+// checkMessageSize returns an error if the frame with head h makes its message longer than allowed. receivedBytes is
+// the size of the message's earlier frames.
 func (v *negotiatedSocket) checkMessageSize(h frameHead, receivedBytes int) error {
 	if !h.isControl() && h.size > v.maxMessageBytes()-receivedBytes {
 		return &CloseError{CloseTooLarge, fmt.Sprintf("the message is larger than %d bytes", v.maxMessageBytes())}
@@ -485,8 +479,7 @@ func (m *partialMessage) deliverCompletedMessage(c *tcp.Conn) (stillOpen bool) {
 
 var errInvalidUTF8 = &CloseError{CloseInvalidData, "the text is not valid UTF-8"}
 
-// validateAndDeliverMessage passes a message to the handler. It returns the cost for maxWorkPerCall, and reports
-// whether the socket stays open.
+// validateAndDeliverMessage passes a message to the handler and returns its cost for maxWorkPerCall.
 func (v *negotiatedSocket) validateAndDeliverMessage(c *tcp.Conn, kind Kind, deflate bool, p []byte, checker *utf8Checker) (cost int, stillOpen bool) {
 	if deflate {
 		var err error
@@ -528,7 +521,7 @@ func (v *negotiatedSocket) handleControlFrame(c *tcp.Conn, op byte, p []byte) (s
 	return true
 }
 
-// sendCloseFrameAndClose closes the socket with the code of the reason, which is the peer's close or an error.
+// sendCloseFrameAndClose closes the socket. If why is a *CloseError, the close frame contains its code.
 func (v *negotiatedSocket) sendCloseFrameAndClose(c *tcp.Conn, why error) {
 	code, reason := CloseInternal, ""
 	var e *CloseError
@@ -563,7 +556,6 @@ func (v *negotiatedSocket) closeAfterPeerEndUnlessPaused(c *tcp.Conn) {
 
 func (v *negotiatedSocket) Closed(c *tcp.Conn, why error) { v.Handler.Closed(Socket{c, v}, why) }
 
-// Heartbeat implements tcp.HeartbeatHandler by sending a ping.
 func (v *negotiatedSocket) Heartbeat(c *tcp.Conn) (answers bool) {
 	_ = Socket{c, v}.Ping()
 	return true

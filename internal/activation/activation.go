@@ -1,11 +1,10 @@
-// Package activation takes over listeners opened by a service manager such as systemd before this program
-// started (sd_listen_fds(3)), and notifies it of the program's state (sd_notify(3)).
+// Package activation takes over listeners that a service manager such as systemd opened before this program started
+// (sd_listen_fds(3)), and notifies the service manager of the program's state (sd_notify(3)).
 //
 // # Concurrency
 //
-// All functions are safe for concurrent use. The first call of Listeners takes the descriptors; others wait
-// for it and return the same result. It changes the environment, so call it before anything that starts
-// processes.
+// All functions are safe for concurrent use. The first call of Listeners takes the descriptors; other calls wait for it
+// and return the same result. The first call changes the environment, so make it before anything starts processes.
 package activation
 
 import (
@@ -25,26 +24,25 @@ import (
 const (
 	firstFD = 3
 	maxFDs  = 1024
-	// unknownName is the name of a descriptor without one, as in sd_listen_fds_with_names.
+	// unknownName is the name of a descriptor that has no name, as in sd_listen_fds_with_names.
 	unknownName = "unknown"
 )
 
 // NamedListener is a *net.TCPListener or *net.UnixListener with its name in the service manager: FileDescriptorName= in
 // the .socket unit, by default the unit's name. Names need not be unique. A listener without a name is called
-// "unknown". Closing the listener does not remove the file of a unix socket, which belongs to the manager.
+// "unknown". When a NamedListener closes, the file of a unix socket remains, because it belongs to the service manager.
 type NamedListener struct {
 	Name string
 	net.Listener
 }
 
 // Listeners returns the listeners passed to this process, in order, or nil if there are none. Further calls return the
-// same listeners, closed or not.
+// same listeners, closed or not. Listeners needs Linux.
 //
 // LISTEN_PID, LISTEN_FDS and LISTEN_FDNAMES describe the listeners, whose descriptors start at 3. The first call always
 // unsets these variables, so that child processes do not use them. If LISTEN_PID is unset or names another process, the
 // result is the listeners of the process that this one replaces in an upgrade, if any. There may be 1 to 1,024
-// descriptors, and all must be listening TCP or unix stream sockets. Otherwise the error names the invalid descriptor,
-// and no descriptor is changed. The listeners are closed on exec. Listeners needs Linux.
+// descriptors, and all must be listening TCP or unix stream sockets; if one is not, no descriptor is changed.
 func Listeners() ([]NamedListener, error) {
 	l, err := listeners()
 	return slices.Clone(l), err
@@ -80,8 +78,8 @@ type socketSet struct {
 
 var keptSockets atomic.Pointer[socketSet]
 
-// KeptActivationSockets returns the sockets that Listeners has taken and their names. Like the service manager, this
-// process keeps them open for its successor; the caller must not close them.
+// KeptActivationSockets returns the sockets that Listeners has taken, and their names. This process keeps the sockets
+// open for its successor, as the service manager would, so the caller must not close them.
 func KeptActivationSockets() (names []string, files []*os.File) {
 	if k := keptSockets.Load(); k != nil {
 		return k.names, k.files
@@ -103,8 +101,7 @@ func toListeners(names []string, files []*os.File) (all []NamedListener, err err
 	return all, nil
 }
 
-// parseListenEnv parses the variables and returns the names of the descriptors for process pid, nil if there are none.
-// An empty variable counts as unset.
+// parseListenEnv returns the names of the descriptors for process pid. An empty variable counts as unset.
 func parseListenEnv(getenv func(name string) string, pid int) (names []string, err error) {
 	forPid, count, list := getenv("LISTEN_PID"), getenv("LISTEN_FDS"), getenv("LISTEN_FDNAMES")
 	switch {

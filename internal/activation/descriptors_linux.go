@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// adoptListeningDescriptors returns files for the descriptors with these names. It checks all of them before it changes
-// any: with wrong variables they may belong to other code.
+// adoptListeningDescriptors returns files for the descriptors with these names. It checks all descriptors before it
+// changes any, because with wrong variables they may belong to other code.
 func adoptListeningDescriptors(names []string) (files []*os.File, err error) {
 	for i, name := range names {
 		if err := checkListeningSocket(firstFD + i); err != nil {
@@ -24,7 +24,6 @@ func adoptListeningDescriptors(names []string) (files []*os.File, err error) {
 	return files, nil
 }
 
-// checkListeningSocket returns an error that describes fd unless it is a listening stream socket.
 func checkListeningSocket(fd int) error {
 	var found [4]int
 	for i, option := range []int{unix.SO_DOMAIN, unix.SO_TYPE, unix.SO_PROTOCOL, unix.SO_ACCEPTCONN} {

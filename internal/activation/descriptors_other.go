@@ -7,7 +7,7 @@ import (
 	"os"
 )
 
-// adoptListeningDescriptors fails: it needs Linux.
+// adoptListeningDescriptors fails, because socket activation needs Linux.
 func adoptListeningDescriptors([]string) ([]*os.File, error) {
 	return nil, errors.New("LISTEN_PID and LISTEN_FDS are set, but socket activation needs Linux; unset them")
 }

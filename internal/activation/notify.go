@@ -11,21 +11,20 @@ import (
 )
 
 const (
-	// maxState is the maximum length of a state; systemd reads no more.
-	maxState  = 4096
-	maxSocket = len(syscall.RawSockaddrUnix{}.Path) - 1
-	// notifyTimeout limits how long Notify waits for a manager that does not read.
+	// maxState is the maximum length of a state, in bytes. systemd does not read longer ones.
+	maxState      = 4096
+	maxSocket     = len(syscall.RawSockaddrUnix{}.Path) - 1
 	notifyTimeout = 5 * time.Second
 )
 
-// ReloadingState returns the state of a program that reloads its configuration or is about to be replaced, until it
-// sends READY=1 (Type=notify-reload).
+// ReloadingState returns the state of a program that reloads its configuration or is about to be replaced. Send READY=1
+// when that is done (Type=notify-reload).
 func ReloadingState() string { return "RELOADING=1" + formatMonotonicUsecField() }
 
-// Notify sends a state to the service manager, such as "READY=1" when the program serves, "STOPPING=1" when it ends,
-// "RELOADING=1", "WATCHDOG=1" or "STATUS=12 connections". Several states are separated by "\n"; the limit is 4,096
-// bytes. NOTIFY_SOCKET names the manager's socket: a path, or on Linux an abstract name with a leading @. Without
-// NOTIFY_SOCKET, sent is false and err is nil. The manager may read a sent state later. Notify waits at most 5 s.
+// Notify sends a state to the service manager, such as "READY=1", "STOPPING=1", "RELOADING=1", "WATCHDOG=1" or
+// "STATUS=12 connections". Several states are separated by "\n"; the limit is 4,096 bytes. NOTIFY_SOCKET names the
+// manager's socket: a path, or on Linux an abstract name with a leading @. Without NOTIFY_SOCKET, sent is false and err
+// is nil. Notify waits at most 5 s for the state to be sent, but not until the manager has read it.
 func Notify(state string) (sent bool, err error) {
 	socket := os.Getenv("NOTIFY_SOCKET")
 	if socket == "" {

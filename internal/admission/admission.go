@@ -1,12 +1,8 @@
-// Package admission decides which connections are accepted. It checks their total number, their number per source,
-// their rate and their addresses.
-//
-// # Concurrency
+// Package admission decides which connections are accepted, by total number, number per source, rate and address.
 //
 // Several loops call a Controller at the same time. The total is an atomic word, updated by compare-and-swap, so no
 // thread waits for a sleeping one. The counts of sources are in 64 maps, each with a mutex that is held for one
-// look-up. A keyed hash selects the map, so that clients cannot choose it. The rate is a token bucket under a mutex.
-// The address lists are immutable. No lock is held while another one is taken, and no goroutine is started.
+// look-up. A keyed hash selects the map, so that clients cannot choose it. No two locks are held at the same time.
 package admission
 
 import (
@@ -18,18 +14,18 @@ import (
 )
 
 type Config struct {
-	// MaxConns limits the connections in total. With 0 none are accepted.
+	// MaxConns limits the total number of connections. With 0 none are accepted.
 	MaxConns int
 	// MaxPerSource limits the connections from one source; 0 means no limit.
 	MaxPerSource int
-	// SourcePrefix is the number of bits of an IPv6 address that identify a source, 1 to 128; 0 means 64. An IPv4
-	// address, or an IPv4-mapped one, is a source by itself.
+	// SourcePrefix is the number of bits of an IPv6 address that identify a source, 1 to 128; 0 means 64. Every IPv4
+	// address, also in its IPv4-mapped form, is a source.
 	SourcePrefix int
-	// Rate limits the accepted connections per second. After a quiet second, that number may be accepted in a burst. 0
-	// means no limit, and the maximum is 1,000,000,000.
+	// Rate limits the accepted connections per second; 0 means no limit. After a quiet second, that number may be
+	// accepted in a burst. The maximum is 1,000,000,000.
 	Rate int
 	// Deny contains the addresses to reject. If Allow is not empty, all addresses outside Allow are rejected as well.
-	// See Prefixes for the matching of prefixes.
+	// Prefixes describes how prefixes match.
 	Allow, Deny []netip.Prefix
 }
 
@@ -45,8 +41,7 @@ type Controller struct {
 	_     [128]byte
 }
 
-// NewController returns a Controller. It panics if a number is out of range or a prefix is invalid; callers must
-// validate user input.
+// NewController returns a Controller. It panics if a number is out of range or a prefix is invalid.
 func NewController(c Config) *Controller {
 	if min(c.MaxConns, c.MaxPerSource, c.SourcePrefix, c.Rate) < 0 || c.SourcePrefix > 128 {
 		panic(fmt.Sprintf("admission: Config is %+v; expected no negative number, and a SourcePrefix of at most 128", c))
@@ -63,14 +58,14 @@ func NewController(c Config) *Controller {
 
 const reservedUnit = 1 << 32
 
-// AcquireConn takes a slot for a connection. It returns false if all MaxConns slots are open or reserved. The limit is
-// never exceeded, not even for a moment.
+// AcquireConn takes a slot for a connection. It returns false if all MaxConns slots are in use or reserved. The limit
+// is never exceeded, not even for a moment.
 func (c *Controller) AcquireConn() bool { return c.acquireUpToSlots(1, 1) == 1 }
 
-// ReserveConns reserves up to n slots for connections from another process, and returns their number.
+// ReserveConns reserves up to n slots for connections from another process, and returns the number reserved.
 func (c *Controller) ReserveConns(n int) int { return c.acquireUpToSlots(n, reservedUnit) }
 
-// acquireUpToSlots adds slotIncrement to slots for up to n free slots, and returns their number.
+// acquireUpToSlots takes up to n free slots and adds slotIncrement to c.slots for each. It returns the number taken.
 func (c *Controller) acquireUpToSlots(n int, slotIncrement int64) (acquired int) {
 	for {
 		v := c.slots.Load()
@@ -81,7 +76,6 @@ func (c *Controller) acquireUpToSlots(n int, slotIncrement int64) (acquired int)
 	}
 }
 
-// AcquireReservedConn turns a reserved slot into an open connection.
 func (c *Controller) AcquireReservedConn() { c.slots.Add(1 - reservedUnit) }
 
 func (c *Controller) ReservedConns() int { return int(c.slots.Load() >> 32) }
@@ -96,7 +90,6 @@ func (c *Controller) ReleaseConn() {
 
 func (c *Controller) OpenConns() int64 { return int64(uint32(c.slots.Load())) }
 
-// MaxPerSource returns the limit per source, 0 for none.
 func (c *Controller) MaxPerSource() int {
 	if c.sources == nil {
 		return 0
@@ -104,7 +97,7 @@ func (c *Controller) MaxPerSource() int {
 	return c.sources.max
 }
 
-// IsAllowed reports whether Allow and Deny accept an address. It ignores the zone. An invalid address, such as that of
+// IsAllowed reports whether Allow and Deny accept an address. The zone is ignored. An invalid address, such as that of
 // a unix socket, is accepted. The cost is logarithmic in the lengths of the lists.
 func (c *Controller) IsAllowed(source netip.Addr) bool {
 	if !source.IsValid() {
@@ -122,16 +115,15 @@ func (c *Controller) AcquireSourceConn(source netip.Addr) (acquired bool) {
 	return c.sources.acquire(source)
 }
 
-// ReleaseSourceConn reverses AcquireSourceConn for the same address.
 func (c *Controller) ReleaseSourceConn(source netip.Addr) {
 	if c.sources != nil && source.IsValid() {
 		c.sources.release(source)
 	}
 }
 
-// TakeRateToken takes a token to accept one connection and returns 0. Without a token it returns how long to wait for
-// one: at most a second. now is the time since a start that all callers share. If a slower caller passes an earlier
-// time than a previous call, the later time is used, unless the clock has gone back by more than a minute.
+// TakeRateToken takes a token to accept one connection and returns 0. Without a token it returns the time to wait for
+// one, at most a second. now is the time since a start that all callers share. If a caller passes an earlier time than
+// another caller before, the later time is used, unless the clock has gone back by more than a minute.
 func (c *Controller) TakeRateToken(now time.Duration) (wait time.Duration) {
 	if c.bucket == nil {
 		return 0
@@ -139,17 +131,16 @@ func (c *Controller) TakeRateToken(now time.Duration) (wait time.Duration) {
 	return c.bucket.takeToken(now)
 }
 
-// unitsPerToken makes a nanosecond worth a whole number of units, the rate, so that nothing is lost by rounding.
+// unitsPerToken is a second in nanoseconds, so that each nanosecond adds a whole number of units, the rate.
 const unitsPerToken = int64(time.Second)
 
 // maxRate keeps sums of units within 64 bits.
 const maxRate = 1e9
 
-// maxClockLag is how far the time may go back before the clock is considered reset. No thread is normally that late; if
-// one is, the cost is one burst.
+// maxClockLag is how far the time may go back before the clock is considered reset.
 const maxClockLag = time.Minute
 
-// tokenBucket is a token bucket as in RFC 2697 (C there). When full it holds a second's worth of tokens.
+// tokenBucket is a token bucket (RFC 2697). When full it holds a second's worth of tokens.
 type tokenBucket struct {
 	rate int64
 

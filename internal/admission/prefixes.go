@@ -6,16 +6,15 @@ import (
 	"slices"
 )
 
-// Prefixes is a set of addresses, built from prefixes: sorted ranges that do not overlap. It uses 48 bytes for each
-// range, is immutable, and is safe for concurrent use. IPv4 prefixes match IPv4-mapped IPv6 addresses as well; IPv6
-// prefixes such as ::/0 do not, except that prefixes within ::ffff:0:0/96 count as IPv4.
+// Prefixes is a set of addresses, built from prefixes and stored as sorted ranges that do not overlap. It uses 48 bytes
+// for each range, is immutable, and is safe for concurrent use. IPv4 prefixes also match IPv4-mapped IPv6 addresses.
+// IPv6 prefixes such as ::/0 do not, but prefixes within ::ffff:0:0/96 count as IPv4.
 type Prefixes struct{ ranges []addrRange }
 
 // addrRange is an inclusive range of addresses of one family.
 type addrRange struct{ first, last netip.Addr }
 
-// NewPrefixes returns the set of all addresses in the prefixes. It panics if a prefix is invalid; callers must validate
-// user input.
+// NewPrefixes returns the set of all addresses in the prefixes. It panics if a prefix is invalid.
 func NewPrefixes(list []netip.Prefix) *Prefixes {
 	p := sortAndMergePrefixes("NewPrefixes: list", list)
 	return &p
@@ -55,8 +54,8 @@ func toAddrRange(prefix netip.Prefix) addrRange {
 	return addrRange{first, end}
 }
 
-// Contains reports whether an address is in the set; its zone is ignored. Invalid addresses, such as that of a unix
-// socket, are not. The cost is logarithmic in the number of ranges.
+// Contains reports whether an address is in the set; its zone is ignored. An invalid address, such as that of a unix
+// socket, is never in the set. The cost is logarithmic in the number of ranges.
 func (p *Prefixes) Contains(a netip.Addr) bool {
 	a = a.Unmap().WithZone("")
 	// the first range that does not end before a

@@ -7,16 +7,15 @@ import (
 	"sync"
 )
 
-// shardCount is the number of maps that the sources are distributed to.
+// shardCount is the number of maps among which the sources are distributed.
 const shardCount = 64
 
 // source is the part of an address that identifies a source, padded with zeros. It has no pointers, so the garbage
-// collector does not scan the maps.
+// collector does not scan maps whose key it is.
 type source [16]byte
 
-// sourceCounters counts the connections of each source. There is an entry for each source with connections, so there
-// are no more entries than connections. Maps do not shrink: they use 35 to 56 bytes for each entry of their maximum
-// size, measured with 100,000 to a million.
+// sourceCounters counts the connections of each source. Only sources with connections have an entry. Maps do not
+// shrink: they use 35 to 56 bytes for each entry of their maximum size.
 type sourceCounters struct {
 	max    int
 	bits   int

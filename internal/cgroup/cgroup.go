@@ -1,5 +1,5 @@
-// Package cgroup reads the limits of a process's control groups, versions 1 and 2. It uses only the standard library.
-// Systems other than Linux have none of the files, and so no limits. All functions are safe for concurrent use.
+// Package cgroup reads the limits of a process's control groups, versions 1 and 2. On systems other than Linux there
+// are no limits. All functions are safe for concurrent use.
 package cgroup
 
 import (
@@ -18,14 +18,14 @@ import (
 type Limit struct {
 	// Max is the limit and Used the current usage, in bytes or tasks.
 	Max, Used int64
-	// From names the group and setting, such as "cgroup /a/b memory.max"; File is its path.
+	// From names the group and setting, such as "cgroup /a/b memory.max". File is the path of the setting's file.
 	From, File string
 }
 
 func (l Limit) headroom() int64 { return l.Max - l.Used }
 
-// Limits are the limits of a process's groups. The usage of a group includes all groups below it. Each limit is
-// therefore the one with the least headroom among the group and its ancestors.
+// Limits are the limits of a process's groups. Because the usage of a group includes all groups below it, each Limit is
+// the one with the least headroom among the group and its ancestors.
 type Limits struct {
 	// Memory is in bytes. Used excludes page cache, which the kernel drops before it denies memory.
 	Memory Limit
@@ -35,10 +35,10 @@ type Limits struct {
 	Tasks Limit
 }
 
-// ReadLimits reads the limits of a process. It sees only groups mounted below /sys/fs/cgroup.
+// ReadLimits reads the limits of a process. Only groups mounted below /sys/fs/cgroup are read.
 func ReadLimits(pid int) (Limits, error) { return readLimits("", strconv.Itoa(pid)) }
 
-// readLimits reads files below root; process is a number or "self".
+// readLimits is ReadLimits with files below root. process is a process ID or "self".
 func readLimits(root, process string) (Limits, error) {
 	g, err := readCgroupPaths(root, process)
 	if err != nil {
@@ -51,11 +51,10 @@ func readLimits(root, process string) (Limits, error) {
 	}, nil
 }
 
-// MemoryLimit returns the memory that this process may use, in bytes, and the source of the limit. The limit is the
-// smallest of its control groups' limits, the machine's memory and GOMEMLIMIT. The source is like "cgroup /a/b
-// memory.max", "the machine's memory" or "GOMEMLIMIT". Without a limit, MemoryLimit returns math.MaxInt64 and "none
-// known". On systems other than Linux, only GOMEMLIMIT is known. A call takes some tens of microseconds. Limits can
-// change while a process runs.
+// MemoryLimit returns the memory that this process may use, in bytes: the smallest of its control groups' limits, the
+// machine's memory and GOMEMLIMIT. source is like "cgroup /a/b memory.max", "the machine's memory" or "GOMEMLIMIT". If
+// no limit is known, the results are math.MaxInt64 and "none known". On systems other than Linux, only GOMEMLIMIT is
+// known. Limits can change while a process runs.
 func MemoryLimit() (limit int64, source string) {
 	limit, source = readMemoryLimit("")
 	if own := debug.SetMemoryLimit(-1); own < limit {
@@ -104,7 +103,7 @@ type controller struct {
 	droppable []string
 }
 
-// Mount points of version 2; the second is used if both versions are mounted.
+// Mount points of version 2. If both versions are mounted, version 2 is at hybridMount.
 const unifiedMount, hybridMount = "", "/unified"
 
 func memoryControllers(g cgroupPaths) []controller {
@@ -125,13 +124,13 @@ func taskControllers(g cgroupPaths) []controller {
 	}
 }
 
-// unlimitedFrom is the value from which on a limit means none: version 1 uses the largest number of pages.
+// unlimitedFrom is the value from which on a limit means no limit: version 1 reports the largest number of pages.
 const unlimitedFrom = 1 << 62
 
-// forEachLimit calls do with each limit (without Used) of the group and its ancestors up to the mount, and with the
+// forEachLimit calls do with each limit (without Used) of the group and its ancestors up to the mount. dir is the
 // directory of the limit's group. In a container without a cgroup namespace, the group's path is the host's and does
-// not exist below the mount. The container's limit is then at the mount itself. An empty group has no limits. Missing
-// and unreadable files are ignored.
+// not exist below the mount; the container's limit is then at the mount itself. If c.group is empty, there are no
+// limits. Missing and unreadable files are ignored.
 func (c *controller) forEachLimit(root string, do func(l Limit, dir string)) {
 	for group := c.group; group != ""; group = path.Dir(group) {
 		dir := path.Join("/sys/fs/cgroup", c.mount, group)
@@ -158,7 +157,6 @@ func limitWithLeastHeadroom(root string, controllers []controller) (found Limit)
 	return found
 }
 
-// readUsageWithoutCache returns the usage of a group without droppable cache, or 0 if it is unknown.
 func (c *controller) readUsageWithoutCache(dir string) int64 {
 	used, err := readNumberOrMax(path.Join(dir, c.used))
 	if err != nil || len(c.droppable) == 0 {
@@ -174,8 +172,7 @@ func (c *controller) readUsageWithoutCache(dir string) int64 {
 	return used
 }
 
-// cgroupPaths are the groups of a process, "" for none: those for memory and tasks in version 1, and the one in version
-// 2.
+// cgroupPaths are the paths of a process's groups: two of version 1 and that of version 2. "" means no group.
 type cgroupPaths struct{ memory, pids, unified string }
 
 func readCgroupPaths(root, process string) (cgroupPaths, error) {

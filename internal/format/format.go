@@ -25,8 +25,7 @@ func Whole(v float64) string {
 	return separateThousands(strconv.FormatFloat(v, 'f', 0, 64))
 }
 
-// Number formats v with three significant digits and no trailing zeros. From 1,000 it formats v as an integer: 0.123,
-// 1.5, 1,235. NaN and infinities are "".
+// Number formats v with three significant digits, and from 1,000 as an integer: 0.123, 1.5, 1,235.
 func Number(v float64) string {
 	switch {
 	case !isFinite(v):
@@ -41,14 +40,13 @@ func Number(v float64) string {
 	return strconv.FormatFloat(rounded, 'f', -1, 64)
 }
 
-// Bytes formats a size in the largest binary unit that does not exceed it: 1.5 KiB. NaN and infinities are "".
+// Bytes formats a size in the largest binary unit that is not larger than the size: 1.5 KiB. NaN and infinities are "".
 func Bytes(size float64) string { return formatScaled(size, sizes, Number) }
 
 // Seconds formats a duration in s, ms, µs or ns: 1.2 ms. NaN and infinities are "".
 func Seconds(seconds float64) string { return formatScaled(seconds, times, Number) }
 
-// Latency formats a non-negative duration like Seconds, but keeps trailing zeros: 1.20 ms. Columns therefore line up,
-// and a live figure keeps its width.
+// Latency formats a non-negative duration like Seconds, but keeps trailing zeros, so that columns line up: 1.20 ms.
 func Latency(d time.Duration) string {
 	return formatScaled(d.Seconds(), times, func(v float64) string {
 		digits := 2
@@ -71,8 +69,7 @@ func RoundToThreeDigits(d time.Duration) time.Duration {
 	return d.Round(step)
 }
 
-// Elapsed formats a duration in its two largest units of hours, minutes and seconds: 5s, 1m05s, 2h00m. Negative
-// durations are 0s.
+// Elapsed formats a duration in its two largest units of hours, minutes and seconds: 5s, 1m05s, 2h00m.
 func Elapsed(d time.Duration) string {
 	s := int64(max(d, 0) / time.Second)
 	switch {
@@ -84,8 +81,7 @@ func Elapsed(d time.Duration) string {
 	return strconv.FormatInt(s/3600, 10) + "h" + padTwoDigits(s/60%60) + "m"
 }
 
-// Clock formats seconds as m:ss, or as h:mm:ss from an hour. It adds tenths unless the value is whole. NaN and
-// infinities are "".
+// Clock formats seconds as m:ss, or as h:mm:ss from an hour. If the value is not whole, tenths are added.
 func Clock(seconds float64) string {
 	if !isFinite(seconds) {
 		return ""
@@ -150,7 +146,7 @@ var (
 	times = []unit{{1, "s"}, {1e-3, "ms"}, {1e-6, "µs"}, {1e-9, "ns"}}
 )
 
-// formatScaled formats v in the first unit that does not exceed it, or else in the last unit.
+// formatScaled formats v in the first unit that is not larger than v, or else in the last unit.
 func formatScaled(v float64, units []unit, write func(float64) string) string {
 	last := units[len(units)-1]
 	switch {

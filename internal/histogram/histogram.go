@@ -1,5 +1,5 @@
-// Package histogram counts durations in buckets that are powers of two: coarse, but recording costs one addition.
-// Callers own the buckets and may update them atomically.
+// Package histogram counts durations in buckets that are powers of two. The result is coarse, but recording costs one
+// addition. Callers own the buckets and may update them atomically.
 package histogram
 
 import (
@@ -19,8 +19,8 @@ func BucketIndex(d time.Duration, bucketCount int) int {
 
 func UpperBound(bucket int) time.Duration { return time.Microsecond << bucket }
 
-// Quantile returns an upper bound of quantile q (0 to 1): at most twice the quantile, unless that is in the last
-// bucket. It returns 0 if nothing was counted.
+// Quantile returns an upper bound of quantile q (0 to 1). The bound is at most twice the quantile, unless the quantile
+// is in the last bucket. If nothing was counted, Quantile returns 0.
 func Quantile[T int64 | uint64](buckets []T, q float64) time.Duration {
 	var count T
 	for _, n := range buckets {

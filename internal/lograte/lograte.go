@@ -1,7 +1,5 @@
-// Package lograte suppresses repeated log messages, such as when a million connections fail in the same way.
-//
-// A table under a mutex has an entry for each recent message. The mutex is never held while a record is written. There
-// are no goroutines and no timers: the next record that passes reports how many were suppressed.
+// Package lograte suppresses repeated log messages, such as when a million connections fail in the same way. It has no
+// goroutines and no timers: the next record that passes reports the number of suppressed records.
 package lograte
 
 import (
@@ -16,17 +14,16 @@ import (
 const (
 	// Suppressed is the key of the attribute with the number of suppressed records.
 	Suppressed = "suppressed"
-	// Interval is the time in which equal records are written once.
+	// Interval is the time during which equal records are written only once.
 	Interval = time.Second
-	// MaxMessages limits the number of distinct messages. Further messages share an entry until an older message has
-	// not been written for an interval.
+	// MaxMessages limits the number of distinct messages in the table. Further messages share one entry until an older
+	// message has not been written for an Interval.
 	MaxMessages = 1024
 )
 
 // NewHandler returns a handler that passes one of equal records to next in each Interval. Records are equal if they
-// have the same level, text and values of distinguishingKeys; these are attributes outside of groups. If others were
-// suppressed before a record that passes, the record has the attribute Suppressed with their number, inside the open
-// group, if any. The handler is safe for concurrent use if next is.
+// have the same level, text and values of distinguishingKeys, which are keys of attributes outside of groups. A record
+// that passes has the attribute Suppressed with the number of records suppressed before, if any.
 func NewHandler(next slog.Handler, distinguishingKeys ...string) slog.Handler {
 	return &rateLimitHandler{next: next, keys: distinguishingKeys, table: &rateTable{entries: make(map[message]*entry)}}
 }
@@ -89,7 +86,6 @@ type message struct {
 	text, values string
 }
 
-// rateTable remembers when each message was last written.
 type rateTable struct {
 	mu        sync.Mutex
 	entries   map[message]*entry // at most MaxMessages
@@ -106,7 +102,7 @@ func (e *entry) isRecent(now time.Time) bool {
 	return !e.written.IsZero() && now.Sub(e.written) < Interval
 }
 
-// admitMessage reports whether a message may be written now, and how many were suppressed before.
+// admitMessage reports whether a message may be written now, and how many equal ones were suppressed before.
 func (t *rateTable) admitMessage(m message, now time.Time) (admitted bool, suppressed int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -128,8 +124,7 @@ func (t *rateTable) admitMessage(m message, now time.Time) (admitted bool, suppr
 	return true, suppressed
 }
 
-// removeOldEntries removes messages that have not been written for an interval, and adds what they have suppressed to
-// the shared entry.
+// removeOldEntries removes messages not written for an Interval. Their counts are added to the shared entry.
 func (t *rateTable) removeOldEntries(now time.Time) {
 	t.lastSweep = now
 	for m, e := range t.entries {

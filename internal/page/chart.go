@@ -13,7 +13,7 @@ type Chart struct {
 
 type Axis struct {
 	Label string
-	// Log makes the axis logarithmic; values of 0 and below are then not drawn.
+	// Log makes the axis logarithmic. Values of 0 and below are then not drawn.
 	Log  bool
 	Unit Unit
 }
@@ -33,8 +33,8 @@ const (
 type Series struct {
 	Name string
 	X, Y []float64
-	// Dashed is for reference values, such as published ones.
+	// Dashed is for reference values, such as values from a publication.
 	Dashed bool
-	// Points marks each point, for series with few of them.
+	// Points marks each point. It is for series with few points.
 	Points bool
 }

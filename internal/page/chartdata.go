@@ -11,14 +11,13 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// Limits of a chart. The page does not draw what exceeds them, and mentions the omission.
+// Limits of a chart. The page omits data beyond these limits, and mentions the omission.
 const (
 	maxPoints = 2000 // of a series
 	maxSeries = 64
 )
 
-// chartData is a chart in the form that the page's script reads. Its points are downsampled, finite, and positive on
-// logarithmic axes.
+// chartData is a chart in the form that the page's script reads, downsampled and without points that can't be drawn.
 type chartData struct {
 	Title  string       `json:"title"`
 	X      axisData     `json:"x"`
@@ -38,7 +37,7 @@ type seriesData struct {
 	Name   string `json:"name"`
 	Dashed bool   `json:"dashed,omitempty"`
 	Points bool   `json:"points,omitempty"`
-	// X is omitted if it equals X of the previous series.
+	// X is omitted if it equals the X of the previous series.
 	X []float64  `json:"x,omitempty"`
 	Y []*float64 `json:"y"` // null is a gap
 }
@@ -77,7 +76,7 @@ func (c *Chart) toChartData() chartData {
 	return d
 }
 
-// JSON returns the chart for a script element: encoding/json escapes everything that could end it.
+// JSON returns the chart for a script element. encoding/json escapes everything that could end the element.
 func (d chartData) JSON() (template.JS, error) {
 	text, err := json.Marshal(d)
 	return template.JS(text), err
@@ -104,8 +103,8 @@ func dropInvalidAndSort(x, y []float64, logX, logY bool) (xs, ys []float64) {
 	return xs, ys
 }
 
-// downsample returns at most maxPoints points: the first, the last, and from each interval between them the lowest, the
-// highest and one gap.
+// downsample returns at most maxPoints points: the first and the last point and, from each interval between these, the
+// lowest point, the highest point and one gap.
 func downsample(x, y []float64) (xs, ys []float64) {
 	keep := func(i int) { xs, ys = append(xs, x[i]), append(ys, y[i]) }
 	last := len(x) - 1

@@ -44,7 +44,6 @@ var pageTemplate = sync.OnceValue(func() *template.Template {
 	}).Parse(pageHTML))
 })
 
-// Polling intervals of a live page.
 const (
 	defaultInterval = 2 * time.Second
 	minInterval     = 100 * time.Millisecond
@@ -52,10 +51,10 @@ const (
 
 // WriteHTML writes the page as a self-contained file. Its Content-Security-Policy forbids loading anything; a live page
 // may connect to its own server. Without scripts only charts are missing. If the page is invalid, WriteHTML returns an
-// error before it writes anything. All other errors are errors of w.
+// error and writes nothing. All other errors are errors of w.
 func (p *Page) WriteHTML(w io.Writer) error { return p.writeTemplate(w, "page") }
 
-// WriteUpdate writes the page without script and style. A live page replaces its content with that.
+// WriteUpdate writes the page without script and style, for a live page to replace its content.
 func (p *Page) WriteUpdate(w io.Writer) error { return p.writeTemplate(w, "body") }
 
 func (p *Page) writeTemplate(w io.Writer, name string) error {
@@ -70,14 +69,14 @@ func (p *Page) writeTemplate(w io.Writer, name string) error {
 	return v.executeTemplate(w, name)
 }
 
-// Application is a page with its own script, in the style of the other pages.
+// Application is a page with its own content and script, in the style of the other pages.
 type Application struct {
 	Title string
-	// Body is HTML. Style and Script are appended to the style and script that all pages share.
+	// Body is HTML. Style and Script follow the style and script that all pages share.
 	Body, Style, Script string
 }
 
-// WriteHTML writes a self-contained file that may connect to its own server only.
+// WriteHTML writes a self-contained file, which may connect only to its own server.
 func (a Application) WriteHTML(w io.Writer) error {
 	v := newTemplateData(&Page{Title: a.Title}, pageCSS+a.Style, themeJS+a.Script, true)
 	v.Own = template.HTML(a.Body)
@@ -88,7 +87,7 @@ type templateData struct {
 	*Page
 	Own    template.HTML
 	Policy string
-	// Style and Script are elements whose content Policy allows by hash.
+	// Style and Script are HTML elements. Policy allows their content by hash.
 	Style, Script template.HTML
 	// Every is the polling interval in milliseconds.
 	Every int64
@@ -121,8 +120,8 @@ func groupAdjacentCharts(parts []Part) (all [][]Part) {
 	return all
 }
 
-// contentSecurityPolicy returns a policy that allows the given style and script and, with allowConnectSelf, connections
-// to the page's own server.
+// contentSecurityPolicy returns a policy that allows the given style and script. With allowConnectSelf, it also allows
+// connections to the page's own server.
 func contentSecurityPolicy(style, script string, allowConnectSelf bool) string {
 	connect := "'none'"
 	if allowConnectSelf {

@@ -8,7 +8,7 @@ import (
 )
 
 // assignIDs gives each section and chart a unique ID in lower-case letters, digits and dashes. The ID is based on the
-// element's ID or, if that is empty, its title.
+// element's own ID or, if that is empty, on its title.
 func (p *Page) assignIDs() {
 	used := make(map[string]bool)
 	id := func(wish string) string {
@@ -36,7 +36,7 @@ func (p *Page) assignIDs() {
 	}
 }
 
-// checkRowAndSeriesLengths returns an error if a table's rows or a series' columns differ in length.
+// checkRowAndSeriesLengths returns an error if the rows of a table, or the X and Y of a series, differ in length.
 func (p *Page) checkRowAndSeriesLengths() error {
 	for _, s := range p.Sections {
 		for _, part := range s.Parts {

@@ -2,20 +2,17 @@
 // of a server consist of the same parts.
 //
 // A Page is plain data: sections of parts. Callers decide on the content, this package on the presentation. All content
-// is text and is escaped.
+// is text and is escaped. A page with Live set updates itself: its script regularly fetches Live.URL, where the server
+// responds with the output of WriteUpdate, and replaces what has changed.
 //
-// A page with a Live updates itself. Its script regularly fetches Live.URL, where the server responds with the output
-// of WriteUpdate, and replaces what has changed. Charts keep their zoom, and open and scrolled elements stay as they
-// are. This package is therefore the only renderer, and servers of live pages need no script. Actions are buttons.
-//
-// For tests and experiments, the page's script offers window.myriadPage. Its function update(html) does what a fetch
-// does, and format(unit, value) formats a value. charts is a Map from an ID to the drawn chart.
+// For tests and experiments, the page's script offers window.myriadPage with three members: update(html) does what a
+// fetch does, format(unit, value) formats a value, and charts is a Map from an ID to the drawn chart.
 package page
 
 import "time"
 
 type Page struct {
-	// Title is at the top. Lead is a sentence or two below it, with Tone.
+	// Title is at the top. Lead is a sentence or two below it, coloured by Tone.
 	Title string
 	Lead  string
 	Tone  Tone
@@ -25,7 +22,7 @@ type Page struct {
 	Figures [][2]string
 	// Facts are names and values, such as the machine and the command.
 	Facts [][2]string
-	// Sections are in order. A page with several sections has a table of contents.
+	// Sections are displayed in this order. A page with several sections has a table of contents.
 	Sections []Section
 	// Live makes the page update itself; nil for a static page.
 	Live *Live
@@ -34,15 +31,15 @@ type Page struct {
 type Live struct {
 	// URL responds to GET with the output of WriteUpdate. It must be on the same server as the page.
 	URL string
-	// Every is the pause after a response, at least 100 ms. The default, 0, is 2 s. If the server does not respond, the
-	// pause doubles each time, up to 30 s, and the page shows that.
+	// Every is the pause after a response, at least 100 ms. The default, 0, is 2 s. While the server does not respond,
+	// the page shows that, and the pause doubles each time, up to 30 s.
 	Every time.Duration
 }
 
 // Section is a part of a page under a heading.
 type Section struct {
-	// ID identifies the section in links. Writing the page normalizes it to lower-case letters, digits and dashes, and
-	// makes it unique. If it is empty, the title is used.
+	// ID identifies the section in links. Writing the page normalizes the ID to lower-case letters, digits and dashes,
+	// and makes it unique. If ID is empty, the title is used.
 	ID string
 	// Title is the heading; Lead is the text below it.
 	Title string
@@ -50,12 +47,11 @@ type Section struct {
 	Parts []Part
 }
 
-// Part is an element of a section. Exactly one field is set, apart from Fold.
+// Part is an element of a section. Exactly one field is set; in addition, Fold may be set with Remarks.
 type Part struct {
 	Text    string
 	Heading string
-	// Remarks are sentences in a list, such as broken rules or notes. If Fold is set, HTML pages fold the list below
-	// Fold.
+	// Remarks are sentences in a list, such as notes. If Fold is set, it is a headline that opens the list in HTML.
 	Remarks []Remark
 	Fold    string
 	Table   *Table
@@ -72,15 +68,15 @@ type Link struct {
 }
 
 // Action is a button of a live page. It sends an empty POST to URL with the header "Myriad-Action: 1". The server must
-// require the header, because no other site can make a browser send it. With Token, the page asks for a token before
-// the first action and sends it in the header "Myriad-Token". It stores the token nowhere else, and asks again after a
-// 401. The page shows up to 300 characters of the response and then updates itself.
+// require the header, because no other site can make a browser send it. If Token is set, the page asks for a token
+// before the first action and sends it in the header "Myriad-Token". It stores the token nowhere else, and asks again
+// after a 401. The page shows up to 300 characters of the response and then updates itself.
 type Action struct {
 	// Label is the button's text. Without a label there is no button.
 	Label string
 	// URL is relative to the page or on the same server.
 	URL string
-	// Confirm is a question to confirm first, or "".
+	// Confirm is a question that the user must confirm first, or "" for none.
 	Confirm string
 	Token   bool
 	// Slow extends the time limit for the response from 10 s to 2 minutes.
@@ -92,7 +88,7 @@ type Remark struct {
 	Text string
 }
 
-// Tone colours a cell or a remark. Colour is never the only indication.
+// Tone colours a cell or a remark. A symbol or word always accompanies the colour.
 type Tone string
 
 const (

@@ -7,17 +7,17 @@ import (
 	"unicode/utf8"
 )
 
-// Table is a table. Its first and last columns are left-aligned text. The columns between are right-aligned figures.
+// Table is a table. Its first and last columns are left-aligned text. All other columns are right-aligned figures.
 type Table struct {
 	// Caption is a sentence above the table, "" for none.
 	Caption string
 	// Lines are the rows, all of the same length. The first row contains the headings.
 	Lines [][]string
-	// Tones are the tones of cells, by row and column; missing ones are Plain.
+	// Tones are the tones of cells, by row and column. A cell without a tone is Plain.
 	Tones [][]Tone
-	// Figures makes the last column figures as well.
+	// Figures makes the last column right-aligned figures as well.
 	Figures bool
-	// Actions are buttons at the ends of rows in HTML; there may be fewer than rows.
+	// Actions are buttons at the ends of rows in HTML, in the order of rows. There may be fewer buttons than rows.
 	Actions []Action
 }
 
@@ -32,7 +32,7 @@ func (t *Table) rowAction(row int) *Action {
 	return &t.Actions[row]
 }
 
-// AddRow adds a row; the first one contains the headings.
+// AddRow adds a row. The first row contains the headings.
 func (t *Table) AddRow(cells ...string) { t.Lines = append(t.Lines, cells) }
 
 func (t *Table) SetLastRowTone(column int, tone Tone) {

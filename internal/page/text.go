@@ -28,7 +28,6 @@ func (p *Page) WriteText(w io.Writer) error {
 	return err
 }
 
-// removeCharts returns the sections without charts. It also removes headings and sections that would be empty.
 func removeCharts(sections []Section) (all []Section) {
 	for _, s := range sections {
 		var parts []Part // in reverse

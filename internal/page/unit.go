@@ -25,7 +25,7 @@ func (u Unit) Format(v float64) string {
 	return format.Number(v)
 }
 
-// formatTailRatioAsPercentile formats 1/(1-p) as p, with as many nines as it has.
+// formatTailRatioAsPercentile formats the ratio 1/(1-p) as the percentile p, with all of its nines.
 func formatTailRatioAsPercentile(ratio float64) string {
 	if !(ratio >= 1) || math.IsInf(ratio, 1) {
 		return ""

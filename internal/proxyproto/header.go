@@ -2,8 +2,8 @@
 // proxy tells a server the addresses of a forwarded connection:
 // https://www.haproxy.org/download/3.2/doc/proxy-protocol.txt
 //
-// The sender of the header chooses the address that the server trusts. A server must therefore require the header where
-// it expects proxies, reject connections without the header, and let only proxies connect.
+// The sender of the header chooses the address that the server trusts. Where a server expects proxies, it must
+// therefore require the header, reject connections without it, and let only proxies connect.
 package proxyproto
 
 import (
@@ -18,22 +18,21 @@ import (
 )
 
 const (
-	// MaxSize is the maximum size of a header. Version 2 allows 65,551 bytes, but its defined fields need far less,
-	// except for certificates.
+	// MaxSize is the maximum size of a header. Version 2 allows 65,551 bytes, but only certificates could need them.
 	MaxSize = 4096
 	// maxLine is the maximum length of a version 1 header, including its line end.
 	maxLine = 107
 )
 
-// Header describes a connection to a proxy.
 type Header struct {
 	// Source is the client's address, and Destination the address to which the client has connected, both without
-	// zones. IPv4-mapped addresses (::ffff:192.0.2.1) are not converted. Both addresses are invalid with Local or Unix.
+	// zones. IPv4-mapped addresses (::ffff:192.0.2.1) are not converted. If Local or Unix is set, both addresses are
+	// invalid.
 	Source, Destination netip.AddrPort
 	// Local means that the header has no addresses, and the transport's addresses apply. Either the connection is the
-	// proxy's own, such as a health check (LOCAL), or the proxy cannot describe it (UNKNOWN, UNSPEC).
+	// proxy's own, such as a health check (LOCAL), or the proxy cannot describe the connection (UNKNOWN, UNSPEC).
 	Local bool
-	// Unix means that the client uses a unix socket. Parse does not return its path.
+	// Unix means that the client uses a unix socket. Parse does not return the socket's path.
 	Unix bool
 }
 
@@ -41,13 +40,10 @@ var errIncomplete = errors.New("incomplete")
 
 // Parse parses the header at the start of b and returns its length. If b is empty or an incomplete header, the length
 // is 0 and err is nil; call Parse again with more bytes. Bytes that cannot start a header fail immediately. Other
-// errors are reported when the header is complete: for version 1, at \r\n or after 107 bytes. With MaxSize bytes the
-// result is final.
+// errors are reported when the header is complete: for version 1, at \r\n or after 107 bytes.
 //
 // Parse skips text after UNKNOWN. In version 2, the addresses must be followed by complete TLVs (type, length, value).
-// Parse verifies a CRC32C and skips all other TLVs. With LOCAL or UNSPEC, it skips everything. Datagrams are an error.
-//
-// Parse neither keeps nor changes b. It is safe for concurrent use.
+// Parse verifies a CRC32C and skips all other TLVs. With LOCAL or UNSPEC, it skips everything.
 func Parse(b []byte) (h Header, length int, err error) {
 	switch {
 	case len(b) == 0:
@@ -133,7 +129,7 @@ const (
 	tlvHeaderSize = 3 // type (1 byte) and length (2 bytes)
 )
 
-// addressSize is the size of both addresses and ports of a family.
+// addressSize is the size of a header's addresses and ports, source and destination together, for each family.
 var addressSize = [families]int{inet: 2*4 + 2*2, inet6: 2*16 + 2*2, unix: 2 * 108}
 
 func parseBinary(b []byte) (h Header, length int, err error) {
@@ -186,8 +182,7 @@ func toAddrPort(ip, port []byte) netip.AddrPort {
 	return netip.AddrPortFrom(a, binary.BigEndian.Uint16(port))
 }
 
-// checkTLVsAndChecksum checks that header b consists of complete TLVs after the offset start. It verifies the checksum,
-// if there is one.
+// checkTLVsAndChecksum checks that header b has complete TLVs after the offset start, and the checksum if there is one.
 func checkTLVsAndChecksum(b []byte, start int) error {
 	sum := 0 // offset of the checksum
 	for start < len(b) {

@@ -3,7 +3,6 @@ package saved
 
 import "encoding/binary"
 
-// AppendString appends a string with its length.
 func AppendString[T string | []byte](dst []byte, s T) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(s))), s...)
 }

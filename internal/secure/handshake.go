@@ -17,8 +17,8 @@ const (
 	// InputPauseSize is the number of bytes waiting for a handshake at which IsInputFull asks the owner to stop
 	// reading. A longer ClientHello is an error.
 	InputPauseSize = 64 << 10
-	// MaxHandshakeInput is the maximum number of bytes that FeedHandshake keeps. It is InputPauseSize plus the data in
-	// flight when reading stops: with io_uring, up to 32 buffers of 64 KiB.
+	// MaxHandshakeInput is the maximum number of bytes that FeedHandshake keeps: InputPauseSize plus the data in flight
+	// when reading stops, which with io_uring is up to 32 buffers of 64 KiB.
 	MaxHandshakeInput = InputPauseSize + 32<<16
 	// maxHelloInput limits the input before a complete ClientHello. Clients with many extensions send about 2 KiB.
 	maxHelloInput = 16 << 10
@@ -59,7 +59,7 @@ type handshake struct {
 	err        error // the result, once done
 }
 
-// appendInputAndStartOnHello keeps input. When a server has a complete ClientHello, the handshake requests a slot.
+// appendInputAndStartOnHello keeps input. When a server has a complete ClientHello, its handshake requests a slot.
 func (h *handshake) appendInputAndStartOnHello(p []byte) error {
 	if err := h.appendInput(p); err != nil {
 		return err
@@ -126,8 +126,8 @@ func (h *handshake) requestHandshakeSlot() {
 	h.limiter.startOrQueueHandshake(h)
 }
 
-// markInputEndedOrFail records that no more input will arrive. If the handshake has no goroutine, it can't complete,
-// and markInputEndedOrFail returns an error.
+// markInputEndedOrFail records that no more input will arrive. If the handshake has no goroutine, it can never
+// complete, so markInputEndedOrFail returns an error.
 func (h *handshake) markInputEndedOrFail() error {
 	h.mu.Lock()
 	h.inputEnded = true
@@ -161,8 +161,7 @@ func (h *handshake) cancelContext() {
 	}
 }
 
-// takeOutputAndResult returns and clears the output. It also reports whether the handshake has ended, and with which
-// error.
+// takeOutputAndResult returns and clears the output. err is the handshake's error, if isDone is true.
 func (h *handshake) takeOutputAndResult() (out []byte, isDone bool, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -200,7 +199,7 @@ func (h *handshake) setResultAndWakeOwner(err error) {
 	h.wakeOwner()
 }
 
-// wakeOwner wakes the owner unless the owner has aborted. The lock must be held.
+// wakeOwner wakes the owner unless the owner has aborted. The caller holds the lock.
 func (h *handshake) wakeOwner() {
 	if !h.isAborted {
 		h.owner.Wake()
@@ -233,8 +232,7 @@ func (h *handshake) readBlocking(p []byte) (int, error) {
 	}
 }
 
-// waitInputOrEvictIfStalled waits for input. It returns false if the context ended or the handshake must give up its
-// slot.
+// waitInputOrEvictIfStalled waits for input. available is false if the context has ended or the slot must be given up.
 func (h *handshake) waitInputOrEvictIfStalled() (available bool) {
 	var over <-chan time.Time
 	if !h.isClient { // a server may be slow
@@ -289,7 +287,6 @@ func (h *handshake) takeBytesOfWholeRecord(p []byte) (int, error) {
 	return n, nil
 }
 
-// appendOutputAndWakeOwner implements Write for crypto/tls.
 func (h *handshake) appendOutputAndWakeOwner(p []byte) (int, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -9,29 +9,26 @@ import (
 	"time"
 )
 
-// stallTimeout is how long a server's handshake may wait for its client's input and keep its slot while other
-// handshakes are queued.
+// stallTimeout is the time for which a server may wait for its client's input while other handshakes are queued.
 const stallTimeout = time.Second
 
-// errStalled ends a stalled handshake to make space for others.
 var errStalled = errors.New("secure: the client stalled the handshake for a second or more while others were queued")
 
 // DefaultMaxHandshakes is the default number of slots. A handshake whose client stalls takes about 22 KiB (measured)
-// until its owner aborts it. With few slots, a few such clients would block all others.
+// until its owner aborts the handshake. With few slots, a few such clients would block all others.
 const DefaultMaxHandshakes = 4096
 
 // A HandshakeLimiter limits how many handshakes run, each with a goroutine in a slot, and how many of them compute at
-// the same time. Further handshakes wait in a FIFO queue without a goroutine. Only the number of connections limits the
-// queue. HandshakeLimiter is safe for concurrent use.
+// the same time. Further handshakes wait in a FIFO queue without a goroutine. The queue is limited only by the number
+// of connections. HandshakeLimiter is safe for concurrent use.
 //
 // While handshakes are queued, a handshake that has waited a second for its client's input loses its slot, the
-// longest-waiting one first. Stalled clients therefore block others for at most a second. Servers and clients in a
-// process need separate limiters: clients could otherwise take the slots that their servers need.
+// longest-waiting one first. Stalled clients therefore block other clients for at most a second. Servers and clients in
+// a process need separate limiters: clients could otherwise take the slots that their servers need.
 //
-// A handshake that has stalled for a second checks whether more handshakes are queued than slots are being freed. If
-// so, it gives up its slot. Otherwise it joins the list of stalled handshakes, and a handshake that finds the limiter
-// full evicts the first of that list. The list is therefore empty while more handshakes are queued than are being
-// evicted.
+// When a handshake has stalled for a second and more handshakes are queued than slots are being freed, it gives up its
+// slot. Otherwise it joins the list of stalled handshakes, and a handshake that finds the limiter full evicts the first
+// of that list.
 type HandshakeLimiter struct {
 	cpuTokens  chan struct{} // one for each handshake that computes
 	goroutines sync.WaitGroup
@@ -44,8 +41,8 @@ type HandshakeLimiter struct {
 	stalled    list.List
 }
 
-// NewHandshakeLimiter returns a limiter for maxRunning handshakes, of which maxUsingCPU compute at the same time. Zero
-// or less selects the defaults, DefaultMaxHandshakes and GOMAXPROCS.
+// NewHandshakeLimiter returns a limiter for maxRunning handshakes, of which maxUsingCPU compute at the same time. A
+// value of 0 or less selects the default: DefaultMaxHandshakes or GOMAXPROCS.
 func NewHandshakeLimiter(maxRunning, maxUsingCPU int) *HandshakeLimiter {
 	if maxRunning <= 0 {
 		maxRunning = DefaultMaxHandshakes
@@ -56,18 +53,17 @@ func NewHandshakeLimiter(maxRunning, maxUsingCPU int) *HandshakeLimiter {
 	return &HandshakeLimiter{maxRunning: maxRunning, cpuTokens: make(chan struct{}, maxUsingCPU)}
 }
 
-// Counts returns the numbers of running and queued handshakes.
 func (g *HandshakeLimiter) Counts() (running, waiting int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.running, g.queue.Len()
 }
 
-// Wait waits until no handshake has a goroutine. Before that, all unfinished sessions must be aborted, and no session
-// may be created or fed any more.
+// Wait waits until no handshake has a goroutine. Before Wait is called, all unfinished sessions must be aborted. No
+// session may be created or fed any more.
 func (g *HandshakeLimiter) Wait() { g.goroutines.Wait() }
 
-// startOrQueueHandshake starts the handshake or queues it. In the latter case it may evict a stalled one.
+// startOrQueueHandshake starts the handshake or, if the limiter is full, queues it. It may evict a stalled one.
 func (g *HandshakeLimiter) startOrQueueHandshake(h *handshake) {
 	if evicted := g.startOrQueueEvictingStalled(h); evicted != nil {
 		evicted.cancel(errStalled)
@@ -99,8 +95,8 @@ func (g *HandshakeLimiter) startHandshakeGoroutine(h *handshake) {
 	go h.runHandshake()
 }
 
-// evictOrMarkStalled is called after stallTimeout. It reports whether h must give up its slot now. Otherwise h may be
-// evicted until h has called unmarkStalled.
+// evictOrMarkStalled is called when h has waited for stallTimeout. It reports whether h must give up its slot now. If
+// not, h may be evicted until unmarkStalled is called for h.
 func (g *HandshakeLimiter) evictOrMarkStalled(h *handshake) (evicted bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -113,7 +109,6 @@ func (g *HandshakeLimiter) evictOrMarkStalled(h *handshake) (evicted bool) {
 	return false
 }
 
-// unmarkStalled ends a stall. It returns false if the handshake has been evicted.
 func (g *HandshakeLimiter) unmarkStalled(h *handshake) (keepsSlot bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -124,7 +119,6 @@ func (g *HandshakeLimiter) unmarkStalled(h *handshake) (keepsSlot bool) {
 	return !h.isEvicted
 }
 
-// releaseSlotAndStartNext passes the slot to the next handshake in the queue. The goroutine of h ends.
 func (g *HandshakeLimiter) releaseSlotAndStartNext(h *handshake) {
 	g.mu.Lock()
 	g.running--
@@ -140,7 +134,7 @@ func (g *HandshakeLimiter) releaseSlotAndStartNext(h *handshake) {
 	g.goroutines.Done()
 }
 
-// dequeue removes the handshake from the queue and reports whether it was queued. A removed handshake never runs.
+// dequeue removes h from the queue, so that it never runs. wasQueued is false if h was not queued.
 func (g *HandshakeLimiter) dequeue(h *handshake) (wasQueued bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -152,7 +146,6 @@ func (g *HandshakeLimiter) dequeue(h *handshake) (wasQueued bool) {
 	return true
 }
 
-// acquireCPUToken waits for a token. It returns false if ctx ends first.
 func (g *HandshakeLimiter) acquireCPUToken(ctx context.Context) (acquired bool) {
 	if ctx.Err() != nil {
 		return false

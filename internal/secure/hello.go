@@ -16,8 +16,8 @@ type helloScanner struct {
 	header     [4]byte // the first bytes of the message: type and length
 }
 
-// scanHello continues to scan the input, which has grown since the last call, and reports whether the ClientHello is
-// complete. It returns an error if the input is not a ClientHello.
+// scanHello continues to scan the input, to which bytes were added since the last call. complete reports whether the
+// ClientHello is complete. If the input is not a ClientHello, scanHello returns an error.
 func (h *helloScanner) scanHello(in []byte) (complete bool, _ error) {
 	if err := checkTLSPrefix(in); err != nil {
 		return false, err
@@ -50,7 +50,6 @@ func (h *helloScanner) scanHello(in []byte) (complete bool, _ error) {
 	return false, nil
 }
 
-// parseHelloHeader parses the type and length of the message from the bytes that follow those scanned.
 func (h *helloScanner) parseHelloHeader(body []byte) error {
 	if h.scanned >= len(h.header) {
 		return nil
@@ -70,7 +69,7 @@ func (h *helloScanner) parseHelloHeader(body []byte) error {
 	return nil
 }
 
-// checkTLSPrefix returns an error if no TLS connection starts with in.
+// checkTLSPrefix returns an error if no TLS connection can start with in.
 func checkTLSPrefix(in []byte) error {
 	if len(in) == 0 || in[0] == typeHandshake && (len(in) == 1 || in[1] == 3) {
 		return nil
@@ -81,9 +80,9 @@ func checkTLSPrefix(in []byte) error {
 // maxSmallBody is the largest record body that fits into crypto/tls's initial buffer of 576 bytes.
 const maxSmallBody = 576 - headerLen
 
-// splitHelloIntoSmallRecords returns the input with its complete ClientHello split into small records, because
-// crypto/tls keeps a buffer as large as the largest record. TLS authenticates only the message, not the record
-// boundaries. The number of records is a power of two, because crypto/tls's message buffer grows by doubling.
+// splitHelloIntoSmallRecords splits the complete ClientHello in the input into small records, because crypto/tls keeps
+// a buffer as large as the largest record. TLS authenticates only the message, not the record boundaries. The number of
+// records is a power of two, because crypto/tls's message buffer grows by doubling.
 func (h *helloScanner) splitHelloIntoSmallRecords(in []byte) []byte {
 	if h.scanned != h.messageLen {
 		return in // another message starts in the last record

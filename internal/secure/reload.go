@@ -12,11 +12,10 @@ import (
 	"time"
 )
 
-// checkInterval is the minimum time between checks of the files.
 const checkInterval = time.Second
 
 // A Reloader holds a certificate loaded from a pair of files, and reloads the pair when the files change. Its
-// GetCertificate is for [tls.Config]. It is safe for concurrent use.
+// GetCertificate is for [tls.Config]. A Reloader is safe for concurrent use.
 //
 // A Reloader checks the files during handshakes, at most once a second. If it cannot load a pair, it logs the error
 // once and keeps the old pair until the next change. The two files may be replaced in any order.
@@ -30,8 +29,8 @@ type Reloader struct {
 	cert, key []byte // the last pair that was tried
 }
 
-// NewReloader loads a pair of PEM files: the certificate with its chain, and its key. Later failures are logged to log,
-// or to [slog.Default] if log is nil.
+// NewReloader loads a pair of PEM files: the certificate with its chain, and its key. Later failures are logged to log.
+// If log is nil, they are logged to [slog.Default].
 func NewReloader(certFile, keyFile string, log *slog.Logger) (*Reloader, error) {
 	r := &Reloader{certFile: certFile, keyFile: keyFile, log: cmp.Or(log, slog.Default())}
 	if _, err := r.ReloadNow(); err != nil {
@@ -57,8 +56,7 @@ func (r *Reloader) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error
 	return r.current.Load(), nil
 }
 
-// ReloadNow loads the pair even if the files have not changed, and returns when the certificate expires. After an error
-// the old certificate stays in use.
+// ReloadNow loads the pair even if the files have not changed. After an error the old certificate stays in use.
 func (r *Reloader) ReloadNow() (expires time.Time, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

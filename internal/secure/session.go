@@ -9,17 +9,17 @@ import (
 )
 
 type Owner interface {
-	// Emit appends ciphertext to the output. p is valid during the call. Emit is called only within calls of the
-	// Session's methods and must not call the Session.
+	// Emit appends ciphertext to the output. p is valid only during the call. The Session calls Emit only within calls
+	// of its own methods. Emit must not call the Session.
 	Emit(p []byte)
-	// Wake asks the owner to call AdvanceHandshake soon. The handshake's goroutine calls Wake with a lock held. Wake
-	// must not block or call the Session. The owner must not call the Session while holding a lock that Wake takes.
-	// Wake may do nothing if it cannot reach the owner, so the owner should call AdvanceHandshake regularly during a
+	// Wake asks the owner to call AdvanceHandshake soon. The handshake's goroutine calls Wake with a lock held, so Wake
+	// must not block or call the Session. For the same reason, the owner must not call the Session while it holds a
+	// lock that Wake takes. Wake may have no effect, so the owner should call AdvanceHandshake regularly during a
 	// handshake.
 	Wake()
 }
 
-// ErrAgain is returned by Read if there is no plaintext now. It is a temporary [net.Error].
+// ErrAgain is returned by Read if there is no plaintext yet. It is a temporary [net.Error].
 var ErrAgain error = againError{}
 
 type againError struct{}
@@ -30,9 +30,8 @@ func (againError) Temporary() bool { return true }
 
 var errHandshaking = errors.New("secure: the handshake is not complete; wait until AdvanceHandshake reports that it is")
 
-// A Session is one end of a TLS connection. The owner moves the bytes. It passes received ciphertext to FeedHandshake
-// during the handshake and to Read afterwards, and sends the ciphertext that it receives through Emit. No method
-// blocks. Only the owner may call them.
+// A Session is one end of a TLS connection. The owner moves the bytes: it passes received ciphertext to FeedHandshake
+// during the handshake and to Read afterwards, and sends the ciphertext that Emit receives. No method blocks.
 type Session struct {
 	tls   *tls.Conn // nil when closed
 	owner Owner
@@ -52,14 +51,14 @@ type Session struct {
 	mayHavePlaintext bool // in crypto/tls
 }
 
-// NewServerSession returns a session that accepts a client. cfg is used as by [tls.Server]. The client's address is for
-// the callbacks of cfg and may be nil.
+// NewServerSession returns a session that accepts a client. cfg is used as by [tls.Server]. Callbacks of cfg see
+// remote, the client's address, which may be nil.
 func NewServerSession(cfg *tls.Config, g *HandshakeLimiter, owner Owner, remote net.Addr) *Session {
 	return newSession(tls.Server, cfg, g, owner, remote)
 }
 
 // NewClientSession returns a session that connects to a server. cfg is used as by [tls.Client], except that
-// renegotiation is always refused. The handshake requests its slot in the first AdvanceHandshake.
+// renegotiation is always refused. The first AdvanceHandshake requests the handshake's slot.
 func NewClientSession(cfg *tls.Config, g *HandshakeLimiter, owner Owner, remote net.Addr) *Session {
 	if cfg.Renegotiation != tls.RenegotiateNever {
 		cfg = cfg.Clone()
@@ -77,7 +76,7 @@ func newSession(newTLSConn func(net.Conn, *tls.Config) *tls.Conn, cfg *tls.Confi
 	return s
 }
 
-// FeedHandshake passes received ciphertext, which is valid during the call, to the handshake. It keeps at most
+// FeedHandshake passes received ciphertext, which is valid only during the call, to the handshake. It keeps at most
 // MaxHandshakeInput bytes; see IsInputFull. Once AdvanceHandshake has reported an open session, pass ciphertext to Read
 // instead. After an error, close the connection; no alert can be sent.
 func (s *Session) FeedHandshake(ciphertext []byte) error {
@@ -95,18 +94,16 @@ func (s *Session) FeedHandshake(ciphertext []byte) error {
 	return nil
 }
 
-// IsInputFull reports that InputPauseSize bytes or more wait for the handshake, because a client sends much before the
-// server's handshake runs. The owner should then stop reading. The session wakes the owner when there is space, or when
-// the handshake is done.
+// IsInputFull reports whether InputPauseSize bytes or more wait for the handshake, because a client sends faster than
+// the handshake proceeds. The owner should then stop reading. The session wakes the owner when reading can resume.
 func (s *Session) IsInputFull() bool {
 	h := s.hs.Load()
 	return h != nil && h.isInputFull()
 }
 
-// AdvanceHandshake emits the handshake's output and reports whether the handshake is complete and the session open. The
-// owner calls it when woken. When the session has opened, call Read without input to decrypt what has arrived
-// meanwhile. After an error, send the emitted bytes and close. The error is [io.EOF] if the peer closed before it sent
-// anything.
+// AdvanceHandshake emits the handshake's output. The owner calls it when woken. open reports whether the handshake is
+// complete and the session open. When the session has opened, call Read without input to decrypt what has already
+// arrived. After an error, send the emitted bytes and close. io.EOF means that the peer closed without sending.
 func (s *Session) AdvanceHandshake() (open bool, err error) {
 	h := s.hs.Load()
 	if h == nil || s.err != nil {
@@ -132,7 +129,6 @@ func (s *Session) AdvanceHandshake() (open bool, err error) {
 	return isOver, nil
 }
 
-// completeHandshake opens the session. The handshake's goroutine has ended.
 func (s *Session) completeHandshake(h *handshake) {
 	s.isOpen = true
 	if rest := h.in[h.consumed:]; len(rest) > 0 {
@@ -146,17 +142,16 @@ func (s *Session) failHandshake(err error) {
 	s.err = err
 }
 
-// Read decrypts ciphertext into dst. It returns n, the number of bytes of plaintext, and used, the number of bytes of
-// ciphertext it has consumed. ciphertext is valid during the call. Call Read with the remaining ciphertext until it
-// returns an error. All ciphertext is then consumed, and an incomplete record is kept. With n > 0 the error is nil. The
-// errors:
+// Read decrypts ciphertext, which is valid only during the call, into dst. n is the number of bytes of plaintext, and
+// used the number of bytes of ciphertext consumed. Call Read with the remaining ciphertext until it returns an error.
+// All ciphertext is then consumed, and an incomplete record is kept. If n > 0, the error is nil. The errors:
 //
 //   - ErrAgain: more ciphertext is needed.
 //   - io.EOF: the peer has closed its direction with close_notify. Writing is still possible.
 //   - io.ErrUnexpectedEOF: the transport ended without close_notify.
 //   - any other: the session is broken, and an alert may have been emitted. Send the emitted bytes and close.
 //
-// The last three are final; later input is discarded.
+// Errors other than ErrAgain are final; later input is discarded.
 func (s *Session) Read(dst, ciphertext []byte) (n, used int, err error) {
 	switch {
 	case s.err != nil:
@@ -208,7 +203,7 @@ func (s *Session) Write(plaintext []byte) error {
 	return err
 }
 
-// CloseWrite emits close_notify. Reading is still possible. A second call has no effect.
+// CloseWrite emits close_notify. Reading is still possible. Further calls have no effect.
 func (s *Session) CloseWrite() error {
 	if !s.isOpen {
 		return s.notOpenError()
@@ -224,8 +219,8 @@ func (s *Session) notOpenError() error {
 }
 
 // EndInput records that the transport has ended and no more ciphertext will arrive. During the handshake, the next
-// AdvanceHandshake then returns an error. After the handshake, Read returns the remaining plaintext. Read then returns
-// io.EOF if close_notify has arrived, or else io.ErrUnexpectedEOF.
+// AdvanceHandshake then returns an error. After the handshake, Read returns the remaining plaintext, followed by io.EOF
+// if close_notify has arrived, or otherwise io.ErrUnexpectedEOF.
 func (s *Session) EndInput() {
 	s.inputEnded = true
 	if h := s.hs.Load(); h != nil && s.err == nil {
@@ -235,8 +230,8 @@ func (s *Session) EndInput() {
 	}
 }
 
-// Abort ends the session immediately in any state, because the connection is gone. The handshake's goroutine ends soon.
-// Emit and Wake are not called any more.
+// Abort ends the session immediately in any state, because the connection is gone. Emit and Wake are not called any
+// more. The handshake's goroutine ends soon.
 func (s *Session) Abort() {
 	if h := s.hs.Load(); h != nil {
 		h.abort()
@@ -245,9 +240,9 @@ func (s *Session) Abort() {
 	s.releasePartialBuffer()
 }
 
-// InputMemory returns the memory that the session uses because of its peer's input, in bytes, in addition to its fixed
-// size. It also reports whether the session waits for the rest of a record or, before the handshake, of a ClientHello.
-// Memory that crypto/tls keeps after large records is estimated; see the package comment.
+// InputMemory returns the memory, in bytes, that the session uses because of its peer's input, in addition to its fixed
+// size. hasPartialInput reports whether the session waits for the rest of a record or, before the handshake, of a
+// ClientHello. Memory that crypto/tls keeps after large records is estimated; see the package comment.
 func (s *Session) InputMemory() (memoryBytes int, hasPartialInput bool) {
 	if h := s.hs.Load(); h != nil {
 		return h.bufferMemory()
@@ -260,7 +255,7 @@ func (s *Session) InputMemory() (memoryBytes int, hasPartialInput bool) {
 }
 
 // inputBufferSlack is the memory that crypto/tls keeps in its input buffer in addition to the largest record. Records
-// up to smallRecord fit into its initial buffer.
+// up to smallRecord fit into the initial buffer and need no more memory.
 const (
 	inputBufferSlack = 2 << 10
 	smallRecord      = 512

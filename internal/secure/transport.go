@@ -7,11 +7,10 @@ import (
 	"time"
 )
 
-// transport is the connection that crypto/tls uses: the session itself. The handshake's goroutine calls it during the
-// handshake, the owner afterwards.
+// transport is the session as a net.Conn for crypto/tls. The handshake's goroutine uses it first, then the owner.
 type transport Session
 
-// Read returns bytes of one complete record. After the handshake it returns ErrAgain if there is none.
+// Read returns bytes of one complete record. After the handshake, it returns ErrAgain if there is no complete record.
 func (t *transport) Read(p []byte) (int, error) {
 	if h := t.hs.Load(); h != nil {
 		return h.readBlocking(p)
@@ -35,7 +34,6 @@ func (t *transport) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// Write appends to the owner's output.
 func (t *transport) Write(p []byte) (int, error) {
 	if h := t.hs.Load(); h != nil {
 		return h.appendOutputAndWakeOwner(p)
@@ -44,13 +42,12 @@ func (t *transport) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Close is called when the context of a handshake ends. It does nothing, because reads and writes already fail.
+// Close does nothing. It is called when the context of a handshake ends, and reads and writes already fail then.
 func (t *transport) Close() error { return nil }
 
-// LocalAddr is unknown.
 func (t *transport) LocalAddr() net.Addr { return unknownAddr{} }
 
-// RemoteAddr is for the callbacks of a tls.Config.
+// RemoteAddr returns the client's address for the callbacks of a tls.Config, during the handshake only.
 func (t *transport) RemoteAddr() net.Addr {
 	if h := t.hs.Load(); h != nil && h.remote != nil {
 		return h.remote
@@ -58,19 +55,17 @@ func (t *transport) RemoteAddr() net.Addr {
 	return unknownAddr{}
 }
 
-// Timeouts are up to the owner.
+// Deadlines have no effect, because the owner is responsible for timeouts.
 func (t *transport) SetDeadline(time.Time) error      { return nil }
 func (t *transport) SetReadDeadline(time.Time) error  { return nil }
 func (t *transport) SetWriteDeadline(time.Time) error { return nil }
 
-// unknownAddr is the address of a connection without a known address, or after its handshake.
 type unknownAddr struct{}
 
 func (unknownAddr) Network() string { return "unknown" }
 func (unknownAddr) String() string  { return "unknown" }
 
-// prepareNextWholeRecord finds the next complete record at the start of partial or input and reports whether there is
-// one. If there is none, it keeps all of input.
+// prepareNextWholeRecord finds the next complete record. If there is none, it keeps all of s.input.
 func (s *Session) prepareNextWholeRecord() (found bool) {
 	if s.recordLeft > 0 {
 		return true
@@ -105,8 +100,7 @@ func (s *Session) beginRecord(p []byte) {
 }
 
 // maxSmallPartial is the limit up to which kept input is in a slice that grows with its content. Larger input is in a
-// pooled buffer for the largest record. A long stream leaves a partial record after every read and must not produce
-// garbage.
+// pooled buffer, because a long stream leaves a partial record after every read and must not produce garbage.
 const maxSmallPartial = 2 << 10
 
 var partialBuffers = sync.Pool{New: func() any { return new([maxRecord]byte) }}
@@ -139,8 +133,7 @@ const (
 )
 
 // recordLen returns the length of the first record in b. If b is too short, it returns the number of bytes needed to
-// compute the length. If the length is impossible, it returns the header's length, so that crypto/tls reports the
-// error.
+// compute the length. If the length is invalid, it returns the header's length; crypto/tls then reports the error.
 func recordLen(b []byte) int {
 	if len(b) < headerLen {
 		return headerLen

@@ -12,8 +12,7 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Kinds of frames on a control socket. A frame is its kind (1 byte), the length of the payload (4 bytes, big-endian)
-// and the payload.
+// Kinds of frames on a control socket. A frame is its kind (1 byte), the payload's length (4 bytes) and the payload.
 const (
 	kindServing   = 's' // from the worker
 	kindDrain     = 'd' // from the supervisor
@@ -27,12 +26,10 @@ const (
 	maxBroadcast = 1 << 20
 	// maxQueuedMessages is the queue length of an outbox and of the supervisor's relay.
 	maxQueuedMessages = 64
-	// controlTimeout limits operations that should be immediate.
+	// controlTimeout limits operations that should not have to wait.
 	controlTimeout = time.Second
-	// writeTimeout limits a write to a control socket. It is longer than controlTimeout, for which the reader may be
-	// busy.
-	writeTimeout = 10 * controlTimeout
-	// frameHeaderSize is the length of a frame's kind and length.
+	// writeTimeout limits a write to a control socket. The reader may be busy for controlTimeout, which is shorter.
+	writeTimeout    = 10 * controlTimeout
 	frameHeaderSize = 5
 )
 
@@ -76,8 +73,8 @@ func readFrame(r io.Reader) (frame []byte, err error) {
 	return frame, err
 }
 
-// outbox is the send queue of a control socket. One goroutine writes the messages in order, the urgent one first. It is
-// safe for concurrent use.
+// outbox is the send queue of a control socket. One goroutine writes the messages in order, but an urgent message
+// first. An outbox is safe for concurrent use.
 type outbox struct {
 	socket  *net.UnixConn
 	queue   chan []byte
@@ -92,8 +89,7 @@ func newOutbox(socket *net.UnixConn) *outbox {
 	return o
 }
 
-// enqueue adds a message and waits up to timeout for space. It returns engine.ErrFull if there is none, and
-// engine.ErrClosed after close.
+// enqueue adds a message and waits up to timeout for space. It fails with engine.ErrFull or engine.ErrClosed.
 func (o *outbox) enqueue(message []byte, timeout time.Duration) error {
 	if isClosed(o.closing) {
 		return engine.ErrClosed
@@ -121,11 +117,11 @@ func (o *outbox) enqueue(message []byte, timeout time.Duration) error {
 	}
 }
 
-// enqueueUrgent adds a message that is sent before all others. It may be called once.
+// enqueueUrgent adds a message that is sent before all others. Only one call is allowed.
 func (o *outbox) enqueueUrgent(message []byte) { o.urgent <- message }
 
-// writeUntilClosed writes messages until close, then the remaining ones. A failed write closes the outbox, because the
-// reader could not parse later messages.
+// writeUntilClosed writes messages until close is called, and then the remaining messages. A failed write closes the
+// outbox, because the reader could not parse later messages.
 func (o *outbox) writeUntilClosed() {
 	defer o.close()
 	for {

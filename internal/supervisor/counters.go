@@ -13,7 +13,7 @@ import (
 const publishEvery = 100 * time.Millisecond
 
 // counterBlock holds a worker's counters in memory shared with the supervisor. The worker copies its engine's counters
-// to the block. A single counter is consistent, but the block is not a snapshot of one moment.
+// to the block. Each counter is read consistently, but the block is not a snapshot of one moment.
 type counterBlock struct {
 	counts    engine.Counters
 	loops     atomic.Int64
@@ -39,7 +39,7 @@ type endedCounters struct {
 	listeners [engine.MaxListeners]listenerCounters
 }
 
-// blockStride is the distance between blocks. It is a multiple of two cache lines, so that workers do not share a line.
+// blockStride is the distance between blocks in bytes. It is a multiple of two cache lines, which blocks do not share.
 const blockStride = int((unsafe.Sizeof(counterBlock{}) + 127) &^ 127)
 
 type sharedCounters []byte
@@ -69,8 +69,8 @@ func (p *counterPublisher) publishToSharedMemory() {
 	}
 }
 
-// addToEndedAndClear adds the counters of an ended worker to ended and clears the block. It returns how many
-// connections the worker had open.
+// addToEndedAndClear adds the counters of an ended worker to ended and clears the block. openConns is the number of
+// connections that the worker had open.
 func (b *counterBlock) addToEndedAndClear(ended *endedCounters) (openConns int64) {
 	var last, none engine.Counts
 	b.counts.AddTo(&last)

@@ -14,14 +14,12 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// This file hands connections from worker processes to another server process, and takes them over; see
-// engine.Migrator.
+// This file hands connections of worker processes to another server process and takes them over; see engine.Migrator.
 //
 // The supervisor negotiates with the other process and distributes the channels round-robin to its workers, over their
 // OrderConns. Each worker moves connections over its channels like a single process, and reports their number. The
-// supervisor waits for all workers. It holds no lock meanwhile, so that workers that end are restarted.
+// supervisor waits for all workers, without a lock, so that workers that end are restarted meanwhile.
 
-// Orders to workers.
 const (
 	orderHandOver = "handover"
 	orderTakeOver = "takeover"
@@ -32,7 +30,6 @@ type handoffReply struct {
 	Failed string // the error, if the order failed
 }
 
-// toError returns what went wrong: with sending the order, or in the worker.
 func (m *handoffReply) toError(workerIndex int, sendErr error) error {
 	switch {
 	case sendErr != nil:
@@ -43,7 +40,7 @@ func (m *handoffReply) toError(workerIndex int, sendErr error) error {
 	return nil
 }
 
-// ChannelsNeeded implements engine.Migrator. All workers have the same number of loops.
+// ChannelsNeeded implements engine.Migrator. It assumes that all workers have the same number of loops.
 func (s *Supervisor) ChannelsNeeded() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -75,12 +72,10 @@ func (s *Supervisor) SendListenerSockets(control *os.File, message string) error
 	return sock.SendFDsInChunks(int32(control.Fd()), message, fds)
 }
 
-// SetListenersShared implements engine.Migrator. It does nothing, because the supervisor and the workers share the
-// sockets and never shut them down.
+// SetListenersShared does nothing, because supervisor and workers share the sockets and never shut them down.
 func (s *Supervisor) SetListenersShared(bool) {}
 
-// ExportConns implements engine.Migrator. If a worker dies meanwhile, its last published number of connections counts
-// as unknown.
+// ExportConns implements engine.Migrator. If a worker dies, its last published number of connections counts as unknown.
 func (s *Supervisor) ExportConns(ctx context.Context, channels []*os.File) (sum engine.ExportResult, err error) {
 	var mu sync.Mutex
 	err = s.distributeChannelsToWorkers(channels, func(index int, w workerState, part []*os.File) error {
@@ -98,8 +93,7 @@ func (s *Supervisor) ExportConns(ctx context.Context, channels []*os.File) (sum 
 	return sum, err
 }
 
-// waitAndCountLostConns waits for the end of a worker and returns how many connections it lost, or 0 if it has not
-// ended.
+// waitAndCountLostConns waits up to controlTimeout for a worker's end and returns how many connections it has lost.
 func (s *Supervisor) waitAndCountLostConns(workerIndex int, w workerState) int {
 	select {
 	case <-w.collected:
@@ -122,8 +116,8 @@ func (s *Supervisor) ImportConns(channels []*os.File) error {
 	})
 }
 
-// distributeChannelsToWorkers calls send for each running worker, concurrently, with its share of the channels. It
-// returns one of the errors. Workers that do not run have no connections; closing their channels ends their part.
+// distributeChannelsToWorkers calls send for each running worker, concurrently, with the worker's share of the
+// channels. It returns one of the errors. The channels of workers that do not run are closed.
 func (s *Supervisor) distributeChannelsToWorkers(channels []*os.File, send func(index int, w workerState, part []*os.File) error) (err error) {
 	s.mu.Lock()
 	workers := slices.Clone(s.workers)
@@ -149,8 +143,7 @@ func (s *Supervisor) distributeChannelsToWorkers(channels []*os.File, send func(
 	return err
 }
 
-// newHandoffOrderHandler returns a function that executes the supervisor's handoff orders. publishCounters publishes
-// the counters.
+// newHandoffOrderHandler returns a function that executes handoff orders. It calls publishCounters before a handoff.
 func newHandoffOrderHandler(e engine.Engine, publishCounters func(context.Context)) func(ctx context.Context, order string, files []*os.File) any {
 	m, ok := e.(engine.Migrator)
 	return func(ctx context.Context, order string, files []*os.File) any {
@@ -178,7 +171,7 @@ func newHandoffOrderHandler(e engine.Engine, publishCounters func(context.Contex
 	}
 }
 
-// startHandoffOrderHandler executes the supervisor's orders until stop is called, which waits for its end.
+// startHandoffOrderHandler executes the supervisor's orders. stop ends that and waits for the current order.
 func (w *Worker) startHandoffOrderHandler(e engine.Engine, publishCounters func(context.Context)) (stop func()) {
 	if m, ok := e.(engine.Migrator); ok {
 		m.SetListenersShared(true) // the supervisor has them as well

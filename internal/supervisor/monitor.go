@@ -10,7 +10,6 @@ import (
 
 var errExitedZero = errors.New("exit status 0")
 
-// keepWorkerRunning starts a worker and restarts it whenever it ends, until the supervisor drains or gives up.
 func (s *Supervisor) keepWorkerRunning(workerIndex int) {
 	var backoff time.Duration
 	for run := 0; !isClosed(s.draining); run++ {
@@ -42,7 +41,6 @@ func (s *Supervisor) keepWorkerRunning(workerIndex int) {
 	}
 }
 
-// sleepUnlessDraining waits for d. It returns false if the supervisor drains.
 func (s *Supervisor) sleepUnlessDraining(d time.Duration) (keepRunning bool) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -53,8 +51,8 @@ func (s *Supervisor) sleepUnlessDraining(d time.Duration) (keepRunning bool) {
 	return !isClosed(s.draining)
 }
 
-// logFailedDrain logs that a worker failed during a drain or just before it, when a signal to the process group reached
-// the worker first.
+// logFailedDrain logs that a worker failed during a drain. A signal to the process group may reach a worker first, so
+// the worker may also have failed just before the drain.
 func (s *Supervisor) logFailedDrain(workerIndex int, err error) {
 	if err == nil || err == errExitedZero || isClosed(s.killing) {
 		return
@@ -130,8 +128,7 @@ func (s *Supervisor) markWorkerServed(workerIndex int) {
 	}
 }
 
-// recordFailure records that a worker ended before it served. It reports whether the supervisor must give up because
-// all workers fail repeatedly.
+// recordFailure records that a worker ended before it served. giveUp reports whether all workers have failed too often.
 func (s *Supervisor) recordFailure(workerIndex int, cause error) (giveUp bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

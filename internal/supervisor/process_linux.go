@@ -11,8 +11,8 @@ import (
 	"github.com/myriad-go/myriad/internal/upgrade"
 )
 
-// osProcess is a worker process of the operating system. Three goroutines read from its control socket, write to it,
-// and wait for its exit; they end with the process.
+// osProcess is a worker process of the operating system. Three goroutines read from its control socket, write to the
+// socket, and wait for the process's exit; they end with the process.
 type osProcess struct {
 	cmd         *exec.Cmd
 	socket      *net.UnixConn
@@ -26,7 +26,6 @@ type osProcess struct {
 	isServing, hasStopped, hasEnded chan struct{}
 }
 
-// newOSProcess starts the goroutines for a started process.
 func newOSProcess(cmd *exec.Cmd, socket *net.UnixConn, link *upgrade.OrderConn, onFrame func(frame []byte)) *osProcess {
 	p := &osProcess{
 		cmd: cmd, socket: socket, link: link, out: newOutbox(socket), onFrame: onFrame,
@@ -46,7 +45,6 @@ func (p *osProcess) ended() <-chan struct{}   { return p.hasEnded }
 func (p *osProcess) err() error               { return p.exitErr }
 func (p *osProcess) kill()                    { _ = p.cmd.Process.Kill() }
 
-// readFramesUntilStopped reads the worker's frames until it has stopped serving.
 func (p *osProcess) readFramesUntilStopped() {
 	defer close(p.hasStopped)
 	in := bufio.NewReader(p.socket)
@@ -63,8 +61,7 @@ func (p *osProcess) readFramesUntilStopped() {
 	}
 }
 
-// writeFramesOrSendSIGTERM writes to the control socket. If a drain request cannot be written, it sends SIGTERM
-// instead.
+// writeFramesOrSendSIGTERM writes to the control socket. If a drain request cannot be written, it sends SIGTERM.
 func (p *osProcess) writeFramesOrSendSIGTERM() {
 	p.out.writeUntilClosed()
 	if len(p.out.urgent) > 0 && !isClosed(p.hasEnded) {
@@ -82,7 +79,7 @@ func (p *osProcess) waitForExitAndClose() {
 	p.link.Close()
 }
 
-// sendFrameIfServing sends a frame if the worker serves; other workers have no connections.
+// sendFrameIfServing sends a frame if the worker serves. Otherwise the worker has no connections and needs no frames.
 func (p *osProcess) sendFrameIfServing(frame []byte) error {
 	if !isClosed(p.isServing) || isClosed(p.hasStopped) {
 		return nil
@@ -96,7 +93,7 @@ func (p *osProcess) sendFrameIfServing(frame []byte) error {
 	return err
 }
 
-// requestDrain requests a drain. A serving worker sends itself the signal, see [Worker.Run].
+// requestDrain requests a drain. A serving worker then sends SIGTERM to itself, see [Worker.Run].
 func (p *osProcess) requestDrain() {
 	p.out.enqueueUrgent(encodeFrame(kindDrain, nil))
 	if isClosed(p.out.closing) || !isClosed(p.isServing) {

@@ -8,8 +8,8 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Broadcast implements engine.Engine. It queues a message for the connections of all workers. It returns engine.ErrFull
-// if the queue is full, and engine.ErrTooLarge beyond maxBroadcast.
+// Broadcast implements engine.Engine. It queues a message for the connections of all workers. It fails with
+// engine.ErrFull if the queue is full, and with engine.ErrTooLarge beyond maxBroadcast.
 func (s *Supervisor) Broadcast(p []byte) error {
 	frame, err := encodeBroadcast(p)
 	if err != nil {
@@ -18,18 +18,18 @@ func (s *Supervisor) Broadcast(p []byte) error {
 	return s.enqueueRelayFrame(frame, s.draining)
 }
 
-// PauseAccept implements engine.Engine: all workers stop or resume accepting. Draining workers do not accept.
+// PauseAccept implements engine.Engine. All workers stop or resume accepting. After the start of a drain, it fails,
+// because draining workers do not accept.
 func (s *Supervisor) PauseAccept(paused bool) error {
 	return s.enqueueRelayFrame(encodePauseOrResumeAccept(paused), s.draining)
 }
 
-// ClosePeerConns implements engine.Engine: it closes the connections from a peer in all workers, draining ones
-// included.
+// ClosePeerConns implements engine.Engine. It closes the connections from a peer in all workers, even draining ones.
 func (s *Supervisor) ClosePeerConns(peer netip.AddrPort) error {
 	return s.enqueueRelayFrame(encodeClosePeerConns(peer), s.done)
 }
 
-// enqueueRelayFrame queues a frame for the relay unless the channel stopped is closed.
+// enqueueRelayFrame queues a frame for the relay. If the channel stopped is closed, it fails with engine.ErrClosed.
 func (s *Supervisor) enqueueRelayFrame(frame []byte, stopped <-chan struct{}) error {
 	if isClosed(stopped) {
 		return engine.ErrClosed
@@ -42,7 +42,7 @@ func (s *Supervisor) enqueueRelayFrame(frame []byte, stopped <-chan struct{}) er
 	}
 }
 
-// requestPauseCommandResend asks the relay to send the current command again, for a new worker.
+// requestPauseCommandResend asks the relay to send the current pause or resume command again, for a new worker.
 func (s *Supervisor) requestPauseCommandResend(p process) {
 	select {
 	case s.messages <- nil:
@@ -51,8 +51,8 @@ func (s *Supervisor) requestPauseCommandResend(p process) {
 	}
 }
 
-// relayFramesToWorkers sends each frame to all workers until ended is closed. It remembers the current pause or resume
-// command for workers that start later. Until such a worker receives the command, it accepts connections, unless the
+// relayFramesToWorkers sends each frame to all workers until ended is closed. It keeps the current pause or resume
+// command for workers that start later. Such a worker accepts connections until it receives the command, unless the
 // supervisor is the successor of another process.
 func (s *Supervisor) relayFramesToWorkers(ended <-chan struct{}) {
 	var currentCommand []byte

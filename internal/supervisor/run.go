@@ -17,18 +17,15 @@ import (
 )
 
 // Run accompanies a worker's engine until the engine has ended. It announces to the supervisor that the worker serves,
-// publishes the worker's counters, and drains the worker on request. Call Run at most once, after ClaimListeners has
-// succeeded.
+// publishes the worker's counters, and drains the worker on request. Call Run only once, after ClaimListeners.
 //
 // SIGTERM, the end of ctx, the supervisor's order, or the supervisor's death starts a drain. If the supervisor caused
-// the drain, Run passes that on to the program as a SIGTERM, unless the program has received one. drainTimeout limits
-// the drain, except after an order of the supervisor, which kills slow workers itself.
+// the drain, Run sends the program a SIGTERM, unless the program has already received one. Every further SIGTERM is
+// then discarded. drainTimeout limits the drain, except after an order of the supervisor, which kills slow workers
+// itself. If the supervisor has died, a goroutine ends the process after drainTimeout and the exit timeout.
 //
 // Terminals and service managers signal all processes, and the supervisor decides what to do. From the start of Run,
-// SIGINT is therefore discarded, and SIGHUP has no default effect. Once the supervisor has requested a drain, every
-// SIGTERM after the first is discarded.
-//
-// If the supervisor has died, a goroutine remains that ends the process after drainTimeout and the exit timeout.
+// SIGINT is therefore discarded, and SIGHUP has no default effect.
 func (w *Worker) Run(ctx context.Context, e engine.Engine, drainTimeout time.Duration, log *slog.Logger) error {
 	discardSignal(os.Interrupt)
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP) // its default action would kill the process
@@ -89,7 +86,7 @@ func (w *Worker) Run(ctx context.Context, e engine.Engine, drainTimeout time.Dur
 	}
 }
 
-// workerDrain is the drain of a worker. Only Run uses it.
+// workerDrain is the state of a worker's drain. Only Run uses it.
 type workerDrain struct {
 	engine   engine.Engine
 	counters *counterPublisher
@@ -106,7 +103,7 @@ type workerDrain struct {
 	discardsSIGTERM       bool // further ones have no effect
 }
 
-// startOrUpdateDrain starts the drain unless it has started. It also sets or removes the deadline, and passes the
+// startOrUpdateDrain starts the drain if it has not started. It also sets or removes the deadline, and passes the
 // supervisor's request on to the program.
 func (d *workerDrain) startOrUpdateDrain() {
 	if d.cancel == nil {
@@ -143,15 +140,14 @@ func (d *workerDrain) waitDrainResult() error {
 }
 
 // flushAndNotifyStopped flushes queued messages and notifies the supervisor that this worker has stopped serving and
-// will exit. It fails only if the supervisor has died.
+// will exit. If the supervisor has died, neither has an effect.
 func (w *Worker) flushAndNotifyStopped(writing *sync.WaitGroup) {
 	w.out.close()
 	writing.Wait()
 	_ = w.socket.CloseWrite()
 }
 
-// handleSupervisorFrames executes the supervisor's orders until the supervisor has died. It then ensures that this
-// process ends as well.
+// handleSupervisorFrames executes the supervisor's orders. If the supervisor dies, it ensures that this process ends.
 func (w *Worker) handleSupervisorFrames(e engine.Engine, drainRequested, orphaned chan<- struct{}, drainTimeout time.Duration, log *slog.Logger) {
 	in := bufio.NewReader(w.socket)
 	b := &broadcaster{engine: e}
@@ -195,7 +191,6 @@ func executeOperatorCommand(e engine.Engine, kind byte, payload []byte) error {
 	return nil
 }
 
-// broadcastRetryInterval is the pause before a broadcast to a full engine is retried.
 const broadcastRetryInterval = time.Millisecond
 
 type broadcaster struct {
@@ -204,8 +199,7 @@ type broadcaster struct {
 }
 
 // broadcastRetrying delivers a message. If the engine is full, it retries for at most controlTimeout, during which the
-// control socket is not read. It does not retry again within writeTimeout, so that an order behind many broadcasts is
-// read soon.
+// control socket is not read. It then does not retry for writeTimeout, so that the socket is read soon.
 func (b *broadcaster) broadcastRetrying(p []byte) error {
 	err := b.engine.Broadcast(p)
 	if errors.Is(err, engine.ErrFull) && time.Since(b.lastWait) > writeTimeout {
@@ -219,9 +213,9 @@ func (b *broadcaster) broadcastRetrying(p []byte) error {
 }
 
 // discardSignal makes a signal have no effect, also for earlier subscribers. It does not leave the signal ignored,
-// because child processes would inherit that. A signal that arrives during signal.Ignore can end the process, because
-// the runtime then finds no subscriber and the signal not yet ignored (seen in Go 1.26). Therefore, do not call
-// discardSignal while a second signal is expected.
+// because child processes would inherit that. Do not call it while a second signal of this kind is expected: a signal
+// that arrives during signal.Ignore can end the process, because the runtime then finds no subscriber and the signal
+// not yet ignored (seen in Go 1.26).
 func discardSignal(sig os.Signal) {
 	signal.Ignore(sig)
 	signal.Notify(make(chan os.Signal, 1), sig)

@@ -36,7 +36,6 @@ func startSupervisorWithTiming(cfg Config, t timing) (*Supervisor, error) {
 	return startSupervisor(cfg, t, addrs, sp.counters, sp), nil
 }
 
-// execSpawner starts this program again for each worker.
 type execSpawner struct {
 	cfg      Config
 	program  string
@@ -78,8 +77,8 @@ func (sp *execSpawner) openListeners() (addrs []net.Addr, err error) {
 	return addrs, nil
 }
 
-// socketsForWorker returns the sockets of a worker, by address. Every socket has a worker, and every worker has a
-// socket.
+// socketsForWorker returns the sockets of a worker, by address. Sockets are distributed such that every socket has a
+// worker, and every worker has a socket.
 func (sp *execSpawner) socketsForWorker(workerIndex int) (sockets [][]*os.File) {
 	for _, all := range sp.sockets {
 		some := []*os.File{all[workerIndex%len(all)]}

@@ -20,25 +20,23 @@ type Config struct {
 	Addrs []Address
 	// Control, if set, is called with each socket before it is bound.
 	Control sock.ControlFunc
-	// Sockets are inherited listening sockets for each address; without any, the supervisor listens itself. The
-	// supervisor owns them once it has started.
+	// Sockets are inherited listening sockets for each address. If there are none for an address, the supervisor itself
+	// listens there. The supervisor owns the sockets once it has started.
 	Sockets [][]net.Listener
-	// IsSuccessor means that the supervisor replaces another process. Workers do not accept until they are told to, and
-	// the supervisor gives up when every worker has ended once before serving.
+	// IsSuccessor means that the supervisor replaces another process. Workers do not accept until the supervisor tells
+	// them to. The supervisor gives up when every worker has ended once before serving.
 	IsSuccessor bool
 	// Processes is the number of workers, at least 1.
 	Processes int
-	// OnServing, if set, is called with each address when all workers serve for the first time. Wait waits for these
-	// calls.
+	// OnServing, if set, is called with each address when all workers serve for the first time. Wait waits until these
+	// calls have returned.
 	OnServing func(net.Addr)
 	Log       *slog.Logger
 }
 
-// Address is an address to listen on, as for net.Listen.
 type Address struct{ Network, Addr string }
 
-// process is one run of a worker. Its channels are closed in the order below. Only the last one is certain to be
-// closed.
+// process is one run of a worker. serving, stopped and ended are closed in this order; only ended is always closed.
 type process interface {
 	pid() int
 	serving() <-chan struct{} // it accepts connections
@@ -52,11 +50,9 @@ type process interface {
 
 // spawner starts worker processes. It is safe for concurrent use.
 type spawner interface {
-	// spawnWorker starts a worker. It fails after closeListeners. onFrame receives the worker's frames until it has
-	// ended.
+	// spawnWorker starts a worker, or fails after closeListeners. receive gets the worker's frames until its end.
 	spawnWorker(index int, receive func(frame []byte)) (process, error)
 	closeListeners()
-	// freeCounters frees the shared counters after all workers have ended.
 	freeCounters()
 }
 
@@ -153,7 +149,7 @@ func (s *Supervisor) announceWhenAllServed() {
 	}
 }
 
-// Started returns a channel that is closed when all workers have served, or the supervisor drains.
+// Started returns a channel that is closed when all workers have served, or when the supervisor drains.
 func (s *Supervisor) Started() <-chan struct{} { return s.started }
 
 func (s *Supervisor) CheckAllServed() error {
@@ -191,7 +187,6 @@ func isClosed(c <-chan struct{}) bool {
 
 func (s *Supervisor) Addr() net.Addr { return s.addrs[0] }
 
-// ListenerStats returns the listeners and their counters, which are as recent as the result of Counters.
 func (s *Supervisor) ListenerStats() (all []engine.ListenerStats) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -210,7 +205,6 @@ func (s *Supervisor) Processes() int { return int(s.running.Load()) }
 
 func (s *Supervisor) Restarts() int64 { return s.restarts.Load() }
 
-// Loops returns the number of loops in all serving workers.
 func (s *Supervisor) Loops() (sum int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -221,7 +215,7 @@ func (s *Supervisor) Loops() (sum int) {
 }
 
 // Counters returns the sum over all workers. It includes ended workers, except for their open connections. The counters
-// of a worker are up to publishEvery old. A killed worker's last counts are lost.
+// of a worker are up to publishEvery old. A killed worker loses the counts since its last update.
 func (s *Supervisor) Counters() (sum engine.Counts) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -232,10 +226,10 @@ func (s *Supervisor) Counters() (sum engine.Counts) {
 	return sum
 }
 
-// Adopt fails: workers only accept.
+// Adopt fails, because a supervisor has no connections of its own.
 func (s *Supervisor) Adopt(net.Conn, int, []byte) error { return engine.ErrClosed }
 
-// Dial fails: workers only accept.
+// Dial fails, because a supervisor has no connections of its own.
 func (s *Supervisor) Dial(engine.DialRequest) error {
 	return errors.New("a supervisor does not dial; its worker processes accept")
 }

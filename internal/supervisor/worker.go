@@ -58,8 +58,7 @@ type Worker struct {
 	exitTimeout time.Duration // limit from the end of the drain to the exit of an orphan
 }
 
-// currentWorker is set before main starts, so that programs started by main neither take themselves for a worker nor
-// inherit the worker's descriptors.
+// currentWorker is set before main starts, so that programs started by main do not consider themselves workers.
 var currentWorker = detectWorkerFromEnv()
 
 // CurrentWorker returns this process as a worker, or nil if it is not one.
@@ -80,8 +79,7 @@ func detectWorkerFromEnv() *Worker {
 	return w
 }
 
-// ClaimListeners returns the inherited listeners, by address, to the Server that the worker was started for. It
-// succeeds once.
+// ClaimListeners returns the inherited listeners, by address, to the worker's Server. Only one call succeeds.
 func (w *Worker) ClaimListeners(addrs []Address, processes int) (all [][]net.Listener, err error) {
 	switch {
 	case w.invalid != nil:

@@ -10,7 +10,6 @@ import (
 	"github.com/myriad-go/myriad/internal/upgrade"
 )
 
-// Descriptors that a worker inherits.
 const (
 	countersFD = 3 + iota
 	controlFD
@@ -18,8 +17,8 @@ const (
 	firstListenerFD
 )
 
-// validateAndInheritDescriptors takes the inherited descriptors. It first checks their types, because the variable may
-// be set by accident in a program that has other descriptors there.
+// validateAndInheritDescriptors takes the inherited descriptors. It first checks their types, because MYRIAD_WORKER may
+// be set by accident in a program that uses these descriptors for something else.
 func (w *Worker) validateAndInheritDescriptors() error {
 	end := firstListenerFD
 	for _, n := range w.Sockets {
@@ -69,5 +68,4 @@ func (w *Worker) validateAndInheritDescriptors() error {
 	return nil
 }
 
-// raiseSIGTERM sends SIGTERM to this process. It cannot fail.
 func raiseSIGTERM() { _ = syscall.Kill(syscall.Getpid(), syscall.SIGTERM) }

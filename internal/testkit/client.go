@@ -13,17 +13,15 @@ import (
 	"time"
 )
 
-// Conn is a client connection. All its reads and writes together may take up to Timeout. Its methods fail
-// the test, so they must be called on the test's goroutine; the methods of net.Conn and the functions of
-// this package return errors.
+// Conn is a client connection. All its reads and writes together may take up to Timeout. Methods defined here fail the
+// test, so they must be called on the test's goroutine. The methods of net.Conn return errors instead.
 type Conn struct {
 	net.Conn
 	R *bufio.Reader // the buffer that the methods read from
 	t testing.TB
 }
 
-// Dial connects to a TCP address, or to a unix socket if addr contains a slash. The connection is closed when
-// the test ends.
+// Dial connects to a TCP address or, if addr contains a slash, to a unix socket. Cleanup closes the connection.
 func Dial(t testing.TB, addr string) *Conn {
 	t.Helper()
 	network := "tcp"
@@ -37,7 +35,6 @@ func Dial(t testing.TB, addr string) *Conn {
 	return NewConn(t, nc)
 }
 
-// DialTLS connects to a TCP address and performs the handshake.
 func DialTLS(t testing.TB, addr string, config *tls.Config) *Conn {
 	t.Helper()
 	nc, err := tls.DialWithDialer(&net.Dialer{Timeout: Timeout}, "tcp", addr, config)
@@ -47,7 +44,6 @@ func DialTLS(t testing.TB, addr string, config *tls.Config) *Conn {
 	return NewConn(t, nc)
 }
 
-// NewConn wraps a connection, which is closed when the test ends.
 func NewConn(t testing.TB, nc net.Conn) *Conn {
 	t.Helper()
 	t.Cleanup(func() { nc.Close() })
@@ -57,7 +53,6 @@ func NewConn(t testing.TB, nc net.Conn) *Conn {
 	return &Conn{Conn: nc, R: bufio.NewReader(nc), t: t}
 }
 
-// Send writes text.
 func (c *Conn) Send(text string) {
 	c.t.Helper()
 	if _, err := io.WriteString(c, text); err != nil {
@@ -74,7 +69,7 @@ func (c *Conn) Expect(want string) {
 	}
 }
 
-// Exchange sends a line and expects another one, both without their line feeds here.
+// Exchange sends a line and expects a line in reply. send and want are without line feeds.
 func (c *Conn) Exchange(send, want string) {
 	c.t.Helper()
 	c.Send(send + "\n")
@@ -83,7 +78,7 @@ func (c *Conn) Exchange(send, want string) {
 	}
 }
 
-// ReadLine reads a line and returns it without its line feed.
+// ReadLine reads a line and returns it without the line feed.
 func (c *Conn) ReadLine() string {
 	c.t.Helper()
 	line, err := c.R.ReadString('\n')
@@ -93,7 +88,7 @@ func (c *Conn) ReadLine() string {
 	return strings.TrimSuffix(line, "\n")
 }
 
-// CloseWrite shuts down the sending direction. It accepts that the server has reset the connection.
+// CloseWrite shuts down the sending direction. It succeeds even if the server has reset the connection.
 func (c *Conn) CloseWrite() {
 	c.t.Helper()
 	if err := c.Conn.(interface{ CloseWrite() error }).CloseWrite(); err != nil && !IsReset(err) {
@@ -101,7 +96,7 @@ func (c *Conn) CloseWrite() {
 	}
 }
 
-// ExpectEOF reads want and then EOF, not a reset.
+// ExpectEOF reads want and then EOF. A reset instead of EOF fails the test.
 func (c *Conn) ExpectEOF(want string) {
 	c.t.Helper()
 	if got, err := io.ReadAll(c.R); err != nil || string(got) != want {
@@ -109,7 +104,7 @@ func (c *Conn) ExpectEOF(want string) {
 	}
 }
 
-// ExpectClosed reads until the server has closed or reset the connection, and returns what it has read.
+// ExpectClosed reads until the server has closed or reset the connection, and returns the data read.
 func (c *Conn) ExpectClosed() string {
 	c.t.Helper()
 	got, err := io.ReadAll(c.R)
@@ -119,7 +114,6 @@ func (c *Conn) ExpectClosed() string {
 	return string(got)
 }
 
-// Reset closes the connection with a reset.
 func (c *Conn) Reset() {
 	if tc, ok := c.Conn.(*net.TCPConn); ok {
 		_ = tc.SetLinger(0)

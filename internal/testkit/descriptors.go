@@ -5,17 +5,17 @@ import (
 	"testing"
 )
 
-// spareDescriptors remain free for descriptors that no test reserves.
+// spareDescriptors is the number of descriptors that remain free for code that reserves none.
 const spareDescriptors = 64
 
 var reserved int
 
-// released is signalled when a test releases descriptors. Its lock guards reserved.
+// released is signalled when a test releases descriptors. Its lock guards the variable reserved.
 var released = sync.NewCond(new(sync.Mutex))
 
-// ReserveDescriptors reserves n descriptors until the test's cleanup. It waits while other tests have
-// reserved too many for the process's limit (ulimit -n), and skips a test that needs more than the limit. A
-// test must call it once, before it opens anything.
+// ReserveDescriptors reserves n descriptors until the test's cleanup. It waits while other tests have reserved too many
+// for the process's limit (ulimit -n), and skips a test that needs more than the limit. A test must call
+// ReserveDescriptors once, before the test opens anything.
 func ReserveDescriptors(t testing.TB, n int) {
 	t.Helper()
 	reserveUnderLimit(t, n, descriptorLimit())

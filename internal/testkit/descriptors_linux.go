@@ -5,7 +5,6 @@ import (
 	"syscall"
 )
 
-// descriptorLimit returns how many descriptors this process may open.
 func descriptorLimit() int {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil || limit.Cur > math.MaxInt32 {

@@ -4,5 +4,5 @@ package testkit
 
 import "math"
 
-// descriptorLimit returns no limit: it is unknown here.
+// descriptorLimit returns the maximum number, because the limit is unknown here.
 func descriptorLimit() int { return math.MaxInt32 }

@@ -9,12 +9,10 @@ import (
 	"time"
 )
 
-// leakTimeout is how long CheckGoroutines waits for goroutines to end.
 const leakTimeout = 10 * time.Second
 
-// Main runs the tests of a package and exits. It exits with 1 if a test failed or if goroutines are still
-// running 10 s after the last test. It replaces go.uber.org/goleak, because the library may depend only on
-// golang.org/x/sys.
+// Main runs the tests of a package and exits. The exit code is 1 if a test failed or if goroutines are still running 10
+// s after the last test. Main replaces go.uber.org/goleak, because the library may depend only on golang.org/x/sys.
 func Main(m *testing.M) {
 	code := m.Run()
 	if code == 0 {
@@ -26,7 +24,6 @@ func Main(m *testing.M) {
 	os.Exit(code)
 }
 
-// Goroutines returns the IDs of the running goroutines.
 func Goroutines() map[string]bool {
 	ids := make(map[string]bool)
 	for _, g := range goroutines() {
@@ -35,8 +32,8 @@ func Goroutines() map[string]bool {
 	return ids
 }
 
-// CheckGoroutines waits up to 10 s until all goroutines have ended, except the caller's, those of the testing
-// and os/signal packages, and those in ignore. Its error contains the stacks of the others.
+// CheckGoroutines waits up to 10 s until all goroutines have ended, except the caller's, those of the testing and
+// os/signal packages, and those in ignore. If some have not ended, the error contains their stacks.
 func CheckGoroutines(ignore map[string]bool) error {
 	end := time.Now().Add(leakTimeout)
 	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
@@ -58,7 +55,6 @@ func CheckGoroutines(ignore map[string]bool) error {
 
 type goroutine struct{ id, stack string }
 
-// isExpected reports whether g belongs to the testing or os/signal package or to the runtime's tracer.
 func (g goroutine) isExpected() bool {
 	for _, f := range []string{"testing.(*M).", "testing.(*T).Run(", "testing.runTests(", "testing.runFuzz", "os/signal.signal_recv(", "os/signal.loop(", "runtime.ReadTrace(", "runtime.ensureSigM"} {
 		if strings.Contains(g.stack, "\n"+f) {
@@ -68,7 +64,6 @@ func (g goroutine) isExpected() bool {
 	return false
 }
 
-// goroutines returns all goroutines, the caller's first.
 func goroutines() (all []goroutine) {
 	buf := make([]byte, 64<<10)
 	n := runtime.Stack(buf, true)

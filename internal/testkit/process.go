@@ -17,8 +17,7 @@ type Process struct {
 	ended  chan struct{}
 }
 
-// Start starts a command. Output that cmd already redirects is not collected. If the test fails, the end of
-// the output is logged.
+// Start starts a command and collects its output, unless cmd redirects it. A failed test logs the end of the output.
 func Start(t testing.TB, cmd *exec.Cmd) *Process {
 	t.Helper()
 	p := &Process{Cmd: cmd, Output: new(Buffer), t: t, ended: make(chan struct{})}
@@ -53,7 +52,7 @@ func (p *Process) Signal(s os.Signal) {
 	}
 }
 
-// ExitCode waits up to Timeout for the process to exit, and returns its exit code, -1 if a signal ended it.
+// ExitCode waits up to Timeout for the process to exit, and returns the exit code, or -1 after a signal.
 func (p *Process) ExitCode() int {
 	p.t.Helper()
 	select {
@@ -64,8 +63,8 @@ func (p *Process) ExitCode() int {
 	return p.ProcessState.ExitCode()
 }
 
-// WaitForOutput waits until the output matches a regular expression, and returns the leftmost match and its
-// submatches. It fails the test if the process exits without such output.
+// WaitForOutput waits until the output matches a regular expression, and returns the leftmost match and its submatches.
+// If the process exits without such output, the test fails.
 func (p *Process) WaitForOutput(expr string) []string {
 	p.t.Helper()
 	re := regexp.MustCompile(expr)

@@ -8,7 +8,6 @@ import (
 	"strings"
 )
 
-// RESPCommand returns a Redis command as an array of bulk strings.
 func RESPCommand(words ...string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "*%d\r\n", len(words))
@@ -18,7 +17,6 @@ func RESPCommand(words ...string) string {
 	return b.String()
 }
 
-// ReadRESP reads a RESP2 or RESP3 value and returns its bytes.
 func ReadRESP(r *bufio.Reader) (string, error) {
 	line, err := r.ReadString('\n')
 	if err != nil {

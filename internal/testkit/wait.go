@@ -1,5 +1,4 @@
-// Package testkit contains helpers for tests: waiting for conditions, clients, child processes, and checks for
-// leaks.
+// Package testkit contains helpers for tests: waiting for conditions, clients, child processes, checks for leaks.
 package testkit
 
 import (
@@ -7,18 +6,17 @@ import (
 	"time"
 )
 
-// Timeout is how long a test waits for a condition before it fails. Only a fault exceeds it, even on a busy
-// machine.
+// Timeout is the time for which a test waits for a condition before it fails. It is long enough that only a fault
+// exceeds it, even on a busy machine.
 const Timeout = 2 * time.Minute
 
-// WaitFor waits until ok returns true. After Timeout it fails the test with what. It must be called on the
-// test's goroutine.
+// WaitFor waits until ok is true. After Timeout the test fails with message what. Call it on the test's goroutine.
 func WaitFor(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	WaitForFunc(t, ok, func() string { return what })
 }
 
-// WaitForFunc is WaitFor with a message that is created when the test fails.
+// WaitForFunc is like WaitFor, but calls what for the message only when the test fails.
 func WaitForFunc(t testing.TB, ok func() bool, what func() string) {
 	t.Helper()
 	for end := time.Now().Add(Timeout); !ok(); time.Sleep(time.Millisecond) {
@@ -28,7 +26,7 @@ func WaitForFunc(t testing.TB, ok func() bool, what func() string) {
 	}
 }
 
-// Receive receives a value from ch. After Timeout it fails the test with what.
+// Receive receives a value from ch. After Timeout it fails the test with the message what.
 func Receive[T any](t testing.TB, ch <-chan T, what string) T {
 	t.Helper()
 	timer := time.NewTimer(Timeout)

@@ -11,11 +11,10 @@ import (
 // FIN is the bit in the first byte of a WebSocket frame that marks the last frame of a message.
 const FIN = 0x80
 
-// maxFrame limits the payload that ReadFrame accepts.
 const maxFrame = 64 << 20
 
-// HandshakeWebSocket performs the opening handshake with additional header lines, each ending with "\r\n",
-// and returns the header of the response.
+// HandshakeWebSocket performs the opening handshake and returns the header of the response. fields are additional
+// header lines, each ending with "\r\n".
 func (c *Conn) HandshakeWebSocket(path, fields string) http.Header {
 	c.t.Helper()
 	c.Send("GET " + path + " HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n" +
@@ -30,7 +29,7 @@ func (c *Conn) HandshakeWebSocket(path, fields string) http.Header {
 	return res.Header
 }
 
-// MaskedFrame returns a client's frame. first contains FIN and the opcode.
+// MaskedFrame returns a client's frame. first is the frame's first byte, with FIN and the opcode.
 func MaskedFrame(first byte, payload string) string {
 	b := []byte{first}
 	switch n := len(payload); {

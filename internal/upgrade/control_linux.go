@@ -37,8 +37,8 @@ func inheritControlSocket(fd int, name string) (c controlSocket, err error) {
 	return controlSocket{os.NewFile(uintptr(fd), name)}, nil
 }
 
-// sendMessage sends a message with descriptors. If there are too many descriptors for one message, it first sends the
-// kind alone with some of them, as often as necessary.
+// sendMessage sends a message with descriptors. If there are too many for one message, it first sends messages that
+// contain only the kind and some of the descriptors.
 func (c *controlSocket) sendMessage(kind string, payload any, files ...*os.File) error {
 	var fds []int
 	for _, f := range files {
@@ -101,7 +101,7 @@ func (c *controlSocket) readMessage() (kind string, payload []byte, fds []int32,
 }
 
 // readExpectedMessage reads a message of the given kind, whose descriptors may arrive in several parts. It waits until
-// the timeout (0 means no limit) or the end of ctx.
+// the end of ctx, at most for timeout. A timeout of 0 means no limit.
 func (c *controlSocket) readExpectedMessage(ctx context.Context, kind string, payload any, timeout time.Duration) (files []*os.File, err error) {
 	var until time.Time
 	if timeout > 0 {

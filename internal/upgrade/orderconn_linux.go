@@ -20,7 +20,7 @@ type OrderConn struct {
 
 const kindReply = "answer"
 
-// NewOrderConnPair creates a connection. The second result is the worker's end.
+// NewOrderConnPair creates a connection. theirs is the worker's end.
 func NewOrderConnPair() (l *OrderConn, theirs *os.File, err error) {
 	pair, err := sock.NewFDSocketpair()
 	if err != nil {
@@ -29,7 +29,7 @@ func NewOrderConnPair() (l *OrderConn, theirs *os.File, err error) {
 	return &OrderConn{controlSocket: controlSocket{pair[0]}}, pair[1], nil
 }
 
-// InheritOrderConn returns the worker's end, which it has inherited as descriptor fd.
+// InheritOrderConn returns the worker's end of a connection, which the worker has inherited as descriptor fd.
 func InheritOrderConn(fd int) (*OrderConn, error) {
 	c, err := inheritControlSocket(fd, "link")
 	if err != nil {
@@ -38,9 +38,9 @@ func InheritOrderConn(fd int) (*OrderConn, error) {
 	return &OrderConn{controlSocket: c}, nil
 }
 
-// SendOrderAndAwaitReply sends an order with descriptors, which remain the caller's, and waits for the reply, which is
-// JSON. When ctx ends, it asks the worker to abort and waits up to Timeout for the reply. Without a deadline in ctx,
-// Timeout also applies. SendOrderAndAwaitReply fails if the worker exits.
+// SendOrderAndAwaitReply sends an order with files, which the caller still owns, and decodes the worker's JSON into
+// reply. When ctx ends, it asks the worker to abort and waits up to Timeout for the reply. Without a deadline in ctx,
+// Timeout limits the whole call. SendOrderAndAwaitReply fails if the worker exits.
 func (l *OrderConn) SendOrderAndAwaitReply(ctx context.Context, order string, reply any, files ...*os.File) error {
 	l.sending.Lock()
 	defer l.sending.Unlock()
@@ -58,7 +58,7 @@ func (l *OrderConn) SendOrderAndAwaitReply(ctx context.Context, order string, re
 }
 
 // ServeOrders calls handle for each order, one at a time, until the supervisor closes the connection. handle owns the
-// descriptors. Its context ends when the supervisor aborts the order or exits.
+// files. The context of handle ends when the supervisor aborts the order or exits.
 func (l *OrderConn) ServeOrders(handle func(ctx context.Context, order string, files []*os.File) (answer any)) {
 	var busy sync.WaitGroup
 	defer busy.Wait()

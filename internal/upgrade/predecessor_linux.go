@@ -34,11 +34,10 @@ type Inherited struct {
 	Sockets []net.Listener
 }
 
-// claimed is set when a server has claimed the predecessor.
 var claimed atomic.Bool
 
-// ClaimPredecessor returns the process that this one replaces. It returns nil if there is none, or if another server of
-// this process has claimed it.
+// ClaimPredecessor returns the process that this process replaces. The result is nil if there is none, or if another
+// server of this process has claimed it.
 func ClaimPredecessor() (*Predecessor, error) {
 	p, err := connectPredecessor()
 	if p == nil && err == nil || !claimed.CompareAndSwap(false, true) {
@@ -119,7 +118,7 @@ func (p *Predecessor) receiveHelloAndListeners() error {
 }
 
 // InheritedActivationSockets returns the service manager's sockets that the old process had received, and their names.
-// Without an old process, it returns none. The caller owns the sockets and calls the function once.
+// Without an old process, there are none. Only one call is allowed, and the caller owns the sockets.
 func InheritedActivationSockets() (names []string, files []*os.File, err error) {
 	p, err := connectPredecessor()
 	if p == nil {
@@ -128,8 +127,7 @@ func InheritedActivationSockets() (names []string, files []*os.File, err error) 
 	return p.activatedNames, p.activatedFiles, nil
 }
 
-// WaitStartedOrAborted waits until the channel started is closed. It fails if the old process aborts the upgrade
-// meanwhile.
+// WaitStartedOrAborted waits until the channel started is closed. It fails if the old process aborts the upgrade first.
 func (p *Predecessor) WaitStartedOrAborted(started <-chan struct{}) error {
 	raw, err := p.file.SyscallConn()
 	if err != nil {
@@ -161,9 +159,9 @@ func (p *Predecessor) WaitStartedOrAborted(started <-chan struct{}) error {
 	return nil
 }
 
-// AnnounceReadyAndTakeOver tells the old process that this one can serve with the given number of loops. It calls
-// restoreState with the state and the broadcast socket of the old process. Either file may be nil and is closed
-// afterwards. It then calls takeOver with the channels. It fails if the old process continues to serve.
+// AnnounceReadyAndTakeOver tells the old process that this one can serve with the given number of loops. When the old
+// process replies, it calls restoreState with two files, the handler's state and the broadcast socket, which may be nil
+// and are closed afterwards. It then calls takeOver with the channels. It fails if the old process continues to serve.
 func (p *Predecessor) AnnounceReadyAndTakeOver(loops int, restoreState func(state, link *os.File), takeOver func(channels []*os.File) error) error {
 	if err := p.sendMessage(kindReady, Ready{Version: Version, Loops: loops}); err != nil {
 		return p.ignorePredecessorExit(err)
@@ -195,18 +193,18 @@ func (p *Predecessor) AnnounceReadyAndTakeOver(loops int, restoreState func(stat
 	return p.ignorePredecessorExit(p.sendMessage(kindTaking, struct{}{}))
 }
 
-// ReportFailure tells the old process why this one cannot serve.
+// ReportFailure tells the old process why this process cannot serve.
 func (p *Predecessor) ReportFailure(cause error) error {
 	defer p.file.Close()
 	return p.sendMessage(kindReady, Ready{Version: Version, Failed: cause.Error()})
 }
 
-// IsAborted reports whether an error of AnnounceReadyAndTakeOver or WaitStartedOrAborted means that the old process
-// continues to serve and this one must exit.
+// IsAborted reports whether err, returned by AnnounceReadyAndTakeOver or WaitStartedOrAborted, means that the old
+// process continues to serve and this one must exit.
 func IsAborted(err error) bool { return errors.Is(err, errAborted) }
 
-// ignorePredecessorExit returns nil if err means that the old process has exited. This process then continues with the
-// connections it has received.
+// ignorePredecessorExit returns nil if err means that the old process has exited, because this process then continues
+// with the connections it has received.
 func (p *Predecessor) ignorePredecessorExit(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) {
 		ReportOwnPIDServing()
@@ -215,8 +213,7 @@ func (p *Predecessor) ignorePredecessorExit(err error) error {
 	return err
 }
 
-// WaitDone waits until the old process has handed over everything. It answers the old process's liveness checks. It
-// fails if the old process exits.
+// WaitDone waits until the old process has handed over everything. It fails if the old process exits.
 func (p *Predecessor) WaitDone() (d Done, err error) {
 	for {
 		word, rest, fds, err := p.readMessage()

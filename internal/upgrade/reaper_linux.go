@@ -14,27 +14,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// This file is for a first process that must not exit, because its end would end everything else, such as a server that
-// is the init process of a container.
+// This file is for a first process that must not exit, because everything else would end with it, such as the init
+// process of a container.
 //
 // The first process creates a pipe. Every process passes the write end to its successor. A process that takes over
 // writes its PID to the pipe; a process that continues after a failed upgrade writes its own PID again. The first
 // process reads the PID of the serving process when it relays a signal, and when a process has exited. It adopts and
-// reaps orphans (PR_SET_CHILD_SUBREAPER). Before a process reaps its successor, it writes the successor's PID and exit
-// status to the pipe.
+// reaps orphans. Before a process reaps its successor, it writes the successor's PID and exit status to the pipe.
 
-// statusPipe is this process's part of the pipe. Nobody blocks on it.
+// statusPipe is this process's part of the pipe to the first process. No operation on the pipe blocks.
 type statusPipe struct {
 	isFirstProcess bool // the process that keeps running and reads the pipe
 	read           int
 	write          *os.File
 }
 
-// ownStatusPipe is the pipe of this process, or nil.
+// ownStatusPipe is the pipe of this process, or nil if no process stays.
 var ownStatusPipe atomic.Pointer[statusPipe]
 
-// CreateStatusPipe keeps this process running when another one takes over, unless one of its predecessors already
-// stays.
+// CreateStatusPipe makes this process the first process, which stays when another process takes over. It does nothing
+// if one of its predecessors already stays.
 func CreateStatusPipe() error {
 	if ownStatusPipe.Load() != nil {
 		return nil
@@ -47,15 +46,15 @@ func CreateStatusPipe() error {
 	return nil
 }
 
-// ReportOwnPIDServing reports to the first process, if that stays, that this process serves.
+// ReportOwnPIDServing reports to the first process that this process serves. It does nothing if no first process stays.
 func ReportOwnPIDServing() {
 	if l := ownStatusPipe.Load(); l != nil {
 		_, _ = unix.Write(int(l.write.Fd()), fmt.Appendln(nil, os.Getpid())) // fails if the first process has exited
 	}
 }
 
-// waitAndReportExit waits until a child has exited and reports its status to the first process, if that stays. It does
-// not reap the child. If this process exits before it has reported, the first process reaps the child.
+// waitAndReportExit waits until a child has exited and reports the child's status to the first process, if that stays.
+// It does not reap the child. If this process exits before it has reported, the first process reaps the child.
 func waitAndReportExit(pid int) {
 	l := ownStatusPipe.Load()
 	if l == nil || l.isFirstProcess {
@@ -83,14 +82,13 @@ func waitAndReportExit(pid int) {
 }
 
 const (
-	exitedZero = "exit status 0"
-	cldExited  = 1 // CLD_EXITED
-	// exitReportTimeout is how long the first process waits for an exit report.
+	exitedZero        = "exit status 0"
+	cldExited         = 1 // CLD_EXITED
 	exitReportTimeout = time.Second
 )
 
 // relayedSignals returns the signals that this process relays to the serving process. With a terminal, SIGINT and
-// SIGQUIT are left out, because the terminal sends them to both processes.
+// SIGQUIT are left out, because the terminal already sends them to both processes.
 func relayedSignals() []os.Signal {
 	signals := []os.Signal{unix.SIGHUP, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2}
 	terminal, err := os.Open("/dev/tty")
@@ -101,7 +99,7 @@ func relayedSignals() []os.Signal {
 	return signals
 }
 
-// Reaper is the first process after another one has taken over.
+// Reaper is the first process after another process has taken over. It relays signals and reaps children.
 type Reaper struct {
 	statusPipe *statusPipe
 	successor  *Successor
@@ -113,8 +111,7 @@ type Reaper struct {
 	exitReports map[int]string // the last exit report: PID and status
 }
 
-// StartReaperAndSignalRelay relays signals to the serving process. It returns nil if this is not a first process that
-// stays.
+// StartReaperAndSignalRelay relays signals to the serving process. The result is nil unless this process stays.
 func (s *Successor) StartReaperAndSignalRelay() *Reaper {
 	l := ownStatusPipe.Load()
 	if l == nil || !l.isFirstProcess {
@@ -152,7 +149,7 @@ func (k *Reaper) readServingPID() int {
 	}
 }
 
-// waitExitReport waits for the exit status of a process that its parent has reaped.
+// waitExitReport waits for the exit status of process pid, which its parent has reaped.
 func (k *Reaper) waitExitReport(pid int) error {
 	for end := time.Now().Add(exitReportTimeout); ; {
 		k.readServingPID()
@@ -170,8 +167,8 @@ func (k *Reaper) waitExitReport(pid int) error {
 	}
 }
 
-// WaitServerExit waits until the serving process has exited, and returns an error unless that process succeeded.
-// Meanwhile it reaps all children; this process must have no others.
+// WaitServerExit waits until the serving process has exited, and returns an error unless its exit code is 0. Meanwhile
+// it reaps all children; this process must have no others.
 func (k *Reaper) WaitServerExit() error {
 	defer k.relaying.Wait()
 	defer close(k.signals)
@@ -213,7 +210,6 @@ func formatWaitStatus(status unix.WaitStatus) string {
 	return fmt.Sprintf("exit status %d", status.ExitStatus())
 }
 
-// serverExitError returns an error for the exit of the serving process, or nil for exit code 0.
 func serverExitError(pid int, exitStatus string) error {
 	if exitStatus == exitedZero {
 		return nil

@@ -15,7 +15,6 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// Kinds of messages.
 const (
 	kindHello     = "hello"
 	kindListeners = "listeners"
@@ -38,8 +37,8 @@ type Successor struct {
 	exitErr      error         // its exit status, once exited is closed
 }
 
-// StartSuccessor starts the new process. replyTimeout limits the wait for each of its replies. StartSuccessor adds to
-// the environment and the descriptors of cmd.
+// StartSuccessor starts the new process. replyTimeout limits the wait for each reply of that process. StartSuccessor
+// adds a variable and a descriptor to cmd.
 func StartSuccessor(cmd *exec.Cmd, replyTimeout time.Duration) (*Successor, error) {
 	pair, err := sock.NewFDSocketpair()
 	if err != nil {
@@ -66,7 +65,7 @@ func StartSuccessor(cmd *exec.Cmd, replyTimeout time.Duration) (*Successor, erro
 
 func (s *Successor) PID() int { return s.cmd.Process.Pid }
 
-// SendHelloAndListeners sends the hello message and the listeners; sendListeners sends their descriptors.
+// SendHelloAndListeners sends the hello message and the listeners, whose descriptors the function sendListeners sends.
 func (s *Successor) SendHelloAndListeners(h Hello, sendListeners func(control *os.File) error) error {
 	h.Version = Version
 	if l := ownStatusPipe.Load(); l != nil {
@@ -81,10 +80,9 @@ func (s *Successor) SendHelloAndListeners(h Hello, sendListeners func(control *o
 	return s.waitAndAddExitStatus(context.Background(), s.sendMessage(kindListeners, struct{}{}, h.Files...))
 }
 
-// ListenersMessage is the message with which an engine sends listener descriptors, in parts.
+// ListenersMessage is the kind of the messages with which an engine sends listener descriptors, in parts.
 const ListenersMessage = kindListeners
 
-// WaitReady waits until the new process is ready to serve.
 func (s *Successor) WaitReady(ctx context.Context) (r Ready, err error) {
 	if err = s.waitReply(ctx, kindReady, &r); err != nil {
 		return r, err
@@ -111,11 +109,10 @@ func (s *Successor) waitReply(ctx context.Context, kind string, reply any) error
 	return s.waitAndAddExitStatus(ctx, err)
 }
 
-// OpenAndSendChannels sends one end of each channel to the new process, and returns the other ends when that process
-// begins to take over connections. Both processes distribute the channels round-robin to their loops. If the numbers of
-// loops differ, every pair of loops gets a channel. If that would exceed the limit, or the numbers are equal, every
-// loop gets one channel. The files stateFile (the handler's state) and broadcastSocket are sent as well unless they are
-// nil; they remain the caller's.
+// OpenAndSendChannels sends one end of each channel to the new process. When that process begins to take over
+// connections, it returns the other ends. If the numbers of loops differ, every pair of loops gets a channel. If the
+// numbers are equal, or there would be more than maxChannels, every loop gets one channel. The files stateFile (the
+// handler's state) and broadcastSocket are sent as well unless they are nil. The caller still owns both files.
 func (s *Successor) OpenAndSendChannels(ctx context.Context, ourLoops, theirLoops int, stateFile, broadcastSocket *os.File) (ours []*os.File, err error) {
 	n := max(ourLoops, theirLoops)
 	allPairs := ourLoops != theirLoops && ourLoops*theirLoops <= maxChannels
@@ -152,8 +149,8 @@ func (s *Successor) OpenAndSendChannels(ctx context.Context, ourLoops, theirLoop
 	return ours, nil
 }
 
-// waitAndAddExitStatus adds the exit status to err if the new process has exited. A process that has closed its end of
-// the socket is about to exit.
+// waitAndAddExitStatus adds the new process's exit status to err. It waits for the exit only if err shows that the
+// process has closed the socket, because such a process is about to exit.
 func (s *Successor) waitAndAddExitStatus(ctx context.Context, err error) error {
 	if !errors.Is(err, io.EOF) && !errors.Is(err, unix.EPIPE) && !errors.Is(err, unix.ECONNRESET) {
 		return err
@@ -171,8 +168,7 @@ func (s *Successor) waitAndAddExitStatus(ctx context.Context, err error) error {
 	return fmt.Errorf("the new process has ended: %w", s.exitErr)
 }
 
-// MonitorAndKillIfHung checks regularly, until ctx ends, whether the new process is alive. It kills a hung process, so
-// that the channels close.
+// MonitorAndKillIfHung checks regularly, until ctx ends, whether the new process is alive. It kills a hung process.
 func (s *Successor) MonitorAndKillIfHung(ctx context.Context) {
 	tick := time.NewTicker(s.replyTimeout / 3)
 	defer tick.Stop()
@@ -188,8 +184,8 @@ func (s *Successor) MonitorAndKillIfHung(ctx context.Context) {
 	}
 }
 
-// KillIfHung reports whether the new process has exited. It kills a process that has twice failed to reply within a
-// third of the timeout. A single failure may be the fault of this process.
+// KillIfHung kills the new process if it has twice failed to reply within a third of the timeout. (A single failure may
+// be the fault of this process.) killed reports whether the new process has been killed or has exited.
 func (s *Successor) KillIfHung() (killed bool) {
 	for range 2 {
 		err := s.sendMessage(kindAlive, struct{}{})
@@ -205,7 +201,7 @@ func (s *Successor) KillIfHung() (killed bool) {
 	return true
 }
 
-// Abort ends the new process, which must not have taken over anything, and waits for its end.
+// Abort ends the new process and waits for its end. The new process must not have taken over anything.
 func (s *Successor) Abort() {
 	_ = s.sendMessage(kindAbort, struct{}{}) // the process may have exited
 	select {
@@ -217,7 +213,7 @@ func (s *Successor) Abort() {
 	s.file.Close()
 }
 
-// SendDone tells the new process that the handoff is complete, and closes the socket.
+// SendDone tells the new process that the handoff is complete, and closes the control socket.
 func (s *Successor) SendDone(d Done) error {
 	defer s.file.Close()
 	return s.sendMessage(kindDone, d)
@@ -231,7 +227,6 @@ func NewStateFile() (*os.File, error) {
 	return os.NewFile(uintptr(fd), "state"), nil
 }
 
-// NewBroadcastSocketpair creates the socket pair that forwards broadcasts between the processes.
 func NewBroadcastSocketpair() (pair [2]*os.File, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {

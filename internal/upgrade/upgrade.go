@@ -17,7 +17,7 @@
 //	done: counters                    ──▶   serves alone
 //	drains the rest, exits
 //
-// Nothing has changed for the old process until it reads "taking": until then, it can abort and continue to serve, and
+// Nothing has changed for the old process until it reads "taking". Until then, it can abort and continue to serve, and
 // the new process exits. If the old process dies, the new one continues with the connections it has received.
 package upgrade
 
@@ -32,13 +32,13 @@ import (
 const (
 	// Version is the version of this protocol, including the connection records.
 	Version = 2
-	// upgradeEnv is the environment variable with the new process's descriptor number.
+	// upgradeEnv is the environment variable that contains the number of the new process's control descriptor.
 	upgradeEnv = "MYRIAD_UPGRADE"
 	// Timeout is how long each process waits for a reply of the other.
 	Timeout = 30 * time.Second
-	// maxDescriptors limits the descriptors of a message, all parts together.
+	// maxDescriptors limits the descriptors of a message, which may be sent in several parts.
 	maxDescriptors = 4096
-	// maxChannels is the limit up to which every pair of loops gets a channel.
+	// maxChannels is the maximum number of channels for which every pair of loops gets its own.
 	maxChannels = 1024
 )
 
@@ -59,19 +59,17 @@ type Hello struct {
 	// Activated are the names of the service manager's sockets, whose descriptors follow those of the listeners.
 	Activated []string   `json:",omitempty"`
 	Files     []*os.File `json:"-"`
-	// Kept means that the last descriptor is the status pipe to a first process that stays.
+	// Kept means that the last descriptor is the status pipe to the first process, which stays.
 	Kept bool `json:",omitempty"`
 }
 
-// Ready is the new process's message when it can serve.
 type Ready struct {
 	Version int
 	Loops   int    // number of channel ends it wants; 0 means 1
 	Failed  string // why it cannot serve
 }
 
-// Channels announces the descriptors that start the handoff. N channels come first, followed by the files below that
-// are set, in this order.
+// Channels announces the descriptors that start the handoff: N channels, and one each for State and Link if set.
 type Channels struct {
 	N     int
 	State bool // a file with the handler's state
@@ -80,9 +78,9 @@ type Channels struct {
 
 // Done is the last message of the old process, after the handoff.
 type Done struct {
-	// Counters are its monotonic counters by name, see engine.Counts.ByName.
+	// Counters are the old process's monotonic counters by name, see engine.Counts.ByName.
 	Counters map[string]int64
-	// Listeners are the counters of its listeners, in the order of Hello.
+	// Listeners are the counters of the old process's listeners, in the order of Hello.
 	Listeners []ListenerCounts
 }
 

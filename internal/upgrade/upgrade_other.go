@@ -10,10 +10,8 @@ import (
 	"time"
 )
 
-// Successor needs Linux.
 type Successor struct{}
 
-// ListenersMessage needs Linux.
 const ListenersMessage = ""
 
 func StartSuccessor(*exec.Cmd, time.Duration) (*Successor, error)          { return nil, ErrUnsupported }
@@ -31,19 +29,15 @@ func (*Successor) SendDone(Done) error                  { return ErrUnsupported 
 func NewStateFile() (*os.File, error)                  { return nil, ErrUnsupported }
 func NewBroadcastSocketpair() (p [2]*os.File, _ error) { return p, ErrUnsupported }
 
-// Predecessor needs Linux.
 type Predecessor struct {
 	Listeners []Inherited
 	Paused    bool
 }
 
-// Reaper needs Linux.
 type Reaper struct{}
 
-// OrderConn needs Linux.
 type OrderConn struct{}
 
-// Inherited is a listener of the old process.
 type Inherited struct {
 	Listener
 	Sockets []net.Listener

@@ -12,17 +12,16 @@ import (
 )
 
 // waitTimeout is the real time to wait for goroutines of a handler. If a connection is paused because of its peer, the
-// wait ends when nothing has happened for pausedWaitTimeout.
+// wait ends earlier, when nothing has happened for pausedWaitTimeout.
 const (
 	waitTimeout       = 5 * time.Second
 	pausedWaitTimeout = 800 * time.Millisecond
 )
 
-// maxShown limits the bytes of output that a failure shows.
 const maxShown = 1 << 10
 
 // Peer is the remote end of a connection. It reads output immediately and buffers up to 16 MiB for the test. Like most
-// clients, it ends its direction after it has read the server's end.
+// clients, it ends its own direction when the server has ended.
 type Peer struct {
 	s          *Server
 	end        *virtual.Peer
@@ -33,8 +32,7 @@ type Peer struct {
 func (p *Peer) Addr() netip.AddrPort { return p.end.Addr }
 
 // Send sends text to the server, which receives it in reads of at most 64 KiB. To test framing, send a message in
-// parts. While the server is paused, up to 16 MiB wait. Send fails the test if the peer has ended or the connection has
-// closed.
+// parts. While the server is paused, up to 16 MiB wait. Send fails the test if the peer or the connection has ended.
 func (p *Peer) Send(text string) {
 	p.s.t.Helper()
 	if _, err := p.Write([]byte(text)); err != nil {
@@ -43,7 +41,7 @@ func (p *Peer) Send(text string) {
 }
 
 // Write is like Send, but returns an error instead of failing the test. The error is syscall.EPIPE if the peer has
-// ended or the connection has closed.
+// ended its direction or the connection has closed.
 func (p *Peer) Write(b []byte) (n int, err error) {
 	p.s.runAndSettle(func() { err = p.end.Send(b) })
 	if err != nil {
@@ -52,15 +50,14 @@ func (p *Peer) Write(b []byte) (n int, err error) {
 	return len(b), nil
 }
 
-// CloseWrite ends the peer's direction, like a client that half-closes or closes. The server reads an end of file and
-// may still answer.
+// CloseWrite ends the peer's direction, like a client that half-closes or closes. The server may still answer.
 func (p *Peer) CloseWrite() { p.s.runAndSettle(p.end.CloseWrite) }
 
 // Reset resets the connection, like a crashed client. The close reason is syscall.ECONNRESET.
 func (p *Peer) Reset() { p.s.runAndSettle(p.end.Reset) }
 
 // StopReading makes the peer accept no more output, as if all buffers to a slow client were full. Output then waits in
-// the server, where Limits.MaxUnsent, HighWater and WriteTimeout apply.
+// the server and counts for Limits.MaxUnsent, HighWater and WriteTimeout.
 func (p *Peer) StopReading() { p.s.runAndSettle(func() { p.end.SetReceiveWindow(0) }) }
 
 // Take lets the peer read n more bytes of output after StopReading.
@@ -89,8 +86,8 @@ func (p *Peer) Output() (text string) {
 	return text
 }
 
-// Expect removes want from the beginning of the output. If the output begins differently, Expect fails the test.
-// Further output is kept for later calls.
+// Expect removes want from the beginning of the output. If the output begins differently, Expect fails the test. Output
+// after want is kept for later calls.
 func (p *Peer) Expect(want string) {
 	p.s.t.Helper()
 	met, got := false, ""
@@ -108,8 +105,8 @@ func (p *Peer) Expect(want string) {
 	}
 }
 
-// ExpectClosed fails the test unless the connection has closed, or closes, with a reason that matches the given error
-// with errors.Is; nil matches nil. A rejected peer has a reason such as tcp.ErrTooManyConns.
+// ExpectClosed fails the test unless the connection has closed, or closes, with a reason that matches why with
+// errors.Is. If why is nil, the reason must be nil. A rejected peer has a reason such as tcp.ErrTooManyConns.
 func (p *Peer) ExpectClosed(why error) {
 	p.s.t.Helper()
 	var got error
@@ -123,13 +120,13 @@ func (p *Peer) ExpectClosed(why error) {
 	}
 }
 
-// Closed reports whether the connection has closed, and returns the reason. The reason is nil after Conn.Close.
+// Closed returns the close reason, which is nil after Conn.Close. ok is false if the connection has not closed.
 func (p *Peer) Closed() (why error, ok bool) {
 	p.s.runAndSettle(func() { why, ok = p.closeReason() })
 	return why, ok
 }
 
-// waitUntil calls found after each activity of the engine until it returns true or time is up.
+// waitUntil calls found after each activity of the engine until found returns true or time is up.
 func (p *Peer) waitUntil(found func() bool) {
 	for end := time.Now().Add(waitTimeout); ; {
 		ok, paused := false, false
@@ -154,7 +151,6 @@ func (p *Peer) waitUntil(found func() bool) {
 	}
 }
 
-// closeReason is Closed for use within runAndSettle.
 func (p *Peer) closeReason() (why error, ok bool) {
 	p.reasonSeen = true
 	return p.end.Closed()

@@ -17,21 +17,19 @@
 // A call of a Server or a Peer returns after all its consequences: handlers have been called, on the test's goroutine,
 // and their output has been delivered. Connections are processed in the order of Dial, so a test runs the same way
 // every time. (Shutdown and Close of the tcp.Server call handlers on the calling goroutine.) Direct operations on a
-// [tcp.Ref], a [tcp.Group] or the tcp.Server (Broadcast, CloseConns, PauseAccepting) take effect in the next call of a
-// Server or a Peer.
+// [tcp.Ref], a [tcp.Group] or the tcp.Server, such as Broadcast, take effect in the next call of a Server or a Peer.
 //
 // A handler may also answer from another goroutine. [Peer.Expect] and [Peer.ExpectClosed] wait up to 5 s of real time
 // for the answer, or 0.8 s while reading is paused because of unsent output (Limits.HighWater). Within a bubble of
-// testing/synctest, that time is the bubble's, so a missing answer is detected immediately. The test then controls the
-// handler's timers: call synctest.Wait or time.Sleep before the next call. Only [Server.Advance] moves the server's own
-// clock.
+// testing/synctest, they wait in the bubble's time, so a missing answer is detected immediately. The test then controls
+// the handler's timers: call synctest.Wait or time.Sleep. Only [Server.Advance] moves the server's own clock.
 //
 // # Differences from production
 //
-// Handlers run one at a time and never on Server.Workers, so Shed is not called. Time limits are accurate to 34 ms
-// instead of an eighth, and early rather than late. In a shutdown, all connections drain immediately. Server.TLSConfig
-// must be nil and Processes at most 1. Limits.HandlerTime is not checked, and Model, Loops, Spin and Socket have no
-// effect.
+// Handlers run one at a time and never on Server.Workers, so Shed is not called. Time limits take effect up to 34 ms
+// early; in production they may be up to an eighth late. In a shutdown, all connections drain immediately.
+// Server.TLSConfig must be nil and Processes at most 1. Limits.HandlerTime is not checked, and Model, Loops, Spin and
+// Socket have no effect.
 //
 // As in production, a panic of a handler closes its connection with a [*tcp.PanicError] and is logged. The panic also
 // fails the test, unless the test reads the close reason with [Peer.Closed] or [Peer.ExpectClosed].
@@ -51,11 +49,9 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// shutdownTimeout is the default of Limits.ShutdownTimeout.
 const shutdownTimeout = 30 * time.Second
 
-// Server is a server in a test. Use its methods and those of its Peers only on the test's goroutine. They panic in
-// handlers and if called concurrently.
+// Server is a server in a test. Use a Server and its Peers only on the test's goroutine, outside handlers.
 type Server struct {
 	t      testing.TB
 	srv    *tcp.Server
@@ -64,9 +60,8 @@ type Server struct {
 	inCall atomic.Bool // a call is in progress
 }
 
-// NewServer serves srv until the end of the test. srv must not have served before and can't serve again. NewServer
-// ignores srv.Addr. If srv.Log is nil, the server logs to the test's output. Invalid settings fail the test
-// immediately.
+// NewServer serves srv until the end of the test. srv must not have served before and can't serve again. srv.Addr is
+// ignored. If srv.Log is nil, the server logs to the test's output. Invalid settings of srv fail the test immediately.
 func NewServer(t testing.TB, srv *tcp.Server) *Server {
 	t.Helper()
 	switch {
@@ -103,7 +98,7 @@ func NewServer(t testing.TB, srv *tcp.Server) *Server {
 	return s
 }
 
-// runAndSettle runs f, and everything pending before and after it.
+// runAndSettle runs f, and all events that are pending before and after f.
 func (s *Server) runAndSettle(f func()) {
 	if !s.inCall.CompareAndSwap(false, true) {
 		panic("tcptest: concurrent call or call within a handler; expected calls on the test's goroutine only")
@@ -113,8 +108,7 @@ func (s *Server) runAndSettle(f func()) {
 }
 
 // Dial connects a peer from 198.51.100.1 and a unique port, starting at 1024. If the server rejects the peer, the peer
-// is closed and its output is the answer of Server.Refuse. The test fails after 65,536 peers in all, and if Dial is
-// called after Drain.
+// is closed and its output is the answer of Server.Refuse. Dial fails the test after Drain and after 65,536 peers.
 func (s *Server) Dial() *Peer {
 	s.t.Helper()
 	const first, ports = 1024, 1<<16 - 1024
@@ -123,7 +117,7 @@ func (s *Server) Dial() *Peer {
 	return s.DialFrom(netip.AddrPortFrom(ip, uint16(first+n%ports)))
 }
 
-// DialFrom is Dial from a given address, to test rules such as Server.Deny. The zero address means a unix socket.
+// DialFrom is like Dial, but connects from addr, to test rules such as Server.Deny. A zero addr means a unix socket.
 func (s *Server) DialFrom(addr netip.AddrPort) *Peer {
 	s.t.Helper()
 	p := &Peer{s: s}
@@ -137,7 +131,7 @@ func (s *Server) DialFrom(addr netip.AddrPort) *Peer {
 }
 
 // Advance moves the server's time by d and runs the heartbeats and timeouts that become due, in order. Advance(0) runs
-// what is due now or was requested directly. The total is limited to 365 days.
+// what is due now. All calls together may advance the time by at most 365 days.
 func (s *Server) Advance(d time.Duration) {
 	s.t.Helper()
 	var ok bool
@@ -149,8 +143,8 @@ func (s *Server) Advance(d time.Duration) {
 }
 
 // Drain begins an orderly shutdown, like the end of ListenAndServe's context, and returns immediately. Idle connections
-// close with ErrServerClosed; others close when their message is complete and their output sent. Remaining connections
-// close when Advance has passed Limits.ShutdownTimeout.
+// close with ErrServerClosed. Other connections close when their message is complete and their output sent, at the
+// latest when Advance has passed Limits.ShutdownTimeout.
 func (s *Server) Drain() {
 	s.t.Helper()
 	within := s.srv.Limits.ShutdownTimeout
@@ -162,7 +156,7 @@ func (s *Server) Drain() {
 	s.runAndSettle(func() {})
 }
 
-// reportPanics fails the test for panics whose close reason the test has not read.
+// reportPanics fails the test if a handler has panicked and the test has not read the close reason.
 func (s *Server) reportPanics() {
 	unseen := s.engine.Counters()[engine.Panics]
 	for _, p := range s.peers {

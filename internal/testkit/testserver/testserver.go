@@ -16,8 +16,8 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// Start serves until stop is called or the test ends, and fails the test if serving returns an error. Without
-// an Addr it listens on a free loopback port.
+// Start serves until stop is called or the test ends. If serving returns an error, the test fails. If s.Addr is empty,
+// the server listens on a free loopback port.
 func Start(t testing.TB, s *tcp.Server) (addr string, stop func()) {
 	t.Helper()
 	up, ended := make(chan net.Addr, 1), make(chan error, 1)
@@ -41,8 +41,8 @@ func Start(t testing.TB, s *tcp.Server) (addr string, stop func()) {
 	return addr, stop
 }
 
-// FreeAddr returns a loopback address on which nothing listens. Its port is below those that systems
-// assign to outgoing connections, so that it stays free while a test restarts a server there.
+// FreeAddr returns a loopback address on which nothing listens. Its port is below the range that systems assign to
+// outgoing connections, so the port stays free while a test restarts a server there.
 func FreeAddr(t testing.TB) string {
 	t.Helper()
 	const low, high, attempts = 20_000, 32_000, 100
@@ -58,7 +58,7 @@ func FreeAddr(t testing.TB) string {
 	return ""
 }
 
-// Build builds a command of the module in folder root, without cgo, into dir.
+// Build builds a command, without cgo, into the folder dir. root is the folder of the command's module.
 func Build(dir, root, command string) (program string, err error) {
 	program = filepath.Join(dir, filepath.Base(command))
 	build := exec.Command("go", "build", "-o", program, command)
