@@ -32,9 +32,9 @@ type clientReplay struct {
 
 	pending replayStep // prepared by the last step and not sent yet
 
-	owners    []quotaOwner
-	queueSlot *fairSemaphore // early or queue of replayLimiters, if held
-	hasTurn   bool
+	owners      []quotaOwner
+	queueSlot   *fairSemaphore // early or queue of replayLimiters, if held
+	hasTurn     bool
 	closeClient func(*tcp.Conn, error)
 }
 

@@ -32,6 +32,7 @@ import (
 //
 // Clients authenticate with the Authorization header (Bearer or Basic), the parameter token, or a client
 // certificate. Responses are JSON, including errors.
+//
 // For any web page, a browser sends requests with the user's credentials to other sites. Therefore pages of other sites
 // may only load the hub's web page, unless Hub.Origins lists the site. In a hub without users, a client on the same
 // machine must use a host name that other sites cannot claim.

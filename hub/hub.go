@@ -1,9 +1,9 @@
 // Package hub implements publish/subscribe for a million subscribers on one machine. Redis clients, WebSockets and
 // server-sent events share topics on one port.
 //
-// The package uses only the public API of package tcp. Subscribers need no goroutine. A message is encoded once for
 // The package uses only the public API of package tcp. Subscribers need no goroutine. A message is encoded only once
 // for all receivers that use the same format:
+//
 //	h := &hub.Hub{}
 //	srv := &tcp.Server{Addr: ":6379", Handler: h.Handler()}
 //	err := srv.ListenAndServe(ctx)

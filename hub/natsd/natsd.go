@@ -68,7 +68,7 @@ const (
 
 	startTimeout      = 10 * time.Second
 	startPollInterval = 50 * time.Millisecond
-	writeDeadline = 10 * time.Second
+	writeDeadline     = 10 * time.Second
 	// After maxPings unanswered pings, the peer is considered lost.
 	pingInterval = 5 * time.Second
 	maxPings     = 2
