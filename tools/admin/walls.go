@@ -7,13 +7,12 @@ import (
 	"github.com/myriad-go/myriad/tools/doctor"
 )
 
-// This file compares the server with the machine's limits ("walls"). It uses the predictions of package doctor
-// for the current number of connections, and the current usage of the limits.
+// The page compares the server with the machine's limits ("walls"): package doctor predicts where they stop the current
+// number of connections, and how much of each limit is in use.
 
-// wallsInterval is the minimum time between two examinations.
+// wallsInterval is the minimum time between two examinations of the machine.
 const wallsInterval = 10 * time.Second
 
-// machineLimitReport is the result of the last examination.
 type machineLimitReport struct {
 	at     time.Time
 	open   int64
@@ -37,7 +36,7 @@ func (w *machineLimitReport) examineMachineIfDue(now time.Time, s tcp.Stats) {
 	})
 }
 
-// totalConnsAtWall returns the number of connections at which a wall stops or slows the server.
+// totalConnsAtWall returns the number of connections at which a limit stops the server or slows it down.
 func (w *machineLimitReport) totalConnsAtWall(wall *doctor.Wall) int64 {
 	if wall.Holds == doctor.Unlimited || !wall.Beyond {
 		return wall.Holds
