@@ -76,7 +76,7 @@ const maxScrapes = 8
 //	/debug/flight             the flight recorder's last seconds, for go tool trace
 //
 // Only one profile, one trace and one flight recording is made at a time; a second request gets 409. These and all
-// other profiles also accept POST, and require it from browsers (otherwise 403). With ?gc=1, /debug/pprof/heap first
+// Only one CPU profile, one trace and one flight recording is made at a time; a second request gets 409. These and all
 // collects garbage.
 //
 // With Config.Token there are control requests. They are POST requests with the header Myriad-Action and with
