@@ -11,7 +11,6 @@ import (
 	"strings"
 )
 
-// aclAccount holds the rights that one line of an ACL file grants. It is immutable.
 type aclAccount struct {
 	enabled, noPassword, certLogin bool
 	passwords                      []passwordHash
@@ -73,7 +72,6 @@ var (
 	unrestrictedBits                        = commandBit["auth"] | commandBit["hello"] | commandBit["quit"] | commandBit["reset"]
 )
 
-// categories lists Redis's ACL categories. A space precedes and follows each name.
 const categories = " keyspace read write set sortedset list hash string bitmap hyperloglog geo stream pubsub" +
 	" admin fast slow blocking dangerous connection transaction scripting "
 
@@ -182,7 +180,6 @@ func parseUserRules(rules []string) (*aclAccount, error) {
 	return a, nil
 }
 
-// applyRule applies one rule to the account or to its first selector.
 func (a *aclAccount) applyRule(rule string) error {
 	switch rule {
 	case "on", "off":

@@ -49,8 +49,7 @@ func (b *commandBatch) replyInBackground(makeReply func(ctx context.Context, r *
 	b.stopped = true
 }
 
-// pauseAndReplyInBackground pauses c, calls makeReply on another goroutine and sends the result to c. It fails if too
-// many replies are queued.
+// pauseAndReplyInBackground pauses c, calls makeReply on another goroutine and sends the result to c.
 func (h *Hub) pauseAndReplyInBackground(c *tcp.Conn, makeReply func(ctx context.Context) ([]byte, error)) error {
 	if h.scans.queued.Add(1) > maxBackgroundReplies {
 		h.scans.queued.Add(-1)

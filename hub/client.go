@@ -21,13 +21,12 @@ type client struct {
 	extra                 *clientExtra // nil if unused
 }
 
-// clientExtra is rarely needed client state.
 type clientExtra struct {
 	topics          [kindCount]map[string]*topic // all subscriptions but firstTopic
 	publishRate     rateLimit
 	patternCost     int        // units of Limits.MaxPatternCost
 	patternCostAddr netip.Addr // address charged with patternCost
-	// stopReplay cancels the running replay. It is nil if no replay is running.
+	// stopReplay cancels the running replay, if not nil.
 	stopReplay context.CancelFunc
 }
 

@@ -15,10 +15,8 @@ import (
 // holds the lock until the client has joined the groups, so that no message is missed or repeated.
 //
 // The first step runs immediately and is small: it sends either all missed messages or none. A goroutine runs the other
-// steps at the pace at which the client reads. A waiting client has no prepared output in memory.
-//
-// The goroutine ends within Replay.Timeout. Until it ends, the client's requests wait, a graceful shutdown waits for
-// the goroutine, and the client cannot migrate to another process.
+// steps at the pace at which the client reads, and ends within Replay.Timeout. Until it ends, the client's requests
+// wait, a graceful shutdown waits for it, and the client cannot migrate to another process.
 type clientReplay struct {
 	hub          *Hub
 	client       *client
@@ -66,7 +64,7 @@ var (
 
 const (
 	messageLookupUnits = 8
-	// waitersPerTurn limits the waiting clients: this many for each permitted concurrent replay.
+	// waitersPerTurn is the number of clients that may wait per permitted concurrent replay.
 	waitersPerTurn = 64
 	// stallTimeout limits the time in which a client must accept the output of a step. A slower client loses its turn.
 	stallTimeout = time.Second
@@ -224,7 +222,6 @@ func (cr *clientReplay) rollBackPending() {
 	cr.pending = replayStep{}
 }
 
-// minReadPoll and maxReadPoll limit the interval between two checks of whether the client has read.
 const minReadPoll, maxReadPoll = 100 * time.Millisecond, 2 * time.Second
 
 func (cr *clientReplay) waitUntilClientReads(ctx context.Context) error {
@@ -295,14 +292,14 @@ func (cr *clientReplay) timeoutOrSendError(ctx context.Context, err error) error
 	return fmt.Errorf("hub: no space for missed messages: %w", err)
 }
 
-// replayLimiters bounds concurrent replays. A replay waits in early until the node has reached the client's position,
-// and then in queue for its turn. The separate early limit keeps clients with made-up positions from blocking others.
+// replayLimiters bounds concurrent replays. A replay holds a slot of early until the node has reached the client's
+// position, and then a slot of queue while it waits for one of turns. Early is separate so that clients with made-up
+// positions do not block others.
 type replayLimiters struct {
 	once                sync.Once
 	early, queue, turns fairSemaphore
 }
 
-// initLimiters returns the limiters, which the first call creates.
 func (r *Replay) initLimiters() *replayLimiters {
 	limiters := &r.limiters
 	limiters.once.Do(func() {
@@ -351,7 +348,6 @@ func (r *Replay) nextMessageChanUnlessReached(pos Position) (nextMessage <-chan 
 	return r.advanced
 }
 
-// hasReached reports whether the node has all messages up to pos.
 func (r *Replay) hasReached(pos Position) bool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -417,7 +413,6 @@ func (cr *clientReplay) runStep(limits stepLimits) (joined bool) {
 	return cr.sendPendingAndJoinGroups()
 }
 
-// appendForMatchingSubscriptions appends m once for each matching subscription. It returns the work done.
 func (cr *clientReplay) appendForMatchingSubscriptions(m *keptMessage) (work int) {
 	work = messageLookupUnits
 	if t := cr.topicsByName[m.topic]; t != nil {
@@ -439,8 +434,8 @@ func (cr *clientReplay) appendReplayedMessage(t *topic, m *keptMessage) {
 	cr.pending.delivery.add(deliveryCounts{sent: 1, bytes: len(cr.pending.buf) - before})
 }
 
-// appendGapNoticeAndSkipDropped handles missed messages that are no longer available: it appends a gap notice and
-// continues the replay after them.
+// appendGapNoticeAndSkipDropped appends a gap notice if messages that the client missed are no longer available. The
+// replay then continues after these messages.
 func (cr *clientReplay) appendGapNoticeAndSkipDropped() {
 	r := cr.hub.Replay
 	newPos := cr.pos

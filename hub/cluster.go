@@ -100,7 +100,6 @@ func (h *Hub) EachName(kind Kind, f func(name string, subscribers int) bool) {
 // takes time proportional to the topic's length and is safe for concurrent use.
 func Matcher(pattern string) func(topic string) bool { return compileGlob(pattern).matches }
 
-// clusterQueryTimeout limits the wait for answers of the other hubs.
 const clusterQueryTimeout = 200 * time.Millisecond
 
 // namesOnOtherHubs returns the names on other hubs that match pattern, without duplicates. The names take at most
@@ -138,7 +137,6 @@ func (h *Hub) subscriberCountsOnAllHubs(ctx context.Context, kind Kind, names []
 	return counts
 }
 
-// notifyClusterOfSubscribers tells the cluster, if any, that a name has gained its first subscriber or lost its last.
 func (h *Hub) notifyClusterOfSubscribers(kind Kind, name string) {
 	if h.Cluster != nil {
 		h.Cluster.Changed(kind, name)

@@ -2,7 +2,6 @@ package hub
 
 import "slices"
 
-// command is a command of the Redis protocol, or a subcommand named "command|sub".
 type command struct {
 	name            string
 	id              uint16 // index in commandsByID
@@ -16,7 +15,6 @@ type command struct {
 	commandDoc
 }
 
-// commandDoc is a command's description for the COMMAND command.
 type commandDoc struct {
 	group, since, summary string
 	flags                 []string
@@ -24,8 +22,8 @@ type commandDoc struct {
 
 var commands map[string]*command
 
-// commandsByID lists commands and subcommands. The index of a command is its ID, which takes a session only 2 bytes. ID
-// 0 means no command.
+// commandsByID lists commands and subcommands by ID. A session stores only the ID of its last command, in 2 bytes. ID 0
+// means no command.
 var commandsByID = []*command{{name: "NULL"}}
 
 func init() {
@@ -129,7 +127,8 @@ func appendLower(dst, text []byte) []byte {
 	return dst
 }
 
-// equalsFold compares arg with lowerWord, which is in lower case, ignoring the case of ASCII letters.
+// equalsFold compares arg with lowerWord, ignoring the case of ASCII letters. The letters of lowerWord must be
+// lower-case.
 func equalsFold(arg []byte, lowerWord string) bool {
 	if len(arg) != len(lowerWord) {
 		return false

@@ -146,7 +146,7 @@ func (f *clientFilter) matches(c *tcp.Conn) bool {
 	return f.user == "" || ok && cmp.Or(h.hubClient().user, anyone).name == f.user
 }
 
-// clientTypeName returns Redis's name for the type of a client, which depends on whether it has subscriptions.
+// clientTypeName returns Redis's name for the type of a client: pubsub if it has subscriptions, otherwise normal.
 func clientTypeName(holder clientHolder, isHolder bool) string {
 	if isHolder && holder.hubClient().subscriptionCount() > 0 {
 		return "pubsub"
@@ -198,7 +198,6 @@ func (h *Hub) hasUser(userName string) bool {
 	return h.Users.currentRoster().byName[userName] != nil
 }
 
-// handleClientList handles CLIENT LIST [TYPE type | ID id ...].
 func (b *commandBatch) handleClientList() {
 	var filter clientFilter
 	switch args := b.args[2:]; {
@@ -253,7 +252,6 @@ func (r *replyWriter) writeClientListOrError(ctx context.Context, srv *tcp.Serve
 	return nil
 }
 
-// handleClientKill handles CLIENT KILL, with an address or with options.
 func (b *commandBatch) handleClientKill() {
 	filter, legacyForm := clientFilter{exclude: b.ref}, len(b.args) == 3
 	if legacyForm {

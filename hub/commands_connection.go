@@ -196,7 +196,6 @@ const badClientNameReply = "ERR Client names cannot contain spaces, newlines or 
 
 const maxClientNameBytes = 128
 
-// isValidClientName reports whether name is short enough and consists of printable ASCII characters.
 func isValidClientName(name []byte) bool {
 	for _, c := range name {
 		if c < '!' || c > '~' {
@@ -206,12 +205,10 @@ func isValidClientName(name []byte) bool {
 	return len(name) <= maxClientNameBytes
 }
 
-// setClientName sets the client's name, or removes it if name is empty.
 func (b *commandBatch) setClientName(name []byte) {
 	b.updateSessionDetails(len(name) > 0, func(d *sessionDetails) { d.clientName = string(name) })
 }
 
-// handleIgnoredOnOff accepts the arguments on and off, which have no effect.
 func (b *commandBatch) handleIgnoredOnOff() {
 	if !equalsFold(b.args[2], "on") && !equalsFold(b.args[2], "off") {
 		b.writeError(syntaxErrorReply)

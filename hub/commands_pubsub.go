@@ -116,7 +116,6 @@ func (b *commandBatch) writeConfirmation(subscriptions int) {
 	b.writeInt(subscriptions)
 }
 
-// argsAlreadyDone returns the number of arguments of this command that earlier batches have processed.
 func (b *commandBatch) argsAlreadyDone() int {
 	if b.sessionDetails == nil {
 		return 0
@@ -174,7 +173,7 @@ func (b *commandBatch) handlePubsubChannels(kind Kind) {
 	}
 }
 
-// maxTopicsOnLoop is the largest topic list that is searched on an event loop.
+// maxTopicsOnLoop limits the topic lists that are searched on an event loop.
 const maxTopicsOnLoop = 1000
 
 // writeTopicListOrError writes the topics of table that match pattern, followed by remoteTopics. It writes an error

@@ -79,7 +79,6 @@ func (b *commandBatch) handleInfo() {
 	b.writeVerbatim(text.String())
 }
 
-// handleConfigGet answers for the parameters that client libraries request.
 func (b *commandBatch) handleConfigGet() {
 	limits := b.conn.Server().Limits
 	values := map[string]string{
@@ -150,7 +149,6 @@ func sortedCommands(byName map[string]*command) []*command {
 	return slices.SortedFunc(maps.Values(byName), func(a, b *command) int { return cmp.Compare(a.name, b.name) })
 }
 
-// writeCommandInfo writes a command in the form of COMMAND INFO.
 func (b *commandBatch) writeCommandInfo(c *command) {
 	if c == nil {
 		b.writeNull()

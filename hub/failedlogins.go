@@ -17,10 +17,9 @@ const (
 	// addrLoginFactor limits an address to this many times MaxFailedLogins in failedLoginWindow.
 	addrLoginFactor   = 10
 	failedLoginWindow = time.Minute
-	// failedLoginCloseDelay is the delay before a connection with too many failed logins is closed. It is not read
-	// meanwhile.
-	failedLoginCloseDelay = time.Second
-	// failedLoginLogInterval is the minimum interval between log lines about closed connections.
+	// failedLoginCloseDelay is the delay before a connection with too many failed logins is closed. Until then, its
+	// input is not read.
+	failedLoginCloseDelay  = time.Second
 	failedLoginLogInterval = 10 * time.Second
 )
 
@@ -55,7 +54,6 @@ func (h *Hub) recordFailedLogin(srv *tcp.Server, c *client, addr netip.Addr) (cl
 	return reason
 }
 
-// logClosedConnRateLimited logs that a connection was closed. It logs at most once in failedLoginLogInterval.
 func (f *failedLoginLimiter) logClosedConnRateLimited(logger *slog.Logger, reason error, addr netip.Addr, now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

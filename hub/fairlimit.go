@@ -106,7 +106,6 @@ func (l *fairSemaphore) hasCapacity(owners []quotaOwner) bool {
 	})
 }
 
-// releaseAndAdmitWaiters releases one unit of the owners' capacity and admits waiters.
 func (l *fairSemaphore) releaseAndAdmitWaiters(owners []quotaOwner) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -10,7 +10,6 @@ import (
 	"github.com/myriad-go/myriad/web"
 )
 
-// messageFormat is the encoding of messages that a client receives.
 type messageFormat uint8
 
 const (

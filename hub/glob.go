@@ -19,7 +19,6 @@ type glob struct {
 	*globProgram
 }
 
-// globProgram is the compiled form of a glob that contains more than literal bytes and stars.
 type globProgram struct {
 	segments []segment // one more than there are stars
 	size     int       // of all segments: the minimum length of a name
@@ -28,8 +27,8 @@ type globProgram struct {
 type segment struct {
 	size    int
 	literal string // the matched text if masks is nil
-	// class maps each byte to a class; the segment treats all bytes of a class alike. masks contains maskWords words
-	// per class: a bit mask of the positions that accept the bytes of the class.
+	// class maps each byte to a class. The segment treats all bytes of a class alike. For each class, masks contains
+	// maskWords words: a bit mask of the positions that accept the bytes of the class.
 	class *[256]uint8
 	masks []uint64
 }
@@ -283,7 +282,6 @@ func parseSet(pattern string, pos int) (e element, nextPos int) {
 
 type byteSet [4]uint64
 
-// addRange adds the bytes from first to last, inclusive.
 func (s *byteSet) addRange(first, last byte) {
 	for b := int(first); b <= int(last); b++ {
 		s[b/64] |= 1 << (b % 64)

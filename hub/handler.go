@@ -28,7 +28,6 @@ type respSession struct {
 	lastCommand uint16 // ID, see commandsByID
 }
 
-// sessionDetails is rarely needed session state.
 type sessionDetails struct {
 	clientName string        // by CLIENT SETNAME
 	progress   parseProgress // of an incomplete command
@@ -64,7 +63,6 @@ func detectHTTP(input []byte) (isHTTP, sure bool) {
 	return false, sure
 }
 
-// authTimeout limits the time before a client authenticates, in a hub that requires authentication.
 const authTimeout = time.Minute
 
 func (h redisOrHTTPHandler) Received(c *tcp.Conn, input []byte) (used int) {
@@ -178,7 +176,6 @@ func (b *commandBatch) returnToPool() {
 	batchPool.Put(b)
 }
 
-// runCommands runs the complete commands at the beginning of input and returns their total size.
 func (b *commandBatch) runCommands(input []byte) (used int) {
 	for used < len(input) && !b.stopped {
 		n, err := b.readCommand(input[used:])
@@ -202,7 +199,7 @@ func (b *commandBatch) runCommands(input []byte) (used int) {
 	return used
 }
 
-// readCommand parses one command and returns its size. If the command is incomplete, n is 0.
+// readCommand parses one command and returns its size. If the command is incomplete, it returns 0.
 func (b *commandBatch) readCommand(input []byte) (n int, err error) {
 	var progress parseProgress
 	if b.sessionDetails != nil {
@@ -229,7 +226,6 @@ func (b *commandBatch) updateSessionDetails(createIfAbsent bool, set func(*sessi
 	}
 }
 
-// replyProtocolErrorAndClose replies with cause and closes the connection.
 func (b *commandBatch) replyProtocolErrorAndClose(cause error) {
 	if errors.Is(cause, tcp.ErrMessageTooLong) {
 		_ = b.hub.countRefusal(errMessageTooLong)

@@ -301,7 +301,6 @@ func (api *httpAPI) servePublish(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, map[string]int{"receivers": receivers})
 }
 
-// remoteAddr returns the client's IP address, or the zero Addr for a client on a Unix socket.
 func remoteAddr(r *http.Request) netip.Addr {
 	addrPort, _ := netip.ParseAddrPort(r.RemoteAddr)
 	return addrPort.Addr()
@@ -325,7 +324,6 @@ func (api *httpAPI) serveSubscriberCount(w http.ResponseWriter, r *http.Request)
 	writeJSON(w, http.StatusOK, topicSubscribers{name, api.hub.subscriberCountsOnAllHubs(r.Context(), Topic, []string{name})[0]})
 }
 
-// checkMayCountSubscribers returns an error if the user may not read the topic's subscriber count.
 func (h *Hub) checkMayCountSubscribers(u *user, topic string) error {
 	if err := h.checkNameLength(topic); err != nil {
 		return h.countRefusal(err)

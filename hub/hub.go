@@ -159,7 +159,6 @@ func (h *Hub) sendLastValue(c *client, ref tcp.Ref, t *topic) {
 	}
 }
 
-// unsubscribe ends a subscription. It reports whether the client was subscribed.
 func (h *Hub) unsubscribe(c *client, ref tcp.Ref, kind Kind, name string) (wasSubscribed bool) {
 	t := c.removeSubscribedTopic(kind, name)
 	if t == nil {

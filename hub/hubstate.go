@@ -49,7 +49,6 @@ func (h *Hub) resumeClusterAfterHeldMessages(cluster ClusterMigrator) {
 // cluster's state, and the last values (name and message), least recently used first. Each part follows its length.
 const hubStateVersion = 2
 
-// savedCounters are the counters that the new process continues.
 type savedCounters struct {
 	Published, Delivered, Dropped, Evicted int64
 	Lost, LostBytes, DeliveredBytes        int64

@@ -61,7 +61,6 @@ type indexedPattern struct {
 	*globProgram
 }
 
-// withPatternAppended returns a copy of the bucket, with p appended.
 func (b bucket) withPatternAppended(p indexedPattern) bucket {
 	chunks := slices.Clone(b.chunks)
 	if b.size%chunkSize == 0 {
@@ -276,7 +275,6 @@ const (
 	memoryBytesPerUnit = 64
 )
 
-// maxMatchWork returns the maximum work of matching the pattern against a name of maxNameBytes.
 func (g glob) maxMatchWork(maxNameBytes int) int {
 	stars, search := strings.Count(g.pattern, "*"), 0
 	anchors := 0
@@ -394,7 +392,6 @@ func (x *patternIndex) eachMatchingPattern(name string, yield func(*topic)) (pat
 	return patternsTried
 }
 
-// collectCandidateBuckets collects the buckets of all runs that occur in name.
 func (m *matchScratch) collectCandidateBuckets(index *patternIndex, name string) {
 	power := uint64(1) // hashBase to the power of size
 	for size := range len(name) + 1 {
@@ -409,7 +406,7 @@ func (m *matchScratch) collectCandidateBuckets(index *patternIndex, name string)
 			for at := range len(name) - size + 1 {
 				m.addCandidateIfPresent(index.buckets[within], m.substringHash(at, size, power))
 			}
-			// The name may contain a run more than once.
+			// A run that occurs several times in the name must be tried only once.
 			runs := m.candidates[before:]
 			slices.SortFunc(runs, func(a, b candidateBucket) int { return cmp.Compare(a.hash, b.hash) })
 			runs = slices.CompactFunc(runs, func(a, b candidateBucket) bool { return a.hash == b.hash })

@@ -10,7 +10,6 @@ import (
 // the limit is used up, at most one window in the future.
 type rateLimit time.Time
 
-// allow reports whether an event is within the rate. If so, it counts the event.
 func (p *rateLimit) allow(now time.Time, rate int, window time.Duration) bool {
 	each, usedUntil := window/time.Duration(rate), time.Time(*p)
 	if usedUntil.Before(now) {

@@ -209,7 +209,6 @@ type keptMessage struct {
 }
 
 const (
-	// keptMessageOverhead is the memory charged for a message in addition to its name and data.
 	keptMessageOverhead = 100
 	maxDroppedTopics    = 1 << 16
 )

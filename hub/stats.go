@@ -79,7 +79,6 @@ var refusalCauses = [...]struct {
 
 const refusalCauseCount = len(refusalCauses)
 
-// countRefusal counts a rejected request under its cause, and returns err.
 func (c *counters) countRefusal(err error) error {
 	for i := range refusalCauses {
 		if errors.Is(err, refusalCauses[i].err) {

@@ -9,7 +9,6 @@ import (
 // Kind tells topics, patterns and sharded topics apart.
 type Kind uint8
 
-// Kinds of names.
 const (
 	Topic Kind = iota
 	Pattern
@@ -34,7 +33,6 @@ type topic struct {
 	indexed     bool // the pattern is in the index; guarded by its lock
 }
 
-// getOrCreateGroup returns the topic's group for a format. If the group is missing, it creates one.
 func (t *topic) getOrCreateGroup(format messageFormat) *tcp.Group {
 	if format == t.firstFormat {
 		return &t.firstGroup
@@ -73,12 +71,10 @@ func (c *counters) countDelivery(delivery deliveryCounts) {
 	}
 }
 
-// sendMessage sends a message to the subscribers of t. publishedTopic is t's name or, if t is a pattern, matches it.
 func (t *topic) sendMessage(publishedTopic string, message []byte, id string) deliveryCounts {
 	return t.broadcastEncoded(func(f messageFormat, dst []byte) []byte { return f.appendMessage(dst, t, publishedTopic, message, id) })
 }
 
-// sendGap tells all subscribers that messages up to position upTo are no longer available.
 func (t *topic) sendGap(upTo Position) {
 	t.broadcastEncoded(func(f messageFormat, dst []byte) []byte { return f.appendGapNotice(dst, []*topic{t}, upTo) })
 }

@@ -24,7 +24,6 @@ var hashSeed = maphash.MakeSeed()
 
 func (ts *topicTable) shard(hash uint64) *tableShard { return &ts.shards[hash%tableShardCount] }
 
-// findTopic returns a topic, or nil if it has no subscribers.
 func (ts *topicTable) findTopic(name string) *topic {
 	if ts.count.Load() == 0 {
 		return nil
@@ -119,8 +118,8 @@ func (p *tableShard) eachName(f func(name string, subscribers int) bool) (comple
 	return true
 }
 
-// topicSet is a hash table of topics by name. It uses linear probing: a topic is in its home slot or in the next free
-// slot after it. It takes about 12 bytes per topic, where a map takes 40.
+// topicSet is a hash table of topics by name, with linear probing: a topic is in its home slot or in one of the next
+// slots. It takes about 12 bytes per topic, where a map takes 40.
 type topicSet struct {
 	slots []*topic
 	tags  []uint8 // of the topics in slots; 0 means free

@@ -30,7 +30,6 @@ type Users struct {
 	current  atomic.Pointer[roster]
 }
 
-// roster is an immutable set of users.
 type roster struct {
 	byName     map[string]*user
 	byPassword map[passwordHash]*user
@@ -127,8 +126,8 @@ func (u *user) mayPublish(kind Kind, name string) bool {
 	return u.anySelector(func(s *aclSelector) bool { return s.commands&bit != 0 && s.allowsTopic(name) })
 }
 
-// maySubscribe reports whether the user may subscribe to a topic or pattern. As in Redis, the user needs the right to
-// exactly that pattern; a right to a wider pattern is not enough.
+// maySubscribe reports whether the user may subscribe to a topic or pattern. As in Redis, a pattern must be identical
+// to one of the user's patterns; a right to a wider pattern is not enough.
 func (u *user) maySubscribe(kind Kind, name string) bool {
 	return u.anySelector(func(s *aclSelector) bool {
 		switch kind {
@@ -141,7 +140,6 @@ func (u *user) maySubscribe(kind Kind, name string) bool {
 	})
 }
 
-// anySelector reports whether predicate returns true for a selector of the user's account.
 func (u *user) anySelector(predicate func(*aclSelector) bool) bool {
 	if a := u.activeAccount(); a != nil {
 		for i := range a.selectors {
@@ -265,7 +263,6 @@ func (c *client) hasRevokedAccess() bool {
 	return false
 }
 
-// findActiveUser returns the user with the given name, or nil if the user does not exist or is off.
 func (h *Hub) findActiveUser(name string) *user {
 	if h.Users == nil {
 		return anyone

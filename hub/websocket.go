@@ -51,7 +51,6 @@ const (
 	closeTryAgainLater = 1013
 )
 
-// socketRequest is a message from a client.
 type socketRequest struct {
 	Op       string          `json:"op"`
 	ID       json.RawMessage `json:"id"`
@@ -92,7 +91,6 @@ var socketOps = map[string]socketOp{
 	"unsubscribe": {[]string{"topic", "pattern"}, socketConn.handleUnsubscribe},
 }
 
-// errBadRequest is wrapped by the errors of malformed requests.
 var errBadRequest = errors.New("bad request")
 
 func badRequestf(format string, args ...any) error {
@@ -224,7 +222,6 @@ func (h socketHandler) Message(s web.Socket, kind web.Kind, message []byte) {
 	}
 }
 
-// socketConn is a WebSocket and its client during the handling of one request.
 type socketConn struct {
 	hub    *Hub
 	socket web.Socket
@@ -341,7 +338,6 @@ func (s socketConn) handlePublish(request *socketRequest) error {
 	return nil
 }
 
-// maxMatchWorkBeforeYield is the work of pattern matching after which a socket yields to other connections.
 const maxMatchWorkBeforeYield = 10_000
 
 // yieldBeforeNextRequest pauses the socket until other connections of its event loop have been served.

@@ -364,7 +364,6 @@ func (n *Node) Changed(kind hub.Kind, name string) {
 	n.subscriptions.queueSubscriptionCheck(kind, name)
 }
 
-// sendOutboxUntilClosed sends messages until the outbox is closed and empty, or until the node has stopped.
 func (n *Node) sendOutboxUntilClosed() {
 	var batch []outgoing
 	for {
@@ -445,7 +444,6 @@ func (n *Node) Close() {
 	})
 }
 
-// waitUntilSent waits until NATS has received all waiting messages, the connection is lost, or the timeout expires.
 func (n *Node) waitUntilSent(timeout time.Duration) {
 	for deadline := time.Now().Add(timeout); n.connected.Load() && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		if n.Stats().Waiting == 0 {

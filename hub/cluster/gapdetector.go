@@ -35,11 +35,10 @@ type sourceSequence struct {
 const (
 	// maxSourcesPerTopic limits the sources of a topic. A further source replaces the first one.
 	maxSourcesPerTopic = 64
-	// maxSourceBytes limits the bytes of a source, which is an origin with an era.
-	maxSourceBytes = maxOriginBytes + 32
+	maxSourceBytes     = maxOriginBytes + 32
 )
 
-// parseSequenceHeader parses the sequence header "ORIGIN.ERA NUMBER"; source is ORIGIN.ERA.
+// parseSequenceHeader parses the sequence header "ORIGIN.ERA NUMBER". The result source is ORIGIN.ERA.
 func parseSequenceHeader(text string) (source, origin string, number uint64, ok bool) {
 	source, digits, ok := strings.Cut(text, " ")
 	if !ok {
@@ -110,9 +109,9 @@ func (g *gapDetector) getOrAddTopic(subject string) *topicSequences {
 	return t
 }
 
-// ignoreGapsAfterUnsubscribe prevents messages of subject from counting as lost after the subject has been unsubscribed
-// from. If isCovered returns true, another subscription still receives the messages, and their loss still counts. If
-// subject ends with a wildcard, the call affects all subjects.
+// ignoreGapsAfterUnsubscribe prevents messages of subject from counting as lost after an unsubscribe. If isCovered
+// returns true, another subscription still receives the messages, and their loss still counts. A subject with a
+// wildcard at its end stands for all subjects.
 func (g *gapDetector) ignoreGapsAfterUnsubscribe(subject string, isCovered func(subject string) bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -139,8 +139,8 @@ func topicOfMessage(subject string, header nats.Header) (kind hub.Kind, name str
 	return parseTopicSubject(subject)
 }
 
-// getOrAddNodeLocked returns the state of a node. An unknown node is added or, without space, yields nil. The caller
-// must hold mu.
+// getOrAddNodeLocked returns the state of a node. It adds an unknown node or, if there is no space, returns nil. The
+// caller must hold mu.
 func (in *inbox) getOrAddNodeLocked(origin string) *nodeInfo {
 	n := in.nodes[origin]
 	if n == nil {

@@ -77,7 +77,6 @@ func (o *outbox) waitAndDequeueAll(emptyQueue []outgoing) []outgoing {
 	return taken
 }
 
-// unpause ends a pause and reports whether the outbox was paused.
 func (o *outbox) unpause() (wasPaused bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -96,7 +95,6 @@ func (o *outbox) recordSendResult(m *outgoing, sent bool) {
 	}
 }
 
-// close makes the outbox drop further messages.
 func (o *outbox) close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -120,7 +118,6 @@ type sequencer struct {
 
 const maxSequencedTopics = 1 << 18
 
-// nextSequenceHeader returns the sequence header for the next message: "ORIGIN.ERA NUMBER".
 func (n *sequencer) nextSequenceHeader(subject string) string {
 	number, ok := n.newest[subject]
 	if !ok && len(n.newest) >= maxSequencedTopics || n.newest == nil {

@@ -54,7 +54,6 @@ type query struct {
 	Largest int
 }
 
-// queryAnswer contains either the Counts for Of, or the Names and the number of omitted names.
 type queryAnswer struct {
 	Counts []int
 	Names  [][]byte
@@ -83,7 +82,6 @@ func (p *presence) answerQueries(done <-chan struct{}) {
 	}
 }
 
-// announceAndTrackNodes sends and receives announcements until done is closed.
 func (p *presence) announceAndTrackNodes(done <-chan struct{}) {
 	p.subscribeOrWarn(announceSubject, p.announcements)
 	tick := time.NewTicker(announceInterval)
@@ -106,8 +104,6 @@ func (p *presence) announceAndTrackNodes(done <-chan struct{}) {
 	}
 }
 
-// logJoinedOrAlone logs that the first other node has appeared or the last one has disappeared. It applies only with
-// Peers.
 func (p *presence) logJoinedOrAlone() {
 	n := p.node.inbox.countPresentNodes()
 	if p.node.config.Peers == nil || (n > 0) == p.hasPeers {
@@ -237,7 +233,7 @@ func (p *presence) localNamesForQuery(q query) (names [][]byte, omitted int) {
 	return names, found.omitted
 }
 
-// boundedNames collects names. It counts the names that would exceed the limit in bytes, instead of collecting them.
+// boundedNames collects names up to a limit in bytes. It counts the names beyond the limit.
 type boundedNames struct {
 	bytesLeft int
 	names     []string

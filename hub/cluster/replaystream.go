@@ -218,12 +218,11 @@ func (n *Node) Newest(ctx context.Context) (hub.Position, error) {
 	return hub.Position{Epoch: streamEpoch(info), Seq: info.State.LastSeq}, nil
 }
 
-// streamEpoch identifies a stream by the time of its creation.
 func streamEpoch(info *jetstream.StreamInfo) string {
 	return strconv.FormatInt(info.Created.UnixNano(), 36)
 }
 
-// ensureStreamAndResetReplay creates the stream or reads its state. If the stream has changed, it resets the replay
+// ensureStreamAndResetReplay creates the stream if it is missing. If the stream has changed, it resets the replay
 // buffer.
 func (s *replayStream) ensureStreamAndResetReplay(ctx context.Context, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)

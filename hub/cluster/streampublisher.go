@@ -155,7 +155,6 @@ func isRetryablePublishError(err error) bool {
 	return !errors.Is(err, nats.ErrMaxPayload) && (!errors.As(err, &refused) || refused.Code != 400)
 }
 
-// close makes further calls of enqueue fail.
 func (p *streamPublisher) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

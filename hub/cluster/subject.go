@@ -74,7 +74,7 @@ func escapeName(name string) (text string, lastTokenOffset int) {
 	return string(out), lastTokenOffset
 }
 
-// topicSubject returns the subject of a topic. hashed reports whether the name is cut and hashed.
+// topicSubject returns the subject of a topic. hashed reports that the name was too long and ends with a hash.
 func topicSubject(kind hub.Kind, name string) (subject string, hashed bool) {
 	text, _ := escapeName(name)
 	if len(text) <= maxSubjectBytes {

@@ -333,7 +333,6 @@ func (subs *subscriptions) isWidestSubscriptionFor(subscription, subject string)
 	return !all // superseded
 }
 
-// widestSubscribedWildcard returns the widest subscribed wildcard (with the fewest tokens) that matches subject, or "".
 func (subs *subscriptions) widestSubscribedWildcard(subject string) string {
 	for i := len("myriad."); i < len(subject); i++ {
 		if subject[i-1] == '.' {

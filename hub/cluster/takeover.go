@@ -26,8 +26,8 @@ import (
 // releases its outbox.
 
 const (
-	// pauseFlushTimeout limits the time for which Pause waits for messages in flight from NATS. It also limits the
-	// time for which Resume in the old process sends its messages.
+	// pauseFlushTimeout limits how long Pause waits for messages that NATS is still sending. It also limits how long
+	// Resume in the old process sends its own messages.
 	pauseFlushTimeout = 2 * time.Second
 	maxPauseDuration  = time.Minute
 )
@@ -71,7 +71,6 @@ func (n *Node) Resume() {
 	}
 }
 
-// deliverQueuedAndPause delivers the queued messages and stops delivery before it returns.
 func (in *inbox) deliverQueuedAndPause() {
 	in.mu.Lock()
 	pauses := in.resumed != nil
@@ -101,7 +100,6 @@ func (in *inbox) resume() (wasPaused bool) {
 	return true
 }
 
-// waitForResumeOrTimeout waits until the current pause ends, if any.
 func (in *inbox) waitForResumeOrTimeout(done <-chan struct{}) {
 	in.mu.Lock()
 	resumed := in.resumed
@@ -140,7 +138,6 @@ func (g *gapDetector) saveState() (state []byte) {
 
 var errBadState = errors.New("cluster: the node state is truncated or has another version")
 
-// restoreState decodes the result of saveState into an empty detector.
 func (g *gapDetector) restoreState(state []byte) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()

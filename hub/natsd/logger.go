@@ -28,7 +28,6 @@ var (
 	clientRefused = regexp.MustCompile(`^(\S+):\d+ - cid:\d+ .*authentication error`)
 )
 
-// rewordAuthErrors replaces log lines of nats-server that do not state the problem.
 func rewordAuthErrors(line string) string {
 	if m := routeRejected.FindStringSubmatch(line); m != nil {
 		return "the server at " + m[1] + " refuses this one: their cluster secrets differ; expected the same secret on all"
