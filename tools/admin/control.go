@@ -99,7 +99,6 @@ func (c *controlAPI) addControlRoutes(routes routeHandlers) {
 	}
 }
 
-// authorizeAndExecute calls execute if the request is authorized.
 func (c *controlAPI) authorizeAndExecute(w http.ResponseWriter, r *http.Request, execute func(http.ResponseWriter, *http.Request) error) {
 	if status, why := c.checkTokenHeaders(r); status != 0 {
 		c.rejectionLog.logRejection(r, why)
@@ -146,7 +145,6 @@ func (c *controlAPI) logAndReplyOK(w http.ResponseWriter, r *http.Request, text 
 	replyText(w, http.StatusOK, text)
 }
 
-// newSimpleCommandHandler returns the handler of a command that has no parameters.
 func (c *controlAPI) newSimpleCommandHandler(execute func() error, successText string) func(http.ResponseWriter, *http.Request) error {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		err := execute()

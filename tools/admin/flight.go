@@ -205,7 +205,7 @@ func countNewInBuckets(before, now tcp.Histogram, firstBucket int) (n int64) {
 	return n
 }
 
-// dumpPattern matches the file names of dumps. The order of the names is that of the times.
+// dumpPattern matches the file names of dumps. Sorting the names sorts the dumps by time.
 const dumpPattern = "myriad-flight-*.trace"
 
 // removeOldAndWriteDump writes a dump and returns its path. It first removes the oldest files, so that at no time more

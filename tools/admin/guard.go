@@ -57,7 +57,6 @@ func isBrowser(r *http.Request) bool {
 		strings.HasPrefix(r.UserAgent(), "Mozilla/")
 }
 
-// rateLimitedRejectionLog logs rejected requests, at most once per lograte.Interval.
 type rateLimitedRejectionLog struct{ log *slog.Logger }
 
 func newRateLimitedRejectionLog(log *slog.Logger) *rateLimitedRejectionLog {

@@ -107,7 +107,6 @@ func Handler(cfg Config) http.Handler {
 	return h
 }
 
-// newHandlerAndPageState returns the handler and the state that its page shows.
 func newHandlerAndPageState(cfg Config) (http.Handler, *pageState) {
 	if err := validateConfigAndSetLog(&cfg); err != nil {
 		panic(err.Error())
@@ -130,7 +129,6 @@ func newHandlerAndPageState(cfg Config) (http.Handler, *pageState) {
 	}), known
 }
 
-// routeHandlers maps http.ServeMux patterns to handlers.
 type routeHandlers map[string]http.HandlerFunc
 
 func newRouteHandlers(cfg *Config, state *pageState, rejectionLog *rateLimitedRejectionLog) routeHandlers {
@@ -197,7 +195,6 @@ func newDefaultRegistry(source Source) *prometheus.Registry {
 	return r
 }
 
-// promLog makes a logger usable for promhttp.
 type promLog struct{ log *slog.Logger }
 
 func (l promLog) Println(v ...any) { l.log.Error("admin: metrics", "error", fmt.Sprint(v...)) }
@@ -234,7 +231,6 @@ var defaultLinks = []page.Link{
 	{URL: "/debug/pprof/", Text: "profiles, a trace, and the flight recorder's last seconds"},
 }
 
-// setAttachmentHeader makes browsers download the response as a file.
 func setAttachmentHeader(w http.ResponseWriter, name string) {
 	w.Header().Set("Content-Type", "application/octet-stream")
 	w.Header().Set("Content-Disposition", fmt.Sprintf("attachment; filename=%q", name+time.Now().UTC().Format("-20060102T150405Z")))

@@ -19,7 +19,6 @@ import (
 	"github.com/myriad-go/myriad/tools/metrics"
 )
 
-// pageUpdateInterval is the time between two updates of the page in the browser.
 const pageUpdateInterval = 2 * time.Second
 
 // sampleAndBuildPage returns the current page. It also records that the page is viewed, because some figures are read
@@ -151,7 +150,6 @@ type fixedSource tcp.Stats
 
 func (f *fixedSource) Stats() tcp.Stats { return tcp.Stats(*f) }
 
-// metricValue is one of the values that package metrics exports for a server.
 type metricValue struct {
 	name, help string
 	value      float64

@@ -18,7 +18,6 @@ import (
 // This package serves profiles itself, because importing net/http/pprof would also add them to http.DefaultServeMux,
 // which may be public.
 
-// replyProfileListPage writes the list of profiles, with buttons that send POST requests.
 func replyProfileListPage(w http.ResponseWriter, _ *http.Request) {
 	profiles := pprof.Profiles()
 	slices.SortFunc(profiles, func(a, b *pprof.Profile) int { return strings.Compare(a.Name(), b.Name()) })
@@ -68,7 +67,6 @@ func replyProfile(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// replyCommandLine writes the command line, with a zero byte between two words.
 func replyCommandLine(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	_, _ = io.WriteString(w, strings.Join(os.Args, "\x00"))

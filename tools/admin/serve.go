@@ -15,7 +15,6 @@ import (
 	"golang.org/x/net/netutil"
 )
 
-// Limits of Serve.
 const (
 	headerTimeout   = 5 * time.Second
 	readTimeout     = 10 * time.Second

@@ -74,7 +74,6 @@ func (l *pageState) sampleEverySecond(stop <-chan struct{}) {
 	}
 }
 
-// takeSampleIfDue takes a sample if the last one is old enough.
 func (l *pageState) takeSampleIfDue(now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -95,7 +94,6 @@ func (l *pageState) sampleAndUpdateFiguresIfDue(now time.Time) {
 	l.talkers.readTrafficIfDue(now, stats, at)
 }
 
-// listenAddr returns the server's address, or nil if it is unknown.
 func (l *pageState) listenAddr() net.Addr {
 	if s, ok := l.source.(interface{ ListenAddr() net.Addr }); ok {
 		return s.ListenAddr()
@@ -184,7 +182,6 @@ func (w *workerPIDCache) ownAndWorkerPIDs(now time.Time, s tcp.Stats) []int {
 	return w.list
 }
 
-// latestPointWithMeanRates returns the last point, with mean rates since the oldest snapshot.
 func (l *pageState) latestPointWithMeanRates() historyPoint {
 	p := l.points[len(l.points)-1]
 	p.setRatesBetween(&l.snapshots[0], &l.snapshots[len(l.snapshots)-1])

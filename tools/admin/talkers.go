@@ -39,7 +39,6 @@ type talker struct {
 	inRate, outRate float64
 }
 
-// readTrafficIfDue reads the sockets if the last reading is old enough.
 func (t *topTalkers) readTrafficIfDue(now time.Time, s tcp.Stats, addr net.Addr) {
 	if !t.at.IsZero() && now.Sub(t.at) < talkerInterval {
 		return

@@ -10,7 +10,6 @@ import (
 // The page compares the server with the machine's limits ("walls"): package doctor predicts where they stop the current
 // number of connections, and how much of each limit is in use.
 
-// wallsInterval is the minimum time between two examinations of the machine.
 const wallsInterval = 10 * time.Second
 
 type machineLimitReport struct {
@@ -20,7 +19,6 @@ type machineLimitReport struct {
 	err    error
 }
 
-// examineMachineIfDue examines the machine if the last examination is old enough.
 func (w *machineLimitReport) examineMachineIfDue(now time.Time, s tcp.Stats) {
 	if !w.at.IsZero() && now.Sub(w.at) < wallsInterval {
 		return

@@ -16,7 +16,6 @@ const (
 	segmentOverhead = 832
 )
 
-// kernelBytesForUnread returns the kernel memory for the given number of unread bytes.
 func kernelBytesForUnread(unread int) int64 {
 	return int64(unread) + segmentOverhead*ceilDiv(int64(unread), maxSegmentBytes)
 }
@@ -37,8 +36,8 @@ func (x *analysis) roundUpToPages(bytes int64) int64 {
 	return saturatingMul(ceilDiv(bytes, x.pageSize()), x.pageSize())
 }
 
-// refusablePagesPerConn returns the part of unreadPagesPerConn that a limit can refuse: none if the bytes fit into one
-// segment, because a connection's first segment is always accepted; otherwise all pages.
+// refusablePagesPerConn returns unreadPagesPerConn, or 0 if the unread bytes fit into one segment. The kernel accepts
+// the first segment of a connection regardless of limits.
 func (x *analysis) refusablePagesPerConn() int64 {
 	if x.p.Unread <= maxSegmentBytes {
 		return 0

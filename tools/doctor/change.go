@@ -76,13 +76,11 @@ func (c Change) String() string {
 	return fmt.Sprintf("%s: %s -> %s", name, from, to)
 }
 
-// inverse returns the change that undoes c.
 func (c Change) inverse() Change { return Change{c.Kind, c.Name, c.To, c.From} }
 
 // isShellLimit reports whether the change affects only the shell that makes it and programs that it starts.
 func (c Change) isShellLimit() bool { return c.Kind == Nofile || c.Kind == Memlock }
 
-// unquotedWord matches words that need no quotes in a shell command.
 var unquotedWord = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9_./:,+@%-]+$`) })
 
 func quoteForShell(word string) string {

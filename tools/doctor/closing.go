@@ -83,9 +83,9 @@ func (x *analysis) examineTimeWaitReuse(w *Wall) (applies bool) {
 	return true
 }
 
-// connsFittingWithClosing returns the number of connections that fit into a capacity, of which closed connections also
-// take a part: each of them for occupiedSeconds. The rate of closing is the plan's, reduced in proportion if fewer
-// connections fit than planned.
+// connsFittingWithClosing returns the number of open connections that fit into a capacity. Each closed connection also
+// occupies a place, for occupiedSeconds. If fewer connections fit than planned, the plan's rate of closing is reduced
+// in proportion.
 func (x *analysis) connsFittingWithClosing(capacity, occupiedSeconds int64) int64 {
 	return saturatingMulDiv(capacity, x.n, saturatingAdd(x.n, saturatingMul(int64(x.p.Closing), occupiedSeconds)))
 }

@@ -6,7 +6,6 @@ import (
 	"slices"
 )
 
-// targetsLoopback reports whether the connections use the loopback interface.
 func (x *analysis) targetsLoopback() bool { return x.p.Targets[0].Addr().Unmap().IsLoopback() }
 
 // defaultInterface returns the interface whose network contains the first target. If there is none, it returns the
@@ -97,7 +96,6 @@ var _ = registerWall(Wall{
 	Source: "https://man7.org/linux/man-pages/man7/ip.7.html",
 }, (*analysis).examineSourceAddrs)
 
-// examineSourceAddrs completes a Wall: the machine may lack some of the plan's source addresses.
 func (x *analysis) examineSourceAddrs(w *Wall) (applies bool) {
 	if !x.isSideLocal(Client) || len(x.p.Sources) == 0 || len(x.f.Interfaces) == 0 {
 		return false

@@ -95,7 +95,6 @@ func (x *analysis) userBytesPerConnOnEndpoint(e *localEndpoint) int64 {
 	return goroutineConn
 }
 
-// processBytesWithoutConns returns the memory of the processes without connections, including their loops.
 func (x *analysis) processBytesWithoutConns() int64 {
 	sum := saturatingMul(x.countProcessesOfPlan(), processBase)
 	for i := range x.endpoints {
@@ -159,7 +158,6 @@ func (x *analysis) cgroupBytesPerConn() int64 {
 	return saturatingAdd(saturatingMulDiv(x.kernelBytesPerConn(), chargedShare, 1000), x.userBytesPerConn())
 }
 
-// memoryNeededByPlan returns the memory that all connections of the plan need together.
 func (x *analysis) memoryNeededByPlan(bytesPerConn int64) int64 {
 	return saturatingAdd(x.processBytesWithoutConns(), saturatingMul(bytesPerConn, x.n))
 }
@@ -254,7 +252,6 @@ func (x *analysis) examineMemlock(w *Wall) (applies bool) {
 	return true
 }
 
-// lockedBytesPerRing returns the bytes that the io_uring ring of one loop locks.
 func (x *analysis) lockedBytesPerRing() int64 { return uringmodel.LockedMemoryPerLoop(x.pageSize()) }
 
 // bytesLockedByRings returns the bytes that io_uring rings lock for the given number of connections. Each process has

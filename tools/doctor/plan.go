@@ -94,7 +94,6 @@ func (p *Plan) Validate() error {
 	return p.validateAddresses()
 }
 
-// validateAddresses returns an error if a source cannot reach a target.
 func (p *Plan) validateAddresses() error {
 	targets := p.targetsOrDefault()
 	for _, t := range targets {
@@ -130,7 +129,6 @@ const (
 	defaultBurst = 512
 )
 
-// withDefaults returns the plan with those defaults that do not depend on the machine.
 func (p Plan) withDefaults() Plan {
 	p.Side = cmp.Or(p.Side, Both)
 	p.Model = cmp.Or(p.Model, auto)

@@ -24,7 +24,6 @@ const (
 	loopbackSources = 254 << 16
 )
 
-// portRange is a range of ports. The ports in taken are excluded.
 type portRange struct {
 	low, high int64
 	taken     map[int64]bool
@@ -98,7 +97,6 @@ func parsePortList(text string) (ports map[int64]bool, ok bool) {
 	return ports, ok
 }
 
-// formatPortList formats ports as the kernel does: in ascending order, with ranges such as 9000-9010.
 func formatPortList(ports map[int64]bool) string {
 	var items []string
 	sorted := slices.Sorted(maps.Keys(ports))

@@ -68,7 +68,6 @@ type requirements struct {
 	Format, Machine string // output format, and the machine whose settings a container cannot have
 }
 
-// requiredSysctl is a change of a kernel setting, with the names of the limits that the change raises.
 type requiredSysctl struct {
 	Change
 	Why string
@@ -167,7 +166,6 @@ func maxLimitOrZero(limitText string, presentHardLimit int64) int64 {
 }
 
 // factsWithDefaultSettings returns the facts of this machine as if it had default settings and ran no programs.
-// privileged user.
 func factsWithDefaultSettings(f *Facts) *Facts {
 	bare := *f
 	bare.ReadOnly = nil

@@ -65,7 +65,6 @@ func (r *factReader) recordUnknown(what string, err error) {
 	}
 }
 
-// readMachineAndCgroups reads the facts that are the same for all processes, and the control groups of the process.
 func (r *factReader) readMachineAndCgroups() {
 	m, err := procfs.ReadMemory()
 	r.recordUnknown("memory", err)
@@ -136,7 +135,6 @@ func (r *factReader) readLimitsAndRights() {
 	}
 }
 
-// countDescriptors counts open descriptors, in the process's table and in the separate tables of threads.
 func (r *factReader) countDescriptors() {
 	p := &r.Process
 	tables, err := procfs.CountDescriptorsByTable(r.pid)
@@ -151,7 +149,6 @@ func (r *factReader) countDescriptors() {
 	}
 }
 
-// maxInterfaces limits the number of interfaces in Facts.
 const maxInterfaces = 256
 
 // readSysctlsSocketsInterfaces reads the network namespace of the calling thread, and kernel settings, because some

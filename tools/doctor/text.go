@@ -13,7 +13,7 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// shownFarWalls is the number of limits in the table that the plan does not reach.
+// shownFarWalls is the number of limits beyond the plan's reach that the table shows.
 const shownFarWalls = 3
 
 const textWidth = 100
@@ -55,7 +55,6 @@ func (r *Report) WriteText(w io.Writer) error {
 	return err
 }
 
-// writeTitledLines writes a title and the lines below it. Without lines, it writes nothing.
 func writeTitledLines(b *bytes.Buffer, title string, lines []string) {
 	if len(lines) > 0 {
 		fmt.Fprintf(b, "\n%s\n  %s\n", title, strings.Join(lines, "\n  "))
@@ -237,7 +236,6 @@ func (p *Plan) holdCommand() string {
 	return line
 }
 
-// formatAddrRanges formats addresses; ranges replace consecutive ones.
 func formatAddrRanges(addrs []netip.Addr) []string {
 	var list []string
 	for i := 0; i < len(addrs); {

@@ -37,7 +37,6 @@ func (x *analysis) loopsPerProcess(e *localEndpoint, connections int64) int64 {
 	return int64(loops)
 }
 
-// totalThreads returns the number of threads of all processes together, for the given number of connections.
 func (x *analysis) totalThreads(connections int64) int64 {
 	sum := saturatingMul(x.countProcessesOfPlan(), runtimeThreads+int64(max(x.f.Machine.CPUs, 1)))
 	for i := range x.endpoints {

@@ -33,7 +33,6 @@ func (f *adminFlags) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&f.tokenFile, "admin-token-file", "", fmt.Sprintf("file with the token for --admin-control, at least %d bytes (default: a random token)", admin.MinToken))
 }
 
-// validate returns an error if the flags contradict each other.
 func (f *adminFlags) validate() error {
 	switch {
 	case f.control && f.addr == "":
@@ -125,7 +124,6 @@ func (a *adminServer) stop() {
 	}
 }
 
-// newMetricsGatherer returns a gatherer for the metrics of the collectors and of this process.
 func newMetricsGatherer(collectors ...prometheus.Collector) (prometheus.Gatherer, error) {
 	r := prometheus.NewRegistry()
 	for _, c := range collectors {

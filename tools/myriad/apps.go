@@ -18,7 +18,6 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/proof"
 )
 
-// apps contains the example applications of the command serve.
 var apps = []struct {
 	name, does string
 	handler    func(f *appFlags, srv *tcp.Server) tcp.Handler
@@ -184,7 +183,6 @@ func (f *appFlags) writeProofOfWork(c *tcp.Conn, line []byte) {
 	c.Write(proof.AppendLineWithProof(nil, line, f.bits))
 }
 
-// heartbeatReply is a client's answer to a heartbeat. The application ignores it.
 const heartbeatReply = "pong"
 
 // broadcastEcho broadcasts a line that begins with "!", without the "!", to every connection of the server, including

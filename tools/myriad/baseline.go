@@ -100,7 +100,6 @@ func (f *plainServerFlags) inheritOrOpenListener(ctx context.Context, o baseline
 	return o.Listen(ctx, f.addr)
 }
 
-// preforkOptions returns the command line of a prefork process: this program with --worker.
 func (f *plainServerFlags) preforkOptions() (*baseline.PreforkOptions, error) {
 	self, err := os.Executable()
 	if err != nil {

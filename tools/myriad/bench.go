@@ -202,7 +202,6 @@ func (f *benchFlags) printBuiltInScenarios(cmd *cobra.Command) error {
 	return out.Flush()
 }
 
-// formatMinutes formats d in whole minutes, rounded up.
 func formatMinutes(d time.Duration) string {
 	if d <= time.Minute {
 		return "a minute"

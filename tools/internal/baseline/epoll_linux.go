@@ -64,7 +64,6 @@ func (s *plainServer) startEpollLoops(ctx context.Context, o Options) (addConnFu
 	return addConnFuncs, nil
 }
 
-// epollLoop is an epoll instance with its connections.
 type epollLoop struct {
 	server  *plainServer
 	fd      int
@@ -124,7 +123,6 @@ func (l *epollLoop) unregisterAndCloseConn(c *epollConn) {
 	l.server.closeAndUntrackConn(c.Conn)
 }
 
-// epollCtl changes the epoll registration of a connection.
 func (l *epollLoop) epollCtl(op int, c *epollConn) error {
 	var errno error
 	err := c.raw.Control(func(fd uintptr) {

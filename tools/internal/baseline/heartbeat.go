@@ -42,7 +42,6 @@ func sendHeartbeats(conn net.Conn, interval time.Duration, done chan struct{}) {
 	}
 }
 
-// deadlineConn limits the time of each Read.
 type deadlineConn struct {
 	net.Conn
 	timeout time.Duration

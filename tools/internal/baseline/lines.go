@@ -67,7 +67,6 @@ func discardUntilError(conn net.Conn, buffer int) {
 	}
 }
 
-// answerLinesUntilError answers lines until the input ends.
 func answerLinesUntilError(in *bufio.Reader, answer func(line []byte) []byte, out io.Writer) {
 	for {
 		line, err := in.ReadSlice('\n')

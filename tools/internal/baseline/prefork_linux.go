@@ -61,7 +61,6 @@ func servePrefork(ctx context.Context, ln net.Listener, o PreforkOptions) error 
 	return context.Cause(running)
 }
 
-// runPreforkProcess runs a process until ctx ends. It closes listener.
 func runPreforkProcess(ctx context.Context, listener *os.File, command []string) error {
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }

@@ -41,7 +41,6 @@ const (
 
 var designs = []string{PerConn, OneEpoll, Epolls, Prefork, Reactor}
 
-// Ways to write answers to lines.
 const (
 	// FlushEach writes every answer with a separate system call.
 	FlushEach = "each"

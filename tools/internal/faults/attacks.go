@@ -20,8 +20,8 @@ func NeverRead(target netip.AddrPort, conns int, request []byte, interval time.D
 	return &Swarm{Target: target, Conns: conns, Interval: interval, Stream: request, NeverReads: true}
 }
 
-// Flood sends requests as fast as the server reads them, and reads all responses. If maxInFlight is above 0, it pauses
-// while that number of sent bytes has not been answered by as many received ones.
+// Flood sends requests as fast as the server reads them, and reads all responses. If maxInFlight is above 0, at most
+// maxInFlight sent bytes have not been received back.
 func Flood(target netip.AddrPort, conns int, requests []byte, maxInFlight int) *Swarm {
 	return &Swarm{Target: target, Conns: conns, FullSpeed: true, MaxInFlight: maxInFlight, Stream: requests}
 }
@@ -31,13 +31,13 @@ func NeverReadAtSpeed(target netip.AddrPort, conns int, requests []byte) *Swarm 
 	return &Swarm{Target: target, Conns: conns, FullSpeed: true, NeverReads: true, Stream: requests}
 }
 
-// HalfOpen connects, sends first (which may be empty) and then stays silent.
+// HalfOpen connects, sends the bytes in first (which may be empty), and then stays silent.
 func HalfOpen(target netip.AddrPort, conns int, first []byte) *Swarm {
 	return &Swarm{Target: target, Conns: conns, First: first}
 }
 
-// ResetStorm makes up to maxConns connections at the given rate and resets each one. If first is not empty, it sends
-// first before the reset.
+// ResetStorm makes up to maxConns connections at the given rate. On each of them, it sends the bytes in first, which
+// may be empty, and then resets the connection.
 func ResetStorm(target netip.AddrPort, connsPerSecond int, maxConns int64, first []byte) *Swarm {
 	const conns = 100
 	return &Swarm{
@@ -46,7 +46,7 @@ func ResetStorm(target netip.AddrPort, connsPerSecond int, maxConns int64, first
 	}
 }
 
-// ConnectStorm makes all connections at once. Each connection then sends first.
+// ConnectStorm makes all connections at once. Each connection then sends the bytes in first.
 func ConnectStorm(target netip.AddrPort, conns int, first []byte) *Swarm {
 	return &Swarm{Target: target, Conns: conns, ConnectAtOnce: true, First: first, Interval: 200 * time.Millisecond}
 }

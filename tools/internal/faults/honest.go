@@ -16,11 +16,9 @@ import (
 
 const (
 	maxHonestClients = 10_000
-	// defaultTimeout limits the wait for a connection or an answer.
-	defaultTimeout = 20 * time.Second
-	// maxPadding is the maximum length of the random part of a line.
-	maxPadding  = 200
-	redialPause = 20 * time.Millisecond
+	defaultTimeout   = 20 * time.Second
+	maxPadding       = 200
+	redialPause      = 20 * time.Millisecond
 )
 
 // HonestClients use a server as intended: each client sends a unique line, waits for the same line as the answer, and

@@ -10,7 +10,6 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// stepInterval is the interval at which scheduled acts are performed.
 const stepInterval = 5 * time.Millisecond
 
 // neverReadBuffer is the receive buffer of connections that never read. It has space for one loopback packet. With a
@@ -81,7 +80,6 @@ func (w *swarmLoop) runUntilStopped() {
 	}
 }
 
-// actOnEvents makes FullSpeed connections act until the next step.
 func (w *swarmLoop) actOnEvents() {
 	for end := time.Now().Add(stepInterval); ; runtime.Gosched() {
 		rest := time.Until(end)
@@ -110,7 +108,6 @@ func (w *swarmLoop) watchConn(i int, change func(fd, token int32, events uint32)
 	}
 }
 
-// actOnSchedule performs the acts that are due when the given time has elapsed.
 func (w *swarmLoop) actOnSchedule(elapsed time.Duration) {
 	due := len(w.conns)
 	if !w.ConnectAtOnce {
@@ -177,7 +174,6 @@ func (w *swarmLoop) dialConn(i int) bool {
 	return m.fd != 0
 }
 
-// startConnect starts to connect a socket that has the swarm's options.
 func (w *swarmLoop) startConnect() (int32, error) {
 	family, to := unix.AF_INET, unix.Sockaddr(nil)
 	if ip := w.Target.Addr().Unmap(); ip.Is4() {
@@ -231,7 +227,6 @@ func (w *swarmLoop) sendNext(m *swarmConn) bool {
 	return false
 }
 
-// nextOutput returns the bytes that a connection sends in its next act.
 func (w *swarmLoop) nextOutput(m *swarmConn) []byte {
 	at := int(m.sent)
 	if at < len(w.First) {

@@ -60,7 +60,6 @@ func (s *progressLineWriter) writeLineUnlessBusy(l OutputLine, now time.Duration
 	s.latest, s.err = now, l.Write(s.out)
 }
 
-// writeFinalLine writes the last line. It returns the first error of all lines.
 func (s *progressLineWriter) writeFinalLine(l OutputLine) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

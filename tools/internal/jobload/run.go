@@ -31,7 +31,6 @@ import (
 )
 
 const (
-	// lateAfter is the delay above which a submission counts as late.
 	lateAfter = 10 * time.Millisecond
 	// workSlice is the time for which the generator works before it sleeps for workPause, even if it is late. Without
 	// the sleep, Go would preempt the goroutine after 10 ms and queue it behind all runnable ones. With thousands of
@@ -48,8 +47,7 @@ const (
 	// lines of output. It is short, so that a process that is killed has reported its counts shortly before.
 	sampleInterval = 50 * time.Millisecond
 	reportInterval = 250 * time.Millisecond
-	// pollInterval is the time between two checks whether the last jobs have ended.
-	pollInterval = time.Millisecond
+	pollInterval   = time.Millisecond
 	// submitTimeout limits the wait for a submission in progress at the end. closeTimeout limits the wait for the
 	// pool's Close.
 	submitTimeout, closeTimeout = 3 * time.Second, 2 * time.Second
@@ -188,7 +186,6 @@ func (r *jobRun) waitForJobsOrTimeout(ctx context.Context) (earlyEndReason strin
 	}
 }
 
-// countUnfinishedInWindow returns how many of the window's jobs have not ended.
 func (r *jobRun) countUnfinishedInWindow() (n uint64) {
 	for i := range r.shards {
 		t := &r.shards[i]
@@ -340,7 +337,6 @@ func raiseToAtLeast(v *atomic.Int64, n int64) {
 	}
 }
 
-// buildResultSoFar returns the Result so far. Unknown figures are 0.
 func (r *jobRun) buildResultSoFar(now time.Duration) *Result {
 	p := &r.plan
 	res := &Result{

@@ -86,7 +86,6 @@ func MeasureSpinsPerMillisecond() uint64 {
 // computed prevents the compiler from removing the computation.
 var computed atomic.Bool
 
-// spinCPU computes for the given number of iterations. Each iteration depends on the previous one.
 func spinCPU(iterations uint64) {
 	x := iterations
 	for range iterations {

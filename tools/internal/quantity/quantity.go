@@ -14,7 +14,6 @@ type Error string
 
 func (e Error) Error() string { return "expected " + string(e) }
 
-// Expected formats.
 const (
 	WantCount    = Error("a whole number such as 500, 20k or 1.5M")
 	WantPositive = Error("a whole number above 0, such as 500, 20k or 1.5M")

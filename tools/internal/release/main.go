@@ -97,7 +97,6 @@ func newEnvServingCheckout(checkout string) (*releaseEnv, error) {
 
 func (w *releaseEnv) removeTempDir() { os.RemoveAll(w.dir) }
 
-// runGoCommand runs a go command in a directory. The error contains the command's stderr.
 func (w *releaseEnv) runGoCommand(dir string, args ...string) (stdout string, err error) {
 	cmd := exec.Command("go", args...)
 	var stderr strings.Builder

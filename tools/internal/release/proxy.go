@@ -20,7 +20,6 @@ var released = []string{".", "hub", "tools"}
 // private lists the folders of modules that are used only in a checkout.
 var private = []string{"examples", "examples/grpc", "hub/clients", "tools/browser", "tools/deploy", "tools/peers"}
 
-// modulePath returns the path of the module in a folder of the checkout.
 func modulePath(dir string) string {
 	if dir == "." {
 		return root
@@ -95,7 +94,6 @@ func commonRequiredVersion(checkout string) (version string, err error) {
 	return version, nil
 }
 
-// setRequiredVersion makes the checkout's modules require each other at a version.
 func setRequiredVersion(checkout, version string) error {
 	for _, folder := range slices.Concat(released, private) {
 		name := filepath.Join(checkout, folder, "go.mod")

@@ -41,8 +41,7 @@ type FrameReader struct {
 	// inMessage reports that the current message is incomplete. lastFrame reports that the current frame is the last
 	// one of the message.
 	inMessage, lastFrame bool
-	// closed reports that a Close has been read.
-	closed bool
+	closed               bool
 }
 
 // Next returns the next part of in: as much of a message as has arrived, or a whole Ping, Pong or Close. n is the
@@ -88,7 +87,6 @@ func (r *FrameReader) takeFramePayload(in []byte, payloadStart int) (Part, int, 
 	return Part{Kind: Data, Payload: payload, Last: last}, payloadStart + len(payload), nil
 }
 
-// takeCompleteControlFrame returns a Ping, Pong or Close if it has arrived completely.
 func (r *FrameReader) takeCompleteControlFrame(in []byte, h *wsframe.Head) (Part, int, error) {
 	n := h.Len + int(h.Size)
 	if len(in) < n {

@@ -101,7 +101,6 @@ func checkPath(path string) error {
 	return nil
 }
 
-// tokenChars contains the valid characters of a header name (RFC 9110, 5.6.2).
 const tokenChars = "!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 // reservedHeaders contains the header names that are not allowed, and the reasons.

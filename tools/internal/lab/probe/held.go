@@ -111,7 +111,6 @@ func (h heldConnsRun) setHeldConnFigures(set func(string, float64)) {
 	}
 }
 
-// openConnsAfterConnect returns the number of connections that the server had after the connect phase.
 func (h heldConnsRun) openConnsAfterConnect() int64 {
 	if s := h.Run.FindSample(Connected); s != nil && s.Counts != nil {
 		return s.Counts.Open
@@ -206,7 +205,6 @@ func ExcessLeftoverResources(r *result.Run, now *result.Sample) float64 {
 	return float64(max(now.Sockets-before.Sockets-maxLeftFiles, 0)+max(now.TimeWait-before.TimeWait, 0)+max(now.Files-before.Files-maxLeftFiles, 0)) + kernel
 }
 
-// foreignCPUs returns the number of CPUs that other processes and the kernel kept busy.
 func (h heldConnsRun) foreignCPUs(before, end *result.Sample) float64 {
 	own := end.Server.CPU() - before.Server.CPU() + end.Load.CPU() - before.Load.CPU()
 	return ratioOrZero(end.Busy-before.Busy-own, end.At.Sub(before.At))

@@ -15,7 +15,7 @@ const (
 	Exchanged  = "exchanged"
 )
 
-// memoryProbe computes the memory of idle connections. Server memory is resident memory. PSS would not do: it counts
+// memoryProbe computes the memory of idle connections. Server memory is resident memory. PSS is unsuitable: it counts
 // less of a program's file as soon as another process, such as the load generator, also maps the file.
 var memoryProbe = Probe{
 	Figures: []Figure{

@@ -26,7 +26,6 @@ type answerText struct {
 	chart     *page.Bars
 }
 
-// buildAnswerText builds the first sentence from the scenario's clauses. It omits clauses whose figure is missing.
 func buildAnswerText(r *result.Report) (a answerText) {
 	for _, c := range r.Scenario.Answer {
 		a.addClauseIfMeasured(r, c)
@@ -99,7 +98,6 @@ func (a *answerText) addClauseIfMeasured(r *result.Report, c scenario.Clause) {
 	}
 }
 
-// noteUncertainty records facts that make a subject's figure less certain.
 func (a *answerText) noteUncertainty(x subjectRuns, figure string) {
 	a.oneRound = a.oneRound || len(x.valuesByRound(figure)) < 2
 	if text, _ := x.describeRuleBreaks(); text != "" && !slices.Contains(a.uncertain, text) {

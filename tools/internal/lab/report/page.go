@@ -61,7 +61,6 @@ func NewReportPage(s *result.Set) page.Page {
 	return p
 }
 
-// pageTitle returns the title. It contains the names of the scenarios if these are few.
 func pageTitle(s *result.Set) string {
 	var names []string
 	for _, r := range s.Reports {
@@ -73,7 +72,6 @@ func pageTitle(s *result.Set) string {
 	return "Myriad bench: " + scenario.JoinWords(names)
 }
 
-// listSetFacts returns names and values that describe how the set was made.
 func listSetFacts(s *result.Set) [][2]string {
 	all := [][2]string{
 		{"Machine", s.Machine.String()}, {"Myriad", cmp.Or(s.Version, "not known")},
@@ -85,7 +83,6 @@ func listSetFacts(s *result.Set) [][2]string {
 	return append(all, [2]string{"Command", s.Command}, [2]string{"Scale", cmp.Or(s.Scale, "as the scenarios are written")})
 }
 
-// runSummary counts the outcomes of a report's runs.
 type runSummary struct {
 	runs, failed, skipped, withCaveats, missing int
 

@@ -393,7 +393,6 @@ func (c *publishedComparisonTable) listVerdicts() (all []result.Verdict) {
 	return all
 }
 
-// buildPageParts returns the table, the known faults of the published figures, and the comparisons.
 func (c *publishedComparisonTable) buildPageParts() []page.Part {
 	p := c.reference
 	text := "Published by " + p.Source + "."

@@ -16,7 +16,6 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
 )
 
-// subjectRuns contains one subject's runs under one workload.
 type subjectRuns struct {
 	subject string
 	runs    []*result.Run
@@ -74,7 +73,6 @@ func (w subjectRuns) formatMedian(f probe.Figure) string {
 	return f.Format(v)
 }
 
-// formatRelativeMargin returns the ± of the median of values, as a percentage.
 func formatRelativeMargin(values []float64) string {
 	const fewRounds = 5 // below this number, the ± can exceed the value
 	s, ok := stats.RelativeMedianMargin(values)
@@ -216,7 +214,6 @@ func (w subjectRuns) describeRuleBreaks() (text string, atLeastHalf bool) {
 	return fmt.Sprintf("%d of %d runs of %s were marked %s", doubted, runs, w.subject, scenario.JoinWords(slices.Compact(rules))), 2*doubted >= runs
 }
 
-// formatWordFrequencies lists words with their frequencies, the most frequent first.
 func formatWordFrequencies(counts map[string]int, runs int) string {
 	words := slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
 		return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a, b))

@@ -147,7 +147,6 @@ func (a *attackRun) logSinceLastReport(ctx context.Context) {
 		now.Wrong+now.Lost+now.FailedRedials, float64(last.RSS)/1e6, last.Descriptors, a.formatNewCloseReasons(ctx))
 }
 
-// formatNewCloseReasons lists why the server has refused and closed connections since the last report.
 func (a *attackRun) formatNewCloseReasons(ctx context.Context) string {
 	if a.admin == nil {
 		return "unknown without {admin}"

@@ -50,7 +50,6 @@ func writeSelfSignedCert(dir string) (path string, err error) {
 	return path, os.WriteFile(path, text, 0o600)
 }
 
-// clientTLSConfig returns the TLS configuration of a client that trusts the certificate in certFile.
 func clientTLSConfig(certFile string) (*tls.Config, error) {
 	text, err := os.ReadFile(certFile)
 	if err != nil {

@@ -206,7 +206,6 @@ func (s *experiment) runAllSteps(ctx context.Context) error {
 	return nil
 }
 
-// noteInterruptionAndMakeError adds a note about the interrupted step to the report and returns an interruptedError.
 func (s *experiment) noteInterruptionAndMakeError(ctx context.Context, step int) error {
 	s.reports[step].AddNote("Interrupted in run %d of %d.", step+1, len(s.steps))
 	return interruptedError{step + 1, len(s.steps), ctx.Err()}

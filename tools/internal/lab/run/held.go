@@ -160,7 +160,6 @@ func (h *heldConnsRun) endVerifyPhase(ctx context.Context, verification *load.Ve
 	return err
 }
 
-// startBroadcastPhase ends the idle phase and requests a broadcast on a new connection.
 func (h *heldConnsRun) startBroadcastPhase(ctx context.Context) (err error) {
 	if err := h.recordPhaseAndBegin(ctx, probe.Broadcast, nil); err != nil {
 		return err
@@ -169,7 +168,6 @@ func (h *heldConnsRun) startBroadcastPhase(ctx context.Context) (err error) {
 	return err
 }
 
-// endBroadcastPhase closes the connection that requested the broadcast and ends the phase.
 func (h *heldConnsRun) endBroadcastPhase(ctx context.Context, nextPhase string, setFigures func(*result.Phase)) error {
 	h.record.Broadcaster = awaitBroadcastAndClose(h.broadcaster, broadcastTimeout)
 	h.broadcaster = nil
@@ -247,8 +245,8 @@ func (h *heldConnsRun) forceGCIfOneProcess(ctx context.Context, times int) {
 	}
 }
 
-// waitUntilOpenConnsAre waits up to serverCountTimeout until the server has want connections. It returns the number of
-// connections that the server has.
+// waitUntilOpenConnsAre waits up to serverCountTimeout until the server's number of connections is want. It returns
+// that number.
 func (h *heldConnsRun) waitUntilOpenConnsAre(ctx context.Context, want int64) (open int64, _ error) {
 	c, err := h.admin.waitForCounters(ctx, h.serverCountTimeout(), func(c *result.Counts) bool { return c.Open == want })
 	return c.Open, err

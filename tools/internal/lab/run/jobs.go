@@ -30,8 +30,7 @@ const (
 	// A larger number of workers is preferred if it multiplies the rate by at least calibrationGain. Once the rate
 	// falls below the best rate times calibrationLoss, no larger number is tried.
 	calibrationGain, calibrationLoss = 1.03, 0.9
-	// watchdogInterval is the time between two checks of a process's memory.
-	watchdogInterval = 20 * time.Millisecond
+	watchdogInterval                 = 20 * time.Millisecond
 )
 
 // jobsRun submits jobs to pools beyond their capacity. Each contender is a process that contains a pool and the

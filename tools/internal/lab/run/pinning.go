@@ -9,7 +9,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// splitAllowedCPUs divides the CPUs that this process may use between server and load generator.
+// splitAllowedCPUs divides the CPUs available to this process between server and load generator.
 func splitAllowedCPUs() result.Pinning {
 	cpus, err := readAllowedCPUs()
 	if err != nil {

@@ -211,7 +211,6 @@ func (l *launcher) runAndReadLines(ctx context.Context, c command, onStart func(
 	return p, context.Cause(ctx)
 }
 
-// lastOutputBuffer is an io.Writer that keeps the last maxTailBytes bytes. It is safe for concurrent use.
 type lastOutputBuffer struct {
 	mu  sync.Mutex
 	buf []byte

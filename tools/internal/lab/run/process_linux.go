@@ -32,7 +32,6 @@ func startOnCPUs(cmd *exec.Cmd, cpus []int) error {
 // does not reuse the group's ID while a process belongs to it.
 func killGroup(pid int) { _ = unix.Kill(-pid, unix.SIGKILL) }
 
-// isGroupAlive reports whether a process of the group is still running.
 func isGroupAlive(group int) bool {
 	if unix.Kill(-group, 0) != nil {
 		return false

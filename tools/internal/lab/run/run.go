@@ -152,7 +152,6 @@ func (r *runner) runServerAndLoad(ctx context.Context, s scenario.Step, rec *res
 	return m.awaitResourceReleaseAndSample(ctx)
 }
 
-// chooseCommandValues chooses the server's addresses and the other values that its command line contains.
 func (m *serverMeasurement) chooseCommandValues() (scenario.PlaceholderValues, error) {
 	w := m.workload
 	at := scenario.PlaceholderValues{
@@ -294,7 +293,6 @@ func (m *serverMeasurement) sampleMemoryIfSubscribed(subscribed bool) error {
 	return err
 }
 
-// printSubjectProgress prints the progress of the run.
 func (m *serverMeasurement) printSubjectProgress(isFinal bool, format string, args ...any) {
 	m.progress.printFinalOrProgressLine(isFinal, m.step.Subject.Name+": "+fmt.Sprintf(format, args...))
 }
@@ -304,10 +302,8 @@ const (
 	// server soon.
 	floodSendBuffer = 16 << 10
 	// floodHold is how long connections stay open after the window, so that they can be counted.
-	floodHold = time.Second
-	// verifyDrain limits the wait for an answer during a verification.
-	verifyDrain = 2 * time.Second
-	// announcement is the line that the server broadcasts.
+	floodHold    = time.Second
+	verifyDrain  = 2 * time.Second
 	announcement = "an announcement to all"
 )
 

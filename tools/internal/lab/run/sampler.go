@@ -25,7 +25,6 @@ const (
 )
 
 const (
-	// settleTime is the time for which the server is left alone before memory is sampled.
 	settleTime = 200 * time.Millisecond
 	// Memory counts as stable if the kernel's small objects change by at most maxSlabChange bytes within settleTime.
 	// The kernel frees objects of closed sockets with a delay. slabStableTimeout limits the wait for stable memory.
@@ -105,7 +104,6 @@ func (m *serverMeasurement) generatorUsage(pids []int, parts sample.Parts) load.
 	}
 }
 
-// totalUsage adds up the usage of all processes of s.
 func totalUsage(s *sample.Sample) load.Usage {
 	return load.Usage{Process: s.SumOfProcesses(), Processes: len(s.Processes)}
 }

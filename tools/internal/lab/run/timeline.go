@@ -16,8 +16,7 @@ const (
 	// firstTickInterval is the time between two ticks at the start of a run.
 	firstTickInterval = time.Second
 	// maxTicks limits the ticks of a run. At the limit, every second tick is dropped and the interval doubles.
-	maxTicks = 3600
-	// adminTickTimeout limits how long a tick waits for the server's figures.
+	maxTicks         = 3600
 	adminTickTimeout = 500 * time.Millisecond
 )
 
@@ -106,7 +105,6 @@ func (t *timelineRecorder) readServerRuntimeInto(ctx context.Context, usage *loa
 	t.admin.readRuntimeUsageInto(ctx, t.workers, usage)
 }
 
-// halveTicksAndDoubleInterval keeps the first of every two ticks and doubles the interval.
 func (t *timelineRecorder) halveTicksAndDoubleInterval() {
 	kept := t.ticks[:0]
 	for i := 0; i < len(t.ticks); i += 2 {
@@ -127,7 +125,6 @@ func (t *timelineRecorder) switchGeneratorGroup(processGroup int) {
 	t.generatorGroup.Store(int64(processGroup))
 }
 
-// storeEventFigures stores the figures in an event of the load generator.
 func (t *timelineRecorder) storeEventFigures(e load.Event) {
 	if t == nil {
 		return

@@ -80,7 +80,6 @@ func (s *Scenario) Validate() error {
 	return nil
 }
 
-// addNameOrError adds a name to seen. It returns an error if seen already contains the name.
 func addNameOrError(seen map[string]bool, kind, name string) error {
 	if seen[name] {
 		return Errorf("two %ss are named %q; expected a name for each", kind, name)
@@ -163,7 +162,6 @@ func (s *Scenario) PlanSteps(filter *regexp.Regexp) (steps []Step, err error) {
 		filter, s.Workloads[0].Name+"/"+s.Subjects[0].Name)
 }
 
-// hasSubjectForWorkload reports whether at least one subject runs the workload.
 func (s *Scenario) hasSubjectForWorkload(w Workload, only *regexp.Regexp) bool {
 	return slices.ContainsFunc(s.Subjects, func(x Subject) bool { return x.RunsUnderWorkload(w) && isPairSelected(only, w, x) })
 }

@@ -161,7 +161,6 @@ func (s Subject) ServerProcessesFor(w Workload) int {
 	return min(max((w.Connections+each-1)/each, least), maxProcesses)
 }
 
-// maxProcesses is the maximum of tcp.Server.Processes.
 const maxProcesses = 1024
 
 // MyriadModel returns the I/O model of a Myriad server, or "" for other subjects.
@@ -197,7 +196,6 @@ func (s Subject) CommandWithValues(p PlaceholderValues) []string {
 		"{n}", strconv.Itoa(p.Connections), "{room}", strconv.Itoa(p.connLimitForServer()), "{processes}", strconv.Itoa(p.Processes))
 }
 
-// connLimitForServer returns the value of the placeholder {room}.
 func (p PlaceholderValues) connLimitForServer() int {
 	if p.Processes < 2 {
 		return p.Connections + 1000

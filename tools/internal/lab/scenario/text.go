@@ -37,7 +37,6 @@ func (w *Words) UnmarshalText(text []byte) (err error) {
 
 func (w *Words) UnmarshalJSON(text []byte) error { return json.Unmarshal(text, (*[]string)(w)) }
 
-// replaceInAllWords replaces texts in all words. The arguments are pairs of old and new text.
 func (w Words) replaceInAllWords(oldnew ...string) Words {
 	r := strings.NewReplacer(oldnew...)
 	words := make(Words, len(w))
