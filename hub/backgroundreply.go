@@ -12,8 +12,9 @@ import (
 )
 
 // Some commands take too long for an event loop, or query all loops or other hubs. Examples are lists of topics or
-// clients, and PUBSUB NUMSUB in a cluster. They run on their own goroutines, one command at a time. While a command
-// runs, its connection is paused and retained, so that a graceful shutdown waits for the reply.
+// clients, and PUBSUB NUMSUB in a cluster. Each of these commands gets its own goroutine, but only one of them runs at
+// a time. Until a command has ended, its connection is paused and retained, so that a graceful shutdown waits for the
+// reply.
 
 const (
 	// maxBackgroundReplies limits the background commands that run or wait.

@@ -107,8 +107,8 @@ func (p indexedPattern) matches(name string) bool {
 	return glob{p.topic.name, p.globProgram}.matches(name)
 }
 
-// hashBase is the random base of the polynomial hash. Such a hash gives the hash of a substring as the difference of
-// prefix hashes.
+// hashBase is the random base of the polynomial hash. With such a hash, the hash of a substring can be computed from
+// the hashes of two prefixes.
 var hashBase = rand.Uint64() | 1
 
 func extendHash(hash uint64, b byte) uint64 { return hash*hashBase + uint64(b) + 1 }

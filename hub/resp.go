@@ -20,7 +20,7 @@ const (
 	maxBulkBytes   = 512 << 20 // as in Redis
 	maxNumberBytes = 32
 	minArgBytes    = 6
-	// Stricter limits apply before authentication.
+	// Clients that have not authenticated have stricter limits.
 	maxUnauthenticatedArgs = 10
 	maxUnauthenticatedBulk = 16 << 10
 )

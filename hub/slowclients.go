@@ -89,7 +89,7 @@ func (h *Hub) Slow(ctx context.Context, srv *tcp.Server) (Slow, error) {
 const operatorScanTimeout = 10 * time.Second
 
 // Operator returns a JSON page for operators: the hub's Stats, and the result or error of Slow for srv. The page does
-// not authenticate requests. Serve it through admin.Config.Pages, which does.
+// not authenticate requests. Serve it through admin.Config.Pages.
 func (h *Hub) Operator(srv *tcp.Server) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), operatorScanTimeout)

@@ -12,7 +12,7 @@ type counters struct {
 	refused                           [refusalCauseCount]atomic.Int64
 }
 
-// countPublished counts messages whose delivery was left to the server.
+// countPublished counts messages that were delivered by the server or published in the old process.
 func (c *counters) countPublished(n int64) {
 	c.publishesStarted.Add(n)
 	c.published.Add(n)
@@ -36,7 +36,7 @@ type Stats struct {
 	// Refused counts rejected requests by cause.
 	Refused Refused
 	// LastValues is the current number of topics whose last message is kept, and LastValueBytes the memory of these
-	// messages. Evicted counts messages that were removed to stay within these limits.
+	// messages. Evicted counts messages that were removed to stay within Limits.LastValues and Limits.LastValueBytes.
 	LastValues, LastValueBytes, Evicted int64
 	// Replay is nil if no messages are kept.
 	Replay *ReplayStats `json:",omitempty"`

@@ -46,8 +46,8 @@ func (ts *topicTable) subscriberCount(name string) int {
 	return 0
 }
 
-// addSubscriber counts one more subscriber of a topic. If the topic has no subscriber yet, it creates the topic and
-// sets first.
+// addSubscriber counts one more subscriber of a topic. If it is the first one, addSubscriber creates the topic and
+// returns true for first.
 func (ts *topicTable) addSubscriber(name string, kind Kind, format messageFormat, limits Limits) (t *topic, first bool, err error) {
 	hash := maphash.String(hashSeed, name)
 	p := ts.shard(hash)
@@ -69,8 +69,8 @@ func (ts *topicTable) addSubscriber(name string, kind Kind, format messageFormat
 	return t, t.subscribers == 1, nil
 }
 
-// removeSubscriber counts one subscriber less. If it was the last one, removeSubscriber removes the topic and sets
-// last.
+// removeSubscriber counts one subscriber less. If it was the last one, removeSubscriber removes the topic and returns
+// true.
 func (ts *topicTable) removeSubscriber(t *topic) (last bool) {
 	hash := maphash.String(hashSeed, t.name)
 	p := ts.shard(hash)

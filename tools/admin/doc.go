@@ -2,7 +2,7 @@
 // checks, profiles and traces. A flight recorder keeps the trace of the seconds before an event loop lagged. With
 // Config.Token an operator can also pause accepting, drain the server and close connections.
 //
-// Whoever can reach the handler can see the program's command line, its memory (names in heap profiles, stacks in
+// Anyone who can reach the handler can see the program's command line, its memory (names in heap profiles, stacks in
 // traces) and its peers' addresses, and can cause the load of a profile. The handler therefore belongs on loopback,
 // where Serve listens by default, or behind authentication. The handler rejects requests that another site makes a
 // browser send: see Handler.

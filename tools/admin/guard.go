@@ -13,8 +13,8 @@ import (
 // requests could cost the server work. Two rules therefore apply to every path.
 //
 // First, requests caused by another site, according to Sec-Fetch-Site or Origin, are rejected except for /healthz. This
-// is the rule of http.CrossOriginProtection, applied to GET as well. Requests of other programs than browsers have
-// neither header and pass.
+// is the rule of http.CrossOriginProtection, applied to GET as well. Requests of programs other than browsers have
+// neither header, and pass.
 //
 // Second, browsers must use POST for expensive requests. The reason is that browsers send Sec-Fetch-Site only over TLS
 // and to loopback, and no Origin with the GET for an image. On other addresses, a GET caused by another site therefore

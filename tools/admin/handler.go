@@ -39,8 +39,8 @@ type Config struct {
 	Token string
 	// Upgrade is called when the page requests an upgrade of the server. It requires a Token. Upgrade must return
 	// immediately. When the upgrade has ended, Upgrade must call done once, on any goroutine; done sends the response
-	// within 5 s. Upgrade may end the page's server before that, so that the new process can use its address, because
-	// the request's connection has been taken from that server. The default nil disables upgrades from the page.
+	// within 5 s. Upgrade may end the page's server before that, so that the new process can use its address: the
+	// request's connection no longer belongs to that server. The default nil disables upgrades from the page.
 	Upgrade func(done func(tcp.Upgraded, error))
 	// Flight is the recorder for /debug/flight. Without a Flight, the path does not exist.
 	Flight *Flight
@@ -75,8 +75,8 @@ const maxScrapes = 8
 //	/debug/trace              an execution trace of ?seconds=, 1 to 60, for go tool trace; default 1
 //	/debug/flight             the flight recorder's last seconds, for go tool trace
 //
-// Only one profile, one trace and one flight recording is made at a time; a second request gets 409. These and all
 // Only one CPU profile, one trace and one flight recording is made at a time; a second request gets 409. These and all
+// other profiles also accept POST, and require it from browsers (otherwise 403). With ?gc=1, /debug/pprof/heap first
 // collects garbage.
 //
 // With Config.Token there are control requests. They are POST requests with the header Myriad-Action and with

@@ -22,7 +22,7 @@ import (
 const pageUpdateInterval = 2 * time.Second
 
 // sampleAndBuildPage returns the current page. It also records that the page is viewed, because some figures are read
-// only while it is.
+// only for a page that is viewed.
 func (l *pageState) sampleAndBuildPage(now time.Time) *page.Page {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -8,7 +8,7 @@ type Cost struct {
 	// of the connections are on this machine, both are included.
 	Kernel int64 `json:"kernel"`
 	User   int64 `json:"user"`
-	// Base is the memory of the processes, in bytes, without connections.
+	// Base is the memory of the processes before the first connection, in bytes.
 	Base int64 `json:"base"`
 	// Loops is the number of event loops of each server process or, in a plan without a server, of the client. It is 0
 	// for I/O models without loops.

@@ -101,7 +101,8 @@ type Rlimit struct {
 type CgroupFacts struct {
 	// Memory is in bytes. The used amount excludes file pages.
 	Memory CgroupLimit `json:"memory"`
-	// Sockets is the limit of socket memory alone, in bytes. It exists in version 1 (memory.kmem.tcp.limit_in_bytes).
+	// Sockets is the limit of socket memory alone, in bytes. Only cgroups of version 1 have such a limit
+	// (memory.kmem.tcp.limit_in_bytes).
 	Sockets CgroupLimit `json:"sockets"`
 	// Tasks limits the number of threads.
 	Tasks CgroupLimit `json:"tasks"`
@@ -153,8 +154,8 @@ type Interface struct {
 	Up       bool           `json:"up"`
 	Loopback bool           `json:"loopback"`
 	Addrs    []netip.Prefix `json:"addrs,omitempty"`
-	// Receive and Send are the numbers of queues in use. They are 0 if unknown, which is the case in other network
-	// namespaces than that of /sys.
+	// Receive and Send are the numbers of queues in use. They are 0 if unknown, because /sys describes only one network
+	// namespace.
 	Receive int `json:"receive"`
 	Send    int `json:"send"`
 }

@@ -43,8 +43,8 @@ type Plan struct {
 	// UserMemory is the process memory per connection, in bytes, on each side. The default 0 means that of Myriad with
 	// the chosen Model.
 	UserMemory int `json:"user_memory"`
-	// Sources contains the client's local addresses, at most 65,536. By default, a client of 127.0.0.0/8 uses any
-	// address of that network, as Myriad's generator does. For other targets, the kernel chooses the address.
+	// Sources contains the client's local addresses, at most 65,536. By default, connections to a target in 127.0.0.0/8
+	// use all addresses of that network, as Myriad's generator does. For other targets, the kernel chooses the address.
 	Sources []netip.Addr `json:"sources,omitempty"`
 	// Targets contains the addresses and ports of the server: at most 1,024, all IPv4 or all IPv6. A source can use
 	// each of its ports once per target. The default is 127.0.0.1:9000.

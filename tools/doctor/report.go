@@ -16,7 +16,7 @@ type Report struct {
 	// more.
 	Holds int64  `json:"holds"`
 	First string `json:"first"`
-	// Walls contains all examined limits, the lowest number of connections first.
+	// Walls contains all examined limits. Those with the lowest Holds come first.
 	Walls []Wall `json:"walls"`
 	Facts *Facts `json:"facts"`
 }
@@ -53,7 +53,7 @@ type Wall struct {
 	Limit int64  `json:"limit,omitempty"`
 	Unit  string `json:"unit,omitempty"`
 	Of    string `json:"of,omitempty"`
-	// Beyond reports that Holds is in addition to the connections that are open now, which count as Used.
+	// Beyond reports that Holds excludes the connections that are open now. These count as Used.
 	Beyond bool `json:"beyond,omitempty"`
 }
 

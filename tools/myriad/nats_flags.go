@@ -70,8 +70,8 @@ func (f *natsFlags) natsServerForAgents(secret *secretFlag) (n agents.NATS, err 
 	return agents.NATS{URL: strings.Join(urls, ","), Creds: f.creds, Token: token, TLS: trust}, err
 }
 
-// maxSecretBytes is the maximum length of a secret. It must fit into about 4,000 bytes that NATS accepts, together with
-// the message around it.
+// maxSecretBytes is the maximum length of a secret. NATS accepts about 4,000 bytes for the secret and the message
+// around it.
 const maxSecretBytes = 1024
 
 // secretFlag reads a secret from a file or an environment variable, because flags are visible in the list of processes.

@@ -13,7 +13,7 @@ import (
 )
 
 // lineHandlers contains the apps that answer lines. A line and its answer include the line end. The answer may be the
-// line itself. It is valid until the next call.
+// line itself, and is valid until the next call.
 var lineHandlers = map[string]func(line []byte) []byte{
 	app.Lines: func(line []byte) []byte { return line },
 	app.Wait: func(line []byte) []byte {

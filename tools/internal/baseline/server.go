@@ -56,8 +56,8 @@ type Options struct {
 	Buffer int
 	// Flush is FlushEach (the default) or FlushTenth. It applies to the design PerConn, with apps that answer lines.
 	Flush string
-	// Design is one of the constants above. The default is PerConn. Unless an option below names another design, it
-	// applies to PerConn only.
+	// Design is one of the constants above. The default is PerConn. The options below apply to PerConn only, unless
+	// they name another design.
 	Design string
 	// Loops is the number of event loops of the design Epolls, from 1 to MaxLoops. The default is one per CPU.
 	Loops int

@@ -181,7 +181,7 @@ func (w *releaseEnv) checkLibraryDependencies() error {
 	return nil
 }
 
-// userProgram is a program of a user of the modules. It must build and run.
+// userProgram is an example of a program that uses the modules. It must build and run.
 const userProgram = `package main
 
 import (

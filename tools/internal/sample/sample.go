@@ -22,8 +22,8 @@ const (
 	CPU Parts = 1 << iota
 	// Memory is RSS, PeakRSS and Anonymous. It costs 100 µs, however large the process is.
 	Memory
-	// PSS is memory in which shared pages are divided exactly. It costs 3 ms per GiB. During that time, the kernel
-	// walks the page tables, and the process cannot map memory.
+	// PSS is memory in which a page shared by n processes counts 1/n. It costs 3 ms per GiB. During that time, the
+	// kernel walks the page tables, and the process cannot map memory.
 	PSS
 	// Switches are context switches. They cost 30 µs per thread.
 	Switches
@@ -33,7 +33,7 @@ const (
 	// Sockets counts the descriptors that are sockets. It costs 1 µs per descriptor, so it must not be used at regular
 	// intervals.
 	Sockets
-	// MachineCPU is the processor time of the machine, and Stalled. It costs 0.15 ms.
+	// MachineCPU is the processor time of the machine, and Machine.Stalled. It costs 0.15 ms.
 	MachineCPU
 	// MachineMemory is the memory of the machine. It costs 0.1 ms.
 	MachineMemory

@@ -34,8 +34,8 @@ func Scrape(t *testing.T, c prometheus.Collector) map[string]*dto.MetricFamily {
 	return byName
 }
 
-// Fill sets each field below v to a unique value: whole seconds for durations, and a text for the only string. It adds
-// the value that the output must contain to want, by the field's name.
+// Fill sets each field below v to a unique value: whole seconds for durations, and a text for the only string. For each
+// field name, it stores in want the value that the output must contain.
 func Fill(v reflect.Value, path string, next *int64, want map[string]string) {
 	switch {
 	case v.Kind() == reflect.Struct:

@@ -35,8 +35,8 @@ const (
 	// WebSocket serves a WebSocket at "/" and echoes each message. If a message begins with "!", the server broadcasts
 	// the rest of the message instead. Its heartbeats are pings.
 	WebSocket = "ws"
-	// PubSub is publish/subscribe in the protocol of Subject.Protocol. The server must answer PING. Names omits PubSub,
-	// because none of the example servers supports it.
+	// PubSub is publish/subscribe in the protocol that the subject specifies. The server must answer PING. Names omits
+	// PubSub, because none of the example servers supports it.
 	PubSub = "pubsub"
 )
 

@@ -182,7 +182,8 @@ func (m *MeasuredCosts) setIdleCoresPerConn(runs []*result.Run) {
 	m.MaxIdleCoresPerConn = slices.Max(with) / n
 }
 
-// sortPointsAndMakeMonotonic sorts the points by rate. It then raises figures that are lower than at a lower rate.
+// sortPointsAndMakeMonotonic sorts the points by rate. It then raises each figure that is lower than the same figure at
+// a lower rate.
 func (m *MeasuredCosts) sortPointsAndMakeMonotonic() {
 	slices.SortFunc(m.Points, func(a, b Point) int { return cmp.Compare(a.Rate, b.Rate) })
 	for i := 1; i < len(m.Points); i++ {
@@ -191,8 +192,8 @@ func (m *MeasuredCosts) sortPointsAndMakeMonotonic() {
 	}
 }
 
-// MeasurementFromLoad returns the measurement from a load run whose server was a process on the same machine. It
-// contains no kernel memory.
+// MeasurementFromLoad returns the measurement from a load run whose server was a process on the same machine. Kernel
+// memory is not measured.
 func MeasurementFromLoad(s *load.Stream) (MeasuredCosts, error) {
 	r := s.Result
 	switch {

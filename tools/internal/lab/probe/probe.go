@@ -75,8 +75,8 @@ func FindFigure(name string) (Figure, bool) {
 	return figures[i], true
 }
 
-// HasBetterDirection reports whether a figure exists, and whether higher or lower values are better. It serves as
-// scenario.Reader.Figures.
+// HasBetterDirection reports whether a figure exists, and whether it has a direction (higher or lower) that counts as
+// better. It serves as scenario.Reader.Figures.
 func HasBetterDirection(name string) (better, exists bool) {
 	f, exists := FindFigure(name)
 	return f.Better != Neither, exists

@@ -20,7 +20,8 @@ import (
 //go:embed files
 var files embed.FS
 
-// Reader reads scenarios. Figures reports whether a figure exists, and whether higher or lower values of it are better.
+// Reader reads scenarios. Figures reports whether a figure exists, and whether it has a direction (higher or lower)
+// that counts as better.
 type Reader struct {
 	Figures func(name string) (better, ok bool)
 }

@@ -121,8 +121,8 @@ func (r *crossReferenceChecker) requireKnownNames(table string, i int, what stri
 	}
 }
 
-// requireKnownFigures checks the names of figures. If needsDirection is set, it must be known whether higher or lower
-// values are better.
+// requireKnownFigures checks the names of figures. If needsDirection is set, higher or lower values of each figure must
+// count as better.
 func (r *crossReferenceChecker) requireKnownFigures(table string, i int, needsDirection bool, names ...string) {
 	for _, name := range names {
 		if is, ok := r.figureInfo(name); name != "" && (!ok || needsDirection && !is) {
