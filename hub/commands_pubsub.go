@@ -36,7 +36,7 @@ func (b *commandBatch) replyRefusal(err error) {
 }
 
 // handleSubscribe subscribes to all names, or to none if the user may not subscribe to one of them. If a limit is
-// reached, the names before it stay subscribed.
+// reached, the subscriptions made so far remain.
 func (b *commandBatch) handleSubscribe(kind Kind, verb string) {
 	names, first := b.args[1:], b.argsAlreadyDone()
 	for _, name := range names {

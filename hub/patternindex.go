@@ -170,9 +170,9 @@ func eachLiteralRun(pattern string, yield func(literalRun) bool) {
 	}
 }
 
-// addPatternWithinBudget adds a pattern. The cost is the work that the pattern adds, plus a charge for memory. It fails
-// if the maximum work of a publish would exceed the limits, or if the cost would exceed clientBudget. A pattern that is
-// already in the index keeps its cost.
+// addPatternWithinBudget adds a pattern. The cost is the work that the pattern adds, plus a charge for memory.
+// addPatternWithinBudget fails if the maximum work of a publish would exceed the limits, or if the cost would exceed
+// clientBudget. A pattern that is already in the index keeps its cost.
 func (x *patternIndex) addPatternWithinBudget(t *topic, limits Limits, clientBudget int) (cost int, err error) {
 	x.mu.RLock()
 	if t.indexed {

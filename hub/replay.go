@@ -37,8 +37,8 @@ type Replay struct {
 	// total limit. If all clients share a user or a proxy, set MaxReplaysEach to MaxReplays. The default is a quarter
 	// of MaxReplays.
 	MaxReplaysEach int
-	// Timeout limits a replay, including the wait for a slot. After Timeout the client is closed, and may reconnect
-	// for the rest. The default is 30 s.
+	// Timeout limits a replay, including the wait for a slot. After Timeout, the client is disconnected, and may
+	// reconnect to get the remaining messages. The default is 30 s.
 	Timeout time.Duration
 
 	replayBuffer

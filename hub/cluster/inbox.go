@@ -39,8 +39,8 @@ type nodeInfo struct {
 }
 
 const (
-	// maxQueued is the queue length above which nothing is read. One read returns at most readSize bytes. The rest of
-	// the queue has space for all messages that fit into them.
+	// maxQueued is the queue length above which nothing is read. One read returns at most readSize bytes. The queue has
+	// enough additional space for the messages of one read.
 	maxQueued     = 16
 	readSize      = 32 << 10
 	inboxCapacity = maxQueued + readSize/8

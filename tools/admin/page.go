@@ -21,8 +21,8 @@ import (
 
 const pageUpdateInterval = 2 * time.Second
 
-// sampleAndBuildPage returns the current page. It also records that the page is viewed, because some figures are read
-// only for a page that is viewed.
+// sampleAndBuildPage returns the current page. It also records the time, because some figures are read only while
+// somebody views the page.
 func (l *pageState) sampleAndBuildPage(now time.Time) *page.Page {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -52,7 +52,8 @@ func Examine(f *Facts, p Plan) (*Report, error) {
 	return r, nil
 }
 
-// compareByHolds orders walls by Holds. If these are equal, hard walls precede soft ones; the rest is sorted by name.
+// compareByHolds orders walls by Holds. Among walls with the same Holds, hard ones precede soft ones; walls of equal
+// rank are ordered by name.
 func compareByHolds(a, b Wall) int {
 	soft := func(w Wall) int {
 		if w.Soft {

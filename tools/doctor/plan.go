@@ -40,8 +40,8 @@ type Plan struct {
 	// Unread is the peak number of bytes per connection that wait in the kernel, unread or unsent. The default is 0:
 	// idle connections.
 	Unread int `json:"unread"`
-	// UserMemory is the process memory per connection, in bytes, on each side. The default 0 means that of Myriad with
-	// the chosen Model.
+	// UserMemory is the process memory per connection, in bytes, on each side. The default 0 means the memory that
+	// Myriad needs with the chosen Model.
 	UserMemory int `json:"user_memory"`
 	// Sources contains the client's local addresses, at most 65,536. By default, connections to a target in 127.0.0.0/8
 	// use all addresses of that network, as Myriad's generator does. For other targets, the kernel chooses the address.
@@ -49,8 +49,8 @@ type Plan struct {
 	// Targets contains the addresses and ports of the server: at most 1,024, all IPv4 or all IPv6. A source can use
 	// each of its ports once per target. The default is 127.0.0.1:9000.
 	Targets []netip.AddrPort `json:"targets,omitempty"`
-	// Closing is the number of connections per second that this side closes in an orderly way. Each of them stays in
-	// TIME_WAIT for a minute. The default is 0.
+	// Closing is the number of connections per second that this side closes in an orderly way. Each closed connection
+	// stays in TIME_WAIT for a minute. The default is 0.
 	Closing int `json:"closing"`
 }
 

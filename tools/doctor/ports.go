@@ -195,7 +195,8 @@ func (x *analysis) lowestUsablePort() int64 {
 }
 
 // changesReservingServerPorts returns changes that exclude server ports from a wider range of client ports: the plan's
-// ports, and all listening ports in the added part. Otherwise a client could take a port while its server is down.
+// ports, and all listening ports in the added part. Without these changes, a client could take a server's port while
+// the server is down.
 func (x *analysis) changesReservingServerPorts(wide portRange) []Change {
 	reserved, _ := parsePortList(x.f.Sysctls[reservedName])
 	before := len(reserved)

@@ -188,7 +188,7 @@ func (v *terminalView) formatLines(width int) (all []terminalLine) {
 	return all
 }
 
-// formatStageProgress returns the progress of the current stage. If the end is known, it is a bar.
+// formatStageProgress returns the progress of the current stage. If the end is known, the progress is a bar.
 func (v *terminalView) formatStageProgress(width int) string {
 	in := v.now().Sub(v.stageStart)
 	share, text := -1.0, format.Elapsed(in)

@@ -44,7 +44,7 @@ const (
 	// retryDelay is the pause of a closed loop after a rejection.
 	retryDelay = 100 * time.Microsecond
 	// sampleInterval is the time between two counts of goroutines and workers. reportInterval is the time between two
-	// lines of output. It is short, so that a process that is killed has reported its counts shortly before.
+	// lines of output. It is short because a killed process leaves only the counts that it has already reported.
 	sampleInterval = 50 * time.Millisecond
 	reportInterval = 250 * time.Millisecond
 	pollInterval   = time.Millisecond

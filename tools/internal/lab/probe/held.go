@@ -146,11 +146,11 @@ func CountHeartbeatsAndAnswers(r *result.Run, now *result.Counts, verificationLi
 	return sent, answered
 }
 
-// setHeartbeatFigures computes the number of lost heartbeats from two counts of the server: after the second
-// verification, and after all connections have closed. At the end, each heartbeat sent before the first count must have
-// been answered or have reached the generator. The rest is lost. If the verification takes longer than the heartbeat
-// interval, some heartbeats are always in flight. In that case, losses are only computed if server and generator agree
-// at the end.
+// setHeartbeatFigures sets the numbers of missing and lost heartbeats. The server has reported its counts after the
+// second verification, and again after all connections have closed. At the end, every heartbeat of the first count must
+// have been answered or have reached the generator; the others are lost. If the verification took longer than the
+// heartbeat interval, heartbeats may still be in flight. Losses are then computed only if server and generator agree at
+// the end.
 func (h heldConnsRun) setHeartbeatFigures(set func(string, float64)) {
 	again, closed := h.Run.FindSample(VerifyAgain), h.Run.FindSample(Closed)
 	if again == nil || again.Counts == nil {

@@ -228,7 +228,7 @@ func remarksUnderHeading(heading string, remarks []page.Remark) (parts []page.Pa
 	return append(parts, page.Part{Remarks: remarks})
 }
 
-// foldedRemarksPart returns a list that a reader of the HTML page unfolds. Without remarks, it returns nothing.
+// foldedRemarksPart returns a list that is collapsed in the HTML page. Without remarks, it returns nothing.
 func foldedRemarksPart(title string, remarks []page.Remark) []page.Part {
 	if len(remarks) == 0 {
 		return nil

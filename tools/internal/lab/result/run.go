@@ -81,8 +81,8 @@ type Phase struct {
 	// Count is the number of events in the phase, and Rate the number per second.
 	Count int64   `json:"count,omitempty"`
 	Rate  float64 `json:"rate,omitempty"`
-	// Latency is the latency of connecting, of echoed lines, or of a broadcast. That of a broadcast is measured from
-	// its first receipt.
+	// Latency is the latency of connecting, of echoed lines, or of a broadcast. The latency of a broadcast is measured
+	// from the broadcast's first receipt.
 	Latency load.Latency `json:"latency"`
 	// ServerCPU and LoadCPU are the numbers of CPUs that server and load generator kept busy.
 	ServerCPU float64 `json:"server_cpu,omitempty"`

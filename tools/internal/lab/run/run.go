@@ -415,7 +415,7 @@ func (m *serverMeasurement) runLoadGenerator(ctx context.Context, c load.Config,
 }
 
 // findLimitPreventingRun returns the reason why the subject or the machine cannot hold the run's connections, or "" if
-// it can. fittingConns is the number of connections that fit. It starts nothing.
+// they fit. fittingConns is the number of connections that fit.
 func findLimitPreventingRun(s scenario.Step) (reason string, fittingConns int) {
 	w := s.Workload
 	if most := s.Subject.MaxConns; w.Whole && most > 0 && w.Connections > most {

@@ -21,8 +21,8 @@ type Scenario struct {
 	Subjects []Subject `json:"subjects" toml:"subject"`
 	// Workloads contains the loads to apply, at most 64.
 	Workloads []Workload `json:"workloads" toml:"workload"`
-	// Baseline is the name of the subject with which the others are compared. If it is not in Subjects, the report
-	// contains no ratios. In a file, the default is the first subject.
+	// Baseline is the name of the subject with which the other subjects are compared. If it is not in Subjects, the
+	// report contains no ratios. In a file, the default is the first subject.
 	Baseline string `json:"baseline" toml:"baseline"`
 	// Auto is the name of the subject that chooses its I/O model by itself. The report compares it with the best other
 	// subject. "" means none.

@@ -51,7 +51,7 @@ type Workload struct {
 // Actions of phases.
 const (
 	// Connect opens connections and closes those of earlier phases. If the first phase is not Connect, all connections
-	// are opened before it.
+	// are opened before the first phase.
 	Connect = "connect"
 	// Hold keeps the connections idle except for heartbeats.
 	Hold = "hold"
