@@ -11,14 +11,14 @@ import (
 	"strings"
 )
 
-// aclAccount holds the rights that one line of an ACL file grants. It is immutable.
 type aclAccount struct {
 	enabled, noPassword, certLogin bool
 	passwords                      []passwordHash
 	selectors                      []aclSelector // selectors[0] is built from the rules outside parentheses
 }
 
-// aclSelector allows some commands on some topics. A user may do whatever one of its selectors allows.
+// aclSelector allows some commands on some topics. An action is permitted if at least one of the user's selectors
+// allows it.
 type aclSelector struct {
 	commands  uint64 // a bit for each index of commandNames; unknownCommandBit covers all others
 	allTopics bool
@@ -35,7 +35,8 @@ func (s *aclSelector) allowsExactPattern(pattern string) bool {
 	return s.allTopics || slices.ContainsFunc(s.topics, func(g glob) bool { return g.pattern == pattern })
 }
 
-// commandNames lists the commands that rights can name, with their Redis categories. "a|b" is subcommand b of a.
+// commandNames lists the commands that ACL rules can name, with their Redis categories. A subcommand is written
+// command|subcommand.
 var commandNames = [...]struct{ name, categories string }{
 	{"publish", "pubsub fast"}, {"spublish", "pubsub fast"},
 	{"subscribe", "pubsub slow"}, {"psubscribe", "pubsub slow"}, {"ssubscribe", "pubsub slow"},
@@ -71,12 +72,11 @@ var (
 	unrestrictedBits                        = commandBit["auth"] | commandBit["hello"] | commandBit["quit"] | commandBit["reset"]
 )
 
-// categories lists Redis's ACL categories, each surrounded by spaces.
 const categories = " keyspace read write set sortedset list hash string bitmap hyperloglog geo stream pubsub" +
 	" admin fast slow blocking dangerous connection transaction scripting "
 
-// parseCommandOrCategory returns the commandBits of a command with its subcommands, of one subcommand, or of a category
-// that begins with @.
+// parseCommandOrCategory returns the bits for a command with all its subcommands, for one subcommand, or for a category
+// such as @pubsub.
 func parseCommandOrCategory(nameOrCategory string) (commandBits uint64, err error) {
 	nameOrCategory = strings.ToLower(nameOrCategory)
 	category, isCategory := strings.CutPrefix(nameOrCategory, "@")
@@ -102,7 +102,8 @@ type aclLimits struct{ maxBytes, maxLineBytes, maxUsers int }
 
 var defaultACLLimits = aclLimits{maxBytes: 64 << 20, maxLineBytes: 1 << 20, maxUsers: 1_000_000}
 
-// parseACLFile parses an ACL file. userNameByPassword maps each password to its user. Errors name the line.
+// parseACLFile parses an ACL file. userNameByPassword maps each password hash to a user name. Errors include the line
+// number.
 func parseACLFile(r io.Reader, limits aclLimits) (accounts map[string]*aclAccount, userNameByPassword map[passwordHash]string, err error) {
 	accounts, userNameByPassword = make(map[string]*aclAccount), make(map[passwordHash]string)
 	in := &io.LimitedReader{R: r, N: int64(limits.maxBytes) + 1}
@@ -179,7 +180,6 @@ func parseUserRules(rules []string) (*aclAccount, error) {
 	return a, nil
 }
 
-// applyRule applies one rule to the account or to its first selector.
 func (a *aclAccount) applyRule(rule string) error {
 	switch rule {
 	case "on", "off":
@@ -230,7 +230,6 @@ func (a *aclAccount) addOrRemovePassword(op byte, passwordOrHash string) error {
 	return nil
 }
 
-// applyCommandOrTopicRule applies a rule about commands or topics.
 func (s *aclSelector) applyCommandOrTopicRule(rule string) error {
 	switch rule {
 	case "allchannels", "&*":

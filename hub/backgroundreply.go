@@ -11,12 +11,13 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// Some commands take too long for an event loop, or query all loops or other hubs: lists of topics and clients,
-// and presence in a cluster. Each runs on its own goroutine, one at a time. Meanwhile its connection is not read,
-// and is retained, so that a drain waits for the reply.
+// Some commands take too long for an event loop, or query all loops or other hubs. Examples are lists of topics or
+// clients, and PUBSUB NUMSUB in a cluster. Each of these commands gets its own goroutine, but only one of them runs at
+// a time. Until a command has ended, its connection is paused and retained, so that a graceful shutdown waits for the
+// reply.
 
 const (
-	// maxBackgroundReplies limits the commands that run or wait.
+	// maxBackgroundReplies limits the background commands that run or wait.
 	maxBackgroundReplies   = 16
 	backgroundReplyTimeout = 10 * time.Second
 )
@@ -28,7 +29,7 @@ type scanLimiter struct {
 
 var errTooManyScans = errors.New("too many list requests; try again")
 
-// replyInBackground has makeReply write the command's reply on another goroutine. If makeReply fails, the
+// replyInBackground calls makeReply on another goroutine to write the command's reply. If makeReply fails, the
 // connection closes after the reply.
 func (b *commandBatch) replyInBackground(makeReply func(ctx context.Context, r *replyWriter) error) {
 	if b.flushReplies(); b.closing {
@@ -49,8 +50,7 @@ func (b *commandBatch) replyInBackground(makeReply func(ctx context.Context, r *
 	b.stopped = true
 }
 
-// pauseAndReplyInBackground runs makeReply on another goroutine and sends its result to c, which is paused meanwhile.
-// It fails if too many replies are queued.
+// pauseAndReplyInBackground pauses c, calls makeReply on another goroutine and sends the result to c.
 func (h *Hub) pauseAndReplyInBackground(c *tcp.Conn, makeReply func(ctx context.Context) ([]byte, error)) error {
 	if h.scans.queued.Add(1) > maxBackgroundReplies {
 		h.scans.queued.Add(-1)

@@ -9,11 +9,11 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// client is the state of one connection. Only the connection's handler uses it, one call at a time, so it needs
-// no lock. The first subscription is stored inline because most clients have only one.
+// client is the state of one connection. Only the connection's handler uses it, one call at a time, so no lock is
+// needed. The first subscription is stored inline because most clients have only one.
 type client struct {
 	format messageFormat
-	// repliesInMessageOrder makes replies go through the mailbox, so that they stay in order with messages.
+	// repliesInMessageOrder sends replies through the mailbox, which keeps them in order with messages.
 	repliesInMessageOrder bool
 	consecutiveErrors     uint8 // bad WebSocket requests, or failed logins
 	user                  *user // nil until authenticated
@@ -21,13 +21,12 @@ type client struct {
 	extra                 *clientExtra // nil if unused
 }
 
-// clientExtra is state that few clients need.
 type clientExtra struct {
 	topics          [kindCount]map[string]*topic // all subscriptions but firstTopic
 	publishRate     rateLimit
 	patternCost     int        // units of Limits.MaxPatternCost
 	patternCostAddr netip.Addr // address charged with patternCost
-	// stopReplay cancels the running replay; nil if none is running.
+	// stopReplay cancels the running replay, if not nil.
 	stopReplay context.CancelFunc
 }
 
@@ -71,8 +70,8 @@ func (c *client) subscriptionCountOfKind(kind Kind) (n int) {
 	return n
 }
 
-// confirmationCount returns the count that confirmations of this kind report: sharded topics are counted
-// separately, topics and patterns together.
+// confirmationCount returns the number of subscriptions to report in a confirmation. For Sharded it counts sharded
+// topics, otherwise topics and patterns.
 func (c *client) confirmationCount(kind Kind) int {
 	if kind == Sharded {
 		return c.subscriptionCountOfKind(Sharded)
@@ -108,9 +107,9 @@ func (h *Hub) adjustPatternCost(c *client, ref tcp.Ref, delta int) {
 	}
 }
 
-// remainingPatternCost returns the cost that one more pattern of the client may have. It is limited by
-// Limits.MaxPatternCost, by twice that for all clients of the address, and by the free part of
-// Limits.MaxPatternWork less the address's share, so that a few addresses cannot use it up (see fairSemaphore).
+// remainingPatternCost returns the highest cost that another pattern of the client may have. The limits are
+// MaxPatternCost for the client, twice that for all clients of its address, and for each address the part of
+// MaxPatternWork that is still unused.
 func (h *Hub) remainingPatternCost(c *client, ref tcp.Ref, limits Limits) int {
 	remaining := limits.maxPatternCost() - c.patternCost()
 	if addr, _ := ref.RemoteAddr(); addr.IsValid() {
@@ -120,7 +119,7 @@ func (h *Hub) remainingPatternCost(c *client, ref tcp.Ref, limits Limits) int {
 	return remaining
 }
 
-// patternCostByAddr sums the pattern costs of each address's clients. It is safe for concurrent use.
+// patternCostByAddr stores the total pattern cost of the clients of each address. It is safe for concurrent use.
 type patternCostByAddr struct {
 	mu    sync.Mutex
 	costs map[netip.Addr]int
@@ -153,7 +152,7 @@ func (c *client) ensureExtra() *clientExtra {
 	return c.extra
 }
 
-// countPublishWithinRate counts one message and reports whether the client stays within maxPerSecond messages a second.
+// countPublishWithinRate counts one published message. It reports whether the client is still within maxPerSecond.
 func (c *client) countPublishWithinRate(now time.Time, maxPerSecond int) bool {
 	return c.ensureExtra().publishRate.allow(now, maxPerSecond, time.Second)
 }

@@ -12,13 +12,11 @@ import (
 
 // clientReplay sends missed messages to a client, and then adds the client to the groups of its topics. A replay
 // consists of steps with bounded work and output. Each step reads the replay buffer under its read lock. The last step
-// holds the lock until the client has joined, so that no message is missed or repeated.
+// holds the lock until the client has joined the groups, so that no message is missed or repeated.
 //
-// The first step runs immediately and is small: it sends everything or nothing. A goroutine runs the other steps, no
-// faster than the client reads. While a client waits for its turn, no output is prepared, so the wait takes no memory.
-//
-// The goroutine ends within Replay.Timeout. Until then the client's requests wait, a drain waits for the goroutine,
-// and the client cannot migrate to another process.
+// The first step runs immediately and is small: it sends either all missed messages or none. A goroutine runs the other
+// steps at the pace at which the client reads, and ends within Replay.Timeout. Until it ends, the client's requests
+// wait, a graceful shutdown waits for it, and the client cannot migrate to another process.
 type clientReplay struct {
 	hub          *Hub
 	client       *client
@@ -32,10 +30,9 @@ type clientReplay struct {
 
 	pending replayStep // prepared by the last step and not sent yet
 
-	owners    []quotaOwner
-	queueSlot *fairSemaphore // early or queue of replayLimiters, if held
-	hasTurn   bool
-	// closeClient closes the connection and asks the client to try again.
+	owners      []quotaOwner
+	queueSlot   *fairSemaphore // early or queue of replayLimiters, if held
+	hasTurn     bool
 	closeClient func(*tcp.Conn, error)
 }
 
@@ -53,8 +50,8 @@ type replayStep struct {
 	startUnissued  bool
 }
 
-// stepLimits bounds the work (see tryUnits) and the output bytes of a step. The last message may exceed the limit,
-// unless allOrNothing is set.
+// stepLimits bounds the work (see tryUnits) and the output bytes of a step. Unless allOrNothing is set, the step's last
+// message may exceed the limits.
 type stepLimits struct {
 	work, bytes  int
 	allOrNothing bool // a step that reaches a limit is discarded
@@ -67,13 +64,13 @@ var (
 
 const (
 	messageLookupUnits = 8
-	// waitersPerTurn is the number of waiting clients permitted per concurrent replay.
+	// waitersPerTurn is the number of clients that may wait per permitted concurrent replay.
 	waitersPerTurn = 64
-	// stallTimeout is the time within which a client must accept a step. After that, the client loses its turn.
+	// stallTimeout limits the time in which a client must accept the output of a step. A slower client loses its turn.
 	stallTimeout = time.Second
-	// A client with a position ahead of this node comes from another node and waits. After unknownPositionDelay, the
-	// hub asks the stream whether the position exists, and repeats the query until the stream answers. Answers are
-	// cached for streamNewestTTL.
+	// A client may send a position that this node has not reached yet, because another node issued it. The client then
+	// waits. After unknownPositionDelay, the hub asks the stream whether the position exists, and repeats the query
+	// until the stream answers. Answers are cached for streamNewestTTL.
 	unknownPositionDelay = 2 * time.Second
 	streamNewestTTL      = time.Second
 )
@@ -83,9 +80,9 @@ var (
 	errReplayTimeout  = errors.New("the replay timed out; continue from the last id")
 )
 
-// initStartAndLastValues returns the position after which the client will receive all messages. If the position is
-// unknown, known is false. A client without a position starts at the newest message, with the last values of its
-// topics if these are kept.
+// initStartAndLastValues returns the position after which the client will receive all messages. A client that sent no
+// position starts at the newest message and receives the last values of its topics. If this node has not loaded the
+// stream yet, the newest position is unknown, and known is false.
 func (cr *clientReplay) initStartAndLastValues() (start Position, known bool) {
 	r := cr.hub.Replay
 	r.mu.RLock()
@@ -105,8 +102,8 @@ func (cr *clientReplay) initStartAndLastValues() (start Position, known bool) {
 	return cr.pos, true
 }
 
-// replayNowOrInBackground runs the first step. If messages are left, it starts a goroutine for the other steps. It
-// must be called by the handler of c.
+// replayNowOrInBackground runs the first step. If messages are left, it starts a goroutine for the other steps. Only
+// the handler of c may call it.
 func (cr *clientReplay) replayNowOrInBackground(c *tcp.Conn) error {
 	cr.indexSubscriptions()
 	if cr.runStep(firstStepLimits) {
@@ -169,8 +166,7 @@ func (cr *clientReplay) runSteps(ctx context.Context) error {
 	}
 }
 
-// runStepSerializingPatterns calls runStep on the background goroutine. Steps with patterns may be expensive, so they
-// run one at a time.
+// runStepSerializingPatterns calls runStep. Steps with patterns can be expensive, so only one of them runs at a time.
 func (cr *clientReplay) runStepSerializingPatterns() (joined bool) {
 	if len(cr.patterns) > 0 {
 		r := cr.hub.Replay
@@ -180,8 +176,8 @@ func (cr *clientReplay) runStepSerializingPatterns() (joined bool) {
 	return cr.runStep(laterStepLimits)
 }
 
-// sendPendingOrReleaseTurn sends the pending step at the client's pace. If the client stalls, it loses its turn and
-// the step is discarded. The next step then waits until the client has read.
+// sendPendingOrReleaseTurn sends the pending step at the client's pace. If the client stalls, it loses its turn, and
+// the step is discarded. The replay continues once the client has read.
 func (cr *clientReplay) sendPendingOrReleaseTurn(ctx context.Context) error {
 	if len(cr.pending.buf) == 0 {
 		return nil
@@ -202,7 +198,6 @@ func (cr *clientReplay) sendPendingOrReleaseTurn(ctx context.Context) error {
 	return cr.waitUntilClientReads(ctx)
 }
 
-// countAndClearPending counts the pending step as sent.
 func (cr *clientReplay) countAndClearPending() {
 	r := cr.hub.Replay
 	r.replayed.Add(cr.pending.replayed)
@@ -219,7 +214,7 @@ func (cr *clientReplay) countAndClearPending() {
 	}
 }
 
-// rollBackPending drops the pending step. The next step repeats its messages.
+// rollBackPending drops the pending step, so that the next step sends its messages again.
 func (cr *clientReplay) rollBackPending() {
 	if cr.pending.startPos != (Position{}) {
 		cr.pos, cr.unissued = cr.pending.startPos, cr.pending.startUnissued
@@ -227,7 +222,6 @@ func (cr *clientReplay) rollBackPending() {
 	cr.pending = replayStep{}
 }
 
-// Interval between checks of whether a client has read.
 const minReadPoll, maxReadPoll = 100 * time.Millisecond, 2 * time.Second
 
 func (cr *clientReplay) waitUntilClientReads(ctx context.Context) error {
@@ -298,14 +292,14 @@ func (cr *clientReplay) timeoutOrSendError(ctx context.Context, err error) error
 	return fmt.Errorf("hub: no space for missed messages: %w", err)
 }
 
-// replayLimiters bounds concurrent replays. A replay first waits in early until the node has reached its position, so
-// that positions that were never issued do not block other replays. It then waits in queue for its turn.
+// replayLimiters bounds concurrent replays. A replay holds a slot of early until the node has reached the client's
+// position, and then a slot of queue while it waits for one of turns. Early is separate so that clients with made-up
+// positions do not block others.
 type replayLimiters struct {
 	once                sync.Once
 	early, queue, turns fairSemaphore
 }
 
-// initLimiters returns the limiters. The first call configures them.
 func (r *Replay) initLimiters() *replayLimiters {
 	limiters := &r.limiters
 	limiters.once.Do(func() {
@@ -318,8 +312,8 @@ func (r *Replay) initLimiters() *replayLimiters {
 	return limiters
 }
 
-// waitUntilReachedOrUnissued waits until the node has reached the client's position. If no node has reached it, it
-// sets unissued.
+// waitUntilReachedOrUnissued waits until the node has reached the client's position. If no node has issued the
+// position, it sets cr.unissued and returns.
 func (cr *clientReplay) waitUntilReachedOrUnissued(ctx context.Context) error {
 	queryTicker := time.NewTicker(unknownPositionDelay)
 	defer queryTicker.Stop()
@@ -340,8 +334,8 @@ func (cr *clientReplay) waitUntilReachedOrUnissued(ctx context.Context) error {
 	}
 }
 
-// nextMessageChanUnlessReached returns nil if the node has reached pos. Otherwise it returns a channel that is closed
-// with the next message.
+// nextMessageChanUnlessReached returns a channel that is closed when the next message arrives. If the node has already
+// reached pos, it returns nil.
 func (r *Replay) nextMessageChanUnlessReached(pos Position) (nextMessage <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -354,14 +348,12 @@ func (r *Replay) nextMessageChanUnlessReached(pos Position) (nextMessage <-chan 
 	return r.advanced
 }
 
-// hasReached reports whether the node has all messages up to pos.
 func (r *Replay) hasReached(pos Position) bool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return r.reachedLocked(pos)
 }
 
-// cachedNewestPosition returns the result of Cluster.Newest, cached for streamNewestTTL.
 func (h *Hub) cachedNewestPosition(ctx context.Context) (Position, error) {
 	r := h.Replay
 	r.newestMu.Lock()
@@ -374,7 +366,7 @@ func (h *Hub) cachedNewestPosition(ctx context.Context) (Position, error) {
 	return r.streamNewest, r.streamNewestErr
 }
 
-// reachedLocked implements hasReached; the caller must hold mu. Positions of another stream count as reached.
+// reachedLocked is hasReached with mu held. Positions of another stream count as reached.
 func (m *replayBuffer) reachedLocked(pos Position) bool {
 	return m.ready && (pos.Epoch != m.newestPos.Epoch || pos.Seq <= m.newestPos.Seq)
 }
@@ -390,8 +382,8 @@ func (cr *clientReplay) indexSubscriptions() {
 	}
 }
 
-// runStep prepares the next step. It reports whether all missed messages have been sent and the client has joined its
-// groups.
+// runStep prepares the next step. If it is the last step, runStep also sends it, adds the client to its groups and
+// returns true.
 func (cr *clientReplay) runStep(limits stepLimits) (joined bool) {
 	r := cr.hub.Replay
 	r.mu.RLock()
@@ -421,7 +413,6 @@ func (cr *clientReplay) runStep(limits stepLimits) (joined bool) {
 	return cr.sendPendingAndJoinGroups()
 }
 
-// appendForMatchingSubscriptions encodes m for each matching subscription. It returns the work done.
 func (cr *clientReplay) appendForMatchingSubscriptions(m *keptMessage) (work int) {
 	work = messageLookupUnits
 	if t := cr.topicsByName[m.topic]; t != nil {
@@ -443,8 +434,8 @@ func (cr *clientReplay) appendReplayedMessage(t *topic, m *keptMessage) {
 	cr.pending.delivery.add(deliveryCounts{sent: 1, bytes: len(cr.pending.buf) - before})
 }
 
-// appendGapNoticeAndSkipDropped sends a gap notice if messages that the client missed are no longer available. The
-// replay continues after these messages.
+// appendGapNoticeAndSkipDropped appends a gap notice if messages that the client missed are no longer available. The
+// replay then continues after these messages.
 func (cr *clientReplay) appendGapNoticeAndSkipDropped() {
 	r := cr.hub.Replay
 	newPos := cr.pos
@@ -468,8 +459,8 @@ func (cr *clientReplay) appendGapNoticeAndSkipDropped() {
 	}
 }
 
-// sendPendingAndJoinGroups sends the pending step and adds the client to its groups. If there is no capacity for the
-// step, it returns false.
+// sendPendingAndJoinGroups sends the pending step and adds the client to its groups. It returns false if the client's
+// queue has no space for the step.
 func (cr *clientReplay) sendPendingAndJoinGroups() (joined bool) {
 	if len(cr.pending.buf) > 0 {
 		if err := cr.ref.Send(cr.pending.buf); err != nil && !errors.Is(err, tcp.ErrClosed) {

@@ -7,45 +7,45 @@ import (
 )
 
 // Cluster connects a Hub with other hubs, so that a published message reaches the subscribers of all hubs. Package
-// hub/cluster implements it. Methods must be safe for concurrent use. They are called from event loops and must not
-// block unless documented.
+// hub/cluster implements it. Methods must be safe for concurrent use. Event loops call them, so a method must not block
+// unless its comment permits blocking.
 type Cluster interface {
-	// Publish forwards a message to the other hubs. It must not retain message. An error means that the message can
-	// never be sent; a later loss is not reported. The argument kind is Topic or Sharded.
+	// Publish forwards a message to the other hubs. It must not keep a reference to message. An error means that the
+	// message can never be sent. Later losses are not reported. The argument kind is Topic or Sharded.
 	Publish(kind Kind, name string, message []byte) error
-	// Keep stores a message of a topic that Hub.Replay keeps, and later calls Hub.DeliverKept. It must not retain
-	// message. It fails if there is no space.
+	// Keep stores a message in the stream for Hub.Replay, and later calls Hub.DeliverKept with it. It must not keep a
+	// reference to message. It fails if the queue is full.
 	Keep(topic string, message []byte) error
-	// Newest returns the position of the newest stored message. It may block until ctx ends.
+	// Newest returns the position of the newest message in the stream. It may block until ctx ends.
 	Newest(ctx context.Context) (Position, error)
-	// Changed reports that a name has gained its first subscriber on this hub or lost its last. Hub.Subscribers
-	// returns the current number.
+	// Changed reports that a name has gained its first subscriber on this hub or lost its last. Hub.Subscribers returns
+	// the current number.
 	Changed(kind Kind, name string)
-	// Subscribers returns the number of subscribers of each name on the other hubs. Hubs that do not answer before ctx
-	// ends are not counted. It may block.
+	// Subscribers returns the number of subscribers on the other hubs for each name. It may block until ctx ends, and
+	// omits hubs that have not answered by then.
 	Subscribers(ctx context.Context, kind Kind, names []string) []int
-	// Names returns the names with subscribers on other hubs that match a pattern. Names may repeat. It returns at
-	// most maxBytes of names, and the number of omitted names. Hubs that do not answer before ctx ends are ignored. It
-	// may block.
+	// Names returns names that match pattern and have subscribers on other hubs. A name may appear more than once. The
+	// names take at most maxBytes; omitted counts the others. Names may block until ctx ends, and omits hubs that have
+	// not answered by then.
 	Names(ctx context.Context, kind Kind, pattern string, maxBytes int) (names []string, omitted int)
-	// Largest returns up to limit topics of each other hub: the topics with the given prefix and the most subscribers
-	// there. Otherwise it is like Names.
+	// Largest returns the topics with the given prefix that have the most subscribers: up to limit topics of each other
+	// hub. Apart from the choice of names, it is like Names.
 	Largest(ctx context.Context, prefix string, limit, maxBytes int) (names []string, omitted int)
 	// Stats returns the counters.
 	Stats() ClusterStats
 }
 
 // ClusterMigrator is a Cluster whose node can continue in a new process, together with the hub's clients (see
-// tcp.Server.Upgrade). Other hubs see both processes as one node. The cluster does not deliver messages between the
-// two processes.
+// tcp.Server.Upgrade). Other hubs see both processes as one node. The cluster does not deliver messages between the two
+// processes.
 type ClusterMigrator interface {
-	// Pause stops delivery until Resume. The result state identifies the messages delivered so far.
+	// Pause stops delivery until Resume. The returned state identifies the messages delivered so far.
 	Pause() (state []byte)
-	// Restore loads the state into the new process. The new process delivers nothing before Resume; then it delivers
-	// messages that have arrived since Pause.
+	// Restore loads the state into the new process. After Resume, the new process delivers the messages that have
+	// arrived since Pause.
 	Restore(state []byte) error
 	// Resume continues delivery after the clients have moved. It must be called in the old process first, then in the
-	// new one. In the old process, it returns when that process's messages have been sent. The new process sends
+	// new one. In the old process, Resume returns when all queued messages have been sent. The new process sends
 	// nothing before its own Resume. If nothing is paused, Resume has no effect.
 	Resume()
 }
@@ -62,23 +62,23 @@ type ClusterStats struct {
 	// Sent counts forwarded messages. Waiting and WaitingBytes are the current size of the send queue. Unsent counts
 	// messages lost because the queue was full.
 	Sent, Waiting, WaitingBytes, Unsent int64
-	// Received counts messages from other nodes. Duplicates counts messages that arrived through several
-	// subscriptions; each is delivered once.
+	// Received counts messages from other nodes. Duplicates counts further copies of a message, which arrive through
+	// other subscriptions and are dropped.
 	Received, Duplicates int64
-	// Lost counts missing messages of other nodes. Gaps in the sequence numbers reveal them.
+	// Lost counts messages of other nodes that did not arrive, according to their sequence numbers.
 	Lost int64
-	// Nodes lists other known nodes, sorted by name. The list is limited in length.
+	// Nodes lists other known nodes, sorted by name. Only a limited number of nodes is listed.
 	Nodes []NodeStats
 }
 
 // NodeStats describes another node.
 type NodeStats struct {
 	Name string
-	// Here reports whether the node has sent anything in the last few seconds.
+	// Here reports whether the node has been heard from in the last few seconds.
 	Here bool
 	// Subscriptions is the number of subscriptions that the node has announced.
 	Subscriptions int64
-	// Received and Lost count messages of this node, as in ClusterStats.
+	// Received and Lost are like those of ClusterStats, for messages of this node only.
 	Received, Lost int64
 }
 
@@ -90,8 +90,8 @@ func (h *Hub) Subscribers(kind Kind, name string) int {
 // Subscriptions returns the current number of subscriptions of all clients of this hub.
 func (h *Hub) Subscriptions() int64 { return h.subscriptions.Load() }
 
-// EachName calls f for every name of a kind with subscribers on this hub, in no order, until f returns false. f must
-// not subscribe.
+// EachName calls f for each name of the given kind that has subscribers on this hub, in no particular order. It stops
+// when f returns false. f must not subscribe.
 func (h *Hub) EachName(kind Kind, f func(name string, subscribers int) bool) {
 	h.tableForKind(kind).eachName(f)
 }
@@ -100,11 +100,10 @@ func (h *Hub) EachName(kind Kind, f func(name string, subscribers int) bool) {
 // takes time proportional to the topic's length and is safe for concurrent use.
 func Matcher(pattern string) func(topic string) bool { return compileGlob(pattern).matches }
 
-// clusterQueryTimeout limits the wait for answers of the other hubs.
 const clusterQueryTimeout = 200 * time.Millisecond
 
-// namesOnOtherHubs returns the matching names on other hubs, without duplicates and up to maxBytes, and the number of
-// omitted names.
+// namesOnOtherHubs returns the names on other hubs that match pattern, without duplicates. The names take at most
+// maxBytes; omitted counts the others.
 func (h *Hub) namesOnOtherHubs(ctx context.Context, kind Kind, pattern string, maxBytes int) (names []string, omitted int) {
 	if h.Cluster == nil {
 		return nil, 0
@@ -138,7 +137,6 @@ func (h *Hub) subscriberCountsOnAllHubs(ctx context.Context, kind Kind, names []
 	return counts
 }
 
-// notifyClusterOfSubscribers reports a name's first or last subscriber to the cluster, if a cluster is configured.
 func (h *Hub) notifyClusterOfSubscribers(kind Kind, name string) {
 	if h.Cluster != nil {
 		h.Cluster.Changed(kind, name)

@@ -2,7 +2,6 @@ package hub
 
 import "slices"
 
-// command is a command of the Redis protocol, or a subcommand named "command|sub".
 type command struct {
 	name            string
 	id              uint16 // index in commandsByID
@@ -16,7 +15,6 @@ type command struct {
 	commandDoc
 }
 
-// commandDoc is a command's description for the COMMAND command.
 type commandDoc struct {
 	group, since, summary string
 	flags                 []string
@@ -24,8 +22,8 @@ type commandDoc struct {
 
 var commands map[string]*command
 
-// commandsByID lists commands and subcommands, so that a session stores its last command in 2 bytes. 0 means
-// none.
+// commandsByID lists commands and subcommands by ID. A session stores only the ID of its last command, in 2 bytes. ID 0
+// means no command.
 var commandsByID = []*command{{name: "NULL"}}
 
 func init() {
@@ -57,7 +55,7 @@ func init() {
 			commandDoc: pubsub("2.0.0", "Listen for messages published to channels matching the given patterns")},
 		&command{name: "punsubscribe", arity: -1, whileSubscribed: true, ignoresReplyOff: true, run: func(b *commandBatch) { b.handleUnsubscribe(Pattern, "punsubscribe") },
 			commandDoc: pubsub("2.0.0", "Stop listening for messages posted to channels matching the given patterns")},
-		// There are no shards: sharded topics are merely a separate name space.
+		// There are no shards. Sharded topics are merely a separate name space.
 		&command{name: "spublish", arity: 3, run: func(b *commandBatch) { b.handlePublish(Sharded) }, commandDoc: pubsub("7.0.0", "Post a message to a shard channel")},
 		&command{name: "ssubscribe", arity: -2, whileSubscribed: true, ignoresReplyOff: true, run: func(b *commandBatch) { b.handleSubscribe(Sharded, "ssubscribe") },
 			commandDoc: pubsub("7.0.0", "Listen for messages published to the given shard channels")},
@@ -90,13 +88,15 @@ func init() {
 		&command{name: "flushdb", arity: -1, run: (*commandBatch).handleFlush, commandDoc: server("1.0.0", "Remove all keys from the current database")},
 		&command{name: "flushall", arity: -1, run: (*commandBatch).handleFlush, commandDoc: server("1.0.0", "Remove all keys from all databases")},
 
-		// Words of an HTTP request that a web page may have made a browser send to this port.
+		// HTTP requests can begin with these words. A web page may have made a browser send such a request to this
+		// port.
 		&command{name: "post", arity: -1, beforeAuth: true, whileSubscribed: true, run: (*commandBatch).closeUnexpectedHTTP},
 		&command{name: "host:", arity: -1, beforeAuth: true, whileSubscribed: true, run: (*commandBatch).closeUnexpectedHTTP},
 	)
 }
 
-// registerCommands assigns IDs and returns the commands by name, subcommands by the part after |.
+// registerCommands assigns an ID to each command. It returns the commands by name; a subcommand's name is the part
+// after the |.
 func registerCommands(list ...*command) map[string]*command {
 	m := make(map[string]*command, len(list))
 	for _, c := range list {
@@ -127,7 +127,8 @@ func appendLower(dst, text []byte) []byte {
 	return dst
 }
 
-// equalsFold reports whether arg equals lowerWord, ignoring ASCII case.
+// equalsFold compares arg with lowerWord, ignoring the case of ASCII letters. The letters of lowerWord must be
+// lower-case.
 func equalsFold(arg []byte, lowerWord string) bool {
 	if len(arg) != len(lowerWord) {
 		return false

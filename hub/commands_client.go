@@ -48,8 +48,8 @@ func (b *commandBatch) handleClientSetname() {
 	b.writeOK()
 }
 
-// handleIgnoredClientSetinfo accepts but does not store the client library's name and version, which would take more
-// memory than the rest of a session.
+// handleIgnoredClientSetinfo accepts the name and version of the client library but does not store them, because they
+// would take more memory than the rest of a session.
 func (b *commandBatch) handleIgnoredClientSetinfo() {
 	switch {
 	case !equalsFold(b.args[2], "lib-name") && !equalsFold(b.args[2], "lib-ver"):
@@ -78,7 +78,7 @@ func (b *commandBatch) handleClientReply() {
 
 func (b *commandBatch) handleClientInfo() { b.writeVerbatim(string(appendClientInfo(nil, b.conn))) }
 
-// appendClientInfo appends a line of CLIENT LIST. It must be called on the connection's event loop.
+// appendClientInfo appends the connection's line of CLIENT LIST. It must be called on the connection's event loop.
 func appendClientInfo(dst []byte, conn *tcp.Conn) []byte {
 	var name string
 	var sub, psub, ssub int
@@ -116,7 +116,7 @@ func formatClientAddr(addr netip.AddrPort, _ bool) string {
 	return addr.String()
 }
 
-// clientFilter selects connections for CLIENT LIST and KILL. Zero fields match all.
+// clientFilter selects connections for CLIENT LIST and CLIENT KILL. Zero fields match all.
 type clientFilter struct {
 	ids         map[uint64]bool
 	addr, laddr string
@@ -146,7 +146,7 @@ func (f *clientFilter) matches(c *tcp.Conn) bool {
 	return f.user == "" || ok && cmp.Or(h.hubClient().user, anyone).name == f.user
 }
 
-// clientTypeName returns Redis's name for clients with or without subscriptions.
+// clientTypeName returns Redis's name for the type of a client: pubsub if it has subscriptions, otherwise normal.
 func clientTypeName(holder clientHolder, isHolder bool) string {
 	if isHolder && holder.hubClient().subscriptionCount() > 0 {
 		return "pubsub"
@@ -154,8 +154,8 @@ func clientTypeName(holder clientHolder, isHolder bool) string {
 	return "normal"
 }
 
-// parseFilterOptionOrReplyError sets the filter's field for an option. If the option is invalid, it replies with an
-// error and returns false.
+// parseFilterOptionOrReplyError sets one option of the filter. If the option is invalid, it replies with an error and
+// returns false.
 func (b *commandBatch) parseFilterOptionOrReplyError(filter *clientFilter, name, value []byte) (ok bool) {
 	switch {
 	case equalsFold(name, "id"):
@@ -198,7 +198,6 @@ func (h *Hub) hasUser(userName string) bool {
 	return h.Users.currentRoster().byName[userName] != nil
 }
 
-// handleClientList handles CLIENT LIST [TYPE type | ID id ...].
 func (b *commandBatch) handleClientList() {
 	var filter clientFilter
 	switch args := b.args[2:]; {
@@ -226,7 +225,6 @@ func (b *commandBatch) handleClientList() {
 	})
 }
 
-// writeClientListOrError writes the matching connections, or an error if the list exceeds maxBytes.
 func (r *replyWriter) writeClientListOrError(ctx context.Context, srv *tcp.Server, filter *clientFilter, maxBytes int) error {
 	var mu sync.Mutex
 	var list []byte
@@ -254,7 +252,6 @@ func (r *replyWriter) writeClientListOrError(ctx context.Context, srv *tcp.Serve
 	return nil
 }
 
-// handleClientKill handles CLIENT KILL, with an address or with options.
 func (b *commandBatch) handleClientKill() {
 	filter, legacyForm := clientFilter{exclude: b.ref}, len(b.args) == 3
 	if legacyForm {
@@ -274,8 +271,8 @@ func (b *commandBatch) handleClientKill() {
 	})
 }
 
-// killClientsAndWriteReply closes the matching connections and writes the reply. It returns the reason for closing the
-// caller's own connection after the reply, if it matched.
+// killClientsAndWriteReply closes the matching connections and writes the reply. If the caller's own connection, self,
+// matches, it is not closed yet: the result is the error with which to close it after the reply.
 func (r *replyWriter) killClientsAndWriteReply(ctx context.Context, hub *Hub, srv *tcp.Server, filter *clientFilter, self tcp.Ref, legacyForm bool) (closeReason error) {
 	var mu sync.Mutex
 	n := 0
@@ -307,7 +304,7 @@ func (r *replyWriter) killClientsAndWriteReply(ctx context.Context, hub *Hub, sr
 	return closeReason
 }
 
-// unsubscribeAndKillClient closes a connection. Its subscriptions end immediately, because the peer may take a while to
+// unsubscribeAndKillClient closes a connection. It ends the subscriptions immediately, because the peer may be slow to
 // disconnect.
 func (h *Hub) unsubscribeAndKillClient(conn *tcp.Conn) {
 	if holder, ok := conn.Value().(clientHolder); ok {

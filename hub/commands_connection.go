@@ -2,14 +2,14 @@ package hub
 
 import "errors"
 
-// redisVersion is the Redis version that the commands follow. Clients adapt to it.
+// redisVersion is the Redis version that the hub reports. Client libraries adapt to it.
 const redisVersion = "7.0.15"
 
 const syntaxErrorReply = "ERR syntax error"
 
 var errUnexpectedHTTP = errors.New("hub: HTTP request on a connection of the Redis protocol")
 
-// handlePing replies to RESP2 subscribers in the form of a message.
+// handlePing replies with PONG. A RESP2 client with subscriptions gets the reply in the form of a message.
 func (b *commandBatch) handlePing() {
 	if len(b.args) > 2 {
 		b.writeError(wrongArgCountReply(b.command.name))
@@ -41,11 +41,10 @@ func (b *commandBatch) handleQuit() {
 	b.flushAndClose(nil)
 }
 
-// closeUnexpectedHTTP closes a connection that sends HTTP after its first bytes: a web page may have made a
-// browser send it, with commands in it.
+// closeUnexpectedHTTP closes a Redis connection on which an HTTP request arrives. A web page may have made a browser
+// send that request, with Redis commands in it.
 func (b *commandBatch) closeUnexpectedHTTP() { b.flushAndClose(errUnexpectedHTTP) }
 
-// handleReset restores the state of a new connection.
 func (b *commandBatch) handleReset() {
 	b.hub.unsubscribeAllAndStopReplay(&b.client, b.ref)
 	b.setProtocolVersion(2)
@@ -74,7 +73,7 @@ func (b *commandBatch) handleSelect() {
 	}
 }
 
-// setUserAndAuthDeadline sets the client's user. With nil, the client must authenticate before a deadline.
+// setUserAndAuthDeadline sets the client's user. If u is nil, it sets a deadline for authentication.
 func (b *commandBatch) setUserAndAuthDeadline(u *user) {
 	if previous := b.user; (previous == nil) != (u == nil) {
 		timeout := authTimeout
@@ -86,8 +85,8 @@ func (b *commandBatch) setUserAndAuthDeadline(u *user) {
 	b.user = u
 }
 
-// authenticateOrReplyError logs the client in with [password or token] or [name, password]. If that fails, it replies
-// with an error and returns false.
+// authenticateOrReplyError logs the client in. The credentials are a password or token, or a name and a password. If
+// the login fails, it replies with an error and returns false.
 func (b *commandBatch) authenticateOrReplyError(credentials [][]byte) (ok bool) {
 	var u *user
 	var err error
@@ -197,7 +196,6 @@ const badClientNameReply = "ERR Client names cannot contain spaces, newlines or 
 
 const maxClientNameBytes = 128
 
-// isValidClientName reports whether name is short enough and has printable ASCII characters only.
 func isValidClientName(name []byte) bool {
 	for _, c := range name {
 		if c < '!' || c > '~' {
@@ -207,12 +205,10 @@ func isValidClientName(name []byte) bool {
 	return len(name) <= maxClientNameBytes
 }
 
-// setClientName sets the client's name; an empty one removes it.
 func (b *commandBatch) setClientName(name []byte) {
 	b.updateSessionDetails(len(name) > 0, func(d *sessionDetails) { d.clientName = string(name) })
 }
 
-// handleIgnoredOnOff accepts on and off without effect.
 func (b *commandBatch) handleIgnoredOnOff() {
 	if !equalsFold(b.args[2], "on") && !equalsFold(b.args[2], "off") {
 		b.writeError(syntaxErrorReply)

@@ -35,8 +35,8 @@ func (b *commandBatch) replyRefusal(err error) {
 	}
 }
 
-// handleSubscribe subscribes to all names, or to none if one is denied. When a limit is reached, earlier names
-// stay subscribed.
+// handleSubscribe subscribes to all names, or to none if the user may not subscribe to one of them. If a limit is
+// reached, the subscriptions made so far remain.
 func (b *commandBatch) handleSubscribe(kind Kind, verb string) {
 	names, first := b.args[1:], b.argsAlreadyDone()
 	for _, name := range names {
@@ -63,7 +63,7 @@ func (b *commandBatch) handleSubscribe(kind Kind, verb string) {
 	b.clearArgsDoneAndOrderReplies()
 }
 
-// handleUnsubscribe unsubscribes from the given names, or from all of a kind.
+// handleUnsubscribe unsubscribes from the given names. Without names, it unsubscribes from all names of that kind.
 func (b *commandBatch) handleUnsubscribe(kind Kind, verb string) {
 	names, first := b.args[1:], b.argsAlreadyDone()
 	b.confirmVerb = verb
@@ -101,7 +101,7 @@ func (b *commandBatch) unsubscribeAndConfirm(kind Kind, name string) {
 	b.work++
 }
 
-// confirmSubscription writes a confirmation, ahead of any message of the topic.
+// confirmSubscription writes a confirmation, which precedes any message of the topic.
 func (b *commandBatch) confirmSubscription(subscriptions int) {
 	b.writeConfirmation(subscriptions)
 	if b.repliesInMessageOrder {
@@ -116,7 +116,6 @@ func (b *commandBatch) writeConfirmation(subscriptions int) {
 	b.writeInt(subscriptions)
 }
 
-// argsAlreadyDone returns the number of arguments of this command that earlier batches have processed.
 func (b *commandBatch) argsAlreadyDone() int {
 	if b.sessionDetails == nil {
 		return 0
@@ -124,8 +123,8 @@ func (b *commandBatch) argsAlreadyDone() int {
 	return b.argsDone
 }
 
-// yieldIfOverBudget suspends the command after its first argsDone arguments if this batch has used up its budget;
-// a later batch continues it. It reports whether the batch must stop. Commands may have a million arguments.
+// yieldIfOverBudget suspends the command after its first argsDone arguments if this batch has used up its budget. A
+// later batch continues the command. It reports whether the batch must stop.
 func (b *commandBatch) yieldIfOverBudget(argsDone int) (stop bool) {
 	if len(b.buf) >= b.flushSize() {
 		b.flushReplies()
@@ -138,14 +137,13 @@ func (b *commandBatch) yieldIfOverBudget(argsDone int) (stop bool) {
 	return b.stopped
 }
 
-// clearArgsDoneAndOrderReplies marks a command that may yield as complete.
 func (b *commandBatch) clearArgsDoneAndOrderReplies() {
 	b.updateSessionDetails(false, func(d *sessionDetails) { d.argsDone = 0 })
 	b.orderBehindMessages()
 }
 
-// orderBehindMessages routes further replies through the mailbox if the client has subscriptions, so that they
-// stay ordered behind queued messages.
+// orderBehindMessages routes further replies through the mailbox if the client has subscriptions, so that the replies
+// stay behind messages that are already queued.
 func (b *commandBatch) orderBehindMessages() {
 	if !b.repliesInMessageOrder && b.subscriptionCount() > 0 {
 		b.flushReplies()
@@ -175,11 +173,11 @@ func (b *commandBatch) handlePubsubChannels(kind Kind) {
 	}
 }
 
-// maxTopicsOnLoop is the largest topic list that is searched on an event loop.
+// maxTopicsOnLoop limits the topic lists that are searched on an event loop.
 const maxTopicsOnLoop = 1000
 
-// writeTopicListOrError writes the table's topics that match a pattern and those of other hubs, or an error if they
-// exceed maxBytes or some were omitted.
+// writeTopicListOrError writes the topics of table that match pattern, followed by remoteTopics. It writes an error
+// instead if the list exceeds maxBytes or if remoteOmitted is not 0.
 func (r *replyWriter) writeTopicListOrError(table *topicTable, pattern string, maxBytes int, remoteTopics []string, remoteOmitted int) {
 	var found []string
 	size, matcher := 0, compileGlob(pattern)

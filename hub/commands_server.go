@@ -22,7 +22,7 @@ func (b *commandBatch) handleTime() {
 	b.writeBulk(strconv.Itoa(now.Nanosecond() / 1000))
 }
 
-// handleFlush accepts FLUSHDB and FLUSHALL: there are no keys.
+// handleFlush accepts FLUSHDB and FLUSHALL, which have no effect because the hub stores no keys.
 func (b *commandBatch) handleFlush() { b.writeOK() }
 
 var infoSections = []struct {
@@ -79,7 +79,6 @@ func (b *commandBatch) handleInfo() {
 	b.writeVerbatim(text.String())
 }
 
-// handleConfigGet knows the parameters that client libraries ask for.
 func (b *commandBatch) handleConfigGet() {
 	limits := b.conn.Server().Limits
 	values := map[string]string{
@@ -125,12 +124,12 @@ func (b *commandBatch) writeCommandList(list []*command) {
 	}
 }
 
-// maxCommandNames limits the arguments of COMMAND INFO and DOCS, because the reply is much longer than the
+// maxCommandNames limits the arguments of COMMAND INFO and COMMAND DOCS, whose replies are much longer than the
 // request.
 const maxCommandNames = 100
 
-// commandsFromArgsOrReplyError returns the commands named by the arguments, nil for unknown ones, or all commands
-// without arguments. It writes an error reply if ok is false.
+// commandsFromArgsOrReplyError returns the commands named by the arguments, with nil for unknown names. Without
+// arguments, it returns all commands. If ok is false, it has written an error reply.
 func (b *commandBatch) commandsFromArgsOrReplyError() (list []*command, ok bool) {
 	names := b.args[2:]
 	if len(names) == 0 {
@@ -150,7 +149,6 @@ func sortedCommands(byName map[string]*command) []*command {
 	return slices.SortedFunc(maps.Values(byName), func(a, b *command) int { return cmp.Compare(a.name, b.name) })
 }
 
-// writeCommandInfo writes a command in the form of COMMAND INFO.
 func (b *commandBatch) writeCommandInfo(c *command) {
 	if c == nil {
 		b.writeNull()

@@ -13,14 +13,15 @@ import (
 	"github.com/myriad-go/myriad/web"
 )
 
-// eventSubscription is the Value of an event stream until it has started; then the Value is the client.
+// eventSubscription is the Value of a connection before its event stream starts. Afterwards, the Value is the client.
 type eventSubscription struct {
 	client *client
 	names  [2][]string // by kind
 	since  Position    // position after which to replay kept messages
 }
 
-// Range of the reconnect delay sent to browsers, random so that clients don't all return at once.
+// minRetry and maxRetry limit the reconnect delay sent to browsers. The delay is random, so that clients do not all
+// reconnect at once.
 const minRetry, maxRetry = time.Second, 5 * time.Second
 
 var errNoTopics = fmt.Errorf("%w: expected at least one parameter topic or pattern", errEmptyName)
@@ -43,7 +44,8 @@ func (api *httpAPI) serveEventStream(w http.ResponseWriter, r *http.Request) {
 	_ = api.streams.Subscribe(w, r, sub)
 }
 
-// checkEventTopicsAndRights validates the topics and rights while the response can still have an error status.
+// checkEventTopicsAndRights checks the topic names and the user's rights before the response begins, while an error
+// status is still possible.
 func (api *httpAPI) checkEventTopicsAndRights(sub *eventSubscription) error {
 	n := 0
 	for k, names := range sub.names {
@@ -63,8 +65,8 @@ func (api *httpAPI) checkEventTopicsAndRights(sub *eventSubscription) error {
 	return nil
 }
 
-// parseReplayStart sets the start position. Last-Event-ID, which a reconnecting browser sends, takes precedence
-// over the parameter since, which is that of the first request. Without kept topics, Last-Event-ID is ignored.
+// parseReplayStart sets the start position. A reconnecting browser sends Last-Event-ID, which takes precedence over the
+// parameter since of the URL. Without kept topics, Last-Event-ID is ignored.
 func (api *httpAPI) parseReplayStart(sub *eventSubscription, r *http.Request, q url.Values) (err error) {
 	var kept bool
 	for k, names := range sub.names {
@@ -82,8 +84,8 @@ func (api *httpAPI) parseReplayStart(sub *eventSubscription, r *http.Request, q 
 	return err
 }
 
-// startEventStream subscribes the stream. A client that has received the response head gets all later messages,
-// and kept ones after its last id.
+// startEventStream subscribes the client. A client that has received the response head receives all later messages, and
+// all kept messages after its last id.
 func (api *httpAPI) startEventStream(c *tcp.Conn) {
 	sub := c.Value().(*eventSubscription)
 	c.SetValue(sub.client)
@@ -118,7 +120,7 @@ func (api *httpAPI) subscribeAndReplayEventStream(c *tcp.Conn, sub *eventSubscri
 	return replay.replayNowOrInBackground(c)
 }
 
-// sendRefusalAndCloseEventStream sends the reason and closes the stream. The browser reconnects.
+// sendRefusalAndCloseEventStream sends the reason to the client and closes the stream. The browser then reconnects.
 func (api *httpAPI) sendRefusalAndCloseEventStream(c *tcp.Conn, reason error) {
 	data, _ := json.Marshal(socketReply{Op: "error", Error: reason.Error()}) // strings only: can't fail
 	_, _ = c.Write(web.Event{Name: "refused", Data: string(data)}.Bytes())

@@ -14,16 +14,15 @@ import (
 var errTooManyFailedLogins = errors.New("hub: too many failed logins")
 
 const (
-	// addrLoginFactor times MaxFailedLogins are allowed for an address in failedLoginWindow.
+	// addrLoginFactor limits an address to this many times MaxFailedLogins in failedLoginWindow.
 	addrLoginFactor   = 10
 	failedLoginWindow = time.Minute
-	// failedLoginCloseDelay is how long a connection with too many failed logins stays open, unread.
-	failedLoginCloseDelay = time.Second
-	// failedLoginLogInterval is the minimum time between log lines.
+	// failedLoginCloseDelay is the delay before a connection with too many failed logins is closed. Until then, its
+	// input is not read.
+	failedLoginCloseDelay  = time.Second
 	failedLoginLogInterval = 10 * time.Second
 )
 
-// failedLoginLimiter slows down the guessing of passwords and tokens.
 type failedLoginLimiter struct {
 	rates addrRateLimits
 
@@ -32,8 +31,8 @@ type failedLoginLimiter struct {
 	notLogged  int // connections closed without a log line
 }
 
-// recordFailedLogin counts a failed login of a client at addr. It returns an error if the connection must close.
-// c is nil for HTTP requests, which authenticate one by one.
+// recordFailedLogin counts a failed login of a client at addr. If it returns an error, the connection must be closed
+// with that error. c is nil for HTTP requests, which authenticate one by one.
 func (h *Hub) recordFailedLogin(srv *tcp.Server, c *client, addr netip.Addr) (closeReason error) {
 	limit, now := h.Limits.maxFailedLogins(), time.Now()
 	var reason error
@@ -55,7 +54,6 @@ func (h *Hub) recordFailedLogin(srv *tcp.Server, c *client, addr netip.Addr) (cl
 	return reason
 }
 
-// logClosedConnRateLimited logs a closed connection, at most once in failedLoginLogInterval.
 func (f *failedLoginLimiter) logClosedConnRateLimited(logger *slog.Logger, reason error, addr netip.Addr, now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -70,8 +68,8 @@ func (f *failedLoginLimiter) logClosedConnRateLimited(logger *slog.Logger, reaso
 	f.lastLogged, f.notLogged = now, 0
 }
 
-// countFailedLoginCloseIfTooMany counts a failed login. After too many, the client is no longer read and closes after
-// failedLoginCloseDelay.
+// countFailedLoginCloseIfTooMany counts a failed login. After too many, the client's input is no longer read, and the
+// connection closes after failedLoginCloseDelay.
 func (b *commandBatch) countFailedLoginCloseIfTooMany() {
 	addrPort, _ := b.ref.RemoteAddr()
 	if b.hub.recordFailedLogin(b.conn.Server(), &b.client, addrPort.Addr()) == nil {
@@ -84,5 +82,5 @@ func (b *commandBatch) countFailedLoginCloseIfTooMany() {
 	}
 }
 
-// Timer implements tcp.TimerHandler. It closes a client that had too many failed logins.
+// Timer implements tcp.TimerHandler. It closes a client that has had too many failed logins.
 func (h redisOrHTTPHandler) Timer(c *tcp.Conn) { c.CloseWith(errTooManyFailedLogins) }

@@ -9,11 +9,11 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// fairSemaphore is a semaphore of size max that shares its capacity among owners: at most maxEach for one user, and
-// twice as many for one address, because users may share a proxy. With keepSpare, an owner that holds as much as
-// is free gets no more, so that a few owners cannot use up all capacity (Choudhury and Hahne, Dynamic Queue
-// Length Thresholds, 1998). A release admits the waiter whose owners hold least, among equals the one that has
-// waited longest. It is safe for concurrent use.
+// fairSemaphore is a semaphore of size max whose capacity is shared by owners. A user may hold at most maxEach, and an
+// address twice as much, because users may share a proxy. With keepSpare, an owner that already holds as much as is
+// free gets no more, so that a few owners cannot use up the capacity (Choudhury and Hahne, Dynamic Queue Length
+// Thresholds, 1998). A release admits the waiter whose owners hold least or, among equals, the longest-waiting one. It
+// is safe for concurrent use.
 type fairSemaphore struct {
 	max, maxEach int
 	keepSpare    bool
@@ -34,8 +34,8 @@ type fairWaiter struct {
 	admitted chan struct{}
 }
 
-// quotaOwnersOf returns the client's user and address as owners. The user is omitted in a hub without users, the
-// address for a Unix socket.
+// quotaOwnersOf returns the client's user and address. It omits the user in a hub without users, and the address of a
+// client on a Unix socket.
 func quotaOwnersOf(c *client, ref tcp.Ref) (owners []quotaOwner) {
 	if c.user != nil && c.user != anyone {
 		owners = append(owners, quotaOwner{user: c.user})
@@ -46,14 +46,13 @@ func quotaOwnersOf(c *client, ref tcp.Ref) (owners []quotaOwner) {
 	return owners
 }
 
-// tryAcquire acquires capacity for the owners without waiting and reports whether it succeeded.
 func (l *fairSemaphore) tryAcquire(owners []quotaOwner) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.tryAcquireLocked(owners)
 }
 
-// acquire waits for capacity until ctx ends. It returns the cause of ctx's end.
+// acquire waits for capacity until ctx ends, and then returns context.Cause(ctx).
 func (l *fairSemaphore) acquire(ctx context.Context, owners []quotaOwner) error {
 	l.mu.Lock()
 	if l.tryAcquireLocked(owners) {
@@ -80,7 +79,6 @@ func (l *fairSemaphore) acquire(ctx context.Context, owners []quotaOwner) error 
 	return context.Cause(ctx)
 }
 
-// tryAcquireLocked is tryAcquire with mu held.
 func (l *fairSemaphore) tryAcquireLocked(owners []quotaOwner) bool {
 	if !l.hasCapacity(owners) {
 		return false
@@ -108,7 +106,6 @@ func (l *fairSemaphore) hasCapacity(owners []quotaOwner) bool {
 	})
 }
 
-// releaseAndAdmitWaiters returns the owners' capacity and admits waiters.
 func (l *fairSemaphore) releaseAndAdmitWaiters(owners []quotaOwner) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

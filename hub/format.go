@@ -10,7 +10,6 @@ import (
 	"github.com/myriad-go/myriad/web"
 )
 
-// messageFormat is the encoding in which a client gets messages.
 type messageFormat uint8
 
 const (
@@ -21,8 +20,8 @@ const (
 	formatCount     = iota
 )
 
-// appendMessage appends a message published to publishedTopic, as subscribers of topicOrPattern get it: the same
-// topic, or a matching pattern. id identifies a kept message; RESP formats omit it.
+// appendMessage appends a message published to publishedTopic, as received by subscribers of topicOrPattern, which is
+// that topic or a matching pattern. id identifies a kept message; RESP formats omit it.
 func (f messageFormat) appendMessage(dst []byte, topicOrPattern *topic, publishedTopic string, message []byte, id string) []byte {
 	switch f {
 	case formatWebSocket:
@@ -55,7 +54,7 @@ func appendBulk[T string | []byte](dst []byte, text T) []byte {
 	return append(dst, "\r\n"...)
 }
 
-// encodeMessageJSON encodes a message as JSON, with base64 for data that is not UTF-8.
+// encodeMessageJSON encodes a message as JSON. Data that is not valid UTF-8 is encoded as base64.
 func encodeMessageJSON(topicOrPattern *topic, publishedTopic string, message []byte, id string) []byte {
 	e := struct {
 		Op      string `json:"op"`
@@ -77,7 +76,6 @@ func encodeMessageJSON(topicOrPattern *topic, publishedTopic string, message []b
 	return p
 }
 
-// appendPositionIfEventStream appends the position that the client has reached, for event streams only.
 func (f messageFormat) appendPositionIfEventStream(dst []byte, upTo Position) []byte {
 	if f != formatEvents {
 		return dst
@@ -85,8 +83,8 @@ func (f messageFormat) appendPositionIfEventStream(dst []byte, upTo Position) []
 	return append(dst, "id: "+upTo.String()+"\n\n"...) // an event without data only sets the id
 }
 
-// appendGapNotice appends a notice that messages up to a position are no longer available. Only event streams may pass
-// more than one topic. RESP has no such message.
+// appendGapNotice appends a notice that messages up to position upTo are no longer available. Only event streams may
+// pass more than one topic. In RESP formats it appends nothing.
 func (f messageFormat) appendGapNotice(dst []byte, topics []*topic, upTo Position) []byte {
 	if f != formatWebSocket && f != formatEvents {
 		return dst

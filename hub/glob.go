@@ -7,18 +7,18 @@ import (
 	"strings"
 )
 
-// glob is a pattern by the rules of PSUBSCRIBE: * matches any bytes, ? any byte, [abc], [a-c] and [^a] a byte of
-// a set; \ escapes the next byte.
+// glob is a pattern with the syntax of PSUBSCRIBE: * matches any number of bytes, ? one byte, and [abc], [a-c] or [^a]
+// one byte of a set. A backslash escapes the next byte.
 //
-// Stars divide a pattern into segments of fixed size. The first is matched at the beginning of a name, the last
-// at its end, and each other one at its first occurrence after the one before. Matching takes time proportional
-// to the name's length and to the words of the longest segment (see segment.findFirstEnd), whatever the pattern.
+// Stars divide a pattern into segments of fixed size. The first segment is matched at the beginning of a name and the
+// last one at its end. Each segment between them is matched at its first occurrence after the previous segment. For any
+// pattern, the time of a match is proportional to the name's length times the words of the longest segment (see
+// segment.findFirstEnd).
 type glob struct {
 	pattern string
 	*globProgram
 }
 
-// globProgram is the compiled form of a glob with more than literal bytes and stars.
 type globProgram struct {
 	segments []segment // one more than there are stars
 	size     int       // of all segments: the minimum length of a name
@@ -27,13 +27,13 @@ type globProgram struct {
 type segment struct {
 	size    int
 	literal string // the matched text if masks is nil
-	// class maps each byte to a class of bytes that the segment treats alike. masks holds, for each class, a bit
-	// mask of maskWords words of the positions that accept it.
+	// class maps each byte to a class. The segment treats all bytes of a class alike. For each class, masks contains
+	// maskWords words: a bit mask of the positions that accept the bytes of the class.
 	class *[256]uint8
 	masks []uint64
 }
 
-// compileGlob compiles a pattern. Every text is valid: an unterminated set extends to the end.
+// compileGlob compiles a pattern. Every text is a valid pattern: an unterminated set extends to the end.
 func compileGlob(pattern string) glob {
 	if !strings.ContainsAny(pattern, `?[\`) {
 		return glob{pattern: pattern}
@@ -58,7 +58,6 @@ func (p *globProgram) addSegment(elements []element) {
 	p.size += len(elements)
 }
 
-// matches reports whether the pattern matches a name.
 func (g glob) matches(name string) bool {
 	if g.globProgram != nil {
 		return g.globProgram.matches(name)
@@ -122,8 +121,8 @@ func compileSegment(elements []element) segment {
 	return s
 }
 
-// compileMasks builds the classes and masks. Class 0 has the bytes accepted exactly at positions whose set
-// contains more than half of all bytes.
+// compileMasks builds the classes and masks. Class 0 is for bytes that are accepted exactly where the set contains more
+// than half of all bytes.
 func (s *segment) compileMasks(elements []element) {
 	words := s.maskWords()
 	usual := make([]uint64, words)
@@ -173,7 +172,7 @@ func (s *segment) maskWords() int { return (s.size + 63) / 64 }
 
 func (s *segment) compiledBytes() int { return len(s.class)*min(1, len(s.masks)) + 8*len(s.masks) }
 
-// matchesExactly reports whether the segment matches text, which must have the segment's size.
+// matchesExactly reports whether the whole text matches. The text must have the segment's size.
 func (s *segment) matchesExactly(text string) bool {
 	if s.masks == nil {
 		return text == s.literal
@@ -187,9 +186,8 @@ func (s *segment) matchesExactly(text string) bool {
 	return true
 }
 
-// findFirstEnd returns the end of the segment's first occurrence in name, or -1. It simulates an automaton with a
-// state for each position and advances all of them at once (Shift-And): after each byte, bit i is set if the
-// first i+1 positions match the text that ends there.
+// findFirstEnd returns the end of the segment's first occurrence in name, or -1. It uses the Shift-And algorithm: after
+// each byte, bit i is set if the segment's first i+1 positions match the text that ends with that byte.
 func (s *segment) findFirstEnd(name string) (end int) {
 	if s.masks == nil {
 		if end = strings.Index(name, s.literal); end >= 0 {
@@ -226,7 +224,7 @@ func (s *segment) findFirstEnd(name string) (end int) {
 	return -1
 }
 
-// element matches one byte, or any bytes, of a name.
+// element is a part of a pattern: it matches one byte, or any number of bytes.
 type element struct {
 	kind    elementKind
 	literal byte    // for literalByte
@@ -258,7 +256,6 @@ func parseElement(pattern string, pos int) (e element, nextPos int) {
 	return element{literal: pattern[pos]}, pos + 1
 }
 
-// parseSet parses a set whose first byte is at pos. An unterminated set extends to the end of the pattern.
 func parseSet(pattern string, pos int) (e element, nextPos int) {
 	e.kind = byteFromSet
 	not := pos < len(pattern) && pattern[pos] == '^'
@@ -285,7 +282,6 @@ func parseSet(pattern string, pos int) (e element, nextPos int) {
 
 type byteSet [4]uint64
 
-// addRange adds the bytes first to last, inclusive.
 func (s *byteSet) addRange(first, last byte) {
 	for b := int(first); b <= int(last); b++ {
 		s[b/64] |= 1 << (b % 64)

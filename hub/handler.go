@@ -28,7 +28,6 @@ type respSession struct {
 	lastCommand uint16 // ID, see commandsByID
 }
 
-// sessionDetails contains state that few sessions need.
 type sessionDetails struct {
 	clientName string        // by CLIENT SETNAME
 	progress   parseProgress // of an incomplete command
@@ -48,7 +47,8 @@ func (f replyFlags) has(any replyFlags) bool { return f&any != 0 }
 // httpPrefixes are the first bytes of HTTP requests. No Redis command begins with them.
 var httpPrefixes = []string{"GET /", "POST /", "HEAD /", "OPTIONS /", "PUT /", "DELETE /"}
 
-// detectHTTP reports whether input begins with an HTTP request. If more bytes are needed, sure is false.
+// detectHTTP reports whether input begins with an HTTP request. sure is false if that cannot be decided before more
+// bytes have arrived.
 func detectHTTP(input []byte) (isHTTP, sure bool) {
 	sure = true
 	for _, prefix := range httpPrefixes {
@@ -63,7 +63,6 @@ func detectHTTP(input []byte) (isHTTP, sure bool) {
 	return false, sure
 }
 
-// authTimeout limits the time until a client authenticates, in a hub that requires authentication.
 const authTimeout = time.Minute
 
 func (h redisOrHTTPHandler) Received(c *tcp.Conn, input []byte) (used int) {
@@ -102,11 +101,11 @@ func (h redisOrHTTPHandler) NextProtos(configured []string) []string {
 	return h.hub.httpHandler().NextProtos(configured)
 }
 
-// Heartbeat implements tcp.HeartbeatHandler. The Redis protocol has no heartbeat; WebSockets and event streams
-// have their own.
+// Heartbeat implements tcp.HeartbeatHandler. It returns false because the Redis protocol has no heartbeat. WebSockets
+// and event streams have their own.
 func (redisOrHTTPHandler) Heartbeat(*tcp.Conn) (answers bool) { return false }
 
-// commandBatch is the state of one call of Received. Batches are pooled, so that idle sessions need no memory for one.
+// commandBatch is the state of one call of Received. Batches are pooled to save the memory of idle sessions.
 type commandBatch struct {
 	commandReader
 	replyWriter
@@ -123,7 +122,7 @@ type commandBatch struct {
 	maxUnsent   int  // the server's limit
 	stopped     bool // read no more commands in this batch
 	closing     bool // the connection is closing
-	// onSubscribed writes confirmVerb and confirmName, such as subscribe and a topic.
+	// onSubscribed writes a confirmation that consists of confirmVerb (such as subscribe), confirmName and a count.
 	confirmVerb, confirmName string
 	onSubscribed             func(count int)
 }
@@ -136,19 +135,20 @@ var batchPool = sync.Pool{New: func() any {
 
 // Limits of a batch. A batch that reaches a limit yields to other connections.
 const (
-	// maxFlushBytes is the size of replies that are sent together. It is reduced to 1/8 of Limits.MaxUnsent if that is
-	// less. A batch may send 1/4 of MaxUnsent.
+	// maxFlushBytes is the size at which replies are sent, or 1/8 of Limits.MaxUnsent if that is less. The batch ends
+	// when it has sent 1/4 of MaxUnsent.
 	maxFlushBytes = 16 << 10
-	// maxBatchWork is the budget of a batch. A command or a subscription costs 1. Each receiversPerWork receivers of a
-	// message, or replyBytesPerWork bytes of a reply, cost 1 more. Receivers are cheap, so that several messages to a
-	// large topic fit into one batch and reach each subscriber in one send.
+	// maxBatchWork is the budget of a batch. A command or a subscription costs 1. Every receiversPerWork receivers of a
+	// message and every replyBytesPerWork bytes of a reply cost 1 more. Receivers are cheap, so that several messages
+	// to a large topic fit into one batch and reach each subscriber in one send.
 	maxBatchWork      = 10_000
 	receiversPerWork  = 32
 	replyBytesPerWork = 64
-	// Each matchUnitsPerWork units of pattern work, or patternBytesPerWork bytes of a compiled pattern, cost 1 more.
+	// Every matchUnitsPerWork units of pattern matching and every patternBytesPerWork bytes of a compiled pattern cost
+	// 1.
 	matchUnitsPerWork   = 25
 	patternBytesPerWork = 16
-	// maxPooledArgs is the capacity of the largest argument slice that is pooled.
+	// maxPooledArgs is the largest capacity of an argument slice that returns to the pool.
 	maxPooledArgs = 4096
 )
 
@@ -176,7 +176,6 @@ func (b *commandBatch) returnToPool() {
 	batchPool.Put(b)
 }
 
-// runCommands runs the commands at the beginning of input and returns their size.
 func (b *commandBatch) runCommands(input []byte) (used int) {
 	for used < len(input) && !b.stopped {
 		n, err := b.readCommand(input[used:])
@@ -200,7 +199,7 @@ func (b *commandBatch) runCommands(input []byte) (used int) {
 	return used
 }
 
-// readCommand parses a command and returns its size n. If the command is incomplete, n is 0.
+// readCommand parses one command and returns its size. If the command is incomplete, it returns 0.
 func (b *commandBatch) readCommand(input []byte) (n int, err error) {
 	var progress parseProgress
 	if b.sessionDetails != nil {
@@ -212,8 +211,8 @@ func (b *commandBatch) readCommand(input []byte) (n int, err error) {
 	return n, err
 }
 
-// updateSessionDetails calls set with the session's details. If createIfAbsent is true, it allocates missing details.
-// It frees details that are empty.
+// updateSessionDetails calls set with the session's details. If they are missing, it allocates them or, if
+// createIfAbsent is false, does nothing. Afterwards it frees details that are empty.
 func (b *commandBatch) updateSessionDetails(createIfAbsent bool, set func(*sessionDetails)) {
 	if b.sessionDetails == nil {
 		if !createIfAbsent {
@@ -227,7 +226,6 @@ func (b *commandBatch) updateSessionDetails(createIfAbsent bool, set func(*sessi
 	}
 }
 
-// replyProtocolErrorAndClose replies with the error and closes the connection.
 func (b *commandBatch) replyProtocolErrorAndClose(cause error) {
 	if errors.Is(cause, tcp.ErrMessageTooLong) {
 		_ = b.hub.countRefusal(errMessageTooLong)
@@ -255,8 +253,8 @@ func (b *commandBatch) overBudget() bool {
 	return b.work >= maxBatchWork || b.sentBytes >= b.maxUnsent/4
 }
 
-// yieldToOtherConns ends the batch. The batch continues in another call, after its replies have been added to the
-// connection's output.
+// yieldToOtherConns ends the batch. The remaining commands run in another batch, after the replies of this one have
+// been added to the connection's output.
 func (b *commandBatch) yieldToOtherConns() {
 	b.flushReplies()
 	if b.stopped {
@@ -269,7 +267,7 @@ func (b *commandBatch) yieldToOtherConns() {
 	}
 }
 
-// flushReplies sends the replies. If the last reply is too large, the earlier ones are still sent.
+// flushReplies sends the replies. If the last reply is too large to send, the earlier ones are sent without it.
 func (b *commandBatch) flushReplies() {
 	if b.replyStart > 0 && len(b.buf) > b.maxUnsent {
 		b.sendReplies(b.buf[:b.replyStart])
@@ -294,8 +292,8 @@ func (b *commandBatch) sendReplies(replies []byte) {
 	}
 }
 
-// closeOnSendError closes the connection if a reply cannot be queued. Otherwise the client would mistake the next
-// reply for the missing one.
+// closeOnSendError closes the connection because a reply could not be queued. If it stayed open, the client would
+// mistake the next reply for the missing one.
 func (b *commandBatch) closeOnSendError(err error) { b.unsubscribeAndClose(noReplySpaceError(err)) }
 
 func (b *commandBatch) flushAndClose(reason error) {
@@ -304,8 +302,8 @@ func (b *commandBatch) flushAndClose(reason error) {
 	}
 }
 
-// unsubscribeAndClose closes the connection after its output has been sent. Subscriptions end immediately, because the
-// peer may be slow to disconnect.
+// unsubscribeAndClose closes the connection after its output has been sent. It ends the subscriptions immediately,
+// because the peer may be slow to disconnect.
 func (b *commandBatch) unsubscribeAndClose(reason error) {
 	b.stopped, b.closing = true, true
 	b.hub.unsubscribeAllAndStopReplay(&b.client, b.ref)
@@ -318,7 +316,7 @@ func (b *commandBatch) unsubscribeAndClose(reason error) {
 	b.conn.CloseWith(reason)
 }
 
-// runCommand runs the parsed command. It reports false if a later batch must continue it.
+// runCommand runs the parsed command. It returns false if a later batch must continue the command.
 func (b *commandBatch) runCommand() (finished bool) {
 	b.work++
 	b.commandsRun++
@@ -343,8 +341,8 @@ func (b *commandBatch) runCommand() (finished bool) {
 	return b.sessionDetails == nil || b.argsDone == 0
 }
 
-// lookUpPermittedCommand returns the command for the arguments, or an error reply if the command is unknown or not
-// permitted.
+// lookUpPermittedCommand returns the command for the arguments. If the command is unknown or not permitted, it returns
+// the text of an error reply.
 func (b *commandBatch) lookUpPermittedCommand() (cmd *command, errorReply string) {
 	cmd = lookupCommand(commands, b.args[0])
 	if cmd == nil {

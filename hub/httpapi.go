@@ -33,9 +33,9 @@ import (
 // Clients authenticate with the Authorization header (Bearer or Basic), the parameter token, or a client
 // certificate. Responses are JSON, including errors.
 //
-// A browser sends requests, with the user's credentials, for pages of any site. Therefore pages of other sites
-// may only show the hub's page, unless Hub.Origins lists them. In a hub without users, local clients must use a
-// host name that other sites cannot claim.
+// For any web page, a browser sends requests with the user's credentials to other sites. Therefore pages of other sites
+// may only load the hub's web page, unless Hub.Origins lists the site. In a hub without users, a client on the same
+// machine must use a host name that other sites cannot claim.
 type httpAPI struct {
 	once        sync.Once
 	http        web.HTTP
@@ -49,11 +49,11 @@ type httpAPI struct {
 
 const (
 	bodyTimeout = 30 * time.Second
-	// maxHTTPScans limits concurrent topic lists and queries to other hubs. Further requests wait for at most
-	// httpScanWait.
+	// maxHTTPScans limits concurrent topic lists and queries to other hubs. A further request waits up to httpScanWait
+	// for its turn.
 	maxHTTPScans = 4
 	httpScanWait = clusterQueryTimeout
-	// Limits of a topic list and of the total size of names from other hubs.
+	// The limit parameter of a topic list: its default and its maximum.
 	defaultTopicLimit, maxTopicLimit = 100, 10_000
 	maxRemoteNameBytes               = 4 << 20
 )
@@ -109,7 +109,7 @@ func (api *httpAPI) allowOrigins(origins []string) error {
 	return nil
 }
 
-// checkOrigin returns an error if pages of the request's origin may not use the hub.
+// checkOrigin returns an error if the web page that sent the request may not use the hub.
 func (api *httpAPI) checkOrigin(r *http.Request) error {
 	postRequest := *r
 	postRequest.Method = http.MethodPost // Check accepts every GET
@@ -122,8 +122,8 @@ func (api *httpAPI) checkOrigin(r *http.Request) error {
 	return nil
 }
 
-// isTrustedHost reports whether host is an address, localhost or an allowed origin. Any other name may belong to a
-// foreign site that resolves it to 127.0.0.1 (DNS rebinding). A browser would then treat the hub as part of that site.
+// isTrustedHost reports whether host is an IP address, localhost or an allowed origin. Another site may own any other
+// name and let it resolve to 127.0.0.1 (DNS rebinding). A browser would then treat the hub as a part of that site.
 func (api *httpAPI) isTrustedHost(host string) bool {
 	name := host
 	if h, _, err := net.SplitHostPort(host); err == nil {
@@ -133,8 +133,8 @@ func (api *httpAPI) isTrustedHost(host string) bool {
 	return err == nil || strings.EqualFold(name, "localhost") || api.originHosts[strings.ToLower(name)]
 }
 
-// checkOriginAndParseParams checks the request's origin and returns its parameters. Only the parameter token and those
-// in allowed are accepted. If ok is false, an error has been written.
+// checkOriginAndParseParams checks the request's origin and returns its parameters. It accepts only the parameter token
+// and those in allowed. If ok is false, it has written an error response.
 func (api *httpAPI) checkOriginAndParseParams(w http.ResponseWriter, r *http.Request, allowed ...string) (q url.Values, ok bool) {
 	if err := api.checkOrigin(r); err != nil {
 		writeHTTPError(w, http.StatusForbidden, err)
@@ -156,7 +156,6 @@ func (api *httpAPI) checkOriginAndParseParams(w http.ResponseWriter, r *http.Req
 	return q, true
 }
 
-// parseParamsAndAuthenticate calls checkOriginAndParseParams and also returns the user.
 func (api *httpAPI) parseParamsAndAuthenticate(w http.ResponseWriter, r *http.Request, allowedParams ...string) (u *user, q url.Values, ok bool) {
 	if q, ok = api.checkOriginAndParseParams(w, r, allowedParams...); !ok {
 		return nil, nil, false
@@ -172,7 +171,7 @@ func (api *httpAPI) parseParamsAndAuthenticate(w http.ResponseWriter, r *http.Re
 	return u, q, true
 }
 
-// rejectLogin writes the error. After too many failed logins, it also closes the connection.
+// rejectLogin responds with the error. After too many failed logins, it also closes the connection.
 func (api *httpAPI) rejectLogin(w http.ResponseWriter, r *http.Request, err error) {
 	if srv := api.hub.server.Load(); srv != nil && errors.Is(err, errWrongCredentials) && api.hub.recordFailedLogin(srv, nil, remoteAddr(r)) != nil {
 		w.Header().Set("Connection", "close")
@@ -180,7 +179,7 @@ func (api *httpAPI) rejectLogin(w http.ResponseWriter, r *http.Request, err erro
 	writeHTTPError(w, http.StatusUnauthorized, err)
 }
 
-// setCORSHeaders permits the requesting page to read the response.
+// setCORSHeaders permits the web page that sent the request to read the response.
 func (api *httpAPI) setCORSHeaders(w http.ResponseWriter, r *http.Request) {
 	w.Header().Add("Vary", "Origin")
 	if origin := r.Header.Get("Origin"); origin != "" {
@@ -203,7 +202,7 @@ func (api *httpAPI) servePreflight(w http.ResponseWriter, r *http.Request) {
 
 var errNotAuthenticated = errors.New("authentication required; expected Authorization: Bearer TOKEN or Basic, or the parameter token")
 
-// authenticateRequest returns the user of a request, or nil if authentication is required.
+// authenticateRequest returns the user of a request. The user is nil if the request must still authenticate.
 func (api *httpAPI) authenticateRequest(r *http.Request, q url.Values) (*user, error) {
 	h := api.hub
 	scheme, credential, _ := strings.Cut(r.Header.Get("Authorization"), " ")
@@ -302,7 +301,6 @@ func (api *httpAPI) servePublish(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, map[string]int{"receivers": receivers})
 }
 
-// remoteAddr returns the client's address, or the zero Addr for a Unix socket.
 func remoteAddr(r *http.Request) netip.Addr {
 	addrPort, _ := netip.ParseAddrPort(r.RemoteAddr)
 	return addrPort.Addr()
@@ -326,7 +324,6 @@ func (api *httpAPI) serveSubscriberCount(w http.ResponseWriter, r *http.Request)
 	writeJSON(w, http.StatusOK, topicSubscribers{name, api.hub.subscriberCountsOnAllHubs(r.Context(), Topic, []string{name})[0]})
 }
 
-// checkMayCountSubscribers returns an error if the user may not read the topic's subscriber count.
 func (h *Hub) checkMayCountSubscribers(u *user, topic string) error {
 	if err := h.checkNameLength(topic); err != nil {
 		return h.countRefusal(err)
@@ -339,7 +336,6 @@ func (h *Hub) checkMayCountSubscribers(u *user, topic string) error {
 
 var errTooManyHTTPScans = fmt.Errorf("too many concurrent topic requests; at most %d are allowed", maxHTTPScans)
 
-// limitConcurrentScans wraps a handler and limits its concurrent calls to maxHTTPScans.
 func (api *httpAPI) limitConcurrentScans(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		late := time.NewTimer(httpScanWait)
@@ -379,8 +375,8 @@ func (api *httpAPI) serveLargestTopics(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, list)
 }
 
-// largestLocalTopics returns up to limit topics with the given prefix: those with the most subscribers on this hub. It
-// also returns the total number of topics with the prefix.
+// largestLocalTopics returns the topics with the given prefix that have the most subscribers on this hub, at most
+// limit. total is the number of all topics with the prefix.
 func (h *Hub) largestLocalTopics(prefix string, limit int) (largest []topicSubscribers, total int) {
 	largest = []topicSubscribers{} // [] instead of null in JSON
 	h.topics.eachName(func(name string, subscribers int) bool {
@@ -402,8 +398,8 @@ func sortAndTruncateBySubscribers(topics []topicSubscribers, limit int) []topicS
 	return topics[:min(len(topics), limit)]
 }
 
-// largestClusterTopics is like largestLocalTopics for all hubs. It chooses from the largest topics of each hub. In
-// total, a topic that no hub has listed counts once per hub.
+// largestClusterTopics is like largestLocalTopics for all hubs together. It asks each hub for its largest topics. The
+// result total is an upper bound: a topic that several hubs omit from their answers counts more than once.
 func (h *Hub) largestClusterTopics(ctx context.Context, prefix string, limit int) (largest []topicSubscribers, total int) {
 	largest, total = h.largestLocalTopics(prefix, limit)
 	if h.Cluster == nil {
@@ -427,8 +423,8 @@ func (h *Hub) largestClusterTopics(ctx context.Context, prefix string, limit int
 	return sortAndTruncateBySubscribers(largest, limit), total
 }
 
-// Largest returns up to limit topics with the given prefix: those with the most subscribers on this hub, largest
-// first. At most 10,000 are returned. total is the number of topics with the prefix.
+// Largest returns the topics with the given prefix that have the most subscribers on this hub, largest first. It
+// returns at most limit topics, and never more than 10,000. total is the number of all topics with the prefix.
 func (h *Hub) Largest(prefix string, limit int) (names []string, total int) {
 	largest, total := h.largestLocalTopics(prefix, min(max(limit, 0), maxTopicLimit))
 	for _, p := range largest {

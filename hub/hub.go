@@ -1,15 +1,15 @@
 // Package hub implements publish/subscribe for a million subscribers on one machine. Redis clients, WebSockets and
 // server-sent events share topics on one port.
 //
-// The package uses only the public API of package tcp. Subscribers need no goroutine. A message is encoded once for
-// all receivers with the same format:
+// The package uses only the public API of package tcp. Subscribers need no goroutine. A message is encoded only once
+// for all receivers that use the same format:
 //
 //	h := &hub.Hub{}
 //	srv := &tcp.Server{Addr: ":6379", Handler: h.Handler()}
 //	err := srv.ListenAndServe(ctx)
 //
-// Messages reach current subscribers only, with two exceptions: Limits.LastValues keeps a topic's last message, and
-// Hub.Replay keeps messages in a Cluster.
+// Only current subscribers receive a message, with two exceptions: Limits.LastValues keeps a topic's last message for
+// later subscribers, and Hub.Replay keeps messages in a Cluster for clients that reconnect.
 package hub
 
 import (
@@ -24,11 +24,11 @@ import (
 // Hub is a set of topics and their subscribers. The zero value is ready to use. The fields must not change after the
 // hub starts to serve. Methods are safe for concurrent use.
 type Hub struct {
-	// Limits bound the resources of clients.
+	// Limits limit the resources that clients may use.
 	Limits Limits
 	// Users contains the accounts that may use the hub. The default is nil: anyone may do anything.
 	Users *Users
-	// Origins lists other sites whose pages may use the hub from a browser, such as "https://example.com".
+	// Origins lists the other sites whose web pages may use the hub, such as "https://example.com".
 	Origins []string
 	// Cluster connects the hub with other hubs. The default is nil: a single hub.
 	Cluster Cluster
@@ -62,7 +62,7 @@ func (h *Hub) Check() error {
 	return new(httpAPI).allowOrigins(h.Origins)
 }
 
-// Errors of subscribing and publishing, which are sent to clients.
+// Errors of subscribing and publishing. Clients receive their texts.
 var (
 	errEmptyName            = errors.New("a topic needs a name")
 	errNameTooLong          = errors.New("the name of the topic is too long")
@@ -76,8 +76,8 @@ var (
 )
 
 // subscribe subscribes a client to a name. Before any message is sent, it calls confirm with the client's number of
-// subscriptions, even if the client was already subscribed. A new subscriber of a topic then receives the last value,
-// if kept. Calls for one client must not overlap.
+// subscriptions, even if the client was already subscribed. A new subscriber of a topic then receives the topic's last
+// value, if there is one. Calls for the same client must not overlap.
 func (h *Hub) subscribe(c *client, ref tcp.Ref, kind Kind, name string, confirm func(count int)) error {
 	if c.isSubscribed(kind, name) {
 		confirm(c.confirmationCount(kind))
@@ -100,8 +100,8 @@ func (h *Hub) subscribe(c *client, ref tcp.Ref, kind Kind, name string, confirm 
 	return nil
 }
 
-// authorizeAndRecordSubscription checks rights and limits, and records a subscription. The caller must add ref to the
-// topic's group.
+// authorizeAndRecordSubscription checks rights and limits, and records a subscription. The caller must then add ref to
+// the topic's group.
 func (h *Hub) authorizeAndRecordSubscription(c *client, ref tcp.Ref, kind Kind, name string, limits Limits) (*topic, error) {
 	if err := h.checkNameLength(name); err != nil {
 		return nil, err
@@ -132,7 +132,8 @@ func (h *Hub) authorizeAndRecordSubscription(c *client, ref tcp.Ref, kind Kind, 
 	return t, nil
 }
 
-// removeSubscriber undoes authorizeAndRecordSubscription in the table, the pattern index and the cluster.
+// removeSubscriber removes one subscriber from the topic's table, the pattern index and the cluster. It reverses
+// authorizeAndRecordSubscription.
 func (h *Hub) removeSubscriber(t *topic) {
 	if h.tableForKind(t.kind).removeSubscriber(t) {
 		if t.kind == Pattern {
@@ -158,7 +159,6 @@ func (h *Hub) sendLastValue(c *client, ref tcp.Ref, t *topic) {
 	}
 }
 
-// unsubscribe ends a subscription and reports whether there was one.
 func (h *Hub) unsubscribe(c *client, ref tcp.Ref, kind Kind, name string) (wasSubscribed bool) {
 	t := c.removeSubscribedTopic(kind, name)
 	if t == nil {
@@ -173,7 +173,6 @@ func (h *Hub) unsubscribe(c *client, ref tcp.Ref, kind Kind, name string) (wasSu
 	return true
 }
 
-// unsubscribeAllAndStopReplay ends the client's subscriptions and its replay.
 func (h *Hub) unsubscribeAllAndStopReplay(c *client, ref tcp.Ref) {
 	if c.isReplaying() {
 		c.extra.stopReplay()

@@ -12,9 +12,9 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// This file transfers the hub's state during an upgrade: counters and last values. The server delivers published
-// messages in both processes (see publishAuthorized). In a cluster, each process delivers messages of other nodes,
-// except while subscribers move. resumeClusterKind ends that pause.
+// During an upgrade, the hub's counters and last values move to the new process. The server delivers published messages
+// in both processes (see publishAuthorized). In a cluster, each process delivers the messages of other nodes, except
+// while subscribers move. A broadcast of resumeClusterKind ends that pause.
 
 // Starting implements tcp.StartHandler.
 func (h redisOrHTTPHandler) Starting(s *tcp.Server) { h.hub.server.CompareAndSwap(nil, s) }
@@ -33,10 +33,10 @@ func (h redisOrHTTPHandler) SendToGroup(b tcp.Broadcast) (receivers int) {
 	return 0
 }
 
-// resumeClusterKind marks a broadcast that resumes the cluster. The server queues it like other broadcasts.
+// resumeClusterKind marks a broadcast that resumes the cluster. The server queues it behind earlier broadcasts.
 const resumeClusterKind = Kind(kindCount)
 
-// resumeClusterAfterHeldMessages resumes the cluster after the delivery of the messages that are queued now.
+// resumeClusterAfterHeldMessages resumes the cluster once the messages that the server holds now have been delivered.
 func (h *Hub) resumeClusterAfterHeldMessages(cluster ClusterMigrator) {
 	if s := h.server.Load(); s == nil {
 		cluster.Resume()
@@ -45,11 +45,10 @@ func (h *Hub) resumeClusterAfterHeldMessages(cluster ClusterMigrator) {
 	}
 }
 
-// hubStateVersion is the version of SaveState's format. The parts are the counters as JSON, the cluster's state, and
-// the name and message of each last value, least recently used first. A length precedes each part.
+// hubStateVersion is the version of the format written by SaveState. A state consists of the counters as JSON, the
+// cluster's state, and the last values (name and message), least recently used first. Each part follows its length.
 const hubStateVersion = 2
 
-// savedCounters are the counters that continue in the new process.
 type savedCounters struct {
 	Published, Delivered, Dropped, Evicted int64
 	Lost, LostBytes, DeliveredBytes        int64
@@ -123,7 +122,6 @@ func (h redisOrHTTPHandler) RestoreState(r io.Reader) error {
 	}
 }
 
-// addSavedCounters adds the old process's counters.
 func (h *Hub) addSavedCounters(s savedCounters) {
 	h.countPublished(s.Published)
 	h.delivered.Add(s.Delivered)
@@ -143,7 +141,8 @@ func (h *Hub) addSavedCounters(s savedCounters) {
 	h.lastValues.evicted += s.Evicted
 }
 
-// readLengthPrefixed reads a length and then that number of bytes. It returns io.EOF only at the end of the input.
+// readLengthPrefixed reads a length and then that number of bytes. It returns io.EOF only if the input ends before the
+// length.
 func readLengthPrefixed(in *bufio.Reader) ([]byte, error) {
 	n, err := binary.ReadUvarint(in)
 	if err != nil {
@@ -156,7 +155,6 @@ func readLengthPrefixed(in *bufio.Reader) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// listLeastRecentlyUsedFirst returns the values, least recently used first.
 func (l *lastValueCache) listLeastRecentlyUsedFirst() (values []lastValue) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -9,9 +9,9 @@ import (
 
 // lastValueCache keeps the newest message of each topic for later subscribers.
 //
-// A subscriber gets the confirmation, then the newest value at that moment, then each later message, without gaps
-// or repeats. To ensure that, topicLock is held while a message is stored and sent, and while a subscriber is
-// sent the value and joins the group.
+// A subscriber receives the confirmation, then the newest value at that moment, then every later message exactly once.
+// To ensure this, topicLock is held while a message is stored and sent. It is also held while a subscriber is sent the
+// value and joins the group.
 type lastValueCache struct {
 	topicLocks [64]sync.Mutex // by hash of the topic; locked before mu
 
@@ -29,21 +29,20 @@ type lastValue struct {
 	newer, older *lastValue
 }
 
-// lastValueOverhead is the memory of a value besides name and message: the struct and on average 40 bytes of the
-// map.
+// lastValueOverhead is the memory of a value in addition to its name and message: the struct, and on average 40 bytes
+// of the map.
 const lastValueOverhead = 64 + 40
 
-// memoryBytes returns the memory of the value.
 func (v *lastValue) memoryBytes() int {
 	return lastValueOverhead + (len(v.name)+15)&^15 + cap(v.message)
 }
 
-// topicLock returns the lock that orders a topic's messages. Topics share locks.
+// topicLock returns the lock that orders a topic's messages. Several topics may share a lock.
 func (l *lastValueCache) topicLock(topic string) *sync.Mutex {
 	return &l.topicLocks[maphash.String(hashSeed, topic)%uint64(len(l.topicLocks))]
 }
 
-// storeAndSend stores a message as its topic's newest and calls send while holding the topic's lock.
+// storeAndSend stores a message as the topic's newest one and calls send. It holds the topic's lock for both.
 func (l *lastValueCache) storeAndSend(topic string, message []byte, limits Limits, send func()) {
 	lock := l.topicLock(topic)
 	lock.Lock()
@@ -52,8 +51,8 @@ func (l *lastValueCache) storeAndSend(topic string, message []byte, limits Limit
 	send()
 }
 
-// storeNewestAndEvict stores a message as its topic's newest. A message that exceeds the limits removes the topic's
-// value, because an older one would be wrong.
+// storeNewestAndEvict stores a message as the topic's newest one. If the message exceeds the limits, it removes the
+// topic's value instead, because the older message is no longer the newest.
 func (l *lastValueCache) storeNewestAndEvict(topic string, message []byte, limits Limits) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -79,7 +78,7 @@ func (l *lastValueCache) storeNewestAndEvict(topic string, message []byte, limit
 	}
 }
 
-// getAndMarkRecentlyUsed returns the newest message of a topic and marks it as used.
+// getAndMarkRecentlyUsed returns the newest message of a topic and marks the topic as recently used.
 func (l *lastValueCache) getAndMarkRecentlyUsed(topic string) (message []byte, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -9,43 +9,44 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// Limits bound the resources of a Hub that clients may use. For connections and slow subscribers, see tcp.Limits and
+// Limits limit the resources of a Hub that clients may use. For connections and slow subscribers, see tcp.Limits and
 // tcp.Server.SlowConsumer. A zero field means its default. Negative values are errors.
 type Limits struct {
-	// MaxMessage limits a message in bytes. The default is 64 KiB, the maximum 1 GiB. The server's
-	// tcp.Limits.MaxMessage also limits messages in the Redis protocol. A message whose encoded form exceeds MaxUnsent
-	// is not delivered.
+	// MaxMessage limits the bytes of a message. The default is 64 KiB, the maximum 1 GiB. In the Redis protocol,
+	// tcp.Limits.MaxMessage of the server also applies. A message whose encoded form exceeds tcp.Limits.MaxUnsent is
+	// not delivered.
 	MaxMessage int
-	// MaxTopics limits the number of topics with subscribers. The same limit applies separately to patterns. The
+	// MaxTopics limits the number of topics with subscribers. Patterns have a separate limit of the same size. The
 	// default is 10,000,000.
 	MaxTopics int
-	// MaxName limits the length in bytes of a topic's name or a pattern. The default is 1,024, the maximum 65,536.
+	// MaxName limits the bytes of a topic's name or of a pattern. The default is 1,024, the maximum 65,536.
 	MaxName int
 	// MaxSubscriptions limits the topics and patterns of one client. The default is 100,000.
 	MaxSubscriptions int
 	// MaxSubscribers limits the subscribers of one topic or pattern. The default is 0: unlimited.
 	MaxSubscribers int
-	// MaxPatternWork limits the work of matching one publish against the patterns of all clients, in units of about 10
-	// ns. The work is that of the most expensive name of MaxName bytes. Only patterns that no literal part rules out
-	// count. The default is 100,000, about 1 ms.
+	// MaxPatternWork limits the work of matching one published message against the patterns of all clients, in units of
+	// about 10 ns. The work is computed for the most expensive topic name of MaxName bytes. The default is 100,000,
+	// about 1 ms.
 	MaxPatternWork int
-	// MaxPatternCost limits the cost of one client's patterns. A pattern costs the work that it adds to
-	// MaxPatternWork, usually none, plus 1 for every 64 bytes of its compiled form. All clients of an address together
-	// may use twice as much, but no more than the unused part of MaxPatternWork. A few addresses therefore cannot use
-	// up MaxPatternWork. The default is 25,000.
+	// MaxPatternCost limits the cost of one client's patterns. The cost of a pattern is the work that it adds to the
+	// maximum (see MaxPatternWork), usually none, plus 1 for every 64 bytes of its compiled form. All clients of an
+	// address together may use twice MaxPatternCost, but no more than the part of MaxPatternWork that is still unused.
+	// A few addresses therefore cannot use up MaxPatternWork. The default is 25,000.
 	MaxPatternCost int
-	// MaxFailedLogins limits successive failed logins of a connection. The default is 10, the maximum 200. An address
-	// or IPv6 /64 network may fail ten times as often per minute. Beyond these limits, a connection of the Redis
-	// protocol closes after a second, any other connection immediately. A correct password is always accepted.
+	// MaxFailedLogins limits successive failed logins of a connection. The default is 10, the maximum 200. An IPv4
+	// address or IPv6 /64 network may have ten times that number of failures per minute. Beyond these limits, a
+	// connection of the Redis protocol closes after a second, any other connection immediately. A correct password is
+	// always accepted.
 	MaxFailedLogins int
-	// PublishRate limits the messages per second that a client publishes. Bursts may be as large as one second's
-	// messages; further messages are rejected. For HTTP requests, the limit applies to an address or IPv6 /64 network.
-	// The default is 0: unlimited. The maximum is 1,000,000,000.
+	// PublishRate limits the messages per second that a client publishes. It permits bursts of one second's messages
+	// and rejects further ones. For HTTP requests, the limit applies to an IPv4 address or IPv6 /64 network. The
+	// default is 0: unlimited. The maximum is 1,000,000,000.
 	PublishRate int
 	// LastValues limits the number of topics whose newest message is kept for later subscribers. The default is 0:
-	// none. LastValueBytes limits their memory: allocated names and messages, and 104 bytes per topic. The default is
-	// 64 MiB. Before garbage collection (GOGC), the process may use twice as much. Beyond a limit, the least recently
-	// published or subscribed topics are evicted.
+	// none. LastValueBytes limits the memory of the kept messages: names and messages as allocated, plus 104 bytes per
+	// topic. The default is 64 MiB. Garbage may double the memory that the process uses (see GOGC). If a limit is
+	// exceeded, the topics that were least recently published or subscribed are evicted.
 	LastValues, LastValueBytes int
 }
 
@@ -58,10 +59,9 @@ func (l Limits) maxPatternWork() int   { return cmp.Or(l.MaxPatternWork, 100_000
 func (l Limits) maxPatternCost() int   { return cmp.Or(l.MaxPatternCost, 25_000) }
 func (l Limits) lastValueBytes() int   { return cmp.Or(l.LastValueBytes, 64<<20) }
 
-// maxFailedLoginsLimit is the maximum of Limits.MaxFailedLogins.
 const maxFailedLoginsLimit = 200
 
-// configError wraps tcp.ErrBadConfig without showing its text.
+// configError wraps tcp.ErrBadConfig but does not repeat its text.
 type configError struct{ error }
 
 func (configError) Unwrap() error { return tcp.ErrBadConfig }

@@ -11,16 +11,16 @@ import (
 	"unsafe"
 )
 
-// patternIndex finds the patterns that match a topic without trying all patterns. A pattern's literal runs are its
-// beginning, its end, and the text between two of the characters *, ? and [. The index stores each pattern under one
-// of its runs, which every matching topic contains. A publish looks up the beginnings, the ends and the substrings of
-// its topic, in all lengths in use, and tries the patterns found.
+// patternIndex finds the patterns that match a topic without trying every pattern. The literal runs of a pattern are
+// its beginning, its end, and the texts between two of the characters *, ? and [. Every matching topic contains all
+// runs of the pattern, so the index stores the pattern under only one of them. A publish looks up the beginnings, the
+// ends and the substrings of its topic, in all lengths that occur in the index, and tries the patterns found.
 //
 // A pattern is stored under its run with the fewest patterns, so that common runs do not collect many. Runs are
-// identified by hash. A collision only causes a failed try.
+// identified by their hash. A hash collision only means that a pattern is tried in vain.
 //
-// The index bounds the work of a publish: see maxPublishWork and runLengthWork. No lock is held while patterns are
-// tried. Bucket chunks are immutable, and changes copy them.
+// The index limits the work of a publish: see maxPublishWork and runLengthWork. No lock is held while patterns are
+// tried, because chunks of buckets are immutable: a change copies them.
 type patternIndex struct {
 	mu             sync.RWMutex
 	buckets        [runPlaceCount]map[uint64]bucket // by hash of the run
@@ -44,15 +44,16 @@ type literalRun struct {
 	hash  uint64
 }
 
-// bucket contains the patterns stored under one run, usually one. Publishers read chunks without a lock, because
-// chunks in the index are immutable. All chunks except the last contain chunkSize patterns.
+// bucket contains the patterns stored under one run, usually one pattern. Its chunks are immutable, so publishers read
+// them without a lock. All chunks except the last one contain chunkSize patterns.
 type bucket struct {
 	chunks [][]indexedPattern
 	size   int
 	work   int // of all patterns
 }
 
-// chunkSize is the number of patterns copied by a change. A change also copies a pointer per chunk.
+// chunkSize is the number of patterns per chunk of a bucket. A change copies one chunk and a pointer for each other
+// chunk.
 const chunkSize = 64
 
 type indexedPattern struct {
@@ -60,7 +61,6 @@ type indexedPattern struct {
 	*globProgram
 }
 
-// withPatternAppended returns a copy of the bucket with p appended.
 func (b bucket) withPatternAppended(p indexedPattern) bucket {
 	chunks := slices.Clone(b.chunks)
 	if b.size%chunkSize == 0 {
@@ -71,7 +71,7 @@ func (b bucket) withPatternAppended(p indexedPattern) bucket {
 	return bucket{chunks, b.size + 1, b.work}
 }
 
-// withSlotRemoved returns a copy of the bucket in which the last pattern replaces the one in slot.
+// withSlotRemoved returns a copy of the bucket without the pattern in slot; the last pattern takes its place.
 func (b bucket) withSlotRemoved(slot int) bucket {
 	chunks := slices.Clone(b.chunks)
 	last := len(chunks) - 1
@@ -107,7 +107,8 @@ func (p indexedPattern) matches(name string) bool {
 	return glob{p.topic.name, p.globProgram}.matches(name)
 }
 
-// hashBase is the random base of the polynomial hash. With this hash, substring hashes follow from prefix hashes.
+// hashBase is the random base of the polynomial hash. With such a hash, the hash of a substring can be computed from
+// the hashes of two prefixes.
 var hashBase = rand.Uint64() | 1
 
 func extendHash(hash uint64, b byte) uint64 { return hash*hashBase + uint64(b) + 1 }
@@ -115,8 +116,8 @@ func extendHash(hash uint64, b byte) uint64 { return hash*hashBase + uint64(b) +
 // maxInnerRuns limits the number of runs considered between a pattern's first and last run.
 const maxInnerRuns = 16
 
-// hashedRunSize returns the number of bytes to hash for an inner run. The number of different sizes is small, because
-// a publish scans its topic once per size.
+// hashedRunSize returns the number of bytes to hash of a run in the middle of a pattern. Only a few sizes occur,
+// because a publish scans its topic once for each size.
 func hashedRunSize(runSize int) int {
 	if runSize <= 16 {
 		return runSize
@@ -128,8 +129,8 @@ func hashedRunSize(runSize int) int {
 	return size
 }
 
-// eachLiteralRun calls yield with the runs under which a pattern may be stored, until yield returns false. The first
-// run is the beginning, which always exists; the end and inner runs follow.
+// eachLiteralRun calls yield with each run under which a pattern may be stored, until yield returns false. The
+// beginning of the pattern is always the first run, even if it is empty. The end and the inner runs follow.
 func eachLiteralRun(pattern string, yield func(literalRun) bool) {
 	var (
 		literal = make([]byte, 0, 64)
@@ -169,9 +170,9 @@ func eachLiteralRun(pattern string, yield func(literalRun) bool) {
 	}
 }
 
-// addPatternWithinBudget adds a pattern and returns its cost: the added work plus a charge for memory. It fails if the
-// maximum work of a publish would exceed the limits, or the cost would exceed clientBudget. A pattern that is already
-// present keeps its cost.
+// addPatternWithinBudget adds a pattern. The cost is the work that the pattern adds, plus a charge for memory.
+// addPatternWithinBudget fails if the maximum work of a publish would exceed the limits, or if the cost would exceed
+// clientBudget. A pattern that is already in the index keeps its cost.
 func (x *patternIndex) addPatternWithinBudget(t *topic, limits Limits, clientBudget int) (cost int, err error) {
 	x.mu.RLock()
 	if t.indexed {
@@ -213,7 +214,6 @@ func (x *patternIndex) addPatternWithinBudget(t *topic, limits Limits, clientBud
 	return cost, nil
 }
 
-// checkPatternCost returns an error if cost exceeds clientBudget.
 func checkPatternCost(cost, clientBudget int, limits Limits) error {
 	if cost <= max(clientBudget, 0) {
 		return nil
@@ -247,7 +247,8 @@ func (x *patternIndex) removeIndexedPattern(t *topic, limits Limits) {
 	})
 }
 
-// updateMaxPublishWork records a change of a bucket's work. It returns the increase of the maximum work of a publish.
+// updateMaxPublishWork records that the work of a bucket has changed. It returns the resulting increase of the maximum
+// work of a publish.
 func (x *patternIndex) updateMaxPublishWork(r literalRun, oldWork, newWork int, limits Limits) (increase int) {
 	lengths := &x.runLengths[r.place]
 	for len(*lengths) <= r.size {
@@ -262,9 +263,10 @@ func (x *patternIndex) updateMaxPublishWork(r literalRun, oldWork, newWork int, 
 	return increase
 }
 
-// A unit of work is about 10 ns on a processor of 2020. Trying a pattern costs tryUnits, plus 1 for each star. The
-// other constants are the amounts covered by one unit: bytes of a name searched for a literal segment, mask words (see
-// segment.findFirstEnd), bytes compared with sets at a name's beginning or end, and bytes of memory.
+// A unit of work is about 10 ns on a processor from 2020. Trying a pattern costs tryUnits, plus 1 for each star. The
+// other constants are the amounts that cost one unit: bytes of a name in which a literal segment is searched, words of
+// a mask (see segment.findFirstEnd), bytes at a name's beginning or end that are compared with sets, and bytes of
+// memory.
 const (
 	tryUnits           = 4
 	searchBytesPerUnit = 128
@@ -273,7 +275,6 @@ const (
 	memoryBytesPerUnit = 64
 )
 
-// maxMatchWork returns the maximum work of matching the pattern against a name of maxNameBytes.
 func (g glob) maxMatchWork(maxNameBytes int) int {
 	stars, search := strings.Count(g.pattern, "*"), 0
 	anchors := 0
@@ -318,8 +319,8 @@ type runLengthWork struct {
 
 type level struct{ work, n int }
 
-// updateMaxWork records a change of a bucket's work, where 0 means no bucket. It returns the increase of the maximum
-// work for a name that contains maxBuckets of the runs.
+// updateMaxWork records that the work of a bucket has changed; 0 means no bucket. It returns the resulting increase of
+// the maximum work for a name that contains up to maxBuckets runs of this length.
 func (l *runLengthWork) updateMaxWork(oldWork, newWork, maxBuckets int) (increase int) {
 	l.adjustBucketCountForWork(oldWork, -1)
 	l.adjustBucketCountForWork(newWork, 1)
@@ -391,7 +392,6 @@ func (x *patternIndex) eachMatchingPattern(name string, yield func(*topic)) (pat
 	return patternsTried
 }
 
-// collectCandidateBuckets collects the buckets of all runs that occur in name.
 func (m *matchScratch) collectCandidateBuckets(index *patternIndex, name string) {
 	power := uint64(1) // hashBase to the power of size
 	for size := range len(name) + 1 {
@@ -406,7 +406,7 @@ func (m *matchScratch) collectCandidateBuckets(index *patternIndex, name string)
 			for at := range len(name) - size + 1 {
 				m.addCandidateIfPresent(index.buckets[within], m.substringHash(at, size, power))
 			}
-			// Try a repeated run only once.
+			// A run that occurs several times in the name must be tried only once.
 			runs := m.candidates[before:]
 			slices.SortFunc(runs, func(a, b candidateBucket) int { return cmp.Compare(a.hash, b.hash) })
 			runs = slices.CompactFunc(runs, func(a, b candidateBucket) bool { return a.hash == b.hash })
@@ -426,7 +426,6 @@ func (x *patternIndex) hasRunsOfSize(at runPlace, size int) bool {
 	return size < len(x.runLengths[at]) && len(x.runLengths[at][size].levels) > 0
 }
 
-// substringHash returns the hash of a substring of name. power must be hashBase raised to the substring's size.
 func (m *matchScratch) substringHash(start, size int, power uint64) uint64 {
 	return m.hashes[start+size] - m.hashes[start]*power
 }

@@ -8,23 +8,23 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// Publishing has two steps. authorizePublish checks whether a message may be published. publishAuthorized sends the
+// Publishing has two steps: authorizePublish checks whether a message may be published, and publishAuthorized sends the
 // message to the other hubs and to the subscribers of this hub.
 //
 // Concurrency: both steps run on the publisher's goroutine. They briefly hold the lock of a table or of the pattern
 // index, a group's lock while posting to mailboxes, and, with last values, the topic's lock.
 //
-// During an upgrade the server delivers messages in both processes. After the upgrade has begun, publishAuthorized
-// must therefore not deliver messages itself. It increments publishesStarted before it loads Server.Upgrading, and
-// increments published after the delivery. SaveState runs after Upgrading has changed and before connections move; it
-// waits until both counters are equal.
+// During an upgrade, the server delivers messages in both processes, and publishAuthorized must no longer deliver them
+// itself. For this purpose, publishAuthorized increments publishesStarted before it loads Server.Upgrading, and
+// increments published after the delivery. SaveState waits until both counters are equal. It runs after Upgrading has
+// changed and before connections move.
 
-// errUpgradeBacklogFull rejects messages while an upgrade holds too many.
+// errUpgradeBacklogFull rejects a message because the upgrade in progress has already queued too many.
 var errUpgradeBacklogFull = errors.New("an upgrade is in progress, and too many messages are held")
 
-// Publish sends a message to all subscribers of a topic and of matching patterns. It returns the number of receivers
-// on this hub and does not wait for delivery. Messages that one goroutine publishes to a topic arrive in order. While
-// an upgrade moves subscribers, messages are queued; if too many are queued, Publish fails.
+// Publish sends a message to all subscribers of a topic and of matching patterns. It returns the number of receivers on
+// this hub and does not wait for delivery. Messages that one goroutine publishes to a topic arrive in order. While an
+// upgrade moves subscribers, messages are queued; if the queue is full, Publish fails.
 func (h *Hub) Publish(name string, message []byte) (receivers int, err error) {
 	if err := h.authorizePublish(anyone, nil, Topic, name, message); err != nil {
 		return 0, err
@@ -33,7 +33,7 @@ func (h *Hub) Publish(name string, message []byte) (receivers int, err error) {
 }
 
 // authorizePublish checks the user's rights and rate, the name and the size. withinRate counts one message and reports
-// whether the publisher stays within the rate. A nil withinRate means no limit.
+// whether the publisher is still within the rate. If it is nil, the rate is not limited.
 func (h *Hub) authorizePublish(u *user, withinRate func(now time.Time, rate int) bool, kind Kind, topic string, message []byte) error {
 	var err error
 	switch rate, limit := h.Limits.PublishRate, h.Limits.maxMessage(); {
@@ -52,7 +52,7 @@ func (h *Hub) authorizePublish(u *user, withinRate func(now time.Time, rate int)
 }
 
 // publishAuthorized sends an authorized message to the other hubs and to this hub's subscribers. It returns the number
-// of this hub's receivers. During an upgrade, the server delivers to this hub's subscribers and may queue the message.
+// of receivers on this hub. During an upgrade, the server delivers to this hub's subscribers and may queue the message.
 func (h *Hub) publishAuthorized(kind Kind, topic string, message []byte) (receivers int, err error) {
 	if h.keepsAny(kind, topic) { // the cluster calls DeliverKept once it is stored
 		if err := h.Cluster.Keep(topic, message); err != nil {
@@ -84,7 +84,7 @@ func (h *Hub) publishAuthorized(kind Kind, topic string, message []byte) (receiv
 }
 
 // deliverLocally sends a message to this process's subscribers of a topic and of matching patterns. It returns the
-// number of receivers. The id is "" unless the message is kept.
+// number of receivers. If the message is not kept, id is "".
 func (h *Hub) deliverLocally(kind Kind, topicName string, message []byte, id string) (receivers int) {
 	var all deliveryCounts
 	toTopic := func() {
@@ -104,8 +104,8 @@ func (h *Hub) deliverLocally(kind Kind, topicName string, message []byte, id str
 	return all.sent
 }
 
-// Deliver sends a message from another hub to this hub's subscribers, in the order of the caller's goroutine. It
-// returns the number of receivers and does not wait for delivery. The argument kind is Topic or Sharded.
+// Deliver sends a message from another hub to this hub's subscribers and returns the number of receivers. It does not
+// wait for delivery. Messages from one goroutine arrive in order. The argument kind is Topic or Sharded.
 func (h *Hub) Deliver(kind Kind, name string, message []byte) (receivers int) {
 	return h.deliverLocally(kind, name, message, "")
 }

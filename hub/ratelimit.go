@@ -6,11 +6,10 @@ import (
 	"time"
 )
 
-// rateLimit allows rate events per window, with bursts of as many. It is the time until which the rate is used
-// up, at most a window in the future.
+// rateLimit limits the number of events per window; all of them may occur at once. Its value is the time until which
+// the limit is used up, at most one window in the future.
 type rateLimit time.Time
 
-// allow reports whether an event is within the rate, and if so counts it.
 func (p *rateLimit) allow(now time.Time, rate int, window time.Duration) bool {
 	each, usedUntil := window/time.Duration(rate), time.Time(*p)
 	if usedUntil.Before(now) {
@@ -25,8 +24,8 @@ func (p *rateLimit) allow(now time.Time, rate int, window time.Duration) bool {
 
 const maxLimitedAddrs = 16_384
 
-// addrRateLimits is a rate limit for each address. When full, it evicts idle addresses, then arbitrary ones until
-// half remain.
+// addrRateLimits contains a rate limit for each address. When it is full, it evicts idle addresses. If too few are
+// idle, it evicts arbitrary ones until half of them remain.
 type addrRateLimits struct {
 	mu     sync.Mutex
 	byAddr map[netip.Addr]rateLimit
@@ -48,7 +47,7 @@ func (ps *addrRateLimits) allow(addr netip.Addr, now time.Time, rate int, window
 	return ok
 }
 
-// clientNetwork returns the address that limits apply to: an IPv4 address, or the /64 network of an IPv6 address.
+// clientNetwork returns the address to which limits apply: an IPv4 address, or the /64 network of an IPv6 address.
 func clientNetwork(addr netip.Addr) netip.Addr {
 	if addr = addr.Unmap(); !addr.Is6() {
 		return addr

@@ -14,31 +14,31 @@ import (
 )
 
 // Replay configures message retention. A client that reconnects with the id of its last message receives the messages
-// that it missed. The fields must not change after the hub starts to serve. A zero field means its default, except for
-// Topics. Negative values are errors.
+// that it missed. The fields must not change after the hub starts to serve. Except for Topics, a zero field means its
+// default. Negative values are errors.
 //
 // A NATS stream stores the messages in one order that is the same on all nodes (see Cluster.Keep). Every node keeps a
 // copy of the stream in memory, so a replay involves no other node.
 type Replay struct {
-	// Topics lists the topics to keep. An entry is a topic's name, or a prefix that ends with ".", ":" or "/",
-	// followed by "*". Examples are news.today, news.* and chat:*. The entry "*" selects all topics.
+	// Topics lists the topics to keep. An entry is a topic's name, or a prefix that ends with ".", ":" or "/", followed
+	// by "*". Examples are news.today, news.* and chat:*. The entry "*" selects all topics.
 	Topics []string
-	// MaxBytes, MaxMessages and MaxAge limit the kept messages in the stream and in the memory of each node. A
-	// message's size includes its topic's name and 100 bytes of overhead. Beyond a limit, the oldest messages are
-	// dropped. The defaults are 64 MiB, 1,000,000 and 1 hour; the minimum MaxAge is 1 s.
+	// MaxBytes, MaxMessages and MaxAge limit the messages kept in the stream and in the memory of each node. A
+	// message's size includes its topic's name and 100 bytes of overhead. When a limit is exceeded, the oldest messages
+	// are dropped. The defaults are 64 MiB, 1,000,000 and 1 hour. The minimum of MaxAge is 1 s.
 	MaxBytes, MaxMessages int
 	MaxAge                time.Duration
-	// MaxReplays limits concurrent replays. The default is 64. At most 64 times as many clients wait for a slot;
+	// MaxReplays limits concurrent replays. The default is 64. At most 64 times that number of clients wait for a slot;
 	// further clients must try again. A client that has missed few messages needs no slot. A client that does not read
 	// for a second loses its slot and waits for another.
 	MaxReplays int
-	// MaxReplaysEach limits the concurrent replays of one user. Half of the limit applies to each address or IPv6 /64
-	// network. Without Users, only the address counts. At most 64 times as many clients of the user or address wait,
-	// within the total limit. If all clients share a user or a proxy, set MaxReplaysEach to MaxReplays. The default is
-	// a quarter of MaxReplays.
+	// MaxReplaysEach limits the concurrent replays of one user. An IPv4 address or IPv6 /64 network may have twice as
+	// many; without Users, only this second limit applies. At most 64 times these numbers of clients wait, within the
+	// total limit. If all clients share a user or a proxy, set MaxReplaysEach to MaxReplays. The default is a quarter
+	// of MaxReplays.
 	MaxReplaysEach int
-	// Timeout limits a replay, including the wait for a slot. After Timeout the client is closed, and may reconnect
-	// for the rest. The default is 30 s.
+	// Timeout limits a replay, including the wait for a slot. After Timeout, the client is disconnected, and may
+	// reconnect to get the remaining messages. The default is 30 s.
 	Timeout time.Duration
 
 	replayBuffer
@@ -87,10 +87,10 @@ func (r *Replay) validate(limits Limits) error {
 	return nil
 }
 
-// maxReplayTopicBytes limits the length of an entry of Topics, so that the NATS subject is never shortened.
+// maxReplayTopicBytes limits the bytes of an entry of Topics, so that its NATS subject is never shortened.
 const maxReplayTopicBytes = 256
 
-// keepsAny reports whether messages are kept for the named topic, or for some topic that the pattern may match.
+// keepsAny reports whether Topics contains the named topic or, for a pattern, some topic that the pattern may match.
 func (r *Replay) keepsAny(kind Kind, name string) bool {
 	return slices.ContainsFunc(r.Topics, func(topic string) bool {
 		beginning, begins := strings.CutSuffix(topic, "*")
@@ -116,7 +116,8 @@ func literalPrefix(pattern string) string {
 	return pattern
 }
 
-// Keeps reports whether all messages are kept for the named topic, or for all topics that the pattern matches.
+// Keeps reports whether messages are kept for the named topic or, for a pattern, for every topic that the pattern
+// matches.
 func (r *Replay) Keeps(kind Kind, name string) bool {
 	if kind != Pattern {
 		return r.keepsAny(kind, name)
@@ -127,7 +128,6 @@ func (r *Replay) Keeps(kind Kind, name string) bool {
 	})
 }
 
-// keepsAny is like Replay.keepsAny. Without a Replay or a Cluster, it returns false.
 func (h *Hub) keepsAny(kind Kind, name string) bool {
 	return h.Replay != nil && h.Cluster != nil && h.Replay.keepsAny(kind, name)
 }
@@ -155,8 +155,8 @@ func parsePosition(text string) (p Position, err error) {
 	return Position{epoch, seq}, nil
 }
 
-// parseIssuedPosition parses an id from a client. It rejects an id that is further ahead of this node than the number
-// of messages in the stream, because no node can have issued it.
+// parseIssuedPosition parses an id from a client. A node can be behind by at most the number of messages in the stream,
+// so an id that is further ahead of this node cannot have been issued and is rejected.
 func (r *Replay) parseIssuedPosition(text string) (Position, error) {
 	p, err := parsePosition(text)
 	if err != nil {
@@ -170,9 +170,9 @@ func (r *Replay) parseIssuedPosition(text string) (Position, error) {
 	return p, nil
 }
 
-// replayBuffer contains the kept messages. One goroutine of the cluster delivers them; it holds mu while it stores a
-// message and sends the message to its groups. A joining client holds mu for reading during the last step, so that no
-// message is missed or sent twice.
+// replayBuffer contains the kept messages. One goroutine of the cluster delivers them. It holds mu while it stores a
+// message and sends it to its groups. A joining client holds mu for reading during the last step of its replay, so that
+// no message is missed or sent twice.
 type replayBuffer struct {
 	mu        sync.RWMutex
 	ready     bool     // the messages from before the start are loaded
@@ -181,8 +181,8 @@ type replayBuffer struct {
 	messages  []keptMessage
 	head      int // index of the oldest message; earlier elements are free
 	bytes     int
-	// newestDropped is the sequence number of the newest dropped message of each topic. For absent topics, the number
-	// is at most droppedFloor.
+	// newestDropped contains, for each topic, the sequence number of the newest dropped message. For topics that it
+	// does not contain, that number is at most droppedFloor.
 	newestDropped map[string]uint64
 	droppedFloor  uint64
 	advanced      chan struct{} // closed with the next message; nil if nobody waits
@@ -194,7 +194,8 @@ type replayBuffer struct {
 
 	limiters replayLimiters // access by initLimiters only
 
-	// patternStepMu serializes replay steps with patterns, which limits them to one processor in total.
+	// patternStepMu lets only one replay step with patterns run at a time, so that together they use one processor at
+	// most.
 	patternStepMu sync.Mutex
 
 	replays, replayed, gaps, refused, unissued, stalled atomic.Int64
@@ -208,7 +209,6 @@ type keptMessage struct {
 }
 
 const (
-	// keptMessageOverhead is the memory charged for a message besides name and data.
 	keptMessageOverhead = 100
 	maxDroppedTopics    = 1 << 16
 )
@@ -221,12 +221,12 @@ type KeptMessage struct {
 	Time  time.Time // when the stream stored it
 	Topic string
 	Data  []byte // must not change
-	// Old marks a message from before this node started: it is kept but not delivered.
+	// Old marks a message that was stored before this node started. The message is kept but not delivered.
 	Old bool
 }
 
-// Begin clears the buffer before the delivery of a stream that starts at firstSeq. Reconnecting clients wait until
-// Ready is called.
+// Begin clears the buffer. Call it before the first message of a stream, which has the number firstSeq. Reconnecting
+// clients wait until Ready is called.
 func (r *Replay) Begin(epoch string, firstSeq uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -234,7 +234,7 @@ func (r *Replay) Begin(epoch string, firstSeq uint64) {
 	r.messages, r.head, r.bytes, r.newestDropped, r.droppedFloor = nil, 0, 0, nil, firstSeq-1
 }
 
-// Ready reports that all messages up to seq have been delivered.
+// Ready tells the replay that all messages up to seq have been delivered, so that waiting clients can continue.
 func (r *Replay) Ready(seq uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -242,14 +242,15 @@ func (r *Replay) Ready(seq uint64) {
 	r.wakePositionWaiters()
 }
 
-// At returns the position of the newest message. Until Ready is called, ready is false.
+// At returns the position of the newest message. The result ready is false until Ready has been called.
 func (r *Replay) At() (newest Position, ready bool) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return r.newestPos, r.ready
 }
 
-// DeliverKept stores the next message of the stream. Unless m.Old is set, it also delivers the message like Deliver.
+// DeliverKept stores the next message of the stream. Unless m.Old is set, it also sends the message to subscribers,
+// like Deliver.
 func (h *Hub) DeliverKept(m KeptMessage) (receivers int) {
 	r := h.Replay
 	r.mu.Lock()
@@ -267,8 +268,8 @@ func (h *Hub) DeliverKept(m KeptMessage) (receivers int) {
 	return h.deliverLocally(Topic, m.Topic, m.Data, m.At.String())
 }
 
-// clearAndSendGapNotice handles the loss of stream messages before nextSeq. It clears the buffer and sends a gap
-// notice to current subscribers.
+// clearAndSendGapNotice handles the loss of stream messages before nextSeq. It clears the buffer and sends a gap notice
+// to current subscribers.
 func (r *Replay) clearAndSendGapNotice(hub *Hub, nextSeq uint64) {
 	for r.head < len(r.messages) {
 		r.dropOldest()
@@ -295,7 +296,7 @@ func (r *Replay) wakePositionWaiters() {
 	}
 }
 
-// Forget drops messages that exceed MaxAge.
+// Forget drops messages that are older than MaxAge.
 func (r *Replay) Forget(now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -337,7 +338,8 @@ func (m *replayBuffer) messagesAfter(seq uint64) []keptMessage {
 	return all[i:]
 }
 
-// mayHaveDropped reports whether any message of a topic or pattern after afterSeq may have been dropped.
+// mayHaveDropped reports whether the buffer may have dropped a message after afterSeq that matches the topic or pattern
+// t.
 func (m *replayBuffer) mayHaveDropped(t *topic, afterSeq uint64) bool {
 	if t.kind == Pattern {
 		return afterSeq+1 < m.firstSeq
@@ -353,11 +355,11 @@ type ReplayStats struct {
 	Seq             uint64
 	Messages, Bytes int64
 	// Waiting is the current number of clients in a replay or waiting for one. Replays counts replays that needed a
-	// slot. Replayed counts messages sent in replays. Gaps counts gap notices. Refused counts clients that were told
-	// to try again.
+	// slot. Replayed counts messages sent in replays. Gaps counts notices about messages that are no longer available.
+	// Refused counts clients that were told to try again.
 	Waiting, Replays, Replayed, Gaps, Refused int64
-	// Unissued counts clients with an id that no node has issued. Stalled counts slots lost by clients that did not
-	// read.
+	// Unissued counts clients with an id that no node has issued. Stalled counts clients that lost their slot because
+	// they did not read.
 	Unissued, Stalled int64
 }
 

@@ -17,7 +17,8 @@ func (r *replyWriter) writeHeader(typeByte byte, n int) {
 func (r *replyWriter) writeInt(n int)         { r.writeHeader(':', n) }
 func (r *replyWriter) writeArrayHeader(n int) { r.writeHeader('*', n) }
 
-// writeRESP3Header writes a header of a RESP3 type, or in RESP2 that of an array.
+// writeRESP3Header writes the header of a RESP3 type with n elements. In RESP2 it writes the header of an array of
+// resp2Count elements instead.
 func (r *replyWriter) writeRESP3Header(typeByte byte, n, resp2Count int) {
 	if r.resp3 {
 		r.writeHeader(typeByte, n)
@@ -33,7 +34,6 @@ func (r *replyWriter) writePushHeader(n int) { r.writeRESP3Header('>', n, n) }
 func (r *replyWriter) writeBulk(s string)      { r.buf = appendBulk(r.buf, s) }
 func (r *replyWriter) writeBulkBytes(p []byte) { r.buf = appendBulk(r.buf, p) }
 
-// writeStatus writes a simple string. s must not contain line breaks.
 func (r *replyWriter) writeStatus(s string) {
 	r.buf = append(r.buf, '+')
 	r.buf = append(r.buf, s...)
@@ -50,7 +50,7 @@ func (r *replyWriter) writeNull() {
 	}
 }
 
-// writeVerbatim writes text for humans: a verbatim string, or in RESP2 a bulk string.
+// writeVerbatim writes text for humans: as a verbatim string in RESP3, as a bulk string in RESP2.
 func (r *replyWriter) writeVerbatim(s string) {
 	if !r.resp3 {
 		r.writeBulk(s)
@@ -62,7 +62,7 @@ func (r *replyWriter) writeVerbatim(s string) {
 	r.buf = append(r.buf, "\r\n"...)
 }
 
-// writeError writes an error reply; text begins with the error code. Line breaks, which may come from the client,
+// writeError writes an error reply. The text begins with the error code. Line breaks, which may come from the client,
 // become spaces.
 func (r *replyWriter) writeError(text string) {
 	r.buf = append(r.buf, '-')

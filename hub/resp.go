@@ -7,32 +7,31 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// Parser of the Redis protocol: commands are arrays of bulk strings, or inline commands.
+// Parser of the Redis protocol. A command is an array of bulk strings, or a line of words (an inline command).
 //
-// A command is parsed in place once it is complete. Until then the connection keeps the input, and the session
-// the start of the next argument. However slowly a command arrives, each byte is examined twice, except for a few
-// dozen of an argument's header. A command that is too long is rejected as soon as its lengths are known.
+// A command is parsed in place once it is complete. Until then, the connection keeps the input, and the session keeps
+// the position of the next argument. A command that arrives slowly is therefore not examined again from its beginning.
+// A command that is too long is rejected as soon as its lengths are known.
 
-// Limits of a command. Exceeding one closes the connection with Redis's error.
+// Limits of a command. If a command exceeds one, the connection is closed with Redis's error message.
 const (
 	maxCommandArgs = 1 << 20
 	maxInlineBytes = 64 << 10
 	maxBulkBytes   = 512 << 20 // as in Redis
 	maxNumberBytes = 32
 	minArgBytes    = 6
-	// Clients that have not authenticated yet are limited to fewer and shorter arguments.
+	// Clients that have not authenticated have stricter limits.
 	maxUnauthenticatedArgs = 10
 	maxUnauthenticatedBulk = 16 << 10
 )
 
-// protocolError is a violation of the protocol, which closes the connection. Its text is also sent to the client.
+// protocolError is a violation of the protocol, which closes the connection. Its text is sent to the client.
 type protocolError string
 
 func (e protocolError) Error() string {
 	return "hub: the client broke the Redis protocol: " + string(e)
 }
 
-// oversizedError is the protocolError for a command that exceeds tcp.Limits.MaxMessage.
 type oversizedError struct{ protocolError }
 
 func (e oversizedError) Unwrap() []error { return []error{e.protocolError, tcp.ErrMessageTooLong} }
@@ -51,8 +50,8 @@ func newCommandLimits(maxBytes int, unauthenticated bool) commandLimits {
 	return b
 }
 
-// parseProgress is the state of an incomplete command. pos is the offset of the next argument, or the length of
-// an inline command without a line end so far.
+// parseProgress is the state of an incomplete command. pos is the offset of the next argument. For an inline command,
+// pos is the number of bytes already searched for the end of the line.
 type parseProgress struct{ pos, argsLeft int32 }
 
 type commandReader struct {
@@ -61,7 +60,7 @@ type commandReader struct {
 	unquotedArgs []byte   // decoded arguments of an inline command
 }
 
-// parseCommand parses the command at the beginning of input and returns its size, 0 if it is incomplete. It
+// parseCommand parses the command at the beginning of input and returns its size, or 0 if the command is incomplete. It
 // updates progress. A command may have no arguments.
 func (r *commandReader) parseCommand(input []byte, progress *parseProgress) (size int, err error) {
 	start := *progress
@@ -134,7 +133,8 @@ func (r *commandReader) parseArg(input []byte, progress *parseProgress) (size in
 	return size, nil
 }
 
-// checkMinCommandSize returns an error if a command with argsLeft arguments from pos on must exceed the limit.
+// checkMinCommandSize returns an error if the command will exceed the limit even if its remaining argsLeft arguments
+// are as short as possible.
 func (r *commandReader) checkMinCommandSize(pos, argsLeft int) error {
 	if minSize := pos + minArgBytes*argsLeft; minSize > r.maxBytes {
 		return oversizedError{protocolError(fmt.Sprintf("a command of at least %d bytes, at most %d are allowed", minSize, r.maxBytes))}
@@ -142,7 +142,7 @@ func (r *commandReader) checkMinCommandSize(pos, argsLeft int) error {
 	return nil
 }
 
-// parseNumberLine parses a decimal number and its line end. size is 0 if it is incomplete.
+// parseNumberLine parses a decimal number and its line end. If the line is incomplete, size is 0.
 func parseNumberLine(input []byte) (n, size int, ok bool) {
 	end := bytes.IndexByte(input[:min(len(input), maxNumberBytes)], '\r')
 	switch {
@@ -155,7 +155,7 @@ func parseNumberLine(input []byte) (n, size int, ok bool) {
 	return n, end + 2, ok && input[end+1] == '\n'
 }
 
-// parseRedisInt parses an integer as Redis does: without a plus sign or leading zeros.
+// parseRedisInt parses an integer as Redis does: a plus sign or leading zeros are invalid.
 func parseRedisInt(s []byte) (n int, ok bool) {
 	digits, negative := bytes.CutPrefix(s, []byte("-"))
 	if len(digits) == 0 || len(digits) > 18 || digits[0] == '0' && len(s) > 1 {
@@ -190,9 +190,9 @@ func (r *commandReader) parseInline(input []byte, progress *parseProgress) (size
 	return end + 1, nil
 }
 
-// splitInline splits a line into arguments at white space. In double quotes, \n, \r, \t, \a, \b and \xHH stand
-// for a byte and \ escapes any other; in single quotes only \' is special. It reports whether quotes are balanced
-// and end with their argument.
+// splitInline splits a line into arguments at white space. In double quotes, \n, \r, \t, \a, \b and \xHH stand for one
+// byte, and \ escapes any other byte. In single quotes only \' is special. It reports whether all quotes are closed and
+// end with their argument.
 func (r *commandReader) splitInline(line []byte) (quotesBalanced bool) {
 	r.unquotedArgs = r.unquotedArgs[:0]
 	for {
@@ -220,8 +220,8 @@ func (r *commandReader) splitInline(line []byte) (quotesBalanced bool) {
 	}
 }
 
-// appendQuotedArg appends the rest of an argument, from its first quote on, to unquotedArgs and returns the rest
-// of the line.
+// appendQuotedArg unquotes one argument from its first quote on and appends it to unquotedArgs. It returns the rest of
+// the line.
 func (r *commandReader) appendQuotedArg(line []byte) (rest []byte, quotesBalanced bool) {
 	for len(line) > 0 && !isSpace(line[0]) {
 		quote := line[0]
@@ -246,7 +246,7 @@ func (r *commandReader) appendQuotedArg(line []byte) (rest []byte, quotesBalance
 	return line, true
 }
 
-// decodeQuotedByte decodes the first byte of quoted text and returns its encoded size.
+// decodeQuotedByte decodes the first byte of quoted text. size is the length of its quoted form.
 func decodeQuotedByte(s []byte, quote byte) (b byte, size int) {
 	switch {
 	case s[0] != '\\' || len(s) == 1:

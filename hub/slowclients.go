@@ -27,14 +27,15 @@ func (h *Hub) unsubscribeAndCountLostIfSlow(c *client, conn *tcp.Conn, reason er
 	h.unsubscribeAllAndStopReplay(c, conn.Ref())
 }
 
-// ErrBusy is returned by Hub.Slow while another scan runs.
+// ErrBusy is the error of Hub.Slow while another scan runs.
 var ErrBusy = errors.New("hub: another scan for slow subscribers is running; try again later")
 
 // Slow is the result of Hub.Slow.
 type Slow struct {
-	// Clients is the number of clients with subscriptions. Waiting is the number of these with unsent output. Behind
-	// is the number with so much unsent output that the server does not read from them (tcp.Limits.HighWater). Missed
-	// is the number that have lost messages (SlowConsumer DropMessage). Bytes is the total unsent output.
+	// Clients is the number of clients with subscriptions. Waiting is the number of these clients with unsent output.
+	// Behind is the number with more unsent output than tcp.Limits.HighWater. The server does not read from these
+	// clients. Missed is the number that have lost messages under the SlowConsumer policy DropMessage. Bytes is the
+	// total unsent output.
 	Clients, Waiting, Behind, Missed int
 	Bytes                            int64
 	// Top lists the ten clients with the most unsent output. Among equals, those with the most lost messages come
@@ -42,7 +43,7 @@ type Slow struct {
 	Top []SlowClient
 }
 
-// SlowClient is a subscriber that does not keep up.
+// SlowClient is a subscriber with unsent output or lost messages.
 type SlowClient struct {
 	ID   uint64 // as in tcp.Ref.ID and CLIENT LIST
 	Addr string // empty for a Unix socket
@@ -57,9 +58,9 @@ type SlowClient struct {
 
 const maxSlowListed = 10
 
-// Slow finds subscribers that do not keep up. Like tcp.Server.Each, it examines every connection of srv on the
-// connection's event loop, and it returns the same errors. A million connections take a few hundred milliseconds of
-// processor time. Only one scan runs at a time; a concurrent scan fails with ErrBusy.
+// Slow finds slow subscribers. Like tcp.Server.Each, it examines every connection of srv on the connection's event
+// loop, and it returns the same errors. A million connections take a few hundred milliseconds of processor time. Only
+// one scan runs at a time. A concurrent scan fails with ErrBusy.
 func (h *Hub) Slow(ctx context.Context, srv *tcp.Server) (Slow, error) {
 	if !h.slowScanMu.TryLock() {
 		return Slow{}, ErrBusy
@@ -87,8 +88,8 @@ func (h *Hub) Slow(ctx context.Context, srv *tcp.Server) (Slow, error) {
 
 const operatorScanTimeout = 10 * time.Second
 
-// Operator returns a JSON page for operators with the hub's Stats and the result or error of Slow for srv. The page
-// does not authenticate; serve it through admin.Config.Pages.
+// Operator returns a JSON page for operators: the hub's Stats, and the result or error of Slow for srv. The page does
+// not authenticate requests. Serve it through admin.Config.Pages.
 func (h *Hub) Operator(srv *tcp.Server) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), operatorScanTimeout)

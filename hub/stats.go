@@ -12,7 +12,7 @@ type counters struct {
 	refused                           [refusalCauseCount]atomic.Int64
 }
 
-// countPublished counts messages that publishAuthorized did not deliver itself.
+// countPublished counts messages that were delivered by the server or published in the old process.
 func (c *counters) countPublished(n int64) {
 	c.publishesStarted.Add(n)
 	c.published.Add(n)
@@ -23,20 +23,20 @@ type Stats struct {
 	// Topics and Patterns are the current numbers of topics and patterns with subscribers. Subscriptions is the
 	// current number of subscriptions of all clients.
 	Topics, Patterns, Subscriptions int64
-	// PatternWork is the current maximum work of a publish: see Limits.MaxPatternWork.
+	// PatternWork is the current maximum work of matching one published message: see Limits.MaxPatternWork.
 	PatternWork int64
 	// Published counts published messages. Delivered counts messages queued to subscribers, once per subscriber.
-	// Dropped counts messages that did not fit a subscriber's queue. With DropMessage, slow subscribers may lose
-	// further messages; see tcp.Stats.Dropped.
+	// Dropped counts messages that did not fit a subscriber's queue. With the SlowConsumer policy DropMessage, slow
+	// subscribers may lose further messages; see tcp.Stats.Dropped.
 	Published, Delivered, Dropped int64
-	// LostBytes counts the unsent output of subscribers that were closed for being slow (Closed.SlowConsumer,
-	// WriteTimeout and OverBudget of tcp.Stats). Lost is an estimate of the number of these messages, from their mean
-	// size. Bytes in the kernel or in a mailbox are unknown and count as delivered.
+	// LostBytes counts unsent bytes of subscribers that were closed for being slow (see SlowConsumer, WriteTimeout and
+	// OverBudget in tcp.Stats.Closed). Lost estimates the number of messages in these bytes from the mean size of
+	// messages. Bytes in the kernel or in a mailbox are unknown and count as delivered.
 	Lost, LostBytes int64
 	// Refused counts rejected requests by cause.
 	Refused Refused
-	// LastValues is the current number of kept last values. LastValueBytes is their memory. Evicted counts values
-	// removed because of Limits.LastValues or LastValueBytes.
+	// LastValues is the current number of topics whose last message is kept, and LastValueBytes the memory of these
+	// messages. Evicted counts messages that were removed to stay within Limits.LastValues and Limits.LastValueBytes.
 	LastValues, LastValueBytes, Evicted int64
 	// Replay is nil if no messages are kept.
 	Replay *ReplayStats `json:",omitempty"`
@@ -46,20 +46,19 @@ type Stats struct {
 
 // Refused counts rejected requests by cause.
 type Refused struct {
-	// Credentials counts logins with a wrong user name, password or token. Denied counts requests without the
-	// necessary rights. Logins counts connections closed after too many failed logins.
+	// Credentials counts logins with a wrong user name, password or token. Denied counts requests without the necessary
+	// rights. Logins counts connections that were closed after too many failed logins.
 	Credentials, Denied, Logins int64
 	// Names counts names that are empty or exceed Limits.MaxName. Messages counts messages that exceed MaxMessage.
 	// Rate counts messages that exceed PublishRate.
 	Names, Messages, Rate int64
-	// These count rejected subscriptions. Subscriptions exceed Limits.MaxSubscriptions, Subscribers exceed
-	// MaxSubscribers, Topics exceed MaxTopics, and Patterns exceed MaxPatternWork or MaxPatternCost.
+	// These count rejected subscriptions by the limit that they would have exceeded: MaxSubscriptions, MaxSubscribers,
+	// MaxTopics or, for Patterns, MaxPatternWork or MaxPatternCost.
 	Subscriptions, Subscribers, Topics, Patterns int64
-	// Unkept counts messages for Hub.Replay that did not fit the cluster's queue.
+	// Unkept counts messages for Hub.Replay that were rejected because the cluster's queue was full.
 	Unkept int64
 }
 
-// refusalCauses maps errors to the counters of Refused.
 var refusalCauses = [...]struct {
 	err error
 	of  func(*Refused) *int64
@@ -80,7 +79,6 @@ var refusalCauses = [...]struct {
 
 const refusalCauseCount = len(refusalCauses)
 
-// countRefusal counts err as the cause of a rejected request. It returns err.
 func (c *counters) countRefusal(err error) error {
 	for i := range refusalCauses {
 		if errors.Is(err, refusalCauses[i].err) {

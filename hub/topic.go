@@ -6,10 +6,9 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// Kind is the kind of a name.
+// Kind tells topics, patterns and sharded topics apart.
 type Kind uint8
 
-// Kinds of names.
 const (
 	Topic Kind = iota
 	Pattern
@@ -17,13 +16,13 @@ const (
 	kindCount = iota
 )
 
-// topic is a topic or pattern with subscribers. It has a group of connections for each message format. Most
-// topics need only one.
+// topic is a topic or pattern with subscribers. It has one group of connections per message format. Most topics have
+// subscribers of only one format.
 type topic struct {
 	name string
 
-	// firstGroup has the subscribers with firstFormat, otherGroups those with other formats. Groups are never
-	// removed.
+	// firstGroup contains the subscribers with firstFormat. otherGroups contains those with other formats. Groups are
+	// never removed.
 	firstGroup  tcp.Group
 	otherGroups atomic.Pointer[[formatCount]*tcp.Group]
 	slotHash    uint32 // determines its slot in the table
@@ -34,7 +33,6 @@ type topic struct {
 	indexed     bool // the pattern is in the index; guarded by its lock
 }
 
-// getOrCreateGroup returns the topic's group for a format, creating it if needed.
 func (t *topic) getOrCreateGroup(format messageFormat) *tcp.Group {
 	if format == t.firstFormat {
 		return &t.firstGroup
@@ -55,8 +53,8 @@ func (t *topic) getOrCreateGroup(format messageFormat) *tcp.Group {
 	}
 }
 
-// deliveryCounts are the subscribers that a message was queued for, the bytes queued, and the subscribers without
-// space for it.
+// deliveryCounts are the results of sending one message: sent counts the subscribers whose queue had space for the
+// message, bytes the queued bytes, and dropped the other subscribers.
 type deliveryCounts struct{ sent, bytes, dropped int }
 
 func (t *deliveryCounts) add(more deliveryCounts) {
@@ -73,18 +71,15 @@ func (c *counters) countDelivery(delivery deliveryCounts) {
 	}
 }
 
-// sendMessage sends a message published to publishedTopic, which is t or matches the pattern t.
 func (t *topic) sendMessage(publishedTopic string, message []byte, id string) deliveryCounts {
 	return t.broadcastEncoded(func(f messageFormat, dst []byte) []byte { return f.appendMessage(dst, t, publishedTopic, message, id) })
 }
 
-// sendGap tells all subscribers that messages up to a position are no longer available.
 func (t *topic) sendGap(upTo Position) {
 	t.broadcastEncoded(func(f messageFormat, dst []byte) []byte { return f.appendGapNotice(dst, []*topic{t}, upTo) })
 }
 
-// broadcastEncoded calls encode for each format with subscribers, and sends the result to them unless it is
-// empty.
+// broadcastEncoded calls encode for each format that has subscribers, and sends them the result unless it is empty.
 func (t *topic) broadcastEncoded(encode func(format messageFormat, dst []byte) []byte) (all deliveryCounts) {
 	b := bufferPool.Get().(*[]byte)
 	defer returnBufferToPool(b)

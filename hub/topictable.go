@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 )
 
-// topicTable holds all topics of one kind that have subscribers, in shards by the hash of the name.
+// topicTable contains all topics of one kind that have subscribers. The hash of a topic's name selects its shard.
 type topicTable struct {
 	count  atomic.Int64
 	shards [tableShardCount]tableShard
@@ -24,7 +24,6 @@ var hashSeed = maphash.MakeSeed()
 
 func (ts *topicTable) shard(hash uint64) *tableShard { return &ts.shards[hash%tableShardCount] }
 
-// findTopic returns a topic, or nil if it has no subscribers.
 func (ts *topicTable) findTopic(name string) *topic {
 	if ts.count.Load() == 0 {
 		return nil
@@ -47,8 +46,8 @@ func (ts *topicTable) subscriberCount(name string) int {
 	return 0
 }
 
-// addSubscriber increments the number of subscribers of a topic, which it creates if needed. first reports
-// whether it was 0.
+// addSubscriber counts one more subscriber of a topic. If it is the first one, addSubscriber creates the topic and
+// returns true for first.
 func (ts *topicTable) addSubscriber(name string, kind Kind, format messageFormat, limits Limits) (t *topic, first bool, err error) {
 	hash := maphash.String(hashSeed, name)
 	p := ts.shard(hash)
@@ -70,7 +69,8 @@ func (ts *topicTable) addSubscriber(name string, kind Kind, format messageFormat
 	return t, t.subscribers == 1, nil
 }
 
-// removeSubscriber decrements the number of subscribers and removes the topic with the last one.
+// removeSubscriber counts one subscriber less. If it was the last one, removeSubscriber removes the topic and returns
+// true.
 func (ts *topicTable) removeSubscriber(t *topic) (last bool) {
 	hash := maphash.String(hashSeed, t.name)
 	p := ts.shard(hash)
@@ -84,7 +84,7 @@ func (ts *topicTable) removeSubscriber(t *topic) (last bool) {
 	return true
 }
 
-// eachTopic calls f for every topic, unordered. f must not subscribe.
+// eachTopic calls f for every topic, in no particular order. f must not subscribe.
 func (ts *topicTable) eachTopic(f func(*topic)) {
 	for i := range ts.shards {
 		p := &ts.shards[i]
@@ -98,7 +98,7 @@ func (ts *topicTable) eachTopic(f func(*topic)) {
 	}
 }
 
-// eachName calls f for every topic, unordered, until f returns false. f must not subscribe.
+// eachName calls f for every topic, in no particular order, until f returns false. f must not subscribe.
 func (ts *topicTable) eachName(f func(name string, subscribers int) bool) {
 	for i := range ts.shards {
 		if !ts.shards[i].eachName(f) {
@@ -118,8 +118,8 @@ func (p *tableShard) eachName(f func(name string, subscribers int) bool) (comple
 	return true
 }
 
-// topicSet is a hash table of topics by name with linear probing: each topic is in its home slot or as close
-// after it as possible. It takes about 12 bytes per topic, a map 40.
+// topicSet is a hash table of topics by name, with linear probing: a topic is in its home slot or in one of the next
+// slots. It takes about 12 bytes per topic, where a map takes 40.
 type topicSet struct {
 	slots []*topic
 	tags  []uint8 // of the topics in slots; 0 means free
@@ -130,7 +130,7 @@ const minSlots = 8
 
 func (s *topicSet) homeSlot(hash uint32) int { return int(uint64(hash) * uint64(len(s.slots)) >> 32) }
 
-// splitHash returns the parts of a hash that determine slot and tag. Other bits select the table shard.
+// splitHash returns the parts of a hash that determine a topic's home slot and its tag. Other bits select the shard.
 func splitHash(hash uint64) (slotHash uint32, tag uint8) {
 	return uint32(hash >> 32), uint8(hash>>8) | 1
 }
@@ -155,7 +155,6 @@ func (s *topicSet) find(name string, hash uint64) *topic {
 	return nil
 }
 
-// add adds a topic, which must not be present.
 func (s *topicSet) add(t *topic, hash uint64) {
 	var tag uint8
 	t.slotHash, tag = splitHash(hash)
@@ -185,7 +184,7 @@ func (s *topicSet) resize(size int) {
 	}
 }
 
-// remove removes a topic, which must be present. Later topics move into the gap if they may be there.
+// remove removes a topic, which must be present. To fill the gap, it moves later topics closer to their home slots.
 func (s *topicSet) remove(t *topic) {
 	gap := s.homeSlot(t.slotHash)
 	for s.slots[gap] != t {

@@ -24,13 +24,12 @@ var (
 var ErrRevoked = errors.New("hub: the user was removed or lost the right to a subscription")
 
 // Users contains the users of a Hub and their rights, from a Redis ACL file. See docs/hub.md for the supported rules.
-// The zero value has no users: every client is rejected. Methods are safe for concurrent use.
+// The zero value contains no users, so every client is rejected. Methods are safe for concurrent use.
 type Users struct {
 	reloadMu sync.Mutex
 	current  atomic.Pointer[roster]
 }
 
-// roster is an immutable set of users.
 type roster struct {
 	byName     map[string]*user
 	byPassword map[passwordHash]*user
@@ -44,8 +43,9 @@ func ReadUsers(r io.Reader) (*Users, error) {
 	return u, u.Reload(r)
 }
 
-// Reload replaces the users with those of another ACL file. After an error, the users are unchanged. Changed rights
-// apply to connected clients immediately. Hub.Enforce closes clients that have lost rights that they use.
+// Reload replaces the users with those of another ACL file. If it fails, the users are unchanged. Changed rights apply
+// to later actions of connected clients. To close clients whose subscriptions are no longer permitted, call
+// Hub.Enforce.
 func (u *Users) Reload(r io.Reader) error {
 	accounts, byPassword, err := parseACLFile(r, defaultACLLimits)
 	if err != nil {
@@ -81,8 +81,8 @@ func (u *Users) currentRoster() *roster {
 	return new(roster)
 }
 
-// user is a client's user. Every action loads the user's account, so that changes apply immediately. A client without
-// a user has not authenticated and may do nothing.
+// user is the identity of a client. Every action looks up the rights in the current account, so that changes apply
+// immediately. A client whose user is nil has not authenticated and may do nothing.
 type user struct {
 	name    string
 	account atomic.Pointer[aclAccount] // nil once the user has been removed
@@ -95,7 +95,7 @@ var anyone = func() *user {
 	return u
 }()
 
-// defaultUser is the name of the user of clients that have not authenticated.
+// defaultUser is the name of the user that applies to clients before they authenticate.
 const defaultUser = "default"
 
 // activeAccount returns the user's account, or nil if the account is off or removed.
@@ -109,7 +109,7 @@ func (u *user) activeAccount() *aclAccount {
 	return nil
 }
 
-// mayRun reports whether the user may use a command, such as publish or client|kill, on at least one topic.
+// mayRun reports whether the user may run a command, such as publish or client|kill, for at least one topic.
 func (u *user) mayRun(command string) bool {
 	bit, ok := commandBit[command]
 	if !ok {
@@ -126,8 +126,8 @@ func (u *user) mayPublish(kind Kind, name string) bool {
 	return u.anySelector(func(s *aclSelector) bool { return s.commands&bit != 0 && s.allowsTopic(name) })
 }
 
-// maySubscribe reports whether the user may subscribe to a name. As in Redis, a pattern must be identical to one of
-// the user's patterns.
+// maySubscribe reports whether the user may subscribe to a topic or pattern. As in Redis, a pattern must be identical
+// to one of the user's patterns; a right to a wider pattern is not enough.
 func (u *user) maySubscribe(kind Kind, name string) bool {
 	return u.anySelector(func(s *aclSelector) bool {
 		switch kind {
@@ -140,7 +140,6 @@ func (u *user) maySubscribe(kind Kind, name string) bool {
 	})
 }
 
-// anySelector reports whether a selector of the user's account satisfies predicate.
 func (u *user) anySelector(predicate func(*aclSelector) bool) bool {
 	if a := u.activeAccount(); a != nil {
 		for i := range a.selectors {
@@ -152,7 +151,7 @@ func (u *user) anySelector(predicate func(*aclSelector) bool) bool {
 	return false
 }
 
-// unauthenticatedUser returns the user of clients that have not authenticated, or nil if authentication is required.
+// unauthenticatedUser returns the user for clients before they authenticate, or nil if they must authenticate.
 func (h *Hub) unauthenticatedUser() *user {
 	if h.Users == nil {
 		return anyone
@@ -188,12 +187,12 @@ func (h *Hub) authenticatePassword(name, password string) (*user, error) {
 	return u, nil
 }
 
-// authenticateToken returns the user whose password is token. Passwords are unique.
+// authenticateToken returns the user whose password is token. No two users have the same password.
 func (h *Hub) authenticateToken(token string) (*user, error) {
 	if h.Users == nil {
 		return nil, h.countRefusal(errWrongCredentials)
 	}
-	// The time of the lookup depends on the hash, which does not reveal the token.
+	// The lookup takes a time that depends only on the hash, which does not reveal the token.
 	u := h.Users.currentRoster().byPassword[sha256.Sum256([]byte(token))]
 	if u.activeAccount() == nil {
 		return nil, h.countRefusal(errWrongCredentials)
@@ -201,8 +200,8 @@ func (h *Hub) authenticateToken(token string) (*user, error) {
 	return u, nil
 }
 
-// authenticateCert returns the user named by the CommonName of a verified certificate. The user must have the rule
-// cert.
+// authenticateCert returns the user named by the CommonName of a verified certificate. It fails unless the user has the
+// ACL rule cert.
 func (h *Hub) authenticateCert(cert *x509.Certificate) (*user, error) {
 	if h.Users == nil {
 		return nil, errWrongCredentials
@@ -214,8 +213,8 @@ func (h *Hub) authenticateCert(cert *x509.Certificate) (*user, error) {
 	return u, nil
 }
 
-// initialUser returns the user of a new connection: the user of its verified certificate, or else unauthenticatedUser.
-// Without TLS, tlsState is nil.
+// initialUser returns the user of a new connection: the user named by its verified certificate or, without one, the
+// result of unauthenticatedUser. tlsState is nil for a connection without TLS.
 func (h *Hub) initialUser(tlsState *tls.ConnectionState) *user {
 	if h.Users != nil && tlsState != nil && len(tlsState.VerifiedChains) > 0 {
 		if u, err := h.authenticateCert(tlsState.PeerCertificates[0]); err == nil {
@@ -230,8 +229,8 @@ type clientHolder interface{ hubClient() *client }
 
 func (c *client) hubClient() *client { return c }
 
-// Enforce closes clients with ErrRevoked if their user is removed or off, or no longer has the right to one of their
-// subscriptions. Call it after Users.Reload. It returns the number of closed clients. Like tcp.Server.Each, it
+// Enforce closes clients whose user is removed or off, or has lost the right to one of their subscriptions. Call it
+// after Users.Reload. The clients are closed with ErrRevoked; the result is their number. Like tcp.Server.Each, Enforce
 // examines every connection, and it returns the same errors.
 func (h *Hub) Enforce(ctx context.Context, srv *tcp.Server) (closed int, err error) {
 	var n atomic.Int64
@@ -264,7 +263,6 @@ func (c *client) hasRevokedAccess() bool {
 	return false
 }
 
-// findActiveUser returns the user with a name, or nil if the user does not exist or is off.
 func (h *Hub) findActiveUser(name string) *user {
 	if h.Users == nil {
 		return anyone

@@ -17,8 +17,8 @@ import (
 	"github.com/myriad-go/myriad/web"
 )
 
-// subprotocol is spoken on WebSockets, also if none was negotiated. Each message is a JSON object with an op. A
-// request may have an id, a number or a string, which the reply repeats:
+// subprotocol is the WebSocket protocol of the hub. It is used even if the client has not negotiated it. Each message
+// is a JSON object with an op. A request may have an id, a number or a string, which the reply repeats:
 //
 //	{"op":"subscribe","topic":"a"}          {"op":"subscribed","topic":"a","count":1}
 //	{"op":"subscribe","pattern":"a*"}       {"op":"subscribed","pattern":"a*","count":2}
@@ -29,27 +29,28 @@ import (
 //	{"op":"auth","token":"t"}               {"op":"authenticated","user":"u"}
 //	{"op":"ping"}                           {"op":"pong"}
 //
-// count is the client's number of subscriptions. Data that is not text is published as base64 instead of data.
-// auth accepts user and password instead of token. A failed request gets {"op":"error","error":"..."}.
-// encodeMessageJSON defines messages.
+// count is the client's number of subscriptions. To publish binary data, send base64 instead of data. To log in with a
+// password, send user and password instead of token. A failed request gets {"op":"error","error":"..."}. Messages are
+// encoded by encodeMessageJSON.
 //
-// Messages of topics that Hub.Replay keeps have an id. Their subscribed reply has since, the id after which all
-// messages follow: that of the request, or the newest. If some are no longer available,
-// {"op":"gap","topic":"a","id":"k3-9"} precedes the others, with the last id that may be missing.
+// Messages of topics that Hub.Replay keeps have an id. The reply to a subscribe request for such a topic contains
+// since, the id after which all messages follow. This is the request's id or, if the request has none, the newest id.
+// If some messages are no longer available, {"op":"gap","topic":"a","id":"k3-9"} precedes the others. Its id is that of
+// the last message that may be missing.
 //
-// After the first subscription, replies and messages are ordered: subscribed precedes a topic's first message,
-// and none follows unsubscribed.
+// After the first subscription, replies and messages are in order: the reply "subscribed" precedes the topic's first
+// message, and no message of the topic follows "unsubscribed".
 const subprotocol = "myriad.hub.v1"
 
 const (
-	// maxBadRequests closes a socket after that many successive invalid requests or failed logins.
+	// maxBadRequests limits successive invalid requests or failed logins. The socket is closed when the limit is
+	// reached.
 	maxBadRequests = 16
 	maxIDBytes     = 64
-	// closeTryAgainLater is registered with IANA, not defined by RFC 6455.
+	// closeTryAgainLater is a close code that is registered with IANA but not defined by RFC 6455.
 	closeTryAgainLater = 1013
 )
 
-// socketRequest is a message from a client.
 type socketRequest struct {
 	Op       string          `json:"op"`
 	ID       json.RawMessage `json:"id"`
@@ -90,14 +91,14 @@ var socketOps = map[string]socketOp{
 	"unsubscribe": {[]string{"topic", "pattern"}, socketConn.handleUnsubscribe},
 }
 
-// errBadRequest is wrapped by errors of malformed requests.
 var errBadRequest = errors.New("bad request")
 
 func badRequestf(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{errBadRequest}, args...)...)
 }
 
-// parseSocketRequest parses and validates a request. With an error, the request has the id if it was readable.
+// parseSocketRequest parses and validates a request. If it fails, the returned request still contains the id, if the id
+// could be read.
 func parseSocketRequest(message []byte) (*socketRequest, socketOp, error) {
 	request := new(socketRequest)
 	in := json.NewDecoder(bytes.NewReader(message))
@@ -149,7 +150,7 @@ func describeJSONError(err error) string {
 	return fmt.Sprintf("%.200s", text)
 }
 
-// isValidRequestID reports whether id is absent, a number or a string, and short enough.
+// isValidRequestID reports whether id is absent, or is a sufficiently short number or string.
 func isValidRequestID(id json.RawMessage) bool {
 	return len(id) == 0 || len(id) <= maxIDBytes && (id[0] == '"' || id[0] == '-' || '0' <= id[0] && id[0] <= '9')
 }
@@ -169,7 +170,7 @@ func (q *socketRequest) presentFields() (names []string) {
 	return names
 }
 
-// subscriptionTarget returns the topic or pattern of a request, which must have exactly one.
+// subscriptionTarget returns the topic or pattern of a request. It fails unless the request has exactly one of the two.
 func (q *socketRequest) subscriptionTarget() (Kind, string, error) {
 	switch {
 	case q.Topic != nil && q.Pattern == nil:
@@ -221,7 +222,6 @@ func (h socketHandler) Message(s web.Socket, kind web.Kind, message []byte) {
 	}
 }
 
-// socketConn is a WebSocket and its client while a request is handled.
 type socketConn struct {
 	hub    *Hub
 	socket web.Socket
@@ -245,7 +245,7 @@ func (s socketConn) sendReply(request *socketRequest, reply socketReply) {
 	}
 }
 
-// sendErrorOrClose sends an error reply, and closes the socket after too many bad requests or failed logins.
+// sendErrorOrClose sends an error reply. After too many bad requests or failed logins, it closes the socket.
 func (s socketConn) sendErrorOrClose(request *socketRequest, err error) {
 	if errors.Is(err, errBadRequest) {
 		s.client.consecutiveErrors++
@@ -338,10 +338,9 @@ func (s socketConn) handlePublish(request *socketRequest) error {
 	return nil
 }
 
-// maxMatchWorkBeforeYield is the pattern work of a publish after which the socket yields to other connections.
 const maxMatchWorkBeforeYield = 10_000
 
-// yieldBeforeNextRequest pauses the socket until other connections of its loop have been served.
+// yieldBeforeNextRequest pauses the socket until other connections of its event loop have been served.
 func (s socketConn) yieldBeforeNextRequest() {
 	c := s.socket.Conn()
 	c.Pause()
@@ -367,7 +366,8 @@ func (s socketConn) handleSubscribe(request *socketRequest) error {
 	})
 }
 
-// subscribeWithReplay subscribes to a kept topic or a pattern and replays messages since the request's position.
+// subscribeWithReplay subscribes to a kept topic or to a pattern, and replays the messages after the request's
+// position.
 func (s socketConn) subscribeWithReplay(request *socketRequest, kind Kind, name string) error {
 	var since Position
 	if request.Since != nil {

@@ -5,8 +5,8 @@
 //	...
 //	defer node.Close()
 //
-// Messages are delivered at most once. Sequence numbers, one series per topic and publishing node, let receivers count
-// lost messages.
+// A message is delivered at most once. Each node numbers its messages per topic, which lets receivers count lost
+// messages.
 package cluster
 
 import (
@@ -30,59 +30,60 @@ import (
 
 // Config configures a node. Set URLs to use an existing NATS cluster, or Peers to form a new one.
 type Config struct {
-	// URLs lists NATS servers, such as nats://user:password@10.0.0.1:4222, nats://token@host, or tls://host.
+	// URLs lists NATS servers. Examples are nats://user:password@10.0.0.1:4222, nats://token@host and tls://host.
 	URLs []string
 	// Creds is the path of a NATS credentials file. TLS configures connections to the servers. By default, the URLs
-	// determine both.
+	// determine credentials and encryption.
 	Creds string
 	TLS   *tls.Config
 
 	// Peers makes the hubs form a NATS cluster. The default is nil.
 	Peers *Peers
 
-	// Replicas is the number of NATS servers that store messages kept by Hub.Replay. With three servers, one may fail.
+	// Replicas is the number of NATS servers that store each message kept by Hub.Replay. With 3, one of them may fail.
 	// The default is 1, or 3 with Peers. The maximum is 5.
 	Replicas int
 
-	// Name is a display name. The default is the host name.
+	// Name identifies the node in statistics and log lines. The default is the host name.
 	Name string
-	// Origin is the Node.Origin of the process that this process replaces in tcp.Server.Upgrade. The node neither
-	// delivers nor sends until the clients have moved, for at most a minute. Origin cannot be used with Peers. The
-	// default is "": a new node.
+	// Origin is set if this process replaces another one in tcp.Server.Upgrade: it is the Node.Origin of that process.
+	// The node neither delivers nor sends until the clients have moved, for at most a minute. Origin cannot be used
+	// with Peers. The default "" means a new node.
 	Origin string
-	// MaxMessage limits a message in bytes. With Peers, it also configures the embedded server. The default is 64 KiB,
-	// as in hub.Limits.
+	// MaxMessage limits the bytes of a message. With Peers, it also configures the embedded server. The default is 64
+	// KiB, as in hub.Limits.
 	MaxMessage int
-	// MaxWaiting and MaxWaitingBytes limit the send queue, which fills up during a disconnection, for example.
-	// Messages beyond the limits are lost and counted. The same limits apply to messages waiting to be stored for
+	// MaxWaiting and MaxWaitingBytes limit the queue of messages to send, which can fill up while NATS is unreachable.
+	// Messages beyond the limits are lost and counted. The same limits apply to the queue of messages to store for
 	// Hub.Replay; further messages are rejected. The defaults are 65,536 and 16 MiB.
 	MaxWaiting, MaxWaitingBytes int
-	// MaxSubjects limits the subscribed NATS subjects. A hub with more topics receives the messages of all topics. The
-	// default is 100,000.
+	// MaxSubjects limits the number of subscribed NATS subjects. A hub with more topics receives the messages of all
+	// topics. The default is 100,000.
 	MaxSubjects int
 	// Linger is the time for which a subject stays subscribed after its last subscriber has left. The default is 5 s.
 	Linger time.Duration
-	// Warn reports problems, at most a few times a second and once a minute for the same line. With Peers, it also
-	// reports when the first other hub joins and the last other hub leaves. It must be safe for concurrent use. The
-	// default is nil.
+	// Warn reports problems, at most a few per second. It does not repeat a line within a minute. With Peers, it also
+	// reports when the first other hub joins and when the last other hub leaves. It must be safe for concurrent use.
+	// The default is nil.
 	Warn func(line string)
 }
 
 // Peers configures hubs that form a cluster. Each hub embeds a NATS server.
 type Peers struct {
-	// Addr is the host and port to listen on for other servers. Advertise is the address at which they reach this
-	// server, if different.
+	// Addr is the host and port at which to listen for other servers. Advertise is the address at which they reach this
+	// server, if it differs from Addr.
 	Addr, Advertise string
-	// Join lists addresses of other servers. These servers announce further servers.
+	// Join lists addresses of other servers, which then announce further servers.
 	Join []string
-	// Secret is the shared secret of the whole cluster. Without TLS it is sent unencrypted.
+	// Secret is the secret that all servers of the cluster share. Without TLS it is sent unencrypted.
 	Secret string
-	// TLS configures both ends of connections between servers. The default is nil: unencrypted.
+	// TLS configures connections between servers, at both ends. The default is nil: unencrypted.
 	TLS *tls.Config
-	// Dir is the directory of a hub with a Replay. It stores the messages and the identity of the NATS server. It must
-	// persist and must not be shared by nodes. The default is "": nothing is stored.
+	// Dir is the directory for a hub with a Replay. The server stores messages and its identity there. The directory
+	// must be persistent and must not be shared by nodes. The default is "": nothing is stored.
 	//
-	// Servers decide by majority: at first of the servers in Join, later of all servers that have ever joined.
+	// Servers decide by majority: at first a majority of the servers in Join, later of all servers that have ever
+	// joined.
 	Dir string
 }
 
@@ -109,8 +110,8 @@ const (
 // Node connects a hub to a cluster. Methods are safe for concurrent use.
 //
 // The hub's event loops append messages to the outbox. One goroutine sends the outbox to NATS. A second goroutine
-// maintains the subscriptions for the hub's topics. A third delivers received messages one by one, which preserves the
-// order of each publisher. Two more run the presence.
+// maintains the subscriptions for the hub's topics. A third goroutine delivers received messages one by one, which
+// preserves the order of each publisher. Two more goroutines run the presence.
 type Node struct {
 	hub      *hub.Hub
 	config   Config
@@ -125,7 +126,7 @@ type Node struct {
 	publisher     *streamPublisher // publisher and stream are nil without Replay
 	stream        *replayStream
 
-	// Copies of the state of nats.Conn, because its methods block while it connects.
+	// These fields copy the state of nats.Conn, whose methods block while it connects.
 	connected  atomic.Bool
 	maxPayload atomic.Int64 // of the last connected server
 
@@ -137,8 +138,8 @@ type Node struct {
 	closeOnce         sync.Once
 }
 
-// Start connects a hub to a cluster and sets the hub's Cluster field. Call Start before the hub serves. The node
-// retries unreachable NATS servers for as long as it runs; Start returns only permanent errors. Call Close to stop the
+// Start connects a hub to a cluster and sets the hub's Cluster field. Call Start before the hub serves. Start returns
+// permanent errors only: unreachable NATS servers are retried for as long as the node runs. Call Close to stop the
 // node.
 func Start(h *hub.Hub, c Config) (*Node, error) {
 	if err := c.validate(h); err != nil {
@@ -321,7 +322,7 @@ func (n *Node) isClosed() bool {
 	}
 }
 
-// Addr returns the address on which the embedded server listens for other servers. Without Peers it returns "".
+// Addr returns the address at which the embedded server listens for other servers, or "" without Peers.
 func (n *Node) Addr() string {
 	if n.server == nil {
 		return ""
@@ -353,7 +354,7 @@ func (n *Node) Keep(topic string, message []byte) error {
 	return n.publisher.enqueue(topic, message)
 }
 
-// comesByStream reports whether all messages of a name arrive through the replay stream.
+// comesByStream reports whether the messages of a name reach this node through the replay stream.
 func (n *Node) comesByStream(kind hub.Kind, name string) bool {
 	return n.hub.Replay != nil && n.hub.Replay.Keeps(kind, name)
 }
@@ -363,7 +364,6 @@ func (n *Node) Changed(kind hub.Kind, name string) {
 	n.subscriptions.queueSubscriptionCheck(kind, name)
 }
 
-// sendOutboxUntilClosed sends messages until the outbox is closed and empty, or the node has stopped.
 func (n *Node) sendOutboxUntilClosed() {
 	var batch []outgoing
 	for {
@@ -382,8 +382,8 @@ func (n *Node) sendOutboxUntilClosed() {
 	}
 }
 
-// publishWhenConnected publishes a message, after waiting for a connection if necessary. If the message is lost, it
-// returns false.
+// publishWhenConnected waits for a connection, if there is none, and publishes a message. It returns false if the
+// message is lost.
 func (n *Node) publishWhenConnected(m *outgoing) (sent bool) {
 	msg := nats.Msg{Subject: m.subject, Data: m.data, Header: nats.Header{sequenceHeader: {m.id}}}
 	if m.escapedName != "" {
@@ -422,8 +422,8 @@ func (n *Node) Stats() hub.ClusterStats {
 	return s
 }
 
-// Close leaves the cluster within a few seconds. If connected, it first sends waiting messages. The hub continues
-// without a cluster.
+// Close leaves the cluster, which takes a few seconds at most. While connected, it first sends the waiting messages.
+// The hub then continues without a cluster.
 func (n *Node) Close() {
 	n.closeOnce.Do(func() {
 		n.outbox.close()
@@ -444,7 +444,6 @@ func (n *Node) Close() {
 	})
 }
 
-// waitUntilSent waits until NATS has received all waiting messages, the connection is lost, or the timeout expires.
 func (n *Node) waitUntilSent(timeout time.Duration) {
 	for deadline := time.Now().Add(timeout); n.connected.Load() && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		if n.Stats().Waiting == 0 {

@@ -7,12 +7,12 @@ import (
 	"sync"
 )
 
-// gapDetector finds missing and duplicate messages by the last sequence number of each topic and source. Its
-// memory is bounded. For a topic that it has forgotten, the next message counts as the first.
+// gapDetector finds missing and duplicate messages. For each topic and source, it stores the last sequence number. Its
+// memory is bounded, so it may forget a topic. The next message of a forgotten topic counts as the first.
 //
-// Topics are kept in two generations. When the younger one is full, it replaces the older one, whose topics
-// unused since then are forgotten. Therefore a message that arrives by two subscriptions in quick succession is
-// always recognized as a duplicate.
+// Topics are kept in two generations. When the younger generation is full, it becomes the older one, and the previous
+// older one is dropped; a topic that is used again belongs to the younger generation. A topic used recently is
+// therefore never dropped, so two copies of a message that arrive in quick succession are always recognized.
 type gapDetector struct {
 	mu         sync.Mutex
 	young, old map[string]*topicSequences // by subject
@@ -24,8 +24,8 @@ const maxTopicsPerGeneration = 1 << 17
 
 type topicSequences struct{ sources []sourceSequence }
 
-// sourceSequence is the last sequence number of a source: an origin with its era. Losses are only counted if it
-// was recorded in the current period.
+// sourceSequence is the last sequence number of a source: a node's origin with an era. A gap after this number counts
+// as a loss only if period is the current period.
 type sourceSequence struct {
 	source string
 	number uint64
@@ -33,13 +33,12 @@ type sourceSequence struct {
 }
 
 const (
-	// maxSourcesPerTopic limits the sources of a topic; beyond it, the first one is forgotten.
+	// maxSourcesPerTopic limits the sources of a topic. A further source replaces the first one.
 	maxSourcesPerTopic = 64
-	// maxSourceBytes limits an origin with its era.
-	maxSourceBytes = maxOriginBytes + 32
+	maxSourceBytes     = maxOriginBytes + 32
 )
 
-// parseSequenceHeader parses the sequence header "ORIGIN.ERA NUMBER"; source is ORIGIN.ERA.
+// parseSequenceHeader parses the sequence header "ORIGIN.ERA NUMBER". The result source is ORIGIN.ERA.
 func parseSequenceHeader(text string) (source, origin string, number uint64, ok bool) {
 	source, digits, ok := strings.Cut(text, " ")
 	if !ok {
@@ -50,8 +49,8 @@ func parseSequenceHeader(text string) (source, origin string, number uint64, ok 
 	return source, origin, number, err == nil && ok && number > 0 && len(source) <= maxSourceBytes
 }
 
-// recordSequence records a received message. It returns the number of messages missing before it, and whether it
-// is a duplicate.
+// recordSequence records the number of a received message. It returns the number of messages that are missing before
+// it, and reports whether the message is a duplicate.
 func (g *gapDetector) recordSequence(subject, source string, number uint64) (missing uint64, duplicate bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -75,8 +74,9 @@ func (g *gapDetector) recordSequence(subject, source string, number uint64) (mis
 	return 0, false
 }
 
-// evictGoneSourcesAndOldEras makes space for a new source. It removes nodes that are gone, and all but the newest era
-// of the source's origin, in which another process may still publish.
+// evictGoneSourcesAndOldEras makes space for a new source. It removes the sources of nodes that are gone. For the
+// origin of the new source it keeps the newest era, in which another process may still publish, and removes the older
+// ones.
 func (g *gapDetector) evictGoneSourcesAndOldEras(t *topicSequences, newSource string) {
 	origin, _, _ := strings.Cut(newSource, ".")
 	eras := 0
@@ -109,8 +109,9 @@ func (g *gapDetector) getOrAddTopic(subject string) *topicSequences {
 	return t
 }
 
-// ignoreGapsAfterUnsubscribe starts a new period for a subject that is no longer subscribed to, so that messages missed
-// from now on don't count as lost, unless another subscription covers it. A wildcard applies to all subjects.
+// ignoreGapsAfterUnsubscribe prevents messages of subject from counting as lost after an unsubscribe. If isCovered
+// returns true, another subscription still receives the messages, and their loss still counts. A subject with a
+// wildcard at its end stands for all subjects.
 func (g *gapDetector) ignoreGapsAfterUnsubscribe(subject string, isCovered func(subject string) bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

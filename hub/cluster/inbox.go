@@ -14,9 +14,9 @@ import (
 	"github.com/myriad-go/myriad/hub"
 )
 
-// inbox queues received messages and delivers them to the hub's subscribers. While its queue is full it does not
-// read from NATS, which then buffers and finally closes the connection. Sequence numbers reveal the messages lost
-// by that.
+// inbox queues received messages and delivers them to the hub's subscribers. While the queue is full, the inbox does
+// not read from NATS. NATS then buffers messages and finally closes the connection. Sequence numbers reveal the lost
+// messages.
 type inbox struct {
 	node       *Node
 	messages   chan *nats.Msg
@@ -39,13 +39,13 @@ type nodeInfo struct {
 }
 
 const (
-	// maxQueued is the queue length beyond which no more is read. One read returns at most readSize bytes, whose
-	// messages fit in the rest of the queue.
+	// maxQueued is the queue length above which nothing is read. One read returns at most readSize bytes. The queue has
+	// enough additional space for the messages of one read.
 	maxQueued     = 16
 	readSize      = 32 << 10
 	inboxCapacity = maxQueued + readSize/8
-	// maxQueuedUnconfirmed replaces maxQueued until a subscription is confirmed, because the confirmation may
-	// follow many messages.
+	// maxQueuedUnconfirmed replaces maxQueued while a new subscription is unconfirmed, because many messages may arrive
+	// before the confirmation.
 	maxQueuedUnconfirmed = readSize / 16
 	maxNodes             = 256
 )
@@ -107,7 +107,7 @@ func (in *inbox) deliverUnlessDuplicate(m *nats.Msg) {
 	}
 	switch source, origin, number, numbered := parseSequenceHeader(m.Header.Get(sequenceHeader)); {
 	case numbered && origin == in.node.origin:
-		// Sent on a connection that this node has given up, which a server has not noticed yet.
+		// The message was sent on an old connection of this node. The server has not yet noticed that it is closed.
 		in.duplicates.Add(1)
 		return
 	case numbered:
@@ -139,7 +139,8 @@ func topicOfMessage(subject string, header nats.Header) (kind hub.Kind, name str
 	return parseTopicSubject(subject)
 }
 
-// getOrAddNodeLocked returns the state of a node, creating it if there is space, or nil. mu must be held.
+// getOrAddNodeLocked returns the state of a node. It adds an unknown node or, if there is no space, returns nil. The
+// caller must hold mu.
 func (in *inbox) getOrAddNodeLocked(origin string) *nodeInfo {
 	n := in.nodes[origin]
 	if n == nil {
@@ -170,7 +171,7 @@ func (in *inbox) fillReceiveAndNodeStats(s *hub.ClusterStats) {
 	s.Nodes = slices.SortedFunc(maps.Values(byName), func(a, b hub.NodeStats) int { return strings.Compare(a.Name, b.Name) })
 }
 
-// readThrottledConn is a connection to NATS that is only read while the inbox has space.
+// readThrottledConn is a connection to NATS that is read only while the inbox has space.
 type readThrottledConn struct {
 	net.Conn
 	inbox *inbox
@@ -181,7 +182,7 @@ func (c readThrottledConn) Read(p []byte) (int, error) {
 	return c.Conn.Read(p[:min(len(p), readSize)])
 }
 
-// Write closes the connection on an error such as a timeout. nats.Conn would try again.
+// Write closes the connection after an error such as a timeout, because nats.Conn would only try again.
 func (c readThrottledConn) Write(p []byte) (int, error) {
 	n, err := c.Conn.Write(p)
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"github.com/myriad-go/myriad/hub"
 )
 
-// outbox queues messages to be sent, in order of publication. Event loops enqueue without waiting; one sender
-// dequeues. Messages beyond its limits are lost.
+// outbox queues messages to be sent, in the order of publication. Event loops enqueue without waiting; one sender
+// dequeues. Messages that exceed the limits of the outbox are lost.
 type outbox struct {
 	maxMessages, maxBytes int
 
@@ -39,7 +39,7 @@ func newOutbox(origin string, maxMessages, maxBytes int) *outbox {
 	return o
 }
 
-// enqueueOrCountLost adds a message. A message that does not fit also uses up a sequence number, by which receivers
+// enqueueOrCountLost adds a message. If the message does not fit, it still uses up a sequence number, so that receivers
 // notice the loss.
 func (o *outbox) enqueueOrCountLost(kind hub.Kind, name string, message []byte) {
 	subject, long := topicSubject(kind, name)
@@ -63,8 +63,8 @@ func (o *outbox) enqueueOrCountLost(kind hub.Kind, name string, message []byte) 
 	}
 }
 
-// waitAndDequeueAll waits for messages and returns all. It stores later ones in emptyQueue. It returns none once the
-// outbox is closed and empty.
+// waitAndDequeueAll waits for messages and returns all of them. The outbox keeps emptyQueue as the buffer for later
+// messages. The result is empty once the outbox is closed and empty.
 func (o *outbox) waitAndDequeueAll(emptyQueue []outgoing) []outgoing {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -77,7 +77,6 @@ func (o *outbox) waitAndDequeueAll(emptyQueue []outgoing) []outgoing {
 	return taken
 }
 
-// unpause ends a pause and reports whether there was one.
 func (o *outbox) unpause() (wasPaused bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -86,7 +85,6 @@ func (o *outbox) unpause() (wasPaused bool) {
 	return wasPaused
 }
 
-// recordSendResult records whether a dequeued message was sent.
 func (o *outbox) recordSendResult(m *outgoing, sent bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -97,7 +95,6 @@ func (o *outbox) recordSendResult(m *outgoing, sent bool) {
 	}
 }
 
-// close makes the outbox drop further messages.
 func (o *outbox) close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -111,7 +108,8 @@ func (o *outbox) stats() (waiting, bytes, lost int64) {
 	return int64(len(o.queued) + o.inFlight), int64(o.bytes), o.lost
 }
 
-// sequencer numbers this node's messages by topic. Beyond maxSequencedTopics, all numbers restart in a new era.
+// sequencer numbers this node's messages per topic. When there are more than maxSequencedTopics topics, a new era
+// begins, and all numbers restart.
 type sequencer struct {
 	origin string
 	era    int
@@ -120,7 +118,6 @@ type sequencer struct {
 
 const maxSequencedTopics = 1 << 18
 
-// nextSequenceHeader returns the sequence header for the next message: "ORIGIN.ERA NUMBER".
 func (n *sequencer) nextSequenceHeader(subject string) string {
 	number, ok := n.newest[subject]
 	if !ok && len(n.newest) >= maxSequencedTopics || n.newest == nil {

@@ -11,8 +11,8 @@ import (
 )
 
 // presence announces this node once a second, tracks other nodes, and answers their queries about this hub's names. A
-// separate goroutine answers queries, so that slow answers do not delay announcements. Queries beyond maxQueuedQueries
-// are dropped.
+// separate goroutine answers queries, so that slow answers do not delay announcements. At most maxQueuedQueries queries
+// wait; further ones are dropped.
 type presence struct {
 	node          *Node
 	announcements chan *nats.Msg
@@ -29,13 +29,12 @@ const (
 	maxQueuedQueries       = 64
 	maxQueuedAnnouncements = 2 * maxNodes
 	maxNodeNameBytes       = 128
-	// A node is forgotten after forgetNodeAfter without an announcement. Its sequence numbers may be evicted
-	// after forgetSequencesAfter.
+	// Without announcements, a node's sequence numbers may be evicted after forgetSequencesAfter. The node itself is
+	// forgotten after forgetNodeAfter.
 	forgetNodeAfter      = time.Hour
 	forgetSequencesAfter = 5 * time.Minute
 )
 
-// announcement is what a node publishes about itself.
 type announcement struct {
 	Origin        string
 	Name          string
@@ -43,9 +42,10 @@ type announcement struct {
 	Gone          bool
 }
 
-// query asks for names or for subscriber counts. If Of is not nil, the answer is the number of subscribers of each
-// name in Of. Otherwise the answer is a list of names of at most Most bytes: the names that match Pattern or, if
-// Largest > 0, the Largest topics with prefix Pattern and the most subscribers. Names are arbitrary bytes.
+// query asks for names or for subscriber counts. If Of is not nil, the answer is the number of subscribers of each name
+// in Of. Otherwise it is a list of names, limited to Most bytes. If Largest is 0, these are the names that match
+// Pattern. If Largest is positive, they are the Largest topics with the most subscribers whose names begin with
+// Pattern. Names are arbitrary bytes.
 type query struct {
 	Kind    hub.Kind
 	Of      [][]byte
@@ -54,7 +54,6 @@ type query struct {
 	Largest int
 }
 
-// queryAnswer contains the Counts for Of, or the Names and the number of omitted names.
 type queryAnswer struct {
 	Counts []int
 	Names  [][]byte
@@ -83,7 +82,6 @@ func (p *presence) answerQueries(done <-chan struct{}) {
 	}
 }
 
-// announceAndTrackNodes sends and receives announcements until done is closed.
 func (p *presence) announceAndTrackNodes(done <-chan struct{}) {
 	p.subscribeOrWarn(announceSubject, p.announcements)
 	tick := time.NewTicker(announceInterval)
@@ -106,7 +104,6 @@ func (p *presence) announceAndTrackNodes(done <-chan struct{}) {
 	}
 }
 
-// logJoinedOrAlone logs, with Peers, when the first other node appears and when the last one disappears.
 func (p *presence) logJoinedOrAlone() {
 	n := p.node.inbox.countPresentNodes()
 	if p.node.config.Peers == nil || (n > 0) == p.hasPeers {
@@ -144,7 +141,6 @@ func (p *presence) recordAndAnswerAnnouncement(data []byte) {
 	}
 }
 
-// recordAnnouncedNode records an announcement and reports whether the node is new.
 func (in *inbox) recordAnnouncedNode(announced announcement) (isNew bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -161,7 +157,8 @@ func (in *inbox) recordAnnouncedNode(announced announcement) (isNew bool) {
 	return isNew
 }
 
-// forgetAbsentNodes removes nodes after a long absence. If there are many nodes, a shorter absence suffices.
+// forgetAbsentNodes removes nodes that have been absent for a long time. If there are many nodes, a shorter absence is
+// enough.
 func (in *inbox) forgetAbsentNodes(now time.Time) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -175,7 +172,7 @@ func (in *inbox) forgetAbsentNodes(now time.Time) {
 	}
 }
 
-// mayForgetSequencesOf reports whether a node has been absent for so long that its sequence numbers may be evicted.
+// mayForgetSequencesOf reports whether a node has been absent so long that its sequence numbers may be evicted.
 func (in *inbox) mayForgetSequencesOf(origin string) bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -236,7 +233,7 @@ func (p *presence) localNamesForQuery(q query) (names [][]byte, omitted int) {
 	return names, found.omitted
 }
 
-// boundedNames collects names up to a limit in bytes and counts the omitted names.
+// boundedNames collects names up to a limit in bytes. It counts the names beyond the limit.
 type boundedNames struct {
 	bytesLeft int
 	names     []string
@@ -255,8 +252,8 @@ func (s *boundedNames) addOrCountOmitted(name string) {
 
 func (n *Node) maxNameBytes() int { return int(n.maxPayload.Load()) / 2 }
 
-// queryOtherNodes sends a query to all other nodes. It calls handle for each answer until all nodes have answered or
-// ctx ends.
+// queryOtherNodes sends a query to all other nodes and calls handle for each answer. It returns when all nodes have
+// answered or ctx ends.
 func (n *Node) queryOtherNodes(ctx context.Context, q query, handle func(queryAnswer)) {
 	here := n.inbox.countPresentNodes()
 	data, err := json.Marshal(q)
@@ -284,7 +281,7 @@ func (n *Node) queryOtherNodes(ctx context.Context, q query, handle func(queryAn
 	}
 }
 
-// Subscribers implements hub.Cluster. It splits the names into queries that fit into one message each.
+// Subscribers implements hub.Cluster. It splits the names into queries that each fit into one message.
 func (n *Node) Subscribers(ctx context.Context, kind hub.Kind, names []string) []int {
 	counts := make([]int, len(names))
 	for begin, end := 0, 0; begin < len(names) && ctx.Err() == nil; begin = end {

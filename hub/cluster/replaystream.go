@@ -19,10 +19,10 @@ import (
 	"github.com/myriad-go/myriad/hub"
 )
 
-// replayStream is the NATS stream for hub.Replay. It captures all messages to the subjects of its topics, also
-// from other programs. One goroutine reads it in order and passes each message to the hub: first those from
-// before the start, then new ones. After an error it continues after the hub's newest message, so that none is
-// missed or repeated.
+// replayStream is the NATS stream for hub.Replay. It stores all messages published to the subjects of its topics,
+// including those of other programs. One goroutine reads the stream in order and passes each message to the hub: first
+// the messages from before the start of this node, then new ones. After an error, reading continues after the hub's
+// newest message, so that no message is missed or repeated.
 type replayStream struct {
 	node           *Node
 	js             jetstream.JetStream
@@ -36,21 +36,22 @@ type replayStream struct {
 
 const (
 	streamName = "MYRIAD_HUB"
-	// apiTimeout limits a request to the servers. Servers without a leader do not answer, so requests that open the
-	// stream begin with minAPITimeout, and add a quarter to it after each failure.
+	// apiTimeout limits a request to the servers. Servers without a leader do not answer. Therefore requests that open
+	// the stream have a shorter timeout, which begins at minAPITimeout and grows by a quarter after each failure.
 	apiTimeout    = 5 * time.Second
 	minAPITimeout = time.Second
-	// NATS deletes the consumer of an absent node after consumerIdleTimeout. A node that hears nothing for 2 *
-	// consumerHeartbeat creates another one.
+	// If a node is absent for consumerIdleTimeout, NATS deletes its consumer. A node that receives nothing for twice
+	// consumerHeartbeat creates a new consumer.
 	consumerIdleTimeout = 30 * time.Second
 	consumerHeartbeat   = time.Second
 	pullExpiry          = 5 * time.Second
 	maxPulledMessages   = 512
 	streamRetryDelay    = 250 * time.Millisecond
 	maxReplicas         = 5
-	// maxTruncatedTries is how often to retry before accepting that a stream has lost its newest messages.
+	// A stream may seem to lose its newest messages while a new leader catches up. The node accepts the loss after
+	// maxTruncatedTries tries.
 	maxTruncatedTries = 40
-	// loadCheckDelay is how long to load old messages before checking whether they still exist.
+	// loadCheckDelay limits the loading of old messages. After that, the node checks whether they still exist.
 	loadCheckDelay = 10 * time.Second
 )
 
@@ -81,8 +82,8 @@ func (c Config) replicasOrDefault() int {
 	return cmp.Or(c.Replicas, 1)
 }
 
-// loadOrStoreServerName returns the server's name stored in dir, by which other servers recognize it. If there is
-// none, it stores newName.
+// loadOrStoreServerName returns the server name stored in dir. Other servers recognize the server by that name. If dir
+// contains no name, it stores newName.
 func loadOrStoreServerName(dir, newName string) (string, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", err
@@ -98,8 +99,8 @@ func loadOrStoreServerName(dir, newName string) (string, error) {
 	return string(known), err
 }
 
-// nonOverlappingSubjects returns the subjects of topics without those covered by others, because subjects of a stream
-// must not overlap.
+// nonOverlappingSubjects returns the subjects for topics. It omits subjects that another one covers, because the
+// subjects of a stream must not overlap.
 func nonOverlappingSubjects(topics []string) (subjects []string) {
 	var all []string
 	for _, topic := range topics {
@@ -151,8 +152,8 @@ func (s *replayStream) readWithRetries(ctx context.Context) {
 	}
 }
 
-// openAndReadUntilError opens the stream, with requests of at most the timeout, and reads it. It reports whether it has
-// opened it.
+// openAndReadUntilError opens the stream and reads it until an error occurs. Each request to open the stream may take
+// at most timeout. opened reports whether the stream was opened.
 func (s *replayStream) openAndReadUntilError(ctx context.Context, timeout time.Duration) (opened bool, err error) {
 	if err := s.ensureStreamAndResetReplay(ctx, timeout); err != nil {
 		return false, err
@@ -189,7 +190,7 @@ func (s *replayStream) openAndReadUntilError(ctx context.Context, timeout time.D
 	}
 }
 
-// stopIfStillLoading stops reading if old messages are still being loaded; they may have expired meanwhile.
+// stopIfStillLoading stops reading if old messages are still being loaded, because some of them may have expired.
 func (s *replayStream) stopIfStillLoading(messages jetstream.MessagesContext) {
 	if _, ready := s.node.hub.Replay.At(); !ready {
 		messages.Stop()
@@ -217,13 +218,12 @@ func (n *Node) Newest(ctx context.Context) (hub.Position, error) {
 	return hub.Position{Epoch: streamEpoch(info), Seq: info.State.LastSeq}, nil
 }
 
-// streamEpoch returns the creation time of a stream, which identifies it.
 func streamEpoch(info *jetstream.StreamInfo) string {
 	return strconv.FormatInt(info.Created.UnixNano(), 36)
 }
 
-// ensureStreamAndResetReplay creates the stream or examines its state, and resets the replay buffer if the stream has
-// changed.
+// ensureStreamAndResetReplay creates the stream if it is missing. If the stream has changed, it resets the replay
+// buffer.
 func (s *replayStream) ensureStreamAndResetReplay(ctx context.Context, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

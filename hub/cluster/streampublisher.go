@@ -14,9 +14,9 @@ import (
 	"github.com/myriad-go/myriad/hub"
 )
 
-// streamPublisher queues messages to be stored in the replay stream. Event loops enqueue without waiting;
-// goroutines publish and retry until NATS confirms or the message times out. Only one message of a topic is in
-// flight, which preserves order. Message ids prevent duplicates. Messages beyond the limits are rejected.
+// streamPublisher queues messages to be stored in the replay stream. Event loops enqueue without waiting. Several
+// goroutines publish the messages, and retry until NATS confirms them or they time out. At most one message per topic
+// is in flight, which preserves the order. Message ids prevent duplicates. Messages beyond the limits are rejected.
 type streamPublisher struct {
 	maxMessages, maxBytes int
 	origin                string
@@ -37,8 +37,8 @@ type streamPublisher struct {
 
 const (
 	publisherGoroutines = 64
-	// publishTimeout limits the time to publish a message, publishAttemptTimeout one attempt. The stream
-	// recognizes duplicates for twice as long.
+	// publishTimeout limits the time to publish a message, publishAttemptTimeout the time of one attempt. The stream
+	// recognizes duplicates for twice publishTimeout.
 	publishTimeout        = time.Minute
 	publishAttemptTimeout = 5 * time.Second
 	publishRetryDelay     = 100 * time.Millisecond
@@ -50,7 +50,6 @@ func newStreamPublisher(origin string, maxMessages, maxBytes int) *streamPublish
 	return p
 }
 
-// enqueue adds a message. It fails if a limit is exceeded.
 func (p *streamPublisher) enqueue(topic string, message []byte) error {
 	subject, long := topicSubject(hub.Topic, topic)
 	m := outgoing{subject: subject, data: append([]byte(nil), message...)}
@@ -77,7 +76,7 @@ func (p *streamPublisher) enqueue(topic string, message []byte) error {
 	return nil
 }
 
-// dequeue waits for a message whose topic has none in flight. ok is false once the publisher is closed and empty.
+// dequeue waits for a message whose topic has no message in flight. ok is false once the publisher is closed and empty.
 func (p *streamPublisher) dequeue() (m outgoing, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -99,8 +98,8 @@ func (p *streamPublisher) unpause() {
 	p.available.Broadcast()
 }
 
-// removePublishedAndReadyNext removes a dequeued message and readies the next one of its topic. With an error, the
-// message counts as lost.
+// removePublishedAndReadyNext removes a dequeued message and makes the next one of its topic available. If publishErr
+// is not nil, the message counts as lost.
 func (p *streamPublisher) removePublishedAndReadyNext(m *outgoing, publishErr error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -156,7 +155,6 @@ func isRetryablePublishError(err error) bool {
 	return !errors.Is(err, nats.ErrMaxPayload) && (!errors.As(err, &refused) || refused.Code != 400)
 }
 
-// close makes enqueue fail.
 func (p *streamPublisher) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

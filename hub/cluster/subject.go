@@ -8,10 +8,11 @@ import (
 	"github.com/myriad-go/myriad/hub"
 )
 
-// A topic's NATS subject is its name in tokens, which end after each dot, colon and slash, so that patterns of
-// one level map to a wildcard. Dots are omitted, because a dot separates tokens anyway. Bytes that a subject must
-// not contain, or that are ambiguous, become % and two hex digits; an empty token becomes %. A name that is too
-// long ends in a hash of the whole name, which is sent in a header.
+// A topic has a NATS subject. The topic's name is divided into tokens after each dot, colon and slash, so that a
+// pattern such as news.* corresponds to a wildcard. The dot at the end of a token is omitted, because subjects separate
+// tokens with dots anyway. Bytes that a subject must not contain, or that would be ambiguous, become % and two hex
+// digits. An empty token becomes %. The subject of a name that is too long ends with a hash of the whole name; a header
+// of the message then contains the name.
 //
 //	news.sport   myriad.t.news.sport
 //	chat:7       myriad.t.chat:.7
@@ -22,10 +23,10 @@ const (
 	shardedPrefix = "myriad.s."
 	allSuffix     = ">"
 
-	// maxTokens limits the tokens of a name. Later separators are ordinary bytes, dots escaped.
+	// maxTokens limits the tokens of a name. Later separators are ordinary bytes; dots among them are escaped.
 	maxTokens = 16
-	// maxSubjectBytes limits an escaped name in a subject, to less than half of the 4 KiB that a NATS server
-	// accepts as a line. A longer name is cut after a whole token to leave space for hashSize.
+	// maxSubjectBytes limits an escaped name in a subject to less than half of the 4 KiB that a NATS server accepts as
+	// a line. A longer name is cut after a whole token, which leaves at least hashSize bytes for the hash.
 	maxSubjectBytes = 1024
 	hashMark        = "%%"
 	hashSize        = len(hashMark) + 2*sha256.Size
@@ -44,7 +45,7 @@ func isUnescaped(b byte) bool {
 	return b > ' ' && b < 0x7f && b != '.' && b != '*' && b != '>' && b != '%'
 }
 
-// escapeName escapes a name, or the beginning of one, as tokens separated by dots. last is the offset of the
+// escapeName escapes a name, or the beginning of one, as tokens separated by dots. lastTokenOffset is the offset of the
 // last token.
 func escapeName(name string) (text string, lastTokenOffset int) {
 	out := make([]byte, 0, len(name)+16)
@@ -73,7 +74,7 @@ func escapeName(name string) (text string, lastTokenOffset int) {
 	return string(out), lastTokenOffset
 }
 
-// topicSubject returns the subject of a topic. hashed reports whether the name is cut and hashed.
+// topicSubject returns the subject of a topic. hashed reports that the name was too long and ends with a hash.
 func topicSubject(kind hub.Kind, name string) (subject string, hashed bool) {
 	text, _ := escapeName(name)
 	if len(text) <= maxSubjectBytes {
@@ -84,7 +85,7 @@ func topicSubject(kind hub.Kind, name string) (subject string, hashed bool) {
 	return subjectPrefix(kind) + text + hashMark + hex.EncodeToString(sum[:]), true
 }
 
-// parseTopicSubject returns the topic of an unhashed subject; ok is false for other subjects.
+// parseTopicSubject is the inverse of topicSubject for subjects without a hash. For other subjects, ok is false.
 func parseTopicSubject(subject string) (kind hub.Kind, name string, ok bool) {
 	text, isTopic := strings.CutPrefix(subject, topicPrefix)
 	if !isTopic {
@@ -128,8 +129,8 @@ func unescapeName(text string) (name string, ok bool) {
 	return string(out), true
 }
 
-// subjectCoveringPattern returns a subject, usually with a wildcard, that covers all topics that match a pattern. It
-// consists of the whole tokens of the pattern's literal prefix.
+// subjectCoveringPattern returns a subject that covers all topics that match a pattern. It consists of the complete
+// tokens before the pattern's first wildcard, usually followed by a wildcard.
 func subjectCoveringPattern(pattern string) string {
 	var literal []byte
 	whole := true

@@ -10,9 +10,9 @@ import (
 	"github.com/myriad-go/myriad/hub"
 )
 
-// subscriptions subscribes to the NATS subjects of all names with subscribers on the hub. Event loops queue names that
-// have gained their first subscriber or lost their last. A goroutine then checks the current state of these names. A
-// subject without subscribers stays subscribed for the linger time, to avoid churn.
+// subscriptions subscribes to the NATS subjects of all names that have subscribers on the hub. Event loops queue names
+// that have gained their first subscriber or lost their last. A goroutine then checks whether these names have
+// subscribers now. To avoid churn, it unsubscribes from a subject only after the linger time.
 type subscriptions struct {
 	hub            *hub.Hub
 	natsConn       *nats.Conn
@@ -30,8 +30,8 @@ type subscriptions struct {
 	checkAll bool // too many changed names: check all
 	wake     chan struct{}
 
-	// Only the maintain goroutine writes the fields below. It holds countMu to write fields that other goroutines
-	// read.
+	// Only the goroutine of maintainUntilStopped writes the fields below. For fields that other goroutines read, it
+	// holds countMu while it writes.
 	countMu      sync.Mutex
 	subjects     map[string]*subjectState
 	allTopicSubs []*nats.Subscription // nil unless all topics are subscribed to
@@ -42,10 +42,10 @@ type subscriptions struct {
 
 // replaceDelay is the time for which a superseded subscription stays after its replacement has taken effect.
 //
-// A NATS server looks up the subscriptions of a message and then delivers to each, except to those unsubscribed in
-// between. If all subscriptions that it found have been unsubscribed, the message is lost, even if newer subscriptions
-// exist. A new subscription in effect does not rule this out, because routes run on separate goroutines. Therefore no
-// subscription is removed earlier, even if the mode switches again.
+// A NATS server looks up the subscriptions of a message, and then delivers to each of them that has not been
+// unsubscribed in the meantime. If all of them have been unsubscribed, the message is lost, even if newer subscriptions
+// exist. This can happen even after a new subscription has taken effect, because routes run on separate goroutines.
+// Therefore a subscription is never removed before replaceDelay.
 const replaceDelay = 250 * time.Millisecond
 
 type topicName struct {
@@ -53,7 +53,7 @@ type topicName struct {
 	text string
 }
 
-// subjectState is a subscribed subject with the names that need it. With patterns, several names may need one subject.
+// subjectState is a subscribed subject with the names that need it. A wildcard subject may serve several patterns.
 type subjectState struct {
 	sub          *nats.Subscription
 	names        map[topicName]struct{}
@@ -68,7 +68,6 @@ type idleSubject struct {
 
 const maxChangedNames = 1 << 16
 
-// queueSubscriptionCheck queues a name that has gained its first subscriber or lost its last.
 func (subs *subscriptions) queueSubscriptionCheck(kind hub.Kind, topic string) {
 	subs.mu.Lock()
 	if len(subs.changed) >= maxChangedNames {
@@ -204,8 +203,8 @@ func (subs *subscriptions) subscribe(subjectName string) *subjectState {
 	return s
 }
 
-// unsubscribeIdleAndReplaced unsubscribes from subjects that have been unused for the linger time and from superseded
-// subscriptions. It also unsubscribes from all topics if that subscription is no longer needed.
+// unsubscribeIdleAndReplaced unsubscribes from subjects that have been unused for the linger time, and from superseded
+// subscriptions. It also ends the subscription to all topics if that is no longer needed.
 func (subs *subscriptions) unsubscribeIdleAndReplaced(now time.Time) {
 	for len(subs.idle) > 0 && now.Sub(subs.idle[0].since) >= subs.linger {
 		i := subs.idle[0]
@@ -235,7 +234,6 @@ func (subs *subscriptions) unsubscribeIdleAndReplaced(now time.Time) {
 	}
 }
 
-// fitsHalfOfMaxSubjects reports whether the hub has at most half of maxSubjects names.
 func (subs *subscriptions) fitsHalfOfMaxSubjects() bool {
 	n := 0
 	for _, k := range []hub.Kind{hub.Topic, hub.Pattern, hub.Sharded} {
@@ -258,8 +256,9 @@ func (subs *subscriptions) unsubscribeReplaced() {
 	subs.replaced = nil
 }
 
-// switchSubscribeAll switches between one subscription to all topics and one per topic. Switching on is always allowed
-// and reuses superseded subscriptions. Switching off requires that no subscription is superseded.
+// switchSubscribeAll switches between one subscription to all topics and one subscription per topic. Switching on is
+// always allowed, and reuses superseded subscriptions to all topics. Switching off requires that no subscription is
+// superseded.
 func (subs *subscriptions) switchSubscribeAll(on bool) {
 	if on == (subs.allTopicSubs != nil) {
 		return
@@ -297,18 +296,16 @@ func (subs *subscriptions) switchSubscribeAll(on bool) {
 	subs.waitUntilSubscriptionsApply()
 }
 
-// waitUntilSubscriptionsApply waits until new subscriptions are in effect and messages of the old subscriptions have
-// been read, because unsubscribing drops messages in flight. Meanwhile the old or the new subscriptions receive all
-// topics. A connection that takes too long is abandoned.
+// waitUntilSubscriptionsApply waits until new subscriptions are in effect and the messages of the old subscriptions
+// have been read, because unsubscribing drops messages in flight. If the connection takes too long, it stops waiting.
 func (subs *subscriptions) waitUntilSubscriptionsApply() {
 	for range maxPings + 1 {
 		if subs.natsConn.FlushTimeout(pingInterval) == nil || !subs.natsConn.IsConnected() {
 			break
 		}
 	}
-	// nats-server 2.15 may cache subscriptions looked up before the new ones for its routes, because
-	// getAccAndResultFromCache reads the generation after the list. Any later subscription invalidates that
-	// cache.
+	// For its routes, nats-server 2.15 may cache a list of subscriptions without the new ones, because
+	// getAccAndResultFromCache reads the generation after the list. Any later subscription invalidates that cache.
 	if sub, err := subs.natsConn.SubscribeSync(nats.NewInbox()); err == nil {
 		_ = sub.Unsubscribe()
 	}
@@ -321,8 +318,8 @@ func (subs *subscriptions) subjectCount() (n int64, subscribedToAll bool) {
 	return int64(len(subs.subjects) + len(subs.allTopicSubs)), subs.allTopicSubs != nil
 }
 
-// isWidestSubscriptionFor reports whether subscription has the fewest tokens of all subscriptions that match subject.
-// A message without a sequence number is delivered only for the widest subscription.
+// isWidestSubscriptionFor reports whether subscription is the widest (has the fewest tokens) of all subscriptions that
+// match subject. A message without a sequence number is delivered only for the widest subscription.
 func (subs *subscriptions) isWidestSubscriptionFor(subscription, subject string) bool {
 	subs.countMu.Lock()
 	defer subs.countMu.Unlock()
@@ -336,7 +333,6 @@ func (subs *subscriptions) isWidestSubscriptionFor(subscription, subject string)
 	return !all // superseded
 }
 
-// widestSubscribedWildcard returns the subscribed wildcard with the fewest tokens that matches a subject, or "".
 func (subs *subscriptions) widestSubscribedWildcard(subject string) string {
 	for i := len("myriad."); i < len(subject); i++ {
 		if subject[i-1] == '.' {
@@ -348,7 +344,7 @@ func (subs *subscriptions) widestSubscribedWildcard(subject string) string {
 	return ""
 }
 
-// isSubscribedTo reports whether a subscription that is not superseded covers the subject.
+// isSubscribedTo reports whether a subscription covers the subject. Superseded subscriptions do not count.
 func (subs *subscriptions) isSubscribedTo(subject string) bool {
 	return subs.allTopicSubs != nil || subs.subjects[subject] != nil || subs.widestSubscribedWildcard(subject) != ""
 }

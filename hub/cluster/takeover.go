@@ -11,22 +11,23 @@ import (
 )
 
 // A node can continue in another process that takes over the hub's clients; see hub.ClusterMigrator. Both processes
-// have the node's origin, so neither delivers messages of the other. Their sequence numbers belong to different eras.
+// have the node's origin, so neither delivers messages of the other. Each process numbers its messages in its own era.
 //
 // The new process subscribes to all topics before the old process pauses. It delivers nothing at first; messages wait
-// in its inbox and in NATS. Once the clients have moved, it delivers the messages that the old process had not
-// delivered, according to the sequence numbers. The old process does the same for clients that stayed.
+// in its inbox and in NATS. Once the clients have moved, the new process uses the sequence numbers to skip messages
+// that the old process has delivered, and delivers the others. The old process does the same for clients that stayed.
 //
-// Messages that NATS sent before the new process subscribed reach only the old process. Therefore Pause delivers
-// everything in flight.
+// Messages that NATS sent before the new process subscribed reach only the old process. Therefore Pause delivers all of
+// these messages.
 //
-// The new process also sends nothing before Resume. Otherwise a client might publish in the old process, move, and
-// publish in the new process while its first message is still in the old outbox. Resume runs first in the old process
-// and returns once NATS has received all messages. Resume in the new process then releases its outbox.
+// The new process also sends nothing before Resume. Otherwise messages could overtake each other: a client publishes in
+// the old process, moves, and publishes in the new process while its first message is still in the old outbox. Resume
+// runs first in the old process and returns once NATS has received all messages. Resume in the new process then
+// releases its outbox.
 
 const (
-	// pauseFlushTimeout limits the time for which Pause waits for messages in flight from NATS. It also limits the
-	// time for which Resume in the old process sends its messages.
+	// pauseFlushTimeout limits how long Pause waits for messages that NATS is still sending. It also limits how long
+	// Resume in the old process sends its own messages.
 	pauseFlushTimeout = 2 * time.Second
 	maxPauseDuration  = time.Minute
 )
@@ -70,7 +71,6 @@ func (n *Node) Resume() {
 	}
 }
 
-// deliverQueuedAndPause delivers the queued messages and stops delivery before it returns.
 func (in *inbox) deliverQueuedAndPause() {
 	in.mu.Lock()
 	pauses := in.resumed != nil
@@ -100,7 +100,6 @@ func (in *inbox) resume() (wasPaused bool) {
 	return true
 }
 
-// waitForResumeOrTimeout waits until the current pause ends, if any.
 func (in *inbox) waitForResumeOrTimeout(done <-chan struct{}) {
 	in.mu.Lock()
 	resumed := in.resumed
@@ -139,7 +138,6 @@ func (g *gapDetector) saveState() (state []byte) {
 
 var errBadState = errors.New("cluster: the node state is truncated or has another version")
 
-// restoreState decodes the result of saveState into an empty detector.
 func (g *gapDetector) restoreState(state []byte) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()

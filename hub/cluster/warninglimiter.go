@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// warningLimiter passes lines to a sink: at most maxWarningsPerSecond, and the same line once in repeatInterval.
-// It is safe for concurrent use.
+// warningLimiter limits warnings: at most maxWarningsPerSecond lines per second, and the same line only once per
+// repeatInterval. It is safe for concurrent use.
 type warningLimiter struct {
 	sink func(line string)
 
@@ -27,7 +27,7 @@ type shownWarning struct {
 const (
 	maxWarningsPerSecond = 5
 	repeatInterval       = time.Minute
-	// maxKnownWarnings limits the remembered lines. When exceeded, all are forgotten.
+	// maxKnownWarnings limits the number of remembered lines. If there are more, all are forgotten.
 	maxKnownWarnings = 256
 )
 
@@ -35,12 +35,11 @@ const (
 // ports.
 var variableNumbers = regexp.MustCompile(`\b[a-z]id:\d+|\battempt \d+|:\d+->`)
 
-// warnf passes on a problem.
 func (w *warningLimiter) warnf(format string, v ...any) {
 	w.emitUnlessRepeated(fmt.Sprintf(format, v...), false)
 }
 
-// logChange passes on a change of state, after which problems are shown again.
+// logChange reports a change of state. Warnings that were reported before the change may then be repeated.
 func (w *warningLimiter) logChange(format string, v ...any) {
 	w.emitUnlessRepeated(fmt.Sprintf(format, v...), true)
 }

@@ -20,15 +20,14 @@ func (l *logger) warnf(format string, v ...any) {
 }
 
 var (
-	// routeRejected and routeRefused match the server's lines about another server whose secret differs. The port
-	// of an incoming connection is meaningless.
+	// routeRejected and routeRefused match the server's log lines about another server that has a different secret. The
+	// port of an incoming connection means nothing to users.
 	routeRejected = regexp.MustCompile(`^(\S+) - rid:\d+ - Route Error 'Authorization Violation'`)
 	routeRefused  = regexp.MustCompile(`^(\S+):\d+ - rid:\d+ - authentication error`)
-	// clientRefused matches the line about a client with a wrong or missing token.
+	// clientRefused matches the server's log line about a client with a wrong or missing token.
 	clientRefused = regexp.MustCompile(`^(\S+):\d+ - cid:\d+ .*authentication error`)
 )
 
-// rewordAuthErrors rewords lines of nats-server that don't state the problem.
 func rewordAuthErrors(line string) string {
 	if m := routeRejected.FindStringSubmatch(line); m != nil {
 		return "the server at " + m[1] + " refuses this one: their cluster secrets differ; expected the same secret on all"
@@ -48,7 +47,7 @@ func (l *logger) firstFatalError() string {
 	return l.fatalText
 }
 
-// Fatalf implements server.Logger. It records the error instead of exiting.
+// Fatalf implements server.Logger. It records the error; the process does not exit.
 func (l *logger) Fatalf(format string, v ...any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package natsd runs a nats-server inside this process, for the nodes of a hub and the agents of a load test. Because
-// of its dependencies, import it only in programs that need it.
+// Package natsd runs a nats-server inside this process, for the nodes of a hub and the agents of a load test. It has
+// many dependencies, so import it only in programs that need it.
 package natsd
 
 import (
@@ -21,11 +21,11 @@ import (
 type Config struct {
 	// Name must be unique in a cluster. The default is random.
 	Name string
-	// Addr is the host and port to listen on for clients; port 0 selects a free port. The default is "": only this
-	// process (Connect) and, in a cluster, clients on this machine with the Token can connect.
+	// Addr is the host and port to listen on for clients; port 0 selects a free port. The default is "": this process
+	// can connect with the method Connect. In a cluster, clients on this machine that know the Token can also connect.
 	Addr string
-	// Token is the secret that clients must send. The default is "": no secret, or a random one in a cluster without
-	// Addr.
+	// Token is the secret that clients must send. The default is "": no secret. In a cluster without Addr, the default
+	// is a random secret.
 	Token string
 	// TLS encrypts client connections on Addr. The default is nil: unencrypted.
 	TLS *tls.Config
@@ -33,8 +33,8 @@ type Config struct {
 	Cluster *Cluster
 	// MaxPayload limits a message with its header in bytes. The default is 1 MiB, the maximum 64 MiB.
 	MaxPayload int
-	// MaxPending limits the bytes waiting for a client or another server. Beyond the limit, the connection is closed.
-	// The default is 64 MiB.
+	// MaxPending limits the bytes that wait to be sent to a client or another server. If they exceed the limit, the
+	// connection is closed. The default is 64 MiB.
 	MaxPending int64
 	// StoreDir is the directory for streams. MaxStore limits their size in bytes. The default is "": streams are
 	// disabled.
@@ -50,8 +50,8 @@ type Cluster struct {
 	Addr string
 	// Advertise is the host and port at which other servers reach Addr, if different.
 	Advertise string
-	// Join lists addresses of other servers and may include this server. The server retries unreachable addresses for
-	// as long as it runs. Reachable servers announce further servers.
+	// Join lists addresses of other servers. It may include this server. Unreachable addresses are retried for as long
+	// as the server runs. Reachable servers announce further servers.
 	Join []string
 	// Secret is the shared secret of the cluster's servers. It must not be empty.
 	Secret string
@@ -60,7 +60,7 @@ type Cluster struct {
 }
 
 const (
-	// clusterName and clusterUser are the same in all servers. Only the secret protects a cluster.
+	// clusterName and clusterUser are the same in all clusters. Only the secret tells clusters apart.
 	clusterName = "myriad"
 	clusterUser = "myriad"
 
@@ -68,9 +68,8 @@ const (
 
 	startTimeout      = 10 * time.Second
 	startPollInterval = 50 * time.Millisecond
-	// writeDeadline is the time within which a client or server must accept pending bytes.
-	writeDeadline = 10 * time.Second
-	// A server that misses maxPings successive pings is considered lost.
+	writeDeadline     = 10 * time.Second
+	// After maxPings unanswered pings, the peer is considered lost.
 	pingInterval = 5 * time.Second
 	maxPings     = 2
 )
@@ -81,10 +80,10 @@ type Server struct {
 	token string
 }
 
-// Start starts a server and returns when it accepts clients. Call Close to stop it.
+// Start starts a server. It returns once the server accepts clients. Call Close to stop the server.
 func Start(c Config) (*Server, error) {
 	if c.Cluster != nil && c.Addr == "" {
-		// nats-server only accepts servers if it also accepts clients.
+		// nats-server requires an address for clients in order to accept other servers.
 		c.Addr = "127.0.0.1:0"
 		c.Token = cmp.Or(c.Token, rand.Text())
 	}
@@ -152,7 +151,6 @@ func (c Config) serverOptions() (*server.Options, error) {
 	return o, nil
 }
 
-// parseHostPort splits an address. Port 0 becomes -1, as nats-server expects.
 func parseHostPort(addr string) (host string, port int, err error) {
 	host, text, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -171,7 +169,7 @@ func parseHostPort(addr string) (host string, port int, err error) {
 	return host, int(n), nil
 }
 
-// Connect returns a connection to the server that does not use a socket.
+// Connect returns a connection to the server that bypasses the network.
 func (s *Server) Connect(options ...nats.Option) (*nats.Conn, error) {
 	options = append([]nats.Option{nats.InProcessServer(s), nats.Token(s.token)}, options...)
 	return nats.Connect("", options...)
@@ -180,10 +178,10 @@ func (s *Server) Connect(options ...nats.Option) (*nats.Conn, error) {
 // InProcessConn implements nats.InProcessConnProvider.
 func (s *Server) InProcessConn() (net.Conn, error) { return s.s.InProcessConn() }
 
-// Addr returns the address for clients, or nil.
+// Addr returns the address for clients, or nil if there is none.
 func (s *Server) Addr() net.Addr { return s.s.Addr() }
 
-// ClusterAddr returns the address for other servers, or nil.
+// ClusterAddr returns the address for other servers, or nil if there is none.
 func (s *Server) ClusterAddr() net.Addr {
 	if a := s.s.ClusterAddr(); a != nil {
 		return a
@@ -206,10 +204,10 @@ func (s *Server) otherServerIDs() map[string]struct{} {
 	return others
 }
 
-// SlowConsumerCount returns the number of clients and servers disconnected for being slow.
+// SlowConsumerCount returns the number of clients and servers that were disconnected because they were slow.
 func (s *Server) SlowConsumerCount() int64 { return s.s.NumSlowConsumers() }
 
-// Close stops the server and waits for it.
+// Close stops the server and waits until it has stopped.
 func (s *Server) Close() {
 	s.s.Shutdown()
 	s.s.WaitForShutdown()

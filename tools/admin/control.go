@@ -21,17 +21,15 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// This file handles the operator's control requests, which exist only with Config.Token. Each must be a POST
-// from the same site (guard.go) with the token and with a header that other sites cannot make a browser send.
-// The right token always passes. Up to maxWrongTokens wrong tokens get 401, and one more per
-// wrongTokenForgiven; further ones get 429. So an attacker who guesses tokens can neither lock out the operator
-// nor fill the log. Rejections are logged at most once a second, with the number of rejections since the last
-// line.
+// Control requests of an operator exist only with Config.Token. A control request must be a POST from the same site
+// (see guard.go). It needs the token, and a header that other sites cannot make a browser send. Requests with wrong
+// tokens are rate-limited, but a request with the right token always passes. Therefore an attacker who guesses tokens
+// can neither lock out the operator nor fill the log.
 //
-// Commands run on the goroutine of their request. Commands that close connections run one at a time, because
-// their effect is measured by a counter. A drain is answered first, and its request is then held until the
-// drain ends. An upgrade takes its connection from the page's server, which ends during the upgrade, and
-// answers on that connection.
+// Commands run on the goroutine of their request. Commands that close connections run one at a time, because a counter
+// measures their effect. A drain is answered first; its request is then held until the drain has ended. An upgrade
+// takes its connection from the page's server, because that server ends during the upgrade. The answer follows on the
+// same connection.
 
 // Controller is a Source that can be controlled, such as a *tcp.Server.
 type Controller interface {
@@ -45,13 +43,13 @@ type Controller interface {
 const (
 	// MinToken is the minimum length of Config.Token in bytes.
 	MinToken = 16
-	// TokenHeader contains the token. ActionHeader is required in every control request.
+	// TokenHeader is the request header for the token. ActionHeader is required in every control request.
 	TokenHeader  = "Myriad-Token"
 	ActionHeader = "Myriad-Action"
 
 	maxWrongTokens     = 10
 	wrongTokenForgiven = 6 * time.Second
-	// closeTimeout limits the wait until a closed connection is counted.
+	// closeTimeout limits the wait until the counter shows that a connection has closed.
 	closeTimeout      = time.Second
 	closePollInterval = 10 * time.Millisecond
 )
@@ -101,7 +99,6 @@ func (c *controlAPI) addControlRoutes(routes routeHandlers) {
 	}
 }
 
-// authorizeAndExecute executes a command if the request is authorized.
 func (c *controlAPI) authorizeAndExecute(w http.ResponseWriter, r *http.Request, execute func(http.ResponseWriter, *http.Request) error) {
 	if status, why := c.checkTokenHeaders(r); status != 0 {
 		c.rejectionLog.logRejection(r, why)
@@ -113,14 +110,13 @@ func (c *controlAPI) authorizeAndExecute(w http.ResponseWriter, r *http.Request,
 	}
 }
 
-// logAndReplyError logs an error and sends it to the client.
 func (c *controlAPI) logAndReplyError(w http.ResponseWriter, r *http.Request, status int, err error) {
 	c.log.Warn("admin: an order has failed", "order", r.URL.Path, "from", r.RemoteAddr, "error", err)
 	replyText(w, status, err.Error())
 }
 
-// checkTokenHeaders returns the errorStatus and the errorText for rejecting a request. The errorStatus is 0 if the
-// request is authorized.
+// checkTokenHeaders decides whether a control request is authorized. If it is, errorStatus is 0. Otherwise errorStatus
+// and errorText are the response.
 func (c *controlAPI) checkTokenHeaders(r *http.Request) (errorStatus int, errorText string) {
 	if r.Header.Get(ActionHeader) == "" {
 		return http.StatusForbidden, "expected the header " + ActionHeader + ": 1"
@@ -144,13 +140,11 @@ func (c *controlAPI) checkTokenHeaders(r *http.Request) (errorStatus int, errorT
 	return http.StatusUnauthorized, "the token is wrong"
 }
 
-// logAndReplyOK logs a successful command and answers it.
 func (c *controlAPI) logAndReplyOK(w http.ResponseWriter, r *http.Request, text string, attrs ...any) {
 	c.log.Warn("admin: "+text, append([]any{"from", r.RemoteAddr}, attrs...)...)
 	replyText(w, http.StatusOK, text)
 }
 
-// newSimpleCommandHandler returns the handler of a command without parameters.
 func (c *controlAPI) newSimpleCommandHandler(execute func() error, successText string) func(http.ResponseWriter, *http.Request) error {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		err := execute()
@@ -161,7 +155,7 @@ func (c *controlAPI) newSimpleCommandHandler(execute func() error, successText s
 	}
 }
 
-// closeConnsOfRemote closes the connections of a peer and reports their number.
+// closeConnsOfRemote closes the connections of a peer. The response contains their number.
 func (c *controlAPI) closeConnsOfRemote(w http.ResponseWriter, r *http.Request) error {
 	remote, err := netip.ParseAddrPort(r.URL.Query().Get("remote"))
 	if err != nil {
@@ -188,7 +182,7 @@ func (c *controlAPI) closeConnsOfRemote(w http.ResponseWriter, r *http.Request) 
 	}
 }
 
-// replyAndDrainServer answers, then drains the server.
+// replyAndDrainServer responds first and then drains the server.
 func (c *controlAPI) replyAndDrainServer(w http.ResponseWriter, r *http.Request) error {
 	if c.draining.Swap(true) {
 		return errors.New("the server drains already")
@@ -206,7 +200,7 @@ func (c *controlAPI) replyAndDrainServer(w http.ResponseWriter, r *http.Request)
 	return nil
 }
 
-// upgradeServerThenReply starts an upgrade and answers after it has ended.
+// upgradeServerThenReply starts an upgrade. It responds after the upgrade has ended.
 func (c *controlAPI) upgradeServerThenReply(w http.ResponseWriter, r *http.Request) error {
 	header := w.Header().Clone()
 	nc, _, err := http.NewResponseController(w).Hijack()
@@ -232,7 +226,6 @@ func (c *controlAPI) upgradeServerThenReply(w http.ResponseWriter, r *http.Reque
 	return nil
 }
 
-// buildControlSection returns the page section that contains the control buttons.
 func buildControlSection(s tcp.Stats, canUpgrade bool) page.Section {
 	accepting := page.Action{Label: "Pause accepting", URL: "control/pause", Token: true}
 	if s.AcceptingPaused {
@@ -254,7 +247,6 @@ func buildControlSection(s tcp.Stats, canUpgrade bool) page.Section {
 	}
 }
 
-// closeConnButton returns the button that closes a connection.
 func closeConnButton(remote netip.AddrPort) page.Action {
 	return page.Action{
 		Label: "Close", Token: true, URL: "control/close?remote=" + url.QueryEscape(remote.String()),

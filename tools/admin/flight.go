@@ -19,15 +19,14 @@ import (
 )
 
 type FlightConfig struct {
-	// Source is the server whose Stats().Lag is monitored. It is required if Dir is set.
+	// Source is the server whose event loops are monitored for lag. It is required if Dir is set.
 	Source Source
-	// Dir is the directory for dumps. It is created if necessary. At most 10 dumps are kept, including those of
-	// other processes and earlier runs; the oldest are removed. The default "" disables automatic dumps;
-	// WriteTo and /debug/flight still work.
+	// Dir is the directory for dumps. It is created if necessary. At most 10 dumps are kept there, including those of
+	// other processes and earlier runs; older ones are removed. The default "" disables automatic dumps. WriteTo and
+	// /debug/flight still work.
 	Dir string
-	// Lag is the duration of a loop iteration that triggers a dump. It is rounded up to the bound of a
-	// histogram bucket: a microsecond times a power of two, at most 8.4 s. The default is 100 ms, rounded up to
-	// 131 ms.
+	// Lag is the duration of a loop iteration that triggers a dump. It is rounded up to the bound of a histogram
+	// bucket: a microsecond times a power of two, at most 8.4 s. The default is 100 ms, which becomes 131 ms.
 	Lag time.Duration
 	// Log receives errors and the path of each dump. The default is slog.Default().
 	Log *slog.Logger
@@ -39,7 +38,7 @@ const (
 	flightCheckInterval = time.Second
 	minDumpInterval     = time.Minute // minimum time between two dumps
 	maxDumps            = 10
-	// The recorder keeps the last flightAge, limited to flightBytes.
+	// The recorder keeps the trace of the last flightAge, but at most flightBytes.
 	flightAge   = 10 * time.Second
 	flightBytes = 10 << 20
 )
@@ -60,18 +59,17 @@ func (c *FlightConfig) validateAndComplete() error {
 	return nil
 }
 
-// Flight is a flight recorder. Go's execution tracer runs all the time, and the last 10 s of its trace, at most
-// 10 MiB, are kept in memory (runtime/trace.FlightRecorder). A dump needs the same amount again. Once a second,
-// Flight checks the server's lag. If the lag has exceeded the limit, Flight writes a file for go tool trace, at
-// most one per minute. An iteration is counted when it ends, so a long one can have begun before the recorded
-// time. Go allows one flight recorder per process.
+// Flight is a flight recorder. Go's execution tracer runs all the time. The last 10 s of its trace, at most 10 MiB, are
+// kept in memory (runtime/trace.FlightRecorder). A dump needs the same amount again. Once a second, Flight checks the
+// server's lag. If the lag has exceeded the limit, Flight writes a file for go tool trace, at most one per minute. An
+// iteration of a loop is counted when it ends. A long iteration can therefore have begun before the recorded time. Go
+// allows one flight recorder per process.
 //
-// The recorder costs CPU time. A server that echoed 64 bytes on 50 connections took 3.4 µs per message instead
-// of 3.1 under epoll, and 3.8 instead of 3.6 with goroutines (`myriad serve` with and without --flight-dir,
-// beside `myriad load -c 50 --duration 3s`, alternating, medians of five).
+// The recorder costs CPU time. A server that echoed 64 bytes on 50 connections took 3.4 µs per message instead of 3.1
+// with epoll, and 3.8 µs instead of 3.6 with goroutines.
 //
-// All methods are safe for concurrent use. With a Dir, a goroutine monitors the lag. WriteTo and Stop wait
-// while this goroutine makes a dump.
+// All methods are safe for concurrent use. If Dir is set, a goroutine monitors the lag. WriteTo and Stop wait while
+// that goroutine makes a dump.
 type Flight struct {
 	stop    chan struct{} // closed by Stop
 	running sync.WaitGroup
@@ -99,7 +97,7 @@ func StartFlight(cfg FlightConfig) (*Flight, error) {
 	return f, nil
 }
 
-// Stop stops the recorder and waits for a dump in progress. Further calls have no effect.
+// Stop stops the recorder and waits until a dump in progress has ended. Further calls have no effect.
 func (f *Flight) Stop() {
 	f.mu.Lock()
 	first := !f.stopped
@@ -112,8 +110,8 @@ func (f *Flight) Stop() {
 	f.running.Wait()
 }
 
-// WriteTo writes the recorded trace for go tool trace. The trace is copied before the first byte is written, so
-// w may be slow. WriteTo fails after Stop.
+// WriteTo writes the recorded trace, in the format of go tool trace. The trace is copied before the first byte is
+// written, so w may be slow. After Stop, WriteTo fails.
 func (f *Flight) WriteTo(w io.Writer) (int64, error) {
 	b, err := f.copyRecordedTrace()
 	if err != nil {
@@ -145,7 +143,7 @@ func (f *Flight) serveTraceDownload(w http.ResponseWriter, _ *http.Request) {
 	_, _ = b.WriteTo(w) // the peer may have disconnected
 }
 
-// lagWatcher writes a dump when a server's lag exceeds a limit. It belongs to one goroutine.
+// lagWatcher writes a dump when the server's lag exceeds a limit. It belongs to one goroutine.
 type lagWatcher struct {
 	source      Source
 	firstBucket int // first bucket above the limit
@@ -157,7 +155,6 @@ type lagWatcher struct {
 	lastDump time.Time     // zero before the first dump
 }
 
-// firstBucketLongerThan returns the first bucket that contains only durations longer than d.
 func firstBucketLongerThan(d time.Duration) int {
 	for i := 1; i < tcp.Buckets; i++ {
 		if (tcp.Histogram{}).Bound(i-1) >= d {
@@ -180,8 +177,8 @@ func (w *lagWatcher) dumpIfLaggedEverySecond(stop <-chan struct{}) {
 	}
 }
 
-// dumpTraceIfLagged writes a dump if an iteration has exceeded the limit since the last check and the last dump is
-// old enough.
+// dumpTraceIfLagged writes a dump if a loop iteration has exceeded the limit since the last check. It does nothing if
+// the last dump is too recent.
 func (w *lagWatcher) dumpTraceIfLagged(now time.Time) {
 	lag := w.source.Stats().Lag
 	passed := countNewInBuckets(w.lastLag, lag, w.firstBucket)
@@ -199,8 +196,8 @@ func (w *lagWatcher) dumpTraceIfLagged(now time.Time) {
 		"longer_than", tcp.Histogram{}.Bound(w.firstBucket-1), "dump", path)
 }
 
-// countNewInBuckets returns the number of iterations added to the buckets from firstBucket on. Buckets shrink if a
-// worker process was killed; a decrease counts as 0.
+// countNewInBuckets returns by how much the buckets from firstBucket on have grown. It counts a decrease as 0: buckets
+// shrink if a worker process is killed.
 func countNewInBuckets(before, now tcp.Histogram, firstBucket int) (n int64) {
 	for i := firstBucket; i < len(now.Buckets); i++ {
 		n += max(now.Buckets[i]-before.Buckets[i], 0)
@@ -208,11 +205,11 @@ func countNewInBuckets(before, now tcp.Histogram, firstBucket int) (n int64) {
 	return n
 }
 
-// dumpPattern matches the file names of dumps, which sort by time.
+// dumpPattern matches the file names of dumps. Sorting the names sorts the dumps by time.
 const dumpPattern = "myriad-flight-*.trace"
 
-// removeOldAndWriteDump writes a dump and returns its path. It first removes the oldest files, so that at most maxDumps
-// exist at any time.
+// removeOldAndWriteDump writes a dump and returns its path. It first removes the oldest files, so that at no time more
+// than maxDumps exist.
 func removeOldAndWriteDump(dir string, now time.Time, recorder io.WriterTo) (path string, err error) {
 	old, err := fs.Glob(os.DirFS(dir), dumpPattern) // sorted
 	if err != nil {

@@ -9,20 +9,19 @@ import (
 	"github.com/myriad-go/myriad/internal/lograte"
 )
 
-// This file decides which requests are served. Any web page can make a local browser send requests here. The
-// page cannot read the answers, but its requests could cost the server work. Two rules therefore apply to every
-// path.
+// Any web page can make a local browser send requests to this handler. The page cannot read the answers, but its
+// requests could cost the server work. Two rules therefore apply to every path.
 //
-// First, requests caused by another site, according to Sec-Fetch-Site or Origin, are rejected except for
-// /healthz. This is the rule of http.CrossOriginProtection, applied to GET as well. Programs send neither
-// header, and their requests pass.
+// First, requests caused by another site, according to Sec-Fetch-Site or Origin, are rejected except for /healthz. This
+// is the rule of http.CrossOriginProtection, applied to GET as well. Requests of programs other than browsers have
+// neither header, and pass.
 //
-// Second, browsers must use POST for expensive requests. The reason is that browsers send Sec-Fetch-Site only
-// over TLS and to loopback, and no Origin with the GET for an image. On other addresses, a GET caused by
-// another site therefore looks like any other GET, whereas a POST always has one of the two headers. Browsers
-// are recognized by the User-Agent. go tool pprof, curl and other programs may use GET.
+// Second, browsers must use POST for expensive requests. The reason is that browsers send Sec-Fetch-Site only over TLS
+// and to loopback, and no Origin with the GET for an image. On other addresses, a GET caused by another site therefore
+// looks like any other GET. A POST always has one of the two headers. Browsers are recognized by the User-Agent. Other
+// programs, such as go tool pprof and curl, may use GET.
 
-// healthPath accepts requests from every site.
+// healthPath is the only path that accepts requests caused by other sites.
 const healthPath = "/healthz"
 
 // rejectCrossSite rejects requests that another site makes a browser send.
@@ -41,7 +40,6 @@ func rejectCrossSite(next http.Handler, rejectionLog *rateLimitedRejectionLog) h
 	})
 }
 
-// rejectBrowserGET rejects GET requests of browsers.
 func rejectBrowserGET(next http.Handler) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if isBrowser(r) {
@@ -52,14 +50,13 @@ func rejectBrowserGET(next http.Handler) http.HandlerFunc {
 	}
 }
 
-// isBrowser reports whether a browser has sent a request. All browsers of recent decades use this User-Agent
-// prefix, and pages cannot make them omit it.
+// isBrowser reports whether a browser sent the request. For decades, all browsers have used this User-Agent prefix, and
+// web pages cannot make them omit it.
 func isBrowser(r *http.Request) bool {
 	return r.Header.Get("Sec-Fetch-Site") != "" || r.Header.Get("Origin") != "" ||
 		strings.HasPrefix(r.UserAgent(), "Mozilla/")
 }
 
-// rateLimitedRejectionLog logs rejected requests at most once per lograte.Interval.
 type rateLimitedRejectionLog struct{ log *slog.Logger }
 
 func newRateLimitedRejectionLog(log *slog.Logger) *rateLimitedRejectionLog {

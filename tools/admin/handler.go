@@ -28,24 +28,23 @@ type Source interface {
 }
 
 type Config struct {
-	// Source is the server. It is required.
+	// Source is the server whose statistics are shown. It is required.
 	Source Source
-	// Gatherer provides the metrics for /metrics. The default is a registry with metrics.NewServerCollector of
-	// Source and metrics.RegisterProcess.
+	// Gatherer provides the metrics for /metrics. By default, these are the metrics of Source
+	// (metrics.NewServerCollector) and of the process (metrics.RegisterProcess).
 	Gatherer prometheus.Gatherer
-	// Token enables control: its holders can pause accepting, close connections, drain the server and, with
-	// Upgrade, upgrade it. They use the page or send POST requests; see Handler. The token is a secret of at
-	// least MinToken bytes, and Source must be a Controller. The default "" disables control.
+	// Token enables control: a client with the token can pause accepting, close connections, drain the server and, with
+	// Upgrade, upgrade it. The commands are on the page, and can be sent as POST requests; see Handler. The token is a
+	// secret of at least MinToken bytes. It requires that Source is a Controller. The default "" disables control.
 	Token string
-	// Upgrade upgrades the server, like Server.Upgrade, when the page requests it. It requires a Token. Upgrade
-	// must return immediately and call done once, on any goroutine, when the upgrade has ended; done sends the
-	// answer within 5 s. Upgrade may end the page's server before that, so that the new process can use its
-	// address. The request's connection no longer belongs to that server then. The default nil disables
-	// upgrades from the page.
+	// Upgrade is called when the page requests an upgrade of the server. It requires a Token. Upgrade must return
+	// immediately. When the upgrade has ended, Upgrade must call done once, on any goroutine; done sends the response
+	// within 5 s. Upgrade may end the page's server before that, so that the new process can use its address: the
+	// request's connection no longer belongs to that server. The default nil disables upgrades from the page.
 	Upgrade func(done func(tcp.Upgraded, error))
-	// Flight is the recorder that /debug/flight dumps. Without a Flight, the path does not exist.
+	// Flight is the recorder for /debug/flight. Without a Flight, the path does not exist.
 	Flight *Flight
-	// Pages are additional pages of the application, linked on the main page.
+	// Pages are additional pages of the application. The main page links to them.
 	Pages []Page
 	// Log receives errors and the messages of Serve. The default is slog.Default().
 	Log *slog.Logger
@@ -53,14 +52,14 @@ type Config struct {
 
 // Page is an additional page of an application.
 type Page struct {
-	// Path is the page's path, such as "/hub". It must differ from the paths of this package. Text describes
-	// the page.
+	// Path is the path of the page, such as "/hub". It must differ from the paths of this package. Text describes the
+	// page.
 	Path, Text string
-	// Handler serves GET and HEAD requests.
+	// Handler receives the GET and HEAD requests for Path.
 	Handler http.Handler
 }
 
-// maxScrapes is the number of concurrent requests for /metrics. Further requests get 503.
+// maxScrapes limits concurrent requests for /metrics. Further requests get 503.
 const maxScrapes = 8
 
 // Handler returns a handler of GET and HEAD requests for these paths:
@@ -76,8 +75,9 @@ const maxScrapes = 8
 //	/debug/trace              an execution trace of ?seconds=, 1 to 60, for go tool trace; default 1
 //	/debug/flight             the flight recorder's last seconds, for go tool trace
 //
-// Each of the last three runs once at a time; a second request gets 409. These three and all profiles also
-// accept POST, and require it from browsers (otherwise 403). /debug/pprof/heap?gc=1 collects garbage first.
+// Only one CPU profile, one trace and one flight recording is made at a time; a second request gets 409. These and all
+// other profiles also accept POST, and require it from browsers (otherwise 403). With ?gc=1, /debug/pprof/heap first
+// collects garbage.
 //
 // With Config.Token there are control requests. They are POST requests with the header Myriad-Action and with
 // the token in the header Myriad-Token:
@@ -90,25 +90,23 @@ const maxScrapes = 8
 //	                          contains the outcome and needs HTTP/1.1
 //
 // Requests that another site makes a browser send, for example by a link, get 403 except at /healthz. They are
-// recognized by a Sec-Fetch-Site other than same-origin or none or, without that header, by an Origin that
-// differs from the Host. A request counts as a browser's if it has one of these headers, or a User-Agent that
-// begins with Mozilla/.
+// recognized by a Sec-Fetch-Site other than same-origin or none or, without that header, by an Origin that differs from
+// the Host. A request counts as a browser's if it has one of these headers, or a User-Agent that begins with Mozilla/.
 //
 // After 10 wrong tokens, further wrong tokens get 429, except one every 6 s. The right token always passes.
 // Each command is logged. Rejected commands and rejected requests of other sites are logged at most once a
 // second, with the number of rejections since the last line.
 //
-// The page shows the last 10 minutes, with at most one point per second. Serve records a point every second.
-// Without Serve, points are recorded only while somebody views the page.
+// The page shows the last 10 minutes, with at most one point per second. Serve records a point every second. Without
+// Serve, points are recorded only while somebody views the page.
 //
-// Handler panics if Config.Source is nil or the control settings are invalid. Only control requests are
+// Handler panics if Config.Source is nil or the settings for control are invalid. Only control requests are
 // authenticated: see Serve.
 func Handler(cfg Config) http.Handler {
 	h, _ := newHandlerAndPageState(cfg)
 	return h
 }
 
-// newHandlerAndPageState returns a Handler and the state that its page shows.
 func newHandlerAndPageState(cfg Config) (http.Handler, *pageState) {
 	if err := validateConfigAndSetLog(&cfg); err != nil {
 		panic(err.Error())
@@ -131,7 +129,6 @@ func newHandlerAndPageState(cfg Config) (http.Handler, *pageState) {
 	}), known
 }
 
-// routeHandlers maps http.ServeMux patterns to handlers.
 type routeHandlers map[string]http.HandlerFunc
 
 func newRouteHandlers(cfg *Config, state *pageState, rejectionLog *rateLimitedRejectionLog) routeHandlers {
@@ -163,7 +160,7 @@ func newRouteHandlers(cfg *Config, state *pageState, rejectionLog *rateLimitedRe
 	return all
 }
 
-// addForNonBrowserGETAndPOST adds a path for expensive requests, which browsers must send by POST.
+// addForNonBrowserGETAndPOST adds a path for expensive requests. Browsers must use POST there.
 func (all routeHandlers) addForNonBrowserGETAndPOST(path string, h http.Handler) {
 	all["GET "+path], all["POST "+path] = rejectBrowserGET(h), h.ServeHTTP
 }
@@ -189,7 +186,6 @@ func (l *pageState) renderPageTo(w http.ResponseWriter, render func(*page.Page, 
 	_, _ = text.WriteTo(w) // the peer may have disconnected
 }
 
-// newDefaultRegistry returns the registry that is used if Config.Gatherer is nil.
 func newDefaultRegistry(source Source) *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	r.MustRegister(metrics.NewServerCollector(source, nil))
@@ -199,7 +195,6 @@ func newDefaultRegistry(source Source) *prometheus.Registry {
 	return r
 }
 
-// promLog adapts a logger for promhttp.
 type promLog struct{ log *slog.Logger }
 
 func (l promLog) Println(v ...any) { l.log.Error("admin: metrics", "error", fmt.Sprint(v...)) }
@@ -236,7 +231,6 @@ var defaultLinks = []page.Link{
 	{URL: "/debug/pprof/", Text: "profiles, a trace, and the flight recorder's last seconds"},
 }
 
-// setAttachmentHeader marks the response as a file to download.
 func setAttachmentHeader(w http.ResponseWriter, name string) {
 	w.Header().Set("Content-Type", "application/octet-stream")
 	w.Header().Set("Content-Disposition", fmt.Sprintf("attachment; filename=%q", name+time.Now().UTC().Format("-20060102T150405Z")))

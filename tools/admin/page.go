@@ -19,13 +19,10 @@ import (
 	"github.com/myriad-go/myriad/tools/metrics"
 )
 
-// This file builds the page from the state. Package page defines the layout.
-
-// pageUpdateInterval is the time between two updates of a page in the browser.
 const pageUpdateInterval = 2 * time.Second
 
-// sampleAndBuildPage returns the current page. It records the request, because some figures are read only while the
-// page is viewed.
+// sampleAndBuildPage returns the current page. It also records the time, because some figures are read only while
+// somebody views the page.
 func (l *pageState) sampleAndBuildPage(now time.Time) *page.Page {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -56,11 +53,11 @@ func serverStatusSentence(s tcp.Stats) (string, page.Tone) {
 	return fmt.Sprintf("The server serves %s connections.", format.Count(s.Open)), page.Good
 }
 
-// minConnsForMemory is the minimum number of connections for reporting memory per connection. With fewer, a
-// process's other growth of some megabytes dominates.
+// minConnsForMemory is the number of connections below which no memory per connection is shown, because other growth of
+// the process, of some megabytes, would dominate.
 const minConnsForMemory = 100
 
-// formatBytesPerConn formats memory per connection. It returns a dash if there are fewer than minConnsForMemory
+// formatBytesPerConn formats the memory per connection, or a dash if there are fewer than minConnsForMemory
 // connections.
 func formatBytesPerConn(totalBytes, conns float64) string {
 	if conns < minConnsForMemory {
@@ -69,9 +66,9 @@ func formatBytesPerConn(totalBytes, conns float64) string {
 	return dashIfEmpty(format.Bytes(max(totalBytes, 0) / conns))
 }
 
-// formatMemoryGrowthPerConn formats the growth of anonymous memory since the first sample, per connection added
-// since. The commands load, hold and bench report the same figure, with the first sample before the first
-// connection. So does Serve if it starts with the server.
+// formatMemoryGrowthPerConn formats the growth of anonymous memory since the first sample, divided by the number of
+// connections added since then. The commands load, hold and bench compute the same figure, from a sample before the
+// first connection.
 func (l *pageState) formatMemoryGrowthPerConn(p historyPoint) string {
 	return formatBytesPerConn(p.anonymous-l.firstWithMemory.anonymous, p.open-l.firstWithMemory.open)
 }
@@ -86,7 +83,6 @@ func listMainFigures(s tcp.Stats, p historyPoint) [][2]string {
 	return append(all, [2]string{"Handler time, p99", formatSecondsOrDash(p.handler)})
 }
 
-// listServerFacts returns further figures and facts about the server.
 func (l *pageState) listServerFacts(s tcp.Stats, p historyPoint) [][2]string {
 	each := l.formatMemoryGrowthPerConn(p)
 	if p.open-l.firstWithMemory.open < minConnsForMemory {
@@ -127,7 +123,7 @@ func (l *pageState) buildFigureTablesSection(s tcp.Stats, p historyPoint) page.S
 	}
 }
 
-// buildListenerTable returns the table of listeners. It returns nil before the server's start or without listener
+// buildListenerTable returns the table of listeners, or nil if the server has not started or has no listener
 // statistics.
 func (l *pageState) buildListenerTable() *page.Table {
 	s, ok := l.source.(interface{ ListenerStats() []tcp.ListenerStats })
@@ -149,12 +145,11 @@ func (l *pageState) buildListenerTable() *page.Table {
 	return t
 }
 
-// fixedSource is a Source with constant statistics.
+// fixedSource is a Source whose statistics never change.
 type fixedSource tcp.Stats
 
 func (f *fixedSource) Stats() tcp.Stats { return tcp.Stats(*f) }
 
-// metricValue is a value that package metrics exports for a server.
 type metricValue struct {
 	name, help string
 	value      float64
@@ -181,10 +176,9 @@ func nonHistogramMetricValues(s tcp.Stats) (all []metricValue) {
 	return all
 }
 
-// errorCounterPrefixes are prefixes of counters that grow only after errors.
+// errorCounterPrefixes are the prefixes of counters that stay 0 unless errors occur.
 var errorCounterPrefixes = []string{"accept_errors", "connections_refused", "handler_panics", "messages_dropped", "worker_restarts"}
 
-// buildMetricsTable returns the table of all metrics that Prometheus gets from the server.
 func (l *pageState) buildMetricsTable() *page.Table {
 	t := &page.Table{Caption: "Counters"}
 	t.AddRow("Name, as in /metrics", "Now", "A second", "What it is")
@@ -239,7 +233,6 @@ func (l *pageState) buildMemoryTable(s tcp.Stats, p historyPoint) *page.Table {
 	return t
 }
 
-// chartCurve is a curve of a chart over points.
 type chartCurve struct {
 	name string
 	of   func(*historyPoint) float64
@@ -328,7 +321,7 @@ func (w *machineLimitReport) addRowOfWall(t *page.Table, wall *doctor.Wall) {
 	t.SetLastRowTone(3, toneOfUtilization(near))
 }
 
-// buildLimitUsageTable returns the usage of limits, the fullest first.
+// buildLimitUsageTable returns a table of the machine's limits and their usage, the fullest limit first.
 func buildLimitUsageTable(walls []doctor.Wall) *page.Table {
 	t := &page.Table{Caption: "What is in use of the limits that can be read"}
 	t.AddRow("Wall", "In use", "Limit", "Near", "Of what")
@@ -350,7 +343,6 @@ func buildLimitUsageTable(walls []doctor.Wall) *page.Table {
 	return t
 }
 
-// toneOfUtilization returns the tone for a utilization of a limit.
 func toneOfUtilization(utilization float64) page.Tone {
 	switch {
 	case utilization >= 0.95:
@@ -400,12 +392,11 @@ func (l *pageState) buildLinkSection() page.Section {
 	return page.Section{ID: "more", Title: "More", Parts: []page.Part{{Links: l.links}}}
 }
 
-// formatNumberOrDash formats a number per second. formatSecondsOrDash formats a time in seconds. dashIfEmpty replaces
-// an unknown value by a dash.
+// formatNumberOrDash formats a number per second. formatSecondsOrDash formats a time in seconds. Both return a dash for
+// an unknown value.
 func formatNumberOrDash(v float64) string  { return dashIfEmpty(format.Number(v)) }
 func formatSecondsOrDash(v float64) string { return dashIfEmpty(format.Seconds(v)) }
 
-// formatCPUShare formats processor time per second.
 func formatCPUShare(v float64) string {
 	if math.IsNaN(v) {
 		return "–"

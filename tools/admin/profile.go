@@ -15,10 +15,9 @@ import (
 	"time"
 )
 
-// This package serves profiles itself, because importing net/http/pprof would also add them to
-// http.DefaultServeMux, which may be public.
+// This package serves profiles itself, because importing net/http/pprof would also add them to http.DefaultServeMux,
+// which may be public.
 
-// replyProfileListPage writes the list of profiles, with buttons that send POST requests.
 func replyProfileListPage(w http.ResponseWriter, _ *http.Request) {
 	profiles := pprof.Profiles()
 	slices.SortFunc(profiles, func(a, b *pprof.Profile) int { return strings.Compare(a.Name(), b.Name()) })
@@ -37,8 +36,8 @@ func replyProfileListPage(w http.ResponseWriter, _ *http.Request) {
 	_, _ = io.WriteString(w, b.String())
 }
 
-// replyProfile writes a profile. As in net/http/pprof, ?debug=1 and ?debug=2 select text, and ?gc=1 collects
-// garbage first. It also returns unused memory to the system then.
+// replyProfile writes a profile. As in net/http/pprof, ?debug=1 and ?debug=2 select text. With ?gc=1, it first collects
+// garbage and returns unused memory to the system.
 func replyProfile(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("name")
 	p, query := pprof.Lookup(name), r.URL.Query()
@@ -68,7 +67,6 @@ func replyProfile(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// replyCommandLine writes the command line, with a zero byte between words.
 func replyCommandLine(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	_, _ = io.WriteString(w, strings.Join(os.Args, "\x00"))
@@ -76,11 +74,11 @@ func replyCommandLine(w http.ResponseWriter, _ *http.Request) {
 
 const (
 	maxRecordingSeconds = 60
-	// recordingWriteTimeout limits each write, because the runtime buffers in memory until the write ends.
+	// recordingWriteTimeout limits each write, because the runtime keeps new data in memory until the write ends.
 	recordingWriteTimeout = 5 * time.Second
 )
 
-// oneAtATimeHandler serves a file that is generated during the request. It handles one request at a time.
+// oneAtATimeHandler serves a file that is generated during the request. It serves one request at a time.
 type oneAtATimeHandler struct {
 	what, file string
 	write      func(w http.ResponseWriter, r *http.Request)
@@ -101,7 +99,7 @@ func (e *oneAtATimeHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	e.write(w, r)
 }
 
-// newRuntimeRecordingHandler returns a handler for recordings that the runtime makes for some seconds.
+// newRuntimeRecordingHandler returns a handler for a recording that the runtime makes for some seconds.
 func newRuntimeRecordingHandler(recordingName, downloadName string, defaultSeconds int, start func(io.Writer) error, stop func()) *oneAtATimeHandler {
 	return &oneAtATimeHandler{what: recordingName, file: downloadName, write: func(w http.ResponseWriter, r *http.Request) {
 		seconds, err := parseRecordingSeconds(r.URL.Query().Get("seconds"), defaultSeconds)
@@ -127,7 +125,6 @@ func newRuntimeRecordingHandler(recordingName, downloadName string, defaultSecon
 	}}
 }
 
-// parseRecordingSeconds parses the duration of a recording in seconds.
 func parseRecordingSeconds(text string, defaultSeconds int) (int, error) {
 	if text == "" {
 		return defaultSeconds, nil
@@ -139,8 +136,8 @@ func parseRecordingSeconds(text string, defaultSeconds int) (int, error) {
 	return n, nil
 }
 
-// abortingRecordingWriter forwards a recording. It gives up if the peer does not read. Only one goroutine may write at
-// a time, as the runtime guarantees.
+// abortingRecordingWriter forwards a recording. It gives up if the peer does not read. Calls must not overlap, which
+// the runtime guarantees.
 type abortingRecordingWriter struct {
 	to      io.Writer
 	control *http.ResponseController

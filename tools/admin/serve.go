@@ -15,7 +15,6 @@ import (
 	"golang.org/x/net/netutil"
 )
 
-// Limits of Serve.
 const (
 	headerTimeout   = 5 * time.Second
 	readTimeout     = 10 * time.Second
@@ -26,18 +25,18 @@ const (
 	maxConns        = 64
 )
 
-// Serve serves Handler(cfg) on addr, host:port as for net.Listen, until ctx ends. It then returns nil when
-// everything that it started has ended. Without a host, as in ":9090", Serve listens on 127.0.0.1, which only
-// local programs can reach. Other hosts cause a warning in the log, because there is no authentication. If
-// listening is not nil, Serve calls it once with the address.
+// Serve serves Handler(cfg) on addr, a host:port as for net.Listen, until ctx ends. It returns nil when everything that
+// it started has ended. Without a host, as in ":9090", Serve listens on 127.0.0.1, which only local programs can reach.
+// Other hosts cause a warning in the log, because there is no authentication. If listening is not nil, Serve calls it
+// once with the address.
 //
-// On loopback, Serve rejects requests (403) for hosts other than IP addresses and localhost. Otherwise a page
-// in a local browser could read answers through a name that resolves to 127.0.0.1 (DNS rebinding).
+// On loopback, Serve rejects requests (403) for hosts other than IP addresses and localhost. Otherwise a web page in a
+// local browser could read answers through a name that resolves to 127.0.0.1 (DNS rebinding).
 //
-// At most 64 connections are open; further ones wait. Limits: 5 s for a request header, which may have 16 KiB;
-// 75 s for an answer; a minute for an idle connection. A goroutine samples the server once a second for the
-// page's last 10 minutes: at most 600 points of about 200 bytes each. When ctx ends, recordings also end, and
-// pending answers have 5 s. To let clients see that the server drains, end ctx after the server has ended.
+// At most 64 connections are open; further ones wait. A request header may take 5 s and 16 KiB, and an answer 75 s.
+// Idle connections are closed after a minute. A goroutine samples the server once a second for the page's last 10
+// minutes: at most 600 points of about 200 bytes each. When ctx ends, recordings also end, and pending answers have 5
+// s. To let clients see that the server drains, end ctx after the server has ended.
 func Serve(ctx context.Context, addr string, cfg Config, listening func(net.Addr)) error {
 	if err := validateConfigAndSetLog(&cfg); err != nil {
 		return err
@@ -70,9 +69,9 @@ func Serve(ctx context.Context, addr string, cfg Config, listening func(net.Addr
 	return serveUntilContextEnds(ctx, netutil.LimitListener(ln, maxConns), handler, shutdownTimeout, cfg.Log)
 }
 
-// serveUntilContextEnds serves until ctx ends, then shuts down. Requests that are not answered within shutdownTimeout
-// are cut off. Requests hold the read lock running. The shutdown acquires the write lock, which waits for
-// requests, and keeps it.
+// serveUntilContextEnds serves until ctx ends, and then shuts down. It cuts off requests that are not answered within
+// endTime. Each request holds the read lock. For the shutdown, serveUntilContextEnds acquires the write lock, which
+// waits for the requests, and never releases it.
 func serveUntilContextEnds(ctx context.Context, ln net.Listener, handler http.Handler, endTime time.Duration, log *slog.Logger) error {
 	var running sync.RWMutex
 	server := &http.Server{
@@ -116,8 +115,8 @@ func isLoopbackAddr(a net.Addr) bool {
 	return ok && t.IP.IsLoopback()
 }
 
-// rejectNonLocalHostHeader rejects requests whose Host may be a name chosen by an attacker. An empty Host passes,
-// because HTTP/1.0 health checks send it and browsers do not.
+// rejectNonLocalHostHeader rejects requests whose Host may be a name that an attacker has chosen. It accepts an empty
+// Host, which HTTP/1.0 health checks send but browsers do not.
 func rejectNonLocalHostHeader(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Host != "" && !isIPOrLocalhost(r.Host) {

@@ -16,14 +16,13 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/sample"
 )
 
-// This file contains the state shown on the page. Each sample reads the server's Stats and the process, and
-// adds a point to the history. Serve takes a sample every second. A request for the page also takes one if the
-// last is old enough. Handler alone has no goroutine, so its history has points only while somebody views the
-// page.
+// Each sample reads the server's Stats and the process, and adds a point to the history that the page shows. Serve
+// takes a sample every second. A request for the page also takes one if the last sample is old enough. Handler alone
+// has no goroutine, so its history has points only while somebody views the page.
 //
-// One lock guards all state and is held during a sample. Expensive figures are read only if the page was
-// requested in the last 10 s, and less often. The walls are read every 10 s, which takes some ten milliseconds.
-// The connections' sockets are read every 2 s if there are at most maxTalkerConns connections.
+// One lock guards all state and is held during a sample. Expensive figures are read less often, and only if the page
+// was requested in the last 10 s: the machine's limits every 10 s, which takes some ten milliseconds, and the
+// connections' sockets every 2 s, if there are at most maxTalkerConns connections.
 
 const (
 	minSampleInterval = time.Second
@@ -51,18 +50,16 @@ type pageState struct {
 	talkers         topTalkers
 }
 
-// snapshot contains the figures read at one time.
 type snapshot struct {
 	at    time.Time
 	stats tcp.Stats
 	used  sample.Sample // resources used by the server's processes
 }
 
-// maxSnapshots is the number of snapshots kept. With more, the page would combine the rates of a load that has
-// ended with the currently open connections.
+// maxSnapshots is the number of snapshots kept. If there were more, rates of a load that has ended would be combined
+// with the connections that are open now.
 const maxSnapshots = 2
 
-// sampleEverySecond samples until stop is closed.
 func (l *pageState) sampleEverySecond(stop <-chan struct{}) {
 	ticker := time.NewTicker(minSampleInterval)
 	defer ticker.Stop()
@@ -77,7 +74,6 @@ func (l *pageState) sampleEverySecond(stop <-chan struct{}) {
 	}
 }
 
-// takeSampleIfDue takes a sample if the last one is old enough.
 func (l *pageState) takeSampleIfDue(now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -98,7 +94,6 @@ func (l *pageState) sampleAndUpdateFiguresIfDue(now time.Time) {
 	l.talkers.readTrafficIfDue(now, stats, at)
 }
 
-// listenAddr returns the server's address, nil if unknown.
 func (l *pageState) listenAddr() net.Addr {
 	if s, ok := l.source.(interface{ ListenAddr() net.Addr }); ok {
 		return s.ListenAddr()
@@ -106,7 +101,6 @@ func (l *pageState) listenAddr() net.Addr {
 	return nil
 }
 
-// addSampleToHistory reads the server and its processes, and adds a point.
 func (l *pageState) addSampleToHistory(now time.Time) {
 	m := snapshot{at: now, stats: l.source.Stats()}
 	if l.start.IsZero() {
@@ -137,7 +131,7 @@ func (l *pageState) addSampleToHistory(now time.Time) {
 	}
 }
 
-// setRatesBetween sets the point's rates between two snapshots. The argument before is nil for the first snapshot.
+// setRatesBetween sets the point's rates from two snapshots. For the first snapshot, before is nil.
 func (p *historyPoint) setRatesBetween(before, now *snapshot) {
 	if before == nil {
 		before = &snapshot{at: now.at, stats: now.stats}
@@ -159,22 +153,21 @@ func (p *historyPoint) setRatesBetween(before, now *snapshot) {
 	}
 }
 
-// goHeapBytes returns the size of this process's Go heap, including garbage.
 func goHeapBytes() float64 {
 	sample := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
 	metrics.Read(sample)
 	return float64(sample[0].Value.Uint64())
 }
 
-// workerPIDCache caches the list of serving processes.
+// workerPIDCache caches the process IDs of the worker processes.
 type workerPIDCache struct {
 	list           []int
 	at             time.Time
 	running, began int64
 }
 
-// ownAndWorkerPIDs returns the processes whose memory and processor time belong to the server: this process and its
-// worker processes.
+// ownAndWorkerPIDs returns the IDs of this process and of its worker processes, whose memory and processor time are the
+// server's.
 func (w *workerPIDCache) ownAndWorkerPIDs(now time.Time, s tcp.Stats) []int {
 	running := int64(s.Processes)
 	if w.list == nil || running != w.running || s.Restarts != w.began || now.Sub(w.at) >= childrenCacheTime && running > 0 {
@@ -189,20 +182,19 @@ func (w *workerPIDCache) ownAndWorkerPIDs(now time.Time, s tcp.Stats) []int {
 	return w.list
 }
 
-// latestPointWithMeanRates returns the last point, with rates since the oldest snapshot.
 func (l *pageState) latestPointWithMeanRates() historyPoint {
 	p := l.points[len(l.points)-1]
 	p.setRatesBetween(&l.snapshots[0], &l.snapshots[len(l.snapshots)-1])
 	return p
 }
 
-// Limits of the history.
 const (
 	maxPoints   = 600              // number of points
 	maxPointAge = 10 * time.Minute // age of points
 )
 
-// historyPoint contains the figures of a server at one time, or since the previous point. Unknown values are NaN.
+// historyPoint contains figures of a server: values at one time, or rates since the previous point. Unknown values are
+// NaN.
 type historyPoint struct {
 	at                            time.Time
 	open                          float64
@@ -215,8 +207,8 @@ type historyPoint struct {
 	cpu                           float64 // number of processors in use
 }
 
-// growthPerSecond returns the growth of a counter per second. It returns 0 for a counter that shrank because a
-// worker process was killed.
+// growthPerSecond returns the growth of a counter per second. It returns 0 if the counter has shrunk, because a worker
+// process was killed.
 func growthPerSecond(before, now int64, elapsed time.Duration) float64 {
 	if elapsed <= 0 {
 		return math.NaN()
@@ -224,7 +216,6 @@ func growthPerSecond(before, now int64, elapsed time.Duration) float64 {
 	return float64(max(now-before, 0)) / elapsed.Seconds()
 }
 
-// histogramGrowth returns the growth of a histogram.
 func histogramGrowth(before, now tcp.Histogram) (h tcp.Histogram) {
 	for i := range now.Buckets {
 		h.Buckets[i] = max(now.Buckets[i]-before.Buckets[i], 0)

@@ -13,8 +13,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// This file finds the connections with the most traffic. The kernel counts the bytes of each connection, so the
-// server is not involved.
+// The kernel counts the bytes of each connection, so finding those with the most traffic does not involve the server.
 
 const (
 	maxTalkerConns    = 50_000  // maximum number of connections
@@ -23,7 +22,7 @@ const (
 	maxShownTalkers   = 15
 )
 
-// topTalkers contains the connections of a server with the most traffic.
+// topTalkers contains those connections of a server that have the most traffic.
 type topTalkers struct {
 	at        time.Time
 	counts    map[uint64]byteCounts // counters at the last reading, by socket cookie
@@ -35,13 +34,11 @@ type topTalkers struct {
 
 type byteCounts struct{ in, out int64 }
 
-// talker is a connection with its traffic per second.
 type talker struct {
 	sock.ConnInfo
 	inRate, outRate float64
 }
 
-// readTrafficIfDue reads the sockets if the last reading is old enough.
 func (t *topTalkers) readTrafficIfDue(now time.Time, s tcp.Stats, addr net.Addr) {
 	if !t.at.IsZero() && now.Sub(t.at) < talkerInterval {
 		return
@@ -54,7 +51,7 @@ func (t *topTalkers) readTrafficIfDue(now time.Time, s tcp.Stats, addr net.Addr)
 	t.computeRatesAndTop(now, talks)
 }
 
-// listConnsWithTraffic reads the sockets unless that would be too expensive.
+// listConnsWithTraffic reads the traffic of each socket, unless that would be too expensive.
 func listConnsWithTraffic(s tcp.Stats, listenAddr net.Addr) ([]sock.ConnInfo, error) {
 	if listenAddr == nil {
 		return nil, errors.New("the address of the server is not known before it listens")
@@ -81,7 +78,6 @@ func listConnsWithTraffic(s tcp.Stats, listenAddr net.Addr) ([]sock.ConnInfo, er
 	return talks, err
 }
 
-// computeRatesAndTop computes rates from a new reading and finds the top talkers.
 func (t *topTalkers) computeRatesAndTop(now time.Time, talks []sock.ConnInfo) {
 	before, first := t.counts, t.counts == nil
 	t.elapsed, t.at, t.connCount = now.Sub(t.at), now, len(talks)
@@ -101,7 +97,6 @@ func (t *topTalkers) computeRatesAndTop(now time.Time, talks []sock.ConnInfo) {
 	}
 }
 
-// insertIfAmongTop adds a connection to the list if it belongs to the top talkers.
 func (t *topTalkers) insertIfAmongTop(one talker) {
 	at, _ := slices.BinarySearchFunc(t.top, one, compareByTrafficDescending)
 	if at == maxShownTalkers {
@@ -113,7 +108,7 @@ func (t *topTalkers) insertIfAmongTop(one talker) {
 	t.top = slices.Insert(t.top, at, one)
 }
 
-// compareByTrafficDescending orders by current traffic, then unsent bytes, then total traffic.
+// compareByTrafficDescending orders connections by current traffic, then by unsent bytes, then by total traffic.
 func compareByTrafficDescending(a, b talker) int {
 	return cmp.Or(
 		cmp.Compare(b.inRate+b.outRate, a.inRate+a.outRate),

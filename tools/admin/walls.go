@@ -7,13 +7,11 @@ import (
 	"github.com/myriad-go/myriad/tools/doctor"
 )
 
-// This file compares the server with the machine's limits ("walls"). It uses the predictions of package doctor
-// for the current number of connections, and the current usage of the limits.
+// The page compares the server with the machine's limits ("walls"): package doctor predicts where they stop the current
+// number of connections, and how much of each limit is in use.
 
-// wallsInterval is the minimum time between two examinations.
 const wallsInterval = 10 * time.Second
 
-// machineLimitReport is the result of the last examination.
 type machineLimitReport struct {
 	at     time.Time
 	open   int64
@@ -21,7 +19,6 @@ type machineLimitReport struct {
 	err    error
 }
 
-// examineMachineIfDue examines the machine if the last examination is old enough.
 func (w *machineLimitReport) examineMachineIfDue(now time.Time, s tcp.Stats) {
 	if !w.at.IsZero() && now.Sub(w.at) < wallsInterval {
 		return
@@ -37,7 +34,7 @@ func (w *machineLimitReport) examineMachineIfDue(now time.Time, s tcp.Stats) {
 	})
 }
 
-// totalConnsAtWall returns the number of connections at which a wall stops or slows the server.
+// totalConnsAtWall returns the number of connections at which a limit stops the server or slows it down.
 func (w *machineLimitReport) totalConnsAtWall(wall *doctor.Wall) int64 {
 	if wall.Holds == doctor.Unlimited || !wall.Beyond {
 		return wall.Holds

@@ -6,22 +6,21 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// This file contains the walls of kernel memory for unread and unsent bytes. An idle connection uses none.
+// Kernel memory for unread and unsent bytes is limited. An idle connection uses none.
 
 const (
 	tcpMemName = "net.ipv4.tcp_mem"
-	// maxSegmentBytes is the maximum payload of a loopback packet. segmentOverhead is the number of bytes that
-	// the kernel counts in addition. Both were measured on Linux 6.18.
+	// maxSegmentBytes is the maximum payload of a loopback packet. For each packet, the kernel counts segmentOverhead
+	// additional bytes. Both were measured on Linux 6.18.
 	maxSegmentBytes = 32_741
 	segmentOverhead = 832
 )
 
-// kernelBytesForUnread returns the memory in bytes that the kernel counts for unread bytes.
 func kernelBytesForUnread(unread int) int64 {
 	return int64(unread) + segmentOverhead*ceilDiv(int64(unread), maxSegmentBytes)
 }
 
-// unreadPagesPerConn returns the number of whole pages that each connection's unread bytes need.
+// unreadPagesPerConn returns the number of memory pages for the unread bytes of one connection.
 func (x *analysis) unreadPagesPerConn() int64 {
 	return ceilDiv(kernelBytesForUnread(x.p.Unread), x.pageSize())
 }
@@ -37,8 +36,8 @@ func (x *analysis) roundUpToPages(bytes int64) int64 {
 	return saturatingMul(ceilDiv(bytes, x.pageSize()), x.pageSize())
 }
 
-// refusablePagesPerConn returns unreadPagesPerConn if a limit can refuse any of these pages, otherwise 0. A
-// connection's first segment is accepted regardless of the limit.
+// refusablePagesPerConn returns unreadPagesPerConn, or 0 if the unread bytes fit into one segment. The kernel accepts
+// the first segment of a connection regardless of limits.
 func (x *analysis) refusablePagesPerConn() int64 {
 	if x.p.Unread <= maxSegmentBytes {
 		return 0
@@ -60,8 +59,7 @@ var _ = registerWall(Wall{
 	Source: ipPage + "#tcp-variables", Unit: "bytes", Beyond: true,
 }, func(x *analysis, w *Wall) bool { return x.examineTCPMem(w, 1, x.unreadPagesPerConn()) })
 
-// examineTCPMem fills in a wall whose limit is the tcp_mem number with limitIndex. Each connection takes
-// pagesPerConn pages.
+// examineTCPMem completes a Wall for one of the three limits in tcp_mem. Each connection takes pagesPerConn pages.
 func (x *analysis) examineTCPMem(w *Wall, limitIndex int, pagesPerConn int64) (applies bool) {
 	limits, ok := x.nonNegativeSysctlNumbers(tcpMemName, 3)
 	if !ok {
@@ -110,7 +108,7 @@ var _ = registerWall(Wall{
 	return true
 })
 
-// The buffer for unread bytes grows as data is read. This wall is about its initial size.
+// The kernel enlarges the buffer for unread bytes as data is read. This limit concerns the initial size.
 var _ = registerWall(Wall{
 	Name: "tcp_rmem", Soft: true, What: "unread bytes of one connection (net.ipv4.tcp_rmem, second; or SO_RCVBUF)",
 	Effect: "the window closes: the peer's kernel keeps the rest, and then its writes wait",
@@ -125,8 +123,8 @@ var _ = registerWall(Wall{
 }, func(x *analysis, w *Wall) bool { return x.examineConnBufferSize(w, "net.ipv4.tcp_wmem", 2) },
 	sysctlInfo{name: "net.ipv4.tcp_wmem", isAmount: true, perNamespace: true})
 
-// examineConnBufferSize fills in a wall for the buffer size of one connection. The size is a sizeIndex of a sysctl with
-// three numbers.
+// examineConnBufferSize completes a Wall for the buffer size of a connection. The sysctl contains three sizes;
+// sizeIndex selects one of them.
 func (x *analysis) examineConnBufferSize(w *Wall, name string, sizeIndex int) (applies bool) {
 	sizes, ok := x.nonNegativeSysctlNumbers(name, 3)
 	w.Present = x.f.Sysctls[name]

@@ -26,7 +26,7 @@ const (
 	Cgroup  Kind = "cgroup"  // control group file; Name is its path
 )
 
-// Change is a new value of a setting, which moves a wall.
+// Change gives a setting of this machine a new value.
 type Change struct {
 	Kind Kind   `json:"kind"`
 	Name string `json:"name"`
@@ -34,8 +34,8 @@ type Change struct {
 	To   string `json:"to"`
 }
 
-// Command returns the POSIX shell command that makes the change, assuming sufficient privileges. A changed
-// process limit applies to programs started by the same shell.
+// Command returns the POSIX shell command that makes the change, for a user with sufficient privileges. A changed
+// process limit applies to the shell and to programs that it starts.
 func (c Change) Command() string {
 	switch c.Kind {
 	case Sysctl:
@@ -76,13 +76,11 @@ func (c Change) String() string {
 	return fmt.Sprintf("%s: %s -> %s", name, from, to)
 }
 
-// inverse returns the change that undoes c.
 func (c Change) inverse() Change { return Change{c.Kind, c.Name, c.To, c.From} }
 
-// isShellLimit reports whether the change affects only the shell that makes it and programs started there.
+// isShellLimit reports whether the change affects only the shell that makes it and programs that it starts.
 func (c Change) isShellLimit() bool { return c.Kind == Nofile || c.Kind == Memlock }
 
-// unquotedWord matches words that need no quotes in a shell.
 var unquotedWord = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9_./:,+@%-]+$`) })
 
 func quoteForShell(word string) string {
@@ -92,7 +90,7 @@ func quoteForShell(word string) string {
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
-// valueSatisfyingBoth returns a value of the setting that satisfies both value and other.
+// valueSatisfyingBoth combines two required values of a setting into a value that satisfies both requirements.
 func (c Change) valueSatisfyingBoth(value, other string) string {
 	switch {
 	case c.Name == reservedName:
@@ -109,8 +107,8 @@ func (c Change) valueSatisfyingBoth(value, other string) string {
 	return maxOfEachField(value, other, c.Name == rangeName)
 }
 
-// maxOfEachField returns the maximum of two values, field by field. The first field of a range is a minimum, so
-// the lower one is kept. If the values cannot be compared, maxOfEachField returns other.
+// maxOfEachField returns the maximum of two values in each field. The first field of a range is a minimum, so the lower
+// one is used there. If the values cannot be compared, maxOfEachField returns other.
 func maxOfEachField(value, other string, isRange bool) string {
 	had, want := strings.Fields(value), strings.Fields(other)
 	if len(had) != len(want) {
@@ -137,16 +135,15 @@ func parseAmountOrUnlimited(field string) (int64, bool) {
 	return n, err == nil
 }
 
-// changeTimeout limits the duration of one change.
 const changeTimeout = 10 * time.Second
 
-// Apply makes the changes on this machine, in order. It runs the Command of each with sh, in the network
-// namespace of the calling thread, and writes each successful change to out. After a failure it continues; err
-// joins all errors. undo contains the changes that revert the successful ones, in reverse order. After ctx has
-// ended, no further change is started.
+// Apply makes the changes on this machine, in order. It runs the Command of each change with sh, in the network
+// namespace of the calling thread, and writes each successful change to out. After a failure it continues with the next
+// change; err joins all errors. undo contains the changes that revert the successful ones, in reverse order. Once ctx
+// has ended, no further change is started.
 //
-// Process limits cannot be changed from outside the shell that starts the server. Such a change causes an error
-// that contains the command to run there.
+// Process limits can only be changed in the shell that starts the server. For such a change, the error contains the
+// command to run there.
 func Apply(ctx context.Context, out io.Writer, changes []Change) (undo []Change, err error) {
 	var errs []error
 	for _, c := range changes {

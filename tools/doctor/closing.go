@@ -5,19 +5,19 @@ import (
 	"fmt"
 )
 
-// This file contains the walls of closed connections, which the kernel keeps for some time.
+// The kernel keeps closed connections for some time.
 
 const (
 	orphansName = "net.ipv4.tcp_max_orphans"
 	bucketsName = "net.ipv4.tcp_max_tw_buckets"
 	reuseName   = "net.ipv4.tcp_tw_reuse"
 
-	// timeWaitSeconds is the time that a connection spends in TIME_WAIT (TCP_TIMEWAIT_LEN).
+	// timeWaitSeconds is the time that a connection stays in TIME_WAIT (TCP_TIMEWAIT_LEN in the kernel).
 	timeWaitSeconds = 60
 )
 
-// Orphans are connections without a process whose close the peer has not confirmed. When a server ends after
-// its peers have vanished, all its connections become orphans.
+// Orphans are connections that no process holds any more and whose close the peer has not confirmed. If the peers have
+// vanished, all connections of a server become orphans when the server ends.
 var _ = registerSysctlWall(Wall{
 	Name: "tcp_max_orphans", Soft: true, What: "connections closed here whose peers do not answer (" + orphansName + ")",
 	Effect: "if all are closed at once and peers do not answer, the excess is reset (TcpExtTCPAbortOnMemory; the kernel's log says " +
@@ -51,8 +51,8 @@ var _ = registerWall(Wall{
 	Source: ipPage + "#tcp-variables",
 }, (*analysis).examineTimeWaitReuse, sysctlInfo{name: reuseName, perNamespace: true, defaultValue: "2"})
 
-// examineTimeWaitReuse fills in a wall for the time during which a port is unavailable after this side has
-// closed its connection orderly.
+// examineTimeWaitReuse completes a Wall for the ports of recently closed connections. Such a port is unavailable for
+// some time if this side was the first to close.
 func (x *analysis) examineTimeWaitReuse(w *Wall) (applies bool) {
 	r, pairs, _, ok := x.clientPorts()
 	if !ok || x.p.Side != Client || x.p.Closing == 0 {
@@ -83,9 +83,9 @@ func (x *analysis) examineTimeWaitReuse(w *Wall) (applies bool) {
 	return true
 }
 
-// connsFittingWithClosing returns the number of connections that fit into a capacity if each closed connection
-// occupies a place for the given number of occupiedSeconds. Connections are closed at the plan's rate, reduced
-// proportionally for fewer connections.
+// connsFittingWithClosing returns the number of open connections that fit into a capacity. Each closed connection also
+// occupies a place, for occupiedSeconds. If fewer connections fit than planned, the plan's rate of closing is reduced
+// in proportion.
 func (x *analysis) connsFittingWithClosing(capacity, occupiedSeconds int64) int64 {
 	return saturatingMulDiv(capacity, x.n, saturatingAdd(x.n, saturatingMul(int64(x.p.Closing), occupiedSeconds)))
 }

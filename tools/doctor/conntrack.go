@@ -2,8 +2,7 @@ package doctor
 
 import "github.com/myriad-go/myriad/internal/format"
 
-// This file contains the walls of the firewall's connection tracking. A loopback connection is one entry for
-// both ends.
+// The firewall's connection tracking has limits, too. A loopback connection is one entry for both ends.
 
 const (
 	trackMaxName     = "net.netfilter.nf_conntrack_max"
@@ -13,15 +12,15 @@ const (
 
 	trackPage = "https://docs.kernel.org/networking/nf_conntrack-sysctl.html"
 
-	// defaultConntrackWait is the assumed time in seconds that an entry outlives an orderly close, if
-	// nf_conntrack_tcp_timeout_time_wait cannot be read.
+	// defaultConntrackWait is assumed if nf_conntrack_tcp_timeout_time_wait cannot be read. It is the time in seconds
+	// that an entry remains after an orderly close.
 	defaultConntrackWait = 120
-	// maxBucketEntries is the number of entries in a bucket above which lookups are slow. Each connection is in
-	// two buckets, one per direction.
+	// maxBucketEntries is the number of entries in a hash bucket above which lookups are slow. Each connection has two
+	// entries, one per direction.
 	maxBucketEntries = 8
 )
 
-// tracksConnections reports whether the firewall tracks connections on this machine.
+// tracksConnections reports whether the firewall of this machine tracks connections.
 func (x *analysis) tracksConnections() bool { return x.f.Sockets.Tracking || x.f.Sockets.Tracked > 0 }
 
 var _ = registerSysctlWall(Wall{

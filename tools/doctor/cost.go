@@ -2,24 +2,24 @@ package doctor
 
 import "github.com/myriad-go/myriad/internal/sock"
 
-// Cost is the resources that a plan needs, by the models that Examine uses.
+// Cost is a prediction of the resources that a plan needs.
 type Cost struct {
-	// Kernel and User are bytes per connection: kernel memory, including Plan.Unread, and process memory. Both
-	// include all sides of the plan.
+	// Kernel and User are bytes per connection: kernel memory, including Plan.Unread, and process memory. If both ends
+	// of the connections are on this machine, both are included.
 	Kernel int64 `json:"kernel"`
 	User   int64 `json:"user"`
-	// Base is the memory of the processes in bytes before the first connection.
+	// Base is the memory of the processes before the first connection, in bytes.
 	Base int64 `json:"base"`
-	// Loops is the number of event loops of each server process. If the plan has no server, it is that of the
-	// client. It is 0 for models without loops.
+	// Loops is the number of event loops of each server process or, in a plan without a server, of the client. It is 0
+	// for I/O models without loops.
 	Loops int `json:"loops"`
-	// Descriptors is the LimitNOFILE that lets each process hold its share of connections in one table, with an
-	// eighth of headroom. It is at most 2,147,483,584.
+	// Descriptors is the LimitNOFILE (a systemd setting) that each process needs to hold its share of the connections
+	// in one descriptor table. It includes a reserve of one eighth and is at most 2,147,483,584.
 	Descriptors int64 `json:"descriptors"`
 }
 
-// PredictCosts returns the resources that a plan needs. It reads only its arguments. It returns an error if Examine
-// does.
+// PredictCosts returns the resources that a plan needs. It reads only its arguments. It returns the same errors as
+// Examine.
 func PredictCosts(f *Facts, p Plan) (Cost, error) {
 	r, err := Examine(f, p)
 	if err != nil {

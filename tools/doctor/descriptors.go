@@ -9,9 +9,8 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// This file contains the walls of open files: of a descriptor table, of the machine, and of epoll.
+// Open files are limited per descriptor table, per machine and, for epoll, per user.
 
-// maxLoops is the maximum number of loops of a server or generator.
 const maxLoops = 1024
 
 const fsPage = "https://docs.kernel.org/admin-guide/sysctl/fs.html"
@@ -23,8 +22,8 @@ var _ = registerWall(Wall{
 	Source: "https://man7.org/linux/man-pages/man2/getrlimit.2.html", Unit: "descriptors",
 }, (*analysis).examineNofile)
 
-// examineNofile examines RLIMIT_NOFILE of each process. The hard limit counts, because Go raises the soft limit
-// to it at startup.
+// examineNofile examines RLIMIT_NOFILE of each process. It uses the hard limit, because Go programs raise their soft
+// limit to the hard limit at startup.
 func (x *analysis) examineNofile(w *Wall) (applies bool) {
 	p := &x.f.Process
 	if p.Nofile.Hard == 0 { // unknown
@@ -54,7 +53,6 @@ func (x *analysis) examineNofile(w *Wall) (applies bool) {
 	return true
 }
 
-// adviceWithoutHigherNofile returns the advice for a limit that cannot be raised.
 func (x *analysis) adviceWithoutHigherNofile() string {
 	switch {
 	case x.f.Shards == "":
@@ -91,8 +89,8 @@ var _ = registerSysctlWall(Wall{
 // (sysctl_nr_open_max in the kernel's fs/file.c, 64-bit).
 const maxDescriptors = 1<<31 - 64
 
-// setHoldsByDescriptorLimit sets the number of connections at which a descriptor limit stops either side. A limit of
-// -1 means none. It returns the lowest limit that lets each process hold its share.
+// setHoldsByDescriptorLimit sets w.Holds, the number of connections at which the first side reaches the descriptor
+// limit. A limit of -1 means unlimited. It returns the lowest limit that lets each process hold its share.
 func (x *analysis) setHoldsByDescriptorLimit(w *Wall, limit int64) (descriptorsNeeded int64) {
 	for i := range x.endpoints {
 		e, holds := &x.endpoints[i], Unlimited
@@ -110,8 +108,8 @@ func (x *analysis) setHoldsByDescriptorLimit(w *Wall, limit int64) (descriptorsN
 	return descriptorsNeeded
 }
 
-// maxConnsUnderDescriptorLimit returns the number of connections that a process can hold under a limit, in one
-// descriptor table or in one per loop.
+// maxConnsUnderDescriptorLimit returns the number of connections that a process can hold under a limit. The limit
+// applies to the process's only descriptor table, or to each loop's table if the loops have separate ones.
 func (x *analysis) maxConnsUnderDescriptorLimit(e *localEndpoint, limit int64) int64 {
 	room := subtractDownToZero(limit, sock.ReservedDescriptors)
 	if !e.hasLoops || x.f.Shards != "" {
@@ -120,7 +118,7 @@ func (x *analysis) maxConnsUnderDescriptorLimit(e *localEndpoint, limit int64) i
 	return max(room, int64(sock.MaxConnsInDescriptorTables(uint64(limit), e.minLoops, maxLoops)))
 }
 
-// CAP_SYS_ADMIN is exempt from fs.file-max.
+// Processes with CAP_SYS_ADMIN are exempt from fs.file-max.
 var _ = registerSysctlWall(Wall{
 	Name: "file-max", What: "files that the whole machine may have open (fs.file-max)",
 	Effect: "ENFILE, \"too many open files in system\", for socket(2) and accept(2) of every process without CAP_SYS_ADMIN",
@@ -139,7 +137,7 @@ var _ = registerSysctlWall(Wall{
 	return true
 })
 
-// Go's own poller is an epoll instance, so the goroutine model also needs watches.
+// Go's own network poller uses epoll, so this limit also applies to the goroutine model.
 var _ = registerSysctlWall(Wall{
 	Name: "max_user_watches", What: "descriptors that one user may watch with epoll (fs.epoll.max_user_watches)",
 	Effect: "ENOSPC, \"no space left on device\", from epoll_ctl(2): the server closes what it has accepted, a client fails to connect",

@@ -1,10 +1,9 @@
-// Package doctor predicts which operating system limit (a "wall") stops a number of TCP connections on this
-// machine, and how to raise the limit.
+// Package doctor predicts which operating system limit (a "wall") stops a number of TCP connections on this machine,
+// and how to raise the limit.
 //
-// Read reads the machine into Facts. Examine predicts from Facts and a Plan the number of connections at which
-// each Wall stops the plan. It is a pure function. The tests in tools/doctor/walls verify its predictions with
-// real connections in network namespaces with lowered limits. Apply makes the changes that are possible on a
-// running machine. Print writes files that make them permanent.
+// Read reads the machine into Facts. From Facts and a Plan, Examine predicts the number of connections at which each
+// Wall stops the plan. Apply makes the changes that are possible on a running machine. Print writes files that make
+// them permanent. The tests in tools/doctor/walls verify the predictions with real connections.
 //
 // All functions are safe for concurrent use.
 package doctor
@@ -15,7 +14,7 @@ import (
 	"slices"
 )
 
-// I/O models, by their names in package tcp.
+// The names of the I/O models are those of package tcp.
 const (
 	auto      = "auto"
 	goroutine = "goroutine"
@@ -23,8 +22,8 @@ const (
 	uring     = "uring"
 )
 
-// Examine predicts the number of connections at which each wall stops a plan. It reads only its arguments and
-// does not modify them. If the plan is invalid, it returns an error that names the invalid field.
+// Examine predicts the number of connections at which each limit of the machine stops a plan. It reads only its
+// arguments and does not modify them. If the plan is invalid, the error names the invalid field.
 func Examine(f *Facts, p Plan) (*Report, error) {
 	if f == nil {
 		return nil, errors.New("doctor: no facts; expected those of a machine, as Read gives them")
@@ -53,7 +52,8 @@ func Examine(f *Facts, p Plan) (*Report, error) {
 	return r, nil
 }
 
-// compareByHolds orders walls by number of connections, then hard before soft, then by name.
+// compareByHolds orders walls by Holds. Among walls with the same Holds, hard ones precede soft ones; walls of equal
+// rank are ordered by name.
 func compareByHolds(a, b Wall) int {
 	soft := func(w Wall) int {
 		if w.Soft {

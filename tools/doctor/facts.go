@@ -5,51 +5,50 @@ import (
 	"time"
 )
 
-// Facts describes a machine. It is plain data, so a test or a report from another machine can fill it in. Facts
-// that could not be read are zero and are listed in Unknown.
+// Facts describes a machine. It contains only data, so a test or another machine can provide it. Facts that could not
+// be read are zero and are listed in Unknown.
 type Facts struct {
-	At time.Time `json:"at"`
-	// Machine contains the kernel release, processors and memory.
+	At      time.Time    `json:"at"`
 	Machine MachineFacts `json:"machine"`
 	Meminfo MemoryFacts  `json:"meminfo"`
 	// Nodes is the number of NUMA nodes that have memory.
 	Nodes int `json:"nodes"`
-	// Sysctls contains kernel settings by name, such as "net.core.somaxconn". A value is the text of /proc/sys
-	// with single spaces between fields. A missing setting does not exist on this machine, or is not visible in
-	// this network namespace.
+	// Sysctls contains kernel settings by name, such as "net.core.somaxconn". A value is the text of /proc/sys with
+	// single spaces between fields. A missing setting does not exist on this machine, or is not visible in this network
+	// namespace.
 	Sysctls map[string]string `json:"sysctls"`
-	// ReadOnly lists the settings that this process cannot write here. Some settings apply to a network
-	// namespace in which they are not visible. They are read in the machine's first namespace if that can be
-	// entered, and are listed here.
+	// ReadOnly lists the settings that this process cannot write here. This includes settings that apply to this
+	// network namespace without being visible in it; their values are read in the machine's first namespace, if
+	// possible.
 	ReadOnly []string `json:"read_only,omitempty"`
-	// Process describes the examined process. A server that it starts inherits its limits.
+	// Process describes the examined process. A server started by that process inherits its limits.
 	Process ProcessFacts `json:"process"`
 	Cgroup  CgroupFacts  `json:"cgroup"`
 	Sockets SocketFacts  `json:"sockets"`
-	// PageSize is the memory page size in bytes, the unit of tcp_mem. 0 means 4,096.
+	// PageSize is the size of a memory page in bytes, which is the unit of tcp_mem. 0 means 4,096.
 	PageSize int64 `json:"page_size"`
 	// Tasks is the number of threads of all processes on the machine.
 	Tasks int64 `json:"tasks"`
 	// FilesOpen is the number of open files on the machine (fs.file-nr).
 	FilesOpen int64 `json:"files_open"`
-	// Caches contains the bytes per object, including slab waste, of the kernel caches that a connection uses.
-	// The keys are cache names: "TCP", "sock_inode_cache", "dentry", "filp", … A missing cache does not exist
-	// in this kernel. Caches is empty if /proc/slabinfo cannot be read.
+	// Caches describes the kernel's object caches that a connection uses. The keys are names such as "TCP", "dentry"
+	// and "filp"; the values are bytes per object, including slab waste. A missing cache does not exist in this kernel.
+	// Caches is empty if /proc/slabinfo cannot be read.
 	Caches map[string]float64 `json:"caches,omitempty"`
-	// Interfaces contains at most 256 interfaces of the network namespace, including loopback.
+	// Interfaces lists the interfaces of the network namespace, including loopback. At most 256 are listed.
 	Interfaces []Interface `json:"interfaces"`
-	// Uring is the reason why io_uring cannot be used, "" if it can.
+	// Uring is the reason why io_uring is unavailable, or "" if it is available.
 	Uring string `json:"uring,omitempty"`
-	// Shards is the reason why loops cannot have separate descriptor tables, "" if they can.
+	// Shards is the reason why event loops cannot have separate descriptor tables, or "" if they can.
 	Shards string `json:"shards,omitempty"`
 	// Unknown lists the facts that could not be read, with reasons.
 	Unknown []string `json:"unknown,omitempty"`
 }
 
-// MachineFacts contains facts that do not change while the machine runs.
+// MachineFacts describes the parts of a machine that do not change while it runs.
 type MachineFacts struct {
-	// Kernel is the kernel release, such as "6.18.4". CPUModel is the name of the first processor, "" if the
-	// kernel does not report it. CPUs is the number of online processors.
+	// Kernel is the kernel release, such as "6.18.4". CPUModel is the name of the first processor, or "" if the kernel
+	// does not report a name. CPUs is the number of online processors.
 	Kernel   string `json:"kernel"`
 	CPUModel string `json:"cpu_model"`
 	CPUs     int    `json:"cpus"`
@@ -57,7 +56,7 @@ type MachineFacts struct {
 
 // MemoryFacts describes the machine's memory in bytes.
 type MemoryFacts struct {
-	// Total is the installed memory and Free the unused memory. FilePages is the size of file pages that can be
+	// Total is the installed memory, Free the unused memory, and FilePages the memory of cached file pages that can be
 	// dropped.
 	Total     int64 `json:"total"`
 	Free      int64 `json:"free"`
@@ -66,31 +65,28 @@ type MemoryFacts struct {
 
 // ProcessFacts describes a process and its limits.
 type ProcessFacts struct {
-	PID int `json:"pid"`
-	// User is the real user ID.
+	PID  int    `json:"pid"`
 	User uint32 `json:"user"`
-	// Nofile, Memlock and Nproc limit open descriptors, locked bytes, and the user's threads. -1 means no
-	// limit. Go programs raise the soft limit of descriptors to the hard limit at startup. Processes that they
-	// start get the original soft limit.
+	// Nofile, Memlock and Nproc limit open descriptors, locked bytes, and the user's threads. -1 means no limit. At
+	// startup, a Go program raises its soft limit of descriptors to the hard limit. Processes that it starts have the
+	// original soft limit.
 	Nofile  Rlimit `json:"nofile"`
 	Memlock Rlimit `json:"memlock"`
 	Nproc   Rlimit `json:"nproc"`
-	// Open is the number of open descriptors in the process's table. Tables is the number of threads with a
-	// separate table, as Myriad's loops can have. InTables is the number of open descriptors in those tables.
-	Open     int `json:"open"`
-	Tables   int `json:"tables,omitempty"`
-	InTables int `json:"in_tables,omitempty"`
-	// UserTasks is the user's current number of threads, which Nproc limits.
+	// Open is the number of open descriptors in the process's table. Tables is the number of threads with a separate
+	// table, as Myriad's loops can have. InTables is the number of open descriptors in those tables.
+	Open      int `json:"open"`
+	Tables    int `json:"tables,omitempty"`
+	InTables  int `json:"in_tables,omitempty"`
 	UserTasks int `json:"user_tasks"`
-	// Root reports whether the process may change kernel settings (CAP_SYS_ADMIN and CAP_NET_ADMIN). Raise
-	// reports whether it may raise hard limits (CAP_SYS_RESOURCE). Locks reports whether it may lock any amount
-	// of memory (CAP_IPC_LOCK). All three are false in any user namespace except the machine's first, for
-	// example in a container without root.
+	// Root reports whether the process may change kernel settings (CAP_SYS_ADMIN and CAP_NET_ADMIN). Raise reports
+	// whether it may raise hard limits (CAP_SYS_RESOURCE). Locks reports whether it may lock any amount of memory
+	// (CAP_IPC_LOCK). All three are false outside the machine's first user namespace, such as in a rootless container.
 	Root  bool `json:"root"`
 	Raise bool `json:"raise"`
 	Locks bool `json:"locks"`
-	// GoMemoryLimit is GOMEMLIMIT in bytes, 0 for none. It is known only if the examined process is the calling
-	// process.
+	// GoMemoryLimit is GOMEMLIMIT in bytes, or 0 without a limit. It is known only if the examined process is the
+	// calling process.
 	GoMemoryLimit int64 `json:"go_memory_limit"`
 }
 
@@ -100,19 +96,20 @@ type Rlimit struct {
 	Hard int64 `json:"hard"`
 }
 
-// CgroupFacts contains the limits of the process's control groups. For each resource, it describes the group
-// with the least available capacity, from the process's own group up to the root.
+// CgroupFacts contains the limits of the process's control groups. A process is in several nested groups. For each
+// resource, CgroupFacts describes the group with the least available capacity.
 type CgroupFacts struct {
-	// Memory is in bytes. The used part excludes file pages.
+	// Memory is in bytes. The used amount excludes file pages.
 	Memory CgroupLimit `json:"memory"`
-	// Sockets is the limit of socket memory alone, in bytes (memory.kmem.tcp.limit_in_bytes of version 1).
+	// Sockets is the limit of socket memory alone, in bytes. Only cgroups of version 1 have such a limit
+	// (memory.kmem.tcp.limit_in_bytes).
 	Sockets CgroupLimit `json:"sockets"`
-	// Tasks limits threads of processes.
+	// Tasks limits the number of threads.
 	Tasks CgroupLimit `json:"tasks"`
 }
 
-// CgroupLimit is a limit of a control group, 0 for none, and the current usage. It also contains the name of
-// the limit, such as "cgroup /a memory.max", and the path of its file.
+// CgroupLimit is a limit of a control group and its current usage. Max is 0 without a limit. From is the name of the
+// limit, such as "cgroup /a memory.max". File is the path of the limit's file.
 type CgroupLimit struct {
 	Max  int64  `json:"max"`
 	Used int64  `json:"used"`
@@ -122,30 +119,30 @@ type CgroupLimit struct {
 
 // SocketFacts describes the sockets of the network namespace.
 type SocketFacts struct {
-	// Open, TimeWait and Orphans count TCP sockets (/proc/net/sockstat). Orphans covers the whole machine.
+	// Open, TimeWait and Orphans are numbers of TCP sockets from /proc/net/sockstat. Orphans is the number on the whole
+	// machine.
 	Open     int64 `json:"open"`
 	TimeWait int64 `json:"time_wait"`
 	Orphans  int64 `json:"orphans"`
-	// Pages is the memory of TCP buffers on the whole machine, in pages.
+	// Pages is the memory of all TCP buffers on the machine, in pages.
 	Pages int64 `json:"pages"`
-	// Tracked is the number of connections that the firewall tracks (nf_conntrack_count). Tracking reports
-	// whether tracking is active, which requires a firewall rule that uses it. Tracking is also false while
-	// loopback is down, because the test needs loopback.
+	// Tracked is the number of connections that the firewall tracks (nf_conntrack_count). Tracking reports whether
+	// tracking is active, which requires a firewall rule that uses it. Tracking is also false while the loopback
+	// interface is down, because the test needs that interface.
 	Tracked  int64 `json:"tracked"`
 	Tracking bool  `json:"tracking"`
-	// Ports contains the listening ports in ascending order: those from 1,024 on, and those in
-	// ip_local_port_range. Sockets that are bound but do not listen are not included.
+	// Ports contains listening ports in ascending order: all ports from 1,024 on, and all ports in ip_local_port_range.
 	Ports []uint16 `json:"ports,omitempty"`
-	// Queue describes the fullest accept queue. It is nil without listeners.
+	// Queue describes the fullest accept queue. It is nil if no socket listens.
 	Queue *QueueFacts `json:"queue,omitempty"`
-	// Counters contains the counters of /proc/net/netstat that show that a wall has been reached since the
-	// network namespace was created: ListenOverflows, TCPMemoryPressures, … It also contains connection
-	// tracking counters, prefixed with nf_conntrack_, such as nf_conntrack_drop.
+	// Counters contains those counters of /proc/net/netstat that show that a limit was reached since the network
+	// namespace was created, such as ListenOverflows. It also contains connection tracking counters, with the prefix
+	// nf_conntrack_, such as nf_conntrack_drop.
 	Counters map[string]int64 `json:"counters,omitempty"`
 }
 
-// QueueFacts describes a listener's accept queue. Waiting is the number of waiting connections. The queue can
-// hold Most connections and one more.
+// QueueFacts describes the accept queue of a listener. Waiting is the number of waiting connections. The queue has
+// space for Most connections and one more.
 type QueueFacts struct {
 	At      netip.AddrPort `json:"at"`
 	Waiting int64          `json:"waiting"`
@@ -157,8 +154,8 @@ type Interface struct {
 	Up       bool           `json:"up"`
 	Loopback bool           `json:"loopback"`
 	Addrs    []netip.Prefix `json:"addrs,omitempty"`
-	// Receive and Send are the numbers of queues in use. They are 0 if unknown, because /sys shows only one
-	// network namespace.
+	// Receive and Send are the numbers of queues in use. They are 0 if unknown, because /sys describes only one network
+	// namespace.
 	Receive int `json:"receive"`
 	Send    int `json:"send"`
 }

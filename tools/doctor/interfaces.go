@@ -6,13 +6,10 @@ import (
 	"slices"
 )
 
-// This file contains the walls of network interfaces.
-
-// targetsLoopback reports whether connections use the loopback interface.
 func (x *analysis) targetsLoopback() bool { return x.p.Targets[0].Addr().Unmap().IsLoopback() }
 
-// defaultInterface returns the interface for the first target: the one whose network contains the target,
-// otherwise the first one whose address other hosts can reach. It returns nil if there is none.
+// defaultInterface returns the interface whose network contains the first target. If there is none, it returns the
+// first interface with an address that other hosts can reach, or nil.
 func (x *analysis) defaultInterface() *Interface {
 	target := x.p.Targets[0].Addr().Unmap().WithZone("")
 	var first *Interface
@@ -31,12 +28,11 @@ func (x *analysis) defaultInterface() *Interface {
 	return first
 }
 
-// networkContains reports whether one of the interface's networks contains the address a.
 func (i *Interface) networkContains(a netip.Addr) bool {
 	return slices.ContainsFunc(i.Addrs, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// addrsOfTargetFamily returns the addresses of an interface that can reach the targets.
+// addrsOfTargetFamily returns those addresses of an interface that can be the source of connections to the targets.
 func (x *analysis) addrsOfTargetFamily(on *Interface) []netip.Addr {
 	var own []netip.Addr
 	for i := 0; on != nil && i < len(on.Addrs); i++ {
@@ -80,7 +76,7 @@ var _ = registerWall(Wall{
 	return !x.targetsLoopback() && len(x.f.Interfaces) > 0
 })
 
-// With fewer queues than processors, an interface cannot spread packets over all processors.
+// If an interface has fewer queues than the machine has processors, its packets cannot use all processors.
 var _ = registerWall(Wall{
 	Name: "queues", Soft: true,
 	Effect: "only that many processors receive its packets; receive packet steering (RPS) spreads them further",
@@ -100,7 +96,6 @@ var _ = registerWall(Wall{
 	Source: "https://man7.org/linux/man-pages/man7/ip.7.html",
 }, (*analysis).examineSourceAddrs)
 
-// examineSourceAddrs checks that the machine has the requested source addresses.
 func (x *analysis) examineSourceAddrs(w *Wall) (applies bool) {
 	if !x.isSideLocal(Client) || len(x.p.Sources) == 0 || len(x.f.Interfaces) == 0 {
 		return false
@@ -141,5 +136,5 @@ func (x *analysis) examineSourceAddrs(w *Wall) (applies bool) {
 	return true
 }
 
-// maxAddedAddrs limits the number of addresses that are added individually.
+// maxAddedAddrs limits the number of addresses that are added one by one.
 const maxAddedAddrs = 256

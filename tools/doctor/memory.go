@@ -9,12 +9,10 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// This file contains the walls of memory. A connection needs kernel objects for its socket on each local side,
-// and process memory.
+// A connection needs kernel objects for its socket on each local side, and process memory.
 
-// kernelObject is a kernel object of a socket. It describes the object's cache, its size if Facts lacks the
-// size, and the endpoints that need it. Sizes were measured with a million sockets on Linux 6.18 and include
-// slab overhead.
+// kernelObject is a kernel object of a socket: the name of its cache, its size, and the endpoints that need it. The
+// size is used if Facts has none. Sizes were measured with a million sockets on Linux 6.18 and include slab overhead.
 type kernelObject struct {
 	cache    string
 	bytes    float64
@@ -34,7 +32,7 @@ var socketObjects = []kernelObject{
 
 func always(*localEndpoint) bool { return true }
 
-// slabCacheName returns the cache of an object. IPv6 sockets have a separate cache.
+// slabCacheName returns the name of an object's kernel cache. IPv6 sockets have a separate cache.
 func (x *analysis) slabCacheName(o kernelObject) string {
 	if o.cache == "TCP" && !isIPv4(x.p.Targets[0].Addr()) && x.f.Caches["TCPv6"] > 0 {
 		return "TCPv6"
@@ -43,21 +41,21 @@ func (x *analysis) slabCacheName(o kernelObject) string {
 }
 
 const (
-	// Process memory of an idle connection in bytes: a slab entry with its bookkeeping, or a goroutine with its
-	// stack.
+	// The process memory of an idle connection, in bytes. With an event loop, it is an entry of a table with its
+	// bookkeeping; with a goroutine, it includes the stack.
 	loopConn      = 113
 	goroutineConn = 3800
-	// processBase is the memory of a process before the first connection. epollBase and uringBase are the
-	// memory of a loop: buffers, a thread stack, a ring.
+	// processBase is the memory of a process without connections. epollBase and uringBase are the memory of one loop:
+	// buffers, thread stack and ring.
 	processBase = 3_500_000
 	epollBase   = 100_000
 	uringBase   = 340_000
-	// chargedShare is the share of kernel memory, in thousandths, that a control group is charged: the objects
-	// without slab waste. An accepted socket that epoll watches is charged 3,872 bytes.
+	// chargedShare is the share of kernel memory, in thousandths, that is charged to a control group. Slab waste is not
+	// charged. For example, an accepted socket that epoll watches is charged 3,872 bytes.
 	chargedShare = 943
 )
 
-// kernelBytesPerConn returns the kernel memory of one connection on all local sides.
+// kernelBytesPerConn returns the kernel memory of one connection, on all local sides together.
 func (x *analysis) kernelBytesPerConn() int64 {
 	sum := 0.0
 	for i := range x.endpoints {
@@ -78,7 +76,7 @@ func (x *analysis) kernelBytesPerConn() int64 {
 	return int64(sum + 0.5)
 }
 
-// userBytesPerConn returns the process memory of one connection on all local sides.
+// userBytesPerConn returns the process memory of one connection, on all local sides together.
 func (x *analysis) userBytesPerConn() int64 {
 	sum := int64(0)
 	for i := range x.endpoints {
@@ -97,7 +95,6 @@ func (x *analysis) userBytesPerConnOnEndpoint(e *localEndpoint) int64 {
 	return goroutineConn
 }
 
-// processBytesWithoutConns returns the memory of the processes before the first connection, including their loops.
 func (x *analysis) processBytesWithoutConns() int64 {
 	sum := saturatingMul(x.countProcessesOfPlan(), processBase)
 	for i := range x.endpoints {
@@ -111,8 +108,7 @@ func (x *analysis) processBytesWithoutConns() int64 {
 }
 
 // freeMemoryForConns returns the memory available to connections: free memory and half of the droppable file pages,
-// minus the kernel's reserve. It does not use MemAvailable, which counts the inodes of open sockets as
-// reclaimable.
+// minus the kernel's reserve. It does not use MemAvailable, which counts the inodes of open sockets as reclaimable.
 func (x *analysis) freeMemoryForConns() int64 {
 	m := x.f.Meminfo
 	kept, _ := x.sysctlNumber("vm.min_free_kbytes")
@@ -126,7 +122,7 @@ var _ = registerWall(Wall{
 }, func(x *analysis, w *Wall) bool {
 	m := x.f.Meminfo
 	w.Present = fmt.Sprintf("%s free of %s", formatBytes(m.Free), formatBytes(m.Total))
-	// MemAvailable would count memory for open sockets as free.
+	// MemAvailable would count memory of open sockets as free.
 	w.Used, w.Limit = subtractDownToZero(m.Total, saturatingAdd(m.Free, m.FilePages)), m.Total
 	x.setHoldsByMemory(w, x.freeMemoryForConns(), saturatingAdd(x.kernelBytesPerConn(), x.userBytesPerConn()))
 	return m.Total > 0
@@ -155,19 +151,17 @@ func (c *CgroupLimit) changeLimitTo(newLimit int64) Change {
 	return Change{Kind: Cgroup, Name: c.File, From: strconv.FormatInt(c.Max, 10), To: strconv.FormatInt(newLimit, 10)}
 }
 
-// cgroupBytesPerConn returns the bytes that a control group is charged for one connection. Version 1 charges
-// for the socket itself, about six tenths of the kernel memory, only while some group on the machine limits
-// memory.kmem.tcp (measured on Linux 6.18). Otherwise more connections fit.
+// cgroupBytesPerConn returns the bytes that a control group is charged for one connection. In version 1, the socket
+// itself (about six tenths of the kernel memory) is charged only if some group on the machine limits memory.kmem.tcp,
+// as measured on Linux 6.18. The result includes the socket, so more connections may fit.
 func (x *analysis) cgroupBytesPerConn() int64 {
 	return saturatingAdd(saturatingMulDiv(x.kernelBytesPerConn(), chargedShare, 1000), x.userBytesPerConn())
 }
 
-// memoryNeededByPlan returns the memory that all connections of the plan need.
 func (x *analysis) memoryNeededByPlan(bytesPerConn int64) int64 {
 	return saturatingAdd(x.processBytesWithoutConns(), saturatingMul(bytesPerConn, x.n))
 }
 
-// setHoldsByMemory sets the number of connections that fit into the available memory.
 func (x *analysis) setHoldsByMemory(w *Wall, available, bytesPerConn int64) {
 	w.Holds = subtractDownToZero(available, x.processBytesWithoutConns()) / bytesPerConn
 	w.What += fmt.Sprintf(": %s bytes for a connection", format.Count(bytesPerConn))
@@ -182,7 +176,7 @@ func (x *analysis) setHoldsByMemory(w *Wall, available, bytesPerConn int64) {
 	}
 }
 
-// Above Go's own memory limit the garbage collector runs all the time. The limit is per process.
+// When a process reaches Go's own memory limit, its garbage collector runs all the time.
 var _ = registerWall(Wall{
 	Name: "GOMEMLIMIT", Soft: true, What: "memory limit of Go's runtime",
 	Effect: "the garbage collector uses up to half of the processors to stay within it",
@@ -234,7 +228,7 @@ var _ = registerWall(Wall{
 	Source: "https://man7.org/linux/man-pages/man2/io_uring_setup.2.html",
 }, (*analysis).examineMemlock)
 
-// examineMemlock examines RLIMIT_MEMLOCK, which limits all processes of a user together.
+// examineMemlock examines RLIMIT_MEMLOCK, which applies to all processes of a user together.
 func (x *analysis) examineMemlock(w *Wall) (applies bool) {
 	limit := x.f.Process.Memlock
 	if limit.Hard < 0 || x.f.Process.Locks || x.f.Process.Nofile.Hard == 0 { // unknown as well
@@ -258,11 +252,10 @@ func (x *analysis) examineMemlock(w *Wall) (applies bool) {
 	return true
 }
 
-// lockedBytesPerRing returns the bytes that a loop's ring locks.
 func (x *analysis) lockedBytesPerRing() int64 { return uringmodel.LockedMemoryPerLoop(x.pageSize()) }
 
-// bytesLockedByRings returns the bytes that rings lock for a number of connections. Each process has an additional
-// ring, with which it probes io_uring at startup.
+// bytesLockedByRings returns the bytes that io_uring rings lock for the given number of connections. Each process has
+// an additional ring, which it uses at startup to test whether io_uring works.
 func (x *analysis) bytesLockedByRings(connections int64) int64 {
 	sum := int64(0)
 	for i := range x.endpoints {
@@ -276,5 +269,4 @@ func (x *analysis) bytesLockedByRings(connections int64) int64 {
 
 func formatBytes(n int64) string { return format.Bytes(float64(n)) }
 
-// formatBytesRoundedUp formats n with three digits, rounded up.
 func formatBytesRoundedUp(n int64) string { return format.Bytes(float64(n) * 1.005) }

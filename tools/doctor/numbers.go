@@ -5,10 +5,9 @@ import (
 	"math/bits"
 )
 
-// This file contains saturating arithmetic, because Facts can come from anywhere and some settings have the
-// largest possible value.
+// Arithmetic saturates, because Facts can come from anywhere and some settings have the largest possible value.
 
-// subtractDownToZero returns a-b, at least 0.
+// subtractDownToZero returns a-b, or 0 if b is larger.
 func subtractDownToZero(a, b int64) int64 {
 	switch {
 	case b < 0:
@@ -19,7 +18,7 @@ func subtractDownToZero(a, b int64) int64 {
 	return a - b
 }
 
-// saturatingAdd returns a+b, at most Unlimited.
+// saturatingAdd returns a+b, but never more than Unlimited.
 func saturatingAdd(a, b int64) int64 {
 	if b > 0 && a > math.MaxInt64-b {
 		return Unlimited
@@ -27,10 +26,10 @@ func saturatingAdd(a, b int64) int64 {
 	return a + b
 }
 
-// saturatingMul returns a*b, at most Unlimited. Both must be non-negative.
+// saturatingMul returns a*b, but never more than Unlimited. Both must be non-negative.
 func saturatingMul(a, b int64) int64 { return saturatingMulDiv(a, b, 1) }
 
-// saturatingMulDiv returns a*b/c, at most Unlimited. All must be non-negative, and c positive.
+// saturatingMulDiv returns a*b/c, but never more than Unlimited. a and b must be non-negative, c positive.
 func saturatingMulDiv(a, b, c int64) int64 {
 	high, low := bits.Mul64(uint64(max(a, 0)), uint64(max(b, 0)))
 	if high >= uint64(c) {
@@ -40,7 +39,6 @@ func saturatingMulDiv(a, b, c int64) int64 {
 	return int64(min(quotient, math.MaxInt64))
 }
 
-// ceilDiv returns a/b, rounded up.
 func ceilDiv(a, b int64) int64 {
 	if a <= 0 {
 		return 0
@@ -48,8 +46,8 @@ func ceilDiv(a, b int64) int64 {
 	return (a-1)/b + 1
 }
 
-// addEighthAndRoundUp returns a value for a setting that must be at least n: an eighth more, rounded up to a readable
-// number.
+// addEighthAndRoundUp returns a value for a setting that must be at least n. The value is an eighth larger and rounded
+// up to a readable number.
 func addEighthAndRoundUp(n int64) int64 {
 	n = saturatingAdd(n, n/8)
 	if n > math.MaxInt64/2 {
@@ -63,7 +61,7 @@ func addEighthAndRoundUp(n int64) int64 {
 }
 
 // largestFittingConns returns the largest number of connections for which fits returns true. fits must be monotonic.
-// largestFittingConns returns 0 if not even one connection fits, and Unlimited if a plan's maximum fits.
+// The result is 0 if not even one connection fits, and Unlimited if the maximum number of a plan fits.
 func largestFittingConns(fits func(connections int64) bool) int64 {
 	low, high := int64(0), int64(maxConnections)
 	if fits(high) {

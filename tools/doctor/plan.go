@@ -10,7 +10,7 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// Side selects which end of the connections to examine.
+// Side is the end of the connections to examine: the server's, the client's or both.
 type Side string
 
 const (
@@ -19,43 +19,41 @@ const (
 	Both   Side = "both"   // both ends on this machine
 )
 
-// Plan describes the connections that the machine must hold. Except for Connections, the zero value of each
-// field selects a default.
+// Plan describes the connections that the machine must hold. A zero field selects its default; only Connections has
+// none.
 type Plan struct {
 	// Connections is the number of connections, from 1 to 1<<30.
 	Connections int `json:"connections"`
 	// Side is the end to examine. The default is Both.
 	Side Side `json:"side"`
-	// Model is the I/O model: "auto" (the default), "goroutine", "epoll" or "uring". Models with loops can
-	// exceed the descriptor limit by giving each loop a descriptor table. With Both, Model applies to the
+	// Model is the I/O model: "auto" (the default), "goroutine", "epoll" or "uring". Models with event loops can exceed
+	// the descriptor limit by giving each loop a descriptor table. If both sides are examined, Model is that of the
 	// server; the client is Myriad's generator with the best available model.
 	Model string `json:"model"`
-	// Processes is the number of worker processes of the server, from 0 to 1,024. The default 0 means one
-	// process.
+	// Processes is the number of worker processes of the server, up to 1,024. The default 0 means one process.
 	Processes int `json:"processes"`
-	// Backlog is the listener's requested backlog. The default 0 means net.core.somaxconn, as in Go.
+	// Backlog is the backlog that the listener requests. The default 0 means net.core.somaxconn, as in Go.
 	Backlog int `json:"backlog"`
-	// Burst is the number of connections that may arrive while the server does not accept. The default 512 is
-	// the maximum of half-open connections of Myriad's generator.
+	// Burst is the number of connections that may arrive while the server does not accept. The default is 512, which is
+	// the maximum number of half-open connections of Myriad's generator.
 	Burst int `json:"burst"`
-	// Unread is the peak number of bytes, unread or unsent, that wait in the kernel per connection. The default
-	// 0 means idle connections.
+	// Unread is the peak number of bytes per connection that wait in the kernel, unread or unsent. The default is 0:
+	// idle connections.
 	Unread int `json:"unread"`
-	// UserMemory is the process memory per connection, in bytes, on each side. The default 0 means Myriad's
-	// memory under the Model.
+	// UserMemory is the process memory per connection, in bytes, on each side. The default 0 means the memory that
+	// Myriad needs with the chosen Model.
 	UserMemory int `json:"user_memory"`
-	// Sources contains the client's local addresses, at most 65,536. By default, any address of 127.0.0.0/8 is
-	// used for a target there, as by Myriad's generator; otherwise the kernel chooses the address.
+	// Sources contains the client's local addresses, at most 65,536. By default, connections to a target in 127.0.0.0/8
+	// use all addresses of that network, as Myriad's generator does. For other targets, the kernel chooses the address.
 	Sources []netip.Addr `json:"sources,omitempty"`
-	// Targets contains the addresses and ports of the server, at most 1,024 of one address family. Each source
-	// can use its ports once per target. The default is 127.0.0.1:9000.
+	// Targets contains the addresses and ports of the server: at most 1,024, all IPv4 or all IPv6. A source can use
+	// each of its ports once per target. The default is 127.0.0.1:9000.
 	Targets []netip.AddrPort `json:"targets,omitempty"`
-	// Closing is the number of connections per second that this side closes orderly. Each stays in TIME_WAIT
-	// for a minute. The default is 0.
+	// Closing is the number of connections per second that this side closes in an orderly way. Each closed connection
+	// stays in TIME_WAIT for a minute. The default is 0.
 	Closing int `json:"closing"`
 }
 
-// Limits of a Plan.
 const (
 	maxConnections = 1 << 30
 	maxProcesses   = 1024
@@ -63,7 +61,7 @@ const (
 	maxTargets     = 1024
 )
 
-// Validate returns an error that names the first invalid field and its valid values.
+// Validate returns an error for the first invalid field. The error names the field and its valid values.
 func (p *Plan) Validate() error {
 	if !slices.Contains([]Side{"", Server, Client, Both}, p.Side) {
 		return fmt.Errorf("doctor: Plan.Side is %q; expected server, client or both", p.Side)
@@ -96,7 +94,6 @@ func (p *Plan) Validate() error {
 	return p.validateAddresses()
 }
 
-// validateAddresses returns an error if a source cannot reach a target.
 func (p *Plan) validateAddresses() error {
 	targets := p.targetsOrDefault()
 	for _, t := range targets {
@@ -128,12 +125,10 @@ func (p *Plan) targetsOrDefault() []netip.AddrPort {
 }
 
 const (
-	// defaultPort is the default port of myriad serve.
 	defaultPort  = 9000
 	defaultBurst = 512
 )
 
-// withDefaults sets the defaults that do not depend on the machine.
 func (p Plan) withDefaults() Plan {
 	p.Side = cmp.Or(p.Side, Both)
 	p.Model = cmp.Or(p.Model, auto)

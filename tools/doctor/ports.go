@@ -11,8 +11,8 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// This file contains the walls of a client's ports. A connection uses a port of net.ipv4.ip_local_port_range.
-// Each pair of source address and target can use each port once.
+// A connection of a client uses a port of net.ipv4.ip_local_port_range. Each pair of source address and target can use
+// each port once.
 
 const (
 	rangeName    = "net.ipv4.ip_local_port_range"
@@ -20,19 +20,17 @@ const (
 
 	ipPage = "https://docs.kernel.org/networking/ip-sysctl.html"
 
-	// loopbackSources is the number of addresses of 127.0.0.0/8 that the generator of package load can use
-	// without --src.
+	// loopbackSources is the number of addresses of 127.0.0.0/8 that the load generator can use without --src.
 	loopbackSources = 254 << 16
 )
 
-// portRange is a range of ports, except those in taken.
 type portRange struct {
 	low, high int64
 	taken     map[int64]bool
 }
 
-// countUsablePorts returns the number of ports that connect(2) assigns. The number is even: connect(2) skips the
-// last port of an odd range (__inet_hash_connect in the kernel's net/ipv4/inet_hashtables.c).
+// countUsablePorts returns the number of ports that connect(2) assigns. The number is even: connect(2) skips the last
+// port of an odd range (__inet_hash_connect in the kernel's net/ipv4/inet_hashtables.c).
 func (r portRange) countUsablePorts() int64 {
 	n := r.high - r.low + 1
 	if n > 1 {
@@ -47,7 +45,6 @@ func (r portRange) countUsablePorts() int64 {
 	return n
 }
 
-// portRangeFromFacts returns the machine's port range.
 func (x *analysis) portRangeFromFacts() (_ portRange, known bool) {
 	ends, ok := x.nonNegativeSysctlNumbers(rangeName, 2)
 	if !ok || ends[0] > ends[1] || ends[1] > 65535 {
@@ -64,7 +61,6 @@ func (x *analysis) portRangeFromFacts() (_ portRange, known bool) {
 	return r, true
 }
 
-// plannedServerPorts returns the ports on which the plan's server will listen on this machine.
 func (x *analysis) plannedServerPorts() []uint16 {
 	var ports []uint16
 	for _, t := range x.p.Targets {
@@ -76,8 +72,7 @@ func (x *analysis) plannedServerPorts() []uint16 {
 	return ports
 }
 
-// parsePortList parses a list such as "8080,9000-9010". It skips invalid entries. ok reports whether all
-// entries were valid.
+// parsePortList parses a list such as "8080,9000-9010". It skips invalid entries; ok is false if there were any.
 func parsePortList(text string) (ports map[int64]bool, ok bool) {
 	ports, ok = make(map[int64]bool), true
 	for item := range strings.SplitSeq(text, ",") {
@@ -102,7 +97,6 @@ func parsePortList(text string) (ports map[int64]bool, ok bool) {
 	return ports, ok
 }
 
-// formatPortList formats ports as the kernel does: in ascending order, with ranges for consecutive ports.
 func formatPortList(ports map[int64]bool) string {
 	var items []string
 	sorted := slices.Sorted(maps.Keys(ports))
@@ -120,7 +114,7 @@ func formatPortList(ports map[int64]bool) string {
 	return strings.Join(items, ",")
 }
 
-// countSourceTargetPairs returns the number of pairs of source address and target, and a description of the sources.
+// countSourceTargetPairs returns the number of pairs of source address and target. sourcesText describes the sources.
 func (x *analysis) countSourceTargetPairs() (pairs int64, sourcesText string) {
 	targets := make(map[netip.AddrPort]bool)
 	for _, t := range x.p.Targets {
@@ -142,8 +136,8 @@ func (x *analysis) countSourceTargetPairs() (pairs int64, sourcesText string) {
 	return saturatingMul(n, int64(len(targets))), format.Plural(n, "source address", "source addresses") + where
 }
 
-// clientPorts returns the client's usable ports, the number of pairs of source address and target, and a
-// description of the sourcesText. ok is false if the plan has no client or the range is unknown.
+// clientPorts returns the ports that the client can use, the number of pairs of source address and target, and a
+// description of the sources. ok is false if the plan has no client or the port range is unknown.
 func (x *analysis) clientPorts() (r portRange, pairs int64, sourcesText string, ok bool) {
 	r, ok = x.portRangeFromFacts()
 	if !ok || !x.isSideLocal(Client) {
@@ -173,7 +167,7 @@ var _ = registerWall(Wall{
 	sysctlInfo{name: reservedName, perNamespace: true, kubernetesSafe: true},
 	sysctlInfo{name: "net.ipv4.ip_unprivileged_port_start", perNamespace: true, kubernetesSafe: true})
 
-// requireWiderPortRange records in w that the plan needs the given number of ports, spread over all sourceTargetPairs.
+// requireWiderPortRange sets what w needs: a range with portsNeeded ports, divided by sourceTargetPairs.
 func (x *analysis) requireWiderPortRange(w *Wall, r portRange, portsNeeded, sourceTargetPairs int64) {
 	each := ceilDiv(portsNeeded, max(sourceTargetPairs, 1))
 	lowest := min(x.lowestUsablePort(), r.low)
@@ -194,15 +188,15 @@ func (x *analysis) requireWiderPortRange(w *Wall, r portRange, portsNeeded, sour
 	w.Changes = nil
 }
 
-// lowestUsablePort returns the lowest port with which the range may begin.
+// lowestUsablePort returns the lowest port at which the client's port range may begin.
 func (x *analysis) lowestUsablePort() int64 {
 	first, _ := x.sysctlNumber("net.ipv4.ip_unprivileged_port_start")
 	return min(max(first, 1024), 65535)
 }
 
-// changesReservingServerPorts returns changes that exclude server ports from a wider range. They reserve the plan's
-// ports and all listening ports in the added part. Otherwise a client could take a port while its server is
-// down.
+// changesReservingServerPorts returns changes that exclude server ports from a wider range of client ports: the plan's
+// ports, and all listening ports in the added part. Without these changes, a client could take a server's port while
+// the server is down.
 func (x *analysis) changesReservingServerPorts(wide portRange) []Change {
 	reserved, _ := parsePortList(x.f.Sysctls[reservedName])
 	before := len(reserved)
@@ -223,8 +217,8 @@ func (x *analysis) changesReservingServerPorts(wide portRange) []Change {
 	return []Change{x.sysctlChange(reservedName, formatPortList(reserved))}
 }
 
-// Connecting slows down as ports run out, because the kernel tries ports one by one, first all of one parity.
-// If the generator chooses the addresses itself, it uses only a quarter of an address's ports.
+// Connecting slows down as ports run out, because the kernel tries one port after the other, first all odd or all even
+// ones. If the generator chooses the addresses itself, it uses only a quarter of an address's ports.
 var _ = registerWall(Wall{
 	Name: "port-search", Side: Client, Soft: true, What: "half of those ports: beyond it the kernel searches long for a free one",
 	Effect: "connect(2) takes processor time: with two thirds in use it is ten times slower",

@@ -13,11 +13,11 @@ import (
 	"text/template"
 )
 
-// Formats lists the formats of Print.
+// Formats lists the names of the formats of Print.
 var Formats = []string{"sysctl", "systemd", "docker", "kubernetes", "limits"}
 
-// Print writes a file in one of Formats. At each start of a machine, the file prepares the machine for the
-// report's plan.
+// Print writes a file in one of Formats. The file prepares a machine for the report's plan each time the machine
+// starts.
 //
 //	sysctl      a file for /etc/sysctl.d
 //	systemd     a drop-in for a service unit
@@ -25,10 +25,10 @@ var Formats = []string{"sysctl", "systemd", "docker", "kubernetes", "limits"}
 //	kubernetes  a pod
 //	limits      a file for /etc/security/limits.d
 //
-// The file contains everything that the plan needs beyond a kernel's defaults, including settings that this
-// machine already has. It is therefore the same before and after Apply, and suits other machines. Settings of
-// this machine that are below the kernel's defaults are raised. Settings above the plan's needs are kept. The
-// file does not rely on a descriptor table per loop.
+// The file contains everything that the plan needs beyond the kernel's defaults, including settings that this machine
+// already has. Therefore it is the same before and after Apply, and also suits other machines. Settings of this machine
+// that are below the kernel's defaults are raised to them. Settings that exceed the plan's needs are kept. The file
+// does not assume that each event loop has its own descriptor table.
 func Print(w io.Writer, formatName string, r *Report) error {
 	if !slices.Contains(Formats, formatName) {
 		return fmt.Errorf("doctor: the format %q; expected one of %s", formatName, strings.Join(Formats, ", "))
@@ -55,8 +55,8 @@ func (l *requirements) writeTemplate(w io.Writer, templateName string) error {
 	return printTemplates().ExecuteTemplate(w, templateName+".tmpl", l)
 }
 
-// requirements describes what a machine needs for a plan, regardless of the current settings. It is the input
-// of the templates.
+// requirements describes what a machine needs for a plan, regardless of its current settings. It is the input of the
+// templates.
 type requirements struct {
 	Plan    Plan
 	Sysctls []requiredSysctl
@@ -68,20 +68,19 @@ type requirements struct {
 	Format, Machine string // output format, and the machine whose settings a container cannot have
 }
 
-// requiredSysctl is a change of a kernel setting and the walls that the change moves.
 type requiredSysctl struct {
 	Change
 	Why string
 }
 
-// Methods for the templates. Own reports whether a container can have the setting for itself, Safe whether
+// The templates call these methods. Own reports whether a container can have the setting for itself, Safe whether
 // Kubernetes allows the setting by default, and Tracker whether the setting belongs to nf_conntrack.
 func (n requiredSysctl) Own() bool     { return sysctlInfos[n.Name].perNamespace }
 func (n requiredSysctl) Safe() bool    { return sysctlInfos[n.Name].kubernetesSafe }
 func (n requiredSysctl) Tracker() bool { return strings.Contains(n.Name, "nf_conntrack") }
 
-// Own returns the settings that a container can have. Host returns the settings of the machine below the
-// container.
+// Own returns the settings that a container can have for itself. Host returns the settings that only the container's
+// host has.
 func (l *requirements) Own() []requiredSysctl { return l.filterSysctls(requiredSysctl.Own) }
 func (l *requirements) Host() []requiredSysctl {
 	return l.filterSysctls(func(n requiredSysctl) bool { return !n.Own() })
@@ -96,7 +95,6 @@ func (l *requirements) filterSysctls(is func(requiredSysctl) bool) (list []requi
 	return list
 }
 
-// Unsafe returns the settings that Kubernetes does not consider safe, separated by commas.
 func (l *requirements) Unsafe() string {
 	var names []string
 	for _, n := range l.Own() {
@@ -111,7 +109,7 @@ func (l *requirements) Tracker() bool { return slices.ContainsFunc(l.Sysctls, re
 
 func (l *requirements) MemlockKiB() int64 { return ceilDiv(l.Memlock, 1024) }
 
-// requirementsBeyondDefaults returns what the plan needs on a machine with default settings.
+// requirementsBeyondDefaults returns what the plan needs on a machine that has the kernel's default settings.
 func requirementsBeyondDefaults(r *Report) (*requirements, error) {
 	if r == nil || r.Facts == nil {
 		return nil, errors.New("doctor: a report without facts; expected one of Examine")
@@ -138,7 +136,7 @@ func requirementsBeyondDefaults(r *Report) (*requirements, error) {
 	return l, nil
 }
 
-// mergeChangesBySetting merges two lists into one change per setting. The values satisfy both lists.
+// mergeChangesBySetting merges two lists of changes. If both change a setting, the merged change satisfies both.
 func mergeChangesBySetting(list, other []Change) []Change {
 	for _, c := range other {
 		same := func(o Change) bool { return o.Kind == c.Kind && o.Name == c.Name }
@@ -151,14 +149,14 @@ func mergeChangesBySetting(list, other []Change) []Change {
 	return list
 }
 
-// Defaults of RLIMIT_MEMLOCK: since Linux 5.16, and before.
+// Defaults of RLIMIT_MEMLOCK: the first since Linux 5.16, the second before.
 const (
 	newMemlock = 8 << 20
 	oldMemlock = 64 << 10
 )
 
-// maxLimitOrZero returns the higher of a change's limit and the present hard limit. It returns 0 if no limit
-// must be written, because there is none.
+// maxLimitOrZero returns the higher of two limits. It returns 0 if one of them is unlimited, because then no limit must
+// be written.
 func maxLimitOrZero(limitText string, presentHardLimit int64) int64 {
 	n, err := strconv.ParseInt(limitText, 10, 64)
 	if err != nil || presentHardLimit < 0 {
@@ -167,8 +165,7 @@ func maxLimitOrZero(limitText string, presentHardLimit int64) int64 {
 	return max(n, presentHardLimit)
 }
 
-// factsWithDefaultSettings returns the facts of this machine with default settings, without running programs, and for a
-// privileged user.
+// factsWithDefaultSettings returns the facts of this machine as if it had default settings and ran no programs.
 func factsWithDefaultSettings(f *Facts) *Facts {
 	bare := *f
 	bare.ReadOnly = nil
@@ -190,7 +187,7 @@ func factsWithDefaultSettings(f *Facts) *Facts {
 	return &bare
 }
 
-// describeWallsMovedBy returns the names of the walls that a change moves.
+// describeWallsMovedBy returns the names of the limits that a change raises.
 func (r *Report) describeWallsMovedBy(c Change) string {
 	var whats []string
 	for _, w := range r.Walls {

@@ -26,16 +26,16 @@ type factReader struct {
 	own bool // the process is the calling process
 }
 
-// Read reads the machine as the process pid sees it: its limits, control groups and network namespace. 0 means
-// the calling process. Facts that cannot be read are listed in Facts.Unknown. Read returns an error if the
-// process does not exist or the system is not Linux.
+// Read reads the machine as the process pid sees it: its limits, control groups and network namespace. 0 means the
+// calling process. Facts that cannot be read are listed in Facts.Unknown. Read returns an error if the process does not
+// exist or the system is not Linux.
 //
-// For the calling process, the network namespace is the calling thread's. A goroutine in a separate namespace
-// must therefore be locked to its thread. Read enters another process's namespace on a temporary thread, which
-// needs CAP_SYS_ADMIN. Facts.Uring and Facts.Shards always describe the calling process.
+// For the calling process, the network namespace is that of the calling thread. A goroutine in a separate namespace
+// must therefore be locked to its thread. To read another process, Read enters its namespace on a temporary thread,
+// which needs CAP_SYS_ADMIN. Facts.Uring and Facts.Shards always describe the calling process.
 //
-// If the kernel supports connection tracking but tracks no connection, Read sends one datagram to itself to see
-// whether it is tracked. Read takes some milliseconds, regardless of the number of connections.
+// If the kernel supports connection tracking but tracks no connection, Read sends a datagram to its own socket to find
+// out whether the datagram is tracked. Read takes some milliseconds, however many connections there are.
 func Read(pid int) (*Facts, error) {
 	if pid < 0 {
 		return nil, fmt.Errorf("doctor: pid is %d; expected a process, or 0 for this one", pid)
@@ -59,14 +59,12 @@ func Read(pid int) (*Facts, error) {
 	return r.Facts, nil
 }
 
-// recordUnknown records why something could not be read.
 func (r *factReader) recordUnknown(what string, err error) {
 	if err != nil {
 		r.Unknown = append(r.Unknown, fmt.Sprintf("%s: %v", what, err))
 	}
 }
 
-// readMachineAndCgroups reads the facts that are the same for all processes, and the process's control groups.
 func (r *factReader) readMachineAndCgroups() {
 	m, err := procfs.ReadMemory()
 	r.recordUnknown("memory", err)
@@ -98,7 +96,6 @@ func (r *factReader) readMachineAndCgroups() {
 	}
 }
 
-// cacheNames lists the kernel's object caches that a connection uses.
 var cacheNames = []string{"TCP", "TCPv6", "sock_inode_cache", "dentry", "filp", "tcp_bind_bucket"}
 
 func (r *factReader) readCacheSizes() {
@@ -138,7 +135,6 @@ func (r *factReader) readLimitsAndRights() {
 	}
 }
 
-// countDescriptors counts open descriptors in the process's table and in separate tables of threads.
 func (r *factReader) countDescriptors() {
 	p := &r.Process
 	tables, err := procfs.CountDescriptorsByTable(r.pid)
@@ -153,11 +149,10 @@ func (r *factReader) countDescriptors() {
 	}
 }
 
-// maxInterfaces limits the number of reported interfaces.
 const maxInterfaces = 256
 
-// readSysctlsSocketsInterfaces reads the network namespace of the calling thread and the kernel settings, some of which
-// belong to the namespace.
+// readSysctlsSocketsInterfaces reads the network namespace of the calling thread, and kernel settings, because some
+// settings belong to the namespace.
 func (r *factReader) readSysctlsSocketsInterfaces() {
 	r.readSysctls()
 	r.readSockets()
@@ -182,15 +177,15 @@ func (r *factReader) readSysctls() {
 	}
 }
 
-// maxAncestors limits the ancestor processes in whose namespaces settings are searched.
+// maxAncestors limits the number of ancestor processes whose network namespaces are searched for a setting.
 const maxAncestors = 16
 
-// readSysctlInOtherNamespaces reads a machine-wide setting that this network namespace hides. It reads the setting in
-// the namespace of this process's first thread, or of the nearest ancestor where it is visible.
+// readSysctlInOtherNamespaces reads a machine-wide setting that is not visible in this network namespace. It tries the
+// namespace of this process's first thread and then that of each ancestor process.
 func (r *factReader) readSysctlInOtherNamespaces(name string) {
 	pid, shown := os.Getpid(), false
 	for range maxAncestors {
-		// Skip namespaces that cannot be entered.
+		// Namespaces that cannot be entered are skipped.
 		_ = procfs.CallInNetworkNamespace(pid, func() {
 			if value, err := procfs.ReadSysctl(name); err == nil {
 				r.Sysctls[name], shown = value, true
@@ -209,7 +204,7 @@ func (r *factReader) readSysctlInOtherNamespaces(name string) {
 	r.recordUnknown(name, errors.New("it is of the whole machine, and not shown in this network namespace"))
 }
 
-// lowestPort is the lowest port of a widened range.
+// lowestPort is the lowest port with which a widened range of client ports may begin.
 const lowestPort = 1024
 
 func (r *factReader) readSockets() {
@@ -224,7 +219,6 @@ func (r *factReader) readSockets() {
 	r.readListeningPortsAndFullestQueue()
 }
 
-// readListeningPortsAndFullestQueue reads the listening ports and the fullest accept queue.
 func (r *factReader) readListeningPortsAndFullestQueue() {
 	low := uint16(lowestPort)
 	_, _ = fmt.Sscan(r.Sysctls[rangeName], &low) // no wall depends on an unreadable setting
@@ -264,8 +258,8 @@ func readConntrackCount() (int64, error) {
 	return strconv.ParseInt(text, 10, 64)
 }
 
-// probeConntrack sends a datagram to itself and reports whether the datagram was tracked. The kernel does not
-// reveal whether a firewall rule enables tracking.
+// probeConntrack sends a datagram to its own socket and reports whether the firewall tracked it. There is no other way:
+// the kernel does not reveal whether a firewall rule enables tracking.
 func probeConntrack() (isTracked bool, _ error) {
 	c, err := net.ListenPacket("udp4", "127.0.0.1:0")
 	if err != nil {
@@ -299,7 +293,7 @@ func (r *factReader) readInterfaces() {
 				found.Addrs = append(found.Addrs, p)
 			}
 		}
-		// On error, /sys shows another network namespace.
+		// If the counts cannot be read, they stay 0: /sys may show another network namespace.
 		found.Receive, found.Send, _ = procfs.CountInterfaceQueues(i.Name, i.Index, i.HardwareAddr.String())
 		r.Interfaces = append(r.Interfaces, found)
 	}

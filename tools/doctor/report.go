@@ -6,62 +6,62 @@ import (
 	"slices"
 )
 
-// Unlimited is the value of Wall.Holds for a wall that never stops the plan.
+// Unlimited is the value of Wall.Holds for a limit that no plan can reach.
 const Unlimited int64 = math.MaxInt64
 
 // Report is the result of Examine.
 type Report struct {
 	Plan Plan `json:"plan"`
-	// Holds is the number of connections that the machine can hold now. First is the name of the wall that
-	// stops it there.
+	// Holds is the number of connections that the machine can hold now. First is the name of the wall that prevents
+	// more.
 	Holds int64  `json:"holds"`
 	First string `json:"first"`
-	// Walls contains all examined walls, the nearest first.
+	// Walls contains all examined limits. Those with the lowest Holds come first.
 	Walls []Wall `json:"walls"`
 	Facts *Facts `json:"facts"`
 }
 
 // Wall is a limit of the machine and its effect on the plan.
 type Wall struct {
-	// Name is a short, stable name: "nofile", "ports", "somaxconn", …
+	// Name is a short, stable name, such as "nofile", "ports" or "somaxconn".
 	Name string `json:"name"`
-	// Side is the end of the connections that the wall affects.
+	// Side is the end of the connections at which the limit applies.
 	Side Side `json:"side"`
-	// What describes the limit. Present is the present value.
+	// What describes the limit. Present is its present value.
 	What    string `json:"what"`
 	Present string `json:"present"`
-	// Holds is the number of connections at which the wall stops the plan, or slows it down if Soft is set. It
-	// is Unlimited if the wall never does.
+	// Holds is the number of connections at which the limit stops the plan or, if Soft is set, slows it down. It is
+	// Unlimited if no plan can reach the limit.
 	Holds int64 `json:"holds"`
-	// Soft reports that the wall causes slowness or losses instead of stopping connections. A soft wall is
-	// never Report.First.
+	// Soft reports that the limit causes delays or losses but stops no connections. Report.First never names a soft
+	// limit.
 	Soft bool `json:"soft,omitempty"`
-	// Effect is the observable effect: the error and the side that gets the error.
+	// Effect describes what a user observes at the limit: the error, and the side on which it occurs.
 	Effect string `json:"effect"`
-	// Needs is the value that the plan needs, "" if the present value suffices.
+	// Needs is the value that the plan needs, or "" if the present value is enough.
 	Needs string `json:"needs,omitempty"`
-	// Changes move the wall, in this order. If there are none although Needs is set, Advice describes an
-	// alternative.
+	// Changes raise the limit if they are made in this order. If Needs is set but no change is possible, Advice
+	// describes an alternative.
 	Changes []Change `json:"changes,omitempty"`
 	Advice  string   `json:"advice,omitempty"`
 	// Source is the URL of the limit's documentation.
 	Source string `json:"source"`
 
-	// Used is the part of Limit that is in use now, in Unit ("descriptors", "bytes", ...). Of distinguishes
-	// several limits of a kind. Limit is 0 if unknown.
+	// Used is the part of Limit that is in use now, in Unit ("descriptors", "bytes", ...). Of distinguishes several
+	// limits of the same kind. Limit is 0 if it is unknown.
 	Used  int64  `json:"used,omitempty"`
 	Limit int64  `json:"limit,omitempty"`
 	Unit  string `json:"unit,omitempty"`
 	Of    string `json:"of,omitempty"`
-	// Beyond reports that Holds does not include the currently open connections, which count as Used.
+	// Beyond reports that Holds excludes the connections that are open now. These count as Used.
 	Beyond bool `json:"beyond,omitempty"`
 }
 
-// Exceeded reports whether the given number of connections exceeds the wall.
+// Exceeded reports whether the given number of connections exceeds the limit.
 func (w *Wall) Exceeded(connections int) bool { return w.Holds < int64(connections) }
 
-// Changes returns the changes for all exceeded walls, starting with the nearest wall. There is one change per
-// setting. If walls need different values, the change has a value that satisfies all.
+// Changes returns the changes for all exceeded limits, the lowest limit first. It returns one change per setting. If
+// several limits need different values of a setting, the value satisfies all of them.
 func (r *Report) Changes() []Change {
 	var all []Change
 	for i := range r.Walls {
@@ -80,12 +80,12 @@ func (r *Report) Changes() []Change {
 			}
 		}
 	}
-	// Limits of descriptors cannot exceed this setting, so it comes first.
+	// No limit of descriptors can exceed this setting, so the setting must be raised first.
 	slices.SortStableFunc(all, func(a, b Change) int { return changePriority(a) - changePriority(b) })
 	return all
 }
 
-// changePriority returns 0 for a change on which others depend, otherwise 1.
+// changePriority returns 0 for a change that must precede others, otherwise 1.
 func changePriority(c Change) int {
 	if c.Name == "fs.nr_open" || c.Name == reservedName {
 		return 0
@@ -93,7 +93,7 @@ func changePriority(c Change) int {
 	return 1
 }
 
-// MarshalJSON writes the report as an object. An unlimited Holds becomes null.
+// MarshalJSON encodes the report as an object. If Holds is Unlimited, it becomes null.
 func (r Report) MarshalJSON() ([]byte, error) {
 	type fields Report
 	return json.Marshal(struct {
@@ -102,7 +102,7 @@ func (r Report) MarshalJSON() ([]byte, error) {
 	}{fields(r), nilIfUnlimited(r.Holds)})
 }
 
-// UnmarshalJSON reads the format of MarshalJSON.
+// UnmarshalJSON decodes the output of MarshalJSON.
 func (r *Report) UnmarshalJSON(b []byte) error {
 	type fields Report
 	read := fields{Holds: Unlimited} // null does not change this value
@@ -111,7 +111,7 @@ func (r *Report) UnmarshalJSON(b []byte) error {
 	return err
 }
 
-// MarshalJSON writes the wall as an object. An unlimited Holds becomes null.
+// MarshalJSON encodes the wall as an object. If Holds is Unlimited, it becomes null.
 func (w Wall) MarshalJSON() ([]byte, error) {
 	type fields Wall
 	return json.Marshal(struct {
@@ -120,7 +120,7 @@ func (w Wall) MarshalJSON() ([]byte, error) {
 	}{fields(w), nilIfUnlimited(w.Holds)})
 }
 
-// UnmarshalJSON reads the format of MarshalJSON.
+// UnmarshalJSON decodes the output of MarshalJSON.
 func (w *Wall) UnmarshalJSON(b []byte) error {
 	type fields Wall
 	read := fields{Holds: Unlimited}

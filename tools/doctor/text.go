@@ -13,14 +13,13 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// shownFarWalls is the number of walls beyond the plan that the table shows.
+// shownFarWalls is the number of limits beyond the plan's reach that the table shows.
 const shownFarWalls = 3
 
-// textWidth is the width of running text in columns.
 const textWidth = 100
 
-// WriteText writes the report for people: the number of connections that the machine can hold, the exceeded
-// walls, the changes that move them, and the commands to run afterwards.
+// WriteText writes the report for people: the number of connections that the machine can hold, the limits that the plan
+// exceeds, the changes that raise them, and the commands to run afterwards.
 func (r *Report) WriteText(w io.Writer) error {
 	exceeded, far, never := r.splitWallsByReach()
 	shown := min(shownFarWalls, len(far))
@@ -56,7 +55,6 @@ func (r *Report) WriteText(w io.Writer) error {
 	return err
 }
 
-// writeTitledLines writes lines below a title. Without lines it writes nothing.
 func writeTitledLines(b *bytes.Buffer, title string, lines []string) {
 	if len(lines) > 0 {
 		fmt.Fprintf(b, "\n%s\n  %s\n", title, strings.Join(lines, "\n  "))
@@ -69,7 +67,6 @@ func writeTitledItems(b *bytes.Buffer, title string, items []string) {
 	}
 }
 
-// formatTextOfEachWall returns one line per wall: its name and a text about it.
 func formatTextOfEachWall(walls []*Wall, text func(*Wall) string) (lines []string) {
 	for _, w := range walls {
 		if said := text(w); said != "" {
@@ -79,8 +76,8 @@ func formatTextOfEachWall(walls []*Wall, text func(*Wall) string) (lines []strin
 	return lines
 }
 
-// Summary returns the first line of the report: the number of connections that the machine can hold now, and
-// the first wall.
+// Summary returns the first line of the report: the number of connections that the machine can hold now, and the limit
+// that prevents more.
 func (r *Report) Summary() string {
 	plan := fmt.Sprintf("%s, model %s", r.Plan.sideNames(), resolveModel(r.Plan.Model, r.Facts))
 	if r.Plan.Processes > 1 {
@@ -103,8 +100,8 @@ func (p *Plan) sideNames() string {
 	return string(p.Side) + " side"
 }
 
-// splitWallsByReach divides the walls into those that the plan exceeds, those that are farther, and those that are
-// never reached.
+// splitWallsByReach divides the limits into those that the plan exceeds, those that larger plans would exceed, and
+// those that no plan can reach.
 func (r *Report) splitWallsByReach() (exceeded, far, never []*Wall) {
 	for i := range r.Walls {
 		switch w := &r.Walls[i]; {
@@ -135,14 +132,13 @@ func writeWallTable(b *bytes.Buffer, walls []*Wall) {
 	_ = t.Flush() // cannot fail, because it writes to a buffer
 }
 
-// isSysctlReadOnlyHere reports whether not even root can make a change here, because the setting belongs to another
+// isSysctlReadOnlyHere reports whether even root cannot make a change here, because the setting belongs to another
 // namespace or /proc/sys is read-only.
 func (r *Report) isSysctlReadOnlyHere(c Change) bool {
 	return r.Facts.Process.Root && c.Kind == Sysctl && slices.Contains(r.Facts.ReadOnly, c.Name)
 }
 
-// wrapText breaks text into lines and indents all lines but the first. A command in backticks stays on one
-// line.
+// wrapText breaks text into lines, and indents all but the first. A command in backticks stays on one line.
 func wrapText(text, indent string) string {
 	var out strings.Builder
 	width := 0
@@ -174,9 +170,9 @@ func splitWordsOutsideBackticks(text string) (list []string) {
 	return list
 }
 
-// CommandsToRunPlan returns the commands that run the plan: of the server, of the client, or of both in that order. If
-// the plan does not fit after all changes that are possible from here, the commands run as many connections as
-// fit. If not even one fits, there are no commands.
+// CommandsToRunPlan returns the commands that run the plan: those of the server, of the client, or of both in this
+// order. If the plan does not fit even after all changes that are possible from here, the commands run the largest
+// number of connections that fits. If not even one fits, there are no commands.
 func (r *Report) CommandsToRunPlan() []string {
 	p, room := r.Plan, r.connsAfterPossibleChanges()
 	if room == 0 {
@@ -193,8 +189,8 @@ func (r *Report) CommandsToRunPlan() []string {
 	return lines
 }
 
-// connsAfterPossibleChanges returns the number of the plan's connections that fit after all changes that are possible
-// from here.
+// connsAfterPossibleChanges returns how many of the plan's connections fit after all changes that are possible from
+// here.
 func (r *Report) connsAfterPossibleChanges() int64 {
 	room := int64(r.Plan.Connections)
 	for i := range r.Walls {
@@ -205,13 +201,13 @@ func (r *Report) connsAfterPossibleChanges() int64 {
 	return room
 }
 
-// canRaiseFromHere reports whether a wall has changes and all of them are possible from here.
+// canRaiseFromHere reports whether the limit can be raised and all necessary changes are possible from here.
 func (r *Report) canRaiseFromHere(w *Wall) bool {
 	return len(w.Changes) > 0 && !slices.ContainsFunc(w.Changes, r.isSysctlReadOnlyHere)
 }
 
-// serveCommand returns the server's command. It lifts default limits that would reject clients that are silent
-// from the start. It allows for worker processes whose random share of connections is above average.
+// serveCommand returns the server's command. The command disables the timeout for clients that never send anything. It
+// permits enough connections for worker processes whose random share is above average.
 func (p *Plan) serveCommand() string {
 	most := p.Connections
 	line := "myriad serve --addr " + quoteForShell(p.targetsOrDefault()[0].String())
@@ -225,7 +221,7 @@ func (p *Plan) serveCommand() string {
 	return line + fmt.Sprintf(" --max-conns %d --first-byte-timeout never", most)
 }
 
-// holdCommand returns the client's command. If both sides are on this machine, the client uses the best model.
+// holdCommand returns the client's command. If both sides are on this machine, the client uses the best I/O model.
 func (p *Plan) holdCommand() string {
 	line := fmt.Sprintf("myriad hold -n %d", p.Connections)
 	if p.Model != auto && p.Side == Client {
@@ -240,7 +236,6 @@ func (p *Plan) holdCommand() string {
 	return line
 }
 
-// formatAddrRanges formats addresses, with ranges for consecutive ones.
 func formatAddrRanges(addrs []netip.Addr) []string {
 	var list []string
 	for i := 0; i < len(addrs); {

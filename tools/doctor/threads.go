@@ -7,22 +7,21 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// This file contains the walls of threads and processes. Each loop has a thread, and connections have none.
-// There are additional loops if each loop needs a separate descriptor table.
+// Each event loop has a thread; connections have none. If each loop needs a separate descriptor table, there are more
+// loops.
 
 const (
 	kernelPage = "https://docs.kernel.org/admin-guide/sysctl/kernel.html"
 	noThread   = "EAGAIN, \"resource temporarily unavailable\", from clone(2): a Go program that can't create a thread exits"
 
-	// runtimeThreads is the number of threads of a Go program in addition to one per processor and loop.
+	// runtimeThreads is the number of threads of a Go program in addition to one per processor and one per loop.
 	runtimeThreads = 8
-	// A process has baseMaps memory maps, and loopMaps more per loop for the stack, ring and buffers.
+	// A process has baseMaps memory maps, and loopMaps more per loop (stack, ring, buffers).
 	baseMaps = 256
 	loopMaps = 8
 )
 
-// loopsPerProcess returns the number of loops that an endpoint's process needs for its share of the
-// connections.
+// loopsPerProcess returns the number of event loops that a process of e needs for its share of the connections.
 func (x *analysis) loopsPerProcess(e *localEndpoint, connections int64) int64 {
 	limit, each := x.f.Process.Nofile.Hard, e.connsPerProcessWithMargin(connections)
 	switch {
@@ -38,7 +37,6 @@ func (x *analysis) loopsPerProcess(e *localEndpoint, connections int64) int64 {
 	return int64(loops)
 }
 
-// totalThreads returns the number of threads for a number of connections, over all sides and processes.
 func (x *analysis) totalThreads(connections int64) int64 {
 	sum := saturatingMul(x.countProcessesOfPlan(), runtimeThreads+int64(max(x.f.Machine.CPUs, 1)))
 	for i := range x.endpoints {
@@ -47,7 +45,7 @@ func (x *analysis) totalThreads(connections int64) int64 {
 	return sum
 }
 
-// setHoldsByTaskLimit fills in a wall whose limit counts threads. It returns the limit that the plan needs.
+// setHoldsByTaskLimit sets how many connections a limit of threads permits. It returns the limit that the plan needs.
 func (x *analysis) setHoldsByTaskLimit(w *Wall, limit, used int64) (tasksNeeded int64) {
 	w.setUsedAndLimit(used, limit)
 	room := subtractDownToZero(limit, used)
@@ -79,7 +77,7 @@ var _ = registerWall(Wall{
 	return c.Max > 0
 })
 
-// Root and processes with some capabilities are exempt from RLIMIT_NPROC.
+// Root, and processes with some capabilities, are exempt from RLIMIT_NPROC.
 var _ = registerWall(Wall{
 	Name: "nproc", What: "threads and processes of this user (RLIMIT_NPROC)",
 	Effect: noThread, Source: "https://man7.org/linux/man-pages/man2/getrlimit.2.html", Unit: "tasks",
@@ -95,7 +93,7 @@ var _ = registerWall(Wall{
 	return true
 })
 
-// newTaskSysctlExaminer returns the examine function for a machine-wide thread limit.
+// newTaskSysctlExaminer returns the examine function for a kernel setting that limits the threads of the machine.
 func newTaskSysctlExaminer(name string) func(*analysis, *Wall, int64) bool {
 	return func(x *analysis, w *Wall, limit int64) bool {
 		x.requireSysctlIfExceeded(w, name, x.setHoldsByTaskLimit(w, limit, x.f.Tasks))

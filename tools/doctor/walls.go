@@ -9,14 +9,14 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// wallRule is a registered wall: its constant fields, and the function examine that sets the other fields.
-// examine returns false if the wall does not apply to the plan or its input is unknown.
+// wallRule is a limit that Examine checks. examine computes the fields of the Wall that are not constant. It returns
+// false if the limit does not apply to the plan, or if the necessary facts are unknown.
 type wallRule struct {
 	Wall
 	examine func(*analysis, *Wall) bool
 }
 
-// wallRules contains all registered walls. sysctlInfos contains the kernel settings that walls read, by name.
+// wallRules contains all registered rules. sysctlInfos contains the kernel settings that the rules read, by name.
 var (
 	wallRules   []wallRule
 	sysctlInfos = make(map[string]sysctlInfo)
@@ -24,25 +24,24 @@ var (
 
 type sysctlInfo struct {
 	name string
-	// isAmount reports that the setting is a maximum: a higher value permits everything that a lower value
-	// does.
+	// isAmount reports that the setting is a maximum: everything that a lower value permits, a higher value also
+	// permits.
 	isAmount bool
-	// perNamespace reports that each network namespace has a separate, writable value. The flags describe Linux
-	// 6.18; in older kernels, fewer settings are per namespace.
+	// perNamespace reports that each network namespace has its own writable value. This describes Linux 6.18; in older
+	// kernels, fewer settings are per namespace.
 	perNamespace bool
-	// machineWide reports that the setting is visible only in the first network namespace and applies to all
-	// namespaces.
+	// machineWide reports that the setting applies to all network namespaces but is visible only in the first one.
 	machineWide bool
 	// kubernetesSafe reports that Kubernetes lets a pod set the value by default; see
 	// kubernetes.io/docs/tasks/administer-cluster/sysctl-cluster.
 	kubernetesSafe bool
-	// defaultValue is the kernel's default if that is the same on each machine. Otherwise it is a value small
-	// enough for any machine. It is empty for settings that no wall changes.
+	// defaultValue is the kernel's default, if it is the same on all machines. Otherwise it is a value small enough for
+	// any machine. It is empty for settings that Examine never changes.
 	defaultValue string
 }
 
-// registerWall registers a wall and the kernel settings that it reads. Settings that another wall has
-// registered are kept. The result allows calls in package variable declarations.
+// registerWall registers a rule and the kernel settings that it reads. It returns a value so that declarations of
+// package variables can call it.
 func registerWall(w Wall, examine func(*analysis, *Wall) bool, sysctlsRead ...sysctlInfo) struct{} {
 	wallRules = append(wallRules, wallRule{w, examine})
 	for _, s := range sysctlsRead {
@@ -51,7 +50,7 @@ func registerWall(w Wall, examine func(*analysis, *Wall) bool, sysctlsRead ...sy
 	return struct{}{}
 }
 
-// registerSysctlWall registers a wall whose limit is a setting with one number. The wall does not apply if the
+// registerSysctlWall registers a rule whose limit is a kernel setting with one number. The rule does not apply if the
 // setting does not exist.
 func registerSysctlWall(w Wall, limitSysctl sysctlInfo, examine func(x *analysis, w *Wall, limitSysctl int64) bool, otherSysctlsRead ...sysctlInfo) struct{} {
 	return registerWall(w, func(x *analysis, w *Wall) bool {
@@ -60,8 +59,7 @@ func registerSysctlWall(w Wall, limitSysctl sysctlInfo, examine func(x *analysis
 	}, append(otherSysctlsRead, limitSysctl)...)
 }
 
-// analysis is the input of one Examine: the facts, the plan with defaults, and the local endpoints. It is
-// read-only.
+// analysis is the input of one Examine: the facts, the plan with defaults, and the local endpoints. It is read-only.
 type analysis struct {
 	f         *Facts
 	p         Plan
@@ -69,7 +67,7 @@ type analysis struct {
 	endpoints []localEndpoint
 }
 
-// localEndpoint is one side of the connections.
+// localEndpoint is one end of the connections, on this machine.
 type localEndpoint struct {
 	side      Side
 	model     string // never "auto"
@@ -85,8 +83,8 @@ func newAnalysis(f *Facts, p Plan) *analysis {
 	return x
 }
 
-// localEndpoints returns the endpoints on this machine. The generator has one process. If both sides are local,
-// it uses the best model, regardless of the server's.
+// localEndpoints returns the endpoints on this machine. The load generator has one process. If the server is on this
+// machine, too, the generator uses the best I/O model, not the server's.
 func (x *analysis) localEndpoints() []localEndpoint {
 	explicit := x.p.Model != auto
 	server := localEndpoint{side: Server, model: resolveModel(x.p.Model, x.f), explicit: explicit || x.p.Processes > 1, processes: max(x.p.Processes, 1), minLoops: 1}
@@ -107,7 +105,7 @@ func (x *analysis) localEndpoints() []localEndpoint {
 	return []localEndpoint{server, client}
 }
 
-// resolveModel replaces "auto" with the model that it selects on the machine.
+// resolveModel replaces "auto" with the model that it selects on this machine.
 func resolveModel(model string, f *Facts) string {
 	switch {
 	case model != auto:
@@ -118,10 +116,8 @@ func resolveModel(model string, f *Facts) string {
 	return uring
 }
 
-// isSideLocal reports whether a side is on this machine.
 func (x *analysis) isSideLocal(s Side) bool { return x.p.Side == s || x.p.Side == Both }
 
-// countProcessesOfPlan returns the number of processes on both sides together.
 func (x *analysis) countProcessesOfPlan() int64 {
 	n := int64(0)
 	for _, e := range x.endpoints {
@@ -133,9 +129,8 @@ func (x *analysis) countProcessesOfPlan() int64 {
 	return n
 }
 
-// connsPerProcessWithMargin returns the number of connections that one process must be able to hold. The kernel
-// distributes connections randomly over worker processes. The number is therefore four standard deviations
-// above an even share.
+// connsPerProcessWithMargin returns the number of connections that one process must be able to hold. Because the kernel
+// distributes connections to worker processes at random, this is four standard deviations more than an even share.
 func (e *localEndpoint) connsPerProcessWithMargin(connections int64) int64 {
 	return shareWithRandomMargin(connections, int64(e.processes))
 }
@@ -148,11 +143,10 @@ func shareWithRandomMargin(connections, processes int64) int64 {
 	return even
 }
 
-// isExceededByPlan reports whether the plan exceeds a wall.
 func (x *analysis) isExceededByPlan(w *Wall) bool { return w.Exceeded(x.p.Connections) }
 
-// lowerWallHolds lowers the wall's Holds to that of a side. If both numbers are equal, the wall applies to both
-// sides.
+// lowerWallHolds applies the limit of one side: it sets w.Holds and w.Side if the side holds fewer connections. If both
+// sides hold the same number, the wall applies to both.
 func (x *analysis) lowerWallHolds(w *Wall, side Side, holds int64) {
 	switch {
 	case w.Side == "" || holds < w.Holds:
@@ -162,14 +156,13 @@ func (x *analysis) lowerWallHolds(w *Wall, side Side, holds int64) {
 	}
 }
 
-// setUsedAndLimit sets the usage of a limit.
 func (w *Wall) setUsedAndLimit(used, limit int64) {
 	w.Used, w.Limit = used, limit
 	w.Present = fmt.Sprintf("%s, %s used", format.Count(limit), format.Count(used))
 }
 
-// requireSysctlIfExceeded adds a change that raises a setting to the value that the plan needs, if the plan exceeds the
-// wall.
+// requireSysctlIfExceeded adds a change of the setting to w if the plan exceeds the limit. The change raises the
+// setting to the value that the plan needs.
 func (x *analysis) requireSysctlIfExceeded(w *Wall, name string, need int64) {
 	if x.isExceededByPlan(w) {
 		w.Needs = format.Count(need)
@@ -189,8 +182,8 @@ func (x *analysis) sysctlNumber(name string) (int64, bool) {
 	return n[0], true
 }
 
-// nonNegativeSysctlNumbers returns a setting that consists of count non-negative numbers. It returns false if the
-// setting is missing or has another format.
+// nonNegativeSysctlNumbers returns the numbers of a kernel setting. It returns false if the setting is missing, or does
+// not consist of count non-negative numbers.
 func (x *analysis) nonNegativeSysctlNumbers(name string, count int) ([]int64, bool) {
 	fields := strings.Fields(x.f.Sysctls[name])
 	if len(fields) != count {
@@ -207,7 +200,6 @@ func (x *analysis) nonNegativeSysctlNumbers(name string, count int) ([]int64, bo
 	return list, true
 }
 
-// formatLimit formats a limit. -1 becomes "none".
 func formatLimit(n int64) string {
 	if n < 0 || n == Unlimited {
 		return "none"

@@ -33,7 +33,6 @@ func (f *adminFlags) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&f.tokenFile, "admin-token-file", "", fmt.Sprintf("file with the token for --admin-control, at least %d bytes (default: a random token)", admin.MinToken))
 }
 
-// validate returns an error if flags contradict each other.
 func (f *adminFlags) validate() error {
 	switch {
 	case f.control && f.addr == "":
@@ -46,11 +45,10 @@ func (f *adminFlags) validate() error {
 	return nil
 }
 
-// maxTokenFileBytes limits the bytes read from a token file.
 const maxTokenFileBytes = 4096
 
-// loadOrGenerateToken returns the control token: the content of --admin-token-file, or a random token, which it
-// prints to out. Without --admin-control it returns "".
+// loadOrGenerateToken returns the control token. It reads the token from --admin-token-file, or generates one and
+// prints it to out. Without --admin-control it returns "".
 func (f *adminFlags) loadOrGenerateToken(out io.Writer) (string, error) {
 	if !f.control {
 		return "", nil
@@ -76,8 +74,8 @@ func (f *adminFlags) loadOrGenerateToken(out io.Writer) (string, error) {
 	return token, nil
 }
 
-// startAdminServer starts an admin server. It calls onListening with the server's address, on another
-// goroutine, before it returns. stop ends the server and waits.
+// startAdminServer starts an admin server. Before it returns, it calls onListening with the server's address, on
+// another goroutine. The returned function stops the server and waits until it has stopped.
 func startAdminServer(addr string, cfg admin.Config, onListening func(net.Addr)) (stop func(), err error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var served sync.WaitGroup
@@ -99,7 +97,8 @@ func startAdminServer(addr string, cfg admin.Config, onListening func(net.Addr))
 	return stop, nil
 }
 
-// adminServer can be stopped and restarted at the same address. It is not safe for concurrent use.
+// adminServer is an admin server that can be stopped and restarted at the same address. It is not safe for concurrent
+// use.
 type adminServer struct {
 	addr       string
 	cfg        admin.Config
@@ -125,7 +124,6 @@ func (a *adminServer) stop() {
 	}
 }
 
-// newMetricsGatherer returns a gatherer of the collectors' and this process's metrics.
 func newMetricsGatherer(collectors ...prometheus.Collector) (prometheus.Gatherer, error) {
 	r := prometheus.NewRegistry()
 	for _, c := range collectors {
@@ -136,8 +134,8 @@ func newMetricsGatherer(collectors ...prometheus.Collector) (prometheus.Gatherer
 	return r, metrics.RegisterProcess(r)
 }
 
-// startLoadMetricsServer serves the metrics of a load run until stop is called. observe must receive the run's
-// events.
+// startLoadMetricsServer serves the metrics of a load run until stop is called. The caller must pass all events of the
+// run to observe.
 func startLoadMetricsServer(addr string, onListening func(net.Addr)) (observe func(load.Event), stop func(), err error) {
 	collector := loadmetrics.New(nil)
 	gather, err := newMetricsGatherer(collector)
@@ -155,11 +153,9 @@ func startLoadMetricsServer(addr string, onListening func(net.Addr)) (observe fu
 	}, stop, nil
 }
 
-// loadStatsSource provides /readyz and /stats of a load run. It is ready from the start of the run
-// to its end.
+// loadStatsSource provides /readyz and /stats for a load run. The run counts as ready from its start to its end.
 type loadStatsSource struct{ stats atomic.Pointer[tcp.Stats] }
 
-// Stats implements admin.Source.
 func (s *loadStatsSource) Stats() tcp.Stats {
 	if stats := s.stats.Load(); stats != nil {
 		return *stats
@@ -167,7 +163,7 @@ func (s *loadStatsSource) Stats() tcp.Stats {
 	return tcp.Stats{}
 }
 
-// updateStatsFromEvent stores the figures of e. Calls must not overlap.
+// updateStatsFromEvent stores the figures of an event. Calls must not overlap.
 func (s *loadStatsSource) updateStatsFromEvent(e load.Event) {
 	stats := s.Stats()
 	stats.Open, stats.Draining = e.Snapshot.Open, e.Phase == load.Done

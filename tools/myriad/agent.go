@@ -60,7 +60,7 @@ the result to the coordinator and ends the agent; a second one ends it at once.`
 	return cmd
 }
 
-// Set adds local addresses to connect from.
+// Set adds local addresses from which the agent may connect.
 func (f *agentFlags) Set(text string) error {
 	more, err := load.ParseSources(text, load.MaxSources-len(f.agent.Sources))
 	f.agent.Sources = append(f.agent.Sources, more...)
@@ -70,7 +70,6 @@ func (f *agentFlags) Set(text string) error {
 func (f *agentFlags) String() string { return "" }
 func (f *agentFlags) Type() string   { return "value" }
 
-// parseAllowedTarget parses one value of --allow.
 func (f *agentFlags) parseAllowedTarget(text string) ([]agents.AllowedTarget, error) {
 	if len(f.agent.Allow) == agents.MaxAllowed {
 		return nil, quantity.Error(fmt.Sprintf("at most %d targets", agents.MaxAllowed))

@@ -14,7 +14,6 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/stall"
 )
 
-// stallFlags are the flags of the application stall.
 type stallFlags struct {
 	plan  stall.StallPlan
 	epoch time.Time // set by validateAndSetEpoch
@@ -29,8 +28,8 @@ func (f *stallFlags) addFlags(flags *pflag.FlagSet) {
 // stallFieldsToFlags replaces field names of a plan with flag names in error texts.
 var stallFieldsToFlags = strings.NewReplacer("stall: capacity", "--stall-capacity is a capacity", "stall: stalls", "--stall and --stall-every are stalls")
 
-// validateAndSetEpoch checks the flags. It sets the epoch of the server's stalls to the current time and prints
-// it.
+// validateAndSetEpoch checks the flags. The server's stalls are counted from the epoch, which it sets to the current
+// time and prints.
 func (f *stallFlags) validateAndSetEpoch(cmd *cobra.Command, srv *tcp.Server) error {
 	if err := f.plan.Check(); err != nil {
 		return usagef("%s", stallFieldsToFlags.Replace(err.Error()))
@@ -43,13 +42,12 @@ func (f *stallFlags) validateAndSetEpoch(cmd *cobra.Command, srv *tcp.Server) er
 	return nil
 }
 
-// fixedCapacityHandler echoes lines at the times that its plan computes. It has one station per loop, or one for all
-// connections in models without loops.
+// fixedCapacityHandler echoes lines at the times that its plan computes. It has one station per loop or, in models
+// without loops, one for all connections.
 //
-// It does not block its loops, because lines must be seen when they arrive. Otherwise, lines of several
-// connections would be served in the wrong order. On a blocked epoll loop, 4,400 lines within 4 s, at a
-// capacity of 1,000 per second, had a 90th percentile of 1.73 s instead of the true 1.26 s. In another run
-// without blocking, measured and true values were both 1.25 s.
+// It does not block its loops, because the arrival of lines must be noticed immediately. In a test with blocked loops,
+// lines of several connections were served in the wrong order, and measured latencies were too high: 1.73 s instead of
+// 1.26 s at the 90th percentile.
 type fixedCapacityHandler struct {
 	flags stallFlags
 
@@ -61,8 +59,8 @@ func newFixedCapacityHandler(f stallFlags) *fixedCapacityHandler {
 	return &fixedCapacityHandler{flags: f, stationsByLoop: make(map[int]*stall.LineStation)}
 }
 
-// Opened assigns the station of the connection's loop. If there is no space for an answer, the station waits,
-// and so do all lines behind it. A peer that does not read is eventually disconnected.
+// Opened assigns the connection to the station of its loop. If there is no space for an answer, the station waits, and
+// all lines behind it wait, too. A peer that does not read is eventually disconnected.
 func (s *fixedCapacityHandler) Opened(c *tcp.Conn) {
 	to, station := c.Ref(), s.getOrCreateStation(c.Loop())
 	answer := func(text []byte) {
@@ -73,7 +71,6 @@ func (s *fixedCapacityHandler) Opened(c *tcp.Conn) {
 	c.SetValue(func(text []byte) error { return station.Enqueue(text, answer) })
 }
 
-// getOrCreateStation returns the station of a loop. It creates the station on first use.
 func (s *fixedCapacityHandler) getOrCreateStation(loop int) *stall.LineStation {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -10,7 +10,6 @@ import (
 	"github.com/myriad-go/myriad/web"
 )
 
-// newHelloHandler returns an HTTP handler that answers every request with app.HelloText.
 func newHelloHandler() tcp.Handler {
 	return web.Handler(web.Quick(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain")
@@ -18,8 +17,8 @@ func newHelloHandler() tcp.Handler {
 	})))
 }
 
-// webPushHandler is the push application for WebSockets and event streams. It broadcasts a message that begins
-// with "!", without the "!", to all WebSockets and event streams. It echoes other messages.
+// webPushHandler is the example application that pushes messages to WebSockets and event streams. If a message begins
+// with "!", it broadcasts the rest of the message to all of them. It echoes other messages.
 type webPushHandler struct {
 	web.SocketBase
 	sockets web.Group
@@ -38,10 +37,10 @@ func newWebPushHandler() tcp.Handler {
 
 func (p *webPushHandler) Opened(s web.Socket) { p.sockets.Add(s) }
 
-// Save implements web.SocketMigrator. A socket has no state.
+// Save implements web.SocketMigrator. The application stores no state per socket.
 func (p *webPushHandler) Save(_ web.Socket, to []byte) ([]byte, error) { return to, nil }
 
-// Restore implements web.SocketMigrator. It adds s to the group again.
+// Restore implements web.SocketMigrator. It adds the socket to the group again.
 func (p *webPushHandler) Restore(s web.Socket, _ []byte) error {
 	p.sockets.Add(s)
 	return nil

@@ -18,7 +18,6 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/proof"
 )
 
-// apps contains the example applications of serve.
 var apps = []struct {
 	name, does string
 	handler    func(f *appFlags, srv *tcp.Server) tcp.Handler
@@ -53,7 +52,6 @@ func formatAppList() string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// appFlags select and configure an example application.
 type appFlags struct {
 	name  string
 	wait  time.Duration
@@ -66,7 +64,7 @@ type appFlags struct {
 	stderr    io.Writer
 }
 
-// appsByFlag maps flags to the applications that use them.
+// appsByFlag lists, for each flag, the applications that use it.
 var appsByFlag = map[string][]string{
 	"wait": {"wait"}, "bits": {"pow"}, "shed": {"wait", "pow"},
 	"stall": {"stall"}, "stall-every": {"stall"}, "stall-capacity": {"stall"},
@@ -84,13 +82,11 @@ func (f *appFlags) addFlags(cmd *cobra.Command) {
 	f.stall.addFlags(flags)
 }
 
-// Limits of the application flags.
 const (
 	maxWait = time.Minute
 	maxBits = proof.MaxZeros
 )
 
-// validateAndNewHandler validates the flags and returns the application's handler for srv.
 func (f *appFlags) validateAndNewHandler(cmd *cobra.Command, srv *tcp.Server) (tcp.Handler, error) {
 	for flag, names := range appsByFlag {
 		if cmd.Flags().Changed(flag) && !slices.Contains(names, f.name) {
@@ -123,12 +119,11 @@ func (f *appFlags) validateAndNewHandler(cmd *cobra.Command, srv *tcp.Server) (t
 	return nil, usagef("unknown application %q; expected one of %s", f.name, strings.Join(appNames(), ", "))
 }
 
-// newLineHandler returns a handler that calls onLine with every line.
 func newLineHandler(onLine tcp.MessageFunc) tcp.Handler { return tcp.Lines(onLine) }
 
-// newSheddableLineHandler returns a line handler for an application that deliberately blocks its loop. The
-// application represents one that computes, or that waits for a service such as a database. With --shed, the
-// handler rejects lines under overload.
+// newSheddableLineHandler returns a line handler for an application that deliberately blocks its loop. It represents an
+// application that computes, or that waits for a service such as a database. With --shed, the handler rejects lines
+// under overload.
 func (f *appFlags) newSheddableLineHandler(onLine tcp.MessageFunc) tcp.Handler {
 	if f.shed {
 		return tcp.Lines(busyReplier{onLine})
@@ -136,7 +131,7 @@ func (f *appFlags) newSheddableLineHandler(onLine tcp.MessageFunc) tcp.Handler {
 	return newLineHandler(onLine)
 }
 
-// busyReplier answers "busy" to lines that are shed.
+// busyReplier answers "busy" to lines that it rejects under overload.
 type busyReplier struct{ tcp.MessageFunc }
 
 func (busyReplier) Shed(c *tcp.Conn, _ []byte, _ error) { c.WriteString("busy\n") }
@@ -155,7 +150,6 @@ func echoLine(c *tcp.Conn, line []byte) {
 	c.WriteString("\n")
 }
 
-// newEchoLoggingEveryNth returns a function that logs every nth line and echoes all lines.
 func (f *appFlags) newEchoLoggingEveryNth() tcp.MessageFunc {
 	var records slog.Handler = slog.NewTextHandler(f.stderr, nil)
 	if f.logFormat == "json" {
@@ -170,8 +164,7 @@ func (f *appFlags) newEchoLoggingEveryNth() tcp.MessageFunc {
 	}
 }
 
-// writeTruncatedLineDigest writes the first hexadecimal digits of the line's SHA-256. Their number is the length of the
-// line, at most 64.
+// writeTruncatedLineDigest writes the SHA-256 of a line in hexadecimal, cut to the length of the line.
 func writeTruncatedLineDigest(c *tcp.Conn, line []byte) {
 	sum := sha256.Sum256(line)
 	var text [2*sha256.Size + 1]byte
@@ -186,16 +179,14 @@ func (f *appFlags) echoLineAfterWait(c *tcp.Conn, text []byte) {
 	echoLine(c, text)
 }
 
-// writeProofOfWork answers a line with the line and its proof of work.
 func (f *appFlags) writeProofOfWork(c *tcp.Conn, line []byte) {
 	c.Write(proof.AppendLineWithProof(nil, line, f.bits))
 }
 
-// heartbeatReply is a client's answer to a heartbeat. The application ignores it.
 const heartbeatReply = "pong"
 
-// broadcastEcho broadcasts a line that begins with "!", without the "!", to every connection of the server,
-// including the sender. It echoes other lines and ignores answers to heartbeats.
+// broadcastEcho broadcasts a line that begins with "!", without the "!", to every connection of the server, including
+// the sender. It echoes other lines and ignores answers to heartbeats.
 type broadcastEcho struct{ server *tcp.Server }
 
 // broadcastOrEchoLine handles one line. If a broadcast fails, the answer contains the reason.

@@ -9,16 +9,16 @@ import (
 	"path/filepath"
 )
 
-// atomicFile is a file that is written completely or not at all. An existing file remains until commit replaces
-// it. A device or pipe is written directly.
+// atomicFile is a file that is written completely or not at all. An existing file remains until commitUnlessFailed
+// replaces it. A device or pipe is written directly.
 type atomicFile struct {
 	userPath  string   // as given by the user
 	finalPath string   // "" for a device
 	temp      *os.File // in the same directory; renamed by commit
 }
 
-// createAtomicFile creates the temporary file, so that errors in the path are found early. The
-// caller must call commit or discard.
+// createAtomicFile creates the temporary file early, so that an invalid path is noticed before the data exists. The
+// caller must call commitUnlessFailed or discard.
 func createAtomicFile(path string) (*atomicFile, error) {
 	name, mode := path, fs.FileMode(0)
 	switch old, err := os.OpenFile(path, os.O_WRONLY, 0); {
@@ -52,8 +52,7 @@ func createAtomicFile(path string) (*atomicFile, error) {
 	return o, nil
 }
 
-// commitUnlessFailed renames the temporary file to its final path if writeErr is nil. It returns writeErr or its own
-// error.
+// commitUnlessFailed gives the file its final name, unless writeErr is not nil. It returns writeErr or its own error.
 func (o *atomicFile) commitUnlessFailed(writeErr error) error {
 	defer o.discard()
 	if o.finalPath == "" {
@@ -68,7 +67,6 @@ func (o *atomicFile) commitUnlessFailed(writeErr error) error {
 	return writeErr
 }
 
-// discard closes and removes the temporary file.
 func (o *atomicFile) discard() {
 	o.temp.Close()
 	if o.finalPath != "" {

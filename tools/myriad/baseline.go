@@ -15,7 +15,6 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/app"
 )
 
-// plainServerFlags are the flags of the command plain.
 type plainServerFlags struct {
 	addr      string
 	app       string
@@ -93,7 +92,7 @@ func (f *plainServerFlags) validateAndServePlain(cmd *cobra.Command) error {
 	return baseline.Serve(cmd.Context(), ln, o)
 }
 
-// inheritOrOpenListener opens the listener, or takes over that of the parent in a prefork process.
+// inheritOrOpenListener opens the listener. A prefork process takes the listener that it has inherited from its parent.
 func (f *plainServerFlags) inheritOrOpenListener(ctx context.Context, o baseline.Options) (net.Listener, error) {
 	if f.worker {
 		return baseline.InheritedListener()
@@ -101,7 +100,6 @@ func (f *plainServerFlags) inheritOrOpenListener(ctx context.Context, o baseline
 	return o.Listen(ctx, f.addr)
 }
 
-// preforkOptions returns the command line of a prefork process: this program with --worker.
 func (f *plainServerFlags) preforkOptions() (*baseline.PreforkOptions, error) {
 	self, err := os.Executable()
 	if err != nil {

@@ -24,7 +24,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/quantity"
 )
 
-// allScenarios stands for all built-in scenarios on the command line.
+// allScenarios is the argument that selects all built-in scenarios.
 const allScenarios = "all"
 
 func newBenchCommand() *cobra.Command {
@@ -58,7 +58,6 @@ not met; with --strict also if a claim about size or speed was not met.`,
 	return cmd
 }
 
-// benchFlags are the flags of bench.
 type benchFlags struct {
 	options  run.Options
 	peers    string
@@ -80,7 +79,6 @@ func (f *benchFlags) addFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&o.Strict, "strict", false, "fail also if a claim about size or speed is not met")
 }
 
-// addScaleFlags adds the flags that limit the size of scenarios.
 func (f *benchFlags) addScaleFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&f.options.Scale, "scale", "", "run at this `SCALE`: small, full, or one that the file defines (default full)")
 	addParsedFlag(flags, &f.options.Connections, quantity.ParsePositive, "connections-max", "n", "limit each workload to `N` connections or goroutines, such as 100k (default: the workload's)")
@@ -94,7 +92,6 @@ func parseRegexp(text string) (*regexp.Regexp, error) {
 	return compiled, nil
 }
 
-// runAndPrintScenarios runs the named scenarios, writes the report and prints it.
 func (f *benchFlags) runAndPrintScenarios(cmd *cobra.Command, names []string) error {
 	if filepath.Ext(f.options.Dir) == ".json" {
 		return usagef("--out is %q; expected a directory, in which report.json has every run", f.options.Dir)
@@ -124,8 +121,7 @@ func (f *benchFlags) runAndPrintScenarios(cmd *cobra.Command, names []string) er
 	return printBenchResultsOrError(cmd, set, o.Dir, err)
 }
 
-// readScenarios reads the named scenarios and adds the peers' executable of --peers to those that
-// use it.
+// readScenarios reads the named scenarios. It adds the executable of --peers to those that use it.
 func (f *benchFlags) readScenarios(names []string) (scenarios []scenario.Scenario, err error) {
 	if i := slices.Index(names, allScenarios); i >= 0 {
 		names = slices.Concat(names[:i], scenario.BuiltInNames(), names[i+1:])
@@ -156,8 +152,8 @@ func (f *benchFlags) readScenarios(names []string) (scenarios []scenario.Scenari
 	return scenarios, nil
 }
 
-// printBenchResultsOrError prints the reports and their directory. It returns runErr, or else an error if runs failed
-// or a required claim was not met.
+// printBenchResultsOrError prints the reports and their directory. It returns runErr or, if that is nil, an error if
+// runs failed or a required claim was not met.
 func printBenchResultsOrError(cmd *cobra.Command, set *result.Set, dir string, runErr error) error {
 	if wrong, ok := errors.AsType[scenario.Error](runErr); ok {
 		return usageError{wrong}
@@ -191,7 +187,6 @@ func newBenchListCommand() *cobra.Command {
 	return cmd
 }
 
-// printBuiltInScenarios prints the name, estimated duration and question of each built-in scenario.
 func (f *benchFlags) printBuiltInScenarios(cmd *cobra.Command) error {
 	out := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
 	for _, name := range scenario.BuiltInNames() {
@@ -207,7 +202,6 @@ func (f *benchFlags) printBuiltInScenarios(cmd *cobra.Command) error {
 	return out.Flush()
 }
 
-// formatMinutes formats d in whole minutes, rounded up.
 func formatMinutes(d time.Duration) string {
 	if d <= time.Minute {
 		return "a minute"

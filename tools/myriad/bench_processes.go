@@ -11,9 +11,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/run"
 )
 
-// This file contains the commands that bench starts as processes.
-
-// newJobLoadCommand returns the command that submits jobs to a pool, for the scenario overload.
+// newJobLoadCommand returns the command that submits jobs to a pool. The scenario overload runs it as a process.
 func newJobLoadCommand() *cobra.Command {
 	var plan jobload.Plan
 	cmd := &cobra.Command{
@@ -32,7 +30,7 @@ func newJobLoadCommand() *cobra.Command {
 	return cmd
 }
 
-// newParkGoroutinesCommand returns the command that parks goroutines, for the scenario idle.
+// newParkGoroutinesCommand returns the command that parks goroutines. The scenario idle runs it as a process.
 func newParkGoroutinesCommand() *cobra.Command {
 	var n int
 	cmd := &cobra.Command{

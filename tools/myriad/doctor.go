@@ -23,10 +23,8 @@ const doctorExamples = `  myriad doctor -n 1000000
   myriad doctor -n 100k --side server --print sysctl > /etc/sysctl.d/90-myriad.conf
   myriad doctor -n 200k --side client --src 10.0.0.10-10.0.0.20 --target 10.0.0.7:9000`
 
-// defaultDoctorConns is the number of connections without -n.
 const defaultDoctorConns = 1_000_000
 
-// doctorFlags are the flags of the command doctor.
 type doctorFlags struct {
 	plan doctor.Plan
 	side string
@@ -85,7 +83,6 @@ func (f *doctorFlags) examinePrintAndFix(cmd *cobra.Command) error {
 	return errIfCapacityTooLow(report)
 }
 
-// examineMachine predicts how much of the plan this machine can hold.
 func examineMachine(plan doctor.Plan) (*doctor.Report, error) {
 	facts, err := doctor.Read(0)
 	if err != nil {
@@ -94,7 +91,6 @@ func examineMachine(plan doctor.Plan) (*doctor.Report, error) {
 	return doctor.Examine(facts, plan)
 }
 
-// errIfCapacityTooLow returns an error if the machine cannot hold the plan.
 func errIfCapacityTooLow(r *doctor.Report) error {
 	if r.Holds >= int64(r.Plan.Connections) {
 		return nil
@@ -102,7 +98,6 @@ func errIfCapacityTooLow(r *doctor.Report) error {
 	return fmt.Errorf("this machine holds %d of %d connections: the first wall is %s", r.Holds, r.Plan.Connections, r.First)
 }
 
-// validateAndComplete checks the flags and fills in the plan.
 func (f *doctorFlags) validateAndComplete(isFlagSet func(flag string) bool) error {
 	for _, pair := range [][2]string{{"json", "print"}, {"fix", "print"}, {"fix", "json"}} {
 		if isFlagSet(pair[0]) && isFlagSet(pair[1]) {
@@ -156,8 +151,8 @@ func (f *doctorFlags) addOutputFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.json, "json", false, "print the report as JSON")
 }
 
-// confirmAndApplyChanges applies the changes of the report and returns a new report. Without --yes, it asks for
-// confirmation first.
+// confirmAndApplyChanges applies the changes of the report and returns a new report. Without --yes, it first asks for
+// confirmation.
 func (f *doctorFlags) confirmAndApplyChanges(cmd *cobra.Command, r *doctor.Report) (*doctor.Report, error) {
 	out, changes := cmd.OutOrStdout(), r.Changes()
 	if len(changes) == 0 {
@@ -197,11 +192,10 @@ func (f *doctorFlags) confirmAndApplyChanges(cmd *cobra.Command, r *doctor.Repor
 	return after, nil
 }
 
-// maxReplyBytes limits the bytes read from the user's reply.
 const maxReplyBytes = 64
 
-// askToApplyChanges asks whether to make n changes and waits for a reply or the end of ctx. If ctx ends, the
-// reading goroutine remains until the process exits.
+// askToApplyChanges asks the user whether to make the changes. It waits for a reply or the end of ctx. If ctx ends, the
+// goroutine that reads the reply remains until the process exits.
 func askToApplyChanges(ctx context.Context, in io.Reader, out io.Writer, changeCount int) (confirmed bool, _ error) {
 	changes := fmt.Sprintf("these %d changes", changeCount)
 	if changeCount == 1 {

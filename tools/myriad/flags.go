@@ -32,13 +32,13 @@ func (v *parsedFlag[T]) Set(text string) error {
 func (v *parsedFlag[T]) String() string { return v.text }
 func (v *parsedFlag[T]) Type() string   { return "value" }
 
-// addParsedFlag adds a flag that parse reads into dest. short is "" if there is no letter. Errors of parse must
-// be of type quantity.Error, which contains the expected format.
+// addParsedFlag adds a flag. parse converts its text and stores the result in dest; its errors must have the type
+// quantity.Error, which contains the expected format. short is the one-letter form, or "".
 func addParsedFlag[T any](flags *pflag.FlagSet, dest *T, parse func(string) (T, error), name, short, help string) {
 	flags.VarP(&parsedFlag[T]{dest: dest, parse: parse}, name, short, help)
 }
 
-// parsedListFlag is a repeatable flag. Each text is parsed and appended.
+// parsedListFlag is a flag that may be given several times. Each text is parsed and appended to the list.
 type parsedListFlag[T any] struct {
 	dest  *[]T
 	parse func(string) ([]T, error)
@@ -53,7 +53,6 @@ func (l *parsedListFlag[T]) Set(text string) error {
 func (l *parsedListFlag[T]) String() string { return "" }
 func (l *parsedListFlag[T]) Type() string   { return "value" }
 
-// newOneOfParser returns a parser that accepts only the allowed words.
 func newOneOfParser(allowed ...string) func(string) (string, error) {
 	return func(text string) (string, error) {
 		if !slices.Contains(allowed, text) {
@@ -63,7 +62,7 @@ func newOneOfParser(allowed ...string) func(string) (string, error) {
 	}
 }
 
-// validateListenAddr returns a usage error if addr, the value of a flag, is not HOST:PORT.
+// validateListenAddr returns a usage error if addr is not HOST:PORT. flag is the name of the flag.
 func validateListenAddr(flag, addr string) error {
 	_, service, err := net.SplitHostPort(addr)
 	if err == nil {
@@ -75,7 +74,7 @@ func validateListenAddr(flag, addr string) error {
 	return nil
 }
 
-// toUsageErrorWithExpectation converts an error of pflag to a usage error that contains the expected format.
+// toUsageErrorWithExpectation converts an error of package pflag to a usage error that contains the expected format.
 func toUsageErrorWithExpectation(cmd *cobra.Command, err error) error {
 	if e, ok := errors.AsType[*pflag.NotExistError](err); ok {
 		if hint := hintAtIntendedFlag(cmd.Flags(), e); hint != "" {
@@ -112,7 +111,7 @@ var flagsOfOtherTools = map[string]struct{ tool, name string }{
 	"z": {"hey", "duration"},
 }
 
-// hintAtIntendedFlag returns a hint that names the most similar known flag, or "".
+// hintAtIntendedFlag returns a hint at the most similar flag, or "" if none is similar.
 func hintAtIntendedFlag(flags *pflag.FlagSet, unknown *pflag.NotExistError) string {
 	shorthands := unknown.GetSpecifiedShortnames()
 	if shorthands == "" {
@@ -137,8 +136,8 @@ func hintAtIntendedFlag(flags *pflag.FlagSet, unknown *pflag.NotExistError) stri
 	return fmt.Sprintf("-%s of %s is %s here: %s", unknown.GetSpecifiedName(), other.tool, name, help)
 }
 
-// mostSimilarFlagName returns the visible flag whose name is most similar to given. Names are similar if at most a
-// third of the letters differ, or if the name begins with given. It returns "" if none is similar.
+// mostSimilarFlagName returns the visible flag whose name is most similar to given, or "". Names are similar if at most
+// a third of the letters differ, or if the name begins with given.
 func mostSimilarFlagName(flags *pflag.FlagSet, given string) (name string) {
 	const minPrefix = 4
 	best := len(given)
@@ -152,7 +151,6 @@ func mostSimilarFlagName(flags *pflag.FlagSet, given string) (name string) {
 	return name
 }
 
-// editDistance returns the Levenshtein distance of a and b.
 func editDistance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {
@@ -173,7 +171,6 @@ func editDistance(a, b string) int {
 	return row[len(b)]
 }
 
-// flagGroup is a titled group of flags in a command's help.
 type flagGroup struct {
 	title  string
 	footer string // printed after the flags, "" for none
@@ -182,7 +179,6 @@ type flagGroup struct {
 
 type flagGroups []flagGroup
 
-// addFlagGroup appends a group with the flags that addFlags adds.
 func (g *flagGroups) addFlagGroup(title, footer string, addFlags func(*pflag.FlagSet)) {
 	flags := pflag.NewFlagSet(title, pflag.ContinueOnError)
 	flags.SortFlags = false
@@ -190,7 +186,6 @@ func (g *flagGroups) addFlagGroup(title, footer string, addFlags func(*pflag.Fla
 	*g = append(*g, flagGroup{title, footer, flags})
 }
 
-// addFlagsAndGroupedHelp adds the flags to cmd and makes its help show the groups.
 func (g flagGroups) addFlagsAndGroupedHelp(cmd *cobra.Command) {
 	for _, group := range g {
 		cmd.Flags().AddFlagSet(group.flags)
@@ -206,5 +201,4 @@ func (g flagGroups) addFlagsAndGroupedHelp(cmd *cobra.Command) {
 	})
 }
 
-// helpWidth is the width of help lines in columns.
 const helpWidth = 100

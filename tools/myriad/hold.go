@@ -51,10 +51,9 @@ missing or duplicate line.`,
 	return cmd
 }
 
-// maxHoldDuration is the default duration of hold: the maximum of load.Config.
+// maxHoldDuration is the default duration of the command hold, which is the maximum of load.Config.
 const maxHoldDuration = 30 * 24 * time.Hour
 
-// holdConnsAndReport holds the connections and prints their memory use.
 func (f *loadFlags) holdConnsAndReport(cmd *cobra.Command) error {
 	t, err := f.results.newReporter(cmd)
 	if err != nil {
@@ -98,8 +97,8 @@ func (h *heldConnsReport) recordHeldConnsEvent(e load.Event) {
 	}
 }
 
-// printMemoryPerConn prints the memory per connection on both sides: the growth since before the
-// first connection.
+// printMemoryPerConn prints the memory per connection on both sides. It is the growth since the time before the first
+// connection.
 func (h *heldConnsReport) printMemoryPerConn() {
 	if h.lastHeld == nil {
 		return

@@ -39,7 +39,6 @@ func newHubCommand() *cobra.Command {
 	return cmd
 }
 
-// hubFlags are the flags of hub.
 type hubFlags struct {
 	serverFlags
 	hub      hub.Hub
@@ -50,8 +49,8 @@ type hubFlags struct {
 	insecure bool
 }
 
-// Default limits of a hub that differ from those of other servers. A subscriber may lag by a minute or 8 MiB,
-// as with Redis's soft limit.
+// A hub's default limits differ from those of other servers. A subscriber may be a minute or 8 MiB behind, as with
+// Redis's soft limit.
 const (
 	defaultHubMaxMessage   = 1 << 20
 	defaultHubMaxUnsent    = 8 << 20
@@ -83,7 +82,6 @@ func (f *hubFlags) addFlags(cmd *cobra.Command) {
 	f.addIntFlag(flags, &limits.MaxSubscribers, "max-subscribers", "Limits.MaxSubscribers", "limit for subscribers of a topic (default: no limit)")
 }
 
-// serveHub serves until a signal ends it.
 func (f *hubFlags) serveHub(cmd *cobra.Command) error {
 	if err := f.validateAndSetUp(cmd); err != nil {
 		return err
@@ -123,8 +121,8 @@ func (f *hubFlags) validateAndSetUp(cmd *cobra.Command) error {
 	return nil
 }
 
-// addTLSListenerAndRequireAuth adds the listener of --tls-addr. It returns an error if a listener would admit clients
-// of other machines without authentication.
+// addTLSListenerAndRequireAuth adds the listener of --tls-addr. It returns an error if clients of other machines could
+// connect to a listener without authentication.
 func (f *hubFlags) addTLSListenerAndRequireAuth() error {
 	if f.tlsAddr != "" {
 		if f.srv.TLSConfig == nil {
@@ -148,14 +146,14 @@ func (f *hubFlags) addTLSListenerAndRequireAuth() error {
 	return nil
 }
 
-// isLoopbackAddr reports whether addr is reachable only from this machine. For a socket passed by the
-// service manager it returns false.
+// isLoopbackAddr reports whether addr can be reached only from this machine. For a socket from the service manager it
+// returns false.
 func isLoopbackAddr(addr string) bool {
 	a, err := net.ResolveTCPAddr("tcp", addr)
 	return err == nil && a.IP.IsLoopback()
 }
 
-// readUsersAndRegisterReload reads the users file and registers its reload at SIGHUP.
+// readUsersAndRegisterReload reads the users file, and arranges that SIGHUP reads it again.
 func (f *hubFlags) readUsersAndRegisterReload(cmd *cobra.Command) error {
 	if f.users == "" {
 		return nil
@@ -172,11 +170,11 @@ func (f *hubFlags) readUsersAndRegisterReload(cmd *cobra.Command) error {
 	return nil
 }
 
-// enforceTimeout limits the time for checking all clients.
+// enforceTimeout limits the time for checking all clients against changed rights.
 const enforceTimeout = 30 * time.Second
 
-// reloadUsersAndEnforce reads the users file again and closes clients that have lost their rights. It returns the
-// outcome as text.
+// reloadUsersAndEnforce reads the users file again and closes clients that have lost their rights. It returns text that
+// describes the outcome.
 func (f *hubFlags) reloadUsersAndEnforce(ctx context.Context) (resultText string) {
 	file, err := os.Open(f.users)
 	if err == nil {

@@ -17,7 +17,6 @@ import (
 	"github.com/myriad-go/myriad/internal/secure"
 )
 
-// clusterFlags are the flags that join a hub with others.
 type clusterFlags struct {
 	cluster.Config
 	peers  cluster.Peers
@@ -29,8 +28,8 @@ type clusterFlags struct {
 	peersCert, peersKey, peersCA string
 }
 
-// clusterSecretVariable is the environment variable that contains the cluster's secret if --cluster-secret is
-// not given.
+// clusterSecretVariable is the environment variable that contains the cluster's secret if --cluster-secret is not
+// given.
 const clusterSecretVariable = "MYRIAD_CLUSTER_SECRET"
 
 func (f *clusterFlags) addFlags(flags *pflag.FlagSet) {
@@ -49,7 +48,8 @@ func (f *clusterFlags) addFlags(flags *pflag.FlagSet) {
 	flags.DurationVar(&f.Linger, "cluster-linger", 0, "how long this hub keeps receiving a topic after its last subscriber has left (default 5s)")
 }
 
-// clusterOriginVariable is the environment variable in which a process passes its node to its successor.
+// clusterOriginVariable is the environment variable that identifies the cluster node during an upgrade, so that the new
+// process continues as the same node.
 const clusterOriginVariable = "MYRIAD_CLUSTER_ORIGIN"
 
 func (f *hubFlags) addReplayFlags(flags *pflag.FlagSet) {
@@ -89,10 +89,8 @@ func (f *hubFlags) validateReplayFlags(cmd *cobra.Command) error {
 	return nil
 }
 
-// isClustered reports whether the flags connect the hub to other hubs.
 func (f *clusterFlags) isClustered() bool { return f.nats.urls != "" || f.peers.Addr != "" }
 
-// validateAndComplete validates the flags and completes the configuration.
 func (f *clusterFlags) validateAndComplete(cmd *cobra.Command) (err error) {
 	for _, needs := range []struct{ flag, of string }{
 		{"nats-creds", "nats"}, {"nats-ca", "nats"}, {"join", "cluster"}, {"cluster-advertise", "cluster"}, {"cluster-secret", "cluster"},
@@ -143,8 +141,8 @@ func (f *clusterFlags) validatePeerFlags() (err error) {
 	return f.configurePeerTLS()
 }
 
-// configurePeerTLS sets up mutual TLS between hubs. It returns an error if --cluster-ca has not signed this
-// hub's certificate, because all other hubs would reject the certificate.
+// configurePeerTLS sets up mutual TLS between hubs. It returns an error if --cluster-ca has not signed this hub's
+// certificate, because all other hubs would then reject the certificate.
 func (f *clusterFlags) configurePeerTLS() error {
 	switch given := f.peersCert + f.peersKey + f.peersCA; {
 	case given == "":
@@ -169,7 +167,7 @@ func (f *clusterFlags) configurePeerTLS() error {
 		GetCertificate: pair.GetCertificate,
 		GetClientCertificate: func(asked *tls.CertificateRequestInfo) (*tls.Certificate, error) {
 			own, _ := pair.GetCertificate(nil)
-			// With TLS 1.3, the peer does not report why it rejects a certificate.
+			// With TLS 1.3, a peer does not report why it rejects a certificate.
 			if err := cmp.Or(asked.SupportsCertificate(own), verifyForServerAndClientUse(own, pool)); err != nil {
 				return nil, fmt.Errorf("the other hub would refuse --cluster-cert %s: %w", f.peersCert, err)
 			}
@@ -199,7 +197,7 @@ func verifyForServerAndClientUse(pair *tls.Certificate, roots *x509.CertPool) er
 	return nil
 }
 
-// joinClusterIfRequested connects to the other hubs if the flags require it. leave disconnects.
+// joinClusterIfRequested connects to the other hubs if the flags require it. The returned function disconnects.
 func (f *hubFlags) joinClusterIfRequested(cmd *cobra.Command) (leave func(), err error) {
 	c := &f.cluster
 	if !c.isClustered() {

@@ -18,29 +18,27 @@ import (
 )
 
 const (
-	// minRedrawInterval is the minimum time between two redraws.
 	minRedrawInterval = 100 * time.Millisecond
-	// sparklineIntervals is the number of intervals in a sparkline.
+	// sparklineIntervals is the number of intervals that a sparkline shows.
 	sparklineIntervals = 240
-	// maxErrorCauses limits the number of separately counted error causes. Further causes count as "other".
+	// maxErrorCauses limits the number of error causes that are counted separately. Further causes count as "other".
 	maxErrorCauses = 64
-	// starvedWarningShare is the share of time in which programs waited for a processor above which the view
-	// shows a warning. The result uses the same limit.
+	// If programs have waited for a processor for more than starvedWarningShare of the time, the view shows a warning.
+	// The result of the run applies the same limit.
 	starvedWarningShare = 0.2
 	labelWidth          = 11
 )
 
 // terminalView shows the progress of a load run on a terminal. It redraws in place and erases itself at the end.
-// Nothing else should write to the terminal between two events. Each redraw is one write, and the cursor is
-// hidden only during the write.
+// Nothing else should write to the terminal between two events. Each redraw is one write, and the cursor is hidden only
+// during the write.
 //
-// A terminalView belongs to the goroutine that calls recordHeldConnsEvent. erase may be called after that goroutine has
-// ended.
+// A terminalView belongs to the goroutine that runs the load. Afterwards, another goroutine may erase it.
 type terminalView struct {
 	out        io.Writer
 	screenSize func() screen // returns the current size of the terminal
 	now        func() time.Time
-	// cpuStallTime returns the total time in which some program on the machine waited for a processor.
+	// cpuStallTime returns the total time in which some program on the machine has waited for a processor.
 	cpuStallTime func() time.Duration
 
 	plan          load.Plan
@@ -58,13 +56,11 @@ type terminalView struct {
 	drawnWidths     []int // widths of the lines on the terminal
 }
 
-// screen describes the terminal.
 type screen struct {
 	width, height int
 	colour        bool
 }
 
-// newTerminalView returns a view on the terminal f.
 func newTerminalView(f *os.File) *terminalView {
 	return &terminalView{out: f, now: time.Now, screenSize: func() screen {
 		width, height, err := term.GetSize(int(f.Fd()))
@@ -78,7 +74,7 @@ func newTerminalView(f *os.File) *terminalView {
 	}}
 }
 
-// updateAndRedraw is for load.Config.Observe.
+// updateAndRedraw processes an event of the run. It serves as load.Config.Observe.
 func (v *terminalView) updateAndRedraw(e load.Event) {
 	now := v.now()
 	if e.Phase == load.Began || v.start.IsZero() {
@@ -124,7 +120,7 @@ func (v *terminalView) recordInterval(i load.Interval, now time.Time) {
 	v.p99History = appendDroppingOldest(v.p99History, i.Latency.P99.Seconds())
 }
 
-// appendDroppingOldest appends v and drops the oldest value of a full history.
+// appendDroppingOldest appends v. If the history is full, it drops the oldest value.
 func appendDroppingOldest(history []float64, v float64) []float64 {
 	if len(history) == sparklineIntervals {
 		history = slices.Delete(history, 0, 1)
@@ -138,7 +134,7 @@ type terminalLine struct {
 	isFault     bool
 }
 
-// formatLines returns the view's lines for a terminal of the given width, the most important first.
+// formatLines returns the lines of the view for a terminal of the given width, the most important lines first.
 func (v *terminalView) formatLines(width int) (all []terminalLine) {
 	i := &v.lastInterval
 	add := func(label, format string, args ...any) {
@@ -192,7 +188,7 @@ func (v *terminalView) formatLines(width int) (all []terminalLine) {
 	return all
 }
 
-// formatStageProgress returns the progress of the stage. If the end is known, it is a bar.
+// formatStageProgress returns the progress of the current stage. If the end is known, the progress is a bar.
 func (v *terminalView) formatStageProgress(width int) string {
 	in := v.now().Sub(v.stageStart)
 	share, text := -1.0, format.Elapsed(in)
@@ -212,7 +208,6 @@ func (v *terminalView) formatStageProgress(width int) string {
 	return strings.Repeat("█", full) + strings.Repeat("░", barWidth-full) + "  " + text
 }
 
-// formatUsage formats a process's CPU, memory, memory per connection and descriptors.
 func (v *terminalView) formatUsage(usage, usageBeforeLoad *load.Usage) string {
 	text := format.Percent(v.lastInterval.PerSecond(int64(usage.CPU()))/1e9) + " of a CPU"
 	if usage.RSS > 0 {
@@ -227,7 +222,7 @@ func (v *terminalView) formatUsage(usage, usageBeforeLoad *load.Usage) string {
 	return text
 }
 
-// sparkline draws the last width values, one per column, scaled from 0 to their maximum.
+// sparkline draws the last values, one per column. The highest value determines the scale.
 func sparkline(values []float64, width int) string {
 	values = values[max(len(values)-max(width, 0), 0):]
 	bars := []rune("▁▂▃▄▅▆▇█")
@@ -242,8 +237,8 @@ func sparkline(values []float64, width int) string {
 	return string(columns)
 }
 
-// Control sequences. The screen is never erased from its first row on, because tmux would treat this as
-// clearing the screen and keep a copy in its scrollback.
+// Control sequences. The screen is never erased from its first row on, because tmux would then keep a copy in its
+// scrollback.
 const (
 	hideCursor = "\x1b[?25l"
 	showCursor = "\x1b[?25h"
@@ -252,7 +247,6 @@ const (
 	eraseBelow = "\x1b[J"
 )
 
-// redrawLines replaces the drawn lines with the current ones.
 func (v *terminalView) redrawLines() {
 	size := v.screenSize()
 	lines := v.formatLines(size.width)
@@ -268,8 +262,8 @@ func (v *terminalView) redrawLines() {
 
 func (v *terminalView) write(text string) { _, _ = io.WriteString(v.out, text) } // there is nobody to report to
 
-// renderForScreen returns the line, cut to the screen's width, and its number of width. It replaces characters that
-// could move the cursor or occupy two width with "?".
+// renderForScreen returns the line, cut to the width of the screen, and its width. Characters that could move the
+// cursor or occupy two columns become "?".
 func (l terminalLine) renderForScreen(on screen) (text string, width int) {
 	const wide = 0x2e80 // the first characters of East Asia
 	runes := []rune(strings.Map(func(r rune) rune {
@@ -287,8 +281,8 @@ func (l terminalLine) renderForScreen(on screen) (text string, width int) {
 	return text, len(runes)
 }
 
-// takeEraseSequence returns the control sequence that erases the drawn lines. Lines that a narrower terminal has
-// wrapped occupy more than one row.
+// takeEraseSequence returns the control sequence that erases the drawn lines. It takes into account that a line
+// occupies several rows if the terminal has become narrower.
 func (v *terminalView) takeEraseSequence(on screen) (text string) {
 	for _, w := range v.drawnWidths {
 		text += strings.Repeat(cursorUp+eraseLine, max(1, (w+on.width-1)/max(on.width, 1)))

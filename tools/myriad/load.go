@@ -58,7 +58,6 @@ the result so far is printed in any case. Exits with 2 if it is called wrongly.`
 	return cmd
 }
 
-// runLoadAndReport runs the load and prints the result.
 func (f *loadFlags) runLoadAndReport(cmd *cobra.Command) error {
 	t, err := f.results.newReporter(cmd)
 	if err != nil {
@@ -89,21 +88,21 @@ func (f *loadFlags) runLoadAndReport(cmd *cobra.Command) error {
 	return cmp.Or(outErr, err, result.Err())
 }
 
-// isHTTPMismatch reports whether the first wrong answer looks like HTTP, or like a bare page, which
-// some servers send as HTTP/0.9.
+// isHTTPMismatch reports whether the first wrong answer looks like HTTP, or like a page without a header, which some
+// servers send as HTTP/0.9.
 func isHTTPMismatch(r *load.Result) bool {
 	m := r.FirstMismatch
 	return m != nil && m.Byte == 0 && (strings.HasPrefix(m.Got, `"HTTP/1.`) || strings.HasPrefix(m.Got, `"<!DOCTYPE `))
 }
 
-// raiseProcsForTLSHandshakes raises GOMAXPROCS for TLS handshakes, which run in parallel with the loops.
+// raiseProcsForTLSHandshakes raises GOMAXPROCS for TLS handshakes, which run in parallel with the event loops.
 func (f *loadFlags) raiseProcsForTLSHandshakes() {
 	if f.cfg.TLS != nil {
 		raiseGOMAXPROCS(max(f.cfg.Loops, 1), false)
 	}
 }
 
-// formatSearchStep describes one rate that a search has tried.
+// formatSearchStep describes one of the rates that a search has tried.
 func formatSearchStep(s *load.Step, goal load.Goal) string {
 	verdict := "too slow"
 	switch {
@@ -124,8 +123,8 @@ func formatSearchStep(s *load.Step, goal load.Goal) string {
 	return line
 }
 
-// lowestStepAboveFoundRate returns the last attempt at the lowest rate above the found one, or the zero
-// Step.
+// lowestStepAboveFoundRate returns the last attempt at the lowest rate above the rate that was found. It returns the
+// zero Step if there was none.
 func lowestStepAboveFoundRate(found *load.Found) (lowest load.Step) {
 	for _, s := range found.Steps {
 		if s.Rate > found.Rate && (lowest.Rate == 0 || s.Rate <= lowest.Rate) {
@@ -135,7 +134,6 @@ func lowestStepAboveFoundRate(found *load.Found) (lowest load.Step) {
 	return lowest
 }
 
-// noRateFoundError returns the error of a search that found no rate.
 func noRateFoundError(found *load.Found) error {
 	err := fmt.Errorf("no rate kept %s of the latency under %v", format.Percentile(found.Goal.Percentile), found.Goal.Under)
 	if lowestStepAboveFoundRate(found).Limited {
@@ -144,7 +142,6 @@ func noRateFoundError(found *load.Found) error {
 	return err
 }
 
-// formatFoundRate describes the result of a search.
 func formatFoundRate(r *load.Result) string {
 	found := r.Search
 	more := "5% more did not"

@@ -19,7 +19,7 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// distributedLoadFlags are the flags of load and hold that divide the load among agents.
+// distributedLoadFlags are the flags of the commands load and hold that divide the load among agents.
 type distributedLoadFlags struct {
 	agents  agentCount
 	options agents.Options
@@ -29,7 +29,7 @@ type distributedLoadFlags struct {
 	key     string
 }
 
-// agentCount is the number of agents; local agents are processes of this machine.
+// agentCount is the number of agents. Local agents are processes on this machine.
 type agentCount struct {
 	n     int
 	local bool
@@ -54,10 +54,9 @@ func (f *distributedLoadFlags) addFlags(flags *pflag.FlagSet) {
 	f.secret.addFlag(flags, "agents-secret", agents.SecretVariable, "that agents need to connect, or the token of the NATS server")
 }
 
-// natsFlagNames lists the flags of the NATS server, which local agents do not need.
+// natsFlagNames lists the flags about the NATS server. Local agents do not need them.
 var natsFlagNames = []string{"agents-addr", "agents-cert", "agents-key", "nats", "nats-creds", "nats-ca", "agents-secret"}
 
-// validateAndComplete validates the flags and completes the options.
 func (f *distributedLoadFlags) validateAndComplete(cfg *load.Config, isFlagSet func(string) bool) (err error) {
 	if f.agents.n == 0 {
 		for _, name := range append([]string{"agents-wait"}, natsFlagNames...) {
@@ -109,8 +108,8 @@ func (f *distributedLoadFlags) validateAndComplete(cfg *load.Config, isFlagSet f
 	return nil
 }
 
-// runLoadHereOrOnAgents runs the load in this process or on agents. If events go to standard output, messages
-// about agents go to standard error.
+// runLoadHereOrOnAgents runs the load in this process or on agents. If events go to standard output, messages about
+// agents go to standard error.
 func (f *loadFlags) runLoadHereOrOnAgents(ctx context.Context, rep *runReporter) (*load.Result, error) {
 	if f.agents.agents.n == 0 {
 		f.raiseProcsForTLSHandshakes()
@@ -132,8 +131,8 @@ func (f *loadFlags) runLoadHereOrOnAgents(ctx context.Context, rep *runReporter)
 	return agents.RunOnAgents(ctx, o, cfg)
 }
 
-// startLocalAgentProcesses starts agents as processes of this machine. stop waits for their end and kills them after
-// localAgentStopTimeout.
+// startLocalAgentProcesses starts agents as processes on this machine. The returned function waits until they have
+// ended. After localAgentStopTimeout, it kills them.
 func (f *loadFlags) startLocalAgentProcesses(url, secret string) (awaitExitOrKill func(), err error) {
 	executable, err := os.Executable()
 	if err != nil {
@@ -170,5 +169,4 @@ func (f *loadFlags) startLocalAgentProcesses(url, secret string) (awaitExitOrKil
 	return awaitExitOrKill, nil
 }
 
-// localAgentStopTimeout is the time in which local agents must end.
 const localAgentStopTimeout = 10 * time.Second

@@ -15,7 +15,7 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// loadFlags are the flags of load. Those of hold are a subset.
+// loadFlags are the flags of the command load. The command hold has some of them.
 type loadFlags struct {
 	cfg          load.Config
 	settingTexts map[string][]string // values of settings, by name
@@ -25,7 +25,7 @@ type loadFlags struct {
 	agents       distributedLoadFlags
 }
 
-// flagAliases are alternative names of flags, most of them tcpkali's.
+// flagAliases are alternative names of flags, most of them taken from the tool tcpkali.
 var flagAliases = map[string]string{
 	"ssl":              "tls",
 	"websocket":        "ws",
@@ -39,7 +39,6 @@ const tcpkaliText = `  --ssl is --tls, --websocket --ws, --source-ip --src, --wo
   always measured. For what differs see docs/load.md.
 `
 
-// resolveFlagAlias resolves an alias.
 func resolveFlagAlias(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 	if here, ok := flagAliases[name]; ok {
 		name = here
@@ -47,7 +46,7 @@ func resolveFlagAlias(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 	return pflag.NormalizedName(name)
 }
 
-// settingFlag is the flag of a setting. It collects values for load.Config.Set.
+// settingFlag is the flag of one load setting. It collects the values for load.Config.Set.
 type settingFlag struct {
 	load.Setting
 	textsByName map[string][]string
@@ -70,8 +69,8 @@ func (f settingFlag) Type() string {
 	return "value"
 }
 
-// addSettingFlagGroups adds the flags of the groupNames to cmd: the settings of each group first, then further
-// flags.
+// addSettingFlagGroups adds the flags of the named groups to cmd. In each group, the flags of settings precede the
+// others.
 func (f *loadFlags) addSettingFlagGroups(cmd *cobra.Command, groupNames ...string) {
 	f.settingTexts = make(map[string][]string)
 	var all flagGroups
@@ -102,8 +101,8 @@ func (f *loadFlags) addSettingFlag(flags *pflag.FlagSet, s load.Setting) {
 	flags.Lookup(s.Name).NoOptDefVal = s.Bare
 }
 
-// addExtraFlagsOfGroup adds the flags of a group that are not settings of a load.Config, and the
-// settings of other groups that hold uses.
+// addExtraFlagsOfGroup adds those flags of a group that are not settings of a load.Config. For the command hold, it
+// also adds the settings that hold uses of other groups.
 func (f *loadFlags) addExtraFlagsOfGroup(flags *pflag.FlagSet, group string, settings []load.Setting) {
 	switch group {
 	case "Connections":
@@ -136,7 +135,7 @@ func (f *loadFlags) addExtraFlagsOfGroup(flags *pflag.FlagSet, group string, set
 	}
 }
 
-// buildConfigFromFlags combines --config, the flags and the targets, and validates the result.
+// buildConfigFromFlags combines the file of --config, the flags and the targets, and validates the result.
 func (f *loadFlags) buildConfigFromFlags(stdin io.Reader, targets []string) error {
 	hold := f.cfg.Hold
 	if err := f.readConfigFileOrStdin(stdin); err != nil {
@@ -173,7 +172,6 @@ func (f *loadFlags) buildConfigFromFlags(stdin io.Reader, targets []string) erro
 	return nil
 }
 
-// readConfigFileOrStdin reads the file of --config, if given.
 func (f *loadFlags) readConfigFileOrStdin(stdin io.Reader) error {
 	if f.configFile == "" {
 		return nil
@@ -201,8 +199,7 @@ func (f *loadFlags) readConfigFileOrStdin(stdin io.Reader) error {
 	return nil
 }
 
-// unescapeMessageSetting replaces the escapes in the values of a setting if --unescape-message-args is
-// set.
+// unescapeMessageSetting replaces escape sequences in the values of a setting, if --unescape-message-args is set.
 func (f *loadFlags) unescapeMessageSetting(name string) error {
 	if !f.unescape || !slices.Contains([]string{"message", "first-message", "answer", "latency-marker"}, name) {
 		return nil

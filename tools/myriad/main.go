@@ -48,25 +48,23 @@ func runCommandLine(ctx context.Context, args []string, in io.Reader, out, errOu
 	return 1
 }
 
-// usageError reports wrong use of the command (exit code 2). Its text is "<what was wrong>; <what was
-// expected>".
+// usageError reports wrong use of the command (exit code 2). Its text states what is wrong and, after a semicolon, what
+// was expected.
 type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
 
-// usagef returns a usageError.
 func usagef(format string, args ...any) error {
 	return usageError{fmt.Errorf(format, args...)}
 }
 
-// commandConstructors maps the name of each command to its constructor.
 var commandConstructors = map[string]func() *cobra.Command{
 	"serve": newServeCommand, "hub": newHubCommand, "load": newLoadCommand, "hold": newHoldCommand, "agent": newAgentCommand, "report": newReportCommand, "doctor": newDoctorCommand,
 	"plan": newPlanCommand, "bench": newBenchCommand, "plain": newPlainCommand, "park": newParkGoroutinesCommand, "offer": newJobLoadCommand, "version": newVersionCommand,
 }
 
-// newRootCommand returns the root command. If args begin with the name of a command, only that command is
-// added, because building the flags of all others takes a tenth of the startup time.
+// newRootCommand returns the root command. If args begin with the name of a command, only that command is added,
+// because building the flags of all commands takes a tenth of the startup time.
 func newRootCommand(args ...string) *cobra.Command {
 	root := &cobra.Command{
 		Use:               "myriad",
@@ -94,12 +92,12 @@ func newRootCommand(args ...string) *cobra.Command {
 	return root
 }
 
-// duplicateSignalWindow is the time in which a second signal counts as the first one, because timeout(1)
-// signals the command and then its process group.
+// duplicateSignalWindow is the time in which a second signal counts as the first one, because timeout(1) sends two
+// signals: to the command, and then to its process group.
 const duplicateSignalWindow = 200 * time.Millisecond
 
-// cancelContextOnSignal cancels the command's context at SIGINT or SIGTERM. A second signal ends the
-// process. serve and hub handle signals themselves.
+// cancelContextOnSignal cancels the command's context on SIGINT or SIGTERM. A second signal ends the process. The
+// commands serve and hub handle signals themselves.
 func cancelContextOnSignal(cmd *cobra.Command) {
 	if cmd.Name() == "serve" || cmd.Name() == "hub" {
 		return
@@ -109,7 +107,7 @@ func cancelContextOnSignal(cmd *cobra.Command) {
 	cmd.SetContext(ctx)
 }
 
-// validateArgsWithUsageErrors converts every usage error of cmd and its subcommands to a usageError.
+// validateArgsWithUsageErrors makes cmd and its subcommands return a usageError for every wrong use.
 func validateArgsWithUsageErrors(cmd *cobra.Command) {
 	args, group := cmd.Args, cmd.Args == nil && cmd.HasSubCommands()
 	if args == nil {
@@ -140,7 +138,6 @@ func validateArgsWithUsageErrors(cmd *cobra.Command) {
 	}
 }
 
-// validateHelpArgs returns a usage error if help is requested for an unknown command.
 func validateHelpArgs(cmd *cobra.Command, given []string) error {
 	if found, rest, err := cmd.Root().Find(given); err == nil && (found != cmd.Root() || len(rest) == 0) {
 		return nil
@@ -148,7 +145,6 @@ func validateHelpArgs(cmd *cobra.Command, given []string) error {
 	return usagef("unknown command %q; expected one of %s", given[0], strings.Join(availableSubcommands(cmd.Root()), ", "))
 }
 
-// availableSubcommands returns the names of the direct subcommands of cmd.
 func availableSubcommands(cmd *cobra.Command) []string {
 	var names []string
 	for _, sub := range cmd.Commands() {
@@ -170,7 +166,6 @@ func newVersionCommand() *cobra.Command {
 	}
 }
 
-// versionAndPlatform returns the version, the Go version and the platform.
 func versionAndPlatform() string {
 	return fmt.Sprintf("%s %s %s/%s", cmp.Or(version.MyriadVersion(), "(devel)"), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/agents"
 )
 
-// natsFlags are the flags of NATS servers and their credentials.
+// natsFlags are the flags about NATS servers and their credentials.
 type natsFlags struct{ urls, creds, ca string }
 
 func (f *natsFlags) addFlags(flags *pflag.FlagSet, urls, help string) {
@@ -21,8 +21,8 @@ func (f *natsFlags) addFlags(flags *pflag.FlagSet, urls, help string) {
 	flags.StringVar(&f.ca, "nats-ca", "", "PEM `FILE` with trusted CA certificates of NATS servers (default: the system's)")
 }
 
-// parseURLsAndTLS returns the URLs of --nats, nil without the flag. It also returns the TLS configuration, nil
-// for the system's trusted certificates.
+// parseURLsAndTLS returns the URLs of --nats, or nil without the flag. tlsConfig is nil if the system's trusted
+// certificates are used.
 func (f *natsFlags) parseURLsAndTLS() (urls []string, tlsConfig *tls.Config, err error) {
 	if f.urls == "" {
 		if f.creds+f.ca != "" {
@@ -61,7 +61,6 @@ func (f *natsFlags) parseURLsAndTLS() (urls []string, tlsConfig *tls.Config, err
 	return urls, tlsConfig, err
 }
 
-// natsServerForAgents returns the NATS server of agents and their coordinator.
 func (f *natsFlags) natsServerForAgents(secret *secretFlag) (n agents.NATS, err error) {
 	token, err := secret.readSecretFileOrVariable()
 	if err != nil {
@@ -71,21 +70,20 @@ func (f *natsFlags) natsServerForAgents(secret *secretFlag) (n agents.NATS, err 
 	return agents.NATS{URL: strings.Join(urls, ","), Creds: f.creds, Token: token, TLS: trust}, err
 }
 
-// maxSecretBytes is the maximum length of a secret. NATS accepts about 4,000 bytes, including the
-// message around it.
+// maxSecretBytes is the maximum length of a secret. NATS accepts about 4,000 bytes for the secret and the message
+// around it.
 const maxSecretBytes = 1024
 
-// secretFlag reads a secret from a file or an environment variable, because flags are visible in
-// the process list.
+// secretFlag reads a secret from a file or an environment variable, because flags are visible in the list of processes.
 type secretFlag struct{ name, variable, file string }
 
-// addFlag adds the flag; help describes who shares the secret.
+// addFlag adds the flag. The help text states who shares the secret.
 func (f *secretFlag) addFlag(flags *pflag.FlagSet, name, variable, help string) {
 	f.name, f.variable = name, variable
 	flags.StringVar(&f.file, name, "", "`FILE` with the secret "+help+" (default: the environment variable "+variable+", or none)")
 }
 
-// readSecretFileOrVariable returns the secret, "" for none.
+// readSecretFileOrVariable returns the secret, or "" if there is none.
 func (f *secretFlag) readSecretFileOrVariable() (string, error) {
 	if f.file == "" {
 		secret := os.Getenv(f.variable)

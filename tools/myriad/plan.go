@@ -30,7 +30,6 @@ const planExamples = `  myriad plan --measure --rate 0.05 --memory 64Gi --cores 
   myriad bench capacity --out c && myriad plan --from c --check --within 10%
   myriad load -c 20k --hold-before 2s --rate 10k --out run.jsonl 127.0.0.1:9000; myriad plan --from run.jsonl`
 
-// planFlags are the flags of the command plan.
 type planFlags struct {
 	goal        capacity.Goal
 	connections []int64
@@ -120,7 +119,7 @@ func parsePercent(text string) (fraction float64, _ error) {
 	return n / 100, nil
 }
 
-// validateAndComplete checks the flags and fills in defaults from facts.
+// validateAndComplete checks the flags. It takes missing values from facts.
 func (f *planFlags) validateAndComplete(facts *doctor.Facts, isFlagSet func(string) bool) error {
 	switch {
 	case f.measure == (f.from != ""):
@@ -203,9 +202,9 @@ func (f *planFlags) measureAndPlanMachines(cmd *cobra.Command) error {
 	return capacity.WritePlansSideBySide(out, plans)
 }
 
-// bestMatchingMeasurement returns the measurement for the plan. It considers measurements of the requested subject,
-// or of the first one, with TLS if requested. It prefers the most points, then the fewest connections, because
-// the load generator disturbs smaller measurements least. It returns nil if none fits.
+// bestMatchingMeasurement returns a measurement of the requested subject, or of the first one. If the plan uses TLS,
+// the measurement must, too. It prefers measurements with many points and then those with few connections, because the
+// load generator disturbs them least. It returns nil if no measurement is suitable.
 func (f *planFlags) bestMatchingMeasurement(all []capacity.MeasuredCosts) (best *capacity.MeasuredCosts) {
 	for i := range all {
 		m := &all[i]
@@ -229,7 +228,7 @@ func joinQuotedSubjects(all []capacity.MeasuredCosts) string {
 	return scenario.JoinWords(names)
 }
 
-// measureOrReadMeasurements measures this machine or reads earlier measurements.
+// measureOrReadMeasurements measures this machine, or reads measurements from files.
 func (f *planFlags) measureOrReadMeasurements(cmd *cobra.Command) ([]capacity.MeasuredCosts, error) {
 	if f.measure {
 		set, err := f.runCapacityBench(cmd)
@@ -263,7 +262,7 @@ func (f *planFlags) measureOrReadMeasurements(cmd *cobra.Command) ([]capacity.Me
 	return all, nil
 }
 
-// runCapacityBench runs the small scale of the scenario capacity for one subject.
+// runCapacityBench runs the scenario capacity at its small scale, for one subject.
 func (f *planFlags) runCapacityBench(cmd *cobra.Command) (*result.Set, error) {
 	s, err := probe.ScenarioReader.ReadBuiltIn("capacity")
 	if err != nil {
@@ -300,8 +299,8 @@ func (f *planFlags) runCapacityBench(cmd *cobra.Command) (*result.Set, error) {
 	return set, err
 }
 
-// printAndCheckPredictions prints predictions next to measurements. It returns an error if a prediction's error exceeds
-// --within.
+// printAndCheckPredictions prints predictions next to measurements. It returns an error if a prediction differs by more
+// than --within.
 func (f *planFlags) printAndCheckPredictions(out io.Writer, all []capacity.Prediction) error {
 	if len(all) == 0 {
 		return usagef("%s has no two sizes of the same server; expected a report of `myriad bench capacity`", f.from)

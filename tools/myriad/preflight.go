@@ -14,18 +14,18 @@ import (
 	"github.com/myriad-go/myriad/tools/doctor"
 )
 
-// limitCheck contains the plan that package doctor examines before a command starts.
+// limitCheck is the plan that package doctor examines before a command starts.
 type limitCheck struct {
 	plan doctor.Plan
 	// doctorArgs contains the flags with which "myriad doctor" makes the same prediction.
 	doctorArgs []string
-	// connsDerived reports that the number of connections is derived from the descriptor limit. A warning about
-	// that limit would then be wrong.
+	// connsDerived reports that the number of connections is derived from the descriptor limit. A warning about that
+	// limit would then make no sense.
 	connsDerived bool
 }
 
-// printLimitWarnings writes at most two lines to standard error about walls that are exceeded or near. It never
-// makes a command fail: if the machine cannot be read, it writes nothing.
+// printLimitWarnings writes at most two lines to standard error about limits of the machine that the command will reach
+// or nearly reach. If the machine cannot be read, it writes nothing. It never makes a command fail.
 func printLimitWarnings(cmd *cobra.Command, p limitCheck) {
 	report, err := examineMachine(p.plan)
 	if err != nil {
@@ -36,11 +36,11 @@ func printLimitWarnings(cmd *cobra.Command, p limitCheck) {
 	}
 }
 
-// nearWallShare is the share of a wall from which the wall counts as near.
+// A limit counts as near if the plan uses at least this share of it.
 const nearWallShare = 0.8
 
-// formatLimitWarnings returns a line about the first hard wall that is exceeded or near, and one about the
-// first soft wall that is exceeded.
+// formatLimitWarnings returns a line about the first hard limit that is exceeded or near, and one about the first soft
+// limit that is exceeded.
 func (p *limitCheck) formatLimitWarnings(report *doctor.Report) (lines []string) {
 	n := report.Plan.Connections
 	hard, soft := p.nearestReachedWall(report, false), p.nearestReachedWall(report, true)
@@ -58,8 +58,7 @@ func (p *limitCheck) formatLimitWarnings(report *doctor.Report) (lines []string)
 	return lines
 }
 
-// nearestReachedWall returns the lowest wall that is exceeded or near, or nil. Soft walls count only if
-// exceeded.
+// nearestReachedWall returns the lowest limit that is exceeded or near, or nil. A soft limit must be exceeded.
 func (p *limitCheck) nearestReachedWall(report *doctor.Report, softWallsOnly bool) (nearest *doctor.Wall) {
 	n := report.Plan.Connections
 	for i := range report.Walls {
@@ -75,7 +74,6 @@ func (p *limitCheck) nearestReachedWall(report *doctor.Report, softWallsOnly boo
 	return nearest
 }
 
-// formatWall returns a wall's name and present value.
 func formatWall(w *doctor.Wall) string {
 	if w.Present == "" {
 		return w.Name
@@ -87,12 +85,12 @@ func (p *limitCheck) doctorHint(n int) string {
 	return fmt.Sprintf("`%s` shows how to raise it", strings.Join(append([]string{"myriad doctor -n", fmt.Sprint(n)}, p.doctorArgs...), " "))
 }
 
-// maxDerivedConns limits the prediction for serve without a given number of connections, because the descriptor
-// limit may allow a billion.
+// maxDerivedConns limits the prediction if the number of connections is derived from the descriptor limit, which may
+// allow a billion.
 const maxDerivedConns = 10_000
 
-// warnAboutServerLimits prints warnings before a server starts. In worker processes it does nothing, because
-// their supervisor warns.
+// warnAboutServerLimits prints warnings before a server starts. In worker processes it does nothing, because the
+// supervisor has already printed them.
 func (f *serverFlags) warnAboutServerLimits(cmd *cobra.Command) {
 	if _, worker := tcp.WorkerProcess(); worker || f.srv.Network == "unix" {
 		return
@@ -114,8 +112,8 @@ func (f *serverFlags) warnAboutServerLimits(cmd *cobra.Command) {
 	printLimitWarnings(cmd, p)
 }
 
-// warnAboutClientLimits prints warnings before load and hold start. It does nothing with --quiet,
-// with agents, if the number of connections is not given, or if a target has no port.
+// warnAboutClientLimits prints warnings before the commands load and hold start. It does nothing with --quiet or with
+// agents, if the number of connections is not given, or if a target has no port.
 func (f *loadFlags) warnAboutClientLimits(cmd *cobra.Command) {
 	if f.results.quiet || f.cfg.Connections == 0 || f.agents.agents.n > 0 { // agents ask their own doctors
 		return

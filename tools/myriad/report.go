@@ -16,16 +16,14 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/result"
 )
 
-// Output formats for load runs and for benches.
 var (
 	loadFormats  = []string{"text", "csv", "html", "json"}
 	benchFormats = []string{"text", "html", "json", "benchstat"}
 )
 
-// maxReportFiles limits the number of files on a command line.
+// maxReportFiles limits the number of files on the command line.
 const maxReportFiles = 64
 
-// reportFlags are the flags of the command report.
 type reportFlags struct {
 	format string
 	out    string
@@ -101,7 +99,7 @@ type reportFile struct {
 	isBench bool // otherwise of a load run
 }
 
-// expectedReport is the second part of errors about files.
+// expectedReport is the second half of error messages about files.
 const expectedReport = "expected the report.json of a bench, or its directory, or the events of a load as --json writes them"
 
 func openReportAndDetectKind(stdin io.Reader, name string) (f reportFile, err error) {
@@ -126,7 +124,7 @@ func openReportAndDetectKind(stdin io.Reader, name string) (f reportFile, err er
 	return f, nil
 }
 
-// openFileOrDirReport opens a file, or report.json in a directory.
+// openFileOrDirReport opens a file or, if name is a directory, its report.json.
 func openFileOrDirReport(name string) (io.ReadCloser, error) {
 	path := name
 	if info, err := os.Stat(name); err == nil && info.IsDir() {
@@ -142,7 +140,6 @@ func openFileOrDirReport(name string) (io.ReadCloser, error) {
 	return f, nil
 }
 
-// writeToOutFileOrStdout writes to the file of --out, or to stdout.
 func (f *reportFlags) writeToOutFileOrStdout(stdout io.Writer, write func(io.Writer) error) error {
 	if f.out == "-" {
 		return write(stdout)

@@ -10,7 +10,6 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/result"
 )
 
-// writeBenchReport writes the report of a bench.
 func (f *reportFlags) writeBenchReport(cmd *cobra.Command, files []reportFile) error {
 	switch {
 	case f.merge || len(f.expect) > 0:
@@ -31,7 +30,7 @@ func (f *reportFlags) writeBenchReport(cmd *cobra.Command, files []reportFile) e
 	return nil
 }
 
-// printCountOfInvalidRuns prints the number of runs that have no line for benchstat, if any.
+// printCountOfInvalidRuns prints how many runs are missing in the output for benchstat, if any.
 func printCountOfInvalidRuns(w io.Writer, set *result.Set) {
 	skipped := 0
 	for _, r := range set.Reports {

@@ -18,7 +18,7 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// outputFlags are the flags for the results of a run.
+// outputFlags are the flags that determine how the results of a run are written.
 type outputFlags struct {
 	out      string
 	csv      string
@@ -40,10 +40,8 @@ func (f *outputFlags) addFlags(flags *pflag.FlagSet) {
 	flags.BoolVarP(&f.quiet, "quiet", "q", false, "show no progress")
 }
 
-// maxPercentiles limits the length of --latency-percentiles.
 const maxPercentiles = 100
 
-// parsePercentiles parses percentiles separated by commas.
 func parsePercentiles(text string) (list []float64, err error) {
 	for part := range strings.SplitSeq(text, ",") {
 		p, err := load.ParsePercentile(strings.TrimSpace(part))
@@ -69,7 +67,7 @@ func parseExpectations(texts []string) (list []load.Expectation, err error) {
 	return list, nil
 }
 
-// runReporter reports on a run during the run and at its end. It belongs to the goroutine that calls load.Run.
+// runReporter reports on a run, during the run and at its end. It belongs to the goroutine that calls load.Run.
 type runReporter struct {
 	flags       *outputFlags
 	expected    []load.Expectation
@@ -83,14 +81,14 @@ type runReporter struct {
 	err         error  // the first write error
 }
 
-// outputFile is a file that is written from the events of a run. If writeRest is not nil, it completes the file
-// after the run.
+// outputFile is a file that is written from the events of a run. If writeRest is not nil, it completes the file after
+// the run.
 type outputFile struct {
 	file      *atomicFile
 	writeRest func() error
 }
 
-// newReporter opens all outputs, so that errors are found before the run.
+// newReporter opens all outputs. It is called before the run, so that errors are found early.
 func (f *outputFlags) newReporter(cmd *cobra.Command) (*runReporter, error) {
 	t := &runReporter{flags: f, stdout: cmd.OutOrStdout(), stderr: cmd.ErrOrStderr(), textResult: !f.json && f.out != "-"}
 	if err := cmp.Or(t.createOutputFiles(), t.startMetricsServer()); err != nil {
@@ -140,14 +138,12 @@ func (t *runReporter) createOutputFiles() (err error) {
 	return nil
 }
 
-// addCSVObserver writes the intervals to o as CSV.
 func (t *runReporter) addCSVObserver(o *outputFile) {
 	table := load.NewCSV(o.file.temp)
 	t.observers = append(t.observers, table.Observe)
 	o.writeRest = table.Flush
 }
 
-// addHTMLObserver writes a page to o after the run.
 func (t *runReporter) addHTMLObserver(o *outputFile) {
 	recorder, out := new(load.Recorder), o.file.temp
 	t.observers = append(t.observers, recorder.Observe)
@@ -178,7 +174,7 @@ func (t *runReporter) startMetricsServer() error {
 	return nil
 }
 
-// notifyObservers is for load.Config.Observe.
+// notifyObservers passes an event to all observers. It serves as load.Config.Observe.
 func (t *runReporter) notifyObservers(e load.Event) {
 	if e.Plan != nil {
 		raiseGOMAXPROCS(e.Plan.Loops, false)
@@ -188,7 +184,7 @@ func (t *runReporter) notifyObservers(e load.Event) {
 	}
 }
 
-// printTextUnlessJSON writes a line for people above the live view. If events go to stdout, it writes nothing.
+// printTextUnlessJSON writes a line for people above the live view. If events go to standard output, it writes nothing.
 func (t *runReporter) printTextUnlessJSON(format string, args ...any) {
 	if !t.textResult {
 		return
@@ -220,7 +216,7 @@ func (t *runReporter) writeResultAndCommitFiles(result *load.Result) error {
 			t.err = cmp.Or(t.err, fmt.Errorf("%s is not written: %w", o.file.userPath, err))
 		}
 	}
-	// Events on standard output leave standard error for expectations.
+	// If standard output contains events, the expectations go to standard error.
 	where := t.stdout
 	if !t.textResult {
 		where = t.stderr
@@ -229,7 +225,7 @@ func (t *runReporter) writeResultAndCommitFiles(result *load.Result) error {
 	return cmp.Or(t.err, printAndCheckExpectations(where, of, t.expected))
 }
 
-// stopMetricsAndDiscardFiles stops the metrics server and discards files that writeResultAndCommitFiles has not
+// stopMetricsAndDiscardFiles stops the metrics server. It discards files that writeResultAndCommitFiles has not
 // committed.
 func (t *runReporter) stopMetricsAndDiscardFiles() {
 	if t.stopMetrics != nil {
@@ -240,11 +236,10 @@ func (t *runReporter) stopMetricsAndDiscardFiles() {
 	}
 }
 
-// writePercentiles writes a line for each latency percentile.
 func writePercentiles(w io.Writer, result *load.Result, percents []float64) error {
 	for _, p := range percents {
 		name := strconv.FormatFloat(p, 'f', -1, 64)
-		// Expectations give access to any percentile of a result.
+		// An expectation can compute any percentile of a result.
 		latency, err := load.ParseExpectation("p" + name + ">=0s")
 		if err != nil {
 			return err

@@ -6,7 +6,6 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// serveFlags are the flags of serve.
 type serveFlags struct {
 	serverFlags
 	app       appFlags

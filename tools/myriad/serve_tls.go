@@ -13,7 +13,6 @@ import (
 	"github.com/myriad-go/myriad/internal/secure"
 )
 
-// serverTLSFlags are the TLS flags of a server.
 type serverTLSFlags struct {
 	cert, key, clientCA string
 
@@ -26,7 +25,7 @@ func (f *serverTLSFlags) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&f.clientCA, "tls-client-ca", "", "require client certificates signed by a CA in this file")
 }
 
-// newTLSConfig returns the TLS configuration, nil if no TLS is requested.
+// newTLSConfig returns the TLS configuration, or nil if TLS is not requested.
 func (f *serverTLSFlags) newTLSConfig() (*tls.Config, error) {
 	if f.cert == "" && f.key == "" {
 		if f.clientCA != "" {
@@ -51,7 +50,6 @@ func (f *serverTLSFlags) newTLSConfig() (*tls.Config, error) {
 	return cfg, nil
 }
 
-// readCertPool reads the certificates of a PEM file.
 func readCertPool(file string) (*x509.CertPool, error) {
 	pem, err := os.ReadFile(file)
 	if err != nil {
@@ -64,8 +62,8 @@ func readCertPool(file string) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// reloadCertificate reads the certificate again and returns the outcome as text. A worker process reloads when
-// the signal is sent to the whole group, otherwise at the first handshake after a change.
+// reloadCertificate reads the certificate again and returns text that describes the outcome. A worker process reads it
+// when the signal is sent to the whole process group, or else at the first handshake after a change.
 func (f *serverTLSFlags) reloadCertificate() (resultText string) {
 	expires, err := f.pair.ReloadNow()
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// workerFlags configure the pool that runs the application.
+// workerFlags configure the worker pool that runs the application.
 type workerFlags struct {
 	workers string
 	queue   int
@@ -29,11 +29,10 @@ func (f *workerFlags) addFlags(cmd *cobra.Command) {
 	flags.DurationVar(&f.target, "workers-target", 0, "wait from which the pool counts as overloaded, with adaptive and MIN-MAX (default 5ms)")
 }
 
-// hasWorkers reports whether a pool is requested.
 func (f *workerFlags) hasWorkers() bool { return f.workers != "" && f.workers != "0" }
 
-// validateAndBuildPoolConfig validates the flags and completes the pool's configuration. Shedding is permitted only for
-// applications that can reject work; clients of others would retry the work.
+// validateAndBuildPoolConfig validates the flags and completes the configuration of the pool. It permits shedding only
+// for applications that can reject work; clients of other applications would retry.
 func (f *workerFlags) validateAndBuildPoolConfig(cmd *cobra.Command, canShed bool) (err error) {
 	if !f.hasWorkers() {
 		if f.queue != 0 || f.target != 0 {
@@ -71,8 +70,8 @@ func (f *workerFlags) validateAndBuildPoolConfig(cmd *cobra.Command, canShed boo
 	return nil
 }
 
-// createPoolFor creates the pool, if requested, and assigns it to srv. Each worker process has a separate pool. The
-// supervisor only checks that a pool can be created.
+// createPoolFor creates the worker pool, if requested, and assigns it to srv. Each worker process has a separate pool.
+// The supervisor only checks that a pool can be created.
 func (f *workerFlags) createPoolFor(srv *tcp.Server) error {
 	if !f.hasWorkers() {
 		return nil
@@ -92,7 +91,7 @@ func (f *workerFlags) createPoolFor(srv *tcp.Server) error {
 // poolFieldsToFlags replaces names of pool.Config fields in errors with names of flags.
 var poolFieldsToFlags = strings.NewReplacer("pool: bad configuration: ", "", "Queue is", "--workers-queue is", "Target is", "--workers-target is")
 
-// closePool closes the pool after the server has ended.
+// closePool closes the pool. Call it after the server has ended.
 func (f *workerFlags) closePool() {
 	if f.pool != nil {
 		_, _ = f.pool.Close(context.Background()) // no connection uses it any more

@@ -24,7 +24,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/quantity"
 )
 
-// serverFlags are the flags shared by all server commands.
+// serverFlags are the flags that all server commands share.
 type serverFlags struct {
 	srv tcp.Server
 	tls serverTLSFlags
@@ -41,7 +41,7 @@ type serverFlags struct {
 
 	admin     adminFlags
 	adminPage *adminServer // nil without --admin
-	// upgradeRequests carries requests of the admin page to the signal handling goroutine.
+	// upgradeRequests passes requests from the admin page to the goroutine that handles signals.
 	upgradeRequests chan func(tcp.Upgraded, error)
 	flightDir       string
 	flightLag       time.Duration
@@ -97,8 +97,7 @@ func (f *serverFlags) addFlags(flags *pflag.FlagSet, addr string) {
 	flags.StringVar(&f.memoryLimit, "memory-limit", "", "set Go's memory limit to this share, such as 75%, of the memory of the cgroup or machine; auto is 90% (default: GOMEMLIMIT, or none)")
 }
 
-// addIntFlag adds a flag for the server's field fieldName. If the field is not zero, its value becomes the
-// default.
+// addIntFlag adds a flag for an integer field of the server. If the field is not zero, its value becomes the default.
 func (f *serverFlags) addIntFlag(flags *pflag.FlagSet, field *int, name, fieldName, help string) {
 	if *field != 0 {
 		help, _, _ = strings.Cut(help, " (default") // pflag prints the default
@@ -107,7 +106,6 @@ func (f *serverFlags) addIntFlag(flags *pflag.FlagSet, field *int, name, fieldNa
 	f.flagsByField[fieldName] = name
 }
 
-// validateAndComplete validates the flags and completes the server.
 func (f *serverFlags) validateAndComplete(cmd *cobra.Command) (err error) {
 	if cmd.Flags().Changed("flight-lag") && (f.flightDir == "" || f.flightLag <= 0) {
 		return usagef("--flight-lag is %v; expected more than 0, with --flight-dir", f.flightLag)
@@ -127,7 +125,7 @@ func (f *serverFlags) validateAndComplete(cmd *cobra.Command) (err error) {
 	return f.admin.validate()
 }
 
-// isSystemdAddr reports whether addr selects a listener of the service manager.
+// isSystemdAddr reports whether addr selects a listener that the service manager has opened.
 func isSystemdAddr(addr string) bool {
 	name, ok := strings.CutPrefix(addr, "systemd")
 	return ok && (name == "" || name[0] == ':')
@@ -165,8 +163,7 @@ func parseSlowConsumerPolicy(text string) (tcp.SlowConsumer, error) {
 	return 0, quantity.Error("close or drop")
 }
 
-// systemdListenerIfRequested returns the listener that the service manager has opened, nil if none is
-// requested.
+// systemdListenerIfRequested returns the listener that the service manager has opened, or nil if it is not requested.
 func (f *serverFlags) systemdListenerIfRequested() (net.Listener, error) {
 	if !isSystemdAddr(f.srv.Addr) {
 		return nil, nil
@@ -189,8 +186,8 @@ func (f *serverFlags) systemdListenerIfRequested() (net.Listener, error) {
 	return nil, fmt.Errorf("--addr is %q; expected one of the sockets that were passed: %s", f.srv.Addr, strings.Join(names, ", "))
 }
 
-// replaceFieldsWithFlags replaces field names in text with flag names. It replaces longer names first, because
-// some names begin with others.
+// replaceFieldsWithFlags replaces field names in text with flag names. Some names begin with other names, so longer
+// ones are replaced first.
 func (f *serverFlags) replaceFieldsWithFlags(text string) string {
 	fields := slices.SortedFunc(maps.Keys(f.flagsByField), func(a, b string) int { return len(b) - len(a) })
 	var pairs []string

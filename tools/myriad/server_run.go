@@ -18,7 +18,7 @@ import (
 	"github.com/myriad-go/myriad/tools/metrics"
 )
 
-// serveUntilSignal serves until a signal ends the server. name is printed as what is served.
+// serveUntilSignal serves until a signal ends the server. It prints name as the service that runs.
 func (f *serverFlags) serveUntilSignal(cmd *cobra.Command, name string) error {
 	srv := &f.srv
 	f.warnAboutServerLimits(cmd)
@@ -70,7 +70,7 @@ func (f *serverFlags) serveUntilSignal(cmd *cobra.Command, name string) error {
 	return err
 }
 
-// raiseProcsAndPrintServing prints that the server is ready on addr.
+// raiseProcsAndPrintServing raises GOMAXPROCS and prints that the server is ready on addr.
 func (f *serverFlags) raiseProcsAndPrintServing(cmd *cobra.Command, name string, addr net.Addr, secured bool) {
 	srv := &f.srv
 	s := srv.Stats()
@@ -97,9 +97,9 @@ func notifyServiceManager(cmd *cobra.Command, state string) {
 }
 
 // startSignalHandling returns a context that ends at the first signal. The second signal closes the server. If
-// something can be reloaded, such as a certificate, SIGHUP only reloads. In a worker process all signals except
-// SIGHUP are left to the supervisor. stopHandling stops the handling, waits for its goroutine and returns the number
-// of connections that were cut off.
+// something can be reloaded, such as a certificate, SIGHUP only reloads. A worker process handles only SIGHUP; the
+// supervisor handles other signals. stopHandling stops the handling, waits for its goroutine and returns the number of
+// connections that were cut off.
 func (f *serverFlags) startSignalHandling(cmd *cobra.Command) (ctx context.Context, stopHandling func() (cut int64)) {
 	ctx, drain := context.WithCancel(cmd.Context())
 	signals := make(chan os.Signal, 4)
@@ -154,9 +154,8 @@ func (f *serverFlags) startSignalHandling(cmd *cobra.Command) (ctx context.Conte
 	}
 }
 
-// replaceProcess replaces this process with a new one, unless ctx ends before the new process serves. The new
-// process gets the address of --admin from the start. If the upgrade fails, this process takes the address
-// back.
+// replaceProcess replaces this process with a new one, unless ctx ends before the new process serves. The new process
+// gets the address of --admin from the start. If the upgrade fails, this process takes the address back.
 func (f *serverFlags) replaceProcess(ctx context.Context, cmd *cobra.Command, cause string) (u tcp.Upgraded, err error) {
 	out := cmd.ErrOrStderr()
 	if f.upgradeRefusal != "" {
@@ -193,7 +192,7 @@ func (f *serverFlags) replaceProcess(ctx context.Context, cmd *cobra.Command, ca
 	return u, nil
 }
 
-// queueUpgradeRequest hands an upgrade requested on the admin page to the signal handling goroutine.
+// queueUpgradeRequest passes an upgrade requested on the admin page to the goroutine that handles signals.
 func (f *serverFlags) queueUpgradeRequest(done func(tcp.Upgraded, error)) {
 	select {
 	case f.upgradeRequests <- done:
@@ -213,8 +212,8 @@ func (f *serverFlags) reloadDrainOrCloseOnSignal(cmd *cobra.Command, sig os.Sign
 			}
 		}
 	case !draining:
-		// The signal may have ended the program that reads stderr. With Notify, a write to stderr fails instead
-		// of ending this process. Ignore is not an alternative: a SIGPIPE during its call ends the process (Go
+		// The signal may also have ended the program that reads stderr. With Notify, a write to stderr then fails but
+		// does not end this process. Ignore is no alternative: during its call, a SIGPIPE would end the process (Go
 		// 1.26).
 		signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 		again := "once more"
@@ -233,7 +232,7 @@ func (f *serverFlags) reloadDrainOrCloseOnSignal(cmd *cobra.Command, sig os.Sign
 }
 
 // startAdminAndFlightIfRequested starts the admin server and the flight recorder if requested. With worker processes,
-// the supervisor shows the sums, and each worker has a separate flight recorder. stop ends both and waits.
+// the supervisor shows the sums, and each worker has its own flight recorder. The returned function stops both.
 func (f *serverFlags) startAdminAndFlightIfRequested(cmd *cobra.Command) (stop func(), err error) {
 	_, worker := tcp.WorkerProcess()
 	token := ""

@@ -4,5 +4,5 @@ package main
 
 import "os"
 
-// upgradeSignal is nil: upgrades need Linux.
+// upgradeSignal is nil because upgrades need Linux.
 var upgradeSignal os.Signal

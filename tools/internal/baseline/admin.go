@@ -10,14 +10,14 @@ import (
 	"github.com/myriad-go/myriad/tools/admin"
 )
 
-// Stats returns the number of open connections, the only figure that a plain server has.
 func (s *plainServer) Stats() tcp.Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return tcp.Stats{Model: "net", Open: int64(len(s.conns)), Draining: s.closed}
 }
 
-// startAdminServer serves the server's figures on addr. end stops serving and waits. onListening may be nil.
+// startAdminServer serves the server's figures on addr. If onListening is not nil, it is called with the address. The
+// returned function stops serving.
 func (s *plainServer) startAdminServer(ctx context.Context, addr string, onListening func(net.Addr)) (stop func(), err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wait sync.WaitGroup

@@ -13,36 +13,34 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// This file implements designs that others have published and compared (github.com/smallnest/1m-go-tcp-server,
-// see docs/results.md), including the properties that make them slow. Connections are those of package net.
-// Each is registered twice: in the epoll instance of Go's runtime, and level-triggered in one of the server's
-// own. A goroutine waits there. It looks each ready connection up in a map under a lock, and calls Read and
-// Write, which block. A client that does not read therefore delays all other connections of its loop.
+// These designs were published and compared by others (github.com/smallnest/1m-go-tcp-server, see docs/results.md). The
+// properties that make them slow are kept. Connections are those of package net. Each of them is registered twice: in
+// the epoll instance of Go's runtime, and level-triggered in an epoll instance of the server. A goroutine waits for
+// events of the second one. It finds each ready connection in a map, under a lock, and calls Read and Write, which
+// block. A client that does not read therefore delays all other connections of its loop.
 //
-// Three errors that would have made the figures meaningless are repaired. First, a connection that has ended is
-// removed; the originals kept it and counted its failing reads as messages. Second, a connection is handed to a
-// pool once, and again when a worker has finished with it; the originals queued it for each event, so two
-// workers could have it at the same time. Third, an incomplete message does not block the loop: its bytes are
-// read and kept.
+// Three errors of the originals would have made the figures meaningless and are repaired. First, a connection that has
+// ended is removed. The originals kept it and counted its failing reads as messages. Second, a connection is handed to
+// a pool once, and again when a worker has finished with it. The originals queued it for each event, so two workers
+// could have it at the same time. Third, an incomplete message does not block the loop: its bytes are read and kept.
 //
-// Ownership: the accepting goroutine adds connections to a loop, whose map has a lock. One goroutine waits for
-// a loop's events. Only this goroutine, or the worker that it has handed a connection to, reads from the
-// connection and removes it. When the server ends, closing the connection wakes both.
+// Ownership: the accepting goroutine adds connections to a loop, whose map has a lock. One goroutine waits for a loop's
+// events. Only this goroutine, or the worker to which it has handed a connection, reads from the connection and removes
+// it. When the server ends, it closes all connections, which wakes both.
 
-// hasEpoll reports whether the system has epoll.
 const hasEpoll = true
 
 const (
-	// pollBatch is the number of events read at once. pollWait is the maximum time in milliseconds between two
-	// checks for the end of the server.
+	// pollBatch is the number of events read at once. pollWait is the maximum time in milliseconds between two checks
+	// whether the server has ended.
 	pollBatch, pollWait = 100, 100
-	// reactorWorkers is the number of goroutines in a reactor's pool. reactorQueue is the number of connections
-	// that can wait for them before the loop blocks.
+	// reactorWorkers is the number of goroutines in the pool of a reactor. reactorQueue is the number of connections
+	// that can wait for these goroutines before the loop blocks.
 	reactorWorkers, reactorQueue = 10, 1000
 )
 
-// startEpollLoops starts the loops of a design. It returns a function per listener that passes accepted
-// connections to a loop.
+// startEpollLoops starts the loops of a design. It returns one function per listener. An accepted connection is passed
+// to that function, which passes it to a loop.
 func (s *plainServer) startEpollLoops(ctx context.Context, o Options) (addConnFuncs []func(net.Conn), err error) {
 	var loops []*epollLoop
 	n := 1
@@ -66,7 +64,6 @@ func (s *plainServer) startEpollLoops(ctx context.Context, o Options) (addConnFu
 	return addConnFuncs, nil
 }
 
-// epollLoop is an epoll instance with its connections.
 type epollLoop struct {
 	server  *plainServer
 	fd      int
@@ -78,14 +75,13 @@ type epollLoop struct {
 	conns map[int32]*epollConn
 }
 
-// epollConn is a connection of a loop.
 type epollConn struct {
 	net.Conn
 	raw         syscall.RawConn
 	fd          int32
 	partialLine []byte
-	// served orders the accesses of successive workers for Go's memory model, which does not take the kernel's
-	// ordering into account.
+	// served orders the accesses of successive workers for Go's memory model, which does not know the order that the
+	// kernel guarantees.
 	served atomic.Uint64
 }
 
@@ -102,7 +98,7 @@ func newEpollLoop(s *plainServer, o Options) (*epollLoop, error) {
 	return l, nil
 }
 
-// registerConnOrClose registers a connection with the loop. On error it closes the connection.
+// registerConnOrClose registers a connection with the loop. If that fails, it closes the connection.
 func (l *epollLoop) registerConnOrClose(conn net.Conn) {
 	c := &epollConn{Conn: conn}
 	var err error
@@ -127,7 +123,6 @@ func (l *epollLoop) unregisterAndCloseConn(c *epollConn) {
 	l.server.closeAndUntrackConn(c.Conn)
 }
 
-// epollCtl changes the registration of a connection.
 func (l *epollLoop) epollCtl(op int, c *epollConn) error {
 	var errno error
 	err := c.raw.Control(func(fd uintptr) {
@@ -136,7 +131,6 @@ func (l *epollLoop) epollCtl(op int, c *epollConn) error {
 	return errors.Join(err, errno)
 }
 
-// serveEventsUntilDone waits for events and serves connections until ctx ends.
 func (l *epollLoop) serveEventsUntilDone(ctx context.Context, o Options) {
 	defer unix.Close(l.fd)
 	ready := l.newReadAndAnswerFunc(o)
@@ -156,7 +150,6 @@ func (l *epollLoop) serveEventsUntilDone(ctx context.Context, o Options) {
 	}
 }
 
-// waitForReadyConns returns the connections that have events.
 func (l *epollLoop) waitForReadyConns() ([]*epollConn, error) {
 	events := make([]unix.EpollEvent, pollBatch)
 	n, err := unix.EpollWait(l.fd, events, pollWait)
@@ -174,7 +167,7 @@ func (l *epollLoop) waitForReadyConns() ([]*epollConn, error) {
 	return conns, nil
 }
 
-// newReadAndAnswerFunc returns a function that serves a connection once. The function has its own buffer.
+// newReadAndAnswerFunc returns a function that serves a connection once. Each returned function has its own buffer.
 func (l *epollLoop) newReadAndAnswerFunc(o Options) func(*epollConn) {
 	buf := make([]byte, o.Buffer)
 	return func(c *epollConn) {
@@ -213,7 +206,6 @@ func (l *epollLoop) startReactorWorkers(ctx context.Context, o Options) (enqueue
 	}
 }
 
-// readOnceAndAnswer reads once and answers.
 func (l *epollLoop) readOnceAndAnswer(c *epollConn, buf []byte) error {
 	n, err := c.Read(buf)
 	if err != nil {

@@ -8,7 +8,6 @@ import (
 	"net"
 )
 
-// hasEpoll reports whether the system has epoll.
 const hasEpoll = false
 
 func (*plainServer) startEpollLoops(context.Context, Options) ([]func(net.Conn), error) {

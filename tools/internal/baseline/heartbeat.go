@@ -9,12 +9,11 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/app"
 )
 
-// maxMissedHeartbeats is the number of heartbeats that a client may miss.
 const maxMissedHeartbeats = 2
 
-// withHeartbeatsAndReadDeadline adds heartbeats to a handler in the way most code does. Each connection has a second
-// goroutine with a time.Ticker, which sends a heartbeat at each tick regardless of the client. The reader extends its
-// deadline with every Read. The model is the chat example of gorilla/websocket, from which most other code derives.
+// withHeartbeatsAndReadDeadline adds heartbeats to a handler in the way most programs do. Each connection has a second
+// goroutine, which sends a heartbeat at each tick of a time.Ticker. Each Read sets a new read deadline. The model is
+// the chat example of gorilla/websocket, which most other programs follow.
 func withHeartbeatsAndReadDeadline(handle func(net.Conn, int), interval time.Duration) func(net.Conn, int) {
 	return func(conn net.Conn, buffer int) {
 		var beats sync.WaitGroup
@@ -27,7 +26,6 @@ func withHeartbeatsAndReadDeadline(handle func(net.Conn, int), interval time.Dur
 	}
 }
 
-// sendHeartbeats sends heartbeats until done is closed or a write fails.
 func sendHeartbeats(conn net.Conn, interval time.Duration, done chan struct{}) {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
@@ -44,7 +42,6 @@ func sendHeartbeats(conn net.Conn, interval time.Duration, done chan struct{}) {
 	}
 }
 
-// deadlineConn applies a timeout to each Read.
 type deadlineConn struct {
 	net.Conn
 	timeout time.Duration

@@ -11,7 +11,6 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/app"
 )
 
-// serveHTTPHello serves with net/http until ctx ends or ln fails.
 func serveHTTPHello(ctx context.Context, ln net.Listener) error {
 	var open sync.WaitGroup
 	srv := http.Server{

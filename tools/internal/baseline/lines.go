@@ -12,8 +12,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/proof"
 )
 
-// lineHandlers contains the apps that answer lines. Line and answer include the line end. The answer may be the
-// line itself and is valid until the next call.
+// lineHandlers contains the apps that answer lines. A line and its answer include the line end. The answer may be the
+// line itself, and is valid until the next call.
 var lineHandlers = map[string]func(line []byte) []byte{
 	app.Lines: func(line []byte) []byte { return line },
 	app.Wait: func(line []byte) []byte {
@@ -28,7 +28,7 @@ var lineHandlers = map[string]func(line []byte) []byte{
 	},
 }
 
-// newConnHandlerForApp returns the handler for a connection with its own goroutine.
+// newConnHandlerForApp returns a handler that serves one connection on its own goroutine.
 func newConnHandlerForApp(o Options) func(conn net.Conn, buffer int) {
 	switch o.App {
 	case app.Echo:
@@ -67,7 +67,6 @@ func discardUntilError(conn net.Conn, buffer int) {
 	}
 }
 
-// answerLinesUntilError answers lines until the input ends.
 func answerLinesUntilError(in *bufio.Reader, answer func(line []byte) []byte, out io.Writer) {
 	for {
 		line, err := in.ReadSlice('\n')
@@ -80,8 +79,8 @@ func answerLinesUntilError(in *bufio.Reader, answer func(line []byte) []byte, ou
 	}
 }
 
-// flushEveryTenthWriter flushes at every tenth Write, like the published original. Answers that remain at the end of
-// the connection are not written, as in the original.
+// flushEveryTenthWriter flushes after every tenth Write, like the published original. Also as in the original, answers
+// that remain when the connection ends are not written.
 type flushEveryTenthWriter struct {
 	out    *bufio.Writer
 	writes int

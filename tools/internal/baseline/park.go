@@ -7,13 +7,12 @@ import (
 	"sync"
 )
 
-// MaxParked limits the goroutines of ParkGoroutines.
 const MaxParked = 64 << 20
 
-// ParkGoroutines parks n goroutines, 1 to MaxParked, that all wait for the same channel. It calls sample with
-// "ready" before the first goroutine and with "parked" when all are waiting. The figures show the memory of a
-// goroutine without a connection, so the process should do nothing else. All goroutines have ended when
-// ParkGoroutines returns. It returns an error if sample does or ctx ends.
+// ParkGoroutines parks n goroutines, from 1 to MaxParked, that all wait for the same channel. It calls sample with
+// "ready" before the first goroutine starts, and with "parked" when all are waiting. The difference is the memory of a
+// goroutine without a connection, so the process should do nothing else. It returns an error if sample does or ctx
+// ends. When it returns, all goroutines have ended.
 func ParkGoroutines(ctx context.Context, n int, sample func(checkpoint string) error) error {
 	if n < 1 || n > MaxParked {
 		return fmt.Errorf("%d goroutines; expected 1 to %d", n, MaxParked)

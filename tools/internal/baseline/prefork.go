@@ -7,10 +7,10 @@ import (
 )
 
 type PreforkOptions struct {
-	// Processes is the number of processes, 1 to 1024.
+	// Processes is the number of processes, from 1 to 1024.
 	Processes int
-	// Command is the command line of each process. The process must serve InheritedListener with the design
-	// OneEpoll until SIGTERM.
+	// Command is the command line of each process. The process must serve InheritedListener with the design OneEpoll
+	// until SIGTERM.
 	Command []string
 }
 
@@ -29,11 +29,11 @@ func (o *PreforkOptions) validatePrefork() error {
 	return nil
 }
 
-// preforkDescriptor is the descriptor of a process's inherited listener.
+// preforkDescriptor is the descriptor number of the listener that a process inherits.
 const preforkDescriptor = 3
 
-// InheritedListener returns the listener that a process of the design Prefork has inherited. It must be called
-// only once.
+// InheritedListener returns the listener that a process of the design Prefork has inherited. It must be called only
+// once.
 func InheritedListener() (net.Listener, error) {
 	f := os.NewFile(preforkDescriptor, "listener")
 	if f == nil {

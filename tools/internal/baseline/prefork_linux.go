@@ -14,18 +14,18 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// listenReusePort returns a listener that shares its port with other listeners.
+// listenReusePort returns a listener whose port other listeners can share.
 func listenReusePort(ctx context.Context, addr string) (net.Listener, error) {
 	config := sock.NewListenConfig(true, nil)
 	return config.Listen(ctx, "tcp", addr)
 }
 
-// servePrefork serves with processes that share ln's port. The kernel distributes connections over their
-// listeners by a hash. The first process gets ln itself. The parent keeps no listener, because nobody would
-// accept its connections.
+// servePrefork serves with several processes whose listeners share a port. The kernel distributes connections over the
+// listeners by a hash. The first process gets ln itself. The parent keeps no listener, because it would not accept the
+// listener's connections.
 //
-// A goroutine with a dedicated thread starts each process and waits for it. The kernel kills the process when
-// that thread ends, and therefore also when this process ends.
+// For each process, a goroutine with a dedicated thread starts the process and waits for it. The kernel kills the
+// process when that thread ends, and therefore also when the parent ends.
 func servePrefork(ctx context.Context, ln net.Listener, o PreforkOptions) error {
 	running, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -61,7 +61,6 @@ func servePrefork(ctx context.Context, ln net.Listener, o PreforkOptions) error 
 	return context.Cause(running)
 }
 
-// runPreforkProcess runs a process until ctx ends. It closes listener.
 func runPreforkProcess(ctx context.Context, listener *os.File, command []string) error {
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }

@@ -1,5 +1,5 @@
-// Package baseline implements the servers that Myriad is compared with: plain package net as most people use
-// it, published designs, and parked goroutines.
+// Package baseline implements programs with which Myriad is compared: servers on plain package net as most people write
+// them, published designs, and parked goroutines.
 package baseline
 
 import (
@@ -23,58 +23,55 @@ const (
 	MaxBuffer     = 1 << 20
 )
 
-// MaxLoops limits the loops of the design Epolls.
 const MaxLoops = 1024
 
 // Designs of a server. All except PerConn need Linux: see epoll_linux.go.
 const (
 	// PerConn has a goroutine for each connection.
 	PerConn = "goroutine"
-	// OneEpoll has one loop on an epoll instance for all connections.
+	// OneEpoll has one event loop, with an epoll instance for all connections.
 	OneEpoll = "epoll"
-	// Epolls has several loops, each with a listener. The listeners share the port.
+	// Epolls has several event loops, each with a listener. The listeners share the port.
 	Epolls = "epolls"
-	// Prefork has several processes, each with a loop. The processes share the port.
+	// Prefork has several processes, each with an event loop. The processes share the port.
 	Prefork = "prefork"
-	// Reactor has one loop, which hands connections to a pool of goroutines.
+	// Reactor has one event loop, which hands connections to a pool of goroutines.
 	Reactor = "reactor"
 )
 
 var designs = []string{PerConn, OneEpoll, Epolls, Prefork, Reactor}
 
-// Ways to write answers to lines.
 const (
 	// FlushEach writes every answer with a separate system call.
 	FlushEach = "each"
-	// FlushTenth buffers answers and flushes at every tenth answer. When a connection ends or falls silent, up
-	// to nine answers are never sent, which is unacceptable in a real server.
+	// FlushTenth buffers answers and flushes after every tenth answer. When a connection ends or falls silent, up to
+	// nine answers are never sent, which would be unacceptable in a real server.
 	FlushTenth = "tenth"
 )
 
 // Options configure Serve.
 type Options struct {
-	// App is an app of package app. All designs support Echo, Lines, Wait, Pow and Sha.
+	// App is one of the protocols of package app. All designs support Echo, Lines, Wait, Pow and Sha.
 	App    string
 	Buffer int
-	// Flush is FlushEach (the default) or FlushTenth. It applies to apps that answer lines, with the design
-	// PerConn.
+	// Flush is FlushEach (the default) or FlushTenth. It applies to the design PerConn, with apps that answer lines.
 	Flush string
-	// Design is one of the designs above. The default is PerConn. Each option below applies only to PerConn or
-	// to the design that it names.
+	// Design is one of the constants above. The default is PerConn. The options below apply to PerConn only, unless
+	// they name another design.
 	Design string
-	// Loops is the number of loops of Epolls, 1 to MaxLoops. The default is one per CPU.
+	// Loops is the number of event loops of the design Epolls, from 1 to MaxLoops. The default is one per CPU.
 	Loops int
-	// Prefork must be set for the design Prefork, and only then.
+	// Prefork must be set for the design Prefork, and only for that one.
 	Prefork *PreforkOptions
-	// TLS enables encryption with crypto/tls unless nil.
+	// TLS, if not nil, encrypts connections with crypto/tls.
 	TLS *tls.Config
 	// Heartbeat is the time between two heartbeats on each connection, at least 100 ms. The default 0 disables
-	// heartbeats. It is not supported with HTTP.
+	// heartbeats. HTTP does not support it.
 	Heartbeat time.Duration
-	// Admin is a host:port at which package admin serves Go's memory and the number of connections. The default
-	// "" disables it. It is not supported with HTTP.
+	// Admin is a host:port at which package admin serves Go's memory and the number of connections. The default ""
+	// disables it. HTTP does not support it.
 	Admin string
-	// AdminListening, if not nil, is called on another goroutine with the address of Admin.
+	// AdminListening, if not nil, is called with the address of Admin, on another goroutine.
 	AdminListening func(net.Addr)
 }
 
@@ -83,7 +80,6 @@ const (
 	maxHeartbeat = 24 * time.Hour
 )
 
-// Validate returns an error for invalid options.
 func (o Options) Validate() error {
 	o.setDefaults()
 	lines := lineHandlers[o.App] != nil
@@ -129,8 +125,8 @@ func (o *Options) setDefaults() {
 	o.Loops = cmp.Or(o.Loops, runtime.NumCPU())
 }
 
-// Listen listens on a host:port in the way that the design requires: for Prefork and Epolls, other listeners
-// can share the port.
+// Listen listens on a host:port in the way that the design requires: for Prefork and Epolls, other listeners can share
+// the port.
 func (o Options) Listen(ctx context.Context, addr string) (net.Listener, error) {
 	if o.Design == Prefork || o.Design == Epolls {
 		return listenReusePort(ctx, addr)
@@ -138,14 +134,14 @@ func (o Options) Listen(ctx context.Context, addr string) (net.Listener, error) 
 	return new(net.ListenConfig).Listen(ctx, "tcp", addr)
 }
 
-// Serve serves an app on ln in the way most people write a server on package net: an accept loop, a goroutine
-// and a buffer per connection, and one Write for each Read or line. HTTP uses net/http, which has its own
-// buffers. TLS uses crypto/tls. Heartbeats use a ticker per connection. As the baseline of every comparison,
-// Serve neither counts nor limits anything. A line longer than the buffer ends its connection. Options select
-// other published designs. For Prefork and Epolls, ln must come from Listen.
+// Serve serves an app on ln in the way most people write a server on package net: an accept loop, a goroutine and a
+// buffer per connection, and one Write for each Read or line. HTTP uses net/http, TLS uses crypto/tls, and heartbeats
+// use a ticker per connection. Serve neither counts nor limits anything, because it is the baseline of every
+// comparison. A line longer than the buffer ends its connection. Options select published designs instead. For Prefork
+// and Epolls, ln must come from Listen.
 //
-// Serve returns nil after ctx has ended. It returns an error if ln fails or the options are invalid. When it
-// returns, ln and all connections are closed and all goroutines have ended.
+// Serve returns nil after ctx has ended. It returns an error if ln fails or the options are invalid. When it returns,
+// ln and all connections are closed and all goroutines have ended.
 func Serve(ctx context.Context, ln net.Listener, o Options) error {
 	if err := o.Validate(); err != nil {
 		return err
@@ -193,7 +189,6 @@ func Serve(ctx context.Context, ln net.Listener, o Options) error {
 	return <-ended
 }
 
-// acceptAndServeUntilDone passes accepted connections to serveConn until ctx ends or ln fails.
 func (s *plainServer) acceptAndServeUntilDone(ctx context.Context, ln net.Listener, serveConn func(net.Conn)) error {
 	for {
 		conn, err := ln.Accept()
@@ -212,8 +207,8 @@ func (s *plainServer) acceptAndServeUntilDone(ctx context.Context, ln net.Listen
 	}
 }
 
-// startDesignAndServeFuncs starts a design. It returns a function per listener that serves accepted connections.
-// Everything ends with ctx.
+// startDesignAndServeFuncs starts a design. It returns one function per listener, which serves accepted connections.
+// Everything that it starts ends with ctx.
 func (s *plainServer) startDesignAndServeFuncs(ctx context.Context, o Options) (serveConnFuncs []func(net.Conn), err error) {
 	if o.Design != PerConn {
 		return s.startEpollLoops(ctx, o)
@@ -230,7 +225,7 @@ func (s *plainServer) startDesignAndServeFuncs(ctx context.Context, o Options) (
 	}}, nil
 }
 
-// plainServer tracks the connections that Serve must close.
+// plainServer tracks the connections that Serve must close at its end.
 type plainServer struct {
 	mu     sync.Mutex
 	conns  map[net.Conn]struct{}
@@ -238,8 +233,8 @@ type plainServer struct {
 	wait   sync.WaitGroup
 }
 
-// trackConnUnlessClosed registers a connection to be closed at the end. If the server is already closed,
-// trackConnUnlessClosed closes the connection and returns false.
+// trackConnUnlessClosed registers a connection, to be closed when the server ends. If the server has ended, it closes
+// the connection and returns false.
 func (s *plainServer) trackConnUnlessClosed(conn net.Conn) (tracked bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,4 +1,4 @@
-// Package collector describes Prometheus metrics as a table of functions over one snapshot.
+// Package collector describes Prometheus metrics as a table of functions that read one snapshot.
 package collector
 
 import (
@@ -8,10 +8,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Namespace is the prefix of the name of each metric.
 const Namespace = "myriad_"
 
-// Metric is one metric of the snapshot S. Each calls emit once per sample, with the values of Labels.
+// Metric is a metric that is computed from a snapshot of type S. Its function Each calls emit once per sample, with the
+// label values.
 type Metric[S any] struct {
 	Name, Help string
 	Kind       prometheus.ValueType
@@ -19,7 +19,7 @@ type Metric[S any] struct {
 	Each       func(s *S, emit func(value float64, labels ...string))
 }
 
-// Distribution is a histogram or a summary of the snapshot S.
+// Distribution is a histogram or a summary that is computed from a snapshot of type S.
 type Distribution[S any] struct {
 	Name, Help string
 	Of         func(s *S, d *prometheus.Desc) prometheus.Metric
@@ -57,7 +57,8 @@ func BoolToInt(b bool) int {
 	return 0
 }
 
-// Collector implements prometheus.Collector. Its methods are safe for concurrent use if its source is.
+// Collector implements prometheus.Collector. It is safe for concurrent use if the function that returns its snapshots
+// is.
 type Collector[S any] struct {
 	source        func() S // called once per scrape
 	err           error    // reason why registration fails
@@ -67,7 +68,7 @@ type Collector[S any] struct {
 }
 
 // NewCollector returns a collector of metrics whose names begin with prefix. The collector calls snapshot once per
-// scrape. Distributions use the label reserved; registration fails if labels contains it.
+// scrape. The label reserved is for distributions; registration fails if labels contains it.
 func NewCollector[S any](prefix string, labels prometheus.Labels, reserved string, snapshot func() S,
 	metrics []Metric[S], distributions []Distribution[S],
 ) *Collector[S] {
@@ -108,8 +109,8 @@ func (c *Collector[S]) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// NewHistogramMetric converts counts per bucket to Prometheus's cumulative counts, with limits in seconds. The
-// last bucket has no limit.
+// NewHistogramMetric converts the number of values per bucket to the cumulative numbers that Prometheus expects, with
+// bounds in seconds. The last bucket has no bound.
 func NewHistogramMetric[N int64 | uint64](d *prometheus.Desc, count N, sum time.Duration, buckets []N, bound func(i int) time.Duration) prometheus.Metric {
 	upTo := make(map[float64]uint64, len(buckets))
 	var below N

@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// This file contains attacks. Each returns a Swarm, whose fields can still be changed.
+// The functions below create attacks. The fields of the returned Swarm can still be changed.
 
-// Slowloris sends an endless line, one byte per interval, so that a server that only checks for idle
-// connections never closes it (RSnake, 2009).
+// Slowloris sends an endless line, one byte per interval. A server that only checks for idle connections never closes
+// such a connection (RSnake, 2009).
 func Slowloris(target netip.AddrPort, conns int, interval time.Duration) *Swarm {
 	return &Swarm{Target: target, Conns: conns, Interval: interval, Stream: bytes.Repeat([]byte("s"), 4096), PieceSize: 1}
 }
@@ -20,24 +20,24 @@ func NeverRead(target netip.AddrPort, conns int, request []byte, interval time.D
 	return &Swarm{Target: target, Conns: conns, Interval: interval, Stream: request, NeverReads: true}
 }
 
-// Flood sends requests as fast as the server reads them, and reads all responses. If maxInFlight is above
-// 0, it waits while that many bytes have not come back.
+// Flood sends requests as fast as the server reads them, and reads all responses. If maxInFlight is above 0, at most
+// maxInFlight sent bytes have not been received back.
 func Flood(target netip.AddrPort, conns int, requests []byte, maxInFlight int) *Swarm {
 	return &Swarm{Target: target, Conns: conns, FullSpeed: true, MaxInFlight: maxInFlight, Stream: requests}
 }
 
-// NeverReadAtSpeed sends requests as fast as the server reads them, and never reads responses.
+// NeverReadAtSpeed sends requests as fast as the server reads them. It never reads responses.
 func NeverReadAtSpeed(target netip.AddrPort, conns int, requests []byte) *Swarm {
 	return &Swarm{Target: target, Conns: conns, FullSpeed: true, NeverReads: true, Stream: requests}
 }
 
-// HalfOpen connects, sends first, which may be empty, and then stays silent.
+// HalfOpen connects, sends the bytes in first (which may be empty), and then stays silent.
 func HalfOpen(target netip.AddrPort, conns int, first []byte) *Swarm {
 	return &Swarm{Target: target, Conns: conns, First: first}
 }
 
-// ResetStorm makes up to maxConns connections at the given rate and resets each one: immediately if first
-// is empty, otherwise after it has sent first.
+// ResetStorm makes up to maxConns connections at the given rate. On each of them, it sends the bytes in first, which
+// may be empty, and then resets the connection.
 func ResetStorm(target netip.AddrPort, connsPerSecond int, maxConns int64, first []byte) *Swarm {
 	const conns = 100
 	return &Swarm{
@@ -46,12 +46,12 @@ func ResetStorm(target netip.AddrPort, connsPerSecond int, maxConns int64, first
 	}
 }
 
-// ConnectStorm connects all at once; each connection then sends first.
+// ConnectStorm makes all connections at once. Each connection then sends the bytes in first.
 func ConnectStorm(target netip.AddrPort, conns int, first []byte) *Swarm {
 	return &Swarm{Target: target, Conns: conns, ConnectAtOnce: true, First: first, Interval: 200 * time.Millisecond}
 }
 
-// Garbage sends random bytes, including line ends, in pieces of a random size, the same for all.
+// Garbage sends random bytes, including line ends, in pieces of random size. All connections send the same bytes.
 func Garbage(target netip.AddrPort, conns int, seed uint64, interval time.Duration) *Swarm {
 	random := rand.New(rand.NewPCG(seed, seed))
 	noise := make([]byte, 64<<10)
@@ -61,7 +61,7 @@ func Garbage(target netip.AddrPort, conns int, seed uint64, interval time.Durati
 	return &Swarm{Target: target, Conns: conns, Interval: interval, Stream: noise, PieceSize: 1 + random.IntN(4096)}
 }
 
-// LongLines sends endless lines of fillByte as fast as the server reads them.
+// LongLines sends endless lines, which consist of fillByte, as fast as the server reads them.
 func LongLines(target netip.AddrPort, conns int, fillByte byte, interval time.Duration) *Swarm {
 	return &Swarm{Target: target, Conns: conns, Interval: interval, Stream: bytes.Repeat([]byte{fillByte}, 16<<10)}
 }

@@ -10,11 +10,11 @@ import (
 type Footprint struct {
 	// RSS is the resident memory in bytes.
 	RSS int64
-	// Descriptors is the number of open descriptors; Sockets is how many of them are sockets.
+	// Descriptors is the number of open descriptors, and Sockets the number of sockets among them.
 	Descriptors, Sockets int
 }
 
-// ReadFootprint measures a process.
+// ReadFootprint reads the resource usage of a process.
 func ReadFootprint(pid int) (Footprint, error) {
 	taken, err := sample.TakeSample(sample.Memory|sample.PSS|sample.Sockets, pid)
 	used := taken.SumOfProcesses()

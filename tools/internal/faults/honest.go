@@ -14,29 +14,24 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// Limits of honest clients.
 const (
 	maxHonestClients = 10_000
-	// defaultTimeout limits the wait for a connection or an answer.
-	defaultTimeout = 20 * time.Second
-	// maxPadding is the maximum length of the random part of a line.
-	maxPadding = 200
-	// redialPause is the time between attempts to reconnect.
-	redialPause = 20 * time.Millisecond
+	defaultTimeout   = 20 * time.Second
+	maxPadding       = 200
+	redialPause      = 20 * time.Millisecond
 )
 
-// HonestClients use a server as intended: each sends a unique line, waits for the same line as the answer,
-// and continues. Each client is a goroutine. Set the fields before Start.
+// HonestClients use a server as intended: each client sends a unique line, waits for the same line as the answer, and
+// continues. Each client has a goroutine. Set the fields before Start.
 type HonestClients struct {
 	// Addr is the server's address, as for net.Dial.
 	Addr string
-	// Dial, if set, replaces net.Dial.
-	Dial func() (net.Conn, error)
-	// Conns is the number of connections.
+	// Dial, if not nil, replaces net.Dial.
+	Dial  func() (net.Conn, error)
 	Conns int
 	// ThinkTime is the pause between an answer and the next line.
 	ThinkTime time.Duration
-	// Redial makes clients reconnect. Otherwise a client ends with its connection.
+	// Redial makes clients reconnect. Without Redial, a client ends with its connection.
 	Redial bool
 	// Timeout limits the wait for a connection or an answer. The default is 20 s.
 	Timeout time.Duration
@@ -60,12 +55,11 @@ type honestClient struct {
 
 // Report contains the results of honest clients so far.
 type Report struct {
-	// Answers counts correct answers, Wrong those that did not match their line.
+	// Answers counts correct answers. Wrong counts answers that did not match their line.
 	Answers, Wrong int64
-	// Lost counts connections that ended or had no answer in time; FailedRedials counts failed attempts
-	// to reconnect.
+	// Lost counts connections that ended or got no answer in time. FailedRedials counts failed attempts to reconnect.
 	Lost, FailedRedials int64
-	// First is the first error, nil if there was none.
+	// First is the first error, or nil if there was none.
 	First error
 }
 
@@ -102,7 +96,7 @@ func newLatencyHistogram() *hdrhistogram.Histogram {
 	return hdrhistogram.New(1, time.Minute.Microseconds(), 3)
 }
 
-// Stop waits for the pending answers, closes the connections and returns the report.
+// Stop waits for the pending answers, closes the connections and returns the results.
 func (h *HonestClients) Stop() Report {
 	h.stopped.Store(true)
 	h.ended.Wait()
@@ -129,8 +123,7 @@ func (h *HonestClients) AnswersByClient() []int64 {
 	return n
 }
 
-// TakeLatency returns the times from a line to its answer, in microseconds, since the start or the last
-// call.
+// TakeLatency returns the latencies of the answers since the start or the last call, in microseconds.
 func (h *HonestClients) TakeLatency() *hdrhistogram.Histogram {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -163,10 +156,8 @@ func (c *honestClient) runUntilStopped() {
 	}
 }
 
-// errWrong is returned for an answer that does not match its line.
 var errWrong = errors.New("wrong answer")
 
-// exchangeLine sends a line and verifies the answer.
 func (c *honestClient) exchangeLine(lineNumber int) error {
 	line := fmt.Appendf(nil, "client %d line %d ", c.index, lineNumber)
 	for range c.random.IntN(maxPadding) {
@@ -191,8 +182,8 @@ func (c *honestClient) exchangeLine(lineNumber int) error {
 	return c.latency.RecordValue(time.Since(begun).Microseconds())
 }
 
-// recordLossAndRedial records why a connection was lost, and reconnects if Redial is set. It reports
-// whether the client has a connection again.
+// recordLossAndRedial records why a connection was lost. If Redial is set, it reconnects. It reports whether the client
+// has a connection again.
 func (c *honestClient) recordLossAndRedial(cause error) bool {
 	c.mu.Lock()
 	if errors.Is(cause, errWrong) {

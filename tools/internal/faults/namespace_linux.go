@@ -10,7 +10,6 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// NewNamespace creates a network namespace.
 func NewNamespace() (n *Namespace, err error) {
 	sock.RunOnNewThread(func() {
 		if err = unix.Unshare(unix.CLONE_NEWNET); err != nil {
@@ -29,8 +28,8 @@ func NewNamespace() (n *Namespace, err error) {
 	return n, err
 }
 
-// RunInside calls f on a thread inside the namespace. Sockets that f opens and processes that it starts
-// are inside as well, but not those of other goroutines.
+// RunInside calls f on a thread inside the namespace. Sockets that f opens and processes that f starts are inside, too.
+// Goroutines that f starts are outside.
 func (n *Namespace) RunInside(f func() error) (err error) {
 	sock.RunOnNewThread(func() {
 		if err = unix.Setns(int(n.file.Fd()), unix.CLONE_NEWNET); err != nil {

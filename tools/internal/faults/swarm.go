@@ -7,42 +7,39 @@ import (
 	"time"
 )
 
-// Limits of a Swarm.
 const (
 	maxSwarmConns = 1 << 20
-	// connectRate is the default number of connections per second: they cost a server some of its
-	// time, but not all.
+	// connectRate is the default number of new connections per second. It keeps a server busy, but not completely.
 	connectRate = 10_000
 )
 
-// Swarm is a set of connections that all behave in the same way, driven by one goroutine. Set the fields
-// before Start. attacks.go contains attacks.
+// Swarm is a set of connections that all behave in the same way, driven by one goroutine. Set the fields before Start.
+// The functions in attacks.go create swarms.
 type Swarm struct {
 	// Target is the server's address.
 	Target netip.AddrPort
 	// Conns is the number of simultaneous connections.
 	Conns int
-	// ConnectAtOnce makes all connections immediately, instead of 10,000 per second.
+	// ConnectAtOnce makes all connections immediately. By default, 10,000 are made per second.
 	ConnectAtOnce bool
-	// Interval is how often each connection acts: it sends, and reads what has arrived. It first acts
-	// when it is made. The default is a second.
+	// Interval is the time between two acts of a connection. In an act, it sends, and reads what has arrived. The first
+	// act follows the connect. The default is a second.
 	Interval time.Duration
-	// First is sent once, then Stream repeatedly, at most PieceSize bytes in each act; 0 means as much
-	// of a Stream as the kernel accepts.
+	// First is sent once. Stream is then sent repeatedly, at most PieceSize bytes in each act. If PieceSize is 0, an
+	// act sends as much as the kernel accepts.
 	First, Stream []byte
 	PieceSize     int
-	// FullSpeed makes connections act whenever the kernel allows it, not only every Interval.
+	// FullSpeed makes connections act whenever the kernel allows it, not only at each Interval.
 	FullSpeed bool
-	// MaxInFlight, if above 0, limits the bytes that FullSpeed connections have sent and not received
-	// back.
+	// MaxInFlight, if above 0, is for FullSpeed connections. It limits the bytes sent minus the bytes received.
 	MaxInFlight int
 	// NeverReads makes connections never read, and gives them a small receive buffer.
 	NeverReads bool
-	// MaxActs, if above 0, closes a connection after that many acts.
+	// MaxActs, if above 0, is the number of acts after which a connection is closed.
 	MaxActs int
-	// Redial reconnects ended connections when they would act.
+	// Redial makes an ended connection reconnect when its next act is due.
 	Redial bool
-	// MaxDials limits the connections made in total; 0 means no limit.
+	// MaxDials limits the total number of connections that are made. 0 means no limit.
 	MaxDials int64
 
 	mu       sync.Mutex // guards counts
@@ -54,21 +51,20 @@ type Swarm struct {
 
 // SwarmCounts are the counters of a swarm.
 type SwarmCounts struct {
-	// Open is the number of connections now, including those still connecting; Connected counts those
-	// ever established.
+	// Open is the current number of connections, including those that are connecting. Connected counts connections that
+	// were established.
 	Open, Connected int64
 	// Dials counts attempts to connect, and Failed those that failed.
 	Dials, Failed int64
-	// Lost counts established connections ended by the peer or the network, Closed those closed by the
-	// swarm.
+	// Lost counts established connections that the peer or the network ended. Closed counts connections that the swarm
+	// closed.
 	Lost, Closed int64
-	// Answered counts connections that have received anything.
+	// Answered counts connections that have received at least one byte.
 	Answered int64
 	// Sent and Received are in bytes.
 	Sent, Received int64
 }
 
-// Counts returns the counters. It is safe for concurrent use.
 func (s *Swarm) Counts() SwarmCounts {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -81,7 +77,7 @@ func (s *Swarm) addCount(count *int64, n int) {
 	*count += int64(n)
 }
 
-// Start starts connecting and does not wait.
+// Start starts to connect. It does not wait for the connections.
 func (s *Swarm) Start() error {
 	if s.Conns < 1 || s.Conns > maxSwarmConns || !s.Target.IsValid() {
 		return fmt.Errorf("faults: Swarm has %d connections to %v; expected 1 to %d to a valid address", s.Conns, s.Target, maxSwarmConns)
@@ -96,7 +92,7 @@ func (s *Swarm) Start() error {
 	return s.startLoop()
 }
 
-// Stop resets all connections and waits for that. Further calls have no effect.
+// Stop resets all connections and waits until that is done. Further calls have no effect.
 func (s *Swarm) Stop() {
 	s.stopping.Do(func() { close(s.stop) })
 	s.ended.Wait()

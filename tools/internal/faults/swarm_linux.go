@@ -10,19 +10,19 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// stepInterval is the time between scheduled acts.
 const stepInterval = 5 * time.Millisecond
 
-// neverReadBuffer is the receive buffer of connections that never read. It fits one loopback packet: with
-// less, the kernel drops packets that it had offered to accept, including acknowledgements, so that the
+// neverReadBuffer is the receive buffer of connections that never read. It has space for one loopback packet. With a
+// smaller buffer, the kernel drops packets that it had offered to accept, including acknowledgements, and the
 // connection is stuck in both directions.
 const neverReadBuffer = 80 << 10
 
-// fullSpeedSendBuffer is the send buffer of FullSpeed connections with a Stream. The kernel limits the memory
-// of all TCP connections (net.ipv4.tcp_mem); beyond that it resets connections of other programs.
+// fullSpeedSendBuffer is the send buffer of FullSpeed connections with a Stream. It is small because the kernel limits
+// the memory of all TCP connections together (net.ipv4.tcp_mem). Above that limit it resets connections of other
+// programs.
 const fullSpeedSendBuffer = 32 << 10
 
-// eventBatch is how many FullSpeed connections act between two checks of the clock.
+// eventBatch is the number of FullSpeed connections that act between two checks of the clock.
 const eventBatch = 64
 
 type swarmConn struct {
@@ -80,7 +80,6 @@ func (w *swarmLoop) runUntilStopped() {
 	}
 }
 
-// actOnEvents makes FullSpeed connections act until the next step.
 func (w *swarmLoop) actOnEvents() {
 	for end := time.Now().Add(stepInterval); ; runtime.Gosched() {
 		rest := time.Until(end)
@@ -94,8 +93,8 @@ func (w *swarmLoop) actOnEvents() {
 	}
 }
 
-// watchConn registers the events of a FullSpeed connection: input, and output unless it has nothing to send
-// or too much in flight.
+// watchConn registers a FullSpeed connection for input. If it has data to send and not too many bytes in flight, it is
+// also registered for output.
 func (w *swarmLoop) watchConn(i int, change func(fd, token int32, events uint32) syscall.Errno) {
 	m, events := &w.conns[i], sock.Out
 	if m.inputOnly = len(w.nextOutput(m)) == 0; m.inputOnly {
@@ -109,7 +108,6 @@ func (w *swarmLoop) watchConn(i int, change func(fd, token int32, events uint32)
 	}
 }
 
-// actOnSchedule performs the acts that are due after the elapsed time.
 func (w *swarmLoop) actOnSchedule(elapsed time.Duration) {
 	due := len(w.conns)
 	if !w.ConnectAtOnce {
@@ -155,7 +153,7 @@ func (w *swarmLoop) actOnce(i int) {
 	}
 }
 
-// dialConn dials the connection if it may, and reports whether it exists.
+// dialConn starts to connect, if that is permitted. It reports whether the connection exists.
 func (w *swarmLoop) dialConn(i int) bool {
 	m := &w.conns[i]
 	if m.retired || w.counts.Dials >= w.MaxDials {
@@ -176,7 +174,6 @@ func (w *swarmLoop) dialConn(i int) bool {
 	return m.fd != 0
 }
 
-// startConnect starts connecting a socket with the swarm's options.
 func (w *swarmLoop) startConnect() (int32, error) {
 	family, to := unix.AF_INET, unix.Sockaddr(nil)
 	if ip := w.Target.Addr().Unmap(); ip.Is4() {
@@ -207,8 +204,7 @@ func (w *swarmLoop) startConnect() (int32, error) {
 	return int32(fd), nil
 }
 
-// sendNext sends the next output, as far as the kernel accepts it, and reports whether the connection is
-// still open.
+// sendNext sends as much of the next output as the kernel accepts. It reports whether the connection is still open.
 func (w *swarmLoop) sendNext(m *swarmConn) bool {
 	next := w.nextOutput(m)
 	if len(next) == 0 {
@@ -231,7 +227,6 @@ func (w *swarmLoop) sendNext(m *swarmConn) bool {
 	return false
 }
 
-// nextOutput returns what a connection sends in its next act.
 func (w *swarmLoop) nextOutput(m *swarmConn) []byte {
 	at := int(m.sent)
 	if at < len(w.First) {
@@ -250,7 +245,7 @@ func (w *swarmLoop) nextOutput(m *swarmConn) []byte {
 	return next
 }
 
-// receiveInput reads what has arrived and reports whether the connection is still open.
+// receiveInput reads what has arrived. It reports whether the connection is still open.
 func (w *swarmLoop) receiveInput(m *swarmConn) bool {
 	n, errno := sock.Recv(m.fd, w.scratch[:])
 	switch {
@@ -269,7 +264,7 @@ func (w *swarmLoop) receiveInput(m *swarmConn) bool {
 	return true
 }
 
-// closeLost closes and counts a connection that was ended or never established.
+// closeLost closes and counts a connection that the peer has ended or that was never established.
 func (w *swarmLoop) closeLost(m *swarmConn) {
 	if m.connected {
 		w.addCount(&w.counts.Lost, 1)

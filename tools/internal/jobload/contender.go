@@ -7,14 +7,14 @@ import (
 	"github.com/myriad-go/myriad/pool"
 )
 
-// Contender is a pool that executes jobs. TrySubmit and Workers must be safe for concurrent use. Close is
-// called when no TrySubmit is in progress.
+// Contender is a pool that executes jobs. TrySubmit and Workers must be safe for concurrent use. Close is called when
+// no TrySubmit is in progress.
 type Contender interface {
 	// TrySubmit submits a job without blocking. It reports whether the pool accepted the job.
 	TrySubmit(j *Job) bool
-	// Workers returns the number of workers, 0 if unknown.
+	// Workers returns the number of workers, or 0 if it is unknown.
 	Workers() int
-	// Close closes the pool. Jobs that have not started are dropped immediately.
+	// Close closes the pool. It immediately drops jobs that have not started.
 	Close()
 }
 
@@ -30,7 +30,7 @@ func BuiltInContenders() Contenders {
 	}
 }
 
-// goroutinePerJob starts a goroutine for each job. Their number is not limited.
+// goroutinePerJob starts a goroutine for each job. The number of goroutines is not limited.
 type goroutinePerJob struct{}
 
 func (goroutinePerJob) TrySubmit(j *Job) bool {
@@ -40,8 +40,8 @@ func (goroutinePerJob) TrySubmit(j *Job) bool {
 func (goroutinePerJob) Workers() int { return 0 }
 func (goroutinePerJob) Close()       {}
 
-// channelPool is a fixed number of workers that read from a buffered channel, with non-blocking sends. It is
-// the pool that most people write. All workers start with the pool.
+// channelPool is the pool that most people write: a fixed number of workers, all started with the pool, that read from
+// a buffered channel. Sends do not block.
 type channelPool struct {
 	jobs    chan *Job
 	workers int
@@ -74,9 +74,9 @@ func (c *channelPool) Close() {
 	c.done.Wait()
 }
 
-// myriadPool is package pool with the same limits as the other contenders. It does not know a job's memory or
-// duration. All contenders are subject to the Go runtime's memory limit, which package pool also uses as its
-// own. Each job has a context that ends at the job's deadline.
+// myriadPool is package pool with the same limits as the other contenders. It does not know a job's memory or duration.
+// Like all contenders, it is subject to the Go runtime's memory limit, from which package pool also derives its limit.
+// Each job has a context that ends at the job's deadline.
 type myriadPool struct{ *pool.Pool }
 
 func newMyriadPool(p Plan) (Contender, error) {

@@ -10,11 +10,11 @@ import (
 	"github.com/myriad-go/myriad/pool"
 )
 
-// Job is a submitted job. The pool that accepts a job must call exactly one of Execute, CountAsExpired and
-// CountAsShed, once, on any goroutine. After that call the pool must not use the job.
+// Job is a submitted job. The pool that accepts a job must call one of Execute, CountAsExpired and CountAsShed, exactly
+// once, on any goroutine. After that call the pool must not use the job.
 //
-// A Job is its own context, which ends at the job's deadline. The context has a timer only while a caller waits
-// for its end.
+// A Job is its own context, which ends at the job's deadline. The context has a timer only while a caller waits for its
+// end.
 type Job struct {
 	generator *jobRun
 	number    uint64
@@ -61,7 +61,7 @@ func (j *Job) Execute() {
 // CountAsExpired counts a job that will not run because its context has ended.
 func (j *Job) CountAsExpired() { j.countNotRun(nExpired) }
 
-// CountAsShed counts a job that will not run although it was accepted and its context has not ended.
+// CountAsShed counts an accepted job that will not run although its context has not ended.
 func (j *Job) CountAsShed() { j.countNotRun(nShed) }
 
 func (j *Job) countNotRun(counter int) {
@@ -72,7 +72,6 @@ func (j *Job) countNotRun(counter int) {
 	})
 }
 
-// countEndOnce counts the end of the job. It panics if the job has already ended.
 func (j *Job) countEndOnce(count func(*countShard)) {
 	if !j.ended.CompareAndSwap(false, true) {
 		panic("jobload: the pool ended a job twice")
@@ -92,7 +91,7 @@ func (j *Job) countEndOnce(count func(*countShard)) {
 // Run implements pool.Job.
 func (j *Job) Run(context.Context) { j.Execute() }
 
-// Dropped implements pool.Dropper. A job dropped because the pool closes counts as unfinished.
+// Dropped implements pool.Dropper. A job that is dropped because the pool closes counts as unfinished.
 func (j *Job) Dropped(why error) {
 	switch {
 	case errors.Is(why, pool.ErrExpired):
@@ -130,7 +129,7 @@ func (j *Job) Done() <-chan struct{} {
 	return j.done
 }
 
-// AfterFunc allows package context to wait without a goroutine.
+// AfterFunc makes package context wait for the job's end without a goroutine.
 func (j *Job) AfterFunc(f func()) (stop func() bool) {
 	return time.AfterFunc(j.timeUntilDeadline(), f).Stop
 }

@@ -9,30 +9,28 @@ import (
 	"time"
 )
 
-// Plan describes the jobs to submit and the pool. It is the command line of a contender.
+// Plan describes the pool and the jobs to submit. It corresponds to the command line of a contender.
 type Plan struct {
-	// Pool is the name of the contender, Work the shape of its jobs.
+	// Pool is the name of the contender. Work is the shape of the jobs.
 	Pool, Work string
-	// Rate is the number of jobs that are due per second. A rate of 0 is a closed loop of Inflight jobs: a new
-	// job is submitted when one has ended. Inflight 0 means Workers.
+	// Rate is the number of jobs that are due per second. If Rate is 0, the load is a closed loop of Inflight jobs: a
+	// new job is submitted when one has ended. If Inflight is 0, Workers is used.
 	Rate     float64
 	Inflight int
-	// Warmup is the initial time in which jobs are submitted but not counted. Duration is the following time in
-	// which jobs are counted. Drain limits the wait for the last jobs.
+	// Warmup is the initial time in which jobs are submitted but not counted. Duration is the time after that, in which
+	// jobs are counted. Drain limits the wait for the last jobs.
 	Warmup, Duration, Drain time.Duration
-	// Deadline is the time after its submission by which a good job must end.
+	// Deadline is the time within which a good job must end, from its submission.
 	Deadline time.Duration
-	// Workers and Queue limit a pool's workers and queued jobs, if the pool has such limits.
+	// Workers and Queue limit the workers and the queued jobs of a pool, if the pool has such limits.
 	Workers, Queue int
-	// Memory limits the process's memory in bytes; 0 means no limit. Nine tenths of it become Go's memory
-	// limit.
+	// Memory limits the process's memory in bytes; 0 means no limit. Go's memory limit is set to nine tenths of it.
 	Memory int64
-	// Iterations is the number of loop iterations that take a millisecond of computing. 0 means that it is
+	// Iterations is the number of loop iterations that take a millisecond of computing. If it is 0, the number is
 	// measured.
 	Iterations uint64
 }
 
-// Limits of a plan.
 const (
 	maxRate       = 1e8
 	maxTime       = time.Hour
@@ -43,7 +41,7 @@ const (
 	maxIterations = 1 << 40
 )
 
-// Flags is the common interface of flag.FlagSet and pflag.FlagSet.
+// Flags contains the methods that flag.FlagSet and pflag.FlagSet have in common.
 type Flags interface {
 	StringVar(p *string, name, value, usage string)
 	IntVar(p *int, name string, value int, usage string)
@@ -68,7 +66,7 @@ func (p *Plan) AddFlags(f Flags, contenders Contenders) {
 	f.Uint64Var(&p.Iterations, "iterations", 0, "rounds of the work loop per millisecond of computing; 0 measures it")
 }
 
-// PlanError describes an error in a plan and the valid values.
+// PlanError is an error in a plan. Its text contains the valid values.
 type PlanError struct{ text string }
 
 func (e PlanError) Error() string { return e.text }

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// progressLineWriter writes progress lines. The first goroutine that finds a line due writes it, unless another
-// goroutine is writing. Only the last line waits for the lock, and no line follows it.
+// progressLineWriter writes progress lines. The first goroutine that notices that a line is due writes the line, unless
+// another goroutine is writing. Only the last line waits for the lock, and no line follows it.
 type progressLineWriter struct {
 	due atomic.Int64 // time of the next line
 
@@ -19,8 +19,8 @@ type progressLineWriter struct {
 	err    error // first write error
 }
 
-// sampleAndWriteLinesUntil samples peaks and writes a Line at each multiple of reportInterval until stop is closed. It
-// ensures that lines are written even if no job ends.
+// sampleAndWriteLinesUntil samples peaks and writes a line at each multiple of reportInterval until stop is closed. It
+// is needed because jobs that end cause lines, too, but no job may end for a while.
 func (r *jobRun) sampleAndWriteLinesUntil(stop <-chan struct{}) {
 	tick := time.NewTicker(sampleInterval)
 	defer tick.Stop()
@@ -48,7 +48,7 @@ func (r *jobRun) writeProgressLineIfDue(now time.Duration) {
 	r.lines.writeLineUnlessBusy(line, now)
 }
 
-// writeLineUnlessBusy writes a line unless another goroutine is writing or a later line has been written.
+// writeLineUnlessBusy writes a line, unless another goroutine is writing or a later line has been written.
 func (s *progressLineWriter) writeLineUnlessBusy(l OutputLine, now time.Duration) {
 	if !s.mu.TryLock() {
 		return
@@ -60,7 +60,6 @@ func (s *progressLineWriter) writeLineUnlessBusy(l OutputLine, now time.Duration
 	s.latest, s.err = now, l.Write(s.out)
 }
 
-// writeFinalLine writes the last line and returns the first error of all lines.
 func (s *progressLineWriter) writeFinalLine(l OutputLine) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

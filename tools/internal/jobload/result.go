@@ -15,82 +15,81 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/sample"
 )
 
-// Result counts the outcomes of the jobs that were submitted to a pool in the window, which begins after the
-// warm-up and lasts for Duration. Jobs of the warm-up run under the same load but are included only in the
-// peaks and in Steady. Each submitted job has exactly one outcome:
+// Result counts the outcomes of the jobs that were submitted to a pool in the window, which begins after the warm-up
+// and lasts for Duration. Jobs submitted in the warm-up are included only in the peaks and in Steady. Each submitted
+// job has exactly one outcome:
 //
 //	Offered  = Accepted + Rejected
 //	Accepted = Finished + Expired + Shed + Unfinished
 type Result struct {
-	// Pool is the name of the contender, Work the shape of its jobs.
+	// Pool is the name of the contender. Work is the shape of the jobs.
 	Pool string `json:"pool"`
 	Work string `json:"work"`
 	// Rate is the planned number of jobs per second. 0 means a closed loop.
 	Rate float64 `json:"rate"`
-	// Warmup is the time of submissions before the window, and Duration the length of the window. Elapsed is
-	// the time from the start of the window to the end of its last job, or to the end of the wait for that job.
+	// Warmup is the time of submissions before the window, and Duration the length of the window. Elapsed is the time
+	// from the start of the window to the end of its last job. If the wait for that job was given up, Elapsed ends
+	// there.
 	Warmup   time.Duration `json:"warmup"`
 	Duration time.Duration `json:"duration"`
 	Elapsed  time.Duration `json:"elapsed"`
 	// Iterations is the number of loop iterations that counted as a millisecond of computing.
 	Iterations uint64 `json:"iterations"`
 
-	// Offered is the number of submitted jobs. Late is the number of jobs that were submitted more than 10 ms
-	// after they were due. LateP99 is the 99th percentile of the lateness, 0 in a closed loop. Missed is the
-	// number of jobs that were due but never submitted, because the pool blocked the generator or all
-	// processors were busy. Latencies do not include lateness.
+	// Offered is the number of submitted jobs. Late is the number of jobs that were submitted more than 10 ms after
+	// they were due. LateP99 is the 99th percentile of the lateness, or 0 in a closed loop. Missed is the number of
+	// jobs that were due but never submitted, because the pool blocked the generator or all processors were busy.
+	// Latencies do not include lateness.
 	Offered uint64        `json:"offered"`
 	Late    uint64        `json:"late"`
 	LateP99 time.Duration `json:"late_p99"`
 	Missed  uint64        `json:"missed"`
-	// Accepted and Rejected count the pool's answers to submissions.
+	// Accepted and Rejected count submitted jobs by the pool's response.
 	Accepted uint64 `json:"accepted"`
 	Rejected uint64 `json:"rejected"`
 	// Finished is the number of jobs that have run. Good is the number of finished jobs that ended within their
 	// deadline.
 	Finished uint64 `json:"finished"`
 	Good     uint64 `json:"good"`
-	// Steady is the number of jobs that ended in the window and within their deadline, including jobs submitted
-	// in the warm-up. With a warm-up, the goodput is Steady divided by Duration. Jobs in progress at the start
-	// of the window then compensate for those in progress at its end, regardless of the order in which a pool
-	// runs jobs.
+	// Steady is the number of jobs that ended in the window and within their deadline, including jobs submitted in the
+	// warm-up. With a warm-up, the goodput is Steady divided by Duration. Jobs in progress at the start of the window
+	// then compensate for those in progress at its end.
 	Steady uint64 `json:"steady"`
-	// Expired and Shed count jobs that the pool accepted but later reported as not run. Unfinished counts jobs
-	// that had not ended when the run did.
+	// Expired and Shed count jobs that the pool accepted and later reported as not run. Unfinished counts jobs that had
+	// not ended when the run ended.
 	Expired    uint64 `json:"expired"`
 	Shed       uint64 `json:"shed"`
 	Unfinished uint64 `json:"unfinished"`
 
-	// Latencies of finished jobs, from just before submission to the end of the job.
+	// P50 and the fields below are latencies of finished jobs, from just before submission to the end of the job.
 	P50  time.Duration `json:"p50"`
 	P99  time.Duration `json:"p99"`
 	P999 time.Duration `json:"p999"`
 	Max  time.Duration `json:"max"`
 	Mean time.Duration `json:"mean"`
 
-	// Process is the resource usage of the process, including the generator: processor time since the window
-	// began, memory at the end, and peak memory.
+	// Process is the resource usage of the process, including the generator: processor time since the window began,
+	// memory at the end, and peak memory.
 	sample.Process
-	// PeakGoroutines is the maximum number of goroutines, including the generator's. PeakWorkers is the maximum
+	// PeakGoroutines is the maximum number of goroutines, including those of the generator. PeakWorkers is the maximum
 	// number of workers. Both are sampled twenty times a second, also in the warm-up. They are 0 if unknown.
 	PeakGoroutines int `json:"peak_goroutines"`
 	PeakWorkers    int `json:"peak_workers"`
 
-	// Overran is the reason why the run ended early or was terminated, "" otherwise.
+	// Overran is the reason why the run ended early or was terminated, or "".
 	Overran string `json:"overran,omitempty"`
 }
 
-// OutputLine is a line of output. A line is written every quarter of a second, with Warming in the warm-up and
+// OutputLine is a line of output. A line is written every quarter of a second: with Warming in the warm-up, and with
 // Progress in the window. The last line has Result.
 type OutputLine struct {
 	// Warming contains the peaks so far, without counts.
-	Warming *Result `json:"warming,omitempty"`
-	// Progress contains the Result so far.
+	Warming  *Result `json:"warming,omitempty"`
 	Progress *Result `json:"progress,omitempty"`
 	Result   *Result `json:"result,omitempty"`
 }
 
-// ParseOutputLine parses a line written by Line.Write.
+// ParseOutputLine parses a line of the output.
 func ParseOutputLine(b []byte) (l OutputLine, err error) {
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()
@@ -114,7 +113,6 @@ func ParseOutputLine(b []byte) (l OutputLine, err error) {
 
 func (l OutputLine) Write(w io.Writer) error { return json.NewEncoder(w).Encode(l) }
 
-// Indexes of counts.
 const (
 	nOffered = iota
 	nLate
@@ -133,7 +131,6 @@ func (c *counts) countUnfinishedJobs() uint64 {
 	return c[nOffered] - c[nRejected] - c[nFinished] - c[nExpired] - c[nShed]
 }
 
-// countShard is one shard of the window's counts.
 type countShard struct {
 	mu sync.Mutex
 	counts
@@ -150,7 +147,6 @@ func newCountShards() []countShard {
 	return all
 }
 
-// maxRecorded is the largest duration that histograms can record.
 const maxRecorded = 73 * time.Minute
 
 // newHistogram returns a histogram with two significant digits. Its error is less than 0.8 %.

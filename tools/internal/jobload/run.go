@@ -1,17 +1,17 @@
-// Package jobload submits jobs to a pool at a fixed rate and counts the outcomes. It is one contender, a
-// process, in a comparison of pools under overload.
+// Package jobload submits jobs to a pool at a fixed rate and counts the outcomes. In a comparison of pools under
+// overload, each pool runs in its own process with this package.
 //
-// Jobs are due at fixed times, whether or not the pool keeps up (an open loop). A job's latency and deadline
-// count from its submission, just before the pool is called. The lateness of submissions is reported
-// separately: the generator shares the processors with the pool, and its delay is not the pool's latency. Every
-// due job is submitted, late if necessary, or counted as missed. A pool therefore gains nothing by blocking its
-// submitter (coordinated omission, G. Tene).
+// Jobs are due at fixed times, whether or not the pool keeps up (an open loop). A job's latency and deadline count from
+// its submission, just before the pool is called. The lateness of submissions is reported separately: the generator
+// shares the processors with the pool, and its delay is not the pool's latency. Every due job is submitted, late if
+// necessary, or counted as missed. A pool therefore gains nothing by blocking its submitter (coordinated omission, G.
+// Tene).
 //
-// One goroutine submits jobs, with reserve goroutines for times when it is blocked. The pool's goroutines run
-// the jobs. Progress is written by a dedicated goroutine or by a goroutine that has finished a job, whichever
-// comes first: among very many goroutines, a single one may not run for seconds. Counts are sharded, and each
-// shard has a lock. A job belongs to the generator until it is accepted, and then to the pool until it ends.
-// Run waits for all goroutines, except those of a pool that hangs.
+// One goroutine submits jobs. Reserve goroutines replace it while it is blocked. The pool's goroutines run the jobs.
+// Progress is written by a dedicated goroutine or by a goroutine that has finished a job, whichever comes first,
+// because among very many goroutines a single one may not run for seconds. Counts are sharded, and each shard has a
+// lock. A job belongs to the generator until it is accepted, and then to the pool until it ends. Run waits for all
+// goroutines, except those of a pool that hangs.
 package jobload
 
 import (
@@ -31,31 +31,29 @@ import (
 )
 
 const (
-	// lateAfter is the delay above which a submission counts as late.
 	lateAfter = 10 * time.Millisecond
-	// workSlice is the time for which the generator works before it sleeps for workPause, even if it is late.
-	// Go preempts a goroutine after 10 ms and queues it behind all runnable ones. With thousands of goroutines,
-	// the generator would then not run for seconds. A goroutine that has slept on its own thread runs next.
+	// workSlice is the time for which the generator works before it sleeps for workPause, even if it is late. Without
+	// the sleep, Go would preempt the goroutine after 10 ms and queue it behind all runnable ones. With thousands of
+	// goroutines, it would then not run for seconds. A goroutine that has slept on its own thread runs next.
 	workSlice = 4 * time.Millisecond
 	workPause = 20 * time.Microsecond
-	// reserveSubmitters is the number of reserve goroutines. The first one submits jobs that are late by more
-	// than reserveDelay. Each further one doubles the delay.
+	// reserveSubmitters is the number of reserve goroutines. The first one submits jobs that are late by more than
+	// reserveDelay. For each further one, the delay is twice as long.
 	reserveSubmitters = 3
 	reserveDelay      = 5 * time.Millisecond
-	// retryDelay is the time after a rejection until a closed loop submits again.
+	// retryDelay is the pause of a closed loop after a rejection.
 	retryDelay = 100 * time.Microsecond
-	// sampleInterval is the time between two counts of goroutines and workers. reportInterval is the time
-	// between two Lines; it is short, so that a killed process has reported its counts.
+	// sampleInterval is the time between two counts of goroutines and workers. reportInterval is the time between two
+	// lines of output. It is short because a killed process leaves only the counts that it has already reported.
 	sampleInterval = 50 * time.Millisecond
 	reportInterval = 250 * time.Millisecond
-	// pollInterval is the time between two checks for the end of the last jobs.
-	pollInterval = time.Millisecond
-	// submitTimeout limits the wait for a submission in progress at the end. closeTimeout limits the wait for
-	// the pool's Close.
+	pollInterval   = time.Millisecond
+	// submitTimeout limits the wait for a submission in progress at the end. closeTimeout limits the wait for the
+	// pool's Close.
 	submitTimeout, closeTimeout = 3 * time.Second, 2 * time.Second
 )
 
-// jobRun is the state of one run. All times count from its start.
+// jobRun is the state of one run. All its times count from the start of the run.
 type jobRun struct {
 	plan                   Plan
 	contender              Contender
@@ -95,7 +93,7 @@ func newJobLoadRun(p Plan, contender Contender, out io.Writer) *jobRun {
 	return r
 }
 
-// ownProcessUsage returns the usage of this process. Figures that the system does not report are 0.
+// ownProcessUsage returns the resource usage of this process. Figures that the system does not report are 0.
 func ownProcessUsage() sample.Process {
 	s, _ := sample.TakeSample(sample.CPU|sample.Memory, os.Getpid())
 	return s.SumOfProcesses()
@@ -105,9 +103,9 @@ func (r *jobRun) now() time.Duration { return time.Since(r.start) }
 
 func (r *jobRun) shardOf(number uint64) *countShard { return &r.shards[number%uint64(len(r.shards))] }
 
-// Run submits the jobs of a plan to one of the contenders. It writes a Line every quarter of a second, and
-// finally a Line with the Result. If ctx ends, the run ends early. Run does not wait for a pool that hangs, so
-// goroutines of that pool may remain. An invalid plan causes a PlanError.
+// Run submits the jobs of a plan to one of the contenders. It writes a line of output every quarter of a second, and
+// finally a line with the Result. If ctx ends, the run ends early. Run does not wait for a pool that hangs, so
+// goroutines of that pool may remain. If the plan is invalid, Run returns a PlanError.
 func Run(ctx context.Context, p Plan, contenders Contenders, out io.Writer) error {
 	if err := p.Validate(contenders); err != nil {
 		return err
@@ -151,7 +149,6 @@ func (r *jobRun) submitJobsAndWriteResult(ctx context.Context) error {
 	return failed
 }
 
-// callWithTimeout calls f. It reports whether f returned in time.
 func callWithTimeout(d time.Duration, f func()) bool {
 	returned := make(chan struct{})
 	go func() {
@@ -166,8 +163,8 @@ func callWithTimeout(d time.Duration, f func()) bool {
 	}
 }
 
-// waitForJobsOrTimeout waits until all jobs have been submitted and have ended, or for the planned time. If it ends
-// early, it returns the reason.
+// waitForJobsOrTimeout waits until all jobs have been submitted and have ended, but not longer than planned. If it
+// stops waiting early, it returns the reason.
 func (r *jobRun) waitForJobsOrTimeout(ctx context.Context) (earlyEndReason string) {
 	end := time.NewTimer(r.limit)
 	defer end.Stop()
@@ -189,7 +186,6 @@ func (r *jobRun) waitForJobsOrTimeout(ctx context.Context) (earlyEndReason strin
 	}
 }
 
-// countUnfinishedInWindow returns the number of the window's jobs that have not ended.
 func (r *jobRun) countUnfinishedInWindow() (n uint64) {
 	for i := range r.shards {
 		t := &r.shards[i]
@@ -200,8 +196,8 @@ func (r *jobRun) countUnfinishedInWindow() (n uint64) {
 	return n
 }
 
-// startSubmitters starts goroutines that submit all jobs of the plan until ctx ends. The first one submits
-// alone while it runs; if it is blocked, the others keep the load as planned.
+// startSubmitters starts the goroutines that submit all jobs of the plan until ctx ends. The first goroutine submits
+// alone while it runs. If it is blocked, the others keep up the planned rate.
 func (r *jobRun) startSubmitters(ctx context.Context) {
 	loops := []func(g *jobSubmitter){r.submitJobWhenSlotFrees}
 	if r.pacer != nil {
@@ -222,7 +218,6 @@ func (r *jobRun) startSubmitters(ctx context.Context) {
 	}
 }
 
-// jobSubmitter is the state of a submitting goroutine.
 type jobSubmitter struct {
 	ctx   context.Context
 	timer *time.Timer
@@ -237,8 +232,8 @@ func (g *jobSubmitter) sleepOrUntilDone(d time.Duration) {
 	}
 }
 
-// submitJobsAtPlannedTimes submits jobs when they are due. In a reserve goroutine, it submits jobs that are late by
-// more than minLateness. Jobs that are not submitted by the end of Drain count as missed.
+// submitJobsAtPlannedTimes submits jobs when they are due or, in a reserve goroutine, when they are late by more than
+// minLateness. Jobs that have not been submitted by the end of Drain count as missed.
 func (r *jobRun) submitJobsAtPlannedTimes(g *jobSubmitter, minLateness time.Duration) {
 	for woke := r.now(); g.ctx.Err() == nil; {
 		now := r.now()
@@ -264,7 +259,6 @@ func (r *jobRun) submitJobsAtPlannedTimes(g *jobSubmitter, minLateness time.Dura
 	}
 }
 
-// submitJobWhenSlotFrees submits a job each time that another one has ended.
 func (r *jobRun) submitJobWhenSlotFrees(g *jobSubmitter) {
 	ctx, cancel := context.WithTimeout(g.ctx, r.windowEnd)
 	defer cancel()
@@ -285,7 +279,7 @@ func (r *jobRun) submitJobWhenSlotFrees(g *jobSubmitter) {
 	}
 }
 
-// countAndSubmitJob submits a job and records its lateness. It reports whether the job was accepted.
+// countAndSubmitJob submits a job and records its lateness. It reports whether the pool accepted the job.
 func (r *jobRun) countAndSubmitJob(g *jobSubmitter, inWindow bool, now, lateness time.Duration) (accepted bool) {
 	j := g.spare
 	if j == nil || j.timer != nil {
@@ -315,15 +309,14 @@ func (r *jobRun) countAndSubmitJob(g *jobSubmitter, inWindow bool, now, lateness
 	return false
 }
 
-// releaseClosedLoopSlot allows a closed loop to submit another job.
 func (r *jobRun) releaseClosedLoopSlot() {
 	if r.slots != nil {
 		<-r.slots
 	}
 }
 
-// sampleGoroutineAndWorkerPeaks counts goroutines and workers at intervals. When the window begins it records the
-// usage, which is its only system call.
+// sampleGoroutineAndWorkerPeaks counts goroutines and workers at intervals. When the window begins, it also records the
+// resource usage, which is its only system call.
 func (r *jobRun) sampleGoroutineAndWorkerPeaks(now time.Duration) {
 	if now >= r.windowStart && now != math.MaxInt64 {
 		r.usedAtWindowStart()
@@ -336,7 +329,6 @@ func (r *jobRun) sampleGoroutineAndWorkerPeaks(now time.Duration) {
 	raiseToAtLeast(&r.peakWorkers, int64(r.contender.Workers()))
 }
 
-// raiseToAtLeast raises v to at least n.
 func raiseToAtLeast(v *atomic.Int64, n int64) {
 	for {
 		if old := v.Load(); n <= old || v.CompareAndSwap(old, n) {
@@ -345,7 +337,6 @@ func raiseToAtLeast(v *atomic.Int64, n int64) {
 	}
 }
 
-// buildResultSoFar returns the Result so far. Unknown figures are 0.
 func (r *jobRun) buildResultSoFar(now time.Duration) *Result {
 	p := &r.plan
 	res := &Result{

@@ -9,14 +9,14 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/pacer"
 )
 
-// Shapes of jobs.
+// Shapes of jobs: what each job does.
 const (
-	// Published jobs wait for 20 ms and hold 500 KB, as in the experiment of go-adaptive-pool.
+	// Published jobs wait for 20 ms and hold 500 KB of memory, as in the experiment of go-adaptive-pool.
 	Published = "published"
 	// CPU jobs compute for a millisecond.
 	CPU = "cpu"
-	// Mixed jobs are of three kinds. Of a hundred, 80 compute for 0.2 ms, 19 wait for 5 ms and compute for 0.1
-	// ms, and one waits for 50 ms and holds 100 KB.
+	// Mixed jobs are of three kinds. Of a hundred jobs, 80 compute for 0.2 ms, 19 wait for 5 ms and compute for 0.1 ms,
+	// and one waits for 50 ms and holds 100 KB of memory.
 	Mixed = "mixed"
 )
 
@@ -25,7 +25,7 @@ type jobTask struct {
 	bytes         int
 }
 
-// shapes maps each shape to its tasks and the number of each task in a hundred jobs.
+// shapes lists the tasks of each shape, and the number of each task in a hundred jobs.
 var shapes = map[string][]struct {
 	percent uint64
 	jobTask
@@ -39,7 +39,8 @@ var shapes = map[string][]struct {
 	},
 }
 
-// pickTaskForJob returns the task of a job by its number. All contenders get the same tasks in the same order.
+// pickTaskForJob returns the task of the job with the given number. All contenders get the same tasks in the same
+// order.
 func pickTaskForJob(shape string, number uint64) jobTask {
 	n := pacer.RandomAt(1, number) % 100
 	for _, s := range shapes[shape] {
@@ -51,7 +52,7 @@ func pickTaskForJob(shape string, number uint64) jobTask {
 	return jobTask{}
 }
 
-// allocateComputeAndWait performs the task. iterationsPerMillisecond is the number of loop iterationsPerMillisecond per
+// allocateComputeAndWait performs the task. iterationsPerMillisecond is the number of loop iterations that take a
 // millisecond of computing.
 func (t jobTask) allocateComputeAndWait(iterationsPerMillisecond uint64) {
 	hold := make([]byte, t.bytes)
@@ -69,8 +70,8 @@ func (t jobTask) allocateComputeAndWait(iterationsPerMillisecond uint64) {
 
 var pageSize = os.Getpagesize()
 
-// MeasureSpinsPerMillisecond measures the number of loop iterations per millisecond of computing. Nothing else should
-// run. It takes about 30 ms.
+// MeasureSpinsPerMillisecond measures how many loop iterations take a millisecond of computing. It takes about 30 ms,
+// in which nothing else should run.
 func MeasureSpinsPerMillisecond() uint64 {
 	const try = 1 << 16 // short enough that some tries are not interrupted on a busy machine
 	best := time.Hour
@@ -82,10 +83,9 @@ func MeasureSpinsPerMillisecond() uint64 {
 	return uint64(try * float64(time.Millisecond) / float64(max(best, 1)))
 }
 
-// computed prevents the compiler from removing the computation. It is almost never written.
+// computed prevents the compiler from removing the computation.
 var computed atomic.Bool
 
-// spinCPU computes for a number of iterations. Each depends on the previous one.
 func spinCPU(iterations uint64) {
 	x := iterations
 	for range iterations {

@@ -1,4 +1,4 @@
-// Package proof computes proofs of work, which stand for a handler that computes.
+// Package proof computes proofs of work, which stand for the work of a handler that needs processor time.
 package proof
 
 import (
@@ -8,20 +8,19 @@ import (
 	"math/bits"
 )
 
-// MaxZeros limits the requested zero bits; each one doubles the work.
+// MaxZeros limits the requested zero bits. Each further bit doubles the work.
 const MaxZeros = 32
 
-// AppendLineWithProof appends the answer to a line, given without its end: the line, a space, its proof
-// as 16 hexadecimal digits, and a line end.
+// AppendLineWithProof appends the answer to a line: the line, a space, its proof of work as 16 hexadecimal digits, and
+// a line end. The argument line has no line end.
 func AppendLineWithProof(out, line []byte, zeros int) []byte {
 	nonce := binary.BigEndian.AppendUint64(nil, SmallestNonceForProof(line, zeros))
 	out = append(append(out, line...), ' ')
 	return append(hex.AppendEncode(out, nonce), '\n')
 }
 
-// SmallestNonceForProof returns the proof of a line: the smallest nonce for which the SHA-256 of the line and
-// the nonce, as 8 bytes in big-endian order, starts with the given number of zero bits, 0 to
-// MaxZeros.
+// SmallestNonceForProof returns the proof of work for a line. This is the smallest nonce for which the SHA-256 of the
+// line and the nonce (8 bytes, big-endian) starts with the given number of zero bits, from 0 to MaxZeros.
 func SmallestNonceForProof(line []byte, zeros int) (nonce uint64) {
 	at := len(line)
 	work := binary.BigEndian.AppendUint64(append(make([]byte, 0, at+8), line...), 0)

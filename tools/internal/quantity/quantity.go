@@ -1,5 +1,5 @@
-// Package quantity parses numbers, rates and times in flags and configuration files. Errors have the type Error
-// and describe the expected format.
+// Package quantity parses numbers, rates and times in flags and configuration files. Its errors have the type Error and
+// describe the expected format.
 package quantity
 
 import (
@@ -9,12 +9,11 @@ import (
 	"time"
 )
 
-// Error describes the expected format of a text that could not be parsed.
+// Error describes the expected format of text that could not be parsed.
 type Error string
 
 func (e Error) Error() string { return "expected " + string(e) }
 
-// Expected formats.
 const (
 	WantCount    = Error("a whole number such as 500, 20k or 1.5M")
 	WantPositive = Error("a whole number above 0, such as 500, 20k or 1.5M")
@@ -35,8 +34,8 @@ var multiples = []struct {
 	{"k", 1e3}, {"K", 1e3}, {"m", 1e6}, {"M", 1e6}, {"g", 1e9}, {"G", 1e9},
 }
 
-// ParseNumberWithSuffix parses a number of 0 to Max, which can have a decimal point. A suffix k, M or G multiplies by a
-// power of 1000, and ki, Mi or Gi by a power of 1024.
+// ParseNumberWithSuffix parses a number from 0 to Max, which may have a decimal point. The suffixes k, M and G multiply
+// by a power of 1000, and ki, Mi and Gi by a power of 1024.
 func ParseNumberWithSuffix(text string) (n float64, ok bool) {
 	factor := 1.0
 	for _, m := range multiples {
@@ -45,7 +44,7 @@ func ParseNumberWithSuffix(text string) (n float64, ok bool) {
 			break
 		}
 	}
-	// ParseFloat also accepts signs, exponents and names.
+	// ParseFloat would also accept signs, exponents and names.
 	if strings.Trim(text, "0123456789.") != "" {
 		return 0, false
 	}
@@ -57,7 +56,7 @@ func ParseNumberWithSuffix(text string) (n float64, ok bool) {
 // ParseCount parses a whole number.
 func ParseCount(text string) (int, error) {
 	n, ok := ParseNumberWithSuffix(text)
-	// An int can have 32 bits.
+	// An int may have only 32 bits.
 	if !ok || n != math.Trunc(n) || n > math.MaxInt {
 		return 0, WantCount
 	}
@@ -91,7 +90,7 @@ func ParseSeed(text string) (uint64, error) {
 	return n, nil
 }
 
-// ParseDurationOrSeconds parses a time of 0 or more: a Go duration, days as in 2d, or a number of seconds.
+// ParseDurationOrSeconds parses a time of 0 or more: a Go duration, days such as 2d, or a number of seconds.
 func ParseDurationOrSeconds(text string) (time.Duration, error) {
 	unit := time.Second
 	digits, days := strings.CutSuffix(text, "d")

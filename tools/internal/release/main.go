@@ -5,8 +5,8 @@
 //	go run ./tools/internal/release v0.2.0      require each other at v0.2.0, check, print the git commands
 //	go run ./tools/internal/release -tidy       tidy each go.mod and go.sum
 //
-// The modules require each other at the version of the next release, which no proxy has. The check therefore
-// writes a module proxy from the checkout and uses that proxy with GOWORK=off.
+// The modules require each other at the version of the next release, which no proxy has yet. The check therefore writes
+// a module proxy from the checkout and uses that proxy with GOWORK=off.
 package main
 
 import (
@@ -62,7 +62,7 @@ func setVersionCheckOrTidy(check, tidy bool, args []string) error {
 	return nil
 }
 
-// releaseEnv is a Go environment that takes the released modules from the checkout.
+// releaseEnv is a Go environment in which the released modules come from the checkout.
 type releaseEnv struct {
 	checkout, version string
 	dir               string // temporary directory: the proxy, a module cache, a program
@@ -88,7 +88,7 @@ func newEnvServingCheckout(checkout string) (*releaseEnv, error) {
 		w.removeTempDir()
 		return nil, err
 	}
-	// Do not repeat earlier downloads of this machine.
+	// The module cache of this machine spares repeated downloads.
 	proxies := "file://" + filepath.Join(dir, "proxy") + ",file://" + filepath.Join(cache, "cache", "download") + "," + upstream
 	w.env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-modcacherw -trimpath", "GOPROXY="+proxies, "GONOSUMDB="+root+","+root+"/*",
 		"GOMODCACHE="+filepath.Join(dir, "cache"), "GOBIN="+filepath.Join(dir, "bin"))
@@ -97,7 +97,6 @@ func newEnvServingCheckout(checkout string) (*releaseEnv, error) {
 
 func (w *releaseEnv) removeTempDir() { os.RemoveAll(w.dir) }
 
-// runGoCommand runs a go command in a directory. The error includes the command's stderr.
 func (w *releaseEnv) runGoCommand(dir string, args ...string) (stdout string, err error) {
 	cmd := exec.Command("go", args...)
 	var stderr strings.Builder
@@ -135,7 +134,6 @@ func dropSumsOfOwnModules(goSum string) string {
 	}), "")
 }
 
-// checkModulesPublishable returns an error if the modules cannot be published as they are.
 func (w *releaseEnv) checkModulesPublishable(log *os.File) error {
 	for _, step := range []struct {
 		name string
@@ -183,7 +181,7 @@ func (w *releaseEnv) checkLibraryDependencies() error {
 	return nil
 }
 
-// userProgram is the program that checkProgramUsingModules builds and runs.
+// userProgram is an example of a program that uses the modules. It must build and run.
 const userProgram = `package main
 
 import (

@@ -20,7 +20,6 @@ var released = []string{".", "hub", "tools"}
 // private lists the folders of modules that are used only in a checkout.
 var private = []string{"examples", "examples/grpc", "hub/clients", "tools/browser", "tools/deploy", "tools/peers"}
 
-// modulePath returns the path of the module in a folder of the checkout.
 func modulePath(dir string) string {
 	if dir == "." {
 		return root
@@ -29,7 +28,7 @@ func modulePath(dir string) string {
 }
 
 // writeModuleProxy writes a module proxy for GOPROXY=file://dir. It contains the released modules of the checkout at
-// one version.
+// the given version.
 func writeModuleProxy(dir, checkout, version string) error {
 	for _, folder := range released {
 		mod := module.Version{Path: modulePath(folder), Version: version}
@@ -65,8 +64,8 @@ func writeModuleProxy(dir, checkout, version string) error {
 	return nil
 }
 
-// commonRequiredVersion returns the version at which the checkout's modules require each other. It returns an error
-// if modules disagree or a go.mod file contains replace directives.
+// commonRequiredVersion returns the version at which the checkout's modules require each other. It returns an error if
+// the modules disagree or a go.mod file contains replace directives.
 func commonRequiredVersion(checkout string) (version string, err error) {
 	for _, folder := range slices.Concat(released, private) {
 		name := filepath.Join(checkout, folder, "go.mod")
@@ -95,7 +94,6 @@ func commonRequiredVersion(checkout string) (version string, err error) {
 	return version, nil
 }
 
-// setRequiredVersion makes the checkout's modules require each other at a version.
 func setRequiredVersion(checkout, version string) error {
 	for _, folder := range slices.Concat(released, private) {
 		name := filepath.Join(checkout, folder, "go.mod")

@@ -11,8 +11,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// readRequestedParts reads the parts of s. Processor times come first, because reading the other parts uses processor
-// time.
+// readRequestedParts reads the parts of s. It reads processor times first, because reading the other parts uses
+// processor time.
 func (s *Sample) readRequestedParts(sampler *Sampler, pids []int) error {
 	if runtime.GOOS != "linux" {
 		return procfs.ErrNotAvailable
@@ -71,8 +71,8 @@ func (s *Sample) readRequestedParts(sampler *Sampler, pids []int) error {
 	return errors.Join(errs...)
 }
 
-// isEnding reports whether a read failed because the process is ending. Either the process is gone, or its
-// memory is released and its files in /proc belong to root.
+// isEnding reports whether a read failed because the process is ending. The process is gone, or its memory has been
+// released and its files in /proc belong to root.
 func isEnding(pid int, err error) bool {
 	if errors.Is(err, fs.ErrPermission) {
 		var stat procfs.Stat
@@ -83,9 +83,8 @@ func isEnding(pid int, err error) bool {
 	return procfs.IsNotFoundOrExited(err)
 }
 
-// setCPU sets the number of threads and the processor time. For this process, the time is exact to the
-// microsecond. For other processes, the sum is exact; User and System, known in steps of 10 ms, determine how
-// the sum is divided.
+// setCPU sets the number of threads and the processor time. For this process, the time is exact to the microsecond. For
+// another process, the sum of User and System is exact, but its division is only known in steps of 10 ms.
 func (p *Process) setCPU(stat *procfs.Stat) {
 	p.Threads, p.User, p.System, p.Children = stat.Threads, stat.User, stat.System, stat.Children
 	if p.PID == os.Getpid() {
@@ -101,7 +100,7 @@ func (p *Process) setCPU(stat *procfs.Stat) {
 	}
 }
 
-// readTimed calls read. If a costly part is slow, it records this.
+// readTimed calls read. If the part is a costly one and read is slow, it records that.
 func (r *Sampler) readTimed(part Parts, read func() error) error {
 	began := time.Now()
 	err := read()

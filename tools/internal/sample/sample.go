@@ -1,7 +1,7 @@
-// Package sample measures the resources used by processes, their threads and the machine. Take returns a
-// Sample, and Since the difference between two. Package procfs reads the values.
+// Package sample measures the resources used by processes, their threads and the machine. TakeSample returns a Sample,
+// and DifferenceSince the difference between two. Package procfs reads the values.
 //
-// Sizes are bytes. Values that the kernel does not report are 0. On systems other than Linux, Take returns
+// Sizes are bytes. Values that the kernel does not report are 0. On systems other than Linux, TakeSample returns
 // procfs.ErrNotAvailable.
 //
 // A Sampler belongs to one goroutine. Everything else is safe for concurrent use.
@@ -14,78 +14,77 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// Parts selects the parts of a Sample. The stated costs are per process or per machine.
+// Parts selects the parts of a Sample. The stated costs are the time to read a part, per process or per machine.
 type Parts uint16
 
 const (
-	// CPU is processor time and the number of threads: 50 µs.
+	// CPU is processor time and the number of threads. It costs 50 µs.
 	CPU Parts = 1 << iota
-	// Memory is RSS, PeakRSS and Anonymous: 100 µs, regardless of the size of the process.
+	// Memory is RSS, PeakRSS and Anonymous. It costs 100 µs, however large the process is.
 	Memory
-	// PSS is exact memory. It costs 3 ms per GiB, during which the kernel walks the page tables and the process
-	// cannot map memory.
+	// PSS is memory in which a page shared by n processes counts 1/n. It costs 3 ms per GiB. During that time, the
+	// kernel walks the page tables, and the process cannot map memory.
 	PSS
-	// Switches are context switches: 30 µs per thread.
+	// Switches are context switches. They cost 30 µs per thread.
 	Switches
-	// Descriptors counts the open descriptors in the first thread's table. It costs 3 µs, but before Linux 6.2
-	// about 0.2 µs per descriptor.
+	// Descriptors counts the open descriptors in the first thread's table. It costs 3 µs, but before Linux 6.2 about
+	// 0.2 µs per descriptor.
 	Descriptors
-	// Sockets counts the descriptors that are sockets. It costs 1 µs per descriptor, so it must not be used at
-	// regular intervals.
+	// Sockets counts the descriptors that are sockets. It costs 1 µs per descriptor, so it must not be used at regular
+	// intervals.
 	Sockets
-	// MachineCPU is the processor time of the machine, and Stalled: 0.15 ms.
+	// MachineCPU is the processor time of the machine, and Machine.Stalled. It costs 0.15 ms.
 	MachineCPU
-	// MachineMemory is the memory of the machine: 0.1 ms.
+	// MachineMemory is the memory of the machine. It costs 0.1 ms.
 	MachineMemory
-	// Network is the TCP sockets and counters of the calling thread's network namespace, and Machine.Files. It
-	// costs 0.5 ms, regardless of the number of sockets.
+	// Network is the TCP sockets and counters of the calling thread's network namespace, and Machine.Files. It costs
+	// 0.5 ms, however many sockets there are.
 	Network
 )
 
-// costlyParts contains the parts whose cost grows with the process. A Sampler reads them less often when they
-// are slow.
+// costlyParts contains the parts whose cost grows with the process. If they are slow, a Sampler reads them less often.
 const costlyParts = PSS | Switches | Descriptors | Sockets
 
-// ErrEnded reports that all of the processes have ended.
+// ErrEnded reports that all processes have ended.
 var ErrEnded = errors.New("sample: the processes have ended")
 
 // Sample contains the resources used by processes and the machine at one time.
 type Sample struct {
 	At time.Time
-	// Parts selects the parts that were read.
+	// Parts are the parts that were read.
 	Parts Parts
-	// Processes contains the processes that are alive, in the given order.
+	// Processes contains the processes that are alive, in the order of the arguments.
 	Processes []Process
 	Machine   Machine
 }
 
-// Process contains the resources used by one or several processes. Its "merge" tags are those of package load.
+// Process contains the resources used by one process, or by several together. The "merge" tags are for package load.
 type Process struct {
 	PID int `json:"-"` // 0 for several
-	// User and System are processor time since the process began, including ended threads. For this process
-	// they are exact to the microsecond. For another process, their sum is exact to the nanosecond, and each
-	// has steps of about 10 ms. Children is the processor time of children that the process has waited for.
+	// User and System are processor time since the process began, including ended threads. For this process they are
+	// exact to the microsecond. For another process, their sum is exact to the nanosecond, but each of them has steps
+	// of about 10 ms. Children is the processor time of children that the process has waited for.
 	User     time.Duration `json:"user,omitempty" merge:"sum"`
 	System   time.Duration `json:"system,omitempty" merge:"sum"`
 	Children time.Duration `json:"children,omitempty" merge:"sum"`
 	Threads  int           `json:"threads,omitempty" merge:"gauge"`
-	// RSS is resident memory including shared pages. It is inexact by some pages per thread unless PSS was also
-	// read. PeakRSS is the maximum of RSS. Anonymous is the part that is not backed by a file: heap and stacks.
-	// PSS counts 1/n of a page that n processes share.
+	// RSS is resident memory including shared pages. It is inexact by some pages per thread unless PSS was also read.
+	// PeakRSS is the maximum of RSS. Anonymous is the part of RSS that no file backs, such as heap and stacks. PSS
+	// counts 1/n of a page that n processes share.
 	RSS       int64 `json:"rss,omitempty" merge:"gauge"`
 	PeakRSS   int64 `json:"peak_rss,omitempty" merge:"gauge"`
 	Anonymous int64 `json:"anonymous,omitempty" merge:"gauge"`
 	PSS       int64 `json:"pss,omitempty" merge:"gauge"`
-	// Voluntary and Involuntary count context switches of the current threads: of threads that waited, and of
-	// threads that were preempted.
+	// Voluntary and Involuntary count context switches of the current threads. A voluntary switch occurs when a thread
+	// waits, an involuntary one when it is preempted.
 	Voluntary   int64 `json:"voluntary,omitempty" merge:"sum"`
 	Involuntary int64 `json:"involuntary,omitempty" merge:"sum"`
-	// Descriptors is the number of open descriptors. Sockets is the number of sockets among them.
+	// Descriptors is the number of open descriptors, and Sockets the number of sockets among them.
 	Descriptors int `json:"descriptors,omitempty" merge:"gauge"`
 	Sockets     int `json:"sockets,omitempty" merge:"gauge"`
 }
 
-// CPU returns user and system time together.
+// CPU returns the sum of User and System.
 func (p *Process) CPU() time.Duration { return p.User + p.System }
 
 // Machine contains the resources used by the whole machine and by the network namespace of the calling thread.
@@ -97,7 +96,7 @@ type Machine struct {
 	Files int64
 }
 
-// SumOfProcesses returns the sum of all processes. Shared memory counts for each process, except in PSS.
+// SumOfProcesses returns the sum over all processes. Shared memory counts once for each process, except in PSS.
 func (s *Sample) SumOfProcesses() Process {
 	var sum Process
 	for i := range s.Processes {
@@ -126,15 +125,14 @@ func (p *Process) addCountersTimes(other *Process, sign int64) {
 // Interval is the time between two samples.
 type Interval struct {
 	Length time.Duration
-	// Process contains the sums over all processes: the increase of counters, and the final value of other
-	// figures.
+	// Process contains sums over all processes. For counters it is the increase, for other figures the final value.
 	Process Process
-	// Machine contains the machine's figures in the same way.
+	// Machine contains the machine's figures in the same form.
 	Machine Machine
 }
 
-// DifferenceSince returns the difference from an earlier sample. Counters of processes that began or ended in between
-// are not included, because their increase is unknown. No difference is negative.
+// DifferenceSince returns the difference from an earlier sample. It does not include counters of processes that began
+// or ended in between, because their increase is unknown. No difference is negative.
 func (s *Sample) DifferenceSince(before *Sample) Interval {
 	grown := s.SumOfProcesses()
 	grown.User, grown.System, grown.Children, grown.Voluntary, grown.Involuntary = 0, 0, 0, 0, 0
@@ -172,28 +170,28 @@ func (s *Sample) findProcess(pid int) *Process {
 	return nil
 }
 
-// TakeSample reads parts of the resource usage of processes and the machine, processor time first. It returns the
-// readable values, and an error if others could not be read. The error is ErrEnded if all processes have ended.
-// Ended processes are not included.
+// TakeSample reads parts of the resource usage of processes and the machine, processor time first. If some values
+// cannot be read, it returns the others and an error. Ended processes are not included. If all have ended, the error is
+// ErrEnded.
 func TakeSample(parts Parts, pids ...int) (Sample, error) {
 	var s Sampler
 	return s.TakeSampleSkippingSlow(parts, pids...)
 }
 
 const (
-	// A part is slow if reading it takes slowRead. A slow part is read at most every slowEvery.
+	// A part is slow if reading it takes at least slowRead. A slow part is read at most once in slowEvery.
 	slowRead  = 5 * time.Millisecond
 	slowEvery = 5 * time.Second
 )
 
-// Sampler samples the same processes at regular intervals. A part that took more than 5 ms because of large
-// processes is read at most every 5 s, and is missing from Sample.Parts in between. The zero value is ready for
-// use. A Sampler belongs to one goroutine.
+// Sampler samples the same processes at regular intervals. If reading a part takes more than 5 ms because of large
+// processes, the Sampler reads that part at most every 5 s; in between, it is missing from Sample.Parts. The zero value
+// is ready for use. A Sampler belongs to one goroutine.
 type Sampler struct {
 	slow map[Parts]time.Time // time of the last read of each slow part
 }
 
-// TakeSampleSkippingSlow samples like the function Take.
+// TakeSampleSkippingSlow is like the function TakeSample, but skips slow parts that were read recently.
 func (s *Sampler) TakeSampleSkippingSlow(parts Parts, pids ...int) (Sample, error) {
 	now := time.Now()
 	for part, last := range s.slow {

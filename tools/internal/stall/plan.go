@@ -1,7 +1,7 @@
-// Package stall implements a server with known latency. The server serves lines one after the other, each in a
-// fixed time, and stalls at fixed times. The arrival times of lines determine the times of the answers.
-// Measurements of a load generator can therefore be compared with the true latencies. In queueing theory, the
-// server is a queue with one server, constant service time and vacations.
+// Package stall implements a server whose latency is known. The server serves lines one after the other, each in a
+// fixed time, and stalls at fixed times. The arrival times of lines therefore determine the times of the answers.
+// Latencies measured by a load generator can be compared with these true latencies. In queueing theory, the server is a
+// queue with one server, constant service time and vacations.
 package stall
 
 import (
@@ -9,25 +9,23 @@ import (
 	"time"
 )
 
-// Limits of a Plan.
 const (
-	// MaxTime limits the times of a plan.
 	MaxTime = time.Hour
-	// MaxCapacity limits the capacity of a plan, because shorter service times cannot be timed.
+	// MaxCapacity limits the capacity of a plan, because the clock cannot measure shorter service times.
 	MaxCapacity = 1_000_000
 	// MinCapacity is the lowest capacity other than 0. It corresponds to a service time of one minute.
 	MinCapacity = 1.0 / 60
 )
 
-// StallPlan defines the service and the stalls of a server. All times count from its start and are not negative. The
-// zero Plan serves everything immediately.
+// StallPlan defines the service and the stalls of a server. All times count from the start of the server and are not
+// negative. The zero StallPlan serves everything immediately.
 type StallPlan struct {
 	// Capacity is the number of lines served per second. Each line takes exactly 1/Capacity, rounded to
 	// nanoseconds. 0 means unlimited.
 	Capacity float64
-	// Stall is the duration of a stall. Every is the time from the beginning of one stall to the beginning of
-	// the next. No line is served in [k·Every, k·Every+Stall) for k = 0, 1, 2 and so on. If Stall is 0, there
-	// are no stalls and Every is ignored.
+	// Stall is the duration of a stall. Every is the time from the beginning of one stall to the beginning of the next.
+	// No line is served in [k·Every, k·Every+Stall) for k = 0, 1, 2 and so on. If Stall is 0, there are no stalls and
+	// Every is ignored.
 	Stall, Every time.Duration
 }
 
@@ -44,7 +42,7 @@ func (p StallPlan) Check() error {
 	return nil
 }
 
-// TimePerLine returns the duration of the service of a line, without stalls.
+// TimePerLine returns the duration of the service of one line, without stalls.
 func (p StallPlan) TimePerLine() time.Duration {
 	if p.Capacity == 0 {
 		return 0
@@ -52,8 +50,8 @@ func (p StallPlan) TimePerLine() time.Duration {
 	return time.Duration(float64(time.Second)/p.Capacity + 0.5)
 }
 
-// EndOfServiceFrom returns the end of a service that can begin at start. A service that would begin in a stall begins
-// after the stall. A stall interrupts a service. A service that ends when a stall begins is complete.
+// EndOfServiceFrom returns the end of a service that can begin at start. If that time is in a stall, the service begins
+// after the stall. A stall interrupts a service, unless the service ends just when the stall begins.
 func (p StallPlan) EndOfServiceFrom(start time.Duration) time.Duration {
 	left := p.TimePerLine()
 	if p.Stall == 0 {
@@ -71,8 +69,8 @@ func (p StallPlan) EndOfServiceFrom(start time.Duration) time.Duration {
 	return start + left
 }
 
-// PredictLatencies returns the latency of each line, waiting and service together, from the arrival times. Lines are
-// served first in, first out. Arrival times must not decrease.
+// PredictLatencies returns the latency of each line, from its arrival to the end of its service. Lines are served first
+// in, first out. Arrival times must not decrease.
 func (p StallPlan) PredictLatencies(arrivals []time.Duration) []time.Duration {
 	latencies := make([]time.Duration, len(arrivals))
 	var free time.Duration // end of the last service

@@ -8,23 +8,23 @@ import (
 	"time"
 )
 
-// Limits of the queue of a Station.
+// Limits of the queue of a LineStation.
 const (
 	MaxLines = 1 << 19
 	MaxBytes = 32 << 20
 )
 
-// ErrFull reports a full queue.
+// ErrFull is returned if the queue of a LineStation is full.
 var ErrFull = fmt.Errorf("stall: %d lines wait, or %d bytes of them; expected fewer than the server can keep", MaxLines, MaxBytes)
 
-// spinTime is the time before the end of a service at which a Station stops sleeping and polls the clock,
-// because sleeps usually end this late. Polling for longer is less precise on a busy machine, because the
-// scheduler favours a thread that has slept.
+// spinTime is the time before the end of a service at which a LineStation stops sleeping and polls the clock, because
+// sleeps usually end this late. A longer time is less precise on a busy machine, because the scheduler favours threads
+// that have slept.
 const spinTime = 100 * time.Microsecond
 
-// LineStation serves lines by a Plan in real time, in the order of arrival. Delays of the machine do not
-// accumulate: the end of a service depends on arrival times, not on when the previous line was processed. All
-// methods are safe for concurrent use.
+// LineStation serves lines in real time, by a StallPlan and in the order of arrival. Delays of the machine do not
+// accumulate: the end of a service depends on arrival times, not on when the previous line was processed. All methods
+// are safe for concurrent use.
 type LineStation struct {
 	plan  StallPlan
 	since func() time.Duration // returns the time since the start
@@ -38,21 +38,20 @@ type LineStation struct {
 	serving bool // serveUntilQueueEmpty is running
 }
 
-// service is the service of one line.
 type service struct {
 	end  time.Duration
 	line []byte
 	done func(line []byte)
 }
 
-// NewStation returns a station that started at epoch, which must not be in the future.
+// NewStation returns a station whose plan started at epoch, which must not be in the future.
 func NewStation(p StallPlan, epoch time.Time) *LineStation {
 	return &LineStation{plan: p, since: func() time.Duration { return time.Since(epoch) }, sleep: nanosleep}
 }
 
-// Enqueue queues a line that arrives now and returns immediately. The station retains the line until it has
-// been served. Then onServed is called with the line. Calls of onServed do not overlap. If Enqueue returns
-// ErrFull, the line is not queued.
+// Enqueue queues a line that arrives now. It returns immediately. The station keeps the line until it has been served,
+// and then calls onServed with the line. Calls of onServed do not overlap. If Enqueue returns ErrFull, the line is not
+// queued.
 func (s *LineStation) Enqueue(line []byte, onServed func(line []byte)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -69,7 +68,6 @@ func (s *LineStation) Enqueue(line []byte, onServed func(line []byte)) error {
 	return nil
 }
 
-// serveUntilQueueEmpty serves lines until the queue is empty.
 func (s *LineStation) serveUntilQueueEmpty() {
 	for {
 		next, some := s.dequeueOrEndServing()
@@ -81,7 +79,7 @@ func (s *LineStation) serveUntilQueueEmpty() {
 	}
 }
 
-// dequeueOrEndServing removes and returns the first service. Without one, it records that serveUntilQueueEmpty ends.
+// dequeueOrEndServing removes and returns the first service. If there is none, it records that serving has ended.
 func (s *LineStation) dequeueOrEndServing() (next service, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

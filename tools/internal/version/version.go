@@ -1,4 +1,4 @@
-// Package version returns the version of Myriad in an executable.
+// Package version determines the version of Myriad in an executable.
 package version
 
 import (
@@ -11,7 +11,7 @@ import (
 // builds without a VCS stamp, such as those from a tarball, with -buildvcs=false or by "go run".
 var commit string
 
-// MyriadVersion returns the version of Myriad in this executable, "" if unknown.
+// MyriadVersion returns the version of Myriad in this executable, or "" if it is unknown.
 func MyriadVersion() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -20,7 +20,7 @@ func MyriadVersion() string {
 	return versionOrCommit(info, commit)
 }
 
-// versionOrCommit returns the version of Myriad, or its commit if there is no version.
+// versionOrCommit returns the version of Myriad or, if it is unknown, the commit.
 func versionOrCommit(info *debug.BuildInfo, commit string) string {
 	const path, unstamped, shown = "github.com/myriad-go/myriad", "(devel)", 12
 	if info.Main.Path != path && !strings.HasPrefix(info.Main.Path, path+"/") {

@@ -16,42 +16,40 @@ const (
 	Data Kind = iota + 1
 	// Ping must be answered with a Pong that has the same payload.
 	Ping
-	// Pong answers a Ping or is unsolicited.
+	// Pong answers a Ping, or is unsolicited.
 	Pong
-	// Close is the last frame of a server. It must be answered with a Close unless a Close was sent before.
-	// CloseCode parses the payload.
+	// Close is the last frame of a server. The client must answer it with a Close, unless the client has already sent
+	// one. CloseCode parses the payload.
 	Close
 )
 
-// Part is a part of the stream. The zero Part is empty.
+// Part is a part of the server's stream. The zero Part is empty.
 type Part struct {
 	Kind Kind
-	// Payload is a slice of Next's input, not a copy. It may be empty: in an empty message, or if only the
-	// header has arrived.
+	// Payload is a slice of Next's input, not a copy. It may be empty: in an empty message, or if only the header has
+	// arrived.
 	Payload []byte
-	// Last reports that Data completes its message.
+	// Last reports that a part of kind Data completes its message.
 	Last bool
 }
 
 // FrameReader parses a server's frames from a stream of bytes. The zero value is at the beginning of the stream. A
-// Reader has 16 bytes. It does not store payload, so messages may have any size. It allocates only for errors.
+// FrameReader has 16 bytes. It stores no payload, so messages may have any size. It allocates only for errors.
 type FrameReader struct {
 	// remaining is the number of unread payload bytes of the current data frame.
 	remaining uint64
-	// inMessage reports that a message is incomplete. lastFrame reports that the current frame is the last one
-	// of the message.
+	// inMessage reports that the current message is incomplete. lastFrame reports that the current frame is the last
+	// one of the message.
 	inMessage, lastFrame bool
-	// closed reports that a Close has been read.
-	closed bool
+	closed               bool
 }
 
-// Next returns the next part of in: a piece of a message, as far as it is available, or a whole Ping, Pong or
-// Close. n is the number of bytes consumed, including headers. n is 0 without an error if in is empty or ends
-// within a header, a Ping, a Pong or a Close. The caller then passes the same bytes, at most 127, again with
-// more input appended.
+// Next returns the next part of in: as much of a message as has arrived, or a whole Ping, Pong or Close. n is the
+// number of bytes consumed, including headers. If in is empty or ends within a header, a Ping, a Pong or a Close, n is
+// 0 and err is nil. The caller must then pass the same bytes (at most 127) again, followed by more input.
 //
-// An error reports a violation of the protocol, including input after a Close. The Reader does not change its
-// state then, and the caller must close the connection.
+// An error reports a violation of the protocol, such as input after a Close. In that case the FrameReader does not
+// change its state, and the caller must close the connection.
 func (r *FrameReader) Next(in []byte) (part Part, n int, err error) {
 	if len(in) == 0 {
 		return Part{}, 0, nil
@@ -73,10 +71,9 @@ func (r *FrameReader) Next(in []byte) (part Part, n int, err error) {
 	return r.takeFramePayload(in, h.Len)
 }
 
-// IsFragmentOfMessage reports whether further frames of the message follow the current frame.
 func (r *FrameReader) IsFragmentOfMessage() bool { return r.inMessage && !r.lastFrame }
 
-// takeFramePayload returns the payload of the current frame that starts at in[from:].
+// takeFramePayload returns the payload of the current frame, as far as it has arrived. It starts at in[payloadStart:].
 func (r *FrameReader) takeFramePayload(in []byte, payloadStart int) (Part, int, error) {
 	payload := in[payloadStart:]
 	if uint64(len(payload)) > r.remaining {
@@ -90,7 +87,6 @@ func (r *FrameReader) takeFramePayload(in []byte, payloadStart int) (Part, int, 
 	return Part{Kind: Data, Payload: payload, Last: last}, payloadStart + len(payload), nil
 }
 
-// takeCompleteControlFrame returns a control frame if it is complete.
 func (r *FrameReader) takeCompleteControlFrame(in []byte, h *wsframe.Head) (Part, int, error) {
 	n := h.Len + int(h.Size)
 	if len(in) < n {
@@ -112,8 +108,8 @@ func (r *FrameReader) takeCompleteControlFrame(in []byte, h *wsframe.Head) (Part
 	return part, n, nil
 }
 
-// parseHeadRejectingEarly parses a frame's head. A wrong byte is an error even if the head is incomplete. The first
-// wrong byte determines the error, which therefore does not depend on how the stream is divided.
+// parseHeadRejectingEarly parses a frame's head. It rejects a wrong byte even if the head is incomplete. The error
+// depends on the first wrong byte only, not on how the stream is divided.
 func (r *FrameReader) parseHeadRejectingEarly(in []byte) (h wsframe.Head, err error) {
 	if h, err = r.parseAndCheckHead(in); err == nil {
 		return h, nil
@@ -144,11 +140,10 @@ func (r *FrameReader) parseAndCheckHead(in []byte) (h wsframe.Head, err error) {
 	return h, err
 }
 
-// NoCode is the CloseCode of a Close without a code. It is never sent.
+// NoCode is the result of CloseCode for a Close without a code. It is never sent.
 const NoCode = 1005
 
-// CloseCode returns the status code in the payload of a Close, such as 1000 for a normal closure (RFC 6455,
-// 7.4).
+// CloseCode returns the status code in the payload of a Close, such as 1000 for a normal closure (RFC 6455, 7.4).
 func CloseCode(payload []byte) int {
 	if len(payload) < 2 {
 		return NoCode
@@ -156,7 +151,6 @@ func CloseCode(payload []byte) int {
 	return int(binary.BigEndian.Uint16(payload))
 }
 
-// checkClosePayload returns an error if the payload of a Close is invalid.
 func checkClosePayload(payload []byte) error {
 	if len(payload) == 1 {
 		return errors.New("websocket: a close frame of 1 byte; expected none, or a code of 2 bytes and a reason")

@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// maxHead limits the request and the response of a handshake, in bytes.
+// maxHead limits the request and the response of a handshake, in bytes each.
 const maxHead = 16 << 10
 
 // guid is the text that a server appends to the key, to prove that it supports the protocol (RFC 6455, 1.3).
@@ -25,7 +25,7 @@ func (k HandshakeKey) encodeBase64() (text [24]byte) {
 	return text
 }
 
-// acceptValue returns the Sec-WebSocket-Accept value that the server must send for the key.
+// acceptValue returns the Sec-WebSocket-Accept value with which the server must respond to the key.
 func (k HandshakeKey) acceptValue() (accept [28]byte) {
 	var b [24 + len(guid)]byte
 	text := k.encodeBase64()
@@ -35,10 +35,9 @@ func (k HandshakeKey) acceptValue() (accept [28]byte) {
 	return accept
 }
 
-// AppendRequest appends the request of a handshake. host is the value of the Host header, including the port
-// unless it is the default. An empty path means "/". Header lines are sorted by name, so equal headers result
-// in equal bytes. Names are sent unchanged. Path and header must have passed CheckHeader. The host is not
-// checked.
+// AppendRequest appends the request of a handshake. host is the value of the Host header, including the port unless it
+// is the default. An empty path means "/". Header lines are sorted by name, so equal headers result in equal bytes.
+// Names are sent unchanged. Path and header must have passed CheckHeader. The host is not checked.
 func AppendRequest(dst []byte, host, path string, header http.Header, k HandshakeKey) []byte {
 	if path == "" {
 		path = "/"
@@ -58,10 +57,10 @@ func AppendRequest(dst []byte, host, path string, header http.Header, k Handshak
 	return append(dst, "\r\n"...)
 }
 
-// CheckHeader returns an error if the path or the header of a request is invalid. A path must begin with "/",
-// consist of printable ASCII without a fragment, and be escaped correctly; an empty path is valid. A header
-// must not contain lines that AppendRequest writes, or lines about extensions or a body. Path and header must
-// have less than 16 KiB together.
+// CheckHeader returns an error if the path or the header of a request is invalid. A path must begin with "/", consist
+// of printable ASCII without a fragment, and be escaped correctly; an empty path is also valid. A header must not
+// contain lines that AppendRequest writes, or lines about extensions or a body. Path and header together must have less
+// than 16 KiB.
 func CheckHeader(path string, header http.Header) error {
 	if err := checkPath(path); err != nil {
 		return err
@@ -102,10 +101,9 @@ func checkPath(path string) error {
 	return nil
 }
 
-// tokenChars contains the valid characters of a header name (RFC 9110, 5.6.2).
 const tokenChars = "!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
-// reservedHeaders maps header names that are not allowed to the reasons.
+// reservedHeaders contains the header names that are not allowed, and the reasons.
 var reservedHeaders = map[string]string{
 	"host":                     "the target gives it",
 	"upgrade":                  "it is always sent",

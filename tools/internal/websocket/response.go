@@ -8,10 +8,11 @@ import (
 	"strings"
 )
 
-// CheckHandshakeResponse checks the server's response to a handshake request with the key k. in must begin with the
-// response. If the server accepts, n is the size of the response in bytes; frames may follow it. If the
-// response is incomplete, n is 0 and err nil, and the caller must repeat the call with more input. Input that
-// is not HTTP causes an error immediately, and so do 16 KiB without an end. CheckHandshakeResponse does not retain in.
+// CheckHandshakeResponse checks the server's response to the handshake request with the key k. The input must begin
+// with the response. If the server accepts, n is the size of the response in bytes; frames may follow it. If the
+// response is incomplete, n is 0 and err is nil, and the caller must call again with more input. If the input is not
+// HTTP, or if the response has not ended after 16 KiB, CheckHandshakeResponse returns an error. It does not keep a
+// reference to in.
 func CheckHandshakeResponse(in []byte, k HandshakeKey) (n int, err error) {
 	const begin = "HTTP/"
 	if n := min(len(in), len(begin)); string(in[:n]) != begin[:n] {

@@ -34,8 +34,8 @@ func Scrape(t *testing.T, c prometheus.Collector) map[string]*dto.MetricFamily {
 	return byName
 }
 
-// Fill sets each field below v to a unique value: whole seconds for durations, and a text for the only string.
-// It adds the value that the output must contain to want, by the field's name.
+// Fill sets each field below v to a unique value: whole seconds for durations, and a text for the only string. For each
+// field name, it stores in want the value that the output must contain.
 func Fill(v reflect.Value, path string, next *int64, want map[string]string) {
 	switch {
 	case v.Kind() == reflect.Struct:
@@ -79,8 +79,8 @@ func Fill(v reflect.Value, path string, next *int64, want map[string]string) {
 	}
 }
 
-// said counts the occurrences of every value and text in the output. Of histograms, it uses the individual
-// count of each bucket.
+// said counts how often each value and text occurs in the output. For histograms, it uses the number of values in each
+// bucket.
 func said(families map[string]*dto.MetricFamily) map[string]int {
 	values := make(map[string]int)
 	for _, f := range families {
@@ -110,7 +110,7 @@ func said(families map[string]*dto.MetricFamily) map[string]int {
 	return values
 }
 
-// WantTold checks that the output contains each of the fields. A field is recognized by its unique value.
+// WantTold checks that the output contains each of the fields, which it recognizes by their unique values.
 func WantTold(t *testing.T, c prometheus.Collector, fields map[string]string, least int) {
 	t.Helper()
 	got := said(Scrape(t, c))
@@ -141,8 +141,8 @@ func Lint(t *testing.T, c prometheus.Collector) {
 	}
 }
 
-// Labels checks that two collectors with different labels fit into one registry and that each metric has the
-// label. It also checks that the reserved labels are rejected.
+// Labels checks that two collectors with different labels fit into one registry and that each metric has the label. It
+// also checks that the reserved labels are rejected.
 func Labels(t *testing.T, metric string, newCollector func(prometheus.Labels) prometheus.Collector, reserved ...string) {
 	t.Helper()
 	r := prometheus.NewPedanticRegistry()

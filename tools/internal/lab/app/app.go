@@ -1,4 +1,4 @@
-// Package app implements the protocols of the compared servers and checks that a server supports one.
+// Package app implements the protocols of the compared servers. It checks whether a server supports a protocol.
 package app
 
 import (
@@ -13,59 +13,57 @@ import (
 	"time"
 )
 
-// Protocols of servers.
+// Names of the protocols ("apps") that a server can support.
 const (
-	// Echo returns bytes as they arrive.
+	// Echo returns all bytes as they arrive.
 	Echo = "echo"
 	// Lines echoes each line. A line is a message that ends in "\n".
 	Lines = "lines"
-	// Sink reads and discards all input. It closes a connection when the client does. It sends heartbeats.
+	// Sink discards all input and closes a connection when the client does. It sends heartbeats.
 	Sink = "sink"
-	// HTTP answers each HTTP/1.1 GET of "/" with status 200 and HelloText, including a Content-Length. All
-	// other header fields except Date are constant.
+	// HTTP answers each HTTP/1.1 GET of "/" with status 200, a Content-Length and HelloText. Apart from Date, all
+	// header fields are constant.
 	HTTP = "http"
 	// Wait echoes each line after WaitTime. It represents a handler that waits for another service.
 	Wait = "wait"
-	// Pow answers each line with the line, a space and a nonce of 16 hexadecimal digits. The nonce is the
-	// smallest one for which the SHA-256 of the line and the nonce (8 bytes, big-endian) begins with PowZeros
-	// zero bits. Pow represents a handler that computes.
+	// Pow answers each line with the line, a space and a nonce of 16 hexadecimal digits: the smallest nonce for which
+	// the SHA-256 of line and nonce (8 bytes, big-endian) begins with PowZeros zero bits. Pow represents a handler that
+	// needs processor time.
 	Pow = "pow"
-	// Sha answers each line with the hexadecimal digits of its SHA-256, cut to the line's length, and a line
-	// end.
+	// Sha answers each line with the hexadecimal SHA-256 of the line, cut to the line's length, and a line end.
 	Sha = "sha"
-	// WebSocket echoes each message of a WebSocket at "/". It broadcasts a message that begins with "!",
-	// without the "!". Its heartbeats are pings.
+	// WebSocket serves a WebSocket at "/" and echoes each message. If a message begins with "!", the server broadcasts
+	// the rest of the message instead. Its heartbeats are pings.
 	WebSocket = "ws"
-	// PubSub is publish/subscribe in the protocol that the subject specifies. It answers PING. Names omits it,
-	// because none of our example servers supports it.
+	// PubSub is publish/subscribe in the protocol that the subject specifies. The server must answer PING. Names omits
+	// PubSub, because none of the example servers supports it.
 	PubSub = "pubsub"
 )
 
-// Names lists the protocols except PubSub.
 var Names = []string{Echo, Lines, Sink, HTTP, Wait, Pow, Sha, WebSocket}
 
-// List contains Names as text, for errors.
+// List contains Names as text, for error messages.
 const List = Echo + ", " + Lines + ", " + Sink + ", " + HTTP + ", " + Wait + ", " + Pow + ", " + Sha + " or " + WebSocket
 
 const (
 	// HelloText is the body of every HTTP answer.
 	HelloText = "Hello, World!"
-	// WaitTime is the delay of Wait.
+	// WaitTime is the delay of the app Wait.
 	WaitTime = 10 * time.Millisecond
-	// PowZeros is the number of zero bits in Pow.
+	// PowZeros is the number of zero bits that the app Pow requires.
 	PowZeros = 16
-	// Heartbeat is the line that a server sends to probe a client. HeartbeatAnswer is the client's answer.
+	// Heartbeat is the line with which a server probes a client. HeartbeatAnswer is the client's answer.
 	Heartbeat       = "ping\n"
 	HeartbeatAnswer = "pong\n"
-	// Ping is the line that floods send, as in the published benchmark.
+	// Ping is the line that flooding connections send, as in the published benchmark.
 	Ping = "ping\n"
 )
 
-// Message is a message and its expected answer. The zero value means echoed text of the workload's size.
+// Message is a message and its expected answer. The zero value stands for text of the workload's size that is echoed.
 type Message struct{ Text, Answer string }
 
-// fixedMessages contains the messages of apps that always use the same one. The message of Pow takes 4,217
-// hashes, about 0.4 ms. This is about the average of messages with 12 zero bits.
+// fixedMessages contains the message of each app that always uses the same one. The message of Pow takes 4,217 hashes,
+// about 0.4 ms, which is typical for 12 zero bits.
 var fixedMessages = map[string]Message{
 	Sink: {HeartbeatAnswer, Heartbeat},
 	HTTP: {},
@@ -75,7 +73,7 @@ var fixedMessages = map[string]Message{
 
 func FixedMessageFor(appName string) Message { return fixedMessages[appName] }
 
-// UsesWorkloadMessageSize reports whether the app's messages have the workload's size.
+// UsesWorkloadMessageSize reports whether the app's messages have the size that the workload specifies.
 func UsesWorkloadMessageSize(appName string) bool {
 	_, fixed := fixedMessages[appName]
 	return !fixed
@@ -83,10 +81,10 @@ func UsesWorkloadMessageSize(appName string) bool {
 
 func IsAppName(name string) bool { return slices.Contains(Names, name) }
 
-// CheckServerSpeaksApp exchanges messages on conn to check that the server supports the app. The caller sets the
-// connection's deadline.
+// CheckServerSpeaksApp exchanges messages on conn to check that the server supports the app. The caller must set a
+// deadline on the connection.
 func CheckServerSpeaksApp(conn net.Conn, appName string) error {
-	// A connection to a port without a listener can connect to itself.
+	// If no process listens on a port, a connection to the port can connect to itself.
 	if conn.LocalAddr().String() == conn.RemoteAddr().String() {
 		return errors.New("connection refused")
 	}
@@ -116,8 +114,8 @@ func CheckServerSpeaksApp(conn net.Conn, appName string) error {
 	return nil
 }
 
-// checkTenAnswers sends a message ten times and checks the answers. One compared server flushes only every
-// tenth answer.
+// checkTenAnswers sends a message ten times and checks the answers. One compared server flushes its output only after
+// every tenth answer.
 func checkTenAnswers(conn net.Conn, m Message) error {
 	const times = 10
 	if _, err := io.WriteString(conn, strings.Repeat(m.Text, times)); err != nil {
@@ -134,8 +132,8 @@ func checkTenAnswers(conn net.Conn, m Message) error {
 	return nil
 }
 
-// checkSinkClosesWithClient sends a line. It checks that the server sends only heartbeats and closes when the client
-// does.
+// checkSinkClosesWithClient checks that the server answers a line with nothing but heartbeats, and that it closes the
+// connection when the client does.
 func checkSinkClosesWithClient(conn net.Conn) error {
 	if _, err := io.WriteString(conn, HeartbeatAnswer); err != nil {
 		return err
@@ -157,7 +155,7 @@ func checkSinkClosesWithClient(conn net.Conn) error {
 	return nil
 }
 
-// checkPubSubPing checks the answer to PING. A greeting may precede it.
+// checkPubSubPing checks the answer to PING. The server may send a greeting first.
 func checkPubSubPing(conn net.Conn) error {
 	if _, err := io.WriteString(conn, "PING\r\n"); err != nil {
 		return err
@@ -176,7 +174,7 @@ func checkPubSubPing(conn net.Conn) error {
 	return errors.New("PING was not answered with PONG")
 }
 
-// checkHTTPHello checks that the body is HelloText. The load generator does not check this.
+// checkHTTPHello checks that the body is HelloText, which the load generator does not check.
 func checkHTTPHello(conn net.Conn) error {
 	if _, err := fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: %v\r\n\r\n", conn.RemoteAddr()); err != nil {
 		return err

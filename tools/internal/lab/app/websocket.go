@@ -9,9 +9,9 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/websocket"
 )
 
-// ConnForLines returns a connection on which an app is used in lines. For WebSocket it performs the handshake and
-// translates: each written line becomes a message, each received message reads as a line, and each ping reads
-// as Heartbeat. The caller sets deadlines.
+// ConnForLines returns a connection that exchanges lines with the app. For WebSocket it performs the handshake and
+// translates: each written line becomes a message, each received message reads as a line, and each ping reads as
+// Heartbeat. The caller sets deadlines.
 func ConnForLines(conn net.Conn, appName string) (net.Conn, error) {
 	if appName != WebSocket {
 		return conn, nil
@@ -37,7 +37,6 @@ func ConnForLines(conn net.Conn, appName string) (net.Conn, error) {
 	}
 }
 
-// webSocketLineConn is a WebSocket whose messages are lines.
 type webSocketLineConn struct {
 	net.Conn
 	frames   websocket.FrameReader
@@ -45,7 +44,6 @@ type webSocketLineConn struct {
 	unread   []byte // lines that are not read
 }
 
-// readIntoUnparsed reads at least one byte or returns an error.
 func (c *webSocketLineConn) readIntoUnparsed() error {
 	var b [4096]byte
 	n, err := c.Conn.Read(b[:])

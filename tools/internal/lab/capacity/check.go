@@ -8,22 +8,21 @@ import (
 	"github.com/myriad-go/myriad/tools/doctor"
 )
 
-// Prediction compares measurements for a number of connections with predictions from a smaller number.
+// Prediction compares the measurement To with a prediction from the smaller measurement From.
 type Prediction struct {
-	// From and To differ in the number of connections. Server, loops, app and message size are equal.
+	// From and To differ only in the number of connections. Server, loops, app and message size are equal.
 	From    MeasuredCosts    `json:"from"`
 	To      MeasuredCosts    `json:"to"`
 	Figures []ComparedFigure `json:"figures"`
 }
 
-// ComparedFigure is a figure with its predicted and its measured value.
+// ComparedFigure is the predicted and the measured value of a figure.
 type ComparedFigure struct {
-	What      string  `json:"what"`
-	Predicted float64 `json:"predicted"`
-	Measured  float64 `json:"measured"`
-	// Format formats one of the values.
-	Format func(float64) string `json:"-"`
-	// IsPart reports that another figure includes this one and is compared instead.
+	What      string               `json:"what"`
+	Predicted float64              `json:"predicted"`
+	Measured  float64              `json:"measured"`
+	Format    func(float64) string `json:"-"`
+	// IsPart reports that this figure is not compared by itself, because another figure includes it.
 	IsPart bool `json:"part,omitempty"`
 }
 
@@ -35,8 +34,8 @@ func (c *ComparedFigure) RelativeError() float64 {
 	return c.Predicted/c.Measured - 1
 }
 
-// PredictEachFromSmallest predicts each measurement from the smallest one with the same setup. Without two
-// measurements of the same setup, it returns nothing.
+// PredictEachFromSmallest predicts each measurement from the smallest one with the same setup. A setup with only one
+// measurement gives no prediction.
 func PredictEachFromSmallest(all []MeasuredCosts, f *doctor.Facts) (predictions []Prediction) {
 	for i := range all {
 		to, from := &all[i], (*MeasuredCosts)(nil)

@@ -1,7 +1,5 @@
-// Package capacity plans machines for many connections, based on measurements with fewer.
-//
-// All functions are pure. Their input is runs, a goal, and facts of a machine for the memory models of package
-// doctor. docs/capacity.md explains the arithmetic.
+// Package capacity plans machines for many connections, based on measurements with fewer. docs/capacity.md explains the
+// arithmetic. All functions are pure.
 package capacity
 
 import (
@@ -18,10 +16,11 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// MeasuredCosts contains the resources that a server needed for a number of connections, as medians over rounds.
+// MeasuredCosts contains the resources that a server needed for a number of connections. Each figure is the median over
+// the rounds.
 type MeasuredCosts struct {
-	// Subject is the name of the server, Model its I/O model, and Loops its number of event loops. They are ""
-	// and 0 if unknown. App is the app that it served, with messages of Size bytes.
+	// Subject is the name of the server, Model its I/O model, and Loops its number of event loops. They are "" and 0 if
+	// unknown. App is the app that the server ran, with messages of Size bytes.
 	Subject     string `json:"subject,omitempty"`
 	Model       string `json:"model,omitempty"`
 	Loops       int    `json:"loops,omitempty"`
@@ -29,44 +28,44 @@ type MeasuredCosts struct {
 	Size        int    `json:"size"`
 	TLS         bool   `json:"tls,omitempty"`
 	Connections int    `json:"connections"`
-	// Base is the resident memory of the process before the first connection. BytesPerConn is the additional
-	// memory per idle connection. Kernel is the memory of the kernel's small objects for both ends of a
-	// connection, 0 if not measured. All are in bytes.
+	// Base is the resident memory of the process without connections, in bytes. BytesPerConn is the additional memory
+	// per idle connection. Kernel is the memory of the kernel's small objects for both ends of a connection, or 0 if it
+	// was not measured.
 	Base         float64 `json:"base"`
 	BytesPerConn float64 `json:"each"`
 	Kernel       float64 `json:"kernel,omitempty"`
-	// Connect is the server's processor time to establish a connection, 0 if not measured.
+	// Connect is the server's processor time to establish a connection, or 0 if it was not measured.
 	Connect time.Duration `json:"connect,omitempty"`
-	// IdleCoresPerConn is the number of processors that an idle connection kept busy. It is 0 if not measured,
-	// or if the use could not be distinguished from that of a server without connections. In the latter case,
-	// MaxIdleCoresPerConn is an upper limit; otherwise it is 0.
+	// IdleCoresPerConn is the number of processors that an idle connection keeps busy. It is 0 if that was not
+	// measured, or if a server without connections used as much. In the second case, MaxIdleCoresPerConn is an upper
+	// limit; otherwise MaxIdleCoresPerConn is 0.
 	IdleCoresPerConn    float64 `json:"idle,omitempty"`
 	MaxIdleCoresPerConn float64 `json:"idle_most,omitempty"`
-	// Points contains the costs of messages, in ascending order of rate.
+	// Points contains the costs of messages, by ascending rate.
 	Points []Point `json:"points"`
-	// Caveats lists the rules that runs have broken, such as noise.
+	// Caveats lists the rules that the measured runs have broken.
 	Caveats []string `json:"marked,omitempty"`
 }
 
 // Point is the cost of messages at one rate.
 type Point struct {
-	// Rate is the number of messages per second, each with its answer. Cores is the number of processors that
-	// the server kept busy. Cores never decreases from point to point.
+	// Rate is the number of messages per second, each with an answer. Cores is the number of processors that the server
+	// kept busy. Cores never decreases from one point to the next.
 	Rate  float64 `json:"rate"`
 	Cores float64 `json:"cores"`
-	// Buffers is the resident memory of the process in addition to that with idle connections, in bytes.
+	// Buffers is the additional resident memory of the process, in bytes, compared with idle connections.
 	Buffers float64 `json:"buffers"`
 }
 
-// measuredSetup identifies runs of the same setup: rounds of one workload, or points at different rates.
+// measuredSetup identifies runs that belong to the same setup: other rounds of a workload, or other rates.
 type measuredSetup struct {
 	scenario, subject, app   string
 	size, loops, connections int
 	tls                      bool
 }
 
-// MeasurementsFromBench returns the measurements of a bench, in the order of the runs. It uses runs that have memory
-// samples and a load of messages. It returns an error if there are none.
+// MeasurementsFromBench returns the measurements of a bench, in the order of the runs. It uses runs that sampled memory
+// under a load of messages. It returns an error if there are none.
 func MeasurementsFromBench(set *result.Set) ([]MeasuredCosts, error) {
 	var keys []measuredSetup
 	groups := make(map[measuredSetup][]*result.Run)
@@ -95,7 +94,7 @@ func MeasurementsFromBench(set *result.Set) ([]MeasuredCosts, error) {
 	return all, nil
 }
 
-// flagValue returns the value of a flag on a command line, "" if it is missing.
+// flagValue returns the value of a flag on a command line, or "" if the flag is missing.
 func flagValue(command []string, flag string) string {
 	if i := slices.Index(command, flag); i >= 0 && i+1 < len(command) {
 		return command[i+1]
@@ -111,7 +110,6 @@ func hasCapacityFigures(run *result.Run, w *scenario.Workload) bool {
 		run.FindSample(probe.Touched) != nil && run.FindSample(probe.Idle) != nil && run.FindSample("measured") != nil
 }
 
-// measuredMedians returns the medians of runs with the same setup.
 func (k measuredSetup) measuredMedians(runs []*result.Run) MeasuredCosts {
 	m := MeasuredCosts{
 		Subject: k.subject, Model: flagValue(runs[0].Command, "--model"), Loops: k.loops, App: k.app, Size: k.size, TLS: k.tls,
@@ -163,8 +161,8 @@ func (k measuredSetup) measuredMedians(runs []*result.Run) MeasuredCosts {
 	return m
 }
 
-// setIdleCoresPerConn compares the idle server's CPU usage with all connections and without any. The difference counts
-// only if every period with connections used more CPU than any period without.
+// setIdleCoresPerConn compares the CPU usage of the idle server with all connections and without any. It uses the
+// difference only if the server used more CPU in every period with connections than in any period without.
 func (m *MeasuredCosts) setIdleCoresPerConn(runs []*result.Run) {
 	var without, with []float64
 	for _, r := range runs {
@@ -184,7 +182,8 @@ func (m *MeasuredCosts) setIdleCoresPerConn(runs []*result.Run) {
 	m.MaxIdleCoresPerConn = slices.Max(with) / n
 }
 
-// sortPointsAndMakeMonotonic sorts the points by rate and makes their figures monotonic.
+// sortPointsAndMakeMonotonic sorts the points by rate. It then raises each figure that is lower than the same figure at
+// a lower rate.
 func (m *MeasuredCosts) sortPointsAndMakeMonotonic() {
 	slices.SortFunc(m.Points, func(a, b Point) int { return cmp.Compare(a.Rate, b.Rate) })
 	for i := 1; i < len(m.Points); i++ {
@@ -193,8 +192,8 @@ func (m *MeasuredCosts) sortPointsAndMakeMonotonic() {
 	}
 }
 
-// MeasurementFromLoad returns the measurement from a load run whose server was a process on the same machine.
-// Kernel memory is not measured.
+// MeasurementFromLoad returns the measurement from a load run whose server was a process on the same machine. Kernel
+// memory is not measured.
 func MeasurementFromLoad(s *load.Stream) (MeasuredCosts, error) {
 	r := s.Result
 	switch {
@@ -227,11 +226,12 @@ func MeasurementFromLoad(s *load.Stream) (MeasuredCosts, error) {
 	return m, nil
 }
 
-// PredictCores predicts the number of processors that connections with messages at a rate keep busy, on a
-// number of loops. 0 loops means the measured number. PredictCores assumes that a loop's work never decreases
-// with its rate. It also assumes that the cost per message never increases with the rate, because a loop then
-// handles more messages at a time. Between two points it returns the maximum that both assumptions allow. The
-// points include the cost of idle connections for the measured number of connections.
+// PredictCores predicts the number of processors that a server keeps busy. The rate is the total number of messages per
+// second. If loops is 0, the server has the measured number of loops.
+//
+// PredictCores assumes that a loop's work never decreases with the rate. It also assumes that the cost per message
+// never increases, because at a higher rate a loop handles more messages at a time. Between two points it returns the
+// maximum that both assumptions allow.
 func (m *MeasuredCosts) PredictCores(connections, rate float64, loops int) float64 {
 	scale := 1.0
 	if loops > 0 && m.Loops > 0 {
@@ -243,7 +243,7 @@ func (m *MeasuredCosts) PredictCores(connections, rate float64, loops int) float
 	return m.maxCoresBetweenPoints(rate/scale)*scale + max(0, m.IdleCoresPerConn*(connections-float64(m.Connections)*scale))
 }
 
-// maxCoresBetweenPoints predicts like PredictCores, for the measured loops and connections.
+// maxCoresBetweenPoints is like PredictCores for the measured numbers of loops and connections.
 func (m *MeasuredCosts) maxCoresBetweenPoints(rate float64) float64 {
 	i := m.lastPointIndexUpToRate(rate)
 	if i < 0 {
@@ -256,7 +256,7 @@ func (m *MeasuredCosts) maxCoresBetweenPoints(rate float64) float64 {
 	return cores
 }
 
-// lastPointIndexUpToRate returns the index of the last point whose rate is at most rate, or -1.
+// lastPointIndexUpToRate returns the index of the last point whose rate does not exceed rate, or -1.
 func (m *MeasuredCosts) lastPointIndexUpToRate(rate float64) int {
 	i, exact := slices.BinarySearchFunc(m.Points, rate, func(p Point, rate float64) int { return cmp.Compare(p.Rate, rate) })
 	if exact {
@@ -265,8 +265,8 @@ func (m *MeasuredCosts) lastPointIndexUpToRate(rate float64) int {
 	return i - 1
 }
 
-// PredictUserMemory predicts the resident memory of a process in bytes. It uses the buffers of the next higher
-// point. Beyond the last point, buffers grow in proportion to the rate.
+// PredictUserMemory predicts the resident memory of a process in bytes. For buffers it uses the point with the next
+// higher rate. Beyond the last point, it assumes that buffers grow in proportion to the rate.
 func (m *MeasuredCosts) PredictUserMemory(connections, rate float64) float64 {
 	buffers, i := 0.0, m.lastPointIndexUpToRate(rate)
 	switch last := m.Points[len(m.Points)-1]; {

@@ -13,33 +13,33 @@ import (
 
 // Goal describes the connections to serve and the machines that serve them.
 type Goal struct {
-	// Connections is the total number of connections, 1 to MaxConnections.
+	// Connections is the total number of connections, from 1 to MaxConnections.
 	Connections int64 `json:"connections"`
-	// Rate is the number of messages per second on each connection, 0 to 1,000,000. Messages and answers have
-	// Size bytes, 1 to 1 MiB.
+	// Rate is the number of messages per second on each connection, from 0 to 1,000,000. Messages and answers have Size
+	// bytes each, from 1 byte to 1 MiB.
 	Rate float64 `json:"rate"`
 	Size int     `json:"size"`
 	TLS  bool    `json:"tls"`
-	// Unread is the number of bytes per connection that wait in the kernel, 0 to 1 GiB.
+	// Unread is the number of bytes per connection that wait in the kernel, from 0 to 1 GiB.
 	Unread int `json:"unread"`
-	// Memory, Cores and Network are the resources of a machine: bytes, processors, and bits per second in each
+	// Memory, Cores and Network are the resources of one machine: bytes, processors, and bits per second in each
 	// direction.
 	Memory  int64   `json:"memory"`
 	Cores   int     `json:"cores"`
 	Network float64 `json:"network"`
-	// Free is the fraction of each of these resources to keep free, from 0 to less than 1.
+	// Free is the fraction of each resource to keep free. It must be at least 0 and less than 1.
 	Free float64 `json:"free"`
-	// Spare is the number of machines that may be down, 0 to 1,000.
+	// Spare is the number of machines that may be down at the same time, from 0 to 1,000.
 	Spare int `json:"spare"`
 	// MaxPerMachine limits the connections per machine. 0 means no limit.
 	MaxPerMachine int64 `json:"most,omitempty"`
 	// Loops is the number of event loops of a server. 0 means the server's default.
 	Loops int `json:"loops,omitempty"`
-	// Return is the time within which the clients of a failed machine reconnect.
+	// Return is the time in which the clients of a failed machine reconnect to others.
 	Return time.Duration `json:"return"`
 }
 
-// Validate returns an error for invalid values. The error names flags of the command plan.
+// Validate returns an error for invalid values. The error names the flags of the command "myriad plan".
 func (g *Goal) Validate() error {
 	for _, x := range []struct {
 		flag             string
@@ -65,38 +65,38 @@ func (g *Goal) Validate() error {
 	return nil
 }
 
-// MaxConnections limits Goal.Connections.
 const MaxConnections = 1_000_000_000_000
 
-// Plan describes the machines that a goal requires. The per-machine figures are for the case that as
-// many machines as Spare are down.
+// Plan describes the machines that a goal requires. The per-machine figures apply when the number of machines that are
+// down is Spare, so that the others carry the whole load.
 type Plan struct {
 	Goal Goal `json:"goal"`
 	// Machines is the number of machines, including spare ones.
 	Machines int64 `json:"machines"`
-	// Each is the number of connections per machine, and EachNow that number while no machine is down. Holds is
-	// the maximum for a machine, and Limit the resource that limits it.
+	// Each is the number of connections per machine, and EachNow that number while no machine is down. Holds is the
+	// maximum of a machine, and Limit the resource that limits it.
 	Each    int64  `json:"each"`
 	EachNow int64  `json:"each_now"`
 	Holds   int64  `json:"holds"`
 	Limit   string `json:"limit"`
-	// Loops is the number of event loops of a machine's server. Cores is the number of processors that the
-	// server keeps busy. IdleCores is the part of Cores for idle connections, 0 if unknown.
+	// Loops is the number of event loops of the server on a machine. Cores is the number of processors that the server
+	// keeps busy. IdleCores is the part of Cores for idle connections, or 0 if unknown.
 	Loops     int     `json:"loops"`
 	Cores     float64 `json:"cores"`
 	IdleCores float64 `json:"idle_cores,omitempty"`
 	// User is the memory of the server process. Kernel is the kernel memory for its sockets.
 	User   float64 `json:"user"`
 	Kernel float64 `json:"kernel"`
-	// Descriptors is the LimitNOFILE to configure.
+	// Descriptors is the LimitNOFILE (a systemd setting) to configure.
 	Descriptors int64 `json:"descriptors"`
-	// Sources is the number of addresses that a proxy needs to connect to one port of the machine.
+	// Sources is the number of addresses from which a proxy must connect to reach one port of the machine with all
+	// connections.
 	Sources int64 `json:"sources"`
 	// In and Out are the traffic of the machine's interface.
 	In  Flow `json:"in"`
 	Out Flow `json:"out"`
-	// Returning is the rate of new connections to a machine after another one has failed. ReturnCores is the
-	// number of processors that these connections keep busy.
+	// Returning is the rate of new connections to a machine after another machine has failed. ReturnCores is the number
+	// of processors that accepting these connections keeps busy.
 	Returning   float64 `json:"returning"`
 	ReturnCores float64 `json:"return_cores"`
 }
@@ -110,11 +110,10 @@ type Flow struct {
 // Planner makes plans from a measurement.
 type Planner struct {
 	Measured MeasuredCosts
-	// Facts describes the measured machine. If it is zero, package doctor uses its defaults.
+	// Facts describes the machine of the measurement. If it is zero, package doctor uses its defaults.
 	Facts *doctor.Facts
 }
 
-// planOneMachine returns the resources that a machine with n connections needs.
 func (p *Planner) planOneMachine(g *Goal, conns int64) Plan {
 	loops := p.predictServerLoops(g)
 	rate := float64(conns) * g.Rate
@@ -127,8 +126,8 @@ func (p *Planner) planOneMachine(g *Goal, conns int64) Plan {
 	return x
 }
 
-// predictServerLoops returns the number of the server's event loops on a planned machine. The machine's descriptor
-// limit is assumed to be high enough for one table.
+// predictServerLoops returns the number of event loops of the server on a planned machine. It assumes that the limit of
+// open descriptors is high enough for one descriptor table.
 func (p *Planner) predictServerLoops(g *Goal) int {
 	if g.Loops > 0 {
 		return g.Loops
@@ -146,8 +145,8 @@ func (p *Planner) newDoctorPlan(g *Goal, side doctor.Side, conns int64) doctor.P
 	return doctor.Plan{Connections: int(min(max(conns, 1), 1<<30)), Side: side, Model: p.Measured.Model, Unread: g.Unread}
 }
 
-// serverKernelBytesPerConn returns the kernel memory per connection of a server. Package doctor provides the server's
-// share of the measured memory and the cost of unread bytes.
+// serverKernelBytesPerConn returns the kernel memory per connection of a server. Package doctor computes the server's
+// share of the measured memory and the memory of unread bytes.
 func (p *Planner) serverKernelBytesPerConn(g *Goal) float64 {
 	cost := func(side doctor.Side, unread int) float64 {
 		plan := p.newDoctorPlan(g, side, 1)
@@ -164,17 +163,17 @@ func (p *Planner) serverKernelBytesPerConn(g *Goal) float64 {
 }
 
 const (
-	// segmentBytes is the payload of a TCP segment over Ethernet with an MTU of 1,500: 20 bytes less for IPv4,
-	// and 32 less for TCP with timestamps. wireBytes is the overhead of a frame: both headers, 14 bytes for
-	// Ethernet's header, and 24 for preamble, checksum and gap.
+	// segmentBytes is the payload of a TCP segment over Ethernet with an MTU of 1,500: IPv4 takes 20 bytes, and TCP
+	// with timestamps 32. wireBytes is the overhead of a frame: both headers, 14 bytes for Ethernet's header, and 24
+	// for preamble, checksum and gap.
 	segmentBytes = 1448
 	wireBytes    = 20 + 32 + 14 + 24
-	// recordBytes is the number of bytes that TLS 1.3 adds to a record of at most maxRecordBytes.
+	// recordBytes is the number of bytes that TLS 1.3 adds to a record. A record has at most maxRecordBytes.
 	recordBytes, maxRecordBytes = 22, 16 << 10
 )
 
-// predictNetworkTraffic returns the traffic of messages and answers at a messagesPerSecond. Each answer acknowledges
-// its message. The client acknowledges every other segment of an answer, and the last one.
+// predictNetworkTraffic returns the traffic of messages and their answers. Each answer also acknowledges its message.
+// The client acknowledges every second segment of an answer, and the last one.
 func (g *Goal) predictNetworkTraffic(messagesPerSecond float64) (in, out Flow) {
 	size := float64(g.Size)
 	if g.TLS {
@@ -187,7 +186,6 @@ func (g *Goal) predictNetworkTraffic(messagesPerSecond float64) (in, out Flow) {
 	return in, out
 }
 
-// machineLimitsAndUse returns the limits of a machine and their usage with n connections.
 func (p *Planner) machineLimitsAndUse(g *Goal, conns int64) []machineLimit {
 	x := p.planOneMachine(g, conns)
 	usable := 1 - g.Free
@@ -208,7 +206,7 @@ type machineLimit struct {
 	used, max float64
 }
 
-// maxConnsPerMachine returns the maximum number of connections on a machine and the name of the limit.
+// maxConnsPerMachine returns the maximum number of connections on a machine. limitName is the resource that limits it.
 func (p *Planner) maxConnsPerMachine(g *Goal) (n int64, limitName string) {
 	exceeded := func(n int64) string {
 		for _, l := range p.machineLimitsAndUse(g, n) {
@@ -222,8 +220,8 @@ func (p *Planner) maxConnsPerMachine(g *Goal) (n int64, limitName string) {
 	return n, exceeded(n + 1)
 }
 
-// PlanMachines returns a plan for a goal. The goal's TLS must match the measurement. PlanMachines returns the
-// error of Goal.Validate, or an error if a machine cannot hold one connection.
+// PlanMachines returns a plan for a goal. The goal and the measurement must agree on TLS. PlanMachines returns the
+// error of Goal.Validate, or an error if a machine cannot hold even one connection.
 func (p *Planner) PlanMachines(g Goal) (*Plan, error) {
 	if err := g.Validate(); err != nil {
 		return nil, err
@@ -250,8 +248,8 @@ func (p *Planner) PlanMachines(g Goal) (*Plan, error) {
 	return &x, nil
 }
 
-// proxyAddrsNeeded returns the number of addresses that a proxy needs for conns connections to one port, 0 if
-// unknown.
+// proxyAddrsNeeded returns the number of addresses from which a proxy must connect to open conns connections to one
+// port. It returns 0 if that is unknown.
 func (p *Planner) proxyAddrsNeeded(g *Goal, conns int64) int64 {
 	plan := p.newDoctorPlan(g, doctor.Client, conns)
 	proxy := netip.AddrFrom4([4]byte{192, 0, 2, 1}) // any address will do; this one is for documentation

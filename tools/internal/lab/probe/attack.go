@@ -14,8 +14,8 @@ var attackProbe = Probe{
 	},
 }
 
-// SetAttackFigures sets the figures of an attack: the answers and errors of honest clients, and the largest
-// 99th percentile of their latency.
+// SetAttackFigures sets the figures of an attack, as observed by honest clients: their answers, their errors, and the
+// largest 99th percentile of their latency.
 func SetAttackFigures(r *result.Run, answers, errors int64, p99 time.Duration) {
 	r.Figures = map[string]float64{"answers": float64(answers), "errors": float64(errors), "p99": p99.Seconds()}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// Rules that a run can break. docs/scenarios.md explains them.
+// These rules can be broken by a run. docs/scenarios.md explains them.
 const (
 	RuleLittle     = "little"
 	RuleMismatch   = "mismatch"
@@ -32,11 +32,11 @@ const (
 	RuleFewer      = "fewer"
 )
 
-// ExcludingRules lists the rules that exclude our own runs from comparisons, regardless of their figures.
+// ExcludingRules lists the rules that exclude a run of our own servers from comparisons, whatever its figures.
 var ExcludingRules = []string{RuleMismatch, RuleLost, RuleUnanswered, RuleConnect, RuleCount, RuleCounts, RuleWatchdog}
 
-// UncertainRules lists the rules whose violation makes a run's figures uncertain. Answers and comparisons do
-// not rely on such runs.
+// UncertainRules lists the rules that make the figures of a run uncertain if they are broken. Answers and comparisons
+// do not rely on such runs.
 var UncertainRules = []string{RuleUnsteady, RuleNoise, RuleLoad, RuleLittle, RuleHold, RuleOthers}
 
 const (
@@ -49,7 +49,6 @@ const (
 	fullyBusy       = 0.95
 )
 
-// addCaveatsForBrokenRules adds a caveat for each rule that a run broke.
 func addCaveatsForBrokenRules(in RunInput) {
 	r, w := in.Run, in.Workload
 	stages, _ := w.SplitStagesAtConnects()
@@ -129,7 +128,7 @@ func sumCountsByCause(byCause map[string]int64) (n int64) {
 	return n
 }
 
-// addFloodCaveats adds caveats for a flood without answers or with a varying rate.
+// addFloodCaveats adds a caveat if a flood got no answers or had a varying rate.
 func addFloodCaveats(r *result.Run, loadResult *load.Result) {
 	switch {
 	case loadResult.BytesReceived == 0 && r.Figures["unanswered"] == 0:
@@ -139,7 +138,7 @@ func addFloodCaveats(r *result.Run, loadResult *load.Result) {
 	}
 }
 
-// addMemoryCaveats adds caveats for memory figures that other processes have disturbed.
+// addMemoryCaveats adds caveats for memory figures that other processes have distorted.
 func addMemoryCaveats(r *result.Run, w scenario.Workload) {
 	base, idle, after := r.FindSample(Touched), r.FindSample(Idle), r.FindSample(Exchanged)
 	if base == nil || idle == nil || after == nil {
@@ -191,8 +190,7 @@ func addJobCaveats(r *result.Run) {
 	}
 }
 
-// AddCaveatIfNoisy adds a caveat if other activity on the machine disturbed the run. It reports whether it added
-// one.
+// AddCaveatIfNoisy adds a caveat if other programs on the machine disturbed the run. It reports whether it added one.
 func AddCaveatIfNoisy(r *result.Run) (added bool) {
 	foreign, stolen := CPUsUsedByOthers(r)
 	if foreign <= noiseTolerance {

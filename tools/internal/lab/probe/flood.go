@@ -6,8 +6,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
 )
 
-// floodProbe computes figures of connections that send as much as the server accepts, as observed by the
-// clients. An answer is as long as its line.
+// floodProbe computes figures of connections that send as much as the server accepts, as observed by the clients. An
+// answer has the length of its line.
 var floodProbe = Probe{
 	Figures: []Figure{
 		{Name: "flood-connections", Heading: "connections"},

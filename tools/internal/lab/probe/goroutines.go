@@ -5,7 +5,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
 )
 
-// goroutineProbe computes the memory of goroutines that wait for a channel.
+// goroutineProbe computes the memory of goroutines that wait on a channel.
 var goroutineProbe = Probe{
 	Figures: []Figure{
 		{Name: "parked-stack", Heading: "StackInuse MiB", Unit: page.Bytes, Better: Lower, CustomFormat: formatMebibytes, Main: true},

@@ -10,8 +10,8 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// Phases and checkpoints of held connections, in order. Before precedes the first connection. Left follows the
-// end of both sides.
+// Phases and checkpoints of a run with held connections, in order. Before is the state before the first connection, and
+// Left the state after both sides have ended.
 const (
 	Before      = "before"
 	Connected   = "connect"
@@ -24,18 +24,19 @@ const (
 	Left        = "left"
 )
 
-// Tolerated leftovers: the kernel keeps part of its caches, and other processes also open files.
+// Tolerances for resources that are still in use at the end: the kernel keeps part of its caches, and other processes
+// open files, too.
 const (
 	maxLeftKernelShare = 0.05
 	maxLeftKernelBytes = 64 << 20
 	maxLeftFiles       = 200
-	// maxForeignCPUs is the number of CPUs that other processes may have kept busy. Above it, leftovers are not
-	// judged.
+	// maxForeignCPUs is the number of CPUs that other processes may keep busy. If they use more, remaining resources
+	// are not taken for a leak.
 	maxForeignCPUs = 0.10
 )
 
-// heldProbe computes figures of held connections with two verifications, heartbeats and a broadcast. A figure
-// whose name ends in -missing is 0 if nothing is missing.
+// heldProbe computes figures of held connections with two verifications, heartbeats and a broadcast. A figure whose
+// name ends in -missing is 0 if nothing is missing.
 var heldProbe = Probe{
 	Figures: []Figure{
 		{Name: "held", Heading: "connections held", Better: Higher, Main: true},
@@ -59,7 +60,6 @@ var heldProbe = Probe{
 	},
 }
 
-// heldConnsRun is a run with held connections.
 type heldConnsRun struct {
 	RunInput
 	result *load.Result
@@ -111,7 +111,6 @@ func (h heldConnsRun) setHeldConnFigures(set func(string, float64)) {
 	}
 }
 
-// openConnsAfterConnect returns the number of the server's connections after the connect phase.
 func (h heldConnsRun) openConnsAfterConnect() int64 {
 	if s := h.Run.FindSample(Connected); s != nil && s.Counts != nil {
 		return s.Counts.Open
@@ -119,7 +118,6 @@ func (h heldConnsRun) openConnsAfterConnect() int64 {
 	return 0
 }
 
-// countFailedVerifications returns the number of connections that did not answer correctly in both verifications.
 func (h heldConnsRun) countFailedVerifications() float64 {
 	n := sumCountsByCause(h.result.Lost) + h.result.Unexpected
 	for _, c := range h.result.Verifications {
@@ -128,7 +126,6 @@ func (h heldConnsRun) countFailedVerifications() float64 {
 	return float64(n + int64(2-len(h.result.Verifications))*h.openConnsAfterConnect())
 }
 
-// sumSentVerificationLines returns the number of lines sent for verification.
 func sumSentVerificationLines(result *load.Result) (n int64) {
 	for _, c := range result.Verifications {
 		n += c.Asked
@@ -136,9 +133,9 @@ func sumSentVerificationLines(result *load.Result) (n int64) {
 	return n
 }
 
-// CountHeartbeatsAndAnswers returns the number of heartbeats that the server has sent, and of answers that it has
-// received, since the first connection. Answers are all received lines except verification lines and the lab's
-// own. The caller passes the number of verification lines.
+// CountHeartbeatsAndAnswers returns how many heartbeats the server has sent and how many answers it has received, since
+// the first connection. Every received line counts as an answer, except verification lines, whose number the caller
+// passes, and lines of the lab's own connection.
 func CountHeartbeatsAndAnswers(r *result.Run, now *result.Counts, verificationLines int64) (sent, answered int64) {
 	before := r.FindSample(Before).Counts
 	sent, answered = now.Heartbeats-before.Heartbeats, now.Messages-before.Messages-verificationLines
@@ -149,11 +146,11 @@ func CountHeartbeatsAndAnswers(r *result.Run, now *result.Counts, verificationLi
 	return sent, answered
 }
 
-// setHeartbeatFigures compares the server's counts after the second verification with those after all
-// connections have closed. By the second count, heartbeats that were sent before the first have either been
-// answered or reached the generator before it closed; a difference is a loss. If the verification took longer
-// than the heartbeat interval, some heartbeats are always in flight, even to closing connections. Losses can
-// then be judged only if the counts agree at the end.
+// setHeartbeatFigures sets the numbers of missing and lost heartbeats. The server has reported its counts after the
+// second verification, and again after all connections have closed. At the end, every heartbeat of the first count must
+// have been answered or have reached the generator; the others are lost. If the verification took longer than the
+// heartbeat interval, heartbeats may still be in flight. Losses are then computed only if server and generator agree at
+// the end.
 func (h heldConnsRun) setHeartbeatFigures(set func(string, float64)) {
 	again, closed := h.Run.FindSample(VerifyAgain), h.Run.FindSample(Closed)
 	if again == nil || again.Counts == nil {
@@ -193,8 +190,8 @@ func (h heldConnsRun) setHeartbeatFigures(set func(string, float64)) {
 	}
 }
 
-// ExcessLeftoverResources returns by how much the machine's resources exceed those before the first connection, minus
-// the tolerance. It adds up sockets, TIME_WAIT, files, and MiB of kernel memory.
+// ExcessLeftoverResources adds up the resources that are in use in addition to those before the first connection:
+// sockets, connections in TIME_WAIT, files, and MiB of kernel memory. It subtracts a tolerance from each.
 func ExcessLeftoverResources(r *result.Run, now *result.Sample) float64 {
 	before := r.FindSample(Before)
 	var most int64
@@ -208,7 +205,6 @@ func ExcessLeftoverResources(r *result.Run, now *result.Sample) float64 {
 	return float64(max(now.Sockets-before.Sockets-maxLeftFiles, 0)+max(now.TimeWait-before.TimeWait, 0)+max(now.Files-before.Files-maxLeftFiles, 0)) + kernel
 }
 
-// foreignCPUs returns the number of CPUs that other processes and the kernel kept busy.
 func (h heldConnsRun) foreignCPUs(before, end *result.Sample) float64 {
 	own := end.Server.CPU() - before.Server.CPU() + end.Load.CPU() - before.Load.CPU()
 	return ratioOrZero(end.Busy-before.Busy-own, end.At.Sub(before.At))

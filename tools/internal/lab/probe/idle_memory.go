@@ -6,8 +6,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
 )
 
-// Checkpoints of memory: after a warm-up with all connections closed, right after all subscriptions, with idle
-// connections, and after one message on each connection.
+// Memory is sampled at these checkpoints: after a warm-up with all connections closed, right after all clients have
+// subscribed, with idle connections, and after one message on each connection.
 const (
 	Touched    = "touched"
 	Subscribed = "subscribed"
@@ -15,9 +15,8 @@ const (
 	Exchanged  = "exchanged"
 )
 
-// memoryProbe computes the memory of idle connections. The server's memory is resident memory. PSS is not used
-// per connection, because it counts less of a program's file as soon as another process, such as the load
-// generator, also maps the file.
+// memoryProbe computes the memory of idle connections. Server memory is resident memory. PSS is unsuitable: it counts
+// less of a program's file as soon as another process, such as the load generator, also maps the file.
 var memoryProbe = Probe{
 	Figures: []Figure{
 		{Name: "bytes-idle", Heading: "bytes/conn idle", Unit: page.Bytes, Better: Lower, Main: true},
@@ -64,7 +63,6 @@ var memoryProbe = Probe{
 	},
 }
 
-// setServerMemoryFigures sets figures of a server's total memory.
 func setServerMemoryFigures(set func(string, float64), prefix, suffix string, s *result.Sample) {
 	u := &s.Server
 	for name, v := range map[string]int64{"rss": u.RSS, "pss": u.PSS, "stack": u.StackInuse, "heap": u.HeapInuse, "sys": u.Sys} {

@@ -8,7 +8,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
 )
 
-// jobsProbe computes figures of jobs submitted to a pool. Their latencies are p50, p99 and mean.
+// jobsProbe computes figures of jobs submitted to a pool.
 var jobsProbe = Probe{
 	Figures: []Figure{
 		{Name: "goodput", Heading: "goodput/s", Better: Higher, Main: true},
@@ -60,10 +60,9 @@ var jobsProbe = Probe{
 	},
 }
 
-// jobsPerSecondInDeadline returns the number of jobs per second that ended within their deadline. Without a warm-up it
-// counts the jobs submitted in the window; the last of them may end up to a deadline later. After a warm-up it
-// counts the jobs that ended in the window, because earlier jobs were in progress when the window began. The
-// window of a killed process is the planned one.
+// jobsPerSecondInDeadline returns the number of jobs per second that ended within their deadline. Without a warm-up, it
+// counts the jobs that were submitted in the window. After a warm-up, it counts the jobs that ended in the window,
+// because jobs were already in progress when the window began. If the process was killed, it uses the planned window.
 func jobsPerSecondInDeadline(j *result.Jobs) float64 {
 	window := min(j.Result.Elapsed, j.Window+j.Deadline)
 	good := j.Result.Good
@@ -79,7 +78,7 @@ func jobsPerSecondInDeadline(j *result.Jobs) float64 {
 	return float64(good) / window.Seconds()
 }
 
-// Goodput returns the goodput of a run with jobs, 0 for other runs.
+// Goodput returns the goodput of a run with jobs, or 0 for other runs.
 func Goodput(r *result.Run) float64 {
 	if r.Jobs == nil || r.Jobs.Result == nil {
 		return 0

@@ -1,6 +1,6 @@
-// Package probe computes figures of runs. A probe reads the samples and results of a run and sets figures by
-// name. Tables, claims, reference columns and benchstat use these names. A new figure must be added to the
-// Figures and to the Measure function of a probe.
+// Package probe computes figures of runs. A probe reads the samples and results of a run and sets figures by name.
+// Tables, claims, reference columns and benchstat use these names. A new figure must be added to a probe twice: to
+// Figures, and to the function Measure.
 package probe
 
 import (
@@ -20,18 +20,18 @@ type Figure struct {
 	// Name is the figure's name in scenarios, such as "tps". Names are never reused, because users' reports and
 	// scenarios contain them. Heading is the column heading.
 	Name, Heading string
-	// Unit is the unit of the values: seconds, bytes, fractions of 1, or a count as described by the heading.
+	// Unit is the unit of the values: seconds, bytes or fractions of 1. If they are counts, Heading says of what.
 	Unit   page.Unit
 	Better Direction
-	// CustomFormat formats values if the unit does not suffice.
+	// CustomFormat formats values that Unit cannot describe.
 	CustomFormat func(float64) string
 	// Main puts the figure first in a workload's table, with its ± and its ratio to the baseline.
 	Main bool
-	// Hidden excludes the figure from the tables of workloads. Claims and reference tables may use it.
+	// Hidden omits the figure from the tables of workloads. Claims and reference tables may still use it.
 	Hidden bool
 }
 
-// Direction defines which values of a figure are better.
+// Direction tells whether higher or lower values of a figure are better.
 type Direction int8
 
 const (
@@ -43,7 +43,7 @@ const (
 // Probe computes a group of figures.
 type Probe struct {
 	Figures []Figure
-	// Measure sets the figures of a run. It is nil if the run sets them itself.
+	// Measure sets the figures of a run. It is nil if the code that executes the run sets them.
 	Measure func(in RunInput, set func(name string, v float64))
 }
 
@@ -53,7 +53,7 @@ type RunInput struct {
 	Pinning  result.Pinning
 }
 
-// probes contains all probes, in the order of table columns.
+// probes contains all probes. Table columns have the same order.
 var probes = []Probe{throughputProbe, publishProbe, floodProbe, heartbeatProbe, memoryProbe, goroutineProbe, jobsProbe, heldProbe, attackProbe}
 
 func AllFigures() (all []Figure) {
@@ -75,16 +75,17 @@ func FindFigure(name string) (Figure, bool) {
 	return figures[i], true
 }
 
-// HasBetterDirection implements scenario.Reader.Figures.
+// HasBetterDirection reports whether a figure exists, and whether it has a direction (higher or lower) that counts as
+// better. It serves as scenario.Reader.Figures.
 func HasBetterDirection(name string) (better, exists bool) {
 	f, exists := FindFigure(name)
 	return f.Better != Neither, exists
 }
 
-// ScenarioReader reads scenarios that use the figures of this package.
+// ScenarioReader reads scenarios and checks the names of their figures.
 var ScenarioReader = scenario.Reader{Figures: HasBetterDirection}
 
-// SetFiguresAndCaveats sets the figures and caveats of a run. A run with a wrong answer becomes failed, because its
+// SetFiguresAndCaveats sets the figures and caveats of a run. A wrong answer makes the run a failed one, because its
 // figures do not describe the requested server.
 func SetFiguresAndCaveats(in RunInput) {
 	r := in.Run
@@ -102,7 +103,7 @@ func SetFiguresAndCaveats(in RunInput) {
 	}
 }
 
-// NoFigure is shown for a missing figure.
+// NoFigure is the text in place of a missing figure.
 const NoFigure = "-"
 
 func (f Figure) Format(v float64) string {
@@ -121,7 +122,6 @@ func (f Figure) Format(v float64) string {
 
 func formatTwoDecimals(v float64) string { return fmt.Sprintf("%.2f", v) }
 
-// formatMeanCount formats a mean number of messages.
 func formatMeanCount(v float64) string {
 	if v < 1000 {
 		return fmt.Sprintf("%.1f", v)
@@ -134,7 +134,6 @@ func formatMegabytes(v float64) string { return format.Whole(v/1e6) + " MB" }
 func formatKilobytes(v float64) string { return fmt.Sprintf("%.1f", v/1e3) }
 func formatMegabits(v float64) string  { return fmt.Sprintf("%.2f", v/1e6) }
 
-// ratioOrZero returns d/whole, or 0 if whole is not positive.
 func ratioOrZero(d, whole time.Duration) float64 {
 	if whole <= 0 {
 		return 0
@@ -142,15 +141,16 @@ func ratioOrZero(d, whole time.Duration) float64 {
 	return float64(d) / float64(whole)
 }
 
-// windowSamples returns the samples at the start and the end of the window, or false if there are none.
+// windowSamples returns the samples at the start and at the end of the measured window. ok is false if they are
+// missing.
 func (in RunInput) windowSamples() (from, to *result.Sample, ok bool) {
 	from, to = in.Run.FindSample("measuring"), in.Run.FindSample("measured")
 	return from, to, from != nil && to != nil
 }
 
-// CPUsUsedByOthers returns the number of CPUs that were busy with anything except server, load and lab. stolenByHost is
-// the part that the host of a virtual machine took. Both cover the window, or the whole run if there is no
-// window.
+// CPUsUsedByOthers returns the number of CPUs that were busy with anything except server, load generator and lab.
+// stolenByHost is the part that the host of a virtual machine took. Both are averages over the window or, without a
+// window, over the whole run.
 func CPUsUsedByOthers(r *result.Run) (foreign, stolenByHost float64) {
 	in := RunInput{Run: r}
 	from, to, ok := in.windowSamples()
@@ -164,7 +164,6 @@ func CPUsUsedByOthers(r *result.Run) (foreign, stolenByHost float64) {
 	return max(0, foreign), max(0, ratioOrZero(to.Stolen-from.Stolen, between))
 }
 
-// serverCPUsInWindow returns the number of CPUs that the server kept busy in the window.
 func (in RunInput) serverCPUsInWindow() (cpus float64, ok bool) {
 	from, to, ok := in.windowSamples()
 	if !ok {

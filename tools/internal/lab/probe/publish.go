@@ -5,8 +5,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
 )
 
-// publishProbe computes figures of publish/subscribe. Times are of deliveries, measured from the planned time
-// of their messages.
+// publishProbe computes figures of publish/subscribe. Latencies are those of deliveries, measured from the planned time
+// of the message.
 var publishProbe = Probe{
 	Figures: []Figure{
 		{Name: "deliveries", Heading: "deliveries/s", Better: Higher, Main: true},

@@ -7,7 +7,6 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
 )
 
-// setServerCPUFigures sets the server's CPU time per message and its CPU usage.
 func (in RunInput) setServerCPUFigures(perMessageFigure string, rate float64, set func(string, float64)) {
 	cpus, ok := in.serverCPUsInWindow()
 	if !ok {
@@ -19,12 +18,13 @@ func (in RunInput) setServerCPUFigures(perMessageFigure string, rate float64, se
 	}
 	set("server-busy", cpus/float64(width))
 	if rate > 0 {
-		// Divide rates, not amounts: samples are taken a moment after the window's beginning and end.
+		// This divides rates, not amounts, because the samples are taken shortly after the beginning and the end of the
+		// window.
 		set(perMessageFigure, cpus/rate*1e6)
 	}
 }
 
-// throughputProbe computes throughput, latency and CPU figures of a closed loop or a fixed rate.
+// throughputProbe computes throughput, latency and CPU usage under a load of messages.
 var throughputProbe = Probe{
 	Figures: []Figure{
 		{Name: "tps", Heading: "TPS", Better: Higher, Main: true},

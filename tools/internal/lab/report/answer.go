@@ -20,13 +20,12 @@ import (
 type answerText struct {
 	clauses []string
 	subject string // subject of the last clause
-	// oneRound reports that a figure is from only one round. uncertain lists subjects whose runs have caveats.
+	// oneRound reports that a figure comes from a single round. uncertain lists subjects whose runs have caveats.
 	oneRound  bool
 	uncertain []string
 	chart     *page.Bars
 }
 
-// buildAnswerText builds a scenario's answer from its clauses. It omits clauses whose figure is missing.
 func buildAnswerText(r *result.Report) (a answerText) {
 	for _, c := range r.Scenario.Answer {
 		a.addClauseIfMeasured(r, c)
@@ -34,7 +33,7 @@ func buildAnswerText(r *result.Report) (a answerText) {
 	return a
 }
 
-// String returns the sentence. It returns "" if nothing was measured.
+// String returns the sentence, or "" if nothing was measured.
 func (a *answerText) String() string {
 	if len(a.clauses) == 0 {
 		return ""
@@ -49,10 +48,10 @@ func (a *answerText) String() string {
 	return text
 }
 
-// baselinePlaceholder matches the placeholders that only comparing clauses have.
+// baselinePlaceholder matches placeholders that only occur in clauses with a comparison.
 var baselinePlaceholder = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\{(base|baseline|ratio|inverse)\}`) })
 
-// addClauseIfMeasured adds a clause. For the first clause it also adds the chart.
+// addClauseIfMeasured adds a clause to the sentence. For the first clause, it also adds the chart.
 func (a *answerText) addClauseIfMeasured(r *result.Report, c scenario.Clause) {
 	f, ok := probe.FindFigure(c.Figure)
 	if !ok {
@@ -99,7 +98,6 @@ func (a *answerText) addClauseIfMeasured(r *result.Report, c scenario.Clause) {
 	}
 }
 
-// noteUncertainty records what makes a subject's figures less certain.
 func (a *answerText) noteUncertainty(x subjectRuns, figure string) {
 	a.oneRound = a.oneRound || len(x.valuesByRound(figure)) < 2
 	if text, _ := x.describeRuleBreaks(); text != "" && !slices.Contains(a.uncertain, text) {
@@ -107,7 +105,6 @@ func (a *answerText) noteUncertainty(x subjectRuns, figure string) {
 	}
 }
 
-// newSubjectBarChart returns a bar chart of a figure for each subject.
 func newSubjectBarChart(rows []subjectRuns, f probe.Figure, workload, baseline string) *page.Bars {
 	b := &page.Bars{Title: f.Heading + ", " + workload, Unit: f.Unit}
 	winner := bestSubjectByFigure(rows, f, baseline).subject

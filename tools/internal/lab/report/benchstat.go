@@ -13,8 +13,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
 )
 
-// WriteBenchstat writes the valid runs of a set for benchstat, in the format of Go benchmarks. Each run is a
-// line with the figures that have a better direction. Latencies of jobs that never ran are omitted.
+// WriteBenchstat writes the valid runs of a set in the format of Go benchmarks, for benchstat. Each run is one line. It
+// contains the figures for which higher or lower values are better, except latencies of jobs that never ran.
 func WriteBenchstat(w io.Writer, s *result.Set) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "goos: %s\ngoarch: %s\n", s.Machine.OS, s.Machine.Arch)
@@ -43,7 +43,7 @@ func WriteBenchstat(w io.Writer, s *result.Set) error {
 	return err
 }
 
-// benchmarkLineValues returns the values and units in a run's line, "" if there are none.
+// benchmarkLineValues returns the values and units for the line of a run, or "" if there are none.
 func benchmarkLineValues(run *result.Run) string {
 	if !run.IsValid() {
 		return ""
@@ -57,8 +57,8 @@ func benchmarkLineValues(run *result.Run) string {
 	return b.String()
 }
 
-// benchstatUnit returns the unit of a figure for benchstat, which shows a table per unit. It is the figure's
-// name, with the addition sec or B if the values are seconds or bytes.
+// benchstatUnit returns the unit of a figure for benchstat, which shows one table per unit. The unit is therefore the
+// figure's name, to which sec or B is added if the values are seconds or bytes.
 func benchstatUnit(f probe.Figure) string {
 	switch f.Unit {
 	case page.Seconds:
@@ -69,7 +69,7 @@ func benchstatUnit(f probe.Figure) string {
 	return f.Name
 }
 
-// upperFirstLetter returns a name whose first letter is valid after "Benchmark".
+// upperFirstLetter returns the name with a first letter that may follow "Benchmark".
 func upperFirstLetter(name string) string {
 	runes := []rune(name)
 	if len(runes) > 0 {

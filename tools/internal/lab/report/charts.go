@@ -14,8 +14,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
 )
 
-// sizeCharts lists the figures with a chart by size. The size is the number of connections, goroutines, or
-// submitted jobs.
+// sizeCharts lists the figures that are drawn by size. The size is the number of connections, goroutines or submitted
+// jobs.
 var sizeCharts = []struct {
 	figure, size, title, axis string
 	log                       bool
@@ -32,7 +32,6 @@ var sizeCharts = []struct {
 	{"p99", "jobs offered a second", "p99 by what is offered", "p99", true},
 }
 
-// buildSizeAndLatencyCharts returns the charts of a report: figures by size, and latencies by percentile.
 func buildSizeAndLatencyCharts(r *result.Report) []page.Part {
 	parts := []page.Part{{Heading: "Charts"}}
 	names, families := familiesDifferingInSize(r)
@@ -50,8 +49,8 @@ func buildSizeAndLatencyCharts(r *result.Report) []page.Part {
 	return parts
 }
 
-// roundToFourDigits rounds a value to four significant digits. This exceeds the resolution of a chart and keeps
-// pages small. Whole numbers up to a million, such as sizes, are not rounded.
+// roundToFourDigits rounds a value to four significant digits, which is finer than a chart and keeps pages small. It
+// does not round whole numbers up to a million, such as sizes.
 func roundToFourDigits(v float64) float64 {
 	if v == math.Trunc(v) && math.Abs(v) <= 1e6 {
 		return v
@@ -63,11 +62,11 @@ func roundToFourDigits(v float64) float64 {
 	return four
 }
 
-// sizeSuffix matches the part of a workload's name that distinguishes the workload within its family, as in
-// "echo-100" and "echo-1000", or "cpu-unloaded" and "cpu-10x".
+// sizeSuffix matches the size in the names of workloads that differ only in size, such as "echo-100" and "echo-1000",
+// or "cpu-unloaded" and "cpu-10x".
 var sizeSuffix = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`-(unloaded|[0-9]+[a-zA-Z]?)$`) })
 
-// familiesDifferingInSize returns families of at least two workloads whose names differ only in the size.
+// familiesDifferingInSize groups workloads whose names differ only in the size. A group has at least two workloads.
 func familiesDifferingInSize(r *result.Report) (names []string, all map[string][]scenario.Workload) {
 	all = make(map[string][]scenario.Workload)
 	for _, w := range r.Scenario.Workloads {
@@ -119,7 +118,8 @@ func buildFigureBySizeCharts(r *result.Report, familyName string, family []scena
 	return parts
 }
 
-// publishedSeries returns the curve of a published design's figure. It uses the first design in the table.
+// publishedSeries returns the published curve of a figure. If the table contains several designs, it uses the first
+// one.
 func publishedSeries(p *scenario.ReferenceTable, figure string, family []scenario.Workload) page.Series {
 	s := page.Series{Name: "published", Points: true}
 	i := slices.IndexFunc(p.Columns, func(c scenario.Column) bool { return c.Figure == figure && c.Relative == "" })
@@ -135,8 +135,8 @@ func publishedSeries(p *scenario.ReferenceTable, figure string, family []scenari
 	return s
 }
 
-// buildPercentileChart returns the latency by percentile of each subject's last run. It returns nil if no run has
-// latencies.
+// buildPercentileChart returns a chart of latency by percentile, from each subject's last run. It returns nil if no run
+// has latencies.
 func buildPercentileChart(r *result.Report, w scenario.Workload) *page.Chart {
 	c := &page.Chart{
 		Title: "Latency by percentile: " + w.Name,

@@ -9,7 +9,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
 )
 
-// EvaluateVerdicts computes the verdicts of a set: comparisons with reference tables, and claims.
+// EvaluateVerdicts computes the verdicts of a set, on comparisons with reference tables and on claims.
 func EvaluateVerdicts(s *result.Set) {
 	for _, r := range s.Reports {
 		r.Verdicts = nil
@@ -22,7 +22,7 @@ func EvaluateVerdicts(s *result.Set) {
 	}
 }
 
-// verdictsOfClaim returns one verdict for each subject and workload to which a claim applies.
+// verdictsOfClaim returns a verdict for each subject and workload to which the claim applies.
 func verdictsOfClaim(r *result.Report, c scenario.Claim, strict bool) (all []result.Verdict) {
 	f, ok := probe.FindFigure(c.Figure)
 	if !ok {
@@ -53,7 +53,8 @@ func verdictsOfClaim(r *result.Report, c scenario.Claim, strict bool) (all []res
 	return all
 }
 
-// checkClaimForSubject reports whether a subject meets a claim. The figureOrReason contains the figure.
+// checkClaimForSubject checks whether a subject meets a claim. figureOrReason contains the figure, or the reason why
+// there is none.
 func checkClaimForSubject(r *result.Report, c scenario.Claim, f probe.Figure, w scenario.Workload, x subjectRuns) (outcome, figureOrReason string) {
 	if failed := x.describeFailures(); failed != "" {
 		return result.NotMeasured, failed

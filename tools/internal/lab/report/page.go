@@ -18,13 +18,12 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
 )
 
-// maxRemarks limits the lists in the overview. The lists in the sections are complete.
+// maxRemarks limits the lists in the overview. The sections below it contain complete lists.
 const maxRemarks = 60
 
-// maxNamedClaims limits the number of unmet claims that the first lines name.
+// maxNamedClaims limits how many of the claims that were not met the first lines name.
 const maxNamedClaims = 8
 
-// WriteJSONAndHTMLFiles writes report.json and report.html to a directory.
 func WriteJSONAndHTMLFiles(dir string, s *result.Set) error {
 	p := NewReportPage(s)
 	return errors.Join(
@@ -38,8 +37,8 @@ func WriteTextReport(w io.Writer, s *result.Set) error {
 	return p.WriteText(w)
 }
 
-// NewReportPage returns the report for people. It contains the first answer, each scenario's answer, tables and
-// charts, then timelines and problems.
+// NewReportPage returns the report for people: the answer to the first scenario, the other answers, tables and charts,
+// and finally timelines and problems.
 func NewReportPage(s *result.Set) page.Page {
 	p := page.Page{Title: pageTitle(s), Facts: listSetFacts(s)}
 	p.Lead, p.Tone = runOutcomeSentence(s)
@@ -62,7 +61,6 @@ func NewReportPage(s *result.Set) page.Page {
 	return p
 }
 
-// pageTitle returns a title with the names of the scenarios, if they are few.
 func pageTitle(s *result.Set) string {
 	var names []string
 	for _, r := range s.Reports {
@@ -74,7 +72,6 @@ func pageTitle(s *result.Set) string {
 	return "Myriad bench: " + scenario.JoinWords(names)
 }
 
-// listSetFacts returns facts about how the set was made.
 func listSetFacts(s *result.Set) [][2]string {
 	all := [][2]string{
 		{"Machine", s.Machine.String()}, {"Myriad", cmp.Or(s.Version, "not known")},
@@ -86,7 +83,6 @@ func listSetFacts(s *result.Set) [][2]string {
 	return append(all, [2]string{"Command", s.Command}, [2]string{"Scale", cmp.Or(s.Scale, "as the scenarios are written")})
 }
 
-// runSummary counts the outcomes of a report's runs.
 type runSummary struct {
 	runs, failed, skipped, withCaveats, missing int
 
@@ -140,7 +136,6 @@ func (n *runSummary) worstTone() page.Tone {
 	return page.Good
 }
 
-// runOutcomeSentence summarizes all runs in a sentence.
 func runOutcomeSentence(s *result.Set) (string, page.Tone) {
 	var n runSummary
 	for _, r := range s.Reports {
@@ -212,7 +207,6 @@ func buildOverviewSection(s *result.Set) page.Section {
 	return x
 }
 
-// truncatedRemarks returns the first maxRemarks texts as remarks.
 func truncatedRemarks(tone page.Tone, texts []string) (all []page.Remark) {
 	for i, text := range texts {
 		if i == maxRemarks {
@@ -223,7 +217,7 @@ func truncatedRemarks(tone page.Tone, texts []string) (all []page.Remark) {
 	return all
 }
 
-// remarksUnderHeading returns a list below a heading. Without remarks it returns nothing.
+// remarksUnderHeading returns a heading and the remarks below it. Without remarks, it returns nothing.
 func remarksUnderHeading(heading string, remarks []page.Remark) (parts []page.Part) {
 	if len(remarks) == 0 {
 		return nil
@@ -234,7 +228,7 @@ func remarksUnderHeading(heading string, remarks []page.Remark) (parts []page.Pa
 	return append(parts, page.Part{Remarks: remarks})
 }
 
-// foldedRemarksPart returns a list that is folded in HTML. Without remarks it returns nothing.
+// foldedRemarksPart returns a list that is collapsed in the HTML page. Without remarks, it returns nothing.
 func foldedRemarksPart(title string, remarks []page.Remark) []page.Part {
 	if len(remarks) == 0 {
 		return nil
@@ -280,7 +274,6 @@ func buildScenarioSection(r *result.Report) page.Section {
 	return x
 }
 
-// howToReadFiguresNote explains how to read the figures.
 func howToReadFiguresNote(r *result.Report) string {
 	s := &r.Scenario
 	pinning := r.Pinning.String()
@@ -300,7 +293,6 @@ func howToReadFiguresNote(r *result.Report) string {
 	return text + ". A mark such as noise 1/3 is a rule that one of three runs broke."
 }
 
-// buildWorkloadParts returns the parts of a workload, or nothing if it was not run.
 func buildWorkloadParts(r *result.Report, w scenario.Workload) []page.Part {
 	rows := groupRunsBySubject(r, w.Name)
 	if len(rows) == 0 {
@@ -326,8 +318,8 @@ func buildWorkloadParts(r *result.Report, w scenario.Workload) []page.Part {
 	return append(parts, foldedRemarksPart("Marks and failures", listProblemsOfRuns(rows))...)
 }
 
-// notesBelowWorkloadTable returns sentences below the table: the submitted jobs, and a comparison of the automatic
-// subject with the best of the others.
+// notesBelowWorkloadTable returns the sentences below the table. They state the submitted jobs, and compare the subject
+// that chooses its model by itself with the best other one.
 func notesBelowWorkloadTable(r *result.Report, w scenario.Workload, rows []subjectRuns) (parts []page.Part) {
 	tps, _ := probe.FindFigure("tps")
 	if auto := findSubjectRuns(rows, r.Scenario.Auto); len(auto.runs) > 0 {
@@ -351,8 +343,8 @@ func notesBelowWorkloadTable(r *result.Report, w scenario.Workload, rows []subje
 	return append(parts, page.Part{Text: text + "."})
 }
 
-// buildFigureTable returns the table of figures that any run has. The main figure comes first, with its ± and its
-// ratio to the baseline; the others follow in the order of probes.
+// buildFigureTable returns a table of all figures that at least one run has. The main figure comes first, with its ±
+// and its ratio to the baseline. The others are in the order of the probes.
 func buildFigureTable(r *result.Report, rows []subjectRuns) *page.Table {
 	t := &page.Table{Figures: true}
 	base := findSubjectRuns(rows, r.Scenario.Baseline)
@@ -407,8 +399,7 @@ func buildFigureTable(r *result.Report, rows []subjectRuns) *page.Table {
 	return t
 }
 
-// buildPhaseTable returns a table of a run's phases. It returns nil if the workload's table already covers the
-// phases.
+// buildPhaseTable returns a table of the phases of a run, or nil if the workload's table already covers them.
 func buildPhaseTable(run *result.Run) *page.Table {
 	before := run.FindSample(probe.Before)
 	if before == nil || len(run.Phases) == 0 {
@@ -447,7 +438,6 @@ func buildPhaseTable(run *result.Run) *page.Table {
 	return t
 }
 
-// listProblemsOfRuns lists the problems of each run.
 func listProblemsOfRuns(rows []subjectRuns) (all []page.Remark) {
 	for _, x := range rows {
 		for _, run := range x.runs {

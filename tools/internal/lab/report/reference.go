@@ -15,24 +15,22 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
 )
 
-// comparison compares one of our subjects with the design of a reference row, by one figure, in the same
-// rounds.
+// comparison compares one of our subjects with a published design that was measured in the same rounds, by one figure.
 type comparison struct {
 	figure  probe.Figure
 	outcome string
-	// ratioText is the ratio with its ±. It is above 1 if our subject is ahead.
+	// ratioText is the ratio with its ±. A ratio above 1 means that our subject is ahead.
 	ratioText string
-	// text is the result as a sentence.
-	text string
-	// designKilled reports that the watchdog killed the design. Other figures then decide.
+	text      string
+	// designKilled reports that the watchdog killed the design, which then has no such figure. Other figures decide.
 	designKilled bool
 }
 
-// oneRoundMargin is the assumed ± of a ratio from one round.
+// oneRoundMargin is the ± that is assumed for a ratio from only one round.
 const oneRoundMargin = 0.1
 
-// compareWithPublishedDesign compares our subject with a design. connsNote describes the connections if their number
-// differs from the published one.
+// compareWithPublishedDesign compares one of our subjects with a published design. If the number of connections differs
+// from the published one, connsNote explains it.
 func compareWithPublishedDesign(rowName string, f probe.Figure, ours, design subjectRuns, connsNote string) comparison {
 	var ratios []float64
 	alone := 0 // number of rounds in which only the design did no work
@@ -90,8 +88,8 @@ func compareWithPublishedDesign(rowName string, f probe.Figure, ours, design sub
 	return s
 }
 
-// appendCaveatsAndUncertainty completes the sentence about a ratio over n rounds. It adds the number of rounds if that
-// is small, the number of rounds in which the design did no work, and uncertainties of either subject.
+// appendCaveatsAndUncertainty completes the sentence about a ratio. It adds the number of rounds if that is small, the
+// rounds in which the design did no work, and caveats about either subject.
 func (s *comparison) appendCaveatsAndUncertainty(ours, design subjectRuns, ratioCount, rounds, roundsWithoutDesign int) {
 	switch {
 	case ratioCount == 1:
@@ -114,13 +112,13 @@ func (s *comparison) appendCaveatsAndUncertainty(ours, design subjectRuns, ratio
 	s.text += "."
 }
 
-// meansNothingWasDone reports whether a value comes from a run in which no work was done.
+// meansNothingWasDone reports whether the value of a figure shows that no work was done.
 func meansNothingWasDone(f probe.Figure, v float64) bool {
 	return stats.IsNeverLatency(v) || f.Better == probe.Higher && v == 0
 }
 
-// watchdogKillNote explains that the watchdog killed the design. Only the design's memory, a lower limit, can then be
-// compared. watchdogKillNote returns "" if the design was not killed.
+// watchdogKillNote returns a note if the watchdog killed the design, otherwise "". A killed design can only be compared
+// by its memory, which is then a lower limit.
 func watchdogKillNote(f probe.Figure, design subjectRuns) string {
 	ended := design.firstWatchdogKill()
 	if ended == nil || f.Name == "peak-memory" {
@@ -129,8 +127,8 @@ func watchdogKillNote(f probe.Figure, design subjectRuns) string {
 	return fmt.Sprintf("%s was ended by the watchdog of this lab at %.2f GB after %.1f s", design.subject, float64(ended.Limit)/1e9, ended.After.Seconds())
 }
 
-// reasonToExcludeOurs returns why our subject is not compared although it may have figures, or "". A subject that
-// failed in some rounds is excluded, because its successful rounds would flatter it. So is a subject whose
+// reasonToExcludeOurs returns the reason why our subject is not compared although it may have figures, or "". One
+// reason is that it failed in some rounds, because the successful rounds alone would flatter it. Another is that
 // answers may be missing.
 func reasonToExcludeOurs(f probe.Figure, ours subjectRuns) string {
 	if failed := ours.describeFailures(); failed != "" {
@@ -158,7 +156,8 @@ var toneByOutcome = map[string]page.Tone{
 	result.Met: page.Good, result.NotMet: page.Bad,
 }
 
-// worstComparisonOutcome returns the worst outcome. It ignores comparisons with killed designs if there are others.
+// worstComparisonOutcome returns the worst outcome. It ignores comparisons with killed designs unless there are no
+// others.
 func worstComparisonOutcome(all []comparison) string {
 	if fair := slices.DeleteFunc(slices.Clone(all), func(s comparison) bool { return s.designKilled }); len(fair) > 0 {
 		all = fair
@@ -171,7 +170,6 @@ func worstComparisonOutcome(all []comparison) string {
 	return result.Ahead
 }
 
-// formatRatios formats the ratios of a row.
 func formatRatios(all []comparison) string {
 	if len(all) == 1 {
 		return all[0].ratioText
@@ -183,7 +181,7 @@ func formatRatios(all []comparison) string {
 	return strings.Join(words, ", ")
 }
 
-// publishedComparisonTable is a reference table to which our figures have been added.
+// publishedComparisonTable is a published table to which our figures are added.
 type publishedComparisonTable struct {
 	report      *result.Report
 	reference   *scenario.ReferenceTable
@@ -194,7 +192,6 @@ type publishedComparisonTable struct {
 	reducedRows int            // number of rows run with fewer connections or for less time
 }
 
-// newPublishedComparisonTable adds our figures to a reference table.
 func newPublishedComparisonTable(r *result.Report, p *scenario.ReferenceTable) *publishedComparisonTable {
 	c := &publishedComparisonTable{report: r, reference: p, table: &page.Table{Caption: "Below each published row stand its design and ours as they were measured here, in the same run: medians over the rounds. " +
 		"Ahead is the median of each round's ratio to the design, above 1 where ours is ahead."}}
@@ -215,7 +212,8 @@ func newPublishedComparisonTable(r *result.Report, p *scenario.ReferenceTable) *
 	return c
 }
 
-// addPublishedAndMeasuredLines adds a reference row, its design as measured here, and our subjects.
+// addPublishedAndMeasuredLines adds a published row and, below it, the figures measured here: those of its design and
+// those of our subjects.
 func (c *publishedComparisonTable) addPublishedAndMeasuredLines(p *scenario.ReferenceRow) {
 	c.addPublishedLine(p)
 	w, rows := c.report.Scenario.FindWorkload(p.Workload), groupRunsBySubject(c.report, p.Workload)
@@ -250,7 +248,8 @@ func (c *publishedComparisonTable) addPublishedAndMeasuredLines(p *scenario.Refe
 	}
 }
 
-// addPublishedLine adds the row as published. It uses Little's law to detect connections that were not loaded.
+// addPublishedLine adds a row as published. If, by Little's law, the published figures show that fewer connections were
+// loaded than stated, it marks the row.
 func (c *publishedComparisonTable) addPublishedLine(p *scenario.ReferenceRow) {
 	line := []string{"published: " + p.Name}
 	if c.reference.Count != "" {
@@ -276,7 +275,6 @@ func (c *publishedComparisonTable) addPublishedLine(p *scenario.ReferenceRow) {
 	}
 }
 
-// addMeasuredLine adds the figures of a subject.
 func (c *publishedComparisonTable) addMeasuredLine(name string, p *scenario.ReferenceRow, w scenario.Workload, rows []subjectRuns, x subjectRuns, all []comparison) {
 	line := []string{name}
 	if c.reference.Count != "" {
@@ -306,8 +304,8 @@ func formatCountOrNone(n int) string {
 	return format.Count(n)
 }
 
-// formatMeasuredCell formats a figure in the format of a reference column. For a multiple of a killed subject, it also
-// shows both figures and the time of the kill.
+// formatMeasuredCell formats our figure for a column of a published table. If the figure is a multiple of a subject
+// that was killed, the cell also contains the figure itself.
 func formatMeasuredCell(c scenario.Column, allSubjects []subjectRuns, subject subjectRuns) string {
 	f, ok := probe.FindFigure(c.Figure)
 	if !ok {
@@ -336,8 +334,8 @@ func formatMeasuredCell(c scenario.Column, allSubjects []subjectRuns, subject su
 	return f.Format(v)
 }
 
-// compareByFiguresOfRow compares our subject with the design by each figure in the reference row's About list. It
-// returns nil without a design.
+// compareByFiguresOfRow compares our subject with the design by each figure in p.About. It returns nil if the row has
+// no design.
 func (c *publishedComparisonTable) compareByFiguresOfRow(p *scenario.ReferenceRow, w scenario.Workload, ours, design subjectRuns) (all []comparison) {
 	if p.Design == "" {
 		return nil
@@ -358,7 +356,7 @@ func (c *publishedComparisonTable) compareByFiguresOfRow(p *scenario.ReferenceRo
 	return all
 }
 
-// summarizeOutcomes returns the number of each outcome of our rows.
+// summarizeOutcomes returns how often each outcome occurred.
 func (c *publishedComparisonTable) summarizeOutcomes() page.Remark {
 	counts := make(map[string]int)
 	for _, all := range c.comparisons {
@@ -384,7 +382,7 @@ func (c *publishedComparisonTable) summarizeOutcomes() page.Remark {
 	return page.Remark{Tone: tone, Text: text + "."}
 }
 
-// listVerdicts returns the verdicts of our rows, and of reference rows without runs.
+// listVerdicts returns the verdicts on our subjects, and one for each published row without runs.
 func (c *publishedComparisonTable) listVerdicts() (all []result.Verdict) {
 	for _, s := range slices.Concat(c.comparisons...) {
 		all = append(all, result.Verdict{Of: c.reference.Title, Outcome: s.outcome, Text: s.text})
@@ -395,7 +393,6 @@ func (c *publishedComparisonTable) listVerdicts() (all []result.Verdict) {
 	return all
 }
 
-// buildPageParts returns the table, its known faults, and the comparisons.
 func (c *publishedComparisonTable) buildPageParts() []page.Part {
 	p := c.reference
 	text := "Published by " + p.Source + "."

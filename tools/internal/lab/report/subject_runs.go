@@ -1,5 +1,5 @@
-// Package report formats results as a page, and as Go benchmarks for benchstat. The page begins with the answer
-// to each scenario, a sentence and a chart. Tables, reference tables, claims, charts and timelines follow.
+// Package report formats results as a page, and as Go benchmarks for benchstat. The page begins with the answer to each
+// scenario: a sentence and a chart.
 package report
 
 import (
@@ -16,14 +16,12 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
 )
 
-// subjectRuns contains one subject's runs under one workload.
 type subjectRuns struct {
 	subject string
 	runs    []*result.Run
 }
 
-// groupRunsBySubject groups the runs of a workload by subject, in the scenario's order. It omits subjects
-// without runs.
+// groupRunsBySubject groups the runs of a workload by subject, in the scenario's order. It omits subjects without runs.
 func groupRunsBySubject(r *result.Report, workload string) (rows []subjectRuns) {
 	for _, s := range r.Scenario.Subjects {
 		found := subjectRuns{subject: s.Name}
@@ -39,7 +37,7 @@ func groupRunsBySubject(r *result.Report, workload string) (rows []subjectRuns) 
 	return rows
 }
 
-// findSubjectRuns returns a subject's runs. They are empty if the subject was not run.
+// findSubjectRuns returns the runs of a subject. The result is empty if the subject was not run.
 func findSubjectRuns(rows []subjectRuns, subject string) subjectRuns {
 	i := slices.IndexFunc(rows, func(w subjectRuns) bool { return w.subject == subject })
 	if i < 0 {
@@ -48,7 +46,7 @@ func findSubjectRuns(rows []subjectRuns, subject string) subjectRuns {
 	return rows[i]
 }
 
-// valuesByRound returns a figure of the valid runs, by round.
+// valuesByRound returns the values of a figure in valid runs, by round.
 func (w subjectRuns) valuesByRound(figure string) map[int]float64 {
 	found := make(map[int]float64)
 	for _, run := range w.runs {
@@ -75,7 +73,6 @@ func (w subjectRuns) formatMedian(f probe.Figure) string {
 	return f.Format(v)
 }
 
-// formatRelativeMargin formats the ± of values as a percentage of their median.
 func formatRelativeMargin(values []float64) string {
 	const fewRounds = 5 // below this number, the ± can exceed the value
 	s, ok := stats.RelativeMedianMargin(values)
@@ -88,12 +85,12 @@ func formatRelativeMargin(values []float64) string {
 	return fmt.Sprintf("±%.1f %%", s*100)
 }
 
-// ratiosPerRoundTo returns the ratios of w's figure to base's in the same rounds.
+// ratiosPerRoundTo divides w's figure by base's figure in the same round.
 func (w subjectRuns) ratiosPerRoundTo(base subjectRuns, figure string) []float64 {
 	return stats.RatiosOfSameRounds(w.valuesByRound(figure), base.valuesByRound(figure))
 }
 
-// bestSubjectByFigure returns the runs of the subject that is best by a figure. It ignores excluded subjects.
+// bestSubjectByFigure returns the runs of the subject with the best figure. It ignores the excluded subjects.
 func bestSubjectByFigure(rows []subjectRuns, f probe.Figure, excluded ...string) (found subjectRuns) {
 	var most float64
 	for _, w := range rows {
@@ -114,7 +111,7 @@ func (w subjectRuns) lastValidRun() (last *result.Run) {
 	return last
 }
 
-// describeFailures describes in how many rounds the subject failed, "" for none.
+// describeFailures states in how many rounds the subject failed. It returns "" if there are none.
 func (w subjectRuns) describeFailures() string {
 	n, why := 0, ""
 	for _, run := range w.runs {
@@ -128,7 +125,7 @@ func (w subjectRuns) describeFailures() string {
 	return fmt.Sprintf("%s failed in %d of %d rounds: %s", w.subject, n, len(w.runs), why)
 }
 
-// whyFigureIsMissing returns why the subject has no value for a figure, "" if it has one.
+// whyFigureIsMissing returns the reason why the subject has no value for a figure, or "" if it has one.
 func (w subjectRuns) whyFigureIsMissing(f probe.Figure) string {
 	if _, ok := w.medianOfFigure(f.Name); ok {
 		return ""
@@ -147,7 +144,7 @@ func (w subjectRuns) whyFigureIsMissing(f probe.Figure) string {
 	return w.subject + " has no figure of this kind"
 }
 
-// firstWatchdogKill returns the kill of a run by the watchdog, or nil.
+// firstWatchdogKill describes the first kill of one of the runs by the watchdog. It is nil if there was none.
 func (w subjectRuns) firstWatchdogKill() *result.Killed {
 	for _, run := range w.runs {
 		if run.Jobs != nil && run.Jobs.Killed != nil {
@@ -163,7 +160,7 @@ type runProblem struct {
 	page.Remark
 }
 
-// Words for failed and skipped runs. The other words are names of rules.
+// These words denote failed and skipped runs. All other words are names of rules.
 const (
 	wordFailed = "FAILED"
 	wordNotRun = "not run"
@@ -182,7 +179,7 @@ func problemsOfRun(run *result.Run) (all []runProblem) {
 	return all
 }
 
-// formatProblemFrequencies returns the problems with their frequency, and the worst tone.
+// formatProblemFrequencies returns each problem with its frequency, and the tone of the worst problem.
 func (w subjectRuns) formatProblemFrequencies() (text string, tone page.Tone) {
 	counts := make(map[string]int)
 	for _, run := range w.runs {
@@ -196,8 +193,8 @@ func (w subjectRuns) formatProblemFrequencies() (text string, tone page.Tone) {
 	return formatWordFrequencies(counts, len(w.runs)), tone
 }
 
-// describeRuleBreaks describes how many valid runs broke a rule of probe.UncertainRules, "" for none. most reports
-// whether at least half did, in which case medians rely on them.
+// describeRuleBreaks states how many valid runs broke a rule that makes figures uncertain, or returns "" if there are
+// none. If atLeastHalf is true, medians rely on such runs.
 func (w subjectRuns) describeRuleBreaks() (text string, atLeastHalf bool) {
 	runs, doubted, rules := 0, 0, []string(nil)
 	for _, run := range w.runs {
@@ -217,7 +214,6 @@ func (w subjectRuns) describeRuleBreaks() (text string, atLeastHalf bool) {
 	return fmt.Sprintf("%d of %d runs of %s were marked %s", doubted, runs, w.subject, scenario.JoinWords(slices.Compact(rules))), 2*doubted >= runs
 }
 
-// formatWordFrequencies formats words with their frequencies, the most frequent first.
 func formatWordFrequencies(counts map[string]int, runs int) string {
 	words := slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
 		return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a, b))
@@ -228,7 +224,6 @@ func formatWordFrequencies(counts map[string]int, runs int) string {
 	return strings.Join(words, ", ")
 }
 
-// connsUnderWorkload returns the number of connections of a subject under a workload.
 func connsUnderWorkload(r *result.Report, w scenario.Workload, subject string) int {
 	if s := r.Scenario.FindSubject(subject); s != nil {
 		return w.WithMaxConns(s.MaxConns).Connections

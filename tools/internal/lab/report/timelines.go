@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	// minTicks is the minimum number of ticks for drawing a timeline.
+	// A timeline is drawn only if it has at least minTicks ticks.
 	minTicks = 3
-	// minTickStep is the minimum time between two ticks whose difference is drawn. The kernel counts processor
+	// minTickStep is the minimum time between two ticks to draw their difference, because the kernel counts processor
 	// time in steps of 10 ms.
 	minTickStep = 500 * time.Millisecond
 )
@@ -62,7 +62,6 @@ func generatorValueOrNaN(k *result.Tick, v int64) float64 {
 	return float64(v)
 }
 
-// buildTimelineSection returns the section of timelines of a report. It is empty if there are too few ticks.
 func buildTimelineSection(r *result.Report) page.Section {
 	s := page.Section{Title: r.Scenario.Name + ": time lines", Lead: "Of each subject it is its last round. A point of a rate is the mean since the point before it. " +
 		"Runs begin when the server is ready: connecting, warm-up and draining are in the picture. " +
@@ -98,8 +97,8 @@ func buildTimelineSection(r *result.Report) page.Section {
 	return s
 }
 
-// newTickSeries returns a curve of ticks. A gap represents an unknown value, or a isCounter that decreased
-// because a process was replaced.
+// newTickSeries returns a curve of ticks. It leaves a gap at unknown values. If isCounter is set, it also leaves a gap
+// where the value decreased, because a process was replaced.
 func newTickSeries(ticks []result.Tick, value func(*result.Tick) float64, isCounter bool) (s page.Series) {
 	before := -1
 	for i := range ticks {

@@ -10,45 +10,43 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// Run is the record of one subject under one workload in one round.
+// Run is the record of one run: a subject under a workload, in one round.
 type Run struct {
-	Workload string `json:"workload"`
-	Subject  string `json:"subject"`
-	// Round counts from 1.
-	Round   int           `json:"round"`
-	Started time.Time     `json:"started"`
-	Took    time.Duration `json:"took"`
-	// Connections is the planned number of connections. Processes is the number of server processes. Heartbeats
-	// reports that the server was configured to send heartbeats.
+	Workload string        `json:"workload"`
+	Subject  string        `json:"subject"`
+	Round    int           `json:"round"`
+	Started  time.Time     `json:"started"`
+	Took     time.Duration `json:"took"`
+	// Connections is the planned number of connections. Processes is the number of server processes. Heartbeats reports
+	// that the server was configured to send heartbeats.
 	Connections int  `json:"connections,omitempty"`
 	Processes   int  `json:"processes,omitempty"`
 	Heartbeats  bool `json:"beating,omitempty"`
 	// Command is the command line that started the server.
 	Command []string `json:"command"`
-	// Error is the reason why the run failed, "" if it did not. Medians exclude failed runs.
+	// Error is the reason why the run failed, or "". Medians exclude failed runs.
 	Error string `json:"error,omitempty"`
-	// Skipped is the reason why the run was skipped, "" if it was not.
+	// Skipped is the reason why the run was skipped, or "".
 	Skipped string `json:"skipped,omitempty"`
 	// Caveats lists the rules that the run broke.
 	Caveats []Caveat `json:"marks,omitempty"`
-	// Figures contains the values that probes computed, by name.
+	// Figures contains the values that probes computed, by the name of the figure.
 	Figures map[string]float64 `json:"figures,omitempty"`
-	// Phases and Samples are in chronological order. Without /proc there are no samples.
+	// Phases and Samples are in chronological order. On systems without /proc there are no samples.
 	Phases  []Phase  `json:"phases,omitempty"`
 	Samples []Sample `json:"samples,omitempty"`
 	// Log contains lines that were printed during the run or that describe its end.
 	Log []string `json:"log,omitempty"`
-	// Jobs is the outcome of submitted jobs. Capacity is the capacity that was measured before them.
+	// Jobs is the outcome of the submitted jobs. Capacity is set if the machine's capacity was measured before them.
 	Jobs     *Jobs     `json:"jobs,omitempty"`
 	Capacity *Capacity `json:"capacity,omitempty"`
-	// Broadcaster is the connection that requested a broadcast.
+	// Broadcaster describes the connection that requested a broadcast.
 	Broadcaster *Broadcaster `json:"broadcaster,omitempty"`
-	// Foreign is the number of CPUs that were busy with anything except the lab and its processes. Stolen is
-	// the part that the host of a virtual machine took.
-	Foreign float64 `json:"foreign,omitempty"`
-	Stolen  float64 `json:"stolen,omitempty"`
-	// Timeline is in chronological order.
-	Timeline []Tick `json:"timeline,omitempty"`
+	// Foreign is the number of CPUs that were busy with anything except the lab and its processes. Stolen is the part
+	// that the host of a virtual machine took.
+	Foreign  float64 `json:"foreign,omitempty"`
+	Stolen   float64 `json:"stolen,omitempty"`
+	Timeline []Tick  `json:"timeline,omitempty"`
 }
 
 // Caveat is a rule that a run broke. Rule is one word; Detail describes the extent.
@@ -66,7 +64,6 @@ func (r *Run) HasCaveat(rule string) bool {
 	return slices.ContainsFunc(r.Caveats, func(m Caveat) bool { return m.Rule == rule })
 }
 
-// Logf appends a line to Log.
 func (r *Run) Logf(format string, args ...any) { r.Log = append(r.Log, fmt.Sprintf(format, args...)) }
 
 func (r *Run) FirstErrorLine() string {
@@ -74,28 +71,29 @@ func (r *Run) FirstErrorLine() string {
 	return line
 }
 
-// IsValid reports whether the run completed. Only figures of valid runs count.
+// IsValid reports whether the run was neither skipped nor failed. Only figures of valid runs count.
 func (r *Run) IsValid() bool { return r.Error == "" && r.Skipped == "" }
 
 // Phase is a part of a run.
 type Phase struct {
-	// Name is the phase's action.
 	Name string        `json:"name"`
 	Took time.Duration `json:"took,omitempty"`
-	// Count is the number of events, and Rate the number of events per second.
+	// Count is the number of events in the phase, and Rate the number per second.
 	Count int64   `json:"count,omitempty"`
 	Rate  float64 `json:"rate,omitempty"`
-	// Latency is the latency of connecting, of echoed lines, or of a broadcast since its first receipt.
+	// Latency is the latency of connecting, of echoed lines, or of a broadcast. The latency of a broadcast is measured
+	// from the broadcast's first receipt.
 	Latency load.Latency `json:"latency"`
-	// ServerCPU and LoadCPU are the numbers of CPUs that the two sides kept busy.
+	// ServerCPU and LoadCPU are the numbers of CPUs that server and load generator kept busy.
 	ServerCPU float64 `json:"server_cpu,omitempty"`
 	LoadCPU   float64 `json:"load_cpu,omitempty"`
-	// Load is the generator's configuration, and Result its result. Both are set in the generator's last phase.
+	// Load is the configuration of the load generator, and Result its result. Both are set in the generator's last
+	// phase.
 	Load   []string     `json:"load,omitempty"`
 	Result *load.Result `json:"result,omitempty"`
 }
 
-// FindPhase returns the phase with a name, or nil if the run did not reach it.
+// FindPhase returns the phase with the given name, or nil if the run did not reach it.
 func (r *Run) FindPhase(name string) *Phase {
 	for i := range r.Phases {
 		if r.Phases[i].Name == name {
@@ -105,7 +103,7 @@ func (r *Run) FindPhase(name string) *Phase {
 	return nil
 }
 
-// LastLoadResult returns the last result of the load generator, nil if there is none.
+// LastLoadResult returns the last result of the load generator, or nil if there is none.
 func (r *Run) LastLoadResult() *load.Result {
 	for i := len(r.Phases) - 1; i >= 0; i-- {
 		if r.Phases[i].Result != nil {
@@ -115,46 +113,43 @@ func (r *Run) LastLoadResult() *load.Result {
 	return nil
 }
 
-// Sample contains figures of the kernel and the server at a checkpoint. Figures that were not requested are
-// zero.
+// Sample contains figures of the kernel and the server at a checkpoint. Figures that were not requested are zero.
 type Sample struct {
 	// Checkpoint is the name of the phase that has ended, or "ready", "measuring" or "measured".
 	Checkpoint string     `json:"checkpoint"`
 	At         time.Time  `json:"at"`
 	Server     load.Usage `json:"server"`
 	Load       load.Usage `json:"load"`
-	// Lab is the processor time of the lab's process. Busy is the processor time of the whole machine since
-	// boot, including Stolen, the time taken by the host of a virtual machine.
+	// Lab is the processor time of the lab's process. Busy is the processor time of the whole machine since boot,
+	// including Stolen, which is the time taken by the host of a virtual machine.
 	Lab    time.Duration `json:"lab,omitempty"`
 	Busy   time.Duration `json:"busy,omitempty"`
 	Stolen time.Duration `json:"stolen,omitempty"`
-	// Slab is the kernel memory of small objects. Tables is the memory of page tables and thread stacks. Free
-	// is unused memory. All cover the whole machine, in bytes.
+	// Slab is the kernel memory of small objects. Tables is the memory of page tables and thread stacks. Free is unused
+	// memory. All are for the whole machine, in bytes.
 	Slab   int64 `json:"slab,omitempty"`
 	Tables int64 `json:"tables,omitempty"`
 	Free   int64 `json:"free,omitempty"`
-	// Sockets is the number of open TCP sockets in the network namespace, and TimeWait the number in TIME_WAIT.
-	// Files is the number of open files and sockets on the whole machine.
+	// Sockets is the number of open TCP sockets in the network namespace, and TimeWait the number in TIME_WAIT. Files
+	// is the number of open files and sockets on the whole machine.
 	Sockets  int64 `json:"sockets,omitempty"`
 	TimeWait int64 `json:"time_wait,omitempty"`
 	Files    int64 `json:"files,omitempty"`
-	// TCP is the number of TCP sockets that fit into the kernel's cache, 0 if unknown.
+	// TCP is the number of TCP sockets for which the kernel's cache has space, or 0 if unknown.
 	TCP int64 `json:"tcp,omitempty"`
-	// Accepted is the number of the load's connections that the server has accepted. SegmentsIn and SegmentsOut
-	// are the numbers of their TCP segments with data. All are 0 if the kernel does not report them.
+	// Accepted is the number of connections that the server has accepted from the load generator. SegmentsIn and
+	// SegmentsOut are the numbers of their TCP segments with data. All are 0 if the kernel does not report them.
 	Accepted    int   `json:"accepted,omitempty"`
 	SegmentsIn  int64 `json:"segments_in,omitempty"`
 	SegmentsOut int64 `json:"segments_out,omitempty"`
-	// Resting is the number of CPUs that the idle server kept busy after the sample, for consecutive periods.
+	// Resting contains the number of CPUs that the idle server kept busy in each of several periods after the sample.
 	Resting []float64 `json:"resting,omitempty"`
-	// Counts are the server's own counters.
-	Counts *Counts `json:"counts,omitempty"`
+	Counts  *Counts   `json:"counts,omitempty"`
 }
 
-// KernelMemory returns the kernel memory of open objects in bytes.
 func (s *Sample) KernelMemory() int64 { return s.Slab + s.Tables }
 
-// OpenConns returns the number of the server's connections, from its counters or its sockets.
+// OpenConns returns the number of the server's connections, as counted by the server or by its sockets.
 func (s *Sample) OpenConns() int {
 	if s.Counts != nil {
 		return int(s.Counts.Open)
@@ -163,7 +158,7 @@ func (s *Sample) OpenConns() int {
 }
 
 // Counts contains the server's counters since its start. Open is the current number of connections. With worker
-// processes, all are sums.
+// processes, each figure is the sum over them.
 type Counts struct {
 	Open       int64 `json:"open"`
 	Accepted   int64 `json:"accepted"`
@@ -176,7 +171,7 @@ type Counts struct {
 	Restarts   int64 `json:"restarts"`
 }
 
-// FindSample returns the sample at a checkpoint, or nil.
+// FindSample returns the sample at a checkpoint, or nil if there is none.
 func (r *Run) FindSample(checkpoint string) *Sample {
 	for i := range r.Samples {
 		if r.Samples[i].Checkpoint == checkpoint {
@@ -186,28 +181,27 @@ func (r *Run) FindSample(checkpoint string) *Sample {
 	return nil
 }
 
-// Jobs is the outcome of submitted jobs.
 type Jobs struct {
-	// Rate is the planned number of jobs per second. Window is the time in which jobs were counted. Deadline is
-	// the time within which each job had to end.
+	// Rate is the planned number of jobs per second. Window is the time in which jobs were counted. Deadline is the
+	// time within which each job had to end.
 	Rate     float64       `json:"rate"`
 	Window   time.Duration `json:"window"`
 	Deadline time.Duration `json:"deadline"`
-	// Capacity is the machine's maximum rate for this shape of jobs.
+	// Capacity is the machine's maximum rate for jobs of this shape.
 	Capacity float64 `json:"capacity"`
-	// Killed is set if the watchdog killed the process. Result then has the counts of the last progress line.
+	// Killed is set if the watchdog killed the process. Result then contains the counts that the process reported last.
 	Killed *Killed         `json:"ended,omitempty"`
 	Result *jobload.Result `json:"result,omitempty"`
-	// PeakRSS is the maximum memory of the process in bytes, 0 if unknown.
+	// PeakRSS is the maximum memory of the process in bytes, or 0 if unknown.
 	PeakRSS int64 `json:"peak_rss,omitempty"`
 }
 
 // Killed describes how the watchdog killed a process.
 type Killed struct {
-	// After is the time for which the process had run. WarmingUp reports that the warm-up had not ended.
+	// After is the time from the start of the process to the kill. WarmingUp reports that the warm-up had not ended.
 	After     time.Duration `json:"after"`
 	WarmingUp bool          `json:"warming_up,omitempty"`
-	// RSS is the process's memory at the kill. Limit is the permitted memory. Both are in bytes.
+	// RSS is the memory of the process at the kill. Limit is the permitted memory. Both are in bytes.
 	RSS   int64 `json:"rss"`
 	Limit int64 `json:"most"`
 }
@@ -224,37 +218,35 @@ func (e *Killed) String() string {
 // Capacity is the maximum rate of jobs of one shape on this machine.
 type Capacity struct {
 	Shape string `json:"shape"`
-	// PerSecond is the maximum rate of jobs that ended within their deadline. Side is the contender that
-	// reached it.
+	// PerSecond is the maximum rate of jobs that ended within their deadline. Side is the name of the contender that
+	// reached this rate.
 	PerSecond float64 `json:"per_second"`
 	Side      string  `json:"side"`
-	// Workers is the best fixed number of workers.
+	// Workers is the fixed number of workers that reached the highest rate.
 	Workers int `json:"workers"`
-	// Iterations is the number of loop iterations per millisecond of computing.
+	// Iterations is the number of loop iterations that take a millisecond of computing.
 	Iterations uint64 `json:"iterations,omitempty"`
-	// Tried describes the attempts, one line each.
+	// Tried describes each attempt to measure the capacity, in one line.
 	Tried []string `json:"tried"`
 }
 
-// Broadcaster describes the connection that requested a broadcast: the lines it sent, the heartbeats it
-// received, and the reason if it did not receive the broadcast itself.
+// Broadcaster describes the connection that requested a broadcast: the lines it sent, the heartbeats it received and,
+// if it did not receive the broadcast itself, the reason.
 type Broadcaster struct {
 	Messages   int64  `json:"messages"`
 	Heartbeats int64  `json:"heartbeats"`
 	Error      string `json:"error,omitempty"`
 }
 
-// Tick is one sample of a run's timeline. Ticks are at least a second apart, more in long runs. Counters count
-// from the start of the process or machine. Unknown figures are zero.
+// Tick is one sample of a run's timeline. Ticks are at least a second apart, in long runs more. Counters start at 0
+// when the process or machine starts. Unknown figures are zero.
 type Tick struct {
-	// At is the time since Run.Started.
 	At     time.Duration `json:"at"`
 	Server load.Usage    `json:"server"`
 	Load   load.Usage    `json:"load"`
-	// Slab is the kernel memory of small objects in bytes.
-	Slab int64 `json:"slab,omitempty"`
-	// Open is the number of the load's connections. Answered is its number of answered messages. Both are as
-	// last reported.
+	Slab   int64         `json:"slab,omitempty"`
+	// Open is the number of the generator's connections, and Answered its number of answered messages. Both are as last
+	// reported.
 	Open     int64 `json:"open,omitempty"`
 	Answered int64 `json:"answered,omitempty"`
 }

@@ -1,5 +1,4 @@
-// Package result defines the records of runs, with phases, samples and figures, and the reports that contain
-// them.
+// Package result defines the records of runs (phases, samples and figures) and the reports that contain them.
 package result
 
 import (
@@ -18,10 +17,10 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// Set is the result of one command: the reports of all scenarios that it ran, on one machine, one after the
-// other. Durations are nanoseconds in JSON.
+// Set is the result of one command: the reports of all scenarios that it ran on one machine, one after the other. In
+// JSON, durations are nanoseconds.
 type Set struct {
-	// Format is the constant Format.
+	// Format identifies the JSON format. It is the constant Format.
 	Format string `json:"format"`
 	// Version is Myriad's version, "" if unknown.
 	Version string  `json:"version"`
@@ -30,11 +29,10 @@ type Set struct {
 	Date    time.Time     `json:"date"`
 	Took    time.Duration `json:"took"`
 	Command string        `json:"command"`
-	// Scale is the requested scale, "" for scenarios as written.
+	// Scale is the requested scale, or "" if scenarios were run as written.
 	Scale string `json:"scale,omitempty"`
-	// Strict makes claims with IfStrict required.
-	Strict bool `json:"strict,omitempty"`
-	// Reports is in the order of the runs.
+	// Strict makes claims fail that are only required with --strict.
+	Strict  bool      `json:"strict,omitempty"`
 	Reports []*Report `json:"reports"`
 }
 
@@ -45,27 +43,25 @@ const (
 	maxSetBytes = 512 << 20
 )
 
-// Report contains every run of a scenario.
 type Report struct {
-	// Scenario is the scenario with options applied, as run.
+	// Scenario is the scenario as it was run, with options applied.
 	Scenario scenario.Scenario `json:"scenario"`
 	Pinning  Pinning           `json:"pinning"`
-	// Notes contains sentences about missing runs and differences from the original scenario.
+	// Notes contains sentences about missing runs and about differences from the original scenario.
 	Notes []string `json:"notes,omitempty"`
 	// Planned is the planned number of runs. Runs contains the executed runs in chronological order.
-	Planned int   `json:"planned"`
-	Runs    []Run `json:"runs"`
-	// Verdicts are computed after the runs.
+	Planned  int       `json:"planned"`
+	Runs     []Run     `json:"runs"`
 	Verdicts []Verdict `json:"verdicts,omitempty"`
 }
 
-// Verdict is a conclusion from a report's runs: the result of a comparison with a reference table, or of
-// checking a claim.
+// Verdict is a conclusion from a report's runs: the result of a comparison with a reference table, or of checking a
+// claim.
 type Verdict struct {
 	// Of is the title of the reference table, or the text of the claim.
 	Of string `json:"of"`
-	// Outcome is Ahead, Level, Behind, Uncertain or NotMeasured for a reference table. For a claim it is Met,
-	// NotMet, Uncertain or NotMeasured. It is "" if there was no claim.
+	// Outcome is Ahead, Level, Behind, Uncertain or NotMeasured for a reference table. For a claim it is Met, NotMet,
+	// Uncertain or NotMeasured.
 	Outcome string `json:"outcome,omitempty"`
 	// Text explains the outcome in a sentence.
 	Text string `json:"text"`
@@ -73,7 +69,6 @@ type Verdict struct {
 	Failed bool `json:"failed,omitempty"`
 }
 
-// Outcomes of a Verdict.
 const (
 	Met         = "met"
 	NotMet      = "NOT MET"
@@ -92,13 +87,12 @@ type Machine struct {
 	CPU    string `json:"cpu,omitempty"`
 	// CPUs is the number of CPUs that this process may use.
 	CPUs int `json:"cpus"`
-	// Memory is in bytes.
+	// Memory is the memory of the machine in bytes.
 	Memory int64 `json:"memory,omitempty"`
 	// Go is the Go version that built the lab.
 	Go string `json:"go"`
 }
 
-// DescribeThisMachine describes the machine on which the lab runs.
 func DescribeThisMachine() Machine {
 	m := Machine{OS: runtime.GOOS, Arch: runtime.GOARCH, CPUs: runtime.NumCPU(), Go: runtime.Version()}
 	if read, err := procfs.ReadMachine(); err == nil {
@@ -107,7 +101,6 @@ func DescribeThisMachine() Machine {
 	return m
 }
 
-// String describes the machine in one line.
 func (m Machine) String() string {
 	words := []string{m.CPU, fmt.Sprintf("%d CPUs", m.CPUs)}
 	if m.CPU == "" {
@@ -120,19 +113,17 @@ func (m Machine) String() string {
 	return strings.Join(append(words, system, m.Go), "; ")
 }
 
-// Pinning lists the CPUs of the server and the load generator.
+// Pinning lists the CPUs on which the server and the load generator run.
 type Pinning struct {
-	// Server and Load are the CPU numbers of each. They are nil if nothing is pinned.
+	// Server and Load are the numbers of these CPUs. They are nil if nothing is pinned.
 	Server []int `json:"server,omitempty"`
 	Load   []int `json:"load,omitempty"`
-	// Why is the reason why nothing is pinned, "" if server and load are pinned.
+	// Why is the reason why nothing is pinned, or "".
 	Why string `json:"why,omitempty"`
 }
 
-// Pinned reports whether server and load run on separate CPUs.
 func (p Pinning) Pinned() bool { return len(p.Server) > 0 }
 
-// String describes the pinning in words.
 func (p Pinning) String() string {
 	if !p.Pinned() {
 		return "none: " + p.Why
@@ -155,7 +146,6 @@ func (s *Set) CountRuns() (n int) {
 	return n
 }
 
-// CountFailedRunsAndClaims returns the number of failed runs and the number of required claims that were not met.
 func (s *Set) CountFailedRunsAndClaims() (runs, claims int) {
 	for _, r := range s.Reports {
 		for i := range r.Runs {
@@ -172,7 +162,7 @@ func (s *Set) CountFailedRunsAndClaims() (runs, claims int) {
 	return runs, claims
 }
 
-// WriteJSON writes the set as one indented JSON object.
+// WriteJSON writes the set as an indented JSON object.
 func (s *Set) WriteJSON(w io.Writer) error {
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
@@ -180,7 +170,7 @@ func (s *Set) WriteJSON(w io.Writer) error {
 	return e.Encode(s)
 }
 
-// ReadSet reads a set that Set.WriteJSON has written. The maximum is 512 MiB.
+// ReadSet reads a set that Set.WriteJSON has written. It accepts at most 512 MiB.
 func ReadSet(in io.Reader) (*Set, error) {
 	limited := &io.LimitedReader{R: in, N: maxSetBytes + 1}
 	decoder := json.NewDecoder(limited)
@@ -204,14 +194,14 @@ func ReadSet(in io.Reader) (*Set, error) {
 	return &s, nil
 }
 
-// BeginsLikeSet reports whether a file that starts with beginning is a Set of any version: a JSON object that
-// begins with the format.
+// BeginsLikeSet reports whether a file that starts with beginning is a Set, of any version: a JSON object whose first
+// field is the format.
 func BeginsLikeSet(beginning []byte) bool {
 	text := strings.TrimLeft(string(beginning), " \t\r\n{")
 	return strings.HasPrefix(text, `"format"`)
 }
 
-// WriteFileAtomically writes a file completely or not at all. It replaces an existing file. Readers see the old
+// WriteFileAtomically writes a file completely or not at all. It replaces an existing file: readers see either the old
 // or the new content.
 func WriteFileAtomically(dir, name string, write func(io.Writer) error) (err error) {
 	defer func() {

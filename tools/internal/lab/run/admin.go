@@ -17,21 +17,19 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// Limits of requests to a server's admin address.
 const (
 	maxAdminReplyBytes = 1 << 20 // in bytes
 	adminTimeout       = 5 * time.Second
-	// firstGCRuns is the number of garbage collections before a server's first sample, from which growth is
-	// measured. After nine runs, no more of the startup memory was returned. After two, up to 500 KB remained;
-	// the first connections would have reused it and seemed to need no memory. laterGCRuns is the number before
-	// each later sample: the second run frees what the first request used.
+	// firstGCRuns is the number of garbage collections before the first sample, from which growth is measured. After
+	// nine, no more of the startup memory was returned. After only two, up to 500 KB remained, which the first
+	// connections would have reused. Before each later sample, laterGCRuns are enough: the second one frees what the
+	// first request used.
 	firstGCRuns = 12
 	laterGCRuns = 2
 )
 
-// adminClient reads a server's figures from its admin address, such as that of "myriad serve --admin". Each request
-// uses a separate connection, which leaves no TIME_WAIT. The methods forceGCIfOneProcess and readRuntimeUsageInto
-// ignore errors.
+// adminClient reads a server's figures from its admin address, such as that of "myriad serve --admin". It opens a
+// connection for each request and closes it without TIME_WAIT.
 type adminClient struct {
 	addr   string
 	client *http.Client
@@ -44,7 +42,7 @@ func newAdminClient(addr string) *adminClient {
 	return &adminClient{addr, &http.Client{Transport: &http.Transport{DialContext: dialWithoutTimeWait, DisableKeepAlives: true, DisableCompression: true}}}
 }
 
-// fetchAndParse requests a path and passes the body to parse. The body is limited to maxAdminReplyBytes.
+// fetchAndParse requests a path and passes the response body to parse, at most maxAdminReplyBytes of it.
 func (a *adminClient) fetchAndParse(ctx context.Context, path string, parse func(io.Reader) error) error {
 	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
 	defer cancel()
@@ -63,8 +61,8 @@ func (a *adminClient) fetchAndParse(ctx context.Context, path string, parse func
 	return parse(io.LimitReader(resp.Body, maxAdminReplyBytes))
 }
 
-// forceServerGC makes the server collect garbage and return memory to the system, the given number of times.
-// Errors are ignored.
+// forceServerGC makes the server collect garbage the given number of times, and return memory to the system. It ignores
+// errors.
 func (a *adminClient) forceServerGC(ctx context.Context, times int) {
 	for range times {
 		_ = a.fetchAndParse(ctx, "/debug/pprof/heap?gc=1&debug=1", func(in io.Reader) error {
@@ -74,7 +72,6 @@ func (a *adminClient) forceServerGC(ctx context.Context, times int) {
 	}
 }
 
-// readCounters returns the server's counters.
 func (a *adminClient) readCounters(ctx context.Context) (c result.Counts, err error) {
 	var stats tcp.Stats
 	err = a.fetchAndParse(ctx, "/stats", func(in io.Reader) error { return json.NewDecoder(in).Decode(&stats) })
@@ -88,8 +85,8 @@ func (a *adminClient) readCounters(ctx context.Context) (c result.Counts, err er
 	}, err
 }
 
-// waitForCounters polls the counters until accept returns true or the timeout has passed. It repeats failed
-// requests and returns the last counters.
+// waitForCounters polls the counters until accept returns true or the timeout has passed. It repeats failed requests.
+// It returns the last counters.
 func (a *adminClient) waitForCounters(ctx context.Context, timeout time.Duration, accept func(*result.Counts) bool) (result.Counts, error) {
 	for end := time.Now().Add(timeout); ; {
 		c, err := a.readCounters(ctx)
@@ -126,8 +123,8 @@ func (a *adminClient) readMetrics(ctx context.Context) (values map[string]float6
 	return values, err
 }
 
-// readRuntimeUsageInto adds the figures of the server's Go runtime and event loops to usage. With worker processes,
-// the runtime's memory is unknown.
+// readRuntimeUsageInto adds the figures of the server's Go runtime and event loops to usage. If the server has worker
+// processes, the memory of their runtimes is unknown. It ignores errors.
 func (a *adminClient) readRuntimeUsageInto(ctx context.Context, multiProcess bool, usage *load.Usage) {
 	v, err := a.readMetrics(ctx)
 	if err != nil {

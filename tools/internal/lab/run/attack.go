@@ -17,8 +17,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
 )
 
-// attackers lists the attacks, which run at the same time. When the server closes a connection, the attacker
-// opens another.
+// attackers lists the attacks, which run at the same time. If the server closes a connection of an attacker, the
+// attacker opens another one.
 var attackers = []struct {
 	name  string
 	conns int
@@ -26,7 +26,7 @@ var attackers = []struct {
 }{
 	{"slowloris", 50, func(t netip.AddrPort, n int) *faults.Swarm { return faults.Slowloris(t, n, 500*time.Millisecond) }},
 	{"never read", 5, func(t netip.AddrPort, n int) *faults.Swarm {
-		// These bytes fill the kernel's buffers, about 4 MiB, within seconds.
+		// This input fills the kernel's buffers, about 4 MiB, within seconds.
 		return faults.NeverRead(t, n, []byte(strings.Repeat(strings.Repeat("r", 99)+"\n", 640)), 50*time.Millisecond)
 	}},
 	{"silent", 50, func(t netip.AddrPort, n int) *faults.Swarm { return faults.HalfOpen(t, n, nil) }},
@@ -41,18 +41,18 @@ var attackers = []struct {
 const (
 	attackSampleCount = 100 // samples of memory and descriptors in the whole phase
 	attackTimeout     = 10 * time.Second
-	// Allowed growth from the first to the last quarter of the phase: a share of the initial value, plus slack
-	// for normal variation of the heap.
+	// The server's resources may grow from the first to the last quarter of the phase, by a share of the initial value
+	// plus a slack for normal variation of the heap.
 	memoryGrowth, memorySlack         = 0.20, 16 << 20
 	descriptorGrowth, descriptorSlack = 0.10, 50
 	minQuarterSamples                 = 3 // minimum number of samples per quarter
-	// spareSockets is the number of a server's sockets that do not belong to honest clients: listeners,
-	// eventfds and the connection to the admin address.
+	// spareSockets is the number of a server's sockets that do not belong to honest clients: listeners, eventfds and
+	// the connection to the admin address.
 	spareSockets = 20
 )
 
-// attackRun is the attack phase on one server. It belongs to the run's goroutine. The attackers and honest
-// clients have separate goroutines, for which Stop waits.
+// attackRun is the attack phase on one server. It belongs to the run's goroutine. Attackers and honest clients run on
+// separate goroutines; the method Stop of each waits for its goroutines.
 type attackRun struct {
 	*serverMeasurement
 	phase           scenario.Phase
@@ -65,7 +65,8 @@ type attackRun struct {
 	p99             time.Duration      // maximum over all reports
 }
 
-// runAttackPhase runs all attackers and honest clients against the server, and checks the server for growth.
+// runAttackPhase runs all attackers and honest clients against the server. It fails if the server's memory or
+// descriptors grow too much.
 func (m *serverMeasurement) runAttackPhase(ctx context.Context, p scenario.Phase) error {
 	target, err := netip.ParseAddrPort(m.server.addr)
 	if err != nil {
@@ -102,13 +103,12 @@ func (m *serverMeasurement) runAttackPhase(ctx context.Context, p scenario.Phase
 	return a.awaitClosesStopServerAndCheck(ctx)
 }
 
-// recordAndPrintf adds a line to the run's log and prints it.
 func (a *attackRun) recordAndPrintf(text string, args ...any) {
 	a.record.Logf(text, args...)
 	a.printSubjectProgress(true, text, args...)
 }
 
-// sampleUntilAttackEnds samples the server until the phase is over. It logs at intervals.
+// sampleUntilAttackEnds samples the server until the phase is over. At intervals, it logs what has happened.
 func (a *attackRun) sampleUntilAttackEnds(ctx context.Context) error {
 	whole := a.phase.For.Std()
 	ctx, cancel := context.WithTimeoutCause(ctx, whole, errAttackOver)
@@ -136,7 +136,6 @@ func (a *attackRun) sampleUntilAttackEnds(ctx context.Context) error {
 
 var errAttackOver = errors.New("the attack is over")
 
-// logSinceLastReport logs the events since the last report.
 func (a *attackRun) logSinceLastReport(ctx context.Context) {
 	at, now, last := time.Now(), a.honest.Report(), a.samples[len(a.samples)-1]
 	p99 := time.Duration(a.honest.TakeLatency().ValueAtQuantile(99)) * time.Microsecond
@@ -148,8 +147,6 @@ func (a *attackRun) logSinceLastReport(ctx context.Context) {
 		now.Wrong+now.Lost+now.FailedRedials, float64(last.RSS)/1e6, last.Descriptors, a.formatNewCloseReasons(ctx))
 }
 
-// formatNewCloseReasons lists the reasons for which the server has refused and closed connections since the last
-// report.
 func (a *attackRun) formatNewCloseReasons(ctx context.Context) string {
 	if a.admin == nil {
 		return "unknown without {admin}"
@@ -179,8 +176,8 @@ func (a *attackRun) formatNewCloseReasons(ctx context.Context) string {
 	return strings.Join(words, ", ")
 }
 
-// awaitClosesStopServerAndCheck waits until the attackers' connections are closed and stops the server. It returns an
-// error that lists all problems.
+// awaitClosesStopServerAndCheck waits until the server has closed the attackers' connections, and stops the server. It
+// returns one error that lists all problems.
 func (a *attackRun) awaitClosesStopServerAndCheck(ctx context.Context) error {
 	var problems []string
 	addProblem := func(text string, args ...any) { problems = append(problems, fmt.Sprintf(text, args...)) }
@@ -224,8 +221,8 @@ func (a *attackRun) awaitClosesStopServerAndCheck(ctx context.Context) error {
 	return nil
 }
 
-// checkMemoryAndDescriptorGrowth compares memory and descriptors between the first and the last quarter, by their
-// medians.
+// checkMemoryAndDescriptorGrowth compares the last quarter of the phase with the first one: the medians of memory and
+// of open descriptors.
 func (a *attackRun) checkMemoryAndDescriptorGrowth(addProblem func(string, ...any)) {
 	quarter := len(a.samples) / 4
 	if quarter < minQuarterSamples {

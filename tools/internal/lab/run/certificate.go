@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// writeSelfSignedCert creates a key (ECDSA P-256) and a certificate for 127.0.0.1 and writes both to a PEM
-// file. The certificate is valid for a month, longer than any scenario takes.
+// writeSelfSignedCert writes a new key (ECDSA P-256) and its certificate for 127.0.0.1 to one PEM file. The certificate
+// is valid for a month, which is longer than any scenario takes.
 func writeSelfSignedCert(dir string) (path string, err error) {
 	defer func() {
 		if err != nil {
@@ -50,7 +50,6 @@ func writeSelfSignedCert(dir string) (path string, err error) {
 	return path, os.WriteFile(path, text, 0o600)
 }
 
-// clientTLSConfig returns the configuration of a client that trusts the certificate in certFile.
 func clientTLSConfig(certFile string) (*tls.Config, error) {
 	text, err := os.ReadFile(certFile)
 	if err != nil {

@@ -18,36 +18,36 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/version"
 )
 
-// Options configure an experiment. The zero value runs scenarios as written.
+// Options configure RunScenarios. The zero value runs scenarios as written.
 type Options struct {
 	scenario.Options
-	// Dir is the directory for the report. It is created if necessary; an existing one must be empty. With "",
-	// no report is written.
+	// Dir is the directory for the report. It is created if necessary; an existing directory must be empty. If Dir is
+	// "", no report is written.
 	Dir string
 	// Write writes the reports to Dir after the runs. Evaluate computes the verdicts. Both may be nil.
 	Write    func(dir string, s *result.Set) error
 	Evaluate func(s *result.Set)
-	// Strict makes claims with IfStrict fail the bench.
+	// Strict makes the bench fail if claims are not met that are only required with --strict.
 	Strict bool
-	// Progress receives the report's directory and the progress. On a terminal, progress is a line that is
-	// rewritten; otherwise it is a line per workload. Nil disables progress.
+	// Progress receives the report's directory and the progress. On a terminal, one line is rewritten; otherwise there
+	// is a line per workload. Nil disables progress.
 	Progress io.Writer
-	// Self is the path of an executable with the subcommands load and hold, which also replaces "{self}" in
-	// commands. The default "" is the running executable.
+	// Self is the path of an executable with the subcommands load and hold. It also replaces "{self}" in commands. The
+	// default "" is the running executable.
 	Self string
-	// Command is the command line shown in the report. The default "" is the command line of this process.
+	// Command is the command line to show in the report. The default "" is the command line of this process.
 	Command string
 }
 
 // RunScenarios runs scenarios one after the other.
 //
-// A failed run becomes part of its report, and the next run follows. If ctx ends or the reports cannot be
-// written, RunScenarios returns the set so far and an error; errors.Is finds ctx.Err() in it. If nothing could
-// be started, for example after a scenario.Error, the set is nil.
+// A failed run becomes part of its report, and the next run follows. If ctx ends or the reports cannot be written,
+// RunScenarios returns the set so far and an error; errors.Is finds ctx.Err() in it. If nothing was started, for
+// example because of a scenario.Error, the set is nil.
 //
-// RunScenarios runs one server and one load generator at a time. All processes have ended when it returns. On
-// Linux they also end if this process is killed. On Linux, RunScenarios also raises the soft limit of open
-// descriptors to the hard limit, for this process and its children.
+// RunScenarios runs one server and one load generator at a time. When it returns, all processes have ended. On Linux
+// they also end if this process is killed. On Linux, RunScenarios raises the soft limit of open descriptors to the hard
+// limit, for this process and its children.
 func RunScenarios(ctx context.Context, all []scenario.Scenario, o Options) (*result.Set, error) {
 	s, err := planExperiment(all, o)
 	if err != nil {
@@ -61,7 +61,6 @@ func RunScenarios(ctx context.Context, all []scenario.Scenario, o Options) (*res
 	return s.runEvaluateAndWriteReports(ctx)
 }
 
-// makeOrRequireEmptyDir creates the directory of a report. An existing directory must be empty.
 func makeOrRequireEmptyDir(dir string) error {
 	if strings.ContainsAny(dir, "\r\n") {
 		return scenario.Errorf("directory %q; expected a name without line ends", dir)
@@ -123,7 +122,6 @@ func planExperiment(all []scenario.Scenario, o Options) (*experiment, error) {
 	return s, nil
 }
 
-// runEvaluateAndWriteReports executes the steps, evaluates the set and writes the reports.
 func (s *experiment) runEvaluateAndWriteReports(ctx context.Context) (_ *result.Set, err error) {
 	end, err := s.prepareRuns()
 	defer func() { err = errors.Join(err, end()) }()
@@ -146,7 +144,7 @@ func (s *experiment) runEvaluateAndWriteReports(ctx context.Context) (_ *result.
 	return s.set, err
 }
 
-// prepareRuns creates the resources that the runs need. release releases them and is never nil.
+// prepareRuns creates the resources that the runs need. The function release, which is never nil, releases them.
 func (s *experiment) prepareRuns() (release func() error, err error) {
 	s.launcher = newLauncher()
 	tmp := ""
@@ -172,7 +170,7 @@ func (s *experiment) prepareRuns() (release func() error, err error) {
 	if !slices.ContainsFunc(s.steps, func(st scenario.Step) bool { return st.Workload.TLS }) {
 		return release, nil
 	}
-	// Use the report's directory, so that a killed process leaves nothing elsewhere.
+	// The certificate is stored in the report's directory, so that a killed process leaves nothing elsewhere.
 	if tmp, err = os.MkdirTemp(s.options.Dir, ".certificate-*"); err == nil {
 		s.cert, err = writeSelfSignedCert(tmp)
 	}
@@ -185,7 +183,6 @@ func (s *experiment) addNoteToReports(text string, args ...any) {
 	}
 }
 
-// runAllSteps executes all steps until ctx ends.
 func (s *experiment) runAllSteps(ctx context.Context) error {
 	defer s.progress.clearTerminalLine()
 	for i, st := range s.steps {
@@ -209,13 +206,12 @@ func (s *experiment) runAllSteps(ctx context.Context) error {
 	return nil
 }
 
-// noteInterruptionAndMakeError adds a note about the interrupted step and returns an interruptedError.
 func (s *experiment) noteInterruptionAndMakeError(ctx context.Context, step int) error {
 	s.reports[step].AddNote("Interrupted in run %d of %d.", step+1, len(s.steps))
 	return interruptedError{step + 1, len(s.steps), ctx.Err()}
 }
 
-// interruptedError names the run in which a set was interrupted. why is the context's error, for errors.Is.
+// interruptedError names the run in which a set was interrupted. It wraps the error of the context.
 type interruptedError struct {
 	run, of int
 	why     error

@@ -20,23 +20,21 @@ import (
 )
 
 const (
-	// serverCountTimeout, plus countTimeoutPerConn per connection, limits the time that the server needs to accept or
-	// close the generator's connections. With 28 other processes competing for two processors, a server closed
-	// 11,000 per second.
+	// The server must accept or close the generator's connections within countTimeout plus countTimeoutPerConn per
+	// connection. With 28 other processes competing for two processors, a server closed 11,000 connections per second.
 	countTimeout        = 10 * time.Second
 	countTimeoutPerConn = 200 * time.Microsecond
-	// cleanupTimeout, plus cleanupTimeoutPerConn per connection, limits the time in which the machine must
-	// return to its initial state.
+	// The machine must return to its initial state within cleanupTimeout plus cleanupTimeoutPerConn per connection.
 	cleanupTimeout        = time.Second
 	cleanupTimeoutPerConn = 30 * time.Microsecond
-	// broadcastTimeout limits the wait for the broadcast on the connection that requested it, after all other
-	// connections have received it.
+	// broadcastTimeout limits how long the connection that requested the broadcast waits for it, once all other
+	// connections have received the broadcast.
 	broadcastTimeout = 10 * time.Second
 )
 
-// heldConnsRun runs the phases of held connections on a server. It belongs to the run's goroutine. There is no
-// gap between phases. All phases except the last end with an event of the generator, which pauses while the
-// event is handled. A phase can therefore exceed its planned time by one interval of the generator.
+// heldConnsRun runs the phases of held connections on a server. It belongs to the run's goroutine. The phases follow
+// each other without a gap. Except for the last one, each phase ends with an event of the generator, which pauses while
+// the event is handled. A phase can therefore exceed its planned time by one interval of the generator.
 type heldConnsRun struct {
 	*serverMeasurement
 	stage       scenario.Stage
@@ -48,7 +46,6 @@ type heldConnsRun struct {
 	lastSample   *result.Sample // sample of the previous phase
 }
 
-// runHeldPhases opens, holds and closes the connections.
 func (m *serverMeasurement) runHeldPhases(ctx context.Context) error {
 	if m.admin == nil || !m.sampled {
 		return errors.New("held connections need Linux and {admin} in the command")
@@ -58,7 +55,7 @@ func (m *serverMeasurement) runHeldPhases(ctx context.Context) error {
 		return err
 	}
 	h := &heldConnsRun{serverMeasurement: m, stage: stages[0]}
-	// The lab's first connection must have been counted. Worker processes report with a delay.
+	// The server must have counted the lab's first connection. Worker processes report their counts with a delay.
 	if _, err := m.admin.waitForCounters(ctx, h.serverCountTimeout(), func(c *result.Counts) bool { return c.Accepted > 0 && c.Open == 0 }); err != nil {
 		return err
 	}
@@ -93,7 +90,7 @@ func (m *serverMeasurement) runHeldPhases(ctx context.Context) error {
 	})
 }
 
-// advancePhaseOnEvent handles an event of the generator.
+// advancePhaseOnEvent handles an event of the generator, which may end the current phase.
 func (h *heldConnsRun) advancePhaseOnEvent(ctx context.Context, e load.Event) error {
 	switch e.Phase {
 	case load.Began:
@@ -125,7 +122,7 @@ func (h *heldConnsRun) advancePhaseOnEvent(ctx context.Context, e load.Event) er
 	return nil
 }
 
-// endConnectPhase waits until the server has accepted wantOpen connections, and ends the phase.
+// endConnectPhase waits until the server has accepted wantOpen connections, and then ends the phase.
 func (h *heldConnsRun) endConnectPhase(ctx context.Context, wantOpen int64) error {
 	if _, err := h.waitUntilOpenConnsAre(ctx, wantOpen); err != nil {
 		return err
@@ -144,8 +141,8 @@ func (h *heldConnsRun) endVerifyPhase(ctx context.Context, verification *load.Ve
 	after := h.stage.Phases[5].For.Std()
 	if verification.Number > 1 {
 		h.currentPhase, next = probe.VerifyAgain, probe.Closed
-		// All connections have just sent data, so no heartbeat is due for a while. The server has time to
-		// receive all answers; otherwise the sample shows missing ones.
+		// All connections have just sent data, so no heartbeat is due for a while. The server needs time to receive all
+		// answers; without it, the sample would show missing ones.
 		_, err := h.admin.waitForCounters(ctx, after/2, func(c *result.Counts) bool {
 			sent, answered := probe.CountHeartbeatsAndAnswers(h.record, c, h.linesSent)
 			return sent == answered || h.workload.App == app.WebSocket
@@ -163,7 +160,6 @@ func (h *heldConnsRun) endVerifyPhase(ctx context.Context, verification *load.Ve
 	return err
 }
 
-// startBroadcastPhase ends the idle phase and requests a broadcast.
 func (h *heldConnsRun) startBroadcastPhase(ctx context.Context) (err error) {
 	if err := h.recordPhaseAndBegin(ctx, probe.Broadcast, nil); err != nil {
 		return err
@@ -172,7 +168,6 @@ func (h *heldConnsRun) startBroadcastPhase(ctx context.Context) (err error) {
 	return err
 }
 
-// endBroadcastPhase closes the connection that requested the broadcast and ends the phase.
 func (h *heldConnsRun) endBroadcastPhase(ctx context.Context, nextPhase string, setFigures func(*result.Phase)) error {
 	h.record.Broadcaster = awaitBroadcastAndClose(h.broadcaster, broadcastTimeout)
 	h.broadcaster = nil
@@ -182,7 +177,6 @@ func (h *heldConnsRun) endBroadcastPhase(ctx context.Context, nextPhase string, 
 	return h.recordPhaseAndBegin(ctx, nextPhase, setFigures)
 }
 
-// endCurrentHoldPhase ends the hold at the planned time.
 func (h *heldConnsRun) endCurrentHoldPhase(ctx context.Context) error {
 	switch h.currentPhase {
 	case probe.Alone: // the generator has reported no progress
@@ -196,8 +190,8 @@ func (h *heldConnsRun) endCurrentHoldPhase(ctx context.Context) error {
 	return nil
 }
 
-// recordPhaseAndBegin takes a sample, stores it in lastSample, ends the current phase and starts the next one.
-// setFigures completes the phase's record and may be nil.
+// recordPhaseAndBegin takes a sample, stores it in lastSample, ends the current phase and starts the next one. If
+// setFigures is not nil, it completes the record of the ended phase.
 func (h *heldConnsRun) recordPhaseAndBegin(ctx context.Context, nextPhase string, setFigures func(*result.Phase)) error {
 	p := result.Phase{Name: h.currentPhase, Took: max(time.Since(h.phaseStart), 0)}
 	if h.currentPhase == probe.Alone {
@@ -222,7 +216,6 @@ func (h *heldConnsRun) recordPhaseAndBegin(ctx context.Context, nextPhase string
 	return nil
 }
 
-// setPhaseCountAndRate sets the phase's count and rate.
 func setPhaseCountAndRate(p *result.Phase, n int64) {
 	p.Count = n
 	if p.Took > 0 {
@@ -230,7 +223,7 @@ func setPhaseCountAndRate(p *result.Phase, n int64) {
 	}
 }
 
-// sampleWithCounters samples both sides, the machine and the server's counters.
+// sampleWithCounters takes a sample of the server, the generator and the machine, with the server's counters.
 func (h *heldConnsRun) sampleWithCounters(ctx context.Context, name string) (*result.Sample, error) {
 	c, err := h.admin.waitForCounters(ctx, countTimeout, func(*result.Counts) bool { return true })
 	if err != nil {
@@ -244,16 +237,16 @@ func (h *heldConnsRun) sampleWithCounters(ctx context.Context, name string) (*re
 	return h.appendSampleToRecord(s), nil
 }
 
-// forceGCIfOneProcess collects garbage in a server that has one process. With several processes, only the supervisor
-// would collect.
+// forceGCIfOneProcess collects garbage in the server. It does nothing if the server has several processes, because only
+// the supervisor would collect.
 func (h *heldConnsRun) forceGCIfOneProcess(ctx context.Context, times int) {
 	if h.record.Processes < 2 {
 		h.admin.forceServerGC(ctx, times)
 	}
 }
 
-// waitUntilOpenConnsAre waits until the server has want connections, at most serverCountTimeout. It returns the
-// server's number of connections.
+// waitUntilOpenConnsAre waits up to serverCountTimeout until the server's number of connections is want. It returns
+// that number.
 func (h *heldConnsRun) waitUntilOpenConnsAre(ctx context.Context, want int64) (open int64, _ error) {
 	c, err := h.admin.waitForCounters(ctx, h.serverCountTimeout(), func(c *result.Counts) bool { return c.Open == want })
 	return c.Open, err
@@ -264,7 +257,7 @@ func (h *heldConnsRun) serverCountTimeout() time.Duration {
 }
 
 // awaitResourceReleaseAndSample waits, up to a timeout, until the machine's resources have returned to their state
-// before the first connection. Then it takes a sample.
+// before the first connection. It then takes a sample.
 func (m *serverMeasurement) awaitResourceReleaseAndSample(ctx context.Context) error {
 	bound := cleanupTimeout + cleanupTimeoutPerConn*time.Duration(m.workload.Connections)
 	for began := time.Now(); ; {
@@ -284,7 +277,6 @@ func (m *serverMeasurement) awaitResourceReleaseAndSample(ctx context.Context) e
 	}
 }
 
-// dialAndRequestBroadcast opens a connection to the server and requests a broadcast on it.
 func dialAndRequestBroadcast(ctx context.Context, addr, appName string) (net.Conn, error) {
 	conn, err := dialWithoutTimeWait(ctx, "tcp", addr)
 	if err != nil {
@@ -302,8 +294,8 @@ func dialAndRequestBroadcast(ctx context.Context, addr, appName string) (net.Con
 	return talk, nil
 }
 
-// awaitBroadcastAndClose waits up to timeout for the broadcast on the connection that requested it. It reads all
-// input and closes the connection.
+// awaitBroadcastAndClose waits up to timeout for the broadcast on the connection that requested it. It reads all input
+// and closes the connection.
 func awaitBroadcastAndClose(conn net.Conn, timeout time.Duration) *result.Broadcaster {
 	defer conn.Close()
 	seen := &result.Broadcaster{Messages: 1, Error: "it did not come"}

@@ -19,27 +19,26 @@ import (
 )
 
 const (
-	// jobsDrainTimeout limits the time in which a contender must finish its jobs after the last submission.
-	// jobsOvertime is the time by which a run may exceed its plan. Then the process is terminated and has
-	// jobsKillDelay to exit.
+	// After the last submission, a contender must finish its jobs within jobsDrainTimeout. If a run takes jobsOvertime
+	// longer than planned, its process is terminated. The process must then exit within jobsKillDelay.
 	jobsDrainTimeout = 5 * time.Second
 	jobsOvertime     = 30 * time.Second
 	jobsKillDelay    = time.Second
-	// maxAdaptiveWorkers limits the workers of a pool that adapts their number, as in the published experiment.
+	// maxAdaptiveWorkers limits the workers of a pool that adapts their number. The published experiment has the same
+	// limit.
 	maxAdaptiveWorkers = 5000
-	// calibrationGain is the factor by which a larger number of workers must improve the rate to be preferred.
-	// calibrationLoss is the share of the best rate below which no larger number is tried.
+	// A larger number of workers is preferred if it multiplies the rate by at least calibrationGain. Once the rate
+	// falls below the best rate times calibrationLoss, no larger number is tried.
 	calibrationGain, calibrationLoss = 1.03, 0.9
-	// watchdogInterval is the time between two checks of a memoryLimitKiller.
-	watchdogInterval = 20 * time.Millisecond
+	watchdogInterval                 = 20 * time.Millisecond
 )
 
-// jobsRun submits jobs to pools beyond their capacity. Each contender is a process that submits jobs to itself.
-// All contenders have the same generator, jobs, deadline and memory.
+// jobsRun submits jobs to pools beyond their capacity. Each contender is a process that contains a pool and the
+// generator of jobs. Generator, jobs, deadline and memory are the same for all contenders.
 //
-// The capacity of a shape of jobs is measured before its first run and becomes part of that run's record. It is
-// the maximum rate of jobs that end within their deadline in a closed loop, with the best fixed number of
-// workers or with the adaptive pool.
+// The capacity for a shape of jobs is measured before the first run with that shape and becomes part of the run's
+// record. It is the maximum rate of jobs that end within their deadline in a closed loop. The workers are the best
+// fixed number, or those of the adaptive pool.
 //
 // A jobsRun belongs to one goroutine.
 type jobsRun struct {
@@ -47,8 +46,8 @@ type jobsRun struct {
 	phase       scenario.Phase
 	scenario    *scenario.Scenario
 	earlierRuns []result.Run
-	// iterations is the number of loop iterations per millisecond of computing, 0 if unknown. The first
-	// contender measures it, and all contenders use the value.
+	// iterations is the number of loop iterations per millisecond of computing, or 0 if unknown. The first contender
+	// measures it, and all contenders use the value.
 	iterations uint64
 	overtime   time.Duration
 }
@@ -65,7 +64,6 @@ func (j *jobsRun) runContenderAtRate(ctx context.Context, s scenario.Step, rec *
 	return j.runContenderUnderWatchdog(ctx, rec, s.Subject, jobSettings{rate: rec.Jobs.Rate, queue: j.phase.Queue, workers: capacity.Workers})
 }
 
-// jobSettings contains the settings of one run of a contender.
 type jobSettings struct {
 	rate     float64 // 0 for a closed loop
 	inFlight int     // jobs in flight in a closed loop
@@ -73,7 +71,6 @@ type jobSettings struct {
 	workers  int // for contenders with a fixed number; others use up to maxAdaptiveWorkers
 }
 
-// buildContenderCommand returns the command line of a contender.
 func (j *jobsRun) buildContenderCommand(s scenario.Subject, window time.Duration, o jobSettings) []string {
 	if !s.Contender.FixedWorkers {
 		o.workers = maxAdaptiveWorkers
@@ -98,8 +95,8 @@ func (j *jobsRun) buildContenderCommand(s scenario.Subject, window time.Duration
 	return command
 }
 
-// runContenderUnderWatchdog runs a contender's process under a memory watchdog. If the process exceeds its time, it is
-// terminated, and its last counts are the result.
+// runContenderUnderWatchdog runs a contender's process and limits its memory and time. If the process takes too long,
+// it is terminated, and its last counts are the result.
 func (j *jobsRun) runContenderUnderWatchdog(ctx context.Context, rec *result.Run, s scenario.Subject, o jobSettings) error {
 	run, warmUp := rec.Jobs, j.phase.WarmUp.Std()
 	run.Deadline = j.phase.Deadline.Std()
@@ -132,7 +129,7 @@ func (j *jobsRun) runContenderUnderWatchdog(ctx context.Context, rec *result.Run
 	line.addLastTickAndStop()
 	run.PeakRSS, run.Killed = dog.stop()
 	if run.Killed != nil && run.Result == nil && warmUp > 0 {
-		// Killed before the window began: all counts of the window are zero.
+		// The process was killed before the window began, so all counts of the window are zero.
 		run.Killed.WarmingUp = true
 		run.Result = &jobload.Result{Work: j.phase.Shape, Rate: run.Rate, Warmup: warmUp, Duration: run.Window}
 		if warming != nil {
@@ -158,8 +155,8 @@ func (j *jobsRun) runContenderUnderWatchdog(ctx context.Context, rec *result.Run
 	return nil
 }
 
-// reuseOrMeasureCapacity returns the capacity for the shape of jobs. It uses the value of an earlier run, or
-// measures it and stores it in rec.
+// reuseOrMeasureCapacity returns the capacity for the shape of jobs. If no earlier run contains it, it measures the
+// capacity and stores it in rec.
 func (j *jobsRun) reuseOrMeasureCapacity(ctx context.Context, rec *result.Run) (c *result.Capacity, err error) {
 	for i := range j.earlierRuns {
 		known := j.earlierRuns[i].Capacity
@@ -185,8 +182,8 @@ func (j *jobsRun) reuseOrMeasureCapacity(ctx context.Context, rec *result.Run) (
 	return c, nil
 }
 
-// measureCapacity measures the capacity with each contender that the scenario selects for it. Contenders with a
-// fixed number of workers come first. Their number starts at one per CPU and doubles until the rate falls.
+// measureCapacity measures the capacity with those contenders that the scenario selects for this purpose. Contenders
+// with a fixed number of workers come first: the number starts at one per CPU and doubles until the rate falls.
 func (j *jobsRun) measureCapacity(ctx context.Context) *result.Capacity {
 	c := &result.Capacity{Shape: j.phase.Shape}
 	for _, fixed := range []bool{true, false} {
@@ -258,8 +255,9 @@ func (w *memoryLimitKiller) start(p *process) {
 	w.running.Go(func() { w.killWhenOverLimit(ctx, p) })
 }
 
-// killWhenOverLimit kills the process if it exceeds the limit. It polls the recorded peak of memory, so it also
-// detects what happens between two polls. It kills through the process's handle, which cannot refer to another process.
+// killWhenOverLimit kills the process if it exceeds the limit. It polls the peak of memory that the kernel has
+// recorded, so it also detects a short peak between two polls. It kills through a handle of the process, which is safe
+// even if the process ID is reused.
 func (w *memoryLimitKiller) killWhenOverLimit(ctx context.Context, p *process) {
 	for began := time.Now(); ; {
 		if s, err := sample.TakeSample(sample.Memory, p.pid()); err == nil { // otherwise it has ended or has no such figure
@@ -276,7 +274,7 @@ func (w *memoryLimitKiller) killWhenOverLimit(ctx context.Context, p *process) {
 	}
 }
 
-// stop stops the watchdog and returns its observations.
+// stop ends the checks. It returns the peak memory and, if the process was killed, the details.
 func (w *memoryLimitKiller) stop() (peakRSS int64, killed *result.Killed) {
 	if w.cancel != nil {
 		w.cancel()

@@ -14,33 +14,30 @@ import (
 )
 
 const (
-	// minReservedBytes and reservedDivisor define the memory that a run must leave free: at least
-	// minReservedBytes, and 1/reservedDivisor of the total.
+	// A run must leave at least minReservedBytes free, and at least 1/reservedDivisor of the memory.
 	minReservedBytes = 256 << 20
 	reservedDivisor  = 20
-	// maxParkedBytes is an upper limit for the memory of a parked goroutine, above all measured values.
+	// maxParkedBytes is an upper limit for the memory of a parked goroutine. It exceeds all measured values.
 	maxParkedBytes = 4 << 10
-	// maxTLSConnBytes is an upper limit for the memory of a TLS connection on one side, above all measured
-	// values.
+	// maxTLSConnBytes is an upper limit for the memory of a TLS connection on one side. It exceeds all measured values.
 	maxTLSConnBytes = 16 << 10
-	// memoryGuardInterval is the time between two checks. At 30,000 connections per second of 9 KB each, 27 MB
-	// are allocated between two checks.
+	// memoryGuardInterval is the time between two checks. With 30,000 new connections per second of 9 KB each, memory
+	// grows by 27 MB between two checks.
 	memoryGuardInterval = 100 * time.Millisecond
 )
 
-// availableMemory describes the memory that can still be allocated, and the total, in bytes. It also contains
-// the name of the tightest cgroup limit, or "" if the machine's memory is tighter.
+// availableMemory contains the memory that can still be allocated, and the total, in bytes. limitedBy is the name of
+// the cgroup limit that applies, or "" if the machine's memory is the limit.
 type availableMemory struct {
 	free, total int64
 	limitedBy   string
 }
 
-// bytesToKeepFree is the part of the memory that must stay free.
 func (r availableMemory) bytesToKeepFree() int64 {
 	return max(minReservedBytes, r.total/reservedDivisor)
 }
 
-// inLimitText returns " in " and the limit's name, or "" for the machine.
+// inLimitText returns " in " and the name of the limit, or "" if the machine's memory is the limit.
 func (r availableMemory) inLimitText() string {
 	if r.limitedBy == "" {
 		return ""
@@ -48,9 +45,9 @@ func (r availableMemory) inLimitText() string {
 	return " in " + r.limitedBy
 }
 
-// readAvailableMemory reads the memory available to processes in this process's cgroups. On the machine,
-// available memory is free memory and half of the droppable file pages. MemAvailable is not used, because it
-// counts much of the sockets' memory as available.
+// readAvailableMemory reads the memory available to processes in this process's cgroups. For the machine, it adds free
+// memory and half of the droppable file pages. It does not use MemAvailable, which counts much of the sockets' memory
+// as available.
 func readAvailableMemory() (availableMemory, error) {
 	m, err := procfs.ReadMemory()
 	if err != nil {
@@ -70,8 +67,8 @@ func readAvailableMemory() (availableMemory, error) {
 	return r, nil
 }
 
-// cancelWhenMemoryLow checks the memory ten times a second. If less than half of the reserve is free, the returned
-// context ends with a corresponding cause. The returned function stops the checks and waits.
+// cancelWhenMemoryLow checks the memory ten times a second. When less than half of the reserve is free, it cancels the
+// returned context; the cause says so. The returned function stops the checks and waits until they have stopped.
 func cancelWhenMemoryLow(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var wait sync.WaitGroup
@@ -99,7 +96,7 @@ func cancelWhenMemoryLow(ctx context.Context) (context.Context, func()) {
 	}
 }
 
-// errIfLow returns an error if less than half of the reserve is free.
+// errIfLow returns an error if less than half of bytesToKeepFree is free.
 func (r availableMemory) errIfLow() error {
 	if r.free >= r.bytesToKeepFree()/2 {
 		return nil

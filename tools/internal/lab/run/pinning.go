@@ -9,7 +9,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// splitAllowedCPUs divides the CPUs that this process may use between server and load.
+// splitAllowedCPUs divides the CPUs available to this process between server and load generator.
 func splitAllowedCPUs() result.Pinning {
 	cpus, err := readAllowedCPUs()
 	if err != nil {
@@ -24,7 +24,6 @@ func splitAllowedCPUs() result.Pinning {
 	})
 }
 
-// pinningForWorkload returns the pinning of a workload.
 func (r *runner) pinningForWorkload(w scenario.Workload) result.Pinning {
 	if w.Unpinned && r.pinning.Pinned() {
 		return result.Pinning{Why: "not asked for"}
@@ -32,9 +31,9 @@ func (r *runner) pinningForWorkload(w scenario.Workload) result.Pinning {
 	return r.pinning
 }
 
-// splitCPUsByCore gives the server one half of the CPUs and the load the other half, including an odd CPU. CPUs of
-// one core go to the same side, so that the sides do not slow each other down. With only one core, its CPUs are
-// divided.
+// splitCPUsByCore gives the server one half of the CPUs and the load generator the other half, including an odd CPU.
+// CPUs of one core go to the same side, so that the sides do not slow each other down. If there is only one core, its
+// CPUs are divided.
 func splitCPUsByCore(cpus []int, coreOf func(cpu int) int) result.Pinning {
 	if len(cpus) < 2 {
 		return result.Pinning{Why: "there is only one CPU"}

@@ -22,31 +22,29 @@ import (
 )
 
 const (
-	// stopKillDelay is the time between SIGTERM and SIGKILL. It also limits the time for which a process's
-	// children may keep its output open after its end. heldKillDelay applies to a process that may have to
-	// close a million connections. outputKillDelay applies to a process whose output is read.
+	// stopKillDelay is the time between SIGTERM and SIGKILL. It also limits how long the children of an ended process
+	// may keep its output open. heldKillDelay is the delay for a process that may have to close a million connections,
+	// and outputKillDelay for a process whose output is read.
 	stopKillDelay   = 3 * time.Second
 	outputKillDelay = 30 * time.Second
 	heldKillDelay   = time.Minute
-	// groupExitTimeout is the time in which the kernel must end the remaining processes of a killed group.
+	// groupExitTimeout limits the time that the kernel needs to end the remaining processes of a killed process group.
 	// Closing a million sockets of 68 processes took some seconds.
 	groupExitTimeout = time.Minute
-	// maxTailBytes is the size of a process's last output that is kept. maxLineBytes is the maximum length of
-	// an output line.
+	// maxTailBytes is how much of a process's last output is kept. maxLineBytes is the maximum length of an output
+	// line.
 	maxTailBytes = 4096
 	maxLineBytes = 1 << 20
-	// pollInterval is the time between two checks of an awaited condition.
 	pollInterval = 20 * time.Millisecond
 )
 
-// launcher starts processes from one dedicated thread, which lives until close. On Linux the thread has three
-// purposes. First, a child inherits the CPU affinity of the thread that starts it. The child is therefore
-// pinned before its first instruction, and a Go child has the right GOMAXPROCS. Second, no other goroutine runs
-// on the pinned thread, so the lab itself is not pinned. Third, the kernel kills a child (Pdeathsig) when the
-// thread ends. The thread outlives the child unless the whole lab is killed.
+// launcher starts processes from one dedicated thread, which lives until close. On Linux there are three reasons.
+// First, a child inherits the CPU affinity of the thread that starts it: it is pinned before its first instruction, and
+// a Go program sees the right GOMAXPROCS. Second, no other goroutine runs on the pinned thread, so the lab itself is
+// not pinned. Third, the kernel kills a child (Pdeathsig) when the thread that started it ends, which happens only if
+// the whole lab is killed.
 //
-// Each child has a separate process group. When the child has ended, the remaining processes of the group are
-// killed.
+// Each child has its own process group. When the child has ended, the remaining processes of its group are killed.
 type launcher struct {
 	starts      chan func()
 	done        chan struct{}
@@ -69,13 +67,13 @@ func newLauncher() *launcher {
 	return l
 }
 
-// close ends the launcher's thread. All processes must have ended before.
+// close ends the launcher's thread. All processes must have ended.
 func (l *launcher) close() {
 	close(l.starts)
 	<-l.done
 }
 
-// takeUnkilledGroupError returns and clears the error about a group that did not end.
+// takeUnkilledGroupError returns and clears the error about a process group that could not be ended.
 func (l *launcher) takeUnkilledGroupError() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -84,7 +82,7 @@ func (l *launcher) takeUnkilledGroupError() error {
 	return err
 }
 
-// killGroupAndWait kills the remaining processes of an ended process's group and waits for their end.
+// killGroupAndWait kills the remaining processes in the group of an ended process, and waits for their end.
 func (l *launcher) killGroupAndWait(pid int) {
 	killGroup(pid)
 	for end := time.Now().Add(groupExitTimeout); isGroupAlive(pid); time.Sleep(pollInterval) {
@@ -104,8 +102,8 @@ type command struct {
 	killDelay time.Duration // time between SIGTERM and SIGKILL
 }
 
-// process is a child process. It receives SIGTERM when the context of its start ends. Its standard error goes
-// to tail.
+// process is a child process. It receives SIGTERM when the context with which it was started ends. Its standard error
+// goes to tail.
 type process struct {
 	cmd  *exec.Cmd
 	stop context.CancelFunc
@@ -114,8 +112,8 @@ type process struct {
 	err  error         // exit error of the process; valid after done is closed
 }
 
-// startPinnedProcess starts a program. Its output goes to out, which is closed when the process has ended, or to tail
-// if out is nil. The caller must call terminateAndWait.
+// startPinnedProcess starts a program. Its output goes to out or, if out is nil, to tail. out is closed when the
+// process has ended. The caller must call terminateAndWait.
 func (l *launcher) startPinnedProcess(ctx context.Context, c command, out io.WriteCloser) (*process, error) {
 	ctx, stop := context.WithCancel(ctx)
 	p := &process{cmd: exec.CommandContext(ctx, c.args[0], c.args[1:]...), stop: stop, done: make(chan struct{})}
@@ -152,18 +150,17 @@ func (l *launcher) startPinnedProcess(ctx context.Context, c command, out io.Wri
 	return p, nil
 }
 
-// pid returns the process ID. On Linux it is also the process group ID.
 func (p *process) pid() int { return p.cmd.Process.Pid }
 
-// terminateAndWait ends the process and waits for the process and the rest of its group. It is idempotent and safe
-// for concurrent use.
+// terminateAndWait ends the process, and waits for it and for the rest of its group. It may be called several times and
+// concurrently.
 func (p *process) terminateAndWait() {
 	p.stop()
 	<-p.done
 }
 
-// unexpectedExitError describes how the process ended without a request: its status and last output. It must be called
-// after done is closed.
+// unexpectedExitError describes the end of a process that was not asked to end: its status and last output. Call it
+// only after done is closed.
 func (p *process) unexpectedExitError(processName string) error {
 	status := "exit status 0"
 	switch {
@@ -175,7 +172,7 @@ func (p *process) unexpectedExitError(processName string) error {
 	return fmt.Errorf("%s ended: %s%s", processName, status, p.lastOutputAfterColon())
 }
 
-// lastOutputAfterColon returns a colon and the last output of the process, or "" if there is no output.
+// lastOutputAfterColon returns a colon and the last output of the process, or "" if it has no output.
 func (p *process) lastOutputAfterColon() string {
 	if words := p.tail.String(); words != "" {
 		return ": " + words
@@ -183,10 +180,10 @@ func (p *process) lastOutputAfterColon() string {
 	return ""
 }
 
-// runAndReadLines runs a program and calls onLine with each line of its standard output. onStart may be nil; it
-// is called before the first line. If ctx ends or onLine returns an error, the program is terminated, and
-// runAndReadLines returns the cause or that error. The program has ended when runAndReadLines returns. The
-// returned process is nil if the program was not started.
+// runAndReadLines runs a program and calls onLine with each line of its standard output. If onStart is not nil, it is
+// called before the first line. If ctx ends or onLine returns an error, runAndReadLines terminates the program and
+// returns the cause or that error. The program has ended when runAndReadLines returns. The returned process is nil if
+// the program was not started.
 func (l *launcher) runAndReadLines(ctx context.Context, c command, onStart func(*process), onLine func(line []byte) error) (*process, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -214,7 +211,6 @@ func (l *launcher) runAndReadLines(ctx context.Context, c command, onStart func(
 	return p, context.Cause(ctx)
 }
 
-// lastOutputBuffer is an io.Writer that keeps the last maxTailBytes bytes. It is safe for concurrent use.
 type lastOutputBuffer struct {
 	mu  sync.Mutex
 	buf []byte
@@ -236,7 +232,7 @@ func (t *lastOutputBuffer) String() string {
 	return strings.TrimSpace(strings.ToValidUTF8(string(t.buf), "?"))
 }
 
-// sleepContext waits for d. If ctx ends first, it returns ctx's cause.
+// sleepContext waits for d. If ctx ends first, it returns the cause.
 func sleepContext(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -249,14 +245,12 @@ func sleepContext(ctx context.Context, d time.Duration) error {
 }
 
 const (
-	// readyTimeout is the time in which a server must answer its first connection. On a busy machine, after a
-	// run with a million connections, an answer took more than 10 s.
-	readyTimeout = 30 * time.Second
-	// attemptTimeout limits one attempt to connect.
+	// readyTimeout limits the time until a server answers its first connection. On a busy machine, after a run with a
+	// million connections, this took more than 10 s.
+	readyTimeout   = 30 * time.Second
 	attemptTimeout = time.Second
 )
 
-// serverProcess is a running subject.
 type serverProcess struct {
 	*process
 	addr string
@@ -264,8 +258,8 @@ type serverProcess struct {
 
 func (s *serverProcess) port() uint16 { return netip.MustParseAddrPort(s.addr).Port() }
 
-// contextUntilServerExits returns a context that ends when the server ends by itself, with the reason as its cause.
-// The returned function releases the context and waits.
+// contextUntilServerExits returns a context that ends when the server exits unexpectedly; its cause is the reason. The
+// returned function releases the context.
 func (s *serverProcess) contextUntilServerExits(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var wait sync.WaitGroup
@@ -282,7 +276,7 @@ func (s *serverProcess) contextUntilServerExits(ctx context.Context) (context.Co
 	}
 }
 
-// waitUntilAppAnswers waits until the server answers. It returns the connection of the answer.
+// waitUntilAppAnswers waits until the server answers. It returns the connection on which the server has answered.
 func (s *serverProcess) waitUntilAppAnswers(ctx context.Context, appName string, trust *tls.Config) (net.Conn, error) {
 	bound, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
@@ -304,8 +298,8 @@ func (s *serverProcess) waitUntilAppAnswers(ctx context.Context, appName string,
 	}
 }
 
-// dialAndCheckApp connects and checks that the app answers once. An answer shows that the connection has been
-// accepted, not only queued.
+// dialAndCheckApp connects and checks that the app answers once. Unlike a successful connect, an answer shows that the
+// server has accepted the connection.
 func dialAndCheckApp(ctx context.Context, addr, appName string, trust *tls.Config) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
@@ -328,7 +322,7 @@ func dialAndCheckApp(ctx context.Context, addr, appName string, trust *tls.Confi
 	return conn, nil
 }
 
-// dialWithoutTimeWait returns a connection that does not enter TIME_WAIT when it is closed.
+// dialWithoutTimeWait returns a connection that leaves no TIME_WAIT when it is closed.
 func dialWithoutTimeWait(ctx context.Context, network, addr string) (net.Conn, error) {
 	conn, err := (&net.Dialer{Timeout: broadcastTimeout}).DialContext(ctx, network, addr)
 	if err != nil {
@@ -345,7 +339,7 @@ func dialWithoutTimeWait(ctx context.Context, network, addr string) (net.Conn, e
 }
 
 // freeAddrBelowEphemeralPorts returns a free loopback address. Its port is below the ephemeral ports, so that none of
-// the load's connections takes it first.
+// the generator's connections can take the port before the server does.
 func freeAddrBelowEphemeralPorts() (string, error) {
 	const from, to, tries = 20000, 30000, 100
 	var last error

@@ -10,8 +10,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// startOnCPUs starts a process on the given CPUs, or on those of this thread if there are none. The caller's
-// thread must be locked and keeps the changed affinity.
+// startOnCPUs starts a process on the given CPUs. If there are none, it uses the CPUs of this thread. The caller must
+// have locked the goroutine to its thread, whose affinity stays changed.
 func startOnCPUs(cmd *exec.Cmd, cpus []int) error {
 	if len(cpus) > 0 {
 		var set unix.CPUSet
@@ -22,17 +22,16 @@ func startOnCPUs(cmd *exec.Cmd, cpus []int) error {
 			return err
 		}
 	}
-	// A separate group keeps the terminal's Ctrl-C from the child, which the lab ends itself. It also makes the
-	// child's children reachable.
+	// With a separate group, the child does not receive the terminal's Ctrl-C, because the lab ends the child itself.
+	// The group also makes the child's children reachable.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	return cmd.Start()
 }
 
-// killGroup kills the remaining processes of a child's process group. The kernel does not reuse the ID while a
-// member lives. Without members, the call has no effect.
+// killGroup kills the remaining processes of a child's process group. It does nothing if there are none. The kernel
+// does not reuse the group's ID while a process belongs to it.
 func killGroup(pid int) { _ = unix.Kill(-pid, unix.SIGKILL) }
 
-// isGroupAlive reports whether the group has a process that has not ended.
 func isGroupAlive(group int) bool {
 	if unix.Kill(-group, 0) != nil {
 		return false
@@ -41,7 +40,7 @@ func isGroupAlive(group int) bool {
 	return err == nil && slices.ContainsFunc(all, func(s procfs.Stat) bool { return s.Group == group && !s.Ended })
 }
 
-// readAllowedCPUs returns the CPUs that this process may run on.
+// readAllowedCPUs returns the CPUs on which this process may run.
 func readAllowedCPUs() ([]int, error) {
 	var set unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &set); err != nil {
@@ -56,8 +55,8 @@ func readAllowedCPUs() ([]int, error) {
 	return cpus, nil
 }
 
-// raiseDescriptorLimit raises the soft limit of open descriptors to the hard limit, for this process and its
-// future children.
+// raiseDescriptorLimit raises the soft limit of open descriptors to the hard limit, for this process and its future
+// children.
 func raiseDescriptorLimit() error {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {

@@ -8,7 +8,7 @@ import (
 	"runtime"
 )
 
-// startOnCPUs starts a process; this system has no pinning.
+// startOnCPUs starts a process. On this system, it cannot select CPUs.
 func startOnCPUs(cmd *exec.Cmd, _ []int) error { return cmd.Start() }
 
 func killGroup(int) {}

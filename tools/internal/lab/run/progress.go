@@ -12,8 +12,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
 )
 
-// progressPrinter prints the progress of all scenarios. On a terminal it rewrites one line; otherwise it prints
-// a line per workload. It is safe for concurrent use.
+// progressPrinter prints the progress of all scenarios. On a terminal it rewrites one line; otherwise it prints a line
+// per workload. It is safe for concurrent use.
 type progressPrinter struct {
 	w     io.Writer  // nil disables printing
 	width func() int // width of the terminal; nil without a terminal
@@ -37,7 +37,7 @@ func newProgressPrinter(w io.Writer, steps []scenario.Step) *progressPrinter {
 	return p
 }
 
-// printStepStart prints the start of a step, which may be a repetition.
+// printStepStart prints that a step starts. The step may be a repetition of an earlier one.
 func (p *progressPrinter) printStepStart(stepIndex int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -52,12 +52,10 @@ func (p *progressPrinter) printStepStart(stepIndex int) {
 	}
 }
 
-// estimateRemainingTime estimates the duration of the remaining steps.
 func (p *progressPrinter) estimateRemainingTime() time.Duration {
 	return estimateTotalDuration(p.steps[p.current:]).Round(time.Second)
 }
 
-// redrawProgressLine replaces the line on the terminal.
 func (p *progressPrinter) redrawProgressLine(detail string) {
 	s := p.steps[p.current]
 	line := fmt.Sprintf("run %d of %d, %v left  %s: %s, %s, round %d", p.current+1, len(p.steps), p.estimateRemainingTime(), s.Scenario, s.Workload.Name, s.Subject.Name, s.Round)
@@ -78,7 +76,7 @@ func estimateTotalDuration(steps []scenario.Step) (sum time.Duration) {
 }
 
 // printFinalOrProgressLine prints a line. If isFinal is set, the line stays. Otherwise it describes the running step
-// and is shown only on a terminal.
+// and appears only on a terminal.
 func (p *progressPrinter) printFinalOrProgressLine(isFinal bool, line string) {
 	if p.w == nil {
 		return
@@ -95,7 +93,6 @@ func (p *progressPrinter) printFinalOrProgressLine(isFinal bool, line string) {
 	}
 }
 
-// clearTerminalLine removes the line from the terminal.
 func (p *progressPrinter) clearTerminalLine() {
 	if p.width != nil {
 		fmt.Fprint(p.w, "\r\x1b[K")

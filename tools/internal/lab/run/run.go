@@ -1,9 +1,9 @@
-// Package run runs scenarios. For each run it starts a subject's server, runs the phases of a workload with the
-// load generator, samples both at checkpoints, stops them, and computes figures with probes.
+// Package run runs scenarios. For each run it starts a subject's server, runs the phases of a workload with the load
+// generator, samples both at checkpoints, stops them, and computes figures with probes.
 //
-// An experiment belongs to one goroutine, which executes one run at a time. During a run, other goroutines
-// record the timeline, read the load generator's output and monitor the server; the run waits for all of them.
-// Server and load generator are separate processes with separate process groups.
+// An experiment belongs to one goroutine, which executes one run at a time. During a run, other goroutines record the
+// timeline, read the load generator's output and monitor the server; the run waits for all of them. Server and load
+// generator are separate processes with separate process groups.
 package run
 
 import (
@@ -26,7 +26,6 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// runner executes single runs.
 type runner struct {
 	self     string // executable with the subcommands load and hold
 	cert     string // PEM file with certificate and key; "" if no workload needs TLS
@@ -38,7 +37,8 @@ type runner struct {
 
 const touched = probe.Touched
 
-// runStepIfItFits executes one run. earlierRuns contains the earlier runs of the same scenario.
+// runStepIfItFits executes one run, unless the connections do not fit on this machine. earlierRuns contains the earlier
+// runs of the same scenario.
 func (r *runner) runStepIfItFits(ctx context.Context, s scenario.Step, all *scenario.Scenario, earlierRuns []result.Run) result.Run {
 	w := &s.Workload
 	rec := result.Run{
@@ -84,7 +84,6 @@ func (r *runner) runStepIfItFits(ctx context.Context, s scenario.Step, all *scen
 	return rec
 }
 
-// runGoroutineParkingProcess runs a process that parks goroutines and prints samples.
 func (r *runner) runGoroutineParkingProcess(ctx context.Context, s scenario.Step, rec *result.Run) error {
 	rec.Command = s.Subject.CommandWithValues(scenario.PlaceholderValues{Self: r.self, Connections: s.Workload.Connections, Processes: 1})
 	p, err := r.launcher.runAndReadLines(ctx, command{args: rec.Command, killDelay: outputKillDelay}, nil, func(line []byte) error {
@@ -101,7 +100,7 @@ func (r *runner) runGoroutineParkingProcess(ctx context.Context, s scenario.Step
 	return err
 }
 
-// serverMeasurement is the state of a run while its server is running.
+// serverMeasurement is the state of a run during which a server is measured.
 type serverMeasurement struct {
 	*runner
 	step      scenario.Step
@@ -115,7 +114,6 @@ type serverMeasurement struct {
 	baseConns int // number of the server's connections or sockets without the load
 }
 
-// runServerAndLoad starts the server, runs the phases and stops the server.
 func (r *runner) runServerAndLoad(ctx context.Context, s scenario.Step, rec *result.Run) error {
 	m := &serverMeasurement{runner: r, step: s, workload: &s.Workload, record: rec, pinning: r.pinningForWorkload(s.Workload)}
 	var trusted *tls.Config
@@ -154,7 +152,6 @@ func (r *runner) runServerAndLoad(ctx context.Context, s scenario.Step, rec *res
 	return m.awaitResourceReleaseAndSample(ctx)
 }
 
-// chooseCommandValues chooses the server's addresses and the other values for its command line.
 func (m *serverMeasurement) chooseCommandValues() (scenario.PlaceholderValues, error) {
 	w := m.workload
 	at := scenario.PlaceholderValues{
@@ -169,7 +166,6 @@ func (m *serverMeasurement) chooseCommandValues() (scenario.PlaceholderValues, e
 	return at, err
 }
 
-// awaitServerAndRunPhases waits until the server is ready and runs the phases.
 func (m *serverMeasurement) awaitServerAndRunPhases(ctx context.Context, appName string, trusted *tls.Config) error {
 	ctx, stop := m.server.contextUntilServerExits(ctx)
 	defer stop()
@@ -208,7 +204,7 @@ func (m *serverMeasurement) awaitServerAndRunPhases(ctx context.Context, appName
 	return nil
 }
 
-// runGeneratorForStage runs the load generator once. Stages before the last one warm up or check the server.
+// runGeneratorForStage runs the load generator for one stage. Stages before the last one warm up or check the server.
 func (m *serverMeasurement) runGeneratorForStage(ctx context.Context, s scenario.Stage, isLast bool) error {
 	holds := s.FindPhase(scenario.Hold)
 	if holds.Do != "" {
@@ -267,11 +263,11 @@ func (m *serverMeasurement) runGeneratorForStage(ctx context.Context, s scenario
 	return err
 }
 
-// sampleSettledMemoryDuringHold samples memory while the load holds its connections. It waits until the server has
-// accepted all connections and memory is stable. If the sample is taken after the hold, it adds a caveat.
+// sampleSettledMemoryDuringHold samples memory while the generator holds its connections, once the server has accepted
+// all connections and memory is stable. If this takes longer than the hold, it adds a caveat.
 func (m *serverMeasurement) sampleSettledMemoryDuringHold(ctx context.Context, checkpoint string, hold scenario.Phase) error {
 	began := time.Now()
-	// Too few connections result in a caveat.
+	// If there are too few connections, a probe adds a caveat.
 	_, err := m.sampleWhenConnsAndMemorySettle(ctx, checkpoint, hold.For.Std()/2, func(open int) bool { return open >= m.workload.ConnsWithPublishersAndSlow() })
 	if err == nil && checkpoint == probe.Idle && m.shouldMeasureIdleCPU() {
 		err = m.addIdleCPUToLastSample(ctx)
@@ -285,8 +281,7 @@ func (m *serverMeasurement) sampleSettledMemoryDuringHold(ctx context.Context, c
 	return nil
 }
 
-// sampleMemoryIfSubscribed samples memory as soon as all clients have subscribed. It does nothing if subscribed is
-// false.
+// sampleMemoryIfSubscribed samples memory when all clients have subscribed. It does nothing if subscribed is false.
 func (m *serverMeasurement) sampleMemoryIfSubscribed(subscribed bool) error {
 	if !subscribed || !m.sampled {
 		return nil
@@ -298,24 +293,20 @@ func (m *serverMeasurement) sampleMemoryIfSubscribed(subscribed bool) error {
 	return err
 }
 
-// printSubjectProgress prints the progress of the run.
 func (m *serverMeasurement) printSubjectProgress(isFinal bool, format string, args ...any) {
 	m.progress.printFinalOrProgressLine(isFinal, m.step.Subject.Name+": "+fmt.Sprintf(format, args...))
 }
 
 const (
-	// floodSendBuffer is the SO_SNDBUF of flooding connections in bytes. It is small, so that sent data reaches
-	// the server soon.
+	// floodSendBuffer is the SO_SNDBUF of flooding connections in bytes. It is small, so that sent data reaches the
+	// server soon.
 	floodSendBuffer = 16 << 10
-	// floodHold is the time for which connections stay open after the window, in order to be counted.
-	floodHold = time.Second
-	// verifyDrain is the time to wait for an answer.
-	verifyDrain = 2 * time.Second
-	// announcement is the broadcast line.
+	// floodHold is how long connections stay open after the window, so that they can be counted.
+	floodHold    = time.Second
+	verifyDrain  = 2 * time.Second
 	announcement = "an announcement to all"
 )
 
-// loadConfigForStage returns the load generator's configuration for a stage.
 func (m *serverMeasurement) loadConfigForStage(s scenario.Stage) load.Config {
 	w := m.workload
 	c := load.Config{Target: m.server.addr, Connections: s.Connections, ConnectRate: s.Rate}
@@ -368,7 +359,7 @@ func (m *serverMeasurement) loadConfigForStage(s scenario.Stage) load.Config {
 	return c
 }
 
-// withHeldConnsConfig adds the settings of held connections: two verifications, heartbeats and a broadcast.
+// withHeldConnsConfig adds settings for held connections: two verifications, heartbeats and a broadcast.
 func withHeldConnsConfig(c load.Config, s scenario.Stage) load.Config {
 	c.Hold, c.Check = true, s.Phases[0].InFlight
 	c.Broadcast = announcement + "\n"
@@ -383,8 +374,8 @@ func withHeldConnsConfig(c load.Config, s scenario.Stage) load.Config {
 	return c
 }
 
-// runLoadGenerator runs the load generator on its CPUs. It calls onEvent, which may be nil, with each event in
-// order. If ctx ends or onEvent returns an error, the generator is terminated. The generator has ended when
+// runLoadGenerator runs the load generator on its CPUs. If onEvent is not nil, it is called with each event, in order.
+// If ctx ends or onEvent returns an error, runLoadGenerator terminates the generator. The generator has ended when
 // runLoadGenerator returns. A failure that the result explains becomes a caveat, not an error.
 func (m *serverMeasurement) runLoadGenerator(ctx context.Context, c load.Config, onEvent func(load.Event) error) (seen *load.Result, err error) {
 	config, err := json.Marshal(c)
@@ -423,9 +414,8 @@ func (m *serverMeasurement) runLoadGenerator(ctx context.Context, c load.Config,
 	return seen, nil
 }
 
-// findLimitPreventingRun returns the reason why a run is impossible, "" if it is possible. A run is impossible if
-// the subject or the machine can hold too few connections; fittingConns is the number that fits.
-// findLimitPreventingRun starts nothing.
+// findLimitPreventingRun returns the reason why the subject or the machine cannot hold the run's connections, or "" if
+// they fit. fittingConns is the number of connections that fit.
 func findLimitPreventingRun(s scenario.Step) (reason string, fittingConns int) {
 	w := s.Workload
 	if most := s.Subject.MaxConns; w.Whole && most > 0 && w.Connections > most {
@@ -463,8 +453,8 @@ func findLimitPreventingRun(s scenario.Step) (reason string, fittingConns int) {
 	return text + fmt.Sprintf("; `myriad doctor -n %d` shows how to raise it", n), fittingConns
 }
 
-// predictCapacityForStep predicts how many of a step's connections fit on this machine, with both ends here. Servers
-// other than Myriad are assumed to use a goroutine per connection.
+// predictCapacityForStep predicts how many of a step's connections fit on this machine, with server and generator on
+// it. It assumes that servers other than Myriad use a goroutine per connection.
 func predictCapacityForStep(s scenario.Step, n int) (*doctor.Report, error) {
 	facts, err := doctor.Read(0)
 	if err != nil {

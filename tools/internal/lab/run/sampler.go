@@ -17,7 +17,7 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// Parts of a sample at the checkpoints of a window, of memory, and of held connections.
+// These parts are sampled at the checkpoints of a window, of memory, and of held connections.
 const (
 	windowParts = sample.CPU | sample.MachineCPU
 	memoryParts = sample.CPU | sample.Memory | sample.PSS | sample.MachineMemory
@@ -25,30 +25,26 @@ const (
 )
 
 const (
-	// settleTime is the time for which the server is left alone before memory is sampled.
 	settleTime = 200 * time.Millisecond
-	// maxSlabChange limits the change of the kernel's small objects, in bytes, within settleTime. Memory counts
-	// as stable below the limit. The kernel frees objects of closed sockets with a delay. slabStableTimeout
-	// limits the wait for stable memory.
+	// Memory counts as stable if the kernel's small objects change by at most maxSlabChange bytes within settleTime.
+	// The kernel frees objects of closed sockets with a delay. slabStableTimeout limits the wait for stable memory.
 	maxSlabChange     = 1 << 20
 	slabStableTimeout = 2 * time.Second
-	// closeTimeout is the time in which a server must close sockets whose peers have disconnected.
+	// closeTimeout limits the time in which a server must close sockets whose peers have disconnected.
 	closeTimeout = 5 * time.Second
-	// idleLeadTime is the time for which a server is left alone after a memory sample, before which it has
-	// collected garbage. Then its idle CPU time is measured in idlePeriods periods.
+	// After a memory sample, the server is left alone for idleLeadTime. Then its idle CPU time is measured, in
+	// idlePeriods periods.
 	idleLeadTime    = 500 * time.Millisecond
 	idlePeriods     = 4
 	idlePeriod      = 500 * time.Millisecond
 	idleMeasureTime = idleLeadTime + idlePeriods*idlePeriod + idlePeriod // includes one period of slack
 )
 
-// appendSampleToRecord appends a sample to the record.
 func (m *serverMeasurement) appendSampleToRecord(s result.Sample) *result.Sample {
 	m.record.Samples = append(m.record.Samples, s)
 	return &m.record.Samples[len(m.record.Samples)-1]
 }
 
-// sampleServerGeneratorAndMachine samples both sides and the machine.
 func (m *serverMeasurement) sampleServerGeneratorAndMachine(checkpoint string, parts sample.Parts) (s result.Sample, err error) {
 	defer func() {
 		if err != nil {
@@ -89,7 +85,7 @@ func (m *serverMeasurement) sampleServerGeneratorAndMachine(checkpoint string, p
 	return s, nil
 }
 
-// generatorUsage returns the generator's usage. After the generator's end, only its processor time is known.
+// generatorUsage returns the generator's resource usage. After the generator's end, only its processor time is known.
 // Before its start, the usage is zero.
 func (m *serverMeasurement) generatorUsage(pids []int, parts sample.Parts) load.Usage {
 	if m.generator == nil {
@@ -108,7 +104,6 @@ func (m *serverMeasurement) generatorUsage(pids []int, parts sample.Parts) load.
 	}
 }
 
-// totalUsage returns the sum over the processes of s.
 func totalUsage(s *sample.Sample) load.Usage {
 	return load.Usage{Process: s.SumOfProcesses(), Processes: len(s.Processes)}
 }
@@ -119,9 +114,9 @@ func copyMachineFigures(s *result.Sample, m *sample.Machine) {
 	s.Sockets, s.TimeWait, s.Files = m.Open, m.TimeWait, m.Files
 }
 
-// addServerConnCount adds the server's number of connections to s. It uses the server's counters if available,
-// otherwise the server's descriptors, except those in tables of single threads, which are not visible then. It
-// must be the last part of a sample, because each descriptor that it examines leaves a kernel object.
+// addServerConnCount adds the server's number of connections to s: the server's own count or, if it is unavailable, the
+// number of the server's sockets. It must be the last part of a sample, because each socket that it examines leaves a
+// kernel object.
 func (m *serverMeasurement) addServerConnCount(ctx context.Context, s *result.Sample) error {
 	if m.admin == nil {
 		with, err := m.sampleServerGeneratorAndMachine(s.Checkpoint, sample.Sockets)
@@ -139,8 +134,8 @@ func (m *serverMeasurement) addServerConnCount(ctx context.Context, s *result.Sa
 	return nil
 }
 
-// closeFirstConnAndSampleEmptyServer closes the lab's first connection and waits until the server has closed it. It
-// then samples the server without connections.
+// closeFirstConnAndSampleEmptyServer closes the lab's first connection and waits until the server has closed it, too.
+// It then samples the server without connections.
 func (m *serverMeasurement) closeFirstConnAndSampleEmptyServer(ctx context.Context, closeConn func() error) error {
 	if !m.sampled {
 		return closeConn()
@@ -174,8 +169,9 @@ func (m *serverMeasurement) closeFirstConnAndSampleEmptyServer(ctx context.Conte
 	return nil
 }
 
-// sampleWhenConnsAndMemorySettle takes a sample after acceptOpenConns has returned true for the server's number of
-// connections and memory is stable, or after timeout. It reports whether acceptOpenConns returned true.
+// sampleWhenConnsAndMemorySettle waits until acceptOpenConns returns true for the server's number of connections and
+// memory is stable, but not longer than timeout. Then it takes a sample. accepted is the last result of
+// acceptOpenConns.
 func (m *serverMeasurement) sampleWhenConnsAndMemorySettle(ctx context.Context, checkpoint string, timeout time.Duration, acceptOpenConns func(open int) bool) (accepted bool, _ error) {
 	if !m.sampled {
 		return true, sleepContext(ctx, settleTime)
@@ -212,7 +208,7 @@ func (m *serverMeasurement) sampleWhenConnsAndMemorySettle(ctx context.Context, 
 	}
 }
 
-// shouldMeasureIdleCPU reports whether the server's idle CPU time is measured. This requires that a load follows the
+// shouldMeasureIdleCPU reports whether to measure the server's idle CPU time. This requires that a load follows the
 // hold and that the hold is long enough for the measurement and a memory sample.
 func (m *serverMeasurement) shouldMeasureIdleCPU() bool {
 	i := slices.IndexFunc(m.workload.Phases, func(p scenario.Phase) bool { return p.Do == scenario.Hold })
@@ -220,7 +216,7 @@ func (m *serverMeasurement) shouldMeasureIdleCPU() bool {
 		m.workload.Phases[i].For.Std()/2 >= idleMeasureTime
 }
 
-// addIdleCPUToLastSample leaves the server alone and adds the server's CPU usage to the last sample.
+// addIdleCPUToLastSample measures the CPU usage of the idle server and adds it to the last sample.
 func (m *serverMeasurement) addIdleCPUToLastSample(ctx context.Context) error {
 	kept := &m.record.Samples[len(m.record.Samples)-1]
 	var before result.Sample
@@ -241,7 +237,7 @@ func (m *serverMeasurement) addIdleCPUToLastSample(ctx context.Context) error {
 }
 
 // sampleAtWindowStartOrEnd takes a sample at the start or the end of a window. It counts connections by the server's
-// port. For a isFlood it also counts their TCP segments.
+// port. If isFlood is set, it also counts their TCP segments.
 func (m *serverMeasurement) sampleAtWindowStartOrEnd(checkpoint string, isFlood bool) error {
 	if !m.sampled {
 		return nil
@@ -279,9 +275,9 @@ func SampleOwnMemory(checkpoint string) result.Sample {
 	return s
 }
 
-// startMeasuringForeignCPU starts to observe the CPU usage of other programs. The returned function returns the
-// number of CPUs that were busy with anything except this process and its ended children. stolen is the part
-// that the host of a virtual machine took. Both are 0 if the system has no such figures.
+// startMeasuringForeignCPU starts to measure the CPU usage of other programs. The returned function returns the number
+// of CPUs that were busy with anything except this process and its ended children. stolen is the part that the host of
+// a virtual machine took. If the system has no such figures, both are 0.
 func startMeasuringForeignCPU() func() (foreign, stolen float64) {
 	before, err := sample.TakeSample(windowParts, os.Getpid())
 	return func() (foreign, stolen float64) {

@@ -15,18 +15,15 @@ import (
 const (
 	// firstTickInterval is the time between two ticks at the start of a run.
 	firstTickInterval = time.Second
-	// maxTicks is the maximum number of ticks of a run. At the limit, every second tick is dropped and the
-	// interval doubles.
-	maxTicks = 3600
-	// adminTickTimeout limits the time for which a tick waits for the server's figures.
+	// maxTicks limits the ticks of a run. At the limit, every second tick is dropped and the interval doubles.
+	maxTicks         = 3600
 	adminTickTimeout = 500 * time.Millisecond
 )
 
-// timelineRecorder records the ticks of a run on one goroutine, from startTimeline to stop, which waits for the
-// goroutine. Events of the load generator arrive on the run's goroutine and are stored in atomics. A tick reads
-// /proc, which costs the lab time but not the server. Figures from the admin address cost the server time and
-// memory, so runs that measure memory do not request them. All methods accept a nil receiver, which represents
-// the timeline of a run without /proc.
+// timelineRecorder records the ticks of a run on one goroutine, from startTimeline to addLastTickAndStop, which waits
+// for the goroutine. Events of the load generator arrive on the run's goroutine and are stored in atomics. A tick reads
+// /proc, which takes no time of the server. Figures from the admin address take time and memory of the server, so runs
+// that measure memory do not request them. A nil receiver is valid: it represents a run without /proc.
 type timelineRecorder struct {
 	record   *result.Run
 	server   int // process group of the server
@@ -42,7 +39,7 @@ type timelineRecorder struct {
 	generatorUsage                 atomic.Pointer[load.Usage]
 }
 
-// startTimeline starts the timeline of a run whose server is ready. stop stores the timeline in record.
+// startTimeline starts the timeline of a run whose server is ready. The timeline is stored in record when it ends.
 func (r *runner) startTimeline(record *result.Run, server *process, admin *adminClient) *timelineRecorder {
 	if !r.sampled {
 		return nil
@@ -58,7 +55,6 @@ func (r *runner) startTimeline(record *result.Run, server *process, admin *admin
 	return t
 }
 
-// addLastTickAndStop records a last tick and ends the timeline.
 func (t *timelineRecorder) addLastTickAndStop() {
 	if t == nil {
 		return
@@ -69,7 +65,7 @@ func (t *timelineRecorder) addLastTickAndStop() {
 	t.record.Timeline = t.ticks
 }
 
-// sampleTick records a tick unless the server has ended. Unreadable figures are 0.
+// sampleTick records a tick, unless the server has ended. Figures that cannot be read are 0.
 func (t *timelineRecorder) sampleTick(ctx context.Context) {
 	tick := result.Tick{At: time.Since(t.record.Started)}
 	generator := int(t.generatorGroup.Load())
@@ -98,7 +94,8 @@ func (t *timelineRecorder) sampleTick(ctx context.Context) {
 	t.ticks = append(t.ticks, tick)
 }
 
-// readServerRuntimeInto adds the server's figures from the admin address if they arrive in time.
+// readServerRuntimeInto reads the server's figures from the admin address. It leaves out figures that do not arrive in
+// time.
 func (t *timelineRecorder) readServerRuntimeInto(ctx context.Context, usage *load.Usage) {
 	if t.admin == nil || ctx.Err() != nil {
 		return
@@ -108,7 +105,6 @@ func (t *timelineRecorder) readServerRuntimeInto(ctx context.Context, usage *loa
 	t.admin.readRuntimeUsageInto(ctx, t.workers, usage)
 }
 
-// halveTicksAndDoubleInterval keeps the first of every two ticks and doubles the interval.
 func (t *timelineRecorder) halveTicksAndDoubleInterval() {
 	kept := t.ticks[:0]
 	for i := 0; i < len(t.ticks); i += 2 {
@@ -118,7 +114,7 @@ func (t *timelineRecorder) halveTicksAndDoubleInterval() {
 	t.interval *= 2
 }
 
-// switchGeneratorGroup sets the process processGroup of a new load generator. 0 means that the generator has ended.
+// switchGeneratorGroup sets the process group of a new load generator. 0 means that the generator has ended.
 func (t *timelineRecorder) switchGeneratorGroup(processGroup int) {
 	if t == nil {
 		return
@@ -129,7 +125,6 @@ func (t *timelineRecorder) switchGeneratorGroup(processGroup int) {
 	t.generatorGroup.Store(int64(processGroup))
 }
 
-// storeEventFigures stores the figures of an event of the load generator.
 func (t *timelineRecorder) storeEventFigures(e load.Event) {
 	if t == nil {
 		return

@@ -20,23 +20,22 @@ import (
 
 // Options modify scenarios. The zero value changes nothing.
 type Options struct {
-	// Rounds replaces the scenario's rounds, up to 1000. 0 keeps them.
+	// Rounds replaces the number of rounds, if it is not 0. The maximum is 1000.
 	Rounds int
-	// Duration replaces the duration of Load phases without heartbeats, and of Flood, Publish, Jobs and Attack
-	// phases. 0 keeps the durations.
-	Duration time.Duration
-	// Connections limits the connections or goroutines of a workload. 0 means no limit.
+	// Duration, if not 0, replaces the duration of Load phases without heartbeats and of Flood, Publish, Jobs and
+	// Attack phases.
+	Duration    time.Duration
 	Connections int
-	// Only selects the runs whose "workload/subject" matches. Nil selects all.
+	// Only selects the runs whose name, "workload/subject", matches. Nil selects all.
 	Only *regexp.Regexp
 	// Subjects are added to the scenario's subjects.
 	Subjects []Subject
-	// Scale is the name of a scale. "" runs scenarios as written.
+	// Scale is the name of the scale at which to run. "" runs scenarios as written.
 	Scale string
 }
 
-// Apply returns the scenario as it is run on this machine: with a subject for each model, at the requested
-// scale, and with the other options applied. It does not modify s.
+// Apply returns the scenario as it runs on this machine: with a subject for each I/O model, at the requested scale, and
+// with the other options applied. It does not modify s.
 func (o Options) Apply(s Scenario) (Scenario, error) {
 	switch {
 	case o.Connections < 0:
@@ -90,7 +89,7 @@ func (o Options) String() string {
 	return JoinWords(words)
 }
 
-// WithPeersExecutable returns the scenario with the path of the executable of the module peers.
+// WithPeersExecutable returns a scenario whose commands use the given executable of the module peers.
 func (s Scenario) WithPeersExecutable(executable string) (Scenario, error) {
 	path, err := filepath.Abs(executable) // a relative path would be searched in PATH
 	if err == nil {
@@ -107,7 +106,8 @@ func (s Scenario) WithPeersExecutable(executable string) (Scenario, error) {
 	return s, nil
 }
 
-// SubjectsNeedingPeers returns the names of the subjects of the module peers. Without its executable they are excluded.
+// SubjectsNeedingPeers returns the names of the subjects that need the executable of the module peers. Without it,
+// these subjects are excluded.
 func (s *Scenario) SubjectsNeedingPeers() (names []string) {
 	for _, x := range s.Subjects {
 		if x.commandHasPlaceholder(peersPlaceholder) {
@@ -117,25 +117,23 @@ func (s *Scenario) SubjectsNeedingPeers() (names []string) {
 	return names
 }
 
-// hostLimits contains the properties of a machine that decide what can run.
+// hostLimits describes which servers a machine can run.
 type hostLimits struct {
-	// modelError returns the reason why a model cannot run, or nil. programError returns the reason why a
-	// program is missing, or nil.
+	// modelError returns the reason why a server cannot use an I/O model. programError returns the reason why a program
+	// is missing. Both return nil if there is none.
 	modelError   func(model string) error
 	programError func(program string) error
-	// maxTableConns is the number of connections that a server with one descriptor table can hold, 0 for any
-	// number. tableLimit describes the limit.
+	// maxTableConns is the number of connections that a server with one descriptor table can hold. 0 means any number.
+	// tableLimit describes the limit.
 	maxTableConns int
 	tableLimit    string
 }
 
-// anyHost describes a machine without limits.
 var anyHost = hostLimits{modelError: func(string) error { return nil }, programError: func(string) error { return nil }}
 
 // ownDescriptors is the number of descriptors that a server needs for itself and for the lab's connections.
 const ownDescriptors = 100
 
-// readHostLimits returns the limits of this machine.
 func readHostLimits() hostLimits {
 	h := hostLimits{modelError: func(model string) error {
 		_, err := models.FindAvailable(model)
@@ -152,8 +150,8 @@ func readHostLimits() hostLimits {
 	return h
 }
 
-// expandModelsForHost returns the scenario with a subject for each model that can run on h, and with the number of
-// connections that each subject can hold. Its Notes explain what cannot run.
+// expandModelsForHost returns the scenario with a subject for each I/O model that can run on h, and with the number of
+// connections that each subject can hold. Notes about subjects that cannot run are added.
 func (s Scenario) expandModelsForHost(h hostLimits) Scenario {
 	subjects := s.Subjects
 	s.Subjects = nil
@@ -184,14 +182,13 @@ func (s Scenario) expandModelsForHost(h hostLimits) Scenario {
 	return s
 }
 
-// withModel returns the subject for one of its models.
 func (s Subject) withModel(model string) Subject {
 	s.Name, s.Models = strings.ReplaceAll(s.Name, modelPlaceholder, model), nil
 	s.Command = s.Command.replaceInAllWords(modelPlaceholder, model)
 	return s
 }
 
-// noteSubjectsWithFewerConns adds notes about subjects that hold fewer connections than their workloads require.
+// noteSubjectsWithFewerConns adds notes about subjects that cannot hold all connections of a workload.
 func (s *Scenario) noteSubjectsWithFewerConns(filter *regexp.Regexp) {
 	for _, x := range s.Subjects {
 		var names []string
@@ -213,15 +210,14 @@ func (s *Scenario) noteSubjectsWithFewerConns(filter *regexp.Regexp) {
 
 // Scale defines how a scenario is reduced. Zero values change nothing.
 type Scale struct {
-	// Rounds replaces the rounds of the scenario and of its workloads.
-	Rounds int `json:"rounds,omitempty" toml:"rounds"`
-	// Connections limits the connections of a workload.
+	// Rounds replaces the number of rounds of the scenario and of its workloads.
+	Rounds      int `json:"rounds,omitempty" toml:"rounds"`
 	Connections int `json:"connections,omitempty" toml:"connections"`
 	// Duration and WarmUp limit the times of phases. Hold limits the duration of Hold phases.
 	Duration Duration `json:"duration,omitempty" toml:"duration"`
 	WarmUp   Duration `json:"warm_up,omitempty" toml:"warm_up"`
 	Hold     Duration `json:"hold,omitempty" toml:"hold"`
-	// Without lists excluded workloads and subjects.
+	// Without lists workloads and subjects to exclude.
 	Without []string `json:"without,omitempty" toml:"without"`
 }
 
@@ -240,7 +236,7 @@ func (x Scale) validateScale(name string) error {
 	return nil
 }
 
-// findScale returns the scale with a name. "" and "full" change nothing.
+// findScale returns the scale with the given name. The scales "" and "full" change nothing.
 func (s *Scenario) findScale(name string) (Scale, error) {
 	x, ok := s.Scales[name]
 	if !ok && name != "" && name != fullScale {
@@ -250,8 +246,8 @@ func (s *Scenario) findScale(name string) (Scale, error) {
 	return x, nil
 }
 
-// scaleScenario returns the scenario at a scale and does not modify s. It drops a workload that becomes
-// identical to an earlier one.
+// scaleScenario returns the scenario at a scale and does not modify s. It drops workloads that become identical to an
+// earlier one.
 func (x Scale) scaleScenario(s Scenario) Scenario {
 	without := func(name string) bool { return slices.Contains(x.Without, name) }
 	s.Subjects = slices.DeleteFunc(slices.Clone(s.Subjects), func(x Subject) bool { return without(x.Name) })
@@ -277,8 +273,8 @@ func (x Scale) scaleScenario(s Scenario) Scenario {
 	return s
 }
 
-// scaleWorkload limits a workload to the scale. If it shortens a hold, heartbeats become proportionally more
-// frequent.
+// scaleWorkload limits a workload to the scale. If a hold becomes shorter, heartbeats become more frequent in
+// proportion.
 func (x Scale) scaleWorkload(w Workload) Workload {
 	if x.Connections > 0 {
 		w.Connections = min(w.Connections, x.Connections)
@@ -309,7 +305,7 @@ func (x Scale) scaleWorkload(w Workload) Workload {
 	return w
 }
 
-// noteReductions adds notes about the differences from the original scenario and the options that caused them.
+// noteReductions adds notes about the differences from the original scenario, and about the options that caused them.
 func (s *Scenario) noteReductions(original *Scenario, o Options) {
 	why := o.String()
 	if s.Rounds != original.Rounds {
@@ -349,7 +345,7 @@ func (s *Scenario) noteReductions(original *Scenario, o Options) {
 	}
 }
 
-// generatesSameLoad reports whether two workloads are the same load. It ignores names and the durations of holds,
+// generatesSameLoad reports whether two workloads generate the same load. It ignores names, and the durations of holds,
 // which only serve sampling.
 func generatesSameLoad(a, b Workload) bool {
 	for _, w := range []*Workload{&a, &b} {

@@ -20,16 +20,16 @@ import (
 //go:embed files
 var files embed.FS
 
-// Reader reads scenarios. Its Figures reports whether a figure exists and whether it has a better direction.
+// Reader reads scenarios. Figures reports whether a figure exists, and whether it has a direction (higher or lower)
+// that counts as better.
 type Reader struct {
 	Figures func(name string) (better, ok bool)
 }
 
-// maxFileBytes limits the size of a scenario file.
 const maxFileBytes = 1 << 20
 
-// ReadScenario reads a scenario of at most 1 MiB from TOML. It checks the scenario as written and at each of
-// its scales.
+// ReadScenario reads a scenario of at most 1 MiB from TOML. It checks the scenario as written and at each of its
+// scales.
 func (r Reader) ReadScenario(in io.Reader) (s Scenario, err error) {
 	text, err := io.ReadAll(io.LimitReader(in, maxFileBytes+1))
 	if err != nil {
@@ -46,7 +46,7 @@ func (r Reader) ReadScenario(in io.Reader) (s Scenario, err error) {
 	return s, r.validateAtAllScales(&s, tomlTableLineNumbers(text))
 }
 
-// tomlTableLineNumbers returns the line numbers of the TOML tables, in order, by table name.
+// tomlTableLineNumbers returns, for each table name, the line numbers of the tables with that name.
 func tomlTableLineNumbers(text []byte) map[string][]int {
 	lines := make(map[string][]int)
 	var p unstable.Parser
@@ -69,7 +69,7 @@ func tomlTableLineNumbers(text []byte) map[string][]int {
 	return lines
 }
 
-// explainTOMLError adds the line and the expected values to an error of the TOML decoder.
+// explainTOMLError adds the line number and the expected values to an error of the TOML decoder.
 func explainTOMLError(err error) error {
 	if e, ok := errors.AsType[*toml.StrictMissingError](err); ok && len(e.Errors) > 0 {
 		line, _ := e.Errors[0].Position()
@@ -86,8 +86,8 @@ func explainTOMLError(err error) error {
 	return Errorf("%v; expected TOML as docs/scenarios.md has it", err)
 }
 
-// validateAtAllScales checks a scenario as written and at each scale, on a machine without limits. Errors contain the
-// line of the table.
+// validateAtAllScales checks a scenario as written and at each scale, for a machine without limits. Errors contain the
+// line number of the table.
 func (r Reader) validateAtAllScales(s *Scenario, lines map[string][]int) error {
 	at := func(table string, i int, err error) error {
 		if err != nil && i < len(lines[table]) {
@@ -133,7 +133,6 @@ func (r Reader) validateAtAllScales(s *Scenario, lines map[string][]int) error {
 	return nil
 }
 
-// ReadFile reads a scenario from a file.
 func (r Reader) ReadFile(name string) (s Scenario, err error) {
 	f, err := os.Open(name)
 	if err != nil {
@@ -144,7 +143,6 @@ func (r Reader) ReadFile(name string) (s Scenario, err error) {
 	return s, addFileName(name, err)
 }
 
-// addFileName adds the file's name to an error.
 func addFileName(name string, err error) error {
 	if e, ok := errors.AsType[Error](err); ok {
 		return Errorf("%s: %s", name, e)
@@ -155,7 +153,7 @@ func addFileName(name string, err error) error {
 	return nil
 }
 
-// builtInOrder is the order of the built-in scenarios. Unlisted scenarios come last.
+// builtInOrder is the order of the built-in scenarios. Scenarios that it does not contain come last.
 var builtInOrder = []string{"quick", "tenk", "idle", "million", "websockets", "models", "overload", "queues", "hub", "heartbeat", "peers", "tls", "capacity", "soak"}
 
 const extension = ".toml"
@@ -178,7 +176,6 @@ func BuiltInNames() (names []string) {
 	return names
 }
 
-// BuiltInFile returns the TOML file of a built-in scenario.
 func BuiltInFile(name string) ([]byte, error) {
 	text, err := files.ReadFile(path.Join("files", name+extension))
 	if err != nil {

@@ -6,69 +6,67 @@ import (
 	"strings"
 )
 
-// ReferenceTable is a table that others have published. Our figures are compared with it in the same columns.
+// ReferenceTable is a table of figures that others have published. Our figures are compared with it, column by column.
 type ReferenceTable struct {
 	// Title and Source identify the table. Machine describes the machine on which it was measured.
 	Title   string `json:"title" toml:"title"`
 	Source  string `json:"source" toml:"source"`
 	Machine string `json:"machine" toml:"machine"`
-	// Faults lists the known defects of the table, a sentence each.
+	// Faults lists the known defects of the table, one sentence each.
 	Faults []string `json:"faults,omitempty" toml:"faults"`
-	// Notes contains hints for the comparison, a sentence each.
+	// Notes contains hints for the comparison, one sentence each.
 	Notes []string `json:"notes,omitempty" toml:"notes"`
-	// Count is the unit of ReferenceRow.Count, such as "connections". It is shown as a column unless it is "".
+	// Count is the unit of ReferenceRow.Count, such as "connections". If it is not "", the table has a column with the
+	// counts.
 	Count   string         `json:"count,omitempty" toml:"count"`
 	Columns []Column       `json:"columns" toml:"column"`
 	Rows    []ReferenceRow `json:"rows" toml:"rows"`
 }
 
 type Column struct {
-	// Name is the column's heading. Figure is our figure in the column, "" for none.
+	// Name is the heading of the column. Figure is our figure in the column, or "" if there is none.
 	Name   string `json:"name" toml:"name"`
 	Figure string `json:"figure,omitempty" toml:"figure"`
-	// Unit is the unit of the published figures, one of UnitFactors. Our figures are shown in the same unit. ""
-	// selects our usual format, which times always have.
+	// Unit is the unit of the published figures, one of UnitFactors. Our figures are shown in the same unit. The
+	// default "" shows them in our usual format. Times are always in that format.
 	Unit string `json:"unit,omitempty" toml:"unit"`
-	// Relative is the name of a subject. Our figure is shown as a multiple of that subject's figure in the same
-	// round. If the watchdog killed that subject, our figure is also shown itself. Without a multiple, only our
-	// figure is shown.
+	// Relative is the name of a subject. If it is set, our figure is shown as a multiple of that subject's figure in
+	// the same round. If the watchdog killed that subject, our figure itself is shown, too. If there is no multiple,
+	// only our figure is shown.
 	Relative string `json:"relative,omitempty" toml:"relative"`
 }
 
-// UnitFactors maps units of columns to multiples of the figures' units.
+// UnitFactors maps the unit of a column to the factor by which our figures must be divided to be in that unit.
 var UnitFactors = map[string]float64{
 	"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "MB": 1e6, "GB": 1e9,
 	"kB/s": 1e3, "Mbps": 1e6,
 }
 
-// ReferenceRow is a row of a reference table.
 type ReferenceRow struct {
-	// Name describes the row.
 	Name string `json:"name" toml:"name"`
-	// Count is the row's size in units of ReferenceTable.Count. 0 means unknown.
+	// Count is the size of the row, in the unit ReferenceTable.Count. 0 means unknown.
 	Count int `json:"count,omitempty" toml:"count"`
 	// Cells contains the published figures as written, one per column.
 	Cells []string `json:"cells" toml:"cells"`
 	// Workload is the workload whose runs are shown below the row. Design is the subject that reimplements the
-	// published design. Ours lists the subjects to compare; by default, all subjects of the workload except the
-	// table's designs.
+	// published design. Ours lists the subjects to compare. By default, these are all subjects of the workload except
+	// the table's designs.
 	Workload string   `json:"workload" toml:"workload"`
 	Design   string   `json:"design,omitempty" toml:"design"`
 	Ours     []string `json:"ours,omitempty" toml:"ours"`
-	// About lists the figures by which our subjects are compared with Design in the same run.
+	// About lists the figures by which our subjects are compared with Design in the same round.
 	About []string `json:"about,omitempty" toml:"about"`
 }
 
-// Claim is a limit for a figure of subjects. Either AtMost or AtLeast must be set.
+// Claim is a limit that a figure of the subjects must satisfy. Either AtMost or AtLeast must be set.
 type Claim struct {
-	// Text states the claim.
 	Text string `json:"text" toml:"text"`
 	// Subjects lists the subjects to which the claim applies. Nil means all subjects of the workload.
 	Subjects []string `json:"subjects,omitempty" toml:"subjects"`
 	// Workload is the workload whose runs count. "" means each workload.
 	Workload string `json:"workload,omitempty" toml:"workload"`
-	// Figure is the name of the claimed figure. AtMost and AtLeast are limits for it. If Of is set, the limits
-	// are multiples of the same figure under the workload Of. Plus is added to the limit.
+	// Figure is the name of the figure. AtMost and AtLeast are limits for it. If Of is set, the limits are multiples of
+	// the same figure under the workload Of. Plus is added to the limit.
 	Figure  string   `json:"figure" toml:"figure"`
 	AtMost  *float64 `json:"at_most,omitempty" toml:"at_most"`
 	AtLeast *float64 `json:"at_least,omitempty" toml:"at_least"`
@@ -76,29 +74,28 @@ type Claim struct {
 	Plus    float64  `json:"plus,omitempty" toml:"plus"`
 	// From is the minimum number of connections for a verdict.
 	From int `json:"from,omitempty" toml:"from"`
-	// Fails defines when the claim fails the bench: UnlessMet (also if it was not measured), IfNotMet, or
-	// IfStrict (like IfNotMet, but only with --strict). By default it never does.
+	// Fails defines when the claim makes the bench fail: UnlessMet (also if it was not measured), IfNotMet, or IfStrict
+	// (like IfNotMet, but only with --strict). By default it never does.
 	Fails string `json:"fails,omitempty" toml:"fails"`
 }
 
-// Values of Claim.Fails.
 const (
 	UnlessMet = "unless met"
 	IfNotMet  = "if not met"
 	IfStrict  = "if strict"
 )
 
-// Clause is a part of the report's first sentence. Text can contain placeholders. {subject} is the best subject
-// except the baseline. {value} is its figure. {baseline} is the baseline and {base} its figure. {ratio} is
-// value/base and {inverse} base/value. {connections} is the workload's number of connections.
+// Clause is a part of the report's first sentence. Text can contain placeholders: {subject} is the best subject except
+// the baseline, and {value} its figure. {baseline} is the baseline, and {base} its figure. {ratio} is value/base,
+// {inverse} is base/value, and {connections} is the workload's number of connections.
 type Clause struct {
 	Text     string `json:"text" toml:"text"`
 	Workload string `json:"workload" toml:"workload"`
 	Figure   string `json:"figure" toml:"figure"`
-	// Subject is the subject of the figure. "" means the subject of the previous clause. In the first clause,
-	// "" means the best subject.
+	// Subject is the subject of the clause. "" means the subject of the previous clause or, in the first clause, the
+	// best subject.
 	Subject string `json:"subject,omitempty" toml:"subject"`
-	// Baseline replaces the scenario's baseline unless "".
+	// Baseline, if not "", replaces the scenario's baseline.
 	Baseline string `json:"baseline,omitempty" toml:"baseline"`
 }
 
@@ -124,7 +121,8 @@ func (r *crossReferenceChecker) requireKnownNames(table string, i int, what stri
 	}
 }
 
-// requireKnownFigures checks names of figures. If needsDirection is set, the figures must have a better direction.
+// requireKnownFigures checks the names of figures. If needsDirection is set, higher or lower values of each figure must
+// count as better.
 func (r *crossReferenceChecker) requireKnownFigures(table string, i int, needsDirection bool, names ...string) {
 	for _, name := range names {
 		if is, ok := r.figureInfo(name); name != "" && (!ok || needsDirection && !is) {
@@ -133,8 +131,8 @@ func (r *crossReferenceChecker) requireKnownFigures(table string, i int, needsDi
 	}
 }
 
-// checkCrossReferences checks the names in reference tables, claims and the answer. expanded is the scenario on a
-// machine without limits. figureInfo is Reader.Figures. atLine adds the line of a table to an error.
+// checkCrossReferences checks the names in reference tables, claims and the answer. expanded is the scenario for a
+// machine without limits. figureInfo is Reader.Figures. atLine adds the line number of a table to an error.
 func (s *Scenario) checkCrossReferences(expanded *Scenario, figureInfo func(string) (better, ok bool), atLine func(table string, i int, err error) error) error {
 	r := &crossReferenceChecker{figureInfo: figureInfo, atLine: atLine}
 	for _, x := range expanded.Subjects {
@@ -196,8 +194,8 @@ func (r *crossReferenceChecker) checkNamesAndBoundsOfClaim(i int, x *Claim) {
 	}
 }
 
-// ParsePublishedCell parses a published cell, such as "202,830", "4.9 s", or "38.8" in a column whose unit is MiB. It
-// returns the value in the unit of the column's figure.
+// ParsePublishedCell parses a published figure, such as "202,830", "4.9 s", or "38.8" in a column whose unit is MiB. It
+// returns the value in the unit of the column's Figure.
 func (c Column) ParsePublishedCell(cell string) (float64, bool) {
 	digits, unit, _ := strings.Cut(cell, " ")
 	digits, scale := strings.ReplaceAll(digits, ",", ""), 1.0

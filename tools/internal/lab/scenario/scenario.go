@@ -11,11 +11,9 @@ import (
 	"time"
 )
 
-// Scenario is a question that measurements answer.
+// Scenario is a question and the measurements that answer it.
 type Scenario struct {
-	// Name is the scenario's name on the command line.
-	Name string `json:"name" toml:"name"`
-	// Question is the question in one sentence.
+	Name     string `json:"name" toml:"name"`
 	Question string `json:"question" toml:"question"`
 	// About explains in a paragraph or two how to read the figures.
 	About string `json:"about,omitempty" toml:"about"`
@@ -23,30 +21,29 @@ type Scenario struct {
 	Subjects []Subject `json:"subjects" toml:"subject"`
 	// Workloads contains the loads to apply, at most 64.
 	Workloads []Workload `json:"workloads" toml:"workload"`
-	// Baseline is the name of the subject with which the others are compared. If it is not in Subjects, no
-	// ratio is shown. In a file, the default is the first subject.
+	// Baseline is the name of the subject with which the other subjects are compared. If it is not in Subjects, the
+	// report contains no ratios. In a file, the default is the first subject.
 	Baseline string `json:"baseline" toml:"baseline"`
-	// Auto is the name of the subject that chooses a model by itself. The report compares it with the best
-	// other subject. "" means none.
+	// Auto is the name of the subject that chooses its I/O model by itself. The report compares it with the best other
+	// subject. "" means none.
 	Auto string `json:"auto,omitempty" toml:"auto"`
-	// Main is the name of the first figure in tables, which is shown with its ± and its ratio to the baseline.
-	// "" means the first main figure of the workload's probes.
+	// Main is the name of the figure that is shown first in tables, with its ± and its ratio to the baseline. The
+	// default "" is the first main figure of the workload's probes.
 	Main string `json:"main,omitempty" toml:"main"`
-	// Rounds is the number of runs of each subject under each workload, 1 to 1000. In a file, the default is 3.
+	// Rounds is how often each subject runs under each workload, from 1 to 1000. In a file, the default is 3.
 	Rounds int `json:"rounds" toml:"rounds"`
-	// Answer is the report's first sentence, in clauses. A chart shows the figure of the first clause.
-	Answer []Clause `json:"answer,omitempty" toml:"answer"`
-	// References contains the published tables to compare with.
+	// Answer is the report's first sentence, divided into clauses. A chart shows the figure of the first clause.
+	Answer     []Clause         `json:"answer,omitempty" toml:"answer"`
 	References []ReferenceTable `json:"published,omitempty" toml:"published"`
 	Claims     []Claim          `json:"claims,omitempty" toml:"claim"`
-	// Scales contains the reductions of the scenario by name.
+	// Scales contains reduced forms of the scenario, by name.
 	Scales map[string]Scale `json:"scales,omitempty" toml:"scale"`
 
-	// Notes contains sentences about changes caused by this machine and the options.
+	// Notes contains sentences about changes that this machine or the options have caused.
 	Notes []string `json:"-" toml:"-"`
 }
 
-// Error is an error in a scenario or in its options. Nothing has been started when it is returned.
+// Error is an error in a scenario or in its options. If it is returned, nothing has been started.
 type Error string
 
 func (e Error) Error() string { return string(e) }
@@ -55,11 +52,9 @@ func Errorf(format string, args ...any) error { return Error(fmt.Sprintf(format,
 
 const (
 	maxRounds = 1000
-	// MaxParts limits the number of subjects and the number of workloads of a scenario.
-	MaxParts = 64
+	MaxParts  = 64
 )
 
-// Validate returns an Error if the scenario cannot be run.
 func (s *Scenario) Validate() error {
 	if s.Rounds < 1 || s.Rounds > maxRounds {
 		return Errorf("%d rounds; expected 1 to %d", s.Rounds, maxRounds)
@@ -85,7 +80,6 @@ func (s *Scenario) Validate() error {
 	return nil
 }
 
-// addNameOrError adds a name to seen. It returns an error if seen already contains the name.
 func addNameOrError(seen map[string]bool, kind, name string) error {
 	if seen[name] {
 		return Errorf("two %ss are named %q; expected a name for each", kind, name)
@@ -116,10 +110,9 @@ func findWorkload(all []Workload, name string) *Workload {
 	return &all[i]
 }
 
-// RoundsFor returns the number of rounds of a workload.
 func (s *Scenario) RoundsFor(w Workload) int { return cmp.Or(w.Rounds, s.Rounds) }
 
-// EstimateRunDuration estimates how long the scenario takes.
+// EstimateDuration estimates how long the scenario takes.
 func (s *Scenario) EstimateDuration() (all time.Duration) {
 	shapes := make(map[string]bool)
 	for _, w := range s.Workloads {
@@ -136,10 +129,9 @@ func (s *Scenario) EstimateDuration() (all time.Duration) {
 	return all
 }
 
-// estimatedCalibrationRuns is the approximate number of runs that measuring a capacity takes.
+// estimatedCalibrationRuns is the approximate number of runs that are needed to measure a capacity.
 const estimatedCalibrationRuns = 11
 
-// Step is a planned run.
 type Step struct {
 	Scenario string
 	Workload Workload
@@ -147,12 +139,11 @@ type Step struct {
 	Round    int // counts from 1
 }
 
-// WorkloadAndSubject returns the name that Options.Only matches.
 func (s Step) WorkloadAndSubject() string { return s.Workload.Name + "/" + s.Subject.Name }
 
-// PlanSteps returns the runs of a scenario in order: by workload, then by round. In each round every subject
-// runs once, and each round starts with a different subject. If filter is not nil, runs whose "workload/subject"
-// does not match are omitted.
+// PlanSteps returns the runs of a scenario in order: by workload, then by round. In each round every subject runs once,
+// and each round starts with a different subject. If filter is not nil, it selects the runs by their name,
+// "workload/subject".
 func (s *Scenario) PlanSteps(filter *regexp.Regexp) (steps []Step, err error) {
 	for _, w := range s.Workloads {
 		subjects := slices.DeleteFunc(slices.Clone(s.Subjects), func(x Subject) bool {
@@ -171,17 +162,15 @@ func (s *Scenario) PlanSteps(filter *regexp.Regexp) (steps []Step, err error) {
 		filter, s.Workloads[0].Name+"/"+s.Subjects[0].Name)
 }
 
-// hasSubjectForWorkload reports whether any subject runs the workload.
 func (s *Scenario) hasSubjectForWorkload(w Workload, only *regexp.Regexp) bool {
 	return slices.ContainsFunc(s.Subjects, func(x Subject) bool { return x.RunsUnderWorkload(w) && isPairSelected(only, w, x) })
 }
 
-// isPairSelected reports whether Options.Only selects a workload and subject.
 func isPairSelected(filter *regexp.Regexp, w Workload, x Subject) bool {
 	return filter == nil || filter.MatchString(w.Name+"/"+x.Name)
 }
 
-// JoinWords joins words as in "a, b and c".
+// JoinWords joins words into a list such as "a, b and c".
 func JoinWords(words []string) string {
 	if len(words) < 2 {
 		return strings.Join(words, "")

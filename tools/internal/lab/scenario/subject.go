@@ -19,56 +19,53 @@ type Subject struct {
 	Name string `json:"name" toml:"name"`
 	// Apps lists the apps that the server supports. Nil means all.
 	Apps []string `json:"apps,omitempty" toml:"apps"`
-	// Workloads lists the workloads under which the subject is run. Nil means all.
+	// Workloads lists the workloads under which the subject runs. Nil means all.
 	Workloads []string `json:"workloads,omitempty" toml:"workloads"`
-	// MaxConns is the number of connections that the server can hold, 0 for any number. Wall describes the
-	// limit.
+	// MaxConns is the number of connections that the server can hold. 0 means any number. Wall describes the limit.
 	MaxConns int    `json:"max_conns,omitempty" toml:"max_conns"`
 	Wall     string `json:"wall,omitempty" toml:"wall"`
-	// PerCPU makes {processes} at least the number of CPUs.
+	// PerCPU makes the placeholder {processes} at least the number of CPUs.
 	PerCPU bool `json:"per_cpu,omitempty" toml:"per_cpu"`
-	// Parks reports that the command is not a server: it parks "{n}" goroutines, prints samples as lines of
-	// JSON, and exits. It is run only under Park.
+	// Parks reports that the command is not a server: it parks "{n}" goroutines, prints samples as lines of JSON, and
+	// exits. It runs only in Park phases.
 	Parks bool `json:"parks,omitempty" toml:"parks"`
-	// Command is the program and its arguments, run without a shell. CommandWithValues replaces placeholders in
-	// braces. The server must listen on all addresses or on 127.0.0.1, stay in the foreground, and end at
-	// SIGTERM.
+	// Command is the program and its arguments, run without a shell. CommandWithValues replaces placeholders in braces.
+	// The server must listen on all addresses or on 127.0.0.1, stay in the foreground, and exit on SIGTERM.
 	Command Words `json:"command" toml:"command"`
-	// Models expands the subject to one subject for each of these I/O models that can run here. The model's
-	// name replaces "{model}" in the subject's name and command.
+	// Models replaces the subject with one subject for each of these I/O models that can run here. The model's name
+	// replaces "{model}" in the subject's name and command.
 	Models []string `json:"-" toml:"models"`
-	// OneTable reports that the server has one descriptor table. MaxConns and Wall are then derived from the
-	// hard RLIMIT_NOFILE.
+	// OneTable reports that the server has one descriptor table. MaxConns and Wall are then derived from the hard
+	// RLIMIT_NOFILE.
 	OneTable bool `json:"-" toml:"one_table"`
-	// Protocol is the subject's protocol under the app PubSub, as in load.PubSub. The default is "redis".
+	// Protocol is the protocol that the subject uses for the app PubSub, as in load.PubSub. The default is "redis".
 	Protocol string `json:"protocol,omitempty" toml:"protocol"`
 	// Optional excludes the subject if its program is not installed.
 	Optional bool `json:"-" toml:"optional"`
-	// Contender is set for a program that runs Jobs.
+	// Contender is set for a program that runs in Jobs phases.
 	Contender *Contender `json:"side,omitempty" toml:"side"`
 }
 
 // Contender describes a subject that runs jobs. Its command must accept the flags of "myriad offer", which are
 // appended, and print the same output.
 type Contender struct {
-	// FixedWorkers starts the contender with the best number of workers. Other contenders may use up to 5,000.
+	// FixedWorkers starts the contender with the number of workers that has proved best. Other contenders may use up to
+	// 5,000.
 	FixedWorkers bool `json:"told,omitempty" toml:"told"`
-	// MeasuresCapacity runs the contender in a closed loop first, to measure the capacity. With FixedWorkers,
-	// the number of workers is increased during the measurement, and all contenders use the best number.
+	// MeasuresCapacity first runs the contender in a closed loop, to measure the capacity. With FixedWorkers, this is
+	// repeated with more and more workers, and all contenders with FixedWorkers then use the best number.
 	MeasuresCapacity bool `json:"measures,omitempty" toml:"measures"`
 }
 
-// Placeholders that are replaced before a scenario is run. {peers} is the executable of the module peers, if
-// given.
+// These placeholders are replaced before a scenario runs. {peers} is the executable of the module peers, if given.
 const (
 	modelPlaceholder = "{model}"
 	peersPlaceholder = "{peers}"
 	autoModel        = models.Auto
 )
 
-// ParseSubject parses "name=command line", such as "mine=/usr/bin/server --port {port}". For a server that
-// supports only some apps, the format is "name:app,app=command line". If isContender is set, the subject is a
-// contender.
+// ParseSubject parses "name=command line", such as "mine=/usr/bin/server --port {port}". For a server that supports
+// only some apps, the format is "name:app,app=command line". If isContender is set, the subject is a contender.
 func ParseSubject(text string, isContender bool) (Subject, error) {
 	name, line, ok := strings.Cut(text, "=")
 	if !ok {
@@ -89,12 +86,10 @@ func ParseSubject(text string, isContender bool) (Subject, error) {
 	return s, s.validateSubject()
 }
 
-// RunsJobs reports whether the scenario submits jobs.
 func (s *Scenario) RunsJobs() bool {
 	return slices.ContainsFunc(s.Workloads, func(w Workload) bool { return w.FindPhase(Jobs) != nil })
 }
 
-// validateSubject returns an Error if the subject cannot be started.
 func (s Subject) validateSubject() error {
 	if s.Name == "" || len(s.Name) > 40 || strings.ContainsAny(s.Name, "/: \t\r\n") {
 		return Errorf("subject name %q; expected 1 to 40 bytes without spaces, slashes and colons", s.Name)
@@ -133,7 +128,7 @@ func (s Subject) validateSubject() error {
 	return nil
 }
 
-// RunsUnderWorkload reports whether the subject is run under a workload.
+// RunsUnderWorkload reports whether the subject runs under a workload.
 func (s Subject) RunsUnderWorkload(w Workload) bool {
 	return !s.commandHasPlaceholder(peersPlaceholder) &&
 		(s.Contender != nil) == (w.FindPhase(Jobs) != nil) && s.Parks == (w.FindPhase(Park) != nil) &&
@@ -141,19 +136,19 @@ func (s Subject) RunsUnderWorkload(w Workload) bool {
 		(s.Workloads == nil || slices.Contains(s.Workloads, w.Name))
 }
 
-// HasAdmin reports whether the command contains {admin}, the address of the server's figures.
+// HasAdmin reports whether the command contains {admin}, the address at which the server serves its figures.
 func (s Subject) HasAdmin() bool { return s.commandHasPlaceholder("{admin}") }
 
-// HasHeartbeat reports whether the subject sends heartbeats.
+// HasHeartbeat reports whether the subject can send heartbeats.
 func (s Subject) HasHeartbeat() bool { return s.commandHasPlaceholder("{heartbeat}") }
 
 func (s Subject) commandHasPlaceholder(placeholder string) bool {
 	return slices.ContainsFunc(s.Command, func(word string) bool { return strings.Contains(word, placeholder) })
 }
 
-// ServerProcessesFor returns the number of server processes for a workload. The command must contain {processes};
-// otherwise there is one process. Each process gets at most three quarters of the connections that its
-// descriptor table can hold, because the kernel distributes connections randomly.
+// ServerProcessesFor returns the number of server processes for a workload. It is 1 unless the command contains
+// {processes}. Each process gets at most three quarters of the connections that its descriptor table can hold, because
+// the kernel distributes connections randomly.
 func (s Subject) ServerProcessesFor(w Workload) int {
 	if !s.commandHasPlaceholder("{processes}") {
 		return 1
@@ -166,10 +161,9 @@ func (s Subject) ServerProcessesFor(w Workload) int {
 	return min(max((w.Connections+each-1)/each, least), maxProcesses)
 }
 
-// maxProcesses is the maximum of tcp.Server.Processes.
 const maxProcesses = 1024
 
-// MyriadModel returns the I/O model of a Myriad server, "" for other subjects.
+// MyriadModel returns the I/O model of a Myriad server, or "" for other subjects.
 func (s Subject) MyriadModel() string {
 	if len(s.Command) < 2 || s.Command[0] != "{self}" || s.Command[1] != "serve" {
 		return ""
@@ -189,8 +183,8 @@ type PlaceholderValues struct {
 }
 
 // CommandWithValues returns the command with its placeholders replaced. {room} is the number of connections that a
-// server must accept: the load's connections, a margin for their random distribution over processes, and the
-// lab's own connections.
+// server must accept: the generator's connections, a margin for their random distribution over processes, and the lab's
+// own connections.
 func (s Subject) CommandWithValues(p PlaceholderValues) []string {
 	_, port, _ := net.SplitHostPort(p.Addr) // a subject without a server has no address
 	heartbeat := ""
@@ -202,7 +196,6 @@ func (s Subject) CommandWithValues(p PlaceholderValues) []string {
 		"{n}", strconv.Itoa(p.Connections), "{room}", strconv.Itoa(p.connLimitForServer()), "{processes}", strconv.Itoa(p.Processes))
 }
 
-// connLimitForServer returns the value of {room}.
 func (p PlaceholderValues) connLimitForServer() int {
 	if p.Processes < 2 {
 		return p.Connections + 1000
@@ -210,8 +203,8 @@ func (p PlaceholderValues) connLimitForServer() int {
 	return p.Connections*3/2 + 1000*p.Processes
 }
 
-// LoadConnsWithinServerLimit returns the number of the load's connections that fit if the server accepts
-// connLimitForServer connections.
+// LoadConnsWithinServerLimit returns the number of the generator's connections that fit if the server accepts at most
+// maxServerConns connections.
 func (p PlaceholderValues) LoadConnsWithinServerLimit(maxServerConns int) int {
 	if p.Processes < 2 {
 		return maxServerConns - 1000

@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// Duration is a time.Duration that is text such as "1.5s" in TOML, and nanoseconds in JSON.
+// Duration is a time.Duration. It is text such as "1.5s" in TOML, and a number of nanoseconds in JSON.
 type Duration time.Duration
 
-// UnmarshalText reads a text such as "1.5s".
+// UnmarshalText parses text such as "1.5s".
 func (d *Duration) UnmarshalText(text []byte) error {
 	v, err := time.ParseDuration(string(text))
 	if err != nil {
@@ -19,27 +19,24 @@ func (d *Duration) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// UnmarshalJSON reads nanoseconds.
 func (d *Duration) UnmarshalJSON(text []byte) error { return json.Unmarshal(text, (*int64)(d)) }
 
 func (d Duration) Std() time.Duration { return time.Duration(d) }
 
 func (d Duration) String() string { return time.Duration(d).String() }
 
-// Words is a command line. In TOML it is one text, which is split at spaces. Single or double quotes keep
-// spaces within a word. No other character is special.
+// Words is a command line. In TOML it is one text, which is split at spaces. Single or double quotes keep spaces within
+// a word. No other character is special.
 type Words []string
 
-// UnmarshalText splits a command line.
+// UnmarshalText splits a command line into words.
 func (w *Words) UnmarshalText(text []byte) (err error) {
 	*w, err = splitCommandLine(string(text))
 	return err
 }
 
-// UnmarshalJSON reads a list of words.
 func (w *Words) UnmarshalJSON(text []byte) error { return json.Unmarshal(text, (*[]string)(w)) }
 
-// replaceInAllWords replaces pairs of old and new texts in all words.
 func (w Words) replaceInAllWords(oldnew ...string) Words {
 	r := strings.NewReplacer(oldnew...)
 	words := make(Words, len(w))

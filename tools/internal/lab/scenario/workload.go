@@ -18,61 +18,59 @@ import (
 type Workload struct {
 	// Name is the workload's name in the report. It has at most 40 bytes and no spaces or slashes.
 	Name string `json:"name" toml:"name"`
-	// Caption is a sentence above the workload's table. The workload's values replace "{connections}" and
-	// "{heartbeat}". The default is a generated sentence.
+	// Caption is the sentence above the workload's table. The values of the workload replace "{connections}" and
+	// "{heartbeat}". By default, a sentence is generated.
 	Caption string `json:"caption,omitempty" toml:"caption"`
-	// App is an app of package app. It is empty for phases without a server.
+	// App is the protocol, one of those in package app. It is empty for phases without a server.
 	App string `json:"app,omitempty" toml:"app"`
 	// TLS encrypts the connections. The lab creates the certificate.
 	TLS bool `json:"tls,omitempty" toml:"tls"`
-	// Connections is the number of connections, at least 1. Under Park it is the number of goroutines.
+	// Connections is the number of connections, at least 1. For Park it is the number of goroutines.
 	Connections int `json:"connections,omitempty" toml:"connections"`
-	// Size is the size of a message in bytes, including the line end: 2 to 1 MiB. It is 0 for apps with fixed
-	// messages.
-	Size int `json:"size,omitempty" toml:"size"`
-	// Pipeline is the number of messages in flight on each connection. The default is 1.
+	// Size is the size of a message in bytes, including the line end: from 2 bytes to 1 MiB. It is 0 for apps with
+	// fixed messages.
+	Size     int `json:"size,omitempty" toml:"size"`
 	Pipeline int `json:"pipeline,omitempty" toml:"pipeline"`
-	// LoadModel is the I/O model of the load generator. The default is the best one that can run. LoadLoops is
-	// the generator's number of loops, up to 1024. The default is one, or one per pinned CPU, and more if one
-	// descriptor table is too small.
+	// LoadModel is the I/O model of the load generator. By default, it is the best one that can run. LoadLoops is the
+	// generator's number of event loops, up to 1024. The default is one, or one per CPU if the generator is pinned to
+	// CPUs. If one descriptor table is too small, there are more loops.
 	LoadModel string `json:"load_model,omitempty" toml:"load_model"`
 	LoadLoops int    `json:"load_loops,omitempty" toml:"load_loops"`
 	// Unpinned allows server and load generator to run on all CPUs.
 	Unpinned bool `json:"unpinned,omitempty" toml:"unpinned"`
-	// Rounds replaces the scenario's rounds, up to 1000. 0 keeps them.
+	// Rounds replaces the scenario's number of rounds, if it is not 0. The maximum is 1000.
 	Rounds int `json:"rounds,omitempty" toml:"rounds"`
-	// Whole excludes subjects that cannot hold all connections. By default, such a subject is run with as many
+	// Whole excludes subjects that cannot hold all connections. By default, such a subject runs with as many
 	// connections as it can hold.
 	Whole bool `json:"whole,omitempty" toml:"whole"`
 	// Reduced reports that options or a scale have reduced the connections or changed durations.
-	Reduced bool `json:"reduced,omitempty" toml:"-"`
-	// Phases run in order.
-	Phases []Phase `json:"phases,omitempty" toml:"phases"`
+	Reduced bool    `json:"reduced,omitempty" toml:"-"`
+	Phases  []Phase `json:"phases,omitempty" toml:"phases"`
 }
 
 // Actions of phases.
 const (
-	// Connect opens connections and closes those of previous phases. If the first phase is not Connect, all
-	// connections are opened first.
+	// Connect opens connections and closes those of earlier phases. If the first phase is not Connect, all connections
+	// are opened before the first phase.
 	Connect = "connect"
 	// Hold keeps the connections idle except for heartbeats.
 	Hold = "hold"
-	// Load measures a time window in which every connection is busy in a closed loop, or messages are sent at a
-	// Rate. With a Heartbeat, the load only answers the server's heartbeats, and the app must be Sink.
+	// Load sends messages on every connection and measures a time window. Without a Rate it is a closed loop. With a
+	// Heartbeat, the generator only answers the server's heartbeats, and the app must be Sink.
 	Load = "load"
 	// Verify exchanges a message on each connection.
 	Verify = "verify"
 	// Broadcast makes the server send a line to all connections.
 	Broadcast = "broadcast"
-	// Flood measures a time window in which every connection sends as much as the server accepts, without
-	// waiting for answers.
+	// Flood sends as much as the server accepts on every connection, without waiting for answers, and measures a time
+	// window.
 	Flood = "flood"
-	// Publish measures a time window in which messages are published to topics, in a closed loop or at a Rate.
-	// All connections subscribe to a topic and compare the messages.
+	// Publish publishes messages to topics and measures a time window. Without a Rate it is a closed loop. All
+	// connections subscribe to a topic and check the messages.
 	Publish = "publish"
-	// Attack runs every attacker of package faults against the server, together with honest clients.
+	// Attack runs all attackers of package faults against the server, together with honest clients.
 	Attack = "attack"
-	// Jobs submits jobs to a pool in the pool's process.
+	// Jobs runs a process that submits jobs to its own pool.
 	Jobs = "jobs"
 	// Park parks goroutines.
 	Park = "park"
@@ -80,51 +78,50 @@ const (
 
 var allPhases = []string{Connect, Hold, Load, Verify, Broadcast, Flood, Publish, Attack, Jobs, Park}
 
-// Phase is a part of a workload.
 type Phase struct {
-	// Do is the action of the phase.
 	Do string `json:"do" toml:"do"`
-	// For is the duration of Hold, Load, Flood, Publish, Attack and Jobs, 100 ms to 24 h.
+	// For is the duration of Hold, Load, Flood, Publish, Attack and Jobs phases, from 100 ms to 24 h.
 	For Duration `json:"for,omitempty" toml:"for"`
-	// WarmUp is the time under the same load before the window of Load, Flood, Publish and Jobs.
+	// WarmUp is the time before the measured window of Load, Flood, Publish and Jobs. The load is the same as in the
+	// window.
 	WarmUp Duration `json:"warm_up,omitempty" toml:"warm_up"`
-	// Connections is the number of connections that a Connect opens. The default is all.
+	// Connections is the number of connections that a Connect phase opens. The default is all.
 	Connections int `json:"connections,omitempty" toml:"connections"`
-	// Rate is a number per second. For Connect it is the connections opened, 0 for as fast as possible. For
-	// Load and Publish it is the messages sent on all connections together, 0 for a closed loop. For Jobs it is
-	// the jobs submitted if Times is 0.
+	// Rate is a number per second. In a Connect phase it is the number of connections to open; 0 means as fast as
+	// possible. In Load and Publish phases it is the number of messages on all connections together; 0 means a closed
+	// loop. In a Jobs phase it is the number of jobs, if Times is 0.
 	Rate int `json:"rate,omitempty" toml:"rate"`
-	// Messages is the number of messages in flight on each connection of a Verify. The default is 1.
+	// Messages is the number of messages in flight on each connection of a Verify phase. The default is 1.
 	Messages int `json:"messages,omitempty" toml:"messages"`
-	// InFlight limits the held connections that wait for the answer of a Verify at the same time, 1 to
+	// InFlight limits how many held connections wait for an answer at the same time in a Verify phase, from 1 to
 	// 1,048,576. The default is 1,000.
 	InFlight int `json:"in_flight,omitempty" toml:"in_flight"`
-	// Heartbeat is the time between two heartbeats in a Hold or a Load, at least 100 ms.
+	// Heartbeat is the time between two heartbeats in a Hold or Load phase, at least 100 ms.
 	Heartbeat Duration `json:"heartbeat,omitempty" toml:"heartbeat"`
 
-	// Topics, Publishers and Slow apply to Publish, as in load.PubSub. Slow is the number of subscribers that
+	// Topics, Publishers and Slow apply to Publish phases, as in load.PubSub. Slow is the number of subscribers that
 	// never read. The defaults are 1 topic and 1 publisher.
 	Topics     int `json:"topics,omitempty" toml:"topics"`
 	Publishers int `json:"publishers,omitempty" toml:"publishers"`
 	Slow       int `json:"slow,omitempty" toml:"slow"`
 
-	// Every is the time between two log lines of an Attack, at least 1 s. The default is 1 min, or a quarter of
+	// Every is the time between two log lines of an Attack phase, at least 1 s. The default is 1 min, or a quarter of
 	// For if that is less. Honest is the number of honest clients, at most 10,000. The default is 100.
 	Every  Duration `json:"every,omitempty" toml:"every"`
 	Honest int      `json:"honest,omitempty" toml:"honest"`
 
-	// Shape is the kind of Jobs: "published", "cpu" or "mixed", as in "myriad offer --work". The capacity is
-	// measured once per shape.
+	// Shape is the kind of jobs: "published", "cpu" or "mixed", as in "myriad offer --work". The capacity is measured
+	// once per shape.
 	Shape string `json:"shape,omitempty" toml:"shape"`
-	// Times is the submitted rate as a multiple of the capacity, above 0 and up to 1000.
+	// Times is the rate of submitted jobs as a multiple of the capacity. It must be above 0 and at most 1000.
 	Times float64 `json:"times,omitempty" toml:"times"`
-	// Memory is the number of bytes that a contender may use, at least 16 MiB. A watchdog kills a contender
-	// that uses more. The default is 2 GiB.
+	// Memory is the number of bytes that a contender may use, at least 16 MiB. A watchdog kills a contender that uses
+	// more. The default is 2 GiB.
 	Memory int64 `json:"memory,omitempty" toml:"memory"`
-	// Deadline is the time from submission within which a job must end to count, 1 ms to an hour. The default
-	// is 200 ms.
+	// Deadline is the time, from its submission, within which a job must end to count: 1 ms to an hour. The default is
+	// 200 ms.
 	Deadline Duration `json:"deadline,omitempty" toml:"deadline"`
-	// Queue is the queue length of contenders that have a queue, 1 to 16,777,216. The default is 1,024.
+	// Queue is the queue length of contenders that have a queue, from 1 to 16,777,216. The default is 1,024.
 	Queue int `json:"queue,omitempty" toml:"queue"`
 }
 
@@ -181,7 +178,6 @@ func (p Phase) withActionDefaults() Phase {
 	return p
 }
 
-// WithDefaults returns the workload with the defaults of its phases.
 func (w Workload) WithDefaults() Workload {
 	w.Pipeline = max(w.Pipeline, 1)
 	w.Phases = slices.Clone(w.Phases)
@@ -199,7 +195,6 @@ func (w *Workload) FindPhase(action string) *Phase {
 	return &w.Phases[i]
 }
 
-// ConnsWithPublishersAndSlow returns the number of connections, including publishers and slow subscribers.
 func (w *Workload) ConnsWithPublishersAndSlow() int {
 	if p := w.FindPhase(Publish); p != nil {
 		return w.Connections + p.Publishers + p.Slow
@@ -207,7 +202,7 @@ func (w *Workload) ConnsWithPublishersAndSlow() int {
 	return w.Connections
 }
 
-// HeartbeatInterval returns the time between two heartbeats, 0 for no heartbeats.
+// HeartbeatInterval returns the time between two heartbeats, or 0 without heartbeats.
 func (w *Workload) HeartbeatInterval() time.Duration {
 	for _, p := range w.Phases {
 		if p.Heartbeat > 0 {
@@ -217,22 +212,22 @@ func (w *Workload) HeartbeatInterval() time.Duration {
 	return 0
 }
 
-// MeasuresSpeed reports whether the workload measures speed rather than memory. Other activity on the machine
-// then disturbs it.
+// MeasuresSpeed reports whether the workload measures speed, not only memory. Other programs on the machine distort
+// such measurements.
 func (w *Workload) MeasuresSpeed() bool {
 	return w.FindPhase(Load) != nil || w.FindPhase(Flood) != nil || w.FindPhase(Publish) != nil || w.FindPhase(Jobs) != nil
 }
 
-// Stage is a sequence of phases on the same connections: one run of the load generator.
+// Stage is a sequence of phases on the same connections. The load generator runs once for each stage.
 type Stage struct {
-	// Connections is the number of the stage's connections. Rate is the number opened per second.
+	// Connections is the number of the stage's connections. Rate is the number to open per second.
 	Connections, Rate int
 	Phases            []Phase
-	// Held checks each line on held connections, with a broadcast and heartbeats.
+	// Held reports that the stage holds connections, on which each line is checked, with a broadcast and heartbeats.
 	Held bool
 }
 
-// FindPhase returns the first phase with an action, or the zero Phase.
+// FindPhase returns the first phase with the given action, or the zero Phase.
 func (s *Stage) FindPhase(action string) Phase {
 	for _, p := range s.Phases {
 		if p.Do == action {
@@ -242,7 +237,7 @@ func (s *Stage) FindPhase(action string) Phase {
 	return Phase{}
 }
 
-// Name returns the main action of the stage: its load or exchange.
+// Name returns the main action of the stage, such as its load.
 func (s *Stage) Name() string {
 	i := slices.IndexFunc(s.Phases, func(p Phase) bool { return p.Do != Hold })
 	return s.Phases[max(i, 0)].Do
@@ -253,7 +248,7 @@ var (
 	heldStageOrder      = "verify hold broadcast hold verify hold"
 )
 
-// SplitStagesAtConnects groups the phases with connections into stages.
+// SplitStagesAtConnects groups the phases that use connections into stages.
 func (w Workload) SplitStagesAtConnects() (stages []Stage, err error) {
 	for _, p := range w.Phases {
 		if p.Do == Connect || len(stages) == 0 {
@@ -284,7 +279,6 @@ func (w Workload) SplitStagesAtConnects() (stages []Stage, err error) {
 	return stages, nil
 }
 
-// validateNameAndKeys returns an Error if the workload cannot be applied.
 func (w Workload) validateNameAndKeys() error {
 	if w.Name == "" || len(w.Name) > 40 || strings.ContainsAny(w.Name, "/ \t\r\n") {
 		return Errorf("workload name %q; expected 1 to 40 bytes without spaces and slashes", w.Name)
@@ -295,7 +289,8 @@ func (w Workload) validateNameAndKeys() error {
 	return nil
 }
 
-// checkRange returns an Error if value is outside [min, max]. what is a format for the value.
+// checkRange returns an Error if value is less than min or greater than max. valueFormat formats the value for the
+// error.
 func checkRange[T cmp.Ordered](valueFormat string, value, min, max T) error {
 	if value < min || value > max {
 		return Errorf(valueFormat+"; expected %v to %v", value, min, max)
@@ -336,7 +331,6 @@ func isAppName(name string) bool { return app.IsAppName(name) || name == app.Pub
 
 const appList = app.List + ", or " + app.PubSub
 
-// validateAppAndStages validates a workload that uses the load generator.
 func (w Workload) validateAppAndStages() error {
 	stages, err := w.SplitStagesAtConnects()
 	sink := w.App == app.Sink
@@ -437,10 +431,9 @@ func (p Phase) validateJobs() error {
 	)
 }
 
-// CapacityRunTime returns the duration of one run of the capacity measurement for Jobs.
+// CapacityRunTime returns the duration of one run when the capacity for a Jobs phase is measured.
 func (p *Phase) CapacityRunTime() time.Duration { return min(time.Duration(p.For), 2*time.Second) }
 
-// captionOrGenerated returns the caption with its placeholders replaced, or a generated one.
 func (w Workload) captionOrGenerated() string {
 	if w.Caption == "" {
 		var words []string
@@ -467,7 +460,7 @@ func (w Workload) WithMaxConns(maxConns int) Workload {
 	return w
 }
 
-// EstimateRunDuration estimates the duration of one run, including start and stop.
+// EstimateRunDuration estimates the duration of one run, including start and stop of the server.
 func (w Workload) EstimateRunDuration() time.Duration {
 	each := 50 * time.Microsecond // time to connect or to exchange a message
 	if w.TLS {
@@ -499,7 +492,6 @@ func (w Workload) EstimateRunDuration() time.Duration {
 	return all
 }
 
-// Timeout returns the time after which a run fails.
 func (w Workload) Timeout() time.Duration {
 	if p := w.FindPhase(Jobs); p != nil { // the capacity may have to be measured, and contenders may exit slowly
 		return w.EstimateRunDuration() + 2*estimatedCalibrationRuns*(time.Duration(p.WarmUp)+p.CapacityRunTime()+10*time.Second) + time.Minute
@@ -507,8 +499,8 @@ func (w Workload) Timeout() time.Duration {
 	return 5*w.EstimateRunDuration() + time.Minute
 }
 
-// MaxHeartbeatDelay returns the maximum delay of a heartbeat. A server checks each connection interval eighth of
-// the interval, or interval 400 ms if that is longer.
+// MaxHeartbeatDelay returns the maximum delay of a heartbeat. A server checks each connection every eighth of the
+// interval, or every 400 ms if that is longer.
 func MaxHeartbeatDelay(interval time.Duration) time.Duration {
 	return max(interval/8, 400*time.Millisecond)
 }

@@ -1,10 +1,10 @@
 // Package stats computes the median of repeated rounds and its confidence interval.
 //
-// With 6 or more rounds, the 95 % interval lies between order statistics, which makes no assumption about the
-// distribution. It is computed by golang.org/x/perf/benchmath, as in benchstat. With fewer rounds no such
-// interval exists. The interval is then the range of the values times a factor from E. Lord, "The use of range
-// in place of standard deviation in the t-test", Biometrika 34, 1947, which assumes normally distributed
-// values. It is wide, because three values predict little about the next three. One round has no interval.
+// With 6 or more rounds, the 95 % interval lies between order statistics, without any assumption about the
+// distribution. It is computed by golang.org/x/perf/benchmath, as in benchstat. With fewer rounds no such interval
+// exists. The interval is then the range of the values times a factor from E. Lord, "The use of range in place of
+// standard deviation in the t-test", Biometrika 34, 1947, which assumes normally distributed values. Such an interval
+// is wide. One round has no interval.
 package stats
 
 import (
@@ -22,12 +22,12 @@ func IsNeverLatency(v float64) bool { return v >= Never/4 }
 
 const confidence = 0.95
 
-// rangeFactors contains, by number of values, the factor that converts their range to half of a 95 % confidence
+// rangeFactors contains, for each number of values, the factor that converts their range to half of a 95 % confidence
 // interval.
 var rangeFactors = map[int]float64{2: 6.353, 3: 1.304, 4: 0.717, 5: 0.507}
 
-// Median returns the median of the values. With an even number of values, it is the mean of the two middle
-// ones. Median returns false if there are no values.
+// Median returns the median of the values, or the mean of the two middle ones if their number is even. It returns false
+// if there are no values.
 func Median(values []float64) (float64, bool) {
 	if len(values) == 0 {
 		return 0, false
@@ -41,7 +41,7 @@ func Median(values []float64) (float64, bool) {
 }
 
 // MedianConfidenceMargin returns the ± of the median, in the unit of the values. It returns false if there are fewer
-// than two values or one of them is Never.
+// than two values or if one of them is Never.
 func MedianConfidenceMargin(values []float64) (float64, bool) {
 	n := len(values)
 	if n < 2 || slices.ContainsFunc(values, IsNeverLatency) {
@@ -54,7 +54,7 @@ func MedianConfidenceMargin(values []float64) (float64, bool) {
 	return max(s.Center-s.Lo, s.Hi-s.Center), true
 }
 
-// RelativeMedianMargin returns the ± of the median as a fraction of the median. It returns false if the fraction is
+// RelativeMedianMargin returns the ± of the median as a fraction of the median. It returns false if that fraction is
 // undefined.
 func RelativeMedianMargin(values []float64) (float64, bool) {
 	middle, ok := Median(values)
@@ -65,8 +65,8 @@ func RelativeMedianMargin(values []float64) (float64, bool) {
 	return m / middle, true
 }
 
-// RatiosOfSameRounds divides each value by the base's value in the same round. It skips rounds in which either value
-// is missing or the base is not positive.
+// RatiosOfSameRounds divides each value by the base's value in the same round. It skips rounds in which a value is
+// missing or the base is not positive.
 func RatiosOfSameRounds(byRound, base map[int]float64) (found []float64) {
 	for round, v := range byRound {
 		if b, ok := base[round]; ok && b > 0 && !IsNeverLatency(b) && !IsNeverLatency(v) {
