@@ -25,7 +25,7 @@ type mutation struct {
 
 var mutations = []mutation{
 	{"drop the first byte of input that is kept", "internal/engine/input.go",
-		"\tc.runtime.appendToInputBuffer(c.in, p)\n}\n\n// MakeDueHandlerCalls", "\tc.runtime.appendToInputBuffer(c.in, p[1:])\n}\n\n// MakeDueHandlerCalls", "./internal/engine"},
+		"\tc.runtime.appendToInputBuffer(c.in, p)\n}\n\n// MakeDeferredHandlerCalls", "\tc.runtime.appendToInputBuffer(c.in, p[1:])\n}\n\n// MakeDeferredHandlerCalls", "./internal/engine"},
 	{"offer the handler input while output is above the high-water mark", "internal/engine/input.go",
 		"return c.is(overHighWater) && !c.runtime.IgnoreHighWater", "return false && !c.runtime.IgnoreHighWater", "./internal/engine"},
 	{"lose the unused input when the peer has ended", "internal/engine/input.go",

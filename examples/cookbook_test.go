@@ -21,7 +21,7 @@ import (
 )
 
 func TestAsync(t *testing.T) {
-	testkit.Dial(t, startAndReadAddr(t, "async")).Exchange("ann", "ANN")
+	testkit.Dial(t, startAndReadAddr(t, "async")).ExchangeLine("ann", "ANN")
 }
 
 // TestExport checks that a slow reader gets all rows, and that a client that leaves delays nobody.
@@ -81,8 +81,8 @@ func TestRequests(t *testing.T) {
 func TestHeartbeat(t *testing.T) {
 	addr := startAndReadAddr(t, "heartbeat", "-interval", "100ms")
 	alive, silent := testkit.Dial(t, addr), testkit.Dial(t, addr)
-	alive.Exchange("hi", "you say hi")
-	silent.Exchange("hi", "you say hi")
+	alive.ExchangeLine("hi", "you say hi")
+	silent.ExchangeLine("hi", "you say hi")
 	for range 2 {
 		alive.Expect("ping\n")
 		alive.Send("pong\n")
@@ -112,11 +112,11 @@ func TestWaiting(t *testing.T) {
 	}
 	addr := startAndReadAddr(t, "waiting", "-max", "2")
 	a, b := testkit.Dial(t, addr), testkit.Dial(t, addr)
-	a.Exchange("hello", "hello")
-	b.Exchange("hello", "hello")
+	a.ExchangeLine("hello", "hello")
+	b.ExchangeLine("hello", "hello")
 	c := testkit.Dial(t, addr)
 	c.Send("may I?\n")
-	a.Exchange("still here", "still here")
+	a.ExchangeLine("still here", "still here")
 	c.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
 	if _, err := c.R.ReadByte(); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("the third of two at most reads %v, want nothing yet", err)
@@ -185,7 +185,7 @@ func TestActivated(t *testing.T) {
 	}
 	first, stop := activate()
 	before := testkit.Dial(t, l.Addr().String())
-	before.Exchange("hello", fmt.Sprintf("%d says hello", first.Process.Pid))
+	before.ExchangeLine("hello", fmt.Sprintf("%d says hello", first.Process.Pid))
 	before.Close()
 	stop()
 	between := testkit.Dial(t, l.Addr().String()) // it waits, because no program serves

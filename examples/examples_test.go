@@ -95,8 +95,8 @@ func TestChat(t *testing.T) {
 	ann, bob := testkit.Dial(t, addr), testkit.Dial(t, addr)
 	ann.Expect("Your name?\n")
 	bob.Expect("Your name?\n")
-	ann.Exchange("Ann", "Welcome, Ann.")
-	bob.Exchange("Bob", "Welcome, Bob.")
+	ann.ExchangeLine("Ann", "Welcome, Ann.")
+	bob.ExchangeLine("Bob", "Welcome, Bob.")
 	ann.Expect("Bob has come\n")
 	bob.Send("hello\n")
 	ann.Expect("Bob: hello\n")
@@ -108,5 +108,5 @@ func TestChat(t *testing.T) {
 
 // TestPush starts the gateway; its own package has the tests of its behaviour.
 func TestPush(t *testing.T) {
-	testkit.Dial(t, startAndReadAddr(t, "push")).Exchange("sub news", "subscribed to news")
+	testkit.Dial(t, startAndReadAddr(t, "push")).ExchangeLine("sub news", "subscribed to news")
 }

@@ -80,10 +80,10 @@ var (
 	errReplayTimeout  = errors.New("the replay timed out; continue from the last id")
 )
 
-// initStartAndLastValues returns the position after which the client will receive all messages. A client that sent no
-// position starts at the newest message and receives the last values of its topics. If this node has not loaded the
-// stream yet, the newest position is unknown, and known is false.
-func (cr *clientReplay) initStartAndLastValues() (start Position, known bool) {
+// initStartAndEncodeLastValues returns the position after which the client will receive all messages. A client that
+// sent no position starts at the newest message and receives the last values of its topics. If this node has not loaded
+// the stream yet, the newest position is unknown, and known is false.
+func (cr *clientReplay) initStartAndEncodeLastValues() (start Position, known bool) {
 	r := cr.hub.Replay
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -111,7 +111,7 @@ func (cr *clientReplay) replayNowOrInBackground(c *tcp.Conn) error {
 	}
 	cr.rollBackPending()
 	r := cr.hub.Replay
-	cr.owners, cr.queueSlot = quotaOwnersOf(cr.client, cr.ref), &r.initLimiters().queue
+	cr.owners, cr.queueSlot = userAndAddrQuotaOwners(cr.client, cr.ref), &r.initLimiters().queue
 	if !r.hasReached(cr.pos) {
 		cr.queueSlot = &r.initLimiters().early
 	}
@@ -126,11 +126,11 @@ func (cr *clientReplay) replayNowOrInBackground(c *tcp.Conn) error {
 	if cr.client.format == formatWebSocket {
 		c.Pause() // requests wait
 	}
-	go cr.runStepsAndResumeClient(ctx, cancel)
+	go cr.runStepsThenResumeOrClose(ctx, cancel)
 	return nil
 }
 
-func (cr *clientReplay) runStepsAndResumeClient(ctx context.Context, cancel context.CancelFunc) {
+func (cr *clientReplay) runStepsThenResumeOrClose(ctx context.Context, cancel context.CancelFunc) {
 	defer cancel()
 	closeReason := cr.runSteps(ctx)
 	cr.releaseTurnAndQueueSlot()
@@ -149,10 +149,10 @@ func (cr *clientReplay) runStepsAndResumeClient(ctx context.Context, cancel cont
 
 func (cr *clientReplay) runSteps(ctx context.Context) error {
 	for {
-		if err := cr.sendPendingOrReleaseTurn(ctx); err != nil {
+		if err := cr.sendPendingReleasingTurnIfStalled(ctx); err != nil {
 			return err
 		}
-		if err := cr.waitUntilReachedOrUnissued(ctx); err != nil {
+		if err := cr.waitReachedOrMarkUnissued(ctx); err != nil {
 			return err
 		}
 		if !cr.unissued { // otherwise there is nothing to send
@@ -176,9 +176,9 @@ func (cr *clientReplay) runStepSerializingPatterns() (joined bool) {
 	return cr.runStep(laterStepLimits)
 }
 
-// sendPendingOrReleaseTurn sends the pending step at the client's pace. If the client stalls, it loses its turn, and
-// the step is discarded. The replay continues once the client has read.
-func (cr *clientReplay) sendPendingOrReleaseTurn(ctx context.Context) error {
+// sendPendingReleasingTurnIfStalled sends the pending step at the client's pace. If the client stalls, it loses its
+// turn, and the step is discarded. The replay continues once the client has read.
+func (cr *clientReplay) sendPendingReleasingTurnIfStalled(ctx context.Context) error {
 	if len(cr.pending.buf) == 0 {
 		return nil
 	}
@@ -190,7 +190,7 @@ func (cr *clientReplay) sendPendingOrReleaseTurn(ctx context.Context) error {
 		cr.countAndClearPending()
 		return nil
 	case ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded):
-		return cr.timeoutOrSendError(ctx, err)
+		return cr.toTimeoutOrNoSpaceError(ctx, err)
 	}
 	cr.rollBackPending()
 	cr.releaseTurn()
@@ -230,13 +230,13 @@ func (cr *clientReplay) waitUntilClientReads(ctx context.Context) error {
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():
-			return cr.timeoutOrSendError(ctx, ctx.Err())
+			return cr.toTimeoutOrNoSpaceError(ctx, ctx.Err())
 		}
 		switch err := cr.ref.Do(func(c *tcp.Conn) { pending <- c.Pending() }); {
 		case errors.Is(err, tcp.ErrFull):
 			continue
 		case err != nil:
-			return cr.timeoutOrSendError(ctx, err)
+			return cr.toTimeoutOrNoSpaceError(ctx, err)
 		}
 		select {
 		case n := <-pending:
@@ -244,7 +244,7 @@ func (cr *clientReplay) waitUntilClientReads(ctx context.Context) error {
 				return nil
 			}
 		case <-ctx.Done():
-			return cr.timeoutOrSendError(ctx, ctx.Err())
+			return cr.toTimeoutOrNoSpaceError(ctx, ctx.Err())
 		}
 	}
 }
@@ -262,7 +262,7 @@ func (cr *clientReplay) queueAndAcquireTurn(ctx context.Context) error {
 	}
 	if !cr.hasTurn {
 		if err := limiters.turns.acquire(ctx, cr.owners); err != nil {
-			return cr.timeoutOrSendError(ctx, err)
+			return cr.toTimeoutOrNoSpaceError(ctx, err)
 		}
 		cr.hasTurn = true
 	}
@@ -284,7 +284,7 @@ func (cr *clientReplay) releaseTurnAndQueueSlot() {
 	}
 }
 
-func (cr *clientReplay) timeoutOrSendError(ctx context.Context, err error) error {
+func (cr *clientReplay) toTimeoutOrNoSpaceError(ctx context.Context, err error) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		cr.hub.Replay.refused.Add(1)
 		return errReplayTimeout
@@ -312,9 +312,9 @@ func (r *Replay) initLimiters() *replayLimiters {
 	return limiters
 }
 
-// waitUntilReachedOrUnissued waits until the node has reached the client's position. If no node has issued the
+// waitReachedOrMarkUnissued waits until the node has reached the client's position. If no node has issued the
 // position, it sets cr.unissued and returns.
-func (cr *clientReplay) waitUntilReachedOrUnissued(ctx context.Context) error {
+func (cr *clientReplay) waitReachedOrMarkUnissued(ctx context.Context) error {
 	queryTicker := time.NewTicker(unknownPositionDelay)
 	defer queryTicker.Stop()
 	for {
@@ -329,7 +329,7 @@ func (cr *clientReplay) waitUntilReachedOrUnissued(ctx context.Context) error {
 			newest, err := cr.hub.cachedNewestPosition(ctx)
 			cr.unissued = err == nil && newest.Epoch == cr.pos.Epoch && newest.Seq < cr.pos.Seq && cr.hub.Replay.hasReached(newest)
 		case <-ctx.Done():
-			return cr.timeoutOrSendError(ctx, ctx.Err())
+			return cr.toTimeoutOrNoSpaceError(ctx, ctx.Err())
 		}
 	}
 }
@@ -390,7 +390,7 @@ func (cr *clientReplay) runStep(limits stepLimits) (joined bool) {
 	defer r.mu.RUnlock()
 	if cr.pos.Epoch == "" {
 		if !r.ready {
-			return cr.sendPendingAndJoinGroups()
+			return cr.trySendPendingAndJoinGroups()
 		}
 		cr.pos = r.newestPos
 	}
@@ -410,7 +410,7 @@ func (cr *clientReplay) runStep(limits stepLimits) (joined bool) {
 	}
 	cr.pos = r.newestPos
 	cr.pending.buf = cr.client.format.appendPositionIfEventStream(cr.pending.buf, cr.pos)
-	return cr.sendPendingAndJoinGroups()
+	return cr.trySendPendingAndJoinGroups()
 }
 
 func (cr *clientReplay) appendForMatchingSubscriptions(m *keptMessage) (work int) {
@@ -454,14 +454,14 @@ func (cr *clientReplay) appendGapNoticeAndSkipDropped() {
 	}
 	if newPos != cr.pos {
 		cr.pos, cr.unissued = newPos, false
-		cr.pending.buf = cr.client.format.appendGapNotice(cr.pending.buf, cr.topics, newPos)
+		cr.pending.buf = cr.client.format.appendGapNoticeUnlessRESP(cr.pending.buf, cr.topics, newPos)
 		cr.pending.gaps++
 	}
 }
 
-// sendPendingAndJoinGroups sends the pending step and adds the client to its groups. It returns false if the client's
-// queue has no space for the step.
-func (cr *clientReplay) sendPendingAndJoinGroups() (joined bool) {
+// trySendPendingAndJoinGroups sends the pending step and adds the client to its groups. It returns false if the
+// client's queue has no space for the step.
+func (cr *clientReplay) trySendPendingAndJoinGroups() (joined bool) {
 	if len(cr.pending.buf) > 0 {
 		if err := cr.ref.Send(cr.pending.buf); err != nil && !errors.Is(err, tcp.ErrClosed) {
 			return false

@@ -36,7 +36,7 @@ func init() {
 	server := func(since, summary string) commandDoc {
 		return commandDoc{"server", since, summary, []string{"loading", "stale"}}
 	}
-	commands = registerCommands(
+	commands = assignIDsAndMapByName(
 		&command{name: "auth", arity: -2, beforeAuth: true, run: (*commandBatch).handleAuth, commandDoc: connection("1.0.0", "Authenticate to the server")},
 		&command{name: "hello", arity: -1, beforeAuth: true, run: (*commandBatch).handleHello, commandDoc: connection("6.0.0", "Handshake with the server")},
 		&command{name: "quit", arity: -1, beforeAuth: true, whileSubscribed: true, run: (*commandBatch).handleQuit, commandDoc: connection("1.0.0", "Close the connection")},
@@ -61,28 +61,28 @@ func init() {
 			commandDoc: pubsub("7.0.0", "Listen for messages published to the given shard channels")},
 		&command{name: "sunsubscribe", arity: -1, whileSubscribed: true, ignoresReplyOff: true, run: func(b *commandBatch) { b.handleUnsubscribe(Sharded, "sunsubscribe") },
 			commandDoc: pubsub("7.0.0", "Stop listening for messages posted to the given shard channels")},
-		&command{name: "pubsub", arity: -2, commandDoc: pubsub("2.8.0", "A container for Pub/Sub commands"), subcommands: registerCommands(
+		&command{name: "pubsub", arity: -2, commandDoc: pubsub("2.8.0", "A container for Pub/Sub commands"), subcommands: assignIDsAndMapByName(
 			&command{name: "pubsub|channels", arity: -2, run: func(b *commandBatch) { b.handlePubsubChannels(Topic) }, commandDoc: pubsub("2.8.0", "List active channels")},
 			&command{name: "pubsub|shardchannels", arity: -2, run: func(b *commandBatch) { b.handlePubsubChannels(Sharded) }, commandDoc: pubsub("7.0.0", "List active shard channels")},
 			&command{name: "pubsub|numsub", arity: -2, run: func(b *commandBatch) { b.handlePubsubNumsub(Topic) }, commandDoc: pubsub("2.8.0", "Get the count of subscribers for channels")},
 			&command{name: "pubsub|shardnumsub", arity: -2, run: func(b *commandBatch) { b.handlePubsubNumsub(Sharded) }, commandDoc: pubsub("7.0.0", "Get the count of subscribers for shard channels")},
-			&command{name: "pubsub|numpat", arity: 2, run: (*commandBatch).handlePubsubNumpat, commandDoc: pubsub("2.8.0", "Get the count of unique patterns pattern subscriptions")},
+			&command{name: "pubsub|numpat", arity: 2, run: (*commandBatch).handleNumpatOnAllHubs, commandDoc: pubsub("2.8.0", "Get the count of unique patterns pattern subscriptions")},
 			&command{name: "pubsub|help", arity: 2, run: (*commandBatch).handlePubsubHelp, commandDoc: pubsub("6.2.0", "Show helpful text about the different subcommands")},
 		)},
 
 		&command{name: "info", arity: -1, run: (*commandBatch).handleInfo, commandDoc: server("1.0.0", "Get information and statistics about the server")},
 		&command{name: "time", arity: 1, run: (*commandBatch).handleTime, commandDoc: server("2.6.0", "Return the current server time")},
-		&command{name: "command", arity: -1, run: (*commandBatch).handleCommand, commandDoc: server("2.8.13", "Get array of Redis command details"), subcommands: registerCommands(
+		&command{name: "command", arity: -1, run: (*commandBatch).handleCommand, commandDoc: server("2.8.13", "Get array of Redis command details"), subcommands: assignIDsAndMapByName(
 			&command{name: "command|count", arity: 2, run: (*commandBatch).handleCommandCount, commandDoc: server("2.8.13", "Get total number of Redis commands")},
 			&command{name: "command|docs", arity: -2, run: (*commandBatch).handleCommandDocs, commandDoc: server("7.0.0", "Get array of specific Redis command documentation")},
 			&command{name: "command|info", arity: -2, run: (*commandBatch).handleCommandInfo, commandDoc: server("2.8.13", "Get array of specific Redis command details")},
 			&command{name: "command|help", arity: 2, run: (*commandBatch).handleCommandHelp, commandDoc: server("5.0.0", "Show helpful text about the different subcommands")},
 		)},
-		&command{name: "config", arity: -2, commandDoc: server("2.0.0", "A container for server configuration commands"), subcommands: registerCommands(
+		&command{name: "config", arity: -2, commandDoc: server("2.0.0", "A container for server configuration commands"), subcommands: assignIDsAndMapByName(
 			&command{name: "config|get", arity: -3, run: (*commandBatch).handleConfigGet, commandDoc: server("2.0.0", "Get the values of configuration parameters")},
 			&command{name: "config|help", arity: 2, run: (*commandBatch).handleConfigHelp, commandDoc: server("5.0.0", "Show helpful text about the different subcommands")},
 		)},
-		&command{name: "acl", arity: -2, commandDoc: server("6.0.0", "A container for Access List Control commands"), subcommands: registerCommands(
+		&command{name: "acl", arity: -2, commandDoc: server("6.0.0", "A container for Access List Control commands"), subcommands: assignIDsAndMapByName(
 			&command{name: "acl|whoami", arity: 2, run: (*commandBatch).handleACLWhoami, commandDoc: server("6.0.0", "Return the name of the user associated to the current connection")},
 		)},
 		&command{name: "flushdb", arity: -1, run: (*commandBatch).handleFlush, commandDoc: server("1.0.0", "Remove all keys from the current database")},
@@ -95,9 +95,9 @@ func init() {
 	)
 }
 
-// registerCommands assigns an ID to each command. It returns the commands by name; a subcommand's name is the part
+// assignIDsAndMapByName assigns an ID to each command. It returns the commands by name; a subcommand's name is the part
 // after the |.
-func registerCommands(list ...*command) map[string]*command {
+func assignIDsAndMapByName(list ...*command) map[string]*command {
 	m := make(map[string]*command, len(list))
 	for _, c := range list {
 		c.id = uint16(len(commandsByID))

@@ -15,7 +15,7 @@ func registerClientCommands() map[string]*command {
 	doc := func(since, summary string) commandDoc {
 		return commandDoc{"connection", since, summary, []string{"noscript", "loading", "stale"}}
 	}
-	return registerCommands(
+	return assignIDsAndMapByName(
 		&command{name: "client|id", arity: 2, run: func(b *commandBatch) { b.writeInt(int(b.ref.ID())) }, commandDoc: doc("5.0.0", "Returns the client ID for the current connection")},
 		&command{name: "client|getname", arity: 2, run: (*commandBatch).handleClientGetname, commandDoc: doc("2.6.9", "Get the current connection name")},
 		&command{name: "client|setname", arity: 3, run: (*commandBatch).handleClientSetname, commandDoc: doc("2.6.9", "Set the current connection name")},
@@ -140,14 +140,14 @@ func (f *clientFilter) matches(c *tcp.Conn) bool {
 		return false
 	}
 	h, ok := c.Value().(clientHolder)
-	if f.clientType != "" && f.clientType != clientTypeName(h, ok) {
+	if f.clientType != "" && f.clientType != pubsubOrNormalType(h, ok) {
 		return false
 	}
 	return f.user == "" || ok && cmp.Or(h.hubClient().user, anyone).name == f.user
 }
 
-// clientTypeName returns Redis's name for the type of a client: pubsub if it has subscriptions, otherwise normal.
-func clientTypeName(holder clientHolder, isHolder bool) string {
+// pubsubOrNormalType returns Redis's name for the type of a client: pubsub if it has subscriptions, otherwise normal.
+func pubsubOrNormalType(holder clientHolder, isHolder bool) string {
 	if isHolder && holder.hubClient().subscriptionCount() > 0 {
 		return "pubsub"
 	}

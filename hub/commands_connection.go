@@ -100,7 +100,7 @@ func (b *commandBatch) authenticateOrReplyError(credentials [][]byte) (ok bool) 
 		b.setUserAndAuthDeadline(u)
 		b.consecutiveErrors = 0
 		return true
-	case len(credentials) == 1 && b.hub.unauthenticatedUser() != nil:
+	case len(credentials) == 1 && b.hub.unauthenticatedUserOrNil() != nil:
 		b.writeError("ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?")
 	default:
 		b.writeError("WRONGPASS invalid username-password pair or user is disabled.")

@@ -20,14 +20,14 @@ func (b *commandBatch) handlePublish(kind Kind) {
 		n, err = b.hub.publishAuthorized(kind, name, message)
 	}
 	if err != nil {
-		b.replyRefusal(err)
+		b.writeRefusalReply(err)
 		return
 	}
 	b.work += n/receiversPerWork + int(b.hub.patternIndex.spentWork.Load()-spentBefore)/matchUnitsPerWork
 	b.writeInt(n)
 }
 
-func (b *commandBatch) replyRefusal(err error) {
+func (b *commandBatch) writeRefusalReply(err error) {
 	if errors.Is(err, errDenied) {
 		b.writeError(noChannelPermissionReply)
 	} else {
@@ -41,7 +41,7 @@ func (b *commandBatch) handleSubscribe(kind Kind, verb string) {
 	names, first := b.args[1:], b.argsAlreadyDone()
 	for _, name := range names {
 		if first == 0 && !b.user.maySubscribe(kind, string(name)) {
-			b.replyRefusal(b.hub.countRefusal(errDenied))
+			b.writeRefusalReply(b.hub.countRefusal(errDenied))
 			return
 		}
 	}
@@ -52,7 +52,7 @@ func (b *commandBatch) handleSubscribe(kind Kind, verb string) {
 		}
 		b.confirmName = string(names[i])
 		if err := b.hub.subscribe(&b.client, b.ref, kind, b.confirmName, b.onSubscribed); err != nil {
-			b.replyRefusal(err)
+			b.writeRefusalReply(err)
 			break
 		}
 		b.work++
@@ -130,7 +130,7 @@ func (b *commandBatch) yieldIfOverBudget(argsDone int) (stop bool) {
 		b.flushReplies()
 	}
 	if !b.stopped && b.overBudget() {
-		b.orderBehindMessages()
+		b.switchToMessageOrderIfSubscribed()
 		b.updateSessionDetails(true, func(d *sessionDetails) { d.argsDone = argsDone })
 		b.yieldToOtherConns()
 	}
@@ -139,12 +139,12 @@ func (b *commandBatch) yieldIfOverBudget(argsDone int) (stop bool) {
 
 func (b *commandBatch) clearArgsDoneAndOrderReplies() {
 	b.updateSessionDetails(false, func(d *sessionDetails) { d.argsDone = 0 })
-	b.orderBehindMessages()
+	b.switchToMessageOrderIfSubscribed()
 }
 
-// orderBehindMessages routes further replies through the mailbox if the client has subscriptions, so that the replies
-// stay behind messages that are already queued.
-func (b *commandBatch) orderBehindMessages() {
+// switchToMessageOrderIfSubscribed routes further replies through the mailbox if the client has subscriptions, so that
+// the replies stay behind messages that are already queued.
+func (b *commandBatch) switchToMessageOrderIfSubscribed() {
 	if !b.repliesInMessageOrder && b.subscriptionCount() > 0 {
 		b.flushReplies()
 		b.repliesInMessageOrder = true
@@ -230,7 +230,7 @@ func (b *commandBatch) handlePubsubNumsub(kind Kind) {
 	}
 }
 
-func (b *commandBatch) handlePubsubNumpat() {
+func (b *commandBatch) handleNumpatOnAllHubs() {
 	h, maxBytes := b.hub, b.maxUnsent/4
 	if h.Cluster == nil {
 		b.writeInt(int(h.patterns.count.Load()))

@@ -116,7 +116,7 @@ func (api *httpAPI) subscribeAndReplayEventStream(c *tcp.Conn, sub *eventSubscri
 	if len(replay.topics) == 0 {
 		return nil
 	}
-	replay.initStartAndLastValues()
+	replay.initStartAndEncodeLastValues()
 	return replay.replayNowOrInBackground(c)
 }
 
@@ -129,6 +129,6 @@ func (api *httpAPI) sendRefusalAndCloseEventStream(c *tcp.Conn, reason error) {
 
 func (api *httpAPI) handleEventStreamClosed(c *tcp.Conn, reason error) {
 	if client, ok := c.Value().(*client); ok {
-		api.hub.unsubscribeAndCountLostIfSlow(client, c, reason)
+		api.hub.countLostIfSlowThenUnsubscribe(client, c, reason)
 	}
 }

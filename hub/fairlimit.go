@@ -34,9 +34,9 @@ type fairWaiter struct {
 	admitted chan struct{}
 }
 
-// quotaOwnersOf returns the client's user and address. It omits the user in a hub without users, and the address of a
-// client on a Unix socket.
-func quotaOwnersOf(c *client, ref tcp.Ref) (owners []quotaOwner) {
+// userAndAddrQuotaOwners returns the client's user and address. It omits the user in a hub without users, and the
+// address of a client on a Unix socket.
+func userAndAddrQuotaOwners(c *client, ref tcp.Ref) (owners []quotaOwner) {
 	if c.user != nil && c.user != anyone {
 		owners = append(owners, quotaOwner{user: c.user})
 	}
@@ -115,7 +115,7 @@ func (l *fairSemaphore) releaseAndAdmitWaiters(owners []quotaOwner) {
 			delete(l.held, o)
 		}
 	}
-	for i := l.nextAdmissibleWaiter(); i >= 0; i = l.nextAdmissibleWaiter() {
+	for i := l.admissibleWaiterHoldingLeast(); i >= 0; i = l.admissibleWaiterHoldingLeast() {
 		w := l.waiting[i]
 		l.tryAcquireLocked(w.owners)
 		close(w.admitted)
@@ -123,8 +123,8 @@ func (l *fairSemaphore) releaseAndAdmitWaiters(owners []quotaOwner) {
 	}
 }
 
-// nextAdmissibleWaiter returns the index of the waiter to admit next, or -1.
-func (l *fairSemaphore) nextAdmissibleWaiter() (index int) {
+// admissibleWaiterHoldingLeast returns the index of the waiter to admit next, or -1.
+func (l *fairSemaphore) admissibleWaiterHoldingLeast() (index int) {
 	index, fewest := -1, 0
 	for i, w := range l.waiting {
 		held := 0

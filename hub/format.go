@@ -83,9 +83,9 @@ func (f messageFormat) appendPositionIfEventStream(dst []byte, upTo Position) []
 	return append(dst, "id: "+upTo.String()+"\n\n"...) // an event without data only sets the id
 }
 
-// appendGapNotice appends a notice that messages up to position upTo are no longer available. Only event streams may
-// pass more than one topic. In RESP formats it appends nothing.
-func (f messageFormat) appendGapNotice(dst []byte, topics []*topic, upTo Position) []byte {
+// appendGapNoticeUnlessRESP appends a notice that messages up to position upTo are no longer available. Only event
+// streams may pass more than one topic. In RESP formats it appends nothing.
+func (f messageFormat) appendGapNoticeUnlessRESP(dst []byte, topics []*topic, upTo Position) []byte {
 	if f != formatWebSocket && f != formatEvents {
 		return dst
 	}

@@ -173,13 +173,13 @@ func (s *segment) maskWords() int { return (s.size + 63) / 64 }
 func (s *segment) compiledBytes() int { return len(s.class)*min(1, len(s.masks)) + 8*len(s.masks) }
 
 // matchesExactly reports whether the whole text matches. The text must have the segment's size.
-func (s *segment) matchesExactly(text string) bool {
+func (s *segment) matchesExactly(sameSizeText string) bool {
 	if s.masks == nil {
-		return text == s.literal
+		return sameSizeText == s.literal
 	}
 	words := s.maskWords()
-	for i := range len(text) {
-		if s.masks[int(s.class[text[i]])*words+i/64]>>(i%64)&1 == 0 {
+	for i := range len(sameSizeText) {
+		if s.masks[int(s.class[sameSizeText[i]])*words+i/64]>>(i%64)&1 == 0 {
 			return false
 		}
 	}
@@ -282,8 +282,8 @@ func parseSet(pattern string, pos int) (e element, nextPos int) {
 
 type byteSet [4]uint64
 
-func (s *byteSet) addRange(first, last byte) {
-	for b := int(first); b <= int(last); b++ {
+func (s *byteSet) addRange(lowest, highest byte) {
+	for b := int(lowest); b <= int(highest); b++ {
 		s[b/64] |= 1 << (b % 64)
 	}
 }

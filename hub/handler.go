@@ -93,7 +93,7 @@ func (h redisOrHTTPHandler) Received(c *tcp.Conn, input []byte) (used int) {
 
 func (h redisOrHTTPHandler) Closed(c *tcp.Conn, reason error) {
 	if session, ok := c.Value().(*respSession); ok {
-		h.hub.unsubscribeAndCountLostIfSlow(&session.client, c, reason)
+		h.hub.countLostIfSlowThenUnsubscribe(&session.client, c, reason)
 	}
 }
 
@@ -270,14 +270,14 @@ func (b *commandBatch) yieldToOtherConns() {
 // flushReplies sends the replies. If the last reply is too large to send, the earlier ones are sent without it.
 func (b *commandBatch) flushReplies() {
 	if b.replyStart > 0 && len(b.buf) > b.maxUnsent {
-		b.sendReplies(b.buf[:b.replyStart])
+		b.sendRepliesCloseOnError(b.buf[:b.replyStart])
 		b.buf = b.buf[b.replyStart:]
 	}
-	b.sendReplies(b.buf)
+	b.sendRepliesCloseOnError(b.buf)
 	b.buf, b.replyStart = b.buf[:0], 0
 }
 
-func (b *commandBatch) sendReplies(replies []byte) {
+func (b *commandBatch) sendRepliesCloseOnError(replies []byte) {
 	if len(replies) == 0 || b.closing {
 		return
 	}

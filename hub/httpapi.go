@@ -90,9 +90,9 @@ func (api *httpAPI) init(h *Hub) {
 	if h.Cluster == nil {
 		handleQuick("GET /topics/{name...}", api.serveSubscriberCount)
 	} else {
-		mux.HandleFunc("GET /topics/{name...}", api.limitConcurrentScans(api.serveSubscriberCount))
+		mux.HandleFunc("GET /topics/{name...}", api.waitScanSlotOrReject503(api.serveSubscriberCount))
 	}
-	mux.HandleFunc("GET /topics", api.limitConcurrentScans(api.serveLargestTopics))
+	mux.HandleFunc("GET /topics", api.waitScanSlotOrReject503(api.serveLargestTopics))
 	mux.HandleFunc("POST /publish", api.servePublish)
 	api.http.Handler, api.http.ReadTimeout = mux, bodyTimeout
 }
@@ -109,8 +109,8 @@ func (api *httpAPI) allowOrigins(origins []string) error {
 	return nil
 }
 
-// checkOrigin returns an error if the web page that sent the request may not use the hub.
-func (api *httpAPI) checkOrigin(r *http.Request) error {
+// checkOriginAndHost returns an error if the web page that sent the request may not use the hub.
+func (api *httpAPI) checkOriginAndHost(r *http.Request) error {
 	postRequest := *r
 	postRequest.Method = http.MethodPost // Check accepts every GET
 	if api.origins.Check(&postRequest) != nil {
@@ -136,7 +136,7 @@ func (api *httpAPI) isTrustedHost(host string) bool {
 // checkOriginAndParseParams checks the request's origin and returns its parameters. It accepts only the parameter token
 // and those in allowed. If ok is false, it has written an error response.
 func (api *httpAPI) checkOriginAndParseParams(w http.ResponseWriter, r *http.Request, allowed ...string) (q url.Values, ok bool) {
-	if err := api.checkOrigin(r); err != nil {
+	if err := api.checkOriginAndHost(r); err != nil {
 		writeHTTPError(w, http.StatusForbidden, err)
 		return nil, false
 	}
@@ -165,14 +165,14 @@ func (api *httpAPI) parseParamsAndAuthenticate(w http.ResponseWriter, r *http.Re
 		err = errNotAuthenticated
 	}
 	if err != nil {
-		api.rejectLogin(w, r, err)
+		api.rejectLoginOrCloseIfMany(w, r, err)
 		return nil, nil, false
 	}
 	return u, q, true
 }
 
-// rejectLogin responds with the error. After too many failed logins, it also closes the connection.
-func (api *httpAPI) rejectLogin(w http.ResponseWriter, r *http.Request, err error) {
+// rejectLoginOrCloseIfMany responds with the error. After too many failed logins, it also closes the connection.
+func (api *httpAPI) rejectLoginOrCloseIfMany(w http.ResponseWriter, r *http.Request, err error) {
 	if srv := api.hub.server.Load(); srv != nil && errors.Is(err, errWrongCredentials) && api.hub.recordFailedLogin(srv, nil, remoteAddr(r)) != nil {
 		w.Header().Set("Connection", "close")
 	}
@@ -189,7 +189,7 @@ func (api *httpAPI) setCORSHeaders(w http.ResponseWriter, r *http.Request) {
 }
 
 func (api *httpAPI) servePreflight(w http.ResponseWriter, r *http.Request) {
-	if err := api.checkOrigin(r); err != nil {
+	if err := api.checkOriginAndHost(r); err != nil {
 		writeHTTPError(w, http.StatusForbidden, err)
 		return
 	}
@@ -336,7 +336,7 @@ func (h *Hub) checkMayCountSubscribers(u *user, topic string) error {
 
 var errTooManyHTTPScans = fmt.Errorf("too many concurrent topic requests; at most %d are allowed", maxHTTPScans)
 
-func (api *httpAPI) limitConcurrentScans(next http.HandlerFunc) http.HandlerFunc {
+func (api *httpAPI) waitScanSlotOrReject503(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		late := time.NewTimer(httpScanWait)
 		defer late.Stop()

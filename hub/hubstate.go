@@ -36,8 +36,9 @@ func (h redisOrHTTPHandler) SendToGroup(b tcp.Broadcast) (receivers int) {
 // resumeClusterKind marks a broadcast that resumes the cluster. The server queues it behind earlier broadcasts.
 const resumeClusterKind = Kind(kindCount)
 
-// resumeClusterAfterHeldMessages resumes the cluster once the messages that the server holds now have been delivered.
-func (h *Hub) resumeClusterAfterHeldMessages(cluster ClusterMigrator) {
+// queueClusterResumeBehindBroadcasts resumes the cluster once the messages that the server holds now have been
+// delivered.
+func (h *Hub) queueClusterResumeBehindBroadcasts(cluster ClusterMigrator) {
 	if s := h.server.Load(); s == nil {
 		cluster.Resume()
 	} else if _, err := s.Broadcast(tcp.Broadcast{Kind: uint32(resumeClusterKind)}); err != nil {
@@ -63,7 +64,7 @@ func (h redisOrHTTPHandler) SaveState(w io.Writer) error {
 	var cluster []byte
 	if m, ok := h.hub.Cluster.(ClusterMigrator); ok {
 		cluster = m.Pause()
-		h.hub.resumeClusterAfterHeldMessages(m)
+		h.hub.queueClusterResumeBehindBroadcasts(m)
 	}
 	s := h.hub.Stats()
 	p, err := json.Marshal(savedCounters{s.Published, s.Delivered, s.Dropped, s.Evicted, s.Lost, s.LostBytes, h.hub.deliveredBytes.Load(), s.Refused})
@@ -102,7 +103,7 @@ func (h redisOrHTTPHandler) RestoreState(r io.Reader) error {
 		return errBadState
 	}
 	if m, ok := h.hub.Cluster.(ClusterMigrator); ok {
-		h.hub.resumeClusterAfterHeldMessages(m)
+		h.hub.queueClusterResumeBehindBroadcasts(m)
 		if err := m.Restore(cluster); err != nil {
 			return err
 		}

@@ -61,7 +61,7 @@ type indexedPattern struct {
 	*globProgram
 }
 
-func (b bucket) withPatternAppended(p indexedPattern) bucket {
+func (b bucket) copyWithPatternAppended(p indexedPattern) bucket {
 	chunks := slices.Clone(b.chunks)
 	if b.size%chunkSize == 0 {
 		chunks = append(chunks, nil)
@@ -71,8 +71,8 @@ func (b bucket) withPatternAppended(p indexedPattern) bucket {
 	return bucket{chunks, b.size + 1, b.work}
 }
 
-// withSlotRemoved returns a copy of the bucket without the pattern in slot; the last pattern takes its place.
-func (b bucket) withSlotRemoved(slot int) bucket {
+// copyWithSlotRemoved returns a copy of the bucket without the pattern in slot; the last pattern takes its place.
+func (b bucket) copyWithSlotRemoved(slot int) bucket {
 	chunks := slices.Clone(b.chunks)
 	last := len(chunks) - 1
 	end := len(chunks[last]) - 1
@@ -116,9 +116,9 @@ func extendHash(hash uint64, b byte) uint64 { return hash*hashBase + uint64(b) +
 // maxInnerRuns limits the number of runs considered between a pattern's first and last run.
 const maxInnerRuns = 16
 
-// hashedRunSize returns the number of bytes to hash of a run in the middle of a pattern. Only a few sizes occur,
+// roundDownRunSize returns the number of bytes to hash of a run in the middle of a pattern. Only a few sizes occur,
 // because a publish scans its topic once for each size.
-func hashedRunSize(runSize int) int {
+func roundDownRunSize(runSize int) int {
 	if runSize <= 16 {
 		return runSize
 	}
@@ -156,7 +156,7 @@ func eachLiteralRun(pattern string, yield func(literalRun) bool) {
 				return
 			}
 		case len(literal) > 0 && inner < maxInnerRuns:
-			if inner++; !yieldRun(within, literal[:hashedRunSize(len(literal))]) {
+			if inner++; !yieldRun(within, literal[:roundDownRunSize(len(literal))]) {
 				return
 			}
 		}
@@ -177,14 +177,14 @@ func (x *patternIndex) addPatternWithinBudget(t *topic, limits Limits, clientBud
 	x.mu.RLock()
 	if t.indexed {
 		defer x.mu.RUnlock()
-		return int(t.cost), checkPatternCost(int(t.cost), clientBudget, limits)
+		return int(t.cost), checkCostWithinClientBudget(int(t.cost), clientBudget, limits)
 	}
 	x.mu.RUnlock()
 	g := compileGlob(t.name)
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if t.indexed { // added by another client meanwhile
-		return int(t.cost), checkPatternCost(int(t.cost), clientBudget, limits)
+		return int(t.cost), checkCostWithinClientBudget(int(t.cost), clientBudget, limits)
 	}
 	bestRun, fewest := literalRun{}, -1
 	eachLiteralRun(t.name, func(r literalRun) bool {
@@ -197,7 +197,7 @@ func (x *patternIndex) addPatternWithinBudget(t *topic, limits Limits, clientBud
 	added := x.updateMaxPublishWork(bestRun, b.work, b.work+g.maxMatchWork(limits.maxName()), limits)
 	work := int(x.maxPublishWork.Load())
 	cost = added + g.compiledBytes()/memoryBytesPerUnit
-	if err = checkPatternCost(cost, clientBudget, limits); err == nil && added > 0 && work > limits.maxPatternWork() {
+	if err = checkCostWithinClientBudget(cost, clientBudget, limits); err == nil && added > 0 && work > limits.maxPatternWork() {
 		err = fmt.Errorf("%w: all patterns together would take %d, at most %d are allowed", errPatternTooCostly, work, limits.maxPatternWork())
 	}
 	if err != nil {
@@ -208,13 +208,13 @@ func (x *patternIndex) addPatternWithinBudget(t *topic, limits Limits, clientBud
 		x.buckets[bestRun.place] = make(map[uint64]bucket)
 	}
 	t.indexed, t.cost = true, uint32(cost)
-	b = b.withPatternAppended(indexedPattern{t, g.globProgram})
+	b = b.copyWithPatternAppended(indexedPattern{t, g.globProgram})
 	b.work += g.maxMatchWork(limits.maxName())
 	x.buckets[bestRun.place][bestRun.hash] = b
 	return cost, nil
 }
 
-func checkPatternCost(cost, clientBudget int, limits Limits) error {
+func checkCostWithinClientBudget(cost, clientBudget int, limits Limits) error {
 	if cost <= max(clientBudget, 0) {
 		return nil
 	}
@@ -235,7 +235,7 @@ func (x *patternIndex) removeIndexedPattern(t *topic, limits Limits) {
 			return true
 		}
 		p := b.patternAt(slot)
-		rest := b.withSlotRemoved(slot)
+		rest := b.copyWithSlotRemoved(slot)
 		rest.work -= glob{t.name, p.globProgram}.maxMatchWork(limits.maxName())
 		x.updateMaxPublishWork(r, b.work, rest.work, limits)
 		if rest.size == 0 {
@@ -396,15 +396,15 @@ func (m *matchScratch) collectCandidateBuckets(index *patternIndex, name string)
 	power := uint64(1) // hashBase to the power of size
 	for size := range len(name) + 1 {
 		if index.hasRunsOfSize(atStart, size) {
-			m.addCandidateIfPresent(index.buckets[atStart], m.hashes[size])
+			m.appendCandidateIfBucketExists(index.buckets[atStart], m.hashes[size])
 		}
 		if index.hasRunsOfSize(atEnd, size) {
-			m.addCandidateIfPresent(index.buckets[atEnd], m.substringHash(len(name)-size, size, power))
+			m.appendCandidateIfBucketExists(index.buckets[atEnd], m.substringHash(len(name)-size, size, power))
 		}
 		if index.hasRunsOfSize(within, size) {
 			before := len(m.candidates)
 			for at := range len(name) - size + 1 {
-				m.addCandidateIfPresent(index.buckets[within], m.substringHash(at, size, power))
+				m.appendCandidateIfBucketExists(index.buckets[within], m.substringHash(at, size, power))
 			}
 			// A run that occurs several times in the name must be tried only once.
 			runs := m.candidates[before:]
@@ -416,7 +416,7 @@ func (m *matchScratch) collectCandidateBuckets(index *patternIndex, name string)
 	}
 }
 
-func (m *matchScratch) addCandidateIfPresent(buckets map[uint64]bucket, hash uint64) {
+func (m *matchScratch) appendCandidateIfBucketExists(buckets map[uint64]bucket, hash uint64) {
 	if b, ok := buckets[hash]; ok {
 		m.candidates = append(m.candidates, candidateBucket{hash, b})
 	}

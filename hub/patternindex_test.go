@@ -278,13 +278,13 @@ func TestPatternBucketCopies(t *testing.T) {
 	const n, changes = 16384, 100
 	var b bucket
 	for range n {
-		b = b.withPatternAppended(indexedPattern{topic: new(topic)})
+		b = b.copyWithPatternAppended(indexedPattern{topic: new(topic)})
 	}
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	for i := range changes {
-		b = b.withSlotRemoved(i)
-		b = b.withPatternAppended(indexedPattern{topic: b.patternAt(i).topic})
+		b = b.copyWithSlotRemoved(i)
+		b = b.copyWithPatternAppended(indexedPattern{topic: b.patternAt(i).topic})
 	}
 	runtime.ReadMemStats(&after)
 	if each, whole := (after.TotalAlloc-before.TotalAlloc)/(2*changes), uint64(n)*uint64(unsafe.Sizeof(indexedPattern{})); each > whole/16 {

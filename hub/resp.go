@@ -213,16 +213,16 @@ func (r *commandReader) splitInline(line []byte) (quotesBalanced bool) {
 		}
 		start := len(r.unquotedArgs)
 		r.unquotedArgs = append(r.unquotedArgs, line[:n]...)
-		if line, quotesBalanced = r.appendQuotedArg(line[n:]); !quotesBalanced {
+		if line, quotesBalanced = r.appendUnquotedRestOfArg(line[n:]); !quotesBalanced {
 			return false
 		}
 		r.args = append(r.args, r.unquotedArgs[start:len(r.unquotedArgs):len(r.unquotedArgs)])
 	}
 }
 
-// appendQuotedArg unquotes one argument from its first quote on and appends it to unquotedArgs. It returns the rest of
-// the line.
-func (r *commandReader) appendQuotedArg(line []byte) (rest []byte, quotesBalanced bool) {
+// appendUnquotedRestOfArg unquotes one argument from its first quote on and appends it to unquotedArgs. It returns the
+// rest of the line.
+func (r *commandReader) appendUnquotedRestOfArg(line []byte) (rest []byte, quotesBalanced bool) {
 	for len(line) > 0 && !isSpace(line[0]) {
 		quote := line[0]
 		if quote != '"' && quote != '\'' {

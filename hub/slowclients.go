@@ -14,10 +14,10 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// unsubscribeAndCountLostIfSlow ends the subscriptions of a closed client. If the client was closed for being slow,
+// countLostIfSlowThenUnsubscribe ends the subscriptions of a closed client. If the client was closed for being slow,
 // its unsent output counts as lost.
-func (h *Hub) unsubscribeAndCountLostIfSlow(c *client, conn *tcp.Conn, reason error) {
-	slow := errors.Is(reason, tcp.ErrSlowConsumer) || errors.Is(reason, tcp.ErrWriteTimeout) || errors.Is(reason, tcp.ErrOverBudget)
+func (h *Hub) countLostIfSlowThenUnsubscribe(c *client, conn *tcp.Conn, closeReason error) {
+	slow := errors.Is(closeReason, tcp.ErrSlowConsumer) || errors.Is(closeReason, tcp.ErrWriteTimeout) || errors.Is(closeReason, tcp.ErrOverBudget)
 	if n := int64(conn.Pending()); slow && n > 0 && c.subscriptionCount() > 0 {
 		h.lostBytes.Add(n)
 		if bytes := h.deliveredBytes.Load(); bytes > 0 {

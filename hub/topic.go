@@ -76,7 +76,7 @@ func (t *topic) sendMessage(publishedTopic string, message []byte, id string) de
 }
 
 func (t *topic) sendGap(upTo Position) {
-	t.broadcastEncoded(func(f messageFormat, dst []byte) []byte { return f.appendGapNotice(dst, []*topic{t}, upTo) })
+	t.broadcastEncoded(func(f messageFormat, dst []byte) []byte { return f.appendGapNoticeUnlessRESP(dst, []*topic{t}, upTo) })
 }
 
 // broadcastEncoded calls encode for each format that has subscribers, and sends them the result unless it is empty.

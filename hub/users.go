@@ -151,8 +151,8 @@ func (u *user) anySelector(predicate func(*aclSelector) bool) bool {
 	return false
 }
 
-// unauthenticatedUser returns the user for clients before they authenticate, or nil if they must authenticate.
-func (h *Hub) unauthenticatedUser() *user {
+// unauthenticatedUserOrNil returns the user for clients before they authenticate, or nil if they must authenticate.
+func (h *Hub) unauthenticatedUserOrNil() *user {
 	if h.Users == nil {
 		return anyone
 	}
@@ -214,14 +214,14 @@ func (h *Hub) authenticateCert(cert *x509.Certificate) (*user, error) {
 }
 
 // initialUser returns the user of a new connection: the user named by its verified certificate or, without one, the
-// result of unauthenticatedUser. tlsState is nil for a connection without TLS.
+// result of unauthenticatedUserOrNil. tlsState is nil for a connection without TLS.
 func (h *Hub) initialUser(tlsState *tls.ConnectionState) *user {
 	if h.Users != nil && tlsState != nil && len(tlsState.VerifiedChains) > 0 {
 		if u, err := h.authenticateCert(tlsState.PeerCertificates[0]); err == nil {
 			return u
 		}
 	}
-	return h.unauthenticatedUser()
+	return h.unauthenticatedUserOrNil()
 }
 
 // clientHolder is the Value of a client's connection: a *client, or a type that embeds one.

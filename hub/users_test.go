@@ -157,7 +157,7 @@ user erin on >x nopass >erins`)
 }
 
 func TestUserOfUnauthenticatedClient(t *testing.T) {
-	if u := new(Hub).unauthenticatedUser(); !u.mayPublish(Topic, "a") {
+	if u := new(Hub).unauthenticatedUserOrNil(); !u.mayPublish(Topic, "a") {
 		t.Error("a hub without users: a client may not publish")
 	}
 	for file, want := range map[string]string{
@@ -167,12 +167,12 @@ func TestUserOfUnauthenticatedClient(t *testing.T) {
 		"user default off nopass":           "",
 		"user default on nopass +publish &": "default",
 	} {
-		u := newHubWithUsers(t, file).unauthenticatedUser()
+		u := newHubWithUsers(t, file).unauthenticatedUserOrNil()
 		if (u == nil) != (want == "") || u != nil && u.name != want {
 			t.Errorf("%q: the newcomer is %v, want %q", file, u, want)
 		}
 	}
-	if u := (&Hub{Users: new(Users)}).unauthenticatedUser(); u != nil {
+	if u := (&Hub{Users: new(Users)}).unauthenticatedUserOrNil(); u != nil {
 		t.Errorf("Users without any: the newcomer is %v", u)
 	}
 }

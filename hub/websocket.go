@@ -188,7 +188,7 @@ func (api *httpAPI) serveWebSocket(w http.ResponseWriter, r *http.Request) {
 	}
 	u, err := api.authenticateRequest(r, q)
 	if err != nil {
-		api.rejectLogin(w, r, err)
+		api.rejectLoginOrCloseIfMany(w, r, err)
 		return
 	}
 	_ = api.sockets.Upgrade(w, r, &client{format: formatWebSocket, user: u})
@@ -201,14 +201,14 @@ func (socketHandler) Opened(web.Socket) {}
 
 // Closed implements web.SocketHandler.
 func (h socketHandler) Closed(s web.Socket, reason error) {
-	h.hub.unsubscribeAndCountLostIfSlow(s.Value().(*client), s.Conn(), reason)
+	h.hub.countLostIfSlowThenUnsubscribe(s.Value().(*client), s.Conn(), reason)
 }
 
 // Message implements web.SocketHandler.
 func (h socketHandler) Message(s web.Socket, kind web.Kind, message []byte) {
 	conn := socketConn{h.hub, s, s.Value().(*client)}
 	if kind != web.Text {
-		conn.sendErrorOrClose(&socketRequest{}, badRequestf("the message is binary; expected text, with base64 for other data"))
+		conn.sendErrorOrCloseIfMany(&socketRequest{}, badRequestf("the message is binary; expected text, with base64 for other data"))
 		return
 	}
 	request, op, err := parseSocketRequest(message)
@@ -216,7 +216,7 @@ func (h socketHandler) Message(s web.Socket, kind web.Kind, message []byte) {
 		err = op.handle(conn, request)
 	}
 	if err != nil {
-		conn.sendErrorOrClose(request, err)
+		conn.sendErrorOrCloseIfMany(request, err)
 	} else if conn.client.user != nil {
 		conn.client.consecutiveErrors = 0
 	}
@@ -245,8 +245,8 @@ func (s socketConn) sendReply(request *socketRequest, reply socketReply) {
 	}
 }
 
-// sendErrorOrClose sends an error reply. After too many bad requests or failed logins, it closes the socket.
-func (s socketConn) sendErrorOrClose(request *socketRequest, err error) {
+// sendErrorOrCloseIfMany sends an error reply. After too many bad requests or failed logins, it closes the socket.
+func (s socketConn) sendErrorOrCloseIfMany(request *socketRequest, err error) {
 	if errors.Is(err, errBadRequest) {
 		s.client.consecutiveErrors++
 	}
@@ -333,15 +333,15 @@ func (s socketConn) handlePublish(request *socketRequest) error {
 	}
 	s.sendReply(request, socketReply{Op: "published", Topic: request.Topic, Receivers: &n})
 	if s.hub.patternIndex.spentWork.Load()-spentBefore >= maxMatchWorkBeforeYield {
-		s.yieldBeforeNextRequest()
+		s.pauseUntilOthersServed()
 	}
 	return nil
 }
 
 const maxMatchWorkBeforeYield = 10_000
 
-// yieldBeforeNextRequest pauses the socket until other connections of its event loop have been served.
-func (s socketConn) yieldBeforeNextRequest() {
+// pauseUntilOthersServed pauses the socket until other connections of its event loop have been served.
+func (s socketConn) pauseUntilOthersServed() {
 	c := s.socket.Conn()
 	c.Pause()
 	if s.socket.Ref().Do((*tcp.Conn).Resume) != nil {
@@ -383,7 +383,7 @@ func (s socketConn) subscribeWithReplay(request *socketRequest, kind Kind, name 
 	replay := &clientReplay{hub: s.hub, client: s.client, ref: s.socket.Ref(), topics: []*topic{t}, pos: since, closeClient: func(_ *tcp.Conn, why error) {
 		_ = s.socket.Close(closeTryAgainLater, why.Error())
 	}}
-	start, known := replay.initStartAndLastValues()
+	start, known := replay.initStartAndEncodeLastValues()
 	count := s.client.confirmationCount(kind)
 	reply := socketReply{Op: "subscribed", Topic: request.Topic, Pattern: request.Pattern, Count: &count}
 	if known {

@@ -17,7 +17,7 @@ type memoryBudget struct {
 	usedAtCut  int64  // memory in use then, in bytes
 	futileCuts int    // consecutive reductions without effect
 	samples    []metrics.Sample
-	readUsage  func() (used int64, cycle uint64) // readLiveMemory, except in tests
+	readUsage  func() (used int64, cycle uint64) // readLiveHeapAndStacks, except in tests
 }
 
 const (
@@ -27,14 +27,14 @@ const (
 	maxFutile = 2
 )
 
-func newMemoryBudget(limit int64) *memoryBudget {
+func newMemoryBudgetOrCgroupLimit(limit int64) *memoryBudget {
 	b := &memoryBudget{limit: limit, samples: []metrics.Sample{
 		{Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/heap/stacks:bytes"}, {Name: "/gc/cycles/total:gc-cycles"},
 	}}
-	b.readUsage = b.readLiveMemory
+	b.readUsage = b.readLiveHeapAndStacks
 	switch {
 	case limit == 0:
-		b.limit, _ = cgroup.MemoryLimit()
+		b.limit, _ = cgroup.SmallestMemoryLimit()
 	case limit < 0:
 		b.limit = math.MaxInt64
 	}
@@ -53,7 +53,7 @@ func (b *memoryBudget) updateMaxWorkers(currentWorkers, configuredMax int) int {
 	case used > b.limit/100*highWater:
 		if cycle != b.lastCycle {
 			b.lastCycle = cycle
-			b.reduceAllowedWorkers(currentWorkers, used)
+			b.reduceAllowedWorkersUnlessFutile(currentWorkers, used)
 		}
 	case used < b.limit/100*lowWater:
 		b.futileCuts, b.usedAtCut = 0, 0
@@ -62,7 +62,7 @@ func (b *memoryBudget) updateMaxWorkers(currentWorkers, configuredMax int) int {
 	return min(b.allowed, configuredMax)
 }
 
-func (b *memoryBudget) reduceAllowedWorkers(currentWorkers int, usedBytes int64) {
+func (b *memoryBudget) reduceAllowedWorkersUnlessFutile(currentWorkers int, usedBytes int64) {
 	if b.usedAtCut > 0 && usedBytes > b.usedAtCut-b.usedAtCut/20 {
 		b.futileCuts++
 	} else {
@@ -74,8 +74,9 @@ func (b *memoryBudget) reduceAllowedWorkers(currentWorkers int, usedBytes int64)
 	}
 }
 
-// readLiveMemory returns the bytes of the live heap and stacks, measured by the garbage collection number gcCycle.
-func (b *memoryBudget) readLiveMemory() (bytes int64, gcCycle uint64) {
+// readLiveHeapAndStacks returns the bytes of the live heap and stacks, measured by the garbage collection number
+// gcCycle.
+func (b *memoryBudget) readLiveHeapAndStacks() (bytes int64, gcCycle uint64) {
 	metrics.Read(b.samples)
 	number := func(i int) uint64 {
 		if v := b.samples[i].Value; v.Kind() == metrics.KindUint64 {

@@ -3,7 +3,7 @@ package pool
 import "testing"
 
 func TestBudget(t *testing.T) {
-	b := newMemoryBudget(1000)
+	b := newMemoryBudgetOrCgroupLimit(1000)
 	used, cycle := int64(0), uint64(0)
 	b.readUsage = func() (int64, uint64) { return used, cycle }
 	if got := b.updateMaxWorkers(100, 500); got != 500 {
@@ -42,10 +42,10 @@ func TestBudget(t *testing.T) {
 		}
 		last = b.updateMaxWorkers(last, 500)
 	}
-	if got := newMemoryBudget(-1).updateMaxWorkers(5, 77); got != 77 {
+	if got := newMemoryBudgetOrCgroupLimit(-1).updateMaxWorkers(5, 77); got != 77 {
 		t.Errorf("%d workers without a limit; expected 77", got)
 	}
-	if used, _ := newMemoryBudget(0).readLiveMemory(); used <= 0 {
+	if used, _ := newMemoryBudgetOrCgroupLimit(0).readLiveHeapAndStacks(); used <= 0 {
 		t.Errorf("used %d", used)
 	}
 }

@@ -60,7 +60,7 @@ func (c *controller) init(p *Pool, countRunnable func() int) {
 		c.sizer.limit = p.cfg.Max
 	}
 	c.admission.limit = p.cfg.Queue
-	c.budget = newMemoryBudget(p.cfg.MemoryLimit)
+	c.budget = newMemoryBudgetOrCgroupLimit(p.cfg.MemoryLimit)
 	p.limit.Store(int64(c.sizer.limit))
 }
 
@@ -122,13 +122,13 @@ func (c *controller) tick() (nextPeriod int64) {
 			c.memoryAt = now + memoryPeriod
 			c.sizer.ceiling = c.budget.updateMaxWorkers(int(p.workerCount()), p.cfg.Max)
 		}
-		c.setWorkerLimit(c.sizer.updateWorkerLimit(now, loadSample{waiting, runnable, int(p.workerCount() - p.blocked.Load()), s.finished}))
+		c.setLimitWakeSubmitIfRaised(c.sizer.updateWorkerLimit(now, loadSample{waiting, runnable, int(p.workerCount() - p.blocked.Load()), s.finished}))
 	}
 	if now >= c.adjustAt {
 		c.adjustAt = now + adjustPeriod
 		c.updateOverloadTargetAndAdmission(now, s)
 	}
-	c.wakeWorkersForQueuedJobs(s.queued)
+	c.wakeWorkersForQueuedAndMin(s.queued)
 	if c.minIdle = min(c.minIdle, int(s.idle)); now >= c.trimAt {
 		c.trimAt = now + trimPeriod
 		c.stopQuarterOfIdleWorkers()
@@ -186,7 +186,7 @@ func (c *controller) updateOverloadTargetAndAdmission(now int64, s totals) {
 	if !p.cfg.fixedTarget {
 		p.overload.target.Store(min(max(c.meanService, int64(p.cfg.Target)), int64(p.cfg.Interval)))
 	}
-	c.admission.updateQueueLimit(&p.overload, now, s, s.refused > c.lastTotals.refused, p.cfg.Queue, c.meanService)
+	c.admission.updateQueueLimitAndOverload(&p.overload, now, s, s.refused > c.lastTotals.refused, p.cfg.Queue, c.meanService)
 	c.lastTotals = s
 }
 
@@ -202,14 +202,14 @@ func (p *Pool) endOverloadAndRestoreCapacity(now int64) {
 	}
 }
 
-func (c *controller) setWorkerLimit(limit int) {
+func (c *controller) setLimitWakeSubmitIfRaised(limit int) {
 	if int64(limit) > c.p.limit.Swap(int64(limit)) {
 		c.p.wakeWaitingSubmit()
 	}
 }
 
-// wakeWorkersForQueuedJobs wakes or starts a worker for every queued job, within the limit, and restores Min workers.
-func (c *controller) wakeWorkersForQueuedJobs(queued int) {
+// wakeWorkersForQueuedAndMin wakes or starts a worker for every queued job, within the limit, and restores Min workers.
+func (c *controller) wakeWorkersForQueuedAndMin(queued int) {
 	p := c.p
 	for more := queued - int(p.searching.Load()); more > 0 && p.canWakeOrStartWorker(); more-- {
 		p.wakeOrStartWorker()

@@ -81,15 +81,15 @@ func (e *PanicError) Unwrap() error {
 	return err
 }
 
-// newPanicError returns the error for a recovered value; nil stands for runtime.Goexit.
-func newPanicError(v any) *PanicError {
-	if p, ok := v.(*PanicError); ok {
+// toPanicError returns the error for a recovered value; nil stands for runtime.Goexit.
+func toPanicError(recoveredOrNilForGoexit any) *PanicError {
+	if p, ok := recoveredOrNilForGoexit.(*PanicError); ok {
 		return p // created by Call
 	}
-	if v == nil {
-		v = ErrGoexit
+	if recoveredOrNilForGoexit == nil {
+		recoveredOrNilForGoexit = ErrGoexit
 	}
-	return &PanicError{Value: v, Stack: debug.Stack()}
+	return &PanicError{Value: recoveredOrNilForGoexit, Stack: debug.Stack()}
 }
 
 // Call runs f on a worker and waits for its result. Like Submit, it waits for space until ctx ends; ctx must not be
@@ -134,7 +134,7 @@ func (c *call[T]) Run(ctx context.Context) {
 	returned := false
 	defer func() {
 		if !returned {
-			c.err = newPanicError(recover())
+			c.err = toPanicError(recover())
 			panic(c.err) // counted by the worker
 		}
 	}()

@@ -30,7 +30,7 @@ type overload struct {
 
 func (o *overload) isActive(now int64) bool { return now < o.until.Load() }
 
-func (o *overload) extendOverloadIfStanding(standing bool, now int64) {
+func (o *overload) startOrExtendOverloadIfStanding(standing bool, now int64) {
 	if !standing || !o.shedding && !o.newestFirst {
 		return
 	}
@@ -54,9 +54,9 @@ const (
 	admitted = 0.75
 )
 
-// updateQueueLimit sets the limit for the next period. anyRefused is set if jobs were rejected in the last period;
-// capacity is the maximum limit; meanService is the mean duration of jobs, or 0 if unknown.
-func (a *queueAdmission) updateQueueLimit(o *overload, now int64, s totals, anyRefused bool, capacity int, meanService int64) {
+// updateQueueLimitAndOverload sets the limit for the next period. anyRefused is set if jobs were rejected in the last
+// period; capacity is the maximum limit; meanService is the mean duration of jobs, or 0 if unknown.
+func (a *queueAdmission) updateQueueLimitAndOverload(o *overload, now int64, s totals, anyRefused bool, capacity int, meanService int64) {
 	bounded := a.limit < capacity
 	a.limit = capacity
 	if !o.shedding || meanService <= 0 || !bounded && !o.isActive(now) {

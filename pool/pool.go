@@ -114,7 +114,7 @@ func (p *Pool) now() int64 { return int64(time.Since(p.start)) + 1 }
 // A job that calls Close would wait for itself. It must call Close in a new goroutine, or with a context that ends.
 func (p *Pool) Close(ctx context.Context) (dropped []Task, err error) {
 	if p.markClosedOnce() {
-		go p.stopWorkersAndSignalDone()
+		go p.drainWorkersAndSignalDone()
 	}
 	select {
 	case <-p.done:
@@ -168,7 +168,7 @@ func (p *Pool) markClosedOnce() (first bool) {
 	return true
 }
 
-func (p *Pool) stopWorkersAndSignalDone() {
+func (p *Pool) drainWorkersAndSignalDone() {
 	for w := p.popParked(); w != nil; w = p.popParked() {
 		p.wakeToSearch(w)
 	}
@@ -204,7 +204,7 @@ func (p *Pool) notifyDropped(j Job, why error) {
 	}
 	defer func() {
 		if v := recover(); v != nil {
-			p.reportPanic(v)
+			p.callPanickedHandlerIfSet(v)
 		}
 	}()
 	d.Dropped(why)
@@ -219,14 +219,14 @@ func (p *Pool) notifyShedAndClear(shed []Task) []Task {
 	return shed[:0]
 }
 
-// reportPanic passes a recovered value to Config.Panicked, whose own panics are ignored. Call it in the deferred
-// function that has recovered the value, so that the stack is that of the panic.
-func (p *Pool) reportPanic(v any) {
+// callPanickedHandlerIfSet passes a recovered value to Config.Panicked, whose own panics are ignored. Call it in the
+// deferred function that has recovered the value, so that the stack is that of the panic.
+func (p *Pool) callPanickedHandlerIfSet(v any) {
 	if p.cfg.Panicked == nil {
 		return
 	}
 	defer func() { _ = recover() }()
-	p.cfg.Panicked(newPanicError(v))
+	p.cfg.Panicked(toPanicError(v))
 }
 
 // Stats is a snapshot of a pool's counters. Fields described with "now" are current values. All others count since New.

@@ -105,7 +105,7 @@ func (s *shard) dequeueOrShedOverdue(now int64, dst *queuedTask, shed *[]Task) (
 	over := s.overload.isActive(now)
 	// In an overload, a single overdue job extends it.
 	standing := s.standing.trackStandingQueue(age, now, s.overload) || over && age > target
-	s.overload.extendOverloadIfStanding(standing, now)
+	s.overload.startOrExtendOverloadIfStanding(standing, now)
 	if over = s.overload.isActive(now); !over {
 		s.dequeue(false, dst)
 		return true
@@ -140,7 +140,7 @@ func (s *shard) updateOverloadAndShedOverdue(now int64, shed *[]Task) (oldestSub
 		return 0
 	}
 	if s.standing.trackStandingQueue(now-s.oldest(), now, s.overload) {
-		s.overload.extendOverloadIfStanding(true, now)
+		s.overload.startOrExtendOverloadIfStanding(true, now)
 	}
 	if s.overload.isActive(now) {
 		s.shedOverdue(now, shed)

@@ -96,8 +96,8 @@ func (w *worker) runJobsUntilPanicOrExit(o *wakeOrder) (panicked bool) {
 		if running {
 			v := recover()
 			w.tally.panicked++
-			w.recordJobFinished()
-			w.p.reportPanic(v)
+			w.recordFinishedAndClearJob()
+			w.p.callPanickedHandlerIfSet(v)
 			panicked = true
 		}
 	}()
@@ -107,7 +107,7 @@ func (w *worker) runJobsUntilPanicOrExit(o *wakeOrder) (panicked bool) {
 		}
 		ctx := w.p.ctx
 		if w.job.Ctx != nil {
-			if ctx = w.contextUnlessExpired(w.job.Task); ctx == nil {
+			if ctx = w.contextOrDropIfExpired(w.job.Task); ctx == nil {
 				w.job.Task = Task{}
 				continue
 			}
@@ -115,7 +115,7 @@ func (w *worker) runJobsUntilPanicOrExit(o *wakeOrder) (panicked bool) {
 		running = true
 		w.job.Job.Run(ctx)
 		running = false
-		w.recordJobFinished()
+		w.recordFinishedAndClearJob()
 	}
 }
 
@@ -130,7 +130,7 @@ func (w *worker) waitForNextJob(o *wakeOrder) (found bool) {
 		if p.workerCount() > p.maxWorkers() && w.exitIfOverLimit() {
 			return false
 		}
-		if w.takeQueuedJob(w.yieldAfterQuantum()) {
+		if w.takeQueuedJob(w.yieldAfterQuantumIfQueued()) {
 			return true
 		}
 		if *o = w.searchThenPark(); o.exit {
@@ -167,14 +167,14 @@ func (w *worker) takeQueuedJob(now int64) (taken bool) {
 			s.mu.Unlock()
 			if ok {
 				w.home = (at + 1) & mask
-				if w.notifyShedAndWake(more) {
+				if w.notifyShedAndWakeSubmitters(more) {
 					now = p.now() // so that the job's time does not include the above
 				}
 				w.startJobTimer(now)
 				return true
 			}
 			if len(w.shed) > 0 { // there are more to shed
-				w.notifyShedAndWake(false)
+				w.notifyShedAndWakeSubmitters(false)
 				now, again = p.now(), true
 			}
 		}
@@ -184,9 +184,9 @@ func (w *worker) takeQueuedJob(now int64) (taken bool) {
 	}
 }
 
-// notifyShedAndWake notifies shed jobs and wakes a Submit that waits for space. If wakeWorkerIfQueued is set and jobs
-// wait, it also wakes another worker. didWork reports whether anything was done.
-func (w *worker) notifyShedAndWake(wakeWorkerIfQueued bool) (didWork bool) {
+// notifyShedAndWakeSubmitters notifies shed jobs and wakes a Submit that waits for space. If wakeWorkerIfQueued is set
+// and jobs wait, it also wakes another worker. didWork reports whether anything was done.
+func (w *worker) notifyShedAndWakeSubmitters(wakeWorkerIfQueued bool) (didWork bool) {
 	p := w.p
 	if didWork = len(w.shed) > 0; didWork {
 		w.shed = p.notifyShedAndClear(w.shed)
@@ -199,8 +199,9 @@ func (w *worker) notifyShedAndWake(wakeWorkerIfQueued bool) (didWork bool) {
 	return didWork
 }
 
-// yieldAfterQuantum yields if the quantum has passed, jobs wait and running jobs do not block. It returns the time.
-func (w *worker) yieldAfterQuantum() (now int64) {
+// yieldAfterQuantumIfQueued yields if the quantum has passed, jobs wait and running jobs do not block. It returns the
+// time.
+func (w *worker) yieldAfterQuantumIfQueued() (now int64) {
 	now = w.endedAt
 	if now == 0 {
 		now = w.p.now()
@@ -218,7 +219,7 @@ func (w *worker) startJobTimer(now int64) {
 	w.tally.timed, w.tally.wait = true, time.Duration(max(0, now-w.job.submittedAt))
 }
 
-func (w *worker) recordJobFinished() {
+func (w *worker) recordFinishedAndClearJob() {
 	w.endedAt = w.p.now()
 	w.tally.service = time.Duration(w.endedAt - w.startedAt)
 	w.job.Task = Task{}
@@ -322,8 +323,8 @@ func (w *worker) exitIfClosedAndDrained() (exiting bool) {
 	return true
 }
 
-// contextUnlessExpired returns the context for a task's job. If t.Ctx has ended, it drops the job and returns nil.
-func (w *worker) contextUnlessExpired(t Task) context.Context {
+// contextOrDropIfExpired returns the context for a task's job. If t.Ctx has ended, it drops the job and returns nil.
+func (w *worker) contextOrDropIfExpired(t Task) context.Context {
 	if t.Ctx.Err() != nil {
 		w.tally.expired++
 		w.p.notifyDropped(t.Job, &expiredError{context.Cause(t.Ctx)})

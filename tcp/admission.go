@@ -11,13 +11,13 @@ import (
 const maxPrefixes = 1 << 20
 
 func (s *Server) checkAllowAndDenyLists() error {
-	if err := checkPrefixes("Server.Allow", s.Allow); err != nil {
+	if err := checkPrefixCountAndValidity("Server.Allow", s.Allow); err != nil {
 		return err
 	}
-	return checkPrefixes("Server.Deny", s.Deny)
+	return checkPrefixCountAndValidity("Server.Deny", s.Deny)
 }
 
-func checkPrefixes(field string, list []netip.Prefix) error {
+func checkPrefixCountAndValidity(field string, list []netip.Prefix) error {
 	if len(list) > maxPrefixes {
 		return badConfig("%s has %d prefixes; expected at most %d", field, len(list), maxPrefixes)
 	}
@@ -35,7 +35,7 @@ func (s *Server) configureAdmission(cfg *engine.Config, l Limits) {
 		Allow: s.Allow, Deny: s.Deny,
 	}
 	if s.Refuse != nil {
-		cfg.RefusalReply = func(peer netip.AddrPort, why error) []byte { return s.Refuse(toNetAddr(peer), why) }
+		cfg.RefusalReply = func(peer netip.AddrPort, why error) []byte { return s.Refuse(toTCPOrUnixAddr(peer), why) }
 	}
 }
 
@@ -46,7 +46,7 @@ func newTrustedProxyMatcher(trusted []netip.Prefix) func(netip.Addr) bool {
 	return func(a netip.Addr) bool { return !a.IsValid() || set.Contains(a) }
 }
 
-func toNetAddr(a netip.AddrPort) net.Addr {
+func toTCPOrUnixAddr(a netip.AddrPort) net.Addr {
 	if !a.IsValid() {
 		return &net.UnixAddr{Net: "unix"}
 	}

@@ -57,7 +57,7 @@ func TestProxyWithoutAddress(t *testing.T) {
 		for round := range int64(2) { // whose place comes back
 			c := dial(t, s.addr)
 			c.Send(unknown)
-			c.Exchange("hello", "hello")
+			c.ExchangeLine("hello", "hello")
 			for i, header := range []string{unknown, local, ofUnix} {
 				s.expectRefused(t, header, "", Refusals{Source: 3*round + int64(i) + 1})
 			}

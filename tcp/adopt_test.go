@@ -67,7 +67,7 @@ func TestAdoptLimits(t *testing.T) {
 		s := startServer(t, srv)
 		c, accepted := newConnPair(t)
 		requireNoError(t, s.Adopt(accepted, nil))
-		c.Exchange("hello", "hello")
+		c.ExchangeLine("hello", "hello")
 		other, accepted := newConnPair(t)
 		requireNoError(t, s.Adopt(accepted, nil))
 		if got, _ := io.ReadAll(other); !bytes.HasPrefix(got, []byte("not you")) {

@@ -27,7 +27,7 @@ func TestAuto(t *testing.T) {
 		t.Helper()
 		waitFor(t, what, func() bool {
 			for range 100 {
-				c.Exchange("hello", "hello")
+				c.ExchangeLine("hello", "hello")
 			}
 			return done(s.Stats())
 		})

@@ -155,7 +155,7 @@ func (b *Blocking) startOrQueueCallback(n *NetConn) {
 
 // runCallbackThenWaiting runs the callback of first, and then callbacks of queued connections until the queue is empty.
 func (b *Blocking) runCallbackThenWaiting(first *NetConn) {
-	engine.RerunAfterGoexit(func() {
+	engine.RerunAfterGoexitThenExit(func() {
 		for {
 			if next := first; next != nil {
 				first = nil // must come first: the function may call runtime.Goexit
@@ -202,7 +202,7 @@ func (b *Blocking) invokeCallbackAndPostResult(n *NetConn) {
 			err = n.ref.r.ReportPanic(n.RemoteAddr().String(), v, debug.Stack())
 		}
 		n.mu.Lock()
-		posted := cb != endCallback && n.postToConn(func(c *Conn) { b.serveAgainReleaseOrClose(c, n, err) }, func() { b.markIdleAndScheduleEnd(n) })
+		posted := cb != endCallback && n.postRetryingWhileFull(func(c *Conn) { b.serveAgainReleaseOrClose(c, n, err) }, func() { b.markIdleAndScheduleEnd(n) })
 		n.mu.Unlock()
 		if !posted {
 			b.markIdleAndScheduleEnd(n)
@@ -244,7 +244,7 @@ func (b *Blocking) serveAgainReleaseOrClose(c *Conn, n *NetConn, callbackErr err
 		c.CloseWith(ErrMessageTooLong)
 	default:
 		c.Release()
-		c.core().SetIndependentDirections(false)
+		c.core().SetReadingDespiteUnsentOutput(false)
 		if !keep {
 			c.SetValue(nil)
 		}

@@ -66,7 +66,7 @@ func (s *Server) Broadcast(b Broadcast) (receivers int, err error) {
 		case len(b.Message) > s.limits.MaxUnsent:
 			return 0, ErrTooLarge
 		case worker != nil:
-			return 0, publicError(worker.Broadcast(b.Message))
+			return 0, publicError(worker.BroadcastToAllWorkers(b.Message))
 		}
 	} else if len(b.Group) > broadcastlog.MaxGroupName {
 		return 0, ErrTooLarge
@@ -98,14 +98,14 @@ func (s *Server) Upgrading() bool {
 
 func (s *Server) maxHeldBytes() int { return cmp.Or(s.Limits.MaxMailBytes, 64<<20) }
 
-// initBroadcastLog creates the queue for broadcasts during upgrades. If there is a predecessor process, the queue stays
-// paused until the transfer is complete.
-func (s *Server) initBroadcastLog(e engine.Engine, l Limits) {
+// initBroadcastLogPausedIfUpgrading creates the queue for broadcasts during upgrades. If there is a predecessor
+// process, the queue stays paused until the transfer is complete.
+func (s *Server) initBroadcastLogPausedIfUpgrading(e engine.Engine, l Limits) {
 	log := s.rateLimitedLogger()
 	g := &broadcastlog.Log{ErrFull: ErrFull, MaxMessages: l.MaxMail, MaxBytes: s.maxHeldBytes()}
 	g.Deliver = func(b broadcastlog.Broadcast) (int, error) {
 		if b.All {
-			return 0, publicError(e.Broadcast(b.Message))
+			return 0, publicError(e.BroadcastToAllWorkers(b.Message))
 		}
 		return s.callHandlerSendToGroup(Broadcast(b))
 	}

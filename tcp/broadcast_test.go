@@ -9,7 +9,7 @@ func TestBroadcast(t *testing.T) {
 	forEachModel(t, func(t *testing.T, model string, loops int) {
 		s := startServer(t, &Server{Model: model, Loops: loops, Limits: Limits{MaxUnsent: 1000}})
 		c := dial(t, s.addr)
-		c.Exchange("hello", "hello")
+		c.ExchangeLine("hello", "hello")
 		_, err := s.Broadcast(Broadcast{All: true, Message: make([]byte, 1001)})
 		expectError(t, "too much", err, ErrTooLarge)
 		_, err = s.Broadcast(Broadcast{All: true, Message: []byte("news\n")})

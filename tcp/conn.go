@@ -87,7 +87,7 @@ func (c *Conn) Loop() int { return c.core().LoopIndex() }
 
 // Pending returns the number of output bytes that the kernel has not yet accepted, including bytes of files (SendFile).
 // In Closed it returns the number of dropped bytes.
-func (c *Conn) Pending() int { return c.core().UnsentBytes() }
+func (c *Conn) Pending() int { return c.core().UnsentOrDroppedBytes() }
 
 // Dropped returns the number of messages that the connection missed because its peer reads too slowly. These are writes
 // and broadcasts dropped under SlowConsumer DropMessage, and values of Group.SendLatest that were replaced.
@@ -187,7 +187,7 @@ func (c *Conn) Ref() Ref { return Ref{c.core().Ref()} }
 
 // RemoteAddr returns the peer's address: a *net.TCPAddr, or a *net.UnixAddr without a name. Behind a proxy in
 // Server.TrustedProxies it returns the client's address as reported by the proxy. It also works in Closed.
-func (c *Conn) RemoteAddr() net.Addr { return toNetAddr(c.core().Peer()) }
+func (c *Conn) RemoteAddr() net.Addr { return toTCPOrUnixAddr(c.core().Peer()) }
 
 // LocalAddr returns the local address of the connection: a *net.TCPAddr, or a *net.UnixAddr without a name. Behind a
 // proxy, it is the address to which the proxy connected. LocalAddr returns nil once the connection is closing. It makes
@@ -197,7 +197,7 @@ func (c *Conn) LocalAddr() net.Addr {
 	if !ok {
 		return nil
 	}
-	return toNetAddr(addr)
+	return toTCPOrUnixAddr(addr)
 }
 
 // Value returns the value last set by SetValue, initially nil.

@@ -34,7 +34,7 @@ func TestCloseConns(t *testing.T) {
 		through := func(client string) *testkit.Conn {
 			c := dial(t, s.addr)
 			c.Send("PROXY TCP4 " + client + " 203.0.113.1 4444 80\r\n")
-			c.Exchange("hello", "hello")
+			c.ExchangeLine("hello", "hello")
 			return c
 		}
 		byTold, bySocket, bySelf, stays := through("198.51.100.7"), through("198.51.100.8"), through("198.51.100.9"), through("198.51.100.10")
@@ -45,8 +45,8 @@ func TestCloseConns(t *testing.T) {
 			s.CloseConns(netip.MustParseAddrPort(nobody))
 		}
 		for range 10 {
-			byTold.Exchange("still there", "still there")
-			bySocket.Exchange("still there", "still there")
+			byTold.ExchangeLine("still there", "still there")
+			bySocket.ExchangeLine("still there", "still there")
 		}
 		bySelf.Send("close me\n")
 		expectReason(t, "by itself", reasons, ErrClosedByOperator)
@@ -61,7 +61,7 @@ func TestCloseConns(t *testing.T) {
 		}
 		s.CloseConns(localAddrPort(fresh))
 		fresh.ExpectEOF("")
-		stays.Exchange("still there", "still there")
+		stays.ExchangeLine("still there", "still there")
 	})
 }
 
@@ -80,7 +80,7 @@ func TestStopping(t *testing.T) {
 				srv := &Server{Model: model, Loops: loops}
 				srv.Stopping = func() { open <- srv.Stats().Open }
 				s := startServer(t, srv)
-				dial(t, s.addr).Exchange("hello", "hello")
+				dial(t, s.addr).ExchangeLine("hello", "hello")
 				end(s)
 				_ = s.waitResult(t) // whether it was cut off is another matter
 				s.Shutdown(background)

@@ -64,7 +64,7 @@ func (c *Conn) Dial(d Dial) error {
 // Server returns the server of the connection.
 func (c *Conn) Server() *Server { return c.core().Server().(*Server) }
 
-func (s *Server) dial(d Dial, loop int) error {
+func (s *Server) dial(d Dial, loopIndexPlusOne int) error {
 	e, err := s.engineServingConns()
 	if err != nil {
 		return err
@@ -75,7 +75,7 @@ func (s *Server) dial(d Dial, loop int) error {
 	if d.Timeout < 0 || d.Timeout > maxDialTimeout {
 		return badConfig("Dial.Timeout is %v; expected 0 (the default, %v) to %v", d.Timeout, defaultDialTimeout, maxDialTimeout)
 	}
-	req := engine.DialRequest{Count: 1, Timeout: cmp.Or(d.Timeout, defaultDialTimeout), Loop: loop, Source: d.Source}
+	req := engine.DialRequest{Count: 1, Timeout: cmp.Or(d.Timeout, defaultDialTimeout), Loop: loopIndexPlusOne, Source: d.Source}
 	switch d.Network {
 	case "", "tcp":
 	case "unix":
@@ -205,7 +205,7 @@ func (c *Conn) SetHandler(h Handler) error {
 	return nil
 }
 
-// resolver resolves host names for Dial. Each lookup has a goroutine; stopAndWait waits for these goroutines.
+// resolver resolves host names for Dial. Each lookup has a goroutine; cancelLookupsAndWait waits for these goroutines.
 type resolver struct {
 	mu      sync.Mutex
 	ctx     context.Context // nil before the start
@@ -220,7 +220,7 @@ func (n *resolver) start() {
 	n.tokens = make(chan struct{}, maxLookups)
 }
 
-func (n *resolver) stopAndWait() {
+func (n *resolver) cancelLookupsAndWait() {
 	n.mu.Lock()
 	n.cancel()
 	n.mu.Unlock()

@@ -21,6 +21,6 @@ func TestDialTimeout(t *testing.T) {
 		requireNoError(t, s.Dial(Dial{Addr: addr, Handler: h, Timeout: 10 * time.Millisecond}))
 		h.expectEvents(t, fmt.Sprintf("failed %s <nil>: %v", addr, ErrDialTimeout))
 		s.waitOpen(t, 0)
-		dial(t, s.addr).Exchange("still there", "still there")
+		dial(t, s.addr).ExchangeLine("still there", "still there")
 	})
 }

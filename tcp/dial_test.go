@@ -224,7 +224,7 @@ func TestEach(t *testing.T) {
 		enginetest.DialCrowd(t, s.addr, n-left)
 		for range left {
 			c := dial(t, s.addr)
-			c.Exchange("open", "open")
+			c.ExchangeLine("open", "open")
 			c.Close()
 		}
 		waitFor(t, "not all have come and gone", func() bool { st := s.Stats(); return st.Accepted == n && st.Open == n-left })

@@ -173,7 +173,7 @@ func (f *framer) deliverTokens(c *Conn, data []byte, atEOF bool, shedReason erro
 			}
 			return used
 		}
-		if err = checkSplitResult(c, advance, len(data)-used, err); err != nil {
+		if err = checkSplitClosingTooLong(c, advance, len(data)-used, err); err != nil {
 			if errors.Is(err, bufio.ErrFinalToken) {
 				err = nil
 				if token != nil {
@@ -201,7 +201,7 @@ func (f *framer) deliverTokens(c *Conn, data []byte, atEOF bool, shedReason erro
 	return used
 }
 
-func checkSplitResult(c *Conn, advance, available int, splitErr error) error {
+func checkSplitClosingTooLong(c *Conn, advance, available int, splitErr error) error {
 	switch {
 	case splitErr != nil:
 		return splitErr

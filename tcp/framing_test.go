@@ -55,13 +55,13 @@ func (h closeWatcher) Closed(c *Conn, why error) {
 
 func (w *fakeConn) runUntilWait() {
 	for !w.done {
-		switch w.NextAction() {
+		switch w.AdvanceToNextAction() {
 		case engine.Send:
 			w.OnSent(len(w.Output()))
 		case engine.FeedHandler:
-			w.MakeDueHandlerCalls()
+			w.MakeDeferredHandlerCalls()
 		case engine.ShutWrite:
-			w.OnWriteShut()
+			w.MarkWriteShutAndStartLinger()
 		case engine.Close:
 			w.OnClosed()
 		case engine.Wait:

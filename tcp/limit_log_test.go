@@ -69,7 +69,7 @@ func TestLimitsAreLogged(t *testing.T) {
 	forEachModel(t, func(t *testing.T, model string, loops int) {
 		var log logRecorder
 		s := startServer(t, &Server{Model: model, Limits: Limits{MaxConns: 1}, Log: log.newLogger()})
-		dial(t, s.addr).Exchange("hello", "hello")
+		dial(t, s.addr).ExchangeLine("hello", "hello")
 		refused := dial(t, s.addr)
 		log.waitForLine(t, "refused by a limit", "limit=Limits.MaxConns", "value=1", "peer="+refused.LocalAddr().String())
 	})

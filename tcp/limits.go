@@ -205,7 +205,7 @@ func (l *Limits) fillAndCheckWaterMarks() error {
 // defaultMaxBuffered returns a quarter of the memory available to this process. The memory of the machine or cgroup is
 // divided by processes; GOMEMLIMIT is not, because it applies to a single process.
 func defaultMaxBuffered(processes int) int {
-	limit, from := cgroup.MemoryLimit()
+	limit, from := cgroup.SmallestMemoryLimit()
 	if limit == math.MaxInt64 {
 		limit = 4 * unlimitedBuffers
 	}

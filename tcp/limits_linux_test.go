@@ -34,7 +34,7 @@ func TestServeListenerOptions(t *testing.T) {
 		ended := make(chan error, 1)
 		early := dial(t, l.Addr().String())
 		go func() { ended <- srv.Serve(context.Background(), l) }()
-		early.Exchange("hello", "hello")
+		early.ExchangeLine("hello", "hello")
 		accepted := 0
 		for fd := range 1 << 10 {
 			name, err := unix.Getsockname(fd)

@@ -134,11 +134,11 @@ func (s *Server) checkAndNormalizeListener(field string, l *Listener) error {
 	if err := checkTLSHasCertificate(field, l.TLSConfig); err != nil {
 		return err
 	}
-	if err := checkPrefixes(field+".TrustedProxies", l.TrustedProxies); err != nil {
+	if err := checkPrefixCountAndValidity(field+".TrustedProxies", l.TrustedProxies); err != nil {
 		return err
 	}
 	if l.Listener != nil {
-		socket, err := unwrapServableListener(field+".Listener", l.Listener)
+		socket, err := unwrapListenerKeepingSocketFile(field+".Listener", l.Listener)
 		if err == nil {
 			l.Name, l.Listener = l.displayName(), socket
 		}
@@ -166,8 +166,9 @@ type engineStarter interface {
 	Start(engine.Config) (engine.Engine, error)
 }
 
-// unwrapServableListener returns a listener that engines can serve on. Its error contains field, the listener's name.
-func unwrapServableListener(field string, l net.Listener) (net.Listener, error) {
+// unwrapListenerKeepingSocketFile returns a listener that engines can serve on. Its error contains field, the
+// listener's name.
+func unwrapListenerKeepingSocketFile(field string, l net.Listener) (net.Listener, error) {
 	switch l := l.(type) {
 	case *net.TCPListener:
 		if l != nil {
@@ -181,15 +182,16 @@ func unwrapServableListener(field string, l net.Listener) (net.Listener, error) 
 	case engineStarter:
 		return l, nil
 	case NamedListener:
-		return unwrapServableListener(field, l.Listener)
+		return unwrapListenerKeepingSocketFile(field, l.Listener)
 	}
 	return nil, badConfig("%s: listener of type %T; expected a non-nil *net.TCPListener or *net.UnixListener", field, l)
 }
 
-// buildListenerConfig also creates unix sockets. cleanup closes these sockets and removes their files.
-func (s *Server) buildListenerConfig(listeners []Listener) (cfg engine.Config, cleanup func(), err error) {
+// buildListenersWithUnixSockets also creates unix sockets. closeAndRemoveSockets closes these sockets and removes their
+// files.
+func (s *Server) buildListenersWithUnixSockets(listeners []Listener) (cfg engine.Config, closeAndRemoveSockets func(), err error) {
 	var cleanups []func()
-	cleanup = func() {
+	closeAndRemoveSockets = func() {
 		for _, end := range slices.Backward(cleanups) {
 			end()
 		}
@@ -200,7 +202,7 @@ func (s *Server) buildListenerConfig(listeners []Listener) (cfg engine.Config, c
 			Name: l.displayName(), Network: l.Network, Addr: l.Addr, Socket: l.Listener, MaxConns: l.MaxConns, Backlog: l.Backlog,
 			Control: s.Socket.Control,
 		}
-		if at.Sockets = s.claimInheritedSockets(l); at.Sockets != nil {
+		if at.Sockets = s.claimInheritedSocketsAndTickets(l); at.Sockets != nil {
 			if l.Network == "unix" && l.Listener == nil && !strings.HasPrefix(l.Addr, "@") {
 				cleanups = append(cleanups, s.newUnixSocketRemover(l.Addr))
 			}
@@ -211,7 +213,7 @@ func (s *Server) buildListenerConfig(listeners []Listener) (cfg engine.Config, c
 		} else if l.Network == "unix" && l.Listener == nil {
 			u, remove, err := s.listenUnix(l)
 			if err != nil {
-				cleanup()
+				closeAndRemoveSockets()
 				return cfg, nil, err
 			}
 			cleanups = append(cleanups, remove)
@@ -222,7 +224,7 @@ func (s *Server) buildListenerConfig(listeners []Listener) (cfg engine.Config, c
 		}
 		cfg.Listeners = append(cfg.Listeners, at)
 	}
-	return cfg, cleanup, nil
+	return cfg, closeAndRemoveSockets, nil
 }
 
 // listenUnix listens on a unix socket. remove deletes the socket's file, unless another process has replaced the file.

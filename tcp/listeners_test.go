@@ -39,14 +39,14 @@ func TestListeners(t *testing.T) {
 		for _, l := range s.ListenerStats() {
 			addrs = append(addrs, l.Addr.String())
 		}
-		dial(t, addrs[0]).Exchange("a", "a by 127.0.0.1:0, tls false")
-		testkit.DialTLS(t, addrs[1], client).Exchange("b", "b by secure, tls true")
+		dial(t, addrs[0]).ExchangeLine("a", "a by 127.0.0.1:0, tls false")
+		testkit.DialTLS(t, addrs[1], client).ExchangeLine("b", "b by secure, tls true")
 		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
 			t.Errorf("the socket's file: %v, %v; want mode 0600", info, err)
 		}
 		local := dial(t, path)
-		local.Exchange("c", "c by local, tls false")
-		dial(t, addrs[3]).Exchange("PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\nd", "d by proxied, tls false")
+		local.ExchangeLine("c", "c by local, tls false")
+		dial(t, addrs[3]).ExchangeLine("PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\nd", "d by proxied, tls false")
 		dial(t, path).ExpectClosed()
 		var got []string
 		for _, l := range s.ListenerStats() {
@@ -60,7 +60,7 @@ func TestListeners(t *testing.T) {
 		}
 		local.Close() // which makes room
 		waitFor(t, "a closed connection keeps its place", func() bool { return s.ListenerStats()[2].Open == 0 })
-		dial(t, path).Exchange("e", "e by local, tls false")
+		dial(t, path).ExchangeLine("e", "e by local, tls false")
 		s.stop()
 		expectNoError(t, s.waitResult(t))
 		if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
@@ -91,13 +91,13 @@ func TestListenersWithServe(t *testing.T) {
 	go func() { ended <- srv.Serve(ctx, main) }()
 	for i, name := range []string{addrs[0], "given"} {
 		c := dial(t, addrs[i])
-		c.Exchange("a", "a by "+name+", tls false")
+		c.ExchangeLine("a", "a by "+name+", tls false")
 		c.Close()
 	}
 	cancel()
 	expectNoError(t, <-ended)
 	s := startServer(t, &Server{Handler: listenerReporter, Listeners: []Listener{{Addr: "127.0.0.1:0"}}})
-	dial(t, s.addr).Exchange("c", "c by 127.0.0.1:0, tls false")
+	dial(t, s.addr).ExchangeLine("c", "c by 127.0.0.1:0, tls false")
 }
 
 // A server listens on the given address and reports it: 0.0.0.0 is IPv4, no host is both IPv4 and IPv6.
@@ -142,7 +142,7 @@ func TestUnixSuccessor(t *testing.T) {
 	first.stop()
 	expectNoError(t, first.waitResult(t))
 	c := dial(t, path)
-	c.Exchange("hello", "hello")
+	c.ExchangeLine("hello", "hello")
 	c.Close()
 	second.stop()
 	expectNoError(t, second.waitResult(t))

@@ -72,7 +72,7 @@ func newNetConn(c *Conn) *NetConn {
 // retainWithIndependentDirections retains the connection and makes it read even while output waits.
 func (n *NetConn) retainWithIndependentDirections(c *Conn) {
 	c.Retain()
-	c.core().SetIndependentDirections(true)
+	c.core().SetReadingDespiteUnsentOutput(true)
 }
 
 func (n *NetConn) bufferInput(c *Conn, p []byte) {
@@ -119,7 +119,7 @@ func (n *NetConn) Read(p []byte) (int, error) {
 		case err != nil:
 			return 0, err
 		case ready:
-			return n.readBuffered(p), nil
+			return n.readBufferedAndResumeInput(p), nil
 		case len(p) == 0:
 			return 0, nil
 		}
@@ -158,7 +158,7 @@ func (n *NetConn) inputReady() (ready bool, err error) {
 	return false, nil
 }
 
-func (n *NetConn) readBuffered(p []byte) int {
+func (n *NetConn) readBufferedAndResumeInput(p []byte) int {
 	m := copy(p, n.in[n.readOffset:])
 	n.readOffset += m
 	n.progressed = n.progressed || m > 0
@@ -168,7 +168,7 @@ func (n *NetConn) readBuffered(p []byte) int {
 	}
 	if n.paused && left <= maxUnreadInput/2 {
 		n.paused = false
-		n.postToConn((*Conn).Resume, nil)
+		n.postRetryingWhileFull((*Conn).Resume, nil)
 	}
 	return m
 }
@@ -193,7 +193,7 @@ func (n *NetConn) Write(p []byte) (written int, err error) {
 			return written, err
 		}
 		m := min(len(p), n.maxWrite)
-		switch err := n.sendBlocking(p[:m]); {
+		switch err := n.sendReleasingLockWhileFull(p[:m]); {
 		case errors.Is(err, context.Canceled):
 			continue // writeError reports why, unless the reason is gone
 		case errors.Is(err, ErrClosed):
@@ -207,7 +207,7 @@ func (n *NetConn) Write(p []byte) (written int, err error) {
 	}
 }
 
-func (n *NetConn) sendBlocking(p []byte) error {
+func (n *NetConn) sendReleasingLockWhileFull(p []byte) error {
 	if err := n.ref.r.TrySend(p); !errors.Is(err, ErrFull) {
 		return err
 	}
@@ -231,7 +231,7 @@ func (n *NetConn) wakeWriters() {
 // mailboxRetryDelay is the pause before a full mailbox is tried again.
 const mailboxRetryDelay = time.Millisecond
 
-func (n *NetConn) sleepUnlocked() {
+func (n *NetConn) sleepRetryDelayReleasingLock() {
 	n.mu.Unlock()
 	defer n.mu.Lock()
 	time.Sleep(mailboxRetryDelay)
@@ -274,7 +274,7 @@ func (n *NetConn) Close() error {
 		return n.opError("close", net.ErrClosed)
 	}
 	n.markClosedAndWakeWaiters()
-	n.postToConn(func(c *Conn) { c.Close() }, nil)
+	n.postRetryingWhileFull(func(c *Conn) { c.Close() }, nil)
 	return nil
 }
 
@@ -294,19 +294,20 @@ func (n *NetConn) CloseWrite() error {
 	}
 	n.writeClosed = true
 	n.wakeWriters()
-	n.postToConn(func(c *Conn) { c.CloseWrite() }, nil)
+	n.postRetryingWhileFull(func(c *Conn) { c.CloseWrite() }, nil)
 	return nil
 }
 
-// postToConn makes the connection's owner call run, or onLost if the connection begins to close first. If it is already
-// closing, neither is called. The caller holds n.mu, which postToConn releases while the mailbox is full.
-func (n *NetConn) postToConn(run func(*Conn), onLost func()) (posted bool) {
+// postRetryingWhileFull makes the connection's owner call run, or onLost if the connection begins to close first. If it
+// is already closing, neither is called. The caller holds n.mu, which postRetryingWhileFull releases while the mailbox
+// is full.
+func (n *NetConn) postRetryingWhileFull(run func(*Conn), onLost func()) (posted bool) {
 	for {
 		err := n.ref.r.DoOrElse(func(c *engine.Conn) { run((*Conn)(c)) }, onLost)
 		if !errors.Is(err, ErrFull) {
 			return err == nil
 		}
-		n.sleepUnlocked()
+		n.sleepRetryDelayReleasingLock()
 	}
 }
 
@@ -317,7 +318,7 @@ func (n *NetConn) unreadBytes() int {
 }
 
 // RemoteAddr implements net.Conn like Conn.RemoteAddr.
-func (n *NetConn) RemoteAddr() net.Addr { return toNetAddr(n.remote) }
+func (n *NetConn) RemoteAddr() net.Addr { return toTCPOrUnixAddr(n.remote) }
 
 // LocalAddr implements net.Conn like Ref.LocalAddr. If the connection has closed before the first call, LocalAddr
 // returns the server's listen address.
@@ -329,7 +330,7 @@ func (n *NetConn) LocalAddr() net.Addr {
 		local, ok := n.ref.LocalAddr()
 		n.mu.Lock()
 		if ok || !n.remote.IsValid() {
-			n.local = toNetAddr(local)
+			n.local = toTCPOrUnixAddr(local)
 		} else {
 			n.local = n.server.listenAddrOrZero()
 		}
@@ -378,13 +379,13 @@ func (n *NetConn) setDeadline(d *deadline, wake func(), t time.Time) error {
 	if n.connClosed {
 		return nil // nothing can wait any more
 	}
-	if d.set(t, func() { n.wakeIfDeadlineExpired(d, wake) }); d.expired {
+	if d.set(t, func() { n.wakeIfExpiredElseRearm(d, wake) }); d.expired {
 		wake()
 	}
 	return nil
 }
 
-func (n *NetConn) wakeIfDeadlineExpired(d *deadline, wake func()) {
+func (n *NetConn) wakeIfExpiredElseRearm(d *deadline, wake func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if d.markExpiredOrRearm(); d.expired {

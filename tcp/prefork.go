@@ -101,7 +101,7 @@ func supervisorError(e engine.Engine) error {
 }
 
 type workerForwarder interface {
-	Broadcast(p []byte) error
+	BroadcastToAllWorkers(p []byte) error
 	operatorCommands
 }
 
@@ -119,9 +119,9 @@ func socketsOfListeners(listeners []engine.Listener) (sockets [][]net.Listener) 
 	return sockets
 }
 
-// awaitWorkersServing waits until all worker processes serve, if there are any. It fails if the workers can't serve, or
-// if the old process of an upgrade continues to serve instead.
-func awaitWorkersServing(e engine.Engine, p *upgrade.Predecessor) error {
+// awaitWorkersServingOrAbort waits until all worker processes serve, if there are any. It fails if the workers can't
+// serve, or if the old process of an upgrade continues to serve instead.
+func awaitWorkersServingOrAbort(e engine.Engine, p *upgrade.Predecessor) error {
 	w, ok := e.(*supervisor.Supervisor)
 	if !ok {
 		return nil
@@ -133,7 +133,7 @@ func awaitWorkersServing(e engine.Engine, p *upgrade.Predecessor) error {
 }
 
 func (s *Server) serveAsWorker(ctx context.Context, listeners []Listener) error {
-	cfg, _, err := s.buildListenerConfig(listeners) // no cleanup: there are no unix sockets
+	cfg, _, err := s.buildListenersWithUnixSockets(listeners) // no cleanup: there are no unix sockets
 	if err != nil {
 		return err
 	}
@@ -149,12 +149,12 @@ func (s *Server) serveAsWorker(ctx context.Context, listeners []Listener) error 
 	s.mu.Lock()
 	s.worker = w
 	s.mu.Unlock()
-	e, err := s.startEngine(cfg, listeners)
+	e, err := s.configureAndStartEngine(cfg, listeners)
 	if err != nil {
 		engine.CloseListeners(slices.Concat(all...))
 		return err
 	}
-	defer s.closePool()
+	defer s.closePoolAndAwaitHandshakes()
 	if err := w.Run(ctx, e, s.limits.ShutdownTimeout, s.rateLimitedLogger()); err != nil {
 		return fmt.Errorf("myriad: %w", err)
 	}

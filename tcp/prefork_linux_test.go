@@ -138,8 +138,8 @@ func TestProcesses(t *testing.T) {
 	first, second := listeners[0].Addr.String(), listeners[1].Addr.String()
 	peers, of := dialAllWorkers(t, first, workers)
 	others, ofOthers := dialAllWorkers(t, second, workers)
-	peers[0].Exchange("listener", "127.0.0.1:0")
-	others[0].Exchange("listener", "second")
+	peers[0].ExchangeLine("listener", "127.0.0.1:0")
+	others[0].ExchangeLine("listener", "second")
 	peers = append(peers, others...)
 	conns, sent := int64(len(peers)), int64(4*len(peers)+2*9)
 	waitCounted := func(open int64) {
@@ -181,8 +181,8 @@ func TestProcesses(t *testing.T) {
 		p.Expect("from above\n")
 	}
 	longest := strings.Repeat("x", 60000)
-	peers[0].Exchange("cast "+longest, longest)
-	peers[0].Exchange("collect", "collect")
+	peers[0].ExchangeLine("cast "+longest, longest)
+	peers[0].ExchangeLine("collect", "collect")
 	sent += int64(len("cast " + longest + "\ncollect\n"))
 	waitCounted(conns)
 	waitFor(t, "the runtimes of the workers are not counted", func() bool {
@@ -225,7 +225,7 @@ func TestProcessesDrain(t *testing.T) {
 		if len(s.err) > 0 {
 			t.Fatalf("it ended before the message: %v", <-s.err)
 		}
-		half.Exchange(" and half", "half and half")
+		half.ExchangeLine(" and half", "half and half")
 		expectNoError(t, s.waitResult(t))
 	})
 }
@@ -248,7 +248,7 @@ func TestProcessesShutdown(t *testing.T) {
 	_, err := half.R.ReadByte()
 	expectError(t, "five times the bound after the signal", err, os.ErrDeadlineExceeded)
 	requireNoError(t, half.SetReadDeadline(time.Now().Add(testkit.Timeout)))
-	half.Exchange("", "half")
+	half.ExchangeLine("", "half")
 	expectNoError(t, <-shut)
 	expectNoError(t, s.waitResult(t))
 }
@@ -259,7 +259,7 @@ func TestSignalToWorker(t *testing.T) {
 	peers, of := dialAllWorkers(t, s.addr, 2)
 	p := peers[0]
 	requireNoError(t, syscall.Kill(p.pid, syscall.SIGINT))
-	p.Exchange("after SIGINT", "after SIGINT")
+	p.ExchangeLine("after SIGINT", "after SIGINT")
 	requireNoError(t, syscall.Kill(p.pid, syscall.SIGTERM))
 	_ = syscall.Kill(p.pid, syscall.SIGTERM) // it may have ended
 	p.ExpectEOF("")

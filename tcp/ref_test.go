@@ -66,8 +66,8 @@ func TestOutsideCall(t *testing.T) {
 			echoLine(c, line)
 		}))})
 		first := dial(t, s.addr)
-		first.Exchange("keep", "keep")
-		dial(t, s.addr).Exchange("use it", "use it")
+		first.ExchangeLine("keep", "keep")
+		dial(t, s.addr).ExchangeLine("use it", "use it")
 		for name := range outsideLogged {
 			if n := strings.Count(log.String(), "method=Conn."+name+" "); n != 1 {
 				t.Errorf("%s is in the log %d times, want once:\n%s", name, n, log.String())
@@ -76,7 +76,7 @@ func TestOutsideCall(t *testing.T) {
 		if n := strings.Count(log.String(), "method=Conn."); n != len(outsideLogged) {
 			t.Errorf("%d methods are in the log, want %d:\n%s", n, len(outsideLogged), log.String())
 		}
-		first.Exchange("keep", "keep") // nothing came of it
+		first.ExchangeLine("keep", "keep") // nothing came of it
 	})
 }
 
@@ -114,6 +114,6 @@ func TestSetHandlerNil(t *testing.T) {
 		answer <- c.SetHandler(nil)
 		echoLine(c, line)
 	}))})
-	dial(t, s.addr).Exchange("still here", "still here")
+	dial(t, s.addr).ExchangeLine("still here", "still here")
 	expectError(t, "SetHandler(nil)", <-answer, ErrBadUse, "SetHandler is nil; expected")
 }

@@ -218,7 +218,7 @@ func (s *Server) ListenAndServe(ctx context.Context) error {
 	if _, ok := WorkerProcess(); ok && s.Processes > 1 {
 		return s.serveAsWorker(ctx, where)
 	}
-	return s.serve(ctx, where)
+	return s.takeOverAndServe(ctx, where)
 }
 
 // Run serves without listening, for programs that only dial; see Server.Dial. Server.Handler may be nil. Listening is
@@ -230,7 +230,7 @@ func (s *Server) Run(ctx context.Context) error {
 	if s.Handler == nil {
 		s.Handler = Base{}
 	}
-	return s.serve(ctx, nil)
+	return s.takeOverAndServe(ctx, nil)
 }
 
 // tcp4IfIPv4Wildcard returns "tcp4" for 0.0.0.0, because package net would listen on IPv6 as well.
@@ -245,7 +245,7 @@ func tcp4IfIPv4Wildcard(addr string) string {
 // Serve is like ListenAndServe on a listener made by the caller or returned by ActivatedListeners. The listener is a
 // *net.TCPListener or *net.UnixListener; the server owns and closes it. The caller removes the file of a unix socket.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
-	if _, err := unwrapServableListener("Serve", l); err != nil {
+	if _, err := unwrapListenerKeepingSocketFile("Serve", l); err != nil {
 		return err
 	}
 	defer l.Close()
@@ -256,10 +256,10 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	if err != nil {
 		return err
 	}
-	return s.serve(ctx, where)
+	return s.takeOverAndServe(ctx, where)
 }
 
-func (s *Server) serve(ctx context.Context, listeners []Listener) error {
+func (s *Server) takeOverAndServe(ctx context.Context, listeners []Listener) error {
 	s.mu.Lock()
 	err := s.checkNotStarted()
 	s.mu.Unlock()
@@ -273,7 +273,7 @@ func (s *Server) serve(ctx context.Context, listeners []Listener) error {
 	if err := s.claimPredecessor(); err != nil {
 		return fmt.Errorf("myriad: upgrade: %w", err)
 	}
-	cfg, done, err := s.buildListenerConfig(listeners)
+	cfg, done, err := s.buildListenersWithUnixSockets(listeners)
 	if err != nil {
 		if s.predecessor != nil {
 			_ = s.predecessor.ReportFailure(err)
@@ -281,7 +281,7 @@ func (s *Server) serve(ctx context.Context, listeners []Listener) error {
 		return err
 	}
 	defer done()
-	e, err := s.startEngine(cfg, listeners)
+	e, err := s.configureAndStartEngine(cfg, listeners)
 	if err != nil {
 		if s.predecessor != nil {
 			_ = s.predecessor.ReportFailure(err)
@@ -303,9 +303,9 @@ func (s *Server) serve(ctx context.Context, listeners []Listener) error {
 		err = s.Drain()
 	})
 	e.Wait()
-	s.resolver.stopAndWait()
+	s.resolver.cancelLookupsAndWait()
 	s.blockingCalls.Wait()
-	s.closePool()
+	s.closePoolAndAwaitHandshakes()
 	s.sendCountersAndClosePeers()
 	if !stopped() {
 		<-ended
@@ -313,7 +313,7 @@ func (s *Server) serve(ctx context.Context, listeners []Listener) error {
 	if err == nil {
 		err = supervisorError(e)
 	}
-	return s.stayUntilSuccessorExits(errors.Join(err, s.aborted))
+	return s.awaitSuccessorErrorIfStaying(errors.Join(err, s.aborted))
 }
 
 // checkNotStarted returns an error if the server was started or closed before. The caller holds mu.
@@ -329,7 +329,7 @@ func (s *Server) checkNotStarted() error {
 	return errors.New("myriad: this Server is already serving; a Server serves only once: use a new Server")
 }
 
-func (s *Server) startEngine(cfg engine.Config, listeners []Listener) (engine.Engine, error) {
+func (s *Server) configureAndStartEngine(cfg engine.Config, listeners []Listener) (engine.Engine, error) {
 	model, limits, err := s.checkSettingsAndApplyDefaults()
 	if err != nil {
 		return nil, err
@@ -353,7 +353,7 @@ func (s *Server) startEngine(cfg engine.Config, listeners []Listener) (engine.En
 	}
 	e, model, err := s.startSupervisorOrEngine(model, cfg)
 	if err != nil {
-		s.closePool()
+		s.closePoolAndAwaitHandshakes()
 		return nil, fmt.Errorf("myriad: %w", err)
 	}
 	_, worker := WorkerProcess() // its supervisor has logged the choice
@@ -361,14 +361,14 @@ func (s *Server) startEngine(cfg engine.Config, listeners []Listener) (engine.En
 		s.logModelChoice(model, passed)
 	}
 	s.engine, s.activeListeners, s.model, s.limits = e, listeners, model.Name, limits
-	s.initBroadcastLog(e, limits)
+	s.initBroadcastLogPausedIfUpgrading(e, limits)
 	s.resolver.start()
 	return e, nil
 }
 
 // startSupervisorOrEngine starts the supervisor or the engine of model m. If Auto has selected m and m fails, another
 // model is used. The returned model is the one in use.
-func (s *Server) startSupervisorOrEngine(m engine.Model, cfg engine.Config) (engine.Engine, engine.Model, error) {
+func (s *Server) startSupervisorOrEngine(m engine.Model, cfg engine.Config) (_ engine.Engine, modelAfterFallback engine.Model, _ error) {
 	if s.isSupervisor() {
 		e, err := s.startSupervisor(cfg)
 		return e, m, err
@@ -379,7 +379,7 @@ func (s *Server) startSupervisorOrEngine(m engine.Model, cfg engine.Config) (eng
 			return e, m, err
 		}
 	}
-	if err := s.configureWorkerPool(&cfg); err != nil {
+	if err := s.configureGivenOrAutoPool(&cfg); err != nil {
 		return nil, m, err
 	}
 	e, m, why, err := models.StartWithFallback(m, !s.choosesModel(), cfg)
@@ -419,7 +419,7 @@ func (s *Server) configureHandler(cfg *engine.Config) {
 	s.configureMigration(cfg)
 }
 
-func (s *Server) configureWorkerPool(cfg *engine.Config) (err error) {
+func (s *Server) configureGivenOrAutoPool(cfg *engine.Config) (err error) {
 	use := s.Workers
 	if cfg.AutoWorkers = s.choosesModel() && use == nil; cfg.AutoWorkers {
 		if s.ownPool, err = pool.New(autoPoolConfig); err != nil {
@@ -435,8 +435,8 @@ func (s *Server) configureWorkerPool(cfg *engine.Config) (err error) {
 
 func (s *Server) choosesModel() bool { return s.Model == "" || s.Model == Auto }
 
-// closePool closes Auto's pool and waits for handshakes. The engine must have ended.
-func (s *Server) closePool() {
+// closePoolAndAwaitHandshakes closes Auto's pool and waits for handshakes. The engine must have ended.
+func (s *Server) closePoolAndAwaitHandshakes() {
 	if s.ownPool != nil {
 		_, _ = s.ownPool.Close(context.Background()) // no jobs are left
 	}

@@ -218,7 +218,7 @@ func TestServe(t *testing.T) {
 	forEachModel(t, func(t *testing.T, model string, loops int) {
 		s := startServer(t, &Server{Model: model, Loops: loops})
 		c := dial(t, s.addr)
-		c.Exchange("hello", "hello")
+		c.ExchangeLine("hello", "hello")
 		want := Stats{Model: model, Loops: s.Stats().Loops, MaxConns: s.Stats().MaxConns,
 			Open: 1, Accepted: 1, Reads: 1, Writes: 1, BytesIn: 6, BytesOut: 6, Messages: 1}
 		counted := func() Stats {

@@ -72,8 +72,8 @@ func startStartTLS(t *testing.T, srv *Server) (*started, *startTLSHandler) {
 func (h *startTLSHandler) requestTLS(t *testing.T, addr string) *testkit.Conn {
 	t.Helper()
 	c := dial(t, addr)
-	c.Exchange("in clear", "in clear")
-	c.Exchange("STARTTLS", "220 go")
+	c.ExchangeLine("in clear", "in clear")
+	c.ExchangeLine("STARTTLS", "220 go")
 	return c
 }
 

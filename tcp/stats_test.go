@@ -74,7 +74,7 @@ func TestCausesByName(t *testing.T) {
 		var c engine.Counters
 		c.CountRefused(cause)
 		var n engine.Counts
-		c.AddTo(&n)
+		c.AddToWithMaxAge(&n)
 		if got := (&Server{engine: countersOnlyEngine{counts: n}}).Stats().Refused; got != want || got.Total() != 1 {
 			t.Errorf("counted %+v, want %+v", got, want)
 		}
@@ -90,7 +90,7 @@ func TestHistogramBounds(t *testing.T) {
 		var c engine.Counters
 		c.CountHandlerCall(d)
 		var n engine.Counts
-		c.AddTo(&n)
+		c.AddToWithMaxAge(&n)
 		if got := toHistogram(n.HandlerCallTimes()); got.Buckets[i] != 1 || got.Count != 1 || got.Sum != d {
 			t.Errorf("%v is not in bucket %d: %+v", d, i, got)
 		}

@@ -14,7 +14,7 @@ import (
 
 // TLS returns the result of the handshake: version, cipher suite, protocol, server name and client certificates. The
 // result is nil for a connection without TLS.
-func (c *Conn) TLS() *tls.ConnectionState { return layers.TLSState(c.core()) }
+func (c *Conn) TLS() *tls.ConnectionState { return layers.TLSStateAfterHandshake(c.core()) }
 
 // StartTLS encrypts an unencrypted connection, for protocols that negotiate TLS first: STARTTLS of SMTP, IMAP and LDAP,
 // or PostgreSQL's SSLRequest. The handshake begins after the current call has returned. Earlier output is sent
@@ -96,7 +96,7 @@ func (s *Server) configureTLSAndProxyLayers(cfg *engine.Config, l Limits, listen
 		if h, ok := handlerAs[ALPNHandler](s.Handler); ok {
 			all[i].TLS.NextProtos = h.NextProtos(all[i].TLS.NextProtos)
 		}
-		if t := secure.NewTicketKeyRing(all[i].TLS, s.ticketKeys[&listeners[i]]); t != nil {
+		if t := secure.NewTicketKeyRingIfShareable(all[i].TLS, s.ticketKeys[&listeners[i]]); t != nil {
 			all[i].Tickets, s.tickets[&listeners[i]] = t, t
 		}
 	}

@@ -129,7 +129,7 @@ func (s *Server) Upgrade(ctx context.Context) (u Upgraded, err error) {
 	u.Done = true
 	stay := 0
 	if open := int(e.Counters()[engine.Open]); open > 0 {
-		u.Stayed = s.countConnsByExportObstacle(ctx, open)
+		u.Stayed = s.countByObstacleOrBusy(ctx, open)
 	}
 	attrs := []any{"pid", u.PID, "connections", u.Moved, "lost", u.Lost, "took", u.Took}
 	reasons := make([]any, 0, len(u.Stayed))
@@ -152,12 +152,12 @@ func (s *Server) runUpgrade(ctx context.Context, e engine.Engine, m engine.Migra
 	if err = s.awaitPredecessorHandover(ctx); err != nil {
 		return u, err // the new process would not wait long enough
 	}
-	cmd, err := s.successorCommand()
+	cmd, err := s.customOrDefaultSuccessorCommand()
 	if err != nil {
 		return u, err
 	}
 	if s.Stay || os.Getpid() == 1 {
-		if err = upgrade.CreateStatusPipe(); err != nil {
+		if err = upgrade.KeepRunningAfterUpgradeIfFirst(); err != nil {
 			return u, err
 		}
 	}
@@ -184,27 +184,27 @@ func (s *Server) runUpgrade(ctx context.Context, e engine.Engine, m engine.Migra
 		return u, err
 	}
 	defer func() { d.resumeBroadcastsAndClose(err == nil) }()
-	channels, err := next.OpenAndSendChannels(ctx, m.ChannelsNeeded(), max(ready.Loops, 1), d.state, d.peerSocket)
+	channels, err := next.OpenChannelsAndAwaitTakeOver(ctx, m.ChannelsNeeded(), max(ready.Loops, 1), d.state, d.peerSocket)
 	if err != nil {
 		return u, err
 	}
 	d.resumeBroadcastsAfterTimeout()
-	moved, took, err := handOverConns(ctx, e, m, next, channels)
+	moved, took, err := pauseAcceptAndExportConns(ctx, e, m, next, channels)
 	u.Moved, u.Lost, u.Took = moved.Exported, moved.Unconfirmed, took
 	if err == nil {
-		err = next.SendDone(d.newDoneMessage())
+		err = next.SendDone(d.newDoneMessageRecordingCounts())
 	}
-	if err != nil && next.KillIfHung() {
+	if err != nil && next.ProbeAndKillIfHung() {
 		u.Lost = moved.Exported
 		m.SetListenersShared(false)
 		return u, errors.Join(err, e.PauseAccept(s.paused.Load()))
 	}
 	if err != nil { // out of time: the rest is drained here
-		_ = next.SendDone(d.newDoneMessage())
+		_ = next.SendDone(d.newDoneMessageRecordingCounts())
 		s.rateLimitedLogger().Warn("not all connections were handed over", "error", err)
 		err = nil
 	}
-	if s.signalRelay = next.StartReaperAndSignalRelay(); s.signalRelay != nil {
+	if s.signalRelay = next.RelaySignalsIfFirstProcess(); s.signalRelay != nil {
 		u.Stays = true
 	}
 	return u, nil
@@ -220,7 +220,7 @@ func (s *Server) warnAboutUnmovableConns(ctx context.Context, e engine.Engine) {
 	if saves || savesHandlers || e.Counters()[engine.Open] == 0 {
 		return
 	}
-	counts := s.countConnsByExportObstacle(ctx, 0)
+	counts := s.countByObstacleOrBusy(ctx, 0)
 	warn := func(reason, text string) {
 		if n := counts[reason]; n > 0 {
 			s.rateLimitedLogger().Warn(text, "connections", n, "handler", handlerType(s.Handler))
@@ -231,9 +231,9 @@ func (s *Server) warnAboutUnmovableConns(ctx context.Context, e engine.Engine) {
 	warn(netConnReason, "connections of a NetListener or Blocking handler will not move to the new process: clients lose them when this process has drained")
 }
 
-func (s *Server) countConnsByExportObstacle(ctx context.Context, openConns int) map[string]int {
+func (s *Server) countByObstacleOrBusy(ctx context.Context, totalConns int) map[string]int {
 	if s.isSupervisor() {
-		return map[string]int{"not known": openConns}
+		return map[string]int{"not known": totalConns}
 	}
 	var mu sync.Mutex
 	counts := make(map[string]int)
@@ -241,7 +241,7 @@ func (s *Server) countConnsByExportObstacle(ctx context.Context, openConns int) 
 	defer cancel()
 	counted := 0
 	_ = s.Each(ctx, func(c *Conn) { // connections it does not reach are busy
-		reason := c.core().ExportObstacle()
+		reason := c.core().ExportObstacleOrBusy()
 		if _, ok := c.Value().(*NetConn); ok && reason == engine.ValueUnsaved {
 			reason = netConnReason
 		}
@@ -252,8 +252,8 @@ func (s *Server) countConnsByExportObstacle(ctx context.Context, openConns int) 
 	})
 	mu.Lock()
 	defer mu.Unlock()
-	if openConns > counted {
-		counts["busy"] += openConns - counted
+	if totalConns > counted {
+		counts["busy"] += totalConns - counted
 	}
 	return maps.Clone(counts) // late calls must not change the result
 }
@@ -263,7 +263,7 @@ func (s *Server) newHelloMessage(e engine.Engine, m engine.Migrator, listeners [
 	sockets := m.SocketsPerListener()
 	for i, at := range e.ListenerStats() {
 		l := upgrade.Listener{
-			Name: listeners[i].Name, Network: at.Addr.Network(), Addr: listenerHandoffKey(&listeners[i], at.Addr), Sockets: sockets[i],
+			Name: listeners[i].Name, Network: at.Addr.Network(), Addr: configuredOrActualAddr(&listeners[i], at.Addr), Sockets: sockets[i],
 		}
 		if t := s.tickets[&listeners[i]]; t != nil {
 			l.Tickets = t.Keys()
@@ -274,9 +274,9 @@ func (s *Server) newHelloMessage(e engine.Engine, m engine.Migrator, listeners [
 	return hello
 }
 
-// stayUntilSuccessorExits waits until the serving process has ended and returns that process's error. If this process
-// does not stay, it immediately returns serveErr, the result of this server.
-func (s *Server) stayUntilSuccessorExits(serveErr error) error {
+// awaitSuccessorErrorIfStaying waits until the serving process has ended and returns that process's error. If this
+// process does not stay, it immediately returns serveErr, the result of this server.
+func (s *Server) awaitSuccessorErrorIfStaying(serveErr error) error {
 	if !s.handedOver.Load() || s.signalRelay == nil {
 		return serveErr
 	}
@@ -284,14 +284,15 @@ func (s *Server) stayUntilSuccessorExits(serveErr error) error {
 		s.rateLimitedLogger().Warn("the server has ended with an error; the process stays", "error", serveErr)
 	}
 	debug.FreeOSMemory()
-	if serveErr = s.signalRelay.WaitServerExit(); serveErr != nil {
+	if serveErr = s.signalRelay.ReapUntilServerExits(); serveErr != nil {
 		return fmt.Errorf("myriad: %w", serveErr)
 	}
 	return nil
 }
 
-// handOverConns transfers the connections. The new process accepts connections from the beginning of the transfer.
-func handOverConns(ctx context.Context, e engine.Engine, m engine.Migrator, next *upgrade.Successor, channels []*os.File) (moved engine.ExportResult, took time.Duration, err error) {
+// pauseAcceptAndExportConns transfers the connections. The new process accepts connections from the beginning of the
+// transfer.
+func pauseAcceptAndExportConns(ctx context.Context, e engine.Engine, m engine.Migrator, next *upgrade.Successor, channels []*os.File) (moved engine.ExportResult, took time.Duration, err error) {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, takeoverTimeout)
@@ -314,7 +315,7 @@ func handOverConns(ctx context.Context, e engine.Engine, m engine.Migrator, next
 	return moved, took, err
 }
 
-func (s *Server) successorCommand() (*exec.Cmd, error) {
+func (s *Server) customOrDefaultSuccessorCommand() (*exec.Cmd, error) {
 	if s.Successor != nil {
 		return s.Successor()
 	}
@@ -331,16 +332,16 @@ func (s *Server) successorCommand() (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// listenerHandoffKey identifies a listener across processes by its configured address.
-func listenerHandoffKey(l *Listener, addr net.Addr) string {
+// configuredOrActualAddr identifies a listener across processes by its configured address.
+func configuredOrActualAddr(l *Listener, actualAddr net.Addr) string {
 	if l.Listener != nil {
-		return addr.String()
+		return actualAddr.String()
 	}
 	return l.Addr
 }
 
 func (s *Server) claimPredecessor() error {
-	p, err := upgrade.ClaimPredecessor()
+	p, err := upgrade.ClaimPredecessorOnce()
 	if p != nil {
 		s.predecessor, s.ticketKeys = p, make(map[*Listener][]secure.TicketKey) // once per process
 		s.paused.Store(p.Paused)
@@ -349,13 +350,13 @@ func (s *Server) claimPredecessor() error {
 	return err
 }
 
-// claimInheritedSockets returns the old process's sockets for a listener, or nil.
-func (s *Server) claimInheritedSockets(l *Listener) []net.Listener {
+// claimInheritedSocketsAndTickets returns the old process's sockets for a listener, or nil.
+func (s *Server) claimInheritedSocketsAndTickets(l *Listener) []net.Listener {
 	if s.predecessor == nil {
 		return nil
 	}
 	for i, in := range s.predecessor.Listeners {
-		if len(in.Sockets) > 0 && listenerHandoffKey(l, in.Sockets[0].Addr()) == in.Addr {
+		if len(in.Sockets) > 0 && configuredOrActualAddr(l, in.Sockets[0].Addr()) == in.Addr {
 			s.predecessor.Listeners[i].Sockets = nil
 			s.ticketKeys[l] = in.Tickets
 			return in.Sockets
@@ -378,11 +379,11 @@ func (s *Server) startTakeOverFromPredecessor(e engine.Engine) (wait func()) {
 	var over sync.WaitGroup
 	started := make(chan struct{})
 	over.Go(func() {
-		defer s.resumeAfterHandover()
+		defer s.finishHandoverAndResumeBroadcasts()
 		m, ok := e.(engine.Migrator)
 		err := errors.New("the engine can't take over connections")
 		if ok {
-			err = awaitWorkersServing(e, p)
+			err = awaitWorkersServingOrAbort(e, p)
 		}
 		failed := err != nil && !upgrade.IsAborted(err)
 		if failed {
@@ -390,7 +391,7 @@ func (s *Server) startTakeOverFromPredecessor(e engine.Engine) (wait func()) {
 		}
 		close(started)
 		if err == nil {
-			err = p.AnnounceReadyAndTakeOver(m.ChannelsNeeded(), s.restoreStateAndAddPeer, m.ImportConns)
+			err = p.AnnounceReadyAndTakeOver(m.ChannelsNeeded(), s.restoreStateAndAddPeer, m.StartImportingConns)
 		}
 		switch {
 		case failed, errors.Is(err, os.ErrClosed): // this server has ended

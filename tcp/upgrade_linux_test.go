@@ -82,12 +82,12 @@ func TestUpgrade(t *testing.T) {
 			half := strings.Repeat("x", c.half)
 			for range n {
 				client := connect()
-				client.Exchange("a", "a 1")
+				client.ExchangeLine("a", "a 1")
 				client.Send(half)
 				clients = append(clients, client)
 			}
 			stays := connect()
-			stays.Exchange("does stay", "does")
+			stays.ExchangeLine("does stay", "does")
 			waitFor(t, "not all input has come", func() bool { return s.Stats().BytesIn == meter.out.Load() })
 			h.saving = func() { // the new process is ready
 				for range n {
@@ -115,7 +115,7 @@ func TestUpgrade(t *testing.T) {
 				}
 			}
 			for _, client := range clients {
-				client.Exchange(" line", half+" line 2")
+				client.ExchangeLine(" line", half+" line 2")
 				if pid := servingPID(t, client); pid != u.PID {
 					t.Fatalf("process %d serves, want %d", pid, u.PID)
 				}
@@ -123,7 +123,7 @@ func TestUpgrade(t *testing.T) {
 			clients[0].Send("upgrade\n")
 			waitProcessEnd(t, u.PID)
 			for range n { // whichever socket of the listener they come to
-				connect().Exchange("b", "b 1")
+				connect().ExchangeLine("b", "b 1")
 			}
 			var got, want string
 			eventually(t, func() bool {
@@ -205,9 +205,9 @@ func TestUpgradeFails(t *testing.T) {
 				requireNoError(t, s.ResumeAccepting())
 			}
 			another := dial(t, s.addr)
-			another.Exchange("c", "c 1")
+			another.ExchangeLine("c", "c 1")
 			if c.from > 1 {
-				another.Exchange("upgrade", "myriad: an upgrade of this server: "+errors.ErrUnsupported.Error())
+				another.ExchangeLine("upgrade", "myriad: an upgrade of this server: "+errors.ErrUnsupported.Error())
 			}
 			another.Close()
 			if left := childPIDs(t); !slices.Equal(left, children) {
@@ -244,8 +244,8 @@ func TestUpgradePaused(t *testing.T) {
 	requireNoError(t, err)
 	expectNoError(t, s.waitResult(t))
 	late := dial(t, s.addr)
-	c.Exchange("resume", "true <nil>")
-	late.Exchange("b", "b 1")
+	c.ExchangeLine("resume", "true <nil>")
+	late.ExchangeLine("b", "b 1")
 	stopServerAt(t, s.addr)
 }
 
@@ -259,11 +259,11 @@ func TestUpgradeOwnHandlers(t *testing.T) {
 			sent := 0
 			for _, does := range []string{"move", "stay", "go later", "forget", "panic", "be plain"} {
 				c := dial(t, s.addr)
-				c.Exchange("a", "a 1")
+				c.ExchangeLine("a", "a 1")
 				sent += len("a\nhalf ")
 				if does != "be plain" {
-					c.Exchange("own", "is")
-					c.Exchange("does "+does, "own does")
+					c.ExchangeLine("own", "is")
+					c.ExchangeLine("does "+does, "own does")
 					sent += len("own\ndoes \n") + len(does)
 				}
 				c.Send("half ")
@@ -288,15 +288,15 @@ func TestUpgradeOwnHandlers(t *testing.T) {
 			if panicked != 1 {
 				t.Errorf("%d were closed for a panic, want 1", panicked)
 			}
-			clients["go later"].Exchange("a line", "own half a line 4")
-			clients["go later"].Exchange("does move", "own does")
+			clients["go later"].ExchangeLine("a line", "own half a line 4")
+			clients["go later"].ExchangeLine("does move", "own does")
 			if u := testkit.Receive(t, upgraded, "the end of the upgrade"); u.Moved != 4 || u.Lost != 0 {
 				t.Errorf("%+v; want 4 moved", u)
 			}
-			clients["move"].Exchange("a line", "own half a line 4")
-			clients["go later"].Exchange("x", "own x 6")
-			clients["be plain"].Exchange("a line", "half a line 2")
-			clients["stay"].Exchange("a line", "own half a line 4") // then it is drained
+			clients["move"].ExchangeLine("a line", "own half a line 4")
+			clients["go later"].ExchangeLine("x", "own x 6")
+			clients["be plain"].ExchangeLine("a line", "half a line 2")
+			clients["stay"].ExchangeLine("a line", "own half a line 4") // then it is drained
 			for _, does := range []string{"forget", "panic", "stay"} {
 				if got := clients[does].ExpectClosed(); got != "" {
 					t.Errorf("%s: a connection that was to end says %q", does, got)
@@ -325,7 +325,7 @@ func TestUpgradeStayReasons(t *testing.T) {
 	next := newSuccessorFunc(t, successorConfig{})
 	s := startServer(t, &Server{Log: log.newLogger(), Handler: Lines(saver), Successor: next})
 	for _, says := range []string{"keep", "keep", "keep", "go"} {
-		dial(t, s.addr).Exchange(says, says)
+		dial(t, s.addr).ExchangeLine(says, says)
 	}
 	u, err := s.Upgrade(t.Context())
 	if err != nil || u.Moved != 1 || !maps.Equal(u.Stayed, map[string]int{"value without Migrator": 3}) {
@@ -372,7 +372,7 @@ func TestUpgradeTLS(t *testing.T) {
 			connect := func(resumes bool) *testkit.Conn {
 				t.Helper()
 				c := testkit.DialTLS(t, s.addr, client)
-				c.Exchange("a", "a 1") // the answer comes behind the server's tickets
+				c.ExchangeLine("a", "a 1") // the answer comes behind the server's tickets
 				if resumed := c.Conn.(*tls.Conn).ConnectionState().DidResume; resumed != resumes {
 					t.Errorf("a session is resumed: %v, want %v", resumed, resumes)
 				}
@@ -429,7 +429,7 @@ func TestUpgradeDescriptors(t *testing.T) {
 				t.Errorf("Upgrade: %+v, %v; want some moved, %d at most, and none lost", u, err, most)
 			}
 			for _, client := range clients {
-				client.Exchange(" line", "half line 2")
+				client.ExchangeLine(" line", "half line 2")
 			}
 			expectNoError(t, s.waitResult(t)) // the others have been drained
 			if served := countServed(t, clients, "b 3"); served != u.Moved {

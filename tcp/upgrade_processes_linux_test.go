@@ -44,7 +44,7 @@ func TestUpgradeProcesses(t *testing.T) {
 			}
 			expectNoError(t, s.waitResult(t))
 			for _, client := range clients {
-				client.Exchange("line", "half a line 2")
+				client.ExchangeLine("line", "half a line 2")
 			}
 			for _, pid := range servingPIDs(t, clients) {
 				if pid != u.PID && parentPID(pid) != u.PID {
@@ -55,10 +55,10 @@ func TestUpgradeProcesses(t *testing.T) {
 			waitProcessEnd(t, u.PID)
 			more := dialManyWithPartialLine(t, s.addr, n, half) // whichever socket they come to
 			for _, client := range clients {
-				client.Exchange("b", "b 4") // with that for the number of the process
+				client.ExchangeLine("b", "b 4") // with that for the number of the process
 			}
 			for _, client := range more {
-				client.Exchange("line", "half a line 2")
+				client.ExchangeLine("line", "half a line 2")
 			}
 			last := servingPIDs(t, append(clients, more...))
 			if want := max(c.to.Processes, 1); len(last) > want || want > 1 && len(last) == 1 {

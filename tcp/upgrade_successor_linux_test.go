@@ -337,7 +337,7 @@ func dialManyWithPartialLine(t *testing.T, addr string, n int, partialLine strin
 	t.Helper()
 	for range n {
 		c := dial(t, addr)
-		c.Exchange("a", "a 1")
+		c.ExchangeLine("a", "a 1")
 		c.Send(partialLine)
 		clients = append(clients, c)
 	}

@@ -95,17 +95,17 @@ func (s *Server) pauseBroadcastsAndSaveState(ctx context.Context) (d *outgoingUp
 }
 
 func (d *outgoingUpgrade) resumeBroadcastsAfterTimeout() {
-	d.resumeTimer = time.AfterFunc(holdTimeout, func() { d.addPeerAndResumeBroadcasts(d.peer) })
+	d.resumeTimer = time.AfterFunc(holdTimeout, func() { d.addPeerAndResumeOnce(d.peer) })
 }
 
-func (d *outgoingUpgrade) addPeerAndResumeBroadcasts(peer *broadcastlog.Peer) {
+func (d *outgoingUpgrade) addPeerAndResumeOnce(peerOrNil *broadcastlog.Peer) {
 	d.resumeOnce.Do(func() {
-		if peer != nil && !d.s.addPeerAndStartReading(peer, true) {
-			peer = nil
+		if peerOrNil != nil && !d.s.addPeerAndStartReading(peerOrNil, true) {
+			peerOrNil = nil
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), broadcastTimeout)
 		defer cancel()
-		d.s.broadcasts.Load().ReplayQueueAndResume(ctx, peer)
+		d.s.broadcasts.Load().ReplayQueueAndResume(ctx, peerOrNil)
 	})
 }
 
@@ -115,9 +115,9 @@ func (d *outgoingUpgrade) resumeBroadcastsAndClose(connsMoved bool) {
 		d.resumeTimer.Stop()
 	}
 	if connsMoved {
-		d.addPeerAndResumeBroadcasts(d.peer)
+		d.addPeerAndResumeOnce(d.peer)
 	} else {
-		d.addPeerAndResumeBroadcasts(nil)
+		d.addPeerAndResumeOnce(nil)
 		if d.peer != nil {
 			d.peer.Abort()
 			d.peer.Close()
@@ -130,7 +130,7 @@ func (d *outgoingUpgrade) resumeBroadcastsAndClose(connsMoved bool) {
 	}
 }
 
-func (d *outgoingUpgrade) newDoneMessage() (done upgrade.Done) {
+func (d *outgoingUpgrade) newDoneMessageRecordingCounts() (done upgrade.Done) {
 	s := d.s
 	for _, l := range s.ListenerStats() {
 		done.Listeners = append(done.Listeners, upgrade.ListenerCounts{Accepted: l.Accepted, Refused: l.Refused})
@@ -138,7 +138,7 @@ func (d *outgoingUpgrade) newDoneMessage() (done upgrade.Done) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i, at := range s.engine.ListenerStats() {
-		done.Listeners[i].Network, done.Listeners[i].Addr = at.Addr.Network(), listenerHandoffKey(&s.activeListeners[i], at.Addr)
+		done.Listeners[i].Network, done.Listeners[i].Addr = at.Addr.Network(), configuredOrActualAddr(&s.activeListeners[i], at.Addr)
 	}
 	s.sentCounts = s.engine.Counters()
 	s.sentCounts.Add(&s.predecessorCounts)
@@ -154,7 +154,7 @@ func (s *Server) addPredecessorCounts(counters map[string]int64) {
 
 func (s *Server) predecessorListenerCounts(l *Listener, addr net.Addr) upgrade.ListenerCounts {
 	for _, base := range s.predecessorListeners {
-		if base.Network == addr.Network() && base.Addr == listenerHandoffKey(l, addr) {
+		if base.Network == addr.Network() && base.Addr == configuredOrActualAddr(l, addr) {
 			return base
 		}
 	}
@@ -162,7 +162,7 @@ func (s *Server) predecessorListenerCounts(l *Listener, addr net.Addr) upgrade.L
 }
 
 func (s *Server) awaitAndAddPredecessorCounts(p *upgrade.Predecessor) {
-	d, err := p.WaitDone()
+	d, err := p.AnswerLivenessUntilDone()
 	if err != nil {
 		return // it has died, or this server has ended
 	}
@@ -190,19 +190,19 @@ func (s *Server) restoreStateAndAddPeer(stateFile, peerSocket *os.File) {
 	s.addPeerAndStartReading(l, false)
 }
 
-func (s *Server) resumeAfterHandover() {
+func (s *Server) finishHandoverAndResumeBroadcasts() {
 	s.mu.Lock()
 	linked := len(s.peers) > 0
 	s.mu.Unlock()
-	if !linked { // otherwise relayBroadcastsFromPeer releases them
-		s.resumeBroadcastsOnce(nil)
+	if !linked { // otherwise relayPeerBroadcastsThenResume releases them
+		s.replayAndResumeBroadcastsOnce(nil)
 	}
 	close(s.handoverDone)
 }
 
-// resumeBroadcastsOnce sends the broadcasts that this process has queued, and ends the queueing. Further calls do
-// nothing. The queue of the old process must have been sent before.
-func (s *Server) resumeBroadcastsOnce(peer *broadcastlog.Peer) {
+// replayAndResumeBroadcastsOnce sends the broadcasts that this process has queued, and ends the queueing. Further calls
+// do nothing. The queue of the old process must have been sent before.
+func (s *Server) replayAndResumeBroadcastsOnce(peer *broadcastlog.Peer) {
 	s.resumeOnce.Do(func() {
 		defer close(s.backlogDone)
 		ctx, cancel := context.WithTimeout(context.Background(), broadcastTimeout)
@@ -227,24 +227,24 @@ func (s *Server) addPeerAndStartReading(peer *broadcastlog.Peer, isSuccessor boo
 	if isSuccessor {
 		s.successorPeer = peer
 	}
-	s.peerReaders.Go(func() { s.relayBroadcastsFromPeer(peer, isSuccessor) })
+	s.peerReaders.Go(func() { s.relayPeerBroadcastsThenResume(peer, isSuccessor) })
 	return true
 }
 
-func (s *Server) relayBroadcastsFromPeer(peer *broadcastlog.Peer, isSuccessor bool) {
+func (s *Server) relayPeerBroadcastsThenResume(peer *broadcastlog.Peer, isSuccessor bool) {
 	g, ahead := s.broadcasts.Load(), !isSuccessor
 	err := peer.ReceiveFrames(broadcastlog.FrameHandler{
 		OnBroadcast: func(m broadcastlog.Broadcast) {
 			if ahead {
 				g.DeliverNow(m)
 			} else {
-				g.BroadcastFromPeer(m, peer)
+				g.BroadcastFromPeerWhenSpace(m, peer)
 			}
 		},
 		OnResumed: func() {
 			if ahead {
 				ahead = false
-				s.resumeBroadcastsOnce(peer)
+				s.replayAndResumeBroadcastsOnce(peer)
 			}
 		},
 		OnCounters: func(p []byte) {
@@ -258,7 +258,7 @@ func (s *Server) relayBroadcastsFromPeer(peer *broadcastlog.Peer, isSuccessor bo
 		s.rateLimitedLogger().Error("broadcasts from the other process lost", "error", err)
 	}
 	if !isSuccessor {
-		s.resumeBroadcastsOnce(nil) // in case that it died earlier
+		s.replayAndResumeBroadcastsOnce(nil) // in case that it died earlier
 	}
 	g.RemovePeer(peer)
 	peer.Close()

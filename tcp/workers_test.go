@@ -106,7 +106,7 @@ func TestEndsWhileOthersHoldThePool(t *testing.T) {
 		g.expectClosed(t, 4, ErrServerClosed, syscall.ECONNRESET)
 		release()
 		a.Expect("block\n")
-		a.Exchange("the other server goes on", "the other server goes on")
+		a.ExchangeLine("the other server goes on", "the other server goes on")
 	})
 }
 
@@ -114,7 +114,7 @@ func TestEndsWhileOthersHoldThePool(t *testing.T) {
 func TestPoolOfGoroutines(t *testing.T) {
 	p := newPool(t, singleWorker)
 	s := startServer(t, &Server{Model: Goroutine, Workers: p})
-	dial(t, s.addr).Exchange("hello", "hello")
+	dial(t, s.addr).ExchangeLine("hello", "hello")
 	if st := p.Stats(); st.Accepted != 0 {
 		t.Errorf("the pool has run %d jobs of the goroutine model", st.Accepted)
 	}

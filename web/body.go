@@ -168,7 +168,7 @@ func (b *requestBody) Read(p []byte) (int, error) {
 		case b.readDeadline.expired:
 			return 0, os.ErrDeadlineExceeded
 		case b.readOffset < len(b.buf):
-			return b.readBuffered(p), nil
+			return b.readBufferedAndResumeInput(p), nil
 		case b.err != nil:
 			return 0, b.setTrailerAndReturnError()
 		case len(p) == 0:
@@ -178,7 +178,7 @@ func (b *requestBody) Read(p []byte) (int, error) {
 			b.sendContinue()
 			continue
 		}
-		b.x.h.pool().Block(b.x.readable.Wait)
+		b.x.h.poolOrDefault().Block(b.x.readable.Wait)
 	}
 }
 
@@ -194,7 +194,7 @@ func (b *requestBody) sendContinue() {
 	})
 }
 
-func (b *requestBody) readBuffered(p []byte) int {
+func (b *requestBody) readBufferedAndResumeInput(p []byte) int {
 	n := copy(p, b.buf[b.readOffset:])
 	if b.readOffset += n; b.readOffset == len(b.buf) {
 		b.buf, b.readOffset = b.buf[:0], 0

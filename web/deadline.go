@@ -15,7 +15,7 @@ type deadline struct {
 	cancel  context.CancelFunc
 }
 
-func (d *deadline) callWithContext(mu *sync.Mutex, f func(context.Context) error) error {
+func (d *deadline) callUntilDeadline(mu *sync.Mutex, f func(context.Context) error) error {
 	mu.Lock()
 	ctx := d.ctx
 	mu.Unlock()
@@ -51,11 +51,11 @@ func (d *deadline) set(mu *sync.Mutex, t time.Time, onExpiry func()) {
 }
 
 func (d *deadline) reset() {
-	d.stopTimer()
+	d.stopTimerAndCancelContext()
 	*d = deadline{}
 }
 
-func (d *deadline) stopTimer() {
+func (d *deadline) stopTimerAndCancelContext() {
 	if d.timer != nil {
 		d.timer.Stop()
 		d.cancel()

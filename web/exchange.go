@@ -118,7 +118,7 @@ func (x *exchange) submitToPoolOrReject(c *tcp.Conn) {
 	x.fileSlots = int8(fileCapacity(c))
 	x.makeCurrentExchange(c)
 	c.Retain()
-	if x.h.pool().TrySubmitTask(pool.Task{Job: x.job}) == nil {
+	if x.h.poolOrDefault().TrySubmitTask(pool.Task{Job: x.job}) == nil {
 		return
 	}
 	for y := x.job.takeExchange(); y != nil; y = y.next {
@@ -195,18 +195,18 @@ func (j *exchangeJob) Run(context.Context) {
 	}
 }
 
-// runHandler runs the handler. next is the next request to run. buffered is the number of response bytes buffered for
-// the owner, of which earlier responses have left bufferedBefore.
-func (x *exchange) runHandler(bufferedBefore int) (next *exchange, buffered int) {
+// runHandler runs the handler. next is the next request to run. bufferedBytes is the number of response bytes buffered
+// for the owner, of which earlier responses have left bufferedBytesBefore.
+func (x *exchange) runHandler(bufferedBytesBefore int) (next *exchange, bufferedBytes int) {
 	defer func() { next = x.markReadyAndPostResponses() }() // also after runtime.Goexit
-	x.callHandlerRecoveringPanic()
-	if buffered = bufferedBefore + len(x.res.out); x.next != nil && x.res.state == responseComplete {
-		if x.next.fileSlots = x.fileSlots; buffered > flushSize {
+	x.serveAndFinishRecoveringPanic()
+	if bufferedBytes = bufferedBytesBefore + len(x.res.out); x.next != nil && x.res.state == responseComplete {
+		if x.next.fileSlots = x.fileSlots; bufferedBytes > flushSize {
 			x.res.sendBuffered()
-			buffered = 0
+			bufferedBytes = 0
 		}
 	}
-	return nil, buffered
+	return nil, bufferedBytes
 }
 
 // Dropped implements pool.Dropper. The pool calls it when it sheds the job or is closed.
@@ -235,7 +235,7 @@ func (x *exchange) markReadyAndPostResponses() (next *exchange) {
 // cancelRequestAndMarkReady records that the handler has returned or will not run. ownerMustSend reports whether the
 // owner must now send the response. The caller holds the lock.
 func (x *exchange) cancelRequestAndMarkReady() (ownerMustSend bool) {
-	x.cancelRequest()
+	x.cancelRequestAndCloseBody()
 	switch {
 	case x.state == stateAborted || x.res.state == responseHijacked:
 		x.res.trailing.close()
@@ -252,16 +252,17 @@ func (x *exchange) cancelRequestAndMarkReady() (ownerMustSend bool) {
 func (x *exchange) cancelThisAndFollowing() {
 	for ; x != nil; x = x.next {
 		x.mu.Lock()
-		x.cancelRequest()
+		x.cancelRequestAndCloseBody()
 		x.setState(stateDone)
 		x.mu.Unlock()
 	}
 }
 
-// cancelRequest releases the request's timers and other resources of the handler. The caller holds the lock.
-func (x *exchange) cancelRequest() {
-	x.body.readDeadline.stopTimer()
-	x.res.writeDeadline.stopTimer()
+// cancelRequestAndCloseBody releases the request's timers and other resources of the handler. The caller holds the
+// lock.
+func (x *exchange) cancelRequestAndCloseBody() {
+	x.body.readDeadline.stopTimerAndCancelContext()
+	x.res.writeDeadline.stopTimerAndCancelContext()
 	x.body.closeAndDiscardUnread()
 	x.cancelCtx()
 }
@@ -272,7 +273,7 @@ func (x *exchange) writeServiceUnavailable() {
 	x.res.finishResponse()
 }
 
-func (x *exchange) callHandlerRecoveringPanic() {
+func (x *exchange) serveAndFinishRecoveringPanic() {
 	returned := false
 	defer func() {
 		if v := recover(); v != nil {
@@ -311,8 +312,8 @@ func (x *exchange) logPanicAndAbortResponse(v any) {
 	x.res.setState(responseAborted)
 }
 
-// markActiveBeforeSending prevents the owner from finishing the response while the handler's goroutine sends.
-func (x *exchange) markActiveBeforeSending() {
+// markActiveIfPipelined prevents the owner from finishing the response while the handler's goroutine sends.
+func (x *exchange) markActiveIfPipelined() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.state == statePipelined {
@@ -344,7 +345,7 @@ func (x *exchange) connDone() <-chan struct{} {
 	return x.closed
 }
 
-func (x *exchange) receiveBodyInput(c *tcp.Conn, in []byte) (used int) {
+func (x *exchange) bufferOrDiscardBodyInput(c *tcp.Conn, in []byte) (used int) {
 	if len(in) == 0 {
 		return 0
 	}
@@ -380,14 +381,14 @@ func (x *exchange) resumeUnlessInputPaused(c *tcp.Conn) {
 }
 
 func (x *exchange) sendReadyResponses(c *tcp.Conn) {
-	for x.sendResponseAndAdvance(c) {
+	for x.sendResponseAndFinishExchange(c) {
 		if x = x.next; !x.makeCurrentExchange(c) {
 			return
 		}
 	}
 }
 
-func (x *exchange) sendResponseAndAdvance(c *tcp.Conn) (hasNextResponse bool) {
+func (x *exchange) sendResponseAndFinishExchange(c *tcp.Conn) (hasNextExchange bool) {
 	x.res.writeOnConnOwner(c)
 	if l := &x.res.trailing; l.f != nil {
 		if err := c.SendFile(l.f, l.offset, l.n); err != nil {
@@ -444,7 +445,7 @@ func (x *exchange) awaitNextRequest(c *tcp.Conn) {
 	x.h.startIdleTimer(c)
 }
 
-func (x *exchange) cancelOnPeerEnd() {
+func (x *exchange) failBodyReadAndCancelContext() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.body.err == nil {

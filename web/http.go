@@ -103,7 +103,7 @@ func (h *HTTP) maxHeadBytes(c *tcp.Conn) int {
 	return min(limit, maxMessage(c)-1)
 }
 
-func (h *HTTP) pool() *pool.Pool {
+func (h *HTTP) poolOrDefault() *pool.Pool {
 	if h.Pool == nil {
 		return defaultPool()
 	}
@@ -130,7 +130,7 @@ func (h *HTTP) Received(c *tcp.Conn, in []byte) (used int) {
 			break
 		}
 		if x, ok := c.Value().(*exchange); ok {
-			n := x.receiveBodyInput(c, in[used:])
+			n := x.bufferOrDiscardBodyInput(c, in[used:])
 			used += n
 			if x.inputPaused || n == 0 {
 				break
@@ -232,7 +232,7 @@ func (x *exchange) serveOnConnOwner(c *tcp.Conn) (keepReading bool) {
 	x.req.Body = http.NoBody
 	x.body.framing.done = true
 	x.res.init(x, c)
-	x.callHandlerRecoveringPanic()
+	x.serveAndFinishRecoveringPanic()
 	x.res.writeOnConnOwner(c)
 	keepReading = x.switchHandler == nil && !x.res.closeAfter
 	switch {
@@ -261,7 +261,7 @@ func (h *HTTP) Ended(c *tcp.Conn, rest []byte) (used int) {
 		for x.next != nil {
 			x = x.next
 		}
-		x.cancelOnPeerEnd()
+		x.failBodyReadAndCancelContext()
 	}
 	return used
 }

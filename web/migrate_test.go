@@ -58,14 +58,14 @@ func TestSavedInTheMiddle(t *testing.T) {
 				p := tcptest.NewServer(t, &tcp.Server{Handler: receivedFuncHandler{received: func(conn *tcp.Conn, in []byte) {
 					m := &partialMessage{negotiatedSocket: v, kind: Kind(head.op), deflate: head.deflate, frame: head, remaining: head.size}
 					in = in[head.n:]
-					used := m.readFrames(conn, in[:cut])
+					used := m.readFramesAndDeliver(conn, in[:cut])
 					r := saved.NewReader(m.appendState(nil))
 					if m, err = v.restorePartialMessage(&r); err != nil {
 						t.Errorf("saved after %d bytes: %v", cut, err)
 						conn.CloseWith(err)
 						return
 					}
-					if in = in[used:]; m.readFrames(conn, in) != len(in) {
+					if in = in[used:]; m.readFramesAndDeliver(conn, in) != len(in) {
 						t.Errorf("saved after %d bytes: the rest is not used", cut)
 					}
 				}}}).Dial()

@@ -237,7 +237,7 @@ func (w *response) send(p []byte) error {
 		_, err := w.conn.Write(p)
 		return err
 	}
-	w.x.markActiveBeforeSending()
+	w.x.markActiveIfPipelined()
 	limit := maxSendSize
 	if unsent := w.x.limits.MaxUnsent; unsent != 0 {
 		limit = min(limit, unsent)
@@ -245,8 +245,8 @@ func (w *response) send(p []byte) error {
 	var err error
 	for len(p) > 0 && err == nil {
 		n := min(len(p), limit)
-		w.x.h.pool().Block(func() {
-			err = w.writeDeadline.callWithContext(&w.x.mu, func(ctx context.Context) error { return w.x.ref.SendWait(ctx, p[:n]) })
+		w.x.h.poolOrDefault().Block(func() {
+			err = w.writeDeadline.callUntilDeadline(&w.x.mu, func(ctx context.Context) error { return w.x.ref.SendWait(ctx, p[:n]) })
 		})
 		p = p[n:]
 	}

@@ -79,7 +79,7 @@ func (w *response) sendFile(f *os.File, offset, n int64) error {
 	if w.conn != nil {
 		return w.conn.SendFile(f, offset, n)
 	}
-	w.x.markActiveBeforeSending()
+	w.x.markActiveIfPipelined()
 	w.x.fileSlots = max(w.x.fileSlots-1, 0)
 	result := make(chan error, 1)
 	if err := w.x.ref.Do(func(c *tcp.Conn) { result <- c.SendFile(f, offset, n) }); err != nil {

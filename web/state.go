@@ -42,7 +42,7 @@ func (s exchangeState) String() string { return exchangeStates[s] }
 // setState changes the state, and reports a transition that is not allowed. After dispatch, the caller holds the lock.
 func (x *exchange) setState(newState exchangeState) {
 	if exchangeTransitions[x.state]>>newState&1 == 0 {
-		x.reportForbiddenTransition(x.state, newState)
+		x.logForbiddenTransition(x.state, newState)
 	}
 	x.state = newState
 }
@@ -76,15 +76,15 @@ func (s responseState) String() string { return responseStates[s] }
 // setState changes the state, and reports a transition that is not allowed.
 func (w *response) setState(newState responseState) {
 	if responseTransitions[w.state]>>newState&1 == 0 {
-		w.x.reportForbiddenTransition(w.state, newState)
+		w.x.logForbiddenTransition(w.state, newState)
 	}
 	w.state = newState
 }
 
-// onForbidden, if set by a test, replaces the log message of reportForbiddenTransition.
+// onForbidden, if set by a test, replaces the log message of logForbiddenTransition.
 var onForbidden func(x *exchange, from, to fmt.Stringer)
 
-func (x *exchange) reportForbiddenTransition(from, to fmt.Stringer) {
+func (x *exchange) logForbiddenTransition(from, to fmt.Stringer) {
 	if onForbidden != nil {
 		onForbidden(x, from, to)
 	} else {

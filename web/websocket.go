@@ -220,7 +220,7 @@ func (ws *WebSocket) Upgrade(w http.ResponseWriter, r *http.Request, value any) 
 		http.Error(w, why, status)
 		return fmt.Errorf("%w: %s", ErrNoUpgrade, why)
 	}
-	v := ws.negotiate(r)
+	v := ws.negotiateSubprotocolAndDeflate(r)
 	sum := sha1.Sum([]byte(key + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"))
 	out := append(res.out, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: "...)
 	out = append(base64.StdEncoding.AppendEncode(out, sum[:]), "\r\n"...)
@@ -269,13 +269,13 @@ func (ws *WebSocket) checkUpgradeRequest(r *http.Request) (key string, status in
 		return "", http.StatusBadRequest, "Sec-WebSocket-Key is not 16 bytes in base64"
 	case len(h["Origin"]) > 1:
 		return "", http.StatusBadRequest, "the request has more than one Origin; expected at most one"
-	case !ws.originAllowed(r):
+	case !ws.originAllowedOrSameHost(r):
 		return "", http.StatusForbidden, "the page's origin may not connect"
 	}
 	return key, 0, ""
 }
 
-func (ws *WebSocket) originAllowed(r *http.Request) bool {
+func (ws *WebSocket) originAllowedOrSameHost(r *http.Request) bool {
 	if ws.CheckOrigin != nil {
 		return ws.CheckOrigin(r)
 	}
@@ -301,7 +301,7 @@ func (ws *WebSocket) handlerFor(options socketOptions) *negotiatedSocket {
 	return ws.handlers[options]
 }
 
-func (ws *WebSocket) negotiate(r *http.Request) *negotiatedSocket {
+func (ws *WebSocket) negotiateSubprotocolAndDeflate(r *http.Request) *negotiatedSocket {
 	var k socketOptions
 	offered := strings.Join(r.Header["Sec-Websocket-Protocol"], ",")
 	for _, p := range ws.Subprotocols {
@@ -400,7 +400,7 @@ func (v *negotiatedSocket) checkMessageSize(h frameHead, receivedBytes int) erro
 }
 
 func (m *partialMessage) Received(c *tcp.Conn, in []byte) (used int) {
-	if used = m.readFrames(c, in); !m.complete {
+	if used = m.readFramesAndDeliver(c, in); !m.complete {
 		reserve(c, partialMemory+cap(m.message), true)
 	}
 	return used
@@ -408,7 +408,7 @@ func (m *partialMessage) Received(c *tcp.Conn, in []byte) (used int) {
 
 const partialMemory = 256
 
-func (m *partialMessage) readFrames(c *tcp.Conn, in []byte) (used int) {
+func (m *partialMessage) readFramesAndDeliver(c *tcp.Conn, in []byte) (used int) {
 	work := 0
 	for used < len(in) && !c.Paused() {
 		if m.remaining > 0 {

@@ -257,8 +257,8 @@ func (n *Node) startServerAndConnect() (err error) {
 			n.disconnects.Add(1)
 			n.warnings.logChange("lost the connection to NATS: %v", err)
 		}),
-		nats.ConnectHandler(func(nc *nats.Conn) { n.recordConnected(nc, "connected to") }),
-		nats.ReconnectHandler(func(nc *nats.Conn) { n.recordConnected(nc, "reconnected to") }),
+		nats.ConnectHandler(func(nc *nats.Conn) { n.recordConnectedAndSignal(nc, "connected to") }),
+		nats.ReconnectHandler(func(nc *nats.Conn) { n.recordConnectedAndSignal(nc, "reconnected to") }),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { n.warnings.warnf("NATS: %v", err) }),
 	}
 	if p := n.config.Peers; p != nil {
@@ -301,7 +301,7 @@ func (n *Node) startServerAndConnect() (err error) {
 	return nil
 }
 
-func (n *Node) recordConnected(nc *nats.Conn, logVerb string) {
+func (n *Node) recordConnectedAndSignal(nc *nats.Conn, logVerb string) {
 	n.maxPayload.Store(nc.MaxPayload())
 	n.connected.Store(true)
 	select {

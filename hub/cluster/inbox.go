@@ -141,7 +141,7 @@ func topicOfMessage(subject string, header nats.Header) (kind hub.Kind, name str
 
 // getOrAddNodeLocked returns the state of a node. It adds an unknown node or, if there is no space, returns nil. The
 // caller must hold mu.
-func (in *inbox) getOrAddNodeLocked(origin string) *nodeInfo {
+func (in *inbox) getOrAddNodeLocked(origin string) (nodeOrNil *nodeInfo) {
 	n := in.nodes[origin]
 	if n == nil {
 		if len(in.nodes) >= maxNodes {
@@ -171,19 +171,19 @@ func (in *inbox) fillReceiveAndNodeStats(s *hub.ClusterStats) {
 	s.Nodes = slices.SortedFunc(maps.Values(byName), func(a, b hub.NodeStats) int { return strings.Compare(a.Name, b.Name) })
 }
 
-// readThrottledConn is a connection to NATS that is read only while the inbox has space.
-type readThrottledConn struct {
+// throttledConnClosingOnError is a connection to NATS that is read only while the inbox has space.
+type throttledConnClosingOnError struct {
 	net.Conn
 	inbox *inbox
 }
 
-func (c readThrottledConn) Read(p []byte) (int, error) {
+func (c throttledConnClosingOnError) Read(p []byte) (int, error) {
 	c.inbox.waitForSpace()
 	return c.Conn.Read(p[:min(len(p), readSize)])
 }
 
 // Write closes the connection after an error such as a timeout, because nats.Conn would only try again.
-func (c readThrottledConn) Write(p []byte) (int, error) {
+func (c throttledConnClosingOnError) Write(p []byte) (int, error) {
 	n, err := c.Conn.Write(p)
 	if err != nil {
 		_ = c.Conn.Close()
@@ -202,7 +202,7 @@ func (d *readThrottledDialer) Dial(network, address string) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return readThrottledConn{c, d.inbox}, nil
+	return throttledConnClosingOnError{c, d.inbox}, nil
 }
 
 type readThrottledInProcess struct {
@@ -215,5 +215,5 @@ func (p readThrottledInProcess) InProcessConn() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return readThrottledConn{c, p.inbox}, nil
+	return throttledConnClosingOnError{c, p.inbox}, nil
 }

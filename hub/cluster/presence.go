@@ -94,7 +94,7 @@ func (p *presence) announceAndTrackNodes(done <-chan struct{}) {
 		case <-tick.C:
 			p.announce()
 			p.node.inbox.forgetAbsentNodes(time.Now())
-			p.logJoinedOrAlone()
+			p.logJoinedOrAloneIfChanged()
 			if p.node.stream != nil {
 				p.node.hub.Replay.Forget(time.Now())
 			}
@@ -104,7 +104,7 @@ func (p *presence) announceAndTrackNodes(done <-chan struct{}) {
 	}
 }
 
-func (p *presence) logJoinedOrAlone() {
+func (p *presence) logJoinedOrAloneIfChanged() {
 	n := p.node.inbox.countPresentNodes()
 	if p.node.config.Peers == nil || (n > 0) == p.hasPeers {
 		return

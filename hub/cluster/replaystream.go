@@ -155,7 +155,7 @@ func (s *replayStream) readWithRetries(ctx context.Context) {
 // openAndReadUntilError opens the stream and reads it until an error occurs. Each request to open the stream may take
 // at most timeout. opened reports whether the stream was opened.
 func (s *replayStream) openAndReadUntilError(ctx context.Context, timeout time.Duration) (opened bool, err error) {
-	if err := s.ensureStreamAndResetReplay(ctx, timeout); err != nil {
+	if err := s.ensureStreamResetIfChanged(ctx, timeout); err != nil {
 		return false, err
 	}
 	r := s.node.hub.Replay
@@ -169,7 +169,7 @@ func (s *replayStream) openAndReadUntilError(ctx context.Context, timeout time.D
 	if err != nil {
 		return false, err
 	}
-	defer s.deleteConsumer(c)
+	defer s.tryDeleteConsumer(c)
 	messages, err := c.Messages(jetstream.PullMaxMessages(maxPulledMessages), jetstream.PullExpiry(pullExpiry), jetstream.PullHeartbeat(consumerHeartbeat), jetstream.WithMessagesErrOnMissingHeartbeat(true))
 	if err != nil {
 		return false, err
@@ -197,7 +197,7 @@ func (s *replayStream) stopIfStillLoading(messages jetstream.MessagesContext) {
 	}
 }
 
-func (s *replayStream) deleteConsumer(c jetstream.Consumer) {
+func (s *replayStream) tryDeleteConsumer(c jetstream.Consumer) {
 	if !s.node.connected.Load() {
 		return
 	}
@@ -222,9 +222,9 @@ func streamEpoch(info *jetstream.StreamInfo) string {
 	return strconv.FormatInt(info.Created.UnixNano(), 36)
 }
 
-// ensureStreamAndResetReplay creates the stream if it is missing. If the stream has changed, it resets the replay
+// ensureStreamResetIfChanged creates the stream if it is missing. If the stream has changed, it resets the replay
 // buffer.
-func (s *replayStream) ensureStreamAndResetReplay(ctx context.Context, timeout time.Duration) error {
+func (s *replayStream) ensureStreamResetIfChanged(ctx context.Context, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	found, err := s.js.Stream(ctx, streamName)

@@ -168,7 +168,7 @@ func (subs *subscriptions) updateSubjectForName(n topicName, hasSubscribers bool
 			subs.switchSubscribeAll(true)
 			return
 		}
-		if s = subs.subscribe(subjectName); s != nil {
+		if s = subs.subscribeNewSubject(subjectName); s != nil {
 			s.names[n] = struct{}{}
 		}
 	case hasSubscribers:
@@ -190,7 +190,7 @@ func (subs *subscriptions) scheduleExpiry(subjectName string, s *subjectState) {
 	}
 }
 
-func (subs *subscriptions) subscribe(subjectName string) *subjectState {
+func (subs *subscriptions) subscribeNewSubject(subjectName string) *subjectState {
 	sub, err := subs.natsConn.ChanSubscribe(subjectName, subs.messages)
 	if err != nil {
 		subs.warn("cannot subscribe to %s: %v", subjectName, err)
@@ -224,17 +224,17 @@ func (subs *subscriptions) unsubscribeIdleAndReplaced(now time.Time) {
 		subs.countMu.Lock()
 		delete(subs.subjects, i.subject)
 		subs.countMu.Unlock()
-		subs.unsubscribe(s.sub)
+		subs.unsubscribeAndNotify(s.sub)
 	}
 	if len(subs.replaced) > 0 && now.Sub(subs.replacedAt) >= replaceDelay {
 		subs.unsubscribeReplaced()
 	}
-	if subs.allTopicSubs != nil && len(subs.replaced) == 0 && !subs.alwaysAll && !subs.forceAll.Load() && subs.fitsHalfOfMaxSubjects() {
+	if subs.allTopicSubs != nil && len(subs.replaced) == 0 && !subs.alwaysAll && !subs.forceAll.Load() && subs.hubNamesFitHalfOfMax() {
 		subs.switchSubscribeAll(false)
 	}
 }
 
-func (subs *subscriptions) fitsHalfOfMaxSubjects() bool {
+func (subs *subscriptions) hubNamesFitHalfOfMax() bool {
 	n := 0
 	for _, k := range []hub.Kind{hub.Topic, hub.Pattern, hub.Sharded} {
 		subs.hub.EachName(k, func(string, int) bool { n++; return n <= subs.maxSubjects/2 })
@@ -242,7 +242,7 @@ func (subs *subscriptions) fitsHalfOfMaxSubjects() bool {
 	return n <= subs.maxSubjects/2
 }
 
-func (subs *subscriptions) unsubscribe(sub *nats.Subscription) {
+func (subs *subscriptions) unsubscribeAndNotify(sub *nats.Subscription) {
 	if err := sub.Unsubscribe(); err != nil {
 		subs.warn("cannot unsubscribe from %s: %v", sub.Subject, err)
 	}
@@ -251,7 +251,7 @@ func (subs *subscriptions) unsubscribe(sub *nats.Subscription) {
 
 func (subs *subscriptions) unsubscribeReplaced() {
 	for _, sub := range subs.replaced {
-		subs.unsubscribe(sub)
+		subs.unsubscribeAndNotify(sub)
 	}
 	subs.replaced = nil
 }
@@ -272,7 +272,7 @@ func (subs *subscriptions) switchSubscribeAll(on bool) {
 		subs.replaced = nil
 		if allSubs == nil {
 			for _, prefix := range []string{topicPrefix, shardedPrefix} {
-				if s := subs.subscribe(prefix + allSuffix); s != nil {
+				if s := subs.subscribeNewSubject(prefix + allSuffix); s != nil {
 					allSubs = append(allSubs, s.sub)
 				}
 			}

@@ -36,15 +36,15 @@ const (
 var variableNumbers = regexp.MustCompile(`\b[a-z]id:\d+|\battempt \d+|:\d+->`)
 
 func (w *warningLimiter) warnf(format string, v ...any) {
-	w.emitUnlessRepeated(fmt.Sprintf(format, v...), false)
+	w.logUnlessRepeatedOrTooMany(fmt.Sprintf(format, v...), false)
 }
 
 // logChange reports a change of state. Warnings that were reported before the change may then be repeated.
 func (w *warningLimiter) logChange(format string, v ...any) {
-	w.emitUnlessRepeated(fmt.Sprintf(format, v...), true)
+	w.logUnlessRepeatedOrTooMany(fmt.Sprintf(format, v...), true)
 }
 
-func (w *warningLimiter) emitUnlessRepeated(line string, forgetRepeats bool) {
+func (w *warningLimiter) logUnlessRepeatedOrTooMany(line string, forgetRepeats bool) {
 	if w.sink == nil {
 		return
 	}

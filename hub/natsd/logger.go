@@ -13,7 +13,7 @@ type logger struct {
 	fatalText string // of the first fatal error
 }
 
-func (l *logger) warnf(format string, v ...any) {
+func (l *logger) warnRewordedf(format string, v ...any) {
 	if l.warn != nil {
 		l.warn(rewordAuthErrors(fmt.Sprintf(format, v...)))
 	}
@@ -57,8 +57,8 @@ func (l *logger) Fatalf(format string, v ...any) {
 }
 
 // Other methods of server.Logger.
-func (l *logger) Warnf(format string, v ...any)  { l.warnf(format, v...) }
-func (l *logger) Errorf(format string, v ...any) { l.warnf(format, v...) }
+func (l *logger) Warnf(format string, v ...any)  { l.warnRewordedf(format, v...) }
+func (l *logger) Errorf(format string, v ...any) { l.warnRewordedf(format, v...) }
 func (l *logger) Noticef(string, ...any)         {}
 func (l *logger) Debugf(string, ...any)          {}
 func (l *logger) Tracef(string, ...any)          {}

@@ -125,7 +125,7 @@ func (c Config) serverOptions() (*server.Options, error) {
 	o.MaxPayload = int32(c.MaxPayload)
 	var err error
 	if c.Addr != "" {
-		if o.Host, o.Port, err = parseHostPort(c.Addr); err != nil {
+		if o.Host, o.Port, err = parseHostPortForNATS(c.Addr); err != nil {
 			return nil, err
 		}
 	}
@@ -139,11 +139,11 @@ func (c Config) serverOptions() (*server.Options, error) {
 		Name: clusterName, NoAdvertise: true, Username: clusterUser, Password: c.Cluster.Secret, Advertise: c.Cluster.Advertise,
 		TLSConfig: c.Cluster.TLS, PingInterval: pingInterval, MaxPingsOut: maxPings, WriteDeadline: writeDeadline,
 	}
-	if o.Cluster.Host, o.Cluster.Port, err = parseHostPort(c.Cluster.Addr); err != nil {
+	if o.Cluster.Host, o.Cluster.Port, err = parseHostPortForNATS(c.Cluster.Addr); err != nil {
 		return nil, err
 	}
 	for _, addr := range c.Cluster.Join {
-		if _, _, err := parseHostPort(addr); err != nil {
+		if _, _, err := parseHostPortForNATS(addr); err != nil {
 			return nil, err
 		}
 		o.Routes = append(o.Routes, &url.URL{Scheme: "nats-route", User: url.UserPassword(clusterUser, c.Cluster.Secret), Host: addr})
@@ -151,7 +151,7 @@ func (c Config) serverOptions() (*server.Options, error) {
 	return o, nil
 }
 
-func parseHostPort(addr string) (host string, port int, err error) {
+func parseHostPortForNATS(addr string) (host string, port int, err error) {
 	host, text, err := net.SplitHostPort(addr)
 	if err != nil {
 		return "", 0, fmt.Errorf("natsd: the address %q: %w; expected host:port", addr, err)

@@ -62,7 +62,7 @@ var listeners = sync.OnceValues(func() ([]NamedListener, error) {
 	}
 	var l []NamedListener
 	if err == nil {
-		l, err = toListeners(names, files)
+		l, err = duplicateAsListeners(names, files)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("socket activation: %w", err)
@@ -87,7 +87,7 @@ func KeptActivationSockets() (names []string, files []*os.File) {
 	return nil, nil
 }
 
-func toListeners(names []string, files []*os.File) (all []NamedListener, err error) {
+func duplicateAsListeners(names []string, files []*os.File) (all []NamedListener, err error) {
 	for i, f := range files {
 		l, err := net.FileListener(f) // duplicates the descriptor
 		if err != nil {

@@ -42,16 +42,16 @@ type Controller struct {
 }
 
 // NewController returns a Controller. It panics if a number is out of range or a prefix is invalid.
-func NewController(c Config) *Controller {
-	if min(c.MaxConns, c.MaxPerSource, c.SourcePrefix, c.Rate) < 0 || c.SourcePrefix > 128 {
-		panic(fmt.Sprintf("admission: Config is %+v; expected no negative number, and a SourcePrefix of at most 128", c))
+func NewController(validConfig Config) *Controller {
+	if min(validConfig.MaxConns, validConfig.MaxPerSource, validConfig.SourcePrefix, validConfig.Rate) < 0 || validConfig.SourcePrefix > 128 {
+		panic(fmt.Sprintf("admission: Config is %+v; expected no negative number, and a SourcePrefix of at most 128", validConfig))
 	}
-	a := &Controller{max: int64(c.MaxConns), allow: sortAndMergePrefixes("Config.Allow", c.Allow), deny: sortAndMergePrefixes("Config.Deny", c.Deny)}
-	if c.MaxPerSource > 0 {
-		a.sources = newSourceCounters(c.MaxPerSource, c.SourcePrefix)
+	a := &Controller{max: int64(validConfig.MaxConns), allow: mustSortAndMergePrefixes("Config.Allow", validConfig.Allow), deny: mustSortAndMergePrefixes("Config.Deny", validConfig.Deny)}
+	if validConfig.MaxPerSource > 0 {
+		a.sources = newSourceCounters(validConfig.MaxPerSource, validConfig.SourcePrefix)
 	}
-	if c.Rate > 0 {
-		a.bucket = newTokenBucket(c.Rate)
+	if validConfig.Rate > 0 {
+		a.bucket = newTokenBucket(validConfig.Rate)
 	}
 	return a
 }

@@ -16,11 +16,11 @@ type addrRange struct{ first, last netip.Addr }
 
 // NewPrefixes returns the set of all addresses in the prefixes. It panics if a prefix is invalid.
 func NewPrefixes(list []netip.Prefix) *Prefixes {
-	p := sortAndMergePrefixes("NewPrefixes: list", list)
+	p := mustSortAndMergePrefixes("NewPrefixes: list", list)
 	return &p
 }
 
-func sortAndMergePrefixes(listName string, list []netip.Prefix) (p Prefixes) {
+func mustSortAndMergePrefixes(listName string, list []netip.Prefix) (p Prefixes) {
 	for i, x := range list {
 		if !x.IsValid() {
 			panic(fmt.Sprintf("admission: %s[%d] is not a valid prefix", listName, i))

@@ -86,7 +86,7 @@ func (g *Log) IsUpgrading() bool { return g.active.Load() < 0 || g.peers.Load() 
 func (g *Log) Broadcast(m Broadcast) (receivers int, err error) {
 	for {
 		if g.beginBroadcastUnlessPaused() {
-			return g.deliverAndForward(m)
+			return g.deliverAndForwardIfSpace(m)
 		}
 		if err = g.enqueueWhilePaused(m, nil); err != errNotPaused {
 			return Queued, err
@@ -94,14 +94,14 @@ func (g *Log) Broadcast(m Broadcast) (receivers int, err error) {
 	}
 }
 
-func (g *Log) deliverAndForward(m Broadcast) (receivers int, err error) {
+func (g *Log) deliverAndForwardIfSpace(m Broadcast) (receivers int, err error) {
 	defer g.endBroadcast()
 	links := g.peers.Load()
 	if links == nil {
 		return g.Deliver(m)
 	}
 	for _, l := range *links {
-		if !l.closeWhenFull && !l.hasSpace(m) {
+		if !l.closeWhenFull && !l.hasSpaceOrNeverWill(m) {
 			return 0, g.ErrFull
 		}
 	}
@@ -111,12 +111,12 @@ func (g *Log) deliverAndForward(m Broadcast) (receivers int, err error) {
 	return receivers, err
 }
 
-// BroadcastFromPeer delivers or queues a broadcast that peer has sent. It waits for space.
-func (g *Log) BroadcastFromPeer(m Broadcast, peer *Peer) {
+// BroadcastFromPeerWhenSpace delivers or queues a broadcast that peer has sent. It waits for space.
+func (g *Log) BroadcastFromPeerWhenSpace(m Broadcast, peer *Peer) {
 	for {
 		if g.beginBroadcastUnlessPaused() {
 			defer g.endBroadcast()
-			g.deliverRetryingAndForward(context.Background(), m, peer)
+			g.deliverWhenSpaceThenForward(context.Background(), m, peer)
 			return
 		}
 		if err := g.enqueueWhilePaused(m, peer); err == nil {
@@ -128,10 +128,10 @@ func (g *Log) BroadcastFromPeer(m Broadcast, peer *Peer) {
 }
 
 // DeliverNow delivers a broadcast from a peer immediately, before queued broadcasts.
-func (g *Log) DeliverNow(m Broadcast) { g.deliverRetryingAndForward(context.Background(), m, nil) }
+func (g *Log) DeliverNow(m Broadcast) { g.deliverWhenSpaceThenForward(context.Background(), m, nil) }
 
-// deliverRetryingAndForward delivers an accepted broadcast. If there is no space, it retries until ctx ends.
-func (g *Log) deliverRetryingAndForward(ctx context.Context, m Broadcast, origin *Peer) {
+// deliverWhenSpaceThenForward delivers an accepted broadcast. If there is no space, it retries until ctx ends.
+func (g *Log) deliverWhenSpaceThenForward(ctx context.Context, m Broadcast, origin *Peer) {
 	err := g.deliverPanicAsError(m)
 	for errors.Is(err, g.ErrFull) && ctx.Err() == nil {
 		select {
@@ -164,7 +164,7 @@ func (g *Log) forwardToPeers(m Broadcast, except *Peer, waitForSpace bool) {
 	}
 	for _, l := range *links {
 		if l != except {
-			l.enqueueBroadcast(m, waitForSpace)
+			l.enqueueBroadcastEvenIfFull(m, waitForSpace)
 		}
 	}
 }
@@ -186,7 +186,7 @@ func (g *Log) endBroadcast() {
 	}
 }
 
-func (g *Log) enqueueWhilePaused(m Broadcast, origin *Peer) error {
+func (g *Log) enqueueWhilePaused(m Broadcast, origin *Peer) (notPausedOrFullErr error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	switch {
@@ -234,17 +234,18 @@ func (g *Log) Pause(ctx context.Context) error {
 	return nil
 }
 
-// ReplayQueueAndResume delivers the queue in order and ends the pause. If peer is not nil, the queue and all later
-// broadcasts are also forwarded to peer. When ctx ends, the method no longer waits for space. It then also aborts peer
-// and rejects new broadcasts until the queue is empty, because it might otherwise never catch up with new ones.
-func (g *Log) ReplayQueueAndResume(ctx context.Context, peer *Peer) {
-	if peer != nil {
-		g.addPeer(peer)
-		defer context.AfterFunc(ctx, peer.Abort)()
+// ReplayQueueAndResume delivers the queue in order and ends the pause. If peerToAdd is not nil, the queue and all later
+// broadcasts are also forwarded to peerToAdd. When ctx ends, the method no longer waits for space. It then also aborts
+// peerToAdd and rejects new broadcasts until the queue is empty, because it might otherwise never catch up with new
+// ones.
+func (g *Log) ReplayQueueAndResume(ctx context.Context, peerToAdd *Peer) {
+	if peerToAdd != nil {
+		g.addPeer(peerToAdd)
+		defer context.AfterFunc(ctx, peerToAdd.Abort)()
 	}
 	var last, due time.Time
 	for {
-		m, ok := g.dequeueOrResume(ctx, peer)
+		m, ok := g.dequeueOrResume(ctx, peerToAdd)
 		if !ok {
 			return
 		}
@@ -259,7 +260,7 @@ func (g *Log) ReplayQueueAndResume(ctx context.Context, peer *Peer) {
 			case <-ctx.Done():
 			}
 		}
-		g.deliverRetryingAndForward(ctx, m.Broadcast, m.origin)
+		g.deliverWhenSpaceThenForward(ctx, m.Broadcast, m.origin)
 	}
 }
 

@@ -91,8 +91,8 @@ func (l *Peer) stopSending() {
 	l.changed.Broadcast()
 }
 
-// hasSpace reports whether a broadcast need not wait: it fits now, or nothing more will be sent.
-func (l *Peer) hasSpace(m Broadcast) bool {
+// hasSpaceOrNeverWill reports whether a broadcast need not wait: it fits now, or nothing more will be sent.
+func (l *Peer) hasSpaceOrNeverWill(m Broadcast) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.closed || l.fitsInPending(m)
@@ -102,10 +102,10 @@ func (l *Peer) fitsInPending(m Broadcast) bool {
 	return len(l.pending) == 0 || len(l.pending)+m.queueSize() <= l.maxPending
 }
 
-// enqueueBroadcast queues a broadcast for the peer. If there is no space, it closes the connection if closeWhenFull is
-// set, or else waits if waitForSpace is set. If neither is set, the caller has checked for space. Concurrent callers
-// may have found the same space, so the limit may be exceeded.
-func (l *Peer) enqueueBroadcast(m Broadcast, waitForSpace bool) {
+// enqueueBroadcastEvenIfFull queues a broadcast for the peer. If there is no space, it closes the connection if
+// closeWhenFull is set, or else waits if waitForSpace is set. If neither is set, the caller has checked for space.
+// Concurrent callers may have found the same space, so the limit may be exceeded.
+func (l *Peer) enqueueBroadcastEvenIfFull(m Broadcast, waitForSpace bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for !l.closed && !l.fitsInPending(m) {
@@ -139,7 +139,7 @@ func (l *Peer) abortLocked() {
 // SendCounters sends the counters in p as the last frame.
 func (l *Peer) SendCounters(p []byte) { l.enqueueFrame(frameCounters, p) }
 
-func (l *Peer) enqueueFrame(kind byte, payload []byte) {
+func (l *Peer) enqueueFrame(kind byte, countersPayload []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
@@ -147,7 +147,7 @@ func (l *Peer) enqueueFrame(kind byte, payload []byte) {
 	}
 	l.pending = append(l.pending, kind)
 	if kind == frameCounters {
-		l.pending = append(binary.AppendUvarint(l.pending, uint64(len(payload))), payload...)
+		l.pending = append(binary.AppendUvarint(l.pending, uint64(len(countersPayload))), countersPayload...)
 	}
 	l.changed.Broadcast()
 }

@@ -36,10 +36,10 @@ type Limits struct {
 }
 
 // ReadLimits reads the limits of a process. Only groups mounted below /sys/fs/cgroup are read.
-func ReadLimits(pid int) (Limits, error) { return readLimits("", strconv.Itoa(pid)) }
+func ReadLimits(pid int) (Limits, error) { return readMemoryAndTaskLimits("", strconv.Itoa(pid)) }
 
-// readLimits is ReadLimits with files below root. process is a process ID or "self".
-func readLimits(root, process string) (Limits, error) {
+// readMemoryAndTaskLimits is ReadLimits with files below root. process is a process ID or "self".
+func readMemoryAndTaskLimits(root, process string) (Limits, error) {
 	g, err := readCgroupPaths(root, process)
 	if err != nil {
 		return Limits{}, err
@@ -51,11 +51,11 @@ func readLimits(root, process string) (Limits, error) {
 	}, nil
 }
 
-// MemoryLimit returns the memory that this process may use, in bytes: the smallest of its control groups' limits, the
-// machine's memory and GOMEMLIMIT. source is like "cgroup /a/b memory.max", "the machine's memory" or "GOMEMLIMIT". If
-// no limit is known, the results are math.MaxInt64 and "none known". On systems other than Linux, only GOMEMLIMIT is
-// known. Limits can change while a process runs.
-func MemoryLimit() (limit int64, source string) {
+// SmallestMemoryLimit returns the memory that this process may use, in bytes: the smallest of its control groups'
+// limits, the machine's memory and GOMEMLIMIT. source is like "cgroup /a/b memory.max", "the machine's memory" or
+// "GOMEMLIMIT". If no limit is known, the results are math.MaxInt64 and "none known". On systems other than Linux, only
+// GOMEMLIMIT is known. Limits can change while a process runs.
+func SmallestMemoryLimit() (limit int64, source string) {
 	limit, source = readMemoryLimit("")
 	if own := debug.SetMemoryLimit(-1); own < limit {
 		return own, "GOMEMLIMIT"
@@ -63,7 +63,7 @@ func MemoryLimit() (limit int64, source string) {
 	return limit, source
 }
 
-// readMemoryLimit is MemoryLimit without GOMEMLIMIT, with files below root.
+// readMemoryLimit is SmallestMemoryLimit without GOMEMLIMIT, with files below root.
 func readMemoryLimit(root string) (limit int64, source string) {
 	limit, source = math.MaxInt64, "none known"
 	if g, err := readCgroupPaths(root, "self"); err == nil {
@@ -81,7 +81,7 @@ func readMemoryLimit(root string) (limit int64, source string) {
 	return limit, source
 }
 
-func readMachineMemory(root string) int64 {
+func readMachineMemory(root string) (bytesOrZero int64) {
 	b, err := os.ReadFile(root + "/proc/meminfo")
 	if err != nil {
 		return 0

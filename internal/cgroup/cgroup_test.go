@@ -143,11 +143,11 @@ func TestRead(t *testing.T) {
 			"sys/fs/cgroup/memory.current": "3\n", "sys/fs/cgroup/memory.stat": "active_file many\n",
 		}, Limits{Memory: Limit{5, 3, "cgroup / memory.max", "/sys/fs/cgroup/memory.max"}}},
 	} {
-		if got, err := readLimits(writeTree(t, c.files), "7"); err != nil || got != c.want {
+		if got, err := readMemoryAndTaskLimits(writeTree(t, c.files), "7"); err != nil || got != c.want {
 			t.Errorf("%s: got %+v, %v; want %+v", name, got, err, c.want)
 		}
 	}
-	if got, err := readLimits(t.TempDir(), "7"); !errors.Is(err, fs.ErrNotExist) {
+	if got, err := readMemoryAndTaskLimits(t.TempDir(), "7"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("no such process: got %+v, %v", got, err)
 	}
 }
@@ -156,7 +156,7 @@ func TestRead(t *testing.T) {
 func TestMemoryLimit(t *testing.T) {
 	before := debug.SetMemoryLimit(math.MaxInt64)
 	defer debug.SetMemoryLimit(before)
-	limit, from := MemoryLimit()
+	limit, from := SmallestMemoryLimit()
 	if runtime.GOOS == "linux" {
 		if limit < 1<<20 || limit == math.MaxInt64 || from == "GOMEMLIMIT" {
 			t.Errorf("got %d, %q; want at most the machine's memory", limit, from)
@@ -165,7 +165,7 @@ func TestMemoryLimit(t *testing.T) {
 		t.Errorf("got %d, %q; want none", limit, from)
 	}
 	debug.SetMemoryLimit(1 << 20)
-	if limit, from := MemoryLimit(); limit != 1<<20 || from != "GOMEMLIMIT" {
+	if limit, from := SmallestMemoryLimit(); limit != 1<<20 || from != "GOMEMLIMIT" {
 		t.Errorf("with GOMEMLIMIT 1 MiB: got %d, %q", limit, from)
 	}
 }

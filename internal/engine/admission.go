@@ -13,20 +13,22 @@ func NewAdmission(cfg *Config) *admission.Controller {
 	})
 }
 
-// Admit reserves a place for an accepted connection. If the connection is refused, Admit counts and logs the refusal
-// and returns the reason. If peer is a proxy, the source address is checked later, by SetAndAdmitProxiedPeer.
-func (rt *Runtime) Admit(listener int, peer netip.AddrPort) error {
+// AdmitOrLogRefusal reserves a place for an accepted connection. If the connection is refused, Admit counts and logs
+// the refusal and returns the reason. If peer is a proxy, the source address is checked later, by
+// SetProxiedPeerOrSendRefusal.
+func (rt *Runtime) AdmitOrLogRefusal(listener int, peer netip.AddrPort) error {
 	if !rt.Admission.AcquireConn() {
 		return rt.logAndCountRefused(rt.listenerCounters(listener), peer, ErrTooManyConns)
 	}
-	return rt.admitAtListener(listener, peer, !rt.isFromProxy(listener, peer), false)
+	return rt.admitOrReleaseConnSlot(listener, peer, !rt.isFromProxy(listener, peer), false)
 }
 
-// admitAtListener reserves a place for a connection at its listener and, if sourceKnown is set, for its source address.
-// The connection already has a place in the engine. If it is refused, admitAtListener releases all its places.
-func (rt *Runtime) admitAtListener(listener int, peer netip.AddrPort, sourceKnown, imported bool) error {
+// admitOrReleaseConnSlot reserves a place for a connection at its listener and, if sourceKnown is set, for its source
+// address. The connection already has a place in the engine. If it is refused, admitOrReleaseConnSlot releases all its
+// places.
+func (rt *Runtime) admitOrReleaseConnSlot(listener int, peer netip.AddrPort, sourceKnown, skipAcceptedCount bool) error {
 	counters := rt.listenerCounters(listener)
-	if !counters.acquireConnSlot(imported) {
+	if !counters.acquireConnSlot(skipAcceptedCount) {
 		rt.Admission.ReleaseConn()
 		return rt.logAndCountRefused(counters, peer, errListenerFull)
 	}
@@ -41,8 +43,8 @@ func (rt *Runtime) admitAtListener(listener int, peer netip.AddrPort, sourceKnow
 	return nil
 }
 
-func (rt *Runtime) logAndCountRefused(counters *ListenerCounters, peer netip.AddrPort, reason error) error {
-	rt.logRefused(counters, peer, reason)
+func (rt *Runtime) logAndCountRefused(counters *ListenerCounters, peer netip.AddrPort, reason error) (publicErr error) {
+	rt.logRefusedByLimit(counters, peer, reason)
 	if reason == errListenerFull {
 		counters.refused.Add(1)
 		reason = ErrTooManyConns
@@ -53,7 +55,7 @@ func (rt *Runtime) logAndCountRefused(counters *ListenerCounters, peer netip.Add
 
 // AdmitImported is like Admit, for a connection from another engine for which this engine already has a place.
 func (rt *Runtime) AdmitImported(r *Record) error {
-	return rt.admitAtListener(r.Listener, r.Peer, !r.Dialled, true)
+	return rt.admitOrReleaseConnSlot(r.Listener, r.Peer, !r.Dialled, true)
 }
 
 // UndoAdmitImported undoes AdmitImported. The place in the engine stays reserved.
@@ -87,8 +89,9 @@ func (rt *Runtime) checkAndAcquireSourceSlot(peer netip.AddrPort) error {
 	return nil
 }
 
-// SetAndAdmitProxiedPeer sets the client that a proxy has announced. If the client is refused, it returns the reason.
-func (c *Conn) SetAndAdmitProxiedPeer(peer netip.AddrPort) error {
+// SetProxiedPeerOrSendRefusal sets the client that a proxy has announced. If the client is refused, it returns the
+// reason.
+func (c *Conn) SetProxiedPeerOrSendRefusal(peer netip.AddrPort) error {
 	c.SetPeerAddr(peer)
 	if err := c.runtime.checkAndAcquireSourceSlot(peer); err != nil {
 		c.AppendToTransport(c.runtime.BuildRefusalReply(peer, err))

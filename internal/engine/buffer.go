@@ -144,7 +144,7 @@ type bufferStack struct {
 	idle int // number of buffers, from the bottom, not used since the last FreeIdleBuffers
 }
 
-func (f *FreeList) stackForSize(size int) *bufferStack {
+func (f *FreeList) smallOrLargeStackFor(size int) *bufferStack {
 	if size > smallBufferSize {
 		return &f.large
 	}
@@ -152,7 +152,7 @@ func (f *FreeList) stackForSize(size int) *bufferStack {
 }
 
 func (f *FreeList) Get(size int) *Buffer {
-	s := f.stackForSize(size)
+	s := f.smallOrLargeStackFor(size)
 	n := len(s.free) - 1
 	if n < 0 {
 		return newBuffer(size)
@@ -172,7 +172,7 @@ func (f *FreeList) Put(b *Buffer) {
 	}
 	b.reset()
 	f.freeBytes += size
-	s := f.stackForSize(size)
+	s := f.smallOrLargeStackFor(size)
 	s.free = append(s.free, b)
 }
 
@@ -202,8 +202,8 @@ const sizeClasses = 7
 
 func sizeClass(size int) int { return bits.Len(uint(max(size, minBufferSize)-1) / minBufferSize) }
 
-func (s *SharedBuffers) Get(capacity int) *Buffer {
-	class := sizeClass(min(capacity, maxPieceSize))
+func (s *SharedBuffers) Get(capacityHint int) *Buffer {
+	class := sizeClass(min(capacityHint, maxPieceSize))
 	if b, ok := s.classes[class].Get().(*Buffer); ok {
 		return b
 	}

@@ -42,13 +42,13 @@ func TestFreeListIsBounded(t *testing.T) {
 		for range most + 10 {
 			f.Put(&Buffer{bytes: make([]byte, 0, size)})
 		}
-		if n := len(f.stackForSize(size).free); n != most || f.freeBytes != maxFreeBytes {
+		if n := len(f.smallOrLargeStackFor(size).free); n != most || f.freeBytes != maxFreeBytes {
 			t.Errorf("holds %d buffers of %d bytes, %d in all; the bound is %d", n, size, f.freeBytes, maxFreeBytes)
 		}
 		for range most {
 			f.Get(size)
 		}
-		if n := len(f.stackForSize(size).free); n != 0 || f.freeBytes != 0 {
+		if n := len(f.smallOrLargeStackFor(size).free); n != 0 || f.freeBytes != 0 {
 			t.Errorf("holds %d buffers of %d bytes when all are in use", n, f.freeBytes)
 		}
 	}
@@ -72,7 +72,7 @@ func TestFreeListForgetsABurst(t *testing.T) {
 	for name, size := range map[string]int{"small": 1, "large": maxPooledSize} {
 		var f FreeList
 		useBuffers(&f, maxFreeBytes/max(size, minBufferSize), make([]byte, size))
-		list := f.stackForSize(size)
+		list := f.smallOrLargeStackFor(size)
 		burst, last := len(list.free), list.free[len(list.free)-1]
 		if !f.NeedsTrim() || f.freeBytes < maxFreeBytes/2 {
 			t.Fatalf("%s: a burst has left %d bytes, spare: %v", name, f.freeBytes, f.NeedsTrim())

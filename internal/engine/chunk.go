@@ -165,7 +165,7 @@ func (m *messageBatch) addMessage(p batchMessage) {
 
 // ForEachConn calls deliver with the request for each of up to maxConns connections, starting at firstIndex. It returns
 // the index of the next connection, or 0 after the last one.
-func (m QueuedRequest) ForEachConn(firstIndex, maxConns int, deliver func(QueuedRequest)) (nextIndex int) {
+func (m QueuedRequest) ForEachConn(firstIndex, maxConns int, deliver func(QueuedRequest)) (nextIndexOrZero int) {
 	if m.Conn != nil {
 		deliver(m)
 		return 0
@@ -176,7 +176,7 @@ func (m QueuedRequest) ForEachConn(firstIndex, maxConns int, deliver func(Queued
 	refs := m.batch.chunk.refs
 	end := min(len(refs), firstIndex+maxConns)
 	for i, r := range refs[firstIndex:end] {
-		m.batch.deliverUnlessExcluded(firstIndex+i, QueuedRequest{Conn: r.c, batch: m.batch, gen: r.generation, Kind: RequestSend}, deliver)
+		m.batch.deliverNonExcludedMessages(firstIndex+i, QueuedRequest{Conn: r.c, batch: m.batch, gen: r.generation, Kind: RequestSend}, deliver)
 	}
 	if end == len(refs) {
 		m.batch.chunk = nil // delivering the last requests may take long
@@ -213,7 +213,7 @@ func (m *messageBatch) joinMessages() {
 	m.joined.addHolderAndCountMemory()
 }
 
-func (m *messageBatch) deliverUnlessExcluded(connIndex int, req QueuedRequest, deliver func(QueuedRequest)) {
+func (m *messageBatch) deliverNonExcludedMessages(connIndex int, req QueuedRequest, deliver func(QueuedRequest)) {
 	gets := func(p batchMessage) bool {
 		_, not := slices.BinarySearch(p.excluded, connIndex)
 		return !not

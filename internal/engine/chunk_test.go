@@ -25,7 +25,7 @@ func (o *mailboxOwner) takeByConn() map[*Conn][]string {
 					p = m.shared.Bytes
 				}
 				got[m.Conn] = append(got[m.Conn], string(p))
-				m.Conn.HandleOrDeferRequest(m, p)
+				m.Conn.HandleOrDeferForPendingLayer(m, p)
 				n++
 			})
 			if n > 4 {

@@ -3,13 +3,13 @@ package engine
 // OnEOF reports that the peer will send no more. The output must then be sent within Limits.CloseTimeout.
 func (c *Conn) OnEOF() {
 	if l := c.layer(); l != nil && !c.is(peerEOF|closing|failed) {
-		c.closeForLayerError(l.OnEOF(c))
+		c.closeOrAbortIfLayerError(l.OnEOF(c))
 	}
-	c.OnPeerEOF()
+	c.MarkPeerEOFAndStartTimeout()
 }
 
-// OnPeerEOF is like OnEOF, for layers that detect the end of the input themselves.
-func (c *Conn) OnPeerEOF() {
+// MarkPeerEOFAndStartTimeout is like OnEOF, for layers that detect the end of the input themselves.
+func (c *Conn) MarkPeerEOFAndStartTimeout() {
 	c.state |= peerEOF
 	if c.is(relayed) && !c.is(closing|failed) {
 		c.forwardEOFToPartner()
@@ -25,7 +25,7 @@ func (c *Conn) OnTransportError(err error) { c.Abort(NormalizeError(err)) }
 // Abort closes the connection immediately and discards the output. If the connection is already closing and has sent
 // all of its output, it keeps its close reason.
 func (c *Conn) Abort(why error) {
-	if c.is(closing) && c.UnsentBytes() == 0 {
+	if c.is(closing) && c.UnsentOrDroppedBytes() == 0 {
 		c.state |= failed
 		return
 	}
@@ -48,9 +48,9 @@ func (c *Conn) StartDrain() {
 	c.ensureExtra().drainReadsLeft = maxDrainReads
 }
 
-// cancelOrRepeatReadBeforeClose is called when the last read before a close has returned data. If there may be more
+// cancelReadBeforeCloseUnlessMore is called when the last read before a close has returned data. If there may be more
 // data, the read is repeated.
-func (c *Conn) cancelOrRepeatReadBeforeClose() {
+func (c *Conn) cancelReadBeforeCloseUnlessMore() {
 	switch {
 	case c.is(draining) && c.extra != nil && c.extra.drainReadsLeft > 0:
 		c.extra.drainReadsLeft--
@@ -70,7 +70,7 @@ func (c *Conn) CloseIfTimedOutAfterEmptyRead() {
 	}
 	c.state &^= readBeforeClose
 	if why, _ := c.exceededTimeLimit(c.runtime.Now()); why != nil {
-		c.closeOrAbortForTimeout(why)
+		c.closeOrAbortByTimeoutKind(why)
 	}
 }
 
@@ -90,18 +90,18 @@ func (c *Conn) CloseWith(why error) {
 		return
 	}
 	c.logCloseIfByLimit(why, 0)
-	c.startClosing(why)
+	c.invalidateRefsAndStartClosing(why)
 }
 
-func (c *Conn) startClosing(why error) {
+func (c *Conn) invalidateRefsAndStartClosing(why error) {
 	g := c.refLock()
 	g.Lock()
 	waiting := c.refState.startNextGeneration()
 	g.Unlock()
 	if waiting {
-		c.runtime.sendWaiters.wakeAll(c)
+		c.runtime.sendWaiters.signalSpaceFreed(c)
 	}
-	c.enterClosingState(why)
+	c.enterClosingStateWithPartner(why)
 }
 
 // closeIfNothingPosted starts to close the connection if no posted requests are on their way to it.
@@ -113,11 +113,11 @@ func (c *Conn) closeIfNothingPosted(why error) (closeStarted bool) {
 	if !retired {
 		return false
 	}
-	c.enterClosingState(why)
+	c.enterClosingStateWithPartner(why)
 	return true
 }
 
-func (c *Conn) enterClosingState(why error) {
+func (c *Conn) enterClosingStateWithPartner(why error) {
 	c.state |= closing
 	c.runtime.Counters.Add(Closing, 1)
 	x := c.ensureExtra()
@@ -134,7 +134,7 @@ func (c *Conn) enterClosingState(why error) {
 	}
 }
 
-// nextClosingAction implements NextAction for a closing connection that has sent its output.
+// nextClosingAction implements AdvanceToNextAction for a closing connection that has sent its output.
 func (c *Conn) nextClosingAction() Action {
 	switch {
 	case c.appendLayerCloseOnce():
@@ -147,7 +147,7 @@ func (c *Conn) nextClosingAction() Action {
 	return ShutWrite
 }
 
-// nextCloseWriteAction implements NextAction after CloseWrite, once the output has been sent.
+// nextCloseWriteAction implements AdvanceToNextAction after CloseWrite, once the output has been sent.
 func (c *Conn) nextCloseWriteAction() Action {
 	if c.appendLayerCloseOnce() {
 		return Send
@@ -205,7 +205,7 @@ func (c *Conn) freeExtraIfZero() {
 	}
 }
 
-func (c *Conn) delaysOrderlyClose() bool {
+func (c *Conn) handlerOrRelayDelaysClose() bool {
 	if c.extra != nil && c.extra.independentDirections && !c.is(peerEOF) {
 		return true
 	}
@@ -226,12 +226,12 @@ func (c *Conn) OnClosed() {
 	switch {
 	case c.is(handshaking):
 		c.runtime.Counters.Add(Handshaking, -1)
-		c.runtime.recordEndBeforeOpened(c)
+		c.runtime.logAndCountEndBeforeOpened(c)
 		if o := c.ConnHandler(); o != nil {
 			c.runtime.NotifyDialFailed(o, c.extra.closeReason)
 		}
 	case !c.extra.closedByWorker:
-		c.callDueOpenedAndClosed()
+		c.callClosedAfterDueOpened()
 	}
 }
 

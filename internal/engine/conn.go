@@ -14,16 +14,17 @@ type Action uint8
 const (
 	Wait           Action = iota // wait for the next event
 	Send                         // send Output, then call OnSent
-	FeedHandler                  // call Conn.MakeDueHandlerCalls
+	FeedHandler                  // call Conn.MakeDeferredHandlerCalls
 	Read                         // read once without blocking, then call OnRead, OnEOF, OnTransportError or CloseIfTimedOutAfterEmptyRead
-	SendFile                     // send NextFilePart, then call OnSent; or call LoadFilePieceIntoOutput
+	SendFile                     // send NextFilePartUnlessLayered, then call OnSent; or call LoadFilePieceIntoOutput
 	DetachOrExport               // once the kernel is done with it, make it a net.Conn and call OnDetached; or call OnKernelIdleForExport
-	ShutWrite                    // shut the sending direction, then call OnWriteShut
+	ShutWrite                    // shut the sending direction, then call MarkWriteShutAndStartLinger
 	Close                        // close the descriptor, then call OnClosed
 )
 
-// Conn is a connection: a state machine that makes no system calls. Events enter through its methods, and NextAction
-// returns the next step; see the package comment. Only the owner may use a Conn. Other goroutines use a Ref.
+// Conn is a connection: a state machine that makes no system calls. Events enter through its methods, and
+// AdvanceToNextAction returns the next step; see the package comment. Only the owner may use a Conn. Other goroutines
+// use a Ref.
 //
 // Each idle connection occupies one Conn, so its size matters. TestConnSize limits the size.
 type Conn struct {
@@ -59,7 +60,7 @@ type connExtra struct {
 	drainReadsLeft int
 	// retainCount is the number of Retain calls without a Release.
 	retainCount           int
-	independentDirections bool // see SetIndependentDirections
+	independentDirections bool // see SetReadingDespiteUnsentOutput
 	onDetached            *func(nc net.Conn, unread []byte)
 	pendingLayer          *pendingLayer // nil unless RequestLayerInsertion is in progress
 	// timer is the time of the next Timer call. deadline is the time when the connection is closed. 0 means never.
@@ -145,11 +146,11 @@ func (c *Conn) OnOpen(peer netip.AddrPort, isDialled bool) {
 		c.startFirstLayer(l)
 		return
 	}
-	c.callOrDeferOpened()
+	c.callOpenedOrDeferToWorker()
 	c.startPendingLayerAndUpdatePause()
 }
 
-func (c *Conn) callOrDeferOpened() {
+func (c *Conn) callOpenedOrDeferToWorker() {
 	if !c.is(dialled) {
 		c.runtime.Counters.Add(Accepted, 1)
 	}
@@ -192,7 +193,7 @@ func (c *Conn) OnSendStarted() {
 // call it. The write timeout starts at the first call.
 func (c *Conn) StartWriteTimerIfStopped(now time.Duration) {
 	if c.out == nil {
-		c.queuedFiles().startProgressTimerIfStopped(now)
+		c.fileQueueOrNil().startProgressTimerIfStopped(now)
 	} else if c.out.progressGoal == 0 {
 		c.out.progressGoal, c.out.waitingSince = c.out.Len(), now
 	}
@@ -203,7 +204,7 @@ func (c *Conn) OnSent(sentBytes int) {
 	c.runtime.Counters.Add(Writes, 1)
 	c.runtime.Counters.Add(BytesOut, int64(sentBytes))
 	if c.out == nil {
-		c.onFileSent(sentBytes)
+		c.advanceFileOrMarkBlocked(sentBytes)
 		return
 	}
 	all := sentBytes == len(c.Output())
@@ -222,23 +223,24 @@ func (c *Conn) OnSent(sentBytes int) {
 		c.state |= blocked
 		c.out.countSentAndRestartTimerAtGoal(sentBytes, c.runtime.Clock())
 	}
-	c.resumeReadingAtLowWater()
+	c.resumeAndScheduleDrainedIfLow()
 }
 
 // OnWritable reports that the kernel accepts output again.
 func (c *Conn) OnWritable() { c.state &^= blocked }
 
-// OnWriteShut reports that the sending direction is shut. If the connection is closing, the linger time starts.
-func (c *Conn) OnWriteShut() {
+// MarkWriteShutAndStartLinger reports that the sending direction is shut. If the connection is closing, the linger time
+// starts.
+func (c *Conn) MarkWriteShutAndStartLinger() {
 	c.state |= shut
 	if c.is(closing) {
 		c.extra.expiry = c.runtime.Now() + c.runtime.Limits.Linger
 	}
 }
 
-// HandleOrDeferRequest handles a request from the mailbox. data is valid only during the call. The connection may have
-// closed since the request was posted.
-func (c *Conn) HandleOrDeferRequest(req QueuedRequest, data []byte) {
+// HandleOrDeferForPendingLayer handles a request from the mailbox. data is valid only during the call. The connection
+// may have closed since the request was posted.
+func (c *Conn) HandleOrDeferForPendingLayer(req QueuedRequest, data []byte) {
 	if req.shared != nil {
 		data = req.shared.Bytes
 	}
@@ -269,7 +271,7 @@ func (c *Conn) handleRequest(req QueuedRequest, data []byte) {
 		if c.isSendClosed() {
 			c.releasePostedAndWakeSenders(len(data))
 			c.runtime.Counters.Add(Dropped, 1)
-		} else if c.writeThroughLayer(data); c.lastOutput() != nil {
+		} else if c.writeThroughLayerOrBehindFile(data); c.lastOutput() != nil {
 			c.lastOutput().postedBytes += len(data)
 		} else {
 			c.releasePostedAndWakeSenders(len(data))
@@ -283,7 +285,7 @@ func (c *Conn) handleRequest(req QueuedRequest, data []byte) {
 	case RequestLatest:
 		c.queueOrDropLatest(req.shared.latest)
 	case RequestResumeLayer:
-		c.resumeLayer()
+		c.continueLayerHandshake()
 		c.startPendingLayerAndUpdatePause()
 	case RequestClose:
 		c.CloseWith(nil)
@@ -315,7 +317,7 @@ func (c *Conn) WantsInput() bool {
 
 func (c *Conn) WantsWritable() bool { return c.is(blocked) && !c.is(failed) && !c.isExporting() }
 
-func (c *Conn) NextAction() Action {
+func (c *Conn) AdvanceToNextAction() Action {
 	switch {
 	case c.is(failed):
 		return Close
@@ -323,7 +325,7 @@ func (c *Conn) NextAction() Action {
 		return c.nextExportAction()
 	case c.canWriteLatest():
 		c.writeLatestValues()
-		return c.NextAction()
+		return c.AdvanceToNextAction()
 	case c.hasOutput() && !c.is(blocked):
 		if c.out == nil {
 			return SendFile
@@ -334,7 +336,7 @@ func (c *Conn) NextAction() Action {
 	case c.is(closing):
 		return c.nextClosingAction()
 	case c.is(handshaking):
-		return c.nextHandshakeAction()
+		return c.nextDrainActionInHandshake()
 	case c.is(openPending | drainedPending | drainingPending):
 		return FeedHandler
 	case c.isDetaching() && !c.hasOutput() && c.refState.postedBytes() == 0:
@@ -350,7 +352,7 @@ func (c *Conn) NextAction() Action {
 		return Wait
 	case c.is(closingWrite) && !c.is(shut) && c.refState.postedBytes() == 0:
 		return c.nextCloseWriteAction()
-	case c.delaysOrderlyClose():
+	case c.handlerOrRelayDelaysClose():
 		return Wait
 	case c.is(peerEOF) && c.closeIfNothingPosted(io.EOF):
 		return c.nextClosingAction()
@@ -360,8 +362,8 @@ func (c *Conn) NextAction() Action {
 	return Wait
 }
 
-// nextHandshakeAction implements NextAction before Opened. It leaves the peer's EOF to the layer.
-func (c *Conn) nextHandshakeAction() Action {
+// nextDrainActionInHandshake implements AdvanceToNextAction before Opened. It leaves the peer's EOF to the layer.
+func (c *Conn) nextDrainActionInHandshake() Action {
 	if c.is(readBeforeClose) && c.WantsInput() {
 		return Read
 	}
@@ -392,12 +394,12 @@ func (c *Conn) dropInput() {
 }
 
 func (c *Conn) dropOutput() {
-	if n := c.UnsentBytes(); n > 0 {
+	if n := c.UnsentOrDroppedBytes(); n > 0 {
 		c.ensureExtra().droppedOutput = n
 	}
 	if c.out != nil {
 		c.freeOutputAndPosted(c.out)
 		c.out = nil
 	}
-	c.closeQueuedFiles()
+	c.discardFileQueue()
 }

@@ -71,10 +71,10 @@ func (l *connList) removeClosed() {
 	}
 }
 
-func (l *connList) subscribeAll(value *LatestValue) {
+func (l *connList) replaceSubscriptions(value *LatestValue) {
 	l.subscriptions = make([]*LatestSubscription, len(l.refs), cap(l.refs))
 	for i := range l.subscriptions {
-		l.subscriptions[i] = NewLatestSubscription(value)
+		l.subscriptions[i] = NewSubscriptionToLaterValues(value)
 	}
 }
 
@@ -102,7 +102,7 @@ type ownerTable struct {
 	searchCredit int // how many entries may be searched
 }
 
-func (s *connSet) tableOf(rt *Runtime) *ownerTable {
+func (s *connSet) findTable(rt *Runtime) (tableOrNil *ownerTable) {
 	for _, o := range s.tables {
 		if o.runtime == rt {
 			return o
@@ -123,9 +123,9 @@ func (o *ownerTable) chunkIndex(c *Conn) int {
 	return int(i)
 }
 
-// addAndSubscribe adds an open connection. If value is not nil, it subscribes the connection to value.
-func (s *connSet) addAndSubscribe(r Ref, value *LatestValue) {
-	if o := s.tableOf(r.c.runtime); o != nil {
+// addAndSubscribe adds an open connection. If there is a value, it subscribes the connection to that value.
+func (s *connSet) addAndSubscribe(r Ref, valueOrNil *LatestValue) {
+	if o := s.findTable(r.c.runtime); o != nil {
 		i := o.chunkIndex(r.c)
 		index := o.chunks[i].indexOf(r.c)
 		if o.chunks[i].containsAt(index, r) {
@@ -136,14 +136,14 @@ func (s *connSet) addAndSubscribe(r Ref, value *LatestValue) {
 		}
 	}
 	var sub *LatestSubscription
-	if value != nil {
-		sub = NewLatestSubscription(value)
+	if valueOrNil != nil {
+		sub = NewSubscriptionToLaterValues(valueOrNil)
 	}
 	s.insertAndRebalance(r, sub)
 }
 
 func (s *connSet) insertAndRebalance(r Ref, sub *LatestSubscription) {
-	o := s.tableOf(r.c.runtime)
+	o := s.findTable(r.c.runtime)
 	if o == nil {
 		o = &ownerTable{runtime: r.c.runtime, chunks: []*GroupChunk{s.newChunk()}}
 		s.tables = append(s.tables, o)
@@ -159,7 +159,7 @@ func (s *connSet) insertAndRebalance(r Ref, sub *LatestSubscription) {
 
 // remove removes a connection and returns its subscription. ok reports whether the connection was in the set.
 func (s *connSet) remove(r Ref) (sub *LatestSubscription, ok bool) {
-	o := s.tableOf(r.c.runtime)
+	o := s.findTable(r.c.runtime)
 	if o == nil {
 		return nil, false
 	}
@@ -257,7 +257,7 @@ func (s *connSet) removeSomeClosed(table *ownerTable) {
 func (s *connSet) subscribeAll(value *LatestValue) {
 	for _, o := range s.tables {
 		for i := range o.chunks {
-			s.writableChunk(o, i).subscribeAll(value)
+			s.writableChunk(o, i).replaceSubscriptions(value)
 		}
 	}
 }

@@ -93,7 +93,7 @@ func newManualConn(t *testing.T, h *recordingHandler) *manualConn {
 // wantAction checks the next action.
 func (d *manualConn) wantAction(when string, a Action) {
 	d.Helper()
-	if got := d.NextAction(); got != a {
+	if got := d.AdvanceToNextAction(); got != a {
 		d.Fatalf("%s: Next is %d, want %d (state %b)", when, got, a, d.state)
 	}
 }
@@ -178,7 +178,7 @@ func TestPartHoldsNothing(t *testing.T) {
 		t.Fatal("the connection holds nothing from the beginning")
 	}
 	d.Abort(ErrOverBudget)
-	d.DeferClosedToWorker()
+	d.FreeBuffersAndDeferClosed()
 	if n, counted := d.BufferMemory(), d.host.Counters.Get(Buffered); n != 0 || counted != 0 {
 		t.Errorf("after Part the connection holds %d bytes, and %d are counted; want none", n, counted)
 	}

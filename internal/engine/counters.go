@@ -90,8 +90,8 @@ func (c *Counters) CountLoopTurn(took time.Duration) {
 // CountHandlerCall records the duration of a timed handler call.
 func (c *Counters) CountHandlerCall(took time.Duration) { c.recordDuration(handlerCallTimes, took) }
 
-// AddTo adds the counters to sum. For an age, sum gets the maximum instead.
-func (c *Counters) AddTo(sum *Counts) {
+// AddToWithMaxAge adds the counters to sum. For an age, sum gets the maximum instead.
+func (c *Counters) AddToWithMaxAge(sum *Counts) {
 	for i := range c.n {
 		if n := c.n[i].Load(); Counter(i) == OldestBroadcastAge {
 			sum[i] = max(sum[i], n)

@@ -22,7 +22,7 @@ func (c *Conn) Writev(pieces ...[]byte) (int, error) {
 			break
 		}
 	}
-	if err := c.checkWriteOrCloseSlow(n); err != nil {
+	if err := c.checkWriteOrCloseSlowConsumer(n); err != nil {
 		return 0, err
 	}
 	if c.layer() == nil {
@@ -30,14 +30,14 @@ func (c *Conn) Writev(pieces ...[]byte) (int, error) {
 		return n, nil
 	}
 	for _, p := range pieces {
-		c.writeThroughLayer(p)
+		c.writeThroughLayerOrBehindFile(p)
 	}
 	return n, nil
 }
 
 // sendDirectOrAppend writes pieces of totalSize bytes in all. The connection must have no layer.
 func (c *Conn) sendDirectOrAppend(totalSize int, pieces ...[]byte) {
-	sent, full := 0, c.canSendDirect(totalSize, len(pieces))
+	sent, full := 0, c.canSendDirectBehindOutput(totalSize, len(pieces))
 	if full {
 		sent = c.sendOutputThenPieces(pieces)
 	}
@@ -62,10 +62,10 @@ func (c *Conn) sendDirectOrAppendOne(p []byte) {
 	}
 }
 
-// canSendDirect reports whether a write may be sent directly: all earlier output fits into the same call, and the
-// kernel has not refused any of it.
-func (c *Conn) canSendDirect(size, numPieces int) bool {
-	if c.runtime.SendDirect == nil || size < c.runtime.MinDirectSend || size == 0 || numPieces >= maxDirectPieces || c.queuedFiles() != nil || c.is(relayed) {
+// canSendDirectBehindOutput reports whether a write may be sent directly: all earlier output fits into the same call,
+// and the kernel has not refused any of it.
+func (c *Conn) canSendDirectBehindOutput(size, numPieces int) bool {
+	if c.runtime.SendDirect == nil || size < c.runtime.MinDirectSend || size == 0 || numPieces >= maxDirectPieces || c.fileQueueOrNil() != nil || c.is(relayed) {
 		return false
 	}
 	return c.out == nil || !c.is(blocked) && !c.out.kernelFull && !c.out.inKernel && len(c.out.rest) == 0
@@ -176,5 +176,5 @@ func (c *Conn) startPendingLayerAndUpdatePause() {
 	}
 	c.setDirectSentInEvent(0)
 	c.pauseReadingAtHighWater() // records the pause before a driver waits to write
-	c.resumeReadingAtLowWater()
+	c.resumeAndScheduleDrainedIfLow()
 }

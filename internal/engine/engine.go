@@ -4,19 +4,19 @@
 // # What a model must supply
 //
 // A model is a subpackage with a driver. The driver turns what its kernel interface reports into
-// events of a [Conn], calls [Conn.NextAction], and performs the action:
+// events of a [Conn], calls [Conn.AdvanceToNextAction], and performs the action:
 //
 //	event                                  means
 //	Conn.OnDialling                        connecting has started; OnOpen follows, or nothing
 //	Conn.OnOpen                            the connection is established (accepted or dialled)
 //	Conn.OnRead(bytes)                     bytes have been received
 //	Conn.OnEOF                             the peer will send no more
-//	Conn.OnSent(n)                         the kernel took n bytes of Output, or of NextFilePart
+//	Conn.OnSent(n)                         the kernel took n bytes of Output, or of NextFilePartUnlessLayered
 //	Conn.OnSendStarted                     the kernel owns Output; OnSent and OnWritable will follow
 //	Conn.OnWritable                        the kernel takes output again
 //	Conn.CloseIfTimedOutAfterEmptyRead     a Read has found nothing, or has emptied the socket
 //	Conn.OnTransportError(err)             the transport is broken
-//	Conn.HandleOrDeferRequest(req, bytes)  a request from another goroutine, taken from the mailbox
+//	Conn.HandleOrDeferForPendingLayer(req, bytes)  a request from another goroutine, taken from the mailbox
 //	Conn.CallNudgedIfOpen                  a scheduled time has come; see Scheduler
 //	Conn.StartDrain                        close at the next idle moment (shutdown)
 //	Conn.CheckTimeouts(now)                time has passed
@@ -25,18 +25,18 @@
 //
 //	action          asks for
 //	Send            send Output, report OnSent (and OnTransportError)
-//	SendFile        send NextFilePart, report OnSent; or call Conn.LoadFilePieceIntoOutput
-//	FeedHandler     call Conn.MakeDueHandlerCalls with buffered input
+//	SendFile        send NextFilePartUnlessLayered, report OnSent; or call Conn.LoadFilePieceIntoOutput
+//	FeedHandler     call Conn.MakeDeferredHandlerCalls with buffered input
 //	Read            read once without blocking, report OnRead, OnEOF, OnTransportError or
 //	                CloseIfTimedOutAfterEmptyRead
-//	ShutWrite       shut the sending direction, report OnWriteShut
+//	ShutWrite       shut the sending direction, report MarkWriteShutAndStartLinger
 //	DetachOrExport  once the kernel has no operation in progress, convert to a net.Conn and report OnDetached; or
 //	                report OnKernelIdleForExport if IsExporting
 //	Close           close the descriptor, report OnClosed
 //	Wait            nothing; wait for the next event
 //
 // Between events, WantsInput reports whether to read and WantsWritable whether to watch for writability. After each
-// event a driver repeats NextAction until it returns Wait or the connection is closed.
+// event a driver repeats AdvanceToNextAction until it returns Wait or the connection is closed.
 //
 // # What a model must guarantee
 //
@@ -46,13 +46,13 @@
 //   - Output is sent in the order it was written, once per turn, after the handler
 //     has returned for all available input. Only a long write may be sent
 //     immediately, together with earlier output; see Runtime.SendDirect.
-//   - Requests that [Mailbox.Put] has accepted are given to HandleOrDeferRequest in
+//   - Requests that [Mailbox.Put] has accepted are given to HandleOrDeferForPendingLayer in
 //     order. If the peer closes, they are given before the connection is closed.
 //   - A loop blocks only in its wait for events. That wait ends when requests
 //     arrive and when Config.Scheduler is due.
 //   - A peer counts as silent, and a connection as idle in a shutdown, only after a
 //     Read has found nothing: bytes in the kernel's buffer count as sent.
-//   - Every wait is bounded: a closing connection expires at ExpiresAt.
+//   - Every wait is bounded: a closing connection expires at NextExpiryTimerOrDeadline.
 //   - Stop returns once all connections are closed and every goroutine and
 //     descriptor of the model is gone.
 //   - If accept runs out of descriptors, the model keeps serving its connections
@@ -310,7 +310,7 @@ type Engine interface {
 	// Broadcast sends p to all open connections that have completed their handshake. Broadcast copies p once and does
 	// not block. It fails with ErrFull if too many broadcasts or bytes are in progress, with ErrTooLarge if p exceeds
 	// Limits.MaxUnsent, and with ErrClosed after Stop.
-	Broadcast(p []byte) error
+	BroadcastToAllWorkers(p []byte) error
 	// PauseAccept stops or resumes accepting. While accepting is paused, new connections wait in the kernel's queues.
 	// PauseAccept does not wait for the loops; the counter AcceptPausedCount is the number of loops that have paused.
 	// After Stop, PauseAccept returns ErrClosed or has no effect.

@@ -12,10 +12,10 @@ import (
 
 // This file moves a connection to another engine, usually in another process.
 //
-// StartExport stops reading and sending. NextAction then returns DetachOrExport. When no kernel operation is in
-// progress, the driver calls OnKernelIdleForExport. Snapshot then returns a Record with the whole state except the
-// descriptor, including all requests posted earlier. After Snapshot, posting fails with ErrFull. After CloseExported,
-// posting fails with ErrClosed; after CancelSnapshot, it works again.
+// StartExport stops reading and sending. AdvanceToNextAction then returns DetachOrExport. When no kernel operation is
+// in progress, the driver calls OnKernelIdleForExport. Snapshot then returns a Record with the whole state except the
+// descriptor, including all requests posted earlier. After Snapshot, posting fails with ErrFull. After
+// AbortAsHandedOver, posting fails with ErrClosed; after CancelSnapshot, it works again.
 //
 // During an export the connection still receives requests. It may be closed, which ends the export. Its timeouts are
 // suspended.
@@ -59,11 +59,11 @@ func (c *Conn) checkExportable() error {
 	return nil
 }
 
-// ValueUnsaved is the result of ExportObstacle for a connection that has a value if Config.Save is not set.
+// ValueUnsaved is the result of ExportObstacleOrBusy for a connection that has a value if Config.Save is not set.
 const ValueUnsaved = "value without Migrator"
 
-// ExportObstacle returns the reason why the connection has not been exported, one of a fixed set of texts.
-func (c *Conn) ExportObstacle() string {
+// ExportObstacleOrBusy returns the reason why the connection has not been exported, one of a fixed set of texts.
+func (c *Conn) ExportObstacleOrBusy() string {
 	x := c.extra
 	switch {
 	case c.is(relayed):
@@ -117,7 +117,9 @@ func (c *Conn) OnKernelIdleForExport() {
 }
 
 // CancelSnapshot undoes Snapshot: the connection accepts requests again.
-func (c *Conn) CancelSnapshot() { c.releasePostedAndWakeSenders(postsBlocked - c.postedOutputBytes()) }
+func (c *Conn) CancelSnapshot() {
+	c.releasePostedAndWakeSenders(postsBlocked - c.postedBytesInOutput())
+}
 
 // AbortExport ends an export: the connection continues in this engine. A snapshot must have been cancelled before. If
 // permanently is set, later calls of StartExport fail.
@@ -133,10 +135,10 @@ func (c *Conn) AbortExport(permanently bool) {
 	c.freeExtraIfZero()
 }
 
-// CloseExported closes the connection in this engine after its export.
-func (c *Conn) CloseExported() {
+// AbortAsHandedOver closes the connection in this engine after its export.
+func (c *Conn) AbortAsHandedOver() {
 	c.runtime.Counters.Add(ConnsExported, 1)
-	n := postsBlocked - c.postedOutputBytes()
+	n := postsBlocked - c.postedBytesInOutput()
 	c.abortWith(ErrHandedOver)
 	c.releasePostedAndWakeSenders(n)
 }
@@ -167,7 +169,7 @@ type Record struct {
 const MaxState = 1 << 20
 
 // Snapshot returns the record of a connection after OnKernelIdleForExport. If Snapshot succeeds, the caller must call
-// CancelSnapshot or CloseExported; the record's bytes are valid until that call.
+// CancelSnapshot or AbortAsHandedOver; the record's bytes are valid until that call.
 //
 // Snapshot fails with ErrExportBusy while requests are in transit, with ErrNotExportable, or with an error of
 // Config.Save. After ErrSaveLater, the caller must call AbortExport with permanently unset.
@@ -181,7 +183,7 @@ func (c *Conn) Snapshot() (r Record, err error) {
 	for c.canWriteLatest() {
 		c.writeLatestValues()
 	}
-	if !c.refState.blockPostsIfPostedEquals(c.postedOutputBytes()) {
+	if !c.refState.blockPostsIfPostedEquals(c.postedBytesInOutput()) {
 		return r, ErrExportBusy
 	}
 	if r, err = c.buildRecord(); err != nil {
@@ -390,8 +392,8 @@ type Migrator interface {
 	// channels remain the caller's. Other connections continue to be served. If a channel breaks, ExportConns fails,
 	// and connections that were not exported continue. Accepting must be paused. Only one call may be active at a time.
 	ExportConns(ctx context.Context, channels []*os.File) (ExportResult, error)
-	// ImportConns imports connections from channels until their other ends are closed. The engine owns the channels.
-	ImportConns(channels []*os.File) error
+	// StartImportingConns imports connections from channels until their other ends are closed. The engine owns the channels.
+	StartImportingConns(channels []*os.File) error
 	// ChannelsNeeded returns the number of channels with which each loop or process has a channel of its own.
 	ChannelsNeeded() int
 	SocketsPerListener() []int

@@ -60,7 +60,7 @@ func TestOwnedMoves(t *testing.T) {
 	if err != nil || !r.HasConnHandler || string(r.State) != "v" || r.InputAge != 5*time.Second {
 		t.Fatalf("packed: %+v, %v; want the state v, and that it has waited for 5 s", r, err)
 	}
-	d.CloseExported()
+	d.AbortAsHandedOver()
 	d.wantClosed(ErrHandedOver)
 
 	restored := func(restore func(c *Conn, state []byte) error) *manualConn {

@@ -10,16 +10,16 @@ import (
 
 // This file handles runtime.Goexit in handlers, which testing.T.FailNow calls. A Goexit cannot be recovered from: the
 // goroutine ends after its deferred functions have run. The connection is aborted as after a panic, and its owner
-// continues in a deferred function; see RerunAfterGoexit. So owners keep unfinished work in fields, or finish it in
-// deferred functions.
+// continues in a deferred function; see RerunAfterGoexitThenExit. So owners keep unfinished work in fields, or finish
+// it in deferred functions.
 
 // ErrGoexit is the PanicError.Value after runtime.Goexit in a handler.
 var ErrGoexit = errors.New("a handler called runtime.Goexit, as testing.T.FailNow does; a handler must return")
 
-// RerunAfterGoexit calls f, and repeats the call as long as it ends by runtime.Goexit. All calls run on the caller's
-// thread. After a Goexit, RerunAfterGoexit does not return to its caller: the caller's deferred functions run, and its
-// goroutine ends. f must not leave the thread locked more often than before.
-func RerunAfterGoexit(f func()) {
+// RerunAfterGoexitThenExit calls f, and repeats the call as long as it ends by runtime.Goexit. All calls run on the
+// caller's thread. After a Goexit, RerunAfterGoexitThenExit does not return to its caller: the caller's deferred
+// functions run, and its goroutine ends. f must not leave the thread locked more often than before.
+func RerunAfterGoexitThenExit(f func()) {
 	returned := false
 	defer func() {
 		if returned {

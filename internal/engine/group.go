@@ -67,7 +67,7 @@ func (m *groupMembers) add(r Ref) {
 	}
 	var latest *LatestSubscription
 	if m.latest != nil {
-		latest = NewLatestSubscription(m.latest)
+		latest = NewSubscriptionToLaterValues(m.latest)
 	}
 	if m.list.add(r, latest); len(m.list.refs) <= maxListLen {
 		return
@@ -256,7 +256,7 @@ func (m *groupMembers) subscribeAllToNewLatest() {
 	if m.set != nil {
 		m.set.subscribeAll(m.latest)
 	} else {
-		m.list.subscribeAll(m.latest)
+		m.list.replaceSubscriptions(m.latest)
 	}
 }
 

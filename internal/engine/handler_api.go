@@ -8,13 +8,13 @@ import (
 // This file contains the methods for handlers, which package tcp documents, and the engine's calls of handlers.
 
 func (c *Conn) Write(p []byte) (int, error) {
-	if err := c.checkWriteOrCloseSlow(len(p)); err != nil {
+	if err := c.checkWriteOrCloseSlowConsumer(len(p)); err != nil {
 		return 0, err
 	}
 	switch {
 	case c.layer() != nil:
-		c.writeThroughLayer(p)
-	case c.canSendDirect(len(p), 1):
+		c.writeThroughLayerOrBehindFile(p)
+	case c.canSendDirectBehindOutput(len(p), 1):
 		c.sendDirectOrAppendOne(p)
 	default:
 		c.AppendToTransport(p)
@@ -29,7 +29,7 @@ func (c *Conn) WriteBroadcasts(joined []byte, messages []*Shared) (needsDriving 
 	if !c.acceptsBroadcasts() {
 		return false
 	}
-	if c.UnsentBytes()-c.postedOutputBytes()+len(joined) > c.runtime.Limits.MaxUnsent {
+	if c.UnsentOrDroppedBytes()-c.postedBytesInOutput()+len(joined) > c.runtime.Limits.MaxUnsent {
 		for _, m := range messages {
 			_, _ = c.Write(m.Bytes) // an error was counted, or closes the connection
 		}
@@ -37,7 +37,7 @@ func (c *Conn) WriteBroadcasts(joined []byte, messages []*Shared) (needsDriving 
 		if c.runtime.SendDirect != nil && !c.hasOutput() && c.layer() == nil && len(joined) > 0 {
 			joined = joined[c.sendOutputThenPieces([][]byte{joined}):]
 		}
-		c.writeThroughLayer(joined)
+		c.writeThroughLayerOrBehindFile(joined)
 	}
 	c.startPendingLayerAndUpdatePause()
 	return true
@@ -48,20 +48,20 @@ func (c *Conn) acceptsBroadcasts() bool {
 }
 
 func (c *Conn) WriteString(s string) (int, error) {
-	if err := c.checkWriteOrCloseSlow(len(s)); err != nil {
+	if err := c.checkWriteOrCloseSlowConsumer(len(s)); err != nil {
 		return 0, err
 	}
 	if c.layer() != nil {
-		c.writeThroughLayer([]byte(s))
+		c.writeThroughLayerOrBehindFile([]byte(s))
 	} else if len(s) > 0 {
 		appendOutput(c.runtime, c.ensureTailBuffer(len(s)), s)
 	}
 	return len(s), nil
 }
 
-// checkWriteOrCloseSlow returns the reason why size bytes cannot be written, or nil. It closes a connection that is too
-// slow. Posted bytes do not count towards the limit.
-func (c *Conn) checkWriteOrCloseSlow(size int) error {
+// checkWriteOrCloseSlowConsumer returns the reason why size bytes cannot be written, or nil. It closes a connection
+// that is too slow. Posted bytes do not count towards the limit.
+func (c *Conn) checkWriteOrCloseSlowConsumer(size int) error {
 	if c.is(closing|failed|closingWrite) || !c.is(open) {
 		return ErrClosed
 	}
@@ -71,7 +71,7 @@ func (c *Conn) checkWriteOrCloseSlow(size int) error {
 	if size > c.runtime.Limits.MaxUnsent {
 		return ErrTooLarge
 	}
-	if c.unsentInMemoryBytes()-c.postedOutputBytes()+c.directSentInEvent()+size > c.runtime.Limits.MaxUnsent {
+	if c.unsentInMemoryBytes()-c.postedBytesInOutput()+c.directSentInEvent()+size > c.runtime.Limits.MaxUnsent {
 		if c.runtime.DropMessages {
 			c.countDroppedMessage()
 			return ErrFull
@@ -87,27 +87,28 @@ func (c *Conn) countDroppedMessage() {
 	c.ensureExtra().droppedMessages++
 }
 
-// postedOutputBytes returns the number of output bytes that came with posted requests.
-func (c *Conn) postedOutputBytes() (n int) {
+// postedBytesInOutput returns the number of output bytes that came with posted requests.
+func (c *Conn) postedBytesInOutput() (n int) {
 	if c.out != nil {
 		n = c.out.postedBytes
 	}
-	return n + c.queuedFiles().sumDataBehindFiles(func(b *Buffer) int { return b.postedBytes })
+	return n + c.fileQueueOrNil().sumDataBehindFiles(func(b *Buffer) int { return b.postedBytes })
 }
 
 func (c *Conn) unsentInMemoryBytes() (n int) {
 	if c.out != nil {
 		n = c.out.Len()
 	}
-	return n + c.queuedFiles().sumDataBehindFiles((*Buffer).Len)
+	return n + c.fileQueueOrNil().sumDataBehindFiles((*Buffer).Len)
 }
 
-// UnsentBytes returns the number of unsent bytes, including files. After an abort, it counts the dropped bytes.
-func (c *Conn) UnsentBytes() (n int) {
+// UnsentOrDroppedBytes returns the number of unsent bytes, including files. After an abort, it counts the dropped
+// bytes.
+func (c *Conn) UnsentOrDroppedBytes() (n int) {
 	if c.extra != nil {
 		n = c.extra.droppedOutput
 	}
-	return n + c.unsentInMemoryBytes() + c.queuedFiles().remainingFileBytes()
+	return n + c.unsentInMemoryBytes() + c.fileQueueOrNil().remainingFileBytes()
 }
 
 // BufferMemory returns the size in bytes of the buffers of the connection, its layer and its handler.
@@ -128,7 +129,7 @@ func (c *Conn) sumBuffersAndReportedMemory(bufferSize func(*Buffer) int) (n int)
 			n += bufferSize(b)
 		}
 	}
-	return n + c.queuedFiles().sumDataBehindFiles(bufferSize)
+	return n + c.fileQueueOrNil().sumDataBehindFiles(bufferSize)
 }
 
 // IsAborted reports whether the connection will be closed without sending its output.
@@ -193,9 +194,9 @@ func (c *Conn) SetHandlerMemory(bytes int, hasPartialMessage bool) {
 	c.freeExtraIfZero()
 }
 
-// SetIndependentDirections makes reading independent of unsent output. A drain then waits for the peer's EOF even after
-// CloseWrite. Handlers that limit both directions themselves use it.
-func (c *Conn) SetIndependentDirections(enabled bool) {
+// SetReadingDespiteUnsentOutput makes reading independent of unsent output. A drain then waits for the peer's EOF even
+// after CloseWrite. Handlers that limit both directions themselves use it.
+func (c *Conn) SetReadingDespiteUnsentOutput(enabled bool) {
 	if enabled && c.is(open) {
 		c.ensureExtra().independentDirections = true
 	} else if c.extra != nil {
@@ -204,7 +205,7 @@ func (c *Conn) SetIndependentDirections(enabled bool) {
 	}
 }
 
-func (c *Conn) HasIndependentDirections() bool {
+func (c *Conn) ReadsDespiteUnsentOutput() bool {
 	return c.is(relayed) || c.extra != nil && c.extra.independentDirections
 }
 
@@ -303,8 +304,9 @@ func (c *Conn) callHandler(f func(*Conn)) {
 	returned = true
 }
 
-// callDueOpenedAndClosed calls Opened if that is still due, and then Closed. A panic does not change the close reason.
-func (c *Conn) callDueOpenedAndClosed() {
+// callClosedAfterDueOpened calls Opened if that is still due, and then Closed. A panic does not change the close
+// reason.
+func (c *Conn) callClosedAfterDueOpened() {
 	reason := c.extra.closeReason
 	defer func() { c.extra.closeReason = reason }()
 	if c.is(openPending) {

@@ -9,16 +9,16 @@ func (c *Conn) OnRead(p []byte) {
 	if sample := n%timingSampleRate == 0; (sample || c.runtime.TimeAllCalls) && !c.runtime.OnWorkers {
 		start := c.runtime.Now()
 		c.runtime.SetClock(start)
-		c.routeInputToLayerOrHandler(p)
+		c.feedLayerOrHandlerUnlessClosing(p)
 		end := c.runtime.Now()
 		c.runtime.SetClock(end)
-		c.runtime.recordHandlerTime(c, end-start, sample)
+		c.runtime.recordTimeAndExtendTimeouts(c, end-start, sample)
 		return
 	}
-	c.routeInputToLayerOrHandler(p)
+	c.feedLayerOrHandlerUnlessClosing(p)
 }
 
-func (c *Conn) routeInputToLayerOrHandler(p []byte) {
+func (c *Conn) feedLayerOrHandlerUnlessClosing(p []byte) {
 	switch {
 	case c.is(closing | failed):
 		// Lingering: input is discarded.
@@ -28,7 +28,7 @@ func (c *Conn) routeInputToLayerOrHandler(p []byte) {
 		c.OnPlaintext(p)
 	}
 	if c.is(readBeforeClose) {
-		c.cancelOrRepeatReadBeforeClose()
+		c.cancelReadBeforeCloseUnlessMore()
 	}
 	c.startPendingLayerAndUpdatePause()
 }
@@ -42,14 +42,14 @@ func (c *Conn) OnPlaintext(p []byte) {
 	c.lastHeard = c.runtime.coarseNow()
 	c.state &^= neverHeard | unansweredMask
 	if c.is(closing|failed|relayed) || c.runtime.OnWorkers || c.in != nil {
-		c.relayBufferOrFeedInput(p)
+		c.relayInputOrPassToHandler(p)
 	} else if rest := c.feedOrShedInput(p, nil); len(rest) > 0 && !c.is(closing|failed) {
 		c.bufferUnusedInput(rest)
 	}
 }
 
-// relayBufferOrFeedInput relays plaintext, passes it to the handler, or buffers it if it cannot be handled yet.
-func (c *Conn) relayBufferOrFeedInput(p []byte) {
+// relayInputOrPassToHandler relays plaintext, passes it to the handler, or buffers it if it cannot be handled yet.
+func (c *Conn) relayInputOrPassToHandler(p []byte) {
 	switch {
 	case c.is(closing | failed):
 	case c.is(relayed):
@@ -74,8 +74,8 @@ func (c *Conn) bufferUnusedInput(p []byte) {
 	c.runtime.appendToInputBuffer(c.in, p)
 }
 
-// MakeDueHandlerCalls makes the due calls of Opened, Drained, Draining, Received (with buffered input) and Ended.
-func (c *Conn) MakeDueHandlerCalls() {
+// MakeDeferredHandlerCalls makes the due calls of Opened, Drained, Draining, Received (with buffered input) and Ended.
+func (c *Conn) MakeDeferredHandlerCalls() {
 	c.state &^= yielded
 	if c.is(relayed) {
 		c.state &^= drainedPending | drainingPending
@@ -176,19 +176,20 @@ func (c *Conn) isInputPaused() bool { return c.pauseReadingAtHighWater() || c.is
 // pauseReadingAtHighWater pauses reading if more than HighWater bytes are unsent. It reports whether reading is paused;
 // a pause ends at LowWater. With IgnoreHighWater it returns false, but Drained is called as usual.
 func (c *Conn) pauseReadingAtHighWater() (isPaused bool) {
-	if !c.is(overHighWater|relayed) && c.UnsentBytes()+c.directSentInEvent() > c.runtime.Limits.HighWater {
+	if !c.is(overHighWater|relayed) && c.UnsentOrDroppedBytes()+c.directSentInEvent() > c.runtime.Limits.HighWater {
 		c.state |= overHighWater
 		c.runtime.Counters.Add(Paused, 1)
 	}
-	return c.is(overHighWater) && !c.runtime.IgnoreHighWater && !c.HasIndependentDirections()
+	return c.is(overHighWater) && !c.runtime.IgnoreHighWater && !c.ReadsDespiteUnsentOutput()
 }
 
-// resumeReadingAtLowWater ends the pause at LowWater. Then Drained is due or, in a relay, the partner is read again.
-func (c *Conn) resumeReadingAtLowWater() {
+// resumeAndScheduleDrainedIfLow ends the pause at LowWater. Then Drained is due or, in a relay, the partner is read
+// again.
+func (c *Conn) resumeAndScheduleDrainedIfLow() {
 	if c.remotePartner() != nil {
 		c.reopenFastPathAndResumePartner()
 	}
-	if !c.is(overHighWater) || c.UnsentBytes() > c.runtime.Limits.LowWater {
+	if !c.is(overHighWater) || c.UnsentOrDroppedBytes() > c.runtime.Limits.LowWater {
 		return
 	}
 	c.endHighWaterPause()

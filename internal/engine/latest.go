@@ -47,7 +47,7 @@ type LatestSubscription struct {
 	replaced     int64 // values replaced since the last one was taken
 }
 
-func NewLatestSubscription(v *LatestValue) *LatestSubscription {
+func NewSubscriptionToLaterValues(v *LatestValue) *LatestSubscription {
 	l := &LatestSubscription{value: v}
 	l.request.latest = l
 	return l
@@ -152,7 +152,7 @@ func (c *Conn) canWriteLatest() bool {
 // writeLatestValues writes the newest values: at least one, and until about one buffer is full.
 func (c *Conn) writeLatestValues() {
 	x, n := c.extra, 0
-	for n < len(x.latestQueue) && c.UnsentBytes() < maxPieceSize && !c.is(failed) {
+	for n < len(x.latestQueue) && c.UnsentOrDroppedBytes() < maxPieceSize && !c.is(failed) {
 		l := x.latestQueue[n]
 		n++
 		if l.isUnsubscribed() {
@@ -162,7 +162,7 @@ func (c *Conn) writeLatestValues() {
 		x.droppedMessages += replaced
 		c.runtime.Counters.Add(Replaced, unknown)
 		if len(p) <= c.runtime.Limits.MaxUnsent {
-			c.writeThroughLayer(p)
+			c.writeThroughLayerOrBehindFile(p)
 		}
 	}
 	if x.latestQueue = slices.Delete(x.latestQueue, 0, n); len(x.latestQueue) == 0 {
@@ -170,8 +170,8 @@ func (c *Conn) writeLatestValues() {
 	}
 }
 
-// AddMissedMessages adds count messages that were lost without the knowledge of the connection's owner.
-func (c *Conn) AddMissedMessages(count int64) {
+// AddDroppedMessages adds count messages that were lost without the knowledge of the connection's owner.
+func (c *Conn) AddDroppedMessages(count int64) {
 	if count > 0 {
 		c.ensureExtra().droppedMessages += count
 	}
@@ -179,13 +179,13 @@ func (c *Conn) AddMissedMessages(count int64) {
 
 // MissedMessages returns the number of messages that the connection has lost because its peer reads too slowly:
 // messages that exceeded the output limit, and replaced values.
-func (c *Conn) MissedMessages() (n int64) {
+func (c *Conn) MissedMessages() (droppedPlusReplaced int64) {
 	if c.extra == nil {
 		return 0
 	}
-	n = c.extra.droppedMessages
+	droppedPlusReplaced = c.extra.droppedMessages
 	for _, l := range c.extra.latestQueue {
-		n += l.replacedCount()
+		droppedPlusReplaced += l.replacedCount()
 	}
-	return n
+	return droppedPlusReplaced
 }

@@ -47,7 +47,7 @@ func (c *Conn) startFirstLayer(l Layer) {
 	if t := c.runtime.Limits.HandshakeTimeout; t > 0 {
 		x.expiry = c.runtime.Now() + t
 	}
-	c.resumeLayer()
+	c.continueLayerHandshake()
 	c.startPendingLayerAndUpdatePause()
 }
 
@@ -77,14 +77,14 @@ func (c *Conn) OnHandshakeDone() {
 		return
 	}
 	c.state |= neverHeard
-	if c.extra.expiry = 0; c.is(peerEOF) { // see OnPeerEOF
+	if c.extra.expiry = 0; c.is(peerEOF) { // see MarkPeerEOFAndStartTimeout
 		c.extra.expiry = c.runtime.Now() + c.runtime.Limits.CloseTimeout
 	}
-	c.callOrDeferOpened()
+	c.callOpenedOrDeferToWorker()
 }
 
 func (c *Conn) feedLayer(p []byte) {
-	c.closeForLayerError(c.extra.layer.OnRead(c, p))
+	c.closeOrAbortIfLayerError(c.extra.layer.OnRead(c, p))
 	c.updateLayerMemoryAndPartialTime()
 }
 
@@ -111,22 +111,23 @@ func (c *Conn) updateLayerMemoryAndPartialTime() {
 }
 
 // partialMessageSince returns the time since which the layer or the handler has buffered a partial message, or 0.
-func (c *Conn) partialMessageSince() time.Duration {
+func (c *Conn) partialMessageSince() (startTime time.Duration) {
 	if c.extra == nil {
 		return 0
 	}
 	return earlierNonzeroTime(c.extra.layerPartialSince, c.extra.handlerPartialSince)
 }
 
-// writeThroughLayer appends p to the output, encoded by the layer. Data behind a queued file is encoded later.
-func (c *Conn) writeThroughLayer(p []byte) {
+// writeThroughLayerOrBehindFile appends p to the output, encoded by the layer. Data behind a queued file is encoded
+// later.
+func (c *Conn) writeThroughLayerOrBehindFile(p []byte) {
 	switch l := c.layer(); {
-	case c.queuedFiles() != nil:
+	case c.fileQueueOrNil() != nil:
 		if len(p) > 0 && !c.is(failed) {
 			appendOutput(c.runtime, c.ensureTailBuffer(len(p)), p)
 		}
 	case l != nil:
-		c.closeForLayerError(l.Write(c, p))
+		c.closeOrAbortIfLayerError(l.Write(c, p))
 	default:
 		c.AppendToTransport(p)
 	}
@@ -143,14 +144,14 @@ func (c *Conn) AppendToTransport(p []byte) {
 	}
 }
 
-func (c *Conn) resumeLayer() {
+func (c *Conn) continueLayerHandshake() {
 	if l := c.layer(); l != nil && !c.is(closing|failed) {
-		c.closeForLayerError(l.ContinueHandshake(c))
+		c.closeOrAbortIfLayerError(l.ContinueHandshake(c))
 		c.updateLayerMemoryAndPartialTime()
 	}
 }
 
-func (c *Conn) closeForLayerError(err error) {
+func (c *Conn) closeOrAbortIfLayerError(err error) {
 	switch {
 	case err == nil || c.is(closing|failed):
 		return
@@ -158,7 +159,7 @@ func (c *Conn) closeForLayerError(err error) {
 		err = &TLSError{Err: err}
 	}
 	switch {
-	case c.is(handshaking) && c.UnsentBytes() == 0:
+	case c.is(handshaking) && c.UnsentOrDroppedBytes() == 0:
 		c.abortWith(err)
 	default:
 		c.CloseWith(err)

@@ -59,7 +59,7 @@ func (l Listener) OpenSockets(minSockets int, opts sock.Options) (sockets []net.
 			sockets = append(sockets, l.Sockets[i%m])
 		}
 	} else if l.Socket != nil {
-		sockets, err = slices.Repeat([]net.Listener{l.Socket}, minSockets), sock.SetNonblockAndListenOptions(l.Socket)
+		sockets, err = slices.Repeat([]net.Listener{l.Socket}, minSockets), sock.SetNonblockNoDelayKeepalive(l.Socket)
 	} else {
 		sockets, err = sock.ListenReusePort(l.Network, l.Addr, minSockets, l.Control)
 	}
@@ -97,7 +97,7 @@ func NewListenerCounters(l Listener, addr net.Addr) *ListenerCounters {
 var errListenerFull = errors.New("listener full")
 
 // acquireConnSlot counts a new connection. If MaxConns connections are open, it returns false.
-func (e *ListenerCounters) acquireConnSlot(imported bool) (acquired bool) {
+func (e *ListenerCounters) acquireConnSlot(skipAcceptedCount bool) (acquired bool) {
 	if e == nil {
 		return true
 	}
@@ -107,7 +107,7 @@ func (e *ListenerCounters) acquireConnSlot(imported bool) (acquired bool) {
 			return false
 		}
 		if e.openConns.CompareAndSwap(n, n+1) {
-			if !imported {
+			if !skipAcceptedCount {
 				e.accepted.Add(1)
 			}
 			return true

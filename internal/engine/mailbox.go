@@ -62,8 +62,8 @@ func (m QueuedRequest) DropIfCarriesBytes() (dropped bool) {
 	return true
 }
 
-// IsStale reports whether the connection has begun to close since the request was posted. HandleOrDeferRequest may be
-// called for a stale request on any goroutine; it then only releases the posted bytes.
+// IsStale reports whether the connection has begun to close since the request was posted. HandleOrDeferForPendingLayer
+// may be called for a stale request on any goroutine; it then only releases the posted bytes.
 func (m QueuedRequest) IsStale() bool { return m.gen != m.Conn.refState.generation() }
 
 // Shared is a message or function for many connections, stored once. It must not be modified.
@@ -370,12 +370,12 @@ func putDataBuffer(buffer []byte) {
 func (b *Mailbox) addWaitingSender(messageSize int) SpaceWait {
 	s := &waitingSender{freed: make(chan struct{}), size: max(messageSize, emptyRequestSize)}
 	b.waiting = append(b.waiting, s)
-	return SpaceWait{freed: s.freed, onDone: func() { b.removeWaitingSender(s) }}
+	return SpaceWait{freed: s.freed, onDone: func() { b.removeSenderAndWakeNext(s) }}
 }
 
-// removeWaitingSender removes a sender that no longer waits. If the mailbox is empty and no other woken sender is about
-// to post, it wakes further senders, because no TakeAll will follow that would wake them.
-func (b *Mailbox) removeWaitingSender(s *waitingSender) {
+// removeSenderAndWakeNext removes a sender that no longer waits. If the mailbox is empty and no other woken sender is
+// about to post, it wakes further senders, because no TakeAll will follow that would wake them.
+func (b *Mailbox) removeSenderAndWakeNext(s *waitingSender) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !s.woken {

@@ -168,8 +168,8 @@ func TestMailboxWakesSendersInOrder(t *testing.T) {
 			}
 			synctest.Wait()
 		}
-		conns[2].startClosing(nil) // and conns[3] comes instead, as the box is empty then
-		conns[3].startClosing(nil)
+		conns[2].invalidateRefsAndStartClosing(nil) // and conns[3] comes instead, as the box is empty then
+		conns[3].invalidateRefsAndStartClosing(nil)
 		take(first)
 		take(conns[0], conns[1])
 		take(conns[4], conns[5])

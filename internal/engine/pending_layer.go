@@ -37,7 +37,7 @@ func (c *Conn) RequestLayerInsertion(newLayer func(*Conn) Layer) error {
 	switch {
 	case !c.is(open) || c.is(closing|failed|closingWrite|shut):
 		return ErrClosed
-	case c.is(handshaking) || c.layer() != nil || c.isInputTaken() || c.queuedFiles() != nil:
+	case c.is(handshaking) || c.layer() != nil || c.isInputTaken() || c.fileQueueOrNil() != nil:
 		return ErrBadUse
 	}
 	c.setReading(false)
@@ -70,7 +70,7 @@ func (c *Conn) startPendingLayer() {
 	if t := c.runtime.Limits.HandshakeTimeout; t > 0 {
 		x.expiry = c.runtime.Now() + t
 	}
-	c.resumeLayer()
+	c.continueLayerHandshake()
 }
 
 // callSecuredAndHandleDeferred calls Secured after the handshake and handles the deferred requests.
@@ -86,7 +86,7 @@ func (c *Conn) callSecuredAndHandleDeferred() {
 		for len(kept) > 0 {
 			k := kept[0]
 			kept = kept[1:]
-			c.HandleOrDeferRequest(k.request, k.data)
+			c.HandleOrDeferForPendingLayer(k.request, k.data)
 		}
 	}
 	defer handleDeferred() // after a Goexit, no handler gets the rest
@@ -105,7 +105,7 @@ func (c *Conn) cancelPendingLayer() {
 		c.runtime.Counters.Add(Handshaking, -1)
 	}
 	for _, k := range kept {
-		c.HandleOrDeferRequest(k.request, k.data) // the request is stale
+		c.HandleOrDeferForPendingLayer(k.request, k.data) // the request is stale
 	}
 }
 

@@ -140,8 +140,8 @@ func (r Ref) ConnOwnedBy(rt *Runtime) *Conn {
 }
 
 // ReserveDeferredBroadcast returns a broadcast request for a connection that a worker is using. When the worker has
-// returned the connection, the caller must pass the request to HandleOrDeferRequest. ReserveDeferredBroadcast fails if
-// the connection has closed or has too many posted bytes. It is safe for concurrent use.
+// returned the connection, the caller must pass the request to HandleOrDeferForPendingLayer. ReserveDeferredBroadcast
+// fails if the connection has closed or has too many posted bytes. It is safe for concurrent use.
 func (c *Conn) ReserveDeferredBroadcast(s *Shared) (QueuedRequest, error) {
 	gen := c.refState.generation()
 	if err := c.refState.reservePostedBytes(gen, max(len(s.Bytes), emptyRequestSize), c.runtime.Limits.MaxUnsent); err != nil {

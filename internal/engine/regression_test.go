@@ -14,7 +14,7 @@ func (o *mailboxOwner) deliverAll() {
 	for o.box.HasRequests() {
 		mail, data := o.box.TakeAll()
 		for _, m := range mail {
-			m.Conn.HandleOrDeferRequest(m, data[:m.Size])
+			m.Conn.HandleOrDeferForPendingLayer(m, data[:m.Size])
 			data = data[m.Size:]
 		}
 		o.box.Recycle(mail, data)
@@ -73,13 +73,13 @@ func TestFoundRelayWithRelayed(t *testing.T) {
 	wantErr(t, "Relay", c.RequestRelayWith(b.Ref()), nil)
 	c.OnRead([]byte("foreign"))
 	o.deliverAll()
-	if n := b.UnsentBytes(); n != 0 {
+	if n := b.UnsentOrDroppedBytes(); n != 0 {
 		t.Errorf("%d bytes came into another one's relay", n)
 	}
 	wantCloseReason(t, "one that was late", c, ErrBadUse)
 	a.OnRead([]byte("own"))
-	if o.deliverAll(); b.UnsentBytes() != 3 {
-		t.Errorf("%d bytes came by the relay, want 3", b.UnsentBytes())
+	if o.deliverAll(); b.UnsentOrDroppedBytes() != 3 {
+		t.Errorf("%d bytes came by the relay, want 3", b.UnsentOrDroppedBytes())
 	}
 }
 
@@ -114,7 +114,7 @@ func TestFoundMuchMailForLayer(t *testing.T) {
 	}
 	o.deliverAll()
 	wantCloseReason(t, "with more mail than is kept", c, ErrFull)
-	if n := c.UnsentBytes(); n != 0 {
+	if n := c.UnsentOrDroppedBytes(); n != 0 {
 		t.Errorf("%d bytes went past the layer", n)
 	}
 }

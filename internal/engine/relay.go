@@ -52,7 +52,7 @@ func (c *Conn) isInputTaken() bool {
 	return c.is(relayed) || c.extra != nil && (c.remotePartner() != nil || c.hasPendingLayer() || c.isDetaching())
 }
 
-func (c *Conn) canRelayWith(partner Ref) bool {
+func (c *Conn) isFreeToRelayWith(partner Ref) bool {
 	switch {
 	case c.is(relayed | closingWrite):
 		return false
@@ -74,7 +74,7 @@ func (c *Conn) acceptRelay(requester Ref) {
 	near := c.runtime.Loop != nil && o != nil
 	switch {
 	case c.isRelayedTo(requester): // both have asked
-	case !c.canRelayWith(requester):
+	case !c.isFreeToRelayWith(requester):
 		requester.postCloseWith(ErrBadUse)
 	case requester.IsClosed():
 		c.CloseWith(ErrClosed)
@@ -83,12 +83,12 @@ func (c *Conn) acceptRelay(requester Ref) {
 		if c.runtime.SendToPartner != nil {
 			in, out = new(fastPath), new(fastPath)
 		}
-		requester.postDoOrElse(func(o *Conn) { o.joinRemoteRelay(here, out, in) }, func() { here.postCloseWith(ErrClosed) })
+		requester.postDoOrElse(func(o *Conn) { o.joinRelayOrClosePartner(here, out, in) }, func() { here.postCloseWith(ErrClosed) })
 		c.enterRelayState(&remotePartner{ref: requester, incoming: in, outgoing: out})
 	case !c.runtime.Loop.OwnsConn(o):
 		again := requester.newRelayRequest()
 		requester.postDoOrElse(func(*Conn) { here.postDoOrElse(again.Do, again.OnLost) }, func() { here.postCloseWith(ErrClosed) })
-	case !o.canRelayWith(here):
+	case !o.isFreeToRelayWith(here):
 		o.CloseWith(ErrBadUse)
 		c.runtime.Loop.PerformActionsLater(o)
 	default:
@@ -110,10 +110,10 @@ func (c *Conn) isRelayedTo(partner Ref) bool {
 	return c.remotePartner().ref == partner
 }
 
-func (c *Conn) joinRemoteRelay(partner Ref, incoming, outgoing *fastPath) {
+func (c *Conn) joinRelayOrClosePartner(partner Ref, incoming, outgoing *fastPath) {
 	switch {
 	case c.isRelayedTo(partner): // both have asked
-	case c.canRelayWith(partner):
+	case c.isFreeToRelayWith(partner):
 		c.enterRelayState(&remotePartner{ref: partner, incoming: incoming, outgoing: outgoing})
 	default:
 		partner.postCloseWith(ErrBadUse)
@@ -254,7 +254,7 @@ func (c *Conn) localPartner() *Conn {
 func (c *Conn) forwardToPartner(p []byte) {
 	c.lastHeard = c.runtime.coarseNow()
 	if o := c.localPartner(); o != nil {
-		o.writeRelayed(p)
+		o.sendOrBufferRelayed(p)
 		if o.is(overHighWater) {
 			c.state |= readPaused
 		}
@@ -301,7 +301,7 @@ func (c *Conn) forwardToRemotePartner(p []byte) {
 	}
 }
 
-func (c *Conn) writeRelayed(p []byte) {
+func (c *Conn) sendOrBufferRelayed(p []byte) {
 	if c.is(closing | failed | closingWrite) {
 		return
 	}
@@ -315,8 +315,8 @@ func (c *Conn) writeRelayed(p []byte) {
 		}
 		p = p[n:]
 	}
-	c.writeThroughLayer(p)
-	if !c.is(overHighWater) && c.UnsentBytes() > rt.Limits.HighWater {
+	c.writeThroughLayerOrBehindFile(p)
+	if !c.is(overHighWater) && c.UnsentOrDroppedBytes() > rt.Limits.HighWater {
 		c.state |= overHighWater
 		rt.Counters.Add(Paused, 1)
 	}
@@ -347,7 +347,7 @@ func (c *Conn) CountSpliced(n int) {
 		c.runtime.Counters.Add(BytesOut, int64(n))
 	}
 	if c.is(readBeforeClose) {
-		c.cancelOrRepeatReadBeforeClose()
+		c.cancelReadBeforeCloseUnlessMore()
 	}
 }
 
@@ -367,7 +367,7 @@ func (c *Conn) resumePartnerReadingIfLittleUnsent() {
 	if r.incoming != nil {
 		maxUnsent = 0 // later data takes the fast path
 	}
-	if c.is(closing|failed) || c.UnsentBytes() > maxUnsent {
+	if c.is(closing|failed) || c.UnsentOrDroppedBytes() > maxUnsent {
 		return
 	}
 	r.partnerPaused = false

@@ -61,7 +61,7 @@ type Runtime struct {
 	// It is safe for concurrent use.
 	LocalAddr func(c *Conn) netip.AddrPort
 	Index     int
-	// OnWorkers leaves calls of the handler to a worker, which calls MakeDueHandlerCalls. The owner may change
+	// OnWorkers leaves calls of the handler to a worker, which calls MakeDeferredHandlerCalls. The owner may change
 	// OnWorkers and Buffers between two events.
 	OnWorkers bool
 	// HandlerTimes, if set, records the duration of handler calls by workers.
@@ -207,7 +207,7 @@ func (rt *Runtime) BuildRefusalReply(peer netip.AddrPort, reason error) (answer 
 // timingSampleRate is the sampling rate of handler times: the handler call of one in this many reads is timed.
 const timingSampleRate = 64
 
-func (rt *Runtime) recordHandlerTime(c *Conn, took time.Duration, countInHistogram bool) {
+func (rt *Runtime) recordTimeAndExtendTimeouts(c *Conn, took time.Duration, countInHistogram bool) {
 	took = max(took, 0) // a virtual clock may go back
 	if countInHistogram {
 		rt.Counters.CountHandlerCall(took)
@@ -216,8 +216,8 @@ func (rt *Runtime) recordHandlerTime(c *Conn, took time.Duration, countInHistogr
 	rt.reportIfSlowHandler(c, took)
 }
 
-// recordEndBeforeOpened counts and logs a connection that has closed before Opened. It does not log silent probes.
-func (rt *Runtime) recordEndBeforeOpened(c *Conn) {
+// logAndCountEndBeforeOpened counts and logs a connection that has closed before Opened. It does not log silent probes.
+func (rt *Runtime) logAndCountEndBeforeOpened(c *Conn) {
 	why := c.extra.closeReason
 	rt.Counters.CountRefused(refusalCauseOf(why))
 	if _, ok := errors.AsType[*PanicError](why); ok {

@@ -64,7 +64,7 @@ func (s *sendWaiters) spaceFreedChan(c *Conn) <-chan struct{} {
 	return s.byConn[c].spaceFreed
 }
 
-func (s *sendWaiters) wakeAll(c *Conn) {
+func (s *sendWaiters) signalSpaceFreed(c *Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c.refState.clearSenderWaiting()
@@ -142,12 +142,12 @@ func (r Ref) SendWait(ctx context.Context, p []byte) error {
 	}
 }
 
-// awaitMailboxSpace waits until the owner's mailbox may have space, ctx ends or, if there is a WriteTimeout, deadline
-// is reached.
-func (r Ref) awaitMailboxSpace(ctx context.Context, wait SpaceWait, deadline time.Duration) error {
+// awaitMailboxSpace waits until the owner's mailbox may have space, ctx ends or, if there is a WriteTimeout,
+// monotonicDeadline is reached.
+func (r Ref) awaitMailboxSpace(ctx context.Context, wait SpaceWait, monotonicDeadline time.Duration) error {
 	var late <-chan time.Time
 	if r.c.runtime.Limits.WriteTimeout > 0 {
-		t := time.NewTimer(deadline - MonotonicNow())
+		t := time.NewTimer(monotonicDeadline - MonotonicNow())
 		defer t.Stop()
 		late = t.C
 	}
@@ -161,8 +161,8 @@ func (r Ref) awaitMailboxSpace(ctx context.Context, wait SpaceWait, deadline tim
 	}
 }
 
-func (c *Conn) releasePostedAndWakeSenders(count int) {
-	if left, wanted := c.refState.releasePostedBytes(count); wanted && left <= c.runtime.Limits.LowWater {
-		c.runtime.sendWaiters.wakeAll(c)
+func (c *Conn) releasePostedAndWakeSenders(byteCount int) {
+	if left, wanted := c.refState.releasePostedBytes(byteCount); wanted && left <= c.runtime.Limits.LowWater {
+		c.runtime.sendWaiters.signalSpaceFreed(c)
 	}
 }

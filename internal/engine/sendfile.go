@@ -41,23 +41,23 @@ type fileQueue struct {
 
 // SendFile appends n bytes of a file, starting at offset, to the output. If n is negative, it appends the rest of the
 // file. f may be closed after the call.
-func (c *Conn) SendFile(f *os.File, offset, n int64) error {
+func (c *Conn) SendFile(borrowedFile *os.File, offset, n int64) error {
 	switch {
 	case c.is(closing|failed|closingWrite) || !c.is(open):
 		return ErrClosed
 	case c.hasPendingLayer():
 		return ErrBadUse
 	}
-	n, err := c.checkAndResolveFileRange(f, offset, n)
+	n, err := c.checkAndResolveFileRange(borrowedFile, offset, n)
 	switch {
 	case err != nil || n == 0:
 		return err
-	case n < int64(c.runtime.MinDirectSend) && c.unsentInMemoryBytes()-c.postedOutputBytes()+c.directSentInEvent()+int(n) <= c.runtime.Limits.MaxUnsent:
-		return c.copyFileToOutput(f, offset, int(n))
-	case len(c.queuedFiles().entriesOrNil()) == MaxQueuedFiles:
+	case n < int64(c.runtime.MinDirectSend) && c.unsentInMemoryBytes()-c.postedBytesInOutput()+c.directSentInEvent()+int(n) <= c.runtime.Limits.MaxUnsent:
+		return c.copyFileToOutput(borrowedFile, offset, int(n))
+	case len(c.fileQueueOrNil().entriesOrNil()) == MaxQueuedFiles:
 		return ErrFull
 	}
-	own, err := sock.DupFile(f)
+	own, err := sock.DupFile(borrowedFile)
 	if err != nil {
 		return err
 	}
@@ -71,7 +71,7 @@ func (c *Conn) SendFile(f *os.File, offset, n int64) error {
 	return nil
 }
 
-func (c *Conn) FileQueueSpace() int { return MaxQueuedFiles - len(c.queuedFiles().entriesOrNil()) }
+func (c *Conn) FileQueueSpace() int { return MaxQueuedFiles - len(c.fileQueueOrNil().entriesOrNil()) }
 
 func (c *Conn) checkAndResolveFileRange(f *os.File, offset, n int64) (length int64, _ error) {
 	if c.runtime.NoFiles {
@@ -114,7 +114,7 @@ func mapFileReadError(err error) error {
 	return err
 }
 
-func (c *Conn) queuedFiles() *fileQueue {
+func (c *Conn) fileQueueOrNil() *fileQueue {
 	if c.extra == nil {
 		return nil
 	}
@@ -162,7 +162,7 @@ func (q *fileQueue) extendProgressTimer(extension, now time.Duration) {
 	}
 }
 
-func (c *Conn) hasOutput() bool { return c.out != nil || c.queuedFiles() != nil }
+func (c *Conn) hasOutput() bool { return c.out != nil || c.fileQueueOrNil() != nil }
 
 // outputWaitingSince returns the time since which the oldest output has waited.
 func (c *Conn) outputWaitingSince() time.Duration {
@@ -174,7 +174,7 @@ func (c *Conn) outputWaitingSince() time.Duration {
 
 // outputTail returns the place of the buffer to which new data is appended.
 func (c *Conn) outputTail() **Buffer {
-	if all := c.queuedFiles().entriesOrNil(); len(all) > 0 {
+	if all := c.fileQueueOrNil().entriesOrNil(); len(all) > 0 {
 		return &all[len(all)-1].following
 	}
 	return &c.out
@@ -205,8 +205,9 @@ func (c *Conn) allocOutputAtTail(tail **Buffer, capacity int) {
 	*tail = c.runtime.allocCountedBuffer(capacity)
 }
 
-// NextFilePart returns the next part of a file to send. If f is nil, the driver must call LoadFilePieceIntoOutput.
-func (c *Conn) NextFilePart() (f *os.File, offset int64, n int) {
+// NextFilePartUnlessLayered returns the next part of a file to send. If f is nil, the driver must call
+// LoadFilePieceIntoOutput.
+func (c *Conn) NextFilePartUnlessLayered() (f *os.File, offset int64, n int) {
 	if c.layer() != nil {
 		return nil, 0, 0
 	}
@@ -214,17 +215,17 @@ func (c *Conn) NextFilePart() (f *os.File, offset int64, n int) {
 	return first.file, first.offset, int(min(first.remaining, maxFilePiece))
 }
 
-// onFileSent records that sentBytes of the first file were sent. The rest waits until the connection is writable, so
-// that a long file does not delay other connections.
-func (c *Conn) onFileSent(sentBytes int) {
+// advanceFileOrMarkBlocked records that sentBytes of the first file were sent. The rest waits until the connection is
+// writable, so that a long file does not delay other connections.
+func (c *Conn) advanceFileOrMarkBlocked(sentBytes int) {
 	if c.advanceFirstQueuedFile(sentBytes) {
 		c.state &^= blocked
 		c.removeFinishedFilesAndAdvance()
 	} else {
 		c.state |= blocked
-		c.queuedFiles().startProgressTimerIfStopped(c.runtime.Clock())
+		c.fileQueueOrNil().startProgressTimerIfStopped(c.runtime.Clock())
 	}
-	c.resumeReadingAtLowWater()
+	c.resumeAndScheduleDrainedIfLow()
 }
 
 // advanceFirstQueuedFile counts sentBytes of the first file as sent. It reports whether the file is complete.
@@ -260,7 +261,7 @@ func (c *Conn) LoadFilePieceIntoOutput() {
 // removeFinishedFilesAndAdvance is called when the output is empty. If the first file is complete, the data behind it
 // becomes the output.
 func (c *Conn) removeFinishedFilesAndAdvance() {
-	for c.out == nil && c.queuedFiles() != nil && !c.is(failed) {
+	for c.out == nil && c.fileQueueOrNil() != nil && !c.is(failed) {
 		q := c.extra.fileQueue
 		first := q.entries[0]
 		if first.remaining > 0 {
@@ -301,8 +302,8 @@ func (c *Conn) writeThroughLayerAndFree(b *Buffer) {
 	}
 }
 
-func (c *Conn) closeQueuedFiles() {
-	q := c.queuedFiles()
+func (c *Conn) discardFileQueue() {
+	q := c.fileQueueOrNil()
 	if q == nil {
 		return
 	}

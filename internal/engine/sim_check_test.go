@@ -29,17 +29,17 @@ func (s *sim) checkInvariants() {
 				inBox += max(emptyRequestSize, len(p.data))
 			}
 		}
-		s.check(c.refState.postedBytes() == inBox+c.postedOutputBytes(), "slot %d: %d bytes marked as posted, %d are in the box and %d in the output", i, c.refState.postedBytes(), inBox, c.postedOutputBytes())
+		s.check(c.refState.postedBytes() == inBox+c.postedBytesInOutput(), "slot %d: %d bytes marked as posted, %d are in the box and %d in the output", i, c.refState.postedBytes(), inBox, c.postedBytesInOutput())
 		if l == nil {
 			continue
 		}
 		open++
 		s.check(c.unsentInMemoryBytes() <= 3*simMaxUnsent+16+l.relayedExtra(), "%v: %d bytes of unsent output", l, c.unsentInMemoryBytes())
-		s.check((c.queuedFiles() == nil) == (len(c.queuedFiles().entriesOrNil()) == 0) && len(c.queuedFiles().entriesOrNil()) <= MaxQueuedFiles, "%v: %d files wait", l, len(c.queuedFiles().entriesOrNil()))
-		s.check(c.UnsentBytes() == len(l.wrote)-len(l.wire), "%v: %d bytes pending, want %d", l, c.UnsentBytes(), len(l.wrote)-len(l.wire))
+		s.check((c.fileQueueOrNil() == nil) == (len(c.fileQueueOrNil().entriesOrNil()) == 0) && len(c.fileQueueOrNil().entriesOrNil()) <= MaxQueuedFiles, "%v: %d files wait", l, len(c.fileQueueOrNil().entriesOrNil()))
+		s.check(c.UnsentOrDroppedBytes() == len(l.wrote)-len(l.wire), "%v: %d bytes pending, want %d", l, c.UnsentOrDroppedBytes(), len(l.wrote)-len(l.wire))
 		s.checkMissedMessages(l)
 		s.check(!l.tooLong || c.is(closing), "%v: has refused a message of MaxMessage bytes, and is open", l)
-		s.check(c.postedOutputBytes() <= c.UnsentBytes(), "%v: %d bytes owed to posts, %d pending", l, c.postedOutputBytes(), c.UnsentBytes())
+		s.check(c.postedBytesInOutput() <= c.UnsentOrDroppedBytes(), "%v: %d bytes owed to posts, %d pending", l, c.postedBytesInOutput(), c.UnsentOrDroppedBytes())
 		s.check(!l.ended || c.in == nil, "%v: keeps input after Ended", l)
 		if c.in != nil {
 			held++
@@ -49,7 +49,7 @@ func (s *sim) checkInvariants() {
 		if c.out != nil {
 			held += 1 + len(c.out.rest)
 		}
-		held += c.queuedFiles().sumDataBehindFiles(func(b *Buffer) int { return 1 + len(b.rest) })
+		held += c.fileQueueOrNil().sumDataBehindFiles(func(b *Buffer) int { return 1 + len(b.rest) })
 	}
 	s.check(len(s.lent) == held, "%d buffers are lent, %d are held", len(s.lent), held)
 	s.check(int(s.counters.Get(Open)) == open, "Counters.Open is %d, want %d", s.counters.Get(Open), open)
@@ -121,7 +121,7 @@ func (s *sim) checkSettled() {
 		}
 		c := l.conn
 		next := s.checkedNextAction(l)
-		s.check(next == Wait && c.UnsentBytes() == 0, "%v: at rest, but asks for %d and owes %d bytes", l, next, c.UnsentBytes())
+		s.check(next == Wait && c.UnsentOrDroppedBytes() == 0, "%v: at rest, but asks for %d and owes %d bytes", l, next, c.UnsentOrDroppedBytes())
 		if c.is(handshaking) && l.told {
 			continue // it has its time
 		}
@@ -179,7 +179,7 @@ func (s *sim) finishAll() {
 		}
 	}
 	counts := Counts{}
-	s.counters.AddTo(&counts)
+	s.counters.AddToWithMaxAge(&counts)
 	s.checkFinalCounters(counts, refused)
 	s.check(int(counts[Panics]) == s.panics, "counted %d panics of %d", counts[Panics], s.panics)
 	for i, c := range s.slots {

@@ -112,13 +112,13 @@ func (s *sim) runOrShedHandler(l *life) {
 	c := l.conn
 	if !c.CanShed() || s.dice.intN(3) > 0 {
 		s.log("%v: deliver", l)
-		c.MakeDueHandlerCalls()
+		c.MakeDeferredHandlerCalls()
 		return
 	}
 	s.log("%v: shed", l)
 	s.check(l.opened && !l.ended, "%v: may be shed with more than input due: state %b", l, c.state)
 	sheds := s.counters.Get(Shed)
-	c.ShedInput(errShed)
+	c.CallShedHandler(errShed)
 	s.check(s.counters.Get(Shed) == sheds+1, "%v: the shed is not counted", l)
 }
 
@@ -209,9 +209,9 @@ func (s *sim) performActions(l *life) {
 // checkedNextAction returns the next action, which may take latest values.
 func (s *sim) checkedNextAction(l *life) Action {
 	s.pullRelayed(l, 0)
-	l.high = l.high || l.conn.UnsentBytes() > simHigh && !l.conn.is(relayed)
+	l.high = l.high || l.conn.UnsentOrDroppedBytes() > simHigh && !l.conn.is(relayed)
 	s.takeLatestValues(l)
-	return l.conn.NextAction()
+	return l.conn.AdvanceToNextAction()
 }
 
 func (s *sim) checkWaiting(l *life) {
@@ -219,14 +219,14 @@ func (s *sim) checkWaiting(l *life) {
 	if l.choked || c.is(overHighWater|readPaused) {
 		l.relieved = s.now
 	}
-	_, due := c.ExpiresAt()
+	_, due := c.NextExpiryTimerOrDeadline()
 	s.checkHighWater(l)
-	s.check(!l.choked || !c.WantsInput(), "%v: wants input while it owes %d bytes", l, c.UnsentBytes())
+	s.check(!l.choked || !c.WantsInput(), "%v: wants input while it owes %d bytes", l, c.UnsentOrDroppedBytes())
 	s.check(c.IsReadPaused() == l.deaf || !l.isSettled() || c.is(closing), "%v: Deaf is %v", l, c.IsReadPaused())
 	s.check(!c.is(readPaused) || !c.WantsInput() || c.is(closing), "%v: wants input, and does not listen", l)
 	s.check(!l.told || !c.WantsInput(), "%v: wants input after its end", l)
 	s.check(!l.told || due || l.outlivesPeer(), "%v: its peer has ended, and it has no bound: state %b", l, c.state)
-	mail := c.refState.postedBytes() > c.postedOutputBytes()
+	mail := c.refState.postedBytes() > c.postedBytesInOutput()
 	s.check(c.WantsInput() || c.WantsWritable() || due || mail || c.is(readPaused) || l.outlivesPeer(),
 		"%v: waits for nothing: state %b", l, c.state)
 }
@@ -270,7 +270,7 @@ func (s *sim) kernelSend(l *life) {
 	l.wire = append(l.wire, out[:n]...)
 	l.room -= n
 	c.OnSent(n)
-	if n < len(out) || c.UnsentBytes() <= simLow { // otherwise the next piece is sent now
+	if n < len(out) || c.UnsentOrDroppedBytes() <= simLow { // otherwise the next piece is sent now
 		s.checkHighWater(l)
 	}
 }
@@ -286,7 +286,7 @@ func (s *sim) shutWrite(l *life) {
 	s.check(c.is(closing) || c.is(relayed) || l.finishing, "%v: shut, and nobody has asked for it", l)
 	s.log("%v: shut", l)
 	l.shut = true
-	c.OnWriteShut()
+	c.MarkWriteShutAndStartLinger()
 	if c.is(closing) {
 		s.check(c.extra.expiry == s.now+simLinger, "%v: lingers until %v, now is %v", l, c.extra.expiry, s.now)
 	}
@@ -294,7 +294,7 @@ func (s *sim) shutWrite(l *life) {
 
 // breakTransport breaks the transport, which is the close reason unless everything was done.
 func (s *sim) breakTransport(l *life) {
-	if !l.conn.is(closing) || l.conn.UnsentBytes() > 0 {
+	if !l.conn.is(closing) || l.conn.UnsentOrDroppedBytes() > 0 {
 		l.allowReasons(syscall.ECONNRESET)
 	}
 	l.conn.OnTransportError(s.resetError())
@@ -321,7 +321,7 @@ func (s *sim) finish(l *life) {
 	s.check(l.opened || !l.closed, "%v: Closed without Opened", l)
 	s.check(l.layer == nil || l.layer.closed == 1 || !l.layer.begun, "%v: its layer was not closed once", l)
 	s.check(s.counters.Get(Open) == before-1, "%v: Counters.Open is %d, was %d", l, s.counters.Get(Open), before)
-	s.check(!l.conn.IsOpen() && l.conn.NextAction() == Wait, "%v: not free after Finish: state %b", l, l.conn.state)
+	s.check(!l.conn.IsOpen() && l.conn.AdvanceToNextAction() == Wait, "%v: not free after Finish: state %b", l, l.conn.state)
 	s.check(l.conn.in == nil && l.conn.out == nil && l.conn.extra == nil && l.conn.userData == nil, "%v: Finish left something behind", l)
 	s.lives[l.conn.Slot()] = nil
 	s.checkRelay(l)

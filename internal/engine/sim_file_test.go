@@ -50,8 +50,8 @@ func (s *sim) handlerSendsFile(l *life) {
 		n = s.dice.intN(2)
 	}
 	closed := l.hasStoppedWriting()
-	small := n < s.host.MinDirectSend && c.unsentInMemoryBytes()-c.postedOutputBytes()+s.host.directSent+n <= simMaxUnsent
-	full := n > 0 && !small && len(c.queuedFiles().entriesOrNil()) == MaxQueuedFiles
+	small := n < s.host.MinDirectSend && c.unsentInMemoryBytes()-c.postedBytesInOutput()+s.host.directSent+n <= simMaxUnsent
+	full := n > 0 && !small && len(c.fileQueueOrNil().entriesOrNil()) == MaxQueuedFiles
 	if fits := !closed && !l.upgrading && !full; fits {
 		l.expectWritten(s, simContent(which)[from:from+n]) // before it is sent at once
 	}
@@ -66,7 +66,7 @@ func (s *sim) handlerSendsFile(l *life) {
 		s.check(errors.Is(err, ErrFull), "%v: SendFile of one too many gives %v", l, err)
 	default:
 		s.check(err == nil, "%v: SendFile gives %v", l, err)
-		l.high = l.high || c.UnsentBytes()+s.host.directSent > simHigh
+		l.high = l.high || c.UnsentOrDroppedBytes()+s.host.directSent > simHigh
 		l.filed = true
 		if which == 1 {
 			l.allowReasons(ErrShortFile)
@@ -84,7 +84,7 @@ func (s *sim) truncateFile(f *os.File, size int64) {
 // kernelSendFile sends as much as there is space for, or fails.
 func (s *sim) kernelSendFile(l *life) {
 	c := l.conn
-	f, from, n := c.NextFilePart()
+	f, from, n := c.NextFilePartUnlessLayered()
 	s.check(c.out == nil && !l.shut, "%v: sends a file before its time", l)
 	s.check((f == nil) == (l.layer != nil), "%v: a file would get past the layer, or not be sent", l)
 	if f == nil || s.dice.intN(3) == 0 {
@@ -109,7 +109,7 @@ func (s *sim) kernelSendFile(l *life) {
 	l.wire = append(l.wire, p...)
 	l.room -= n
 	c.OnSent(n)
-	if c.is(blocked) || c.UnsentBytes() <= simLow { // otherwise more is sent now
+	if c.is(blocked) || c.UnsentOrDroppedBytes() <= simLow { // otherwise more is sent now
 		s.checkHighWater(l)
 	}
 }

@@ -44,8 +44,8 @@ func (s *sim) Opened(c *Conn) {
 func (s *sim) Received(c *Conn, in []byte) int {
 	l := s.life(c)
 	want := l.sent[l.used:l.plaintextReceived()]
-	s.check(c.UnsentBytes() <= simHigh, "%v: Received while %d bytes are owed", l, c.UnsentBytes())
-	s.check(!l.choked || c.UnsentBytes() <= simLow, "%v: Received while %d bytes are owed, of more", l, c.UnsentBytes())
+	s.check(c.UnsentOrDroppedBytes() <= simHigh, "%v: Received while %d bytes are owed", l, c.UnsentOrDroppedBytes())
+	s.check(!l.choked || c.UnsentOrDroppedBytes() <= simLow, "%v: Received while %d bytes are owed, of more", l, c.UnsentOrDroppedBytes())
 	s.check(!l.ended && !l.closed && !c.is(closing|failed), "%v: Received after the end: state %b", l, c.state)
 	s.check(!l.deaf, "%v: Received while it does not listen", l)
 	s.check(l.isSettled(), "%v: Received, and nobody is to hear of its input: state %b", l, c.state)
@@ -67,7 +67,7 @@ func (s *sim) Received(c *Conn, in []byte) int {
 	if used >= 0 && used <= len(in) {
 		l.used += used
 	}
-	s.log("%v: used %d of %d bytes, %d pending", l, used, len(in), c.UnsentBytes())
+	s.log("%v: used %d of %d bytes, %d pending", l, used, len(in), c.UnsentOrDroppedBytes())
 	return used
 }
 
@@ -199,7 +199,7 @@ func (s *sim) handlerWrites(l *life, p []byte) {
 	c := l.conn
 	s.pullRelayed(l, 0)
 	closed := l.hasStoppedWriting()
-	tooMuch := c.unsentInMemoryBytes()-c.postedOutputBytes()+s.host.directSent+len(p) > simMaxUnsent
+	tooMuch := c.unsentInMemoryBytes()-c.postedBytesInOutput()+s.host.directSent+len(p) > simMaxUnsent
 	if fits := !closed && !l.upgrading && !tooMuch; fits {
 		l.expectWritten(s, p) // before it is sent at once
 	}
@@ -230,7 +230,7 @@ func (s *sim) handlerWrites(l *life, p []byte) {
 		s.check(n == 0 && errors.Is(err, ErrSlowConsumer), "%v: Write of too much gives %d, %v", l, n, err)
 	default:
 		s.check(n == len(p) && err == nil, "%v: Write gives %d, %v", l, n, err)
-		l.high = l.high || c.UnsentBytes()+s.host.directSent > simHigh
+		l.high = l.high || c.UnsentOrDroppedBytes()+s.host.directSent > simHigh
 	}
 }
 
@@ -241,7 +241,7 @@ func (s *sim) checkPaused(l *life) bool {
 		if l.deaf || !l.isSettled() {
 			return true
 		}
-		s.check(l.high || l.choked, "%v: Paused while %d bytes are owed", l, l.conn.UnsentBytes())
+		s.check(l.high || l.choked, "%v: Paused while %d bytes are owed", l, l.conn.UnsentOrDroppedBytes())
 		l.awaits, l.relieved = true, s.now
 	}
 	return paused

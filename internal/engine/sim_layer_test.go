@@ -72,7 +72,7 @@ func (s *sim) handlerInsertsLayer(l *life) {
 	switch {
 	case l.hasStoppedWriting():
 		s.check(errors.Is(err, ErrClosed), "%v: Upgrade after the end gives %v", l, err)
-	case l.layer != nil || !l.isSettled() || c.queuedFiles() != nil:
+	case l.layer != nil || !l.isSettled() || c.fileQueueOrNil() != nil:
 		s.check(errors.Is(err, ErrBadUse), "%v: Upgrade gives %v", l, err)
 	default:
 		s.check(err == nil, "%v: Upgrade gives %v", l, err)

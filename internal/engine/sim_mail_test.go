@@ -166,12 +166,12 @@ func (s *sim) checkDelivered(p *post, m QueuedRequest, body []byte) {
 		s.log("%v: mail of kind %d waits for the layer", l, p.kind)
 		if len(l.kept) < 2*simMaxMail {
 			l.kept = append(l.kept, p)
-			l.conn.HandleOrDeferRequest(m, body)
+			l.conn.HandleOrDeferForPendingLayer(m, body)
 			return
 		}
 		l.waiting--
 		l.allowReasons(ErrFull)
-		l.conn.HandleOrDeferRequest(m, body)
+		l.conn.HandleOrDeferForPendingLayer(m, body)
 		s.checkCalled(p, false)
 		return
 	}
@@ -185,7 +185,7 @@ func (s *sim) checkDelivered(p *post, m QueuedRequest, body []byte) {
 		s.expectPosted(p)
 	}
 	s.mailing = p
-	l.conn.HandleOrDeferRequest(m, body)
+	l.conn.HandleOrDeferForPendingLayer(m, body)
 	s.mailing = nil
 	after()
 	s.checkCalled(p, takes)
@@ -295,7 +295,7 @@ func (s *sim) flushDeferred(l *life) {
 		l.kept = l.kept[1:]
 		l.waiting--
 		s.expectPosted(k)
-		l.dead = k.kind == RequestClose || k.own && l.conn.is(closing) && l.conn.extra.closeReason != nil && len(l.wire)+l.conn.UnsentBytes() == len(l.wrote)
+		l.dead = k.kind == RequestClose || k.own && l.conn.is(closing) && l.conn.extra.closeReason != nil && len(l.wire)+l.conn.UnsentOrDroppedBytes() == len(l.wrote)
 	}
 	s.dropDeferred(l)
 }
@@ -335,7 +335,7 @@ func (s *sim) broadcast() {
 
 func (s *sim) broadcastTo(l *life, all []byte, each []*Shared) {
 	c := l.conn
-	room := simMaxUnsent - (c.unsentInMemoryBytes() - c.postedOutputBytes())
+	room := simMaxUnsent - (c.unsentInMemoryBytes() - c.postedBytesInOutput())
 	switch {
 	case !s.acceptsBroadcasts(l):
 	case len(all) <= room:
@@ -371,7 +371,7 @@ func (s *sim) expectDropped(l *life) {
 // expectBroadcast records the effect of a broadcast.
 func (s *sim) expectBroadcast(l *life, p []byte) (after func()) {
 	c := l.conn
-	inBox := c.postedOutputBytes()
+	inBox := c.postedBytesInOutput()
 	tooMuch := c.unsentInMemoryBytes()-inBox+s.host.directSent+len(p) > simMaxUnsent
 	s.log("%v: broadcast of %d bytes", l, len(p))
 	switch {
@@ -421,7 +421,7 @@ func (s *sim) setLatestValue() {
 func (s *sim) sendLatestTo(l *life, t *topic, size int) {
 	u := l.subs[t]
 	if u == nil {
-		u = &sub{topic: t, latest: NewLatestSubscription(&t.LatestValue)}
+		u = &sub{topic: t, latest: NewSubscriptionToLaterValues(&t.LatestValue)}
 		l.subs[t] = u
 	} else if s.dice.intN(20) == 0 && !u.left {
 		s.log("%v: leaves a topic", l)

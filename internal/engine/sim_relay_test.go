@@ -69,7 +69,7 @@ func (s *sim) pullRelayed(l *life, least int) {
 	if s.findJoinedRelays(); l.mate == nil {
 		return
 	}
-	n := max(len(l.wire)+l.conn.UnsentBytes(), len(l.wire)+least) - len(l.wrote)
+	n := max(len(l.wire)+l.conn.UnsentOrDroppedBytes(), len(l.wire)+least) - len(l.wrote)
 	if n <= 0 {
 		return
 	}

@@ -126,7 +126,7 @@ type sim struct {
 	touched  []*Conn  // to be driven soon
 	posts    []*post  // accepted and not taken, in order
 	posting  *post    // what postToRandomConn posts
-	mailing  *post    // request being passed to HandleOrDeferRequest
+	mailing  *post    // request being passed to HandleOrDeferForPendingLayer
 	topics   []*topic // latest values
 	panics   int
 	closes   int // calls of Closed

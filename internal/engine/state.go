@@ -5,30 +5,30 @@ package engine
 //	bit              meaning                                       set by | cleared by
 //	open             established, not closed                       OnOpen
 //	dialled          we dialled                                    OnOpen
-//	sourceCounted    counted among the connections of its source   OnOpen, SetAndAdmitProxiedPeer
+//	sourceCounted    counted among the connections of its source   OnOpen, SetProxiedPeerOrSendRefusal
 //	ownHandler       userData is a ConnHandler                     SetConnHandler
 //	handshaking      a layer's handshake is in progress            OnOpen, RequestLayerInsertion | OnHandshakeDone
-//	openPending      a worker must call Opened                     OnOpen, OnHandshakeDone | MakeDueHandlerCalls
+//	openPending      a worker must call Opened                     OnOpen, OnHandshakeDone | MakeDeferredHandlerCalls
 //	inCall           the handler is being called                   each call | its return
 //	neverHeard       the peer has sent nothing yet                 OnOpen, OnHandshakeDone | OnRead
-//	inputHeld        buffered input waits for a worker, output     OnRead, MakeDueHandlerCalls | MakeDueHandlerCalls
+//	inputHeld        buffered input waits for a worker, output     OnRead, MakeDeferredHandlerCalls | MakeDeferredHandlerCalls
 //	                 or SetReading, not for more input
 //	readPaused       the handler or a relay wants no input         SetReading, relay | SetReading
 //	overHighWater    unsent output has exceeded HighWater and      Write | OnSent
 //	                 not fallen to LowWater since
 //	blocked          the kernel does not take output               OnSent, OnSendStarted | OnSent, OnWritable
-//	drainedPending   Drained is due                                OnSent | MakeDueHandlerCalls
-//	drainingPending  Draining is due                               StartDrain | MakeDueHandlerCalls
+//	drainedPending   Drained is due                                OnSent | MakeDeferredHandlerCalls
+//	drainingPending  Draining is due                               StartDrain | MakeDeferredHandlerCalls
 //	draining         close at the next idle moment                 StartDrain
 //	readBeforeClose  read once more before closing for a           CheckTimeouts, StartDrain | OnRead,
 //	                 timeout or a drain                            CloseIfTimedOutAfterEmptyRead
 //	relayed          in a relay                                    relay
 //	peerEOF          the peer sends no more                        OnEOF
-//	eofDelivered     the handler or partner knows of the EOF       MakeDueHandlerCalls | relay
+//	eofDelivered     the handler or partner knows of the EOF       MakeDeferredHandlerCalls | relay
 //	closingWrite     shut our direction when all output is sent    CloseWrite
-//	yielded          buffered input waits for the next turn        YieldInput | ClearYield, MakeDueHandlerCalls
+//	yielded          buffered input waits for the next turn        YieldInput | ClearYield, MakeDeferredHandlerCalls
 //	closing          no more input is passed on; see closeReason   CloseWith
-//	shut             our direction is shut                         OnWriteShut
+//	shut             our direction is shut                         MarkWriteShutAndStartLinger
 //	failed           close immediately                             Abort, OnTransportError
 //
 // The remaining bits count the peer's unanswered heartbeats, up to 255.

@@ -22,10 +22,10 @@ func (m coarseTime) elapsed(now time.Duration) time.Duration {
 	return 0
 }
 
-// ExpiresAt returns the time when the connection expires. If the connection has no expiry, ok is false. A connection
-// has one while it is closing, dialling or in a handshake, after its peer's EOF, and if it has a timer or deadline.
-// Connections with an expiry are checked more often.
-func (c *Conn) ExpiresAt() (at time.Duration, ok bool) {
+// NextExpiryTimerOrDeadline returns the time when the connection expires. If the connection has no expiry, ok is false.
+// A connection has one while it is closing, dialling or in a handshake, after its peer's EOF, and if it has a timer or
+// deadline. Connections with an expiry are checked more often.
+func (c *Conn) NextExpiryTimerOrDeadline() (at time.Duration, ok bool) {
 	if c.extra == nil {
 		return 0, false
 	}
@@ -47,18 +47,18 @@ func earlierNonzeroTime(a, b time.Duration) time.Duration {
 // SetTimer schedules a call of Timer after d, in place of an earlier setting. If d is 0, Timer is not called.
 func (c *Conn) SetTimer(d time.Duration) {
 	if c.is(open) && (d > 0 || c.extra != nil) {
-		c.ensureExtra().timer = c.timeAfter(d)
+		c.ensureExtra().timer = c.timeAfterOrZero(d)
 	}
 }
 
 // SetDeadline closes the connection with ErrDeadline after d and replaces an earlier setting. 0 means no deadline.
 func (c *Conn) SetDeadline(d time.Duration) {
 	if c.is(open) && (d > 0 || c.extra != nil) {
-		c.ensureExtra().deadline = c.timeAfter(d)
+		c.ensureExtra().deadline = c.timeAfterOrZero(d)
 	}
 }
 
-func (c *Conn) timeAfter(d time.Duration) time.Duration {
+func (c *Conn) timeAfterOrZero(d time.Duration) time.Duration {
 	if d <= 0 {
 		return 0
 	}
@@ -68,8 +68,9 @@ func (c *Conn) timeAfter(d time.Duration) time.Duration {
 // SetDialTimeout sets the time at which dialling fails.
 func (c *Conn) SetDialTimeout(deadline time.Duration) { c.ensureExtra().expiry = deadline }
 
-// fireTimerOrDeadline calls a due Timer or closes the connection at its deadline. It reports whether it did either.
-func (c *Conn) fireTimerOrDeadline(now time.Duration) (fired bool) {
+// callTimerOrCloseAtDeadline calls a due Timer or closes the connection at its deadline. It reports whether it did
+// either.
+func (c *Conn) callTimerOrCloseAtDeadline(now time.Duration) (fired bool) {
 	if c.extra == nil || c.is(closing|handshaking|openPending) {
 		return false
 	}
@@ -95,11 +96,11 @@ func (c *Conn) CheckTimeouts(now time.Duration) (acted bool) {
 	case c.isCloseOrHandshakeOverdue(now):
 		c.abortOverdueCloseOrHandshake()
 		return true
-	case c.fireTimerOrDeadline(now):
+	case c.callTimerOrCloseAtDeadline(now):
 		return true
 	case c.is(closing | handshaking):
 		if c.is(handshaking) {
-			c.resumeLayer() // its request may not have fit into the mailbox
+			c.continueLayerHandshake() // its request may not have fit into the mailbox
 			c.startPendingLayerAndUpdatePause()
 		}
 		return true
@@ -120,17 +121,17 @@ func (c *Conn) CheckTimeouts(now time.Duration) (acted bool) {
 	return true
 }
 
-// closeOrAbortForTimeout closes a connection. If the peer has not answered heartbeats, the output is discarded.
-func (c *Conn) closeOrAbortForTimeout(why error) {
-	if why == ErrHeartbeatTimeout || why == ErrWriteTimeout {
-		c.abortWith(why)
+// closeOrAbortByTimeoutKind closes a connection. If the peer has not answered heartbeats, the output is discarded.
+func (c *Conn) closeOrAbortByTimeoutKind(timeoutErr error) {
+	if timeoutErr == ErrHeartbeatTimeout || timeoutErr == ErrWriteTimeout {
+		c.abortWith(timeoutErr)
 	} else {
-		c.CloseWith(why)
+		c.CloseWith(timeoutErr)
 	}
 }
 
 func (c *Conn) isCloseOrHandshakeOverdue(now time.Duration) bool {
-	return c.extra != nil && c.extra.expiry != 0 && now >= c.extra.expiry && (c.is(closing|handshaking) || c.UnsentBytes() > 0)
+	return c.extra != nil && c.extra.expiry != 0 && now >= c.extra.expiry && (c.is(closing|handshaking) || c.UnsentOrDroppedBytes() > 0)
 }
 
 func (c *Conn) abortOverdueCloseOrHandshake() {
@@ -139,7 +140,7 @@ func (c *Conn) abortOverdueCloseOrHandshake() {
 		c.abortWith(ErrHandshakeTimeout)
 	case c.is(handshaking): // a refused connection that has got its reply
 		c.state |= failed
-	case c.UnsentBytes() > 0:
+	case c.UnsentOrDroppedBytes() > 0:
 		c.abortWith(ErrCloseTimeout)
 	case c.is(closing):
 		c.state |= failed
@@ -168,7 +169,7 @@ func (c *Conn) fillTimeLimits(now time.Duration, limits *[3]timeLimit) {
 	if c.hasOutput() {
 		limits[0] = newTimeLimit(c.outputWaitingSince(), l.WriteTimeout, ErrWriteTimeout)
 	}
-	if c.is(peerEOF) && c.delaysOrderlyClose() {
+	if c.is(peerEOF) && c.handlerOrRelayDelaysClose() {
 		limits[1] = newTimeLimit(heard, l.IdleTimeout, ErrIdleTimeout)
 	}
 	if c.is(peerEOF | inputHeld | openPending | overHighWater | readPaused) {
@@ -242,13 +243,13 @@ func (c *Conn) ExtendTimeouts(d time.Duration) {
 	if c.extra != nil && c.extra.handlerPartialSince > 0 {
 		c.extra.handlerPartialSince = min(c.extra.handlerPartialSince+d, c.runtime.Clock())
 	}
-	c.queuedFiles().extendProgressTimer(d, c.runtime.Clock())
+	c.fileQueueOrNil().extendProgressTimer(d, c.runtime.Clock())
 }
 
 // NextTimeout returns the next time at which CheckTimeouts may have work. If no work is known, ok is false. Later
 // events may change the time.
 func (c *Conn) NextTimeout() (at time.Duration, ok bool) {
-	at, _ = c.ExpiresAt()
+	at, _ = c.NextExpiryTimerOrDeadline()
 	if !c.is(closing | handshaking | failed) {
 		var limits [3]timeLimit
 		c.fillTimeLimits(c.runtime.Clock(), &limits)

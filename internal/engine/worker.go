@@ -22,8 +22,8 @@ import (
 // framer finds the same messages with either method, each message goes to one of the two methods, and the answers are
 // in order.
 
-// DeferClosedToWorker leaves the call of Closed to Run on a worker, instead of OnClosed. It frees the buffers.
-func (c *Conn) DeferClosedToWorker() {
+// FreeBuffersAndDeferClosed leaves the call of Closed to Run on a worker, instead of OnClosed. It frees the buffers.
+func (c *Conn) FreeBuffersAndDeferClosed() {
 	c.dropInput()
 	c.dropOutput()
 	c.extra.closedByWorker = true
@@ -31,7 +31,7 @@ func (c *Conn) DeferClosedToWorker() {
 
 func (c *Conn) IsClosedDeferred() bool { return c.extra != nil && c.extra.closedByWorker }
 
-// UndeferClosed undoes DeferClosedToWorker. It is called if no worker will run the connection.
+// UndeferClosed undoes FreeBuffersAndDeferClosed. It is called if no worker will run the connection.
 func (c *Conn) UndeferClosed() { c.extra.closedByWorker = false }
 
 // Run makes the due handler calls on a worker. The worker owns the connection until it returns it to the loop.
@@ -42,9 +42,9 @@ func (c *Conn) Run(context.Context) {
 	}
 	defer c.recordRunAndReturnToLoop(start, times, slot) // even after a panic
 	if c.IsClosedDeferred() {
-		c.callDueOpenedAndClosed()
+		c.callClosedAfterDueOpened()
 	} else {
-		c.MakeDueHandlerCalls()
+		c.MakeDeferredHandlerCalls()
 	}
 }
 
@@ -67,10 +67,10 @@ func (c *Conn) CanShed() bool {
 	return c.runtime.Shed != nil && c.state&(ownHandler|inputHeld|openPending|drainedPending|drainingPending|closing|failed) == inputHeld
 }
 
-// ShedInput calls Shed for the buffered input, on the loop.
-func (c *Conn) ShedInput(why error) {
+// CallShedHandler calls Shed for the buffered input, on the loop.
+func (c *Conn) CallShedHandler(rejection error) {
 	c.runtime.Counters.Add(Shed, 1)
-	c.feedOrShedBuffered(why)
+	c.feedOrShedBuffered(rejection)
 	c.startPendingLayerAndUpdatePause()
 }
 
@@ -94,5 +94,5 @@ func (c *Conn) ExcludeWorkerTimeFromTimeouts() {
 			b.waitingSince, b.withWorkerSince = min(b.waitingSince+now-b.withWorkerSince, now), 0
 		}
 	}
-	c.queuedFiles().extendProgressTimer(now, now)
+	c.fileQueueOrNil().extendProgressTimer(now, now)
 }

@@ -41,8 +41,8 @@ var errNoTime = errors.New("no worker has time")
 // a worker or otherwise by the owner.
 func TestClosedBeforeOpened(t *testing.T) {
 	for name, end := range map[string]func(d *manualConn){
-		"worker": func(d *manualConn) { d.DeferClosedToWorker(); d.Conn.Run(context.Background()); d.OnClosed() },
-		"owner":  func(d *manualConn) { d.DeferClosedToWorker(); d.UndeferClosed(); d.OnClosed() },
+		"worker": func(d *manualConn) { d.FreeBuffersAndDeferClosed(); d.Conn.Run(context.Background()); d.OnClosed() },
+		"owner":  func(d *manualConn) { d.FreeBuffersAndDeferClosed(); d.UndeferClosed(); d.OnClosed() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			d, _ := newConnWithWorker(t, &recordingHandler{})
@@ -65,14 +65,14 @@ func TestClosedBeforeOpened(t *testing.T) {
 func TestWaitingForWorkerIsForgiven(t *testing.T) {
 	d, _ := newConnWithWorker(t, &recordingHandler{received: useNone})
 	d.host.Limits.MessageTimeout = time.Second
-	d.MakeDueHandlerCalls()
+	d.MakeDeferredHandlerCalls()
 	d.host.SetClock(time.Second)
 	d.OnRead([]byte("abc"))
 	d.RecordSubmittedTime()
 	d.host.SetClock(10 * time.Second)
 	d.ExcludeWorkerTimeFromTimeouts()
 	d.host.Shed = func(*Conn, []byte, error) int { return 0 }
-	d.ShedInput(errNoTime)
+	d.CallShedHandler(errNoTime)
 	if why, _ := d.exceededTimeLimit(10*time.Second + 900*time.Millisecond); why != nil {
 		t.Errorf("half a message that has waited 9 s for a worker is closed for %v after 0.9 s", why)
 	}

@@ -25,7 +25,7 @@ func (b *Bars) Add(name string, value float64, text string, tone Tone) {
 	b.Bars = append(b.Bars, Bar{name, value, text, tone})
 }
 
-func (b *Bars) formatBarValue(bar Bar) string {
+func (b *Bars) barTextOrValue(bar Bar) string {
 	if bar.Text != "" {
 		return bar.Text
 	}
@@ -56,6 +56,6 @@ func (b *Bars) writeText(w *strings.Builder) {
 	}
 	for _, bar := range b.Bars {
 		fill := strings.Repeat(" ", widest-len([]rune(bar.Name)))
-		fmt.Fprintf(w, "    %s%s  %s %s\n", bar.Name, fill, strings.Repeat("█", max(int(math.Round(most*b.fractionOfLongest(bar))), 1)), b.formatBarValue(bar))
+		fmt.Fprintf(w, "    %s%s  %s %s\n", bar.Name, fill, strings.Repeat("█", max(int(math.Round(most*b.fractionOfLongest(bar))), 1)), b.barTextOrValue(bar))
 	}
 }

@@ -56,7 +56,7 @@ func (c *Chart) toChartData() chartData {
 	}
 	var before []float64
 	for _, s := range series {
-		x, y := dropInvalidAndSort(s.X, s.Y, d.X.Log, c.Y.Log)
+		x, y := dropInvalidXAndSort(s.X, s.Y, d.X.Log, c.Y.Log)
 		if len(x) > maxPoints {
 			d.Left = append(d.Left, fmt.Sprintf("%s has %s points; at most %s are shown, including the minimum and maximum of each interval.",
 				s.Name, format.Number(float64(len(x))), format.Number(maxPoints)))
@@ -82,9 +82,9 @@ func (d chartData) JSON() (template.JS, error) {
 	return template.JS(text), err
 }
 
-// dropInvalidAndSort drops points that have no position on the X axis and sorts the points by X. It replaces values
+// dropInvalidXAndSort drops points that have no position on the X axis and sorts the points by X. It replaces values
 // that have no position on the Y axis by NaN.
-func dropInvalidAndSort(x, y []float64, logX, logY bool) (xs, ys []float64) {
+func dropInvalidXAndSort(x, y []float64, logX, logY bool) (sortedX, yOrNaN []float64) {
 	points := make([][2]float64, 0, len(x))
 	for i := range x {
 		if math.IsNaN(x[i]) || math.IsInf(x[i], 0) || logX && x[i] <= 0 {
@@ -98,9 +98,9 @@ func dropInvalidAndSort(x, y []float64, logX, logY bool) (xs, ys []float64) {
 	}
 	slices.SortStableFunc(points, func(a, b [2]float64) int { return cmp.Compare(a[0], b[0]) })
 	for _, p := range points {
-		xs, ys = append(xs, p[0]), append(ys, p[1])
+		sortedX, yOrNaN = append(sortedX, p[0]), append(yOrNaN, p[1])
 	}
-	return xs, ys
+	return sortedX, yOrNaN
 }
 
 // downsample returns at most maxPoints points: the first and the last point and, from each interval between these, the

@@ -40,7 +40,7 @@ var pageTemplate = sync.OnceValue(func() *template.Template {
 		"mark":   Tone.symbol,
 		"word":   Tone.label,
 		"width":  (*Bars).cssWidth,
-		"label":  (*Bars).formatBarValue,
+		"label":  (*Bars).barTextOrValue,
 	}).Parse(pageHTML))
 })
 
@@ -52,12 +52,12 @@ const (
 // WriteHTML writes the page as a self-contained file. Its Content-Security-Policy forbids loading anything; a live page
 // may connect to its own server. Without scripts only charts are missing. If the page is invalid, WriteHTML returns an
 // error and writes nothing. All other errors are errors of w.
-func (p *Page) WriteHTML(w io.Writer) error { return p.writeTemplate(w, "page") }
+func (p *Page) WriteHTML(w io.Writer) error { return p.validateAndWriteTemplate(w, "page") }
 
 // WriteUpdate writes the page without script and style, for a live page to replace its content.
-func (p *Page) WriteUpdate(w io.Writer) error { return p.writeTemplate(w, "body") }
+func (p *Page) WriteUpdate(w io.Writer) error { return p.validateAndWriteTemplate(w, "body") }
 
-func (p *Page) writeTemplate(w io.Writer, name string) error {
+func (p *Page) validateAndWriteTemplate(w io.Writer, name string) error {
 	if err := p.checkRowAndSeriesLengths(); err != nil {
 		return err
 	}

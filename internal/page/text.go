@@ -21,14 +21,14 @@ func (p *Page) WriteText(w io.Writer) error {
 	fmt.Fprintf(&b, "%s\n", title)
 	Part{Remarks: p.Remarks}.writeText(&b)
 	writeFacts(&b, slices.Concat(p.Figures, p.Facts))
-	for _, s := range removeCharts(p.Sections) {
+	for _, s := range removeChartsAndEmptySections(p.Sections) {
 		s.writeText(&b)
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
 }
 
-func removeCharts(sections []Section) (all []Section) {
+func removeChartsAndEmptySections(sections []Section) (all []Section) {
 	for _, s := range sections {
 		var parts []Part // in reverse
 		for i := len(s.Parts) - 1; i >= 0; i-- {

@@ -18,20 +18,20 @@ func (u Unit) Format(v float64) string {
 	case Share:
 		return format.Percent(v)
 	case Percentile:
-		return formatTailRatioAsPercentile(v)
+		return formatOneInNAsPercentile(v)
 	case Clock:
 		return format.Clock(v)
 	}
 	return format.Number(v)
 }
 
-// formatTailRatioAsPercentile formats the ratio 1/(1-p) as the percentile p, with all of its nines.
-func formatTailRatioAsPercentile(ratio float64) string {
-	if !(ratio >= 1) || math.IsInf(ratio, 1) {
+// formatOneInNAsPercentile formats the ratio 1/(1-p) as the percentile p, with all of its nines.
+func formatOneInNAsPercentile(oneInN float64) string {
+	if !(oneInN >= 1) || math.IsInf(oneInN, 1) {
 		return ""
 	}
-	digits := min(max(0, int(math.Ceil(math.Log10(ratio)-1))), 9)
-	text := strconv.FormatFloat(100*(1-1/ratio), 'f', digits, 64)
+	digits := min(max(0, int(math.Ceil(math.Log10(oneInN)-1))), 9)
+	text := strconv.FormatFloat(100*(1-1/oneInN), 'f', digits, 64)
 	if strings.Contains(text, ".") {
 		text = strings.TrimRight(strings.TrimRight(text, "0"), ".")
 	}

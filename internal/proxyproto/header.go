@@ -62,8 +62,8 @@ func Parse(b []byte) (h Header, length int, err error) {
 	return h, length, nil
 }
 
-// checkPrefix checks that b starts with prefix, or may start with it once more bytes have arrived.
-func checkPrefix(b []byte, prefix, expected string) error {
+// checkPrefixOrIncomplete checks that b starts with prefix, or may start with it once more bytes have arrived.
+func checkPrefixOrIncomplete(b []byte, prefix, expected string) error {
 	for i := range min(len(b), len(prefix)) {
 		if b[i] != prefix[i] {
 			return fmt.Errorf("byte %d is %q, after %q; expected %s", i+1, b[i:i+1], b[:i], expected)
@@ -78,7 +78,7 @@ func checkPrefix(b []byte, prefix, expected string) error {
 const prefix = "PROXY "
 
 func parseText(b []byte) (h Header, length int, err error) {
-	if err := checkPrefix(b, prefix, `"PROXY " or the signature of version 2`); err != nil {
+	if err := checkPrefixOrIncomplete(b, prefix, `"PROXY " or the signature of version 2`); err != nil {
 		return h, 0, err
 	}
 	switch length = bytes.IndexByte(b[:min(len(b), maxLine)], '\n') + 1; {
@@ -133,7 +133,7 @@ const (
 var addressSize = [families]int{inet: 2*4 + 2*2, inet6: 2*16 + 2*2, unix: 2 * 108}
 
 func parseBinary(b []byte) (h Header, length int, err error) {
-	if err := checkPrefix(b, signature, "the signature of version 2"); err != nil {
+	if err := checkPrefixOrIncomplete(b, signature, "the signature of version 2"); err != nil {
 		return h, 0, err
 	}
 	if len(b) < headerSize {

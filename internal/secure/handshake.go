@@ -269,7 +269,7 @@ func (h *handshake) takeBytesOfWholeRecord(p []byte) (int, error) {
 		return 0, net.ErrClosed
 	case h.recordLeft > 0:
 	case hasWholeRecord(in):
-		h.recordLeft = recordLen(in)
+		h.recordLeft = recordLenOrHeaderLen(in)
 	case h.inputEnded && len(in) == 0:
 		return 0, io.EOF
 	case h.inputEnded:

@@ -65,12 +65,12 @@ func (g *HandshakeLimiter) Wait() { g.goroutines.Wait() }
 
 // startOrQueueHandshake starts the handshake or, if the limiter is full, queues it. It may evict a stalled one.
 func (g *HandshakeLimiter) startOrQueueHandshake(h *handshake) {
-	if evicted := g.startOrQueueEvictingStalled(h); evicted != nil {
+	if evicted := g.startOrQueueLocked(h); evicted != nil {
 		evicted.cancel(errStalled)
 	}
 }
 
-func (g *HandshakeLimiter) startOrQueueEvictingStalled(h *handshake) (evicted *handshake) {
+func (g *HandshakeLimiter) startOrQueueLocked(h *handshake) (evicted *handshake) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.running < g.maxRunning {

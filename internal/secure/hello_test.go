@@ -99,7 +99,7 @@ func splitMessage(message []byte, n int) (out []byte) {
 
 func joinRecords(t *testing.T, in []byte) (message []byte, largest int) {
 	for len(in) > 0 {
-		n := recordLen(in)
+		n := recordLenOrHeaderLen(in)
 		if len(in) < n || in[0] != 22 || in[1] != 3 || in[2] != 1 {
 			t.Fatalf("no record: %x", in)
 		}

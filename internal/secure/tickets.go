@@ -35,16 +35,17 @@ const (
 	MaxTicketKeys = int(ticketKeyLife/ticketKeyUse) + 1
 )
 
-// NewTicketKeyRing generates the keys of cfg, which the caller must own, and adopts keys of another process. The result
-// is nil if the user has set keys or ticket functions or disabled tickets. It is also nil if clients may have to
-// present certificates: another process may trust other certificates and must verify them again.
-func NewTicketKeyRing(cfg *tls.Config, keys []TicketKey) *TicketKeyRing {
+// NewTicketKeyRingIfShareable generates the ticket keys of cfg, which the caller must own, and adopts inheritedKeys,
+// those of another process. The result is nil if the user has set keys or ticket functions or disabled tickets. It is
+// also nil if clients may have to present certificates: another process may trust other certificates and must verify
+// them again.
+func NewTicketKeyRingIfShareable(cfg *tls.Config, inheritedKeys []TicketKey) (ringOrNil *TicketKeyRing) {
 	if cfg.SessionTicketsDisabled || cfg.WrapSession != nil || cfg.UnwrapSession != nil || hasTicketKeys(cfg) ||
 		cfg.ClientAuth != tls.NoClientCert || cfg.GetConfigForClient != nil {
 		return nil
 	}
-	t := &TicketKeyRing{cfg: cfg, keys: slices.Clone(keys)}
-	t.renewKeys(time.Now())
+	t := &TicketKeyRing{cfg: cfg, keys: slices.Clone(inheritedKeys)}
+	t.renewKeysIfDue(time.Now())
 	return t
 }
 
@@ -59,11 +60,11 @@ func hasTicketKeys(cfg *tls.Config) bool {
 // RenewIfDue generates a new key if the current one has been used for a day. Call it before each handshake.
 func (t *TicketKeyRing) RenewIfDue() {
 	if now := time.Now(); now.UnixNano() >= t.renewAt.Load() {
-		t.renewKeys(now)
+		t.renewKeysIfDue(now)
 	}
 }
 
-func (t *TicketKeyRing) renewKeys(now time.Time) {
+func (t *TicketKeyRing) renewKeysIfDue(now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.keys = slices.DeleteFunc(t.keys, func(k TicketKey) bool {

@@ -11,7 +11,7 @@ import (
 // TestTicketKeys checks that keys are generated daily, used for a week, and passed on.
 func TestTicketKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		first := NewTicketKeyRing(&tls.Config{}, nil)
+		first := NewTicketKeyRingIfShareable(&tls.Config{}, nil)
 		oldest := first.Keys()[0]
 		for day := 1; day <= 20; day++ {
 			time.Sleep(ticketKeyUse - time.Second)
@@ -28,17 +28,17 @@ func TestTicketKeys(t *testing.T) {
 			if slices.ContainsFunc(keys, func(k TicketKey) bool { return equalTicketKeys([]TicketKey{k}, []TicketKey{oldest}) }) != (day < 7) {
 				t.Errorf("day %d: the first key is in use: %v", day, day >= 7)
 			}
-			next := NewTicketKeyRing(&tls.Config{}, keys)
+			next := NewTicketKeyRingIfShareable(&tls.Config{}, keys)
 			if !equalTicketKeys(next.Keys(), keys) {
 				t.Fatalf("day %d: another process has other keys", day)
 			}
 		}
 		future := TicketKey{make([]byte, ticketKeySize), time.Now().Add(time.Hour)}
-		if keys := NewTicketKeyRing(&tls.Config{}, []TicketKey{{make([]byte, 5), time.Now()}, future}).Keys(); len(keys) != 1 || len(keys[0].Key) != ticketKeySize || keys[0].Made != time.Now() {
+		if keys := NewTicketKeyRingIfShareable(&tls.Config{}, []TicketKey{{make([]byte, 5), time.Now()}, future}).Keys(); len(keys) != 1 || len(keys[0].Key) != ticketKeySize || keys[0].Made != time.Now() {
 			t.Errorf("from wrong keys are made %v; want a new one", keys)
 		}
 		many := slices.Repeat(first.Keys()[:1], 100)
-		if n := len(NewTicketKeyRing(&tls.Config{}, many).Keys()); n != MaxTicketKeys {
+		if n := len(NewTicketKeyRingIfShareable(&tls.Config{}, many).Keys()); n != MaxTicketKeys {
 			t.Errorf("%d keys are taken, want %d at most", n, MaxTicketKeys)
 		}
 	})
@@ -64,7 +64,7 @@ func TestTicketKeysOfTheUser(t *testing.T) {
 			return nil, nil
 		}},
 	} {
-		if NewTicketKeyRing(cfg.Clone(), nil) != nil {
+		if NewTicketKeyRingIfShareable(cfg.Clone(), nil) != nil {
 			t.Errorf("with %s there are other keys", name)
 		}
 	}
@@ -72,7 +72,7 @@ func TestTicketKeysOfTheUser(t *testing.T) {
 	if _, err := used.EncryptTicket(tls.ConnectionState{}, &tls.SessionState{}); err != nil {
 		t.Fatal(err)
 	}
-	if NewTicketKeyRing(used.Clone(), nil) == nil {
+	if NewTicketKeyRingIfShareable(used.Clone(), nil) == nil {
 		t.Error("keys that crypto/tls has made are taken for the user's")
 	}
 }

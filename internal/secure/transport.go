@@ -83,7 +83,7 @@ func (s *Session) prepareNextWholeRecord() (found bool) {
 	}
 	for !hasWholeRecord(s.partial[s.partialOffset:]) {
 		have := s.partial[s.partialOffset:]
-		n := min(recordLen(have)-len(have), len(s.input))
+		n := min(recordLenOrHeaderLen(have)-len(have), len(s.input))
 		if n == 0 {
 			return false
 		}
@@ -95,7 +95,7 @@ func (s *Session) prepareNextWholeRecord() (found bool) {
 }
 
 func (s *Session) beginRecord(p []byte) {
-	s.recordLeft = int32(recordLen(p))
+	s.recordLeft = int32(recordLenOrHeaderLen(p))
 	s.largestRecord = max(s.largestRecord, s.recordLeft)
 }
 
@@ -132,9 +132,10 @@ const (
 	typeClientHello = 1
 )
 
-// recordLen returns the length of the first record in b. If b is too short, it returns the number of bytes needed to
-// compute the length. If the length is invalid, it returns the header's length; crypto/tls then reports the error.
-func recordLen(b []byte) int {
+// recordLenOrHeaderLen returns the length of the first record in b. If b is too short, it returns the number of bytes
+// needed to compute the length. If the length is invalid, it returns the header's length; crypto/tls then reports the
+// error.
+func recordLenOrHeaderLen(b []byte) int {
 	if len(b) < headerLen {
 		return headerLen
 	}
@@ -145,4 +146,4 @@ func recordLen(b []byte) int {
 	return headerLen + n
 }
 
-func hasWholeRecord(b []byte) bool { return len(b) >= recordLen(b) }
+func hasWholeRecord(b []byte) bool { return len(b) >= recordLenOrHeaderLen(b) }

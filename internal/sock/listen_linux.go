@@ -24,15 +24,15 @@ const (
 	keepaliveProbes   = 4
 )
 
-// NewListenConfig returns a configuration for listeners whose connections inherit TCP_NODELAY and keepalive. reusePort
-// lets several listeners share a port. control, if not nil, sets further options. Multipath TCP stays off, because its
-// listeners do not support TCP_USER_TIMEOUT.
-func NewListenConfig(reusePort bool, control ControlFunc) net.ListenConfig {
+// NewKeepaliveListenConfig returns a configuration for listeners whose connections inherit TCP_NODELAY and keepalive.
+// reusePort lets several listeners share a port. control, if not nil, sets further options. Multipath TCP stays off,
+// because its listeners do not support TCP_USER_TIMEOUT.
+func NewKeepaliveListenConfig(reusePort bool, control ControlFunc) net.ListenConfig {
 	lc := net.ListenConfig{
 		KeepAlive: -1, // inherited instead of set on each connection
 		Control: func(network, address string, raw syscall.RawConn) error {
 			var err error
-			if e := raw.Control(func(fd uintptr) { err = setListenOptions(int(fd), network, reusePort) }); e != nil {
+			if e := raw.Control(func(fd uintptr) { err = setTCPNoDelayAndKeepalive(int(fd), network, reusePort) }); e != nil {
 				return e
 			}
 			if err == nil && control != nil {
@@ -45,7 +45,7 @@ func NewListenConfig(reusePort bool, control ControlFunc) net.ListenConfig {
 	return lc
 }
 
-func setListenOptions(fd int, network string, reusePort bool) error {
+func setTCPNoDelayAndKeepalive(fd int, network string, reusePort bool) error {
 	if len(network) < 3 || network[:3] != "tcp" {
 		return nil
 	}
@@ -67,13 +67,13 @@ func setListenOptions(fd int, network string, reusePort bool) error {
 	return nil
 }
 
-// SetNonblockAndListenOptions makes any listener non-blocking and sets the options of NewListenConfig.
-func SetNonblockAndListenOptions(l net.Listener) error {
+// SetNonblockNoDelayKeepalive makes any listener non-blocking and sets the options of NewKeepaliveListenConfig.
+func SetNonblockNoDelayKeepalive(l net.Listener) error {
 	return withDescriptor(l, func(fd int) error {
 		if err := unix.SetNonblock(fd, true); err != nil {
 			return err
 		}
-		return setListenOptions(fd, l.Addr().Network(), false)
+		return setTCPNoDelayAndKeepalive(fd, l.Addr().Network(), false)
 	})
 }
 
@@ -86,8 +86,8 @@ func SetBacklog(l net.Listener, backlog int) error {
 }
 
 // PrepareConn sets the options that a connection has not inherited because it arrived before
-// SetNonblockAndListenOptions.
-func PrepareConn(fd int32) error { return setListenOptions(int(fd), "tcp", false) }
+// SetNonblockNoDelayKeepalive.
+func PrepareConn(fd int32) error { return setTCPNoDelayAndKeepalive(int(fd), "tcp", false) }
 
 func setNotSentLowat(fd uintptr, bytes int) error {
 	return unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, bytes)
@@ -144,7 +144,7 @@ const maxBindAttempts = 16
 // program takes the port at that moment and addr allows any port, ListenReusePort tries another port.
 func ListenReusePort(network, addr string, socketCount int, control ControlFunc) ([]net.Listener, error) {
 	return listenReusePortRetrying(addr, socketCount, func(addr string, shared bool) (net.Listener, error) {
-		lc := NewListenConfig(shared, control)
+		lc := NewKeepaliveListenConfig(shared, control)
 		return lc.Listen(context.Background(), network, addr)
 	})
 }
@@ -197,7 +197,7 @@ func StartDial(target netip.AddrPort, source netip.Addr, options Options) (int32
 		if err := setNoDelay(fd, options.Delay); err != nil {
 			return err
 		}
-		if err := bindSourceAddr(fd, source); err != nil {
+		if err := bindSourceAddrIfValid(fd, source); err != nil {
 			return err
 		}
 		return unix.Connect(fd, toSockaddr(target))
@@ -234,8 +234,8 @@ func setNoDelay(fd int, keepDelay bool) error {
 	return unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
 }
 
-// bindSourceAddr binds fd to source, if source is valid. The kernel chooses the port at connect.
-func bindSourceAddr(fd int, source netip.Addr) error {
+// bindSourceAddrIfValid binds fd to source, if source is valid. The kernel chooses the port at connect.
+func bindSourceAddrIfValid(fd int, source netip.Addr) error {
 	if !source.IsValid() {
 		return nil
 	}

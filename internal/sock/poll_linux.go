@@ -69,12 +69,12 @@ func (p *Poll) TryWait() (ready int) {
 // milliseconds. Wait informs the Go scheduler, so that other goroutines and garbage collection proceed.
 func (p *Poll) Wait(timeout time.Duration) (ready int) {
 	if timeout < 0 || p.noPwait2 {
-		return p.waitMilliseconds(timeout)
+		return p.epollWaitMilliseconds(timeout)
 	}
-	n, errno := p.waitPrecisely(timeout)
+	n, errno := p.epollWaitNanoseconds(timeout)
 	if errno == unix.ENOSYS || errno == unix.EPERM {
 		p.noPwait2 = true
-		return p.waitMilliseconds(timeout)
+		return p.epollWaitMilliseconds(timeout)
 	}
 	return n
 }
@@ -82,7 +82,7 @@ func (p *Poll) Wait(timeout time.Duration) (ready int) {
 // kernelTimespec is struct __kernel_timespec, which is the same on all architectures.
 type kernelTimespec struct{ sec, nsec int64 }
 
-func (p *Poll) waitPrecisely(timeout time.Duration) (int, syscall.Errno) {
+func (p *Poll) epollWaitNanoseconds(timeout time.Duration) (ready int, _ syscall.Errno) {
 	at := kernelTimespec{int64(timeout / time.Second), int64(timeout % time.Second)}
 	n, _, errno := syscall.Syscall6(unix.SYS_EPOLL_PWAIT2, uintptr(p.fd), uintptr(unsafe.Pointer(&p.events[0])), uintptr(len(p.events)), uintptr(unsafe.Pointer(&at)), 0, 0)
 	if errno != 0 {
@@ -91,7 +91,7 @@ func (p *Poll) waitPrecisely(timeout time.Duration) (int, syscall.Errno) {
 	return int(n), 0
 }
 
-func (p *Poll) waitMilliseconds(timeout time.Duration) int {
+func (p *Poll) epollWaitMilliseconds(timeout time.Duration) (ready int) {
 	ms := -1
 	if timeout >= 0 {
 		ms = int((timeout + time.Millisecond - 1) / time.Millisecond)

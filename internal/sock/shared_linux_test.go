@@ -23,7 +23,7 @@ func (r *flakyListener) listen(addr string, shared bool) (net.Listener, error) {
 	} else if r.sharedSockets++; r.sharedSockets == r.sockets && r.attempts <= r.failures {
 		return nil, &net.OpError{Op: "listen", Err: syscall.EADDRINUSE}
 	}
-	lc := NewListenConfig(shared, nil)
+	lc := NewKeepaliveListenConfig(shared, nil)
 	l, err := lc.Listen(context.Background(), "tcp", addr)
 	if err == nil {
 		r.listeners = append(r.listeners, l)

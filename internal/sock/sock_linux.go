@@ -46,7 +46,7 @@ func SetNonblockTemporarily(fds ...int32) (restore func()) {
 
 // SendBuffers sends first, which must not be empty, and up to 63 buffers of rest in one system call. It returns the
 // number of bytes sent, or 0 on failure.
-func SendBuffers(fd int32, first []byte, rest [][]byte) int {
+func SendBuffers(fd int32, first []byte, rest [][]byte) (sentOrZero int) {
 	if len(rest) > 0 {
 		return sendmsgBuffers(fd, first, rest)
 	}
@@ -54,7 +54,7 @@ func SendBuffers(fd int32, first []byte, rest [][]byte) int {
 	return max(n, 0) // Send returns -1 on failure
 }
 
-func sendmsgBuffers(fd int32, first []byte, rest [][]byte) int {
+func sendmsgBuffers(fd int32, first []byte, rest [][]byte) (sentOrZero int) {
 	var vec [64]unix.Iovec
 	vec[0].Base = &first[0]
 	vec[0].SetLen(len(first))

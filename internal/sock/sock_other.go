@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// NewListenConfig returns a configuration with the options of package net. reusePort is ignored.
-func NewListenConfig(reusePort bool, control ControlFunc) net.ListenConfig {
+// NewKeepaliveListenConfig returns a configuration with the options of package net. reusePort is ignored.
+func NewKeepaliveListenConfig(reusePort bool, control ControlFunc) net.ListenConfig {
 	return net.ListenConfig{Control: control}
 }
 
@@ -19,11 +19,11 @@ func setNotSentLowat(uintptr, int) error { return nil }
 
 func (o Options) SetOnListener(net.Listener) error { return nil }
 
-func SetNonblockAndListenOptions(net.Listener) error { return nil }
+func SetNonblockNoDelayKeepalive(net.Listener) error { return nil }
 
 // ListenReusePort opens one listener. socketCount must be 1, because sockets cannot share a port on this system.
 func ListenReusePort(network, addr string, socketCount int, control ControlFunc) ([]net.Listener, error) {
-	lc := NewListenConfig(false, control)
+	lc := NewKeepaliveListenConfig(false, control)
 	l, err := lc.Listen(context.Background(), network, addr)
 	if err != nil {
 		return nil, err

@@ -53,8 +53,8 @@ func RunOnNewThread(f func()) {
 var startRuntimePoller sync.Once
 
 // UnshareDescriptorTable gives the calling thread a private descriptor table that keeps the sockets in keepFDs. The
-// thread must come from RunOnNewThread. The table disappears with the thread; release must be called before.
-func UnshareDescriptorTable(keepFDs map[int32]bool) (release func(), err error) {
+// thread must come from RunOnNewThread. The table disappears with the thread; unregisterThread must be called before.
+func UnshareDescriptorTable(keepFDs map[int32]bool) (unregisterThread func(), err error) {
 	startRuntimePoller.Do(func() {
 		if r, w, err := os.Pipe(); err == nil { // starts Go's poller
 			r.Close()
@@ -65,7 +65,7 @@ func UnshareDescriptorTable(keepFDs map[int32]bool) (release func(), err error) 
 	if err := unshareThreadDescriptorTable(); err != nil {
 		return nil, err
 	}
-	if err := closeInheritedSockets(keepFDs); err != nil {
+	if err := closeInheritedSocketsAndPipes(keepFDs); err != nil {
 		return nil, err
 	}
 	if err := reserveLowDescriptors(); err != nil {
@@ -109,8 +109,8 @@ func unshareThreadDescriptorTable() error {
 	return nil
 }
 
-// closeInheritedSockets closes the thread's copies of sockets and pipes, except those in keepFDs.
-func closeInheritedSockets(keepFDs map[int32]bool) error {
+// closeInheritedSocketsAndPipes closes the thread's copies of sockets and pipes, except those in keepFDs.
+func closeInheritedSocketsAndPipes(keepFDs map[int32]bool) error {
 	entries, err := os.ReadDir("/proc/thread-self/fd")
 	if err != nil {
 		return fmt.Errorf("cannot give each loop a descriptor table: /proc is required: %w", err)

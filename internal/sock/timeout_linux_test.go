@@ -26,7 +26,7 @@ func TestSetDeadPeerTimeout(t *testing.T) {
 		{"a moment", time.Microsecond, true, 0, 1},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			lc := NewListenConfig(false, nil)
+			lc := NewKeepaliveListenConfig(false, nil)
 			l, err := lc.Listen(context.Background(), "tcp", "127.0.0.1:0")
 			if err != nil {
 				t.Fatal(err)

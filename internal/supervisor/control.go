@@ -120,9 +120,9 @@ func (o *outbox) enqueue(message []byte, timeout time.Duration) error {
 // enqueueUrgent adds a message that is sent before all others. Only one call is allowed.
 func (o *outbox) enqueueUrgent(message []byte) { o.urgent <- message }
 
-// writeUntilClosed writes messages until close is called, and then the remaining messages. A failed write closes the
-// outbox, because the reader could not parse later messages.
-func (o *outbox) writeUntilClosed() {
+// writeUntilClosedAndDrained writes messages until close is called, and then the remaining messages. A failed write
+// closes the outbox, because the reader could not parse later messages.
+func (o *outbox) writeUntilClosedAndDrained() {
 	defer o.close()
 	for {
 		var message []byte

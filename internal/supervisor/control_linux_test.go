@@ -43,7 +43,7 @@ func TestOutbox(t *testing.T) {
 	if err := o.enqueue(nil, time.Hour); !errors.Is(err, engine.ErrClosed) {
 		t.Errorf("after close: %v", err)
 	}
-	o.writeUntilClosed()
+	o.writeUntilClosedAndDrained()
 	if err := ours.CloseWrite(); err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +58,7 @@ func TestOutboxClosedByPeer(t *testing.T) {
 	o, _, theirs := newOutboxPair(t)
 	theirs.Close()
 	_ = o.enqueue([]byte("x"), 0)
-	o.writeUntilClosed()
+	o.writeUntilClosedAndDrained()
 	if err := o.enqueue([]byte("x"), 0); !errors.Is(err, engine.ErrClosed) {
 		t.Errorf("put: %v", err)
 	}
@@ -73,7 +73,7 @@ func TestOutboxUrgent(t *testing.T) {
 		}
 	}
 	o.enqueueUrgent([]byte("d"))
-	go o.writeUntilClosed()
+	go o.writeUntilClosedAndDrained()
 	defer o.close()
 	got := make([]byte, 4)
 	if _, err := io.ReadFull(theirs, got); err != nil || string(got) != "dbbb" {

@@ -73,10 +73,10 @@ func (p *counterPublisher) publishToSharedMemory() {
 // connections that the worker had open.
 func (b *counterBlock) addToEndedAndClear(ended *endedCounters) (openConns int64) {
 	var last, none engine.Counts
-	b.counts.AddTo(&last)
+	b.counts.AddToWithMaxAge(&last)
 	openConns = last[engine.Open]
 	sum := last.WithoutGauges()
-	ended.counts.AddTo(&sum)
+	ended.counts.AddToWithMaxAge(&sum)
 	ended.counts.SetAll(&sum)
 	b.counts.SetAll(&none)
 	b.loops.Store(0)

@@ -16,7 +16,7 @@ func distinctCounts(t *testing.T, factor int64) (n engine.Counts) {
 
 func sumOf(all ...*engine.Counters) (sum engine.Counts) {
 	for _, c := range all {
-		c.AddTo(&sum)
+		c.AddToWithMaxAge(&sum)
 	}
 	return sum
 }

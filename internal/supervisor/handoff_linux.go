@@ -104,7 +104,7 @@ func (s *Supervisor) waitAndCountLostConns(workerIndex int, w workerState) int {
 	return int(s.workers[workerIndex].lostConns - w.lostConns)
 }
 
-func (s *Supervisor) ImportConns(channels []*os.File) error {
+func (s *Supervisor) StartImportingConns(channels []*os.File) error {
 	defer func() {
 		for _, f := range channels {
 			f.Close() // the workers have copies
@@ -157,7 +157,7 @@ func newHandoffOrderHandler(e engine.Engine, publishCounters func(context.Contex
 			}
 			publishCounters(ctx)
 		case ok && order == orderTakeOver:
-			if err = m.ImportConns(files); err == nil {
+			if err = m.StartImportingConns(files); err == nil {
 				return answer
 			}
 		}

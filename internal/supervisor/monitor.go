@@ -20,7 +20,7 @@ func (s *Supervisor) keepWorkerRunning(workerIndex int) {
 		served, err := s.runWorkerOnce(workerIndex)
 		lived := time.Since(began)
 		if isClosed(s.draining) {
-			s.logFailedDrain(workerIndex, err)
+			s.logIfDrainFailed(workerIndex, err)
 			return
 		}
 		err = cmp.Or(err, errExitedZero)
@@ -32,7 +32,7 @@ func (s *Supervisor) keepWorkerRunning(workerIndex int) {
 			backoff = s.timing.backoff
 		}
 		if !s.sleepUnlessDraining(backoff) {
-			s.logFailedDrain(workerIndex, err)
+			s.logIfDrainFailed(workerIndex, err)
 			return
 		}
 		s.cfg.Log.Warn("worker process ended; restarting it",
@@ -51,9 +51,9 @@ func (s *Supervisor) sleepUnlessDraining(d time.Duration) (keepRunning bool) {
 	return !isClosed(s.draining)
 }
 
-// logFailedDrain logs that a worker failed during a drain. A signal to the process group may reach a worker first, so
+// logIfDrainFailed logs that a worker failed during a drain. A signal to the process group may reach a worker first, so
 // the worker may also have failed just before the drain.
-func (s *Supervisor) logFailedDrain(workerIndex int, err error) {
+func (s *Supervisor) logIfDrainFailed(workerIndex int, err error) {
 	if err == nil || err == errExitedZero || isClosed(s.killing) {
 		return
 	}
@@ -68,8 +68,8 @@ func (s *Supervisor) runWorkerOnce(workerIndex int) (served bool, err error) {
 	}
 	s.running.Add(1)
 	s.setWorkerProcess(workerIndex, p)
-	served = s.superviseProcess(workerIndex, p)
-	lost := s.collectEndedWorkerCounters(workerIndex)
+	served = s.superviseWithTimeouts(workerIndex, p)
+	lost := s.recordWorkerEndAndCounters(workerIndex)
 	s.running.Add(-1)
 	if lost > 0 {
 		s.cfg.Log.Warn("worker process ended with connections open",
@@ -78,7 +78,7 @@ func (s *Supervisor) runWorkerOnce(workerIndex int) (served bool, err error) {
 	return served, p.err()
 }
 
-func (s *Supervisor) superviseProcess(workerIndex int, p process) (served bool) {
+func (s *Supervisor) superviseWithTimeouts(workerIndex int, p process) (served bool) {
 	serving, stopped, draining, killing := p.serving(), p.stopped(), s.draining, s.killing
 	timer := time.NewTimer(s.timing.startTimeout)
 	defer timer.Stop()
@@ -96,7 +96,7 @@ func (s *Supervisor) superviseProcess(workerIndex int, p process) (served bool) 
 			timer.Reset(s.timing.exitTimeout)
 		case <-draining:
 			draining = nil
-			p.requestDrain()
+			p.requestDrainOrSendSIGTERM()
 		case <-killing:
 			killing = nil
 			p.kill()
@@ -128,8 +128,9 @@ func (s *Supervisor) markWorkerServed(workerIndex int) {
 	}
 }
 
-// recordFailure records that a worker ended before it served. giveUp reports whether all workers have failed too often.
-func (s *Supervisor) recordFailure(workerIndex int, cause error) (giveUp bool) {
+// recordFailure records that a worker ended before it served. allWorkersFailing reports whether all workers have failed
+// too often.
+func (s *Supervisor) recordFailure(workerIndex int, cause error) (allWorkersFailing bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.workers[workerIndex].failures++
@@ -146,7 +147,7 @@ func (s *Supervisor) recordFailure(workerIndex int, cause error) (giveUp bool) {
 	return true
 }
 
-func (s *Supervisor) collectEndedWorkerCounters(workerIndex int) (openConns int64) {
+func (s *Supervisor) recordWorkerEndAndCounters(workerIndex int) (openConns int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	openConns = s.counters.workerBlock(workerIndex).addToEndedAndClear(&s.ended)

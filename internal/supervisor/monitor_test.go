@@ -44,13 +44,13 @@ func (a *fakeProcess) sendFrameIfServing(frame []byte) error {
 	}
 }
 
-func (a *fakeProcess) pid() int                 { return 1 }
-func (a *fakeProcess) serving() <-chan struct{} { return a.serve }
-func (a *fakeProcess) stopped() <-chan struct{} { return a.leave }
-func (a *fakeProcess) ended() <-chan struct{}   { return a.end }
-func (a *fakeProcess) err() error               { return a.cause }
-func (a *fakeProcess) requestDrain()            { a.onceDrain.Do(func() { close(a.drained) }) }
-func (a *fakeProcess) kill()                    { a.onceEnd.Do(func() { close(a.killed) }) }
+func (a *fakeProcess) pid() int                   { return 1 }
+func (a *fakeProcess) serving() <-chan struct{}   { return a.serve }
+func (a *fakeProcess) stopped() <-chan struct{}   { return a.leave }
+func (a *fakeProcess) ended() <-chan struct{}     { return a.end }
+func (a *fakeProcess) err() error                 { return a.cause }
+func (a *fakeProcess) requestDrainOrSendSIGTERM() { a.onceDrain.Do(func() { close(a.drained) }) }
+func (a *fakeProcess) kill()                      { a.onceEnd.Do(func() { close(a.killed) }) }
 
 func (a *fakeProcess) runScript() {
 	defer close(a.end)
@@ -122,8 +122,8 @@ func (n *fakeSpawner) allProcesses() []*fakeProcess {
 	return slices.Clone(n.processes)
 }
 
-func (n *fakeSpawner) closeListeners() { n.listenersClosed = true }
-func (n *fakeSpawner) freeCounters()   { n.countersFreed = true }
+func (n *fakeSpawner) closeListenersAndStopSpawning() { n.listenersClosed = true }
+func (n *fakeSpawner) freeCounters()                  { n.countersFreed = true }
 
 func startWithScripts(serving func(net.Addr), scripts ...[]script) (*Supervisor, *fakeSpawner) {
 	n := &fakeSpawner{scripts: scripts, runs: make([]int, len(scripts))}

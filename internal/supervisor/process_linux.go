@@ -63,7 +63,7 @@ func (p *osProcess) readFramesUntilStopped() {
 
 // writeFramesOrSendSIGTERM writes to the control socket. If a drain request cannot be written, it sends SIGTERM.
 func (p *osProcess) writeFramesOrSendSIGTERM() {
-	p.out.writeUntilClosed()
+	p.out.writeUntilClosedAndDrained()
 	if len(p.out.urgent) > 0 && !isClosed(p.hasEnded) {
 		p.sendSIGTERM()
 	}
@@ -93,8 +93,8 @@ func (p *osProcess) sendFrameIfServing(frame []byte) error {
 	return err
 }
 
-// requestDrain requests a drain. A serving worker then sends SIGTERM to itself, see [Worker.Run].
-func (p *osProcess) requestDrain() {
+// requestDrainOrSendSIGTERM requests a drain. A serving worker then sends SIGTERM to itself, see [Worker.Run].
+func (p *osProcess) requestDrainOrSendSIGTERM() {
 	p.out.enqueueUrgent(encodeFrame(kindDrain, nil))
 	if isClosed(p.out.closing) || !isClosed(p.isServing) {
 		p.sendSIGTERM()

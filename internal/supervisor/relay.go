@@ -8,29 +8,29 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Broadcast implements engine.Engine. It queues a message for the connections of all workers. It fails with
+// BroadcastToAllWorkers implements engine.Engine. It queues a message for the connections of all workers. It fails with
 // engine.ErrFull if the queue is full, and with engine.ErrTooLarge beyond maxBroadcast.
-func (s *Supervisor) Broadcast(p []byte) error {
+func (s *Supervisor) BroadcastToAllWorkers(p []byte) error {
 	frame, err := encodeBroadcast(p)
 	if err != nil {
 		return err
 	}
-	return s.enqueueRelayFrame(frame, s.draining)
+	return s.tryEnqueueRelayFrame(frame, s.draining)
 }
 
 // PauseAccept implements engine.Engine. All workers stop or resume accepting. After the start of a drain, it fails,
 // because draining workers do not accept.
 func (s *Supervisor) PauseAccept(paused bool) error {
-	return s.enqueueRelayFrame(encodePauseOrResumeAccept(paused), s.draining)
+	return s.tryEnqueueRelayFrame(encodePauseOrResumeAccept(paused), s.draining)
 }
 
 // ClosePeerConns implements engine.Engine. It closes the connections from a peer in all workers, even draining ones.
 func (s *Supervisor) ClosePeerConns(peer netip.AddrPort) error {
-	return s.enqueueRelayFrame(encodeClosePeerConns(peer), s.done)
+	return s.tryEnqueueRelayFrame(encodeClosePeerConns(peer), s.done)
 }
 
-// enqueueRelayFrame queues a frame for the relay. If the channel stopped is closed, it fails with engine.ErrClosed.
-func (s *Supervisor) enqueueRelayFrame(frame []byte, stopped <-chan struct{}) error {
+// tryEnqueueRelayFrame queues a frame for the relay. If the channel stopped is closed, it fails with engine.ErrClosed.
+func (s *Supervisor) tryEnqueueRelayFrame(frame []byte, stopped <-chan struct{}) error {
 	if isClosed(stopped) {
 		return engine.ErrClosed
 	}
@@ -51,10 +51,10 @@ func (s *Supervisor) requestPauseCommandResend(p process) {
 	}
 }
 
-// relayFramesToWorkers sends each frame to all workers until ended is closed. It keeps the current pause or resume
-// command for workers that start later. Such a worker accepts connections until it receives the command, unless the
-// supervisor is the successor of another process.
-func (s *Supervisor) relayFramesToWorkers(ended <-chan struct{}) {
+// relayFramesRememberingPause sends each frame to all workers until ended is closed. It keeps the current pause or
+// resume command for workers that start later. Such a worker accepts connections until it receives the command, unless
+// the supervisor is the successor of another process.
+func (s *Supervisor) relayFramesRememberingPause(ended <-chan struct{}) {
 	var currentCommand []byte
 	for {
 		var frame []byte

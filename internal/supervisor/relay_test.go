@@ -21,7 +21,7 @@ func TestRelay(t *testing.T) {
 		s, n := startWithScripts(nil, []script{{serves: true}}, []script{{serves: true}})
 		synctest.Wait()
 		for i := range fakeProcessQueue + 1 {
-			if err := s.Broadcast(fmt.Append(nil, i)); err != nil {
+			if err := s.BroadcastToAllWorkers(fmt.Append(nil, i)); err != nil {
 				t.Errorf("broadcast %d: %v", i, err)
 			}
 			synctest.Wait()
@@ -33,13 +33,13 @@ func TestRelay(t *testing.T) {
 				}
 			}
 		}
-		if err := s.Broadcast(make([]byte, maxBroadcast+1)); !errors.Is(err, engine.ErrTooLarge) {
+		if err := s.BroadcastToAllWorkers(make([]byte, maxBroadcast+1)); !errors.Is(err, engine.ErrTooLarge) {
 			t.Errorf("too much: %v", err)
 		}
 		if err := s.Stop(context.Background()); err != nil {
 			t.Error(err)
 		}
-		if err := s.Broadcast([]byte("late")); !errors.Is(err, engine.ErrClosed) {
+		if err := s.BroadcastToAllWorkers([]byte("late")); !errors.Is(err, engine.ErrClosed) {
 			t.Errorf("after the end: %v", err)
 		}
 		if said := n.logged.String(); strings.Count(said, "does not read messages") != 2 {
@@ -52,11 +52,11 @@ func TestRelay(t *testing.T) {
 func TestRelayFull(t *testing.T) {
 	s := &Supervisor{messages: make(chan []byte, maxQueuedMessages), draining: make(chan struct{})}
 	for i := range maxQueuedMessages {
-		if err := s.Broadcast(nil); err != nil {
+		if err := s.BroadcastToAllWorkers(nil); err != nil {
 			t.Fatalf("broadcast %d: %v", i, err)
 		}
 	}
-	if err := s.Broadcast(nil); !errors.Is(err, engine.ErrFull) {
+	if err := s.BroadcastToAllWorkers(nil); !errors.Is(err, engine.ErrFull) {
 		t.Errorf("one too many: %v", err)
 	}
 }
@@ -67,7 +67,7 @@ type fullEngine struct {
 	got  []string
 }
 
-func (e *fullEngine) Broadcast(p []byte) error {
+func (e *fullEngine) BroadcastToAllWorkers(p []byte) error {
 	if e.full > 0 {
 		e.full--
 		return engine.ErrFull
@@ -83,7 +83,7 @@ func TestBroadcaster(t *testing.T) {
 		send := func(p string, waits time.Duration, want error) {
 			t.Helper()
 			began := time.Now()
-			if err := b.broadcastRetrying([]byte(p)); !errors.Is(err, want) || time.Since(began) != waits {
+			if err := b.broadcastRetryingBriefly([]byte(p)); !errors.Is(err, want) || time.Since(began) != waits {
 				t.Errorf("%s: %v after %v; want %v after %v", p, err, time.Since(began), want, waits)
 			}
 		}

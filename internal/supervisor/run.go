@@ -32,11 +32,11 @@ func (w *Worker) Run(ctx context.Context, e engine.Engine, drainTimeout time.Dur
 	terms := make(chan os.Signal, 1)
 	signal.Notify(terms, syscall.SIGTERM)
 	var writing sync.WaitGroup
-	writing.Go(w.out.writeUntilClosed)
+	writing.Go(w.out.writeUntilClosedAndDrained)
 	defer writing.Wait()
 	defer w.out.close()
 	drainRequested, orphaned, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
-	go w.handleSupervisorFrames(e, drainRequested, orphaned, drainTimeout, log)
+	go w.handleFramesAndExitIfOrphaned(e, drainRequested, orphaned, drainTimeout, log)
 	go func() {
 		e.Wait()
 		close(ended)
@@ -64,16 +64,16 @@ func (w *Worker) Run(ctx context.Context, e engine.Engine, drainTimeout time.Dur
 			close(published)
 		case <-terms:
 			d.gotSIGTERM = true
-			d.startOrUpdateDrain()
+			d.startOrUpdateDrainAndSIGTERM()
 		case <-done:
 			done = nil
-			d.startOrUpdateDrain()
+			d.startOrUpdateDrainAndSIGTERM()
 		case <-drainRequested:
 			drainRequested, d.requestedBySupervisor, d.hasTimeout = nil, true, false
-			d.startOrUpdateDrain()
+			d.startOrUpdateDrainAndSIGTERM()
 		case <-orphaned: // nothing else limits the drain now
 			orphaned, drainRequested, d.requestedBySupervisor, d.hasTimeout = nil, nil, true, true
-			d.startOrUpdateDrain()
+			d.startOrUpdateDrainAndSIGTERM()
 		case <-d.deadline:
 			d.deadline = nil
 			d.cancel(context.DeadlineExceeded)
@@ -103,9 +103,9 @@ type workerDrain struct {
 	discardsSIGTERM       bool // further ones have no effect
 }
 
-// startOrUpdateDrain starts the drain if it has not started. It also sets or removes the deadline, and passes the
-// supervisor's request on to the program.
-func (d *workerDrain) startOrUpdateDrain() {
+// startOrUpdateDrainAndSIGTERM starts the drain if it has not started. It also sets or removes the deadline, and passes
+// the supervisor's request on to the program.
+func (d *workerDrain) startOrUpdateDrainAndSIGTERM() {
 	if d.cancel == nil {
 		d.counters.publishToSharedMemory() // the supervisor reads how many connections are open
 		var ctx context.Context
@@ -147,8 +147,9 @@ func (w *Worker) flushAndNotifyStopped(writing *sync.WaitGroup) {
 	_ = w.socket.CloseWrite()
 }
 
-// handleSupervisorFrames executes the supervisor's orders. If the supervisor dies, it ensures that this process ends.
-func (w *Worker) handleSupervisorFrames(e engine.Engine, drainRequested, orphaned chan<- struct{}, drainTimeout time.Duration, log *slog.Logger) {
+// handleFramesAndExitIfOrphaned executes the supervisor's orders. If the supervisor dies, it ensures that this process
+// ends.
+func (w *Worker) handleFramesAndExitIfOrphaned(e engine.Engine, drainRequested, orphaned chan<- struct{}, drainTimeout time.Duration, log *slog.Logger) {
 	in := bufio.NewReader(w.socket)
 	b := &broadcaster{engine: e}
 	for requested := false; ; {
@@ -158,7 +159,7 @@ func (w *Worker) handleSupervisorFrames(e engine.Engine, drainRequested, orphane
 		}
 		switch kind, content := frame[0], frame[frameHeaderSize:]; {
 		case kind == kindBroadcast:
-			err = b.broadcastRetrying(content)
+			err = b.broadcastRetryingBriefly(content)
 		case kind != kindDrain:
 			err = executeOperatorCommand(e, kind, content)
 		case !requested:
@@ -198,14 +199,14 @@ type broadcaster struct {
 	lastWait time.Time // when it last waited for space
 }
 
-// broadcastRetrying delivers a message. If the engine is full, it retries for at most controlTimeout, during which the
-// control socket is not read. It then does not retry for writeTimeout, so that the socket is read soon.
-func (b *broadcaster) broadcastRetrying(p []byte) error {
-	err := b.engine.Broadcast(p)
+// broadcastRetryingBriefly delivers a message. If the engine is full, it retries for at most controlTimeout, during
+// which the control socket is not read. It then does not retry for writeTimeout, so that the socket is read soon.
+func (b *broadcaster) broadcastRetryingBriefly(p []byte) error {
+	err := b.engine.BroadcastToAllWorkers(p)
 	if errors.Is(err, engine.ErrFull) && time.Since(b.lastWait) > writeTimeout {
 		for tries := int(controlTimeout / broadcastRetryInterval); errors.Is(err, engine.ErrFull) && tries > 0; tries-- {
 			time.Sleep(broadcastRetryInterval)
-			err = b.engine.Broadcast(p)
+			err = b.engine.BroadcastToAllWorkers(p)
 		}
 		b.lastWait = time.Now()
 	}

@@ -30,7 +30,7 @@ func startSupervisorWithTiming(cfg Config, t timing) (*Supervisor, error) {
 		err = sp.createSharedCounters()
 	}
 	if err != nil {
-		sp.closeListeners()
+		sp.closeListenersAndStopSpawning()
 		return nil, err
 	}
 	return startSupervisor(cfg, t, addrs, sp.counters, sp), nil
@@ -113,7 +113,7 @@ func mapCounters(memory *os.File, workers int) (sharedCounters, error) {
 	return b, nil
 }
 
-func (sp *execSpawner) closeListeners() {
+func (sp *execSpawner) closeListenersAndStopSpawning() {
 	sp.mu.Lock()
 	defer sp.mu.Unlock()
 	for _, l := range slices.Concat(sp.sockets...) {

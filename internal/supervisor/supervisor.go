@@ -43,16 +43,17 @@ type process interface {
 	stopped() <-chan struct{} // it has stopped serving
 	ended() <-chan struct{}   // it has ended and has been waited for
 	err() error               // how it ended, nil for exit code 0
-	requestDrain()
+	requestDrainOrSendSIGTERM()
 	kill()
 	sendFrameIfServing(frame []byte) error // if it serves; only the relay calls it
 }
 
 // spawner starts worker processes. It is safe for concurrent use.
 type spawner interface {
-	// spawnWorker starts a worker, or fails after closeListeners. receive gets the worker's frames until its end.
+	// spawnWorker starts a worker, or fails after closeListenersAndStopSpawning. receive gets the worker's frames until
+	// its end.
 	spawnWorker(index int, receive func(frame []byte)) (process, error)
-	closeListeners()
+	closeListenersAndStopSpawning()
 	freeCounters()
 }
 
@@ -116,9 +117,9 @@ func startSupervisor(cfg Config, t timing, addrs []net.Addr, counters sharedCoun
 	for i := range cfg.Processes {
 		monitors.Go(func() { s.keepWorkerRunning(i) })
 	}
-	announcing.Go(s.announceWhenAllServed)
+	announcing.Go(s.announceAllServedUnlessDraining)
 	ended := make(chan struct{}) // closed when all workers have ended
-	relay.Go(func() { s.relayFramesToWorkers(ended) })
+	relay.Go(func() { s.relayFramesRememberingPause(ended) })
 	go func() {
 		monitors.Wait()
 		s.startDrainAndCloseListeners()
@@ -134,7 +135,7 @@ func startSupervisor(cfg Config, t timing, addrs []net.Addr, counters sharedCoun
 	return s
 }
 
-func (s *Supervisor) announceWhenAllServed() {
+func (s *Supervisor) announceAllServedUnlessDraining() {
 	select {
 	case <-s.allServed:
 		close(s.started)
@@ -164,7 +165,7 @@ func (s *Supervisor) startDrainAndCloseListeners() {
 	defer s.mu.Unlock()
 	if !isClosed(s.draining) {
 		close(s.draining)
-		s.spawner.closeListeners()
+		s.spawner.closeListenersAndStopSpawning()
 	}
 }
 
@@ -219,9 +220,9 @@ func (s *Supervisor) Loops() (sum int) {
 func (s *Supervisor) Counters() (sum engine.Counts) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.ended.counts.AddTo(&sum)
+	s.ended.counts.AddToWithMaxAge(&sum)
 	for i := range s.counters.workerCount() {
-		s.counters.workerBlock(i).counts.AddTo(&sum)
+		s.counters.workerBlock(i).counts.AddToWithMaxAge(&sum)
 	}
 	return sum
 }

@@ -110,8 +110,8 @@ func (w *Worker) ClaimListeners(addrs []Address, processes int) (all [][]net.Lis
 	return all, nil
 }
 
-// Broadcast queues a message for the connections of all workers, see [Supervisor.Broadcast].
-func (w *Worker) Broadcast(p []byte) error {
+// BroadcastToAllWorkers queues a message for the connections of all workers, see [Supervisor.Broadcast].
+func (w *Worker) BroadcastToAllWorkers(p []byte) error {
 	frame, err := encodeBroadcast(p)
 	if err != nil {
 		return err

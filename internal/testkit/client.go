@@ -21,14 +21,15 @@ type Conn struct {
 	t testing.TB
 }
 
-// Dial connects to a TCP address or, if addr contains a slash, to a unix socket. Cleanup closes the connection.
-func Dial(t testing.TB, addr string) *Conn {
+// Dial connects to a TCP address or, if addrOrSocketPath contains a slash, to a unix socket. Cleanup closes the
+// connection.
+func Dial(t testing.TB, addrOrSocketPath string) *Conn {
 	t.Helper()
 	network := "tcp"
-	if strings.Contains(addr, "/") {
+	if strings.Contains(addrOrSocketPath, "/") {
 		network = "unix"
 	}
-	nc, err := net.DialTimeout(network, addr, Timeout)
+	nc, err := net.DialTimeout(network, addrOrSocketPath, Timeout)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,8 +70,8 @@ func (c *Conn) Expect(want string) {
 	}
 }
 
-// Exchange sends a line and expects a line in reply. send and want are without line feeds.
-func (c *Conn) Exchange(send, want string) {
+// ExchangeLine sends a line and expects a line in reply. send and want are without line feeds.
+func (c *Conn) ExchangeLine(send, want string) {
 	c.t.Helper()
 	c.Send(send + "\n")
 	if got := c.ReadLine(); got != want {

@@ -30,7 +30,7 @@ func TestConn(t *testing.T) {
 		}
 	}()
 	c := Dial(t, l.Addr().String())
-	c.Exchange("a line", "a line")
+	c.ExchangeLine("a line", "a line")
 	c.Send("some text")
 	c.Expect("some")
 	c.Send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi")

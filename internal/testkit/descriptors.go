@@ -18,10 +18,10 @@ var released = sync.NewCond(new(sync.Mutex))
 // ReserveDescriptors once, before the test opens anything.
 func ReserveDescriptors(t testing.TB, n int) {
 	t.Helper()
-	reserveUnderLimit(t, n, descriptorLimit())
+	waitAndReserveOrSkip(t, n, descriptorLimit())
 }
 
-func reserveUnderLimit(t testing.TB, n, limit int) {
+func waitAndReserveOrSkip(t testing.TB, n, limit int) {
 	t.Helper()
 	limit -= spareDescriptors
 	if n > limit {

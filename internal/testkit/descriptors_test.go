@@ -21,10 +21,10 @@ func TestDescriptors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limit = 100 + spareDescriptors
 		first, second := &fakeTB{TB: t}, &fakeTB{TB: t}
-		reserveUnderLimit(first, 60, limit)
+		waitAndReserveOrSkip(first, 60, limit)
 		has := false
 		go func() {
-			reserveUnderLimit(second, 41, limit)
+			waitAndReserveOrSkip(second, 41, limit)
 			has = true
 		}()
 		if synctest.Wait(); has {
@@ -37,7 +37,7 @@ func TestDescriptors(t *testing.T) {
 		second.cleanup()
 
 		large := &fakeTB{TB: t}
-		go func() { reserveUnderLimit(large, 101, limit) }()
+		go func() { waitAndReserveOrSkip(large, 101, limit) }()
 		synctest.Wait()
 		if want := "needs 165 descriptors: ulimit -n is 164"; large.message != want {
 			t.Errorf("it says %q, want %q", large.message, want)

@@ -36,9 +36,9 @@ type Inherited struct {
 
 var claimed atomic.Bool
 
-// ClaimPredecessor returns the process that this process replaces. The result is nil if there is none, or if another
-// server of this process has claimed it.
-func ClaimPredecessor() (*Predecessor, error) {
+// ClaimPredecessorOnce returns the process that this process replaces. The result is nil if there is none, or if
+// another server of this process has claimed it.
+func ClaimPredecessorOnce() (*Predecessor, error) {
 	p, err := connectPredecessor()
 	if p == nil && err == nil || !claimed.CompareAndSwap(false, true) {
 		return nil, nil
@@ -164,12 +164,12 @@ func (p *Predecessor) WaitStartedOrAborted(started <-chan struct{}) error {
 // and are closed afterwards. It then calls takeOver with the channels. It fails if the old process continues to serve.
 func (p *Predecessor) AnnounceReadyAndTakeOver(loops int, restoreState func(state, link *os.File), takeOver func(channels []*os.File) error) error {
 	if err := p.sendMessage(kindReady, Ready{Version: Version, Loops: loops}); err != nil {
-		return p.ignorePredecessorExit(err)
+		return p.reportServingIfPredecessorExited(err)
 	}
 	var c Channels
 	files, err := p.readExpectedMessage(context.Background(), kindChannels, &c, Timeout)
 	if err != nil {
-		return p.ignorePredecessorExit(err)
+		return p.reportServingIfPredecessorExited(err)
 	}
 	if c.N < 0 || c.N > len(files) {
 		closeFiles(files)
@@ -190,7 +190,7 @@ func (p *Predecessor) AnnounceReadyAndTakeOver(loops int, restoreState func(stat
 		return err
 	}
 	ReportOwnPIDServing()
-	return p.ignorePredecessorExit(p.sendMessage(kindTaking, struct{}{}))
+	return p.reportServingIfPredecessorExited(p.sendMessage(kindTaking, struct{}{}))
 }
 
 // ReportFailure tells the old process why this process cannot serve.
@@ -203,9 +203,9 @@ func (p *Predecessor) ReportFailure(cause error) error {
 // process continues to serve and this one must exit.
 func IsAborted(err error) bool { return errors.Is(err, errAborted) }
 
-// ignorePredecessorExit returns nil if err means that the old process has exited, because this process then continues
-// with the connections it has received.
-func (p *Predecessor) ignorePredecessorExit(err error) error {
+// reportServingIfPredecessorExited returns nil if err means that the old process has exited, because this process then
+// continues with the connections it has received.
+func (p *Predecessor) reportServingIfPredecessorExited(err error) (otherErr error) {
 	if errors.Is(err, io.EOF) || errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) {
 		ReportOwnPIDServing()
 		return nil
@@ -213,8 +213,8 @@ func (p *Predecessor) ignorePredecessorExit(err error) error {
 	return err
 }
 
-// WaitDone waits until the old process has handed over everything. It fails if the old process exits.
-func (p *Predecessor) WaitDone() (d Done, err error) {
+// AnswerLivenessUntilDone waits until the old process has handed over everything. It fails if the old process exits.
+func (p *Predecessor) AnswerLivenessUntilDone() (d Done, err error) {
 	for {
 		word, rest, fds, err := p.readMessage()
 		sock.Close(fds...)
@@ -232,5 +232,5 @@ func (p *Predecessor) WaitDone() (d Done, err error) {
 	}
 }
 
-// Close makes WaitDone and AnnounceReadyAndTakeOver return.
+// Close makes AnswerLivenessUntilDone and AnnounceReadyAndTakeOver return.
 func (p *Predecessor) Close() { _ = p.file.Close() }

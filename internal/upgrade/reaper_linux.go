@@ -32,9 +32,9 @@ type statusPipe struct {
 // ownStatusPipe is the pipe of this process, or nil if no process stays.
 var ownStatusPipe atomic.Pointer[statusPipe]
 
-// CreateStatusPipe makes this process the first process, which stays when another process takes over. It does nothing
-// if one of its predecessors already stays.
-func CreateStatusPipe() error {
+// KeepRunningAfterUpgradeIfFirst makes this process the first process, which stays when another process takes over. It
+// does nothing if one of its predecessors already stays.
+func KeepRunningAfterUpgradeIfFirst() error {
 	if ownStatusPipe.Load() != nil {
 		return nil
 	}
@@ -53,9 +53,9 @@ func ReportOwnPIDServing() {
 	}
 }
 
-// waitAndReportExit waits until a child has exited and reports the child's status to the first process, if that stays.
-// It does not reap the child. If this process exits before it has reported, the first process reaps the child.
-func waitAndReportExit(pid int) {
+// waitAndReportExitToFirst waits until a child has exited and reports the child's status to the first process, if that
+// stays. It does not reap the child. If this process exits before it has reported, the first process reaps the child.
+func waitAndReportExitToFirst(pid int) {
 	l := ownStatusPipe.Load()
 	if l == nil || l.isFirstProcess {
 		return
@@ -111,8 +111,8 @@ type Reaper struct {
 	exitReports map[int]string // the last exit report: PID and status
 }
 
-// StartReaperAndSignalRelay relays signals to the serving process. The result is nil unless this process stays.
-func (s *Successor) StartReaperAndSignalRelay() *Reaper {
+// RelaySignalsIfFirstProcess relays signals to the serving process. The result is nil unless this process stays.
+func (s *Successor) RelaySignalsIfFirstProcess() (reaperOrNil *Reaper) {
 	l := ownStatusPipe.Load()
 	if l == nil || !l.isFirstProcess {
 		return nil
@@ -122,13 +122,13 @@ func (s *Successor) StartReaperAndSignalRelay() *Reaper {
 	signal.Notify(k.signals, relayedSignals()...)
 	k.relaying.Go(func() {
 		for sig := range k.signals {
-			_ = unix.Kill(k.readServingPID(), sig.(unix.Signal)) // it may have exited
+			_ = unix.Kill(k.readReportsAndServingPID(), sig.(unix.Signal)) // it may have exited
 		}
 	})
 	return k
 }
 
-func (k *Reaper) readServingPID() int {
+func (k *Reaper) readReportsAndServingPID() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for p := make([]byte, 4096); ; {
@@ -152,7 +152,7 @@ func (k *Reaper) readServingPID() int {
 // waitExitReport waits for the exit status of process pid, which its parent has reaped.
 func (k *Reaper) waitExitReport(pid int) error {
 	for end := time.Now().Add(exitReportTimeout); ; {
-		k.readServingPID()
+		k.readReportsAndServingPID()
 		k.mu.Lock()
 		how, ok := k.exitReports[pid]
 		k.mu.Unlock()
@@ -167,9 +167,9 @@ func (k *Reaper) waitExitReport(pid int) error {
 	}
 }
 
-// WaitServerExit waits until the serving process has exited, and returns an error unless its exit code is 0. Meanwhile
-// it reaps all children; this process must have no others.
-func (k *Reaper) WaitServerExit() error {
+// ReapUntilServerExits waits until the serving process has exited, and returns an error unless its exit code is 0.
+// Meanwhile it reaps all children; this process must have no others.
+func (k *Reaper) ReapUntilServerExits() error {
 	defer k.relaying.Wait()
 	defer close(k.signals)
 	defer signal.Stop(k.signals)
@@ -179,7 +179,7 @@ func (k *Reaper) WaitServerExit() error {
 	for exited := k.successor.exited; ; {
 		var status unix.WaitStatus
 		pid, err := unix.Wait4(-1, &status, unix.WNOHANG, nil)
-		serves := k.readServingPID()
+		serves := k.readReportsAndServingPID()
 		switch {
 		case err == unix.EINTR:
 			continue
@@ -193,7 +193,7 @@ func (k *Reaper) WaitServerExit() error {
 		select {
 		case <-ends:
 		case <-exited:
-			if exited = nil; serves == k.successor.PID() && k.readServingPID() == serves {
+			if exited = nil; serves == k.successor.PID() && k.readReportsAndServingPID() == serves {
 				if k.successor.exitErr == nil {
 					return nil
 				}

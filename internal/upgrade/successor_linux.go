@@ -56,7 +56,7 @@ func StartSuccessor(cmd *exec.Cmd, replyTimeout time.Duration) (*Successor, erro
 	}
 	s := &Successor{controlSocket: controlSocket{pair[0]}, cmd: cmd, replyTimeout: replyTimeout, exited: make(chan struct{})}
 	go func() {
-		waitAndReportExit(cmd.Process.Pid)
+		waitAndReportExitToFirst(cmd.Process.Pid)
 		s.exitErr = cmd.Wait()
 		close(s.exited)
 	}()
@@ -72,12 +72,12 @@ func (s *Successor) SendHelloAndListeners(h Hello, sendListeners func(control *o
 		h.Kept, h.Files = true, append(slices.Clip(h.Files), l.write)
 	}
 	if err := s.sendMessage(kindHello, h); err != nil {
-		return s.waitAndAddExitStatus(context.Background(), err)
+		return s.addExitStatusIfConnClosed(context.Background(), err)
 	}
 	if err := sendListeners(s.file); err != nil {
-		return s.waitAndAddExitStatus(context.Background(), err)
+		return s.addExitStatusIfConnClosed(context.Background(), err)
 	}
-	return s.waitAndAddExitStatus(context.Background(), s.sendMessage(kindListeners, struct{}{}, h.Files...))
+	return s.addExitStatusIfConnClosed(context.Background(), s.sendMessage(kindListeners, struct{}{}, h.Files...))
 }
 
 // ListenersMessage is the kind of the messages with which an engine sends listener descriptors, in parts.
@@ -106,14 +106,14 @@ func (s *Successor) waitReply(ctx context.Context, kind string, reply any) error
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return fmt.Errorf("the new process did not send %[2]q within %[1]v", s.replyTimeout, kind)
 	}
-	return s.waitAndAddExitStatus(ctx, err)
+	return s.addExitStatusIfConnClosed(ctx, err)
 }
 
-// OpenAndSendChannels sends one end of each channel to the new process. When that process begins to take over
+// OpenChannelsAndAwaitTakeOver sends one end of each channel to the new process. When that process begins to take over
 // connections, it returns the other ends. If the numbers of loops differ, every pair of loops gets a channel. If the
 // numbers are equal, or there would be more than maxChannels, every loop gets one channel. The files stateFile (the
 // handler's state) and broadcastSocket are sent as well unless they are nil. The caller still owns both files.
-func (s *Successor) OpenAndSendChannels(ctx context.Context, ourLoops, theirLoops int, stateFile, broadcastSocket *os.File) (ours []*os.File, err error) {
+func (s *Successor) OpenChannelsAndAwaitTakeOver(ctx context.Context, ourLoops, theirLoops int, stateFile, broadcastSocket *os.File) (ours []*os.File, err error) {
 	n := max(ourLoops, theirLoops)
 	allPairs := ourLoops != theirLoops && ourLoops*theirLoops <= maxChannels
 	if allPairs {
@@ -139,7 +139,7 @@ func (s *Successor) OpenAndSendChannels(ctx context.Context, ourLoops, theirLoop
 			files = append(files, more)
 		}
 	}
-	if err = s.waitAndAddExitStatus(ctx, s.sendMessage(kindChannels, Channels{N: n, State: stateFile != nil, Link: broadcastSocket != nil}, files...)); err == nil {
+	if err = s.addExitStatusIfConnClosed(ctx, s.sendMessage(kindChannels, Channels{N: n, State: stateFile != nil, Link: broadcastSocket != nil}, files...)); err == nil {
 		err = s.waitReply(ctx, kindTaking, new(struct{}))
 	}
 	if err != nil {
@@ -149,9 +149,9 @@ func (s *Successor) OpenAndSendChannels(ctx context.Context, ourLoops, theirLoop
 	return ours, nil
 }
 
-// waitAndAddExitStatus adds the new process's exit status to err. It waits for the exit only if err shows that the
+// addExitStatusIfConnClosed adds the new process's exit status to err. It waits for the exit only if err shows that the
 // process has closed the socket, because such a process is about to exit.
-func (s *Successor) waitAndAddExitStatus(ctx context.Context, err error) error {
+func (s *Successor) addExitStatusIfConnClosed(ctx context.Context, err error) error {
 	if !errors.Is(err, io.EOF) && !errors.Is(err, unix.EPIPE) && !errors.Is(err, unix.ECONNRESET) {
 		return err
 	}
@@ -175,7 +175,7 @@ func (s *Successor) MonitorAndKillIfHung(ctx context.Context) {
 	for {
 		select {
 		case <-tick.C:
-			if s.KillIfHung() {
+			if s.ProbeAndKillIfHung() {
 				return
 			}
 		case <-ctx.Done():
@@ -184,9 +184,9 @@ func (s *Successor) MonitorAndKillIfHung(ctx context.Context) {
 	}
 }
 
-// KillIfHung kills the new process if it has twice failed to reply within a third of the timeout. (A single failure may
-// be the fault of this process.) killed reports whether the new process has been killed or has exited.
-func (s *Successor) KillIfHung() (killed bool) {
+// ProbeAndKillIfHung kills the new process if it has twice failed to reply within a third of the timeout. (A single
+// failure may be the fault of this process.) killed reports whether the new process has been killed or has exited.
+func (s *Successor) ProbeAndKillIfHung() (killed bool) {
 	for range 2 {
 		err := s.sendMessage(kindAlive, struct{}{})
 		if err == nil {

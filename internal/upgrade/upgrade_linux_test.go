@@ -103,7 +103,7 @@ func TestOpenChannels(t *testing.T) {
 			_ = next.sendMessage(kindTaking, struct{}{})
 			theirs <- files
 		}()
-		ours, err := s.OpenAndSendChannels(t.Context(), c.from, c.to, nil, nil)
+		ours, err := s.OpenChannelsAndAwaitTakeOver(t.Context(), c.from, c.to, nil, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -202,7 +202,7 @@ func TestWaitAndReportExit(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		waitAndReportExit(cmd.Process.Pid)
+		waitAndReportExitToFirst(cmd.Process.Pid)
 		buffer := make([]byte, 100)
 		n, err := read.Read(buffer)
 		if want := fmt.Sprintln(cmd.Process.Pid, c.how); err != nil || string(buffer[:n]) != want {

@@ -18,11 +18,11 @@ func StartSuccessor(*exec.Cmd, time.Duration) (*Successor, error)          { ret
 func (*Successor) PID() int                                                { return 0 }
 func (*Successor) SendHelloAndListeners(Hello, func(*os.File) error) error { return ErrUnsupported }
 func (*Successor) WaitReady(context.Context) (r Ready, _ error)            { return r, ErrUnsupported }
-func (*Successor) OpenAndSendChannels(context.Context, int, int, *os.File, *os.File) ([]*os.File, error) {
+func (*Successor) OpenChannelsAndAwaitTakeOver(context.Context, int, int, *os.File, *os.File) ([]*os.File, error) {
 	return nil, ErrUnsupported
 }
 func (*Successor) MonitorAndKillIfHung(context.Context) {}
-func (*Successor) KillIfHung() (killed bool)            { return true }
+func (*Successor) ProbeAndKillIfHung() (killed bool)    { return true }
 func (*Successor) Abort()                               {}
 func (*Successor) SendDone(Done) error                  { return ErrUnsupported }
 
@@ -43,17 +43,17 @@ type Inherited struct {
 	Sockets []net.Listener
 }
 
-func ClaimPredecessor() (*Predecessor, error) { return nil, nil }
+func ClaimPredecessorOnce() (*Predecessor, error) { return nil, nil }
 func (*Predecessor) AnnounceReadyAndTakeOver(int, func(_, _ *os.File), func([]*os.File) error) error {
 	return ErrUnsupported
 }
-func (*Predecessor) ReportFailure(error) error                  { return ErrUnsupported }
-func (*Predecessor) WaitDone() (d Done, err error)              { return d, ErrUnsupported }
-func (*Predecessor) Close()                                     {}
-func IsAborted(error) bool                                      { return false }
-func (*Predecessor) WaitStartedOrAborted(<-chan struct{}) error { return ErrUnsupported }
-func InheritedActivationSockets() ([]string, []*os.File, error) { return nil, nil, nil }
-func (*Successor) StartReaperAndSignalRelay() *Reaper           { return nil }
-func (*Reaper) WaitServerExit() error                           { return nil }
-func CreateStatusPipe() error                                   { return nil }
-func ReportOwnPIDServing()                                      {}
+func (*Predecessor) ReportFailure(error) error                       { return ErrUnsupported }
+func (*Predecessor) AnswerLivenessUntilDone() (d Done, err error)    { return d, ErrUnsupported }
+func (*Predecessor) Close()                                          {}
+func IsAborted(error) bool                                           { return false }
+func (*Predecessor) WaitStartedOrAborted(<-chan struct{}) error      { return ErrUnsupported }
+func InheritedActivationSockets() ([]string, []*os.File, error)      { return nil, nil, nil }
+func (*Successor) RelaySignalsIfFirstProcess() (reaperOrNil *Reaper) { return nil }
+func (*Reaper) ReapUntilServerExits() error                          { return nil }
+func KeepRunningAfterUpgradeIfFirst() error                          { return nil }
+func ReportOwnPIDServing()                                           {}

@@ -78,10 +78,10 @@ func TestFailures(t *testing.T) {
 			p.Reset()
 			p.Send("x")
 		}},
-		{"Take(1); expected 0 or more, after StopReading", nil, func(_ server, p peer) { p.Take(1) }},
+		{"Take(1); expected 0 or more, after StopReading", nil, func(_ server, p peer) { p.ReadMore(1) }},
 		{"Take(-1)", nil, func(_ server, p peer) {
 			p.StopReading()
-			p.Take(-1)
+			p.ReadMore(-1)
 		}},
 		{"Advance by -1ns; expected 0 to 8760h0m0s", nil, func(s server, _ peer) { s.Advance(-1) }},
 		{"Advance by 8760h0m0s; expected 0 to 8759h59m59s", nil, func(s server, _ peer) {

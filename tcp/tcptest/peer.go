@@ -36,7 +36,7 @@ func (p *Peer) Addr() netip.AddrPort { return p.end.Addr }
 func (p *Peer) Send(text string) {
 	p.s.t.Helper()
 	if _, err := p.Write([]byte(text)); err != nil {
-		p.s.t.Fatalf("tcptest: send %q: %v; %s", truncate(text), err, p.describeState())
+		p.s.t.Fatalf("tcptest: send %q: %v; %s", truncate(text), err, p.describeStateMarkingReasonSeen())
 	}
 }
 
@@ -60,8 +60,8 @@ func (p *Peer) Reset() { p.s.runAndSettle(p.end.Reset) }
 // the server and counts for Limits.MaxUnsent, HighWater and WriteTimeout.
 func (p *Peer) StopReading() { p.s.runAndSettle(func() { p.end.SetReceiveWindow(0) }) }
 
-// Take lets the peer read n more bytes of output after StopReading.
-func (p *Peer) Take(n int) {
+// ReadMore lets the peer read n more bytes of output after StopReading.
+func (p *Peer) ReadMore(n int) {
 	p.s.t.Helper()
 	reads := false
 	p.s.runAndSettle(func() {
@@ -91,7 +91,7 @@ func (p *Peer) Output() (text string) {
 func (p *Peer) Expect(want string) {
 	p.s.t.Helper()
 	met, got := false, ""
-	p.waitUntil(func() bool {
+	p.waitUntilOrTimeout(func() bool {
 		have := p.end.Received()
 		got = string(have[:min(len(have), len(want))])
 		if met = got == want; met {
@@ -101,7 +101,7 @@ func (p *Peer) Expect(want string) {
 		return met || closed || !strings.HasPrefix(want, got)
 	})
 	if !met {
-		p.s.t.Fatalf("tcptest: output is %q; expected %q; %s", truncate(got), truncate(want), p.describeState())
+		p.s.t.Fatalf("tcptest: output is %q; expected %q; %s", truncate(got), truncate(want), p.describeStateMarkingReasonSeen())
 	}
 }
 
@@ -111,12 +111,12 @@ func (p *Peer) ExpectClosed(why error) {
 	p.s.t.Helper()
 	var got error
 	closed := false
-	p.waitUntil(func() bool {
+	p.waitUntilOrTimeout(func() bool {
 		got, closed = p.closeReason()
 		return closed
 	})
 	if !closed || !errors.Is(got, why) {
-		p.s.t.Fatalf("tcptest: %s; expected it to be closed with: %v", p.describeState(), why)
+		p.s.t.Fatalf("tcptest: %s; expected it to be closed with: %v", p.describeStateMarkingReasonSeen(), why)
 	}
 }
 
@@ -126,8 +126,8 @@ func (p *Peer) Closed() (why error, ok bool) {
 	return why, ok
 }
 
-// waitUntil calls found after each activity of the engine until found returns true or time is up.
-func (p *Peer) waitUntil(found func() bool) {
+// waitUntilOrTimeout calls found after each activity of the engine until found returns true or time is up.
+func (p *Peer) waitUntilOrTimeout(found func() bool) {
 	for end := time.Now().Add(waitTimeout); ; {
 		ok, paused := false, false
 		p.s.runAndSettle(func() {
@@ -161,7 +161,7 @@ func (p *Peer) handlerPanic() (why *tcp.PanicError, ok bool) {
 	return errors.AsType[*tcp.PanicError](err)
 }
 
-func (p *Peer) describeState() string {
+func (p *Peer) describeStateMarkingReasonSeen() string {
 	why, closed := p.end.Closed()
 	if !closed {
 		high, low, paused := p.end.PausedAtHighWater()

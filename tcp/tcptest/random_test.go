@@ -39,7 +39,7 @@ func playRandomScript(t *testing.T, seed uint64) string {
 			p.StopReading()
 		case 1:
 			p.StopReading()
-			p.Take(dice.IntN(500))
+			p.ReadMore(dice.IntN(500))
 		case 2:
 			p.StartReading()
 		case 3:

@@ -93,7 +93,7 @@ func NewServer(t testing.TB, srv *tcp.Server) *Server {
 		if err := <-ended; err != nil {
 			t.Errorf("tcptest: %v", err)
 		}
-		s.reportPanics()
+		s.failTestForUnseenPanics()
 	})
 	return s
 }
@@ -136,7 +136,7 @@ func (s *Server) Advance(d time.Duration) {
 	s.t.Helper()
 	var ok bool
 	var most time.Duration
-	s.runAndSettle(func() { ok, most = s.engine.AdvanceClock(d) })
+	s.runAndSettle(func() { ok, most = s.engine.AdvanceClockAndRunDue(d) })
 	if !ok {
 		s.t.Fatalf("tcptest: Advance by %v; expected 0 to %v", d, most)
 	}
@@ -156,8 +156,8 @@ func (s *Server) Drain() {
 	s.runAndSettle(func() {})
 }
 
-// reportPanics fails the test if a handler has panicked and the test has not read the close reason.
-func (s *Server) reportPanics() {
+// failTestForUnseenPanics fails the test if a handler has panicked and the test has not read the close reason.
+func (s *Server) failTestForUnseenPanics() {
 	unseen := s.engine.Counters()[engine.Panics]
 	for _, p := range s.peers {
 		why, panicked := p.handlerPanic()

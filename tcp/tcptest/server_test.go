@@ -117,9 +117,9 @@ func TestSlowPeer(t *testing.T) {
 	p.StopReading()
 	p.Send("much 1\nmuch 2\nmuch 3\nmuch 4\n")
 	d.expectCalls(t, "opened 198.51.100.1:1024", "line much 1", "line much 2", "line much 3") // the fourth waits
-	p.Take(1500)
+	p.ReadMore(1500)
 	d.expectCalls(t)
-	p.Take(600)
+	p.ReadMore(600)
 	d.expectCalls(t, "writable", "line much 4")
 	expectOutput(t, p, strings.Repeat("x", 2100))
 	p.StartReading()

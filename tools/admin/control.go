@@ -100,7 +100,7 @@ func (c *controlAPI) addControlRoutes(routes routeHandlers) {
 }
 
 func (c *controlAPI) authorizeAndExecute(w http.ResponseWriter, r *http.Request, execute func(http.ResponseWriter, *http.Request) error) {
-	if status, why := c.checkTokenHeaders(r); status != 0 {
+	if status, why := c.checkTokenHeadersLimitingAttempts(r); status != 0 {
 		c.rejectionLog.logRejection(r, why)
 		replyText(w, status, why)
 		return
@@ -115,9 +115,9 @@ func (c *controlAPI) logAndReplyError(w http.ResponseWriter, r *http.Request, st
 	replyText(w, status, err.Error())
 }
 
-// checkTokenHeaders decides whether a control request is authorized. If it is, errorStatus is 0. Otherwise errorStatus
-// and errorText are the response.
-func (c *controlAPI) checkTokenHeaders(r *http.Request) (errorStatus int, errorText string) {
+// checkTokenHeadersLimitingAttempts decides whether a control request is authorized. If it is, errorStatus is 0.
+// Otherwise errorStatus and errorText are the response.
+func (c *controlAPI) checkTokenHeadersLimitingAttempts(r *http.Request) (errorStatus int, errorText string) {
 	if r.Header.Get(ActionHeader) == "" {
 		return http.StatusForbidden, "expected the header " + ActionHeader + ": 1"
 	}

@@ -43,7 +43,7 @@ const (
 	flightBytes = 10 << 20
 )
 
-func (c *FlightConfig) validateAndComplete() error {
+func (c *FlightConfig) fillDefaultsAndCreateDir() error {
 	c.Log, c.Lag = cmp.Or(c.Log, slog.Default()), cmp.Or(c.Lag, defaultLag)
 	switch {
 	case c.Dir != "" && c.Source == nil:
@@ -81,7 +81,7 @@ type Flight struct {
 
 // StartFlight starts a flight recorder. The caller must call Stop.
 func StartFlight(cfg FlightConfig) (*Flight, error) {
-	if err := cfg.validateAndComplete(); err != nil {
+	if err := cfg.fillDefaultsAndCreateDir(); err != nil {
 		return nil, err
 	}
 	f := &Flight{stop: make(chan struct{}), recorder: trace.NewFlightRecorder(
@@ -187,7 +187,7 @@ func (w *lagWatcher) dumpTraceIfLagged(now time.Time) {
 		return
 	}
 	w.lastDump = now // also after a failure, so that a full disk is not tried every second
-	path, err := removeOldAndWriteDump(w.dir, now, w.dump)
+	path, err := removeExcessAndWriteDump(w.dir, now, w.dump)
 	if err != nil {
 		w.log.Error("flight recorder: dump failed after event loop lag", "error", err)
 		return
@@ -208,9 +208,9 @@ func countNewInBuckets(before, now tcp.Histogram, firstBucket int) (n int64) {
 // dumpPattern matches the file names of dumps. Sorting the names sorts the dumps by time.
 const dumpPattern = "myriad-flight-*.trace"
 
-// removeOldAndWriteDump writes a dump and returns its path. It first removes the oldest files, so that at no time more
-// than maxDumps exist.
-func removeOldAndWriteDump(dir string, now time.Time, recorder io.WriterTo) (path string, err error) {
+// removeExcessAndWriteDump writes a dump and returns its path. It first removes the oldest files, so that at no time
+// more than maxDumps exist.
+func removeExcessAndWriteDump(dir string, now time.Time, recorder io.WriterTo) (path string, err error) {
 	old, err := fs.Glob(os.DirFS(dir), dumpPattern) // sorted
 	if err != nil {
 		return "", err

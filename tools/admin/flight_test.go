@@ -161,7 +161,7 @@ func TestDumpsAreBounded(t *testing.T) {
 	var paths []string
 	now := time.Unix(1e9, 0)
 	for range maxDumps + 2 {
-		path, err := removeOldAndWriteDump(dir, now, &fakeDump{})
+		path, err := removeExcessAndWriteDump(dir, now, &fakeDump{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -175,11 +175,11 @@ func TestDumpsAreBounded(t *testing.T) {
 	if _, err := os.Stat(mine); err != nil {
 		t.Errorf("a file that is no dump was touched: %v", err)
 	}
-	if _, err := removeOldAndWriteDump(dir, now.Add(-time.Millisecond), &fakeDump{}); err == nil {
+	if _, err := removeExcessAndWriteDump(dir, now.Add(-time.Millisecond), &fakeDump{}); err == nil {
 		t.Error("a dump was written over another")
 	}
 	failing := &fakeDump{err: io.ErrUnexpectedEOF}
-	path, err := removeOldAndWriteDump(dir, now, failing)
+	path, err := removeExcessAndWriteDump(dir, now, failing)
 	files, _ = filepath.Glob(filepath.Join(dir, dumpPattern))
 	if !errors.Is(err, io.ErrUnexpectedEOF) || path != "" || len(files) >= maxDumps {
 		t.Errorf("a dump that failed: %q, %v, files %q; want nothing left of it", path, err, files)

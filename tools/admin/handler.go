@@ -117,7 +117,7 @@ func newHandlerAndPageState(cfg Config) (http.Handler, *pageState) {
 	}
 	refused := newRateLimitedRejectionLog(cfg.Log)
 	mux := http.NewServeMux()
-	for pattern, handler := range newRouteHandlers(&cfg, known, refused) {
+	for pattern, handler := range newRouteHandlersAddingLinks(&cfg, known, refused) {
 		mux.Handle(pattern, handler)
 	}
 	own := rejectCrossSite(mux, refused)
@@ -131,7 +131,7 @@ func newHandlerAndPageState(cfg Config) (http.Handler, *pageState) {
 
 type routeHandlers map[string]http.HandlerFunc
 
-func newRouteHandlers(cfg *Config, state *pageState, rejectionLog *rateLimitedRejectionLog) routeHandlers {
+func newRouteHandlersAddingLinks(cfg *Config, state *pageState, rejectionLog *rateLimitedRejectionLog) routeHandlers {
 	all := routeHandlers{
 		"GET /{$}":  func(w http.ResponseWriter, _ *http.Request) { state.renderPageTo(w, (*page.Page).WriteHTML, cfg.Log) },
 		"GET /live": func(w http.ResponseWriter, _ *http.Request) { state.renderPageTo(w, (*page.Page).WriteUpdate, cfg.Log) },

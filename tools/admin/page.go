@@ -27,10 +27,10 @@ func (l *pageState) sampleAndBuildPage(now time.Time) *page.Page {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.lastRequest = now
-	l.sampleAndUpdateFiguresIfDue(now)
+	l.refreshDueAndViewedFigures(now)
 	stats, p := l.snapshots[len(l.snapshots)-1].stats, l.latestPointWithMeanRates()
 	made := &page.Page{
-		Title: "Myriad", Figures: listMainFigures(stats, p), Facts: l.listServerFacts(stats, p), Live: &page.Live{URL: "live", Every: pageUpdateInterval},
+		Title: "Myriad", Figures: listMainFigures(stats, p), Facts: l.listSecondaryFiguresAndFacts(stats, p), Live: &page.Live{URL: "live", Every: pageUpdateInterval},
 	}
 	made.Lead, made.Tone = serverStatusSentence(stats)
 	if l.hasControl {
@@ -57,9 +57,9 @@ func serverStatusSentence(s tcp.Stats) (string, page.Tone) {
 // the process, of some megabytes, would dominate.
 const minConnsForMemory = 100
 
-// formatBytesPerConn formats the memory per connection, or a dash if there are fewer than minConnsForMemory
+// formatMeanBytesUnlessFew formats the memory per connection, or a dash if there are fewer than minConnsForMemory
 // connections.
-func formatBytesPerConn(totalBytes, conns float64) string {
+func formatMeanBytesUnlessFew(totalBytes, conns float64) string {
 	if conns < minConnsForMemory {
 		return "–"
 	}
@@ -70,7 +70,7 @@ func formatBytesPerConn(totalBytes, conns float64) string {
 // connections added since then. The commands load, hold and bench compute the same figure, from a sample before the
 // first connection.
 func (l *pageState) formatMemoryGrowthPerConn(p historyPoint) string {
-	return formatBytesPerConn(p.anonymous-l.firstWithMemory.anonymous, p.open-l.firstWithMemory.open)
+	return formatMeanBytesUnlessFew(p.anonymous-l.firstWithMemory.anonymous, p.open-l.firstWithMemory.open)
 }
 
 func listMainFigures(s tcp.Stats, p historyPoint) [][2]string {
@@ -83,7 +83,7 @@ func listMainFigures(s tcp.Stats, p historyPoint) [][2]string {
 	return append(all, [2]string{"Handler time, p99", formatSecondsOrDash(p.handler)})
 }
 
-func (l *pageState) listServerFacts(s tcp.Stats, p historyPoint) [][2]string {
+func (l *pageState) listSecondaryFiguresAndFacts(s tcp.Stats, p historyPoint) [][2]string {
 	each := l.formatMemoryGrowthPerConn(p)
 	if p.open-l.firstWithMemory.open < minConnsForMemory {
 		each += fmt.Sprintf(" (from %s connections on)", format.Number(l.firstWithMemory.open+minConnsForMemory))
@@ -229,7 +229,7 @@ func (l *pageState) buildMemoryTable(s tcp.Stats, p historyPoint) *page.Table {
 	line("anonymous", p.anonymous, l.formatMemoryGrowthPerConn(p), "memory "+whose+" that no file holds")
 	line("RSS", p.rss, "–", "all memory "+whose)
 	line("heap", p.heap, "–", "Go's, of this process alone, with what is not collected yet")
-	line("buffers", p.buffers, formatBytesPerConn(p.buffers, p.open), "of connections, see Limits.MaxBuffered")
+	line("buffers", p.buffers, formatMeanBytesUnlessFew(p.buffers, p.open), "of connections, see Limits.MaxBuffered")
 	return t
 }
 

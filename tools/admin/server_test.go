@@ -34,7 +34,7 @@ func TestRealServer(t *testing.T) {
 
 	addr, stop := testserver.Start(t, server)
 	c := testkit.Dial(t, addr)
-	c.Exchange("hello", "hello")
+	c.ExchangeLine("hello", "hello")
 	requestAndExpect(t, h, "GET", "/readyz", 200, "ok")
 	for _, want := range []string{
 		"\nmyriad_connections 1\n", "\nmyriad_connections_accepted_total 1\n", "\nmyriad_messages_total 1\n",
@@ -46,7 +46,7 @@ func TestRealServer(t *testing.T) {
 		t.Errorf("flight: got %d, %.20q; want a trace", w.Code, w.Body)
 	}
 	if server.Stats().Loops > 0 {
-		c.Exchange("slow", "slow") // holds its loop, and so lags
+		c.ExchangeLine("slow", "slow") // holds its loop, and so lags
 		dumped := func() bool {
 			files, _ := filepath.Glob(filepath.Join(dir, dumpPattern))
 			return len(files) > 0
@@ -57,7 +57,7 @@ func TestRealServer(t *testing.T) {
 	if w.Code != http.StatusOK || !isTrace(w.Body.Bytes()) {
 		t.Errorf("trace: got %d, %.20q; want a trace", w.Code, w.Body)
 	}
-	c.Exchange("still there", "still there")
+	c.ExchangeLine("still there", "still there")
 	stop()
 	requestAndExpect(t, h, "GET", "/readyz", 503, "draining")
 	if w := request(h, "GET", "/metrics"); !strings.Contains(w.Body.String(), "\nmyriad_draining 1\n") {

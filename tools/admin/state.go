@@ -63,24 +63,24 @@ const maxSnapshots = 2
 func (l *pageState) sampleEverySecond(stop <-chan struct{}) {
 	ticker := time.NewTicker(minSampleInterval)
 	defer ticker.Stop()
-	l.takeSampleIfDue(time.Now())
+	l.lockAndRefreshIfDue(time.Now())
 	for {
 		select {
 		case <-stop:
 			return
 		case <-ticker.C:
-			l.takeSampleIfDue(time.Now())
+			l.lockAndRefreshIfDue(time.Now())
 		}
 	}
 }
 
-func (l *pageState) takeSampleIfDue(now time.Time) {
+func (l *pageState) lockAndRefreshIfDue(now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.sampleAndUpdateFiguresIfDue(now)
+	l.refreshDueAndViewedFigures(now)
 }
 
-func (l *pageState) sampleAndUpdateFiguresIfDue(now time.Time) {
+func (l *pageState) refreshDueAndViewedFigures(now time.Time) {
 	if n := len(l.snapshots); n == 0 || now.Sub(l.snapshots[n-1].at) >= minSampleInterval-sampleSlack {
 		l.addSampleToHistory(now)
 	}
@@ -137,12 +137,12 @@ func (p *historyPoint) setRatesBetween(before, now *snapshot) {
 		before = &snapshot{at: now.at, stats: now.stats}
 	}
 	elapsed, was, is := now.at.Sub(before.at), &before.stats, &now.stats
-	p.accepted, p.messages = growthPerSecond(was.Accepted, is.Accepted, elapsed), growthPerSecond(was.Messages, is.Messages, elapsed)
-	p.reads = growthPerSecond(was.Reads, is.Reads, elapsed)
-	p.bytesIn, p.bytesOut = growthPerSecond(was.BytesIn, is.BytesIn, elapsed), growthPerSecond(was.BytesOut, is.BytesOut, elapsed)
+	p.accepted, p.messages = growthPerSecondOrNaN(was.Accepted, is.Accepted, elapsed), growthPerSecondOrNaN(was.Messages, is.Messages, elapsed)
+	p.reads = growthPerSecondOrNaN(was.Reads, is.Reads, elapsed)
+	p.bytesIn, p.bytesOut = growthPerSecondOrNaN(was.BytesIn, is.BytesIn, elapsed), growthPerSecondOrNaN(was.BytesOut, is.BytesOut, elapsed)
 	calls, turns := histogramGrowth(was.HandlerTime, is.HandlerTime), histogramGrowth(was.Lag, is.Lag)
-	p.handler, p.handler50 = quantileSeconds(calls, 0.99), quantileSeconds(calls, 0.5)
-	p.lag, p.lag50 = quantileSeconds(turns, 0.99), quantileSeconds(turns, 0.5)
+	p.handler, p.handler50 = quantileSecondsOrNaN(calls, 0.99), quantileSecondsOrNaN(calls, 0.5)
+	p.lag, p.lag50 = quantileSecondsOrNaN(turns, 0.99), quantileSecondsOrNaN(turns, 0.5)
 	p.busy = math.NaN()
 	if elapsed > 0 && is.Loops > 0 {
 		p.busy = max(is.Busy-was.Busy, 0).Seconds() / elapsed.Seconds() / float64(is.Loops)
@@ -207,9 +207,9 @@ type historyPoint struct {
 	cpu                           float64 // number of processors in use
 }
 
-// growthPerSecond returns the growth of a counter per second. It returns 0 if the counter has shrunk, because a worker
-// process was killed.
-func growthPerSecond(before, now int64, elapsed time.Duration) float64 {
+// growthPerSecondOrNaN returns the growth of a counter per second. It returns 0 if the counter has shrunk, because a
+// worker process was killed.
+func growthPerSecondOrNaN(before, now int64, elapsed time.Duration) float64 {
 	if elapsed <= 0 {
 		return math.NaN()
 	}
@@ -224,7 +224,7 @@ func histogramGrowth(before, now tcp.Histogram) (h tcp.Histogram) {
 	return h
 }
 
-func quantileSeconds(h tcp.Histogram, q float64) float64 {
+func quantileSecondsOrNaN(h tcp.Histogram, q float64) float64 {
 	if h.Count == 0 {
 		return math.NaN()
 	}

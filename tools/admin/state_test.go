@@ -71,7 +71,7 @@ func TestRates(t *testing.T) {
 		}
 		s.HandlerTime.Buckets[4], s.HandlerTime.Buckets[8] = 90*i, 10*i
 		src.stats.Store(&s)
-		l.takeSampleIfDue(begin.Add(time.Duration(i) * time.Second))
+		l.lockAndRefreshIfDue(begin.Add(time.Duration(i) * time.Second))
 	}
 	p := l.sampleAndBuildPage(begin.Add(29 * time.Second))
 	for _, want := range []struct {
@@ -122,10 +122,10 @@ func TestRatesEndWithTheLoad(t *testing.T) {
 	begin := time.Now()
 	for i := range int64(10) {
 		src.stats.Store(&tcp.Stats{Model: "epoll", Open: 50, Messages: 4000 * i, BytesIn: 1 << 20 * i})
-		l.takeSampleIfDue(begin.Add(time.Duration(i) * time.Second))
+		l.lockAndRefreshIfDue(begin.Add(time.Duration(i) * time.Second))
 	}
 	src.stats.Store(&tcp.Stats{Model: "epoll", Messages: 36_000, BytesIn: 9 << 20})
-	l.takeSampleIfDue(begin.Add(10 * time.Second))
+	l.lockAndRefreshIfDue(begin.Add(10 * time.Second))
 	p := l.sampleAndBuildPage(begin.Add(11 * time.Second))
 	if want := [][2]string{{"Connections", "0 of 0"}, {"Messages", "0 a second"}}; !slices.Equal(p.Figures[:2], want) {
 		t.Errorf("the figures are %q; want %q", p.Figures[:2], want)
@@ -141,7 +141,7 @@ func TestMemoryOfFew(t *testing.T) {
 		src := newFakeSource(tcp.Stats{Model: "epoll"})
 		l := newServerState(src)
 		began := time.Now()
-		l.takeSampleIfDue(began)
+		l.lockAndRefreshIfDue(began)
 		src.stats.Store(&tcp.Stats{Model: "epoll", Open: open, Buffered: 1 << 20})
 		p := l.sampleAndBuildPage(began.Add(time.Second))
 		if got := findCell(t, p, "Memory", "buffers", 2); got != want {
@@ -177,7 +177,7 @@ func TestLooksAreBounded(t *testing.T) {
 	l := newServerState(newFakeSource(tcp.Stats{Model: "epoll"}))
 	begin := time.Now()
 	for i := range 5000 {
-		l.takeSampleIfDue(begin.Add(time.Duration(i) * minSampleInterval / 3))
+		l.lockAndRefreshIfDue(begin.Add(time.Duration(i) * minSampleInterval / 3))
 		if len(l.snapshots) > maxSnapshots || len(l.points) > maxPoints {
 			t.Fatalf("%d moments and %d points are kept", len(l.snapshots), len(l.points))
 		}

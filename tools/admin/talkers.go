@@ -43,7 +43,7 @@ func (t *topTalkers) readTrafficIfDue(now time.Time, s tcp.Stats, addr net.Addr)
 	if !t.at.IsZero() && now.Sub(t.at) < talkerInterval {
 		return
 	}
-	talks, err := listConnsWithTraffic(s, addr)
+	talks, err := listConnTrafficIfFew(s, addr)
 	if t.err = err; err != nil {
 		*t = topTalkers{at: now, err: err}
 		return
@@ -51,8 +51,8 @@ func (t *topTalkers) readTrafficIfDue(now time.Time, s tcp.Stats, addr net.Addr)
 	t.computeRatesAndTop(now, talks)
 }
 
-// listConnsWithTraffic reads the traffic of each socket, unless that would be too expensive.
-func listConnsWithTraffic(s tcp.Stats, listenAddr net.Addr) ([]sock.ConnInfo, error) {
+// listConnTrafficIfFew reads the traffic of each socket, unless that would be too expensive.
+func listConnTrafficIfFew(s tcp.Stats, listenAddr net.Addr) ([]sock.ConnInfo, error) {
 	if listenAddr == nil {
 		return nil, errors.New("the address of the server is not known before it listens")
 	}
@@ -63,7 +63,7 @@ func listConnsWithTraffic(s tcp.Stats, listenAddr net.Addr) ([]sock.ConnInfo, er
 	if s.Open > maxTalkerConns {
 		return nil, fmt.Errorf("to look at the counters of more than %d connections would cost too much, and %d are open", maxTalkerConns, s.Open)
 	}
-	n, _ := procfs.ReadTCPStateOfNamespace() // without a number there is no limit
+	n, _ := procfs.ReadNetworkCountersOfNamespace() // without a number there is no limit
 	if n.Open+n.TimeWait > maxScannedSockets {
 		return nil, fmt.Errorf("to look through more than %d TCP sockets of this machine would cost too much, and there are %d", maxScannedSockets, n.Open+n.TimeWait)
 	}
@@ -88,7 +88,7 @@ func (t *topTalkers) computeRatesAndTop(now time.Time, talks []sock.ConnInfo) {
 		one := talker{ConnInfo: talk}
 		if !first {
 			was := before[talk.Cookie] // zero for a new connection
-			one.inRate, one.outRate = growthPerSecond(was.in, talk.BytesIn, t.elapsed), growthPerSecond(was.out, talk.BytesOut, t.elapsed)
+			one.inRate, one.outRate = growthPerSecondOrNaN(was.in, talk.BytesIn, t.elapsed), growthPerSecondOrNaN(was.out, talk.BytesOut, t.elapsed)
 		}
 		t.insertIfAmongTop(one)
 	}

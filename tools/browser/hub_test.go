@@ -65,7 +65,7 @@ func TestHub(t *testing.T) {
 		t.Errorf("published to %d, %v", n, err)
 	}
 	two.newest("news<b>", "base64: /w==")
-	testkit.Dial(t, addr).Exchange("PUBLISH news \"by a client of Redis\"\r", ":2\r")
+	testkit.Dial(t, addr).ExchangeLine("PUBLISH news \"by a client of Redis\"\r", ":2\r")
 	one.newest("news", "by a client of Redis")
 
 	two.until(`document.querySelector("#listed tr")?.textContent.startsWith("news1") === true`)

@@ -94,8 +94,8 @@ func quoteForShell(word string) string {
 func (c Change) valueSatisfyingBoth(value, other string) string {
 	switch {
 	case c.Name == reservedName:
-		ports, ok := parsePortList(value)
-		others, otherOK := parsePortList(other)
+		ports, ok := parsePortListSkippingInvalid(value)
+		others, otherOK := parsePortListSkippingInvalid(other)
 		if !ok || !otherOK {
 			return other
 		}
@@ -147,7 +147,7 @@ const changeTimeout = 10 * time.Second
 func Apply(ctx context.Context, out io.Writer, changes []Change) (undo []Change, err error) {
 	var errs []error
 	for _, c := range changes {
-		if err := c.runShellCommand(ctx); err != nil {
+		if err := c.runCommandUnlessShellLimit(ctx); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", c, err))
 			continue
 		}
@@ -157,7 +157,7 @@ func Apply(ctx context.Context, out io.Writer, changes []Change) (undo []Change,
 	return undo, errors.Join(errs...)
 }
 
-func (c Change) runShellCommand(ctx context.Context) error {
+func (c Change) runCommandUnlessShellLimit(ctx context.Context) error {
 	if c.isShellLimit() {
 		return fmt.Errorf("type `%s` in the shell that starts the server, as root if that is refused", c.Command())
 	}

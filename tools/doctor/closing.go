@@ -73,7 +73,7 @@ func (x *analysis) examineTimeWaitReuse(w *Wall) (applies bool) {
 	}
 	need := saturatingAdd(x.n, closing) // each closed connection then waits for a second
 	if need > saturatingMul(r.countUsablePorts(), pairs) {
-		x.requireWiderPortRange(w, r, need, pairs)
+		x.requireWiderPortsOrAdvise(w, r, need, pairs)
 	} else {
 		w.Needs = "1"
 	}

@@ -29,12 +29,12 @@ func (x *analysis) examineNofile(w *Wall) (applies bool) {
 	if p.Nofile.Hard == 0 { // unknown
 		return false
 	}
-	w.Present = fmt.Sprintf("soft %s, hard %s", formatLimit(p.Nofile.Soft), formatLimit(p.Nofile.Hard))
+	w.Present = fmt.Sprintf("soft %s, hard %s", formatLimitOrNone(p.Nofile.Soft), formatLimitOrNone(p.Nofile.Hard))
 	w.Used, w.Limit = int64(p.Open), max(p.Nofile.Soft, 0)
 	if n := p.Tables; n > 0 {
 		w.Used, w.Limit, w.Of = int64(p.InTables), saturatingMul(w.Limit, int64(n)), fmt.Sprintf("%d tables", n)
 	}
-	need := x.setHoldsByDescriptorLimit(w, p.Nofile.Hard)
+	need := x.fillDescriptorLimitWall(w, p.Nofile.Hard)
 	switch {
 	case !x.isExceededByPlan(w):
 	case need > maxDescriptors:
@@ -74,7 +74,7 @@ var _ = registerSysctlWall(Wall{
 	Source: fsPage + "#nr-open",
 }, sysctlInfo{name: "fs.nr_open", isAmount: true, defaultValue: "1048576"}, func(x *analysis, w *Wall, limit int64) bool {
 	w.Present = format.Count(limit)
-	need := x.setHoldsByDescriptorLimit(w, limit)
+	need := x.fillDescriptorLimitWall(w, limit)
 	switch {
 	case !x.isExceededByPlan(w):
 	case need > maxDescriptors:
@@ -89,9 +89,9 @@ var _ = registerSysctlWall(Wall{
 // (sysctl_nr_open_max in the kernel's fs/file.c, 64-bit).
 const maxDescriptors = 1<<31 - 64
 
-// setHoldsByDescriptorLimit sets w.Holds, the number of connections at which the first side reaches the descriptor
+// fillDescriptorLimitWall sets w.Holds, the number of connections at which the first side reaches the descriptor
 // limit. A limit of -1 means unlimited. It returns the lowest limit that lets each process hold its share.
-func (x *analysis) setHoldsByDescriptorLimit(w *Wall, limit int64) (descriptorsNeeded int64) {
+func (x *analysis) fillDescriptorLimitWall(w *Wall, limit int64) (descriptorsNeeded int64) {
 	for i := range x.endpoints {
 		e, holds := &x.endpoints[i], Unlimited
 		if limit >= 0 {

@@ -8,14 +8,14 @@ import (
 
 func (x *analysis) targetsLoopback() bool { return x.p.Targets[0].Addr().Unmap().IsLoopback() }
 
-// defaultInterface returns the interface whose network contains the first target. If there is none, it returns the
-// first interface with an address that other hosts can reach, or nil.
-func (x *analysis) defaultInterface() *Interface {
+// interfaceForFirstTarget returns the interface whose network contains the first target. If there is none, it returns
+// the first interface with an address that other hosts can reach, or nil.
+func (x *analysis) interfaceForFirstTarget() *Interface {
 	target := x.p.Targets[0].Addr().Unmap().WithZone("")
 	var first *Interface
 	for i := range x.f.Interfaces {
 		on := &x.f.Interfaces[i]
-		if !on.Up || on.Loopback || len(x.addrsOfTargetFamily(on)) == 0 {
+		if !on.Up || on.Loopback || len(x.globalAddrsOfTargetFamily(on)) == 0 {
 			continue
 		}
 		if on.networkContains(target) {
@@ -32,8 +32,9 @@ func (i *Interface) networkContains(a netip.Addr) bool {
 	return slices.ContainsFunc(i.Addrs, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// addrsOfTargetFamily returns those addresses of an interface that can be the source of connections to the targets.
-func (x *analysis) addrsOfTargetFamily(on *Interface) []netip.Addr {
+// globalAddrsOfTargetFamily returns those addresses of an interface that can be the source of connections to the
+// targets.
+func (x *analysis) globalAddrsOfTargetFamily(on *Interface) []netip.Addr {
 	var own []netip.Addr
 	for i := 0; on != nil && i < len(on.Addrs); i++ {
 		a := on.Addrs[i].Addr().Unmap()
@@ -67,7 +68,7 @@ var _ = registerWall(Wall{
 	Effect: "ENETUNREACH, \"network is unreachable\", from connect(2)",
 	Source: "https://man7.org/linux/man-pages/man8/ip-address.8.html",
 }, func(x *analysis, w *Wall) bool {
-	if on := x.defaultInterface(); on != nil {
+	if on := x.interfaceForFirstTarget(); on != nil {
 		w.Present = on.Name
 	} else {
 		w.Present, w.Holds, w.Needs = "none", 0, "one"
@@ -82,7 +83,7 @@ var _ = registerWall(Wall{
 	Effect: "only that many processors receive its packets; receive packet steering (RPS) spreads them further",
 	Source: "https://docs.kernel.org/networking/scaling.html",
 }, func(x *analysis, w *Wall) bool {
-	on := x.defaultInterface()
+	on := x.interfaceForFirstTarget()
 	if x.targetsLoopback() || on == nil || on.Receive == 0 || on.Receive >= x.f.Machine.CPUs {
 		return false
 	}
@@ -94,9 +95,9 @@ var _ = registerWall(Wall{
 	Name: "sources", Side: Client, What: "source addresses that this machine has",
 	Effect: "EADDRNOTAVAIL, \"cannot assign requested address\", from bind(2)",
 	Source: "https://man7.org/linux/man-pages/man7/ip.7.html",
-}, (*analysis).examineSourceAddrs)
+}, (*analysis).examineMissingSourceAddrs)
 
-func (x *analysis) examineSourceAddrs(w *Wall) (applies bool) {
+func (x *analysis) examineMissingSourceAddrs(w *Wall) (applies bool) {
 	if !x.isSideLocal(Client) || len(x.p.Sources) == 0 || len(x.f.Interfaces) == 0 {
 		return false
 	}
@@ -114,7 +115,7 @@ func (x *analysis) examineSourceAddrs(w *Wall) (applies bool) {
 		if missing++; missing == 1 {
 			w.Holds = int64(i) // connections use all sources in rotation, from the first on
 		}
-		if on := x.defaultInterface(); on != nil && on.networkContains(s) && shared == "" {
+		if on := x.interfaceForFirstTarget(); on != nil && on.networkContains(s) && shared == "" {
 			shared = fmt.Sprintf("%s/%d dev %s", s, s.BitLen(), on.Name)
 		} else if on != nil && missing <= maxAddedAddrs {
 			w.Changes = append(w.Changes, Change{Kind: Address, Name: on.Name, To: netip.PrefixFrom(s, s.BitLen()).String()})

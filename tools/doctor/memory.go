@@ -107,9 +107,10 @@ func (x *analysis) processBytesWithoutConns() int64 {
 	return sum
 }
 
-// freeMemoryForConns returns the memory available to connections: free memory and half of the droppable file pages,
-// minus the kernel's reserve. It does not use MemAvailable, which counts the inodes of open sockets as reclaimable.
-func (x *analysis) freeMemoryForConns() int64 {
+// availableMemoryMinusKernelReserve returns the memory available to connections: free memory and half of the droppable
+// file pages, minus the kernel's reserve. It does not use MemAvailable, which counts the inodes of open sockets as
+// reclaimable.
+func (x *analysis) availableMemoryMinusKernelReserve() int64 {
 	m := x.f.Meminfo
 	kept, _ := x.sysctlNumber("vm.min_free_kbytes")
 	return subtractDownToZero(saturatingAdd(m.Free, max(m.FilePages, 0)/2), saturatingAdd(saturatingMul(kept, 2<<10), m.Total/64))
@@ -124,7 +125,7 @@ var _ = registerWall(Wall{
 	w.Present = fmt.Sprintf("%s free of %s", formatBytes(m.Free), formatBytes(m.Total))
 	// MemAvailable would count memory of open sockets as free.
 	w.Used, w.Limit = subtractDownToZero(m.Total, saturatingAdd(m.Free, m.FilePages)), m.Total
-	x.setHoldsByMemory(w, x.freeMemoryForConns(), saturatingAdd(x.kernelBytesPerConn(), x.userBytesPerConn()))
+	x.fillMemoryWall(w, x.availableMemoryMinusKernelReserve(), saturatingAdd(x.kernelBytesPerConn(), x.userBytesPerConn()))
 	return m.Total > 0
 }, sysctlInfo{name: "vm.min_free_kbytes"})
 
@@ -139,7 +140,7 @@ var _ = registerWall(Wall{
 	if c.From != "" {
 		w.Present += " (" + c.From + ")"
 	}
-	x.setHoldsByMemory(w, subtractDownToZero(c.Max, c.Used), x.cgroupBytesPerConn())
+	x.fillMemoryWall(w, subtractDownToZero(c.Max, c.Used), x.cgroupBytesPerConn())
 	to := addEighthAndRoundUp(saturatingAdd(max(c.Used, 0), x.memoryNeededByPlan(x.cgroupBytesPerConn())))
 	if x.isExceededByPlan(w) && c.File != "" && to <= x.f.Meminfo.Total {
 		w.Changes, w.Advice = []Change{c.changeLimitTo(to)}, ""
@@ -162,7 +163,7 @@ func (x *analysis) memoryNeededByPlan(bytesPerConn int64) int64 {
 	return saturatingAdd(x.processBytesWithoutConns(), saturatingMul(bytesPerConn, x.n))
 }
 
-func (x *analysis) setHoldsByMemory(w *Wall, available, bytesPerConn int64) {
+func (x *analysis) fillMemoryWall(w *Wall, available, bytesPerConn int64) {
 	w.Holds = subtractDownToZero(available, x.processBytesWithoutConns()) / bytesPerConn
 	w.What += fmt.Sprintf(": %s bytes for a connection", format.Count(bytesPerConn))
 	if !x.isExceededByPlan(w) {
@@ -234,7 +235,7 @@ func (x *analysis) examineMemlock(w *Wall) (applies bool) {
 	if limit.Hard < 0 || x.f.Process.Locks || x.f.Process.Nofile.Hard == 0 { // unknown as well
 		return false
 	}
-	w.Present = fmt.Sprintf("%s bytes", formatLimit(limit.Soft))
+	w.Present = fmt.Sprintf("%s bytes", formatLimitOrNone(limit.Soft))
 	if limit.Soft >= 0 {
 		w.Present += fmt.Sprintf(", enough for %s loops on io_uring", format.Count(max(limit.Soft/x.lockedBytesPerRing()-1, 0)))
 	}

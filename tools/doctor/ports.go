@@ -45,13 +45,13 @@ func (r portRange) countUsablePorts() int64 {
 	return n
 }
 
-func (x *analysis) portRangeFromFacts() (_ portRange, known bool) {
+func (x *analysis) portRangeWithTakenPorts() (_ portRange, known bool) {
 	ends, ok := x.nonNegativeSysctlNumbers(rangeName, 2)
 	if !ok || ends[0] > ends[1] || ends[1] > 65535 {
 		return portRange{}, false
 	}
 	r := portRange{low: ends[0], high: ends[1]}
-	r.taken, _ = parsePortList(x.f.Sysctls[reservedName])
+	r.taken, _ = parsePortListSkippingInvalid(x.f.Sysctls[reservedName])
 	for _, port := range x.f.Sockets.Ports {
 		r.taken[int64(port)] = true
 	}
@@ -72,9 +72,10 @@ func (x *analysis) plannedServerPorts() []uint16 {
 	return ports
 }
 
-// parsePortList parses a list such as "8080,9000-9010". It skips invalid entries; ok is false if there were any.
-func parsePortList(text string) (ports map[int64]bool, ok bool) {
-	ports, ok = make(map[int64]bool), true
+// parsePortListSkippingInvalid parses a list such as "8080,9000-9010". It skips invalid entries; allValid is false if
+// there were any.
+func parsePortListSkippingInvalid(text string) (ports map[int64]bool, allValid bool) {
+	ports, allValid = make(map[int64]bool), true
 	for item := range strings.SplitSeq(text, ",") {
 		item = strings.TrimSpace(item)
 		if item == "" {
@@ -87,14 +88,14 @@ func parsePortList(text string) (ports map[int64]bool, ok bool) {
 		first, err := strconv.ParseUint(from, 10, 16)
 		last, otherErr := strconv.ParseUint(to, 10, 16)
 		if err != nil || otherErr != nil || first > last {
-			ok = false
+			allValid = false
 			continue
 		}
 		for port := first; port <= last; port++ {
 			ports[int64(port)] = true
 		}
 	}
-	return ports, ok
+	return ports, allValid
 }
 
 func formatPortList(ports map[int64]bool) string {
@@ -139,7 +140,7 @@ func (x *analysis) countSourceTargetPairs() (pairs int64, sourcesText string) {
 // clientPorts returns the ports that the client can use, the number of pairs of source address and target, and a
 // description of the sources. ok is false if the plan has no client or the port range is unknown.
 func (x *analysis) clientPorts() (r portRange, pairs int64, sourcesText string, ok bool) {
-	r, ok = x.portRangeFromFacts()
+	r, ok = x.portRangeWithTakenPorts()
 	if !ok || !x.isSideLocal(Client) {
 		return r, 0, "", false
 	}
@@ -159,7 +160,7 @@ var _ = registerWall(Wall{
 	w.Present = fmt.Sprintf("%d-%d: %s × %s × %s", r.low, r.high, format.Count(r.countUsablePorts()), sources, format.Plural(int64(len(x.p.Targets)), "target", "targets"))
 	w.Holds = saturatingMul(r.countUsablePorts(), pairs)
 	if x.isExceededByPlan(w) {
-		x.requireWiderPortRange(w, r, x.n, pairs)
+		x.requireWiderPortsOrAdvise(w, r, x.n, pairs)
 	}
 	return true
 },
@@ -167,8 +168,8 @@ var _ = registerWall(Wall{
 	sysctlInfo{name: reservedName, perNamespace: true, kubernetesSafe: true},
 	sysctlInfo{name: "net.ipv4.ip_unprivileged_port_start", perNamespace: true, kubernetesSafe: true})
 
-// requireWiderPortRange sets what w needs: a range with portsNeeded ports, divided by sourceTargetPairs.
-func (x *analysis) requireWiderPortRange(w *Wall, r portRange, portsNeeded, sourceTargetPairs int64) {
+// requireWiderPortsOrAdvise sets what w needs: a range with portsNeeded ports, divided by sourceTargetPairs.
+func (x *analysis) requireWiderPortsOrAdvise(w *Wall, r portRange, portsNeeded, sourceTargetPairs int64) {
 	each := ceilDiv(portsNeeded, max(sourceTargetPairs, 1))
 	lowest := min(x.lowestUsablePort(), r.low)
 	for _, low := range []int64{16384, 10240, lowest} {
@@ -198,12 +199,12 @@ func (x *analysis) lowestUsablePort() int64 {
 // ports, and all listening ports in the added part. Without these changes, a client could take a server's port while
 // the server is down.
 func (x *analysis) changesReservingServerPorts(wide portRange) []Change {
-	reserved, _ := parsePortList(x.f.Sysctls[reservedName])
+	reserved, _ := parsePortListSkippingInvalid(x.f.Sysctls[reservedName])
 	before := len(reserved)
 	for _, port := range x.plannedServerPorts() {
 		reserved[int64(port)] = reserved[int64(port)] || int64(port) >= wide.low
 	}
-	present, known := x.portRangeFromFacts()
+	present, known := x.portRangeWithTakenPorts()
 	for _, port := range x.f.Sockets.Ports {
 		p := int64(port)
 		if p >= wide.low && known && (p < present.low || p > present.high) {

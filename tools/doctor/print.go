@@ -114,7 +114,7 @@ func requirementsBeyondDefaults(r *Report) (*requirements, error) {
 	if r == nil || r.Facts == nil {
 		return nil, errors.New("doctor: a report without facts; expected one of Examine")
 	}
-	bare, err := Examine(factsWithDefaultSettings(r.Facts), r.Plan)
+	bare, err := Examine(factsWithDefaultsWithoutUsage(r.Facts), r.Plan)
 	if err != nil {
 		return nil, err
 	}
@@ -126,9 +126,9 @@ func requirementsBeyondDefaults(r *Report) (*requirements, error) {
 			c.To = c.valueSatisfyingBoth(c.From, c.To)
 			l.Sysctls = append(l.Sysctls, requiredSysctl{c, cmp.Or(bare.describeWallsMovedBy(c), r.describeWallsMovedBy(c))})
 		case Nofile:
-			l.Nofile = maxLimitOrZero(c.To, r.Facts.Process.Nofile.Hard)
+			l.Nofile = maxLimitZeroIfUnlimited(c.To, r.Facts.Process.Nofile.Hard)
 		case Memlock:
-			l.Memlock = max(maxLimitOrZero(c.To, r.Facts.Process.Memlock.Hard), newMemlock)
+			l.Memlock = max(maxLimitZeroIfUnlimited(c.To, r.Facts.Process.Memlock.Hard), newMemlock)
 		}
 	}
 	x := newAnalysis(bare.Facts, bare.Plan)
@@ -155,9 +155,9 @@ const (
 	oldMemlock = 64 << 10
 )
 
-// maxLimitOrZero returns the higher of two limits. It returns 0 if one of them is unlimited, because then no limit must
-// be written.
-func maxLimitOrZero(limitText string, presentHardLimit int64) int64 {
+// maxLimitZeroIfUnlimited returns the higher of two limits. It returns 0 if one of them is unlimited, because then no
+// limit must be written.
+func maxLimitZeroIfUnlimited(limitText string, presentHardLimit int64) int64 {
 	n, err := strconv.ParseInt(limitText, 10, 64)
 	if err != nil || presentHardLimit < 0 {
 		return 0
@@ -165,8 +165,8 @@ func maxLimitOrZero(limitText string, presentHardLimit int64) int64 {
 	return max(n, presentHardLimit)
 }
 
-// factsWithDefaultSettings returns the facts of this machine as if it had default settings and ran no programs.
-func factsWithDefaultSettings(f *Facts) *Facts {
+// factsWithDefaultsWithoutUsage returns the facts of this machine as if it had default settings and ran no programs.
+func factsWithDefaultsWithoutUsage(f *Facts) *Facts {
 	bare := *f
 	bare.ReadOnly = nil
 	bare.Sysctls = make(map[string]string, len(f.Sysctls))

@@ -49,17 +49,17 @@ func Read(pid int) (*Facts, error) {
 		return nil, fmt.Errorf("doctor: process %d: %w", r.pid, err)
 	}
 	r.readMachineAndCgroups()
-	r.readLimitsAndRights()
+	r.readProcessFacts()
 	if r.own { // the calling thread's namespace, because other threads can be in others
 		r.readSysctlsSocketsInterfaces()
 	} else if err := procfs.CallInNetworkNamespace(r.pid, r.readSysctlsSocketsInterfaces); err != nil {
-		r.recordUnknown("the process's network namespace, so that this process's is reported", err)
+		r.recordUnknownIfError("the process's network namespace, so that this process's is reported", err)
 		r.readSysctlsSocketsInterfaces()
 	}
 	return r.Facts, nil
 }
 
-func (r *factReader) recordUnknown(what string, err error) {
+func (r *factReader) recordUnknownIfError(what string, err error) {
 	if err != nil {
 		r.Unknown = append(r.Unknown, fmt.Sprintf("%s: %v", what, err))
 	}
@@ -67,22 +67,22 @@ func (r *factReader) recordUnknown(what string, err error) {
 
 func (r *factReader) readMachineAndCgroups() {
 	m, err := procfs.ReadMemory()
-	r.recordUnknown("memory", err)
+	r.recordUnknownIfError("memory", err)
 	r.Meminfo = MemoryFacts{Total: m.Total, Free: m.Free, FilePages: m.FilePages}
 	c, err := cgroup.ReadLimits(r.pid)
 	if !procfs.IsNotFoundOrExited(err) { // a kernel without cgroups
-		r.recordUnknown("cgroups", err)
+		r.recordUnknownIfError("cgroups", err)
 	}
 	r.Cgroup = CgroupFacts{Memory: CgroupLimit(c.Memory), Sockets: CgroupLimit(c.SocketMemory), Tasks: CgroupLimit(c.Tasks)}
-	machine, err := procfs.ReadMachine()
-	r.recordUnknown("machine", err)
+	machine, err := procfs.ReadKernelCPUsAndMemory()
+	r.recordUnknownIfError("machine", err)
 	r.Machine = MachineFacts{Kernel: machine.Kernel, CPUModel: machine.CPUModel, CPUs: machine.CPUs}
 	r.Nodes, err = procfs.CountNUMANodes()
-	r.recordUnknown("NUMA nodes", err)
+	r.recordUnknownIfError("NUMA nodes", err)
 	r.PageSize = int64(os.Getpagesize())
 	r.Tasks, err = procfs.CountTasksOfMachine()
-	r.recordUnknown("tasks of the machine", err)
-	r.readCacheSizes()
+	r.recordUnknownIfError("tasks of the machine", err)
+	r.readSlabObjectSizes()
 	for _, model := range models.All() {
 		if model.Name != "uring" {
 			continue
@@ -98,10 +98,10 @@ func (r *factReader) readMachineAndCgroups() {
 
 var cacheNames = []string{"TCP", "TCPv6", "sock_inode_cache", "dentry", "filp", "tcp_bind_bucket"}
 
-func (r *factReader) readCacheSizes() {
+func (r *factReader) readSlabObjectSizes() {
 	slabs, err := procfs.ReadSlabCaches()
 	if err != nil {
-		r.recordUnknown("sizes of the kernel's objects", err)
+		r.recordUnknownIfError("sizes of the kernel's objects", err)
 		return
 	}
 	r.Caches = make(map[string]float64)
@@ -112,24 +112,24 @@ func (r *factReader) readCacheSizes() {
 	}
 }
 
-func (r *factReader) readLimitsAndRights() {
+func (r *factReader) readProcessFacts() {
 	limits, err := procfs.ReadRlimits(r.pid)
-	r.recordUnknown("limits of the process", err)
+	r.recordUnknownIfError("limits of the process", err)
 	p := &r.Process
 	p.Nofile, p.Memlock, p.Nproc = Rlimit(limits.Nofile), Rlimit(limits.Memlock), Rlimit(limits.Nproc)
 	r.countDescriptors()
 	rights, err := procfs.ReadRights(r.pid)
-	r.recordUnknown("rights of the process", err)
+	r.recordUnknownIfError("rights of the process", err)
 	if err == nil {
 		p.User = rights.User
 		p.Root = rights.HasInFirstUserNamespace(procfs.CapSysAdmin, procfs.CapNetAdmin)
 		p.Raise = rights.HasInFirstUserNamespace(procfs.CapSysResource)
 		p.Locks = rights.HasInFirstUserNamespace(procfs.CapIPCLock)
 		p.UserTasks, err = procfs.CountTasksOfUser(rights.User)
-		r.recordUnknown("tasks of the user", err)
+		r.recordUnknownIfError("tasks of the user", err)
 	}
 	if !r.own {
-		r.recordUnknown("GOMEMLIMIT", errors.New("only this very process's is known"))
+		r.recordUnknownIfError("GOMEMLIMIT", errors.New("only this very process's is known"))
 	} else if limit := debug.SetMemoryLimit(-1); limit < math.MaxInt64 {
 		p.GoMemoryLimit = limit
 	}
@@ -140,7 +140,7 @@ func (r *factReader) countDescriptors() {
 	tables, err := procfs.CountDescriptorsByTable(r.pid)
 	if err != nil { // another user's process, or a sandbox
 		p.Open, err = procfs.CountDescriptors(r.pid)
-		r.recordUnknown("open descriptors", err)
+		r.recordUnknownIfError("open descriptors", err)
 		return
 	}
 	p.Open, p.Tables = tables[0].Open, len(tables)-1
@@ -155,7 +155,7 @@ const maxInterfaces = 256
 // settings belong to the namespace.
 func (r *factReader) readSysctlsSocketsInterfaces() {
 	r.readSysctls()
-	r.readSockets()
+	r.readNetworkAndOpenFiles()
 	r.readInterfaces()
 }
 
@@ -170,9 +170,9 @@ func (r *factReader) readSysctls() {
 				r.ReadOnly = append(r.ReadOnly, name)
 			}
 		case sysctlInfos[name].machineWide:
-			r.readSysctlInOtherNamespaces(name)
+			r.readSysctlInAncestorNamespaces(name)
 		case !procfs.IsNotFoundOrExited(err):
-			r.recordUnknown("sysctl "+name, err)
+			r.recordUnknownIfError("sysctl "+name, err)
 		}
 	}
 }
@@ -180,9 +180,9 @@ func (r *factReader) readSysctls() {
 // maxAncestors limits the number of ancestor processes whose network namespaces are searched for a setting.
 const maxAncestors = 16
 
-// readSysctlInOtherNamespaces reads a machine-wide setting that is not visible in this network namespace. It tries the
-// namespace of this process's first thread and then that of each ancestor process.
-func (r *factReader) readSysctlInOtherNamespaces(name string) {
+// readSysctlInAncestorNamespaces reads a machine-wide setting that is not visible in this network namespace. It tries
+// the namespace of this process's first thread and then that of each ancestor process.
+func (r *factReader) readSysctlInAncestorNamespaces(name string) {
 	pid, shown := os.Getpid(), false
 	for range maxAncestors {
 		// Namespaces that cannot be entered are skipped.
@@ -201,20 +201,20 @@ func (r *factReader) readSysctlInOtherNamespaces(name string) {
 		}
 		pid = above.Parent
 	}
-	r.recordUnknown(name, errors.New("it is of the whole machine, and not shown in this network namespace"))
+	r.recordUnknownIfError(name, errors.New("it is of the whole machine, and not shown in this network namespace"))
 }
 
 // lowestPort is the lowest port with which a widened range of client ports may begin.
 const lowestPort = 1024
 
-func (r *factReader) readSockets() {
-	n, err := procfs.ReadTCPStateOfNamespace()
-	r.recordUnknown("sockets and counters of the network", err)
+func (r *factReader) readNetworkAndOpenFiles() {
+	n, err := procfs.ReadNetworkCountersOfNamespace()
+	r.recordUnknownIfError("sockets and counters of the network", err)
 	s := &r.Sockets
 	s.Open, s.TimeWait, s.Orphans, s.Pages = n.Open, n.TimeWait, n.Orphans, n.TCPBuffers/r.PageSize
 	s.Counters = n.Counters
 	r.FilesOpen, err = procfs.CountOpenFilesOfMachine()
-	r.recordUnknown("open files", err)
+	r.recordUnknownIfError("open files", err)
 	r.readConntrackState()
 	r.readListeningPortsAndFullestQueue()
 }
@@ -223,7 +223,7 @@ func (r *factReader) readListeningPortsAndFullestQueue() {
 	low := uint16(lowestPort)
 	_, _ = fmt.Sscan(r.Sysctls[rangeName], &low) // no wall depends on an unreadable setting
 	queues, err := sock.ListAcceptQueues()
-	r.recordUnknown("sockets that listen", err)
+	r.recordUnknownIfError("sockets that listen", err)
 	s := &r.Sockets
 	for _, q := range queues {
 		if port := q.Addr.Port(); port >= min(low, lowestPort) {
@@ -242,11 +242,11 @@ func (r *factReader) readConntrackState() {
 	if procfs.IsNotFoundOrExited(err) {
 		return
 	}
-	r.recordUnknown("tracked connections", err)
+	r.recordUnknownIfError("tracked connections", err)
 	r.Sockets.Tracked = tracked
 	if r.Sockets.Tracking = tracked > 0; !r.Sockets.Tracking {
 		r.Sockets.Tracking, err = probeConntrack()
-		r.recordUnknown("whether connections are tracked", err)
+		r.recordUnknownIfError("whether connections are tracked", err)
 	}
 }
 
@@ -279,15 +279,15 @@ func probeConntrack() (isTracked bool, _ error) {
 
 func (r *factReader) readInterfaces() {
 	all, err := net.Interfaces()
-	r.recordUnknown("interfaces", err)
+	r.recordUnknownIfError("interfaces", err)
 	if len(all) > maxInterfaces {
-		r.recordUnknown("interfaces", fmt.Errorf("there are %d, of which %d are reported", len(all), maxInterfaces))
+		r.recordUnknownIfError("interfaces", fmt.Errorf("there are %d, of which %d are reported", len(all), maxInterfaces))
 		all = all[:maxInterfaces]
 	}
 	for _, i := range all {
 		found := Interface{Name: i.Name, Up: i.Flags&net.FlagUp != 0, Loopback: i.Flags&net.FlagLoopback != 0}
 		addrs, err := i.Addrs()
-		r.recordUnknown("addresses of "+i.Name, err)
+		r.recordUnknownIfError("addresses of "+i.Name, err)
 		for _, addr := range addrs {
 			if p, err := netip.ParsePrefix(addr.String()); err == nil {
 				found.Addrs = append(found.Addrs, p)

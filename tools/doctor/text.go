@@ -42,9 +42,9 @@ func (r *Report) WriteText(w io.Writer) error {
 	var b bytes.Buffer
 	fmt.Fprintln(&b, r.Summary())
 	writeWallTable(&b, slices.Concat(exceeded, far[:shown]))
-	writeTitledItems(&b, "Further away: ", further)
-	writeTitledItems(&b, "Not reached by this plan: ", unreached)
-	writeTitledItems(&b, "Unknown: ", r.Facts.Unknown)
+	writeTitledCommaList(&b, "Further away: ", further)
+	writeTitledCommaList(&b, "Not reached by this plan: ", unreached)
+	writeTitledCommaList(&b, "Unknown: ", r.Facts.Unknown)
 	writeTitledLines(&b, "Effects:", formatTextOfEachWall(exceeded, func(w *Wall) string { return w.Effect }))
 	writeTitledLines(&b, "To raise them, in this order, as root:", here)
 	writeTitledLines(&b, "Not writable here; on the machine itself or when the container is created:", elsewhere)
@@ -61,7 +61,7 @@ func writeTitledLines(b *bytes.Buffer, title string, lines []string) {
 	}
 }
 
-func writeTitledItems(b *bytes.Buffer, title string, items []string) {
+func writeTitledCommaList(b *bytes.Buffer, title string, items []string) {
 	if len(items) > 0 {
 		fmt.Fprintf(b, "\n%s\n", wrapText(title+strings.Join(items, ", ")+".", "  "))
 	}
@@ -139,14 +139,14 @@ func (r *Report) isSysctlReadOnlyHere(c Change) bool {
 }
 
 // wrapText breaks text into lines, and indents all but the first. A command in backticks stays on one line.
-func wrapText(text, indent string) string {
+func wrapText(text, continuationIndent string) string {
 	var out strings.Builder
 	width := 0
 	for i, word := range splitWordsOutsideBackticks(text) {
 		switch {
 		case i > 0 && width+1+len(word) > textWidth:
-			out.WriteString("\n" + indent)
-			width = len(indent)
+			out.WriteString("\n" + continuationIndent)
+			width = len(continuationIndent)
 		case i > 0:
 			out.WriteByte(' ')
 			width++

@@ -45,8 +45,8 @@ func (x *analysis) totalThreads(connections int64) int64 {
 	return sum
 }
 
-// setHoldsByTaskLimit sets how many connections a limit of threads permits. It returns the limit that the plan needs.
-func (x *analysis) setHoldsByTaskLimit(w *Wall, limit, used int64) (tasksNeeded int64) {
+// fillTaskLimitWall sets how many connections a limit of threads permits. It returns the limit that the plan needs.
+func (x *analysis) fillTaskLimitWall(w *Wall, limit, used int64) (tasksNeeded int64) {
 	w.setUsedAndLimit(used, limit)
 	room := subtractDownToZero(limit, used)
 	w.Holds = largestFittingConns(func(n int64) bool { return x.totalThreads(n) <= room })
@@ -62,7 +62,7 @@ var _ = registerWall(Wall{
 	Effect: noThread, Source: "https://docs.kernel.org/admin-guide/cgroup-v2.html#pid", Unit: "tasks",
 }, func(x *analysis, w *Wall) bool {
 	c := x.f.Cgroup.Tasks
-	need := x.setHoldsByTaskLimit(w, c.Max, c.Used)
+	need := x.fillTaskLimitWall(w, c.Max, c.Used)
 	w.Of = c.From
 	switch {
 	case !x.isExceededByPlan(w):
@@ -86,7 +86,7 @@ var _ = registerWall(Wall{
 	if p.Nproc.Soft < 0 || p.User == 0 || p.Root || p.Raise {
 		return false
 	}
-	x.setHoldsByTaskLimit(w, p.Nproc.Soft, int64(p.UserTasks))
+	x.fillTaskLimitWall(w, p.Nproc.Soft, int64(p.UserTasks))
 	if x.isExceededByPlan(w) {
 		w.Advice = fmt.Sprintf("raise it to %s where the user's session or unit is set up: limits.conf, LimitNPROC", w.Needs)
 	}
@@ -96,7 +96,7 @@ var _ = registerWall(Wall{
 // newTaskSysctlExaminer returns the examine function for a kernel setting that limits the threads of the machine.
 func newTaskSysctlExaminer(name string) func(*analysis, *Wall, int64) bool {
 	return func(x *analysis, w *Wall, limit int64) bool {
-		x.requireSysctlIfExceeded(w, name, x.setHoldsByTaskLimit(w, limit, x.f.Tasks))
+		x.requireSysctlIfExceeded(w, name, x.fillTaskLimitWall(w, limit, x.f.Tasks))
 		return true
 	}
 }

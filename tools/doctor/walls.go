@@ -200,7 +200,7 @@ func (x *analysis) nonNegativeSysctlNumbers(name string, count int) ([]int64, bo
 	return list, true
 }
 
-func formatLimit(n int64) string {
+func formatLimitOrNone(n int64) string {
 	if n < 0 || n == Unlimited {
 		return "none"
 	}

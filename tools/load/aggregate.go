@@ -75,7 +75,7 @@ func (r *loadRun) buildIntervalSinceLast() *Interval {
 // countDueAndUnsent returns the number of messages that an open loop has planned since the run's start, and how many of
 // them have not been sent. If the planned times are random, the second number is an estimate.
 func (r *loadRun) countDueAndUnsent(s totals, now time.Duration) (due, unsent int64) {
-	taken := pacer.Skipped{Before: s.run[nEarly], Within: s.run[nPlanned]}
+	taken := pacer.CountsBeforeAndInWindow{Before: s.run[nEarly], Within: s.run[nPlanned]}
 	if r.generator.mode == openLoop {
 		taken = r.generator.sharedPlan.TakenCounts()
 	}
@@ -180,10 +180,10 @@ func (r *loadRun) buildResult(end totals) *Result {
 		r.fillOpenLoopResult(result, end)
 	}
 	if t.pubsub != nil {
-		result.PubSub, result.Undelivered = r.cfg.PubSub, t.pubsub.countMissingDeliveries()
+		result.PubSub, result.Undelivered = r.cfg.PubSub, t.pubsub.countMissingOfOwnOrAll()
 	}
 	if t.mode == holding {
-		r.fillHeldResult(result)
+		r.fillVerificationsAndBroadcast(result)
 	}
 	if r.cfg.Histograms {
 		result.Histograms = r.encodeHistograms()
@@ -200,7 +200,7 @@ func (r *loadRun) encodeHistograms() map[string]string {
 	})
 }
 
-func (r *loadRun) fillHeldResult(result *Result) {
+func (r *loadRun) fillVerificationsAndBroadcast(result *Result) {
 	result.Verifications, result.Broadcast = r.verifications, r.buildBroadcastResult(r.totalsBeforeClose)
 	for _, v := range r.verifications {
 		result.Unanswered += v.Unanswered

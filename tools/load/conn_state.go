@@ -108,7 +108,7 @@ func (s *connTable) forEachConn(shards []*shard, f func(*shard, *connState) bool
 	s.mu.Unlock()
 	for i, owner := range owners {
 		first := i * connChunk
-		if !shards[owner].forEachUsedConn(s.conns[first:min(first+connChunk, len(s.conns))], f) {
+		if !shards[owner].forEachCurrentOrFormerConn(s.conns[first:min(first+connChunk, len(s.conns))], f) {
 			return
 		}
 	}

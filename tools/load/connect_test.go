@@ -44,7 +44,7 @@ func (f *fakeEngine) dialedConns() (n int) {
 	return n
 }
 
-var testTarget = target{addr: netip.MustParseAddrPort("192.0.2.1:9000")}
+var testTarget = resolvedTarget{addr: netip.MustParseAddrPort("192.0.2.1:9000")}
 
 // TestPacing checks, in a synctest bubble, that exactly the due connections are started at every
 // tick.
@@ -58,7 +58,7 @@ func TestPacing(t *testing.T) {
 					t.Fatalf("rate %d: %d started after %v, want at most %d", rate, got, time.Since(begin), most)
 				}
 			}
-			d := dialer{engine: &f, targets: []target{testTarget}, sources: []source{{count: 3 * rate}}, connections: 3 * rate, rate: rate, loops: 1,
+			d := dialer{engine: &f, targets: []resolvedTarget{testTarget}, sources: []source{{count: 3 * rate}}, connections: 3 * rate, rate: rate, loops: 1,
 				finishedAttempts: func() int64 { return int64(f.dialedConns()) }}
 			if err := d.startAllConns(t.Context()); err != nil {
 				t.Fatal(err)
@@ -77,7 +77,7 @@ func TestHalfOpen(t *testing.T) {
 	for rate, want := range map[int]int{0: maxHalfOpen, 400: maxHalfOpen, 5000: 5000} {
 		synctest.Test(t, func(t *testing.T) {
 			var f fakeEngine
-			d := dialer{engine: &f, targets: []target{testTarget}, sources: []source{{count: 10_000}}, connections: 10_000, rate: rate, loops: 1,
+			d := dialer{engine: &f, targets: []resolvedTarget{testTarget}, sources: []source{{count: 10_000}}, connections: 10_000, rate: rate, loops: 1,
 				finishedAttempts: func() int64 { return 0 }}
 			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 			defer cancel()
@@ -93,7 +93,7 @@ func TestHalfOpen(t *testing.T) {
 func TestMailboxFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := fakeEngine{failFull: 3}
-		d := dialer{engine: &f, targets: []target{testTarget}, connections: 100, loops: 3, finishedAttempts: func() int64 { return int64(f.dialedConns()) },
+		d := dialer{engine: &f, targets: []resolvedTarget{testTarget}, connections: 100, loops: 3, finishedAttempts: func() int64 { return int64(f.dialedConns()) },
 			sources: planSources(testTarget.addr.Addr(), 100, parseAddrs("192.0.2.7", "192.0.2.8"), 0)}
 		if err := d.startAllConns(t.Context()); err != nil {
 			t.Fatal(err)
@@ -112,7 +112,7 @@ func TestMailboxFull(t *testing.T) {
 }
 
 func newFakeRun(cfg Config, f *fakeEngine) *loadRun {
-	r, err := newRunWithoutEngine(cfg.withDefaultsAndImplied(), []target{testTarget})
+	r, err := newRunWithoutEngine(cfg.withDefaultsAndImplied(), []resolvedTarget{testTarget})
 	if err != nil {
 		panic(err)
 	}
@@ -130,7 +130,7 @@ func TestConnectStall(t *testing.T) {
 		defer r.progressTicker.Stop()
 		f.onDial = func(engine.DialRequest) { r.generator.DialFailed(errors.New("no")) }
 		begin := time.Now()
-		if err := r.connectAllOrStall(t.Context()); err != nil {
+		if err := r.runAllConnectAttempts(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if took := time.Since(begin); took < 3*time.Second || took > 4*time.Second {
@@ -146,7 +146,7 @@ func TestConnectStall(t *testing.T) {
 			t.Errorf("%d failed, want 1000", n)
 		}
 		c := newOpenConn(r.generator)
-		if c.NextAction() != engine.Close || r.sumTotals().run[nOpened] != 0 {
+		if c.AdvanceToNextAction() != engine.Close || r.sumTotals().run[nOpened] != 0 {
 			t.Error("a late connection was taken")
 		}
 	})
@@ -168,7 +168,7 @@ func TestSlow(t *testing.T) {
 					newOpenConn(r.generator)
 				}
 			}
-			if err := r.connectAllOrStall(t.Context()); err != nil || r.sumTotals().run[nOpened] != 5 {
+			if err := r.runAllConnectAttempts(t.Context()); err != nil || r.sumTotals().run[nOpened] != 5 {
 				t.Errorf("%d opened, %v", r.sumTotals().run[nOpened], err)
 			}
 			if (r.connectTime - want).Abs() > 10*time.Millisecond {
@@ -221,7 +221,7 @@ func TestPlanSources(t *testing.T) {
 // TestTargetsOfAllKinds connects to a unix socket and to an address in turn, from matching sources.
 func TestTargetsOfAllKinds(t *testing.T) {
 	f := &fakeEngine{}
-	r, err := newRunWithoutEngine(Config{Connections: 10}.withDefaultsAndImplied(), []target{testTarget, {path: "/x"}})
+	r, err := newRunWithoutEngine(Config{Connections: 10}.withDefaultsAndImplied(), []resolvedTarget{testTarget, {path: "/x"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -246,7 +246,7 @@ func TestMessagesThink(t *testing.T) {
 		s.startConns(0)
 		var server sync.WaitGroup
 		server.Go(func() { s.processEvents(func() bool { return s.sumTotals().run[nFinished] == 2 }) })
-		if err := s.waitEmittingProgress(t.Context(), s.windowWaitCondition()); err != nil {
+		if err := s.waitEmittingProgress(t.Context(), s.windowOrAllExchangedCondition()); err != nil {
 			t.Errorf("gave up: %v", err)
 		}
 		server.Wait()

@@ -29,7 +29,7 @@ type dialer struct {
 	engine interface {
 		Dial(engine.DialRequest) error
 	}
-	targets []target
+	targets []resolvedTarget
 	// sources contains each source address and its number of connections. If connections are replaced, the dialer
 	// continues with the first source after the last.
 	sources []source
@@ -64,7 +64,7 @@ func (d *dialer) startAllConns(ctx context.Context) error {
 	defer tick.Stop()
 	begin := time.Now()
 	for d.replaceClosed || d.issued < d.connections {
-		if err := d.startAttempts(d.attemptsToStartNow(time.Since(begin))); err != nil && !errors.Is(err, engine.ErrFull) {
+		if err := d.startAttempts(d.attemptsDueWithinLimits(time.Since(begin))); err != nil && !errors.Is(err, engine.ErrFull) {
 			return err
 		}
 		select {
@@ -76,9 +76,9 @@ func (d *dialer) startAllConns(ctx context.Context) error {
 	return nil
 }
 
-func (d *dialer) attemptsToStartNow(sinceStart time.Duration) int {
+func (d *dialer) attemptsDueWithinLimits(sinceStart time.Duration) int {
 	free := max(maxHalfOpen, d.rate) - (d.issued - int(d.finishedAttempts()))
-	wanted := d.totalAttemptsWanted(sinceStart) - d.issued
+	wanted := d.rampAttemptsAndReplacements(sinceStart) - d.issued
 	if wanted <= 0 {
 		d.lastIdle, d.startedSinceIdle = sinceStart, 0
 		return 0
@@ -89,9 +89,9 @@ func (d *dialer) attemptsToStartNow(sinceStart time.Duration) int {
 	return max(min(free, wanted), 0)
 }
 
-// totalAttemptsWanted returns the number of attempts that should have been started by now if there is no limit of the
-// rate.
-func (d *dialer) totalAttemptsWanted(sinceStart time.Duration) int {
+// rampAttemptsAndReplacements returns the number of attempts that should have been started by now if there is no limit
+// of the rate.
+func (d *dialer) rampAttemptsAndReplacements(sinceStart time.Duration) int {
 	n := d.connections
 	if d.ramp.Over > 0 && sinceStart < d.ramp.Over {
 		share := float64(sinceStart) / float64(d.ramp.Over)
@@ -117,7 +117,7 @@ func (d *dialer) startAttempts(n int) error {
 		if len(d.targets) > 1 {
 			count = min(count, max(part/len(d.targets), 1))
 		}
-		if err := d.engine.Dial(engine.DialRequest{Target: t.addr, Path: t.path, Source: t.sourceOfSameFamily(s.addr), Count: count}); err != nil {
+		if err := d.engine.Dial(engine.DialRequest{Target: t.addr, Path: t.path, Source: t.sourceIfSameFamily(s.addr), Count: count}); err != nil {
 			return err
 		}
 		d.batches++

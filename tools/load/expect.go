@@ -91,7 +91,7 @@ func ParseExpectation(text string) (Expectation, error) {
 	return e, nil
 }
 
-func parseBound(text string, isTime bool) (float64, error) {
+func parseBound(text string, isTime bool) (nanosecondsOrNumber float64, _ error) {
 	if isTime {
 		d, err := time.ParseDuration(text)
 		if err != nil || d < 0 {
@@ -176,8 +176,8 @@ func (r *Result) sumVerifications() (sum Verification, slowestRate float64) {
 	for i := range r.Verifications {
 		v := &r.Verifications[i]
 		mergeFieldsByTag(&sum, v, true)
-		if !(slowestRate <= v.Rate()) {
-			slowestRate = v.Rate()
+		if !(slowestRate <= v.CheckedPerSecond()) {
+			slowestRate = v.CheckedPerSecond()
 		}
 	}
 	return sum, slowestRate
@@ -186,7 +186,7 @@ func (r *Result) sumVerifications() (sum Verification, slowestRate float64) {
 // numbersByName returns all figures of a result except times. An unknown figure is NaN.
 func (r *Result) numbersByName() map[string]float64 {
 	all := map[string]float64{
-		"errors": float64(r.sumOfFaults()), "failed": float64(sumCountsByCause(r.ConnectErrors)), "lost": float64(sumCountsByCause(r.Lost)),
+		"errors": float64(r.countAllFailures()), "failed": float64(sumCountsByCause(r.ConnectErrors)), "lost": float64(sumCountsByCause(r.Lost)),
 		"connected": float64(r.Connected), "rate": math.NaN(), "delivery_rate": math.NaN(), "cpu": math.NaN(),
 		"heard": math.NaN(), "heard_again": math.NaN(), "heard_missing": math.NaN(),
 	}
@@ -238,12 +238,12 @@ func findFigure(name string) (figure resultFigure, known bool) {
 			return float64(p.Of(l)), true
 		}}, true
 	}
-	percent, err := ParsePercentile(strings.TrimPrefix(point, "p"))
+	percent, err := ParsePercentileNumber(strings.TrimPrefix(point, "p"))
 	if which != "latency" || !strings.HasPrefix(point, "p") || err != nil {
 		return resultFigure{}, false // other distributions have no histogram
 	}
 	return resultFigure{true, func(r *Result) (float64, bool) {
-		h, err := decodeHistogram(r.Histogram)
+		h, err := decodeHistogramOrNil(r.Histogram)
 		if err != nil || h == nil || h.TotalCount() == 0 {
 			return 0, false
 		}

@@ -74,7 +74,7 @@ func (f *faultRecorder) recordHTTPErrorStatus(status int) {
 	f.countFaultLocked(badStatus, "HTTP status "+strconv.Itoa(status), 1)
 }
 
-func (f *faultRecorder) recordConnectFailure(err error) {
+func (f *faultRecorder) recordConnectFailureUnlessEnded(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.connectsEnded {
@@ -84,7 +84,7 @@ func (f *faultRecorder) recordConnectFailure(err error) {
 	f.recordIfExhaustionLocked(err)
 }
 
-func (f *faultRecorder) recordReconnectFailure(err error) {
+func (f *faultRecorder) recordLostAfterReconnectFailure(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.countFaultLocked(lostConn, "reconnecting: "+describeCause(err), 1)
@@ -103,14 +103,14 @@ func (f *faultRecorder) recordIfExhaustionLocked(err error) {
 	f.exhausted[errno]++
 }
 
-// stopCountingAndFailPending stops counting connection attempts. If cause is not empty, attempts that are still pending
-// count as failed.
-func (f *faultRecorder) stopCountingAndFailPending(attempted, opened int64, cause string) {
+// stopCountingAndFailPending stops counting connection attempts. If pendingCause is not empty, attempts that are still
+// pending count as failed.
+func (f *faultRecorder) stopCountingAndFailPending(attempted, opened int64, pendingCause string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.connectsEnded = true
-	if missing := attempted - opened - sumCountsByCause(f.causes[failedConnect]); missing > 0 && cause != "" {
-		f.countFaultLocked(failedConnect, cause, missing)
+	if missing := attempted - opened - sumCountsByCause(f.causes[failedConnect]); missing > 0 && pendingCause != "" {
+		f.countFaultLocked(failedConnect, pendingCause, missing)
 	}
 }
 
@@ -137,22 +137,22 @@ func (f *faultRecorder) recordMismatch(reason error, m Mismatch) {
 	}
 }
 
-// recordUnexpectedOrRepeatedLine counts an unexpected line. It keeps the first such line. A nil line stands for a
-// repeated broadcast.
-func (f *faultRecorder) recordUnexpectedOrRepeatedLine(line []byte) {
+// recordUnexpectedOrRepeatedLine counts an unexpected lineOrNilIfRepeated. It keeps the first such lineOrNilIfRepeated.
+// A nil lineOrNilIfRepeated stands for a repeated broadcast.
+func (f *faultRecorder) recordUnexpectedOrRepeatedLine(lineOrNilIfRepeated []byte) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if line == nil {
+	if lineOrNilIfRepeated == nil {
 		f.countFaultLocked(strayLine, "repeated broadcast", 1)
 		return
 	}
 	if f.firstUnexpected == "" {
-		f.firstUnexpected = quoteTruncated(line)
+		f.firstUnexpected = quoteTruncated(lineOrNilIfRepeated)
 	}
 	f.countFaultLocked(strayLine, "not expected", 1)
 }
 
-func (f *faultRecorder) recordUnansweredLines(n int64) {
+func (f *faultRecorder) recordUnansweredVerificationLines(n int64) {
 	if n > 0 {
 		f.mu.Lock()
 		defer f.mu.Unlock()
@@ -162,7 +162,7 @@ func (f *faultRecorder) recordUnansweredLines(n int64) {
 
 // countFailedAndLostConns returns the number of failed attempts, and the number of connections that were lost or had a
 // wrong answer.
-func (f *faultRecorder) countFailedAndLostConns() (failed, lost int64) {
+func (f *faultRecorder) countFailedAndLostConns() (failed, lostOrWrong int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return sumCountsByCause(f.causes[failedConnect]), sumCountsByCause(f.causes[lostConn]) + f.wrongAnswers

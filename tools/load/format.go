@@ -42,9 +42,9 @@ var textParsers = map[string]func(text string) (string, error){
 	"first-message":      validateTemplate,
 	"first-message-file": readTemplateFile,
 	"answer":             requireNonEmpty,
-	"heartbeat":          ensureNewline,
-	"heartbeat-answer":   ensureNewline,
-	"broadcast":          ensureNewline,
+	"heartbeat":          ensureFinalNewline,
+	"heartbeat-answer":   ensureFinalNewline,
+	"broadcast":          ensureFinalNewline,
 	"ws": func(path string) (string, error) {
 		if !strings.HasPrefix(path, "/") {
 			return "", quantity.Error("a path that begins with a slash, given as --ws=/chat")
@@ -74,7 +74,7 @@ func requireNonEmpty(text string) (string, error) {
 	return text, nil
 }
 
-func ensureNewline(text string) (string, error) {
+func ensureFinalNewline(text string) (string, error) {
 	line := strings.TrimSuffix(text, "\n")
 	if line == "" {
 		return "", quantity.Error("a line that is not empty")
@@ -90,8 +90,8 @@ func validateTemplate(text string) (string, error) {
 	return text, err
 }
 
-// readMessageFile reads a file of 1 byte to MaxMessage. The limit protects against reading a wrong file.
-func readMessageFile(path string) (string, error) {
+// readFileWithinMessageLimit reads a file of 1 byte to MaxMessage. The limit protects against reading a wrong file.
+func readFileWithinMessageLimit(path string) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return "", err
@@ -110,7 +110,7 @@ func readMessageFile(path string) (string, error) {
 }
 
 func readTemplateFile(path string) (string, error) {
-	text, err := readMessageFile(path)
+	text, err := readFileWithinMessageLimit(path)
 	if err != nil {
 		return "", err
 	}
@@ -119,7 +119,7 @@ func readTemplateFile(path string) (string, error) {
 
 // readLiteralMessageFile reads a file and escapes its text, because the text is not a template.
 func readLiteralMessageFile(path string) (string, error) {
-	text, err := readMessageFile(path)
+	text, err := readFileWithinMessageLimit(path)
 	return message.LiteralTemplate(text), err
 }
 
@@ -157,10 +157,10 @@ func pathOrRoot(path string) string { return cmp.Or(path, "/") }
 
 func formatDecimal(x float64) string { return strconv.FormatFloat(x, 'f', -1, 64) }
 
-// parseRate parses "500", "1k:100k", "@10ms" or "@10ms,p99.9".
-func parseRate(text string) (r Rate, err error) {
+// parseRateRangeOrGoal parses "500", "1k:100k", "@10ms" or "@10ms,p99.9".
+func parseRateRangeOrGoal(text string) (r Rate, err error) {
 	if latency, found := strings.CutPrefix(text, "@"); found {
-		r.Goal, err = parseLatencyGoal(latency)
+		r.Goal, err = parseLatencyAndOptionalPercentile(latency)
 		return r, err
 	}
 	first, second, changes := strings.Cut(text, ":")
@@ -172,8 +172,9 @@ func parseRate(text string) (r Rate, err error) {
 	return Rate{PerSecond: from, To: to}, nil
 }
 
-// parseLatencyGoal parses a latency and an optional percentile after a comma. The default percentile is 99.
-func parseLatencyGoal(text string) (goal Goal, err error) {
+// parseLatencyAndOptionalPercentile parses a latency and an optional percentile after a comma. The default percentile
+// is 99.
+func parseLatencyAndOptionalPercentile(text string) (goal Goal, err error) {
 	latency, percent, found := strings.Cut(text, ",")
 	if goal.Under, err = quantity.ParsePositiveDuration(latency); err != nil {
 		return goal, wantRate
@@ -183,7 +184,7 @@ func parseLatencyGoal(text string) (goal Goal, err error) {
 		return goal, nil
 	}
 	digits, found := strings.CutPrefix(percent, "p")
-	if goal.Percentile, err = ParsePercentile(digits); !found || err != nil || goal.Percentile == 100 {
+	if goal.Percentile, err = ParsePercentileNumber(digits); !found || err != nil || goal.Percentile == 100 {
 		return goal, wantRate
 	}
 	return goal, nil
@@ -209,8 +210,8 @@ func (g Goal) String() string {
 	return "@" + g.Under.String() + ",p" + formatDecimal(cmp.Or(g.Percentile, 99))
 }
 
-// ParsePercentile parses a percentile such as 99.9. The percentile must be above 0 and at most 100.
-func ParsePercentile(text string) (float64, error) {
+// ParsePercentileNumber parses a percentile such as 99.9. The percentile must be above 0 and at most 100.
+func ParsePercentileNumber(text string) (float64, error) {
 	p, err := strconv.ParseFloat(text, 64)
 	if strings.Trim(text, "0123456789.") != "" || err != nil || p <= 0 || p > 100 {
 		return 0, wantPercent
@@ -218,7 +219,7 @@ func ParsePercentile(text string) (float64, error) {
 	return p, nil
 }
 
-func parseRamp(text string) (r Ramp, err error) {
+func parseRampOrDuration(text string) (r Ramp, err error) {
 	over := text
 	if numbers := strings.Split(text, ":"); len(numbers) == 3 {
 		from, fromErr := quantity.ParseCount(numbers[0])
@@ -242,10 +243,10 @@ func (r Ramp) String() string {
 	return fmt.Sprintf("%d:%d:%v", r.From, r.To, r.Over)
 }
 
-// ParseSources parses an address, a range such as 10.0.0.1-10.0.0.20, or a network. A network stands for its host
-// addresses. ParseSources returns an error for more than limit addresses.
-func ParseSources(text string, limit int) ([]netip.Addr, error) {
-	first, last, ok := parseAddrRange(text)
+// ExpandSourceRange parses an address, a range such as 10.0.0.1-10.0.0.20, or a network. A network stands for its host
+// addresses. ExpandSourceRange returns an error for more than limit addresses.
+func ExpandSourceRange(text string, limit int) ([]netip.Addr, error) {
+	first, last, ok := parseAddrRangeOrNetwork(text)
 	if !ok {
 		return nil, wantSource
 	}
@@ -260,7 +261,7 @@ func ParseSources(text string, limit int) ([]netip.Addr, error) {
 	}
 }
 
-func parseAddrRange(text string) (first, last netip.Addr, ok bool) {
+func parseAddrRangeOrNetwork(text string) (first, last netip.Addr, ok bool) {
 	if from, to, found := strings.Cut(text, "-"); found {
 		first, err := netip.ParseAddr(from)
 		last, otherErr := netip.ParseAddr(to)

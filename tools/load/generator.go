@@ -124,7 +124,7 @@ func (g *generator) setMeasuringWindow(from, until time.Duration) {
 	g.windowEnd.Store(int64(until))
 }
 
-func (g *generator) endMeasuringWindow() (start, end time.Duration) {
+func (g *generator) endMeasuringWindowAndPlan() (start, end time.Duration) {
 	end = min(time.Duration(g.windowEnd.Load()), g.now())
 	start = min(time.Duration(g.windowStart.Load()), end)
 	g.setMeasuringWindow(start, end)
@@ -159,22 +159,22 @@ func (g *generator) Opened(c *engine.Conn) {
 // publish/subscribe run, it sends the first message of the protocol. In other runs, the connection is now established.
 func (g *generator) joinPubsubOrEstablish(c *engine.Conn, connNumber uint32, dialedAt time.Duration) {
 	if g.pubsub != nil {
-		g.pubsub.sendHelloOrSubscribe(c, connNumber, dialedAt)
+		g.pubsub.sendPublisherHelloOrSubscription(c, connNumber, dialedAt)
 		return
 	}
-	g.registerEstablishedConn(c, connNumber, dialedAt)
+	g.registerConnOrAbortLate(c, connNumber, dialedAt)
 }
 
-func (g *generator) registerEstablishedConn(c *engine.Conn, connNumber uint32, dialedAt time.Duration) {
+func (g *generator) registerConnOrAbortLate(c *engine.Conn, connNumber uint32, dialedAt time.Duration) {
 	i := g.shardIndex(c)
 	s, now := g.shards[i], g.now()
 	if g.isHoldOnly() {
-		g.registerHeldConn(c, s, now, dialedAt)
+		g.registerHeldConnOrAbortLate(c, s, now, dialedAt)
 		return
 	}
 	cs := s.initEstablishedConn(g.table, c.Ref(), i, connNumber, now)
 	if cs == nil {
-		g.faults.recordConnectFailure(errEstablishedLate) // counts unless the connect phase is over
+		g.faults.recordConnectFailureUnlessEnded(errEstablishedLate) // counts unless the connect phase is over
 		c.Abort(errEstablishedLate)
 		return
 	}
@@ -191,7 +191,7 @@ func (g *generator) registerEstablishedConn(c *engine.Conn, connNumber uint32, d
 	}
 }
 
-func (g *generator) DialFailed(err error) { g.faults.recordConnectFailure(err) }
+func (g *generator) DialFailed(err error) { g.faults.recordConnectFailureUnlessEnded(err) }
 
 // Nudged starts the traffic on a connection or sends the connection's due messages.
 func (g *generator) Nudged(c *engine.Conn) {
@@ -202,7 +202,7 @@ func (g *generator) Nudged(c *engine.Conn) {
 			break
 		}
 		if g.pubsub != nil {
-			g.countAnswersAndSendNext(c, v, checkResult{answers: g.pubsub.countDeliveredInOrder(v)}, g.now())
+			g.countAnswersAndSendNext(c, v, checkResult{answers: g.pubsub.clearNudgeAndCountDelivered(v)}, g.now())
 		}
 		g.sendDueOrCloseExpired(c, v)
 	case *heldConn:
@@ -225,7 +225,7 @@ func (g *generator) startConnTraffic(c *engine.Conn, cs *connState) {
 	s, now := g.shards[cs.shard], g.now()
 	s.mu.Lock()
 	cs.flags |= connStarted
-	if g.script.hasFirst && g.limitSendableMessages(cs, 1, now) > 0 {
+	if g.script.hasFirst && g.limitByQuotaAndWindow(cs, 1, now) > 0 {
 		g.markMessageDue(s, cs, now)
 	}
 	if !g.script.hasFirst || g.script.awaitsNoAnswer {
@@ -233,7 +233,7 @@ func (g *generator) startConnTraffic(c *engine.Conn, cs *connState) {
 	}
 	p := g.takeDueBatch(s, cs, now)
 	s.mu.Unlock()
-	g.sendBatch(c, cs, p)
+	g.sendOrPublishBatch(c, cs, p)
 	if g.mode == flooding {
 		g.sendFloodBatches(c, cs)
 	}
@@ -243,7 +243,7 @@ func (g *generator) startConnTraffic(c *engine.Conn, cs *connState) {
 func (g *generator) Received(c *engine.Conn, in []byte) int {
 	cs, ok := c.Value().(*connState)
 	if !ok {
-		return g.receiveWithoutConnState(c, in)
+		return g.dispatchInputByConnKind(c, in)
 	}
 	now := g.now()
 	if g.closing.Load() || g.cfg.Unprompted && int64(now) >= g.windowEnd.Load() {
@@ -261,11 +261,11 @@ func (g *generator) Received(c *engine.Conn, in []byte) int {
 func (g *generator) countAnswersAndSendNext(c *engine.Conn, cs *connState, res checkResult, now time.Duration) {
 	s := g.shards[cs.shard]
 	s.mu.Lock()
-	g.countAnswersLocked(s, cs, res, now)
+	g.recordAnswersAndLatenciesLocked(s, cs, res, now)
 	var p batch
 	if res.err == nil {
 		if res.serverCloses {
-			g.requeueInFlightForReconnect(s, cs)
+			g.markReconnectingAndRequeueInFlight(s, cs)
 		} else {
 			g.recordSendLateness(s, cs, now)
 		}
@@ -275,14 +275,14 @@ func (g *generator) countAnswersAndSendNext(c *engine.Conn, cs *connState, res c
 		p = g.takeDueBatch(s, cs, now)
 	}
 	s.mu.Unlock()
-	g.sendBatch(c, cs, p)
+	g.sendOrPublishBatch(c, cs, p)
 	if res.serverCloses && res.err == nil {
 		g.closeOrResetConn(c, errKeepAlive)
 	}
 }
 
-// countAnswersLocked counts answers and advances the connection. The caller holds the shard's lock.
-func (g *generator) countAnswersLocked(s *shard, cs *connState, res checkResult, now time.Duration) {
+// recordAnswersAndLatenciesLocked counts answers and advances the connection. The caller holds the shard's lock.
+func (g *generator) recordAnswersAndLatenciesLocked(s *shard, cs *connState, res checkResult, now time.Duration) {
 	if cs.flags&connReplied == 0 {
 		cs.flags |= connReplied
 		if g.table.openedAt != nil {
@@ -380,7 +380,7 @@ type batch struct {
 	measured bool
 }
 
-func (g *generator) sendBatch(c *engine.Conn, cs *connState, p batch) {
+func (g *generator) sendOrPublishBatch(c *engine.Conn, cs *connState, p batch) {
 	if p.n == 0 {
 		return
 	}
@@ -436,7 +436,7 @@ func (g *generator) Closed(c *engine.Conn, reason error) {
 		g.queueReplacementDial(cs, c.Peer())
 		return
 	}
-	if g.countClosedConn(cs)&(connMismatched|connExpired) == 0 && !g.closing.Load() {
+	if g.countClosedConnAndMessages(cs)&(connMismatched|connExpired) == 0 && !g.closing.Load() {
 		if ended {
 			reason = errKeepAlive
 		}
@@ -444,7 +444,7 @@ func (g *generator) Closed(c *engine.Conn, reason error) {
 	}
 }
 
-func (g *generator) countClosedConn(cs *connState) (flags uint16) {
+func (g *generator) countClosedConnAndMessages(cs *connState) (flags uint16) {
 	s := g.shards[cs.shard]
 	s.mu.Lock()
 	defer s.mu.Unlock()

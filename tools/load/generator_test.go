@@ -42,7 +42,7 @@ func TestWindow(t *testing.T) {
 		if got := tr.shards[0].times.window.count(); got != test.answered {
 			t.Errorf("%s: %d latencies", name, got)
 		}
-		tr.endMeasuringWindow()
+		tr.endMeasuringWindowAndPlan()
 		echoOutput(c)
 		if s := sumShards(tr.shards); s.run[nSent] != 8 || s.run[nAnswered] != 8 || s.window[nAnswered] != test.answered || s.messagesInFlight() != 0 {
 			t.Errorf("%s, after the end: got %+v", name, s)
@@ -75,12 +75,12 @@ func TestLatency(t *testing.T) {
 		*tr.table.sentTime(l, k) = time.Duration(k+1) * time.Second
 		if k >= 2 {
 			l.answered = k - 2
-			tr.countAnswersLocked(s, l, checkResult{answers: 1}, 10*time.Second)
+			tr.recordAnswersAndLatenciesLocked(s, l, checkResult{answers: 1}, 10*time.Second)
 		}
 	}
 	got := summarizeDistribution(&s.times.window)
 	l.answered = 4
-	tr.countAnswersLocked(s, l, checkResult{answers: 1}, time.Hour)
+	tr.recordAnswersAndLatenciesLocked(s, l, checkResult{answers: 1}, time.Hour)
 	for _, of := range [][2]time.Duration{
 		{got.Min, 5 * time.Second}, {got.P50, 7 * time.Second}, {got.Max, 9 * time.Second}, {got.Mean, 7 * time.Second},
 		{summarizeDistribution(&s.times.window).Max, maxLatency},

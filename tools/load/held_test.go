@@ -259,7 +259,7 @@ func TestHeldMemory(t *testing.T) {
 	line, ping := make([]byte, 0, maxVerifyLine), []byte("ping\n")
 	if n := testing.AllocsPerRun(100, func() {
 		for _, c := range []*engine.Conn{a, b} {
-			if wait := tr.reserveVerificationLine(tr.shards[0], v, c.Ref()); wait != 0 {
+			if wait := tr.tryReserveVerificationLine(tr.shards[0], v, c.Ref()); wait != 0 {
 				t.Fatalf("no room in flight: %v", wait)
 			}
 			tr.Nudged(c)
@@ -267,7 +267,7 @@ func TestHeldMemory(t *testing.T) {
 			c.OnSent(len(line))
 			c.OnRead(line)
 			c.OnRead(ping)
-			c.OnSent(c.UnsentBytes())
+			c.OnSent(c.UnsentOrDroppedBytes())
 		}
 	}); n > 0 {
 		t.Errorf("%v allocations for two lines of a verification and two heartbeats, want none", n)

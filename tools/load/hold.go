@@ -37,7 +37,7 @@ func (g *generator) isHoldOnly() bool {
 	return g.mode == holding && g.cfg.Lifetime == 0
 }
 
-func (g *generator) registerHeldConn(c *engine.Conn, s *shard, now, dialedAt time.Duration) {
+func (g *generator) registerHeldConnOrAbortLate(c *engine.Conn, s *shard, now, dialedAt time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closedToNew {
@@ -53,7 +53,7 @@ func (g *generator) registerHeldConn(c *engine.Conn, s *shard, now, dialedAt tim
 	}
 }
 
-func (g *generator) receiveWithoutConnState(c *engine.Conn, in []byte) int {
+func (g *generator) dispatchInputByConnKind(c *engine.Conn, in []byte) int {
 	switch v := c.Value().(type) {
 	case *wsHandshake:
 		return g.receiveWSHandshakeResponse(c, v, in)
@@ -138,15 +138,15 @@ func (g *generator) handleLineOrFrame(c *engine.Conn, s *shard, frame websocket.
 		s.totals.run[nHeartbeats]++
 		_, _ = c.WriteString(g.cfg.HeartbeatAnswer) // an error reaches Closed
 	case g.broadcast != "" && string(line) == g.broadcast:
-		g.recordBroadcastReceived(c, s, now)
+		g.recordBroadcastOrRepeat(c, s, now)
 	default:
-		return g.checkVerificationLine(c, s, line, now)
+		return g.checkPendingOrUnexpectedLine(c, s, line, now)
 	}
 	return nil
 }
 
-// recordBroadcastReceived records that a connection has received the broadcast. The caller holds the shard's lock.
-func (g *generator) recordBroadcastReceived(c *engine.Conn, s *shard, now time.Duration) {
+// recordBroadcastOrRepeat records that a connection has received the broadcast. The caller holds the shard's lock.
+func (g *generator) recordBroadcastOrRepeat(c *engine.Conn, s *shard, now time.Duration) {
 	if c.Value() == any(&s.heard) {
 		s.totals.run[nHeardAgain]++
 		g.faults.recordUnexpectedOrRepeatedLine(nil)
@@ -159,9 +159,9 @@ func (g *generator) recordBroadcastReceived(c *engine.Conn, s *shard, now time.D
 	s.times.heard.record(now-time.Duration(g.firstHeard.Load()), 1)
 }
 
-// checkVerificationLine compares a received line with the line that the connection has sent. The caller holds the
-// shard's lock.
-func (g *generator) checkVerificationLine(c *engine.Conn, s *shard, line []byte, now time.Duration) error {
+// checkPendingOrUnexpectedLine compares a received line with the line that the connection has sent. The caller holds
+// the shard's lock.
+func (g *generator) checkPendingOrUnexpectedLine(c *engine.Conn, s *shard, line []byte, now time.Duration) error {
 	ref := c.Ref()
 	a, ok := s.pendingLines[ref]
 	if !ok || a.sentAt == 0 {
@@ -205,18 +205,18 @@ func (s *shard) removePendingLine(ref engine.Ref) (a pendingLine, ok bool) {
 func (g *generator) handleCloseWithoutState(c *engine.Conn, reason error) {
 	switch v := c.Value().(type) {
 	case *wsHandshake:
-		g.countFailedHandshake(v, reason)
+		g.countFailedHandshakeUnlessClosing(v, reason)
 	case *pubsubMember:
-		g.pubsub.handleClosedMember(v, reason)
+		g.pubsub.handleLostOrUnjoinedMember(v, reason)
 	case *heldConn:
-		g.countClosedHeldConn(c.Ref(), v)
+		g.countClosedConnAndLostLine(c.Ref(), v)
 		if reason != errWrongLine && !g.closing.Load() {
 			g.faults.recordLostConn(reason)
 		}
 	}
 }
 
-func (g *generator) countClosedHeldConn(ref engine.Ref, h *heldConn) {
+func (g *generator) countClosedConnAndLostLine(ref engine.Ref, h *heldConn) {
 	s := h.shard
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -115,7 +115,7 @@ func (s *Stream) headlineFigures() [][2]string {
 	if r.Latency.Count > 0 {
 		all = append(all, [2]string{"p99", format.Seconds(r.Latency.P99.Seconds())})
 	}
-	return append(all, [2]string{"Errors", format.Count(r.sumOfFaults())}, [2]string{"Connections", format.Count(r.Connected)})
+	return append(all, [2]string{"Errors", format.Count(r.countAllFailures())}, [2]string{"Connections", format.Count(r.Connected)})
 }
 
 // verdictRemarks returns an assessment of the run, the worst remarks first. If all expectations are met, that remark

@@ -148,7 +148,7 @@ func (d *distribution) reset() {
 }
 
 // sumDistributions returns the sum of two distributions. It may change a and return it.
-func sumDistributions(a, b *distribution) *distribution {
+func sumDistributions(a, b *distribution) (aOrNewSum *distribution) {
 	if b.count() == 0 {
 		return a
 	}
@@ -183,8 +183,8 @@ func encodeHistogram(h *hdrhistogram.Histogram) string {
 	return string(b)
 }
 
-// decodeHistogram decodes the result of encodeHistogram. It returns nil for "".
-func decodeHistogram(text string) (*hdrhistogram.Histogram, error) {
+// decodeHistogramOrNil decodes the result of encodeHistogram. It returns nil for "".
+func decodeHistogramOrNil(text string) (*hdrhistogram.Histogram, error) {
 	if text == "" {
 		return nil, nil
 	}

@@ -40,7 +40,7 @@ func TestLimitsOf(t *testing.T) {
 	second := &Result{Window: time.Second}
 	all := busy(time.Second, time.Second)
 	all.Late = &Latency{Count: 1000, P99: time.Second}
-	here, away, path := target{addr: netip.MustParseAddrPort("127.0.0.1:1")}, testTarget, target{path: "/x"}
+	here, away, path := resolvedTarget{addr: netip.MustParseAddrPort("127.0.0.1:1")}, testTarget, resolvedTarget{path: "/x"}
 	slow := &Result{Window: time.Second, Connect: Latency{Max: synRetransmitTime}}
 	quick := &Result{Window: time.Second, Connect: Latency{Max: synRetransmitTime - 1}}
 	kernel := map[string]int64{"ListenOverflows": 1, "nf_conntrack_drop": 1, "TCPMemoryPressures": 1}
@@ -49,7 +49,7 @@ func TestLimitsOf(t *testing.T) {
 		of      *Result
 		stalled time.Duration // programs, on this machine
 		kernel  map[string]int64
-		target  target
+		target  resolvedTarget
 		failed  error
 		want    []string
 	}{
@@ -72,9 +72,9 @@ func TestLimitsOf(t *testing.T) {
 		{"aborted", quick, 0, map[string]int64{"TCPAbortOnMemory": 1}, here, nil, []string{"socket memory"}},
 	} {
 		r := newIdleRun()
-		r.window, r.cpuStallTime, r.kernelCounters, r.dialer.targets = test.of.Window, test.stalled, test.kernel, []target{test.target}
+		r.window, r.cpuStallTime, r.kernelCounters, r.dialer.targets = test.of.Window, test.stalled, test.kernel, []resolvedTarget{test.target}
 		if test.failed != nil {
-			r.generator.faults.recordConnectFailure(test.failed)
+			r.generator.faults.recordConnectFailureUnlessEnded(test.failed)
 		}
 		if got := checkedWalls(t, r.findReachedLimits(test.of)); !slices.Equal(got, test.want) {
 			t.Errorf("%s: limits %q, want %q", test.name, got, test.want)
@@ -97,7 +97,7 @@ func TestScarcity(t *testing.T) {
 	} {
 		r := newIdleRun()
 		for _, err := range test.errs {
-			r.generator.faults.recordConnectFailure(err)
+			r.generator.faults.recordConnectFailureUnlessEnded(err)
 		}
 		got := r.findReachedLimits(&Result{})
 		if test.wall == "" {

@@ -81,7 +81,7 @@ func (r *loadRun) findReachedLimits(result *Result) []Limit {
 		add("cpu", "give the generator more loops (--loops) and processors, or use larger messages or fewer connections",
 			"the generator used %.0f%% of its %d CPU", 100*result.CPUShare(), result.CPUs)
 	}
-	if share := r.cpuStallShare(); share > highCPUPressure {
+	if share := r.cpuPressureShareInWindow(); share > highCPUPressure {
 		add("cpu pressure", "stop other programs, or pin server and generator to separate processors",
 			"some program on this machine waited for a processor during %.0f%% of the window", 100*share)
 	}
@@ -104,25 +104,25 @@ func (r *loadRun) addReachedKernelLimits(result *Result, add func(wall, advice, 
 	if k["ListenOverflows"] > 0 && connectTrouble && r.hasLocalTarget() {
 		add("backlog", "have the server accept faster or ask for a longer queue, and raise net.core.somaxconn",
 			"%s times a connection found the queue of a listener of this machine full (TcpExtListenOverflows); net.core.somaxconn is %s",
-			format.Count(k["ListenOverflows"]), readSysctlText("net.core.somaxconn"))
+			format.Count(k["ListenOverflows"]), formatSysctlOrUnknown("net.core.somaxconn"))
 	}
 	if untracked > 0 && connectTrouble {
 		add("conntrack", "raise net.netfilter.nf_conntrack_max, or have the firewall not follow these connections (notrack)",
 			"this machine's firewall dropped %s packets whose connections it could not follow; it follows %s at most",
-			format.Count(untracked), readSysctlText("net.netfilter.nf_conntrack_max"))
+			format.Count(untracked), formatSysctlOrUnknown("net.netfilter.nf_conntrack_max"))
 	}
 	if k["TCPMemoryPressures"] > 0 || k["TCPAbortOnMemory"] > 0 {
 		add("socket memory", "raise net.ipv4.tcp_mem, or use smaller socket buffers (--rcvbuf, --sndbuf) or fewer messages in flight",
 			"TCP was short of memory %s times on this machine, and ended %s connections for that (TcpExtTCPMemoryPressures, TCPAbortOnMemory); net.ipv4.tcp_mem is %s",
-			format.Count(k["TCPMemoryPressures"]), format.Count(k["TCPAbortOnMemory"]), readSysctlText("net.ipv4.tcp_mem"))
+			format.Count(k["TCPMemoryPressures"]), format.Count(k["TCPAbortOnMemory"]), formatSysctlOrUnknown("net.ipv4.tcp_mem"))
 	}
 }
 
 func (r *loadRun) hasLocalTarget() bool {
-	return slices.ContainsFunc(r.dialer.targets, func(t target) bool { return t.path == "" && sock.IsLocalAddr(t.addr.Addr()) })
+	return slices.ContainsFunc(r.dialer.targets, func(t resolvedTarget) bool { return t.path == "" && sock.IsLocalAddr(t.addr.Addr()) })
 }
 
-func (r *loadRun) cpuStallShare() float64 {
+func (r *loadRun) cpuPressureShareInWindow() float64 {
 	if r.window < minUsageWindow {
 		return 0
 	}
@@ -132,11 +132,11 @@ func (r *loadRun) cpuStallShare() float64 {
 // readCPUStallTime returns for how long, since boot, some program on the machine has waited for a processor. It is 0 if
 // unknown.
 func readCPUStallTime() time.Duration {
-	machine, _ := procfs.ReadCPUTime()
+	machine, _ := procfs.ReadCPUTimeAndPressure()
 	return machine.Stalled
 }
 
-func readSysctlText(name string) string {
+func formatSysctlOrUnknown(name string) string {
 	value, err := procfs.ReadSysctl(name)
 	if err != nil {
 		return "unknown"

@@ -28,7 +28,7 @@ func Merge(results ...*Result) (*Result, error) {
 	all, latency, rate := *first, newHistogram(), 0.0
 	var targets []string
 	for i, r := range results {
-		h, err := r.decodeHistogramIfMergeable(first)
+		h, err := r.checkMergeableAndDecodeHistogram(first)
 		if err != nil {
 			return nil, fmt.Errorf("load: merge: result %d: %w", i+1, err)
 		}
@@ -106,7 +106,7 @@ func mergeStructByTag(total, addend reflect.Value, isLaterInterval bool) {
 		total.mergeKeepingWorst(addend.Addr().Interface().(*Latency))
 		return
 	case *Rate:
-		total.addGeneratorRate(addend.Addr().Interface().(*Rate))
+		total.addRateUnlessPerConn(addend.Addr().Interface().(*Rate))
 		return
 	}
 	for i, how := range cachedMergeTags(total.Type()) {
@@ -214,7 +214,7 @@ func mergeCompleteHistograms[T Interval | Result](to *T, encodedByField *map[str
 		complete := true
 		for n, part := range parts {
 			p := reflect.ValueOf(part).Elem()
-			h, failed := decodeHistogram(p.FieldByName("Histograms").Interface().(map[string]string)[name])
+			h, failed := decodeHistogramOrNil(p.FieldByName("Histograms").Interface().(map[string]string)[name])
 			if failed != nil {
 				err = cmp.Or(err, fmt.Errorf("result %d: %s: %w", n+1, name, failed))
 			}
@@ -248,10 +248,10 @@ func latencyPointer(field reflect.Value) *Latency {
 
 func (s *Snapshot) Add(o Snapshot) { mergeFieldsByTag(s, &o, false) }
 
-// decodeHistogramIfMergeable returns the histogram of r, nil for none. It returns an error if r cannot be merged with
-// the first result.
-func (r *Result) decodeHistogramIfMergeable(first *Result) (*hdrhistogram.Histogram, error) {
-	h, err := decodeHistogram(r.Histogram)
+// checkMergeableAndDecodeHistogram returns the histogram of r, nil for none. It returns an error if r cannot be merged
+// with the first result.
+func (r *Result) checkMergeableAndDecodeHistogram(first *Result) (histogramOrNil *hdrhistogram.Histogram, _ error) {
+	h, err := decodeHistogramOrNil(r.Histogram)
 	switch {
 	case err != nil:
 		return nil, err
@@ -269,8 +269,8 @@ func (r *Result) decodeHistogramIfMergeable(first *Result) (*hdrhistogram.Histog
 	return h, nil
 }
 
-// addGeneratorRate adds the plan of another generator. A rate per connection does not change.
-func (r *Rate) addGeneratorRate(o *Rate) {
+// addRateUnlessPerConn adds the plan of another generator. A rate per connection does not change.
+func (r *Rate) addRateUnlessPerConn(o *Rate) {
 	if r.Each && o.Each {
 		return
 	}

@@ -24,8 +24,8 @@ func (g *generator) markMessageDue(s *shard, cs *connState, plannedAt time.Durat
 	s.totals.run[nDue]++
 }
 
-// limitSendableMessages returns the number of messages that a connection may send now, at most wanted.
-func (g *generator) limitSendableMessages(cs *connState, wanted int, now time.Duration) int {
+// limitByQuotaAndWindow returns the number of messages that a connection may send now, at most wanted.
+func (g *generator) limitByQuotaAndWindow(cs *connState, wanted int, now time.Duration) int {
 	if int64(now) >= g.windowEnd.Load() {
 		return 0
 	}
@@ -45,10 +45,10 @@ func (g *generator) markMessagesDueAfterAnswers(s *shard, cs *connState, newAnsw
 		if begins && g.mode == openLoopPerConn {
 			g.initConnSendPlan(cs, now)
 		}
-		g.markPlannedMessagesDue(s, cs, now)
+		g.markPlannedDueAndQueueNext(s, cs, now)
 	case g.mode != closedLoop:
 	case begins:
-		for range g.limitSendableMessages(cs, g.cfg.Pipeline, now) {
+		for range g.limitByQuotaAndWindow(cs, g.cfg.Pipeline, now) {
 			g.markMessageDue(s, cs, now)
 		}
 	default:
@@ -58,7 +58,7 @@ func (g *generator) markMessagesDueAfterAnswers(s *shard, cs *connState, newAnsw
 
 func (g *generator) scheduleMessagePerAnswer(s *shard, cs *connState, newAnswers int, now time.Duration) {
 	at := now + g.cfg.Think
-	for range g.limitSendableMessages(cs, newAnswers, now) {
+	for range g.limitByQuotaAndWindow(cs, newAnswers, now) {
 		if g.cfg.Lifetime > 0 && at >= g.table.openedAt[cs.index]+g.cfg.Lifetime && !g.cfg.reconnects() {
 			break // by then the connection is closed, or reconnected with a new lifetime
 		}
@@ -70,9 +70,9 @@ func (g *generator) scheduleMessagePerAnswer(s *shard, cs *connState, newAnswers
 	}
 }
 
-// markPlannedMessagesDue assigns due messages of the plan while the connection has capacity. If capacity remains, the
-// connection is queued for later messages.
-func (g *generator) markPlannedMessagesDue(s *shard, cs *connState, now time.Duration) {
+// markPlannedDueAndQueueNext assigns due messages of the plan while the connection has capacity. If capacity remains,
+// the connection is queued for later messages.
+func (g *generator) markPlannedDueAndQueueNext(s *shard, cs *connState, now time.Duration) {
 	for g.canTakeAnotherMessage(cs) {
 		at, ok := g.takeDuePlanTime(s, cs, now)
 		if !ok {
@@ -170,7 +170,7 @@ func (g *generator) nudgeDueConnsOfShard(s *shard, now time.Duration, nudge func
 	}
 	nudges := append(s.nudges[:0], s.nudgeRetries...)
 	s.nudgeRetries = s.nudgeRetries[:0]
-	nudges = g.processDueConnTimers(s, nudges, now)
+	nudges = g.markDueAndExpiredConns(s, nudges, now)
 	nudges = g.markDueOnReadyConns(s, nudges, now)
 	s.mu.Unlock()
 	full := false
@@ -206,8 +206,8 @@ func appendUnlessNudged(nudges []engine.Ref, cs *connState) []engine.Ref {
 	return append(nudges, cs.ref)
 }
 
-// processDueConnTimers handles the expired timers of a shard. It adds the connections that need a nudge to nudges.
-func (g *generator) processDueConnTimers(s *shard, nudges []engine.Ref, now time.Duration) []engine.Ref {
+// markDueAndExpiredConns handles the expired timers of a shard. It adds the connections that need a nudge to nudges.
+func (g *generator) markDueAndExpiredConns(s *shard, nudges []engine.Ref, now time.Duration) []engine.Ref {
 	for len(nudges) < maxNudgesPerPace {
 		timer, ok := s.timers.popDue(now)
 		if !ok {
@@ -219,12 +219,12 @@ func (g *generator) processDueConnTimers(s *shard, nudges []engine.Ref, now time
 		}
 		switch timer.kind {
 		case thinkTimer:
-			for range min(g.limitSendableMessages(cs, 1, now), 1) {
+			for range min(g.limitByQuotaAndWindow(cs, 1, now), 1) {
 				g.markMessageDue(s, cs, now)
 			}
 		case planTimer:
 			cs.flags &^= connHasTimer
-			g.markPlannedMessagesDue(s, cs, now)
+			g.markPlannedDueAndQueueNext(s, cs, now)
 		case lifetimeTimer:
 			timer.due = g.table.openedAt[cs.index] + g.cfg.Lifetime // later if the socket has been replaced
 			if cs.flags&connReconnecting != 0 {
@@ -295,7 +295,7 @@ func (g *generator) sendDueOrCloseExpired(c *engine.Conn, cs *connState) {
 	g.recordSendLateness(s, cs, now)
 	p := g.takeDueBatch(s, cs, now)
 	s.mu.Unlock()
-	g.sendBatch(c, cs, p)
+	g.sendOrPublishBatch(c, cs, p)
 	if g.mode == flooding {
 		g.sendFloodBatches(c, cs)
 	}
@@ -350,7 +350,7 @@ const (
 	skipDrawsAll = 100_000
 )
 
-func (g *generator) skipConnPlanUntil(cs *connState, end time.Duration, randomDrawsLeft *int) pacer.Skipped {
+func (g *generator) skipConnPlanUntil(cs *connState, end time.Duration, randomDrawsLeft *int) pacer.CountsBeforeAndInWindow {
 	return g.table.plans[cs.index].Skip(&g.curve, g.connSeed(cs), time.Duration(g.windowStart.Load()), end, randomDrawsLeft)
 }
 
@@ -363,7 +363,7 @@ func (g *generator) forEachConnPlan(f func(*connState, *pacer.SendPlan) bool) {
 
 // skipAndCountUnsentPlans gives up and counts the planned messages that have not been sent. It must run after the last
 // message is sent.
-func (g *generator) skipAndCountUnsentPlans() (all pacer.Skipped) {
+func (g *generator) skipAndCountUnsentPlans() (all pacer.CountsBeforeAndInWindow) {
 	until := time.Duration(g.windowEnd.Load())
 	if g.mode == openLoop {
 		return g.sharedPlan.Skip(until, skipDrawsAll)
@@ -433,21 +433,21 @@ func (g *generator) sendFloodBatches(c *engine.Conn, cs *connState) {
 	bufferSize := g.cfg.floodBufferSize()
 	n := max(bufferSize/g.script.maxMessageLen(), 1)
 	for range floodBatches {
-		if c.UnsentBytes() > bufferSize {
+		if c.UnsentOrDroppedBytes() > bufferSize {
 			break
 		}
 		now := g.now()
 		s.mu.Lock()
-		if g.limitSendableMessages(cs, 1, now) == 0 {
+		if g.limitByQuotaAndWindow(cs, 1, now) == 0 {
 			s.mu.Unlock()
 			return
 		}
-		p := batch{from: cs.answered, n: g.limitSendableMessages(cs, n, now), measured: g.isInWindow(now)}
+		p := batch{from: cs.answered, n: g.limitByQuotaAndWindow(cs, n, now), measured: g.isInWindow(now)}
 		cs.answered += uint64(p.n)
 		s.totals.addToRunAndWindow(nSent, int64(p.n), p.measured)
 		s.totals.addToRunAndWindow(nBytesSent, int64(p.n*g.script.fixedSize), p.measured)
 		s.mu.Unlock()
-		g.sendBatch(c, cs, p)
+		g.sendOrPublishBatch(c, cs, p)
 		if c.IsAborted() {
 			return
 		}

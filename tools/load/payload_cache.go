@@ -13,11 +13,11 @@ type payloadCache struct {
 	partialNext int // number of bytes of the next message that are sent with each message
 }
 
-func newPayloadCache(cfg *Config) *payloadCache {
+func newConstantOrRandomPayloads(cfg *Config) *payloadCache {
 	if fixed, ok := cfg.constantMessage(); ok {
 		return &payloadCache{newRepeatedMessageBlock(fixed), cfg.Ahead}
 	}
-	return &payloadCache{newRandomMessageBlock(cfg.Size, cfg.Seed), cfg.Ahead}
+	return &payloadCache{newRandomLinesBlock(cfg.Size, cfg.Seed), cfg.Ahead}
 }
 
 func (r *payloadCache) maxMessageLen() int { return r.block.size }
@@ -26,7 +26,7 @@ func (r *payloadCache) firstOffset(connNumber uint32) int { return r.block.first
 
 func (r *payloadCache) messageOffset(connNumber uint32, msgNumber uint64) int {
 	messages := uint64(len(r.block.bytes) / r.block.size)
-	return r.block.wrapOffset(r.firstOffset(connNumber), int(msgNumber%messages)*r.block.size)
+	return r.block.advanceOffsetWrapping(r.firstOffset(connNumber), int(msgNumber%messages)*r.block.size)
 }
 
 func (r *payloadCache) appendMessage(dst []byte, connNumber uint32, msgNumber uint64) []byte {
@@ -41,7 +41,7 @@ func (r *payloadCache) appendMessage(dst []byte, connNumber uint32, msgNumber ui
 func (r *payloadCache) checkAnswers(_ *engine.Conn, cs *connState, in []byte, answeredInCall int) (res checkResult) {
 	pos, size := int(cs.answerPos), r.block.size
 	owed := in[:min(len(in), (int(cs.inFlight)-answeredInCall)*size-pos)]
-	at := r.block.wrapOffset(r.messageOffset(cs.number, cs.answered+uint64(answeredInCall)), pos)
+	at := r.block.advanceOffsetWrapping(r.messageOffset(cs.number, cs.answered+uint64(answeredInCall)), pos)
 	for res.used < len(owed) {
 		want := r.block.contiguousBytesAt(at, len(owed)-res.used)
 		same := commonPrefixLen(owed[res.used:res.used+len(want)], want)
@@ -49,7 +49,7 @@ func (r *payloadCache) checkAnswers(_ *engine.Conn, cs *connState, in []byte, an
 		if same < len(want) {
 			break
 		}
-		at = r.block.wrapOffset(at, same)
+		at = r.block.advanceOffsetWrapping(at, same)
 	}
 	if res.used < len(in) {
 		res.err = errWrongAnswer
@@ -61,12 +61,12 @@ func (r *payloadCache) checkAnswers(_ *engine.Conn, cs *connState, in []byte, an
 func (r *payloadCache) nextExpectedBytes(cs *connState) []byte { return remainderOfExpectedEcho(r, cs) }
 
 // writeCachedMessages writes n messages, starting with msgNumber, without copying them. It returns their size in bytes.
-func (r *payloadCache) writeCachedMessages(c *engine.Conn, connNumber uint32, msgNumber uint64, n int) int {
+func (r *payloadCache) writeCachedMessages(c *engine.Conn, connNumber uint32, msgNumber uint64, n int) (sizeInBytes int) {
 	at, left := r.messageOffset(connNumber, msgNumber), n*r.block.size
 	if msgNumber == 0 {
 		left += r.partialNext
 	} else {
-		at = r.block.wrapOffset(at, r.partialNext)
+		at = r.block.advanceOffsetWrapping(at, r.partialNext)
 	}
 	for left > 0 {
 		p := r.block.contiguousBytesAt(at, left)
@@ -101,14 +101,14 @@ const (
 	blockMessages = 16
 )
 
-// newRandomMessageBlock generates messages of random printable characters that end in "\n".
-func newRandomMessageBlock(size int, seed uint64) circularMessageBlock {
-	b := circularMessageBlock{size: size, bytes: make([]byte, size*max(blockBytes/size, blockMessages))}
-	random := rand.New(rand.NewPCG(seed, uint64(size)))
+// newRandomLinesBlock generates messages of random printable characters that end in "\n".
+func newRandomLinesBlock(lineSize int, seed uint64) circularMessageBlock {
+	b := circularMessageBlock{size: lineSize, bytes: make([]byte, lineSize*max(blockBytes/lineSize, blockMessages))}
+	random := rand.New(rand.NewPCG(seed, uint64(lineSize)))
 	for i := range b.bytes {
 		b.bytes[i] = byte('!' + random.UintN('~'-'!'+1))
 	}
-	for end := size; end <= len(b.bytes); end += size {
+	for end := lineSize; end <= len(b.bytes); end += lineSize {
 		b.bytes[end-1] = '\n'
 	}
 	return b
@@ -124,7 +124,7 @@ func (b *circularMessageBlock) firstOffset(connNumber uint32) int {
 	return int(uint64(connNumber)*spread%uint64(len(b.bytes)/b.size)) * b.size
 }
 
-func (b *circularMessageBlock) wrapOffset(offset, n int) int {
+func (b *circularMessageBlock) advanceOffsetWrapping(offset, n int) int {
 	offset += n
 	if offset >= len(b.bytes) {
 		offset %= len(b.bytes)

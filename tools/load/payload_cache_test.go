@@ -7,7 +7,7 @@ import (
 // TestStart checks that connections with close numbers start at different messages, and that
 // messages differ.
 func TestStart(t *testing.T) {
-	text := newRandomMessageBlock(64, 0)
+	text := newRandomLinesBlock(64, 0)
 	seen := map[string]int{}
 	messages := len(text.bytes) / 64
 	for id := range messages {
@@ -36,7 +36,7 @@ func FuzzCheck(f *testing.F) {
 		if size < 2 || messages == 0 {
 			return
 		}
-		text := newRandomMessageBlock(int(size), 0)
+		text := newRandomLinesBlock(int(size), 0)
 		h := &payloadCache{block: text}
 		fresh := func() *connState { return &connState{number: id, inFlight: uint16(messages)} }
 		// check counts answers as the generator does.

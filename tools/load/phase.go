@@ -14,11 +14,11 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/sample"
 )
 
-func (r *loadRun) connectExchangeAndHold(ctx context.Context) error {
+func (r *loadRun) runAllPhases(ctx context.Context) error {
 	if r.cfg.Early {
 		return r.runWarmupWindowAndDrain(ctx)
 	}
-	if err := r.connectAllOrStall(ctx); err != nil {
+	if err := r.runAllConnectAttempts(ctx); err != nil {
 		return err
 	}
 	r.emitEventWithSnapshot(Event{Phase: Connected})
@@ -26,12 +26,12 @@ func (r *loadRun) connectExchangeAndHold(ctx context.Context) error {
 		return nil
 	}
 	for _, step := range []func(context.Context) error{
-		r.waitForOtherGenerators,
+		r.waitForBeginIfCoordinated,
 		r.verifyHeldConns,
-		func(ctx context.Context) error { return r.holdConns(ctx, r.cfg.HoldBefore) },
+		func(ctx context.Context) error { return r.waitHoldStage(ctx, r.cfg.HoldBefore) },
 		r.runWarmupWindowAndDrain,
 		r.verifyHeldConns,
-		func(ctx context.Context) error { return r.holdConns(ctx, r.cfg.HoldAfter) },
+		func(ctx context.Context) error { return r.waitHoldStage(ctx, r.cfg.HoldAfter) },
 	} {
 		if err := step(ctx); err != nil {
 			return err
@@ -40,7 +40,7 @@ func (r *loadRun) connectExchangeAndHold(ctx context.Context) error {
 	return nil
 }
 
-func (r *loadRun) waitForOtherGenerators(ctx context.Context) error {
+func (r *loadRun) waitForBeginIfCoordinated(ctx context.Context) error {
 	if r.cfg.Begin == nil {
 		return nil
 	}
@@ -48,11 +48,11 @@ func (r *loadRun) waitForOtherGenerators(ctx context.Context) error {
 	return r.waitEmittingProgress(ctx, waitCondition{values: r.cfg.Begin, done: r.allConnsClosedForGood})
 }
 
-func (r *loadRun) holdConns(ctx context.Context, d time.Duration) error {
+func (r *loadRun) waitHoldStage(ctx context.Context, d time.Duration) error {
 	if d > 0 {
 		r.stage = "hold"
 	}
-	return r.waitWhileOpen(ctx, d)
+	return r.waitDurationOrAllClosed(ctx, d)
 }
 
 // startDialingInBackground starts the dialer. The returned function stops the dialer, waits until the dialer has ended,
@@ -63,7 +63,7 @@ func (r *loadRun) startDialingInBackground(ctx context.Context) (stopAndEndConne
 	r.connectStart = r.generator.now()
 	dialer.Go(func() {
 		if err := r.dialer.startAllConns(dialing); err != nil && dialing.Err() == nil {
-			r.generator.faults.recordConnectFailure(err)
+			r.generator.faults.recordConnectFailureUnlessEnded(err)
 		}
 	})
 	return func() {
@@ -73,8 +73,8 @@ func (r *loadRun) startDialingInBackground(ctx context.Context) (stopAndEndConne
 	}
 }
 
-// connectAllOrStall opens the connections and waits until every attempt has finished or there is no progress.
-func (r *loadRun) connectAllOrStall(ctx context.Context) error {
+// runAllConnectAttempts opens the connections and waits until every attempt has finished or there is no progress.
+func (r *loadRun) runAllConnectAttempts(ctx context.Context) (errUnlessStalled error) {
 	dialing, cancel := context.WithCancelCause(ctx)
 	var dialer sync.WaitGroup
 	r.connectStart = r.generator.now()
@@ -133,23 +133,23 @@ func ignoreStalled(err error) error {
 	return err
 }
 
-func (r *loadRun) waitWhileOpen(ctx context.Context, d time.Duration) error {
+func (r *loadRun) waitDurationOrAllClosed(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return nil
 	}
 	return r.waitEmittingProgress(ctx, waitCondition{timeout: d, done: r.allConnsClosedForGood})
 }
 
-func (r *loadRun) runWarmupWindowAndDrain(ctx context.Context) error {
+func (r *loadRun) runWarmupWindowAndDrain(ctx context.Context) (errUnlessStalled error) {
 	starting, cancel := context.WithCancel(ctx)
-	stop := r.startTrafficWindow(starting)
+	stop := r.startTrafficOrEarlyDialing(starting)
 	r.stage = "warm-up"
-	err := r.waitWhileOpen(ctx, time.Duration(r.generator.windowStart.Load())-r.generator.now())
+	err := r.waitDurationOrAllClosed(ctx, time.Duration(r.generator.windowStart.Load())-r.generator.now())
 	r.stage = "window"
 	if err == nil {
-		err = r.waitForWindowAndMeasure(ctx)
+		err = r.measureUntilWindowEnds(ctx)
 	}
-	r.generator.endMeasuringWindow()
+	r.generator.endMeasuringWindowAndPlan()
 	cancel()
 	stop()
 	r.stage = "drain"
@@ -166,9 +166,9 @@ func (r *loadRun) runWarmupWindowAndDrain(ctx context.Context) error {
 	return ignoreStalled(err)
 }
 
-// startTrafficWindow starts the traffic and, in an early run, the dialer. The returned function waits for the goroutine
-// that was started; it must be called after ctx has ended.
-func (r *loadRun) startTrafficWindow(ctx context.Context) (waitForStarter func()) {
+// startTrafficOrEarlyDialing starts the traffic and, in an early run, the dialer. The returned function waits for the
+// goroutine that was started; it must be called after ctx has ended.
+func (r *loadRun) startTrafficOrEarlyDialing(ctx context.Context) (waitForStarter func()) {
 	t := r.generator
 	if r.cfg.Early {
 		r.scheduleWindowAndPlan(0)
@@ -226,12 +226,12 @@ func (r *loadRun) stopPlanAndSkipUnsent() {
 	}
 }
 
-func (r *loadRun) waitForWindowAndMeasure(ctx context.Context) error {
+func (r *loadRun) measureUntilWindowEnds(ctx context.Context) error {
 	before := sample.OwnCPUTime()
 	stalled := readCPUStallTime()
 	r.emitEventWithSnapshot(Event{Phase: Measuring})
-	err := r.waitEmittingProgress(ctx, r.windowWaitCondition())
-	from, until := r.generator.endMeasuringWindow()
+	err := r.waitEmittingProgress(ctx, r.windowOrAllExchangedCondition())
+	from, until := r.generator.endMeasuringWindowAndPlan()
 	r.cpuUsed = sample.OwnCPUTime()
 	r.cpuUsed.User -= before.User
 	r.cpuUsed.System -= before.System
@@ -248,7 +248,7 @@ func (r *loadRun) waitForWindowAndMeasure(ctx context.Context) error {
 	return err
 }
 
-func (r *loadRun) windowWaitCondition() waitCondition {
+func (r *loadRun) windowOrAllExchangedCondition() waitCondition {
 	if r.cfg.Messages == 0 {
 		// At least 1, because a timeout of 0 would be no limit.
 		return waitCondition{timeout: max(r.generator.windowLeft(), 1), done: r.sampleRateAndCheckWindowDone, stop: r.cfg.Enough}
@@ -262,7 +262,7 @@ func (r *loadRun) windowWaitCondition() waitCondition {
 
 // sampleRateAndCheckWindowDone samples the receive rate. It reports whether the window is over. The window of a Steady
 // run is also over when the rate is steady.
-func (r *loadRun) sampleRateAndCheckWindowDone(current totals) bool {
+func (r *loadRun) sampleRateAndCheckWindowDone(current totals) (steadyOrAllClosed bool) {
 	if r.windowParts.addRateIfIntervalPassed(r.generator.now(), current.window[nBytesReceived]) && r.cfg.Enough != nil {
 		r.emitEventWithSnapshot(Event{Phase: Part, Received: r.windowParts.lastRate()})
 	}

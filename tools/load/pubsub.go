@@ -176,7 +176,7 @@ func (p *publisherState) undeliveredCount(msgNumber uint64) *atomic.Int32 {
 	return &p.undelivered[msgNumber&uint64(len(p.undelivered)-1)]
 }
 
-func (h *pubsubRun) sendHelloOrSubscribe(c *engine.Conn, connNumber uint32, dialedAt time.Duration) {
+func (h *pubsubRun) sendPublisherHelloOrSubscription(c *engine.Conn, connNumber uint32, dialedAt time.Duration) {
 	m := &pubsubMember{shard: h.shards[h.shardIndex(c)], dialedAt: dialedAt, number: connNumber}
 	c.SetValue(m)
 	say := &h.protocol.hello
@@ -203,7 +203,7 @@ func (h *pubsubRun) awaitJoinThenReceive(c *engine.Conn, m *pubsubMember, in []b
 				return used
 			}
 			used += n
-			if !h.registerJoinedMember(c, m) {
+			if !h.registerMemberOrAbortLate(c, m) {
 				return used
 			}
 			break
@@ -218,15 +218,15 @@ func (h *pubsubRun) awaitJoinThenReceive(c *engine.Conn, m *pubsubMember, in []b
 			return used
 		}
 	}
-	return used + h.verifyDeliveries(c, m, in[used:])
+	return used + h.verifyDeliveriesUnlessSlow(c, m, in[used:])
 }
 
-// registerJoinedMember counts a confirmed subscriber or establishes a publisher. It returns true for a subscriber that
-// joined before the end of the connect phase.
-func (h *pubsubRun) registerJoinedMember(c *engine.Conn, m *pubsubMember) (joinedAsSubscriber bool) {
+// registerMemberOrAbortLate counts a confirmed subscriber or establishes a publisher. It returns true for a subscriber
+// that joined before the end of the connect phase.
+func (h *pubsubRun) registerMemberOrAbortLate(c *engine.Conn, m *pubsubMember) (joinedAsSubscriber bool) {
 	if h.isPublisher(m) {
 		h.publishers[m.number].ref = c.Ref()
-		h.registerEstablishedConn(c, m.number, m.dialedAt)
+		h.registerConnOrAbortLate(c, m.number, m.dialedAt)
 		return false
 	}
 	now := h.now()
@@ -279,9 +279,9 @@ func (h *pubsubRun) resumeAndDrainSlowSubscribers(ctx context.Context, r *loadRu
 	})
 }
 
-// verifyDeliveries handles the input of a subscriber. It nudges each publisher that has a message which all subscribers
-// have now received.
-func (h *pubsubRun) verifyDeliveries(c *engine.Conn, m *pubsubMember, in []byte) (used int) {
+// verifyDeliveriesUnlessSlow handles the input of a subscriber. It nudges each publisher that has a message which all
+// subscribers have now received.
+func (h *pubsubRun) verifyDeliveriesUnlessSlow(c *engine.Conn, m *pubsubMember, in []byte) (used int) {
 	if h.isSlow(m) {
 		m.shard.mu.Lock()
 		defer m.shard.mu.Unlock()
@@ -309,7 +309,7 @@ func (h *pubsubRun) verifyDeliveries(c *engine.Conn, m *pubsubMember, in []byte)
 	}
 	if err != nil {
 		m.err = err
-		h.faults.recordMismatch(err, Mismatch{Connection: int64(m.number), Message: h.countDeliveredOrMissed(m), Want: `""`, Got: quoteTruncated(in[used:])})
+		h.faults.recordMismatch(err, Mismatch{Connection: int64(m.number), Message: h.countReceivedOrSkipped(m), Want: `""`, Got: quoteTruncated(in[used:])})
 		c.Abort(err)
 		return len(in)
 	}
@@ -372,7 +372,7 @@ func (h *pubsubRun) nextSequence(m *pubsubMember, publisher uint32) *uint32 {
 	return &h.nextSequencesBySubscriber(m)[publisher]
 }
 
-func (h *pubsubRun) countDeliveredOrMissed(m *pubsubMember) (n int64) {
+func (h *pubsubRun) countReceivedOrSkipped(m *pubsubMember) (n int64) {
 	for _, next := range h.nextSequencesBySubscriber(m) {
 		n += int64(next)
 	}
@@ -385,8 +385,8 @@ func (p *publisherState) nudgeUnlessPending() {
 	}
 }
 
-// countDeliveredInOrder counts a publisher's oldest messages in flight that all subscribers have received.
-func (h *pubsubRun) countDeliveredInOrder(cs *connState) (n int) {
+// clearNudgeAndCountDelivered counts a publisher's oldest messages in flight that all subscribers have received.
+func (h *pubsubRun) clearNudgeAndCountDelivered(cs *connState) (n int) {
 	p := &h.publishers[cs.number]
 	p.nudged.Store(false)
 	for n < int(cs.inFlight) && p.undeliveredCount(cs.answered+uint64(n)).Load() <= 0 {
@@ -439,12 +439,12 @@ func (h *pubsubRun) checkAnswers(c *engine.Conn, _ *connState, in []byte, _ int)
 
 func (h *pubsubRun) nextExpectedBytes(*connState) []byte { return nil }
 
-func (h *pubsubRun) handleClosedMember(m *pubsubMember, reason error) {
+func (h *pubsubRun) handleLostOrUnjoinedMember(m *pubsubMember, reason error) {
 	switch {
 	case !m.joined && h.closing.Load():
 		return
 	case !m.joined:
-		h.faults.recordConnectFailure(fmt.Errorf("%s: %w", h.Protocol, cmp.Or(m.err, errors.New(describeCause(reason)))))
+		h.faults.recordConnectFailureUnlessEnded(fmt.Errorf("%s: %w", h.Protocol, cmp.Or(m.err, errors.New(describeCause(reason)))))
 		return
 	}
 	m.shard.mu.Lock()
@@ -485,13 +485,13 @@ func (h *pubsubRun) removeLostSubscriber(m *pubsubMember) (nowFullyDelivered []*
 	}
 	m.shard.mu.Lock()
 	defer m.shard.mu.Unlock()
-	h.lostReceived += h.countDeliveredOrMissed(m) - int64(m.gaps)
+	h.lostReceived += h.countReceivedOrSkipped(m) - int64(m.gaps)
 	h.lostGaps += int64(m.gaps)
 	clear(h.nextSequencesBySubscriber(m))
 	return nowFullyDelivered
 }
 
-func (h *pubsubRun) countMissingDeliveries() (n int64) {
+func (h *pubsubRun) countMissingOfOwnOrAll() (n int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.publishedByAll != nil {
@@ -534,7 +534,7 @@ func (h *pubsubRun) exchangeCountsAndAwaitDeliveries(ctx context.Context, r *loa
 	h.publishedByAll, h.publishedByTopic = all, h.countMessagesByTopic(all)
 	h.mu.Unlock()
 	return r.waitEmittingProgress(ctx, waitCondition{
-		done:         func(totals) bool { return h.countMissingDeliveries() == 0 },
+		done:         func(totals) bool { return h.countMissingOfOwnOrAll() == 0 },
 		stallTimeout: r.cfg.Drain,
 		progress:     func(s totals) int64 { return s.run[nDelivered] },
 	})

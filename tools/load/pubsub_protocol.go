@@ -106,7 +106,7 @@ func newPubsubProtocol(name string, payloadSize int) pubsubProtocol {
 			subscribed:  from(`{"op":"subscribed","topic":"{topic}","count":1}`),
 			publish:     to(`{"op":"publish","topic":"{topic}","data":"{payload}"}`),
 			message:     from(`{"op":"message","topic":"{topic}","data":"{payload}"}`),
-			handleOther: parseWSControlOrReply,
+			handleOther: parseWSControlOrPublishedAck,
 		}
 	}
 	return pubsubProtocol{
@@ -167,8 +167,8 @@ func errUnexpectedReply(what []byte) error {
 	return fmt.Errorf("unexpected reply %s", quoteTruncated(what))
 }
 
-// parseWSControlOrReply is the handleOther function for WebSockets.
-func parseWSControlOrReply(in []byte) (n int, reply []byte, err error) {
+// parseWSControlOrPublishedAck is the handleOther function for WebSockets.
+func parseWSControlOrPublishedAck(in []byte) (n int, reply []byte, err error) {
 	var r websocket.FrameReader
 	part, n, err := r.Next(in)
 	switch {
@@ -222,7 +222,7 @@ const (
 )
 
 func newPubsubPayloadCodec(cfg *Config) pubsubPayloadCodec {
-	p := pubsubPayloadCodec{seed: deriveSeed(cfg.Seed, seedPayload), filler: &payloadCache{block: newRandomMessageBlock(cfg.Size-payloadHead, cfg.Seed)}}
+	p := pubsubPayloadCodec{seed: deriveSeed(cfg.Seed, seedPayload), filler: &payloadCache{block: newRandomLinesBlock(cfg.Size-payloadHead, cfg.Seed)}}
 	const plain = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz" // characters without escapes in JSON
 	for i, b := range p.filler.block.bytes {
 		p.filler.block.bytes[i] = plain[int(b)%len(plain)]

@@ -43,9 +43,9 @@ func (r *matchRuleChecker) endAnswersAtEOF(cs *connState, in []byte) (res checkR
 	return res
 }
 
-// requeueInFlightForReconnect marks a connection that the server has closed cleanly. Unanswered messages become due
-// again, to be sent on the next socket. The caller holds the shard's lock.
-func (g *generator) requeueInFlightForReconnect(s *shard, cs *connState) {
+// markReconnectingAndRequeueInFlight marks a connection that the server has closed cleanly. Unanswered messages become
+// due again, to be sent on the next socket. The caller holds the shard's lock.
+func (g *generator) markReconnectingAndRequeueInFlight(s *shard, cs *connState) {
 	cs.flags |= connReconnecting
 	if !g.cfg.reconnects() {
 		return
@@ -62,7 +62,7 @@ type reconnector struct {
 	engine interface {
 		Dial(engine.DialRequest) error
 	}
-	targets  []target
+	targets  []resolvedTarget
 	sources  []source
 	timeout  time.Duration
 	newLayer func(*engine.Conn) engine.Layer // nil without a layer
@@ -78,7 +78,7 @@ type reconnector struct {
 type replacementDial struct {
 	*generator
 	conn     *connState
-	target   target
+	target   resolvedTarget
 	attempts int
 	retryAt  time.Duration
 }
@@ -119,10 +119,10 @@ func (o *replacementDial) DialFailed(err error) {
 	o.reconnector.releaseSlotAndDialQueued()
 	switch o.attempts++; {
 	case o.closing.Load() || errors.Is(err, engine.ErrClosed):
-		o.countClosedConn(o.conn)
+		o.countClosedConnAndMessages(o.conn)
 	case o.attempts == maxReconnects:
-		o.countClosedConn(o.conn)
-		o.faults.recordReconnectFailure(err)
+		o.countClosedConnAndMessages(o.conn)
+		o.faults.recordLostAfterReconnectFailure(err)
 	default:
 		o.reconnector.queueRetry(o, o.now()+dialRetryInterval)
 	}
@@ -133,14 +133,14 @@ func (g *generator) queueReplacementDial(cs *connState, peer netip.AddrPort) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.nextSource++
-	r.queued = append(r.queued, &replacementDial{generator: g, conn: cs, target: r.targetOfPeer(peer)})
+	r.queued = append(r.queued, &replacementDial{generator: g, conn: cs, target: r.targetOfPeerElseNextUnix(peer)})
 	r.dialQueuedWhileSlotsFree()
 }
 
-// targetOfPeer returns the target that has the address peer. Unix sockets have no address; targetOfPeer returns them in
-// rotation.
-func (r *reconnector) targetOfPeer(peer netip.AddrPort) target {
-	var paths []target
+// targetOfPeerElseNextUnix returns the target that has the address peer. Unix sockets have no address;
+// targetOfPeerElseNextUnix returns them in rotation.
+func (r *reconnector) targetOfPeerElseNextUnix(peer netip.AddrPort) resolvedTarget {
+	var paths []resolvedTarget
 	for _, t := range r.targets {
 		switch {
 		case t.path != "":
@@ -162,7 +162,7 @@ func (r *reconnector) dialQueuedWhileSlotsFree() {
 		o := r.queued[0]
 		r.nextSource++
 		d := engine.DialRequest{
-			Target: o.target.addr, Path: o.target.path, Source: o.target.sourceOfSameFamily(r.sources[r.nextSource%len(r.sources)].addr),
+			Target: o.target.addr, Path: o.target.path, Source: o.target.sourceIfSameFamily(r.sources[r.nextSource%len(r.sources)].addr),
 			Count: 1, Handler: o, Timeout: r.timeout,
 		}
 		if o.shardPerLoop {
@@ -174,7 +174,7 @@ func (r *reconnector) dialQueuedWhileSlotsFree() {
 		}
 		r.queued = r.queued[1:]
 		if err != nil { // the engine has stopped
-			o.countClosedConn(o.conn)
+			o.countClosedConnAndMessages(o.conn)
 			continue
 		}
 		r.dialing++
@@ -209,7 +209,7 @@ func (r *reconnector) abandonPendingReplacements() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, o := range append(r.queued, r.retrying...) {
-		o.countClosedConn(o.conn)
+		o.countClosedConnAndMessages(o.conn)
 	}
 	r.queued, r.retrying = nil, nil
 }
@@ -223,9 +223,9 @@ func (g *generator) resumeConnOnNewSocket(c *engine.Conn, cs *connState) {
 	s.totals.run[nReconnected]++
 	s.times.connect.record(now+g.epoch-c.DialStartedAt(), 1)
 	if g.isOpenLoop() && cs.flags&connPastFirst != 0 {
-		g.markPlannedMessagesDue(s, cs, now)
+		g.markPlannedDueAndQueueNext(s, cs, now)
 	}
 	p := g.takeDueBatch(s, cs, now)
 	s.mu.Unlock()
-	g.sendBatch(c, cs, p)
+	g.sendOrPublishBatch(c, cs, p)
 }

@@ -268,8 +268,8 @@ type Verification struct {
 // Complete reports whether every open connection received its line back.
 func (c *Verification) Complete() bool { return c.Checked == c.Open }
 
-// Rate returns the number of lines that came back per second.
-func (c *Verification) Rate() float64 {
+// CheckedPerSecond returns the number of lines that came back per second.
+func (c *Verification) CheckedPerSecond() float64 {
 	if c.Time <= 0 {
 		return 0
 	}
@@ -371,7 +371,7 @@ func (r *Result) Err() error {
 	case r.Unanswered > 0:
 		return errors.New("load: messages without an answer: " + format.Count(r.Unanswered))
 	}
-	return r.errOfHeldConns()
+	return r.errOfVerificationsAndBroadcast()
 }
 
 func (r *Result) firstLostAgent() *Agent {
@@ -383,7 +383,7 @@ func (r *Result) firstLostAgent() *Agent {
 	return nil
 }
 
-func (r *Result) errOfHeldConns() error {
+func (r *Result) errOfVerificationsAndBroadcast() error {
 	for _, c := range r.Verifications {
 		if !c.Complete() {
 			return fmt.Errorf("load: verification %d: %s of %s connections received their line back", c.Number, format.Count(c.Checked), format.Count(c.Open))
@@ -448,11 +448,11 @@ func (c *Counter) Of(i *Interval) (n int64, ok bool) { return counterFieldValue(
 
 func (c *Counter) resultValue(r *Result) (n int64, ok bool) { return counterFieldValue(r, c.result) }
 
-func counterFieldValue[T any](in *T, field []int) (n int64, ok bool) {
-	if field == nil {
+func counterFieldValue[T any](in *T, indexOrNil []int) (n int64, ok bool) {
+	if indexOrNil == nil {
 		return 0, false
 	}
-	return reflect.ValueOf(in).Elem().FieldByIndex(field).Int(), true
+	return reflect.ValueOf(in).Elem().FieldByIndex(indexOrNil).Int(), true
 }
 
 func (i *Interval) setCounterDifferences(now, before *counts) {
@@ -475,7 +475,7 @@ func (r *Result) setRunAndWindowCounts(run, window *counts) {
 	}
 }
 
-func (r *Result) sumOfFaults() (n int64) {
+func (r *Result) countAllFailures() (n int64) {
 	for _, c := range Counters {
 		if count, ok := c.resultValue(r); ok && c.Fault {
 			n += count

@@ -47,7 +47,7 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	return r.runPhasesAndBuildResult(ctx, r.connectExchangeAndHold)
+	return r.runPhasesAndBuildResult(ctx, r.runAllPhases)
 }
 
 // validateAndStartEngine validates cfg and returns a run. The engine of the run has started but has not dialed;
@@ -58,7 +58,7 @@ func validateAndStartEngine(ctx context.Context, cfg Config) (*loadRun, error) {
 	}
 	explicitModel := cfg.Model != "" && cfg.Model != models.Auto
 	cfg = cfg.withDefaultsAndImplied()
-	targets, err := resolveAllTargets(ctx, &cfg)
+	targets, err := resolveTargetsAndCheckSources(ctx, &cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -95,10 +95,10 @@ type loadRun struct {
 	connectTime    time.Duration // time from connectStart to the last established connection
 	window         time.Duration
 	windowParts    rateSampler
-	cpuStallTime   time.Duration    // use in the window, see readCPUStallTime
-	kernelCounters map[string]int64 // counts of the whole run, see sample.Machine
-	cpuUsed        sample.Process   // use in the window
-	skipped        pacer.Skipped    // messages that an open loop gave up
+	cpuStallTime   time.Duration                 // use in the window, see readCPUStallTime
+	kernelCounters map[string]int64              // counts of the whole run, see sample.Machine
+	cpuUsed        sample.Process                // use in the window
+	skipped        pacer.CountsBeforeAndInWindow // messages that an open loop gave up
 
 	verifications     []Verification
 	heardSent         bool // Heard has been emitted
@@ -106,7 +106,7 @@ type loadRun struct {
 }
 
 // newRunWithoutEngine returns a run with all its memory. attachEngineAndReconnector sets the engine.
-func newRunWithoutEngine(cfg Config, targets []target) (*loadRun, error) {
+func newRunWithoutEngine(cfg Config, targets []resolvedTarget) (*loadRun, error) {
 	r := &loadRun{cfg: cfg, stage: "connect", aggregator: newAggregator(cfg.Hold)}
 	loops, _, err := cfg.planLoops()
 	if err != nil {
@@ -254,7 +254,7 @@ type waitCondition struct {
 
 // waitEmittingProgress waits for w and emits progress events. It returns nil if w is done or its timeout has passed. It
 // returns errStalled if there was no progress for w's stallTimeout, and ctx's cause if ctx has ended.
-func (r *loadRun) waitEmittingProgress(ctx context.Context, w waitCondition) error {
+func (r *loadRun) waitEmittingProgress(ctx context.Context, w waitCondition) (stallOrContextErr error) {
 	poll := time.NewTicker(pollInterval)
 	defer poll.Stop()
 	var timedOut <-chan time.Time

@@ -411,7 +411,7 @@ func followsRamp(ramp Ramp, s *eventLog) bool {
 func TestAhead(t *testing.T) {
 	t.Parallel()
 	const size, ahead, conns = 1000, 10, 3
-	plain := string(newPayloadCache(&Config{Size: size}).block.bytes)
+	plain := string(newConstantOrRandomPayloads(&Config{Size: size}).block.bytes)
 	messages := 2 * len(plain) / size // more than lie in memory
 	testEachModel(t, func(t *testing.T, model string) {
 		for _, pipeline := range []int{1, 3} {

@@ -89,7 +89,7 @@ func newMessageMaker(cfg *Config) (messageMaker, error) {
 	if cfg.hasVaryingMessage() {
 		s.body, err = message.Parse(cfg.Message)
 	} else {
-		s.cache = newPayloadCache(cfg)
+		s.cache = newConstantOrRandomPayloads(cfg)
 	}
 	if cfg.First != "" && err == nil {
 		s.first, err = message.Parse(cfg.First)

@@ -103,7 +103,7 @@ func (c *Config) searchStepDuration() time.Duration {
 	return cmp.Or(c.Duration, max(2*time.Second, minStepGoals*c.Rate.Goal.Under))
 }
 
-func (c Config) firstStepConfig() Config {
+func (c Config) withFirstStepRateAndDuration() Config {
 	c.Warmup = c.searchStepDuration() / 5
 	c.Duration = c.searchStepDuration() - c.Warmup
 	c.Rate.Each, c.Rate.PerSecond = false, firstRate
@@ -118,7 +118,7 @@ func searchRate(ctx context.Context, cfg Config) (*Result, error) {
 		return nil, err
 	}
 	s, asked := NewSearch(cfg), cfg
-	cfg = cfg.firstStepConfig()
+	cfg = cfg.withFirstStepRateAndDuration()
 	conclude := func(end *Result) *Result {
 		if asked.Begin == nil {
 			end = s.BuildSearchResult(end)
@@ -141,7 +141,7 @@ func searchRate(ctx context.Context, cfg Config) (*Result, error) {
 		return nil, err
 	}
 	end, err := r.runPhasesAndBuildResult(ctx, func(ctx context.Context) error {
-		if err := r.connectAllOrStall(ctx); err != nil {
+		if err := r.runAllConnectAttempts(ctx); err != nil {
 			return err
 		}
 		r.emitEventWithSnapshot(Event{Phase: Connected})
@@ -149,7 +149,7 @@ func searchRate(ctx context.Context, cfg Config) (*Result, error) {
 		case r.sumTotals().openConns() == 0:
 			return nil
 		case cfg.Begin != nil:
-			return r.measureRatesFromBegin(ctx)
+			return r.measureRatesFromChannel(ctx)
 		}
 		return s.Seek(func(rate float64) (*Result, int64, error) { return r.measureAtRate(ctx, rate) },
 			func(step Step) { r.emitEventWithSnapshot(Event{Phase: Tried, Step: &step}) })
@@ -169,7 +169,7 @@ func (r *loadRun) measureAtRate(ctx context.Context, rate float64) (_ *Result, o
 	return result, s.openConns(), nil
 }
 
-func (r *loadRun) measureRatesFromBegin(ctx context.Context) error {
+func (r *loadRun) measureRatesFromChannel(ctx context.Context) error {
 	for {
 		rate := 0.0
 		r.stage = "hold"
@@ -197,7 +197,7 @@ type Search struct {
 
 // NewSearch returns a search for cfg.Rate.Goal.
 func NewSearch(cfg Config) *Search {
-	return &Search{found: &Found{Goal: cfg.goalWithDefaults()}, window: cfg.firstStepConfig().Duration}
+	return &Search{found: &Found{Goal: cfg.goalWithDefaults()}, window: cfg.withFirstStepRateAndDuration().Duration}
 }
 
 // Seek runs the search. It calls try with a rate for all connections together, in messages per second. try returns the
@@ -214,7 +214,7 @@ func (s *Search) Seek(try func(rate float64) (r *Result, open int64, err error),
 			to   *time.Duration
 			text string
 		}{{&step.Latency, result.Histogram}, {&step.Late, result.Histograms["late"]}} {
-			h, err := decodeHistogram(of.text)
+			h, err := decodeHistogramOrNil(of.text)
 			if err != nil {
 				return Step{}, nil, err
 			}
@@ -239,7 +239,7 @@ func (s *Search) tryRatesUntilDone(try func(rate float64) (Step, *Result, error)
 		if again = step.Limited && !again; again {
 			continue
 		}
-		if s.narrowBoundsByStep(step, result); step.open == 0 {
+		if s.recordStepOutcome(step, result); step.open == 0 {
 			return nil
 		}
 		if rate = s.nextRateOrZero(); rate == 0 {
@@ -282,7 +282,7 @@ func (g Goal) completeStepFromResult(r *Result, step Step) Step {
 	return step
 }
 
-func (s *Search) narrowBoundsByStep(step Step, result *Result) {
+func (s *Search) recordStepOutcome(step Step, result *Result) {
 	for _, l := range result.Limits {
 		if l.Wall == wallCPU || l.Wall == wallLate {
 			l.Evidence += fmt.Sprintf(", at %s/s", format.Count(int64(step.Rate)))
@@ -336,7 +336,7 @@ func (r *loadRun) resetWindowMeasurements() {
 	planned, _ := r.countDueAndUnsent(r.sumTotals(), r.generator.now())
 	r.aggregator.lastCounts[nIntended] -= planned
 	r.generator.setMeasuringWindow(pacer.Never, math.MinInt64)
-	r.skipped = pacer.Skipped{}
+	r.skipped = pacer.CountsBeforeAndInWindow{}
 	for _, s := range r.generator.shards {
 		s.mu.Lock()
 		s.totals.window, s.totals.run[nPlanned], s.totals.run[nEarly], s.totals.run[nUnsent] = counts{}, 0, 0, 0

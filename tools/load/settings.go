@@ -61,7 +61,7 @@ func settingsFromTags(t reflect.Type, helpGroup string, index []int) (all []Sett
 		f := t.Field(i)
 		fieldIndex := append(slices.Clip(index), i)
 		helpGroup = cmp.Or(f.Tag.Get("group"), helpGroup)
-		all = append(all, settingsFromFieldTags(f, helpGroup, fieldIndex)...)
+		all = append(all, keyAndFlagSettingsOfField(f, helpGroup, fieldIndex)...)
 		inner := f.Type
 		if inner.Kind() == reflect.Pointer {
 			inner = inner.Elem()
@@ -73,7 +73,7 @@ func settingsFromTags(t reflect.Type, helpGroup string, index []int) (all []Sett
 	return all
 }
 
-func settingsFromFieldTags(f reflect.StructField, helpGroup string, index []int) (all []Setting) {
+func keyAndFlagSettingsOfField(f reflect.StructField, helpGroup string, index []int) (all []Setting) {
 	s := Setting{index: index, typ: f.Type, tag: f.Tag}
 	s.List = f.Type.Kind() == reflect.Slice || f.Type == reflect.TypeFor[http.Header]()
 	defaultText := f.Tag.Get("default")
@@ -168,7 +168,7 @@ func (s *Setting) parseIntoField(field reflect.Value, text string) (err error) {
 	case *int64:
 		*v, err = quantity.ParsePositive64(text)
 	case *uint64:
-		*v, err = quantity.ParseSeed(text)
+		*v, err = quantity.ParseDecimalSeed(text)
 	case *time.Duration:
 		parse := quantity.ParsePositiveDuration
 		if s.canBeZero() {
@@ -186,15 +186,15 @@ func (s *Setting) parseIntoField(field reflect.Value, text string) (err error) {
 		*v = append(*v, text)
 	case *[]netip.Addr:
 		var more []netip.Addr
-		more, err = ParseSources(text, MaxSources-len(*v))
+		more, err = ExpandSourceRange(text, MaxSources-len(*v))
 		*v = append(*v, more...)
 	case *http.Header:
 		err = addHeader(v, text)
 	case *Ramp:
-		*v, err = parseRamp(text)
+		*v, err = parseRampOrDuration(text)
 	case *Rate:
 		poisson := v.Poisson
-		*v, err = parseRate(text)
+		*v, err = parseRateRangeOrGoal(text)
 		v.Each, v.Poisson = s.Name != s.field, poisson
 	case **TLS:
 		var on bool
@@ -282,7 +282,7 @@ func (s *Setting) isListedIn(commaSeparated string) bool {
 }
 
 // missingRequiredSetting returns the name of the setting that s requires if that setting is missing, otherwise "".
-func (s *Setting) missingRequiredSetting(given []*Setting) string {
+func (s *Setting) missingRequiredSetting(given []*Setting) (nameOrEmpty string) {
 	needed := s.tag.Get("needs")
 	if slices.ContainsFunc(given, func(g *Setting) bool { return g.field == needed }) {
 		return ""
@@ -290,8 +290,8 @@ func (s *Setting) missingRequiredSetting(given []*Setting) string {
 	return needed
 }
 
-// applyDefaultsFromTags sets empty fields to their defaults, unless a given setting excludes the field.
-func (c *Config) applyDefaultsFromTags() {
+// applyDefaultsUnlessExcluded sets empty fields to their defaults, unless a given setting excludes the field.
+func (c *Config) applyDefaultsUnlessExcluded() {
 	given := c.nonEmptySettings()
 	for i := range settings {
 		s := &settings[i]
@@ -329,16 +329,16 @@ type SettingError struct {
 }
 
 func (e *SettingError) Error() string {
-	return "load: " + flagOrJSONKey(e.Name) + " is " + e.Err.Error()
+	return "load: " + flagOrElseJSONKey(e.Name) + " is " + e.Err.Error()
 }
 
 func (e *SettingError) Unwrap() error { return e.Err }
 
 func errMutuallyExclusive(name, other string) error {
-	return &SettingError{name, fmt.Errorf("given together with %s; expected one of the two", flagOrJSONKey(other))}
+	return &SettingError{name, fmt.Errorf("given together with %s; expected one of the two", flagOrElseJSONKey(other))}
 }
 
-func flagOrJSONKey(name string) string {
+func flagOrElseJSONKey(name string) string {
 	if slices.ContainsFunc(settings, func(s Setting) bool { return s.Name == name && s.Group == "" }) {
 		return jsonKey(name)
 	}

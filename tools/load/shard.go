@@ -134,7 +134,7 @@ type shard struct {
 
 // initEstablishedConn returns the state of a connection that was established at now. It returns nil if the connect
 // phase is over or if no state is free.
-func (s *shard) initEstablishedConn(table *connTable, ref engine.Ref, shardIndex int, connNumber uint32, now time.Duration) *connState {
+func (s *shard) initEstablishedConn(table *connTable, ref engine.Ref, shardIndex int, connNumber uint32, now time.Duration) (nilIfFullOrLate *connState) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closedToNew {
@@ -168,7 +168,7 @@ func (s *shard) allocConnIndex(table *connTable, shardIndex int) (index uint32, 
 	return uint32(s.nextConn - 1), true
 }
 
-func (s *shard) forEachUsedConn(conns []connState, f func(*shard, *connState) bool) bool {
+func (s *shard) forEachCurrentOrFormerConn(conns []connState, f func(*shard, *connState) bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range conns {

@@ -60,7 +60,7 @@ func simulate(cfg Config, server stall.StallPlan, mail time.Duration) (*simulati
 	s.startConns(planLead)
 	s.processEvents(func() bool { return s.generator.windowLeft() <= 0 })
 	s.window = cfg.Duration
-	s.generator.endMeasuringWindow()
+	s.generator.endMeasuringWindowAndPlan()
 	s.processEvents(func() bool {
 		sum := s.sumTotals()
 		return (sum.messagesInFlight() == 0 || s.script().awaitsNoAnswer) && !(s.generator.isOpenLoop() && s.generator.hasPlannedUntaken())
@@ -118,7 +118,7 @@ func (s *simulation) nudgeConn(c *engine.Conn) {
 // serveOutput passes a connection's output to the server.
 func (s *simulation) serveOutput(c *engine.Conn) {
 	now := s.generator.now()
-	for c.UnsentBytes() > 0 {
+	for c.UnsentOrDroppedBytes() > 0 {
 		text := slices.Clone(c.Output()[:s.script().fixedSize])
 		c.OnSent(len(text))
 		s.free = s.server.EndOfServiceFrom(max(now, s.free))

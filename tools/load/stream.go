@@ -38,15 +38,15 @@ type Stream struct {
 // or a full disk, contains all earlier events.
 func (s *Stream) Complete() bool { return s.Result != nil }
 
-// Recorder records the Stream of a run in this process. Use its method Observe as Config.Observe. When a Recorder has
-// 4,096 intervals, it joins neighbouring ones, so a run of any length needs only a few MiB. The zero Recorder is ready
-// for use.
-type Recorder struct {
+// StreamBuilder records the Stream of a run in this process. Use its method Observe as Config.Observe. When a Recorder
+// has 4,096 intervals, it joins neighbouring ones, so a run of any length needs only a few MiB. The zero Recorder is
+// ready for use.
+type StreamBuilder struct {
 	Stream Stream
 	err    error
 }
 
-func (r *Recorder) Observe(e Event) {
+func (r *StreamBuilder) Observe(e Event) {
 	if r.err == nil {
 		r.err = r.Stream.validateAndAddEvent(e)
 	}
@@ -56,7 +56,7 @@ func (r *Recorder) Observe(e Event) {
 }
 
 // Err returns nil if all events belong to one run, otherwise the first error.
-func (r *Recorder) Err() error { return r.err }
+func (r *StreamBuilder) Err() error { return r.err }
 
 // ReadStream reads the stream of one run: JSON Events, one per line. The limits are 4 MiB per line and 1,000,000
 // intervals. ReadStream ignores blank lines and an incomplete last line. Errors contain the line number.
@@ -126,7 +126,7 @@ func (s *Stream) validateAndAddEvent(e Event) error {
 	}
 	s.hasEvents, s.Last, s.Plan = true, e.Snapshot, cmp.Or(e.Plan, s.Plan)
 	if e.Phase == Done {
-		if _, err := decodeHistogram(e.Result.Histogram); err != nil {
+		if _, err := decodeHistogramOrNil(e.Result.Histogram); err != nil {
 			return err
 		}
 		s.Result = e.Result

@@ -14,30 +14,30 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/quantity"
 )
 
-// target is an address, or the path of a unix socket.
-type target struct {
+// resolvedTarget is an address, or the path of a unix socket.
+type resolvedTarget struct {
 	addr netip.AddrPort
 	path string
 }
 
-func (t target) String() string {
+func (t resolvedTarget) String() string {
 	if t.path != "" {
 		return unixPrefix + t.path
 	}
 	return t.addr.String()
 }
 
-// sourceOfSameFamily returns source if source and the target are of the same address family. Otherwise, it returns no
+// sourceIfSameFamily returns source if source and the target are of the same address family. Otherwise, it returns no
 // address.
-func (t target) sourceOfSameFamily(source netip.Addr) netip.Addr {
+func (t resolvedTarget) sourceIfSameFamily(source netip.Addr) netip.Addr {
 	if t.path != "" || source.Unmap().Is4() != t.addr.Addr().Unmap().Is4() {
 		return netip.Addr{}
 	}
 	return source
 }
 
-func resolveAllTargets(ctx context.Context, cfg *Config) ([]target, error) {
-	var targets []target
+func resolveTargetsAndCheckSources(ctx context.Context, cfg *Config) ([]resolvedTarget, error) {
+	var targets []resolvedTarget
 	for _, text := range append([]string{cfg.Target}, cfg.Also...) {
 		t, err := resolveTarget(ctx, text)
 		if err != nil {
@@ -53,24 +53,24 @@ func resolveAllTargets(ctx context.Context, cfg *Config) ([]target, error) {
 }
 
 // resolveTarget resolves host:port and returns one address, preferably an IPv4 address.
-func resolveTarget(ctx context.Context, text string) (target, error) {
+func resolveTarget(ctx context.Context, text string) (resolvedTarget, error) {
 	if path, ok := strings.CutPrefix(text, unixPrefix); ok {
-		return target{path: path}, nil
+		return resolvedTarget{path: path}, nil
 	}
 	host, service, err := net.SplitHostPort(text)
 	if err != nil {
-		return target{}, fmt.Errorf("load: target %q: %w", text, err)
+		return resolvedTarget{}, fmt.Errorf("load: target %q: %w", text, err)
 	}
 	port, err := net.DefaultResolver.LookupPort(ctx, "tcp", service)
 	if err != nil {
-		return target{}, fmt.Errorf("load: port of target %q: %w", text, err)
+		return resolvedTarget{}, fmt.Errorf("load: port of target %q: %w", text, err)
 	}
 	if host == "" {
 		host = "127.0.0.1"
 	}
 	addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 	if err != nil {
-		return target{}, fmt.Errorf("load: host of target %q: %w", text, err)
+		return resolvedTarget{}, fmt.Errorf("load: host of target %q: %w", text, err)
 	}
 	first := addrs[0].Unmap()
 	for _, a := range addrs {
@@ -79,7 +79,7 @@ func resolveTarget(ctx context.Context, text string) (target, error) {
 			break
 		}
 	}
-	return target{addr: netip.AddrPortFrom(first, uint16(port))}, nil
+	return resolvedTarget{addr: netip.AddrPortFrom(first, uint16(port))}, nil
 }
 
 type urlProtocol struct {
@@ -110,7 +110,7 @@ func (c *Config) SetTargets(targets ...string) error {
 	var addresses []string
 	var first *targetURL
 	for i, target := range targets {
-		u, err := c.parseTargetOrURL(target, i == 0)
+		u, err := c.parseAddressOrURL(target, i == 0)
 		switch {
 		case err != nil:
 			return fmt.Errorf("target is %q; %w", target, err)
@@ -137,18 +137,18 @@ type targetURL struct {
 
 const wantTarget = quantity.Error("HOST:PORT such as 127.0.0.1:9000 or [::1]:9000, unix:PATH, or a URL such as http://HOST:PORT/PATH")
 
-// parseTargetOrURL parses an address or a URL. Only the first target can set the path of the WebSocket.
-func (c *Config) parseTargetOrURL(text string, isFirst bool) (*targetURL, error) {
+// parseAddressOrURL parses an address or a URL. Only the first target can set the path of the WebSocket.
+func (c *Config) parseAddressOrURL(text string, setsWebSocketPath bool) (*targetURL, error) {
 	if strings.HasPrefix(text, unixPrefix) {
 		return &targetURL{address: text}, nil
 	}
 	if strings.Contains(text, "://") {
-		return parseTargetURL(text)
+		return parseURLOfKnownScheme(text)
 	}
 	address := text
 	if c.WebSocket != nil {
 		host, path, found := strings.Cut(text, "/")
-		if isFirst && found && pathOrRoot(c.WebSocket.Path) == "/" {
+		if setsWebSocketPath && found && pathOrRoot(c.WebSocket.Path) == "/" {
 			c.WebSocket.Path = "/" + path
 		}
 		address = host
@@ -177,7 +177,7 @@ func isHostPort(text string) bool {
 	return err == nil && port > 0
 }
 
-func parseTargetURL(text string) (*targetURL, error) {
+func parseURLOfKnownScheme(text string) (*targetURL, error) {
 	scheme, rest, _ := strings.Cut(text, "://")
 	s, known := urlSchemes[strings.ToLower(scheme)]
 	if !known {

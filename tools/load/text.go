@@ -15,7 +15,7 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// WriteText writes the result as text, one figure per line.
+// WriteResultOrProgress writes the result as text, one figure per line.
 func (r *Result) WriteText(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	line := func(name, format string, args ...any) {
@@ -106,7 +106,7 @@ func (r *Result) writeTrafficOrHeldLines(line lineWriter) {
 		line("held", "%v, %s bytes received", format.RoundToThreeDigits(r.Window), format.Count(r.BytesReceived))
 		return
 	}
-	r.writeScheduleOrMode(line)
+	r.writeLoadSettings(line)
 	if r.Corrected {
 		line("intended", "%s", format.Count(r.Intended))
 	}
@@ -154,7 +154,7 @@ func (r *Result) answeredOrSentVerb() string {
 	return "answered"
 }
 
-func (r *Result) writeScheduleOrMode(line lineWriter) {
+func (r *Result) writeLoadSettings(line lineWriter) {
 	switch {
 	case r.Schedule != nil:
 		line("load", "open loop, %v, at most %d in flight a connection, seed %d", r.Schedule, r.Pipeline, r.Seed)
@@ -182,7 +182,7 @@ func (r *Result) writeLatencyLines(line lineWriter) {
 	}
 	if !r.Corrected {
 		writeTimes("latency", "since sending: messages that a stalled server delayed count only from then", &l)
-		r.writeLongestGap(line, &l)
+		r.writeLongestAnswerWait(line, &l)
 		return
 	}
 	writeTimes("latency", "since the planned time (corrected for coordinated omission)", &l)
@@ -192,16 +192,16 @@ func (r *Result) writeLatencyLines(line lineWriter) {
 	}
 	if r.Service != nil && r.Service.Count > 0 {
 		writeTimes("service time", "since sending: what a closed loop would have measured", r.Service)
-		r.writeLongestGap(line, r.Service)
+		r.writeLongestAnswerWait(line, r.Service)
 	}
 	if r.Late != nil && r.Late.Count > 0 {
 		line("late sends", "99%% %v, max %v after their time, with a connection free", format.RoundToThreeDigits(r.Late.P99), format.RoundToThreeDigits(r.Late.Max))
 	}
 }
 
-// writeLongestGap writes the longest time for which a connection waited for an answer. Times without messages in flight
-// are not included.
-func (r *Result) writeLongestGap(line lineWriter, l *Latency) {
+// writeLongestAnswerWait writes the longest time for which a connection waited for an answer. Times without messages in
+// flight are not included.
+func (r *Result) writeLongestAnswerWait(line lineWriter, l *Latency) {
 	if r.PubSub != nil {
 		return
 	}
@@ -288,7 +288,7 @@ func (s Snapshot) String() string {
 func (r *Result) writeVerificationsAndBroadcast(line lineWriter) {
 	for _, v := range r.Verifications {
 		text := fmt.Sprintf("%s of %s connections answered in %v, %s/s, at most %s in flight",
-			format.Count(v.Checked), format.Count(v.Open), format.RoundToThreeDigits(v.Time), format.Count(int64(v.Rate())), format.Count(v.InFlight))
+			format.Count(v.Checked), format.Count(v.Open), format.RoundToThreeDigits(v.Time), format.Count(int64(v.CheckedPerSecond())), format.Count(v.InFlight))
 		for _, w := range []struct {
 			n    int64
 			what string
@@ -318,8 +318,9 @@ func (r *Result) writeVerificationsAndBroadcast(line lineWriter) {
 	}
 }
 
-// WriteText writes the result as text. If the stream has no result, WriteText writes the last known progress.
-func (s *Stream) WriteText(w io.Writer) error {
+// WriteResultOrProgress writes the result as text. If the stream has no result, WriteResultOrProgress writes the last
+// known progress.
+func (s *Stream) WriteResultOrProgress(w io.Writer) error {
 	if s.Complete() {
 		return s.Result.WriteText(w)
 	}

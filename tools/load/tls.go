@@ -62,26 +62,26 @@ type handshakeReporter struct {
 }
 
 func (h *handshakeReporter) OnRead(c *engine.Conn, p []byte) error {
-	return h.unwrapWhenHandshakeDone(c, h.Layer.OnRead(c, p))
+	return h.recordErrorAndUnwrapWhenDone(c, h.Layer.OnRead(c, p))
 }
 func (h *handshakeReporter) ContinueHandshake(c *engine.Conn) error {
-	return h.unwrapWhenHandshakeDone(c, h.Layer.ContinueHandshake(c))
+	return h.recordErrorAndUnwrapWhenDone(c, h.Layer.ContinueHandshake(c))
 }
 
 func (h *handshakeReporter) OnEOF(c *engine.Conn) error {
 	h.serverEnded = true
-	return h.unwrapWhenHandshakeDone(c, h.Layer.OnEOF(c))
+	return h.recordErrorAndUnwrapWhenDone(c, h.Layer.OnEOF(c))
 }
 
-// unwrapWhenHandshakeDone records err. If the handshake is done, it removes h from the connection.
-func (h *handshakeReporter) unwrapWhenHandshakeDone(c *engine.Conn, err error) error {
+// recordErrorAndUnwrapWhenDone records err. If the handshake is done, it removes h from the connection.
+func (h *handshakeReporter) recordErrorAndUnwrapWhenDone(c *engine.Conn, err error) error {
 	h.tlsErr = cmp.Or(h.tlsErr, err)
 	if c.InHandshake() {
 		return err
 	}
 	c.ReplaceLayer(h.Layer)
 	if h.client.firstState.Load() == nil {
-		h.client.firstState.CompareAndSwap(nil, layers.TLSState(c))
+		h.client.firstState.CompareAndSwap(nil, layers.TLSStateAfterHandshake(c))
 	}
 	return err
 }
@@ -90,11 +90,11 @@ func (h *handshakeReporter) unwrapWhenHandshakeDone(c *engine.Conn, err error) e
 func (h *handshakeReporter) OnClosed(c *engine.Conn) {
 	h.Layer.OnClosed(c)
 	if c.ConnHandler() == nil { // reconnections report failures through DialFailed
-		h.client.onFailure(handshakeError{h.handshakeFailureCause()})
+		h.client.onFailure(handshakeError{h.classifyHandshakeFailure()})
 	}
 }
 
-func (h *handshakeReporter) handshakeFailureCause() error {
+func (h *handshakeReporter) classifyHandshakeFailure() error {
 	switch {
 	case h.serverEnded && (h.tlsErr == nil || errors.Is(h.tlsErr, io.EOF) || errors.Is(h.tlsErr, io.ErrUnexpectedEOF)):
 		return io.EOF

@@ -94,14 +94,14 @@ func TestTLSBounds(t *testing.T) {
 	t.Parallel()
 	const more = 100
 	testkit.ReserveDescriptors(t, 2*(maxHalfOpen+more)+50)
-	silence := target{addr: netip.MustParseAddrPort(startTestServer(t, discardInput).addr())}
+	silence := resolvedTarget{addr: netip.MustParseAddrPort(startTestServer(t, discardInput).addr())}
 	cfg := Config{TLS: newClientTLS(), Connections: maxHalfOpen + more, ConnectRate: 1 << 20, ConnectTimeout: time.Hour}
 	cfg = cfg.withDefaultsAndImplied()
 	model, err := models.FindAvailable(cfg.Model)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := newRunWithoutEngine(cfg, []target{silence})
+	r, err := newRunWithoutEngine(cfg, []resolvedTarget{silence})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +114,7 @@ func TestTLSBounds(t *testing.T) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		if _, err := r.runPhasesAndBuildResult(ctx, r.connectExchangeAndHold); !errors.Is(err, context.Canceled) {
+		if _, err := r.runPhasesAndBuildResult(ctx, r.runAllPhases); !errors.Is(err, context.Canceled) {
 			t.Errorf("got %v", err)
 		}
 	}()

@@ -27,7 +27,7 @@ func (c Config) Validate() error {
 		if err := c.validateGoal(); err != nil {
 			return err
 		}
-		c = c.firstStepConfig()
+		c = c.withFirstStepRateAndDuration()
 	}
 	c = c.withDefaultsAndImplied()
 	for i := range settings {
@@ -37,7 +37,7 @@ func (c Config) Validate() error {
 	}
 	for _, check := range []func() error{
 		c.validateTargets, c.validateMessages, c.validateMatchRule, c.validateRampAndInFlight,
-		c.validateRate, c.validateHeldConnLines, c.validatePubSub, c.validateTLSWebSocketAndModel,
+		c.validateRate, c.validateHeartbeatAndBroadcastLines, c.validatePubSub, c.validateTLSWebSocketAndModel,
 	} {
 		if err := check(); err != nil {
 			return err
@@ -57,7 +57,7 @@ func (c *Config) validateExclusionsAndRequirements() error {
 	}
 	for _, s := range given {
 		if needed := s.missingRequiredSetting(given); needed != "" {
-			return &SettingError{s.Name, fmt.Errorf("given without %s; expected both", flagOrJSONKey(needed))}
+			return &SettingError{s.Name, fmt.Errorf("given without %s; expected both", flagOrElseJSONKey(needed))}
 		}
 	}
 	return nil
@@ -79,9 +79,9 @@ func (c Config) withDefaultsAndImplied() Config {
 		c.WebSocket = &own
 	}
 	if c.Match == matchHTTP && c.Message == "" {
-		c.Message = formatGetRequest("/", c.firstTargetHost())
+		c.Message = formatGetRequest("/", c.hostHeaderOfFirstTarget())
 	}
-	c.applyDefaultsFromTags()
+	c.applyDefaultsUnlessExcluded()
 	if c.PubSub != nil {
 		setIfZero(&c.PubSub.AllPublishers, c.PubSub.PublishersFrom+c.PubSub.Publishers)
 	}
@@ -167,8 +167,8 @@ func (c *Config) maxSimultaneousConns() int {
 	return c.totalConns()
 }
 
-// firstTargetHost returns the Host header of requests, which is taken from the first target.
-func (c *Config) firstTargetHost() string {
+// hostHeaderOfFirstTarget returns the Host header of requests, which is taken from the first target.
+func (c *Config) hostHeaderOfFirstTarget() string {
 	if strings.HasPrefix(c.Target, unixPrefix) {
 		return "localhost"
 	}
@@ -272,7 +272,7 @@ func (c Config) validateMatchRule() error {
 	return nil
 }
 
-func (c Config) validateHeldConnLines() error {
+func (c Config) validateHeartbeatAndBroadcastLines() error {
 	for _, l := range []struct{ name, text string }{{"heartbeat", c.Heartbeat}, {"heartbeat-answer", c.HeartbeatAnswer}, {"broadcast", c.Broadcast}} {
 		n := len(l.text)
 		if n > 0 && (n < 2 || n > MaxLine || strings.IndexByte(l.text, '\n') != n-1) {
@@ -331,7 +331,7 @@ func (c Config) validateTLSWebSocketAndModel() error {
 		return err
 	}
 	if ws := c.WebSocket; ws != nil {
-		if err := websocket.CheckHeader(ws.Path, ws.Header); err != nil {
+		if err := websocket.CheckPathAndHeader(ws.Path, ws.Header); err != nil {
 			return fmt.Errorf("load: %w", err)
 		}
 	}

@@ -114,11 +114,11 @@ func (g *generator) nudgeUnverifiedConnsOfShard(s *shard, v *lineVerification, a
 			w.next++
 		}
 		if w.next == len(s.heldConns) {
-			s.markAllConnsAsked(v)
+			s.finishScanOnce(v)
 			return -1
 		}
 		ref := s.heldConns[w.next]
-		if wait := g.reserveVerificationLine(s, v, ref); wait > 0 {
+		if wait := g.tryReserveVerificationLine(s, v, ref); wait > 0 {
 			return at + wait
 		}
 		if !nudge(ref) {
@@ -133,9 +133,9 @@ func (g *generator) nudgeUnverifiedConnsOfShard(s *shard, v *lineVerification, a
 	return at
 }
 
-// markAllConnsAsked records that all connections of the shard have been asked. Only the first call for a verification
+// finishScanOnce records that all connections of the shard have been asked. Only the first call for a verification
 // has an effect.
-func (s *shard) markAllConnsAsked(v *lineVerification) {
+func (s *shard) finishScanOnce(v *lineVerification) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.scan.finished != v {
@@ -152,9 +152,9 @@ func (g *generator) shardByRef(ref engine.Ref) *shard {
 	return g.shards[int(slot)%len(g.shards)]
 }
 
-// reserveVerificationLine reserves a line in flight for a connection. If the limit of lines in flight is reached, it
+// tryReserveVerificationLine reserves a line in flight for a connection. If the limit of lines in flight is reached, it
 // returns the time to wait before the next try.
-func (g *generator) reserveVerificationLine(s *shard, v *lineVerification, ref engine.Ref) (wait time.Duration) {
+func (g *generator) tryReserveVerificationLine(s *shard, v *lineVerification, ref engine.Ref) (retryAfter time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -206,13 +206,13 @@ func (g *generator) startVerifyingHeldConns(number int) *lineVerification {
 	g.verifying.Store(r)
 	for _, s := range g.shards { // a nudge of any of its connections wakes a loop
 		if !slices.ContainsFunc(s.heldConns, func(ref engine.Ref) bool { return ref.Nudge() != engine.ErrClosed }) {
-			s.markAllConnsAsked(r)
+			s.finishScanOnce(r)
 		}
 	}
 	return r
 }
 
-func (g *generator) stopAndCountUnanswered(v *lineVerification) (unanswered int64) {
+func (g *generator) stopAndRecordUnanswered(v *lineVerification) (unanswered int64) {
 	v.stopped.Store(true)
 	for _, s := range g.shards {
 		s.mu.Lock()
@@ -226,7 +226,7 @@ func (g *generator) stopAndCountUnanswered(v *lineVerification) (unanswered int6
 		s.pendingLines = nil
 		s.mu.Unlock()
 	}
-	g.faults.recordUnansweredLines(unanswered)
+	g.faults.recordUnansweredVerificationLines(unanswered)
 	return unanswered
 }
 
@@ -251,7 +251,7 @@ func (r *loadRun) verifyHeldConns(ctx context.Context) error {
 		flies := func(totals) bool { return v.inFlight.Load() == 0 }
 		_ = r.waitEmittingProgress(context.WithoutCancel(ctx), waitCondition{timeout: min(r.cfg.Drain, canceledDrain), done: flies})
 	}
-	missing := t.stopAndCountUnanswered(v)
+	missing := t.stopAndRecordUnanswered(v)
 	r.emitEventWithSnapshot(Event{Phase: Progress, Interval: r.buildIntervalSinceLast()})
 	s := r.sumTotals()
 	found := Verification{

@@ -25,7 +25,7 @@ type wsFraming struct {
 
 func newWSFraming(cfg *Config, answers answerChecker, table *connTable) *wsFraming {
 	return &wsFraming{
-		answers: answers, table: table, host: cfg.firstTargetHost(),
+		answers: answers, table: table, host: cfg.hostHeaderOfFirstTarget(),
 		path: cfg.WebSocket.Path, header: cfg.WebSocket.Header,
 		countMessages: cfg.Match == matchFrames,
 		seed:          deriveSeed(cfg.Seed, seedMasks),
@@ -61,14 +61,14 @@ func (g *generator) receiveWSHandshakeResponse(c *engine.Conn, hs *wsHandshake, 
 	return n
 }
 
-func (g *generator) countFailedHandshake(hs *wsHandshake, reason error) {
+func (g *generator) countFailedHandshakeUnlessClosing(hs *wsHandshake, reason error) {
 	if g.closing.Load() {
 		return
 	}
 	if hs.err == nil {
 		hs.err = fmt.Errorf("WebSocket: %s", describeCause(reason))
 	}
-	g.faults.recordConnectFailure(hs.err)
+	g.faults.recordConnectFailureUnlessEnded(hs.err)
 }
 
 func (f *wsFraming) appendFrame(dst, message []byte, connNumber uint32, msgNumber uint64) []byte {
@@ -93,7 +93,7 @@ func (f *wsFraming) checkAnswers(c *engine.Conn, cs *connState, in []byte, answe
 		res.used += n
 		switch frame.Kind {
 		case websocket.Data:
-			f.checkDataFramePart(c, cs, frame, answeredInCall, &res)
+			f.checkOrCountDataFramePart(c, cs, frame, answeredInCall, &res)
 		case websocket.Ping:
 			f.sendControlFrame(c, websocket.OpPong, frame.Payload)
 		case websocket.Close:
@@ -105,7 +105,7 @@ func (f *wsFraming) checkAnswers(c *engine.Conn, cs *connState, in []byte, answe
 	return res
 }
 
-func (f *wsFraming) checkDataFramePart(c *engine.Conn, cs *connState, frame websocket.Part, answeredInCall int, res *checkResult) {
+func (f *wsFraming) checkOrCountDataFramePart(c *engine.Conn, cs *connState, frame websocket.Part, answeredInCall int, res *checkResult) {
 	if !f.countMessages {
 		inner := f.answers.checkAnswers(c, cs, frame.Payload, answeredInCall+res.answers)
 		res.answers += inner.answers

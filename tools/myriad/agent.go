@@ -40,7 +40,7 @@ A run ends when the coordinator ends it or is silent for 5 s. SIGINT or SIGTERM 
 the result to the coordinator and ends the agent; a second one ends it at once.`,
 		Example: agentExamples,
 		Args:    cobra.NoArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return f.runAgent(cmd) },
+		RunE:    func(cmd *cobra.Command, _ []string) error { return f.serveAgent(cmd) },
 	}
 	var g flagGroups
 	g.addFlagGroup("Coordinator", "", func(flags *pflag.FlagSet) {
@@ -62,7 +62,7 @@ the result to the coordinator and ends the agent; a second one ends it at once.`
 
 // Set adds local addresses from which the agent may connect.
 func (f *agentFlags) Set(text string) error {
-	more, err := load.ParseSources(text, load.MaxSources-len(f.agent.Sources))
+	more, err := load.ExpandSourceRange(text, load.MaxSources-len(f.agent.Sources))
 	f.agent.Sources = append(f.agent.Sources, more...)
 	return err
 }
@@ -74,11 +74,11 @@ func (f *agentFlags) parseAllowedTarget(text string) ([]agents.AllowedTarget, er
 	if len(f.agent.Allow) == agents.MaxAllowed {
 		return nil, quantity.Error(fmt.Sprintf("at most %d targets", agents.MaxAllowed))
 	}
-	one, err := agents.ParseAllowedTarget(text)
+	one, err := agents.ParseAllowedNetworkOrPath(text)
 	return []agents.AllowedTarget{one}, err
 }
 
-func (f *agentFlags) runAgent(cmd *cobra.Command) (err error) {
+func (f *agentFlags) serveAgent(cmd *cobra.Command) (err error) {
 	if f.agent.NATS, err = f.nats.natsServerForAgents(&f.secret); err != nil {
 		return err
 	}
@@ -100,7 +100,7 @@ func (f *agentFlags) runAgent(cmd *cobra.Command) (err error) {
 	}
 	f.agent.Observe = func(e load.Event) {
 		if e.Plan != nil {
-			raiseGOMAXPROCS(e.Plan.Loops, false)
+			raiseGOMAXPROCSUnlessSet(e.Plan.Loops, false)
 		}
 	}
 	return f.agent.Serve(cmd.Context())

@@ -16,7 +16,7 @@ import (
 
 type stallFlags struct {
 	plan  stall.StallPlan
-	epoch time.Time // set by validateAndSetEpoch
+	epoch time.Time // set by validateAndSetEpochToNow
 }
 
 func (f *stallFlags) addFlags(flags *pflag.FlagSet) {
@@ -28,9 +28,9 @@ func (f *stallFlags) addFlags(flags *pflag.FlagSet) {
 // stallFieldsToFlags replaces field names of a plan with flag names in error texts.
 var stallFieldsToFlags = strings.NewReplacer("stall: capacity", "--stall-capacity is a capacity", "stall: stalls", "--stall and --stall-every are stalls")
 
-// validateAndSetEpoch checks the flags. The server's stalls are counted from the epoch, which it sets to the current
-// time and prints.
-func (f *stallFlags) validateAndSetEpoch(cmd *cobra.Command, srv *tcp.Server) error {
+// validateAndSetEpochToNow checks the flags. The server's stalls are counted from the epoch, which it sets to the
+// current time and prints.
+func (f *stallFlags) validateAndSetEpochToNow(cmd *cobra.Command, srv *tcp.Server) error {
 	if err := f.plan.Check(); err != nil {
 		return usagef("%s", stallFieldsToFlags.Replace(err.Error()))
 	}

@@ -17,16 +17,16 @@ func newHelloHandler() tcp.Handler {
 	})))
 }
 
-// webPushHandler is the example application that pushes messages to WebSockets and event streams. If a message begins
+// webBroadcastEcho is the example application that pushes messages to WebSockets and event streams. If a message begins
 // with "!", it broadcasts the rest of the message to all of them. It echoes other messages.
-type webPushHandler struct {
+type webBroadcastEcho struct {
 	web.SocketBase
 	sockets web.Group
 	streams tcp.Group
 }
 
-func newWebPushHandler() tcp.Handler {
-	p, mux := new(webPushHandler), http.NewServeMux()
+func newWebBroadcastEcho() tcp.Handler {
+	p, mux := new(webBroadcastEcho), http.NewServeMux()
 	enter := func(c *tcp.Conn) { p.streams.Add(c.Ref()) }
 	sockets := &web.WebSocket{Handler: p}
 	events := &web.Events{Opened: enter, Restore: func(c *tcp.Conn, _ []byte) error { enter(c); return nil }}
@@ -35,18 +35,18 @@ func newWebPushHandler() tcp.Handler {
 	return &web.HTTP{Handler: mux, Endpoints: map[string]web.Endpoint{"sockets": sockets, "events": events}}
 }
 
-func (p *webPushHandler) Opened(s web.Socket) { p.sockets.Add(s) }
+func (p *webBroadcastEcho) Opened(s web.Socket) { p.sockets.Add(s) }
 
 // Save implements web.SocketMigrator. The application stores no state per socket.
-func (p *webPushHandler) Save(_ web.Socket, to []byte) ([]byte, error) { return to, nil }
+func (p *webBroadcastEcho) Save(_ web.Socket, to []byte) ([]byte, error) { return to, nil }
 
 // Restore implements web.SocketMigrator. It adds the socket to the group again.
-func (p *webPushHandler) Restore(s web.Socket, _ []byte) error {
+func (p *webBroadcastEcho) Restore(s web.Socket, _ []byte) error {
 	p.sockets.Add(s)
 	return nil
 }
 
-func (p *webPushHandler) Message(s web.Socket, kind web.Kind, m []byte) {
+func (p *webBroadcastEcho) Message(s web.Socket, kind web.Kind, m []byte) {
 	news, toAll := bytes.CutPrefix(m, []byte("!"))
 	if !toAll {
 		_ = s.Write(kind, m) // an error ends the connection

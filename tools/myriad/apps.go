@@ -24,16 +24,20 @@ var apps = []struct {
 }{
 	{"echo", "echoes every byte", func(*appFlags, *tcp.Server) tcp.Handler { return echo{} }},
 	{"lines", "echoes every line", func(*appFlags, *tcp.Server) tcp.Handler { return newLineHandler(echoLine) }},
-	{"sha", "answers every line with its SHA-256 in hexadecimal, cut to the line's length", func(*appFlags, *tcp.Server) tcp.Handler { return newLineHandler(writeTruncatedLineDigest) }},
+	{"sha", "answers every line with its SHA-256 in hexadecimal, cut to the line's length", func(*appFlags, *tcp.Server) tcp.Handler { return newLineHandler(writeLineDigestOfSameLength) }},
 	{"sink", "discards all input", func(*appFlags, *tcp.Server) tcp.Handler { return tcp.Base{} }},
 	{"http", "answers every HTTP/1.1 request with a short text", func(*appFlags, *tcp.Server) tcp.Handler { return newHelloHandler() }},
-	{"wait", "echoes lines after --wait; blocks its loop", func(f *appFlags, _ *tcp.Server) tcp.Handler { return f.newSheddableLineHandler(f.echoLineAfterWait) }},
-	{"pow", "answers every line with a proof of work (--bits); blocks its loop", func(f *appFlags, _ *tcp.Server) tcp.Handler { return f.newSheddableLineHandler(f.writeProofOfWork) }},
+	{"wait", "echoes lines after --wait; blocks its loop", func(f *appFlags, _ *tcp.Server) tcp.Handler {
+		return f.newOptionallySheddingHandler(f.echoLineAfterWait)
+	}},
+	{"pow", "answers every line with a proof of work (--bits); blocks its loop", func(f *appFlags, _ *tcp.Server) tcp.Handler {
+		return f.newOptionallySheddingHandler(f.writeProofOfWork)
+	}},
 	{"push", "broadcasts lines that begin with !, echoes others, ignores pong", func(_ *appFlags, srv *tcp.Server) tcp.Handler {
 		return newLineHandler(broadcastEcho{srv}.broadcastOrEchoLine)
 	}},
 	{"log", "echoes lines and logs them to standard error (--log-format, --log-every)", func(f *appFlags, _ *tcp.Server) tcp.Handler { return newLineHandler(f.newEchoLoggingEveryNth()) }},
-	{"ws", "broadcasts WebSocket messages that begin with ! to all sockets and event streams (/events) of this process, echoes others", func(*appFlags, *tcp.Server) tcp.Handler { return newWebPushHandler() }},
+	{"ws", "broadcasts WebSocket messages that begin with ! to all sockets and event streams (/events) of this process, echoes others", func(*appFlags, *tcp.Server) tcp.Handler { return newWebBroadcastEcho() }},
 	{"stall", "echoes lines at a fixed capacity (--stall-capacity) with periodic stalls (--stall)", func(f *appFlags, _ *tcp.Server) tcp.Handler { return tcp.Lines(newFixedCapacityHandler(f.stall)) }},
 }
 
@@ -107,7 +111,7 @@ func (f *appFlags) validateAndNewHandler(cmd *cobra.Command, srv *tcp.Server) (t
 	}
 	f.stderr = cmd.ErrOrStderr()
 	if f.name == "stall" {
-		if err := f.stall.validateAndSetEpoch(cmd, srv); err != nil {
+		if err := f.stall.validateAndSetEpochToNow(cmd, srv); err != nil {
 			return nil, err
 		}
 	}
@@ -121,10 +125,10 @@ func (f *appFlags) validateAndNewHandler(cmd *cobra.Command, srv *tcp.Server) (t
 
 func newLineHandler(onLine tcp.MessageFunc) tcp.Handler { return tcp.Lines(onLine) }
 
-// newSheddableLineHandler returns a line handler for an application that deliberately blocks its loop. It represents an
-// application that computes, or that waits for a service such as a database. With --shed, the handler rejects lines
-// under overload.
-func (f *appFlags) newSheddableLineHandler(onLine tcp.MessageFunc) tcp.Handler {
+// newOptionallySheddingHandler returns a line handler for an application that deliberately blocks its loop. It
+// represents an application that computes, or that waits for a service such as a database. With --shed, the handler
+// rejects lines under overload.
+func (f *appFlags) newOptionallySheddingHandler(onLine tcp.MessageFunc) tcp.Handler {
 	if f.shed {
 		return tcp.Lines(busyReplier{onLine})
 	}
@@ -164,8 +168,8 @@ func (f *appFlags) newEchoLoggingEveryNth() tcp.MessageFunc {
 	}
 }
 
-// writeTruncatedLineDigest writes the SHA-256 of a line in hexadecimal, cut to the length of the line.
-func writeTruncatedLineDigest(c *tcp.Conn, line []byte) {
+// writeLineDigestOfSameLength writes the SHA-256 of a line in hexadecimal, cut to the length of the line.
+func writeLineDigestOfSameLength(c *tcp.Conn, line []byte) {
 	sum := sha256.Sum256(line)
 	var text [2*sha256.Size + 1]byte
 	hex.Encode(text[:], sum[:])

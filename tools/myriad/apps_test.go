@@ -55,7 +55,7 @@ func TestBroadcasts(t *testing.T) {
 				c, err := app.ConnForLines(testkit.Dial(t, s.addr), name)
 				failOnError(t, err)
 				conns = append(conns, testkit.NewConn(t, c))
-				conns[len(conns)-1].Exchange("hello", "hello") // so that it has been accepted
+				conns[len(conns)-1].ExchangeLine("hello", "hello") // so that it has been accepted
 			}
 			conns[len(conns)-1].Send("!news for all\n")
 			for _, c := range conns {
@@ -105,7 +105,7 @@ func TestWorkers(t *testing.T) {
 		for _, name := range []string{"lines", "wait --shed"} {
 			s := serveLine(t, "serve --app "+name+" --workers "+args)
 			c := testkit.Dial(t, s.addr)
-			c.Exchange("hello", "hello")
+			c.ExchangeLine("hello", "hello")
 			c.Close()
 			s.checkStop(t)
 		}

@@ -77,7 +77,7 @@ func (f *plainServerFlags) validateAndServePlain(cmd *cobra.Command) error {
 		fmt.Fprintf(cmd.OutOrStdout(), "myriad: metrics on http://%s/metrics\n", addr)
 	}
 	if f.design == baseline.Prefork {
-		if o.Prefork, err = f.preforkOptions(); err != nil {
+		if o.Prefork, err = f.newPreforkOptions(); err != nil {
 			return err
 		}
 	}
@@ -97,10 +97,10 @@ func (f *plainServerFlags) inheritOrOpenListener(ctx context.Context, o baseline
 	if f.worker {
 		return baseline.InheritedListener()
 	}
-	return o.Listen(ctx, f.addr)
+	return o.ListenForDesign(ctx, f.addr)
 }
 
-func (f *plainServerFlags) preforkOptions() (*baseline.PreforkOptions, error) {
+func (f *plainServerFlags) newPreforkOptions() (*baseline.PreforkOptions, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err

@@ -96,7 +96,7 @@ func (f *benchFlags) runAndPrintScenarios(cmd *cobra.Command, names []string) er
 	if filepath.Ext(f.options.Dir) == ".json" {
 		return usagef("--out is %q; expected a directory, in which report.json has every run", f.options.Dir)
 	}
-	scenarios, err := f.readScenarios(names)
+	scenarios, err := f.readScenariosWithPeers(names)
 	if err != nil {
 		return err
 	}
@@ -118,11 +118,11 @@ func (f *benchFlags) runAndPrintScenarios(cmd *cobra.Command, names []string) er
 		o.Dir += "-" + time.Now().Format("20060102-150405")
 	}
 	set, err := run.RunScenarios(cmd.Context(), scenarios, o)
-	return printBenchResultsOrError(cmd, set, o.Dir, err)
+	return printBenchResultsAndCheckFailures(cmd, set, o.Dir, err)
 }
 
-// readScenarios reads the named scenarios. It adds the executable of --peers to those that use it.
-func (f *benchFlags) readScenarios(names []string) (scenarios []scenario.Scenario, err error) {
+// readScenariosWithPeers reads the named scenarios. It adds the executable of --peers to those that use it.
+func (f *benchFlags) readScenariosWithPeers(names []string) (scenarios []scenario.Scenario, err error) {
 	if i := slices.Index(names, allScenarios); i >= 0 {
 		names = slices.Concat(names[:i], scenario.BuiltInNames(), names[i+1:])
 	}
@@ -152,9 +152,9 @@ func (f *benchFlags) readScenarios(names []string) (scenarios []scenario.Scenari
 	return scenarios, nil
 }
 
-// printBenchResultsOrError prints the reports and their directory. It returns runErr or, if that is nil, an error if
-// runs failed or a required claim was not met.
-func printBenchResultsOrError(cmd *cobra.Command, set *result.Set, dir string, runErr error) error {
+// printBenchResultsAndCheckFailures prints the reports and their directory. It returns runErr or, if that is nil, an
+// error if runs failed or a required claim was not met.
+func printBenchResultsAndCheckFailures(cmd *cobra.Command, set *result.Set, dir string, runErr error) error {
 	if wrong, ok := errors.AsType[scenario.Error](runErr); ok {
 		return usageError{wrong}
 	}
@@ -197,12 +197,12 @@ func (f *benchFlags) printBuiltInScenarios(cmd *cobra.Command) error {
 		if err != nil {
 			return usageError{err}
 		}
-		fmt.Fprintf(out, "%s\t%s\t%s\n", name, formatMinutes(s.EstimateDuration()), s.Question)
+		fmt.Fprintf(out, "%s\t%s\t%s\n", name, formatMinutesRoundedUp(s.EstimateDuration()), s.Question)
 	}
 	return out.Flush()
 }
 
-func formatMinutes(d time.Duration) string {
+func formatMinutesRoundedUp(d time.Duration) string {
 	if d <= time.Minute {
 		return "a minute"
 	}

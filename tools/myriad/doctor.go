@@ -53,7 +53,7 @@ flags are wrong. Without -n it predicts for 1,000,000 connections and exits with
 	}
 	var g flagGroups
 	g.addFlagGroup("Plan", "", f.addPlanFlags)
-	g.addFlagGroup("Answer", "", f.addOutputFlags)
+	g.addFlagGroup("Answer", "", f.addFixAndOutputFlags)
 	g.addFlagsAndGroupedHelp(cmd)
 	return cmd
 }
@@ -131,7 +131,7 @@ func (f *doctorFlags) addPlanFlags(flags *pflag.FlagSet) {
 	addParsedFlag(flags, &p.Burst, quantity.ParsePositive, "burst", "", "connections that may arrive before the server accepts one (default 512)")
 	addParsedFlag(flags, &p.Closing, quantity.ParsePositive, "closing", "", "connections per second that this side closes orderly (default 0)")
 	sources := func(text string) ([]netip.Addr, error) {
-		return load.ParseSources(text, load.MaxSources-len(p.Sources))
+		return load.ExpandSourceRange(text, load.MaxSources-len(p.Sources))
 	}
 	target := func(text string) ([]netip.AddrPort, error) {
 		at, err := netip.ParseAddrPort(text)
@@ -144,7 +144,7 @@ func (f *doctorFlags) addPlanFlags(flags *pflag.FlagSet) {
 	flags.Var(&parsedListFlag[netip.AddrPort]{&p.Targets, target}, "target", "connect to this `ADDRESS`, an IP address and a port (repeatable; default 127.0.0.1:9000)")
 }
 
-func (f *doctorFlags) addOutputFlags(flags *pflag.FlagSet) {
+func (f *doctorFlags) addFixAndOutputFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.fix, "fix", false, "apply the changes now and print how to undo them")
 	flags.BoolVar(&f.yes, "yes", false, "apply --fix without asking")
 	addParsedFlag(flags, &f.format, newOneOfParser(doctor.Formats...), "print", "", "print only a file that makes the changes permanent, as `FORMAT`: sysctl, systemd, docker, kubernetes or limits")

@@ -60,13 +60,13 @@ func (f *loadFlags) holdConnsAndReport(cmd *cobra.Command) error {
 		return err
 	}
 	held := &heldConnsReport{start: time.Now(), printf: t.printTextUnlessJSON}
-	t.observers = append(t.observers, held.recordHeldConnsEvent)
-	f.cfg.Observe = t.notifyObservers
+	t.observers = append(t.observers, held.recordOrPrintHeldConns)
+	f.cfg.Observe = t.raiseProcsAndNotifyObservers
 	result, err := f.runLoadHereOrOnAgents(cmd.Context(), t)
 	if result != nil {
-		held.printMemoryPerConn()
+		held.printMemoryPerConnOfBothSides()
 	}
-	outErr := t.writeResultAndCommitFiles(result)
+	outErr := t.finishOutputsAndCheckExpectations(result)
 	if result == nil {
 		return cmp.Or(err, outErr)
 	}
@@ -86,7 +86,7 @@ type heldConnsReport struct {
 	lastHeld *load.Interval // the latest interval with held connections
 }
 
-func (h *heldConnsReport) recordHeldConnsEvent(e load.Event) {
+func (h *heldConnsReport) recordOrPrintHeldConns(e load.Event) {
 	switch {
 	case e.Plan != nil:
 		h.plan = *e.Plan
@@ -97,9 +97,9 @@ func (h *heldConnsReport) recordHeldConnsEvent(e load.Event) {
 	}
 }
 
-// printMemoryPerConn prints the memory per connection on both sides. It is the growth since the time before the first
-// connection.
-func (h *heldConnsReport) printMemoryPerConn() {
+// printMemoryPerConnOfBothSides prints the memory per connection on both sides. It is the growth since the time before
+// the first connection.
+func (h *heldConnsReport) printMemoryPerConnOfBothSides() {
 	if h.lastHeld == nil {
 		return
 	}

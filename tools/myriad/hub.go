@@ -100,7 +100,7 @@ func (f *hubFlags) validateAndSetUp(cmd *cobra.Command) error {
 		return err
 	}
 	f.hub.Limits.MaxMessage = f.srv.Limits.MaxMessage
-	if err := f.validateReplayFlags(cmd); err != nil {
+	if err := f.validateAndSetReplay(cmd); err != nil {
 		return err
 	}
 	if err := f.hub.Check(); err != nil {
@@ -112,7 +112,7 @@ func (f *hubFlags) validateAndSetUp(cmd *cobra.Command) error {
 	if err := f.readUsersAndRegisterReload(cmd); err != nil {
 		return err
 	}
-	if err := f.addTLSListenerAndRequireAuth(); err != nil {
+	if err := f.addTLSListenerUnlessOpen(); err != nil {
 		return err
 	}
 	f.srv.Handler = f.hub.Handler()
@@ -121,9 +121,9 @@ func (f *hubFlags) validateAndSetUp(cmd *cobra.Command) error {
 	return nil
 }
 
-// addTLSListenerAndRequireAuth adds the listener of --tls-addr. It returns an error if clients of other machines could
+// addTLSListenerUnlessOpen adds the listener of --tls-addr. It returns an error if clients of other machines could
 // connect to a listener without authentication.
-func (f *hubFlags) addTLSListenerAndRequireAuth() error {
+func (f *hubFlags) addTLSListenerUnlessOpen() error {
 	if f.tlsAddr != "" {
 		if f.srv.TLSConfig == nil {
 			return usagef("--tls-addr is given without a certificate; expected --tls-cert and --tls-key too")

@@ -68,8 +68,8 @@ func (f *hubFlags) addReplayFlags(flags *pflag.FlagSet) {
 	f.flagsByField["Replay.Topics"] = "replay"
 }
 
-// validateReplayFlags validates the flags of --replay and sets the hub's Replay.
-func (f *hubFlags) validateReplayFlags(cmd *cobra.Command) error {
+// validateAndSetReplay validates the flags of --replay and sets the hub's Replay.
+func (f *hubFlags) validateAndSetReplay(cmd *cobra.Command) error {
 	c := &f.cluster
 	for _, flag := range []string{"replay-bytes", "replay-messages", "replay-age", "replay-clients", "replay-clients-each", "replay-timeout", "replay-replicas", "replay-dir"} {
 		if cmd.Flags().Changed(flag) && c.replay == "" {
@@ -113,12 +113,12 @@ func (f *clusterFlags) validateAndComplete(cmd *cobra.Command) (err error) {
 		f.URLs, f.TLS, err = f.nats.parseURLsAndTLS()
 		return err
 	case f.peers.Addr != "":
-		return f.validatePeerFlags()
+		return f.validateAndCompletePeers()
 	}
 	return nil
 }
 
-func (f *clusterFlags) validatePeerFlags() (err error) {
+func (f *clusterFlags) validateAndCompletePeers() (err error) {
 	if err := validateListenAddr("cluster", f.peers.Addr); err != nil {
 		return err
 	}

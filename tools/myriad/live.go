@@ -61,9 +61,9 @@ type screen struct {
 	colour        bool
 }
 
-func newTerminalView(f *os.File) *terminalView {
-	return &terminalView{out: f, now: time.Now, screenSize: func() screen {
-		width, height, err := term.GetSize(int(f.Fd()))
+func newTerminalView(terminal *os.File) *terminalView {
+	return &terminalView{out: terminal, now: time.Now, screenSize: func() screen {
+		width, height, err := term.GetSize(int(terminal.Fd()))
 		if err != nil || width <= 0 || height <= 0 {
 			width, height = 80, 24
 		}

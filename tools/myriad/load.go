@@ -64,13 +64,13 @@ func (f *loadFlags) runLoadAndReport(cmd *cobra.Command) error {
 		return err
 	}
 	f.cfg.Observe = func(e load.Event) {
-		t.notifyObservers(e)
+		t.raiseProcsAndNotifyObservers(e)
 		if e.Step != nil {
 			t.printTextUnlessJSON("%s", formatSearchStep(e.Step, f.cfg.Rate.Goal))
 		}
 	}
 	result, err := f.runLoadHereOrOnAgents(cmd.Context(), t)
-	outErr := t.writeResultAndCommitFiles(result)
+	outErr := t.finishOutputsAndCheckExpectations(result)
 	if result == nil {
 		return cmp.Or(err, outErr)
 	}
@@ -95,10 +95,10 @@ func isHTTPMismatch(r *load.Result) bool {
 	return m != nil && m.Byte == 0 && (strings.HasPrefix(m.Got, `"HTTP/1.`) || strings.HasPrefix(m.Got, `"<!DOCTYPE `))
 }
 
-// raiseProcsForTLSHandshakes raises GOMAXPROCS for TLS handshakes, which run in parallel with the event loops.
-func (f *loadFlags) raiseProcsForTLSHandshakes() {
+// raiseGOMAXPROCSIfTLS raises GOMAXPROCS for TLS handshakes, which run in parallel with the event loops.
+func (f *loadFlags) raiseGOMAXPROCSIfTLS() {
 	if f.cfg.TLS != nil {
-		raiseGOMAXPROCS(max(f.cfg.Loops, 1), false)
+		raiseGOMAXPROCSUnlessSet(max(f.cfg.Loops, 1), false)
 	}
 }
 

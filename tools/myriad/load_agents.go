@@ -35,7 +35,7 @@ type agentCount struct {
 	local bool
 }
 
-func parseAgentCount(text string) (c agentCount, err error) {
+func parseRemoteOrLocalAgentCount(text string) (c agentCount, err error) {
 	number, local := strings.CutPrefix(text, "local:")
 	n, err := quantity.ParsePositive(number)
 	if err != nil || n > load.MaxGenerators {
@@ -45,7 +45,7 @@ func parseAgentCount(text string) (c agentCount, err error) {
 }
 
 func (f *distributedLoadFlags) addFlags(flags *pflag.FlagSet) {
-	addParsedFlag(flags, &f.agents, parseAgentCount, "agents", "", "use `N` agents together, started with \"myriad agent\" on other machines; local:N starts N processes here")
+	addParsedFlag(flags, &f.agents, parseRemoteOrLocalAgentCount, "agents", "", "use `N` agents together, started with \"myriad agent\" on other machines; local:N starts N processes here")
 	flags.StringVar(&f.options.Listen, "agents-addr", agents.DefaultListen, "listen on this `ADDRESS` for agents, with a NATS server in this process")
 	flags.StringVar(&f.cert, "agents-cert", "", "encrypt with TLS at --agents-addr: `FILE` with the certificate chain, in PEM form")
 	flags.StringVar(&f.key, "agents-key", "", "`FILE` with the key of --agents-cert")
@@ -112,7 +112,7 @@ func (f *distributedLoadFlags) validateAndComplete(cfg *load.Config, isFlagSet f
 // agents go to standard error.
 func (f *loadFlags) runLoadHereOrOnAgents(ctx context.Context, rep *runReporter) (*load.Result, error) {
 	if f.agents.agents.n == 0 {
-		f.raiseProcsForTLSHandshakes()
+		f.raiseGOMAXPROCSIfTLS()
 		return load.Run(ctx, f.cfg)
 	}
 	o, cfg := f.agents.options, f.cfg
@@ -133,12 +133,12 @@ func (f *loadFlags) runLoadHereOrOnAgents(ctx context.Context, rep *runReporter)
 
 // startLocalAgentProcesses starts agents as processes on this machine. The returned function waits until they have
 // ended. After localAgentStopTimeout, it kills them.
-func (f *loadFlags) startLocalAgentProcesses(url, secret string) (awaitExitOrKill func(), err error) {
+func (f *loadFlags) startLocalAgentProcesses(natsURL, secret string) (awaitExitOrKill func(), err error) {
 	executable, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	args := []string{"agent", "--quiet", "--once", "--nats", url}
+	args := []string{"agent", "--quiet", "--once", "--nats", natsURL}
 	for _, a := range f.cfg.Sources {
 		args = append(args, "--src", a.String())
 	}

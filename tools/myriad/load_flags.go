@@ -143,7 +143,7 @@ func (f *loadFlags) buildConfigFromFlags(stdin io.Reader, targets []string) erro
 	}
 	f.cfg.Hold = f.cfg.Hold || hold
 	for name := range f.settingTexts {
-		if err := f.unescapeMessageSetting(name); err != nil {
+		if err := f.unescapeMessageSettingIfRequested(name); err != nil {
 			return err
 		}
 	}
@@ -199,13 +199,14 @@ func (f *loadFlags) readConfigFileOrStdin(stdin io.Reader) error {
 	return nil
 }
 
-// unescapeMessageSetting replaces escape sequences in the values of a setting, if --unescape-message-args is set.
-func (f *loadFlags) unescapeMessageSetting(name string) error {
+// unescapeMessageSettingIfRequested replaces escape sequences in the values of a setting, if --unescape-message-args is
+// set.
+func (f *loadFlags) unescapeMessageSettingIfRequested(name string) error {
 	if !f.unescape || !slices.Contains([]string{"message", "first-message", "answer", "latency-marker"}, name) {
 		return nil
 	}
 	for i, text := range f.settingTexts[name] {
-		plain, err := message.UnescapeTemplateText(text)
+		plain, err := message.UnescapeKeepingExpressions(text)
 		if err != nil {
 			return usagef("--%s: %w", name, err)
 		}

@@ -194,7 +194,7 @@ func TestReporter(t *testing.T) {
 		{load.Event{Phase: load.Progress, Interval: &load.Interval{Open: 7, Counts: load.Counts{Answered: 5}}}, http.StatusOK},
 		{load.Event{Phase: load.Done, Snapshot: load.Snapshot{Open: 7}}, http.StatusServiceUnavailable},
 	} {
-		r.notifyObservers(step.event)
+		r.raiseProcsAndNotifyObservers(step.event)
 		if status, _ := httpGet(t, url+"/readyz"); status != step.ready {
 			t.Errorf("%v: /readyz is %d, want %d", step.event.Phase, status, step.ready)
 		}
@@ -205,7 +205,7 @@ func TestReporter(t *testing.T) {
 			t.Errorf("/metrics lacks %q:\n%s", want, text)
 		}
 	}
-	failOnError(t, r.writeResultAndCommitFiles(nil))
+	failOnError(t, r.finishOutputsAndCheckExpectations(nil))
 	if _, err := http.Get(url); err == nil {
 		t.Error("metrics are served after the run")
 	}
@@ -254,7 +254,7 @@ func TestHold(t *testing.T) {
 	hold := testkit.Start(t, newCommandProcess(t, "hold", "-n", "5", "--heartbeat", "ping", "--heartbeat-answer", "pong",
 		"--broadcast", "noon\n", "--expect", "heartbeats>=5", "--json", p.addr))
 	hold.WaitForOutput(`"heartbeats":`)
-	testkit.Dial(t, p.addr).Exchange("!noon", "noon")
+	testkit.Dial(t, p.addr).ExchangeLine("!noon", "noon")
 	hold.WaitForOutput(`"phase":"heard"`)
 	hold.Signal(os.Interrupt)
 	if code := hold.ExitCode(); code != 0 || !strings.Contains(hold.Output.String(), `"heard":5,"again":0`) {
@@ -271,12 +271,12 @@ func TestHeldMemory(t *testing.T) {
 		server := usage(2 * resident)
 		return load.Event{Phase: load.Progress, Interval: &load.Interval{Stage: stage, Open: open, Generator: usage(resident), Server: &server}}
 	}
-	h.printMemoryPerConn() // nothing was held
+	h.printMemoryPerConnOfBothSides() // nothing was held
 	before := usage(1 << 20)
-	h.recordHeldConnsEvent(load.Event{Phase: load.Began, Plan: &load.Plan{Generator: &before, Server: &before}})
-	h.recordHeldConnsEvent(interval("window", 1024, 2<<20))
-	h.recordHeldConnsEvent(interval("close", 3, 3<<20))
-	h.printMemoryPerConn()
+	h.recordOrPrintHeldConns(load.Event{Phase: load.Began, Plan: &load.Plan{Generator: &before, Server: &before}})
+	h.recordOrPrintHeldConns(interval("window", 1024, 2<<20))
+	h.recordOrPrintHeldConns(interval("close", 3, 3<<20))
+	h.printMemoryPerConnOfBothSides()
 	want := "generator  1024 bytes of user memory a connection; resident 2.0 MiB in all, 1.0 MiB before\n" +
 		"server     3072 bytes of user memory a connection; resident 4.0 MiB in all, 1.0 MiB before\n"
 	if out.String() != want {

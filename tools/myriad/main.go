@@ -30,7 +30,7 @@ func main() {
 func runCommandLine(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer) (exitCode int) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // restores the handling of signals
-	root := newRootCommand(args...)
+	root := newRootCommandForArgs(args...)
 	root.SetArgs(args)
 	root.SetIn(in)
 	root.SetOut(out)
@@ -63,9 +63,9 @@ var commandConstructors = map[string]func() *cobra.Command{
 	"plan": newPlanCommand, "bench": newBenchCommand, "plain": newPlainCommand, "park": newParkGoroutinesCommand, "offer": newJobLoadCommand, "version": newVersionCommand,
 }
 
-// newRootCommand returns the root command. If args begin with the name of a command, only that command is added,
+// newRootCommandForArgs returns the root command. If args begin with the name of a command, only that command is added,
 // because building the flags of all commands takes a tenth of the startup time.
-func newRootCommand(args ...string) *cobra.Command {
+func newRootCommandForArgs(args ...string) *cobra.Command {
 	root := &cobra.Command{
 		Use:               "myriad",
 		Short:             "Serve, load and compare TCP servers with many connections",
@@ -73,7 +73,7 @@ func newRootCommand(args ...string) *cobra.Command {
 		RunE:              func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		SilenceUsage:      true,
 		SilenceErrors:     true,
-		PersistentPreRun:  func(cmd *cobra.Command, _ []string) { cancelContextOnSignal(cmd) },
+		PersistentPreRun:  func(cmd *cobra.Command, _ []string) { cancelContextUnlessServer(cmd) },
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
 	}
 	root.SetVersionTemplate("{{.DisplayName}} {{.Version}}\n")
@@ -96,9 +96,9 @@ func newRootCommand(args ...string) *cobra.Command {
 // signals: to the command, and then to its process group.
 const duplicateSignalWindow = 200 * time.Millisecond
 
-// cancelContextOnSignal cancels the command's context on SIGINT or SIGTERM. A second signal ends the process. The
+// cancelContextUnlessServer cancels the command's context on SIGINT or SIGTERM. A second signal ends the process. The
 // commands serve and hub handle signals themselves.
-func cancelContextOnSignal(cmd *cobra.Command) {
+func cancelContextUnlessServer(cmd *cobra.Command) {
 	if cmd.Name() == "serve" || cmd.Name() == "hub" {
 		return
 	}

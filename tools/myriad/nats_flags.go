@@ -15,8 +15,8 @@ import (
 // natsFlags are the flags about NATS servers and their credentials.
 type natsFlags struct{ urls, creds, ca string }
 
-func (f *natsFlags) addFlags(flags *pflag.FlagSet, urls, help string) {
-	flags.StringVar(&f.urls, "nats", urls, help)
+func (f *natsFlags) addFlags(flags *pflag.FlagSet, defaultURLs, urlHelp string) {
+	flags.StringVar(&f.urls, "nats", defaultURLs, urlHelp)
 	flags.StringVar(&f.creds, "nats-creds", "", "credentials `FILE` of a NATS user")
 	flags.StringVar(&f.ca, "nats-ca", "", "PEM `FILE` with trusted CA certificates of NATS servers (default: the system's)")
 }

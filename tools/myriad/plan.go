@@ -61,7 +61,7 @@ docs/capacity.md explains the arithmetic.`,
 	var g flagGroups
 	g.addFlagGroup("Measured", "", f.addMeasurementFlags)
 	g.addFlagGroup("Plan", "", f.addGoalFlags)
-	g.addFlagGroup("Answer", "", f.addOutputFlags)
+	g.addFlagGroup("Answer", "", f.addCheckAndOutputFlags)
 	g.addFlagsAndGroupedHelp(cmd)
 	return cmd
 }
@@ -93,7 +93,7 @@ func (f *planFlags) addGoalFlags(flags *pflag.FlagSet) {
 	addParsedFlag(flags, &g.Return, quantity.ParsePositiveDuration, "return", "", "`TIME` within which the clients of a failed machine reconnect (default 1m)")
 }
 
-func (f *planFlags) addOutputFlags(flags *pflag.FlagSet) {
+func (f *planFlags) addCheckAndOutputFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.check, "check", false, "predict the larger size of a bench from the smaller one and compare")
 	addParsedFlag(flags, &f.within, parsePercent, "within", "", "with --check, fail if memory or CPU is off by more than this `PERCENT`")
 	flags.BoolVar(&f.json, "json", false, "print the plan as JSON")
@@ -166,14 +166,14 @@ func (f *planFlags) measureAndPlanMachines(cmd *cobra.Command) error {
 		return err
 	}
 	if f.check {
-		return f.printAndCheckPredictions(cmd.OutOrStdout(), capacity.PredictEachFromSmallest(all, facts))
+		return f.printAndCheckPredictionAccuracy(cmd.OutOrStdout(), capacity.PredictFromSmallestOfSameSetup(all, facts))
 	}
-	m := f.bestMatchingMeasurement(all)
+	m := f.fittingMeasurementWithMostPoints(all)
 	switch {
 	case m == nil && f.subject == "":
 		return usagef("--tls is given, but the measurement is without TLS; expected both alike: measure again")
 	case m == nil:
-		return usagef("--subject is %q%s; expected one that was measured: %s", f.subject, map[bool]string{true: " with TLS"}[f.goal.TLS], joinQuotedSubjects(all))
+		return usagef("--subject is %q%s; expected one that was measured: %s", f.subject, map[bool]string{true: " with TLS"}[f.goal.TLS], joinQuotedUniqueSubjects(all))
 	}
 	f.goal.TLS = m.TLS
 	if !cmd.Flags().Changed("size") {
@@ -202,10 +202,10 @@ func (f *planFlags) measureAndPlanMachines(cmd *cobra.Command) error {
 	return capacity.WritePlansSideBySide(out, plans)
 }
 
-// bestMatchingMeasurement returns a measurement of the requested subject, or of the first one. If the plan uses TLS,
-// the measurement must, too. It prefers measurements with many points and then those with few connections, because the
-// load generator disturbs them least. It returns nil if no measurement is suitable.
-func (f *planFlags) bestMatchingMeasurement(all []capacity.MeasuredCosts) (best *capacity.MeasuredCosts) {
+// fittingMeasurementWithMostPoints returns a measurement of the requested subject, or of the first one. If the plan
+// uses TLS, the measurement must, too. It prefers measurements with many points and then those with few connections,
+// because the load generator disturbs them least. It returns nil if no measurement is suitable.
+func (f *planFlags) fittingMeasurementWithMostPoints(all []capacity.MeasuredCosts) (best *capacity.MeasuredCosts) {
 	for i := range all {
 		m := &all[i]
 		if f.subject != "" && m.Subject != f.subject || f.subject == "" && m.Subject != all[0].Subject || f.goal.TLS && !m.TLS {
@@ -218,14 +218,14 @@ func (f *planFlags) bestMatchingMeasurement(all []capacity.MeasuredCosts) (best 
 	return best
 }
 
-func joinQuotedSubjects(all []capacity.MeasuredCosts) string {
+func joinQuotedUniqueSubjects(all []capacity.MeasuredCosts) string {
 	var names []string
 	for _, m := range all {
 		if name := fmt.Sprintf("%q", m.Subject); len(names) == 0 || names[len(names)-1] != name {
 			names = append(names, name)
 		}
 	}
-	return scenario.JoinWords(names)
+	return scenario.JoinAsEnglishList(names)
 }
 
 // measureOrReadMeasurements measures this machine, or reads measurements from files.
@@ -276,7 +276,7 @@ func (f *planFlags) runCapacityBench(cmd *cobra.Command) (*result.Set, error) {
 		f.subject = x.Models[0]
 	}
 	if !slices.Contains(x.Models, f.subject) {
-		return nil, usagef("--subject is %q; expected with --measure one of %s", f.subject, scenario.JoinWords(x.Models))
+		return nil, usagef("--subject is %q; expected with --measure one of %s", f.subject, scenario.JoinAsEnglishList(x.Models))
 	}
 	x.Models = []string{f.subject}
 	if f.goal.TLS {
@@ -299,9 +299,9 @@ func (f *planFlags) runCapacityBench(cmd *cobra.Command) (*result.Set, error) {
 	return set, err
 }
 
-// printAndCheckPredictions prints predictions next to measurements. It returns an error if a prediction differs by more
-// than --within.
-func (f *planFlags) printAndCheckPredictions(out io.Writer, all []capacity.Prediction) error {
+// printAndCheckPredictionAccuracy prints predictions next to measurements. It returns an error if a prediction differs
+// by more than --within.
+func (f *planFlags) printAndCheckPredictionAccuracy(out io.Writer, all []capacity.Prediction) error {
 	if len(all) == 0 {
 		return usagef("%s has no two sizes of the same server; expected a report of `myriad bench capacity`", f.from)
 	}

@@ -33,7 +33,7 @@ func TestPlanPredicts(t *testing.T) {
 			t.Log(err, got.output())
 		}
 	}
-	predicted := capacity.PredictEachFromSmallest(all, nil)
+	predicted := capacity.PredictFromSmallestOfSameSetup(all, nil)
 	if len(predicted) != 2 {
 		t.Fatalf("%d predictions of %+v, want one of each subject", len(predicted), all)
 	}

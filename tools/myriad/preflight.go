@@ -24,9 +24,9 @@ type limitCheck struct {
 	connsDerived bool
 }
 
-// printLimitWarnings writes at most two lines to standard error about limits of the machine that the command will reach
-// or nearly reach. If the machine cannot be read, it writes nothing. It never makes a command fail.
-func printLimitWarnings(cmd *cobra.Command, p limitCheck) {
+// checkAndPrintLimitWarnings writes at most two lines to standard error about limits of the machine that the command
+// will reach or nearly reach. If the machine cannot be read, it writes nothing. It never makes a command fail.
+func checkAndPrintLimitWarnings(cmd *cobra.Command, p limitCheck) {
 	report, err := examineMachine(p.plan)
 	if err != nil {
 		return
@@ -43,30 +43,30 @@ const nearWallShare = 0.8
 // limit that is exceeded.
 func (p *limitCheck) formatLimitWarnings(report *doctor.Report) (lines []string) {
 	n := report.Plan.Connections
-	hard, soft := p.nearestReachedWall(report, false), p.nearestReachedWall(report, true)
+	hard, soft := p.lowestExceededOrNearWall(report, false), p.lowestExceededOrNearWall(report, true)
 	switch {
 	case hard == nil:
 	case hard.Exceeded(n):
-		lines = append(lines, fmt.Sprintf("this machine can hold only %d of %d connections: %s; %s", hard.Holds, n, formatWall(hard), p.doctorHint(n)))
+		lines = append(lines, fmt.Sprintf("this machine can hold only %d of %d connections: %s; %s", hard.Holds, n, formatWallNameAndValue(hard), p.doctorHint(n)))
 	default:
 		lines = append(lines, fmt.Sprintf("%d connections are %d%% of what this machine holds, %d: %s; %s",
-			n, int64(n)*100/hard.Holds, hard.Holds, formatWall(hard), p.doctorHint(n)))
+			n, int64(n)*100/hard.Holds, hard.Holds, formatWallNameAndValue(hard), p.doctorHint(n)))
 	}
 	if soft != nil {
-		lines = append(lines, fmt.Sprintf("%s hurts from %d connections of %d on; %s", formatWall(soft), soft.Holds, n, p.doctorHint(n)))
+		lines = append(lines, fmt.Sprintf("%s hurts from %d connections of %d on; %s", formatWallNameAndValue(soft), soft.Holds, n, p.doctorHint(n)))
 	}
 	return lines
 }
 
-// nearestReachedWall returns the lowest limit that is exceeded or near, or nil. A soft limit must be exceeded.
-func (p *limitCheck) nearestReachedWall(report *doctor.Report, softWallsOnly bool) (nearest *doctor.Wall) {
+// lowestExceededOrNearWall returns the lowest limit that is exceeded or near, or nil. A soft limit must be exceeded.
+func (p *limitCheck) lowestExceededOrNearWall(report *doctor.Report, wantPerformanceWalls bool) (nearest *doctor.Wall) {
 	n := report.Plan.Connections
 	for i := range report.Walls {
 		w := &report.Walls[i]
-		if w.Soft != softWallsOnly || p.connsDerived && w.Name == "nofile" || w.Name == "io_uring" { // the command reports that itself
+		if w.Soft != wantPerformanceWalls || p.connsDerived && w.Name == "nofile" || w.Name == "io_uring" { // the command reports that itself
 			continue
 		}
-		near := w.Exceeded(n) || !softWallsOnly && w.Holds != doctor.Unlimited && float64(n) > nearWallShare*float64(w.Holds)
+		near := w.Exceeded(n) || !wantPerformanceWalls && w.Holds != doctor.Unlimited && float64(n) > nearWallShare*float64(w.Holds)
 		if near && (nearest == nil || w.Holds < nearest.Holds) {
 			nearest = w
 		}
@@ -74,7 +74,7 @@ func (p *limitCheck) nearestReachedWall(report *doctor.Report, softWallsOnly boo
 	return nearest
 }
 
-func formatWall(w *doctor.Wall) string {
+func formatWallNameAndValue(w *doctor.Wall) string {
 	if w.Present == "" {
 		return w.Name
 	}
@@ -109,7 +109,7 @@ func (f *serverFlags) warnAboutServerLimits(cmd *cobra.Command) {
 	if f.srv.Processes > 0 {
 		p.doctorArgs = append(p.doctorArgs, fmt.Sprintf("--processes %d", f.srv.Processes))
 	}
-	printLimitWarnings(cmd, p)
+	checkAndPrintLimitWarnings(cmd, p)
 }
 
 // warnAboutClientLimits prints warnings before the commands load and hold start. It does nothing with --quiet or with
@@ -140,5 +140,5 @@ func (f *loadFlags) warnAboutClientLimits(cmd *cobra.Command) {
 	for _, text := range f.settingTexts["src"] {
 		p.doctorArgs = append(p.doctorArgs, "--src "+text)
 	}
-	printLimitWarnings(cmd, p)
+	checkAndPrintLimitWarnings(cmd, p)
 }

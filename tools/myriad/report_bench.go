@@ -25,13 +25,13 @@ func (f *reportFlags) writeBenchReport(cmd *cobra.Command, files []reportFile) e
 		return err
 	}
 	if f.format == "benchstat" {
-		printCountOfInvalidRuns(cmd.ErrOrStderr(), set)
+		printMissingOrInvalidRunCount(cmd.ErrOrStderr(), set)
 	}
 	return nil
 }
 
-// printCountOfInvalidRuns prints how many runs are missing in the output for benchstat, if any.
-func printCountOfInvalidRuns(w io.Writer, set *result.Set) {
+// printMissingOrInvalidRunCount prints how many runs are missing in the output for benchstat, if any.
+func printMissingOrInvalidRunCount(w io.Writer, set *result.Set) {
 	skipped := 0
 	for _, r := range set.Reports {
 		skipped += max(r.Planned-len(r.Runs), 0)

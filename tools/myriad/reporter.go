@@ -44,7 +44,7 @@ const maxPercentiles = 100
 
 func parsePercentiles(text string) (list []float64, err error) {
 	for part := range strings.SplitSeq(text, ",") {
-		p, err := load.ParsePercentile(strings.TrimSpace(part))
+		p, err := load.ParsePercentileNumber(strings.TrimSpace(part))
 		if err != nil {
 			return nil, err
 		}
@@ -91,7 +91,7 @@ type outputFile struct {
 // newReporter opens all outputs. It is called before the run, so that errors are found early.
 func (f *outputFlags) newReporter(cmd *cobra.Command) (*runReporter, error) {
 	t := &runReporter{flags: f, stdout: cmd.OutOrStdout(), stderr: cmd.ErrOrStderr(), textResult: !f.json && f.out != "-"}
-	if err := cmp.Or(t.createOutputFiles(), t.startMetricsServer()); err != nil {
+	if err := cmp.Or(t.createOutputsAndParseExpectations(), t.startMetricsServer()); err != nil {
 		t.stopMetricsAndDiscardFiles()
 		return nil, err
 	}
@@ -104,8 +104,8 @@ func (f *outputFlags) newReporter(cmd *cobra.Command) (*runReporter, error) {
 	return t, nil
 }
 
-// createOutputFiles creates the files of --csv, --html and --out.
-func (t *runReporter) createOutputFiles() (err error) {
+// createOutputsAndParseExpectations creates the files of --csv, --html and --out.
+func (t *runReporter) createOutputsAndParseExpectations() (err error) {
 	if t.expected, err = parseExpectations(t.flags.expect); err != nil {
 		return err
 	}
@@ -145,7 +145,7 @@ func (t *runReporter) addCSVObserver(o *outputFile) {
 }
 
 func (t *runReporter) addHTMLObserver(o *outputFile) {
-	recorder, out := new(load.Recorder), o.file.temp
+	recorder, out := new(load.StreamBuilder), o.file.temp
 	t.observers = append(t.observers, recorder.Observe)
 	o.writeRest = func() error { return cmp.Or(recorder.Err(), recorder.Stream.WriteHTML(out, t.expected...)) }
 }
@@ -174,10 +174,10 @@ func (t *runReporter) startMetricsServer() error {
 	return nil
 }
 
-// notifyObservers passes an event to all observers. It serves as load.Config.Observe.
-func (t *runReporter) notifyObservers(e load.Event) {
+// raiseProcsAndNotifyObservers passes an event to all observers. It serves as load.Config.Observe.
+func (t *runReporter) raiseProcsAndNotifyObservers(e load.Event) {
 	if e.Plan != nil {
-		raiseGOMAXPROCS(e.Plan.Loops, false)
+		raiseGOMAXPROCSUnlessSet(e.Plan.Loops, false)
 	}
 	for _, o := range t.observers {
 		o(e)
@@ -195,8 +195,9 @@ func (t *runReporter) printTextUnlessJSON(format string, args ...any) {
 	fmt.Fprintf(t.stdout, format+"\n", args...)
 }
 
-// writeResultAndCommitFiles writes the result, which may be nil, checks the expectations and closes the outputs.
-func (t *runReporter) writeResultAndCommitFiles(result *load.Result) error {
+// finishOutputsAndCheckExpectations writes the result, which may be nil, checks the expectations and closes the
+// outputs.
+func (t *runReporter) finishOutputsAndCheckExpectations(result *load.Result) error {
 	defer t.stopMetricsAndDiscardFiles()
 	if t.live != nil {
 		t.live.eraseDrawnLines() // in case the run ended early
@@ -225,7 +226,7 @@ func (t *runReporter) writeResultAndCommitFiles(result *load.Result) error {
 	return cmp.Or(t.err, printAndCheckExpectations(where, of, t.expected))
 }
 
-// stopMetricsAndDiscardFiles stops the metrics server. It discards files that writeResultAndCommitFiles has not
+// stopMetricsAndDiscardFiles stops the metrics server. It discards files that finishOutputsAndCheckExpectations has not
 // committed.
 func (t *runReporter) stopMetricsAndDiscardFiles() {
 	if t.stopMetrics != nil {

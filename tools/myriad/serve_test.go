@@ -106,7 +106,7 @@ func checkAdminControl(t *testing.T, s *server, token string) {
 func TestAdmin(t *testing.T) {
 	s := serveLine(t, "serve --app lines --admin 127.0.0.1:0 --admin-control --memory-limit auto --flight-dir "+t.TempDir())
 	c := testkit.Dial(t, s.addr)
-	c.Exchange("hello", "hello")
+	c.ExchangeLine("hello", "hello")
 	for path, want := range map[string]string{
 		"/healthz": "ok", "/readyz": "ok", "/stats": `"Messages": 1`, "/metrics": "\nmyriad_messages_total 1\n",
 		"/debug/pprof/goroutine?debug=1": "goroutine profile",

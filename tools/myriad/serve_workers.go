@@ -33,7 +33,7 @@ func (f *workerFlags) hasWorkers() bool { return f.workers != "" && f.workers !=
 
 // validateAndBuildPoolConfig validates the flags and completes the configuration of the pool. It permits shedding only
 // for applications that can reject work; clients of other applications would retry.
-func (f *workerFlags) validateAndBuildPoolConfig(cmd *cobra.Command, canShed bool) (err error) {
+func (f *workerFlags) validateAndBuildPoolConfig(cmd *cobra.Command, allowShedding bool) (err error) {
 	if !f.hasWorkers() {
 		if f.queue != 0 || f.target != 0 {
 			return usagef("--workers-queue and --workers-target need --workers; expected it, too")
@@ -64,15 +64,15 @@ func (f *workerFlags) validateAndBuildPoolConfig(cmd *cobra.Command, canShed boo
 		cfg.Queue = f.queue
 	}
 	cfg.Target = f.target
-	if adapts && !canShed {
+	if adapts && !allowShedding {
 		cfg.KeepQueued, cfg.FIFO = true, true
 	}
 	return nil
 }
 
-// createPoolFor creates the worker pool, if requested, and assigns it to srv. Each worker process has a separate pool.
-// The supervisor only checks that a pool can be created.
-func (f *workerFlags) createPoolFor(srv *tcp.Server) error {
+// createPoolUnlessSupervisor creates the worker pool, if requested, and assigns it to srv. Each worker process has a
+// separate pool. The supervisor only checks that a pool can be created.
+func (f *workerFlags) createPoolUnlessSupervisor(srv *tcp.Server) error {
 	if !f.hasWorkers() {
 		return nil
 	}

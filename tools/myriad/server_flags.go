@@ -197,8 +197,8 @@ func (f *serverFlags) replaceFieldsWithFlags(text string) string {
 	return strings.NewReplacer(pairs...).Replace(text)
 }
 
-// setGoMemoryLimit sets Go's memory limit to --memory-limit and prints it, unless GOMEMLIMIT is set.
-func (f *serverFlags) setGoMemoryLimit(cmd *cobra.Command) error {
+// setGoMemoryLimitIfRequested sets Go's memory limit to --memory-limit and prints it, unless GOMEMLIMIT is set.
+func (f *serverFlags) setGoMemoryLimitIfRequested(cmd *cobra.Command) error {
 	if f.memoryLimit == "" {
 		return nil
 	}
@@ -211,7 +211,7 @@ func (f *serverFlags) setGoMemoryLimit(cmd *cobra.Command) error {
 		}
 		percent = int64(n)
 	}
-	available, from := cgroup.MemoryLimit()
+	available, from := cgroup.SmallestMemoryLimit()
 	if os.Getenv("GOMEMLIMIT") != "" || available == math.MaxInt64 {
 		return nil
 	}

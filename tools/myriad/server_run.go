@@ -26,10 +26,10 @@ func (f *serverFlags) serveUntilSignal(cmd *cobra.Command, name string) error {
 	if err != nil {
 		return err
 	}
-	if err := f.setGoMemoryLimit(cmd); err != nil {
+	if err := f.setGoMemoryLimitIfRequested(cmd); err != nil {
 		return err
 	}
-	if err := f.workers.createPoolFor(srv); err != nil {
+	if err := f.workers.createPoolUnlessSupervisor(srv); err != nil {
 		return err
 	}
 	defer f.workers.closePool()
@@ -74,7 +74,7 @@ func (f *serverFlags) serveUntilSignal(cmd *cobra.Command, name string) error {
 func (f *serverFlags) raiseProcsAndPrintServing(cmd *cobra.Command, name string, addr net.Addr, secured bool) {
 	srv := &f.srv
 	s := srv.Stats()
-	raiseGOMAXPROCS(s.Loops, f.workers.hasWorkers() || srv.Model == "" || srv.Model == tcp.Auto)
+	raiseGOMAXPROCSUnlessSet(s.Loops, f.workers.hasWorkers() || srv.Model == "" || srv.Model == tcp.Auto)
 	more := ""
 	if s.Loops > 0 {
 		more = fmt.Sprintf(", loops %d", s.Loops)
@@ -192,8 +192,8 @@ func (f *serverFlags) replaceProcess(ctx context.Context, cmd *cobra.Command, ca
 	return u, nil
 }
 
-// queueUpgradeRequest passes an upgrade requested on the admin page to the goroutine that handles signals.
-func (f *serverFlags) queueUpgradeRequest(done func(tcp.Upgraded, error)) {
+// queueOrRefuseUpgrade passes an upgrade requested on the admin page to the goroutine that handles signals.
+func (f *serverFlags) queueOrRefuseUpgrade(done func(tcp.Upgraded, error)) {
 	select {
 	case f.upgradeRequests <- done:
 	default:
@@ -254,7 +254,7 @@ func (f *serverFlags) startAdminAndFlightIfRequested(cmd *cobra.Command) (stop f
 	}
 	cfg := admin.Config{Source: &f.srv, Flight: flight, Token: token, Pages: f.pages}
 	if upgradeSignal != nil {
-		cfg.Upgrade, f.upgradeRequests = f.queueUpgradeRequest, make(chan func(tcp.Upgraded, error), 1)
+		cfg.Upgrade, f.upgradeRequests = f.queueOrRefuseUpgrade, make(chan func(tcp.Upgraded, error), 1)
 	}
 	if f.workers.pool != nil {
 		f.collectors = append(f.collectors, metrics.NewPoolCollector(f.workers.pool, nil))

@@ -95,7 +95,7 @@ func TestUpgradeOrdered(t *testing.T) {
 		t.Fatalf("%d, %q; want that a process has taken over with 1 connection", status, text)
 	}
 	next := s.waitForUpgrade(t, 1, 1)
-	c.Exchange(" and half", "half and half")
+	c.ExchangeLine(" and half", "half and half")
 	s.waitForPage(t, "/metrics", "\nmyriad_connections_taken_over_total 1\n")
 	c.Close()
 	s.stopSuccessor(t, next)
@@ -110,8 +110,8 @@ func TestUpgradeServe(t *testing.T) {
 	s := startUpgradableCmd(t, cmd)
 	c := dialWithHalfMessage(t, s.addr)
 	next := s.signalUpgrade(t, s.Process.Process, 1, 1)
-	c.Exchange(" and half", "half and half")
-	testkit.Dial(t, s.addr).Exchange("another", "another")
+	c.ExchangeLine(" and half", "half and half")
+	testkit.Dial(t, s.addr).ExchangeLine("another", "another")
 	s.waitForPage(t, "/metrics", "\nmyriad_connections_taken_over_total 1\n")
 	c.Close()
 	s.stopSuccessor(t, next)
@@ -223,7 +223,7 @@ func TestUpgradeProcesses(t *testing.T) {
 	s.signalGroup(t, syscall.SIGUSR2)
 	next := s.waitForUpgrade(t, 1, len(conns))
 	for _, c := range conns {
-		c.Exchange(" and half", "half and half")
+		c.ExchangeLine(" and half", "half and half")
 	}
 	s.stopSuccessor(t, next)
 }
@@ -247,7 +247,7 @@ func TestUpgradeActivated(t *testing.T) {
 		for n := range 2 {
 			next = s.signalUpgrade(t, next, n+1, n+1)
 			sendAndExpect(c, " a line\nhalf", "half a line\n")
-			testkit.Dial(t, l.Addr().String()).Exchange("another", "another")
+			testkit.Dial(t, l.Addr().String()).ExchangeLine("another", "another")
 		}
 		c.Close()
 		s.stopSuccessor(t, next)

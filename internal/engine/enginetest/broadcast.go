@@ -28,7 +28,7 @@ var castCases = []testCase{
 func (s *server) broadcast(p []byte) {
 	s.t.Helper()
 	for {
-		switch err := s.Broadcast(p); {
+		switch err := s.BroadcastToAllWorkers(p); {
 		case err == nil:
 			return
 		case !errors.Is(err, engine.ErrFull):
@@ -211,7 +211,7 @@ func testBroadcastToBusyHandlers(b *testEnv) {
 		func(cfg *engine.Config) { cfg.DropMessages = true })
 	sent := 0
 	for full := 0; full < 5 && sent < 5000; {
-		switch err := s.Broadcast(broadcastMessage(sent, size)); {
+		switch err := s.BroadcastToAllWorkers(broadcastMessage(sent, size)); {
 		case errors.Is(err, engine.ErrFull):
 			full++
 			runtime.Gosched()
@@ -244,7 +244,7 @@ func testBroadcastDuringStop(b *testEnv) {
 	var casting sync.WaitGroup
 	for range 2 {
 		casting.Go(func() {
-			for !errors.Is(s.Broadcast([]byte(news)), engine.ErrClosed) {
+			for !errors.Is(s.BroadcastToAllWorkers([]byte(news)), engine.ErrClosed) {
 				runtime.Gosched()
 			}
 		})

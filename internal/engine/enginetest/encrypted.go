@@ -380,7 +380,7 @@ func testTLSBehindProxyHeader(b *testEnv) {
 	}
 	opened := make(chan seen, 1)
 	s := b.startServer(&Script{Received: answerLine, Opened: func(c *engine.Conn) {
-		opened <- seen{c.Peer(), layers.TLSState(c)}
+		opened <- seen{c.Peer(), layers.TLSStateAfterHandshake(c)}
 	}}, b.withLayers(true, true))
 	raw := s.dial()
 	raw.Send("PROXY TCP4 192.0.2.1 192.0.2.2 1234 443\r\n")
@@ -466,7 +466,7 @@ func testTLSLowWater(b *testEnv) {
 	s := b.startServer(lines(), b.withLayers(false, true), limited(func(l *engine.Limits) { l.HighWater, l.LowWater = 10, 1 }),
 		func(cfg *engine.Config) {
 			cfg.Drained = func(c *engine.Conn) {
-				if layers.TLSState(c) == nil {
+				if layers.TLSStateAfterHandshake(c) == nil {
 					b.Error("Writable before Opened")
 				}
 			}

@@ -179,7 +179,7 @@ func testLatestToSlowReader(b *testEnv) {
 	slow.shrinkSocketBuffers()
 	ref := s.wantOpened(1)[0]
 	var topic engine.LatestValue
-	latest, n := engine.NewLatestSubscription(&topic), 0
+	latest, n := engine.NewSubscriptionToLaterValues(&topic), 0
 	testkit.WaitFor(b, "nothing is replaced", func() bool {
 		for range 20 {
 			s.sendLatest(&topic, ref, latest, broadcastMessage(n, size))
@@ -214,7 +214,7 @@ func testLatestToBusyHandler(b *testEnv) {
 	const values = 50
 	s, held, ref, release := b.blockHandler(&Script{}, limited(func(l *engine.Limits) { l.MaxMail = 1 }))
 	var topic engine.LatestValue
-	latest := engine.NewLatestSubscription(&topic)
+	latest := engine.NewSubscriptionToLaterValues(&topic)
 	for i := range values {
 		s.sendLatest(&topic, ref, latest, broadcastMessage(i, 0))
 	}
@@ -240,7 +240,7 @@ func testLatestAtClose(b *testEnv) {
 		got := c.startReader(b)
 		go c.CloseWrite()
 		var topic engine.LatestValue
-		latest, last := engine.NewLatestSubscription(&topic), int64(-1)
+		latest, last := engine.NewSubscriptionToLaterValues(&topic), int64(-1)
 		for n := 0; ; n++ {
 			topic.Set(broadcastMessage(n, 100))
 			if ref.AnnounceLatest(latest, 100) != nil {

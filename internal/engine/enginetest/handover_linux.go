@@ -85,7 +85,7 @@ func (b *testEnv) connectChannels(from, to *server) (ours []*os.File) {
 		closeFiles(theirs)
 		return ours
 	}
-	b.requireNoError(to.Engine.(engine.Migrator).ImportConns(theirs))
+	b.requireNoError(to.Engine.(engine.Migrator).StartImportingConns(theirs))
 	return ours
 }
 
@@ -334,7 +334,7 @@ func testExportWithBroadcasts(b *testEnv) {
 				case <-stop:
 					return
 				default:
-					_ = from.Broadcast(testPattern(1000)) // fails without space or connections
+					_ = from.BroadcastToAllWorkers(testPattern(1000)) // fails without space or connections
 					runtime.Gosched()
 				}
 			}

@@ -251,7 +251,7 @@ func testRelayTimeouts(b *testEnv, near bool) {
 	c := r.dial()
 	up := t.acceptRelayed()
 	c.exchangeWith(up, "before\n")
-	b.checkNoError(r.Broadcast([]byte("to all\n")))
+	b.checkNoError(r.BroadcastToAllWorkers([]byte("to all\n")))
 	c.SetReadDeadline(time.Now().Add(short))
 	if n, err := c.Read(make([]byte, 64)); n > 0 || err == nil {
 		b.Errorf("a relay got %d bytes that the target has not sent, %v", n, err)

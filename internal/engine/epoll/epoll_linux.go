@@ -123,7 +123,8 @@ func (d *driver) handleConnEvents(c *engine.Conn, events uint32) {
 	d.PerformActions(c)
 }
 
-// suspendWatch stops watching a connection whose event would be reported repeatedly. updateWatch resumes the watch.
+// suspendWatch stops watching a connection whose event would be reported repeatedly. updateWatchAndExpiry resumes the
+// watch.
 func (d *driver) suspendWatch(c *engine.Conn) {
 	d.poll.Remove(c.FD())
 	c.SetDriverFlags(c.DriverFlags()&^(watchedIn|watchedOut) | unwatched)
@@ -138,8 +139,8 @@ func (d *driver) unwatchBeforeClose(c *engine.Conn) {
 	}
 }
 
-// WatchConn watches for input or, while connecting, for writability.
-func (d *driver) WatchConn(c *engine.Conn) syscall.Errno {
+// WatchForInputOrConnect watches for input or, while connecting, for writability.
+func (d *driver) WatchForInputOrConnect(c *engine.Conn) syscall.Errno {
 	if c.DriverFlags()&loop.Connecting != 0 {
 		c.SetDriverFlags(c.DriverFlags() | watchedOut)
 		return d.poll.Add(c.FD(), int32(c.Slot()), sock.Out)
@@ -148,7 +149,7 @@ func (d *driver) WatchConn(c *engine.Conn) syscall.Errno {
 	return d.poll.Add(c.FD(), int32(c.Slot()), sock.In)
 }
 
-func (d *driver) WatchEstablished(c *engine.Conn) syscall.Errno { return d.updateWatch(c) }
+func (d *driver) WatchEstablished(c *engine.Conn) syscall.Errno { return d.updateWatchAndExpiry(c) }
 
 func (d *driver) DropUnopened(c *engine.Conn) {
 	d.unwatchBeforeClose(c)
@@ -160,11 +161,13 @@ func (d *driver) CancelReceiveIfSilent(*engine.Conn) {}
 func (d *driver) CanRead(*engine.Conn) bool { return true }
 
 // ReadOnce receives once. Remaining input is reported again.
-func (d *driver) ReadOnce(c *engine.Conn) bool { return d.loop.ReceiveOnce(c, d.readBuffer) > 0 }
+func (d *driver) ReadOnce(c *engine.Conn) (gotBytes bool) {
+	return d.loop.ReceiveOnceAndDeliver(c, d.readBuffer) > 0
+}
 
 func (d *driver) PerformActions(c *engine.Conn) {
 	for {
-		switch c.NextAction() {
+		switch c.AdvanceToNextAction() {
 		case engine.Send:
 			d.sendOutput(c)
 		case engine.SendFile:
@@ -177,7 +180,7 @@ func (d *driver) PerformActions(c *engine.Conn) {
 			d.suspendWatch(c)
 			d.loop.DetachOrMarkExportReady(c)
 		case engine.ShutWrite:
-			d.loop.ShutdownWrite(c)
+			d.loop.ShutdownWriteUnlessReset(c)
 		case engine.Close:
 			d.unwatchBeforeClose(c)
 			d.loop.CloseConn(c)
@@ -189,7 +192,7 @@ func (d *driver) PerformActions(c *engine.Conn) {
 			}
 			fallthrough
 		case engine.Wait:
-			if errno := d.updateWatch(c); errno == 0 {
+			if errno := d.updateWatchAndExpiry(c); errno == 0 {
 				return
 			} else {
 				c.OnTransportError(errno)
@@ -210,7 +213,7 @@ func (d *driver) sendOutput(c *engine.Conn) {
 	}
 }
 
-func (d *driver) updateWatch(c *engine.Conn) syscall.Errno {
+func (d *driver) updateWatchAndExpiry(c *engine.Conn) syscall.Errno {
 	d.loop.UpdateExpiryTracking(c)
 	var want uint16
 	var events uint32

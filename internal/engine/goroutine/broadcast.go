@@ -5,7 +5,7 @@ import "github.com/myriad-go/myriad/internal/engine"
 // This file sends broadcasts to all connections. A broadcast is stored once and waits in a queue. The broadcaster puts
 // references to all waiting broadcasts into the mailbox of each connection. It stops when connections must end at once.
 
-func (e *goroutineEngine) Broadcast(payload []byte) error {
+func (e *goroutineEngine) BroadcastToAllWorkers(payload []byte) error {
 	b, err := e.broadcastTracker.StartBroadcast(payload, 1, &e.cfg.Limits)
 	if err != nil {
 		return err
@@ -40,7 +40,7 @@ func (e *goroutineEngine) runBroadcaster() {
 func (e *goroutineEngine) enqueueBroadcastsForAllConns(batch []*engine.Broadcast) {
 	for conns := range e.connChunks {
 		for _, c := range conns {
-			e.enqueueBroadcastsForConn(c, batch)
+			e.enqueueBroadcastsOrCloseSlow(c, batch)
 		}
 		if isChanClosed(e.killed) {
 			return
@@ -48,8 +48,9 @@ func (e *goroutineEngine) enqueueBroadcastsForAllConns(batch []*engine.Broadcast
 	}
 }
 
-// enqueueBroadcastsForConn puts broadcasts into one mailbox. Without capacity, the connection misses them or is closed.
-func (e *goroutineEngine) enqueueBroadcastsForConn(c *conn, batch []*engine.Broadcast) {
+// enqueueBroadcastsOrCloseSlow puts broadcasts into one mailbox. Without capacity, the connection misses them or is
+// closed.
+func (e *goroutineEngine) enqueueBroadcastsOrCloseSlow(c *conn, batch []*engine.Broadcast) {
 	box, enqueued := c.getOrCreateMailbox(), false
 	for _, m := range batch {
 		switch err := box.PutShared(&c.Conn, engine.RequestBroadcast, &m.Shared); {

@@ -74,19 +74,19 @@ func (c *conn) runUntilClosed(open func(c *conn)) {
 		open(c)
 	}
 	for {
-		switch c.NextAction() {
+		switch c.AdvanceToNextAction() {
 		case engine.Send:
 			c.sendOutputBlocking()
 		case engine.SendFile:
-			c.sendFile()
+			c.sendFilePartOrLoadPiece()
 		case engine.FeedHandler:
-			c.MakeDueHandlerCalls()
+			c.MakeDeferredHandlerCalls()
 		case engine.Read:
-			c.readOnceNonblocking()
+			c.tryReadOnce()
 		case engine.DetachOrExport:
 			c.detachOrFinishExport()
 		case engine.ShutWrite:
-			c.shutdownWrite()
+			c.shutdownWriteOrAssumeEOF()
 		case engine.Close:
 			closed = true
 			c.closeConnAndUnregister()
@@ -95,7 +95,7 @@ func (c *conn) runUntilClosed(open func(c *conn)) {
 			switch {
 			case !c.WantsWritable():
 				c.waitForInputOrMail()
-			case c.awaitingWritable || c.HasIndependentDirections() && c.startWritableWait():
+			case c.awaitingWritable || c.ReadsDespiteUnsentOutput() && c.startWritableWait():
 				c.waitForInputOrMail() // neither direction waits for the other
 			default:
 				c.OnWritable() // the next Send waits for it
@@ -123,8 +123,8 @@ func (c *conn) updateClock() { c.engine.host.SetClock(c.engine.readClock()) }
 
 func (c *conn) sendOutputBlocking() {
 	c.publishSweepState()
-	n, err := c.writeOutput()
-	if c.writeBlocked || n < c.UnsentBytes() {
+	n, err := c.writeOutputUntilWoken()
+	if c.writeBlocked || n < c.UnsentOrDroppedBytes() {
 		c.writeBlocked = false
 		c.updateClock()
 	}
@@ -136,14 +136,14 @@ func (c *conn) sendOutputBlocking() {
 func (c *conn) handleSendErrorOrRequests(err error) {
 	if err != nil {
 		c.handleWakeOrError(err)
-	} else if c.hasRequests() {
+	} else if c.hasMailOrRequests() {
 		c.handleMailAndRequests()
 	}
 }
 
 // waitForInputOrMail waits for posted requests and, if the connection needs any, for input. It reads once.
 func (c *conn) waitForInputOrMail() {
-	if c.hasRequests() {
+	if c.hasMailOrRequests() {
 		c.handleMailAndRequests()
 		return
 	}
@@ -169,7 +169,7 @@ func (c *conn) checkTimeoutsIfNeverWaiting() (acted bool) {
 	return int32(toSweepTime(now)-due) > 0 && c.CheckTimeouts(now)
 }
 
-func (c *conn) readOnceNonblocking() {
+func (c *conn) tryReadOnce() {
 	received, err := c.tryRead()
 	drained := err == nil && (len(received) == 0 || !c.lastReadFull)
 	c.handleReadResult(received, err)
@@ -214,12 +214,12 @@ func (c *conn) publishSweepState() {
 	if n := uint32(min(int64(c.BufferMemory()), math.MaxUint32)); c.bufferedBytes.Load() != n {
 		c.bufferedBytes.Store(n)
 	}
-	if _, soon := c.ExpiresAt(); soon != c.expiryCounted {
-		c.setCountedAsExpiring(soon)
+	if _, soon := c.NextExpiryTimerOrDeadline(); soon != c.expiryCounted {
+		c.countOrUncountAsExpiring(soon)
 	}
 }
 
-func (c *conn) setCountedAsExpiring(counted bool) {
+func (c *conn) countOrUncountAsExpiring(counted bool) {
 	if c.expiryCounted = counted; counted {
 		c.engine.expiringConns.Add(1)
 	} else {
@@ -227,7 +227,7 @@ func (c *conn) setCountedAsExpiring(counted bool) {
 	}
 }
 
-func (c *conn) hasRequests() bool {
+func (c *conn) hasMailOrRequests() bool {
 	if c.requests.Load() != uint32(c.handledRequests) {
 		return true
 	}
@@ -238,7 +238,7 @@ func (c *conn) hasRequests() bool {
 // parkOrFindRequests marks the owner as waiting. If there are requests, it returns true, and the owner must not wait.
 func (c *conn) parkOrFindRequests() (hasWork bool) {
 	c.parked.Store(true)
-	return c.hasRequests()
+	return c.hasMailOrRequests()
 }
 
 func (c *conn) handleMailAndRequests() {
@@ -254,7 +254,7 @@ func (c *conn) handleMailAndRequests() {
 	if todo&requestExport != 0 {
 		c.requests.And(^uint32(requestExport))
 		c.handledRequests &^= uint8(requestExport)
-		c.startRequestedExport()
+		c.startExportOrDecline()
 	}
 	if todo&requestDrain != 0 {
 		c.StartDrain()
@@ -284,7 +284,7 @@ func (c *conn) deliverMail() {
 	if box == nil {
 		return
 	}
-	c.AddMissedMessages(box.TakeMissedBroadcastCount())
+	c.AddDroppedMessages(box.TakeMissedBroadcastCount())
 	if !box.HasRequests() {
 		return
 	}
@@ -296,7 +296,7 @@ func (c *conn) deliverMail() {
 		for len(left) > 0 {
 			m, p := left[0], rest[:left[0].Size]
 			left, rest = left[1:], rest[len(p):]
-			c.HandleOrDeferRequest(m, p)
+			c.HandleOrDeferForPendingLayer(m, p)
 		}
 	}
 	defer deliverRemaining() // also after a runtime.Goexit
@@ -318,16 +318,16 @@ func (c *conn) getOrCreateMailbox() *engine.Mailbox {
 	return c.mailboxPtr.Load()
 }
 
-// shutdownWrite shuts down the sending direction. If the connection is to be closed with a reset, it is treated as
-// ended by the peer instead, because a FIN before the reset would leave the socket in TIME_WAIT.
-func (c *conn) shutdownWrite() {
+// shutdownWriteOrAssumeEOF shuts down the sending direction. If the connection is to be closed with a reset, it is
+// treated as ended by the peer instead, because a FIN before the reset would leave the socket in TIME_WAIT.
+func (c *conn) shutdownWriteOrAssumeEOF() {
 	if w, ok := c.netConn.(interface{ CloseWrite() error }); ok && !c.closesWithReset() {
 		// An error means that the peer has closed the connection. The next read reports the error.
 		_ = w.CloseWrite()
 	} else {
 		c.OnEOF() // the connection cannot be half-closed
 	}
-	c.OnWriteShut()
+	c.MarkWriteShutAndStartLinger()
 }
 
 // detachOrFinishExport turns the connection into a new net.Conn, because other goroutines may still set a deadline on
@@ -364,10 +364,10 @@ var closedMailbox = func() *engine.Mailbox { b := new(engine.Mailbox); b.Close()
 func (c *conn) closeConnAndUnregister() {
 	_ = c.netConn.Close()
 	if c.expiryCounted {
-		c.setCountedAsExpiring(false)
+		c.countOrUncountAsExpiring(false)
 	}
 	if box := c.mailboxPtr.Load(); box != nil {
-		c.AddMissedMessages(box.TakeMissedBroadcastCount()) // Closed may ask
+		c.AddDroppedMessages(box.TakeMissedBroadcastCount()) // Closed may ask
 	}
 	defer c.closeMailboxAndUnregister() // even if the handler calls runtime.Goexit
 	c.OnClosed()

@@ -36,12 +36,12 @@ func (e *goroutineEngine) Dial(request engine.DialRequest) error {
 	}
 	e.running.Go(func() {
 		defer func() { <-e.dialRequests }()
-		engine.RerunAfterGoexit(func() { e.startDials(&request) })
+		engine.RerunAfterGoexitThenExit(func() { e.startDialsOrNotifyStopped(&request) })
 	})
 	return nil
 }
 
-func (e *goroutineEngine) startDials(request *engine.DialRequest) {
+func (e *goroutineEngine) startDialsOrNotifyStopped(request *engine.DialRequest) {
 	for request.Count > 0 {
 		request.Count--
 		select {
@@ -65,7 +65,7 @@ func (e *goroutineEngine) dialOne(request engine.DialRequest) {
 	start := engine.MonotonicNow()
 	nc, err := e.connectTo(request)
 	if err != nil {
-		e.releaseAdmissionAndNotify()
+		e.releaseAdmissionAndWakeWaiters()
 		if e, ok := errors.AsType[net.Error](err); ok && e.Timeout() && request.Timeout > 0 {
 			err = engine.ErrDialTimeout
 		}
@@ -75,8 +75,8 @@ func (e *goroutineEngine) dialOne(request engine.DialRequest) {
 		e.host.NotifyDialFailed(request.Handler, err)
 		return
 	}
-	if !e.startConnGoroutine(nc, -1, request.Handler, func(c *conn) { c.openConn(start, nil) }) {
-		e.releaseAdmissionAndNotify()
+	if !e.startConnOrReportFailure(nc, -1, request.Handler, func(c *conn) { c.openConn(start, nil) }) {
+		e.releaseAdmissionAndWakeWaiters()
 	}
 }
 

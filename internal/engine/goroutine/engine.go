@@ -94,8 +94,8 @@ type goroutineEngine struct {
 	killed           chan struct{} // closed when connections must end at once
 	killOnce         sync.Once
 	running          sync.WaitGroup
-	schedulerDone    sync.WaitGroup // waits for runScheduler
-	workDone         chan struct{}  // closed when everything but runScheduler has ended
+	schedulerDone    sync.WaitGroup // waits for callConfigSchedulerWhenDue
+	workDone         chan struct{}  // closed when everything but callConfigSchedulerWhenDue has ended
 	done             chan struct{}  // closed when everything has ended
 
 	mu     sync.Mutex
@@ -127,10 +127,10 @@ func startEngine(cfg engine.Config) (engine.Engine, error) {
 	e.running.Go(e.runSweeper)
 	e.running.Go(e.runBroadcaster)
 	if cfg.Scheduler != nil {
-		e.schedulerDone.Go(e.runScheduler)
+		e.schedulerDone.Go(e.callConfigSchedulerWhenDue)
 	}
 	for i := range e.listeners {
-		e.running.Go(func() { engine.RerunAfterGoexit(func() { e.acceptConns(i) }) })
+		e.running.Go(func() { engine.RerunAfterGoexitThenExit(func() { e.acceptConns(i) }) })
 	}
 	return e, nil
 }
@@ -165,7 +165,7 @@ func (e *goroutineEngine) Loops() int { return 0 }
 func (e *goroutineEngine) readClock() time.Duration { return e.clock.readAt(engine.MonotonicNow()) }
 
 func (e *goroutineEngine) Counters() (sum engine.Counts) {
-	e.counters.AddTo(&sum)
+	e.counters.AddToWithMaxAge(&sum)
 	e.broadcastTracker.SetBroadcastGauges(&sum)
 	return sum
 }
@@ -228,18 +228,18 @@ func (e *goroutineEngine) waitUntilWokenOrTimeout(limit time.Duration, wake <-ch
 
 func (e *goroutineEngine) admitOrRejectConn(netConn net.Conn, listener int, alreadyRead []byte) {
 	peer := toAddrPort(netConn.RemoteAddr())
-	if err := e.host.Admit(listener, peer); err != nil {
+	if err := e.host.AdmitOrLogRefusal(listener, peer); err != nil {
 		defer netConn.Close() // even if RefusalReply calls runtime.Goexit
 		sendAnswerAndCloseConn(netConn, e.host.BuildRefusalReply(peer, err))
 		return
 	}
-	if !e.startConnGoroutine(netConn, listener, nil, func(c *conn) { c.openConn(0, alreadyRead) }) {
+	if !e.startConnOrReportFailure(netConn, listener, nil, func(c *conn) { c.openConn(0, alreadyRead) }) {
 		e.host.UndoAdmit(listener, peer)
-		e.releaseAdmissionAndNotify()
+		e.releaseAdmissionAndWakeWaiters()
 	}
 }
 
-func (e *goroutineEngine) Adopt(netConn net.Conn, listener int, alreadyRead []byte) error {
+func (e *goroutineEngine) Adopt(netConn net.Conn, listener int, alreadyRead []byte) (stoppedOrSocketErr error) {
 	if e.stopCtx.Err() != nil {
 		return engine.ErrClosed
 	}
@@ -260,9 +260,9 @@ func sendAnswerAndCloseConn(netConn net.Conn, answer []byte) {
 	netConn.Close()
 }
 
-// startConnGoroutine starts the goroutine of an admitted connection. The goroutine calls open. For a dialled
-// connection, listener is -1. If startConnGoroutine fails, it closes netConn and returns false.
-func (e *goroutineEngine) startConnGoroutine(netConn net.Conn, listener int, connHandler engine.ConnHandler, open func(c *conn)) (started bool) {
+// startConnOrReportFailure starts the goroutine of an admitted connection. The goroutine calls open. For a dialled
+// connection, listener is -1. If startConnOrReportFailure fails, it closes netConn and returns false.
+func (e *goroutineEngine) startConnOrReportFailure(netConn net.Conn, listener int, connHandler engine.ConnHandler, open func(c *conn)) (started bool) {
 	c, err := newConn(e, netConn)
 	c.SetListener(listener)
 	if err == nil {
@@ -301,11 +301,11 @@ func (e *goroutineEngine) unregisterConn(c *conn) {
 	e.mu.Lock()
 	e.conns.removeConn(c.Slot())
 	e.mu.Unlock()
-	e.releaseAdmissionAndNotify()
+	e.releaseAdmissionAndWakeWaiters()
 	e.running.Done()
 }
 
-func (e *goroutineEngine) releaseAdmissionAndNotify() {
+func (e *goroutineEngine) releaseAdmissionAndWakeWaiters() {
 	e.admission.ReleaseConn()
 	e.wakeBlockedSendersIfWithinBudget()
 	signalUnlessPending(e.connFreed)

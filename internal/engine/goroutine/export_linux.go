@@ -109,19 +109,19 @@ func (d *connExporter) receiveConfirmations(file *os.File, channel *handover.Exp
 	_ = raw.Read(func(uintptr) bool { // fails if the channel was closed here
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		err := d.sender.ReceiveConfirmations(channel)
+		err := d.sender.ReceiveConfirmationsOrAbort(channel)
 		signalUnlessPending(d.progress)
 		return channel.Ended || err != nil
 	})
 }
 
 // requestExportsOrFinish requests the export of further connections. It reports whether the hand-over has ended.
-func (d *connExporter) requestExportsOrFinish(e *goroutineEngine, roundDue bool) (finished bool) {
+func (d *connExporter) requestExportsOrFinish(e *goroutineEngine, roundDue bool) (exportOver bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.sender.IsExporting() {
 		if roundDue && len(d.remaining) == 0 {
-			d.listConnsForRound(e)
+			d.listExportableConnsOrStop(e)
 		}
 		if roundDue || d.unanswered <= 0 {
 			n := min(maxRequested, len(d.remaining), max(d.sender.TotalCredit()-d.sending, 0))
@@ -133,8 +133,9 @@ func (d *connExporter) requestExportsOrFinish(e *goroutineEngine, roundDue bool)
 	return d.sender.ShutChannelsWhenConfirmed() && d.sending == 0
 }
 
-// listConnsForRound lists the connections whose export is to be requested. If there are none, it stops the hand-over.
-func (d *connExporter) listConnsForRound(e *goroutineEngine) {
+// listExportableConnsOrStop lists the connections whose export is to be requested. If there are none, it stops the
+// hand-over.
+func (d *connExporter) listExportableConnsOrStop(e *goroutineEngine) {
 	e.mu.Lock()
 	d.remaining = e.conns.allConns()
 	e.mu.Unlock()
@@ -144,7 +145,7 @@ func (d *connExporter) listConnsForRound(e *goroutineEngine) {
 	}
 }
 
-func (c *conn) startRequestedExport() {
+func (c *conn) startExportOrDecline() {
 	d := c.engine.handoff.exporter.Load()
 	if d == nil {
 		return
@@ -214,7 +215,7 @@ func (d *connExporter) exportConn(c *conn) (exported, neverExportable bool) {
 		return false, false
 	}
 	c.engine.freedMemory.Add(goroutineBytes)
-	c.CloseExported()
+	c.AbortAsHandedOver()
 	return true, false
 }
 

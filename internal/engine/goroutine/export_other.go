@@ -5,6 +5,6 @@ package goroutine
 // handoffState is empty, because only Linux supports handing over connections.
 type handoffState struct{}
 
-func (c *conn) startRequestedExport() {}
+func (c *conn) startExportOrDecline() {}
 
 func (c *conn) exportOrStayOpen() { c.AbortExport(true) }

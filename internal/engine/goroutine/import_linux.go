@@ -23,7 +23,7 @@ type importChannel struct {
 	inlet  *handover.ImportChannel
 }
 
-func (e *goroutineEngine) ImportConns(channels []*os.File) error {
+func (e *goroutineEngine) StartImportingConns(channels []*os.File) (stoppedErr error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, f := range channels {
@@ -112,7 +112,7 @@ func (e *goroutineEngine) importConn(fd int32, record *engine.Record, onOpened f
 	netConn, err := net.FileConn(f)
 	if err != nil {
 		e.counters.Add(engine.AcceptErrors, 1)
-		e.releaseAdmissionAndNotify()
+		e.releaseAdmissionAndWakeWaiters()
 		onOpened()
 		return
 	}
@@ -128,9 +128,9 @@ func (e *goroutineEngine) importConn(fd int32, record *engine.Record, onOpened f
 		defer onOpened()
 		c.Import(record)
 	}
-	if !e.startConnGoroutine(netConn, record.Listener, nil, open) {
+	if !e.startConnOrReportFailure(netConn, record.Listener, nil, open) {
 		e.host.UndoAdmitImported(record)
-		e.releaseAdmissionAndNotify()
+		e.releaseAdmissionAndWakeWaiters()
 		onOpened()
 	}
 }

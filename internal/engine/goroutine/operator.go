@@ -76,7 +76,7 @@ func (h *acceptPauseState) adjustPausedAcceptors(e *goroutineEngine, delta int) 
 	e.counters.SetGaugeBool(engine.AcceptPausedCount, h.pausedAcceptors == len(e.listeners))
 }
 
-func (e *goroutineEngine) ClosePeerConns(peer netip.AddrPort) error {
+func (e *goroutineEngine) ClosePeerConns(peer netip.AddrPort) (stoppedErr error) {
 	if isChanClosed(e.done) {
 		return engine.ErrClosed
 	}
@@ -89,14 +89,14 @@ func (e *goroutineEngine) ClosePeerConns(peer netip.AddrPort) error {
 	return nil
 }
 
-func (e *goroutineEngine) PostToAllConns(message *engine.Shared, beforePost func(), onDone func(full int)) error {
+func (e *goroutineEngine) PostToAllConns(message *engine.Shared, beforeEachPost func(), onDone func(full int)) error {
 	if isChanClosed(e.done) {
 		return engine.ErrClosed
 	}
 	full := 0
 	for conns := range e.connChunks {
 		for _, c := range conns {
-			beforePost()
+			beforeEachPost()
 			if err := c.getOrCreateMailbox().PutShared(&c.Conn, engine.RequestDo, message); err == nil {
 				c.wake()
 			} else if message.OnLost(); err == engine.ErrFull {

@@ -35,8 +35,8 @@ func (t *readLimiter) init() error {
 	return t.barrier.open()
 }
 
-// waitForToken waits for a token and lets all other goroutines run first. The caller must call releaseToken.
-func (t *readLimiter) waitForToken() {
+// waitForTokenAndYield waits for a token and lets all other goroutines run first. The caller must call releaseToken.
+func (t *readLimiter) waitForTokenAndYield() {
 	t.tokens <- struct{}{}
 	if engine.MonotonicNow()-time.Duration(t.lastPause.Load()) >= pauseInterval && t.pausing.CompareAndSwap(false, true) {
 		t.pauseMu.Lock()
@@ -54,22 +54,22 @@ func (t *readLimiter) releaseToken() {
 	<-t.tokens
 }
 
-// waitForReadPermit waits until the connection may read. A bulk connection waits for a token. If buffers exceed their
-// limit, it also waits for memory. After true, releaseReadPermit must follow. The result is false if the
+// waitForMemoryAndReadPermit waits until the connection may read. A bulk connection waits for a token. If buffers
+// exceed their limit, it also waits for memory. After true, releaseReadPermit must follow. The result is false if the
 // connection has requests to handle. After maxMemoryWaits waits, it permits the read if only concurrent reads would
 // exceed the limit, and otherwise returns false.
-func (c *conn) waitForReadPermit() (permitted bool) {
+func (c *conn) waitForMemoryAndReadPermit() (permitted bool) {
 	e := c.engine
 	for tries := 0; c.bulk || (c.lastReadFull || c.bufferedBytes.Load() > 0) && e.exceedsBudget(e.largeReadBytes.Load()); tries++ {
 		if c.bulk {
 			waitedLong := tries >= maxMemoryWaits && !e.exceedsBudget(0)
-			if e.readLimiter.waitForToken(); (waitedLong || !e.exceedsBudget(e.largeReadBytes.Load())) && !c.hasRequests() {
+			if e.readLimiter.waitForTokenAndYield(); (waitedLong || !e.exceedsBudget(e.largeReadBytes.Load())) && !c.hasMailOrRequests() {
 				return true
 			}
 			e.readLimiter.releaseToken()
 		}
-		if e.closeLargestConnsIfOverBudget(); c.hasRequests() || tries > maxMemoryWaits {
-			return !c.bulk && !c.hasRequests() && !e.exceedsBudget(0)
+		if e.closeLargestConnsIfOverBudget(); c.hasMailOrRequests() || tries > maxMemoryWaits {
+			return !c.bulk && !c.hasMailOrRequests() && !e.exceedsBudget(0)
 		}
 		time.Sleep(time.Millisecond)
 	}

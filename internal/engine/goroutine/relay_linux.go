@@ -31,15 +31,15 @@ func (e *goroutineEngine) sendToPartner(partner *engine.Conn, data []byte) (n in
 	return n
 }
 
-// spliceToPartner moves input to the relay partner without copying, if the connection is bulk and nothing is buffered.
-// If tried is true, the read permit has been released. hadInput reports whether there was input. Bytes that
-// the partner does not accept are passed on as read.
-func (c *conn) spliceToPartner(fd int32) (tried, hadInput bool) {
+// spliceToPartnerAndReleasePermit moves input to the relay partner without copying, if the connection is bulk and
+// nothing is buffered. If tried is true, the read permit has been released. hadInput reports whether there was input.
+// Bytes that the partner does not accept are passed on as read.
+func (c *conn) spliceToPartnerAndReleasePermit(fd int32) (tried, hadInput bool) {
 	if !c.bulk || c.Layer() != nil || !c.MaySendOnPartnerSocket() {
 		return false, false
 	}
-	pipe := c.engine.pipePool.acquirePipe()
-	defer c.engine.pipePool.releasePipe(pipe)
+	pipe := c.engine.pipePool.takeIdleOrNewPipe()
+	defer c.engine.pipePool.keepOrCloseEmptyPipe(pipe)
 	if !pipe.Open() {
 		return false, false
 	}
@@ -50,7 +50,7 @@ func (c *conn) spliceToPartner(fd int32) (tried, hadInput bool) {
 		tried, hadInput = errno != syscall.EINVAL, errno != syscall.EAGAIN // the socket does not support splice if it is EINVAL
 		c.io.n, c.io.errno = int32(received), int16(errno)
 		if received > 0 {
-			c.sendPipeToPartner(pipe, partner, received)
+			c.sendPipeOrReadRest(pipe, partner, received)
 		}
 	})
 	if tried {
@@ -60,7 +60,7 @@ func (c *conn) spliceToPartner(fd int32) (tried, hadInput bool) {
 	return tried, hadInput
 }
 
-func (c *conn) sendPipeToPartner(pipe *sock.SplicePipe, partner *engine.Conn, pipeBytes int) {
+func (c *conn) sendPipeOrReadRest(pipe *sock.SplicePipe, partner *engine.Conn, pipeBytes int) {
 	moved := 0
 	c.engine.callWithConnDescriptor(partner, func(fd uintptr) { moved, _ = pipe.SpliceToSocket(int32(fd), pipeBytes) })
 	c.CountSpliced(moved)
@@ -85,7 +85,7 @@ func (p *pipePool) initAndSetSendToPartner(e *goroutineEngine) {
 	e.host.SendToPartner = e.sendToPartner
 }
 
-func (p *pipePool) acquirePipe() *sock.SplicePipe {
+func (p *pipePool) takeIdleOrNewPipe() *sock.SplicePipe {
 	select {
 	case pipe := <-p.idle:
 		return pipe
@@ -94,15 +94,15 @@ func (p *pipePool) acquirePipe() *sock.SplicePipe {
 	}
 }
 
-func (p *pipePool) releasePipe(pipe *sock.SplicePipe) {
+func (p *pipePool) keepOrCloseEmptyPipe(emptyPipe *sock.SplicePipe) {
 	select {
-	case p.idle <- pipe:
+	case p.idle <- emptyPipe:
 	default:
-		pipe.Close()
+		emptyPipe.Close()
 	}
 }
 
-func (p *pipePool) closeIdlePipes() {
+func (p *pipePool) closeWithIdlePipes() {
 	close(p.idle)
 	for pipe := range p.idle {
 		pipe.Close()

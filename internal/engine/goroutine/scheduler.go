@@ -10,8 +10,8 @@ import (
 
 // This file calls Config.Scheduler.
 
-// runScheduler calls Config.Scheduler until all other goroutines have ended.
-func (e *goroutineEngine) runScheduler() {
+// callConfigSchedulerWhenDue calls Config.Scheduler until all other goroutines have ended.
+func (e *goroutineEngine) callConfigSchedulerWhenDue() {
 	for !isChanClosed(e.workDone) {
 		now := engine.MonotonicNow()
 		next := e.cfg.Scheduler(-1, now, nudgeConn)

@@ -11,7 +11,7 @@ import (
 // servers at once.
 
 func (e *goroutineEngine) Stop(ctx context.Context) error {
-	e.startShutdown()
+	e.closeListenersAndStartDrain()
 	return engine.AwaitStop(ctx, e.done, e.admission.OpenConns, func() {
 		e.killOnce.Do(func() { close(e.killed) })
 	})
@@ -19,7 +19,7 @@ func (e *goroutineEngine) Stop(ctx context.Context) error {
 
 func (e *goroutineEngine) Wait() { <-e.done }
 
-func (e *goroutineEngine) startShutdown() {
+func (e *goroutineEngine) closeListenersAndStartDrain() {
 	e.broadcastTracker.Close()
 	e.cancel()
 	engine.CloseListeners(e.listeners)
@@ -44,7 +44,7 @@ func (e *goroutineEngine) startShutdown() {
 	go func() {
 		e.running.Wait()
 		e.readLimiter.barrier.close()
-		e.pipePool.closeIdlePipes()
+		e.pipePool.closeWithIdlePipes()
 		close(e.workDone)
 		<-requested
 		e.schedulerDone.Wait()

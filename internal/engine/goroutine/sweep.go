@@ -22,7 +22,7 @@ func (e *goroutineEngine) runSweeper() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	<-timer.C
-	for e.waitForSweepSlice(timer) {
+	for e.waitForConnsAndSweepTick(timer) {
 		now := e.clock.advanceAndSetLimit(engine.MonotonicNow())
 		e.host.SetClock(now)
 		for _, c := range e.nextSweepConns(period) {
@@ -35,9 +35,9 @@ func (e *goroutineEngine) runSweeper() {
 	}
 }
 
-// waitForSweepSlice waits until the next slice is due. While there are no connections, it keeps waiting. If the engine
-// stops and has no connections, it returns false.
-func (e *goroutineEngine) waitForSweepSlice(timer *time.Timer) (keepSweeping bool) {
+// waitForConnsAndSweepTick waits until the next slice is due. While there are no connections, it keeps waiting. If the
+// engine stops and has no connections, it returns false.
+func (e *goroutineEngine) waitForConnsAndSweepTick(timer *time.Timer) (moreToSweep bool) {
 	if e.admission.OpenConns() == 0 {
 		e.clock.removeLimit()
 		select {

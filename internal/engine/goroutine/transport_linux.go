@@ -69,7 +69,7 @@ func sendDirect(c *engine.Conn, first []byte, rest [][]byte) int {
 }
 
 // runCurrentOp performs the current operation. RawConn calls it first and after each event, until it returns true.
-func (c *conn) runCurrentOp(fd uintptr) (finished bool) {
+func (c *conn) runCurrentOp(fd uintptr) (noFurtherWait bool) {
 	switch c.io.op {
 	case opWrite:
 		return c.tryWriteOutput(int32(fd))
@@ -81,11 +81,11 @@ func (c *conn) runCurrentOp(fd uintptr) (finished bool) {
 	case opWaitForMail:
 		return c.parkOrFindRequests()
 	}
-	if !c.waitForReadPermit() {
+	if !c.waitForMemoryAndReadPermit() {
 		c.io.errno = int16(syscall.EAGAIN)
 		return true // without parking: the poller has reported the input already
 	}
-	tried, done := c.spliceToPartner(int32(fd))
+	tried, done := c.spliceToPartnerAndReleasePermit(int32(fd))
 	if !tried {
 		done = c.receiveOnce(int32(fd))
 		c.releaseReadPermit()
@@ -133,16 +133,16 @@ func (c *conn) runReadOp(op operation) ([]byte, error) {
 	return c.sliceReadAndRecordSize(int(c.io.n)), nil
 }
 
-func (c *conn) waitForMail() error {
+func (c *conn) waitForMail() (wakeOrIOErr error) {
 	c.io.op = opWaitForMail
 	err := c.io.raw.Read(c.io.runOpFunc)
 	c.parked.Store(false)
 	return err
 }
 
-// writeOutput writes output. It blocks until the kernel accepts some bytes, whose number it returns, or a request
-// arrives.
-func (c *conn) writeOutput() (int, error) { return c.runWriteOp(opWrite) }
+// writeOutputUntilWoken writes output. It blocks until the kernel accepts some bytes, whose number it returns, or a
+// request arrives.
+func (c *conn) writeOutputUntilWoken() (int, error) { return c.runWriteOp(opWrite) }
 
 func (c *conn) runWriteOp(op operation) (int, error) {
 	c.io.op, c.io.n, c.io.errno = op, 0, 0
@@ -156,7 +156,7 @@ func (c *conn) runWriteOp(op operation) (int, error) {
 
 // startWritableWait starts a goroutine that waits until the socket is writable. Meanwhile the owner continues to read
 // but does not write. The goroutine also ends when the owner is woken or the connection is closed.
-func (c *conn) startWritableWait() (waiting bool) {
+func (c *conn) startWritableWait() (supported bool) {
 	if c.awaitingWritable {
 		return true
 	}
@@ -169,10 +169,11 @@ func (c *conn) startWritableWait() (waiting bool) {
 	return true
 }
 
-// sendFile sends the next part of a file with sendfile, and waits like writeOutput. If that fails, it copies the part
-// to the output instead; the cause of the failure then surfaces in the read of the file or in the next write.
-func (c *conn) sendFile() {
-	if f, _, _ := c.NextFilePart(); f == nil {
+// sendFilePartOrLoadPiece sends the next part of a file with sendfile, and waits like writeOutputUntilWoken. If that
+// fails, it copies the part to the output instead; the cause of the failure then surfaces in the read of the file or in
+// the next write.
+func (c *conn) sendFilePartOrLoadPiece() {
+	if f, _, _ := c.NextFilePartUnlessLayered(); f == nil {
 		c.LoadFilePieceIntoOutput()
 		return
 	}
@@ -190,23 +191,23 @@ func (c *conn) sendFile() {
 	c.handleSendErrorOrRequests(err)
 }
 
-func (c *conn) tryWriteFile(fd int32) (finished bool) {
-	f, offset, n := c.NextFilePart()
+func (c *conn) tryWriteFile(fd int32) (noFurtherWait bool) {
+	f, offset, n := c.NextFilePartUnlessLayered()
 	n, errno := sock.SendFile(fd, f, offset, n)
 	c.io.n, c.io.errno = int32(n), int16(errno)
 	return errno != syscall.EAGAIN || c.parkBlockedSendOrFindRequests()
 }
 
-func (c *conn) tryWriteOutput(fd int32) (finished bool) {
+func (c *conn) tryWriteOutput(fd int32) (noFurtherWait bool) {
 	if c.bulk && c.writeBlocked {
-		c.engine.readLimiter.waitForToken()
+		c.engine.readLimiter.waitForTokenAndYield()
 		defer c.engine.readLimiter.releaseToken()
 	}
 	for out := c.Output()[c.io.n:]; len(out) > 0; {
 		n, errno := sock.Send(fd, out)
 		c.io.errno = int16(errno)
 		if errno == syscall.EAGAIN {
-			return c.io.n > 0 || c.HasIndependentDirections() || c.parkBlockedSendOrFindRequests()
+			return c.io.n > 0 || c.ReadsDespiteUnsentOutput() || c.parkBlockedSendOrFindRequests()
 		}
 		if errno != 0 {
 			break

@@ -40,7 +40,7 @@ func (c *conn) waitAndRead() ([]byte, error) {
 	if err := c.io.wait.waitUntilReadable(); err != nil {
 		return nil, err
 	}
-	if !c.waitForReadPermit() {
+	if !c.waitForMemoryAndReadPermit() {
 		return nil, nil
 	}
 	n, err := c.netConn.Read(c.acquireReadBuffer())
@@ -63,7 +63,7 @@ func (c *conn) tryRead() ([]byte, error) {
 	return c.sliceReadAndRecordSize(n), err
 }
 
-func (c *conn) waitForMail() error {
+func (c *conn) waitForMail() (wakeOrIOErr error) {
 	err := c.io.wait.waitUntil(c.parkOrFindRequests)
 	if roused := !c.parked.Swap(false); roused && err == nil {
 		err = os.ErrDeadlineExceeded
@@ -72,15 +72,15 @@ func (c *conn) waitForMail() error {
 }
 
 // startWritableWait does nothing, because a Write of package net waits by itself.
-func (c *conn) startWritableWait() (waiting bool) { return false }
+func (c *conn) startWritableWait() (supported bool) { return false }
 
 // sendDirect is nil, because package net would block until everything is written.
 var sendDirect func(c *engine.Conn, p []byte, behind [][]byte) int
 
-func (c *conn) sendFile() { c.LoadFilePieceIntoOutput() }
+func (c *conn) sendFilePartOrLoadPiece() { c.LoadFilePieceIntoOutput() }
 
-// writeOutput writes the output and returns the number of bytes written. It stops early if a request arrives.
-func (c *conn) writeOutput() (int, error) {
+// writeOutputUntilWoken writes the output and returns the number of bytes written. It stops early if a request arrives.
+func (c *conn) writeOutputUntilWoken() (int, error) {
 	defer c.parked.Store(false)
 	if c.parkOrFindRequests() {
 		return 0, nil
@@ -94,7 +94,7 @@ type pipePool struct{}
 
 func (p *pipePool) initAndSetSendToPartner(*goroutineEngine) {}
 
-func (p *pipePool) closeIdlePipes() {}
+func (p *pipePool) closeWithIdlePipes() {}
 
 type pollerBarrier struct{}
 

@@ -56,7 +56,7 @@ func (in *ImportChannel) ConfirmArrivalsAndGrantCredit() {
 		credit = uint32(in.owner.ReserveConns(maxCredit - in.credit))
 	}
 	in.credit += int(credit)
-	r.recountCreditAndStopWaiting(in)
+	r.recountCreditAndRemoveWaiting(in)
 	switch {
 	case in.credit > 0 || in.closedOrExhausted:
 	case r.totalCredit > 0:
@@ -72,17 +72,17 @@ func (in *ImportChannel) ConfirmArrivalsAndGrantCredit() {
 		others, r.withoutCredit = r.withoutCredit, nil
 	}
 	r.mu.Unlock()
-	scheduleConfirmArrivals(others)
+	askOwnersToConfirmArrivals(others)
 }
 
-// recountCreditAndStopWaiting updates the total credit of all channels. The channel no longer waits for credit.
-func (r *CreditDistributor) recountCreditAndStopWaiting(in *ImportChannel) {
+// recountCreditAndRemoveWaiting updates the total credit of all channels. The channel no longer waits for credit.
+func (r *CreditDistributor) recountCreditAndRemoveWaiting(in *ImportChannel) {
 	r.totalCredit += in.credit - in.countedCredit
 	in.countedCredit = in.credit
 	r.withoutCredit = slices.DeleteFunc(r.withoutCredit, func(w *ImportChannel) bool { return w == in })
 }
 
-func scheduleConfirmArrivals(channels []*ImportChannel) {
+func askOwnersToConfirmArrivals(channels []*ImportChannel) {
 	for _, in := range channels {
 		in.owner.ScheduleConfirmArrivals(in)
 	}
@@ -131,9 +131,9 @@ func (in *ImportChannel) Close() {
 	r.mu.Lock()
 	in.owner.ReleaseConns(in.credit)
 	in.credit, in.closedOrExhausted = 0, true
-	r.recountCreditAndStopWaiting(in)
+	r.recountCreditAndRemoveWaiting(in)
 	others := r.withoutCredit
 	r.withoutCredit = nil
 	r.mu.Unlock()
-	scheduleConfirmArrivals(others)
+	askOwnersToConfirmArrivals(others)
 }

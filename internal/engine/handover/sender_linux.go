@@ -12,8 +12,8 @@ import (
 )
 
 // ExportSender exports the connections of one owner. While [ExportSender.IsExporting], the owner starts exports and
-// sends connections that are ready. It calls [ExportSender.ReceiveConfirmations] when a channel is readable, and then
-// [ExportSender.ShutChannelsWhenConfirmed]. An ExportSender is not safe for concurrent use.
+// sends connections that are ready. It calls [ExportSender.ReceiveConfirmationsOrAbort] when a channel is readable, and
+// then [ExportSender.ShutChannelsWhenConfirmed]. An ExportSender is not safe for concurrent use.
 type ExportSender struct {
 	Channels    []*ExportChannel
 	nextChannel int // index of the channel for the next batch
@@ -83,7 +83,7 @@ func (s *ExportSender) Result() (engine.ExportResult, error) {
 
 // ShutChannelsWhenConfirmed shuts the channels once exporting has stopped and all connections are confirmed. It reports
 // whether the export is over, because all channels have ended or the export was aborted.
-func (s *ExportSender) ShutChannelsWhenConfirmed() (exportOver bool) {
+func (s *ExportSender) ShutChannelsWhenConfirmed() (allEndedOrAborted bool) {
 	unconfirmed := func(o *ExportChannel) bool { return o.unconfirmed > 0 }
 	hasRoom := func(o *ExportChannel) bool { return !o.exhausted || o.credit > 0 }
 	open := func(o *ExportChannel) bool { return !o.Ended }
@@ -102,8 +102,8 @@ func (s *ExportSender) ShutChannelsWhenConfirmed() (exportOver bool) {
 	return s.stage == channelsShut && !slices.ContainsFunc(s.Channels, open)
 }
 
-// ReceiveConfirmations reads confirmations and credit from a channel. An error aborts the export.
-func (s *ExportSender) ReceiveConfirmations(o *ExportChannel) error {
+// ReceiveConfirmationsOrAbort reads confirmations and credit from a channel. An error aborts the export.
+func (s *ExportSender) ReceiveConfirmationsOrAbort(o *ExportChannel) error {
 	for !o.Ended {
 		var p [8]byte
 		n, errno := sock.Recv(o.FD, p[:])
@@ -160,7 +160,7 @@ func (s *ExportSender) SendBatch(o *ExportChannel, records []byte, fds []int) (s
 	return false
 }
 
-func sendBatch(channel int32, records []byte, fds []int) (syscall.Errno, error) {
+func sendBatch(channel int32, records []byte, fds []int) (sendErrno syscall.Errno, fileErr error) {
 	head := binary.AppendUvarint([]byte{recordsInline}, uint64(len(fds)))
 	if len(head)+len(records) <= sock.MaxFDMessageSize {
 		return sock.SendFDs(channel, append(head, records...), fds), nil

@@ -80,18 +80,21 @@ func (l *tlsLayer) decryptAndDeliver(c *engine.Conn, ciphertext []byte) error {
 		case errors.Is(err, secure.ErrAgain):
 			return nil
 		case errors.Is(err, io.EOF):
-			c.OnPeerEOF()
+			c.MarkPeerEOFAndStartTimeout()
 			return nil
 		default:
-			return wrapTLSError(err)
+			return wrapTLSErrorUnlessEOF(err)
 		}
 	}
 }
 
-func (l *tlsLayer) Write(_ *engine.Conn, p []byte) error { return wrapTLSError(l.session.Write(p)) }
+func (l *tlsLayer) Write(_ *engine.Conn, p []byte) error {
+	return wrapTLSErrorUnlessEOF(l.session.Write(p))
+}
 
-// wrapTLSError returns the close reason for an error of the TLS session. An unexpected EOF is the transport's error.
-func wrapTLSError(err error) error {
+// wrapTLSErrorUnlessEOF returns the close reason for an error of the TLS session. An unexpected EOF is the transport's
+// error.
+func wrapTLSErrorUnlessEOF(err error) error {
 	if err == nil || errors.Is(err, io.ErrUnexpectedEOF) {
 		return err
 	}
@@ -116,8 +119,8 @@ func (l *tlsLayer) SendClose(*engine.Conn) {
 
 func (l *tlsLayer) OnClosed(*engine.Conn) { l.session.Abort() }
 
-// TLSState returns the connection's TLS state after the handshake, or nil without TLS.
-func TLSState(c *engine.Conn) *tls.ConnectionState {
+// TLSStateAfterHandshake returns the connection's TLS state after the handshake, or nil without TLS.
+func TLSStateAfterHandshake(c *engine.Conn) *tls.ConnectionState {
 	l, ok := c.Layer().(*tlsLayer)
 	if !ok || !l.handshakeDone {
 		return nil

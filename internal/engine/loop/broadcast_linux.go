@@ -21,7 +21,7 @@ const (
 	maxJoinedBytes = 64 << 10
 )
 
-func (e *loopEngine) Broadcast(payload []byte) error {
+func (e *loopEngine) BroadcastToAllWorkers(payload []byte) error {
 	b, err := e.broadcastTracker.StartBroadcast(payload, len(e.loops), &e.cfg.Limits)
 	if err != nil {
 		return err
@@ -146,7 +146,7 @@ func (c *broadcastSender) runIfDue(time.Duration) {
 		checkClock := pass.nextSlot%chunkSize == 0
 		if pass.nextSlot < l.conns.slotCount {
 			if conn := l.conns.conn(pass.nextSlot); conn.FD() >= 0 && conn.DriverFlags()&Connecting == 0 {
-				l.sendBroadcastsTo(conn)
+				l.sendOrDeferBroadcastsTo(conn)
 				n++
 				size += len(pass.payload)
 				checkClock = checkClock || n%broadcastClockCheck == 0
@@ -158,7 +158,7 @@ func (c *broadcastSender) runIfDue(time.Duration) {
 	}
 }
 
-func (l *Loop) sendBroadcastsTo(c *engine.Conn) {
+func (l *Loop) sendOrDeferBroadcastsTo(c *engine.Conn) {
 	switch armed := c.DriverFlags(); {
 	case armed&ClosePending != 0:
 	case armed&Busy != 0:

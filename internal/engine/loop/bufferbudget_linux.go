@@ -82,7 +82,7 @@ func (l *Loop) closeLargestConns(minSizeClass int, excessBytes *int64) {
 		case *excessBytes <= 0 || !busy && c.IsAborted() || l.waitingBytesSizeClass(c) < minSizeClass || int64(n) < minBytes:
 		case busy:
 			*excessBytes -= int64(n)
-			l.dropDeferredMailAndClose(c)
+			l.dropMailAndCloseOnReturn(c)
 		default:
 			*excessBytes -= int64(n)
 			c.Abort(engine.ErrOverBudget)

@@ -102,8 +102,8 @@ func (s *connTable) makeReleasedReusable() {
 	s.freeList, s.releasedList, s.releasedTail = s.releasedList, 0, 0
 }
 
-// freeUnusedChunks frees chunks without connections and returns their number. Call makeReleasedReusable before.
-func (s *connTable) freeUnusedChunks() (freedChunks int) {
+// freeChunksWithoutConns frees chunks without connections and returns their number. Call makeReleasedReusable before.
+func (s *connTable) freeChunksWithoutConns() (freedChunks int) {
 	for i, c := range s.chunks {
 		if c == emptyChunk() || uint32(i+1)*chunkSize > s.slotCount || c.hasConnInUse() {
 			continue

@@ -55,7 +55,7 @@ func TestConnTable(t *testing.T) {
 			s.makeReleasedReusable()
 			clear(notRecycled)
 			if freesChunks {
-				freedChunks += s.freeUnusedChunks()
+				freedChunks += s.freeChunksWithoutConns()
 			}
 			n := 0
 			s.forEachConnInUse(0, s.slotCount, func(c *engine.Conn) {

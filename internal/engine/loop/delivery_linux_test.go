@@ -21,7 +21,7 @@ type acceptAllDriver struct {
 }
 
 func (d *acceptAllDriver) PerformActions(c *engine.Conn) {
-	for c.NextAction() == engine.Send {
+	for c.AdvanceToNextAction() == engine.Send {
 		out := c.Output()
 		d.sends[c] = append(d.sends[c], string(out))
 		d.turnSends++
@@ -118,10 +118,10 @@ func TestBroadcastsAreJoined(t *testing.T) {
 	const conns = 3*broadcastConnsPerTurn + 1
 	l, d, refs := newLoopWithConns(conns)
 	cast := func(s string) {
-		if err := l.engine.Broadcast([]byte(s)); err != nil {
+		if err := l.engine.BroadcastToAllWorkers([]byte(s)); err != nil {
 			t.Fatal(err)
 		}
-		l.takeAndRunRemoteRequests()
+		l.takeRequestsAndRunCalls()
 	}
 	cast("1,")
 	cast("2,")
@@ -153,7 +153,7 @@ func TestBroadcastsAreJoined(t *testing.T) {
 		c := r.ConnOwnedBy(&l.host)
 		c.Abort(nil)
 		c.OnClosed()
-		l.freeConnSlot(c)
+		l.freeSlotAndResumeAccepting(c)
 	}
 	d.runTurns(t, 0, func() bool { return len(l.broadcasts.active) > 0 }, func() { l.broadcasts.runIfDue(0) })
 }

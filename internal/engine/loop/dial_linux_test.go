@@ -17,10 +17,10 @@ type pendingDialDriver struct {
 	failed, closed int
 }
 
-func (d *pendingDialDriver) WatchConn(*engine.Conn) syscall.Errno { return 0 }
-func (d *pendingDialDriver) DropUnopened(c *engine.Conn)          { d.loop.CloseUnopened(c) }
-func (d *pendingDialDriver) DialFailed(error)                     { d.failed++ }
-func (d *pendingDialDriver) Closed(*engine.Conn, error)           { d.closed++ }
+func (d *pendingDialDriver) WatchForInputOrConnect(*engine.Conn) syscall.Errno { return 0 }
+func (d *pendingDialDriver) DropUnopened(c *engine.Conn)                       { d.loop.CloseUnopened(c) }
+func (d *pendingDialDriver) DialFailed(error)                                  { d.failed++ }
+func (d *pendingDialDriver) Closed(*engine.Conn, error)                        { d.closed++ }
 
 // A dial in progress fails when the loop stops: its handler is told once, of no connection.
 func TestPendingDialFailsOnStop(t *testing.T) {
@@ -35,7 +35,7 @@ func TestPendingDialFailsOnStop(t *testing.T) {
 		l.driver, l.host.Handler = d, d
 		l.engine.cfg.Limits.MaxConns = 1
 		l.engine.admission = engine.NewAdmission(&l.engine.cfg)
-		l.startOrDelegateDial(engine.DialRequest{Target: netip.MustParseAddrPort(ln.Addr().String()), Count: 1})
+		l.startDelegateOrFailDial(engine.DialRequest{Target: netip.MustParseAddrPort(ln.Addr().String()), Count: 1})
 		if l.conns.used != 1 {
 			t.Fatal("no dial is in progress")
 		}
@@ -43,7 +43,7 @@ func TestPendingDialFailsOnStop(t *testing.T) {
 		l.applyRequestedStopStage()
 		l.drainer.runIfDue(l.host.Clock())
 		var n engine.Counts
-		l.counters.AddTo(&n)
+		l.counters.AddToWithMaxAge(&n)
 		if d.failed != 1 || d.closed != 0 || l.conns.used != 0 || n[engine.Open] != 0 || n[engine.Closing] != 0 {
 			t.Errorf("stage %d: DialFailed called %d times, Closed %d; %d slots in use, %d connections open and %d closing; want 1, then 0",
 				stage, d.failed, d.closed, l.conns.used, n[engine.Open], n[engine.Closing])

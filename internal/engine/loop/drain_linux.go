@@ -37,7 +37,7 @@ func (l *Loop) applyRequestedStopStage() {
 		if l.submitQueue.closeReason == nil {
 			l.submitQueue.closeReason = engine.ErrServerClosed // its runIfDue closes the waiting connections
 		}
-		l.ForEachConn(func(c *engine.Conn) { l.AbortConn(c, engine.ErrServerClosed) })
+		l.ForEachConn(func(c *engine.Conn) { l.AbortConnOrFailDial(c, engine.ErrServerClosed) })
 	}
 	l.stopStage = requested
 }
@@ -59,7 +59,7 @@ func (d *connDrainer) runIfDue(now time.Duration) {
 		}
 		d.loop.conns.forEachConnInUse(d.nextSlot, d.nextSlot+1, func(c *engine.Conn) {
 			d.drainedCount++
-			d.loop.drainConn(c)
+			d.loop.startDrainOrFailDial(c)
 		})
 		d.nextSlot++
 	}
@@ -75,7 +75,7 @@ func (d *connDrainer) maxDrainedAfter(elapsed time.Duration) int {
 	return engine.MaxDrainedAfter(rate, elapsed)
 }
 
-func (l *Loop) drainConn(c *engine.Conn) {
+func (l *Loop) startDrainOrFailDial(c *engine.Conn) {
 	switch armed := c.DriverFlags(); {
 	case armed&Connecting != 0:
 		l.failDial(c, engine.ErrClosed)

@@ -31,8 +31,8 @@ type Driver interface {
 	WatchListener(listenerFD int32)
 	UnwatchListener(listenerFD int32)
 
-	// WatchConn starts to watch a connection that is about to be opened or, if Connecting is set, dialled.
-	WatchConn(c *engine.Conn) syscall.Errno
+	// WatchForInputOrConnect starts to watch a connection that is about to be opened or, if Connecting is set, dialled.
+	WatchForInputOrConnect(c *engine.Conn) syscall.Errno
 	// WatchEstablished stops watching for the end of a dial and watches the open connection.
 	WatchEstablished(c *engine.Conn) syscall.Errno
 	// PerformActions performs the actions that the connection requests until the connection waits or closes.
@@ -51,10 +51,10 @@ type Driver interface {
 // These bits of Conn.DriverFlags belong to the loop. The loop reads them even while a worker has the connection.
 //
 //	bit            meaning                                   set by               cleared by
-//	Connecting     is being dialled                          startOrDelegateDial  OpenOrFailDial, failDial
+//	Connecting     is being dialled                          startDelegateOrFailDial  OpenOrFailDial, failDial
 //	DialTimedOut   the dial has timed out                    shutdownTimedOutDial
 //	Expiring       counted as about to expire                UpdateExpiryTracking UpdateExpiryTracking
-//	Busy           with a worker, or waiting for one         submitToPool         reclaimFromWorker
+//	Busy           with a worker, or waiting for one         submitShedOrQueue         reclaimFromWorker
 //	ClosePending   Busy, and the worker will call Closed     CloseConn
 //	CloseOnReturn  missed data while Busy; to be closed      abortWhenWorkerReturns
 //	BulkQueued     waits for the loop to read from it        QueueForLaterRead    readQueuedBulkConns, IsReadQueued

@@ -82,7 +82,7 @@ func Start(cfg engine.Config, newDriver func(*Loop) Driver) (engine.Engine, erro
 		e.closeListenerFDs()
 		return nil, err
 	}
-	if err := e.startLoops(); err != nil {
+	if err := e.startLoopsAndWatchdog(); err != nil {
 		// Loops that have started may have accepted connections.
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
@@ -111,7 +111,7 @@ func (e *loopEngine) createLoops(newDriver func(*Loop) Driver) error {
 	return nil
 }
 
-func (e *loopEngine) startLoops() (err error) {
+func (e *loopEngine) startLoopsAndWatchdog() (err error) {
 	var runningLoops sync.WaitGroup
 	started := make(chan error, len(e.loops))
 	for _, l := range e.loops {
@@ -206,9 +206,9 @@ func (e *loopEngine) Loops() int { return len(e.loops) }
 
 func (e *loopEngine) Counters() (sum engine.Counts) {
 	for _, l := range e.loops {
-		l.counters.AddTo(&sum)
+		l.counters.AddToWithMaxAge(&sum)
 	}
-	e.sharedCounters.AddTo(&sum)
+	e.sharedCounters.AddToWithMaxAge(&sum)
 	e.broadcastTracker.SetBroadcastGauges(&sum)
 	return sum
 }

@@ -149,7 +149,7 @@ func (l *Loop) copyFDToLoopTable(processFD int32) (int32, error) {
 func (d *connExporter) abortAndReport(err error) {
 	if d.onDone != nil {
 		d.sender.Abort(err)
-		d.closeChannelsAndReport()
+		d.endExportAndReport()
 	}
 }
 
@@ -169,7 +169,7 @@ func (d *connExporter) cancelExport(ref engine.Ref, permanent bool) {
 	}
 }
 
-func (d *connExporter) closeChannelsAndReport() {
+func (d *connExporter) endExportAndReport() {
 	d.cancelPendingExports()
 	for _, o := range d.sender.Channels {
 		if !o.Ended {
@@ -204,7 +204,7 @@ func (d *connExporter) runIfDue(now time.Duration) {
 		d.cancelPendingExports()
 	}
 	if finished {
-		d.closeChannelsAndReport()
+		d.endExportAndReport()
 	}
 }
 
@@ -254,15 +254,15 @@ func (d *connExporter) markReadyOrCancelExport(c *engine.Conn) {
 func (d *connExporter) sendBatches(now time.Duration) {
 	for len(d.exporting) > 0 {
 		channel, credit := d.sender.NextChannelWithCredit()
-		if channel == nil || !d.sendBatch(channel, credit, now) {
+		if channel == nil || !d.exportReadyBatch(channel, credit, now) {
 			return
 		}
 	}
 }
 
-func (d *connExporter) sendBatch(channel *handover.ExportChannel, credit int, now time.Duration) (sent bool) {
+func (d *connExporter) exportReadyBatch(channel *handover.ExportChannel, credit int, now time.Duration) (sentAny bool) {
 	defer func() {
-		if !sent { // or a handler's Save has called runtime.Goexit
+		if !sentAny { // or a handler's Save has called runtime.Goexit
 			d.requeueUnsentBatch()
 		}
 		clear(d.batchConns)
@@ -275,10 +275,10 @@ func (d *connExporter) sendBatch(channel *handover.ExportChannel, credit int, no
 		d.requestAt = now + exportRoundInterval
 		return false
 	}
-	sent = true
+	sentAny = true
 	d.exportedSinceFree += len(d.batchConns)
 	for _, c := range d.batchConns {
-		c.CloseExported()
+		c.AbortAsHandedOver()
 		d.loop.PerformActionsLater(c)
 	}
 	d.loop.performPendingActions()
@@ -328,13 +328,13 @@ func (d *connExporter) requeueUnsentBatch() {
 	}
 }
 
-func (d *connExporter) receiveConfirmations() {
+func (d *connExporter) readConfirmationsAndCredit() {
 	for _, o := range d.sender.Channels {
 		if o.Ended {
 			continue
 		}
-		if d.sender.ReceiveConfirmations(o) != nil {
-			d.closeChannelsAndReport()
+		if d.sender.ReceiveConfirmationsOrAbort(o) != nil {
+			d.endExportAndReport()
 			return
 		}
 		if o.Ended {
@@ -343,9 +343,9 @@ func (d *connExporter) receiveConfirmations() {
 	}
 }
 
-func (d *connExporter) freeExportedChunksIfDue() {
+func (d *connExporter) freeChunksAfterManyExports() {
 	if d.exportedSinceFree >= freeMemoryEvery || d.exportedSinceFree > 0 && d.onDone == nil {
 		d.exportedSinceFree = 0
-		d.loop.engine.freedMemory.Add(int64(d.loop.conns.freeUnusedChunks()) * int64(unsafe.Sizeof(connChunk{})))
+		d.loop.engine.freedMemory.Add(int64(d.loop.conns.freeChunksWithoutConns()) * int64(unsafe.Sizeof(connChunk{})))
 	}
 }

@@ -25,7 +25,7 @@ type connImporter struct {
 	buffer   []byte
 }
 
-func (e *loopEngine) ImportConns(channels []*os.File) error {
+func (e *loopEngine) StartImportingConns(channels []*os.File) error {
 	var added sync.WaitGroup
 	var mu sync.Mutex
 	var failed error
@@ -149,12 +149,12 @@ func (l *Loop) importConn(fd int32, record *engine.Record) {
 		record.Listener = l.host.ListenerNumberForAdopted()
 	}
 	if err := l.host.AdmitImported(record); err != nil {
-		l.rejectConn(fd, record.Peer, err)
+		l.sendRefusalAndClose(fd, record.Peer, err)
 		return
 	}
 	_ = unix.SetNonblock(int(fd), !l.acceptor.Blocking) // a valid call does not fail
 	c := l.addConnToTable(fd)
-	if errno := l.driver.WatchConn(c); errno != 0 {
+	if errno := l.driver.WatchForInputOrConnect(c); errno != 0 {
 		l.host.UndoAdmitImported(record)
 		l.driver.DropUnopened(c)
 		l.pauseAcceptOnError(errno)

@@ -27,7 +27,7 @@ import (
 //
 // If all shards are full, MaxConns has been reached. The shard then accepts and rejects the connections.
 
-type acceptPauser struct {
+type acceptPauseController struct {
 	loop             *Loop
 	watchedFDs       []int32 // the listeners from which the loop accepts
 	delegated        bool    // the loop was full, and others accept from its listeners
@@ -39,20 +39,20 @@ type acceptPauser struct {
 	pausedByOperator bool          // by Engine.PauseAccept
 }
 
-func (a *acceptPauser) nextDue() (at time.Duration, ok bool) {
+func (a *acceptPauseController) nextDue() (at time.Duration, ok bool) {
 	if a.loop.engine.acceptPaused.Load() != a.pausedByOperator {
 		return 0, true
 	}
 	return a.resumeAt, a.paused
 }
 
-func (a *acceptPauser) runIfDue(now time.Duration) {
+func (a *acceptPauseController) runIfDue(now time.Duration) {
 	if pause := a.loop.engine.acceptPaused.Load(); pause != a.pausedByOperator {
 		a.loop.applyOperatorPause(pause)
 	}
 	if a.paused && now >= a.resumeAt {
 		a.paused = false
-		a.loop.WatchListenersAndChannels()
+		a.loop.WatchChannelsAndUnpausedListeners()
 	}
 }
 
@@ -60,7 +60,7 @@ func (a *acceptPauser) runIfDue(now time.Duration) {
 // from the channels of a hand-over.
 func (l *Loop) AcceptAndReceiveConns() {
 	if l.exporter.onDone != nil {
-		l.exporter.receiveConfirmations()
+		l.exporter.readConfirmationsAndCredit()
 	}
 	l.importer.receiveWaitingConns()
 	for _, fd := range l.accept.watchedFDs {
@@ -71,13 +71,13 @@ func (l *Loop) AcceptAndReceiveConns() {
 }
 
 // acceptBatchFrom accepts up to a batch of connections from a listener. It reports whether to try other listeners.
-func (l *Loop) acceptBatchFrom(listenerFD int32) (continueAccepting bool) {
+func (l *Loop) acceptBatchFrom(listenerFD int32) (tryOtherListeners bool) {
 	listener := l.engine.listenerIndexes[slices.Index(l.engine.listenerFDs, listenerFD)]
 	for range acceptBatch {
 		if l.engine.acceptPaused.Load() {
 			return false
 		}
-		if l.isFull() && l.delegateListeners() {
+		if l.isFull() && l.delegateListenersToLeastLoaded() {
 			return false
 		}
 		if !l.acquireAcceptTokenOrPause() {
@@ -102,7 +102,7 @@ func (l *Loop) acceptBatchFrom(listenerFD int32) (continueAccepting bool) {
 			l.stopAcceptingFromShutListener(listenerFD)
 			return true
 		case syscall.EMFILE:
-			if !l.lowerCapacityToUsed() || !l.delegateListeners() {
+			if !l.lowerCapacityToUsed() || !l.delegateListenersToLeastLoaded() {
 				l.pauseAcceptOnError(errno)
 			}
 		default:
@@ -130,12 +130,12 @@ func (l *Loop) acquireAcceptTokenOrPause() (acquired bool) {
 
 // openOrRejectAcceptedConn opens or rejects an accepted connection. alreadyRead is input that the caller has read.
 func (l *Loop) openOrRejectAcceptedConn(fd int32, listener int, peer netip.AddrPort, alreadyRead []byte) {
-	if err := l.host.Admit(listener, peer); err != nil {
-		l.rejectConn(fd, peer, err)
+	if err := l.host.AdmitOrLogRefusal(listener, peer); err != nil {
+		l.sendRefusalAndClose(fd, peer, err)
 		return
 	}
 	c := l.addConnToTable(fd)
-	if errno := l.driver.WatchConn(c); errno != 0 {
+	if errno := l.driver.WatchForInputOrConnect(c); errno != 0 {
 		l.host.UndoAdmit(listener, peer)
 		l.driver.DropUnopened(c)
 		l.pauseAcceptOnError(errno)
@@ -149,9 +149,9 @@ func (l *Loop) openOrRejectAcceptedConn(fd int32, listener int, peer netip.AddrP
 	l.driver.PerformActions(c)
 }
 
-// rejectConn sends the answer for reason, if any, and closes the connection. It first discards pending input, because
-// the kernel would otherwise send a reset, which can destroy the answer.
-func (l *Loop) rejectConn(fd int32, peer netip.AddrPort, reason error) {
+// sendRefusalAndClose sends the answer for reason, if any, and closes the connection. It first discards pending input,
+// because the kernel would otherwise send a reset, which can destroy the answer.
+func (l *Loop) sendRefusalAndClose(fd int32, peer netip.AddrPort, reason error) {
 	defer sock.Close(fd)
 	if answer := l.host.BuildRefusalReply(peer, reason); len(answer) > 0 {
 		_, _ = sock.Send(fd, answer) // what the kernel does not take is lost
@@ -202,8 +202,8 @@ func (l *Loop) stopAcceptingFromShutListener(listenerFD int32) {
 
 func (l *Loop) isAcceptPaused() bool { return l.accept.paused || l.accept.pausedByOperator }
 
-// WatchListenersAndChannels watches all hand-over channels and, unless accepting is paused, all listeners.
-func (l *Loop) WatchListenersAndChannels() {
+// WatchChannelsAndUnpausedListeners watches all hand-over channels and, unless accepting is paused, all listeners.
+func (l *Loop) WatchChannelsAndUnpausedListeners() {
 	for _, o := range l.exporter.sender.Channels {
 		l.driver.WatchListener(o.FD)
 	}
@@ -282,8 +282,9 @@ func (e *loopEngine) leastLoadedLoopUnlessFull() *Loop {
 	return best
 }
 
-// delegateListeners makes another loop accept from this loop's listeners. If all loops are full, it returns false.
-func (l *Loop) delegateListeners() (delegated bool) {
+// delegateListenersToLeastLoaded makes another loop accept from this loop's listeners. If all loops are full, it
+// returns false.
+func (l *Loop) delegateListenersToLeastLoaded() (delegated bool) {
 	e := l.engine
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -294,7 +295,7 @@ func (l *Loop) delegateListeners() (delegated bool) {
 	for i, acceptingLoop := range e.acceptingLoops {
 		if acceptingLoop == l.host.Index {
 			e.acceptingLoops[i] = target.host.Index
-			target.enqueueCallAndWake(func() { target.updateListenerWatch(i) })
+			target.enqueueCallAndWake(func() { target.watchListenerIfAssigned(i) })
 			l.stopAcceptingFrom(e.listenerFDs[i])
 		}
 	}
@@ -313,8 +314,8 @@ func (l *Loop) reclaimListenersIfSpace() {
 		acceptingLoop := e.loops[e.acceptingLoops[i]]
 		e.acceptingLoops[i] = own
 		e.mu.Unlock()
-		acceptingLoop.enqueueCallAndWake(func() { acceptingLoop.updateListenerWatch(i) })
-		l.updateListenerWatch(i)
+		acceptingLoop.enqueueCallAndWake(func() { acceptingLoop.watchListenerIfAssigned(i) })
+		l.watchListenerIfAssigned(i)
 	}
 	l.accept.delegated = false
 }
@@ -323,7 +324,7 @@ func (e *loopEngine) homeLoop(listenerFDIndex int) (loopIndex int) {
 	return listenerFDIndex % e.cfg.Loops
 }
 
-func (l *Loop) updateListenerWatch(listenerFDIndex int) {
+func (l *Loop) watchListenerIfAssigned(listenerFDIndex int) {
 	l.engine.mu.Lock()
 	isMine := l.engine.acceptingLoops[listenerFDIndex] == l.host.Index
 	l.engine.mu.Unlock()
@@ -334,9 +335,9 @@ func (l *Loop) updateListenerWatch(listenerFDIndex int) {
 	}
 }
 
-// delegateDial passes a dial to a loop with free capacity, or fails the dial if there is none. If the queue of that
-// loop is full, it returns false, and the dial must be retried.
-func (l *Loop) delegateDial(request engine.DialRequest) (needsNoRetry bool) {
+// delegateOrFailDial passes a dial to a loop with free capacity, or fails the dial if there is none. If the queue of
+// that loop is full, it returns false, and the dial must be retried.
+func (l *Loop) delegateOrFailDial(request engine.DialRequest) (needsNoRetry bool) {
 	target := l.engine.leastLoadedLoopUnlessFull()
 	if target == nil {
 		l.host.NotifyDialFailed(request.Handler, engine.ErrFull)

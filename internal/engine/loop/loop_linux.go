@@ -53,7 +53,7 @@ type Loop struct {
 	lastRetained uint64 // host.RetainCalls at the last yield
 
 	tasks        []loopTask // the tasks below, in the order of a turn
-	accept       acceptPauser
+	accept       acceptPauseController
 	dials        dialStarter
 	mailQueues   mailQueueSet // mail that was taken from the mailbox and is not delivered
 	runningCalls []func()     // remote calls that were taken and have not run
@@ -159,7 +159,7 @@ func (l *Loop) runOnThread(startResult chan<- error) {
 	}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	if err := l.runUntilStopped(startResult); err != nil {
+	if err := l.openAndRunUntilLastConnClosed(startResult); err != nil {
 		for i, fd := range l.engine.listenerFDs {
 			if l.engine.homeLoop(i) == l.host.Index {
 				sock.Close(fd)
@@ -181,12 +181,12 @@ func (l *Loop) runWithPrivateFDTable(startResult chan<- error) {
 		return
 	}
 	defer release()
-	_ = l.runUntilStopped(startResult) // the end of the thread closes the listeners
+	_ = l.openAndRunUntilLastConnClosed(startResult) // the end of the thread closes the listeners
 }
 
-// runUntilStopped opens the driver and sends the result to startResult. It then runs turns until the loop is stopped
-// and its last connection has closed.
-func (l *Loop) runUntilStopped(startResult chan<- error) error {
+// openAndRunUntilLastConnClosed opens the driver and sends the result to startResult. It then runs turns until the loop
+// is stopped and its last connection has closed.
+func (l *Loop) openAndRunUntilLastConnClosed(startResult chan<- error) error {
 	thread := unix.Gettid()
 	loopsByThread.Store(thread, l)
 	defer loopsByThread.Delete(thread)
@@ -204,8 +204,8 @@ func (l *Loop) runUntilStopped(startResult chan<- error) error {
 	if l.scheduler.nudge != nil {
 		defer sock.SetThreadPreciseTimers()()
 	}
-	defer func() { engine.RerunAfterGoexit(l.failQueuedDials) }()
-	engine.RerunAfterGoexit(func() {
+	defer func() { engine.RerunAfterGoexitThenExit(l.failQueuedDials) }()
+	engine.RerunAfterGoexitThenExit(func() {
 		for !l.isFinished() {
 			l.runTurn()
 		}
@@ -234,8 +234,8 @@ func (l *Loop) runTurn() {
 	l.inTurn = true
 	l.recordLastAndStartTurn()
 	if !l.handleEvents() && !cutShort && l.isIdle() && !l.spinForWork() {
-		if !l.yieldToGoroutinesIfSingleCPU() {
-			l.waitForWork()
+		if !l.yieldIfSingleCPUHasWork() {
+			l.blockUntilWork()
 		}
 		l.handleEvents()
 	}
@@ -243,13 +243,13 @@ func (l *Loop) runTurn() {
 	l.deliverMail()
 	l.phase.Store(phaseTasks)
 	l.applyRequestedStopStage()
-	l.takeAndRunRemoteRequests()
+	l.takeRequestsAndRunCalls()
 	l.runTasks()
 	if cutShort {
 		l.importer.receiveWaitingConns() // confirms what was received
 	}
 	l.conns.makeReleasedReusable()
-	l.exporter.freeExportedChunksIfDue()
+	l.exporter.freeChunksAfterManyExports()
 	l.inTurn = false
 }
 
@@ -272,7 +272,7 @@ func (l *Loop) recordTurnAndExtendDeadlines(now time.Duration) {
 	took := now - l.turnStart
 	l.counters.CountLoopTurn(took)
 	if took >= engine.MinSliceInterval {
-		l.extendDeadlines(now, took, (*engine.Conn).ExtendTimeouts)
+		l.extendDeadlinesUnlessBusy(now, took, (*engine.Conn).ExtendTimeouts)
 	}
 	switch slow := l.host.Limits.SlowHandlerTime; {
 	case slow > 0 && took >= slow:
@@ -283,8 +283,8 @@ func (l *Loop) recordTurnAndExtendDeadlines(now time.Duration) {
 	}
 }
 
-// extendDeadlines extends the peers' time limits by a duration in which the loop has not read.
-func (l *Loop) extendDeadlines(now, duration time.Duration, extend func(*engine.Conn, time.Duration)) {
+// extendDeadlinesUnlessBusy extends the peers' time limits by a duration in which the loop has not read.
+func (l *Loop) extendDeadlinesUnlessBusy(now, duration time.Duration, extend func(*engine.Conn, time.Duration)) {
 	l.host.SetClock(now)
 	l.ForEachConn(func(c *engine.Conn) {
 		if c.DriverFlags()&Busy == 0 {
@@ -338,8 +338,8 @@ func (l *Loop) hasRemoteWork() bool {
 	return l.mailbox.HasRequests() || l.hasRemoteRequests.Load() || l.hasReturned.Load() || l.requestedStopStage.Load() > l.stopStage
 }
 
-// waitForWork blocks until there are events or remote work, or a task is due.
-func (l *Loop) waitForWork() {
+// blockUntilWork blocks until there are events or remote work, or a task is due.
+func (l *Loop) blockUntilWork() {
 	l.asleep.Store(true)
 	defer l.asleep.Store(false)
 	if l.hasRemoteWork() {
@@ -352,23 +352,23 @@ func (l *Loop) waitForWork() {
 		limit = max(next-now, 0)
 	}
 	l.driver.WaitForEvents(limit)
-	l.startTurnAfterWait(now, limit)
+	l.startTurnAndExtendDeadlines(now, limit)
 }
 
-// startTurnAfterWait starts a turn after a wait. If the wait was longer than its limit, the process was stopped or had
-// no CPU; the peers' time limits are then extended.
-func (l *Loop) startTurnAfterWait(waitStart, waitLimit time.Duration) {
+// startTurnAndExtendDeadlines starts a turn after a wait. If the wait was longer than its limit, the process was
+// stopped or had no CPU; the peers' time limits are then extended.
+func (l *Loop) startTurnAndExtendDeadlines(waitStart, waitLimit time.Duration) {
 	l.turnStart = engine.MonotonicNow()
 	l.host.SetClock(l.turnStart)
 	if late := l.turnStart - waitStart - waitLimit; waitLimit >= 0 && late >= engine.MinSliceInterval {
-		l.extendDeadlines(l.turnStart, late, (*engine.Conn).ExtendAfterSuspend)
+		l.extendDeadlinesUnlessBusy(l.turnStart, late, (*engine.Conn).ExtendAfterSuspend)
 	}
 }
 
-// yieldToGoroutinesIfSingleCPU lets goroutines run that received work in this turn, if there is only one CPU. It
+// yieldIfSingleCPUHasWork lets goroutines run that received work in this turn, if there is only one CPU. It
 // reports whether it yielded. Otherwise the thread would block in the kernel, and these goroutines would run only after
 // Go's monitor has noticed, 20 µs to 10 ms later.
-func (l *Loop) yieldToGoroutinesIfSingleCPU() (yielded bool) {
+func (l *Loop) yieldIfSingleCPUHasWork() (yielded bool) {
 	retained := l.host.RetainCalls.Load()
 	if !l.singleCPU || l.lastRetained == retained {
 		return false
@@ -377,7 +377,7 @@ func (l *Loop) yieldToGoroutinesIfSingleCPU() (yielded bool) {
 	now := engine.MonotonicNow()
 	l.recordTurnAndExtendDeadlines(now)
 	runtime.Gosched()
-	l.startTurnAfterWait(now, 0)
+	l.startTurnAndExtendDeadlines(now, 0)
 	return true
 }
 
@@ -390,7 +390,7 @@ func (l *Loop) AdjustFastSweepReasons(delta int) {
 
 // UpdateExpiryTracking schedules c for expiry if c has a deadline. Drivers call it when c begins to wait for events.
 func (l *Loop) UpdateExpiryTracking(c *engine.Conn) {
-	switch _, due := c.ExpiresAt(); {
+	switch _, due := c.NextExpiryTimerOrDeadline(); {
 	case due && c.DriverFlags()&Expiring == 0:
 		c.SetDriverFlags(c.DriverFlags() | Expiring)
 		l.AdjustFastSweepReasons(1)
@@ -406,8 +406,8 @@ func (l *Loop) untrackExpiry(c *engine.Conn) {
 	}
 }
 
-// ReceiveOnce receives once into buf without blocking. It returns the number of bytes received.
-func (l *Loop) ReceiveOnce(c *engine.Conn, buf []byte) (n int) {
+// ReceiveOnceAndDeliver receives once into buf without blocking. It returns the number of bytes received.
+func (l *Loop) ReceiveOnceAndDeliver(c *engine.Conn, buf []byte) (n int) {
 	n, errno := sock.Recv(c.FD(), buf)
 	switch {
 	case errno == 0 && n > 0:
@@ -430,7 +430,7 @@ func (l *Loop) ReceiveOnce(c *engine.Conn, buf []byte) (n int) {
 // SendNextFilePart sends the next part of c's file with sendfile. If that fails, it copies the part to the output
 // instead; the cause of the failure then surfaces in the read of the file or in the next send.
 func (l *Loop) SendNextFilePart(c *engine.Conn, sendfile func(fd int32, f *os.File, offset int64, n int) (int, syscall.Errno)) {
-	f, offset, n := c.NextFilePart()
+	f, offset, n := c.NextFilePartUnlessLayered()
 	if f == nil {
 		c.LoadFilePieceIntoOutput()
 		return
@@ -450,16 +450,16 @@ func (l *Loop) ClosesWithReset(c *engine.Conn) bool {
 	return c.IsDialled() && l.engine.cfg.ResetDialled
 }
 
-// ShutdownWrite shuts down the sending direction of c. If c is to be closed with a reset, it treats c as ended by the
-// peer instead, because a FIN before the reset would leave the socket in TIME_WAIT.
-func (l *Loop) ShutdownWrite(c *engine.Conn) {
+// ShutdownWriteUnlessReset shuts down the sending direction of c. If c is to be closed with a reset, it treats c as
+// ended by the peer instead, because a FIN before the reset would leave the socket in TIME_WAIT.
+func (l *Loop) ShutdownWriteUnlessReset(c *engine.Conn) {
 	if l.ClosesWithReset(c) {
 		c.OnEOF()
 	} else {
 		// An error means that the peer has closed the connection. The next read reports the error.
 		_ = sock.ShutdownWrite(c.FD())
 	}
-	c.OnWriteShut()
+	c.MarkWriteShutAndStartLinger()
 }
 
 // CloseConn closes the descriptor of an open connection, calls Closed and frees the slot. If handlers run on workers, a
@@ -468,9 +468,9 @@ func (l *Loop) CloseConn(c *engine.Conn) {
 	l.untrackExpiry(c)
 	sock.Close(c.FD())
 	if l.host.OnWorkers && !c.InHandshake() {
-		c.DeferClosedToWorker()
+		c.FreeBuffersAndDeferClosed()
 		c.SetDriverFlags(c.DriverFlags() | ClosePending)
-		l.submitToPool(c)
+		l.submitShedOrQueue(c)
 		return
 	}
 	l.callClosedAndFree(c)
@@ -478,7 +478,7 @@ func (l *Loop) CloseConn(c *engine.Conn) {
 
 // callClosedAndFree calls Closed and frees the slot, even if the handler calls runtime.Goexit.
 func (l *Loop) callClosedAndFree(c *engine.Conn) {
-	defer l.freeConnSlot(c)
+	defer l.freeSlotAndResumeAccepting(c)
 	c.OnClosed()
 }
 
@@ -486,7 +486,7 @@ func (l *Loop) callClosedAndFree(c *engine.Conn) {
 func (l *Loop) CloseUnopened(c *engine.Conn) {
 	l.untrackExpiry(c)
 	sock.Close(c.FD())
-	l.freeConnSlot(c)
+	l.freeSlotAndResumeAccepting(c)
 }
 
 // DetachOrMarkExportReady turns c into a net.Conn with a separate descriptor or, if c is being exported, marks c as
@@ -499,7 +499,7 @@ func (l *Loop) DetachOrMarkExportReady(c *engine.Conn) {
 	}
 }
 
-func (l *Loop) freeConnSlot(c *engine.Conn) {
+func (l *Loop) freeSlotAndResumeAccepting(c *engine.Conn) {
 	c.SetDriverFlags(0)
 	l.conns.releaseForLaterReuse(c)
 	l.connCount.Add(-1)

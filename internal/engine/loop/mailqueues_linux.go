@@ -187,7 +187,7 @@ func (l *Loop) deliverOrDeferConnMail(queue *connMailQueue, deadline time.Durati
 		l.mailQueues.count--
 		l.mailQueues.bytes -= int(m.Size)
 		if c.DriverFlags()&Busy == 0 || m.IsStale() {
-			c.HandleOrDeferRequest(m, data)
+			c.HandleOrDeferForPendingLayer(m, data)
 		} else {
 			l.deferMailUntilWorkerReturns(m, data)
 		}

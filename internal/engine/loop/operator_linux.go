@@ -43,7 +43,7 @@ func (l *Loop) applyOperatorPause(paused bool) {
 		}
 	}
 	if l.accept.pausedByOperator = paused; !paused {
-		l.WatchListenersAndChannels()
+		l.WatchChannelsAndUnpausedListeners()
 	}
 	if l.requestedStopStage.Load() < stageStopping {
 		l.counters.SetGaugeBool(engine.AcceptPausedCount, paused)
@@ -91,7 +91,7 @@ func (w *connWalk) markLoopDone() {
 	}
 }
 
-func (e *loopEngine) ClosePeerConns(peer netip.AddrPort) error {
+func (e *loopEngine) ClosePeerConns(exactAddrPort netip.AddrPort) error {
 	if e.activeExpels.Add(1) > maxActiveExpels {
 		e.activeExpels.Add(-1)
 		return engine.ErrFull
@@ -99,8 +99,8 @@ func (e *loopEngine) ClosePeerConns(peer netip.AddrPort) error {
 	err := e.startConnWalk(func(l *Loop, from uint32) (next uint32) {
 		next = from + walkSlotsPerTurn
 		l.conns.forEachConnInUse(from, next, func(c *engine.Conn) {
-			if c.DriverFlags()&(Connecting|ClosePending) == 0 && (c.Peer() == peer || l.hasSourceAddr(c, peer)) {
-				l.AbortConn(c, engine.ErrClosedByOperator)
+			if c.DriverFlags()&(Connecting|ClosePending) == 0 && (c.Peer() == exactAddrPort || l.isFromProxyAddr(c, exactAddrPort)) {
+				l.AbortConnOrFailDial(c, engine.ErrClosedByOperator)
 			}
 		})
 		return next
@@ -132,11 +132,12 @@ func (e *loopEngine) PostToAllConns(message *engine.Shared, beforePost func(), o
 	}, func() { onDone(0) })
 }
 
-// hasSourceAddr reports whether a connection comes from addr, even if a proxy there has announced another address.
-func (l *Loop) hasSourceAddr(c *engine.Conn, addr netip.AddrPort) bool {
+// isFromProxyAddr reports whether a connection comes from a proxy's address, even if a proxy there has announced
+// another address.
+func (l *Loop) isFromProxyAddr(c *engine.Conn, proxyAddr netip.AddrPort) bool {
 	if l.engine.cfg.IsProxy == nil {
 		return false
 	}
 	at := sock.PeerAddr(c.FD())
-	return netip.AddrPortFrom(at.Addr().Unmap(), at.Port()) == addr
+	return netip.AddrPortFrom(at.Addr().Unmap(), at.Port()) == proxyAddr
 }

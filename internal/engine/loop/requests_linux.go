@@ -109,8 +109,8 @@ func (l *Loop) ForEachConn(visit func(*engine.Conn)) {
 	l.conns.forEachConnInUse(0, l.conns.slotCount, visit)
 }
 
-// AbortConn closes a connection in this turn or, if a worker has it, when it returns. A dial fails.
-func (l *Loop) AbortConn(c *engine.Conn, reason error) {
+// AbortConnOrFailDial closes a connection in this turn or, if a worker has it, when it returns. A dial fails.
+func (l *Loop) AbortConnOrFailDial(c *engine.Conn, reason error) {
 	switch {
 	case c.DriverFlags()&Connecting != 0:
 		l.failDial(c, reason)
@@ -122,7 +122,7 @@ func (l *Loop) AbortConn(c *engine.Conn, reason error) {
 	}
 }
 
-func (l *Loop) takeAndRunRemoteRequests() {
+func (l *Loop) takeRequestsAndRunCalls() {
 	if l.hasRemoteRequests.Load() {
 		l.mu.Lock()
 		l.dials.requests = append(l.dials.requests, l.dialRequests...)
@@ -150,7 +150,7 @@ type dialStarter struct {
 
 func (q *dialStarter) runIfDue(time.Duration) {
 	for limit := dialBatch; limit > 0 && len(q.requests) > 0; limit-- {
-		if request := q.dequeueSingleDial(); !q.loop.startOrDelegateDial(request) {
+		if request := q.dequeueSingleDial(); !q.loop.startDelegateOrFailDial(request) {
 			q.requests = slices.Insert(q.requests, 0, request)
 			return
 		}
@@ -176,15 +176,15 @@ func (l *Loop) failQueuedDials() {
 	}
 }
 
-// startOrDelegateDial starts one dial, delegates it to another loop, or fails it. If the queue of the other loop is
+// startDelegateOrFailDial starts one dial, delegates it to another loop, or fails it. If the queue of the other loop is
 // full, it returns false, and the dial must be retried.
-func (l *Loop) startOrDelegateDial(request engine.DialRequest) (needsNoRetry bool) {
+func (l *Loop) startDelegateOrFailDial(request engine.DialRequest) (needsNoRetry bool) {
 	if l.requestedStopStage.Load() >= stageStopping {
 		l.host.NotifyDialFailed(request.Handler, engine.ErrClosed)
 		return true
 	}
 	if l.isFull() {
-		return l.delegateDial(request)
+		return l.delegateOrFailDial(request)
 	}
 	if !l.engine.admission.AcquireConn() {
 		l.host.NotifyDialFailed(request.Handler, engine.ErrFull)
@@ -199,7 +199,7 @@ func (l *Loop) startOrDelegateDial(request engine.DialRequest) (needsNoRetry boo
 	if err != nil {
 		l.engine.admission.ReleaseConn()
 		if errors.Is(err, syscall.EMFILE) && l.lowerCapacityToUsed() {
-			return l.delegateDial(request)
+			return l.delegateOrFailDial(request)
 		}
 		l.host.NotifyDialFailed(request.Handler, err)
 		return true
@@ -213,7 +213,7 @@ func (l *Loop) startOrDelegateDial(request engine.DialRequest) (needsNoRetry boo
 	if request.Timeout > 0 {
 		c.SetDialTimeout(start + request.Timeout)
 	}
-	if errno := l.driver.WatchConn(c); errno != 0 {
+	if errno := l.driver.WatchForInputOrConnect(c); errno != 0 {
 		l.failDial(c, errno)
 	} else {
 		l.UpdateExpiryTracking(c)

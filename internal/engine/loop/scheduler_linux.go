@@ -33,7 +33,7 @@ func (p *schedulerCaller) runIfDue(time.Duration) {
 
 // nudgeNowOrByMail calls Nudged for a connection. If the connection is with a worker or belongs to another loop, it
 // posts a request instead. If the mailbox is full, it returns false.
-func (l *Loop) nudgeNowOrByMail(ref engine.Ref) (ok bool) {
+func (l *Loop) nudgeNowOrByMail(ref engine.Ref) (hadMailSpace bool) {
 	c := ref.ConnOwnedBy(&l.host)
 	if c == nil || c.DriverFlags()&Busy != 0 {
 		return ref.Nudge() != engine.ErrFull

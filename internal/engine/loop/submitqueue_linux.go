@@ -50,9 +50,9 @@ func (w *poolSubmitter) isThrottled(now time.Duration) bool {
 	return w.lastShedAt > 0 && now-w.lastShedAt < throttleTime
 }
 
-// submitAfterWaiting submits a connection to the pool, unless waiting connections must come first. Sheddable input is
-// submitted after all waiting connections or, during throttling, after one of them.
-func (l *Loop) submitAfterWaiting(c *engine.Conn) error {
+// submitBehindWaitingConns submits a connection to the pool, unless waiting connections must come first. Sheddable
+// input is submitted after all waiting connections or, during throttling, after one of them.
+func (l *Loop) submitBehindWaitingConns(c *engine.Conn) error {
 	w := &l.submitQueue
 	switch {
 	case w.n == 0:
@@ -67,20 +67,20 @@ func (l *Loop) submitAfterWaiting(c *engine.Conn) error {
 			return w.lastRejection
 		}
 	}
-	return l.submitOrRecordRejection(c)
+	return l.submitOrSaveRejection(c)
 }
 
-func (l *Loop) submitOrRecordRejection(c *engine.Conn) error {
+func (l *Loop) submitOrSaveRejection(c *engine.Conn) error {
 	err := l.engine.cfg.Pool.TrySubmit(c)
 	if err != nil {
-		l.recordPoolRejection(err)
+		l.saveRejectionAndCloseReason(err)
 	}
 	return err
 }
 
-func (l *Loop) recordPoolRejection(reason error) {
-	l.submitQueue.lastRejection = reason
-	if l.submitQueue.closeReason != nil || !l.engine.cfg.Pool.IsClosedErr(reason) {
+func (l *Loop) saveRejectionAndCloseReason(rejection error) {
+	l.submitQueue.lastRejection = rejection
+	if l.submitQueue.closeReason != nil || !l.engine.cfg.Pool.IsClosedErr(rejection) {
 		return
 	}
 	l.submitQueue.closeReason = engine.ErrPoolClosed
@@ -94,7 +94,7 @@ func (l *Loop) recordPoolRejection(reason error) {
 func (l *Loop) submitWaiting(maxConns int) (submitted int) {
 	w := &l.submitQueue
 	maxConns = min(maxConns, w.n)
-	for submitted < maxConns && l.submitOrRecordRejection(w.front()) == nil {
+	for submitted < maxConns && l.submitOrSaveRejection(w.front()) == nil {
 		w.popFront()
 		submitted++
 	}

@@ -64,7 +64,7 @@ func (l *Loop) sweepNextChunk(now time.Duration) (actions int) {
 	from := uint32(s.nextChunk) * chunkSize
 	l.conns.forEachConnInUse(from, from+chunkSize, func(c *engine.Conn) {
 		if c.DriverFlags()&(Connecting|DialTimedOut) == Connecting {
-			if due, ok := c.ExpiresAt(); ok && now >= due {
+			if due, ok := c.NextExpiryTimerOrDeadline(); ok && now >= due {
 				actions++
 				l.shutdownTimedOutDial(c)
 			}

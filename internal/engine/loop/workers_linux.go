@@ -17,22 +17,22 @@ import (
 // the loop still owns c.
 func (l *Loop) CallHandlerOrSubmit(c *engine.Conn) (stillOwned bool) {
 	if !l.host.OnWorkers || c.IsRelayed() {
-		c.MakeDueHandlerCalls()
+		c.MakeDeferredHandlerCalls()
 		return true
 	}
-	return l.submitToPool(c)
+	return l.submitShedOrQueue(c)
 }
 
-// submitToPool submits c to the pool. If the pool is full, the handler sheds the input of c if it can; otherwise c
-// waits. submitToPool reports whether the loop still owns c.
-func (l *Loop) submitToPool(c *engine.Conn) (stillOwned bool) {
+// submitShedOrQueue submits c to the pool. If the pool is full, the handler sheds the input of c if it can; otherwise c
+// waits. submitShedOrQueue reports whether the loop still owns c.
+func (l *Loop) submitShedOrQueue(c *engine.Conn) (stillOwned bool) {
 	if l.submitQueue.closeReason == engine.ErrPoolClosed {
 		return l.closeWithoutWorker(c)
 	}
 	c.RecordSubmittedTime()
 	c.SetDriverFlags(c.DriverFlags() | Busy)
 	l.busyConns++
-	rejection := l.submitAfterWaiting(c)
+	rejection := l.submitBehindWaitingConns(c)
 	switch {
 	case rejection == nil:
 		return false
@@ -41,7 +41,7 @@ func (l *Loop) submitToPool(c *engine.Conn) (stillOwned bool) {
 		return l.closeWithoutWorker(c)
 	case c.CanShed():
 		l.reclaimFromWorker(c)
-		c.ShedInput(rejection)
+		c.CallShedHandler(rejection)
 		return true
 	}
 	l.submitQueue.pushBack(c)
@@ -101,9 +101,9 @@ func (l *Loop) deferredMailBytes(c *engine.Conn) (n int) {
 	return n
 }
 
-// dropDeferredMailAndClose drops the deferred output of a connection that a worker has, and closes the connection when
+// dropMailAndCloseOnReturn drops the deferred output of a connection that a worker has, and closes the connection when
 // the worker returns it.
-func (l *Loop) dropDeferredMailAndClose(c *engine.Conn) {
+func (l *Loop) dropMailAndCloseOnReturn(c *engine.Conn) {
 	for _, action := range l.deferred[c] {
 		if run := action.mail; run != nil {
 			l.mailQueues.deferredMemory -= run.memoryBytes()
@@ -139,7 +139,7 @@ func (r *connMailQueue) deliverAllDespiteGoexit() {
 func (r *connMailQueue) deliverRemaining() {
 	for r.delivered < len(r.mail) {
 		m, data := r.dequeue()
-		m.Conn.HandleOrDeferRequest(m, data)
+		m.Conn.HandleOrDeferForPendingLayer(m, data)
 	}
 }
 
@@ -175,7 +175,7 @@ func (l *Loop) resumeConnsReturnedByPool() {
 		l.returnBatchDone++
 		if returned.rejection == nil {
 			ran++
-		} else if l.recordPoolRejection(returned.rejection); l.submitQueue.closeReason == nil && !returned.conn.CanShed() {
+		} else if l.saveRejectionAndCloseReason(returned.rejection); l.submitQueue.closeReason == nil && !returned.conn.CanShed() {
 			l.shedConns = append(l.shedConns, returned.conn)
 			continue
 		}
@@ -190,7 +190,7 @@ func (l *Loop) resumeConnsReturnedByPool() {
 // actions run even if a handler calls runtime.Goexit; the connection has then failed, and no handler is called again.
 func (l *Loop) resumeReturnedConn(c *engine.Conn, rejection error) {
 	l.reclaimFromWorker(c)
-	c.AddMissedMessages(l.missedBroadcasts[c])
+	c.AddDroppedMessages(l.missedBroadcasts[c])
 	delete(l.missedBroadcasts, c)
 	actions := l.deferred[c]
 	if c.IsClosedDeferred() {
@@ -198,7 +198,7 @@ func (l *Loop) resumeReturnedConn(c *engine.Conn, rejection error) {
 			c.UndeferClosed()
 		}
 		actions = slices.DeleteFunc(actions, func(k deferredAction) bool { return k.mail == nil })
-		defer l.freeConnSlot(c)
+		defer l.freeSlotAndResumeAccepting(c)
 		defer l.discardDeferred(c)
 		defer runDeferredActions(&actions)
 		c.OnClosed()
@@ -216,7 +216,7 @@ func (l *Loop) resumeReturnedConn(c *engine.Conn, rejection error) {
 	case l.submitQueue.closeReason != nil:
 		c.CloseWith(l.submitQueue.closeReason)
 	default:
-		c.ShedInput(rejection)
+		c.CallShedHandler(rejection)
 	}
 	runDeferredActions(&actions)
 	l.discardDeferred(c)

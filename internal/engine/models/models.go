@@ -34,8 +34,8 @@ func BestAvailable() (m engine.Model, preferredErr error) {
 const Auto = "auto"
 
 // FindAvailable returns the model with the given name. "" and Auto select the best model.
-func FindAvailable(name string) (engine.Model, error) {
-	if name == "" || name == Auto {
+func FindAvailable(nameOrAuto string) (engine.Model, error) {
+	if nameOrAuto == "" || nameOrAuto == Auto {
 		best, _ := BestAvailable()
 		return best, nil
 	}
@@ -44,11 +44,11 @@ func FindAvailable(name string) (engine.Model, error) {
 	for _, m := range All() {
 		err := m.Available()
 		switch {
-		case err == nil && m.Name == name:
+		case err == nil && m.Name == nameOrAuto:
 			return m, nil
 		case err == nil:
 			names = append(names, m.Name)
-		case m.Name == name:
+		case m.Name == nameOrAuto:
 			unavailable = err
 		}
 	}
@@ -56,7 +56,7 @@ func FindAvailable(name string) (engine.Model, error) {
 	if unavailable != nil {
 		return engine.Model{}, fmt.Errorf("%w; expected one of %s", unavailable, expected)
 	}
-	return engine.Model{}, fmt.Errorf("unknown I/O model %q; expected one of %s", name, expected)
+	return engine.Model{}, fmt.Errorf("unknown I/O model %q; expected one of %s", nameOrAuto, expected)
 }
 
 // StartWithFallback starts a model. If that fails and the model is not required, it starts the next available model

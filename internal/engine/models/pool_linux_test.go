@@ -58,7 +58,7 @@ func TestDroppedAtOnce(t *testing.T) {
 		conns := make([]*testkit.Conn, n)
 		for i := range conns {
 			conns[i] = dial(t, e)
-			conns[i].Exchange("hello", "hello")
+			conns[i].ExchangeLine("hello", "hello")
 		}
 		p.setDropping(true)
 		for i, c := range conns {
@@ -90,7 +90,7 @@ func TestDroppedOpened(t *testing.T) {
 			t.Errorf("%d sheds are counted where nothing but Opened is due", n)
 		}
 		p.setDropping(false)
-		c.Exchange("hello", "hello")
+		c.ExchangeLine("hello", "hello")
 	})
 }
 
@@ -104,7 +104,7 @@ func TestEndsWhileDropped(t *testing.T) {
 		conns := make([]*testkit.Conn, n)
 		for i := range conns {
 			conns[i] = dial(t, e)
-			conns[i].Exchange("hello", "hello")
+			conns[i].ExchangeLine("hello", "hello")
 		}
 		p.setDropping(true)
 		for _, c := range conns[:n/2] {

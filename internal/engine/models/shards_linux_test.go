@@ -114,7 +114,7 @@ func TestFullShardsPassOn(t *testing.T) {
 			var open []*testkit.Conn
 			for i := range loops * each {
 				c := testkit.Dial(t, e.ListenerStats()[i%2].Addr.String())
-				c.Exchange("hello", "hello")
+				c.ExchangeLine("hello", "hello")
 				open = append(open, c)
 			}
 			refused := e.Counters().TotalRefused()
@@ -173,7 +173,7 @@ func TestTableFullEarly(t *testing.T) {
 			open = append(open, dial(t, e))
 		}
 		for _, c := range open {
-			c.Exchange("hello", "hello")
+			c.ExchangeLine("hello", "hello")
 		}
 	})
 }
@@ -197,7 +197,7 @@ func TestShardsHoldNoOtherSocket(t *testing.T) {
 		e := startShards(t, m, &echo{}, 2, 10)
 		ours.Close()
 		testkit.NewConn(t, theirs).ExpectEOF("")
-		dial(t, e).Exchange("hello", "hello")
+		dial(t, e).ExchangeLine("hello", "hello")
 	})
 }
 
@@ -206,7 +206,7 @@ func TestCollectOnShard(t *testing.T) {
 	forEachModelWithLoops(t, func(t *testing.T, m engine.Model) {
 		e := startShards(t, m, &echo{before: func(*engine.Conn, []byte) { runtime.GC() }}, 2, 10)
 		for range 10 {
-			dial(t, e).Exchange("collect", "collect")
+			dial(t, e).ExchangeLine("collect", "collect")
 		}
 	})
 }
@@ -231,7 +231,7 @@ func TestForeignDescriptorOnShard(t *testing.T) {
 		defer f.Close()
 		file.Store(f)
 		for _, c := range all {
-			c.Exchange("hello", "hello")
+			c.ExchangeLine("hello", "hello")
 			if err := <-wrong; err == nil {
 				t.Fatal("a write to a descriptor of another table went somewhere")
 			}
@@ -265,7 +265,7 @@ func TestLocalAddrOnShard(t *testing.T) {
 				}}, 2, 20)
 				at.Store(e.Addr().String())
 				for range 20 {
-					dial(t, e).Exchange("hello", "hello")
+					dial(t, e).ExchangeLine("hello", "hello")
 				}
 				if addr, ok := other.Load().LocalAddr(); !ok || addr.String() != at.Load() {
 					t.Errorf("LocalAddr in a goroutine is %v, %v; want %v", addr, ok, e.Addr())
@@ -289,17 +289,17 @@ func TestBellOfLaterLoop(t *testing.T) {
 			}
 		}}, 1, 10)
 		from := dial(t, first)
-		from.Exchange("early", "early")
+		from.ExchangeLine("early", "early")
 		for _, each := range []int{0, 10} { // one table for all, and a shard
 			refs := make(chan engine.Ref, 10)
 			second := &echo{before: func(c *engine.Conn, _ []byte) { refs <- c.Ref() }}
 			e := startEngine(t, m, engine.Config{Addr: "127.0.0.1:0", Handler: second, Loops: 1, MaxConnsPerShard: each})
 			to := dial(t, e)
-			to.Exchange("hello", "hello")
+			to.ExchangeLine("hello", "hello")
 			ref := <-refs
 			later.Store(&ref)
 			for range 20 {
-				from.Exchange("ring", "ring")
+				from.ExchangeLine("ring", "ring")
 				to.Expect("ring\n") // its loop was woken from a shard
 			}
 			later.Store(nil)

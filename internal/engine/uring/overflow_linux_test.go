@@ -97,15 +97,15 @@ func TestCompletionQueueOverflow(t *testing.T) {
 	}
 	e := startTestEngine(t, h)
 	flooding, talking := dialEngine(t, e), dialEngine(t, e)
-	talking.Exchange("hello", "hello")
+	talking.ExchangeLine("hello", "hello")
 	flooding.Send("flood")
 	full <- talking.LocalAddr()
-	talking.Exchange("to a full queue", "to a full queue")
-	talking.Exchange("hello again", "hello again")
+	talking.ExchangeLine("to a full queue", "to a full queue")
+	talking.ExchangeLine("hello again", "hello again")
 	flooding.Expect("flood")
 	flooding.Send("ring")
 	flooding.Expect("ring")
-	dialEngine(t, e).Exchange("hello", "hello")
+	dialEngine(t, e).ExchangeLine("hello", "hello")
 	if n := len(h.closed); n != 0 {
 		t.Errorf("%d connections were closed: %v", n, <-h.closed)
 	}

@@ -24,7 +24,7 @@ func (d *driver) deliverOrDeferRecvCompletion(c *engine.Conn, completion cqe) {
 		defer d.buffers.recycleBuffer(completion)
 	}
 	if completion.flags&cqeMore == 0 {
-		d.clearOpFlags(c, receiving|canceling)
+		d.clearAndUncountOps(c, receiving|canceling)
 	}
 	switch armed := c.DriverFlags(); {
 	case armed&loop.Busy != 0:
@@ -103,7 +103,7 @@ func (d *driver) CanRead(c *engine.Conn) bool { return c.DriverFlags()&(closing|
 
 // ReadOnce does nothing while a receive is in progress: the bytes of that receive come first in the stream, so reading
 // now would deliver bytes out of order.
-func (d *driver) ReadOnce(c *engine.Conn) bool {
+func (d *driver) ReadOnce(c *engine.Conn) (gotBytes bool) {
 	if !d.CanRead(c) {
 		return false
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-func (d *driver) handleSendCompletion(c *engine.Conn, completion cqe) {
-	d.clearOpFlags(c, sending)
+func (d *driver) handleOrDeferSendCompletion(c *engine.Conn, completion cqe) {
+	d.clearAndUncountOps(c, sending)
 	if c.DriverFlags()&loop.Busy != 0 {
 		d.loop.DeferUntilWorkerReturns(c, func() { d.handleSendResult(c, completion.res) })
 		return
@@ -21,8 +21,8 @@ func (d *driver) handleSendCompletion(c *engine.Conn, completion cqe) {
 	d.PerformActions(c)
 }
 
-func (d *driver) handleWritable(c *engine.Conn) {
-	d.clearOpFlags(c, sending)
+func (d *driver) handleOrDeferWritable(c *engine.Conn) {
+	d.clearAndUncountOps(c, sending)
 	if c.DriverFlags()&loop.Busy != 0 {
 		d.loop.DeferUntilWorkerReturns(c, c.OnWritable)
 		return

@@ -140,7 +140,7 @@ func (d *driver) UnwatchListener(listenerFD int32) { d.listenerPoll.Remove(liste
 func (d *driver) HandleEvents() (handled, moreLeft bool) {
 	switch {
 	case d.roundLeft == 0:
-		d.runDeferredWorkAndStartRound()
+		d.runKernelWorkAndStartRound()
 	case d.ring.tail != d.ring.submitted:
 		d.ring.enter(0, 0)
 	}
@@ -148,10 +148,10 @@ func (d *driver) HandleEvents() (handled, moreLeft bool) {
 	return handled, d.roundLeft > 0
 }
 
-// runDeferredWorkAndStartRound makes the kernel run deferred work, about 20 items per call. It requests as many items
+// runKernelWorkAndStartRound makes the kernel run deferred work, about 20 items per call. It requests as many items
 // as there were immediate completions, so that both kinds of connections get an even share, but no more than a few
 // turns can handle: each resulting send holds a buffer until a later round.
-func (d *driver) runDeferredWorkAndStartRound() {
+func (d *driver) runKernelWorkAndStartRound() {
 	immediate := d.ring.completionCount() + d.ring.tail - d.ring.submitted
 	wanted := min(immediate, maxDeferredPerRound)
 	d.ring.enter(enterGetEvents, 0)
@@ -172,9 +172,9 @@ func (d *driver) WaitForEvents(limit time.Duration) {
 
 const recreateInterval = 100 * time.Millisecond
 
-// replaceBrokenRing replaces a ring that has failed. Operations in progress will never complete, so their connections
-// are closed. If a ring fails again soon, the next replacement waits until recreateInterval has passed.
-func (d *driver) replaceBrokenRing() {
+// abortConnsAndReplaceRing replaces a ring that has failed. Operations in progress will never complete, so their
+// connections are closed. If a ring fails again soon, the next replacement waits until recreateInterval has passed.
+func (d *driver) abortConnsAndReplaceRing() {
 	errno := d.ring.broken
 	time.Sleep(d.lastRecreated + recreateInterval - engine.MonotonicNow())
 	d.lastRecreated, d.roundLeft = engine.MonotonicNow(), 0
@@ -184,10 +184,10 @@ func (d *driver) replaceBrokenRing() {
 	if err := d.openRing(); err != nil {
 		panic("myriad: io_uring failed, and no new ring could be created: " + err.Error())
 	}
-	d.loop.WatchListenersAndChannels()
+	d.loop.WatchChannelsAndUnpausedListeners()
 	d.loop.ForEachConn(func(c *engine.Conn) {
-		d.clearOpFlags(c, pendingOps|canceling)
-		if d.loop.AbortConn(c, engine.NormalizeError(errno)); c.DriverFlags()&closing != 0 && !c.IsOpen() {
+		d.clearAndUncountOps(c, pendingOps|canceling)
+		if d.loop.AbortConnOrFailDial(c, engine.NormalizeError(errno)); c.DriverFlags()&closing != 0 && !c.IsOpen() {
 			d.closeOrShutToEndOps(c)
 		}
 	})
@@ -195,7 +195,7 @@ func (d *driver) replaceBrokenRing() {
 
 func (d *driver) handleCompletions() (handledAny bool) {
 	if d.ring.broken != 0 {
-		d.replaceBrokenRing()
+		d.abortConnsAndReplaceRing()
 		return true
 	}
 	handled := d.roundLeft > 0
@@ -208,11 +208,11 @@ func (d *driver) handleCompletions() (handledAny bool) {
 			d.handleRecvCompletion(d.loop.Conn(uint32(completion.user)), completion)
 		case tagSend:
 			n -= 3
-			d.handleSendCompletion(d.loop.Conn(uint32(completion.user)), completion)
+			d.handleOrDeferSendCompletion(d.loop.Conn(uint32(completion.user)), completion)
 		case tagWritable:
-			d.handleWritable(d.loop.Conn(uint32(completion.user)))
+			d.handleOrDeferWritable(d.loop.Conn(uint32(completion.user)))
 		case tagPoll:
-			d.handlePollCompletion(d.loop.Conn(uint32(completion.user)))
+			d.handleInputOrConnectPoll(d.loop.Conn(uint32(completion.user)))
 		case tagListener:
 			d.rearmListenerPollAndAccept()
 		case tagEventfd:
@@ -231,8 +231,8 @@ func (d *driver) rearmListenerPollAndAccept() {
 	d.loop.AcceptAndReceiveConns()
 }
 
-func (d *driver) handlePollCompletion(c *engine.Conn) {
-	d.clearOpFlags(c, polling)
+func (d *driver) handleInputOrConnectPoll(c *engine.Conn) {
+	d.clearAndUncountOps(c, polling)
 	switch {
 	case c.DriverFlags()&closing != 0:
 		d.PerformActions(c)
@@ -252,8 +252,8 @@ func (d *driver) handlePollCompletion(c *engine.Conn) {
 	}
 }
 
-// WatchConn submits a poll for input or, if the connection is being dialled, for writability.
-func (d *driver) WatchConn(c *engine.Conn) syscall.Errno {
+// WatchForInputOrConnect submits a poll for input or, if the connection is being dialled, for writability.
+func (d *driver) WatchForInputOrConnect(c *engine.Conn) syscall.Errno {
 	events := uint32(unix.POLLIN)
 	if c.DriverFlags()&loop.Connecting != 0 {
 		events = unix.POLLOUT
@@ -267,7 +267,7 @@ func (d *driver) WatchEstablished(c *engine.Conn) syscall.Errno {
 	if errno := sock.SetBlocking(c.FD()); errno != 0 {
 		return errno
 	}
-	return d.WatchConn(c)
+	return d.WatchForInputOrConnect(c)
 }
 
 func (d *driver) DropUnopened(c *engine.Conn) { d.closeOrShutToEndOps(c) }
@@ -281,7 +281,7 @@ func (d *driver) PerformActions(c *engine.Conn) {
 		return
 	}
 	for {
-		switch c.NextAction() {
+		switch c.AdvanceToNextAction() {
 		case engine.Send:
 			d.submitSend(c)
 		case engine.SendFile:
@@ -300,7 +300,7 @@ func (d *driver) PerformActions(c *engine.Conn) {
 			}
 			d.loop.DetachOrMarkExportReady(c)
 		case engine.ShutWrite:
-			d.loop.ShutdownWrite(c)
+			d.loop.ShutdownWriteUnlessReset(c)
 		case engine.Close:
 			d.closeOrShutToEndOps(c)
 			return
@@ -373,12 +373,12 @@ func (d *driver) CancelReceiveIfSilent(c *engine.Conn) {
 	}
 }
 
-func (d *driver) clearOpFlags(c *engine.Conn, bits uint16) {
-	if c.DriverFlags()&bits&receiving != 0 {
+func (d *driver) clearAndUncountOps(c *engine.Conn, opFlags uint16) {
+	if c.DriverFlags()&opFlags&receiving != 0 {
 		d.pendingReceives--
 		d.loop.AdjustFastSweepReasons(-1)
 	}
-	c.SetDriverFlags(c.DriverFlags() &^ bits)
+	c.SetDriverFlags(c.DriverFlags() &^ opFlags)
 }
 
 func (d *driver) submitPoll(fd int32, userData uint64, events, flags uint32) {

@@ -86,15 +86,15 @@ func TestRingIsRecreated(t *testing.T) {
 	}
 	e := startTestEngine(t, h)
 	idle, talking := dialEngine(t, e), dialEngine(t, e)
-	idle.Exchange("hello", "hello")
-	talking.Exchange("hello", "hello")
+	idle.ExchangeLine("hello", "hello")
+	talking.ExchangeLine("hello", "hello")
 	talking.Send("break")
 	for range 2 {
 		if why := testkit.Receive(t, h.closed, "a connection is not closed"); !errors.Is(why, unix.EBADFD) {
 			t.Errorf("closed with %v, want EBADFD", why)
 		}
 	}
-	dialEngine(t, e).Exchange("hello again", "hello again")
+	dialEngine(t, e).ExchangeLine("hello again", "hello again")
 }
 
 // If many connections send more than the first buffers hold, more are provided, up to all, and no byte is

@@ -110,7 +110,7 @@ func (e *Engine) ListenerStats() []engine.ListenerStats { return e.host.Listener
 func (e *Engine) Loops() int { return 0 }
 
 func (e *Engine) Counters() (sum engine.Counts) {
-	e.counters.AddTo(&sum)
+	e.counters.AddToWithMaxAge(&sum)
 	e.broadcasts.SetBroadcastGauges(&sum)
 	return sum
 }
@@ -157,7 +157,7 @@ func (e *Engine) updateRequestsAndWake(update func(*pendingRequests) error) erro
 	return nil
 }
 
-func (e *Engine) Broadcast(p []byte) error {
+func (e *Engine) BroadcastToAllWorkers(p []byte) error {
 	b, err := e.broadcasts.StartBroadcast(p, 1, &e.cfg.Limits)
 	if err != nil {
 		return err
@@ -267,9 +267,9 @@ func (e *Engine) runRound() (acted bool) {
 	req := e.requests
 	e.requests.broadcasts, e.requests.peersToClose = nil, nil
 	e.mu.Unlock()
-	acted = e.acceptQueued(req.acceptPaused || req.stop)
+	acted = e.admitOrRejectQueued(req.acceptPaused || req.stop)
 	for _, p := range e.pruneAndListOpenPeers() {
-		p.applyEngineRequests(&req)
+		p.applyBroadcastsAndCloses(&req)
 		acted = p.handleMailbox() || acted
 		acted = p.driveConn() || acted
 	}
@@ -289,7 +289,7 @@ func (e *Engine) pruneAndListOpenPeers() []*Peer {
 	return e.openPeerList
 }
 
-func (e *Engine) acceptQueued(paused bool) (acted bool) {
+func (e *Engine) admitOrRejectQueued(paused bool) (acted bool) {
 	e.counters.SetGaugeBool(engine.AcceptPausedCount, paused)
 	e.nextAdmission = 0
 	for !paused && len(e.acceptQueue) > 0 {
@@ -367,15 +367,15 @@ func (e *Engine) DoAndRunUntilIdle(f func()) {
 // Wakeups returns a channel with a signal when the next call may find work.
 func (e *Engine) Wakeups() <-chan struct{} { return e.wake }
 
-// AdvanceClock advances the clock by d and does what is due, in order of time. It must be called within
+// AdvanceClockAndRunDue advances the clock by d and does what is due, in order of time. It must be called within
 // DoAndRunUntilIdle. If d is negative or exceeds maxAdvance, it returns false and does nothing.
-func (e *Engine) AdvanceClock(d time.Duration) (ok bool, maxAdvance time.Duration) {
+func (e *Engine) AdvanceClockAndRunDue(d time.Duration) (inRange bool, maxAdvance time.Duration) {
 	end := e.now + d
 	if maxAdvance = startTime + MaxTime - e.now; d < 0 || d > maxAdvance {
 		return false, maxAdvance
 	}
 	for {
-		e.now = min(e.nextTimeout(), end)
+		e.now = min(e.nextDueTime(), end)
 		e.checkAllTimeouts()
 		if e.now == end {
 			return true, maxAdvance
@@ -383,7 +383,7 @@ func (e *Engine) AdvanceClock(d time.Duration) (ok bool, maxAdvance time.Duratio
 	}
 }
 
-func (e *Engine) nextTimeout() (at time.Duration) {
+func (e *Engine) nextDueTime() (at time.Duration) {
 	at = startTime + 2*MaxTime
 	if e.stopDeadline > e.now {
 		at = e.stopDeadline

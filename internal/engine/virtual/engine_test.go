@@ -86,14 +86,14 @@ func TestRequestLimits(t *testing.T) {
 			}
 		}
 	}
-	times(engine.MaxBroadcasts, func() error { return e.Broadcast(nil) })
+	times(engine.MaxBroadcasts, func() error { return e.BroadcastToAllWorkers(nil) })
 	e.DoAndRunUntilIdle(func() {})
-	times(2, func() error { return e.Broadcast(make([]byte, 400)) })
+	times(2, func() error { return e.BroadcastToAllWorkers(make([]byte, 400)) })
 	e.DoAndRunUntilIdle(func() {})
 	if n := len(p.Received()); n != 800 {
 		t.Errorf("%d bytes of two broadcasts, want 800", n)
 	}
-	if err := e.Broadcast(make([]byte, 1001)); !errors.Is(err, engine.ErrTooLarge) {
+	if err := e.BroadcastToAllWorkers(make([]byte, 1001)); !errors.Is(err, engine.ErrTooLarge) {
 		t.Errorf("a broadcast of more than MaxUnsent gives %v", err)
 	}
 	times(maxQueuedRequests, func() error { return e.ClosePeerConns(netip.MustParseAddrPort("198.51.100.9:1")) })
@@ -108,7 +108,7 @@ func TestCallsAfterEnd(t *testing.T) {
 	}
 	e.Wait()
 	for what, err := range map[string]error{
-		"Broadcast": e.Broadcast(nil), "Hold": e.PauseAccept(true), "Expel": e.ClosePeerConns(netip.AddrPort{}),
+		"Broadcast": e.BroadcastToAllWorkers(nil), "Hold": e.PauseAccept(true), "Expel": e.ClosePeerConns(netip.AddrPort{}),
 	} {
 		if !errors.Is(err, engine.ErrClosed) {
 			t.Errorf("%s gives %v, want ErrClosed", what, err)

@@ -97,17 +97,17 @@ func (p *Peer) Closed() (why error, ok bool) { return p.closeReason, p.done }
 // reads again when the peer has accepted all but LowWater bytes.
 func (p *Peer) PausedAtHighWater() (highWater, lowWater int, ok bool) {
 	c, l := &p.conn, p.engine.cfg.Limits
-	return l.HighWater, l.LowWater, c.IsOpen() && !c.IsClosing() && c.IsPaused() && !c.IsReadPaused() && c.UnsentBytes() > l.LowWater
+	return l.HighWater, l.LowWater, c.IsOpen() && !c.IsClosing() && c.IsPaused() && !c.IsReadPaused() && c.UnsentOrDroppedBytes() > l.LowWater
 }
 
 func (p *Peer) PausedByHandler() bool { return p.conn.IsOpen() && p.conn.IsReadPaused() }
 
 // UnsentBytes returns the number of bytes that the peer has not accepted. UnreadBytes returns the number of bytes that
 // the peer has sent and the handler has not used.
-func (p *Peer) UnsentBytes() int { return p.conn.UnsentBytes() }
+func (p *Peer) UnsentBytes() int { return p.conn.UnsentOrDroppedBytes() }
 
 func (p *Peer) UnreadBytes() int {
-	return len(p.incoming) + max(p.conn.BufferedBytes()-p.conn.UnsentBytes(), 0)
+	return len(p.incoming) + max(p.conn.BufferedBytes()-p.conn.UnsentOrDroppedBytes(), 0)
 }
 
 func (p *Peer) admitOrReject() {
@@ -115,7 +115,7 @@ func (p *Peer) admitOrReject() {
 		return
 	}
 	host := &p.engine.host
-	if err := host.Admit(0, p.Addr); err != nil {
+	if err := host.AdmitOrLogRefusal(0, p.Addr); err != nil {
 		p.received = append(p.received, host.BuildRefusalReply(p.Addr, err)...)
 		p.markRejected(err)
 		return
@@ -137,7 +137,7 @@ func (p *Peer) closeAndEmptyMailbox() {
 	p.handleMailbox()
 }
 
-func (p *Peer) applyEngineRequests(req *pendingRequests) {
+func (p *Peer) applyBroadcastsAndCloses(req *pendingRequests) {
 	if len(req.broadcasts) > 0 {
 		p.conn.WriteBroadcasts(req.joinBroadcasts())
 	}
@@ -158,7 +158,7 @@ func (p *Peer) driveConn() (acted bool) {
 
 func (p *Peer) performConnAction() (performed bool) {
 	c := &p.conn
-	switch c.NextAction() {
+	switch c.AdvanceToNextAction() {
 	case engine.Send:
 		n := min(p.receiveCapacity(), len(c.Output()))
 		p.received = append(p.received, c.Output()[:n]...)
@@ -169,7 +169,7 @@ func (p *Peer) performConnAction() (performed bool) {
 	case engine.SendFile:
 		c.LoadFilePieceIntoOutput()
 	case engine.FeedHandler:
-		c.MakeDueHandlerCalls()
+		c.MakeDeferredHandlerCalls()
 	case engine.Read:
 		if !p.readOnce() {
 			c.CloseIfTimedOutAfterEmptyRead()
@@ -177,7 +177,7 @@ func (p *Peer) performConnAction() (performed bool) {
 	case engine.ShutWrite:
 		p.shut = true
 		p.inputEnded = p.inputEnded || p.window < 0 // it has read EOF
-		c.OnWriteShut()
+		c.MarkWriteShutAndStartLinger()
 	case engine.Close:
 		p.done, p.closeReason = true, c.CloseReason()
 		c.OnClosed()
@@ -211,7 +211,7 @@ func (p *Peer) handleMailbox() (acted bool) {
 	mail, data := p.mailbox.TakeAll()
 	rest := data
 	for _, m := range mail {
-		p.conn.HandleOrDeferRequest(m, rest[:m.Size])
+		p.conn.HandleOrDeferForPendingLayer(m, rest[:m.Size])
 		rest = rest[m.Size:]
 	}
 	p.engine.counters.Add(engine.Buffered, -int64(p.mailbox.Recycle(mail, data)))

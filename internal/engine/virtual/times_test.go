@@ -84,7 +84,7 @@ func TestTimes(t *testing.T) {
 			if c.why != nil {
 				end = c.at + late
 			}
-			pass := func(d time.Duration) { e.DoAndRunUntilIdle(func() { e.AdvanceClock(d) }) }
+			pass := func(d time.Duration) { e.DoAndRunUntilIdle(func() { e.AdvanceClockAndRunDue(d) }) }
 			step := c.each
 			if step == 0 {
 				step = c.at - 2*clockCoarseness
@@ -115,15 +115,15 @@ func TestTimesAfterPause(t *testing.T) {
 	e := startEngine(t, &lines{}, func(c *engine.Config) { c.Limits.MessageTimeout = time.Second })
 	p := connect(t, e)
 	e.DoAndRunUntilIdle(func() { p.Send([]byte("deaf\nhalf a mess")) })
-	e.DoAndRunUntilIdle(func() { e.AdvanceClock(time.Hour) })
+	e.DoAndRunUntilIdle(func() { e.AdvanceClockAndRunDue(time.Hour) })
 	if err := p.conn.Ref().Nudge(); err != nil {
 		t.Fatal(err)
 	}
-	e.DoAndRunUntilIdle(func() { e.AdvanceClock(time.Second - 2*clockCoarseness) })
+	e.DoAndRunUntilIdle(func() { e.AdvanceClockAndRunDue(time.Second - 2*clockCoarseness) })
 	if why, closed := p.Closed(); closed {
 		t.Errorf("closed at once for what came while nobody listened: %v", why)
 	}
-	e.DoAndRunUntilIdle(func() { e.AdvanceClock(4 * clockCoarseness) })
+	e.DoAndRunUntilIdle(func() { e.AdvanceClockAndRunDue(4 * clockCoarseness) })
 	if why, _ := p.Closed(); !errors.Is(why, engine.ErrMessageTimeout) {
 		t.Errorf("half a message that was waited for is given up for %v", why)
 	}

@@ -223,11 +223,11 @@ func (w *agentWorker) cancelAndLeaveRun(reason string) {
 }
 
 func (a *Agent) newAgentInfo() agentInfo {
-	return agentInfo{Name: a.Name, Host: fmt.Sprintf("%d CPUs, %s", runtime.NumCPU(), runtime.GOOS), Machine: bootID(), CPUs: min(runtime.NumCPU(), runtime.GOMAXPROCS(0))}
+	return agentInfo{Name: a.Name, Host: fmt.Sprintf("%d CPUs, %s", runtime.NumCPU(), runtime.GOOS), Machine: bootIDOrHostname(), CPUs: min(runtime.NumCPU(), runtime.GOMAXPROCS(0))}
 }
 
-// bootID returns an identifier of the machine that changes when the machine restarts.
-func bootID() string {
+// bootIDOrHostname returns an identifier of the machine that changes when the machine restarts.
+func bootIDOrHostname() string {
 	if boot, err := procfs.ReadSysctl("kernel.random.boot_id"); err == nil {
 		return boot
 	}

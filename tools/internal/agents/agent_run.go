@@ -156,7 +156,7 @@ func (r *agentRun) waitAndRunLoad(ctx context.Context, startAt time.Time) (final
 		r.cfg.Published = r.published
 	}
 	r.cfg.Observe = func(e load.Event) {
-		r.sendEventToCoordinator(e)
+		r.sendAndRecordUnlessDone(e)
 		if r.agent.Observe != nil {
 			r.agent.Observe(e)
 		}
@@ -201,9 +201,9 @@ func (r *agentRun) openEventFile() (write func(load.Event), closeFile func()) {
 	}
 }
 
-// sendEventToCoordinator sends an event of the run to the coordinator, unless the event is Done. It is called on the
+// sendAndRecordUnlessDone sends an event of the run to the coordinator, unless the event is Done. It is called on the
 // run's goroutine.
-func (r *agentRun) sendEventToCoordinator(e load.Event) {
+func (r *agentRun) sendAndRecordUnlessDone(e load.Event) {
 	if e.Phase == load.Done {
 		return
 	}

@@ -213,7 +213,7 @@ func TestRun(t *testing.T) {
 	dirs := []string{t.TempDir(), t.TempDir()}
 	f.startAgent(Agent{Name: "a", EventDir: dirs[0]})
 	f.startAgent(Agent{Name: "b", EventDir: dirs[1]})
-	var recorder load.Recorder
+	var recorder load.StreamBuilder
 	cfg := load.Config{Target: target, Connections: 7, Rate: load.Rate{PerSecond: 200}, Duration: 600 * time.Millisecond, Drain: testkit.Timeout, ProgressEvery: 100 * time.Millisecond, Observe: recorder.Observe, Histograms: true}
 	r, err := RunOnAgents(t.Context(), f.newOptions(2), cfg)
 	if err != nil {
@@ -458,7 +458,7 @@ func TestRefused(t *testing.T) {
 func parseAllowedList(t *testing.T, texts ...string) (all []AllowedTarget) {
 	t.Helper()
 	for _, text := range texts {
-		a, err := ParseAllowedTarget(text)
+		a, err := ParseAllowedNetworkOrPath(text)
 		if err != nil {
 			t.Fatal(err)
 		}

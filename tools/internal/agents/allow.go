@@ -29,8 +29,8 @@ type AllowedTarget struct {
 	path    string
 }
 
-// ParseAllowedTarget parses an address, a network such as 10.0.0.0/8, or unix:PATH.
-func ParseAllowedTarget(text string) (AllowedTarget, error) {
+// ParseAllowedNetworkOrPath parses an address, a network such as 10.0.0.0/8, or unix:PATH.
+func ParseAllowedNetworkOrPath(text string) (AllowedTarget, error) {
 	if path, ok := strings.CutPrefix(text, unixPrefix); ok && path != "" {
 		return AllowedTarget{path: path}, nil
 	}
@@ -110,7 +110,7 @@ func (a *Agent) examineMachineForCall(ctx context.Context, c call) agentInfo {
 }
 
 func (a *Agent) parseAndValidatePlan(ctx context.Context, p plan) (cfg load.Config, err error) {
-	if err := rejectKeysNamingLocalFiles(p.Config); err != nil {
+	if err := rejectKeysNamingLocalResources(p.Config); err != nil {
 		return cfg, err
 	}
 	if err := json.Unmarshal(p.Config, &cfg); err != nil {
@@ -132,7 +132,7 @@ func (a *Agent) parseAndValidatePlan(ctx context.Context, p plan) (cfg load.Conf
 	return cfg, cfg.Validate()
 }
 
-func rejectKeysNamingLocalFiles(configJSON []byte) error {
+func rejectKeysNamingLocalResources(configJSON []byte) error {
 	var keys map[string]json.RawMessage
 	if err := json.Unmarshal(configJSON, &keys); err != nil {
 		return err

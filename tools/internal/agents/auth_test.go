@@ -58,10 +58,10 @@ func TestWarnings(t *testing.T) {
 	c := &coordinator{Options: Options{Logf: said.logf}, warnings: make(chan string, 1)}
 	for _, line := range []string{"a", "a", "b"} {
 		for range 1000 {
-			c.keepServerWarning(line)
+			c.keepWarningIfNonePending(line)
 		}
-		c.logPendingWarning()
-		c.logPendingWarning()
+		c.logPendingWarningUnlessRepeated()
+		c.logPendingWarningUnlessRepeated()
 	}
 	if got := said.String(); got != "NATS: a\nNATS: b\n" {
 		t.Errorf("it says %q", got)

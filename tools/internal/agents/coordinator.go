@@ -147,7 +147,7 @@ func (o *Options) Check() error {
 func (c *coordinator) connectAndStartLocalAgents() (err error) {
 	url, connect := c.URL, func(all ...nats.Option) (*nats.Conn, error) { return nats.Connect(c.URL, all...) }
 	if c.URL == "" {
-		c.server, err = natsd.Start(natsd.Config{Addr: c.Listen, Token: c.Token, MaxPayload: maxMessage, TLS: c.ListenTLS, Warn: c.keepServerWarning})
+		c.server, err = natsd.Start(natsd.Config{Addr: c.Listen, Token: c.Token, MaxPayload: maxMessage, TLS: c.ListenTLS, Warn: c.keepWarningIfNonePending})
 		if err != nil {
 			return fmt.Errorf("agents: %w", err)
 		}
@@ -197,17 +197,18 @@ func (c *coordinator) requireSecureExternalServer() error {
 	return requireCredentialsOrLoopback(c.conn)
 }
 
-// keepServerWarning stores a warning of the coordinator's own NATS server for logPendingWarning, unless an earlier one
-// is still pending. It is called on the server's goroutines. Unauthenticated clients can cause many warnings.
-func (c *coordinator) keepServerWarning(line string) {
+// keepWarningIfNonePending stores a warning of the coordinator's own NATS server for logPendingWarningUnlessRepeated,
+// unless an earlier one is still pending. It is called on the server's goroutines. Unauthenticated clients can cause
+// many warnings.
+func (c *coordinator) keepWarningIfNonePending(line string) {
 	select {
 	case c.warnings <- line:
 	default:
 	}
 }
 
-// logPendingWarning logs the pending warning, unless it equals the last one. The caller limits the rate.
-func (c *coordinator) logPendingWarning() {
+// logPendingWarningUnlessRepeated logs the pending warning, unless it equals the last one. The caller limits the rate.
+func (c *coordinator) logPendingWarningUnlessRepeated() {
 	select {
 	case line := <-c.warnings:
 		if line != c.warned {
@@ -265,7 +266,7 @@ func (c *coordinator) callAndAdmitAgents(ctx context.Context) error {
 			if err := c.requireSecureExternalServer(); err != nil {
 				return err
 			}
-			c.logPendingWarning()
+			c.logPendingWarningUnlessRepeated()
 			c.members = slices.DeleteFunc(c.members, func(m *memberAgent) bool {
 				gone := now.Sub(m.heard) > c.Silence
 				if gone {
@@ -388,7 +389,7 @@ func (c *coordinator) divideLoadAndPrepareMembers(ctx context.Context) error {
 	for _, m := range c.members {
 		all = append(all, m.agentInfo)
 	}
-	weights, err := divideConnsByCPUs(c.cfg.Total(), all)
+	weights, err := divideConnsByCPUsWithinLimits(c.cfg.Total(), all)
 	if err != nil {
 		return err
 	}

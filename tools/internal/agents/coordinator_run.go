@@ -80,7 +80,7 @@ func (c *coordinator) processEventsWhile(isWaitingFor func(*memberAgent) bool) {
 			}
 			c.sendOrdersToAll()
 		case <-t.patience:
-			c.dropLostMembers(func(*memberAgent) string { return fmt.Sprintf("no result within %v of the end", stopTime) })
+			c.dropMembersAndProcessPhases(func(*memberAgent) string { return fmt.Sprintf("no result within %v of the end", stopTime) })
 		case m := <-c.messages:
 			c.processAgentMessage(m)
 		case <-t.show.C:
@@ -89,10 +89,10 @@ func (c *coordinator) processEventsWhile(isWaitingFor func(*memberAgent) bool) {
 			c.processQueuedMessages()
 			c.emitMergedInterval()
 		case now := <-t.heartbeat.C:
-			c.logPendingWarning()
+			c.logPendingWarningUnlessRepeated()
 			c.processQueuedMessages()
 			insecure := c.requireSecureExternalServer()
-			c.dropLostMembers(func(m *memberAgent) string {
+			c.dropMembersAndProcessPhases(func(m *memberAgent) string {
 				if insecure != nil {
 					return insecure.Error()
 				}
@@ -135,7 +135,7 @@ var errNoAgents = errors.New("agents: no agent is left")
 // run to the result of the search.
 func (c *coordinator) searchRate(ctx context.Context) (conclude func(*load.Result) *load.Result, err error) {
 	s, steps := load.NewSearch(c.cfg), 0
-	err = s.Seek(func(rate float64) (*load.Result, int64, error) { return c.measureAtRate(ctx, rate) }, func(step load.Step) {
+	err = s.Seek(func(rate float64) (*load.Result, int64, error) { return c.measureRateUntilNoneLost(ctx, rate) }, func(step load.Step) {
 		for _, m := range c.members {
 			if steps == 0 || step.Kept {
 				m.best = m.tried
@@ -150,8 +150,8 @@ func (c *coordinator) searchRate(ctx context.Context) (conclude func(*load.Resul
 	return s.BuildSearchResult, err
 }
 
-// measureAtRate tries a rate. If an agent is lost during a try, it tries the rate again without that agent.
-func (c *coordinator) measureAtRate(ctx context.Context, rate float64) (result *load.Result, openConns int64, err error) {
+// measureRateUntilNoneLost tries a rate. If an agent is lost during a try, it tries the rate again without that agent.
+func (c *coordinator) measureRateUntilNoneLost(ctx context.Context, rate float64) (result *load.Result, openConns int64, err error) {
 	for {
 		before := len(c.activeMembers())
 		c.orderNextStep(rate)
@@ -182,17 +182,17 @@ func (c *coordinator) activeMembers() (active []*memberAgent) {
 	return active
 }
 
-func (c *coordinator) dropLostMembers(lossReason func(*memberAgent) string) {
+func (c *coordinator) dropMembersAndProcessPhases(lossReason func(*memberAgent) string) {
 	for _, m := range c.activeMembers() {
 		if reason := lossReason(m); reason != "" {
-			c.markMemberLost(m, reason)
+			c.markMemberLostAndStop(m, reason)
 		}
 	}
-	c.emitPhasesReachedByAll()
+	c.processPhasesReachedByAll()
 }
 
-// markMemberLost marks an agent as lost. It also orders the agent to stop, because orders may still reach it.
-func (c *coordinator) markMemberLost(m *memberAgent, reason string) {
+// markMemberLostAndStop marks an agent as lost. It also orders the agent to stop, because orders may still reach it.
+func (c *coordinator) markMemberLostAndStop(m *memberAgent, reason string) {
 	m.lost, m.orders.Stop, m.orders.Over = reason, true, true
 	c.Logf("agent %s is lost, with %s connections: %s", m.Name, format.Count(m.connections), reason)
 	if c.losses == nil {
@@ -227,11 +227,11 @@ func (c *coordinator) processAgentMessage(msg *nats.Msg) {
 // commonPhases lists the phases that are reported to the observer when all agents have reached them.
 var commonPhases = []load.Phase{load.Began, load.Connected, load.Checking, load.Checked, load.Heard, load.Measuring, load.Part, load.Measured, load.Exchanged}
 
-func (c *coordinator) processAgentReport(m *memberAgent, t report) {
-	e := t.Event
+func (c *coordinator) processAgentReport(m *memberAgent, eventOrFailure report) {
+	e := eventOrFailure.Event
 	if e == nil {
-		c.markMemberLost(m, cmp.Or(sanitizeForPrinting(t.Failed), "it ended without a result"))
-		c.emitPhasesReachedByAll()
+		c.markMemberLostAndStop(m, cmp.Or(sanitizeForPrinting(eventOrFailure.Failed), "it ended without a result"))
+		c.processPhasesReachedByAll()
 		return
 	}
 	if e.Phase != load.Done {
@@ -239,7 +239,7 @@ func (c *coordinator) processAgentReport(m *memberAgent, t report) {
 	}
 	switch e.Phase {
 	case load.Done:
-		c.storeResultAndRelease(m, e.Result, sanitizeForPrinting(t.Failed))
+		c.releaseMemberOrMarkLost(m, e.Result, sanitizeForPrinting(eventOrFailure.Failed))
 	case load.Progress:
 		if e.Interval == nil {
 			return
@@ -254,7 +254,7 @@ func (c *coordinator) processAgentReport(m *memberAgent, t report) {
 			m.published = e.Published
 		}
 	case load.Tried:
-		if t.Step == c.step && m.tried == nil && e.Result != nil {
+		if eventOrFailure.Step == c.step && m.tried == nil && e.Result != nil {
 			m.tried = m.toLocalClockAndNameLimits(e.Result)
 		}
 		return
@@ -266,22 +266,22 @@ func (c *coordinator) processAgentReport(m *memberAgent, t report) {
 			e.Plan.Host = m.Name + ": " + sanitizeForPrinting(e.Plan.Host)
 		}
 		if e.Phase == load.Measuring {
-			m.measuring = peerTimeToLocal(t.At, m.offset)
+			m.measuring = peerTimeToLocal(eventOrFailure.At, m.offset)
 		}
 		if len(m.pending[e.Phase]) < maxIntervals {
 			m.pending[e.Phase] = append(m.pending[e.Phase], *e)
 		}
 		m.connected = m.connected || e.Phase == load.Connected
 	}
-	c.emitPhasesReachedByAll()
+	c.processPhasesReachedByAll()
 }
 
-func (c *coordinator) storeResultAndRelease(m *memberAgent, result *load.Result, earlyEndReason string) {
-	if result == nil {
-		c.markMemberLost(m, "it has no result")
+func (c *coordinator) releaseMemberOrMarkLost(m *memberAgent, resultOrNil *load.Result, earlyEndReason string) {
+	if resultOrNil == nil {
+		c.markMemberLostAndStop(m, "it has no result")
 		return
 	}
-	m.result, m.ended, m.orders.Over = m.toLocalClockAndNameLimits(result), earlyEndReason, true
+	m.result, m.ended, m.orders.Over = m.toLocalClockAndNameLimits(resultOrNil), earlyEndReason, true
 	c.sendOrdersTo(m)
 }
 
@@ -298,7 +298,7 @@ func (m *memberAgent) toLocalClockAndNameLimits(result *load.Result) *load.Resul
 // maxIntervals limits the events of an agent that are kept until the other agents have sent theirs.
 const maxIntervals = 256
 
-func (c *coordinator) emitPhasesReachedByAll() {
+func (c *coordinator) processPhasesReachedByAll() {
 	c.sendPublishedCountsIfComplete()
 	for _, phase := range commonPhases {
 		for events := c.takeEventsIfAllReached(phase); events != nil; events = c.takeEventsIfAllReached(phase) {

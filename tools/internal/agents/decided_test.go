@@ -43,7 +43,7 @@ func TestSearch(t *testing.T) {
 	dirs := []string{t.TempDir(), t.TempDir()}
 	f.startAgent(Agent{Name: "a", EventDir: dirs[0], MaxConnections: 2})
 	f.startAgent(Agent{Name: "b", EventDir: dirs[1]})
-	var recorder load.Recorder
+	var recorder load.StreamBuilder
 	tried := 0
 	goal := load.Goal{Percentile: 90, Under: 20 * time.Millisecond}
 	cfg := load.Config{Target: startRateLimitedServer(t, 1000), Connections: 8, Rate: load.Rate{Goal: goal}, Duration: 200 * time.Millisecond, ProgressEvery: 250 * time.Millisecond, Drain: goal.Under, Observe: func(e load.Event) {
@@ -213,7 +213,7 @@ func TestPubSub(t *testing.T) {
 	f := newFleet(t)
 	f.startAgent(Agent{Name: "a", MaxConnections: 5})
 	f.startAgent(Agent{Name: "b"})
-	var recorder load.Recorder
+	var recorder load.StreamBuilder
 	cfg := load.Config{
 		Target: startHub(t), Connections: 12, PubSub: &load.PubSub{Protocol: "redis", Topics: 3, Publishers: 3},
 		Rate: load.Rate{PerSecond: 300}, Duration: 500 * time.Millisecond, Drain: testkit.Timeout, Observe: recorder.Observe,

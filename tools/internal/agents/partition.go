@@ -14,9 +14,9 @@ import (
 // maxCPUs limits the number of processors that an agent can report, so that sums stay exact.
 const maxCPUs = 1 << 16
 
-// divideConnsByCPUs returns the number of connections for each agent. The numbers are in proportion to the agents'
-// processors, but no higher than each agent's limit. Agents on one machine share its resources.
-func divideConnsByCPUs(totalConns int, members []agentInfo) (connsByAgent []float64, _ error) {
+// divideConnsByCPUsWithinLimits returns the number of connections for each agent. The numbers are in proportion to the
+// agents' processors, but no higher than each agent's limit. Agents on one machine share its resources.
+func divideConnsByCPUsWithinLimits(totalConns int, members []agentInfo) (connsByAgent []float64, _ error) {
 	agentsOnMachine := make(map[string]int)
 	for _, h := range members {
 		agentsOnMachine[h.Machine]++

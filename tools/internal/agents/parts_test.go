@@ -90,7 +90,7 @@ func TestPartition(t *testing.T) {
 		"one machine":         {90, []agentInfo{{CPUs: 2, Machine: "a", Holds: 60}, {CPUs: 2, Machine: "a", Holds: 60}, {CPUs: 1, Machine: "b"}}, []float64{30, 30, 30}},
 		"no more":             {30, []agentInfo{{CPUs: 4, Machine: "a", Holds: 10}, {CPUs: 4, Machine: "b", Holds: 20}}, []float64{10, 20}},
 	} {
-		got, err := divideConnsByCPUs(test.total, test.members)
+		got, err := divideConnsByCPUsWithinLimits(test.total, test.members)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -102,7 +102,7 @@ func TestPartition(t *testing.T) {
 			}
 		}
 	}
-	_, err := divideConnsByCPUs(31, []agentInfo{{Name: "a", Machine: "a", Holds: 10, Wall: "ports"}, {Name: "b", Machine: "b", Holds: 20, Wall: "nofile"}})
+	_, err := divideConnsByCPUsWithinLimits(31, []agentInfo{{Name: "a", Machine: "a", Holds: 10, Wall: "ports"}, {Name: "b", Machine: "b", Holds: 20, Wall: "nofile"}})
 	if err == nil || !strings.Contains(err.Error(), "30 of 31 connections: a 10 (ports), b 20 (nofile)") {
 		t.Errorf("%v; want who carries how many", err)
 	}
@@ -156,7 +156,7 @@ func TestConnectedAgain(t *testing.T) {
 	if c.processAgentMessage(next()); m.connected || m.heard.IsZero() {
 		t.Fatalf("connected %v, heard at %v before it is connected", m.connected, m.heard)
 	}
-	r.sendEventToCoordinator(load.Event{Phase: load.Connected})
+	r.sendAndRecordUnlessDone(load.Event{Phase: load.Connected})
 	next() // is lost
 	r.sendHeartbeatOrPendingReport()
 	if c.processAgentMessage(next()); !m.connected {
@@ -185,7 +185,7 @@ func TestFinished(t *testing.T) {
 	noon := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	c := &coordinator{conn: connectInProcess(t)}
 	m := &memberAgent{agentInfo: agentInfo{Name: "b"}, offset: time.Hour}
-	c.storeResultAndRelease(m, &load.Result{Start: noon.Add(time.Hour), Limits: []load.Limit{{Evidence: "it was slow"}}}, "")
+	c.releaseMemberOrMarkLost(m, &load.Result{Start: noon.Add(time.Hour), Limits: []load.Limit{{Evidence: "it was slow"}}}, "")
 	if !m.result.Start.Equal(noon) || m.result.Limits[0].Evidence != "agent b: it was slow" || !m.orders.Over {
 		t.Errorf("%+v, %+v; want noon", m.result, m.orders)
 	}

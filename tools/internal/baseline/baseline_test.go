@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 // startServe serves until the test ends it.
 func startServe(t *testing.T, o Options) (addr string, end func() error) {
 	t.Helper()
-	ln, err := o.Listen(t.Context(), "127.0.0.1:0")
+	ln, err := o.ListenForDesign(t.Context(), "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -185,7 +185,7 @@ func TestPreforkFails(t *testing.T) {
 	t.Setenv(asWorker, "fail")
 	for command, says := range map[string]string{"/does/not/exist": "no such file", os.Args[0]: "a process has ended: exit status 3"} {
 		o := Options{App: app.Echo, Design: Prefork, Prefork: &PreforkOptions{Processes: 3, Command: []string{command}}}
-		ln, err := o.Listen(t.Context(), "127.0.0.1:0")
+		ln, err := o.ListenForDesign(t.Context(), "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
 		}

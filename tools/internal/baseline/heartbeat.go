@@ -18,7 +18,7 @@ func withHeartbeatsAndReadDeadline(handle func(net.Conn, int), interval time.Dur
 	return func(conn net.Conn, buffer int) {
 		var beats sync.WaitGroup
 		done := make(chan struct{})
-		beats.Go(func() { sendHeartbeats(conn, interval, done) })
+		beats.Go(func() { sendHeartbeatsOrCloseConn(conn, interval, done) })
 		handle(deadlineConn{conn, (maxMissedHeartbeats + 1) * interval}, buffer)
 		close(done)
 		conn.Close() // ends a Write that blocks
@@ -26,7 +26,7 @@ func withHeartbeatsAndReadDeadline(handle func(net.Conn, int), interval time.Dur
 	}
 }
 
-func sendHeartbeats(conn net.Conn, interval time.Duration, done chan struct{}) {
+func sendHeartbeatsOrCloseConn(conn net.Conn, interval time.Duration, done chan struct{}) {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	for {

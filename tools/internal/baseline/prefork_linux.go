@@ -16,7 +16,7 @@ import (
 
 // listenReusePort returns a listener whose port other listeners can share.
 func listenReusePort(ctx context.Context, addr string) (net.Listener, error) {
-	config := sock.NewListenConfig(true, nil)
+	config := sock.NewKeepaliveListenConfig(true, nil)
 	return config.Listen(ctx, "tcp", addr)
 }
 

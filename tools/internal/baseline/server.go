@@ -125,9 +125,9 @@ func (o *Options) setDefaults() {
 	o.Loops = cmp.Or(o.Loops, runtime.NumCPU())
 }
 
-// Listen listens on a host:port in the way that the design requires: for Prefork and Epolls, other listeners can share
-// the port.
-func (o Options) Listen(ctx context.Context, addr string) (net.Listener, error) {
+// ListenForDesign listens on a host:port in the way that the design requires: for Prefork and Epolls, other listeners
+// can share the port.
+func (o Options) ListenForDesign(ctx context.Context, addr string) (net.Listener, error) {
 	if o.Design == Prefork || o.Design == Epolls {
 		return listenReusePort(ctx, addr)
 	}

@@ -137,7 +137,7 @@ func testCutLink(s *testServer) {
 	const n = 10
 	for i := range 2 * n {
 		c := testkit.Dial(s, s.addr.String())
-		c.Exchange([]string{"hold", "hello"}[i%2], []string{"hold", "hello"}[i%2])
+		c.ExchangeLine([]string{"hold", "hello"}[i%2], []string{"hold", "hello"}[i%2])
 		if err := dropPackets(c.Conn, 1); err != nil {
 			s.Fatal(err)
 		}
@@ -165,7 +165,7 @@ func testStoppedProcess(s *testServer) {
 		halves[i] = testkit.Dial(s, s.addr.String())
 	}
 	for _, c := range halves {
-		c.Exchange("hello", "hello")
+		c.ExchangeLine("hello", "hello")
 		c.Send("half a ")
 	}
 	s.process.Signal(unix.SIGSTOP)
@@ -438,7 +438,7 @@ func testNoDescriptors(s *testServer) {
 	w.Stop()
 	for range 50 {
 		c := testkit.Dial(s, s.addr.String())
-		c.Exchange("hello", "hello")
+		c.ExchangeLine("hello", "hello")
 		defer c.Close()
 	}
 	s.waitForStats("those that come later are served", func(st tcp.Stats) bool { return st.Open == s.statsBefore.Open+50 })
@@ -625,7 +625,7 @@ func testDrain(s *testServer) {
 	all := make([]*testkit.Conn, 100)
 	for i := range all {
 		all[i] = testkit.Dial(s, s.addr.String())
-		all[i].Exchange("hello", "hello")
+		all[i].ExchangeLine("hello", "hello")
 	}
 	for _, c := range all {
 		c.Send(text)

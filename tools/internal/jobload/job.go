@@ -40,7 +40,7 @@ func (j *Job) Execute() {
 	}
 	latency := now - j.submitted
 	good := latency <= r.plan.Deadline
-	j.countEndOnce(func(t *countShard) {
+	j.mustCountEndAndFreeSlot(func(t *countShard) {
 		if good && now >= r.windowStart && now < r.windowEnd {
 			t.counts[nSteady]++
 		}
@@ -65,14 +65,14 @@ func (j *Job) CountAsExpired() { j.countNotRun(nExpired) }
 func (j *Job) CountAsShed() { j.countNotRun(nShed) }
 
 func (j *Job) countNotRun(counter int) {
-	j.countEndOnce(func(t *countShard) {
+	j.mustCountEndAndFreeSlot(func(t *countShard) {
 		if j.inWindow {
 			t.counts[counter]++
 		}
 	})
 }
 
-func (j *Job) countEndOnce(count func(*countShard)) {
+func (j *Job) mustCountEndAndFreeSlot(count func(*countShard)) {
 	if !j.ended.CompareAndSwap(false, true) {
 		panic("jobload: the pool ended a job twice")
 	}
@@ -92,11 +92,11 @@ func (j *Job) countEndOnce(count func(*countShard)) {
 func (j *Job) Run(context.Context) { j.Execute() }
 
 // Dropped implements pool.Dropper. A job that is dropped because the pool closes counts as unfinished.
-func (j *Job) Dropped(why error) {
+func (j *Job) Dropped(expiredOrShedErr error) {
 	switch {
-	case errors.Is(why, pool.ErrExpired):
+	case errors.Is(expiredOrShedErr, pool.ErrExpired):
 		j.CountAsExpired()
-	case errors.Is(why, pool.ErrShed):
+	case errors.Is(expiredOrShedErr, pool.ErrShed):
 		j.CountAsShed()
 	}
 }
@@ -111,7 +111,7 @@ func (j *Job) Deadline() (time.Time, bool) {
 }
 
 // Err implements context.Context.
-func (j *Job) Err() error {
+func (j *Job) Err() (deadlineErr error) {
 	if j.timeUntilDeadline() > 0 {
 		return nil
 	}
@@ -119,7 +119,7 @@ func (j *Job) Err() error {
 }
 
 // Done implements context.Context.
-func (j *Job) Done() <-chan struct{} {
+func (j *Job) Done() (closedAtDeadline <-chan struct{}) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.done == nil {

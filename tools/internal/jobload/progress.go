@@ -31,7 +31,7 @@ func (r *jobRun) sampleAndWriteLinesUntil(stop <-chan struct{}) {
 		case <-tick.C:
 		}
 		now := r.now()
-		r.sampleGoroutineAndWorkerPeaks(now)
+		r.samplePeaksIfDue(now)
 		r.writeProgressLineIfDue(now)
 	}
 }
@@ -60,7 +60,7 @@ func (s *progressLineWriter) writeLineUnlessBusy(l OutputLine, now time.Duration
 	s.latest, s.err = now, l.Write(s.out)
 }
 
-func (s *progressLineWriter) writeFinalLine(l OutputLine) error {
+func (s *progressLineWriter) writeFinalLine(l OutputLine) (firstErr error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.over = true; s.err == nil {

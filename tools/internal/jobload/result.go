@@ -156,7 +156,7 @@ func recordCappedDuration(h *hdrhistogram.Histogram, d time.Duration) {
 	_ = h.RecordValue(int64(min(d, maxRecorded))) // cannot fail: the value is in range
 }
 
-func (r *Result) setSumOfShards(shards []countShard) {
+func (r *Result) setFiguresFromShards(shards []countShard) {
 	latencies, lateness, sum := newHistogram(), newHistogram(), time.Duration(0)
 	var all counts
 	for i := range shards {

@@ -137,7 +137,7 @@ func (r *jobRun) submitJobsAndWriteResult(ctx context.Context) error {
 	answered := callWithTimeout(submitTimeout, r.generators.Wait)
 	close(stop)
 	reporter.Wait()
-	r.sampleGoroutineAndWorkerPeaks(math.MaxInt64)
+	r.samplePeaksIfDue(math.MaxInt64)
 	result := r.buildResultSoFar(end)
 	if result.Overran = overran; !answered {
 		result.Overran = fmt.Sprintf("a submission had not returned %v after the end", submitTimeout)
@@ -199,11 +199,11 @@ func (r *jobRun) countUnfinishedInWindow() (n uint64) {
 // startSubmitters starts the goroutines that submit all jobs of the plan until ctx ends. The first goroutine submits
 // alone while it runs. If it is blocked, the others keep up the planned rate.
 func (r *jobRun) startSubmitters(ctx context.Context) {
-	loops := []func(g *jobSubmitter){r.submitJobWhenSlotFrees}
+	loops := []func(g *jobSubmitter){r.submitJobsAsSlotsFree}
 	if r.pacer != nil {
-		loops = []func(g *jobSubmitter){func(g *jobSubmitter) { r.submitJobsAtPlannedTimes(g, 0) }}
+		loops = []func(g *jobSubmitter){func(g *jobSubmitter) { r.submitJobsOnceLateBy(g, 0) }}
 		for i := range reserveSubmitters {
-			loops = append(loops, func(g *jobSubmitter) { r.submitJobsAtPlannedTimes(g, reserveDelay<<i) })
+			loops = append(loops, func(g *jobSubmitter) { r.submitJobsOnceLateBy(g, reserveDelay<<i) })
 		}
 	}
 	for _, loop := range loops {
@@ -232,12 +232,12 @@ func (g *jobSubmitter) sleepOrUntilDone(d time.Duration) {
 	}
 }
 
-// submitJobsAtPlannedTimes submits jobs when they are due or, in a reserve goroutine, when they are late by more than
+// submitJobsOnceLateBy submits jobs when they are due or, in a reserve goroutine, when they are late by more than
 // minLateness. Jobs that have not been submitted by the end of Drain count as missed.
-func (r *jobRun) submitJobsAtPlannedTimes(g *jobSubmitter, minLateness time.Duration) {
+func (r *jobRun) submitJobsOnceLateBy(g *jobSubmitter, minLateness time.Duration) {
 	for woke := r.now(); g.ctx.Err() == nil; {
 		now := r.now()
-		r.sampleGoroutineAndWorkerPeaks(now)
+		r.samplePeaksIfDue(now)
 		due, ok := time.Duration(0), false
 		if now-woke <= workSlice {
 			due, ok = r.pacer.TakeNextIfDue(now - minLateness)
@@ -259,7 +259,7 @@ func (r *jobRun) submitJobsAtPlannedTimes(g *jobSubmitter, minLateness time.Dura
 	}
 }
 
-func (r *jobRun) submitJobWhenSlotFrees(g *jobSubmitter) {
+func (r *jobRun) submitJobsAsSlotsFree(g *jobSubmitter) {
 	ctx, cancel := context.WithTimeout(g.ctx, r.windowEnd)
 	defer cancel()
 	for {
@@ -271,7 +271,7 @@ func (r *jobRun) submitJobWhenSlotFrees(g *jobSubmitter) {
 			return
 		}
 		now := r.now()
-		r.sampleGoroutineAndWorkerPeaks(now)
+		r.samplePeaksIfDue(now)
 		if !r.countAndSubmitJob(g, now >= r.windowStart, now, 0) {
 			r.releaseClosedLoopSlot()
 			g.sleepOrUntilDone(retryDelay)
@@ -315,9 +315,9 @@ func (r *jobRun) releaseClosedLoopSlot() {
 	}
 }
 
-// sampleGoroutineAndWorkerPeaks counts goroutines and workers at intervals. When the window begins, it also records the
+// samplePeaksIfDue counts goroutines and workers at intervals. When the window begins, it also records the
 // resource usage, which is its only system call.
-func (r *jobRun) sampleGoroutineAndWorkerPeaks(now time.Duration) {
+func (r *jobRun) samplePeaksIfDue(now time.Duration) {
 	if now >= r.windowStart && now != math.MaxInt64 {
 		r.usedAtWindowStart()
 	}
@@ -343,7 +343,7 @@ func (r *jobRun) buildResultSoFar(now time.Duration) *Result {
 		Pool: p.Pool, Work: p.Work, Rate: p.Rate, Warmup: p.Warmup, Duration: p.Duration,
 		Elapsed: max(0, now-r.windowStart), Iterations: p.Iterations,
 	}
-	res.setSumOfShards(r.shards)
+	res.setFiguresFromShards(r.shards)
 	if r.pacer != nil && now >= r.windowStart {
 		res.Missed = uint64(max(0, r.pacer.CountDueAndUntaken(now)-r.pacer.CountDueAndUntaken(r.windowStart-1)))
 	}

@@ -34,7 +34,7 @@ func cutLine(in []byte, maxBytes int) (line []byte, n int) {
 // applyBodyHeader records what a header line declares about the body. If the line is invalid, expected describes a
 // valid one; otherwise, expected is "".
 func (s *StreamState) applyBodyHeader(line []byte) (expected string) {
-	name, value := splitHeader(line)
+	name, value := splitHeaderOrNil(line)
 	switch {
 	case name == nil:
 		return wantHeader
@@ -69,9 +69,9 @@ func (s *StreamState) applyConnectionHeader(list []byte) {
 	}
 }
 
-// splitHeader splits a header line at its colon. name is nil if there is no colon, or if there is space around the
+// splitHeaderOrNil splits a header line at its colon. name is nil if there is no colon, or if there is space around the
 // name, as in a line that continues the previous one.
-func splitHeader(line []byte) (name, value []byte) {
+func splitHeaderOrNil(line []byte) (name, value []byte) {
 	i := bytes.IndexByte(line, ':')
 	if i <= 0 || isBlank(line[0]) || isBlank(line[i-1]) {
 		return nil, nil

@@ -37,7 +37,7 @@ func consumeHTTPResponses(s *StreamState, in []byte, onStatus func(status int)) 
 		}
 		used += n
 		if done {
-			s.reportStatusAndReset(onStatus)
+			s.reportStatusAndResetOrClose(onStatus)
 			answers++
 		}
 	}
@@ -53,12 +53,12 @@ func (s *StreamState) parseNextResponsePart(in []byte) (n int, done bool, err er
 	case phaseHeaderLine:
 		return s.parseHeaderLine(in)
 	case phaseBody:
-		n = s.skipBody(in)
+		n = s.skipRestOfBodyOrChunk(in)
 		return n, s.remaining == 0, nil
 	case phaseChunkLine:
 		return s.parseChunkLine(in)
 	case phaseChunk:
-		if n = s.skipBody(in); s.remaining == 0 {
+		if n = s.skipRestOfBodyOrChunk(in); s.remaining == 0 {
 			s.phase = phaseChunkEnd
 		}
 		return n, false, nil
@@ -72,8 +72,9 @@ func (s *StreamState) parseNextResponsePart(in []byte) (n int, done bool, err er
 	return 0, false, errUnexpected(in, wantNothing)
 }
 
-// skipBody skips the part of the input that belongs to a body or a chunk, and returns the length of that part.
-func (s *StreamState) skipBody(in []byte) int {
+// skipRestOfBodyOrChunk skips the part of the input that belongs to a body or a chunk, and returns the length of that
+// part.
+func (s *StreamState) skipRestOfBodyOrChunk(in []byte) int {
 	n := min(s.remaining, int64(len(in)))
 	s.remaining -= n
 	return int(n)
@@ -188,7 +189,7 @@ func (s *StreamState) parseTrailerLine(in []byte) (n int, done bool, err error) 
 	if len(line) == 0 {
 		return n, true, nil
 	}
-	if name, _ := splitHeader(line); name == nil {
+	if name, _ := splitHeaderOrNil(line); name == nil {
 		return 0, false, errUnexpected(in, wantHeader)
 	}
 	return n, false, nil

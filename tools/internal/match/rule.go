@@ -49,7 +49,7 @@ type AnswerRule struct {
 }
 
 // Parse parses a rule, such as "delimiter:\r\n". In the text of a delimiter or a marker, a backslash begins an escape
-// such as \r \n \0 \\ or \xHH, as in message.UnescapeByte.
+// such as \r \n \0 \\ or \xHH, as in message.ParseEscapeAtStart.
 func Parse(spec string) (*AnswerRule, error) {
 	name, rest, colon := strings.Cut(spec, ":")
 	r := &AnswerRule{spec: spec}
@@ -147,7 +147,7 @@ func (r *AnswerRule) EndStream(s *StreamState, onStatus func(status int)) (compl
 	if s.phase != phaseUntilClose {
 		return 0
 	}
-	s.reportStatusAndReset(onStatus)
+	s.reportStatusAndResetOrClose(onStatus)
 	return 1
 }
 

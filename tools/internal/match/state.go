@@ -40,7 +40,7 @@ const (
 // Further input would be an error.
 func (s *StreamState) ServerCloses() bool { return s.phase == phaseClosed }
 
-func (s *StreamState) reportStatusAndReset(onStatus func(status int)) {
+func (s *StreamState) reportStatusAndResetOrClose(onStatus func(status int)) {
 	if onStatus != nil {
 		onStatus(int(s.status))
 	}

@@ -8,18 +8,18 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/message"
 )
 
-// countOccurrences counts how often text occurs in the input. text must not be empty. used excludes the end of the
-// input if another occurrence may begin there.
-func countOccurrences(text, in []byte) (used, answers int) {
+// countOccurrences counts how often text occurs in the input. text must not be empty. usedBeforePartial excludes the
+// end of the input if another occurrence may begin there.
+func countOccurrences(text, in []byte) (usedBeforePartial, answers int) {
 	if len(text) == 1 {
 		return len(in), bytes.Count(in, text)
 	}
 	for {
-		i := bytes.Index(in[used:], text)
+		i := bytes.Index(in[usedBeforePartial:], text)
 		if i < 0 {
-			return len(in) - suffixThatStartsText(text, in[used:]), answers
+			return len(in) - suffixThatStartsText(text, in[usedBeforePartial:]), answers
 		}
-		used += i + len(text)
+		usedBeforePartial += i + len(text)
 		answers++
 	}
 }
@@ -49,7 +49,7 @@ func unescapeText(s string) ([]byte, error) {
 			at++
 			continue
 		}
-		c, size, err := message.UnescapeByte(s[at:])
+		c, size, err := message.ParseEscapeAtStart(s[at:])
 		if err != nil {
 			return nil, err
 		}

@@ -6,13 +6,13 @@ import (
 	"strings"
 )
 
-// UnescapeTemplateText replaces escapes in a text from a command line, for shells without $'...'. The escapes are \n \r
-// \e \a \b \f \v \\ \' \", \xHH with two hexadecimal digits, and \0 followed by up to three octal digits, as in
+// UnescapeKeepingExpressions replaces escapes in a text from a command line, for shells without $'...'. The escapes are
+// \n \r \e \a \b \f \v \\ \' \", \xHH with two hexadecimal digits, and \0 followed by up to three octal digits, as in
 // tcpkali. Any other escape is an error.
 //
 // The result is input for Parse. Expressions do not change. A backslash that is the result of an escape never begins an
 // expression: Parse treats the results of \\{ and \x5c{ as a literal \{.
-func UnescapeTemplateText(text string) ([]byte, error) {
+func UnescapeKeepingExpressions(text string) (templateText []byte, _ error) {
 	out := make([]byte, 0, len(text))
 	for at := 0; at < len(text); {
 		switch {
@@ -20,7 +20,7 @@ func UnescapeTemplateText(text string) ([]byte, error) {
 			out = appendLiteralTemplateByte(out, text[at])
 			at++
 		case at+1 < len(text) && text[at+1] == '{':
-			size, err := lenUpToClosingBrace(text, at+2)
+			size, err := lenBeforeClosingBrace(text, at+2)
 			if err != nil {
 				return nil, err
 			}
@@ -28,7 +28,7 @@ func UnescapeTemplateText(text string) ([]byte, error) {
 			out = append(doubleTrailingBackslashes(out), text[at:end]...)
 			at = end
 		default:
-			b, size, err := UnescapeByte(text[at:])
+			b, size, err := ParseEscapeAtStart(text[at:])
 			if err != nil {
 				return nil, fmt.Errorf("%w at byte %d", err, at)
 			}
@@ -63,9 +63,9 @@ func doubleTrailingBackslashes(out []byte) []byte {
 	return out
 }
 
-// UnescapeByte parses the escape at the beginning of text. It returns the byte and the length of the escape. The
-// escapes are those of UnescapeTemplateText.
-func UnescapeByte(text string) (b byte, size int, err error) {
+// ParseEscapeAtStart parses the escape at the beginning of text. It returns the byte and the length of the escape. The
+// escapes are those of UnescapeKeepingExpressions.
+func ParseEscapeAtStart(text string) (b byte, size int, err error) {
 	switch {
 	case strings.HasPrefix(text, `\0`):
 		return unescapeOctal(text)

@@ -26,7 +26,7 @@ func TestUnescape(t *testing.T) {
 		{`\x5c{seq}`, `\\{seq}`},
 		{`\\\x7bseq}`, `\\{seq}`},
 	} {
-		got, err := UnescapeTemplateText(c.text)
+		got, err := UnescapeKeepingExpressions(c.text)
 		if err != nil || string(got) != c.want {
 			t.Errorf("%s gives %q, %v; want %q", c.text, got, err, c.want)
 		}
@@ -43,7 +43,7 @@ func TestUnescapeErrors(t *testing.T) {
 		`ab\0400`: `"\\0400"; expected at most \0377 at byte 2`,
 		`\{seq`:   `\{seq at byte 0: no end; expected a } after it, or \\{ for a literal \{`,
 	} {
-		if got, err := UnescapeTemplateText(text); err == nil || !strings.HasPrefix(err.Error(), want) {
+		if got, err := UnescapeKeepingExpressions(text); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%s gives %q and the error\n\t%v, want\n\t%s", text, got, err, want)
 		}
 	}

@@ -15,7 +15,7 @@
 //	\{uuid}            a random UUID (version 4)
 //
 // Text outside of expressions is literal. In a run of backslashes before a {, two stand for one: \\{ is a literal \{,
-// and \\\{seq} is a backslash and an expression. All other backslashes are literal; see UnescapeTemplateText.
+// and \\\{seq} is a backslash and an expression. All other backslashes are literal; see UnescapeKeepingExpressions.
 package message
 
 import (
@@ -66,7 +66,7 @@ func Parse(text string) (*Template, error) {
 		if expressions++; expressions > MaxExpressions {
 			return nil, fmt.Errorf("template of more than %d expressions; expected at most that many", MaxExpressions)
 		}
-		size, err := lenUpToClosingBrace(text, at)
+		size, err := lenBeforeClosingBrace(text, at)
 		if err != nil {
 			return nil, err
 		}
@@ -100,7 +100,7 @@ func parseLiteralUpToExpression(text string, at int) (literal []byte, next int, 
 	return literal, at + brace + 1, atExpression
 }
 
-func lenUpToClosingBrace(text string, at int) (int, error) {
+func lenBeforeClosingBrace(text string, at int) (int, error) {
 	size := strings.IndexByte(text[at:], '}')
 	if size < 0 {
 		return 0, fmt.Errorf(`\{%s at byte %d: no end; expected a } after it, or \\{ for a literal \{`, truncateForError(text[at:]), at-2)

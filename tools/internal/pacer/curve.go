@@ -27,12 +27,12 @@ type RateCurve struct {
 	Hold, Over time.Duration
 }
 
-// DueTimeOfMessage returns the time at which the message with the given number is due. It returns Never if this is more
+// DueTimeOrNever returns the time at which the message with the given number is due. It returns Never if this is more
 // than about two months after Begin. It is the inverse of CountMessagesDue.
-func (c *RateCurve) DueTimeOfMessage(messageNumber float64) time.Duration {
+func (c *RateCurve) DueTimeOrNever(messageNumber float64) time.Duration {
 	seconds := messageNumber / c.PerSecond
 	if c.To > 0 {
-		seconds = c.secondsUntilDueOnRamp(messageNumber)
+		seconds = c.secondsUntilDueWithRamp(messageNumber)
 	}
 	if seconds >= maxCurveTime.Seconds() {
 		return Never
@@ -40,9 +40,9 @@ func (c *RateCurve) DueTimeOfMessage(messageNumber float64) time.Duration {
 	return c.Begin + time.Duration(seconds*float64(time.Second))
 }
 
-// secondsUntilDueOnRamp returns the time in seconds from Begin until the message with the given number is due. While
+// secondsUntilDueWithRamp returns the time in seconds from Begin until the message with the given number is due. While
 // the rate changes from a to b during a time T, it solves a·t + (b-a)·t²/2T = message for t. After that, the rate is b.
-func (c *RateCurve) secondsUntilDueOnRamp(message float64) float64 {
+func (c *RateCurve) secondsUntilDueWithRamp(message float64) float64 {
 	a, b := c.PerSecond, c.To
 	before, over := c.Hold.Seconds(), c.Over.Seconds()
 	if message <= a*before {
@@ -70,16 +70,16 @@ func (c *RateCurve) CountMessagesDue(deadline time.Duration) float64 {
 // countMessagesBefore returns the number of messages that are due before end. nextNumber is the number of the next
 // message; the numbers of the following messages increase by one.
 func (c *RateCurve) countMessagesBefore(nextNumber float64, end time.Duration) int64 {
-	if c.DueTimeOfMessage(nextNumber) >= end {
+	if c.DueTimeOrNever(nextNumber) >= end {
 		return 0
 	}
 	n := max(math.Floor(c.CountMessagesDue(min(end, c.Begin+maxCurveTime))-nextNumber), 1)
 	// Times are whole nanoseconds and numbers have 53 bits, so the result can be wrong by 1: correct it.
 	for range 2 {
 		switch {
-		case n > 1 && c.DueTimeOfMessage(nextNumber+n-1) >= end:
+		case n > 1 && c.DueTimeOrNever(nextNumber+n-1) >= end:
 			n--
-		case c.DueTimeOfMessage(nextNumber+n) < end:
+		case c.DueTimeOrNever(nextNumber+n) < end:
 			n++
 		}
 	}

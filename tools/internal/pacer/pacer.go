@@ -37,29 +37,29 @@ type SendPlan struct {
 }
 
 // NewPlanFrom returns a plan that begins at a given time. The first message follows after the part phase, from 0 to 1,
-// of the interval between two messages. If Poisson is set, it follows after a random time. seed determines all random
-// times.
-func (c *RateCurve) NewPlanFrom(at time.Duration, phase float64, seed uint64) SendPlan {
+// of the interval between two messages. If Poisson is set, it follows after a random time. poissonSeed determines all
+// random times.
+func (c *RateCurve) NewPlanFrom(at time.Duration, phase float64, poissonSeed uint64) SendPlan {
 	p := SendPlan{position: c.CountMessagesDue(at)}
 	if c.Poisson {
-		phase = exponentialInterval(seed, 0)
+		phase = exponentialInterval(poissonSeed, 0)
 	}
 	p.position += phase
-	p.next = c.DueTimeOfMessage(p.position)
+	p.next = c.DueTimeOrNever(p.position)
 	return p
 }
 
 // Next returns the time at which the next message is due. It returns 0 for the zero SendPlan.
 func (p *SendPlan) Next() time.Duration { return p.next }
 
-func (p *SendPlan) AdvanceToNextMessage(c *RateCurve, seed uint64) {
+func (p *SendPlan) AdvanceToNextMessage(c *RateCurve, poissonSeed uint64) {
 	p.number++
 	if c.Poisson {
-		p.position += exponentialInterval(seed, p.number)
+		p.position += exponentialInterval(poissonSeed, p.number)
 	} else {
 		p.position++
 	}
-	p.next = c.DueTimeOfMessage(p.position)
+	p.next = c.DueTimeOrNever(p.position)
 }
 
 // CountDueAndUntaken returns the number of messages that are due before end and not later than now. If times are
@@ -71,15 +71,15 @@ func (p *SendPlan) CountDueAndUntaken(c *RateCurve, now, end time.Duration) int6
 	return c.countMessagesBefore(p.position, min(now+1, end))
 }
 
-// Skipped counts messages before the window (Before) and in the window (Within).
-type Skipped struct {
+// CountsBeforeAndInWindow counts messages before the window (Before) and in the window (Within).
+type CountsBeforeAndInWindow struct {
 	Before, Within int64
 }
 
 // Skip gives up and counts the messages that are due before end. The window begins at windowStart. To limit its cost,
 // Skip draws at most *randomDrawsLeft random times, which it subtracts from *randomDrawsLeft. It estimates the number
 // of further messages.
-func (p *SendPlan) Skip(c *RateCurve, seed uint64, windowStart, end time.Duration, randomDrawsLeft *int) (s Skipped) {
+func (p *SendPlan) Skip(c *RateCurve, seed uint64, windowStart, end time.Duration, randomDrawsLeft *int) (s CountsBeforeAndInWindow) {
 	if p.next == 0 {
 		return s
 	}
@@ -104,7 +104,7 @@ func (p *SendPlan) Skip(c *RateCurve, seed uint64, windowStart, end time.Duratio
 	} else {
 		p.position += float64(all)
 	}
-	p.next = c.DueTimeOfMessage(p.position)
+	p.next = c.DueTimeOrNever(p.position)
 	return s
 }
 
@@ -118,8 +118,8 @@ type SharedPlan struct {
 	seed        uint64
 	plan        SendPlan
 	windowStart time.Duration
-	end         time.Duration // no message is due from this time on
-	taken       Skipped       // messages that were taken and not given up
+	end         time.Duration           // no message is due from this time on
+	taken       CountsBeforeAndInWindow // messages that were taken and not given up
 }
 
 func NewSharedPlan() *SharedPlan {
@@ -132,7 +132,7 @@ func NewSharedPlan() *SharedPlan {
 func (s *SharedPlan) Start(curve RateCurve, seed uint64, windowStart, end time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.curve, s.seed, s.windowStart, s.end, s.taken = curve, seed, windowStart, end, Skipped{}
+	s.curve, s.seed, s.windowStart, s.end, s.taken = curve, seed, windowStart, end, CountsBeforeAndInWindow{}
 	s.plan = s.curve.NewPlanFrom(curve.Begin, 0, seed)
 	s.publishNextDue()
 }
@@ -177,11 +177,11 @@ func (s *SharedPlan) TakeNextIfDue(now time.Duration) (plannedAt time.Duration, 
 }
 
 // Skip gives up and counts the messages that are due before now; see SendPlan.Skip.
-func (s *SharedPlan) Skip(now time.Duration, maxRandomDraws int) Skipped {
+func (s *SharedPlan) Skip(now time.Duration, maxRandomDraws int) CountsBeforeAndInWindow {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.NextDue() >= now {
-		return Skipped{}
+		return CountsBeforeAndInWindow{}
 	}
 	skipped := s.plan.Skip(&s.curve, s.seed, s.windowStart, min(now, s.end), &maxRandomDraws)
 	s.publishNextDue()
@@ -197,7 +197,7 @@ func (s *SharedPlan) CountDueAndUntaken(now time.Duration) int64 {
 }
 
 // TakenCounts returns the numbers of messages that connections have taken.
-func (s *SharedPlan) TakenCounts() Skipped {
+func (s *SharedPlan) TakenCounts() CountsBeforeAndInWindow {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.taken

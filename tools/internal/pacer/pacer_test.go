@@ -16,12 +16,12 @@ var curves = map[string]RateCurve{
 	"level":    {Begin: begin, PerSecond: 50, To: 50, Over: 10 * time.Second},
 }
 
-// DueTimeOfMessage is the inverse of CountMessagesDue, for every shape of a rate.
+// DueTimeOrNever is the inverse of CountMessagesDue, for every shape of a rate.
 func TestCurve(t *testing.T) {
 	for name, c := range curves {
 		was := time.Duration(0)
 		for x := range 3000 {
-			at := c.DueTimeOfMessage(float64(x))
+			at := c.DueTimeOrNever(float64(x))
 			if at < was {
 				t.Fatalf("%s: message %d is due at %v, the one before at %v", name, x, at, was)
 			}
@@ -36,7 +36,7 @@ func TestCurve(t *testing.T) {
 		t.Errorf("a ramp has %v messages, want 5070", got)
 	}
 	slow := RateCurve{Begin: begin, PerSecond: 1e-9}
-	if at := slow.DueTimeOfMessage(1); at != Never {
+	if at := slow.DueTimeOrNever(1); at != Never {
 		t.Errorf("a message in 32 years is due at %v", at)
 	}
 }
@@ -47,7 +47,7 @@ func TestSkip(t *testing.T) {
 	for name, c := range curves {
 		for _, phase := range []float64{0, 0.3, 0.999} {
 			p, q := c.NewPlanFrom(begin, phase, 0), c.NewPlanFrom(begin, phase, 0)
-			var want Skipped
+			var want CountsBeforeAndInWindow
 			for ; q.Next() < end; q.AdvanceToNextMessage(&c, 0) {
 				if q.Next() < from {
 					want.Before++
@@ -66,7 +66,7 @@ func TestSkip(t *testing.T) {
 	}
 	var none SendPlan
 	c, draws := curves["up"], 1
-	if got := none.Skip(&c, 0, from, end, &draws); got != (Skipped{}) || none.CountDueAndUntaken(&c, end, end) != 0 {
+	if got := none.Skip(&c, 0, from, end, &draws); got != (CountsBeforeAndInWindow{}) || none.CountDueAndUntaken(&c, end, end) != 0 {
 		t.Errorf("the zero Plan has %+v", got)
 	}
 }
@@ -104,7 +104,7 @@ func TestPoisson(t *testing.T) {
 func TestSkipPoisson(t *testing.T) {
 	c := RateCurve{Begin: begin, PerSecond: 1000, Poisson: true}
 	p, q := c.NewPlanFrom(begin, 0, 5), c.NewPlanFrom(begin, 0, 5)
-	var want Skipped
+	var want CountsBeforeAndInWindow
 	for ; q.Next() < 4*time.Second; q.AdvanceToNextMessage(&c, 5) {
 		if q.Next() < 2*time.Second {
 			want.Before++
@@ -144,11 +144,11 @@ func TestShared(t *testing.T) {
 	if got := s.CountDueAndUntaken(3 * time.Second); got != 6 {
 		t.Errorf("%d wait, want 6", got)
 	}
-	if got := s.TakenCounts(); got != (Skipped{10, 5}) {
+	if got := s.TakenCounts(); got != (CountsBeforeAndInWindow{10, 5}) {
 		t.Errorf("%+v taken, want 10 and 5", got)
 	}
 	s.Stop(3500 * time.Millisecond)
-	if got := s.Skip(Never, 0); got != (Skipped{0, 10}) || s.NextDue() != Never {
+	if got := s.Skip(Never, 0); got != (CountsBeforeAndInWindow{0, 10}) || s.NextDue() != Never {
 		t.Errorf("left %+v, then %v; want 10 of the window, and never", got, s.NextDue())
 	}
 }
@@ -158,13 +158,13 @@ func TestSharedSkipMany(t *testing.T) {
 	const rate = 100_000_000
 	s := NewSharedPlan()
 	s.Start(RateCurve{Begin: time.Second, PerSecond: rate}, 0, 3*time.Second, 301*time.Second)
-	if got := s.Skip(201*time.Second, 0); got != (Skipped{2 * rate, 198 * rate}) {
+	if got := s.Skip(201*time.Second, 0); got != (CountsBeforeAndInWindow{2 * rate, 198 * rate}) {
 		t.Errorf("left %+v, want %d before the window and %d in it", got, 2*rate, 198*rate)
 	}
 	if at, ok := s.TakeNextIfDue(201 * time.Second); !ok || at != 201*time.Second {
 		t.Errorf("the next is due at %v, want 3m21s", at)
 	}
-	if got := s.Skip(Never, 0); got != (Skipped{0, 100*rate - 1}) || s.NextDue() != Never {
+	if got := s.Skip(Never, 0); got != (CountsBeforeAndInWindow{0, 100*rate - 1}) || s.NextDue() != Never {
 		t.Errorf("left %+v, then %v", got, s.NextDue())
 	}
 }

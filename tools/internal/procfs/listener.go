@@ -79,7 +79,7 @@ func FindUnixListenerPIDs(path string) ([]int, error) {
 	return findSocketOwnerPIDs(path, inode)
 }
 
-func findUnixListenerInode(path, absolutePath string) ([]string, error) {
+func findUnixListenerInode(path, absolutePath string) (oneInodeOrNone []string, _ error) {
 	f, err := openFileOnLinux("/proc/net/unix")
 	if err != nil {
 		return nil, err
@@ -143,7 +143,7 @@ func findSocketOwnerPIDs(addrText string, inodes []string) ([]int, error) {
 		return nil, fmt.Errorf("procfs: listener at %s: %w", addrText, err)
 	}
 	s := socketOwnerSearch{links: links}
-	for _, look := range []func(int){s.searchProcessDescriptors, s.searchOwnTablesOfThreads} {
+	for _, look := range []func(int){s.searchMainDescriptorTable, s.searchOwnTablesOfThreads} {
 		s.left = maxScannedInAll
 		for _, p := range all {
 			if s.left > 0 {
@@ -166,7 +166,7 @@ type socketOwnerSearch struct {
 	denied int // number of processes without permission
 }
 
-func (s *socketOwnerSearch) searchProcessDescriptors(pid int) {
+func (s *socketOwnerSearch) searchMainDescriptorTable(pid int) {
 	if _, err := s.searchDescriptorDir(fmt.Sprintf("/proc/%d/fd/", pid), pid, maxScannedDescriptors); errors.Is(err, fs.ErrPermission) {
 		s.denied++
 	}

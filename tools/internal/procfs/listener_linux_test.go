@@ -74,7 +74,7 @@ func TestUnixListener(t *testing.T) {
 func TestSearchIsBounded(t *testing.T) {
 	s := socketOwnerSearch{links: map[string]bool{"none": true}, left: 3}
 	for range 5 {
-		s.searchProcessDescriptors(os.Getpid())
+		s.searchMainDescriptorTable(os.Getpid())
 	}
 	if s.left != 0 {
 		t.Errorf("%d descriptors are left to look at; want the search to end at 0", s.left)

@@ -20,7 +20,7 @@ type Machine struct {
 	Memory   int64
 }
 
-func ReadMachine() (m Machine, err error) {
+func ReadKernelCPUsAndMemory() (m Machine, err error) {
 	if m.Kernel, err = ReadSysctl("kernel.osrelease"); err != nil {
 		return m, err
 	}
@@ -52,8 +52,8 @@ type CPUTime struct {
 	Stalled time.Duration
 }
 
-// ReadCPUTime reads /proc/stat and /proc/pressure/cpu.
-func ReadCPUTime() (c CPUTime, err error) {
+// ReadCPUTimeAndPressure reads /proc/stat and /proc/pressure/cpu.
+func ReadCPUTimeAndPressure() (c CPUTime, err error) {
 	stat, err := parseProcFS(prom.FS.Stat)
 	all := stat.CPUTotal // the user time includes guest time
 	c.Busy = secondsToTickDuration(all.User + all.Nice + all.System + all.IRQ + all.SoftIRQ)
@@ -145,9 +145,9 @@ const maxQueues = 16 << 10
 // CountInterfaceQueues counts the receive and send queues that a network interface uses. It reads /sys, which shows the
 // interfaces of the network namespace in which /sys was mounted. It therefore returns an error unless the interface
 // found there has the given index and hardware address.
-func CountInterfaceQueues(name string, index int, address string) (receive, send int, err error) {
+func CountInterfaceQueues(name string, wantIndex int, wantAddress string) (receive, send int, err error) {
 	dir := "/sys/class/net/" + name
-	for file, want := range map[string]string{"ifindex": strconv.Itoa(index), "address": address} {
+	for file, want := range map[string]string{"ifindex": strconv.Itoa(wantIndex), "address": wantAddress} {
 		if got, err := readTrimmedFile(dir + "/" + file); err != nil || want != "" && got != want {
 			return 0, 0, fmt.Errorf("procfs: %s is of another network namespace: its %s is %q, not %q", dir, file, got, want)
 		}

@@ -24,9 +24,9 @@ type Network struct {
 	Counters map[string]int64
 }
 
-// ReadTCPStateOfNamespace reads the state of the calling thread's network namespace. It takes about 0.5 ms, whatever
-// the number of sockets.
-func ReadTCPStateOfNamespace() (n Network, err error) {
+// ReadNetworkCountersOfNamespace reads the state of the calling thread's network namespace. It takes about 0.5 ms,
+// whatever the number of sockets.
+func ReadNetworkCountersOfNamespace() (n Network, err error) {
 	if _, err := procRoot(); err != nil {
 		return n, err
 	}
@@ -38,7 +38,7 @@ func ReadTCPStateOfNamespace() (n Network, err error) {
 		return n, err
 	}
 	n.Counters = make(map[string]int64)
-	err = errors.Join(n.readSocketCounts(thread), n.readEstablishedAndLimitCounters(), n.readPacketDrops(thread))
+	err = errors.Join(n.readSocketCounts(thread), n.readTCPCounters(), n.readBacklogAndConntrackDrops(thread))
 	return n, err
 }
 
@@ -72,9 +72,9 @@ var limitCounters = []string{
 	"TCPTimeWaitOverflow", "TCPSynRetrans",
 }
 
-// readEstablishedAndLimitCounters reads limitCounters and the number of established connections. It does not use
+// readTCPCounters reads limitCounters and the number of established connections. It does not use
 // prometheus/procfs, because version 0.22 of that module leaves four counters at zero, including TCPAbortOnMemory.
-func (n *Network) readEstablishedAndLimitCounters() error {
+func (n *Network) readTCPCounters() error {
 	tcp, err := readCounterLines("/proc/thread-self/net/snmp", "Tcp:")
 	if err != nil {
 		return err
@@ -116,7 +116,7 @@ func readCounterLines(file, linePrefix string) (map[string]int64, error) {
 	return nil, fmt.Errorf("procfs: %s has no two lines of %s", file, linePrefix)
 }
 
-func (n *Network) readPacketDrops(thread prom.FS) error {
+func (n *Network) readBacklogAndConntrackDrops(thread prom.FS) error {
 	processors, err := thread.NetSoftnetStat()
 	if err != nil {
 		return err

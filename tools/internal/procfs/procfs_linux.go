@@ -26,11 +26,11 @@ func isWritable(path string) bool {
 	return unix.Faccessat(unix.AT_FDCWD, path, unix.W_OK, unix.AT_EACCESS) == nil
 }
 
-// threadCountAndOwner returns the effective user and the number of threads of a process. dir is the process's directory
-// of threads, which has two links more than there are threads.
-func threadCountAndOwner(dir string) (user uint32, tasks int, err error) {
+// threadCountAndOwner returns the effective user and the number of threads of a process. taskDir is the process's
+// directory of threads, which has two links more than there are threads.
+func threadCountAndOwner(taskDir string) (user uint32, tasks int, err error) {
 	var st unix.Stat_t
-	if err := unix.Stat(dir, &st); err != nil {
+	if err := unix.Stat(taskDir, &st); err != nil {
 		return 0, 0, err
 	}
 	return st.Uid, int(st.Nlink) - 2, nil

@@ -90,7 +90,7 @@ func TestRights(t *testing.T) {
 }
 
 func TestMachine(t *testing.T) {
-	if m, err := ReadMachine(); err != nil || m.Kernel == "" || m.CPUs < 1 || m.Memory < 1<<20 {
+	if m, err := ReadKernelCPUsAndMemory(); err != nil || m.Kernel == "" || m.CPUs < 1 || m.Memory < 1<<20 {
 		t.Errorf("got %+v, %v", m, err)
 	}
 	if n, err := CountNUMANodes(); err != nil || n < 1 {
@@ -122,7 +122,7 @@ func TestReadNetwork(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	n, err := ReadTCPStateOfNamespace()
+	n, err := ReadNetworkCountersOfNamespace()
 	if err != nil || n.Established < 2 || n.Open < n.Established+1 {
 		t.Errorf("connected to port %d: got %+v, %v", port, n, err)
 	}

@@ -13,20 +13,20 @@ const MaxZeros = 32
 
 // AppendLineWithProof appends the answer to a line: the line, a space, its proof of work as 16 hexadecimal digits, and
 // a line end. The argument line has no line end.
-func AppendLineWithProof(out, line []byte, zeros int) []byte {
-	nonce := binary.BigEndian.AppendUint64(nil, SmallestNonceForProof(line, zeros))
+func AppendLineWithProof(out, line []byte, leadingZeroBits int) []byte {
+	nonce := binary.BigEndian.AppendUint64(nil, SmallestNonceForProof(line, leadingZeroBits))
 	out = append(append(out, line...), ' ')
 	return append(hex.AppendEncode(out, nonce), '\n')
 }
 
 // SmallestNonceForProof returns the proof of work for a line. This is the smallest nonce for which the SHA-256 of the
 // line and the nonce (8 bytes, big-endian) starts with the given number of zero bits, from 0 to MaxZeros.
-func SmallestNonceForProof(line []byte, zeros int) (nonce uint64) {
+func SmallestNonceForProof(line []byte, leadingZeroBits int) (nonce uint64) {
 	at := len(line)
 	work := binary.BigEndian.AppendUint64(append(make([]byte, 0, at+8), line...), 0)
 	for {
 		sum := sha256.Sum256(work)
-		if bits.LeadingZeros64(binary.BigEndian.Uint64(sum[:])) >= zeros {
+		if bits.LeadingZeros64(binary.BigEndian.Uint64(sum[:])) >= leadingZeroBits {
 			return nonce
 		}
 		nonce++

@@ -81,8 +81,8 @@ func ParsePositive64(text string) (int64, error) {
 	return int64(n), nil
 }
 
-// ParseSeed parses any 64-bit number.
-func ParseSeed(text string) (uint64, error) {
+// ParseDecimalSeed parses any 64-bit number.
+func ParseDecimalSeed(text string) (uint64, error) {
 	n, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {
 		return 0, WantSeed

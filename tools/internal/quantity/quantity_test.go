@@ -36,10 +36,10 @@ func TestCount(t *testing.T) {
 	if got, err := ParsePositive64("9007199254741k"); err != WantPositive {
 		t.Errorf("more than the largest number: got %d, %v", got, err)
 	}
-	if got, err := ParseSeed("18446744073709551615"); got != math.MaxUint64 || err != nil {
+	if got, err := ParseDecimalSeed("18446744073709551615"); got != math.MaxUint64 || err != nil {
 		t.Errorf("the largest seed: got %d, %v", got, err)
 	}
-	if got, err := ParseSeed("18446744073709551616"); err == nil {
+	if got, err := ParseDecimalSeed("18446744073709551616"); err == nil {
 		t.Errorf("a seed of 65 bits: got %d", got)
 	}
 }

@@ -26,19 +26,19 @@ func main() {
 	check := flag.Bool("check", false, "check that the modules can be published")
 	tidy := flag.Bool("tidy", false, "tidy each go.mod and go.sum")
 	flag.Parse()
-	if err := setVersionCheckOrTidy(*check, *tidy, flag.Args()); err != nil {
+	if err := setVersionThenCheckOrTidy(*check, *tidy, flag.Args()); err != nil {
 		fmt.Fprintln(os.Stderr, "release:", err)
 		os.Exit(1)
 	}
 }
 
-func setVersionCheckOrTidy(check, tidy bool, args []string) error {
+func setVersionThenCheckOrTidy(check, tidy bool, args []string) error {
 	switch {
 	case len(args) == 1 && !check && !tidy:
 		if m := semver.Major(args[0]); m != "v0" && m != "v1" {
 			return fmt.Errorf("version %q; expected one such as v0.2.0, of major version 0 or 1", args[0])
 		}
-		if err := setRequiredVersion(".", args[0]); err != nil {
+		if err := setVersionInModFiles(".", args[0]); err != nil {
 			return err
 		}
 	case len(args) > 0 || check == tidy:
@@ -50,9 +50,9 @@ func setVersionCheckOrTidy(check, tidy bool, args []string) error {
 	}
 	defer w.removeTempDir()
 	if tidy {
-		return w.tidyAllModules()
+		return w.tidyModulesDroppingOwnSums()
 	}
-	if err := w.checkModulesPublishable(os.Stdout); err != nil {
+	if err := w.runReleaseChecks(os.Stdout); err != nil {
 		return err
 	}
 	if len(args) == 1 {
@@ -70,7 +70,7 @@ type releaseEnv struct {
 }
 
 func newEnvServingCheckout(checkout string) (*releaseEnv, error) {
-	version, err := commonRequiredVersion(checkout)
+	version, err := checkGoModFiles(checkout)
 	if err != nil {
 		return nil, err
 	}
@@ -108,7 +108,7 @@ func (w *releaseEnv) runGoCommand(dir string, args ...string) (stdout string, er
 	return string(out), err
 }
 
-func (w *releaseEnv) tidyAllModules() error {
+func (w *releaseEnv) tidyModulesDroppingOwnSums() error {
 	for _, folder := range slices.Concat(released, private) {
 		dir := filepath.Join(w.checkout, folder)
 		if _, err := w.runGoCommand(dir, "mod", "tidy"); err != nil {
@@ -134,7 +134,7 @@ func dropSumsOfOwnModules(goSum string) string {
 	}), "")
 }
 
-func (w *releaseEnv) checkModulesPublishable(log *os.File) error {
+func (w *releaseEnv) runReleaseChecks(log *os.File) error {
 	for _, step := range []struct {
 		name string
 		run  func() error

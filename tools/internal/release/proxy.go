@@ -20,18 +20,18 @@ var released = []string{".", "hub", "tools"}
 // private lists the folders of modules that are used only in a checkout.
 var private = []string{"examples", "examples/grpc", "hub/clients", "tools/browser", "tools/deploy", "tools/peers"}
 
-func modulePath(dir string) string {
-	if dir == "." {
+func joinModulePath(folder string) string {
+	if folder == "." {
 		return root
 	}
-	return root + "/" + dir
+	return root + "/" + folder
 }
 
 // writeModuleProxy writes a module proxy for GOPROXY=file://dir. It contains the released modules of the checkout at
 // the given version.
 func writeModuleProxy(dir, checkout, version string) error {
 	for _, folder := range released {
-		mod := module.Version{Path: modulePath(folder), Version: version}
+		mod := module.Version{Path: joinModulePath(folder), Version: version}
 		at := filepath.Join(dir, filepath.FromSlash(mod.Path), "@v")
 		if err := os.MkdirAll(at, 0o755); err != nil {
 			return err
@@ -64,9 +64,9 @@ func writeModuleProxy(dir, checkout, version string) error {
 	return nil
 }
 
-// commonRequiredVersion returns the version at which the checkout's modules require each other. It returns an error if
+// checkGoModFiles returns the version at which the checkout's modules require each other. It returns an error if
 // the modules disagree or a go.mod file contains replace directives.
-func commonRequiredVersion(checkout string) (version string, err error) {
+func checkGoModFiles(checkout string) (commonVersion string, err error) {
 	for _, folder := range slices.Concat(released, private) {
 		name := filepath.Join(checkout, folder, "go.mod")
 		f, err := parseGoModFile(name)
@@ -76,25 +76,25 @@ func commonRequiredVersion(checkout string) (version string, err error) {
 		if len(f.Replace) > 0 {
 			return "", fmt.Errorf("%s has a replace directive, which go install rejects; expected none", name)
 		}
-		if f.Module.Mod.Path != modulePath(folder) {
-			return "", fmt.Errorf("%s is module %s; expected %s", name, f.Module.Mod.Path, modulePath(folder))
+		if f.Module.Mod.Path != joinModulePath(folder) {
+			return "", fmt.Errorf("%s is module %s; expected %s", name, f.Module.Mod.Path, joinModulePath(folder))
 		}
 		for _, r := range f.Require {
 			if r.Mod.Path != root && !strings.HasPrefix(r.Mod.Path, root+"/") {
 				continue
 			}
-			if version == "" {
-				version = r.Mod.Version
+			if commonVersion == "" {
+				commonVersion = r.Mod.Version
 			}
-			if r.Mod.Version != version {
-				return "", fmt.Errorf("%s requires %s; expected %s, as the other modules", name, r.Mod, version)
+			if r.Mod.Version != commonVersion {
+				return "", fmt.Errorf("%s requires %s; expected %s, as the other modules", name, r.Mod, commonVersion)
 			}
 		}
 	}
-	return version, nil
+	return commonVersion, nil
 }
 
-func setRequiredVersion(checkout, version string) error {
+func setVersionInModFiles(checkout, version string) error {
 	for _, folder := range slices.Concat(released, private) {
 		name := filepath.Join(checkout, folder, "go.mod")
 		f, err := parseGoModFile(name)
@@ -115,15 +115,15 @@ func setRequiredVersion(checkout, version string) error {
 		if err := os.WriteFile(name, text, 0o644); err != nil {
 			return err
 		}
-		if err := setVersionInGoWork(filepath.Join(checkout, folder, "go.work"), version); err != nil {
+		if err := setReplaceVersionsInGoWork(filepath.Join(checkout, folder, "go.work"), version); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// setVersionInGoWork sets the version of the modules that a go.work file replaces. It ignores a missing file.
-func setVersionInGoWork(name, version string) error {
+// setReplaceVersionsInGoWork sets the version of the modules that a go.work file replaces. It ignores a missing file.
+func setReplaceVersionsInGoWork(name, version string) error {
 	text, err := os.ReadFile(name)
 	if os.IsNotExist(err) {
 		return nil

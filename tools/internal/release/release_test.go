@@ -34,10 +34,10 @@ func TestSetVersion(t *testing.T) {
 		copyFile(t, dir, filepath.Join(folder, "go.mod"))
 		copyFile(t, dir, filepath.Join(folder, "go.work"))
 	}
-	if err := setRequiredVersion(dir, "v0.8.7"); err != nil {
+	if err := setVersionInModFiles(dir, "v0.8.7"); err != nil {
 		t.Fatal(err)
 	}
-	if v, err := commonRequiredVersion(dir); err != nil || v != "v0.8.7" {
+	if v, err := checkGoModFiles(dir); err != nil || v != "v0.8.7" {
 		t.Errorf("modules require each other at %q, %v; want v0.8.7", v, err)
 	}
 	work, err := os.ReadFile(filepath.Join(dir, "go.work"))
@@ -52,7 +52,7 @@ func TestSetVersion(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.Close()
-	if _, err := commonRequiredVersion(dir); err == nil || !strings.Contains(err.Error(), "replace directive") {
+	if _, err := checkGoModFiles(dir); err == nil || !strings.Contains(err.Error(), "replace directive") {
 		t.Errorf("with a replace directive: %v; want an error that names it", err)
 	}
 }
@@ -69,7 +69,7 @@ func TestArguments(t *testing.T) {
 		{false, false, []string{"v2.0.0"}, `version "v2.0.0"; expected one such as v0.2.0`},
 		{false, false, []string{"1.0"}, `version "1.0"; expected one such as v0.2.0`},
 	} {
-		if err := setVersionCheckOrTidy(c.check, c.tidy, c.args); err == nil || !strings.Contains(err.Error(), c.want) {
+		if err := setVersionThenCheckOrTidy(c.check, c.tidy, c.args); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("check %v, tidy %v, %q: got %v, want %q", c.check, c.tidy, c.args, err, c.want)
 		}
 	}

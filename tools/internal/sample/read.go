@@ -22,7 +22,7 @@ func (s *Sample) readRequestedParts(sampler *Sampler, pids []int) error {
 		if s.Parts&part == 0 {
 			return
 		}
-		if err := sampler.readTimed(part, read); err != nil && (pid == 0 || !isEnding(pid, err)) {
+		if err := sampler.readAndMarkIfSlow(part, read); err != nil && (pid == 0 || !isEnding(pid, err)) {
 			errs = append(errs, fmt.Errorf("sample: %w", err))
 		}
 	}
@@ -31,7 +31,7 @@ func (s *Sample) readRequestedParts(sampler *Sampler, pids []int) error {
 		if err == nil && !stat.Ended {
 			p := Process{PID: pid}
 			if s.Parts&CPU != 0 {
-				p.setCPU(&stat)
+				p.setThreadsAndExactCPUTime(&stat)
 			}
 			s.Processes = append(s.Processes, p)
 		} else if err != nil && !procfs.IsNotFoundOrExited(err) {
@@ -39,7 +39,7 @@ func (s *Sample) readRequestedParts(sampler *Sampler, pids []int) error {
 		}
 	}
 	m := &s.Machine
-	try(MachineCPU, 0, func() (err error) { m.CPUTime, err = procfs.ReadCPUTime(); return err })
+	try(MachineCPU, 0, func() (err error) { m.CPUTime, err = procfs.ReadCPUTimeAndPressure(); return err })
 	for i := range s.Processes {
 		p := &s.Processes[i]
 		try(Memory, p.PID, func() error {
@@ -63,7 +63,7 @@ func (s *Sample) readRequestedParts(sampler *Sampler, pids []int) error {
 		})
 	}
 	try(MachineMemory, 0, func() (err error) { m.Memory, err = procfs.ReadMemory(); return err })
-	try(Network, 0, func() (err error) { m.Network, err = procfs.ReadTCPStateOfNamespace(); return err })
+	try(Network, 0, func() (err error) { m.Network, err = procfs.ReadNetworkCountersOfNamespace(); return err })
 	try(Network, 0, func() (err error) { m.Files, err = procfs.CountOpenFilesOfMachine(); return err })
 	if len(pids) > 0 && len(s.Processes) == 0 {
 		errs = append(errs, ErrEnded)
@@ -83,9 +83,10 @@ func isEnding(pid int, err error) bool {
 	return procfs.IsNotFoundOrExited(err)
 }
 
-// setCPU sets the number of threads and the processor time. For this process, the time is exact to the microsecond. For
-// another process, the sum of User and System is exact, but its division is only known in steps of 10 ms.
-func (p *Process) setCPU(stat *procfs.Stat) {
+// setThreadsAndExactCPUTime sets the number of threads and the processor time. For this process, the time is exact to
+// the microsecond. For another process, the sum of User and System is exact, but its division is only known in steps of
+// 10 ms.
+func (p *Process) setThreadsAndExactCPUTime(stat *procfs.Stat) {
 	p.Threads, p.User, p.System, p.Children = stat.Threads, stat.User, stat.System, stat.Children
 	if p.PID == os.Getpid() {
 		own := OwnCPUTime()
@@ -100,8 +101,8 @@ func (p *Process) setCPU(stat *procfs.Stat) {
 	}
 }
 
-// readTimed calls read. If the part is a costly one and read is slow, it records that.
-func (r *Sampler) readTimed(part Parts, read func() error) error {
+// readAndMarkIfSlow calls read. If the part is a costly one and read is slow, it records that.
+func (r *Sampler) readAndMarkIfSlow(part Parts, read func() error) error {
 	began := time.Now()
 	err := read()
 	if part&costlyParts != 0 && time.Since(began) > slowRead {

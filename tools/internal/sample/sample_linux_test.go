@@ -128,9 +128,9 @@ func TestTakeEnded(t *testing.T) {
 func TestSampler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s Sampler
-		_ = s.readTimed(PSS, func() error { time.Sleep(slowRead + 1); return nil })
-		_ = s.readTimed(Switches, func() error { time.Sleep(slowRead); return nil })
-		_ = s.readTimed(MachineCPU, func() error { time.Sleep(time.Hour); return nil }) // does not grow with a process
+		_ = s.readAndMarkIfSlow(PSS, func() error { time.Sleep(slowRead + 1); return nil })
+		_ = s.readAndMarkIfSlow(Switches, func() error { time.Sleep(slowRead); return nil })
+		_ = s.readAndMarkIfSlow(MachineCPU, func() error { time.Sleep(time.Hour); return nil }) // does not grow with a process
 		s.slow[PSS] = time.Now()
 		for range 2 {
 			time.Sleep(slowEvery - 1)

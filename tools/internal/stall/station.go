@@ -52,15 +52,15 @@ func NewStation(p StallPlan, epoch time.Time) *LineStation {
 // Enqueue queues a line that arrives now. It returns immediately. The station keeps the line until it has been served,
 // and then calls onServed with the line. Calls of onServed do not overlap. If Enqueue returns ErrFull, the line is not
 // queued.
-func (s *LineStation) Enqueue(line []byte, onServed func(line []byte)) error {
+func (s *LineStation) Enqueue(retainedLine []byte, onServed func(retainedLine []byte)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.queue)-s.head == MaxLines || s.bytes+len(line) > MaxBytes {
+	if len(s.queue)-s.head == MaxLines || s.bytes+len(retainedLine) > MaxBytes {
 		return ErrFull
 	}
 	s.lastEnd = s.plan.EndOfServiceFrom(max(s.since(), s.lastEnd))
-	s.queue = append(s.queue, service{s.lastEnd, line, onServed})
-	s.bytes += len(line)
+	s.queue = append(s.queue, service{s.lastEnd, retainedLine, onServed})
+	s.bytes += len(retainedLine)
 	if !s.serving {
 		s.serving = true
 		go s.serveUntilQueueEmpty()

@@ -17,11 +17,11 @@ func MyriadVersion() string {
 	if !ok {
 		return commit
 	}
-	return versionOrCommit(info, commit)
+	return myriadVersionOrCommit(info, commit)
 }
 
-// versionOrCommit returns the version of Myriad or, if it is unknown, the commit.
-func versionOrCommit(info *debug.BuildInfo, commit string) string {
+// myriadVersionOrCommit returns the version of Myriad or, if it is unknown, the commit.
+func myriadVersionOrCommit(info *debug.BuildInfo, fallbackCommit string) string {
 	const path, unstamped, shown = "github.com/myriad-go/myriad", "(devel)", 12
 	if info.Main.Path != path && !strings.HasPrefix(info.Main.Path, path+"/") {
 		i := slices.IndexFunc(info.Deps, func(m *debug.Module) bool { return m.Path == path })
@@ -40,7 +40,7 @@ func versionOrCommit(info *debug.BuildInfo, commit string) string {
 	}
 	revision, modified := stamp("vcs.revision"), stamp("vcs.modified") == "true"
 	if revision == "" {
-		revision = commit
+		revision = fallbackCommit
 	}
 	if info.Main.Version != unstamped && info.Main.Version != "" || revision == "" {
 		return info.Main.Version

@@ -32,7 +32,7 @@ func TestVersion(t *testing.T) {
 		{user, "", ""},
 		{&using, "abcdef", "v1.2.3"},
 	} {
-		if got := versionOrCommit(test.info, test.linked); got != test.want {
+		if got := myriadVersionOrCommit(test.info, test.linked); got != test.want {
 			t.Errorf("%s %s: got %q, want %q", test.info.Main.Path, test.info.Main.Version, got, test.want)
 		}
 	}

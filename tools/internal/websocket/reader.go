@@ -99,7 +99,7 @@ func (r *FrameReader) takeCompleteControlFrame(in []byte, h *wsframe.Head) (Part
 	case OpPong:
 		part.Kind = Pong
 	case OpClose:
-		if err := checkClosePayload(part.Payload); err != nil {
+		if err := checkCloseLengthAndCode(part.Payload); err != nil {
 			return Part{}, 0, err
 		}
 		part.Kind = Close
@@ -151,7 +151,7 @@ func CloseCode(payload []byte) int {
 	return int(binary.BigEndian.Uint16(payload))
 }
 
-func checkClosePayload(payload []byte) error {
+func checkCloseLengthAndCode(payload []byte) error {
 	if len(payload) == 1 {
 		return errors.New("websocket: a close frame of 1 byte; expected none, or a code of 2 bytes and a reason")
 	}

@@ -37,7 +37,7 @@ func (k HandshakeKey) acceptValue() (accept [28]byte) {
 
 // AppendRequest appends the request of a handshake. host is the value of the Host header, including the port unless it
 // is the default. An empty path means "/". Header lines are sorted by name, so equal headers result in equal bytes.
-// Names are sent unchanged. Path and header must have passed CheckHeader. The host is not checked.
+// Names are sent unchanged. Path and header must have passed CheckPathAndHeader. The host is not checked.
 func AppendRequest(dst []byte, host, path string, header http.Header, k HandshakeKey) []byte {
 	if path == "" {
 		path = "/"
@@ -57,12 +57,12 @@ func AppendRequest(dst []byte, host, path string, header http.Header, k Handshak
 	return append(dst, "\r\n"...)
 }
 
-// CheckHeader returns an error if the path or the header of a request is invalid. A path must begin with "/", consist
-// of printable ASCII without a fragment, and be escaped correctly; an empty path is also valid. A header must not
-// contain lines that AppendRequest writes, or lines about extensions or a body. Path and header together must have less
-// than 16 KiB.
-func CheckHeader(path string, header http.Header) error {
-	if err := checkPath(path); err != nil {
+// CheckPathAndHeader returns an error if the path or the header of a request is invalid. A path must begin with "/",
+// consist of printable ASCII without a fragment, and be escaped correctly; an empty path is also valid. A header must
+// not contain lines that AppendRequest writes, or lines about extensions or a body. Path and header together must have
+// less than 16 KiB.
+func CheckPathAndHeader(path string, header http.Header) error {
+	if err := checkOptionalPath(path); err != nil {
 		return err
 	}
 	size := len(path)
@@ -87,7 +87,7 @@ func CheckHeader(path string, header http.Header) error {
 	return nil
 }
 
-func checkPath(path string) error {
+func checkOptionalPath(path string) error {
 	if path == "" {
 		return nil
 	}

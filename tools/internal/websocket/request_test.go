@@ -37,7 +37,7 @@ func TestCheckHeader(t *testing.T) {
 		{"/a/b?c=d&e=%20", http.Header{"Sec-WebSocket-Protocol": {"mqtt"}, "Cookie": {"a=b; c=\td", ""}}},
 		{fixed, http.Header{"X": {strings.Repeat("x", room)}}},
 	} {
-		if err := CheckHeader(good.path, good.header); err != nil {
+		if err := CheckPathAndHeader(good.path, good.header); err != nil {
 			t.Errorf("path %.80q, header %.80q: %v", good.path, good.header, err)
 		}
 	}
@@ -75,14 +75,14 @@ func TestCheckHeader(t *testing.T) {
 		if bad.path == "" || bad.name != "" {
 			header = http.Header{bad.name: {bad.value}}
 		}
-		err := CheckHeader(bad.path, header)
+		err := CheckPathAndHeader(bad.path, header)
 		if err == nil || !strings.Contains(err.Error(), bad.err) {
 			t.Errorf("path %.80q, header %.80q: %v; expected an error with %q", bad.path, header, err, bad.err)
 		}
 	}
 }
 
-// FuzzRequest checks that Go's server parses a request that passes CheckHeader as intended, and
+// FuzzRequest checks that Go's server parses a request that passes CheckPathAndHeader as intended, and
 // nothing more.
 func FuzzRequest(f *testing.F) {
 	f.Add("/a?b=c", "X-Name", "value")
@@ -91,7 +91,7 @@ func FuzzRequest(f *testing.F) {
 	f.Add("//a", "cookie", "  a=b\t")
 	f.Fuzz(func(t *testing.T, path, name, value string) {
 		header := http.Header{name: {value}}
-		if CheckHeader(path, header) != nil {
+		if CheckPathAndHeader(path, header) != nil {
 			return
 		}
 		raw := AppendRequest(nil, "a.example", path, header, sample)

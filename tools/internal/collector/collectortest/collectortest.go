@@ -79,9 +79,9 @@ func Fill(v reflect.Value, path string, next *int64, want map[string]string) {
 	}
 }
 
-// said counts how often each value and text occurs in the output. For histograms, it uses the number of values in each
-// bucket.
-func said(families map[string]*dto.MetricFamily) map[string]int {
+// countValuesAndLabels counts how often each value and text occurs in the output. For histograms, it uses the number of
+// values in each bucket.
+func countValuesAndLabels(families map[string]*dto.MetricFamily) map[string]int {
 	values := make(map[string]int)
 	for _, f := range families {
 		for _, m := range f.Metric {
@@ -111,15 +111,15 @@ func said(families map[string]*dto.MetricFamily) map[string]int {
 }
 
 // WantTold checks that the output contains each of the fields, which it recognizes by their unique values.
-func WantTold(t *testing.T, c prometheus.Collector, fields map[string]string, least int) {
+func WantTold(t *testing.T, c prometheus.Collector, fields map[string]string, minFields int) {
 	t.Helper()
-	got := said(Scrape(t, c))
+	got := countValuesAndLabels(Scrape(t, c))
 	for field, value := range fields {
 		if got[value] != 1 {
 			t.Errorf("%s, which is %s, was told %d times; want once", field, value, got[value])
 		}
 	}
-	if len(fields) < least {
+	if len(fields) < minFields {
 		t.Errorf("only %d figures were looked for", len(fields))
 	}
 }

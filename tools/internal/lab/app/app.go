@@ -105,7 +105,7 @@ func CheckServerSpeaksApp(conn net.Conn, appName string) error {
 		return err
 	}
 	begin := time.Now()
-	if err := checkTenAnswers(conn, m); err != nil {
+	if err := sendTenAndCheckAnswers(conn, m); err != nil {
 		return err
 	}
 	if took := time.Since(begin); appName == Wait && took < WaitTime { // the load generator does not check the delay
@@ -114,9 +114,9 @@ func CheckServerSpeaksApp(conn net.Conn, appName string) error {
 	return nil
 }
 
-// checkTenAnswers sends a message ten times and checks the answers. One compared server flushes its output only after
-// every tenth answer.
-func checkTenAnswers(conn net.Conn, m Message) error {
+// sendTenAndCheckAnswers sends a message ten times and checks the answers. One compared server flushes its output only
+// after every tenth answer.
+func sendTenAndCheckAnswers(conn net.Conn, m Message) error {
 	const times = 10
 	if _, err := io.WriteString(conn, strings.Repeat(m.Text, times)); err != nil {
 		return err

@@ -54,15 +54,15 @@ func (c *webSocketLineConn) readIntoUnparsed() error {
 	return err
 }
 
-func (c *webSocketLineConn) Write(p []byte) (int, error) {
+func (c *webSocketLineConn) Write(lines []byte) (int, error) {
 	var out []byte
-	for line := range bytes.Lines(p) {
+	for line := range bytes.Lines(lines) {
 		out = websocket.AppendMaskedFrame(out, websocket.OpText, [4]byte{}, bytes.TrimSuffix(line, []byte("\n")))
 	}
 	if _, err := c.Conn.Write(out); err != nil {
 		return 0, err
 	}
-	return len(p), nil
+	return len(lines), nil
 }
 
 func (c *webSocketLineConn) Read(p []byte) (int, error) {

@@ -239,7 +239,7 @@ func TestFromSet(t *testing.T) {
 	if len(few.Points) != 2 || few.Points[0] != (Point{1000, 0.05, 1e6}) || few.Points[1] != (Point{10_000, 0.3, 1e6}) {
 		t.Errorf("points %+v, want both rates", few.Points)
 	}
-	predicted := PredictEachFromSmallest(all, &doctor.Facts{})
+	predicted := PredictFromSmallestOfSameSetup(all, &doctor.Facts{})
 	if len(predicted) != 1 || predicted[0].To.Connections != 200_000 {
 		t.Fatalf("%+v, want a prediction for 200,000", predicted)
 	}

@@ -34,9 +34,9 @@ func (c *ComparedFigure) RelativeError() float64 {
 	return c.Predicted/c.Measured - 1
 }
 
-// PredictEachFromSmallest predicts each measurement from the smallest one with the same setup. A setup with only one
-// measurement gives no prediction.
-func PredictEachFromSmallest(all []MeasuredCosts, f *doctor.Facts) (predictions []Prediction) {
+// PredictFromSmallestOfSameSetup predicts each measurement from the smallest one with the same setup. A setup with only
+// one measurement gives no prediction.
+func PredictFromSmallestOfSameSetup(all []MeasuredCosts, f *doctor.Facts) (predictions []Prediction) {
 	for i := range all {
 		to, from := &all[i], (*MeasuredCosts)(nil)
 		for j := range all {

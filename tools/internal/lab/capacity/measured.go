@@ -130,7 +130,7 @@ func (k measuredSetup) measuredMedians(runs []*result.Run) MeasuredCosts {
 	m.Connect = time.Duration(median(func(touched, idle *result.Sample) float64 {
 		return float64(idle.Server.CPU()-touched.Server.CPU()) / n
 	}))
-	m.setIdleCoresPerConn(runs)
+	m.setIdleCoresOrUpperLimit(runs)
 	byWorkload := make(map[string][]*result.Run)
 	for _, r := range runs {
 		byWorkload[r.Workload] = append(byWorkload[r.Workload], r)
@@ -161,9 +161,9 @@ func (k measuredSetup) measuredMedians(runs []*result.Run) MeasuredCosts {
 	return m
 }
 
-// setIdleCoresPerConn compares the CPU usage of the idle server with all connections and without any. It uses the
+// setIdleCoresOrUpperLimit compares the CPU usage of the idle server with all connections and without any. It uses the
 // difference only if the server used more CPU in every period with connections than in any period without.
-func (m *MeasuredCosts) setIdleCoresPerConn(runs []*result.Run) {
+func (m *MeasuredCosts) setIdleCoresOrUpperLimit(runs []*result.Run) {
 	var without, with []float64
 	for _, r := range runs {
 		without = append(without, r.FindSample(probe.Touched).Resting...)
@@ -240,11 +240,11 @@ func (m *MeasuredCosts) PredictCores(connections, rate float64, loops int) float
 	if rate <= 0 {
 		return m.IdleCoresPerConn * connections
 	}
-	return m.maxCoresBetweenPoints(rate/scale)*scale + max(0, m.IdleCoresPerConn*(connections-float64(m.Connections)*scale))
+	return m.coresUpperBoundAtRate(rate/scale)*scale + max(0, m.IdleCoresPerConn*(connections-float64(m.Connections)*scale))
 }
 
-// maxCoresBetweenPoints is like PredictCores for the measured numbers of loops and connections.
-func (m *MeasuredCosts) maxCoresBetweenPoints(rate float64) float64 {
+// coresUpperBoundAtRate is like PredictCores for the measured numbers of loops and connections.
+func (m *MeasuredCosts) coresUpperBoundAtRate(rate float64) float64 {
 	i := m.lastPointIndexUpToRate(rate)
 	if i < 0 {
 		return m.Points[0].Cores

@@ -61,7 +61,7 @@ func addCaveatsForBrokenRules(in RunInput) {
 			}
 			want += w.ConnsWithPublishersAndSlow() - w.Connections
 			n++
-			addLoadCaveats(r, seen, want)
+			addCaveatsForLoadErrors(r, seen, want)
 		}
 	}
 	f := func(name string) float64 { return r.Figures[name] }
@@ -77,7 +77,7 @@ func addCaveatsForBrokenRules(in RunInput) {
 		r.AddCaveat(RuleCount, "the server had %d connections open, expected %d", from.Accepted, w.ConnsWithPublishersAndSlow())
 	}
 	if hasFigure(r, "received") {
-		addFloodCaveats(r, r.LastLoadResult())
+		addUnansweredOrUnsteadyCaveats(r, r.LastLoadResult())
 	}
 	if hasFigure(r, "beats-each") {
 		p := w.FindPhase(scenario.Load)
@@ -89,7 +89,7 @@ func addCaveatsForBrokenRules(in RunInput) {
 			r.AddCaveat(RuleBeats, "%.2f heartbeats on each connection in %v, expected %.0f", each, p.For, want)
 		}
 	}
-	addMemoryCaveats(r, w)
+	addDisturbedMemoryCaveats(r, w)
 	addJobCaveats(r)
 }
 
@@ -98,8 +98,8 @@ func hasFigure(r *result.Run, figure string) bool {
 	return ok
 }
 
-// addLoadCaveats adds caveats for problems that the load generator reported.
-func addLoadCaveats(r *result.Run, loadResult *load.Result, wantConns int) {
+// addCaveatsForLoadErrors adds caveats for problems that the load generator reported.
+func addCaveatsForLoadErrors(r *result.Run, loadResult *load.Result, wantConns int) {
 	if loadResult.Mismatched > 0 {
 		first := ""
 		if loadResult.FirstMismatch != nil {
@@ -128,8 +128,8 @@ func sumCountsByCause(byCause map[string]int64) (n int64) {
 	return n
 }
 
-// addFloodCaveats adds a caveat if a flood got no answers or had a varying rate.
-func addFloodCaveats(r *result.Run, loadResult *load.Result) {
+// addUnansweredOrUnsteadyCaveats adds a caveat if a flood got no answers or had a varying rate.
+func addUnansweredOrUnsteadyCaveats(r *result.Run, loadResult *load.Result) {
 	switch {
 	case loadResult.BytesReceived == 0 && r.Figures["unanswered"] == 0:
 		r.AddCaveat(RuleUnanswered, "not one answer came in the window")
@@ -138,8 +138,8 @@ func addFloodCaveats(r *result.Run, loadResult *load.Result) {
 	}
 }
 
-// addMemoryCaveats adds caveats for memory figures that other processes have distorted.
-func addMemoryCaveats(r *result.Run, w scenario.Workload) {
+// addDisturbedMemoryCaveats adds caveats for memory figures that other processes have distorted.
+func addDisturbedMemoryCaveats(r *result.Run, w scenario.Workload) {
 	base, idle, after := r.FindSample(Touched), r.FindSample(Idle), r.FindSample(Exchanged)
 	if base == nil || idle == nil || after == nil {
 		return

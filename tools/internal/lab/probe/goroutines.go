@@ -25,6 +25,6 @@ var goroutineProbe = Probe{
 		if after.Server.Anonymous > 0 {
 			set("goroutine-anonymous", float64(after.Server.Anonymous-before.Server.Anonymous)/n)
 		}
-		setServerMemoryFigures(set, "parked-", "", after)
+		setMeasuredServerMemoryFigures(set, "parked-", "", after)
 	},
 }

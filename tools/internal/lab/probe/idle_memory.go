@@ -58,12 +58,12 @@ var memoryProbe = Probe{
 		if min(idle.Slab, after.Slab) >= base.Slab { // otherwise other processes have freed memory
 			each("kernel-idle", idle, func(s *result.Sample) int64 { return s.Slab })
 		}
-		setServerMemoryFigures(set, "", "-idle", idle)
-		setServerMemoryFigures(set, "", "", after)
+		setMeasuredServerMemoryFigures(set, "", "-idle", idle)
+		setMeasuredServerMemoryFigures(set, "", "", after)
 	},
 }
 
-func setServerMemoryFigures(set func(string, float64), prefix, suffix string, s *result.Sample) {
+func setMeasuredServerMemoryFigures(set func(string, float64), prefix, suffix string, s *result.Sample) {
 	u := &s.Server
 	for name, v := range map[string]int64{"rss": u.RSS, "pss": u.PSS, "stack": u.StackInuse, "heap": u.HeapInuse, "sys": u.Sys} {
 		if _, ok := FindFigure(prefix + name + suffix); ok && v > 0 {

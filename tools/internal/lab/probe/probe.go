@@ -85,9 +85,9 @@ func HasBetterDirection(name string) (better, exists bool) {
 // ScenarioReader reads scenarios and checks the names of their figures.
 var ScenarioReader = scenario.Reader{Figures: HasBetterDirection}
 
-// SetFiguresAndCaveats sets the figures and caveats of a run. A wrong answer makes the run a failed one, because its
-// figures do not describe the requested server.
-func SetFiguresAndCaveats(in RunInput) {
+// SetFiguresCaveatsAndError sets the figures and caveats of a run. A wrong answer makes the run a failed one, because
+// its figures do not describe the requested server.
+func SetFiguresCaveatsAndError(in RunInput) {
 	r := in.Run
 	if r.Figures == nil {
 		r.Figures = make(map[string]float64)
@@ -122,7 +122,7 @@ func (f Figure) Format(v float64) string {
 
 func formatTwoDecimals(v float64) string { return fmt.Sprintf("%.2f", v) }
 
-func formatMeanCount(v float64) string {
+func formatMeanWholeFrom1000(v float64) string {
 	if v < 1000 {
 		return fmt.Sprintf("%.1f", v)
 	}

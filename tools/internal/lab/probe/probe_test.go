@@ -142,7 +142,7 @@ func TestMeasure(t *testing.T) {
 		{"held", newHeldRun(), heldWorkload, map[string]float64{"held": 10, "held-server": 100, "held-kernel": 9000, "held-connects": 100, "held-echoes": 50, "held-missing": 0,
 			"verify-missing": 0, "heartbeats-lost": 0, "heartbeats-missing": 0, "broadcast-missing": 0, "unclean": 0, "left": 0}, nil},
 	} {
-		SetFiguresAndCaveats(RunInput{Run: c.run, Workload: c.w})
+		SetFiguresCaveatsAndError(RunInput{Run: c.run, Workload: c.w})
 		for name, want := range c.want {
 			if got, ok := c.run.Figures[name]; !ok || got < want*0.999 || got > want*1.001 {
 				t.Errorf("%s: %s is %v, %v, want %v", c.name, name, got, ok, want)
@@ -174,7 +174,7 @@ func TestHeldLosses(t *testing.T) {
 	} {
 		r := newHeldRun()
 		lose(r, r.LastLoadResult())
-		SetFiguresAndCaveats(RunInput{Run: r, Workload: heldWorkload})
+		SetFiguresCaveatsAndError(RunInput{Run: r, Workload: heldWorkload})
 		if v, ok := r.Figures[figure]; !ok || v <= 0 {
 			t.Errorf("%s: %v, %v, want more than 0", figure, v, ok)
 		}
@@ -183,7 +183,7 @@ func TestHeldLosses(t *testing.T) {
 	answered.FindSample(VerifyAgain).Counts.Messages = 50
 	answered.FindSample(Closed).Counts.Messages = 50
 	answered.LastLoadResult().Heartbeats = 20
-	SetFiguresAndCaveats(RunInput{Run: answered, Workload: heldWorkload})
+	SetFiguresCaveatsAndError(RunInput{Run: answered, Workload: heldWorkload})
 	if v := answered.Figures["heartbeats-lost"]; v != 1 {
 		t.Errorf("one heartbeat was not answered: %v lost", v)
 	}

@@ -10,7 +10,7 @@ import (
 var publishProbe = Probe{
 	Figures: []Figure{
 		{Name: "deliveries", Heading: "deliveries/s", Better: Higher, Main: true},
-		{Name: "publishes", Heading: "publishes/s", Better: Higher, CustomFormat: formatMeanCount},
+		{Name: "publishes", Heading: "publishes/s", Better: Higher, CustomFormat: formatMeanWholeFrom1000},
 		{Name: "delivery-p50", Heading: "p50", Unit: page.Seconds, Better: Lower},
 		{Name: "delivery-p99", Heading: "p99", Unit: page.Seconds, Better: Lower},
 		{Name: "delivery-max", Heading: "max", Unit: page.Seconds, Better: Lower},

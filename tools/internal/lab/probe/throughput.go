@@ -7,7 +7,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
 )
 
-func (in RunInput) setServerCPUFigures(perMessageFigure string, rate float64, set func(string, float64)) {
+func (in RunInput) setServerCPUFigures(perMessageFigure string, messagesPerSecond float64, set func(string, float64)) {
 	cpus, ok := in.serverCPUsInWindow()
 	if !ok {
 		return
@@ -17,10 +17,10 @@ func (in RunInput) setServerCPUFigures(perMessageFigure string, rate float64, se
 		width = runtime.NumCPU()
 	}
 	set("server-busy", cpus/float64(width))
-	if rate > 0 {
+	if messagesPerSecond > 0 {
 		// This divides rates, not amounts, because the samples are taken shortly after the beginning and the end of the
 		// window.
-		set(perMessageFigure, cpus/rate*1e6)
+		set(perMessageFigure, cpus/messagesPerSecond*1e6)
 	}
 }
 
@@ -33,7 +33,7 @@ var throughputProbe = Probe{
 		{Name: "p99.9", Heading: "p99.9", Unit: page.Seconds, Better: Lower},
 		{Name: "mean", Heading: "mean latency", Unit: page.Seconds, Better: Lower, Hidden: true},
 		{Name: "cpu", Heading: "CPU µs/msg", Better: Lower, CustomFormat: formatTwoDecimals},
-		{Name: "in-flight", Heading: "in flight", CustomFormat: formatMeanCount},
+		{Name: "in-flight", Heading: "in flight", CustomFormat: formatMeanWholeFrom1000},
 		{Name: "expected", Heading: "expected"},
 		{Name: "server-busy", Heading: "server CPU", Unit: page.Share},
 		{Name: "load-busy", Heading: "load CPU", Unit: page.Share},

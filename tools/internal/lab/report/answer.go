@@ -80,9 +80,9 @@ func (a *answerText) addClauseIfMeasured(r *result.Report, c scenario.Clause) {
 		return
 	}
 	a.subject = x.subject
-	a.noteUncertainty(x, f.Name)
+	a.noteOneRoundAndRuleBreaks(x, f.Name)
 	if compares {
-		a.noteUncertainty(base, f.Name)
+		a.noteOneRoundAndRuleBreaks(base, f.Name)
 		if margin, ok := stats.MedianConfidenceMargin(ratios); ok && margin >= math.Abs(ratio-1) {
 			c.Text += " (within the spread)"
 		}
@@ -94,20 +94,20 @@ func (a *answerText) addClauseIfMeasured(r *result.Report, c scenario.Clause) {
 	a.clauses = append(a.clauses, strings.NewReplacer("{subject}", x.subject, "{baseline}", baseline, "{value}", f.Format(v), "{base}", f.Format(b),
 		"{ratio}", format.Number(ratio), "{inverse}", format.Number(inverse)).Replace(c.Text))
 	if a.chart == nil {
-		a.chart = newSubjectBarChart(rows, f, c.Workload, r.Scenario.Baseline)
+		a.chart = newBarChartHighlightingBest(rows, f, c.Workload, r.Scenario.Baseline)
 	}
 }
 
-func (a *answerText) noteUncertainty(x subjectRuns, figure string) {
+func (a *answerText) noteOneRoundAndRuleBreaks(x subjectRuns, figure string) {
 	a.oneRound = a.oneRound || len(x.valuesByRound(figure)) < 2
 	if text, _ := x.describeRuleBreaks(); text != "" && !slices.Contains(a.uncertain, text) {
 		a.uncertain = append(a.uncertain, text)
 	}
 }
 
-func newSubjectBarChart(rows []subjectRuns, f probe.Figure, workload, baseline string) *page.Bars {
+func newBarChartHighlightingBest(rows []subjectRuns, f probe.Figure, workload, excludedFromBest string) *page.Bars {
 	b := &page.Bars{Title: f.Heading + ", " + workload, Unit: f.Unit}
-	winner := bestSubjectByFigure(rows, f, baseline).subject
+	winner := bestSubjectByFigure(rows, f, excludedFromBest).subject
 	for _, x := range rows {
 		if v, ok := x.medianOfFigure(f.Name); ok && !stats.IsNeverLatency(v) {
 			tone := page.Plain

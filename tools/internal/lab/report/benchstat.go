@@ -29,7 +29,7 @@ func WriteBenchstat(w io.Writer, s *result.Set) error {
 		if f.Better == probe.Higher {
 			better = "higher"
 		}
-		fmt.Fprintf(&b, "Unit %s better=%s\n", benchstatUnit(f), better)
+		fmt.Fprintf(&b, "Unit %s better=%s\n", figureNameAsBenchstatUnit(f), better)
 	}
 	for _, r := range s.Reports {
 		for i := range r.Runs {
@@ -51,15 +51,15 @@ func benchmarkLineValues(run *result.Run) string {
 	var b strings.Builder
 	for _, f := range probe.AllFigures() {
 		if v, ok := run.Figures[f.Name]; ok && f.Better != probe.Neither && !stats.IsNeverLatency(v) {
-			b.WriteString(" " + strconv.FormatFloat(v, 'g', -1, 64) + " " + benchstatUnit(f))
+			b.WriteString(" " + strconv.FormatFloat(v, 'g', -1, 64) + " " + figureNameAsBenchstatUnit(f))
 		}
 	}
 	return b.String()
 }
 
-// benchstatUnit returns the unit of a figure for benchstat, which shows one table per unit. The unit is therefore the
-// figure's name, to which sec or B is added if the values are seconds or bytes.
-func benchstatUnit(f probe.Figure) string {
+// figureNameAsBenchstatUnit returns the unit of a figure for benchstat, which shows one table per unit. The unit is
+// therefore the figure's name, to which sec or B is added if the values are seconds or bytes.
+func figureNameAsBenchstatUnit(f probe.Figure) string {
 	switch f.Unit {
 	case page.Seconds:
 		return f.Name + "-sec"

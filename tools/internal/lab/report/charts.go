@@ -39,7 +39,7 @@ func buildSizeAndLatencyCharts(r *result.Report) []page.Part {
 		parts = append(parts, buildFigureBySizeCharts(r, name, families[name])...)
 	}
 	for _, w := range r.Scenario.Workloads {
-		if c := buildPercentileChart(r, w); c != nil {
+		if c := buildLastRunPercentileChart(r, w); c != nil {
 			parts = append(parts, page.Part{Chart: c})
 		}
 	}
@@ -49,9 +49,9 @@ func buildSizeAndLatencyCharts(r *result.Report) []page.Part {
 	return parts
 }
 
-// roundToFourDigits rounds a value to four significant digits, which is finer than a chart and keeps pages small. It
-// does not round whole numbers up to a million, such as sizes.
-func roundToFourDigits(v float64) float64 {
+// roundToFourDigitsUnlessWhole rounds a value to four significant digits, which is finer than a chart and keeps pages
+// small. It does not round whole numbers up to a million, such as sizes.
+func roundToFourDigitsUnlessWhole(v float64) float64 {
 	if v == math.Trunc(v) && math.Abs(v) <= 1e6 {
 		return v
 	}
@@ -97,7 +97,7 @@ func buildFigureBySizeCharts(r *result.Report, familyName string, family []scena
 					size, known = x.medianOfFigure("offered-rate")
 				}
 				if v, ok := x.medianOfFigure(of.figure); ok && known && !stats.IsNeverLatency(v) {
-					s.X, s.Y = append(s.X, roundToFourDigits(size)), append(s.Y, roundToFourDigits(v))
+					s.X, s.Y = append(s.X, roundToFourDigitsUnlessWhole(size)), append(s.Y, roundToFourDigitsUnlessWhole(v))
 				}
 			}
 			if len(s.X) > 0 {
@@ -129,15 +129,15 @@ func publishedSeries(p *scenario.ReferenceTable, figure string, family []scenari
 			continue
 		}
 		if v, ok := p.Columns[i].ParsePublishedCell(row.Cells[i]); ok {
-			s.X, s.Y = append(s.X, float64(row.Count)), append(s.Y, roundToFourDigits(v))
+			s.X, s.Y = append(s.X, float64(row.Count)), append(s.Y, roundToFourDigitsUnlessWhole(v))
 		}
 	}
 	return s
 }
 
-// buildPercentileChart returns a chart of latency by percentile, from each subject's last run. It returns nil if no run
-// has latencies.
-func buildPercentileChart(r *result.Report, w scenario.Workload) *page.Chart {
+// buildLastRunPercentileChart returns a chart of latency by percentile, from each subject's last run. It returns nil if
+// no run has latencies.
+func buildLastRunPercentileChart(r *result.Report, w scenario.Workload) (chartOrNil *page.Chart) {
 	c := &page.Chart{
 		Title: "Latency by percentile: " + w.Name,
 		Note:  "Of each subject it is the last round.",
@@ -151,7 +151,7 @@ func buildPercentileChart(r *result.Report, w scenario.Workload) *page.Chart {
 		}
 		s := run.LastLoadResult().Latency.PercentileCurve()
 		for i, y := range s.Y {
-			s.Y[i] = roundToFourDigits(y)
+			s.Y[i] = roundToFourDigitsUnlessWhole(y)
 		}
 		s.Name = x.subject
 		c.Series = append(c.Series, s)

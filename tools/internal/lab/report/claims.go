@@ -23,7 +23,7 @@ func EvaluateVerdicts(s *result.Set) {
 }
 
 // verdictsOfClaim returns a verdict for each subject and workload to which the claim applies.
-func verdictsOfClaim(r *result.Report, c scenario.Claim, strict bool) (all []result.Verdict) {
+func verdictsOfClaim(r *result.Report, c scenario.Claim, failStrictClaims bool) (all []result.Verdict) {
 	f, ok := probe.FindFigure(c.Figure)
 	if !ok {
 		return nil
@@ -43,7 +43,7 @@ func verdictsOfClaim(r *result.Report, c scenario.Claim, strict bool) (all []res
 					outcome = result.Uncertain
 				}
 			}
-			required := c.Fails == scenario.UnlessMet || c.Fails == scenario.IfNotMet || c.Fails == scenario.IfStrict && strict
+			required := c.Fails == scenario.UnlessMet || c.Fails == scenario.IfNotMet || c.Fails == scenario.IfStrict && failStrictClaims
 			all = append(all, result.Verdict{
 				Of: c.Text, Outcome: outcome, Text: fmt.Sprintf("%s/%s: %s", w.Name, x.subject, why),
 				Failed: outcome == result.NotMet && required || outcome == result.NotMeasured && c.Fails == scenario.UnlessMet,

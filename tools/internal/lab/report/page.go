@@ -69,7 +69,7 @@ func pageTitle(s *result.Set) string {
 	if len(names) == 0 || len(names) > 3 {
 		return "Myriad bench"
 	}
-	return "Myriad bench: " + scenario.JoinWords(names)
+	return "Myriad bench: " + scenario.JoinAsEnglishList(names)
 }
 
 func listSetFacts(s *result.Set) [][2]string {
@@ -192,7 +192,7 @@ func buildOverviewSection(s *result.Set) page.Section {
 		for i := range r.Scenario.References {
 			c := newPublishedComparisonTable(r, &r.Scenario.References[i])
 			if len(c.comparisons)+len(c.notRun) > 0 {
-				x := c.summarizeOutcomes()
+				x := c.summarizeRowsAheadOrBehind()
 				x.Text = c.reference.Title + " (" + r.Scenario.Name + "): " + x.Text
 				published = append(published, x)
 			}
@@ -267,7 +267,7 @@ func buildScenarioSection(r *result.Report) page.Section {
 	x.Parts = append(x.Parts, remarksUnderHeading("Claims", claims)...)
 	if names := s.SubjectsNeedingPeers(); len(names) > 0 {
 		text := fmt.Sprintf("Missing: %s, which are part of the module peers. To add them: "+
-			"go build -C tools/peers -o FILE . && myriad bench %s --peers FILE", scenario.JoinWords(names), s.Name)
+			"go build -C tools/peers -o FILE . && myriad bench %s --peers FILE", scenario.JoinAsEnglishList(names), s.Name)
 		x.Parts = append(x.Parts, remarksUnderHeading("", []page.Remark{{Tone: page.Faint, Text: text}})...)
 	}
 	x.Parts = append(x.Parts, buildSizeAndLatencyCharts(r)...)
@@ -302,7 +302,7 @@ func buildWorkloadParts(r *result.Report, w scenario.Workload) []page.Part {
 	t := buildFigureTable(r, rows)
 	t.Caption = w.Caption
 	parts = append(parts, page.Part{Table: t})
-	parts = append(parts, notesBelowWorkloadTable(r, w, rows)...)
+	parts = append(parts, jobsAndAutoSubjectNotes(r, w, rows)...)
 	for _, x := range rows {
 		for _, run := range x.runs {
 			if t := buildPhaseTable(run); t != nil {
@@ -318,9 +318,9 @@ func buildWorkloadParts(r *result.Report, w scenario.Workload) []page.Part {
 	return append(parts, foldedRemarksPart("Marks and failures", listProblemsOfRuns(rows))...)
 }
 
-// notesBelowWorkloadTable returns the sentences below the table. They state the submitted jobs, and compare the subject
+// jobsAndAutoSubjectNotes returns the sentences below the table. They state the submitted jobs, and compare the subject
 // that chooses its model by itself with the best other one.
-func notesBelowWorkloadTable(r *result.Report, w scenario.Workload, rows []subjectRuns) (parts []page.Part) {
+func jobsAndAutoSubjectNotes(r *result.Report, w scenario.Workload, rows []subjectRuns) (parts []page.Part) {
 	tps, _ := probe.FindFigure("tps")
 	if auto := findSubjectRuns(rows, r.Scenario.Auto); len(auto.runs) > 0 {
 		other := bestSubjectByFigure(rows, tps, r.Scenario.Auto)
@@ -400,7 +400,7 @@ func buildFigureTable(r *result.Report, rows []subjectRuns) *page.Table {
 }
 
 // buildPhaseTable returns a table of the phases of a run, or nil if the workload's table already covers them.
-func buildPhaseTable(run *result.Run) *page.Table {
+func buildPhaseTable(run *result.Run) (tableOrNil *page.Table) {
 	before := run.FindSample(probe.Before)
 	if before == nil || len(run.Phases) == 0 {
 		return nil

@@ -29,9 +29,9 @@ type comparison struct {
 // oneRoundMargin is the ± that is assumed for a ratio from only one round.
 const oneRoundMargin = 0.1
 
-// compareWithPublishedDesign compares one of our subjects with a published design. If the number of connections differs
+// compareByRatiosPerRound compares one of our subjects with a published design. If the number of connections differs
 // from the published one, connsNote explains it.
-func compareWithPublishedDesign(rowName string, f probe.Figure, ours, design subjectRuns, connsNote string) comparison {
+func compareByRatiosPerRound(rowName string, f probe.Figure, ours, design subjectRuns, connsNote string) comparison {
 	var ratios []float64
 	alone := 0 // number of rounds in which only the design did no work
 	theirs := design.valuesByRound(f.Name)
@@ -90,15 +90,15 @@ func compareWithPublishedDesign(rowName string, f probe.Figure, ours, design sub
 
 // appendCaveatsAndUncertainty completes the sentence about a ratio. It adds the number of rounds if that is small, the
 // rounds in which the design did no work, and caveats about either subject.
-func (s *comparison) appendCaveatsAndUncertainty(ours, design subjectRuns, ratioCount, rounds, roundsWithoutDesign int) {
+func (s *comparison) appendCaveatsAndUncertainty(ours, design subjectRuns, ratioCount, rounds, roundsDesignDidNothing int) {
 	switch {
 	case ratioCount == 1:
 		s.text += fmt.Sprintf(", in one round: ±%.0f %% is assumed", oneRoundMargin*100)
 	case ratioCount > 1 && ratioCount < rounds:
 		s.text += fmt.Sprintf(", in %d of %d rounds", ratioCount, rounds)
 	}
-	if roundsWithoutDesign > 0 {
-		s.text += fmt.Sprintf("; %s came to nothing in %d of %d rounds", design.subject, roundsWithoutDesign, rounds)
+	if roundsDesignDidNothing > 0 {
+		s.text += fmt.Sprintf("; %s came to nothing in %d of %d rounds", design.subject, roundsDesignDidNothing, rounds)
 	}
 	for _, w := range []subjectRuns{ours, design} {
 		if marks, _ := w.formatProblemFrequencies(); marks != "" {
@@ -119,7 +119,7 @@ func meansNothingWasDone(f probe.Figure, v float64) bool {
 
 // watchdogKillNote returns a note if the watchdog killed the design, otherwise "". A killed design can only be compared
 // by its memory, which is then a lower limit.
-func watchdogKillNote(f probe.Figure, design subjectRuns) string {
+func watchdogKillNote(f probe.Figure, design subjectRuns) (noteOrEmpty string) {
 	ended := design.firstWatchdogKill()
 	if ended == nil || f.Name == "peak-memory" {
 		return ""
@@ -170,7 +170,7 @@ func worstComparisonOutcome(all []comparison) string {
 	return result.Ahead
 }
 
-func formatRatios(all []comparison) string {
+func listRatiosWithFigureNames(all []comparison) string {
 	if len(all) == 1 {
 		return all[0].ratioText
 	}
@@ -215,7 +215,7 @@ func newPublishedComparisonTable(r *result.Report, p *scenario.ReferenceTable) *
 // addPublishedAndMeasuredLines adds a published row and, below it, the figures measured here: those of its design and
 // those of our subjects.
 func (c *publishedComparisonTable) addPublishedAndMeasuredLines(p *scenario.ReferenceRow) {
-	c.addPublishedLine(p)
+	c.addPublishedLineMarkingUnloaded(p)
 	w, rows := c.report.Scenario.FindWorkload(p.Workload), groupRunsBySubject(c.report, p.Workload)
 	if w == nil || len(rows) == 0 {
 		c.notRun = append(c.notRun, p.Name+": not measured: no run of "+p.Workload+" was made.")
@@ -237,7 +237,7 @@ func (c *publishedComparisonTable) addPublishedAndMeasuredLines(p *scenario.Refe
 		if len(p.Ours) > 0 && !slices.Contains(p.Ours, ours.subject) || len(p.Ours) == 0 && slices.Contains(designs, ours.subject) {
 			continue
 		}
-		all := c.compareByFiguresOfRow(p, *w, ours, design)
+		all := c.compareWithDesignByRowFigures(p, *w, ours, design)
 		c.addMeasuredLine("ours: "+ours.subject, p, *w, rows, ours, all)
 		if len(all) > 0 {
 			c.comparisons = append(c.comparisons, all)
@@ -248,12 +248,12 @@ func (c *publishedComparisonTable) addPublishedAndMeasuredLines(p *scenario.Refe
 	}
 }
 
-// addPublishedLine adds a row as published. If, by Little's law, the published figures show that fewer connections were
-// loaded than stated, it marks the row.
-func (c *publishedComparisonTable) addPublishedLine(p *scenario.ReferenceRow) {
+// addPublishedLineMarkingUnloaded adds a row as published. If, by Little's law, the published figures show that fewer
+// connections were loaded than stated, it marks the row.
+func (c *publishedComparisonTable) addPublishedLineMarkingUnloaded(p *scenario.ReferenceRow) {
 	line := []string{"published: " + p.Name}
 	if c.reference.Count != "" {
-		line = append(line, formatCountOrNone(p.Count))
+		line = append(line, formatCountOrNoFigure(p.Count))
 	}
 	mark := ""
 	for i, column := range c.reference.Columns {
@@ -278,10 +278,10 @@ func (c *publishedComparisonTable) addPublishedLine(p *scenario.ReferenceRow) {
 func (c *publishedComparisonTable) addMeasuredLine(name string, p *scenario.ReferenceRow, w scenario.Workload, rows []subjectRuns, x subjectRuns, all []comparison) {
 	line := []string{name}
 	if c.reference.Count != "" {
-		line = append(line, formatCountOrNone(connsUnderWorkload(c.report, w, x.subject)))
+		line = append(line, formatCountOrNoFigure(connsUnderWorkload(c.report, w, x.subject)))
 	}
 	for _, column := range c.reference.Columns {
-		text := formatMeasuredCell(column, rows, x)
+		text := formatMeasuredFigureOrRatio(column, rows, x)
 		if column.Relative == "" && slices.Contains(p.About, column.Figure) {
 			if s := formatRelativeMargin(x.valuesOfValidRuns(column.Figure)); s != probe.NoFigure {
 				text += " (" + s + ")"
@@ -290,23 +290,23 @@ func (c *publishedComparisonTable) addMeasuredLine(name string, p *scenario.Refe
 		line = append(line, text)
 	}
 	marks, tone := x.formatProblemFrequencies()
-	c.table.AddRow(append(line, marks, formatRatios(all))...)
+	c.table.AddRow(append(line, marks, listRatiosWithFigureNames(all))...)
 	c.table.SetLastRowTone(len(line), tone)
 	if len(all) > 0 {
 		c.table.SetLastRowTone(len(line)+1, toneByOutcome[worstComparisonOutcome(all)])
 	}
 }
 
-func formatCountOrNone(n int) string {
+func formatCountOrNoFigure(n int) string {
 	if n == 0 {
 		return probe.NoFigure
 	}
 	return format.Count(n)
 }
 
-// formatMeasuredCell formats our figure for a column of a published table. If the figure is a multiple of a subject
-// that was killed, the cell also contains the figure itself.
-func formatMeasuredCell(c scenario.Column, allSubjects []subjectRuns, subject subjectRuns) string {
+// formatMeasuredFigureOrRatio formats our figure for a column of a published table. If the figure is a multiple of a
+// subject that was killed, the cell also contains the figure itself.
+func formatMeasuredFigureOrRatio(c scenario.Column, allSubjects []subjectRuns, subject subjectRuns) string {
 	f, ok := probe.FindFigure(c.Figure)
 	if !ok {
 		return probe.NoFigure
@@ -334,9 +334,9 @@ func formatMeasuredCell(c scenario.Column, allSubjects []subjectRuns, subject su
 	return f.Format(v)
 }
 
-// compareByFiguresOfRow compares our subject with the design by each figure in p.About. It returns nil if the row has
-// no design.
-func (c *publishedComparisonTable) compareByFiguresOfRow(p *scenario.ReferenceRow, w scenario.Workload, ours, design subjectRuns) (all []comparison) {
+// compareWithDesignByRowFigures compares our subject with the design by each figure in p.About. It returns nil if the
+// row has no design.
+func (c *publishedComparisonTable) compareWithDesignByRowFigures(p *scenario.ReferenceRow, w scenario.Workload, ours, design subjectRuns) (all []comparison) {
 	if p.Design == "" {
 		return nil
 	}
@@ -350,14 +350,14 @@ func (c *publishedComparisonTable) compareByFiguresOfRow(p *scenario.ReferenceRo
 	}
 	for _, name := range p.About {
 		if f, ok := probe.FindFigure(name); ok {
-			all = append(all, compareWithPublishedDesign(p.Name, f, ours, design, at))
+			all = append(all, compareByRatiosPerRound(p.Name, f, ours, design, at))
 		}
 	}
 	return all
 }
 
-// summarizeOutcomes returns how often each outcome occurred.
-func (c *publishedComparisonTable) summarizeOutcomes() page.Remark {
+// summarizeRowsAheadOrBehind returns how often each outcome occurred.
+func (c *publishedComparisonTable) summarizeRowsAheadOrBehind() page.Remark {
 	counts := make(map[string]int)
 	for _, all := range c.comparisons {
 		counts[worstComparisonOutcome(all)]++
@@ -401,7 +401,7 @@ func (c *publishedComparisonTable) buildPageParts() []page.Part {
 	}
 	parts := []page.Part{{Heading: "Published: " + p.Title}, {Text: text}, {Table: c.table}}
 	if len(c.comparisons) > 0 {
-		parts = append(parts, page.Part{Remarks: []page.Remark{c.summarizeOutcomes()}})
+		parts = append(parts, page.Part{Remarks: []page.Remark{c.summarizeRowsAheadOrBehind()}})
 	}
 	var all []page.Remark
 	for _, v := range c.listVerdicts() {

@@ -249,7 +249,7 @@ func TestStanding(t *testing.T) {
 		{tps, rows("tps", 10), subjectRuns{subject: "y"}, result.NotMeasured, "-"},
 		{tps, rows("tps", 0), rows("tps", 1), result.NotMeasured, "-"},
 	} {
-		s := compareWithPublishedDesign("row", c.f, c.ours, c.design, "")
+		s := compareByRatiosPerRound("row", c.f, c.ours, c.design, "")
 		if s.outcome != c.outcome || !strings.HasPrefix(s.ratioText, c.in) || !strings.HasPrefix(s.text, "row: ") {
 			t.Errorf("%s of %v and %v: %+v; want %s, %s", c.f.Name, c.ours.valuesOfValidRuns(c.f.Name), c.design.valuesOfValidRuns(c.f.Name), s, c.outcome, c.in)
 		}
@@ -270,11 +270,11 @@ func TestEnded(t *testing.T) {
 		row  subjectRuns
 		want string
 	}{{naive, "1× (20,000 in 30.0 s, then ended at 12.00 GB)"}, {ours, "4.6× (92,000)"}, {run("idle", 0, nil), "0× (0)"}} {
-		if got := formatMeasuredCell(column, rows, c.row); got != c.want {
+		if got := formatMeasuredFigureOrRatio(column, rows, c.row); got != c.want {
 			t.Errorf("%s: %q, want %q", c.row.subject, got, c.want)
 		}
 	}
-	s := compareWithPublishedDesign("row", finished, ours, naive, "")
+	s := compareByRatiosPerRound("row", finished, ours, naive, "")
 	if want := "row: ours is not measured against naive in finished: naive was ended by the watchdog of this lab at 12.00 GB after 30.0 s: 92,000 against 20,000 until then."; s.text != want || !s.designKilled {
 		t.Errorf("got %q, want %q", s.text, want)
 	}

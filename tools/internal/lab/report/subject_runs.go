@@ -73,7 +73,7 @@ func (w subjectRuns) formatMedian(f probe.Figure) string {
 	return f.Format(v)
 }
 
-func formatRelativeMargin(values []float64) string {
+func formatRelativeMargin(values []float64) (textOrNoFigure string) {
 	const fewRounds = 5 // below this number, the ± can exceed the value
 	s, ok := stats.RelativeMedianMargin(values)
 	switch {
@@ -211,7 +211,7 @@ func (w subjectRuns) describeRuleBreaks() (text string, atLeastHalf bool) {
 		return "", false
 	}
 	slices.Sort(rules)
-	return fmt.Sprintf("%d of %d runs of %s were marked %s", doubted, runs, w.subject, scenario.JoinWords(slices.Compact(rules))), 2*doubted >= runs
+	return fmt.Sprintf("%d of %d runs of %s were marked %s", doubted, runs, w.subject, scenario.JoinAsEnglishList(slices.Compact(rules))), 2*doubted >= runs
 }
 
 func formatWordFrequencies(counts map[string]int, runs int) string {

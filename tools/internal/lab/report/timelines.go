@@ -117,7 +117,7 @@ func newTickSeries(ticks []result.Tick, value func(*result.Tick) float64, isCoun
 				before = i
 			}
 		}
-		s.X, s.Y = append(s.X, math.Round(now.At.Seconds()*10)/10), append(s.Y, roundToFourDigits(y))
+		s.X, s.Y = append(s.X, math.Round(now.At.Seconds()*10)/10), append(s.Y, roundToFourDigitsUnlessWhole(y))
 	}
 	return s
 }

@@ -95,7 +95,7 @@ type Machine struct {
 
 func DescribeThisMachine() Machine {
 	m := Machine{OS: runtime.GOOS, Arch: runtime.GOARCH, CPUs: runtime.NumCPU(), Go: runtime.Version()}
-	if read, err := procfs.ReadMachine(); err == nil {
+	if read, err := procfs.ReadKernelCPUsAndMemory(); err == nil {
 		m.Kernel, m.CPU, m.Memory = read.Kernel, read.CPUModel, read.Memory
 	}
 	return m

@@ -35,7 +35,7 @@ type adminClient struct {
 	client *http.Client
 }
 
-func newAdminClient(addr string) *adminClient {
+func newAdminClient(addr string) (nilIfNoAddr *adminClient) {
 	if addr == "" {
 		return nil
 	}
@@ -85,9 +85,9 @@ func (a *adminClient) readCounters(ctx context.Context) (c result.Counts, err er
 	}, err
 }
 
-// waitForCounters polls the counters until accept returns true or the timeout has passed. It repeats failed requests.
-// It returns the last counters.
-func (a *adminClient) waitForCounters(ctx context.Context, timeout time.Duration, accept func(*result.Counts) bool) (result.Counts, error) {
+// pollCountersUntilOrTimeout polls the counters until accept returns true or the timeout has passed. It repeats failed
+// requests. It returns the last counters.
+func (a *adminClient) pollCountersUntilOrTimeout(ctx context.Context, timeout time.Duration, accept func(*result.Counts) bool) (last result.Counts, lastErr error) {
 	for end := time.Now().Add(timeout); ; {
 		c, err := a.readCounters(ctx)
 		if err == nil && accept(&c) || time.Now().After(end) {

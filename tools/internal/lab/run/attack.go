@@ -65,9 +65,9 @@ type attackRun struct {
 	p99             time.Duration      // maximum over all reports
 }
 
-// runAttackPhase runs all attackers and honest clients against the server. It fails if the server's memory or
+// runAttackAndCheckServer runs all attackers and honest clients against the server. It fails if the server's memory or
 // descriptors grow too much.
-func (m *serverMeasurement) runAttackPhase(ctx context.Context, p scenario.Phase) error {
+func (m *serverMeasurement) runAttackAndCheckServer(ctx context.Context, p scenario.Phase) error {
 	target, err := netip.ParseAddrPort(m.server.addr)
 	if err != nil {
 		return err
@@ -96,7 +96,7 @@ func (m *serverMeasurement) runAttackPhase(ctx context.Context, p scenario.Phase
 		words = append(words, fmt.Sprintf("%d × %s", x.conns, x.name))
 	}
 	a.recordAndPrintf("%v, %d honest clients, attackers: %s", p.For, p.Honest, strings.Join(words, ", "))
-	if err := a.sampleUntilAttackEnds(ctx); err != nil {
+	if err := a.sampleAndLogUntilAttackEnds(ctx); err != nil {
 		return err
 	}
 	stopSwarms()
@@ -108,8 +108,8 @@ func (a *attackRun) recordAndPrintf(text string, args ...any) {
 	a.printSubjectProgress(true, text, args...)
 }
 
-// sampleUntilAttackEnds samples the server until the phase is over. At intervals, it logs what has happened.
-func (a *attackRun) sampleUntilAttackEnds(ctx context.Context) error {
+// sampleAndLogUntilAttackEnds samples the server until the phase is over. At intervals, it logs what has happened.
+func (a *attackRun) sampleAndLogUntilAttackEnds(ctx context.Context) error {
 	whole := a.phase.For.Std()
 	ctx, cancel := context.WithTimeoutCause(ctx, whole, errAttackOver)
 	defer cancel()
@@ -212,7 +212,7 @@ func (a *attackRun) awaitClosesStopServerAndCheck(ctx context.Context) error {
 	a.timeline = nil
 	a.server.terminateAndWait()
 	if a.server.err != nil {
-		addProblem("%v", a.server.unexpectedExitError("the server"))
+		addProblem("%v", a.server.newUnexpectedExitError("the server"))
 	}
 	if len(problems) > 0 {
 		return errors.New(strings.Join(problems, "; "))

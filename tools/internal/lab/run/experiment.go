@@ -163,7 +163,7 @@ func (s *experiment) prepareRuns() (release func() error, err error) {
 	if err := raiseDescriptorLimit(); err != nil {
 		s.addNoteToReports("The limit of open descriptors could not be raised: %v.", err)
 	}
-	_, err = procfs.ReadMachine()
+	_, err = procfs.ReadKernelCPUsAndMemory()
 	if s.sampled = err == nil; err != nil {
 		s.addNoteToReports("Figures of the server's processor time, memory and connections are missing: %v.", err)
 	}
@@ -190,7 +190,7 @@ func (s *experiment) runAllSteps(ctx context.Context) error {
 			return s.noteInterruptionAndMakeError(ctx, i)
 		}
 		r := s.reports[i]
-		s.progress.printStepStart(i)
+		s.progress.setCurrentStepAndPrint(i)
 		run := s.runner.runStepIfItFits(ctx, st, &r.Scenario, r.Runs)
 		stopped := ctx.Err() != nil && run.Error != "" // the interrupt, not the server, made the run fail
 		if stopped {

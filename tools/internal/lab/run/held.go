@@ -56,7 +56,7 @@ func (m *serverMeasurement) runHeldPhases(ctx context.Context) error {
 	}
 	h := &heldConnsRun{serverMeasurement: m, stage: stages[0]}
 	// The server must have counted the lab's first connection. Worker processes report their counts with a delay.
-	if _, err := m.admin.waitForCounters(ctx, h.serverCountTimeout(), func(c *result.Counts) bool { return c.Accepted > 0 && c.Open == 0 }); err != nil {
+	if _, err := m.admin.pollCountersUntilOrTimeout(ctx, h.serverCountTimeout(), func(c *result.Counts) bool { return c.Accepted > 0 && c.Open == 0 }); err != nil {
 		return err
 	}
 	h.forceGCIfOneProcess(ctx, firstGCRuns)
@@ -101,23 +101,23 @@ func (h *heldConnsRun) advancePhaseOnEvent(ctx context.Context, e load.Event) er
 	case load.Connected:
 		return h.endConnectPhase(ctx, e.Snapshot.Open)
 	case load.Checked:
-		return h.endVerifyPhase(ctx, e.Verification)
+		return h.endVerifyAndBeginNextPhase(ctx, e.Verification)
 	case load.Progress:
 		if i := e.Interval; i != nil {
 			h.printSubjectProgress(false, "%s: %s connections, for %v", h.currentPhase, format.Count(i.Open), time.Since(h.phaseStart).Round(time.Second))
 		}
 		if h.currentPhase == probe.Alone && time.Since(h.phaseStart) >= h.stage.Phases[1].For.Std() {
-			return h.startBroadcastPhase(ctx)
+			return h.endIdleAndRequestBroadcast(ctx)
 		}
 	case load.Heard:
 		if b := e.Broadcast; b != nil && h.currentPhase == probe.Broadcast {
-			return h.endBroadcastPhase(ctx, probe.Heartbeats, func(p *result.Phase) {
+			return h.closeBroadcasterAndEndPhase(ctx, probe.Heartbeats, func(p *result.Phase) {
 				setPhaseCountAndRate(p, b.Heard)
 				p.Latency = b.After
 			})
 		}
 	case load.Measured:
-		return h.endCurrentHoldPhase(ctx)
+		return h.endHoldAndRestartVerify(ctx)
 	}
 	return nil
 }
@@ -131,8 +131,8 @@ func (h *heldConnsRun) endConnectPhase(ctx context.Context, wantOpen int64) erro
 	return h.recordPhaseAndBegin(ctx, probe.Verified, func(p *result.Phase) { setPhaseCountAndRate(p, h.lastSample.Counts.Accepted-before) })
 }
 
-// endVerifyPhase ends the verification phase after all lines have arrived or been given up.
-func (h *heldConnsRun) endVerifyPhase(ctx context.Context, verification *load.Verification) error {
+// endVerifyAndBeginNextPhase ends the verification phase after all lines have arrived or been given up.
+func (h *heldConnsRun) endVerifyAndBeginNextPhase(ctx context.Context, verification *load.Verification) error {
 	if verification == nil {
 		return errors.New("the load generator reported a verification without a result")
 	}
@@ -143,7 +143,7 @@ func (h *heldConnsRun) endVerifyPhase(ctx context.Context, verification *load.Ve
 		h.currentPhase, next = probe.VerifyAgain, probe.Closed
 		// All connections have just sent data, so no heartbeat is due for a while. The server needs time to receive all
 		// answers; without it, the sample would show missing ones.
-		_, err := h.admin.waitForCounters(ctx, after/2, func(c *result.Counts) bool {
+		_, err := h.admin.pollCountersUntilOrTimeout(ctx, after/2, func(c *result.Counts) bool {
 			sent, answered := probe.CountHeartbeatsAndAnswers(h.record, c, h.linesSent)
 			return sent == answered || h.workload.App == app.WebSocket
 		})
@@ -152,7 +152,7 @@ func (h *heldConnsRun) endVerifyPhase(ctx context.Context, verification *load.Ve
 		}
 	}
 	err := h.recordPhaseAndBegin(ctx, next, func(p *result.Phase) {
-		p.Count, p.Rate, p.Latency = verification.Checked, verification.Rate(), verification.Latency
+		p.Count, p.Rate, p.Latency = verification.Checked, verification.CheckedPerSecond(), verification.Latency
 	})
 	if next == probe.Closed {
 		h.phaseStart = over.Add(after)
@@ -160,7 +160,7 @@ func (h *heldConnsRun) endVerifyPhase(ctx context.Context, verification *load.Ve
 	return err
 }
 
-func (h *heldConnsRun) startBroadcastPhase(ctx context.Context) (err error) {
+func (h *heldConnsRun) endIdleAndRequestBroadcast(ctx context.Context) (err error) {
 	if err := h.recordPhaseAndBegin(ctx, probe.Broadcast, nil); err != nil {
 		return err
 	}
@@ -168,7 +168,7 @@ func (h *heldConnsRun) startBroadcastPhase(ctx context.Context) (err error) {
 	return err
 }
 
-func (h *heldConnsRun) endBroadcastPhase(ctx context.Context, nextPhase string, setFigures func(*result.Phase)) error {
+func (h *heldConnsRun) closeBroadcasterAndEndPhase(ctx context.Context, nextPhase string, setFigures func(*result.Phase)) error {
 	h.record.Broadcaster = awaitBroadcastAndClose(h.broadcaster, broadcastTimeout)
 	h.broadcaster = nil
 	if _, err := h.waitUntilOpenConnsAre(ctx, h.lastSample.Counts.Open); err != nil {
@@ -177,12 +177,12 @@ func (h *heldConnsRun) endBroadcastPhase(ctx context.Context, nextPhase string, 
 	return h.recordPhaseAndBegin(ctx, nextPhase, setFigures)
 }
 
-func (h *heldConnsRun) endCurrentHoldPhase(ctx context.Context) error {
+func (h *heldConnsRun) endHoldAndRestartVerify(ctx context.Context) error {
 	switch h.currentPhase {
 	case probe.Alone: // the generator has reported no progress
 		return h.recordPhaseAndBegin(ctx, probe.VerifyAgain, nil)
 	case probe.Broadcast: // some connections have not received the broadcast
-		return h.endBroadcastPhase(ctx, probe.VerifyAgain, nil)
+		return h.closeBroadcasterAndEndPhase(ctx, probe.VerifyAgain, nil)
 	case probe.Heartbeats:
 		before := h.lastSample.Counts.Heartbeats
 		return h.recordPhaseAndBegin(ctx, probe.VerifyAgain, func(p *result.Phase) { setPhaseCountAndRate(p, h.lastSample.Counts.Heartbeats-before) })
@@ -225,7 +225,7 @@ func setPhaseCountAndRate(p *result.Phase, n int64) {
 
 // sampleWithCounters takes a sample of the server, the generator and the machine, with the server's counters.
 func (h *heldConnsRun) sampleWithCounters(ctx context.Context, name string) (*result.Sample, error) {
-	c, err := h.admin.waitForCounters(ctx, countTimeout, func(*result.Counts) bool { return true })
+	c, err := h.admin.pollCountersUntilOrTimeout(ctx, countTimeout, func(*result.Counts) bool { return true })
 	if err != nil {
 		return nil, err
 	}
@@ -248,7 +248,7 @@ func (h *heldConnsRun) forceGCIfOneProcess(ctx context.Context, times int) {
 // waitUntilOpenConnsAre waits up to serverCountTimeout until the server's number of connections is want. It returns
 // that number.
 func (h *heldConnsRun) waitUntilOpenConnsAre(ctx context.Context, want int64) (open int64, _ error) {
-	c, err := h.admin.waitForCounters(ctx, h.serverCountTimeout(), func(c *result.Counts) bool { return c.Open == want })
+	c, err := h.admin.pollCountersUntilOrTimeout(ctx, h.serverCountTimeout(), func(c *result.Counts) bool { return c.Open == want })
 	return c.Open, err
 }
 

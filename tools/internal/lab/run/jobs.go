@@ -53,7 +53,7 @@ type jobsRun struct {
 }
 
 func (j *jobsRun) runContenderAtRate(ctx context.Context, s scenario.Step, rec *result.Run) error {
-	capacity, err := j.reuseOrMeasureCapacity(ctx, rec)
+	capacity, err := j.reuseOrMeasureShapeCapacity(ctx, rec)
 	if err != nil {
 		return err
 	}
@@ -148,16 +148,16 @@ func (j *jobsRun) runContenderUnderWatchdog(ctx context.Context, rec *result.Run
 	case err != nil:
 		return err
 	case !complete:
-		return fmt.Errorf("%w; expected a line with its result before", p.unexpectedExitError("the side"))
+		return fmt.Errorf("%w; expected a line with its result before", p.newUnexpectedExitError("the side"))
 	case p.err != nil:
-		return p.unexpectedExitError("the side")
+		return p.newUnexpectedExitError("the side")
 	}
 	return nil
 }
 
-// reuseOrMeasureCapacity returns the capacity for the shape of jobs. If no earlier run contains it, it measures the
-// capacity and stores it in rec.
-func (j *jobsRun) reuseOrMeasureCapacity(ctx context.Context, rec *result.Run) (c *result.Capacity, err error) {
+// reuseOrMeasureShapeCapacity returns the capacity for the shape of jobs. If no earlier run contains it, it measures
+// the capacity and stores it in rec.
+func (j *jobsRun) reuseOrMeasureShapeCapacity(ctx context.Context, rec *result.Run) (c *result.Capacity, err error) {
 	for i := range j.earlierRuns {
 		known := j.earlierRuns[i].Capacity
 		if known == nil {

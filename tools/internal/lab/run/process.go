@@ -82,8 +82,8 @@ func (l *launcher) takeUnkilledGroupError() error {
 	return err
 }
 
-// killGroupAndWait kills the remaining processes in the group of an ended process, and waits for their end.
-func (l *launcher) killGroupAndWait(pid int) {
+// killGroupOrStoreError kills the remaining processes in the group of an ended process, and waits for their end.
+func (l *launcher) killGroupOrStoreError(pid int) {
 	killGroup(pid)
 	for end := time.Now().Add(groupExitTimeout); isGroupAlive(pid); time.Sleep(pollInterval) {
 		if time.Now().After(end) {
@@ -142,7 +142,7 @@ func (l *launcher) startPinnedProcess(ctx context.Context, c command, out io.Wri
 		defer close(p.done)
 		p.err = p.cmd.Wait()
 		stop()
-		l.killGroupAndWait(p.pid())
+		l.killGroupOrStoreError(p.pid())
 		if out != nil {
 			out.Close()
 		}
@@ -159,9 +159,9 @@ func (p *process) terminateAndWait() {
 	<-p.done
 }
 
-// unexpectedExitError describes the end of a process that was not asked to end: its status and last output. Call it
+// newUnexpectedExitError describes the end of a process that was not asked to end: its status and last output. Call it
 // only after done is closed.
-func (p *process) unexpectedExitError(processName string) error {
+func (p *process) newUnexpectedExitError(processName string) error {
 	status := "exit status 0"
 	switch {
 	case errors.Is(p.err, exec.ErrWaitDelay):
@@ -169,11 +169,11 @@ func (p *process) unexpectedExitError(processName string) error {
 	case p.err != nil:
 		status = p.err.Error()
 	}
-	return fmt.Errorf("%s ended: %s%s", processName, status, p.lastOutputAfterColon())
+	return fmt.Errorf("%s ended: %s%s", processName, status, p.lastOutputWithColonPrefix())
 }
 
-// lastOutputAfterColon returns a colon and the last output of the process, or "" if it has no output.
-func (p *process) lastOutputAfterColon() string {
+// lastOutputWithColonPrefix returns a colon and the last output of the process, or "" if it has no output.
+func (p *process) lastOutputWithColonPrefix() (suffixOrEmpty string) {
 	if words := p.tail.String(); words != "" {
 		return ": " + words
 	}
@@ -267,7 +267,7 @@ func (s *serverProcess) contextUntilServerExits(ctx context.Context) (context.Co
 		select {
 		case <-ctx.Done():
 		case <-s.done:
-			cancel(s.unexpectedExitError("the server"))
+			cancel(s.newUnexpectedExitError("the server"))
 		}
 	})
 	return ctx, func() {
@@ -293,7 +293,7 @@ func (s *serverProcess) waitUntilAppAnswers(ctx context.Context, appName string,
 			if ctx.Err() != nil {
 				return nil, context.Cause(ctx)
 			}
-			return nil, fmt.Errorf("the server was not ready within %v: %w%s", readyTimeout, last, s.lastOutputAfterColon())
+			return nil, fmt.Errorf("the server was not ready within %v: %w%s", readyTimeout, last, s.lastOutputWithColonPrefix())
 		}
 	}
 }

@@ -37,8 +37,8 @@ func newProgressPrinter(w io.Writer, steps []scenario.Step) *progressPrinter {
 	return p
 }
 
-// printStepStart prints that a step starts. The step may be a repetition of an earlier one.
-func (p *progressPrinter) printStepStart(stepIndex int) {
+// setCurrentStepAndPrint prints that a step starts. The step may be a repetition of an earlier one.
+func (p *progressPrinter) setCurrentStepAndPrint(stepIndex int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	another := p.current < 0 || p.steps[p.current].Workload.Name != p.steps[stepIndex].Workload.Name
@@ -70,7 +70,7 @@ func (p *progressPrinter) redrawProgressLine(detail string) {
 
 func estimateTotalDuration(steps []scenario.Step) (sum time.Duration) {
 	for _, s := range steps {
-		sum += s.Workload.EstimateRunDuration()
+		sum += s.Workload.EstimateDuration()
 	}
 	return sum
 }

@@ -75,7 +75,7 @@ func (r *runner) runStepIfItFits(ctx context.Context, s scenario.Step, all *scen
 		rec.Error = err.Error()
 	}
 	if err == nil || w.FindPhase(scenario.Broadcast) != nil { // partial results of held connections count
-		probe.SetFiguresAndCaveats(probe.RunInput{Run: &rec, Workload: *w, Pinning: r.pinningForWorkload(*w)})
+		probe.SetFiguresCaveatsAndError(probe.RunInput{Run: &rec, Workload: *w, Pinning: r.pinningForWorkload(*w)})
 	}
 	if rec.Error == "" && w.FindPhase(scenario.Attack) == nil { // in an attack, the clients run in this process
 		probe.AddCaveatIfNoisy(&rec)
@@ -95,7 +95,7 @@ func (r *runner) runGoroutineParkingProcess(ctx context.Context, s scenario.Step
 		return nil
 	})
 	if err == nil && (p.err != nil || rec.FindSample("ready") == nil || rec.FindSample("parked") == nil) {
-		err = p.unexpectedExitError("the process")
+		err = p.newUnexpectedExitError("the process")
 	}
 	return err
 }
@@ -147,7 +147,7 @@ func (r *runner) runServerAndLoad(ctx context.Context, s scenario.Step, rec *res
 	case !held:
 		return nil
 	case p.err != nil:
-		return p.unexpectedExitError("the server")
+		return p.newUnexpectedExitError("the server")
 	}
 	return m.awaitResourceReleaseAndSample(ctx)
 }
@@ -188,7 +188,7 @@ func (m *serverMeasurement) awaitServerAndRunPhases(ctx context.Context, appName
 	defer m.timeline.addLastTickAndStop() // must stop before the server
 	switch {
 	case attack != nil:
-		return m.runAttackPhase(ctx, *attack)
+		return m.runAttackAndCheckServer(ctx, *attack)
 	case held:
 		return m.runHeldPhases(ctx)
 	}
@@ -205,7 +205,7 @@ func (m *serverMeasurement) awaitServerAndRunPhases(ctx context.Context, appName
 }
 
 // runGeneratorForStage runs the load generator for one stage. Stages before the last one warm up or check the server.
-func (m *serverMeasurement) runGeneratorForStage(ctx context.Context, s scenario.Stage, isLast bool) error {
+func (m *serverMeasurement) runGeneratorForStage(ctx context.Context, s scenario.Stage, isMeasuredStage bool) error {
 	holds := s.FindPhase(scenario.Hold)
 	if holds.Do != "" {
 		guarded, end := cancelWhenMemoryLow(ctx)
@@ -228,7 +228,7 @@ func (m *serverMeasurement) runGeneratorForStage(ctx context.Context, s scenario
 				return m.sampleSettledMemoryDuringHold(ctx, probe.Exchanged, holds)
 			}
 		case load.Measuring, load.Measured:
-			if config.Messages > 0 || !isLast {
+			if config.Messages > 0 || !isMeasuredStage {
 				break
 			}
 			err := m.sampleAtWindowStartOrEnd(string(e.Phase), config.Flood)
@@ -240,7 +240,7 @@ func (m *serverMeasurement) runGeneratorForStage(ctx context.Context, s scenario
 		return nil
 	})
 	if err != nil {
-		if !isLast {
+		if !isMeasuredStage {
 			err = fmt.Errorf("%s of %d connections: %w", s.Name(), s.Connections, err)
 		}
 		return err
@@ -250,7 +250,7 @@ func (m *serverMeasurement) runGeneratorForStage(ctx context.Context, s scenario
 		return err
 	}
 	m.record.Phases = append(m.record.Phases, result.Phase{Name: s.Name(), Took: time.Since(began), Load: []string{string(text)}, Result: seen})
-	if isLast || m.workload.FindPhase(scenario.Hold) == nil {
+	if isMeasuredStage || m.workload.FindPhase(scenario.Hold) == nil {
 		return nil
 	}
 	closed, err := m.sampleWhenConnsAndMemorySettle(ctx, touched, closeTimeout, func(open int) bool { return open <= 0 })
@@ -318,7 +318,7 @@ func (m *serverMeasurement) loadConfigForStage(s scenario.Stage) load.Config {
 		c.WebSocket = &load.WebSocket{}
 	}
 	if s.Held {
-		return withHeldConnsConfig(c, s)
+		return withHeldChecksAndBroadcast(c, s)
 	}
 	message := app.FixedMessageFor(w.App)
 	c.Message, c.Answer = message.Text, message.Answer
@@ -359,8 +359,8 @@ func (m *serverMeasurement) loadConfigForStage(s scenario.Stage) load.Config {
 	return c
 }
 
-// withHeldConnsConfig adds settings for held connections: two verifications, heartbeats and a broadcast.
-func withHeldConnsConfig(c load.Config, s scenario.Stage) load.Config {
+// withHeldChecksAndBroadcast adds settings for held connections: two verifications, heartbeats and a broadcast.
+func withHeldChecksAndBroadcast(c load.Config, s scenario.Stage) load.Config {
 	c.Hold, c.Check = true, s.Phases[0].InFlight
 	c.Broadcast = announcement + "\n"
 	if c.WebSocket == nil { // WebSockets use pings instead
@@ -409,7 +409,7 @@ func (m *serverMeasurement) runLoadGenerator(ctx context.Context, c load.Config,
 	case err != nil:
 		return nil, err
 	case seen == nil, p.err != nil && seen.Err() == nil:
-		return nil, p.unexpectedExitError("the load generator")
+		return nil, p.newUnexpectedExitError("the load generator")
 	}
 	return seen, nil
 }
@@ -448,7 +448,7 @@ func findLimitPreventingRun(s scenario.Step) (reason string, fittingConns int) {
 	}
 	if unknown == nil && room.free > room.bytesToKeepFree() { // leave the reserve free
 		most := float64(wall.Holds) * float64(room.free-room.bytesToKeepFree()) / float64(room.free)
-		fittingConns = scenario.PlaceholderValues{Processes: s.Subject.ServerProcessesFor(w)}.LoadConnsWithinServerLimit(int(most))
+		fittingConns = scenario.PlaceholderValues{Processes: s.Subject.ServerProcessesFor(w)}.ServerLimitToMaxLoadConns(int(most))
 	}
 	return text + fmt.Sprintf("; `myriad doctor -n %d` shows how to raise it", n), fittingConns
 }

@@ -69,8 +69,8 @@ func TestProcesses(t *testing.T) {
 		t.Errorf("got %q, %v", got, err)
 	}
 	p, err := l.runAndReadLines(t.Context(), command{args: []string{self, "fail"}, killDelay: time.Minute}, nil, keep)
-	if err != nil || p.unexpectedExitError("it").Error() != "it ended: exit status 3: its last words" {
-		t.Errorf("got %v, %v", p.unexpectedExitError("it"), err)
+	if err != nil || p.newUnexpectedExitError("it").Error() != "it ended: exit status 3: its last words" {
+		t.Errorf("got %v, %v", p.newUnexpectedExitError("it"), err)
 	}
 	broken := errors.New("broken")
 	if _, err := l.runAndReadLines(t.Context(), command{args: []string{self, "lines"}, killDelay: time.Minute}, nil, func([]byte) error { return broken }); !errors.Is(err, broken) {

@@ -237,8 +237,8 @@ func (m *serverMeasurement) addIdleCPUToLastSample(ctx context.Context) error {
 }
 
 // sampleAtWindowStartOrEnd takes a sample at the start or the end of a window. It counts connections by the server's
-// port. If isFlood is set, it also counts their TCP segments.
-func (m *serverMeasurement) sampleAtWindowStartOrEnd(checkpoint string, isFlood bool) error {
+// port. If countSegments is set, it also counts their TCP segments.
+func (m *serverMeasurement) sampleAtWindowStartOrEnd(checkpoint string, countSegments bool) error {
 	if !m.sampled {
 		return nil
 	}
@@ -254,7 +254,7 @@ func (m *serverMeasurement) sampleAtWindowStartOrEnd(checkpoint string, isFlood 
 	most := m.workload.ConnsWithPublishersAndSlow() + 100
 	switch {
 	case m.workload.HeartbeatInterval() > 0:
-	case isFlood:
+	case countSegments:
 		if found, err := sock.SumConnSegments(m.server.port(), most); err == nil { // not supported by all kernels
 			s.Accepted, s.SegmentsIn, s.SegmentsOut = found.Sockets, found.In, found.Out
 		}

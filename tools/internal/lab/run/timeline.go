@@ -40,16 +40,16 @@ type timelineRecorder struct {
 }
 
 // startTimeline starts the timeline of a run whose server is ready. The timeline is stored in record when it ends.
-func (r *runner) startTimeline(record *result.Run, server *process, admin *adminClient) *timelineRecorder {
+func (r *runner) startTimeline(record *result.Run, server *process, admin *adminClient) (nilIfNotSampled *timelineRecorder) {
 	if !r.sampled {
 		return nil
 	}
 	ctx, stops := context.WithCancel(context.Background())
 	t := &timelineRecorder{record: record, server: server.pid(), admin: admin, workers: record.Processes > 1, interval: firstTickInterval, cancel: stops}
 	t.wait.Go(func() {
-		t.sampleTick(ctx)
+		t.sampleTickUnlessServerEnded(ctx)
 		for sleepContext(ctx, t.interval) == nil {
-			t.sampleTick(ctx)
+			t.sampleTickUnlessServerEnded(ctx)
 		}
 	})
 	return t
@@ -61,12 +61,12 @@ func (t *timelineRecorder) addLastTickAndStop() {
 	}
 	t.cancel()
 	t.wait.Wait()
-	t.sampleTick(context.Background())
+	t.sampleTickUnlessServerEnded(context.Background())
 	t.record.Timeline = t.ticks
 }
 
-// sampleTick records a tick, unless the server has ended. Figures that cannot be read are 0.
-func (t *timelineRecorder) sampleTick(ctx context.Context) {
+// sampleTickUnlessServerEnded records a tick, unless the server has ended. Figures that cannot be read are 0.
+func (t *timelineRecorder) sampleTickUnlessServerEnded(ctx context.Context) {
 	tick := result.Tick{At: time.Since(t.record.Started)}
 	generator := int(t.generatorGroup.Load())
 	groups, err := procfs.PIDsByProcessGroup(t.server, generator)
@@ -115,14 +115,14 @@ func (t *timelineRecorder) halveTicksAndDoubleInterval() {
 }
 
 // switchGeneratorGroup sets the process group of a new load generator. 0 means that the generator has ended.
-func (t *timelineRecorder) switchGeneratorGroup(processGroup int) {
+func (t *timelineRecorder) switchGeneratorGroup(groupOrZero int) {
 	if t == nil {
 		return
 	}
 	t.open.Store(0)
 	t.answered.Store(0)
 	t.generatorUsage.Store(nil)
-	t.generatorGroup.Store(int64(processGroup))
+	t.generatorGroup.Store(int64(groupOrZero))
 }
 
 func (t *timelineRecorder) storeEventFigures(e load.Event) {

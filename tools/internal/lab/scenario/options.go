@@ -43,14 +43,14 @@ func (o Options) Apply(s Scenario) (Scenario, error) {
 	case o.Rounds < 0:
 		return s, Errorf("%d rounds; expected 1 or more, or 0 to keep them", o.Rounds)
 	}
-	scale, err := s.findScale(o.Scale)
+	scale, err := s.findScaleOrFull(o.Scale)
 	if err != nil {
 		return s, err
 	}
 	s.Subjects = slices.Concat(s.Subjects, o.Subjects)
-	was := s.expandModelsForHost(readHostLimits())
-	s = scale.scaleScenario(was)
-	s = Scale{Connections: o.Connections, Rounds: o.Rounds}.scaleScenario(s)
+	was := s.adaptSubjectsToHost(readHostLimits())
+	s = scale.reduceScenario(was)
+	s = Scale{Connections: o.Connections, Rounds: o.Rounds}.reduceScenario(s)
 	s.Answer = slices.Clone(s.Answer)
 	for i := range s.Workloads {
 		w := s.Workloads[i]
@@ -69,7 +69,7 @@ func (o Options) Apply(s Scenario) (Scenario, error) {
 			}
 		}
 	}
-	s.noteReductions(&was, o)
+	s.noteAndMarkReductions(&was, o)
 	s.noteSubjectsWithFewerConns(o.Only)
 	return s, s.Validate()
 }
@@ -86,7 +86,7 @@ func (o Options) String() string {
 	if o.Duration > 0 {
 		words = append(words, "duration "+o.Duration.String())
 	}
-	return JoinWords(words)
+	return JoinAsEnglishList(words)
 }
 
 // WithPeersExecutable returns a scenario whose commands use the given executable of the module peers.
@@ -150,9 +150,9 @@ func readHostLimits() hostLimits {
 	return h
 }
 
-// expandModelsForHost returns the scenario with a subject for each I/O model that can run on h, and with the number of
+// adaptSubjectsToHost returns the scenario with a subject for each I/O model that can run on h, and with the number of
 // connections that each subject can hold. Notes about subjects that cannot run are added.
-func (s Scenario) expandModelsForHost(h hostLimits) Scenario {
+func (s Scenario) adaptSubjectsToHost(h hostLimits) Scenario {
 	subjects := s.Subjects
 	s.Subjects = nil
 	for _, x := range subjects {
@@ -204,7 +204,7 @@ func (s *Scenario) noteSubjectsWithFewerConns(filter *regexp.Regexp) {
 		if x.Wall != "" {
 			why = ": " + x.Wall
 		}
-		s.addNote("%s has %s connections under %s, which have more%s.", x.Name, format.Count(x.MaxConns), JoinWords(names), why)
+		s.addNote("%s has %s connections under %s, which have more%s.", x.Name, format.Count(x.MaxConns), JoinAsEnglishList(names), why)
 	}
 }
 
@@ -236,8 +236,8 @@ func (x Scale) validateScale(name string) error {
 	return nil
 }
 
-// findScale returns the scale with the given name. The scales "" and "full" change nothing.
-func (s *Scenario) findScale(name string) (Scale, error) {
+// findScaleOrFull returns the scale with the given name. The scales "" and "full" change nothing.
+func (s *Scenario) findScaleOrFull(name string) (Scale, error) {
 	x, ok := s.Scales[name]
 	if !ok && name != "" && name != fullScale {
 		return x, Errorf("%s has no scale %q; expected one of %s", s.Name, name,
@@ -246,9 +246,9 @@ func (s *Scenario) findScale(name string) (Scale, error) {
 	return x, nil
 }
 
-// scaleScenario returns the scenario at a scale and does not modify s. It drops workloads that become identical to an
+// reduceScenario returns the scenario at a scale and does not modify s. It drops workloads that become identical to an
 // earlier one.
-func (x Scale) scaleScenario(s Scenario) Scenario {
+func (x Scale) reduceScenario(s Scenario) Scenario {
 	without := func(name string) bool { return slices.Contains(x.Without, name) }
 	s.Subjects = slices.DeleteFunc(slices.Clone(s.Subjects), func(x Subject) bool { return without(x.Name) })
 	if x.Rounds > 0 {
@@ -260,12 +260,12 @@ func (x Scale) scaleScenario(s Scenario) Scenario {
 		if without(w.Name) {
 			continue
 		}
-		w = x.scaleWorkload(w)
+		w = x.limitWorkload(w)
 		if x.Rounds > 0 {
 			w.Rounds = 0
 		}
 		if !slices.ContainsFunc(s.Workloads, func(before Workload) bool {
-			return generatesSameLoad(w, before) && !generatesSameLoad(*findWorkload(was, w.Name), *findWorkload(was, before.Name))
+			return generatesSameLoadIgnoringHolds(w, before) && !generatesSameLoadIgnoringHolds(*findWorkload(was, w.Name), *findWorkload(was, before.Name))
 		}) {
 			s.Workloads = append(s.Workloads, w)
 		}
@@ -273,9 +273,9 @@ func (x Scale) scaleScenario(s Scenario) Scenario {
 	return s
 }
 
-// scaleWorkload limits a workload to the scale. If a hold becomes shorter, heartbeats become more frequent in
+// limitWorkload limits a workload to the scale. If a hold becomes shorter, heartbeats become more frequent in
 // proportion.
-func (x Scale) scaleWorkload(w Workload) Workload {
+func (x Scale) limitWorkload(w Workload) Workload {
 	if x.Connections > 0 {
 		w.Connections = min(w.Connections, x.Connections)
 	}
@@ -305,8 +305,9 @@ func (x Scale) scaleWorkload(w Workload) Workload {
 	return w
 }
 
-// noteReductions adds notes about the differences from the original scenario, and about the options that caused them.
-func (s *Scenario) noteReductions(original *Scenario, o Options) {
+// noteAndMarkReductions adds notes about the differences from the original scenario, and about the options that caused
+// them.
+func (s *Scenario) noteAndMarkReductions(original *Scenario, o Options) {
 	why := o.String()
 	if s.Rounds != original.Rounds {
 		s.addNote("Rounds: %d instead of %d.", s.Rounds, original.Rounds)
@@ -335,19 +336,19 @@ func (s *Scenario) noteReductions(original *Scenario, o Options) {
 		w.Reduced = w.Connections < old.Connections || slices.Contains(shorter, w.Name)
 	}
 	if len(left) > 0 {
-		s.addNote("Left out: %s (%s).", JoinWords(left), why)
+		s.addNote("Left out: %s (%s).", JoinAsEnglishList(left), why)
 	}
 	switch {
 	case len(shorter) == len(s.Workloads) && len(shorter) > 1:
 		s.addNote("The times of all workloads are changed (%s).", why)
 	case len(shorter) > 0:
-		s.addNote("Times are changed of %s (%s).", JoinWords(shorter), why)
+		s.addNote("Times are changed of %s (%s).", JoinAsEnglishList(shorter), why)
 	}
 }
 
-// generatesSameLoad reports whether two workloads generate the same load. It ignores names, and the durations of holds,
-// which only serve sampling.
-func generatesSameLoad(a, b Workload) bool {
+// generatesSameLoadIgnoringHolds reports whether two workloads generate the same load. It ignores names, and the
+// durations of holds, which only serve sampling.
+func generatesSameLoadIgnoringHolds(a, b Workload) bool {
 	for _, w := range []*Workload{&a, &b} {
 		*w = w.WithDefaults()
 		w.Name, w.Caption, w.Rounds, w.Whole, w.Reduced = "", "", 0, false, false

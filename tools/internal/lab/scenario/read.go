@@ -107,11 +107,11 @@ func (r Reader) validateAtAllScales(s *Scenario, lines map[string][]int) error {
 		}
 	}
 	for i, w := range s.Workloads {
-		if err := w.validateNameAndKeys(); err != nil {
+		if err := w.validateWorkload(); err != nil {
 			return at("workload", i, err)
 		}
 	}
-	whole := s.expandModelsForHost(anyHost)
+	whole := s.adaptSubjectsToHost(anyHost)
 	if err := whole.Validate(); err != nil {
 		return err
 	}
@@ -123,7 +123,7 @@ func (r Reader) validateAtAllScales(s *Scenario, lines map[string][]int) error {
 		x := s.Scales[name]
 		err := x.validateScale(name)
 		if err == nil {
-			small := x.scaleScenario(whole)
+			small := x.reduceScenario(whole)
 			err = small.Validate()
 		}
 		if err != nil {
@@ -158,13 +158,13 @@ var builtInOrder = []string{"quick", "tenk", "idle", "million", "websockets", "m
 
 const extension = ".toml"
 
-func BuiltInNames() (names []string) {
+func BuiltInNames() (inFixedOrder []string) {
 	entries, err := files.ReadDir("files")
 	if err != nil {
 		panic("scenario: no scenarios are embedded: " + err.Error())
 	}
 	for _, e := range entries {
-		names = append(names, strings.TrimSuffix(e.Name(), extension))
+		inFixedOrder = append(inFixedOrder, strings.TrimSuffix(e.Name(), extension))
 	}
 	rank := func(name string) int {
 		if i := slices.Index(builtInOrder, name); i >= 0 {
@@ -172,8 +172,8 @@ func BuiltInNames() (names []string) {
 		}
 		return len(builtInOrder)
 	}
-	slices.SortStableFunc(names, func(a, b string) int { return rank(a) - rank(b) })
-	return names
+	slices.SortStableFunc(inFixedOrder, func(a, b string) int { return rank(a) - rank(b) })
+	return inFixedOrder
 }
 
 func BuiltInFile(name string) ([]byte, error) {

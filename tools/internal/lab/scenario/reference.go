@@ -116,7 +116,7 @@ func (r *crossReferenceChecker) keepFirstErrorf(table string, i int, text string
 func (r *crossReferenceChecker) requireKnownNames(table string, i int, what string, known []string, names ...string) {
 	for _, name := range names {
 		if name != "" && !slices.Contains(known, name) {
-			r.keepFirstErrorf(table, i, "%s %q; expected one of %s", what, name, JoinWords(known))
+			r.keepFirstErrorf(table, i, "%s %q; expected one of %s", what, name, JoinAsEnglishList(known))
 		}
 	}
 }
@@ -148,7 +148,7 @@ func (s *Scenario) checkCrossReferences(expanded *Scenario, figureInfo func(stri
 		r.requireKnownNames("subject", i, "subject "+x.Name+": workload", r.workloads, x.Workloads...)
 	}
 	for i := range s.References {
-		r.checkNamesInReferenceTable(i, &s.References[i])
+		r.checkReferenceTable(i, &s.References[i])
 	}
 	for i := range s.Claims {
 		r.checkNamesAndBoundsOfClaim(i, &s.Claims[i])
@@ -164,7 +164,7 @@ func (s *Scenario) checkCrossReferences(expanded *Scenario, figureInfo func(stri
 	return r.firstErr
 }
 
-func (r *crossReferenceChecker) checkNamesInReferenceTable(i int, p *ReferenceTable) {
+func (r *crossReferenceChecker) checkReferenceTable(i int, p *ReferenceTable) {
 	for _, x := range p.Columns {
 		r.requireKnownFigures("published", i, false, x.Figure)
 		r.requireKnownNames("published", i, "subject", r.subjects, x.Relative)

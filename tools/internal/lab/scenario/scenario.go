@@ -67,20 +67,20 @@ func (s *Scenario) Validate() error {
 	}
 	names := make(map[string]bool)
 	for _, x := range s.Subjects {
-		if err := cmp.Or(x.validateSubject(), addNameOrError(names, "subject", x.Name)); err != nil {
+		if err := cmp.Or(x.validateSubject(), addNameOrDuplicateError(names, "subject", x.Name)); err != nil {
 			return err
 		}
 	}
 	clear(names)
 	for _, w := range s.Workloads {
-		if err := cmp.Or(w.validateNameAndKeys(), addNameOrError(names, "workload", w.Name)); err != nil {
+		if err := cmp.Or(w.validateWorkload(), addNameOrDuplicateError(names, "workload", w.Name)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func addNameOrError(seen map[string]bool, kind, name string) error {
+func addNameOrDuplicateError(seen map[string]bool, kind, name string) error {
 	if seen[name] {
 		return Errorf("two %ss are named %q; expected a name for each", kind, name)
 	}
@@ -122,7 +122,7 @@ func (s *Scenario) EstimateDuration() (all time.Duration) {
 		}
 		for _, x := range s.Subjects {
 			if x.RunsUnderWorkload(w) {
-				all += time.Duration(s.RoundsFor(w)) * w.EstimateRunDuration()
+				all += time.Duration(s.RoundsFor(w)) * w.EstimateDuration()
 			}
 		}
 	}
@@ -170,8 +170,8 @@ func isPairSelected(filter *regexp.Regexp, w Workload, x Subject) bool {
 	return filter == nil || filter.MatchString(w.Name+"/"+x.Name)
 }
 
-// JoinWords joins words into a list such as "a, b and c".
-func JoinWords(words []string) string {
+// JoinAsEnglishList joins words into a list such as "a, b and c".
+func JoinAsEnglishList(words []string) string {
 	if len(words) < 2 {
 		return strings.Join(words, "")
 	}

@@ -152,7 +152,7 @@ func TestPhases(t *testing.T) {
 		{Workload{App: "echo", Connections: 1, Size: 8, Pipeline: 5000, Phases: exchange}, "pipeline of 5000"},
 	} {
 		c.w.Name = "w"
-		err := c.w.validateNameAndKeys()
+		err := c.w.validateWorkload()
 		if (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%+v: got %v, want %q", c.w.Phases, err, c.says)
 		}
@@ -198,7 +198,7 @@ func TestOptions(t *testing.T) {
 	}
 	optional := s
 	optional.Subjects = []Subject{{Name: "a", Optional: true, Command: Words{"there", "{port}"}}, {Name: "b", Optional: true, Command: Words{"nowhere", "{port}"}}}
-	optional = optional.expandModelsForHost(hostLimits{modelError: anyHost.modelError, programError: func(program string) error {
+	optional = optional.adaptSubjectsToHost(hostLimits{modelError: anyHost.modelError, programError: func(program string) error {
 		if program == "nowhere" {
 			return errors.New("not found")
 		}
@@ -207,9 +207,9 @@ func TestOptions(t *testing.T) {
 	if len(optional.Subjects) != 1 || len(optional.Notes) != 1 || optional.Notes[0] != "b is left out, as its program is not installed: not found." {
 		t.Errorf("with a program that is not installed: %+v, %q", optional.Subjects, optional.Notes)
 	}
-	bounded := s.expandModelsForHost(hostLimits{modelError: anyHost.modelError, maxTableConns: 50, tableLimit: "x"})
+	bounded := s.adaptSubjectsToHost(hostLimits{modelError: anyHost.modelError, maxTableConns: 50, tableLimit: "x"})
 	bounded.Subjects[0].OneTable = true
-	if x := bounded.expandModelsForHost(hostLimits{modelError: anyHost.modelError, maxTableConns: 50, tableLimit: "x"}).Subjects[0]; x.MaxConns != 50 || s.Workloads[0].WithMaxConns(x.MaxConns).Connections != 50 {
+	if x := bounded.adaptSubjectsToHost(hostLimits{modelError: anyHost.modelError, maxTableConns: 50, tableLimit: "x"}).Subjects[0]; x.MaxConns != 50 || s.Workloads[0].WithMaxConns(x.MaxConns).Connections != 50 {
 		t.Errorf("with one table of 50: %+v", x)
 	}
 }
@@ -224,7 +224,7 @@ func TestParseSubject(t *testing.T) {
 		t.Errorf("filled in: %q", got)
 	}
 	for _, p := range []PlaceholderValues{{Connections: 10}, {Connections: 10, Processes: 3}} {
-		if got := p.LoadConnsWithinServerLimit(p.connLimitForServer()); got != p.Connections {
+		if got := p.ServerLimitToMaxLoadConns(p.connLimitForServer()); got != p.Connections {
 			t.Errorf("%d connections fit into the room of %d", got, p.Connections)
 		}
 	}

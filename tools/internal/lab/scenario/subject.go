@@ -66,10 +66,10 @@ const (
 
 // ParseSubject parses "name=command line", such as "mine=/usr/bin/server --port {port}". For a server that supports
 // only some apps, the format is "name:app,app=command line". If isContender is set, the subject is a contender.
-func ParseSubject(text string, isContender bool) (Subject, error) {
-	name, line, ok := strings.Cut(text, "=")
+func ParseSubject(nameEqualsCommand string, isContender bool) (Subject, error) {
+	name, line, ok := strings.Cut(nameEqualsCommand, "=")
 	if !ok {
-		return Subject{}, Errorf("subject %q has no name; expected NAME=COMMAND, such as mine=\"/usr/bin/server {port}\"", text)
+		return Subject{}, Errorf("subject %q has no name; expected NAME=COMMAND, such as mine=\"/usr/bin/server {port}\"", nameEqualsCommand)
 	}
 	command, err := splitCommandLine(line)
 	if err != nil {
@@ -203,9 +203,9 @@ func (p PlaceholderValues) connLimitForServer() int {
 	return p.Connections*3/2 + 1000*p.Processes
 }
 
-// LoadConnsWithinServerLimit returns the number of the generator's connections that fit if the server accepts at most
+// ServerLimitToMaxLoadConns returns the number of the generator's connections that fit if the server accepts at most
 // maxServerConns connections.
-func (p PlaceholderValues) LoadConnsWithinServerLimit(maxServerConns int) int {
+func (p PlaceholderValues) ServerLimitToMaxLoadConns(maxServerConns int) int {
 	if p.Processes < 2 {
 		return maxServerConns - 1000
 	}

@@ -279,7 +279,7 @@ func (w Workload) SplitStagesAtConnects() (stages []Stage, err error) {
 	return stages, nil
 }
 
-func (w Workload) validateNameAndKeys() error {
+func (w Workload) validateWorkload() error {
 	if w.Name == "" || len(w.Name) > 40 || strings.ContainsAny(w.Name, "/ \t\r\n") {
 		return Errorf("workload name %q; expected 1 to 40 bytes without spaces and slashes", w.Name)
 	}
@@ -419,7 +419,7 @@ func (p Phase) validatePhase(w Workload) error {
 func (p Phase) validateJobs() error {
 	switch {
 	case !slices.Contains(shapes, p.Shape):
-		return Errorf("jobs of shape %q; expected %s", p.Shape, JoinWords(shapes))
+		return Errorf("jobs of shape %q; expected %s", p.Shape, JoinAsEnglishList(shapes))
 	case p.Times < 0 || p.Times > maxTimes || (p.Rate == 0) == (p.Times == 0):
 		return Errorf("%d jobs a second, and %g times the capacity; expected one of the two above 0, and times up to %d", p.Rate, p.Times, maxTimes)
 	case p.Memory < minMemory:
@@ -460,8 +460,8 @@ func (w Workload) WithMaxConns(maxConns int) Workload {
 	return w
 }
 
-// EstimateRunDuration estimates the duration of one run, including start and stop of the server.
-func (w Workload) EstimateRunDuration() time.Duration {
+// EstimateDuration estimates the duration of one run, including start and stop of the server.
+func (w Workload) EstimateDuration() time.Duration {
 	each := 50 * time.Microsecond // time to connect or to exchange a message
 	if w.TLS {
 		each = 600 * time.Microsecond // two processes and an asymmetric key
@@ -494,9 +494,9 @@ func (w Workload) EstimateRunDuration() time.Duration {
 
 func (w Workload) Timeout() time.Duration {
 	if p := w.FindPhase(Jobs); p != nil { // the capacity may have to be measured, and contenders may exit slowly
-		return w.EstimateRunDuration() + 2*estimatedCalibrationRuns*(time.Duration(p.WarmUp)+p.CapacityRunTime()+10*time.Second) + time.Minute
+		return w.EstimateDuration() + 2*estimatedCalibrationRuns*(time.Duration(p.WarmUp)+p.CapacityRunTime()+10*time.Second) + time.Minute
 	}
-	return 5*w.EstimateRunDuration() + time.Minute
+	return 5*w.EstimateDuration() + time.Minute
 }
 
 // MaxHeartbeatDelay returns the maximum delay of a heartbeat. A server checks each connection every eighth of the

@@ -14,14 +14,14 @@ import (
 func (c *Conn) CloseMessageTooLong(messageSize uint64) {
 	if !c.is(closing) {
 		c.logCloseIfByLimit(ErrMessageTooLong, messageSize)
-		c.startClosing(ErrMessageTooLong)
+		c.invalidateRefsAndStartClosing(ErrMessageTooLong)
 	}
 }
 
 // logCloseIfByLimit logs a close if a limit is the reason. messageSize is the size of the message, or 0 if unknown.
 func (c *Conn) logCloseIfByLimit(why error, messageSize uint64) {
 	name, value, help := c.runtime.describeLimit(why)
-	if name == "" || c.is(handshaking) { // logged by recordEndBeforeOpened
+	if name == "" || c.is(handshaking) { // logged by logAndCountEndBeforeOpened
 		return
 	}
 	level := slog.LevelInfo
@@ -34,7 +34,7 @@ func (c *Conn) logCloseIfByLimit(why error, messageSize uint64) {
 	}
 	attrs := []slog.Attr{
 		slog.String("limit", name), slog.Any("value", value), c.limitObservedAttr(why, messageSize),
-		slog.Int("unsent", c.UnsentBytes()), slog.String("peer", c.peerName()), c.Ref().logAttr(), slog.Int("loop", c.runtime.Index),
+		slog.Int("unsent", c.UnsentOrDroppedBytes()), slog.String("peer", c.peerName()), c.Ref().logAttr(), slog.Int("loop", c.runtime.Index),
 	}
 	if help != "" {
 		attrs = append(attrs, slog.String("help", help))
@@ -92,12 +92,12 @@ func (c *Conn) limitObservedAttr(why error, messageSize uint64) slog.Attr {
 	case ErrFirstByteTimeout, ErrIdleTimeout:
 		return slog.Duration(key, c.lastHeard.elapsed(now))
 	case ErrSlowConsumer, ErrCloseTimeout:
-		return slog.Int(key, c.UnsentBytes())
+		return slog.Int(key, c.UnsentOrDroppedBytes())
 	}
 	return slog.Attr{}
 }
 
-func (rt *Runtime) logRefused(counters *ListenerCounters, peer netip.AddrPort, why error) {
+func (rt *Runtime) logRefusedByLimit(counters *ListenerCounters, peer netip.AddrPort, why error) {
 	name, value := "Limits.MaxConns", any(rt.Limits.MaxConns)
 	level := slog.LevelWarn
 	switch why {
