@@ -31,7 +31,7 @@ type Figure struct {
 	Hidden bool
 }
 
-// Direction tells whether higher or lower values of a figure are better.
+// Direction reports whether higher or lower values of a figure are better.
 type Direction int8
 
 const (
