@@ -1,7 +1,7 @@
 package engine
 
-// ConnHandler is the handler and the value of one connection. It replaces the engine's Handler, and the same rules
-// apply to its methods.
+// ConnHandler handles the calls for one connection instead of the engine's Handler, under the same rules. It also
+// stores the connection's value.
 type ConnHandler interface {
 	Handler
 	// NewLayer, Drained, Draining and Timer are as in Config.
@@ -16,7 +16,8 @@ type ConnHandler interface {
 	SetValue(v any)
 }
 
-// SetConnHandler makes h the connection's handler from the next call on. h also provides the connection's value.
+// SetConnHandler makes h the connection's handler from the next handler call on. h then also stores the connection's
+// value.
 func (c *Conn) SetConnHandler(h ConnHandler) {
 	c.lockAndSetUserData(h)
 	c.state |= ownHandler
