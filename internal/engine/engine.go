@@ -180,8 +180,8 @@ type Config struct {
 	// Pool, if set, runs the handlers in models with loops. Close the Pool only after the engine has stopped. If the
 	// Pool is closed earlier, each connection is closed with ErrPoolClosed at its next event.
 	Pool Pool
-	// AutoWorkers runs handlers on the loops at first. Handlers that block a loop move to the Pool, and return later.
-	// Without AutoWorkers, the Pool runs all handlers.
+	// With AutoWorkers, the Pool runs handlers at first. Quick handlers move to the loops; handlers that block a loop
+	// move back. Without AutoWorkers, the Pool runs all handlers.
 	AutoWorkers bool
 	// ResetDialled closes dialled connections with a reset, which avoids TIME_WAIT.
 	ResetDialled bool

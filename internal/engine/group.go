@@ -26,8 +26,8 @@ type groupMembers struct {
 	latest *LatestValue // nil before AnnounceLatest
 }
 
-// A list of more than maxListLen connections becomes a set. A set of up to minSetLen becomes a list. Longer lists would
-// take less memory than sets, but only sets merge bursts of messages.
+// A list of more than maxListLen connections becomes a set. A set of at most minSetLen connections becomes a list. Sets
+// take more memory than lists, but they merge bursts of messages.
 const (
 	maxListLen = 8
 	minSetLen  = 4
@@ -141,7 +141,7 @@ func (g *Group) Len() int {
 }
 
 // Broadcast posts a copy of p to each connection. It returns the number of connections to which the copy was posted,
-// and the number that had no space.
+// and the number of connections that had no space.
 func (g *Group) Broadcast(p []byte) (postedConns, fullConns int) {
 	g.sending.Lock()
 	defer g.sending.Unlock()

@@ -219,7 +219,7 @@ func (d *connExporter) exportConn(c *conn) (exported, neverExportable bool) {
 	return true, false
 }
 
-// snapshotWithoutLock releases the lock for Conn.Snapshot, because a handler may take long or call runtime.Goexit.
+// snapshotWithoutLock calls Conn.Snapshot without the lock, because a handler may take long or call runtime.Goexit.
 func (d *connExporter) snapshotWithoutLock(c *conn) (engine.Record, error) {
 	d.mu.Unlock()
 	defer d.mu.Lock()
