@@ -170,7 +170,8 @@ func (r Ref) newShared(p []byte) *Shared {
 	return &Shared{Bytes: bytes.Clone(p), counters: r.c.runtime.Shared}
 }
 
-// broadcastToFewOrSnapshot posts a message to the connections of a list, or returns the chunks of a set.
+// broadcastToFewOrSnapshot posts a message to the connections of a small group. For a set, it returns the chunks
+// instead.
 func (g *Group) broadcastToFewOrSnapshot(p []byte) (t PostOutcomes, chunks []*GroupChunk) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -210,7 +211,7 @@ func (g *Group) removeClosedLocked(closed []Ref) {
 }
 
 // SendLatest makes a copy of p the newest value for each connection. It returns the number of connections to which the
-// value was announced, and the number of those that had no space for the announcement.
+// value was announced, and the number of connections without space for the announcement.
 func (g *Group) SendLatest(p []byte) (announcedConns, fullConns int) {
 	p = bytes.Clone(p)
 	g.sending.Lock()

@@ -59,8 +59,8 @@ func (c *Conn) WriteString(s string) (int, error) {
 	return len(s), nil
 }
 
-// checkWriteOrCloseSlowConsumer returns the reason why size bytes cannot be written, or nil. It closes a connection
-// that is too slow. Posted bytes do not count towards the limit.
+// checkWriteOrCloseSlowConsumer returns nil if size bytes can be written, and otherwise the reason. If too much output
+// is unsent and Config.DropMessages is off, it closes the connection. Posted bytes do not count as unsent here.
 func (c *Conn) checkWriteOrCloseSlowConsumer(size int) error {
 	if c.is(closing|failed|closingWrite) || !c.is(open) {
 		return ErrClosed

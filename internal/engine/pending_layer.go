@@ -109,7 +109,7 @@ func (c *Conn) cancelPendingLayer() {
 	}
 }
 
-// deferRequestIfLayerPending defers a request whose data must pass the pending layer. It reports whether it did.
+// If a pending layer must encode the data of a request, deferRequestIfLayerPending defers the request and returns true.
 func (c *Conn) deferRequestIfLayerPending(req QueuedRequest, data []byte) (deferred bool) {
 	if !c.hasPendingLayer() || !c.is(open) || req.Kind == RequestResumeLayer || req.Kind == RequestBroadcast {
 		return false

@@ -14,7 +14,7 @@ import (
 // Loop.IsReadQueued returns true.
 //
 // A driver stores its state of a connection in Conn.DriverFlags, above the loop's bits. If a connection is Busy, the
-// driver must access nothing else of it and must defer its events with Loop.DeferUntilWorkerReturns.
+// driver may access only these flags, and must defer the connection's events with Loop.DeferUntilWorkerReturns.
 type Driver interface {
 	// Open allocates the driver's resources, on the thread that will use them, and starts to watch the loop's eventfd.
 	Open() error

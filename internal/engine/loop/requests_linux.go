@@ -109,7 +109,8 @@ func (l *Loop) ForEachConn(visit func(*engine.Conn)) {
 	l.conns.forEachConnInUse(0, l.conns.slotCount, visit)
 }
 
-// AbortConnOrFailDial closes a connection in this turn or, if a worker has it, when it returns. A dial fails.
+// AbortConnOrFailDial aborts a connection or fails a dial. If a worker has the connection, the abort waits for its
+// return.
 func (l *Loop) AbortConnOrFailDial(c *engine.Conn, reason error) {
 	switch {
 	case c.DriverFlags()&Connecting != 0:
