@@ -1,7 +1,6 @@
 package engine
 
-// ConnHandler handles the calls for one connection instead of the engine's Handler, under the same rules. It also
-// stores the connection's value.
+// ConnHandler replaces the Handler for one connection, under the same rules, and stores the connection's value.
 type ConnHandler interface {
 	Handler
 	// NewLayer, Drained, Draining and Timer are as in Config.
@@ -16,8 +15,7 @@ type ConnHandler interface {
 	SetValue(v any)
 }
 
-// SetConnHandler makes h the connection's handler from the next handler call on. h then also stores the connection's
-// value.
+// SetConnHandler makes h the connection's handler from the next call on. h then also stores Conn.Value.
 func (c *Conn) SetConnHandler(h ConnHandler) {
 	c.lockAndSetUserData(h)
 	c.state |= ownHandler

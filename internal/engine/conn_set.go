@@ -18,8 +18,7 @@ import (
 //
 // The group's lock guards a connSet. Chunks of older versions are immutable.
 
-// connList contains connections. If the group has a latest value, the list also contains the subscriptions of these
-// connections.
+// connList contains connections and, if the group has a latest value, the subscriptions of these connections.
 type connList struct {
 	refs          []Ref
 	subscriptions []*LatestSubscription // one per ref, or nil
@@ -192,8 +191,7 @@ func (s *connSet) decreaseCountAndShrink(table *ownerTable, n int) {
 
 func (s *connSet) newChunk() *GroupChunk { return &GroupChunk{set: s, version: s.version} }
 
-// writableChunk returns the chunk at chunkIndex for a change. If a snapshot contains the chunk, a copy first replaces
-// it in the table.
+// writableChunk returns a chunk for a change. A chunk that a snapshot contains is first replaced by a copy.
 func (s *connSet) writableChunk(table *ownerTable, chunkIndex int) *GroupChunk {
 	old := table.chunks[chunkIndex]
 	if old.version == s.version {

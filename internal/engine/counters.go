@@ -131,8 +131,7 @@ func (n Counts) HandlerCallTimes() Histogram { return n.histogram(handlerCallTim
 
 func (n Counts) LoopTurnTimes() Histogram { return n.histogram(loopTurnTimes) }
 
-// Buckets is the number of buckets of a Histogram. The first bucket ends at 1 µs, the second at 2 µs, the third at 4 µs
-// and so on. The last bucket has no end.
+// Buckets is the number of buckets of a Histogram. Bucket i ends at 2^i µs; the last bucket has no end.
 const Buckets = 25
 
 const countersPerHistogram = Buckets + 1

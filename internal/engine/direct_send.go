@@ -35,8 +35,7 @@ func (c *Conn) Writev(pieces ...[]byte) (int, error) {
 	return n, nil
 }
 
-// sendDirectOrAppend sends pieces of totalSize bytes directly, if possible, and appends unsent bytes to the output. The
-// connection must have no layer.
+// sendDirectOrAppend sends pieces of totalSize bytes or appends them to the output. There must be no layer.
 func (c *Conn) sendDirectOrAppend(totalSize int, pieces ...[]byte) {
 	sent, full := 0, c.canSendDirectBehindOutput(totalSize, len(pieces))
 	if full {
@@ -118,8 +117,7 @@ func (c *Conn) writevOutputThenPieces(pieces [][]byte) (sentBytes int) {
 	return n
 }
 
-// discardSentOutput removes sentBytes bytes of output and releases their posted bytes. unsentBytes is the size of the
-// remaining output.
+// discardSentOutput removes sentBytes bytes of output, releases their posted bytes, and returns the size of the rest.
 func (c *Conn) discardSentOutput(sentBytes int) (unsentBytes, releasedPosted int) {
 	c.out.discardFrontBytes(sentBytes)
 	unsentBytes = c.out.Len()

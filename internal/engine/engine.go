@@ -146,8 +146,7 @@ type Config struct {
 	// NewLayer, if set, returns the first layer of a new connection, or nil. It is called on the connection's owner.
 	NewLayer  func(c *Conn) Layer
 	Heartbeat Heartbeat
-	// DropMessages drops messages that exceed a slow peer's output limit. If DropMessages is false, such a message
-	// closes the connection instead.
+	// With DropMessages, messages beyond a slow peer's output limit are dropped. Otherwise they close the connection.
 	DropMessages bool
 	// Drained, if set, is called when a connection's output has fallen to LowWater. Draining, if set, is called when a
 	// drain begins.
@@ -159,8 +158,7 @@ type Config struct {
 	Save    func(c *Conn, to []byte) ([]byte, error)
 	Restore func(c *Conn, state []byte) error
 	// SaveConnHandler and RestoreConnHandler replace Save and Restore for connections with a ConnHandler.
-	// RestoreConnHandler sets the ConnHandler. Without these functions, connections with a ConnHandler are not
-	// exported.
+	// RestoreConnHandler sets the ConnHandler. Without these functions, no connection with a ConnHandler is exported.
 	SaveConnHandler    func(c *Conn, to []byte) ([]byte, error)
 	RestoreConnHandler func(c *Conn, state []byte) error
 	Server             any
@@ -265,8 +263,7 @@ func (c *Config) SocketOptions(forDialled bool) sock.Options {
 	return sock.Options{SendBuffer: s.SendBuffer, ReceiveBuffer: s.ReceiveBuffer, NotSentLowat: s.Unsent, Delay: s.Delay, ResetOnClose: forDialled && c.ResetDialled}
 }
 
-// NotifyDialFailed reports a failed connection attempt to connHandler. If connHandler is nil, the engine's DialFailer
-// gets the report.
+// NotifyDialFailed reports a failed dial to connHandler. If connHandler is nil, the DialFailer gets the report.
 func (rt *Runtime) NotifyDialFailed(connHandler ConnHandler, err error) {
 	err = NormalizeError(err)
 	returned := false

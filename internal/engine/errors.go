@@ -63,8 +63,7 @@ func (e *TLSError) Error() string { return "myriad: TLS failed: " + e.Err.Error(
 
 func (e *TLSError) Unwrap() error { return e.Err }
 
-// NormalizeError returns the same error in all models: if possible, a bare errno. If the peer has gone, it returns
-// ECONNRESET.
+// NormalizeError returns the same errors in all models. It returns ECONNRESET if the peer has gone.
 func NormalizeError(transportErr error) error {
 	var errno syscall.Errno
 	if errors.As(transportErr, &errno) {

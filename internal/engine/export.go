@@ -62,8 +62,7 @@ func (c *Conn) checkExportable() error {
 // If Config.Save is not set, ExportObstacleOrBusy returns ValueUnsaved for a connection with a value.
 const ValueUnsaved = "value without Migrator"
 
-// ExportObstacleOrBusy returns the name of the obstacle that prevents the export of the connection. If there is no
-// lasting obstacle, it returns "busy".
+// ExportObstacleOrBusy returns what prevents the export of the connection. A temporary obstacle is called "busy".
 func (c *Conn) ExportObstacleOrBusy() string {
 	x := c.extra
 	switch {
@@ -351,8 +350,7 @@ func (r *Record) AppendTo(dst []byte) []byte {
 
 var errBadRecord = errors.New("engine: connection record is truncated or invalid")
 
-// ParseRecord decodes the record at the start of p and returns the bytes behind the record. The record refers to the
-// memory of p.
+// ParseRecord decodes the record at the start of p and returns the rest of p. The record refers to the memory of p.
 func ParseRecord(p []byte) (r Record, rest []byte, err error) {
 	var n [9]uint64
 	for i := range n {

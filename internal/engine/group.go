@@ -170,8 +170,7 @@ func (r Ref) newShared(p []byte) *Shared {
 	return &Shared{Bytes: bytes.Clone(p), counters: r.c.runtime.Shared}
 }
 
-// broadcastToFewOrSnapshot posts a message to the connections of a small group. For a set, it returns the chunks
-// instead.
+// broadcastToFewOrSnapshot posts a message to the connections of a small group, or returns the chunks of a set.
 func (g *Group) broadcastToFewOrSnapshot(p []byte) (t PostOutcomes, chunks []*GroupChunk) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -102,8 +102,7 @@ func (c *Conn) unsentInMemoryBytes() (n int) {
 	return n + c.fileQueueOrNil().sumDataBehindFiles((*Buffer).Len)
 }
 
-// UnsentOrDroppedBytes returns the number of unsent bytes, including files. After an abort, it counts the dropped
-// bytes.
+// UnsentOrDroppedBytes returns the number of unsent bytes, including files. After an abort, it counts dropped bytes.
 func (c *Conn) UnsentOrDroppedBytes() (n int) {
 	if c.extra != nil {
 		n = c.extra.droppedOutput
@@ -177,7 +176,7 @@ func (c *Conn) YieldInput() {
 func (c *Conn) ClearYield() { c.state &^= yielded }
 
 // SetHandlerMemory sets the number of received bytes that the handler buffers; these bytes count as Buffered.
-// hasPartialMessage means that the bytes include an incomplete message. This message must become complete within
+// hasPartialMessage means that the bytes include an incomplete message, which must become complete within
 // MessageTimeout.
 func (c *Conn) SetHandlerMemory(bytes int, hasPartialMessage bool) {
 	if !c.is(open) || bytes == 0 && !hasPartialMessage && c.extra == nil {
@@ -305,8 +304,7 @@ func (c *Conn) callHandler(f func(*Conn)) {
 	returned = true
 }
 
-// callClosedAfterDueOpened calls Opened if that is still due, and then Closed. A panic does not change the close
-// reason.
+// callClosedAfterDueOpened calls Opened, if still due, and then Closed. A panic does not change the close reason.
 func (c *Conn) callClosedAfterDueOpened() {
 	reason := c.extra.closeReason
 	defer func() { c.extra.closeReason = reason }()

@@ -141,9 +141,8 @@ func (c *Conn) feedOrShedBuffered(shedReason error) {
 	}
 }
 
-// feedOrShedInput calls Received or, if shedReason is not nil, Shed, until no more input is used. It returns the unused
-// input. Each call gets the bytes already refused and at most ReadSize more. This limits how much a handler writes per
-// call.
+// feedOrShedInput calls Received or, if shedReason is not nil, Shed, until no more input is used. It returns unused
+// input. Each call gets the bytes already refused and at most ReadSize more, which limits what a call writes.
 func (c *Conn) feedOrShedInput(in []byte, shedReason error) (unused []byte) {
 	for len(in) > 0 && !c.is(closing|failed) {
 		if c.isInputPaused() {

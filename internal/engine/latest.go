@@ -65,8 +65,7 @@ func (l *LatestSubscription) isUnsubscribed() bool {
 	return l.unsubscribed
 }
 
-// announceNewer records a newer value. needsRequest reports whether to post a request; replaced is the number of values
-// replaced.
+// announceNewer records a newer value. The results are whether to post a request, and how many values were replaced.
 func (l *LatestSubscription) announceNewer() (needsRequest bool, replaced int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

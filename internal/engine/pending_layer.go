@@ -109,7 +109,7 @@ func (c *Conn) cancelPendingLayer() {
 	}
 }
 
-// If a pending layer must encode the data of a request, deferRequestIfLayerPending defers the request and returns true.
+// While a layer is pending, deferRequestIfLayerPending defers most kinds of requests. It reports whether it did so.
 func (c *Conn) deferRequestIfLayerPending(req QueuedRequest, data []byte) (deferred bool) {
 	if !c.hasPendingLayer() || !c.is(open) || req.Kind == RequestResumeLayer || req.Kind == RequestBroadcast {
 		return false

@@ -120,8 +120,7 @@ func (c *Conn) joinRelayOrClosePartner(partner Ref, incoming, outgoing *fastPath
 	}
 }
 
-// enterRelayState starts the relay for one of its two connections. If both connections have the same owner, remote is
-// nil.
+// enterRelayState starts the relay for one of two connections. If both connections have one owner, remote is nil.
 func (c *Conn) enterRelayState(remote *remotePartner) {
 	c.state |= relayed
 	c.state &^= neverHeard | eofDelivered | readPaused | inputHeld | drainedPending | unansweredMask
@@ -362,7 +361,7 @@ func (c *Conn) resumeLocalPartnerReading() {
 	}
 }
 
-// If little output is unsent, resumePartnerReadingIfLittleUnsent sends the grant that the partner has requested.
+// If little output is unsent, resumePartnerReadingIfLittleUnsent makes the relay partner read again.
 func (c *Conn) resumePartnerReadingIfLittleUnsent() {
 	r, maxUnsent := c.extra.remotePartner, c.runtime.Limits.LowWater
 	if r.incoming != nil {

@@ -133,8 +133,7 @@ func (d *connExporter) requestExportsOrFinish(e *goroutineEngine, roundDue bool)
 	return d.sender.ShutChannelsWhenConfirmed() && d.sending == 0
 }
 
-// listExportableConnsOrStop lists the connections whose export is to be requested. If there are none, it stops the
-// hand-over.
+// listExportableConnsOrStop lists connections to export. If there are none, it stops the hand-over.
 func (d *connExporter) listExportableConnsOrStop(e *goroutineEngine) {
 	e.mu.Lock()
 	d.remaining = e.conns.allConns()

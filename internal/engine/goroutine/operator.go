@@ -70,8 +70,7 @@ func (h *acceptPauseState) waitUntilResumed(e *goroutineEngine) (resumed bool) {
 	return true
 }
 
-// adjustPausedAcceptors adds delta to the number of paused acceptors. If all acceptors are paused, AcceptPausedCount
-// becomes 1.
+// adjustPausedAcceptors adds delta to the paused acceptors. If all acceptors are paused, AcceptPausedCount becomes 1.
 func (h *acceptPauseState) adjustPausedAcceptors(e *goroutineEngine, delta int) {
 	h.pausedAcceptors += delta
 	e.counters.SetGaugeBool(engine.AcceptPausedCount, h.pausedAcceptors == len(e.listeners))

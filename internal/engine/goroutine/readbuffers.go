@@ -6,8 +6,7 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// smallReadSize is the size of a read buffer unless the last read was full. It is small because a blocked handler holds
-// its buffer.
+// smallReadSize is the size of a read buffer unless the last read was full. A blocked handler keeps its buffer.
 const smallReadSize = 4 << 10
 
 var smallBuffers, largeBuffers = newBufferPool(smallReadSize), newBufferPool(engine.ReadSize)

@@ -167,8 +167,7 @@ type senderQueue struct {
 }
 
 // refuseOrDelayMail reports whether a request is refused because buffers exceed their limit. Requests whose sender
-// cannot wait may exceed the limit by a quarter. A sender that can wait is registered to wait until buffers are within
-// the limit.
+// cannot wait may exceed the limit by a quarter. A sender that can wait is registered for a later wake-up.
 func (e *goroutineEngine) refuseOrDelayMail(request *engine.Request) (refused bool) {
 	limit := int64(e.cfg.Limits.MaxBuffered)
 	switch {

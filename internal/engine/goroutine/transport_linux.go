@@ -68,8 +68,7 @@ func sendDirect(c *engine.Conn, first []byte, rest [][]byte) int {
 	return sock.SendBuffers(c.FD(), first, rest)
 }
 
-// runCurrentOp performs the current operation. RawConn calls it at once, and again after each event until it returns
-// true.
+// runCurrentOp performs the current operation. RawConn calls it at once and after each event until it returns true.
 func (c *conn) runCurrentOp(fd uintptr) (noFurtherWait bool) {
 	switch c.io.op {
 	case opWrite:

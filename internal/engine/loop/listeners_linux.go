@@ -191,8 +191,7 @@ func (l *Loop) pauseAcceptFor(pause time.Duration) (now time.Duration) {
 	return now
 }
 
-// stopAcceptingFromShutListener stops accepting from a listener that another shard or the listener's owner has shut
-// down.
+// stopAcceptingFromShutListener stops accepting from a listener that another shard or foreign code has shut down.
 func (l *Loop) stopAcceptingFromShutListener(listenerFD int32) {
 	l.stopAcceptingFrom(listenerFD)
 	if !l.engine.stopping.Load() {

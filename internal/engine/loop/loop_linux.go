@@ -283,7 +283,8 @@ func (l *Loop) recordTurnAndExtendDeadlines(now time.Duration) {
 	}
 }
 
-// extendDeadlinesUnlessBusy extends the peers' time limits by a duration in which the loop has not read.
+// extendDeadlinesUnlessBusy extends time limits by a duration in which the loop has not read. It skips Busy
+// connections.
 func (l *Loop) extendDeadlinesUnlessBusy(now, duration time.Duration, extend func(*engine.Conn, time.Duration)) {
 	l.host.SetClock(now)
 	l.ForEachConn(func(c *engine.Conn) {
@@ -366,8 +367,7 @@ func (l *Loop) startTurnAndExtendDeadlines(waitStart, waitLimit time.Duration) {
 }
 
 // If there is only one CPU, yieldIfSingleCPUHasWork lets goroutines run that received work in this turn. The thread
-// would otherwise block in the kernel, and these goroutines would run only after Go's monitor has noticed, 20 µs to 10
-// ms later.
+// would otherwise block in the kernel, and these goroutines would run only later, when Go's monitor has noticed.
 func (l *Loop) yieldIfSingleCPUHasWork() (yielded bool) {
 	retained := l.host.RetainCalls.Load()
 	if !l.singleCPU || l.lastRetained == retained {

@@ -102,8 +102,7 @@ func (a *handlerPlacer) moveHandlersToWorkers(timePerRead time.Duration) {
 
 func (a *handlerPlacer) nextDue() (at time.Duration, ok bool) { return 0, false }
 
-// If handlers run on workers, runIfDue moves quick handlers to the loop. Otherwise it makes the loop use its own
-// buffers.
+// If handlers run on workers, runIfDue moves quick ones back. Otherwise it makes the loop use its own buffers.
 func (a *handlerPlacer) runIfDue(now time.Duration) {
 	switch {
 	case !a.loop.engine.cfg.AutoWorkers:

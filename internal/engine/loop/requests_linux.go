@@ -109,8 +109,7 @@ func (l *Loop) ForEachConn(visit func(*engine.Conn)) {
 	l.conns.forEachConnInUse(0, l.conns.slotCount, visit)
 }
 
-// AbortConnOrFailDial aborts a connection or fails a dial. If a worker has the connection, the abort waits for its
-// return.
+// AbortConnOrFailDial fails a dial or aborts a connection. If a worker has the connection, the abort waits for its end.
 func (l *Loop) AbortConnOrFailDial(c *engine.Conn, reason error) {
 	switch {
 	case c.DriverFlags()&Connecting != 0:

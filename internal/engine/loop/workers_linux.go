@@ -130,8 +130,7 @@ func (l *Loop) discardDeferred(c *engine.Conn) {
 	l.updateMailMemoryCounter()
 }
 
-// deliverAllDespiteGoexit delivers all requests. If a handler calls runtime.Goexit, the remaining requests are
-// released.
+// deliverAllDespiteGoexit delivers requests. If a handler calls runtime.Goexit, the remaining requests are released.
 func (r *connMailQueue) deliverAllDespiteGoexit() {
 	defer r.deliverRemaining()
 	r.deliverRemaining()
