@@ -146,7 +146,7 @@ type Config struct {
 	// NewLayer, if set, returns the first layer of a new connection, or nil. It is called on the connection's owner.
 	NewLayer  func(c *Conn) Layer
 	Heartbeat Heartbeat
-	// With DropMessages, messages beyond a slow peer's output limit are dropped. Otherwise they close the connection.
+	// DropMessages drops messages beyond a slow peer's output limit. Without it, such a message closes the connection.
 	DropMessages bool
 	// Drained, if set, is called when a connection's output has fallen to LowWater. Draining, if set, is called when a
 	// drain begins.

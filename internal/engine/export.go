@@ -59,7 +59,7 @@ func (c *Conn) checkExportable() error {
 	return nil
 }
 
-// If Config.Save is not set, ExportObstacleOrBusy returns ValueUnsaved for a connection with a value.
+// ValueUnsaved is the result of ExportObstacleOrBusy for a connection with a value if nothing saves the value.
 const ValueUnsaved = "value without Migrator"
 
 // ExportObstacleOrBusy returns what prevents the export of the connection. A temporary obstacle is called "busy".
@@ -110,7 +110,7 @@ func (c *Conn) nextExportAction() Action {
 	return Wait
 }
 
-// The driver calls OnKernelIdleForExport when no kernel operation of the connection is in progress.
+// OnKernelIdleForExport is called by the driver when no kernel operation of the connection is in progress.
 func (c *Conn) OnKernelIdleForExport() {
 	c.extra.exportStage = exportQuiesced
 	c.state &^= blocked

@@ -109,7 +109,7 @@ type Request struct {
 
 func (r *Request) CanWait() bool { return r.postedLimit > 0 }
 
-// If the sender of r can wait, LetSenderWaitUntil makes it wait until freed is closed.
+// LetSenderWaitUntil makes the sender of r wait until freed is closed. If the sender can't wait, it has no effect.
 func (r *Request) LetSenderWaitUntil(freed <-chan struct{}) {
 	if r.spaceWait != nil {
 		*r.spaceWait = SpaceWait{freed: freed}

@@ -27,7 +27,7 @@ type deferredRequest struct {
 	data    []byte
 }
 
-// Securer is a Handler whose Secured is called after the handshake of an inserted layer, never on a worker.
+// Securer is a Handler with the method Secured. It is called after an inserted layer's handshake, never on a worker.
 type Securer interface {
 	Secured(c *Conn)
 }

@@ -173,7 +173,7 @@ func (c *Conn) refLock() *sync.Mutex {
 	return &c.runtime.refLocks[c.slot%uint32(len(c.runtime.refLocks))]
 }
 
-// callLockedIfOpen calls f unless the connection has begun to close. It cannot begin to close during the call.
+// callLockedIfOpen calls f unless the connection has begun to close. During f, the connection cannot begin to close.
 func (r Ref) callLockedIfOpen(f func(c *Conn)) (called bool) {
 	if r.IsClosed() {
 		return false

@@ -207,7 +207,7 @@ func (c *Conn) MaySendOnPartnerSocket() bool {
 	return r != nil && r.outgoing != nil
 }
 
-// If the partner's socket may be used now, TrySendOnPartnerSocket calls send with the partner. send must not block.
+// TrySendOnPartnerSocket calls send with the partner if the partner's socket may be used now. send must not block.
 func (c *Conn) TrySendOnPartnerSocket(send func(o *Conn)) (called bool) {
 	if !c.MaySendOnPartnerSocket() || c.in != nil || c.is(closing|failed) {
 		return false

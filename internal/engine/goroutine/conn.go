@@ -104,7 +104,7 @@ func (c *conn) runUntilClosed(open func(c *conn)) {
 	}
 }
 
-// openConn opens the connection. For an accepted connection, dialStart is 0. alreadyRead is its input so far.
+// openConn opens the connection. For an accepted connection, dialStart is 0. alreadyRead is input read earlier.
 func (c *conn) openConn(dialStart time.Duration, alreadyRead []byte) {
 	c.updateClock()
 	peer := toAddrPort(c.netConn.RemoteAddr())

@@ -90,7 +90,7 @@ func (e *loopEngine) SocketsPerListener() []int {
 	return engine.CountPerListener(e.listenerIndexes, len(e.listenerConfigs))
 }
 
-// SendListenerSockets implements engine.Migrator. Every loop has all listeners in its table.
+// SendListenerSockets implements engine.Migrator. Every loop's descriptor table contains all listeners.
 func (e *loopEngine) SendListenerSockets(control *os.File, message string) error {
 	result := make(chan error, 1)
 	l := e.loops[0]

@@ -36,8 +36,8 @@ const (
 	maxTimeOnWorkers   = time.Minute
 )
 
-// handlerPlacer decides whether the handlers of one loop run on the loop or on workers. Only the loop may use it,
-// except workerTimes, which workers update.
+// handlerPlacer decides whether the handlers of one loop run on the loop or on workers. Workers update workerTimes.
+// Only the loop may use the other fields.
 type handlerPlacer struct {
 	loop           *Loop
 	lastTurnSlow   bool

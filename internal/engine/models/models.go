@@ -30,7 +30,7 @@ func BestAvailable() (m engine.Model, preferredErr error) {
 	return all[0], preferredErr
 }
 
-// The model name Auto selects the best model that can run on this machine.
+// Auto as the name of a model selects the best model that can run on this machine.
 const Auto = "auto"
 
 // FindAvailable returns the model with the given name. "" and Auto select the best model.
