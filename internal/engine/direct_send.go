@@ -117,7 +117,7 @@ func (c *Conn) writevOutputThenPieces(pieces [][]byte) (sentBytes int) {
 	return n
 }
 
-// discardSentOutput removes sentBytes bytes of output, releases their posted bytes, and returns the size of the rest.
+// discardSentOutput removes sent output. It returns how many bytes remain and how many posted bytes it has released.
 func (c *Conn) discardSentOutput(sentBytes int) (unsentBytes, releasedPosted int) {
 	c.out.discardFrontBytes(sentBytes)
 	unsentBytes = c.out.Len()

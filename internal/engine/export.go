@@ -246,7 +246,7 @@ func (c *Conn) saveHandlerState() (state []byte, err error) {
 	return state, err
 }
 
-// blockPostsIfPostedEquals makes further posts fail and returns true if exactly expectedBytes are posted.
+// If exactly expectedBytes are posted, blockPostsIfPostedEquals makes further posts fail and returns true.
 func (m *generationAndPosted) blockPostsIfPostedEquals(expectedBytes int) (didBlock bool) {
 	v := m.v.Load()
 	return postedBytesIn(v) == expectedBytes && m.v.CompareAndSwap(v, v+uint64(postsBlocked-expectedBytes))

@@ -224,7 +224,7 @@ func (c *Conn) Limits() *Limits { return &c.runtime.Limits }
 
 func (c *Conn) MaxMessage() int { return c.runtime.Limits.MaxMessage }
 
-// RefusedBytes returns how many bytes of the input an earlier handler call has left unused. The input starts with them.
+// RefusedBytes returns how many bytes an earlier handler call has left unused. The input starts with these bytes.
 func (c *Conn) RefusedBytes() int {
 	return int(c.refusedBytes)
 }

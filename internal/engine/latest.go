@@ -106,7 +106,7 @@ func (l *LatestSubscription) replacedCount() int64 {
 	return l.replaced
 }
 
-// AnnounceLatest announces a newer value of valueSize bytes. It replaces an earlier value that was not taken yet.
+// AnnounceLatest announces a newer value of valueSize bytes. A value that was not taken yet is replaced.
 func (r Ref) AnnounceLatest(sub *LatestSubscription, valueSize int) error {
 	switch {
 	case r.IsClosed():

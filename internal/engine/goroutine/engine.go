@@ -261,7 +261,7 @@ func sendAnswerAndCloseConn(netConn net.Conn, answer []byte) {
 }
 
 // startConnOrReportFailure starts the goroutine of an admitted connection. The goroutine calls open. For a dialled
-// connection, listener is -1. If that fails, it closes netConn, reports a failed dial, and returns false.
+// connection, listener is -1. If the start fails, it closes netConn, reports a failed dial, and returns false.
 func (e *goroutineEngine) startConnOrReportFailure(netConn net.Conn, listener int, connHandler engine.ConnHandler, open func(c *conn)) (started bool) {
 	c, err := newConn(e, netConn)
 	c.SetListener(listener)

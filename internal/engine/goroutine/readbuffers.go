@@ -6,7 +6,8 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// smallReadSize is the size of a read buffer unless the last read was full. A blocked handler keeps its buffer.
+// smallReadSize is the size of a read buffer unless the last read was full. The size is small, because a blocked
+// handler keeps its buffer.
 const smallReadSize = 4 << 10
 
 var smallBuffers, largeBuffers = newBufferPool(smallReadSize), newBufferPool(engine.ReadSize)

@@ -32,8 +32,8 @@ func (e *goroutineEngine) sendToPartner(partner *engine.Conn, data []byte) (n in
 }
 
 // spliceToPartnerAndReleasePermit moves input to the relay partner without copying, if the connection is bulk and the
-// partner's socket may be used. tried reports whether it tried this, and released the read permit. hadInput reports
-// whether there was input. Bytes that the partner does not accept become the result of a read.
+// partner's socket may be used. tried reports whether a splice was tried and the read permit was released. hadInput
+// reports whether there was input. Bytes that the partner does not accept become the result of a read.
 func (c *conn) spliceToPartnerAndReleasePermit(fd int32) (tried, hadInput bool) {
 	if !c.bulk || c.Layer() != nil || !c.MaySendOnPartnerSocket() {
 		return false, false

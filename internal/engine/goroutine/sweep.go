@@ -57,9 +57,9 @@ func (e *goroutineEngine) waitForConnsAndSweepTick(timer *time.Timer) (moreToSwe
 	return true
 }
 
-// pausableClock is the clock of all time limits. It does not count the time in which the process is stopped, because
-// peers can't act on it. The sweeper measures a stop after its end. Connections may read the clock before the sweeper
-// does. The clock therefore has a limit, which only the sweeper moves.
+// pausableClock is the clock of all time limits. It does not count time in which the process is stopped, because peers
+// would lose this time. The sweeper corrects the clock after a stop. A connection may read the clock earlier, so the
+// clock has a limit, which only the sweeper moves.
 type pausableClock struct {
 	stoppedFor  atomic.Int64  // how long the process was stopped in total
 	limit       atomic.Int64  // the clock does not pass it; 0 while there are no connections

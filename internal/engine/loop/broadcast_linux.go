@@ -50,8 +50,8 @@ func (l *Loop) enqueueBroadcast(broadcast *engine.Broadcast) {
 }
 
 // broadcastPass cycles through a loop's slots as long as there are active broadcasts. A new broadcast joins at the
-// current slot, behind the active broadcasts, and is finished when the pass returns to that slot. So a visit sends all
-// broadcasts since the last visit to the connection at once and in order.
+// current slot, behind the active broadcasts, and is finished when the pass returns to that slot. So each visit sends a
+// connection all broadcasts since its last visit, at once and in order.
 type broadcastPass struct {
 	nextSlot   uint32
 	messages   []*engine.Shared // the first of broadcastSender.active

@@ -74,8 +74,8 @@ func (a *handlerPlacer) handleEventsAndMoveIfSlow() (handledAny bool) {
 	return handled
 }
 
-// moveToWorkersAfterSlowTurns handles a slow turn that follows a slow turn. The turn does not count if the thread has
-// mostly waited for a CPU. After enough turns that count, or a very slow one, the handlers move to workers.
+// moveToWorkersAfterSlowTurns handles a slow turn that follows another slow turn. The turn does not count if the thread
+// has mostly waited for a CPU. After enough turns that count, or a very slow one, the handlers move to workers.
 func (a *handlerPlacer) moveToWorkersAfterSlowTurns(took, numReads time.Duration, threadUsage sock.ThreadUsage) {
 	if threadUsage.Sleeps == 0 && (threadUsage.CPU < slowTurnTime || threadUsage.CPU < slowReadTime*numReads) {
 		a.slowTurnsInRow = 0
@@ -102,7 +102,7 @@ func (a *handlerPlacer) moveHandlersToWorkers(timePerRead time.Duration) {
 
 func (a *handlerPlacer) nextDue() (at time.Duration, ok bool) { return 0, false }
 
-// If handlers run on workers, runIfDue moves quick ones back. Otherwise it makes the loop use its own buffers.
+// If handlers run on workers, runIfDue moves quick handlers back. Otherwise the loop gets its own buffers again.
 func (a *handlerPlacer) runIfDue(now time.Duration) {
 	switch {
 	case !a.loop.engine.cfg.AutoWorkers:
