@@ -1,7 +1,6 @@
 package engine
 
-// ConnHandler is the handler and the value of one connection. It replaces the engine's Handler, and the same rules
-// apply to its methods.
+// ConnHandler replaces the Handler for one connection, under the same rules, and stores the connection's value.
 type ConnHandler interface {
 	Handler
 	// NewLayer, Drained, Draining and Timer are as in Config.
@@ -16,7 +15,7 @@ type ConnHandler interface {
 	SetValue(v any)
 }
 
-// SetConnHandler makes h the connection's handler from the next call on. h also provides the connection's value.
+// SetConnHandler makes h the connection's handler from the next call on. h then also stores Conn.Value.
 func (c *Conn) SetConnHandler(h ConnHandler) {
 	c.lockAndSetUserData(h)
 	c.state |= ownHandler

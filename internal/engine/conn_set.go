@@ -18,13 +18,13 @@ import (
 //
 // The group's lock guards a connSet. Chunks of older versions are immutable.
 
-// connList contains connections. If the group has a latest value, it also contains their subscriptions.
+// connList contains connections and, if the group has a latest value, the subscriptions of these connections.
 type connList struct {
 	refs          []Ref
 	subscriptions []*LatestSubscription // one per ref, or nil
 }
 
-// indexOf returns the index of any Ref to c, whatever its generation, or -1.
+// indexOf returns the index of a Ref to c of any generation, or -1.
 func (l *connList) indexOf(c *Conn) int {
 	for i := range l.refs {
 		if l.refs[i].c == c {
@@ -34,7 +34,7 @@ func (l *connList) indexOf(c *Conn) int {
 	return -1
 }
 
-// containsAt reports whether r need not be added, because the entry at index is r or a newer generation of it.
+// containsAt reports whether the entry at index is r or a Ref of a newer generation. r must then not be added.
 func (l *connList) containsAt(index int, r Ref) bool {
 	return index >= 0 && (l.refs[index] == r || !l.refs[index].IsClosed())
 }
@@ -111,8 +111,8 @@ func (s *connSet) findTable(rt *Runtime) (tableOrNil *ownerTable) {
 	return nil
 }
 
-// chunkIndex returns the index of the chunk for c by linear hashing: the low bits of the hash, or one bit less if that
-// chunk does not exist yet.
+// chunkIndex implements linear hashing: it returns the low bits of the hash of c. If no chunk has that index yet, it
+// clears the highest of these bits.
 func (o *ownerTable) chunkIndex(c *Conn) int {
 	n := uint32(len(o.chunks))
 	size := uint32(1) << bits.Len32(n-1)
@@ -123,7 +123,7 @@ func (o *ownerTable) chunkIndex(c *Conn) int {
 	return int(i)
 }
 
-// addAndSubscribe adds an open connection. If there is a value, it subscribes the connection to that value.
+// addAndSubscribe adds an open connection and, unless valueOrNil is nil, subscribes the connection to that value.
 func (s *connSet) addAndSubscribe(r Ref, valueOrNil *LatestValue) {
 	if o := s.findTable(r.c.runtime); o != nil {
 		i := o.chunkIndex(r.c)
@@ -191,7 +191,7 @@ func (s *connSet) decreaseCountAndShrink(table *ownerTable, n int) {
 
 func (s *connSet) newChunk() *GroupChunk { return &GroupChunk{set: s, version: s.version} }
 
-// writableChunk returns a chunk that may be changed: the chunk itself, or a copy if a snapshot contains it.
+// writableChunk returns a chunk for a change. A chunk that a snapshot contains is first replaced by a copy.
 func (s *connSet) writableChunk(table *ownerTable, chunkIndex int) *GroupChunk {
 	old := table.chunks[chunkIndex]
 	if old.version == s.version {
@@ -206,7 +206,7 @@ func (s *connSet) writableChunk(table *ownerTable, chunkIndex int) *GroupChunk {
 	return m
 }
 
-// splitIndex returns the index of the chunk whose connections are divided between itself and the table's last chunk.
+// splitIndex returns the index of the chunk from which the table's last chunk was split off.
 func (o *ownerTable) splitIndex() int {
 	last := len(o.chunks) - 1
 	return last - 1<<(bits.Len(uint(last))-1)
@@ -235,8 +235,8 @@ func (s *connSet) mergeLastChunk(table *ownerTable) {
 	table.chunks = table.chunks[:last]
 }
 
-// removeSomeClosed removes the closed connections of one chunk once enough connections were added since the last
-// search. Each addition pays for checking two entries.
+// removeSomeClosed is called for each addition. Once there were half as many additions as the next chunk has entries,
+// it removes the closed connections of that chunk.
 func (s *connSet) removeSomeClosed(table *ownerTable) {
 	table.searchCredit += 2
 	i := table.nextSearched % len(table.chunks)
@@ -262,7 +262,7 @@ func (s *connSet) subscribeAll(value *LatestValue) {
 	}
 }
 
-// snapshotChunks returns all chunks that are not empty. The chunks do not change after the call.
+// snapshotChunks returns all chunks that are not empty. Later changes are made to copies of these chunks.
 func (s *connSet) snapshotChunks() []*GroupChunk {
 	n := 0
 	for _, o := range s.tables {
@@ -291,8 +291,8 @@ func (s *connSet) toConnList() (l connList) {
 	return l
 }
 
-// removedDuringBroadcast lists connections that were removed from a group during a broadcast. Mailboxes check it under
-// their locks, so removed connections get no later message of the group.
+// removedDuringBroadcast lists connections that were removed from a group during a broadcast. A mailbox checks this
+// list under its lock, so a removed connection gets no later message of the group.
 type removedDuringBroadcast struct {
 	nonEmpty atomic.Bool
 	mu       sync.Mutex

@@ -10,7 +10,7 @@ import (
 
 type Counter int
 
-// The first counters are gauges; the others only grow.
+// The counters before gauges are gauges, which may fall. All other counters only grow.
 const (
 	Open                 Counter = iota // open connections
 	Handshaking                         // of those, before Opened
@@ -56,13 +56,13 @@ const (
 	gauges = Accepted // number of gauges
 )
 
-// Counters are the counters of one owner. Each loop has its own, to avoid sharing cache lines.
+// Counters are the counters of one owner. Owners have separate Counters, because sharing cache lines would be slow.
 type Counters struct {
 	n [counters]atomic.Int64
 	_ [64]byte // pads the next loop's counters onto another cache line
 }
 
-// Add adds n and returns the new value.
+// Add adds n to a counter and returns the counter's new value.
 func (c *Counters) Add(counter Counter, n int64) int64 { return c.n[counter].Add(n) }
 
 func (c *Counters) Set(what Counter, n int64) { c.n[what].Store(n) }
@@ -87,10 +87,10 @@ func (c *Counters) CountLoopTurn(took time.Duration) {
 	c.recordDuration(loopTurnTimes, took)
 }
 
-// CountHandlerCall records the duration of a timed handler call.
+// CountHandlerCall records the duration of a handler call.
 func (c *Counters) CountHandlerCall(took time.Duration) { c.recordDuration(handlerCallTimes, took) }
 
-// AddToWithMaxAge adds the counters to sum. For an age, sum gets the maximum instead.
+// AddToWithMaxAge adds all counters to sum except OldestBroadcastAge, for which sum keeps the greater age.
 func (c *Counters) AddToWithMaxAge(sum *Counts) {
 	for i := range c.n {
 		if n := c.n[i].Load(); Counter(i) == OldestBroadcastAge {
@@ -131,7 +131,7 @@ func (n Counts) HandlerCallTimes() Histogram { return n.histogram(handlerCallTim
 
 func (n Counts) LoopTurnTimes() Histogram { return n.histogram(loopTurnTimes) }
 
-// Buckets is the number of buckets of a Histogram. They end at 1 µs, 2 µs, 4 µs and so on; the last has no end.
+// Buckets is the number of buckets of a Histogram. Bucket i ends at 2^i µs; the last bucket has no end.
 const Buckets = 25
 
 const countersPerHistogram = Buckets + 1
@@ -182,7 +182,7 @@ func (what Counter) name() string {
 	return counterNames[what]
 }
 
-// ByName returns the nonzero counts by name, without gauges.
+// ByName returns the counts by the names of the counters. It omits gauges and counts of 0.
 func (n Counts) ByName() map[string]int64 {
 	named := make(map[string]int64)
 	for what := gauges; what < counters; what++ {
@@ -193,7 +193,7 @@ func (n Counts) ByName() map[string]int64 {
 	return named
 }
 
-// AddByName adds counts from a ByName call, which another process may have made.
+// AddByName adds counts that ByName has returned, possibly in another process.
 func (n *Counts) AddByName(named map[string]int64) {
 	for what := gauges; what < counters; what++ {
 		n[what] += named[what.name()]

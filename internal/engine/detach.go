@@ -6,12 +6,12 @@ import (
 	"slices"
 )
 
-// ErrShard means that a connection can't leave the descriptor table of its loop.
+// ErrShard means that Detach is not possible, because the connection's loop has its own descriptor table.
 var ErrShard = errors.New("myriad: Detach is not available on a loop with its own descriptor table; lower Limits.MaxConns or use Server.Processes")
 
-// Detach gives the connection to the handler. No more input is passed to the handler. When all output has been sent,
-// onDetached is called with the connection as a net.Conn and its unused input. Then Closed is called with ErrDetached.
-// If the connection ends earlier, onDetached is not called.
+// Detach takes the connection out of the engine. The handler gets no more input. When all output has been sent,
+// onDetached gets the connection as a net.Conn, and its unused input. Then Closed is called with ErrDetached. If the
+// connection ends earlier, onDetached is not called.
 func (c *Conn) Detach(onDetached func(nc net.Conn, unread []byte)) error {
 	switch {
 	case !c.is(open) || c.is(closing|failed|closingWrite|shut):
@@ -28,7 +28,7 @@ func (c *Conn) Detach(onDetached func(nc net.Conn, unread []byte)) error {
 
 func (c *Conn) isDetaching() bool { return c.extra != nil && c.extra.onDetached != nil }
 
-// OnDetached reports that the connection has become nc, or the error if that failed.
+// OnDetached completes a Detach: nc replaces the connection. If err is not nil, the Detach has failed.
 func (c *Conn) OnDetached(nc net.Conn, err error) {
 	onDetached := *c.extra.onDetached
 	c.extra.onDetached = nil

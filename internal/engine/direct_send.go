@@ -14,7 +14,7 @@ const (
 
 var vectorPool = sync.Pool{New: func() any { return new([maxDirectPieces][]byte) }}
 
-// Writev appends all pieces to the output, or, if they do not fit, none.
+// Writev appends all pieces to the output. If the pieces do not all fit, it appends none of them.
 func (c *Conn) Writev(pieces ...[]byte) (int, error) {
 	n := 0
 	for _, p := range pieces {
@@ -35,7 +35,7 @@ func (c *Conn) Writev(pieces ...[]byte) (int, error) {
 	return n, nil
 }
 
-// sendDirectOrAppend writes pieces of totalSize bytes in all. The connection must have no layer.
+// sendDirectOrAppend sends pieces of totalSize bytes or appends them to the output. There must be no layer.
 func (c *Conn) sendDirectOrAppend(totalSize int, pieces ...[]byte) {
 	sent, full := 0, c.canSendDirectBehindOutput(totalSize, len(pieces))
 	if full {
@@ -62,8 +62,8 @@ func (c *Conn) sendDirectOrAppendOne(p []byte) {
 	}
 }
 
-// canSendDirectBehindOutput reports whether a write may be sent directly: all earlier output fits into the same call,
-// and the kernel has not refused any of it.
+// canSendDirectBehindOutput reports whether a write may be sent directly: the kernel has not refused any earlier
+// output, and one call can send the output and the write.
 func (c *Conn) canSendDirectBehindOutput(size, numPieces int) bool {
 	if c.runtime.SendDirect == nil || size < c.runtime.MinDirectSend || size == 0 || numPieces >= maxDirectPieces || c.fileQueueOrNil() != nil || c.is(relayed) {
 		return false
@@ -71,7 +71,7 @@ func (c *Conn) canSendDirectBehindOutput(size, numPieces int) bool {
 	return c.out == nil || !c.is(blocked) && !c.out.kernelFull && !c.out.inKernel && len(c.out.rest) == 0
 }
 
-// sendOutputThenPieces sends the output, then the pieces. It returns the number of bytes of pieces that were sent.
+// sendOutputThenPieces sends the output, then the pieces. It returns how many bytes of the pieces were sent.
 func (c *Conn) sendOutputThenPieces(pieces [][]byte) (pieceBytesSent int) {
 	n := 0
 	if c.out == nil && len(pieces) == 1 { // the usual case
@@ -99,7 +99,7 @@ func (c *Conn) sendOutputThenPieces(pieces [][]byte) (pieceBytesSent int) {
 	return n - before
 }
 
-// writevOutputThenPieces implements sendOutputThenPieces with a pooled list.
+// writevOutputThenPieces implements sendOutputThenPieces with a list from vectorPool.
 func (c *Conn) writevOutputThenPieces(pieces [][]byte) (sentBytes int) {
 	list := vectorPool.Get().(*[maxDirectPieces][]byte)
 	all := list[:0]
@@ -117,8 +117,7 @@ func (c *Conn) writevOutputThenPieces(pieces [][]byte) (sentBytes int) {
 	return n
 }
 
-// discardSentOutput removes sentBytes bytes of output. It returns how many are left, and how many posted bytes to
-// release.
+// discardSentOutput removes sent output. It returns how many bytes remain and how many posted bytes it has released.
 func (c *Conn) discardSentOutput(sentBytes int) (unsentBytes, releasedPosted int) {
 	c.out.discardFrontBytes(sentBytes)
 	unsentBytes = c.out.Len()
@@ -144,9 +143,9 @@ func (c *Conn) freeSentOutputAndAdvanceFiles() {
 	c.removeFinishedFilesAndAdvance()
 }
 
-// directSentInEvent returns how many bytes of the handler's output were sent directly in the current event. Until the
-// event ends, these bytes count as unsent, so that the same limits apply wherever a handler runs. An owner handles one
-// event at a time, so its Runtime stores the number. If several owners share a Runtime, each connection stores it.
+// directSentInEvent returns how many bytes of the handler's output were sent directly in the current event. These bytes
+// count as unsent until the event ends. An owner handles one event at a time, so its Runtime stores the number. If
+// several owners share a Runtime, each connection stores its number.
 func (c *Conn) directSentInEvent() int {
 	switch {
 	case c.runtime.ClockSlack == 0:
@@ -166,7 +165,7 @@ func (c *Conn) setDirectSentInEvent(sentBytes int) {
 }
 
 // startPendingLayerAndUpdatePause completes an event: it starts a layer that was requested, and resets
-// directSentInEvent. If this reset ends a pause of which the handler was told, the handler is told of the end, too.
+// directSentInEvent. If the reset ends a pause that the handler knows of, Drained becomes due.
 func (c *Conn) startPendingLayerAndUpdatePause() {
 	if c.hasPendingLayer() {
 		c.startPendingLayer()

@@ -103,7 +103,7 @@ type DialFailer interface {
 	DialFailed(err error)
 }
 
-// Nudger is a Handler that Ref.Nudge can call on a connection's owner.
+// Nudger is a Handler with the method Nudged. Ref.Nudge makes the connection's owner call this method.
 type Nudger interface {
 	Nudged(c *Conn)
 }
@@ -129,11 +129,11 @@ type Limits struct {
 	SlowHandlerTime  time.Duration
 }
 
-// Config configures a model.
+// Config configures an engine.
 type Config struct {
 	// Network and Addr are the listening address, as for net.Listen. Without Addr and Listeners the engine only dials.
 	Network, Addr string
-	// Listeners, if not empty, replace Network and Addr. Their number is at most MaxListeners.
+	// Listeners, if not empty, replace Network and Addr. At most MaxListeners are allowed.
 	Listeners []Listener
 	Handler   Handler
 	Limits    Limits
@@ -146,29 +146,29 @@ type Config struct {
 	// NewLayer, if set, returns the first layer of a new connection, or nil. It is called on the connection's owner.
 	NewLayer  func(c *Conn) Layer
 	Heartbeat Heartbeat
-	// DropMessages drops messages that exceed a slow peer's output limit. If false, the connection is closed instead.
+	// DropMessages drops messages beyond a slow peer's output limit. Without it, such a message closes the connection.
 	DropMessages bool
 	// Drained, if set, is called when a connection's output has fallen to LowWater. Draining, if set, is called when a
 	// drain begins.
 	Drained, Draining func(c *Conn)
 	// Timer, if set, is called when a connection's timer fires.
 	Timer func(c *Conn)
-	// Save appends the handler's state of a connection to a buffer. Restore reads the state in another process.
-	// Without these functions, connections with a value are not exported.
+	// Save appends the state of a connection's handler to a buffer. Restore reads the state in another process. Without
+	// these functions, connections with a value are not exported.
 	Save    func(c *Conn, to []byte) ([]byte, error)
 	Restore func(c *Conn, state []byte) error
 	// SaveConnHandler and RestoreConnHandler replace Save and Restore for connections with a ConnHandler.
-	// RestoreConnHandler sets the ConnHandler. Without these functions, such connections are not exported.
+	// RestoreConnHandler sets the ConnHandler. Without these functions, no connection with a ConnHandler is exported.
 	SaveConnHandler    func(c *Conn, to []byte) ([]byte, error)
 	RestoreConnHandler func(c *Conn, state []byte) error
 	Server             any
-	// Shed, if set, replaces Received for input that the Pool rejects because it is full. It runs on the loop. Without
-	// Shed, the connection is not read until the Pool has capacity.
+	// Shed, if set, is called instead of Received while the Pool is full. Shed runs on the loop. Without Shed, the
+	// connection is not read until the Pool has capacity.
 	Shed func(c *Conn, in []byte, why error) (used int)
 	// Loops is the number of loops, at least 1. Models without loops ignore it.
 	Loops int
-	// StartPaused starts an engine that does not accept yet (see Engine.PauseAccept) and whose listeners are shared
-	// with another process (see Migrator.SetListenersShared).
+	// With StartPaused, accepting is paused at first (see Engine.PauseAccept), and the listeners are shared with
+	// another process (see Migrator.SetListenersShared).
 	StartPaused bool
 	// MaxConnsPerShard, if positive, limits the connections of each loop and gives each loop its own descriptor table.
 	// The loops together must have capacity for Limits.MaxConns.
@@ -178,13 +178,13 @@ type Config struct {
 	// Pool, if set, runs the handlers in models with loops. Close the Pool only after the engine has stopped. If the
 	// Pool is closed earlier, each connection is closed with ErrPoolClosed at its next event.
 	Pool Pool
-	// AutoWorkers runs handlers on the loops at first. Handlers that block a loop move to the Pool, and return later.
-	// Without AutoWorkers, the Pool runs all handlers.
+	// With AutoWorkers, the Pool runs handlers at first. Quick handlers move to the loops; handlers that block a loop
+	// move back. Without AutoWorkers, the Pool runs all handlers.
 	AutoWorkers bool
 	// ResetDialled closes dialled connections with a reset, which avoids TIME_WAIT.
 	ResetDialled bool
-	// IgnoreHighWater keeps reading while more than HighWater bytes are unsent. It suits handlers that do not answer
-	// their input.
+	// With IgnoreHighWater, a connection is read even while more than HighWater bytes are unsent. It suits handlers
+	// that do not answer their input.
 	IgnoreHighWater bool
 	Socket          Socket
 	Scheduler       Scheduler
@@ -195,12 +195,12 @@ type Config struct {
 // Scheduler once per turn. A model without loops calls it on a separate goroutine, with loop -1, until the engine ends.
 //
 // The argument now is the current MonotonicNow. The result next is the time by which the engine must call again. The
-// call may be earlier, or late under load. A time in the past keeps the loop from blocking. If next is negative, the
-// Scheduler is called on any turn, or every MaxSchedulerDelay without loops.
+// engine may call earlier or, under load, later. If next is in the past, the loop does not block. If next is negative,
+// a loop may call on any turn; a model without loops calls every MaxSchedulerDelay.
 //
 // The function nudge calls Nudged for one connection: immediately if the loop owns the connection, otherwise by a
-// request. It has no effect on a closing connection. If the mailbox is full, nudge returns false and may be retried in
-// a later call.
+// request. For a closing connection, nudge has no effect. If the mailbox is full, nudge returns false, and the
+// Scheduler may try again in a later call.
 //
 // Handlers may run within nudge or after the Scheduler has returned. A long call blocks the loop. Panics in a Scheduler
 // are not recovered.
@@ -248,7 +248,7 @@ type DialRequest struct {
 	// Source is the local address. The zero value lets the kernel choose. With a Path, Source must be zero.
 	Source netip.Addr
 	Count  int
-	// Handler, if set, handles the connection; Count must then be 1. Failures are reported to this handler instead of
+	// Handler, if set, handles the connection; Count must then be 1. If the dial fails, this Handler is told instead of
 	// the DialFailer.
 	Handler ConnHandler
 	// Timeout limits the connection attempt. If it is 0, only the limits of the model and the kernel apply.
@@ -257,13 +257,13 @@ type DialRequest struct {
 	Loop int
 }
 
-// SocketOptions returns the options of dialled sockets or of listeners.
+// SocketOptions returns the options of dialled sockets if forDialled is set, and otherwise the options of listeners.
 func (c *Config) SocketOptions(forDialled bool) sock.Options {
 	s := c.Socket
 	return sock.Options{SendBuffer: s.SendBuffer, ReceiveBuffer: s.ReceiveBuffer, NotSentLowat: s.Unsent, Delay: s.Delay, ResetOnClose: forDialled && c.ResetDialled}
 }
 
-// NotifyDialFailed reports a failed connection attempt to connHandler or, if that is nil, to the engine's DialFailer.
+// NotifyDialFailed reports a failed dial to connHandler. If connHandler is nil, the DialFailer gets the report.
 func (rt *Runtime) NotifyDialFailed(connHandler ConnHandler, err error) {
 	err = NormalizeError(err)
 	returned := false
@@ -335,7 +335,7 @@ type Model struct {
 	// Name is the model's name in the configuration.
 	Name     string
 	HasLoops bool
-	// Available returns an error that explains why the model can't run on this machine, or nil.
+	// Available returns nil if the model can run on this machine, and otherwise an error with the reason.
 	Available func() error
 	// Start starts an engine. When Start returns, the engine accepts connections.
 	Start func(Config) (Engine, error)

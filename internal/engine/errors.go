@@ -56,14 +56,14 @@ func (e *PanicError) Unwrap() error {
 	return err
 }
 
-// TLSError is the close reason if TLS fails after the handshake, because the peer sent an invalid record or an alert.
+// TLSError is the close reason if the peer sends an invalid record or an alert after the TLS handshake.
 type TLSError struct{ Err error }
 
 func (e *TLSError) Error() string { return "myriad: TLS failed: " + e.Err.Error() }
 
 func (e *TLSError) Unwrap() error { return e.Err }
 
-// NormalizeError maps the errors of all models to a bare errno, and to ECONNRESET if the peer has gone.
+// NormalizeError returns the same errors in all models. It returns ECONNRESET if the peer has gone.
 func NormalizeError(transportErr error) error {
 	var errno syscall.Errno
 	if errors.As(transportErr, &errno) {

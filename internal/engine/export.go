@@ -36,10 +36,10 @@ const (
 	exportRefused                    // the connection must not be exported
 )
 
-// postsBlocked is a number of posted bytes that leaves no capacity, so that further posts fail.
+// postsBlocked is a number of posted bytes with which all further posts fail.
 const postsBlocked = senderWaiting - 1
 
-// checkExportable returns nil if the connection can be exported now, or else ErrExportBusy or ErrNotExportable.
+// checkExportable returns nil if the connection can be exported now, and otherwise ErrExportBusy or ErrNotExportable.
 func (c *Conn) checkExportable() error {
 	x := c.extra
 	switch {
@@ -59,10 +59,10 @@ func (c *Conn) checkExportable() error {
 	return nil
 }
 
-// ValueUnsaved is the result of ExportObstacleOrBusy for a connection that has a value if Config.Save is not set.
+// ValueUnsaved is the result of ExportObstacleOrBusy for a connection with a value if nothing saves the value.
 const ValueUnsaved = "value without Migrator"
 
-// ExportObstacleOrBusy returns the reason why the connection has not been exported, one of a fixed set of texts.
+// ExportObstacleOrBusy returns what prevents the export of the connection. A temporary obstacle is called "busy".
 func (c *Conn) ExportObstacleOrBusy() string {
 	x := c.extra
 	switch {
@@ -110,7 +110,7 @@ func (c *Conn) nextExportAction() Action {
 	return Wait
 }
 
-// OnKernelIdleForExport reports that no kernel operation is in progress.
+// OnKernelIdleForExport is called by the driver when no kernel operation of the connection is in progress.
 func (c *Conn) OnKernelIdleForExport() {
 	c.extra.exportStage = exportQuiesced
 	c.state &^= blocked
@@ -121,8 +121,8 @@ func (c *Conn) CancelSnapshot() {
 	c.releasePostedAndWakeSenders(postsBlocked - c.postedBytesInOutput())
 }
 
-// AbortExport ends an export: the connection continues in this engine. A snapshot must have been cancelled before. If
-// permanently is set, later calls of StartExport fail.
+// AbortExport ends an export: the connection continues in this engine. After a Snapshot, CancelSnapshot must be called
+// first. If permanently is set, later calls of StartExport fail.
 func (c *Conn) AbortExport(permanently bool) {
 	if c.extra == nil || c.extra.exportStage == 0 {
 		return
@@ -219,7 +219,7 @@ func (c *Conn) buildRecord() (r Record, err error) {
 	return r, nil
 }
 
-// durationUntil returns the time from now until at, at least 1 ns. If at is 0, it returns 0.
+// durationUntil returns the time from now to at. If that is less than 1 ns, it returns 1 ns; if at is 0, it returns 0.
 func durationUntil(at, now time.Duration) time.Duration {
 	if at == 0 {
 		return 0
@@ -246,7 +246,7 @@ func (c *Conn) saveHandlerState() (state []byte, err error) {
 	return state, err
 }
 
-// blockPostsIfPostedEquals makes further posts fail if exactly expectedBytes are posted. It reports whether it did.
+// If exactly expectedBytes are posted, blockPostsIfPostedEquals makes further posts fail and returns true.
 func (m *generationAndPosted) blockPostsIfPostedEquals(expectedBytes int) (didBlock bool) {
 	v := m.v.Load()
 	return postedBytesIn(v) == expectedBytes && m.v.CompareAndSwap(v, v+uint64(postsBlocked-expectedBytes))
@@ -350,7 +350,7 @@ func (r *Record) AppendTo(dst []byte) []byte {
 
 var errBadRecord = errors.New("engine: connection record is truncated or invalid")
 
-// ParseRecord decodes a record and returns the bytes after it. The record refers to the memory of p.
+// ParseRecord decodes the record at the start of p and returns the rest of p. The record refers to the memory of p.
 func ParseRecord(p []byte) (r Record, rest []byte, err error) {
 	var n [9]uint64
 	for i := range n {
@@ -404,7 +404,7 @@ type Migrator interface {
 	SetListenersShared(on bool)
 }
 
-// CountPerListener returns, for each of numListeners listeners, how often its number occurs in listenerNumbers.
+// CountPerListener counts how often each number from 0 to numListeners-1 occurs in listenerNumbers.
 func CountPerListener(listenerNumbers []int, numListeners int) []int {
 	counts := make([]int, numListeners)
 	for _, number := range listenerNumbers {

@@ -16,9 +16,9 @@ import (
 // ErrGoexit is the PanicError.Value after runtime.Goexit in a handler.
 var ErrGoexit = errors.New("a handler called runtime.Goexit, as testing.T.FailNow does; a handler must return")
 
-// RerunAfterGoexitThenExit calls f, and repeats the call as long as it ends by runtime.Goexit. All calls run on the
-// caller's thread. After a Goexit, RerunAfterGoexitThenExit does not return to its caller: the caller's deferred
-// functions run, and its goroutine ends. f must not leave the thread locked more often than before.
+// RerunAfterGoexitThenExit calls f, and repeats the call as long as f ends by runtime.Goexit. All calls run on the
+// caller's thread. After a Goexit, RerunAfterGoexitThenExit does not return: the caller's deferred functions run, and
+// the caller's goroutine ends. When f ends, the thread must not be locked more often than before.
 func RerunAfterGoexitThenExit(f func()) {
 	returned := false
 	defer func() {
@@ -72,7 +72,7 @@ func (c *Conn) updatePauseAndScheduleActionsAfterGoexit() {
 	}
 }
 
-// reportDialFailedGoexit counts and logs a runtime.Goexit in DialFailed. NotifyDialFailed defers it.
+// NotifyDialFailed defers reportDialFailedGoexit, which counts and logs a runtime.Goexit in DialFailed.
 func (rt *Runtime) reportDialFailedGoexit(returned *bool) {
 	if *returned {
 		return

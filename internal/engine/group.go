@@ -26,8 +26,8 @@ type groupMembers struct {
 	latest *LatestValue // nil before AnnounceLatest
 }
 
-// A list of more than maxListLen connections becomes a set. A set of up to minSetLen becomes a list. Longer lists would
-// take less memory than sets, but only sets merge bursts of messages.
+// A list of more than maxListLen connections becomes a set. A set of at most minSetLen connections becomes a list. Sets
+// take more memory than lists, but they merge bursts of messages.
 const (
 	maxListLen = 8
 	minSetLen  = 4
@@ -141,7 +141,7 @@ func (g *Group) Len() int {
 }
 
 // Broadcast posts a copy of p to each connection. It returns the number of connections to which the copy was posted,
-// and the number that had no space.
+// and the number of connections that had no space.
 func (g *Group) Broadcast(p []byte) (postedConns, fullConns int) {
 	g.sending.Lock()
 	defer g.sending.Unlock()
@@ -170,7 +170,7 @@ func (r Ref) newShared(p []byte) *Shared {
 	return &Shared{Bytes: bytes.Clone(p), counters: r.c.runtime.Shared}
 }
 
-// broadcastToFewOrSnapshot posts a message to the connections of a list, or returns the chunks of a set.
+// broadcastToFewOrSnapshot posts a message to the connections of a small group, or returns the chunks of a set.
 func (g *Group) broadcastToFewOrSnapshot(p []byte) (t PostOutcomes, chunks []*GroupChunk) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -210,7 +210,7 @@ func (g *Group) removeClosedLocked(closed []Ref) {
 }
 
 // SendLatest makes a copy of p the newest value for each connection. It returns the number of connections to which the
-// value was announced, and the number of those that had no space for the announcement.
+// value was announced, and the number of connections without space for the announcement.
 func (g *Group) SendLatest(p []byte) (announcedConns, fullConns int) {
 	p = bytes.Clone(p)
 	g.sending.Lock()

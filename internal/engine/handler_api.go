@@ -22,9 +22,9 @@ func (c *Conn) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// WriteBroadcasts writes broadcast messages. joined contains all of the messages in one piece. WriteBroadcasts writes
-// joined if it fits, and otherwise message by message. Before Opened it has no effect. It reports whether the driver
-// must perform the connection's actions.
+// WriteBroadcasts writes messages. joined contains the same messages in one piece. If joined does not fit,
+// WriteBroadcasts writes message by message. Before Opened it has no effect. It reports whether the driver must perform
+// the connection's actions.
 func (c *Conn) WriteBroadcasts(joined []byte, messages []*Shared) (needsDriving bool) {
 	if !c.acceptsBroadcasts() {
 		return false
@@ -59,8 +59,8 @@ func (c *Conn) WriteString(s string) (int, error) {
 	return len(s), nil
 }
 
-// checkWriteOrCloseSlowConsumer returns the reason why size bytes cannot be written, or nil. It closes a connection
-// that is too slow. Posted bytes do not count towards the limit.
+// checkWriteOrCloseSlowConsumer returns nil if size bytes can be written, and otherwise the reason. If too much output
+// is unsent and Config.DropMessages is off, it closes the connection. Posted bytes do not count as unsent here.
 func (c *Conn) checkWriteOrCloseSlowConsumer(size int) error {
 	if c.is(closing|failed|closingWrite) || !c.is(open) {
 		return ErrClosed
@@ -102,8 +102,7 @@ func (c *Conn) unsentInMemoryBytes() (n int) {
 	return n + c.fileQueueOrNil().sumDataBehindFiles((*Buffer).Len)
 }
 
-// UnsentOrDroppedBytes returns the number of unsent bytes, including files. After an abort, it counts the dropped
-// bytes.
+// UnsentOrDroppedBytes returns the number of unsent bytes, including files. After an abort, it counts dropped bytes.
 func (c *Conn) UnsentOrDroppedBytes() (n int) {
 	if c.extra != nil {
 		n = c.extra.droppedOutput
@@ -114,7 +113,7 @@ func (c *Conn) UnsentOrDroppedBytes() (n int) {
 // BufferMemory returns the size in bytes of the buffers of the connection, its layer and its handler.
 func (c *Conn) BufferMemory() int { return c.sumBuffersAndReportedMemory((*Buffer).totalCapacity) }
 
-// BufferedBytes returns the number of bytes in use of those that BufferMemory counts.
+// BufferedBytes is like BufferMemory, but counts only the used bytes of the buffers.
 func (c *Conn) BufferedBytes() int { return c.sumBuffersAndReportedMemory((*Buffer).Len) }
 
 func (c *Conn) sumBuffersAndReportedMemory(bufferSize func(*Buffer) int) (n int) {
@@ -177,7 +176,8 @@ func (c *Conn) YieldInput() {
 func (c *Conn) ClearYield() { c.state &^= yielded }
 
 // SetHandlerMemory sets the number of received bytes that the handler buffers; these bytes count as Buffered.
-// hasPartialMessage means that the bytes include an incomplete message. It must become complete within MessageTimeout.
+// hasPartialMessage means that the bytes include an incomplete message, which must become complete within
+// MessageTimeout.
 func (c *Conn) SetHandlerMemory(bytes int, hasPartialMessage bool) {
 	if !c.is(open) || bytes == 0 && !hasPartialMessage && c.extra == nil {
 		return
@@ -194,8 +194,8 @@ func (c *Conn) SetHandlerMemory(bytes int, hasPartialMessage bool) {
 	c.freeExtraIfZero()
 }
 
-// SetReadingDespiteUnsentOutput makes reading independent of unsent output. A drain then waits for the peer's EOF even
-// after CloseWrite. Handlers that limit both directions themselves use it.
+// SetReadingDespiteUnsentOutput makes reading independent of unsent output, for handlers that limit both directions. A
+// drain then waits for the peer's EOF even after CloseWrite.
 func (c *Conn) SetReadingDespiteUnsentOutput(enabled bool) {
 	if enabled && c.is(open) {
 		c.ensureExtra().independentDirections = true
@@ -211,7 +211,7 @@ func (c *Conn) ReadsDespiteUnsentOutput() bool {
 
 func (c *Conn) IsReadPaused() bool { return c.is(readPaused) }
 
-// BothEnded reports whether the peer has sent EOF and our direction is shut.
+// BothEnded reports whether the peer has sent EOF and this side has shut down the sending direction.
 func (c *Conn) BothEnded() bool { return c.is(peerEOF) && c.is(shut) }
 
 func (c *Conn) CountMessages(n int) {
@@ -224,7 +224,7 @@ func (c *Conn) Limits() *Limits { return &c.runtime.Limits }
 
 func (c *Conn) MaxMessage() int { return c.runtime.Limits.MaxMessage }
 
-// RefusedBytes returns how many bytes at the start of the input the handler has been given before and has not used.
+// RefusedBytes returns how many bytes an earlier handler call has left unused. The input starts with these bytes.
 func (c *Conn) RefusedBytes() int {
 	return int(c.refusedBytes)
 }
@@ -235,7 +235,7 @@ func (c *Conn) LoopIndex() int { return c.runtime.Index }
 
 func (c *Conn) IsDialled() bool { return c.is(dialled) }
 
-// Peer returns the peer's address, or the zero value if it has no port.
+// Peer returns the peer's address. If the address has no port, Peer returns the zero value.
 func (c *Conn) Peer() netip.AddrPort {
 	if c.peerPort == 0 && c.peerAddr == [16]byte{} {
 		return netip.AddrPort{}
@@ -263,7 +263,7 @@ func (c *Conn) callOpened() {
 	}
 }
 
-// callReceivedOrShed calls Shed if there is a shedReason, or else Received. It inlines callHandler for speed.
+// callReceivedOrShed calls Received or, if shedReason is not nil, Shed. It repeats the code of callHandler for speed.
 func (c *Conn) callReceivedOrShed(in []byte, shedReason error) (used int) {
 	returned := false
 	defer c.recoverHandlerPanicAndAbort(&returned)
@@ -304,8 +304,7 @@ func (c *Conn) callHandler(f func(*Conn)) {
 	returned = true
 }
 
-// callClosedAfterDueOpened calls Opened if that is still due, and then Closed. A panic does not change the close
-// reason.
+// callClosedAfterDueOpened calls Opened, if still due, and then Closed. A panic does not change the close reason.
 func (c *Conn) callClosedAfterDueOpened() {
 	reason := c.extra.closeReason
 	defer func() { c.extra.closeReason = reason }()
@@ -316,7 +315,7 @@ func (c *Conn) callClosedAfterDueOpened() {
 	c.callHandler(func(c *Conn) { c.ownOrEngineHandler().Closed(c, reason) })
 }
 
-// recoverHandlerPanicAndAbort aborts the connection after a panic or runtime.Goexit in a handler call, which defers it.
+// Each handler call defers recoverHandlerPanicAndAbort, which aborts the connection after a panic or runtime.Goexit.
 func (c *Conn) recoverHandlerPanicAndAbort(returned *bool) {
 	c.state &^= inCall
 	if *returned {

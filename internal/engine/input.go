@@ -33,8 +33,8 @@ func (c *Conn) feedLayerOrHandlerUnlessClosing(p []byte) {
 	c.startPendingLayerAndUpdatePause()
 }
 
-// OnPlaintext handles input for the handler. p is valid during the call. Only such input counts as a sign of life; the
-// first bytes of a TLS record, for example, do not.
+// OnPlaintext handles input for the handler. p is valid during the call. A peer counts as silent until such input
+// arrives. The first bytes of a TLS record, for example, are not enough.
 func (c *Conn) OnPlaintext(p []byte) {
 	if c.extra != nil {
 		c.extra.layerPartialSince = 0
@@ -48,7 +48,7 @@ func (c *Conn) OnPlaintext(p []byte) {
 	}
 }
 
-// relayInputOrPassToHandler relays plaintext, passes it to the handler, or buffers it if it cannot be handled yet.
+// relayInputOrPassToHandler relays plaintext or passes it to the handler. If neither is possible yet, it buffers p.
 func (c *Conn) relayInputOrPassToHandler(p []byte) {
 	switch {
 	case c.is(closing | failed):
@@ -121,7 +121,7 @@ func (c *Conn) callEndedWithUnusedInput() {
 	c.dropInput()
 }
 
-// feedOrShedBuffered passes buffered input to Received, or to Shed if there is a shedReason, and keeps unused input.
+// feedOrShedBuffered passes buffered input to Received or, if shedReason is not nil, to Shed. It keeps unused input.
 func (c *Conn) feedOrShedBuffered(shedReason error) {
 	c.state &^= inputHeld
 	if c.in == nil {
@@ -141,9 +141,8 @@ func (c *Conn) feedOrShedBuffered(shedReason error) {
 	}
 }
 
-// feedOrShedInput calls the handler until the handler uses no more input, and returns the unused input. Each call gets
-// at most ReadSize bytes beyond those already refused, as after a single read. So a handler writes a limited amount per
-// call even if much input is buffered.
+// feedOrShedInput calls Received or, if shedReason is not nil, Shed, until no more input is used. It returns unused
+// input. Each call gets the bytes already refused and at most ReadSize more, which limits what a call writes.
 func (c *Conn) feedOrShedInput(in []byte, shedReason error) (unused []byte) {
 	for len(in) > 0 && !c.is(closing|failed) {
 		if c.isInputPaused() {
@@ -183,8 +182,8 @@ func (c *Conn) pauseReadingAtHighWater() (isPaused bool) {
 	return c.is(overHighWater) && !c.runtime.IgnoreHighWater && !c.ReadsDespiteUnsentOutput()
 }
 
-// resumeAndScheduleDrainedIfLow ends the pause at LowWater. Then Drained is due or, in a relay, the partner is read
-// again.
+// resumeAndScheduleDrainedIfLow ends the pause if at most LowWater bytes are unsent. Drained is then due or, in a
+// relay, the partner is read again.
 func (c *Conn) resumeAndScheduleDrainedIfLow() {
 	if c.remotePartner() != nil {
 		c.reopenFastPathAndResumePartner()
@@ -202,7 +201,7 @@ func (c *Conn) resumeAndScheduleDrainedIfLow() {
 	}
 }
 
-// endHighWaterPause ends the pause. The peer's timeouts restart, because nothing was read meanwhile.
+// endHighWaterPause ends the pause. The peer's timeouts restart, because nothing was read during the pause.
 func (c *Conn) endHighWaterPause() {
 	c.state &^= overHighWater
 	c.runtime.Counters.Add(Paused, -1)

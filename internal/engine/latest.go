@@ -14,8 +14,8 @@ import (
 // The lock of a LatestSubscription covers announcing and taking, so the newest value is always delivered, and none is
 // sent twice.
 
-// LatestValue is a value that newer values replace. Set and the announcement must be serialized; connections may take
-// the value concurrently.
+// LatestValue is a value that newer values replace. The caller must serialize Set and announceNewer. Connections may
+// take the value concurrently.
 type LatestValue struct {
 	newest atomic.Pointer[versionedValue]
 }
@@ -65,7 +65,7 @@ func (l *LatestSubscription) isUnsubscribed() bool {
 	return l.unsubscribed
 }
 
-// announceNewer records a newer value. It reports whether to post a request, and how many values were replaced.
+// announceNewer records a newer value. The results are whether to post a request, and how many values were replaced.
 func (l *LatestSubscription) announceNewer() (needsRequest bool, replaced int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -87,8 +87,8 @@ func (l *LatestSubscription) cancelAnnouncement() {
 	l.requested = false
 }
 
-// takeNewest returns the newest value and the number of values replaced since the last one was taken. unannounced is
-// the number of these that were never announced.
+// takeNewest returns the newest value. replaced is the number of values replaced since a value was last taken, and
+// unannounced the number of replaced values that were never announced.
 func (l *LatestSubscription) takeNewest() (p []byte, replaced, unannounced int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -99,14 +99,14 @@ func (l *LatestSubscription) takeNewest() (p []byte, replaced, unannounced int64
 	return newest.bytes, replaced, unannounced
 }
 
-// replacedCount returns the number of values replaced since the last one was taken.
+// replacedCount returns the number of values replaced since a value was last taken.
 func (l *LatestSubscription) replacedCount() int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.replaced
 }
 
-// AnnounceLatest announces a newer value of valueSize bytes, which replaces a value that was not taken yet.
+// AnnounceLatest announces a newer value of valueSize bytes. A value that was not taken yet is replaced.
 func (r Ref) AnnounceLatest(sub *LatestSubscription, valueSize int) error {
 	switch {
 	case r.IsClosed():
@@ -149,7 +149,7 @@ func (c *Conn) canWriteLatest() bool {
 	return c.extra != nil && len(c.extra.latestQueue) > 0 && !c.hasOutput() && !c.hasPendingLayer()
 }
 
-// writeLatestValues writes the newest values: at least one, and until about one buffer is full.
+// writeLatestValues writes newest values until about one buffer is full, but at least one value.
 func (c *Conn) writeLatestValues() {
 	x, n := c.extra, 0
 	for n < len(x.latestQueue) && c.UnsentOrDroppedBytes() < maxPieceSize && !c.is(failed) {

@@ -118,8 +118,8 @@ func (c *Conn) partialMessageSince() (startTime time.Duration) {
 	return earlierNonzeroTime(c.extra.layerPartialSince, c.extra.handlerPartialSince)
 }
 
-// writeThroughLayerOrBehindFile appends p to the output, encoded by the layer. Data behind a queued file is encoded
-// later.
+// writeThroughLayerOrBehindFile appends p to the output, encoded by the layer. If a file is queued, p is queued behind
+// the file and encoded later.
 func (c *Conn) writeThroughLayerOrBehindFile(p []byte) {
 	switch l := c.layer(); {
 	case c.fileQueueOrNil() != nil:

@@ -51,8 +51,8 @@ func (c *Config) EffectiveListeners() []Listener {
 }
 
 // OpenSockets returns at least minSockets listening sockets: the inherited Sockets, or Socket repeated minSockets
-// times, or minSockets new sockets that share a port. The caller closes all of them. After an error, OpenSockets has
-// closed them.
+// times, or minSockets new sockets that share a port. The caller must close them. After an error, OpenSockets has
+// closed all sockets.
 func (l Listener) OpenSockets(minSockets int, opts sock.Options) (sockets []net.Listener, err error) {
 	if m := len(l.Sockets); m > 0 {
 		for i := range max(minSockets, m) {
@@ -93,7 +93,7 @@ func NewListenerCounters(l Listener, addr net.Addr) *ListenerCounters {
 	return &ListenerCounters{name: l.Name, addr: addr, maxConns: int64(l.MaxConns)}
 }
 
-// errListenerFull stands for ErrTooManyConns if Listener.MaxConns is the limit that was reached.
+// errListenerFull is the internal form of ErrTooManyConns for a listener with MaxConns open connections.
 var errListenerFull = errors.New("listener full")
 
 // acquireConnSlot counts a new connection. If MaxConns connections are open, it returns false.

@@ -25,8 +25,8 @@ const (
 	RequestLatest
 )
 
-// QueuedRequest is a request in a mailbox. TakeAll returns the bytes of all requests in one slice; Size is the number
-// of these bytes that belong to this request, 0 if its bytes are shared.
+// QueuedRequest is a request in a mailbox. TakeAll returns the bytes of all requests in one slice. Size is the number
+// of these bytes that belong to this request. If the request has shared bytes, Size is 0.
 type QueuedRequest struct {
 	Conn   *Conn
 	shared *Shared
@@ -109,7 +109,7 @@ type Request struct {
 
 func (r *Request) CanWait() bool { return r.postedLimit > 0 }
 
-// LetSenderWaitUntil makes the sender wait, if it can, until freed is closed.
+// LetSenderWaitUntil makes the sender of r wait until freed is closed. If the sender can't wait, it has no effect.
 func (r *Request) LetSenderWaitUntil(freed <-chan struct{}) {
 	if r.spaceWait != nil {
 		*r.spaceWait = SpaceWait{freed: freed}
@@ -366,7 +366,7 @@ func putDataBuffer(buffer []byte) {
 	}
 }
 
-// addWaitingSender queues a sender of messageSize bytes, to be woken once its bytes fit and no earlier sender waits.
+// addWaitingSender queues a sender. The sender is woken once messageSize bytes fit and no earlier sender waits.
 func (b *Mailbox) addWaitingSender(messageSize int) SpaceWait {
 	s := &waitingSender{freed: make(chan struct{}), size: max(messageSize, emptyRequestSize)}
 	b.waiting = append(b.waiting, s)
@@ -374,7 +374,7 @@ func (b *Mailbox) addWaitingSender(messageSize int) SpaceWait {
 }
 
 // removeSenderAndWakeNext removes a sender that no longer waits. If the mailbox is empty and no other woken sender is
-// about to post, it wakes further senders, because no TakeAll will follow that would wake them.
+// about to post, no TakeAll will follow. removeSenderAndWakeNext then wakes the next senders.
 func (b *Mailbox) removeSenderAndWakeNext(s *waitingSender) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -27,7 +27,7 @@ type deferredRequest struct {
 	data    []byte
 }
 
-// Securer is a Handler whose Secured is called after the handshake of an inserted layer, never on a worker.
+// Securer is a Handler with the method Secured, which is called after an inserted layer's handshake, never on a worker.
 type Securer interface {
 	Secured(c *Conn)
 }
@@ -109,7 +109,7 @@ func (c *Conn) cancelPendingLayer() {
 	}
 }
 
-// deferRequestIfLayerPending defers a request whose data must pass the pending layer. It reports whether it did.
+// While a layer is pending, deferRequestIfLayerPending defers most kinds of requests. It returns true if it defers req.
 func (c *Conn) deferRequestIfLayerPending(req QueuedRequest, data []byte) (deferred bool) {
 	if !c.hasPendingLayer() || !c.is(open) || req.Kind == RequestResumeLayer || req.Kind == RequestBroadcast {
 		return false

@@ -22,7 +22,7 @@ import (
 // The bytes of a request are released when the request is taken, even if another connection uses the slot by then.
 type generationAndPosted struct{ v atomic.Uint64 }
 
-// senderWaiting is set only while something is posted.
+// senderWaiting is the bit for waiting senders. It is set only while something is posted.
 const senderWaiting = 1 << 31
 
 func (m *generationAndPosted) generation() uint32 { return uint32(m.v.Load() >> 32) }
@@ -100,7 +100,7 @@ func (r Ref) Nudge() error { return r.post(Request{Kind: RequestNudge}) }
 func (r Ref) Do(f func(*Conn)) error { return r.post(Request{Kind: RequestDo, Shared: &Shared{Do: f}}) }
 
 // DoOrElse is like Do, but calls onLost instead of f if the connection begins to close before f can run. onLost may be
-// called on any goroutine and must not block. If DoOrElse fails, it calls neither.
+// called on any goroutine and must not block. If DoOrElse fails, it calls neither f nor onLost.
 func (r Ref) DoOrElse(f func(*Conn), onLost func()) error {
 	return r.post(Request{Kind: RequestDo, Shared: &Shared{Do: f, OnLost: onLost}})
 }
@@ -173,8 +173,7 @@ func (c *Conn) refLock() *sync.Mutex {
 	return &c.runtime.refLocks[c.slot%uint32(len(c.runtime.refLocks))]
 }
 
-// callLockedIfOpen calls f unless the connection has begun to close. The connection cannot begin to close during the
-// call.
+// callLockedIfOpen calls f unless the connection has begun to close. During f, the connection cannot begin to close.
 func (r Ref) callLockedIfOpen(f func(c *Conn)) (called bool) {
 	if r.IsClosed() {
 		return false

@@ -67,8 +67,8 @@ func (r Ref) newRelayRequest() *Shared {
 	return &Shared{Do: func(o *Conn) { o.acceptRelay(r) }, OnLost: func() { r.postCloseWith(ErrClosed) }}
 }
 
-// acceptRelay joins the connection with the requester at the other end of a relay. If a worker holds the requester, the
-// request is repeated once the worker has returned the requester.
+// acceptRelay joins the connection and the requester in a relay. If a worker holds the requester, the request is
+// repeated once the worker has returned the requester.
 func (c *Conn) acceptRelay(requester Ref) {
 	o, here := requester.ConnOwnedBy(c.runtime), c.Ref()
 	near := c.runtime.Loop != nil && o != nil
@@ -120,7 +120,7 @@ func (c *Conn) joinRelayOrClosePartner(partner Ref, incoming, outgoing *fastPath
 	}
 }
 
-// enterRelayState starts the relay for one of its two connections. If both have the same owner, remote is nil.
+// enterRelayState starts the relay for one of two connections. If both connections have one owner, remote is nil.
 func (c *Conn) enterRelayState(remote *remotePartner) {
 	c.state |= relayed
 	c.state &^= neverHeard | eofDelivered | readPaused | inputHeld | drainedPending | unansweredMask
@@ -207,7 +207,7 @@ func (c *Conn) MaySendOnPartnerSocket() bool {
 	return r != nil && r.outgoing != nil
 }
 
-// TrySendOnPartnerSocket calls send with the partner if its socket may be used now. send must not block.
+// TrySendOnPartnerSocket calls send with the partner if the partner's socket may be used now. send must not block.
 func (c *Conn) TrySendOnPartnerSocket(send func(o *Conn)) (called bool) {
 	if !c.MaySendOnPartnerSocket() || c.in != nil || c.is(closing|failed) {
 		return false
@@ -361,7 +361,7 @@ func (c *Conn) resumeLocalPartnerReading() {
 	}
 }
 
-// resumePartnerReadingIfLittleUnsent sends the grant that the partner has requested if little output is unsent.
+// If little output is unsent, resumePartnerReadingIfLittleUnsent makes the relay partner read again.
 func (c *Conn) resumePartnerReadingIfLittleUnsent() {
 	r, maxUnsent := c.extra.remotePartner, c.runtime.Limits.LowWater
 	if r.incoming != nil {

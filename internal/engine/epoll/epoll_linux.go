@@ -24,7 +24,7 @@ var Model = engine.Model{
 	},
 }
 
-// eventBatch limits the events per turn: a turn with slow handlers must end soon, so that AutoWorkers notices.
+// eventBatch limits the events per turn. If handlers are slow, a short turn lets AutoWorkers notice this early.
 const eventBatch = 64
 
 // These tokens identify descriptors that are not connections. A connection's token is its slot.
@@ -123,23 +123,23 @@ func (d *driver) handleConnEvents(c *engine.Conn, events uint32) {
 	d.PerformActions(c)
 }
 
-// suspendWatch stops watching a connection whose event would be reported repeatedly. updateWatchAndExpiry resumes the
-// watch.
+// suspendWatch stops watching a connection, because the same event would be reported repeatedly. updateWatchAndExpiry
+// resumes the watch.
 func (d *driver) suspendWatch(c *engine.Conn) {
 	d.poll.Remove(c.FD())
 	c.SetDriverFlags(c.DriverFlags()&^(watchedIn|watchedOut) | unwatched)
 }
 
-// unwatchBeforeClose stops watching a descriptor that is about to be closed. Closing the descriptor is not enough while
-// another process also holds the socket, as during a hand-over or for a moment after a fork: the socket's events would
-// still arrive, and be mistaken for those of the next connection in the slot.
+// unwatchBeforeClose stops watching a descriptor that is about to be closed. If another process holds the socket, for
+// example during a hand-over or after a fork, closing the descriptor does not end the watch. Later events would then be
+// mistaken for events of the next connection in the slot.
 func (d *driver) unwatchBeforeClose(c *engine.Conn) {
 	if c.DriverFlags()&unwatched == 0 {
 		d.poll.Remove(c.FD())
 	}
 }
 
-// WatchForInputOrConnect watches for input or, while connecting, for writability.
+// WatchForInputOrConnect watches a connection for input. During a dial, it watches for writability instead.
 func (d *driver) WatchForInputOrConnect(c *engine.Conn) syscall.Errno {
 	if c.DriverFlags()&loop.Connecting != 0 {
 		c.SetDriverFlags(c.DriverFlags() | watchedOut)
@@ -160,7 +160,7 @@ func (d *driver) CancelReceiveIfSilent(*engine.Conn) {}
 
 func (d *driver) CanRead(*engine.Conn) bool { return true }
 
-// ReadOnce receives once. Remaining input is reported again.
+// ReadOnce receives once. epoll reports remaining input again.
 func (d *driver) ReadOnce(c *engine.Conn) (gotBytes bool) {
 	return d.loop.ReceiveOnceAndDeliver(c, d.readBuffer) > 0
 }

@@ -48,8 +48,8 @@ func (e *goroutineEngine) enqueueBroadcastsForAllConns(batch []*engine.Broadcast
 	}
 }
 
-// enqueueBroadcastsOrCloseSlow puts broadcasts into one mailbox. Without capacity, the connection misses them or is
-// closed.
+// enqueueBroadcastsOrCloseSlow puts broadcasts into the mailbox of c. If the mailbox is full, c misses the broadcasts
+// or, unless Config.DropMessages is set, is closed.
 func (e *goroutineEngine) enqueueBroadcastsOrCloseSlow(c *conn, batch []*engine.Broadcast) {
 	box, enqueued := c.getOrCreateMailbox(), false
 	for _, m := range batch {

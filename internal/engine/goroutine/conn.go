@@ -56,8 +56,8 @@ func (e *goroutineEngine) localAddr(c *engine.Conn) netip.AddrPort {
 	return toAddrPort(own.netConn.LocalAddr())
 }
 
-// runUntilClosed serves the connection until it is closed. If a handler calls runtime.Goexit, the connection is
-// aborted; a deferred function then closes it.
+// runUntilClosed serves the connection until it is closed. If a handler calls runtime.Goexit, a deferred function
+// aborts and closes the connection.
 func (c *conn) runUntilClosed(open func(c *conn)) {
 	closed := false
 	defer func() {
@@ -104,7 +104,7 @@ func (c *conn) runUntilClosed(open func(c *conn)) {
 	}
 }
 
-// openConn opens the connection. For an accepted connection, dialStart is 0. alreadyRead is input that was read before.
+// openConn opens the connection. For an accepted connection, dialStart is 0. alreadyRead is input read earlier.
 func (c *conn) openConn(dialStart time.Duration, alreadyRead []byte) {
 	c.updateClock()
 	peer := toAddrPort(c.netConn.RemoteAddr())
@@ -132,7 +132,7 @@ func (c *conn) sendOutputBlocking() {
 	c.handleSendErrorOrRequests(err)
 }
 
-// handleSendErrorOrRequests handles the error of a send, or requests that arrived during the send.
+// handleSendErrorOrRequests handles err, the result of a send. If err is nil, it handles requests that have arrived.
 func (c *conn) handleSendErrorOrRequests(err error) {
 	if err != nil {
 		c.handleWakeOrError(err)
@@ -141,7 +141,7 @@ func (c *conn) handleSendErrorOrRequests(err error) {
 	}
 }
 
-// waitForInputOrMail waits for posted requests and, if the connection needs any, for input. It reads once.
+// waitForInputOrMail waits for posted requests and, if the connection wants input, also for input, which it reads once.
 func (c *conn) waitForInputOrMail() {
 	if c.hasMailOrRequests() {
 		c.handleMailAndRequests()
@@ -318,8 +318,8 @@ func (c *conn) getOrCreateMailbox() *engine.Mailbox {
 	return c.mailboxPtr.Load()
 }
 
-// shutdownWriteOrAssumeEOF shuts down the sending direction. If the connection is to be closed with a reset, it is
-// treated as ended by the peer instead, because a FIN before the reset would leave the socket in TIME_WAIT.
+// shutdownWriteOrAssumeEOF shuts down the sending direction. If the connection is to be closed with a reset, it acts as
+// if the peer had sent EOF instead, because a FIN before the reset would leave the socket in TIME_WAIT.
 func (c *conn) shutdownWriteOrAssumeEOF() {
 	if w, ok := c.netConn.(interface{ CloseWrite() error }); ok && !c.closesWithReset() {
 		// An error means that the peer has closed the connection. The next read reports the error.
@@ -330,8 +330,8 @@ func (c *conn) shutdownWriteOrAssumeEOF() {
 	c.MarkWriteShutAndStartLinger()
 }
 
-// detachOrFinishExport turns the connection into a new net.Conn, because other goroutines may still set a deadline on
-// the present one to wake its owner. A goroutine that waits for writability must end first.
+// detachOrFinishExport finishes an export or detaches the connection. To detach, it makes a new net.Conn, because other
+// goroutines may still set a deadline on the present one. A goroutine that waits for writability must end first.
 func (c *conn) detachOrFinishExport() {
 	if c.awaitingWritable {
 		c.waitForInputOrMail()

@@ -17,7 +17,7 @@ type connTable struct {
 	proxied map[*conn]netip.AddrPort // the peers that proxies have told
 }
 
-// chunk is a part of a table. Each entry has its connection, or nil, and the number of earlier connections in the slot.
+// chunk is a part of a table. For each slot it contains the connection, or nil, and the number of earlier connections.
 type chunk struct {
 	conns       [chunkSize]*conn
 	generations [chunkSize]uint32

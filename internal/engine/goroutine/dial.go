@@ -12,7 +12,7 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// These constants limit dialling: queued requests, concurrent dials, and the default timeout of a dial.
+// These constants are the limits of queued requests and concurrent dials, and the default timeout of a dial.
 const (
 	maxDialRequests    = 1024
 	maxDials           = 512

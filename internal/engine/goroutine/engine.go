@@ -45,10 +45,10 @@ var Model = engine.Model{
 	Start:     startEngine,
 }
 
-// acceptRetryInterval is the maximum time after which an acceptor without free descriptors accepts again.
+// acceptRetryInterval limits how long an acceptor without free descriptors waits before it tries again.
 const acceptRetryInterval = 50 * time.Millisecond
 
-// clockGrain is how far ahead the shared clock may be. The clock is written at most once in this time.
+// clockGrain is the time between two writes of the shared clock. The clock may be ahead by this time.
 const clockGrain = time.Millisecond
 
 // These bits are requests to a connection.
@@ -261,7 +261,7 @@ func sendAnswerAndCloseConn(netConn net.Conn, answer []byte) {
 }
 
 // startConnOrReportFailure starts the goroutine of an admitted connection. The goroutine calls open. For a dialled
-// connection, listener is -1. If startConnOrReportFailure fails, it closes netConn and returns false.
+// connection, listener is -1. If the start fails, it closes netConn, reports a failed dial, and returns false.
 func (e *goroutineEngine) startConnOrReportFailure(netConn net.Conn, listener int, connHandler engine.ConnHandler, open func(c *conn)) (started bool) {
 	c, err := newConn(e, netConn)
 	c.SetListener(listener)

@@ -133,8 +133,7 @@ func (d *connExporter) requestExportsOrFinish(e *goroutineEngine, roundDue bool)
 	return d.sender.ShutChannelsWhenConfirmed() && d.sending == 0
 }
 
-// listExportableConnsOrStop lists the connections whose export is to be requested. If there are none, it stops the
-// hand-over.
+// listExportableConnsOrStop lists connections to export. If there are none, it stops the hand-over.
 func (d *connExporter) listExportableConnsOrStop(e *goroutineEngine) {
 	e.mu.Lock()
 	d.remaining = e.conns.allConns()
@@ -219,7 +218,7 @@ func (d *connExporter) exportConn(c *conn) (exported, neverExportable bool) {
 	return true, false
 }
 
-// snapshotWithoutLock releases the lock for Conn.Snapshot, because a handler may take long or call runtime.Goexit.
+// snapshotWithoutLock calls Conn.Snapshot without the lock, because a handler may take long or call runtime.Goexit.
 func (d *connExporter) snapshotWithoutLock(c *conn) (engine.Record, error) {
 	d.mu.Unlock()
 	defer d.mu.Lock()

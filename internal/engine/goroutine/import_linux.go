@@ -16,7 +16,7 @@ import (
 
 // This file takes over connections from another engine; see package handover. Each channel has its own goroutine.
 
-// importChannel is the receiving end of a channel with its lock.
+// importChannel is the receiving end of a channel and the lock that guards it.
 type importChannel struct {
 	engine *goroutineEngine
 	mu     sync.Mutex
@@ -101,7 +101,7 @@ func (a *importChannel) ReserveConns(n int) (reserved int) {
 func (a *importChannel) ReleaseConns(n int) { a.engine.admission.CancelReservedConns(n) }
 
 // importConn serves a received connection on a new goroutine. ReserveConns has reserved a place for it. importConn
-// calls onOpened once the handler knows the connection, or if it will never know it.
+// calls onOpened when the handler knows the connection or when the import has failed.
 func (e *goroutineEngine) importConn(fd int32, record *engine.Record, onOpened func()) {
 	e.admission.AcquireReservedConn()
 	if record.Listener >= len(e.host.ListenerCounters) {

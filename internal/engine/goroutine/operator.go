@@ -70,7 +70,7 @@ func (h *acceptPauseState) waitUntilResumed(e *goroutineEngine) (resumed bool) {
 	return true
 }
 
-// adjustPausedAcceptors adds delta to the paused acceptors. If all are paused, AcceptPausedCount becomes 1.
+// adjustPausedAcceptors adds delta to the paused acceptors. If all acceptors are paused, AcceptPausedCount becomes 1.
 func (h *acceptPauseState) adjustPausedAcceptors(e *goroutineEngine, delta int) {
 	h.pausedAcceptors += delta
 	e.counters.SetGaugeBool(engine.AcceptPausedCount, h.pausedAcceptors == len(e.listeners))
@@ -108,7 +108,7 @@ func (e *goroutineEngine) PostToAllConns(message *engine.Shared, beforeEachPost 
 	return nil
 }
 
-// connChunks yields the connections of each chunk of the table. It reuses the slice for the next chunk.
+// connChunks yields a slice with the connections of each chunk of the table. The slice is reused for the next chunk.
 func (e *goroutineEngine) connChunks(yield func([]*conn) bool) {
 	conns := make([]*conn, 0, chunkSize)
 	for i := 0; ; i++ {
@@ -144,7 +144,7 @@ func (t *connTable) hasPeer(c *conn, peer netip.AddrPort) bool {
 	return netip.AddrPortFrom(source.Addr().Unmap().WithZone(""), source.Port()) == peer
 }
 
-// recordProxiedPeerOnce records the address that the connection's proxy has announced, once the handshake is done.
+// recordProxiedPeerOnce records the address that the connection's proxy has announced. It does so after the handshake.
 func (c *conn) recordProxiedPeerOnce() {
 	if c.engine.cfg.IsProxy == nil || c.proxiedPeerRecorded || c.InHandshake() {
 		return

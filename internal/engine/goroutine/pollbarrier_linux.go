@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pollerBarrier makes Go's network poller report all pending events: it waits in the poller for an event of its own,
-// which follows them. It is not safe for concurrent use.
+// pollerBarrier waits until Go's network poller has reported all pending events: it creates an event, which the poller
+// reports after these events. It is not safe for concurrent use.
 type pollerBarrier struct {
 	event             *os.File // an eventfd
 	raw               syscall.RawConn

@@ -6,7 +6,8 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// smallReadSize is the size of a read buffer unless the last read was full. A blocked handler holds its buffer.
+// smallReadSize is the size of a read buffer unless the last read was full. The size is small, because a blocked
+// handler keeps its buffer.
 const smallReadSize = 4 << 10
 
 var smallBuffers, largeBuffers = newBufferPool(smallReadSize), newBufferPool(engine.ReadSize)
@@ -18,7 +19,7 @@ func newBufferPool(size int) *sync.Pool {
 	}}
 }
 
-// acquireReadBuffer returns a buffer to read into, a large one if the last read has filled its buffer.
+// acquireReadBuffer returns a read buffer. If the last read has filled its buffer, the new buffer is large.
 func (c *conn) acquireReadBuffer() []byte {
 	if c.lastReadFull {
 		c.engine.largeReadBytes.Add(engine.ReadSize) // first, because the allocation may take long

@@ -55,9 +55,9 @@ func (t *readLimiter) releaseToken() {
 }
 
 // waitForMemoryAndReadPermit waits until the connection may read. A bulk connection waits for a token. If buffers
-// exceed their limit, it also waits for memory. After true, releaseReadPermit must follow. The result is false if the
-// connection has requests to handle. After maxMemoryWaits waits, it permits the read if only concurrent reads would
-// exceed the limit, and otherwise returns false.
+// exceed their limit, the connection also waits for memory. After true, releaseReadPermit must follow. If the
+// connection has requests to handle, the result is false. After maxMemoryWaits waits, the result is true only if
+// buffers are within the limit when concurrent reads are not counted.
 func (c *conn) waitForMemoryAndReadPermit() (permitted bool) {
 	e := c.engine
 	for tries := 0; c.bulk || (c.lastReadFull || c.bufferedBytes.Load() > 0) && e.exceedsBudget(e.largeReadBytes.Load()); tries++ {

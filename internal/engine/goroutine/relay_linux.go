@@ -31,9 +31,9 @@ func (e *goroutineEngine) sendToPartner(partner *engine.Conn, data []byte) (n in
 	return n
 }
 
-// spliceToPartnerAndReleasePermit moves input to the relay partner without copying, if the connection is bulk and
-// nothing is buffered. If tried is true, the read permit has been released. hadInput reports whether there was input.
-// Bytes that the partner does not accept are passed on as read.
+// spliceToPartnerAndReleasePermit moves input to the relay partner without copying, if the connection is bulk and the
+// partner's socket may be used. tried reports whether a splice was tried and the read permit was released. hadInput
+// reports whether there was input. Bytes that the partner does not accept become the result of a read.
 func (c *conn) spliceToPartnerAndReleasePermit(fd int32) (tried, hadInput bool) {
 	if !c.bulk || c.Layer() != nil || !c.MaySendOnPartnerSocket() {
 		return false, false
@@ -79,7 +79,7 @@ func (c *conn) sendPipeOrReadRest(pipe *sock.SplicePipe, partner *engine.Conn, p
 
 type pipePool struct{ idle chan *sock.SplicePipe }
 
-// initAndSetSendToPartner makes relays use pipes. It keeps as many pipes as there can be concurrent bulk reads.
+// initAndSetSendToPartner makes relays use the pipes of p. p keeps as many pipes as there can be concurrent bulk reads.
 func (p *pipePool) initAndSetSendToPartner(e *goroutineEngine) {
 	p.idle = make(chan *sock.SplicePipe, cap(e.readLimiter.tokens))
 	e.host.SendToPartner = e.sendToPartner

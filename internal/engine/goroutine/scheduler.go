@@ -25,7 +25,7 @@ func (e *goroutineEngine) callConfigSchedulerWhenDue() {
 // nudgeConn posts a request to call Nudged. If the mailbox is full, it returns false.
 func nudgeConn(ref engine.Ref) (ok bool) { return ref.Nudge() != engine.ErrFull }
 
-// yieldAndSleep lets waiting goroutines run and then sleeps for d, because the sleep may block their thread.
+// yieldAndSleep lets waiting goroutines run, because its sleep may block their thread. It then sleeps for d.
 func yieldAndSleep(d time.Duration) {
 	runtime.Gosched()
 	sock.Sleep(d)

@@ -12,11 +12,11 @@ import (
 
 // This file finds connections with a due timeout, and closes some if all buffers together exceed their limit.
 
-// stoppedThreshold is the delay from which a late sweeper shows that the process was stopped and not only busy.
+// If the sweeper is late by at least stoppedThreshold, the process was probably stopped, and not only busy.
 const stoppedThreshold = time.Second
 
-// runSweeper sweeps until the engine has ended. While there are connections, it handles one slice every
-// engine.MinSliceInterval and also advances the clock.
+// runSweeper sweeps until the engine has ended. While there are connections, it advances the clock and handles one
+// slice of them at intervals of engine.MinSliceInterval.
 func (e *goroutineEngine) runSweeper() {
 	period := e.host.SweepPeriod()
 	timer := time.NewTimer(0)
@@ -57,9 +57,9 @@ func (e *goroutineEngine) waitForConnsAndSweepTick(timer *time.Timer) (moreToSwe
 	return true
 }
 
-// pausableClock is the clock of all time limits. While the process is stopped, the clock pauses, so that the stop does
-// not count against peers. The sweeper measures the stop afterwards. Until then the clock has an upper limit, because a
-// connection that continues before the sweeper could otherwise read a time that is too late.
+// pausableClock is the clock of all time limits. It does not count time in which the process is stopped, because peers
+// would lose this time. The sweeper corrects the clock after a stop. A connection may read the clock earlier, so the
+// clock has a limit, which only the sweeper moves.
 type pausableClock struct {
 	stoppedFor  atomic.Int64  // how long the process was stopped in total
 	limit       atomic.Int64  // the clock does not pass it; 0 while there are no connections
@@ -111,15 +111,15 @@ func (e *goroutineEngine) nextSweepConns(period time.Duration) []*conn {
 	return e.conns.appendChunkConns(make([]*conn, 0, min(e.conns.used, (to-from)*chunkSize)), from, to)
 }
 
-// exceedsBudget reports whether extraBytes more bytes would make all buffers together exceed their limit.
+// exceedsBudget reports whether all buffers together, with extraBytes added, exceed their limit.
 func (e *goroutineEngine) exceedsBudget(extraBytes int64) bool {
 	limit := int64(e.cfg.Limits.MaxBuffered)
 	return limit > 0 && e.counters.Get(engine.Buffered)+extraBytes > limit
 }
 
-// closeLargestConnsIfOverBudget closes the connections with the largest buffers if all buffers together exceed their
-// limit, until an eighth of the limit is free. Connections below the average are not closed, because larger ones may
-// not have published their size yet. During another call it does nothing.
+// closeLargestConnsIfOverBudget checks whether all buffers together exceed their limit. If so, it closes the
+// connections with the largest buffers until an eighth of the limit is free. It does not close connections below the
+// average, because larger ones may not have published their size yet. During another call it does nothing.
 func (e *goroutineEngine) closeLargestConnsIfOverBudget() {
 	if !e.exceedsBudget(0) || !e.closeLargestMu.TryLock() {
 		return
@@ -150,8 +150,8 @@ func (e *goroutineEngine) closeLargestConnsIfOverBudget() {
 	}
 }
 
-// bufferAndMailboxBytes returns the memory of the connection's mailbox and of its buffers when it last waited. It is
-// safe for concurrent use.
+// bufferAndMailboxBytes returns the memory of the connection's mailbox plus the size that the buffers had when the
+// connection last waited. It is safe for concurrent use.
 func (c *conn) bufferAndMailboxBytes() int64 {
 	n := int64(c.bufferedBytes.Load())
 	if box := c.mailboxPtr.Load(); box != nil {
@@ -167,8 +167,7 @@ type senderQueue struct {
 }
 
 // refuseOrDelayMail reports whether a request is refused because buffers exceed their limit. Requests whose sender
-// cannot wait may exceed the limit by a quarter. A sender that can wait is registered to wait until buffers are within
-// the limit.
+// cannot wait may exceed the limit by a quarter. A sender that can wait is registered for a later wake-up.
 func (e *goroutineEngine) refuseOrDelayMail(request *engine.Request) (refused bool) {
 	limit := int64(e.cfg.Limits.MaxBuffered)
 	switch {

@@ -68,7 +68,7 @@ func sendDirect(c *engine.Conn, first []byte, rest [][]byte) int {
 	return sock.SendBuffers(c.FD(), first, rest)
 }
 
-// runCurrentOp performs the current operation. RawConn calls it first and after each event, until it returns true.
+// runCurrentOp performs the current operation. RawConn calls it at once and after each event until it returns true.
 func (c *conn) runCurrentOp(fd uintptr) (noFurtherWait bool) {
 	switch c.io.op {
 	case opWrite:
@@ -140,8 +140,8 @@ func (c *conn) waitForMail() (wakeOrIOErr error) {
 	return err
 }
 
-// writeOutputUntilWoken writes output. It blocks until the kernel accepts some bytes, whose number it returns, or a
-// request arrives.
+// writeOutputUntilWoken writes output. It blocks until the kernel accepts bytes or a request arrives. It returns the
+// number of accepted bytes.
 func (c *conn) writeOutputUntilWoken() (int, error) { return c.runWriteOp(opWrite) }
 
 func (c *conn) runWriteOp(op operation) (int, error) {
@@ -169,9 +169,9 @@ func (c *conn) startWritableWait() (supported bool) {
 	return true
 }
 
-// sendFilePartOrLoadPiece sends the next part of a file with sendfile, and waits like writeOutputUntilWoken. If that
-// fails, it copies the part to the output instead; the cause of the failure then surfaces in the read of the file or in
-// the next write.
+// sendFilePartOrLoadPiece sends the next part of a file with sendfile, and waits like writeOutputUntilWoken. If
+// sendfile fails, it copies a piece of the file to the output. The read of the file or the next write then reports the
+// cause.
 func (c *conn) sendFilePartOrLoadPiece() {
 	if f, _, _ := c.NextFilePartUnlessLayered(); f == nil {
 		c.LoadFilePieceIntoOutput()

@@ -75,7 +75,7 @@ func (in *ImportChannel) ConfirmArrivalsAndGrantCredit() {
 	askOwnersToConfirmArrivals(others)
 }
 
-// recountCreditAndRemoveWaiting updates the total credit of all channels. The channel no longer waits for credit.
+// recountCreditAndRemoveWaiting updates the total credit of all channels. It removes in from the channels that wait.
 func (r *CreditDistributor) recountCreditAndRemoveWaiting(in *ImportChannel) {
 	r.totalCredit += in.credit - in.countedCredit
 	in.countedCredit = in.credit

@@ -11,9 +11,9 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// ExportSender exports the connections of one owner. While [ExportSender.IsExporting], the owner starts exports and
-// sends connections that are ready. It calls [ExportSender.ReceiveConfirmationsOrAbort] when a channel is readable, and
-// then [ExportSender.ShutChannelsWhenConfirmed]. An ExportSender is not safe for concurrent use.
+// ExportSender exports the connections of one owner. While [ExportSender.IsExporting] is true, the owner starts exports
+// and sends connections that are ready. It calls [ExportSender.ReceiveConfirmationsOrAbort] when a channel is readable,
+// and then [ExportSender.ShutChannelsWhenConfirmed]. An ExportSender is not safe for concurrent use.
 type ExportSender struct {
 	Channels    []*ExportChannel
 	nextChannel int // index of the channel for the next batch
@@ -81,8 +81,8 @@ func (s *ExportSender) Result() (engine.ExportResult, error) {
 	return result, s.err
 }
 
-// ShutChannelsWhenConfirmed shuts the channels once exporting has stopped and all connections are confirmed. It reports
-// whether the export is over, because all channels have ended or the export was aborted.
+// ShutChannelsWhenConfirmed shuts the channels once exporting has stopped and all connections are confirmed. It returns
+// true if all channels have ended or the export was aborted.
 func (s *ExportSender) ShutChannelsWhenConfirmed() (allEndedOrAborted bool) {
 	unconfirmed := func(o *ExportChannel) bool { return o.unconfirmed > 0 }
 	hasRoom := func(o *ExportChannel) bool { return !o.exhausted || o.credit > 0 }
@@ -131,7 +131,7 @@ func (s *ExportSender) ReceiveConfirmationsOrAbort(o *ExportChannel) error {
 	return nil
 }
 
-// NextChannelWithCredit returns the next channel in turn that has credit, and the credit. If there is none, o is nil.
+// NextChannelWithCredit returns the next channel that has credit, and its credit. If no channel has credit, o is nil.
 func (s *ExportSender) NextChannelWithCredit() (o *ExportChannel, credit int) {
 	for range s.Channels {
 		o = s.Channels[s.nextChannel%len(s.Channels)]

@@ -12,8 +12,8 @@ import (
 type Config struct {
 	// IsProxy, if set, reports whether connections from an address begin with a PROXY header.
 	IsProxy func(netip.Addr) bool
-	// TLS, if set, encrypts connections; on dialled ones, this process is the client. Gate limits concurrent
-	// handshakes.
+	// TLS, if set, encrypts connections. For dialled connections, this process is the TLS client. Gate limits
+	// concurrent handshakes.
 	TLS  *tls.Config
 	Gate *secure.HandshakeLimiter
 	// Tickets, if set, contains the keys of TLS session tickets.

@@ -36,9 +36,9 @@ func (l *proxyHeaderLayer) OnRead(c *engine.Conn, p []byte) error {
 	return l.startNextLayer(c, p[n:])
 }
 
-// clientAddrOrTransportPeer returns the client's address from the header. If the header has none, as in a proxy's
-// health check or for a unix socket, it returns transportPeer. An unspecified address is an error, because users of
-// Conn.Peer could not distinguish it from a missing one.
+// clientAddrOrTransportPeer returns the client's address from the header. A proxy's health check or unix socket has no
+// such address; the result is then transportPeer. An unspecified address is an error, because users of Conn.Peer would
+// take it for a missing address.
 func clientAddrOrTransportPeer(header proxyproto.Header, transportPeer netip.AddrPort) (netip.AddrPort, error) {
 	if header.Local || header.Unix || !header.Source.IsValid() {
 		return transportPeer, nil

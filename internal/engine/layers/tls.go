@@ -92,8 +92,8 @@ func (l *tlsLayer) Write(_ *engine.Conn, p []byte) error {
 	return wrapTLSErrorUnlessEOF(l.session.Write(p))
 }
 
-// wrapTLSErrorUnlessEOF returns the close reason for an error of the TLS session. An unexpected EOF is the transport's
-// error.
+// wrapTLSErrorUnlessEOF makes an error of the TLS session a TLSError. An unexpected EOF is returned unchanged, because
+// it is an error of the transport.
 func wrapTLSErrorUnlessEOF(err error) error {
 	if err == nil || errors.Is(err, io.ErrUnexpectedEOF) {
 		return err

@@ -12,7 +12,7 @@ import (
 // connection has no unsent output, the broadcast is sent without a copy, and only the rest is copied to the output. If
 // a worker has a connection, the connection gets the broadcast when it returns.
 
-// These limits apply to one turn. A single message may exceed the limit of bytes.
+// These limits apply to one turn. A single message may exceed broadcastBytesPerTurn.
 const (
 	broadcastConnsPerTurn = 256
 	broadcastBytesPerTurn = 1 << 20
@@ -50,8 +50,8 @@ func (l *Loop) enqueueBroadcast(broadcast *engine.Broadcast) {
 }
 
 // broadcastPass cycles through a loop's slots as long as there are active broadcasts. A new broadcast joins at the
-// current slot, behind the active broadcasts, and is finished when the pass returns to that slot. So each connection
-// gets, in one send and in order, all broadcasts since the last visit.
+// current slot, behind the active broadcasts, and is finished when the pass returns to that slot. So each visit sends a
+// connection all broadcasts since its last visit, at once and in order.
 type broadcastPass struct {
 	nextSlot   uint32
 	messages   []*engine.Shared // the first of broadcastSender.active
@@ -74,7 +74,7 @@ type activeBroadcast struct {
 }
 
 // removeFinishedAndAddNewBroadcasts removes broadcasts that have reached all connections and adds new ones at the
-// current slot. After the last slot, it continues with the first.
+// current slot. After the last slot, the pass continues with the first slot.
 func (c *broadcastSender) removeFinishedAndAddNewBroadcasts() {
 	pass := &c.pass
 	if pass.nextSlot >= c.loop.conns.slotCount {
@@ -127,7 +127,7 @@ func (w *broadcastPass) concatMessages() {
 
 func (c *broadcastSender) nextDue() (at time.Duration, ok bool) { return 0, len(c.active) > 0 }
 
-// runIfDue continues the pass until it reaches the limits of a turn.
+// runIfDue continues the pass, if there are broadcasts, until the limits of a turn are reached.
 func (c *broadcastSender) runIfDue(time.Duration) {
 	if len(c.active) == 0 {
 		return
@@ -170,8 +170,8 @@ func (l *Loop) sendOrDeferBroadcastsTo(c *engine.Conn) {
 	}
 }
 
-// deferBroadcastUntilWorkerReturns keeps a broadcast for a connection that a worker is using. If there is no capacity,
-// the connection misses the broadcast, or is closed when it returns.
+// deferBroadcastUntilWorkerReturns keeps a broadcast for a connection that a worker is using. Without capacity, the
+// connection misses the broadcast or, unless Config.DropMessages is set, is closed when it returns.
 func (l *Loop) deferBroadcastUntilWorkerReturns(c *engine.Conn, message *engine.Shared) {
 	m, err := c.ReserveDeferredBroadcast(message)
 	switch {

@@ -17,7 +17,7 @@ import (
 // average are not closed: workers may have the large ones, which are found when they return. Only mail that is deferred
 // for those is dropped earlier.
 
-// budgetRetryInterval is the time until the next pass if a pass has not freed enough.
+// If a pass has not freed enough, the next pass begins after budgetRetryInterval.
 const budgetRetryInterval = 50 * time.Millisecond
 
 type bufferBudgetEnforcer struct {
@@ -91,7 +91,7 @@ func (l *Loop) closeLargestConns(minSizeClass int, excessBytes *int64) {
 	})
 }
 
-// waitingBytesSizeClass returns the size class of c: the number of bits of the number of bytes buffered for c.
+// waitingBytesSizeClass returns the size class of c. That is bits.Len of the number of bytes buffered for c.
 func (l *Loop) waitingBytesSizeClass(c *engine.Conn) int {
 	if c.DriverFlags()&Busy != 0 {
 		return bits.Len(uint(l.deferredMailBytes(c)))
@@ -99,8 +99,8 @@ func (l *Loop) waitingBytesSizeClass(c *engine.Conn) int {
 	return bits.Len(uint(c.BufferedBytes()))
 }
 
-// forEachConnWithBuffers calls visit for every connection with buffers. n is the size of the buffers in bytes or, for a
-// connection that a worker has, of the mail deferred for it.
+// forEachConnWithBuffers calls visit for every connection with buffers. n is the size of the buffers in bytes. If a
+// worker has the connection, n is the size of the mail deferred for the connection instead.
 func (l *Loop) forEachConnWithBuffers(visit func(c *engine.Conn, n int)) {
 	l.ForEachConn(func(c *engine.Conn) {
 		n := 0

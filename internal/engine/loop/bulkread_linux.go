@@ -34,7 +34,7 @@ func (l *Loop) QueueForLaterRead(c *engine.Conn) {
 	}
 }
 
-// IsReadQueued reports whether the loop will read from c, so that the driver must not watch c for input.
+// IsReadQueued reports whether the loop will read from c. If so, the driver must not watch c for input.
 func (l *Loop) IsReadQueued(c *engine.Conn) bool {
 	if c.DriverFlags()&BulkQueued != 0 && c.IsClosing() {
 		c.SetDriverFlags(c.DriverFlags() &^ BulkQueued)
@@ -42,8 +42,8 @@ func (l *Loop) IsReadQueued(c *engine.Conn) bool {
 	return c.DriverFlags()&BulkQueued != 0
 }
 
-// readQueuedBulkConns reads once from each queued connection until its time is used up. Connections that are busy or
-// need no input leave the queue and are watched again later.
+// readQueuedBulkConns reads once from each queued connection, for a limited time. Connections that are busy or need no
+// input leave the queue and are watched again later.
 func (l *Loop) readQueuedBulkConns() {
 	start := engine.MonotonicNow()
 	end := start + max(min(start-l.turnStart, maxTaskTime), minBulkReadTime)

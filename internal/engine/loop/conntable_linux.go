@@ -41,12 +41,12 @@ var emptyChunk = sync.OnceValue(func() *connChunk {
 	return n
 })
 
-// slotLink is the slot of an entry plus one, or 0 for none. Free entries are linked through their descriptor fields, so
-// a list needs no memory.
+// slotLink is 1 + the slot of an entry, or 0 for no entry. The descriptor fields of free entries contain the links
+// between them, so a list of free entries needs no further memory.
 type slotLink uint32
 
-// endOfList is the value in the descriptor field of the last entry of a list. The other entries have endOfList minus
-// the slotLink of the next entry.
+// endOfList is the value in the descriptor field of the last entry of a list. In every other entry, the field contains
+// endOfList minus the slotLink of the next entry.
 const endOfList = -1
 
 func pushFreeSlot(list *slotLink, c *engine.Conn) {

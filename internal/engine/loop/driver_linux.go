@@ -14,7 +14,7 @@ import (
 // Loop.IsReadQueued returns true.
 //
 // A driver stores its state of a connection in Conn.DriverFlags, above the loop's bits. If a connection is Busy, the
-// driver must access nothing else of it and must defer its events with Loop.DeferUntilWorkerReturns.
+// driver may access only these flags, and must defer the connection's events with Loop.DeferUntilWorkerReturns.
 type Driver interface {
 	// Open allocates the driver's resources, on the thread that will use them, and starts to watch the loop's eventfd.
 	Open() error
@@ -50,14 +50,14 @@ type Driver interface {
 
 // These bits of Conn.DriverFlags belong to the loop. The loop reads them even while a worker has the connection.
 //
-//	bit            meaning                                   set by               cleared by
-//	Connecting     is being dialled                          startDelegateOrFailDial  OpenOrFailDial, failDial
-//	DialTimedOut   the dial has timed out                    shutdownTimedOutDial
-//	Expiring       counted as about to expire                UpdateExpiryTracking UpdateExpiryTracking
-//	Busy           with a worker, or waiting for one         submitShedOrQueue         reclaimFromWorker
-//	ClosePending   Busy, and the worker will call Closed     CloseConn
-//	CloseOnReturn  missed data while Busy; to be closed      abortWhenWorkerReturns
-//	BulkQueued     waits for the loop to read from it        QueueForLaterRead    readQueuedBulkConns, IsReadQueued
+//	bit            meaning                                set by                   cleared by
+//	Connecting     is being dialled                       startDelegateOrFailDial  OpenOrFailDial, failDial
+//	DialTimedOut   the dial has timed out                 shutdownTimedOutDial
+//	Expiring       counted as about to expire             UpdateExpiryTracking     UpdateExpiryTracking
+//	Busy           with a worker, or waiting for one      submitShedOrQueue        reclaimFromWorker
+//	ClosePending   Busy, and the worker will call Closed  CloseConn
+//	CloseOnReturn  missed data while Busy; to be closed   abortWhenWorkerReturns
+//	BulkQueued     waits for the loop to read from it     QueueForLaterRead        readQueuedBulkConns, IsReadQueued
 //
 // All bits are cleared when the slot is freed.
 const (

@@ -35,7 +35,7 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// acceptRetryInterval is the maximum time after which a loop without free descriptors or memory accepts again.
+// acceptRetryInterval limits how long a loop without free descriptors or memory waits before it accepts again.
 const acceptRetryInterval = 50 * time.Millisecond
 
 type loopEngine struct {

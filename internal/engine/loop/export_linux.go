@@ -90,7 +90,7 @@ func (e *loopEngine) SocketsPerListener() []int {
 	return engine.CountPerListener(e.listenerIndexes, len(e.listenerConfigs))
 }
 
-// SendListenerSockets implements engine.Migrator. Every loop has all listeners in its table.
+// SendListenerSockets implements engine.Migrator. Every loop's descriptor table contains all listeners.
 func (e *loopEngine) SendListenerSockets(control *os.File, message string) error {
 	result := make(chan error, 1)
 	l := e.loops[0]
@@ -115,7 +115,7 @@ func (l *Loop) sendListenerFDs(controlFD int32, message string) error {
 
 func (e *loopEngine) SetListenersShared(shared bool) { e.listenersShared.Store(shared) }
 
-// startHandOver copies the channels to the loop's descriptor table and starts the hand-over, which ends with onDone.
+// startHandOver copies the channels to the loop's descriptor table and starts a hand-over that ends with onDone.
 func (d *connExporter) startHandOver(channelFDs []int32, onDone func(engine.ExportResult, error)) {
 	l := d.loop
 	if d.onDone != nil {
@@ -161,7 +161,7 @@ func (d *connExporter) cancelPendingExports() {
 	}
 }
 
-// cancelExport ends the export of a connection, which stays in this process. If permanent is set, later rounds skip it.
+// cancelExport ends the export of a connection, which stays in this process. If permanent is set, no retry follows.
 func (d *connExporter) cancelExport(ref engine.Ref, permanent bool) {
 	if c := ref.ConnOwnedBy(&d.loop.host); c != nil && c.DriverFlags()&Busy == 0 && c.IsExporting() {
 		c.AbortExport(permanent)
@@ -208,7 +208,7 @@ func (d *connExporter) runIfDue(now time.Duration) {
 	}
 }
 
-// canStartMoreExports reports whether there is credit, and the round is not only waiting for its last connections.
+// canStartMoreExports reports whether there is credit. Once a round has visited all slots, its exports must end first.
 func (d *connExporter) canStartMoreExports() bool {
 	if len(d.exporting) > 0 && d.nextSlot == d.loop.conns.slotCount {
 		return false

@@ -115,7 +115,7 @@ func (l *Loop) acceptBatchFrom(listenerFD int32) (tryOtherListeners bool) {
 	return true
 }
 
-// acquireAcceptTokenOrPause reports whether the accept rate permits one more connection. If not, accepting is paused.
+// acquireAcceptTokenOrPause returns true if the accept rate permits one more connection. Otherwise it pauses accepting.
 func (l *Loop) acquireAcceptTokenOrPause() (acquired bool) {
 	if l.accept.hasRateToken {
 		return true
@@ -149,8 +149,8 @@ func (l *Loop) openOrRejectAcceptedConn(fd int32, listener int, peer netip.AddrP
 	l.driver.PerformActions(c)
 }
 
-// sendRefusalAndClose sends the answer for reason, if any, and closes the connection. It first discards pending input,
-// because the kernel would otherwise send a reset, which can destroy the answer.
+// sendRefusalAndClose sends the answer for reason, if there is an answer, and closes the connection. It first discards
+// pending input, because the kernel would otherwise send a reset, which can destroy the answer.
 func (l *Loop) sendRefusalAndClose(fd int32, peer netip.AddrPort, reason error) {
 	defer sock.Close(fd)
 	if answer := l.host.BuildRefusalReply(peer, reason); len(answer) > 0 {
@@ -191,7 +191,7 @@ func (l *Loop) pauseAcceptFor(pause time.Duration) (now time.Duration) {
 	return now
 }
 
-// stopAcceptingFromShutListener stops accepting from a listener that another shard or its owner has shut down.
+// stopAcceptingFromShutListener stops accepting from a listener that another shard or foreign code has shut down.
 func (l *Loop) stopAcceptingFromShutListener(listenerFD int32) {
 	l.stopAcceptingFrom(listenerFD)
 	if !l.engine.stopping.Load() {
@@ -239,9 +239,9 @@ func (l *Loop) stopAcceptingFrom(listenerFD int32) {
 	}
 }
 
-// closeListeners stops accepting permanently. Listeners of shards are shut down, because other descriptor tables
-// contain them, too. Listeners that another process may use are not shut down; they end when their last descriptor is
-// closed.
+// closeListeners stops accepting permanently. It shuts down listeners of shards, because other descriptor tables
+// contain them, too. It does not shut down listeners that another process may use. Such listeners end when their last
+// descriptor is closed.
 func (l *Loop) closeListeners() {
 	l.counters.Set(engine.AcceptPausedCount, 0)
 	for len(l.accept.watchedFDs) > 0 {
@@ -282,7 +282,7 @@ func (e *loopEngine) leastLoadedLoopUnlessFull() *Loop {
 	return best
 }
 
-// delegateListenersToLeastLoaded makes another loop accept from this loop's listeners. If all loops are full, it
+// delegateListenersToLeastLoaded makes another loop accept from this loop's listeners. If no other loop has space, it
 // returns false.
 func (l *Loop) delegateListenersToLeastLoaded() (delegated bool) {
 	e := l.engine
@@ -335,8 +335,8 @@ func (l *Loop) watchListenerIfAssigned(listenerFDIndex int) {
 	}
 }
 
-// delegateOrFailDial passes a dial to a loop with free capacity, or fails the dial if there is none. If the queue of
-// that loop is full, it returns false, and the dial must be retried.
+// delegateOrFailDial passes a dial to the least loaded loop. If all loops are full, the dial fails. If the request
+// queue of the selected loop is full, the result is false, and the dial must be retried.
 func (l *Loop) delegateOrFailDial(request engine.DialRequest) (needsNoRetry bool) {
 	target := l.engine.leastLoadedLoopUnlessFull()
 	if target == nil {

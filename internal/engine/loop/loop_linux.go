@@ -227,8 +227,8 @@ func (l *Loop) isFinished() bool {
 
 // runTurn handles pending events and then runs each task once. Without events or other work, it first waits.
 //
-// A handler's runtime.Goexit ends a turn early, and the next turn continues with the rest. Therefore, during a handler
-// call, work that others wait for must not exist only in local variables.
+// If a handler calls runtime.Goexit, the turn ends early, and the next turn does the remaining work. Therefore, during
+// a handler call, no remaining work may exist only in local variables.
 func (l *Loop) runTurn() {
 	cutShort := l.inTurn
 	l.inTurn = true
@@ -283,7 +283,8 @@ func (l *Loop) recordTurnAndExtendDeadlines(now time.Duration) {
 	}
 }
 
-// extendDeadlinesUnlessBusy extends the peers' time limits by a duration in which the loop has not read.
+// extendDeadlinesUnlessBusy extends time limits by a duration in which the loop has not read. It skips Busy
+// connections.
 func (l *Loop) extendDeadlinesUnlessBusy(now, duration time.Duration, extend func(*engine.Conn, time.Duration)) {
 	l.host.SetClock(now)
 	l.ForEachConn(func(c *engine.Conn) {
@@ -293,7 +294,7 @@ func (l *Loop) extendDeadlinesUnlessBusy(now, duration time.Duration, extend fun
 	})
 }
 
-// timedTurnsAfterSlow is the number of turns after a slow turn in which each handler call is timed.
+// After a slow turn, each handler call of the next timedTurnsAfterSlow turns is timed.
 const timedTurnsAfterSlow = 10_000
 
 func (l *Loop) handleEvents() (handledAny bool) {
@@ -365,9 +366,8 @@ func (l *Loop) startTurnAndExtendDeadlines(waitStart, waitLimit time.Duration) {
 	}
 }
 
-// yieldIfSingleCPUHasWork lets goroutines run that received work in this turn, if there is only one CPU. It
-// reports whether it yielded. Otherwise the thread would block in the kernel, and these goroutines would run only after
-// Go's monitor has noticed, 20 µs to 10 ms later.
+// If there is only one CPU, yieldIfSingleCPUHasWork lets goroutines run that received work in this turn. The thread
+// would otherwise block in the kernel, and these goroutines would run only later, when Go's monitor has noticed.
 func (l *Loop) yieldIfSingleCPUHasWork() (yielded bool) {
 	retained := l.host.RetainCalls.Load()
 	if !l.singleCPU || l.lastRetained == retained {
@@ -406,7 +406,7 @@ func (l *Loop) untrackExpiry(c *engine.Conn) {
 	}
 }
 
-// ReceiveOnceAndDeliver receives once into buf without blocking. It returns the number of bytes received.
+// ReceiveOnceAndDeliver receives once into buf without blocking, and passes the bytes to c. n is the number of bytes.
 func (l *Loop) ReceiveOnceAndDeliver(c *engine.Conn, buf []byte) (n int) {
 	n, errno := sock.Recv(c.FD(), buf)
 	switch {
@@ -427,8 +427,8 @@ func (l *Loop) ReceiveOnceAndDeliver(c *engine.Conn, buf []byte) (n int) {
 	return 0
 }
 
-// SendNextFilePart sends the next part of c's file with sendfile. If that fails, it copies the part to the output
-// instead; the cause of the failure then surfaces in the read of the file or in the next send.
+// SendNextFilePart sends the next part of c's file with sendfile. If sendfile fails, it copies a piece of the file to
+// the output. The read of the file or the next send then reports the cause.
 func (l *Loop) SendNextFilePart(c *engine.Conn, sendfile func(fd int32, f *os.File, offset int64, n int) (int, syscall.Errno)) {
 	f, offset, n := c.NextFilePartUnlessLayered()
 	if f == nil {
@@ -445,13 +445,13 @@ func (l *Loop) SendNextFilePart(c *engine.Conn, sendfile func(fd int32, f *os.Fi
 	}
 }
 
-// ClosesWithReset reports whether c must be closed with a reset, because Config.ResetDialled applies.
+// ClosesWithReset reports whether c must be closed with a reset: c is dialled and Config.ResetDialled is set.
 func (l *Loop) ClosesWithReset(c *engine.Conn) bool {
 	return c.IsDialled() && l.engine.cfg.ResetDialled
 }
 
-// ShutdownWriteUnlessReset shuts down the sending direction of c. If c is to be closed with a reset, it treats c as
-// ended by the peer instead, because a FIN before the reset would leave the socket in TIME_WAIT.
+// ShutdownWriteUnlessReset shuts down the sending direction of c. If c is to be closed with a reset, it acts as if the
+// peer had sent EOF instead, because a FIN before the reset would leave the socket in TIME_WAIT.
 func (l *Loop) ShutdownWriteUnlessReset(c *engine.Conn) {
 	if l.ClosesWithReset(c) {
 		c.OnEOF()
@@ -512,8 +512,8 @@ func (l *Loop) freeSlotAndResumeAccepting(c *engine.Conn) {
 	}
 }
 
-// deliverRemainingAndCloseLoop releases the loop's remaining resources. It also delivers late requests, because
-// connections still count their bytes as posted.
+// deliverRemainingAndCloseLoop delivers the remaining requests, whose bytes still count as posted. It then releases the
+// loop's resources.
 func (l *Loop) deliverRemainingAndCloseLoop() {
 	l.mailbox.Close()
 	for l.hasMail() {

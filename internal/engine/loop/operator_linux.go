@@ -57,7 +57,7 @@ type connWalk struct {
 	loopsLeft atomic.Int32 // loops that have not finished
 }
 
-// startConnWalk starts a walk, unless all loops have ended. At the end of the walk it calls onDone.
+// startConnWalk starts a walk, unless all loops have ended. At the end of the walk, onDone is called.
 func (e *loopEngine) startConnWalk(visitFrom func(l *Loop, from uint32) (next uint32), onDone func()) error {
 	select {
 	case <-e.done:
@@ -132,8 +132,8 @@ func (e *loopEngine) PostToAllConns(message *engine.Shared, beforePost func(), o
 	}, func() { onDone(0) })
 }
 
-// isFromProxyAddr reports whether a connection comes from a proxy's address, even if a proxy there has announced
-// another address.
+// isFromProxyAddr reports whether the other end of the socket is proxyAddr. An address that a proxy has announced does
+// not matter.
 func (l *Loop) isFromProxyAddr(c *engine.Conn, proxyAddr netip.AddrPort) bool {
 	if l.engine.cfg.IsProxy == nil {
 		return false

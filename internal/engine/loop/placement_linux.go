@@ -16,9 +16,9 @@ import (
 // handler that was quick and then blocks forever still freezes its loop. The watchdog then moves the handlers of all
 // other loops to workers, and none return while a loop is stuck.
 //
-// A turn is slow if it took long, both in total and per read; many quick calls do not make a turn slow. The thread may
-// also have waited for a CPU. Therefore the turns after a slow turn are measured, and count only if the thread has
-// worked or slept for that long.
+// A turn is slow if it took long, both in total and per read; many quick calls do not make a turn slow. A turn may also
+// take long because the thread waits for a CPU. Therefore the turns after a slow turn are measured. They count only if
+// the thread has slept, or worked for a long time.
 //
 // A few slow turns in a row move the handlers of a loop to workers. A single turn with very slow reads suffices,
 // because the next turn could take a second. On workers, each call is timed, and quick handlers return to the loop.
@@ -36,8 +36,8 @@ const (
 	maxTimeOnWorkers   = time.Minute
 )
 
-// handlerPlacer decides whether the handlers of one loop run on the loop or on workers. Only the loop may use it,
-// except workerTimes, which workers update.
+// handlerPlacer decides whether the handlers of one loop run on the loop or on workers. Workers update workerTimes.
+// Only the loop may use the other fields.
 type handlerPlacer struct {
 	loop           *Loop
 	lastTurnSlow   bool
@@ -74,8 +74,8 @@ func (a *handlerPlacer) handleEventsAndMoveIfSlow() (handledAny bool) {
 	return handled
 }
 
-// moveToWorkersAfterSlowTurns handles a slow turn that follows another slow turn. If the thread has worked or slept,
-// and not only waited for a CPU, the turn counts towards a move.
+// moveToWorkersAfterSlowTurns handles a slow turn that follows another slow turn. The turn does not count if the thread
+// has mostly waited for a CPU. After enough turns that count, or a very slow one, the handlers move to workers.
 func (a *handlerPlacer) moveToWorkersAfterSlowTurns(took, numReads time.Duration, threadUsage sock.ThreadUsage) {
 	if threadUsage.Sleeps == 0 && (threadUsage.CPU < slowTurnTime || threadUsage.CPU < slowReadTime*numReads) {
 		a.slowTurnsInRow = 0
@@ -102,7 +102,7 @@ func (a *handlerPlacer) moveHandlersToWorkers(timePerRead time.Duration) {
 
 func (a *handlerPlacer) nextDue() (at time.Duration, ok bool) { return 0, false }
 
-// runIfDue moves handlers back from workers, or makes the loop use its own buffers again.
+// If handlers run on workers, runIfDue moves quick handlers back. Otherwise the loop gets its own buffers again.
 func (a *handlerPlacer) runIfDue(now time.Duration) {
 	switch {
 	case !a.loop.engine.cfg.AutoWorkers:
@@ -114,7 +114,7 @@ func (a *handlerPlacer) runIfDue(now time.Duration) {
 }
 
 // moveHandlersToLoopIfQuick makes the loop call the handlers again if at least quickCallsToReturn calls were short and
-// a further review finds no call that is still in progress.
+// a further review finds no slow call that was in progress.
 func (a *handlerPlacer) moveHandlersToLoopIfQuick(now time.Duration) {
 	l := a.loop
 	if now < a.reviewAt {

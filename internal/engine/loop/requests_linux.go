@@ -93,7 +93,7 @@ func (l *Loop) PerformActionsLater(c *engine.Conn) {
 	}
 }
 
-// performPendingActions performs the actions of connections that other connections have changed, until none are left.
+// performPendingActions performs actions of connections that other connections have changed, until no action is left.
 func (l *Loop) performPendingActions() {
 	for i := 0; i < len(l.pendingActions); i++ {
 		if c := l.pendingActions[i]; c.FD() >= 0 && c.DriverFlags()&(Busy|Connecting) == 0 && c.IsOpen() {
@@ -109,7 +109,7 @@ func (l *Loop) ForEachConn(visit func(*engine.Conn)) {
 	l.conns.forEachConnInUse(0, l.conns.slotCount, visit)
 }
 
-// AbortConnOrFailDial closes a connection in this turn or, if a worker has it, when it returns. A dial fails.
+// AbortConnOrFailDial fails a dial or aborts a connection. The abort waits while a worker has the connection.
 func (l *Loop) AbortConnOrFailDial(c *engine.Conn, reason error) {
 	switch {
 	case c.DriverFlags()&Connecting != 0:

@@ -51,7 +51,7 @@ func (w *poolSubmitter) isThrottled(now time.Duration) bool {
 }
 
 // submitBehindWaitingConns submits a connection to the pool, unless waiting connections must come first. Sheddable
-// input is submitted after all waiting connections or, during throttling, after one of them.
+// input is submitted after all waiting connections or, during throttling, after one waiting connection.
 func (l *Loop) submitBehindWaitingConns(c *engine.Conn) error {
 	w := &l.submitQueue
 	switch {
@@ -135,8 +135,8 @@ func (l *Loop) requeueShedAndSubmitWaiting(numRan int, shed []*engine.Conn, now 
 	}
 }
 
-// closeWithoutWorker closes a connection that needs a worker when no connection may wait. The loop calls Closed. It
-// reports whether the connection still exists.
+// If no connection may wait, closeWithoutWorker closes a connection that needs a worker. The loop then calls Closed.
+// stillOwned reports whether the connection still exists.
 func (l *Loop) closeWithoutWorker(c *engine.Conn) (stillOwned bool) {
 	if c.IsClosedDeferred() {
 		c.UndeferClosed()

@@ -52,7 +52,7 @@ func (s *expirySweeper) runIfDue(now time.Duration) {
 
 // Connections that were opened together may be due together. After maxSweepActions actions, the rest of a slice waits
 // until the driver has handled all events, but at most maxSweepPause turns. With io_uring, each send holds a buffer
-// until its completion is handled, and heartbeats cause as many answers.
+// until its completion is handled. Each heartbeat also causes an answer.
 const (
 	maxSweepActions = 512
 	maxSweepPause   = 16

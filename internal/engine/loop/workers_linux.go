@@ -23,8 +23,8 @@ func (l *Loop) CallHandlerOrSubmit(c *engine.Conn) (stillOwned bool) {
 	return l.submitShedOrQueue(c)
 }
 
-// submitShedOrQueue submits c to the pool. If the pool is full, the handler sheds the input of c if it can; otherwise c
-// waits. submitShedOrQueue reports whether the loop still owns c.
+// submitShedOrQueue submits c to the pool. If the pool is full, the handler sheds the input of c. If the handler can't
+// shed, c waits in a queue. The result reports whether the loop still owns c.
 func (l *Loop) submitShedOrQueue(c *engine.Conn) (stillOwned bool) {
 	if l.submitQueue.closeReason == engine.ErrPoolClosed {
 		return l.closeWithoutWorker(c)
@@ -130,7 +130,7 @@ func (l *Loop) discardDeferred(c *engine.Conn) {
 	l.updateMailMemoryCounter()
 }
 
-// deliverAllDespiteGoexit delivers all requests. After a runtime.Goexit in a handler, it releases the rest.
+// deliverAllDespiteGoexit delivers requests. If a handler calls runtime.Goexit, the remaining requests are released.
 func (r *connMailQueue) deliverAllDespiteGoexit() {
 	defer r.deliverRemaining()
 	r.deliverRemaining()
@@ -156,8 +156,8 @@ func (l *Loop) ReturnFromWorker(c *engine.Conn, rejection error) {
 	l.wake()
 }
 
-// resumeConnsReturnedByPool resumes the connections that the pool has returned. Connections that have not run and must
-// not be shed wait for the pool again.
+// resumeConnsReturnedByPool resumes the connections that the pool has returned. If the pool has rejected a connection
+// whose input must not be shed, the connection waits again.
 func (l *Loop) resumeConnsReturnedByPool() {
 	if l.returnBatchDone == len(l.returnBatch) { // the last batch was not cut short
 		if !l.hasReturned.Load() {

@@ -17,8 +17,8 @@ func All() []engine.Model {
 	return []engine.Model{goroutine.Model, epoll.Model, uring.Model}
 }
 
-// BestAvailable returns the most preferred model that can run on this machine. preferredErr is the reason why the most
-// preferred model of all can't.
+// BestAvailable returns the most preferred model that can run on this machine. If a more preferred model exists,
+// preferredErr is the reason why the most preferred one can't run.
 func BestAvailable() (m engine.Model, preferredErr error) {
 	all := All()
 	preferredErr = all[len(all)-1].Available()
@@ -30,7 +30,7 @@ func BestAvailable() (m engine.Model, preferredErr error) {
 	return all[0], preferredErr
 }
 
-// Auto as a model's name selects the best model that can run on this machine.
+// Auto as the name of a model selects the best model that can run on this machine.
 const Auto = "auto"
 
 // FindAvailable returns the model with the given name. "" and Auto select the best model.
