@@ -55,7 +55,7 @@ func (d *driver) submitSend(c *engine.Conn) {
 	s.user = tagSend | uint64(c.Slot())
 }
 
-// sendFileOutput sends a part of a file by a system call, because io_uring has no operation for it.
+// sendFileOutput sends a part of a file with a system call, because io_uring cannot send files.
 func (d *driver) sendFileOutput(c *engine.Conn) {
 	if d.loop.SendNextFilePart(c, sock.SendFileOnBlockingSocket); c.WantsWritable() {
 		c.SetDriverFlags(c.DriverFlags() | sending)
