@@ -217,8 +217,8 @@ func ContextForStopWithin(d time.Duration) context.Context {
 	return context.WithValue(context.Background(), stopWithinKey{}, d)
 }
 
-// Stop implements engine.Engine. Unless ctx is from ContextForStopWithin, Stop blocks until the tester, on another
-// goroutine, has done the remaining work.
+// Stop implements engine.Engine. Unless ctx is from ContextForStopWithin, Stop may block; the tester must then continue
+// on another goroutine.
 func (e *Engine) Stop(ctx context.Context) error {
 	within, begin := ctx.Value(stopWithinKey{}).(time.Duration)
 	_ = e.updateRequestsAndWake(func(w *pendingRequests) error { // fails only if the engine has ended
