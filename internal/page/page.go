@@ -32,7 +32,7 @@ type Live struct {
 	// URL responds to GET with the output of WriteUpdate. It must be on the same server as the page.
 	URL string
 	// Every is the pause after a response, at least 100 ms. The default, 0, is 2 s. While the server does not respond,
-	// the page shows an error, and each pause is twice as long as the last, up to 30 s.
+	// the page says so, and the pause doubles each time, up to 30 s.
 	Every time.Duration
 }
 
@@ -69,7 +69,7 @@ type Link struct {
 
 // Action is a button of a live page. It sends an empty POST to URL with the header "Myriad-Action: 1". The server must
 // require the header, because no other site can make a browser send it. If Token is set, the page asks for a token
-// before the first action and sends it in the header "Myriad-Token". The page does not store the token, and asks for it
+// before the first action and sends it in the header "Myriad-Token". The page keeps the token in memory only, and asks
 // again after a response with status 401. The page shows up to 300 characters of the response and then updates itself.
 type Action struct {
 	// Label is the button's text. Without a label there is no button.

@@ -4,5 +4,5 @@ package testkit
 
 import "math"
 
-// descriptorLimit returns the maximum number, because the limit is unknown here.
+// descriptorLimit returns a number without effect, because the limit is unknown on this system.
 func descriptorLimit() int { return math.MaxInt32 }

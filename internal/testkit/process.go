@@ -17,7 +17,8 @@ type Process struct {
 	ended  chan struct{}
 }
 
-// Start starts a command and collects its output, unless cmd redirects it. A failed test logs the end of the output.
+// Start starts a command and collects its output, unless cmd redirects it. If the test fails, the end of the output is
+// logged.
 func Start(t testing.TB, cmd *exec.Cmd) *Process {
 	t.Helper()
 	p := &Process{Cmd: cmd, Output: new(Buffer), t: t, ended: make(chan struct{})}
@@ -52,7 +53,8 @@ func (p *Process) Signal(s os.Signal) {
 	}
 }
 
-// ExitCode waits up to Timeout for the process to exit, and returns the exit code, or -1 after a signal.
+// ExitCode waits up to Timeout for the process to exit, and returns the exit code. If a signal has killed the process,
+// it returns -1.
 func (p *Process) ExitCode() int {
 	p.t.Helper()
 	select {
