@@ -140,7 +140,6 @@ func (rt *Runtime) appendToInputBuffer(b *Buffer, p []byte) {
 	b.bytes = append(b.bytes, p...)
 }
 
-// growBuffer makes space for extraBytes more bytes in b. maxCap limits the capacity of b.
 func (rt *Runtime) growBuffer(b *Buffer, extraBytes, maxCap int) {
 	newCap := b.grownCap(extraBytes, maxCap)
 	if newCap <= cap(b.bytes) {

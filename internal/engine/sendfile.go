@@ -149,8 +149,6 @@ func (q *fileQueue) remainingFileBytes() int {
 	return int(n)
 }
 
-// startProgressTimerIfStopped starts the time limit for the next fileProgressGoal bytes, unless the time limit is
-// already running.
 func (q *fileQueue) startProgressTimerIfStopped(now time.Duration) {
 	if q.progressGoal <= 0 {
 		q.progressGoal, q.waitingSince = fileProgressGoal, now
@@ -185,7 +183,6 @@ func (c *Conn) outputTail() **Buffer {
 // lastOutput returns the buffer with the last data written, or nil if all of its data has been sent.
 func (c *Conn) lastOutput() *Buffer { return *c.outputTail() }
 
-// ensureTailBuffer returns the buffer to append to, with space for capacity bytes.
 func (c *Conn) ensureTailBuffer(capacity int) *Buffer {
 	b := c.outputTail()
 	if *b == nil {
@@ -230,7 +227,6 @@ func (c *Conn) advanceFileOrMarkBlocked(sentBytes int) {
 	c.resumeAndScheduleDrainedIfLow()
 }
 
-// advanceFirstQueuedFile counts sentBytes of the first file as sent. It reports whether the file is complete.
 func (c *Conn) advanceFirstQueuedFile(sentBytes int) (fullySent bool) {
 	q := c.extra.fileQueue
 	first := &q.entries[0]

@@ -36,7 +36,6 @@ func (c *Conn) NextExpiryTimerOrDeadline() (at time.Duration, ok bool) {
 	return at, at != 0
 }
 
-// earlierNonzeroTime returns the earlier of two times. A time of 0 means never.
 func earlierNonzeroTime(a, b time.Duration) time.Duration {
 	if a == 0 || b != 0 && b < a {
 		return b
@@ -68,8 +67,6 @@ func (c *Conn) timeAfterOrZero(d time.Duration) time.Duration {
 // SetDialTimeout sets the time at which dialling fails.
 func (c *Conn) SetDialTimeout(deadline time.Duration) { c.ensureExtra().expiry = deadline }
 
-// callTimerOrCloseAtDeadline calls a due Timer or closes the connection at its deadline. fired is false if neither is
-// due.
 func (c *Conn) callTimerOrCloseAtDeadline(now time.Duration) (fired bool) {
 	if c.extra == nil || c.is(closing|handshaking|openPending) {
 		return false
@@ -193,8 +190,6 @@ func (c *Conn) fillTimeLimits(now time.Duration, limits *[3]timeLimit) {
 	}
 }
 
-// exceededTimeLimit returns the close reason of a limit that has passed. If there is none, heartbeatDue reports whether
-// a heartbeat is due.
 func (c *Conn) exceededTimeLimit(now time.Duration) (why error, heartbeatDue bool) {
 	var limits [3]timeLimit
 	c.fillTimeLimits(now, &limits)

@@ -124,8 +124,7 @@ func (t *rateTable) admitMessage(m message, now time.Time) (admitted bool, suppr
 	return true, suppressed
 }
 
-// removeOldEntries removes the entries of messages that were not written for an Interval. It adds the removed counts to
-// the shared entry.
+// removeOldEntries removes entries older than an Interval and adds their counts to the shared entry.
 func (t *rateTable) removeOldEntries(now time.Time) {
 	t.lastSweep = now
 	for m, e := range t.entries {

@@ -183,8 +183,6 @@ func toAddrPort(ip, port []byte) netip.AddrPort {
 	return netip.AddrPortFrom(a, binary.BigEndian.Uint16(port))
 }
 
-// checkTLVsAndChecksum checks that header b has complete TLVs from the offset start on. If there is a checksum, it is
-// verified.
 func checkTLVsAndChecksum(b []byte, start int) error {
 	sum := 0 // offset of the checksum
 	for start < len(b) {

@@ -132,7 +132,6 @@ func (g *HandshakeLimiter) releaseSlotAndStartNext(h *handshake) {
 	g.goroutines.Done()
 }
 
-// dequeue removes h from the queue, so that h never runs. If h was not queued, wasQueued is false.
 func (g *HandshakeLimiter) dequeue(h *handshake) (wasQueued bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -251,7 +251,6 @@ func parseConnInfo(msg []byte) ConnInfo {
 	return t
 }
 
-// findNetlinkAttribute returns the content of the attribute of the given kind, or nil.
 func findNetlinkAttribute(attrs []byte, kind uint16) []byte {
 	for len(attrs) >= unix.NLA_HDRLEN {
 		size := int(binary.NativeEndian.Uint16(attrs))

@@ -235,7 +235,6 @@ func setNoDelay(fd int, keepDelay bool) error {
 	return unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
 }
 
-// bindSourceAddrIfValid binds fd to source if source is valid. When fd connects, the kernel chooses the port.
 func bindSourceAddrIfValid(fd int, source netip.Addr) error {
 	if !source.IsValid() {
 		return nil

@@ -110,7 +110,6 @@ func unshareThreadDescriptorTable() error {
 	return nil
 }
 
-// closeInheritedSocketsAndPipes closes the thread's copies of sockets and pipes, except those in keepFDs.
 func closeInheritedSocketsAndPipes(keepFDs map[int32]bool) error {
 	entries, err := os.ReadDir("/proc/thread-self/fd")
 	if err != nil {

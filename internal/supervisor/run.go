@@ -140,7 +140,7 @@ func (d *workerDrain) waitDrainResult() error {
 }
 
 // flushAndNotifyStopped flushes queued messages and notifies the supervisor that this worker has stopped serving and
-// will exit. If the supervisor has died, flushAndNotifyStopped has no effect.
+// will exit.
 func (w *Worker) flushAndNotifyStopped(writing *sync.WaitGroup) {
 	w.out.close()
 	writing.Wait()

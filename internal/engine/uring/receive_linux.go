@@ -56,7 +56,6 @@ func (d *driver) chooseReceiveModeBySize(c *engine.Conn, completion cqe) {
 	}
 }
 
-// handleRecvResult passes the result of a receive, a size or a negative errno, to the core.
 func (d *driver) handleRecvResult(c *engine.Conn, sizeOrErrno int32, received []byte) {
 	switch {
 	case sizeOrErrno > 0:
@@ -75,7 +74,6 @@ func (d *driver) handleRecvResult(c *engine.Conn, sizeOrErrno int32, received []
 	}
 }
 
-// deferRecvUntilWorkerReturns keeps a copy of the received bytes until a worker returns the connection.
 func (d *driver) deferRecvUntilWorkerReturns(c *engine.Conn, completion cqe) {
 	var received []byte
 	if completion.res > 0 {

@@ -31,7 +31,6 @@ func (d *driver) handleOrDeferWritable(c *engine.Conn) {
 	d.PerformActions(c)
 }
 
-// handleSendResult passes the result of a send, a size or a negative errno, to the core.
 func (d *driver) handleSendResult(c *engine.Conn, sizeOrErrno int32) {
 	c.OnSent(int(max(sizeOrErrno, 0)))
 	c.OnWritable()

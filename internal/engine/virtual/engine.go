@@ -243,7 +243,6 @@ func (e *Engine) Stop(ctx context.Context) error {
 
 func (e *Engine) Wait() { <-e.done }
 
-// runUntilIdleIfUnowned is like runUntilIdle. If another goroutine owns the connections, it does nothing.
 func (e *Engine) runUntilIdleIfUnowned() {
 	if e.ownerLock.TryLock() {
 		defer e.ownerLock.Unlock()
@@ -306,8 +305,6 @@ func (e *Engine) admitOrRejectQueued(paused bool) (acted bool) {
 	return acted
 }
 
-// closeLargestUntilWithinBudget closes connections, those with the largest buffers first, while MaxBuffered is
-// exceeded.
 func (e *Engine) closeLargestUntilWithinBudget() (acted bool) {
 	most := int64(e.cfg.Limits.MaxBuffered)
 	for most > 0 && e.counters.Get(engine.Buffered) > most {

@@ -191,7 +191,6 @@ func (p *Peer) performConnAction() (performed bool) {
 	return true
 }
 
-// reportReadiness tells the connection that it can write or has input. If neither is the case, reported is false.
 func (p *Peer) reportReadiness() (reported bool) {
 	switch {
 	case p.conn.WantsWritable() && p.receiveCapacity() > 0:
