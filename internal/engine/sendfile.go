@@ -138,8 +138,7 @@ func (q *fileQueue) sumDataBehindFiles(measure func(*Buffer) int) (n int) {
 	return n
 }
 
-// remainingFileBytes returns the number of file bytes to send, but at most math.MaxInt / 2, so that sums do not
-// overflow.
+// remainingFileBytes returns the number of file bytes to send, but at most math.MaxInt / 2, to prevent overflows.
 func (q *fileQueue) remainingFileBytes() int {
 	const most = math.MaxInt / 2
 	n := int64(0)

@@ -118,8 +118,7 @@ func (c *Conn) CheckTimeouts(now time.Duration) (acted bool) {
 	return true
 }
 
-// closeOrAbortByTimeoutKind closes a connection. After a heartbeat timeout or write timeout, it aborts the connection,
-// which discards the output.
+// closeOrAbortByTimeoutKind closes a connection. After a heartbeat or write timeout, it discards the output.
 func (c *Conn) closeOrAbortByTimeoutKind(timeoutErr error) {
 	if timeoutErr == ErrHeartbeatTimeout || timeoutErr == ErrWriteTimeout {
 		c.abortWith(timeoutErr)
@@ -287,8 +286,7 @@ func (c *Conn) ResetHeartbeat() {
 	c.lastHeard = c.runtime.coarseNow()
 }
 
-// SweepPeriod returns the interval between checks of a connection: 1/8 of the shortest time limit. Without time limits
-// it returns 0.
+// SweepPeriod returns the interval between checks of a connection: 1/8 of the shortest limit, or 0 without limits.
 func (rt *Runtime) SweepPeriod() time.Duration {
 	l := &rt.Limits
 	var shortest time.Duration

@@ -22,8 +22,7 @@ import (
 // framer finds the same messages with either method, each message goes to one of the two methods, and the answers are
 // in order.
 
-// FreeBuffersAndDeferClosed frees the buffers. It makes Run, on a worker, call Closed; OnClosed then does not call
-// Closed.
+// FreeBuffersAndDeferClosed frees the buffers and makes Run, instead of OnClosed, call Closed.
 func (c *Conn) FreeBuffersAndDeferClosed() {
 	c.dropInput()
 	c.dropOutput()
@@ -35,8 +34,7 @@ func (c *Conn) IsClosedDeferred() bool { return c.extra != nil && c.extra.closed
 // UndeferClosed undoes FreeBuffersAndDeferClosed. It is called if no worker will run the connection.
 func (c *Conn) UndeferClosed() { c.extra.closedByWorker = false }
 
-// Run makes the due handler calls on a worker. The worker owns the connection until Run returns the connection to the
-// loop.
+// Run makes the due handler calls on a worker, which owns the connection, and returns the connection to the loop.
 func (c *Conn) Run(context.Context) {
 	start, times, slot := c.runtime.Now(), c.runtime.HandlerTimes, int32(0)
 	if times != nil {

@@ -46,8 +46,7 @@ func Bytes(size float64) string { return formatScaled(size, sizes, Number) }
 // Seconds formats a duration in s, ms, µs or ns: 1.2 ms. NaN and infinities are "".
 func Seconds(seconds float64) string { return formatScaled(seconds, times, Number) }
 
-// Latency formats a non-negative duration like Seconds, but keeps trailing zeros: 1.20 ms. Columns of latencies then
-// line up.
+// Latency formats a non-negative duration like Seconds, but keeps trailing zeros to align columns: 1.20 ms.
 func Latency(d time.Duration) string {
 	return formatScaled(d.Seconds(), times, func(v float64) string {
 		digits := 2

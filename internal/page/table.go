@@ -7,8 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// Table is a table. The first and last columns contain text, left-aligned. All other columns contain figures,
-// right-aligned.
+// Table is a table. The first and last columns are left-aligned text; all others are right-aligned figures.
 type Table struct {
 	// Caption is a sentence above the table.
 	Caption string

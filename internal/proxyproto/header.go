@@ -43,8 +43,7 @@ var errIncomplete = errors.New("incomplete")
 // reports other errors when the header is complete. A header of version 1 is complete at \r\n or after 107 bytes.
 //
 // Parse skips text after UNKNOWN. In version 2, the addresses must be followed by complete TLVs (type, length, value).
-// Parse verifies a CRC32C and skips all other TLVs. In a header with LOCAL or UNSPEC, Parse skips the addresses and all
-// TLVs.
+// Parse verifies a CRC32C and skips all other TLVs. With LOCAL or UNSPEC, Parse skips addresses and TLVs.
 func Parse(b []byte) (h Header, length int, err error) {
 	switch {
 	case len(b) == 0:

@@ -59,8 +59,7 @@ type handshake struct {
 	err        error // the result, once done
 }
 
-// appendInputAndStartOnHello appends p to the input. On a server, a complete ClientHello makes the handshake request a
-// slot.
+// appendInputAndStartOnHello appends p to the input. A server's handshake requests a slot at a complete ClientHello.
 func (h *handshake) appendInputAndStartOnHello(p []byte) error {
 	if err := h.appendInput(p); err != nil {
 		return err
@@ -233,8 +232,7 @@ func (h *handshake) readBlocking(p []byte) (int, error) {
 	}
 }
 
-// waitInputOrEvictIfStalled waits for input. available is false if the context has ended, or if the handshake has
-// stalled and must give up its slot.
+// waitInputOrEvictIfStalled waits for input. available is false if the context has ended or the handshake is evicted.
 func (h *handshake) waitInputOrEvictIfStalled() (available bool) {
 	var over <-chan time.Time
 	if !h.isClient { // a server may be slow

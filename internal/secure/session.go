@@ -101,10 +101,9 @@ func (s *Session) IsInputFull() bool {
 	return h != nil && h.isInputFull()
 }
 
-// AdvanceHandshake emits the handshake's output. The owner, when woken, calls AdvanceHandshake. open reports whether
-// the handshake is complete and the session is open. When the session has opened, call Read without input to decrypt
-// what has already arrived. After an error, send the emitted bytes and close. io.EOF means that the peer closed without
-// sending.
+// AdvanceHandshake emits the handshake's output. The owner calls AdvanceHandshake when woken. open means that the
+// handshake is complete. When the session has opened, call Read without input to decrypt what has already arrived.
+// After an error, send the emitted bytes and close. io.EOF means that the peer closed without sending.
 func (s *Session) AdvanceHandshake() (open bool, err error) {
 	h := s.hs.Load()
 	if h == nil || s.err != nil {

@@ -42,8 +42,7 @@ func (t *transport) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Close does nothing. crypto/tls calls it when the context of a handshake has ended. Reads and writes then fail
-// already.
+// Close does nothing. crypto/tls calls it after the end of a handshake's context, when reads and writes already fail.
 func (t *transport) Close() error { return nil }
 
 func (t *transport) LocalAddr() net.Addr { return unknownAddr{} }

@@ -77,8 +77,8 @@ func SetNonblockNoDelayKeepalive(l net.Listener) error {
 	})
 }
 
-// SetBacklog limits the connections that wait to be accepted, up to net.core.somaxconn. If backlog is 0, SetBacklog
-// does nothing.
+// SetBacklog limits the connections that wait to be accepted. The maximum is net.core.somaxconn. A backlog of 0 changes
+// nothing.
 func SetBacklog(l net.Listener, backlog int) error {
 	if backlog == 0 {
 		return nil
@@ -245,8 +245,7 @@ func bindSourceAddrIfValid(fd int, source netip.Addr) error {
 	return unix.Bind(fd, toSockaddr(netip.AddrPortFrom(source, 0)))
 }
 
-// SetBindAddressNoPort, a net.Dialer.Control, makes the kernel choose the source port when the socket connects; see
-// StartDial.
+// SetBindAddressNoPort, a net.Dialer.Control, makes the kernel choose the source port at connect(2); see StartDial.
 func SetBindAddressNoPort(_, _ string, raw syscall.RawConn) error {
 	var err error
 	if e := raw.Control(func(fd uintptr) {

@@ -125,8 +125,7 @@ func NewEventfd() (Eventfd, error) {
 	return Eventfd{FD: int32(fd), seq: privateTables.eventfds.Add(1)}, nil
 }
 
-// Signal makes the eventfd readable. If the calling thread's private descriptor table lacks the eventfd, Signal uses
-// another thread.
+// Signal makes the eventfd readable. If the calling thread's private table lacks it, Signal uses another thread.
 func (e Eventfd) Signal() {
 	if e.isInThreadDescriptorTable() {
 		e.writeOne()

@@ -142,8 +142,7 @@ func fromNetworkOrder(port uint16) uint16 {
 	return uint16(b[0])<<8 | uint16(b[1])
 }
 
-// DupConnDescriptor duplicates the descriptor of a listener or connection of package net. The caller must close the
-// duplicate.
+// DupConnDescriptor duplicates the descriptor of a net.Listener or net.Conn. The caller must close the duplicate.
 func DupConnDescriptor(conn any) (int32, error) {
 	own := -1
 	err := withDescriptor(conn, func(fd int) (err error) {

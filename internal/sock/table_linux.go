@@ -53,8 +53,8 @@ func RunOnNewThread(f func()) {
 var startRuntimePoller sync.Once
 
 // UnshareDescriptorTable gives the calling thread a private descriptor table that keeps the sockets in keepFDs. The
-// thread must come from RunOnNewThread. The table disappears with the thread. Before the thread ends, unregisterThread
-// must be called.
+// thread must come from RunOnNewThread. The table disappears with the thread. Call unregisterThread before the thread
+// ends.
 func UnshareDescriptorTable(keepFDs map[int32]bool) (unregisterThread func(), err error) {
 	startRuntimePoller.Do(func() {
 		if r, w, err := os.Pipe(); err == nil { // starts Go's poller

@@ -20,9 +20,8 @@ const maxUnixPath = len(syscall.RawSockaddrUnix{}.Path) - 1
 //
 // ListenUnix first removes a socket at path that a killed process has left. It removes nothing, and returns an error
 // that wraps syscall.EADDRINUSE, in three cases: a program listens at path, it is unknown whether a program does, or
-// the file is not a socket (for example a symbolic link). If two programs call ListenUnix for a path at the same
-// moment, either may remove the other's socket. On Windows, ListenUnix removes nothing, and any file at path is an
-// error.
+// the file is not a socket (for example a symbolic link). If two programs start at the same path simultaneously, either
+// may remove the other's socket. On Windows, any file at path is an error.
 //
 // Closing the returned listener removes the file. Closing other descriptors of the socket, such as those passed to
 // worker processes, does not remove the file. A supervisor keeps the listener and closes it after the workers have

@@ -12,8 +12,7 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// These are the kinds of frames on a control socket. A frame is its kind (1 byte), the payload's length (4 bytes) and
-// the payload.
+// These are the kinds of control frames. A frame consists of kind (1 byte), payload length (4 bytes) and payload.
 const (
 	kindServing   = 's' // from the worker
 	kindDrain     = 'd' // from the supervisor
@@ -90,8 +89,8 @@ func newOutbox(socket *net.UnixConn) *outbox {
 	return o
 }
 
-// enqueue adds a message and waits up to timeout for space. If there is no space, it fails with engine.ErrFull. After
-// close, it fails with engine.ErrClosed.
+// enqueue adds a message and waits up to timeout for space. It fails with engine.ErrFull or, after close,
+// engine.ErrClosed.
 func (o *outbox) enqueue(message []byte, timeout time.Duration) error {
 	if isClosed(o.closing) {
 		return engine.ErrClosed

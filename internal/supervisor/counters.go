@@ -39,8 +39,7 @@ type endedCounters struct {
 	listeners [engine.MaxListeners]listenerCounters
 }
 
-// blockStride is the distance between blocks in bytes. It is a multiple of two cache lines, so that no two blocks share
-// a cache line.
+// blockStride is the distance between blocks in bytes. Because of its size, no two blocks share a cache line.
 const blockStride = int((unsafe.Sizeof(counterBlock{}) + 127) &^ 127)
 
 type sharedCounters []byte

@@ -75,8 +75,7 @@ func (s *Supervisor) SendListenerSockets(control *os.File, message string) error
 // SetListenersShared does nothing, because supervisor and workers share the sockets and never shut them down.
 func (s *Supervisor) SetListenersShared(bool) {}
 
-// ExportConns implements engine.Migrator. If a worker dies, sum.Unconfirmed includes its last published number of
-// connections.
+// ExportConns implements engine.Migrator. sum.Unconfirmed includes the connections of workers that died.
 func (s *Supervisor) ExportConns(ctx context.Context, channels []*os.File) (sum engine.ExportResult, err error) {
 	var mu sync.Mutex
 	err = s.distributeChannelsToWorkers(channels, func(index int, w workerState, part []*os.File) error {
@@ -94,8 +93,7 @@ func (s *Supervisor) ExportConns(ctx context.Context, channels []*os.File) (sum 
 	return sum, err
 }
 
-// waitAndCountLostConns waits up to controlTimeout for a worker to end, and returns how many connections the worker has
-// lost.
+// waitAndCountLostConns waits up to controlTimeout for a worker to end, and returns how many connections were lost.
 func (s *Supervisor) waitAndCountLostConns(workerIndex int, w workerState) int {
 	select {
 	case <-w.collected:
@@ -173,8 +171,7 @@ func newHandoffOrderHandler(e engine.Engine, publishCounters func(context.Contex
 	}
 }
 
-// startHandoffOrderHandler starts a goroutine that executes the supervisor's orders. The function stop lets the current
-// order finish and ends the goroutine.
+// startHandoffOrderHandler starts to execute the supervisor's orders. The function stop waits for the current order.
 func (w *Worker) startHandoffOrderHandler(e engine.Engine, publishCounters func(context.Context)) (stop func()) {
 	if m, ok := e.(engine.Migrator); ok {
 		m.SetListenersShared(true) // the supervisor has them as well

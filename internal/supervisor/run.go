@@ -199,9 +199,8 @@ type broadcaster struct {
 	lastWait time.Time // when it last waited for space
 }
 
-// broadcastRetryingBriefly delivers a message. If the engine is full, it retries for at most controlTimeout. During
-// retries the control socket is not read; therefore, no call retries until writeTimeout has passed since the last
-// retries.
+// broadcastRetryingBriefly delivers a message. If the engine is full, it retries for at most controlTimeout. Because
+// retries delay reading the control socket, later calls do not retry for writeTimeout.
 func (b *broadcaster) broadcastRetryingBriefly(p []byte) error {
 	err := b.engine.BroadcastToAllWorkers(p)
 	if errors.Is(err, engine.ErrFull) && time.Since(b.lastWait) > writeTimeout {
@@ -214,7 +213,7 @@ func (b *broadcaster) broadcastRetryingBriefly(p []byte) error {
 	return err
 }
 
-// discardSignal makes a signal have no effect, not even for subscribers of signal.Notify. The signal is not ignored
+// discardSignal makes a signal have no effect and ends earlier subscriptions to it. The signal is not ignored
 // (SIG_IGN), because child processes would inherit that. Do not call discardSignal while a second signal of this kind
 // is expected: a signal that arrives during signal.Ignore can end the process, because the runtime then finds no
 // subscriber and the signal not yet ignored (seen in Go 1.26).

@@ -58,8 +58,7 @@ type Worker struct {
 	exitTimeout time.Duration // limit from the end of the drain to the exit of an orphan
 }
 
-// currentWorker is set before main starts. Its detection removes workerEnv, which programs started by main would
-// inherit.
+// currentWorker is set before main starts: programs that main starts must not inherit workerEnv, which this removes.
 var currentWorker = detectWorkerFromEnv()
 
 // CurrentWorker returns this process as a worker, or nil if this process is not a worker.

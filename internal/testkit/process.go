@@ -17,7 +17,7 @@ type Process struct {
 	ended  chan struct{}
 }
 
-// Start starts a command and collects its output, unless cmd redirects it. If the test fails, the end of the output is
+// Start starts a command and collects its output, unless cmd redirects it. If the test fails, the output's end is
 // logged.
 func Start(t testing.TB, cmd *exec.Cmd) *Process {
 	t.Helper()
@@ -53,8 +53,7 @@ func (p *Process) Signal(s os.Signal) {
 	}
 }
 
-// ExitCode waits up to Timeout for the process to exit, and returns the exit code. If a signal has killed the process,
-// it returns -1.
+// ExitCode waits up to Timeout for the process to exit, and returns the exit code. A signal counts as -1.
 func (p *Process) ExitCode() int {
 	p.t.Helper()
 	select {

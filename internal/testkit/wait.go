@@ -10,8 +10,7 @@ import (
 // exceeds it, even on a busy machine.
 const Timeout = 2 * time.Minute
 
-// WaitFor waits until ok is true. After Timeout the test fails with the message in what. Call it on the test's
-// goroutine.
+// WaitFor waits until ok is true. After Timeout the test fails with the message what. Call it on the test's goroutine.
 func WaitFor(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	WaitForFunc(t, ok, func() string { return what })
@@ -27,7 +26,7 @@ func WaitForFunc(t testing.TB, ok func() bool, what func() string) {
 	}
 }
 
-// Receive receives a value from ch. After Timeout the test fails with the message in what.
+// Receive receives a value from ch. After Timeout the test fails with the message what.
 func Receive[T any](t testing.TB, ch <-chan T, what string) T {
 	t.Helper()
 	timer := time.NewTimer(Timeout)

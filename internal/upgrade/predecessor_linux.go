@@ -127,8 +127,7 @@ func InheritedActivationSockets() (names []string, files []*os.File, err error) 
 	return p.activatedNames, p.activatedFiles, nil
 }
 
-// WaitStartedOrAborted waits until the channel started is closed. If the old process aborts the upgrade first, it
-// fails.
+// WaitStartedOrAborted waits until the channel started is closed. It fails if the old process aborts the upgrade.
 func (p *Predecessor) WaitStartedOrAborted(started <-chan struct{}) error {
 	raw, err := p.file.SyscallConn()
 	if err != nil {
@@ -162,8 +161,8 @@ func (p *Predecessor) WaitStartedOrAborted(started <-chan struct{}) error {
 
 // AnnounceReadyAndTakeOver tells the old process that this one can serve with the given number of loops. When the old
 // process replies, it calls restoreState with the handler's state and the broadcast socket. Either file may be nil, and
-// both are closed after the call. It then calls takeOver with the channels. If the old process continues to serve,
-// AnnounceReadyAndTakeOver fails.
+// both are closed after the call. It then calls takeOver with the channels. It fails if the old process continues to
+// serve.
 func (p *Predecessor) AnnounceReadyAndTakeOver(loops int, restoreState func(state, link *os.File), takeOver func(channels []*os.File) error) error {
 	if err := p.sendMessage(kindReady, Ready{Version: Version, Loops: loops}); err != nil {
 		return p.reportServingIfPredecessorExited(err)
@@ -215,8 +214,8 @@ func (p *Predecessor) reportServingIfPredecessorExited(err error) (otherErr erro
 	return err
 }
 
-// AnswerLivenessUntilDone replies to the old process's checks until that process has handed over everything. If the old
-// process exits before, AnswerLivenessUntilDone fails.
+// AnswerLivenessUntilDone replies to liveness checks until the old process has handed over everything. It fails if that
+// process exits before.
 func (p *Predecessor) AnswerLivenessUntilDone() (d Done, err error) {
 	for {
 		word, rest, fds, err := p.readMessage()

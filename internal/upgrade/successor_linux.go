@@ -65,8 +65,7 @@ func StartSuccessor(cmd *exec.Cmd, replyTimeout time.Duration) (*Successor, erro
 
 func (s *Successor) PID() int { return s.cmd.Process.Pid }
 
-// SendHelloAndListeners sends the hello message and the listeners, whose descriptors are sent by the function
-// sendListeners.
+// SendHelloAndListeners sends the hello message and then calls sendListeners to send the listeners' descriptors.
 func (s *Successor) SendHelloAndListeners(h Hello, sendListeners func(control *os.File) error) error {
 	h.Version = Version
 	if l := ownStatusPipe.Load(); l != nil {
@@ -113,8 +112,7 @@ func (s *Successor) waitReply(ctx context.Context, kind string, reply any) error
 // OpenChannelsAndAwaitTakeOver sends one end of each channel to the new process. It waits until the new process begins
 // to take over connections, and returns the other ends. If the numbers of loops differ, every pair of loops gets a
 // channel. If the numbers are equal, or there would be more than maxChannels, every loop gets one channel. The files
-// stateFile (the handler's state) and broadcastSocket are sent as well unless they are nil. The caller still owns both
-// files.
+// stateFile (the handler's state) and broadcastSocket are also sent unless nil. The caller must close them.
 func (s *Successor) OpenChannelsAndAwaitTakeOver(ctx context.Context, ourLoops, theirLoops int, stateFile, broadcastSocket *os.File) (ours []*os.File, err error) {
 	n := max(ourLoops, theirLoops)
 	allPairs := ourLoops != theirLoops && ourLoops*theirLoops <= maxChannels

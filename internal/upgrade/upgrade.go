@@ -69,8 +69,7 @@ type Ready struct {
 	Failed  string // why it cannot serve
 }
 
-// Channels announces the descriptors that start the handoff: those of N channels, one if State is set, and one if Link
-// is set.
+// Channels announces the descriptors that start the handoff: N for channels, one if State is set, one if Link is set.
 type Channels struct {
 	N     int
 	State bool // a file with the handler's state

@@ -44,8 +44,7 @@ func (d *driver) deliverOrDeferRecvCompletion(c *engine.Conn, completion cqe) {
 // because a multishot receive would fill up to 32 buffers before it can be cancelled.
 const multishotMax = 8 << 10
 
-// chooseReceiveModeBySize selects single receives after a large receive or one that filled its buffer, and multishot
-// receives after a small receive.
+// chooseReceiveModeBySize selects multishot receives after a small receive that has not filled its buffer.
 func (d *driver) chooseReceiveModeBySize(c *engine.Conn, completion cqe) {
 	switch armed := c.DriverFlags(); {
 	case completion.res >= multishotMax, completion.res > 0 && d.buffers.completionFilledBuffer(completion):

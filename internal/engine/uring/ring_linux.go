@@ -151,8 +151,7 @@ func describeSetupError(errno syscall.Errno) error {
 	return fmt.Errorf("io_uring_setup: %w", errno)
 }
 
-// lockedMemoryAdvice returns a text for errors: how many loops the limit of locked memory allows, and how to raise the
-// limit.
+// lockedMemoryAdvice returns an error text: how many loops the locked-memory limit allows, and how to raise the limit.
 func lockedMemoryAdvice() string {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err != nil || limit.Cur == unix.RLIM_INFINITY {
@@ -203,8 +202,7 @@ type fdRegistration struct {
 	data             uint64
 }
 
-// registerRingFD registers the descriptor of the ring, if the kernel supports this. Each call of enter then saves a
-// look-up.
+// registerRingFD registers the ring's descriptor, if the kernel can do so. Each call of enter then saves a look-up.
 func (r *ring) registerRingFD() {
 	up := fdRegistration{offset: ^uint32(0), data: uint64(r.file)}
 	n, _, errno := syscall.Syscall6(unix.SYS_IO_URING_REGISTER, uintptr(r.file), registerRingFDs, uintptr(unsafe.Pointer(&up)), 1, 0, 0)
@@ -225,8 +223,7 @@ func (r *ring) close() {
 	unix.Close(r.file)
 }
 
-// maxFullQueueRetries limits the retries while the submission queue is full and the kernel accepts nothing. The retries
-// take about 0.1 s.
+// maxFullQueueRetries limits the retries, to about 0.1 s, while the kernel takes nothing from a full submission queue.
 const maxFullQueueRetries = 1 << 18
 
 func (r *ring) nextFreeSubmission() *sqe {

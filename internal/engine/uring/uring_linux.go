@@ -225,8 +225,7 @@ func (d *driver) handleCompletions() (handledAny bool) {
 	return handled
 }
 
-// rearmListenerPollAndAccept watches the listeners again and then accepts. In the opposite order, a handler that calls
-// runtime.Goexit would end the watch.
+// rearmListenerPollAndAccept accepts last, because accepting calls a handler, which may call runtime.Goexit.
 func (d *driver) rearmListenerPollAndAccept() {
 	d.submitPoll(d.listenerPoll.FD(), tagListener, unix.POLLIN, 0)
 	d.loop.AcceptAndReceiveConns()
@@ -321,8 +320,7 @@ func (d *driver) PerformActions(c *engine.Conn) {
 	}
 }
 
-// closeOrShutToEndOps closes a connection that has no operations in progress. If it has operations in progress,
-// closeOrShutToEndOps makes them end first.
+// closeOrShutToEndOps closes a connection. If operations are in progress, closeOrShutToEndOps makes them end first.
 func (d *driver) closeOrShutToEndOps(c *engine.Conn) {
 	armed := c.DriverFlags()
 	switch {
@@ -366,8 +364,7 @@ func (d *driver) updateInputWatch(c *engine.Conn) {
 	}
 }
 
-// CancelReceiveIfSilent cancels a receive if nothing has arrived since the last sweep. A poll, which replaces the
-// receive, costs the kernel less.
+// CancelReceiveIfSilent cancels a receive if nothing has arrived since the last sweep. A poll is cheaper then.
 func (d *driver) CancelReceiveIfSilent(c *engine.Conn) {
 	if armed := c.DriverFlags(); armed&recentlyActive != 0 {
 		c.SetDriverFlags(armed &^ recentlyActive)

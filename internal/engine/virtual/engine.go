@@ -143,8 +143,7 @@ func (e *Engine) wakeTester() {
 	}
 }
 
-// updateRequestsAndWake calls update with the lock held and wakes the tester. If the engine has ended,
-// updateRequestsAndWake fails.
+// updateRequestsAndWake calls update with the lock held and wakes the tester. After the engine's end, it fails.
 func (e *Engine) updateRequestsAndWake(update func(*pendingRequests) error) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -324,8 +323,7 @@ func (e *Engine) closeLargestUntilWithinBudget() (acted bool) {
 	return acted
 }
 
-// drainAndEndIfNoneOpen drains connections, and closes them at the deadline. When no connections are left, the engine
-// ends.
+// drainAndEndIfNoneOpen drains connections, and closes them at the deadline. Without connections the engine ends.
 func (e *Engine) drainAndEndIfNoneOpen(req pendingRequests) (acted bool) {
 	if !e.draining {
 		e.draining = true
@@ -355,8 +353,7 @@ func (e *Engine) drainAndEndIfNoneOpen(req pendingRequests) (acted bool) {
 	return acted
 }
 
-// DoAndRunUntilIdle calls f as owner of the connections. Before and after f, it does everything that can be done at
-// that moment.
+// DoAndRunUntilIdle calls f as owner of the connections. Before and after f, it does everything that can be done then.
 func (e *Engine) DoAndRunUntilIdle(f func()) {
 	e.ownerLock.Lock()
 	defer e.ownerLock.Unlock()

@@ -12,8 +12,7 @@ import (
 // more output until the tester has read some.
 const MaxInFlight = 16 << 20
 
-// Peer is the remote end of a connection. It also simulates the kernels of both ends. Call its methods within
-// Engine.DoAndRunUntilIdle.
+// Peer is a connection's remote end and both kernels. Call its methods within Engine.DoAndRunUntilIdle.
 type Peer struct {
 	engine  *Engine
 	conn    engine.Conn

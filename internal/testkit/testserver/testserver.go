@@ -58,8 +58,7 @@ func FreeAddr(t testing.TB) string {
 	return ""
 }
 
-// Build builds a command without cgo. The program is written to the folder dir; root is the folder of the command's
-// module.
+// Build builds a command of the module in folder root. It writes the program, without cgo, to folder dir.
 func Build(dir, root, command string) (program string, err error) {
 	program = filepath.Join(dir, filepath.Base(command))
 	build := exec.Command("go", "build", "-o", program, command)
