@@ -61,7 +61,7 @@ type Runtime struct {
 	// It is safe for concurrent use.
 	LocalAddr func(c *Conn) netip.AddrPort
 	Index     int
-	// OnWorkers means that workers call the handler, by calling MakeDeferredHandlerCalls. The owner may change
+	// OnWorkers means that workers, not the owner, call the handler; see MakeDeferredHandlerCalls. The owner may change
 	// OnWorkers and Buffers between two events.
 	OnWorkers bool
 	// HandlerTimes, if set, records the duration of handler calls by workers.
@@ -203,7 +203,7 @@ func (rt *Runtime) BuildRefusalReply(peer netip.AddrPort, reason error) (answer 
 	return answer
 }
 
-// The duration of the handler call is measured for one in timingSampleRate reads.
+// timingSampleRate determines how many handler calls are timed: those of one in timingSampleRate reads.
 const timingSampleRate = 64
 
 func (rt *Runtime) recordTimeAndExtendTimeouts(c *Conn, took time.Duration, countInHistogram bool) {
@@ -215,8 +215,8 @@ func (rt *Runtime) recordTimeAndExtendTimeouts(c *Conn, took time.Duration, coun
 	rt.reportIfSlowHandler(c, took)
 }
 
-// logAndCountEndBeforeOpened counts a connection that closed before its Opened was called. It logs the reason unless
-// the peer or the server simply closed.
+// logAndCountEndBeforeOpened counts a connection that closed before its Opened was called. Unless the reason is io.EOF
+// or ErrServerClosed, it logs the reason.
 func (rt *Runtime) logAndCountEndBeforeOpened(c *Conn) {
 	why := c.extra.closeReason
 	rt.Counters.CountRefused(refusalCauseOf(why))

@@ -22,7 +22,7 @@ import (
 // framer finds the same messages with either method, each message goes to one of the two methods, and the answers are
 // in order.
 
-// FreeBuffersAndDeferClosed frees the buffers and makes Run, instead of OnClosed, call Closed.
+// FreeBuffersAndDeferClosed frees the buffers. The handler's Closed will be called by Run instead of OnClosed.
 func (c *Conn) FreeBuffersAndDeferClosed() {
 	c.dropInput()
 	c.dropOutput()

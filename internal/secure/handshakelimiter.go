@@ -93,7 +93,7 @@ func (g *HandshakeLimiter) startHandshakeGoroutine(h *handshake) {
 }
 
 // evictOrMarkStalled is called when h has waited for stallTimeout. If more handshakes are queued than slots are being
-// freed, h must give up its slot now, and evicted is true. Otherwise h may be evicted until unmarkStalled.
+// freed, h must give up its slot now, and evicted is true. Otherwise h may be evicted until unmarkStalled is called.
 func (g *HandshakeLimiter) evictOrMarkStalled(h *handshake) (evicted bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -77,8 +77,7 @@ func SetNonblockNoDelayKeepalive(l net.Listener) error {
 	})
 }
 
-// SetBacklog limits the connections that wait to be accepted. The maximum is net.core.somaxconn. A backlog of 0 changes
-// nothing.
+// SetBacklog limits the connections that wait to be accepted, up to net.core.somaxconn. A backlog of 0 does nothing.
 func SetBacklog(l net.Listener, backlog int) error {
 	if backlog == 0 {
 		return nil

@@ -53,8 +53,7 @@ func RunOnNewThread(f func()) {
 var startRuntimePoller sync.Once
 
 // UnshareDescriptorTable gives the calling thread a private descriptor table that keeps the sockets in keepFDs. The
-// thread must come from RunOnNewThread. The table disappears with the thread. Call unregisterThread before the thread
-// ends.
+// thread must come from RunOnNewThread. Call unregisterThread before the thread ends; the table then disappears.
 func UnshareDescriptorTable(keepFDs map[int32]bool) (unregisterThread func(), err error) {
 	startRuntimePoller.Do(func() {
 		if r, w, err := os.Pipe(); err == nil { // starts Go's poller

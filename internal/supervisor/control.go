@@ -89,8 +89,7 @@ func newOutbox(socket *net.UnixConn) *outbox {
 	return o
 }
 
-// enqueue adds a message and waits up to timeout for space. It fails with engine.ErrFull or, after close,
-// engine.ErrClosed.
+// enqueue adds a message and waits up to timeout for space. It fails with ErrFull or, after close, ErrClosed.
 func (o *outbox) enqueue(message []byte, timeout time.Duration) error {
 	if isClosed(o.closing) {
 		return engine.ErrClosed

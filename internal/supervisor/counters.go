@@ -39,7 +39,7 @@ type endedCounters struct {
 	listeners [engine.MaxListeners]listenerCounters
 }
 
-// blockStride is the distance between blocks in bytes. Because of its size, no two blocks share a cache line.
+// blockStride is the distance between blocks in bytes. Blocks share no cache line.
 const blockStride = int((unsafe.Sizeof(counterBlock{}) + 127) &^ 127)
 
 type sharedCounters []byte

@@ -139,8 +139,7 @@ func (d *workerDrain) waitDrainResult() error {
 	return nil
 }
 
-// flushAndNotifyStopped flushes queued messages and notifies the supervisor that this worker has stopped serving and
-// will exit.
+// flushAndNotifyStopped flushes queued messages and notifies the supervisor that this worker has stopped serving.
 func (w *Worker) flushAndNotifyStopped(writing *sync.WaitGroup) {
 	w.out.close()
 	writing.Wait()
@@ -213,7 +212,7 @@ func (b *broadcaster) broadcastRetryingBriefly(p []byte) error {
 	return err
 }
 
-// discardSignal makes a signal have no effect and ends earlier subscriptions to it. The signal is not ignored
+// discardSignal makes a signal have no effect and ends earlier subscriptions to the signal. The signal is not ignored
 // (SIG_IGN), because child processes would inherit that. Do not call discardSignal while a second signal of this kind
 // is expected: a signal that arrives during signal.Ignore can end the process, because the runtime then finds no
 // subscriber and the signal not yet ignored (seen in Go 1.26).

@@ -58,7 +58,8 @@ type Worker struct {
 	exitTimeout time.Duration // limit from the end of the drain to the exit of an orphan
 }
 
-// currentWorker is set before main starts: programs that main starts must not inherit workerEnv, which this removes.
+// currentWorker is set before main starts. Setting it also removes the variable workerEnv from the environment, so that
+// programs started by main do not inherit the variable.
 var currentWorker = detectWorkerFromEnv()
 
 // CurrentWorker returns this process as a worker, or nil if this process is not a worker.
@@ -79,7 +80,7 @@ func detectWorkerFromEnv() *Worker {
 	return w
 }
 
-// ClaimListeners returns the inherited listeners, by address, for the worker's Server. Only one call succeeds.
+// ClaimListeners returns the inherited listeners of each address, for the worker's Server. Only one call succeeds.
 func (w *Worker) ClaimListeners(addrs []Address, processes int) (all [][]net.Listener, err error) {
 	switch {
 	case w.invalid != nil:

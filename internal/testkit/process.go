@@ -17,8 +17,7 @@ type Process struct {
 	ended  chan struct{}
 }
 
-// Start starts a command and collects its output, unless cmd redirects it. If the test fails, the output's end is
-// logged.
+// Start starts a command and collects its output, unless cmd redirects it. If the test fails, it logs the output's end.
 func Start(t testing.TB, cmd *exec.Cmd) *Process {
 	t.Helper()
 	p := &Process{Cmd: cmd, Output: new(Buffer), t: t, ended: make(chan struct{})}
@@ -53,7 +52,7 @@ func (p *Process) Signal(s os.Signal) {
 	}
 }
 
-// ExitCode waits up to Timeout for the process to exit, and returns the exit code. A signal counts as -1.
+// ExitCode waits up to Timeout for the process to exit, and returns the exit code. After a signal, it returns -1.
 func (p *Process) ExitCode() int {
 	p.t.Helper()
 	select {

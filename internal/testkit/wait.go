@@ -16,7 +16,7 @@ func WaitFor(t testing.TB, what string, ok func() bool) {
 	WaitForFunc(t, ok, func() string { return what })
 }
 
-// WaitForFunc is like WaitFor. Only when the test fails, it calls the function what to get the message.
+// WaitForFunc is like WaitFor. If the test fails, it calls the function what to get the message.
 func WaitForFunc(t testing.TB, ok func() bool, what func() string) {
 	t.Helper()
 	for end := time.Now().Add(Timeout); !ok(); time.Sleep(time.Millisecond) {

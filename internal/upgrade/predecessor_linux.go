@@ -214,8 +214,8 @@ func (p *Predecessor) reportServingIfPredecessorExited(err error) (otherErr erro
 	return err
 }
 
-// AnswerLivenessUntilDone replies to liveness checks until the old process has handed over everything. It fails if that
-// process exits before.
+// AnswerLivenessUntilDone replies to liveness checks until the old process has handed over everything. If that process
+// exits before, AnswerLivenessUntilDone fails.
 func (p *Predecessor) AnswerLivenessUntilDone() (d Done, err error) {
 	for {
 		word, rest, fds, err := p.readMessage()

@@ -54,8 +54,8 @@ func ReportOwnPIDServing() {
 }
 
 // waitAndReportExitToFirst waits until a child has exited and reports the child's exit status to the first process. If
-// no other process is the first, it does nothing. It does not reap the child. If this process exits before it has
-// reported, the first process reaps the child.
+// this is the first process or none stays, it does nothing. It does not reap the child. If this process exits before it
+// has reported, the first process reaps the child.
 func waitAndReportExitToFirst(pid int) {
 	l := ownStatusPipe.Load()
 	if l == nil || l.isFirstProcess {
@@ -112,7 +112,8 @@ type Reaper struct {
 	exitReports map[int]string // the last exit report: PID and status
 }
 
-// RelaySignalsIfFirstProcess relays signals to the serving process. In other processes, it only returns nil.
+// RelaySignalsIfFirstProcess, called in the first process, relays signals to the serving process. In other processes,
+// it returns nil.
 func (s *Successor) RelaySignalsIfFirstProcess() (reaperOrNil *Reaper) {
 	l := ownStatusPipe.Load()
 	if l == nil || !l.isFirstProcess {

@@ -73,8 +73,8 @@ var (
 	errLong   = fmt.Errorf("control frame has more than %d bytes", MaxControl)
 )
 
-// ParseHead parses the head of a frame at the start of in. If the head is incomplete, h.Len is 0; err is nil unless the
-// incomplete head is already invalid. The caller must check the reserved bits, the masks and the order of frames.
+// ParseHead parses the head of a frame at the start of in. If the head is incomplete, h.Len is 0, and err is nil unless
+// the bytes so far are invalid. The caller must check the reserved bits, the masks and the order of frames.
 func ParseHead(in []byte) (h Head, err error) {
 	if len(in) == 0 {
 		return h, nil

@@ -1,7 +1,7 @@
 package uring
 
 // These are the sizes of a ring's queues and of its ring of buffers. They must be powers of two. Full queues are rare
-// and lose nothing: the ring then submits early, and the kernel keeps further completions.
+// and lose nothing.
 const (
 	sqEntries  = 256
 	cqEntries  = 1024

@@ -130,7 +130,7 @@ func (d *driver) ReadOnce(c *engine.Conn) (gotBytes bool) {
 	return false
 }
 
-// submitReceive submits a receive. If the last receive was small, submitReceive submits a multishot receive.
+// submitReceive submits a multishot receive if the last receive was small, or else a single receive.
 func (d *driver) submitReceive(c *engine.Conn) {
 	armed := c.DriverFlags()
 	c.SetDriverFlags(armed | receiving)

@@ -54,7 +54,7 @@ func (d *driver) submitSend(c *engine.Conn) {
 	s.user = tagSend | uint64(c.Slot())
 }
 
-// sendFileOutput sends a part of a file with a system call, because io_uring cannot send files.
+// sendFileOutput sends a part of a file with a system call, because io_uring has no sendfile operation.
 func (d *driver) sendFileOutput(c *engine.Conn) {
 	if d.loop.SendNextFilePart(c, sock.SendFileOnBlockingSocket); c.WantsWritable() {
 		c.SetDriverFlags(c.DriverFlags() | sending)

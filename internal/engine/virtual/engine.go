@@ -143,7 +143,7 @@ func (e *Engine) wakeTester() {
 	}
 }
 
-// updateRequestsAndWake calls update with the lock held and wakes the tester. After the engine's end, it fails.
+// updateRequestsAndWake calls update with the lock held and wakes the tester. It fails after the engine's end.
 func (e *Engine) updateRequestsAndWake(update func(*pendingRequests) error) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -216,7 +216,7 @@ func ContextForStopWithin(d time.Duration) context.Context {
 	return context.WithValue(context.Background(), stopWithinKey{}, d)
 }
 
-// Stop implements engine.Engine. Unless ctx is from ContextForStopWithin, Stop may block; the tester must then continue
+// Stop implements engine.Engine. If ctx is not from ContextForStopWithin, Stop waits for the tester and must be called
 // on another goroutine.
 func (e *Engine) Stop(ctx context.Context) error {
 	within, begin := ctx.Value(stopWithinKey{}).(time.Duration)
@@ -353,7 +353,8 @@ func (e *Engine) drainAndEndIfNoneOpen(req pendingRequests) (acted bool) {
 	return acted
 }
 
-// DoAndRunUntilIdle calls f as owner of the connections. Before and after f, it does everything that can be done then.
+// DoAndRunUntilIdle calls f as owner of the connections. It does everything that can be done before f, and again after
+// f.
 func (e *Engine) DoAndRunUntilIdle(f func()) {
 	e.ownerLock.Lock()
 	defer e.ownerLock.Unlock()

@@ -12,7 +12,8 @@ import (
 // more output until the tester has read some.
 const MaxInFlight = 16 << 20
 
-// Peer is a connection's remote end and both kernels. Call its methods within Engine.DoAndRunUntilIdle.
+// Peer simulates a connection's remote end and the kernels of both ends. Call its methods within
+// Engine.DoAndRunUntilIdle.
 type Peer struct {
 	engine  *Engine
 	conn    engine.Conn
