@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// Table is a table. The first and last columns are left-aligned text; all others are right-aligned figures.
+// Table is a table. The first and last columns are left-aligned text; the columns between are figures.
 type Table struct {
 	// Caption is a sentence above the table.
 	Caption string

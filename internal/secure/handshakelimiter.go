@@ -55,8 +55,8 @@ func (g *HandshakeLimiter) Counts() (running, waiting int) {
 	return g.running, g.queue.Len()
 }
 
-// Wait waits until no handshake has a goroutine. Before the call, all unfinished sessions must be aborted. After the
-// call, no session may be created or fed.
+// Wait waits until no handshake has a goroutine. Before the call, all unfinished sessions must be aborted. From then
+// on, no session may be created or fed.
 func (g *HandshakeLimiter) Wait() { g.goroutines.Wait() }
 
 // startOrQueueHandshake starts the handshake or, if the limiter is full, queues it. If more handshakes are queued than

@@ -242,7 +242,7 @@ func (s *Session) Abort() {
 
 // InputMemory returns the memory, in bytes, that the session uses because of its peer's input, in addition to its fixed
 // size. hasPartialInput reports whether the session waits for the rest of a record or, before the handshake, of a
-// ClientHello. The memory that crypto/tls keeps after large records is an estimate.
+// ClientHello. The memory that crypto/tls keeps after large records is estimated.
 func (s *Session) InputMemory() (memoryBytes int, hasPartialInput bool) {
 	if h := s.hs.Load(); h != nil {
 		return h.bufferMemory()

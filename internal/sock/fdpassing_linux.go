@@ -47,8 +47,8 @@ func SendFDs(socketFD int32, message []byte, fds []int) syscall.Errno {
 	}
 }
 
-// SendFDsInChunks sends descriptors. The caller must still close them. If the descriptors need several messages, each
-// message has the same text.
+// SendFDsInChunks sends descriptors, in several messages if necessary. Every message has the same text. The caller must
+// still close the descriptors.
 func SendFDsInChunks(socketFD int32, message string, fds []int) error {
 	for some := range slices.Chunk(fds, MaxFDsPerMessage) {
 		if errno := SendFDs(socketFD, []byte(message), some); errno != 0 {

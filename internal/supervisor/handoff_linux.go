@@ -75,7 +75,8 @@ func (s *Supervisor) SendListenerSockets(control *os.File, message string) error
 // SetListenersShared does nothing, because supervisor and workers share the sockets and never shut them down.
 func (s *Supervisor) SetListenersShared(bool) {}
 
-// ExportConns implements engine.Migrator. sum.Unconfirmed includes the connections of workers that died.
+// ExportConns implements engine.Migrator. sum.Unconfirmed includes the last published number of connections of workers
+// that died.
 func (s *Supervisor) ExportConns(ctx context.Context, channels []*os.File) (sum engine.ExportResult, err error) {
 	var mu sync.Mutex
 	err = s.distributeChannelsToWorkers(channels, func(index int, w workerState, part []*os.File) error {

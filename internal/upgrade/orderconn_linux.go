@@ -58,7 +58,7 @@ func (l *OrderConn) SendOrderAndAwaitReply(ctx context.Context, order string, re
 }
 
 // ServeOrders calls handle for each order, one at a time, until the supervisor closes the connection. handle must close
-// the files. Its context ends when the supervisor aborts the order or exits.
+// the files. The context of handle ends when the supervisor aborts the order or exits.
 func (l *OrderConn) ServeOrders(handle func(ctx context.Context, order string, files []*os.File) (answer any)) {
 	var busy sync.WaitGroup
 	defer busy.Wait()
