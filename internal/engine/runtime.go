@@ -61,14 +61,14 @@ type Runtime struct {
 	// It is safe for concurrent use.
 	LocalAddr func(c *Conn) netip.AddrPort
 	Index     int
-	// OnWorkers leaves calls of the handler to a worker, which calls MakeDeferredHandlerCalls. The owner may change
+	// OnWorkers means that workers, not the owner, call the handler; see MakeDeferredHandlerCalls. The owner may change
 	// OnWorkers and Buffers between two events.
 	OnWorkers bool
 	// HandlerTimes, if set, records the duration of handler calls by workers.
 	HandlerTimes *WorkerCallTimes
-	// SendDirect, if set, sends p and then the pieces of behind in one non-blocking call. It returns the number of
-	// bytes sent. p must not be empty. Only writes of at least MinDirectSend bytes use it, because copying fewer costs
-	// less than a system call. The owner may change SendDirect between two events.
+	// SendDirect, if set, sends p and then the pieces in behind in one non-blocking call. It returns the number of
+	// bytes sent. p must not be empty. Only writes of at least MinDirectSend bytes use it, because copying fewer bytes
+	// costs less than a system call. The owner may change SendDirect between two events.
 	SendDirect    func(c *Conn, p []byte, behind [][]byte) int
 	MinDirectSend int
 	// SendToPartner, if set, is like SendDirect, for a relay partner that has another owner. If the partner is closed,
@@ -76,7 +76,7 @@ type Runtime struct {
 	SendToPartner func(to *Conn, p []byte) int
 	// directSent is the number of bytes sent directly in the current event; see Conn.directSentInEvent.
 	directSent int
-	// RetainCalls counts calls of Conn.Retain. Each call means that a goroutine has got work to do.
+	// RetainCalls counts calls of Conn.Retain.
 	RetainCalls atomic.Uint64
 	// TimeAllCalls times every handler call. The owner may change it between two events.
 	TimeAllCalls bool
@@ -111,7 +111,7 @@ func (rt *Runtime) SetClock(now time.Duration) {
 	}
 }
 
-// Clock returns the time of the last SetClock, or up to ClockSlack later.
+// Clock returns the time of the last SetClock, or a time up to ClockSlack later.
 func (rt *Runtime) Clock() time.Duration { return time.Duration(rt.clock.Load()) }
 
 // coarseNow returns the coarse time, rounded up.
@@ -140,7 +140,6 @@ func (rt *Runtime) appendToInputBuffer(b *Buffer, p []byte) {
 	b.bytes = append(b.bytes, p...)
 }
 
-// growBuffer grows b for extraBytes more bytes. New memory is counted before the allocation, which may be slow.
 func (rt *Runtime) growBuffer(b *Buffer, extraBytes, maxCap int) {
 	newCap := b.grownCap(extraBytes, maxCap)
 	if newCap <= cap(b.bytes) {
@@ -204,7 +203,7 @@ func (rt *Runtime) BuildRefusalReply(peer netip.AddrPort, reason error) (answer 
 	return answer
 }
 
-// timingSampleRate is the sampling rate of handler times: the handler call of one in this many reads is timed.
+// timingSampleRate determines how many handler calls are timed: those of one in timingSampleRate reads.
 const timingSampleRate = 64
 
 func (rt *Runtime) recordTimeAndExtendTimeouts(c *Conn, took time.Duration, countInHistogram bool) {
@@ -216,7 +215,8 @@ func (rt *Runtime) recordTimeAndExtendTimeouts(c *Conn, took time.Duration, coun
 	rt.reportIfSlowHandler(c, took)
 }
 
-// logAndCountEndBeforeOpened counts and logs a connection that has closed before Opened. It does not log silent probes.
+// logAndCountEndBeforeOpened counts a connection that closed before its Opened was called. Unless the reason is io.EOF
+// or ErrServerClosed, it logs the reason.
 func (rt *Runtime) logAndCountEndBeforeOpened(c *Conn) {
 	why := c.extra.closeReason
 	rt.Counters.CountRefused(refusalCauseOf(why))
@@ -248,8 +248,8 @@ type Pool interface {
 	IsClosedErr(why error) bool
 }
 
-// WorkerCallTimes records the number and duration of handler calls by workers. Active calls are counted in two slots:
-// calls that began after the last TakeTotals, and earlier calls.
+// WorkerCallTimes records the number and duration of handler calls by workers. It counts active calls in two slots: one
+// for calls that began after the last TakeTotals, and one for earlier calls.
 type WorkerCallTimes struct {
 	calls, duration atomic.Int64
 	active          [2]atomic.Int64

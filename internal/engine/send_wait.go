@@ -57,7 +57,7 @@ func (s *sendWaiters) removeOne(c *Conn) {
 	}
 }
 
-// spaceFreedChan returns the channel on which a sender of c waits. addUnlessTooMany must have been called.
+// spaceFreedChan returns the channel on which a sender of c waits. The sender must first call addUnlessTooMany.
 func (s *sendWaiters) spaceFreedChan(c *Conn) <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -75,13 +75,13 @@ func (s *sendWaiters) signalSpaceFreed(c *Conn) {
 }
 
 // newWaitableSendRequest returns a request to send p. The request fits if the posted bytes, including p, do not exceed
-// HighWater. A p longer than HighWater - LowWater fits if the bytes posted before it do not exceed LowWater.
+// HighWater. If p is longer than HighWater - LowWater, the limit is LowWater + len(p) instead, but at most MaxUnsent.
 func (r Ref) newWaitableSendRequest(p []byte) Request {
 	l := &r.c.runtime.Limits
 	return Request{Kind: RequestSend, Bytes: p, postedLimit: max(l.HighWater, min(l.LowWater+len(p), l.MaxUnsent), 1)}
 }
 
-// TrySend is like SendWait, but fails with ErrFull instead of waiting.
+// TrySend is like SendWait, but if there is no space, it fails with ErrFull.
 func (r Ref) TrySend(p []byte) error {
 	if r.IsClosed() {
 		return ErrClosed
@@ -89,9 +89,9 @@ func (r Ref) TrySend(p []byte) error {
 	return r.post(r.newWaitableSendRequest(p))
 }
 
-// SendWait is like Send, but waits for space. If ctx ends, it fails with the cause of ctx. On a loop it does not wait
-// but fails with ErrOnLoop. It fails with ErrFull if MaxSenders goroutines are waiting, and with ErrWriteTimeout if the
-// owner's mailbox has been full for Limits.WriteTimeout.
+// SendWait is like Send, but waits for space. If ctx ends, SendWait fails with the cause of ctx. On a loop it fails
+// with ErrOnLoop instead of waiting. It fails with ErrFull if MaxSenders goroutines are waiting, and with
+// ErrWriteTimeout if the owner's mailbox has been full for Limits.WriteTimeout.
 func (r Ref) SendWait(ctx context.Context, p []byte) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)

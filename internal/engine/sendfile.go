@@ -39,8 +39,8 @@ type fileQueue struct {
 	progressGoal int
 }
 
-// SendFile appends n bytes of a file, starting at offset, to the output. If n is negative, it appends the rest of the
-// file. f may be closed after the call.
+// SendFile appends n bytes of a file, starting at offset, to the output. If n is negative, SendFile appends the rest of
+// the file. The caller may close the file after the call.
 func (c *Conn) SendFile(borrowedFile *os.File, offset, n int64) error {
 	switch {
 	case c.is(closing|failed|closingWrite) || !c.is(open):
@@ -95,7 +95,7 @@ func (c *Conn) checkAndResolveFileRange(f *os.File, offset, n int64) (length int
 
 var copyBuffers = sync.Pool{New: func() any { return new([minDirectSend]byte) }}
 
-// copyFileToOutput writes a small part of a file as data, which costs less than keeping the file open.
+// copyFileToOutput writes a small part of a file as data. This costs less than keeping the file open.
 func (c *Conn) copyFileToOutput(f *os.File, offset int64, n int) error {
 	room := copyBuffers.Get().(*[minDirectSend]byte)
 	defer copyBuffers.Put(room)
@@ -128,7 +128,7 @@ func (q *fileQueue) entriesOrNil() []queuedFile {
 	return q.entries
 }
 
-// sumDataBehindFiles returns the sum of measure over the buffers of data behind the files.
+// sumDataBehindFiles calls measure for each buffer with data that follows a file, and returns the sum of the results.
 func (q *fileQueue) sumDataBehindFiles(measure func(*Buffer) int) (n int) {
 	for _, f := range q.entriesOrNil() {
 		if f.following != nil {
@@ -138,7 +138,7 @@ func (q *fileQueue) sumDataBehindFiles(measure func(*Buffer) int) (n int) {
 	return n
 }
 
-// remainingFileBytes returns the number of file bytes to send, at most half of the maximum int to allow additions.
+// remainingFileBytes returns the number of file bytes to send, but at most math.MaxInt / 2, to prevent overflows.
 func (q *fileQueue) remainingFileBytes() int {
 	const most = math.MaxInt / 2
 	n := int64(0)
@@ -148,14 +148,13 @@ func (q *fileQueue) remainingFileBytes() int {
 	return int(n)
 }
 
-// startProgressTimerIfStopped starts the time limit for the next fileProgressGoal bytes if it does not run yet.
 func (q *fileQueue) startProgressTimerIfStopped(now time.Duration) {
 	if q.progressGoal <= 0 {
 		q.progressGoal, q.waitingSince = fileProgressGoal, now
 	}
 }
 
-// extendProgressTimer extends the time limit by moving its start forward by extension, but not beyond now.
+// extendProgressTimer extends the time limit: it moves the start of the limit forward by extension, but not beyond now.
 func (q *fileQueue) extendProgressTimer(extension, now time.Duration) {
 	if q != nil {
 		q.waitingSince = min(q.waitingSince+extension, now)
@@ -164,7 +163,7 @@ func (q *fileQueue) extendProgressTimer(extension, now time.Duration) {
 
 func (c *Conn) hasOutput() bool { return c.out != nil || c.fileQueueOrNil() != nil }
 
-// outputWaitingSince returns the time since which the oldest output has waited.
+// outputWaitingSince returns the time at which the oldest unsent output began to wait.
 func (c *Conn) outputWaitingSince() time.Duration {
 	if c.out != nil {
 		return c.out.waitingSince
@@ -172,7 +171,7 @@ func (c *Conn) outputWaitingSince() time.Duration {
 	return c.extra.fileQueue.waitingSince
 }
 
-// outputTail returns the place of the buffer to which new data is appended.
+// outputTail returns the variable that holds the buffer for new data. The buffer may be nil.
 func (c *Conn) outputTail() **Buffer {
 	if all := c.fileQueueOrNil().entriesOrNil(); len(all) > 0 {
 		return &all[len(all)-1].following
@@ -183,7 +182,6 @@ func (c *Conn) outputTail() **Buffer {
 // lastOutput returns the buffer with the last data written, or nil if all of its data has been sent.
 func (c *Conn) lastOutput() *Buffer { return *c.outputTail() }
 
-// ensureTailBuffer returns the buffer to append to, with space for capacity bytes.
 func (c *Conn) ensureTailBuffer(capacity int) *Buffer {
 	b := c.outputTail()
 	if *b == nil {
@@ -192,7 +190,7 @@ func (c *Conn) ensureTailBuffer(capacity int) *Buffer {
 	return *b
 }
 
-// transportOutputTail returns the place of the buffer for data that has passed the layer and is sent before files.
+// transportOutputTail is like outputTail, for data that a layer has already processed. Such data is sent before files.
 func (c *Conn) transportOutputTail() **Buffer {
 	if c.layer() != nil {
 		return &c.out
@@ -205,8 +203,8 @@ func (c *Conn) allocOutputAtTail(tail **Buffer, capacity int) {
 	*tail = c.runtime.allocCountedBuffer(capacity)
 }
 
-// NextFilePartUnlessLayered returns the next part of a file to send. If f is nil, the driver must call
-// LoadFilePieceIntoOutput.
+// NextFilePartUnlessLayered returns the next part of a file to send. If the connection has a layer, f is nil, and the
+// driver must call LoadFilePieceIntoOutput.
 func (c *Conn) NextFilePartUnlessLayered() (f *os.File, offset int64, n int) {
 	if c.layer() != nil {
 		return nil, 0, 0
@@ -215,8 +213,8 @@ func (c *Conn) NextFilePartUnlessLayered() (f *os.File, offset int64, n int) {
 	return first.file, first.offset, int(min(first.remaining, maxFilePiece))
 }
 
-// advanceFileOrMarkBlocked records that sentBytes of the first file were sent. The rest waits until the connection is
-// writable, so that a long file does not delay other connections.
+// advanceFileOrMarkBlocked records that sentBytes of the first file were sent. If a rest of the file remains, the
+// connection is marked as blocked: other connections are served before the rest is sent.
 func (c *Conn) advanceFileOrMarkBlocked(sentBytes int) {
 	if c.advanceFirstQueuedFile(sentBytes) {
 		c.state &^= blocked
@@ -228,7 +226,6 @@ func (c *Conn) advanceFileOrMarkBlocked(sentBytes int) {
 	c.resumeAndScheduleDrainedIfLow()
 }
 
-// advanceFirstQueuedFile counts sentBytes of the first file as sent. It reports whether the file is complete.
 func (c *Conn) advanceFirstQueuedFile(sentBytes int) (fullySent bool) {
 	q := c.extra.fileQueue
 	first := &q.entries[0]
@@ -258,8 +255,8 @@ func (c *Conn) LoadFilePieceIntoOutput() {
 	c.removeFinishedFilesAndAdvance()
 }
 
-// removeFinishedFilesAndAdvance is called when the output is empty. If the first file is complete, the data behind it
-// becomes the output.
+// removeFinishedFilesAndAdvance is called when the output is empty. If the first file is complete, the data that
+// follows the file becomes the output.
 func (c *Conn) removeFinishedFilesAndAdvance() {
 	for c.out == nil && c.fileQueueOrNil() != nil && !c.is(failed) {
 		q := c.extra.fileQueue

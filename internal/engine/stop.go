@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// KillGrace is the interval after which Stop, once its ctx has ended, checks whether connections have closed. Stop
-// gives up if none has closed in an interval, which happens only if handlers do not return.
+// KillGrace is the interval at which Stop, after the end of its ctx, checks whether connections have closed. If no
+// connection has closed in an interval, handlers do not return, and Stop gives up.
 const KillGrace = time.Second
 
-// AwaitStop waits until done is closed. If ctx ends first, it calls closeAll and waits until the number of open
+// AwaitStop waits until done is closed. If ctx ends first, AwaitStop calls closeAll and waits until the number of open
 // connections has not fallen for KillGrace. Then it returns an error with the number of connections that closeAll has
 // cut off.
 func AwaitStop(ctx context.Context, done <-chan struct{}, countOpen func() int64, closeAll func()) error {
@@ -40,8 +40,8 @@ func awaitClosedOrStuck(done <-chan struct{}, countOpen func() int64) (stuck int
 	}
 }
 
-// stopError returns the error of a Stop whose ctx ended when closedConns connections were open. stuckConns of them are
-// still open, because their handler, or another handler on the same loop or worker, has not returned.
+// stopError returns the error of a Stop whose ctx ended when closedConns connections were open. stuckConns connections
+// are still open, because a handler on their loop or worker has not returned.
 func stopError(ctx context.Context, closedConns, stuckConns int64) error {
 	switch {
 	case stuckConns > 0:

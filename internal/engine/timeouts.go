@@ -7,14 +7,14 @@ import (
 
 // This file enforces timeouts. Connections have no timers; the owner calls CheckTimeouts for some of them at a time.
 
-// coarseTime is a time in units of 2^24 ns, about 17 ms. It wraps after 834 days. The difference of two times is
-// correct if they are less than 417 days apart.
+// coarseTime is a time in units of 2^24 ns, about 17 ms. It wraps after 834 days. Differences of less than 417 days are
+// correct.
 type coarseTime uint32
 
 func toCoarseTime(d time.Duration) coarseTime { return coarseTime(d >> 24) }
 
-// elapsed returns the time since m. If m is from Runtime.coarseNow, the result may be up to 34 ms too small. It is
-// never too large, so timeouts never fire early.
+// elapsed returns the time from m to now. If m is from Runtime.coarseNow, the result may be up to 34 ms too small, but
+// is never too large. Timeouts therefore never fire early.
 func (m coarseTime) elapsed(now time.Duration) time.Duration {
 	if ago := int32(toCoarseTime(now) - m); ago > 0 {
 		return time.Duration(ago) << 24
@@ -23,8 +23,8 @@ func (m coarseTime) elapsed(now time.Duration) time.Duration {
 }
 
 // NextExpiryTimerOrDeadline returns the time when the connection expires. If the connection has no expiry, ok is false.
-// A connection has one while it is closing, dialling or in a handshake, after its peer's EOF, and if it has a timer or
-// deadline. Connections with an expiry are checked more often.
+// A connection has an expiry if it has a timer or deadline, while it is closing, dialling or in a handshake, and after
+// its peer's EOF. Connections with an expiry are checked more often.
 func (c *Conn) NextExpiryTimerOrDeadline() (at time.Duration, ok bool) {
 	if c.extra == nil {
 		return 0, false
@@ -36,7 +36,6 @@ func (c *Conn) NextExpiryTimerOrDeadline() (at time.Duration, ok bool) {
 	return at, at != 0
 }
 
-// earlierNonzeroTime returns the earlier of two times; 0 means never.
 func earlierNonzeroTime(a, b time.Duration) time.Duration {
 	if a == 0 || b != 0 && b < a {
 		return b
@@ -44,7 +43,7 @@ func earlierNonzeroTime(a, b time.Duration) time.Duration {
 	return a
 }
 
-// SetTimer schedules a call of Timer after d, in place of an earlier setting. If d is 0, Timer is not called.
+// SetTimer schedules a call of Timer after d, and replaces an earlier setting. If d is 0, Timer is not called.
 func (c *Conn) SetTimer(d time.Duration) {
 	if c.is(open) && (d > 0 || c.extra != nil) {
 		c.ensureExtra().timer = c.timeAfterOrZero(d)
@@ -68,8 +67,6 @@ func (c *Conn) timeAfterOrZero(d time.Duration) time.Duration {
 // SetDialTimeout sets the time at which dialling fails.
 func (c *Conn) SetDialTimeout(deadline time.Duration) { c.ensureExtra().expiry = deadline }
 
-// callTimerOrCloseAtDeadline calls a due Timer or closes the connection at its deadline. It reports whether it did
-// either.
 func (c *Conn) callTimerOrCloseAtDeadline(now time.Duration) (fired bool) {
 	if c.extra == nil || c.is(closing|handshaking|openPending) {
 		return false
@@ -121,7 +118,7 @@ func (c *Conn) CheckTimeouts(now time.Duration) (acted bool) {
 	return true
 }
 
-// closeOrAbortByTimeoutKind closes a connection. If the peer has not answered heartbeats, the output is discarded.
+// closeOrAbortByTimeoutKind closes a connection. After a heartbeat or write timeout, it discards the output.
 func (c *Conn) closeOrAbortByTimeoutKind(timeoutErr error) {
 	if timeoutErr == ErrHeartbeatTimeout || timeoutErr == ErrWriteTimeout {
 		c.abortWith(timeoutErr)
@@ -147,8 +144,8 @@ func (c *Conn) abortOverdueCloseOrHandshake() {
 	}
 }
 
-// timeLimit is the end of a time limit and the close reason. If the reason is nil, a heartbeat is sent at the end
-// instead. The zero value means no limit.
+// timeLimit is the time at which a limit ends, and the reason with which the connection is then closed. If the reason
+// is nil, a heartbeat is sent instead of closing. The zero value means no limit.
 type timeLimit struct {
 	at  time.Duration
 	why error
@@ -161,8 +158,8 @@ func newTimeLimit(since, duration time.Duration, closeReason error) timeLimit {
 	return timeLimit{since + duration, closeReason}
 }
 
-// fillTimeLimits sets the time limits that currently apply to an open connection. The close reason is that of the first
-// element whose time has passed.
+// fillTimeLimits sets the time limits that currently apply to an open connection. If several limits have passed, the
+// first one in limits determines the close reason.
 func (c *Conn) fillTimeLimits(now time.Duration, limits *[3]timeLimit) {
 	c.countPartnerSendsAsActivity()
 	l, heard := &c.runtime.Limits, now-c.lastHeard.elapsed(now)
@@ -192,7 +189,6 @@ func (c *Conn) fillTimeLimits(now time.Duration, limits *[3]timeLimit) {
 	}
 }
 
-// exceededTimeLimit returns the close reason of a limit that has passed, or else whether a heartbeat is due.
 func (c *Conn) exceededTimeLimit(now time.Duration) (why error, heartbeatDue bool) {
 	var limits [3]timeLimit
 	c.fillTimeLimits(now, &limits)
@@ -216,7 +212,7 @@ func (c *Conn) messageStartedAt() time.Duration {
 	return c.partialMessageSince()
 }
 
-// ExtendAfterSuspend extends all time limits after the process was suspended.
+// ExtendAfterSuspend extends all time limits by the time for which the process was suspended.
 func (c *Conn) ExtendAfterSuspend(suspended time.Duration) {
 	if c.extra != nil && c.extra.expiry > 0 {
 		c.extra.expiry += min(suspended, math.MaxInt64-c.extra.expiry)
@@ -224,8 +220,8 @@ func (c *Conn) ExtendAfterSuspend(suspended time.Duration) {
 	c.ExtendTimeouts(suspended)
 }
 
-// ExtendTimeouts extends the peer's time limits by d. It is called after a period in which a handler ran and nothing
-// was read. It has no effect while the connection is dialling.
+// ExtendTimeouts extends the peer's time limits by d. Its callers use it after a period in which a handler ran, so that
+// nothing was read. It has no effect while the connection is dialling.
 func (c *Conn) ExtendTimeouts(d time.Duration) {
 	if !c.is(open) {
 		return
@@ -263,7 +259,7 @@ func (c *Conn) NextTimeout() (at time.Duration, ok bool) {
 type Heartbeat struct {
 	// Every is the silence after which a heartbeat is sent; 0 means never.
 	Every time.Duration
-	// Send sends a heartbeat. It is called on the connection's owner and must not block.
+	// Send sends a heartbeat. The connection's owner calls it. It must not block.
 	Send func(c *Conn)
 	// MaxMissed is the number of unanswered heartbeats after which the connection is closed. The maximum is 255.
 	MaxMissed int
@@ -284,13 +280,13 @@ func (c *Conn) sendHeartbeat() {
 	c.startPendingLayerAndUpdatePause()
 }
 
-// ResetHeartbeat restarts the period of silence. A Heartbeat.Send that expects no answer calls it.
+// ResetHeartbeat restarts the period of silence. It is for a Heartbeat.Send whose heartbeat expects no answer.
 func (c *Conn) ResetHeartbeat() {
 	c.state &^= unansweredMask
 	c.lastHeard = c.runtime.coarseNow()
 }
 
-// SweepPeriod returns the interval between checks of a connection: 1/8 of the shortest time limit, 0 without limits.
+// SweepPeriod returns the interval between checks of a connection: 1/8 of the shortest limit, or 0 without limits.
 func (rt *Runtime) SweepPeriod() time.Duration {
 	l := &rt.Limits
 	var shortest time.Duration
@@ -305,8 +301,8 @@ func (rt *Runtime) SweepPeriod() time.Duration {
 	return max(shortest/8, FastSweepPeriod)
 }
 
-// Sweeps check all connections in slices. MinSliceInterval is the minimum time between two slices. FastSweepPeriod is
-// the period of a full sweep while any connections are about to expire.
+// Sweeps check all connections in slices. MinSliceInterval is the minimum time between two slices. While any
+// connections are about to expire, a full sweep takes FastSweepPeriod.
 const (
 	MinSliceInterval = 50 * time.Millisecond
 	FastSweepPeriod  = 8 * MinSliceInterval
@@ -314,7 +310,8 @@ const (
 
 const maxSweepSlices = 64
 
-// SweepSlices divides a sweep of numChunks chunks per period into slices.
+// SweepSlices divides a sweep, which checks numChunks chunks in each period, into slices. A slice checks chunksPerSlice
+// chunks, and slices begin at the given interval.
 func SweepSlices(period time.Duration, numChunks int) (interval time.Duration, chunksPerSlice int) {
 	slices := int(min(period/MinSliceInterval, maxSweepSlices))
 	if period > FastSweepPeriod {

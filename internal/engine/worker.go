@@ -22,7 +22,7 @@ import (
 // framer finds the same messages with either method, each message goes to one of the two methods, and the answers are
 // in order.
 
-// FreeBuffersAndDeferClosed leaves the call of Closed to Run on a worker, instead of OnClosed. It frees the buffers.
+// FreeBuffersAndDeferClosed frees the buffers. The handler's Closed will be called by Run instead of OnClosed.
 func (c *Conn) FreeBuffersAndDeferClosed() {
 	c.dropInput()
 	c.dropOutput()
@@ -34,7 +34,7 @@ func (c *Conn) IsClosedDeferred() bool { return c.extra != nil && c.extra.closed
 // UndeferClosed undoes FreeBuffersAndDeferClosed. It is called if no worker will run the connection.
 func (c *Conn) UndeferClosed() { c.extra.closedByWorker = false }
 
-// Run makes the due handler calls on a worker. The worker owns the connection until it returns it to the loop.
+// Run makes the due handler calls on a worker, which owns the connection, and returns the connection to the loop.
 func (c *Conn) Run(context.Context) {
 	start, times, slot := c.runtime.Now(), c.runtime.HandlerTimes, int32(0)
 	if times != nil {
@@ -58,8 +58,8 @@ func (c *Conn) recordRunAndReturnToLoop(started time.Duration, times *WorkerCall
 	c.runtime.Loop.ReturnFromWorker(c, nil)
 }
 
-// Dropped is called instead of Run if the pool will not run an accepted job. It may be called on any goroutine, even
-// within Pool.TrySubmit, so it only returns the connection to the loop.
+// Dropped is called instead of Run if the pool will not run an accepted job. Because any goroutine may call Dropped,
+// even within Pool.TrySubmit, Dropped only returns the connection to the loop.
 func (c *Conn) Dropped(why error) { c.runtime.Loop.ReturnFromWorker(c, why) }
 
 // CanShed reports whether the due handler calls may be replaced by Shed.
@@ -74,8 +74,7 @@ func (c *Conn) CallShedHandler(rejection error) {
 	c.startPendingLayerAndUpdatePause()
 }
 
-// RecordSubmittedTime reports that the connection waits for a worker. ExcludeWorkerTimeFromTimeouts reports that the
-// owner has the connection again. In between, nothing is read or sent, so the time limits are extended.
+// RecordSubmittedTime records the time at which the connection begins to wait for a worker.
 func (c *Conn) RecordSubmittedTime() {
 	for _, b := range []*Buffer{c.in, c.out} {
 		if b != nil {
@@ -84,6 +83,7 @@ func (c *Conn) RecordSubmittedTime() {
 	}
 }
 
+// ExcludeWorkerTimeFromTimeouts extends the time limits by the time since RecordSubmittedTime.
 func (c *Conn) ExcludeWorkerTimeFromTimeouts() {
 	now := c.runtime.Clock()
 	if c.in == nil {

@@ -25,7 +25,7 @@ func Whole(v float64) string {
 	return separateThousands(strconv.FormatFloat(v, 'f', 0, 64))
 }
 
-// Number formats v with three significant digits, and from 1,000 as an integer: 0.123, 1.5, 1,235.
+// Number formats v with up to three significant digits: 0.123, 1.5. Values from 1,000 are rounded to an integer: 1,235.
 func Number(v float64) string {
 	switch {
 	case !isFinite(v):
@@ -40,13 +40,13 @@ func Number(v float64) string {
 	return strconv.FormatFloat(rounded, 'f', -1, 64)
 }
 
-// Bytes formats a size in the largest binary unit that is not larger than the size: 1.5 KiB. NaN and infinities are "".
+// Bytes formats a size in the largest suitable binary unit: 1.5 KiB. NaN and infinities are "".
 func Bytes(size float64) string { return formatScaled(size, sizes, Number) }
 
 // Seconds formats a duration in s, ms, µs or ns: 1.2 ms. NaN and infinities are "".
 func Seconds(seconds float64) string { return formatScaled(seconds, times, Number) }
 
-// Latency formats a non-negative duration like Seconds, but keeps trailing zeros, so that columns line up: 1.20 ms.
+// Latency formats a non-negative duration like Seconds, but keeps trailing zeros to align columns: 1.20 ms.
 func Latency(d time.Duration) string {
 	return formatScaled(d.Seconds(), times, func(v float64) string {
 		digits := 2
@@ -69,7 +69,7 @@ func RoundToThreeDigits(d time.Duration) time.Duration {
 	return d.Round(step)
 }
 
-// Elapsed formats a duration in its two largest units of hours, minutes and seconds: 5s, 1m05s, 2h00m.
+// Elapsed formats a duration in at most two units of hours, minutes and seconds: 5s, 1m05s, 2h00m.
 func Elapsed(d time.Duration) string {
 	s := int64(max(d, 0) / time.Second)
 	switch {
@@ -125,7 +125,7 @@ func Plural[T ~int | ~int32 | ~int64](n T, one, many string) string {
 	return Count(n) + " " + many
 }
 
-// Tally lists causes with their counts, most frequent first: 12 × refused, 3 × reset.
+// Tally lists causes with their counts, the most frequent cause first: 12 × refused, 3 × reset.
 func Tally(causes map[string]int64) string {
 	names := slices.SortedFunc(maps.Keys(causes), func(a, b string) int {
 		return cmp.Or(cmp.Compare(causes[b], causes[a]), cmp.Compare(a, b))
@@ -146,7 +146,7 @@ var (
 	times = []unit{{1, "s"}, {1e-3, "ms"}, {1e-6, "µs"}, {1e-9, "ns"}}
 )
 
-// formatScaled formats v in the first unit that is not larger than v, or else in the last unit.
+// formatScaled formats v in the first unit that is not larger than v. If there is no such unit, it uses the last unit.
 func formatScaled(v float64, units []unit, write func(float64) string) string {
 	last := units[len(units)-1]
 	switch {

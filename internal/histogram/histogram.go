@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// BucketIndex returns the index of d's bucket. The first bucket holds durations up to a microsecond. Each further
-// bucket doubles the bound, and the last one also holds all longer durations.
+// BucketIndex returns the index of d's bucket. The first bucket holds durations up to a microsecond. The upper bound of
+// each further bucket is twice as high. The last bucket also holds all longer durations.
 func BucketIndex(d time.Duration, bucketCount int) int {
 	if d <= time.Microsecond {
 		return 0

@@ -21,9 +21,9 @@ const (
 	MaxMessages = 1024
 )
 
-// NewHandler returns a handler that passes one of equal records to next in each Interval. Records are equal if they
-// have the same level, text and values of distinguishingKeys, which are keys of attributes outside of groups. A record
-// that passes has the attribute Suppressed with the number of records suppressed before, if any.
+// NewHandler returns a handler that passes records to next. Of equal records, it passes one in each Interval. Records
+// are equal if they have the same level, text and values of distinguishingKeys, which are keys of attributes outside of
+// groups. If equal records were suppressed before, the passed record has the attribute Suppressed with their number.
 func NewHandler(next slog.Handler, distinguishingKeys ...string) slog.Handler {
 	return &rateLimitHandler{next: next, keys: distinguishingKeys, table: &rateTable{entries: make(map[message]*entry)}}
 }
@@ -102,7 +102,7 @@ func (e *entry) isRecent(now time.Time) bool {
 	return !e.written.IsZero() && now.Sub(e.written) < Interval
 }
 
-// admitMessage reports whether a message may be written now, and how many equal ones were suppressed before.
+// admitMessage reports whether a message may be written now, and how many equal messages were suppressed before.
 func (t *rateTable) admitMessage(m message, now time.Time) (admitted bool, suppressed int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -124,7 +124,7 @@ func (t *rateTable) admitMessage(m message, now time.Time) (admitted bool, suppr
 	return true, suppressed
 }
 
-// removeOldEntries removes messages not written for an Interval. Their counts are added to the shared entry.
+// removeOldEntries removes entries older than an Interval and adds their counts to the shared entry.
 func (t *rateTable) removeOldEntries(now time.Time) {
 	t.lastSweep = now
 	for m, e := range t.entries {

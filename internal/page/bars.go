@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Bars is a bar chart of a few named values. It needs no script.
+// Bars is a bar chart of a few named values.
 type Bars struct {
 	Title string
 	Unit  Unit

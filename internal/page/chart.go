@@ -13,7 +13,7 @@ type Chart struct {
 
 type Axis struct {
 	Label string
-	// Log makes the axis logarithmic. Values of 0 and below are then not drawn.
+	// Log makes the axis logarithmic. A logarithmic axis shows no values of 0 and below.
 	Log  bool
 	Unit Unit
 }
@@ -35,6 +35,6 @@ type Series struct {
 	X, Y []float64
 	// Dashed is for reference values, such as values from a publication.
 	Dashed bool
-	// Points marks each point. It is for series with few points.
+	// Points marks each point, for series with few points.
 	Points bool
 }

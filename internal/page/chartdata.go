@@ -11,13 +11,13 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// Limits of a chart. The page omits data beyond these limits, and mentions the omission.
+// Limits of a chart. The page omits data beyond these limits, and says so.
 const (
 	maxPoints = 2000 // of a series
 	maxSeries = 64
 )
 
-// chartData is a chart in the form that the page's script reads, downsampled and without points that can't be drawn.
+// chartData is a chart in the form that the page's script reads, downsampled and without points that cannot be drawn.
 type chartData struct {
 	Title  string       `json:"title"`
 	X      axisData     `json:"x"`

@@ -50,11 +50,11 @@ const (
 )
 
 // WriteHTML writes the page as a self-contained file. Its Content-Security-Policy forbids loading anything; a live page
-// may connect to its own server. Without scripts only charts are missing. If the page is invalid, WriteHTML returns an
-// error and writes nothing. All other errors are errors of w.
+// may connect to its own server. If the browser runs no scripts, only charts are missing. If the page is invalid,
+// WriteHTML returns an error and writes nothing. All other errors are errors of w.
 func (p *Page) WriteHTML(w io.Writer) error { return p.validateAndWriteTemplate(w, "page") }
 
-// WriteUpdate writes the page without script and style, for a live page to replace its content.
+// WriteUpdate writes the content of the page, without script and style. A live page replaces its content with this.
 func (p *Page) WriteUpdate(w io.Writer) error { return p.validateAndWriteTemplate(w, "body") }
 
 func (p *Page) validateAndWriteTemplate(w io.Writer, name string) error {

@@ -36,7 +36,6 @@ func (p *Page) assignIDs() {
 	}
 }
 
-// checkRowAndSeriesLengths returns an error if the rows of a table, or the X and Y of a series, differ in length.
 func (p *Page) checkRowAndSeriesLengths() error {
 	for _, s := range p.Sections {
 		for _, part := range s.Parts {

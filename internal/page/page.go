@@ -24,7 +24,7 @@ type Page struct {
 	Facts [][2]string
 	// Sections are displayed in this order. A page with several sections has a table of contents.
 	Sections []Section
-	// Live makes the page update itself; nil for a static page.
+	// Live makes the page update itself. It is nil for a static page.
 	Live *Live
 }
 
@@ -32,7 +32,7 @@ type Live struct {
 	// URL responds to GET with the output of WriteUpdate. It must be on the same server as the page.
 	URL string
 	// Every is the pause after a response, at least 100 ms. The default, 0, is 2 s. While the server does not respond,
-	// the page shows that, and the pause doubles each time, up to 30 s.
+	// the page says so, and the pause doubles each time, up to 30 s.
 	Every time.Duration
 }
 
@@ -47,11 +47,11 @@ type Section struct {
 	Parts []Part
 }
 
-// Part is an element of a section. Exactly one field is set; in addition, Fold may be set with Remarks.
+// Part is an element of a section. Exactly one field is set, except that Fold may be set together with Remarks.
 type Part struct {
 	Text    string
 	Heading string
-	// Remarks are sentences in a list, such as notes. If Fold is set, it is a headline that opens the list in HTML.
+	// Remarks are sentences in a list, such as notes. Fold, if set, is a headline that opens the list in HTML.
 	Remarks []Remark
 	Fold    string
 	Table   *Table
@@ -69,8 +69,8 @@ type Link struct {
 
 // Action is a button of a live page. It sends an empty POST to URL with the header "Myriad-Action: 1". The server must
 // require the header, because no other site can make a browser send it. If Token is set, the page asks for a token
-// before the first action and sends it in the header "Myriad-Token". It stores the token nowhere else, and asks again
-// after a 401. The page shows up to 300 characters of the response and then updates itself.
+// before the first action and sends it in the header "Myriad-Token". The page keeps the token in memory only, and asks
+// again after a response with status 401. The page shows up to 300 characters of the response and then updates itself.
 type Action struct {
 	// Label is the button's text. Without a label there is no button.
 	Label string

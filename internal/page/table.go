@@ -7,17 +7,17 @@ import (
 	"unicode/utf8"
 )
 
-// Table is a table. Its first and last columns are left-aligned text. All other columns are right-aligned figures.
+// Table is a table. The first and last columns are left-aligned text; the columns between are figures.
 type Table struct {
-	// Caption is a sentence above the table, "" for none.
+	// Caption is a sentence above the table.
 	Caption string
 	// Lines are the rows, all of the same length. The first row contains the headings.
 	Lines [][]string
 	// Tones are the tones of cells, by row and column. A cell without a tone is Plain.
 	Tones [][]Tone
-	// Figures makes the last column right-aligned figures as well.
+	// Figures means that the last column contains figures, which are right-aligned.
 	Figures bool
-	// Actions are buttons at the ends of rows in HTML, in the order of rows. There may be fewer buttons than rows.
+	// Actions[i] is a button at the end of row i in HTML. Rows from len(Actions) on have no button.
 	Actions []Action
 }
 

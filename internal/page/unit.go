@@ -25,7 +25,7 @@ func (u Unit) Format(v float64) string {
 	return format.Number(v)
 }
 
-// formatOneInNAsPercentile formats the ratio 1/(1-p) as the percentile p, with all of its nines.
+// formatOneInNAsPercentile formats a percentile given as one in n: 1,000 as 99.9 %.
 func formatOneInNAsPercentile(oneInN float64) string {
 	if !(oneInN >= 1) || math.IsInf(oneInN, 1) {
 		return ""

@@ -29,8 +29,8 @@ type Header struct {
 	// zones. IPv4-mapped addresses (::ffff:192.0.2.1) are not converted. If Local or Unix is set, both addresses are
 	// invalid.
 	Source, Destination netip.AddrPort
-	// Local means that the header has no addresses, and the transport's addresses apply. Either the connection is the
-	// proxy's own, such as a health check (LOCAL), or the proxy cannot describe the connection (UNKNOWN, UNSPEC).
+	// Local means that the header has no addresses, and the transport's addresses apply. With LOCAL, the proxy itself
+	// is the client, for example for a health check. With UNKNOWN or UNSPEC, the proxy cannot describe the connection.
 	Local bool
 	// Unix means that the client uses a unix socket. Parse does not return the socket's path.
 	Unix bool
@@ -39,11 +39,11 @@ type Header struct {
 var errIncomplete = errors.New("incomplete")
 
 // Parse parses the header at the start of b and returns its length. If b is empty or an incomplete header, the length
-// is 0 and err is nil; call Parse again with more bytes. Bytes that cannot start a header fail immediately. Other
-// errors are reported when the header is complete: for version 1, at \r\n or after 107 bytes.
+// is 0 and err is nil; call Parse again with more bytes. If no header can start with b, Parse fails immediately. It
+// reports other errors when the header is complete. A header of version 1 is complete at \r\n or after 107 bytes.
 //
 // Parse skips text after UNKNOWN. In version 2, the addresses must be followed by complete TLVs (type, length, value).
-// Parse verifies a CRC32C and skips all other TLVs. With LOCAL or UNSPEC, it skips everything.
+// Parse verifies a CRC32C and skips all other TLVs. With LOCAL or UNSPEC, Parse skips addresses and TLVs.
 func Parse(b []byte) (h Header, length int, err error) {
 	switch {
 	case len(b) == 0:
@@ -129,7 +129,7 @@ const (
 	tlvHeaderSize = 3 // type (1 byte) and length (2 bytes)
 )
 
-// addressSize is the size of a header's addresses and ports, source and destination together, for each family.
+// addressSize is, for each family, the total size of both addresses and ports in a header.
 var addressSize = [families]int{inet: 2*4 + 2*2, inet6: 2*16 + 2*2, unix: 2 * 108}
 
 func parseBinary(b []byte) (h Header, length int, err error) {
@@ -182,7 +182,6 @@ func toAddrPort(ip, port []byte) netip.AddrPort {
 	return netip.AddrPortFrom(a, binary.BigEndian.Uint16(port))
 }
 
-// checkTLVsAndChecksum checks that header b has complete TLVs after the offset start, and the checksum if there is one.
 func checkTLVsAndChecksum(b []byte, start int) error {
 	sum := 0 // offset of the checksum
 	for start < len(b) {
@@ -214,7 +213,7 @@ func checkTLVsAndChecksum(b []byte, start int) error {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// computeChecksum returns the checksum of header b, with zeros in place of the checksum at offset.
+// computeChecksum returns the checksum of header b, with zeros in place of the checksum bytes at offset.
 func computeChecksum(b []byte, offset int) uint32 {
 	sum := crc32.Update(0, castagnoli, b[:offset])
 	sum = crc32.Update(sum, castagnoli, make([]byte, crc32.Size))

@@ -24,7 +24,7 @@ const (
 	maxHelloInput = 16 << 10
 )
 
-// A handshake is the state shared by the owner and the handshake's goroutine.
+// A handshake is the state that the session's owner shares with the handshake's goroutine.
 type handshake struct {
 	// Set before the handshake is queued.
 	limiter     *HandshakeLimiter
@@ -59,7 +59,7 @@ type handshake struct {
 	err        error // the result, once done
 }
 
-// appendInputAndStartOnHello keeps input. When a server has a complete ClientHello, its handshake requests a slot.
+// appendInputAndStartOnHello appends p to the input. A server's handshake requests a slot at a complete ClientHello.
 func (h *handshake) appendInputAndStartOnHello(p []byte) error {
 	if err := h.appendInput(p); err != nil {
 		return err
@@ -161,7 +161,7 @@ func (h *handshake) cancelContext() {
 	}
 }
 
-// takeOutputAndResult returns and clears the output. err is the handshake's error, if isDone is true.
+// takeOutputAndResult returns and clears the output. If isDone is true, err is the handshake's error.
 func (h *handshake) takeOutputAndResult() (out []byte, isDone bool, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -199,7 +199,7 @@ func (h *handshake) setResultAndWakeOwner(err error) {
 	h.wakeOwner()
 }
 
-// wakeOwner wakes the owner unless the owner has aborted. The caller holds the lock.
+// wakeOwner wakes the owner unless the owner has aborted the handshake. The caller holds the lock.
 func (h *handshake) wakeOwner() {
 	if !h.isAborted {
 		h.owner.Wake()
@@ -218,7 +218,7 @@ func (h *handshake) releaseCPUToken() {
 	}
 }
 
-// readBlocking implements Read for crypto/tls. It waits for a record without holding a CPU token.
+// readBlocking implements Read for crypto/tls. While it waits for a record, the handshake does not count as computing.
 func (h *handshake) readBlocking(p []byte) (int, error) {
 	for {
 		n, err := h.takeBytesOfWholeRecord(p)
@@ -232,7 +232,7 @@ func (h *handshake) readBlocking(p []byte) (int, error) {
 	}
 }
 
-// waitInputOrEvictIfStalled waits for input. available is false if the context has ended or the slot must be given up.
+// waitInputOrEvictIfStalled waits for input. available is false if the context has ended or the handshake is evicted.
 func (h *handshake) waitInputOrEvictIfStalled() (available bool) {
 	var over <-chan time.Time
 	if !h.isClient { // a server may be slow

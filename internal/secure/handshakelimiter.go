@@ -14,8 +14,8 @@ const stallTimeout = time.Second
 
 var errStalled = errors.New("secure: the client stalled the handshake for a second or more while others were queued")
 
-// DefaultMaxHandshakes is the default number of slots. A handshake whose client stalls takes about 22 KiB (measured)
-// until its owner aborts the handshake. With few slots, a few such clients would block all others.
+// DefaultMaxHandshakes is the default number of slots. With few slots, a few stalled clients would block all others.
+// The handshake of a stalled client takes about 22 KiB (measured).
 const DefaultMaxHandshakes = 4096
 
 // A HandshakeLimiter limits how many handshakes run, each with a goroutine in a slot, and how many of them compute at
@@ -25,10 +25,6 @@ const DefaultMaxHandshakes = 4096
 // While handshakes are queued, a handshake that has waited a second for its client's input loses its slot, the
 // longest-waiting one first. Stalled clients therefore block other clients for at most a second. Servers and clients in
 // a process need separate limiters: clients could otherwise take the slots that their servers need.
-//
-// When a handshake has stalled for a second and more handshakes are queued than slots are being freed, it gives up its
-// slot. Otherwise it joins the list of stalled handshakes, and a handshake that finds the limiter full evicts the first
-// of that list.
 type HandshakeLimiter struct {
 	cpuTokens  chan struct{} // one for each handshake that computes
 	goroutines sync.WaitGroup
@@ -41,8 +37,8 @@ type HandshakeLimiter struct {
 	stalled    list.List
 }
 
-// NewHandshakeLimiter returns a limiter for maxRunning handshakes, of which maxUsingCPU compute at the same time. A
-// value of 0 or less selects the default: DefaultMaxHandshakes or GOMAXPROCS.
+// NewHandshakeLimiter returns a limiter for maxRunning handshakes, of which maxUsingCPU compute at the same time. If
+// maxRunning is 0 or less, it is DefaultMaxHandshakes. If maxUsingCPU is 0 or less, it is GOMAXPROCS.
 func NewHandshakeLimiter(maxRunning, maxUsingCPU int) *HandshakeLimiter {
 	if maxRunning <= 0 {
 		maxRunning = DefaultMaxHandshakes
@@ -59,11 +55,12 @@ func (g *HandshakeLimiter) Counts() (running, waiting int) {
 	return g.running, g.queue.Len()
 }
 
-// Wait waits until no handshake has a goroutine. Before Wait is called, all unfinished sessions must be aborted. No
-// session may be created or fed any more.
+// Wait waits until no handshake has a goroutine. Before the call, all unfinished sessions must be aborted. From then
+// on, no session may be created or fed.
 func (g *HandshakeLimiter) Wait() { g.goroutines.Wait() }
 
-// startOrQueueHandshake starts the handshake or, if the limiter is full, queues it. It may evict a stalled one.
+// startOrQueueHandshake starts the handshake or, if the limiter is full, queues it. If more handshakes are queued than
+// slots are being freed, the longest-stalled handshake is evicted.
 func (g *HandshakeLimiter) startOrQueueHandshake(h *handshake) {
 	if evicted := g.startOrQueueLocked(h); evicted != nil {
 		evicted.cancel(errStalled)
@@ -95,8 +92,8 @@ func (g *HandshakeLimiter) startHandshakeGoroutine(h *handshake) {
 	go h.runHandshake()
 }
 
-// evictOrMarkStalled is called when h has waited for stallTimeout. It reports whether h must give up its slot now. If
-// not, h may be evicted until unmarkStalled is called for h.
+// evictOrMarkStalled is called when h has waited for stallTimeout. If more handshakes are queued than slots are being
+// freed, h must give up its slot now, and evicted is true. Otherwise h may be evicted until unmarkStalled is called.
 func (g *HandshakeLimiter) evictOrMarkStalled(h *handshake) (evicted bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -134,7 +131,6 @@ func (g *HandshakeLimiter) releaseSlotAndStartNext(h *handshake) {
 	g.goroutines.Done()
 }
 
-// dequeue removes h from the queue, so that it never runs. wasQueued is false if h was not queued.
 func (g *HandshakeLimiter) dequeue(h *handshake) (wasQueued bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -81,8 +81,8 @@ func checkTLSPrefix(in []byte) error {
 const maxSmallBody = 576 - headerLen
 
 // splitHelloIntoSmallRecords splits the complete ClientHello in the input into small records, because crypto/tls keeps
-// a buffer as large as the largest record. TLS authenticates only the message, not the record boundaries. The number of
-// records is a power of two, because crypto/tls's message buffer grows by doubling.
+// a buffer as large as the largest record. TLS authenticates only the message, not the record boundaries. Because the
+// message buffer of crypto/tls grows by doubling, the number of records is a power of two.
 func (h *helloScanner) splitHelloIntoSmallRecords(in []byte) []byte {
 	if h.scanned != h.messageLen {
 		return in // another message starts in the last record

@@ -14,8 +14,8 @@ import (
 
 const checkInterval = time.Second
 
-// A Reloader holds a certificate loaded from a pair of files, and reloads the pair when the files change. Its
-// GetCertificate is for [tls.Config]. A Reloader is safe for concurrent use.
+// A Reloader holds a certificate loaded from a pair of files, and reloads the pair when the files change. The method
+// GetCertificate is for the field of that name in [tls.Config]. A Reloader is safe for concurrent use.
 //
 // A Reloader checks the files during handshakes, at most once a second. If it cannot load a pair, it logs the error
 // once and keeps the old pair until the next change. The two files may be replaced in any order.
@@ -30,7 +30,7 @@ type Reloader struct {
 }
 
 // NewReloader loads a pair of PEM files: the certificate with its chain, and its key. Later failures are logged to log.
-// If log is nil, they are logged to [slog.Default].
+// If log is nil, [slog.Default] is used.
 func NewReloader(certFile, keyFile string, log *slog.Logger) (*Reloader, error) {
 	r := &Reloader{certFile: certFile, keyFile: keyFile, log: cmp.Or(log, slog.Default())}
 	if _, err := r.ReloadNow(); err != nil {

@@ -51,8 +51,8 @@ type Session struct {
 	mayHavePlaintext bool // in crypto/tls
 }
 
-// NewServerSession returns a session that accepts a client. cfg is used as by [tls.Server]. Callbacks of cfg see
-// remote, the client's address, which may be nil.
+// NewServerSession returns a session that accepts a client. cfg is used as by [tls.Server]. The callbacks of cfg get
+// the client's address from remote, which may be nil.
 func NewServerSession(cfg *tls.Config, g *HandshakeLimiter, owner Owner, remote net.Addr) *Session {
 	return newSession(tls.Server, cfg, g, owner, remote)
 }
@@ -94,16 +94,16 @@ func (s *Session) FeedHandshake(ciphertext []byte) error {
 	return nil
 }
 
-// IsInputFull reports whether InputPauseSize bytes or more wait for the handshake, because a client sends faster than
+// IsInputFull reports whether InputPauseSize bytes or more wait for the handshake, because the peer sends faster than
 // the handshake proceeds. The owner should then stop reading. The session wakes the owner when reading can resume.
 func (s *Session) IsInputFull() bool {
 	h := s.hs.Load()
 	return h != nil && h.isInputFull()
 }
 
-// AdvanceHandshake emits the handshake's output. The owner calls it when woken. open reports whether the handshake is
-// complete and the session open. When the session has opened, call Read without input to decrypt what has already
-// arrived. After an error, send the emitted bytes and close. io.EOF means that the peer closed without sending.
+// AdvanceHandshake emits the handshake's output. The owner calls AdvanceHandshake when woken. open means that the
+// handshake is complete. When the session has opened, call Read without input to decrypt what has already arrived.
+// After an error, send the emitted bytes and close. io.EOF means that the peer closed without sending.
 func (s *Session) AdvanceHandshake() (open bool, err error) {
 	h := s.hs.Load()
 	if h == nil || s.err != nil {
@@ -242,7 +242,7 @@ func (s *Session) Abort() {
 
 // InputMemory returns the memory, in bytes, that the session uses because of its peer's input, in addition to its fixed
 // size. hasPartialInput reports whether the session waits for the rest of a record or, before the handshake, of a
-// ClientHello. Memory that crypto/tls keeps after large records is estimated; see the package comment.
+// ClientHello. The memory that crypto/tls keeps after large records is estimated.
 func (s *Session) InputMemory() (memoryBytes int, hasPartialInput bool) {
 	if h := s.hs.Load(); h != nil {
 		return h.bufferMemory()

@@ -42,7 +42,7 @@ func (t *transport) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Close does nothing. It is called when the context of a handshake ends, and reads and writes already fail then.
+// Close does nothing. crypto/tls calls it after the end of a handshake's context, when reads and writes already fail.
 func (t *transport) Close() error { return nil }
 
 func (t *transport) LocalAddr() net.Addr { return unknownAddr{} }
@@ -99,8 +99,8 @@ func (s *Session) beginRecord(p []byte) {
 	s.largestRecord = max(s.largestRecord, s.recordLeft)
 }
 
-// maxSmallPartial is the limit up to which kept input is in a slice that grows with its content. Larger input is in a
-// pooled buffer, because a long stream leaves a partial record after every read and must not produce garbage.
+// maxSmallPartial is the maximum size of kept input in a slice of its own. Larger input is kept in a pooled buffer,
+// because a long stream leaves a partial record after every read, and a new slice each time would be garbage.
 const maxSmallPartial = 2 << 10
 
 var partialBuffers = sync.Pool{New: func() any { return new([maxRecord]byte) }}

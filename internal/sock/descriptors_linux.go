@@ -2,12 +2,12 @@ package sock
 
 import "golang.org/x/sys/unix"
 
-// spareDescriptors is the number of descriptors that stay free while descriptors arrive from another process. Files
-// with connection records, for example, need some.
+// spareDescriptors is the number of descriptors that stay free, for example for files with connection records, while
+// descriptors arrive from another process.
 const spareDescriptors = 32
 
 // MissingDescriptors returns how many free descriptors the calling thread's table lacks if needed more are to be
-// opened. Without a limit it returns 0, and also before Linux 6.2, which does not report the table's size.
+// opened. It returns 0 if there is no limit, or if the table's size is unknown (before Linux 6.2).
 func MissingDescriptors(needed int) int {
 	var table unix.Stat_t
 	soft, _, limited := DescriptorLimit()

@@ -32,7 +32,7 @@ const maxListeners = 16 << 10
 var errTooManyListeners = errors.New("more than 16384 TCP listeners")
 
 // ListAcceptQueues returns the accept queues of all TCP listeners in the calling thread's network namespace. Its cost
-// depends on the number of listeners, not of connections.
+// depends on the number of listeners, not on the number of connections.
 func ListAcceptQueues() (found []AcceptQueue, err error) {
 	err = dumpSockets(diagQuery{states: 1 << tcpListen}, func(m []byte) error {
 		if len(found) == maxListeners {
@@ -60,7 +60,7 @@ func parseAcceptQueue(msg []byte) AcceptQueue {
 	}
 }
 
-// parseDiagAddr decodes an address of four words, of which IPv4 uses one.
+// parseDiagAddr decodes an address of four 32-bit words. An IPv4 address uses only the first word.
 func parseDiagAddr(family uint8, b []byte) netip.Addr {
 	if family == unix.AF_INET {
 		return netip.AddrFrom4([4]byte(b))
@@ -89,8 +89,8 @@ func (q diagQuery) encodeRequest() []byte {
 	return b
 }
 
-// encodePortFilter encodes a filter program that rejects sockets with other local ports. The program is a single
-// condition; if it fails, it jumps past the end, which rejects the socket.
+// encodePortFilter encodes a filter program that accepts only sockets with the local port q.localPort. The program is a
+// single condition. If the condition fails, it jumps past the program's end, which rejects the socket.
 func (q diagQuery) encodePortFilter() []byte {
 	if q.localPort == 0 {
 		return nil
@@ -165,7 +165,7 @@ func parseDiagMessages(buf []byte, onSocketMessage func(m []byte) error) (moreEx
 	return true, nil
 }
 
-// The kernel has counted segments with data in struct tcp_info since Linux 4.6.
+// These are positions in the kernel's messages. Since Linux 4.6, struct tcp_info has counts of the segments with data.
 const (
 	inodeOffset       = diagMessageSize - 4
 	dataSegsInOffset  = int(unsafe.Offsetof(unix.TCPInfo{}.Data_segs_in))
@@ -173,7 +173,7 @@ const (
 	minTCPInfoSize    = max(dataSegsInOffset, dataSegsOutOffset) + 4
 )
 
-// connectedStates is a bit mask of TCP states: those of sockets that are or were connected and are not closed.
+// connectedStates is a bit mask of the TCP states of sockets that have been connected and are not closed.
 const connectedStates = ^uint32(1<<tcpListen | 1<<tcpSynRecv | 1<<tcpTimeWait | 1<<tcpClose)
 
 // dumpAcceptedConns calls onSocketMessage for each matching accepted connection in the calling thread's network
@@ -208,7 +208,7 @@ func SumConnSegments(localPort uint16, maxConns int) (sum Segments, err error) {
 }
 
 // ListConns returns the connections with the given local port in the calling thread's network namespace. If there are
-// more than maxConns, it fails. The kernel briefly locks every connection.
+// more than maxConns, it fails. The kernel briefly locks each of these connections.
 func ListConns(localPort uint16, maxConns int) (conns []ConnInfo, err error) {
 	err = dumpAcceptedConns(diagQuery{states: connectedStates, localPort: localPort, withTCPInfo: true}, maxConns, func(m []byte) error {
 		conns = append(conns, parseConnInfo(m))
@@ -251,7 +251,6 @@ func parseConnInfo(msg []byte) ConnInfo {
 	return t
 }
 
-// findNetlinkAttribute returns the content of the attribute of the given kind, or nil.
 func findNetlinkAttribute(attrs []byte, kind uint16) []byte {
 	for len(attrs) >= unix.NLA_HDRLEN {
 		size := int(binary.NativeEndian.Uint16(attrs))

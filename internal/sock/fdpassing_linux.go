@@ -32,8 +32,8 @@ func NewFDSocketpair() (pair [2]*os.File, err error) {
 	return pair, nil
 }
 
-// SendFDs sends a non-empty message with descriptors, which the caller still must close. SendFDs does not block. After
-// EAGAIN or ETOOMANYREFS (too many descriptors in flight), a later call may succeed.
+// SendFDs sends a message, which must not be empty, with descriptors. The caller must still close the descriptors.
+// SendFDs does not block. After EAGAIN or ETOOMANYREFS (too many descriptors in flight), a later call may succeed.
 func SendFDs(socketFD int32, message []byte, fds []int) syscall.Errno {
 	var oob []byte
 	if len(fds) > 0 {
@@ -47,8 +47,8 @@ func SendFDs(socketFD int32, message []byte, fds []int) syscall.Errno {
 	}
 }
 
-// SendFDsInChunks sends descriptors, which the caller still must close. It sends message as often as the number of
-// descriptors requires.
+// SendFDsInChunks sends descriptors, in several messages if necessary. Every message has the same text. The caller must
+// still close the descriptors.
 func SendFDsInChunks(socketFD int32, message string, fds []int) error {
 	for some := range slices.Chunk(fds, MaxFDsPerMessage) {
 		if errno := SendFDs(socketFD, []byte(message), some); errno != 0 {
@@ -59,8 +59,8 @@ func SendFDsInChunks(socketFD int32, message string, fds []int) error {
 }
 
 // ReceiveFDs receives a message and its descriptors into the calling thread's descriptor table. The descriptors are
-// closed on exec. ReceiveFDs does not block. If it returns no bytes and no error, the peer has closed. If the table is
-// full, it closes the received descriptors and returns EMFILE.
+// closed on exec. ReceiveFDs does not block. If n is 0 without an error, the peer has closed. If the table is full,
+// ReceiveFDs closes the received descriptors and returns EMFILE.
 func ReceiveFDs(socketFD int32, buf []byte) (n int, fds []int32, errno syscall.Errno) {
 	oob := make([]byte, unix.CmsgSpace(4*MaxFDsPerMessage))
 	var size, flags int

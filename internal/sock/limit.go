@@ -27,7 +27,7 @@ const tableReserve = 64
 
 // PlanLoopsAndDescriptorTables returns the number of loops for conns connections. If one descriptor table suffices, it
 // returns minLoops and connsPerTable 0. Otherwise every loop needs its own table, with space for connsPerTable
-// connections. If maxLoops tables do not suffice, it fails.
+// connections. If maxLoops tables do not suffice, PlanLoopsAndDescriptorTables fails.
 func PlanLoopsAndDescriptorTables(conns, minLoops, maxLoops int) (loops, connsPerTable int, err error) {
 	if err = CheckDescriptorLimit(conns); err == nil {
 		return minLoops, 0, nil
@@ -59,7 +59,7 @@ func MaxConnsInDescriptorTables(descriptorLimit uint64, minLoops, maxLoops int) 
 	return conns
 }
 
-// descriptorTableCapacity returns the number of connections that each of the loops' tables can hold.
+// descriptorTableCapacity returns the number of connections that the table of each loop can hold.
 func descriptorTableCapacity(descriptorLimit uint64, loops int) int {
 	return max(int(min(descriptorLimit, defaultMaxConns))-FirstPrivateFD-tableReserve-2*loops, 0)
 }

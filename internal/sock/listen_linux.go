@@ -14,10 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Keepalive probes start after 2 minutes of silence; there are four, 15 s apart. In package net they start after 15 s:
-// with a million silent connections, that is 67,000 probes and answers per second. Linux runs such long timers in
-// coarse groups, so probes are sent in bursts. On the loopback interface, whose queue holds 1,000 packets
-// (net.core.netdev_max_backlog), a million idle connections then ended with ETIMEDOUT.
+// Keepalive probes start after 2 minutes of silence; there are four, 15 s apart. With the 15 s of package net, a
+// million silent connections cause 67,000 probes per second, which Linux sends in bursts. Such bursts overflowed the
+// queue of the loopback interface (1,000 packets, net.core.netdev_max_backlog), and a million idle connections ended
+// with ETIMEDOUT.
 const (
 	keepaliveIdle     = 120 // seconds
 	keepaliveInterval = 15  // seconds
@@ -77,7 +77,7 @@ func SetNonblockNoDelayKeepalive(l net.Listener) error {
 	})
 }
 
-// SetBacklog limits the connections that wait to be accepted, up to net.core.somaxconn. 0 changes nothing.
+// SetBacklog limits the connections that wait to be accepted, up to net.core.somaxconn. A backlog of 0 does nothing.
 func SetBacklog(l net.Listener, backlog int) error {
 	if backlog == 0 {
 		return nil
@@ -85,8 +85,8 @@ func SetBacklog(l net.Listener, backlog int) error {
 	return withDescriptor(l, func(fd int) error { return unix.Listen(fd, backlog) })
 }
 
-// PrepareConn sets the options that a connection has not inherited because it arrived before
-// SetNonblockNoDelayKeepalive.
+// PrepareConn sets the options on a connection that arrived before SetNonblockNoDelayKeepalive and therefore has not
+// inherited them.
 func PrepareConn(fd int32) error { return setTCPNoDelayAndKeepalive(int(fd), "tcp", false) }
 
 func setNotSentLowat(fd uintptr, bytes int) error {
@@ -105,14 +105,14 @@ func (o Options) SetOnListener(l net.Listener) error {
 	return nil
 }
 
-// KeepaliveTimeout is the time after which the kernel ends a connection whose peer answers no keepalive probes.
+// KeepaliveTimeout is the time after which the kernel ends a silent connection whose peer answers no keepalive probes.
 const KeepaliveTimeout = (keepaliveIdle + keepaliveProbes*keepaliveInterval) * time.Second
 
-// SetDeadPeerTimeoutFD sets TCP_USER_TIMEOUT (tcp(7)) for a listener's future connections. It limits how long sent data
-// may stay unacknowledged. If timeout is 0, the kernel's own limit applies, which is about a quarter of an hour.
+// SetDeadPeerTimeoutFD sets TCP_USER_TIMEOUT (tcp(7)), the time for which sent data may stay unacknowledged, for a
+// listener's future connections. If timeout is 0, the kernel's own limit applies, which is about a quarter of an hour.
 //
-// If noKeepalive is set, keepalive is turned off, for servers that detect dead peers themselves. With keepalive, the
-// timeout is raised to at least KeepaliveTimeout. Otherwise a single lost probe could end a silent connection
+// noKeepalive turns keepalive off. It is for servers that detect dead peers themselves. With keepalive, the timeout is
+// raised to at least KeepaliveTimeout, because with a shorter timeout a single lost probe could end a silent connection
 // (tcp_keepalive_timer in Linux's net/ipv4/tcp_timer.c).
 //
 // Listeners other than TCP, and Multipath TCP listeners, are left unchanged.
@@ -140,8 +140,8 @@ func SetDeadPeerTimeout(l net.Listener, timeout time.Duration, noKeepalive bool)
 const maxBindAttempts = 16
 
 // ListenReusePort opens socketCount sockets that listen on addr and share its port. The first socket binds exclusively,
-// because sharing would hide that another program uses the port. It is then replaced by shared sockets. If another
-// program takes the port at that moment and addr allows any port, ListenReusePort tries another port.
+// because sharing would hide that another program uses the port. Shared sockets then replace the first socket. If
+// another program takes the port meanwhile, ListenReusePort tries another port, provided that addr allows any port.
 func ListenReusePort(network, addr string, socketCount int, control ControlFunc) ([]net.Listener, error) {
 	return listenReusePortRetrying(addr, socketCount, func(addr string, shared bool) (net.Listener, error) {
 		lc := NewKeepaliveListenConfig(shared, control)
@@ -234,7 +234,6 @@ func setNoDelay(fd int, keepDelay bool) error {
 	return unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
 }
 
-// bindSourceAddrIfValid binds fd to source, if source is valid. The kernel chooses the port at connect.
 func bindSourceAddrIfValid(fd int, source netip.Addr) error {
 	if !source.IsValid() {
 		return nil
@@ -245,7 +244,7 @@ func bindSourceAddrIfValid(fd int, source netip.Addr) error {
 	return unix.Bind(fd, toSockaddr(netip.AddrPortFrom(source, 0)))
 }
 
-// SetBindAddressNoPort, a net.Dialer.Control, makes the kernel choose the source port at connect; see StartDial.
+// SetBindAddressNoPort, a net.Dialer.Control, makes the kernel choose the source port at connect(2); see StartDial.
 func SetBindAddressNoPort(_, _ string, raw syscall.RawConn) error {
 	var err error
 	if e := raw.Control(func(fd uintptr) {

@@ -36,7 +36,7 @@ func NewPoll(batch int) (*Poll, error) {
 // FD returns the epoll descriptor, which another Poll can watch.
 func (p *Poll) FD() int32 { return p.fd }
 
-// Add watches fd for events, level-triggered. Event returns token for fd.
+// Add watches fd for events, level-triggered. For events of fd, Event returns the given token.
 func (p *Poll) Add(fd, token int32, events uint32) syscall.Errno {
 	return p.epollCtl(unix.EPOLL_CTL_ADD, fd, token, events)
 }
@@ -125,7 +125,7 @@ func NewEventfd() (Eventfd, error) {
 	return Eventfd{FD: int32(fd), seq: privateTables.eventfds.Add(1)}, nil
 }
 
-// Signal makes the eventfd readable. If the thread's private table lacks the eventfd, another thread signals it.
+// Signal makes the eventfd readable. If the calling thread's private table lacks it, Signal uses another thread.
 func (e Eventfd) Signal() {
 	if e.isInThreadDescriptorTable() {
 		e.writeOne()
@@ -152,8 +152,8 @@ func (e Eventfd) Clear() {
 // Close closes the eventfd. Signal must not be called after Close.
 func (e Eventfd) Close() { Close(e.FD) }
 
-// Sleep pauses for about d, or less if a signal arrives. It is precise for short times; time.Sleep can be a millisecond
-// late in an otherwise idle program.
+// Sleep pauses for about d, or less if a signal arrives. Sleep is precise for short times. In an otherwise idle
+// program, time.Sleep can be a millisecond late.
 func Sleep(d time.Duration) {
 	ts := unix.NsecToTimespec(d.Nanoseconds())
 	_ = unix.Nanosleep(&ts, nil)

@@ -15,8 +15,8 @@ type Options struct {
 	// SendBuffer and ReceiveBuffer are SO_SNDBUF and SO_RCVBUF in bytes; 0 leaves the kernel's sizes. They are set
 	// before the handshake, which fixes the window scale.
 	SendBuffer, ReceiveBuffer int
-	// NotSentLowat is TCP_NOTSENT_LOWAT in bytes. While more bytes are unsent, the kernel accepts no more output. 0
-	// selects the kernel's default.
+	// NotSentLowat is TCP_NOTSENT_LOWAT in bytes. While more bytes are unsent, the kernel accepts no more output. The
+	// value 0 selects the kernel's default.
 	NotSentLowat int
 	// Delay leaves Nagle's algorithm on: TCP_NODELAY is not set.
 	Delay bool
@@ -66,7 +66,7 @@ type AcceptQueue struct {
 
 // Segments counts the TCP segments of several sockets since the creation of each socket.
 type Segments struct {
-	// Sockets is the number of sockets. Connections that wait to be accepted are not included.
+	// Sockets is the number of sockets. Sockets of connections that wait to be accepted are not included.
 	Sockets int
 	// In and Out count segments that carry data.
 	In, Out int64

@@ -89,8 +89,8 @@ type Acceptor struct {
 	peer     unix.RawSockaddrAny
 }
 
-// Accept accepts one connection, closed on exec and non-blocking unless a.Blocking is set. Options such as TCP_NODELAY
-// are inherited from the listener.
+// Accept accepts one connection. Its socket is closed on exec, and is non-blocking unless a.Blocking is set. Options
+// such as TCP_NODELAY are inherited from the listener.
 func (a *Acceptor) Accept(listenerFD int32) (fd int32, peer netip.AddrPort, errno syscall.Errno) {
 	size := uint32(unix.SizeofSockaddrAny)
 	flags := uintptr(unix.SOCK_NONBLOCK | unix.SOCK_CLOEXEC)
@@ -142,7 +142,7 @@ func fromNetworkOrder(port uint16) uint16 {
 	return uint16(b[0])<<8 | uint16(b[1])
 }
 
-// DupConnDescriptor duplicates the descriptor of a listener or connection of package net. The caller closes the copy.
+// DupConnDescriptor duplicates the descriptor of a net.Listener or net.Conn. The caller must close the duplicate.
 func DupConnDescriptor(conn any) (int32, error) {
 	own := -1
 	err := withDescriptor(conn, func(fd int) (err error) {
@@ -212,7 +212,7 @@ func ShutdownWrite(fd int32) error { return unix.Shutdown(int(fd), unix.SHUT_WR)
 func Shutdown(fd int32) { _ = unix.Shutdown(int(fd), unix.SHUT_RDWR) } // it fails only if the connection has ended
 
 // ResetConn ends a TCP connection with a reset, or cancels connecting. Blocked calls on the socket return. If the
-// socket does not support resets, as a unix socket, ResetConn returns false.
+// socket does not support resets (a unix socket), ResetConn returns false.
 func ResetConn(fd int32) bool {
 	none := unix.RawSockaddr{Family: unix.AF_UNSPEC}
 	_, _, errno := syscall.RawSyscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&none)), unsafe.Sizeof(none))
@@ -222,18 +222,18 @@ func ResetConn(fd int32) bool {
 // SetResetOnClose makes the kernel send a reset when the socket is closed or the process is killed.
 func SetResetOnClose(fd int32) error { return setResetOnClose(uintptr(fd)) }
 
-// StopListening ends the listening of a socket in all processes that share it.
+// StopListening makes a socket stop listening, in all processes that share the socket.
 func StopListening(listenerFD int32) { _ = unix.Shutdown(int(listenerFD), unix.SHUT_RD) } // it fails only if the listener has stopped
 
-// Close closes descriptors. It does not block, except for sockets with SO_LINGER that are blocking.
+// Close closes descriptors. Only blocking sockets with SO_LINGER make it block.
 func Close(fds ...int32) {
 	for _, fd := range fds {
 		_, _, _ = syscall.RawSyscall(unix.SYS_CLOSE, uintptr(fd), 0, 0)
 	}
 }
 
-// SendFileOnBlockingSocket is like SendFile, for a blocking socket. It makes the socket non-blocking during the call,
-// so no other goroutine may use the socket.
+// SendFileOnBlockingSocket is like SendFile, for a blocking socket. The socket is non-blocking during the call, so no
+// other goroutine may use it then.
 func SendFileOnBlockingSocket(socketFD int32, f *os.File, offset int64, n int) (int, syscall.Errno) {
 	flags, _, errno := syscall.RawSyscall(unix.SYS_FCNTL, uintptr(socketFD), unix.F_GETFL, 0)
 	if errno == 0 {
@@ -247,8 +247,8 @@ func SendFileOnBlockingSocket(socketFD int32, f *os.File, offset int64, n int) (
 	return n, errno
 }
 
-// SendFile sends up to n bytes of f, starting at offset, to a non-blocking socket. At the end of the file it returns 0
-// bytes and no error. SendFile may wait for the disk, so it informs the Go scheduler.
+// SendFile sends up to n bytes of f, starting at offset, to a non-blocking socket. At the end of the file, SendFile
+// returns 0 and no error. SendFile may wait for the disk, so it informs the Go scheduler.
 func SendFile(socketFD int32, f *os.File, offset int64, n int) (int, syscall.Errno) {
 	from := int(f.Fd())
 	for {
@@ -270,7 +270,7 @@ type SplicePipe struct {
 	isOpen          bool
 }
 
-// Open creates the pipe unless it exists. It reports whether the pipe exists.
+// Open creates the pipe unless the pipe exists. If creating the pipe fails, Open returns false.
 func (p *SplicePipe) Open() bool {
 	if p.isOpen {
 		return true
@@ -283,7 +283,7 @@ func (p *SplicePipe) Open() bool {
 	return true
 }
 
-// Close closes the pipe and discards its content. It may be opened again.
+// Close closes the pipe and discards its content. The pipe may be opened again.
 func (p *SplicePipe) Close() {
 	if p.isOpen {
 		Close(p.writeFD)
@@ -292,8 +292,8 @@ func (p *SplicePipe) Close() {
 	}
 }
 
-// SpliceFromSocket moves up to n bytes received by a socket into the pipe. If the peer has closed, it returns 0 bytes
-// and no error. EINVAL means that the socket does not support splice.
+// SpliceFromSocket moves up to n bytes received by a socket into the pipe. If the peer has closed, SpliceFromSocket
+// returns 0 and no error. EINVAL means that the socket does not support splice.
 func (p *SplicePipe) SpliceFromSocket(socketFD int32, n int) (int, syscall.Errno) {
 	return splice(socketFD, p.writeFD, n)
 }

@@ -53,7 +53,7 @@ func RunOnNewThread(f func()) {
 var startRuntimePoller sync.Once
 
 // UnshareDescriptorTable gives the calling thread a private descriptor table that keeps the sockets in keepFDs. The
-// thread must come from RunOnNewThread. The table disappears with the thread; unregisterThread must be called before.
+// thread must come from RunOnNewThread. Call unregisterThread before the thread ends; the table then disappears.
 func UnshareDescriptorTable(keepFDs map[int32]bool) (unregisterThread func(), err error) {
 	startRuntimePoller.Do(func() {
 		if r, w, err := os.Pipe(); err == nil { // starts Go's poller
@@ -87,15 +87,15 @@ func UnshareDescriptorTable(keepFDs map[int32]bool) (unregisterThread func(), er
 	}, nil
 }
 
-// CheckPrivateTables returns nil if threads can have private descriptor tables on this machine; otherwise it returns
-// the reason. It tests this once, on a temporary thread.
+// CheckPrivateTables returns nil if threads can have private descriptor tables on this machine, or else the reason why
+// not. Only the first call tests this, on a temporary thread.
 var CheckPrivateTables = sync.OnceValue(func() (err error) {
 	RunOnNewThread(func() { err = unshareThreadDescriptorTable() })
 	return err
 })
 
-// unshareThreadDescriptorTable gives the calling thread a copy of the descriptor table. It tries close_range first,
-// because containers often forbid unshare with any flag.
+// unshareThreadDescriptorTable gives the calling thread a copy of the descriptor table. It tries close_range before
+// unshare, because containers often forbid unshare.
 func unshareThreadDescriptorTable() error {
 	const beyondAll = 1 << 30
 	err := unix.CloseRange(beyondAll, math.MaxUint32, unix.CLOSE_RANGE_UNSHARE)
@@ -109,7 +109,6 @@ func unshareThreadDescriptorTable() error {
 	return nil
 }
 
-// closeInheritedSocketsAndPipes closes the thread's copies of sockets and pipes, except those in keepFDs.
 func closeInheritedSocketsAndPipes(keepFDs map[int32]bool) error {
 	entries, err := os.ReadDir("/proc/thread-self/fd")
 	if err != nil {
@@ -153,8 +152,8 @@ func (e Eventfd) isInThreadDescriptorTable() bool {
 	return !private || e.seq <= eventfds
 }
 
-// DescriptorLimit returns the number of descriptors that this process may open (soft), and the maximum to which it may
-// raise this number (hard). If no limit can be read, ok is false.
+// DescriptorLimit returns the number of descriptors that this process may open (soft), and the maximum to which the
+// process may raise that number (hard). If no limit can be read, ok is false.
 func DescriptorLimit() (soft, hard uint64, ok bool) {
 	var r unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &r); err != nil {

@@ -19,14 +19,14 @@ const maxUnixPath = len(syscall.RawSockaddrUnix{}.Path) - 1
 // no file.
 //
 // ListenUnix first removes a socket at path that a killed process has left. It removes nothing, and returns an error
-// that wraps syscall.EADDRINUSE, in three cases: a program listens there, it is unknown whether one does, or path is
-// another kind of file (including a symbolic link). If two programs start at the same path at the same moment, one may
-// remove the socket of the other. On Windows, ListenUnix removes nothing, and any file at path is an error.
+// that wraps syscall.EADDRINUSE, in three cases: a program listens at path, it is unknown whether a program does, or
+// the file is not a socket (for example a symbolic link). If two programs start at the same path simultaneously, either
+// may remove the other's socket. On Windows, any file at path is an error.
 //
-// Closing the returned listener removes the file; closing other descriptors of the socket, such as those passed to
-// worker processes, does not. A supervisor keeps the listener and closes it after the workers have stopped accepting.
-// Unix sockets do not support SO_REUSEPORT, so all workers accept from this socket. To close the listener earlier and
-// continue with another descriptor, call SetUnlinkOnClose(false) first.
+// Closing the returned listener removes the file. Closing other descriptors of the socket, such as those passed to
+// worker processes, does not remove the file. A supervisor keeps the listener and closes it after the workers have
+// stopped accepting. Unix sockets do not support SO_REUSEPORT, so all workers accept from this socket. To close the
+// listener earlier and continue with another descriptor, call SetUnlinkOnClose(false) first.
 func ListenUnix(path string) (*net.UnixListener, error) {
 	if err := checkUnixPath(path); err != nil {
 		return nil, err

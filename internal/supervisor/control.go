@@ -12,7 +12,7 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Kinds of frames on a control socket. A frame is its kind (1 byte), the payload's length (4 bytes) and the payload.
+// These are the kinds of control frames. A frame consists of kind (1 byte), payload length (4 bytes) and payload.
 const (
 	kindServing   = 's' // from the worker
 	kindDrain     = 'd' // from the supervisor
@@ -73,8 +73,8 @@ func readFrame(r io.Reader) (frame []byte, err error) {
 	return frame, err
 }
 
-// outbox is the send queue of a control socket. One goroutine writes the messages in order, but an urgent message
-// first. An outbox is safe for concurrent use.
+// outbox is the send queue of a control socket. One goroutine writes the messages in order, except that an urgent
+// message is written first. An outbox is safe for concurrent use.
 type outbox struct {
 	socket  *net.UnixConn
 	queue   chan []byte
@@ -89,7 +89,7 @@ func newOutbox(socket *net.UnixConn) *outbox {
 	return o
 }
 
-// enqueue adds a message and waits up to timeout for space. It fails with engine.ErrFull or engine.ErrClosed.
+// enqueue adds a message and waits up to timeout for space. It fails with ErrFull or, after close, ErrClosed.
 func (o *outbox) enqueue(message []byte, timeout time.Duration) error {
 	if isClosed(o.closing) {
 		return engine.ErrClosed
@@ -120,8 +120,8 @@ func (o *outbox) enqueue(message []byte, timeout time.Duration) error {
 // enqueueUrgent adds a message that is sent before all others. Only one call is allowed.
 func (o *outbox) enqueueUrgent(message []byte) { o.urgent <- message }
 
-// writeUntilClosedAndDrained writes messages until close is called, and then the remaining messages. A failed write
-// closes the outbox, because the reader could not parse later messages.
+// writeUntilClosedAndDrained writes messages until close is called, and then the remaining messages. If a write fails,
+// the outbox is closed, because the peer could not parse later messages.
 func (o *outbox) writeUntilClosedAndDrained() {
 	defer o.close()
 	for {

@@ -39,7 +39,7 @@ type endedCounters struct {
 	listeners [engine.MaxListeners]listenerCounters
 }
 
-// blockStride is the distance between blocks in bytes. It is a multiple of two cache lines, which blocks do not share.
+// blockStride is the distance between blocks in bytes. Blocks share no cache line.
 const blockStride = int((unsafe.Sizeof(counterBlock{}) + 127) &^ 127)
 
 type sharedCounters []byte

@@ -75,7 +75,8 @@ func (s *Supervisor) SendListenerSockets(control *os.File, message string) error
 // SetListenersShared does nothing, because supervisor and workers share the sockets and never shut them down.
 func (s *Supervisor) SetListenersShared(bool) {}
 
-// ExportConns implements engine.Migrator. If a worker dies, its last published number of connections counts as unknown.
+// ExportConns implements engine.Migrator. sum.Unconfirmed includes the last published number of connections of workers
+// that died.
 func (s *Supervisor) ExportConns(ctx context.Context, channels []*os.File) (sum engine.ExportResult, err error) {
 	var mu sync.Mutex
 	err = s.distributeChannelsToWorkers(channels, func(index int, w workerState, part []*os.File) error {
@@ -93,7 +94,7 @@ func (s *Supervisor) ExportConns(ctx context.Context, channels []*os.File) (sum 
 	return sum, err
 }
 
-// waitAndCountLostConns waits up to controlTimeout for a worker's end and returns how many connections it has lost.
+// waitAndCountLostConns waits up to controlTimeout for a worker to end, and returns how many connections were lost.
 func (s *Supervisor) waitAndCountLostConns(workerIndex int, w workerState) int {
 	select {
 	case <-w.collected:
@@ -116,8 +117,8 @@ func (s *Supervisor) StartImportingConns(channels []*os.File) error {
 	})
 }
 
-// distributeChannelsToWorkers calls send for each running worker, concurrently, with the worker's share of the
-// channels. It returns one of the errors. The channels of workers that do not run are closed.
+// distributeChannelsToWorkers calls send concurrently for each running worker, with the worker's share of the channels.
+// If calls of send fail, it returns one of their errors. It closes the channels of workers that do not run.
 func (s *Supervisor) distributeChannelsToWorkers(channels []*os.File, send func(index int, w workerState, part []*os.File) error) (err error) {
 	s.mu.Lock()
 	workers := slices.Clone(s.workers)
@@ -171,7 +172,7 @@ func newHandoffOrderHandler(e engine.Engine, publishCounters func(context.Contex
 	}
 }
 
-// startHandoffOrderHandler executes the supervisor's orders. stop ends that and waits for the current order.
+// startHandoffOrderHandler starts to execute the supervisor's orders. The function stop waits for the current order.
 func (w *Worker) startHandoffOrderHandler(e engine.Engine, publishCounters func(context.Context)) (stop func()) {
 	if m, ok := e.(engine.Migrator); ok {
 		m.SetListenersShared(true) // the supervisor has them as well

@@ -51,8 +51,8 @@ func (s *Supervisor) sleepUnlessDraining(d time.Duration) (keepRunning bool) {
 	return !isClosed(s.draining)
 }
 
-// logIfDrainFailed logs that a worker failed during a drain. A signal to the process group may reach a worker first, so
-// the worker may also have failed just before the drain.
+// logIfDrainFailed logs that a worker failed during a drain. The worker may also have failed just before the drain: a
+// signal to the process group can reach the worker before the supervisor.
 func (s *Supervisor) logIfDrainFailed(workerIndex int, err error) {
 	if err == nil || err == errExitedZero || isClosed(s.killing) {
 		return

@@ -79,7 +79,7 @@ func (p *osProcess) waitForExitAndClose() {
 	p.link.Close()
 }
 
-// sendFrameIfServing sends a frame if the worker serves. Otherwise the worker has no connections and needs no frames.
+// sendFrameIfServing sends a frame if the worker serves. Other workers have no connections and need no frames.
 func (p *osProcess) sendFrameIfServing(frame []byte) error {
 	if !isClosed(p.isServing) || isClosed(p.hasStopped) {
 		return nil

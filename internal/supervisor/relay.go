@@ -8,8 +8,8 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// BroadcastToAllWorkers implements engine.Engine. It queues a message for the connections of all workers. It fails with
-// engine.ErrFull if the queue is full, and with engine.ErrTooLarge beyond maxBroadcast.
+// BroadcastToAllWorkers implements engine.Engine. It queues a message for the connections of all workers. If the queue
+// is full, it fails with engine.ErrFull. If p is longer than maxBroadcast, it fails with engine.ErrTooLarge.
 func (s *Supervisor) BroadcastToAllWorkers(p []byte) error {
 	frame, err := encodeBroadcast(p)
 	if err != nil {
@@ -18,8 +18,8 @@ func (s *Supervisor) BroadcastToAllWorkers(p []byte) error {
 	return s.tryEnqueueRelayFrame(frame, s.draining)
 }
 
-// PauseAccept implements engine.Engine. All workers stop or resume accepting. After the start of a drain, it fails,
-// because draining workers do not accept.
+// PauseAccept implements engine.Engine. All workers stop or resume accepting. After the start of a drain, PauseAccept
+// fails, because draining workers do not accept.
 func (s *Supervisor) PauseAccept(paused bool) error {
 	return s.tryEnqueueRelayFrame(encodePauseOrResumeAccept(paused), s.draining)
 }

@@ -103,8 +103,8 @@ type workerDrain struct {
 	discardsSIGTERM       bool // further ones have no effect
 }
 
-// startOrUpdateDrainAndSIGTERM starts the drain if it has not started. It also sets or removes the deadline, and passes
-// the supervisor's request on to the program.
+// startOrUpdateDrainAndSIGTERM starts the drain if it has not started. It also sets or removes the deadline. If the
+// supervisor requested the drain, it sends the program a SIGTERM.
 func (d *workerDrain) startOrUpdateDrainAndSIGTERM() {
 	if d.cancel == nil {
 		d.counters.publishToSharedMemory() // the supervisor reads how many connections are open
@@ -139,16 +139,15 @@ func (d *workerDrain) waitDrainResult() error {
 	return nil
 }
 
-// flushAndNotifyStopped flushes queued messages and notifies the supervisor that this worker has stopped serving and
-// will exit. If the supervisor has died, neither has an effect.
+// flushAndNotifyStopped flushes queued messages and notifies the supervisor that this worker has stopped serving.
 func (w *Worker) flushAndNotifyStopped(writing *sync.WaitGroup) {
 	w.out.close()
 	writing.Wait()
 	_ = w.socket.CloseWrite()
 }
 
-// handleFramesAndExitIfOrphaned executes the supervisor's orders. If the supervisor dies, it ensures that this process
-// ends.
+// handleFramesAndExitIfOrphaned executes the supervisor's orders. If the supervisor dies and this process has not ended
+// after the drain and exit timeouts, it calls os.Exit.
 func (w *Worker) handleFramesAndExitIfOrphaned(e engine.Engine, drainRequested, orphaned chan<- struct{}, drainTimeout time.Duration, log *slog.Logger) {
 	in := bufio.NewReader(w.socket)
 	b := &broadcaster{engine: e}
@@ -199,8 +198,8 @@ type broadcaster struct {
 	lastWait time.Time // when it last waited for space
 }
 
-// broadcastRetryingBriefly delivers a message. If the engine is full, it retries for at most controlTimeout, during
-// which the control socket is not read. It then does not retry for writeTimeout, so that the socket is read soon.
+// broadcastRetryingBriefly delivers a message. If the engine is full, it retries for at most controlTimeout. Because
+// retries delay reading the control socket, later calls do not retry for writeTimeout.
 func (b *broadcaster) broadcastRetryingBriefly(p []byte) error {
 	err := b.engine.BroadcastToAllWorkers(p)
 	if errors.Is(err, engine.ErrFull) && time.Since(b.lastWait) > writeTimeout {
@@ -213,10 +212,10 @@ func (b *broadcaster) broadcastRetryingBriefly(p []byte) error {
 	return err
 }
 
-// discardSignal makes a signal have no effect, also for earlier subscribers. It does not leave the signal ignored,
-// because child processes would inherit that. Do not call it while a second signal of this kind is expected: a signal
-// that arrives during signal.Ignore can end the process, because the runtime then finds no subscriber and the signal
-// not yet ignored (seen in Go 1.26).
+// discardSignal makes a signal have no effect and ends earlier subscriptions to the signal. The signal is not ignored
+// (SIG_IGN), because child processes would inherit that. Do not call discardSignal while a second signal of this kind
+// is expected: a signal that arrives during signal.Ignore can end the process, because the runtime then finds no
+// subscriber and the signal not yet ignored (seen in Go 1.26).
 func discardSignal(sig os.Signal) {
 	signal.Ignore(sig)
 	signal.Notify(make(chan os.Signal, 1), sig)

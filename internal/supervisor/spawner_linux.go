@@ -16,7 +16,7 @@ import (
 	"github.com/myriad-go/myriad/internal/upgrade"
 )
 
-// Start opens the listeners and starts the workers. It does not wait until they serve.
+// Start opens the listeners and starts the workers. It does not wait until the workers serve.
 func Start(cfg Config) (*Supervisor, error) { return startSupervisorWithTiming(cfg, defaultTiming) }
 
 func startSupervisorWithTiming(cfg Config, t timing) (*Supervisor, error) {

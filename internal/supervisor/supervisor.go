@@ -20,10 +20,10 @@ type Config struct {
 	Addrs []Address
 	// Control, if set, is called with each socket before it is bound.
 	Control sock.ControlFunc
-	// Sockets are inherited listening sockets for each address. If there are none for an address, the supervisor itself
-	// listens there. The supervisor owns the sockets once it has started.
+	// Sockets are inherited listening sockets for each address. If an address has no inherited socket, the supervisor
+	// itself listens there. The supervisor owns the sockets once it has started.
 	Sockets [][]net.Listener
-	// IsSuccessor means that the supervisor replaces another process. Workers do not accept until the supervisor tells
+	// IsSuccessor means that the supervisor replaces another process. Workers accept only after the supervisor tells
 	// them to. The supervisor gives up when every worker has ended once before serving.
 	IsSuccessor bool
 	// Processes is the number of workers, at least 1.
@@ -215,8 +215,8 @@ func (s *Supervisor) Loops() (sum int) {
 	return sum
 }
 
-// Counters returns the sum over all workers. It includes ended workers, except for their open connections. The counters
-// of a worker are up to publishEvery old. A killed worker loses the counts since its last update.
+// Counters returns the sum over all workers. It includes ended workers, but not the connections that they had open. The
+// counters of a worker are up to publishEvery old. A killed worker loses the counts since its last update.
 func (s *Supervisor) Counters() (sum engine.Counts) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -253,7 +253,7 @@ func (s *Supervisor) Stop(ctx context.Context) error {
 		conns, workers, context.Cause(ctx))
 }
 
-// Wait waits until everything has ended, after Stop or because the supervisor gave up.
+// Wait waits until everything has ended, because of Stop or because the supervisor gave up.
 func (s *Supervisor) Wait() { <-s.done }
 
 // Err returns the reason why the supervisor gave up, or nil.

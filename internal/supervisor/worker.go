@@ -23,7 +23,7 @@ type identity struct {
 	// Index is the worker's number, starting at 0.
 	Index     int
 	Processes int
-	// Addrs are the Server's addresses; Sockets is the number of sockets for each.
+	// Addrs are the Server's addresses. Sockets is the number of sockets for each address.
 	Addrs   []Address
 	Sockets []int
 	// Held means that the worker waits for an order before it accepts connections.
@@ -58,10 +58,11 @@ type Worker struct {
 	exitTimeout time.Duration // limit from the end of the drain to the exit of an orphan
 }
 
-// currentWorker is set before main starts, so that programs started by main do not consider themselves workers.
+// currentWorker is set before main starts. Setting it also removes the variable workerEnv from the environment, so that
+// programs started by main do not inherit the variable.
 var currentWorker = detectWorkerFromEnv()
 
-// CurrentWorker returns this process as a worker, or nil if it is not one.
+// CurrentWorker returns this process as a worker, or nil if this process is not a worker.
 func CurrentWorker() *Worker { return currentWorker }
 
 func detectWorkerFromEnv() *Worker {
@@ -79,7 +80,7 @@ func detectWorkerFromEnv() *Worker {
 	return w
 }
 
-// ClaimListeners returns the inherited listeners, by address, to the worker's Server. Only one call succeeds.
+// ClaimListeners returns the inherited listeners of each address, for the worker's Server. Only one call succeeds.
 func (w *Worker) ClaimListeners(addrs []Address, processes int) (all [][]net.Listener, err error) {
 	switch {
 	case w.invalid != nil:
@@ -110,7 +111,7 @@ func (w *Worker) ClaimListeners(addrs []Address, processes int) (all [][]net.Lis
 	return all, nil
 }
 
-// BroadcastToAllWorkers queues a message for the connections of all workers, see [Supervisor.Broadcast].
+// BroadcastToAllWorkers queues a message for the connections of all workers, see [Supervisor.BroadcastToAllWorkers].
 func (w *Worker) BroadcastToAllWorkers(p []byte) error {
 	frame, err := encodeBroadcast(p)
 	if err != nil {

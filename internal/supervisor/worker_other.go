@@ -11,7 +11,7 @@ import (
 
 var errLinux = errors.New("worker processes need Linux")
 
-// Start fails: supervisors need Linux.
+// Start fails, because supervisors need Linux.
 func Start(Config) (*Supervisor, error) { return nil, errLinux }
 
 func (w *Worker) validateAndInheritDescriptors() error { return errLinux }

@@ -13,16 +13,16 @@ import (
 	"time"
 )
 
-// Conn is a client connection. All its reads and writes together may take up to Timeout. Methods defined here fail the
-// test, so they must be called on the test's goroutine. The methods of net.Conn return errors instead.
+// Conn is a client connection. All its reads and writes together may take up to Timeout. On errors, the methods defined
+// here fail the test, so they must be called on the test's goroutine. The methods of net.Conn return errors instead.
 type Conn struct {
 	net.Conn
 	R *bufio.Reader // the buffer that the methods read from
 	t testing.TB
 }
 
-// Dial connects to a TCP address or, if addrOrSocketPath contains a slash, to a unix socket. Cleanup closes the
-// connection.
+// Dial connects to a TCP address or, if addrOrSocketPath contains a slash, to a unix socket. The test's cleanup closes
+// the connection.
 func Dial(t testing.TB, addrOrSocketPath string) *Conn {
 	t.Helper()
 	network := "tcp"
@@ -97,7 +97,7 @@ func (c *Conn) CloseWrite() {
 	}
 }
 
-// ExpectEOF reads want and then EOF. A reset instead of EOF fails the test.
+// ExpectEOF reads want and then EOF. If a reset arrives instead of EOF, the test fails.
 func (c *Conn) ExpectEOF(want string) {
 	c.t.Helper()
 	if got, err := io.ReadAll(c.R); err != nil || string(got) != want {

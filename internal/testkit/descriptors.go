@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// spareDescriptors is the number of descriptors that remain free for code that reserves none.
+// spareDescriptors is the number of descriptors that remain free for tests that do not call ReserveDescriptors.
 const spareDescriptors = 64
 
 var reserved int
@@ -14,8 +14,8 @@ var reserved int
 var released = sync.NewCond(new(sync.Mutex))
 
 // ReserveDescriptors reserves n descriptors until the test's cleanup. It waits while other tests have reserved too many
-// for the process's limit (ulimit -n), and skips a test that needs more than the limit. A test must call
-// ReserveDescriptors once, before the test opens anything.
+// for the process's limit (ulimit -n), and skips the test if n exceeds the limit. A test must call it only once, before
+// opening anything.
 func ReserveDescriptors(t testing.TB, n int) {
 	t.Helper()
 	waitAndReserveOrSkip(t, n, descriptorLimit())

@@ -12,7 +12,7 @@ import (
 const leakTimeout = 10 * time.Second
 
 // Main runs the tests of a package and exits. The exit code is 1 if a test failed or if goroutines are still running 10
-// s after the last test. Main replaces go.uber.org/goleak, because the library may depend only on golang.org/x/sys.
+// s after the last test.
 func Main(m *testing.M) {
 	code := m.Run()
 	if code == 0 {

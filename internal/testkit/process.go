@@ -17,7 +17,7 @@ type Process struct {
 	ended  chan struct{}
 }
 
-// Start starts a command and collects its output, unless cmd redirects it. A failed test logs the end of the output.
+// Start starts a command and collects its output, unless cmd redirects it. If the test fails, it logs the output's end.
 func Start(t testing.TB, cmd *exec.Cmd) *Process {
 	t.Helper()
 	p := &Process{Cmd: cmd, Output: new(Buffer), t: t, ended: make(chan struct{})}
@@ -52,7 +52,7 @@ func (p *Process) Signal(s os.Signal) {
 	}
 }
 
-// ExitCode waits up to Timeout for the process to exit, and returns the exit code, or -1 after a signal.
+// ExitCode waits up to Timeout for the process to exit, and returns the exit code. After a signal, it returns -1.
 func (p *Process) ExitCode() int {
 	p.t.Helper()
 	select {

@@ -10,13 +10,13 @@ import (
 // exceeds it, even on a busy machine.
 const Timeout = 2 * time.Minute
 
-// WaitFor waits until ok is true. After Timeout the test fails with message what. Call it on the test's goroutine.
+// WaitFor waits until ok is true. After Timeout the test fails with the message what. Call it on the test's goroutine.
 func WaitFor(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	WaitForFunc(t, ok, func() string { return what })
 }
 
-// WaitForFunc is like WaitFor, but calls what for the message only when the test fails.
+// WaitForFunc is like WaitFor. If the test fails, it calls the function what to get the message.
 func WaitForFunc(t testing.TB, ok func() bool, what func() string) {
 	t.Helper()
 	for end := time.Now().Add(Timeout); !ok(); time.Sleep(time.Millisecond) {
@@ -26,7 +26,7 @@ func WaitForFunc(t testing.TB, ok func() bool, what func() string) {
 	}
 }
 
-// Receive receives a value from ch. After Timeout it fails the test with the message what.
+// Receive receives a value from ch. After Timeout the test fails with the message what.
 func Receive[T any](t testing.TB, ch <-chan T, what string) T {
 	t.Helper()
 	timer := time.NewTimer(Timeout)

@@ -29,7 +29,7 @@ func (c *Conn) HandshakeWebSocket(path, fields string) http.Header {
 	return res.Header
 }
 
-// MaskedFrame returns a client's frame. first is the frame's first byte, with FIN and the opcode.
+// MaskedFrame returns a client's frame. first is the frame's first byte, which contains FIN and the opcode.
 func MaskedFrame(first byte, payload string) string {
 	b := []byte{first}
 	switch n := len(payload); {

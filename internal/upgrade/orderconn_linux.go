@@ -20,7 +20,7 @@ type OrderConn struct {
 
 const kindReply = "answer"
 
-// NewOrderConnPair creates a connection. theirs is the worker's end.
+// NewOrderConnPair creates a connection. l is the supervisor's end, and theirs is the worker's end.
 func NewOrderConnPair() (l *OrderConn, theirs *os.File, err error) {
 	pair, err := sock.NewFDSocketpair()
 	if err != nil {
@@ -39,7 +39,7 @@ func InheritOrderConn(fd int) (*OrderConn, error) {
 }
 
 // SendOrderAndAwaitReply sends an order with files, which the caller still owns, and decodes the worker's JSON into
-// reply. When ctx ends, it asks the worker to abort and waits up to Timeout for the reply. Without a deadline in ctx,
+// reply. When ctx ends, it tells the worker to abort, and waits up to Timeout for the reply. If ctx has no deadline,
 // Timeout limits the whole call. SendOrderAndAwaitReply fails if the worker exits.
 func (l *OrderConn) SendOrderAndAwaitReply(ctx context.Context, order string, reply any, files ...*os.File) error {
 	l.sending.Lock()
@@ -57,8 +57,8 @@ func (l *OrderConn) SendOrderAndAwaitReply(ctx context.Context, order string, re
 	return err
 }
 
-// ServeOrders calls handle for each order, one at a time, until the supervisor closes the connection. handle owns the
-// files. The context of handle ends when the supervisor aborts the order or exits.
+// ServeOrders calls handle for each order, one at a time, until the supervisor closes the connection. handle must close
+// the files. The context of handle ends when the supervisor aborts the order or exits.
 func (l *OrderConn) ServeOrders(handle func(ctx context.Context, order string, files []*os.File) (answer any)) {
 	var busy sync.WaitGroup
 	defer busy.Wait()

@@ -36,8 +36,8 @@ type Inherited struct {
 
 var claimed atomic.Bool
 
-// ClaimPredecessorOnce returns the process that this process replaces. The result is nil if there is none, or if
-// another server of this process has claimed it.
+// ClaimPredecessorOnce returns the process that this process replaces. The result is nil if this process replaces no
+// process, or if ClaimPredecessorOnce was called before.
 func ClaimPredecessorOnce() (*Predecessor, error) {
 	p, err := connectPredecessor()
 	if p == nil && err == nil || !claimed.CompareAndSwap(false, true) {
@@ -118,7 +118,7 @@ func (p *Predecessor) receiveHelloAndListeners() error {
 }
 
 // InheritedActivationSockets returns the service manager's sockets that the old process had received, and their names.
-// Without an old process, there are none. Only one call is allowed, and the caller owns the sockets.
+// Without an old process, it returns no sockets. Only one call is allowed. The caller must close the sockets.
 func InheritedActivationSockets() (names []string, files []*os.File, err error) {
 	p, err := connectPredecessor()
 	if p == nil {
@@ -127,7 +127,7 @@ func InheritedActivationSockets() (names []string, files []*os.File, err error) 
 	return p.activatedNames, p.activatedFiles, nil
 }
 
-// WaitStartedOrAborted waits until the channel started is closed. It fails if the old process aborts the upgrade first.
+// WaitStartedOrAborted waits until the channel started is closed. It fails if the old process aborts the upgrade.
 func (p *Predecessor) WaitStartedOrAborted(started <-chan struct{}) error {
 	raw, err := p.file.SyscallConn()
 	if err != nil {
@@ -160,8 +160,9 @@ func (p *Predecessor) WaitStartedOrAborted(started <-chan struct{}) error {
 }
 
 // AnnounceReadyAndTakeOver tells the old process that this one can serve with the given number of loops. When the old
-// process replies, it calls restoreState with two files, the handler's state and the broadcast socket, which may be nil
-// and are closed afterwards. It then calls takeOver with the channels. It fails if the old process continues to serve.
+// process replies, it calls restoreState with the handler's state and the broadcast socket. Either file may be nil, and
+// both are closed after the call. It then calls takeOver with the channels. It fails if the old process continues to
+// serve.
 func (p *Predecessor) AnnounceReadyAndTakeOver(loops int, restoreState func(state, link *os.File), takeOver func(channels []*os.File) error) error {
 	if err := p.sendMessage(kindReady, Ready{Version: Version, Loops: loops}); err != nil {
 		return p.reportServingIfPredecessorExited(err)
@@ -203,8 +204,8 @@ func (p *Predecessor) ReportFailure(cause error) error {
 // process continues to serve and this one must exit.
 func IsAborted(err error) bool { return errors.Is(err, errAborted) }
 
-// reportServingIfPredecessorExited returns nil if err means that the old process has exited, because this process then
-// continues with the connections it has received.
+// reportServingIfPredecessorExited returns err unless err means that the old process has exited. In that case this
+// process serves the connections that it has received, reports this to the first process, and nil is returned.
 func (p *Predecessor) reportServingIfPredecessorExited(err error) (otherErr error) {
 	if errors.Is(err, io.EOF) || errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) {
 		ReportOwnPIDServing()
@@ -213,7 +214,8 @@ func (p *Predecessor) reportServingIfPredecessorExited(err error) (otherErr erro
 	return err
 }
 
-// AnswerLivenessUntilDone waits until the old process has handed over everything. It fails if the old process exits.
+// AnswerLivenessUntilDone replies to liveness checks until the old process has handed over everything. If that process
+// exits before, AnswerLivenessUntilDone fails.
 func (p *Predecessor) AnswerLivenessUntilDone() (d Done, err error) {
 	for {
 		word, rest, fds, err := p.readMessage()

@@ -29,11 +29,11 @@ type statusPipe struct {
 	write          *os.File
 }
 
-// ownStatusPipe is the pipe of this process, or nil if no process stays.
+// ownStatusPipe is this process's part of the pipe, or nil if there is no first process that stays after upgrades.
 var ownStatusPipe atomic.Pointer[statusPipe]
 
-// KeepRunningAfterUpgradeIfFirst makes this process the first process, which stays when another process takes over. It
-// does nothing if one of its predecessors already stays.
+// KeepRunningAfterUpgradeIfFirst makes this process the first process, which stays when another process takes over. If
+// a predecessor of this process already stays, it does nothing.
 func KeepRunningAfterUpgradeIfFirst() error {
 	if ownStatusPipe.Load() != nil {
 		return nil
@@ -53,8 +53,9 @@ func ReportOwnPIDServing() {
 	}
 }
 
-// waitAndReportExitToFirst waits until a child has exited and reports the child's status to the first process, if that
-// stays. It does not reap the child. If this process exits before it has reported, the first process reaps the child.
+// waitAndReportExitToFirst waits until a child has exited and reports the child's exit status to the first process. If
+// this is the first process or none stays, it does nothing. It does not reap the child. If this process exits before it
+// has reported, the first process reaps the child.
 func waitAndReportExitToFirst(pid int) {
 	l := ownStatusPipe.Load()
 	if l == nil || l.isFirstProcess {
@@ -87,8 +88,8 @@ const (
 	exitReportTimeout = time.Second
 )
 
-// relayedSignals returns the signals that this process relays to the serving process. With a terminal, SIGINT and
-// SIGQUIT are left out, because the terminal already sends them to both processes.
+// relayedSignals returns the signals that this process relays to the serving process. If the process has a terminal,
+// SIGINT and SIGQUIT are left out, because the terminal sends them to both processes.
 func relayedSignals() []os.Signal {
 	signals := []os.Signal{unix.SIGHUP, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2}
 	terminal, err := os.Open("/dev/tty")
@@ -111,7 +112,8 @@ type Reaper struct {
 	exitReports map[int]string // the last exit report: PID and status
 }
 
-// RelaySignalsIfFirstProcess relays signals to the serving process. The result is nil unless this process stays.
+// RelaySignalsIfFirstProcess, called in the first process, relays signals to the serving process. In other processes,
+// it returns nil.
 func (s *Successor) RelaySignalsIfFirstProcess() (reaperOrNil *Reaper) {
 	l := ownStatusPipe.Load()
 	if l == nil || !l.isFirstProcess {
@@ -168,7 +170,7 @@ func (k *Reaper) waitExitReport(pid int) error {
 }
 
 // ReapUntilServerExits waits until the serving process has exited, and returns an error unless its exit code is 0.
-// Meanwhile it reaps all children; this process must have no others.
+// Meanwhile it reaps all children of this process, even those that other code has started.
 func (k *Reaper) ReapUntilServerExits() error {
 	defer k.relaying.Wait()
 	defer close(k.signals)

@@ -65,7 +65,7 @@ func StartSuccessor(cmd *exec.Cmd, replyTimeout time.Duration) (*Successor, erro
 
 func (s *Successor) PID() int { return s.cmd.Process.Pid }
 
-// SendHelloAndListeners sends the hello message and the listeners, whose descriptors the function sendListeners sends.
+// SendHelloAndListeners sends the hello message and then calls sendListeners to send the listeners' descriptors.
 func (s *Successor) SendHelloAndListeners(h Hello, sendListeners func(control *os.File) error) error {
 	h.Version = Version
 	if l := ownStatusPipe.Load(); l != nil {
@@ -109,10 +109,10 @@ func (s *Successor) waitReply(ctx context.Context, kind string, reply any) error
 	return s.addExitStatusIfConnClosed(ctx, err)
 }
 
-// OpenChannelsAndAwaitTakeOver sends one end of each channel to the new process. When that process begins to take over
-// connections, it returns the other ends. If the numbers of loops differ, every pair of loops gets a channel. If the
-// numbers are equal, or there would be more than maxChannels, every loop gets one channel. The files stateFile (the
-// handler's state) and broadcastSocket are sent as well unless they are nil. The caller still owns both files.
+// OpenChannelsAndAwaitTakeOver sends one end of each channel to the new process. It waits until the new process begins
+// to take over connections, and returns the other ends. If the numbers of loops differ, every pair of loops gets a
+// channel. If the numbers are equal, or there would be more than maxChannels, every loop gets one channel. The files
+// stateFile (the handler's state) and broadcastSocket are also sent unless nil. The caller must close these two files.
 func (s *Successor) OpenChannelsAndAwaitTakeOver(ctx context.Context, ourLoops, theirLoops int, stateFile, broadcastSocket *os.File) (ours []*os.File, err error) {
 	n := max(ourLoops, theirLoops)
 	allPairs := ourLoops != theirLoops && ourLoops*theirLoops <= maxChannels
@@ -150,7 +150,7 @@ func (s *Successor) OpenChannelsAndAwaitTakeOver(ctx context.Context, ourLoops, 
 }
 
 // addExitStatusIfConnClosed adds the new process's exit status to err. It waits for the exit only if err shows that the
-// process has closed the socket, because such a process is about to exit.
+// process has closed the socket and is therefore about to exit.
 func (s *Successor) addExitStatusIfConnClosed(ctx context.Context, err error) error {
 	if !errors.Is(err, io.EOF) && !errors.Is(err, unix.EPIPE) && !errors.Is(err, unix.ECONNRESET) {
 		return err
@@ -185,7 +185,7 @@ func (s *Successor) MonitorAndKillIfHung(ctx context.Context) {
 }
 
 // ProbeAndKillIfHung kills the new process if it has twice failed to reply within a third of the timeout. (A single
-// failure may be the fault of this process.) killed reports whether the new process has been killed or has exited.
+// failure may be the fault of this process.) killed is true if the new process has been killed or has exited.
 func (s *Successor) ProbeAndKillIfHung() (killed bool) {
 	for range 2 {
 		err := s.sendMessage(kindAlive, struct{}{})

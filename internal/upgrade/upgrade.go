@@ -69,7 +69,7 @@ type Ready struct {
 	Failed  string // why it cannot serve
 }
 
-// Channels announces the descriptors that start the handoff: N channels, and one each for State and Link if set.
+// Channels announces the descriptors that start the handoff: N for channels, one if State is set, one if Link is set.
 type Channels struct {
 	N     int
 	State bool // a file with the handler's state
@@ -78,7 +78,7 @@ type Channels struct {
 
 // Done is the last message of the old process, after the handoff.
 type Done struct {
-	// Counters are the old process's monotonic counters by name, see engine.Counts.ByName.
+	// Counters are the old process's monotonic counters by name; see engine.Counts.ByName.
 	Counters map[string]int64
 	// Listeners are the counters of the old process's listeners, in the order of Hello.
 	Listeners []ListenerCounts

@@ -48,7 +48,7 @@ func (h *Head) Opcode() byte { return h.First & opcode }
 // IsControl reports whether the frame is a ping, pong or close.
 func (h *Head) IsControl() bool { return h.First&8 != 0 }
 
-// ReservedBits returns the reserved bits that are set. One of them is Compressed.
+// ReservedBits returns the reserved bits that are set. Compressed is a reserved bit.
 func (h *Head) ReservedBits() byte { return h.First & reserved }
 
 // AppendHead appends the head of an unmasked frame. first contains Fin, Compressed and the opcode.
@@ -73,8 +73,8 @@ var (
 	errLong   = fmt.Errorf("control frame has more than %d bytes", MaxControl)
 )
 
-// ParseHead parses the head of a frame at the start of in. If in ends before the head does, h.Len is 0 and err is nil,
-// unless a byte is already invalid. The caller must check the reserved bits, the masks and the order of frames.
+// ParseHead parses the head of a frame at the start of in. If the head is incomplete, h.Len is 0, and err is nil unless
+// the bytes so far are invalid. The caller must check the reserved bits, the masks and the order of frames.
 func ParseHead(in []byte) (h Head, err error) {
 	if len(in) == 0 {
 		return h, nil

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The kernel fills these buffers with received bytes. A few suffice if each is emptied soon. If they run out, more are
-// provided, up to maxBuffers.
+// These are the size and the initial number of the buffers that the kernel fills with received bytes. If the buffers
+// run out, the number is doubled, up to maxBuffers.
 const (
 	bufferSize     = 64 << 10
 	initialBuffers = 8
@@ -24,9 +24,9 @@ type bufferEntry struct {
 	tail uint16
 }
 
-// bufferRing is a ring of buffers. The kernel takes a buffer when bytes arrive, so a waiting connection holds none. If
-// the kernel supports IOU_PBUF_RING_INC (Linux 6.12), it appends the bytes of many receives to one buffer: small
-// messages take little space, and large messages find a large buffer.
+// bufferRing is a ring of buffers. The kernel takes a buffer only when bytes arrive, so a waiting connection holds no
+// buffer. If the kernel supports IOU_PBUF_RING_INC (Linux 6.12), it appends the bytes of many receives to one buffer:
+// small messages take little space, and large messages find a large buffer.
 type bufferRing struct {
 	ring        []byte
 	memory      []byte
@@ -90,7 +90,7 @@ func (p *bufferRing) close() {
 	_ = unix.Munmap(p.memory)
 }
 
-// provideMoreBuffers doubles the number of buffers. If there are maxBuffers already, it returns false.
+// provideMoreBuffers doubles the number of buffers. If there are maxBuffers already, it does nothing and returns false.
 func (p *bufferRing) provideMoreBuffers() (more bool) {
 	more = p.provided < maxBuffers
 	for limit := min(max(initialBuffers, 2*p.provided), maxBuffers); p.provided < limit; p.provided++ {
@@ -108,8 +108,8 @@ func (p *bufferRing) provideBuffer(id uint16) {
 	p.tail++
 }
 
-// publishTail shows the kernel the provided buffers. The tail shares a 32-bit word with the id of the first entry,
-// which only this thread writes.
+// publishTail shows the kernel the provided buffers. The tail shares a 32-bit word with the first entry's id. Only this
+// thread writes that word.
 func (p *bufferRing) publishTail() {
 	word := (*uint32)(unsafe.Pointer(&p.ring[unsafe.Offsetof(bufferEntry{}.id)]))
 	atomic.StoreUint32(word, atomic.LoadUint32(word)&0xffff|uint32(p.tail)<<16)
@@ -129,8 +129,8 @@ func (p *bufferRing) completionFilledBuffer(completion cqe) bool {
 	return completion.res == bufferSize
 }
 
-// recycleBuffer marks the bytes of a completion as consumed. The kernel may still fill the rest of the buffer;
-// otherwise the buffer is provided again.
+// recycleBuffer marks the bytes of a completion as consumed. Unless the kernel will fill the rest of the buffer, the
+// buffer is provided again.
 func (p *bufferRing) recycleBuffer(completion cqe) {
 	id := uint16(completion.flags >> bufferBits)
 	if p.incremental && completion.flags&cqeBufMore != 0 {
@@ -142,8 +142,7 @@ func (p *bufferRing) recycleBuffer(completion cqe) {
 }
 
 // returnPagesToOS returns the memory of the buffers to the system. The buffers keep their addresses and get new pages
-// when bytes arrive. Otherwise half a megabyte per loop would be most of an idle server's memory. No receive may be in
-// progress, and no completion unhandled.
+// when bytes arrive. Before the call, all receives must have ended and all completions must have been handled.
 func (p *bufferRing) returnPagesToOS() {
 	if !p.used {
 		return

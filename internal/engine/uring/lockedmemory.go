@@ -1,8 +1,7 @@
 package uring
 
-// These are the sizes of a ring's queues and of its ring of buffers. They must be powers of two. If the submission
-// queue is full, submissions go to the kernel early; if the completion queue is full, the kernel keeps completions for
-// later. Both are rare.
+// These are the sizes of a ring's queues and of its ring of buffers. They must be powers of two. Full queues are rare
+// and lose nothing.
 const (
 	sqEntries  = 256
 	cqEntries  = 1024
@@ -11,7 +10,7 @@ const (
 
 // LockedMemoryPerLoop returns the number of bytes that the kernel counts against RLIMIT_MEMLOCK for the ring of one
 // loop: both queues and the ring of buffers, each in whole pages. The buffers are not locked. Linux before 6.13 counts
-// less.
+// fewer bytes.
 func LockedMemoryPerLoop(pageSize int64) (bytes int64) {
 	const submission, completion, buffer, counters = 64, 16, 16, 320
 	for _, region := range [...]int64{sqEntries * submission, counters + cqEntries*completion, maxBuffers * buffer} {

@@ -11,14 +11,15 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// handleRecvCompletion handles the completion of a receive. If a worker has the connection, the bytes are deferred; to
-// limit them, the receive is cancelled.
+// handleRecvCompletion handles the completion of a receive. If a worker has the connection, the bytes are kept for
+// later, and the receive is cancelled to limit their number.
 func (d *driver) handleRecvCompletion(c *engine.Conn, completion cqe) {
 	d.deliverOrDeferRecvCompletion(c, completion)
 	d.PerformActions(c)
 }
 
-// deliverOrDeferRecvCompletion passes received bytes on. It recycles the buffer even after a runtime.Goexit.
+// deliverOrDeferRecvCompletion passes received bytes to the handler or, if a worker has the connection, keeps a copy.
+// It recycles the buffer even if the handler calls runtime.Goexit.
 func (d *driver) deliverOrDeferRecvCompletion(c *engine.Conn, completion cqe) {
 	if completion.flags&cqeBuffer != 0 {
 		defer d.buffers.recycleBuffer(completion)
@@ -39,11 +40,11 @@ func (d *driver) deliverOrDeferRecvCompletion(c *engine.Conn, completion cqe) {
 	}
 }
 
-// multishotMax is the size in bytes of a receive that shows that a connection sends much. A multishot receive fills up
-// to 32 buffers before it can be cancelled, so such a connection gets single receives only.
+// multishotMax is a number of bytes. After a receive of at least this size, a connection gets single receives only,
+// because a multishot receive would fill up to 32 buffers before it can be cancelled.
 const multishotMax = 8 << 10
 
-// chooseReceiveModeBySize records whether the connection sends much. A receive that fills its buffer also shows this.
+// chooseReceiveModeBySize selects multishot receives after a small receive that has not filled its buffer.
 func (d *driver) chooseReceiveModeBySize(c *engine.Conn, completion cqe) {
 	switch armed := c.DriverFlags(); {
 	case completion.res >= multishotMax, completion.res > 0 && d.buffers.completionFilledBuffer(completion):
@@ -54,7 +55,6 @@ func (d *driver) chooseReceiveModeBySize(c *engine.Conn, completion cqe) {
 	}
 }
 
-// handleRecvResult passes the result of a receive, a size or a negative errno, to the core.
 func (d *driver) handleRecvResult(c *engine.Conn, sizeOrErrno int32, received []byte) {
 	switch {
 	case sizeOrErrno > 0:
@@ -73,7 +73,6 @@ func (d *driver) handleRecvResult(c *engine.Conn, sizeOrErrno int32, received []
 	}
 }
 
-// deferRecvUntilWorkerReturns keeps a copy of the received bytes until a worker returns the connection.
 func (d *driver) deferRecvUntilWorkerReturns(c *engine.Conn, completion cqe) {
 	var received []byte
 	if completion.res > 0 {
@@ -131,7 +130,7 @@ func (d *driver) ReadOnce(c *engine.Conn) (gotBytes bool) {
 	return false
 }
 
-// submitReceive submits a receive. If the last receive was small, the new one is a multishot receive.
+// submitReceive submits a multishot receive if the last receive was small, or else a single receive.
 func (d *driver) submitReceive(c *engine.Conn) {
 	armed := c.DriverFlags()
 	c.SetDriverFlags(armed | receiving)

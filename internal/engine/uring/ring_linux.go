@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// These are the parts of <linux/io_uring.h> used here; golang.org/x/sys contains only the numbers of the system calls.
+// These are constants of <linux/io_uring.h>, which golang.org/x/sys lacks.
 const (
 	setupCQSize       = 1 << 3
 	setupClamp        = 1 << 4
@@ -58,7 +58,7 @@ type ringOffsets struct {
 	user                                  uint64
 }
 
-// setupParams is struct io_uring_params. The fields a to c of sq are flags, dropped and array; a and b of cq are
+// setupParams is struct io_uring_params. In sq, the fields a to c are flags, dropped and array. In cq, a and b are
 // overflow and cqes.
 type setupParams struct {
 	sqEntries, cqEntries, flags, cpu, idle, features, wq uint32
@@ -151,7 +151,7 @@ func describeSetupError(errno syscall.Errno) error {
 	return fmt.Errorf("io_uring_setup: %w", errno)
 }
 
-// lockedMemoryAdvice returns an error text: how many loops the limit of locked memory allows, and how to raise it.
+// lockedMemoryAdvice returns an error text: how many loops the locked-memory limit allows, and how to raise the limit.
 func lockedMemoryAdvice() string {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err != nil || limit.Cur == unix.RLIM_INFINITY {
@@ -162,8 +162,8 @@ func lockedMemoryAdvice() string {
 		limit.Cur>>10, limit.Cur/uint64(LockedMemoryPerLoop(int64(unix.Getpagesize()))))
 }
 
-// When a ring was closed or its process has ended, the kernel frees the ring's locked memory with a delay. So a call
-// that fails for lack of memory is retried for a while.
+// The kernel frees the locked memory of a closed ring with a delay. A call that fails for lack of locked memory is
+// therefore retried for a while.
 const (
 	noMemoryTimeout       = 250 * time.Millisecond
 	noMemoryRetryInterval = 5 * time.Millisecond
@@ -202,7 +202,7 @@ type fdRegistration struct {
 	data             uint64
 }
 
-// registerRingFD registers the descriptor of the ring, if the kernel can do so. This saves a look-up in each enter.
+// registerRingFD registers the ring's descriptor, if the kernel can do so. Each call of enter then saves a look-up.
 func (r *ring) registerRingFD() {
 	up := fdRegistration{offset: ^uint32(0), data: uint64(r.file)}
 	n, _, errno := syscall.Syscall6(unix.SYS_IO_URING_REGISTER, uintptr(r.file), registerRingFDs, uintptr(unsafe.Pointer(&up)), 1, 0, 0)
@@ -223,7 +223,7 @@ func (r *ring) close() {
 	unix.Close(r.file)
 }
 
-// maxFullQueueRetries limits retries to submit from a full queue, to about 0.1 s, if the kernel accepts nothing.
+// maxFullQueueRetries limits the retries, to about 0.1 s, while the kernel takes nothing from a full submission queue.
 const maxFullQueueRetries = 1 << 18
 
 func (r *ring) nextFreeSubmission() *sqe {
@@ -275,7 +275,7 @@ func (r *ring) enterAndWait(timeout time.Duration) {
 
 func (r *ring) completionCount() uint32 { return atomic.LoadUint32(r.cqTail) - *r.cqHead }
 
-// hasDeferredWork reports whether the kernel has work to run in an enter with enterGetEvents.
+// hasDeferredWork reports whether the kernel has deferred work, which it runs in a call of enter with enterGetEvents.
 func (r *ring) hasDeferredWork() bool {
 	return atomic.LoadUint32(r.sqFlags)&(sqTaskrun|sqOverflow) != 0
 }

@@ -31,7 +31,6 @@ func (d *driver) handleOrDeferWritable(c *engine.Conn) {
 	d.PerformActions(c)
 }
 
-// handleSendResult passes the result of a send, a size or a negative errno, to the core.
 func (d *driver) handleSendResult(c *engine.Conn, sizeOrErrno int32) {
 	c.OnSent(int(max(sizeOrErrno, 0)))
 	c.OnWritable()
@@ -55,7 +54,7 @@ func (d *driver) submitSend(c *engine.Conn) {
 	s.user = tagSend | uint64(c.Slot())
 }
 
-// sendFileOutput sends a part of a file by a system call, because io_uring has no operation for it.
+// sendFileOutput sends a part of a file with a system call, because io_uring has no sendfile operation.
 func (d *driver) sendFileOutput(c *engine.Conn) {
 	if d.loop.SendNextFilePart(c, sock.SendFileOnBlockingSocket); c.WantsWritable() {
 		c.SetDriverFlags(c.DriverFlags() | sending)

@@ -57,9 +57,9 @@ func probeRing() (err error) {
 	return err
 }
 
-// completionsPerTurn limits the completions handled in one turn; a send completion counts as a quarter. Each send
-// caused by a completion holds a buffer until the next turn. A turn with slow handlers must end soon, so that
-// AutoWorkers notices.
+// completionsPerTurn limits the completions that are handled in one turn. A send completion counts as a quarter. The
+// limit exists because sends hold their buffers until the next turn, and because AutoWorkers notices slow handlers only
+// between turns.
 const completionsPerTurn = 64
 
 const maxDeferredPerRound = 4 * completionsPerTurn
@@ -75,7 +75,7 @@ const (
 	tagIgnored
 )
 
-// These bits of Conn.DriverFlags belong to the driver. Some are operations in progress.
+// These bits of Conn.DriverFlags belong to the driver. Some of them represent operations in progress.
 const (
 	receiving      uint16 = 1 << (loop.DriverBits + iota) // a receive
 	polling                                               // a poll
@@ -132,11 +132,11 @@ func (d *driver) WatchListener(listenerFD int32) { d.listenerPoll.Add(listenerFD
 
 func (d *driver) UnwatchListener(listenerFD int32) { d.listenerPoll.Remove(listenerFD) }
 
-// HandleEvents handles completions in rounds. The kernel runs deferred work only after all completions of a round have
-// been handled. Otherwise completions would accumulate, and with them their buffers.
+// HandleEvents handles completions in rounds. The kernel runs deferred work between two rounds only. If it ran earlier,
+// completions and their buffers would accumulate.
 //
-// At the end of a round, the kernel always runs deferred work, because operations that complete at submission belong to
-// the next round. Otherwise connections whose operations complete immediately would starve all others.
+// Operations that complete at submission belong to the next round. If they prolonged the current round, connections
+// with such operations would starve all other connections.
 func (d *driver) HandleEvents() (handled, moreLeft bool) {
 	switch {
 	case d.roundLeft == 0:
@@ -148,9 +148,9 @@ func (d *driver) HandleEvents() (handled, moreLeft bool) {
 	return handled, d.roundLeft > 0
 }
 
-// runKernelWorkAndStartRound makes the kernel run deferred work, about 20 items per call. It requests as many items
-// as there were immediate completions, so that both kinds of connections get an even share, but no more than a few
-// turns can handle: each resulting send holds a buffer until a later round.
+// runKernelWorkAndStartRound makes the kernel run deferred work, about 20 items per call. It requests as many items as
+// there were immediate completions, so that neither kind of completion starves the other, but at most
+// maxDeferredPerRound items.
 func (d *driver) runKernelWorkAndStartRound() {
 	immediate := d.ring.completionCount() + d.ring.tail - d.ring.submitted
 	wanted := min(immediate, maxDeferredPerRound)
@@ -173,7 +173,7 @@ func (d *driver) WaitForEvents(limit time.Duration) {
 const recreateInterval = 100 * time.Millisecond
 
 // abortConnsAndReplaceRing replaces a ring that has failed. Operations in progress will never complete, so their
-// connections are closed. If a ring fails again soon, the next replacement waits until recreateInterval has passed.
+// connections are closed. If the new ring also fails, it is replaced only after recreateInterval has passed.
 func (d *driver) abortConnsAndReplaceRing() {
 	errno := d.ring.broken
 	time.Sleep(d.lastRecreated + recreateInterval - engine.MonotonicNow())
@@ -225,7 +225,7 @@ func (d *driver) handleCompletions() (handledAny bool) {
 	return handled
 }
 
-// rearmListenerPollAndAccept watches the listeners again before it accepts, because a handler may call runtime.Goexit.
+// rearmListenerPollAndAccept accepts last, because accepting calls a handler, which may call runtime.Goexit.
 func (d *driver) rearmListenerPollAndAccept() {
 	d.submitPoll(d.listenerPoll.FD(), tagListener, unix.POLLIN, 0)
 	d.loop.AcceptAndReceiveConns()
@@ -320,7 +320,7 @@ func (d *driver) PerformActions(c *engine.Conn) {
 	}
 }
 
-// closeOrShutToEndOps closes a connection that has no operations in progress. If it has some, it makes them end first.
+// closeOrShutToEndOps closes a connection. If operations are in progress, closeOrShutToEndOps makes them end first.
 func (d *driver) closeOrShutToEndOps(c *engine.Conn) {
 	armed := c.DriverFlags()
 	switch {
@@ -338,16 +338,16 @@ func (d *driver) closeOrShutToEndOps(c *engine.Conn) {
 }
 
 // shutdownOrResetConn shuts down the connection but keeps the descriptor. All operations then complete, and the
-// descriptor can be closed. Cancelling operations by descriptor would be slow for many connections, because the kernel
-// would search all operations of the ring each time.
+// descriptor can be closed. Cancelling operations by descriptor would be slow, because the kernel would search all
+// operations of the ring.
 func (d *driver) shutdownOrResetConn(c *engine.Conn) {
 	if !d.loop.ClosesWithReset(c) || !sock.ResetConn(c.FD()) {
 		sock.Shutdown(c.FD())
 	}
 }
 
-// updateInputWatch submits a receive or a poll if the connection needs input; otherwise it cancels the receive.
-// Writability needs no poll, because send completions report it.
+// updateInputWatch submits a receive or a poll if the connection needs input. If the connection needs none,
+// updateInputWatch cancels the receive. Writability needs no poll, because send completions report it.
 func (d *driver) updateInputWatch(c *engine.Conn) {
 	d.loop.UpdateExpiryTracking(c)
 	armed := c.DriverFlags()
@@ -364,7 +364,7 @@ func (d *driver) updateInputWatch(c *engine.Conn) {
 	}
 }
 
-// CancelReceiveIfSilent cancels a receive if nothing came since the last sweep, because a poll costs the kernel less.
+// CancelReceiveIfSilent cancels a receive if nothing has arrived since the last sweep. A poll is cheaper then.
 func (d *driver) CancelReceiveIfSilent(c *engine.Conn) {
 	if armed := c.DriverFlags(); armed&recentlyActive != 0 {
 		c.SetDriverFlags(armed &^ recentlyActive)

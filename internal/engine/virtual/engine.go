@@ -143,7 +143,7 @@ func (e *Engine) wakeTester() {
 	}
 }
 
-// updateRequestsAndWake calls update with the lock held and wakes the tester. If the engine has ended, it fails.
+// updateRequestsAndWake calls update with the lock held and wakes the tester. It fails after the engine's end.
 func (e *Engine) updateRequestsAndWake(update func(*pendingRequests) error) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -216,8 +216,8 @@ func ContextForStopWithin(d time.Duration) context.Context {
 	return context.WithValue(context.Background(), stopWithinKey{}, d)
 }
 
-// Stop implements engine.Engine. It first does what can be done at this moment, so that the tester's goroutine may call
-// it. The rest happens in later calls of the tester on another goroutine.
+// Stop implements engine.Engine. If ctx is not from ContextForStopWithin, Stop waits for the tester and must be called
+// on another goroutine.
 func (e *Engine) Stop(ctx context.Context) error {
 	within, begin := ctx.Value(stopWithinKey{}).(time.Duration)
 	_ = e.updateRequestsAndWake(func(w *pendingRequests) error { // fails only if the engine has ended
@@ -242,7 +242,6 @@ func (e *Engine) Stop(ctx context.Context) error {
 
 func (e *Engine) Wait() { <-e.done }
 
-// runUntilIdleIfUnowned is like runUntilIdle. If another goroutine owns the connections, it does nothing.
 func (e *Engine) runUntilIdleIfUnowned() {
 	if e.ownerLock.TryLock() {
 		defer e.ownerLock.Unlock()
@@ -250,7 +249,7 @@ func (e *Engine) runUntilIdleIfUnowned() {
 	}
 }
 
-// runUntilIdle does everything that can be done at this moment. If that never ends, it panics.
+// runUntilIdle does everything that can be done at this moment. If handlers cause new work endlessly, it panics.
 func (e *Engine) runUntilIdle() {
 	for range maxSettleRounds {
 		if !e.runRound() {
@@ -305,7 +304,6 @@ func (e *Engine) admitOrRejectQueued(paused bool) (acted bool) {
 	return acted
 }
 
-// closeLargestUntilWithinBudget closes the connections with the largest buffers while MaxBuffered is exceeded.
 func (e *Engine) closeLargestUntilWithinBudget() (acted bool) {
 	most := int64(e.cfg.Limits.MaxBuffered)
 	for most > 0 && e.counters.Get(engine.Buffered) > most {
@@ -325,7 +323,7 @@ func (e *Engine) closeLargestUntilWithinBudget() (acted bool) {
 	return acted
 }
 
-// drainAndEndIfNoneOpen drains connections, or closes them at the deadline. When none are left, the engine ends.
+// drainAndEndIfNoneOpen drains connections, and closes them at the deadline. Without connections the engine ends.
 func (e *Engine) drainAndEndIfNoneOpen(req pendingRequests) (acted bool) {
 	if !e.draining {
 		e.draining = true
@@ -355,7 +353,8 @@ func (e *Engine) drainAndEndIfNoneOpen(req pendingRequests) (acted bool) {
 	return acted
 }
 
-// DoAndRunUntilIdle calls f as owner of the connections. Before and after, it does everything that can be done now.
+// DoAndRunUntilIdle calls f as owner of the connections. It does everything that can be done before f, and again after
+// f.
 func (e *Engine) DoAndRunUntilIdle(f func()) {
 	e.ownerLock.Lock()
 	defer e.ownerLock.Unlock()
@@ -364,7 +363,7 @@ func (e *Engine) DoAndRunUntilIdle(f func()) {
 	e.runUntilIdle()
 }
 
-// Wakeups returns a channel with a signal when the next call may find work.
+// Wakeups returns a channel that receives a value when there may be work for DoAndRunUntilIdle.
 func (e *Engine) Wakeups() <-chan struct{} { return e.wake }
 
 // AdvanceClockAndRunDue advances the clock by d and does what is due, in order of time. It must be called within

@@ -12,7 +12,8 @@ import (
 // more output until the tester has read some.
 const MaxInFlight = 16 << 20
 
-// Peer is the remote end of a connection, with both kernels. Call its methods within Engine.DoAndRunUntilIdle.
+// Peer simulates a connection's remote end and the kernels of both ends. Call its methods within
+// Engine.DoAndRunUntilIdle.
 type Peer struct {
 	engine  *Engine
 	conn    engine.Conn
@@ -30,7 +31,7 @@ type Peer struct {
 	mailboxClosed bool // guarded by Engine.mu: it is not visited any more
 }
 
-// Connect makes a peer connect from peerAddr. The zero value means a unix socket.
+// Connect makes a peer connect from peerAddr. The zero value of peerAddr means that the peer uses a unix socket.
 func (e *Engine) Connect(peerAddr netip.AddrPort) (*Peer, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -48,7 +49,7 @@ func (e *Engine) Connect(peerAddr netip.AddrPort) (*Peer, error) {
 	return p, nil
 }
 
-// Send sends b from the peer to the connection. If more than MaxInFlight bytes would wait, it fails.
+// Send sends b from the peer to the connection. If more than MaxInFlight bytes would be in flight, Send fails.
 func (p *Peer) Send(b []byte) error {
 	switch {
 	case p.done || p.inputEnded:
@@ -93,8 +94,8 @@ func (p *Peer) DiscardReceived(count int) {
 // Closed reports whether the connection was closed or rejected. If so, why is the reason.
 func (p *Peer) Closed() (why error, ok bool) { return p.closeReason, p.done }
 
-// PausedAtHighWater reports whether the connection does not read because more than HighWater bytes were unsent. It
-// reads again when the peer has accepted all but LowWater bytes.
+// PausedAtHighWater reports (ok) whether the connection has stopped reading because more than HighWater bytes were
+// unsent. The connection resumes reading when at most LowWater bytes are unsent.
 func (p *Peer) PausedAtHighWater() (highWater, lowWater int, ok bool) {
 	c, l := &p.conn, p.engine.cfg.Limits
 	return l.HighWater, l.LowWater, c.IsOpen() && !c.IsClosing() && c.IsPaused() && !c.IsReadPaused() && c.UnsentOrDroppedBytes() > l.LowWater
@@ -102,10 +103,10 @@ func (p *Peer) PausedAtHighWater() (highWater, lowWater int, ok bool) {
 
 func (p *Peer) PausedByHandler() bool { return p.conn.IsOpen() && p.conn.IsReadPaused() }
 
-// UnsentBytes returns the number of bytes that the peer has not accepted. UnreadBytes returns the number of bytes that
-// the peer has sent and the handler has not used.
+// UnsentBytes returns the number of bytes that the peer has not accepted.
 func (p *Peer) UnsentBytes() int { return p.conn.UnsentOrDroppedBytes() }
 
+// UnreadBytes returns the number of bytes that the peer has sent and the handler has not used.
 func (p *Peer) UnreadBytes() int {
 	return len(p.incoming) + max(p.conn.BufferedBytes()-p.conn.UnsentOrDroppedBytes(), 0)
 }
@@ -148,7 +149,7 @@ func (p *Peer) applyBroadcastsAndCloses(req *pendingRequests) {
 	}
 }
 
-// driveConn performs actions and reports events until there are none. acted reports whether there were any.
+// driveConn performs actions and reports events until there are none. If there were none at all, acted is false.
 func (p *Peer) driveConn() (acted bool) {
 	for p.conn.IsOpen() && (p.performConnAction() || p.reportReadiness()) {
 		acted = true
@@ -190,7 +191,6 @@ func (p *Peer) performConnAction() (performed bool) {
 	return true
 }
 
-// reportReadiness tells the connection that it can write or has input. It reports whether either was the case.
 func (p *Peer) reportReadiness() (reported bool) {
 	switch {
 	case p.conn.WantsWritable() && p.receiveCapacity() > 0:
@@ -203,7 +203,7 @@ func (p *Peer) reportReadiness() (reported bool) {
 	return true
 }
 
-// handleMailbox handles the mailbox once per round, so that handlers that post endlessly are detected.
+// handleMailbox handles the requests that are now in the mailbox. Requests that these cause wait until the next round.
 func (p *Peer) handleMailbox() (acted bool) {
 	if !p.mailbox.HasRequests() {
 		return false

@@ -42,7 +42,7 @@ func Start(t testing.TB, s *tcp.Server) (addr string, stop func()) {
 }
 
 // FreeAddr returns a loopback address on which nothing listens. Its port is below the range that systems assign to
-// outgoing connections, so the port stays free while a test restarts a server there.
+// outgoing connections, so the port stays free while a test restarts a server on it.
 func FreeAddr(t testing.TB) string {
 	t.Helper()
 	const low, high, attempts = 20_000, 32_000, 100
@@ -58,7 +58,7 @@ func FreeAddr(t testing.TB) string {
 	return ""
 }
 
-// Build builds a command, without cgo, into the folder dir. root is the folder of the command's module.
+// Build builds a command of the module in folder root. It writes the program, without cgo, to folder dir.
 func Build(dir, root, command string) (program string, err error) {
 	program = filepath.Join(dir, filepath.Base(command))
 	build := exec.Command("go", "build", "-o", program, command)
