@@ -46,7 +46,7 @@ type Limits struct {
 	// MaxUnsent is the maximum number of bytes that wait for one peer. One limit of this size applies to the handler's
 	// output, another to messages from Refs and broadcasts. Server.SlowConsumer determines what happens above the
 	// limit. The peer must receive waiting output within WriteTimeout, so its speed must be at least
-	// MaxUnsent/WriteTimeout: 34 KiB/s with the defaults. For slow peers, raise WriteTimeout. The default is 1 MiB; the
+	// MaxUnsent/WriteTimeout: 34 KiB/s with the defaults. Raise both limits for slow peers. The default is 1 MiB; the
 	// maximum is 1 GiB.
 	MaxUnsent int
 
@@ -83,7 +83,7 @@ type Limits struct {
 
 	// MaxHandshakes is the maximum number of TLS handshakes in progress; a handshake takes about 22 KiB. Further
 	// connections wait. While connections wait, the server ends handshakes whose client has sent nothing for a second.
-	// Stats.Refused.Handshake counts them. The default is 4,096.
+	// Stats.Refused.Handshake counts these handshakes. The default is 4,096.
 	MaxHandshakes int
 
 	// HandshakeTimeout limits the time from the start of a connection to the end of its PROXY header and TLS handshake.
@@ -99,9 +99,9 @@ type Limits struct {
 	// steadily. The default is 30 s.
 	MessageTimeout time.Duration
 
-	// IdleTimeout limits the time without input while no message is incomplete. A longer idle connection is closed with
-	// ErrIdleTimeout. The default is Never, because an idle peer costs little, and TCP keep-alive detects lost peers
-	// within 3 minutes. Keep-alive is off if heartbeats or IdleTimeout detect lost peers within 3 minutes.
+	// IdleTimeout limits the time without input while no message is incomplete. A connection that is idle for longer is
+	// closed with ErrIdleTimeout. The default is Never, because an idle peer costs little, and TCP keep-alive detects
+	// lost peers within 3 minutes. Keep-alive is off if heartbeats or IdleTimeout detect lost peers within 3 minutes.
 	IdleTimeout time.Duration
 
 	// WriteTimeout limits the time from the writing of a byte until the peer has received the byte. A slower connection

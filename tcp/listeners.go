@@ -33,7 +33,7 @@ type Listener struct {
 	// separate limit. With Server.Processes, the limit applies to every process.
 	MaxConns int
 	// Backlog is the maximum number of connections that wait in the kernel to be accepted. It applies to each loop's
-	// socket, only on Linux. The kernel limits Backlog to net.core.somaxconn, which is also the default.
+	// socket, only on Linux. The kernel limits Backlog to net.core.somaxconn, which 0, the default, selects.
 	Backlog int
 	// Mode sets the permissions of the file of a unix socket at Addr, such as 0o660. Clients need write permission to
 	// connect. The file is created with the umask and changed afterwards. The default is 0: only the umask applies.
