@@ -70,7 +70,6 @@ type Pool struct {
 	running sync.WaitGroup
 }
 
-// closedBit is set in size after the pool was closed.
 const closedBit = 1 << 40
 
 // closeGrace is the time for which Close waits for jobs after it has cancelled their contexts.

@@ -13,7 +13,6 @@ import (
 // lockTries is the number of times that a goroutine tries the locks of all shards before it waits for a lock.
 const lockTries = 4
 
-// maxShedBatch is the maximum number of jobs that are shed at a time.
 const maxShedBatch = 32
 
 type queuedTask struct {
@@ -169,10 +168,8 @@ func (r *ring) push(e queuedTask) {
 	r.n++
 }
 
-// oldest returns the time at which the oldest job was submitted. The ring must not be empty.
 func (r *ring) oldest() int64 { return r.entries[r.first].submittedAt }
 
-// newest returns the time at which the newest job was submitted. The ring must not be empty.
 func (r *ring) newest() int64 { return r.entries[r.index(r.n-1)].submittedAt }
 
 func (r *ring) pop(takeNewest bool, dst *queuedTask) {

@@ -95,7 +95,6 @@ func (p *Pool) wakeOrStartWorker() {
 	}
 }
 
-// wakeToSearch wakes a worker popped from the stack. The worker then searches for jobs.
 func (p *Pool) wakeToSearch(w *worker) {
 	w.startSearching()
 	w.wake <- wakeOrder{}

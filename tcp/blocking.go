@@ -153,7 +153,6 @@ func (b *Blocking) startOrQueueCallback(n *NetConn) {
 	go b.runCallbackThenWaiting(n)
 }
 
-// runCallbackThenWaiting runs the callback of first, and then callbacks of queued connections until the queue is empty.
 func (b *Blocking) runCallbackThenWaiting(first *NetConn) {
 	engine.RerunAfterGoexitThenExit(func() {
 		for {
@@ -168,7 +167,6 @@ func (b *Blocking) runCallbackThenWaiting(first *NetConn) {
 	})
 }
 
-// dequeueWaitingOrFreeSlot returns the next queued connection. If there is none, it frees this goroutine's slot.
 func (b *Blocking) dequeueWaitingOrFreeSlot() (n *NetConn) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

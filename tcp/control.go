@@ -57,7 +57,6 @@ func (s *Server) CloseConns(remote netip.AddrPort) error {
 	return publicError(to.ClosePeerConns(netip.AddrPortFrom(remote.Addr().Unmap().WithZone(""), remote.Port())))
 }
 
-// workerOrStartedEngine returns the recipient of operator commands: in a worker process its forwarder, else the engine.
 func (s *Server) workerOrStartedEngine() (operatorCommands, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -75,7 +75,7 @@ type SecuredHandler interface {
 	Secured(c *Conn)
 }
 
-// ALPNHandler is a Handler or MessageHandler that names the protocols that the server offers over TLS (ALPN).
+// ALPNHandler is a Handler or MessageHandler that determines the protocols that the server offers over TLS (ALPN).
 type ALPNHandler interface {
 	// NextProtos is called for every TLSConfig when the server starts. It receives the configuration's NextProtos,
 	// which it must not change, and returns the protocols to use. Configurations returned by GetConfigForClient are

@@ -11,8 +11,8 @@ type Heartbeat struct {
 	// Interval is the time of silence after which the server sends a heartbeat, and the time between heartbeats. The
 	// minimum is 100 ms. The default, 0, disables heartbeats.
 	Interval time.Duration
-	// Message is the heartbeat. It must not be changed while the server runs. A HeartbeatHandler sends its own
-	// heartbeats instead.
+	// Message is the heartbeat. It must not be changed while the server runs. A HeartbeatHandler writes its own
+	// heartbeats.
 	Message []byte
 	// Send, if set, writes the heartbeat instead of Message. Send is not called concurrently with another call for the
 	// connection. Send runs on the event loop, even with Server.Workers, and must not block.

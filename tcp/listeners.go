@@ -80,8 +80,6 @@ func (l *Listener) displayName() string {
 	}
 }
 
-// collectAndCheckListeners validates and returns all listeners. The first is Addr or the listener of Serve, if there is
-// one.
 func (s *Server) collectAndCheckListeners(serveListener net.Listener) (all []Listener, err error) {
 	switch {
 	case serveListener != nil || s.Addr != "":

@@ -69,7 +69,6 @@ func newNetConn(c *Conn) *NetConn {
 	return n
 }
 
-// retainWithIndependentDirections retains the connection. From then on, the server reads input even while output waits.
 func (n *NetConn) retainWithIndependentDirections(c *Conn) {
 	c.Retain()
 	c.core().SetReadingDespiteUnsentOutput(true)
@@ -228,7 +227,6 @@ func (n *NetConn) wakeWriters() {
 	n.writable.Broadcast()
 }
 
-// mailboxRetryDelay is the pause before a full mailbox is tried again.
 const mailboxRetryDelay = time.Millisecond
 
 func (n *NetConn) sleepRetryDelayReleasingLock() {
@@ -254,8 +252,6 @@ func (n *NetConn) writeError() error {
 	return nil
 }
 
-// awaitCloseReason waits until the close reason of a closing connection is known. It returns the reason as a write
-// error.
 func (n *NetConn) awaitCloseReason() error {
 	for n.writeError() == nil {
 		n.writable.Wait()

@@ -55,8 +55,8 @@ func (l *NetListener) Accept() (net.Conn, error) {
 	return n, nil
 }
 
-// Close implements net.Listener. It closes all connections that Accept has not returned, and all new connections. The
-// server continues.
+// Close implements net.Listener. It closes all connections that Accept has not returned. The server continues, but
+// closes new connections.
 func (l *NetListener) Close() error {
 	l.mu.Lock()
 	l.closed = true

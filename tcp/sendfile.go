@@ -58,8 +58,6 @@ func isRegular(f *os.File) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-// sendFileFromCurrentOffset sends at most limit bytes from f's offset, and advances the offset. A negative limit means
-// no limit.
 func (c *Conn) sendFileFromCurrentOffset(f *os.File, limit int64) (int64, error) {
 	offset, err := f.Seek(0, io.SeekCurrent)
 	if err != nil {

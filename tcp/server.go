@@ -111,14 +111,14 @@ type Server struct {
 	// If the configuration has no session ticket keys, the server generates a new key every day, and Upgrade passes the
 	// keys on. The server generates no keys if client certificates may be required (ClientAuth, GetConfigForClient), or
 	// if tickets are customized (WrapSession) or disabled. With Processes, every worker generates its own keys, so a
-	// client may be unable to resume a session. Then call tls.Config.SetSessionTicketKeys with the same keys in all
-	// workers.
+	// client can't resume a session at another worker, unless all call tls.Config.SetSessionTicketKeys with the same
+	// keys.
 	TLSConfig *tls.Config
 	// Refuse, if set, returns the answer to a rejected connection, or nil for no answer. why is ErrTooManyConns,
 	// ErrTooManyFromSource or ErrDenied. The server sends the answer unencrypted, as far as the kernel accepts it
 	// immediately, and closes the connection. If the address in a PROXY header (TrustedProxies) is rejected, the server
-	// sends the answer like ordinary output, and the connection counts towards Limits.MaxConns until then. Refuse may
-	// be called concurrently on any goroutine and must not block.
+	// sends the answer like ordinary output, and the connection counts towards Limits.MaxConns until it is closed.
+	// Refuse may be called concurrently on any goroutine and must not block.
 	Refuse func(remote net.Addr, why error) (answer []byte)
 	// Log receives messages for operators, such as panics and accept errors. The default is slog.Default().
 	Log *slog.Logger
@@ -436,8 +436,6 @@ func (s *Server) configureGivenOrAutoPool(cfg *engine.Config) (err error) {
 
 func (s *Server) choosesModel() bool { return s.Model == "" || s.Model == Auto }
 
-// closePoolAndAwaitHandshakes closes the pool made for Auto, and waits for TLS handshakes to end. The engine must have
-// ended.
 func (s *Server) closePoolAndAwaitHandshakes() {
 	if s.ownPool != nil {
 		_, _ = s.ownPool.Close(context.Background()) // no jobs are left
@@ -479,8 +477,8 @@ func (s *Server) listenAddrOrZero() net.Addr {
 	return &net.TCPAddr{}
 }
 
-// resolveLoops returns the number of loops and, if every loop needs its own descriptor table, the number of connections
-// per table.
+// resolveLoops returns the number of loops and, if every loop needs its own descriptor table, the connections per
+// table.
 func (s *Server) resolveLoops(m engine.Model, maxConns int) (loops, connsPerShard int, err error) {
 	loops = s.Loops
 	switch {

@@ -6,8 +6,8 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Stats is a snapshot of a server's counters. Fields described with "now" are current values. All other fields count
-// since the start.
+// Stats is a snapshot of a server's counters. Fields described with "now" are current values. All others count since
+// the start.
 type Stats struct {
 	// Model is the I/O model in use, or "" before the start. Loops is the number of event loops, or 0 without loops.
 	Model string
@@ -70,8 +70,7 @@ type Stats struct {
 	Shed int64
 	// HandlerTime is the duration of handlers' calls. On loops, every 64th call is measured, on workers every call.
 	HandlerTime Histogram
-	// Lag is the duration of the iterations of event loops. A connection that becomes ready waits for at most one
-	// iteration.
+	// Lag is the duration of the iterations of event loops. A ready connection waits for at most one iteration.
 	Lag Histogram
 	// Busy is the total working time of event loops. The increase of Busy, divided by the elapsed time and by Loops, is
 	// the utilization of the loops.

@@ -349,8 +349,6 @@ func (s *Server) claimPredecessor() error {
 	return err
 }
 
-// claimInheritedSocketsAndTickets returns the old process's sockets for a listener, or nil, and keeps their ticket
-// keys.
 func (s *Server) claimInheritedSocketsAndTickets(l *Listener) []net.Listener {
 	if s.predecessor == nil {
 		return nil

@@ -172,8 +172,6 @@ func (s *Server) awaitAndAddPredecessorCounts(p *upgrade.Predecessor) {
 	s.predecessorListeners = d.Listeners
 }
 
-// restoreStateAndAddPeer restores the handler's state and adds the old process as a peer. Call it before the first
-// connection.
 func (s *Server) restoreStateAndAddPeer(stateFile, peerSocket *os.File) {
 	if stateFile != nil {
 		if err := s.restoreHandlerState(stateFile); err != nil {
@@ -268,7 +266,6 @@ func (s *Server) relayPeerBroadcastsThenResume(peer *broadcastlog.Peer, isSucces
 	s.mu.Unlock()
 }
 
-// sendCountersAndClosePeers sends final counters to a successor and closes all peers. The engine must have ended.
 func (s *Server) sendCountersAndClosePeers() {
 	s.mu.Lock()
 	s.peersClosed = true
@@ -292,7 +289,8 @@ func (s *Server) sendCountersAndClosePeers() {
 	s.peerReaders.Wait()
 }
 
-// saveHandlerState makes a StateMigrator write its state to a file in memory. For other handlers, f is nil.
+// saveHandlerState makes a StateMigrator write its state to a file in memory. For other handlers and in a supervisor, f
+// is nil.
 func (s *Server) saveHandlerState() (f *os.File, err error) {
 	h, ok := handlerAs[StateMigrator](s.Handler)
 	if !ok || s.isSupervisor() {

@@ -106,7 +106,7 @@ func (p *Peer) Expect(want string) {
 	}
 }
 
-// ExpectClosed fails the test unless the connection has closed, or now closes, with a reason for which
+// ExpectClosed fails the test unless the connection has closed, or soon closes, with a reason for which
 // errors.Is(reason, why) is true. If why is nil, the reason must be nil. If the server has rejected the peer, the
 // reason is an error such as tcp.ErrTooManyConns.
 func (p *Peer) ExpectClosed(why error) {

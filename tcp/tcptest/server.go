@@ -98,7 +98,7 @@ func NewServer(t testing.TB, srv *tcp.Server) *Server {
 	return s
 }
 
-// runAndSettle runs all pending events, then f, and then all events that f has caused.
+// runAndSettle runs all pending events, then f, and then again all pending events.
 func (s *Server) runAndSettle(f func()) {
 	if !s.inCall.CompareAndSwap(false, true) {
 		panic("tcptest: concurrent call or call within a handler; expected calls on the test's goroutine only")
@@ -156,8 +156,7 @@ func (s *Server) Drain() {
 	s.runAndSettle(func() {})
 }
 
-// failTestForUnseenPanics fails the test if a connection closed after a panic and the test has not read the close
-// reason.
+// failTestForUnseenPanics fails the test if a handler has panicked, unless the test has read the close reason.
 func (s *Server) failTestForUnseenPanics() {
 	unseen := s.engine.Counters()[engine.Panics]
 	for _, p := range s.peers {

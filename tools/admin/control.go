@@ -155,7 +155,6 @@ func (c *controlAPI) newSimpleCommandHandler(execute func() error, successText s
 	}
 }
 
-// closeConnsOfRemote closes the connections of a peer. The response contains the number of closed connections.
 func (c *controlAPI) closeConnsOfRemote(w http.ResponseWriter, r *http.Request) error {
 	remote, err := netip.ParseAddrPort(r.URL.Query().Get("remote"))
 	if err != nil {
@@ -182,7 +181,6 @@ func (c *controlAPI) closeConnsOfRemote(w http.ResponseWriter, r *http.Request) 
 	}
 }
 
-// replyAndDrainServer responds first and then drains the server.
 func (c *controlAPI) replyAndDrainServer(w http.ResponseWriter, r *http.Request) error {
 	if c.draining.Swap(true) {
 		return errors.New("the server drains already")
@@ -200,7 +198,6 @@ func (c *controlAPI) replyAndDrainServer(w http.ResponseWriter, r *http.Request)
 	return nil
 }
 
-// upgradeServerThenReply starts an upgrade. It responds after the upgrade has ended.
 func (c *controlAPI) upgradeServerThenReply(w http.ResponseWriter, r *http.Request) error {
 	header := w.Header().Clone()
 	nc, _, err := http.NewResponseController(w).Hijack()
