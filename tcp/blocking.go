@@ -23,7 +23,7 @@ type Blocking struct {
 	//
 	// Input that Serve has read into its own buffer, such as a bufio.Reader, does not trigger another call. Return only
 	// when that buffer is empty, or keep the reader with NetConn.SetValue. Deadlines that Serve sets are cleared when
-	// it returns. Do not use n afterwards, except for n.Ref. A connection with 64 KiB of unread input is closed with
+	// it returns. Do not use n afterwards, except n.Ref. A connection with 64 KiB of unread input is closed with
 	// ErrMessageTooLong.
 	Serve func(n *NetConn) error
 	// Begin, if set, is called before Serve, for protocols in which the server sends first. The rules of Serve apply.

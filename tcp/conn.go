@@ -127,8 +127,8 @@ func (c *Conn) Resume() {
 
 // Retain keeps the connection open for later output, such as an answer computed by another goroutine. Neither the
 // peer's end nor a drain closes the connection until Release or Ref.Release has been called as often as Retain. After
-// the peer's end, the connection remains for at most Limits.IdleTimeout, or Limits.WriteTimeout while Pending is above
-// 0. Close, all limits and the end of a drain's time still close the connection.
+// the peer's end, the connection remains for at most Limits.IdleTimeout. While output is pending, it remains for at
+// most Limits.WriteTimeout. Close, all limits and the end of a drain's time still close the connection.
 func (c *Conn) Retain() {
 	if c.inHandlerCallOrLogMisuse("Retain") {
 		c.core().Retain()
@@ -170,10 +170,10 @@ func (c *Conn) SetDeadline(d time.Duration) {
 // drain waits for relays to end, within its limit.
 //
 // Relay fails with ErrClosed if either connection is closing or CloseWrite was called for this connection. It fails
-// with ErrBadUse if this connection is already relayed, is starting TLS or is being detached, or if to refers to this
-// connection. It fails with ErrFull if the other connection's mailbox is full. Problems found later close this
-// connection: with ErrBadUse if the other connection is already relayed to a third one, is detached or has closed its
-// sending side; with ErrClosed if the other connection has closed.
+// with ErrBadUse if this connection is already relayed, is starting TLS or is being detached, or if the argument to is
+// the Ref of this connection. It fails with ErrFull if the other connection's mailbox is full. Problems found later
+// close this connection: with ErrBadUse if the other connection is already relayed to a third one, is detached or has
+// closed its sending side; with ErrClosed if the other connection has closed.
 func (c *Conn) Relay(to Ref) error {
 	if !c.core().InHandlerCall() {
 		return ErrOutsideCall

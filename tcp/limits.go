@@ -13,7 +13,7 @@ import (
 const Never = time.Duration(math.MaxInt64)
 
 // Limits are the limits of a Server. A zero field selects the default; negative values are errors. Timeouts are checked
-// periodically and may take effect late, by up to an eighth of their duration or 400 ms, whichever is more.
+// periodically and may take effect late: by up to 400 ms or, if that is more, an eighth of their duration.
 type Limits struct {
 	// MaxConns is the maximum number of connections. Further connections are accepted, closed immediately and counted
 	// in Stats.Refused. The default is the descriptor limit minus 128, at most 1,048,576. If MaxConns exceeds the
@@ -29,9 +29,10 @@ type Limits struct {
 	// SourcePrefix is the number of bits of an IPv6 address that identify a source, at most 128. The default is 64.
 	SourcePrefix int
 
-	// AcceptRate is the maximum number of connections accepted per second. After a quiet second, the server may accept
-	// that number in a burst. Further connections wait in the kernel's queue. The default, 0, means no limit. With
-	// Server.Processes, every process gets an equal share, rounded down, and AcceptRate must be at least Processes.
+	// AcceptRate is the maximum number of connections accepted per second. After a second without connections, the
+	// server may accept AcceptRate connections at once. Further connections wait in the kernel's queue. The default, 0,
+	// means no limit. With Server.Processes, every process gets an equal share, rounded down, and AcceptRate must be at
+	// least Processes.
 	AcceptRate int
 
 	// MaxMessage is the maximum size of a message in bytes, framing included. It is also the maximum input that a

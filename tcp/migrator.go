@@ -33,8 +33,8 @@ type HandlerMigrator interface {
 	RestoreHandler(c *Conn, state []byte) error
 }
 
-// ErrSaveLater is returned by Save, possibly wrapped, for a connection that can't move yet. The server calls Save again
-// some milliseconds later, until Save succeeds or the context of Server.Upgrade ends.
+// ErrSaveLater is returned by Save, possibly wrapped, for a connection that can't move yet. The server repeats the call
+// every few milliseconds until Save succeeds or the context of Server.Upgrade ends.
 var ErrSaveLater = engine.ErrSaveLater
 
 // errNoHandlerSet closes a connection for which RestoreHandler has not set a handler.
