@@ -8,8 +8,8 @@ import (
 )
 
 // memoryBudget reduces the number of workers when memory runs short. It uses the live heap found by the last garbage
-// collection, which determines how far the heap may grow. If fewer workers do not reduce the heap, other code uses the
-// memory, and the number is not reduced further.
+// collection, which determines how far the heap may grow. If fewer workers do not reduce the heap, the memory belongs
+// to other code, and memoryBudget stops reducing the number.
 type memoryBudget struct {
 	limit      int64  // bytes; MaxInt64 is no limit
 	allowed    int    // workers; 0 before the first call
@@ -41,7 +41,7 @@ func newMemoryBudgetOrCgroupLimit(limit int64) *memoryBudget {
 	return b
 }
 
-// updateMaxWorkers returns how many workers the memory allows, up to configuredMax.
+// updateMaxWorkers updates and returns the number of workers that the memory allows, at most configuredMax.
 func (b *memoryBudget) updateMaxWorkers(currentWorkers, configuredMax int) int {
 	if b.limit == math.MaxInt64 {
 		return configuredMax
@@ -74,8 +74,8 @@ func (b *memoryBudget) reduceAllowedWorkersUnlessFutile(currentWorkers int, used
 	}
 }
 
-// readLiveHeapAndStacks returns the bytes of the live heap and stacks, measured by the garbage collection number
-// gcCycle.
+// readLiveHeapAndStacks returns the bytes of the live heap and stacks that the last garbage collection, number gcCycle,
+// has measured.
 func (b *memoryBudget) readLiveHeapAndStacks() (bytes int64, gcCycle uint64) {
 	metrics.Read(b.samples)
 	number := func(i int) uint64 {

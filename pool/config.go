@@ -13,7 +13,7 @@ type Config struct {
 	Min, Max int
 	// Queue is the maximum number of waiting jobs: 1,024 by default, at most 16,777,216. A waiting job takes 40 bytes.
 	// With NoQueue, the pool accepts a job only if a worker is available immediately. A worker becomes available a
-	// moment after its last job has returned.
+	// moment after its job has returned.
 	Queue int
 	// Target and Interval define an overload, which begins when jobs have waited longer than Target for all of
 	// Interval. During the overload, the queue is limited to the jobs that the workers can start within Target. The

@@ -9,8 +9,8 @@ import (
 )
 
 // controller is the goroutine that adjusts the pool. It sets the limit of workers, sheds overdue jobs if no worker
-// takes any, limits the queue in an overload and stops idle workers. It runs every millisecond while jobs wait, every
-// 50 ms while jobs run, and once a second while all workers are idle. A pool without workers has no timer.
+// takes any, limits the queue in an overload and stops idle workers. The goroutine runs every millisecond while jobs
+// wait, every 50 ms while jobs run, and once a second while all workers are idle. A pool without workers has no timer.
 type controller struct {
 	p    *Pool
 	wake chan struct{} // capacity 1
@@ -33,7 +33,7 @@ type controller struct {
 	minIdle     int    // minimum number of idle workers since stopQuarterOfIdleWorkers
 }
 
-// Periods of the controller in nanoseconds. fastPeriod applies until stayFast after jobs have waited.
+// Periods of the controller in nanoseconds. After jobs have waited, fastPeriod applies for another stayFast.
 const (
 	fastPeriod   = int64(time.Millisecond)
 	slowPeriod   = int64(50 * time.Millisecond)
@@ -103,7 +103,8 @@ func (p *Pool) wakeController() {
 	}
 }
 
-// tick runs one cycle. nextPeriod is the time until the next cycle; 0 means until the controller is woken.
+// tick runs one cycle. nextPeriod is the time until the next cycle. 0 means that only wakeController starts the next
+// cycle.
 func (c *controller) tick() (nextPeriod int64) {
 	p := c.p
 	c.ticks.Add(1)
@@ -152,7 +153,7 @@ func (c *controller) tick() (nextPeriod int64) {
 	return 0
 }
 
-// collectTotalsAndShedOverdue adds up the shards' counters, and moves overdue jobs from their queues to shed.
+// collectTotalsAndShedOverdue adds up the shards' counters, and moves overdue jobs to the list shed.
 func (c *controller) collectTotalsAndShedOverdue(now int64, shed *[]Task) (sum totals) {
 	p := c.p
 	sum.refused = p.totalWaits.Load()
@@ -208,7 +209,7 @@ func (c *controller) setLimitWakeSubmitIfRaised(limit int) {
 	}
 }
 
-// wakeWorkersForQueuedAndMin wakes or starts a worker for every queued job, within the limit, and restores Min workers.
+// wakeWorkersForQueuedAndMin wakes or starts a worker per queued job, within the limit, and keeps Min workers.
 func (c *controller) wakeWorkersForQueuedAndMin(queued int) {
 	p := c.p
 	for more := queued - int(p.searching.Load()); more > 0 && p.canWakeOrStartWorker(); more-- {
@@ -231,9 +232,9 @@ func (c *controller) stopQuarterOfIdleWorkers() {
 // While many goroutines wait for a processor, it slowly lowers the limit, because more workers would only wait and use
 // memory. If jobs wait and none finishes, it adds a worker from time to time in any case.
 //
-// Windows' I/O completion ports follow the same rule: they start another thread when a running one blocks. workerSizer
-// approximates it as far as Go's scheduler shows which goroutines are blocked. It does not use throughput, which reacts
-// late and is noisy with mixed jobs (see dotnet/runtime issues 52701, 53471 and 81406).
+// workerSizer approximates the rule of Windows' I/O completion ports: when a running thread blocks, start another. It
+// is an approximation because Go's scheduler shows little about blocked goroutines. workerSizer ignores throughput,
+// which reacts late and is noisy with mixed jobs (see dotnet/runtime issues 52701, 53471 and 81406).
 type workerSizer struct {
 	minWorkers, maxWorkers int
 	ceiling                int // limit of the memory budget

@@ -81,7 +81,7 @@ func (e *PanicError) Unwrap() error {
 	return err
 }
 
-// toPanicError returns the error for a recovered value; nil stands for runtime.Goexit.
+// toPanicError returns the error for a recovered value. The value nil stands for runtime.Goexit.
 func toPanicError(recoveredOrNilForGoexit any) *PanicError {
 	if p, ok := recoveredOrNilForGoexit.(*PanicError); ok {
 		return p // created by Call
@@ -117,7 +117,7 @@ func Call[T any](ctx context.Context, p *Pool, f func(ctx context.Context) (T, e
 	}
 }
 
-// call is a job with a result. The job belongs to the worker until done is closed.
+// call is a job with a result. Until done is closed, only the worker may access the call.
 type call[T any] struct {
 	f      func(ctx context.Context) (T, error)
 	begun  atomic.Bool // f runs, or must not run any more

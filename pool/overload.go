@@ -4,7 +4,7 @@ import (
 	"sync/atomic"
 )
 
-// standingQueue detects a standing queue: for a whole interval, the oldest job was overdue at every observation.
+// standingQueue detects whether a queue stands: its oldest job was overdue at every observation for a whole interval.
 // According to CoDel, such a queue only adds delay.
 type standingQueue struct{ since int64 } // 0 if the oldest job is not overdue
 
@@ -39,8 +39,8 @@ func (o *overload) startOrExtendOverloadIfStanding(standing bool, now int64) {
 	}
 }
 
-// queueAdmission limits the queue in an overload to the jobs that the busy workers can start within the target. The
-// pool then rejects jobs that it would otherwise shed, which is cheaper and informs submitters immediately.
+// queueAdmission limits the queue in an overload to the jobs that the busy workers can start within the target. Further
+// jobs would be shed later. Rejecting them is cheaper and informs submitters immediately.
 type queueAdmission struct {
 	limit int     // jobs; the pool's capacity, or less
 	slack float64 // share of recent periods without rejections and waiting jobs
@@ -54,8 +54,8 @@ const (
 	admitted = 0.75
 )
 
-// updateQueueLimitAndOverload sets the limit for the next period. anyRefused is set if jobs were rejected in the last
-// period; capacity is the maximum limit; meanService is the mean duration of jobs, or 0 if unknown.
+// updateQueueLimitAndOverload sets the next queue limit, and extends or ends the overload. anyRefused is set if jobs
+// were rejected in the last period. capacity is the maximum limit. meanService is the mean duration of jobs, or 0.
 func (a *queueAdmission) updateQueueLimitAndOverload(o *overload, now int64, s totals, anyRefused bool, capacity int, meanService int64) {
 	bounded := a.limit < capacity
 	a.limit = capacity

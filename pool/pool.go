@@ -70,7 +70,6 @@ type Pool struct {
 	running sync.WaitGroup
 }
 
-// closedBit is set in size after the pool was closed.
 const closedBit = 1 << 40
 
 // closeGrace is the time for which Close waits for jobs after it has cancelled their contexts.
@@ -108,8 +107,8 @@ func (p *Pool) now() int64 { return int64(time.Since(p.start)) + 1 }
 
 // Close rejects further jobs and waits until all accepted jobs have run. If ctx ends first, Close drops the queued jobs
 // and returns them. It cancels the contexts of running jobs with the cause [ErrClosed], and waits at most a second for
-// those jobs. The error then contains the number of jobs that still run and wraps ctx's cause. Further calls behave the
-// same; every dropped job is returned once.
+// those jobs. The error then contains the number of jobs that still run and wraps ctx's cause. Further calls behave
+// like the first, but no dropped job is returned twice.
 //
 // A job that calls Close would wait for itself. It must call Close in a new goroutine, or with a context that ends.
 func (p *Pool) Close(ctx context.Context) (dropped []Task, err error) {
@@ -219,8 +218,8 @@ func (p *Pool) notifyShedAndClear(shed []Task) []Task {
 	return shed[:0]
 }
 
-// callPanickedHandlerIfSet passes a recovered value to Config.Panicked, whose own panics are ignored. Call it in the
-// deferred function that has recovered the value, so that the stack is that of the panic.
+// callPanickedHandlerIfSet passes a recovered value to Config.Panicked, whose own panics are ignored. Only a call in
+// the deferred function that has recovered the value reports the stack of the panic.
 func (p *Pool) callPanickedHandlerIfSet(v any) {
 	if p.cfg.Panicked == nil {
 		return
@@ -229,8 +228,8 @@ func (p *Pool) callPanickedHandlerIfSet(v any) {
 	p.cfg.Panicked(toPanicError(v))
 }
 
-// Stats is a snapshot of a pool's counters. Fields described with "now" are current values. All others count since New.
-// The counters may be inconsistent for jobs that are being submitted or finishing.
+// Stats is a snapshot of a pool's counters. Fields described with "now" are current values. All other fields count
+// since New. The counters may be inconsistent for jobs that are being submitted or finishing.
 type Stats struct {
 	// Workers is the number of workers now, and Idle the number of them without a job. Limit is the current limit.
 	Workers, Idle, Limit int
@@ -287,7 +286,7 @@ type Histogram struct {
 	// Count is the number of durations; Sum is their total.
 	Count uint64
 	Sum   time.Duration
-	// Buckets[i] counts durations up to Bound(i) that exceed the previous bound, and the last bucket all longer ones.
+	// Buckets[i] counts durations that exceed the previous bound but not Bound(i). The last bucket has no bound.
 	Buckets [Buckets]uint64
 }
 
@@ -320,5 +319,5 @@ func (h *Histogram) Mean() time.Duration {
 // are no durations.
 func (h *Histogram) Quantile(q float64) time.Duration { return histogram.Quantile(h.Buckets[:], q) }
 
-// errNoCapacity is replaced by ErrFull when the rejection is counted.
+// errNoCapacity means that a job can't be accepted. When the rejection is counted, ErrFull replaces errNoCapacity.
 var errNoCapacity = errors.New("pool: no capacity")

@@ -10,10 +10,9 @@ import (
 // about 20 ns, and never while a job or a Dropper runs. If TryLock fails, the next shard is tried. Goroutines therefore
 // rarely block, which matters to event loops that are locked to their threads.
 
-// lockTries is the number of rounds over the shards with TryLock only. Then the goroutine waits for a lock.
+// lockTries is the number of times that a goroutine tries the locks of all shards before it waits for a lock.
 const lockTries = 4
 
-// maxShedBatch limits the number of jobs that are shed at a time.
 const maxShedBatch = 32
 
 type queuedTask struct {
@@ -95,8 +94,8 @@ func (s *shard) dequeue(takeNewest bool, dst *queuedTask) {
 	}
 }
 
-// dequeueOrShedOverdue moves the next job to run to dst, and appends jobs that it sheds to shed. It returns false if
-// the queue is empty. It also returns false, and must be called again, after it has shed maxShedBatch jobs.
+// dequeueOrShedOverdue moves the next job to dst, and overdue jobs that it sheds to the list shed. It returns false if
+// the queue is empty, and also after shedding maxShedBatch jobs. In the second case, call it again.
 func (s *shard) dequeueOrShedOverdue(now int64, dst *queuedTask, shed *[]Task) (dequeued bool) {
 	if s.n == 0 {
 		return false
@@ -123,7 +122,7 @@ func (s *shard) dequeueOrShedOverdue(now int64, dst *queuedTask, shed *[]Task) (
 	return true
 }
 
-// shedOverdue sheds overdue jobs, up to maxShedBatch. It never sheds the last job of the queue.
+// shedOverdue sheds at most maxShedBatch overdue jobs. It never sheds the last job of the queue.
 func (s *shard) shedOverdue(now int64, shed *[]Task) {
 	for s.overload.shedding && len(*shed) < maxShedBatch && s.n > 1 && now-s.oldest() > s.overload.target.Load() {
 		var e queuedTask
@@ -133,8 +132,8 @@ func (s *shard) shedOverdue(now int64, shed *[]Task) {
 	}
 }
 
-// updateOverloadAndShedOverdue sheds overdue jobs if no worker takes any. oldestSubmittedAt is when the oldest
-// remaining job was submitted, or 0 if no job remains.
+// updateOverloadAndShedOverdue updates the overload state, and sheds overdue jobs if no worker takes jobs.
+// oldestSubmittedAt is the time at which the oldest remaining job was submitted, or 0 if no job remains.
 func (s *shard) updateOverloadAndShedOverdue(now int64, shed *[]Task) (oldestSubmittedAt int64) {
 	if s.n == 0 {
 		return 0
@@ -169,10 +168,8 @@ func (r *ring) push(e queuedTask) {
 	r.n++
 }
 
-// oldest returns when the oldest job was submitted. The ring must not be empty.
 func (r *ring) oldest() int64 { return r.entries[r.first].submittedAt }
 
-// newest returns when the newest job was submitted. The ring must not be empty.
 func (r *ring) newest() int64 { return r.entries[r.index(r.n-1)].submittedAt }
 
 func (r *ring) pop(takeNewest bool, dst *queuedTask) {

@@ -51,11 +51,11 @@ func (p *Pool) TrySubmitTask(t Task) error {
 	return p.countAndTranslateRefusal(err)
 }
 
-// returningWorkerTries is the number of times that TrySubmit looks again for a worker if no job can wait. The end of a
-// job may cause a submission a moment before the job's worker is available again.
+// returningWorkerTries is the number of times that TrySubmit looks again for a worker in a pool without a queue. A
+// finished job often causes the next submission a moment before the worker of the finished job is available again.
 const returningWorkerTries = 8
 
-// background and todo never end and need not be watched.
+// background and todo are contexts that never end and need not be watched.
 var background, todo = context.Background(), context.TODO()
 
 // checkJobAndContext panics if the task has no job, and returns an error if its context has ended.
@@ -110,8 +110,8 @@ func (p *Pool) handToWorkerOrEnqueue(t *Task) error {
 
 func (p *Pool) needsWorker() bool { return p.searching.Load() == 0 && p.canWakeOrStartWorker() }
 
-// extraWorkersWithoutQueue returns how many workers may be started above the limit if no job can be queued. Workers
-// that are just returning from a job can't take another yet, and an idle pool must not reject a job.
+// extraWorkersWithoutQueue returns how many workers may be started above the limit if no job can be queued. An idle
+// pool must not reject a job, even while its workers are still returning from their last jobs.
 func (p *Pool) extraWorkersWithoutQueue() int64 {
 	if p.cfg.Queue > 0 {
 		return 0
@@ -190,8 +190,8 @@ func (p *Pool) isFull() bool {
 	return p.searching.Load() == 0 && p.cfg.Queue > 0 && !p.hasCapacity() && !p.closed.Load()
 }
 
-// shardByStackAddress returns the shard of the running goroutine. A goroutine should usually get the same shard, and
-// two goroutines different ones. The stack's address, spread by Fibonacci hashing, achieves that at almost no cost.
+// shardByStackAddress returns the shard of the running goroutine. The stack's address, spread by Fibonacci hashing,
+// usually gives a goroutine the same shard in every call, and other goroutines other shards.
 func (p *Pool) shardByStackAddress() int {
 	var here byte
 	return int(uint64(uintptr(unsafe.Pointer(&here))>>11) * 0x9E3779B97F4A7C15 >> p.shift)

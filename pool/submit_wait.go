@@ -13,7 +13,7 @@ import (
 // waiting Submit, and no Submit waits while there is space. If a newcomer has taken the space first, the woken Submit
 // waits again; after the third time, newcomers must wait, too. When the pool closes, every Submit wakes the next.
 
-// maxVainWakeups is the number of times that a Submit may be woken without finding space before newcomers must wait.
+// maxVainWakeups limits how often a Submit is woken without finding space. Then new calls must wait.
 const maxVainWakeups = 3
 
 type waiters struct {
@@ -24,7 +24,7 @@ type waiters struct {
 	wake          chan struct{} // capacity 1
 }
 
-// wakeWaitingSubmit wakes the first waiting Submit, unless one has already been woken and has not run yet.
+// wakeWaitingSubmit wakes the first waiting Submit, unless a woken Submit has not run yet.
 func (l *waiters) wakeWaitingSubmit() (woken bool) {
 	if l.waiting.Load() == 0 || l.wakePending.Load() || !l.wakePending.CompareAndSwap(false, true) {
 		return false

@@ -29,8 +29,8 @@ const (
 	quantum = time.Millisecond
 )
 
-// worker is a goroutine that runs jobs. Its fields belong to that goroutine. While the worker is parked and popped from
-// the stack but not yet woken, they belong to the goroutine that popped it.
+// worker is a goroutine that runs jobs. Only this goroutine may access the fields, except that a goroutine that has
+// popped a parked worker may access that worker's fields until it wakes the worker.
 type worker struct {
 	p    *Pool
 	wake chan wakeOrder // capacity 1
@@ -49,7 +49,7 @@ type worker struct {
 	idleJobCtx weak.Pointer[jobContext] // jobCtx while the worker is parked, which must not retain it
 }
 
-// wakeOrder makes a woken worker run a job or exit. The zero value makes it search.
+// wakeOrder tells a woken worker to run a job or to exit. The zero value tells it to search for jobs.
 type wakeOrder struct {
 	queuedTask
 	exit bool
@@ -76,7 +76,7 @@ func (s *shard) addWorkerTallyAndReset(t *workerTally) {
 	*t = workerTally{}
 }
 
-// runUntilExit is the worker's goroutine. If a job ends the goroutine with runtime.Goexit, a new goroutine replaces it.
+// runUntilExit runs on the worker's goroutine. If a job calls runtime.Goexit, a new goroutine replaces the old one.
 func (w *worker) runUntilExit(firstOrder wakeOrder) {
 	returned := false
 	defer func() {
@@ -139,7 +139,7 @@ func (w *worker) waitForNextJob(o *wakeOrder) (found bool) {
 	}
 }
 
-// takeQueuedJob takes a job from the queue. It wakes further workers if necessary, and a Submit that waits for space.
+// takeQueuedJob takes a job from the queue. It may also wake workers and a waiting Submit.
 func (w *worker) takeQueuedJob(now int64) (taken bool) {
 	p := w.p
 	mask := len(p.shards) - 1
@@ -199,8 +199,8 @@ func (w *worker) notifyShedAndWakeSubmitters(wakeWorkerIfQueued bool) (didWork b
 	return didWork
 }
 
-// yieldAfterQuantumIfQueued yields if the quantum has passed, jobs wait and running jobs do not block. It returns the
-// time.
+// yieldAfterQuantumIfQueued yields the processor if the quantum has passed, jobs wait and running jobs do not block.
+// now is the current time.
 func (w *worker) yieldAfterQuantumIfQueued() (now int64) {
 	now = w.endedAt
 	if now == 0 {
@@ -229,7 +229,7 @@ func (w *worker) recordFinishedAndClearJob() {
 	}
 }
 
-// searchThenPark searches for jobs, or else parks the worker. It returns the order with which the worker is woken.
+// searchThenPark searches for a job. If there is none, it parks the worker, and returns the order that wakes it.
 func (w *worker) searchThenPark() wakeOrder {
 	p := w.p
 	w.endedAt = 0
@@ -339,9 +339,9 @@ func (w *worker) contextOrDropIfExpired(t Task) context.Context {
 	return w.jobCtx
 }
 
-// jobContext is a job's own context that also ends with the pool's context. Most jobs do not request its Done channel;
-// the worker then reuses the jobContext for the next job with the same context. If a job requests the channel, the
-// context ends with the job as well.
+// jobContext is a job's own context that also ends with the pool's context. If the job has not requested the Done
+// channel, the worker reuses the jobContext for the next job with the same context. If the job has requested the
+// channel, the jobContext also ends with the job.
 type jobContext struct {
 	context.Context
 	pool       context.Context
@@ -382,7 +382,7 @@ func (j *jobContext) Err() error {
 	return j.pool.Err()
 }
 
-// Value implements context.Context. context.Cause uses it, and must find the pool's cause if that has ended the job.
+// Value implements context.Context. Through Value, context.Cause finds the cause if the pool's context has ended.
 func (j *jobContext) Value(key any) any {
 	if j.Context.Err() == nil && j.pool.Err() != nil {
 		if v := j.pool.Value(key); v != nil {

@@ -31,7 +31,7 @@ func (p *Pool) startWorkerIfAllowed(firstOrder wakeOrder, extraWorkers int64) (s
 	return true
 }
 
-// decrementWorkersIfAbove reduces the number of workers by one if it exceeds minWorkers. A worker must then exit.
+// decrementWorkersIfAbove decrements the number of workers if it exceeds minWorkers. A worker must then exit.
 func (p *Pool) decrementWorkersIfAbove(minWorkers int64) (decremented bool) {
 	for {
 		size := p.size.Load()
@@ -86,7 +86,7 @@ func (p *Pool) anyQueued() bool {
 	return false
 }
 
-// wakeOrStartWorker makes one more worker search for jobs. At the limit it wakes the controller instead.
+// wakeOrStartWorker makes one more worker search for jobs. If the limit is reached, it wakes the controller.
 func (p *Pool) wakeOrStartWorker() {
 	if w := p.popParked(); w != nil {
 		p.wakeToSearch(w)
@@ -95,7 +95,6 @@ func (p *Pool) wakeOrStartWorker() {
 	}
 }
 
-// wakeToSearch makes w, which was popped from the stack, search for jobs.
 func (p *Pool) wakeToSearch(w *worker) {
 	w.startSearching()
 	w.wake <- wakeOrder{}

@@ -12,7 +12,7 @@ type NamedListener = activation.NamedListener
 // ActivatedListeners returns the listeners that a service manager such as systemd opened for this process (LISTEN_FDS,
 // sd_listen_fds(3)), or nil if there are none. Pass them to Server.Serve or Listener.Listener. After Server.Upgrade,
 // the new process gets the listeners of the old one. Further calls return the same listeners. Call ActivatedListeners
-// before starting any process, because it removes the variables from the environment.
+// before starting any process, because it removes LISTEN_FDS and related variables from the environment.
 func ActivatedListeners() ([]NamedListener, error) {
 	l, err := activation.Listeners()
 	if err != nil {

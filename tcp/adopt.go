@@ -9,7 +9,6 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// maxAdoptedInput is the limit of the input passed to Adopt, in bytes.
 const maxAdoptedInput = engine.ReadSize
 
 // Adopt adds a connection that other code has accepted. received is the input that was already read from the

@@ -13,22 +13,22 @@ import (
 //
 // For one connection the functions are called one at a time, in the order Begin, Serve, End. A panic or runtime.Goexit
 // closes the connection with a *PanicError. ListenAndServe returns after all calls have returned. While a call runs,
-// neither a drain nor the peer's end closes the connection, so the call can still answer its request. If the connection
-// closes for another reason, Read and Write fail.
+// neither a drain nor the peer's end closes the connection, so the call can still answer. If anything else closes the
+// connection, Read and Write fail.
 type Blocking struct {
-	// Serve is called when there is input. It should handle one request or all available ones, and may wait in Read for
+	// Serve is called when there is input. Serve should handle one or all available requests, and may wait in Read for
 	// the rest of a request. When Serve returns nil, the connection is idle until more input arrives. Unread input is
 	// kept. If Serve has read only some of the input, it is called again immediately. When Serve returns an error, such
 	// as io.EOF from Read, the connection sends its output and closes with that error as the reason.
 	//
 	// Input that Serve has read into its own buffer, such as a bufio.Reader, does not trigger another call. Return only
 	// when that buffer is empty, or keep the reader with NetConn.SetValue. Deadlines that Serve sets are cleared when
-	// it returns. Do not use n afterwards, except for n.Ref. A connection with 64 KiB of unread input is closed with
+	// it returns. Do not use n afterwards, except n.Ref. A connection with 64 KiB of unread input is closed with
 	// ErrMessageTooLong.
 	Serve func(n *NetConn) error
-	// Begin, if set, is called first, under the rules of Serve, for protocols in which the server sends first.
+	// Begin, if set, is called before Serve, for protocols in which the server sends first. The rules of Serve apply.
 	Begin func(n *NetConn) error
-	// End, if set, is called last, with the reason as in Handler.Closed. n still has its Value.
+	// End, if set, is called last. why is the reason, as in Handler.Closed. n still has its Value.
 	End func(n *NetConn, why error)
 	// MaxCalls limits the concurrent calls for all connections of this handler. Further connections wait in order. The
 	// default is 4,096.
@@ -122,7 +122,7 @@ func (b *Blocking) scheduleEndIfConnClosed(n *NetConn) {
 	}
 }
 
-// scheduleCallbackIfIdle schedules cb unless a callback is already scheduled. It retains the connection meanwhile.
+// scheduleCallbackIfIdle schedules cb and retains the connection, unless a callback is already scheduled.
 func (b *Blocking) scheduleCallbackIfIdle(c *Conn, n *NetConn, cb callback) {
 	n.mu.Lock()
 	begins := !n.busy
@@ -137,7 +137,7 @@ func (b *Blocking) scheduleCallbackIfIdle(c *Conn, n *NetConn, cb callback) {
 	}
 }
 
-// startOrQueueCallback runs the next callback of n on a new goroutine. If MaxCalls callbacks already run, it queues n.
+// startOrQueueCallback runs the next callback of n on a new goroutine, or queues n if MaxCalls callbacks already run.
 func (b *Blocking) startOrQueueCallback(n *NetConn) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -153,7 +153,6 @@ func (b *Blocking) startOrQueueCallback(n *NetConn) {
 	go b.runCallbackThenWaiting(n)
 }
 
-// runCallbackThenWaiting runs the callback of first, and then callbacks of queued connections until the queue is empty.
 func (b *Blocking) runCallbackThenWaiting(first *NetConn) {
 	engine.RerunAfterGoexitThenExit(func() {
 		for {
@@ -168,7 +167,6 @@ func (b *Blocking) runCallbackThenWaiting(first *NetConn) {
 	})
 }
 
-// dequeueWaitingOrFreeSlot returns the next queued connection. If there is none, it frees this goroutine's slot.
 func (b *Blocking) dequeueWaitingOrFreeSlot() (n *NetConn) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -16,7 +16,7 @@ type Broadcast struct {
 	All   bool
 	Kind  uint32
 	Group string
-	// Message is sent to the connections. It is not changed.
+	// Message is sent to the connections. Broadcast does not change it.
 	Message []byte
 }
 
@@ -29,7 +29,7 @@ type BroadcastHandler interface {
 	SendToGroup(b Broadcast) (receivers int)
 }
 
-// Held is the number of receivers that Broadcast returns for a message that it has queued during an upgrade.
+// Held is returned by Broadcast, in place of a number of receivers, for a message that it has queued during an upgrade.
 const Held = broadcastlog.Queued
 
 // Broadcast sends a message to all connections of the server. For a group, it calls the BroadcastHandler on this
@@ -47,13 +47,14 @@ const Held = broadcastlog.Queued
 // During an upgrade, each connection that stays connected gets every broadcast once and in order. While connections
 // move to the new process, Broadcast queues a copy and returns Held. It queues at most Limits.MaxMail messages with
 // Limits.MaxMailBytes in all (64 MiB if MaxMailBytes is not set), counting 64 extra bytes per message. Beyond these
-// limits it returns ErrFull and sends nothing. The same happens if queued broadcasts are still being sent after 10
-// seconds, or if the new process does not accept them. Until the old process ends, both processes send every broadcast,
-// and the result counts the receivers in the calling process.
+// limits it returns ErrFull and sends nothing. It also returns ErrFull if the queue takes longer than 10 seconds to
+// send, or if the new process does not accept it. Until the old process ends, both processes send every broadcast, and
+// the result counts the receivers in the calling process.
 //
 // With Server.Processes, a broadcast to a group reaches the connections of this process. A broadcast to all may be sent
-// from any worker or the supervisor. It reaches all workers, in one order. It is limited to 1 MiB, and every process on
-// its path queues at most 64 broadcasts. A worker that accepts no broadcast for a second misses one, which is logged.
+// from any worker or the supervisor. All workers get such broadcasts in the same order. A broadcast to all is limited
+// to 1 MiB, and every process on its path queues at most 64 broadcasts. A worker that accepts no broadcast for a second
+// misses one, which is logged.
 func (s *Server) Broadcast(b Broadcast) (receivers int, err error) {
 	if b.All {
 		s.mu.Lock()
@@ -90,7 +91,7 @@ var errNoGroups = badUse("Broadcast to a group: Server.Handler is not a Broadcas
 // Upgrading reports whether an upgrade is in progress. In the old process, the upgrade lasts from before SaveState
 // until the process ends or the upgrade fails. In the new process, it lasts from the start until the old process has
 // ended. While Upgrading returns false, a BroadcastHandler may call its own SendToGroup directly, which is faster than
-// Broadcast, if its SaveState waits for such calls to end.
+// Broadcast. Its SaveState must then wait for such calls to end.
 func (s *Server) Upgrading() bool {
 	g := s.broadcasts.Load()
 	return g != nil && g.IsUpgrading()

@@ -18,8 +18,8 @@ type Conn engine.Conn
 
 func (c *Conn) core() *engine.Conn { return (*engine.Conn)(c) }
 
-// inHandlerCallOrLogMisuse reports whether a call for the connection is in progress. If not, it logs that method was
-// called on a kept Conn, once per method and server.
+// inHandlerCallOrLogMisuse reports whether a call for the connection is in progress. If not, it logs, once per method
+// and server, that the method was called on a kept Conn.
 func (c *Conn) inHandlerCallOrLogMisuse(method string) bool {
 	if c.core().InHandlerCall() {
 		return true
@@ -32,14 +32,13 @@ func (c *Conn) inHandlerCallOrLogMisuse(method string) bool {
 	return false
 }
 
-// Write appends a copy of p to the output. The server sends the output in one system call after the handler has
-// returned for all available input. If p has 16 KiB or more, the server sends it immediately if possible, without a
-// copy.
+// Write appends a copy of p to the output. After the handler has processed all available input, the server sends the
+// output in one system call. If p has 16 KiB or more, the server sends it immediately if possible, without a copy.
 //
 // Write accepts all of p or nothing. It fails with ErrOutsideCall outside of a call for this connection, with ErrClosed
 // once the connection is closing, and with ErrTooLarge if p alone exceeds Limits.MaxUnsent. If the unsent output would
-// exceed Limits.MaxUnsent, Server.SlowConsumer decides: either Write closes the connection and fails with
-// ErrSlowConsumer, or it only fails with ErrFull. Check Paused before writing large output.
+// exceed Limits.MaxUnsent, Server.SlowConsumer decides: Write either fails with ErrFull, or closes the connection and
+// fails with ErrSlowConsumer. Check Paused before writing large output.
 func (c *Conn) Write(p []byte) (int, error) {
 	if !c.core().InHandlerCall() {
 		return 0, ErrOutsideCall
@@ -47,8 +46,8 @@ func (c *Conn) Write(p []byte) (int, error) {
 	return c.core().Write(p)
 }
 
-// Writev writes the concatenation of pieces like Write, with the same errors for their total size. It accepts
-// net.Buffers: c.Writev(buffers...).
+// Writev is like Write for the concatenation of pieces; the limits apply to the total size. With a net.Buffers, call
+// c.Writev(buffers...).
 func (c *Conn) Writev(pieces ...[]byte) (int, error) {
 	if !c.core().InHandlerCall() {
 		return 0, ErrOutsideCall
@@ -75,7 +74,7 @@ func (c *Conn) Close() error {
 	return nil
 }
 
-// CloseWith is Close with a reason, which the server passes to Closed.
+// CloseWith is like Close, but the server passes why to Closed as the reason.
 func (c *Conn) CloseWith(why error) {
 	if c.inHandlerCallOrLogMisuse("CloseWith") {
 		c.core().CloseWith(why)
@@ -89,12 +88,12 @@ func (c *Conn) Loop() int { return c.core().LoopIndex() }
 // In Closed it returns the number of dropped bytes.
 func (c *Conn) Pending() int { return c.core().UnsentOrDroppedBytes() }
 
-// Dropped returns the number of messages that the connection missed because its peer reads too slowly. These are writes
-// and broadcasts dropped under SlowConsumer DropMessage, and values of Group.SendLatest that were replaced.
+// Dropped returns the number of messages that the connection missed because its peer reads too slowly. It counts writes
+// and broadcasts that SlowConsumer DropMessage dropped, and replaced values of Group.SendLatest.
 func (c *Conn) Dropped() int64 { return c.core().MissedMessages() }
 
-// Paused reports whether the connection accepts no more input for now. A connection is paused when its unsent output
-// has exceeded Limits.HighWater, until the output has dropped to Limits.LowWater, and while it is closing. A handler
+// Paused reports whether the connection accepts no more input for now. A pause begins when the unsent output exceeds
+// Limits.HighWater, and ends when it has dropped to Limits.LowWater. A closing connection is also paused. A handler
 // that still has unused input should then return. The server passes the unused input again after it has sent output.
 func (c *Conn) Paused() bool { return c.core().IsPaused() }
 
@@ -112,7 +111,7 @@ func (c *Conn) CloseWrite() error {
 // Pause stops reading: the server does not call Received and Ended until Resume. After Resume, the server passes unused
 // input again, even if nothing new has arrived. While the connection is paused, the kernel's buffers fill and the peer
 // has to wait; that wait does not count as silence of the peer. Writing is not affected. Pause and Resume have no
-// effect on a connection that is relayed or about to be.
+// effect once the connection is relayed or Relay was called for it.
 func (c *Conn) Pause() {
 	if c.inHandlerCallOrLogMisuse("Pause") {
 		c.core().SetReading(false)
@@ -128,8 +127,8 @@ func (c *Conn) Resume() {
 
 // Retain keeps the connection open for later output, such as an answer computed by another goroutine. Neither the
 // peer's end nor a drain closes the connection until Release or Ref.Release has been called as often as Retain. After
-// the peer's end, the connection remains for at most Limits.IdleTimeout, or Limits.WriteTimeout while Pending is above
-// 0. Close, all limits and the end of a drain's time still close the connection.
+// the peer's end, the connection remains for at most Limits.IdleTimeout. While output is pending, it remains for at
+// most Limits.WriteTimeout. Close, all limits and the end of a drain's time still close the connection.
 func (c *Conn) Retain() {
 	if c.inHandlerCallOrLogMisuse("Retain") {
 		c.core().Retain()
@@ -171,10 +170,10 @@ func (c *Conn) SetDeadline(d time.Duration) {
 // drain waits for relays to end, within its limit.
 //
 // Relay fails with ErrClosed if either connection is closing or CloseWrite was called for this connection. It fails
-// with ErrBadUse if this connection is already relayed, is starting TLS or is being detached, or if to refers to this
-// connection. It fails with ErrFull if the other connection's mailbox is full. Problems found later close this
-// connection: with ErrBadUse if the other connection is already relayed to a third one, is detached or has closed its
-// sending side; with ErrClosed if the other connection has closed.
+// with ErrBadUse if this connection is already relayed, is starting TLS or is being detached, or if the argument to is
+// the Ref of this connection. It fails with ErrFull if the other connection's mailbox is full. Problems found later
+// close this connection: with ErrBadUse if the other connection is already relayed to a third one, is detached or has
+// closed its sending side; with ErrClosed if the other connection has closed.
 func (c *Conn) Relay(to Ref) error {
 	if !c.core().InHandlerCall() {
 		return ErrOutsideCall

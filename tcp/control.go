@@ -9,8 +9,8 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// operatorCommands are the commands of an operator to a running server. Engines implement them. In a worker process, a
-// forwarder passes them on to all workers.
+// operatorCommands are the commands of an operator to a running server. Engines execute the commands. In a worker
+// process, a forwarder passes the commands on to all workers.
 type operatorCommands interface {
 	PauseAccept(on bool) error
 	ClosePeerConns(peer netip.AddrPort) error
@@ -38,7 +38,7 @@ func (s *Server) setAcceptPaused(paused bool) error {
 	return publicError(to.PauseAccept(paused))
 }
 
-// CloseConns closes the connections from a remote address and port, usually at most one. Behind a proxy
+// CloseConns closes the connections from a remote address and port. Usually there is at most one. Behind a proxy
 // (TrustedProxies), remote is either the client's address (Conn.RemoteAddr) or the proxy's own address. The server does
 // not send pending output. The close reason is ErrClosedByOperator. If a handler runs on a worker or goroutine, its
 // connection closes after the handler has returned; CloseConns does not wait for that.
@@ -57,7 +57,6 @@ func (s *Server) CloseConns(remote netip.AddrPort) error {
 	return publicError(to.ClosePeerConns(netip.AddrPortFrom(remote.Addr().Unmap().WithZone(""), remote.Port())))
 }
 
-// workerOrStartedEngine returns the recipient of operator commands: a worker process's forwarder, or the engine.
 func (s *Server) workerOrStartedEngine() (operatorCommands, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

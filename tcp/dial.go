@@ -19,10 +19,11 @@ import (
 type Dial struct {
 	// Network is "tcp", the default, or "unix".
 	Network string
-	// Addr is host:port, or the path of a unix socket. A host name is resolved outside the event loops; the first
-	// address found is used. At most 256 lookups run and 16,384 wait at a time.
+	// Addr is host:port, or the path of a unix socket. A host name is resolved outside the event loops, and the first
+	// address found is used. At most 256 lookups run at a time, and at most 16,384 wait.
 	Addr string
-	// Handler handles this connection instead of Server.Handler. If it is a DialFailedHandler, it receives failures.
+	// Handler handles this connection instead of Server.Handler. If Handler is a DialFailedHandler, it is told if the
+	// dial fails.
 	Handler Handler
 	// TLSConfig, if set, encrypts the connection. Opened is called after the handshake, which must end within
 	// Limits.HandshakeTimeout. If ServerName is empty, the host of Addr is verified. Do not change the configuration
@@ -30,8 +31,8 @@ type Dial struct {
 	TLSConfig *tls.Config
 	// Source is the local address to connect from. By default the kernel chooses it.
 	Source netip.Addr
-	// Timeout limits the lookup and, separately, the connection attempt. On event loops either may take up to 400 ms
-	// longer. The default is 30 s, the maximum 10 min.
+	// Timeout limits the lookup and, separately, the connection attempt. On event loops, each of the two may take up to
+	// 400 ms longer. The default is 30 s, the maximum 10 min.
 	Timeout time.Duration
 	// Value is the connection's initial Value.
 	Value any
@@ -178,7 +179,7 @@ func (o *pendingDial) NewLayer(c *engine.Conn) engine.Layer {
 	return o.layers.NewFirstLayer(c)
 }
 
-// Opened replaces o by a smaller handler without the parameters of the dial, to save memory.
+// Opened saves memory: it replaces o by a smaller handler without the parameters of the dial.
 func (o *pendingDial) Opened(c *engine.Conn) {
 	open := o.connHandler
 	c.SetConnHandler(&open)
@@ -191,9 +192,9 @@ func (o *pendingDial) DialFailed(err error) {
 	}
 }
 
-// SetHandler replaces the connection's handler by h, from the next call on, for protocols that switch during a
-// connection. The connection keeps its Value. Input that the current call leaves unused is passed to h. SetHandler
-// fails with ErrOutsideCall, and with ErrBadUse if h is nil or wraps nil, such as Lines(nil).
+// SetHandler replaces the connection's handler, for protocols that switch during a connection. From the next call on,
+// the server calls h. The connection keeps its Value. Input that the current call leaves unused is passed to h.
+// SetHandler fails with ErrOutsideCall, and with ErrBadUse if h is nil or wraps nil, such as Lines(nil).
 func (c *Conn) SetHandler(h Handler) error {
 	if !c.core().InHandlerCall() {
 		return ErrOutsideCall

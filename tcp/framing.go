@@ -28,8 +28,8 @@ func (f MessageFunc) Message(c *Conn, msg []byte) { f(c, msg) }
 
 func (f MessageFunc) Closed(*Conn, error) {}
 
-// Lines returns a Handler that passes each line to h, without its line end ("\n" or "\r\n"). If the peer ends without a
-// line end, the remaining input is the last line. A line longer than Limits.MaxMessage, line end included, closes the
+// Lines returns a Handler that passes each line to h, without its line end ("\n" or "\r\n"). If the peer's input ends
+// without a line end, the rest is the last line. A line longer than Limits.MaxMessage, line end included, closes the
 // connection with ErrMessageTooLong.
 func Lines(h MessageHandler) Handler {
 	f := newFramer(h)
@@ -48,9 +48,9 @@ func Split(split bufio.SplitFunc, h MessageHandler) Handler {
 	return f
 }
 
-// LengthPrefixed returns a function for Split, but not for bufio.Scanner, that finds messages prefixed by their length.
-// The length is a number of 1, 2, 4 or 8 bytes in the given order, and counts the bytes after it. The token is the
-// message without its length. A length above Limits.MaxMessage closes the connection immediately with
+// LengthPrefixed returns a function that finds messages prefixed by their length. Use it for Split, not for
+// bufio.Scanner. The length is a number of 1, 2, 4 or 8 bytes in the given order, and counts the bytes after it. The
+// token is the message without its length. A length above Limits.MaxMessage closes the connection immediately with
 // ErrMessageTooLong. LengthPrefixed panics if prefixBytes is not 1, 2, 4 or 8, or if order is nil.
 func LengthPrefixed(prefixBytes int, order binary.ByteOrder) bufio.SplitFunc {
 	switch prefixBytes {
@@ -80,7 +80,7 @@ func LengthPrefixed(prefixBytes int, order binary.ByteOrder) bufio.SplitFunc {
 	}
 }
 
-// incompleteError is LengthPrefixed's request for more input: the incomplete message's total size in bytes.
+// incompleteError is an error by which LengthPrefixed requests more input. Its value is the size of the whole message.
 type incompleteError uint64
 
 func (n incompleteError) Error() string {
@@ -99,7 +99,7 @@ func decodeLength(b []byte, order binary.ByteOrder) uint64 {
 	return order.Uint64(b)
 }
 
-// maxEmptyTokens limits consecutive tokens that use no input, as in bufio.Scanner.
+// maxEmptyTokens limits, as in bufio.Scanner, consecutive tokens that use no input.
 const maxEmptyTokens = 100
 
 type framer struct {
@@ -132,7 +132,7 @@ func (f *framer) deliverMessages(c *Conn, in []byte, shedReason error) (used int
 	return f.deliverTokens(c, in, false, shedReason)
 }
 
-// deliverLines passes complete lines to the handler. It does not search bytes that an earlier call has searched.
+// deliverLines passes complete lines to the handler. It does not search the same bytes twice.
 func (f *framer) deliverLines(c *Conn, in []byte, shedReason error) (used int) {
 	seen, messages := c.core().RefusedBytes(), 0
 	for !c.Paused() {

@@ -3,11 +3,11 @@ package tcp
 import "github.com/myriad-go/myriad/internal/engine"
 
 // Group is a set of connections that receive the same messages, such as a chat room. The zero value is empty. Its
-// methods are safe for concurrent use. Add and broadcasts remove closed connections, so a group rarely holds more
-// closed connections than open ones (or than 8). A handler that needs an exact Len calls Remove in Closed.
+// methods are safe for concurrent use. Add and broadcasts remove closed connections, so a group rarely holds more than
+// 8 closed connections, unless it holds more open ones. A handler that needs an exact Len calls Remove in Closed.
 //
 // A group of one connection takes 40 bytes. A group of 2 to 8 connections takes about 100 bytes plus 16 per connection;
-// a larger group takes about 30 per connection. SendLatest needs additional memory from its first call on.
+// a larger group takes about 30 bytes per connection. SendLatest needs additional memory from its first call on.
 type Group struct{ g engine.Group }
 
 // Add adds a connection, unless it has closed. If the connection is already in the group, Add has no effect. A running
@@ -15,17 +15,18 @@ type Group struct{ g engine.Group }
 func (g *Group) Add(r Ref) { g.g.Add(r.r) }
 
 // Remove removes a connection. Broadcasts that start after Remove has returned do not reach the connection. A running
-// broadcast reaches the connection before any later message from its Ref, or not at all. If an answer is sent by
-// Ref.Send after Remove, no message of the group therefore follows the answer. Conn.Write in a handler bypasses the
-// mailbox and is not ordered in this way.
+// broadcast reaches the connection before any later message from its Ref, or not at all. Therefore no message of the
+// group follows an answer that Ref.Send sends after Remove. A group's message may follow output of Conn.Write, because
+// Conn.Write bypasses the mailbox.
 func (g *Group) Remove(r Ref) { g.g.Remove(r.r) }
 
 // Len returns the number of connections in the group, which may include some that have closed.
 func (g *Group) Len() int { return g.g.Len() }
 
-// Broadcast sends one shared copy of p to all connections of the group, like Ref.Send. It returns how many connections
-// accepted p and how many did not (ErrFull or ErrTooLarge). If more than Limits.MaxUnsent bytes would wait for a slow
-// peer, Server.SlowConsumer applies. Broadcasts to one group reach its connections in the same order.
+// Broadcast sends one shared copy of p to all connections of the group, like Ref.Send. sent is the number of
+// connections that accepted p. full is the number that did not (ErrFull or ErrTooLarge). If more than Limits.MaxUnsent
+// bytes would wait for a slow peer, Server.SlowConsumer applies. Broadcasts to one group reach its connections in the
+// same order.
 func (g *Group) Broadcast(p []byte) (sent, full int) { return g.g.Broadcast(p) }
 
 // SendLatest sends p to all connections of the group as their latest value, such as a price or a position. If a
@@ -38,5 +39,5 @@ func (g *Group) Broadcast(p []byte) (sent, full int) { return g.g.Broadcast(p) }
 // Ref.Send. A group has at most one value waiting per connection, so use one group per independent value.
 //
 // sent is the number of connections that accepted p. full is the number that did not, because the mailbox was full or p
-// exceeds Limits.MaxUnsent. Those connections may have an older value and will receive newer ones.
+// exceeds Limits.MaxUnsent. Connections without p may still have an older value and will receive newer values.
 func (g *Group) SendLatest(p []byte) (sent, full int) { return g.g.SendLatest(p) }

@@ -75,7 +75,7 @@ type SecuredHandler interface {
 	Secured(c *Conn)
 }
 
-// ALPNHandler is a Handler or MessageHandler that selects the protocols that the server offers over TLS (ALPN).
+// ALPNHandler is a Handler or MessageHandler that determines the protocols that the server offers over TLS (ALPN).
 type ALPNHandler interface {
 	// NextProtos is called for every TLSConfig when the server starts. It receives the configuration's NextProtos,
 	// which it must not change, and returns the protocols to use. Configurations returned by GetConfigForClient are
@@ -99,11 +99,11 @@ type DrainingHandler interface {
 }
 
 // ShedHandler is a Handler that rejects input when Server.Workers has no worker for a connection, because the pool is
-// full or has shed the connection's job. With other handlers, such a connection waits and is not read from. Without
-// Workers and in the goroutine model, the server never calls Shed.
+// full or has shed the connection's job. If the handler is not a ShedHandler, the connection waits and is not read
+// from. Without Workers and in the goroutine model, the server never calls Shed.
 //
-// If a Handler has a Shed method with the signature of MessageShedHandler, or vice versa, the server fails to start
-// with ErrBadConfig. To hide an unrelated Shed method, wrap the handler: struct{ Handler }{h}.
+// If a Handler has the Shed method of a MessageShedHandler, or a MessageHandler that of a ShedHandler, the server does
+// not start (ErrBadConfig). To hide an unrelated Shed method, wrap the handler: struct{ Handler }{h}.
 type ShedHandler interface {
 	// Shed is called instead of Received, under the same rules. It rejects the input as the protocol requires, or
 	// closes the connection. It runs on the event loop and must not block. why matches ErrOverloaded and either
@@ -149,7 +149,7 @@ func (s *Server) checkShedSignature() error {
 	return nil
 }
 
-// The pool's reasons combined with ErrOverloaded, allocated once to keep shedding cheap.
+// These errors combine the pool's reasons with ErrOverloaded. They are allocated once to keep shedding cheap.
 var (
 	errOverloadFull = fmt.Errorf("%w: %w", ErrOverloaded, pool.ErrFull)
 	errOverloadShed = fmt.Errorf("%w: %w", ErrOverloaded, pool.ErrShed)
@@ -168,7 +168,7 @@ type StartHandler interface {
 	Starting(s *Server)
 }
 
-// handlerAs returns h as the optional interface T. If h frames a MessageHandler, it returns that MessageHandler as T.
+// handlerAs returns h as the optional interface T. If h frames a MessageHandler, the result is the MessageHandler as T.
 func handlerAs[T any](h Handler) (t T, ok bool) {
 	if f, is := h.(*framer); is {
 		t, ok = f.MessageHandler.(T)
@@ -294,7 +294,7 @@ func badUse(format string, args ...any) error {
 	return &kindError{fmt.Errorf("myriad: "+format, args...), ErrBadUse}
 }
 
-// kindError is an error that matches kind with errors.Is without repeating kind's text.
+// kindError is an error for which errors.Is(err, kind) is true, although its text does not contain the text of kind.
 type kindError struct {
 	error
 	kind error
@@ -305,9 +305,9 @@ func (e *kindError) Unwrap() []error { return []error{e.kind, e.error} }
 // PanicError is the close reason after the handler has panicked. It contains the panic's value and stack.
 type PanicError = engine.PanicError
 
-// TLSError is the reason that Closed receives if TLS fails after the handshake, because of an invalid record or message
-// or an alert of the peer. It wraps the error of crypto/tls: for example a *net.OpError (whose Op is "remote error" for
-// an alert) or a tls.RecordHeaderError.
+// TLSError is the close reason if TLS fails after the handshake: the peer has sent an alert, or an invalid record or
+// message. TLSError wraps the error of crypto/tls, such as a tls.RecordHeaderError. For an alert, the error is a
+// *net.OpError with the Op "remote error".
 type TLSError = engine.TLSError
 
 type handlerAdapter struct{ h Handler }

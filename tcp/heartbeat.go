@@ -11,9 +11,10 @@ type Heartbeat struct {
 	// Interval is the time of silence after which the server sends a heartbeat, and the time between heartbeats. The
 	// minimum is 100 ms. The default, 0, disables heartbeats.
 	Interval time.Duration
-	// Message is the heartbeat. It must not be changed while the server runs. A HeartbeatHandler sends its own instead.
+	// Message is the heartbeat. It must not be changed while the server runs. A HeartbeatHandler writes its own
+	// heartbeats.
 	Message []byte
-	// Send, if set, writes the heartbeat instead of Message. It is never called concurrently with another call for the
+	// Send, if set, writes the heartbeat instead of Message. Send is not called concurrently with another call for the
 	// connection. Send runs on the event loop, even with Server.Workers, and must not block.
 	Send func(c *Conn)
 	// MaxMissed is the maximum number of unanswered heartbeats. If the peer is still silent one Interval after
@@ -59,7 +60,7 @@ func (s *Server) checkHeartbeat() error {
 	return s.Heartbeat.validate(handled)
 }
 
-// toEngine converts the settings for the engine. defaultHandler handles connections that have no handler of their own.
+// toEngine converts the settings for the engine. defaultHandler is the handler of connections without their own one.
 func (h Heartbeat) toEngine(defaultHandler Handler) engine.Heartbeat {
 	if h.Interval == 0 || h.Interval >= forever {
 		return engine.Heartbeat{}

@@ -9,11 +9,11 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// Never as a time limit means no limit.
+// A time limit of Never means no limit.
 const Never = time.Duration(math.MaxInt64)
 
 // Limits are the limits of a Server. A zero field selects the default; negative values are errors. Timeouts are checked
-// periodically and may take effect late, by up to an eighth of their duration or 400 ms, whichever is more.
+// periodically and may take effect late: by up to 400 ms or, if that is more, an eighth of their duration.
 type Limits struct {
 	// MaxConns is the maximum number of connections. Further connections are accepted, closed immediately and counted
 	// in Stats.Refused. The default is the descriptor limit minus 128, at most 1,048,576. If MaxConns exceeds the
@@ -22,16 +22,17 @@ type Limits struct {
 	MaxConns int
 
 	// MaxConnsPerSource is the maximum number of connections from one IPv4 address, or from one IPv6 prefix of
-	// SourcePrefix bits. The default, 0, means no limit, because many users can share an address. Behind proxies that
-	// use the PROXY protocol, the limit applies to the client addresses that they report.
+	// SourcePrefix bits. The default, 0, means no limit, because many users can share an address. If proxies use the
+	// PROXY protocol, the limit applies to the clients' addresses that the proxies report.
 	MaxConnsPerSource int
 
 	// SourcePrefix is the number of bits of an IPv6 address that identify a source, at most 128. The default is 64.
 	SourcePrefix int
 
-	// AcceptRate is the maximum number of connections accepted per second. After a quiet second, the server may accept
-	// that number in a burst. Further connections wait in the kernel's queue. The default, 0, means no limit. With
-	// Server.Processes, every process gets an equal share, rounded down, and AcceptRate must be at least Processes.
+	// AcceptRate is the maximum number of connections accepted per second. After a second without connections, the
+	// server may accept AcceptRate connections at once. Further connections wait in the kernel's queue. The default, 0,
+	// means no limit. With Server.Processes, every process gets an equal share, rounded down, and AcceptRate must be at
+	// least Processes.
 	AcceptRate int
 
 	// MaxMessage is the maximum size of a message in bytes, framing included. It is also the maximum input that a
@@ -43,10 +44,11 @@ type Limits struct {
 	// for longer than Linger, it receives a reset (ECONNRESET or EPIPE). For larger answers, raise MaxUnsent, too.
 	MaxMessage int
 
-	// MaxUnsent is the maximum number of bytes that wait for one peer. It applies separately to output of the handler,
-	// and to messages from Refs and broadcasts. Server.SlowConsumer determines what happens above the limit. The peer
-	// must receive waiting output within WriteTimeout, so its speed must be at least MaxUnsent/WriteTimeout: 34 KiB/s
-	// with the defaults. Raise both for slow peers. The default is 1 MiB; the maximum is 1 GiB.
+	// MaxUnsent is the maximum number of bytes that wait for one peer. One limit of this size applies to the handler's
+	// output, another to messages from Refs and broadcasts. Server.SlowConsumer determines what happens above the
+	// limit. The peer must receive waiting output within WriteTimeout, so its speed must be at least
+	// MaxUnsent/WriteTimeout: 34 KiB/s with the defaults. Raise both limits for slow peers. The default is 1 MiB; the
+	// maximum is 1 GiB.
 	MaxUnsent int
 
 	// HighWater is the number of unsent output bytes above which a connection stops reading. LowWater is the number at
@@ -56,11 +58,12 @@ type Limits struct {
 	HighWater, LowWater int
 
 	// MaxBuffered is the maximum memory, in bytes, of the buffers of all connections. The limit covers unused input,
-	// unsent output, incomplete TLS records and handshakes, and roughly what TLS retains after large records. It does
-	// not cover the minimum size of TLS sessions, read buffers, free buffers, values of Group.SendLatest, and memory of
-	// the handler and the kernel. Messages of Refs, groups and broadcasts count from the moment they are accepted.
-	// Above the limit, the server closes the connections with the largest buffers with ErrOverBudget. In the goroutine
-	// model, Ref.SendWait then waits. Above 5/4 of the limit, Ref.Send fails with ErrFull in that model.
+	// unsent output, incomplete TLS records and handshakes, and approximately the memory that TLS retains after large
+	// records. It does not cover the minimum size of TLS sessions, read buffers, free buffers, values of
+	// Group.SendLatest, and memory of the handler and the kernel. Messages of Refs, groups and broadcasts count from
+	// the moment they are accepted. Above the limit, the server closes the connections with the largest buffers with
+	// ErrOverBudget. In the goroutine model, Ref.SendWait also waits above the limit, and Ref.Send fails with ErrFull
+	// above 5/4 of it.
 	//
 	// The default is a quarter of the memory available to the process: the least of the machine's memory, the cgroup's
 	// limit and GOMEMLIMIT. With Server.Processes, the processes share the memory of the machine or cgroup, but
@@ -73,15 +76,15 @@ type Limits struct {
 	// the maximum is 268,435,456.
 	MaxMail int
 
-	// MaxMailBytes is the maximum size in bytes of the messages that wait for one loop or connection, except that an
-	// empty mailbox accepts a message of any size. A quarter of the limit is reserved for Ref.SendWait. While a loop
+	// MaxMailBytes is the maximum total size, in bytes, of the messages in the mailbox of one loop or connection. An
+	// empty mailbox accepts even a larger message. A quarter of the limit is reserved for Ref.SendWait. While a loop
 	// delivers messages, it may hold another 2*MaxMailBytes. The default is 8 MiB; the maximum is 1 GiB. All loops'
 	// mailboxes together are limited to a sixteenth of MaxBuffered. MaxMailBytes also limits broadcasts in progress.
 	MaxMailBytes int
 
 	// MaxHandshakes is the maximum number of TLS handshakes in progress; a handshake takes about 22 KiB. Further
-	// connections wait. While connections wait, a handshake whose client has sent nothing for a second is ended and
-	// counted in Stats.Refused.Handshake. The default is 4,096.
+	// connections wait. While connections wait, the server ends handshakes whose client has sent nothing for a second.
+	// Stats.Refused.Handshake counts these handshakes. The default is 4,096.
 	MaxHandshakes int
 
 	// HandshakeTimeout limits the time from the start of a connection to the end of its PROXY header and TLS handshake.
@@ -97,19 +100,18 @@ type Limits struct {
 	// steadily. The default is 30 s.
 	MessageTimeout time.Duration
 
-	// IdleTimeout limits the time without input while no message is incomplete. A connection that exceeds it is closed
-	// with ErrIdleTimeout. The default is Never, because an idle peer costs little, and TCP keep-alive detects lost
-	// peers within 3 minutes. Keep-alive is off if heartbeats or IdleTimeout detect lost peers within 3 minutes.
+	// IdleTimeout limits the time without input while no message is incomplete. A connection that is idle for longer is
+	// closed with ErrIdleTimeout. The default is Never, because an idle peer costs little, and TCP keep-alive detects
+	// lost peers within 3 minutes. Keep-alive is off if heartbeats or IdleTimeout detect lost peers within 3 minutes.
 	IdleTimeout time.Duration
 
-	// WriteTimeout limits the time a peer may take to receive pending output. Every byte must be received within this
-	// time, whatever output has been added since. A slower connection is closed with ErrWriteTimeout. The default is 30
-	// s.
+	// WriteTimeout limits the time from the writing of a byte until the peer has received the byte. A slower connection
+	// is closed with ErrWriteTimeout. The default is 30 s.
 	//
 	// The kernel applies the limit as well (TCP_USER_TIMEOUT). If the kernel detects the problem first, the close
-	// reason is syscall.ETIMEDOUT, counted in Stats.Closed.Reset. The kernel uses at least 3 minutes unless heartbeats
-	// or IdleTimeout detect lost peers sooner, because otherwise one lost keep-alive probe would close an idle
-	// connection.
+	// reason is syscall.ETIMEDOUT, counted in Stats.Closed.Reset. If neither heartbeats nor IdleTimeout detect lost
+	// peers sooner, the kernel's limit is at least 3 minutes. With a shorter one, a single lost keep-alive probe could
+	// close an idle connection.
 	WriteTimeout time.Duration
 
 	// HandlerTime is the duration above which a call of the handler is logged and counted in Stats.SlowHandlers. The
@@ -131,8 +133,8 @@ type Limits struct {
 	ShutdownTimeout time.Duration
 
 	// ShutdownRate is the maximum number of connections that a process drains per second, so that not all clients
-	// reconnect elsewhere at the same time. The default is 100,000. Up to 10,000 connections are drained within a tenth
-	// of a second.
+	// reconnect elsewhere at the same time. The default is 100,000. With the default, for example, draining 10,000
+	// connections takes a tenth of a second.
 	ShutdownRate int
 }
 
@@ -203,7 +205,7 @@ func (l *Limits) fillAndCheckWaterMarks() error {
 }
 
 // defaultMaxBuffered returns a quarter of the memory available to this process. The memory of the machine or cgroup is
-// divided by processes; GOMEMLIMIT is not, because it applies to a single process.
+// divided by the number of processes. GOMEMLIMIT applies to each process and is not divided.
 func defaultMaxBuffered(processes int) int {
 	limit, from := cgroup.SmallestMemoryLimit()
 	if limit == math.MaxInt64 {
@@ -269,5 +271,5 @@ func (l Limits) toEngine() engine.Limits {
 	}
 }
 
-// forever is the longest finite time limit; longer ones are treated as Never.
+// forever is the longest finite time limit. Longer time limits are treated as Never.
 const forever = 365 * 24 * time.Hour

@@ -25,22 +25,23 @@ type Listener struct {
 	Network, Addr string
 	// Listener, if set, is used instead of Addr: a *net.TCPListener or *net.UnixListener, as for Serve.
 	Listener net.Listener
-	// TLSConfig and TrustedProxies are like those of Server. They are not inherited from the Server.
+	// TLSConfig and TrustedProxies are like the fields of Server, whose values do not apply to this listener.
 	TLSConfig      *tls.Config
 	TrustedProxies []netip.Prefix
 	// MaxConns is the maximum number of connections of this listener, in addition to Limits.MaxConns for all listeners
 	// together. Further connections are accepted, closed immediately and counted as Refused. The default, 0, means no
 	// separate limit. With Server.Processes, the limit applies to every process.
 	MaxConns int
-	// Backlog is the maximum number of connections that wait in the kernel to be accepted, per loop's socket (Linux;
-	// ignored elsewhere). The kernel limits it to net.core.somaxconn. The default, 0, selects that maximum.
+	// Backlog is the maximum number of connections that wait in the kernel to be accepted. It applies to each loop's
+	// socket, only on Linux. The kernel limits Backlog to net.core.somaxconn, which 0, the default, selects.
 	Backlog int
 	// Mode sets the permissions of the file of a unix socket at Addr, such as 0o660. Clients need write permission to
 	// connect. The file is created with the umask and changed afterwards. The default is 0: only the umask applies.
 	Mode fs.FileMode
 }
 
-// ListenerStats are the counters of one listener: connections Open now, Accepted, and Refused because of MaxConns.
+// ListenerStats are the counters of one listener. Open counts the current connections, Accepted all accepted ones, and
+// Refused the connections rejected because of MaxConns.
 type ListenerStats struct {
 	Name                    string
 	Addr                    net.Addr
@@ -79,7 +80,6 @@ func (l *Listener) displayName() string {
 	}
 }
 
-// collectAndCheckListeners validates and returns all listeners, first Addr or the listener of Serve, if any.
 func (s *Server) collectAndCheckListeners(serveListener net.Listener) (all []Listener, err error) {
 	switch {
 	case serveListener != nil || s.Addr != "":
@@ -166,8 +166,8 @@ type engineStarter interface {
 	Start(engine.Config) (engine.Engine, error)
 }
 
-// unwrapListenerKeepingSocketFile returns a listener that engines can serve on. Its error contains field, the
-// listener's name.
+// unwrapListenerKeepingSocketFile returns the listener for the engine. Closing it keeps a unix socket's file. The error
+// contains field, the listener's name.
 func unwrapListenerKeepingSocketFile(field string, l net.Listener) (net.Listener, error) {
 	switch l := l.(type) {
 	case *net.TCPListener:
@@ -187,8 +187,8 @@ func unwrapListenerKeepingSocketFile(field string, l net.Listener) (net.Listener
 	return nil, badConfig("%s: listener of type %T; expected a non-nil *net.TCPListener or *net.UnixListener", field, l)
 }
 
-// buildListenersWithUnixSockets also creates unix sockets. closeAndRemoveSockets closes these sockets and removes their
-// files.
+// buildListenersWithUnixSockets builds the engine's listeners, and creates unix sockets. closeAndRemoveSockets closes
+// these sockets and removes their files.
 func (s *Server) buildListenersWithUnixSockets(listeners []Listener) (cfg engine.Config, closeAndRemoveSockets func(), err error) {
 	var cleanups []func()
 	closeAndRemoveSockets = func() {

@@ -7,8 +7,9 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Migrator is a Handler or MessageHandler that can save its state for a connection, so that another process can
-// continue with the connection (Server.Upgrade). Without a Migrator, connections with a Value stay in the old process.
+// Migrator is a Handler or MessageHandler that can save its state for a connection. In a Server.Upgrade, the new
+// process continues the connection with this state. Without a Migrator, connections with a Value stay in the old
+// process.
 type Migrator interface {
 	// Save appends the state that Restore needs, at most 1 MiB, to its second argument and returns the result. After
 	// ErrSaveLater, Save is called again. After any other error, the connection stays in the old process, which drains
@@ -22,8 +23,8 @@ type Migrator interface {
 }
 
 // HandlerMigrator is a Handler or MessageHandler of a Server that can save connections with their own handlers; see
-// Conn.SetHandler. Without a HandlerMigrator such connections stay in the old process. The handler may also be a
-// Migrator, for all other connections.
+// Conn.SetHandler. Without a HandlerMigrator such connections stay in the old process. For connections without their
+// own handler, the handler may also be a Migrator.
 type HandlerMigrator interface {
 	// SaveHandler is like Migrator.Save and also receives the connection's handler h. If h is unknown, for example
 	// because it was set by Server.Adopt or Dial or belongs to a NetConn, SaveHandler returns an error.
@@ -32,8 +33,8 @@ type HandlerMigrator interface {
 	RestoreHandler(c *Conn, state []byte) error
 }
 
-// ErrSaveLater is returned by Save, possibly wrapped, for a connection that can't move yet. The server calls Save again
-// some milliseconds later, until Save succeeds or the context of Server.Upgrade ends.
+// ErrSaveLater is returned by Save, possibly wrapped, for a connection that can't move yet. The server repeats the call
+// every few milliseconds until Save succeeds or the context of Server.Upgrade ends.
 var ErrSaveLater = engine.ErrSaveLater
 
 // errNoHandlerSet closes a connection for which RestoreHandler has not set a handler.
@@ -64,7 +65,7 @@ func (s *Server) configureMigration(cfg *engine.Config) {
 	}
 }
 
-// StateMigrator is a Handler or MessageHandler with state of its own that should move in a Server.Upgrade.
+// StateMigrator is a Handler or MessageHandler with its own state, which a Server.Upgrade moves to the new process.
 type StateMigrator interface {
 	// SaveState writes the state, at most 1 GiB, in the old process before the first connection moves. Broadcasts are
 	// queued from then on, so state that only SendToGroup changes stays equal in both processes. SaveState must not

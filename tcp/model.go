@@ -8,7 +8,7 @@ import (
 	"github.com/myriad-go/myriad/pool"
 )
 
-// The I/O models, for Server.Model.
+// These are the I/O models for Server.Model.
 const (
 	// Auto selects the best model available on this machine. With event loops, a pool of at most 4,096 workers calls
 	// the handlers first. After 1,000 quick calls for its connections, a loop calls its handlers itself. If they then
@@ -22,7 +22,7 @@ const (
 	Uring = "uring"
 )
 
-// Models returns the I/O models available on this machine, the preferred one last.
+// Models returns the I/O models available on this machine. The preferred model is the last.
 func Models() []string {
 	var names []string
 	for _, m := range models.All() {
@@ -33,7 +33,7 @@ func Models() []string {
 	return names
 }
 
-// defaultLoops leaves half of the processors to the kernel and other work, with which more loops would compete.
+// defaultLoops leaves half of the processors to the kernel and other work. More loops would compete with this work.
 func defaultLoops() int { return max(1, runtime.GOMAXPROCS(0)/2) }
 
 const (

@@ -20,8 +20,8 @@ import (
 //
 // Several goroutines may call Read and Write. After a deadline they fail with os.ErrDeadlineExceeded. NetConn buffers
 // unread input up to 64 KiB plus one read (64 KiB), and then stops reading from the peer. If more than Limits.HighWater
-// bytes would be unsent, Write blocks until at most Limits.LowWater bytes are unsent. Reading and writing do not block
-// each other, except that on systems other than Linux nothing is read while the kernel accepts no output.
+// bytes would be unsent, Write blocks until at most Limits.LowWater bytes are unsent. On Linux, reading and writing do
+// not block each other. On other systems, nothing is read while the kernel accepts no output.
 //
 // All limits of the server apply. IdleTimeout counts from the peer's last byte, even while the connection's code works.
 // If a limit has closed the connection, Read and Write return the limit's error, such as ErrWriteTimeout.
@@ -58,7 +58,7 @@ type NetConn struct {
 
 const maxUnreadInput = 64 << 10
 
-// maxWriteSize limits the part of a Write that is sent as one message.
+// maxWriteSize is the maximum size of a message to the mailbox. A longer Write sends several messages.
 const maxWriteSize = 64 << 10
 
 func newNetConn(c *Conn) *NetConn {
@@ -69,7 +69,6 @@ func newNetConn(c *Conn) *NetConn {
 	return n
 }
 
-// retainWithIndependentDirections retains the connection and makes it read even while output waits.
 func (n *NetConn) retainWithIndependentDirections(c *Conn) {
 	c.Retain()
 	c.core().SetReadingDespiteUnsentOutput(true)
@@ -228,7 +227,6 @@ func (n *NetConn) wakeWriters() {
 	n.writable.Broadcast()
 }
 
-// mailboxRetryDelay is the pause before a full mailbox is tried again.
 const mailboxRetryDelay = time.Millisecond
 
 func (n *NetConn) sleepRetryDelayReleasingLock() {
@@ -254,7 +252,6 @@ func (n *NetConn) writeError() error {
 	return nil
 }
 
-// awaitCloseReason waits until the close reason of a closing connection is known, and returns it as a write error.
 func (n *NetConn) awaitCloseReason() error {
 	for n.writeError() == nil {
 		n.writable.Wait()
@@ -298,9 +295,9 @@ func (n *NetConn) CloseWrite() error {
 	return nil
 }
 
-// postRetryingWhileFull makes the connection's owner call run, or onLost if the connection begins to close first. If it
-// is already closing, neither is called. The caller holds n.mu, which postRetryingWhileFull releases while the mailbox
-// is full.
+// postRetryingWhileFull makes the connection's owner call run, or onLost if the connection begins to close first. If
+// the connection is already closing, posted is false and neither is called. While the mailbox is full,
+// postRetryingWhileFull retries and releases n.mu, which the caller holds.
 func (n *NetConn) postRetryingWhileFull(run func(*Conn), onLost func()) (posted bool) {
 	for {
 		err := n.ref.r.DoOrElse(func(c *engine.Conn) { run((*Conn)(c)) }, onLost)

@@ -13,7 +13,8 @@ import (
 //	err := srv.ListenAndServe(ctx)
 //
 // Connections are of type [*NetConn]. If a library blocks a goroutine per connection in Read, NetListener saves only
-// the overhead of package net. If a library can be called when there is input, use a [Blocking] handler instead.
+// the overhead of package net. If a library needs a goroutine only when there is input, use a [Blocking] handler
+// instead.
 //
 // Unlike with net.Listen, the server's limits close quiet connections. Limits.FirstByteTimeout (default 1 minute) and
 // Limits.IdleTimeout (default Never) apply to connections that send nothing. Limits.WriteTimeout (default 30 s) applies
@@ -54,7 +55,8 @@ func (l *NetListener) Accept() (net.Conn, error) {
 	return n, nil
 }
 
-// Close implements net.Listener. It closes connections not yet accepted, and all new ones. The server continues.
+// Close implements net.Listener. It closes all connections that Accept has not returned. The server continues, but
+// closes new connections.
 func (l *NetListener) Close() error {
 	l.mu.Lock()
 	l.closed = true

@@ -43,7 +43,7 @@ func (s *Server) checkProcesses() error {
 	return nil
 }
 
-// limitsPerProcess returns the limits of this process. The supervisor gets the share of worker 0, the largest one.
+// limitsPerProcess returns the limits of this process. For the supervisor, it returns the limits of worker 0.
 func (s *Server) limitsPerProcess() Limits {
 	l := s.Limits
 	if s.Processes < 2 {
@@ -119,8 +119,8 @@ func socketsOfListeners(listeners []engine.Listener) (sockets [][]net.Listener) 
 	return sockets
 }
 
-// awaitWorkersServingOrAbort waits until all worker processes serve, if there are any. It fails if the workers can't
-// serve, or if the old process of an upgrade continues to serve instead.
+// awaitWorkersServingOrAbort waits until all worker processes serve, if there are any. It returns an error if the
+// workers can't serve, or if the old process has aborted the upgrade.
 func awaitWorkersServingOrAbort(e engine.Engine, p *upgrade.Predecessor) error {
 	w, ok := e.(*supervisor.Supervisor)
 	if !ok {

@@ -15,8 +15,8 @@ import (
 // to a mailbox of limited size (Limits.MaxMail).
 type Ref struct{ r engine.Ref }
 
-// ID returns the number of the connection, starting at 1, which the log shows as conn. Numbers are hardly ever reused.
-// ID also works after the connection has closed. The ID of the zero Ref is 0. Each worker process numbers separately.
+// ID returns the number of the connection, also after it has closed. The log shows this number as conn. Numbers start
+// at 1, in each worker process, and are hardly ever reused. The ID of the zero Ref is 0.
 func (r Ref) ID() uint64 { return r.r.ID() }
 
 // String returns ID in decimal.
@@ -32,7 +32,7 @@ func (r Ref) RemoteAddr() (addr netip.AddrPort, ok bool) { return r.r.Peer() }
 func (r Ref) LocalAddr() (addr netip.AddrPort, ok bool) { return r.r.LocalAddr() }
 
 // Value returns the value last set by Conn.SetValue, or nil. ok is false if the connection is closing or closed. If the
-// value is a pointer, the caller must synchronize access to the data.
+// value is a pointer, callers must synchronize access to the data behind it.
 func (r Ref) Value() (v any, ok bool) { return r.r.Value() }
 
 // Send posts a copy of p to the peer and returns immediately. Messages from one goroutine to one connection are sent in
@@ -44,7 +44,7 @@ func (r Ref) Send(p []byte) error { return r.r.Send(p) }
 
 // SendWait is Send with backpressure, so that a goroutine with much to send proceeds at the peer's speed. If p would
 // raise the unsent bytes from Refs above Limits.HighWater, SendWait blocks until at most Limits.LowWater bytes are
-// queued before p, or fewer if p fills Limits.MaxUnsent. SendWait also blocks while the mailbox is full.
+// queued before p, and all bytes including p fit in Limits.MaxUnsent. SendWait also blocks while the mailbox is full.
 //
 // If ctx ends first, SendWait fails with context.Cause(ctx) and p is not sent. It fails with ErrClosed if the
 // connection is closing or begins to close. It fails with ErrTooLarge like Send, with ErrFull if 256 goroutines already
@@ -68,10 +68,10 @@ func (r Ref) Do(f func(*Conn)) error {
 	return r.r.Do(func(c *engine.Conn) { f((*Conn)(c)) })
 }
 
-// Release is like Conn.Release, and takes effect after earlier messages. It fails like Close.
+// Release is like Conn.Release, but takes effect after earlier messages. Its errors are those of Ref.Close.
 func (r Ref) Release() error { return r.r.Do((*engine.Conn).Release) }
 
-// Sendv sends the concatenation of pieces like Send.
+// Sendv is like Send for the concatenation of pieces.
 func (r Ref) Sendv(pieces ...[]byte) error { return r.r.Sendv(pieces) }
 
 // Close closes the connection like Conn.Close, after earlier messages. It fails with ErrClosed if the connection is

@@ -5,11 +5,11 @@ import (
 	"os"
 )
 
-// SendFile appends part of a regular file to the output: n bytes from offset or, if n is negative, everything up to the
-// current end. The part is sent in order with other output and not read into memory as a whole. The caller may close f,
-// because SendFile duplicates its descriptor until the part has been sent or the connection closes. SendFile neither
-// uses nor changes the file's offset. Do not change the file until it is sent. Every waiting part uses a descriptor of
-// the process; set Limits.MaxConns low enough to leave some free.
+// SendFile appends part of a regular file to the output: n bytes from offset. If n is negative, the part extends to the
+// current end of the file. The part is sent in order with other output and not read into memory as a whole. The caller
+// may close f, because SendFile duplicates the descriptor of f until the part has been sent or the connection closes.
+// SendFile neither uses nor changes the file's offset. Do not change the file until it is sent. Every waiting part uses
+// a descriptor of the process; set Limits.MaxConns low enough to leave descriptors free.
 //
 // Waiting bytes of files count for Pending, Paused and Writable, but not for Limits.MaxUnsent. The peer must receive at
 // least 64 KiB of the file within each Limits.WriteTimeout, and all of it within Limits.CloseTimeout after Close.
@@ -25,7 +25,7 @@ import (
 //   - another error if f is not a regular file
 //
 // If the file is truncated or can't be read later, the connection closes immediately with ErrShortFile or the
-// syscall.Errno. SendFile does not wait for the peer, but a slow disk blocks the event loop, now or during the sending.
+// syscall.Errno. SendFile does not wait for the peer, but a slow disk blocks the event loop, during this call or later.
 func (c *Conn) SendFile(f *os.File, offset, n int64) error {
 	if !c.core().InHandlerCall() {
 		return ErrOutsideCall
@@ -34,8 +34,8 @@ func (c *Conn) SendFile(f *os.File, offset, n int64) error {
 }
 
 // ReadFrom writes all of r, for io.Copy and io.CopyN. If r is a regular *os.File, or an *io.LimitedReader of one,
-// ReadFrom works like SendFile from the file's current offset, and advances the offset. Any other r is read to its end
-// and written like by Write. Reading may block, and the data must fit in Limits.MaxUnsent.
+// ReadFrom works like SendFile from the file's current offset, and advances the offset. If r is anything else, ReadFrom
+// reads r to its end, which may block, and calls Write with the data, which must fit in Limits.MaxUnsent.
 func (c *Conn) ReadFrom(r io.Reader) (int64, error) {
 	f, limit := r, int64(-1)
 	limited, ok := r.(*io.LimitedReader)
@@ -58,7 +58,6 @@ func isRegular(f *os.File) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-// sendFileFromCurrentOffset sends at most limit bytes from f's offset on and advances it. Negative means no limit.
 func (c *Conn) sendFileFromCurrentOffset(f *os.File, limit int64) (int64, error) {
 	offset, err := f.Seek(0, io.SeekCurrent)
 	if err != nil {

@@ -26,15 +26,15 @@ import (
 // required. A Server can serve only once. Its methods are safe for concurrent use.
 type Server struct {
 	// Addr is the address on which ListenAndServe listens: host:port, such as ":9000" or "127.0.0.1:0", or the path of
-	// a unix socket. ":9000" and "[::]:9000" accept IPv4 and IPv6. "0.0.0.0:9000" accepts only IPv4, unlike with
-	// net.Listen.
+	// a unix socket. ":9000" and "[::]:9000" accept IPv4 and IPv6. "0.0.0.0:9000" accepts only IPv4; net.Listen would
+	// accept IPv6 as well.
 	Addr string
 	// Network is "tcp" (the default), "tcp4", "tcp6" or "unix". The server replaces a unix socket left behind by a
 	// killed process. It removes the socket's file at the end, unless a successor process has replaced the file.
 	Network string
 	// Listeners are additional addresses with their own options, such as a TLS port or a unix socket. If Listeners is
-	// not empty, Addr may be empty. The limit is 32 addresses, including Addr. Server.TLSConfig and
-	// Server.TrustedProxies do not apply to Listeners. All other fields do.
+	// not empty, Addr may be empty. The limit is 32 addresses, including Addr. All fields of Server except TLSConfig
+	// and TrustedProxies apply to Listeners as well.
 	Listeners []Listener
 	// Handler handles the connections. It is required.
 	Handler Handler
@@ -51,26 +51,26 @@ type Server struct {
 	// all descriptors. Files that are open at the start remain open until the server ends.
 	Loops int
 	// Spin is the time for which an idle event loop polls before it blocks, at most 10 ms. The default, 0, blocks
-	// immediately. Polling raises the rate when few connections wait for answers, but uses up to one CPU per loop.
+	// immediately. Polling raises the throughput of few connections, but uses up to one CPU per loop.
 	Spin time.Duration
-	// Workers, if set, runs the handler on a worker pool instead of the event loops. The goroutine model ignores it.
-	// The default, nil, runs handlers on the loops, which is fastest if handlers neither block nor compute for long.
+	// Workers, if set, runs the handler on a worker pool instead of the event loops. The goroutine model ignores
+	// Workers. By default, handlers run on the loops, which is fastest if handlers neither block nor compute for long.
 	// Calls for one connection stay in order, and a connection has at most one job in the pool.
 	//
-	// If the pool rejects or sheds a call of a ShedHandler, the server calls Shed instead. Calls of other handlers are
-	// never lost: the connection waits, its input is not read, and the server submits the call again. For such
-	// handlers, set KeepQueued and FIFO in pool.Config, because shedding has no benefit.
+	// If the pool rejects or sheds a call of a ShedHandler, the server calls Shed instead. If the handler is not a
+	// ShedHandler, no call is lost: the connection waits, its input is not read, and the server submits the call again.
+	// For such handlers, set KeepQueued and FIFO in pool.Config, because shedding has no benefit.
 	//
 	// The caller owns the pool, may share it, and closes it after the server has ended. If the pool is closed earlier,
 	// a connection closes with ErrWorkersClosed at the next call of its handler. During Shutdown, pending calls still
 	// wait for the pool. After Close or the end of Shutdown's context, connections that the pool rejects close with
 	// ErrServerClosed. The server ends only after its queued jobs have run or been shed, so jobs of other users of the
-	// pool may delay its end.
+	// pool may delay the server's end.
 	Workers *pool.Pool
-	// Processes is the number of worker processes, at most 1,024 (Linux only). With 0, the default, or 1, this process
-	// serves. With more, ListenAndServe becomes the supervisor. It starts this program once per worker with the same
-	// arguments, and main in every worker must reach the same call; see WorkerProcess. The supervisor calls Listening
-	// when all workers serve; workers do not call it.
+	// Processes is the number of worker processes, at most 1,024 (Linux only). With 0 (the default) or 1, this process
+	// serves. With 2 or more, this process becomes the supervisor. It starts the program once per worker with the same
+	// arguments. In every worker, main must call ListenAndServe as well; see WorkerProcess. The supervisor calls
+	// Listening when all workers serve; workers do not call it.
 	//
 	// If a worker ends, the supervisor restarts it after 100 ms. The delay doubles, up to 10 s, for each consecutive
 	// run shorter than 10 s. Meanwhile, connections to the worker's socket wait. ListenAndServe fails after all workers
@@ -81,10 +81,10 @@ type Server struct {
 	// (default 1) and Workers apply to every worker. The kernel distributes connections randomly, so a worker may be
 	// full when the total is still a few per cent below MaxConns.
 	//
-	// Shutdown drains the workers, and kills those that still run when its context ends. Close kills them immediately.
-	// A worker ignores SIGINT, and ignores SIGHUP unless main handles SIGHUP with os/signal. SIGTERM drains the worker
-	// within Limits.ShutdownTimeout. If the supervisor orders a drain, the supervisor sets the time limit, and main
-	// gets at most one SIGTERM. Workers drain and exit if their supervisor dies.
+	// Shutdown drains the workers. When its context ends, it kills the workers that still run. Close kills them
+	// immediately. A worker ignores SIGINT, and ignores SIGHUP unless main handles SIGHUP with os/signal. SIGTERM
+	// drains the worker within Limits.ShutdownTimeout. If the supervisor orders a drain, the supervisor sets the time
+	// limit, and main gets at most one SIGTERM. Workers drain and exit if their supervisor dies.
 	Processes int
 	// Limits are the resource and time limits.
 	Limits Limits
@@ -100,9 +100,9 @@ type Server struct {
 	// TrustedProxies are addresses from which every connection begins with a PROXY protocol header, version 1 or 2.
 	// From other addresses, such a header is ordinary input. If TrustedProxies is not empty, connections by unix
 	// sockets begin with a header, too. RemoteAddr, Allow, Deny and Limits.MaxConnsPerSource use the client address in
-	// the header or, if the header has none (LOCAL, as in health checks, UNKNOWN, or a unix socket), the proxy's
-	// address. The server rejects connections with an invalid header, a header of more than 4,096 bytes, or an
-	// unspecified address (0.0.0.0 or ::).
+	// the header. If the header has no client address (LOCAL, UNKNOWN or a unix socket), they use the proxy's address.
+	// The server rejects connections with an invalid header, a header of more than 4,096 bytes, or an unspecified
+	// address (0.0.0.0 or ::).
 	TrustedProxies []netip.Prefix
 	// TLSConfig, if set, encrypts every connection of Addr or Serve. The server calls the handler after the handshake.
 	// The configuration needs a certificate (see ReloadCertificate) and must not change while the server runs.
@@ -110,14 +110,15 @@ type Server struct {
 	//
 	// If the configuration has no session ticket keys, the server generates a new key every day, and Upgrade passes the
 	// keys on. The server generates no keys if client certificates may be required (ClientAuth, GetConfigForClient), or
-	// if tickets are customized (WrapSession) or disabled. With Processes, every worker generates its own keys, and
-	// clients resume sessions at any worker only if all call tls.Config.SetSessionTicketKeys with the same keys.
+	// if tickets are customized (WrapSession) or disabled. With Processes, every worker generates its own keys, so a
+	// client can't resume a session at another worker, unless all call tls.Config.SetSessionTicketKeys with the same
+	// keys.
 	TLSConfig *tls.Config
 	// Refuse, if set, returns the answer to a rejected connection, or nil for no answer. why is ErrTooManyConns,
 	// ErrTooManyFromSource or ErrDenied. The server sends the answer unencrypted, as far as the kernel accepts it
-	// immediately, and closes the connection. If the address in a PROXY header (TrustedProxies) is rejected, the answer
-	// is sent like ordinary output, and the connection counts towards Limits.MaxConns until it is closed. Refuse may be
-	// called concurrently on any goroutine and must not block.
+	// immediately, and closes the connection. If the address in a PROXY header (TrustedProxies) is rejected, the server
+	// sends the answer like ordinary output, and the connection counts towards Limits.MaxConns until it is closed.
+	// Refuse may be called concurrently on any goroutine and must not block.
 	Refuse func(remote net.Addr, why error) (answer []byte)
 	// Log receives messages for operators, such as panics and accept errors. The default is slog.Default().
 	Log *slog.Logger
@@ -126,8 +127,8 @@ type Server struct {
 	Listening func(addr net.Addr)
 	// Stopping, if set, is called once when shutdown begins, whether by the end of ListenAndServe's context, Drain,
 	// Shutdown or Close. The goroutine that shuts the server down calls Stopping before it closes anything. Concurrent
-	// shutdowns do not wait for Stopping. With Processes, only the supervisor calls it, and not if ListenAndServe fails
-	// because the workers keep ending.
+	// shutdowns do not wait for Stopping. With Processes, only the supervisor calls Stopping. If ListenAndServe fails
+	// because the workers keep ending, Stopping is not called.
 	Stopping func()
 
 	// Successor, if set, returns the command that Upgrade starts as the new process. Upgrade adds files to the
@@ -137,13 +138,13 @@ type Server struct {
 	Successor func() (*exec.Cmd, error) `json:"-"`
 
 	// Stay keeps this process running after an Upgrade. It is necessary under supervisors that watch the process they
-	// started: an init or shell in a container, runit, supervisord. ListenAndServe then returns when the new process,
-	// or its last successor, has ended, and fails if that process failed. The default is false. Process 1 always stays;
-	// new processes never do.
+	// started: an init or shell in a container, runit, supervisord. ListenAndServe then returns when the last successor
+	// has ended, with an error if that process has failed. The default is false. Process 1 always stays; new processes
+	// never do.
 	//
-	// Until then, this process adopts and reaps orphans. It forwards SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1 and
-	// SIGUSR2 to the serving process, except signals that a terminal also sends to that process. The program still
-	// receives signals that it handles with os/signal.
+	// Until ListenAndServe returns, this process adopts and reaps orphans. It forwards SIGHUP, SIGINT, SIGQUIT,
+	// SIGTERM, SIGUSR1 and SIGUSR2 to the serving process, except signals that a terminal sends to both processes. The
+	// program still receives signals that it handles with os/signal.
 	Stay bool
 
 	upgradeState
@@ -162,16 +163,16 @@ type Server struct {
 	loggedMisuse sync.Map // methods of kept Conns that were already logged
 }
 
-// Socket sets options of connections' sockets. The zero value uses the kernel's defaults: the kernel then buffers up to
-// net.ipv4.tcp_wmem[2] bytes (default 4 MiB) for a peer that does not read. Only output beyond that buffer counts for
-// Pending, Limits.MaxUnsent and the timeouts of slow peers. The options need Linux for accepted connections.
+// Socket sets options of connections' sockets. The zero value uses the kernel's defaults, with which the kernel buffers
+// up to net.ipv4.tcp_wmem[2] bytes (default 4 MiB) for a peer that does not read. Only output beyond that buffer counts
+// for Pending, Limits.MaxUnsent and the timeouts of slow peers. For accepted connections, the options need Linux.
 type Socket struct {
 	// SendBuffer and ReceiveBuffer are SO_SNDBUF and SO_RCVBUF in bytes, at most 1 GiB. The kernel doubles the values
 	// and limits them to net.core.wmem_max and rmem_max. With 0, the default, the kernel adapts the buffers.
 	SendBuffer, ReceiveBuffer int
-	// Unsent is TCP_NOTSENT_LOWAT in bytes, at most 1 GiB. It limits the output that the kernel holds before sending it
-	// to the network; further output waits in the server and counts towards the server's limits. Data in flight is not
-	// limited. The default, 0, uses net.ipv4.tcp_notsent_lowat, normally no limit.
+	// Unsent is TCP_NOTSENT_LOWAT in bytes, at most 1 GiB. It limits the output that the kernel holds but has not yet
+	// sent to the network. Further output waits in the server and counts towards the server's limits. Data in flight is
+	// not limited. The default, 0, uses net.ipv4.tcp_notsent_lowat, normally no limit.
 	Unsent int
 	// Control, if set, is called for every TCP socket that will listen on an Addr, before the socket is bound, like
 	// Control of net.ListenConfig. It can set options of the listener or options that connections inherit, such as
@@ -207,9 +208,9 @@ const (
 )
 
 // ListenAndServe listens on Addr and Listeners, and serves until ctx ends or Shutdown or Close is called. When ctx
-// ends, it shuts down within Limits.ShutdownTimeout. It returns when everything that it started has ended. The result
-// is nil after an orderly shutdown, and wraps context.DeadlineExceeded if connections were cut off. If the server could
-// not serve, the result is the reason.
+// ends, the server shuts down within Limits.ShutdownTimeout. ListenAndServe returns when everything that it started has
+// ended. The result is nil after an orderly shutdown. It wraps context.DeadlineExceeded if connections were cut off. If
+// the server could not serve, the result is the reason.
 func (s *Server) ListenAndServe(ctx context.Context) error {
 	where, err := s.collectAndCheckListeners(nil)
 	if err != nil {
@@ -221,8 +222,8 @@ func (s *Server) ListenAndServe(ctx context.Context) error {
 	return s.takeOverAndServe(ctx, where)
 }
 
-// Run serves without listening, for programs that only dial; see Server.Dial. Server.Handler may be nil. Listening is
-// called with a nil address when Dial may be called. Otherwise Run is like ListenAndServe.
+// Run serves without listening, for programs that only dial; see Server.Dial. Server.Handler may be nil. Once Dial may
+// be called, the server calls Listening with a nil address. Otherwise Run is like ListenAndServe.
 func (s *Server) Run(ctx context.Context) error {
 	if s.Processes > 1 {
 		return badConfig("Run with Server.Processes %d; expected 0 or 1", s.Processes)
@@ -233,7 +234,7 @@ func (s *Server) Run(ctx context.Context) error {
 	return s.takeOverAndServe(ctx, nil)
 }
 
-// tcp4IfIPv4Wildcard returns "tcp4" for 0.0.0.0, because package net would listen on IPv6 as well.
+// tcp4IfIPv4Wildcard returns "tcp4" for 0.0.0.0, for which package net would also listen on IPv6, and otherwise "tcp".
 func tcp4IfIPv4Wildcard(addr string) string {
 	host, _, _ := net.SplitHostPort(addr) // listening reports an invalid address
 	if ip, err := netip.ParseAddr(host); err == nil && ip == netip.IPv4Unspecified() {
@@ -367,7 +368,7 @@ func (s *Server) configureAndStartEngine(cfg engine.Config, listeners []Listener
 }
 
 // startSupervisorOrEngine starts the supervisor or the engine of model m. If Auto has selected m and m fails, another
-// model is used. The returned model is the one in use.
+// model is used. modelAfterFallback is the model in use.
 func (s *Server) startSupervisorOrEngine(m engine.Model, cfg engine.Config) (_ engine.Engine, modelAfterFallback engine.Model, _ error) {
 	if s.isSupervisor() {
 		e, err := s.startSupervisor(cfg)
@@ -393,8 +394,8 @@ func (s *Server) logModelChoice(m engine.Model, reason error) {
 	s.rateLimitedLogger().Info("I/O model chosen", "model", m.Name, "reason", reason.Error())
 }
 
-// rateLimitedLogger returns the engine's log. Clients can cause some messages at will. The log limits these to one per
-// second for each loop, close reason and type of handler.
+// rateLimitedLogger returns the engine's log. Clients can cause some messages at will. The log limits such messages to
+// one per second for each loop, close reason and type of handler.
 func (s *Server) rateLimitedLogger() *slog.Logger {
 	log := s.Log
 	if log == nil {
@@ -435,7 +436,6 @@ func (s *Server) configureGivenOrAutoPool(cfg *engine.Config) (err error) {
 
 func (s *Server) choosesModel() bool { return s.Model == "" || s.Model == Auto }
 
-// closePoolAndAwaitHandshakes closes Auto's pool and waits for handshakes. The engine must have ended.
 func (s *Server) closePoolAndAwaitHandshakes() {
 	if s.ownPool != nil {
 		_, _ = s.ownPool.Close(context.Background()) // no jobs are left
@@ -477,7 +477,8 @@ func (s *Server) listenAddrOrZero() net.Addr {
 	return &net.TCPAddr{}
 }
 
-// resolveLoops returns the number of loops and, if these need their own descriptor tables, the size of a table.
+// resolveLoops returns the number of loops and, if every loop needs its own descriptor table, the connections per
+// table.
 func (s *Server) resolveLoops(m engine.Model, maxConns int) (loops, connsPerShard int, err error) {
 	loops = s.Loops
 	switch {
@@ -508,9 +509,9 @@ func (s *Server) resolveLoops(m engine.Model, maxConns int) (loops, connsPerShar
 // Shutdown returns when all connections are closed and everything has ended.
 //
 // If ctx ends first, Shutdown closes the remaining connections immediately, and waits at most a second for running
-// handlers; ListenAndServe and Serve wait for them without limit. The error contains the number of the closed
-// connections and wraps ctx's cause. A handler must call Shutdown in a new goroutine or with a context that ends,
-// because Shutdown waits for the handler itself.
+// handlers. ListenAndServe and Serve wait for running handlers without limit. The error contains the number of the
+// closed connections and wraps ctx's cause. A handler must call Shutdown in a new goroutine or with a context that
+// ends, because Shutdown waits for the handler itself.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
 	first := !s.closed
@@ -533,7 +534,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 }
 
 // Close closes every connection immediately, without sending pending output. It waits at most a second for running
-// handlers, which include a handler that calls Close.
+// handlers. If a handler calls Close, Close waits for that handler, too.
 func (s *Server) Close() error {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()

@@ -6,14 +6,15 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Stats is a snapshot of a server's counters. Fields with "now" are current values; others count since the start.
+// Stats is a snapshot of a server's counters. Fields described with "now" are current values. All others count since
+// the start.
 type Stats struct {
 	// Model is the I/O model in use, or "" before the start. Loops is the number of event loops, or 0 without loops.
 	Model string
 	Loops int
 	// Processes is the number of worker processes now, or 0 without Server.Processes. With workers, Loops and all
-	// fields below are sums over the workers, up to 100 ms old. Counters of ended workers are kept; their current
-	// values are not. A killed worker loses the counts of its last 100 ms. Restarts counts restarted workers.
+	// fields below are sums over the workers, up to 100 ms old. Counters include ended workers; current values do not.
+	// A killed worker loses the counts of its last 100 ms. Restarts counts restarted workers.
 	Processes int
 	Restarts  int64
 	// Goroutines is the number of goroutines in the workers now. GCs is the number of garbage collections, and GCPause
@@ -64,15 +65,15 @@ type Stats struct {
 	// OnWorkers is the number of loops whose handlers now run on workers. Moved counts how often Auto has moved the
 	// handlers of a loop to workers because they blocked the loop.
 	OnWorkers, Moved int64
-	// Shed counts calls of a handler's Shed method, made because no worker was available. One call may cover several
-	// messages. Waiting connections are not counted.
+	// Shed counts calls of a handler's Shed method, which are made if no worker is available. One call may cover
+	// several messages. Waiting connections are not counted.
 	Shed int64
-	// HandlerTime is the duration of handlers' calls: every 64th call on loops, and all calls on workers.
+	// HandlerTime is the duration of handlers' calls. On loops, every 64th call is measured, on workers every call.
 	HandlerTime Histogram
-	// Lag is the duration of the iterations of event loops. A connection that becomes ready waits at most that long.
+	// Lag is the duration of the iterations of event loops. A ready connection waits for at most one iteration.
 	Lag Histogram
-	// Busy is the total working time of event loops. Its increase, divided by the elapsed time and Loops, is their
-	// utilization.
+	// Busy is the total working time of event loops. The increase of Busy, divided by the elapsed time and by Loops, is
+	// the utilization of the loops.
 	Busy time.Duration
 }
 
@@ -103,7 +104,7 @@ func (s *Server) Stats() Stats {
 	}
 }
 
-// Refusals counts connections that were rejected before their handler was called, by cause.
+// Refusals counts, by cause, connections that were rejected before their handler was called.
 type Refusals struct {
 	// Full counts connections above Limits.MaxConns, Source those above Limits.MaxConnsPerSource, and Denied those
 	// excluded by Server.Allow or Server.Deny.

@@ -16,17 +16,18 @@ import (
 // result is nil for a connection without TLS.
 func (c *Conn) TLS() *tls.ConnectionState { return layers.TLSStateAfterHandshake(c.core()) }
 
-// StartTLS encrypts an unencrypted connection, for protocols that negotiate TLS first: STARTTLS of SMTP, IMAP and LDAP,
-// or PostgreSQL's SSLRequest. The handshake begins after the current call has returned. Earlier output is sent
-// unencrypted. An accepted connection is the TLS server, a dialed one the client. Do not change cfg afterwards.
-// Limits.MaxHandshakes and HandshakeTimeout apply.
+// StartTLS encrypts an unencrypted connection. Some protocols negotiate this: SMTP, IMAP and LDAP by STARTTLS,
+// PostgreSQL by SSLRequest. The handshake begins after the current call has returned. Earlier output is sent
+// unencrypted. For an accepted connection this side is the TLS server, for a dialed connection the TLS client. Do not
+// change cfg afterwards. Limits.MaxHandshakes and HandshakeTimeout apply.
 //
-// After the handshake, the server calls Secured of a SecuredHandler or, if the handshake fails, only Closed, with a
-// *TLSError, ErrHandshakeTimeout or io.EOF. Until Secured, Write fails with ErrBadUse, and messages of Refs wait.
+// After the handshake, the server calls Secured of a SecuredHandler. If the handshake fails, the server calls only
+// Closed, with a *TLSError, ErrHandshakeTimeout or io.EOF. Until Secured, Write fails with ErrBadUse, and messages of
+// Refs wait.
 //
-// An attacker may inject unencrypted input after the command (CVE-2011-0411). If unused input remains when the current
-// call returns, the connection is therefore closed with ErrClearInput. The handler must use exactly the command and
-// return. Handlers of Lines and Split do so: they stop after this call.
+// An attacker may inject unencrypted input after the command that starts TLS (CVE-2011-0411). If unused input remains
+// when the current call returns, the connection is therefore closed with ErrClearInput. A handler must use exactly the
+// bytes of the command and return. Lines and Split ensure this.
 //
 // StartTLS fails with ErrBadConfig if cfg has no certificate or, for a client, no ServerName. It fails with ErrBadUse
 // if the connection already uses or starts TLS, is relayed or detached, or has a file waiting (SendFile). It fails with

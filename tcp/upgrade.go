@@ -39,7 +39,7 @@ type Upgraded struct {
 	// Moved is the number of connections that the new process has taken over. Lost is the number of connections that
 	// the new process had not confirmed when it died. All other connections have stayed in this process and drain.
 	Moved, Lost int
-	// Took is the time from the first transferred connection to the last.
+	// Took is the time that the transfer of all connections took.
 	Took time.Duration
 	// Stayed counts the connections that have not moved, by reason: "TLS", "value without Migrator", "NetConn" (of a
 	// NetListener or Blocking handler), "handler of its own", "relay", "half-closed", "not saved" (Save failed),
@@ -51,7 +51,7 @@ type Upgraded struct {
 	Done bool
 }
 
-// String describes the result in a sentence, also for a failed upgrade.
+// String describes the result of a successful or failed upgrade in a sentence.
 func (u Upgraded) String() string {
 	switch {
 	case u.PID == 0:
@@ -74,9 +74,9 @@ func (u Upgraded) String() string {
 // Upgrade replaces this process by a new one without losing a connection. It starts the new binary (Server.Successor)
 // and waits until the new process serves on the same listeners. It then transfers the connections with their unused
 // input, unsent output, timers, timeouts, and the state that a Migrator saves. After Upgrade has returned nil, the
-// server drains the remaining connections and ends as by Shutdown, so ListenAndServe returns. Upgrade reports MAINPID
-// to the service manager; from then on, Notify sends nothing. In process 1, or with Server.Stay, ListenAndServe returns
-// only after the serving process has ended.
+// server drains the remaining connections and ends as by Shutdown, so ListenAndServe returns. Upgrade reports the new
+// process as MAINPID to the service manager. After that, Notify sends nothing. In process 1, or with Server.Stay,
+// ListenAndServe returns only after the serving process has ended.
 //
 // These connections stay in the old process:
 //   - connections with TLS, whose sessions can't be saved
@@ -87,19 +87,19 @@ func (u Upgraded) String() string {
 //   - connections with a Value, if the handler is not a Migrator
 //
 // Busy connections (in a handler on a worker, sending a file, retained) can move until ctx ends. When a connection has
-// moved, its Closed receives ErrHandedOver in the old process.
+// moved, the old process calls its Closed with ErrHandedOver.
 //
 // The new process inherits the environment and one more descriptor. It must call ListenAndServe on one Server within 30
 // seconds. Listeners are matched by address; the model and the number of loops may differ.
 //
 // Upgrade returns an error, and this server continues unchanged, if the new process does not start, hangs, dies or
-// can't listen, or if it is another program or an incompatible version. If the new process dies during the transfer,
-// this server continues with the connections that have not moved. The other connections are lost and counted in Lost.
-// Without a deadline in ctx, the transfer is limited to a minute.
+// can't listen, or if the new binary is another program or an incompatible version. If the new process dies during the
+// transfer, this server continues with the connections that have not moved. The other connections are lost and counted
+// in Lost. If ctx has no deadline, the transfer is limited to a minute.
 //
-// Upgrade returns ErrUpgrading during another upgrade, and ErrServerClosed before the start and after the end. It
-// returns errors.ErrUnsupported on systems other than Linux, and in worker processes (Server.Processes), whose
-// supervisor must be upgraded instead.
+// Upgrade returns ErrUpgrading during another upgrade, and ErrServerClosed before the start and after the end. On
+// systems other than Linux, it returns errors.ErrUnsupported. In a worker process (Server.Processes), it does so as
+// well: upgrade the supervisor instead.
 func (s *Server) Upgrade(ctx context.Context) (u Upgraded, err error) {
 	s.mu.Lock()
 	e, err := s.startedEngine()
@@ -274,8 +274,8 @@ func (s *Server) newHelloMessage(e engine.Engine, m engine.Migrator, listeners [
 	return hello
 }
 
-// awaitSuccessorErrorIfStaying waits until the serving process has ended and returns that process's error. If this
-// process does not stay, it immediately returns serveErr, the result of this server.
+// awaitSuccessorErrorIfStaying returns the result for ListenAndServe. If this process stays, it waits until the last
+// successor has ended and returns the successor's error. Otherwise it returns serveErr, the result of this server.
 func (s *Server) awaitSuccessorErrorIfStaying(serveErr error) error {
 	if !s.handedOver.Load() || s.signalRelay == nil {
 		return serveErr
@@ -290,8 +290,7 @@ func (s *Server) awaitSuccessorErrorIfStaying(serveErr error) error {
 	return nil
 }
 
-// pauseAcceptAndExportConns transfers the connections. The new process accepts connections from the beginning of the
-// transfer.
+// pauseAcceptAndExportConns stops accepting and transfers the connections. From then on, the new process accepts.
 func pauseAcceptAndExportConns(ctx context.Context, e engine.Engine, m engine.Migrator, next *upgrade.Successor, channels []*os.File) (moved engine.ExportResult, took time.Duration, err error) {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
@@ -332,7 +331,7 @@ func (s *Server) customOrDefaultSuccessorCommand() (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// configuredOrActualAddr identifies a listener across processes by its configured address.
+// configuredOrActualAddr returns an address that identifies the listener in both processes.
 func configuredOrActualAddr(l *Listener, actualAddr net.Addr) string {
 	if l.Listener != nil {
 		return actualAddr.String()
@@ -350,7 +349,6 @@ func (s *Server) claimPredecessor() error {
 	return err
 }
 
-// claimInheritedSocketsAndTickets returns the old process's sockets for a listener, or nil.
 func (s *Server) claimInheritedSocketsAndTickets(l *Listener) []net.Listener {
 	if s.predecessor == nil {
 		return nil

@@ -29,8 +29,8 @@ import (
 
 const maxSavedState = 1 << 30
 
-// holdTimeout limits how long broadcasts are queued before the queue is sent. broadcastTimeout limits the time for
-// sending the queue, during which new broadcasts are queued as well, and the wait for broadcasts in progress.
+// holdTimeout limits how long broadcasts are queued before the sending of the queue begins. broadcastTimeout limits the
+// duration of that sending, and of the wait for broadcasts in progress.
 var broadcastTimeout, holdTimeout = 10 * time.Second, 10 * time.Second
 
 // upgradeTransfer is the part of a Server's state for the transfer of counters, the handler's state and broadcasts.
@@ -172,7 +172,6 @@ func (s *Server) awaitAndAddPredecessorCounts(p *upgrade.Predecessor) {
 	s.predecessorListeners = d.Listeners
 }
 
-// restoreStateAndAddPeer restores the handler's state and opens the peer connection, before the first connection.
 func (s *Server) restoreStateAndAddPeer(stateFile, peerSocket *os.File) {
 	if stateFile != nil {
 		if err := s.restoreHandlerState(stateFile); err != nil {
@@ -200,8 +199,8 @@ func (s *Server) finishHandoverAndResumeBroadcasts() {
 	close(s.handoverDone)
 }
 
-// replayAndResumeBroadcastsOnce sends the broadcasts that this process has queued, and ends the queueing. Further calls
-// do nothing. The queue of the old process must have been sent before.
+// replayAndResumeBroadcastsOnce sends the broadcasts that this process has queued, and ends the queueing. The queue of
+// the old process must have been sent before. Only the first call has an effect.
 func (s *Server) replayAndResumeBroadcastsOnce(peer *broadcastlog.Peer) {
 	s.resumeOnce.Do(func() {
 		defer close(s.backlogDone)
@@ -267,7 +266,6 @@ func (s *Server) relayPeerBroadcastsThenResume(peer *broadcastlog.Peer, isSucces
 	s.mu.Unlock()
 }
 
-// sendCountersAndClosePeers sends final counters to a successor and closes all peers, after the engine has ended.
 func (s *Server) sendCountersAndClosePeers() {
 	s.mu.Lock()
 	s.peersClosed = true
@@ -291,7 +289,8 @@ func (s *Server) sendCountersAndClosePeers() {
 	s.peerReaders.Wait()
 }
 
-// saveHandlerState makes the handler write its state to a file in memory. Without state, the result is nil.
+// saveHandlerState makes a StateMigrator write its state to a file in memory. For other handlers and in a supervisor, f
+// is nil.
 func (s *Server) saveHandlerState() (f *os.File, err error) {
 	h, ok := handlerAs[StateMigrator](s.Handler)
 	if !ok || s.isSupervisor() {

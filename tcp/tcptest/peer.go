@@ -11,8 +11,8 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// waitTimeout is the real time to wait for goroutines of a handler. If a connection is paused because of its peer, the
-// wait ends earlier, when nothing has happened for pausedWaitTimeout.
+// waitTimeout limits the real time of a wait for a handler's goroutines. While the peer keeps its connection paused,
+// the wait already ends when nothing has happened for pausedWaitTimeout.
 const (
 	waitTimeout       = 5 * time.Second
 	pausedWaitTimeout = 800 * time.Millisecond
@@ -20,8 +20,8 @@ const (
 
 const maxShown = 1 << 10
 
-// Peer is the remote end of a connection. It reads output immediately and buffers up to 16 MiB for the test. Like most
-// clients, it ends its own direction when the server has ended.
+// Peer is the remote end of a connection. It reads output immediately and buffers up to 16 MiB for the test. When the
+// server has ended its direction, the peer ends its own, like most clients.
 type Peer struct {
 	s          *Server
 	end        *virtual.Peer
@@ -32,7 +32,8 @@ type Peer struct {
 func (p *Peer) Addr() netip.AddrPort { return p.end.Addr }
 
 // Send sends text to the server, which receives it in reads of at most 64 KiB. To test framing, send a message in
-// parts. While the server is paused, up to 16 MiB wait. Send fails the test if the peer or the connection has ended.
+// parts. While the server does not read, up to 16 MiB of text wait. Send fails the test if the peer or the connection
+// has ended.
 func (p *Peer) Send(text string) {
 	p.s.t.Helper()
 	if _, err := p.Write([]byte(text)); err != nil {
@@ -86,8 +87,8 @@ func (p *Peer) Output() (text string) {
 	return text
 }
 
-// Expect removes want from the beginning of the output. If the output begins differently, Expect fails the test. Output
-// after want is kept for later calls.
+// Expect removes want from the beginning of the output. If the output does not begin with want, Expect fails the test.
+// Later calls get the output after want.
 func (p *Peer) Expect(want string) {
 	p.s.t.Helper()
 	met, got := false, ""
@@ -105,8 +106,9 @@ func (p *Peer) Expect(want string) {
 	}
 }
 
-// ExpectClosed fails the test unless the connection has closed, or closes, with a reason that matches why with
-// errors.Is. If why is nil, the reason must be nil. A rejected peer has a reason such as tcp.ErrTooManyConns.
+// ExpectClosed fails the test unless the connection has closed, or soon closes, with a reason for which
+// errors.Is(reason, why) is true. If why is nil, the reason must be nil. If the server has rejected the peer, the
+// reason is an error such as tcp.ErrTooManyConns.
 func (p *Peer) ExpectClosed(why error) {
 	p.s.t.Helper()
 	var got error
@@ -126,7 +128,7 @@ func (p *Peer) Closed() (why error, ok bool) {
 	return why, ok
 }
 
-// waitUntilOrTimeout calls found after each activity of the engine until found returns true or time is up.
+// waitUntilOrTimeout calls found after each activity of the engine until found returns true or the wait times out.
 func (p *Peer) waitUntilOrTimeout(found func() bool) {
 	for end := time.Now().Add(waitTimeout); ; {
 		ok, paused := false, false

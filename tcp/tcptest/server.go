@@ -98,7 +98,7 @@ func NewServer(t testing.TB, srv *tcp.Server) *Server {
 	return s
 }
 
-// runAndSettle runs f, and all events that are pending before and after f.
+// runAndSettle runs all pending events, then f, and then again all pending events.
 func (s *Server) runAndSettle(f func()) {
 	if !s.inCall.CompareAndSwap(false, true) {
 		panic("tcptest: concurrent call or call within a handler; expected calls on the test's goroutine only")
@@ -143,8 +143,8 @@ func (s *Server) Advance(d time.Duration) {
 }
 
 // Drain begins an orderly shutdown, like the end of ListenAndServe's context, and returns immediately. Idle connections
-// close with ErrServerClosed. Other connections close when their message is complete and their output sent, at the
-// latest when Advance has passed Limits.ShutdownTimeout.
+// close with ErrServerClosed. Other connections close when their message is complete and their output is sent. When
+// Advance has passed Limits.ShutdownTimeout, all connections close.
 func (s *Server) Drain() {
 	s.t.Helper()
 	within := s.srv.Limits.ShutdownTimeout
@@ -156,7 +156,7 @@ func (s *Server) Drain() {
 	s.runAndSettle(func() {})
 }
 
-// failTestForUnseenPanics fails the test if a handler has panicked and the test has not read the close reason.
+// failTestForUnseenPanics fails the test if a handler has panicked, unless the test has read the close reason.
 func (s *Server) failTestForUnseenPanics() {
 	unseen := s.engine.Counters()[engine.Panics]
 	for _, p := range s.peers {

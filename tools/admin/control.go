@@ -115,8 +115,8 @@ func (c *controlAPI) logAndReplyError(w http.ResponseWriter, r *http.Request, st
 	replyText(w, status, err.Error())
 }
 
-// checkTokenHeadersLimitingAttempts decides whether a control request is authorized. If it is, errorStatus is 0.
-// Otherwise errorStatus and errorText are the response.
+// checkTokenHeadersLimitingAttempts returns errorStatus 0 if a control request is authorized. Otherwise it returns the
+// response. It limits the rate of requests with wrong tokens.
 func (c *controlAPI) checkTokenHeadersLimitingAttempts(r *http.Request) (errorStatus int, errorText string) {
 	if r.Header.Get(ActionHeader) == "" {
 		return http.StatusForbidden, "expected the header " + ActionHeader + ": 1"
@@ -155,7 +155,6 @@ func (c *controlAPI) newSimpleCommandHandler(execute func() error, successText s
 	}
 }
 
-// closeConnsOfRemote closes the connections of a peer. The response contains their number.
 func (c *controlAPI) closeConnsOfRemote(w http.ResponseWriter, r *http.Request) error {
 	remote, err := netip.ParseAddrPort(r.URL.Query().Get("remote"))
 	if err != nil {
@@ -182,7 +181,6 @@ func (c *controlAPI) closeConnsOfRemote(w http.ResponseWriter, r *http.Request) 
 	}
 }
 
-// replyAndDrainServer responds first and then drains the server.
 func (c *controlAPI) replyAndDrainServer(w http.ResponseWriter, r *http.Request) error {
 	if c.draining.Swap(true) {
 		return errors.New("the server drains already")
@@ -200,7 +198,6 @@ func (c *controlAPI) replyAndDrainServer(w http.ResponseWriter, r *http.Request)
 	return nil
 }
 
-// upgradeServerThenReply starts an upgrade. It responds after the upgrade has ended.
 func (c *controlAPI) upgradeServerThenReply(w http.ResponseWriter, r *http.Request) error {
 	header := w.Header().Clone()
 	nc, _, err := http.NewResponseController(w).Hijack()
