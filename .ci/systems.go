@@ -1,5 +1,6 @@
-// Systems type-checks the library for each system in its arguments, such as openbsd/amd64. With -all, it type-checks all
-// packages of the workspace, tests included. That takes seconds, whereas a build would compile the standard library.
+// Systems type-checks the library for each system in its arguments, such as openbsd/amd64. With -all, it type-checks
+// all packages of the workspace, tests included. That takes seconds, whereas a build would compile the standard
+// library.
 package main
 
 import (

@@ -120,8 +120,9 @@ type Limits struct {
 	HandlerTime time.Duration
 
 	// CloseTimeout limits the time for a peer to receive pending output after its connection begins to close, or after
-	// the peer has ended its direction. A slower connection ends with ErrCloseTimeout. Raise CloseTimeout for clients
-	// that end their direction after the request (shutdown(2), nc -N) and then read a long answer. The default is 10 s.
+	// the peer has ended its sending direction. A slower connection ends with ErrCloseTimeout. Raise CloseTimeout for
+	// clients that end their direction after the request (shutdown(2), nc -N) and then read a long answer. The default
+	// is 10 s.
 	CloseTimeout time.Duration
 
 	// Linger limits the wait for the peer's end after the server has sent everything and ended its direction. Without

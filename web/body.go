@@ -13,7 +13,8 @@ import (
 // maxChunkLine limits the line before a chunk, extensions included, in bytes.
 const maxChunkLine = 256
 
-// maxChunkOverhead limits the bytes of chunk lines, except 16 per chunk and 2 per byte of data, as in net/http.
+// maxChunkOverhead limits the excess bytes in chunk lines. As in net/http, 16 bytes per chunk and 2 bytes per byte
+// of data are not excess.
 const maxChunkOverhead = 16 << 10
 
 const maxTrailer = 8 << 10

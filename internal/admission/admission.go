@@ -131,7 +131,8 @@ func (c *Controller) TakeRateToken(now time.Duration) (wait time.Duration) {
 	return c.bucket.takeToken(now)
 }
 
-// unitsPerToken is a second in nanoseconds, so that each nanosecond adds a whole number of units, the rate.
+// unitsPerToken is the number of nanoseconds in a second. A rate of n tokens per second then adds n units per
+// nanosecond, without fractions.
 const unitsPerToken = int64(time.Second)
 
 // maxRate keeps sums of units within 64 bits.

@@ -13,8 +13,8 @@ func NewAdmission(cfg *Config) *admission.Controller {
 	})
 }
 
-// AdmitOrLogRefusal reserves a place for an accepted connection. If the connection is refused, Admit counts and logs
-// the refusal and returns the reason. If peer is a proxy, the source address is checked later, by
+// AdmitOrLogRefusal reserves a place for an accepted connection. If the connection is refused, AdmitOrLogRefusal counts
+// and logs the refusal and returns the reason. If peer is a proxy, the source address is checked later, by
 // SetProxiedPeerOrSendRefusal.
 func (rt *Runtime) AdmitOrLogRefusal(listener int, peer netip.AddrPort) error {
 	if !rt.Admission.AcquireConn() {
@@ -63,7 +63,7 @@ func (rt *Runtime) UndoAdmitImported(r *Record) {
 	rt.releaseListenerAndSourceSlots(r.Listener, r.Peer, !r.Dialled)
 }
 
-// UndoAdmit undoes Admit for a connection that was not opened. The caller releases the place in the engine.
+// UndoAdmit undoes AdmitOrLogRefusal for a connection that was not opened. The caller releases the place in the engine.
 func (rt *Runtime) UndoAdmit(listener int, peer netip.AddrPort) {
 	rt.releaseListenerAndSourceSlots(listener, peer, !rt.isFromProxy(listener, peer))
 }

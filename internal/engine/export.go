@@ -392,7 +392,8 @@ type Migrator interface {
 	// channels remain the caller's. Other connections continue to be served. If a channel breaks, ExportConns fails,
 	// and connections that were not exported continue. Accepting must be paused. Only one call may be active at a time.
 	ExportConns(ctx context.Context, channels []*os.File) (ExportResult, error)
-	// StartImportingConns imports connections from channels until their other ends are closed. The engine owns the channels.
+	// StartImportingConns imports connections from channels until their other ends are closed. The engine owns the
+	// channels.
 	StartImportingConns(channels []*os.File) error
 	// ChannelsNeeded returns the number of channels with which each loop or process has a channel of its own.
 	ChannelsNeeded() int

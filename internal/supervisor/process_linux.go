@@ -93,7 +93,8 @@ func (p *osProcess) sendFrameIfServing(frame []byte) error {
 	return err
 }
 
-// requestDrainOrSendSIGTERM requests a drain. A serving worker then sends SIGTERM to itself, see [Worker.Run].
+// requestDrainOrSendSIGTERM asks the worker to drain. A worker that serves then sends SIGTERM to itself; see
+// [Worker.Run].
 func (p *osProcess) requestDrainOrSendSIGTERM() {
 	p.out.enqueueUrgent(encodeFrame(kindDrain, nil))
 	if isClosed(p.out.closing) || !isClosed(p.isServing) {

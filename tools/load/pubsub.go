@@ -279,8 +279,9 @@ func (h *pubsubRun) resumeAndDrainSlowSubscribers(ctx context.Context, r *loadRu
 	})
 }
 
-// verifyDeliveriesUnlessSlow handles the input of a subscriber. It nudges each publisher that has a message which all
-// subscribers have now received.
+// verifyDeliveriesUnlessSlow handles the input of a subscriber. If the subscriber is slow by configuration, the input
+// is only counted. When all subscribers have received a message, its publisher is nudged, so that it sends the next
+// one.
 func (h *pubsubRun) verifyDeliveriesUnlessSlow(c *engine.Conn, m *pubsubMember, in []byte) (used int) {
 	if h.isSlow(m) {
 		m.shard.mu.Lock()

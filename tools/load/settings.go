@@ -222,8 +222,8 @@ func (s *Setting) parseBoolOrWord(text string) (on bool, err error) {
 	return on, nil
 }
 
-// textsThatSetField returns the texts that reproduce the field's value. It returns none if the field is empty, or if
-// another setting of the field represents the value.
+// textsThatSetField returns the texts that, given to s, reproduce the value of its field in c. It returns none if the
+// field is empty, or if a different Setting for the same field represents the value.
 func (s *Setting) textsThatSetField(c *Config) (texts []string) {
 	value, ok := s.fieldValue(c, false)
 	first := s.Name == s.field

@@ -10,8 +10,8 @@ import (
 
 const Namespace = "myriad_"
 
-// Metric is a metric that is computed from a snapshot of type S. Its function Each calls emit once per sample, with the
-// label values.
+// Metric is a metric that is computed from a snapshot of type S. For each sample, the
+// function in the field Each calls its parameter emit once, with the label values.
 type Metric[S any] struct {
 	Name, Help string
 	Kind       prometheus.ValueType

@@ -11,8 +11,8 @@ import (
 // MaxZeros limits the requested zero bits. Each further bit doubles the work.
 const MaxZeros = 32
 
-// AppendLineWithProof appends the answer to a line: the line, a space, its proof of work as 16 hexadecimal digits, and
-// a line end. The argument line has no line end.
+// AppendLineWithProof appends to out the answer for line: line itself, a space, its proof of work as 16 hexadecimal
+// digits, and a line end. line must not include a line end.
 func AppendLineWithProof(out, line []byte, leadingZeroBits int) []byte {
 	nonce := binary.BigEndian.AppendUint64(nil, SmallestNonceForProof(line, leadingZeroBits))
 	out = append(append(out, line...), ' ')
