@@ -81,8 +81,8 @@ var (
 )
 
 // initStartAndEncodeLastValues returns the position after which the client will receive all messages. A client that
-// sent no position starts at the newest message and receives the last values of its topics. If this node has not loaded
-// the stream yet, the newest position is unknown, and known is false.
+// sent no position starts at the newest message; for it, the last values of its topics are encoded. If this node has
+// not loaded the stream yet, the newest position is unknown, and known is false.
 func (cr *clientReplay) initStartAndEncodeLastValues() (start Position, known bool) {
 	r := cr.hub.Replay
 	r.mu.RLock()

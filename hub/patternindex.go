@@ -116,8 +116,8 @@ func extendHash(hash uint64, b byte) uint64 { return hash*hashBase + uint64(b) +
 // maxInnerRuns limits the number of runs considered between a pattern's first and last run.
 const maxInnerRuns = 16
 
-// roundDownRunSize returns the number of bytes to hash of a run in the middle of a pattern. Only a few sizes occur,
-// because a publish scans its topic once for each size.
+// roundDownRunSize rounds the length of a run in the middle of a pattern down to one of a few sizes. That many bytes
+// of the run are hashed. The sizes are few because a publish scans its topic once for each size.
 func roundDownRunSize(runSize int) int {
 	if runSize <= 16 {
 		return runSize

@@ -24,8 +24,8 @@ func (p *rateLimit) allow(now time.Time, rate int, window time.Duration) bool {
 
 const maxLimitedAddrs = 16_384
 
-// addrRateLimits contains a rate limit for each address. When it is full, it evicts idle addresses. If too few are
-// idle, it evicts arbitrary ones until half of them remain.
+// addrRateLimits contains a rate limit for each address. When the table is full, idle addresses are evicted. If too
+// few are idle, arbitrary addresses are evicted until half of the table remains.
 type addrRateLimits struct {
 	mu     sync.Mutex
 	byAddr map[netip.Addr]rateLimit

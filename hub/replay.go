@@ -33,8 +33,8 @@ type Replay struct {
 	// for a second loses its slot and waits for another.
 	MaxReplays int
 	// MaxReplaysEach limits the concurrent replays of one user. An IPv4 address or IPv6 /64 network may have twice as
-	// many; without Users, only this second limit applies. At most 64 times these numbers of clients wait, within the
-	// total limit. If all clients share a user or a proxy, set MaxReplaysEach to MaxReplays. The default is a quarter
+	// many; without Users, only the limit per address applies. At most 64 times as many clients wait, within the total
+	// limit. If all clients share a user or a proxy, set MaxReplaysEach to MaxReplays. The default is a quarter
 	// of MaxReplays.
 	MaxReplaysEach int
 	// Timeout limits a replay, including the wait for a slot. After Timeout, the client is disconnected, and may

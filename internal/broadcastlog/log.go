@@ -130,7 +130,8 @@ func (g *Log) BroadcastFromPeerWhenSpace(m Broadcast, peer *Peer) {
 // DeliverNow delivers a broadcast from a peer immediately, before queued broadcasts.
 func (g *Log) DeliverNow(m Broadcast) { g.deliverWhenSpaceThenForward(context.Background(), m, nil) }
 
-// deliverWhenSpaceThenForward delivers an accepted broadcast. If there is no space, it retries until ctx ends.
+// deliverWhenSpaceThenForward delivers an accepted broadcast and forwards it to the peers other than origin. If there
+// is no space, it retries until ctx ends.
 func (g *Log) deliverWhenSpaceThenForward(ctx context.Context, m Broadcast, origin *Peer) {
 	err := g.deliverPanicAsError(m)
 	for errors.Is(err, g.ErrFull) && ctx.Err() == nil {
@@ -236,8 +237,8 @@ func (g *Log) Pause(ctx context.Context) error {
 
 // ReplayQueueAndResume delivers the queue in order and ends the pause. If peerToAdd is not nil, the queue and all later
 // broadcasts are also forwarded to peerToAdd. When ctx ends, the method no longer waits for space. It then also aborts
-// peerToAdd and rejects new broadcasts until the queue is empty, because it might otherwise never catch up with new
-// ones.
+// peerToAdd and rejects new broadcasts until the queue is empty, because the queue might otherwise grow as
+// fast as it is delivered.
 func (g *Log) ReplayQueueAndResume(ctx context.Context, peerToAdd *Peer) {
 	if peerToAdd != nil {
 		g.addPeer(peerToAdd)

@@ -14,7 +14,8 @@ import (
 )
 
 // Peers exchange frames over a stream in both directions. A frame starts with its kind. A broadcast follows as Kind (a
-// varint), Group and Message; these two are preceded by their lengths. Counters are bytes preceded by their length.
+// varint), Group and Message; Group and Message are preceded by their lengths. Counters are bytes preceded by their
+// length.
 const (
 	frameMessage byte = iota + 1
 	frameAll
@@ -45,9 +46,9 @@ type Peer struct {
 	closed  bool // no more is sent
 }
 
-// NewPeer creates a peer with a duplicate of socket. At most maxPendingBytes bytes wait to be sent, except for a single
-// larger broadcast. A broadcast that exceeds this limit closes the connection if closeWhenFull is set; otherwise it
-// fails with ErrFull.
+// NewPeer creates a peer with a duplicate of socket. At most maxPendingBytes bytes wait to be sent; a single larger
+// broadcast may wait alone. A broadcast that exceeds this limit closes the connection if closeWhenFull is set;
+// otherwise it fails with ErrFull.
 func NewPeer(socket *os.File, maxPendingBytes int, closeWhenFull bool) (*Peer, error) {
 	conn, err := net.FileConn(socket)
 	if err != nil {

@@ -127,9 +127,9 @@ func taskControllers(g cgroupPaths) []controller {
 // unlimitedFrom is the value from which on a limit means no limit: version 1 reports the largest number of pages.
 const unlimitedFrom = 1 << 62
 
-// forEachLimit calls do with each limit (without Used) of the group and its ancestors up to the mount. dir is the
-// directory of the limit's group. In a container without a cgroup namespace, the group's path is the host's and does
-// not exist below the mount; the container's limit is then at the mount itself. If c.group is empty, there are no
+// forEachLimit calls do with each limit, whose Used is not set, of the group and its ancestors up to the mount. dir is
+// the directory of the limit's group. In a container without a cgroup namespace, the group's path is the host's and
+// does not exist below the mount; the container's limit is then at the mount itself. If c.group is empty, there are no
 // limits. Missing and unreadable files are ignored.
 func (c *controller) forEachLimit(root string, do func(l Limit, dir string)) {
 	for group := c.group; group != ""; group = path.Dir(group) {

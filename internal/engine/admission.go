@@ -89,8 +89,8 @@ func (rt *Runtime) checkAndAcquireSourceSlot(peer netip.AddrPort) error {
 	return nil
 }
 
-// SetProxiedPeerOrSendRefusal sets the client that a proxy has announced. If the client is refused, it returns the
-// reason.
+// SetProxiedPeerOrSendRefusal sets the client that a proxy has announced. If the client is refused, the
+// method sends the refusal and returns the reason.
 func (c *Conn) SetProxiedPeerOrSendRefusal(peer netip.AddrPort) error {
 	c.SetPeerAddr(peer)
 	if err := c.runtime.checkAndAcquireSourceSlot(peer); err != nil {

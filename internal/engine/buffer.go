@@ -68,7 +68,8 @@ func (b *Buffer) discardFrontBytes(numBytes int) {
 	}
 }
 
-// countSentAndRestartTimerAtGoal counts sent bytes. Once progressGoal is reached, a new progress interval starts.
+// countSentAndRestartTimerAtGoal counts sent bytes. Once they reach progressGoal, it restarts the timer of
+// WriteTimeout.
 func (b *Buffer) countSentAndRestartTimerAtGoal(sent int, now time.Duration) {
 	if b.progressGoal -= sent; b.progressGoal <= 0 {
 		b.progressGoal, b.waitingSince = b.Len(), now
