@@ -78,8 +78,8 @@ func TestFailures(t *testing.T) {
 			p.Reset()
 			p.Send("x")
 		}},
-		{"Take(1); expected 0 or more, after StopReading", nil, func(_ server, p peer) { p.ReadMore(1) }},
-		{"Take(-1)", nil, func(_ server, p peer) {
+		{"ReadMore(1); expected 0 or more, after StopReading", nil, func(_ server, p peer) { p.ReadMore(1) }},
+		{"ReadMore(-1)", nil, func(_ server, p peer) {
 			p.StopReading()
 			p.ReadMore(-1)
 		}},

@@ -71,7 +71,7 @@ func (p *Peer) ReadMore(n int) {
 		}
 	})
 	if reads || n < 0 {
-		p.s.t.Fatalf("tcptest: Take(%d); expected 0 or more, after StopReading", n)
+		p.s.t.Fatalf("tcptest: ReadMore(%d); expected 0 or more, after StopReading", n)
 	}
 }
 
@@ -170,7 +170,7 @@ func (p *Peer) describeStateMarkingReasonSeen() string {
 		switch {
 		case paused:
 			return fmt.Sprintf("the connection is open, and paused: %d bytes of input wait, because the peer has %d bytes of output to take, "+
-				"and that was more than Limits.HighWater (%d); reading goes on when at most LowWater (%d) are left: see Peer.Take and StartReading",
+				"and that was more than Limits.HighWater (%d); reading goes on when at most LowWater (%d) are left: see Peer.ReadMore and StartReading",
 				p.end.UnreadBytes(), p.end.UnsentBytes(), high, low)
 		case p.end.PausedByHandler():
 			return fmt.Sprintf("the connection is open, and paused by its handler (Conn.Pause): %d bytes of input wait", p.end.UnreadBytes())
