@@ -6,3 +6,8 @@ func NewWithRunnable(cfg Config, runnable int) (*Pool, error) {
 }
 
 func (p *Pool) Ticks() int { return int(p.control.ticks.Load()) }
+
+// Enqueue queues a job in the first shard with space, even if a worker is parked.
+func Enqueue(p *Pool, job Func) error {
+	return p.enqueueInAnyShard(&Task{Job: job}, p.now(), false)
+}

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/myriad-go/myriad/pool"
 )
 
 // Jobs of one submitter run in order of arrival within a shard, with and without the rules.
@@ -26,6 +28,21 @@ func TestOrderOfArrival(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A job that is queued wakes a parked worker. The controller does not help in this bubble, because no time passes.
+func TestQueuedJobWakesWorker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := startPool(t, fixedConfig(1, 64))
+		synctest.Wait() // the worker parks
+		ran := false
+		if err := pool.Enqueue(p, func(context.Context) { ran = true }); err != nil {
+			t.Fatal(err)
+		}
+		if synctest.Wait(); !ran {
+			t.Error("the job waits while the worker is parked")
+		}
+	})
 }
 
 // No job waits while a worker is parked, whenever it was submitted. The controller does not help
