@@ -37,7 +37,7 @@ func (c *Conn) Writev(pieces ...[]byte) (int, error) {
 
 // sendDirectOrAppend sends pieces of totalSize bytes or appends them to the output. There must be no layer.
 func (c *Conn) sendDirectOrAppend(totalSize int, pieces ...[]byte) {
-	sent, full := 0, c.canSendDirectBehindOutput(totalSize, len(pieces))
+	sent, full := 0, c.canSendDirect(totalSize, len(pieces))
 	if full {
 		sent = c.sendOutputThenPieces(pieces)
 	}
@@ -62,9 +62,9 @@ func (c *Conn) sendDirectOrAppendOne(p []byte) {
 	}
 }
 
-// canSendDirectBehindOutput reports whether a write may be sent directly: the kernel has not refused any earlier
+// canSendDirect reports whether a write may be sent directly: the kernel has not refused any earlier
 // output, and one call can send the output and the write.
-func (c *Conn) canSendDirectBehindOutput(size, numPieces int) bool {
+func (c *Conn) canSendDirect(size, numPieces int) bool {
 	if c.runtime.SendDirect == nil || size < c.runtime.MinDirectSend || size == 0 || numPieces >= maxDirectPieces || c.fileQueueOrNil() != nil || c.is(relayed) {
 		return false
 	}

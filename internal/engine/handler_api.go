@@ -14,7 +14,7 @@ func (c *Conn) Write(p []byte) (int, error) {
 	switch {
 	case c.layer() != nil:
 		c.writeThroughLayerOrBehindFile(p)
-	case c.canSendDirectBehindOutput(len(p), 1):
+	case c.canSendDirect(len(p), 1):
 		c.sendDirectOrAppendOne(p)
 	default:
 		c.AppendToTransport(p)

@@ -60,10 +60,10 @@ func (c *FlightConfig) fillDefaultsAndCreateDir() error {
 }
 
 // Flight is a flight recorder. Go's execution tracer runs all the time. The last 10 s of its trace, at most 10 MiB, are
-// kept in memory (runtime/trace.FlightRecorder). A dump needs the same amount again. Once a second, Flight checks the
-// server's lag. If the lag has exceeded the limit, Flight writes a file for go tool trace, at most one per minute. An
-// iteration of a loop is counted when it ends. A long iteration can therefore have begun before the recorded time. Go
-// allows one flight recorder per process.
+// kept in memory (runtime/trace.FlightRecorder). Writing a dump needs as much memory again. Once a second, Flight
+// checks the server's lag. If the lag has exceeded the limit, Flight writes a file for go tool trace, at most one per
+// minute. An iteration of a loop is counted when it ends. A long iteration can therefore have begun before the recorded
+// time. Go allows one flight recorder per process.
 //
 // The recorder costs CPU time. A server that echoed 64 bytes on 50 connections took 3.4 µs per message instead of 3.1
 // with epoll, and 3.8 µs instead of 3.6 with goroutines.
@@ -208,8 +208,8 @@ func countNewInBuckets(before, now tcp.Histogram, firstBucket int) (n int64) {
 // dumpPattern matches the file names of dumps. Sorting the names sorts the dumps by time.
 const dumpPattern = "myriad-flight-*.trace"
 
-// removeExcessAndWriteDump writes a dump and returns its path. It first removes the oldest files, so that at no time
-// more than maxDumps exist.
+// removeExcessAndWriteDump writes a dump and returns its path. To keep at most maxDumps files, it first removes the
+// oldest ones.
 func removeExcessAndWriteDump(dir string, now time.Time, recorder io.WriterTo) (path string, err error) {
 	old, err := fs.Glob(os.DirFS(dir), dumpPattern) // sorted
 	if err != nil {

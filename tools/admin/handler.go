@@ -93,8 +93,8 @@ const maxScrapes = 8
 // recognized by a Sec-Fetch-Site other than same-origin or none or, without that header, by an Origin that differs from
 // the Host. A request counts as a browser's if it has one of these headers, or a User-Agent that begins with Mozilla/.
 //
-// After 10 wrong tokens, further wrong tokens get 429, except one every 6 s. The right token always passes.
-// Each command is logged. Rejected commands and rejected requests of other sites are logged at most once a
+// After 10 wrong tokens, one wrong token every 6 s gets 401, and the others get 429. The right token always
+// passes. Each command is logged. Rejected commands and rejected requests of other sites are logged at most once a
 // second, with the number of rejections since the last line.
 //
 // The page shows the last 10 minutes, with at most one point per second. Serve records a point every second. Without

@@ -33,8 +33,8 @@ const (
 // On loopback, Serve rejects requests (403) for hosts other than IP addresses and localhost. Otherwise a web page in a
 // local browser could read answers through a name that resolves to 127.0.0.1 (DNS rebinding).
 //
-// At most 64 connections are open; further ones wait. A request header may take 5 s and 16 KiB, and an answer 75 s.
-// Idle connections are closed after a minute. A goroutine samples the server once a second for the page's last 10
+// At most 64 connections are open; further connections wait. A request header may take 5 s and 16 KiB, and an answer 75
+// s. Idle connections are closed after a minute. A goroutine samples the server once a second for the page's last 10
 // minutes: at most 600 points of about 200 bytes each. When ctx ends, recordings also end, and pending answers have 5
 // s. To let clients see that the server drains, end ctx after the server has ended.
 func Serve(ctx context.Context, addr string, cfg Config, listening func(net.Addr)) error {

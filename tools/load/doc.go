@@ -2,7 +2,7 @@
 //
 //	result, err := load.Run(ctx, load.Config{Target: "127.0.0.1:9000", Connections: 10_000})
 //	if err != nil { ... }
-//	result.WriteResultOrProgress(os.Stdout)
+//	result.WriteText(os.Stdout)
 //
 // Run compares every byte of every answer with the message, or with Config.Answer. If answers are not known in advance,
 // Config.Match describes how they are delimited, for example as HTTP responses. Such answers are counted and timed, but

@@ -18,7 +18,7 @@ const (
 	// maxIntervals limits the number of intervals. It corresponds to eleven days of one-second intervals.
 	maxIntervals = 1_000_000
 	maxSpan      = 365 * 24 * time.Hour
-	// maxRecordedIntervals is the number of intervals at which a Recorder joins neighbouring intervals.
+	// maxRecordedIntervals is the number of intervals at which a StreamBuilder joins neighbouring intervals.
 	maxRecordedIntervals = 4096
 )
 
@@ -38,9 +38,9 @@ type Stream struct {
 // or a full disk, contains all earlier events.
 func (s *Stream) Complete() bool { return s.Result != nil }
 
-// StreamBuilder records the Stream of a run in this process. Use its method Observe as Config.Observe. When a Recorder
-// has 4,096 intervals, it joins neighbouring ones, so a run of any length needs only a few MiB. The zero Recorder is
-// ready for use.
+// StreamBuilder records the Stream of a run in this process. Use its method Observe as Config.Observe. When a
+// StreamBuilder has 4,096 intervals, it joins neighbouring ones, so a run of any length needs only a few MiB. The zero
+// StreamBuilder is ready for use.
 type StreamBuilder struct {
 	Stream Stream
 	err    error

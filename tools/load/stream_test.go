@@ -49,7 +49,7 @@ func TestReadStream(t *testing.T) {
 		t.Fatal(err)
 	}
 	var b strings.Builder
-	if err := s.WriteResultOrProgress(&b); err != nil || !strings.HasPrefix(b.String(), "cut off     after ") || !strings.Contains(b.String(), "until then  97 open, ") {
+	if err := s.WriteText(&b); err != nil || !strings.HasPrefix(b.String(), "cut off     after ") || !strings.Contains(b.String(), "until then  97 open, ") {
 		t.Errorf("the text is %q, %v", b.String(), err)
 	}
 }
@@ -103,7 +103,7 @@ func FuzzReadStream(f *testing.F) {
 			return
 		}
 		// Every output can be produced from every stream.
-		for name, write := range map[string]func(io.Writer) error{"text": s.WriteResultOrProgress, "CSV": s.WriteCSV, "HTML": func(w io.Writer) error { return s.WriteHTML(w) }} {
+		for name, write := range map[string]func(io.Writer) error{"text": s.WriteText, "CSV": s.WriteCSV, "HTML": func(w io.Writer) error { return s.WriteHTML(w) }} {
 			if err := write(io.Discard); err != nil {
 				t.Errorf("%s: %v", name, err)
 			}

@@ -15,7 +15,7 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// WriteResultOrProgress writes the result as text, one figure per line.
+// WriteText writes the result as text, one figure per line.
 func (r *Result) WriteText(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	line := func(name, format string, args ...any) {
@@ -318,9 +318,9 @@ func (r *Result) writeVerificationsAndBroadcast(line lineWriter) {
 	}
 }
 
-// WriteResultOrProgress writes the result as text. If the stream has no result, WriteResultOrProgress writes the last
+// WriteText writes the result as text. If the stream has no result, WriteText writes the last
 // known progress.
-func (s *Stream) WriteResultOrProgress(w io.Writer) error {
+func (s *Stream) WriteText(w io.Writer) error {
 	if s.Complete() {
 		return s.Result.WriteText(w)
 	}

@@ -106,7 +106,7 @@ func (f *reportFlags) writeLoadInFormat(w io.Writer, s *load.Stream, expectation
 		lines.SetIndent("", "  ")
 		return lines.Encode(s.Result)
 	}
-	return s.WriteResultOrProgress(w)
+	return s.WriteText(w)
 }
 
 // printAndCheckExpectations writes a line for each expectation. It returns an error if one of them is not met.
