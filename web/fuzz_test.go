@@ -72,6 +72,8 @@ func serveInPieces(t *testing.T, h tcp.Handler, in, cuts []byte) string {
 func FuzzHTTP(f *testing.F) {
 	f.Add([]byte("GET / HTTP/1.1\r\nHost: x\r\n\r\nGET /b HTTP/1.1\r\nHost: x\r\n\r\nbad"), []byte{3, 7})
 	f.Add([]byte("\r\nHEAD / HTTP/1.0\r\nConnection: keep-alive\r\n\r\nGET / HTTP/1.1\n\n"), []byte{1})
+	f.Add([]byte("T / HTTP/\x99\nH\r\n\r\nd"), []byte{1})
+	f.Add([]byte("GET / HTTP/2.0\r\nX: 1\nY: 2\r\n\r\n"), []byte{1})
 	h := &HTTP{ErrorLog: log.New(io.Discard, "", 0), Handler: Quick(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header()["Date"] = nil
 		io.WriteString(w, r.RequestURI)

@@ -51,19 +51,26 @@ func completeHeadLength(in []byte, alreadySearched, maxBytes int) (int, error) {
 	if i := bytes.Index(window[at:], headEnd); i >= 0 {
 		return start + at + i + len(headEnd), nil
 	}
-	for ; ; at++ {
-		i := bytes.IndexByte(window[at:], '\n')
-		if i < 0 {
-			break
-		}
-		if at += i; at == 0 || window[at-1] != '\r' {
-			return 0, errBareLF
-		}
+	if containsBareLF(window, at) {
+		return 0, errBareLF
 	}
 	if len(in)-start >= maxBytes {
 		return 0, errHeadTooLarge
 	}
 	return 0, nil
+}
+
+// containsBareLF reports whether b contains an LF, at index at or later, that does not follow a CR.
+func containsBareLF(b []byte, at int) bool {
+	for ; ; at++ {
+		i := bytes.IndexByte(b[at:], '\n')
+		if i < 0 {
+			return false
+		}
+		if at += i; at == 0 || b[at-1] != '\r' {
+			return true
+		}
+	}
 }
 
 // head contains the properties of a request for which http.Request has no field.
@@ -97,8 +104,19 @@ func (s *headBuffer) reuseValueSlice(v string) []string {
 	return s.values[s.used-1 : s.used : s.used]
 }
 
-func parseHead(raw []byte, r *http.Request, s *headBuffer) (h head, err error) {
-	s.text = string(bytes.TrimPrefix(raw, headEnd[:2]))
+// parseHead parses a complete head into r. A head with a bare LF gets the error that completeHeadLength returns if the
+// LF arrives before the end of the head, whatever else is wrong.
+func parseHead(raw []byte, r *http.Request, s *headBuffer) (head, error) {
+	raw = bytes.TrimPrefix(raw, headEnd[:2])
+	s.text = string(raw)
+	h, err := parseLines(r, s)
+	if err != nil && containsBareLF(raw, 0) {
+		err = errBareLF
+	}
+	return h, err
+}
+
+func parseLines(r *http.Request, s *headBuffer) (h head, err error) {
 	line, rest, _ := strings.Cut(s.text, "\r\n")
 	if err := parseRequestLine(line, r, s); err != nil {
 		return h, err
