@@ -9,6 +9,7 @@ import (
 // Auto lets workers call handlers until they have proved to be quick, moves handlers that block
 // their loop to workers, and moves them back when they are quick again.
 func TestAuto(t *testing.T) {
+	t.Parallel() // mostly waits
 	if len(Models()) == 1 {
 		t.Skip("no model here has loops")
 	}

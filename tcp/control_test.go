@@ -67,6 +67,7 @@ func TestCloseConns(t *testing.T) {
 
 // Stopping is called once while connections are still open, however the server is stopped and how often.
 func TestStopping(t *testing.T) {
+	t.Parallel() // mostly waits
 	background := context.Background()
 	for name, end := range map[string]func(*started){
 		"context":  func(s *started) { s.stop() },

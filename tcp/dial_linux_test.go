@@ -9,6 +9,7 @@ import (
 
 // A dial to a listener with a full queue ends after its timeout.
 func TestDialTimeout(t *testing.T) {
+	t.Parallel() // mostly waits
 	_, addr := listenRaw(t, 0)
 	for range 4 { // until the queue is full
 		if c, err := net.DialTimeout("tcp", addr, 50*time.Millisecond); err == nil {

@@ -252,6 +252,7 @@ func TestEach(t *testing.T) {
 // Each returns even if a connection with mail from it closes on a worker meanwhile, and the connection's successor in
 // the same slot closes properly: the reservation of the first one was released.
 func TestEachWhileClosing(t *testing.T) {
+	t.Parallel() // mostly waits
 	forEachModel(t, func(t *testing.T, model string, _ int) {
 		quit := Lines(MessageFunc(func(c *Conn, line []byte) { c.Close() }))
 		s := startServer(t, &Server{Model: model, Loops: 1, Workers: newPool(t, plainPoolConfig(4, 1024)), Handler: quit})
@@ -295,6 +296,7 @@ func (rawEcho) Received(c *Conn, in []byte) int { n, _ := c.Write(in); return n 
 
 // TestRelayTLS relays much data in both directions, with TLS on one side or both.
 func TestRelayTLS(t *testing.T) {
+	t.Parallel() // mostly waits
 	server, client := identity()
 	sent := make([]byte, 4<<20)
 	rand.New(rand.NewSource(1)).Read(sent)
@@ -316,6 +318,7 @@ func TestRelayTLS(t *testing.T) {
 
 // TestDrainOfRetained checks that a drain ends although a peer keeps sending and the handler retains and releases.
 func TestDrainOfRetained(t *testing.T) {
+	t.Parallel() // mostly waits
 	forEachModel(t, func(t *testing.T, model string, loops int) {
 		srv := &Server{Model: model, Loops: loops, Socket: Socket{ReceiveBuffer: 4 << 20}}
 		srv.Handler = hooks{received: func(c *Conn, in []byte) int {

@@ -125,6 +125,7 @@ func TestGroupForgetsClosed(t *testing.T) {
 // Server.SlowConsumer applies to a member that does not read, in a group of one, a few and many;
 // others get every message.
 func TestGroupSlowMember(t *testing.T) {
+	t.Parallel() // mostly waits
 	const size = 20 << 10
 	for _, members := range []int{1, 4, 21} {
 		for _, policy := range []SlowConsumer{CloseConn, DropMessage} {

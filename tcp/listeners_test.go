@@ -24,6 +24,7 @@ var listenerReporter = Lines(MessageFunc(func(c *Conn, line []byte) {
 
 // One server listens on plain TCP, TLS and a unix socket, each with its options, under every model.
 func TestListeners(t *testing.T) {
+	t.Parallel() // mostly waits
 	server, client := identity()
 	forEachModel(t, func(t *testing.T, model string, loops int) {
 		path := filepath.Join(t.TempDir(), "s")

@@ -130,6 +130,7 @@ func TestBlocking(t *testing.T) {
 // TestBlockingEnds checks that a panic, Goexit or error of Serve closes the connection with that
 // reason for End, after output of Begin and Serve.
 func TestBlockingEnds(t *testing.T) {
+	t.Parallel() // mostly waits
 	forEachSetup(t, func(t *testing.T, srv *Server) {
 		wrong := errors.New("wrong")
 		ended := make(chan error, 10)
@@ -160,6 +161,7 @@ func TestBlockingEnds(t *testing.T) {
 // TestBlockingReadsNothing checks that a Serve that reads nothing is called again only for more
 // input, and not forever.
 func TestBlockingReadsNothing(t *testing.T) {
+	t.Parallel() // mostly waits
 	forEachSetup(t, func(t *testing.T, srv *Server) {
 		var calls atomic.Int64
 		ended := make(chan error, 1)
@@ -174,6 +176,7 @@ func TestBlockingReadsNothing(t *testing.T) {
 
 // TestBlockingDrain checks that a drain answers a request that has begun, also after the peer has ended.
 func TestBlockingDrain(t *testing.T) {
+	t.Parallel() // mostly waits
 	forEachSetup(t, func(t *testing.T, srv *Server) {
 		entered, gate := make(chan bool), make(chan bool)
 		srv.Handler = &Blocking{Serve: func(n *NetConn) error {
@@ -203,6 +206,7 @@ func TestBlockingDrain(t *testing.T) {
 
 // TestBlockingIsCutOff checks that Server.Close ends blocked Reads and Writes with the reason.
 func TestBlockingIsCutOff(t *testing.T) {
+	t.Parallel() // mostly waits
 	forEachSetup(t, func(t *testing.T, srv *Server) {
 		errs, entered := make(chan error, 2), make(chan bool, 2)
 		srv.Handler = &Blocking{Serve: func(n *NetConn) error {
@@ -249,6 +253,7 @@ func startNetListener(t *testing.T, srv *Server) (s *started, l *NetListener, ac
 // TestNetConnBackpressure checks that Write blocks while much is unsent, so that a slow peer
 // takes limited memory and is not closed, and that unread input stays in the kernel.
 func TestNetConnBackpressure(t *testing.T) {
+	t.Parallel() // mostly waits
 	forEachSetup(t, func(t *testing.T, srv *Server) {
 		srv.Limits.HighWater, srv.Limits.MaxUnsent = 64<<10, 256<<10
 		srv.Socket = Socket{SendBuffer: 64 << 10, ReceiveBuffer: 64 << 10}
@@ -322,6 +327,7 @@ func TestNetConnEnds(t *testing.T) {
 // TestNetConnNamesTheReason checks that Read and Write return the limit that has closed the
 // connection, and the reason of a connection that is closing.
 func TestNetConnNamesTheReason(t *testing.T) {
+	t.Parallel() // mostly waits
 	want := func(t *testing.T, n net.Conn, why error) {
 		t.Helper()
 		expectError(t, "Write", errorOf(n.Write([]byte("x"))), why)
@@ -404,6 +410,7 @@ func TestNetConnWaitReadable(t *testing.T) {
 
 // TestNetConnDeadline checks that a moved deadline does not expire at the old time.
 func TestNetConnDeadline(t *testing.T) {
+	t.Parallel() // mostly waits
 	_, _, accept := startNetListener(t, &Server{})
 	c, n := accept()
 	for _, after := range [][]time.Duration{{time.Millisecond}, {time.Hour, -time.Hour}} {

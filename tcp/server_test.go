@@ -248,6 +248,7 @@ func TestAddressInUse(t *testing.T) {
 // A connection in the middle of a message delays a shutdown until the context ends; the error
 // then has the number of connections.
 func TestShutdownTimeout(t *testing.T) {
+	t.Parallel() // mostly waits
 	forEachModel(t, func(t *testing.T, model string, loops int) {
 		s := startServer(t, &Server{Model: model, Loops: loops, Limits: Limits{ShutdownTimeout: 50 * time.Millisecond}})
 		dial(t, s.addr).Send("half a li")

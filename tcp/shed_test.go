@@ -269,6 +269,7 @@ func TestEventsAreNotShed(t *testing.T) {
 
 // Shed may close its connection, and its panic affects no other one.
 func TestShedCloses(t *testing.T) {
+	t.Parallel() // mostly waits
 	forEachLoopModel(t, func(t *testing.T, model string) {
 		g := newGatedHandler()
 		s := startServer(t, &Server{Model: model, Loops: 1, Workers: newPool(t, singleWorker), Handler: Lines(sheddingHandler{g})})

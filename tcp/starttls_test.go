@@ -78,6 +78,7 @@ func (h *startTLSHandler) requestTLS(t *testing.T, addr string) *testkit.Conn {
 }
 
 func TestStartTLS(t *testing.T) {
+	t.Parallel() // mostly waits
 	forEachSetup(t, func(t *testing.T, srv *Server) {
 		const conns = 10
 		s, h := startStartTLS(t, srv)

@@ -16,6 +16,7 @@ import (
 // If the pool is closed too early, each connection closes with that reason at the next call of
 // its handler, which is called for that; the log has one message.
 func TestPoolClosedEarly(t *testing.T) {
+	t.Parallel() // mostly waits
 	forEachLoopModel(t, func(t *testing.T, model string) {
 		g := newGatedHandler()
 		p, err := pool.New(plainPoolConfig(1, 3))

@@ -88,7 +88,7 @@ type Peers struct {
 }
 
 const (
-	pingInterval           = 5 * time.Second
+	pingInterval           = 2 * time.Second
 	maxPings               = 2
 	connectTimeout         = 5 * time.Second
 	writeTimeout           = 5 * time.Second

@@ -152,6 +152,7 @@ func waitForSubscription(t *testing.T, subscriber *testNode, kind hub.Kind, topi
 // TestPublish checks that a message reaches the subscribers of all hubs, to topics, patterns or both, once and in
 // order.
 func TestPublish(t *testing.T) {
+	t.Parallel() // mostly waits
 	all := startThreePeers(t)
 	publisher := all[0].dial(t)
 	var subscribers []*redisClient
@@ -221,6 +222,7 @@ func TestNames(t *testing.T) {
 // TestSubscriptionsFollowSubscribers checks that a node subscribes to what it has subscribers for, lingers, and
 // subscribes to all topics if there are too many.
 func TestSubscriptionsFollowSubscribers(t *testing.T) {
+	t.Parallel() // mostly waits
 	c := peersConfig()
 	c.MaxSubjects = 8
 	c.Linger = 200 * time.Millisecond
@@ -269,6 +271,7 @@ func startNATS(t *testing.T, addr string, maxPayload int) *natsd.Server {
 // TestMessagesWaitForReconnect checks that messages wait without a connection, up to the limit, and lost ones are
 // counted on both sides.
 func TestMessagesWaitForReconnect(t *testing.T) {
+	t.Parallel() // mostly waits
 	s := startNATS(t, "127.0.0.1:0", 0)
 	addr := s.Addr().String()
 	const room = 10
@@ -307,6 +310,7 @@ func TestMessagesWaitForReconnect(t *testing.T) {
 
 // TestLateServer checks that a node starts before NATS is reachable.
 func TestLateServer(t *testing.T) {
+	t.Parallel() // mostly waits
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -198,6 +198,7 @@ func publishWhileVisiting(t *testing.T, places []*testNode, visitors, messages i
 // TestReplay checks that disconnected clients continue at other nodes without missing or repeating messages, as
 // does a Redis client that stays.
 func TestReplay(t *testing.T) {
+	t.Parallel() // mostly waits
 	s := startNATSWithStreams(t, t.TempDir())
 	c := Config{URLs: []string{"nats://" + s.Addr().String()}}
 	var places []*testNode
@@ -420,6 +421,7 @@ func TestReplayConfig(t *testing.T) {
 
 // TestStreamPublisher checks the limits of a streamPublisher, its order per topic, retries, and permanent errors.
 func TestStreamPublisher(t *testing.T) {
+	t.Parallel() // mostly waits
 	k := newStreamPublisher("me", 4, 1000)
 	k.warn = t.Logf
 	fails := errors.New("try again")
@@ -506,6 +508,7 @@ func startThreeNATSWithStreams(t *testing.T) (servers []*natsd.Server, urls []st
 
 // TestReplayServerKilled checks that with replicas nothing is lost when the stream's leader stops.
 func TestReplayServerKilled(t *testing.T) {
+	t.Parallel() // mostly waits
 	servers, urls := startThreeNATSWithStreams(t)
 	var places []*testNode
 	for i := range 3 {

@@ -401,6 +401,7 @@ func TestSwitchingCounts(t *testing.T) {
 
 // TestSwitching checks that a topic that stays subscribed misses nothing while the mode switches.
 func TestSwitching(t *testing.T) {
+	t.Parallel() // mostly waits
 	a := startTestNode(t, new(hub.Hub), peersConfig())
 	c := peersConfig(a)
 	c.MaxSubjects, c.Linger = 4, 4*time.Millisecond

@@ -9,7 +9,7 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// TestLocalAgents has processes of this machine do the load; they end with it, however it ends.
+// TestLocalAgents checks that processes of this machine generate the load.
 func TestLocalAgents(t *testing.T) {
 	skipIfShort(t)
 	t.Parallel()
@@ -20,6 +20,13 @@ func TestLocalAgents(t *testing.T) {
 	}
 	got = runToEnd(t, newCommandProcess(t, "hold", "--agents", "local:2", "-n", "10", "--check", "-T", "100ms", s.addr))
 	got.checkOutcome(t, "hold", 0, "held: 10 connections", "10 of 10 connections answered")
+}
+
+// TestLocalAgentsStop checks that local agents stop with their coordinator, also if it is killed.
+func TestLocalAgentsStop(t *testing.T) {
+	skipIfShort(t)
+	t.Parallel()
+	s := startServer(t, "serve", "--app", "lines")
 	for _, how := range []struct {
 		name string
 		sig  syscall.Signal

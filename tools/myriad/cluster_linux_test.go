@@ -257,7 +257,7 @@ func TestClusterFails(t *testing.T) {
 			waitForDelivery(t, what, p, all...)
 		}
 	}
-	publishers = append(publishers, startPublisher(t, hubs[0].addr, "flood", time.Millisecond, 16<<10))
+	publishers = append(publishers, startPublisher(t, hubs[0].addr, "flood", 5*time.Millisecond, 16<<10))
 	everywhere("at first")
 
 	// The cable is cut, until the hub knows: what is published to it meanwhile waits, as far as there is room, and

@@ -25,7 +25,7 @@ func TestPlanPredicts(t *testing.T) {
 	testkit.ReserveDescriptors(t, 6_000)
 	var out string
 	var all []capacity.MeasuredCosts
-	for tries := 0; len(all) < 4 && tries < 3; tries++ { // on a busy machine a run may fail, or have no message in its window
+	for tries := 0; len(all) < 2 && tries < 3; tries++ { // on a busy machine a run may fail, or have no message in its window
 		out = filepath.Join(t.TempDir(), "out")
 		got := invokeCommand(t, "bench", "testdata/sizes.toml", "--out", out)
 		var err error
@@ -34,8 +34,8 @@ func TestPlanPredicts(t *testing.T) {
 		}
 	}
 	predicted := capacity.PredictFromSmallestOfSameSetup(all, nil)
-	if len(predicted) != 2 {
-		t.Fatalf("%d predictions of %+v, want one of each subject", len(predicted), all)
+	if len(predicted) != 1 {
+		t.Fatalf("%d predictions of %+v, want one", len(predicted), all)
 	}
 	for _, p := range predicted {
 		if p.From.Connections != 1000 || p.To.Connections != 5000 || p.Figures[0].What != "the process, idle" {
@@ -49,7 +49,7 @@ func TestPlanPredicts(t *testing.T) {
 			t.Errorf("%s: the memory of the process is off by %+.1f %%, want at most 10 %%", p.To.Subject, off*100)
 		}
 	}
-	invokeCommand(t, "plan", "--from", out, "--subject", "epoll", "-n", "10M", "--memory", "64Gi", "--cores", "16").checkOutcome(t, "plan",
-		0, "Measured: 1,000 connections, epoll, echo, 2 loops", "10,000,000", "LimitNOFILE", "myriad doctor -n ")
+	invokeCommand(t, "plan", "--from", out, "--subject", "goroutine", "-n", "10M", "--memory", "64Gi", "--cores", "16").checkOutcome(t, "plan",
+		0, "Measured: 1,000 connections, goroutine, echo, 2 loops", "10,000,000", "LimitNOFILE", "myriad doctor -n ")
 	invokeCommand(t, "plan", "--from", out, "--check", "--within", "0.0001%").checkOutcome(t, "plan --check", 1, "further off than")
 }

@@ -209,6 +209,7 @@ func checkSameCounts(t *testing.T, what string, merged, parts []string) {
 // both at the same time, and the merged result equals the sum of both. Then the same agents serve
 // the next run.
 func TestRun(t *testing.T) {
+	t.Parallel() // mostly waits
 	f, target := newFleet(t), startEchoServer(t)
 	dirs := []string{t.TempDir(), t.TempDir()}
 	f.startAgent(Agent{Name: "a", EventDir: dirs[0]})
@@ -263,6 +264,7 @@ func TestRun(t *testing.T) {
 
 // TestTogether checks that the traffic of both waits until the slower one is connected.
 func TestTogether(t *testing.T) {
+	t.Parallel() // mostly waits
 	f, target := newFleet(t), startEchoServer(t)
 	dirs := []string{t.TempDir(), t.TempDir()}
 	f.startAgent(Agent{Name: "a", EventDir: dirs[0], MaxConnections: 1})
@@ -334,6 +336,7 @@ func runLosingAgent(t *testing.T, at load.Phase, config func(silence time.Durati
 
 // TestLost cuts off an agent in the middle of a run, which ends with the rest.
 func TestLost(t *testing.T) {
+	t.Parallel() // mostly waits
 	target := startEchoServer(t)
 	f, r, a, b := runLosingAgent(t, load.Measuring, func(silence time.Duration) load.Config {
 		return load.Config{Target: target, Connections: 6, Duration: 3 * silence, ProgressEvery: silence / 10}
@@ -356,6 +359,7 @@ func TestLost(t *testing.T) {
 
 // TestInterrupted interrupts a run from the coordinator, and from an agent.
 func TestInterrupted(t *testing.T) {
+	t.Parallel() // mostly waits
 	f, target := newFleet(t), startEchoServer(t)
 	endA := f.startAgent(Agent{Name: "a"})
 	f.startAgent(Agent{Name: "b"})
@@ -387,6 +391,7 @@ func TestInterrupted(t *testing.T) {
 
 // TestCoordinatorGone cuts off a coordinator: the agent ends its run and serves the next.
 func TestCoordinatorGone(t *testing.T) {
+	t.Parallel() // mostly waits
 	f, target := newFleet(t), startEchoServer(t)
 	f.startAgent(Agent{Name: "a"})
 	gone := make(chan struct{})
@@ -498,6 +503,7 @@ func TestOpenFails(t *testing.T) {
 
 // TestTooFew checks that the error names the agents that have joined.
 func TestTooFew(t *testing.T) {
+	t.Parallel() // mostly waits
 	f := newFleet(t)
 	f.startAgent(Agent{Name: "alone"})
 	for wait := range growingSilences(t) {

@@ -18,6 +18,7 @@ import (
 // TestWrongToken checks that an agent with a wrong token, and one without, are named in both logs,
 // once each.
 func TestWrongToken(t *testing.T) {
+	t.Parallel() // mostly waits
 	var coordinator, wrong, without logBuffer
 	url := make(chan string, 1)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -113,6 +114,7 @@ func (remoteConn) Dial(network, addr string) (net.Conn, error) {
 
 // TestCheckServer checks that both refuse a server on another machine that ignores credentials.
 func TestCheckServer(t *testing.T) {
+	t.Parallel() // mostly waits
 	for _, token := range []string{secret, ""} {
 		server, err := natsd.Start(natsd.Config{Addr: "127.0.0.1:0", Token: token})
 		if err != nil {

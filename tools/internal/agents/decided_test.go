@@ -39,6 +39,7 @@ func readTriedResults(t *testing.T, dir string) (all []*load.Result) {
 // TestSearch searches for a rate with two agents: each step is divided between them, and judged by
 // their merged result.
 func TestSearch(t *testing.T) {
+	t.Parallel() // mostly waits
 	f := newFleet(t)
 	dirs := []string{t.TempDir(), t.TempDir()}
 	f.startAgent(Agent{Name: "a", EventDir: dirs[0], MaxConnections: 2})
@@ -121,6 +122,7 @@ func startRateLimitedServer(t *testing.T, rate int) string {
 
 // TestSearchLost cuts off an agent in the middle of a search, which ends with the rest.
 func TestSearchLost(t *testing.T) {
+	t.Parallel() // mostly waits
 	target, steps := startEchoServer(t), 0
 	_, r, _, _ := runLosingAgent(t, load.Tried, func(time.Duration) load.Config {
 		steps = 0
@@ -147,6 +149,7 @@ func TestSearchLost(t *testing.T) {
 // TestSteady measures with two agents until the sum of their rates is steady, or for three times
 // Duration.
 func TestSteady(t *testing.T) {
+	t.Parallel() // mostly waits
 	f := newFleet(t)
 	f.startAgent(Agent{Name: "a"})
 	f.startAgent(Agent{Name: "b"})
@@ -178,6 +181,7 @@ func TestSteady(t *testing.T) {
 
 // TestSteadyTogether has rates that vary at each agent, but not in the sum.
 func TestSteadyTogether(t *testing.T) {
+	t.Parallel() // mostly waits
 	for name, test := range map[string]struct {
 		a, b   [2]float64 // in turn
 		enough bool
@@ -210,6 +214,7 @@ func startHub(t *testing.T) string {
 
 // TestPubSub lets two agents share topics: messages of each reach the subscribers of both.
 func TestPubSub(t *testing.T) {
+	t.Parallel() // mostly waits
 	f := newFleet(t)
 	f.startAgent(Agent{Name: "a", MaxConnections: 5})
 	f.startAgent(Agent{Name: "b"})
@@ -237,6 +242,7 @@ func TestPubSub(t *testing.T) {
 // TestPubSubLost cuts off an agent that publishes: the other's subscribers do not wait for more of
 // its messages.
 func TestPubSubLost(t *testing.T) {
+	t.Parallel() // mostly waits
 	target := startHub(t)
 	_, r, _, _ := runLosingAgent(t, load.Measuring, func(silence time.Duration) load.Config {
 		pubsub := &load.PubSub{Protocol: "redis", Publishers: 2}
