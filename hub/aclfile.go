@@ -17,8 +17,8 @@ type aclAccount struct {
 	selectors                      []aclSelector // selectors[0] is built from the rules outside parentheses
 }
 
-// aclSelector allows some commands on some topics. An action is permitted if at least one of the user's selectors
-// allows it.
+// aclSelector allows some commands on some topics. A user may perform an action if at least one of the user's selectors
+// allows the action.
 type aclSelector struct {
 	commands  uint64 // a bit for each index of commandNames; unknownCommandBit covers all others
 	allTopics bool
@@ -75,8 +75,8 @@ var (
 const categories = " keyspace read write set sortedset list hash string bitmap hyperloglog geo stream pubsub" +
 	" admin fast slow blocking dangerous connection transaction scripting "
 
-// parseCommandOrCategory returns the bits for a command with all its subcommands, for one subcommand, or for a category
-// such as @pubsub.
+// parseCommandOrCategory returns the command bits for a command name or for a category such as @pubsub. A command
+// includes all its subcommands. A single subcommand can also be named.
 func parseCommandOrCategory(nameOrCategory string) (commandBits uint64, err error) {
 	nameOrCategory = strings.ToLower(nameOrCategory)
 	category, isCategory := strings.CutPrefix(nameOrCategory, "@")

@@ -10,9 +10,9 @@ import (
 	"github.com/myriad-go/myriad/hub"
 )
 
-// subscriptions subscribes to the NATS subjects of all names that have subscribers on the hub. Event loops queue names
-// that have gained their first subscriber or lost their last. A goroutine then checks whether these names have
-// subscribers now. To avoid churn, it unsubscribes from a subject only after the linger time.
+// subscriptions subscribes to the NATS subjects of all names that have subscribers on the hub. When a name gains its
+// first subscriber or loses its last, an event loop queues the name. A goroutine then checks whether the name has
+// subscribers now. To avoid churn, the goroutine unsubscribes from a subject only after the linger time.
 type subscriptions struct {
 	hub            *hub.Hub
 	natsConn       *nats.Conn
@@ -42,10 +42,10 @@ type subscriptions struct {
 
 // replaceDelay is the time for which a superseded subscription stays after its replacement has taken effect.
 //
-// A NATS server looks up the subscriptions of a message, and then delivers to each of them that has not been
-// unsubscribed in the meantime. If all of them have been unsubscribed, the message is lost, even if newer subscriptions
-// exist. This can happen even after a new subscription has taken effect, because routes run on separate goroutines.
-// Therefore a subscription is never removed before replaceDelay.
+// To deliver a message, a NATS server looks up its subscriptions and then skips those that have been unsubscribed in
+// the meantime. If none is left, the message is lost, even if a newer subscription exists. This can happen even after
+// the newer subscription has taken effect, because each route between servers has its own goroutine. Therefore a
+// superseded subscription stays for replaceDelay.
 const replaceDelay = 250 * time.Millisecond
 
 type topicName struct {
@@ -53,7 +53,7 @@ type topicName struct {
 	text string
 }
 
-// subjectState is a subscribed subject with the names that need it. A wildcard subject may serve several patterns.
+// subjectState is a subscribed subject and the names that need it. Several patterns may need the same wildcard subject.
 type subjectState struct {
 	sub          *nats.Subscription
 	names        map[topicName]struct{}
