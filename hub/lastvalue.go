@@ -10,8 +10,8 @@ import (
 // lastValueCache keeps the newest message of each topic for later subscribers.
 //
 // A subscriber receives the confirmation, then the newest value at that moment, then every later message exactly once.
-// To ensure this, topicLock is held while a message is stored and sent. It is also held while a subscriber is sent the
-// value and joins the group.
+// To ensure this order, topicLock is held while a message is stored and sent. It is also held while the value is sent
+// to a subscriber and the subscriber joins the group.
 type lastValueCache struct {
 	topicLocks [64]sync.Mutex // by hash of the topic; locked before mu
 
@@ -29,8 +29,8 @@ type lastValue struct {
 	newer, older *lastValue
 }
 
-// lastValueOverhead is the memory of a value in addition to its name and message: the struct, and on average 40 bytes
-// of the map.
+// lastValueOverhead is the memory that a value needs besides its name and message: the struct and about 40 bytes in the
+// map.
 const lastValueOverhead = 64 + 40
 
 func (v *lastValue) memoryBytes() int {

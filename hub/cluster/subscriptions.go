@@ -203,8 +203,8 @@ func (subs *subscriptions) subscribeNewSubject(subjectName string) *subjectState
 	return s
 }
 
-// unsubscribeIdleAndReplaced unsubscribes from subjects that have been unused for the linger time, and from superseded
-// subscriptions. It also ends the subscription to all topics if that is no longer needed.
+// unsubscribeIdleAndReplaced ends unneeded subscriptions: those unused for the linger time, those superseded for
+// replaceDelay, and the subscription to all topics if subscriptions to single topics suffice again.
 func (subs *subscriptions) unsubscribeIdleAndReplaced(now time.Time) {
 	for len(subs.idle) > 0 && now.Sub(subs.idle[0].since) >= subs.linger {
 		i := subs.idle[0]
@@ -256,9 +256,9 @@ func (subs *subscriptions) unsubscribeReplaced() {
 	subs.replaced = nil
 }
 
-// switchSubscribeAll switches between one subscription to all topics and one subscription per topic. Switching on is
-// always allowed, and reuses superseded subscriptions to all topics. Switching off requires that no subscription is
-// superseded.
+// switchSubscribeAll switches to one subscription to all topics if on is true, and to one subscription per topic
+// otherwise. Switching on reuses superseded subscriptions to all topics. Before switching off, the caller must make
+// sure that no subscription is superseded.
 func (subs *subscriptions) switchSubscribeAll(on bool) {
 	if on == (subs.allTopicSubs != nil) {
 		return
@@ -297,7 +297,7 @@ func (subs *subscriptions) switchSubscribeAll(on bool) {
 }
 
 // waitUntilSubscriptionsApply waits until new subscriptions are in effect and the messages of the old subscriptions
-// have been read, because unsubscribing drops messages in flight. If the connection takes too long, it stops waiting.
+// have been read. The wait is needed because unsubscribing drops messages in flight. It is limited in time.
 func (subs *subscriptions) waitUntilSubscriptionsApply() {
 	for range maxPings + 1 {
 		if subs.natsConn.FlushTimeout(pingInterval) == nil || !subs.natsConn.IsConnected() {
@@ -318,8 +318,8 @@ func (subs *subscriptions) subjectCount() (n int64, subscribedToAll bool) {
 	return int64(len(subs.subjects) + len(subs.allTopicSubs)), subs.allTopicSubs != nil
 }
 
-// isWidestSubscriptionFor reports whether subscription is the widest (has the fewest tokens) of all subscriptions that
-// match subject. A message without a sequence number is delivered only for the widest subscription.
+// isWidestSubscriptionFor reports whether subscription has the fewest tokens of all subscriptions that match subject. A
+// message without a sequence number is delivered only for this widest subscription.
 func (subs *subscriptions) isWidestSubscriptionFor(subscription, subject string) bool {
 	subs.countMu.Lock()
 	defer subs.countMu.Unlock()
