@@ -33,9 +33,9 @@ import (
 // Clients authenticate with the Authorization header (Bearer or Basic), the parameter token, or a client
 // certificate. Responses are JSON, including errors.
 //
-// Any web page can make a browser send requests with the user's credentials to other sites. Therefore a site's pages may
-// use the hub only if Hub.Origins lists the site; other pages may only load the hub's web page. In a hub without users,
-// a client on the same machine must use a host name that other sites cannot claim.
+// Any web page can make a browser send requests with the user's credentials to other sites. Therefore pages of another
+// site may only load the hub's web page, unless Hub.Origins lists that site. In a hub without users, a client on the
+// same machine must use a host name that other sites cannot claim.
 type httpAPI struct {
 	once        sync.Once
 	http        web.HTTP

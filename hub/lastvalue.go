@@ -42,7 +42,7 @@ func (l *lastValueCache) topicLock(topic string) *sync.Mutex {
 	return &l.topicLocks[maphash.String(hashSeed, topic)%uint64(len(l.topicLocks))]
 }
 
-// storeAndSend stores a message as the topic's newest one and calls send. It holds the topic's lock for both.
+// storeAndSend stores a topic's newest message and then calls send. It holds the topic's lock during both.
 func (l *lastValueCache) storeAndSend(topic string, message []byte, limits Limits, send func()) {
 	lock := l.topicLock(topic)
 	lock.Lock()
@@ -51,8 +51,8 @@ func (l *lastValueCache) storeAndSend(topic string, message []byte, limits Limit
 	send()
 }
 
-// storeNewestAndEvict stores a message as the topic's newest one. If the message exceeds the limits, it removes the
-// topic's value instead, because the older message is no longer the newest.
+// storeNewestAndEvict stores a topic's newest message, and evicts the least recently used values beyond the limits. If
+// this message alone exceeds the limits, it only removes the topic's older value.
 func (l *lastValueCache) storeNewestAndEvict(topic string, message []byte, limits Limits) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -78,7 +78,6 @@ func (l *lastValueCache) storeNewestAndEvict(topic string, message []byte, limit
 	}
 }
 
-// getAndMarkRecentlyUsed returns the newest message of a topic and marks the topic as recently used.
 func (l *lastValueCache) getAndMarkRecentlyUsed(topic string) (message []byte, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

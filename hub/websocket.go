@@ -97,8 +97,8 @@ func badRequestf(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{errBadRequest}, args...)...)
 }
 
-// parseSocketRequest parses and validates a request. If it fails, the returned request still contains the id, if the id
-// could be read.
+// parseSocketRequest parses and validates a request. If the request is invalid, the result still contains the id,
+// provided that the id is readable.
 func parseSocketRequest(message []byte) (*socketRequest, socketOp, error) {
 	request := new(socketRequest)
 	in := json.NewDecoder(bytes.NewReader(message))
@@ -150,7 +150,7 @@ func describeJSONError(err error) string {
 	return fmt.Sprintf("%.200s", text)
 }
 
-// isValidRequestID reports whether id is absent, or is a sufficiently short number or string.
+// isValidRequestID reports whether id is absent, or is a number or string of at most maxIDBytes.
 func isValidRequestID(id json.RawMessage) bool {
 	return len(id) == 0 || len(id) <= maxIDBytes && (id[0] == '"' || id[0] == '-' || '0' <= id[0] && id[0] <= '9')
 }
@@ -170,7 +170,7 @@ func (q *socketRequest) presentFields() (names []string) {
 	return names
 }
 
-// subscriptionTarget returns the topic or pattern of a request. It fails unless the request has exactly one of the two.
+// subscriptionTarget returns the topic or pattern of a request. A request with both or with neither is an error.
 func (q *socketRequest) subscriptionTarget() (Kind, string, error) {
 	switch {
 	case q.Topic != nil && q.Pattern == nil:
@@ -340,7 +340,6 @@ func (s socketConn) handlePublish(request *socketRequest) error {
 
 const maxMatchWorkBeforeYield = 10_000
 
-// pauseUntilOthersServed pauses the socket until other connections of its event loop have been served.
 func (s socketConn) pauseUntilOthersServed() {
 	c := s.socket.Conn()
 	c.Pause()
@@ -366,8 +365,8 @@ func (s socketConn) handleSubscribe(request *socketRequest) error {
 	})
 }
 
-// subscribeWithReplay subscribes to a kept topic or to a pattern, and replays the messages after the request's
-// position.
+// subscribeWithReplay subscribes to a kept topic, or to a pattern that may match kept topics. It then replays the
+// messages after the request's position.
 func (s socketConn) subscribeWithReplay(request *socketRequest, kind Kind, name string) error {
 	var since Position
 	if request.Since != nil {

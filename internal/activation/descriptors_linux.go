@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// adoptListeningDescriptors returns files for the descriptors with these names. It checks all descriptors before it
-// changes any, because with wrong variables they may belong to other code.
+// adoptListeningDescriptors returns files for the descriptors with these names. If the environment variables are wrong,
+// descriptors may belong to other code. Therefore it checks all descriptors before it changes any.
 func adoptListeningDescriptors(names []string) (files []*os.File, err error) {
 	for i, name := range names {
 		if err := checkListeningSocket(firstFD + i); err != nil {
