@@ -17,8 +17,8 @@ import (
 	"github.com/myriad-go/myriad/web"
 )
 
-// subprotocol is the WebSocket protocol of the hub. It is used even if the client has not negotiated it. Each message
-// is a JSON object with an op. A request may have an id, a number or a string, which the reply repeats:
+// subprotocol is the WebSocket protocol of the hub. The hub uses it even if the client has not negotiated it. Each
+// message is a JSON object with an op. A request may have an id (a number or a string), which the reply repeats:
 //
 //	{"op":"subscribe","topic":"a"}          {"op":"subscribed","topic":"a","count":1}
 //	{"op":"subscribe","pattern":"a*"}       {"op":"subscribed","pattern":"a*","count":2}
@@ -33,10 +33,10 @@ import (
 // password, send user and password instead of token. A failed request gets {"op":"error","error":"..."}. Messages are
 // encoded by encodeMessageJSON.
 //
-// Messages of topics that Hub.Replay keeps have an id. The reply to a subscribe request for such a topic contains
-// since, the id after which all messages follow. This is the request's id or, if the request has none, the newest id.
-// If some messages are no longer available, {"op":"gap","topic":"a","id":"k3-9"} precedes the others. Its id is that of
-// the last message that may be missing.
+// If Hub.Replay keeps a topic, its messages have an id. The reply to a subscribe request for such a topic contains
+// since: all messages after this id follow. since is the request's id or, if the request has none, the newest id. If
+// some messages are no longer available, {"op":"gap","topic":"a","id":"k3-9"} comes first. All messages that may be
+// missing have this id or an earlier one.
 //
 // After the first subscription, replies and messages are in order: the reply "subscribed" precedes the topic's first
 // message, and no message of the topic follows "unsubscribed".

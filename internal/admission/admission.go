@@ -124,7 +124,7 @@ func (c *Controller) ReleaseSourceConn(source netip.Addr) {
 
 // TakeRateToken takes a token to accept one connection and returns 0. If there is no token, it returns the time to wait
 // for one, at most a second. now is the time since a start that all callers share. If now is earlier than in a previous
-// call, no tokens are added. After a clock change of more than a minute, the new time is used.
+// call, the previous time is used. If it is earlier by more than a minute, the clock has been reset, and now is used.
 func (c *Controller) TakeRateToken(now time.Duration) (wait time.Duration) {
 	if c.bucket == nil {
 		return 0
