@@ -56,8 +56,7 @@ type source struct {
 // ours is the prefix of the import paths of this repository's packages.
 const ours = "github.com/myriad-go/myriad"
 
-// typeCheck type-checks packages for one system and returns the type errors in packages of this repository. The
-// argument packages is passed to go list.
+// typeCheck returns the type errors of this repository's packages on one system. go list gets the argument packages.
 func typeCheck(system string, packages []string) (mistakes []error, err error) {
 	goos, goarch, ok := strings.Cut(system, "/")
 	if !ok {

@@ -17,8 +17,7 @@ type aclAccount struct {
 	selectors                      []aclSelector // selectors[0] is built from the rules outside parentheses
 }
 
-// aclSelector allows some commands on some topics. A user may perform an action if at least one of the user's selectors
-// allows the action.
+// aclSelector allows some commands on some topics. A user may do what at least one of the user's selectors allows.
 type aclSelector struct {
 	commands  uint64 // a bit for each index of commandNames; unknownCommandBit covers all others
 	allTopics bool

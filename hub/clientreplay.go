@@ -367,8 +367,7 @@ func (h *Hub) cachedNewestPosition(ctx context.Context) (Position, error) {
 	return r.streamNewest, r.streamNewestErr
 }
 
-// reachedLocked reports whether the node has reached pos. Positions of another stream count as reached. The caller must
-// hold mu.
+// reachedLocked implements hasReached. The caller must hold mu. Positions of another stream count as reached.
 func (m *replayBuffer) reachedLocked(pos Position) bool {
 	return m.ready && (pos.Epoch != m.newestPos.Epoch || pos.Seq <= m.newestPos.Seq)
 }
@@ -384,7 +383,7 @@ func (cr *clientReplay) indexSubscriptions() {
 	}
 }
 
-// runStep prepares the next step. If this is the last step, runStep also sends it, adds the client to its groups and
+// runStep prepares the next step. If it is the last one, runStep also sends it, adds the client to its groups and
 // returns true.
 func (cr *clientReplay) runStep(limits stepLimits) (joined bool) {
 	r := cr.hub.Replay

@@ -116,8 +116,7 @@ func formatClientAddr(addr netip.AddrPort, _ bool) string {
 	return addr.String()
 }
 
-// clientFilter selects connections for CLIENT LIST and CLIENT KILL. A field with its zero value selects all
-// connections.
+// clientFilter selects connections for CLIENT LIST and CLIENT KILL. A zero field has no effect.
 type clientFilter struct {
 	ids         map[uint64]bool
 	addr, laddr string
@@ -147,8 +146,7 @@ func (f *clientFilter) matches(c *tcp.Conn) bool {
 	return f.user == "" || ok && cmp.Or(h.hubClient().user, anyone).name == f.user
 }
 
-// pubsubOrNormalType returns "pubsub" for a client with subscriptions and "normal" for any other client. These are
-// Redis's names.
+// pubsubOrNormalType returns "pubsub" for a client with subscriptions and "normal" for any other client, as Redis does.
 func pubsubOrNormalType(holder clientHolder, isHolder bool) string {
 	if isHolder && holder.hubClient().subscriptionCount() > 0 {
 		return "pubsub"
@@ -306,8 +304,7 @@ func (r *replyWriter) killClientsAndWriteReply(ctx context.Context, hub *Hub, sr
 	return closeReason
 }
 
-// unsubscribeAndKillClient ends the client's subscriptions and closes the connection. The subscriptions end at once,
-// although the peer may be slow to disconnect.
+// unsubscribeAndKillClient ends the client's subscriptions at once. The connection may take longer to close.
 func (h *Hub) unsubscribeAndKillClient(conn *tcp.Conn) {
 	if holder, ok := conn.Value().(clientHolder); ok {
 		h.unsubscribeAllAndStopReplay(holder.hubClient(), conn.Ref())

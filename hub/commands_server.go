@@ -124,8 +124,7 @@ func (b *commandBatch) writeCommandList(list []*command) {
 	}
 }
 
-// maxCommandNames limits the arguments of COMMAND INFO and COMMAND DOCS, because the replies are much longer than the
-// requests.
+// maxCommandNames limits the arguments of COMMAND INFO and COMMAND DOCS, because the replies are much longer.
 const maxCommandNames = 100
 
 // commandsFromArgsOrReplyError returns the commands named by the arguments, or all commands if there are no arguments.

@@ -13,8 +13,7 @@ import (
 	"github.com/myriad-go/myriad/web"
 )
 
-// eventSubscription is the Value of a connection before its event stream starts. After the start, the Value is the
-// client.
+// eventSubscription is the Value of a connection before its event stream starts. Later, the Value is the client.
 type eventSubscription struct {
 	client *client
 	names  [2][]string // by kind

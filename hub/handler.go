@@ -210,8 +210,8 @@ func (b *commandBatch) readCommand(input []byte) (n int, err error) {
 	return n, err
 }
 
-// updateSessionDetails calls set with the session's details. If the session has no details, it first creates them if
-// createIfAbsent is true, and returns otherwise. If the details are empty after the call, it frees them.
+// updateSessionDetails calls set with the session's details. If the session has none, it creates them if createIfAbsent
+// is true, and returns otherwise. If the details are empty after the call, it frees them.
 func (b *commandBatch) updateSessionDetails(createIfAbsent bool, set func(*sessionDetails)) {
 	if b.sessionDetails == nil {
 		if !createIfAbsent {
@@ -301,8 +301,7 @@ func (b *commandBatch) flushAndClose(reason error) {
 	}
 }
 
-// unsubscribeAndClose ends the client's subscriptions at once, and closes the connection after its output has been
-// sent. The peer may be slow to disconnect.
+// unsubscribeAndClose ends the client's subscriptions, and closes the connection once its output has been sent.
 func (b *commandBatch) unsubscribeAndClose(reason error) {
 	b.stopped, b.closing = true, true
 	b.hub.unsubscribeAllAndStopReplay(&b.client, b.ref)
@@ -340,8 +339,7 @@ func (b *commandBatch) runCommand() (finished bool) {
 	return b.sessionDetails == nil || b.argsDone == 0
 }
 
-// lookUpPermittedCommand returns the command for the arguments. If the command is unknown or not permitted, errorReply
-// is the text of an error reply.
+// lookUpPermittedCommand finds the command for the arguments. If it may not run, errorReply is an error reply.
 func (b *commandBatch) lookUpPermittedCommand() (cmd *command, errorReply string) {
 	cmd = lookupCommand(commands, b.args[0])
 	if cmd == nil {

@@ -123,8 +123,7 @@ func (api *httpAPI) checkOriginAndHost(r *http.Request) error {
 }
 
 // isTrustedHost reports whether host is an IP address, localhost or an allowed origin. Any other name may belong to a
-// site that lets the name resolve to 127.0.0.1 (DNS rebinding). A browser would then treat the hub as a part of that
-// site.
+// site that lets it resolve to 127.0.0.1 (DNS rebinding). A browser would then treat the hub as part of that site.
 func (api *httpAPI) isTrustedHost(host string) bool {
 	name := host
 	if h, _, err := net.SplitHostPort(host); err == nil {
@@ -203,8 +202,7 @@ func (api *httpAPI) servePreflight(w http.ResponseWriter, r *http.Request) {
 
 var errNotAuthenticated = errors.New("authentication required; expected Authorization: Bearer TOKEN or Basic, or the parameter token")
 
-// authenticateRequest returns the user of a request. If the request needs credentials but contains none, the user is
-// nil.
+// authenticateRequest returns the user of a request. If the request lacks necessary credentials, the user is nil.
 func (api *httpAPI) authenticateRequest(r *http.Request, q url.Values) (*user, error) {
 	h := api.hub
 	scheme, credential, _ := strings.Cut(r.Header.Get("Authorization"), " ")
@@ -426,8 +424,7 @@ func (h *Hub) largestClusterTopics(ctx context.Context, prefix string, limit int
 }
 
 // Largest returns the topics with the given prefix that have the most subscribers on this hub, largest first. It
-// returns at most limit topics; a limit above 10,000 counts as 10,000. total is the number of all topics with the
-// prefix.
+// returns at most limit topics, and at most 10,000. total is the number of all topics with the prefix.
 func (h *Hub) Largest(prefix string, limit int) (names []string, total int) {
 	largest, total := h.largestLocalTopics(prefix, min(max(limit, 0), maxTopicLimit))
 	for _, p := range largest {

@@ -29,8 +29,7 @@ type lastValue struct {
 	newer, older *lastValue
 }
 
-// lastValueOverhead is the memory that a value needs besides its name and message: the struct and about 40 bytes in the
-// map.
+// lastValueOverhead is the memory that a value needs besides its name and message: the struct, and 40 bytes in a map.
 const lastValueOverhead = 64 + 40
 
 func (v *lastValue) memoryBytes() int {

@@ -16,8 +16,7 @@ type Limits struct {
 	// protocol, tcp.Limits.MaxMessage of the server also applies. A message whose encoded form exceeds
 	// tcp.Limits.MaxUnsent is not delivered.
 	MaxMessage int
-	// MaxTopics limits the number of topics with subscribers. The number of patterns has a separate limit, also
-	// MaxTopics. The default is 10,000,000.
+	// MaxTopics limits the topics with subscribers. Patterns have a limit of the same size. The default is 10,000,000.
 	MaxTopics int
 	// MaxName limits the bytes of a topic's name or of a pattern. The default is 1,024, the maximum 65,536.
 	MaxName int

@@ -52,8 +52,7 @@ type bucket struct {
 	work   int // of all patterns
 }
 
-// chunkSize is the number of patterns per chunk of a bucket. A change copies the changed chunk and pointers to the
-// others.
+// chunkSize is the number of patterns per chunk of a bucket. A change copies one chunk, and pointers to the others.
 const chunkSize = 64
 
 type indexedPattern struct {
@@ -107,8 +106,7 @@ func (p indexedPattern) matches(name string) bool {
 	return glob{p.topic.name, p.globProgram}.matches(name)
 }
 
-// hashBase is the random base of a polynomial hash. In such a hash, the hash of a substring follows from those of two
-// prefixes.
+// hashBase is the random base of a polynomial hash. Prefix hashes then determine the hashes of all substrings.
 var hashBase = rand.Uint64() | 1
 
 func extendHash(hash uint64, b byte) uint64 { return hash*hashBase + uint64(b) + 1 }

@@ -250,8 +250,7 @@ func (r *Replay) At() (newest Position, ready bool) {
 	return r.newestPos, r.ready
 }
 
-// DeliverKept stores the next message of the stream. If m.Old is false, it also sends the message to subscribers, like
-// Deliver.
+// DeliverKept stores the next message of the stream. Unless m.Old is set, it also sends the message, like Deliver.
 func (h *Hub) DeliverKept(m KeptMessage) (receivers int) {
 	r := h.Replay
 	r.mu.Lock()
@@ -269,8 +268,7 @@ func (h *Hub) DeliverKept(m KeptMessage) (receivers int) {
 	return h.deliverLocally(Topic, m.Topic, m.Data, m.At.String())
 }
 
-// clearAndSendGapNotice handles the loss of the stream's messages before nextSeq. It clears the buffer and sends a gap
-// notice to current subscribers.
+// clearAndSendGapNotice clears the buffer and sends a gap notice, because stream messages before nextSeq are lost.
 func (r *Replay) clearAndSendGapNotice(hub *Hub, nextSeq uint64) {
 	for r.head < len(r.messages) {
 		r.dropOldest()

@@ -62,8 +62,7 @@ func (r *replyWriter) writeVerbatim(s string) {
 	r.buf = append(r.buf, "\r\n"...)
 }
 
-// writeError writes an error reply. text must begin with the error code. Line breaks, which may come from the client,
-// become spaces.
+// writeError writes an error reply. text must begin with the error code. Line breaks in it become spaces.
 func (r *replyWriter) writeError(text string) {
 	r.buf = append(r.buf, '-')
 	for i := range len(text) {

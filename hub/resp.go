@@ -25,8 +25,7 @@ const (
 	maxUnauthenticatedBulk = 16 << 10
 )
 
-// protocolError describes a violation of the protocol. The description is sent to the client before the connection
-// closes.
+// protocolError describes a violation of the protocol. The client gets this description, then the connection closes.
 type protocolError string
 
 func (e protocolError) Error() string {
@@ -134,8 +133,7 @@ func (r *commandReader) parseArg(input []byte, progress *parseProgress) (size in
 	return size, nil
 }
 
-// checkMinCommandSize returns an error if the command must exceed the limit. It assumes that the argsLeft arguments
-// after pos are as short as possible.
+// checkMinCommandSize returns an error if the command is too long even if the remaining arguments are empty.
 func (r *commandReader) checkMinCommandSize(pos, argsLeft int) error {
 	if minSize := pos + minArgBytes*argsLeft; minSize > r.maxBytes {
 		return oversizedError{protocolError(fmt.Sprintf("a command of at least %d bytes, at most %d are allowed", minSize, r.maxBytes))}

@@ -79,8 +79,7 @@ func (t *topic) sendGap(upTo Position) {
 	t.broadcastEncoded(func(f messageFormat, dst []byte) []byte { return f.appendGapNoticeUnlessRESP(dst, []*topic{t}, upTo) })
 }
 
-// broadcastEncoded calls encode for each format that has subscribers. It sends the result, if not empty, to the
-// subscribers of this format.
+// broadcastEncoded calls encode for each format that has subscribers, and sends the result to these subscribers.
 func (t *topic) broadcastEncoded(encode func(format messageFormat, dst []byte) []byte) (all deliveryCounts) {
 	b := bufferPool.Get().(*[]byte)
 	defer returnBufferToPool(b)

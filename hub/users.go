@@ -150,8 +150,7 @@ func (u *user) anySelector(predicate func(*aclSelector) bool) bool {
 	return false
 }
 
-// unauthenticatedUserOrNil returns the user for clients that have not authenticated. If clients must authenticate, it
-// returns nil.
+// unauthenticatedUserOrNil returns the user for unauthenticated clients, or nil if clients must authenticate.
 func (h *Hub) unauthenticatedUserOrNil() *user {
 	if h.Users == nil {
 		return anyone
@@ -200,8 +199,8 @@ func (h *Hub) authenticateToken(token string) (*user, error) {
 	return u, nil
 }
 
-// authenticateCert returns the user named by the CommonName of a verified certificate. It fails if the user lacks the
-// ACL rule cert.
+// authenticateCert returns the user named by the CommonName of a verified certificate. The user needs the ACL rule
+// cert.
 func (h *Hub) authenticateCert(cert *x509.Certificate) (*user, error) {
 	if h.Users == nil {
 		return nil, errWrongCredentials

@@ -97,8 +97,7 @@ func badRequestf(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{errBadRequest}, args...)...)
 }
 
-// parseSocketRequest parses and validates a request. If the request is invalid, the result still contains the id,
-// provided that the id is readable.
+// parseSocketRequest parses and validates a request. Even an invalid request is returned, with its id if possible.
 func parseSocketRequest(message []byte) (*socketRequest, socketOp, error) {
 	request := new(socketRequest)
 	in := json.NewDecoder(bytes.NewReader(message))

@@ -60,11 +60,10 @@ type Config struct {
 	// MaxSubjects limits the number of subscribed NATS subjects. If the hub needs more subjects, it receives the
 	// messages of all topics instead. The default is 100,000.
 	MaxSubjects int
-	// Linger is the time for which the node stays subscribed to a subject after the last subscriber has left. The
-	// default is 5 s.
+	// Linger is the time for which the node stays subscribed to a subject without subscribers. The default is 5 s.
 	Linger time.Duration
 	// Warn is called to report a problem, at most a few times per second, and at most once a minute for the same line.
-	// With Peers, it also reports when the first other hub joins and when the last other hub leaves. It must be safe
+	// With Peers, it is also called when the first other hub joins and when the last other hub leaves. It must be safe
 	// for concurrent use. The default is nil.
 	Warn func(line string)
 }
@@ -78,8 +77,7 @@ type Peers struct {
 	Join []string
 	// Secret is the secret that all servers of the cluster share. Without TLS, the secret is sent unencrypted.
 	Secret string
-	// TLS configures both ends of the connections between servers. By default, TLS is nil and connections are
-	// unencrypted.
+	// TLS configures both ends of the connections between servers. The default is nil: unencrypted.
 	TLS *tls.Config
 	// Dir is the directory for a hub with a Replay. The server stores messages and its identity there. The directory
 	// must be persistent, and each node needs its own. By default, Dir is "" and nothing is stored.
@@ -142,8 +140,7 @@ type Node struct {
 }
 
 // Start connects a hub to a cluster and sets the hub's Cluster field. Call Start before the hub serves, and Close to
-// stop the node. Start returns permanent errors only. If NATS servers are unreachable, the node tries to connect for as
-// long as it runs.
+// stop the node. Start returns permanent errors only. The node keeps trying to reach unreachable NATS servers.
 func Start(h *hub.Hub, c Config) (*Node, error) {
 	if err := c.validate(h); err != nil {
 		return nil, err
@@ -385,8 +382,7 @@ func (n *Node) sendOutboxUntilClosed() {
 	}
 }
 
-// publishWhenConnected publishes a message. If there is no connection, it waits for one. It returns false if the
-// message is lost.
+// publishWhenConnected waits for a connection and publishes a message. It returns false if the message is lost.
 func (n *Node) publishWhenConnected(m *outgoing) (sent bool) {
 	msg := nats.Msg{Subject: m.subject, Data: m.data, Header: nats.Header{sequenceHeader: {m.id}}}
 	if m.escapedName != "" {

@@ -171,8 +171,7 @@ func (in *inbox) fillReceiveAndNodeStats(s *hub.ClusterStats) {
 	s.Nodes = slices.SortedFunc(maps.Values(byName), func(a, b hub.NodeStats) int { return strings.Compare(a.Name, b.Name) })
 }
 
-// throttledConnClosingOnError is a connection to NATS. It reads only while the inbox has space, and closes after a
-// write error.
+// throttledConnClosingOnError is a connection to NATS. Reads wait for space in the inbox. A write error closes it.
 type throttledConnClosingOnError struct {
 	net.Conn
 	inbox *inbox

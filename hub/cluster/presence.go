@@ -118,8 +118,7 @@ func (p *presence) logJoinedOrAloneIfChanged() {
 
 func (p *presence) announce() { p.publishAnnouncement(false) }
 
-// publishAnnouncement announces this node, or that this node is leaving. It ignores errors, because announcements are
-// repeated every second.
+// publishAnnouncement announces this node, or that it is leaving. It ignores errors: announcements are repeated.
 func (p *presence) publishAnnouncement(leaving bool) {
 	data, err := json.Marshal(announcement{
 		Origin: p.node.origin, Name: p.node.config.Name, Gone: leaving, Subscriptions: p.node.hub.Subscriptions(),
@@ -158,8 +157,7 @@ func (in *inbox) recordAnnouncedNode(announced announcement) (isNew bool) {
 	return isNew
 }
 
-// forgetAbsentNodes removes nodes that have been absent for a long time. If many nodes are known, even a short absence
-// is enough.
+// forgetAbsentNodes removes long-absent nodes. If many nodes are known, even a short absence is enough.
 func (in *inbox) forgetAbsentNodes(now time.Time) {
 	in.mu.Lock()
 	defer in.mu.Unlock()

@@ -99,8 +99,7 @@ func loadOrStoreServerName(dir, newName string) (string, error) {
 	return string(known), err
 }
 
-// nonOverlappingSubjects returns the subjects for topics. The subjects of a stream must not overlap, so a subject that
-// another subject covers is omitted.
+// nonOverlappingSubjects returns the subjects for topics, without subjects that another subject covers.
 func nonOverlappingSubjects(topics []string) (subjects []string) {
 	var all []string
 	for _, topic := range topics {

@@ -74,8 +74,8 @@ func escapeName(name string) (text string, lastTokenOffset int) {
 	return string(out), lastTokenOffset
 }
 
-// topicSubject returns the subject of a topic. If the name is too long, the subject ends with a hash of the name, and
-// hashed is true.
+// topicSubject returns the subject of a topic. If the name is too long, the subject contains a hash, and hashed is
+// true.
 func topicSubject(kind hub.Kind, name string) (subject string, hashed bool) {
 	text, _ := escapeName(name)
 	if len(text) <= maxSubjectBytes {
@@ -86,8 +86,7 @@ func topicSubject(kind hub.Kind, name string) (subject string, hashed bool) {
 	return subjectPrefix(kind) + text + hashMark + hex.EncodeToString(sum[:]), true
 }
 
-// parseTopicSubject returns the kind and name of a subject made by topicSubject. If the subject contains a hash or has
-// another form, ok is false.
+// parseTopicSubject returns the kind and name of a subject made by topicSubject. If the subject is hashed, ok is false.
 func parseTopicSubject(subject string) (kind hub.Kind, name string, ok bool) {
 	text, isTopic := strings.CutPrefix(subject, topicPrefix)
 	if !isTopic {

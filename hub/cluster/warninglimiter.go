@@ -31,8 +31,7 @@ const (
 	maxKnownWarnings = 256
 )
 
-// variableNumbers matches numbers that differ when a line is repeated: connection numbers, attempt numbers and client
-// ports.
+// variableNumbers matches numbers that differ when a line is repeated, such as connection numbers and client ports.
 var variableNumbers = regexp.MustCompile(`\b[a-z]id:\d+|\battempt \d+|:\d+->`)
 
 func (w *warningLimiter) warnf(format string, v ...any) {

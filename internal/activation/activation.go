@@ -29,9 +29,8 @@ const (
 )
 
 // NamedListener is a *net.TCPListener or *net.UnixListener with its name in the service manager. The name is
-// FileDescriptorName= in the .socket unit, or by default the unit's name. Several listeners may have the same name. A
-// listener without a name is called "unknown". When a NamedListener closes, the file of a unix socket remains, because
-// it belongs to the service manager.
+// FileDescriptorName= in the .socket unit, by default the unit's name. Several listeners may have the same name. A
+// listener without a name is called "unknown". When a NamedListener closes, the file of its unix socket remains.
 type NamedListener struct {
 	Name string
 	net.Listener
@@ -42,9 +41,8 @@ type NamedListener struct {
 //
 // LISTEN_PID, LISTEN_FDS and LISTEN_FDNAMES describe the listeners, whose descriptors start at 3. The first call always
 // unsets these variables, so that child processes do not use them. If LISTEN_PID is unset or names another process,
-// this process may replace another one in an upgrade. Listeners then returns the listeners of the replaced process.
-// There may be 1 to 1,024 descriptors, and all must be listening TCP or unix stream sockets. If one descriptor is not,
-// Listeners fails and changes none.
+// Listeners returns the listeners of the process that this one replaces in an upgrade, if any. There may be 1 to 1,024
+// descriptors. If one is not a listening TCP or unix stream socket, Listeners fails and changes none.
 func Listeners() ([]NamedListener, error) {
 	l, err := listeners()
 	return slices.Clone(l), err
@@ -103,8 +101,7 @@ func duplicateAsListeners(names []string, files []*os.File) (all []NamedListener
 	return all, nil
 }
 
-// parseListenEnv returns the names of the descriptors that the environment assigns to process pid. An empty variable
-// counts as unset.
+// parseListenEnv returns the names of the descriptors for process pid. An empty variable counts as unset.
 func parseListenEnv(getenv func(name string) string, pid int) (names []string, err error) {
 	forPid, count, list := getenv("LISTEN_PID"), getenv("LISTEN_FDS"), getenv("LISTEN_FDNAMES")
 	switch {

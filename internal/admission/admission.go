@@ -65,8 +65,7 @@ func (c *Controller) AcquireConn() bool { return c.acquireUpToSlots(1, 1) == 1 }
 // ReserveConns reserves up to n slots for connections from another process, and returns the number reserved.
 func (c *Controller) ReserveConns(n int) int { return c.acquireUpToSlots(n, reservedUnit) }
 
-// acquireUpToSlots takes up to n free slots. For each slot, it adds slotIncrement to c.slots. It returns the number
-// taken.
+// acquireUpToSlots takes up to n free slots and returns their number. For each slot, it adds slotIncrement to c.slots.
 func (c *Controller) acquireUpToSlots(n int, slotIncrement int64) (acquired int) {
 	for {
 		v := c.slots.Load()
@@ -124,7 +123,7 @@ func (c *Controller) ReleaseSourceConn(source netip.Addr) {
 
 // TakeRateToken takes a token to accept one connection and returns 0. If there is no token, it returns the time to wait
 // for one, at most a second. now is the time since a start that all callers share. If now is earlier than in a previous
-// call, the previous time is used. If it is earlier by more than a minute, the clock has been reset, and now is used.
+// call, the previous time is used, unless the clock has gone back by more than a minute.
 func (c *Controller) TakeRateToken(now time.Duration) (wait time.Duration) {
 	if c.bucket == nil {
 		return 0
@@ -132,8 +131,7 @@ func (c *Controller) TakeRateToken(now time.Duration) (wait time.Duration) {
 	return c.bucket.takeToken(now)
 }
 
-// unitsPerToken is the number of nanoseconds in a second. With this unit, a rate of n tokens per second is exactly n
-// units per nanosecond.
+// unitsPerToken is the number of nanoseconds in a second. Thus n tokens per second are n units per nanosecond.
 const unitsPerToken = int64(time.Second)
 
 // maxRate keeps sums of units within 64 bits.

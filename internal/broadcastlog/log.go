@@ -42,8 +42,7 @@ var errNotPaused = errors.New("the broadcast log is not paused")
 // pausedOffset is added to Log.active while the log is paused, which makes active negative.
 const pausedOffset = -1 << 62
 
-// replaySpeedup is how many times faster queued broadcasts are delivered than they were queued. A higher speed might be
-// too fast for the connections.
+// replaySpeedup is how many times faster queued broadcasts are delivered than they were queued.
 const replaySpeedup = 8
 
 // retryInterval is the time after which a broadcast that found no space is tried again.
@@ -66,7 +65,7 @@ type Log struct {
 	allEnded sync.Cond // signalled when the last active broadcast has ended; uses mu
 
 	mu             sync.Mutex
-	resumed        sync.Cond // signalled by Resume; uses mu
+	resumed        sync.Cond // signalled when a pause ends; uses mu
 	queue          []queuedBroadcast
 	queuedMessages int // broadcasts accepted in this pause
 	queuedBytes    int // their total size

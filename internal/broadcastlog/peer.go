@@ -31,8 +31,7 @@ const (
 	closeTimeout = time.Second
 )
 
-// Peer is the connection to another process's Log. One goroutine writes to the connection. The creator must call
-// ReceiveFrames on another goroutine.
+// Peer is the connection to another process's Log. The creator must call ReceiveFrames on another goroutine.
 type Peer struct {
 	conn net.Conn
 	// closeWhenFull closes the connection if the peer does not keep up. If not set, Log.Broadcast fails with ErrFull.
@@ -92,8 +91,7 @@ func (l *Peer) stopSending() {
 	l.changed.Broadcast()
 }
 
-// hasSpaceOrNeverWill reports whether it is useless to wait for space: the broadcast fits now, or the connection has
-// ended.
+// hasSpaceOrNeverWill reports whether waiting is useless: a broadcast fits now, or the connection has ended.
 func (l *Peer) hasSpaceOrNeverWill(m Broadcast) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -181,8 +179,7 @@ type FrameHandler struct {
 	OnCounters  func(p []byte)
 }
 
-// ReceiveFrames handles frames until the connection ends. If the peer has closed or reset the connection, it returns
-// nil.
+// ReceiveFrames handles frames until the connection ends. If the peer has closed or reset it, the result is nil.
 func (l *Peer) ReceiveFrames(handler FrameHandler) error {
 	in := bufio.NewReaderSize(l.conn, 1<<16)
 	for {

@@ -53,8 +53,7 @@ func (rt *Runtime) logAndCountRefused(counters *ListenerCounters, peer netip.Add
 	return reason
 }
 
-// AdmitImported reserves places for a connection from another engine, except the place in this engine, which the caller
-// has reserved.
+// AdmitImported reserves places for a connection from another engine. Its place in this engine is already reserved.
 func (rt *Runtime) AdmitImported(r *Record) error {
 	return rt.admitOrReleaseConnSlot(r.Listener, r.Peer, !r.Dialled, true)
 }
@@ -64,8 +63,7 @@ func (rt *Runtime) UndoAdmitImported(r *Record) {
 	rt.releaseListenerAndSourceSlots(r.Listener, r.Peer, !r.Dialled)
 }
 
-// UndoAdmit undoes AdmitOrLogRefusal for a connection that was not opened. The caller must release the place in the
-// engine.
+// UndoAdmit undoes AdmitOrLogRefusal for an unopened connection. The caller must release the place in the engine.
 func (rt *Runtime) UndoAdmit(listener int, peer netip.AddrPort) {
 	rt.releaseListenerAndSourceSlots(listener, peer, !rt.isFromProxy(listener, peer))
 }

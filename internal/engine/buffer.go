@@ -57,8 +57,8 @@ func (b *Buffer) totalCapacity() int {
 	return n
 }
 
-// discardFrontBytes removes numBytes bytes from the front of this piece. If more than half of the memory in front is
-// then unused, it moves the remaining bytes to the front. Thus a queue that is never empty does not grow.
+// discardFrontBytes removes numBytes bytes from the front of this piece. If the free space at the front is then more
+// than half of the memory, it moves the other bytes there, so that a queue that is never empty does not grow.
 func (b *Buffer) discardFrontBytes(numBytes int) {
 	b.inKernel, b.kernelFull = false, false
 	b.start += numBytes
@@ -69,8 +69,7 @@ func (b *Buffer) discardFrontBytes(numBytes int) {
 	}
 }
 
-// countSentAndRestartTimerAtGoal counts sent bytes. When progressGoal bytes have been sent, it restarts the timer of
-// WriteTimeout.
+// countSentAndRestartTimerAtGoal counts sent bytes. At progressGoal bytes, it restarts the timer of WriteTimeout.
 func (b *Buffer) countSentAndRestartTimerAtGoal(sent int, now time.Duration) {
 	if b.progressGoal -= sent; b.progressGoal <= 0 {
 		b.progressGoal, b.waitingSince = b.Len(), now
@@ -94,8 +93,7 @@ func (b *Buffer) appendableBytes(maxCap int) int {
 	return max(maxCap, cap(b.bytes)) - len(b.bytes)
 }
 
-// grownCap returns the capacity for extraBytes more bytes. If the piece must grow, its capacity doubles, but not beyond
-// maxCap unless the bytes need more.
+// grownCap returns the capacity for extraBytes more bytes. It doubles up to maxCap, but is always sufficient.
 func (b *Buffer) grownCap(extraBytes, maxCap int) int {
 	if extraBytes += len(b.bytes); extraBytes > cap(b.bytes) {
 		return max(extraBytes, min(2*cap(b.bytes), maxCap))
@@ -127,8 +125,7 @@ func newBuffer(n int) *Buffer {
 	return &Buffer{bytes: make([]byte, 0, min(max(n, minBufferSize), maxPieceSize))}
 }
 
-// FreeList is a BufferPool for one owner. Get returns the buffer that was used last, because it may still be in the CPU
-// cache.
+// FreeList is a BufferPool for one owner. Get prefers the buffer used last, which may still be in the CPU cache.
 type FreeList struct {
 	small, large bufferStack
 	freeBytes    int // total capacity of the buffers

@@ -7,8 +7,7 @@ import (
 
 // This file sends a message to many connections by one request per chunk. Consecutive messages to a set are merged.
 
-// GroupChunk contains those connections of a connSet that belong to one owner, or some of them. Once a message has been
-// sent to a chunk, the chunk must not change.
+// GroupChunk contains connections of a connSet. They belong to one owner. After its first message, it must not change.
 type GroupChunk struct {
 	connList
 	set     *connSet
@@ -95,8 +94,7 @@ type batchMessage struct {
 	excluded []int
 }
 
-// PutSharedForChunk queues a message of 1 to MaxUnsent bytes for the connections of a chunk. The mailbox must belong to
-// the chunk's owner.
+// PutSharedForChunk queues a message of 1 to MaxUnsent bytes for the connections of a chunk of this mailbox's owner.
 func (b *Mailbox) PutSharedForChunk(chunk *GroupChunk, s *Shared) (t PostOutcomes) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

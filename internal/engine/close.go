@@ -8,8 +8,7 @@ func (c *Conn) OnEOF() {
 	c.MarkPeerEOFAndStartTimeout()
 }
 
-// MarkPeerEOFAndStartTimeout is like OnEOF, but does not notify the layer. A layer that detects the end of the input
-// calls it.
+// MarkPeerEOFAndStartTimeout is like OnEOF, but for layers that detect the end of the input: it does not notify them.
 func (c *Conn) MarkPeerEOFAndStartTimeout() {
 	c.state |= peerEOF
 	if c.is(relayed) && !c.is(closing|failed) {
@@ -49,8 +48,8 @@ func (c *Conn) StartDrain() {
 	c.ensureExtra().drainReadsLeft = maxDrainReads
 }
 
-// cancelReadBeforeCloseUnlessMore is called when a read before a close has returned data. The read is repeated if there
-// may be more data, if a worker must handle the input first, or if a time limit is still exceeded.
+// cancelReadBeforeCloseUnlessMore is called when a read before a close has returned data. It cancels the read and the
+// close, unless there may be more data, a worker must handle the input first, or a time limit is still exceeded.
 func (c *Conn) cancelReadBeforeCloseUnlessMore() {
 	switch {
 	case c.is(draining) && c.extra != nil && c.extra.drainReadsLeft > 0:
@@ -84,8 +83,8 @@ func (c *Conn) abortWith(why error) {
 	c.state |= failed
 }
 
-// CloseWith starts to close the connection. The output written so far is sent, but the handler gets no more input. Only
-// the first close reason is recorded.
+// CloseWith starts to close the connection. Output written so far is sent. The handler gets no more input. Only the
+// first close reason is recorded.
 func (c *Conn) CloseWith(why error) {
 	if c.is(closing) {
 		return
