@@ -74,8 +74,8 @@ var (
 const categories = " keyspace read write set sortedset list hash string bitmap hyperloglog geo stream pubsub" +
 	" admin fast slow blocking dangerous connection transaction scripting "
 
-// parseCommandOrCategory returns the command bits for a command name or for a category such as @pubsub. A command
-// includes all its subcommands. A single subcommand can also be named.
+// parseCommandOrCategory returns the command bits for a command, a subcommand, or a category such as @pubsub. The bits
+// for a command include those of its subcommands.
 func parseCommandOrCategory(nameOrCategory string) (commandBits uint64, err error) {
 	nameOrCategory = strings.ToLower(nameOrCategory)
 	category, isCategory := strings.CutPrefix(nameOrCategory, "@")

@@ -50,8 +50,8 @@ type replayStep struct {
 	startUnissued  bool
 }
 
-// stepLimits limits the work and the output bytes of a step. The unit of work is that of tryUnits. If allOrNothing is
-// false, the step's last message may exceed the limits.
+// stepLimits limits the work and the output bytes of a step. The unit of work is described at tryUnits. If allOrNothing
+// is false, the step's last message may exceed the limits.
 type stepLimits struct {
 	work, bytes  int
 	allOrNothing bool // a step that reaches a limit is discarded

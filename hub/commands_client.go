@@ -271,7 +271,7 @@ func (b *commandBatch) handleClientKill() {
 	})
 }
 
-// killClientsAndWriteReply closes the matching connections and writes the reply. If the caller's connection self
+// killClientsAndWriteReply closes the matching connections and writes the reply. If self, the caller's connection,
 // matches, the caller must close it with the error closeReason after the reply.
 func (r *replyWriter) killClientsAndWriteReply(ctx context.Context, hub *Hub, srv *tcp.Server, filter *clientFilter, self tcp.Ref, legacyForm bool) (closeReason error) {
 	var mu sync.Mutex
@@ -304,7 +304,7 @@ func (r *replyWriter) killClientsAndWriteReply(ctx context.Context, hub *Hub, sr
 	return closeReason
 }
 
-// unsubscribeAndKillClient ends the client's subscriptions at once. The connection may take longer to close.
+// unsubscribeAndKillClient ends the client's subscriptions at once and closes the connection, which may take longer.
 func (h *Hub) unsubscribeAndKillClient(conn *tcp.Conn) {
 	if holder, ok := conn.Value().(clientHolder); ok {
 		h.unsubscribeAllAndStopReplay(holder.hubClient(), conn.Ref())

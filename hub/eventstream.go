@@ -66,7 +66,7 @@ func (api *httpAPI) checkEventTopicsAndRights(sub *eventSubscription) error {
 }
 
 // parseReplayStart sets sub.since. The header Last-Event-ID, sent by a reconnecting browser, takes precedence over the
-// URL parameter since. If no topic is kept, Last-Event-ID is ignored.
+// URL parameter "since". If no topic is kept, Last-Event-ID is ignored.
 func (api *httpAPI) parseReplayStart(sub *eventSubscription, r *http.Request, q url.Values) (err error) {
 	var kept bool
 	for k, names := range sub.names {

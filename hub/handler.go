@@ -339,7 +339,8 @@ func (b *commandBatch) runCommand() (finished bool) {
 	return b.sessionDetails == nil || b.argsDone == 0
 }
 
-// lookUpPermittedCommand finds the command for the arguments. If it may not run, errorReply is an error reply.
+// lookUpPermittedCommand finds the command for the arguments. If the command is unknown or not permitted, errorReply is
+// an error reply.
 func (b *commandBatch) lookUpPermittedCommand() (cmd *command, errorReply string) {
 	cmd = lookupCommand(commands, b.args[0])
 	if cmd == nil {

@@ -77,7 +77,7 @@ var (
 
 // subscribe subscribes a client to a name. Before any message is sent, it calls confirm with the client's number of
 // subscriptions, even if the client was already subscribed. If a topic has a last value, a new subscriber then receives
-// it. Calls for the same client must not overlap.
+// this value. Calls for the same client must not overlap.
 func (h *Hub) subscribe(c *client, ref tcp.Ref, kind Kind, name string, confirm func(count int)) error {
 	if c.isSubscribed(kind, name) {
 		confirm(c.confirmationCount(kind))

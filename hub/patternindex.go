@@ -106,7 +106,7 @@ func (p indexedPattern) matches(name string) bool {
 	return glob{p.topic.name, p.globProgram}.matches(name)
 }
 
-// hashBase is the random base of a polynomial hash. Prefix hashes then determine the hashes of all substrings.
+// hashBase is the random base of a polynomial hash: two prefix hashes determine the hash of the text between them.
 var hashBase = rand.Uint64() | 1
 
 func extendHash(hash uint64, b byte) uint64 { return hash*hashBase + uint64(b) + 1 }

@@ -34,8 +34,8 @@ type Replay struct {
 	// read for a second loses its slot and waits for a new one.
 	MaxReplays int
 	// MaxReplaysEach limits the slots of one user. An IPv4 address or IPv6 /64 network may have twice as many slots.
-	// Without Users, only the limit per address applies. At most 64 times as many clients may wait as may have slots.
-	// If all clients share a user or a proxy, set MaxReplaysEach to MaxReplays. The default is a quarter of MaxReplays.
+	// Without Users, only the limit per address applies. At most 64 times MaxReplaysEach clients of a user may wait. If
+	// all clients share a user or a proxy, set MaxReplaysEach to MaxReplays. The default is a quarter of MaxReplays.
 	MaxReplaysEach int
 	// Timeout limits a replay, including the wait for a slot. After Timeout, the client is disconnected. It may
 	// reconnect to get the remaining messages. The default is 30 s.

@@ -199,8 +199,8 @@ func (h *Hub) authenticateToken(token string) (*user, error) {
 	return u, nil
 }
 
-// authenticateCert returns the user named by the CommonName of a verified certificate. The user needs the ACL rule
-// cert.
+// authenticateCert returns the user named by the CommonName of a verified certificate. If the user does not have the
+// ACL rule "cert", it fails.
 func (h *Hub) authenticateCert(cert *x509.Certificate) (*user, error) {
 	if h.Users == nil {
 		return nil, errWrongCredentials

@@ -149,7 +149,7 @@ func describeJSONError(err error) string {
 	return fmt.Sprintf("%.200s", text)
 }
 
-// isValidRequestID reports whether id is absent, or is a number or string of at most maxIDBytes.
+// isValidRequestID reports whether id is absent, or is a number or string of at most maxIDBytes bytes.
 func isValidRequestID(id json.RawMessage) bool {
 	return len(id) == 0 || len(id) <= maxIDBytes && (id[0] == '"' || id[0] == '-' || '0' <= id[0] && id[0] <= '9')
 }

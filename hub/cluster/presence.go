@@ -118,7 +118,8 @@ func (p *presence) logJoinedOrAloneIfChanged() {
 
 func (p *presence) announce() { p.publishAnnouncement(false) }
 
-// publishAnnouncement announces this node, or that it is leaving. It ignores errors: announcements are repeated.
+// publishAnnouncement announces this node. If leaving is true, it announces that this node is leaving. It ignores
+// errors, because announcements are repeated every second.
 func (p *presence) publishAnnouncement(leaving bool) {
 	data, err := json.Marshal(announcement{
 		Origin: p.node.origin, Name: p.node.config.Name, Gone: leaving, Subscriptions: p.node.hub.Subscriptions(),

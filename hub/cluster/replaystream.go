@@ -20,9 +20,9 @@ import (
 )
 
 // replayStream is the NATS stream for hub.Replay. It stores all messages published to the subjects of its topics, even
-// by other programs. One goroutine reads the stream in order and passes each message to the hub. It begins with
-// messages from before the start of this node. After an error, it continues after the hub's newest message, so that no
-// message is missed or repeated.
+// by other programs. One goroutine reads the stream in order and passes each message to the hub. The goroutine begins
+// with messages from before the start of this node. After an error, it continues after the hub's newest message, so
+// that no message is missed or repeated.
 type replayStream struct {
 	node           *Node
 	js             jetstream.JetStream

@@ -42,10 +42,10 @@ type subscriptions struct {
 
 // replaceDelay is the time for which a superseded subscription stays after its replacement has taken effect.
 //
-// To deliver a message, a NATS server looks up its subscriptions and then skips those that have been unsubscribed in
-// the meantime. If none is left, the message is lost, even if a newer subscription exists. This can happen even after
-// the newer subscription has taken effect, because each route between servers has its own goroutine. Therefore a
-// superseded subscription stays for replaceDelay.
+// To deliver a message, a NATS server looks up the matching subscriptions and then skips those that have been
+// unsubscribed in the meantime. If none is left, the message is lost, even if a newer subscription exists. This can
+// happen even after the newer subscription has taken effect, because each route between servers has its own goroutine.
+// Therefore a superseded subscription stays for replaceDelay.
 const replaceDelay = 250 * time.Millisecond
 
 type topicName struct {
@@ -297,7 +297,7 @@ func (subs *subscriptions) switchSubscribeAll(on bool) {
 }
 
 // waitUntilSubscriptionsApply waits until new subscriptions are in effect and the messages of the old subscriptions
-// have been read. The wait is needed because unsubscribing drops messages in flight. It is limited in time.
+// have been read. The wait is needed because unsubscribing drops messages in flight. The wait is limited in time.
 func (subs *subscriptions) waitUntilSubscriptionsApply() {
 	for range maxPings + 1 {
 		if subs.natsConn.FlushTimeout(pingInterval) == nil || !subs.natsConn.IsConnected() {

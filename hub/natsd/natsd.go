@@ -22,8 +22,8 @@ type Config struct {
 	// Name must be unique in a cluster. The default is random.
 	Name string
 	// Addr is the host and port to listen on for clients; port 0 selects a free port. With "", the default, only this
-	// process can connect, by the method Connect. In a cluster, other clients on this machine can connect even then if
-	// they know the Token.
+	// process can connect, by the method Connect. In a cluster, clients on this machine that know the Token can
+	// connect, too.
 	Addr string
 	// Token is the secret that clients must send. With "", the default, they need no secret. In a cluster without Addr,
 	// the default is a random secret.

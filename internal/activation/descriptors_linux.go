@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// adoptListeningDescriptors returns files for the descriptors with these names. If the environment variables are wrong,
-// descriptors may belong to other code. Therefore it checks all descriptors before it changes any.
+// adoptListeningDescriptors returns files for the descriptors with these names. It checks all descriptors before it
+// changes any. If the environment variables are wrong, the descriptors may belong to other code.
 func adoptListeningDescriptors(names []string) (files []*os.File, err error) {
 	for i, name := range names {
 		if err := checkListeningSocket(firstFD + i); err != nil {

@@ -23,8 +23,8 @@ func ReloadingState() string { return "RELOADING=1" + formatMonotonicUsecField()
 
 // Notify sends a state to the service manager, such as "READY=1", "STOPPING=1", "RELOADING=1", "WATCHDOG=1" or
 // "STATUS=12 connections". Separate several states by "\n". The limit is 4,096 bytes. The variable NOTIFY_SOCKET
-// contains the path of the manager's socket, or on Linux an abstract name with a leading @. If it is not set, sent is
-// false and err is nil. Notify waits at most 5 s for the state to be sent, but not until the manager has read it.
+// contains the path of the manager's socket, or on Linux an abstract name with a leading @. If the variable is not set,
+// sent is false and err is nil. Notify waits at most 5 s until the state is sent, but not until it has been read.
 func Notify(state string) (sent bool, err error) {
 	socket := os.Getenv("NOTIFY_SOCKET")
 	if socket == "" {

@@ -157,7 +157,8 @@ func (g *Log) deliverPanicAsError(m Broadcast) (err error) {
 	return err
 }
 
-// forwardToPeers sends a broadcast to all peers except the peer except. If waitForSpace is true, it waits for space.
+// forwardToPeers sends a broadcast to all peers, but skips the peer given as argument except. If waitForSpace is true,
+// it waits for space.
 func (g *Log) forwardToPeers(m Broadcast, except *Peer, waitForSpace bool) {
 	links := g.peers.Load()
 	if links == nil {

@@ -46,8 +46,8 @@ type Peer struct {
 }
 
 // NewPeer creates a peer with a duplicate of socket. At most maxPendingBytes bytes wait to be sent, but a larger
-// broadcast may wait if nothing else does. If a broadcast would exceed the limit, the connection is closed if
-// closeWhenFull is true. Otherwise the broadcast fails with ErrFull.
+// broadcast may wait if nothing else does. If closeWhenFull is true, a broadcast beyond the limit closes the
+// connection. Otherwise it fails with ErrFull.
 func NewPeer(socket *os.File, maxPendingBytes int, closeWhenFull bool) (*Peer, error) {
 	conn, err := net.FileConn(socket)
 	if err != nil {

@@ -69,7 +69,7 @@ func (b *Buffer) discardFrontBytes(numBytes int) {
 	}
 }
 
-// countSentAndRestartTimerAtGoal counts sent bytes. At progressGoal bytes, it restarts the timer of WriteTimeout.
+// countSentAndRestartTimerAtGoal counts sent bytes. After progressGoal bytes, it restarts the timer of WriteTimeout.
 func (b *Buffer) countSentAndRestartTimerAtGoal(sent int, now time.Duration) {
 	if b.progressGoal -= sent; b.progressGoal <= 0 {
 		b.progressGoal, b.waitingSince = b.Len(), now
@@ -93,7 +93,8 @@ func (b *Buffer) appendableBytes(maxCap int) int {
 	return max(maxCap, cap(b.bytes)) - len(b.bytes)
 }
 
-// grownCap returns the capacity for extraBytes more bytes. It doubles up to maxCap, but is always sufficient.
+// grownCap returns the capacity for extraBytes more bytes. It doubles the capacity up to maxCap. If that is too little,
+// it returns the exact size.
 func (b *Buffer) grownCap(extraBytes, maxCap int) int {
 	if extraBytes += len(b.bytes); extraBytes > cap(b.bytes) {
 		return max(extraBytes, min(2*cap(b.bytes), maxCap))
