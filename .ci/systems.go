@@ -20,7 +20,7 @@ import (
 	"strings"
 )
 
-// library is what must compile on all systems.
+// library lists the packages that must compile on all systems.
 var library = []string{"./tcp", "./web", "./pool"}
 
 func main() {
@@ -46,17 +46,17 @@ func main() {
 	}
 }
 
-// source is a package in the output of go list.
+// source describes a package. go list prints it as JSON.
 type source struct {
 	ImportPath, Dir string
 	GoFiles         []string
 	ImportMap       map[string]string
 }
 
-// ours is the path of this repository's modules.
+// ours is the prefix of the import paths of this repository's packages.
 const ours = "github.com/myriad-go/myriad"
 
-// typeCheck returns the type errors for one system in packages of this repository. packages are arguments of go list.
+// typeCheck returns the type errors of this repository's packages on one system. go list gets the argument packages.
 func typeCheck(system string, packages []string) (mistakes []error, err error) {
 	goos, goarch, ok := strings.Cut(system, "/")
 	if !ok {
@@ -102,10 +102,10 @@ func typeCheck(system string, packages []string) (mistakes []error, err error) {
 	}
 }
 
-// imports are the packages checked so far.
+// imports maps import paths to packages that have been checked.
 type imports map[string]*types.Package
 
-// importerFor returns an importer that resolves the import paths of s.
+// importerFor returns an importer for the package s. The importer resolves the paths that s imports.
 func (all imports) importerFor(s source) types.Importer {
 	return importer(func(path string) (*types.Package, error) {
 		if to := s.ImportMap[path]; to != "" {

@@ -17,8 +17,7 @@ type aclAccount struct {
 	selectors                      []aclSelector // selectors[0] is built from the rules outside parentheses
 }
 
-// aclSelector allows some commands on some topics. An action is permitted if at least one of the user's selectors
-// allows it.
+// aclSelector allows some commands on some topics. A user may do what at least one of the user's selectors allows.
 type aclSelector struct {
 	commands  uint64 // a bit for each index of commandNames; unknownCommandBit covers all others
 	allTopics bool
@@ -75,8 +74,8 @@ var (
 const categories = " keyspace read write set sortedset list hash string bitmap hyperloglog geo stream pubsub" +
 	" admin fast slow blocking dangerous connection transaction scripting "
 
-// parseCommandOrCategory returns the bits for a command with all its subcommands, for one subcommand, or for a category
-// such as @pubsub.
+// parseCommandOrCategory returns the command bits for a command, a subcommand, or a category such as @pubsub. The bits
+// for a command include those of its subcommands.
 func parseCommandOrCategory(nameOrCategory string) (commandBits uint64, err error) {
 	nameOrCategory = strings.ToLower(nameOrCategory)
 	category, isCategory := strings.CutPrefix(nameOrCategory, "@")

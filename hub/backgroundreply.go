@@ -50,7 +50,8 @@ func (b *commandBatch) replyInBackground(makeReply func(ctx context.Context, r *
 	b.stopped = true
 }
 
-// pauseAndReplyInBackground pauses c, calls makeReply on another goroutine and sends the result to c.
+// pauseAndReplyInBackground pauses c and calls makeReply on another goroutine. Then it sends the reply to c and resumes
+// c. It returns an error if too many replies are being made.
 func (h *Hub) pauseAndReplyInBackground(c *tcp.Conn, makeReply func(ctx context.Context) ([]byte, error)) error {
 	if h.scans.queued.Add(1) > maxBackgroundReplies {
 		h.scans.queued.Add(-1)

@@ -9,8 +9,8 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// client is the state of one connection. Only the connection's handler uses it, one call at a time, so no lock is
-// needed. The first subscription is stored inline because most clients have only one.
+// client is the state of one connection. It needs no lock, because only the connection's handler uses it and calls of
+// the handler do not overlap. The first subscription is stored inline because most clients have only one.
 type client struct {
 	format messageFormat
 	// repliesInMessageOrder sends replies through the mailbox, which keeps them in order with messages.
@@ -70,8 +70,8 @@ func (c *client) subscriptionCountOfKind(kind Kind) (n int) {
 	return n
 }
 
-// confirmationCount returns the number of subscriptions to report in a confirmation. For Sharded it counts sharded
-// topics, otherwise topics and patterns.
+// confirmationCount returns the number of subscriptions to report in a confirmation. If kind is Sharded, it counts
+// sharded topics. For any other kind, it counts topics and patterns.
 func (c *client) confirmationCount(kind Kind) int {
 	if kind == Sharded {
 		return c.subscriptionCountOfKind(Sharded)
@@ -86,7 +86,7 @@ func (c *client) patternCost() int {
 	return c.extra.patternCost
 }
 
-// adjustPatternCost adds delta, which may be negative, to the pattern costs of the client and of its address.
+// adjustPatternCost adds delta to the pattern cost of the client and to that of its address. delta may be negative.
 func (h *Hub) adjustPatternCost(c *client, ref tcp.Ref, delta int) {
 	if delta == 0 {
 		return
@@ -107,9 +107,9 @@ func (h *Hub) adjustPatternCost(c *client, ref tcp.Ref, delta int) {
 	}
 }
 
-// remainingPatternCost returns the highest cost that another pattern of the client may have. The limits are
-// MaxPatternCost for the client, twice that for all clients of its address, and for each address the part of
-// MaxPatternWork that is still unused.
+// remainingPatternCost returns the highest cost that the client's next pattern may have. The patterns of the client may
+// cost MaxPatternCost in total. The patterns of all clients of its address may cost twice that, but no more than the
+// unused part of MaxPatternWork.
 func (h *Hub) remainingPatternCost(c *client, ref tcp.Ref, limits Limits) int {
 	remaining := limits.maxPatternCost() - c.patternCost()
 	if addr, _ := ref.RemoteAddr(); addr.IsValid() {
@@ -152,7 +152,7 @@ func (c *client) ensureExtra() *clientExtra {
 	return c.extra
 }
 
-// countPublishWithinRate counts one published message. It reports whether the client is still within maxPerSecond.
+// countPublishWithinRate counts one published message. It reports whether the client's rate is at most maxPerSecond.
 func (c *client) countPublishWithinRate(now time.Time, maxPerSecond int) bool {
 	return c.ensureExtra().publishRate.allow(now, maxPerSecond, time.Second)
 }

@@ -13,9 +13,9 @@ import (
 // During tcp.Server.Upgrade, clients move to a new process. Redis clients, WebSockets and event streams keep their
 // user, name and subscriptions. HTTP connections move between two requests.
 
-// clientStateVersion is the version of the saved state. The state consists of the format, the reply order, the reply
-// flags, the user, the client's name, and the kind and name of each subscription. For a WebSocket, the number of errors
-// replaces the reply flags.
+// clientStateVersion is the version of the saved state. The state consists of the message format, the reply order, the
+// reply flags, the user, the client's name, and the kind and name of each subscription. The state of a WebSocket
+// contains a number of errors instead of the reply flags.
 const clientStateVersion = 1
 
 var (
@@ -31,7 +31,7 @@ type savedClient struct {
 	subscriptions saved.Reader // encoded
 }
 
-// copyClient returns a copy of the client that does not keep the rest of s in memory.
+// copyClient returns a copy of s.client, so that the rest of s does not stay in memory.
 func (s *savedClient) copyClient() *client {
 	c := s.client
 	return &c
@@ -56,8 +56,8 @@ func (s *savedClient) appendState(dst []byte) []byte {
 	return dst
 }
 
-// decodeSavedClient decodes a client saved by appendState, except for its subscriptions. It fails if the message format
-// is not between minFormat and maxFormat, or if the user no longer exists.
+// decodeSavedClient decodes the output of appendState, but not the subscriptions. It fails if the message format is not
+// between minFormat and maxFormat, or if the user no longer exists.
 func (h *Hub) decodeSavedClient(state []byte, minFormat, maxFormat messageFormat) (s savedClient, err error) {
 	r := saved.NewReader(state)
 	version := r.Byte()
@@ -77,8 +77,8 @@ func (h *Hub) decodeSavedClient(state []byte, minFormat, maxFormat messageFormat
 	return s, nil
 }
 
-// restoreSubscriptions subscribes a client to the saved names. It does not limit pattern costs: they depend on the
-// order of subscription and may have been lower in the old process.
+// restoreSubscriptions subscribes a client to the saved names. It ignores the limits of pattern costs: a pattern's cost
+// depends on the order of subscription, so it may be higher now than it was in the old process.
 func (h *Hub) restoreSubscriptions(c *client, ref tcp.Ref, saved *saved.Reader) error {
 	limits := h.Limits
 	limits.MaxPatternCost, limits.MaxPatternWork = math.MaxInt32/2, math.MaxInt32

@@ -11,12 +11,12 @@ import (
 )
 
 // clientReplay sends missed messages to a client, and then adds the client to the groups of its topics. A replay
-// consists of steps with bounded work and output. Each step reads the replay buffer under its read lock. The last step
-// holds the lock until the client has joined the groups, so that no message is missed or repeated.
+// consists of steps with bounded work and output. Each step reads the replay buffer under the buffer's read lock. The
+// last step holds this lock until the client has joined the groups, so that no message is missed or repeated.
 //
-// The first step runs immediately and is small: it sends either all missed messages or none. A goroutine runs the other
-// steps at the pace at which the client reads, and ends within Replay.Timeout. Until it ends, the client's requests
-// wait, a graceful shutdown waits for it, and the client cannot migrate to another process.
+// The first step is small and runs immediately: it sends either all missed messages or none. If it sends none, a
+// goroutine runs the other steps, as fast as the client reads. The goroutine ends within Replay.Timeout. Until then,
+// the client's requests wait, a graceful shutdown waits, and the client cannot migrate to another process.
 type clientReplay struct {
 	hub          *Hub
 	client       *client
@@ -50,8 +50,8 @@ type replayStep struct {
 	startUnissued  bool
 }
 
-// stepLimits bounds the work (see tryUnits) and the output bytes of a step. Unless allOrNothing is set, the step's last
-// message may exceed the limits.
+// stepLimits limits the work and the output bytes of a step. The unit of work is described at tryUnits. If allOrNothing
+// is false, the step's last message may exceed the limits.
 type stepLimits struct {
 	work, bytes  int
 	allOrNothing bool // a step that reaches a limit is discarded
@@ -80,9 +80,9 @@ var (
 	errReplayTimeout  = errors.New("the replay timed out; continue from the last id")
 )
 
-// initStartAndEncodeLastValues returns the position after which the client will receive all messages. A client that
-// sent no position starts at the newest message; for it, the last values of its topics are encoded. If this node has
-// not loaded the stream yet, the newest position is unknown, and known is false.
+// initStartAndEncodeLastValues returns the position after which the client will receive all messages. If the client
+// sent no position, the replay starts at the newest message, and the last values of the client's topics are encoded.
+// While this node is loading the stream, the newest position is unknown, and known is false.
 func (cr *clientReplay) initStartAndEncodeLastValues() (start Position, known bool) {
 	r := cr.hub.Replay
 	r.mu.RLock()
@@ -166,7 +166,8 @@ func (cr *clientReplay) runSteps(ctx context.Context) error {
 	}
 }
 
-// runStepSerializingPatterns calls runStep. Steps with patterns can be expensive, so only one of them runs at a time.
+// runStepSerializingPatterns calls runStep. If the client has patterns, it first waits until no other replay runs a
+// step with patterns, because such steps can be expensive.
 func (cr *clientReplay) runStepSerializingPatterns() (joined bool) {
 	if len(cr.patterns) > 0 {
 		r := cr.hub.Replay
@@ -176,8 +177,8 @@ func (cr *clientReplay) runStepSerializingPatterns() (joined bool) {
 	return cr.runStep(laterStepLimits)
 }
 
-// sendPendingReleasingTurnIfStalled sends the pending step at the client's pace. If the client stalls, it loses its
-// turn, and the step is discarded. The replay continues once the client has read.
+// sendPendingReleasingTurnIfStalled sends the pending step as fast as the client reads. If the client stalls, the
+// function discards the step, gives up the replay's turn, and waits until the client reads again.
 func (cr *clientReplay) sendPendingReleasingTurnIfStalled(ctx context.Context) error {
 	if len(cr.pending.buf) == 0 {
 		return nil
@@ -214,7 +215,7 @@ func (cr *clientReplay) countAndClearPending() {
 	}
 }
 
-// rollBackPending drops the pending step, so that the next step sends its messages again.
+// rollBackPending discards the pending step. The next step will contain the discarded messages.
 func (cr *clientReplay) rollBackPending() {
 	if cr.pending.startPos != (Position{}) {
 		cr.pos, cr.unissued = cr.pending.startPos, cr.pending.startUnissued
@@ -292,9 +293,9 @@ func (cr *clientReplay) toTimeoutOrNoSpaceError(ctx context.Context, err error) 
 	return fmt.Errorf("hub: no space for missed messages: %w", err)
 }
 
-// replayLimiters bounds concurrent replays. A replay holds a slot of early until the node has reached the client's
-// position, and then a slot of queue while it waits for one of turns. Early is separate so that clients with made-up
-// positions do not block others.
+// replayLimiters contains semaphores that limit concurrent replays. Until the node has reached the client's position, a
+// replay holds a slot of early. After that, it holds a slot of queue, and needs a slot of turns to run a step. Clients
+// with made-up positions fill only early, so they do not block other clients.
 type replayLimiters struct {
 	once                sync.Once
 	early, queue, turns fairSemaphore
@@ -312,8 +313,8 @@ func (r *Replay) initLimiters() *replayLimiters {
 	return limiters
 }
 
-// waitReachedOrMarkUnissued waits until the node has reached the client's position. If no node has issued the
-// position, it sets cr.unissued and returns.
+// waitReachedOrMarkUnissued waits until the node has reached the client's position. If it finds that no node has issued
+// the position, it sets cr.unissued and returns.
 func (cr *clientReplay) waitReachedOrMarkUnissued(ctx context.Context) error {
 	queryTicker := time.NewTicker(unknownPositionDelay)
 	defer queryTicker.Stop()
@@ -366,7 +367,7 @@ func (h *Hub) cachedNewestPosition(ctx context.Context) (Position, error) {
 	return r.streamNewest, r.streamNewestErr
 }
 
-// reachedLocked is hasReached with mu held. Positions of another stream count as reached.
+// reachedLocked implements hasReached. The caller must hold mu. Positions of another stream count as reached.
 func (m *replayBuffer) reachedLocked(pos Position) bool {
 	return m.ready && (pos.Epoch != m.newestPos.Epoch || pos.Seq <= m.newestPos.Seq)
 }
@@ -382,7 +383,7 @@ func (cr *clientReplay) indexSubscriptions() {
 	}
 }
 
-// runStep prepares the next step. If it is the last step, runStep also sends it, adds the client to its groups and
+// runStep prepares the next step. If it is the last one, runStep also sends it, adds the client to its groups and
 // returns true.
 func (cr *clientReplay) runStep(limits stepLimits) (joined bool) {
 	r := cr.hub.Replay
@@ -434,8 +435,8 @@ func (cr *clientReplay) appendReplayedMessage(t *topic, m *keptMessage) {
 	cr.pending.delivery.add(deliveryCounts{sent: 1, bytes: len(cr.pending.buf) - before})
 }
 
-// appendGapNoticeAndSkipDropped appends a gap notice if messages that the client missed are no longer available. The
-// replay then continues after these messages.
+// appendGapNoticeAndSkipDropped checks whether messages that the client missed are no longer available. If so, it
+// appends a gap notice and continues the replay after the unavailable messages.
 func (cr *clientReplay) appendGapNoticeAndSkipDropped() {
 	r := cr.hub.Replay
 	newPos := cr.pos

@@ -7,8 +7,8 @@ import (
 )
 
 // Cluster connects a Hub with other hubs, so that a published message reaches the subscribers of all hubs. Package
-// hub/cluster implements it. Methods must be safe for concurrent use. Event loops call them, so a method must not block
-// unless its comment permits blocking.
+// hub/cluster implements it. Methods must be safe for concurrent use. Event loops call the methods, so a method must
+// not block unless its comment permits blocking.
 type Cluster interface {
 	// Publish forwards a message to the other hubs. It must not keep a reference to message. An error means that the
 	// message can never be sent. Later losses are not reported. The argument kind is Topic or Sharded.
@@ -35,9 +35,9 @@ type Cluster interface {
 	Stats() ClusterStats
 }
 
-// ClusterMigrator is a Cluster whose node can continue in a new process, together with the hub's clients (see
-// tcp.Server.Upgrade). Other hubs see both processes as one node. The cluster does not deliver messages between the two
-// processes.
+// ClusterMigrator is a Cluster whose node can move to a new process together with the hub's clients (see
+// tcp.Server.Upgrade). Other hubs see the old and the new process as one node. The cluster delivers no messages between
+// these two processes.
 type ClusterMigrator interface {
 	// Pause stops delivery until Resume. The returned state identifies the messages delivered so far.
 	Pause() (state []byte)
@@ -50,7 +50,7 @@ type ClusterMigrator interface {
 	Resume()
 }
 
-// ClusterStats contains a node's counters since its start, and some current values.
+// ClusterStats contains a node's current state and its counters since the node started.
 type ClusterStats struct {
 	// Connected reports whether the node is connected to NATS. Disconnects counts lost connections.
 	Connected   bool
@@ -65,9 +65,9 @@ type ClusterStats struct {
 	// Received counts messages from other nodes. Duplicates counts further copies of a message, which arrive through
 	// other subscriptions and are dropped.
 	Received, Duplicates int64
-	// Lost counts messages of other nodes that did not arrive, according to their sequence numbers.
+	// Lost counts messages from other nodes that did not arrive. Gaps in the sequence numbers reveal them.
 	Lost int64
-	// Nodes lists other known nodes, sorted by name. Only a limited number of nodes is listed.
+	// Nodes lists other known nodes, sorted by name. The list is limited in length.
 	Nodes []NodeStats
 }
 
@@ -96,14 +96,14 @@ func (h *Hub) EachName(kind Kind, f func(name string, subscribers int) bool) {
 	h.tableForKind(kind).eachName(f)
 }
 
-// Matcher compiles a pattern by the rules of PSUBSCRIBE. The returned function reports whether a topic matches. It
-// takes time proportional to the topic's length and is safe for concurrent use.
+// Matcher compiles a pattern by the rules of PSUBSCRIBE. The returned function reports whether a topic matches. The
+// function takes time proportional to the topic's length and is safe for concurrent use.
 func Matcher(pattern string) func(topic string) bool { return compileGlob(pattern).matches }
 
 const clusterQueryTimeout = 200 * time.Millisecond
 
-// namesOnOtherHubs returns the names on other hubs that match pattern, without duplicates. The names take at most
-// maxBytes; omitted counts the others.
+// namesOnOtherHubs returns the names on other hubs that match pattern, without duplicates. The result is limited to
+// maxBytes. omitted is the number of names left out.
 func (h *Hub) namesOnOtherHubs(ctx context.Context, kind Kind, pattern string, maxBytes int) (names []string, omitted int) {
 	if h.Cluster == nil {
 		return nil, 0

@@ -22,8 +22,8 @@ type commandDoc struct {
 
 var commands map[string]*command
 
-// commandsByID lists commands and subcommands by ID. A session stores only the ID of its last command, in 2 bytes. ID 0
-// means no command.
+// commandsByID lists commands and subcommands by ID. A session stores only the ID of its last command, because an ID
+// takes just 2 bytes. ID 0 means no command.
 var commandsByID = []*command{{name: "NULL"}}
 
 func init() {
@@ -95,8 +95,8 @@ func init() {
 	)
 }
 
-// assignIDsAndMapByName assigns an ID to each command. It returns the commands by name; a subcommand's name is the part
-// after the |.
+// assignIDsAndMapByName assigns an ID to each command and returns a map of the commands by name. The key of a
+// subcommand is the part of its name after the |.
 func assignIDsAndMapByName(list ...*command) map[string]*command {
 	m := make(map[string]*command, len(list))
 	for _, c := range list {
@@ -127,8 +127,7 @@ func appendLower(dst, text []byte) []byte {
 	return dst
 }
 
-// equalsFold compares arg with lowerWord, ignoring the case of ASCII letters. The letters of lowerWord must be
-// lower-case.
+// equalsFold reports whether arg equals lowerWord, ignoring the case of ASCII letters. lowerWord must be lower-case.
 func equalsFold(arg []byte, lowerWord string) bool {
 	if len(arg) != len(lowerWord) {
 		return false

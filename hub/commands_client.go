@@ -48,8 +48,8 @@ func (b *commandBatch) handleClientSetname() {
 	b.writeOK()
 }
 
-// handleIgnoredClientSetinfo accepts the name and version of the client library but does not store them, because they
-// would take more memory than the rest of a session.
+// handleIgnoredClientSetinfo accepts the name and version of the client library but does not store them. Storing the
+// name and version would take more memory than the rest of a session.
 func (b *commandBatch) handleIgnoredClientSetinfo() {
 	switch {
 	case !equalsFold(b.args[2], "lib-name") && !equalsFold(b.args[2], "lib-ver"):
@@ -116,7 +116,7 @@ func formatClientAddr(addr netip.AddrPort, _ bool) string {
 	return addr.String()
 }
 
-// clientFilter selects connections for CLIENT LIST and CLIENT KILL. Zero fields match all.
+// clientFilter selects connections for CLIENT LIST and CLIENT KILL. A zero field has no effect.
 type clientFilter struct {
 	ids         map[uint64]bool
 	addr, laddr string
@@ -146,7 +146,7 @@ func (f *clientFilter) matches(c *tcp.Conn) bool {
 	return f.user == "" || ok && cmp.Or(h.hubClient().user, anyone).name == f.user
 }
 
-// pubsubOrNormalType returns Redis's name for the type of a client: pubsub if it has subscriptions, otherwise normal.
+// pubsubOrNormalType returns "pubsub" for a client with subscriptions and "normal" for any other client, as Redis does.
 func pubsubOrNormalType(holder clientHolder, isHolder bool) string {
 	if isHolder && holder.hubClient().subscriptionCount() > 0 {
 		return "pubsub"
@@ -271,8 +271,8 @@ func (b *commandBatch) handleClientKill() {
 	})
 }
 
-// killClientsAndWriteReply closes the matching connections and writes the reply. If the caller's own connection, self,
-// matches, it is not closed yet: the result is the error with which to close it after the reply.
+// killClientsAndWriteReply closes the matching connections and writes the reply. If self, the caller's connection,
+// matches, the caller must close it with the error closeReason after the reply.
 func (r *replyWriter) killClientsAndWriteReply(ctx context.Context, hub *Hub, srv *tcp.Server, filter *clientFilter, self tcp.Ref, legacyForm bool) (closeReason error) {
 	var mu sync.Mutex
 	n := 0
@@ -304,8 +304,7 @@ func (r *replyWriter) killClientsAndWriteReply(ctx context.Context, hub *Hub, sr
 	return closeReason
 }
 
-// unsubscribeAndKillClient closes a connection. It ends the subscriptions immediately, because the peer may be slow to
-// disconnect.
+// unsubscribeAndKillClient ends the client's subscriptions at once and closes the connection, which may take longer.
 func (h *Hub) unsubscribeAndKillClient(conn *tcp.Conn) {
 	if holder, ok := conn.Value().(clientHolder); ok {
 		h.unsubscribeAllAndStopReplay(holder.hubClient(), conn.Ref())

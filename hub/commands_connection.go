@@ -2,7 +2,7 @@ package hub
 
 import "errors"
 
-// redisVersion is the Redis version that the hub reports. Client libraries adapt to it.
+// redisVersion is the Redis version that the hub reports. Client libraries adapt to this version.
 const redisVersion = "7.0.15"
 
 const syntaxErrorReply = "ERR syntax error"
@@ -42,7 +42,7 @@ func (b *commandBatch) handleQuit() {
 }
 
 // closeUnexpectedHTTP closes a Redis connection on which an HTTP request arrives. A web page may have made a browser
-// send that request, with Redis commands in it.
+// send Redis commands in such a request.
 func (b *commandBatch) closeUnexpectedHTTP() { b.flushAndClose(errUnexpectedHTTP) }
 
 func (b *commandBatch) handleReset() {
@@ -85,8 +85,8 @@ func (b *commandBatch) setUserAndAuthDeadline(u *user) {
 	b.user = u
 }
 
-// authenticateOrReplyError logs the client in. The credentials are a password or token, or a name and a password. If
-// the login fails, it replies with an error and returns false.
+// authenticateOrReplyError logs the client in. credentials contains either a password or token, or a name and a
+// password. If the login fails, it replies with an error and returns false.
 func (b *commandBatch) authenticateOrReplyError(credentials [][]byte) (ok bool) {
 	var u *user
 	var err error

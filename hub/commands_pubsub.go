@@ -35,8 +35,8 @@ func (b *commandBatch) writeRefusalReply(err error) {
 	}
 }
 
-// handleSubscribe subscribes to all names, or to none if the user may not subscribe to one of them. If a limit is
-// reached, the subscriptions made so far remain.
+// handleSubscribe subscribes to all names. If the user may not subscribe to one of the names, it subscribes to none. If
+// a limit is reached, the subscriptions made so far remain.
 func (b *commandBatch) handleSubscribe(kind Kind, verb string) {
 	names, first := b.args[1:], b.argsAlreadyDone()
 	for _, name := range names {
@@ -63,7 +63,7 @@ func (b *commandBatch) handleSubscribe(kind Kind, verb string) {
 	b.clearArgsDoneAndOrderReplies()
 }
 
-// handleUnsubscribe unsubscribes from the given names. Without names, it unsubscribes from all names of that kind.
+// handleUnsubscribe unsubscribes from the given names. Without names, it unsubscribes from all names of the given kind.
 func (b *commandBatch) handleUnsubscribe(kind Kind, verb string) {
 	names, first := b.args[1:], b.argsAlreadyDone()
 	b.confirmVerb = verb
@@ -101,7 +101,7 @@ func (b *commandBatch) unsubscribeAndConfirm(kind Kind, name string) {
 	b.work++
 }
 
-// confirmSubscription writes a confirmation, which precedes any message of the topic.
+// confirmSubscription writes a confirmation. The client receives the confirmation before any message of the topic.
 func (b *commandBatch) confirmSubscription(subscriptions int) {
 	b.writeConfirmation(subscriptions)
 	if b.repliesInMessageOrder {
@@ -123,8 +123,8 @@ func (b *commandBatch) argsAlreadyDone() int {
 	return b.argsDone
 }
 
-// yieldIfOverBudget suspends the command after its first argsDone arguments if this batch has used up its budget. A
-// later batch continues the command. It reports whether the batch must stop.
+// yieldIfOverBudget checks the batch's budget. If the budget is used up, it suspends the command after the first
+// argsDone arguments, and a later batch continues. If stop is true, the caller must return.
 func (b *commandBatch) yieldIfOverBudget(argsDone int) (stop bool) {
 	if len(b.buf) >= b.flushSize() {
 		b.flushReplies()
@@ -142,8 +142,8 @@ func (b *commandBatch) clearArgsDoneAndOrderReplies() {
 	b.switchToMessageOrderIfSubscribed()
 }
 
-// switchToMessageOrderIfSubscribed routes further replies through the mailbox if the client has subscriptions, so that
-// the replies stay behind messages that are already queued.
+// switchToMessageOrderIfSubscribed routes further replies through the mailbox if the client has subscriptions. The
+// replies then follow messages that are already in the mailbox.
 func (b *commandBatch) switchToMessageOrderIfSubscribed() {
 	if !b.repliesInMessageOrder && b.subscriptionCount() > 0 {
 		b.flushReplies()
@@ -173,11 +173,11 @@ func (b *commandBatch) handlePubsubChannels(kind Kind) {
 	}
 }
 
-// maxTopicsOnLoop limits the topic lists that are searched on an event loop.
+// maxTopicsOnLoop is the largest number of topics that an event loop searches. Larger searches run in the background.
 const maxTopicsOnLoop = 1000
 
-// writeTopicListOrError writes the topics of table that match pattern, followed by remoteTopics. It writes an error
-// instead if the list exceeds maxBytes or if remoteOmitted is not 0.
+// writeTopicListOrError writes the topics of table that match pattern, together with remoteTopics. If the list exceeds
+// maxBytes or remoteOmitted is not 0, it writes an error instead.
 func (r *replyWriter) writeTopicListOrError(table *topicTable, pattern string, maxBytes int, remoteTopics []string, remoteOmitted int) {
 	var found []string
 	size, matcher := 0, compileGlob(pattern)

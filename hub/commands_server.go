@@ -124,12 +124,11 @@ func (b *commandBatch) writeCommandList(list []*command) {
 	}
 }
 
-// maxCommandNames limits the arguments of COMMAND INFO and COMMAND DOCS, whose replies are much longer than the
-// request.
+// maxCommandNames limits the arguments of COMMAND INFO and COMMAND DOCS, because the replies are much longer.
 const maxCommandNames = 100
 
-// commandsFromArgsOrReplyError returns the commands named by the arguments, with nil for unknown names. Without
-// arguments, it returns all commands. If ok is false, it has written an error reply.
+// commandsFromArgsOrReplyError returns the commands named by the arguments, or all commands if there are no arguments.
+// The list contains nil for an unknown name. If there are too many names, it replies with an error, and ok is false.
 func (b *commandBatch) commandsFromArgsOrReplyError() (list []*command, ok bool) {
 	names := b.args[2:]
 	if len(names) == 0 {

@@ -13,7 +13,7 @@ import (
 	"github.com/myriad-go/myriad/web"
 )
 
-// eventSubscription is the Value of a connection before its event stream starts. Afterwards, the Value is the client.
+// eventSubscription is the Value of a connection before its event stream starts. Later, the Value is the client.
 type eventSubscription struct {
 	client *client
 	names  [2][]string // by kind
@@ -44,8 +44,8 @@ func (api *httpAPI) serveEventStream(w http.ResponseWriter, r *http.Request) {
 	_ = api.streams.Subscribe(w, r, sub)
 }
 
-// checkEventTopicsAndRights checks the topic names and the user's rights before the response begins, while an error
-// status is still possible.
+// checkEventTopicsAndRights checks the topic names and the user's rights. It must run before the response begins,
+// because an error status cannot be sent later.
 func (api *httpAPI) checkEventTopicsAndRights(sub *eventSubscription) error {
 	n := 0
 	for k, names := range sub.names {
@@ -65,8 +65,8 @@ func (api *httpAPI) checkEventTopicsAndRights(sub *eventSubscription) error {
 	return nil
 }
 
-// parseReplayStart sets the start position. A reconnecting browser sends Last-Event-ID, which takes precedence over the
-// parameter since of the URL. Without kept topics, Last-Event-ID is ignored.
+// parseReplayStart sets sub.since. The header Last-Event-ID, sent by a reconnecting browser, takes precedence over the
+// URL parameter "since". If no topic is kept, Last-Event-ID is ignored.
 func (api *httpAPI) parseReplayStart(sub *eventSubscription, r *http.Request, q url.Values) (err error) {
 	var kept bool
 	for k, names := range sub.names {
@@ -84,8 +84,8 @@ func (api *httpAPI) parseReplayStart(sub *eventSubscription, r *http.Request, q 
 	return err
 }
 
-// startEventStream subscribes the client. A client that has received the response head receives all later messages, and
-// all kept messages after its last id.
+// startEventStream subscribes the client. The client receives all messages published after the response head has
+// arrived. It also receives the kept messages after its last id.
 func (api *httpAPI) startEventStream(c *tcp.Conn) {
 	sub := c.Value().(*eventSubscription)
 	c.SetValue(sub.client)

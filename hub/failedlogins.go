@@ -31,8 +31,8 @@ type failedLoginLimiter struct {
 	notLogged  int // connections closed without a log line
 }
 
-// recordFailedLogin counts a failed login of a client at addr. If it returns an error, the connection must be closed
-// with that error. c is nil for HTTP requests, which authenticate one by one.
+// recordFailedLogin counts a failed login of a client at addr. If it returns an error, the caller must close the
+// connection with this error. For an HTTP request, c is nil, because each request authenticates separately.
 func (h *Hub) recordFailedLogin(srv *tcp.Server, c *client, addr netip.Addr) (closeReason error) {
 	limit, now := h.Limits.maxFailedLogins(), time.Now()
 	var reason error
@@ -68,8 +68,8 @@ func (f *failedLoginLimiter) logClosedConnRateLimited(logger *slog.Logger, reaso
 	f.lastLogged, f.notLogged = now, 0
 }
 
-// countFailedLoginCloseIfTooMany counts a failed login. After too many, the client's input is no longer read, and the
-// connection closes after failedLoginCloseDelay.
+// countFailedLoginCloseIfTooMany counts a failed login. After too many failed logins, it stops reading from the client
+// and closes the connection after failedLoginCloseDelay.
 func (b *commandBatch) countFailedLoginCloseIfTooMany() {
 	addrPort, _ := b.ref.RemoteAddr()
 	if b.hub.recordFailedLogin(b.conn.Server(), &b.client, addrPort.Addr()) == nil {

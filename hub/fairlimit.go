@@ -9,11 +9,11 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// fairSemaphore is a semaphore of size max whose capacity is shared by owners. A user may hold at most maxEach, and an
-// address twice as much, because users may share a proxy. With keepSpare, an owner that already holds as much as is
-// free gets no more, so that a few owners cannot use up the capacity (Choudhury and Hahne, Dynamic Queue Length
-// Thresholds, 1998). A release admits the waiter whose owners hold least or, among equals, the longest-waiting one. It
-// is safe for concurrent use.
+// fairSemaphore is a semaphore of size max, shared fairly by users and addresses. A user may hold at most maxEach. An
+// address may hold twice as much, because several users may share a proxy. With keepSpare, a user or address may also
+// not hold more than is free, so that a few of them cannot use up the capacity (Choudhury and Hahne, Dynamic Queue
+// Length Thresholds, 1998). A release admits the waiter whose user and address hold least. Of equal waiters, it admits
+// the one that has waited longest. A fairSemaphore is safe for concurrent use.
 type fairSemaphore struct {
 	max, maxEach int
 	keepSpare    bool
@@ -34,8 +34,8 @@ type fairWaiter struct {
 	admitted chan struct{}
 }
 
-// userAndAddrQuotaOwners returns the client's user and address. It omits the user in a hub without users, and the
-// address of a client on a Unix socket.
+// userAndAddrQuotaOwners returns the client's user and address. It omits the user if the hub has no users, and the
+// address if the client uses a Unix socket.
 func userAndAddrQuotaOwners(c *client, ref tcp.Ref) (owners []quotaOwner) {
 	if c.user != nil && c.user != anyone {
 		owners = append(owners, quotaOwner{user: c.user})
@@ -52,7 +52,7 @@ func (l *fairSemaphore) tryAcquire(owners []quotaOwner) bool {
 	return l.tryAcquireLocked(owners)
 }
 
-// acquire waits for capacity until ctx ends, and then returns context.Cause(ctx).
+// acquire waits for capacity. If ctx ends first, it returns context.Cause(ctx).
 func (l *fairSemaphore) acquire(ctx context.Context, owners []quotaOwner) error {
 	l.mu.Lock()
 	if l.tryAcquireLocked(owners) {
@@ -123,7 +123,7 @@ func (l *fairSemaphore) releaseAndAdmitWaiters(owners []quotaOwner) {
 	}
 }
 
-// admissibleWaiterHoldingLeast returns the index of the waiter to admit next, or -1.
+// admissibleWaiterHoldingLeast returns the index of the waiter to admit next, or -1 if no waiter can be admitted.
 func (l *fairSemaphore) admissibleWaiterHoldingLeast() (index int) {
 	index, fewest := -1, 0
 	for i, w := range l.waiting {

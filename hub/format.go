@@ -20,8 +20,9 @@ const (
 	formatCount     = iota
 )
 
-// appendMessage appends a message published to publishedTopic, as received by subscribers of topicOrPattern, which is
-// that topic or a matching pattern. id identifies a kept message; RESP formats omit it.
+// appendMessage appends a message in the form that subscribers of topicOrPattern receive. The message was published to
+// publishedTopic; topicOrPattern is this topic or a matching pattern. If the message is kept, id is its id. RESP
+// formats omit the id.
 func (f messageFormat) appendMessage(dst []byte, topicOrPattern *topic, publishedTopic string, message []byte, id string) []byte {
 	switch f {
 	case formatWebSocket:
@@ -54,7 +55,7 @@ func appendBulk[T string | []byte](dst []byte, text T) []byte {
 	return append(dst, "\r\n"...)
 }
 
-// encodeMessageJSON encodes a message as JSON. Data that is not valid UTF-8 is encoded as base64.
+// encodeMessageJSON encodes a message as JSON. If the message is not valid UTF-8, it is encoded as base64 first.
 func encodeMessageJSON(topicOrPattern *topic, publishedTopic string, message []byte, id string) []byte {
 	e := struct {
 		Op      string `json:"op"`
@@ -83,8 +84,9 @@ func (f messageFormat) appendPositionIfEventStream(dst []byte, upTo Position) []
 	return append(dst, "id: "+upTo.String()+"\n\n"...) // an event without data only sets the id
 }
 
-// appendGapNoticeUnlessRESP appends a notice that messages up to position upTo are no longer available. Only event
-// streams may pass more than one topic. In RESP formats it appends nothing.
+// appendGapNoticeUnlessRESP appends a notice that messages up to position upTo are no longer available. For an event
+// stream, topics may contain several topics; for a WebSocket, only one. In RESP formats, there is no such notice, and
+// nothing is appended.
 func (f messageFormat) appendGapNoticeUnlessRESP(dst []byte, topics []*topic, upTo Position) []byte {
 	if f != formatWebSocket && f != formatEvents {
 		return dst

@@ -7,12 +7,12 @@ import (
 	"strings"
 )
 
-// glob is a pattern with the syntax of PSUBSCRIBE: * matches any number of bytes, ? one byte, and [abc], [a-c] or [^a]
-// one byte of a set. A backslash escapes the next byte.
+// glob is a pattern with the syntax of PSUBSCRIBE: * matches any number of bytes, ? matches one byte, and [abc], [a-c]
+// or [^a] matches one byte of a set. A backslash escapes the next byte.
 //
-// Stars divide a pattern into segments of fixed size. The first segment is matched at the beginning of a name and the
-// last one at its end. Each segment between them is matched at its first occurrence after the previous segment. For any
-// pattern, the time of a match is proportional to the name's length times the words of the longest segment (see
+// Stars divide a pattern into segments of fixed size. The first segment is matched at the beginning of a name, and the
+// last one at its end. Each segment between them is matched at its first occurrence after the previous segment. The
+// time of a match is proportional to the name's length times the number of words of the longest segment (see
 // segment.findFirstEnd).
 type glob struct {
 	pattern string
@@ -33,7 +33,7 @@ type segment struct {
 	masks []uint64
 }
 
-// compileGlob compiles a pattern. Every text is a valid pattern: an unterminated set extends to the end.
+// compileGlob compiles a pattern. Every string is a valid pattern: a set without a closing bracket extends to the end.
 func compileGlob(pattern string) glob {
 	if !strings.ContainsAny(pattern, `?[\`) {
 		return glob{pattern: pattern}
@@ -121,8 +121,8 @@ func compileSegment(elements []element) segment {
 	return s
 }
 
-// compileMasks builds the classes and masks. Class 0 is for bytes that are accepted exactly where the set contains more
-// than half of all bytes.
+// compileMasks builds the classes and masks. Class 0 contains the usual bytes: bytes that are accepted at exactly those
+// positions that accept more than half of all bytes.
 func (s *segment) compileMasks(elements []element) {
 	words := s.maskWords()
 	usual := make([]uint64, words)
@@ -172,7 +172,7 @@ func (s *segment) maskWords() int { return (s.size + 63) / 64 }
 
 func (s *segment) compiledBytes() int { return len(s.class)*min(1, len(s.masks)) + 8*len(s.masks) }
 
-// matchesExactly reports whether the whole text matches. The text must have the segment's size.
+// matchesExactly reports whether the whole text matches. The text must be as long as the segment.
 func (s *segment) matchesExactly(sameSizeText string) bool {
 	if s.masks == nil {
 		return sameSizeText == s.literal
@@ -187,7 +187,7 @@ func (s *segment) matchesExactly(sameSizeText string) bool {
 }
 
 // findFirstEnd returns the end of the segment's first occurrence in name, or -1. It uses the Shift-And algorithm: after
-// each byte, bit i is set if the segment's first i+1 positions match the text that ends with that byte.
+// each byte of name, bit i is set if the last i+1 bytes match the first i+1 positions of the segment.
 func (s *segment) findFirstEnd(name string) (end int) {
 	if s.masks == nil {
 		if end = strings.Index(name, s.literal); end >= 0 {
@@ -224,7 +224,7 @@ func (s *segment) findFirstEnd(name string) (end int) {
 	return -1
 }
 
-// element is a part of a pattern: it matches one byte, or any number of bytes.
+// element is a part of a pattern. It matches one byte or any number of bytes.
 type element struct {
 	kind    elementKind
 	literal byte    // for literalByte
@@ -239,7 +239,7 @@ const (
 	anyBytes                // *
 )
 
-// parseElement parses the element at pos and returns the position of the next one.
+// parseElement parses the element at pos. nextPos is the position of the next element.
 func parseElement(pattern string, pos int) (e element, nextPos int) {
 	switch pattern[pos] {
 	case '*':

@@ -47,8 +47,7 @@ func (f replyFlags) has(any replyFlags) bool { return f&any != 0 }
 // httpPrefixes are the first bytes of HTTP requests. No Redis command begins with them.
 var httpPrefixes = []string{"GET /", "POST /", "HEAD /", "OPTIONS /", "PUT /", "DELETE /"}
 
-// detectHTTP reports whether input begins with an HTTP request. sure is false if that cannot be decided before more
-// bytes have arrived.
+// detectHTTP reports whether input begins with an HTTP request. If more bytes are needed to decide, sure is false.
 func detectHTTP(input []byte) (isHTTP, sure bool) {
 	sure = true
 	for _, prefix := range httpPrefixes {
@@ -102,7 +101,7 @@ func (h redisOrHTTPHandler) NextProtos(configured []string) []string {
 }
 
 // Heartbeat implements tcp.HeartbeatHandler. It returns false because the Redis protocol has no heartbeat. WebSockets
-// and event streams have their own.
+// and event streams have their own heartbeats.
 func (redisOrHTTPHandler) Heartbeat(*tcp.Conn) (answers bool) { return false }
 
 // commandBatch is the state of one call of Received. Batches are pooled to save the memory of idle sessions.
@@ -211,8 +210,8 @@ func (b *commandBatch) readCommand(input []byte) (n int, err error) {
 	return n, err
 }
 
-// updateSessionDetails calls set with the session's details. If they are missing, it allocates them or, if
-// createIfAbsent is false, does nothing. Afterwards it frees details that are empty.
+// updateSessionDetails calls set with the session's details. If the session has none, it creates them if createIfAbsent
+// is true, and returns otherwise. If the details are empty after the call, it frees them.
 func (b *commandBatch) updateSessionDetails(createIfAbsent bool, set func(*sessionDetails)) {
 	if b.sessionDetails == nil {
 		if !createIfAbsent {
@@ -253,7 +252,7 @@ func (b *commandBatch) overBudget() bool {
 	return b.work >= maxBatchWork || b.sentBytes >= b.maxUnsent/4
 }
 
-// yieldToOtherConns ends the batch. The remaining commands run in another batch, after the replies of this one have
+// yieldToOtherConns ends the batch. The remaining commands run in another batch, after the replies of this batch have
 // been added to the connection's output.
 func (b *commandBatch) yieldToOtherConns() {
 	b.flushReplies()
@@ -267,7 +266,7 @@ func (b *commandBatch) yieldToOtherConns() {
 	}
 }
 
-// flushReplies sends the replies. If the last reply is too large to send, the earlier ones are sent without it.
+// flushReplies sends the replies. If the last reply is too large to send, the earlier replies are still sent.
 func (b *commandBatch) flushReplies() {
 	if b.replyStart > 0 && len(b.buf) > b.maxUnsent {
 		b.sendRepliesCloseOnError(b.buf[:b.replyStart])
@@ -292,8 +291,8 @@ func (b *commandBatch) sendRepliesCloseOnError(replies []byte) {
 	}
 }
 
-// closeOnSendError closes the connection because a reply could not be queued. If it stayed open, the client would
-// mistake the next reply for the missing one.
+// closeOnSendError closes the connection because a reply could not be queued. If the connection stayed open, the client
+// would mistake the next reply for the missing one.
 func (b *commandBatch) closeOnSendError(err error) { b.unsubscribeAndClose(noReplySpaceError(err)) }
 
 func (b *commandBatch) flushAndClose(reason error) {
@@ -302,8 +301,7 @@ func (b *commandBatch) flushAndClose(reason error) {
 	}
 }
 
-// unsubscribeAndClose closes the connection after its output has been sent. It ends the subscriptions immediately,
-// because the peer may be slow to disconnect.
+// unsubscribeAndClose ends the client's subscriptions, and closes the connection once its output has been sent.
 func (b *commandBatch) unsubscribeAndClose(reason error) {
 	b.stopped, b.closing = true, true
 	b.hub.unsubscribeAllAndStopReplay(&b.client, b.ref)
@@ -341,8 +339,8 @@ func (b *commandBatch) runCommand() (finished bool) {
 	return b.sessionDetails == nil || b.argsDone == 0
 }
 
-// lookUpPermittedCommand returns the command for the arguments. If the command is unknown or not permitted, it returns
-// the text of an error reply.
+// lookUpPermittedCommand finds the command for the arguments. If the command is unknown or not permitted, errorReply is
+// an error reply.
 func (b *commandBatch) lookUpPermittedCommand() (cmd *command, errorReply string) {
 	cmd = lookupCommand(commands, b.args[0])
 	if cmd == nil {

@@ -33,9 +33,9 @@ import (
 // Clients authenticate with the Authorization header (Bearer or Basic), the parameter token, or a client
 // certificate. Responses are JSON, including errors.
 //
-// For any web page, a browser sends requests with the user's credentials to other sites. Therefore pages of other sites
-// may only load the hub's web page, unless Hub.Origins lists the site. In a hub without users, a client on the same
-// machine must use a host name that other sites cannot claim.
+// Any web page can make a browser send requests with the user's credentials to other sites. Therefore pages of another
+// site may only load the hub's web page, unless Hub.Origins lists that site. In a hub without users, a client on the
+// same machine must use a host name that other sites cannot claim.
 type httpAPI struct {
 	once        sync.Once
 	http        web.HTTP
@@ -122,8 +122,8 @@ func (api *httpAPI) checkOriginAndHost(r *http.Request) error {
 	return nil
 }
 
-// isTrustedHost reports whether host is an IP address, localhost or an allowed origin. Another site may own any other
-// name and let it resolve to 127.0.0.1 (DNS rebinding). A browser would then treat the hub as a part of that site.
+// isTrustedHost reports whether host is an IP address, localhost or an allowed origin. Any other name may belong to a
+// site that lets it resolve to 127.0.0.1 (DNS rebinding). A browser would then treat the hub as part of that site.
 func (api *httpAPI) isTrustedHost(host string) bool {
 	name := host
 	if h, _, err := net.SplitHostPort(host); err == nil {
@@ -133,8 +133,8 @@ func (api *httpAPI) isTrustedHost(host string) bool {
 	return err == nil || strings.EqualFold(name, "localhost") || api.originHosts[strings.ToLower(name)]
 }
 
-// checkOriginAndParseParams checks the request's origin and returns its parameters. It accepts only the parameter token
-// and those in allowed. If ok is false, it has written an error response.
+// checkOriginAndParseParams checks the request's origin and returns its parameters. Permitted parameters are token and
+// the names in allowed. If ok is false, it has written an error response.
 func (api *httpAPI) checkOriginAndParseParams(w http.ResponseWriter, r *http.Request, allowed ...string) (q url.Values, ok bool) {
 	if err := api.checkOriginAndHost(r); err != nil {
 		writeHTTPError(w, http.StatusForbidden, err)
@@ -202,7 +202,7 @@ func (api *httpAPI) servePreflight(w http.ResponseWriter, r *http.Request) {
 
 var errNotAuthenticated = errors.New("authentication required; expected Authorization: Bearer TOKEN or Basic, or the parameter token")
 
-// authenticateRequest returns the user of a request. The user is nil if the request must still authenticate.
+// authenticateRequest returns the user of a request. If the request lacks necessary credentials, the user is nil.
 func (api *httpAPI) authenticateRequest(r *http.Request, q url.Values) (*user, error) {
 	h := api.hub
 	scheme, credential, _ := strings.Cut(r.Header.Get("Authorization"), " ")
@@ -375,8 +375,8 @@ func (api *httpAPI) serveLargestTopics(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, list)
 }
 
-// largestLocalTopics returns the topics with the given prefix that have the most subscribers on this hub, at most
-// limit. total is the number of all topics with the prefix.
+// largestLocalTopics returns the topics with the given prefix that have the most subscribers on this hub. It returns at
+// most limit topics. total is the number of all topics with the prefix.
 func (h *Hub) largestLocalTopics(prefix string, limit int) (largest []topicSubscribers, total int) {
 	largest = []topicSubscribers{} // [] instead of null in JSON
 	h.topics.eachName(func(name string, subscribers int) bool {
@@ -398,8 +398,8 @@ func sortAndTruncateBySubscribers(topics []topicSubscribers, limit int) []topicS
 	return topics[:min(len(topics), limit)]
 }
 
-// largestClusterTopics is like largestLocalTopics for all hubs together. It asks each hub for its largest topics. The
-// result total is an upper bound: a topic that several hubs omit from their answers counts more than once.
+// largestClusterTopics is like largestLocalTopics, but counts subscribers on all hubs. It asks each hub for its largest
+// topics. The result total may be too high: a topic that several hubs omit from their answers counts more than once.
 func (h *Hub) largestClusterTopics(ctx context.Context, prefix string, limit int) (largest []topicSubscribers, total int) {
 	largest, total = h.largestLocalTopics(prefix, limit)
 	if h.Cluster == nil {
@@ -424,7 +424,7 @@ func (h *Hub) largestClusterTopics(ctx context.Context, prefix string, limit int
 }
 
 // Largest returns the topics with the given prefix that have the most subscribers on this hub, largest first. It
-// returns at most limit topics, and never more than 10,000. total is the number of all topics with the prefix.
+// returns at most limit topics, and at most 10,000. total is the number of all topics with the prefix.
 func (h *Hub) Largest(prefix string, limit int) (names []string, total int) {
 	largest, total := h.largestLocalTopics(prefix, min(max(limit, 0), maxTopicLimit))
 	for _, p := range largest {

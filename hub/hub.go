@@ -62,7 +62,7 @@ func (h *Hub) Check() error {
 	return new(httpAPI).allowOrigins(h.Origins)
 }
 
-// Errors of subscribing and publishing. Clients receive their texts.
+// Errors of subscribing and publishing. Clients receive the error texts.
 var (
 	errEmptyName            = errors.New("a topic needs a name")
 	errNameTooLong          = errors.New("the name of the topic is too long")
@@ -76,8 +76,8 @@ var (
 )
 
 // subscribe subscribes a client to a name. Before any message is sent, it calls confirm with the client's number of
-// subscriptions, even if the client was already subscribed. A new subscriber of a topic then receives the topic's last
-// value, if there is one. Calls for the same client must not overlap.
+// subscriptions, even if the client was already subscribed. If a topic has a last value, a new subscriber then receives
+// this value. Calls for the same client must not overlap.
 func (h *Hub) subscribe(c *client, ref tcp.Ref, kind Kind, name string, confirm func(count int)) error {
 	if c.isSubscribed(kind, name) {
 		confirm(c.confirmationCount(kind))
@@ -132,8 +132,8 @@ func (h *Hub) authorizeAndRecordSubscription(c *client, ref tcp.Ref, kind Kind, 
 	return t, nil
 }
 
-// removeSubscriber removes one subscriber from the topic's table, the pattern index and the cluster. It reverses
-// authorizeAndRecordSubscription.
+// removeSubscriber removes one subscriber from the topic's table. If it was the last one, the topic is removed from the
+// pattern index and the cluster is notified.
 func (h *Hub) removeSubscriber(t *topic) {
 	if h.tableForKind(t.kind).removeSubscriber(t) {
 		if t.kind == Pattern {

@@ -33,11 +33,10 @@ func (h redisOrHTTPHandler) SendToGroup(b tcp.Broadcast) (receivers int) {
 	return 0
 }
 
-// resumeClusterKind marks a broadcast that resumes the cluster. The server queues it behind earlier broadcasts.
+// resumeClusterKind marks a broadcast that resumes the cluster. The server queues this broadcast behind earlier ones.
 const resumeClusterKind = Kind(kindCount)
 
-// queueClusterResumeBehindBroadcasts resumes the cluster once the messages that the server holds now have been
-// delivered.
+// queueClusterResumeBehindBroadcasts resumes the cluster after all broadcasts that the server has already queued.
 func (h *Hub) queueClusterResumeBehindBroadcasts(cluster ClusterMigrator) {
 	if s := h.server.Load(); s == nil {
 		cluster.Resume()
@@ -47,7 +46,8 @@ func (h *Hub) queueClusterResumeBehindBroadcasts(cluster ClusterMigrator) {
 }
 
 // hubStateVersion is the version of the format written by SaveState. A state consists of the counters as JSON, the
-// cluster's state, and the last values (name and message), least recently used first. Each part follows its length.
+// cluster's state, and the last values (name and message), least recently used first. Each part is preceded by its
+// length.
 const hubStateVersion = 2
 
 type savedCounters struct {
@@ -142,8 +142,7 @@ func (h *Hub) addSavedCounters(s savedCounters) {
 	h.lastValues.evicted += s.Evicted
 }
 
-// readLengthPrefixed reads a length and then that number of bytes. It returns io.EOF only if the input ends before the
-// length.
+// readLengthPrefixed reads a length and then that number of bytes. If the input is empty, it returns io.EOF.
 func readLengthPrefixed(in *bufio.Reader) ([]byte, error) {
 	n, err := binary.ReadUvarint(in)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 // lastValueCache keeps the newest message of each topic for later subscribers.
 //
 // A subscriber receives the confirmation, then the newest value at that moment, then every later message exactly once.
-// To ensure this, topicLock is held while a message is stored and sent. It is also held while a subscriber is sent the
-// value and joins the group.
+// To ensure this order, topicLock is held while a message is stored and sent. It is also held while the value is sent
+// to a subscriber and the subscriber joins the group.
 type lastValueCache struct {
 	topicLocks [64]sync.Mutex // by hash of the topic; locked before mu
 
@@ -29,8 +29,7 @@ type lastValue struct {
 	newer, older *lastValue
 }
 
-// lastValueOverhead is the memory of a value in addition to its name and message: the struct, and on average 40 bytes
-// of the map.
+// lastValueOverhead is the memory that a value needs besides its name and message: the struct, and 40 bytes in a map.
 const lastValueOverhead = 64 + 40
 
 func (v *lastValue) memoryBytes() int {
@@ -42,7 +41,7 @@ func (l *lastValueCache) topicLock(topic string) *sync.Mutex {
 	return &l.topicLocks[maphash.String(hashSeed, topic)%uint64(len(l.topicLocks))]
 }
 
-// storeAndSend stores a message as the topic's newest one and calls send. It holds the topic's lock for both.
+// storeAndSend stores a topic's newest message and then calls send. It holds the topic's lock during both.
 func (l *lastValueCache) storeAndSend(topic string, message []byte, limits Limits, send func()) {
 	lock := l.topicLock(topic)
 	lock.Lock()
@@ -51,8 +50,8 @@ func (l *lastValueCache) storeAndSend(topic string, message []byte, limits Limit
 	send()
 }
 
-// storeNewestAndEvict stores a message as the topic's newest one. If the message exceeds the limits, it removes the
-// topic's value instead, because the older message is no longer the newest.
+// storeNewestAndEvict stores a topic's newest message, and evicts the least recently used values beyond the limits. If
+// this message alone exceeds the limits, it only removes the topic's older value.
 func (l *lastValueCache) storeNewestAndEvict(topic string, message []byte, limits Limits) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -78,7 +77,6 @@ func (l *lastValueCache) storeNewestAndEvict(topic string, message []byte, limit
 	}
 }
 
-// getAndMarkRecentlyUsed returns the newest message of a topic and marks the topic as recently used.
 func (l *lastValueCache) getAndMarkRecentlyUsed(topic string) (message []byte, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -13,11 +13,11 @@ import (
 
 // patternIndex finds the patterns that match a topic without trying every pattern. The literal runs of a pattern are
 // its beginning, its end, and the texts between two of the characters *, ? and [. Every matching topic contains all
-// runs of the pattern, so the index stores the pattern under only one of them. A publish looks up the beginnings, the
-// ends and the substrings of its topic, in all lengths that occur in the index, and tries the patterns found.
+// runs of the pattern, so the index stores the pattern under only one run: the run with the fewest patterns, so that
+// common runs do not collect many. A publish looks up the beginnings, ends and substrings of its topic, in all lengths
+// that occur in the index. Then it tries the patterns found.
 //
-// A pattern is stored under its run with the fewest patterns, so that common runs do not collect many. Runs are
-// identified by their hash. A hash collision only means that a pattern is tried in vain.
+// Runs are identified by their hash. If two runs have the same hash, some patterns are tried in vain.
 //
 // The index limits the work of a publish: see maxPublishWork and runLengthWork. No lock is held while patterns are
 // tried, because chunks of buckets are immutable: a change copies them.
@@ -44,16 +44,15 @@ type literalRun struct {
 	hash  uint64
 }
 
-// bucket contains the patterns stored under one run, usually one pattern. Its chunks are immutable, so publishers read
-// them without a lock. All chunks except the last one contain chunkSize patterns.
+// bucket contains the patterns stored under one run. Most buckets contain one pattern. The chunks are immutable, so
+// publishers read them without a lock. All chunks except the last one contain chunkSize patterns.
 type bucket struct {
 	chunks [][]indexedPattern
 	size   int
 	work   int // of all patterns
 }
 
-// chunkSize is the number of patterns per chunk of a bucket. A change copies one chunk and a pointer for each other
-// chunk.
+// chunkSize is the number of patterns per chunk of a bucket. A change copies one chunk, and pointers to the others.
 const chunkSize = 64
 
 type indexedPattern struct {
@@ -71,7 +70,7 @@ func (b bucket) copyWithPatternAppended(p indexedPattern) bucket {
 	return bucket{chunks, b.size + 1, b.work}
 }
 
-// copyWithSlotRemoved returns a copy of the bucket without the pattern in slot; the last pattern takes its place.
+// copyWithSlotRemoved returns a copy of the bucket without the pattern in slot. The last pattern moves into the slot.
 func (b bucket) copyWithSlotRemoved(slot int) bucket {
 	chunks := slices.Clone(b.chunks)
 	last := len(chunks) - 1
@@ -107,17 +106,16 @@ func (p indexedPattern) matches(name string) bool {
 	return glob{p.topic.name, p.globProgram}.matches(name)
 }
 
-// hashBase is the random base of the polynomial hash. With such a hash, the hash of a substring can be computed from
-// the hashes of two prefixes.
+// hashBase is the random base of a polynomial hash: two prefix hashes determine the hash of the text between them.
 var hashBase = rand.Uint64() | 1
 
 func extendHash(hash uint64, b byte) uint64 { return hash*hashBase + uint64(b) + 1 }
 
-// maxInnerRuns limits the number of runs considered between a pattern's first and last run.
+// maxInnerRuns limits how many runs between a pattern's first and last run are considered.
 const maxInnerRuns = 16
 
-// roundDownRunSize rounds the length of a run in the middle of a pattern down to one of a few sizes. That many bytes
-// of the run are hashed. The sizes are few because a publish scans its topic once for each size.
+// roundDownRunSize rounds the length of a run in the middle of a pattern down to one of a few sizes. Only this many
+// bytes of the run are hashed. A publish scans its topic once for each size, so the sizes must be few.
 func roundDownRunSize(runSize int) int {
 	if runSize <= 16 {
 		return runSize
@@ -170,9 +168,9 @@ func eachLiteralRun(pattern string, yield func(literalRun) bool) {
 	}
 }
 
-// addPatternWithinBudget adds a pattern. The cost is the work that the pattern adds, plus a charge for memory.
-// addPatternWithinBudget fails if the maximum work of a publish would exceed the limits, or if the cost would exceed
-// clientBudget. A pattern that is already in the index keeps its cost.
+// addPatternWithinBudget adds a pattern. The cost is the work that the pattern adds, plus a charge for memory. It fails
+// if the cost exceeds clientBudget, or if the maximum work of a publish would exceed the limits. A pattern that is
+// already in the index keeps its cost.
 func (x *patternIndex) addPatternWithinBudget(t *topic, limits Limits, clientBudget int) (cost int, err error) {
 	x.mu.RLock()
 	if t.indexed {
@@ -247,8 +245,8 @@ func (x *patternIndex) removeIndexedPattern(t *topic, limits Limits) {
 	})
 }
 
-// updateMaxPublishWork records that the work of a bucket has changed. It returns the resulting increase of the maximum
-// work of a publish.
+// updateMaxPublishWork records a change of the work of run r's bucket. It returns how much the maximum work of a
+// publish increases by the change.
 func (x *patternIndex) updateMaxPublishWork(r literalRun, oldWork, newWork int, limits Limits) (increase int) {
 	lengths := &x.runLengths[r.place]
 	for len(*lengths) <= r.size {
@@ -263,10 +261,10 @@ func (x *patternIndex) updateMaxPublishWork(r literalRun, oldWork, newWork int, 
 	return increase
 }
 
-// A unit of work is about 10 ns on a processor from 2020. Trying a pattern costs tryUnits, plus 1 for each star. The
-// other constants are the amounts that cost one unit: bytes of a name in which a literal segment is searched, words of
-// a mask (see segment.findFirstEnd), bytes at a name's beginning or end that are compared with sets, and bytes of
-// memory.
+// Units of work. A unit is about 10 ns on a processor from 2020. Trying a pattern costs tryUnits, plus 1 for each star.
+// Each of the other constants is the amount that costs 1 unit: bytes of a name in which a literal segment is searched,
+// words of a mask (see segment.findFirstEnd), bytes at a name's beginning or end that are compared with sets, and bytes
+// of memory.
 const (
 	tryUnits           = 4
 	searchBytesPerUnit = 128
@@ -319,8 +317,8 @@ type runLengthWork struct {
 
 type level struct{ work, n int }
 
-// updateMaxWork records that the work of a bucket has changed; 0 means no bucket. It returns the resulting increase of
-// the maximum work for a name that contains up to maxBuckets runs of this length.
+// updateMaxWork records a change of the work of a bucket. A work of 0 means that there is no bucket. It returns the
+// resulting increase of the maximum work for a name with up to maxBuckets runs of this length.
 func (l *runLengthWork) updateMaxWork(oldWork, newWork, maxBuckets int) (increase int) {
 	l.adjustBucketCountForWork(oldWork, -1)
 	l.adjustBucketCountForWork(newWork, 1)

@@ -19,12 +19,12 @@ import (
 // increments published after the delivery. SaveState waits until both counters are equal. It runs after Upgrading has
 // changed and before connections move.
 
-// errUpgradeBacklogFull rejects a message because the upgrade in progress has already queued too many.
+// errUpgradeBacklogFull rejects a message because the upgrade in progress has already queued too many messages.
 var errUpgradeBacklogFull = errors.New("an upgrade is in progress, and too many messages are held")
 
 // Publish sends a message to all subscribers of a topic and of matching patterns. It returns the number of receivers on
-// this hub and does not wait for delivery. Messages that one goroutine publishes to a topic arrive in order. While an
-// upgrade moves subscribers, messages are queued; if the queue is full, Publish fails.
+// this hub and does not wait for delivery. If one goroutine publishes several messages to a topic, they arrive in
+// order. While an upgrade moves subscribers, messages are queued. If the queue is full, Publish fails.
 func (h *Hub) Publish(name string, message []byte) (receivers int, err error) {
 	if err := h.authorizePublish(anyone, nil, Topic, name, message); err != nil {
 		return 0, err
@@ -33,7 +33,7 @@ func (h *Hub) Publish(name string, message []byte) (receivers int, err error) {
 }
 
 // authorizePublish checks the user's rights and rate, the name and the size. withinRate counts one message and reports
-// whether the publisher is still within the rate. If it is nil, the rate is not limited.
+// whether the publisher has not exceeded the rate. If withinRate is nil, the rate is not limited.
 func (h *Hub) authorizePublish(u *user, withinRate func(now time.Time, rate int) bool, kind Kind, topic string, message []byte) error {
 	var err error
 	switch rate, limit := h.Limits.PublishRate, h.Limits.maxMessage(); {
@@ -52,7 +52,8 @@ func (h *Hub) authorizePublish(u *user, withinRate func(now time.Time, rate int)
 }
 
 // publishAuthorized sends an authorized message to the other hubs and to this hub's subscribers. It returns the number
-// of receivers on this hub. During an upgrade, the server delivers to this hub's subscribers and may queue the message.
+// of receivers on this hub. During an upgrade, it leaves delivery on this hub to the server, which may queue the
+// message.
 func (h *Hub) publishAuthorized(kind Kind, topic string, message []byte) (receivers int, err error) {
 	if h.keepsAny(kind, topic) { // the cluster calls DeliverKept once it is stored
 		if err := h.Cluster.Keep(topic, message); err != nil {
@@ -105,7 +106,7 @@ func (h *Hub) deliverLocally(kind Kind, topicName string, message []byte, id str
 }
 
 // Deliver sends a message from another hub to this hub's subscribers and returns the number of receivers. It does not
-// wait for delivery. Messages from one goroutine arrive in order. The argument kind is Topic or Sharded.
+// wait for delivery. Messages that one goroutine delivers arrive in order. The argument kind is Topic or Sharded.
 func (h *Hub) Deliver(kind Kind, name string, message []byte) (receivers int) {
 	return h.deliverLocally(kind, name, message, "")
 }

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// rateLimit limits the number of events per window; all of them may occur at once. Its value is the time until which
-// the limit is used up, at most one window in the future.
+// rateLimit limits the number of events per window. All events of a window may occur at once. Each event moves the
+// rateLimit, a time, forward. An event is rejected if it would move this time more than one window into the future.
 type rateLimit time.Time
 
 func (p *rateLimit) allow(now time.Time, rate int, window time.Duration) bool {
@@ -24,8 +24,8 @@ func (p *rateLimit) allow(now time.Time, rate int, window time.Duration) bool {
 
 const maxLimitedAddrs = 16_384
 
-// addrRateLimits contains a rate limit for each address. When the table is full, idle addresses are evicted. If too
-// few are idle, arbitrary addresses are evicted until half of the table remains.
+// addrRateLimits contains a rate limit for each address. When the table is full, idle addresses are evicted, and if
+// necessary arbitrary ones, until half of the table remains.
 type addrRateLimits struct {
 	mu     sync.Mutex
 	byAddr map[netip.Addr]rateLimit

@@ -14,30 +14,30 @@ import (
 )
 
 // Replay configures message retention. A client that reconnects with the id of its last message receives the messages
-// that it missed. The fields must not change after the hub starts to serve. Except for Topics, a zero field means its
-// default. Negative values are errors.
+// that it missed. The fields must not change after the hub starts to serve. Topics must not be empty. Any other field
+// that is zero has its default. Negative values are errors.
 //
 // A NATS stream stores the messages in one order that is the same on all nodes (see Cluster.Keep). Every node keeps a
 // copy of the stream in memory, so a replay involves no other node.
 type Replay struct {
-	// Topics lists the topics to keep. An entry is a topic's name, or a prefix that ends with ".", ":" or "/", followed
-	// by "*". Examples are news.today, news.* and chat:*. The entry "*" selects all topics.
+	// Topics selects the topics whose messages are kept. An entry is a topic's name, or a prefix followed by "*". The
+	// prefix must end with ".", ":" or "/". Examples are news.today, news.* and chat:*. The entry "*" selects all
+	// topics.
 	Topics []string
 	// MaxBytes, MaxMessages and MaxAge limit the messages kept in the stream and in the memory of each node. A
 	// message's size includes its topic's name and 100 bytes of overhead. When a limit is exceeded, the oldest messages
 	// are dropped. The defaults are 64 MiB, 1,000,000 and 1 hour. The minimum of MaxAge is 1 s.
 	MaxBytes, MaxMessages int
 	MaxAge                time.Duration
-	// MaxReplays limits concurrent replays. The default is 64. At most 64 times that number of clients wait for a slot;
-	// further clients must try again. A client that has missed few messages needs no slot. A client that does not read
-	// for a second loses its slot and waits for another.
+	// MaxReplays is the number of slots for replays. The default is 64. A client that has missed few messages needs no
+	// slot. At most 64 times MaxReplays clients wait for a slot; further clients must try again. A client that does not
+	// read for a second loses its slot and waits for a new one.
 	MaxReplays int
-	// MaxReplaysEach limits the concurrent replays of one user. An IPv4 address or IPv6 /64 network may have twice as
-	// many; without Users, only the limit per address applies. At most 64 times as many clients wait, within the total
-	// limit. If all clients share a user or a proxy, set MaxReplaysEach to MaxReplays. The default is a quarter
-	// of MaxReplays.
+	// MaxReplaysEach limits the slots of one user. An IPv4 address or IPv6 /64 network may have twice as many slots.
+	// Without Users, only the limit per address applies. At most 64 times MaxReplaysEach clients of a user may wait. If
+	// all clients share a user or a proxy, set MaxReplaysEach to MaxReplays. The default is a quarter of MaxReplays.
 	MaxReplaysEach int
-	// Timeout limits a replay, including the wait for a slot. After Timeout, the client is disconnected, and may
+	// Timeout limits a replay, including the wait for a slot. After Timeout, the client is disconnected. It may
 	// reconnect to get the remaining messages. The default is 30 s.
 	Timeout time.Duration
 
@@ -87,10 +87,11 @@ func (r *Replay) validate(limits Limits) error {
 	return nil
 }
 
-// maxReplayTopicBytes limits the bytes of an entry of Topics, so that its NATS subject is never shortened.
+// maxReplayTopicBytes limits the bytes of an entry of Topics. The NATS subject of an entry then never needs a hash.
 const maxReplayTopicBytes = 256
 
-// keepsAny reports whether Topics contains the named topic or, for a pattern, some topic that the pattern may match.
+// keepsAny reports whether Topics selects the named topic. For a pattern, it reports whether Topics selects some topic
+// that the pattern may match.
 func (r *Replay) keepsAny(kind Kind, name string) bool {
 	return slices.ContainsFunc(r.Topics, func(topic string) bool {
 		beginning, begins := strings.CutSuffix(topic, "*")
@@ -116,8 +117,8 @@ func literalPrefix(pattern string) string {
 	return pattern
 }
 
-// Keeps reports whether messages are kept for the named topic or, for a pattern, for every topic that the pattern
-// matches.
+// Keeps reports whether messages are kept for the named topic. For a pattern, it reports whether messages are kept for
+// every topic that the pattern matches.
 func (r *Replay) Keeps(kind Kind, name string) bool {
 	if kind != Pattern {
 		return r.keepsAny(kind, name)
@@ -134,7 +135,7 @@ func (h *Hub) keepsAny(kind Kind, name string) bool {
 
 // Position is a place in the order of all kept messages. Its text form is the message id that clients use.
 type Position struct {
-	// Epoch identifies the stream: at most 32 lower-case letters and digits.
+	// Epoch identifies the stream. It consists of at most 32 lower-case letters and digits.
 	Epoch string
 	// Seq is the message's sequence number in the stream.
 	Seq uint64
@@ -155,8 +156,8 @@ func parsePosition(text string) (p Position, err error) {
 	return Position{epoch, seq}, nil
 }
 
-// parseIssuedPosition parses an id from a client. A node can be behind by at most the number of messages in the stream,
-// so an id that is further ahead of this node cannot have been issued and is rejected.
+// parseIssuedPosition parses an id from a client. A node lags by at most the number of messages in the stream.
+// Therefore an id that is further ahead cannot have been issued and is rejected.
 func (r *Replay) parseIssuedPosition(text string) (Position, error) {
 	p, err := parsePosition(text)
 	if err != nil {
@@ -170,9 +171,9 @@ func (r *Replay) parseIssuedPosition(text string) (Position, error) {
 	return p, nil
 }
 
-// replayBuffer contains the kept messages. One goroutine of the cluster delivers them. It holds mu while it stores a
-// message and sends it to its groups. A joining client holds mu for reading during the last step of its replay, so that
-// no message is missed or sent twice.
+// replayBuffer contains the kept messages. One goroutine of the cluster delivers the messages. It holds mu while it
+// stores a message and sends it to the groups. A joining client holds mu for reading during the last step of its
+// replay, so that no message is missed or sent twice.
 type replayBuffer struct {
 	mu        sync.RWMutex
 	ready     bool     // the messages from before the start are loaded
@@ -221,12 +222,12 @@ type KeptMessage struct {
 	Time  time.Time // when the stream stored it
 	Topic string
 	Data  []byte // must not change
-	// Old marks a message that was stored before this node started. The message is kept but not delivered.
+	// Old marks a message that was stored before this node started. Such a message is kept but not delivered.
 	Old bool
 }
 
-// Begin clears the buffer. Call it before the first message of a stream, which has the number firstSeq. Reconnecting
-// clients wait until Ready is called.
+// Begin clears the buffer for a new stream. Call it before delivering the stream's first message, number firstSeq.
+// Reconnecting clients wait until Ready is called.
 func (r *Replay) Begin(epoch string, firstSeq uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -234,7 +235,7 @@ func (r *Replay) Begin(epoch string, firstSeq uint64) {
 	r.messages, r.head, r.bytes, r.newestDropped, r.droppedFloor = nil, 0, 0, nil, firstSeq-1
 }
 
-// Ready tells the replay that all messages up to seq have been delivered, so that waiting clients can continue.
+// Ready reports to the replay that all messages up to number seq have been delivered. Waiting clients then continue.
 func (r *Replay) Ready(seq uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -242,15 +243,14 @@ func (r *Replay) Ready(seq uint64) {
 	r.wakePositionWaiters()
 }
 
-// At returns the position of the newest message. The result ready is false until Ready has been called.
+// At returns the position of the newest message. Until Ready is called, the result ready is false.
 func (r *Replay) At() (newest Position, ready bool) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return r.newestPos, r.ready
 }
 
-// DeliverKept stores the next message of the stream. Unless m.Old is set, it also sends the message to subscribers,
-// like Deliver.
+// DeliverKept stores the next message of the stream. Unless m.Old is set, it also sends the message, like Deliver.
 func (h *Hub) DeliverKept(m KeptMessage) (receivers int) {
 	r := h.Replay
 	r.mu.Lock()
@@ -268,8 +268,7 @@ func (h *Hub) DeliverKept(m KeptMessage) (receivers int) {
 	return h.deliverLocally(Topic, m.Topic, m.Data, m.At.String())
 }
 
-// clearAndSendGapNotice handles the loss of stream messages before nextSeq. It clears the buffer and sends a gap notice
-// to current subscribers.
+// clearAndSendGapNotice clears the buffer and sends a gap notice, because stream messages before nextSeq are lost.
 func (r *Replay) clearAndSendGapNotice(hub *Hub, nextSeq uint64) {
 	for r.head < len(r.messages) {
 		r.dropOldest()
@@ -338,8 +337,7 @@ func (m *replayBuffer) messagesAfter(seq uint64) []keptMessage {
 	return all[i:]
 }
 
-// mayHaveDropped reports whether the buffer may have dropped a message after afterSeq that matches the topic or pattern
-// t.
+// mayHaveDropped reports whether the buffer may have dropped a message that matches t and has a number above afterSeq.
 func (m *replayBuffer) mayHaveDropped(t *topic, afterSeq uint64) bool {
 	if t.kind == Pattern {
 		return afterSeq+1 < m.firstSeq

@@ -17,7 +17,7 @@ func (r *replyWriter) writeHeader(typeByte byte, n int) {
 func (r *replyWriter) writeInt(n int)         { r.writeHeader(':', n) }
 func (r *replyWriter) writeArrayHeader(n int) { r.writeHeader('*', n) }
 
-// writeRESP3Header writes the header of a RESP3 type with n elements. In RESP2 it writes the header of an array of
+// writeRESP3Header writes the header of a RESP3 type with n elements. In RESP2, it writes the header of an array with
 // resp2Count elements instead.
 func (r *replyWriter) writeRESP3Header(typeByte byte, n, resp2Count int) {
 	if r.resp3 {
@@ -50,7 +50,7 @@ func (r *replyWriter) writeNull() {
 	}
 }
 
-// writeVerbatim writes text for humans: as a verbatim string in RESP3, as a bulk string in RESP2.
+// writeVerbatim writes text for humans. The text is a verbatim string in RESP3 and a bulk string in RESP2.
 func (r *replyWriter) writeVerbatim(s string) {
 	if !r.resp3 {
 		r.writeBulk(s)
@@ -62,8 +62,7 @@ func (r *replyWriter) writeVerbatim(s string) {
 	r.buf = append(r.buf, "\r\n"...)
 }
 
-// writeError writes an error reply. The text begins with the error code. Line breaks, which may come from the client,
-// become spaces.
+// writeError writes an error reply. text must begin with the error code. Line breaks in it become spaces.
 func (r *replyWriter) writeError(text string) {
 	r.buf = append(r.buf, '-')
 	for i := range len(text) {

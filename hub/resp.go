@@ -13,7 +13,7 @@ import (
 // the position of the next argument. A command that arrives slowly is therefore not examined again from its beginning.
 // A command that is too long is rejected as soon as its lengths are known.
 
-// Limits of a command. If a command exceeds one, the connection is closed with Redis's error message.
+// Limits of a command. If a command exceeds a limit, the connection is closed with Redis's error message.
 const (
 	maxCommandArgs = 1 << 20
 	maxInlineBytes = 64 << 10
@@ -25,7 +25,7 @@ const (
 	maxUnauthenticatedBulk = 16 << 10
 )
 
-// protocolError is a violation of the protocol, which closes the connection. Its text is sent to the client.
+// protocolError describes a violation of the protocol. The client gets this description, then the connection closes.
 type protocolError string
 
 func (e protocolError) Error() string {
@@ -60,8 +60,8 @@ type commandReader struct {
 	unquotedArgs []byte   // decoded arguments of an inline command
 }
 
-// parseCommand parses the command at the beginning of input and returns its size, or 0 if the command is incomplete. It
-// updates progress. A command may have no arguments.
+// parseCommand parses the command at the beginning of input and returns its size. If the command is incomplete, it
+// returns 0 and updates progress. A command may have no arguments.
 func (r *commandReader) parseCommand(input []byte, progress *parseProgress) (size int, err error) {
 	start := *progress
 	r.args = r.args[:0]
@@ -133,8 +133,7 @@ func (r *commandReader) parseArg(input []byte, progress *parseProgress) (size in
 	return size, nil
 }
 
-// checkMinCommandSize returns an error if the command will exceed the limit even if its remaining argsLeft arguments
-// are as short as possible.
+// checkMinCommandSize returns an error if the command is too long even if the remaining arguments are empty.
 func (r *commandReader) checkMinCommandSize(pos, argsLeft int) error {
 	if minSize := pos + minArgBytes*argsLeft; minSize > r.maxBytes {
 		return oversizedError{protocolError(fmt.Sprintf("a command of at least %d bytes, at most %d are allowed", minSize, r.maxBytes))}
@@ -155,7 +154,7 @@ func parseNumberLine(input []byte) (n, size int, ok bool) {
 	return n, end + 2, ok && input[end+1] == '\n'
 }
 
-// parseRedisInt parses an integer as Redis does: a plus sign or leading zeros are invalid.
+// parseRedisInt parses an integer. As in Redis, a plus sign and leading zeros are invalid.
 func parseRedisInt(s []byte) (n int, ok bool) {
 	digits, negative := bytes.CutPrefix(s, []byte("-"))
 	if len(digits) == 0 || len(digits) > 18 || digits[0] == '0' && len(s) > 1 {
@@ -191,8 +190,8 @@ func (r *commandReader) parseInline(input []byte, progress *parseProgress) (size
 }
 
 // splitInline splits a line into arguments at white space. In double quotes, \n, \r, \t, \a, \b and \xHH stand for one
-// byte, and \ escapes any other byte. In single quotes only \' is special. It reports whether all quotes are closed and
-// end with their argument.
+// byte, and \ escapes any other byte. In single quotes, only \' is special. quotesBalanced is true if each quote is
+// closed and the closing quote ends the argument.
 func (r *commandReader) splitInline(line []byte) (quotesBalanced bool) {
 	r.unquotedArgs = r.unquotedArgs[:0]
 	for {
@@ -220,8 +219,8 @@ func (r *commandReader) splitInline(line []byte) (quotesBalanced bool) {
 	}
 }
 
-// appendUnquotedRestOfArg unquotes one argument from its first quote on and appends it to unquotedArgs. It returns the
-// rest of the line.
+// appendUnquotedRestOfArg unquotes the part of an argument that starts with its first quote, and appends this part to
+// unquotedArgs. rest is the rest of the line.
 func (r *commandReader) appendUnquotedRestOfArg(line []byte) (rest []byte, quotesBalanced bool) {
 	for len(line) > 0 && !isSpace(line[0]) {
 		quote := line[0]
@@ -246,7 +245,7 @@ func (r *commandReader) appendUnquotedRestOfArg(line []byte) (rest []byte, quote
 	return line, true
 }
 
-// decodeQuotedByte decodes the first byte of quoted text. size is the length of its quoted form.
+// decodeQuotedByte decodes the first byte of quoted text. In the quoted text, this byte takes size bytes.
 func decodeQuotedByte(s []byte, quote byte) (b byte, size int) {
 	switch {
 	case s[0] != '\\' || len(s) == 1:

@@ -15,7 +15,7 @@ import (
 )
 
 // countLostIfSlowThenUnsubscribe ends the subscriptions of a closed client. If the client was closed for being slow,
-// its unsent output counts as lost.
+// its unsent output is first counted as lost.
 func (h *Hub) countLostIfSlowThenUnsubscribe(c *client, conn *tcp.Conn, closeReason error) {
 	slow := errors.Is(closeReason, tcp.ErrSlowConsumer) || errors.Is(closeReason, tcp.ErrWriteTimeout) || errors.Is(closeReason, tcp.ErrOverBudget)
 	if n := int64(conn.Pending()); slow && n > 0 && c.subscriptionCount() > 0 {
@@ -38,8 +38,8 @@ type Slow struct {
 	// total unsent output.
 	Clients, Waiting, Behind, Missed int
 	Bytes                            int64
-	// Top lists the ten clients with the most unsent output. Among equals, those with the most lost messages come
-	// first.
+	// Top lists the ten clients with the most unsent output. Of clients with equal output, those with more lost
+	// messages come first.
 	Top []SlowClient
 }
 
@@ -59,8 +59,8 @@ type SlowClient struct {
 const maxSlowListed = 10
 
 // Slow finds slow subscribers. Like tcp.Server.Each, it examines every connection of srv on the connection's event
-// loop, and it returns the same errors. A million connections take a few hundred milliseconds of processor time. Only
-// one scan runs at a time. A concurrent scan fails with ErrBusy.
+// loop, and returns the same errors as Each. A million connections take a few hundred milliseconds of processor time.
+// Only one scan runs at a time. A concurrent scan fails with ErrBusy.
 func (h *Hub) Slow(ctx context.Context, srv *tcp.Server) (Slow, error) {
 	if !h.slowScanMu.TryLock() {
 		return Slow{}, ErrBusy
@@ -88,8 +88,8 @@ func (h *Hub) Slow(ctx context.Context, srv *tcp.Server) (Slow, error) {
 
 const operatorScanTimeout = 10 * time.Second
 
-// Operator returns a JSON page for operators: the hub's Stats, and the result or error of Slow for srv. The page does
-// not authenticate requests. Serve it through admin.Config.Pages.
+// Operator returns a JSON page for operators. The page contains the hub's Stats and the result or error of Slow for
+// srv. It does not authenticate requests. Serve it through admin.Config.Pages.
 func (h *Hub) Operator(srv *tcp.Server) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), operatorScanTimeout)

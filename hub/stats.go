@@ -12,7 +12,6 @@ type counters struct {
 	refused                           [refusalCauseCount]atomic.Int64
 }
 
-// countPublished counts messages that were delivered by the server or published in the old process.
 func (c *counters) countPublished(n int64) {
 	c.publishesStarted.Add(n)
 	c.published.Add(n)
@@ -23,7 +22,7 @@ type Stats struct {
 	// Topics and Patterns are the current numbers of topics and patterns with subscribers. Subscriptions is the
 	// current number of subscriptions of all clients.
 	Topics, Patterns, Subscriptions int64
-	// PatternWork is the current maximum work of matching one published message: see Limits.MaxPatternWork.
+	// PatternWork is the current maximum work of matching one published message (see Limits.MaxPatternWork).
 	PatternWork int64
 	// Published counts published messages. Delivered counts messages queued to subscribers, once per subscriber.
 	// Dropped counts messages that did not fit a subscriber's queue. With the SlowConsumer policy DropMessage, slow

@@ -53,8 +53,8 @@ func (t *topic) getOrCreateGroup(format messageFormat) *tcp.Group {
 	}
 }
 
-// deliveryCounts are the results of sending one message: sent counts the subscribers whose queue had space for the
-// message, bytes the queued bytes, and dropped the other subscribers.
+// deliveryCounts counts the results of sending one message. sent is the number of subscribers whose queue had space for
+// the message. dropped is the number of other subscribers. bytes is the number of queued bytes.
 type deliveryCounts struct{ sent, bytes, dropped int }
 
 func (t *deliveryCounts) add(more deliveryCounts) {
@@ -79,7 +79,7 @@ func (t *topic) sendGap(upTo Position) {
 	t.broadcastEncoded(func(f messageFormat, dst []byte) []byte { return f.appendGapNoticeUnlessRESP(dst, []*topic{t}, upTo) })
 }
 
-// broadcastEncoded calls encode for each format that has subscribers, and sends them the result unless it is empty.
+// broadcastEncoded calls encode for each format that has subscribers, and sends the result to these subscribers.
 func (t *topic) broadcastEncoded(encode func(format messageFormat, dst []byte) []byte) (all deliveryCounts) {
 	b := bufferPool.Get().(*[]byte)
 	defer returnBufferToPool(b)

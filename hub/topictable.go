@@ -46,8 +46,7 @@ func (ts *topicTable) subscriberCount(name string) int {
 	return 0
 }
 
-// addSubscriber counts one more subscriber of a topic. If it is the first one, addSubscriber creates the topic and
-// returns true for first.
+// addSubscriber counts a new subscriber of a topic. If it is the first one, the topic is created, and first is true.
 func (ts *topicTable) addSubscriber(name string, kind Kind, format messageFormat, limits Limits) (t *topic, first bool, err error) {
 	hash := maphash.String(hashSeed, name)
 	p := ts.shard(hash)
@@ -69,8 +68,7 @@ func (ts *topicTable) addSubscriber(name string, kind Kind, format messageFormat
 	return t, t.subscribers == 1, nil
 }
 
-// removeSubscriber counts one subscriber less. If it was the last one, removeSubscriber removes the topic and returns
-// true.
+// removeSubscriber removes a subscriber of a topic. If none is left, it removes the topic and returns true.
 func (ts *topicTable) removeSubscriber(t *topic) (last bool) {
 	hash := maphash.String(hashSeed, t.name)
 	p := ts.shard(hash)
@@ -130,7 +128,7 @@ const minSlots = 8
 
 func (s *topicSet) homeSlot(hash uint32) int { return int(uint64(hash) * uint64(len(s.slots)) >> 32) }
 
-// splitHash returns the parts of a hash that determine a topic's home slot and its tag. Other bits select the shard.
+// splitHash returns the parts of a hash that determine a topic's home slot and tag. Other bits select the shard.
 func splitHash(hash uint64) (slotHash uint32, tag uint8) {
 	return uint32(hash >> 32), uint8(hash>>8) | 1
 }

@@ -20,11 +20,11 @@ var (
 	errWrongCredentials = errors.New("wrong user name or password")
 )
 
-// ErrRevoked closes connections whose user has lost rights; see Hub.Enforce.
+// ErrRevoked is the close reason of clients whose user has lost rights. See Hub.Enforce.
 var ErrRevoked = errors.New("hub: the user was removed or lost the right to a subscription")
 
-// Users contains the users of a Hub and their rights, from a Redis ACL file. See docs/hub.md for the supported rules.
-// The zero value contains no users, so every client is rejected. Methods are safe for concurrent use.
+// Users contains the users of a Hub and their rights, read from a Redis ACL file. See docs/hub.md for the supported
+// rules. The zero value contains no users, so every client is rejected. Methods are safe for concurrent use.
 type Users struct {
 	reloadMu sync.Mutex
 	current  atomic.Pointer[roster]
@@ -43,9 +43,8 @@ func ReadUsers(r io.Reader) (*Users, error) {
 	return u, u.Reload(r)
 }
 
-// Reload replaces the users with those of another ACL file. If it fails, the users are unchanged. Changed rights apply
-// to later actions of connected clients. To close clients whose subscriptions are no longer permitted, call
-// Hub.Enforce.
+// Reload reads another ACL file and replaces all users. If it fails, the users are unchanged. Changed rights apply to
+// later actions of connected clients. To close clients whose subscriptions are no longer permitted, call Hub.Enforce.
 func (u *Users) Reload(r io.Reader) error {
 	accounts, byPassword, err := parseACLFile(r, defaultACLLimits)
 	if err != nil {
@@ -81,7 +80,7 @@ func (u *Users) currentRoster() *roster {
 	return new(roster)
 }
 
-// user is the identity of a client. Every action looks up the rights in the current account, so that changes apply
+// user is the identity of a client. Every action looks up the rights in the user's current account, so changes apply
 // immediately. A client whose user is nil has not authenticated and may do nothing.
 type user struct {
 	name    string
@@ -95,7 +94,7 @@ var anyone = func() *user {
 	return u
 }()
 
-// defaultUser is the name of the user that applies to clients before they authenticate.
+// defaultUser is the name of the user for clients that have not authenticated.
 const defaultUser = "default"
 
 // activeAccount returns the user's account, or nil if the account is off or removed.
@@ -127,7 +126,7 @@ func (u *user) mayPublish(kind Kind, name string) bool {
 }
 
 // maySubscribe reports whether the user may subscribe to a topic or pattern. As in Redis, a pattern must be identical
-// to one of the user's patterns; a right to a wider pattern is not enough.
+// to one of the user's patterns. A right to a wider pattern is not enough.
 func (u *user) maySubscribe(kind Kind, name string) bool {
 	return u.anySelector(func(s *aclSelector) bool {
 		switch kind {
@@ -151,7 +150,7 @@ func (u *user) anySelector(predicate func(*aclSelector) bool) bool {
 	return false
 }
 
-// unauthenticatedUserOrNil returns the user for clients before they authenticate, or nil if they must authenticate.
+// unauthenticatedUserOrNil returns the user for unauthenticated clients, or nil if clients must authenticate.
 func (h *Hub) unauthenticatedUserOrNil() *user {
 	if h.Users == nil {
 		return anyone
@@ -200,8 +199,8 @@ func (h *Hub) authenticateToken(token string) (*user, error) {
 	return u, nil
 }
 
-// authenticateCert returns the user named by the CommonName of a verified certificate. It fails unless the user has the
-// ACL rule cert.
+// authenticateCert returns the user named by the CommonName of a verified certificate. If the user does not have the
+// ACL rule "cert", it fails.
 func (h *Hub) authenticateCert(cert *x509.Certificate) (*user, error) {
 	if h.Users == nil {
 		return nil, errWrongCredentials
@@ -213,8 +212,8 @@ func (h *Hub) authenticateCert(cert *x509.Certificate) (*user, error) {
 	return u, nil
 }
 
-// initialUser returns the user of a new connection: the user named by its verified certificate or, without one, the
-// result of unauthenticatedUserOrNil. tlsState is nil for a connection without TLS.
+// initialUser returns the user of a new connection. This is the user named by the connection's verified certificate.
+// Without such a user, it is the result of unauthenticatedUserOrNil. Without TLS, tlsState is nil.
 func (h *Hub) initialUser(tlsState *tls.ConnectionState) *user {
 	if h.Users != nil && tlsState != nil && len(tlsState.VerifiedChains) > 0 {
 		if u, err := h.authenticateCert(tlsState.PeerCertificates[0]); err == nil {
@@ -229,9 +228,9 @@ type clientHolder interface{ hubClient() *client }
 
 func (c *client) hubClient() *client { return c }
 
-// Enforce closes clients whose user is removed or off, or has lost the right to one of their subscriptions. Call it
-// after Users.Reload. The clients are closed with ErrRevoked; the result is their number. Like tcp.Server.Each, Enforce
-// examines every connection, and it returns the same errors.
+// Enforce closes clients with ErrRevoked and returns their number. It closes each client whose user is removed or off,
+// or may no longer have one of the client's subscriptions. Call it after Users.Reload. Like tcp.Server.Each, Enforce
+// examines every connection, and returns the same errors as Each.
 func (h *Hub) Enforce(ctx context.Context, srv *tcp.Server) (closed int, err error) {
 	var n atomic.Int64
 	err = srv.Each(ctx, func(c *tcp.Conn) {

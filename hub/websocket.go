@@ -17,8 +17,8 @@ import (
 	"github.com/myriad-go/myriad/web"
 )
 
-// subprotocol is the WebSocket protocol of the hub. It is used even if the client has not negotiated it. Each message
-// is a JSON object with an op. A request may have an id, a number or a string, which the reply repeats:
+// subprotocol is the WebSocket protocol of the hub. The hub uses it even if the client has not negotiated it. Each
+// message is a JSON object with an op. A request may have an id (a number or a string), which the reply repeats:
 //
 //	{"op":"subscribe","topic":"a"}          {"op":"subscribed","topic":"a","count":1}
 //	{"op":"subscribe","pattern":"a*"}       {"op":"subscribed","pattern":"a*","count":2}
@@ -33,10 +33,10 @@ import (
 // password, send user and password instead of token. A failed request gets {"op":"error","error":"..."}. Messages are
 // encoded by encodeMessageJSON.
 //
-// Messages of topics that Hub.Replay keeps have an id. The reply to a subscribe request for such a topic contains
-// since, the id after which all messages follow. This is the request's id or, if the request has none, the newest id.
-// If some messages are no longer available, {"op":"gap","topic":"a","id":"k3-9"} precedes the others. Its id is that of
-// the last message that may be missing.
+// If Hub.Replay keeps a topic, its messages have an id. The reply to a subscribe request for such a topic contains
+// since: all messages after this id follow. since is the request's id or, if the request has none, the newest id. If
+// some messages are no longer available, {"op":"gap","topic":"a","id":"k3-9"} comes first. All messages that may be
+// missing have this id or an earlier one.
 //
 // After the first subscription, replies and messages are in order: the reply "subscribed" precedes the topic's first
 // message, and no message of the topic follows "unsubscribed".
@@ -97,8 +97,7 @@ func badRequestf(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{errBadRequest}, args...)...)
 }
 
-// parseSocketRequest parses and validates a request. If it fails, the returned request still contains the id, if the id
-// could be read.
+// parseSocketRequest parses and validates a request. Even an invalid request is returned, with its id if possible.
 func parseSocketRequest(message []byte) (*socketRequest, socketOp, error) {
 	request := new(socketRequest)
 	in := json.NewDecoder(bytes.NewReader(message))
@@ -150,7 +149,7 @@ func describeJSONError(err error) string {
 	return fmt.Sprintf("%.200s", text)
 }
 
-// isValidRequestID reports whether id is absent, or is a sufficiently short number or string.
+// isValidRequestID reports whether id is absent, or is a number or string of at most maxIDBytes bytes.
 func isValidRequestID(id json.RawMessage) bool {
 	return len(id) == 0 || len(id) <= maxIDBytes && (id[0] == '"' || id[0] == '-' || '0' <= id[0] && id[0] <= '9')
 }
@@ -170,7 +169,7 @@ func (q *socketRequest) presentFields() (names []string) {
 	return names
 }
 
-// subscriptionTarget returns the topic or pattern of a request. It fails unless the request has exactly one of the two.
+// subscriptionTarget returns the topic or pattern of a request. A request with both or with neither is an error.
 func (q *socketRequest) subscriptionTarget() (Kind, string, error) {
 	switch {
 	case q.Topic != nil && q.Pattern == nil:
@@ -340,7 +339,6 @@ func (s socketConn) handlePublish(request *socketRequest) error {
 
 const maxMatchWorkBeforeYield = 10_000
 
-// pauseUntilOthersServed pauses the socket until other connections of its event loop have been served.
 func (s socketConn) pauseUntilOthersServed() {
 	c := s.socket.Conn()
 	c.Pause()
@@ -366,8 +364,8 @@ func (s socketConn) handleSubscribe(request *socketRequest) error {
 	})
 }
 
-// subscribeWithReplay subscribes to a kept topic or to a pattern, and replays the messages after the request's
-// position.
+// subscribeWithReplay subscribes to a kept topic, or to a pattern that may match kept topics. It then replays the
+// messages after the request's position.
 func (s socketConn) subscribeWithReplay(request *socketRequest, kind Kind, name string) error {
 	var since Position
 	if request.Since != nil {

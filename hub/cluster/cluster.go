@@ -40,31 +40,31 @@ type Config struct {
 	// Peers makes the hubs form a NATS cluster. The default is nil.
 	Peers *Peers
 
-	// Replicas is the number of NATS servers that store each message kept by Hub.Replay. With 3, one of them may fail.
-	// The default is 1, or 3 with Peers. The maximum is 5.
+	// Replicas is the number of NATS servers that store each message kept by Hub.Replay. With 3 replicas, one server
+	// may fail. The maximum is 5. The default is 3 with Peers, and 1 without.
 	Replicas int
 
 	// Name identifies the node in statistics and log lines. The default is the host name.
 	Name string
-	// Origin is set if this process replaces another one in tcp.Server.Upgrade: it is the Node.Origin of that process.
-	// The node neither delivers nor sends until the clients have moved, for at most a minute. Origin cannot be used
-	// with Peers. The default "" means a new node.
+	// Origin is for a process that replaces another one in tcp.Server.Upgrade: it must be the Node.Origin of the old
+	// process. The node then waits until the clients have moved, but at most for a minute, before it delivers or sends
+	// messages. Origin cannot be used with Peers. The default "" means a new node.
 	Origin string
-	// MaxMessage limits the bytes of a message. With Peers, it also configures the embedded server. The default is 64
-	// KiB, as in hub.Limits.
+	// MaxMessage limits the size of a message in bytes. With Peers, it also limits messages in the embedded server. The
+	// default is 64 KiB, as in hub.Limits.
 	MaxMessage int
 	// MaxWaiting and MaxWaitingBytes limit the queue of messages to send, which can fill up while NATS is unreachable.
 	// Messages beyond the limits are lost and counted. The same limits apply to the queue of messages to store for
 	// Hub.Replay; further messages are rejected. The defaults are 65,536 and 16 MiB.
 	MaxWaiting, MaxWaitingBytes int
-	// MaxSubjects limits the number of subscribed NATS subjects. A hub with more topics receives the messages of all
-	// topics. The default is 100,000.
+	// MaxSubjects limits the number of subscribed NATS subjects. If the hub needs more subjects, it receives the
+	// messages of all topics instead. The default is 100,000.
 	MaxSubjects int
-	// Linger is the time for which a subject stays subscribed after its last subscriber has left. The default is 5 s.
+	// Linger is the time for which the node stays subscribed to a subject without subscribers. The default is 5 s.
 	Linger time.Duration
-	// Warn reports problems, at most a few per second. It does not repeat a line within a minute. With Peers, it also
-	// reports when the first other hub joins and when the last other hub leaves. It must be safe for concurrent use.
-	// The default is nil.
+	// Warn is called to report a problem, at most a few times per second, and at most once a minute for the same line.
+	// With Peers, it is also called when the first other hub joins and when the last other hub leaves. It must be safe
+	// for concurrent use. The default is nil.
 	Warn func(line string)
 }
 
@@ -73,17 +73,17 @@ type Peers struct {
 	// Addr is the host and port at which to listen for other servers. Advertise is the address at which they reach this
 	// server, if it differs from Addr.
 	Addr, Advertise string
-	// Join lists addresses of other servers, which then announce further servers.
+	// Join lists addresses of other servers. These servers then announce the rest of the cluster.
 	Join []string
-	// Secret is the secret that all servers of the cluster share. Without TLS it is sent unencrypted.
+	// Secret is the secret that all servers of the cluster share. Without TLS, the secret is sent unencrypted.
 	Secret string
-	// TLS configures connections between servers, at both ends. The default is nil: unencrypted.
+	// TLS configures both ends of the connections between servers. The default is nil: unencrypted.
 	TLS *tls.Config
 	// Dir is the directory for a hub with a Replay. The server stores messages and its identity there. The directory
-	// must be persistent and must not be shared by nodes. The default is "": nothing is stored.
+	// must be persistent, and each node needs its own. By default, Dir is "" and nothing is stored.
 	//
-	// Servers decide by majority: at first a majority of the servers in Join, later of all servers that have ever
-	// joined.
+	// Servers decide by majority. When a cluster is new, a majority of the servers in Join is needed. Later, a majority
+	// of all servers that have ever joined is needed.
 	Dir string
 }
 
@@ -110,8 +110,9 @@ const (
 // Node connects a hub to a cluster. Methods are safe for concurrent use.
 //
 // The hub's event loops append messages to the outbox. One goroutine sends the outbox to NATS. A second goroutine
-// maintains the subscriptions for the hub's topics. A third goroutine delivers received messages one by one, which
-// preserves the order of each publisher. Two more goroutines run the presence.
+// maintains the subscriptions for the hub's topics. A third goroutine delivers received messages one by one, so that
+// each publisher's messages stay in order. A fourth announces this node, and a fifth answers the queries of other
+// nodes.
 type Node struct {
 	hub      *hub.Hub
 	config   Config
@@ -138,9 +139,8 @@ type Node struct {
 	closeOnce         sync.Once
 }
 
-// Start connects a hub to a cluster and sets the hub's Cluster field. Call Start before the hub serves. Start returns
-// permanent errors only: unreachable NATS servers are retried for as long as the node runs. Call Close to stop the
-// node.
+// Start connects a hub to a cluster and sets the hub's Cluster field. Call Start before the hub serves, and Close to
+// stop the node. Start returns permanent errors only. The node keeps trying to reach unreachable NATS servers.
 func Start(h *hub.Hub, c Config) (*Node, error) {
 	if err := c.validate(h); err != nil {
 		return nil, err
@@ -242,7 +242,7 @@ func (c Config) validate(h *hub.Hub) error {
 	return nil
 }
 
-// startServerAndConnect connects to NATS. With Peers, it first starts the embedded NATS server.
+// startServerAndConnect connects to NATS. With Peers, it starts the embedded NATS server before that.
 func (n *Node) startServerAndConnect() (err error) {
 	options := []nats.Option{
 		nats.Name("myriad hub " + n.config.Name), nats.NoEcho(), nats.MaxReconnects(-1), nats.ReconnectBufSize(-1),
@@ -354,7 +354,7 @@ func (n *Node) Keep(topic string, message []byte) error {
 	return n.publisher.enqueue(topic, message)
 }
 
-// comesByStream reports whether the messages of a name reach this node through the replay stream.
+// comesByStream reports whether this node receives the messages of a name through the replay stream.
 func (n *Node) comesByStream(kind hub.Kind, name string) bool {
 	return n.hub.Replay != nil && n.hub.Replay.Keeps(kind, name)
 }
@@ -382,8 +382,7 @@ func (n *Node) sendOutboxUntilClosed() {
 	}
 }
 
-// publishWhenConnected waits for a connection, if there is none, and publishes a message. It returns false if the
-// message is lost.
+// publishWhenConnected waits for a connection and publishes a message. It returns false if the message is lost.
 func (n *Node) publishWhenConnected(m *outgoing) (sent bool) {
 	msg := nats.Msg{Subject: m.subject, Data: m.data, Header: nats.Header{sequenceHeader: {m.id}}}
 	if m.escapedName != "" {
@@ -422,8 +421,8 @@ func (n *Node) Stats() hub.ClusterStats {
 	return s
 }
 
-// Close leaves the cluster, which takes a few seconds at most. While connected, it first sends the waiting messages.
-// The hub then continues without a cluster.
+// Close leaves the cluster. If the node is connected, Close first sends the waiting messages. It takes a few seconds at
+// most. The hub then continues without a cluster.
 func (n *Node) Close() {
 	n.closeOnce.Do(func() {
 		n.outbox.close()

@@ -10,9 +10,9 @@ import (
 // gapDetector finds missing and duplicate messages. For each topic and source, it stores the last sequence number. Its
 // memory is bounded, so it may forget a topic. The next message of a forgotten topic counts as the first.
 //
-// Topics are kept in two generations. When the younger generation is full, it becomes the older one, and the previous
-// older one is dropped; a topic that is used again belongs to the younger generation. A topic used recently is
-// therefore never dropped, so two copies of a message that arrive in quick succession are always recognized.
+// The topics are kept in two maps, young and old. Each used topic is added to young. When young is full, it becomes
+// old, and the previous old map is dropped. Therefore a recently used topic is never forgotten, and two copies of a
+// message that arrive in quick succession are always recognized.
 type gapDetector struct {
 	mu         sync.Mutex
 	young, old map[string]*topicSequences // by subject
@@ -24,8 +24,8 @@ const maxTopicsPerGeneration = 1 << 17
 
 type topicSequences struct{ sources []sourceSequence }
 
-// sourceSequence is the last sequence number of a source: a node's origin with an era. A gap after this number counts
-// as a loss only if period is the current period.
+// sourceSequence is the last sequence number of a source. A source is a node's origin together with an era. A gap after
+// this number counts as a loss only if the field period is equal to gapDetector.period.
 type sourceSequence struct {
 	source string
 	number uint64
@@ -38,7 +38,7 @@ const (
 	maxSourceBytes     = maxOriginBytes + 32
 )
 
-// parseSequenceHeader parses the sequence header "ORIGIN.ERA NUMBER". The result source is ORIGIN.ERA.
+// parseSequenceHeader parses the sequence header "ORIGIN.ERA NUMBER". The result source is the part ORIGIN.ERA.
 func parseSequenceHeader(text string) (source, origin string, number uint64, ok bool) {
 	source, digits, ok := strings.Cut(text, " ")
 	if !ok {
@@ -49,8 +49,8 @@ func parseSequenceHeader(text string) (source, origin string, number uint64, ok 
 	return source, origin, number, err == nil && ok && number > 0 && len(source) <= maxSourceBytes
 }
 
-// recordSequence records the number of a received message. It returns the number of messages that are missing before
-// it, and reports whether the message is a duplicate.
+// recordSequence records the number of a received message. missing is the number of messages lost before this message.
+// duplicate reports whether the message has been received before.
 func (g *gapDetector) recordSequence(subject, source string, number uint64) (missing uint64, duplicate bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -74,9 +74,9 @@ func (g *gapDetector) recordSequence(subject, source string, number uint64) (mis
 	return 0, false
 }
 
-// evictGoneSourcesAndOldEras makes space for a new source. It removes the sources of nodes that are gone. For the
-// origin of the new source it keeps the newest era, in which another process may still publish, and removes the older
-// ones.
+// evictGoneSourcesAndOldEras makes space for a new source. It removes the sources of nodes that are gone. It also
+// removes old eras of the new source's origin, but keeps the newest one, in which another process may still publish. If
+// the topic is still full, it removes the first source.
 func (g *gapDetector) evictGoneSourcesAndOldEras(t *topicSequences, newSource string) {
 	origin, _, _ := strings.Cut(newSource, ".")
 	eras := 0
@@ -110,8 +110,8 @@ func (g *gapDetector) getOrAddTopic(subject string) *topicSequences {
 }
 
 // ignoreGapsAfterUnsubscribe prevents messages of subject from counting as lost after an unsubscribe. If isCovered
-// returns true, another subscription still receives the messages, and their loss still counts. A subject with a
-// wildcard at its end stands for all subjects.
+// returns true for a subject, another subscription still receives its messages, so gaps still count. If subject ends
+// with a wildcard, the function applies to all known subjects.
 func (g *gapDetector) ignoreGapsAfterUnsubscribe(subject string, isCovered func(subject string) bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -15,8 +15,8 @@ import (
 )
 
 // inbox queues received messages and delivers them to the hub's subscribers. While the queue is full, the inbox does
-// not read from NATS. NATS then buffers messages and finally closes the connection. Sequence numbers reveal the lost
-// messages.
+// not read from NATS. NATS then buffers messages, and closes the connection if the buffer is full. Messages lost in
+// this way leave gaps in the sequence numbers.
 type inbox struct {
 	node       *Node
 	messages   chan *nats.Msg
@@ -139,8 +139,8 @@ func topicOfMessage(subject string, header nats.Header) (kind hub.Kind, name str
 	return parseTopicSubject(subject)
 }
 
-// getOrAddNodeLocked returns the state of a node. It adds an unknown node or, if there is no space, returns nil. The
-// caller must hold mu.
+// getOrAddNodeLocked returns the state of a node. If the node is unknown, it is added. If there is no space for another
+// node, the result is nil. The caller must hold mu.
 func (in *inbox) getOrAddNodeLocked(origin string) (nodeOrNil *nodeInfo) {
 	n := in.nodes[origin]
 	if n == nil {
@@ -171,7 +171,7 @@ func (in *inbox) fillReceiveAndNodeStats(s *hub.ClusterStats) {
 	s.Nodes = slices.SortedFunc(maps.Values(byName), func(a, b hub.NodeStats) int { return strings.Compare(a.Name, b.Name) })
 }
 
-// throttledConnClosingOnError is a connection to NATS that is read only while the inbox has space.
+// throttledConnClosingOnError is a connection to NATS. Reads wait for space in the inbox. A write error closes it.
 type throttledConnClosingOnError struct {
 	net.Conn
 	inbox *inbox
@@ -182,7 +182,7 @@ func (c throttledConnClosingOnError) Read(p []byte) (int, error) {
 	return c.Conn.Read(p[:min(len(p), readSize)])
 }
 
-// Write closes the connection after an error such as a timeout, because nats.Conn would only try again.
+// Write closes the connection after an error such as a timeout. Otherwise nats.Conn would write to it again.
 func (c throttledConnClosingOnError) Write(p []byte) (int, error) {
 	n, err := c.Conn.Write(p)
 	if err != nil {

@@ -39,8 +39,8 @@ func newOutbox(origin string, maxMessages, maxBytes int) *outbox {
 	return o
 }
 
-// enqueueOrCountLost adds a message. If the message does not fit, it still uses up a sequence number, so that receivers
-// notice the loss.
+// enqueueOrCountLost adds a message. If the message does not fit, it counts as lost. A lost message still uses up a
+// sequence number, so that receivers notice the loss.
 func (o *outbox) enqueueOrCountLost(kind hub.Kind, name string, message []byte) {
 	subject, long := topicSubject(kind, name)
 	m := outgoing{subject: subject}
@@ -63,8 +63,8 @@ func (o *outbox) enqueueOrCountLost(kind hub.Kind, name string, message []byte) 
 	}
 }
 
-// waitAndDequeueAll waits for messages and returns all of them. The outbox keeps emptyQueue as the buffer for later
-// messages. The result is empty once the outbox is closed and empty.
+// waitAndDequeueAll waits for messages and returns all of them. Once the outbox is closed and empty, the result is
+// empty. The outbox uses the memory of emptyQueue for later messages.
 func (o *outbox) waitAndDequeueAll(emptyQueue []outgoing) []outgoing {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -108,8 +108,8 @@ func (o *outbox) stats() (waiting, bytes, lost int64) {
 	return int64(len(o.queued) + o.inFlight), int64(o.bytes), o.lost
 }
 
-// sequencer numbers this node's messages per topic. When there are more than maxSequencedTopics topics, a new era
-// begins, and all numbers restart.
+// sequencer numbers the messages that this node sends, separately for each topic. When there are more than
+// maxSequencedTopics topics, a new era begins, and all numbers restart.
 type sequencer struct {
 	origin string
 	era    int

@@ -12,7 +12,7 @@ import (
 
 // presence announces this node once a second, tracks other nodes, and answers their queries about this hub's names. A
 // separate goroutine answers queries, so that slow answers do not delay announcements. At most maxQueuedQueries queries
-// wait; further ones are dropped.
+// wait. Further queries are dropped.
 type presence struct {
 	node          *Node
 	announcements chan *nats.Msg
@@ -43,9 +43,9 @@ type announcement struct {
 }
 
 // query asks for names or for subscriber counts. If Of is not nil, the answer is the number of subscribers of each name
-// in Of. Otherwise it is a list of names, limited to Most bytes. If Largest is 0, these are the names that match
-// Pattern. If Largest is positive, they are the Largest topics with the most subscribers whose names begin with
-// Pattern. Names are arbitrary bytes.
+// in Of. If Of is nil, the answer is a list of names, limited to Most bytes. With Largest 0, the list contains the
+// names that match Pattern. Otherwise Pattern is a prefix, and the list contains the topics with this prefix that have
+// the most subscribers, at most Largest topics. Names are arbitrary bytes.
 type query struct {
 	Kind    hub.Kind
 	Of      [][]byte
@@ -118,7 +118,8 @@ func (p *presence) logJoinedOrAloneIfChanged() {
 
 func (p *presence) announce() { p.publishAnnouncement(false) }
 
-// publishAnnouncement announces this node. It ignores errors, because the next announcement follows within a second.
+// publishAnnouncement announces this node. If leaving is true, it announces that this node is leaving. It ignores
+// errors, because announcements are repeated every second.
 func (p *presence) publishAnnouncement(leaving bool) {
 	data, err := json.Marshal(announcement{
 		Origin: p.node.origin, Name: p.node.config.Name, Gone: leaving, Subscriptions: p.node.hub.Subscriptions(),
@@ -157,8 +158,7 @@ func (in *inbox) recordAnnouncedNode(announced announcement) (isNew bool) {
 	return isNew
 }
 
-// forgetAbsentNodes removes nodes that have been absent for a long time. If there are many nodes, a shorter absence is
-// enough.
+// forgetAbsentNodes removes long-absent nodes. If many nodes are known, even a short absence is enough.
 func (in *inbox) forgetAbsentNodes(now time.Time) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -172,7 +172,7 @@ func (in *inbox) forgetAbsentNodes(now time.Time) {
 	}
 }
 
-// mayForgetSequencesOf reports whether a node has been absent so long that its sequence numbers may be evicted.
+// mayForgetSequencesOf reports whether a node has been absent so long that its sequence numbers may be forgotten.
 func (in *inbox) mayForgetSequencesOf(origin string) bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -233,7 +233,7 @@ func (p *presence) localNamesForQuery(q query) (names [][]byte, omitted int) {
 	return names, found.omitted
 }
 
-// boundedNames collects names up to a limit in bytes. It counts the names beyond the limit.
+// boundedNames collects names up to a limit in bytes. It only counts the names that do not fit.
 type boundedNames struct {
 	bytesLeft int
 	names     []string

@@ -19,10 +19,10 @@ import (
 	"github.com/myriad-go/myriad/hub"
 )
 
-// replayStream is the NATS stream for hub.Replay. It stores all messages published to the subjects of its topics,
-// including those of other programs. One goroutine reads the stream in order and passes each message to the hub: first
-// the messages from before the start of this node, then new ones. After an error, reading continues after the hub's
-// newest message, so that no message is missed or repeated.
+// replayStream is the NATS stream for hub.Replay. It stores all messages published to the subjects of its topics, even
+// by other programs. One goroutine reads the stream in order and passes each message to the hub. The goroutine begins
+// with messages from before the start of this node. After an error, it continues after the hub's newest message, so
+// that no message is missed or repeated.
 type replayStream struct {
 	node           *Node
 	js             jetstream.JetStream
@@ -82,8 +82,8 @@ func (c Config) replicasOrDefault() int {
 	return cmp.Or(c.Replicas, 1)
 }
 
-// loadOrStoreServerName returns the server name stored in dir. Other servers recognize the server by that name. If dir
-// contains no name, it stores newName.
+// loadOrStoreServerName returns the server name stored in dir. If dir contains no name, it stores and returns newName.
+// The name must persist, because other servers recognize the server by it.
 func loadOrStoreServerName(dir, newName string) (string, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", err
@@ -99,8 +99,7 @@ func loadOrStoreServerName(dir, newName string) (string, error) {
 	return string(known), err
 }
 
-// nonOverlappingSubjects returns the subjects for topics. It omits subjects that another one covers, because the
-// subjects of a stream must not overlap.
+// nonOverlappingSubjects returns the subjects for topics, without subjects that another subject covers.
 func nonOverlappingSubjects(topics []string) (subjects []string) {
 	var all []string
 	for _, topic := range topics {
@@ -153,7 +152,7 @@ func (s *replayStream) readWithRetries(ctx context.Context) {
 }
 
 // openAndReadUntilError opens the stream and reads it until an error occurs. Each request to open the stream may take
-// at most timeout. opened reports whether the stream was opened.
+// at most timeout. If the stream could not be opened, the result opened is false.
 func (s *replayStream) openAndReadUntilError(ctx context.Context, timeout time.Duration) (opened bool, err error) {
 	if err := s.ensureStreamResetIfChanged(ctx, timeout); err != nil {
 		return false, err
@@ -190,7 +189,8 @@ func (s *replayStream) openAndReadUntilError(ctx context.Context, timeout time.D
 	}
 }
 
-// stopIfStillLoading stops reading if old messages are still being loaded, because some of them may have expired.
+// stopIfStillLoading stops reading if old messages are still being loaded. The stream is then opened again, because
+// some of the old messages may have expired.
 func (s *replayStream) stopIfStillLoading(messages jetstream.MessagesContext) {
 	if _, ready := s.node.hub.Replay.At(); !ready {
 		messages.Stop()

@@ -15,8 +15,9 @@ import (
 )
 
 // streamPublisher queues messages to be stored in the replay stream. Event loops enqueue without waiting. Several
-// goroutines publish the messages, and retry until NATS confirms them or they time out. At most one message per topic
-// is in flight, which preserves the order. Message ids prevent duplicates. Messages beyond the limits are rejected.
+// goroutines dequeue and publish. A message is published again until NATS confirms it or publishTimeout has passed.
+// Message ids prevent duplicates. At most one message per topic is in flight, which preserves the order. If the queue
+// is full, further messages are rejected.
 type streamPublisher struct {
 	maxMessages, maxBytes int
 	origin                string
@@ -76,7 +77,7 @@ func (p *streamPublisher) enqueue(topic string, message []byte) error {
 	return nil
 }
 
-// dequeue waits for a message whose topic has no message in flight. ok is false once the publisher is closed and empty.
+// dequeue waits for a message whose topic has none in flight. Once the publisher is closed and empty, ok is false.
 func (p *streamPublisher) dequeue() (m outgoing, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -98,8 +99,8 @@ func (p *streamPublisher) unpause() {
 	p.available.Broadcast()
 }
 
-// removePublishedAndReadyNext removes a dequeued message and makes the next one of its topic available. If publishErr
-// is not nil, the message counts as lost.
+// removePublishedAndReadyNext removes a dequeued message and makes the next message of the same topic available. If
+// publishErr is not nil, the removed message counts as lost.
 func (p *streamPublisher) removePublishedAndReadyNext(m *outgoing, publishErr error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -45,8 +45,8 @@ func isUnescaped(b byte) bool {
 	return b > ' ' && b < 0x7f && b != '.' && b != '*' && b != '>' && b != '%'
 }
 
-// escapeName escapes a name, or the beginning of one, as tokens separated by dots. lastTokenOffset is the offset of the
-// last token.
+// escapeName escapes a name, or a prefix of a name. The result consists of tokens separated by dots. lastTokenOffset is
+// the offset of the last token.
 func escapeName(name string) (text string, lastTokenOffset int) {
 	out := make([]byte, 0, len(name)+16)
 	n := 1
@@ -74,7 +74,8 @@ func escapeName(name string) (text string, lastTokenOffset int) {
 	return string(out), lastTokenOffset
 }
 
-// topicSubject returns the subject of a topic. hashed reports that the name was too long and ends with a hash.
+// topicSubject returns the subject of a topic. If the name is too long, the subject contains a hash, and hashed is
+// true.
 func topicSubject(kind hub.Kind, name string) (subject string, hashed bool) {
 	text, _ := escapeName(name)
 	if len(text) <= maxSubjectBytes {
@@ -85,7 +86,7 @@ func topicSubject(kind hub.Kind, name string) (subject string, hashed bool) {
 	return subjectPrefix(kind) + text + hashMark + hex.EncodeToString(sum[:]), true
 }
 
-// parseTopicSubject is the inverse of topicSubject for subjects without a hash. For other subjects, ok is false.
+// parseTopicSubject returns the kind and name of a subject made by topicSubject. If the subject is hashed, ok is false.
 func parseTopicSubject(subject string) (kind hub.Kind, name string, ok bool) {
 	text, isTopic := strings.CutPrefix(subject, topicPrefix)
 	if !isTopic {
@@ -99,7 +100,7 @@ func parseTopicSubject(subject string) (kind hub.Kind, name string, ok bool) {
 	return kind, name, ok
 }
 
-// unescapeName is the inverse of escapeName. It accepts forms that escapeName does not produce.
+// unescapeName is the inverse of escapeName. It also accepts text that escapeName would not produce.
 func unescapeName(text string) (name string, ok bool) {
 	out := make([]byte, 0, len(text))
 	for i := 0; i < len(text); i++ {
@@ -129,8 +130,8 @@ func unescapeName(text string) (name string, ok bool) {
 	return string(out), true
 }
 
-// subjectCoveringPattern returns a subject that covers all topics that match a pattern. It consists of the complete
-// tokens before the pattern's first wildcard, usually followed by a wildcard.
+// subjectCoveringPattern returns a subject that covers all topics that match a pattern. The subject consists of the
+// complete tokens before the pattern's first wildcard, usually followed by a wildcard.
 func subjectCoveringPattern(pattern string) string {
 	var literal []byte
 	whole := true

@@ -10,9 +10,9 @@ import (
 	"github.com/myriad-go/myriad/hub"
 )
 
-// subscriptions subscribes to the NATS subjects of all names that have subscribers on the hub. Event loops queue names
-// that have gained their first subscriber or lost their last. A goroutine then checks whether these names have
-// subscribers now. To avoid churn, it unsubscribes from a subject only after the linger time.
+// subscriptions subscribes to the NATS subjects of all names that have subscribers on the hub. When a name gains its
+// first subscriber or loses its last, an event loop queues the name. A goroutine then checks whether the name has
+// subscribers now. To avoid churn, the goroutine unsubscribes from a subject only after the linger time.
 type subscriptions struct {
 	hub            *hub.Hub
 	natsConn       *nats.Conn
@@ -42,10 +42,10 @@ type subscriptions struct {
 
 // replaceDelay is the time for which a superseded subscription stays after its replacement has taken effect.
 //
-// A NATS server looks up the subscriptions of a message, and then delivers to each of them that has not been
-// unsubscribed in the meantime. If all of them have been unsubscribed, the message is lost, even if newer subscriptions
-// exist. This can happen even after a new subscription has taken effect, because routes run on separate goroutines.
-// Therefore a subscription is never removed before replaceDelay.
+// To deliver a message, a NATS server looks up the matching subscriptions and then skips those that have been
+// unsubscribed in the meantime. If none is left, the message is lost, even if a newer subscription exists. This can
+// happen even after the newer subscription has taken effect, because each route between servers has its own goroutine.
+// Therefore a superseded subscription stays for replaceDelay.
 const replaceDelay = 250 * time.Millisecond
 
 type topicName struct {
@@ -53,7 +53,7 @@ type topicName struct {
 	text string
 }
 
-// subjectState is a subscribed subject with the names that need it. A wildcard subject may serve several patterns.
+// subjectState is a subscribed subject and the names that need it. Several patterns may need the same wildcard subject.
 type subjectState struct {
 	sub          *nats.Subscription
 	names        map[topicName]struct{}
@@ -203,8 +203,8 @@ func (subs *subscriptions) subscribeNewSubject(subjectName string) *subjectState
 	return s
 }
 
-// unsubscribeIdleAndReplaced unsubscribes from subjects that have been unused for the linger time, and from superseded
-// subscriptions. It also ends the subscription to all topics if that is no longer needed.
+// unsubscribeIdleAndReplaced ends unneeded subscriptions: those unused for the linger time, those superseded for
+// replaceDelay, and the subscription to all topics if subscriptions to single topics suffice again.
 func (subs *subscriptions) unsubscribeIdleAndReplaced(now time.Time) {
 	for len(subs.idle) > 0 && now.Sub(subs.idle[0].since) >= subs.linger {
 		i := subs.idle[0]
@@ -256,9 +256,9 @@ func (subs *subscriptions) unsubscribeReplaced() {
 	subs.replaced = nil
 }
 
-// switchSubscribeAll switches between one subscription to all topics and one subscription per topic. Switching on is
-// always allowed, and reuses superseded subscriptions to all topics. Switching off requires that no subscription is
-// superseded.
+// switchSubscribeAll switches to one subscription to all topics if on is true, and to one subscription per topic
+// otherwise. Switching on reuses superseded subscriptions to all topics. Before switching off, the caller must make
+// sure that no subscription is superseded.
 func (subs *subscriptions) switchSubscribeAll(on bool) {
 	if on == (subs.allTopicSubs != nil) {
 		return
@@ -297,7 +297,7 @@ func (subs *subscriptions) switchSubscribeAll(on bool) {
 }
 
 // waitUntilSubscriptionsApply waits until new subscriptions are in effect and the messages of the old subscriptions
-// have been read, because unsubscribing drops messages in flight. If the connection takes too long, it stops waiting.
+// have been read. The wait is needed because unsubscribing drops messages in flight. The wait is limited in time.
 func (subs *subscriptions) waitUntilSubscriptionsApply() {
 	for range maxPings + 1 {
 		if subs.natsConn.FlushTimeout(pingInterval) == nil || !subs.natsConn.IsConnected() {
@@ -318,8 +318,8 @@ func (subs *subscriptions) subjectCount() (n int64, subscribedToAll bool) {
 	return int64(len(subs.subjects) + len(subs.allTopicSubs)), subs.allTopicSubs != nil
 }
 
-// isWidestSubscriptionFor reports whether subscription is the widest (has the fewest tokens) of all subscriptions that
-// match subject. A message without a sequence number is delivered only for the widest subscription.
+// isWidestSubscriptionFor reports whether subscription has the fewest tokens of all subscriptions that match subject. A
+// message without a sequence number is delivered only for this widest subscription.
 func (subs *subscriptions) isWidestSubscriptionFor(subscription, subject string) bool {
 	subs.countMu.Lock()
 	defer subs.countMu.Unlock()

@@ -34,7 +34,7 @@ const (
 
 func newOrigin() string { return strings.ToLower(crand.Text()[:12]) }
 
-// Origin returns the value for Config.Origin of a process that takes over the hub.
+// Origin returns the origin of this node. A process that takes over the hub must set Config.Origin to it.
 func (n *Node) Origin() string { return n.origin }
 
 // subscribeToAllForTakeover subscribes to all topics, because the clients' subscriptions are not known yet.
@@ -118,8 +118,8 @@ func (in *inbox) waitForResumeOrTimeout(done <-chan struct{}) {
 	}
 }
 
-// saveState encodes the subject of each topic and its sources. A source is encoded as its name, its last sequence
-// number, and whether the number belongs to the current period.
+// saveState encodes all topics. A topic consists of its subject and its sources. A source consists of its name, its
+// last sequence number, and whether this number belongs to the current period.
 func (g *gapDetector) saveState() (state []byte) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

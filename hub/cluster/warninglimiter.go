@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// warningLimiter limits warnings: at most maxWarningsPerSecond lines per second, and the same line only once per
+// warningLimiter limits warnings to maxWarningsPerSecond lines per second. It reports the same line only once per
 // repeatInterval. It is safe for concurrent use.
 type warningLimiter struct {
 	sink func(line string)
@@ -31,15 +31,14 @@ const (
 	maxKnownWarnings = 256
 )
 
-// variableNumbers matches the parts in which repeats of a line differ: connection and attempt numbers, and client
-// ports.
+// variableNumbers matches numbers that differ when a line is repeated, such as connection numbers and client ports.
 var variableNumbers = regexp.MustCompile(`\b[a-z]id:\d+|\battempt \d+|:\d+->`)
 
 func (w *warningLimiter) warnf(format string, v ...any) {
 	w.logUnlessRepeatedOrTooMany(fmt.Sprintf(format, v...), false)
 }
 
-// logChange reports a change of state. Warnings that were reported before the change may then be repeated.
+// logChange reports a change of state. Lines reported before the change are no longer suppressed as repeats.
 func (w *warningLimiter) logChange(format string, v ...any) {
 	w.logUnlessRepeatedOrTooMany(fmt.Sprintf(format, v...), true)
 }

@@ -47,7 +47,7 @@ func (l *logger) firstFatalError() string {
 	return l.fatalText
 }
 
-// Fatalf implements server.Logger. It records the error; the process does not exit.
+// Fatalf implements server.Logger. It only records the error. The process does not exit.
 func (l *logger) Fatalf(format string, v ...any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -56,7 +56,7 @@ func (l *logger) Fatalf(format string, v ...any) {
 	}
 }
 
-// Other methods of server.Logger.
+// Warnf and the methods below implement server.Logger.
 func (l *logger) Warnf(format string, v ...any)  { l.warnRewordedf(format, v...) }
 func (l *logger) Errorf(format string, v ...any) { l.warnRewordedf(format, v...) }
 func (l *logger) Noticef(string, ...any)         {}

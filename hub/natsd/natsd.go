@@ -21,23 +21,24 @@ import (
 type Config struct {
 	// Name must be unique in a cluster. The default is random.
 	Name string
-	// Addr is the host and port to listen on for clients; port 0 selects a free port. The default is "": this process
-	// can connect with the method Connect. In a cluster, clients on this machine that know the Token can also connect.
+	// Addr is the host and port to listen on for clients; port 0 selects a free port. With "", the default, only this
+	// process can connect, by the method Connect. In a cluster, clients on this machine that know the Token can
+	// connect, too.
 	Addr string
-	// Token is the secret that clients must send. The default is "": no secret. In a cluster without Addr, the default
-	// is a random secret.
+	// Token is the secret that clients must send. With "", the default, they need no secret. In a cluster without Addr,
+	// the default is a random secret.
 	Token string
 	// TLS encrypts client connections on Addr. The default is nil: unencrypted.
 	TLS *tls.Config
 	// Cluster connects the server with other servers. The default is nil.
 	Cluster *Cluster
-	// MaxPayload limits a message with its header in bytes. The default is 1 MiB, the maximum 64 MiB.
+	// MaxPayload limits the size of a message with its header, in bytes. The default is 1 MiB, the maximum 64 MiB.
 	MaxPayload int
-	// MaxPending limits the bytes that wait to be sent to a client or another server. If they exceed the limit, the
+	// MaxPending limits the bytes that wait to be sent to a client or another server. If more bytes wait, the
 	// connection is closed. The default is 64 MiB.
 	MaxPending int64
-	// StoreDir is the directory for streams. MaxStore limits their size in bytes. The default is "": streams are
-	// disabled.
+	// StoreDir is the directory for streams. With "", the default, streams are disabled. MaxStore limits the size of
+	// all streams in bytes.
 	StoreDir string
 	MaxStore int64
 	// Warn is called with each warning, possibly on several goroutines at once. The default is nil.
@@ -48,10 +49,10 @@ type Config struct {
 type Cluster struct {
 	// Addr is the host and port to listen on for other servers; port 0 selects a free port.
 	Addr string
-	// Advertise is the host and port at which other servers reach Addr, if different.
+	// Advertise is the host and port at which other servers reach this server. By default, they use Addr.
 	Advertise string
-	// Join lists addresses of other servers. It may include this server. Unreachable addresses are retried for as long
-	// as the server runs. Reachable servers announce further servers.
+	// Join lists addresses of other servers. It may include this server. An unreachable address is tried again for as
+	// long as the server runs. Reachable servers announce further servers.
 	Join []string
 	// Secret is the shared secret of the cluster's servers. It must not be empty.
 	Secret string
@@ -169,7 +170,7 @@ func parseHostPortForNATS(addr string) (host string, port int, err error) {
 	return host, int(n), nil
 }
 
-// Connect returns a connection to the server that bypasses the network.
+// Connect connects to the server from within the process, without using the network.
 func (s *Server) Connect(options ...nats.Option) (*nats.Conn, error) {
 	options = append([]nats.Option{nats.InProcessServer(s), nats.Token(s.token)}, options...)
 	return nats.Connect("", options...)
@@ -189,7 +190,7 @@ func (s *Server) ClusterAddr() net.Addr {
 	return nil
 }
 
-// OtherServerCount returns the number of connected servers.
+// OtherServerCount returns the number of other servers that are connected.
 func (s *Server) OtherServerCount() int { return len(s.otherServerIDs()) }
 
 func (s *Server) otherServerIDs() map[string]struct{} {

@@ -28,21 +28,21 @@ const (
 	unknownName = "unknown"
 )
 
-// NamedListener is a *net.TCPListener or *net.UnixListener with its name in the service manager: FileDescriptorName= in
-// the .socket unit, by default the unit's name. Names need not be unique. A listener without a name is called
-// "unknown". When a NamedListener closes, the file of a unix socket remains, because it belongs to the service manager.
+// NamedListener is a *net.TCPListener or *net.UnixListener with its name in the service manager. The name is
+// FileDescriptorName= in the .socket unit, by default the unit's name. Several listeners may have the same name. A
+// listener without a name is called "unknown". When a NamedListener closes, the file of its unix socket remains.
 type NamedListener struct {
 	Name string
 	net.Listener
 }
 
-// Listeners returns the listeners passed to this process, in order, or nil if there are none. Further calls return the
-// same listeners, closed or not. Listeners needs Linux.
+// Listeners returns the listeners passed to this process, in order, or nil if there are none. Later calls return the
+// same listeners, even if they have been closed. Listeners needs Linux.
 //
 // LISTEN_PID, LISTEN_FDS and LISTEN_FDNAMES describe the listeners, whose descriptors start at 3. The first call always
-// unsets these variables, so that child processes do not use them. If LISTEN_PID is unset or names another process, the
-// result is the listeners of the process that this one replaces in an upgrade, if any. There may be 1 to 1,024
-// descriptors, and all must be listening TCP or unix stream sockets; if one is not, no descriptor is changed.
+// unsets these variables, so that child processes do not use them. If LISTEN_PID is unset or names another process,
+// Listeners returns the listeners of the process that this one replaces in an upgrade, if any. There may be 1 to 1,024
+// descriptors. If one is not a listening TCP or unix stream socket, Listeners fails and changes none.
 func Listeners() ([]NamedListener, error) {
 	l, err := listeners()
 	return slices.Clone(l), err
@@ -78,8 +78,8 @@ type socketSet struct {
 
 var keptSockets atomic.Pointer[socketSet]
 
-// KeptActivationSockets returns the sockets that Listeners has taken, and their names. This process keeps the sockets
-// open for its successor, as the service manager would, so the caller must not close them.
+// KeptActivationSockets returns the sockets that Listeners has taken, and their names. The caller must not close the
+// sockets. Like the service manager, this process keeps them open for its successor.
 func KeptActivationSockets() (names []string, files []*os.File) {
 	if k := keptSockets.Load(); k != nil {
 		return k.names, k.files
@@ -133,7 +133,7 @@ func parseListenEnv(getenv func(name string) string, pid int) (names []string, e
 	return names, nil
 }
 
-// parseCanonicalInt parses an integer without signs, spaces and leading zeros.
+// parseCanonicalInt parses an integer that has no plus sign, spaces or leading zeros.
 func parseCanonicalInt(s string) (n int, ok bool) {
 	n, err := strconv.Atoi(s)
 	return n, err == nil && strconv.Itoa(n) == s

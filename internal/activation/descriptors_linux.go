@@ -10,7 +10,7 @@ import (
 )
 
 // adoptListeningDescriptors returns files for the descriptors with these names. It checks all descriptors before it
-// changes any, because with wrong variables they may belong to other code.
+// changes any. If the environment variables are wrong, the descriptors may belong to other code.
 func adoptListeningDescriptors(names []string) (files []*os.File, err error) {
 	for i, name := range names {
 		if err := checkListeningSocket(firstFD + i); err != nil {

@@ -17,14 +17,14 @@ const (
 	notifyTimeout = 5 * time.Second
 )
 
-// ReloadingState returns the state of a program that reloads its configuration or is about to be replaced. Send READY=1
-// when that is done (Type=notify-reload).
+// ReloadingState returns the state to send when a program begins to reload its configuration or to be replaced. When
+// the program has finished, send READY=1 (Type=notify-reload).
 func ReloadingState() string { return "RELOADING=1" + formatMonotonicUsecField() }
 
 // Notify sends a state to the service manager, such as "READY=1", "STOPPING=1", "RELOADING=1", "WATCHDOG=1" or
-// "STATUS=12 connections". Several states are separated by "\n"; the limit is 4,096 bytes. NOTIFY_SOCKET names the
-// manager's socket: a path, or on Linux an abstract name with a leading @. Without NOTIFY_SOCKET, sent is false and err
-// is nil. Notify waits at most 5 s for the state to be sent, but not until the manager has read it.
+// "STATUS=12 connections". Separate several states by "\n". The limit is 4,096 bytes. The variable NOTIFY_SOCKET
+// contains the path of the manager's socket, or on Linux an abstract name with a leading @. If the variable is not set,
+// sent is false and err is nil. Notify waits at most 5 s until the state is sent, but not until it has been read.
 func Notify(state string) (sent bool, err error) {
 	socket := os.Getenv("NOTIFY_SOCKET")
 	if socket == "" {

@@ -14,15 +14,15 @@ import (
 )
 
 type Config struct {
-	// MaxConns limits the total number of connections. With 0 none are accepted.
+	// MaxConns limits the total number of connections. If it is 0, no connection is accepted.
 	MaxConns int
 	// MaxPerSource limits the connections from one source; 0 means no limit.
 	MaxPerSource int
-	// SourcePrefix is the number of bits of an IPv6 address that identify a source, 1 to 128; 0 means 64. Every IPv4
-	// address, also in its IPv4-mapped form, is a source.
+	// SourcePrefix is the number of bits of an IPv6 address that identify a source, 1 to 128; 0 means 64. Each IPv4
+	// address is a source of its own. An IPv4-mapped IPv6 address counts as IPv4.
 	SourcePrefix int
-	// Rate limits the accepted connections per second; 0 means no limit. After a quiet second, that number may be
-	// accepted in a burst. The maximum is 1,000,000,000.
+	// Rate limits the accepted connections per second; 0 means no limit. After a quiet second, up to Rate connections
+	// may be accepted at once. The maximum is 1,000,000,000.
 	Rate int
 	// Deny contains the addresses to reject. If Allow is not empty, all addresses outside Allow are rejected as well.
 	// Prefixes describes how prefixes match.
@@ -65,7 +65,7 @@ func (c *Controller) AcquireConn() bool { return c.acquireUpToSlots(1, 1) == 1 }
 // ReserveConns reserves up to n slots for connections from another process, and returns the number reserved.
 func (c *Controller) ReserveConns(n int) int { return c.acquireUpToSlots(n, reservedUnit) }
 
-// acquireUpToSlots takes up to n free slots and adds slotIncrement to c.slots for each. It returns the number taken.
+// acquireUpToSlots takes up to n free slots and returns their number. For each slot, it adds slotIncrement to c.slots.
 func (c *Controller) acquireUpToSlots(n int, slotIncrement int64) (acquired int) {
 	for {
 		v := c.slots.Load()
@@ -97,8 +97,8 @@ func (c *Controller) MaxPerSource() int {
 	return c.sources.max
 }
 
-// IsAllowed reports whether Allow and Deny accept an address. The zone is ignored. An invalid address, such as that of
-// a unix socket, is accepted. The cost is logarithmic in the lengths of the lists.
+// IsAllowed reports whether Allow and Deny permit an address. It ignores the address's zone. An invalid address, such
+// as that of a unix socket, is permitted. The cost is logarithmic in the lengths of the lists.
 func (c *Controller) IsAllowed(source netip.Addr) bool {
 	if !source.IsValid() {
 		return true
@@ -121,9 +121,9 @@ func (c *Controller) ReleaseSourceConn(source netip.Addr) {
 	}
 }
 
-// TakeRateToken takes a token to accept one connection and returns 0. Without a token it returns the time to wait for
-// one, at most a second. now is the time since a start that all callers share. If a caller passes an earlier time than
-// another caller before, the later time is used, unless the clock has gone back by more than a minute.
+// TakeRateToken takes a token to accept one connection and returns 0. If there is no token, it returns the time to wait
+// for one, at most a second. now is the time since a start that all callers share. If now is earlier than in a previous
+// call, the previous time is used, unless the clock has gone back by more than a minute.
 func (c *Controller) TakeRateToken(now time.Duration) (wait time.Duration) {
 	if c.bucket == nil {
 		return 0
@@ -131,17 +131,16 @@ func (c *Controller) TakeRateToken(now time.Duration) (wait time.Duration) {
 	return c.bucket.takeToken(now)
 }
 
-// unitsPerToken is the number of nanoseconds in a second. A rate of n tokens per second then adds n units per
-// nanosecond, without fractions.
+// unitsPerToken is the number of nanoseconds in a second. Thus n tokens per second are n units per nanosecond.
 const unitsPerToken = int64(time.Second)
 
 // maxRate keeps sums of units within 64 bits.
 const maxRate = 1e9
 
-// maxClockLag is how far the time may go back before the clock is considered reset.
+// maxClockLag limits how far time may go back. If it goes back further, the clock has been reset.
 const maxClockLag = time.Minute
 
-// tokenBucket is a token bucket (RFC 2697). When full it holds a second's worth of tokens.
+// tokenBucket is a token bucket (RFC 2697). A full bucket holds the tokens of one second.
 type tokenBucket struct {
 	rate int64
 

@@ -6,9 +6,9 @@ import (
 	"slices"
 )
 
-// Prefixes is a set of addresses, built from prefixes and stored as sorted ranges that do not overlap. It uses 48 bytes
-// for each range, is immutable, and is safe for concurrent use. IPv4 prefixes also match IPv4-mapped IPv6 addresses.
-// IPv6 prefixes such as ::/0 do not, but prefixes within ::ffff:0:0/96 count as IPv4.
+// Prefixes is an immutable set of addresses, built from prefixes. It is safe for concurrent use. It stores sorted
+// ranges that do not overlap, with 48 bytes for each range. An IPv4 prefix also matches IPv4-mapped IPv6 addresses. A
+// prefix within ::ffff:0:0/96 counts as an IPv4 prefix. Wider IPv6 prefixes such as ::/0 do not match IPv4 addresses.
 type Prefixes struct{ ranges []addrRange }
 
 // addrRange is an inclusive range of addresses of one family.
@@ -54,8 +54,8 @@ func toAddrRange(prefix netip.Prefix) addrRange {
 	return addrRange{first, end}
 }
 
-// Contains reports whether an address is in the set; its zone is ignored. An invalid address, such as that of a unix
-// socket, is never in the set. The cost is logarithmic in the number of ranges.
+// Contains reports whether an address is in the set. It ignores the address's zone. An invalid address, such as that of
+// a unix socket, is never in the set. The cost is logarithmic in the number of ranges.
 func (p *Prefixes) Contains(a netip.Addr) bool {
 	a = a.Unmap().WithZone("")
 	// the first range that does not end before a

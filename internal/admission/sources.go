@@ -10,12 +10,12 @@ import (
 // shardCount is the number of maps among which the sources are distributed.
 const shardCount = 64
 
-// source is the part of an address that identifies a source, padded with zeros. It has no pointers, so the garbage
-// collector does not scan maps whose key it is.
+// source is the part of an address that identifies a source, padded with zeros. Because it contains no pointers, the
+// garbage collector does not scan a map with source keys.
 type source [16]byte
 
-// sourceCounters counts the connections of each source. Only sources with connections have an entry. Maps do not
-// shrink: they use 35 to 56 bytes for each entry of their maximum size.
+// sourceCounters counts the connections of each source. Only sources with connections have an entry. Its maps do not
+// shrink. They use 35 to 56 bytes for each entry of their largest size.
 type sourceCounters struct {
 	max    int
 	bits   int

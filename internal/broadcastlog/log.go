@@ -31,30 +31,29 @@ type Broadcast struct {
 	Message []byte
 }
 
-// queueSize returns the size in bytes that counts towards MaxBytes, including the entry in the queue.
+// queueSize returns the size that counts towards MaxBytes: the bytes of the broadcast and of its entry in the queue.
 func (m Broadcast) queueSize() int { return len(m.Group) + len(m.Message) + 64 }
 
-// Queued is returned as the number of receivers of a queued broadcast, whose receivers are not known yet.
+// Queued is returned instead of the number of receivers if a broadcast is queued, because that number is not known yet.
 const Queued = -1
 
 var errNotPaused = errors.New("the broadcast log is not paused")
 
-// pausedOffset is added to active while the log is paused.
+// pausedOffset is added to Log.active while the log is paused, which makes active negative.
 const pausedOffset = -1 << 62
 
-// replaySpeedup is the factor by which queued broadcasts are delivered faster than they were queued. It is limited so
-// that the connections keep up.
+// replaySpeedup is how many times faster queued broadcasts are delivered than they were queued.
 const replaySpeedup = 8
 
-// retryInterval is the time after which a broadcast that found no space is delivered again.
+// retryInterval is the time after which a broadcast that found no space is tried again.
 const retryInterval = time.Millisecond
 
-// Log delivers broadcasts or queues them. Set its exported fields before use. A Log is safe for concurrent use, but
-// each pause must end before the next Pause.
+// Log delivers or queues broadcasts. Set its exported fields before use. A Log is safe for concurrent use, but Pause
+// must not be called before the previous pause has ended.
 type Log struct {
-	// Deliver sends a broadcast to this process's connections and returns their number.
+	// Deliver sends a broadcast to this process's connections and returns the number of receivers.
 	Deliver func(Broadcast) (receivers int, err error)
-	// ErrFull is the error of Deliver and Broadcast if there is no space.
+	// ErrFull is the error that Deliver and Broadcast return if there is no space.
 	ErrFull error
 	// OnDropped is called with the error if an accepted broadcast could not be delivered.
 	OnDropped func(error)
@@ -66,7 +65,7 @@ type Log struct {
 	allEnded sync.Cond // signalled when the last active broadcast has ended; uses mu
 
 	mu             sync.Mutex
-	resumed        sync.Cond // signalled by Resume; uses mu
+	resumed        sync.Cond // signalled when a pause ends; uses mu
 	queue          []queuedBroadcast
 	queuedMessages int // broadcasts accepted in this pause
 	queuedBytes    int // their total size
@@ -82,7 +81,7 @@ type queuedBroadcast struct {
 // IsUpgrading reports whether the log is paused or has peers in other processes.
 func (g *Log) IsUpgrading() bool { return g.active.Load() < 0 || g.peers.Load() != nil }
 
-// Broadcast delivers m, or queues a copy of it and returns Queued.
+// Broadcast delivers m. If the log is paused, it queues a copy of m and returns Queued.
 func (g *Log) Broadcast(m Broadcast) (receivers int, err error) {
 	for {
 		if g.beginBroadcastUnlessPaused() {
@@ -111,7 +110,8 @@ func (g *Log) deliverAndForwardIfSpace(m Broadcast) (receivers int, err error) {
 	return receivers, err
 }
 
-// BroadcastFromPeerWhenSpace delivers or queues a broadcast that peer has sent. It waits for space.
+// BroadcastFromPeerWhenSpace delivers a broadcast that peer has sent or, if the log is paused, queues it. If there is
+// no space, it waits.
 func (g *Log) BroadcastFromPeerWhenSpace(m Broadcast, peer *Peer) {
 	for {
 		if g.beginBroadcastUnlessPaused() {
@@ -127,11 +127,11 @@ func (g *Log) BroadcastFromPeerWhenSpace(m Broadcast, peer *Peer) {
 	}
 }
 
-// DeliverNow delivers a broadcast from a peer immediately, before queued broadcasts.
+// DeliverNow delivers a broadcast from a peer immediately, without waiting for queued broadcasts.
 func (g *Log) DeliverNow(m Broadcast) { g.deliverWhenSpaceThenForward(context.Background(), m, nil) }
 
-// deliverWhenSpaceThenForward delivers an accepted broadcast and forwards it to the peers other than origin. If there
-// is no space, it retries until ctx ends.
+// deliverWhenSpaceThenForward delivers an accepted broadcast and then forwards it to all peers except origin. If there
+// is no space, it tries again until ctx ends.
 func (g *Log) deliverWhenSpaceThenForward(ctx context.Context, m Broadcast, origin *Peer) {
 	err := g.deliverPanicAsError(m)
 	for errors.Is(err, g.ErrFull) && ctx.Err() == nil {
@@ -157,7 +157,8 @@ func (g *Log) deliverPanicAsError(m Broadcast) (err error) {
 	return err
 }
 
-// forwardToPeers sends a broadcast to all peers other than except. If waitForSpace is set, it waits for space.
+// forwardToPeers sends a broadcast to all peers, but skips the peer given as argument except. If waitForSpace is true,
+// it waits for space.
 func (g *Log) forwardToPeers(m Broadcast, except *Peer, waitForSpace bool) {
 	links := g.peers.Load()
 	if links == nil {
@@ -170,7 +171,7 @@ func (g *Log) forwardToPeers(m Broadcast, except *Peer, waitForSpace bool) {
 	}
 }
 
-// beginBroadcastUnlessPaused counts the caller as active. If the log is paused, it returns false.
+// beginBroadcastUnlessPaused counts the caller as active and returns true. If the log is paused, it returns false.
 func (g *Log) beginBroadcastUnlessPaused() (begun bool) {
 	if g.active.Add(1) > 0 {
 		return true
@@ -212,8 +213,8 @@ func (g *Log) waitResumed() {
 	}
 }
 
-// Pause makes the log queue broadcasts until ReplayQueueAndResume. It returns when all earlier broadcasts have been
-// delivered. If ctx ends first, it returns an error.
+// Pause starts a pause: broadcasts are queued until ReplayQueueAndResume. It returns when all earlier broadcasts have
+// been delivered. If ctx ends first, it returns an error.
 func (g *Log) Pause(ctx context.Context) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -236,9 +237,8 @@ func (g *Log) Pause(ctx context.Context) error {
 }
 
 // ReplayQueueAndResume delivers the queue in order and ends the pause. If peerToAdd is not nil, the queue and all later
-// broadcasts are also forwarded to peerToAdd. When ctx ends, the method no longer waits for space. It then also aborts
-// peerToAdd and rejects new broadcasts until the queue is empty, because the queue might otherwise grow as
-// fast as it is delivered.
+// broadcasts are also forwarded to peerToAdd. When ctx ends, the method stops waiting for space, aborts peerToAdd, and
+// rejects new broadcasts until the queue is empty. Otherwise the queue might grow as fast as it is delivered.
 func (g *Log) ReplayQueueAndResume(ctx context.Context, peerToAdd *Peer) {
 	if peerToAdd != nil {
 		g.addPeer(peerToAdd)
@@ -265,7 +265,7 @@ func (g *Log) ReplayQueueAndResume(ctx context.Context, peerToAdd *Peer) {
 	}
 }
 
-// dequeueOrResume returns the next queued broadcast. If the queue is empty, it ends the pause.
+// dequeueOrResume returns the next queued broadcast. If the queue is empty, it ends the pause, and ok is false.
 func (g *Log) dequeueOrResume(ctx context.Context, peer *Peer) (m queuedBroadcast, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

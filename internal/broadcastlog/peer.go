@@ -13,9 +13,9 @@ import (
 	"time"
 )
 
-// Peers exchange frames over a stream in both directions. A frame starts with its kind. A broadcast follows as Kind (a
-// varint), Group and Message; Group and Message are preceded by their lengths. Counters are bytes preceded by their
-// length.
+// Peers exchange frames over a stream in both directions. A frame starts with its kind. In frameMessage, Kind (a
+// varint), Group and Message follow. In frameAll, only Message follows. In frameCounters, the counters follow. Group,
+// Message and the counters are each preceded by their length.
 const (
 	frameMessage byte = iota + 1
 	frameAll
@@ -31,8 +31,7 @@ const (
 	closeTimeout = time.Second
 )
 
-// Peer is the connection to another process's Log. A separate goroutine writes. The creator must call ReceiveFrames on
-// another goroutine.
+// Peer is the connection to another process's Log. The creator must call ReceiveFrames on another goroutine.
 type Peer struct {
 	conn net.Conn
 	// closeWhenFull closes the connection if the peer does not keep up. If not set, Log.Broadcast fails with ErrFull.
@@ -46,9 +45,9 @@ type Peer struct {
 	closed  bool // no more is sent
 }
 
-// NewPeer creates a peer with a duplicate of socket. At most maxPendingBytes bytes wait to be sent; a single larger
-// broadcast may wait alone. A broadcast that exceeds this limit closes the connection if closeWhenFull is set;
-// otherwise it fails with ErrFull.
+// NewPeer creates a peer with a duplicate of socket. At most maxPendingBytes bytes wait to be sent, but a larger
+// broadcast may wait if nothing else does. If closeWhenFull is true, a broadcast beyond the limit closes the
+// connection. Otherwise it fails with ErrFull.
 func NewPeer(socket *os.File, maxPendingBytes int, closeWhenFull bool) (*Peer, error) {
 	conn, err := net.FileConn(socket)
 	if err != nil {
@@ -86,13 +85,13 @@ func (l *Peer) writePendingUntilClosed() {
 	}
 }
 
-// stopSending discards pending output. The lock must be held.
+// stopSending discards pending output. The caller must hold mu.
 func (l *Peer) stopSending() {
 	l.closed, l.pending = true, nil
 	l.changed.Broadcast()
 }
 
-// hasSpaceOrNeverWill reports whether a broadcast need not wait: it fits now, or nothing more will be sent.
+// hasSpaceOrNeverWill reports whether waiting is useless: a broadcast fits now, or the connection has ended.
 func (l *Peer) hasSpaceOrNeverWill(m Broadcast) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -103,9 +102,9 @@ func (l *Peer) fitsInPending(m Broadcast) bool {
 	return len(l.pending) == 0 || len(l.pending)+m.queueSize() <= l.maxPending
 }
 
-// enqueueBroadcastEvenIfFull queues a broadcast for the peer. If there is no space, it closes the connection if
-// closeWhenFull is set, or else waits if waitForSpace is set. If neither is set, the caller has checked for space.
-// Concurrent callers may have found the same space, so the limit may be exceeded.
+// enqueueBroadcastEvenIfFull queues a broadcast for the peer. If there is no space, the action depends on two flags.
+// With closeWhenFull, it closes the connection. With waitForSpace only, it waits. With neither, it queues the broadcast
+// beyond the limit: the caller has checked for space, but other callers may have used the same space.
 func (l *Peer) enqueueBroadcastEvenIfFull(m Broadcast, waitForSpace bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -131,13 +130,13 @@ func (l *Peer) Abort() {
 	l.abortLocked()
 }
 
-// abortLocked is like Abort, with the lock held. It makes ReceiveFrames return in both processes.
+// abortLocked implements Abort. It makes ReceiveFrames return in both processes. The caller must hold mu.
 func (l *Peer) abortLocked() {
 	l.stopSending()
 	_ = l.conn.Close()
 }
 
-// SendCounters sends the counters in p as the last frame.
+// SendCounters sends p, the encoded counters, as the last frame.
 func (l *Peer) SendCounters(p []byte) { l.enqueueFrame(frameCounters, p) }
 
 func (l *Peer) enqueueFrame(kind byte, countersPayload []byte) {
@@ -153,7 +152,7 @@ func (l *Peer) enqueueFrame(kind byte, countersPayload []byte) {
 	l.changed.Broadcast()
 }
 
-// Close sends pending output, for at most closeTimeout, and closes the connection. ReceiveFrames then returns.
+// Close sends the pending output and closes the connection. It waits at most closeTimeout. ReceiveFrames then returns.
 func (l *Peer) Close() {
 	l.mu.Lock()
 	l.closed = true
@@ -180,7 +179,7 @@ type FrameHandler struct {
 	OnCounters  func(p []byte)
 }
 
-// ReceiveFrames handles frames until the connection ends. If the peer has closed or reset it, err is nil.
+// ReceiveFrames handles frames until the connection ends. If the peer has closed or reset it, the result is nil.
 func (l *Peer) ReceiveFrames(handler FrameHandler) error {
 	in := bufio.NewReaderSize(l.conn, 1<<16)
 	for {

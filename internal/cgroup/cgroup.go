@@ -24,12 +24,12 @@ type Limit struct {
 
 func (l Limit) headroom() int64 { return l.Max - l.Used }
 
-// Limits are the limits of a process's groups. Because the usage of a group includes all groups below it, each Limit is
-// the one with the least headroom among the group and its ancestors.
+// Limits are the limits of a process's groups. The usage of a group includes all groups below it. Therefore a group's
+// ancestors limit the process, too. Each Limit is the one with the least headroom.
 type Limits struct {
-	// Memory is in bytes. Used excludes page cache, which the kernel drops before it denies memory.
+	// Memory limits memory, in bytes. Its Used excludes the page cache, which the kernel drops before it denies memory.
 	Memory Limit
-	// SocketMemory limits TCP socket buffers only, in bytes. Only version 1 has it.
+	// SocketMemory limits only the buffers of TCP sockets, in bytes. Only cgroup version 1 has such a limit.
 	SocketMemory Limit
 	// Tasks limits the sum of processes and threads.
 	Tasks Limit
@@ -38,7 +38,7 @@ type Limits struct {
 // ReadLimits reads the limits of a process. Only groups mounted below /sys/fs/cgroup are read.
 func ReadLimits(pid int) (Limits, error) { return readMemoryAndTaskLimits("", strconv.Itoa(pid)) }
 
-// readMemoryAndTaskLimits is ReadLimits with files below root. process is a process ID or "self".
+// readMemoryAndTaskLimits implements ReadLimits for the files below root. process is a process ID or "self".
 func readMemoryAndTaskLimits(root, process string) (Limits, error) {
 	g, err := readCgroupPaths(root, process)
 	if err != nil {
@@ -51,10 +51,10 @@ func readMemoryAndTaskLimits(root, process string) (Limits, error) {
 	}, nil
 }
 
-// SmallestMemoryLimit returns the memory that this process may use, in bytes: the smallest of its control groups'
-// limits, the machine's memory and GOMEMLIMIT. source is like "cgroup /a/b memory.max", "the machine's memory" or
-// "GOMEMLIMIT". If no limit is known, the results are math.MaxInt64 and "none known". On systems other than Linux, only
-// GOMEMLIMIT is known. Limits can change while a process runs.
+// SmallestMemoryLimit returns the memory that this process may use, in bytes. This is the smallest of its control
+// groups' limits, the machine's memory and GOMEMLIMIT. source describes the smallest one, for example as "cgroup /a/b
+// memory.max", "the machine's memory" or "GOMEMLIMIT". If no limit is known, the results are math.MaxInt64 and "none
+// known". On systems other than Linux, only GOMEMLIMIT is known. Limits can change while a process runs.
 func SmallestMemoryLimit() (limit int64, source string) {
 	limit, source = readMemoryLimit("")
 	if own := debug.SetMemoryLimit(-1); own < limit {
@@ -63,7 +63,7 @@ func SmallestMemoryLimit() (limit int64, source string) {
 	return limit, source
 }
 
-// readMemoryLimit is SmallestMemoryLimit without GOMEMLIMIT, with files below root.
+// readMemoryLimit is like SmallestMemoryLimit, but ignores GOMEMLIMIT and reads the files below root.
 func readMemoryLimit(root string) (limit int64, source string) {
 	limit, source = math.MaxInt64, "none known"
 	if g, err := readCgroupPaths(root, "self"); err == nil {
@@ -103,7 +103,7 @@ type controller struct {
 	droppable []string
 }
 
-// Mount points of version 2. If both versions are mounted, version 2 is at hybridMount.
+// Mount points of cgroup version 2. If version 1 is mounted as well, version 2 is at hybridMount.
 const unifiedMount, hybridMount = "", "/unified"
 
 func memoryControllers(g cgroupPaths) []controller {
@@ -124,13 +124,13 @@ func taskControllers(g cgroupPaths) []controller {
 	}
 }
 
-// unlimitedFrom is the value from which on a limit means no limit: version 1 reports the largest number of pages.
+// unlimitedFrom is the smallest number that means no limit. Version 1 reports a very large number if there is no limit.
 const unlimitedFrom = 1 << 62
 
-// forEachLimit calls do with each limit, whose Used is not set, of the group and its ancestors up to the mount. dir is
-// the directory of the limit's group. In a container without a cgroup namespace, the group's path is the host's and
-// does not exist below the mount; the container's limit is then at the mount itself. If c.group is empty, there are no
-// limits. Missing and unreadable files are ignored.
+// forEachLimit calls do for each limit of the group and of its ancestors up to the mount. l.Used is not set. dir is the
+// directory of the group that has the limit. In a container without a cgroup namespace, c.group is a path on the host
+// that does not exist below the mount. The container's limit is then at the mount itself. If c.group is empty, there
+// are no limits. Missing and unreadable files are ignored.
 func (c *controller) forEachLimit(root string, do func(l Limit, dir string)) {
 	for group := c.group; group != ""; group = path.Dir(group) {
 		dir := path.Join("/sys/fs/cgroup", c.mount, group)
@@ -172,7 +172,8 @@ func (c *controller) readUsageWithoutCache(dir string) int64 {
 	return used
 }
 
-// cgroupPaths are the paths of a process's groups: two of version 1 and that of version 2. "" means no group.
+// cgroupPaths contains the paths of a process's groups. memory and pids are those of version 1, unified is that of
+// version 2. "" means no group.
 type cgroupPaths struct{ memory, pids, unified string }
 
 func readCgroupPaths(root, process string) (cgroupPaths, error) {

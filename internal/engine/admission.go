@@ -14,8 +14,8 @@ func NewAdmission(cfg *Config) *admission.Controller {
 }
 
 // AdmitOrLogRefusal reserves a place for an accepted connection. If the connection is refused, AdmitOrLogRefusal counts
-// and logs the refusal and returns the reason. If peer is a proxy, the source address is checked later, by
-// SetProxiedPeerOrSendRefusal.
+// and logs the refusal and returns the reason. If peer is a proxy, the client's address is not known yet, and
+// SetProxiedPeerOrSendRefusal checks it later.
 func (rt *Runtime) AdmitOrLogRefusal(listener int, peer netip.AddrPort) error {
 	if !rt.Admission.AcquireConn() {
 		return rt.logAndCountRefused(rt.listenerCounters(listener), peer, ErrTooManyConns)
@@ -23,9 +23,9 @@ func (rt *Runtime) AdmitOrLogRefusal(listener int, peer netip.AddrPort) error {
 	return rt.admitOrReleaseConnSlot(listener, peer, !rt.isFromProxy(listener, peer), false)
 }
 
-// admitOrReleaseConnSlot reserves a place for a connection at its listener and, if sourceKnown is set, for its source
-// address. The connection already has a place in the engine. If it is refused, admitOrReleaseConnSlot releases all its
-// places.
+// admitOrReleaseConnSlot reserves a place for a connection at its listener. If sourceKnown is true, it also reserves a
+// place for the source address. The caller has reserved a place in the engine. If the connection is refused, all its
+// places are released.
 func (rt *Runtime) admitOrReleaseConnSlot(listener int, peer netip.AddrPort, sourceKnown, skipAcceptedCount bool) error {
 	counters := rt.listenerCounters(listener)
 	if !counters.acquireConnSlot(skipAcceptedCount) {
@@ -53,7 +53,7 @@ func (rt *Runtime) logAndCountRefused(counters *ListenerCounters, peer netip.Add
 	return reason
 }
 
-// AdmitImported is like Admit, for a connection from another engine for which this engine already has a place.
+// AdmitImported reserves places for a connection from another engine. Its place in this engine is already reserved.
 func (rt *Runtime) AdmitImported(r *Record) error {
 	return rt.admitOrReleaseConnSlot(r.Listener, r.Peer, !r.Dialled, true)
 }
@@ -63,7 +63,7 @@ func (rt *Runtime) UndoAdmitImported(r *Record) {
 	rt.releaseListenerAndSourceSlots(r.Listener, r.Peer, !r.Dialled)
 }
 
-// UndoAdmit undoes AdmitOrLogRefusal for a connection that was not opened. The caller releases the place in the engine.
+// UndoAdmit undoes AdmitOrLogRefusal for an unopened connection. The caller must release the place in the engine.
 func (rt *Runtime) UndoAdmit(listener int, peer netip.AddrPort) {
 	rt.releaseListenerAndSourceSlots(listener, peer, !rt.isFromProxy(listener, peer))
 }
@@ -89,7 +89,7 @@ func (rt *Runtime) checkAndAcquireSourceSlot(peer netip.AddrPort) error {
 	return nil
 }
 
-// SetProxiedPeerOrSendRefusal sets the client that a proxy has announced. If the client is refused, the
+// SetProxiedPeerOrSendRefusal sets the client's address that a proxy has announced. If the client is refused, the
 // method sends the refusal and returns the reason.
 func (c *Conn) SetProxiedPeerOrSendRefusal(peer netip.AddrPort) error {
 	c.SetPeerAddr(peer)

@@ -31,7 +31,8 @@ type Broadcast struct {
 }
 
 // StartBroadcast copies p into a broadcast for numOwners owners. It fails with ErrFull if MaxBroadcasts are in progress
-// or if the bytes of all broadcasts would exceed MaxMailBytes. A single broadcast may exceed MaxMailBytes.
+// or if the bytes of all broadcasts would exceed MaxMailBytes. While no other broadcast is in progress, a broadcast may
+// exceed MaxMailBytes.
 func (b *BroadcastTracker) StartBroadcast(p []byte, numOwners int, limits *Limits) (*Broadcast, error) {
 	c := &Broadcast{tracker: b, size: len(p), started: MonotonicNow()}
 	c.ownersLeft.Store(int32(numOwners))
@@ -59,7 +60,7 @@ func (b *BroadcastTracker) addWithinLimits(c *Broadcast, limits *Limits) error {
 	return nil
 }
 
-// MarkOwnerDone reports that one owner has passed the message to all of its connections.
+// MarkOwnerDone records that one owner has passed the message to all of its connections.
 func (c *Broadcast) MarkOwnerDone() {
 	if c.ownersLeft.Add(-1) > 0 {
 		return

@@ -7,9 +7,10 @@ import (
 	"time"
 )
 
-// Input is read into a buffer of ReadSize bytes that the owner keeps. Unused input and output are stored in buffers
-// that start at minBufferSize. An input buffer grows without limit, because the handler gets all input at once. An
-// output buffer grows to maxPieceSize. Further output is stored in more pieces, which avoids copying.
+// Sizes of buffers. Input is read into a buffer of ReadSize bytes that the owner keeps. Input that the handler has not
+// used, and output, are stored in buffers that start at minBufferSize. An input buffer grows without limit, because the
+// handler gets all input at once. An output buffer grows to maxPieceSize. To avoid copying, further output is stored in
+// more pieces.
 const (
 	ReadSize      = 64 << 10
 	minBufferSize = 1 << 10
@@ -45,7 +46,7 @@ type Buffer struct {
 // Len returns the number of bytes in all pieces.
 func (b *Buffer) Len() int { return len(b.bytes) - b.start + b.restBytes }
 
-// Bytes returns the bytes of this piece, valid until the next append.
+// Bytes returns the bytes of this piece. They are valid until the next append.
 func (b *Buffer) Bytes() []byte { return b.bytes[b.start:] }
 
 func (b *Buffer) totalCapacity() int {
@@ -56,8 +57,8 @@ func (b *Buffer) totalCapacity() int {
 	return n
 }
 
-// discardFrontBytes removes numBytes bytes from the front of this piece. Once more than half of the memory is free in
-// front, it moves the other bytes there, so that a queue that is never empty does not grow.
+// discardFrontBytes removes numBytes bytes from the front of this piece. If the free space at the front is then more
+// than half of the memory, it moves the other bytes there, so that a queue that is never empty does not grow.
 func (b *Buffer) discardFrontBytes(numBytes int) {
 	b.inKernel, b.kernelFull = false, false
 	b.start += numBytes
@@ -68,8 +69,7 @@ func (b *Buffer) discardFrontBytes(numBytes int) {
 	}
 }
 
-// countSentAndRestartTimerAtGoal counts sent bytes. Once they reach progressGoal, it restarts the timer of
-// WriteTimeout.
+// countSentAndRestartTimerAtGoal counts sent bytes. After progressGoal bytes, it restarts the timer of WriteTimeout.
 func (b *Buffer) countSentAndRestartTimerAtGoal(sent int, now time.Duration) {
 	if b.progressGoal -= sent; b.progressGoal <= 0 {
 		b.progressGoal, b.waitingSince = b.Len(), now
@@ -93,7 +93,8 @@ func (b *Buffer) appendableBytes(maxCap int) int {
 	return max(maxCap, cap(b.bytes)) - len(b.bytes)
 }
 
-// grownCap returns the capacity for extraBytes more bytes. It doubles up to maxCap, which it exceeds only if needed.
+// grownCap returns the capacity for extraBytes more bytes. It doubles the capacity up to maxCap. If that is too little,
+// it returns the exact size.
 func (b *Buffer) grownCap(extraBytes, maxCap int) int {
 	if extraBytes += len(b.bytes); extraBytes > cap(b.bytes) {
 		return max(extraBytes, min(2*cap(b.bytes), maxCap))
@@ -125,15 +126,14 @@ func newBuffer(n int) *Buffer {
 	return &Buffer{bytes: make([]byte, 0, min(max(n, minBufferSize), maxPieceSize))}
 }
 
-// FreeList is a BufferPool for one owner. It is last in, first out: recently used buffers are still in the CPU cache,
-// and idle buffers collect at the bottom.
+// FreeList is a BufferPool for one owner. Get prefers the buffer used last, which may still be in the CPU cache.
 type FreeList struct {
 	small, large bufferStack
 	freeBytes    int // total capacity of the buffers
 	reduction    int // how much smaller than maxFreeBytes the limit is
 }
 
-// LimitToShare limits this list, one of numLists, to its share of Limits.MaxBuffered.
+// LimitToShare limits this list to its share of Limits.MaxBuffered. The share depends on numLists, the number of lists.
 func (f *FreeList) LimitToShare(limits *Limits, numLists int) {
 	if limits.MaxBuffered > 0 {
 		f.reduction = maxFreeBytes - min(maxFreeBytes, max(limits.MaxBuffered/mailboxShare/numLists, keptFreeBytes))
@@ -180,8 +180,8 @@ func (f *FreeList) Put(b *Buffer) {
 // NeedsTrim reports whether the list has more memory than FreeIdleBuffers keeps.
 func (f *FreeList) NeedsTrim() bool { return f.freeBytes > keptFreeBytes }
 
-// FreeIdleBuffers frees buffers that were not used since the last call, down to keptFreeBytes. It frees large and old
-// buffers first. Buffers that were used stay, so that a periodic load does not reallocate them.
+// FreeIdleBuffers frees buffers that were not used since the last call, until keptFreeBytes are left. It frees large
+// and old buffers first. It keeps the used buffers, so that a periodic load does not reallocate them.
 func (f *FreeList) FreeIdleBuffers() {
 	for _, s := range []*bufferStack{&f.large, &f.small} {
 		n := 0
@@ -198,7 +198,7 @@ func (f *FreeList) FreeIdleBuffers() {
 // SharedBuffers is a BufferPool that is safe for concurrent use.
 type SharedBuffers struct{ classes [sizeClasses]sync.Pool }
 
-// sizeClasses is the number of buffer sizes: the powers of two from minBufferSize to maxPooledSize.
+// sizeClasses is the number of buffer sizes. The sizes are the powers of two from minBufferSize to maxPooledSize.
 const sizeClasses = 7
 
 func sizeClass(size int) int { return bits.Len(uint(max(size, minBufferSize)-1) / minBufferSize) }

@@ -9,7 +9,7 @@ import (
 // Cause classifies the reasons why connections end, for counting.
 type Cause int
 
-// These causes are for connections that ended before Opened.
+// The causes up to RefusedOther are for connections that ended before Opened.
 const (
 	RefusedFull      Cause = iota // Limits.MaxConns
 	RefusedSource                 // Limits.MaxConnsPerSource
@@ -67,7 +67,7 @@ var closeCauses = []struct {
 	{ErrShortFile, ClosedOther},
 }
 
-// closeCauseOf classifies a close reason. Unknown errors count as the handler's own.
+// closeCauseOf classifies a close reason. An unknown error counts as an error of the handler.
 func closeCauseOf(why error) Cause {
 	for _, c := range closeCauses {
 		if why == c.why {

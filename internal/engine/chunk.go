@@ -7,7 +7,7 @@ import (
 
 // This file sends a message to many connections by one request per chunk. Consecutive messages to a set are merged.
 
-// GroupChunk is a part of a connSet with connections of one owner. It is immutable once a message was sent to it.
+// GroupChunk contains connections of a connSet. They belong to one owner. After its first message, it must not change.
 type GroupChunk struct {
 	connList
 	set     *connSet
@@ -18,7 +18,7 @@ type GroupChunk struct {
 	lastRun   uint64
 }
 
-// ChunkPoster is a Poster that accepts requests for a chunk of its connections.
+// ChunkPoster is a Poster that can post a message to all connections of a chunk by one request.
 type ChunkPoster interface {
 	PostToChunk(to *GroupChunk, s *Shared) PostOutcomes
 }
@@ -47,15 +47,16 @@ func (t *PostOutcomes) recordPostResult(r Ref, messageSize int, postErr error) {
 	}
 }
 
-// requestDropOrAbortForSlowConns aborts slow connections or counts their dropped message. If a mailbox has no space for
-// these requests, a later message repeats them.
+// requestDropOrAbortForSlowConns makes each slow connection call countDropOrAbortAsSlow. If a mailbox has no space for
+// this request, a later message repeats it.
 func (t *PostOutcomes) requestDropOrAbortForSlowConns() {
 	for _, r := range t.slow {
 		_ = r.Do((*Conn).countDropOrAbortAsSlow)
 	}
 }
 
-// countDropOrAbortAsSlow handles a message to several connections that exceeds the output limit of c.
+// countDropOrAbortAsSlow is called if a message to several connections exceeds the output limit of c. If
+// Runtime.DropMessages is true, it counts the message as dropped. Otherwise it aborts c.
 func (c *Conn) countDropOrAbortAsSlow() {
 	if c.runtime.DropMessages {
 		c.countDroppedMessage()
@@ -76,8 +77,8 @@ func (m *GroupChunk) broadcastShared(s *Shared) (t PostOutcomes) {
 	return t
 }
 
-// messageBatch is a request for the connections of a chunk. It contains messages of up to maxPieceSize bytes in all, or
-// a single longer message.
+// messageBatch is a request for the connections of a chunk. It contains either messages of at most maxPieceSize bytes
+// in total, or a single longer message.
 type messageBatch struct {
 	chunk    *GroupChunk
 	messages []batchMessage
@@ -87,13 +88,13 @@ type messageBatch struct {
 	holders atomic.Int32
 }
 
-// batchMessage is a message with the indexes of the connections that must not get it.
+// batchMessage is a message for the connections of a chunk, except those whose indexes are in excluded.
 type batchMessage struct {
 	*Shared
 	excluded []int
 }
 
-// PutSharedForChunk queues a message of 1 to MaxUnsent bytes for the connections of a chunk of this mailbox.
+// PutSharedForChunk queues a message of 1 to MaxUnsent bytes for the connections of a chunk of this mailbox's owner.
 func (b *Mailbox) PutSharedForChunk(chunk *GroupChunk, s *Shared) (t PostOutcomes) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -132,8 +133,8 @@ func (b *Mailbox) PutSharedForChunk(chunk *GroupChunk, s *Shared) (t PostOutcome
 	return t
 }
 
-// findOrQueueBatch returns the batch to which a message to the chunk is added. Later requests in the queue are for
-// other chunks of the same run, so the order for each connection is kept.
+// findOrQueueBatch returns the batch to which to add a message for the chunk. The batch may be queued before other
+// requests of the same run. Because these are for other chunks, each connection still gets its messages in order.
 func (b *Mailbox) findOrQueueBatch(chunk *GroupChunk, messageSize int) *messageBatch {
 	if b.batchSet != chunk.set {
 		b.stopMergingIntoBatches()
@@ -152,7 +153,7 @@ func (b *Mailbox) findOrQueueBatch(chunk *GroupChunk, messageSize int) *messageB
 	return m
 }
 
-// stopMergingIntoBatches ends the run: queued batches accept no more messages.
+// stopMergingIntoBatches ends the current run. No more messages are added to queued batches.
 func (b *Mailbox) stopMergingIntoBatches() {
 	b.batchRun++
 	b.batchSet = nil
@@ -163,8 +164,8 @@ func (m *messageBatch) addMessage(p batchMessage) {
 	m.size += len(p.Bytes)
 }
 
-// ForEachConn calls deliver with the request for each of up to maxConns connections, starting at firstIndex. It returns
-// the index of the next connection, or 0 after the last one.
+// ForEachConn calls deliver with the request of each connection, beginning at firstIndex, for at most maxConns
+// connections. It returns the index of the next connection. After the last connection, it returns 0.
 func (m QueuedRequest) ForEachConn(firstIndex, maxConns int, deliver func(QueuedRequest)) (nextIndexOrZero int) {
 	if m.Conn != nil {
 		deliver(m)
@@ -186,7 +187,6 @@ func (m QueuedRequest) ForEachConn(firstIndex, maxConns int, deliver func(Queued
 	return end
 }
 
-// releaseMessagesIfLastHolder releases the messages if the caller is the last holder.
 func (m *messageBatch) releaseMessagesIfLastHolder() {
 	if m.holders.Add(-1) > 0 {
 		return

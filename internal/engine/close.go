@@ -1,6 +1,6 @@
 package engine
 
-// OnEOF reports that the peer will send no more. The output must then be sent within Limits.CloseTimeout.
+// OnEOF records that the peer will send no more input. The output must then be sent within Limits.CloseTimeout.
 func (c *Conn) OnEOF() {
 	if l := c.layer(); l != nil && !c.is(peerEOF|closing|failed) {
 		c.closeOrAbortIfLayerError(l.OnEOF(c))
@@ -8,7 +8,7 @@ func (c *Conn) OnEOF() {
 	c.MarkPeerEOFAndStartTimeout()
 }
 
-// MarkPeerEOFAndStartTimeout is like OnEOF, for layers that detect the end of the input themselves.
+// MarkPeerEOFAndStartTimeout is like OnEOF, but for layers that detect the end of the input: it does not notify them.
 func (c *Conn) MarkPeerEOFAndStartTimeout() {
 	c.state |= peerEOF
 	if c.is(relayed) && !c.is(closing|failed) {
@@ -23,7 +23,7 @@ func (c *Conn) MarkPeerEOFAndStartTimeout() {
 func (c *Conn) OnTransportError(err error) { c.Abort(NormalizeError(err)) }
 
 // Abort closes the connection immediately and discards the output. If the connection is already closing and has sent
-// all of its output, it keeps its close reason.
+// all of its output, the close reason does not change.
 func (c *Conn) Abort(why error) {
 	if c.is(closing) && c.UnsentOrDroppedBytes() == 0 {
 		c.state |= failed
@@ -32,7 +32,7 @@ func (c *Conn) Abort(why error) {
 	c.abortWith(why)
 }
 
-// maxDrainReads limits the number of reads that a drain waits for, because a peer may never stop sending.
+// maxDrainReads limits the reads before a drain closes a connection, because a peer may never stop sending.
 const maxDrainReads = 64
 
 // StartDrain tells the handler of the shutdown and closes the connection at its next idle moment. Input in the kernel's
@@ -48,8 +48,8 @@ func (c *Conn) StartDrain() {
 	c.ensureExtra().drainReadsLeft = maxDrainReads
 }
 
-// cancelReadBeforeCloseUnlessMore is called when the last read before a close has returned data. If there may be more
-// data, the read is repeated.
+// cancelReadBeforeCloseUnlessMore is called when a read before a close has returned data. It cancels the read and the
+// close, unless there may be more data, a worker must handle the input first, or a time limit is still exceeded.
 func (c *Conn) cancelReadBeforeCloseUnlessMore() {
 	switch {
 	case c.is(draining) && c.extra != nil && c.extra.drainReadsLeft > 0:
@@ -62,8 +62,8 @@ func (c *Conn) cancelReadBeforeCloseUnlessMore() {
 	}
 }
 
-// CloseIfTimedOutAfterEmptyRead reports that a Read found nothing or emptied the socket. If the connection has timed
-// out, it is closed now, unless a worker must handle its input first.
+// CloseIfTimedOutAfterEmptyRead records that a Read found nothing or emptied the socket. If the connection has timed
+// out, it is closed now. If a worker must handle its input first, it is not closed yet.
 func (c *Conn) CloseIfTimedOutAfterEmptyRead() {
 	if !c.is(readBeforeClose) || c.is(inputHeld) && !c.is(draining) {
 		return
@@ -83,8 +83,8 @@ func (c *Conn) abortWith(why error) {
 	c.state |= failed
 }
 
-// CloseWith starts to close the connection: no more input is passed to the handler, and the output written so far is
-// sent. Only the first close reason is recorded.
+// CloseWith starts to close the connection. Output written so far is sent. The handler gets no more input. Only the
+// first close reason is recorded.
 func (c *Conn) CloseWith(why error) {
 	if c.is(closing) {
 		return
@@ -104,7 +104,7 @@ func (c *Conn) invalidateRefsAndStartClosing(why error) {
 	c.enterClosingStateWithPartner(why)
 }
 
-// closeIfNothingPosted starts to close the connection if no posted requests are on their way to it.
+// closeIfNothingPosted starts to close the connection if no posted requests for it are queued.
 func (c *Conn) closeIfNothingPosted(why error) (closeStarted bool) {
 	g := c.refLock()
 	g.Lock()
@@ -134,7 +134,7 @@ func (c *Conn) enterClosingStateWithPartner(why error) {
 	}
 }
 
-// nextClosingAction implements AdvanceToNextAction for a closing connection that has sent its output.
+// nextClosingAction returns the next action of a closing connection that has sent its output (see AdvanceToNextAction).
 func (c *Conn) nextClosingAction() Action {
 	switch {
 	case c.appendLayerCloseOnce():
@@ -147,7 +147,7 @@ func (c *Conn) nextClosingAction() Action {
 	return ShutWrite
 }
 
-// nextCloseWriteAction implements AdvanceToNextAction after CloseWrite, once the output has been sent.
+// nextCloseWriteAction returns the next action after CloseWrite, once the output has been sent.
 func (c *Conn) nextCloseWriteAction() Action {
 	if c.appendLayerCloseOnce() {
 		return Send
@@ -155,7 +155,7 @@ func (c *Conn) nextCloseWriteAction() Action {
 	return ShutWrite
 }
 
-// appendLayerCloseOnce makes the layer append its closing message once. It reports whether there is output.
+// appendLayerCloseOnce makes the layer append its closing message, but only once. It reports whether there is output.
 func (c *Conn) appendLayerCloseOnce() (outputPending bool) {
 	if c.layer() == nil || c.extra.layerCloseSent {
 		return false
@@ -165,19 +165,19 @@ func (c *Conn) appendLayerCloseOnce() (outputPending bool) {
 	return c.out != nil
 }
 
-// CloseWrite shuts the sending direction once all output has been sent, including output that is posted before then.
-// The peer reads EOF and may keep sending. Later writes fail.
+// CloseWrite shuts the sending direction once all output has been sent. Output posted until then is sent, too. The peer
+// reads EOF and may keep sending. Later writes fail.
 func (c *Conn) CloseWrite() {
 	if c.is(open) && !c.is(closing|failed) {
 		c.state |= closingWrite
 	}
 }
 
-// isSendClosed reports whether nothing more can be sent, because our direction is shut or the layer has closed.
+// isSendClosed reports whether nothing more can be sent, because the sending direction is shut or the layer has closed.
 func (c *Conn) isSendClosed() bool { return c.is(shut) || c.extra != nil && c.extra.layerCloseSent }
 
-// Retain delays an orderly close, at the peer's EOF or a drain, because output is still to be written. Each Retain
-// needs a Release. After EOF, a retained connection is closed when it has been idle for IdleTimeout.
+// Retain delays an orderly close, because the handler will write more output. An orderly close follows the peer's EOF
+// or a drain. Each Retain needs a Release. After EOF, a retained connection that is idle for IdleTimeout is closed.
 func (c *Conn) Retain() {
 	if !c.is(open) || c.is(closing|failed) {
 		return
@@ -215,7 +215,7 @@ func (c *Conn) handlerOrRelayDelaysClose() bool {
 // CloseReason returns the reason why the connection closes. The connection must have begun to close.
 func (c *Conn) CloseReason() error { return c.extra.closeReason }
 
-// OnClosed reports that the descriptor has been closed. OnClosed calls Closed; after that the slot may be reused.
+// OnClosed records that the descriptor has been closed, and calls Closed. After OnClosed, the slot may be reused.
 func (c *Conn) OnClosed() {
 	c.dropInput()
 	c.dropOutput()
