@@ -90,10 +90,9 @@ const maxScrapes = 8
 //	/control/upgrade          start a new process that takes over, with Config.Upgrade; the answer
 //	                          contains the outcome and needs HTTP/1.1
 //
-// Requests caused by another site, for example by a link, get 403 except at /healthz. A request is one of these if its
-// Sec-Fetch-Site is neither same-origin nor none. Without Sec-Fetch-Site, it is one of these if its Origin differs from
-// its Host. A request counts as a browser's if it has Sec-Fetch-Site or Origin, or a User-Agent that begins with
-// Mozilla/.
+// Requests caused by another site, for example by a link, get 403 except at /healthz. Such a request has a
+// Sec-Fetch-Site other than same-origin and none. If a request has no Sec-Fetch-Site, its Origin is compared with its
+// Host. A request counts as a browser's if it has Sec-Fetch-Site or Origin, or a User-Agent that begins with Mozilla/.
 //
 // A request with a wrong token gets 401. After 10 such requests, only one every 6 s gets 401; the others get 429. The
 // right token always passes. Each command is logged. Rejected commands and rejected requests of other sites are logged

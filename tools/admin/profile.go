@@ -137,8 +137,8 @@ func parseRecordingSeconds(text string, defaultSeconds int) (int, error) {
 	return n, nil
 }
 
-// abortingRecordingWriter forwards a recording to the client. After the first failed Write, it closes failed and writes
-// nothing more. Calls of Write must not overlap; Go's runtime guarantees this.
+// abortingRecordingWriter forwards a recording to the client. After the first failed Write, it closes the channel
+// failed and writes nothing more. Calls of Write must not overlap; Go's runtime guarantees this.
 type abortingRecordingWriter struct {
 	to      io.Writer
 	control *http.ResponseController

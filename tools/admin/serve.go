@@ -35,8 +35,8 @@ const (
 //
 // At most 64 connections are open; further connections wait. A request header may take 5 s and have 16 KiB. An answer
 // may take 75 s. Idle connections are closed after a minute. Once a second, a goroutine records a point for the page;
-// at most 600 points of about 200 bytes are stored. When ctx ends, Serve ends all recordings, and pending answers have
-// 5 s. To let clients see that the server drains, end ctx only after the server has ended.
+// at most 600 points of about 200 bytes are stored. When ctx ends, Serve ends all recordings; other pending answers may
+// take 5 s more. To let clients see that the server drains, end ctx only after the server has ended.
 func Serve(ctx context.Context, addr string, cfg Config, listening func(net.Addr)) error {
 	if err := validateConfigAndSetLog(&cfg); err != nil {
 		return err

@@ -123,8 +123,8 @@ var _ = registerWall(Wall{
 }, func(x *analysis, w *Wall) bool { return x.examineConnBufferSize(w, "net.ipv4.tcp_wmem", 2) },
 	sysctlInfo{name: "net.ipv4.tcp_wmem", isAmount: true, perNamespace: true})
 
-// examineConnBufferSize examines the buffer size of a connection. The kernel setting name contains three sizes;
-// sizeIndex selects one of them.
+// examineConnBufferSize examines the buffer size of a connection. The kernel setting has three sizes; sizeIndex selects
+// one of them.
 func (x *analysis) examineConnBufferSize(w *Wall, name string, sizeIndex int) (applies bool) {
 	sizes, ok := x.nonNegativeSysctlNumbers(name, 3)
 	w.Present = x.f.Sysctls[name]

@@ -32,7 +32,7 @@ func (i *Interface) networkContains(a netip.Addr) bool {
 	return slices.ContainsFunc(i.Addrs, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// globalAddrsOfTargetFamily returns the global addresses of an interface that have the targets' address family.
+// globalAddrsOfTargetFamily returns an interface's global addresses in the address family of the targets.
 func (x *analysis) globalAddrsOfTargetFamily(on *Interface) []netip.Addr {
 	var own []netip.Addr
 	for i := 0; on != nil && i < len(on.Addrs); i++ {

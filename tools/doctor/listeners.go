@@ -25,7 +25,7 @@ func (x *analysis) effectiveBacklog(somaxconn int64) int64 {
 
 func (x *analysis) connsArrivingAtOnce() int64 { return min(int64(x.p.Burst), x.n) }
 
-// An accept queue holds one connection more than its size: the kernel adds a connection unless the size is exceeded.
+// An accept queue holds one connection more than its size: it is full only when its length exceeds its size.
 var _ = registerSysctlWall(Wall{
 	Name: "somaxconn", Side: Server, Soft: true, What: "connections that wait to be accepted (" + somaxconnName + ", and the backlog it asks for)",
 	Effect: "the server's kernel drops further connections (TcpExtListenOverflows): the client retries after 1 s, 3 s, 7 s, and fails " +

@@ -19,8 +19,8 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// Agent waits for coordinators and carries out its parts of their loads, one after the other. Its fields must not be
-// changed while Serve runs.
+// Agent waits for coordinators. It carries out its part of each coordinator's load, one run after the other. Its fields
+// must not be changed while Serve runs.
 type Agent struct {
 	// NATS is the server to which coordinators connect. The default URL is DefaultURL.
 	NATS
@@ -28,13 +28,13 @@ type Agent struct {
 	Name string
 	// Sources are the local addresses to connect from: see load.Config.
 	Sources []netip.Addr
-	// Allow lists the permitted targets, at most MaxAllowed. By default, every TCP server is permitted, but no unix
-	// socket.
+	// Allow lists the permitted targets, at most MaxAllowed. If Allow is empty, all TCP servers are permitted, but no
+	// unix sockets.
 	Allow []AllowedTarget
-	// MaxConnections limits the connections of a run. If it is 0, package doctor determines the limit.
+	// MaxConnections limits the agent's connections in a run. 0 means that only the limits of the machine apply.
 	MaxConnections int
-	// EventDir is a directory in which the events of each run are stored, in a file named RUN.jsonl. If it is "",
-	// events are not stored.
+	// EventDir is a directory. The events of each run are stored there, in a file named ID.jsonl (ID is the run's ID).
+	// If EventDir is "", events are not stored.
 	EventDir string
 	// Once makes Serve return after one run, or when NATS has been unreachable for DefaultSilence.
 	Once bool
@@ -61,9 +61,9 @@ type agentWorker struct {
 	unreachableSince time.Time              // when NATS became unreachable; zero if it is reachable
 }
 
-// Serve takes part in runs until ctx ends. If a run is in progress when ctx ends, Serve ends the run and waits until
-// the coordinator has received the result. Serve reconnects to NATS at most twice per second. It returns an error if
-// NATS is not on loopback and requires no credentials.
+// Serve takes part in runs until ctx ends. If a run is in progress when ctx ends, Serve ends the run and waits at most
+// 20 s until the coordinator has received the result. Serve reconnects to NATS at most twice per second. If NATS is not
+// on loopback and requires no credentials, Serve returns an error.
 func (a *Agent) Serve(ctx context.Context) error {
 	w := &agentWorker{Agent: new(*a), id: newRandomID(), calls: make(chan *nats.Msg, 16), messages: make(chan *nats.Msg, maxQueued)}
 	w.URL, w.version = cmp.Or(a.URL, DefaultURL), cmp.Or(a.version, version.MyriadVersion())
