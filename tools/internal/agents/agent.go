@@ -129,8 +129,8 @@ func (w *agentWorker) logUnreachable(err error) {
 	}
 }
 
-// processUntilStopped processes messages until ctx has ended and the coordinator has received the result of any current
-// run.
+// processUntilStopped processes messages until ctx ends. If a run is in progress then, it first waits until the
+// coordinator has received the result. With Once, it also returns after one run.
 func (w *agentWorker) processUntilStopped(ctx context.Context) error {
 	w.heartbeat = time.NewTicker(DefaultSilence / heartbeats)
 	defer w.heartbeat.Stop()
@@ -176,7 +176,7 @@ func (w *agentWorker) processUntilStopped(ctx context.Context) error {
 	}
 }
 
-// stopTime limits the time for delivering the result to the coordinator after ctx has ended.
+// stopTime limits the time between the end of ctx and the delivery of a result to the coordinator.
 const stopTime = 20 * time.Second
 
 func (w *agentWorker) sendRunResult(finalReport *report) {
@@ -191,7 +191,7 @@ func (w *agentWorker) sendRunResult(finalReport *report) {
 	w.run.sendHeartbeatOrPendingReport()
 }
 
-// sendHeartbeatOrLeaveLostRun sends a heartbeat, unless the coordinator is lost. If it is lost, the agent ends the run.
+// sendHeartbeatOrLeaveLostRun sends a heartbeat to the coordinator. If the coordinator is lost, it ends the run.
 func (w *agentWorker) sendHeartbeatOrLeaveLostRun(now time.Time) {
 	if w.conn.IsConnected() {
 		w.unreachableSince = time.Time{}
@@ -226,7 +226,7 @@ func (a *Agent) newAgentInfo() agentInfo {
 	return agentInfo{Name: a.Name, Host: fmt.Sprintf("%d CPUs, %s", runtime.NumCPU(), runtime.GOOS), Machine: bootIDOrHostname(), CPUs: min(runtime.NumCPU(), runtime.GOMAXPROCS(0))}
 }
 
-// bootIDOrHostname returns an identifier of the machine that changes when the machine restarts.
+// bootIDOrHostname returns the ID of the machine's current boot. If the ID is unknown, it returns the hostname.
 func bootIDOrHostname() string {
 	if boot, err := procfs.ReadSysctl("kernel.random.boot_id"); err == nil {
 		return boot
@@ -261,7 +261,6 @@ func (w *agentWorker) replyToCoordinatorCall(ctx context.Context, msg *nats.Msg)
 	}
 }
 
-// sanitizeForPrinting makes text from another machine safe to print.
 func sanitizeForPrinting(text string) string {
 	text = strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f || r == '\ufffd' {
