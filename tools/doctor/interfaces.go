@@ -136,5 +136,5 @@ func (x *analysis) examineMissingSourceAddrs(w *Wall) (applies bool) {
 	return true
 }
 
-// maxAddedAddrs is the maximum number of addresses that Changes add. For more addresses, there is only Advice.
+// maxAddedAddrs is the maximum number of missing addresses for which a Wall has Changes instead of Advice.
 const maxAddedAddrs = 256

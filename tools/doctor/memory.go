@@ -153,7 +153,7 @@ func (c *CgroupLimit) changeLimitTo(newLimit int64) Change {
 }
 
 // cgroupBytesPerConn returns the bytes that a control group is charged for one connection. They include the socket
-// itself, about 60% of the kernel memory. Version 1 charges the socket only if some group on the machine limits
+// itself, about 60% of the kernel memory. cgroup version 1 charges the socket only if some group on the machine limits
 // memory.kmem.tcp (measured on Linux 6.18). Otherwise, more connections fit than predicted.
 func (x *analysis) cgroupBytesPerConn() int64 {
 	return saturatingAdd(saturatingMulDiv(x.kernelBytesPerConn(), chargedShare, 1000), x.userBytesPerConn())

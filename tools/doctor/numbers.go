@@ -45,8 +45,7 @@ func ceilDiv(a, b int64) int64 {
 	return (a-1)/b + 1
 }
 
-// addEighthAndRoundUp returns n plus one eighth, rounded up by at most one part in 64. Very large numbers become
-// Unlimited.
+// addEighthAndRoundUp returns n plus one eighth, rounded up by at most 2%. Huge numbers become Unlimited.
 func addEighthAndRoundUp(n int64) int64 {
 	n = saturatingAdd(n, n/8)
 	if n > math.MaxInt64/2 {

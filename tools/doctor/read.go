@@ -257,8 +257,8 @@ func readConntrackCount() (int64, error) {
 	return strconv.ParseInt(text, 10, 64)
 }
 
-// probeConntrack reports whether the firewall tracks a datagram that it sends to its own socket. There is no other
-// test: the kernel does not reveal whether a firewall rule enables tracking.
+// probeConntrack sends a datagram to its own socket, and reports whether the firewall tracked the datagram. There is no
+// other test: the kernel does not reveal whether a firewall rule enables tracking.
 func probeConntrack() (isTracked bool, _ error) {
 	c, err := net.ListenPacket("udp4", "127.0.0.1:0")
 	if err != nil {

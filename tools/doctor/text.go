@@ -13,7 +13,7 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// shownFarWalls is the maximum number of limits in the table that the plan does not exceed.
+// shownFarWalls is the maximum number of table rows for limits that the plan does not exceed.
 const shownFarWalls = 3
 
 const textWidth = 100
@@ -100,8 +100,8 @@ func (p *Plan) sideNames() string {
 	return string(p.Side) + " side"
 }
 
-// splitWallsByReach divides the limits into those that the plan exceeds, those that larger plans would exceed, and
-// those that no plan can reach.
+// splitWallsByReach divides the limits into three lists: limits that the plan exceeds, limits that only larger plans
+// exceed, and limits that no plan can reach.
 func (r *Report) splitWallsByReach() (exceeded, far, never []*Wall) {
 	for i := range r.Walls {
 		switch w := &r.Walls[i]; {
@@ -200,13 +200,13 @@ func (r *Report) connsAfterPossibleChanges() int64 {
 	return room
 }
 
-// canRaiseFromHere reports whether changes can raise the limit, and none of these settings is read-only here.
+// canRaiseFromHere reports whether changes can raise the limit, and none of the changed settings is read-only here.
 func (r *Report) canRaiseFromHere(w *Wall) bool {
 	return len(w.Changes) > 0 && !slices.ContainsFunc(w.Changes, r.isSysctlReadOnlyHere)
 }
 
-// serveCommand returns the server's command. With this command, clients may be silent for any time. Each worker process
-// gets a higher connection limit than its share, because the kernel distributes connections at random.
+// serveCommand returns the server's command. The command disables the timeout for the first byte. With worker
+// processes, its connection limit exceeds the plan, because the kernel distributes connections at random.
 func (p *Plan) serveCommand() string {
 	most := p.Connections
 	line := "myriad serve --addr " + quoteForShell(p.targetsOrDefault()[0].String())

@@ -59,7 +59,8 @@ func registerSysctlWall(w Wall, limitSysctl sysctlInfo, examine func(x *analysis
 	}, append(otherSysctlsRead, limitSysctl)...)
 }
 
-// analysis is the input of one Examine: the facts, the plan with defaults, and the local endpoints. It is read-only.
+// analysis is the input of one call of Examine: the facts, the plan with defaults, and the local endpoints. It is
+// read-only.
 type analysis struct {
 	f         *Facts
 	p         Plan
@@ -146,7 +147,7 @@ func shareWithRandomMargin(connections, processes int64) int64 {
 func (x *analysis) isExceededByPlan(w *Wall) bool { return w.Exceeded(x.p.Connections) }
 
 // lowerWallHolds applies the limit of one side. If the side holds fewer connections than w.Holds, w.Holds and w.Side
-// are changed. If it holds as many, the wall applies to both sides.
+// are changed. If the numbers are equal, w.Side becomes Both.
 func (x *analysis) lowerWallHolds(w *Wall, side Side, holds int64) {
 	switch {
 	case w.Side == "" || holds < w.Holds:
@@ -161,7 +162,7 @@ func (w *Wall) setUsedAndLimit(used, limit int64) {
 	w.Present = fmt.Sprintf("%s, %s used", format.Count(limit), format.Count(used))
 }
 
-// requireSysctlIfExceeded does nothing unless the plan exceeds the limit w. In that case it adds a change to w that
+// requireSysctlIfExceeded compares the plan with w. If the plan exceeds the limit, it adds a change to w. The change
 // raises the setting to need plus a reserve.
 func (x *analysis) requireSysctlIfExceeded(w *Wall, name string, need int64) {
 	if x.isExceededByPlan(w) {
