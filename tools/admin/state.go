@@ -165,8 +165,7 @@ type workerPIDCache struct {
 	running, began int64
 }
 
-// ownAndWorkerPIDs returns the IDs of this process and of its worker processes. Together, these processes are the
-// server.
+// ownAndWorkerPIDs returns the IDs of this process and its worker processes, which together are the server.
 func (w *workerPIDCache) ownAndWorkerPIDs(now time.Time, s tcp.Stats) []int {
 	running := int64(s.Processes)
 	if w.list == nil || running != w.running || s.Restarts != w.began || now.Sub(w.at) >= childrenCacheTime && running > 0 {

@@ -59,8 +59,7 @@ func registerSysctlWall(w Wall, limitSysctl sysctlInfo, examine func(x *analysis
 	}, append(otherSysctlsRead, limitSysctl)...)
 }
 
-// analysis is the input of one call of Examine: the facts, the plan with defaults, and the local endpoints. It is
-// read-only.
+// analysis is the input of one call of Examine: facts, plan with defaults, and local endpoints. It is read-only.
 type analysis struct {
 	f         *Facts
 	p         Plan
