@@ -24,7 +24,7 @@ import (
 // healthPath is the only path that accepts requests caused by other sites.
 const healthPath = "/healthz"
 
-// rejectCrossSite rejects requests that another site makes a browser send.
+// rejectCrossSite rejects requests caused by another site, except for healthPath.
 func rejectCrossSite(next http.Handler, rejectionLog *rateLimitedRejectionLog) http.Handler {
 	var origin http.CrossOriginProtection
 	origin.AddInsecureBypassPattern(healthPath)
@@ -50,8 +50,8 @@ func rejectBrowserGET(next http.Handler) http.HandlerFunc {
 	}
 }
 
-// isBrowser reports whether a browser sent the request. For decades, all browsers have used this User-Agent prefix, and
-// web pages cannot make them omit it.
+// isBrowser reports whether a browser sent the request. The User-Agent of every browser begins with Mozilla/, and web
+// pages cannot make a browser omit this prefix.
 func isBrowser(r *http.Request) bool {
 	return r.Header.Get("Sec-Fetch-Site") != "" || r.Header.Get("Origin") != "" ||
 		strings.HasPrefix(r.UserAgent(), "Mozilla/")

@@ -33,16 +33,17 @@ type Config struct {
 	// Gatherer provides the metrics for /metrics. By default, these are the metrics of Source
 	// (metrics.NewServerCollector) and of the process (metrics.RegisterProcess).
 	Gatherer prometheus.Gatherer
-	// Token enables control: a client with the token can pause accepting, close connections, drain the server and, with
-	// Upgrade, upgrade it. The commands are on the page, and can be sent as POST requests; see Handler. The token is a
-	// secret of at least MinToken bytes. It requires that Source is a Controller. The default "" disables control.
+	// Token enables control: a client with the token can pause accepting, close connections and drain the server. If
+	// Upgrade is set, the client can also upgrade the server. The commands are on the page, and can be sent as POST
+	// requests; see Handler. Token must have at least MinToken bytes, and Source must be a Controller. The default ""
+	// disables control.
 	Token string
 	// Upgrade is called when the page requests an upgrade of the server. It requires a Token. Upgrade must return
 	// immediately. When the upgrade has ended, Upgrade must call done once, on any goroutine; done sends the response
-	// within 5 s. Upgrade may end the page's server before that, so that the new process can use its address: the
-	// request's connection no longer belongs to that server. The default nil disables upgrades from the page.
+	// within 5 s. Before that, Upgrade may end the HTTP server of the page, to free its address for the new process:
+	// done has its own connection. The default nil disables upgrades from the page.
 	Upgrade func(done func(tcp.Upgraded, error))
-	// Flight is the recorder for /debug/flight. Without a Flight, the path does not exist.
+	// Flight is the recorder for /debug/flight. If Flight is nil, that path does not exist.
 	Flight *Flight
 	// Pages are additional pages of the application. The main page links to them.
 	Pages []Page
@@ -75,33 +76,33 @@ const maxScrapes = 8
 //	/debug/trace              an execution trace of ?seconds=, 1 to 60, for go tool trace; default 1
 //	/debug/flight             the flight recorder's last seconds, for go tool trace
 //
-// Only one CPU profile, one trace and one flight recording is made at a time; a second request gets 409. These and all
-// other profiles also accept POST, and require it from browsers (otherwise 403). With ?gc=1, /debug/pprof/heap first
-// collects garbage.
+// While a CPU profile is made, a second request for a CPU profile gets 409. The same applies to traces and to flight
+// recordings. Requests for profiles, traces and flight recordings may also use POST; browsers must use POST, and get
+// 403 otherwise. With ?gc=1, /debug/pprof/heap first collects garbage.
 //
-// With Config.Token there are control requests. They are POST requests with the header Myriad-Action and with
-// the token in the header Myriad-Token:
+// If Config.Token is set, the handler also accepts control requests. These are POST requests with the header
+// Myriad-Action, and with the token in the header Myriad-Token:
 //
 //	/control/pause            stop accepting, as Server.PauseAccepting
 //	/control/resume           accept again
-//	/control/drain            drain, as Server.Drain; the answer does not wait for the end
+//	/control/drain            start to drain, as Server.Drain
 //	/control/close?remote=    close the connections from an address and port, as Server.CloseConns
 //	/control/upgrade          start a new process that takes over, with Config.Upgrade; the answer
 //	                          contains the outcome and needs HTTP/1.1
 //
-// Requests that another site makes a browser send, for example by a link, get 403 except at /healthz. They are
-// recognized by a Sec-Fetch-Site other than same-origin or none or, without that header, by an Origin that differs from
-// the Host. A request counts as a browser's if it has one of these headers, or a User-Agent that begins with Mozilla/.
+// Requests caused by another site, for example by a link, get 403 except at /healthz. Such a request has a
+// Sec-Fetch-Site other than same-origin and none. If a request has no Sec-Fetch-Site, its Origin is compared with its
+// Host. A request counts as a browser's if it has Sec-Fetch-Site or Origin, or a User-Agent that begins with Mozilla/.
 //
-// After 10 wrong tokens, one wrong token every 6 s gets 401, and the others get 429. The right token always
-// passes. Each command is logged. Rejected commands and rejected requests of other sites are logged at most once a
-// second, with the number of rejections since the last line.
+// A request with a wrong token gets 401. After 10 such requests, only one every 6 s gets 401; the others get 429. The
+// right token always passes. Each command is logged. Rejected commands and rejected requests of other sites are logged
+// at most once a second. Each log line contains the number of rejections since the last line.
 //
 // The page shows the last 10 minutes, with at most one point per second. Serve records a point every second. Without
 // Serve, points are recorded only while somebody views the page.
 //
-// Handler panics if Config.Source is nil or the settings for control are invalid. Only control requests are
-// authenticated: see Serve.
+// Handler panics if Config.Source is nil or the settings for control are invalid. Only control requests need a token:
+// see Serve.
 func Handler(cfg Config) http.Handler {
 	h, _ := newHandlerAndPageState(cfg)
 	return h
@@ -160,7 +161,7 @@ func newRouteHandlersAddingLinks(cfg *Config, state *pageState, rejectionLog *ra
 	return all
 }
 
-// addForNonBrowserGETAndPOST adds a path for expensive requests. Browsers must use POST there.
+// addForNonBrowserGETAndPOST adds a path that accepts POST from all clients, but GET only from non-browsers.
 func (all routeHandlers) addForNonBrowserGETAndPOST(path string, h http.Handler) {
 	all["GET "+path], all["POST "+path] = rejectBrowserGET(h), h.ServeHTTP
 }

@@ -21,8 +21,8 @@ import (
 
 const pageUpdateInterval = 2 * time.Second
 
-// sampleAndBuildPage returns the current page. It also records the time, because some figures are read only while
-// somebody views the page.
+// sampleAndBuildPage takes a sample if one is due, and returns the current page. It also stores the time of the
+// request, because some figures are read only while somebody views the page.
 func (l *pageState) sampleAndBuildPage(now time.Time) *page.Page {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -53,12 +53,11 @@ func serverStatusSentence(s tcp.Stats) (string, page.Tone) {
 	return fmt.Sprintf("The server serves %s connections.", format.Count(s.Open)), page.Good
 }
 
-// minConnsForMemory is the number of connections below which no memory per connection is shown, because other growth of
-// the process, of some megabytes, would dominate.
+// minConnsForMemory is the minimum number of connections for which memory per connection is shown. With fewer
+// connections, other growth of the process (some megabytes) would dominate.
 const minConnsForMemory = 100
 
-// formatMeanBytesUnlessFew formats the memory per connection, or a dash if there are fewer than minConnsForMemory
-// connections.
+// formatMeanBytesUnlessFew formats totalBytes/conns. If conns is less than minConnsForMemory, it returns a dash.
 func formatMeanBytesUnlessFew(totalBytes, conns float64) string {
 	if conns < minConnsForMemory {
 		return "–"
@@ -67,8 +66,7 @@ func formatMeanBytesUnlessFew(totalBytes, conns float64) string {
 }
 
 // formatMemoryGrowthPerConn formats the growth of anonymous memory since the first sample, divided by the number of
-// connections added since then. The commands load, hold and bench compute the same figure, from a sample before the
-// first connection.
+// connections added since then.
 func (l *pageState) formatMemoryGrowthPerConn(p historyPoint) string {
 	return formatMeanBytesUnlessFew(p.anonymous-l.firstWithMemory.anonymous, p.open-l.firstWithMemory.open)
 }
@@ -176,7 +174,7 @@ func nonHistogramMetricValues(s tcp.Stats) (all []metricValue) {
 	return all
 }
 
-// errorCounterPrefixes are the prefixes of counters that stay 0 unless errors occur.
+// errorCounterPrefixes are prefixes of the names of counters that stay 0 unless errors occur.
 var errorCounterPrefixes = []string{"accept_errors", "connections_refused", "handler_panics", "messages_dropped", "worker_restarts"}
 
 func (l *pageState) buildMetricsTable() *page.Table {
@@ -392,8 +390,8 @@ func (l *pageState) buildLinkSection() page.Section {
 	return page.Section{ID: "more", Title: "More", Parts: []page.Part{{Links: l.links}}}
 }
 
-// formatNumberOrDash formats a number per second. formatSecondsOrDash formats a time in seconds. Both return a dash for
-// an unknown value.
+// formatNumberOrDash formats a number. formatSecondsOrDash formats a time in seconds. Both return a dash for an unknown
+// value.
 func formatNumberOrDash(v float64) string  { return dashIfEmpty(format.Number(v)) }
 func formatSecondsOrDash(v float64) string { return dashIfEmpty(format.Seconds(v)) }
 

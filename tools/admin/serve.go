@@ -25,18 +25,18 @@ const (
 	maxConns        = 64
 )
 
-// Serve serves Handler(cfg) on addr, a host:port as for net.Listen, until ctx ends. It returns nil when everything that
-// it started has ended. Without a host, as in ":9090", Serve listens on 127.0.0.1, which only local programs can reach.
-// Other hosts cause a warning in the log, because there is no authentication. If listening is not nil, Serve calls it
-// once with the address.
+// Serve serves Handler(cfg) on addr until ctx ends. addr is a host:port as for net.Listen. Without a host, as in
+// ":9090", Serve listens on 127.0.0.1, which only local programs can reach. If addr is not on loopback, Serve logs a
+// warning, because most requests need no token. If listening is not nil, Serve calls it once with the address. Serve
+// returns nil if ctx has ended. When Serve returns, everything that it started has ended.
 //
 // On loopback, Serve rejects requests (403) for hosts other than IP addresses and localhost. Otherwise a web page in a
 // local browser could read answers through a name that resolves to 127.0.0.1 (DNS rebinding).
 //
-// At most 64 connections are open; further connections wait. A request header may take 5 s and 16 KiB, and an answer 75
-// s. Idle connections are closed after a minute. A goroutine samples the server once a second for the page's last 10
-// minutes: at most 600 points of about 200 bytes each. When ctx ends, recordings also end, and pending answers have 5
-// s. To let clients see that the server drains, end ctx after the server has ended.
+// At most 64 connections are open; further connections wait. A request header may take 5 s and have 16 KiB. An answer
+// may take 75 s. Idle connections are closed after a minute. Once a second, a goroutine records a point for the page;
+// at most 600 points of about 200 bytes are stored. When ctx ends, Serve ends all recordings; other pending answers may
+// take 5 s more. To let clients see that the server drains, end ctx only after the server has ended.
 func Serve(ctx context.Context, addr string, cfg Config, listening func(net.Addr)) error {
 	if err := validateConfigAndSetLog(&cfg); err != nil {
 		return err
@@ -69,9 +69,8 @@ func Serve(ctx context.Context, addr string, cfg Config, listening func(net.Addr
 	return serveUntilContextEnds(ctx, netutil.LimitListener(ln, maxConns), handler, shutdownTimeout, cfg.Log)
 }
 
-// serveUntilContextEnds serves until ctx ends, and then shuts down. It cuts off requests that are not answered within
-// endTime. Each request holds the read lock. For the shutdown, serveUntilContextEnds acquires the write lock, which
-// waits for the requests, and never releases it.
+// serveUntilContextEnds serves until ctx ends, and then shuts down. Requests that are not answered within endTime are
+// cut off. When serveUntilContextEnds returns, no handler is running.
 func serveUntilContextEnds(ctx context.Context, ln net.Listener, handler http.Handler, endTime time.Duration, log *slog.Logger) error {
 	var running sync.RWMutex
 	server := &http.Server{
@@ -103,7 +102,7 @@ func serveUntilContextEnds(ctx context.Context, ln net.Listener, handler http.Ha
 	} else {
 		<-ended
 	}
-	running.Lock()
+	running.Lock() // waits for the handlers, and rejects later requests because it is never unlocked
 	if errors.Is(err, http.ErrServerClosed) {
 		return nil
 	}
@@ -115,8 +114,8 @@ func isLoopbackAddr(a net.Addr) bool {
 	return ok && t.IP.IsLoopback()
 }
 
-// rejectNonLocalHostHeader rejects requests whose Host may be a name that an attacker has chosen. It accepts an empty
-// Host, which HTTP/1.0 health checks send but browsers do not.
+// rejectNonLocalHostHeader rejects requests whose Host is a name other than localhost, because an attacker may have
+// chosen the name. An empty Host is accepted: HTTP/1.0 health checks send none, but browsers always send a Host.
 func rejectNonLocalHostHeader(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Host != "" && !isIPOrLocalhost(r.Host) {

@@ -56,8 +56,8 @@ type snapshot struct {
 	used  sample.Sample // resources used by the server's processes
 }
 
-// maxSnapshots is the number of snapshots kept. If there were more, rates of a load that has ended would be combined
-// with the connections that are open now.
+// maxSnapshots is the number of stored snapshots. With more snapshots, the page would show rates of a load that has
+// ended beside the current number of connections.
 const maxSnapshots = 2
 
 func (l *pageState) sampleEverySecond(stop <-chan struct{}) {
@@ -131,7 +131,7 @@ func (l *pageState) addSampleToHistory(now time.Time) {
 	}
 }
 
-// setRatesBetween sets the point's rates from two snapshots. For the first snapshot, before is nil.
+// setRatesBetween sets the point's rates from two snapshots. If there is no earlier snapshot, before is nil.
 func (p *historyPoint) setRatesBetween(before, now *snapshot) {
 	if before == nil {
 		before = &snapshot{at: now.at, stats: now.stats}
@@ -159,15 +159,13 @@ func goHeapBytes() float64 {
 	return float64(sample[0].Value.Uint64())
 }
 
-// workerPIDCache caches the process IDs of the worker processes.
 type workerPIDCache struct {
 	list           []int
 	at             time.Time
 	running, began int64
 }
 
-// ownAndWorkerPIDs returns the IDs of this process and of its worker processes, whose memory and processor time are the
-// server's.
+// ownAndWorkerPIDs returns the IDs of this process and its worker processes, which together are the server.
 func (w *workerPIDCache) ownAndWorkerPIDs(now time.Time, s tcp.Stats) []int {
 	running := int64(s.Processes)
 	if w.list == nil || running != w.running || s.Restarts != w.began || now.Sub(w.at) >= childrenCacheTime && running > 0 {
@@ -193,7 +191,7 @@ const (
 	maxPointAge = 10 * time.Minute // age of points
 )
 
-// historyPoint contains figures of a server: values at one time, or rates since the previous point. Unknown values are
+// historyPoint contains figures of a server: values at one time, and rates since the previous point. Unknown values are
 // NaN.
 type historyPoint struct {
 	at                            time.Time
@@ -207,8 +205,8 @@ type historyPoint struct {
 	cpu                           float64 // number of processors in use
 }
 
-// growthPerSecondOrNaN returns the growth of a counter per second. It returns 0 if the counter has shrunk, because a
-// worker process was killed.
+// growthPerSecondOrNaN returns the growth of a counter per second, or NaN if elapsed is 0. If the counter has shrunk,
+// because a worker process was killed, it returns 0.
 func growthPerSecondOrNaN(before, now int64, elapsed time.Duration) float64 {
 	if elapsed <= 0 {
 		return math.NaN()

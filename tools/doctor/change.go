@@ -26,7 +26,7 @@ const (
 	Cgroup  Kind = "cgroup"  // control group file; Name is its path
 )
 
-// Change gives a setting of this machine a new value.
+// Change describes a new value for a setting of the machine.
 type Change struct {
 	Kind Kind   `json:"kind"`
 	Name string `json:"name"`
@@ -34,8 +34,8 @@ type Change struct {
 	To   string `json:"to"`
 }
 
-// Command returns the POSIX shell command that makes the change, for a user with sufficient privileges. A changed
-// process limit applies to the shell and to programs that it starts.
+// Command returns the POSIX shell command that makes the change. The command can require privileges. A change of a
+// process limit applies only to the shell that executes the command, and to programs that this shell then starts.
 func (c Change) Command() string {
 	switch c.Kind {
 	case Sysctl:
@@ -78,7 +78,7 @@ func (c Change) String() string {
 
 func (c Change) inverse() Change { return Change{c.Kind, c.Name, c.To, c.From} }
 
-// isShellLimit reports whether the change affects only the shell that makes it and programs that it starts.
+// isShellLimit reports whether the change applies only to the shell that runs Command, and to the shell's programs.
 func (c Change) isShellLimit() bool { return c.Kind == Nofile || c.Kind == Memlock }
 
 var unquotedWord = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9_./:,+@%-]+$`) })
@@ -90,7 +90,7 @@ func quoteForShell(word string) string {
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
-// valueSatisfyingBoth combines two required values of a setting into a value that satisfies both requirements.
+// valueSatisfyingBoth returns a value that satisfies two requirements of a setting. If there is none, it returns other.
 func (c Change) valueSatisfyingBoth(value, other string) string {
 	switch {
 	case c.Name == reservedName:
@@ -107,8 +107,8 @@ func (c Change) valueSatisfyingBoth(value, other string) string {
 	return maxOfEachField(value, other, c.Name == rangeName)
 }
 
-// maxOfEachField returns the maximum of two values in each field. The first field of a range is a minimum, so the lower
-// one is used there. If the values cannot be compared, maxOfEachField returns other.
+// maxOfEachField compares two values field by field and returns the higher number of each field. The first field of a
+// range is a minimum, so the lower number is used there. If the values cannot be compared, other is returned.
 func maxOfEachField(value, other string, isRange bool) string {
 	had, want := strings.Fields(value), strings.Fields(other)
 	if len(had) != len(want) {
@@ -139,11 +139,11 @@ const changeTimeout = 10 * time.Second
 
 // Apply makes the changes on this machine, in order. It runs the Command of each change with sh, in the network
 // namespace of the calling thread, and writes each successful change to out. After a failure it continues with the next
-// change; err joins all errors. undo contains the changes that revert the successful ones, in reverse order. Once ctx
+// change; err joins all errors. undo contains changes that revert the successful changes, in reverse order. Once ctx
 // has ended, no further change is started.
 //
-// Process limits can only be changed in the shell that starts the server. For such a change, the error contains the
-// command to run there.
+// Apply cannot change process limits: they must be changed in the shell that starts the server. For each such change,
+// err contains the command to run in that shell.
 func Apply(ctx context.Context, out io.Writer, changes []Change) (undo []Change, err error) {
 	var errs []error
 	for _, c := range changes {

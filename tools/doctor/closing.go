@@ -16,8 +16,8 @@ const (
 	timeWaitSeconds = 60
 )
 
-// Orphans are connections that no process holds any more and whose close the peer has not confirmed. If the peers have
-// vanished, all connections of a server become orphans when the server ends.
+// An orphan is a connection that no process has open and whose close the peer has not confirmed. If a server ends while
+// its clients are unreachable, all its connections become orphans.
 var _ = registerSysctlWall(Wall{
 	Name: "tcp_max_orphans", Soft: true, What: "connections closed here whose peers do not answer (" + orphansName + ")",
 	Effect: "if all are closed at once and peers do not answer, the excess is reset (TcpExtTCPAbortOnMemory; the kernel's log says " +
@@ -51,8 +51,8 @@ var _ = registerWall(Wall{
 	Source: ipPage + "#tcp-variables",
 }, (*analysis).examineTimeWaitReuse, sysctlInfo{name: reuseName, perNamespace: true, defaultValue: "2"})
 
-// examineTimeWaitReuse completes a Wall for the ports of recently closed connections. Such a port is unavailable for
-// some time if this side was the first to close.
+// examineTimeWaitReuse examines the limit due to ports in TIME_WAIT. If this side is the first to close a connection,
+// the connection's port cannot be used again for some time.
 func (x *analysis) examineTimeWaitReuse(w *Wall) (applies bool) {
 	r, pairs, _, ok := x.clientPorts()
 	if !ok || x.p.Side != Client || x.p.Closing == 0 {
@@ -83,9 +83,9 @@ func (x *analysis) examineTimeWaitReuse(w *Wall) (applies bool) {
 	return true
 }
 
-// connsFittingWithClosing returns the number of open connections that fit into a capacity. Each closed connection also
-// occupies a place, for occupiedSeconds. If fewer connections fit than planned, the plan's rate of closing is reduced
-// in proportion.
+// connsFittingWithClosing returns the number of open connections that fit into a capacity. A closed connection occupies
+// a place for occupiedSeconds. The number of closes per second is assumed to be in proportion to the number of open
+// connections.
 func (x *analysis) connsFittingWithClosing(capacity, occupiedSeconds int64) int64 {
 	return saturatingMulDiv(capacity, x.n, saturatingAdd(x.n, saturatingMul(int64(x.p.Closing), occupiedSeconds)))
 }

@@ -18,8 +18,7 @@ type Cost struct {
 	Descriptors int64 `json:"descriptors"`
 }
 
-// PredictCosts returns the resources that a plan needs. It reads only its arguments. It returns the same errors as
-// Examine.
+// PredictCosts returns the resources that a plan needs. It reads only its arguments. Its errors are those of Examine.
 func PredictCosts(f *Facts, p Plan) (Cost, error) {
 	r, err := Examine(f, p)
 	if err != nil {

@@ -89,8 +89,8 @@ var _ = registerSysctlWall(Wall{
 // (sysctl_nr_open_max in the kernel's fs/file.c, 64-bit).
 const maxDescriptors = 1<<31 - 64
 
-// fillDescriptorLimitWall sets w.Holds, the number of connections at which the first side reaches the descriptor
-// limit. A limit of -1 means unlimited. It returns the lowest limit that lets each process hold its share.
+// fillDescriptorLimitWall sets w.Holds to the number of connections at which the server or the client reaches a
+// descriptor limit. A limit of -1 means unlimited. descriptorsNeeded is the lowest limit that is enough for the plan.
 func (x *analysis) fillDescriptorLimitWall(w *Wall, limit int64) (descriptorsNeeded int64) {
 	for i := range x.endpoints {
 		e, holds := &x.endpoints[i], Unlimited
@@ -108,8 +108,8 @@ func (x *analysis) fillDescriptorLimitWall(w *Wall, limit int64) (descriptorsNee
 	return descriptorsNeeded
 }
 
-// maxConnsUnderDescriptorLimit returns the number of connections that a process can hold under a limit. The limit
-// applies to the process's only descriptor table, or to each loop's table if the loops have separate ones.
+// maxConnsUnderDescriptorLimit returns the maximum number of connections of a process. The limit applies to each of its
+// descriptor tables. If loops can have separate tables, each loop has one; otherwise the process has one table.
 func (x *analysis) maxConnsUnderDescriptorLimit(e *localEndpoint, limit int64) int64 {
 	room := subtractDownToZero(limit, sock.ReservedDescriptors)
 	if !e.hasLoops || x.f.Shards != "" {
@@ -137,7 +137,7 @@ var _ = registerSysctlWall(Wall{
 	return true
 })
 
-// Go's own network poller uses epoll, so this limit also applies to the goroutine model.
+// max_user_watches also limits the goroutine model, because Go's network poller uses epoll.
 var _ = registerSysctlWall(Wall{
 	Name: "max_user_watches", What: "descriptors that one user may watch with epoll (fs.epoll.max_user_watches)",
 	Effect: "ENOSPC, \"no space left on device\", from epoll_ctl(2): the server closes what it has accepted, a client fails to connect",

@@ -22,8 +22,8 @@ const (
 	uring     = "uring"
 )
 
-// Examine predicts the number of connections at which each limit of the machine stops a plan. It reads only its
-// arguments and does not modify them. If the plan is invalid, the error names the invalid field.
+// Examine predicts, for each limit of the machine, the number of connections at which the limit stops or slows down the
+// plan. It only reads its arguments. If the plan is invalid, the error names the invalid field.
 func Examine(f *Facts, p Plan) (*Report, error) {
 	if f == nil {
 		return nil, errors.New("doctor: no facts; expected those of a machine, as Read gives them")
@@ -52,8 +52,7 @@ func Examine(f *Facts, p Plan) (*Report, error) {
 	return r, nil
 }
 
-// compareByHolds orders walls by Holds. Among walls with the same Holds, hard ones precede soft ones; walls of equal
-// rank are ordered by name.
+// compareByHolds orders walls by Holds, then hard walls before soft walls, then by name.
 func compareByHolds(a, b Wall) int {
 	soft := func(w Wall) int {
 		if w.Soft {

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Facts describes a machine. It contains only data, so a test or another machine can provide it. Facts that could not
-// be read are zero and are listed in Unknown.
+// Facts describes a machine. It contains only data, so a test or another machine can provide it. A fact that could not
+// be read is zero and is listed in Unknown.
 type Facts struct {
 	At      time.Time    `json:"at"`
 	Machine MachineFacts `json:"machine"`
@@ -45,7 +45,7 @@ type Facts struct {
 	Unknown []string `json:"unknown,omitempty"`
 }
 
-// MachineFacts describes the parts of a machine that do not change while it runs.
+// MachineFacts describes the kernel and the processors of a machine.
 type MachineFacts struct {
 	// Kernel is the kernel release, such as "6.18.4". CPUModel is the name of the first processor, or "" if the kernel
 	// does not report a name. CPUs is the number of online processors.
@@ -108,8 +108,8 @@ type CgroupFacts struct {
 	Tasks CgroupLimit `json:"tasks"`
 }
 
-// CgroupLimit is a limit of a control group and its current usage. Max is 0 without a limit. From is the name of the
-// limit, such as "cgroup /a memory.max". File is the path of the limit's file.
+// CgroupLimit is a limit of a control group and its current usage. If there is no limit, Max is 0. From is the name of
+// the limit, such as "cgroup /a memory.max". File is the path of the limit's file.
 type CgroupLimit struct {
 	Max  int64  `json:"max"`
 	Used int64  `json:"used"`
@@ -142,7 +142,7 @@ type SocketFacts struct {
 }
 
 // QueueFacts describes the accept queue of a listener. Waiting is the number of waiting connections. The queue has
-// space for Most connections and one more.
+// space for Most+1 connections.
 type QueueFacts struct {
 	At      netip.AddrPort `json:"at"`
 	Waiting int64          `json:"waiting"`

@@ -8,8 +8,8 @@ import (
 
 func (x *analysis) targetsLoopback() bool { return x.p.Targets[0].Addr().Unmap().IsLoopback() }
 
-// interfaceForFirstTarget returns the interface whose network contains the first target. If there is none, it returns
-// the first interface with an address that other hosts can reach, or nil.
+// interfaceForFirstTarget returns the interface whose network contains the first target. If no network contains the
+// target, it returns the first interface with a global address. If there is no such interface, it returns nil.
 func (x *analysis) interfaceForFirstTarget() *Interface {
 	target := x.p.Targets[0].Addr().Unmap().WithZone("")
 	var first *Interface
@@ -32,8 +32,7 @@ func (i *Interface) networkContains(a netip.Addr) bool {
 	return slices.ContainsFunc(i.Addrs, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// globalAddrsOfTargetFamily returns those addresses of an interface that can be the source of connections to the
-// targets.
+// globalAddrsOfTargetFamily returns an interface's global addresses in the address family of the targets.
 func (x *analysis) globalAddrsOfTargetFamily(on *Interface) []netip.Addr {
 	var own []netip.Addr
 	for i := 0; on != nil && i < len(on.Addrs); i++ {
@@ -77,7 +76,7 @@ var _ = registerWall(Wall{
 	return !x.targetsLoopback() && len(x.f.Interfaces) > 0
 })
 
-// If an interface has fewer queues than the machine has processors, its packets cannot use all processors.
+// If an interface has fewer receive queues than the machine has processors, some processors receive no packets.
 var _ = registerWall(Wall{
 	Name: "queues", Soft: true,
 	Effect: "only that many processors receive its packets; receive packet steering (RPS) spreads them further",
@@ -137,5 +136,5 @@ func (x *analysis) examineMissingSourceAddrs(w *Wall) (applies bool) {
 	return true
 }
 
-// maxAddedAddrs limits the number of addresses that are added one by one.
+// maxAddedAddrs is the maximum number of missing addresses for which a Wall has Changes instead of Advice.
 const maxAddedAddrs = 256

@@ -12,7 +12,7 @@ import (
 // A connection needs kernel objects for its socket on each local side, and process memory.
 
 // kernelObject is a kernel object of a socket: the name of its cache, its size, and the endpoints that need it. The
-// size is used if Facts has none. Sizes were measured with a million sockets on Linux 6.18 and include slab overhead.
+// size is used only if Facts.Caches has none. All sizes were measured on Linux 6.18 and include slab overhead.
 type kernelObject struct {
 	cache    string
 	bytes    float64
@@ -55,7 +55,7 @@ const (
 	chargedShare = 943
 )
 
-// kernelBytesPerConn returns the kernel memory of one connection, on all local sides together.
+// kernelBytesPerConn returns the kernel memory of one connection, including both ends if both are on this machine.
 func (x *analysis) kernelBytesPerConn() int64 {
 	sum := 0.0
 	for i := range x.endpoints {
@@ -76,7 +76,7 @@ func (x *analysis) kernelBytesPerConn() int64 {
 	return int64(sum + 0.5)
 }
 
-// userBytesPerConn returns the process memory of one connection, on all local sides together.
+// userBytesPerConn returns the process memory of one connection, including both ends if both are on this machine.
 func (x *analysis) userBytesPerConn() int64 {
 	sum := int64(0)
 	for i := range x.endpoints {
@@ -108,7 +108,7 @@ func (x *analysis) processBytesWithoutConns() int64 {
 }
 
 // availableMemoryMinusKernelReserve returns the memory available to connections: free memory and half of the droppable
-// file pages, minus the kernel's reserve. It does not use MemAvailable, which counts the inodes of open sockets as
+// file pages, minus the kernel's reserve. MemAvailable is not used, because it counts the inodes of open sockets as
 // reclaimable.
 func (x *analysis) availableMemoryMinusKernelReserve() int64 {
 	m := x.f.Meminfo
@@ -152,9 +152,9 @@ func (c *CgroupLimit) changeLimitTo(newLimit int64) Change {
 	return Change{Kind: Cgroup, Name: c.File, From: strconv.FormatInt(c.Max, 10), To: strconv.FormatInt(newLimit, 10)}
 }
 
-// cgroupBytesPerConn returns the bytes that a control group is charged for one connection. In version 1, the socket
-// itself (about six tenths of the kernel memory) is charged only if some group on the machine limits memory.kmem.tcp,
-// as measured on Linux 6.18. The result includes the socket, so more connections may fit.
+// cgroupBytesPerConn returns the bytes that a control group is charged for one connection. They include the socket
+// itself, about 60% of the kernel memory. cgroup version 1 charges the socket only if some group on the machine limits
+// memory.kmem.tcp (measured on Linux 6.18). Otherwise, more connections fit than predicted.
 func (x *analysis) cgroupBytesPerConn() int64 {
 	return saturatingAdd(saturatingMulDiv(x.kernelBytesPerConn(), chargedShare, 1000), x.userBytesPerConn())
 }
@@ -177,7 +177,7 @@ func (x *analysis) fillMemoryWall(w *Wall, available, bytesPerConn int64) {
 	}
 }
 
-// When a process reaches Go's own memory limit, its garbage collector runs all the time.
+// When a process reaches GOMEMLIMIT, its garbage collector runs all the time.
 var _ = registerWall(Wall{
 	Name: "GOMEMLIMIT", Soft: true, What: "memory limit of Go's runtime",
 	Effect: "the garbage collector uses up to half of the processors to stay within it",

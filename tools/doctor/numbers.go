@@ -7,7 +7,6 @@ import (
 
 // Arithmetic saturates, because Facts can come from anywhere and some settings have the largest possible value.
 
-// subtractDownToZero returns a-b, or 0 if b is larger.
 func subtractDownToZero(a, b int64) int64 {
 	switch {
 	case b < 0:
@@ -26,10 +25,10 @@ func saturatingAdd(a, b int64) int64 {
 	return a + b
 }
 
-// saturatingMul returns a*b, but never more than Unlimited. Both must be non-negative.
+// saturatingMul returns a*b, but never more than Unlimited. a and b must be non-negative.
 func saturatingMul(a, b int64) int64 { return saturatingMulDiv(a, b, 1) }
 
-// saturatingMulDiv returns a*b/c, but never more than Unlimited. a and b must be non-negative, c positive.
+// saturatingMulDiv returns a*b/c, but never more than Unlimited. a and b must be non-negative; c must be positive.
 func saturatingMulDiv(a, b, c int64) int64 {
 	high, low := bits.Mul64(uint64(max(a, 0)), uint64(max(b, 0)))
 	if high >= uint64(c) {
@@ -46,8 +45,7 @@ func ceilDiv(a, b int64) int64 {
 	return (a-1)/b + 1
 }
 
-// addEighthAndRoundUp returns a value for a setting that must be at least n. The value is an eighth larger and rounded
-// up to a readable number.
+// addEighthAndRoundUp returns n plus one eighth, rounded up by at most 2%. Huge numbers become Unlimited.
 func addEighthAndRoundUp(n int64) int64 {
 	n = saturatingAdd(n, n/8)
 	if n > math.MaxInt64/2 {
@@ -60,8 +58,8 @@ func addEighthAndRoundUp(n int64) int64 {
 	return ceilDiv(n, step) * step
 }
 
-// largestFittingConns returns the largest number of connections for which fits returns true. fits must be monotonic.
-// The result is 0 if not even one connection fits, and Unlimited if the maximum number of a plan fits.
+// largestFittingConns returns the largest number of connections for which fits returns true. fits must be monotonic. If
+// no connection fits, the result is 0. If maxConnections fit, the result is Unlimited.
 func largestFittingConns(fits func(connections int64) bool) int64 {
 	low, high := int64(0), int64(maxConnections)
 	if fits(high) {

@@ -10,7 +10,7 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// Side is the end of the connections to examine: the server's, the client's or both.
+// Side selects the end of the connections that is examined: the server's, the client's or both.
 type Side string
 
 const (
@@ -19,8 +19,8 @@ const (
 	Both   Side = "both"   // both ends on this machine
 )
 
-// Plan describes the connections that the machine must hold. A zero field selects its default; only Connections has
-// none.
+// Plan describes the connections that the machine must hold. A field that is zero has its default value; Connections
+// has no default.
 type Plan struct {
 	// Connections is the number of connections, from 1 to 1<<30.
 	Connections int `json:"connections"`
@@ -61,7 +61,7 @@ const (
 	maxTargets     = 1024
 )
 
-// Validate returns an error for the first invalid field. The error names the field and its valid values.
+// Validate checks the fields. If some are invalid, the error names the first invalid field and its valid values.
 func (p *Plan) Validate() error {
 	if !slices.Contains([]Side{"", Server, Client, Both}, p.Side) {
 		return fmt.Errorf("doctor: Plan.Side is %q; expected server, client or both", p.Side)

@@ -29,8 +29,8 @@ type portRange struct {
 	taken     map[int64]bool
 }
 
-// countUsablePorts returns the number of ports that connect(2) assigns. The number is even: connect(2) skips the last
-// port of an odd range (__inet_hash_connect in the kernel's net/ipv4/inet_hashtables.c).
+// countUsablePorts returns the number of ports that connect(2) can assign. If the length of the range is odd,
+// connect(2) never assigns the last port (__inet_hash_connect in the kernel's net/ipv4/inet_hashtables.c).
 func (r portRange) countUsablePorts() int64 {
 	n := r.high - r.low + 1
 	if n > 1 {
@@ -72,8 +72,8 @@ func (x *analysis) plannedServerPorts() []uint16 {
 	return ports
 }
 
-// parsePortListSkippingInvalid parses a list such as "8080,9000-9010". It skips invalid entries; allValid is false if
-// there were any.
+// parsePortListSkippingInvalid parses a list such as "8080,9000-9010". It skips invalid entries. If there are any,
+// allValid is false.
 func parsePortListSkippingInvalid(text string) (ports map[int64]bool, allValid bool) {
 	ports, allValid = make(map[int64]bool), true
 	for item := range strings.SplitSeq(text, ",") {
@@ -168,7 +168,8 @@ var _ = registerWall(Wall{
 	sysctlInfo{name: reservedName, perNamespace: true, kubernetesSafe: true},
 	sysctlInfo{name: "net.ipv4.ip_unprivileged_port_start", perNamespace: true, kubernetesSafe: true})
 
-// requireWiderPortsOrAdvise sets what w needs: a range with portsNeeded ports, divided by sourceTargetPairs.
+// requireWiderPortsOrAdvise completes w if the client needs portsNeeded ports for sourceTargetPairs pairs. If a wider
+// range has enough ports, w gets the changes. Otherwise w gets advice to use more sources or targets.
 func (x *analysis) requireWiderPortsOrAdvise(w *Wall, r portRange, portsNeeded, sourceTargetPairs int64) {
 	each := ceilDiv(portsNeeded, max(sourceTargetPairs, 1))
 	lowest := min(x.lowestUsablePort(), r.low)
@@ -195,9 +196,9 @@ func (x *analysis) lowestUsablePort() int64 {
 	return min(max(first, 1024), 65535)
 }
 
-// changesReservingServerPorts returns changes that exclude server ports from a wider range of client ports: the plan's
-// ports, and all listening ports in the added part. Without these changes, a client could take a server's port while
-// the server is down.
+// changesReservingServerPorts returns changes that exclude server ports from a wider range of client ports. Server
+// ports are the plan's ports, and listening ports that only the wider range contains. Without these changes, a client
+// could take a server's port while the server is down.
 func (x *analysis) changesReservingServerPorts(wide portRange) []Change {
 	reserved, _ := parsePortListSkippingInvalid(x.f.Sysctls[reservedName])
 	before := len(reserved)
@@ -218,8 +219,8 @@ func (x *analysis) changesReservingServerPorts(wide portRange) []Change {
 	return []Change{x.sysctlChange(reservedName, formatPortList(reserved))}
 }
 
-// Connecting slows down as ports run out, because the kernel tries one port after the other, first all odd or all even
-// ones. If the generator chooses the addresses itself, it uses only a quarter of an address's ports.
+// If few ports are free, connect(2) is slow, because the kernel tries one port after the other. This limit does not
+// apply if the generator chooses the source addresses: it then uses only a quarter of an address's ports.
 var _ = registerWall(Wall{
 	Name: "port-search", Side: Client, Soft: true, What: "half of those ports: beyond it the kernel searches long for a free one",
 	Effect: "connect(2) takes processor time: with two thirds in use it is ten times slower",

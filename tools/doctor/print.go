@@ -13,11 +13,10 @@ import (
 	"text/template"
 )
 
-// Formats lists the names of the formats of Print.
+// Formats lists the formats of Print.
 var Formats = []string{"sysctl", "systemd", "docker", "kubernetes", "limits"}
 
-// Print writes a file in one of Formats. The file prepares a machine for the report's plan each time the machine
-// starts.
+// Print writes a file that makes the settings for the report's plan permanent. formatName is one of Formats:
 //
 //	sysctl      a file for /etc/sysctl.d
 //	systemd     a drop-in for a service unit
@@ -25,10 +24,9 @@ var Formats = []string{"sysctl", "systemd", "docker", "kubernetes", "limits"}
 //	kubernetes  a pod
 //	limits      a file for /etc/security/limits.d
 //
-// The file contains everything that the plan needs beyond the kernel's defaults, including settings that this machine
-// already has. Therefore it is the same before and after Apply, and also suits other machines. Settings of this machine
-// that are below the kernel's defaults are raised to them. Settings that exceed the plan's needs are kept. The file
-// does not assume that each event loop has its own descriptor table.
+// The file contains everything that the plan needs beyond the kernel's defaults, even if this machine already has it.
+// Therefore the file also suits other machines. If the present value of such a setting exceeds the plan's needs, the
+// file contains the present value. The file does not assume that event loops have separate descriptor tables.
 func Print(w io.Writer, formatName string, r *Report) error {
 	if !slices.Contains(Formats, formatName) {
 		return fmt.Errorf("doctor: the format %q; expected one of %s", formatName, strings.Join(Formats, ", "))
@@ -55,8 +53,7 @@ func (l *requirements) writeTemplate(w io.Writer, templateName string) error {
 	return printTemplates().ExecuteTemplate(w, templateName+".tmpl", l)
 }
 
-// requirements describes what a machine needs for a plan, regardless of its current settings. It is the input of the
-// templates.
+// requirements contains what a machine with default settings needs for a plan. The templates read it.
 type requirements struct {
 	Plan    Plan
 	Sysctls []requiredSysctl
@@ -73,14 +70,13 @@ type requiredSysctl struct {
 	Why string
 }
 
-// The templates call these methods. Own reports whether a container can have the setting for itself, Safe whether
-// Kubernetes allows the setting by default, and Tracker whether the setting belongs to nf_conntrack.
+// Own reports whether a container can have its own value of the setting. Safe reports whether Kubernetes allows the
+// setting by default. Tracker reports whether the setting belongs to nf_conntrack.
 func (n requiredSysctl) Own() bool     { return sysctlInfos[n.Name].perNamespace }
 func (n requiredSysctl) Safe() bool    { return sysctlInfos[n.Name].kubernetesSafe }
 func (n requiredSysctl) Tracker() bool { return strings.Contains(n.Name, "nf_conntrack") }
 
-// Own returns the settings that a container can have for itself. Host returns the settings that only the container's
-// host has.
+// Own returns the settings of which a container can have its own value. Host returns all other settings.
 func (l *requirements) Own() []requiredSysctl { return l.filterSysctls(requiredSysctl.Own) }
 func (l *requirements) Host() []requiredSysctl {
 	return l.filterSysctls(func(n requiredSysctl) bool { return !n.Own() })
@@ -109,7 +105,7 @@ func (l *requirements) Tracker() bool { return slices.ContainsFunc(l.Sysctls, re
 
 func (l *requirements) MemlockKiB() int64 { return ceilDiv(l.Memlock, 1024) }
 
-// requirementsBeyondDefaults returns what the plan needs on a machine that has the kernel's default settings.
+// requirementsBeyondDefaults returns what the report's plan needs beyond the kernel's default settings.
 func requirementsBeyondDefaults(r *Report) (*requirements, error) {
 	if r == nil || r.Facts == nil {
 		return nil, errors.New("doctor: a report without facts; expected one of Examine")
@@ -149,14 +145,14 @@ func mergeChangesBySetting(list, other []Change) []Change {
 	return list
 }
 
-// Defaults of RLIMIT_MEMLOCK: the first since Linux 5.16, the second before.
+// newMemlock is the default RLIMIT_MEMLOCK since Linux 5.16. oldMemlock is the default of older kernels.
 const (
 	newMemlock = 8 << 20
 	oldMemlock = 64 << 10
 )
 
-// maxLimitZeroIfUnlimited returns the higher of two limits. It returns 0 if one of them is unlimited, because then no
-// limit must be written.
+// maxLimitZeroIfUnlimited returns the higher of two limits. If one of them is unlimited, it returns 0, for which the
+// templates write nothing.
 func maxLimitZeroIfUnlimited(limitText string, presentHardLimit int64) int64 {
 	n, err := strconv.ParseInt(limitText, 10, 64)
 	if err != nil || presentHardLimit < 0 {
@@ -165,7 +161,7 @@ func maxLimitZeroIfUnlimited(limitText string, presentHardLimit int64) int64 {
 	return max(n, presentHardLimit)
 }
 
-// factsWithDefaultsWithoutUsage returns the facts of this machine as if it had default settings and ran no programs.
+// factsWithDefaultsWithoutUsage returns f with default settings in place of the real ones, and with nothing in use.
 func factsWithDefaultsWithoutUsage(f *Facts) *Facts {
 	bare := *f
 	bare.ReadOnly = nil
@@ -187,7 +183,7 @@ func factsWithDefaultsWithoutUsage(f *Facts) *Facts {
 	return &bare
 }
 
-// describeWallsMovedBy returns the names of the limits that a change raises.
+// describeWallsMovedBy describes the limits that a change raises.
 func (r *Report) describeWallsMovedBy(c Change) string {
 	var whats []string
 	for _, w := range r.Walls {

@@ -26,13 +26,13 @@ type factReader struct {
 	own bool // the process is the calling process
 }
 
-// Read reads the machine as the process pid sees it: its limits, control groups and network namespace. 0 means the
-// calling process. Facts that cannot be read are listed in Facts.Unknown. Read returns an error if the process does not
-// exist or the system is not Linux.
+// Read reads the facts of this machine that apply to the process pid, such as the process's limits, control groups and
+// network namespace. If pid is 0, the process is the calling one. A fact that cannot be read is listed in
+// Facts.Unknown. Read returns an error if the process does not exist or the system is not Linux.
 //
 // For the calling process, the network namespace is that of the calling thread. A goroutine in a separate namespace
-// must therefore be locked to its thread. To read another process, Read enters its namespace on a temporary thread,
-// which needs CAP_SYS_ADMIN. Facts.Uring and Facts.Shards always describe the calling process.
+// must therefore be locked to its thread. For another process, Read enters the network namespace of that process on a
+// temporary thread, which requires CAP_SYS_ADMIN. Facts.Uring and Facts.Shards always describe the calling process.
 //
 // If the kernel supports connection tracking but tracks no connection, Read sends a datagram to its own socket to find
 // out whether the datagram is tracked. Read takes some milliseconds, however many connections there are.
@@ -151,8 +151,7 @@ func (r *factReader) countDescriptors() {
 
 const maxInterfaces = 256
 
-// readSysctlsSocketsInterfaces reads the network namespace of the calling thread, and kernel settings, because some
-// settings belong to the namespace.
+// readSysctlsSocketsInterfaces reads the sysctls, sockets and interfaces that are visible to the calling thread.
 func (r *factReader) readSysctlsSocketsInterfaces() {
 	r.readSysctls()
 	r.readNetworkAndOpenFiles()
@@ -177,11 +176,11 @@ func (r *factReader) readSysctls() {
 	}
 }
 
-// maxAncestors limits the number of ancestor processes whose network namespaces are searched for a setting.
+// maxAncestors limits the number of processes that readSysctlInAncestorNamespaces tries.
 const maxAncestors = 16
 
 // readSysctlInAncestorNamespaces reads a machine-wide setting that is not visible in this network namespace. It tries
-// the namespace of this process's first thread and then that of each ancestor process.
+// the namespaces of this process's first thread and of the ancestor processes, one after the other.
 func (r *factReader) readSysctlInAncestorNamespaces(name string) {
 	pid, shown := os.Getpid(), false
 	for range maxAncestors {
@@ -204,7 +203,7 @@ func (r *factReader) readSysctlInAncestorNamespaces(name string) {
 	r.recordUnknownIfError(name, errors.New("it is of the whole machine, and not shown in this network namespace"))
 }
 
-// lowestPort is the lowest port with which a widened range of client ports may begin.
+// lowestPort is the lowest port that a widened range of client ports may contain.
 const lowestPort = 1024
 
 func (r *factReader) readNetworkAndOpenFiles() {
@@ -258,8 +257,8 @@ func readConntrackCount() (int64, error) {
 	return strconv.ParseInt(text, 10, 64)
 }
 
-// probeConntrack sends a datagram to its own socket and reports whether the firewall tracked it. There is no other way:
-// the kernel does not reveal whether a firewall rule enables tracking.
+// probeConntrack sends a datagram to its own socket, and reports whether the firewall tracked the datagram. There is no
+// other test: the kernel does not reveal whether a firewall rule enables tracking.
 func probeConntrack() (isTracked bool, _ error) {
 	c, err := net.ListenPacket("udp4", "127.0.0.1:0")
 	if err != nil {

@@ -60,8 +60,8 @@ type Wall struct {
 // Exceeded reports whether the given number of connections exceeds the limit.
 func (w *Wall) Exceeded(connections int) bool { return w.Holds < int64(connections) }
 
-// Changes returns the changes for all exceeded limits, the lowest limit first. It returns one change per setting. If
-// several limits need different values of a setting, the value satisfies all of them.
+// Changes returns the changes that raise all exceeded limits, in the order in which they must be made. If several
+// limits need different values of a setting, there is one change, whose value satisfies all of these limits.
 func (r *Report) Changes() []Change {
 	var all []Change
 	for i := range r.Walls {
@@ -93,7 +93,7 @@ func changePriority(c Change) int {
 	return 1
 }
 
-// MarshalJSON encodes the report as an object. If Holds is Unlimited, it becomes null.
+// MarshalJSON encodes the report as an object. If Holds is Unlimited, its JSON value is null.
 func (r Report) MarshalJSON() ([]byte, error) {
 	type fields Report
 	return json.Marshal(struct {
@@ -111,7 +111,7 @@ func (r *Report) UnmarshalJSON(b []byte) error {
 	return err
 }
 
-// MarshalJSON encodes the wall as an object. If Holds is Unlimited, it becomes null.
+// MarshalJSON encodes the wall as an object. If Holds is Unlimited, its JSON value is null.
 func (w Wall) MarshalJSON() ([]byte, error) {
 	type fields Wall
 	return json.Marshal(struct {

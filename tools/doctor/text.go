@@ -13,13 +13,13 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// shownFarWalls is the number of limits beyond the plan's reach that the table shows.
+// shownFarWalls is the maximum number of table rows for limits that the plan does not exceed.
 const shownFarWalls = 3
 
 const textWidth = 100
 
-// WriteText writes the report for people: the number of connections that the machine can hold, the limits that the plan
-// exceeds, the changes that raise them, and the commands to run afterwards.
+// WriteText writes the report as text: the number of connections that the machine can hold, the limits that the plan
+// exceeds, the changes that raise these limits, and the commands to run afterwards.
 func (r *Report) WriteText(w io.Writer) error {
 	exceeded, far, never := r.splitWallsByReach()
 	shown := min(shownFarWalls, len(far))
@@ -100,8 +100,8 @@ func (p *Plan) sideNames() string {
 	return string(p.Side) + " side"
 }
 
-// splitWallsByReach divides the limits into those that the plan exceeds, those that larger plans would exceed, and
-// those that no plan can reach.
+// splitWallsByReach divides the limits into three lists: limits that the plan exceeds, limits that only larger plans
+// exceed, and limits that no plan can reach.
 func (r *Report) splitWallsByReach() (exceeded, far, never []*Wall) {
 	for i := range r.Walls {
 		switch w := &r.Walls[i]; {
@@ -132,13 +132,13 @@ func writeWallTable(b *bytes.Buffer, walls []*Wall) {
 	_ = t.Flush() // cannot fail, because it writes to a buffer
 }
 
-// isSysctlReadOnlyHere reports whether even root cannot make a change here, because the setting belongs to another
-// namespace or /proc/sys is read-only.
+// isSysctlReadOnlyHere reports whether c is a kernel setting that this process cannot write although it is root. The
+// setting then belongs to another namespace, or /proc/sys is read-only.
 func (r *Report) isSysctlReadOnlyHere(c Change) bool {
 	return r.Facts.Process.Root && c.Kind == Sysctl && slices.Contains(r.Facts.ReadOnly, c.Name)
 }
 
-// wrapText breaks text into lines, and indents all but the first. A command in backticks stays on one line.
+// wrapText breaks text into lines, and indents all lines except the first. A command in backticks stays on one line.
 func wrapText(text, continuationIndent string) string {
 	var out strings.Builder
 	width := 0
@@ -170,9 +170,9 @@ func splitWordsOutsideBackticks(text string) (list []string) {
 	return list
 }
 
-// CommandsToRunPlan returns the commands that run the plan: those of the server, of the client, or of both in this
-// order. If the plan does not fit even after all changes that are possible from here, the commands run the largest
-// number of connections that fits. If not even one fits, there are no commands.
+// CommandsToRunPlan returns the commands that run the plan: the server's command, the client's command, or both in this
+// order. If the plan does not fit even after all possible changes, the commands open as many connections as fit. If no
+// connection fits, there are no commands.
 func (r *Report) CommandsToRunPlan() []string {
 	p, room := r.Plan, r.connsAfterPossibleChanges()
 	if room == 0 {
@@ -189,8 +189,7 @@ func (r *Report) CommandsToRunPlan() []string {
 	return lines
 }
 
-// connsAfterPossibleChanges returns how many of the plan's connections fit after all changes that are possible from
-// here.
+// connsAfterPossibleChanges returns how many of the plan's connections fit after all possible changes.
 func (r *Report) connsAfterPossibleChanges() int64 {
 	room := int64(r.Plan.Connections)
 	for i := range r.Walls {
@@ -201,13 +200,13 @@ func (r *Report) connsAfterPossibleChanges() int64 {
 	return room
 }
 
-// canRaiseFromHere reports whether the limit can be raised and all necessary changes are possible from here.
+// canRaiseFromHere reports whether changes can raise the limit, and none of the changed settings is read-only here.
 func (r *Report) canRaiseFromHere(w *Wall) bool {
 	return len(w.Changes) > 0 && !slices.ContainsFunc(w.Changes, r.isSysctlReadOnlyHere)
 }
 
-// serveCommand returns the server's command. The command disables the timeout for clients that never send anything. It
-// permits enough connections for worker processes whose random share is above average.
+// serveCommand returns the server's command. The command disables the timeout for the first byte. With worker
+// processes, its connection limit exceeds the plan, because the kernel distributes connections at random.
 func (p *Plan) serveCommand() string {
 	most := p.Connections
 	line := "myriad serve --addr " + quoteForShell(p.targetsOrDefault()[0].String())
@@ -221,7 +220,7 @@ func (p *Plan) serveCommand() string {
 	return line + fmt.Sprintf(" --max-conns %d --first-byte-timeout never", most)
 }
 
-// holdCommand returns the client's command. If both sides are on this machine, the client uses the best I/O model.
+// holdCommand returns the client's command. The plan's I/O model applies to the client only if Side is Client.
 func (p *Plan) holdCommand() string {
 	line := fmt.Sprintf("myriad hold -n %d", p.Connections)
 	if p.Model != auto && p.Side == Client {

@@ -45,7 +45,7 @@ func (x *analysis) totalThreads(connections int64) int64 {
 	return sum
 }
 
-// fillTaskLimitWall sets how many connections a limit of threads permits. It returns the limit that the plan needs.
+// fillTaskLimitWall sets w.Holds for a limit of threads. tasksNeeded is the limit that the plan needs.
 func (x *analysis) fillTaskLimitWall(w *Wall, limit, used int64) (tasksNeeded int64) {
 	w.setUsedAndLimit(used, limit)
 	room := subtractDownToZero(limit, used)
@@ -77,7 +77,7 @@ var _ = registerWall(Wall{
 	return c.Max > 0
 })
 
-// Root, and processes with some capabilities, are exempt from RLIMIT_NPROC.
+// RLIMIT_NPROC does not apply to root, or to processes with CAP_SYS_ADMIN or CAP_SYS_RESOURCE.
 var _ = registerWall(Wall{
 	Name: "nproc", What: "threads and processes of this user (RLIMIT_NPROC)",
 	Effect: noThread, Source: "https://man7.org/linux/man-pages/man2/getrlimit.2.html", Unit: "tasks",
@@ -93,7 +93,7 @@ var _ = registerWall(Wall{
 	return true
 })
 
-// newTaskSysctlExaminer returns the examine function for a kernel setting that limits the threads of the machine.
+// newTaskSysctlExaminer returns the examine function for a kernel setting that limits the machine's threads.
 func newTaskSysctlExaminer(name string) func(*analysis, *Wall, int64) bool {
 	return func(x *analysis, w *Wall, limit int64) bool {
 		x.requireSysctlIfExceeded(w, name, x.fillTaskLimitWall(w, limit, x.f.Tasks))

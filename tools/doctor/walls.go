@@ -9,8 +9,8 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// wallRule is a limit that Examine checks. examine computes the fields of the Wall that are not constant. It returns
-// false if the limit does not apply to the plan, or if the necessary facts are unknown.
+// wallRule is a limit that Examine checks. Wall contains the constant fields; examine computes the other fields. If the
+// limit does not apply to the plan, or if the necessary facts are unknown, examine returns false.
 type wallRule struct {
 	Wall
 	examine func(*analysis, *Wall) bool
@@ -40,8 +40,8 @@ type sysctlInfo struct {
 	defaultValue string
 }
 
-// registerWall registers a rule and the kernel settings that it reads. It returns a value so that declarations of
-// package variables can call it.
+// registerWall registers a rule and the kernel settings that it reads. It has a result so that it can be called in
+// declarations of package variables.
 func registerWall(w Wall, examine func(*analysis, *Wall) bool, sysctlsRead ...sysctlInfo) struct{} {
 	wallRules = append(wallRules, wallRule{w, examine})
 	for _, s := range sysctlsRead {
@@ -50,8 +50,8 @@ func registerWall(w Wall, examine func(*analysis, *Wall) bool, sysctlsRead ...sy
 	return struct{}{}
 }
 
-// registerSysctlWall registers a rule whose limit is a kernel setting with one number. The rule does not apply if the
-// setting does not exist.
+// registerSysctlWall registers a rule whose limit is a kernel setting with one number. If the setting does not exist,
+// the rule does not apply.
 func registerSysctlWall(w Wall, limitSysctl sysctlInfo, examine func(x *analysis, w *Wall, limitSysctl int64) bool, otherSysctlsRead ...sysctlInfo) struct{} {
 	return registerWall(w, func(x *analysis, w *Wall) bool {
 		n, ok := x.sysctlNumber(limitSysctl.name)
@@ -59,7 +59,7 @@ func registerSysctlWall(w Wall, limitSysctl sysctlInfo, examine func(x *analysis
 	}, append(otherSysctlsRead, limitSysctl)...)
 }
 
-// analysis is the input of one Examine: the facts, the plan with defaults, and the local endpoints. It is read-only.
+// analysis is the input of one call of Examine: facts, plan with defaults, and local endpoints. It is read-only.
 type analysis struct {
 	f         *Facts
 	p         Plan
@@ -67,7 +67,7 @@ type analysis struct {
 	endpoints []localEndpoint
 }
 
-// localEndpoint is one end of the connections, on this machine.
+// localEndpoint is an end of the connections that is on this machine: the server or the client.
 type localEndpoint struct {
 	side      Side
 	model     string // never "auto"
@@ -83,8 +83,8 @@ func newAnalysis(f *Facts, p Plan) *analysis {
 	return x
 }
 
-// localEndpoints returns the endpoints on this machine. The load generator has one process. If the server is on this
-// machine, too, the generator uses the best I/O model, not the server's.
+// localEndpoints returns the ends of the connections that are on this machine. The client is a load generator with one
+// process. If the server is also on this machine, the client uses the best I/O model instead of the plan's model.
 func (x *analysis) localEndpoints() []localEndpoint {
 	explicit := x.p.Model != auto
 	server := localEndpoint{side: Server, model: resolveModel(x.p.Model, x.f), explicit: explicit || x.p.Processes > 1, processes: max(x.p.Processes, 1), minLoops: 1}
@@ -105,7 +105,7 @@ func (x *analysis) localEndpoints() []localEndpoint {
 	return []localEndpoint{server, client}
 }
 
-// resolveModel replaces "auto" with the model that it selects on this machine.
+// resolveModel returns model. If model is "auto", it returns the model that Myriad would choose on this machine.
 func resolveModel(model string, f *Facts) string {
 	switch {
 	case model != auto:
@@ -129,8 +129,8 @@ func (x *analysis) countProcessesOfPlan() int64 {
 	return n
 }
 
-// connsPerProcessWithMargin returns the number of connections that one process must be able to hold. Because the kernel
-// distributes connections to worker processes at random, this is four standard deviations more than an even share.
+// connsPerProcessWithMargin returns the number of connections that one process must be able to hold. The kernel
+// distributes connections at random, so a worker process needs four standard deviations more than an even share.
 func (e *localEndpoint) connsPerProcessWithMargin(connections int64) int64 {
 	return shareWithRandomMargin(connections, int64(e.processes))
 }
@@ -145,8 +145,8 @@ func shareWithRandomMargin(connections, processes int64) int64 {
 
 func (x *analysis) isExceededByPlan(w *Wall) bool { return w.Exceeded(x.p.Connections) }
 
-// lowerWallHolds applies the limit of one side: it sets w.Holds and w.Side if the side holds fewer connections. If both
-// sides hold the same number, the wall applies to both.
+// lowerWallHolds applies the limit of one side. If the side holds fewer connections than w.Holds, w.Holds and w.Side
+// are changed. If the numbers are equal, w.Side becomes Both.
 func (x *analysis) lowerWallHolds(w *Wall, side Side, holds int64) {
 	switch {
 	case w.Side == "" || holds < w.Holds:
@@ -161,8 +161,8 @@ func (w *Wall) setUsedAndLimit(used, limit int64) {
 	w.Present = fmt.Sprintf("%s, %s used", format.Count(limit), format.Count(used))
 }
 
-// requireSysctlIfExceeded adds a change of the setting to w if the plan exceeds the limit. The change raises the
-// setting to the value that the plan needs.
+// requireSysctlIfExceeded compares the plan with w. If the plan exceeds the limit, it adds a change to w. The change
+// raises the setting to need plus a reserve.
 func (x *analysis) requireSysctlIfExceeded(w *Wall, name string, need int64) {
 	if x.isExceededByPlan(w) {
 		w.Needs = format.Count(need)

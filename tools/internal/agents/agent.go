@@ -19,8 +19,8 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// Agent waits for coordinators and carries out its parts of their loads, one after the other. Its fields must not be
-// changed while Serve runs.
+// Agent waits for coordinators. It carries out its part of each coordinator's load, one run after the other. Its fields
+// must not be changed while Serve runs.
 type Agent struct {
 	// NATS is the server to which coordinators connect. The default URL is DefaultURL.
 	NATS
@@ -28,13 +28,13 @@ type Agent struct {
 	Name string
 	// Sources are the local addresses to connect from: see load.Config.
 	Sources []netip.Addr
-	// Allow lists the permitted targets, at most MaxAllowed. By default, every TCP server is permitted, but no unix
-	// socket.
+	// Allow lists the permitted targets, at most MaxAllowed. If Allow is empty, all TCP servers are permitted, but no
+	// unix sockets.
 	Allow []AllowedTarget
-	// MaxConnections limits the connections of a run. If it is 0, package doctor determines the limit.
+	// MaxConnections limits the agent's connections in a run. 0 means that only the limits of the machine apply.
 	MaxConnections int
-	// EventDir is a directory in which the events of each run are stored, in a file named RUN.jsonl. If it is "",
-	// events are not stored.
+	// EventDir is a directory. The events of each run are stored there, in a file named ID.jsonl (ID is the run's ID).
+	// If EventDir is "", events are not stored.
 	EventDir string
 	// Once makes Serve return after one run, or when NATS has been unreachable for DefaultSilence.
 	Once bool
@@ -61,9 +61,9 @@ type agentWorker struct {
 	unreachableSince time.Time              // when NATS became unreachable; zero if it is reachable
 }
 
-// Serve takes part in runs until ctx ends. If a run is in progress when ctx ends, Serve ends the run and waits until
-// the coordinator has received the result. Serve reconnects to NATS at most twice per second. It returns an error if
-// NATS is not on loopback and requires no credentials.
+// Serve takes part in runs until ctx ends. If a run is in progress when ctx ends, Serve ends the run and waits at most
+// 20 s until the coordinator has received the result. Serve reconnects to NATS at most twice per second. If NATS is not
+// on loopback and requires no credentials, Serve returns an error.
 func (a *Agent) Serve(ctx context.Context) error {
 	w := &agentWorker{Agent: new(*a), id: newRandomID(), calls: make(chan *nats.Msg, 16), messages: make(chan *nats.Msg, maxQueued)}
 	w.URL, w.version = cmp.Or(a.URL, DefaultURL), cmp.Or(a.version, version.MyriadVersion())
@@ -129,8 +129,8 @@ func (w *agentWorker) logUnreachable(err error) {
 	}
 }
 
-// processUntilStopped processes messages until ctx has ended and the coordinator has received the result of any current
-// run.
+// processUntilStopped processes messages until ctx ends. If a run is in progress then, it first waits until the
+// coordinator has received the result. With Once, it also returns after one run.
 func (w *agentWorker) processUntilStopped(ctx context.Context) error {
 	w.heartbeat = time.NewTicker(DefaultSilence / heartbeats)
 	defer w.heartbeat.Stop()
@@ -176,7 +176,7 @@ func (w *agentWorker) processUntilStopped(ctx context.Context) error {
 	}
 }
 
-// stopTime limits the time for delivering the result to the coordinator after ctx has ended.
+// stopTime limits the time between the end of ctx and the delivery of a result to the coordinator.
 const stopTime = 20 * time.Second
 
 func (w *agentWorker) sendRunResult(finalReport *report) {
@@ -191,7 +191,7 @@ func (w *agentWorker) sendRunResult(finalReport *report) {
 	w.run.sendHeartbeatOrPendingReport()
 }
 
-// sendHeartbeatOrLeaveLostRun sends a heartbeat, unless the coordinator is lost. If it is lost, the agent ends the run.
+// sendHeartbeatOrLeaveLostRun sends a heartbeat to the coordinator. If the coordinator is lost, it ends the run.
 func (w *agentWorker) sendHeartbeatOrLeaveLostRun(now time.Time) {
 	if w.conn.IsConnected() {
 		w.unreachableSince = time.Time{}
@@ -226,7 +226,7 @@ func (a *Agent) newAgentInfo() agentInfo {
 	return agentInfo{Name: a.Name, Host: fmt.Sprintf("%d CPUs, %s", runtime.NumCPU(), runtime.GOOS), Machine: bootIDOrHostname(), CPUs: min(runtime.NumCPU(), runtime.GOMAXPROCS(0))}
 }
 
-// bootIDOrHostname returns an identifier of the machine that changes when the machine restarts.
+// bootIDOrHostname returns the ID of the machine's current boot. If the ID is unknown, it returns the hostname.
 func bootIDOrHostname() string {
 	if boot, err := procfs.ReadSysctl("kernel.random.boot_id"); err == nil {
 		return boot
@@ -261,7 +261,6 @@ func (w *agentWorker) replyToCoordinatorCall(ctx context.Context, msg *nats.Msg)
 	}
 }
 
-// sanitizeForPrinting makes text from another machine safe to print.
 func sanitizeForPrinting(text string) string {
 	text = strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f || r == '\ufffd' {

@@ -44,8 +44,8 @@ type agentRun struct {
 
 func shortID(id string) string { return id[:min(len(id), 8)] }
 
-// joinRunAndProcessMessage processes a message to this agent. An agent that is not in a run joins the run of the
-// sender.
+// joinRunAndProcessMessage processes a message to this agent. If the agent is in no run and the message is a
+// clockRequest, the agent first joins the sender's run.
 func (w *agentWorker) joinRunAndProcessMessage(ctx context.Context, msg *nats.Msg, now time.Time) {
 	m, err := decodeMessageHeader(msg.Data, w.version)
 	if err != nil {
@@ -129,7 +129,7 @@ func (r *agentRun) applyCoordinatorOrders(ctx context.Context, o orders) {
 	}
 }
 
-// waitUntilDeadlineOrEnded waits until deadline, until ended is closed, or at most for maxSilence.
+// waitUntilDeadlineOrEnded waits until deadline or until ended is closed, but at most for maxSilence.
 func waitUntilDeadlineOrEnded(ended <-chan struct{}, deadline time.Time) {
 	select {
 	case <-time.After(min(time.Until(deadline), maxSilence)):
@@ -174,8 +174,8 @@ func (r *agentRun) waitAndRunLoad(ctx context.Context, startAt time.Time) (final
 	return finalReport
 }
 
-// openEventFile creates the run's file in Agent.EventDir. It returns functions that write an event and close the file.
-// If EventDir is "", these functions do nothing.
+// openEventFile creates the run's file in Agent.EventDir. It returns one function that writes an event, and one that
+// closes the file. If EventDir is "" or the file cannot be created, both functions do nothing.
 func (r *agentRun) openEventFile() (write func(load.Event), closeFile func()) {
 	if r.agent.EventDir == "" {
 		return func(load.Event) {}, func() {}
@@ -201,8 +201,8 @@ func (r *agentRun) openEventFile() (write func(load.Event), closeFile func()) {
 	}
 }
 
-// sendAndRecordUnlessDone sends an event of the run to the coordinator, unless the event is Done. It is called on the
-// run's goroutine.
+// sendAndRecordUnlessDone sends an event to the coordinator, and records what later heartbeats must repeat. It ignores
+// the event Done. It is called on the run's goroutine.
 func (r *agentRun) sendAndRecordUnlessDone(e load.Event) {
 	if e.Phase == load.Done {
 		return
@@ -236,8 +236,8 @@ func (r *agentRun) cancelLoadForReason(reason string) {
 	r.cancel()
 }
 
-// sendHeartbeatOrPendingReport sends the unconfirmed report if there is one, otherwise a heartbeat. After the run, it
-// sends the last report until the coordinator releases the agent.
+// sendHeartbeatOrPendingReport sends the unconfirmed report. If there is none, it sends a heartbeat. After the run,
+// each call sends the last report, until the coordinator releases the agent.
 func (r *agentRun) sendHeartbeatOrPendingReport() {
 	r.mu.Lock()
 	kind, body := heartbeatKind, any(r.state)

@@ -23,7 +23,7 @@ const (
 	MaxAllowed = 1024
 )
 
-// AllowedTarget is a target that an agent may load: the addresses of a network, or a unix socket.
+// AllowedTarget is a target to which an agent may connect: the addresses of a network, or a unix socket.
 type AllowedTarget struct {
 	network netip.Prefix
 	path    string
@@ -81,8 +81,7 @@ func (a *Agent) resolveAndCheckAllowed(ctx context.Context, targets []string) (a
 	return addrs, nil
 }
 
-// examineMachineForCall returns package doctor's assessment of whether this machine can carry the load that c
-// describes.
+// examineMachineForCall determines, with package doctor, whether this machine can carry the load that c describes.
 func (a *Agent) examineMachineForCall(ctx context.Context, c call) agentInfo {
 	h := a.newAgentInfo()
 	addrs, err := a.resolveAndCheckAllowed(ctx, c.Targets)

@@ -2,15 +2,15 @@ package agents
 
 import "time"
 
-// roundTrip contains the times of a request and its reply. sent and received are read from the local clock,
-// peerReceived and peerSent from the peer's clock.
+// roundTrip contains the times of a request and its reply. sent and received are times of the local clock. peerReceived
+// and peerSent are times of the peer's clock.
 type roundTrip struct {
 	sent, received         time.Time
 	peerReceived, peerSent time.Time
 }
 
 // clockOffset returns how far the peer's clock is ahead of the local clock. The error is at most uncertainty, even if
-// the request takes all of the round trip's time and the reply none, or vice versa.
+// the request needs all of the transfer time and the reply needs none, or vice versa.
 func (t roundTrip) clockOffset() (offset, uncertainty time.Duration) {
 	there, back := t.peerReceived.Sub(t.sent), t.peerSent.Sub(t.received)
 	around := t.received.Sub(t.sent) - t.peerSent.Sub(t.peerReceived)

@@ -22,7 +22,7 @@ import (
 
 // Options configures a coordinator and its connection to its agents.
 type Options struct {
-	// Agents is the number of agents, 1 to load.MaxGenerators.
+	// Agents is the number of agents, from 1 to load.MaxGenerators.
 	Agents int
 	// NATS is an external server. If its URL is empty, the coordinator starts a server at Listen (default
 	// DefaultListen), with ListenTLS if that is set. That server requires Token. A Token is mandatory unless Listen
@@ -32,19 +32,19 @@ type Options struct {
 	ListenTLS *tls.Config
 	// JoinTimeout limits the wait for agents to join. The default is one minute.
 	JoinTimeout time.Duration
-	// Silence is the time without a message after which a peer is considered lost. It must be 100 ms to one minute.
-	// The default is DefaultSilence.
+	// Silence is the time without a message after which a peer is considered lost. The default is DefaultSilence. The
+	// minimum is 100 ms, and the maximum is one minute.
 	Silence time.Duration
 	// Logf receives one line per event, on the goroutine of RunOnAgents. If it is nil, lines are dropped.
 	Logf func(format string, args ...any)
-	// StartLocal, if not nil, starts agents on this machine, which connect to the NATS server at url. It returns a
-	// function that stops them. If StartLocal is nil, agents must be started separately.
+	// StartLocal starts agents on this machine and connects them to the NATS server at url. It returns a function that
+	// stops these agents. If StartLocal is nil, agents must be started separately.
 	StartLocal func(url string) (stop func(), err error)
 
 	version string // replaces Myriad's version in tests
 }
 
-// coordinator is one run on several agents. It belongs to the goroutine of RunOnAgents.
+// coordinator is the state of one run on several agents. It belongs to the goroutine of RunOnAgents.
 type coordinator struct {
 	Options
 	cfg           load.Config
@@ -89,10 +89,10 @@ type memberAgent struct {
 
 func (m *memberAgent) isReportPending() bool { return m.result == nil && m.lost == "" }
 
-// RunOnAgents loads the targets from agents, as load.Run does from this process. Result.Agents includes lost agents;
-// all other fields of the Result do not. The Result is nil in these cases: the configuration is wrong or cannot be
-// divided; NATS is not on loopback and requires no credentials; there are too few agents; an agent refuses its part;
-// all agents are lost.
+// RunOnAgents sends load from agents to the targets, as load.Run does from this process. In the Result, only Agents and
+// Connections include lost agents. If no run takes place or all agents are lost, the Result is nil. No run takes place,
+// for example, if too few agents join, an agent refuses its part, or NATS is not on loopback and requires no
+// credentials.
 //
 // When ctx ends, all agents end their runs early. RunOnAgents then returns the Result so far, with ctx's cause as the
 // error.
@@ -142,8 +142,8 @@ func (o *Options) Check() error {
 	return nil
 }
 
-// connectAndStartLocalAgents connects to NATS and starts any local agents. Without an external NATS server, it first
-// starts the coordinator's own. stopLocalAgentsAndClose reverses all of this.
+// connectAndStartLocalAgents connects to NATS and then calls StartLocal. If there is no external NATS server, it first
+// starts one. stopLocalAgentsAndClose reverses all of this.
 func (c *coordinator) connectAndStartLocalAgents() (err error) {
 	url, connect := c.URL, func(all ...nats.Option) (*nats.Conn, error) { return nats.Connect(c.URL, all...) }
 	if c.URL == "" {
@@ -197,9 +197,8 @@ func (c *coordinator) requireSecureExternalServer() error {
 	return requireCredentialsOrLoopback(c.conn)
 }
 
-// keepWarningIfNonePending stores a warning of the coordinator's own NATS server for logPendingWarningUnlessRepeated,
-// unless an earlier one is still pending. It is called on the server's goroutines. Unauthenticated clients can cause
-// many warnings.
+// keepWarningIfNonePending is called on goroutines of the coordinator's NATS server. It stores a warning. If an earlier
+// warning has not been logged, the new warning is dropped: unauthenticated clients can cause many warnings.
 func (c *coordinator) keepWarningIfNonePending(line string) {
 	select {
 	case c.warnings <- line:
@@ -207,7 +206,7 @@ func (c *coordinator) keepWarningIfNonePending(line string) {
 	}
 }
 
-// logPendingWarningUnlessRepeated logs the pending warning, unless it equals the last one. The caller limits the rate.
+// logPendingWarningUnlessRepeated logs the pending warning, unless it equals the previous warning.
 func (c *coordinator) logPendingWarningUnlessRepeated() {
 	select {
 	case line := <-c.warnings:
@@ -425,8 +424,8 @@ func (c *coordinator) divideLoadAndPrepareMembers(ctx context.Context) error {
 	return nil
 }
 
-// measureClockAndSendPart measures the offset of an agent's clock, and sends the agent its part of the load. Several
-// calls, for different agents, run concurrently.
+// measureClockAndSendPart measures the offset of an agent's clock, and sends the agent its part of the load. Calls for
+// different agents run concurrently.
 func (c *coordinator) measureClockAndSendPart(ctx context.Context, m *memberAgent, part load.Config, ca []byte, timeOrigin time.Time) error {
 	var trips []roundTrip
 	for range maxClock {
@@ -456,7 +455,7 @@ func (c *coordinator) measureClockAndSendPart(ctx context.Context, m *memberAgen
 	return nil
 }
 
-// sendOrdersToAll sends each agent its orders. The same messages are the coordinator's heartbeats.
+// sendOrdersToAll sends each agent its orders. These messages are also the coordinator's heartbeats.
 func (c *coordinator) sendOrdersToAll() {
 	for _, m := range c.members {
 		c.sendOrdersTo(m)

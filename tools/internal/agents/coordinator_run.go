@@ -15,7 +15,7 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// startDelay returns the delay before all agents start, which is longer than orders need to reach all agents.
+// startDelay returns the time between an order to start and the start. In this time, the order reaches all agents.
 func (c *coordinator) startDelay() time.Duration {
 	worst := time.Duration(0)
 	for _, m := range c.members {
@@ -46,7 +46,7 @@ func (c *coordinator) runStepsAndMergeResults(ctx context.Context) (*load.Result
 	return result, cmp.Or(err, failed)
 }
 
-// coordinatorTimers contains the events of a coordinator other than messages from agents.
+// coordinatorTimers contains all events for which a coordinator waits, except for messages from agents.
 type coordinatorTimers struct {
 	stopping  <-chan struct{}  // closed when the run must end; set to nil after that
 	patience  <-chan time.Time // limits the wait for the end; nil until the run must end
@@ -56,8 +56,8 @@ type coordinatorTimers struct {
 	heartbeat *time.Ticker
 }
 
-// newCoordinatorTimers returns timers for a run that begins at start. Agents report an interval every observeEvery
-// after start. The coordinator observes it half an interval later, when all reports have arrived.
+// newCoordinatorTimers returns timers for a run that begins at start. From then on, agents report an interval every
+// observeEvery. The coordinator observes the interval observeEvery/2 after its end, when all reports have arrived.
 func newCoordinatorTimers(ctx context.Context, start time.Time, observeEvery, heartbeatEvery time.Duration) *coordinatorTimers {
 	showAt := start.Add(observeEvery + observeEvery/2)
 	return &coordinatorTimers{stopping: ctx.Done(), every: observeEvery, showAt: showAt, show: time.NewTimer(time.Until(showAt)), heartbeat: time.NewTicker(heartbeatEvery)}
@@ -68,7 +68,7 @@ func (t *coordinatorTimers) stop() {
 	t.heartbeat.Stop()
 }
 
-// processEventsWhile processes messages until isWaitingFor returns false for every active agent.
+// processEventsWhile processes messages and timers while isWaitingFor returns true for any active agent.
 func (c *coordinator) processEventsWhile(isWaitingFor func(*memberAgent) bool) {
 	t := c.timers
 	for slices.ContainsFunc(c.activeMembers(), isWaitingFor) {
@@ -113,7 +113,7 @@ func (c *coordinator) processQueuedMessages() {
 }
 
 // orderNextStep orders all agents to begin the next step of traffic at the same time. In a search, totalRate is the
-// rate in messages per second of all agents together, or 0 after the last step.
+// number of messages per second that all agents together send. A rate of 0 ends the search.
 func (c *coordinator) orderNextStep(totalRate float64) {
 	c.step++
 	connections := 0
@@ -131,8 +131,8 @@ func (c *coordinator) orderNextStep(totalRate float64) {
 
 var errNoAgents = errors.New("agents: no agent is left")
 
-// searchRate searches for the highest rate that meets the goal. The returned conclude converts the result of the whole
-// run to the result of the search.
+// searchRate searches for the highest rate that meets the goal. conclude converts the result of the whole run to the
+// result of the search.
 func (c *coordinator) searchRate(ctx context.Context) (conclude func(*load.Result) *load.Result, err error) {
 	s, steps := load.NewSearch(c.cfg), 0
 	err = s.Seek(func(rate float64) (*load.Result, int64, error) { return c.measureRateUntilNoneLost(ctx, rate) }, func(step load.Step) {
@@ -150,7 +150,7 @@ func (c *coordinator) searchRate(ctx context.Context) (conclude func(*load.Resul
 	return s.BuildSearchResult, err
 }
 
-// measureRateUntilNoneLost tries a rate. If an agent is lost during a try, it tries the rate again without that agent.
+// measureRateUntilNoneLost measures a rate. If an agent is lost meanwhile, it measures again without that agent.
 func (c *coordinator) measureRateUntilNoneLost(ctx context.Context, rate float64) (result *load.Result, openConns int64, err error) {
 	for {
 		before := len(c.activeMembers())
@@ -191,7 +191,7 @@ func (c *coordinator) dropMembersAndProcessPhases(lossReason func(*memberAgent) 
 	c.processPhasesReachedByAll()
 }
 
-// markMemberLostAndStop marks an agent as lost. It also orders the agent to stop, because orders may still reach it.
+// markMemberLostAndStop marks an agent as lost and orders it to stop, because the agent may still be running.
 func (c *coordinator) markMemberLostAndStop(m *memberAgent, reason string) {
 	m.lost, m.orders.Stop, m.orders.Over = reason, true, true
 	c.Logf("agent %s is lost, with %s connections: %s", m.Name, format.Count(m.connections), reason)
@@ -224,7 +224,7 @@ func (c *coordinator) processAgentMessage(msg *nats.Msg) {
 	}
 }
 
-// commonPhases lists the phases that are reported to the observer when all agents have reached them.
+// commonPhases lists the phases whose events are merged when all active agents have reached the phase.
 var commonPhases = []load.Phase{load.Began, load.Connected, load.Checking, load.Checked, load.Heard, load.Measuring, load.Part, load.Measured, load.Exchanged}
 
 func (c *coordinator) processAgentReport(m *memberAgent, eventOrFailure report) {
@@ -285,8 +285,7 @@ func (c *coordinator) releaseMemberOrMarkLost(m *memberAgent, resultOrNil *load.
 	c.sendOrdersTo(m)
 }
 
-// toLocalClockAndNameLimits converts the start of a result to the local clock and adds the agent's name to the limits
-// in the result.
+// toLocalClockAndNameLimits converts result.Start to the local clock, and adds the agent's name to result.Limits.
 func (m *memberAgent) toLocalClockAndNameLimits(result *load.Result) *load.Result {
 	result.Start = result.Start.Add(-m.offset)
 	for i := range result.Limits {
@@ -295,7 +294,7 @@ func (m *memberAgent) toLocalClockAndNameLimits(result *load.Result) *load.Resul
 	return result
 }
 
-// maxIntervals limits the events of an agent that are kept until the other agents have sent theirs.
+// maxIntervals limits the events of one kind that are kept per agent until they are merged.
 const maxIntervals = 256
 
 func (c *coordinator) processPhasesReachedByAll() {
@@ -312,8 +311,8 @@ func (c *coordinator) processPhasesReachedByAll() {
 	}
 }
 
-// takeEventsIfAllReached removes and returns each active agent's next event of a phase. It returns nil if one of these
-// agents has not reported the phase.
+// takeEventsIfAllReached removes and returns the next event of a phase from each agent. It returns nil if an active
+// agent has not reported such an event.
 func (c *coordinator) takeEventsIfAllReached(phase load.Phase) (events []load.Event) {
 	if slices.ContainsFunc(c.activeMembers(), func(m *memberAgent) bool { return len(m.pending[phase]) == 0 }) {
 		return nil
@@ -326,8 +325,8 @@ func (c *coordinator) takeEventsIfAllReached(phase load.Phase) (events []load.Ev
 	return events
 }
 
-// sendPublishedCountsIfComplete sends the number of messages of every publisher to all agents, once all agents have
-// reported their numbers.
+// sendPublishedCountsIfComplete sends all agents the message counts of all publishers. It does nothing until all active
+// agents have reported the counts of their own publishers.
 func (c *coordinator) sendPublishedCountsIfComplete() {
 	if c.cfg.PubSub == nil || c.members[0].orders.Published != nil || slices.ContainsFunc(c.activeMembers(), func(m *memberAgent) bool { return m.published == nil }) {
 		return
@@ -345,8 +344,8 @@ func (c *coordinator) sendPublishedCountsIfComplete() {
 	c.sendOrdersToAll()
 }
 
-// addRateAndEndIfSteady adds the receive rate of all agents in one part of the window. If the rate is steady, it ends
-// the window.
+// addRateAndEndIfSteady records the total receive rate of all agents in one part of the window. If the rate is steady,
+// it orders all agents to end the window.
 func (c *coordinator) addRateAndEndIfSteady(rate float64) {
 	if c.steady.Add(rate); !c.steady.Steady() {
 		return
@@ -444,7 +443,7 @@ func (c *coordinator) mergeResultsAndEmitDone(ctx context.Context, convertMerged
 	return result, cmp.Or(context.Cause(ctx), early)
 }
 
-// buildResultEntry returns the agent's entry in Result.Agents. firstWindowStart is when the first agent's window began.
+// buildResultEntry returns the agent's entry in Result.Agents. firstWindowStart is the earliest start of a window.
 func (m *memberAgent) buildResultEntry(firstWindowStart time.Time) load.Agent {
 	a := load.Agent{
 		Name: m.Name, Host: m.Host, CPUs: m.CPUs, Connections: m.connections,

@@ -44,8 +44,8 @@ type message struct {
 	Body json.RawMessage `json:"body"`
 }
 
-// maxMessage limits the size of a message in bytes. It suffices for a configuration with a message of load.MaxMessage,
-// and for a result with histograms.
+// maxMessage limits the size of a message in bytes. It is enough for a configuration that contains a message of
+// load.MaxMessage bytes, and for a result with histograms.
 const maxMessage = 8 << 20
 
 var errVersion = errors.New("its version is different")
@@ -57,8 +57,8 @@ func encodeMessage(version, kind, senderID string, body any) ([]byte, error) {
 	}{header{protocol, version, kind, senderID}, body})
 }
 
-// decodeMessageHeader parses a message except for its body. With the error errVersion, it still returns the message, so
-// that the caller can name the sender.
+// decodeMessageHeader parses a message, but not its body. If the sender has another version, it returns errVersion and
+// also the message: the caller can then name the sender.
 func decodeMessageHeader(data []byte, version string) (*message, error) {
 	if len(data) > maxMessage {
 		return nil, fmt.Errorf("a message has %d bytes; expected at most %d", len(data), maxMessage)
@@ -76,7 +76,7 @@ func decodeMessageHeader(data []byte, version string) (*message, error) {
 	return m, nil
 }
 
-// decodeBodyStrictly parses the body. It rejects unknown fields and trailing data.
+// decodeBodyStrictly parses the message's body into body. It rejects unknown fields and trailing data.
 func (m *message) decodeBodyStrictly(body any) error {
 	d := json.NewDecoder(bytes.NewReader(m.Body))
 	d.DisallowUnknownFields()
@@ -97,7 +97,7 @@ func newRandomID() string {
 	return hex.EncodeToString(id[:])
 }
 
-// call describes the planned load. Agents assess whether their machines can carry it.
+// call describes the planned load. Each agent determines whether its machine can carry that load.
 type call struct {
 	Targets     []string `json:"targets"`
 	Model       string   `json:"model,omitempty"`
@@ -120,13 +120,13 @@ type agentInfo struct {
 	Refuses string `json:"refuses,omitempty"`
 }
 
-// clockRequest asks an agent for the time. With the first request, the agent becomes a member of the run.
+// clockRequest asks an agent for the time. The first such request makes the agent a member of the run.
 type clockRequest struct {
 	Silence time.Duration `json:"silence"`
 }
 
-// clock is the reply to a clockRequest. It contains the times at which the request arrived and the reply was sent, in
-// nanoseconds.
+// clock is the reply to a clockRequest. Came is the time at which the request arrived, and Left the time at which the
+// reply was sent, both in nanoseconds.
 type clock struct {
 	Came int64 `json:"came"`
 	Left int64 `json:"left"`
@@ -142,7 +142,7 @@ type planReply struct {
 }
 
 // orders is the body of the coordinator's heartbeat. It describes the state that the agent must assume. Times are in
-// nanoseconds by the agent's clock; 0 means that a time is not set.
+// nanoseconds by the agent's clock. A time that is not set is 0.
 type orders struct {
 	Start int64 `json:"start,omitempty"` // time to connect
 	Begin int64 `json:"begin,omitempty"` // time to send
@@ -166,8 +166,8 @@ type report struct {
 	Failed string `json:"failed,omitempty"`
 }
 
-// agentState is the body of an agent's heartbeat. It repeats what agents have reported by events, because events can be
-// lost.
+// agentState is the body of an agent's heartbeat. It repeats what the agent has reported by events, because events can
+// be lost.
 type agentState struct {
 	Connected bool `json:"connected,omitempty"`
 }

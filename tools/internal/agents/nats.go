@@ -35,18 +35,18 @@ type NATS struct {
 	// URL lists the addresses of the server, separated by commas. A user and password in the URL take precedence
 	// over Token.
 	URL string
-	// Creds is the path of a NATS credentials file, "" for none.
+	// Creds is the path of a NATS credentials file. "" means no file.
 	Creds string
-	// Token is the token that the coordinator's own server requires, or a token for an external server. "" means no
-	// token.
+	// Token is a token for the NATS server. If the coordinator starts the server, that server requires Token. "" means
+	// no token.
 	Token string
-	// TLS configures connections to tls:// URLs. If it is nil, the certificates that the system trusts are used.
+	// TLS configures connections to tls:// URLs. If TLS is nil, the certificates that the system trusts are used.
 	TLS *tls.Config
 
 	dialer nats.CustomDialer // for tests
 }
 
-// Check returns an error if the URL names another machine and there are no credentials.
+// Check returns an error if there are no credentials although an address in URL is not on loopback.
 func (n *NATS) Check() error {
 	for text := range strings.SplitSeq(n.URL, ",") {
 		u, err := url.Parse(text)
@@ -60,11 +60,11 @@ func (n *NATS) Check() error {
 	return nil
 }
 
-// SecretVariable is the environment variable that contains the secret.
+// SecretVariable is the environment variable from which Myriad's commands read NATS.Token.
 const SecretVariable = "MYRIAD_AGENTS_SECRET"
 
-// requireCredentialsOrLoopback returns an error if the server of conn is not on loopback and accepts clients without
-// credentials. Any client of such a server could control the agents.
+// requireCredentialsOrLoopback returns an error if the server of conn is not on loopback and requires no credentials.
+// Any client of such a server could control the agents.
 func requireCredentialsOrLoopback(conn *nats.Conn) error {
 	if addr := conn.ConnectedAddr(); addr != "" && !conn.AuthRequired() && !isLoopbackAddr(addr) {
 		return fmt.Errorf("agents: NATS at %s admits clients without credentials, and any of them could control agents; expected a server that requires a token, users or nkeys, or one on loopback", addr)

@@ -11,11 +11,11 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// maxCPUs limits the number of processors that an agent can report, so that sums stay exact.
+// maxCPUs is the highest number of processors that is used for an agent. Larger numbers could make sums inexact.
 const maxCPUs = 1 << 16
 
-// divideConnsByCPUsWithinLimits returns the number of connections for each agent. The numbers are in proportion to the
-// agents' processors, but no higher than each agent's limit. Agents on one machine share its resources.
+// divideConnsByCPUsWithinLimits returns the number of connections for each agent. An agent's number is in proportion to
+// its processors, but does not exceed its limits. Agents on the same machine share the machine's resources.
 func divideConnsByCPUsWithinLimits(totalConns int, members []agentInfo) (connsByAgent []float64, _ error) {
 	agentsOnMachine := make(map[string]int)
 	for _, h := range members {

@@ -39,8 +39,8 @@ const (
 	reactorWorkers, reactorQueue = 10, 1000
 )
 
-// startEpollLoops starts the loops of a design. It returns one function per listener. An accepted connection is passed
-// to that function, which passes it to a loop.
+// startEpollLoops starts the event loops of a design. It returns one function per listener. The caller passes each
+// accepted connection to the function of its listener, which registers the connection with a loop.
 func (s *plainServer) startEpollLoops(ctx context.Context, o Options) (addConnFuncs []func(net.Conn), err error) {
 	var loops []*epollLoop
 	n := 1
@@ -98,7 +98,7 @@ func newEpollLoop(s *plainServer, o Options) (*epollLoop, error) {
 	return l, nil
 }
 
-// registerConnOrClose registers a connection with the loop. If that fails, it closes the connection.
+// registerConnOrClose registers a connection with the loop. If the registration fails, it closes the connection.
 func (l *epollLoop) registerConnOrClose(conn net.Conn) {
 	c := &epollConn{Conn: conn}
 	var err error
@@ -167,7 +167,7 @@ func (l *epollLoop) waitForReadyConns() ([]*epollConn, error) {
 	return conns, nil
 }
 
-// newReadAndAnswerFunc returns a function that serves a connection once. Each returned function has its own buffer.
+// newReadAndAnswerFunc returns a function that reads from a connection once and answers. The function owns a buffer.
 func (l *epollLoop) newReadAndAnswerFunc(o Options) func(*epollConn) {
 	buf := make([]byte, o.Buffer)
 	return func(c *epollConn) {
@@ -177,7 +177,7 @@ func (l *epollLoop) newReadAndAnswerFunc(o Options) func(*epollConn) {
 	}
 }
 
-// startReactorWorkers starts the workers of a reactor. enqueue hands them a connection, and stop ends them.
+// startReactorWorkers starts the workers of a reactor. enqueue passes a connection to a worker. stop ends the workers.
 func (l *epollLoop) startReactorWorkers(ctx context.Context, o Options) (enqueue func(*epollConn), stop func()) {
 	queue := make(chan *epollConn, reactorQueue)
 	var workers sync.WaitGroup

@@ -12,8 +12,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/proof"
 )
 
-// lineHandlers contains the apps that answer lines. A line and its answer include the line end. The answer may be the
-// line itself, and is valid until the next call.
+// lineHandlers contains the apps that answer lines. A line and its answer include the line end. The answer is valid
+// until the next line is read, because it may be the line itself.
 var lineHandlers = map[string]func(line []byte) []byte{
 	app.Lines: func(line []byte) []byte { return line },
 	app.Wait: func(line []byte) []byte {
@@ -28,7 +28,7 @@ var lineHandlers = map[string]func(line []byte) []byte{
 	},
 }
 
-// newConnHandlerForApp returns a handler that serves one connection on its own goroutine.
+// newConnHandlerForApp returns a handler that serves one connection until the connection ends.
 func newConnHandlerForApp(o Options) func(conn net.Conn, buffer int) {
 	switch o.App {
 	case app.Echo:
@@ -79,8 +79,8 @@ func answerLinesUntilError(in *bufio.Reader, answer func(line []byte) []byte, ou
 	}
 }
 
-// flushEveryTenthWriter flushes after every tenth Write, like the published original. Also as in the original, answers
-// that remain when the connection ends are not written.
+// flushEveryTenthWriter flushes after every tenth Write. As in the published original, answers after the last flush are
+// lost when the connection ends.
 type flushEveryTenthWriter struct {
 	out    *bufio.Writer
 	writes int

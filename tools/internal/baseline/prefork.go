@@ -9,8 +9,8 @@ import (
 type PreforkOptions struct {
 	// Processes is the number of processes, from 1 to 1024.
 	Processes int
-	// Command is the command line of each process. The process must serve InheritedListener with the design OneEpoll
-	// until SIGTERM.
+	// Command is the command line of each process. Until SIGTERM, the process must serve InheritedListener with the
+	// design OneEpoll.
 	Command []string
 }
 
@@ -29,10 +29,10 @@ func (o *PreforkOptions) validatePrefork() error {
 	return nil
 }
 
-// preforkDescriptor is the descriptor number of the listener that a process inherits.
+// preforkDescriptor is the number of the descriptor by which a process inherits its listener.
 const preforkDescriptor = 3
 
-// InheritedListener returns the listener that a process of the design Prefork has inherited. It must be called only
+// InheritedListener returns the listener that this process of the design Prefork has inherited. It must be called only
 // once.
 func InheritedListener() (net.Listener, error) {
 	f := os.NewFile(preforkDescriptor, "listener")

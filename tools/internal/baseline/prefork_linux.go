@@ -20,9 +20,8 @@ func listenReusePort(ctx context.Context, addr string) (net.Listener, error) {
 	return config.Listen(ctx, "tcp", addr)
 }
 
-// servePrefork serves with several processes whose listeners share a port. The kernel distributes connections over the
-// listeners by a hash. The first process gets ln itself. The parent keeps no listener, because it would not accept the
-// listener's connections.
+// servePrefork serves with several processes whose listeners share a port. For each new connection, the kernel selects
+// a listener by a hash. The first process inherits ln. The parent keeps no listener, because it accepts no connections.
 //
 // For each process, a goroutine with a dedicated thread starts the process and waits for it. The kernel kills the
 // process when that thread ends, and therefore also when the parent ends.
