@@ -68,8 +68,8 @@ type Options struct {
 	// Heartbeat is the time between two heartbeats on each connection, at least 100 ms. The default 0 disables
 	// heartbeats. The app HTTP does not support heartbeats.
 	Heartbeat time.Duration
-	// Admin is a host:port at which package admin serves Go's memory and the number of connections. The default ""
-	// disables this server. The app HTTP does not support it.
+	// Admin is a host:port at which package admin serves Go's memory and the number of connections. By default, it is
+	// not served. Admin must be "" for the app HTTP.
 	Admin string
 	// AdminListening, if not nil, is called on another goroutine, with the address on which package admin listens.
 	AdminListening func(net.Addr)
@@ -134,12 +134,12 @@ func (o Options) ListenForDesign(ctx context.Context, addr string) (net.Listener
 }
 
 // Serve serves an app on ln. The design PerConn is the way most people write a server on package net: an accept loop, a
-// goroutine and a buffer per connection, and one Write for each Read or line. The other designs are published ones.
-// Serve is the baseline of every comparison, so it limits nothing. It closes a connection that sends a line longer than
-// the buffer. For the designs Prefork and Epolls, the caller must create ln with ListenForDesign.
+// goroutine and a buffer per connection, and one Write for each Read or line. The other designs are published ones. If
+// a client sends a line longer than the buffer, Serve closes the connection. For the designs Prefork and Epolls, the
+// caller must create ln with ListenForDesign.
 //
 // If the options are invalid, Serve returns an error at once. Otherwise it returns nil after ctx has ended, or an error
-// if ln fails. Before it returns, it closes ln and all connections and waits for all goroutines.
+// if ln fails. By then it has closed ln and all connections, and all goroutines have ended.
 func Serve(ctx context.Context, ln net.Listener, o Options) error {
 	if err := o.Validate(); err != nil {
 		return err

@@ -57,7 +57,7 @@ func BoolToInt(b bool) int {
 	return 0
 }
 
-// Collector implements prometheus.Collector. It is as safe for concurrent use as its function source.
+// Collector implements prometheus.Collector. If its function source is safe for concurrent use, Collector is, too.
 type Collector[S any] struct {
 	source        func() S // called once per scrape
 	err           error    // reason why registration fails
@@ -67,7 +67,7 @@ type Collector[S any] struct {
 }
 
 // NewCollector returns a collector of metrics whose names begin with prefix. The collector calls snapshot once per
-// scrape. Histograms and summaries need the label reserved. If labels contains this label, registration fails.
+// scrape. Histograms and summaries need a label with the name reserved. If labels contains it, registration fails.
 func NewCollector[S any](prefix string, labels prometheus.Labels, reserved string, snapshot func() S,
 	metrics []Metric[S], distributions []Distribution[S],
 ) *Collector[S] {

@@ -13,8 +13,7 @@ import (
 // Job is a submitted job. The pool that accepts a job calls one of Execute, CountAsExpired and CountAsShed, on any
 // goroutine, and then never uses the job again. If the pool closes first, it need not call any of them.
 //
-// A Job is also the context of the job, which ends at the job's deadline. Only a call of Done or AfterFunc starts a
-// timer.
+// A Job is also a context, which ends at the job's deadline. Only a call of Done or AfterFunc starts a timer.
 type Job struct {
 	generator *jobRun
 	number    uint64

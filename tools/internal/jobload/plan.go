@@ -26,7 +26,7 @@ type Plan struct {
 	Workers, Queue int
 	// Memory is the memory limit of the process in bytes, or 0 for none. Go's memory limit is set to 90 % of Memory.
 	Memory int64
-	// Iterations is the number of loop iterations that compute for a millisecond. If it is 0, Run measures it.
+	// Iterations is the number of loop iterations that compute for a millisecond. If Iterations is 0, Run measures it.
 	Iterations uint64
 }
 

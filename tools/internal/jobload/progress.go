@@ -19,8 +19,8 @@ type progressLineWriter struct {
 	err    error // first write error
 }
 
-// sampleAndWriteLinesUntil samples peaks and writes progress lines that are due, until stop is closed. Other goroutines
-// write such a line only when a job ends.
+// sampleAndWriteLinesUntil samples peaks and writes due progress lines until stop is closed. Other goroutines write a
+// due line only when a job ends.
 func (r *jobRun) sampleAndWriteLinesUntil(stop <-chan struct{}) {
 	tick := time.NewTicker(sampleInterval)
 	defer tick.Stop()

@@ -233,7 +233,7 @@ func (g *jobSubmitter) sleepOrUntilDone(d time.Duration) {
 }
 
 // submitJobsOnceLateBy submits each job that is late by minLateness or more. In the first goroutine, minLateness is 0:
-// it submits jobs when they are due. In reserve goroutines, minLateness is longer.
+// it submits jobs when they are due. In reserve goroutines, minLateness is greater than 0.
 func (r *jobRun) submitJobsOnceLateBy(g *jobSubmitter, minLateness time.Duration) {
 	for woke := r.now(); g.ctx.Err() == nil; {
 		now := r.now()

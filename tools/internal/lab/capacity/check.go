@@ -34,8 +34,8 @@ func (c *ComparedFigure) RelativeError() float64 {
 	return c.Predicted/c.Measured - 1
 }
 
-// PredictFromSmallestOfSameSetup predicts the figures of each measurement from the one with the fewest connections in
-// the same setup. It omits measurements that have no smaller one in their setup.
+// PredictFromSmallestOfSameSetup predicts each measurement from the smallest measurement of the same setup, which is
+// that with the fewest connections. The smallest measurements themselves are not predicted.
 func PredictFromSmallestOfSameSetup(all []MeasuredCosts, f *doctor.Facts) (predictions []Prediction) {
 	for i := range all {
 		to, from := &all[i], (*MeasuredCosts)(nil)

@@ -160,8 +160,8 @@ func (k measuredSetup) measuredMedians(runs []*result.Run) MeasuredCosts {
 	return m
 }
 
-// setIdleCoresOrUpperLimit compares the CPU usage of the idle server with and without connections. If each value with
-// connections exceeds all values without, it sets IdleCoresPerConn. Otherwise it sets MaxIdleCoresPerConn.
+// setIdleCoresOrUpperLimit compares the CPU usage of the idle server with and without connections. If it was always
+// higher with connections, setIdleCoresOrUpperLimit sets IdleCoresPerConn. Otherwise it sets MaxIdleCoresPerConn.
 func (m *MeasuredCosts) setIdleCoresOrUpperLimit(runs []*result.Run) {
 	var without, with []float64
 	for _, r := range runs {
@@ -264,8 +264,7 @@ func (m *MeasuredCosts) lastPointIndexUpToRate(rate float64) int {
 }
 
 // PredictUserMemory predicts the resident memory of a process in bytes. The memory of buffers is that of the first
-// point that has at least the given rate. If no point has that rate, buffers are assumed to grow in proportion to the
-// rate.
+// point with at least the given rate. If there is no such point, buffers are assumed to grow with the rate.
 func (m *MeasuredCosts) PredictUserMemory(connections, rate float64) float64 {
 	buffers, i := 0.0, m.lastPointIndexUpToRate(rate)
 	switch last := m.Points[len(m.Points)-1]; {

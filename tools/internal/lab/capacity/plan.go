@@ -110,7 +110,7 @@ type Flow struct {
 // Planner makes plans from a measurement.
 type Planner struct {
 	Measured MeasuredCosts
-	// Facts describes the machine of the measurement. If it points to a zero value, package doctor uses its defaults.
+	// Facts describes the machine of the measurement. If it points to a zero value, package doctor uses defaults.
 	Facts *doctor.Facts
 }
 
@@ -206,8 +206,8 @@ type machineLimit struct {
 	used, max float64
 }
 
-// maxConnsPerMachine returns the maximum number of connections on a machine. limitName names the limit that would be
-// exceeded by one more connection.
+// maxConnsPerMachine returns the maximum number of connections on a machine. limitName names the limit that one more
+// connection would exceed.
 func (p *Planner) maxConnsPerMachine(g *Goal) (n int64, limitName string) {
 	exceeded := func(n int64) string {
 		for _, l := range p.machineLimitsAndUse(g, n) {

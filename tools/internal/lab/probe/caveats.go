@@ -35,8 +35,7 @@ const (
 // ExcludingRules lists rules for our own servers. If a run of a server breaks one of them, the server is not compared.
 var ExcludingRules = []string{RuleMismatch, RuleLost, RuleUnanswered, RuleConnect, RuleCount, RuleCounts, RuleWatchdog}
 
-// UncertainRules lists the rules that make the figures of a run uncertain if the run breaks them. Reports then call
-// answers and comparisons uncertain.
+// UncertainRules lists the rules whose breach makes the figures of a run uncertain. Reports mention such breaches.
 var UncertainRules = []string{RuleUnsteady, RuleNoise, RuleLoad, RuleLittle, RuleHold, RuleOthers}
 
 const (
@@ -138,7 +137,7 @@ func addUnansweredOrUnsteadyCaveats(r *result.Run, loadResult *load.Result) {
 	}
 }
 
-// addDisturbedMemoryCaveats adds caveats if memory figures are distorted by other processes or missing connections.
+// addDisturbedMemoryCaveats adds caveats if other processes or a wrong number of connections distort memory figures.
 func addDisturbedMemoryCaveats(r *result.Run, w scenario.Workload) {
 	base, idle, after := r.FindSample(Touched), r.FindSample(Idle), r.FindSample(Exchanged)
 	if base == nil || idle == nil || after == nil {

@@ -145,10 +145,10 @@ func CountHeartbeatsAndAnswers(r *result.Run, now *result.Counts, verificationLi
 	return sent, answered
 }
 
-// setHeartbeatFigures sets the numbers of missing and lost heartbeats. It compares the counts of the server with those
-// of the load generator. The server has reported its counts after the second verification, and again at the end. If
-// heartbeats may have been in flight at the first report, and the counts at the end do not agree, setHeartbeatFigures
-// does not set the number of lost heartbeats.
+// setHeartbeatFigures sets the numbers of missing and lost heartbeats. It compares the counts of the server and of the
+// load generator. The server reports its counts after the second verification, and again at the end. If heartbeats may
+// have been in flight at the first report, and the counts at the end do not agree, the number of lost heartbeats
+// remains unset.
 func (h heldConnsRun) setHeartbeatFigures(set func(string, float64)) {
 	again, closed := h.Run.FindSample(VerifyAgain), h.Run.FindSample(Closed)
 	if again == nil || again.Counts == nil {

@@ -148,9 +148,9 @@ func (in RunInput) windowSamples() (from, to *result.Sample, ok bool) {
 	return from, to, from != nil && to != nil
 }
 
-// CPUsUsedByOthers returns the average number of CPUs that did other work than server, load generator and lab.
-// stolenByHost is the part that the host of a virtual machine took. If the run has no window, both averages are over
-// the whole run.
+// CPUsUsedByOthers returns how many CPUs were busy with anything except server, load generator and lab. stolenByHost is
+// the part that the host of a virtual machine took. Both are averages over the window. If a run has no window, they are
+// averages over the whole run.
 func CPUsUsedByOthers(r *result.Run) (foreign, stolenByHost float64) {
 	in := RunInput{Run: r}
 	from, to, ok := in.windowSamples()

@@ -53,7 +53,7 @@ func verdictsOfClaim(r *result.Report, c scenario.Claim, failStrictClaims bool) 
 	return all
 }
 
-// checkClaimForSubject checks whether a subject meets a claim. If the figure is missing, figureOrReason is the reason.
+// checkClaimForSubject checks whether a subject meets a claim. figureOrReason is the figure, or why it is missing.
 func checkClaimForSubject(r *result.Report, c scenario.Claim, f probe.Figure, w scenario.Workload, x subjectRuns) (outcome, figureOrReason string) {
 	if failed := x.describeFailures(); failed != "" {
 		return result.NotMeasured, failed

@@ -30,8 +30,8 @@ type comparison struct {
 // oneRoundMargin is the assumed ± of a ratio that comes from only one round.
 const oneRoundMargin = 0.1
 
-// compareByRatiosPerRound compares a figure of one of our subjects with that of a published design. connsNote is a note
-// on the numbers of connections, or "".
+// compareByRatiosPerRound compares one of our subjects with a published design by the ratio of a figure in each round.
+// connsNote is added to the text.
 func compareByRatiosPerRound(rowName string, f probe.Figure, ours, design subjectRuns, connsNote string) comparison {
 	var ratios []float64
 	alone := 0 // number of rounds in which only the design did no work
@@ -118,8 +118,8 @@ func meansNothingWasDone(f probe.Figure, v float64) bool {
 	return stats.IsNeverLatency(v) || f.Better == probe.Higher && v == 0
 }
 
-// watchdogKillNote returns a note if the watchdog killed the design. If f is the peak memory, it returns "", because
-// the peak memory of a killed design is known as a lower limit.
+// watchdogKillNote returns a note if the watchdog killed the design. If f is the peak memory, it returns "", because a
+// killed design can still be compared by its memory.
 func watchdogKillNote(f probe.Figure, design subjectRuns) (noteOrEmpty string) {
 	ended := design.firstWatchdogKill()
 	if ended == nil || f.Name == "peak-memory" {
@@ -129,7 +129,7 @@ func watchdogKillNote(f probe.Figure, design subjectRuns) (noteOrEmpty string) {
 }
 
 // reasonToExcludeOurs returns the reason why our subject must not be compared, or "". Possible reasons are a failed
-// run, a run without any work done, and a run that broke one of probe.ExcludingRules.
+// run, a run that did no work, and a run that broke one of probe.ExcludingRules.
 func reasonToExcludeOurs(f probe.Figure, ours subjectRuns) string {
 	if failed := ours.describeFailures(); failed != "" {
 		return failed

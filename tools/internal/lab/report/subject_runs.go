@@ -90,7 +90,8 @@ func (w subjectRuns) ratiosPerRoundTo(base subjectRuns, figure string) []float64
 	return stats.RatiosOfSameRounds(w.valuesByRound(figure), base.valuesByRound(figure))
 }
 
-// bestSubjectByFigure returns the runs of the subject with the best median. It ignores the excluded subjects.
+// bestSubjectByFigure returns the runs of the subject with the best median of a figure. It ignores the excluded
+// subjects.
 func bestSubjectByFigure(rows []subjectRuns, f probe.Figure, excluded ...string) (found subjectRuns) {
 	var most float64
 	for _, w := range rows {
@@ -193,8 +194,8 @@ func (w subjectRuns) formatProblemFrequencies() (text string, tone page.Tone) {
 	return formatWordFrequencies(counts, len(w.runs)), tone
 }
 
-// describeRuleBreaks states how many valid runs broke a rule that makes figures uncertain. If no run did, text is "".
-// atLeastHalf reports whether at least half of the valid runs did.
+// describeRuleBreaks states how many valid runs broke one of probe.UncertainRules, or returns "" if no run did. If at
+// least half of the valid runs broke one, atLeastHalf is true.
 func (w subjectRuns) describeRuleBreaks() (text string, atLeastHalf bool) {
 	runs, doubted, rules := 0, 0, []string(nil)
 	for _, run := range w.runs {
