@@ -163,8 +163,8 @@ func callWithTimeout(d time.Duration, f func()) bool {
 	}
 }
 
-// waitForJobsOrTimeout waits until all jobs have ended or the planned time has passed. It then returns "". If ctx ends
-// earlier, it returns a reason.
+// waitForJobsOrTimeout waits until all jobs of the window have ended or the planned time has passed. It then returns
+// "". If ctx ends earlier, it returns a reason.
 func (r *jobRun) waitForJobsOrTimeout(ctx context.Context) (earlyEndReason string) {
 	end := time.NewTimer(r.limit)
 	defer end.Stop()
