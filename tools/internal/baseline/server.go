@@ -51,27 +51,27 @@ const (
 
 // Options configure Serve.
 type Options struct {
-	// App is one of the protocols of package app. All designs support Echo, Lines, Wait, Pow and Sha.
+	// App is an app of package app, except WebSocket. Only the design PerConn supports Sink and HTTP.
 	App    string
 	Buffer int
-	// Flush is FlushEach (the default) or FlushTenth. It applies to the design PerConn, with apps that answer lines.
+	// Flush is FlushEach (the default) or FlushTenth, which requires PerConn and an app that answers lines.
 	Flush string
-	// Design is one of the constants above. The default is PerConn. The options below apply to PerConn only, unless
-	// they name another design.
+	// Design is PerConn (the default), OneEpoll, Epolls, Prefork or Reactor. Only PerConn supports TLS, Heartbeat and
+	// Admin.
 	Design string
-	// Loops is the number of event loops of the design Epolls, from 1 to MaxLoops. The default is one per CPU.
+	// Loops is the number of event loops of the design Epolls, at most MaxLoops. The default is the number of CPUs.
 	Loops int
-	// Prefork must be set for the design Prefork, and only for that one.
+	// Prefork is required for the design Prefork. For other designs it must be nil.
 	Prefork *PreforkOptions
 	// TLS, if not nil, encrypts connections with crypto/tls.
 	TLS *tls.Config
 	// Heartbeat is the time between two heartbeats on each connection, at least 100 ms. The default 0 disables
-	// heartbeats. HTTP does not support it.
+	// heartbeats. The app HTTP does not support heartbeats.
 	Heartbeat time.Duration
-	// Admin is a host:port at which package admin serves Go's memory and the number of connections. The default ""
-	// disables it. HTTP does not support it.
+	// Admin is a host:port at which package admin serves Go's memory and the number of connections. By default, it is
+	// not served. Admin must be "" for the app HTTP.
 	Admin string
-	// AdminListening, if not nil, is called with the address of Admin, on another goroutine.
+	// AdminListening, if not nil, is called on another goroutine, with the address on which package admin listens.
 	AdminListening func(net.Addr)
 }
 
@@ -125,8 +125,7 @@ func (o *Options) setDefaults() {
 	o.Loops = cmp.Or(o.Loops, runtime.NumCPU())
 }
 
-// ListenForDesign listens on a host:port in the way that the design requires: for Prefork and Epolls, other listeners
-// can share the port.
+// ListenForDesign listens on a host:port. For the designs Prefork and Epolls, other listeners can share the port.
 func (o Options) ListenForDesign(ctx context.Context, addr string) (net.Listener, error) {
 	if o.Design == Prefork || o.Design == Epolls {
 		return listenReusePort(ctx, addr)
@@ -134,14 +133,13 @@ func (o Options) ListenForDesign(ctx context.Context, addr string) (net.Listener
 	return new(net.ListenConfig).Listen(ctx, "tcp", addr)
 }
 
-// Serve serves an app on ln in the way most people write a server on package net: an accept loop, a goroutine and a
-// buffer per connection, and one Write for each Read or line. HTTP uses net/http, TLS uses crypto/tls, and heartbeats
-// use a ticker per connection. Serve neither counts nor limits anything, because it is the baseline of every
-// comparison. A line longer than the buffer ends its connection. Options select published designs instead. For Prefork
-// and Epolls, ln must come from Listen.
+// Serve serves an app on ln. The design PerConn is the way most people write a server on package net: an accept loop, a
+// goroutine and a buffer per connection, and one Write for each Read or line. The other designs are published ones. If
+// a client sends a line longer than the buffer, Serve closes the connection. For the designs Prefork and Epolls, the
+// caller must create ln with ListenForDesign.
 //
-// Serve returns nil after ctx has ended. It returns an error if ln fails or the options are invalid. When it returns,
-// ln and all connections are closed and all goroutines have ended.
+// If the options are invalid, Serve returns an error at once. Otherwise it returns nil after ctx has ended, or an error
+// if ln fails. By then it has closed ln and all connections, and all goroutines have ended.
 func Serve(ctx context.Context, ln net.Listener, o Options) error {
 	if err := o.Validate(); err != nil {
 		return err
@@ -207,8 +205,8 @@ func (s *plainServer) acceptAndServeUntilDone(ctx context.Context, ln net.Listen
 	}
 }
 
-// startDesignAndServeFuncs starts a design. It returns one function per listener, which serves accepted connections.
-// Everything that it starts ends with ctx.
+// startDesignAndServeFuncs starts the event loops of a design, if it has any, until ctx ends. For each listener, it
+// returns a function that serves an accepted connection.
 func (s *plainServer) startDesignAndServeFuncs(ctx context.Context, o Options) (serveConnFuncs []func(net.Conn), err error) {
 	if o.Design != PerConn {
 		return s.startEpollLoops(ctx, o)
@@ -233,8 +231,8 @@ type plainServer struct {
 	wait   sync.WaitGroup
 }
 
-// trackConnUnlessClosed registers a connection, to be closed when the server ends. If the server has ended, it closes
-// the connection and returns false.
+// trackConnUnlessClosed adds a connection to those that are closed when the server ends. If the server has ended, it
+// closes the connection at once and returns false.
 func (s *plainServer) trackConnUnlessClosed(conn net.Conn) (tracked bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -10,8 +10,8 @@ import (
 
 const Namespace = "myriad_"
 
-// Metric is a metric that is computed from a snapshot of type S. For each sample, the
-// function in the field Each calls its parameter emit once, with the label values.
+// Metric describes a metric that is computed from a snapshot of type S. The function in the field Each computes the
+// samples. It calls emit once for each sample, with the value and the label values.
 type Metric[S any] struct {
 	Name, Help string
 	Kind       prometheus.ValueType
@@ -41,7 +41,7 @@ func Counter[S any, N number](name, help string, of func(*S) N) Metric[S] {
 	return m
 }
 
-// NewMetricByLabel returns a metric with one label. It has a sample for each value of the label.
+// NewMetricByLabel returns a metric with one label. valuesByLabel returns a sample for each value of the label.
 func NewMetricByLabel[S any, N number](name, help string, kind prometheus.ValueType, label string, valuesByLabel func(*S) map[string]N) Metric[S] {
 	return Metric[S]{name, help, kind, []string{label}, func(s *S, emit func(float64, ...string)) {
 		for l, n := range valuesByLabel(s) {
@@ -57,8 +57,7 @@ func BoolToInt(b bool) int {
 	return 0
 }
 
-// Collector implements prometheus.Collector. It is safe for concurrent use if the function that returns its snapshots
-// is.
+// Collector implements prometheus.Collector. If its function source is safe for concurrent use, Collector is, too.
 type Collector[S any] struct {
 	source        func() S // called once per scrape
 	err           error    // reason why registration fails
@@ -68,7 +67,7 @@ type Collector[S any] struct {
 }
 
 // NewCollector returns a collector of metrics whose names begin with prefix. The collector calls snapshot once per
-// scrape. The label reserved is for distributions; registration fails if labels contains it.
+// scrape. Histograms and summaries need a label with the name reserved. If labels contains it, registration fails.
 func NewCollector[S any](prefix string, labels prometheus.Labels, reserved string, snapshot func() S,
 	metrics []Metric[S], distributions []Distribution[S],
 ) *Collector[S] {
@@ -109,8 +108,8 @@ func (c *Collector[S]) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// NewHistogramMetric converts the number of values per bucket to the cumulative numbers that Prometheus expects, with
-// bounds in seconds. The last bucket has no bound.
+// NewHistogramMetric returns a histogram. buckets contains the number of values in each bucket. bound returns the upper
+// bound of bucket i. The last bucket has no bound.
 func NewHistogramMetric[N int64 | uint64](d *prometheus.Desc, count N, sum time.Duration, buckets []N, bound func(i int) time.Duration) prometheus.Metric {
 	upTo := make(map[float64]uint64, len(buckets))
 	var below N

@@ -40,8 +40,8 @@ func (goroutinePerJob) TrySubmit(j *Job) bool {
 func (goroutinePerJob) Workers() int { return 0 }
 func (goroutinePerJob) Close()       {}
 
-// channelPool is the pool that most people write: a fixed number of workers, all started with the pool, that read from
-// a buffered channel. Sends do not block.
+// channelPool is the pool that most people write: a fixed number of workers read jobs from a buffered channel. If the
+// channel is full, the pool rejects the job.
 type channelPool struct {
 	jobs    chan *Job
 	workers int
@@ -74,9 +74,8 @@ func (c *channelPool) Close() {
 	c.done.Wait()
 }
 
-// myriadPool is package pool with the same limits as the other contenders. It does not know a job's memory or duration.
-// Like all contenders, it is subject to the Go runtime's memory limit, from which package pool also derives its limit.
-// Each job has a context that ends at the job's deadline.
+// myriadPool is package pool with the limits of the plan. The pool is not told the memory or the duration of a job. The
+// context of each job ends at the job's deadline.
 type myriadPool struct{ *pool.Pool }
 
 func newMyriadPool(p Plan) (Contender, error) {

@@ -10,11 +10,10 @@ import (
 	"github.com/myriad-go/myriad/pool"
 )
 
-// Job is a submitted job. The pool that accepts a job must call one of Execute, CountAsExpired and CountAsShed, exactly
-// once, on any goroutine. After that call the pool must not use the job.
+// Job is a submitted job. The pool that accepts a job calls one of Execute, CountAsExpired and CountAsShed, on any
+// goroutine, and then never uses the job again. If the pool closes first, it need not call any of them.
 //
-// A Job is its own context, which ends at the job's deadline. The context has a timer only while a caller waits for its
-// end.
+// A Job is also a context, which ends at the job's deadline. Only a call of Done or AfterFunc starts a timer.
 type Job struct {
 	generator *jobRun
 	number    uint64
@@ -27,7 +26,7 @@ type Job struct {
 	done  chan struct{}
 }
 
-// Execute does the work of the job. It does nothing after the end of the run.
+// Execute does the work of the job. After the end of the run, it does nothing.
 func (j *Job) Execute() {
 	r := j.generator
 	if r.over.Load() || r.now() > r.limit {
@@ -91,7 +90,7 @@ func (j *Job) mustCountEndAndFreeSlot(count func(*countShard)) {
 // Run implements pool.Job.
 func (j *Job) Run(context.Context) { j.Execute() }
 
-// Dropped implements pool.Dropper. A job that is dropped because the pool closes counts as unfinished.
+// Dropped implements pool.Dropper. If the error is neither ErrExpired nor ErrShed, the job counts as unfinished.
 func (j *Job) Dropped(expiredOrShedErr error) {
 	switch {
 	case errors.Is(expiredOrShedErr, pool.ErrExpired):
@@ -129,7 +128,8 @@ func (j *Job) Done() (closedAtDeadline <-chan struct{}) {
 	return j.done
 }
 
-// AfterFunc makes package context wait for the job's end without a goroutine.
+// AfterFunc calls f at the deadline. If a Job has derived contexts, package context calls AfterFunc instead of starting
+// a goroutine.
 func (j *Job) AfterFunc(f func()) (stop func() bool) {
 	return time.AfterFunc(j.timeUntilDeadline(), f).Stop
 }

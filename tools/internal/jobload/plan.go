@@ -9,25 +9,24 @@ import (
 	"time"
 )
 
-// Plan describes the pool and the jobs to submit. It corresponds to the command line of a contender.
+// Plan describes the pool and the jobs to submit.
 type Plan struct {
 	// Pool is the name of the contender. Work is the shape of the jobs.
 	Pool, Work string
-	// Rate is the number of jobs that are due per second. If Rate is 0, the load is a closed loop of Inflight jobs: a
-	// new job is submitted when one has ended. If Inflight is 0, Workers is used.
+	// Rate is the number of jobs to submit per second. If Rate is 0, the load is a closed loop: when fewer than
+	// Inflight jobs are in the pool, a new job is submitted. If Inflight is 0, the value of Workers replaces it.
 	Rate     float64
 	Inflight int
 	// Warmup is the initial time in which jobs are submitted but not counted. Duration is the time after that, in which
 	// jobs are counted. Drain limits the wait for the last jobs.
 	Warmup, Duration, Drain time.Duration
-	// Deadline is the time within which a good job must end, from its submission.
+	// Deadline is the maximum time from the submission to the end of a good job.
 	Deadline time.Duration
 	// Workers and Queue limit the workers and the queued jobs of a pool, if the pool has such limits.
 	Workers, Queue int
-	// Memory limits the process's memory in bytes; 0 means no limit. Go's memory limit is set to nine tenths of it.
+	// Memory is the memory limit of the process in bytes, or 0 for none. Go's memory limit is set to 90 % of Memory.
 	Memory int64
-	// Iterations is the number of loop iterations that take a millisecond of computing. If it is 0, the number is
-	// measured.
+	// Iterations is the number of loop iterations that compute for a millisecond. If Iterations is 0, Run measures it.
 	Iterations uint64
 }
 
@@ -73,7 +72,7 @@ func (e PlanError) Error() string { return e.text }
 
 func planErrorf(format string, args ...any) error { return PlanError{fmt.Sprintf(format, args...)} }
 
-// Validate returns a PlanError for an invalid plan.
+// Validate returns a PlanError if the plan is invalid.
 func (p *Plan) Validate(contenders Contenders) error {
 	if contenders[p.Pool] == nil {
 		return planErrorf("--pool is %q; expected one of %s", p.Pool, joinSortedKeys(contenders))

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// progressLineWriter writes progress lines. The first goroutine that notices that a line is due writes the line, unless
-// another goroutine is writing. Only the last line waits for the lock, and no line follows it.
+// progressLineWriter writes progress lines and the final line. If another goroutine is writing, a progress line is
+// dropped, but the final line waits. No line follows the final line.
 type progressLineWriter struct {
 	due atomic.Int64 // time of the next line
 
@@ -19,8 +19,8 @@ type progressLineWriter struct {
 	err    error // first write error
 }
 
-// sampleAndWriteLinesUntil samples peaks and writes a line at each multiple of reportInterval until stop is closed. It
-// is needed because jobs that end cause lines, too, but no job may end for a while.
+// sampleAndWriteLinesUntil samples peaks and writes due progress lines until stop is closed. Other goroutines write a
+// due line only when a job ends.
 func (r *jobRun) sampleAndWriteLinesUntil(stop <-chan struct{}) {
 	tick := time.NewTicker(sampleInterval)
 	defer tick.Stop()
@@ -48,7 +48,7 @@ func (r *jobRun) writeProgressLineIfDue(now time.Duration) {
 	r.lines.writeLineUnlessBusy(line, now)
 }
 
-// writeLineUnlessBusy writes a line, unless another goroutine is writing or a later line has been written.
+// writeLineUnlessBusy drops the line if another goroutine is writing or a later line has been written.
 func (s *progressLineWriter) writeLineUnlessBusy(l OutputLine, now time.Duration) {
 	if !s.mu.TryLock() {
 		return

@@ -80,8 +80,8 @@ type Result struct {
 	Overran string `json:"overran,omitempty"`
 }
 
-// OutputLine is a line of output. A line is written every quarter of a second: with Warming in the warm-up, and with
-// Progress in the window. The last line has Result.
+// OutputLine is a line of output. Exactly one field is set: Warming in the warm-up, Progress after the warm-up, and
+// Result in the last line.
 type OutputLine struct {
 	// Warming contains the peaks so far, without counts.
 	Warming  *Result `json:"warming,omitempty"`

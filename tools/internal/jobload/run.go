@@ -163,8 +163,8 @@ func callWithTimeout(d time.Duration, f func()) bool {
 	}
 }
 
-// waitForJobsOrTimeout waits until all jobs have been submitted and have ended, but not longer than planned. If it
-// stops waiting early, it returns the reason.
+// waitForJobsOrTimeout waits until all jobs of the window have ended or the planned time has passed. It then returns
+// "". If ctx ends earlier, it returns a reason.
 func (r *jobRun) waitForJobsOrTimeout(ctx context.Context) (earlyEndReason string) {
 	end := time.NewTimer(r.limit)
 	defer end.Stop()
@@ -196,8 +196,8 @@ func (r *jobRun) countUnfinishedInWindow() (n uint64) {
 	return n
 }
 
-// startSubmitters starts the goroutines that submit all jobs of the plan until ctx ends. The first goroutine submits
-// alone while it runs. If it is blocked, the others keep up the planned rate.
+// startSubmitters starts the goroutines that submit the jobs of the plan until ctx ends. If jobs have a planned rate,
+// reserve goroutines submit jobs while the first goroutine is blocked.
 func (r *jobRun) startSubmitters(ctx context.Context) {
 	loops := []func(g *jobSubmitter){r.submitJobsAsSlotsFree}
 	if r.pacer != nil {
@@ -232,8 +232,8 @@ func (g *jobSubmitter) sleepOrUntilDone(d time.Duration) {
 	}
 }
 
-// submitJobsOnceLateBy submits jobs when they are due or, in a reserve goroutine, when they are late by more than
-// minLateness. Jobs that have not been submitted by the end of Drain count as missed.
+// submitJobsOnceLateBy submits each job that is late by minLateness or more. In the first goroutine, minLateness is 0:
+// it submits jobs when they are due. In reserve goroutines, minLateness is greater than 0.
 func (r *jobRun) submitJobsOnceLateBy(g *jobSubmitter, minLateness time.Duration) {
 	for woke := r.now(); g.ctx.Err() == nil; {
 		now := r.now()
@@ -279,7 +279,8 @@ func (r *jobRun) submitJobsAsSlotsFree(g *jobSubmitter) {
 	}
 }
 
-// countAndSubmitJob submits a job and records its lateness. It reports whether the pool accepted the job.
+// countAndSubmitJob submits a job and reports whether the pool accepted it. If inWindow is set, it also counts the job
+// and records its lateness.
 func (r *jobRun) countAndSubmitJob(g *jobSubmitter, inWindow bool, now, lateness time.Duration) (accepted bool) {
 	j := g.spare
 	if j == nil || j.timer != nil {
@@ -315,8 +316,8 @@ func (r *jobRun) releaseClosedLoopSlot() {
 	}
 }
 
-// samplePeaksIfDue counts goroutines and workers at intervals. When the window begins, it also records the
-// resource usage, which is its only system call.
+// samplePeaksIfDue counts goroutines and workers if sampleInterval has passed since the last count. When the window
+// begins, it also records the resource usage.
 func (r *jobRun) samplePeaksIfDue(now time.Duration) {
 	if now >= r.windowStart && now != math.MaxInt64 {
 		r.usedAtWindowStart()

@@ -25,7 +25,7 @@ type jobTask struct {
 	bytes         int
 }
 
-// shapes lists the tasks of each shape, and the number of each task in a hundred jobs.
+// shapes lists the tasks of each shape. percent is the percentage of jobs that perform the task.
 var shapes = map[string][]struct {
 	percent uint64
 	jobTask
@@ -52,8 +52,8 @@ func pickTaskForJob(shape string, number uint64) jobTask {
 	return jobTask{}
 }
 
-// allocateComputeAndWait performs the task. iterationsPerMillisecond is the number of loop iterations that take a
-// millisecond of computing.
+// allocateComputeAndWait performs the task: it allocates memory, computes and then waits. A millisecond of computing
+// takes iterationsPerMillisecond iterations of a loop.
 func (t jobTask) allocateComputeAndWait(iterationsPerMillisecond uint64) {
 	hold := make([]byte, t.bytes)
 	for i := 0; i < len(hold); i += pageSize {
@@ -70,8 +70,8 @@ func (t jobTask) allocateComputeAndWait(iterationsPerMillisecond uint64) {
 
 var pageSize = os.Getpagesize()
 
-// MeasureSpinsPerMillisecond measures how many loop iterations take a millisecond of computing. It takes about 30 ms,
-// in which nothing else should run.
+// MeasureSpinsPerMillisecond measures how many iterations of a loop take a millisecond. For the 30 ms that it needs,
+// the machine should do nothing else.
 func MeasureSpinsPerMillisecond() uint64 {
 	const try = 1 << 16 // short enough that some tries are not interrupted on a busy machine
 	best := time.Hour
@@ -83,7 +83,7 @@ func MeasureSpinsPerMillisecond() uint64 {
 	return uint64(try * float64(time.Millisecond) / float64(max(best, 1)))
 }
 
-// computed prevents the compiler from removing the computation.
+// computed prevents the compiler from removing the computation in spinCPU.
 var computed atomic.Bool
 
 func spinCPU(iterations uint64) {

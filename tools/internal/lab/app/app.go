@@ -42,7 +42,7 @@ const (
 
 var Names = []string{Echo, Lines, Sink, HTTP, Wait, Pow, Sha, WebSocket}
 
-// List contains Names as text, for error messages.
+// List contains the elements of Names as one text, for error messages.
 const List = Echo + ", " + Lines + ", " + Sink + ", " + HTTP + ", " + Wait + ", " + Pow + ", " + Sha + " or " + WebSocket
 
 const (
@@ -59,11 +59,11 @@ const (
 	Ping = "ping\n"
 )
 
-// Message is a message and its expected answer. The zero value stands for text of the workload's size that is echoed.
+// Message is a message and its expected answer. If both are "", the load generator chooses the message.
 type Message struct{ Text, Answer string }
 
-// fixedMessages contains the message of each app that always uses the same one. The message of Pow takes 4,217 hashes,
-// about 0.4 ms, which is typical for 12 zero bits.
+// fixedMessages contains the message of each app that ignores the message size of the workload. The answer of Pow takes
+// the server 4,217 hashes, about 0.4 ms.
 var fixedMessages = map[string]Message{
 	Sink: {HeartbeatAnswer, Heartbeat},
 	HTTP: {},
@@ -81,8 +81,8 @@ func UsesWorkloadMessageSize(appName string) bool {
 
 func IsAppName(name string) bool { return slices.Contains(Names, name) }
 
-// CheckServerSpeaksApp exchanges messages on conn to check that the server supports the app. The caller must set a
-// deadline on the connection.
+// CheckServerSpeaksApp exchanges messages on conn and returns an error if the server does not support the app. The
+// caller must set a deadline on conn.
 func CheckServerSpeaksApp(conn net.Conn, appName string) error {
 	// If no process listens on a port, a connection to the port can connect to itself.
 	if conn.LocalAddr().String() == conn.RemoteAddr().String() {
@@ -114,8 +114,8 @@ func CheckServerSpeaksApp(conn net.Conn, appName string) error {
 	return nil
 }
 
-// sendTenAndCheckAnswers sends a message ten times and checks the answers. One compared server flushes its output only
-// after every tenth answer.
+// sendTenAndCheckAnswers sends a message ten times and checks the answers. Fewer messages would not suffice, because
+// one compared server flushes its output only after every tenth answer.
 func sendTenAndCheckAnswers(conn net.Conn, m Message) error {
 	const times = 10
 	if _, err := io.WriteString(conn, strings.Repeat(m.Text, times)); err != nil {
@@ -132,8 +132,8 @@ func sendTenAndCheckAnswers(conn net.Conn, m Message) error {
 	return nil
 }
 
-// checkSinkClosesWithClient checks that the server answers a line with nothing but heartbeats, and that it closes the
-// connection when the client does.
+// checkSinkClosesWithClient sends a line and ends its side of the connection. It checks that the server sends nothing
+// except heartbeats, and then closes the connection.
 func checkSinkClosesWithClient(conn net.Conn) error {
 	if _, err := io.WriteString(conn, HeartbeatAnswer); err != nil {
 		return err
@@ -174,7 +174,7 @@ func checkPubSubPing(conn net.Conn) error {
 	return errors.New("PING was not answered with PONG")
 }
 
-// checkHTTPHello checks that the body is HelloText, which the load generator does not check.
+// checkHTTPHello checks that the answer to a GET has status 200 and the body HelloText.
 func checkHTTPHello(conn net.Conn) error {
 	if _, err := fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: %v\r\n\r\n", conn.RemoteAddr()); err != nil {
 		return err

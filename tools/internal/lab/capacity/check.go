@@ -8,7 +8,7 @@ import (
 	"github.com/myriad-go/myriad/tools/doctor"
 )
 
-// Prediction compares the measurement To with a prediction from the smaller measurement From.
+// Prediction compares figures of the measurement To with figures that are predicted from the measurement From.
 type Prediction struct {
 	// From and To differ only in the number of connections. Server, loops, app and message size are equal.
 	From    MeasuredCosts    `json:"from"`
@@ -16,7 +16,7 @@ type Prediction struct {
 	Figures []ComparedFigure `json:"figures"`
 }
 
-// ComparedFigure is the predicted and the measured value of a figure.
+// ComparedFigure contains the predicted and the measured value of a figure.
 type ComparedFigure struct {
 	What      string               `json:"what"`
 	Predicted float64              `json:"predicted"`
@@ -34,8 +34,8 @@ func (c *ComparedFigure) RelativeError() float64 {
 	return c.Predicted/c.Measured - 1
 }
 
-// PredictFromSmallestOfSameSetup predicts each measurement from the smallest one with the same setup. A setup with only
-// one measurement gives no prediction.
+// PredictFromSmallestOfSameSetup predicts each measurement from the smallest measurement of the same setup, which is
+// that with the fewest connections. The smallest measurements themselves are not predicted.
 func PredictFromSmallestOfSameSetup(all []MeasuredCosts, f *doctor.Facts) (predictions []Prediction) {
 	for i := range all {
 		to, from := &all[i], (*MeasuredCosts)(nil)
@@ -52,7 +52,7 @@ func PredictFromSmallestOfSameSetup(all []MeasuredCosts, f *doctor.Facts) (predi
 	return predictions
 }
 
-// hasSameSetupAs reports whether two measurements differ only in connections and rates.
+// hasSameSetupAs reports whether two measurements are equal in subject, loops, app, message size and TLS.
 func (m *MeasuredCosts) hasSameSetupAs(o *MeasuredCosts) bool {
 	return m.Subject == o.Subject && m.Loops == o.Loops && m.App == o.App && m.Size == o.Size && m.TLS == o.TLS
 }

@@ -57,15 +57,15 @@ type Point struct {
 	Buffers float64 `json:"buffers"`
 }
 
-// measuredSetup identifies runs that belong to the same setup: other rounds of a workload, or other rates.
+// measuredSetup identifies the runs of one measurement. These runs may differ in their round and rate only.
 type measuredSetup struct {
 	scenario, subject, app   string
 	size, loops, connections int
 	tls                      bool
 }
 
-// MeasurementsFromBench returns the measurements of a bench, in the order of the runs. It uses runs that sampled memory
-// under a load of messages. It returns an error if there are none.
+// MeasurementsFromBench returns the measurements of a bench, in the order of the runs. It ignores runs that lack a
+// figure, such as memory. If no run has all figures, it returns an error.
 func MeasurementsFromBench(set *result.Set) ([]MeasuredCosts, error) {
 	var keys []measuredSetup
 	groups := make(map[measuredSetup][]*result.Run)
@@ -94,7 +94,6 @@ func MeasurementsFromBench(set *result.Set) ([]MeasuredCosts, error) {
 	return all, nil
 }
 
-// flagValue returns the value of a flag on a command line, or "" if the flag is missing.
 func flagValue(command []string, flag string) string {
 	if i := slices.Index(command, flag); i >= 0 && i+1 < len(command) {
 		return command[i+1]
@@ -161,8 +160,8 @@ func (k measuredSetup) measuredMedians(runs []*result.Run) MeasuredCosts {
 	return m
 }
 
-// setIdleCoresOrUpperLimit compares the CPU usage of the idle server with all connections and without any. It uses the
-// difference only if the server used more CPU in every period with connections than in any period without.
+// setIdleCoresOrUpperLimit compares the CPU usage of the idle server with and without connections. If it was always
+// higher with connections, setIdleCoresOrUpperLimit sets IdleCoresPerConn. Otherwise it sets MaxIdleCoresPerConn.
 func (m *MeasuredCosts) setIdleCoresOrUpperLimit(runs []*result.Run) {
 	var without, with []float64
 	for _, r := range runs {
@@ -182,8 +181,8 @@ func (m *MeasuredCosts) setIdleCoresOrUpperLimit(runs []*result.Run) {
 	m.MaxIdleCoresPerConn = slices.Max(with) / n
 }
 
-// sortPointsAndMakeMonotonic sorts the points by rate. It then raises each figure that is lower than the same figure at
-// a lower rate.
+// sortPointsAndMakeMonotonic sorts the points by rate. Then it raises figures where necessary, so that no figure is
+// lower than at the preceding point.
 func (m *MeasuredCosts) sortPointsAndMakeMonotonic() {
 	slices.SortFunc(m.Points, func(a, b Point) int { return cmp.Compare(a.Rate, b.Rate) })
 	for i := 1; i < len(m.Points); i++ {
@@ -192,8 +191,8 @@ func (m *MeasuredCosts) sortPointsAndMakeMonotonic() {
 	}
 }
 
-// MeasurementFromLoad returns the measurement from a load run whose server was a process on the same machine. Kernel
-// memory is not measured.
+// MeasurementFromLoad returns the measurement from a load run whose server was a process on the same machine. The
+// measurement does not include kernel memory.
 func MeasurementFromLoad(s *load.Stream) (MeasuredCosts, error) {
 	r := s.Result
 	switch {
@@ -226,12 +225,11 @@ func MeasurementFromLoad(s *load.Stream) (MeasuredCosts, error) {
 	return m, nil
 }
 
-// PredictCores predicts the number of processors that a server keeps busy. The rate is the total number of messages per
-// second. If loops is 0, the server has the measured number of loops.
+// PredictCores predicts the number of processors that a server keeps busy at rate messages per second. If loops is 0,
+// the server has the measured number of loops.
 //
-// PredictCores assumes that a loop's work never decreases with the rate. It also assumes that the cost per message
-// never increases, because at a higher rate a loop handles more messages at a time. Between two points it returns the
-// maximum that both assumptions allow.
+// PredictCores assumes that the work never decreases when the rate rises, and that the cost per message never
+// increases. Between two points, it returns the maximum that both assumptions allow.
 func (m *MeasuredCosts) PredictCores(connections, rate float64, loops int) float64 {
 	scale := 1.0
 	if loops > 0 && m.Loops > 0 {
@@ -243,7 +241,7 @@ func (m *MeasuredCosts) PredictCores(connections, rate float64, loops int) float
 	return m.coresUpperBoundAtRate(rate/scale)*scale + max(0, m.IdleCoresPerConn*(connections-float64(m.Connections)*scale))
 }
 
-// coresUpperBoundAtRate is like PredictCores for the measured numbers of loops and connections.
+// coresUpperBoundAtRate returns the result of PredictCores for the measured numbers of loops and connections.
 func (m *MeasuredCosts) coresUpperBoundAtRate(rate float64) float64 {
 	i := m.lastPointIndexUpToRate(rate)
 	if i < 0 {
@@ -256,7 +254,7 @@ func (m *MeasuredCosts) coresUpperBoundAtRate(rate float64) float64 {
 	return cores
 }
 
-// lastPointIndexUpToRate returns the index of the last point whose rate does not exceed rate, or -1.
+// lastPointIndexUpToRate returns the index of the last point up to the given rate, or -1 if there is none.
 func (m *MeasuredCosts) lastPointIndexUpToRate(rate float64) int {
 	i, exact := slices.BinarySearchFunc(m.Points, rate, func(p Point, rate float64) int { return cmp.Compare(p.Rate, rate) })
 	if exact {
@@ -265,8 +263,8 @@ func (m *MeasuredCosts) lastPointIndexUpToRate(rate float64) int {
 	return i - 1
 }
 
-// PredictUserMemory predicts the resident memory of a process in bytes. For buffers it uses the point with the next
-// higher rate. Beyond the last point, it assumes that buffers grow in proportion to the rate.
+// PredictUserMemory predicts the resident memory of a process in bytes. The memory of buffers is that of the first
+// point with at least the given rate. If there is no such point, buffers are assumed to grow with the rate.
 func (m *MeasuredCosts) PredictUserMemory(connections, rate float64) float64 {
 	buffers, i := 0.0, m.lastPointIndexUpToRate(rate)
 	switch last := m.Points[len(m.Points)-1]; {

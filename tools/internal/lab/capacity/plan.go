@@ -39,7 +39,7 @@ type Goal struct {
 	Return time.Duration `json:"return"`
 }
 
-// Validate returns an error for invalid values. The error names the flags of the command "myriad plan".
+// Validate returns an error if a value is invalid. The error names the flag of the command "myriad plan".
 func (g *Goal) Validate() error {
 	for _, x := range []struct {
 		flag             string
@@ -67,8 +67,8 @@ func (g *Goal) Validate() error {
 
 const MaxConnections = 1_000_000_000_000
 
-// Plan describes the machines that a goal requires. The per-machine figures apply when the number of machines that are
-// down is Spare, so that the others carry the whole load.
+// Plan describes the machines that a goal requires. The figures of a machine apply when Spare machines are down and the
+// others carry the whole load.
 type Plan struct {
 	Goal Goal `json:"goal"`
 	// Machines is the number of machines, including spare ones.
@@ -110,7 +110,7 @@ type Flow struct {
 // Planner makes plans from a measurement.
 type Planner struct {
 	Measured MeasuredCosts
-	// Facts describes the machine of the measurement. If it is zero, package doctor uses its defaults.
+	// Facts describes the machine of the measurement. If it points to a zero value, package doctor uses defaults.
 	Facts *doctor.Facts
 }
 
@@ -126,8 +126,8 @@ func (p *Planner) planOneMachine(g *Goal, conns int64) Plan {
 	return x
 }
 
-// predictServerLoops returns the number of event loops of the server on a planned machine. It assumes that the limit of
-// open descriptors is high enough for one descriptor table.
+// predictServerLoops returns the number of event loops of the server on a planned machine. It assumes that the number
+// of open descriptors is not limited.
 func (p *Planner) predictServerLoops(g *Goal) int {
 	if g.Loops > 0 {
 		return g.Loops
@@ -145,8 +145,8 @@ func (p *Planner) newDoctorPlan(g *Goal, side doctor.Side, conns int64) doctor.P
 	return doctor.Plan{Connections: int(min(max(conns, 1), 1<<30)), Side: side, Model: p.Measured.Model, Unread: g.Unread}
 }
 
-// serverKernelBytesPerConn returns the kernel memory per connection of a server. Package doctor computes the server's
-// share of the measured memory and the memory of unread bytes.
+// serverKernelBytesPerConn returns the kernel memory per connection of a server. It uses the measured memory of both
+// ends, if known, and costs that package doctor predicts.
 func (p *Planner) serverKernelBytesPerConn(g *Goal) float64 {
 	cost := func(side doctor.Side, unread int) float64 {
 		plan := p.newDoctorPlan(g, side, 1)
@@ -172,8 +172,8 @@ const (
 	recordBytes, maxRecordBytes = 22, 16 << 10
 )
 
-// predictNetworkTraffic returns the traffic of messages and their answers. Each answer also acknowledges its message.
-// The client acknowledges every second segment of an answer, and the last one.
+// predictNetworkTraffic returns the traffic of messages, their answers and acknowledgments. There is one acknowledgment
+// for every two segments. An answer contains the last acknowledgment of its message.
 func (g *Goal) predictNetworkTraffic(messagesPerSecond float64) (in, out Flow) {
 	size := float64(g.Size)
 	if g.TLS {
@@ -206,7 +206,8 @@ type machineLimit struct {
 	used, max float64
 }
 
-// maxConnsPerMachine returns the maximum number of connections on a machine. limitName is the resource that limits it.
+// maxConnsPerMachine returns the maximum number of connections on a machine. limitName names the limit that one more
+// connection would exceed.
 func (p *Planner) maxConnsPerMachine(g *Goal) (n int64, limitName string) {
 	exceeded := func(n int64) string {
 		for _, l := range p.machineLimitsAndUse(g, n) {
@@ -220,8 +221,8 @@ func (p *Planner) maxConnsPerMachine(g *Goal) (n int64, limitName string) {
 	return n, exceeded(n + 1)
 }
 
-// PlanMachines returns a plan for a goal. The goal and the measurement must agree on TLS. PlanMachines returns the
-// error of Goal.Validate, or an error if a machine cannot hold even one connection.
+// PlanMachines returns a plan for a goal. The goal and the measurement must agree on TLS. If the goal is invalid or a
+// machine cannot hold even one connection, PlanMachines returns an error.
 func (p *Planner) PlanMachines(g Goal) (*Plan, error) {
 	if err := g.Validate(); err != nil {
 		return nil, err
@@ -248,8 +249,8 @@ func (p *Planner) PlanMachines(g Goal) (*Plan, error) {
 	return &x, nil
 }
 
-// proxyAddrsNeeded returns the number of addresses from which a proxy must connect to open conns connections to one
-// port. It returns 0 if that is unknown.
+// proxyAddrsNeeded returns the number of addresses that a proxy needs to open conns connections to one port. If this
+// number is unknown, it returns 0.
 func (p *Planner) proxyAddrsNeeded(g *Goal, conns int64) int64 {
 	plan := p.newDoctorPlan(g, doctor.Client, conns)
 	proxy := netip.AddrFrom4([4]byte{192, 0, 2, 1}) // any address will do; this one is for documentation

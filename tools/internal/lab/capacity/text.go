@@ -46,7 +46,7 @@ func (m *MeasuredCosts) WriteMeasurementText(w io.Writer) error {
 	return err
 }
 
-// WritePlansSideBySide writes plans for different numbers of connections next to each other.
+// WritePlansSideBySide writes a table with one column for each plan.
 func WritePlansSideBySide(w io.Writer, plans []*Plan) error {
 	g := &plans[0].Goal
 	_, err := fmt.Fprintf(w, "\nPlan: %s messages/s on each connection, %s bytes and as many back; machines with %s, %s and %sbit/s,\nof which %s stays free.\n\n",

@@ -9,7 +9,7 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// These rules can be broken by a run. docs/scenarios.md explains them.
+// Rules that a run can break. docs/scenarios.md explains each rule.
 const (
 	RuleLittle     = "little"
 	RuleMismatch   = "mismatch"
@@ -32,11 +32,10 @@ const (
 	RuleFewer      = "fewer"
 )
 
-// ExcludingRules lists the rules that exclude a run of our own servers from comparisons, whatever its figures.
+// ExcludingRules lists rules for our own servers. If a run of a server breaks one of them, the server is not compared.
 var ExcludingRules = []string{RuleMismatch, RuleLost, RuleUnanswered, RuleConnect, RuleCount, RuleCounts, RuleWatchdog}
 
-// UncertainRules lists the rules that make the figures of a run uncertain if they are broken. Answers and comparisons
-// do not rely on such runs.
+// UncertainRules lists the rules whose breach makes the figures of a run uncertain. Reports mention such breaches.
 var UncertainRules = []string{RuleUnsteady, RuleNoise, RuleLoad, RuleLittle, RuleHold, RuleOthers}
 
 const (
@@ -128,7 +127,7 @@ func sumCountsByCause(byCause map[string]int64) (n int64) {
 	return n
 }
 
-// addUnansweredOrUnsteadyCaveats adds a caveat if a flood got no answers or had a varying rate.
+// addUnansweredOrUnsteadyCaveats adds a caveat if a flood got no answers, or if the rate of answers varied.
 func addUnansweredOrUnsteadyCaveats(r *result.Run, loadResult *load.Result) {
 	switch {
 	case loadResult.BytesReceived == 0 && r.Figures["unanswered"] == 0:
@@ -138,7 +137,7 @@ func addUnansweredOrUnsteadyCaveats(r *result.Run, loadResult *load.Result) {
 	}
 }
 
-// addDisturbedMemoryCaveats adds caveats for memory figures that other processes have distorted.
+// addDisturbedMemoryCaveats adds caveats if other processes or a wrong number of connections distort memory figures.
 func addDisturbedMemoryCaveats(r *result.Run, w scenario.Workload) {
 	base, idle, after := r.FindSample(Touched), r.FindSample(Idle), r.FindSample(Exchanged)
 	if base == nil || idle == nil || after == nil {
@@ -190,7 +189,7 @@ func addJobCaveats(r *result.Run) {
 	}
 }
 
-// AddCaveatIfNoisy adds a caveat if other programs on the machine disturbed the run. It reports whether it added one.
+// AddCaveatIfNoisy adds a caveat and returns true if other programs on the machine used too much CPU during the run.
 func AddCaveatIfNoisy(r *result.Run) (added bool) {
 	foreign, stolen := CPUsUsedByOthers(r)
 	if foreign <= noiseTolerance {

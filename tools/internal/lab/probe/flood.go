@@ -6,8 +6,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
 )
 
-// floodProbe computes figures of connections that send as much as the server accepts, as observed by the clients. An
-// answer has the length of its line.
+// floodProbe computes figures of connections on which clients send as much as the server accepts. It assumes that each
+// answer is as long as app.Ping.
 var floodProbe = Probe{
 	Figures: []Figure{
 		{Name: "flood-connections", Heading: "connections"},

@@ -10,8 +10,8 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// Phases and checkpoints of a run with held connections, in order. Before is the state before the first connection, and
-// Left the state after both sides have ended.
+// Phases and checkpoints of a run with held connections, in order. At the checkpoint Before, no connection has been
+// opened. At the checkpoint Left, server and load generator have ended.
 const (
 	Before      = "before"
 	Connected   = "connect"
@@ -24,8 +24,8 @@ const (
 	Left        = "left"
 )
 
-// Tolerances for resources that are still in use at the end: the kernel keeps part of its caches, and other processes
-// open files, too.
+// Tolerances for the growth of resources during a run. The kernel keeps part of its caches, and other processes also
+// open files.
 const (
 	maxLeftKernelShare = 0.05
 	maxLeftKernelBytes = 64 << 20
@@ -35,8 +35,7 @@ const (
 	maxForeignCPUs = 0.10
 )
 
-// heldProbe computes figures of held connections with two verifications, heartbeats and a broadcast. A figure whose
-// name ends in -missing is 0 if nothing is missing.
+// heldProbe computes figures of held connections, with two verifications, heartbeats and a broadcast.
 var heldProbe = Probe{
 	Figures: []Figure{
 		{Name: "held", Heading: "connections held", Better: Higher, Main: true},
@@ -133,9 +132,9 @@ func sumSentVerificationLines(result *load.Result) (n int64) {
 	return n
 }
 
-// CountHeartbeatsAndAnswers returns how many heartbeats the server has sent and how many answers it has received, since
-// the first connection. Every received line counts as an answer, except verification lines, whose number the caller
-// passes, and lines of the lab's own connection.
+// CountHeartbeatsAndAnswers returns how many heartbeats the server has sent and how many answers it has received.
+// Answers are all lines that the server has received since the first connection, minus verificationLines and minus the
+// lines of the lab's own connection.
 func CountHeartbeatsAndAnswers(r *result.Run, now *result.Counts, verificationLines int64) (sent, answered int64) {
 	before := r.FindSample(Before).Counts
 	sent, answered = now.Heartbeats-before.Heartbeats, now.Messages-before.Messages-verificationLines
@@ -146,11 +145,10 @@ func CountHeartbeatsAndAnswers(r *result.Run, now *result.Counts, verificationLi
 	return sent, answered
 }
 
-// setHeartbeatFigures sets the numbers of missing and lost heartbeats. The server has reported its counts after the
-// second verification, and again after all connections have closed. At the end, every heartbeat of the first count must
-// have been answered or have reached the generator; the others are lost. If the verification took longer than the
-// heartbeat interval, heartbeats may still be in flight. Losses are then computed only if server and generator agree at
-// the end.
+// setHeartbeatFigures sets the numbers of missing and lost heartbeats. It compares the counts of the server and of the
+// load generator. The server reports its counts after the second verification, and again at the end. If heartbeats may
+// have been in flight at the first report, and the counts at the end do not agree, the number of lost heartbeats
+// remains unset.
 func (h heldConnsRun) setHeartbeatFigures(set func(string, float64)) {
 	again, closed := h.Run.FindSample(VerifyAgain), h.Run.FindSample(Closed)
 	if again == nil || again.Counts == nil {
@@ -190,8 +188,8 @@ func (h heldConnsRun) setHeartbeatFigures(set func(string, float64)) {
 	}
 }
 
-// ExcessLeftoverResources adds up the resources that are in use in addition to those before the first connection:
-// sockets, connections in TIME_WAIT, files, and MiB of kernel memory. It subtracts a tolerance from each.
+// ExcessLeftoverResources returns the growth of resources since the checkpoint Before, beyond the tolerances. It adds
+// up the numbers of sockets, connections in TIME_WAIT, files, and MiB of kernel memory.
 func ExcessLeftoverResources(r *result.Run, now *result.Sample) float64 {
 	before := r.FindSample(Before)
 	var most int64

@@ -6,8 +6,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
 )
 
-// Memory is sampled at these checkpoints: after a warm-up with all connections closed, right after all clients have
-// subscribed, with idle connections, and after one message on each connection.
+// Checkpoints at which memory is sampled: Touched after a warm-up, without connections; Subscribed right after all
+// clients have subscribed; Idle with idle connections; Exchanged after one message on each connection.
 const (
 	Touched    = "touched"
 	Subscribed = "subscribed"
@@ -15,8 +15,8 @@ const (
 	Exchanged  = "exchanged"
 )
 
-// memoryProbe computes the memory of idle connections. Server memory is resident memory. PSS is unsuitable: it counts
-// less of a program's file as soon as another process, such as the load generator, also maps the file.
+// memoryProbe computes the memory of idle connections. Server memory is RSS. PSS is unsuitable, because it decreases
+// when another process, such as the load generator, runs the same program.
 var memoryProbe = Probe{
 	Figures: []Figure{
 		{Name: "bytes-idle", Heading: "bytes/conn idle", Unit: page.Bytes, Better: Lower, Main: true},

@@ -60,9 +60,9 @@ var jobsProbe = Probe{
 	},
 }
 
-// jobsPerSecondInDeadline returns the number of jobs per second that ended within their deadline. Without a warm-up, it
-// counts the jobs that were submitted in the window. After a warm-up, it counts the jobs that ended in the window,
-// because jobs were already in progress when the window began. If the process was killed, it uses the planned window.
+// jobsPerSecondInDeadline returns the number of jobs per second that ended within their deadline. In a run with a
+// warm-up, it counts the jobs that ended in the window. In other runs, it counts the jobs that were submitted in the
+// window. If the process was killed, it divides by the planned length of the window.
 func jobsPerSecondInDeadline(j *result.Jobs) float64 {
 	window := min(j.Result.Elapsed, j.Window+j.Deadline)
 	good := j.Result.Good
@@ -78,7 +78,7 @@ func jobsPerSecondInDeadline(j *result.Jobs) float64 {
 	return float64(good) / window.Seconds()
 }
 
-// Goodput returns the goodput of a run with jobs, or 0 for other runs.
+// Goodput returns the number of jobs per second that ended within their deadline. For runs without jobs, it returns 0.
 func Goodput(r *result.Run) float64 {
 	if r.Jobs == nil || r.Jobs.Result == nil {
 		return 0

@@ -20,12 +20,12 @@ type Figure struct {
 	// Name is the figure's name in scenarios, such as "tps". Names are never reused, because users' reports and
 	// scenarios contain them. Heading is the column heading.
 	Name, Heading string
-	// Unit is the unit of the values: seconds, bytes or fractions of 1. If they are counts, Heading says of what.
+	// Unit is the unit of the values: seconds, bytes, fractions of 1 or, for the zero Unit, a count.
 	Unit   page.Unit
 	Better Direction
 	// CustomFormat formats values that Unit cannot describe.
 	CustomFormat func(float64) string
-	// Main puts the figure first in a workload's table, with its ± and its ratio to the baseline.
+	// Main puts the figure first in a workload's table, unless the scenario names another main figure.
 	Main bool
 	// Hidden omits the figure from the tables of workloads. Claims and reference tables may still use it.
 	Hidden bool
@@ -43,7 +43,7 @@ const (
 // Probe computes a group of figures.
 type Probe struct {
 	Figures []Figure
-	// Measure sets the figures of a run. It is nil if the code that executes the run sets them.
+	// Measure sets the figures of a run. If Measure is nil, the code that executes the run sets the figures.
 	Measure func(in RunInput, set func(name string, v float64))
 }
 
@@ -53,7 +53,7 @@ type RunInput struct {
 	Pinning  result.Pinning
 }
 
-// probes contains all probes. Table columns have the same order.
+// probes contains all probes, in the order of table columns.
 var probes = []Probe{throughputProbe, publishProbe, floodProbe, heartbeatProbe, memoryProbe, goroutineProbe, jobsProbe, heldProbe, attackProbe}
 
 func AllFigures() (all []Figure) {
@@ -75,8 +75,8 @@ func FindFigure(name string) (Figure, bool) {
 	return figures[i], true
 }
 
-// HasBetterDirection reports whether a figure exists, and whether it has a direction (higher or lower) that counts as
-// better. It serves as scenario.Reader.Figures.
+// HasBetterDirection reports whether a figure exists, and whether its Better is Lower or Higher. It serves as
+// scenario.Reader.Figures.
 func HasBetterDirection(name string) (better, exists bool) {
 	f, exists := FindFigure(name)
 	return f.Better != Neither, exists
@@ -85,8 +85,8 @@ func HasBetterDirection(name string) (better, exists bool) {
 // ScenarioReader reads scenarios and checks the names of their figures.
 var ScenarioReader = scenario.Reader{Figures: HasBetterDirection}
 
-// SetFiguresCaveatsAndError sets the figures and caveats of a run. A wrong answer makes the run a failed one, because
-// its figures do not describe the requested server.
+// SetFiguresCaveatsAndError sets the figures and caveats of a run. If the server gave a wrong answer, it also sets the
+// error of the run.
 func SetFiguresCaveatsAndError(in RunInput) {
 	r := in.Run
 	if r.Figures == nil {
@@ -103,7 +103,7 @@ func SetFiguresCaveatsAndError(in RunInput) {
 	}
 }
 
-// NoFigure is the text in place of a missing figure.
+// NoFigure is the text that replaces a missing figure.
 const NoFigure = "-"
 
 func (f Figure) Format(v float64) string {
@@ -141,16 +141,16 @@ func ratioOrZero(d, whole time.Duration) float64 {
 	return float64(d) / float64(whole)
 }
 
-// windowSamples returns the samples at the start and at the end of the measured window. ok is false if they are
-// missing.
+// windowSamples returns the samples at the start and at the end of the measured window. If a sample is missing, ok is
+// false.
 func (in RunInput) windowSamples() (from, to *result.Sample, ok bool) {
 	from, to = in.Run.FindSample("measuring"), in.Run.FindSample("measured")
 	return from, to, from != nil && to != nil
 }
 
-// CPUsUsedByOthers returns the number of CPUs that were busy with anything except server, load generator and lab.
-// stolenByHost is the part that the host of a virtual machine took. Both are averages over the window or, without a
-// window, over the whole run.
+// CPUsUsedByOthers returns how many CPUs were busy with anything except server, load generator and lab. stolenByHost is
+// the part that the host of a virtual machine took. Both are averages over the window. If a run has no window, they are
+// averages over the whole run.
 func CPUsUsedByOthers(r *result.Run) (foreign, stolenByHost float64) {
 	in := RunInput{Run: r}
 	from, to, ok := in.windowSamples()

@@ -5,8 +5,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
 )
 
-// publishProbe computes figures of publish/subscribe. Latencies are those of deliveries, measured from the planned time
-// of the message.
+// publishProbe computes figures of publish/subscribe. A latency is the time from the planned time of a message to its
+// delivery.
 var publishProbe = Probe{
 	Figures: []Figure{
 		{Name: "deliveries", Heading: "deliveries/s", Better: Higher, Main: true},

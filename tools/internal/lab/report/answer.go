@@ -16,7 +16,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
 )
 
-// answerText is the beginning of a scenario's report: a sentence and a chart.
+// answerText is the answer at the beginning of a scenario's report: a sentence and a chart.
 type answerText struct {
 	clauses []string
 	subject string // subject of the last clause
@@ -48,10 +48,11 @@ func (a *answerText) String() string {
 	return text
 }
 
-// baselinePlaceholder matches placeholders that only occur in clauses with a comparison.
+// baselinePlaceholder matches the placeholders for a comparison with the baseline.
 var baselinePlaceholder = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\{(base|baseline|ratio|inverse)\}`) })
 
-// addClauseIfMeasured adds a clause to the sentence. For the first clause, it also adds the chart.
+// addClauseIfMeasured adds a clause to the sentence, unless a figure of the clause is missing. With the first clause,
+// it also adds the chart.
 func (a *answerText) addClauseIfMeasured(r *result.Report, c scenario.Clause) {
 	f, ok := probe.FindFigure(c.Figure)
 	if !ok {

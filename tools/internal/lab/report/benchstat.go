@@ -13,8 +13,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
 )
 
-// WriteBenchstat writes the valid runs of a set in the format of Go benchmarks, for benchstat. Each run is one line. It
-// contains the figures for which higher or lower values are better, except latencies of jobs that never ran.
+// WriteBenchstat writes the valid runs of a set in the format of Go benchmarks, for benchstat. Each run is one line
+// with the figures whose Better is Lower or Higher.
 func WriteBenchstat(w io.Writer, s *result.Set) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "goos: %s\ngoarch: %s\n", s.Machine.OS, s.Machine.Arch)
@@ -57,8 +57,8 @@ func benchmarkLineValues(run *result.Run) string {
 	return b.String()
 }
 
-// figureNameAsBenchstatUnit returns the unit of a figure for benchstat, which shows one table per unit. The unit is
-// therefore the figure's name, to which sec or B is added if the values are seconds or bytes.
+// figureNameAsBenchstatUnit returns the name of a figure, followed by "-sec" for seconds and "-B" for bytes. benchstat
+// shows one table per unit, so each figure needs its own unit.
 func figureNameAsBenchstatUnit(f probe.Figure) string {
 	switch f.Unit {
 	case page.Seconds:
@@ -69,7 +69,7 @@ func figureNameAsBenchstatUnit(f probe.Figure) string {
 	return f.Name
 }
 
-// upperFirstLetter returns the name with a first letter that may follow "Benchmark".
+// upperFirstLetter makes the first letter of a name upper case, because the name follows "Benchmark".
 func upperFirstLetter(name string) string {
 	runes := []rune(name)
 	if len(runes) > 0 {

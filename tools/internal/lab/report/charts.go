@@ -14,8 +14,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
 )
 
-// sizeCharts lists the figures that are drawn by size. The size is the number of connections, goroutines or submitted
-// jobs.
+// sizeCharts lists the charts that show a figure by size. The size is the number of connections, goroutines or jobs per
+// second.
 var sizeCharts = []struct {
 	figure, size, title, axis string
 	log                       bool
@@ -49,8 +49,8 @@ func buildSizeAndLatencyCharts(r *result.Report) []page.Part {
 	return parts
 }
 
-// roundToFourDigitsUnlessWhole rounds a value to four significant digits, which is finer than a chart and keeps pages
-// small. It does not round whole numbers up to a million, such as sizes.
+// roundToFourDigitsUnlessWhole rounds a value to four significant digits, which keeps pages small. It does not round
+// whole numbers up to a million, such as sizes.
 func roundToFourDigitsUnlessWhole(v float64) float64 {
 	if v == math.Trunc(v) && math.Abs(v) <= 1e6 {
 		return v
@@ -62,11 +62,11 @@ func roundToFourDigitsUnlessWhole(v float64) float64 {
 	return four
 }
 
-// sizeSuffix matches the size in the names of workloads that differ only in size, such as "echo-100" and "echo-1000",
-// or "cpu-unloaded" and "cpu-10x".
+// sizeSuffix matches the size at the end of a workload's name: "-1000" in "echo-1000", and "-10x" in "cpu-10x".
 var sizeSuffix = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`-(unloaded|[0-9]+[a-zA-Z]?)$`) })
 
-// familiesDifferingInSize groups workloads whose names differ only in the size. A group has at least two workloads.
+// familiesDifferingInSize groups workloads by their name without the size. names lists the groups with at least two
+// workloads.
 func familiesDifferingInSize(r *result.Report) (names []string, all map[string][]scenario.Workload) {
 	all = make(map[string][]scenario.Workload)
 	for _, w := range r.Scenario.Workloads {
@@ -118,8 +118,7 @@ func buildFigureBySizeCharts(r *result.Report, familyName string, family []scena
 	return parts
 }
 
-// publishedSeries returns the published curve of a figure. If the table contains several designs, it uses the first
-// one.
+// publishedSeries returns the published curve of a figure, for the first design in the table.
 func publishedSeries(p *scenario.ReferenceTable, figure string, family []scenario.Workload) page.Series {
 	s := page.Series{Name: "published", Points: true}
 	i := slices.IndexFunc(p.Columns, func(c scenario.Column) bool { return c.Figure == figure && c.Relative == "" })
@@ -135,8 +134,8 @@ func publishedSeries(p *scenario.ReferenceTable, figure string, family []scenari
 	return s
 }
 
-// buildLastRunPercentileChart returns a chart of latency by percentile, from each subject's last run. It returns nil if
-// no run has latencies.
+// buildLastRunPercentileChart returns a chart of latency by percentile, with a curve for the last valid run of each
+// subject. If no run has latencies, it returns nil.
 func buildLastRunPercentileChart(r *result.Report, w scenario.Workload) (chartOrNil *page.Chart) {
 	c := &page.Chart{
 		Title: "Latency by percentile: " + w.Name,

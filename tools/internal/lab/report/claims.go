@@ -9,7 +9,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
 )
 
-// EvaluateVerdicts computes the verdicts of a set, on comparisons with reference tables and on claims.
+// EvaluateVerdicts sets the verdicts of all reports of a set: verdicts on reference tables and verdicts on claims.
 func EvaluateVerdicts(s *result.Set) {
 	for _, r := range s.Reports {
 		r.Verdicts = nil
@@ -53,8 +53,7 @@ func verdictsOfClaim(r *result.Report, c scenario.Claim, failStrictClaims bool) 
 	return all
 }
 
-// checkClaimForSubject checks whether a subject meets a claim. figureOrReason contains the figure, or the reason why
-// there is none.
+// checkClaimForSubject checks whether a subject meets a claim. figureOrReason is the figure, or why it is missing.
 func checkClaimForSubject(r *result.Report, c scenario.Claim, f probe.Figure, w scenario.Workload, x subjectRuns) (outcome, figureOrReason string) {
 	if failed := x.describeFailures(); failed != "" {
 		return result.NotMeasured, failed

@@ -18,10 +18,10 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
 )
 
-// maxRemarks limits the lists in the overview. The sections below it contain complete lists.
+// maxRemarks is the maximum number of remarks in a list.
 const maxRemarks = 60
 
-// maxNamedClaims limits how many of the claims that were not met the first lines name.
+// maxNamedClaims is the maximum number of unmet claims that the first lines of a report name.
 const maxNamedClaims = 8
 
 func WriteJSONAndHTMLFiles(dir string, s *result.Set) error {
@@ -37,8 +37,7 @@ func WriteTextReport(w io.Writer, s *result.Set) error {
 	return p.WriteText(w)
 }
 
-// NewReportPage returns the report for people: the answer to the first scenario, the other answers, tables and charts,
-// and finally timelines and problems.
+// NewReportPage returns a page with the answer, an overview, a section for each scenario, and timelines.
 func NewReportPage(s *result.Set) page.Page {
 	p := page.Page{Title: pageTitle(s), Facts: listSetFacts(s)}
 	p.Lead, p.Tone = runOutcomeSentence(s)
@@ -164,8 +163,8 @@ func runOutcomeSentence(s *result.Set) (string, page.Tone) {
 	return text, n.worstTone()
 }
 
-// buildOverviewSection returns the section with charts and answers, outcomes of runs, comparisons with reference
-// tables, and problems.
+// buildOverviewSection returns a section with answers, outcomes of runs, comparisons with published designs, and
+// problems.
 func buildOverviewSection(s *result.Set) page.Section {
 	x := page.Section{Title: "Overview"}
 	runs := &page.Table{Caption: "Runs, and the rules that they broke: each run with its marks is in the scenario's section."}
@@ -217,7 +216,7 @@ func truncatedRemarks(tone page.Tone, texts []string) (all []page.Remark) {
 	return all
 }
 
-// remarksUnderHeading returns a heading and the remarks below it. Without remarks, it returns nothing.
+// remarksUnderHeading returns a heading and the remarks below it. If there are no remarks, it returns nil.
 func remarksUnderHeading(heading string, remarks []page.Remark) (parts []page.Part) {
 	if len(remarks) == 0 {
 		return nil
@@ -228,7 +227,7 @@ func remarksUnderHeading(heading string, remarks []page.Remark) (parts []page.Pa
 	return append(parts, page.Part{Remarks: remarks})
 }
 
-// foldedRemarksPart returns a list that is collapsed in the HTML page. Without remarks, it returns nothing.
+// foldedRemarksPart returns a list that is collapsed in the HTML page. If there are no remarks, it returns nil.
 func foldedRemarksPart(title string, remarks []page.Remark) []page.Part {
 	if len(remarks) == 0 {
 		return nil
@@ -236,8 +235,8 @@ func foldedRemarksPart(title string, remarks []page.Remark) []page.Part {
 	return []page.Part{{Remarks: remarks, Fold: fmt.Sprintf("%s: %d", title, len(remarks))}}
 }
 
-// buildScenarioSection returns a scenario's section: its answer, the method, the tables of each workload, reference
-// tables and claims.
+// buildScenarioSection returns the section of a scenario: answer, method, tables of workloads, reference tables, claims
+// and charts.
 func buildScenarioSection(r *result.Report) page.Section {
 	s := &r.Scenario
 	x := page.Section{Title: s.Name, Lead: s.Question}
@@ -318,8 +317,8 @@ func buildWorkloadParts(r *result.Report, w scenario.Workload) []page.Part {
 	return append(parts, foldedRemarksPart("Marks and failures", listProblemsOfRuns(rows))...)
 }
 
-// jobsAndAutoSubjectNotes returns the sentences below the table. They state the submitted jobs, and compare the subject
-// that chooses its model by itself with the best other one.
+// jobsAndAutoSubjectNotes returns the sentences below a workload's table. One sentence describes the submitted jobs.
+// Another compares the subject that chooses its I/O model by itself with the best other subject.
 func jobsAndAutoSubjectNotes(r *result.Report, w scenario.Workload, rows []subjectRuns) (parts []page.Part) {
 	tps, _ := probe.FindFigure("tps")
 	if auto := findSubjectRuns(rows, r.Scenario.Auto); len(auto.runs) > 0 {
@@ -343,8 +342,8 @@ func jobsAndAutoSubjectNotes(r *result.Report, w scenario.Workload, rows []subje
 	return append(parts, page.Part{Text: text + "."})
 }
 
-// buildFigureTable returns a table of all figures that at least one run has. The main figure comes first, with its ±
-// and its ratio to the baseline. The others are in the order of the probes.
+// buildFigureTable returns a table of the figures of a workload. The main figure comes first, with its ± and its ratio
+// to the baseline. The other figures follow in the order of the probes.
 func buildFigureTable(r *result.Report, rows []subjectRuns) *page.Table {
 	t := &page.Table{Figures: true}
 	base := findSubjectRuns(rows, r.Scenario.Baseline)
@@ -399,7 +398,7 @@ func buildFigureTable(r *result.Report, rows []subjectRuns) *page.Table {
 	return t
 }
 
-// buildPhaseTable returns a table of the phases of a run, or nil if the workload's table already covers them.
+// buildPhaseTable returns a table of the phases of a run with held connections, or nil for other runs.
 func buildPhaseTable(run *result.Run) (tableOrNil *page.Table) {
 	before := run.FindSample(probe.Before)
 	if before == nil || len(run.Phases) == 0 {

@@ -15,7 +15,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
 )
 
-// comparison compares one of our subjects with a published design that was measured in the same rounds, by one figure.
+// comparison compares a figure of one of our subjects with the same figure of a published design. Both ran in the same
+// rounds.
 type comparison struct {
 	figure  probe.Figure
 	outcome string
@@ -26,11 +27,11 @@ type comparison struct {
 	designKilled bool
 }
 
-// oneRoundMargin is the ± that is assumed for a ratio from only one round.
+// oneRoundMargin is the assumed ± of a ratio that comes from only one round.
 const oneRoundMargin = 0.1
 
-// compareByRatiosPerRound compares one of our subjects with a published design. If the number of connections differs
-// from the published one, connsNote explains it.
+// compareByRatiosPerRound compares one of our subjects with a published design by the ratio of a figure in each round.
+// connsNote is added to the text.
 func compareByRatiosPerRound(rowName string, f probe.Figure, ours, design subjectRuns, connsNote string) comparison {
 	var ratios []float64
 	alone := 0 // number of rounds in which only the design did no work
@@ -88,8 +89,8 @@ func compareByRatiosPerRound(rowName string, f probe.Figure, ours, design subjec
 	return s
 }
 
-// appendCaveatsAndUncertainty completes the sentence about a ratio. It adds the number of rounds if that is small, the
-// rounds in which the design did no work, and caveats about either subject.
+// appendCaveatsAndUncertainty adds the number of rounds and the caveats of both subjects to the text. If at least half
+// of a subject's runs are uncertain, it also makes the outcome uncertain.
 func (s *comparison) appendCaveatsAndUncertainty(ours, design subjectRuns, ratioCount, rounds, roundsDesignDidNothing int) {
 	switch {
 	case ratioCount == 1:
@@ -117,8 +118,8 @@ func meansNothingWasDone(f probe.Figure, v float64) bool {
 	return stats.IsNeverLatency(v) || f.Better == probe.Higher && v == 0
 }
 
-// watchdogKillNote returns a note if the watchdog killed the design, otherwise "". A killed design can only be compared
-// by its memory, which is then a lower limit.
+// watchdogKillNote returns a note if the watchdog killed the design. If f is the peak memory, it returns "", because a
+// killed design can still be compared by its memory.
 func watchdogKillNote(f probe.Figure, design subjectRuns) (noteOrEmpty string) {
 	ended := design.firstWatchdogKill()
 	if ended == nil || f.Name == "peak-memory" {
@@ -127,9 +128,8 @@ func watchdogKillNote(f probe.Figure, design subjectRuns) (noteOrEmpty string) {
 	return fmt.Sprintf("%s was ended by the watchdog of this lab at %.2f GB after %.1f s", design.subject, float64(ended.Limit)/1e9, ended.After.Seconds())
 }
 
-// reasonToExcludeOurs returns the reason why our subject is not compared although it may have figures, or "". One
-// reason is that it failed in some rounds, because the successful rounds alone would flatter it. Another is that
-// answers may be missing.
+// reasonToExcludeOurs returns the reason why our subject must not be compared, or "". Possible reasons are a failed
+// run, a run that did no work, and a run that broke one of probe.ExcludingRules.
 func reasonToExcludeOurs(f probe.Figure, ours subjectRuns) string {
 	if failed := ours.describeFailures(); failed != "" {
 		return failed
@@ -156,8 +156,8 @@ var toneByOutcome = map[string]page.Tone{
 	result.Met: page.Good, result.NotMet: page.Bad,
 }
 
-// worstComparisonOutcome returns the worst outcome. It ignores comparisons with killed designs unless there are no
-// others.
+// worstComparisonOutcome returns the worst outcome. It considers comparisons with killed designs only if there are no
+// other comparisons.
 func worstComparisonOutcome(all []comparison) string {
 	if fair := slices.DeleteFunc(slices.Clone(all), func(s comparison) bool { return s.designKilled }); len(fair) > 0 {
 		all = fair
@@ -212,8 +212,8 @@ func newPublishedComparisonTable(r *result.Report, p *scenario.ReferenceTable) *
 	return c
 }
 
-// addPublishedAndMeasuredLines adds a published row and, below it, the figures measured here: those of its design and
-// those of our subjects.
+// addPublishedAndMeasuredLines adds a line for a published row, a line with our measurement of the row's design, and a
+// line for each of our subjects.
 func (c *publishedComparisonTable) addPublishedAndMeasuredLines(p *scenario.ReferenceRow) {
 	c.addPublishedLineMarkingUnloaded(p)
 	w, rows := c.report.Scenario.FindWorkload(p.Workload), groupRunsBySubject(c.report, p.Workload)
@@ -248,8 +248,8 @@ func (c *publishedComparisonTable) addPublishedAndMeasuredLines(p *scenario.Refe
 	}
 }
 
-// addPublishedLineMarkingUnloaded adds a row as published. If, by Little's law, the published figures show that fewer
-// connections were loaded than stated, it marks the row.
+// addPublishedLineMarkingUnloaded adds a row as published. It marks the row if, by Little's law, the published figures
+// contradict the published number of connections.
 func (c *publishedComparisonTable) addPublishedLineMarkingUnloaded(p *scenario.ReferenceRow) {
 	line := []string{"published: " + p.Name}
 	if c.reference.Count != "" {
@@ -304,8 +304,8 @@ func formatCountOrNoFigure(n int) string {
 	return format.Count(n)
 }
 
-// formatMeasuredFigureOrRatio formats our figure for a column of a published table. If the figure is a multiple of a
-// subject that was killed, the cell also contains the figure itself.
+// formatMeasuredFigureOrRatio formats a subject's figure for a column of a published table. If the column is relative
+// to a base, it formats the ratio to the base. If the watchdog killed the base, it adds the figure in parentheses.
 func formatMeasuredFigureOrRatio(c scenario.Column, allSubjects []subjectRuns, subject subjectRuns) string {
 	f, ok := probe.FindFigure(c.Figure)
 	if !ok {
@@ -334,8 +334,8 @@ func formatMeasuredFigureOrRatio(c scenario.Column, allSubjects []subjectRuns, s
 	return f.Format(v)
 }
 
-// compareWithDesignByRowFigures compares our subject with the design by each figure in p.About. It returns nil if the
-// row has no design.
+// compareWithDesignByRowFigures compares our subject with the design by each figure in p.About. If p has no design, it
+// returns nil.
 func (c *publishedComparisonTable) compareWithDesignByRowFigures(p *scenario.ReferenceRow, w scenario.Workload, ours, design subjectRuns) (all []comparison) {
 	if p.Design == "" {
 		return nil
@@ -356,7 +356,7 @@ func (c *publishedComparisonTable) compareWithDesignByRowFigures(p *scenario.Ref
 	return all
 }
 
-// summarizeRowsAheadOrBehind returns how often each outcome occurred.
+// summarizeRowsAheadOrBehind returns the numbers of our rows that are ahead, behind or have another outcome.
 func (c *publishedComparisonTable) summarizeRowsAheadOrBehind() page.Remark {
 	counts := make(map[string]int)
 	for _, all := range c.comparisons {
@@ -382,7 +382,7 @@ func (c *publishedComparisonTable) summarizeRowsAheadOrBehind() page.Remark {
 	return page.Remark{Tone: tone, Text: text + "."}
 }
 
-// listVerdicts returns the verdicts on our subjects, and one for each published row without runs.
+// listVerdicts returns a verdict for each comparison, and one for each published row without runs.
 func (c *publishedComparisonTable) listVerdicts() (all []result.Verdict) {
 	for _, s := range slices.Concat(c.comparisons...) {
 		all = append(all, result.Verdict{Of: c.reference.Title, Outcome: s.outcome, Text: s.text})

@@ -37,7 +37,7 @@ func groupRunsBySubject(r *result.Report, workload string) (rows []subjectRuns) 
 	return rows
 }
 
-// findSubjectRuns returns the runs of a subject. The result is empty if the subject was not run.
+// findSubjectRuns returns the runs of a subject. If the subject was not run, the result has no runs.
 func findSubjectRuns(rows []subjectRuns, subject string) subjectRuns {
 	i := slices.IndexFunc(rows, func(w subjectRuns) bool { return w.subject == subject })
 	if i < 0 {
@@ -85,12 +85,13 @@ func formatRelativeMargin(values []float64) (textOrNoFigure string) {
 	return fmt.Sprintf("±%.1f %%", s*100)
 }
 
-// ratiosPerRoundTo divides w's figure by base's figure in the same round.
+// ratiosPerRoundTo returns a ratio for each round: the figure of w divided by the figure of base.
 func (w subjectRuns) ratiosPerRoundTo(base subjectRuns, figure string) []float64 {
 	return stats.RatiosOfSameRounds(w.valuesByRound(figure), base.valuesByRound(figure))
 }
 
-// bestSubjectByFigure returns the runs of the subject with the best figure. It ignores the excluded subjects.
+// bestSubjectByFigure returns the runs of the subject with the best median of a figure. It ignores the excluded
+// subjects.
 func bestSubjectByFigure(rows []subjectRuns, f probe.Figure, excluded ...string) (found subjectRuns) {
 	var most float64
 	for _, w := range rows {
@@ -111,7 +112,7 @@ func (w subjectRuns) lastValidRun() (last *result.Run) {
 	return last
 }
 
-// describeFailures states in how many rounds the subject failed. It returns "" if there are none.
+// describeFailures states in how many rounds the subject failed. If it never failed, the result is "".
 func (w subjectRuns) describeFailures() string {
 	n, why := 0, ""
 	for _, run := range w.runs {
@@ -125,7 +126,7 @@ func (w subjectRuns) describeFailures() string {
 	return fmt.Sprintf("%s failed in %d of %d rounds: %s", w.subject, n, len(w.runs), why)
 }
 
-// whyFigureIsMissing returns the reason why the subject has no value for a figure, or "" if it has one.
+// whyFigureIsMissing returns the reason why the subject has no value for a figure. If it has a value, the result is "".
 func (w subjectRuns) whyFigureIsMissing(f probe.Figure) string {
 	if _, ok := w.medianOfFigure(f.Name); ok {
 		return ""
@@ -144,7 +145,7 @@ func (w subjectRuns) whyFigureIsMissing(f probe.Figure) string {
 	return w.subject + " has no figure of this kind"
 }
 
-// firstWatchdogKill describes the first kill of one of the runs by the watchdog. It is nil if there was none.
+// firstWatchdogKill returns the first kill of a run by the watchdog, or nil if no run was killed.
 func (w subjectRuns) firstWatchdogKill() *result.Killed {
 	for _, run := range w.runs {
 		if run.Jobs != nil && run.Jobs.Killed != nil {
@@ -160,7 +161,7 @@ type runProblem struct {
 	page.Remark
 }
 
-// These words denote failed and skipped runs. All other words are names of rules.
+// Words for failed and skipped runs. The words for other problems are the names of rules.
 const (
 	wordFailed = "FAILED"
 	wordNotRun = "not run"
@@ -193,8 +194,8 @@ func (w subjectRuns) formatProblemFrequencies() (text string, tone page.Tone) {
 	return formatWordFrequencies(counts, len(w.runs)), tone
 }
 
-// describeRuleBreaks states how many valid runs broke a rule that makes figures uncertain, or returns "" if there are
-// none. If atLeastHalf is true, medians rely on such runs.
+// describeRuleBreaks states how many valid runs broke one of probe.UncertainRules, or returns "" if no run did. If at
+// least half of the valid runs broke one, atLeastHalf is true.
 func (w subjectRuns) describeRuleBreaks() (text string, atLeastHalf bool) {
 	runs, doubted, rules := 0, 0, []string(nil)
 	for _, run := range w.runs {

@@ -18,8 +18,8 @@ const (
 	minTickStep = 500 * time.Millisecond
 )
 
-// timeCharts lists the charts of a timeline. A chart has one or two curves per subject. Unknown values are NaN.
-// Counters are drawn as rates per second.
+// timeCharts lists the charts of a timeline. The functions server and load return the value of a curve, or NaN if the
+// value is unknown. If counter is set, the chart shows rates per second.
 var timeCharts = []struct {
 	title, axis string
 	unit        page.Unit
@@ -97,8 +97,8 @@ func buildTimelineSection(r *result.Report) page.Section {
 	return s
 }
 
-// newTickSeries returns a curve of ticks. It leaves a gap at unknown values. If isCounter is set, it also leaves a gap
-// where the value decreased, because a process was replaced.
+// newTickSeries returns a curve of ticks, with gaps at unknown values. If isCounter is set, the curve shows rates per
+// second, with gaps where the value decreased because a process was replaced.
 func newTickSeries(ticks []result.Tick, value func(*result.Tick) float64, isCounter bool) (s page.Series) {
 	before := -1
 	for i := range ticks {

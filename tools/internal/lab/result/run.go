@@ -49,7 +49,7 @@ type Run struct {
 	Timeline []Tick  `json:"timeline,omitempty"`
 }
 
-// Caveat is a rule that a run broke. Rule is one word; Detail describes the extent.
+// Caveat is a rule that a run broke. Rule is the name of the rule. Detail describes what happened in the run.
 type Caveat struct {
 	Rule   string `json:"rule"`
 	Detail string `json:"detail"`
@@ -93,7 +93,7 @@ type Phase struct {
 	Result *load.Result `json:"result,omitempty"`
 }
 
-// FindPhase returns the phase with the given name, or nil if the run did not reach it.
+// FindPhase returns the phase with the given name, or nil if the run has no such phase.
 func (r *Run) FindPhase(name string) *Phase {
 	for i := range r.Phases {
 		if r.Phases[i].Name == name {
@@ -149,7 +149,7 @@ type Sample struct {
 
 func (s *Sample) KernelMemory() int64 { return s.Slab + s.Tables }
 
-// OpenConns returns the number of the server's connections, as counted by the server or by its sockets.
+// OpenConns returns the server's own count of connections or, without a count, the number of the server's sockets.
 func (s *Sample) OpenConns() int {
 	if s.Counts != nil {
 		return int(s.Counts.Open)
@@ -157,8 +157,8 @@ func (s *Sample) OpenConns() int {
 	return s.Server.Sockets
 }
 
-// Counts contains the server's counters since its start. Open is the current number of connections. With worker
-// processes, each figure is the sum over them.
+// Counts contains the server's counters since its start, and in Open the current number of connections. If the server
+// has worker processes, each number is the sum over these processes.
 type Counts struct {
 	Open       int64 `json:"open"`
 	Accepted   int64 `json:"accepted"`
@@ -171,7 +171,7 @@ type Counts struct {
 	Restarts   int64 `json:"restarts"`
 }
 
-// FindSample returns the sample at a checkpoint, or nil if there is none.
+// FindSample returns the sample at a checkpoint, or nil if the run has no such sample.
 func (r *Run) FindSample(checkpoint string) *Sample {
 	for i := range r.Samples {
 		if r.Samples[i].Checkpoint == checkpoint {
@@ -230,16 +230,16 @@ type Capacity struct {
 	Tried []string `json:"tried"`
 }
 
-// Broadcaster describes the connection that requested a broadcast: the lines it sent, the heartbeats it received and,
-// if it did not receive the broadcast itself, the reason.
+// Broadcaster describes the connection that requested a broadcast: the numbers of lines sent and heartbeats received.
+// If the broadcast did not reach this connection, Error is the reason.
 type Broadcaster struct {
 	Messages   int64  `json:"messages"`
 	Heartbeats int64  `json:"heartbeats"`
 	Error      string `json:"error,omitempty"`
 }
 
-// Tick is one sample of a run's timeline. Ticks are at least a second apart, in long runs more. Counters start at 0
-// when the process or machine starts. Unknown figures are zero.
+// Tick is one sample of a run's timeline. Two ticks are at least a second apart, and more than that in long runs.
+// Counters are totals, not differences between ticks. Unknown figures are 0.
 type Tick struct {
 	At     time.Duration `json:"at"`
 	Server load.Usage    `json:"server"`

@@ -17,8 +17,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// Set is the result of one command: the reports of all scenarios that it ran on one machine, one after the other. In
-// JSON, durations are nanoseconds.
+// Set contains the reports of all scenarios that one command ran. In JSON, durations are numbers of nanoseconds.
 type Set struct {
 	// Format identifies the JSON format. It is the constant Format.
 	Format string `json:"format"`
@@ -55,8 +54,7 @@ type Report struct {
 	Verdicts []Verdict `json:"verdicts,omitempty"`
 }
 
-// Verdict is a conclusion from a report's runs: the result of a comparison with a reference table, or of checking a
-// claim.
+// Verdict is a conclusion from a report's runs. It is about a reference table or a claim.
 type Verdict struct {
 	// Of is the title of the reference table, or the text of the claim.
 	Of string `json:"of"`
@@ -79,7 +77,7 @@ const (
 	Behind      = "behind"
 )
 
-// Machine describes the machine of a report. Unknown fields are empty.
+// Machine describes the machine on which a command ran scenarios. Fields with unknown values are zero.
 type Machine struct {
 	OS     string `json:"os"`
 	Arch   string `json:"arch"`
@@ -170,7 +168,7 @@ func (s *Set) WriteJSON(w io.Writer) error {
 	return e.Encode(s)
 }
 
-// ReadSet reads a set that Set.WriteJSON has written. It accepts at most 512 MiB.
+// ReadSet reads a set that Set.WriteJSON has written. If the JSON is longer than 512 MiB, it returns an error.
 func ReadSet(in io.Reader) (*Set, error) {
 	limited := &io.LimitedReader{R: in, N: maxSetBytes + 1}
 	decoder := json.NewDecoder(limited)
@@ -194,15 +192,15 @@ func ReadSet(in io.Reader) (*Set, error) {
 	return &s, nil
 }
 
-// BeginsLikeSet reports whether a file that starts with beginning is a Set, of any version: a JSON object whose first
-// field is the format.
+// BeginsLikeSet reports whether a file looks like a Set, of any version. beginning contains the first bytes of the
+// file.
 func BeginsLikeSet(beginning []byte) bool {
 	text := strings.TrimLeft(string(beginning), " \t\r\n{")
 	return strings.HasPrefix(text, `"format"`)
 }
 
-// WriteFileAtomically writes a file completely or not at all. It replaces an existing file: readers see either the old
-// or the new content.
+// WriteFileAtomically writes a file completely or not at all. If the file exists already, readers see either its old
+// content or its new content.
 func WriteFileAtomically(dir, name string, write func(io.Writer) error) (err error) {
 	defer func() {
 		if err != nil {

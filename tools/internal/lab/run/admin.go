@@ -28,8 +28,8 @@ const (
 	laterGCRuns = 2
 )
 
-// adminClient reads a server's figures from its admin address, such as that of "myriad serve --admin". It opens a
-// connection for each request and closes it without TIME_WAIT.
+// adminClient reads a server's figures from its admin address, such as that of "myriad serve --admin". Each request
+// uses a new connection, which does not remain in TIME_WAIT.
 type adminClient struct {
 	addr   string
 	client *http.Client
@@ -42,7 +42,7 @@ func newAdminClient(addr string) (nilIfNoAddr *adminClient) {
 	return &adminClient{addr, &http.Client{Transport: &http.Transport{DialContext: dialWithoutTimeWait, DisableKeepAlives: true, DisableCompression: true}}}
 }
 
-// fetchAndParse requests a path and passes the response body to parse, at most maxAdminReplyBytes of it.
+// fetchAndParse requests a path and passes at most maxAdminReplyBytes of the response body to parse.
 func (a *adminClient) fetchAndParse(ctx context.Context, path string, parse func(io.Reader) error) error {
 	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
 	defer cancel()
@@ -85,8 +85,8 @@ func (a *adminClient) readCounters(ctx context.Context) (c result.Counts, err er
 	}, err
 }
 
-// pollCountersUntilOrTimeout polls the counters until accept returns true or the timeout has passed. It repeats failed
-// requests. It returns the last counters.
+// pollCountersUntilOrTimeout reads the counters repeatedly until accept returns true, the timeout has passed or ctx has
+// ended. It returns the result of the last request.
 func (a *adminClient) pollCountersUntilOrTimeout(ctx context.Context, timeout time.Duration, accept func(*result.Counts) bool) (last result.Counts, lastErr error) {
 	for end := time.Now().Add(timeout); ; {
 		c, err := a.readCounters(ctx)
@@ -99,8 +99,8 @@ func (a *adminClient) pollCountersUntilOrTimeout(ctx context.Context, timeout ti
 	}
 }
 
-// readMetrics returns metrics by name. The values of a metric with labels are added up under its name. If it has the
-// label "cause", the values are also added up for each cause, under a key such as closed{peer}.
+// readMetrics returns the values of metrics by name. The value of a metric with labels is the sum over all labels. If a
+// metric has the label "cause", there is also a sum for each cause, under a key such as closed{peer}.
 func (a *adminClient) readMetrics(ctx context.Context) (values map[string]float64, err error) {
 	values = make(map[string]float64)
 	err = a.fetchAndParse(ctx, "/metrics", func(in io.Reader) error {
@@ -123,8 +123,8 @@ func (a *adminClient) readMetrics(ctx context.Context) (values map[string]float6
 	return values, err
 }
 
-// readRuntimeUsageInto adds the figures of the server's Go runtime and event loops to usage. If the server has worker
-// processes, the memory of their runtimes is unknown. It ignores errors.
+// readRuntimeUsageInto sets the figures of the server's Go runtime and event loops in usage. For a server with worker
+// processes, it does not set memory figures. If the request fails, it sets nothing.
 func (a *adminClient) readRuntimeUsageInto(ctx context.Context, multiProcess bool, usage *load.Usage) {
 	v, err := a.readMetrics(ctx)
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
 )
 
-// attackers lists the attacks, which run at the same time. If the server closes a connection of an attacker, the
-// attacker opens another one.
+// attackers lists the attacks, which run at the same time. If the server closes an attacker's connection, the attacker
+// opens a new connection.
 var attackers = []struct {
 	name  string
 	conns int
@@ -51,8 +51,8 @@ const (
 	spareSockets = 20
 )
 
-// attackRun is the attack phase on one server. It belongs to the run's goroutine. Attackers and honest clients run on
-// separate goroutines; the method Stop of each waits for its goroutines.
+// attackRun is the attack phase of one run. It belongs to the run's goroutine. Attackers and honest clients have their
+// own goroutines, which end in the method Stop.
 type attackRun struct {
 	*serverMeasurement
 	phase           scenario.Phase
@@ -65,8 +65,8 @@ type attackRun struct {
 	p99             time.Duration      // maximum over all reports
 }
 
-// runAttackAndCheckServer runs all attackers and honest clients against the server. It fails if the server's memory or
-// descriptors grow too much.
+// runAttackAndCheckServer runs all attackers and honest clients against the server. It returns an error if the attack
+// had an effect on honest clients, or if the server's memory or descriptors grew too much.
 func (m *serverMeasurement) runAttackAndCheckServer(ctx context.Context, p scenario.Phase) error {
 	target, err := netip.ParseAddrPort(m.server.addr)
 	if err != nil {
@@ -108,7 +108,7 @@ func (a *attackRun) recordAndPrintf(text string, args ...any) {
 	a.printSubjectProgress(true, text, args...)
 }
 
-// sampleAndLogUntilAttackEnds samples the server until the phase is over. At intervals, it logs what has happened.
+// sampleAndLogUntilAttackEnds samples the server until the attack ends. At intervals, it logs the latest figures.
 func (a *attackRun) sampleAndLogUntilAttackEnds(ctx context.Context) error {
 	whole := a.phase.For.Std()
 	ctx, cancel := context.WithTimeoutCause(ctx, whole, errAttackOver)
@@ -176,8 +176,8 @@ func (a *attackRun) formatNewCloseReasons(ctx context.Context) string {
 	return strings.Join(words, ", ")
 }
 
-// awaitClosesStopServerAndCheck waits until the server has closed the attackers' connections, and stops the server. It
-// returns one error that lists all problems.
+// awaitClosesStopServerAndCheck waits until the server has closed the attackers' connections, and stops the server. If
+// it finds problems, it returns one error that lists them.
 func (a *attackRun) awaitClosesStopServerAndCheck(ctx context.Context) error {
 	var problems []string
 	addProblem := func(text string, args ...any) { problems = append(problems, fmt.Sprintf(text, args...)) }
@@ -221,8 +221,8 @@ func (a *attackRun) awaitClosesStopServerAndCheck(ctx context.Context) error {
 	return nil
 }
 
-// checkMemoryAndDescriptorGrowth compares the last quarter of the phase with the first one: the medians of memory and
-// of open descriptors.
+// checkMemoryAndDescriptorGrowth compares the medians of memory and of open descriptors in the first and the last
+// quarter of the phase. It adds a problem for each median that has grown too much.
 func (a *attackRun) checkMemoryAndDescriptorGrowth(addProblem func(string, ...any)) {
 	quarter := len(a.samples) / 4
 	if quarter < minQuarterSamples {

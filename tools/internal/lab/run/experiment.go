@@ -21,16 +21,16 @@ import (
 // Options configure RunScenarios. The zero value runs scenarios as written.
 type Options struct {
 	scenario.Options
-	// Dir is the directory for the report. It is created if necessary; an existing directory must be empty. If Dir is
-	// "", no report is written.
+	// Dir is the directory for the report. If Dir exists, it must be empty; otherwise it is created. If Dir is "", no
+	// report is written.
 	Dir string
-	// Write writes the reports to Dir after the runs. Evaluate computes the verdicts. Both may be nil.
+	// Evaluate computes the verdicts after the runs. Write then writes the reports to Dir. Either may be nil.
 	Write    func(dir string, s *result.Set) error
 	Evaluate func(s *result.Set)
-	// Strict makes the bench fail if claims are not met that are only required with --strict.
+	// Strict adds the claims that are required only with --strict to those that must be met.
 	Strict bool
-	// Progress receives the report's directory and the progress. On a terminal, one line is rewritten; otherwise there
-	// is a line per workload. Nil disables progress.
+	// Progress receives the report's directory and the progress. On a terminal, each line replaces the one before it.
+	// Elsewhere, there is one line per workload. Nil disables progress.
 	Progress io.Writer
 	// Self is the path of an executable with the subcommands load and hold. It also replaces "{self}" in commands. The
 	// default "" is the running executable.
@@ -39,15 +39,14 @@ type Options struct {
 	Command string
 }
 
-// RunScenarios runs scenarios one after the other.
+// RunScenarios runs scenarios one after the other, with one server and one load generator at a time. After a failed
+// run, it continues with the next run.
 //
-// A failed run becomes part of its report, and the next run follows. If ctx ends or the reports cannot be written,
-// RunScenarios returns the set so far and an error; errors.Is finds ctx.Err() in it. If nothing was started, for
-// example because of a scenario.Error, the set is nil.
+// If ctx ends or the reports cannot be written, RunScenarios returns the set so far and an error. If ctx has ended,
+// this error wraps ctx.Err(). If the runs cannot be prepared, for example because of a scenario.Error, the set is nil.
 //
-// RunScenarios runs one server and one load generator at a time. When it returns, all processes have ended. On Linux
-// they also end if this process is killed. On Linux, RunScenarios raises the soft limit of open descriptors to the hard
-// limit, for this process and its children.
+// When RunScenarios returns, all processes have ended. On Linux, they also end if this process is killed. On Linux,
+// RunScenarios raises the soft limit of open descriptors to the hard limit.
 func RunScenarios(ctx context.Context, all []scenario.Scenario, o Options) (*result.Set, error) {
 	s, err := planExperiment(all, o)
 	if err != nil {
@@ -80,7 +79,7 @@ func makeOrRequireEmptyDir(dir string) error {
 	return nil
 }
 
-// experiment executes the steps of all reports in order and collects their set. It belongs to one goroutine.
+// experiment executes the steps of all reports in order and collects the reports in a set. It belongs to one goroutine.
 type experiment struct {
 	runner
 	options Options
@@ -144,7 +143,7 @@ func (s *experiment) runEvaluateAndWriteReports(ctx context.Context) (_ *result.
 	return s.set, err
 }
 
-// prepareRuns creates the resources that the runs need. The function release, which is never nil, releases them.
+// prepareRuns creates the resources that the runs need. release, which is never nil, releases these resources.
 func (s *experiment) prepareRuns() (release func() error, err error) {
 	s.launcher = newLauncher()
 	tmp := ""
