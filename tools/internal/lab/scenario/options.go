@@ -246,8 +246,8 @@ func (s *Scenario) findScaleOrFull(name string) (Scale, error) {
 	return x, nil
 }
 
-// reduceScenario returns the scenario at a scale and does not modify s. It drops workloads that become identical to an
-// earlier one.
+// reduceScenario returns s reduced to the scale, and does not modify s. If workloads become identical, only the first
+// of them is kept.
 func (x Scale) reduceScenario(s Scenario) Scenario {
 	without := func(name string) bool { return slices.Contains(x.Without, name) }
 	s.Subjects = slices.DeleteFunc(slices.Clone(s.Subjects), func(x Subject) bool { return without(x.Name) })
@@ -273,8 +273,8 @@ func (x Scale) reduceScenario(s Scenario) Scenario {
 	return s
 }
 
-// limitWorkload limits a workload to the scale. If a hold becomes shorter, heartbeats become more frequent in
-// proportion.
+// limitWorkload limits a workload to the scale. If a hold becomes shorter, the interval between its heartbeats becomes
+// shorter in proportion.
 func (x Scale) limitWorkload(w Workload) Workload {
 	if x.Connections > 0 {
 		w.Connections = min(w.Connections, x.Connections)
@@ -305,8 +305,8 @@ func (x Scale) limitWorkload(w Workload) Workload {
 	return w
 }
 
-// noteAndMarkReductions adds notes about the differences from the original scenario, and about the options that caused
-// them.
+// noteAndMarkReductions adds notes about the differences from the original scenario, with the options that caused these
+// differences. It sets Reduced in reduced workloads.
 func (s *Scenario) noteAndMarkReductions(original *Scenario, o Options) {
 	why := o.String()
 	if s.Rounds != original.Rounds {
@@ -346,8 +346,8 @@ func (s *Scenario) noteAndMarkReductions(original *Scenario, o Options) {
 	}
 }
 
-// generatesSameLoadIgnoringHolds reports whether two workloads generate the same load. It ignores names, and the
-// durations of holds, which only serve sampling.
+// generatesSameLoadIgnoringHolds reports whether two workloads generate the same load. It ignores their names and the
+// durations of holds without heartbeats.
 func generatesSameLoadIgnoringHolds(a, b Workload) bool {
 	for _, w := range []*Workload{&a, &b} {
 		*w = w.WithDefaults()
