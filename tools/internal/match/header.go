@@ -69,8 +69,8 @@ func (s *StreamState) applyConnectionHeader(list []byte) {
 	}
 }
 
-// splitHeaderOrNil splits a header line at its colon. name is nil if there is no colon, or if there is space before or
-// after the name. A line that continues the previous line begins with space.
+// splitHeaderOrNil splits a header line at its colon. name is nil if there is no colon, or if there is a blank before
+// or after the name. A line that begins with a blank continues the previous line.
 func splitHeaderOrNil(line []byte) (name, value []byte) {
 	i := bytes.IndexByte(line, ':')
 	if i <= 0 || isBlank(line[0]) || isBlank(line[i-1]) {

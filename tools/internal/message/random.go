@@ -6,8 +6,8 @@ import (
 )
 
 // splitMix is a splitmix64 generator (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014).
-// A function maps each value of its counter to a random number. For each message, each random expression uses a
-// separate generator, whose counter starts at a key.
+// It maps each value of a counter to a random number. Each random expression uses a separate generator for each
+// message. The counter of such a generator starts at a key.
 type splitMix struct{ counter uint64 }
 
 // gamma is the step of the counter: 2^64 divided by the golden ratio, rounded to an odd number.

@@ -71,7 +71,7 @@ func (p *SendPlan) CountDueAndUntaken(c *RateCurve, now, end time.Duration) int6
 	return c.countMessagesBefore(p.position, min(now+1, end))
 }
 
-// CountsBeforeAndInWindow contains two numbers of messages: Before the window and Within the window.
+// CountsBeforeAndInWindow counts messages: Before is their number before the window, Within their number in the window.
 type CountsBeforeAndInWindow struct {
 	Before, Within int64
 }

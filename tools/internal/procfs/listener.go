@@ -38,7 +38,7 @@ var errNobody = errors.New("no process of this network namespace listens there")
 //
 // addr must be an address of this machine. For any other address, FindListenerPIDs returns the processes that listen at
 // the wildcard address. It returns an error if no process listens, or if the processes belong to another user or to
-// another network or process namespace. It finds only sockets among the first 16,384 descriptors of a process.
+// another network or process namespace. It searches only the first 16,384 descriptors of a process.
 //
 // A search takes about 10 ms with a hundred processes. It scans at most 262,144 descriptors. If it finds no process, it
 // scans up to 262,144 further descriptors, in threads that have their own descriptor table.
@@ -116,8 +116,8 @@ func parseListeningUnixRow(row string) (inode, path string) {
 	return fields[6], strings.TrimRight(path, " ")
 }
 
-// addrMatchRank ranks a socket that is bound to an address, for connections to the address dialed. Rank 3 is the same
-// address, 2 the wildcard of the same address family, 1 the IPv6 wildcard, and 0 no match.
+// addrMatchRank ranks a socket that is bound to an address, for connections to the address dialed. Rank 3 means the
+// same address, 2 the wildcard of the same address family, 1 the IPv6 wildcard, and 0 no match.
 func addrMatchRank(bound, dialed netip.Addr) int {
 	switch {
 	case bound == dialed:

@@ -89,7 +89,7 @@ func ReadMemory() (Memory, error) {
 	}, err
 }
 
-// derefOrZero returns *n. If the kernel does not report the number, n is nil, and derefOrZero returns 0.
+// derefOrZero returns *n, or 0 if n is nil. If the kernel does not report a number, n is nil.
 func derefOrZero[N int | uint64](n *N) int64 {
 	if n == nil {
 		return 0

@@ -11,7 +11,7 @@ import (
 	prom "github.com/prometheus/procfs"
 )
 
-// Network describes the TCP sockets of a network namespace, and counts the limits that were reached.
+// Network describes the TCP sockets of a network namespace, and counts events in which a limit was reached.
 type Network struct {
 	// Established, Open and TimeWait count TCP sockets of the namespace. Open includes sockets that listen, are
 	// connected or are connecting. Orphans and TCPBuffers cover the whole machine: Orphans counts sockets that no

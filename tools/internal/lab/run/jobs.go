@@ -182,8 +182,8 @@ func (j *jobsRun) reuseOrMeasureShapeCapacity(ctx context.Context, rec *result.R
 	return c, nil
 }
 
-// measureCapacity measures the capacity with the contenders that the scenario selects for this. It begins with fixed
-// numbers of workers: one per CPU, then twice as many until the rate of jobs falls.
+// measureCapacity measures the capacity with the contenders that the scenario selects. First come contenders with a
+// fixed number of workers: one worker per CPU, and then twice as many until the rate of jobs falls.
 func (j *jobsRun) measureCapacity(ctx context.Context) *result.Capacity {
 	c := &result.Capacity{Shape: j.phase.Shape}
 	for _, fixed := range []bool{true, false} {

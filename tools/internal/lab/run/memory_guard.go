@@ -27,7 +27,7 @@ const (
 )
 
 // availableMemory contains, in bytes, the memory that can still be allocated (free) and the total memory. limitedBy is
-// the name of the cgroup limit that restricts free, or "" if only the machine's memory does.
+// the name of the cgroup limit that restricts free, or "" if no cgroup restricts it.
 type availableMemory struct {
 	free, total int64
 	limitedBy   string

@@ -103,7 +103,7 @@ type command struct {
 }
 
 // process is a child process. When the context passed at its start ends, the process receives SIGTERM. tail keeps the
-// end of its error output.
+// end of the standard error.
 type process struct {
 	cmd  *exec.Cmd
 	stop context.CancelFunc
@@ -275,7 +275,7 @@ func (s *serverProcess) contextUntilServerExits(ctx context.Context) (context.Co
 	}
 }
 
-// waitUntilAppAnswers connects until the server answers, and returns the connection that received the answer.
+// waitUntilAppAnswers connects again and again until the server answers. It returns the connection with the answer.
 func (s *serverProcess) waitUntilAppAnswers(ctx context.Context, appName string, trust *tls.Config) (net.Conn, error) {
 	bound, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()

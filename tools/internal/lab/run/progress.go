@@ -37,7 +37,7 @@ func newProgressPrinter(w io.Writer, steps []scenario.Step) *progressPrinter {
 	return p
 }
 
-// setCurrentStepAndPrint sets the current step and prints the progress: on a terminal, or if the workload has changed.
+// setCurrentStepAndPrint sets the current step. It prints the progress on a terminal, or if the workload has changed.
 func (p *progressPrinter) setCurrentStepAndPrint(stepIndex int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -75,8 +75,8 @@ func estimateTotalDuration(steps []scenario.Step) (sum time.Duration) {
 	return sum
 }
 
-// printFinalOrProgressLine prints a final line, which stays, if isFinal is set. Otherwise the line describes the
-// progress of the current step. It appears only on a terminal, and later output replaces it.
+// printFinalOrProgressLine prints a line. If isFinal is set, the line stays. Otherwise, the line describes the progress
+// of the current step: it appears only on a terminal, and later output replaces it.
 func (p *progressPrinter) printFinalOrProgressLine(isFinal bool, line string) {
 	if p.w == nil {
 		return

@@ -281,7 +281,7 @@ func (m *serverMeasurement) sampleSettledMemoryDuringHold(ctx context.Context, c
 	return nil
 }
 
-// If all clients have subscribed, sampleMemoryIfSubscribed samples memory. Otherwise it does nothing.
+// sampleMemoryIfSubscribed samples memory if subscribed is set. Otherwise it does nothing.
 func (m *serverMeasurement) sampleMemoryIfSubscribed(subscribed bool) error {
 	if !subscribed || !m.sampled {
 		return nil
@@ -359,7 +359,7 @@ func (m *serverMeasurement) loadConfigForStage(s scenario.Stage) load.Config {
 	return c
 }
 
-// withHeldChecksAndBroadcast adds to c two verifications, heartbeats and a broadcast, for held connections.
+// withHeldChecksAndBroadcast returns c with two verifications, heartbeats and a broadcast on held connections.
 func withHeldChecksAndBroadcast(c load.Config, s scenario.Stage) load.Config {
 	c.Hold, c.Check = true, s.Phases[0].InFlight
 	c.Broadcast = announcement + "\n"

@@ -305,8 +305,8 @@ func (x Scale) limitWorkload(w Workload) Workload {
 	return w
 }
 
-// noteAndMarkReductions adds notes about the differences from the original scenario, with the options that caused these
-// differences. It sets Reduced in reduced workloads.
+// noteAndMarkReductions adds notes about the differences from the original scenario, and about the options that caused
+// these differences. It sets Reduced in reduced workloads.
 func (s *Scenario) noteAndMarkReductions(original *Scenario, o Options) {
 	why := o.String()
 	if s.Rounds != original.Rounds {

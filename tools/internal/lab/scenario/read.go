@@ -20,8 +20,8 @@ import (
 //go:embed files
 var files embed.FS
 
-// Reader reads scenarios. Figures describes a figure: ok reports whether the figure exists, and better whether it is a
-// figure of which higher or lower values count as better.
+// Reader reads scenarios. Figures describes a figure: ok is false if the figure does not exist, and better is false if
+// neither higher nor lower values count as better.
 type Reader struct {
 	Figures func(name string) (better, ok bool)
 }
@@ -86,8 +86,8 @@ func explainTOMLError(err error) error {
 	return Errorf("%v; expected TOML as docs/scenarios.md has it", err)
 }
 
-// validateAtAllScales checks a scenario as written and at each scale. It assumes a machine without limits. lines
-// contains the line numbers of tables, which errors mention.
+// validateAtAllScales checks a scenario as written and at each scale. It assumes a machine without limits. An error
+// contains the line number of its table, from lines.
 func (r Reader) validateAtAllScales(s *Scenario, lines map[string][]int) error {
 	at := func(table string, i int, err error) error {
 		if err != nil && i < len(lines[table]) {

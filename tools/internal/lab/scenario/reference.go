@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// ReferenceTable is a table of figures from another publication. The report compares our figures with these figures.
+// ReferenceTable is a table of figures from another publication. The report compares our figures with the table.
 type ReferenceTable struct {
 	// Title and Source identify the table. Machine describes the machine on which it was measured.
 	Title   string `json:"title" toml:"title"`
@@ -36,7 +36,7 @@ type Column struct {
 	Relative string `json:"relative,omitempty" toml:"relative"`
 }
 
-// UnitFactors contains a factor for each unit of a column. Our figures are divided by the factor to convert them.
+// UnitFactors maps units to factors. To show a figure of ours in a unit, it is divided by the unit's factor.
 var UnitFactors = map[string]float64{
 	"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "MB": 1e6, "GB": 1e9,
 	"kB/s": 1e3, "Mbps": 1e6,
@@ -121,8 +121,8 @@ func (r *crossReferenceChecker) requireKnownNames(table string, i int, what stri
 	}
 }
 
-// requireKnownFigures checks that figures exist. If needsDirection is set, each of them must also be a figure of which
-// higher or lower values count as better.
+// requireKnownFigures checks that figures exist. If needsDirection is set, it also checks that higher or lower values
+// of each figure count as better.
 func (r *crossReferenceChecker) requireKnownFigures(table string, i int, needsDirection bool, names ...string) {
 	for _, name := range names {
 		if is, ok := r.figureInfo(name); name != "" && (!ok || needsDirection && !is) {

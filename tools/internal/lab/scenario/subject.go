@@ -46,7 +46,7 @@ type Subject struct {
 	Contender *Contender `json:"side,omitempty" toml:"side"`
 }
 
-// Contender describes a subject that runs jobs. Flags as for "myriad offer" are appended to its command. The program
+// Contender describes a subject that runs jobs. The lab appends the flags of "myriad offer" to its command. The program
 // must accept these flags and print the same output as "myriad offer".
 type Contender struct {
 	// FixedWorkers starts the contender with the number of workers that has proved best. Other contenders may use up to
@@ -136,7 +136,7 @@ func (s Subject) RunsUnderWorkload(w Workload) bool {
 		(s.Workloads == nil || slices.Contains(s.Workloads, w.Name))
 }
 
-// HasAdmin reports whether the command contains {admin}. The server then serves its figures at this address.
+// HasAdmin reports whether the command contains {admin}, the placeholder for the address of the server's figures.
 func (s Subject) HasAdmin() bool { return s.commandHasPlaceholder("{admin}") }
 
 // HasHeartbeat reports whether the subject can send heartbeats.
@@ -147,8 +147,8 @@ func (s Subject) commandHasPlaceholder(placeholder string) bool {
 }
 
 // ServerProcessesFor returns the number of server processes for a workload. It is 1 unless the command contains
-// {processes}. As the kernel distributes connections randomly, there are enough processes to fill at most three
-// quarters of each process's descriptor table.
+// {processes}. If the connections were distributed evenly, each process would use at most three quarters of its
+// descriptor table. The rest is a margin, because the kernel distributes connections randomly.
 func (s Subject) ServerProcessesFor(w Workload) int {
 	if !s.commandHasPlaceholder("{processes}") {
 		return 1

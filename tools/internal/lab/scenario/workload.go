@@ -14,7 +14,7 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// Workload describes the connections to each subject and the phases of load on them.
+// Workload describes the load on each subject: connections and their phases.
 type Workload struct {
 	// Name is the workload's name in the report. It has at most 40 bytes and no spaces or slashes.
 	Name string `json:"name" toml:"name"`
