@@ -5,8 +5,8 @@ import (
 	"strconv"
 )
 
-// cutLineWithinHeadLimit returns the next line of a head or a trailer without its line end. n is the length of the line
-// including its end, or 0 if the line is incomplete. err is set if the head would exceed maxHead.
+// cutLineWithinHeadLimit returns the next line of a head or trailer, without its line end. n is the length of the line
+// with its line end. If the line is incomplete, n is 0. If the head would exceed maxHead, err is set.
 func (s *StreamState) cutLineWithinHeadLimit(in []byte) (line []byte, n int, err error) {
 	maxBytes := maxHead - int(s.headBytes)
 	line, n = cutLine(in, maxBytes)
@@ -17,8 +17,8 @@ func (s *StreamState) cutLineWithinHeadLimit(in []byte) (line []byte, n int, err
 	return line, n, nil
 }
 
-// cutLine returns the first line of the input without its line end. n is the length of the line including its end, or 0
-// if the line does not end within maxBytes.
+// cutLine returns the first line of the input, without its line end. n is the length of the line with its line end. If
+// no line ends within maxBytes, n is 0.
 func cutLine(in []byte, maxBytes int) (line []byte, n int) {
 	n = bytes.IndexByte(in[:min(len(in), maxBytes)], '\n') + 1
 	if n == 0 {
@@ -31,8 +31,8 @@ func cutLine(in []byte, maxBytes int) (line []byte, n int) {
 	return line, n
 }
 
-// applyBodyHeader records what a header line declares about the body. If the line is invalid, expected describes a
-// valid one; otherwise, expected is "".
+// applyBodyHeader records what a header line declares about the body. If the line is valid, expected is "". Otherwise,
+// expected describes a valid line.
 func (s *StreamState) applyBodyHeader(line []byte) (expected string) {
 	name, value := splitHeaderOrNil(line)
 	switch {
@@ -69,8 +69,8 @@ func (s *StreamState) applyConnectionHeader(list []byte) {
 	}
 }
 
-// splitHeaderOrNil splits a header line at its colon. name is nil if there is no colon, or if there is space around the
-// name, as in a line that continues the previous one.
+// splitHeaderOrNil splits a header line at its colon. name is nil if there is no colon, or if there is a blank before
+// or after the name. A line that begins with a blank continues the previous line.
 func splitHeaderOrNil(line []byte) (name, value []byte) {
 	i := bytes.IndexByte(line, ':')
 	if i <= 0 || isBlank(line[0]) || isBlank(line[i-1]) {

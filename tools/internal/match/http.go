@@ -13,7 +13,7 @@ const (
 	maxBody = 1 << 40
 )
 
-// Descriptions of the parts of an HTTP response, for Error.Want.
+// These texts describe the expected parts of an HTTP response, for Error.Want.
 const (
 	wantResponse  = "an HTTP/1.1 or HTTP/1.0 response"
 	wantHead      = "the end of a header, or a trailer, of at most 65536 bytes"
@@ -26,9 +26,9 @@ const (
 	wantNothing   = "nothing after a response that closes the connection"
 )
 
-// consumeHTTPResponses implements AnswerRule.ConsumeInput for HTTP responses (RFC 9112). The client is assumed not to
-// use HEAD, CONNECT, or transfer encodings other than chunked. A line may end in "\n" alone. A line that continues the
-// previous line (obs-fold) is an error. Interim responses (1xx except 101) are skipped.
+// consumeHTTPResponses implements AnswerRule.ConsumeInput for HTTP responses (RFC 9112). It assumes that no request
+// uses HEAD or CONNECT. The only allowed transfer encoding is chunked. A line may end in "\n" alone. A line that
+// continues the previous line (obs-fold) is an error. Interim responses (1xx except 101) are skipped.
 func consumeHTTPResponses(s *StreamState, in []byte, onStatus func(status int)) (used, answers int, err error) {
 	for used < len(in) {
 		n, done, err := s.parseNextResponsePart(in[used:])
@@ -44,8 +44,8 @@ func consumeHTTPResponses(s *StreamState, in []byte, onStatus func(status int)) 
 	return used, answers, nil
 }
 
-// parseNextResponsePart parses the next part of a response from the input, which must not be empty. n is the number of
-// bytes used, 0 if more input is needed. done reports whether the response is complete.
+// parseNextResponsePart parses the next part of a response. in must not be empty. n is the number of bytes used, or 0
+// if more input is needed. done reports whether the response is complete.
 func (s *StreamState) parseNextResponsePart(in []byte) (n int, done bool, err error) {
 	switch s.phase {
 	case phaseStatusLine:
@@ -72,8 +72,7 @@ func (s *StreamState) parseNextResponsePart(in []byte) (n int, done bool, err er
 	return 0, false, errUnexpected(in, wantNothing)
 }
 
-// skipRestOfBodyOrChunk skips the part of the input that belongs to a body or a chunk, and returns the length of that
-// part.
+// skipRestOfBodyOrChunk skips input that belongs to the current body or chunk. It returns the number of bytes skipped.
 func (s *StreamState) skipRestOfBodyOrChunk(in []byte) int {
 	n := min(s.remaining, int64(len(in)))
 	s.remaining -= n

@@ -8,7 +8,7 @@ import (
 	"sync"
 )
 
-// lengthPrefix describes the length field at the beginning of an answer.
+// lengthPrefix describes the length field of an answer.
 type lengthPrefix struct {
 	// skip is the number of bytes before the length field.
 	skip int

@@ -37,8 +37,7 @@ const (
 	kindHTTP
 )
 
-// AnswerRule defines how answers are delimited. It is immutable and safe for concurrent use, with one StreamState per
-// stream.
+// AnswerRule defines where answers end. It is immutable and safe for concurrent use. Each stream needs a StreamState.
 type AnswerRule struct {
 	kind kind
 	spec string
@@ -48,8 +47,8 @@ type AnswerRule struct {
 	prefix lengthPrefix
 }
 
-// Parse parses a rule, such as "delimiter:\r\n". In the text of a delimiter or a marker, a backslash begins an escape
-// such as \r \n \0 \\ or \xHH, as in message.ParseEscapeAtStart.
+// Parse parses a rule, such as "delimiter:\r\n". The text of a delimiter or a marker can contain escapes such as \r \n
+// \0 \\ or \xHH. message.ParseEscapeAtStart parses them.
 func Parse(spec string) (*AnswerRule, error) {
 	name, rest, colon := strings.Cut(spec, ":")
 	r := &AnswerRule{spec: spec}
@@ -100,7 +99,7 @@ func (r *AnswerRule) parseAndSetSize(text string) error {
 	return nil
 }
 
-// String returns the rule in the syntax of Parse, in printable characters.
+// String returns the rule in the syntax of Parse. The result contains only printable characters.
 func (r *AnswerRule) String() string { return r.spec }
 
 // MaxUnused returns the maximum number of bytes that ConsumeInput leaves unused.
@@ -117,14 +116,14 @@ func (r *AnswerRule) MaxUnused() int {
 	}
 }
 
-// ConsumeInput counts the answers that end in the next input of a stream. It returns the number of bytes used and the
-// number of answers completed by them. If bytes remain unused, at most MaxUnused, the caller must pass them again,
-// followed by more input. The result does not depend on how the stream is divided into calls.
+// ConsumeInput counts the answers in the next input of a stream. It returns the number of bytes used, and the number of
+// answers that end within these bytes. At most MaxUnused bytes remain unused. The caller must pass them again, followed
+// by more input. The result does not depend on how the stream is divided into calls.
 //
 // Under the rule "http", ConsumeInput calls onStatus with the status of each answer, unless onStatus is nil.
 //
-// An error is an *Error, and means that in[used:] is not a valid answer. The answers before it count. After an error,
-// ConsumeInput must not be called again for the stream. It allocates memory only for errors.
+// An error is an *Error. It means that in[used:] is not a valid answer. The answers before it count. After an error,
+// the caller must not call ConsumeInput again for the stream. ConsumeInput allocates memory only for errors.
 func (r *AnswerRule) ConsumeInput(s *StreamState, in []byte, onStatus func(status int)) (used, answers int, err error) {
 	switch r.kind {
 	case kindLength:
@@ -141,8 +140,8 @@ func (r *AnswerRule) ConsumeInput(s *StreamState, in []byte, onStatus func(statu
 	}
 }
 
-// EndStream handles the end of the stream. It returns the number of answers that the end completes: 1 for an HTTP
-// response without any other end, otherwise 0. onStatus is as in ConsumeInput.
+// EndStream handles the end of the stream. It returns 1 if this end completes an answer: an HTTP response whose body
+// ends with the connection. Otherwise it returns 0. onStatus is as in ConsumeInput.
 func (r *AnswerRule) EndStream(s *StreamState, onStatus func(status int)) (completed int) {
 	if s.phase != phaseUntilClose {
 		return 0
@@ -153,9 +152,9 @@ func (r *AnswerRule) EndStream(s *StreamState, onStatus func(status int)) (compl
 
 // Error describes input that is not a valid answer.
 type Error struct {
-	// Want describes the expected input. There are only a few such texts, so errors can be counted by text.
+	// Want describes the expected input. It is one of a few fixed texts, so errors can be counted by text.
 	Want string
-	// Got is the beginning of the actual input, quoted as in Go. It covers at most 32 bytes.
+	// Got is the beginning of the actual input: at most 32 bytes, quoted as in Go.
 	Got string
 }
 

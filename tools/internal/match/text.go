@@ -8,8 +8,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/message"
 )
 
-// countOccurrences counts how often text occurs in the input. text must not be empty. usedBeforePartial excludes the
-// end of the input if another occurrence may begin there.
+// countOccurrences counts how often text occurs in the input. text must not be empty. usedBeforePartial is the length
+// of the input without a partial occurrence at its end.
 func countOccurrences(text, in []byte) (usedBeforePartial, answers int) {
 	if len(text) == 1 {
 		return len(in), bytes.Count(in, text)

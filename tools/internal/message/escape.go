@@ -6,12 +6,12 @@ import (
 	"strings"
 )
 
-// UnescapeKeepingExpressions replaces escapes in a text from a command line, for shells without $'...'. The escapes are
-// \n \r \e \a \b \f \v \\ \' \", \xHH with two hexadecimal digits, and \0 followed by up to three octal digits, as in
-// tcpkali. Any other escape is an error.
+// UnescapeKeepingExpressions replaces the escapes in a text from a command line, for shells without $'...'. The escapes
+// are \n \r \t \e \a \b \f \v \\ \' \", \xHH with two hexadecimal digits, and \0 followed by up to three octal digits,
+// as in tcpkali. Any other escape is an error.
 //
-// The result is input for Parse. Expressions do not change. A backslash that is the result of an escape never begins an
-// expression: Parse treats the results of \\{ and \x5c{ as a literal \{.
+// The result is input for Parse. Expressions, such as \{seq}, do not change. A backslash that is the result of an
+// escape never begins an expression: Parse treats the results of \\{ and \x5c{ as a literal \{.
 func UnescapeKeepingExpressions(text string) (templateText []byte, _ error) {
 	out := make([]byte, 0, len(text))
 	for at := 0; at < len(text); {
@@ -39,7 +39,7 @@ func UnescapeKeepingExpressions(text string) (templateText []byte, _ error) {
 	return out, nil
 }
 
-// LiteralTemplate returns a template whose messages are equal to text.
+// LiteralTemplate returns a template of which each message is equal to text.
 func LiteralTemplate(text string) string {
 	var out []byte
 	for _, b := range []byte(text) {
@@ -48,7 +48,7 @@ func LiteralTemplate(text string) string {
 	return string(out)
 }
 
-// appendLiteralTemplateByte appends b so that Parse treats it as literal text.
+// appendLiteralTemplateByte appends b in a form that Parse treats as literal text.
 func appendLiteralTemplateByte(out []byte, b byte) []byte {
 	if b == '{' {
 		out = doubleTrailingBackslashes(out)
@@ -63,8 +63,8 @@ func doubleTrailingBackslashes(out []byte) []byte {
 	return out
 }
 
-// ParseEscapeAtStart parses the escape at the beginning of text. It returns the byte and the length of the escape. The
-// escapes are those of UnescapeKeepingExpressions.
+// ParseEscapeAtStart parses the escape at the beginning of text. b is the byte that the escape represents, and size is
+// the length of the escape. The escapes are those of UnescapeKeepingExpressions.
 func ParseEscapeAtStart(text string) (b byte, size int, err error) {
 	switch {
 	case strings.HasPrefix(text, `\0`):

@@ -120,7 +120,7 @@ func parseCharCount(name, argument string) (int, error) {
 	return int(n), nil
 }
 
-// parseIntegerRange parses a range such as 1-6, which includes both ends.
+// parseIntegerRange parses a range such as 1-6. The range includes both ends.
 func parseIntegerRange(argument string) (low, high uint64, err error) {
 	from, to, _ := strings.Cut(argument, "-")
 	low, err1 := strconv.ParseUint(strings.Trim(from, blank), 10, 63)
@@ -131,7 +131,7 @@ func parseIntegerRange(argument string) (low, high uint64, err error) {
 	return low, high, nil
 }
 
-// A marker contains the connection's number in its first 7 hexadecimal digits and the message's number in the other 9.
+// The first 7 hexadecimal digits of a marker are the connection's number. The other 9 digits are the message's number.
 // Markers are unique for up to 268 million connections with 68 billion messages each.
 const (
 	markerLen         = 16

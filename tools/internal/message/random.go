@@ -5,16 +5,16 @@ import (
 	"slices"
 )
 
-// splitMix is a splitmix64 generator: a counter, and a function that maps each value of the counter to a random number
-// (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014). Each random expression of each
-// message uses its own generator, whose counter starts at a key.
+// splitMix is a splitmix64 generator (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014).
+// It maps each value of a counter to a random number. Each random expression uses a separate generator for each
+// message. The counter of such a generator starts at a key.
 type splitMix struct{ counter uint64 }
 
 // gamma is the step of the counter: 2^64 divided by the golden ratio, rounded to an odd number.
 const gamma = 0x9e3779b97f4a7c15
 
-// mix64 is the output function of splitmix64. It is a bijection, in which each bit of the result depends on each bit of
-// x. The constants are David Stafford's variant 13.
+// mix64 is the output function of splitmix64. It is a bijection. Each bit of the result depends on each bit of x. The
+// constants are David Stafford's variant 13.
 func mix64(x uint64) uint64 {
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb
@@ -25,11 +25,10 @@ func messageKey(id ID) uint64 {
 	return mixKey(mixKey(mixKey(0, id.Seed), id.Connection), id.Message)
 }
 
-// mixKey derives a key from a parent key and a number.
 func mixKey(parent, number uint64) uint64 { return mix64(parent ^ number + gamma) }
 
-// newRandom returns the generator of an expression in a message. The index of the expression is inverted, because it
-// must differ from the numbers of messages.
+// newRandom returns the random generator for an expression in a message. It inverts the bits of the expression's index,
+// so that the index differs from the numbers of messages.
 func (p *templatePiece) newRandom(messageKey uint64) splitMix {
 	return splitMix{mixKey(messageKey, ^uint64(p.index))}
 }
@@ -39,18 +38,18 @@ func (r *splitMix) next() uint64 {
 	return mix64(r.counter)
 }
 
-// belowN returns a random number from 0 to n-1, computed by multiplication (Lemire: Fast Random Integer Generation in
-// an Interval, 2019). It omits Lemire's rejection step, so there is a bias of at most n/2^64.
+// belowN returns a random number from 0 to n-1. It uses Lemire's multiplication (Fast Random Integer Generation in an
+// Interval, 2019) without the rejection step. The bias is therefore at most n/2^64.
 func (r *splitMix) belowN(n uint64) uint64 {
 	high, _ := bits.Mul64(r.next(), n)
 	return high
 }
 
-// charsPerDraw is the number of characters that are drawn from 64 random bits. If there are 256 different characters,
-// the bias is at most 2^-16.
+// charsPerDraw is the number of characters that are drawn from 64 random bits. Even with 256 different characters, the
+// bias is at most 2^-16.
 const charsPerDraw = 6
 
-// appendChars appends n random characters from class, which contains at most 256 characters.
+// appendChars appends n random characters of class. class must contain at most 256 characters.
 func (r *splitMix) appendChars(dst []byte, n int, class string) []byte {
 	dst = slices.Grow(dst, n)
 	to := dst[len(dst) : len(dst)+n]

@@ -34,7 +34,7 @@ const (
 	MaxLen = 1 << 20
 )
 
-// ID identifies a message to be generated.
+// ID identifies a message that a Template generates.
 type ID struct {
 	Seed uint64
 	// Connection is the number of the connection in the run. Message is the number of the message on its
@@ -48,7 +48,7 @@ type Template struct {
 	minLen, maxLen int
 }
 
-// Parse parses a template. An empty text is the template of an empty message.
+// Parse parses a template. If text is empty, the messages of the template are empty.
 func Parse(text string) (*Template, error) {
 	if len(text) > MaxText {
 		return nil, fmt.Errorf("template of %d bytes; expected at most %d", len(text), MaxText)
@@ -82,9 +82,9 @@ func Parse(text string) (*Template, error) {
 	return t, nil
 }
 
-// parseLiteralUpToExpression parses the literal text in text[at:] up to an expression, or up to and including a { that
-// begins no expression. next is the index after the literal text or, if atExpression is true, after the expression's
-// \{.
+// parseLiteralUpToExpression parses the literal text from text[at:]. It stops at an expression, or after a { that
+// begins no expression. If atExpression is true, next is the index after the \{ of the expression. Otherwise, next is
+// the index after the literal text.
 func parseLiteralUpToExpression(text string, at int) (literal []byte, next int, atExpression bool) {
 	brace := strings.IndexByte(text[at:], '{')
 	if brace < 0 {
@@ -116,7 +116,7 @@ func truncateForError(text string) string {
 	return text
 }
 
-// addOrJoinPiece adds a piece, or joins it to the previous piece if both are literal text.
+// addOrJoinPiece adds a piece to the template. If this piece and the previous piece are literal text, it joins them.
 func (t *Template) addOrJoinPiece(p templatePiece) error {
 	low, high := p.generatedLengthRange()
 	t.minLen += low
@@ -134,13 +134,13 @@ func (t *Template) addOrJoinPiece(p templatePiece) error {
 	return nil
 }
 
-// MaxLen returns an upper limit for the length of messages in bytes.
+// MaxLen returns an upper limit for the length of a message in bytes.
 func (t *Template) MaxLen() int { return t.maxLen }
 
-// MinLen returns a lower limit for the length of messages in bytes.
+// MinLen returns a lower limit for the length of a message in bytes.
 func (t *Template) MinLen() int { return t.minLen }
 
-// MessageIfConstant returns the message if all messages of the template are equal. The caller must not change it.
+// MessageIfConstant returns true and the message if all messages are equal. The caller must not change the message.
 func (t *Template) MessageIfConstant() ([]byte, bool) {
 	switch {
 	case len(t.pieces) == 0:
@@ -151,7 +151,7 @@ func (t *Template) MessageIfConstant() ([]byte, bool) {
 	return nil, false
 }
 
-// Append appends the message that id identifies. It allocates only if dst lacks capacity.
+// Append appends the message with the given ID to dst. It allocates memory only if dst lacks capacity.
 func (t *Template) Append(dst []byte, id ID) []byte {
 	key := messageKey(id)
 	for i := range t.pieces {

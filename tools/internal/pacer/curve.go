@@ -8,27 +8,27 @@ import (
 // Never is a time that is never reached.
 const Never = time.Duration(math.MaxInt64)
 
-// maxCurveTime limits the times of a RateCurve.
+// maxCurveTime limits the time after RateCurve.Begin. No message is due later.
 const maxCurveTime = 60 * 24 * time.Hour
 
-// RateCurve is a rate as a function of time. All times are measured by the same clock. A RateCurve must not change
-// while a plan uses it.
+// RateCurve is the rate of messages as a function of time. All times are measured by the same clock. A RateCurve must
+// not change while a plan uses it.
 type RateCurve struct {
 	// Begin is the earliest time at which a message can be due. It is above 0.
 	Begin time.Duration
-	// PerSecond is the number of messages that become due per second, above 0. If To is set, PerSecond is the
+	// PerSecond is the number of messages that become due per second. It is above 0. If To is set, PerSecond is the
 	// initial rate.
 	PerSecond float64
-	// Poisson makes the times between messages random, as in a Poisson process. By default, these times are equal.
+	// Poisson makes the times between messages random, as in a Poisson process.
 	Poisson bool
-	// To, if above 0, is the final rate. The rate is constant for the time Hold and then changes linearly during
-	// the time Over.
+	// To, if not 0, is the final rate. The rate is PerSecond for the time Hold. During the time Over, it changes
+	// linearly to To.
 	To         float64
 	Hold, Over time.Duration
 }
 
-// DueTimeOrNever returns the time at which the message with the given number is due. It returns Never if this is more
-// than about two months after Begin. It is the inverse of CountMessagesDue.
+// DueTimeOrNever returns the time at which the message with the given number is due. If this is more than 60 days after
+// Begin, it returns Never. DueTimeOrNever is the inverse of CountMessagesDue.
 func (c *RateCurve) DueTimeOrNever(messageNumber float64) time.Duration {
 	seconds := messageNumber / c.PerSecond
 	if c.To > 0 {
@@ -40,8 +40,8 @@ func (c *RateCurve) DueTimeOrNever(messageNumber float64) time.Duration {
 	return c.Begin + time.Duration(seconds*float64(time.Second))
 }
 
-// secondsUntilDueWithRamp returns the time in seconds from Begin until the message with the given number is due. While
-// the rate changes from a to b during a time T, it solves a·t + (b-a)·t²/2T = message for t. After that, the rate is b.
+// secondsUntilDueWithRamp returns the time in seconds from Begin until the given message is due. While the rate changes
+// from a to b during a time T, the function solves a·t + (b-a)·t²/2T = message for t. Afterwards the rate is b.
 func (c *RateCurve) secondsUntilDueWithRamp(message float64) float64 {
 	a, b := c.PerSecond, c.To
 	before, over := c.Hold.Seconds(), c.Over.Seconds()
@@ -56,7 +56,7 @@ func (c *RateCurve) secondsUntilDueWithRamp(message float64) float64 {
 	return before + 2*message/(a+math.Sqrt(max(a*a+4*k*message, 0)))
 }
 
-// CountMessagesDue returns the number of messages that are due at deadline: the integral of the rate.
+// CountMessagesDue returns the number of messages that are due from Begin to deadline. It is the integral of the rate.
 func (c *RateCurve) CountMessagesDue(deadline time.Duration) float64 {
 	t, r := max(deadline-c.Begin, 0).Seconds(), c.PerSecond
 	if c.To == 0 {
@@ -67,8 +67,8 @@ func (c *RateCurve) CountMessagesDue(deadline time.Duration) float64 {
 	return r*min(t, before) + r*in + (c.To-r)*in*in/(2*over) + c.To*max(t-before-over, 0)
 }
 
-// countMessagesBefore returns the number of messages that are due before end. nextNumber is the number of the next
-// message; the numbers of the following messages increase by one.
+// countMessagesBefore returns the number of messages that are due before end. Their numbers are nextNumber,
+// nextNumber+1 and so on.
 func (c *RateCurve) countMessagesBefore(nextNumber float64, end time.Duration) int64 {
 	if c.DueTimeOrNever(nextNumber) >= end {
 		return 0

@@ -14,9 +14,9 @@ import (
 	"time"
 )
 
-// RandomAt returns the n-th random number in the sequence of a seed. It is the output function of SplitMix64 (Steele,
-// Lea, Flood: "Fast Splittable Pseudorandom Number Generators", 2014). It has no state, so the order of calls does not
-// matter.
+// RandomAt returns the n-th random number in the sequence of a seed. It uses the output function of SplitMix64 (Steele,
+// Lea, Flood: "Fast Splittable Pseudorandom Number Generators", 2014). RandomAt has no state, so the results do not
+// depend on the order of the calls.
 func RandomAt(seed, n uint64) uint64 {
 	z := seed*0xd1342543de82ef95 + (n+1)*0x9e3779b97f4a7c15
 	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
@@ -24,7 +24,7 @@ func RandomAt(seed, n uint64) uint64 {
 	return z ^ z>>31
 }
 
-// exponentialInterval returns a random time between events of a Poisson process with the rate 1.
+// exponentialInterval returns the n-th random interval of a Poisson process with the rate 1.
 func exponentialInterval(seed, n uint64) float64 {
 	return -math.Log(float64(RandomAt(seed, n)>>11+1) / (1 << 53))
 }
@@ -36,9 +36,9 @@ type SendPlan struct {
 	next     time.Duration // time of the next message
 }
 
-// NewPlanFrom returns a plan that begins at a given time. The first message follows after the part phase, from 0 to 1,
-// of the interval between two messages. If Poisson is set, it follows after a random time. poissonSeed determines all
-// random times.
+// NewPlanFrom returns a plan that begins at a given time. phase, from 0 to 1, is the part of an interval after which
+// the first message is due. If Poisson is set, phase is ignored, and the first message is due after a random time.
+// poissonSeed determines all random times.
 func (c *RateCurve) NewPlanFrom(at time.Duration, phase float64, poissonSeed uint64) SendPlan {
 	p := SendPlan{position: c.CountMessagesDue(at)}
 	if c.Poisson {
@@ -62,8 +62,8 @@ func (p *SendPlan) AdvanceToNextMessage(c *RateCurve, poissonSeed uint64) {
 	p.next = c.DueTimeOrNever(p.position)
 }
 
-// CountDueAndUntaken returns the number of messages that are due before end and not later than now. If times are
-// random, the number is an estimate.
+// CountDueAndUntaken returns the number of messages that are due, but that have not been taken. A message is due if its
+// time is not later than now, and before end. If times are random, the number is an estimate.
 func (p *SendPlan) CountDueAndUntaken(c *RateCurve, now, end time.Duration) int64 {
 	if p.next == 0 || p.next > now || p.next >= end {
 		return 0
@@ -71,14 +71,14 @@ func (p *SendPlan) CountDueAndUntaken(c *RateCurve, now, end time.Duration) int6
 	return c.countMessagesBefore(p.position, min(now+1, end))
 }
 
-// CountsBeforeAndInWindow counts messages before the window (Before) and in the window (Within).
+// CountsBeforeAndInWindow counts messages: Before is their number before the window, Within their number in the window.
 type CountsBeforeAndInWindow struct {
 	Before, Within int64
 }
 
-// Skip gives up and counts the messages that are due before end. The window begins at windowStart. To limit its cost,
-// Skip draws at most *randomDrawsLeft random times, which it subtracts from *randomDrawsLeft. It estimates the number
-// of further messages.
+// Skip gives up the messages that are due before end, and returns their numbers. The window begins at windowStart. If
+// times are random, Skip draws at most *randomDrawsLeft of them, to limit its cost. It subtracts the draws from
+// *randomDrawsLeft. It estimates the number of messages for which it has not drawn a time.
 func (p *SendPlan) Skip(c *RateCurve, seed uint64, windowStart, end time.Duration, randomDrawsLeft *int) (s CountsBeforeAndInWindow) {
 	if p.next == 0 {
 		return s
@@ -108,8 +108,8 @@ func (p *SendPlan) Skip(c *RateCurve, seed uint64, windowStart, end time.Duratio
 	return s
 }
 
-// SharedPlan is a plan for many connections. A connection that has capacity takes the next due message. While the lock
-// of a SharedPlan is held, no other lock is acquired.
+// SharedPlan is a plan for many connections. A connection that has capacity takes the next due message. A goroutine
+// that holds the lock of a SharedPlan acquires no other lock.
 type SharedPlan struct {
 	next atomic.Int64 // time of the next message, or Never
 
@@ -145,7 +145,7 @@ func (s *SharedPlan) publishNextDue() {
 	s.next.Store(int64(next))
 }
 
-// Stop ends the plan. No message is due at end or later.
+// Stop ends the plan at the time end. No message is due at that time or later.
 func (s *SharedPlan) Stop(end time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -153,10 +153,10 @@ func (s *SharedPlan) Stop(end time.Duration) {
 	s.publishNextDue()
 }
 
-// NextDue returns the time at which the next message is due, or Never if there is none. It acquires no lock.
+// NextDue returns the time at which the next message is due, or Never after the last message. It acquires no lock.
 func (s *SharedPlan) NextDue() time.Duration { return time.Duration(s.next.Load()) }
 
-// TakeNextIfDue takes the next message if it is due, and returns the message's planned time.
+// TakeNextIfDue takes the next message if it is due. plannedAt is the time at which the message was due.
 func (s *SharedPlan) TakeNextIfDue(now time.Duration) (plannedAt time.Duration, ok bool) {
 	if s.NextDue() > now {
 		return 0, false
@@ -176,7 +176,7 @@ func (s *SharedPlan) TakeNextIfDue(now time.Duration) (plannedAt time.Duration, 
 	return plannedAt, true
 }
 
-// Skip gives up and counts the messages that are due before now; see SendPlan.Skip.
+// Skip gives up the messages that are due before now, and returns their numbers. See SendPlan.Skip.
 func (s *SharedPlan) Skip(now time.Duration, maxRandomDraws int) CountsBeforeAndInWindow {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -188,15 +188,15 @@ func (s *SharedPlan) Skip(now time.Duration, maxRandomDraws int) CountsBeforeAnd
 	return skipped
 }
 
-// CountDueAndUntaken returns the number of messages that are due but that no connection has taken. If times are random,
-// the number is an estimate.
+// CountDueAndUntaken returns the number of messages that are due at the time now, but that no connection has taken. If
+// times are random, the number is an estimate.
 func (s *SharedPlan) CountDueAndUntaken(now time.Duration) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.plan.CountDueAndUntaken(&s.curve, now, s.end)
 }
 
-// TakenCounts returns the numbers of messages that connections have taken.
+// TakenCounts returns how many messages connections have taken before and in the window.
 func (s *SharedPlan) TakenCounts() CountsBeforeAndInWindow {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 )
 
 // CountDescriptors returns the number of open descriptors in the descriptor table of a process's first thread. Before
-// Linux 6.2, each descriptor takes about 0.2 µs.
+// Linux 6.2, it takes about 0.2 µs per descriptor.
 func CountDescriptors(pid int) (int, error) { return parseProcessFS(pid, prom.Proc.FileDescriptorsLen) }
 
 type Descriptors struct {
@@ -17,8 +17,8 @@ type Descriptors struct {
 	Open, Sockets int
 }
 
-// CountDescriptorsAndSockets counts the open descriptors in the descriptor table of a process's first thread. It
-// ignores tables of other threads. It examines each descriptor, which takes about a microsecond.
+// CountDescriptorsAndSockets counts the open descriptors in the descriptor table of a process's first thread, and the
+// sockets among them. It ignores the tables of other threads. It takes about a microsecond per descriptor.
 func CountDescriptorsAndSockets(pid int) (d Descriptors, err error) {
 	dir := fmt.Sprintf("/proc/%d/fd/", pid)
 	for name, err := range dirEntryNames(dir) {
@@ -41,15 +41,15 @@ func CountDescriptorsAndSockets(pid int) (d Descriptors, err error) {
 
 // DescriptorTable is a descriptor table of a process.
 type DescriptorTable struct {
-	// Thread is the ID of the thread that uses the table. For the table of the first thread, it is the process ID,
-	// although most threads share that table.
+	// Thread is the ID of a thread that uses the table. For the table of the first thread, which most threads share, it
+	// is the process ID.
 	Thread int
 	Open   int
 }
 
 // CountDescriptorsByTable counts the open descriptors in each descriptor table of a process. The table of the first
-// thread comes first. Any other table is assumed to belong to one thread only. CountDescriptorsByTable takes about 5 µs
-// per thread, and for each table as much time as CountDescriptors. It needs the right to trace the process (kcmp(2)).
+// thread comes first. Each of the other tables is assumed to belong to one thread only. The call takes about 5 µs per
+// thread, and for each table as much time as CountDescriptors. It needs the right to trace the process (kcmp(2)).
 func CountDescriptorsByTable(pid int) ([]DescriptorTable, error) {
 	first, err := CountDescriptors(pid)
 	if err != nil {

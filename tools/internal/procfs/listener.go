@@ -32,16 +32,16 @@ var errRows = errors.New("more rows than are read")
 
 var errNobody = errors.New("no process of this network namespace listens there")
 
-// FindListenerPIDs returns the processes that listen on a TCP port of this machine, in ascending order. If sockets
-// listen at addr itself, it ignores those that listen at the wildcard address, as the kernel does. There can be several
-// processes: a group that has inherited one socket, or processes that use SO_REUSEPORT.
+// FindListenerPIDs returns, in ascending order, the processes that listen on a TCP port of this machine. Like the
+// kernel, it prefers sockets that listen at addr itself to sockets that listen at the wildcard address. There can be
+// several processes: a group that has inherited one socket, or processes that use SO_REUSEPORT.
 //
-// addr must be an address of this machine, because FindListenerPIDs would also return a wildcard listener for any other
-// address. It returns an error if no process listens, or if the processes belong to another user or to another network
-// or process namespace. It does not find sockets beyond the first 16,384 descriptors of a process.
+// addr must be an address of this machine. For any other address, FindListenerPIDs returns the processes that listen at
+// the wildcard address. It returns an error if no process listens, or if the processes belong to another user or to
+// another network or process namespace. It searches only the first 16,384 descriptors of a process.
 //
 // A search takes about 10 ms with a hundred processes. It scans at most 262,144 descriptors. If it finds no process, it
-// scans up to as many again in threads that have their own descriptor table.
+// scans up to 262,144 further descriptors, in threads that have their own descriptor table.
 func FindListenerPIDs(port uint16, addr netip.Addr) ([]int, error) {
 	name := netip.AddrPortFrom(addr, port).String()
 	queues, err := sock.ListAcceptQueues()
@@ -63,8 +63,8 @@ func FindListenerPIDs(port uint16, addr netip.Addr) ([]int, error) {
 	return findSocketOwnerPIDs(name, inodes)
 }
 
-// FindUnixListenerPIDs is like FindListenerPIDs for a unix socket. path is the path to which the socket was bound, or
-// "@name" for an abstract socket. If the socket was bound to a relative path, only that path finds it.
+// FindUnixListenerPIDs is like FindListenerPIDs, but for a unix socket. path is the path to which the socket was bound,
+// or "@name" for an abstract socket. If the socket was bound to a relative path, path must be equal to it.
 func FindUnixListenerPIDs(path string) ([]int, error) {
 	whole := path
 	if !strings.HasPrefix(path, "@") {
@@ -101,8 +101,8 @@ func findUnixListenerInode(path, absolutePath string) (oneInodeOrNone []string, 
 //
 //	00000000b5284930: 00000002 00000000 00010000 0001 01 1073 /run/a b.sock
 //
-// It returns the inode and the path of a listening socket, or "" for any other row. The path can contain spaces, so
-// prometheus/procfs cannot be used: it truncates the path at the first space.
+// It returns the inode and the path of a listening socket. For any other row, it returns "". It does not use
+// prometheus/procfs, which truncates a path at the first space.
 func parseListeningUnixRow(row string) (inode, path string) {
 	const accepts = 1 << 16 // __SO_ACCEPTCON
 	fields := strings.Fields(row)
@@ -116,8 +116,8 @@ func parseListeningUnixRow(row string) (inode, path string) {
 	return fields[6], strings.TrimRight(path, " ")
 }
 
-// addrMatchRank returns how well a socket that is bound to an address matches connections to another address. The same
-// address has the best rank, followed by the wildcard of the address family and the IPv6 wildcard. 0 means no match.
+// addrMatchRank ranks a socket that is bound to an address, for connections to the address dialed. Rank 3 means the
+// same address, 2 the wildcard of the same address family, 1 the IPv6 wildcard, and 0 no match.
 func addrMatchRank(bound, dialed netip.Addr) int {
 	switch {
 	case bound == dialed:
@@ -157,8 +157,8 @@ func findSocketOwnerPIDs(addrText string, inodes []string) ([]int, error) {
 	return nil, fmt.Errorf("procfs: listener at %s: its process was not found; %d processes may not be looked at by this user", addrText, s.denied)
 }
 
-// socketOwnerSearch searches for processes that have a descriptor of a socket. links are the targets of such
-// descriptors in /proc.
+// socketOwnerSearch searches for processes that have descriptors of certain sockets. links contains the targets of such
+// descriptors in /proc, such as "socket:[1073]".
 type socketOwnerSearch struct {
 	links  map[string]bool
 	left   int // how many descriptors may still be scanned

@@ -41,14 +41,14 @@ func ReadKernelCPUsAndMemory() (m Machine, err error) {
 	return m, err
 }
 
-// CPUTime is the time that the machine's processors have spent since boot.
+// CPUTime describes how the machine's processors have spent their time since boot.
 type CPUTime struct {
 	// Busy is the processor time of all processes, the kernel and interrupts. Stolen is time in which a virtual
 	// machine was ready to run but the host ran something else. Busy and Idle do not include Stolen.
 	Busy, Idle, Stolen time.Duration
-	// Stalled is the time in which some task was ready to run but waited for a processor. It is averaged over the
-	// processors that had work, so it grows no faster than the clock. Its resolution is a microsecond. It is 0
-	// before Linux 4.20, or without pressure stall information.
+	// Stalled is the time in which some task was ready to run but waited for a processor. The kernel averages it over
+	// the processors that had work, so it grows no faster than the clock. Its resolution is a microsecond. Before Linux
+	// 4.20, or without pressure stall information, it is 0.
 	Stalled time.Duration
 }
 
@@ -65,7 +65,7 @@ func ReadCPUTimeAndPressure() (c CPUTime, err error) {
 	return c, err
 }
 
-// secondsToTickDuration converts seconds to a duration, rounded to a multiple of 10 ms as in the kernel.
+// secondsToTickDuration converts seconds to a duration. It rounds to 10 ms, which is the kernel's resolution.
 func secondsToTickDuration(seconds float64) time.Duration {
 	return ticksToDuration(uint(math.Round(seconds * 100)))
 }
@@ -89,7 +89,7 @@ func ReadMemory() (Memory, error) {
 	}, err
 }
 
-// derefOrZero returns *n, or 0 if n is nil because the kernel does not report the number.
+// derefOrZero returns *n, or 0 if n is nil. If the kernel does not report a number, n is nil.
 func derefOrZero[N int | uint64](n *N) int64 {
 	if n == nil {
 		return 0
@@ -120,7 +120,7 @@ func readNumberList(path string) (first, count int, err error) {
 	return parseNumberList(text)
 }
 
-// parseNumberList parses an ascending list such as "0-3,8". It returns the first number and the count of numbers.
+// parseNumberList parses an ascending list such as "0-3,8". It returns the first number and how many there are.
 func parseNumberList(list string) (first, count int, err error) {
 	for i, part := range strings.Split(list, ",") {
 		low, high, several := strings.Cut(part, "-")
@@ -142,9 +142,9 @@ func parseNumberList(list string) (first, count int, err error) {
 
 const maxQueues = 16 << 10
 
-// CountInterfaceQueues counts the receive and send queues that a network interface uses. It reads /sys, which shows the
-// interfaces of the network namespace in which /sys was mounted. It therefore returns an error unless the interface
-// found there has the given index and hardware address.
+// CountInterfaceQueues counts the receive and send queues of a network interface. It reads /sys, which can belong to
+// another network namespace. If the interface in /sys does not have the index wantIndex and the hardware address
+// wantAddress, CountInterfaceQueues returns an error.
 func CountInterfaceQueues(name string, wantIndex int, wantAddress string) (receive, send int, err error) {
 	dir := "/sys/class/net/" + name
 	for file, want := range map[string]string{"ifindex": strconv.Itoa(wantIndex), "address": wantAddress} {

@@ -9,7 +9,7 @@ import (
 	prom "github.com/prometheus/procfs"
 )
 
-// Stat describes a process, from /proc/PID/stat.
+// Stat contains figures of a process from /proc/PID/stat.
 type Stat struct {
 	// PID is the process ID, and Group the process group ID. Parent is 0 if the parent process is not visible.
 	PID, Parent, Group int
@@ -20,8 +20,7 @@ type Stat struct {
 	// Ended reports that the process is a zombie: it has released its sockets and memory, but its parent has not
 	// yet waited for it.
 	Ended bool
-	// Released reports that the process is ending and has released its memory. From then on, its files in /proc
-	// belong to root.
+	// Released reports that the process is ending and has released its memory. Its files in /proc then belong to root.
 	Released bool
 }
 

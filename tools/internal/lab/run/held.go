@@ -32,9 +32,9 @@ const (
 	broadcastTimeout = 10 * time.Second
 )
 
-// heldConnsRun runs the phases of held connections on a server. It belongs to the run's goroutine. The phases follow
-// each other without a gap. Except for the last one, each phase ends with an event of the generator, which pauses while
-// the event is handled. A phase can therefore exceed its planned time by one interval of the generator.
+// heldConnsRun runs the phases of held connections on a server. It belongs to the run's goroutine. There is no gap
+// between phases. Each phase except the last ends with an event of the generator. The idle phase ends with a progress
+// event, so it can exceed its planned time by the interval of these events.
 type heldConnsRun struct {
 	*serverMeasurement
 	stage       scenario.Stage
@@ -90,7 +90,6 @@ func (m *serverMeasurement) runHeldPhases(ctx context.Context) error {
 	})
 }
 
-// advancePhaseOnEvent handles an event of the generator, which may end the current phase.
 func (h *heldConnsRun) advancePhaseOnEvent(ctx context.Context, e load.Event) error {
 	switch e.Phase {
 	case load.Began:
@@ -122,7 +121,7 @@ func (h *heldConnsRun) advancePhaseOnEvent(ctx context.Context, e load.Event) er
 	return nil
 }
 
-// endConnectPhase waits until the server has accepted wantOpen connections, and then ends the phase.
+// endConnectPhase waits, up to a timeout, until the server has wantOpen open connections. Then it ends the phase.
 func (h *heldConnsRun) endConnectPhase(ctx context.Context, wantOpen int64) error {
 	if _, err := h.waitUntilOpenConnsAre(ctx, wantOpen); err != nil {
 		return err
@@ -131,7 +130,7 @@ func (h *heldConnsRun) endConnectPhase(ctx context.Context, wantOpen int64) erro
 	return h.recordPhaseAndBegin(ctx, probe.Verified, func(p *result.Phase) { setPhaseCountAndRate(p, h.lastSample.Counts.Accepted-before) })
 }
 
-// endVerifyAndBeginNextPhase ends the verification phase after all lines have arrived or been given up.
+// endVerifyAndBeginNextPhase ends the phase of a verification and begins the next phase.
 func (h *heldConnsRun) endVerifyAndBeginNextPhase(ctx context.Context, verification *load.Verification) error {
 	if verification == nil {
 		return errors.New("the load generator reported a verification without a result")
@@ -190,8 +189,8 @@ func (h *heldConnsRun) endHoldAndRestartVerify(ctx context.Context) error {
 	return nil
 }
 
-// recordPhaseAndBegin takes a sample, stores it in lastSample, ends the current phase and starts the next one. If
-// setFigures is not nil, it completes the record of the ended phase.
+// recordPhaseAndBegin takes a sample and stores it in lastSample. Then it records the current phase and begins
+// nextPhase. If setFigures is not nil, setFigures completes the record.
 func (h *heldConnsRun) recordPhaseAndBegin(ctx context.Context, nextPhase string, setFigures func(*result.Phase)) error {
 	p := result.Phase{Name: h.currentPhase, Took: max(time.Since(h.phaseStart), 0)}
 	if h.currentPhase == probe.Alone {
@@ -223,7 +222,7 @@ func setPhaseCountAndRate(p *result.Phase, n int64) {
 	}
 }
 
-// sampleWithCounters takes a sample of the server, the generator and the machine, with the server's counters.
+// sampleWithCounters takes a sample that includes the server's counters.
 func (h *heldConnsRun) sampleWithCounters(ctx context.Context, name string) (*result.Sample, error) {
 	c, err := h.admin.pollCountersUntilOrTimeout(ctx, countTimeout, func(*result.Counts) bool { return true })
 	if err != nil {
@@ -237,16 +236,16 @@ func (h *heldConnsRun) sampleWithCounters(ctx context.Context, name string) (*re
 	return h.appendSampleToRecord(s), nil
 }
 
-// forceGCIfOneProcess collects garbage in the server. It does nothing if the server has several processes, because only
-// the supervisor would collect.
+// forceGCIfOneProcess makes a server of one process collect garbage. For a server of several processes it does nothing,
+// because only the supervisor would collect.
 func (h *heldConnsRun) forceGCIfOneProcess(ctx context.Context, times int) {
 	if h.record.Processes < 2 {
 		h.admin.forceServerGC(ctx, times)
 	}
 }
 
-// waitUntilOpenConnsAre waits up to serverCountTimeout until the server's number of connections is want. It returns
-// that number.
+// waitUntilOpenConnsAre waits up to serverCountTimeout until the server has want open connections. It returns the
+// number of open connections that the server reported last.
 func (h *heldConnsRun) waitUntilOpenConnsAre(ctx context.Context, want int64) (open int64, _ error) {
 	c, err := h.admin.pollCountersUntilOrTimeout(ctx, h.serverCountTimeout(), func(c *result.Counts) bool { return c.Open == want })
 	return c.Open, err
@@ -256,8 +255,8 @@ func (h *heldConnsRun) serverCountTimeout() time.Duration {
 	return countTimeout + countTimeoutPerConn*time.Duration(h.workload.Connections)
 }
 
-// awaitResourceReleaseAndSample waits, up to a timeout, until the machine's resources have returned to their state
-// before the first connection. It then takes a sample.
+// awaitResourceReleaseAndSample waits, up to a timeout, until the machine uses no more resources than before the first
+// connection. Then it takes a sample.
 func (m *serverMeasurement) awaitResourceReleaseAndSample(ctx context.Context) error {
 	bound := cleanupTimeout + cleanupTimeoutPerConn*time.Duration(m.workload.Connections)
 	for began := time.Now(); ; {
@@ -294,8 +293,8 @@ func dialAndRequestBroadcast(ctx context.Context, addr, appName string) (net.Con
 	return talk, nil
 }
 
-// awaitBroadcastAndClose waits up to timeout for the broadcast on the connection that requested it. It reads all input
-// and closes the connection.
+// awaitBroadcastAndClose reads from the connection that requested the broadcast until no line has arrived for timeout,
+// or for 1 ms after the broadcast. Then it closes the connection.
 func awaitBroadcastAndClose(conn net.Conn, timeout time.Duration) *result.Broadcaster {
 	defer conn.Close()
 	seen := &result.Broadcaster{Messages: 1, Error: "it did not come"}

@@ -33,12 +33,12 @@ const (
 	watchdogInterval                 = 20 * time.Millisecond
 )
 
-// jobsRun submits jobs to pools beyond their capacity. Each contender is a process that contains a pool and the
-// generator of jobs. Generator, jobs, deadline and memory are the same for all contenders.
+// jobsRun submits more jobs to a pool than it can handle. Each contender is a process that contains a pool and the
+// generator of its jobs. All contenders get the same jobs, deadline and memory.
 //
-// The capacity for a shape of jobs is measured before the first run with that shape and becomes part of the run's
-// record. It is the maximum rate of jobs that end within their deadline in a closed loop. The workers are the best
-// fixed number, or those of the adaptive pool.
+// The lab measures the capacity for a shape of jobs before the first run with that shape, and stores it in the run's
+// record. The capacity is the maximum rate of jobs that end within their deadline in a closed loop, with the best fixed
+// number of workers or with the adaptive pool.
 //
 // A jobsRun belongs to one goroutine.
 type jobsRun struct {
@@ -95,8 +95,8 @@ func (j *jobsRun) buildContenderCommand(s scenario.Subject, window time.Duration
 	return command
 }
 
-// runContenderUnderWatchdog runs a contender's process and limits its memory and time. If the process takes too long,
-// it is terminated, and its last counts are the result.
+// runContenderUnderWatchdog runs a contender's process with limits for memory and time. If the process exceeds the
+// memory limit, it is killed. If it takes too long, it is terminated, and its last counts are the result.
 func (j *jobsRun) runContenderUnderWatchdog(ctx context.Context, rec *result.Run, s scenario.Subject, o jobSettings) error {
 	run, warmUp := rec.Jobs, j.phase.WarmUp.Std()
 	run.Deadline = j.phase.Deadline.Std()
@@ -155,8 +155,8 @@ func (j *jobsRun) runContenderUnderWatchdog(ctx context.Context, rec *result.Run
 	return nil
 }
 
-// reuseOrMeasureShapeCapacity returns the capacity for the shape of jobs. If no earlier run contains it, it measures
-// the capacity and stores it in rec.
+// reuseOrMeasureShapeCapacity returns the capacity for the shape of jobs. If an earlier run contains this capacity, it
+// is reused. Otherwise it is measured and stored in rec.
 func (j *jobsRun) reuseOrMeasureShapeCapacity(ctx context.Context, rec *result.Run) (c *result.Capacity, err error) {
 	for i := range j.earlierRuns {
 		known := j.earlierRuns[i].Capacity
@@ -182,8 +182,8 @@ func (j *jobsRun) reuseOrMeasureShapeCapacity(ctx context.Context, rec *result.R
 	return c, nil
 }
 
-// measureCapacity measures the capacity with those contenders that the scenario selects for this purpose. Contenders
-// with a fixed number of workers come first: the number starts at one per CPU and doubles until the rate falls.
+// measureCapacity measures the capacity with the contenders that the scenario selects. First come contenders with a
+// fixed number of workers: one worker per CPU, and then twice as many until the rate of jobs falls.
 func (j *jobsRun) measureCapacity(ctx context.Context) *result.Capacity {
 	c := &result.Capacity{Shape: j.phase.Shape}
 	for _, fixed := range []bool{true, false} {
@@ -211,8 +211,8 @@ func (j *jobsRun) measureCapacity(ctx context.Context) *result.Capacity {
 	return c
 }
 
-// measureContenderGoodput runs a contender in a closed loop with two jobs in flight per worker. It returns the rate of
-// jobs that ended within their deadline.
+// measureContenderGoodput runs a contender in a closed loop with two jobs in flight per worker. It returns the goodput:
+// the rate of jobs that ended within their deadline.
 func (j *jobsRun) measureContenderGoodput(ctx context.Context, c *result.Capacity, s scenario.Subject, fixedWorkers, workers int) (perSecond float64) {
 	if ctx.Err() != nil {
 		return 0
@@ -255,9 +255,8 @@ func (w *memoryLimitKiller) start(p *process) {
 	w.running.Go(func() { w.killWhenOverLimit(ctx, p) })
 }
 
-// killWhenOverLimit kills the process if it exceeds the limit. It polls the peak of memory that the kernel has
-// recorded, so it also detects a short peak between two polls. It kills through a handle of the process, which is safe
-// even if the process ID is reused.
+// killWhenOverLimit kills the process if it exceeds the limit. It polls the kernel's record of peak memory, so it does
+// not miss a short peak between two polls. It uses a process handle, because the process ID may have been reused.
 func (w *memoryLimitKiller) killWhenOverLimit(ctx context.Context, p *process) {
 	for began := time.Now(); ; {
 		if s, err := sample.TakeSample(sample.Memory, p.pid()); err == nil { // otherwise it has ended or has no such figure
@@ -274,7 +273,7 @@ func (w *memoryLimitKiller) killWhenOverLimit(ctx context.Context, p *process) {
 	}
 }
 
-// stop ends the checks. It returns the peak memory and, if the process was killed, the details.
+// stop ends the checks and returns the peak memory. killed is nil unless the process was killed.
 func (w *memoryLimitKiller) stop() (peakRSS int64, killed *result.Killed) {
 	if w.cancel != nil {
 		w.cancel()

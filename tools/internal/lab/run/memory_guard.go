@@ -26,8 +26,8 @@ const (
 	memoryGuardInterval = 100 * time.Millisecond
 )
 
-// availableMemory contains the memory that can still be allocated, and the total, in bytes. limitedBy is the name of
-// the cgroup limit that applies, or "" if the machine's memory is the limit.
+// availableMemory contains, in bytes, the memory that can still be allocated (free) and the total memory. limitedBy is
+// the name of the cgroup limit that restricts free, or "" if no cgroup restricts it.
 type availableMemory struct {
 	free, total int64
 	limitedBy   string
@@ -37,7 +37,7 @@ func (r availableMemory) bytesToKeepFree() int64 {
 	return max(minReservedBytes, r.total/reservedDivisor)
 }
 
-// inLimitText returns " in " and the name of the limit, or "" if the machine's memory is the limit.
+// inLimitText returns " in " and limitedBy, or "" if limitedBy is "".
 func (r availableMemory) inLimitText() string {
 	if r.limitedBy == "" {
 		return ""
@@ -45,9 +45,9 @@ func (r availableMemory) inLimitText() string {
 	return " in " + r.limitedBy
 }
 
-// readAvailableMemory reads the memory available to processes in this process's cgroups. For the machine, it adds free
-// memory and half of the droppable file pages. It does not use MemAvailable, which counts much of the sockets' memory
-// as available.
+// readAvailableMemory reads the memory that is available to this process: the machine's memory, unless a cgroup limits
+// it further. The machine's available memory is computed as free memory and half of the droppable file pages.
+// MemAvailable is not used, because it counts much of the sockets' memory as available.
 func readAvailableMemory() (availableMemory, error) {
 	m, err := procfs.ReadMemory()
 	if err != nil {
@@ -67,8 +67,8 @@ func readAvailableMemory() (availableMemory, error) {
 	return r, nil
 }
 
-// cancelWhenMemoryLow checks the memory ten times a second. When less than half of the reserve is free, it cancels the
-// returned context; the cause says so. The returned function stops the checks and waits until they have stopped.
+// cancelWhenMemoryLow returns a context that is cancelled when less than half of the memory reserve is free. The cause
+// states this. The returned function cancels the context and waits until the checks have stopped.
 func cancelWhenMemoryLow(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var wait sync.WaitGroup
@@ -96,7 +96,6 @@ func cancelWhenMemoryLow(ctx context.Context) (context.Context, func()) {
 	}
 }
 
-// errIfLow returns an error if less than half of bytesToKeepFree is free.
 func (r availableMemory) errIfLow() error {
 	if r.free >= r.bytesToKeepFree()/2 {
 		return nil

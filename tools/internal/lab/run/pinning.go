@@ -9,7 +9,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// splitAllowedCPUs divides the CPUs available to this process between server and load generator.
+// splitAllowedCPUs divides the CPUs that this process may use between the server and the load generator.
 func splitAllowedCPUs() result.Pinning {
 	cpus, err := readAllowedCPUs()
 	if err != nil {
@@ -31,9 +31,9 @@ func (r *runner) pinningForWorkload(w scenario.Workload) result.Pinning {
 	return r.pinning
 }
 
-// splitCPUsByCore gives the server one half of the CPUs and the load generator the other half, including an odd CPU.
-// CPUs of one core go to the same side, so that the sides do not slow each other down. If there is only one core, its
-// CPUs are divided.
+// splitCPUsByCore gives at most half of the CPUs to the server, and the rest to the load generator. The CPUs of one
+// core go to the same side, so that the two sides do not slow each other down. If there is only one core, its CPUs are
+// divided.
 func splitCPUsByCore(cpus []int, coreOf func(cpu int) int) result.Pinning {
 	if len(cpus) < 2 {
 		return result.Pinning{Why: "there is only one CPU"}

@@ -38,11 +38,11 @@ const (
 	pollInterval = 20 * time.Millisecond
 )
 
-// launcher starts processes from one dedicated thread, which lives until close. On Linux there are three reasons.
-// First, a child inherits the CPU affinity of the thread that starts it: it is pinned before its first instruction, and
-// a Go program sees the right GOMAXPROCS. Second, no other goroutine runs on the pinned thread, so the lab itself is
-// not pinned. Third, the kernel kills a child (Pdeathsig) when the thread that started it ends, which happens only if
-// the whole lab is killed.
+// launcher starts processes from one dedicated thread, which lives until close. On Linux, this has three advantages.
+// First, a child inherits the CPU affinity of the thread. The child is therefore pinned before its first instruction,
+// and a Go program sees the right GOMAXPROCS. Second, no other goroutine runs on the thread, so the lab itself is not
+// pinned. Third, the kernel kills a child when the thread ends (Pdeathsig). As the thread lives until close, this
+// happens only if the lab is killed.
 //
 // Each child has its own process group. When the child has ended, the remaining processes of its group are killed.
 type launcher struct {
@@ -73,7 +73,6 @@ func (l *launcher) close() {
 	<-l.done
 }
 
-// takeUnkilledGroupError returns and clears the error about a process group that could not be ended.
 func (l *launcher) takeUnkilledGroupError() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -82,7 +81,8 @@ func (l *launcher) takeUnkilledGroupError() error {
 	return err
 }
 
-// killGroupOrStoreError kills the remaining processes in the group of an ended process, and waits for their end.
+// killGroupOrStoreError kills the processes that remain in the group of an ended process. If they do not end within
+// groupExitTimeout, it stores an error in leftoverErr.
 func (l *launcher) killGroupOrStoreError(pid int) {
 	killGroup(pid)
 	for end := time.Now().Add(groupExitTimeout); isGroupAlive(pid); time.Sleep(pollInterval) {
@@ -102,8 +102,8 @@ type command struct {
 	killDelay time.Duration // time between SIGTERM and SIGKILL
 }
 
-// process is a child process. It receives SIGTERM when the context with which it was started ends. Its standard error
-// goes to tail.
+// process is a child process. When the context passed at its start ends, the process receives SIGTERM. tail keeps the
+// end of the standard error.
 type process struct {
 	cmd  *exec.Cmd
 	stop context.CancelFunc
@@ -112,8 +112,8 @@ type process struct {
 	err  error         // exit error of the process; valid after done is closed
 }
 
-// startPinnedProcess starts a program. Its output goes to out or, if out is nil, to tail. out is closed when the
-// process has ended. The caller must call terminateAndWait.
+// startPinnedProcess starts a program. Its standard output goes to out or, if out is nil, to tail. When the process has
+// ended, out is closed. The caller must call terminateAndWait or wait for done.
 func (l *launcher) startPinnedProcess(ctx context.Context, c command, out io.WriteCloser) (*process, error) {
 	ctx, stop := context.WithCancel(ctx)
 	p := &process{cmd: exec.CommandContext(ctx, c.args[0], c.args[1:]...), stop: stop, done: make(chan struct{})}
@@ -152,15 +152,14 @@ func (l *launcher) startPinnedProcess(ctx context.Context, c command, out io.Wri
 
 func (p *process) pid() int { return p.cmd.Process.Pid }
 
-// terminateAndWait ends the process, and waits for it and for the rest of its group. It may be called several times and
-// concurrently.
+// terminateAndWait ends the process and waits for the end of its group. It may be called repeatedly and concurrently.
 func (p *process) terminateAndWait() {
 	p.stop()
 	<-p.done
 }
 
-// newUnexpectedExitError describes the end of a process that was not asked to end: its status and last output. Call it
-// only after done is closed.
+// newUnexpectedExitError returns an error with the exit status and the last output of a process that ended without
+// being asked to. Call it only after done is closed.
 func (p *process) newUnexpectedExitError(processName string) error {
 	status := "exit status 0"
 	switch {
@@ -172,7 +171,7 @@ func (p *process) newUnexpectedExitError(processName string) error {
 	return fmt.Errorf("%s ended: %s%s", processName, status, p.lastOutputWithColonPrefix())
 }
 
-// lastOutputWithColonPrefix returns a colon and the last output of the process, or "" if it has no output.
+// lastOutputWithColonPrefix returns ": " and the last output of the process, or "" if there is no output.
 func (p *process) lastOutputWithColonPrefix() (suffixOrEmpty string) {
 	if words := p.tail.String(); words != "" {
 		return ": " + words
@@ -180,10 +179,10 @@ func (p *process) lastOutputWithColonPrefix() (suffixOrEmpty string) {
 	return ""
 }
 
-// runAndReadLines runs a program and calls onLine with each line of its standard output. If onStart is not nil, it is
-// called before the first line. If ctx ends or onLine returns an error, runAndReadLines terminates the program and
-// returns the cause or that error. The program has ended when runAndReadLines returns. The returned process is nil if
-// the program was not started.
+// runAndReadLines runs a program until it has ended. It calls onLine with each line of the program's standard output.
+// If onStart is not nil, onStart is called before the first line. If ctx ends, runAndReadLines terminates the program
+// and returns the cause of ctx. If onLine returns an error, it terminates the program and returns this error. The
+// returned process is nil if the program could not be started.
 func (l *launcher) runAndReadLines(ctx context.Context, c command, onStart func(*process), onLine func(line []byte) error) (*process, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -232,7 +231,7 @@ func (t *lastOutputBuffer) String() string {
 	return strings.TrimSpace(strings.ToValidUTF8(string(t.buf), "?"))
 }
 
-// sleepContext waits for d. If ctx ends first, it returns the cause.
+// sleepContext waits for d. If ctx ends first, it returns the cause of ctx.
 func sleepContext(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -258,8 +257,8 @@ type serverProcess struct {
 
 func (s *serverProcess) port() uint16 { return netip.MustParseAddrPort(s.addr).Port() }
 
-// contextUntilServerExits returns a context that ends when the server exits unexpectedly; its cause is the reason. The
-// returned function releases the context.
+// contextUntilServerExits returns a context that is cancelled when the server exits. The cause describes the exit. The
+// returned function cancels the context.
 func (s *serverProcess) contextUntilServerExits(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var wait sync.WaitGroup
@@ -276,7 +275,7 @@ func (s *serverProcess) contextUntilServerExits(ctx context.Context) (context.Co
 	}
 }
 
-// waitUntilAppAnswers waits until the server answers. It returns the connection on which the server has answered.
+// waitUntilAppAnswers connects again and again until the server answers. It returns the connection with the answer.
 func (s *serverProcess) waitUntilAppAnswers(ctx context.Context, appName string, trust *tls.Config) (net.Conn, error) {
 	bound, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
@@ -298,8 +297,8 @@ func (s *serverProcess) waitUntilAppAnswers(ctx context.Context, appName string,
 	}
 }
 
-// dialAndCheckApp connects and checks that the app answers once. Unlike a successful connect, an answer shows that the
-// server has accepted the connection.
+// dialAndCheckApp connects to a server and checks that it answers as the app. An answer proves that the server has
+// accepted the connection; a successful connect does not.
 func dialAndCheckApp(ctx context.Context, addr, appName string, trust *tls.Config) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
@@ -338,8 +337,8 @@ func dialWithoutTimeWait(ctx context.Context, network, addr string) (net.Conn, e
 	return conn, nil
 }
 
-// freeAddrBelowEphemeralPorts returns a free loopback address. Its port is below the ephemeral ports, so that none of
-// the generator's connections can take the port before the server does.
+// freeAddrBelowEphemeralPorts returns a free loopback address. Its port is below the ephemeral ports, so the
+// generator's connections cannot take the port before the server does.
 func freeAddrBelowEphemeralPorts() (string, error) {
 	const from, to, tries = 20000, 30000, 100
 	var last error

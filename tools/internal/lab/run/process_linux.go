@@ -10,8 +10,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// startOnCPUs starts a process on the given CPUs. If there are none, it uses the CPUs of this thread. The caller must
-// have locked the goroutine to its thread, whose affinity stays changed.
+// startOnCPUs starts a process on the given CPUs. If cpus is empty, the process uses the CPUs of this thread. The
+// caller must have locked the goroutine to its thread. The thread's affinity stays changed.
 func startOnCPUs(cmd *exec.Cmd, cpus []int) error {
 	if len(cpus) > 0 {
 		var set unix.CPUSet
@@ -28,8 +28,8 @@ func startOnCPUs(cmd *exec.Cmd, cpus []int) error {
 	return cmd.Start()
 }
 
-// killGroup kills the remaining processes of a child's process group. It does nothing if there are none. The kernel
-// does not reuse the group's ID while a process belongs to it.
+// killGroup kills the remaining processes of a child's process group, if any. The kernel does not reuse the group's ID
+// while a process belongs to the group.
 func killGroup(pid int) { _ = unix.Kill(-pid, unix.SIGKILL) }
 
 func isGroupAlive(group int) bool {
@@ -40,7 +40,6 @@ func isGroupAlive(group int) bool {
 	return err == nil && slices.ContainsFunc(all, func(s procfs.Stat) bool { return s.Group == group && !s.Ended })
 }
 
-// readAllowedCPUs returns the CPUs on which this process may run.
 func readAllowedCPUs() ([]int, error) {
 	var set unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &set); err != nil {

@@ -8,7 +8,7 @@ import (
 	"runtime"
 )
 
-// startOnCPUs starts a process. On this system, it cannot select CPUs.
+// startOnCPUs starts a process. It ignores the CPUs, because this system cannot pin processes.
 func startOnCPUs(cmd *exec.Cmd, _ []int) error { return cmd.Start() }
 
 func killGroup(int) {}

@@ -12,8 +12,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
 )
 
-// progressPrinter prints the progress of all scenarios. On a terminal it rewrites one line; otherwise it prints a line
-// per workload. It is safe for concurrent use.
+// progressPrinter prints the progress of all scenarios. On a terminal, it rewrites one line. Elsewhere, it prints one
+// line per workload. It is safe for concurrent use.
 type progressPrinter struct {
 	w     io.Writer  // nil disables printing
 	width func() int // width of the terminal; nil without a terminal
@@ -37,7 +37,7 @@ func newProgressPrinter(w io.Writer, steps []scenario.Step) *progressPrinter {
 	return p
 }
 
-// setCurrentStepAndPrint prints that a step starts. The step may be a repetition of an earlier one.
+// setCurrentStepAndPrint sets the current step. It prints the progress on a terminal, or if the workload has changed.
 func (p *progressPrinter) setCurrentStepAndPrint(stepIndex int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -75,8 +75,8 @@ func estimateTotalDuration(steps []scenario.Step) (sum time.Duration) {
 	return sum
 }
 
-// printFinalOrProgressLine prints a line. If isFinal is set, the line stays. Otherwise it describes the running step
-// and appears only on a terminal.
+// printFinalOrProgressLine prints a line. If isFinal is set, the line stays. Otherwise, the line describes the progress
+// of the current step: it appears only on a terminal, and later output replaces it.
 func (p *progressPrinter) printFinalOrProgressLine(isFinal bool, line string) {
 	if p.w == nil {
 		return

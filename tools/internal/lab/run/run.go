@@ -37,8 +37,8 @@ type runner struct {
 
 const touched = probe.Touched
 
-// runStepIfItFits executes one run, unless the connections do not fit on this machine. earlierRuns contains the earlier
-// runs of the same scenario.
+// runStepIfItFits executes one run. If its connections do not fit on this machine, the run is skipped or, if it has a
+// broadcast, executed with fewer connections. earlierRuns contains the earlier runs of the same scenario.
 func (r *runner) runStepIfItFits(ctx context.Context, s scenario.Step, all *scenario.Scenario, earlierRuns []result.Run) result.Run {
 	w := &s.Workload
 	rec := result.Run{
@@ -100,7 +100,7 @@ func (r *runner) runGoroutineParkingProcess(ctx context.Context, s scenario.Step
 	return err
 }
 
-// serverMeasurement is the state of a run during which a server is measured.
+// serverMeasurement is the state of a run that measures a server.
 type serverMeasurement struct {
 	*runner
 	step      scenario.Step
@@ -204,7 +204,7 @@ func (m *serverMeasurement) awaitServerAndRunPhases(ctx context.Context, appName
 	return nil
 }
 
-// runGeneratorForStage runs the load generator for one stage. Stages before the last one warm up or check the server.
+// runGeneratorForStage runs the load generator for one stage. Stages that are not measured are warm-ups or checks.
 func (m *serverMeasurement) runGeneratorForStage(ctx context.Context, s scenario.Stage, isMeasuredStage bool) error {
 	holds := s.FindPhase(scenario.Hold)
 	if holds.Do != "" {
@@ -263,8 +263,8 @@ func (m *serverMeasurement) runGeneratorForStage(ctx context.Context, s scenario
 	return err
 }
 
-// sampleSettledMemoryDuringHold samples memory while the generator holds its connections, once the server has accepted
-// all connections and memory is stable. If this takes longer than the hold, it adds a caveat.
+// sampleSettledMemoryDuringHold samples memory while the generator holds its connections. First, it waits until the
+// server has accepted all connections and memory is stable. If this takes longer than the hold, it adds a caveat.
 func (m *serverMeasurement) sampleSettledMemoryDuringHold(ctx context.Context, checkpoint string, hold scenario.Phase) error {
 	began := time.Now()
 	// If there are too few connections, a probe adds a caveat.
@@ -281,7 +281,7 @@ func (m *serverMeasurement) sampleSettledMemoryDuringHold(ctx context.Context, c
 	return nil
 }
 
-// sampleMemoryIfSubscribed samples memory when all clients have subscribed. It does nothing if subscribed is false.
+// sampleMemoryIfSubscribed samples memory if subscribed is set. Otherwise it does nothing.
 func (m *serverMeasurement) sampleMemoryIfSubscribed(subscribed bool) error {
 	if !subscribed || !m.sampled {
 		return nil
@@ -359,7 +359,7 @@ func (m *serverMeasurement) loadConfigForStage(s scenario.Stage) load.Config {
 	return c
 }
 
-// withHeldChecksAndBroadcast adds settings for held connections: two verifications, heartbeats and a broadcast.
+// withHeldChecksAndBroadcast returns c with two verifications, heartbeats and a broadcast on held connections.
 func withHeldChecksAndBroadcast(c load.Config, s scenario.Stage) load.Config {
 	c.Hold, c.Check = true, s.Phases[0].InFlight
 	c.Broadcast = announcement + "\n"
@@ -374,9 +374,9 @@ func withHeldChecksAndBroadcast(c load.Config, s scenario.Stage) load.Config {
 	return c
 }
 
-// runLoadGenerator runs the load generator on its CPUs. If onEvent is not nil, it is called with each event, in order.
-// If ctx ends or onEvent returns an error, runLoadGenerator terminates the generator. The generator has ended when
-// runLoadGenerator returns. A failure that the result explains becomes a caveat, not an error.
+// runLoadGenerator runs the load generator until it has ended. If onEvent is not nil, it is called with each event, in
+// order. If ctx ends or onEvent returns an error, runLoadGenerator terminates the generator and returns an error. If
+// the generator fails and its result contains the reason, the result is returned without an error.
 func (m *serverMeasurement) runLoadGenerator(ctx context.Context, c load.Config, onEvent func(load.Event) error) (seen *load.Result, err error) {
 	config, err := json.Marshal(c)
 	if err != nil {
@@ -414,8 +414,8 @@ func (m *serverMeasurement) runLoadGenerator(ctx context.Context, c load.Config,
 	return seen, nil
 }
 
-// findLimitPreventingRun returns the reason why the subject or the machine cannot hold the run's connections, or "" if
-// they fit. fittingConns is the number of connections that fit.
+// findLimitPreventingRun returns the reason why the connections of s cannot be held, or "" if no limit is known. If
+// there is a reason, fittingConns is the number of connections that s can still have, or 0.
 func findLimitPreventingRun(s scenario.Step) (reason string, fittingConns int) {
 	w := s.Workload
 	if most := s.Subject.MaxConns; w.Whole && most > 0 && w.Connections > most {
@@ -453,8 +453,8 @@ func findLimitPreventingRun(s scenario.Step) (reason string, fittingConns int) {
 	return text + fmt.Sprintf("; `myriad doctor -n %d` shows how to raise it", n), fittingConns
 }
 
-// predictCapacityForStep predicts how many of a step's connections fit on this machine, with server and generator on
-// it. It assumes that servers other than Myriad use a goroutine per connection.
+// predictCapacityForStep predicts which limits n connections of a step meet on this machine, where both server and
+// generator run. It assumes that a server other than Myriad uses one goroutine per connection.
 func predictCapacityForStep(s scenario.Step, n int) (*doctor.Report, error) {
 	facts, err := doctor.Read(0)
 	if err != nil {

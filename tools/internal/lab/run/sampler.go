@@ -17,7 +17,7 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// These parts are sampled at the checkpoints of a window, of memory, and of held connections.
+// Parts of a sample: for the start and end of a window, for memory, and for held connections.
 const (
 	windowParts = sample.CPU | sample.MachineCPU
 	memoryParts = sample.CPU | sample.Memory | sample.PSS | sample.MachineMemory
@@ -85,8 +85,8 @@ func (m *serverMeasurement) sampleServerGeneratorAndMachine(checkpoint string, p
 	return s, nil
 }
 
-// generatorUsage returns the generator's resource usage. After the generator's end, only its processor time is known.
-// Before its start, the usage is zero.
+// generatorUsage returns the generator's resource usage. Before the generator's start, the usage is zero. After its
+// end, only its CPU time is known.
 func (m *serverMeasurement) generatorUsage(pids []int, parts sample.Parts) load.Usage {
 	if m.generator == nil {
 		return load.Usage{}
@@ -114,9 +114,9 @@ func copyMachineFigures(s *result.Sample, m *sample.Machine) {
 	s.Sockets, s.TimeWait, s.Files = m.Open, m.TimeWait, m.Files
 }
 
-// addServerConnCount adds the server's number of connections to s: the server's own count or, if it is unavailable, the
-// number of the server's sockets. It must be the last part of a sample, because each socket that it examines leaves a
-// kernel object.
+// addServerConnCount adds the server's number of connections to s: the server's own count or, without an admin address,
+// the number of the server's sockets. Call addServerConnCount after the other parts of the sample are read, because
+// counting the sockets creates kernel objects.
 func (m *serverMeasurement) addServerConnCount(ctx context.Context, s *result.Sample) error {
 	if m.admin == nil {
 		with, err := m.sampleServerGeneratorAndMachine(s.Checkpoint, sample.Sockets)
@@ -134,8 +134,8 @@ func (m *serverMeasurement) addServerConnCount(ctx context.Context, s *result.Sa
 	return nil
 }
 
-// closeFirstConnAndSampleEmptyServer closes the lab's first connection and waits until the server has closed it, too.
-// It then samples the server without connections.
+// closeFirstConnAndSampleEmptyServer closes the lab's first connection and waits up to a second until the server has
+// closed its side. Then it samples the server without connections.
 func (m *serverMeasurement) closeFirstConnAndSampleEmptyServer(ctx context.Context, closeConn func() error) error {
 	if !m.sampled {
 		return closeConn()
@@ -169,8 +169,8 @@ func (m *serverMeasurement) closeFirstConnAndSampleEmptyServer(ctx context.Conte
 	return nil
 }
 
-// sampleWhenConnsAndMemorySettle waits until acceptOpenConns returns true for the server's number of connections and
-// memory is stable, but not longer than timeout. Then it takes a sample. accepted is the last result of
+// sampleWhenConnsAndMemorySettle waits until memory is stable and acceptOpenConns returns true for the number of the
+// load's connections, but not longer than timeout. Then it takes a sample. accepted is the last result of
 // acceptOpenConns.
 func (m *serverMeasurement) sampleWhenConnsAndMemorySettle(ctx context.Context, checkpoint string, timeout time.Duration, acceptOpenConns func(open int) bool) (accepted bool, _ error) {
 	if !m.sampled {
@@ -208,8 +208,8 @@ func (m *serverMeasurement) sampleWhenConnsAndMemorySettle(ctx context.Context, 
 	}
 }
 
-// shouldMeasureIdleCPU reports whether to measure the server's idle CPU time. This requires that a load follows the
-// hold and that the hold is long enough for the measurement and a memory sample.
+// shouldMeasureIdleCPU returns true if a load follows the hold, and if half of the hold is long enough to measure the
+// idle server's CPU time.
 func (m *serverMeasurement) shouldMeasureIdleCPU() bool {
 	i := slices.IndexFunc(m.workload.Phases, func(p scenario.Phase) bool { return p.Do == scenario.Hold })
 	return m.sampled && i >= 0 && i+1 < len(m.workload.Phases) && m.workload.Phases[i+1].Do == scenario.Load &&
@@ -236,8 +236,8 @@ func (m *serverMeasurement) addIdleCPUToLastSample(ctx context.Context) error {
 	return nil
 }
 
-// sampleAtWindowStartOrEnd takes a sample at the start or the end of a window. It counts connections by the server's
-// port. If countSegments is set, it also counts their TCP segments.
+// sampleAtWindowStartOrEnd takes a sample at the start or the end of a window. If countSegments is set, it also counts
+// the TCP segments of the connections to the server's port.
 func (m *serverMeasurement) sampleAtWindowStartOrEnd(checkpoint string, countSegments bool) error {
 	if !m.sampled {
 		return nil
@@ -275,9 +275,9 @@ func SampleOwnMemory(checkpoint string) result.Sample {
 	return s
 }
 
-// startMeasuringForeignCPU starts to measure the CPU usage of other programs. The returned function returns the number
-// of CPUs that were busy with anything except this process and its ended children. stolen is the part that the host of
-// a virtual machine took. If the system has no such figures, both are 0.
+// startMeasuringForeignCPU starts to measure the CPU usage of other programs. The returned function returns averages
+// since the start, as numbers of CPUs. foreign was used by everything except this process and its ended children.
+// stolen is the part of foreign that the host of a virtual machine took. If the system has no such figures, both are 0.
 func startMeasuringForeignCPU() func() (foreign, stolen float64) {
 	before, err := sample.TakeSample(windowParts, os.Getpid())
 	return func() (foreign, stolen float64) {

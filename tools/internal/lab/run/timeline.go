@@ -20,10 +20,10 @@ const (
 	adminTickTimeout = 500 * time.Millisecond
 )
 
-// timelineRecorder records the ticks of a run on one goroutine, from startTimeline to addLastTickAndStop, which waits
-// for the goroutine. Events of the load generator arrive on the run's goroutine and are stored in atomics. A tick reads
-// /proc, which takes no time of the server. Figures from the admin address take time and memory of the server, so runs
-// that measure memory do not request them. A nil receiver is valid: it represents a run without /proc.
+// timelineRecorder records the ticks of a run. Its goroutine runs from startTimeline to addLastTickAndStop. The run's
+// goroutine receives the events of the load generator and stores their figures in atomics. A tick reads /proc, which
+// takes no time of the server. Figures from the admin address take time and memory of the server, so runs that measure
+// memory do not request such figures. A nil *timelineRecorder does nothing, for runs without /proc.
 type timelineRecorder struct {
 	record   *result.Run
 	server   int // process group of the server
@@ -39,7 +39,7 @@ type timelineRecorder struct {
 	generatorUsage                 atomic.Pointer[load.Usage]
 }
 
-// startTimeline starts the timeline of a run whose server is ready. The timeline is stored in record when it ends.
+// startTimeline starts the timeline of a run whose server is ready. It returns nil if the run is without samples.
 func (r *runner) startTimeline(record *result.Run, server *process, admin *adminClient) (nilIfNotSampled *timelineRecorder) {
 	if !r.sampled {
 		return nil
@@ -65,7 +65,7 @@ func (t *timelineRecorder) addLastTickAndStop() {
 	t.record.Timeline = t.ticks
 }
 
-// sampleTickUnlessServerEnded records a tick, unless the server has ended. Figures that cannot be read are 0.
+// sampleTickUnlessServerEnded records a tick if the server still runs. Figures that cannot be read are 0.
 func (t *timelineRecorder) sampleTickUnlessServerEnded(ctx context.Context) {
 	tick := result.Tick{At: time.Since(t.record.Started)}
 	generator := int(t.generatorGroup.Load())
@@ -94,8 +94,8 @@ func (t *timelineRecorder) sampleTickUnlessServerEnded(ctx context.Context) {
 	t.ticks = append(t.ticks, tick)
 }
 
-// readServerRuntimeInto reads the server's figures from the admin address. It leaves out figures that do not arrive in
-// time.
+// readServerRuntimeInto reads figures of the server's Go runtime from the admin address into usage. It leaves out
+// figures that do not arrive within adminTickTimeout.
 func (t *timelineRecorder) readServerRuntimeInto(ctx context.Context, usage *load.Usage) {
 	if t.admin == nil || ctx.Err() != nil {
 		return
@@ -114,7 +114,7 @@ func (t *timelineRecorder) halveTicksAndDoubleInterval() {
 	t.interval *= 2
 }
 
-// switchGeneratorGroup sets the process group of a new load generator. 0 means that the generator has ended.
+// switchGeneratorGroup sets the process group of the load generator. 0 means that no generator runs.
 func (t *timelineRecorder) switchGeneratorGroup(groupOrZero int) {
 	if t == nil {
 		return

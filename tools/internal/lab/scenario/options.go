@@ -20,22 +20,22 @@ import (
 
 // Options modify scenarios. The zero value changes nothing.
 type Options struct {
-	// Rounds replaces the number of rounds, if it is not 0. The maximum is 1000.
+	// Rounds, if not 0, replaces the number of rounds. The maximum is 1000.
 	Rounds int
-	// Duration, if not 0, replaces the duration of Load phases without heartbeats and of Flood, Publish, Jobs and
-	// Attack phases.
+	// Duration, if not 0, replaces the duration of Flood, Publish, Jobs and Attack phases, and of Load phases without
+	// heartbeats.
 	Duration    time.Duration
 	Connections int
-	// Only selects the runs whose name, "workload/subject", matches. Nil selects all.
+	// Only selects the runs whose name "workload/subject" it matches. Nil selects all runs.
 	Only *regexp.Regexp
 	// Subjects are added to the scenario's subjects.
 	Subjects []Subject
-	// Scale is the name of the scale at which to run. "" runs scenarios as written.
+	// Scale is the name of the scenario's scale to apply. If it is "", the scenario runs as written.
 	Scale string
 }
 
-// Apply returns the scenario as it runs on this machine: with a subject for each I/O model, at the requested scale, and
-// with the other options applied. It does not modify s.
+// Apply returns the scenario as it runs on this machine, with one subject per I/O model and with the options applied.
+// It does not modify s.
 func (o Options) Apply(s Scenario) (Scenario, error) {
 	switch {
 	case o.Connections < 0:
@@ -89,7 +89,7 @@ func (o Options) String() string {
 	return JoinAsEnglishList(words)
 }
 
-// WithPeersExecutable returns a scenario whose commands use the given executable of the module peers.
+// WithPeersExecutable returns a scenario whose commands use the given executable of the module tools/peers.
 func (s Scenario) WithPeersExecutable(executable string) (Scenario, error) {
 	path, err := filepath.Abs(executable) // a relative path would be searched in PATH
 	if err == nil {
@@ -106,8 +106,8 @@ func (s Scenario) WithPeersExecutable(executable string) (Scenario, error) {
 	return s, nil
 }
 
-// SubjectsNeedingPeers returns the names of the subjects that need the executable of the module peers. Without it,
-// these subjects are excluded.
+// SubjectsNeedingPeers returns the names of the subjects that run the executable passed to WithPeersExecutable. Without
+// this executable, these subjects are excluded.
 func (s *Scenario) SubjectsNeedingPeers() (names []string) {
 	for _, x := range s.Subjects {
 		if x.commandHasPlaceholder(peersPlaceholder) {
@@ -131,7 +131,7 @@ type hostLimits struct {
 
 var anyHost = hostLimits{modelError: func(string) error { return nil }, programError: func(string) error { return nil }}
 
-// ownDescriptors is the number of descriptors that a server needs for itself and for the lab's connections.
+// ownDescriptors is the number of descriptors that a server needs in addition to those of the load's connections.
 const ownDescriptors = 100
 
 func readHostLimits() hostLimits {
@@ -150,8 +150,8 @@ func readHostLimits() hostLimits {
 	return h
 }
 
-// adaptSubjectsToHost returns the scenario with a subject for each I/O model that can run on h, and with the number of
-// connections that each subject can hold. Notes about subjects that cannot run are added.
+// adaptSubjectsToHost returns the scenario with the subjects that can run on h, one for each I/O model. Each subject
+// has the number of connections that it can hold. Notes name the subjects that cannot run.
 func (s Scenario) adaptSubjectsToHost(h hostLimits) Scenario {
 	subjects := s.Subjects
 	s.Subjects = nil
@@ -188,7 +188,7 @@ func (s Subject) withModel(model string) Subject {
 	return s
 }
 
-// noteSubjectsWithFewerConns adds notes about subjects that cannot hold all connections of a workload.
+// noteSubjectsWithFewerConns adds a note about each subject that cannot hold all connections of a workload.
 func (s *Scenario) noteSubjectsWithFewerConns(filter *regexp.Regexp) {
 	for _, x := range s.Subjects {
 		var names []string
@@ -221,7 +221,7 @@ type Scale struct {
 	Without []string `json:"without,omitempty" toml:"without"`
 }
 
-// fullScale is the name of the unreduced scenario.
+// fullScale is the name of the scale that reduces nothing.
 const fullScale = "full"
 
 var scaleName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z][a-z-]{0,39}$`) })
@@ -246,8 +246,8 @@ func (s *Scenario) findScaleOrFull(name string) (Scale, error) {
 	return x, nil
 }
 
-// reduceScenario returns the scenario at a scale and does not modify s. It drops workloads that become identical to an
-// earlier one.
+// reduceScenario returns s reduced to the scale, and does not modify s. If workloads become identical, only the first
+// of them is kept.
 func (x Scale) reduceScenario(s Scenario) Scenario {
 	without := func(name string) bool { return slices.Contains(x.Without, name) }
 	s.Subjects = slices.DeleteFunc(slices.Clone(s.Subjects), func(x Subject) bool { return without(x.Name) })
@@ -273,8 +273,8 @@ func (x Scale) reduceScenario(s Scenario) Scenario {
 	return s
 }
 
-// limitWorkload limits a workload to the scale. If a hold becomes shorter, heartbeats become more frequent in
-// proportion.
+// limitWorkload limits a workload to the scale. If a hold becomes shorter, the interval between its heartbeats becomes
+// shorter in proportion.
 func (x Scale) limitWorkload(w Workload) Workload {
 	if x.Connections > 0 {
 		w.Connections = min(w.Connections, x.Connections)
@@ -306,7 +306,7 @@ func (x Scale) limitWorkload(w Workload) Workload {
 }
 
 // noteAndMarkReductions adds notes about the differences from the original scenario, and about the options that caused
-// them.
+// these differences. It sets Reduced in reduced workloads.
 func (s *Scenario) noteAndMarkReductions(original *Scenario, o Options) {
 	why := o.String()
 	if s.Rounds != original.Rounds {
@@ -346,8 +346,8 @@ func (s *Scenario) noteAndMarkReductions(original *Scenario, o Options) {
 	}
 }
 
-// generatesSameLoadIgnoringHolds reports whether two workloads generate the same load. It ignores names, and the
-// durations of holds, which only serve sampling.
+// generatesSameLoadIgnoringHolds reports whether two workloads generate the same load. It ignores their names and the
+// durations of holds without heartbeats.
 func generatesSameLoadIgnoringHolds(a, b Workload) bool {
 	for _, w := range []*Workload{&a, &b} {
 		*w = w.WithDefaults()

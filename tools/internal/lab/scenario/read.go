@@ -20,16 +20,16 @@ import (
 //go:embed files
 var files embed.FS
 
-// Reader reads scenarios. Figures reports whether a figure exists, and whether it has a direction (higher or lower)
-// that counts as better.
+// Reader reads scenarios. Figures describes a figure: ok is false if the figure does not exist, and better is false if
+// neither higher nor lower values count as better.
 type Reader struct {
 	Figures func(name string) (better, ok bool)
 }
 
 const maxFileBytes = 1 << 20
 
-// ReadScenario reads a scenario of at most 1 MiB from TOML. It checks the scenario as written and at each of its
-// scales.
+// ReadScenario reads a scenario of at most 1 MiB from TOML. It checks the scenario as written, and reduced to each of
+// its scales.
 func (r Reader) ReadScenario(in io.Reader) (s Scenario, err error) {
 	text, err := io.ReadAll(io.LimitReader(in, maxFileBytes+1))
 	if err != nil {
@@ -46,7 +46,7 @@ func (r Reader) ReadScenario(in io.Reader) (s Scenario, err error) {
 	return s, r.validateAtAllScales(&s, tomlTableLineNumbers(text))
 }
 
-// tomlTableLineNumbers returns, for each table name, the line numbers of the tables with that name.
+// tomlTableLineNumbers returns the line numbers of all TOML tables, grouped by the tables' names.
 func tomlTableLineNumbers(text []byte) map[string][]int {
 	lines := make(map[string][]int)
 	var p unstable.Parser
@@ -86,8 +86,8 @@ func explainTOMLError(err error) error {
 	return Errorf("%v; expected TOML as docs/scenarios.md has it", err)
 }
 
-// validateAtAllScales checks a scenario as written and at each scale, for a machine without limits. Errors contain the
-// line number of the table.
+// validateAtAllScales checks a scenario as written and at each scale. It assumes a machine without limits. An error
+// contains the line number of its table, from lines.
 func (r Reader) validateAtAllScales(s *Scenario, lines map[string][]int) error {
 	at := func(table string, i int, err error) error {
 		if err != nil && i < len(lines[table]) {
@@ -153,7 +153,7 @@ func addFileName(name string, err error) error {
 	return nil
 }
 
-// builtInOrder is the order of the built-in scenarios. Scenarios that it does not contain come last.
+// builtInOrder is the order of the built-in scenarios. Scenarios that are not in this list come last.
 var builtInOrder = []string{"quick", "tenk", "idle", "million", "websockets", "models", "overload", "queues", "hub", "heartbeat", "peers", "tls", "capacity", "soak"}
 
 const extension = ".toml"

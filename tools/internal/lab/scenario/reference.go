@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// ReferenceTable is a table of figures that others have published. Our figures are compared with it, column by column.
+// ReferenceTable is a table of figures from another publication. The report compares our figures with the table.
 type ReferenceTable struct {
 	// Title and Source identify the table. Machine describes the machine on which it was measured.
 	Title   string `json:"title" toml:"title"`
@@ -36,7 +36,7 @@ type Column struct {
 	Relative string `json:"relative,omitempty" toml:"relative"`
 }
 
-// UnitFactors maps the unit of a column to the factor by which our figures must be divided to be in that unit.
+// UnitFactors maps units to factors. To show a figure of ours in a unit, it is divided by the unit's factor.
 var UnitFactors = map[string]float64{
 	"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "MB": 1e6, "GB": 1e9,
 	"kB/s": 1e3, "Mbps": 1e6,
@@ -58,7 +58,7 @@ type ReferenceRow struct {
 	About []string `json:"about,omitempty" toml:"about"`
 }
 
-// Claim is a limit that a figure of the subjects must satisfy. Either AtMost or AtLeast must be set.
+// Claim states a limit for a figure of the subjects. Exactly one of AtMost and AtLeast must be set.
 type Claim struct {
 	Text string `json:"text" toml:"text"`
 	// Subjects lists the subjects to which the claim applies. Nil means all subjects of the workload.
@@ -85,9 +85,9 @@ const (
 	IfStrict  = "if strict"
 )
 
-// Clause is a part of the report's first sentence. Text can contain placeholders: {subject} is the best subject except
-// the baseline, and {value} its figure. {baseline} is the baseline, and {base} its figure. {ratio} is value/base,
-// {inverse} is base/value, and {connections} is the workload's number of connections.
+// Clause is a part of the report's first sentence. Text can contain these placeholders: {subject} and {baseline} are
+// the names of the compared subjects, {value} and {base} are their figures, {ratio} is value/base, {inverse} is
+// base/value, and {connections} is the workload's number of connections.
 type Clause struct {
 	Text     string `json:"text" toml:"text"`
 	Workload string `json:"workload" toml:"workload"`
@@ -99,7 +99,7 @@ type Clause struct {
 	Baseline string `json:"baseline,omitempty" toml:"baseline"`
 }
 
-// crossReferenceChecker checks the names by which parts of a scenario refer to other parts. It keeps the first error.
+// crossReferenceChecker checks that names in a scenario refer to existing parts or figures. It keeps the first error.
 type crossReferenceChecker struct {
 	subjects, workloads []string
 	figureInfo          func(figure string) (better, ok bool)      // Reader.Figures
@@ -121,8 +121,8 @@ func (r *crossReferenceChecker) requireKnownNames(table string, i int, what stri
 	}
 }
 
-// requireKnownFigures checks the names of figures. If needsDirection is set, higher or lower values of each figure must
-// count as better.
+// requireKnownFigures checks that figures exist. If needsDirection is set, it also checks that higher or lower values
+// of each figure count as better.
 func (r *crossReferenceChecker) requireKnownFigures(table string, i int, needsDirection bool, names ...string) {
 	for _, name := range names {
 		if is, ok := r.figureInfo(name); name != "" && (!ok || needsDirection && !is) {
@@ -131,8 +131,8 @@ func (r *crossReferenceChecker) requireKnownFigures(table string, i int, needsDi
 	}
 }
 
-// checkCrossReferences checks the names in reference tables, claims and the answer. expanded is the scenario for a
-// machine without limits. figureInfo is Reader.Figures. atLine adds the line number of a table to an error.
+// checkCrossReferences checks the names by which parts of a scenario refer to other parts and to figures. expanded is
+// the scenario for a machine without limits. figureInfo is Reader.Figures. atLine adds a line number to an error.
 func (s *Scenario) checkCrossReferences(expanded *Scenario, figureInfo func(string) (better, ok bool), atLine func(table string, i int, err error) error) error {
 	r := &crossReferenceChecker{figureInfo: figureInfo, atLine: atLine}
 	for _, x := range expanded.Subjects {
@@ -194,8 +194,8 @@ func (r *crossReferenceChecker) checkNamesAndBoundsOfClaim(i int, x *Claim) {
 	}
 }
 
-// ParsePublishedCell parses a published figure, such as "202,830", "4.9 s", or "38.8" in a column whose unit is MiB. It
-// returns the value in the unit of the column's Figure.
+// ParsePublishedCell parses a published figure, such as "202,830", "994k", "4.9 MiB", or "38.8" in a column whose unit
+// is MiB. It returns the value in the unit of our figure, such as bytes.
 func (c Column) ParsePublishedCell(cell string) (float64, bool) {
 	digits, unit, _ := strings.Cut(cell, " ")
 	digits, scale := strings.ReplaceAll(digits, ",", ""), 1.0

@@ -43,7 +43,7 @@ type Scenario struct {
 	Notes []string `json:"-" toml:"-"`
 }
 
-// Error is an error in a scenario or in its options. If it is returned, nothing has been started.
+// Error is an error in a scenario or in its options. A function that returns an Error has not started anything.
 type Error string
 
 func (e Error) Error() string { return string(e) }
@@ -129,7 +129,7 @@ func (s *Scenario) EstimateDuration() (all time.Duration) {
 	return all
 }
 
-// estimatedCalibrationRuns is the approximate number of runs that are needed to measure a capacity.
+// estimatedCalibrationRuns is the approximate number of runs that it takes to measure a capacity.
 const estimatedCalibrationRuns = 11
 
 type Step struct {
@@ -141,9 +141,9 @@ type Step struct {
 
 func (s Step) WorkloadAndSubject() string { return s.Workload.Name + "/" + s.Subject.Name }
 
-// PlanSteps returns the runs of a scenario in order: by workload, then by round. In each round every subject runs once,
-// and each round starts with a different subject. If filter is not nil, it selects the runs by their name,
-// "workload/subject".
+// PlanSteps returns the runs of a scenario in order: by workload, then by round. In each round, every subject runs
+// once. The subject that comes first changes from round to round. If filter is not nil, PlanSteps returns only the runs
+// whose name "workload/subject" matches.
 func (s *Scenario) PlanSteps(filter *regexp.Regexp) (steps []Step, err error) {
 	for _, w := range s.Workloads {
 		subjects := slices.DeleteFunc(slices.Clone(s.Subjects), func(x Subject) bool {

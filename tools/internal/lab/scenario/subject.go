@@ -13,7 +13,7 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// Subject is a server of a scenario, or another compared program.
+// Subject is one of the programs that a scenario compares, usually a server.
 type Subject struct {
 	// Name is the subject's name in the report. It has at most 40 bytes and no spaces, slashes or colons.
 	Name string `json:"name" toml:"name"`
@@ -46,8 +46,8 @@ type Subject struct {
 	Contender *Contender `json:"side,omitempty" toml:"side"`
 }
 
-// Contender describes a subject that runs jobs. Its command must accept the flags of "myriad offer", which are
-// appended, and print the same output.
+// Contender describes a subject that runs jobs. The lab appends the flags of "myriad offer" to its command. The program
+// must accept these flags and print the same output as "myriad offer".
 type Contender struct {
 	// FixedWorkers starts the contender with the number of workers that has proved best. Other contenders may use up to
 	// 5,000.
@@ -57,15 +57,15 @@ type Contender struct {
 	MeasuresCapacity bool `json:"measures,omitempty" toml:"measures"`
 }
 
-// These placeholders are replaced before a scenario runs. {peers} is the executable of the module peers, if given.
+// These placeholders are replaced before a scenario runs. {peers} is the executable passed to WithPeersExecutable.
 const (
 	modelPlaceholder = "{model}"
 	peersPlaceholder = "{peers}"
 	autoModel        = models.Auto
 )
 
-// ParseSubject parses "name=command line", such as "mine=/usr/bin/server --port {port}". For a server that supports
-// only some apps, the format is "name:app,app=command line". If isContender is set, the subject is a contender.
+// ParseSubject parses "name=command line", such as "mine=/usr/bin/server --port {port}". If a server supports only some
+// apps, the format is "name:app,app=command line". If isContender is set, the subject is a contender.
 func ParseSubject(nameEqualsCommand string, isContender bool) (Subject, error) {
 	name, line, ok := strings.Cut(nameEqualsCommand, "=")
 	if !ok {
@@ -136,7 +136,7 @@ func (s Subject) RunsUnderWorkload(w Workload) bool {
 		(s.Workloads == nil || slices.Contains(s.Workloads, w.Name))
 }
 
-// HasAdmin reports whether the command contains {admin}, the address at which the server serves its figures.
+// HasAdmin reports whether the command contains {admin}, the placeholder for the address of the server's figures.
 func (s Subject) HasAdmin() bool { return s.commandHasPlaceholder("{admin}") }
 
 // HasHeartbeat reports whether the subject can send heartbeats.
@@ -147,8 +147,8 @@ func (s Subject) commandHasPlaceholder(placeholder string) bool {
 }
 
 // ServerProcessesFor returns the number of server processes for a workload. It is 1 unless the command contains
-// {processes}. Each process gets at most three quarters of the connections that its descriptor table can hold, because
-// the kernel distributes connections randomly.
+// {processes}. If the connections were distributed evenly, each process would use at most three quarters of its
+// descriptor table. The rest is a margin, because the kernel distributes connections randomly.
 func (s Subject) ServerProcessesFor(w Workload) int {
 	if !s.commandHasPlaceholder("{processes}") {
 		return 1
@@ -182,9 +182,9 @@ type PlaceholderValues struct {
 	Connections, Processes int
 }
 
-// CommandWithValues returns the command with its placeholders replaced. {room} is the number of connections that a
-// server must accept: the generator's connections, a margin for their random distribution over processes, and the lab's
-// own connections.
+// CommandWithValues returns the command with its placeholders replaced. {room} is the number of connections that the
+// server must be able to accept. It is larger than the number of the generator's connections, because the kernel
+// distributes them randomly over processes and because the lab opens connections, too.
 func (s Subject) CommandWithValues(p PlaceholderValues) []string {
 	_, port, _ := net.SplitHostPort(p.Addr) // a subject without a server has no address
 	heartbeat := ""
@@ -203,8 +203,8 @@ func (p PlaceholderValues) connLimitForServer() int {
 	return p.Connections*3/2 + 1000*p.Processes
 }
 
-// ServerLimitToMaxLoadConns returns the number of the generator's connections that fit if the server accepts at most
-// maxServerConns connections.
+// ServerLimitToMaxLoadConns returns the number of connections that the generator may open to a server that accepts at
+// most maxServerConns connections.
 func (p PlaceholderValues) ServerLimitToMaxLoadConns(maxServerConns int) int {
 	if p.Processes < 2 {
 		return maxServerConns - 1000

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Duration is a time.Duration. It is text such as "1.5s" in TOML, and a number of nanoseconds in JSON.
+// Duration is a time.Duration. In TOML it is text such as "1.5s". In JSON it is a number of nanoseconds.
 type Duration time.Duration
 
 // UnmarshalText parses text such as "1.5s".
@@ -25,8 +25,8 @@ func (d Duration) Std() time.Duration { return time.Duration(d) }
 
 func (d Duration) String() string { return time.Duration(d).String() }
 
-// Words is a command line. In TOML it is one text, which is split at spaces. Single or double quotes keep spaces within
-// a word. No other character is special.
+// Words contains the words of a command line. In TOML, the command line is one text. It is split at spaces that are not
+// within single or double quotes. No other character is special.
 type Words []string
 
 // UnmarshalText splits a command line into words.
@@ -46,7 +46,7 @@ func (w Words) replaceInAllWords(oldnew ...string) Words {
 	return words
 }
 
-// splitCommandLine splits a command line at spaces, tabs and line ends outside of quotes.
+// splitCommandLine splits a command line at spaces, tabs and line ends that are not within quotes.
 func splitCommandLine(line string) (words []string, err error) {
 	var word strings.Builder
 	var quote rune // the open quote, or 0

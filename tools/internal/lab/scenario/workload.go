@@ -14,7 +14,7 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// Workload is a load that is applied to each subject: connections and their phases.
+// Workload describes the load on each subject: connections and their phases.
 type Workload struct {
 	// Name is the workload's name in the report. It has at most 40 bytes and no spaces or slashes.
 	Name string `json:"name" toml:"name"`
@@ -48,7 +48,7 @@ type Workload struct {
 	Phases  []Phase `json:"phases,omitempty" toml:"phases"`
 }
 
-// Actions of phases.
+// These are the actions of phases.
 const (
 	// Connect opens connections and closes those of earlier phases. If the first phase is not Connect, all connections
 	// are opened before the first phase.
@@ -202,7 +202,7 @@ func (w *Workload) ConnsWithPublishersAndSlow() int {
 	return w.Connections
 }
 
-// HeartbeatInterval returns the time between two heartbeats, or 0 without heartbeats.
+// HeartbeatInterval returns the time between two heartbeats, or 0 if the workload has no heartbeats.
 func (w *Workload) HeartbeatInterval() time.Duration {
 	for _, p := range w.Phases {
 		if p.Heartbeat > 0 {
@@ -213,7 +213,7 @@ func (w *Workload) HeartbeatInterval() time.Duration {
 }
 
 // MeasuresSpeed reports whether the workload measures speed, not only memory. Other programs on the machine distort
-// such measurements.
+// measurements of speed.
 func (w *Workload) MeasuresSpeed() bool {
 	return w.FindPhase(Load) != nil || w.FindPhase(Flood) != nil || w.FindPhase(Publish) != nil || w.FindPhase(Jobs) != nil
 }
@@ -223,7 +223,7 @@ type Stage struct {
 	// Connections is the number of the stage's connections. Rate is the number to open per second.
 	Connections, Rate int
 	Phases            []Phase
-	// Held reports that the stage holds connections, on which each line is checked, with a broadcast and heartbeats.
+	// Held reports whether the phases are verify, hold, broadcast, hold, verify, hold, in this order.
 	Held bool
 }
 
@@ -237,7 +237,7 @@ func (s *Stage) FindPhase(action string) Phase {
 	return Phase{}
 }
 
-// Name returns the main action of the stage, such as its load.
+// Name returns the first action of the stage other than Hold.
 func (s *Stage) Name() string {
 	i := slices.IndexFunc(s.Phases, func(p Phase) bool { return p.Do != Hold })
 	return s.Phases[max(i, 0)].Do
@@ -248,7 +248,7 @@ var (
 	heldStageOrder      = "verify hold broadcast hold verify hold"
 )
 
-// SplitStagesAtConnects groups the phases that use connections into stages.
+// SplitStagesAtConnects groups the phases that use connections into stages. A stage begins at each Connect phase.
 func (w Workload) SplitStagesAtConnects() (stages []Stage, err error) {
 	for _, p := range w.Phases {
 		if p.Do == Connect || len(stages) == 0 {
@@ -289,8 +289,7 @@ func (w Workload) validateWorkload() error {
 	return nil
 }
 
-// checkRange returns an Error if value is less than min or greater than max. valueFormat formats the value for the
-// error.
+// checkRange returns an Error if value is not in the range from min to max. valueFormat formats value in this error.
 func checkRange[T cmp.Ordered](valueFormat string, value, min, max T) error {
 	if value < min || value > max {
 		return Errorf(valueFormat+"; expected %v to %v", value, min, max)
@@ -431,7 +430,7 @@ func (p Phase) validateJobs() error {
 	)
 }
 
-// CapacityRunTime returns the duration of one run when the capacity for a Jobs phase is measured.
+// CapacityRunTime returns the duration of each of the runs that measure the capacity for a Jobs phase.
 func (p *Phase) CapacityRunTime() time.Duration { return min(time.Duration(p.For), 2*time.Second) }
 
 func (w Workload) captionOrGenerated() string {
@@ -452,7 +451,7 @@ func (w Workload) fillPlaceholders(text string) string {
 	return strings.NewReplacer("{connections}", format.Count(w.Connections), "{heartbeat}", w.HeartbeatInterval().String()).Replace(text)
 }
 
-// WithMaxConns returns the workload for a subject that can hold at most maxConns connections. 0 means any number.
+// WithMaxConns returns the workload with at most maxConns connections. If maxConns is 0, the workload is unchanged.
 func (w Workload) WithMaxConns(maxConns int) Workload {
 	if maxConns > 0 {
 		w.Connections = min(w.Connections, maxConns)
@@ -499,8 +498,8 @@ func (w Workload) Timeout() time.Duration {
 	return 5*w.EstimateDuration() + time.Minute
 }
 
-// MaxHeartbeatDelay returns the maximum delay of a heartbeat. A server checks each connection every eighth of the
-// interval, or every 400 ms if that is longer.
+// MaxHeartbeatDelay returns the maximum delay of a heartbeat: an eighth of the interval, but at least 400 ms. A server
+// checks its connections with this period.
 func MaxHeartbeatDelay(interval time.Duration) time.Duration {
 	return max(interval/8, 400*time.Millisecond)
 }
