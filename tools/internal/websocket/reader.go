@@ -26,7 +26,7 @@ const (
 // Part is a part of the server's stream. The zero Part is empty.
 type Part struct {
 	Kind Kind
-	// Payload is a slice of Next's input, not a copy. It may be empty: in an empty message, or if only the header has
+	// Payload is a slice of Next's input, not a copy. Payload can be empty, for example if only the header has
 	// arrived.
 	Payload []byte
 	// Last reports that a part of kind Data completes its message.
