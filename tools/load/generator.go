@@ -16,8 +16,8 @@ var (
 	errLifetimeOver    = errors.New("load: the connection's lifetime is over")
 )
 
-// generator handles the events of the engine: it sends messages and checks answers. Fields that are neither atomic nor
-// guarded by a lock do not change after the first connection attempt.
+// generator handles the events of the engine: it sends messages and checks answers. After the first connection attempt,
+// only curve, nudgedConns, atomic fields and fields guarded by a lock change.
 type generator struct {
 	cfg          *Config
 	script       *trafficScript
@@ -68,7 +68,7 @@ const (
 	holding
 )
 
-// newGenerator returns a handler for an engine with the given number of loops. 0 stands for a model without loops.
+// newGenerator returns a handler for an engine with the given number of loops. If the model has no loops, loops is 0.
 func newGenerator(cfg *Config, loops int) (*generator, error) {
 	t := &generator{cfg: cfg, mode: cfg.mode(), epoch: engine.MonotonicNow(), startTime: time.Now(), sharedPlan: pacer.NewSharedPlan()}
 	t.setMeasuringWindow(pacer.Never, math.MinInt64)
@@ -145,7 +145,7 @@ func (g *generator) shardIndex(c *engine.Conn) int {
 	return int(c.Slot()) % len(g.shards)
 }
 
-// Opened starts the WebSocket handshake. Without WebSockets, it calls joinPubsubOrEstablish.
+// Opened starts the handshake of a WebSocket. If the run has no WebSockets, Opened calls joinPubsubOrEstablish.
 func (g *generator) Opened(c *engine.Conn) {
 	began := c.DialStartedAt() - g.epoch
 	if g.script.frames != nil {
