@@ -28,8 +28,8 @@ func newAggregator(coarse bool) *aggregator {
 	return &aggregator{total: newTimeDistributions(coarse), interval: newTimeDistributions(coarse), spare: newTimeDistributions(coarse)}
 }
 
-// collectShardTimes takes the distributions that the shards have recorded since its last call. It stores their sum in
-// interval and adds them to total.
+// collectShardTimes takes the distributions that the shards have recorded since the last call. It stores their sum in
+// interval and adds the sum to total.
 func (g *aggregator) collectShardTimes(shards []*shard) {
 	g.interval.reset()
 	for _, s := range shards {
@@ -72,8 +72,8 @@ func (r *loadRun) buildIntervalSinceLast() *Interval {
 	return i
 }
 
-// countDueAndUnsent returns the number of messages that an open loop has planned since the run's start, and how many of
-// them have not been sent. If the planned times are random, the second number is an estimate.
+// countDueAndUnsent returns the number of messages that an open loop has planned since the run's start (due), and how
+// many of them have not been sent (unsent). If the planned times are random, both numbers are estimates.
 func (r *loadRun) countDueAndUnsent(s totals, now time.Duration) (due, unsent int64) {
 	taken := pacer.CountsBeforeAndInWindow{Before: s.run[nEarly], Within: s.run[nPlanned]}
 	if r.generator.mode == openLoop {
@@ -223,8 +223,8 @@ func (r *loadRun) fillOpenLoopResult(result *Result, end totals) {
 	}
 }
 
-// timeDistributions contains the distributions of all measured times. A latency is recorded either in window, if it
-// counts for the window, or in outside.
+// timeDistributions contains the distributions of all measured times. Latencies that count for the window are in
+// window, and all other latencies are in outside.
 type timeDistributions struct {
 	window, outside    distribution // latencies in the window and outside it
 	connect, firstByte distribution
@@ -236,8 +236,8 @@ func (t *timeDistributions) all() []*distribution {
 	return []*distribution{&t.window, &t.outside, &t.connect, &t.firstByte, &t.service, &t.late, &t.heard}
 }
 
-// newTimeDistributions returns empty distributions. coarseLatencies saves memory in runs with held connections, which
-// can have very many loops.
+// newTimeDistributions returns empty distributions. If coarseLatencies is set, latencies take less memory. Runs with
+// held connections set it, because they can have very many loops.
 func newTimeDistributions(coarseLatencies bool) *timeDistributions {
 	coarseDist := distribution{coarse: true}
 	return &timeDistributions{connect: coarseDist, firstByte: coarseDist, heard: coarseDist, outside: distribution{coarse: coarseLatencies}, window: distribution{coarse: coarseLatencies}}
@@ -256,8 +256,7 @@ func (t *timeDistributions) reset() {
 	}
 }
 
-// swapTimes returns the distributions that were recorded since its last call. It continues with spare, which must be
-// empty.
+// swapTimes returns the shard's distributions and replaces them by spare, which must be empty.
 func (s *shard) swapTimes(spare *timeDistributions) *timeDistributions {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -26,7 +26,7 @@ const (
 )
 
 // Config describes a load and its target. Only Target is required. A zero field selects its default. The tags of a
-// field declare its flag, JSON key, help, default, limits, and the settings that it excludes or requires: see Setting.
+// field declare its flag, JSON key, help, default, limits, and the settings it excludes or requires: see Setting.
 type Config struct {
 	// Target is the server's address: host:port, or "unix:" followed by the path of a unix socket. The host is
 	// resolved once; IPv4 is preferred. An empty host means this machine.
@@ -109,8 +109,8 @@ type Config struct {
 	// Seed determines everything random. Runs with equal seeds send equal bytes on the same connections, at equal
 	// planned times.
 	Seed uint64 `flag:"seed" default:"0" help:"derive everything random from this <NUMBER>"`
-	// If WebSocket is not nil, every connection is a WebSocket (RFC 6455). A connection is established when its
-	// handshake is complete. Each message is a text message.
+	// If WebSocket is not nil, every connection is a WebSocket (RFC 6455), and each message is a text message. A
+	// connection is established when its WebSocket handshake is complete.
 	WebSocket *WebSocket
 
 	Answer string `group:"Answers" flag:"answer" oneof:"answer" needs:"message" help:"expect this <TEXT> in answer to each message (default: the message)"`
@@ -164,18 +164,18 @@ type Config struct {
 	// several generators exactly. Without them, only Result.Latency is combined exactly.
 	Histograms bool `key:"histograms"`
 
-	// Begin synchronizes several generators. After the connect phase, the run waits until Begin delivers a value or
-	// is closed. In a search, each value is a rate to try. The run tries the rate, emits the event Tried with the
-	// Result, and waits for the next value; 0 ends the search. Begin cannot be combined with Early.
+	// If Begin is not nil, it synchronizes several generators: after the connect phase, the run waits until Begin
+	// delivers a value or is closed. In a search, each value is a rate. The run tries the rate, emits the event
+	// Tried with the Result, and waits for the next value. The value 0 ends the search. Begin cannot be combined
+	// with Early.
 	Begin <-chan float64
-	// If Enough is not nil, it extends the window of a Steady run until the channel is closed, but to no more than
-	// three times Duration. The coordinator of several generators closes the channel when their total rate is
-	// steady.
+	// If Enough is not nil, the window of a Steady run continues until Enough is closed, but at most for three
+	// times Duration. The coordinator of several generators closes Enough when their total rate is steady.
 	Enough <-chan struct{}
 	// Published is used by a publish/subscribe run that shares topics with other generators. At the end, the run
-	// emits the event Published with the message counts of its own publishers. It then receives from this channel
-	// the counts of all generators' publishers, negative if unknown, and waits for missing deliveries as Drain
-	// allows.
+	// emits the event Published with the message counts of its own publishers. It then receives the counts of all
+	// generators' publishers from this channel, a negative count if it is unknown. Finally, it waits for missing
+	// deliveries as Drain allows.
 	Published <-chan []int64
 	// Observe is called with each event of the run. Run calls Observe on its own goroutine and waits until Observe
 	// returns.
@@ -190,9 +190,9 @@ type Ramp struct {
 	Over time.Duration
 }
 
-// Rate is the plan of an open loop: when messages are sent. Latency is measured from the planned time, so delays caused
-// by a stalled server or a slow generator count in full. This corrects for coordinated omission (Gil Tene, "How NOT to
-// Measure Latency", and wrk2).
+// Rate is the plan of an open loop: when messages are sent. Latency is measured from the planned time. Delays caused by
+// a stalled server or a slow generator therefore count in full. This corrects for coordinated omission (Gil Tene, "How
+// NOT to Measure Latency", and wrk2).
 type Rate struct {
 	// PerSecond is the number of messages per second on all connections together. Any connection that has capacity
 	// sends the next message. If Each is set, PerSecond is the rate of every single connection. 0 means no plan.
@@ -212,8 +212,8 @@ type TLS struct {
 	Insecure bool   `flag:"tls-insecure" not:"tls-ca" help:"accept any certificate"`
 	// ServerName is the name that the certificate must have. It is also sent to the server (SNI).
 	ServerName string `flag:"tls-server-name" help:"expect a certificate for this <NAME>, and ask for it (default: the host)"`
-	// Config is the basis of the TLS configuration. The other fields override it. Sessions are resumed only if
-	// Config has a ClientSessionCache.
+	// Config is the basis of the TLS configuration. The other fields override it. If Config has no
+	// ClientSessionCache, sessions are not resumed.
 	Config *tls.Config
 }
 

@@ -45,7 +45,7 @@ const (
 )
 
 // connTable contains the states of all connections of a run. It is allocated once, but the kernel provides memory only
-// for the pages that are used. Slices that the run's mode does not need are nil.
+// for the pages that are used. If the run's mode does not need a slice, the slice is nil.
 type connTable struct {
 	conns []connState
 	// sentTimes and plannedTimes are the times of messages in flight. Each connection has slotsPerConn slots, a
@@ -81,8 +81,8 @@ func newConnTable(connections, pipeline, shards int) *connTable {
 	return s
 }
 
-// allocStatesForShard allocates a chunk of states for a shard. It returns their indexes, from first up to end. The
-// range is empty if the table is full.
+// allocStatesForShard allocates a chunk of states for a shard. The indexes of the states are from first to end - 1. If
+// the table is full, first is equal to end.
 func (s *connTable) allocStatesForShard(shard int) (first, end int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -101,7 +101,7 @@ func (s *connTable) allocatedCount() int {
 	return s.nextUnused
 }
 
-// forEachConn calls f for all current and former connections, under their shards' locks, until f returns false.
+// forEachConn calls f for all current and former connections until f returns false. f runs under the shard's lock.
 func (s *connTable) forEachConn(shards []*shard, f func(*shard, *connState) bool) {
 	s.mu.Lock()
 	owners := s.chunkOwners[:len(s.chunkOwners):len(s.chunkOwners)]
@@ -142,8 +142,8 @@ func (s *connTable) allocSlicesForMode(gen *generator) {
 	s.openedAt = make([]time.Duration, n)
 }
 
-// resetConnData resets the data of a connection in all slices of the table except conns. establishedAt is the time at
-// which the connection was established.
+// resetConnData initializes the connection's plan, parser states and openedAt for a connection that was established at
+// establishedAt.
 func (s *connTable) resetConnData(cs *connState, establishedAt time.Duration) {
 	if s.plans != nil {
 		s.plans[cs.index] = pacer.SendPlan{}

@@ -12,19 +12,19 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// maxHalfOpen limits concurrent connection attempts. With a connect rate above it, the limit is the number of
-// connections to start in one second.
+// maxHalfOpen limits concurrent connection attempts. If the connect rate (connections per second) is higher, the limit
+// is the connect rate.
 const maxHalfOpen = 512
 
-// minDialBatch is the smallest number of attempts that one loop is given at once. With many loops on few processors,
-// waking a loop costs more than connecting.
+// minDialBatch is the smallest part that a loop gets when due attempts are divided among loops. If there are many loops
+// on few processors, waking a loop costs more than connecting.
 const minDialBatch = 16
 
-// dialInterval is the time between two batches. For 5,000 connections per second, a batch has 10 attempts.
+// dialInterval is the time between ticks of the dialer. At 5,000 connections per second, a tick starts 10 attempts.
 const dialInterval = 2 * time.Millisecond
 
-// dialer starts connections at a rate. The number of attempts that are due is computed from the time when the dialer
-// last had nothing to do. A late tick is therefore compensated, and the average rate is exact.
+// dialer starts connections at a rate. It computes the number of due attempts from the time when it last had nothing to
+// do. A late tick therefore loses no attempts, and the average rate is exact.
 type dialer struct {
 	engine interface {
 		Dial(engine.DialRequest) error
@@ -57,8 +57,8 @@ type dialer struct {
 	nextRetry time.Duration
 }
 
-// startAllConns starts all connections and returns before they are established. It returns early with ctx's cause, or
-// with an error of Dial other than ErrFull. After ErrFull, it tries again at the next tick.
+// startAllConns starts all connections and returns before they are established. If Dial returns ErrFull, startAllConns
+// tries again at the next tick. It returns any other error of Dial, and ctx's cause when ctx is done.
 func (d *dialer) startAllConns(ctx context.Context) error {
 	tick := time.NewTicker(dialInterval)
 	defer tick.Stop()
@@ -89,8 +89,8 @@ func (d *dialer) attemptsDueWithinLimits(sinceStart time.Duration) int {
 	return max(min(free, wanted), 0)
 }
 
-// rampAttemptsAndReplacements returns the number of attempts that should have been started by now if there is no limit
-// of the rate.
+// rampAttemptsAndReplacements returns how many attempts the ramp and the replacement of connections require until now.
+// It does not take the connect rate into account.
 func (d *dialer) rampAttemptsAndReplacements(sinceStart time.Duration) int {
 	n := d.connections
 	if d.ramp.Over > 0 && sinceStart < d.ramp.Over {
@@ -131,8 +131,8 @@ func (d *dialer) startAttempts(n int) error {
 	return nil
 }
 
-// maxPlannedPerSource limits the number of connections from each automatically chosen source address, even if it has
-// more ports.
+// maxPlannedPerSource limits the number of connections from each automatically chosen source address, even if the
+// address has more ports.
 const maxPlannedPerSource = 20_000
 
 // source is a local address and its number of connections. If addr is the zero Addr, the kernel chooses the address.
@@ -141,9 +141,9 @@ type source struct {
 	count int
 }
 
-// planSources distributes connections evenly over givenAddrs. If givenAddrs is empty and the target is a loopback
-// address, planSources uses as many loopback addresses as are needed for at most maxPerSource connections each. If
-// maxPerSource is 0 or the target is another address, the kernel chooses the source.
+// planSources distributes connections evenly over givenAddrs. If givenAddrs is empty, the kernel chooses the source
+// address. Exception: if the target is a loopback address and there are more than maxPerSource connections, planSources
+// distributes them over loopback addresses, at most maxPerSource on each. 0 means no limit.
 func planSources(target netip.Addr, connections int, givenAddrs []netip.Addr, maxPerSource int) []source {
 	addrs := givenAddrs
 	if len(addrs) == 0 {
@@ -179,8 +179,8 @@ func loopbackAddrs(n int) []netip.Addr {
 
 // safeConnsPerSource returns the number of connections to plan per source address: a quarter of the number of ephemeral
 // ports. It returns 0 if the system does not accept all of 127.0.0.0/8. The kernel searches sequentially for a free
-// port, first among ports of the same parity. If half of these are in use, the search takes many steps; if two thirds
-// are in use, connecting is ten times slower.
+// port, first among the ports of one parity. If half of these ports are in use, the search takes many steps. If two
+// thirds of them are in use, connecting is ten times slower.
 func safeConnsPerSource() int {
 	if runtime.GOOS != "linux" {
 		return 0

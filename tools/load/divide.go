@@ -10,8 +10,8 @@ import (
 // MaxGenerators is the maximum number of generators in Config.Divide.
 const MaxGenerators = 64
 
-// Total returns the number of connections that the run opens. It is Connections, or the final number of the Ramp, plus
-// the additional connections of PubSub.
+// Total returns the number of connections that the run opens: Connections (with a Ramp, its final number), and with
+// PubSub also the publishers and slow subscribers.
 func (c Config) Total() int {
 	c = c.withDefaultsAndImplied()
 	return c.totalConns()
@@ -19,13 +19,14 @@ func (c Config) Total() int {
 
 // Divide returns configurations for 1 to MaxGenerators generators that together produce the load of c. Each generator
 // gets a part in proportion to its weight, which must be above 0. Divide divides connections, the connect rate, a ramp,
-// publishers, slow subscribers, and the lines in flight of a Check. It divides the rate of an open loop like the
-// connections. Topics are not divided: see PubSub. The connections of all generators are numbered consecutively. With a
-// Lifetime, each generator's numbers start at a multiple of 1<<24, to leave numbers for replacements.
+// publishers, slow subscribers, and the lines in flight of a Check. The rate of an open loop is divided in proportion
+// to the connections, except a rate per connection. Topics are not divided: see PubSub. The connections of all
+// generators are numbered consecutively. With a Lifetime, the generators' numbers begin 1<<24 apart, to leave numbers
+// for replacements.
 //
-// Each generator needs at least one connection, and at least one of anything else that is divided. By default, each has
-// one publisher. A search (Goal) and Steady need a coordinator that evaluates all generators: see Begin and Enough.
-// Divide returns an error if Sources are set, because these are addresses of one machine.
+// There must be at least as many connections as generators. The same applies to ConnectRate, Check and Publishers if
+// they are set. A search (Goal) and Steady need a coordinator that evaluates all generators: see Begin and Enough. If
+// Sources are set, Divide returns an error, because the addresses belong to one machine.
 func (c Config) Divide(weights ...float64) ([]Config, error) {
 	if err := c.checkDivisible(len(weights)); err != nil {
 		return nil, err

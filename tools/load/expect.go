@@ -14,8 +14,8 @@ import (
 
 const maxExpectation = 128
 
-// Expectation is a condition for the result of a run, such as "p99<5ms". ParseExpectation parses it. The zero value is
-// no condition.
+// Expectation is a condition for the result of a run, such as "p99<5ms". ParseExpectation parses it. No result meets
+// the zero Expectation.
 type Expectation struct {
 	text     string
 	figure   resultFigure
@@ -31,7 +31,7 @@ type resultFigure struct {
 // String returns the expectation in the syntax of ParseExpectation.
 func (e Expectation) String() string { return e.text }
 
-// operators lists the comparison operators. An operator that begins with another one comes first.
+// operators lists the comparison operators. Longer operators come first.
 var operators = []string{"<=", ">=", "==", "!=", "<", ">"}
 
 // ParseExpectation parses "NAME OPERATOR BOUND", at most 128 bytes. OPERATOR is one of < <= > >= == and !=. BOUND is a
@@ -112,8 +112,8 @@ func parseBound(text string, isTime bool) (nanosecondsOrNumber float64, _ error)
 	return n * scale, nil
 }
 
-// Check compares the result with the expectation and returns the actual value. If the value is unknown, such as a
-// percentile without latencies, the expectation is not met.
+// Check compares the result with the expectation and returns the actual value. ok reports whether the expectation is
+// met. If the value is unknown, such as a percentile without latencies, the expectation is not met.
 func (e Expectation) Check(r *Result) (got string, ok bool) {
 	if r == nil || e.figure.value == nil {
 		return "no result", false
@@ -169,8 +169,8 @@ func (r *Result) latenciesByName() map[string]*Latency {
 	return all
 }
 
-// sumVerifications returns the sum of all verifications and the rate of the slowest one. The rate is NaN without
-// verifications.
+// sumVerifications returns the sum of all verifications and the rate of the slowest verification. If there are no
+// verifications, the rate is NaN.
 func (r *Result) sumVerifications() (sum Verification, slowestRate float64) {
 	slowestRate = math.NaN()
 	for i := range r.Verifications {

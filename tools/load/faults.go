@@ -32,7 +32,7 @@ const (
 	nFaults
 )
 
-// String returns the prefix of the kind's causes in Interval.Errors.
+// String returns the prefix that causes of this kind have in Interval.Errors.
 func (f faultKind) String() string {
 	return [...]string{"connect: ", "lost: ", "answer: ", "answer: ", "line: "}[f]
 }
@@ -103,8 +103,8 @@ func (f *faultRecorder) recordIfExhaustionLocked(err error) {
 	f.exhausted[errno]++
 }
 
-// stopCountingAndFailPending stops counting connection attempts. If pendingCause is not empty, attempts that are still
-// pending count as failed.
+// stopCountingAndFailPending stops counting connection attempts. If pendingCause is not empty, it is recorded as the
+// cause of failure of all attempts that are still pending.
 func (f *faultRecorder) stopCountingAndFailPending(attempted, opened int64, pendingCause string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -137,8 +137,8 @@ func (f *faultRecorder) recordMismatch(reason error, m Mismatch) {
 	}
 }
 
-// recordUnexpectedOrRepeatedLine counts an unexpected lineOrNilIfRepeated. It keeps the first such lineOrNilIfRepeated.
-// A nil lineOrNilIfRepeated stands for a repeated broadcast.
+// recordUnexpectedOrRepeatedLine counts an unexpected line and keeps the first one. For nil, it counts a repeated
+// broadcast.
 func (f *faultRecorder) recordUnexpectedOrRepeatedLine(lineOrNilIfRepeated []byte) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -160,7 +160,7 @@ func (f *faultRecorder) recordUnansweredVerificationLines(n int64) {
 	}
 }
 
-// countFailedAndLostConns returns the number of failed attempts, and the number of connections that were lost or had a
+// countFailedAndLostConns returns two numbers: failed connection attempts, and connections that were lost or had a
 // wrong answer.
 func (f *faultRecorder) countFailedAndLostConns() (failed, lostOrWrong int64) {
 	f.mu.Lock()

@@ -34,7 +34,7 @@ const (
 
 const MaxSources = 65_536
 
-// textParsers contains parsers for string settings that need conversion or validation, by the names of the settings.
+// textParsers contains, by setting name, the functions that convert or validate the text of a setting.
 var textParsers = map[string]func(text string) (string, error){
 	"message":            validateTemplate,
 	"message-file":       readLiteralMessageFile,
@@ -90,7 +90,7 @@ func validateTemplate(text string) (string, error) {
 	return text, err
 }
 
-// readFileWithinMessageLimit reads a file of 1 byte to MaxMessage. The limit protects against reading a wrong file.
+// readFileWithinMessageLimit reads a file of 1 to MaxMessage bytes. The limit protects against reading a wrong file.
 func readFileWithinMessageLimit(path string) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -117,7 +117,7 @@ func readTemplateFile(path string) (string, error) {
 	return validateTemplate(text)
 }
 
-// readLiteralMessageFile reads a file and escapes its text, because the text is not a template.
+// readLiteralMessageFile reads a file and escapes its text, because messages are templates but the text is not.
 func readLiteralMessageFile(path string) (string, error) {
 	text, err := readFileWithinMessageLimit(path)
 	return message.LiteralTemplate(text), err
@@ -157,7 +157,7 @@ func pathOrRoot(path string) string { return cmp.Or(path, "/") }
 
 func formatDecimal(x float64) string { return strconv.FormatFloat(x, 'f', -1, 64) }
 
-// parseRateRangeOrGoal parses "500", "1k:100k", "@10ms" or "@10ms,p99.9".
+// parseRateRangeOrGoal parses a rate (500), a range (1k:100k), or a goal (@10ms or @10ms,p99.9).
 func parseRateRangeOrGoal(text string) (r Rate, err error) {
 	if latency, found := strings.CutPrefix(text, "@"); found {
 		r.Goal, err = parseLatencyAndOptionalPercentile(latency)
@@ -172,8 +172,8 @@ func parseRateRangeOrGoal(text string) (r Rate, err error) {
 	return Rate{PerSecond: from, To: to}, nil
 }
 
-// parseLatencyAndOptionalPercentile parses a latency and an optional percentile after a comma. The default percentile
-// is 99.
+// parseLatencyAndOptionalPercentile parses a latency such as 10ms, or a latency with a percentile such as 10ms,p99.9.
+// The default percentile is 99.
 func parseLatencyAndOptionalPercentile(text string) (goal Goal, err error) {
 	latency, percent, found := strings.Cut(text, ",")
 	if goal.Under, err = quantity.ParsePositiveDuration(latency); err != nil {
@@ -243,8 +243,8 @@ func (r Ramp) String() string {
 	return fmt.Sprintf("%d:%d:%v", r.From, r.To, r.Over)
 }
 
-// ExpandSourceRange parses an address, a range such as 10.0.0.1-10.0.0.20, or a network. A network stands for its host
-// addresses. ExpandSourceRange returns an error for more than limit addresses.
+// ExpandSourceRange parses an address, a range such as 10.0.0.1-10.0.0.20, or a network. For a network, it returns the
+// host addresses. If there are more than limit addresses, ExpandSourceRange returns an error.
 func ExpandSourceRange(text string, limit int) ([]netip.Addr, error) {
 	first, last, ok := parseAddrRangeOrNetwork(text)
 	if !ok {
@@ -280,8 +280,8 @@ func parseAddrRangeOrNetwork(text string) (first, last netip.Addr, ok bool) {
 	return first, first, err == nil
 }
 
-// hostRange returns the first and the last host address of a network. In an IPv4 network, the lowest and the highest
-// address are reserved unless the network has only two addresses (RFC 3021) or one.
+// hostRange returns the first and the last host address of a network. If an IPv4 network has more than two addresses,
+// its lowest and its highest address are not host addresses (RFC 3021).
 func hostRange(network netip.Prefix) (first, last netip.Addr) {
 	first = network.Masked().Addr()
 	bytes := first.AsSlice()
@@ -295,7 +295,7 @@ func hostRange(network netip.Prefix) (first, last netip.Addr) {
 	return first, last
 }
 
-// escapeForMatchRule escapes text with \\ and \xHH for a rule of Config.Match.
+// escapeForMatchRule escapes backslashes (as \\) and bytes that are not printable ASCII (as \xHH) for Config.Match.
 func escapeForMatchRule(text string) string {
 	var out strings.Builder
 	for _, b := range []byte(text) {
@@ -311,8 +311,8 @@ func escapeForMatchRule(text string) string {
 	return out.String()
 }
 
-// MarshalJSON writes the fields that differ from their defaults, in the format of UnmarshalJSON. It omits fields that
-// are not settings, such as Observe, Begin and TLS.Config.
+// MarshalJSON writes the settings that differ from their defaults. UnmarshalJSON can read the result. Fields that are
+// not settings, such as Observe, Begin and TLS.Config, are omitted.
 func (c Config) MarshalJSON() ([]byte, error) {
 	out := bytes.NewBufferString("{")
 	for i := range settings {
@@ -341,7 +341,7 @@ func (c Config) MarshalJSON() ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// inBase64 is the suffix of a JSON key whose value is in base64, because the bytes are not UTF-8.
+// inBase64 is the suffix of the JSON key of a value that is not UTF-8. The value is in base64.
 const inBase64 = "_base64"
 
 func (s *Setting) acceptsBytes() bool {
@@ -358,10 +358,10 @@ func (s *Setting) textToJSONValue(text string) any {
 	return text
 }
 
-// UnmarshalJSON reads one object. Its keys are the names of Settings, with underscores instead of dashes. They include
-// "target", which can be a URL (see SetTargets), and "also". Values have the formats of flags: strings such as "10k"
-// and "1m30s", numbers (seconds for a time), booleans, and arrays for a List. Fields without a key in the object keep
-// their values. An unknown key or an invalid value causes an error that names the key.
+// UnmarshalJSON reads one object. Its keys are the names of Settings, with underscores instead of dashes. The value of
+// "target" can be a URL: see SetTargets. Other values have the formats of flags: strings such as "10k" and "1m30s",
+// numbers (seconds for a time), booleans, and arrays for a List. If the object has no key for a field, the field keeps
+// its value. If a key is unknown or a value is invalid, the error names the key.
 func (c *Config) UnmarshalJSON(data []byte) error {
 	var values map[string]any
 	numbers := json.NewDecoder(bytes.NewReader(data))
@@ -410,7 +410,7 @@ func (c *Config) UnmarshalJSON(data []byte) error {
 	return c.SetTargets(append([]string{c.Target}, c.Also...)...)
 }
 
-// textsFromJSON converts a JSON value to texts. The value true becomes textForTrue.
+// textsFromJSON converts a JSON value to texts. The value true becomes textForTrue, unless textForTrue is empty.
 func textsFromJSON(value any, textForTrue string) ([]string, error) {
 	switch v := value.(type) {
 	case string:

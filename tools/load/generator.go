@@ -16,8 +16,8 @@ var (
 	errLifetimeOver    = errors.New("load: the connection's lifetime is over")
 )
 
-// generator handles the events of the engine: it sends messages and checks answers. Fields that are neither atomic nor
-// guarded by a lock do not change after the first connection attempt.
+// generator handles the events of the engine: it sends messages and checks answers. After the first connection attempt,
+// only curve, nudgedConns, atomic fields and fields guarded by a lock change.
 type generator struct {
 	cfg          *Config
 	script       *trafficScript
@@ -68,7 +68,7 @@ const (
 	holding
 )
 
-// newGenerator returns a handler for an engine with the given number of loops. 0 stands for a model without loops.
+// newGenerator returns a handler for an engine with the given number of loops. If the model has no loops, loops is 0.
 func newGenerator(cfg *Config, loops int) (*generator, error) {
 	t := &generator{cfg: cfg, mode: cfg.mode(), epoch: engine.MonotonicNow(), startTime: time.Now(), sharedPlan: pacer.NewSharedPlan()}
 	t.setMeasuringWindow(pacer.Never, math.MinInt64)
@@ -145,7 +145,7 @@ func (g *generator) shardIndex(c *engine.Conn) int {
 	return int(c.Slot()) % len(g.shards)
 }
 
-// Opened starts the WebSocket handshake. Without WebSockets, it calls joinPubsubOrEstablish.
+// Opened starts the handshake of a WebSocket. If the run has no WebSockets, Opened calls joinPubsubOrEstablish.
 func (g *generator) Opened(c *engine.Conn) {
 	began := c.DialStartedAt() - g.epoch
 	if g.script.frames != nil {
@@ -155,7 +155,7 @@ func (g *generator) Opened(c *engine.Conn) {
 	g.joinPubsubOrEstablish(c, g.nextNumber.Add(1)-1, began)
 }
 
-// joinPubsubOrEstablish is called when the transport is ready, including any WebSocket handshake. In a
+// joinPubsubOrEstablish is called when the transport is ready and any WebSocket handshake is complete. In a
 // publish/subscribe run, it sends the first message of the protocol. In other runs, the connection is now established.
 func (g *generator) joinPubsubOrEstablish(c *engine.Conn, connNumber uint32, dialedAt time.Duration) {
 	if g.pubsub != nil {
@@ -193,7 +193,7 @@ func (g *generator) registerConnOrAbortLate(c *engine.Conn, connNumber uint32, d
 
 func (g *generator) DialFailed(err error) { g.faults.recordConnectFailureUnlessEnded(err) }
 
-// Nudged starts the traffic on a connection or sends the connection's due messages.
+// Nudged is called after engine.Ref.Nudge. It starts the connection's traffic or sends the connection's due messages.
 func (g *generator) Nudged(c *engine.Conn) {
 	switch v := c.Value().(type) {
 	case *connState:
@@ -239,7 +239,7 @@ func (g *generator) startConnTraffic(c *engine.Conn, cs *connState) {
 	}
 }
 
-// Received compares input with the expected answers. Complete answers allow further messages to be sent.
+// Received compares input with the expected answers. After complete answers, it sends further messages.
 func (g *generator) Received(c *engine.Conn, in []byte) int {
 	cs, ok := c.Value().(*connState)
 	if !ok {
@@ -281,7 +281,7 @@ func (g *generator) countAnswersAndSendNext(c *engine.Conn, cs *connState, res c
 	}
 }
 
-// recordAnswersAndLatenciesLocked counts answers and advances the connection. The caller holds the shard's lock.
+// recordAnswersAndLatenciesLocked counts answers and records their latencies. The caller holds the shard's lock.
 func (g *generator) recordAnswersAndLatenciesLocked(s *shard, cs *connState, res checkResult, now time.Duration) {
 	if cs.flags&connReplied == 0 {
 		cs.flags |= connReplied
@@ -327,7 +327,8 @@ func (g *generator) recordLatencies(s *shard, cs *connState, answers int, now ti
 	}
 }
 
-// recordOpenLoopLatencies records latencies from the planned times, if these are in the window.
+// recordOpenLoopLatencies records latencies from the planned times. If a planned time is in the window, the latency
+// counts for the window.
 func (g *generator) recordOpenLoopLatencies(s *shard, cs *connState, answers int, now time.Duration) {
 	for k := range uint64(answers) {
 		if g.script.hasFirst && cs.answered+k == 0 {
@@ -348,8 +349,8 @@ func (g *generator) isPlannedInWindow(plannedAt time.Duration) bool {
 	return int64(plannedAt) >= g.windowStart.Load() && int64(plannedAt) < g.windowEnd.Load()
 }
 
-// takeDueBatch takes and counts the due messages of a connection. The caller holds the shard's lock, and sends the
-// batch after releasing the lock.
+// takeDueBatch takes a connection's due messages and counts them as sent. The caller holds the shard's lock. It sends
+// the batch after releasing the lock.
 func (g *generator) takeDueBatch(s *shard, cs *connState, now time.Duration) batch {
 	if cs.due == 0 || cs.flags&connReconnecting != 0 {
 		return batch{}
@@ -398,8 +399,7 @@ func (g *generator) sendOrPublishBatch(c *engine.Conn, cs *connState, p batch) {
 	s.totals.addToRunAndWindow(nBytesSent, int64(size), p.measured)
 }
 
-// abortWithMismatch records a wrong answer and resets the connection. got is the rest of the answer, from the first
-// wrong byte on.
+// abortWithMismatch records a wrong answer and resets the connection. got is the input from the first wrong byte on.
 func (g *generator) abortWithMismatch(c *engine.Conn, cs *connState, got []byte, reason error) {
 	s := g.shards[cs.shard]
 	s.mu.Lock()
@@ -412,8 +412,8 @@ func (g *generator) abortWithMismatch(c *engine.Conn, cs *connState, got []byte,
 	c.Abort(reason)
 }
 
-// Ended handles the end of the server's input. It detects whether the server has closed cleanly. The engine then closes
-// the connection.
+// Ended handles the end of the server's input. It detects whether the server has closed cleanly. After Ended, the
+// engine closes the connection.
 func (g *generator) Ended(c *engine.Conn, in []byte) int {
 	cs, ok := c.Value().(*connState)
 	if r, ruled := g.script.answerChecker.(*matchRuleChecker); ok && ruled && g.cfg.detectsOrderlyClose() && !g.closing.Load() {
@@ -424,7 +424,7 @@ func (g *generator) Ended(c *engine.Conn, in []byte) int {
 	return len(in)
 }
 
-// Closed counts a closed connection, or starts to replace it.
+// Closed counts a closed connection. If the run replaces the connection, Closed starts the replacement instead.
 func (g *generator) Closed(c *engine.Conn, reason error) {
 	cs, ok := c.Value().(*connState)
 	if !ok {

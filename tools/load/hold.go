@@ -13,13 +13,13 @@ import (
 // memory, and 16 bytes if it is verified. The value of each connection is one of two values that its shard provides,
 // for connections before and after the broadcast. The shard also contains the verification lines in flight.
 
-// heldConn is the value of held connections. It is immutable and shared by many connections.
+// heldConn is the engine.Conn value of a held connection. It is immutable, and many connections share it.
 type heldConn struct {
 	shard *shard
 	heard bool // the connection has received the broadcast
 }
 
-// pendingLine is a verification line in flight. sentAt is 0 while the line is reserved but has not been sent.
+// pendingLine is a verification line that is reserved or in flight. sentAt is 0 until the line is sent.
 type pendingLine struct {
 	verification *lineVerification
 	sentAt       time.Duration
@@ -97,8 +97,8 @@ func (g *generator) receiveHeldLines(c *engine.Conn, h *heldConn, in []byte) (us
 	return len(in)
 }
 
-// parseLineOrFrame returns the first line of the input and its length n, which is 0 if the line is incomplete. On a
-// WebSocket, it returns the next frame instead; a line is then a message without a newline.
+// parseLineOrFrame returns the first line of the input or, on a WebSocket, the first frame. n is the number of bytes.
+// If the line or frame is incomplete, n is 0. On a WebSocket, a line is a message without a newline.
 func (g *generator) parseLineOrFrame(in []byte) (frame websocket.Part, n int, err error) {
 	maxBytes := MaxLine
 	if g.script.frames == nil {
@@ -145,7 +145,7 @@ func (g *generator) handleLineOrFrame(c *engine.Conn, s *shard, frame websocket.
 	return nil
 }
 
-// recordBroadcastOrRepeat records that a connection has received the broadcast. The caller holds the shard's lock.
+// recordBroadcastOrRepeat counts the first or a repeated broadcast on a connection. The caller holds the shard's lock.
 func (g *generator) recordBroadcastOrRepeat(c *engine.Conn, s *shard, now time.Duration) {
 	if c.Value() == any(&s.heard) {
 		s.totals.run[nHeardAgain]++
@@ -159,8 +159,8 @@ func (g *generator) recordBroadcastOrRepeat(c *engine.Conn, s *shard, now time.D
 	s.times.heard.record(now-time.Duration(g.firstHeard.Load()), 1)
 }
 
-// checkPendingOrUnexpectedLine compares a received line with the line that the connection has sent. The caller holds
-// the shard's lock.
+// checkPendingOrUnexpectedLine compares a received line with the connection's pending line. If no line is pending, the
+// received line is unexpected. The caller holds the shard's lock.
 func (g *generator) checkPendingOrUnexpectedLine(c *engine.Conn, s *shard, line []byte, now time.Duration) error {
 	ref := c.Ref()
 	a, ok := s.pendingLines[ref]

@@ -25,8 +25,8 @@ const (
 )
 
 // WriteHTML writes the run as one self-contained page. The page begins with the verdict and has a row for each
-// expectation. An incomplete run meets no expectation. Curves have at most 400 points; if there are more intervals,
-// neighbouring ones are joined.
+// expectation. An incomplete run meets no expectation. If there are more than 400 intervals, curves join neighbouring
+// intervals.
 func (s *Stream) WriteHTML(w io.Writer, expected ...Expectation) error {
 	p := &page.Page{Title: "Load of " + s.targetName(), Figures: s.headlineFigures(), Facts: s.factRows()}
 	remarks := s.verdictRemarks(expected)
@@ -118,8 +118,8 @@ func (s *Stream) headlineFigures() [][2]string {
 	return append(all, [2]string{"Errors", format.Count(r.countAllFailures())}, [2]string{"Connections", format.Count(r.Connected)})
 }
 
-// verdictRemarks returns an assessment of the run, the worst remarks first. If all expectations are met, that remark
-// comes first, and all other remarks are at most warnings.
+// verdictRemarks returns an assessment of the run, the worst remarks first. If all expectations are met, the first
+// remark says so, and all other remarks are warnings.
 func (s *Stream) verdictRemarks(expected []Expectation) []page.Remark {
 	var missed []string
 	for _, e := range expected {
@@ -178,8 +178,8 @@ func (s *Stream) verdictRemarks(expected []Expectation) []page.Remark {
 	return []page.Remark{{Tone: page.Good, Text: text}}
 }
 
-// describeMissedRate describes how many of the messages that an open loop planned were not answered, or not sent if no
-// answers were expected. missed is false if the planned rate was reached.
+// describeMissedRate describes how far the answered messages of an open loop fell short of the planned messages. If no
+// answers were expected, sent messages are compared instead. missed is false if the planned rate was reached.
 func (r *Result) describeMissedRate() (text string, missed bool) {
 	if r.Intended == 0 || r.Window <= 0 || float64(r.answeredOrSentMessages()) >= reachedRateShare*float64(r.Intended) {
 		return "", false
@@ -354,8 +354,8 @@ func (s *Stream) latencyChartAndTable() []page.Part {
 	return parts
 }
 
-// errorParts returns the causes of errors, the most frequent first. The causes are from the intervals, or from the
-// result if the intervals contain none.
+// errorParts returns the causes of errors in the intervals, the most frequent first. If the intervals contain no
+// causes, errorParts returns the causes in the result.
 func (s *Stream) errorParts() []page.Part {
 	all := make(map[string]int64)
 	for n := range s.Intervals {

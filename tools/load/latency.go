@@ -12,8 +12,7 @@ import (
 )
 
 // Latency summarizes a distribution of times. The times are from an HDR histogram with a precision of three significant
-// digits: steps of 1 ns up to 2 µs, and above that steps of at most a thousandth of the value. Times above 60 s count
-// as 60 s.
+// digits. Steps are 1 ns up to 2 µs, and at most a thousandth of the value above 2 µs. Times above 60 s count as 60 s.
 type Latency struct {
 	Count int64         `json:"count"`
 	Min   time.Duration `json:"min"`
@@ -31,14 +30,14 @@ type Latency struct {
 type LatencyPoint struct {
 	// Name is "min", "mean", "max" or a percentile such as "p99.9".
 	Name string
-	// Quantile is the share of times that are at most as long as this one. It is -1 for the mean.
+	// Quantile is the share of times that are at most as long as the time that Of returns. For the mean, it is -1.
 	Quantile float64
 	of       func(*Latency) *time.Duration
 }
 
 func (p *LatencyPoint) Of(l *Latency) time.Duration { return *p.of(l) }
 
-// LatencyPoints lists the figures of a Latency in ascending order, except for the mean. The list must not be changed.
+// LatencyPoints lists the figures of a Latency in ascending order, with the mean second. Do not change the list.
 var LatencyPoints = []LatencyPoint{
 	{"min", 0, func(l *Latency) *time.Duration { return &l.Min }},
 	{"mean", -1, func(l *Latency) *time.Duration { return &l.Mean }},
@@ -60,7 +59,7 @@ func findLatencyPoint(name string) *LatencyPoint {
 	return &LatencyPoints[i]
 }
 
-// mergeKeepingWorst adds a distribution that has no histogram. Of each percentile, it keeps the worse value.
+// mergeKeepingWorst adds a distribution that has no histogram. For each percentile, it keeps the longer time.
 func (l *Latency) mergeKeepingWorst(other *Latency) {
 	if other.Count == 0 {
 		return
@@ -83,8 +82,8 @@ func (l *Latency) mergeKeepingWorst(other *Latency) {
 	l.Count += other.Count
 }
 
-// PercentileCurve returns the percentiles as a curve over x = 1/(1 - quantile): one in x times is longer than the
-// curve's value at x.
+// PercentileCurve returns the percentiles as a curve over x = 1/(1 - quantile). For example, the value at x = 100 is
+// the 99th percentile.
 func (l *Latency) PercentileCurve() (c page.Series) {
 	for _, p := range LatencyPoints {
 		one := math.Round(1 / (1 - p.Quantile))
@@ -104,8 +103,8 @@ func newHistogram() *hdrhistogram.Histogram {
 	return hdrhistogram.New(1, int64(maxLatency), 3)
 }
 
-// distribution counts times in a histogram. Memory is allocated when the first time is recorded: 221 KB, or 31 KB if
-// coarse is set.
+// distribution counts times in a histogram. The first call of record allocates the histogram: 31 KB if coarse is set,
+// otherwise 221 KB.
 type distribution struct {
 	histogram *hdrhistogram.Histogram
 	coarse    bool // two significant digits instead of three
@@ -147,7 +146,7 @@ func (d *distribution) reset() {
 	}
 }
 
-// sumDistributions returns the sum of two distributions. It may change a and return it.
+// sumDistributions returns the sum of two distributions. If b is empty, it returns a itself.
 func sumDistributions(a, b *distribution) (aOrNewSum *distribution) {
 	if b.count() == 0 {
 		return a
@@ -170,8 +169,8 @@ func encodeDistributions(distributions map[string]*distribution) map[string]stri
 	return all
 }
 
-// encodeHistogram returns a histogram in the common encoding of the HdrHistogram libraries. It returns "" for an empty
-// histogram.
+// encodeHistogram returns a histogram in the common encoding of the HdrHistogram libraries. For an empty histogram, it
+// returns "".
 func encodeHistogram(h *hdrhistogram.Histogram) string {
 	if h == nil || h.TotalCount() == 0 {
 		return ""

@@ -13,7 +13,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// exhaustionErrnos maps errors to the resource of this machine that is exhausted.
+// exhaustionErrnos contains the errors that mean that this machine has run out of a resource, with their names.
 var exhaustionErrnos = map[syscall.Errno]string{
 	syscall.EADDRNOTAVAIL: "EADDRNOTAVAIL", syscall.EADDRINUSE: "EADDRINUSE",
 	syscall.EMFILE: "EMFILE", syscall.ENFILE: "ENFILE",
@@ -37,11 +37,11 @@ func (f *faultRecorder) countExhaustionErrors(errnos ...syscall.Errno) (n int64,
 // dominate.
 const minUsageWindow = 100 * time.Millisecond
 
-// highCPUPressure is a limit for the share of the window in which some program on the machine waited for a processor.
+// highCPUPressure is a threshold for the share of the window during which some program waited for a processor.
 const highCPUPressure = 0.2
 
-// Limits for the generator's own delay of messages, at the 99th percentile. Above lateP99, the figures are doubtful if
-// the delay is at least a tenth of the latency. Above veryLateP99, they are always doubtful.
+// Limits for the 99th percentile of the delay that the generator itself causes. Above lateP99, the figures are doubtful
+// if the delay is at least a tenth of the latency. Above veryLateP99, they are always doubtful.
 const (
 	lateP99     = time.Millisecond
 	veryLateP99 = 10 * time.Millisecond
@@ -95,8 +95,8 @@ func (r *loadRun) findReachedLimits(result *Result) []Limit {
 // synRetransmitTime is the time after which the kernel retransmits a lost SYN (RFC 6298).
 const synRetransmitTime = time.Second
 
-// addReachedKernelLimits adds the limits of this machine that the kernel reported during the run. Full queues matter
-// only if connecting failed or was slow. Exhausted socket memory always matters.
+// addReachedKernelLimits adds the limits of this machine that the kernel reported during the run. It adds full queues
+// and full connection tables only if connecting failed or was slow. It always adds exhausted socket memory.
 func (r *loadRun) addReachedKernelLimits(result *Result, add func(wall, advice, evidence string, args ...any)) {
 	k := r.kernelCounters
 	untracked := k["nf_conntrack_drop"] + k["nf_conntrack_insert_failed"]
@@ -129,8 +129,8 @@ func (r *loadRun) cpuPressureShareInWindow() float64 {
 	return min(max(r.cpuStallTime.Seconds()/r.window.Seconds(), 0), 1)
 }
 
-// readCPUStallTime returns for how long, since boot, some program on the machine has waited for a processor. It is 0 if
-// unknown.
+// readCPUStallTime returns how long, since boot, some program on the machine has waited for a processor. If this is
+// unknown, it returns 0.
 func readCPUStallTime() time.Duration {
 	machine, _ := procfs.ReadCPUTimeAndPressure()
 	return machine.Stalled

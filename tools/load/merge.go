@@ -18,8 +18,8 @@ import (
 
 // Merge returns one result for several generators that loaded the same servers at the same time. Counts and rates are
 // added up. Latency is exact, because Merge adds the histograms. Service, Late, Connect and FirstByte are exact if all
-// results have Histograms; otherwise Merge keeps the worst of each percentile. Merge returns an error if the modes
-// differ, or if the runs did not overlap according to the clocks of their machines.
+// results have Histograms. Otherwise, Merge keeps the worst value of each percentile. Merge returns an error if the
+// modes differ, or if the runs did not overlap (by the clocks of the generators).
 func Merge(results ...*Result) (*Result, error) {
 	if len(results) == 0 {
 		return nil, errors.New("load: merge of no results; expected one or more")
@@ -61,10 +61,10 @@ func Merge(results ...*Result) (*Result, error) {
 	return &all, nil
 }
 
-// MergeEvents returns one event for the events that several generators emitted for the same phase at about the same
-// time. Snapshots, plans, intervals, verifications, broadcasts and received bytes are added up. A server that several
-// generators observe counts once. Percentiles of intervals are exact if all events have Histograms; otherwise the worst
-// of each percentile is kept. Results are not merged: see Merge. MergeEvents returns nil if there are no events.
+// MergeEvents merges the events that several generators emitted for the same phase at about the same time. Snapshots,
+// plans, intervals, verifications, broadcasts and received bytes are added up. A server that several generators observe
+// counts once. Percentiles of intervals are exact if all events have Histograms. Otherwise, MergeEvents keeps the worst
+// value of each percentile. It does not merge results: see Merge. Without events, it returns nil.
 func MergeEvents(events ...Event) *Event {
 	if len(events) == 0 {
 		return nil
@@ -83,19 +83,19 @@ func MergeEvents(events ...Event) *Event {
 	return &all
 }
 
-// mergeFieldsByTag merges addend into total, as the tag "merge" of each field specifies:
+// mergeFieldsByTag merges addend into total. The tag "merge" of each field selects the result:
 //
-//	sum     the sum of numbers, of counts by cause, and of structs and slices by element; texts are listed
-//	gauge   of several generators the sum; of successive intervals the later one
-//	shared  of several generators the first that is set, because all observe the same; of intervals as sum
-//	min     the smaller, or the earlier one
-//	max     the greater one; true rather than false
-//	first   the first that is set
-//	last    of several generators the first; of successive intervals the later one
+//	sum     numbers and counts by cause are added; texts are listed; structs and the elements of slices are merged
+//	gauge   for several generators, the sum; for successive intervals, the later value
+//	shared  for several generators, the first value that is set, because all observe the same; otherwise, as sum
+//	min     the smaller number or the earlier time
+//	max     the greater number or the later time; true if either is true
+//	first   the first value that is set
+//	last    for several generators, the first value that is set; for successive intervals, the later value
 //	append  all elements of both slices
 //
-// A field without a tag keeps its value. isLaterInterval means that addend is the interval after total, not from
-// another generator. Maps and slices of total are replaced, not changed, because they can be shared.
+// A field without a tag keeps its value. If isLaterInterval is set, addend is the interval after total. Otherwise, it
+// is from another generator. Maps and slices of total are replaced, not changed, because they can be shared.
 func mergeFieldsByTag[T any](total, addend *T, isLaterInterval bool) {
 	mergeStructByTag(reflect.ValueOf(total).Elem(), reflect.ValueOf(addend).Elem(), isLaterInterval)
 }
@@ -118,7 +118,7 @@ func mergeStructByTag(total, addend reflect.Value, isLaterInterval bool) {
 
 var mergeTagCache sync.Map // reflect.Type to []string
 
-// cachedMergeTags returns the merge tags of all fields of t. Without the cache, reading tags would dominate a merge.
+// cachedMergeTags returns the merge tags of all fields of t. Without the cache, a merge would mainly read tags.
 func cachedMergeTags(t reflect.Type) (tags []string) {
 	if known, ok := mergeTagCache.Load(t); ok {
 		return known.([]string)
@@ -186,7 +186,7 @@ func addFieldValue(total, addend reflect.Value, isLaterInterval bool) {
 	}
 }
 
-// less reports whether a is less or earlier than b. For booleans, false is less than true.
+// less reports whether a is less than b. Of two times, the earlier is less. false is less than true.
 func less(a, b reflect.Value) bool {
 	switch a.Kind() {
 	case reflect.Bool:
@@ -199,9 +199,8 @@ func less(a, b reflect.Value) bool {
 	return a.Int() < b.Int()
 }
 
-// mergeCompleteHistograms merges the distributions of several parts into a total (to), by JSON key. It merges a
-// distribution only if every part has the distribution's histogram. encodedByField points to the Histograms of the
-// total.
+// mergeCompleteHistograms merges the distributions of parts into those of to, and their histograms (by JSON key) into
+// *encodedByField. If a part has a distribution without a histogram, that distribution of to is unchanged.
 func mergeCompleteHistograms[T Interval | Result](to *T, encodedByField *map[string]string, parts ...*T) (err error) {
 	all := make(map[string]string)
 	v := reflect.ValueOf(to).Elem()
@@ -248,8 +247,8 @@ func latencyPointer(field reflect.Value) *Latency {
 
 func (s *Snapshot) Add(o Snapshot) { mergeFieldsByTag(s, &o, false) }
 
-// checkMergeableAndDecodeHistogram returns the histogram of r, nil for none. It returns an error if r cannot be merged
-// with the first result.
+// checkMergeableAndDecodeHistogram returns the histogram of r, or nil if r has none. If r cannot be merged with the
+// first result, it returns an error.
 func (r *Result) checkMergeableAndDecodeHistogram(first *Result) (histogramOrNil *hdrhistogram.Histogram, _ error) {
 	h, err := decodeHistogramOrNil(r.Histogram)
 	switch {
@@ -269,7 +268,7 @@ func (r *Result) checkMergeableAndDecodeHistogram(first *Result) (histogramOrNil
 	return h, nil
 }
 
-// addRateUnlessPerConn adds the plan of another generator. A rate per connection does not change.
+// addRateUnlessPerConn adds the rate of another generator, unless both are rates per connection.
 func (r *Rate) addRateUnlessPerConn(o *Rate) {
 	if r.Each && o.Each {
 		return
@@ -280,8 +279,8 @@ func (r *Rate) addRateUnlessPerConn(o *Rate) {
 	r.PerSecond += o.PerSecond
 }
 
-// AddCauses adds counts by cause to a map and returns the map, which it allocates if to is nil. When the map has limit
-// causes, further causes are counted as "other".
+// AddCauses adds counts by cause to a map and returns the map. If to is nil, AddCauses allocates a map. When the map
+// has limit causes, further causes are counted as "other".
 func AddCauses(to, counts map[string]int64, limit int) map[string]int64 {
 	if to == nil {
 		to = make(map[string]int64)

@@ -24,7 +24,7 @@ func (g *generator) markMessageDue(s *shard, cs *connState, plannedAt time.Durat
 	s.totals.run[nDue]++
 }
 
-// limitByQuotaAndWindow returns the number of messages that a connection may send now, at most wanted.
+// limitByQuotaAndWindow returns how many of the wanted messages a connection may send now. After the window, this is 0.
 func (g *generator) limitByQuotaAndWindow(cs *connState, wanted int, now time.Duration) int {
 	if int64(now) >= g.windowEnd.Load() {
 		return 0
@@ -35,8 +35,8 @@ func (g *generator) limitByQuotaAndWindow(cs *connState, wanted int, now time.Du
 	return wanted
 }
 
-// markMessagesDueAfterAnswers makes the messages due that a connection may send after newAnswers answers, or at the
-// start of its regular traffic.
+// markMessagesDueAfterAnswers makes the messages due that a connection may send after newAnswers answers. It is also
+// called when the connection's regular traffic starts.
 func (g *generator) markMessagesDueAfterAnswers(s *shard, cs *connState, newAnswers int, now time.Duration) {
 	begins := cs.flags&connPastFirst == 0
 	cs.flags |= connPastFirst
@@ -70,8 +70,8 @@ func (g *generator) scheduleMessagePerAnswer(s *shard, cs *connState, newAnswers
 	}
 }
 
-// markPlannedDueAndQueueNext assigns due messages of the plan while the connection has capacity. If capacity remains,
-// the connection is queued for later messages.
+// markPlannedDueAndQueueNext assigns due messages of the plan to a connection while the connection has capacity. If
+// capacity remains, the connection is queued for its next message.
 func (g *generator) markPlannedDueAndQueueNext(s *shard, cs *connState, now time.Duration) {
 	for g.canTakeAnotherMessage(cs) {
 		at, ok := g.takeDuePlanTime(s, cs, now)
@@ -83,8 +83,8 @@ func (g *generator) markPlannedDueAndQueueNext(s *shard, cs *connState, now time
 	g.queueForNextPlannedMessage(s, cs, now)
 }
 
-// takeDuePlanTime takes the next due time from the shared plan or from the connection's own plan. It returns false if
-// no time is due, or if the open loop has given up unsent messages.
+// takeDuePlanTime takes the next due time from the shared plan or from the connection's own plan. If no time is due, or
+// if the open loop has given up unsent messages, ok is false.
 func (g *generator) takeDuePlanTime(s *shard, cs *connState, now time.Duration) (plannedAt time.Duration, ok bool) {
 	if int64(now) >= g.planDeadline.Load() {
 		return 0, false
@@ -105,8 +105,8 @@ func (g *generator) takeDuePlanTime(s *shard, cs *connState, now time.Duration) 
 	return plannedAt, true
 }
 
-// queueForNextPlannedMessage prepares a connection with capacity for its next planned message. With a shared plan, the
-// connection enters the shard's ready queue; with its own plan, it gets a timer.
+// queueForNextPlannedMessage prepares a connection with capacity for its next planned message. If the plan is shared,
+// the connection enters the shard's ready queue. If the connection has its own plan, it gets a timer.
 func (g *generator) queueForNextPlannedMessage(s *shard, cs *connState, now time.Duration) {
 	if !g.isOpenLoop() || cs.flags&connPastFirst == 0 || !g.canTakeAnotherMessage(cs) {
 		return
@@ -131,7 +131,7 @@ func (g *generator) needsPaceTimer() bool {
 	return g.isOpenLoop() || g.cfg.Lifetime > 0 || g.cfg.Think > 0
 }
 
-// Limits of one pacing call: the number of connections to nudge, and the time until the next call.
+// Limits of one pacing call: the number of connections to nudge (engine.Ref.Nudge), and the time until the next call.
 const (
 	maxNudgesPerPace = 512
 	paceInterval     = 10 * time.Millisecond
@@ -142,8 +142,8 @@ const (
 	paceRetryDelay = 100 * time.Microsecond
 )
 
-// nudgeDueConnsOfLoop paces the shard of a loop, or all shards if loopOrAll is negative. It returns the time of its
-// next call. The engine calls it as engine.Config.Pace.
+// nudgeDueConnsOfLoop calls nudgeDueConnsOfShard for the shard of a loop, or for all shards if loopOrAll is negative.
+// The engine calls it as engine.Config.Pace, and calls it again at nextCall.
 func (g *generator) nudgeDueConnsOfLoop(loopOrAll int, at time.Duration, nudge func(engine.Ref) bool) (nextCall time.Duration) {
 	now, next := at-g.epoch, at-g.epoch+paceInterval
 	if loopOrAll >= 0 {
@@ -159,8 +159,8 @@ func (g *generator) nudgeDueConnsOfLoop(loopOrAll int, at time.Duration, nudge f
 	return next + g.epoch
 }
 
-// nudgeDueConnsOfShard nudges the connections of a shard that have something to do. It returns the time of its next
-// call.
+// nudgeDueConnsOfShard nudges the connections of a shard that have something to do. It must be called again at
+// nextCall.
 func (g *generator) nudgeDueConnsOfShard(s *shard, now time.Duration, nudge func(engine.Ref) bool) (nextCall time.Duration) {
 	s.mu.Lock()
 	if len(s.nudgeRetries) == 0 && s.timers.earliestOrNever() > now && (s.ready.n == 0 || g.sharedPlan.NextDue() > now) {
@@ -206,7 +206,7 @@ func appendUnlessNudged(nudges []engine.Ref, cs *connState) []engine.Ref {
 	return append(nudges, cs.ref)
 }
 
-// markDueAndExpiredConns handles the expired timers of a shard. It adds the connections that need a nudge to nudges.
+// markDueAndExpiredConns handles a shard's expired timers. It appends the connections that need a nudge to nudges.
 func (g *generator) markDueAndExpiredConns(s *shard, nudges []engine.Ref, now time.Duration) []engine.Ref {
 	for len(nudges) < maxNudgesPerPace {
 		timer, ok := s.timers.popDue(now)
@@ -241,7 +241,7 @@ func (g *generator) markDueAndExpiredConns(s *shard, nudges []engine.Ref, now ti
 	return nudges
 }
 
-// markDueOnReadyConns assigns due messages of the shared plan to ready connections in rotation. It adds these
+// markDueOnReadyConns assigns due messages of the shared plan to ready connections in rotation. It appends these
 // connections to nudges.
 func (g *generator) markDueOnReadyConns(s *shard, nudges []engine.Ref, now time.Duration) []engine.Ref {
 	for len(nudges) < maxNudgesPerPace && s.ready.n > 0 {
@@ -270,8 +270,8 @@ func (g *generator) markDueOnReadyConns(s *shard, nudges []engine.Ref, now time.
 	return nudges
 }
 
-// recordSendLateness records for how long due messages have waited. Their connection had capacity at the planned time,
-// so the generator itself caused the delay.
+// recordSendLateness records how long due messages have waited. The connection had capacity at the planned time, so the
+// generator itself caused the delay.
 func (g *generator) recordSendLateness(s *shard, cs *connState, now time.Duration) {
 	if !g.isOpenLoop() {
 		return
@@ -329,8 +329,8 @@ func (g *generator) countPlannedUnsentOnClose(s *shard, cs *connState) {
 	}
 }
 
-// initConnSendPlan starts a connection's own plan. It is called when the traffic has begun and the connection is
-// established, or after the answer to the first message. The plans of the connections are evenly offset.
+// initConnSendPlan starts a connection's own plan. If the run has a first message, the plan begins now. Otherwise, it
+// begins when the connection was established, but not before the traffic. The connections' plans are evenly offset.
 func (g *generator) initConnSendPlan(cs *connState, now time.Duration) {
 	const golden = 0.6180339887498949 // its multiples modulo 1 are evenly distributed
 	since := g.table.openedAt[cs.index]
@@ -343,8 +343,8 @@ func (g *generator) initConnSendPlan(cs *connState, now time.Duration) {
 
 func (g *generator) connSeed(cs *connState) uint64 { return deriveSeed(g.cfg.Seed, uint64(cs.number)) }
 
-// To count the unsent messages of an open loop with random times, these times are drawn: at most skipDraws for one
-// plan, and skipDrawsAll for all plans. The number of any further messages is estimated.
+// Limits of the random times that are drawn to count the unsent messages of an open loop: skipDraws for the plan of one
+// connection, skipDrawsAll for all plans. The number of further unsent messages is estimated.
 const (
 	skipDraws    = 64
 	skipDrawsAll = 100_000
@@ -354,15 +354,15 @@ func (g *generator) skipConnPlanUntil(cs *connState, end time.Duration, randomDr
 	return g.table.plans[cs.index].Skip(&g.curve, g.connSeed(cs), time.Duration(g.windowStart.Load()), end, randomDrawsLeft)
 }
 
-// forEachConnPlan calls f with the plan of each open connection, under its shard's lock, until f returns false.
+// forEachConnPlan calls f with the plan of each open connection until f returns false. f runs under the shard's lock.
 func (g *generator) forEachConnPlan(f func(*connState, *pacer.SendPlan) bool) {
 	g.table.forEachConn(g.shards, func(_ *shard, cs *connState) bool {
 		return cs.flags&connClosed != 0 || f(cs, &g.table.plans[cs.index])
 	})
 }
 
-// skipAndCountUnsentPlans gives up and counts the planned messages that have not been sent. It must run after the last
-// message is sent.
+// skipAndCountUnsentPlans gives up the planned messages that have not been sent and returns their number. It must run
+// after the last message is sent.
 func (g *generator) skipAndCountUnsentPlans() (all pacer.CountsBeforeAndInWindow) {
 	until := time.Duration(g.windowEnd.Load())
 	if g.mode == openLoop {
@@ -406,8 +406,9 @@ func (g *generator) hasPlannedUntaken() (is bool) {
 	return is
 }
 
-// Limits of a flood. A connection sends floodBatches batches per loop iteration. The batch size is also the limit of
-// unsent bytes; it gives all connections together about floodBufferTotal bytes.
+// Limits of a flood. In each loop iteration, a connection sends floodBatches batches. The size of a batch, which is
+// also the limit of unsent bytes, is the connection's part of floodBufferTotal, but from minFloodBuffer to
+// maxFloodBuffer.
 const (
 	maxFloodBuffer   = 64 << 10
 	minFloodBuffer   = 4 << 10
@@ -426,8 +427,8 @@ func (g *generator) Drained(c *engine.Conn) {
 	}
 }
 
-// sendFloodBatches sends floodBatches batches, or fewer if the kernel accepts no more data. It finally calls IsPaused,
-// which makes the engine call Drained later.
+// sendFloodBatches sends floodBatches batches, or fewer if the kernel accepts no more data. It then calls IsPaused.
+// That call makes the engine call Drained later.
 func (g *generator) sendFloodBatches(c *engine.Conn, cs *connState) {
 	s := g.shards[cs.shard]
 	bufferSize := g.cfg.floodBufferSize()

@@ -81,8 +81,8 @@ func ReadAllStats() (stats []Stat, err error) {
 	return stats, err
 }
 
-// PIDsByProcessGroup maps the ID of each process group to the IDs of its processes, in ascending order. A group that
-// does not exist has no processes.
+// PIDsByProcessGroup returns the IDs of the processes in each given group, in ascending order. A group without
+// processes is missing from the map.
 func PIDsByProcessGroup(groups ...int) (map[int][]int, error) {
 	all, err := ReadAllStats()
 	found := make(map[int][]int, len(groups))
@@ -105,9 +105,9 @@ func ChildPIDs(parent int) (pids []int, err error) {
 	return pids, err
 }
 
-// CountTasksOfUser counts the tasks (threads of processes) of a user on the machine, which RLIMIT_NPROC limits. It
-// takes about 3 µs per process. A process that has changed its user, and that this process may not trace, counts as
-// root's. Processes that are not visible (hidepid, another process namespace) are not counted.
+// CountTasksOfUser counts the tasks (threads of processes) whose effective user is user. RLIMIT_NPROC limits the tasks
+// with the same real user. Processes that are not visible (hidepid, another process namespace) are not counted.
+// Counting takes about 3 µs per process.
 func CountTasksOfUser(user uint32) (n int, err error) {
 	all, err := allProcesses()
 	for _, p := range all {
@@ -123,11 +123,11 @@ type ProcessMemory struct {
 	// RSS is resident memory, including the full size of shared pages. It is inexact by some pages per thread.
 	// PeakRSS is the highest RSS so far.
 	RSS, PeakRSS int64
-	// Anonymous is the part of RSS that is not backed by a file: heap and stacks.
+	// Anonymous is the part of RSS that is not backed by a file, such as heap and stacks.
 	Anonymous int64
 }
 
-// ReadProcessMemory reads /proc/PID/status. Reading takes the same time however much memory the process uses.
+// ReadProcessMemory reads /proc/PID/status. The time that this takes does not depend on the size of the process.
 func ReadProcessMemory(pid int) (ProcessMemory, error) {
 	s, err := parseProcessFS(pid, prom.Proc.NewStatus)
 	return ProcessMemory{RSS: int64(s.VmRSS), PeakRSS: int64(max(s.VmRSS, s.VmHWM)), Anonymous: int64(s.RssAnon)}, err

@@ -27,7 +27,7 @@ import (
 // ErrNotAvailable means that this system does not have the /proc of Linux.
 var ErrNotAvailable = errors.New("procfs: not available on " + runtime.GOOS)
 
-// IsNotFoundOrExited reports whether err means that a process has ended or that a file does not exist.
+// IsNotFoundOrExited reports whether err means that a file does not exist or that a process has ended.
 func IsNotFoundOrExited(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH)
 }
@@ -84,7 +84,7 @@ func readTrimmedFile(path string) (string, error) {
 	return strings.TrimSpace(string(b)), err
 }
 
-// dirEntryNames yields the names in a directory, which it reads in batches. If reading fails, it yields an error last.
+// dirEntryNames yields the names in a directory. If reading fails, the last pair has an error.
 func dirEntryNames(dir string) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
 		d, err := openFileOnLinux(dir)
@@ -114,8 +114,8 @@ func sysctlPath(name string) string {
 	return "/proc/sys/" + strings.ReplaceAll(name, ".", "/")
 }
 
-// ReadSysctl reads a kernel setting by name, such as "net.core.somaxconn", in the network namespace of the calling
-// thread. Single spaces separate the fields of the value.
+// ReadSysctl reads a kernel setting such as "net.core.somaxconn". It reads network settings of the calling thread's
+// network namespace. If the value has several fields, single spaces separate them.
 func ReadSysctl(name string) (string, error) {
 	text, err := readTrimmedFile(sysctlPath(name))
 	return strings.Join(strings.Fields(text), " "), err

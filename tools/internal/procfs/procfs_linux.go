@@ -26,8 +26,8 @@ func isWritable(path string) bool {
 	return unix.Faccessat(unix.AT_FDCWD, path, unix.W_OK, unix.AT_EACCESS) == nil
 }
 
-// threadCountAndOwner returns the effective user and the number of threads of a process. taskDir is the process's
-// directory of threads, which has two links more than there are threads.
+// threadCountAndOwner returns the effective user of a process and its number of threads. taskDir is /proc/PID/task. Its
+// link count is the number of threads plus 2.
 func threadCountAndOwner(taskDir string) (user uint32, tasks int, err error) {
 	var st unix.Stat_t
 	if err := unix.Stat(taskDir, &st); err != nil {
@@ -50,8 +50,8 @@ func ReadRlimits(pid int) (r Rlimits, err error) {
 	return r, nil
 }
 
-// minusOneIfUnlimited returns limit, or -1 if limit is the kernel's value for no limit: the largest number or close to
-// it.
+// minusOneIfUnlimited returns -1 if limit means no limit, and limit otherwise. The kernel represents no limit by the
+// largest number or a number close to it.
 func minusOneIfUnlimited(limit uint64) int64 {
 	if limit > 1<<62 {
 		return -1
@@ -59,16 +59,16 @@ func minusOneIfUnlimited(limit uint64) int64 {
 	return int64(limit)
 }
 
-// ReadExactRSSAndPSS reads the exact memory of a process from its page tables. rss includes the full size of shared
-// pages. pss includes 1/n of each page that n processes share. Reading takes 3 ms per GiB, during which the process
-// cannot map memory.
+// ReadExactRSSAndPSS reads the exact memory of a process from its page tables. rss counts shared pages in full. pss
+// counts 1/n of each page that n processes share. Reading takes 3 ms per GiB. During this time, the process cannot map
+// memory.
 func ReadExactRSSAndPSS(pid int) (rss, pss int64, err error) {
 	s, err := parseProcessFS(pid, prom.Proc.ProcSMapsRollup)
 	return int64(s.Rss), int64(s.Pss), err
 }
 
-// ReadCPUTimeOfProcess returns the processor time that a process has used, with nanosecond resolution. In a sandbox,
-// only the calling process's own time may be available. See clock_getcpuclockid(3).
+// ReadCPUTimeOfProcess returns the processor time that a process has used, with nanosecond resolution. In some
+// sandboxes, it fails for every process except the calling one. See clock_getcpuclockid(3).
 func ReadCPUTimeOfProcess(pid int) (time.Duration, error) {
 	var clock unix.Timespec
 	if err := unix.ClockGettime(int32(^pid<<3|2), &clock); err != nil {
@@ -77,8 +77,8 @@ func ReadCPUTimeOfProcess(pid int) (time.Duration, error) {
 	return time.Duration(clock.Nano()), nil
 }
 
-// CallInNetworkNamespace calls f in the network namespace of a process. If the calling thread is in that namespace, it
-// calls f on this thread; otherwise, on a temporary thread. It needs the right to trace the process.
+// CallInNetworkNamespace calls f in the network namespace of a process. If the calling thread is in this namespace, f
+// runs on the calling thread. Otherwise, f runs on a temporary thread. The caller needs the right to trace the process.
 func CallInNetworkNamespace(pid int, f func()) error {
 	theirs, err := os.Readlink(NetworkNamespaceFile(pid))
 	if err != nil {

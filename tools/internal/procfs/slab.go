@@ -6,8 +6,8 @@ import (
 	prom "github.com/prometheus/procfs"
 )
 
-// slabDir is the directory of the kernel's allocator for small objects (SLUB). It contains a directory for each cache,
-// and a link for each name that shares the cache of another name.
+// slabDir is the directory of the kernel's allocator for small objects (SLUB). It contains a directory for each cache.
+// If a cache has several names, each name is a link to the cache's directory.
 const slabDir = "/sys/kernel/slab"
 
 // maxSlabs limits the number of cache names that are read. A kernel has several hundred.
@@ -17,12 +17,12 @@ const maxSlabs = 16 << 10
 type Slab struct {
 	// Objects is the number of objects that the cache can contain without growing.
 	Objects int64
-	// Each is the memory in bytes that one object takes, including its share of unused space in a full slab.
+	// The field Each is the memory in bytes per object: the size of a slab divided by its number of objects.
 	Each float64
 }
 
-// ReadSlabCaches reads the kernel's caches, by name, from /proc/slabinfo, which usually only root may read. From /sys,
-// it adds the names that share a cache with another name. It takes some milliseconds.
+// ReadSlabCaches returns the kernel's slab caches by name. It reads /proc/slabinfo, which usually only root may read.
+// From /sys, it adds further names of these caches. Reading takes some milliseconds.
 func ReadSlabCaches() (map[string]Slab, error) {
 	info, err := parseProcFS(prom.FS.SlabInfo)
 	if err != nil {
@@ -39,8 +39,7 @@ func ReadSlabCaches() (map[string]Slab, error) {
 	return caches, nil
 }
 
-// addMergedCacheNames adds each name that shares a cache with a name in caches. In dir, such names are links with the
-// same target.
+// addMergedCacheNames adds the further names of each cache. In dir, all names of a cache are links to the same target.
 func addMergedCacheNames(dir string, caches map[string]Slab) {
 	shown, hidden := map[string]Slab{}, map[string]string{} // caches by target; targets by name
 	left := maxSlabs

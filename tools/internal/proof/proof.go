@@ -8,19 +8,19 @@ import (
 	"math/bits"
 )
 
-// MaxZeros limits the requested zero bits. Each further bit doubles the work.
+// MaxZeros is the maximum number of leading zero bits. Each zero bit doubles the work.
 const MaxZeros = 32
 
-// AppendLineWithProof appends to out the answer for line: line itself, a space, its proof of work as 16 hexadecimal
-// digits, and a line end. line must not include a line end.
+// AppendLineWithProof appends the answer for line to out. The answer consists of line, a space, the proof of work as 16
+// hexadecimal digits, and a line end. line must not include a line end.
 func AppendLineWithProof(out, line []byte, leadingZeroBits int) []byte {
 	nonce := binary.BigEndian.AppendUint64(nil, SmallestNonceForProof(line, leadingZeroBits))
 	out = append(append(out, line...), ' ')
 	return append(hex.AppendEncode(out, nonce), '\n')
 }
 
-// SmallestNonceForProof returns the proof of work for a line. This is the smallest nonce for which the SHA-256 of the
-// line and the nonce (8 bytes, big-endian) starts with the given number of zero bits, from 0 to MaxZeros.
+// SmallestNonceForProof returns the smallest nonce with which the SHA-256 of line and nonce begins with leadingZeroBits
+// zero bits. The nonce has 8 bytes, big-endian. leadingZeroBits is from 0 to MaxZeros.
 func SmallestNonceForProof(line []byte, leadingZeroBits int) (nonce uint64) {
 	at := len(line)
 	work := binary.BigEndian.AppendUint64(append(make([]byte, 0, at+8), line...), 0)

@@ -22,7 +22,7 @@ const (
 	WantSeed     = Error("a whole number of 0 to 18446744073709551615")
 )
 
-// Max limits every number. Numbers up to Max are exact in a float64 and fit into an int64.
+// Max limits all numbers except seeds. Numbers up to Max are exact in a float64 and fit into an int64.
 const Max = 1 << 53
 
 // multiples contains the suffixes of numbers. Longer suffixes come first.
@@ -34,8 +34,8 @@ var multiples = []struct {
 	{"k", 1e3}, {"K", 1e3}, {"m", 1e6}, {"M", 1e6}, {"g", 1e9}, {"G", 1e9},
 }
 
-// ParseNumberWithSuffix parses a number from 0 to Max, which may have a decimal point. The suffixes k, M and G multiply
-// by a power of 1000, and ki, Mi and Gi by a power of 1024.
+// ParseNumberWithSuffix parses a number from 0 to Max. The number may have a decimal point and a suffix. The suffixes
+// k, M and G multiply it by a power of 1000, and ki, Mi and Gi by a power of 1024.
 func ParseNumberWithSuffix(text string) (n float64, ok bool) {
 	factor := 1.0
 	for _, m := range multiples {
@@ -72,7 +72,7 @@ func ParsePositive(text string) (int, error) {
 	return n, nil
 }
 
-// ParsePositive64 parses a whole number above 0 that may need 64 bits.
+// ParsePositive64 parses a whole number above 0, even if the number does not fit into 32 bits.
 func ParsePositive64(text string) (int64, error) {
 	n, ok := ParseNumberWithSuffix(text)
 	if !ok || n < 1 || n != math.Trunc(n) {
@@ -81,7 +81,7 @@ func ParsePositive64(text string) (int64, error) {
 	return int64(n), nil
 }
 
-// ParseDecimalSeed parses any 64-bit number.
+// ParseDecimalSeed parses a decimal number from 0 to 1<<64 - 1.
 func ParseDecimalSeed(text string) (uint64, error) {
 	n, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {
@@ -90,7 +90,7 @@ func ParseDecimalSeed(text string) (uint64, error) {
 	return n, nil
 }
 
-// ParseDurationOrSeconds parses a time of 0 or more: a Go duration, days such as 2d, or a number of seconds.
+// ParseDurationOrSeconds parses a Go duration of 0 or more, days such as 2d, or a number without a unit: seconds.
 func ParseDurationOrSeconds(text string) (time.Duration, error) {
 	unit := time.Second
 	digits, days := strings.CutSuffix(text, "d")

@@ -126,7 +126,7 @@ func (w *releaseEnv) tidyModulesDroppingOwnSums() error {
 	return nil
 }
 
-// dropSumsOfOwnModules removes the lines about this repository's modules, whose sums change with each commit.
+// dropSumsOfOwnModules removes the lines of this repository's modules. Their sums change with each commit.
 func dropSumsOfOwnModules(goSum string) string {
 	lines := strings.SplitAfter(goSum, "\n")
 	return strings.Join(slices.DeleteFunc(lines, func(l string) bool {

@@ -14,7 +14,7 @@ import (
 
 const root = "github.com/myriad-go/myriad"
 
-// released lists the folders of the published modules. A module follows the modules that it requires.
+// released lists the folders of the published modules. Each module comes after the modules that it requires.
 var released = []string{".", "hub", "tools"}
 
 // private lists the folders of modules that are used only in a checkout.
@@ -27,8 +27,8 @@ func joinModulePath(folder string) string {
 	return root + "/" + folder
 }
 
-// writeModuleProxy writes a module proxy for GOPROXY=file://dir. It contains the released modules of the checkout at
-// the given version.
+// writeModuleProxy writes a module proxy to dir, for GOPROXY=file://dir. The proxy contains the checkout's released
+// modules, all with the given version.
 func writeModuleProxy(dir, checkout, version string) error {
 	for _, folder := range released {
 		mod := module.Version{Path: joinModulePath(folder), Version: version}
@@ -64,8 +64,8 @@ func writeModuleProxy(dir, checkout, version string) error {
 	return nil
 }
 
-// checkGoModFiles returns the version at which the checkout's modules require each other. It returns an error if
-// the modules disagree or a go.mod file contains replace directives.
+// checkGoModFiles returns the version that the checkout's modules require of each other. It returns an error if the
+// required versions differ, or if a go.mod file has a replace directive.
 func checkGoModFiles(checkout string) (commonVersion string, err error) {
 	for _, folder := range slices.Concat(released, private) {
 		name := filepath.Join(checkout, folder, "go.mod")
@@ -122,7 +122,7 @@ func setVersionInModFiles(checkout, version string) error {
 	return nil
 }
 
-// setReplaceVersionsInGoWork sets the version of the modules that a go.work file replaces. It ignores a missing file.
+// setReplaceVersionsInGoWork sets the version in each replace directive of a go.work file, if the file exists.
 func setReplaceVersionsInGoWork(name, version string) error {
 	text, err := os.ReadFile(name)
 	if os.IsNotExist(err) {

@@ -11,8 +11,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// readRequestedParts reads the parts of s. It reads processor times first, because reading the other parts uses
-// processor time.
+// readRequestedParts reads the parts that s.Parts selects. It reads processor times first, because reading the other
+// parts uses processor time.
 func (s *Sample) readRequestedParts(sampler *Sampler, pids []int) error {
 	if runtime.GOOS != "linux" {
 		return procfs.ErrNotAvailable
@@ -71,7 +71,7 @@ func (s *Sample) readRequestedParts(sampler *Sampler, pids []int) error {
 	return errors.Join(errs...)
 }
 
-// isEnding reports whether a read failed because the process is ending. The process is gone, or its memory has been
+// isEnding reports whether a read failed because the process has ended, or because it is ending: its memory has been
 // released and its files in /proc belong to root.
 func isEnding(pid int, err error) bool {
 	if errors.Is(err, fs.ErrPermission) {
@@ -83,9 +83,9 @@ func isEnding(pid int, err error) bool {
 	return procfs.IsNotFoundOrExited(err)
 }
 
-// setThreadsAndExactCPUTime sets the number of threads and the processor time. For this process, the time is exact to
-// the microsecond. For another process, the sum of User and System is exact, but its division is only known in steps of
-// 10 ms.
+// setThreadsAndExactCPUTime sets the number of threads and the processor time. For this process, User and System are
+// exact to the microsecond. For another process, only the sum of User and System is exact. Either of the two has steps
+// of about 10 ms.
 func (p *Process) setThreadsAndExactCPUTime(stat *procfs.Stat) {
 	p.Threads, p.User, p.System, p.Children = stat.Threads, stat.User, stat.System, stat.Children
 	if p.PID == os.Getpid() {
@@ -101,7 +101,7 @@ func (p *Process) setThreadsAndExactCPUTime(stat *procfs.Stat) {
 	}
 }
 
-// readAndMarkIfSlow calls read. If the part is a costly one and read is slow, it records that.
+// readAndMarkIfSlow calls read. If read is slow and part is one of costlyParts, the Sampler marks part as slow.
 func (r *Sampler) readAndMarkIfSlow(part Parts, read func() error) error {
 	began := time.Now()
 	err := read()

@@ -14,7 +14,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// Parts selects the parts of a Sample. The stated costs are the time to read a part, per process or per machine.
+// Parts selects the parts of a Sample. Costs are the time for reading a part, for one process or for the machine.
 type Parts uint16
 
 const (
@@ -42,7 +42,7 @@ const (
 	Network
 )
 
-// costlyParts contains the parts whose cost grows with the process. If they are slow, a Sampler reads them less often.
+// costlyParts contains the parts whose cost grows with the process. A Sampler reads slow costly parts less often.
 const costlyParts = PSS | Switches | Descriptors | Sockets
 
 // ErrEnded reports that all processes have ended.
@@ -53,7 +53,7 @@ type Sample struct {
 	At time.Time
 	// Parts are the parts that were read.
 	Parts Parts
-	// Processes contains the processes that are alive, in the order of the arguments.
+	// Processes contains the processes that are alive, in the order of TakeSample's arguments.
 	Processes []Process
 	Machine   Machine
 }
@@ -96,7 +96,7 @@ type Machine struct {
 	Files int64
 }
 
-// SumOfProcesses returns the sum over all processes. Shared memory counts once for each process, except in PSS.
+// SumOfProcesses returns the sum over all processes. Figures other than PSS count shared memory for each process.
 func (s *Sample) SumOfProcesses() Process {
 	var sum Process
 	for i := range s.Processes {
@@ -113,7 +113,7 @@ func (s *Sample) SumOfProcesses() Process {
 	return sum
 }
 
-// addCountersTimes adds the counters of other, multiplied by sign. Counters are values that only grow.
+// addCountersTimes adds the counters of other or, if sign is -1, subtracts them. Counters are values that only grow.
 func (p *Process) addCountersTimes(other *Process, sign int64) {
 	p.User += other.User * time.Duration(sign)
 	p.System += other.System * time.Duration(sign)
@@ -122,17 +122,17 @@ func (p *Process) addCountersTimes(other *Process, sign int64) {
 	p.Involuntary += other.Involuntary * sign
 }
 
-// Interval is the time between two samples.
+// Interval contains the difference between two samples.
 type Interval struct {
 	Length time.Duration
-	// Process contains sums over all processes. For counters it is the increase, for other figures the final value.
+	// Process contains sums over all processes: increases of counters, and final values of other figures.
 	Process Process
-	// Machine contains the machine's figures in the same form.
+	// Machine contains the increases of the machine's counters, and the final values of its other figures.
 	Machine Machine
 }
 
-// DifferenceSince returns the difference from an earlier sample. It does not include counters of processes that began
-// or ended in between, because their increase is unknown. No difference is negative.
+// DifferenceSince returns the difference from an earlier sample. If a process began or ended between the samples, its
+// counters are not included, because their increase is unknown. No increase is negative.
 func (s *Sample) DifferenceSince(before *Sample) Interval {
 	grown := s.SumOfProcesses()
 	grown.User, grown.System, grown.Children, grown.Voluntary, grown.Involuntary = 0, 0, 0, 0, 0
@@ -170,9 +170,9 @@ func (s *Sample) findProcess(pid int) *Process {
 	return nil
 }
 
-// TakeSample reads parts of the resource usage of processes and the machine, processor time first. If some values
-// cannot be read, it returns the others and an error. Ended processes are not included. If all have ended, the error is
-// ErrEnded.
+// TakeSample reads parts of the resource usage of processes and the machine. It reads processor time first. Ended
+// processes are not included. If some values cannot be read, TakeSample returns the others and an error. If all
+// processes have ended, the error wraps ErrEnded.
 func TakeSample(parts Parts, pids ...int) (Sample, error) {
 	var s Sampler
 	return s.TakeSampleSkippingSlow(parts, pids...)
@@ -184,9 +184,9 @@ const (
 	slowEvery = 5 * time.Second
 )
 
-// Sampler samples the same processes at regular intervals. If reading a part takes more than 5 ms because of large
-// processes, the Sampler reads that part at most every 5 s; in between, it is missing from Sample.Parts. The zero value
-// is ready for use. A Sampler belongs to one goroutine.
+// Sampler samples the same processes at regular intervals. A part is slow if reading it takes more than 5 ms because
+// the processes are large. A slow part is read at most once in 5 s. The samples in between do not contain the part (see
+// Sample.Parts). The zero value is ready for use. A Sampler belongs to one goroutine.
 type Sampler struct {
 	slow map[Parts]time.Time // time of the last read of each slow part
 }

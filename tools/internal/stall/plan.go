@@ -17,11 +17,11 @@ const (
 	MinCapacity = 1.0 / 60
 )
 
-// StallPlan defines the service and the stalls of a server. All times count from the start of the server and are not
-// negative. The zero StallPlan serves everything immediately.
+// StallPlan defines the service and the stalls of a server. The arguments of its methods are times since the start of
+// the server. These times must not be negative. The zero StallPlan serves everything immediately.
 type StallPlan struct {
-	// Capacity is the number of lines served per second. Each line takes exactly 1/Capacity, rounded to
-	// nanoseconds. 0 means unlimited.
+	// Capacity is the number of lines served per second. Serving a line takes 1/Capacity seconds, rounded to
+	// nanoseconds. If Capacity is 0, serving takes no time.
 	Capacity float64
 	// Stall is the duration of a stall. Every is the time from the beginning of one stall to the beginning of the next.
 	// No line is served in [k·Every, k·Every+Stall) for k = 0, 1, 2 and so on. If Stall is 0, there are no stalls and
@@ -50,8 +50,8 @@ func (p StallPlan) TimePerLine() time.Duration {
 	return time.Duration(float64(time.Second)/p.Capacity + 0.5)
 }
 
-// EndOfServiceFrom returns the end of a service that can begin at start. If that time is in a stall, the service begins
-// after the stall. A stall interrupts a service, unless the service ends just when the stall begins.
+// EndOfServiceFrom returns the end of a service that can begin at start. If start is in a stall, the service begins
+// when the stall ends. A stall that begins during a service interrupts the service.
 func (p StallPlan) EndOfServiceFrom(start time.Duration) time.Duration {
 	left := p.TimePerLine()
 	if p.Stall == 0 {
@@ -69,8 +69,8 @@ func (p StallPlan) EndOfServiceFrom(start time.Duration) time.Duration {
 	return start + left
 }
 
-// PredictLatencies returns the latency of each line, from its arrival to the end of its service. Lines are served first
-// in, first out. Arrival times must not decrease.
+// PredictLatencies returns the latency of each line: the time from its arrival to the end of its service. Lines are
+// served in the order of arrivals, which must not decrease.
 func (p StallPlan) PredictLatencies(arrivals []time.Duration) []time.Duration {
 	latencies := make([]time.Duration, len(arrivals))
 	var free time.Duration // end of the last service

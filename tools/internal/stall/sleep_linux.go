@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// nanosleep sleeps for d or until a signal arrives. It blocks a thread, because in an idle process Go's timers have a
-// resolution of only milliseconds.
+// nanosleep sleeps for d or until a signal arrives. It does not use Go's timers, because their resolution in an idle
+// process is only milliseconds.
 func nanosleep(d time.Duration) {
 	t := unix.NsecToTimespec(int64(d))
 	_ = unix.Nanosleep(&t, nil) // the only error is EINTR

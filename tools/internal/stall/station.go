@@ -17,14 +17,14 @@ const (
 // ErrFull is returned if the queue of a LineStation is full.
 var ErrFull = fmt.Errorf("stall: %d lines wait, or %d bytes of them; expected fewer than the server can keep", MaxLines, MaxBytes)
 
-// spinTime is the time before the end of a service at which a LineStation stops sleeping and polls the clock, because
-// sleeps usually end this late. A longer time is less precise on a busy machine, because the scheduler favours threads
-// that have slept.
+// spinTime is the time before the end of a service at which a LineStation stops sleeping and begins to poll the clock.
+// Sleeps usually end late by about spinTime. On a busy machine, a longer spinTime is less precise, because the
+// scheduler favours threads that have slept.
 const spinTime = 100 * time.Microsecond
 
-// LineStation serves lines in real time, by a StallPlan and in the order of arrival. Delays of the machine do not
-// accumulate: the end of a service depends on arrival times, not on when the previous line was processed. All methods
-// are safe for concurrent use.
+// LineStation serves lines in the order of arrival, in real time. A StallPlan determines the end of each service.
+// Delays of the machine do not accumulate, because the end of a service depends on arrival times, not on earlier calls
+// of onServed. All methods are safe for concurrent use.
 type LineStation struct {
 	plan  StallPlan
 	since func() time.Duration // returns the time since the start
@@ -79,7 +79,7 @@ func (s *LineStation) serveUntilQueueEmpty() {
 	}
 }
 
-// dequeueOrEndServing removes and returns the first service. If there is none, it records that serving has ended.
+// dequeueOrEndServing removes and returns the first service. If the queue is empty, it records that serving has ended.
 func (s *LineStation) dequeueOrEndServing() (next service, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// commit is set by -ldflags "-X github.com/myriad-go/myriad/tools/internal/version.commit=..." for
-// builds without a VCS stamp, such as those from a tarball, with -buildvcs=false or by "go run".
+// commit is for builds without a VCS stamp: from a tarball, with -buildvcs=false or by "go run". Such a build sets
+// it by -ldflags "-X github.com/myriad-go/myriad/tools/internal/version.commit=...".
 var commit string
 
 // MyriadVersion returns the version of Myriad in this executable, or "" if it is unknown.

@@ -26,15 +26,15 @@ const (
 // Part is a part of the server's stream. The zero Part is empty.
 type Part struct {
 	Kind Kind
-	// Payload is a slice of Next's input, not a copy. It may be empty: in an empty message, or if only the header has
+	// Payload is a slice of Next's input, not a copy. Payload can be empty, for example if only the header has
 	// arrived.
 	Payload []byte
 	// Last reports that a part of kind Data completes its message.
 	Last bool
 }
 
-// FrameReader parses a server's frames from a stream of bytes. The zero value is at the beginning of the stream. A
-// FrameReader has 16 bytes. It stores no payload, so messages may have any size. It allocates only for errors.
+// FrameReader parses a server's frames from a stream of bytes. The zero value is at the beginning of a stream. A
+// FrameReader needs 16 bytes of memory. It stores no payload, so messages may have any size.
 type FrameReader struct {
 	// remaining is the number of unread payload bytes of the current data frame.
 	remaining uint64
@@ -44,12 +44,11 @@ type FrameReader struct {
 	closed               bool
 }
 
-// Next returns the next part of in: as much of a message as has arrived, or a whole Ping, Pong or Close. n is the
-// number of bytes consumed, including headers. If in is empty or ends within a header, a Ping, a Pong or a Close, n is
-// 0 and err is nil. The caller must then pass the same bytes (at most 127) again, followed by more input.
+// Next returns the next part of the input: as much of a message as has arrived, or a whole Ping, Pong or Close. n is
+// the number of bytes consumed, including headers. If the input is empty or ends within a header, a Ping, a Pong or a
+// Close, n is 0 and err is nil. The caller must then pass the same bytes (at most 127) again, followed by more input.
 //
-// An error reports a violation of the protocol, such as input after a Close. In that case the FrameReader does not
-// change its state, and the caller must close the connection.
+// An error reports a violation of the protocol, such as input after a Close. The caller must then close the connection.
 func (r *FrameReader) Next(in []byte) (part Part, n int, err error) {
 	if len(in) == 0 {
 		return Part{}, 0, nil
@@ -73,7 +72,7 @@ func (r *FrameReader) Next(in []byte) (part Part, n int, err error) {
 
 func (r *FrameReader) IsFragmentOfMessage() bool { return r.inMessage && !r.lastFrame }
 
-// takeFramePayload returns the payload of the current frame, as far as it has arrived. It starts at in[payloadStart:].
+// takeFramePayload returns what has arrived of the current frame's payload, which begins at in[payloadStart].
 func (r *FrameReader) takeFramePayload(in []byte, payloadStart int) (Part, int, error) {
 	payload := in[payloadStart:]
 	if uint64(len(payload)) > r.remaining {
@@ -109,7 +108,7 @@ func (r *FrameReader) takeCompleteControlFrame(in []byte, h *wsframe.Head) (Part
 }
 
 // parseHeadRejectingEarly parses a frame's head. It rejects a wrong byte even if the head is incomplete. The error
-// depends on the first wrong byte only, not on how the stream is divided.
+// depends only on the first wrong byte, not on how the stream is divided.
 func (r *FrameReader) parseHeadRejectingEarly(in []byte) (h wsframe.Head, err error) {
 	if h, err = r.parseAndCheckHead(in); err == nil {
 		return h, nil

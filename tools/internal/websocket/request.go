@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// maxHead limits the request and the response of a handshake, in bytes each.
+// maxHead is the maximum size of a handshake request or response in bytes.
 const maxHead = 16 << 10
 
 // guid is the text that a server appends to the key, to prove that it supports the protocol (RFC 6455, 1.3).
@@ -35,9 +35,9 @@ func (k HandshakeKey) acceptValue() (accept [28]byte) {
 	return accept
 }
 
-// AppendRequest appends the request of a handshake. host is the value of the Host header, including the port unless it
-// is the default. An empty path means "/". Header lines are sorted by name, so equal headers result in equal bytes.
-// Names are sent unchanged. Path and header must have passed CheckPathAndHeader. The host is not checked.
+// AppendRequest appends the request of a handshake. host is the value of the Host header: the host, and the port unless
+// it is the default port. An empty path means "/". Header lines are sorted by name, so equal headers result in equal
+// bytes. Names are sent unchanged. The caller must have checked path and header with CheckPathAndHeader.
 func AppendRequest(dst []byte, host, path string, header http.Header, k HandshakeKey) []byte {
 	if path == "" {
 		path = "/"
@@ -57,10 +57,10 @@ func AppendRequest(dst []byte, host, path string, header http.Header, k Handshak
 	return append(dst, "\r\n"...)
 }
 
-// CheckPathAndHeader returns an error if the path or the header of a request is invalid. A path must begin with "/",
-// consist of printable ASCII without a fragment, and be escaped correctly; an empty path is also valid. A header must
-// not contain lines that AppendRequest writes, or lines about extensions or a body. Path and header together must have
-// less than 16 KiB.
+// CheckPathAndHeader returns an error if the path or the header of a request is invalid. A path must be empty or begin
+// with "/". It must consist of printable ASCII without spaces and "#", and be escaped correctly. A header must not
+// contain lines about extensions or a body, or lines that AppendRequest writes itself. Path and header together must
+// have less than 16 KiB.
 func CheckPathAndHeader(path string, header http.Header) error {
 	if err := checkOptionalPath(path); err != nil {
 		return err

@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// CheckHandshakeResponse checks the server's response to the handshake request with the key k. The input must begin
-// with the response. If the server accepts, n is the size of the response in bytes; frames may follow it. If the
-// response is incomplete, n is 0 and err is nil, and the caller must call again with more input. If the input is not
+// CheckHandshakeResponse checks the server's response to the handshake request with the key k. The response must be at
+// the beginning of in. If the server accepts, n is the size of the response in bytes; frames may follow the response.
+// If the response is incomplete, n is 0 and err is nil, and the caller must call again with more input. If in is not
 // HTTP, or if the response has not ended after 16 KiB, CheckHandshakeResponse returns an error. It does not keep a
 // reference to in.
 func CheckHandshakeResponse(in []byte, k HandshakeKey) (n int, err error) {

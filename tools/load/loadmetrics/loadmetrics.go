@@ -58,7 +58,7 @@ type loadState struct {
 	latency, connect durations
 }
 
-// durations contains the number of times and their sum in seconds, over a whole run.
+// durations contains the number and the sum (in seconds) of the times measured in a whole run.
 type durations struct {
 	count uint64
 	sum   float64
