@@ -130,8 +130,8 @@ func (s *trafficScript) generateAndWriteMessages(c *engine.Conn, cs *connState, 
 	return size
 }
 
-// deriveSeed derives an independent seed from the seed of a run. purpose is a connection number or a constant such as
-// seedPlan.
+// deriveSeed derives a seed for one purpose from the seed of a run. Seeds for different purposes are independent.
+// purpose is a connection number or a constant such as seedPlan.
 func deriveSeed(seed, purpose uint64) uint64 { return pacer.RandomAt(seed^0x6d797269, purpose) }
 
 // Purposes of seeds, apart from numbers of connections.
