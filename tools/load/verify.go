@@ -62,7 +62,7 @@ func (v *lineVerification) appendUniqueLine(dst []byte, ref engine.Ref) []byte {
 	return append(dst, v.lineEnd...)
 }
 
-// maxInFlightPerShard returns the number of lines that a shard may have in flight, so that all shards make progress.
+// maxInFlightPerShard divides v.limit among the shards that have not asked all their connections.
 func (v *lineVerification) maxInFlightPerShard() int {
 	walking := max(v.shardsLeft.Load(), 1)
 	return int((v.limit + walking - 1) / walking)
