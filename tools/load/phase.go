@@ -98,8 +98,8 @@ func (r *loadRun) runAllConnectAttempts(ctx context.Context) (errUnlessStalled e
 	return ignoreStalled(err)
 }
 
-// connectStallTimeout returns the time without a finished attempt that ends the connect phase. A low connect rate or a
-// slow ramp extends this time.
+// If no attempt finishes for connectStallTimeout, the connect phase ends. The time is longer for a low connect rate or
+// a slow ramp.
 func (r *loadRun) connectStallTimeout() time.Duration {
 	timeout := r.cfg.ConnectTimeout
 	if r.cfg.ConnectRate > 0 {
@@ -192,8 +192,7 @@ const (
 	planLeadPerConn = 2 * time.Microsecond // for each connection
 )
 
-// scheduleWindowAndPlan schedules the warm-up after lead, and the window after that. It starts the plan of an open
-// loop.
+// scheduleWindowAndPlan schedules the warm-up after lead, then the window. In an open loop, it starts the plan.
 func (r *loadRun) scheduleWindowAndPlan(lead time.Duration) {
 	t := r.generator
 	begin := max(t.now()+lead, 1)

@@ -386,7 +386,8 @@ func (p *publisherState) nudgeUnlessPending() {
 	}
 }
 
-// clearNudgeAndCountDelivered permits the next nudge. n is the number of oldest messages that all subscribers received.
+// clearNudgeAndCountDelivered permits the next nudge of a publisher. From the publisher's oldest message in flight on,
+// it counts the messages that all subscribers have received.
 func (h *pubsubRun) clearNudgeAndCountDelivered(cs *connState) (n int) {
 	p := &h.publishers[cs.number]
 	p.nudged.Store(false)

@@ -144,8 +144,8 @@ func newWSFrameTemplate(template string, payloadSize int, fromClient bool) wireT
 	return t
 }
 
-// newControlLineParser returns a function pubsubProtocol.handleOther for a line-based protocol. replyToLine returns the
-// reply to a line. ok is false if the line is unexpected.
+// newControlLineParser returns the function handleOther of a line-based pubsubProtocol. replyToLine returns the reply
+// to a line. ok is false if the line is unexpected.
 func newControlLineParser(replyToLine func(line string) (reply string, ok bool)) func([]byte) (int, []byte, error) {
 	return func(in []byte) (n int, reply []byte, err error) {
 		n = bytes.IndexByte(in, '\n') + 1
@@ -167,7 +167,7 @@ func errUnexpectedReply(what []byte) error {
 	return fmt.Errorf("unexpected reply %s", quoteTruncated(what))
 }
 
-// parseWSControlOrPublishedAck is the function pubsubProtocol.handleOther for WebSockets.
+// parseWSControlOrPublishedAck is the function handleOther of the pubsubProtocol for WebSockets.
 func parseWSControlOrPublishedAck(in []byte) (n int, reply []byte, err error) {
 	var r websocket.FrameReader
 	part, n, err := r.Next(in)

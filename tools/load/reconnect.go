@@ -155,8 +155,7 @@ func (r *reconnector) targetOfPeerElseNextUnix(peer netip.AddrPort) resolvedTarg
 	return paths[r.nextSource%len(paths)]
 }
 
-// dialQueuedWhileSlotsFree starts queued attempts while fewer than maxHalfOpen attempts are in progress. The caller
-// holds r.mu.
+// dialQueuedWhileSlotsFree starts queued attempts while fewer than maxHalfOpen are in progress. The caller holds r.mu.
 func (r *reconnector) dialQueuedWhileSlotsFree() {
 	for len(r.queued) > 0 && r.dialing < maxHalfOpen {
 		o := r.queued[0]

@@ -337,7 +337,7 @@ func (r *Result) hasMeaningfulCPUUsage() bool {
 }
 
 // CPUShare returns the share of the available processor time that the generator used in the window. 1 means all of this
-// time. The Go runtime's own work can raise the share slightly above 1.
+// time. The Go runtime's own work can raise the share above 1.
 func (r *Result) CPUShare() float64 {
 	if r.Window <= 0 || r.CPUs <= 0 {
 		return 0

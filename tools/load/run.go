@@ -28,7 +28,7 @@ const (
 	tlsHandshakeMail = 4 * maxHalfOpen
 )
 
-// errStalled means that a wait made no progress for the time waitCondition.stallTimeout.
+// errStalled means that a wait made no progress for waitCondition.stallTimeout.
 var errStalled = errors.New("load: no progress")
 
 // Run puts load on a server and reports what it measured. If cfg.Rate.Goal is set, Run searches for a rate.

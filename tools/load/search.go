@@ -185,8 +185,9 @@ func (r *loadRun) measureRatesFromChannel(ctx context.Context) error {
 }
 
 // Search finds the highest rate that keeps a goal. If the first rate keeps the goal, the rate is multiplied by 4 until
-// a rate fails. If the first rate fails, the rate is divided by 4 until a rate keeps the goal. After that, rates
-// between the highest that kept the goal and the lowest that failed are tried. A Search is not safe for concurrent use.
+// a rate fails. If the first rate fails, the rate is divided by 4 until a rate keeps the goal. Then the search
+// continues between the highest rate that kept the goal and the lowest rate that failed. A Search is not safe for
+// concurrent use.
 type Search struct {
 	found     *Found
 	window    time.Duration // duration of a step without warm-up
@@ -331,7 +332,7 @@ func (s *Search) BuildSearchResult(wholeRunResult *Result) *Result {
 	return &r
 }
 
-// resetWindowMeasurements resets the window's counts between two steps of a search. Interval counts continue.
+// resetWindowMeasurements resets the window's counts between two steps of a search. Counts for intervals are not reset.
 func (r *loadRun) resetWindowMeasurements() {
 	planned, _ := r.countDueAndUnsent(r.sumTotals(), r.generator.now())
 	r.aggregator.lastCounts[nIntended] -= planned

@@ -55,7 +55,8 @@ var settings = settingsFromTags(reflect.TypeFor[Config](), "", nil)
 // Settings returns all settings of a Config, in the order of the help.
 func Settings() []Setting { return slices.Clone(settings) }
 
-// settingsFromTags returns the settings of a struct and of its nested structs. index is the struct's path in Config.
+// settingsFromTags returns the settings of a struct and its nested structs. index is the path from Config to the
+// struct.
 func settingsFromTags(t reflect.Type, helpGroup string, index []int) (all []Setting) {
 	for i := range t.NumField() {
 		f := t.Field(i)
@@ -222,8 +223,8 @@ func (s *Setting) parseBoolOrWord(text string) (on bool, err error) {
 	return on, nil
 }
 
-// textsThatSetField returns the texts with which s sets the field to its value in c. It returns none if the field is
-// empty, or if a different Setting for the same field represents the value.
+// textsThatSetField returns the texts that reproduce the current value of the setting's field in c. It returns none if
+// the field is empty, or if a different Setting for the same field represents the value.
 func (s *Setting) textsThatSetField(c *Config) (texts []string) {
 	value, ok := s.fieldValue(c, false)
 	first := s.Name == s.field

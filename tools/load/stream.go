@@ -201,8 +201,8 @@ func joinNeighbouringIntervals(intervals []Interval, maxCount int) []Interval {
 	return folded
 }
 
-// Join adds the next interval to i. Counts are added up, and gauges get their values in next. Percentiles are exact if
-// both intervals have Histograms. Otherwise, the worse of two percentiles is kept.
+// Join adds the next interval to i. Counts are added up, and gauges are taken from next. Percentiles are exact if both
+// intervals have Histograms. Otherwise, the worse of two percentiles is kept.
 func (i *Interval) Join(next Interval) {
 	was := *i
 	mergeFieldsByTag(i, &next, true)

@@ -16,7 +16,7 @@ type HubSource interface {
 	Stats() hub.Stats
 }
 
-// NewHubCollector returns a collector of a hub's statistics. labels are optional. They are added to each metric, to
+// NewHubCollector returns a collector of a hub's statistics. The optional labels are added to each metric, to
 // distinguish several hubs in one process. Registration of the collector fails if source is nil, or if the name of a
 // label is invalid or reserved. The reserved names are kind, cause, le and node. The collector is safe for concurrent
 // use and calls Stats once per scrape.

@@ -15,7 +15,7 @@ type PoolSource interface {
 	Stats() pool.Stats
 }
 
-// NewPoolCollector returns a collector of a pool's statistics. labels are optional. They are added to each metric, to
+// NewPoolCollector returns a collector of a pool's statistics. The optional labels are added to each metric, to
 // distinguish several pools in one process. Registration of the collector fails if source is nil, or if the name of a
 // label is invalid or reserved. The reserved names are state, outcome, cause and le. The collector is safe for
 // concurrent use and calls Stats once per scrape.

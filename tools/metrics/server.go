@@ -16,10 +16,10 @@ type Source interface {
 	Stats() tcp.Stats
 }
 
-// NewServerCollector returns a collector of a server's statistics. labels are optional. They are added to each metric,
-// to distinguish several servers in one process. Registration of the collector fails if source is nil, or if the name
-// of a label is invalid or reserved. The reserved names are model, state, cause and le. The collector is safe for
-// concurrent use and calls Stats once per scrape.
+// NewServerCollector returns a collector of a server's statistics. The optional labels are added to each metric, to
+// distinguish several servers in one process. Registration of the collector fails if source is nil, or if the name of a
+// label is invalid or reserved. The reserved names are model, state, cause and le. The collector is safe for concurrent
+// use and calls Stats once per scrape.
 //
 // The metric myriad_memory_per_connection_bytes is the Go memory of the whole process, divided by the number of open
 // connections. Go memory consists of heap spans in use (HeapInuse of runtime.MemStats) and goroutine stacks
