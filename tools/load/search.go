@@ -185,9 +185,8 @@ func (r *loadRun) measureRatesFromChannel(ctx context.Context) error {
 }
 
 // Search finds the highest rate that keeps a goal. If the first rate keeps the goal, the rate is multiplied by 4 until
-// a rate fails. If the first rate fails, the rate is divided by 4 until a rate keeps the goal. Then the search
-// continues between the highest rate that kept the goal and the lowest rate that failed. A Search is not safe for
-// concurrent use.
+// a rate fails. If the first rate fails, the rate is divided by 4 until a rate keeps the goal. Rates between these
+// limits are tried next. A Search is not safe for concurrent use.
 type Search struct {
 	found     *Found
 	window    time.Duration // duration of a step without warm-up

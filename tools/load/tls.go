@@ -37,8 +37,7 @@ type tlsClient struct {
 }
 
 // newTLSClient returns a tlsClient that calls onFailure for each failed handshake. At most maxHalfOpen handshakes run
-// at the same time; further handshakes wait. The cryptography runs outside the loops, on at most half of the
-// processors.
+// at once; further handshakes wait. Cryptography runs outside the loops, on at most half of the processors.
 func newTLSClient(cfg *tls.Config, timeout time.Duration, onFailure func(error)) *tlsClient {
 	gate := secure.NewHandshakeLimiter(maxHalfOpen, max(runtime.GOMAXPROCS(0)/2, 1))
 	return &tlsClient{layers: layers.Config{TLS: cfg, Gate: gate}, timeout: timeout, onFailure: onFailure}
