@@ -7,7 +7,7 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// payloadCache contains messages of one size, contiguous in memory, to be sent or expected.
+// payloadCache stores messages of equal size contiguously: messages to send, or answers to expect.
 type payloadCache struct {
 	block       circularMessageBlock
 	partialNext int // number of bytes of the next message that are sent with each message
@@ -37,7 +37,6 @@ func (r *payloadCache) appendMessage(dst []byte, connNumber uint32, msgNumber ui
 	return append(dst, m...)
 }
 
-// checkAnswers compares answers with the messages in place, many at a time.
 func (r *payloadCache) checkAnswers(_ *engine.Conn, cs *connState, in []byte, answeredInCall int) (res checkResult) {
 	pos, size := int(cs.answerPos), r.block.size
 	owed := in[:min(len(in), (int(cs.inFlight)-answeredInCall)*size-pos)]
@@ -60,7 +59,7 @@ func (r *payloadCache) checkAnswers(_ *engine.Conn, cs *connState, in []byte, an
 
 func (r *payloadCache) nextExpectedBytes(cs *connState) []byte { return remainderOfExpectedEcho(r, cs) }
 
-// writeCachedMessages writes n messages, starting with msgNumber, without copying them. It returns their size in bytes.
+// writeCachedMessages writes n messages without copying them. The number of the first message is msgNumber.
 func (r *payloadCache) writeCachedMessages(c *engine.Conn, connNumber uint32, msgNumber uint64, n int) (sizeInBytes int) {
 	at, left := r.messageOffset(connNumber, msgNumber), n*r.block.size
 	if msgNumber == 0 {
@@ -85,23 +84,23 @@ func (r *payloadCache) writeCachedMessages(c *engine.Conn, connNumber uint32, ms
 //	│ message 0 │ message 1 │ ... │ message n │ ─▶ message 0
 //	└───────────┴───────────┴─────┴───────────┘
 //
-// Each connection starts at a different message and continues from there. Because messages are adjacent, any number of
-// them can be sent, and any part of the answers compared, as one run of bytes. The comparison detects answers that
-// belong to another connection, were skipped or were repeated. There is one exception: if two connections happen to be
-// at the same message, swapped answers go unnoticed.
+// The number of a connection determines its first message. Several adjacent messages can be sent, or compared with
+// answers, in one operation. If the messages are random, the comparison detects skipped and repeated answers, and
+// answers that belong to another connection. Swapped answers of two connections that expect the same message are not
+// detected.
 type circularMessageBlock struct {
 	bytes []byte
 	size  int // size of a message
 }
 
-// A circularMessageBlock has blockBytes bytes, or blockMessages messages if these are longer. blockBytes is small
-// enough to leave space for other data in a second-level cache.
+// newRandomLinesBlock generates up to blockBytes bytes, but at least blockMessages messages. blockBytes is small enough
+// to leave space for other data in a second-level cache.
 const (
 	blockBytes    = 64 << 10
 	blockMessages = 16
 )
 
-// newRandomLinesBlock generates messages of random printable characters that end in "\n".
+// newRandomLinesBlock generates lines. A line has lineSize bytes: random printable characters and "\n".
 func newRandomLinesBlock(lineSize int, seed uint64) circularMessageBlock {
 	b := circularMessageBlock{size: lineSize, bytes: make([]byte, lineSize*max(blockBytes/lineSize, blockMessages))}
 	random := rand.New(rand.NewPCG(seed, uint64(lineSize)))
@@ -118,7 +117,7 @@ func newRepeatedMessageBlock(message []byte) circularMessageBlock {
 	return circularMessageBlock{size: len(message), bytes: bytes.Repeat(message, max(blockBytes/len(message), 1))}
 }
 
-// firstOffset returns the offset of a connection's first message. Connections with successive numbers start far apart.
+// firstOffset returns the offset of a connection's first message in b. Successive connNumbers have distant offsets.
 func (b *circularMessageBlock) firstOffset(connNumber uint32) int {
 	const spread = 2654435761 // prime, to keep adjacent numbers apart
 	return int(uint64(connNumber)*spread%uint64(len(b.bytes)/b.size)) * b.size

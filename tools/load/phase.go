@@ -73,7 +73,7 @@ func (r *loadRun) startDialingInBackground(ctx context.Context) (stopAndEndConne
 	}
 }
 
-// runAllConnectAttempts opens the connections and waits until every attempt has finished or there is no progress.
+// runAllConnectAttempts opens the connections. If attempts stall, it ends them and returns nil.
 func (r *loadRun) runAllConnectAttempts(ctx context.Context) (errUnlessStalled error) {
 	dialing, cancel := context.WithCancelCause(ctx)
 	var dialer sync.WaitGroup
@@ -98,8 +98,8 @@ func (r *loadRun) runAllConnectAttempts(ctx context.Context) (errUnlessStalled e
 	return ignoreStalled(err)
 }
 
-// connectStallTimeout returns the time without progress that ends the connect phase. A low connect rate extends this
-// time.
+// If no attempt finishes for connectStallTimeout, the connect phase ends. The time is longer for a low connect rate or
+// a slow ramp.
 func (r *loadRun) connectStallTimeout() time.Duration {
 	timeout := r.cfg.ConnectTimeout
 	if r.cfg.ConnectRate > 0 {
@@ -111,8 +111,8 @@ func (r *loadRun) connectStallTimeout() time.Duration {
 	return timeout
 }
 
-// endConnectPhase makes the shards refuse new connections. If pendingFailureCause is not empty, unfinished attempts
-// count as failed.
+// endConnectPhase makes the shards refuse new connections. If pendingFailureCause is not empty, each unfinished attempt
+// counts as failed for this cause.
 func (r *loadRun) endConnectPhase(pendingFailureCause string) {
 	for _, s := range r.generator.shards {
 		s.refuseNewConns()
@@ -124,8 +124,7 @@ func (r *loadRun) endConnectPhase(pendingFailureCause string) {
 	}
 }
 
-// ignoreStalled returns nil for errStalled, because a run continues after a stall and counts what is missing. It
-// returns any other error.
+// ignoreStalled returns err, or nil if err is errStalled. A run continues after a stall.
 func ignoreStalled(err error) error {
 	if errors.Is(err, errStalled) {
 		return nil
@@ -166,8 +165,8 @@ func (r *loadRun) runWarmupWindowAndDrain(ctx context.Context) (errUnlessStalled
 	return ignoreStalled(err)
 }
 
-// startTrafficOrEarlyDialing starts the traffic and, in an early run, the dialer. The returned function waits for the
-// goroutine that was started; it must be called after ctx has ended.
+// startTrafficOrEarlyDialing starts the traffic on all connections. In a run with Config.Early, it starts the dialer
+// instead. The returned function waits for the started goroutine. It must be called after ctx has ended.
 func (r *loadRun) startTrafficOrEarlyDialing(ctx context.Context) (waitForStarter func()) {
 	t := r.generator
 	if r.cfg.Early {
@@ -186,14 +185,14 @@ func (r *loadRun) startTrafficOrEarlyDialing(ctx context.Context) (waitForStarte
 	return starter.Wait
 }
 
-// Delay between the start of an open loop's plan and its first message. The delay must exceed the longest sleep of the
-// pacing plus the time to start the plans of all connections.
+// An open loop's first message is planned planLead ahead, plus planLeadPerConn for each connection. In this time, the
+// pacing wakes up and all connections start their plans.
 const (
 	planLead        = 2 * paceInterval
 	planLeadPerConn = 2 * time.Microsecond // for each connection
 )
 
-// scheduleWindowAndPlan schedules the window to begin after lead, and starts the plan of an open loop.
+// scheduleWindowAndPlan schedules the warm-up after lead, then the window. In an open loop, it starts the plan.
 func (r *loadRun) scheduleWindowAndPlan(lead time.Duration) {
 	t := r.generator
 	begin := max(t.now()+lead, 1)
@@ -260,8 +259,8 @@ func (r *loadRun) windowOrAllExchangedCondition() waitCondition {
 	}
 }
 
-// sampleRateAndCheckWindowDone samples the receive rate. It reports whether the window is over. The window of a Steady
-// run is also over when the rate is steady.
+// sampleRateAndCheckWindowDone samples the receive rate. It returns true if all connections are closed. In a Steady run
+// without Config.Enough, it also returns true if the rate is steady.
 func (r *loadRun) sampleRateAndCheckWindowDone(current totals) (steadyOrAllClosed bool) {
 	if r.windowParts.addRateIfIntervalPassed(r.generator.now(), current.window[nBytesReceived]) && r.cfg.Enough != nil {
 		r.emitEventWithSnapshot(Event{Phase: Part, Received: r.windowParts.lastRate()})
@@ -273,8 +272,8 @@ func (r *loadRun) allConnsClosedForGood(s totals) bool {
 	return s.openConns() == 0 && r.cfg.Lifetime == 0 && r.countFinishedAttempts(s) >= int64(r.cfg.totalConns())
 }
 
-// awaitOutstandingAnswers waits for missing answers and for overdue messages of an open loop. After ctx has ended, it
-// waits at most canceledDrain.
+// awaitOutstandingAnswers waits for missing answers. In an open loop, it also waits until overdue messages have been
+// sent. When ctx ends, it continues to wait for at most canceledDrain.
 func (r *loadRun) awaitOutstandingAnswers(ctx context.Context) error {
 	w := waitCondition{
 		done: func(totals) bool {
@@ -299,9 +298,9 @@ func (r *loadRun) awaitOutstandingAnswers(ctx context.Context) error {
 
 const nudgeRetryInterval = time.Millisecond
 
-// nudgeConnsToStartSending nudges every connection once, so that the connection's owner sends the first message. It
-// must run after the last connection was added. It returns early if ctx ends. The next call, in the next step of a
-// search, continues with the remaining connections.
+// nudgeConnsToStartSending wakes the owner of each connection, which then sends the first message. It must be called
+// after the last connection was added. If ctx ends, nudgeConnsToStartSending returns early. Its next call continues
+// with the remaining connections.
 func (g *generator) nudgeConnsToStartSending(ctx context.Context) {
 	if g.mode == holding || g.cfg.Unprompted {
 		return
@@ -315,7 +314,7 @@ func (g *generator) nudgeConnsToStartSending(ctx context.Context) {
 	}
 }
 
-// nudgeWithRetry nudges a connection, and retries while the mailbox is full. It returns false if ctx ends first.
+// nudgeWithRetry repeats ref.Nudge until the mailbox has space for the nudge. It returns false if ctx ends first.
 func nudgeWithRetry(ctx context.Context, ref engine.Ref, retryTick *time.Ticker) (completed bool) {
 	for errors.Is(ref.Nudge(), engine.ErrFull) {
 		select {
@@ -343,8 +342,8 @@ type rateSampler struct {
 	Steadiness
 }
 
-// addRateIfIntervalPassed adds the rate of an interval if the interval has passed. totalReceived is the number of bytes
-// received since the window began.
+// addRateIfIntervalPassed returns false until p.interval has passed since the last sample. After that, it adds the
+// receive rate since the last sample. totalReceived is the number of bytes received since the window began.
 func (p *rateSampler) addRateIfIntervalPassed(now time.Duration, totalReceived int64) (added bool) {
 	if now-p.lastSample < p.interval {
 		return false
@@ -354,14 +353,14 @@ func (p *rateSampler) addRateIfIntervalPassed(now time.Duration, totalReceived i
 	return true
 }
 
-// Steadiness decides whether a rate is steady. It is given the rate in each tenth of Config.Duration. It is not safe
-// for concurrent use. The zero Steadiness is ready for use.
+// Steadiness decides whether a rate is steady. Its method Add is called with the rate in each tenth of Config.Duration.
+// A Steadiness is not safe for concurrent use. The zero Steadiness is ready for use.
 type Steadiness struct {
 	rates [steadyParts]float64
 	n     int
 }
 
-// Add adds the rate in the next tenth. With several generators, rate is the sum of their rates.
+// Add adds the rate in the next tenth of Config.Duration. With several generators, rate is the sum of their rates.
 func (s *Steadiness) Add(rate float64) {
 	s.rates[s.n%steadyParts] = rate
 	s.n++
@@ -369,13 +368,13 @@ func (s *Steadiness) Add(rate float64) {
 
 func (s *Steadiness) lastRate() float64 { return s.rates[(s.n+steadyParts-1)%steadyParts] }
 
-// Steady reports whether a whole Config.Duration has passed and Variation is at most SteadyVariation.
+// Steady reports whether at least ten rates were added and Variation is at most SteadyVariation.
 func (s *Steadiness) Steady() bool {
 	return s.n >= steadyParts && s.Variation() <= SteadyVariation
 }
 
-// Variation returns the standard deviation of the last ten rates divided by their mean. It returns 0 if there are fewer
-// than two rates or if all are 0.
+// Variation returns the standard deviation of the last ten rates, divided by the mean of these rates. It returns 0 if
+// there are fewer than two rates or if all rates are 0.
 func (s *Steadiness) Variation() float64 {
 	rates := s.rates[:min(s.n, steadyParts)]
 	sum, squares := 0.0, 0.0

@@ -15,16 +15,16 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// PubSub makes the connections subscribers of topics and adds connections that publish. A message counts as answered
-// when all subscribers of its topic have received it. Latency is the latency of each delivery, measured from the
-// planned time of the message.
+// PubSub configures a publish/subscribe run. The connections subscribe to topics, and additional connections publish. A
+// message counts as answered when all subscribers of its topic have received it. Latency is measured for each delivery.
+// It begins at the planned time of the message in an open loop, and at the sending of the message in a closed loop.
 //
-// Every delivery is compared byte for byte. Each subscriber must receive each message of its topic once, in the order
-// of publication: in a clean run, Result.Undelivered, Doubled and Reordered are 0.
+// Every delivery is compared byte for byte. Each subscriber must receive each message of its topic once, and the
+// messages of one publisher in order. Result.Undelivered, Doubled and Reordered count violations.
 //
-// Several generators can share the topics: see Config.Divide. A message then counts as answered when the subscribers of
-// its own generator have received it. At the end, the generators exchange the number of messages of each publisher
-// (Config.Published) to find missing deliveries.
+// Several generators can share the topics; see Config.Divide. A message then counts as answered when all subscribers in
+// the generator that published the message have received it. At the end, the generators exchange the number of messages
+// of each publisher (Config.Published) to find missing deliveries.
 type PubSub struct {
 	// Protocol is one of Protocols. "ws" is JSON on a WebSocket at "/ws", or at the path of Config.WebSocket.
 	Protocol string `json:"protocol" flag:"pubsub" not:"message,first-message,answer,match,message-rate,messages,flood,unprompted,hold,think,early,ramp,lifetime" help:"subscribe on all connections, with this <PROTOCOL>: redis, nats or ws (JSON as in \"myriad hub\", at /ws or the path of --ws); further connections publish"`
@@ -52,7 +52,7 @@ type PubSub struct {
 // MaxPublishers is the maximum of PubSub.Publishers.
 const MaxPublishers = 1024
 
-// maxSequences limits the product of subscribers and publishers, because each pair needs 4 bytes.
+// maxSequences is the maximum number of pairs of a subscriber and a publisher. Each pair needs 4 bytes.
 const maxSequences = 256 << 20
 
 // pubsubPipeline is the default of Config.Pipeline for publishers in an open loop.
@@ -93,15 +93,15 @@ func (c *Config) totalConns() int {
 
 // pubsubRun is the state of a publish/subscribe run.
 //
-// The first connections to be established are the publishers, the next ones the slow subscribers. A publisher has a
-// connState and is paced like any other connection. A subscriber has a pubsubMember instead.
+// The first connections are the publishers. The slow subscribers follow, and then the other subscribers. A publisher
+// has a connState and is paced like a connection of any other run. A subscriber has a pubsubMember instead.
 //
-// Each of a publisher's messages in flight has a slot in publisherState.undelivered, which counts the subscribers that
-// have not received the message. The owners of the subscribers decrement the slot; the last one nudges the publisher.
-// Messages from publishers of other generators have no slot, so missing ones are counted only at the end of the run.
+// publisherState.undelivered has a counter for each of the publisher's messages in flight: the number of subscribers
+// that have not received the message. The owner of a subscriber decrements the counter, and nudges the publisher if the
+// counter is 0. Messages from other generators have no counter; missing deliveries are found only at the end.
 //
-// mu guards the number of subscribers of each topic. It is held while a message gets its slot, and while a lost
-// subscriber is removed from all slots.
+// mu guards the number of subscribers of each topic. It is held while the counter of a message is set, and while a lost
+// subscriber is subtracted from all counters.
 type pubsubRun struct {
 	*generator
 	*PubSub
@@ -129,8 +129,8 @@ type publisherState struct {
 	published   uint64         // number of published messages; guarded by pubsubRun.mu
 }
 
-// pubsubMember is the state of a subscriber, or of a connection that has not joined yet. It belongs to the connection's
-// owner.
+// pubsubMember is the state of a subscriber, or of a connection that has not joined yet. Only the connection's owner
+// may use it.
 type pubsubMember struct {
 	shard     *shard
 	dialedAt  time.Duration
@@ -164,8 +164,8 @@ func newPubsubRun(gen *generator) *pubsubRun {
 	return h
 }
 
-// topicOfMessage returns the topic of a publisher's message. publisher is the number among all generators' publishers.
-// Each publisher starts at a different topic and continues with the topics in rotation.
+// topicOfMessage returns the topic of a publisher's message. publisher is the publisher's number among the publishers
+// of all generators. Publishers start at evenly spaced topics and then use all topics in rotation.
 func (h *pubsubRun) topicOfMessage(publisher uint32, msgNumber uint64) uint32 {
 	return uint32((uint64(publisher)*uint64(h.Topics)/uint64(h.AllPublishers) + msgNumber) % uint64(h.Topics))
 }
@@ -221,8 +221,8 @@ func (h *pubsubRun) awaitJoinThenReceive(c *engine.Conn, m *pubsubMember, in []b
 	return used + h.verifyDeliveriesUnlessSlow(c, m, in[used:])
 }
 
-// registerMemberOrAbortLate counts a confirmed subscriber or establishes a publisher. It returns true for a subscriber
-// that joined before the end of the connect phase.
+// registerMemberOrAbortLate registers a publisher or subscriber that the server has confirmed. If the connect phase is
+// over, it aborts the connection instead. It returns true only for a subscriber that was registered.
 func (h *pubsubRun) registerMemberOrAbortLate(c *engine.Conn, m *pubsubMember) (joinedAsSubscriber bool) {
 	if h.isPublisher(m) {
 		h.publishers[m.number].ref = c.Ref()
@@ -255,11 +255,11 @@ func (h *pubsubRun) registerMemberOrAbortLate(c *engine.Conn, m *pubsubMember) (
 	return true
 }
 
-// slowDrainStall is the time without input after which a slow subscriber counts as drained.
+// slowDrainStall is the time without input after which the slow subscribers count as drained.
 const slowDrainStall = 500 * time.Millisecond
 
-// resumeAndDrainSlowSubscribers makes slow subscribers read their backlog, so that they notice if the server has
-// disconnected them. It runs on Run's goroutine.
+// resumeAndDrainSlowSubscribers makes slow subscribers read their backlog. A subscriber that does not read cannot
+// notice that the server has disconnected it. resumeAndDrainSlowSubscribers runs on Run's goroutine.
 func (h *pubsubRun) resumeAndDrainSlowSubscribers(ctx context.Context, r *loadRun) error {
 	h.mu.Lock()
 	slow := h.slowRefs
@@ -279,9 +279,9 @@ func (h *pubsubRun) resumeAndDrainSlowSubscribers(ctx context.Context, r *loadRu
 	})
 }
 
-// verifyDeliveriesUnlessSlow handles the input of a subscriber. If the subscriber is slow by configuration, the input
-// is only counted. When all subscribers have received a message, its publisher is nudged, so that it sends the next
-// one.
+// verifyDeliveriesUnlessSlow verifies the input of a subscriber. If the subscriber is slow by configuration, the input
+// is only counted. When all subscribers have received a message, verifyDeliveriesUnlessSlow wakes the message's
+// publisher, which then sends the next message.
 func (h *pubsubRun) verifyDeliveriesUnlessSlow(c *engine.Conn, m *pubsubMember, in []byte) (used int) {
 	if h.isSlow(m) {
 		m.shard.mu.Lock()
@@ -317,8 +317,8 @@ func (h *pubsubRun) verifyDeliveriesUnlessSlow(c *engine.Conn, m *pubsubMember, 
 	return used
 }
 
-// verifyNextDelivery handles one message or other protocol input. consumed is its length, 0 if it is incomplete. If all
-// subscribers have now received the message, fullyDeliveredBy is its publisher. The caller holds the shard's lock.
+// verifyNextDelivery handles one message from the server. consumed is 0 if the message is incomplete. If this was the
+// last delivery of a publisher's message, fullyDeliveredBy is the publisher. The caller holds the shard's lock.
 func (h *pubsubRun) verifyNextDelivery(c *engine.Conn, m *pubsubMember, in []byte, now time.Duration) (consumed int, fullyDeliveredBy *publisherState, err error) {
 	w := &h.protocol.message
 	if head := min(len(in), len(w.head)); string(in[:head]) != w.head[:head] {
@@ -364,7 +364,7 @@ func (h *pubsubRun) verifyNextDelivery(c *engine.Conn, m *pubsubMember, in []byt
 	return consumed, fullyDeliveredBy, nil
 }
 
-// nextSequencesBySubscriber returns the number of the next message from each publisher to a subscriber.
+// nextSequencesBySubscriber returns, for each publisher, the number of the next message that m should receive.
 func (h *pubsubRun) nextSequencesBySubscriber(m *pubsubMember) []uint32 {
 	return h.nextSeq[int(m.number-uint32(h.Publishers+h.Slow))*h.AllPublishers:][:h.AllPublishers]
 }
@@ -386,7 +386,8 @@ func (p *publisherState) nudgeUnlessPending() {
 	}
 }
 
-// clearNudgeAndCountDelivered counts a publisher's oldest messages in flight that all subscribers have received.
+// clearNudgeAndCountDelivered permits the next nudge of a publisher. From the publisher's oldest message in flight on,
+// it counts the messages that all subscribers have received.
 func (h *pubsubRun) clearNudgeAndCountDelivered(cs *connState) (n int) {
 	p := &h.publishers[cs.number]
 	p.nudged.Store(false)
@@ -468,8 +469,8 @@ func (h *pubsubRun) handleLostOrUnjoinedMember(m *pubsubMember, reason error) {
 	}
 }
 
-// removeLostSubscriber removes a lost subscriber from the slots of messages that the subscriber has not received. It
-// returns the publishers of messages that no other subscriber was missing.
+// removeLostSubscriber subtracts a lost subscriber from the counters of the messages that the subscriber has not
+// received. It returns the publishers of the messages that all remaining subscribers have received.
 func (h *pubsubRun) removeLostSubscriber(m *pubsubMember) (nowFullyDelivered []*publisherState) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -506,8 +507,8 @@ func (h *pubsubRun) countMissingOfOwnOrAll() (n int64) {
 	return n
 }
 
-// exchangeCountsAndAwaitDeliveries reports the number of messages that this generator has published. It then waits
-// until the subscribers have received the messages of all generators. It runs on Run's goroutine.
+// exchangeCountsAndAwaitDeliveries reports how many messages this generator has published. It then waits until its
+// subscribers have received the messages of all generators. It runs on Run's goroutine.
 func (h *pubsubRun) exchangeCountsAndAwaitDeliveries(ctx context.Context, r *loadRun) error {
 	own := make([]int64, h.Publishers)
 	h.mu.Lock()
@@ -556,8 +557,8 @@ func (h *pubsubRun) countMessagesByTopic(publishedByPublisher []int64) []int64 {
 	return each
 }
 
-// countMissingOfAllPublishers returns the number of missing deliveries from all publishers. If the number of a
-// publisher's messages is unknown, only its skipped messages count as missing. The caller holds mu.
+// countMissingOfAllPublishers returns the number of missing deliveries from all publishers. If it is unknown how many
+// messages a publisher has sent, only skipped messages count as missing for this publisher. The caller holds mu.
 func (h *pubsubRun) countMissingOfAllPublishers() int64 {
 	n := h.lostReceived + h.lostGaps
 	for topic, subscribers := range h.subscribersByTopic {

@@ -37,7 +37,7 @@ type wireTemplate struct {
 	head, mid, tail string
 }
 
-// Placeholders in the texts of the protocols. {topic-size} and {size} stand for the sizes of the topic and the payload.
+// Placeholders in templates of protocol messages. {topic-size} and {size} stand for the sizes of the topic and payload.
 const (
 	topicMark   = "{topic}"
 	payloadMark = "{payload}"
@@ -126,8 +126,8 @@ func replyToNATSControlLine(line string) (reply string, isExpected bool) {
 	return "", line == "PONG\r\n" || strings.HasPrefix(line, "INFO ")
 }
 
-// newWSFrameTemplate returns a template of a WebSocket frame. A client's frame has the mask 0, which does not alter the
-// payload.
+// newWSFrameTemplate returns the template of a WebSocket frame. A frame from the client is masked, but the mask is 0,
+// which leaves the payload unchanged.
 func newWSFrameTemplate(template string, payloadSize int, fromClient bool) wireTemplate {
 	t := splitWireTemplate(template, payloadSize)
 	n := len(t.appendFilledIn(nil, 0, nil))
@@ -144,8 +144,8 @@ func newWSFrameTemplate(template string, payloadSize int, fromClient bool) wireT
 	return t
 }
 
-// newControlLineParser returns a handleOther function for line-based protocols. replyToLine returns the reply to a
-// line, or false if the line is an error.
+// newControlLineParser returns the function handleOther of a line-based pubsubProtocol. replyToLine returns the reply
+// to a line. ok is false if the line is unexpected.
 func newControlLineParser(replyToLine func(line string) (reply string, ok bool)) func([]byte) (int, []byte, error) {
 	return func(in []byte) (n int, reply []byte, err error) {
 		n = bytes.IndexByte(in, '\n') + 1
@@ -167,7 +167,7 @@ func errUnexpectedReply(what []byte) error {
 	return fmt.Errorf("unexpected reply %s", quoteTruncated(what))
 }
 
-// parseWSControlOrPublishedAck is the handleOther function for WebSockets.
+// parseWSControlOrPublishedAck is the function handleOther of the pubsubProtocol for WebSockets.
 func parseWSControlOrPublishedAck(in []byte) (n int, reply []byte, err error) {
 	var r websocket.FrameReader
 	part, n, err := r.Next(in)
@@ -189,8 +189,8 @@ func parseWSControlOrPublishedAck(in []byte) (n int, reply []byte, err error) {
 	return n, nil, nil
 }
 
-// consumeNonMessageInput handles input that is not a published message, and sends any reply. n is 0 if the input is
-// incomplete.
+// consumeNonMessageInput handles input that is not a published message. If the input requires a reply, it sends the
+// reply. n is the number of bytes consumed, or 0 if the input is incomplete.
 func (w *pubsubProtocol) consumeNonMessageInput(c *engine.Conn, in []byte) (n int, err error) {
 	n, reply, err := w.handleOther(in)
 	if len(reply) > 0 {
@@ -204,8 +204,8 @@ func (w *pubsubProtocol) consumeNonMessageInput(c *engine.Conn, in []byte) (n in
 //	publisher   message         planned time      checksum  filler
 //	├ 4 digits ┼ 12 digits ────┼ 16 digits ──────┼ 8 ──────┼ the rest ─┤
 //
-// Digits are hexadecimal. The time is in nanoseconds since PubSub.Since. The checksum covers the seed and the three
-// fields before the checksum. The filler depends on the publisher and the message.
+// The digits are hexadecimal. The time is in nanoseconds since PubSub.Since. The checksum covers the publisher, the
+// message, the time and the seed of the run. The filler depends on the publisher and the message.
 type pubsubPayloadCodec struct {
 	seed   uint64
 	filler *payloadCache

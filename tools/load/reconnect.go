@@ -14,7 +14,7 @@ import (
 // connReconnecting is set from the last answer until the next socket is established. Until then, nothing is sent, and
 // the connState keeps messages that are due or unanswered.
 
-// maxReconnects limits successive attempts to replace one connection. The attempts are dialRetryInterval apart.
+// maxReconnects limits the successive attempts to replace a connection. The attempts are dialRetryInterval apart.
 const maxReconnects = 10
 
 var (
@@ -22,17 +22,17 @@ var (
 	errWrongLoop = errors.New("load: the loop is full")
 )
 
-// reconnects reports whether connections that the server closes cleanly are replaced.
+// reconnects reports whether the run replaces connections that the server closes cleanly.
 func (c *Config) reconnects() bool { return c.detectsOrderlyClose() && !c.NoReconnect }
 
-// detectsOrderlyClose reports whether the run can detect a clean close. With Config.Ahead it cannot, because the server
-// always holds part of a message.
+// detectsOrderlyClose reports whether the run can detect a clean close. A run with Config.Ahead cannot, because part of
+// the next message has always been sent already.
 func (c *Config) detectsOrderlyClose() bool {
 	return c.Match == matchHTTP && !c.Unprompted && !c.Hold && c.Ahead == 0
 }
 
-// endAnswersAtEOF completes an answer that ends with the connection. It sets res.serverCloses if the close is clean: it
-// follows a response, and no other response is outstanding.
+// endAnswersAtEOF handles the end of the connection, which can also be the end of an answer. It sets res.serverCloses
+// if the connection ended cleanly: with the end of an answer, or after an answer while no other answer was outstanding.
 func (r *matchRuleChecker) endAnswersAtEOF(cs *connState, in []byte) (res checkResult) {
 	state := &r.table.matchStates[cs.index]
 	answered, begins := cs.flags&connReplied != 0, *state == (match.StreamState{}) && len(in) == 0
@@ -43,8 +43,8 @@ func (r *matchRuleChecker) endAnswersAtEOF(cs *connState, in []byte) (res checkR
 	return res
 }
 
-// markReconnectingAndRequeueInFlight marks a connection that the server has closed cleanly. Unanswered messages become
-// due again, to be sent on the next socket. The caller holds the shard's lock.
+// markReconnectingAndRequeueInFlight marks a connection that the server has closed cleanly. If the run replaces the
+// connection, unanswered messages become due again and are sent on the new socket. The caller holds the shard's lock.
 func (g *generator) markReconnectingAndRequeueInFlight(s *shard, cs *connState) {
 	cs.flags |= connReconnecting
 	if !g.cfg.reconnects() {
@@ -74,7 +74,7 @@ type reconnector struct {
 	nextSource int // next source address, or next unix socket
 }
 
-// replacementDial is the handler and the value of a socket that replaces conn's socket.
+// replacementDial replaces the closed socket of conn. It is the handler and the value of the new socket.
 type replacementDial struct {
 	*generator
 	conn     *connState
@@ -83,7 +83,7 @@ type replacementDial struct {
 	retryAt  time.Duration
 }
 
-// Value returns the connState, or nil if the socket is on the wrong loop.
+// Value returns the connState. If the socket was opened on the wrong loop and is not used, Value returns nil.
 func (o *replacementDial) Value() any {
 	if o.conn == nil {
 		return nil
@@ -114,7 +114,7 @@ func (o *replacementDial) Opened(c *engine.Conn) {
 	o.resumeConnOnNewSocket(c, o.conn)
 }
 
-// DialFailed schedules another attempt. After maxReconnects attempts, the connection is lost.
+// DialFailed schedules another attempt. After maxReconnects failed attempts, it counts the connection as lost.
 func (o *replacementDial) DialFailed(err error) {
 	o.reconnector.releaseSlotAndDialQueued()
 	switch o.attempts++; {
@@ -137,8 +137,8 @@ func (g *generator) queueReplacementDial(cs *connState, peer netip.AddrPort) {
 	r.dialQueuedWhileSlotsFree()
 }
 
-// targetOfPeerElseNextUnix returns the target that has the address peer. Unix sockets have no address;
-// targetOfPeerElseNextUnix returns them in rotation.
+// targetOfPeerElseNextUnix returns the target that has the address peer. If no target has this address, the connection
+// used a Unix socket, and targetOfPeerElseNextUnix returns the next Unix socket in rotation.
 func (r *reconnector) targetOfPeerElseNextUnix(peer netip.AddrPort) resolvedTarget {
 	var paths []resolvedTarget
 	for _, t := range r.targets {
@@ -155,8 +155,7 @@ func (r *reconnector) targetOfPeerElseNextUnix(peer netip.AddrPort) resolvedTarg
 	return paths[r.nextSource%len(paths)]
 }
 
-// dialQueuedWhileSlotsFree dials queued replacements while fewer than maxHalfOpen attempts are in progress. The caller
-// holds the lock.
+// dialQueuedWhileSlotsFree starts queued attempts while fewer than maxHalfOpen are in progress. The caller holds r.mu.
 func (r *reconnector) dialQueuedWhileSlotsFree() {
 	for len(r.queued) > 0 && r.dialing < maxHalfOpen {
 		o := r.queued[0]
@@ -204,7 +203,7 @@ func (r *reconnector) dialDueRetries(now time.Duration) {
 	r.dialQueuedWhileSlotsFree()
 }
 
-// abandonPendingReplacements gives up the connections that wait for an attempt.
+// abandonPendingReplacements gives up the connections whose next attempt has not started.
 func (r *reconnector) abandonPendingReplacements() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -11,9 +11,9 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// Counts contains the counters of an Interval or a Result. Tags declare the metric, help text and merging of each
-// counter; see Counter. In a Result, counters with the tag of:"window" cover the measured window. All other counters
-// cover the whole run.
+// Counts contains the counters that Interval and Result have in common. The tags of a field declare its metric, help
+// text and merging; see Counter. In a Result, counters with the tag of:"window" cover only the measured window. All
+// other counters cover the whole run.
 type Counts struct {
 	Closed        int64 `json:"closed" merge:"sum" metric:"connections_closed_total" help:"Connections that the generator closed at the end of their lifetime."`
 	CutOff        int64 `json:"cut_off,omitempty" merge:"sum" metric:"messages_cut_off_total" help:"Messages in flight on connections that the generator closed."`
@@ -65,7 +65,7 @@ type Interval struct {
 	Server    *Usage `json:"server,omitempty" merge:"shared"`
 }
 
-// Result is the outcome of one run. It survives a round trip through JSON, in which durations are nanoseconds.
+// Result is the outcome of one run. It can be stored as JSON without loss. In JSON, durations are nanoseconds.
 type Result struct {
 	// Start is the beginning of the run by the clock of the generator's machine. Took is the duration of the run.
 	// Interrupted reports that the run's context ended the run early.
@@ -239,8 +239,8 @@ func (m *Mismatch) String() string {
 	return fmt.Sprintf("connection %d, message %d, byte %d: got %s, want %s", m.Connection, m.Message, m.Byte, m.Got, m.Want)
 }
 
-// Verification is the outcome of verifying the held connections once: each connection sends a unique line and expects
-// the same line back.
+// Verification is the outcome of one verification of the held connections. In a verification, each connection sends a
+// unique line and expects to receive the same line.
 type Verification struct {
 	// Number counts the verifications of a run from 1. InFlight is the limit of lines in flight (Config.Check).
 	Number   int `json:"number"`
@@ -291,7 +291,7 @@ type Broadcast struct {
 
 func (b *Broadcast) Missing() int64 { return b.Open - b.Heard }
 
-// Rate returns the number of answered messages per second in the window. If no answers were expected, it is the
+// Rate returns the number of answered messages per second in the window. If no answers were expected, Rate returns the
 // number of sent messages per second.
 func (r *Result) Rate() float64 {
 	if r.Window <= 0 {
@@ -315,19 +315,19 @@ func (r *Result) answeredOrSentMessages() int64 {
 	return r.Answered
 }
 
-// InFlight returns the average number of messages in flight by Little's law: rate × mean latency. In a closed loop the
-// result equals connections × pipeline, unless connections were idle at times. In an open loop it includes messages
-// that were waiting to be sent.
+// InFlight returns the average number of messages in flight by Little's law: rate × mean latency. In a closed loop, the
+// result equals connections × pipeline, unless connections were idle at times. In an open loop, the result includes
+// messages that were waiting to be sent.
 func (r *Result) InFlight() float64 {
 	return r.Rate() * r.Latency.Mean.Seconds()
 }
 
 const generatorBoundShare = 0.95
 
-// GeneratorBound reports whether the generator was the bottleneck, because it used at least 95 % of its available
-// processor time in the window. It returns false if the window was shorter than 100 ms, because starting and stopping
-// then dominate the processor time. It also returns false for a run with Config.Messages, because the load of such a
-// run is not steady.
+// GeneratorBound reports whether the generator used at least 95 % of its available processor time in the window. The
+// generator was then the bottleneck. The result is false if the window was shorter than 100 ms, because starting and
+// stopping then dominate the processor time. The result is also false for a run with Config.Messages, because the load
+// of such a run is not steady.
 func (r *Result) GeneratorBound() bool {
 	return r.Messages == 0 && r.hasMeaningfulCPUUsage() && r.CPUShare() >= generatorBoundShare
 }
@@ -336,8 +336,8 @@ func (r *Result) hasMeaningfulCPUUsage() bool {
 	return r.Window >= minUsageWindow && r.Generator.CPU() > 0
 }
 
-// CPUShare returns the share of the available processor time that the generator used in the window, from 0 to 1. The Go
-// runtime's own work can raise the share above 1.
+// CPUShare returns the share of the available processor time that the generator used in the window. 1 means all of this
+// time. The Go runtime's own work can raise the share above 1.
 func (r *Result) CPUShare() float64 {
 	if r.Window <= 0 || r.CPUs <= 0 {
 		return 0
@@ -345,9 +345,9 @@ func (r *Result) CPUShare() float64 {
 	return r.Generator.CPU().Seconds() / (r.Window.Seconds() * float64(r.CPUs))
 }
 
-// Err returns nil for a clean run. Otherwise it returns the first of these problems: no connection, lost agents, wrong
-// answers, lost connections, bad statuses, missing answers or deliveries, faults of held connections. Failed connection
-// attempts are not an error if other attempts succeeded; see ConnectErrors.
+// Err returns nil for a clean run. Otherwise it returns the first problem in this order: no connection, lost agents,
+// wrong answers, lost connections, bad statuses, missing answers or deliveries, faults of held connections. If some
+// connection attempts failed but others succeeded, this is not an error; see ConnectErrors.
 func (r *Result) Err() error {
 	switch {
 	case r.Connected == 0 && len(r.ConnectErrors) > 0:
@@ -400,14 +400,14 @@ func (r *Result) errOfVerificationsAndBroadcast() error {
 	return nil
 }
 
-// Counter describes one counter of a run: a field of Interval, Result or Counts with the tag "help". Text, CSV, HTML
-// pages, metrics, expectations and merging are derived from the list Counters.
+// Counter describes one counter of a run. Each field of Interval, Result or Counts that has the tag "help" is a
+// counter. Text, CSV, HTML pages, metrics, expectations and merging are derived from the list Counters.
 type Counter struct {
 	// Name is the counter's key in JSON, CSV and expectations.
 	Name, Help string
 	// Metric is the name in Prometheus without the prefix "myriad_load_", or "" if the counter is not exported.
 	Metric string
-	// If Gauge is set, an interval contains the counter's current value, not the increase.
+	// Gauge reports whether an interval contains the current value of the counter instead of the increase.
 	Gauge bool
 	// Fault reports that a value above 0 is a failure.
 	Fault bool
@@ -443,7 +443,7 @@ func countersFromTags() (all []Counter) {
 	return all
 }
 
-// Of returns the counter's value in an interval. ok is false if intervals do not contain the counter.
+// Of returns the counter's value in the interval i. ok is false if an Interval does not contain the counter.
 func (c *Counter) Of(i *Interval) (n int64, ok bool) { return counterFieldValue(i, c.interval) }
 
 func (c *Counter) resultValue(r *Result) (n int64, ok bool) { return counterFieldValue(r, c.result) }

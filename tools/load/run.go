@@ -28,10 +28,10 @@ const (
 	tlsHandshakeMail = 4 * maxHalfOpen
 )
 
-// errStalled means that a wait made no progress for its stallTimeout.
+// errStalled means that a wait made no progress for waitCondition.stallTimeout.
 var errStalled = errors.New("load: no progress")
 
-// Run puts load on a server and reports what it measured. With Rate.Goal, it searches for a rate.
+// Run puts load on a server and reports what it measured. If cfg.Rate.Goal is set, Run searches for a rate.
 //
 // Run returns no Result if the configuration is wrong, if the target cannot be resolved, if the process may not open
 // enough descriptors, or if the I/O model cannot run here. Otherwise, it returns a Result. Failures of connections and
@@ -50,8 +50,8 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 	return r.runPhasesAndBuildResult(ctx, r.runAllPhases)
 }
 
-// validateAndStartEngine validates cfg and returns a run. The engine of the run has started but has not dialed;
-// runPhasesAndBuildResult stops it.
+// validateAndStartEngine validates cfg and returns a run. The engine of the run has started, but has not dialed any
+// connection. Later, runPhasesAndBuildResult stops the engine.
 func validateAndStartEngine(ctx context.Context, cfg Config) (*loadRun, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -105,7 +105,7 @@ type loadRun struct {
 	totalsBeforeClose totals
 }
 
-// newRunWithoutEngine returns a run with all its memory. attachEngineAndReconnector sets the engine.
+// newRunWithoutEngine returns a run without an engine. attachEngineAndReconnector must be called to add the engine.
 func newRunWithoutEngine(cfg Config, targets []resolvedTarget) (*loadRun, error) {
 	r := &loadRun{cfg: cfg, stage: "connect", aggregator: newAggregator(cfg.Hold)}
 	loops, _, err := cfg.planLoops()
@@ -157,7 +157,7 @@ func (r *loadRun) countFinishedAttempts(t totals) int64 {
 }
 
 // engineConfig returns the configuration of the engine. Output buffers have space for everything that can be in flight
-// on a connection, so that the engine never pauses reading because of output.
+// on a connection. The engine therefore never pauses reading because an output buffer is full.
 func (r *loadRun) engineConfig() engine.Config {
 	maxBuffered := 2*maxTLSBytesOfMessages(r.cfg.Pipeline, r.cfg.maxMessageSize()) + engine.ReadSize
 	if r.cfg.Match != "" {
@@ -215,7 +215,7 @@ func (r *loadRun) engineConfig() engine.Config {
 	return cfg
 }
 
-// runPhasesAndBuildResult calls phases. It stops the engine even if phases fails.
+// runPhasesAndBuildResult calls phases, stops the engine and returns the Result, even if phases returns an error.
 func (r *loadRun) runPhasesAndBuildResult(ctx context.Context, phases func(context.Context) error) (*Result, error) {
 	r.progressTicker = time.NewTicker(r.cfg.ProgressEvery)
 	defer r.progressTicker.Stop()
@@ -240,8 +240,8 @@ func (r *loadRun) runPhasesAndBuildResult(ctx context.Context, phases func(conte
 	return result, err
 }
 
-// waitCondition ends a wait when done returns true, when timeout has passed, or when progress has not changed for
-// stallTimeout. A timeout or stallTimeout of 0 is no limit.
+// waitCondition ends a wait when done returns true, when timeout has passed, or when the result of progress has not
+// changed for stallTimeout. If timeout or stallTimeout is 0, that limit does not apply.
 type waitCondition struct {
 	timeout      time.Duration
 	done         func(totals) bool
@@ -252,8 +252,8 @@ type waitCondition struct {
 	value        *float64        // receives the value unless nil
 }
 
-// waitEmittingProgress waits for w and emits progress events. It returns nil if w is done or its timeout has passed. It
-// returns errStalled if there was no progress for w's stallTimeout, and ctx's cause if ctx has ended.
+// waitEmittingProgress waits until w ends the wait, and emits progress events. It returns errStalled if there was no
+// progress for w.stallTimeout, the cause of ctx if ctx has ended, and otherwise nil.
 func (r *loadRun) waitEmittingProgress(ctx context.Context, w waitCondition) (stallOrContextErr error) {
 	poll := time.NewTicker(pollInterval)
 	defer poll.Stop()
@@ -317,9 +317,9 @@ func (r *loadRun) emitEventWithSnapshot(e Event) {
 // publishOverhead is an upper limit for the number of bytes that a publish/subscribe protocol adds to a message.
 const publishOverhead = 128
 
-// frameOverhead is the number of bytes that a WebSocket adds to a message. maxHandshakeResponse limits the response to
-// a WebSocket handshake. maxRuleBuffer limits the unparsed part of an answer that a match rule delimits, such as the
-// header of an HTTP response.
+// frameOverhead is the maximum number of bytes that a WebSocket adds to a message. maxHandshakeResponse limits the
+// response to a WebSocket handshake. maxRuleBuffer limits input that a match rule cannot parse yet, such as a partial
+// HTTP header.
 const (
 	frameOverhead        = 14
 	maxHandshakeResponse = 32 << 10

@@ -130,11 +130,11 @@ func (s *trafficScript) generateAndWriteMessages(c *engine.Conn, cs *connState, 
 	return size
 }
 
-// deriveSeed derives an independent seed from the seed of a run. purpose is a connection number or a constant such as
-// seedPlan.
+// deriveSeed derives a seed for one purpose from the seed of a run. Seeds for different purposes are independent.
+// purpose is a connection number or a constant such as seedPlan.
 func deriveSeed(seed, purpose uint64) uint64 { return pacer.RandomAt(seed^0x6d797269, purpose) }
 
-// Purposes of seeds, apart from numbers of connections.
+// Purposes of deriveSeed. They differ from all connection numbers.
 const (
 	seedMasks   = 1<<40 + iota // WebSocket masks
 	seedPlan                   // times of an open loop
@@ -142,7 +142,7 @@ const (
 	seedPayload                // published payloads
 )
 
-// writeChunk is the number of bytes after which generated messages are written.
+// Generated messages are buffered until the buffer contains writeChunk bytes. The buffer is then written.
 const writeChunk = 64 << 10
 
 var bufferPool = sync.Pool{New: func() any { return &[]byte{} }}
@@ -153,7 +153,7 @@ var (
 	errExtraAnswer = errors.New("load: more answers than messages")
 )
 
-// templateMessageMaker generates messages from templates. It stores messages that do not vary.
+// templateMessageMaker generates messages from templates. Without body, messages after the first come from cache.
 type templateMessageMaker struct {
 	first, body *message.Template
 	cache       *payloadCache

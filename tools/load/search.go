@@ -13,15 +13,15 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/pacer"
 )
 
-// Goal describes a search for the highest rate, on all connections together, at which a percentile of the latency stays
-// under a limit. Result.Search contains the outcome.
+// Goal describes a search for the highest rate at which a percentile of the latency stays under a limit. The rate is
+// the total of all connections. Result.Search contains the outcome.
 //
-// Each rate is tried for Config.Duration; the default is 2 s or 10 times Under, whichever is longer. Each try begins
-// with a warm-up of a fifth of that time.
+// Each rate is tried for Config.Duration, of which the first fifth is a warm-up. The default duration is 2 s or 10
+// times Under, whichever is longer.
 type Goal struct {
 	// Percentile is above 0 and below 100. The default is 99.
 	Percentile float64
-	// Under is the limit of the latency. 0 means no goal.
+	// Under is the upper limit for the percentile of the latency. 0 means that there is no goal.
 	Under time.Duration
 }
 
@@ -50,9 +50,9 @@ type Step struct {
 	open int64 // remaining connections
 }
 
-// Found is the outcome of a search. The Result that contains it is the result of the step with the highest rate that
-// kept the goal, or of the first step if none did. ConnectErrors, Lost, Mismatched, FirstMismatch, BadStatus and Limits
-// of that Result cover the whole search.
+// Found is the outcome of a search. The Result that contains Found describes the step with the highest rate that kept
+// the goal. If no rate kept the goal, the Result describes the first step. In both cases, ConnectErrors, Lost,
+// Mismatched, FirstMismatch, BadStatus and Limits cover the whole search.
 type Found struct {
 	Goal Goal `json:"goal"`
 	// Rate is the highest rate that kept the goal, in messages per second on all connections together. It is 0 if
@@ -63,7 +63,7 @@ type Found struct {
 	Steps []Step  `json:"steps"`
 }
 
-// Limits of a search.
+// Parameters of a search.
 const (
 	firstRate     = 1000
 	rateGrowth    = 4
@@ -111,8 +111,8 @@ func (c Config) withFirstStepRateAndDuration() Config {
 	return c
 }
 
-// searchRate searches for a rate on the connections of one run. With Config.Begin, it tries the rates that the channel
-// delivers.
+// searchRate searches for a rate on the connections of one run. If cfg.Begin is set, searchRate tries the rates that it
+// receives from cfg.Begin.
 func searchRate(ctx context.Context, cfg Config) (*Result, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -184,9 +184,9 @@ func (r *loadRun) measureRatesFromChannel(ctx context.Context) error {
 	}
 }
 
-// Search finds the highest rate that keeps a goal. The rate grows fourfold until it fails, or shrinks fourfold until it
-// succeeds. After that, the search continues between the highest rate that succeeded and the lowest that failed. The
-// caller of Seek provides the function that tries a rate. A Search is not safe for concurrent use.
+// Search finds the highest rate that keeps a goal. If the first rate keeps the goal, the rate is multiplied by 4 until
+// a rate fails. If the first rate fails, the rate is divided by 4 until a rate keeps the goal. Rates between these
+// limits are tried next. A Search is not safe for concurrent use.
 type Search struct {
 	found     *Found
 	window    time.Duration // duration of a step without warm-up
@@ -200,9 +200,9 @@ func NewSearch(cfg Config) *Search {
 	return &Search{found: &Found{Goal: cfg.goalWithDefaults()}, window: cfg.withFirstStepRateAndDuration().Duration}
 }
 
-// Seek runs the search. It calls try with a rate for all connections together, in messages per second. try returns the
-// Result, with Histograms, and the number of open connections; an error ends the search. Seek calls tried after each
-// step.
+// Seek runs the search. To try a rate, it calls try with the rate for all connections together, in messages per second.
+// try returns a Result with Histograms, and the number of open connections. After each step, Seek calls tried. If try
+// returns an error, Seek ends and returns this error.
 func (s *Search) Seek(try func(rate float64) (r *Result, open int64, err error), tried func(Step)) error {
 	return s.tryRatesUntilDone(func(rate float64) (Step, *Result, error) {
 		result, open, err := try(rate)
@@ -299,7 +299,7 @@ func (s *Search) recordStepOutcome(step Step, result *Result) {
 	s.low, s.found.Rate, s.best = step.Rate, step.Rate, result
 }
 
-// Limits of the generator that depend on the rate of a step.
+// Values of Limit.Wall for limits that depend on the rate of a step.
 const (
 	wallCPU  = "cpu"
 	wallLate = "late sends"
@@ -311,8 +311,8 @@ func (s *Search) addLimitUnlessKnown(l Limit) {
 	}
 }
 
-// BuildSearchResult returns the result of the search. wholeRunResult is the result of the whole run, with all its
-// failures.
+// BuildSearchResult returns the Result of the best step, with the outcome of the search. Failures come from
+// wholeRunResult, which is the Result of the whole run.
 func (s *Search) BuildSearchResult(wholeRunResult *Result) *Result {
 	if s.best == nil {
 		wholeRunResult.Search = s.found
@@ -331,7 +331,7 @@ func (s *Search) BuildSearchResult(wholeRunResult *Result) *Result {
 	return &r
 }
 
-// resetWindowMeasurements resets the counts of the window between two steps of a search. Counts for intervals continue.
+// resetWindowMeasurements resets the window's counts between two steps of a search. Counts for intervals are not reset.
 func (r *loadRun) resetWindowMeasurements() {
 	planned, _ := r.countDueAndUnsent(r.sumTotals(), r.generator.now())
 	r.aggregator.lastCounts[nIntended] -= planned

@@ -33,14 +33,14 @@ type Setting struct {
 	// Name is the name of the flag, such as "connect-rate". The JSON key has underscores instead of dashes. Short
 	// is the letter of the flag, "" for none.
 	Name, Short string
-	// Group is the heading of the flag in the help. It is "" for a setting without a flag.
+	// Group is the heading of the flag in the help, or "" for a setting without a flag.
 	Group string
-	// Help describes the setting. The value's name is in `backquotes`.
+	// Help describes the setting. The placeholder for its value is in `backquotes`.
 	Help string
-	// Bare is the value that the flag has when it is given without one, and the value of true in JSON. If Bare is
-	// "", the flag requires a value.
+	// If the flag is given without a value, its value is Bare. In JSON, true means Bare. If Bare is "", the flag
+	// requires a value.
 	Bare string
-	// List reports whether the setting can be given more than once, or in JSON as an array.
+	// List reports whether the setting accepts several values: a repeated flag, or an array in JSON.
 	List bool
 
 	field string // name of the first setting of the same field
@@ -55,7 +55,7 @@ var settings = settingsFromTags(reflect.TypeFor[Config](), "", nil)
 // Settings returns all settings of a Config, in the order of the help.
 func Settings() []Setting { return slices.Clone(settings) }
 
-// settingsFromTags returns the settings of a struct and of its nested structs. index is the field path to the struct.
+// settingsFromTags returns the settings of a struct and its nested structs. index leads from Config to the struct.
 func settingsFromTags(t reflect.Type, helpGroup string, index []int) (all []Setting) {
 	for i := range t.NumField() {
 		f := t.Field(i)
@@ -113,8 +113,8 @@ func (s *Setting) numberFromTag(tag string, fallback int64) int64 {
 
 func (s *Setting) canBeZero() bool { return s.tag.Get("min") == "0" }
 
-// fieldValue returns the setting's field in c. A struct that contains the field, such as TLS, can be nil. fieldValue
-// then allocates the struct if allocateNil is set; otherwise it returns the zero value and false.
+// fieldValue returns the setting's field in c. The field can belong to a struct whose pointer is nil, such as TLS. In
+// this case, fieldValue allocates the struct if allocateNil is set. Otherwise, it returns the zero value and false.
 func (s *Setting) fieldValue(c *Config, allocateNil bool) (v reflect.Value, exists bool) {
 	v = reflect.ValueOf(c).Elem()
 	for _, i := range s.index {
@@ -132,7 +132,7 @@ func (s *Setting) fieldValue(c *Config, allocateNil bool) (v reflect.Value, exis
 	return v, true
 }
 
-// parseAndSetField sets the field to the value of texts. Only a List accepts more than one text.
+// parseAndSetField parses texts and sets the setting's field in c. Only a List accepts more than one text.
 func (s *Setting) parseAndSetField(c *Config, texts ...string) error {
 	if len(texts) != 1 && !s.List {
 		return fmt.Errorf("given %d times; expected once", len(texts))
@@ -154,7 +154,7 @@ func (s *Setting) parseAndSetField(c *Config, texts ...string) error {
 	return nil
 }
 
-// parseIntoField parses text and stores the value in field. It appends the value if the field is a List.
+// parseIntoField parses text and stores the value in field. If the setting is a List, the value is appended to field.
 func (s *Setting) parseIntoField(field reflect.Value, text string) (err error) {
 	switch v := field.Addr().Interface().(type) {
 	case *bool:
@@ -222,8 +222,8 @@ func (s *Setting) parseBoolOrWord(text string) (on bool, err error) {
 	return on, nil
 }
 
-// textsThatSetField returns the texts that, given to s, reproduce the value of its field in c. It returns none if the
-// field is empty, or if a different Setting for the same field represents the value.
+// textsThatSetField returns the texts that reproduce the current value of the setting's field in c. It returns none if
+// the field is empty, or if a different Setting for the same field represents the value.
 func (s *Setting) textsThatSetField(c *Config) (texts []string) {
 	value, ok := s.fieldValue(c, false)
 	first := s.Name == s.field
@@ -281,7 +281,7 @@ func (s *Setting) isListedIn(commaSeparated string) bool {
 	return slices.Contains(names, s.Name) || slices.Contains(names, s.field)
 }
 
-// missingRequiredSetting returns the name of the setting that s requires if that setting is missing, otherwise "".
+// missingRequiredSetting returns the name of the setting that s requires, or "" if that setting is in given.
 func (s *Setting) missingRequiredSetting(given []*Setting) (nameOrEmpty string) {
 	needed := s.tag.Get("needs")
 	if slices.ContainsFunc(given, func(g *Setting) bool { return g.field == needed }) {
@@ -290,7 +290,7 @@ func (s *Setting) missingRequiredSetting(given []*Setting) (nameOrEmpty string) 
 	return needed
 }
 
-// applyDefaultsUnlessExcluded sets empty fields to their defaults, unless a given setting excludes the field.
+// applyDefaultsUnlessExcluded sets empty fields to their defaults. It skips a field if a given setting excludes it.
 func (c *Config) applyDefaultsUnlessExcluded() {
 	given := c.nonEmptySettings()
 	for i := range settings {
@@ -347,8 +347,8 @@ func flagOrElseJSONKey(name string) string {
 
 func jsonKey(name string) string { return strings.ReplaceAll(name, "-", "_") }
 
-// Set sets the settings named in textsBySetting and keeps all others. Only a List can have several texts. Unknown names
-// are ignored. Errors are of type *SettingError.
+// Set sets the settings whose names are keys of textsBySetting, and leaves all other settings unchanged. Only a List
+// can have several texts. Unknown names are ignored. Errors are of type *SettingError.
 func (c *Config) Set(textsBySetting map[string][]string) error {
 	first := make(map[string]string) // by field: the given setting
 	for i := range settings {

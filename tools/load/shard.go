@@ -8,8 +8,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/pacer"
 )
 
-// Counters of a shard, as indexes of counts. All cover the whole run; the counters from nSent to nBytesReceived are
-// also kept for the window.
+// Indexes of a shard's counters in counts. All counters cover the whole run. Counters that are passed to
+// addToRunAndWindow are kept for the window, too.
 const (
 	nSent = iota
 	nAnswered
@@ -102,7 +102,7 @@ func (s totals) openConnsHeardBroadcast() int64 { return s.run[nHeard] - s.run[n
 
 func (s totals) messagesInFlight() int64 { return s.run[nSent] - s.run[nAnswered] - s.run[nDropped] }
 
-// shard counts and paces the connections of one loop. In a model without loops, it does so for a part of all
+// shard counts and paces connections: all connections of one loop or, in a model without loops, a part of all
 // connections.
 type shard struct {
 	mu     sync.Mutex
@@ -132,8 +132,8 @@ type shard struct {
 	_ [64]byte // keeps the next shard off this cache line
 }
 
-// initEstablishedConn returns the state of a connection that was established at now. It returns nil if the connect
-// phase is over or if no state is free.
+// initEstablishedConn initializes the state of a connection and returns the state. now is the time at which the
+// connection was established. If the connect phase is over or no state is free, initEstablishedConn returns nil.
 func (s *shard) initEstablishedConn(table *connTable, ref engine.Ref, shardIndex int, connNumber uint32, now time.Duration) (nilIfFullOrLate *connState) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -152,7 +152,7 @@ func (s *shard) initEstablishedConn(table *connTable, ref engine.Ref, shardIndex
 	return cs
 }
 
-// allocConnIndex returns the index of an unused connState. The caller holds the lock.
+// allocConnIndex returns the index of an unused connState. ok is false if there is none. The caller holds s.mu.
 func (s *shard) allocConnIndex(table *connTable, shardIndex int) (index uint32, ok bool) {
 	if n := len(s.freeConns); n > 0 {
 		index, s.freeConns = s.freeConns[n-1], s.freeConns[:n-1]
@@ -179,7 +179,7 @@ func (s *shard) forEachCurrentOrFormerConn(conns []connState, f func(*shard, *co
 	return true
 }
 
-// refuseNewConns ends the shard's connect phase. From then on, the fields that initEstablishedConn sets can be read
+// refuseNewConns ends the shard's connect phase. After that, the fields that initEstablishedConn sets can be read
 // without the lock.
 func (s *shard) refuseNewConns() {
 	s.mu.Lock()

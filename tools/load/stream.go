@@ -34,13 +34,13 @@ type Stream struct {
 	hasEvents bool
 }
 
-// Complete reports whether the run finished and the stream contains its Result. A stream that was cut off, by a crash
-// or a full disk, contains all earlier events.
+// Complete reports whether the stream contains the Result of a finished run. A crash or a full disk can cut off a
+// stream; the stream then contains the earlier events.
 func (s *Stream) Complete() bool { return s.Result != nil }
 
-// StreamBuilder records the Stream of a run in this process. Use its method Observe as Config.Observe. When a
-// StreamBuilder has 4,096 intervals, it joins neighbouring ones, so a run of any length needs only a few MiB. The zero
-// StreamBuilder is ready for use.
+// StreamBuilder records the Stream of a run in this process. Set Config.Observe to its method Observe. When a
+// StreamBuilder has 4,096 intervals, it joins neighbouring intervals. A run of any length therefore needs only a few
+// MiB. The zero StreamBuilder is ready for use.
 type StreamBuilder struct {
 	Stream Stream
 	err    error
@@ -55,11 +55,11 @@ func (r *StreamBuilder) Observe(e Event) {
 	}
 }
 
-// Err returns nil if all events belong to one run, otherwise the first error.
+// Err returns nil if all observed events belong to one run. Otherwise, it returns the first error.
 func (r *StreamBuilder) Err() error { return r.err }
 
-// ReadStream reads the stream of one run: JSON Events, one per line. The limits are 4 MiB per line and 1,000,000
-// intervals. ReadStream ignores blank lines and an incomplete last line. Errors contain the line number.
+// ReadStream reads the stream of one run, in which each line is an Event as JSON. The limits are 4 MiB per line and
+// 1,000,000 intervals. Blank lines and an incomplete last line are ignored.
 func ReadStream(r io.Reader) (*Stream, error) {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, maxStreamLine)
@@ -82,8 +82,7 @@ func ReadStream(r io.Reader) (*Stream, error) {
 	return s, nil
 }
 
-// splitLinesKeepingNewline is a bufio.SplitFunc for lines. A line includes its newline, so only an incomplete last line
-// has none.
+// splitLinesKeepingNewline is a bufio.SplitFunc. Lines include their newlines; an incomplete last line has none.
 func splitLinesKeepingNewline(data []byte, atEOF bool) (advance int, line []byte, err error) {
 	n := bytes.IndexByte(data, '\n') + 1
 	if n == 0 && atEOF {
@@ -95,8 +94,8 @@ func splitLinesKeepingNewline(data []byte, atEOF bool) (advance int, line []byte
 	return n, data[:n], nil
 }
 
-// parseAndAddEvent adds the event in a line. It ignores the last line of a stream if that line is incomplete: it has no
-// newline and is not valid JSON.
+// parseAndAddEvent adds the event that line contains. It ignores an incomplete last line, which has no newline and is
+// not valid JSON.
 func (s *Stream) parseAndAddEvent(line []byte) error {
 	if len(bytes.TrimSpace(line)) == 0 {
 		return nil
@@ -181,8 +180,8 @@ func (s *Stream) Span() time.Duration {
 	return s.Intervals[len(s.Intervals)-1].To
 }
 
-// joinNeighbouringIntervals joins neighbouring intervals until at most maxCount are left, which divide the time
-// equally. Counts are added up. Of percentiles, the worst is kept.
+// joinNeighbouringIntervals divides the time into maxCount equal parts and joins the intervals that begin in the same
+// part; see Interval.Join. It returns intervals unchanged if there are at most maxCount.
 func joinNeighbouringIntervals(intervals []Interval, maxCount int) []Interval {
 	if len(intervals) <= maxCount {
 		return intervals
@@ -202,8 +201,8 @@ func joinNeighbouringIntervals(intervals []Interval, maxCount int) []Interval {
 	return folded
 }
 
-// Join adds the next interval to i. Gauges keep the later value. Percentiles are exact if both intervals have
-// Histograms; otherwise the worse value is kept.
+// Join adds the next interval to i. Counts are added up, and gauges are taken from next. Percentiles are exact if both
+// intervals have Histograms. Otherwise, the worse of two percentiles is kept.
 func (i *Interval) Join(next Interval) {
 	was := *i
 	mergeFieldsByTag(i, &next, true)
@@ -247,7 +246,7 @@ const (
 	Done Phase = "done"
 )
 
-// Event is one line in the stream of a run's events. All reports can be derived from these events alone.
+// Event is one event of a run. Each line of a stream is an Event as JSON. All reports can be derived from the events.
 type Event struct {
 	Phase        Phase         `json:"phase"`
 	Snapshot     Snapshot      `json:"snapshot" merge:"sum"`

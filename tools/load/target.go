@@ -27,8 +27,7 @@ func (t resolvedTarget) String() string {
 	return t.addr.String()
 }
 
-// sourceIfSameFamily returns source if source and the target are of the same address family. Otherwise, it returns no
-// address.
+// sourceIfSameFamily returns source if it has the same address family as the target, otherwise the zero netip.Addr.
 func (t resolvedTarget) sourceIfSameFamily(source netip.Addr) netip.Addr {
 	if t.path != "" || source.Unmap().Is4() != t.addr.Addr().Unmap().Is4() {
 		return netip.Addr{}
@@ -52,7 +51,7 @@ func resolveTargetsAndCheckSources(ctx context.Context, cfg *Config) ([]resolved
 	return targets, nil
 }
 
-// resolveTarget resolves host:port and returns one address, preferably an IPv4 address.
+// resolveTarget resolves host:port or unix:PATH. It returns one address of the host, if possible an IPv4 address.
 func resolveTarget(ctx context.Context, text string) (resolvedTarget, error) {
 	if path, ok := strings.CutPrefix(text, unixPrefix); ok {
 		return resolvedTarget{path: path}, nil
@@ -99,10 +98,10 @@ var urlSchemes = map[string]struct {
 	"wss":   {urlProtocol{ws: true, tls: true}, "443"},
 }
 
-// SetTargets sets Target and Also to addresses or URLs. It must be called after all other settings. A URL also sets the
-// protocol and the path. The schemes are tcp://, tls://, http:// and https:// (HTTP, with a GET of the path unless
-// Message is set), and ws:// and wss:// (WebSocket). All URLs must have the same protocol and path. With HTTP or a
-// WebSocket, the port is optional. With a WebSocket, an address can have a path, as in HOST:PORT/chat.
+// SetTargets sets Target and Also to addresses or URLs. It must be called after all other settings have been set. A URL
+// also sets the protocol and the path, which must be the same for all URLs. The schemes are tcp, tls, http, https, ws
+// and wss. With http and https, messages are GET requests for the path unless Message is set. The port can be omitted
+// with HTTP and with a WebSocket. With a WebSocket, an address can also have a path, as in HOST:PORT/chat.
 func (c *Config) SetTargets(targets ...string) error {
 	if len(targets) == 0 {
 		return errors.New("no target is given; expected HOST:PORT or unix:PATH, one or more")
@@ -137,7 +136,7 @@ type targetURL struct {
 
 const wantTarget = quantity.Error("HOST:PORT such as 127.0.0.1:9000 or [::1]:9000, unix:PATH, or a URL such as http://HOST:PORT/PATH")
 
-// parseAddressOrURL parses an address or a URL. Only the first target can set the path of the WebSocket.
+// parseAddressOrURL parses an address or a URL. If setsWebSocketPath is set, the path of an address is stored in c.
 func (c *Config) parseAddressOrURL(text string, setsWebSocketPath bool) (*targetURL, error) {
 	if strings.HasPrefix(text, unixPrefix) {
 		return &targetURL{address: text}, nil
@@ -199,8 +198,8 @@ func parseURLOfKnownScheme(text string) (*targetURL, error) {
 	return to, nil
 }
 
-// setProtocolFromURL sets TLS, WebSocket, Match and Message as the URL requires. It returns an error if their current
-// values contradict the URL.
+// setProtocolFromURL sets TLS, WebSocket, Match and Message as the URL requires. It returns an error if the current
+// value of one of these fields contradicts the URL.
 func (c *Config) setProtocolFromURL(u *targetURL) error {
 	ws := ""
 	if c.WebSocket != nil {

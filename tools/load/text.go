@@ -199,8 +199,7 @@ func (r *Result) writeLatencyLines(line lineWriter) {
 	}
 }
 
-// writeLongestAnswerWait writes the longest time for which a connection waited for an answer. Times without messages in
-// flight are not included.
+// writeLongestAnswerWait writes the longest wait of a connection for an answer. It skips publish/subscribe runs.
 func (r *Result) writeLongestAnswerWait(line lineWriter, l *Latency) {
 	if r.PubSub != nil {
 		return
@@ -276,7 +275,7 @@ func (r *Result) writeFaults(line lineWriter) {
 	}
 }
 
-// String returns the snapshot as one line, without a rate.
+// String returns the counts of the snapshot as one line.
 func (s Snapshot) String() string {
 	text := format.Count(s.Open) + " open, " + format.Count(s.Answered) + " answered"
 	if s.Failed > 0 {
@@ -318,8 +317,7 @@ func (r *Result) writeVerificationsAndBroadcast(line lineWriter) {
 	}
 }
 
-// WriteText writes the result as text. If the stream has no result, WriteText writes the last
-// known progress.
+// WriteText writes the stream's Result as text or, if the stream has no Result, the last known progress.
 func (s *Stream) WriteText(w io.Writer) error {
 	if s.Complete() {
 		return s.Result.WriteText(w)
@@ -328,14 +326,14 @@ func (s *Stream) WriteText(w io.Writer) error {
 	return err
 }
 
-// comparisonRows lists the rows of a comparison. name is the figure's name in expectations.
+// comparisonRows lists the rows of WriteComparison. name is the name of the figure, as in expectations.
 var comparisonRows = []struct{ title, name string }{
 	{"connected", "connected"}, {"rate, 1/s", "rate"}, {"mean", "mean"}, {"50%", "p50"}, {"90%", "p90"}, {"99%", "p99"},
 	{"99.9%", "p99.9"}, {"max", "max"}, {"errors", "errors"}, {"generator's CPU", "cpu"},
 }
 
-// WriteComparison writes the results of several runs side by side, under the given names. Each figure is followed by
-// its ratio to the figure of the first run. "-" stands for an unknown value, "cut off" for a run without a result.
+// WriteComparison writes the results of several runs side by side, with names as headings. Each figure is followed by
+// its ratio to the figure of the first run. "-" stands for an unknown value, and "cut off" for a run without a result.
 func WriteComparison(w io.Writer, names []string, streams []*Stream) error {
 	if len(names) != len(streams) {
 		return fmt.Errorf("load: comparison: %d names of %d streams; expected one each", len(names), len(streams))
@@ -394,8 +392,8 @@ type csvColumn struct {
 	of   func(*Interval) string
 }
 
-// csvColumns lists the columns of the table of intervals. Column names contain the units. A field without a value, such
-// as a percentile without answers, is empty.
+// csvColumns lists the columns of the table of intervals. Column names contain the units. If a value is missing, its
+// field is empty: for example, percentiles of an interval without answers.
 var csvColumns = slices.Concat(
 	[]csvColumn{
 		{"from_s", func(i *Interval) string { return formatSeconds(i.From) }},
@@ -445,14 +443,14 @@ func (c *CSV) writeRow(cellText func(csvColumn) string) {
 	c.err = cmp.Or(c.err, c.table.Write(row))
 }
 
-// Observe writes the interval of an event, if the event has one. Use it as Config.Observe.
+// Observe writes e.Interval as a row, unless it is nil. Observe can be used as Config.Observe.
 func (c *CSV) Observe(e Event) {
 	if e.Interval != nil {
 		c.writeRow(func(column csvColumn) string { return column.of(e.Interval) })
 	}
 }
 
-// Flush writes buffered data. It returns the first error of any write.
+// Flush writes buffered data. It returns the first error of this write or an earlier write.
 func (c *CSV) Flush() error {
 	c.table.Flush()
 	return cmp.Or(c.err, c.table.Error())
@@ -503,7 +501,7 @@ func formatSeconds(d time.Duration) string {
 	return strconv.FormatFloat(d.Seconds(), 'f', -1, 64)
 }
 
-// PerSecond converts a count for the interval to a rate.
+// PerSecond returns n divided by the length of the interval in seconds.
 func (i *Interval) PerSecond(n int64) float64 {
 	if i.To <= i.From {
 		return 0

@@ -18,7 +18,7 @@ import (
 	"github.com/myriad-go/myriad/internal/secure"
 )
 
-// Causes of failed handshakes, for cases in which crypto/tls does not report the cause.
+// Causes of failed handshakes that crypto/tls does not report.
 var (
 	errHandshakeTimeout = errors.New("not completed in time")
 	errHandshakeBroken  = errors.New("connection closed")
@@ -37,7 +37,7 @@ type tlsClient struct {
 }
 
 // newTLSClient returns a tlsClient that calls onFailure for each failed handshake. At most maxHalfOpen handshakes run
-// at the same time; others wait. The cryptography of handshakes runs outside the loops, on half of the processors.
+// at once; further handshakes wait. Cryptography runs outside the loops, on at most half of the processors.
 func newTLSClient(cfg *tls.Config, timeout time.Duration, onFailure func(error)) *tlsClient {
 	gate := secure.NewHandshakeLimiter(maxHalfOpen, max(runtime.GOMAXPROCS(0)/2, 1))
 	return &tlsClient{layers: layers.Config{TLS: cfg, Gate: gate}, timeout: timeout, onFailure: onFailure}
@@ -46,7 +46,7 @@ func newTLSClient(cfg *tls.Config, timeout time.Duration, onFailure func(error))
 // waitHandshakes waits until no handshake is running. It must be called after the engine has stopped.
 func (e *tlsClient) waitHandshakes() { e.layers.Gate.Wait() }
 
-// newReportingTLSLayer returns the TLS layer of a connection. The engine calls it as engine.Config.NewLayer.
+// newReportingTLSLayer returns a TLS layer for c that reports a failed handshake. It is used as engine.Config.NewLayer.
 func (e *tlsClient) newReportingTLSLayer(c *engine.Conn) engine.Layer {
 	return &handshakeReporter{Layer: e.layers.NewFirstLayer(c), client: e, startedAt: engine.MonotonicNow()}
 }
@@ -73,7 +73,7 @@ func (h *handshakeReporter) OnEOF(c *engine.Conn) error {
 	return h.recordErrorAndUnwrapWhenDone(c, h.Layer.OnEOF(c))
 }
 
-// recordErrorAndUnwrapWhenDone records err. If the handshake is done, it removes h from the connection.
+// recordErrorAndUnwrapWhenDone records err. If the handshake is done, it replaces h with the wrapped layer.
 func (h *handshakeReporter) recordErrorAndUnwrapWhenDone(c *engine.Conn, err error) error {
 	h.tlsErr = cmp.Or(h.tlsErr, err)
 	if c.InHandshake() {
@@ -86,7 +86,7 @@ func (h *handshakeReporter) recordErrorAndUnwrapWhenDone(c *engine.Conn, err err
 	return err
 }
 
-// OnClosed reports a failed handshake. It is called only after a failure, because h is removed after a success.
+// OnClosed reports a failed handshake. It is not called after a successful handshake, because h has been replaced.
 func (h *handshakeReporter) OnClosed(c *engine.Conn) {
 	h.Layer.OnClosed(c)
 	if c.ConnHandler() == nil { // reconnections report failures through DialFailed
@@ -118,7 +118,7 @@ func (e *tlsClient) describeFirstHandshake() string {
 }
 
 // clientTLSConfig returns the TLS configuration of a run, or nil if the run does not use TLS. It returns an error if
-// the file of certificates is unusable.
+// TLS.CAFile cannot be read or contains no certificates.
 func (c Config) clientTLSConfig() (*tls.Config, error) {
 	if c.TLS == nil {
 		return nil, nil
@@ -148,9 +148,9 @@ func (c Config) clientTLSConfig() (*tls.Config, error) {
 	return cfg, nil
 }
 
-// maxTLSBytesOfMessages returns an upper limit for the encrypted size of messages that are sent separately. Each TLS
-// record adds 22 bytes to a message, or to at least 1,024 bytes of a long message (RFC 8446, section 5.2). TLS 1.2 with
-// CBC adds up to 53 bytes.
+// maxTLSBytesOfMessages returns an upper limit for the encrypted size of messages that are sent separately. A TLS
+// record contains a whole message, or at least 1,024 bytes of a long message. Encryption adds 22 bytes to a record (RFC
+// 8446, section 5.2), and up to 53 bytes in TLS 1.2 with CBC.
 func maxTLSBytesOfMessages(messages, messageSize int) int {
 	const overhead = 64
 	return messages * (messageSize + overhead*(1+messageSize/1024))

@@ -15,7 +15,7 @@ import (
 )
 
 // Usage contains the resources used by one or several processes. In an Interval, processor time and context switches
-// cover the interval; all other fields have their values at its end. Unknown values are 0.
+// cover the interval. All other fields contain the values at the end of the interval. Unknown values are 0.
 //
 // User and System are processor time, and CPU is their sum. RSS is resident memory in bytes. Anonymous is the part of
 // RSS that is not backed by a file, such as heap and stacks. Descriptors is the number of open descriptors.
@@ -36,7 +36,7 @@ type Usage struct {
 	Lag   time.Duration `json:"lag,omitempty" merge:"gauge"`
 }
 
-// UsageFigure describes one figure of a Usage in reports.
+// UsageFigure describes how reports show one figure of a Usage.
 type UsageFigure struct {
 	// Column is the figure's name in CSV, without the prefix "generator_" or "server_"; it is "" if CSV does not
 	// contain the figure. Metric is the name in Prometheus, without the prefix "myriad_load_". Help describes the
@@ -45,7 +45,7 @@ type UsageFigure struct {
 	Of                   func(*Usage) float64
 }
 
-// UsageFigures lists the figures of a Usage in reports. The list must not be changed.
+// UsageFigures lists the figures of a Usage that reports show. The list must not be changed.
 var UsageFigures = []UsageFigure{
 	{"cpu_s", "cpu_seconds_total", "Processor time; that of the server since the run began.", func(u *Usage) float64 { return u.CPU().Seconds() }},
 	{"resident_bytes", "resident_memory_bytes", "Resident memory of the process, 0 if unknown.", func(u *Usage) float64 { return float64(u.RSS) }},
@@ -56,8 +56,8 @@ var UsageFigures = []UsageFigure{
 	{"", "gc_pause_seconds_total", "Total pauses of garbage collections, 0 if unknown.", func(u *Usage) float64 { return u.GCPause.Seconds() }},
 }
 
-// MemoryGrowthPerConn returns how much memory has grown since before, in bytes per connection. It compares Anonymous,
-// or RSS if Anonymous is unknown. It returns 0 if both are unknown.
+// MemoryGrowthPerConn returns the memory of u minus the memory of before, in bytes per connection. It compares
+// Anonymous or, if Anonymous is unknown, RSS. It returns 0 if both are unknown.
 func (u *Usage) MemoryGrowthPerConn(before *Usage, connections int64) int64 {
 	if u == nil || before == nil || u.RSS == 0 || before.RSS == 0 || connections <= 0 {
 		return 0
@@ -68,8 +68,8 @@ func (u *Usage) MemoryGrowthPerConn(before *Usage, connections int64) int64 {
 	return max(u.RSS-before.RSS, 0) / connections
 }
 
-// usageSampler samples the resources used by the generator and the server. It belongs to one goroutine. If sampling
-// fails, there is no error: unknown figures are 0, and a server that cannot be inspected has no sample.
+// usageSampler samples the resources used by the generator and the server. It belongs to one goroutine. Sampling
+// returns no errors: unknown figures are 0, and a server that cannot be inspected has no sample.
 type usageSampler struct {
 	targets     []string
 	own, server processSampler
@@ -86,9 +86,9 @@ type processSampler struct {
 
 const usageParts = sample.CPU | sample.Memory | sample.Descriptors
 
-// newUsageSamplerForTargets starts the first interval. Each target is IP:port, or "unix:" and a path. The sampler
-// searches for the server's processes now, because the search is cheap before connections exist. If it finds none, the
-// first sample searches again.
+// newUsageSamplerForTargets returns a sampler whose first interval begins now. Each target is IP:port or unix:PATH. The
+// sampler searches for the server's processes now, because the search is cheap before connections exist. If it finds
+// none, the first sample searches again.
 func newUsageSamplerForTargets(targets []string) *usageSampler {
 	u := &usageSampler{targets: targets, own: processSampler{pids: []int{os.Getpid()}}}
 	u.own.usageSinceLastCall()
@@ -134,9 +134,9 @@ func findListenerPIDs(target string) []int {
 	return pids
 }
 
-// sampleSinceLastCall returns the resources used since the last call or, at first, since newUsageSamplerForTargets. The
-// figures of several server processes are added up, so memory that they share counts more than once. server is nil if
-// no server process is known or still running. A call takes about 200 µs.
+// sampleSinceLastCall returns the resources used since the last call. The first call covers the time since
+// newUsageSamplerForTargets. The figures of several server processes are added up, so memory that they share counts
+// more than once. server is nil if no running server process is known. A call takes about 200 µs.
 func (u *usageSampler) sampleSinceLastCall() (generator Usage, server *Usage) {
 	if own := u.own.usageSinceLastCall(); own != nil {
 		generator = *own
@@ -150,7 +150,7 @@ func (u *usageSampler) sampleSinceLastCall() (generator Usage, server *Usage) {
 	return generator, server
 }
 
-// usageSinceLastCall returns the resources used since the last call. It returns nil if no process is left.
+// usageSinceLastCall returns the resources used since the last call, or nil if no running process is known.
 func (p *processSampler) usageSinceLastCall() *Usage {
 	if len(p.pids) == 0 {
 		return nil

@@ -14,8 +14,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/websocket"
 )
 
-// Validate returns an error if the configuration is wrong. It checks the fields and the file of certificates, but
-// neither the machine nor the network. The error names a setting by its flag, or by its JSON key if it has no flag.
+// Validate returns an error if the configuration is wrong. It reads the file of CA certificates, but does not use the
+// network. The error names a setting by its flag or, if the setting has no flag, by its JSON key.
 func (c Config) Validate() error {
 	if c.Ramp.Over > 0 && c.Ramp.To > 0 && c.Connections > 0 && c.Ramp.To != c.Connections {
 		return fmt.Errorf("load: --ramp is to %d, and --connections %d; expected the same, or one of the two", c.Ramp.To, c.Connections)
@@ -112,7 +112,7 @@ func setIfZero[T comparable](field *T, value T) {
 	}
 }
 
-// Values of Config.Match that are not rules of package match.
+// Special values of Config.Match.
 const (
 	matchNone   = "none"
 	matchFrames = "frames"
@@ -158,8 +158,8 @@ func (c *Config) maxConnStates() int {
 	return c.maxSimultaneousConns()
 }
 
-// maxSimultaneousConns returns the maximum number of simultaneous connections. With a Lifetime, it includes closed
-// connections whose resources may not be released yet.
+// maxSimultaneousConns returns the maximum number of simultaneous connections. With a Lifetime, this number includes
+// closed connections whose resources may not be released yet.
 func (c *Config) maxSimultaneousConns() int {
 	if c.Lifetime > 0 {
 		return c.Connections + max(maxHalfOpen, c.Connections/8)
@@ -167,7 +167,7 @@ func (c *Config) maxSimultaneousConns() int {
 	return c.totalConns()
 }
 
-// hostHeaderOfFirstTarget returns the Host header of requests, which is taken from the first target.
+// hostHeaderOfFirstTarget returns the Host header for requests: the first target, or "localhost" for a Unix socket.
 func (c *Config) hostHeaderOfFirstTarget() string {
 	if strings.HasPrefix(c.Target, unixPrefix) {
 		return "localhost"
@@ -303,7 +303,7 @@ func (c Config) validateRate() error {
 }
 
 // validateRampAndInFlight checks the settings that change the number of connections over time. It also checks the
-// limits of messages in flight, on one connection and on all.
+// limits of messages in flight, both for one connection and for all connections.
 func (c Config) validateRampAndInFlight() error {
 	if c.Early && c.HoldBefore+c.HoldAfter > 0 {
 		return errors.New("load: --early, --ramp or --lifetime together with --hold-before or --hold-after; expected one of the two")
@@ -344,8 +344,8 @@ func (c Config) validateTLSWebSocketAndModel() error {
 	return nil
 }
 
-// planLoops returns the number of loops. If each loop has its own descriptor table, it also returns the limit of
-// connections per loop: see sock.Shards.
+// planLoops returns the number of loops. If each loop has its own descriptor table, connsPerLoop is the limit of
+// connections per loop, otherwise 0.
 func (c Config) planLoops() (loops, connsPerLoop int, err error) {
 	limit := maxLoops
 	if m, err := models.FindAvailable(c.Model); err != nil || !m.HasLoops {

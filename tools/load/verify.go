@@ -62,7 +62,7 @@ func (v *lineVerification) appendUniqueLine(dst []byte, ref engine.Ref) []byte {
 	return append(dst, v.lineEnd...)
 }
 
-// maxInFlightPerShard returns the number of lines that a shard may have in flight, so that all shards make progress.
+// maxInFlightPerShard divides v.limit among the shards that have not asked all their connections.
 func (v *lineVerification) maxInFlightPerShard() int {
 	walking := max(v.shardsLeft.Load(), 1)
 	return int((v.limit + walking - 1) / walking)
@@ -99,8 +99,8 @@ func (g *generator) nudgeUnverifiedConns(loopOrAll int, at time.Duration, nudge 
 	return next
 }
 
-// nudgeUnverifiedConnsOfShard nudges connections of a shard to send their lines. It returns the time of its next call,
-// or -1 if all connections have been asked.
+// nudgeUnverifiedConnsOfShard makes the next connections of a shard send their lines. It returns the time at which it
+// must be called again, or -1 if no further call is necessary.
 func (g *generator) nudgeUnverifiedConnsOfShard(s *shard, v *lineVerification, at time.Duration, nudge func(engine.Ref) bool) (nextCall time.Duration) {
 	w := &s.scan
 	if w.verification != v {
@@ -133,8 +133,8 @@ func (g *generator) nudgeUnverifiedConnsOfShard(s *shard, v *lineVerification, a
 	return at
 }
 
-// finishScanOnce records that all connections of the shard have been asked. Only the first call for a verification
-// has an effect.
+// finishScanOnce records that all connections of the shard have been asked. A second call for the same verification has
+// no effect.
 func (s *shard) finishScanOnce(v *lineVerification) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -152,8 +152,8 @@ func (g *generator) shardByRef(ref engine.Ref) *shard {
 	return g.shards[int(slot)%len(g.shards)]
 }
 
-// tryReserveVerificationLine reserves a line in flight for a connection. If the limit of lines in flight is reached, it
-// returns the time to wait before the next try.
+// tryReserveVerificationLine reserves a line in flight for a connection, and returns 0. If no line can be reserved now,
+// it returns the time to wait before the next try.
 func (g *generator) tryReserveVerificationLine(s *shard, v *lineVerification, ref engine.Ref) (retryAfter time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -275,8 +275,8 @@ func (r *loadRun) emitHeardIfBroadcastComplete(s totals) {
 	r.emitEventWithSnapshot(Event{Phase: Heard, Broadcast: r.buildBroadcastResult(s)})
 }
 
-// buildBroadcastResult returns the progress of the broadcast, or nil if none is expected. Its times are those of the
-// last interval.
+// buildBroadcastResult returns the progress of the broadcast, or nil if no broadcast is expected. Broadcast.After
+// covers the time up to the end of the last interval.
 func (r *loadRun) buildBroadcastResult(s totals) *Broadcast {
 	if r.cfg.Broadcast == "" {
 		return nil

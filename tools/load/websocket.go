@@ -32,7 +32,7 @@ func newWSFraming(cfg *Config, answers answerChecker, table *connTable) *wsFrami
 	}
 }
 
-// wsHandshake is the value of a connection during the WebSocket handshake.
+// wsHandshake is the state of a connection during the WebSocket handshake.
 type wsHandshake struct {
 	key      websocket.HandshakeKey
 	number   uint32
@@ -77,7 +77,7 @@ func (f *wsFraming) appendFrame(dst, message []byte, connNumber uint32, msgNumbe
 	return websocket.AppendMaskedFrame(dst, websocket.OpText, mask, message)
 }
 
-// errClosedFrame closes a connection after the server has sent a close frame.
+// errClosedFrame is the reason for closing a connection after the server has sent a close frame.
 var errClosedFrame = errors.New("closed by the server with a close frame")
 
 func (f *wsFraming) checkAnswers(c *engine.Conn, cs *connState, in []byte, answeredInCall int) (res checkResult) {

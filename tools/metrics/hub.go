@@ -10,16 +10,16 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/collector"
 )
 
-// HubSource provides the statistics of a hub, such as a *hub.Hub.
+// HubSource provides the statistics of a hub. A *hub.Hub is a HubSource.
 type HubSource interface {
 	// Stats is called once per scrape, on any goroutine.
 	Stats() hub.Stats
 }
 
 // NewHubCollector returns a collector of a hub's statistics. The optional labels are added to each metric, to
-// distinguish several hubs of one process. Registration fails if source is nil, or if a label's name is invalid or
-// reserved. The reserved names are kind, cause, le and node. The collector is safe for concurrent use and calls Stats
-// once per scrape. Losses of slow subscribers are exported by the server's collector.
+// distinguish several hubs in one process. Registration of the collector fails if source is nil, or if the name of a
+// label is invalid or reserved. The reserved names are kind, cause, le and node. The collector is safe for concurrent
+// use and calls Stats once per scrape.
 func NewHubCollector(source HubSource, labels prometheus.Labels) prometheus.Collector {
 	if source == nil {
 		return collector.NewFailingCollector[hub.Stats](errors.New("metrics: the source is nil; expected a *hub.Hub"))

@@ -9,16 +9,16 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/collector"
 )
 
-// PoolSource provides the statistics of a pool, such as a *pool.Pool.
+// PoolSource provides the statistics of a pool. A *pool.Pool is a PoolSource.
 type PoolSource interface {
 	// Stats is called once per scrape, on any goroutine.
 	Stats() pool.Stats
 }
 
 // NewPoolCollector returns a collector of a pool's statistics. The optional labels are added to each metric, to
-// distinguish several pools of one process. Registration fails if source is nil, or if a label's name is invalid or
-// reserved. The reserved names are state, outcome, cause and le. The collector is safe for concurrent use and calls
-// Stats once per scrape.
+// distinguish several pools in one process. Registration of the collector fails if source is nil, or if the name of a
+// label is invalid or reserved. The reserved names are state, outcome, cause and le. The collector is safe for
+// concurrent use and calls Stats once per scrape.
 func NewPoolCollector(source PoolSource, labels prometheus.Labels) prometheus.Collector {
 	if source == nil {
 		return collector.NewFailingCollector[pool.Stats](errors.New("metrics: the source is nil; expected a *pool.Pool"))

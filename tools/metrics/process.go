@@ -8,8 +8,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 )
 
-// runtimeMetrics selects metrics of the Go runtime that Prometheus's collector does not export by default. They cover
-// the use of CPU time, the live heap, waits of goroutines for threads and locks, and pauses of the whole program.
+// runtimeMetrics selects metrics of the Go runtime that Prometheus's collector does not export by default. These
+// metrics cover CPU time, the live heap, waits of goroutines for threads and locks, and pauses of the whole program.
 const runtimeMetrics = `^/(` +
 	`cpu/classes/(gc/total|scavenge/total|idle|user|total)` +
 	`|gc/(heap/(live|goal)|limiter/last-enabled)` +

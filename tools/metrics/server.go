@@ -10,22 +10,21 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/collector"
 )
 
-// Source provides the statistics of a server, such as a *tcp.Server.
+// Source provides the statistics of a server. A *tcp.Server is a Source.
 type Source interface {
 	// Stats is called once per scrape, on any goroutine.
 	Stats() tcp.Stats
 }
 
 // NewServerCollector returns a collector of a server's statistics. The optional labels are added to each metric, to
-// distinguish several servers of one process. Registration fails if source is nil, or if a label's name is invalid or
-// reserved. The reserved names are model, state, cause and le. The collector is safe for concurrent use and calls Stats
-// once per scrape.
+// distinguish several servers in one process. Registration of the collector fails if source is nil, or if the name of a
+// label is invalid or reserved. The reserved names are model, state, cause and le. The collector is safe for concurrent
+// use and calls Stats once per scrape.
 //
-// myriad_memory_per_connection_bytes is the process's Go memory divided by the number of open connections. It counts
-// heap spans in use (HeapInuse of runtime.MemStats) and goroutine stacks (StackInuse), including those of the rest of
-// the program, but not the kernel's memory for sockets. It approximates the cost of a connection only if there are many
-// connections. It is omitted if no connection is open. It is also omitted with worker processes, because their memory
-// is not included.
+// The metric myriad_memory_per_connection_bytes is the Go memory of the whole process, divided by the number of open
+// connections. Go memory consists of heap spans in use (HeapInuse of runtime.MemStats) and goroutine stacks
+// (StackInuse). The kernel's memory for sockets is not included. The metric approximates the cost of a connection only
+// if there are many connections. It is omitted if no connection is open, and for a server with worker processes.
 func NewServerCollector(source Source, labels prometheus.Labels) prometheus.Collector {
 	if source == nil {
 		return collector.NewFailingCollector[stats](errors.New("metrics: the source is nil; expected a *tcp.Server"))
@@ -133,8 +132,8 @@ func newServerHistogramMetric(d *prometheus.Desc, h *tcp.Histogram) prometheus.M
 	return collector.NewHistogramMetric(d, h.Count, h.Sum, h.Buckets[:], h.Bound)
 }
 
-// goHeapAndStackBytes returns the number of bytes of the heap in use and of goroutine stacks. Unlike
-// runtime.ReadMemStats, it does not stop the world.
+// goHeapAndStackBytes returns the size of the heap in use and of goroutine stacks. Unlike runtime.ReadMemStats, it does
+// not stop the world.
 func goHeapAndStackBytes() (sum uint64) {
 	samples := []metrics.Sample{
 		{Name: "/memory/classes/heap/objects:bytes"},

@@ -47,8 +47,8 @@ func (f *adminFlags) validate() error {
 
 const maxTokenFileBytes = 4096
 
-// loadOrGenerateToken returns the control token. It reads the token from --admin-token-file, or generates one and
-// prints it to out. Without --admin-control it returns "".
+// loadOrGenerateToken returns the token from the file --admin-token-file. Without this file, it generates a token and
+// prints the token to out. Without --admin-control, it returns "".
 func (f *adminFlags) loadOrGenerateToken(out io.Writer) (string, error) {
 	if !f.control {
 		return "", nil
@@ -74,8 +74,8 @@ func (f *adminFlags) loadOrGenerateToken(out io.Writer) (string, error) {
 	return token, nil
 }
 
-// startAdminServer starts an admin server. Before it returns, it calls onListening with the server's address, on
-// another goroutine. The returned function stops the server and waits until it has stopped.
+// startAdminServer starts an admin server. It calls onListening with the server's address, on another goroutine, and
+// returns after this call. The returned function stops the server and waits until the server has stopped.
 func startAdminServer(addr string, cfg admin.Config, onListening func(net.Addr)) (stop func(), err error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var served sync.WaitGroup
@@ -153,7 +153,7 @@ func startLoadMetricsServer(addr string, onListening func(net.Addr)) (observe fu
 	}, stop, nil
 }
 
-// loadStatsSource provides /readyz and /stats for a load run. The run counts as ready from its start to its end.
+// loadStatsSource provides /readyz and /stats for a load run. The run counts as ready until it has ended.
 type loadStatsSource struct{ stats atomic.Pointer[tcp.Stats] }
 
 func (s *loadStatsSource) Stats() tcp.Stats {

@@ -60,7 +60,7 @@ the result to the coordinator and ends the agent; a second one ends it at once.`
 	return cmd
 }
 
-// Set adds local addresses from which the agent may connect.
+// Set parses a value of the flag --src: local addresses from which the agent may connect.
 func (f *agentFlags) Set(text string) error {
 	more, err := load.ExpandSourceRange(text, load.MaxSources-len(f.agent.Sources))
 	f.agent.Sources = append(f.agent.Sources, more...)

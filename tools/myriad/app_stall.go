@@ -25,11 +25,11 @@ func (f *stallFlags) addFlags(flags *pflag.FlagSet) {
 	flags.Float64Var(&f.plan.Capacity, "stall-capacity", 0, "lines per second that stall serves on each loop, or on all connections in models without loops (default 0: unlimited)")
 }
 
-// stallFieldsToFlags replaces field names of a plan with flag names in error texts.
+// stallFieldsToFlags replaces the field names in errors of StallPlan.Check with the names of flags.
 var stallFieldsToFlags = strings.NewReplacer("stall: capacity", "--stall-capacity is a capacity", "stall: stalls", "--stall and --stall-every are stalls")
 
-// validateAndSetEpochToNow checks the flags. The server's stalls are counted from the epoch, which it sets to the
-// current time and prints.
+// validateAndSetEpochToNow validates the flags. It sets f.epoch to the current time and prints it. The first stall of
+// the server begins at f.epoch.
 func (f *stallFlags) validateAndSetEpochToNow(cmd *cobra.Command, srv *tcp.Server) error {
 	if err := f.plan.Check(); err != nil {
 		return usagef("%s", stallFieldsToFlags.Replace(err.Error()))
@@ -42,12 +42,12 @@ func (f *stallFlags) validateAndSetEpochToNow(cmd *cobra.Command, srv *tcp.Serve
 	return nil
 }
 
-// fixedCapacityHandler echoes lines at the times that its plan computes. It has one station per loop or, in models
-// without loops, one for all connections.
+// fixedCapacityHandler echoes lines at the times that its plan computes. A stall.LineStation echoes the lines of one
+// loop or, in models without loops, of all connections.
 //
-// It does not block its loops, because the arrival of lines must be noticed immediately. In a test with blocked loops,
-// lines of several connections were served in the wrong order, and measured latencies were too high: 1.73 s instead of
-// 1.26 s at the 90th percentile.
+// The handler does not block its loops, because the arrival of lines must be noticed immediately. In a test with
+// blocked loops, lines of several connections were served in the wrong order, and measured latencies were too high:
+// 1.73 s instead of 1.26 s at the 90th percentile.
 type fixedCapacityHandler struct {
 	flags stallFlags
 
@@ -59,8 +59,8 @@ func newFixedCapacityHandler(f stallFlags) *fixedCapacityHandler {
 	return &fixedCapacityHandler{flags: f, stationsByLoop: make(map[int]*stall.LineStation)}
 }
 
-// Opened assigns the connection to the station of its loop. If there is no space for an answer, the station waits, and
-// all lines behind it wait, too. A peer that does not read is eventually disconnected.
+// Opened assigns the connection to the station of its loop. If a peer does not read its answers, the station and all
+// later lines wait until the peer reads or is disconnected.
 func (s *fixedCapacityHandler) Opened(c *tcp.Conn) {
 	to, station := c.Ref(), s.getOrCreateStation(c.Loop())
 	answer := func(text []byte) {

@@ -17,8 +17,8 @@ func newHelloHandler() tcp.Handler {
 	})))
 }
 
-// webBroadcastEcho is the example application that pushes messages to WebSockets and event streams. If a message begins
-// with "!", it broadcasts the rest of the message to all of them. It echoes other messages.
+// webBroadcastEcho is the example application for WebSockets and event streams. If a message begins with "!", the rest
+// of the message is broadcast to all sockets and streams. Other messages are echoed.
 type webBroadcastEcho struct {
 	web.SocketBase
 	sockets web.Group

@@ -68,7 +68,7 @@ type appFlags struct {
 	stderr    io.Writer
 }
 
-// appsByFlag lists, for each flag, the applications that use it.
+// appsByFlag contains, for each flag, the applications that use the flag.
 var appsByFlag = map[string][]string{
 	"wait": {"wait"}, "bits": {"pow"}, "shed": {"wait", "pow"},
 	"stall": {"stall"}, "stall-every": {"stall"}, "stall-capacity": {"stall"},
@@ -125,9 +125,8 @@ func (f *appFlags) validateAndNewHandler(cmd *cobra.Command, srv *tcp.Server) (t
 
 func newLineHandler(onLine tcp.MessageFunc) tcp.Handler { return tcp.Lines(onLine) }
 
-// newOptionallySheddingHandler returns a line handler for an application that deliberately blocks its loop. It
-// represents an application that computes, or that waits for a service such as a database. With --shed, the handler
-// rejects lines under overload.
+// newOptionallySheddingHandler returns a line handler for an application that blocks its loop, as a computation or a
+// database query would. With --shed, the handler rejects lines under overload.
 func (f *appFlags) newOptionallySheddingHandler(onLine tcp.MessageFunc) tcp.Handler {
 	if f.shed {
 		return tcp.Lines(busyReplier{onLine})
@@ -168,7 +167,7 @@ func (f *appFlags) newEchoLoggingEveryNth() tcp.MessageFunc {
 	}
 }
 
-// writeLineDigestOfSameLength writes the SHA-256 of a line in hexadecimal, cut to the length of the line.
+// writeLineDigestOfSameLength writes the SHA-256 of a line in hexadecimal, but at most one digit per byte of the line.
 func writeLineDigestOfSameLength(c *tcp.Conn, line []byte) {
 	sum := sha256.Sum256(line)
 	var text [2*sha256.Size + 1]byte
@@ -189,11 +188,11 @@ func (f *appFlags) writeProofOfWork(c *tcp.Conn, line []byte) {
 
 const heartbeatReply = "pong"
 
-// broadcastEcho broadcasts a line that begins with "!", without the "!", to every connection of the server, including
-// the sender. It echoes other lines and ignores answers to heartbeats.
+// broadcastEcho broadcasts a line that begins with "!" to all connections of the server, including the sender. The "!"
+// is removed. Replies to heartbeats are ignored. Other lines are echoed.
 type broadcastEcho struct{ server *tcp.Server }
 
-// broadcastOrEchoLine handles one line. If a broadcast fails, the answer contains the reason.
+// broadcastOrEchoLine handles one line. If it cannot broadcast the line, it answers with the error.
 func (p broadcastEcho) broadcastOrEchoLine(c *tcp.Conn, text []byte) {
 	news, toAll := bytes.CutPrefix(text, []byte("!"))
 	switch {

@@ -92,7 +92,7 @@ func (f *plainServerFlags) validateAndServePlain(cmd *cobra.Command) error {
 	return baseline.Serve(cmd.Context(), ln, o)
 }
 
-// inheritOrOpenListener opens the listener. A prefork process takes the listener that it has inherited from its parent.
+// inheritOrOpenListener returns a listener. A prefork process inherits it from its parent. Other processes open it.
 func (f *plainServerFlags) inheritOrOpenListener(ctx context.Context, o baseline.Options) (net.Listener, error) {
 	if f.worker {
 		return baseline.InheritedListener()

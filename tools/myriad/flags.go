@@ -32,8 +32,8 @@ func (v *parsedFlag[T]) Set(text string) error {
 func (v *parsedFlag[T]) String() string { return v.text }
 func (v *parsedFlag[T]) Type() string   { return "value" }
 
-// addParsedFlag adds a flag. parse converts its text and stores the result in dest; its errors must have the type
-// quantity.Error, which contains the expected format. short is the one-letter form, or "".
+// addParsedFlag adds a flag. parse converts the text of the flag to the value for dest. Errors of parse must have the
+// type quantity.Error, which contains the expected format. short is the one-letter form, or "".
 func addParsedFlag[T any](flags *pflag.FlagSet, dest *T, parse func(string) (T, error), name, short, help string) {
 	flags.VarP(&parsedFlag[T]{dest: dest, parse: parse}, name, short, help)
 }
@@ -62,7 +62,7 @@ func newOneOfParser(allowed ...string) func(string) (string, error) {
 	}
 }
 
-// validateListenAddr returns a usage error if addr is not HOST:PORT. flag is the name of the flag.
+// validateListenAddr returns a usage error if addr is not HOST:PORT. flag is the name of the flag in the error.
 func validateListenAddr(flag, addr string) error {
 	_, service, err := net.SplitHostPort(addr)
 	if err == nil {
@@ -111,7 +111,7 @@ var flagsOfOtherTools = map[string]struct{ tool, name string }{
 	"z": {"hey", "duration"},
 }
 
-// hintAtIntendedFlag returns a hint at the most similar flag, or "" if none is similar.
+// hintAtIntendedFlag returns a hint at the flag that the user probably meant, or "".
 func hintAtIntendedFlag(flags *pflag.FlagSet, unknown *pflag.NotExistError) string {
 	shorthands := unknown.GetSpecifiedShortnames()
 	if shorthands == "" {
@@ -136,8 +136,8 @@ func hintAtIntendedFlag(flags *pflag.FlagSet, unknown *pflag.NotExistError) stri
 	return fmt.Sprintf("-%s of %s is %s here: %s", unknown.GetSpecifiedName(), other.tool, name, help)
 }
 
-// mostSimilarFlagName returns the visible flag whose name is most similar to given, or "". Names are similar if at most
-// a third of the letters differ, or if the name begins with given.
+// mostSimilarFlagName returns the name of the visible flag that is most similar to a given text, or "". A name is
+// similar if at most a third of the letters differ, or if the name begins with the given text.
 func mostSimilarFlagName(flags *pflag.FlagSet, given string) (name string) {
 	const minPrefix = 4
 	best := len(given)

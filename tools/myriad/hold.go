@@ -51,7 +51,7 @@ missing or duplicate line.`,
 	return cmd
 }
 
-// maxHoldDuration is the default duration of the command hold, which is the maximum of load.Config.
+// maxHoldDuration is the default duration of the command "hold". load.Config does not allow a longer duration.
 const maxHoldDuration = 30 * 24 * time.Hour
 
 func (f *loadFlags) holdConnsAndReport(cmd *cobra.Command) error {
@@ -97,8 +97,8 @@ func (h *heldConnsReport) recordOrPrintHeldConns(e load.Event) {
 	}
 }
 
-// printMemoryPerConnOfBothSides prints the memory per connection on both sides. It is the growth since the time before
-// the first connection.
+// printMemoryPerConnOfBothSides prints the growth in memory per connection since the time before the first connection,
+// both for the generator and for the server.
 func (h *heldConnsReport) printMemoryPerConnOfBothSides() {
 	if h.lastHeld == nil {
 		return

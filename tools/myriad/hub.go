@@ -49,8 +49,8 @@ type hubFlags struct {
 	insecure bool
 }
 
-// A hub's default limits differ from those of other servers. A subscriber may be a minute or 8 MiB behind, as with
-// Redis's soft limit.
+// Default limits of a hub. Other servers have different defaults. A subscriber may be at most one minute or 8 MiB
+// behind; these are the values of Redis's soft limit.
 const (
 	defaultHubMaxMessage   = 1 << 20
 	defaultHubMaxUnsent    = 8 << 20
@@ -94,7 +94,6 @@ func (f *hubFlags) serveHub(cmd *cobra.Command) error {
 	return f.serveUntilSignal(cmd, "hub")
 }
 
-// validateAndSetUp validates the flags and sets up the server.
 func (f *hubFlags) validateAndSetUp(cmd *cobra.Command) error {
 	if err := f.validateAndComplete(cmd); err != nil {
 		return err
@@ -121,8 +120,8 @@ func (f *hubFlags) validateAndSetUp(cmd *cobra.Command) error {
 	return nil
 }
 
-// addTLSListenerUnlessOpen adds the listener of --tls-addr. It returns an error if clients of other machines could
-// connect to a listener without authentication.
+// addTLSListenerUnlessOpen adds the listener of --tls-addr. Unless --insecure is given, it returns an error if a
+// listener is open: if clients of other machines could connect without authentication.
 func (f *hubFlags) addTLSListenerUnlessOpen() error {
 	if f.tlsAddr != "" {
 		if f.srv.TLSConfig == nil {
@@ -170,11 +169,11 @@ func (f *hubFlags) readUsersAndRegisterReload(cmd *cobra.Command) error {
 	return nil
 }
 
-// enforceTimeout limits the time for checking all clients against changed rights.
+// enforceTimeout limits the time for checking the rights of all clients after a reload of the users file.
 const enforceTimeout = 30 * time.Second
 
-// reloadUsersAndEnforce reads the users file again and closes clients that have lost their rights. It returns text that
-// describes the outcome.
+// reloadUsersAndEnforce reads the users file again and closes clients that have lost their rights. resultText describes
+// the outcome.
 func (f *hubFlags) reloadUsersAndEnforce(ctx context.Context) (resultText string) {
 	file, err := os.Open(f.users)
 	if err == nil {

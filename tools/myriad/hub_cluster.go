@@ -48,8 +48,8 @@ func (f *clusterFlags) addFlags(flags *pflag.FlagSet) {
 	flags.DurationVar(&f.Linger, "cluster-linger", 0, "how long this hub keeps receiving a topic after its last subscriber has left (default 5s)")
 }
 
-// clusterOriginVariable is the environment variable that identifies the cluster node during an upgrade, so that the new
-// process continues as the same node.
+// clusterOriginVariable is the environment variable that passes the identity of a cluster node to the new process of an
+// upgrade. The new process continues as the same node.
 const clusterOriginVariable = "MYRIAD_CLUSTER_ORIGIN"
 
 func (f *hubFlags) addReplayFlags(flags *pflag.FlagSet) {
@@ -68,7 +68,7 @@ func (f *hubFlags) addReplayFlags(flags *pflag.FlagSet) {
 	f.flagsByField["Replay.Topics"] = "replay"
 }
 
-// validateAndSetReplay validates the flags of --replay and sets the hub's Replay.
+// validateAndSetReplay validates --replay and the flags --replay-*. It sets the hub's Replay if --replay is given.
 func (f *hubFlags) validateAndSetReplay(cmd *cobra.Command) error {
 	c := &f.cluster
 	for _, flag := range []string{"replay-bytes", "replay-messages", "replay-age", "replay-clients", "replay-clients-each", "replay-timeout", "replay-replicas", "replay-dir"} {
