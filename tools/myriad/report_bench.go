@@ -30,7 +30,8 @@ func (f *reportFlags) writeBenchReport(cmd *cobra.Command, files []reportFile) e
 	return nil
 }
 
-// printMissingOrInvalidRunCount prints how many runs are missing in the output for benchstat, if any.
+// If runs are missing or invalid, printMissingOrInvalidRunCount prints their number. The output for benchstat omits
+// them.
 func printMissingOrInvalidRunCount(w io.Writer, set *result.Set) {
 	skipped := 0
 	for _, r := range set.Reports {
