@@ -17,21 +17,20 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// HTTP is a [tcp.Handler] that serves an [http.Handler] over HTTP/1.1. Between two requests, a connection takes no more
-// memory than an idle connection.
+// HTTP is a [tcp.Handler] that serves an [http.Handler] over HTTP/1.1. Between two requests, a connection takes no
+// memory beyond that of an idle connection. Several servers can share one HTTP. Do not change the fields while HTTP
+// serves.
 //
-// Handlers run on Pool and may block, as with net/http's server. A handler marked as [Quick] runs on the event loop.
-//
-// Do not change the fields while HTTP serves. One HTTP can serve several servers.
+// Handlers run on Pool and may block, as in net/http. Handlers that are marked as [Quick] run on the event loop.
 type HTTP struct {
 	// Handler answers requests. The default is http.DefaultServeMux.
 	Handler http.Handler
-	// Pool runs the handlers. If the pool rejects or sheds a request, the answer is 503. The default is a pool shared
-	// within this package, with at most 10,000 workers and 1,048,576 queued requests, which sheds nothing. While a
-	// handler waits for its client, for more of the body or for space to send, it does not count as a worker.
+	// Pool runs the handlers. If the pool rejects or sheds a request, the answer is 503. A handler does not count as a
+	// worker while it waits for input from its client or for space to send. The default is a common pool of this
+	// package with at most 10,000 workers and 1,048,576 queued requests. The default pool sheds nothing.
 	Pool *pool.Pool
 	// MaxHeaderBytes is the maximum size of a request's header block, including the request line. A larger block is
-	// answered with 431. The default is 32 KiB. MaxHeaderBytes must be less than the server's Limits.MaxMessage.
+	// answered with 431. The default is 32 KiB. MaxHeaderBytes must be less than Limits.MaxMessage of the server.
 	MaxHeaderBytes int
 	// ReadHeaderTimeout limits the time from the first byte of a request to the end of its header. IdleTimeout limits
 	// the time from a response to the next request. A connection that exceeds either is closed, up to 400 ms late. By

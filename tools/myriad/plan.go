@@ -203,9 +203,9 @@ func (f *planFlags) measureAndPlanMachines(cmd *cobra.Command) error {
 }
 
 // fittingMeasurementWithMostPoints considers measurements of f.subject (default: the subject of all[0]). If the plan
-// uses TLS, it ignores measurements without TLS. It returns the one with the most points or, if several have the most
-// points, the one with the fewest connections, because the load generator disturbs it least. If no measurement fits, it
-// returns nil.
+// uses TLS, it ignores measurements without TLS. Of the remaining measurements, it returns the one with the most
+// points. If several have as many points, it returns the one with the fewest connections, which the load generator
+// disturbs least.
 func (f *planFlags) fittingMeasurementWithMostPoints(all []capacity.MeasuredCosts) (best *capacity.MeasuredCosts) {
 	for i := range all {
 		m := &all[i]

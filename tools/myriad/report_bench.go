@@ -30,8 +30,7 @@ func (f *reportFlags) writeBenchReport(cmd *cobra.Command, files []reportFile) e
 	return nil
 }
 
-// If runs are missing or invalid, printMissingOrInvalidRunCount prints their number. The output for benchstat omits
-// them.
+// If the output for benchstat omits missing or invalid runs, printMissingOrInvalidRunCount prints their number.
 func printMissingOrInvalidRunCount(w io.Writer, set *result.Set) {
 	skipped := 0
 	for _, r := range set.Reports {

@@ -125,7 +125,7 @@ func (f *serverFlags) validateAndComplete(cmd *cobra.Command) (err error) {
 	return f.admin.validate()
 }
 
-// isSystemdAddr reports whether addr stands for a listener that the service manager has opened.
+// isSystemdAddr reports whether addr stands for a listener that systemd has opened.
 func isSystemdAddr(addr string) bool {
 	name, ok := strings.CutPrefix(addr, "systemd")
 	return ok && (name == "" || name[0] == ':')
@@ -163,8 +163,7 @@ func parseSlowConsumerPolicy(text string) (tcp.SlowConsumer, error) {
 	return 0, quantity.Error("close or drop")
 }
 
-// If --addr stands for a listener of the service manager, systemdListenerIfRequested returns this listener, otherwise
-// nil.
+// If --addr stands for a listener of systemd, systemdListenerIfRequested returns this listener, otherwise nil.
 func (f *serverFlags) systemdListenerIfRequested() (net.Listener, error) {
 	if !isSystemdAddr(f.srv.Addr) {
 		return nil, nil
@@ -187,8 +186,8 @@ func (f *serverFlags) systemdListenerIfRequested() (net.Listener, error) {
 	return nil, fmt.Errorf("--addr is %q; expected one of the sockets that were passed: %s", f.srv.Addr, strings.Join(names, ", "))
 }
 
-// replaceFieldsWithFlags replaces field names in text with flag names. Some names begin with other names, so longer
-// ones are replaced first.
+// replaceFieldsWithFlags replaces field names in text by flag names. Longer field names are replaced first, because
+// some field names begin with a shorter one.
 func (f *serverFlags) replaceFieldsWithFlags(text string) string {
 	fields := slices.SortedFunc(maps.Keys(f.flagsByField), func(a, b string) int { return len(b) - len(a) })
 	var pairs []string
@@ -198,7 +197,7 @@ func (f *serverFlags) replaceFieldsWithFlags(text string) string {
 	return strings.NewReplacer(pairs...).Replace(text)
 }
 
-// setGoMemoryLimitIfRequested sets Go's memory limit to --memory-limit and prints it, unless GOMEMLIMIT is set.
+// If --memory-limit is given and GOMEMLIMIT is not set, setGoMemoryLimitIfRequested sets and prints Go's memory limit.
 func (f *serverFlags) setGoMemoryLimitIfRequested(cmd *cobra.Command) error {
 	if f.memoryLimit == "" {
 		return nil
