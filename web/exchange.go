@@ -149,10 +149,9 @@ func (x *exchange) makeCurrentExchange(c *tcp.Conn) (responseBuffered bool) {
 	return false
 }
 
-// These estimates are in bytes: a request on a worker without its head, and a goroutine that waits for a body.
 const (
-	requestMemory = 2 << 10
-	waiterMemory  = 8 << 10
+	requestMemory = 2 << 10 // estimated bytes of a request on a worker; the head is not included
+	waiterMemory  = 8 << 10 // estimated bytes of a goroutine that waits for the body of its request
 )
 
 // estimateOwnMemory returns the memory that x adds to memoryCost.

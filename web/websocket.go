@@ -66,8 +66,8 @@ type WebSocket struct {
 	// Subprotocols are the protocols of the server in order of preference. WebSocket selects the first one that the
 	// client offers. If the client offers none of them, the socket has no subprotocol.
 	Subprotocols []string
-	// CheckOrigin reports whether a page with the Origin of the request may connect. By default, the Origin must have
-	// the host of the request. A request without an Origin is not from a browser and is then allowed.
+	// CheckOrigin reports whether a page with the request's Origin may connect. By default, the Origin must have the
+	// request's host. Requests without an Origin are allowed by default, because they are not from browsers.
 	CheckOrigin func(r *http.Request) bool
 	// MaxMessage is the maximum size in bytes of a message from the client after decompression. The default is 64 KiB,
 	// and the largest possible value is 1 GiB. A longer message closes the socket with CloseTooLarge. A message that is
