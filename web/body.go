@@ -10,16 +10,16 @@ import (
 	"strings"
 )
 
-// maxChunkLine limits the line before a chunk, extensions included, in bytes.
+// maxChunkLine is the maximum size in bytes of the line before a chunk, including the chunk extensions.
 const maxChunkLine = 256
 
-// maxChunkOverhead limits the excess bytes in chunk lines. As in net/http, 16 bytes per chunk and 2 bytes per byte
-// of data are not excess.
+// maxChunkOverhead limits the overhead of chunk lines. As in net/http, each chunk increases the overhead by the size of
+// its line, and reduces it by 16 bytes plus twice the size of its data.
 const maxChunkOverhead = 16 << 10
 
 const maxTrailer = 8 << 10
 
-// bodyDecoder separates the data of a request's body from its framing. It belongs to the connection's owner.
+// bodyDecoder extracts the data and the trailer from the body of a request.
 type bodyDecoder struct {
 	remaining int64 // bytes of the body, or of the current chunk including its line end
 	chunked   bool
@@ -34,7 +34,7 @@ func newBodyDecoder(length int64) bodyDecoder {
 	return bodyDecoder{remaining: max(length, 0), chunked: length < 0, done: length == 0}
 }
 
-// nextData returns the next bytes of the body, at most maxBytes. used is 0 if more input is needed.
+// nextData returns the next data of the body, at most maxBytes bytes. If more input is needed, used is 0.
 func (f *bodyDecoder) nextData(in []byte, maxBytes int) (data []byte, used int, err error) {
 	if f.done || len(in) == 0 {
 		return nil, 0, nil
@@ -114,10 +114,10 @@ func (f *bodyDecoder) parseTrailer(in []byte) (_ []byte, used int, _ error) {
 	return nil, i + len(headEnd), nil
 }
 
-// maxUnreadBody is the number of unread bytes of a body at which reading pauses.
+// maxUnreadBody is the number of bytes of a body that may wait for the handler. At this number, reading pauses.
 const maxUnreadBody = 64 << 10
 
-// requestBody passes a request's body from the connection's owner to the handler. The exchange's lock guards it.
+// requestBody passes the body of a request from the connection's owner to the handler. x.mu guards the other fields.
 type requestBody struct {
 	x *exchange
 
@@ -183,8 +183,8 @@ func (b *requestBody) Read(p []byte) (int, error) {
 	}
 }
 
-// sendContinue sends 100 Continue, unless the handler starts its response first. The caller holds the lock, which is
-// released while the mailbox is full.
+// sendContinue sends 100 Continue. If the handler starts its response first, nothing is sent. The caller holds b.x.mu.
+// While the connection's mailbox is full, sendContinue waits and does not hold b.x.mu.
 func (b *requestBody) sendContinue() {
 	b.continueSent = true
 	b.x.retryWhileMailboxFull(func() error {
@@ -221,7 +221,7 @@ func (b *requestBody) setTrailerAndReturnError() error {
 	return b.err
 }
 
-// Close implements io.Closer for the handler. Further input of the body is discarded.
+// Close implements io.Closer for the handler. The unread rest of the body is discarded.
 func (b *requestBody) Close() error {
 	b.x.mu.Lock()
 	defer b.x.mu.Unlock()

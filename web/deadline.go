@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// deadline limits the time for reading a body or for writing. The exchange's lock guards it.
+// deadline limits the time for reading the body of a request or for writing a response. exchange.mu guards it.
 type deadline struct {
 	expired bool
 	timer   *time.Timer
@@ -29,7 +29,7 @@ func (d *deadline) callUntilDeadline(mu *sync.Mutex, f func(context.Context) err
 	return err
 }
 
-// set sets the deadline to t, or removes it if t is zero. onExpiry is called at the time t with mu locked.
+// set sets the deadline to t. At this time, onExpiry is called with mu locked. If t is zero, there is no deadline.
 func (d *deadline) set(mu *sync.Mutex, t time.Time, onExpiry func()) {
 	mu.Lock()
 	defer mu.Unlock()

@@ -14,7 +14,7 @@ import (
 
 // This file implements permessage-deflate (RFC 7692) without context takeover.
 
-// acceptsDeflate reports whether this implementation supports one of the client's offers.
+// acceptsDeflate reports whether the client offers a form of permessage-deflate that this package supports.
 func acceptsDeflate(offers []string) bool {
 	for e := range strings.SplitSeq(strings.Join(offers, ","), ",") {
 		name, parameters, _ := strings.Cut(e, ";")
@@ -39,7 +39,7 @@ func acceptsDeflate(offers []string) bool {
 	return false
 }
 
-// deflateTail is the end of a flate stream: four bytes that the sender omits, and an empty final block.
+// deflateTail completes a compressed message with four bytes that the sender has omitted, and an empty final block.
 const deflateTail = "\x00\x00\xff\xff\x01\x00\x00\xff\xff"
 
 var deflateWriters = sync.Pool{New: func() any {
@@ -66,8 +66,8 @@ var (
 	decompressBuffers = sync.Pool{New: func() any { return new([]byte) }}
 )
 
-// decompress returns a decompressed message of at most maxBytes bytes. It may append to p. The caller passes the result
-// to recycleDecompressed.
+// decompress decompresses the message p. A result of more than maxBytes bytes is an error. decompress may use the free
+// capacity of p. After use, the caller passes the result to recycleDecompressed.
 func decompress(p []byte, maxBytes int) ([]byte, error) {
 	r := inflateReaders.Get().(io.ReadCloser)
 	defer inflateReaders.Put(r)
@@ -86,7 +86,7 @@ func decompress(p []byte, maxBytes int) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// maxPooledBuffer is the size in bytes above which a buffer is not reused.
+// maxPooledBuffer is the maximum size in bytes of a buffer that is reused.
 const maxPooledBuffer = 1 << 20
 
 func recycleDecompressed(p []byte) {
@@ -95,18 +95,18 @@ func recycleDecompressed(p []byte) {
 	}
 }
 
-// Group is a set of WebSockets that receive the same messages. A message is encoded once, and compressed once for
-// sockets that use compression. The zero value is empty. Like a [tcp.Group], a Group is safe for concurrent use. A
-// group of one socket takes 80 bytes.
+// Group is a set of WebSockets that receive the same messages. A Group encodes each message only once. If sockets use
+// compression, it also compresses each message only once. The zero value is an empty group. A Group is safe for
+// concurrent use. A Group with one socket takes 80 bytes.
 type Group struct{ plain, deflate tcp.Group }
 
 // Add adds a socket.
 func (g *Group) Add(s Socket) { g.groupFor(s).Add(s.Ref()) }
 
-// Remove removes a socket under the rules of tcp.Group.Remove.
+// Remove removes a socket; see tcp.Group.Remove.
 func (g *Group) Remove(s Socket) { g.groupFor(s).Remove(s.Ref()) }
 
-// Len returns the number of sockets in the group, which may include some that have closed.
+// Len returns the number of sockets in the group. Some of these sockets may have closed.
 func (g *Group) Len() int { return g.plain.Len() + g.deflate.Len() }
 
 func (g *Group) groupFor(s Socket) *tcp.Group {
@@ -116,15 +116,15 @@ func (g *Group) groupFor(s Socket) *tcp.Group {
 	return &g.plain
 }
 
-// minGroupCompressed is the minimum size in bytes of a group message that is compressed.
+// minGroupCompressed is the minimum size in bytes of a message that a Group compresses.
 const minGroupCompressed = 512
 
-// Broadcast sends a message to all sockets like tcp.Group.Broadcast.
+// Broadcast sends a message to all sockets in the group; see tcp.Group.Broadcast.
 func (g *Group) Broadcast(kind Kind, message []byte) (sent, full int) {
 	return g.encodeAndSend(kind, message, (*tcp.Group).Broadcast)
 }
 
-// SendLatest sends a message to all sockets as their latest value like tcp.Group.SendLatest.
+// SendLatest sends message, as the latest value, to all sockets in the group; see tcp.Group.SendLatest.
 func (g *Group) SendLatest(kind Kind, message []byte) (sent, full int) {
 	return g.encodeAndSend(kind, message, (*tcp.Group).SendLatest)
 }

@@ -11,11 +11,11 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// Event is a server-sent event for the EventSource of a browser (HTML, 9.2).
+// Event is a server-sent event for the EventSource of a browser (HTML standard, section 9.2).
 type Event struct {
-	// ID is sent back as Last-Event-ID when the browser reconnects. "" leaves the browser's value unchanged.
+	// ID, if set, is the value of Last-Event-ID with which the browser reconnects after this event.
 	ID string
-	// Name is the event's type; "" means "message".
+	// Name is the type of the event. If Name is "", the type is "message".
 	Name string
 	// Data is the event's data. It may have several lines.
 	Data string
@@ -23,8 +23,8 @@ type Event struct {
 	Retry time.Duration
 }
 
-// Bytes returns the encoded event, which can be sent to any number of streams, for example with Ref.Send or
-// Group.Broadcast. Line ends in ID and Name are removed.
+// Bytes returns the encoded event. It can be sent to any number of streams, for example with tcp.Ref.Send or
+// tcp.Group.Broadcast. Line ends in ID and Name are removed.
 func (e Event) Bytes() []byte {
 	b := make([]byte, 0, len(e.ID)+len(e.Name)+len(e.Data)+40)
 	if e.ID != "" {
@@ -52,33 +52,34 @@ func removeLineEnds(s string) string {
 	}, s)
 }
 
-// Events turns the connections of requests into streams of server-sent events. It is an [http.Handler] that can be
-// registered directly; another handler can also call Subscribe. A [Quick] handler does so without a goroutine.
+// Events turns the connection of a request into a stream of server-sent events. Register an Events as an
+// [http.Handler], or call Subscribe in another handler. If this handler is marked as [Quick], no goroutine is used.
 //
-// A stream has no goroutine and takes about 50 bytes more than an idle connection. Send events (Event.Bytes) with its
-// Ref, groups or broadcasts. A stream ends when the client disconnects, when it is closed, or when the server shuts
-// down. With Server.Heartbeat, the server sends comments, which browsers ignore, so that proxies keep the stream open.
+// A stream has no goroutine and takes about 50 bytes more than an idle connection. Send Event.Bytes with tcp.Ref.Send,
+// tcp.Group.Broadcast or tcp.Server.Broadcast. A stream ends when the client disconnects, when the connection is
+// closed, or when the server shuts down. With Server.Heartbeat, the server sends comments, so that proxies keep the
+// stream open. Browsers ignore these comments.
 type Events struct {
-	// Opened, if set, is called when a stream begins, like tcp.Handler.Opened. It can add c.Ref() to a tcp.Group.
+	// Opened, if set, is called when a stream begins; see tcp.Handler.Opened. It can add c.Ref() to a tcp.Group.
 	Opened func(c *tcp.Conn)
-	// Closed, if set, is called when a stream has ended, like tcp.Handler.Closed.
+	// Closed, if set, is called when a stream has ended; see tcp.Handler.Closed.
 	Closed func(c *tcp.Conn, why error)
-	// Save and Restore, if set, work like the methods of a tcp.Migrator for streams that move to another process; see
-	// HTTP.Endpoints. Restore is called instead of Opened. Without Save, streams with a Value stay in the old process.
-	// If Opened is set but Restore is not, all streams stay.
+	// Save and Restore, if set, move the state of a stream to another process, like the methods of a tcp.Migrator; see
+	// HTTP.Endpoints. In the new process, Restore is called instead of Opened. If Save is nil, streams with a Value
+	// stay in the old process. If Opened is set and Restore is nil, all streams stay in the old process.
 	Save    func(c *tcp.Conn, to []byte) (state []byte, err error)
 	Restore func(c *tcp.Conn, state []byte) error
 }
 
-// ErrNoStream reports that a request can't become a stream of events. The server has already answered the request.
+// ErrNoStream reports that a request can't become a stream of events. Such a request has already been answered.
 var ErrNoStream = errors.New("web: the request can't become a stream of events")
 
 // ServeHTTP implements http.Handler.
 func (e *Events) ServeHTTP(w http.ResponseWriter, r *http.Request) { _ = e.Subscribe(w, r, nil) }
 
-// Subscribe turns the request's connection into a stream of events after the request's handler has returned. value
-// becomes the connection's Value. The response includes the fields of w's header. If the request can't become a stream,
-// Subscribe answers it with an error and returns an error that wraps ErrNoStream. For middleware see WebSocket.Upgrade.
+// Subscribe turns the connection of r into a stream of events after the handler of r has returned. value becomes the
+// connection's Value. The response contains the header fields of w. If r can't become a stream, Subscribe returns an
+// error that wraps ErrNoStream. In this case, r has already been answered. For middleware see WebSocket.Upgrade.
 func (e *Events) Subscribe(w http.ResponseWriter, r *http.Request, value any) error {
 	res, status, why := unwrapResponse(w), 0, ""
 	switch {
@@ -110,7 +111,7 @@ func (e *Events) Subscribe(w http.ResponseWriter, r *http.Request, value any) er
 	return nil
 }
 
-// scheduleHandlerSwitch makes h the connection's handler after the HTTP handler has returned and w.out has been sent.
+// After the HTTP handler has returned and w.out has been sent, h becomes the connection's handler.
 func (w *response) scheduleHandlerSwitch(h tcp.Handler, value any, opened func(c *tcp.Conn)) {
 	w.setState(responseSwitching)
 	w.x.switchHandler = func(c *tcp.Conn) {
@@ -125,7 +126,7 @@ func (w *response) scheduleHandlerSwitch(h tcp.Handler, value any, opened func(c
 
 type eventStream struct{ events *Events }
 
-// Opened is never called, because the connection was opened for HTTP.
+// Opened is never called, because the connection is already open when the stream begins.
 func (s eventStream) Opened(*tcp.Conn) {}
 
 // Received ignores input of the client.

@@ -15,16 +15,16 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// exchange is one request and its response; state.go describes its states.
+// exchange is one request and its response. Its states are described in state.go.
 //
-// The connection's owner is its event loop or goroutine. If the handler runs outside the event loop, the exchange is
-// the connection's Value until the response and the request's body are complete. The owner puts input into body. All
-// other fields belong to the handler's goroutine until the handler has returned. The exchange of a Quick handler is
-// reused. Others are not, because a handler may keep the Request and the ResponseWriter.
+// The owner of a connection is its event loop or its goroutine. A Quick handler runs on the owner, and its exchange is
+// reused. Any other handler runs on a worker. Its exchange is not reused, because the handler may keep the Request and
+// the ResponseWriter. Until the response and the request's body are complete, this exchange is the connection's Value.
+// Until the handler has returned, the fields before mu belong to the worker. The owner puts input into body.
 //
-// Pipelined requests that arrive together form a list, which does not change after dispatch. One worker runs their
-// handlers in order. The connection's Value is the first exchange that is not done. The owner finishes that exchange
-// and the following ones whose responses are complete in memory.
+// Pipelined requests that arrive together form a list, which does not change after dispatch. One worker runs the
+// handlers of a list in order. The connection's Value is the first exchange of the list that is not done. The owner
+// finishes this exchange, and then the following exchanges whose responses are already complete in memory.
 type exchange struct {
 	h       *HTTP
 	handler http.Handler
@@ -56,7 +56,7 @@ type exchange struct {
 	memoryCost  int  // bytes for Limits.MaxBuffered: without the body, with the requests after it
 }
 
-// maxDiscardedBody limits how much of an unread body is discarded to reuse the connection, as in net/http.
+// To reuse a connection, at most maxDiscardedBody unread bytes of a body are discarded, as in net/http.
 const maxDiscardedBody = 256 << 10
 
 const discardTimeout = 30 * time.Second
@@ -75,11 +75,11 @@ func (h *HTTP) newExchange(c *tcp.Conn) *exchange {
 	return x
 }
 
-// maxKeptFields is the number of fields above which a header map is not reused. A map never shrinks, and clearing it
-// takes time in proportion to its size.
+// maxKeptFields is the maximum number of fields of a header map that is reused. A larger map never shrinks, and
+// clearing it takes long.
 const maxKeptFields = 64
 
-// recycleExchange makes x, which no worker has seen, available for another request.
+// recycleExchange makes x available for another request. x must not have been passed to a worker.
 func recycleExchange(x *exchange) {
 	if len(x.header) > maxKeptFields {
 		x.header = make(http.Header)
@@ -92,8 +92,8 @@ func recycleExchange(x *exchange) {
 	quickExchanges.Put(x)
 }
 
-// mustCloseAfterResponse reports whether the connection must close after this response: because that was agreed,
-// because the client might not send the rest of its body, or because that rest is too long to discard.
+// mustCloseAfterResponse reports whether the connection must close after this response. There are four reasons: no
+// further request may follow, the server drains, the rest of the body may never arrive, or this rest is too long.
 func (x *exchange) mustCloseAfterResponse() bool {
 	if x.head.closeAfter || x.res.conn != nil {
 		return x.head.closeAfter
@@ -104,7 +104,7 @@ func (x *exchange) mustCloseAfterResponse() bool {
 	return x.draining || !b.isComplete() && (x.expectsContinue && !b.continueSent || b.err != nil || b.readDeadline.expired || !b.framing.chunked && b.framing.remaining > maxDiscardedBody)
 }
 
-// submitToPoolOrReject submits the handlers of x and the following requests. If the pool is full, the answer is 503.
+// submitToPoolOrReject passes x and the requests after x to the pool. If the pool is full, these requests get a 503.
 func (x *exchange) submitToPoolOrReject(c *tcp.Conn) {
 	state := stateActive
 	for y := x; y != nil; y = y.next {
@@ -130,7 +130,7 @@ func (x *exchange) submitToPoolOrReject(c *tcp.Conn) {
 	x.sendReadyResponses(c)
 }
 
-// makeCurrentExchange makes x the connection's Value. responseBuffered reports whether the response of x is complete.
+// makeCurrentExchange makes x the connection's Value. If the whole response is in memory, responseBuffered is true.
 func (x *exchange) makeCurrentExchange(c *tcp.Conn) (responseBuffered bool) {
 	c.SetValue(x)
 	if d := x.h.WriteTimeout; d > 0 {
@@ -149,13 +149,12 @@ func (x *exchange) makeCurrentExchange(c *tcp.Conn) (responseBuffered bool) {
 	return false
 }
 
-// Memory of a request on a worker besides its head, and of a goroutine that waits for its body, in bytes.
 const (
-	requestMemory = 2 << 10
-	waiterMemory  = 8 << 10
+	requestMemory = 2 << 10 // estimated bytes of a request on a worker; the head is not included
+	waiterMemory  = 8 << 10 // estimated bytes of a goroutine that waits for the body of its request
 )
 
-// estimateOwnMemory returns memoryCost minus the cost of the requests after x.
+// estimateOwnMemory returns the memory that x adds to memoryCost.
 func (x *exchange) estimateOwnMemory() int {
 	n := requestMemory + 2*len(x.headMemory.text) // twice, for the map of its fields
 	if x.length != 0 {
@@ -182,8 +181,8 @@ func (x *exchange) initRequestAndResponse() {
 	x.res.init(x, nil)
 }
 
-// exchangeJob is a list of exchanges in the pool. If the connection closes before the job runs, the job is emptied, so
-// that the pool's queue does not retain the exchanges.
+// exchangeJob runs a list of exchanges in the pool. If the connection closes before the job runs, the list is removed
+// from the job, so that the queue of the pool does not keep the exchanges in memory.
 type exchangeJob struct{ x atomic.Pointer[exchange] }
 
 func (j *exchangeJob) takeExchange() *exchange { return j.x.Swap(nil) }
@@ -195,8 +194,8 @@ func (j *exchangeJob) Run(context.Context) {
 	}
 }
 
-// runHandler runs the handler. next is the next request to run. bufferedBytes is the number of response bytes buffered
-// for the owner, of which earlier responses have left bufferedBytesBefore.
+// runHandler runs the handler and returns the next exchange to run. bufferedBytes is the number of response bytes that
+// wait in memory for the owner, including bufferedBytesBefore from earlier responses.
 func (x *exchange) runHandler(bufferedBytesBefore int) (next *exchange, bufferedBytes int) {
 	defer func() { next = x.markReadyAndPostResponses() }() // also after runtime.Goexit
 	x.serveAndFinishRecoveringPanic()
@@ -209,15 +208,15 @@ func (x *exchange) runHandler(bufferedBytesBefore int) (next *exchange, buffered
 	return nil, bufferedBytes
 }
 
-// Dropped implements pool.Dropper. The pool calls it when it sheds the job or is closed.
+// Dropped implements pool.Dropper. It answers the requests of the job with 503.
 func (j *exchangeJob) Dropped(error) {
 	for x := j.takeExchange(); x != nil; x = x.markReadyAndPostResponses() {
 		x.writeServiceUnavailable()
 	}
 }
 
-// markReadyAndPostResponses passes the response to the owner and returns the next request to run. If the connection
-// ends, it returns nil and cancels the requests after x.
+// markReadyAndPostResponses passes the response to the owner and returns the next exchange to run. If the connection
+// ends with this response, it cancels the requests after x and returns nil.
 func (x *exchange) markReadyAndPostResponses() (next *exchange) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -232,8 +231,8 @@ func (x *exchange) markReadyAndPostResponses() (next *exchange) {
 	return x.next
 }
 
-// cancelRequestAndMarkReady records that the handler has returned or will not run. ownerMustSend reports whether the
-// owner must now send the response. The caller holds the lock.
+// cancelRequestAndMarkReady is called when the handler has returned or will not run. If the owner must now send the
+// response, ownerMustSend is true. The caller holds x.mu.
 func (x *exchange) cancelRequestAndMarkReady() (ownerMustSend bool) {
 	x.cancelRequestAndCloseBody()
 	switch {
@@ -258,8 +257,7 @@ func (x *exchange) cancelThisAndFollowing() {
 	}
 }
 
-// cancelRequestAndCloseBody releases the request's timers and other resources of the handler. The caller holds the
-// lock.
+// cancelRequestAndCloseBody also stops the deadlines of the request. The caller holds x.mu.
 func (x *exchange) cancelRequestAndCloseBody() {
 	x.body.readDeadline.stopTimerAndCancelContext()
 	x.res.writeDeadline.stopTimerAndCancelContext()
@@ -297,7 +295,7 @@ func (x *exchange) serveAndFinishRecoveringPanic() {
 	returned = true
 }
 
-// logPanicAndAbortResponse closes the connection, like net/http. Output already sent is not affected.
+// logPanicAndAbortResponse logs a panic and discards the unsent output. The connection then closes, as in net/http.
 func (x *exchange) logPanicAndAbortResponse(v any) {
 	if v != http.ErrAbortHandler {
 		x.h.logf("web: panic serving %s: %v\n%s", x.req.RemoteAddr, v, debug.Stack())
@@ -312,7 +310,7 @@ func (x *exchange) logPanicAndAbortResponse(v any) {
 	x.res.setState(responseAborted)
 }
 
-// markActiveIfPipelined prevents the owner from finishing the response while the handler's goroutine sends.
+// markActiveIfPipelined prevents the owner from finishing the response of a pipelined request while its handler sends.
 func (x *exchange) markActiveIfPipelined() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -325,7 +323,7 @@ func (x *exchange) postToConnOwner(f func(*tcp.Conn)) {
 	x.retryWhileMailboxFull(func() error { return x.ref.Do(f) })
 }
 
-// retryWhileMailboxFull repeats send until the mailbox is not full. The caller holds the lock; waiting releases it.
+// retryWhileMailboxFull repeats send while the connection's mailbox is full. Between two calls, it releases x.mu.
 func (x *exchange) retryWhileMailboxFull(send func() error) {
 	for x.state < stateAborted && errors.Is(send(), tcp.ErrFull) {
 		x.mu.Unlock()
@@ -479,7 +477,7 @@ func (x *exchange) abortOnConnClosed(why error) {
 	}
 }
 
-// connContext is the parent of a request's context. It never ends. It contains the same values as with net/http.
+// connContext is the parent of a request's context. It never ends. It contains the same values as in net/http.
 type connContext exchange
 
 func (*connContext) Deadline() (t time.Time, ok bool) { return }

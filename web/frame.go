@@ -28,8 +28,8 @@ const (
 	maxControl = wsframe.MaxControl
 )
 
-// Frame returns an encoded, uncompressed message of a server, which Ref.Send, Group.Broadcast and Server.Broadcast can
-// send to any number of clients. Use Group for compressed messages.
+// Frame returns an encoded, uncompressed message of a server. It can be sent to any number of clients, for example with
+// tcp.Ref.Send or tcp.Group.Broadcast. A [Group] can also send compressed messages.
 func Frame[T string | []byte](kind Kind, message T) []byte {
 	return append(appendFrameHead(make([]byte, 0, len(message)+10), byte(kind), len(message)), message...)
 }
@@ -68,7 +68,7 @@ func parseFrameHead(in []byte, deflateNegotiated bool) (h frameHead, err error) 
 	return h, nil
 }
 
-// appendUnmasked appends masked, a part of a payload that begins at maskOffset, without its mask.
+// appendUnmasked removes the mask from masked and appends the result. masked begins at maskOffset in its payload.
 func appendUnmasked(b, masked []byte, mask [4]byte, maskOffset int) []byte {
 	start := len(b)
 	b = slices.Grow(b, len(masked))[:start+len(masked)]
@@ -80,8 +80,8 @@ type utf8Checker struct {
 	checked int // bytes of complete characters
 }
 
-// isValidPrefix reports whether p is valid so far. Bytes checked by earlier calls are not checked again. If final is
-// set, p must not end within a character.
+// isValidPrefix reports whether p is valid UTF-8. Bytes that an earlier call has checked are not checked again. If
+// final is not set, p may end within a character.
 func (t *utf8Checker) isValidPrefix(p []byte, final bool) bool {
 	for t.checked < len(p) {
 		if rest := p[t.checked:]; !utf8.FullRune(rest) {

@@ -15,7 +15,7 @@ import (
 // tolerate: bare LF, folded lines, space before a colon, several lengths, a length together with chunks. A proxy in
 // front of the server may interpret such a head differently.
 
-// statusError rejects a request with the given response status.
+// statusError is the reason why a request is rejected, and the status of the response.
 type statusError struct {
 	status int
 	why    string
@@ -35,9 +35,9 @@ const maxFields = 1000
 
 var headEnd = []byte("\r\n\r\n")
 
-// completeHeadLength returns the length of the head at the beginning of in, including its blank line, or 0 if the head
-// is incomplete. The first alreadySearched bytes are known not to contain its end. An empty line before the head, which
-// old clients send after a body, is part of the head. A head longer than maxBytes is an error.
+// completeHeadLength returns the length of the head at the beginning of in, or 0 if the head is incomplete. The head
+// includes the blank line at its end and an empty line before it, which old clients send after a body. The first
+// alreadySearched bytes do not contain the end of the head. A head of more than maxBytes bytes is an error.
 func completeHeadLength(in []byte, alreadySearched, maxBytes int) (int, error) {
 	start := 0
 	if bytes.HasPrefix(in, headEnd[:2]) {
@@ -60,7 +60,7 @@ func completeHeadLength(in []byte, alreadySearched, maxBytes int) (int, error) {
 	return 0, nil
 }
 
-// containsBareLF reports whether b contains an LF, at index at or later, that does not follow a CR.
+// containsBareLF reports whether b[at:] contains an LF that does not follow a CR. The CR may be b[at-1].
 func containsBareLF(b []byte, at int) bool {
 	for ; ; at++ {
 		i := bytes.IndexByte(b[at:], '\n')
@@ -104,8 +104,8 @@ func (s *headBuffer) reuseValueSlice(v string) []string {
 	return s.values[s.used-1 : s.used : s.used]
 }
 
-// parseHead parses a complete head into r. A head with a bare LF gets the error that completeHeadLength returns if the
-// LF arrives before the end of the head, whatever else is wrong.
+// parseHead parses a complete head into r. If the head contains a bare LF, the error is errBareLF even if something
+// else is wrong, too. completeHeadLength returns the same error.
 func parseHead(raw []byte, r *http.Request, s *headBuffer) (head, error) {
 	raw = bytes.TrimPrefix(raw, headEnd[:2])
 	s.text = string(raw)
@@ -179,7 +179,7 @@ func parseRequestLine(line string, r *http.Request, s *headBuffer) error {
 	return nil
 }
 
-// parseUnescapedURL returns the URL of a target that is a path without escapes and perhaps a query, otherwise nil.
+// If target is a path without escapes, with or without a query, parseUnescapedURL returns its URL, otherwise nil.
 func (s *headBuffer) parseUnescapedURL(target string) *url.URL {
 	if target[0] != '/' {
 		return nil
@@ -251,8 +251,8 @@ func (h *head) parseField(line string, r *http.Request, s *headBuffer) error {
 	return nil
 }
 
-// singletonFields are the fields that, as in nginx, must not be repeated, in addition to fields that frame the message.
-// If a proxy used the first value and the server the last one, they would interpret the request differently.
+// singletonFields are fields that must not be repeated, as in nginx. If a field is repeated, a proxy might use the
+// first value and the server the last value. Host, Content-Length and Transfer-Encoding are checked separately.
 var singletonFields = map[string]bool{"Authorization": true, "Content-Range": true, "Expect": true, "If-Match": true,
 	"If-Modified-Since": true, "If-None-Match": true, "If-Range": true, "If-Unmodified-Since": true}
 
@@ -310,12 +310,12 @@ func (h *head) parseTrailerHeader(r *http.Request) error {
 	return nil
 }
 
-// isForbiddenTrailer reports whether a field frames the message and therefore must not follow the body.
+// isForbiddenTrailer reports whether a field frames the message. Such a field must not follow the body.
 func isForbiddenTrailer(key string) bool {
 	return key == "Transfer-Encoding" || key == "Content-Length" || key == "Trailer"
 }
 
-// equalFold compares ASCII strings ignoring case. It excludes the Kelvin sign, which strings.EqualFold equates with k.
+// equalFold compares ASCII strings and ignores case. Unlike in strings.EqualFold, the Kelvin sign does not equal k.
 func equalFold(s, token string) bool { return len(s) == len(token) && strings.EqualFold(s, token) }
 
 func hasToken(list, token string) bool {

@@ -17,21 +17,20 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// HTTP is a [tcp.Handler] that serves an [http.Handler] over HTTP/1.1. Between two requests, a connection takes no more
-// memory than an idle connection.
+// HTTP is a [tcp.Handler] that serves an [http.Handler] over HTTP/1.1. Between two requests, a connection takes no
+// memory beyond that of an idle connection. Several servers can share one HTTP. Do not change the fields while HTTP
+// serves.
 //
-// Handlers run on Pool and may block, as with net/http's server. A handler marked as [Quick] runs on the event loop.
-//
-// Do not change the fields while HTTP serves. One HTTP can serve several servers.
+// Handlers run on Pool and may block, as in net/http. Handlers that are marked as [Quick] run on the event loop.
 type HTTP struct {
 	// Handler answers requests. The default is http.DefaultServeMux.
 	Handler http.Handler
-	// Pool runs the handlers. If the pool rejects or sheds a request, the answer is 503. The default is a pool shared
-	// within this package, with at most 10,000 workers and 1,048,576 queued requests, which sheds nothing. While a
-	// handler waits for its client, for more of the body or for space to send, it does not count as a worker.
+	// Pool runs the handlers. If the pool rejects or sheds a request, the answer is 503. A handler does not count as a
+	// worker while it waits for input from its client or for space to send. The default is a common pool of this
+	// package with at most 10,000 workers and 1,048,576 queued requests. The default pool sheds nothing.
 	Pool *pool.Pool
 	// MaxHeaderBytes is the maximum size of a request's header block, including the request line. A larger block is
-	// answered with 431. The default is 32 KiB. MaxHeaderBytes must be less than the server's Limits.MaxMessage.
+	// answered with 431. The default is 32 KiB. MaxHeaderBytes must be less than Limits.MaxMessage of the server.
 	MaxHeaderBytes int
 	// ReadHeaderTimeout limits the time from the first byte of a request to the end of its header. IdleTimeout limits
 	// the time from a response to the next request. A connection that exceeds either is closed, up to 400 ms late. By
@@ -44,10 +43,10 @@ type HTTP struct {
 	ReadTimeout, WriteTimeout time.Duration
 	// ErrorLog logs panics and mistakes in handlers. The default is the standard logger of package log.
 	ErrorLog *log.Logger
-	// Endpoints are the WebSockets and Events of Handler whose connections move to the new process in
-	// tcp.Server.Upgrade. The new process must have every endpoint under the same name. A connection with user state
-	// moves only if that state is saved; see SocketMigrator and Events.Save. Connections of endpoints that are not in
-	// Endpoints stay in the old process and are drained. The default is none.
+	// Endpoints are WebSockets and Events within Handler. In tcp.Server.Upgrade, their connections move to the new
+	// process, where Endpoints must contain the same names. A connection with a Value moves only if the Value is saved;
+	// see SocketMigrator and Events.Save. The connections of all other WebSockets and Events stay in the old process
+	// and are drained. The default is no endpoints.
 	Endpoints map[string]Endpoint
 
 	once   sync.Once
@@ -56,10 +55,10 @@ type HTTP struct {
 	sendsFiles atomic.Pointer[tcp.Limits] // identifies the last server that has sent a file
 }
 
-// Handler returns an [HTTP] with default settings.
+// Handler returns an [HTTP] that serves h with default settings.
 func Handler(h http.Handler) tcp.Handler { return &HTTP{Handler: h} }
 
-// ErrTimeout is the close reason of connections that exceeded IdleTimeout or ReadHeaderTimeout.
+// If a connection exceeds IdleTimeout or ReadHeaderTimeout, it closes with ErrTimeout.
 var ErrTimeout = errors.New("web: no request within IdleTimeout or ReadHeaderTimeout")
 
 const defaultMaxHeaderBytes = 32 << 10
@@ -119,7 +118,7 @@ func (h *HTTP) startIdleTimer(c *tcp.Conn) {
 // Opened implements tcp.Handler.
 func (h *HTTP) Opened(c *tcp.Conn) { h.startIdleTimer(c) }
 
-// maxPipelined is the number of pipelined requests that are answered before other connections are served.
+// After maxPipelined requests of one connection, the event loop serves other connections.
 const maxPipelined = 32
 
 // Received implements tcp.Handler.
@@ -149,8 +148,8 @@ func (h *HTTP) Received(c *tcp.Conn, in []byte) (used int) {
 	return used
 }
 
-// serveNextRequest handles the request at the beginning of in if its header is complete. The first alreadySearched
-// bytes do not contain the header's end. keepReading reports whether further requests may follow the used bytes.
+// serveNextRequest handles the request at the beginning of in. If the header is incomplete, used is 0. The first
+// alreadySearched bytes do not contain the end of the header. If more input can be processed, keepReading is true.
 func (h *HTTP) serveNextRequest(c *tcp.Conn, in []byte, alreadySearched int) (used int, keepReading bool) {
 	n, err := completeHeadLength(in, alreadySearched, h.maxHeadBytes(c))
 	if err != nil {
@@ -192,7 +191,7 @@ func (h *HTTP) parseRequest(c *tcp.Conn, head []byte) (*exchange, error) {
 }
 
 // parsePipelined appends the requests at the beginning of in to the list of x and returns their total length. It stops
-// at a request that is incomplete, invalid or has a body, and after a request that may end HTTP on the connection.
+// before a request that is incomplete, invalid or has a body, and after a request that may end HTTP on the connection.
 func (x *exchange) parsePipelined(c *tcp.Conn, in []byte) (used int) {
 	limit := x.h.maxHeadBytes(c)
 	for range maxPipelined - 1 {
@@ -287,14 +286,14 @@ func (h *HTTP) Draining(c *tcp.Conn) {
 	}
 }
 
-// NextProtos implements tcp.ALPNHandler. It replaces HTTP/2 by HTTP/1.1 in the offered protocols.
+// NextProtos implements tcp.ALPNHandler. It removes HTTP/2 from the configured protocols and adds HTTP/1.1.
 func (h *HTTP) NextProtos(configured []string) []string {
 	all := slices.DeleteFunc(slices.Clone(configured), func(p string) bool { return p == "h2" || p == "http/1.1" })
 	return append(all, "http/1.1")
 }
 
-// Heartbeat implements tcp.HeartbeatHandler. HTTP has no heartbeats, so it sends nothing. A connection without a
-// request is closed when unanswered heartbeats would close it.
+// Heartbeat implements tcp.HeartbeatHandler. It sends nothing, because HTTP has no heartbeats. If a connection has no
+// request, it closes as if the client had not answered heartbeats.
 func (h *HTTP) Heartbeat(c *tcp.Conn) (answers bool) {
 	_, busy := c.Value().(*exchange)
 	return !busy
@@ -307,12 +306,12 @@ func (h *HTTP) Timer(c *tcp.Conn) {
 	}
 }
 
-// Quick marks a handler that does not block, compute for long or read a request's body. The handler runs on the event
-// loop, without a goroutine, while other connections of the loop wait. HTTP reuses the http.Request with its Header and
-// URL, and the ResponseWriter, so the handler must not keep them. Its output is limited to Limits.MaxUnsent.
+// Quick marks h as a handler that neither blocks nor computes for long nor reads the body of a request. h runs on the
+// event loop, without a goroutine, while other connections of the loop wait. h must not keep the http.Request, its
+// Header, its URL or the ResponseWriter, because HTTP reuses them. The output of h is limited to Limits.MaxUnsent.
 //
-// Mark the Handler of an HTTP, or handlers within an http.ServeMux that is the Handler. Requests with a body run on the
-// pool in any case. Quick panics if h is nil.
+// Use the result as the Handler of an HTTP. If the Handler is an http.ServeMux, register the result there. A request
+// with a body always runs on the pool. If h is nil, Quick panics.
 func Quick(h http.Handler) http.Handler {
 	if h == nil {
 		panic("web: Quick: the http.Handler is nil; expected a handler")
@@ -322,7 +321,7 @@ func Quick(h http.Handler) http.Handler {
 
 type quickHandler struct{ http.Handler }
 
-// routeRequest looks up the handler in a ServeMux. isQuick reports whether the handler is marked as Quick.
+// In an http.ServeMux, routeRequest looks up the handler. If the handler is marked as Quick, isQuick is true.
 func (x *exchange) routeRequest() (isQuick bool) {
 	mux, ok := x.handler.(*http.ServeMux)
 	if !ok || x.req.RequestURI == "*" {
@@ -337,8 +336,8 @@ func (x *exchange) routeRequest() (isQuick bool) {
 	return isQuick
 }
 
-// Ref returns the connection of a request, which may be used after the request as well, for example in logs. ok is
-// false if the request is not served by an HTTP or its handler is Quick.
+// Ref returns a handle of the connection of a request. The handle may also be used after the request. If the request is
+// served by a Quick handler, or is not served by an HTTP, ok is false.
 func Ref(r *http.Request) (ref tcp.Ref, ok bool) {
 	ref, ok = r.Context().Value(refKey{}).(tcp.Ref)
 	return ref, ok

@@ -18,8 +18,8 @@ type Endpoint interface{ endpoint() }
 func (*WebSocket) endpoint() {}
 func (*Events) endpoint()    {}
 
-// SocketMigrator is a SocketHandler that can save its state for a socket, so that another process can continue with the
-// socket; see HTTP.Endpoints. Without a SocketMigrator, a socket with a Value stays in the old process.
+// A SocketHandler can implement SocketMigrator to move its sockets to another process with their state; see
+// HTTP.Endpoints. Without a SocketMigrator, a socket with a Value stays in the old process.
 type SocketMigrator interface {
 	// Save works like Save of a tcp.Migrator and is called between two calls of Message. Package web itself saves
 	// partially received messages and the properties of Socket. Both states together are limited to 1 MiB.
@@ -30,8 +30,7 @@ type SocketMigrator interface {
 	Restore(s Socket, state []byte) error
 }
 
-// savedVersion is the version of SaveHandler's format: the kind of the connection, the name of its endpoint, for a
-// socket its flags, subprotocol and partial message with flags, and finally the state written by the user's Save.
+// savedVersion is the version of the format of SaveHandler.
 const savedVersion = 1
 
 const (
@@ -55,7 +54,7 @@ var (
 )
 
 // SaveHandler implements tcp.HandlerMigrator for connections of h and of its Endpoints. If another handler passes
-// connections to an HTTP with Conn.SetHandler, its own SaveHandler must call this method for them.
+// connections to h with Conn.SetHandler, the SaveHandler of that handler must call this method for these connections.
 func (h *HTTP) SaveHandler(c *tcp.Conn, handler tcp.Handler, dst []byte) ([]byte, error) {
 	switch handler := handler.(type) {
 	case *HTTP:
@@ -76,8 +75,8 @@ func (h *HTTP) SaveHandler(c *tcp.Conn, handler tcp.Handler, dst []byte) ([]byte
 	return nil, errNoEndpoint
 }
 
-// RestoreHandler implements tcp.HandlerMigrator. If another handler passes connections to an HTTP, its own
-// RestoreHandler must call this method for them.
+// RestoreHandler implements tcp.HandlerMigrator. If another handler passes connections to h, the RestoreHandler of that
+// handler must call this method for these connections.
 func (h *HTTP) RestoreHandler(c *tcp.Conn, state []byte) error {
 	r := saved.NewReader(state)
 	version, what := r.Byte(), r.Byte()

@@ -17,9 +17,9 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// response is the http.ResponseWriter of an exchange. Its framing (Content-Length, chunks, Connection) and its order of
-// fields equal those of net/http's server, so that clients receive the same bytes. A response belongs to the handler's
-// goroutine until the handler has returned, then to the connection's owner.
+// response is the http.ResponseWriter of an exchange. The framing of the body and the order of the fields are the same
+// as in net/http, so that clients receive the same bytes. A response belongs to the handler's goroutine until the
+// handler has returned, and then to the connection's owner.
 type response struct {
 	x    *exchange
 	conn *tcp.Conn // set if the handler runs on the connection's owner
@@ -57,10 +57,10 @@ func (w *response) recycleBuffers() {
 	}
 }
 
-// bodyBufferSize is the maximum size of a body that is sent with Content-Length instead of chunks, as in net/http.
+// bodyBufferSize is the size of the buffer for the body. As in net/http, a body that fits gets a Content-Length.
 const bodyBufferSize = 2048
 
-// flushSize is the number of buffered bytes at which output is sent.
+// flushSize is the maximum number of output bytes that are buffered before they are sent.
 const flushSize = 16 << 10
 
 type bodyFramer response
@@ -158,7 +158,7 @@ func (w *response) WriteString(s string) (int, error) {
 
 var errReturned = errors.New("web: write to a response after its handler has returned")
 
-// prepareBodyWrite calls WriteHeader if the handler has not. It fails if a body of n more bytes is not allowed.
+// If the handler has not called WriteHeader, prepareBodyWrite does. If the body may not grow by n bytes, it fails.
 func (w *response) prepareBodyWrite(n int) error {
 	switch {
 	case w.state >= responseSwitching:
@@ -217,8 +217,8 @@ func (w *response) sendBuffered() {
 	w.out = w.out[:0]
 }
 
-// writeOnConnOwner writes the output that the handler has left. If the output is too long, the connection closes after
-// the response, which tells the client that the response is truncated.
+// writeOnConnOwner writes the output that is still buffered. If this output is too long, the connection closes after
+// the response, so that the client knows that the response is truncated.
 func (w *response) writeOnConnOwner(c *tcp.Conn) {
 	if len(w.out) == 0 {
 		return
@@ -228,10 +228,10 @@ func (w *response) writeOnConnOwner(c *tcp.Conn) {
 	}
 }
 
-// maxSendSize limits the size of a message that another goroutine sends to a connection.
+// maxSendSize is the maximum number of bytes that a handler's goroutine sends to the connection at a time.
 const maxSendSize = 64 << 10
 
-// send sends p. Outside the event loop, send waits until the peer has received earlier output.
+// send sends p. On a worker, send waits until the peer has received enough earlier output.
 func (w *response) send(p []byte) error {
 	if w.conn != nil {
 		_, err := w.conn.Write(p)
@@ -253,7 +253,8 @@ func (w *response) send(p []byte) error {
 	return err
 }
 
-// writeHead chooses the framing and writes the head. firstData begins the body; in responseWhole it is all of the body.
+// writeHead chooses the framing and writes the head. The body begins with firstData. In the state responseWhole,
+// firstData is the whole body.
 func (w *response) writeHead(firstData []byte) {
 	r, h := w.x.req, w.header
 	head := r.Method == http.MethodHead
@@ -331,7 +332,8 @@ func (w *response) ensureHeadWritten() {
 	}
 }
 
-// chooseBodyFraming selects how the client detects the body's end. skipFields are fields that contradict this.
+// chooseBodyFraming selects how the client detects the end of the body. The fields in skipFields contradict this
+// choice.
 func (w *response) chooseBodyFraming(requestedEncoding string, noBody bool) (skipFields fieldSet) {
 	switch eleven := w.x.req.ProtoMinor == 1; {
 	case noBody, w.length >= 0:
@@ -418,7 +420,7 @@ func (w *response) trailerFields() http.Header {
 
 func (w *response) Flush() { _ = w.FlushError() }
 
-// FlushError sends all output so far. It is called by http.ResponseController.
+// FlushError sends all output that the handler has written. http.ResponseController calls it.
 func (w *response) FlushError() error {
 	if w.state >= responseSwitching {
 		return http.ErrHijacked
@@ -518,7 +520,7 @@ func appendHeader(b []byte, h http.Header, skip fieldSet, exclude ...string) []b
 	return b
 }
 
-// appendSanitizedField appends a field. As in net/http, line ends become spaces, and surrounding space is removed.
+// appendSanitizedField appends a field. As in net/http, it trims the value and replaces line ends by spaces.
 func appendSanitizedField(b []byte, key, value string) []byte {
 	value = textproto.TrimString(value)
 	if !isValidFieldValue(value) {
@@ -534,7 +536,7 @@ func appendRawField(b []byte, key, value string) []byte {
 	return append(b, "\r\n"...)
 }
 
-// cachedDate is the current Date field, renewed once a second.
+// cachedDate is the most recent value of the Date field. It is used until the next second begins.
 var cachedDate atomic.Pointer[dateStamp]
 
 type dateStamp struct {

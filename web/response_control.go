@@ -33,8 +33,8 @@ func (w *response) SetWriteDeadline(t time.Time) error {
 // EnableFullDuplex does nothing, because a handler can always read the body while it writes the response.
 func (w *response) EnableFullDuplex() error { return nil }
 
-// Hijack implements http.Hijacker. The connection is a *net.TCPConn or *net.UnixConn. If it can't be detached from its
-// server, for example because of TLS, it is a *tcp.NetConn.
+// Hijack implements http.Hijacker. It returns a *net.TCPConn or a *net.UnixConn. If the connection can't be detached
+// from its server, for example because it uses TLS, Hijack returns a *tcp.NetConn.
 func (w *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	switch {
 	case w.conn != nil:

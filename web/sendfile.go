@@ -10,7 +10,7 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// ReadFrom implements io.ReaderFrom. If src is a regular file or a part of one, the kernel sends the data.
+// ReadFrom implements io.ReaderFrom. If src is a regular file or a part of one, the kernel can send the data.
 func (w *response) ReadFrom(src io.Reader) (int64, error) {
 	f, offset, n, ok := regularFilePart(src)
 	if ok && w.state >= responseSwitching {
@@ -49,15 +49,15 @@ func (w *response) ReadFrom(src io.Reader) (int64, error) {
 	return n, err
 }
 
-// trailingFile is the part of a file at the end of a response. The connection's owner sends it when it finishes the
-// exchange, so the handler's goroutine need not wait.
+// trailingFile is a part of a file that ends a response. The connection's owner sends it after the handler has
+// returned, so that the handler's goroutine need not wait.
 type trailingFile struct {
 	f         *os.File // nil if there is none
 	offset, n int64
 }
 
-// deferFileUntilHandlerReturns makes part of a file the end of the response, which the connection's owner sends. It
-// returns false if the response continues after the file, no file slot is free, or the server may not support files.
+// deferFileUntilHandlerReturns makes part of a file the trailingFile of the response. It returns false if the response
+// continues after the file, if no file slot is free, or if it is unknown whether the server can send files.
 func (w *response) deferFileUntilHandlerReturns(f *os.File, offset, n int64) (deferred bool) {
 	if w.conn != nil || w.x.fileSlots <= 0 || w.written+n != w.length || w.x.h.sendsFiles.Load() != w.x.limits {
 		return false
@@ -117,5 +117,5 @@ func regularFilePart(src io.Reader) (f *os.File, offset, n int64, ok bool) {
 	return f, offset, n, true
 }
 
-// writerOnly hides ReadFrom from io.Copy.
+// writerOnly hides the ReadFrom method of a response from io.Copy.
 type writerOnly struct{ io.Writer }

@@ -26,7 +26,7 @@ const (
 
 var exchangeStates = [...]string{"reading", "pipelined", "buffered", "active", "returned", "discarding", "aborted", "done"}
 
-// exchangeTransitions are the allowed next states of each state, as bits.
+// exchangeTransitions contains the allowed next states of each state, as bits.
 var exchangeTransitions = [stateDone + 1]uint16{
 	stateReading:    1<<statePipelined | 1<<stateActive,
 	statePipelined:  1<<stateBuffered | 1<<stateActive | 1<<stateAborted | 1<<stateDone,
@@ -39,7 +39,7 @@ var exchangeTransitions = [stateDone + 1]uint16{
 
 func (s exchangeState) String() string { return exchangeStates[s] }
 
-// setState changes the state, and reports a transition that is not allowed. After dispatch, the caller holds the lock.
+// setState changes the state of x. A transition that is not allowed is logged. After dispatch, the caller holds x.mu.
 func (x *exchange) setState(newState exchangeState) {
 	if exchangeTransitions[x.state]>>newState&1 == 0 {
 		x.logForbiddenTransition(x.state, newState)
@@ -62,7 +62,7 @@ const (
 
 var responseStates = [...]string{"pending", "status", "whole", "head", "complete", "switching", "hijacked", "aborted"}
 
-// responseTransitions are the allowed next states of each state, as bits.
+// responseTransitions contains the allowed next states of each state, as bits.
 var responseTransitions = [responseAborted + 1]uint16{
 	responsePending:   1<<responseStatus | 1<<responseSwitching | 1<<responseHijacked | 1<<responseAborted,
 	responseStatus:    1<<responseWhole | 1<<responseHead | 1<<responseAborted,
@@ -73,7 +73,7 @@ var responseTransitions = [responseAborted + 1]uint16{
 
 func (s responseState) String() string { return responseStates[s] }
 
-// setState changes the state, and reports a transition that is not allowed.
+// setState changes the state of w. A transition that is not allowed is logged.
 func (w *response) setState(newState responseState) {
 	if responseTransitions[w.state]>>newState&1 == 0 {
 		w.x.logForbiddenTransition(w.state, newState)
@@ -81,7 +81,7 @@ func (w *response) setState(newState responseState) {
 	w.state = newState
 }
 
-// onForbidden, if set by a test, replaces the log message of logForbiddenTransition.
+// onForbidden, if set by a test, is called for a forbidden transition, which is then not logged.
 var onForbidden func(x *exchange, from, to fmt.Stringer)
 
 func (x *exchange) logForbiddenTransition(from, to fmt.Stringer) {

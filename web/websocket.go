@@ -17,9 +17,9 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// SocketHandler is the user's code for WebSockets. Its methods are called like those of a [tcp.Handler], one at a time
-// for each socket. In a model with event loops they run on the socket's loop and must not block. The arguments s and
-// message are valid only during the call.
+// SocketHandler handles the messages of WebSockets. For each socket, the methods are called one at a time. In a model
+// with event loops, they run on the loop of the socket and must not block. The arguments s and message are valid only
+// during the call.
 type SocketHandler interface {
 	// Opened is the first call.
 	Opened(s Socket)
@@ -31,7 +31,7 @@ type SocketHandler interface {
 	Closed(s Socket, why error)
 }
 
-// SocketBase is a SocketHandler that does nothing, for embedding.
+// SocketBase is a SocketHandler that does nothing. Embed it in a type that needs only some of the methods.
 type SocketBase struct{}
 
 // Opened implements SocketHandler.
@@ -55,30 +55,30 @@ func (f OnMessage) Message(s Socket, kind Kind, message []byte) { f(s, kind, mes
 // Closed implements SocketHandler.
 func (OnMessage) Closed(Socket, error) {}
 
-// WebSocket upgrades connections to WebSockets (RFC 6455). It is an [http.Handler] that can be registered directly;
-// another handler can also call Upgrade. If the handler is marked as [Quick], an upgrade uses no goroutine.
+// WebSocket upgrades connections to WebSockets (RFC 6455). Register a WebSocket as an [http.Handler], or call Upgrade
+// in another handler. If this handler is marked as [Quick], no goroutine is used.
 //
 // An idle WebSocket takes about 50 bytes more than an idle connection. WebSocket answers pings and performs the closing
-// handshake. It pings silent peers as set by Server.Heartbeat. Do not change the fields after the first use.
+// handshake. With Server.Heartbeat, it pings silent peers. Do not change the fields after the first use.
 type WebSocket struct {
 	// Handler handles the sockets. It is required.
 	Handler SocketHandler
-	// Subprotocols are the protocols of the server, the preferred one first. WebSocket selects the first one that the
-	// client also offers. If the client offers none of them, the socket has no subprotocol.
+	// Subprotocols are the protocols of the server in order of preference. WebSocket selects the first one that the
+	// client offers. If the client offers none of them, the socket has no subprotocol.
 	Subprotocols []string
-	// CheckOrigin reports whether a page of the request's Origin may connect. By default the Origin's host must equal
-	// the request's host. Requests without an Origin, which do not come from browsers, are allowed.
+	// CheckOrigin reports whether a page with the request's Origin may connect. By default, the Origin must have the
+	// request's host. Requests without an Origin are allowed by default, because they are not from browsers.
 	CheckOrigin func(r *http.Request) bool
-	// MaxMessage is the maximum size of an uncompressed message from the client, in bytes. If a message is longer, the
-	// socket closes with CloseTooLarge. If it is incomplete after Limits.MessageTimeout, the socket closes with
-	// tcp.ErrMessageTimeout. The default is 64 KiB, the maximum 1 GiB. Messages of the server, including their frame
-	// headers, are limited by Limits.MaxUnsent (default 1 MiB).
+	// MaxMessage is the maximum size in bytes of a message from the client after decompression. The default is 64 KiB,
+	// and the largest possible value is 1 GiB. A longer message closes the socket with CloseTooLarge. A message that is
+	// incomplete after Limits.MessageTimeout closes the socket with tcp.ErrMessageTimeout. For messages of the server,
+	// including their frame headers, Limits.MaxUnsent is the limit (default 1 MiB).
 	MaxMessage int
 	// Compression accepts permessage-deflate (RFC 7692) from clients that request it. Each message is compressed
-	// separately (no context takeover), so an idle socket needs no memory for compression. The default is no
-	// compression, because compression takes about 20 times as much CPU as sending.
+	// separately (no context takeover), so an idle socket needs no memory for compression. By default there is no
+	// compression, because it takes about 20 times as much CPU as sending.
 	Compression bool
-	// MinCompressed is the minimum size in bytes of a message that is compressed. The default is 512.
+	// MinCompressed is the minimum size in bytes of a message that Socket.Write compresses. The default is 512.
 	MinCompressed int
 
 	once     sync.Once
@@ -92,13 +92,13 @@ type socketOptions struct {
 	deflate  bool
 }
 
-// negotiatedSocket is the tcp.Handler shared by all sockets with the same negotiated options.
+// All sockets of a WebSocket that have negotiated the same options share a negotiatedSocket as their tcp.Handler.
 type negotiatedSocket struct {
 	*WebSocket
 	socketOptions
 }
 
-// partialMessage is the tcp.Handler of a socket while it receives a fragmented or large message.
+// partialMessage is the tcp.Handler of a socket while the socket receives a fragmented or large message.
 type partialMessage struct {
 	*negotiatedSocket
 	kind      Kind
@@ -110,7 +110,7 @@ type partialMessage struct {
 	complete  bool      // the message is complete
 }
 
-// Close codes of RFC 6455, 7.4.1.
+// Close codes of RFC 6455, section 7.4.1.
 const (
 	CloseNormal        = 1000
 	CloseGoingAway     = 1001
@@ -131,16 +131,16 @@ type CloseError struct {
 
 func (e *CloseError) Error() string { return fmt.Sprintf("websocket: close %d: %s", e.Code, e.Reason) }
 
-// Socket is a WebSocket during a call of its handler.
+// Socket represents a WebSocket during a call of its SocketHandler. At other times, use Ref.
 type Socket struct {
 	conn       *tcp.Conn
 	negotiated *negotiatedSocket
 }
 
-// Conn returns the underlying connection. Data written to it is not framed; see [Frame].
+// Conn returns the underlying connection. Data that is written to it must be framed; see [Frame].
 func (s Socket) Conn() *tcp.Conn { return s.conn }
 
-// Ref returns a handle that any goroutine may use: Ref.Send(web.Frame(web.Text, "hello")).
+// Ref returns a handle that any goroutine may use, for example with ref.Send(web.Frame(web.Text, "hello")).
 func (s Socket) Ref() tcp.Ref { return s.conn.Ref() }
 
 // Value returns the connection's value.
@@ -155,7 +155,7 @@ func (s Socket) Subprotocol() string { return s.negotiated.protocol }
 // Compressed reports whether the client accepts compressed messages.
 func (s Socket) Compressed() bool { return s.negotiated.deflate }
 
-// Write sends a message under the rules of tcp.Conn.Write.
+// Write sends a message; see tcp.Conn.Write.
 func (s Socket) Write(kind Kind, message []byte) error {
 	if s.negotiated.deflate && len(message) >= s.negotiated.minCompressedBytes() {
 		_, err := s.conn.Write(compressFrame(kind, message))
@@ -175,13 +175,13 @@ func (s Socket) Ping() error {
 	return err
 }
 
-// Close sends pending output, the code and the reason (at most 123 bytes) to the peer, and closes the socket.
+// Close sends pending output and a close frame, and closes the socket. The reason is cut to 123 bytes.
 func (s Socket) Close(code int, reason string) error {
 	_, _ = s.conn.Write(CloseFrame(code, reason))
 	return s.conn.Close()
 }
 
-// CloseFrame returns an encoded close frame, to be sent before Ref.Close.
+// CloseFrame returns an encoded close frame. Send it with tcp.Ref.Send before tcp.Ref.Close.
 func CloseFrame(code int, reason string) []byte {
 	if len(reason) > maxControl-2 {
 		reason = strings.ToValidUTF8(reason[:maxControl-2], "")
@@ -190,7 +190,7 @@ func CloseFrame(code int, reason string) []byte {
 	return append(binary.BigEndian.AppendUint16(b, uint16(code)), reason...)
 }
 
-// ErrNoUpgrade reports that a request can't be upgraded to a WebSocket. The request has already been answered.
+// ErrNoUpgrade reports that a request can't be upgraded to a WebSocket. Such a request has already been answered.
 var ErrNoUpgrade = errors.New("web: the request can't be upgraded to a WebSocket")
 
 // ServeHTTP implements http.Handler.
@@ -198,10 +198,10 @@ func (ws *WebSocket) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = ws.Upgrade(w, r, nil)
 }
 
-// Upgrade turns the request's connection into a WebSocket after the request's handler has returned. value becomes the
-// connection's Value. The response includes the fields of w's header. If the upgrade is impossible, Upgrade answers the
-// request with an error and returns an error that wraps ErrNoUpgrade. The request must be served by an [HTTP].
-// Middleware that wraps the ResponseWriter must implement Unwrap, as for http.ResponseController.
+// Upgrade turns the connection of r into a WebSocket after the handler of r has returned. value becomes the
+// connection's Value. The response contains the header fields of w. If the upgrade is impossible, Upgrade returns an
+// error that wraps ErrNoUpgrade. In this case, r has already been answered. r must be served by an [HTTP]. If
+// middleware wraps w, the new ResponseWriter must implement Unwrap, as for http.ResponseController.
 func (ws *WebSocket) Upgrade(w http.ResponseWriter, r *http.Request, value any) error {
 	key, status, why := ws.checkUpgradeRequest(r)
 	res := unwrapResponse(w)
@@ -249,7 +249,7 @@ func unwrapResponse(w http.ResponseWriter) *response {
 	}
 }
 
-// checkUpgradeRequest validates a request for an upgrade. status and why are the answer to an invalid request.
+// checkUpgradeRequest validates a request for an upgrade. If the request is invalid, status and why are the answer.
 func (ws *WebSocket) checkUpgradeRequest(r *http.Request) (key string, status int, why string) {
 	h := r.Header
 	list := func(key, token string) bool { return hasToken(strings.Join(h[key], ","), token) }
@@ -287,7 +287,7 @@ func (ws *WebSocket) originAllowedOrSameHost(r *http.Request) bool {
 	return err == nil && equalFold(u.Host, r.Host)
 }
 
-// handlerFor returns the tcp.Handler for negotiated options, or nil if ws does not support them.
+// handlerFor returns the tcp.Handler for the options. If ws does not support the options, it returns nil.
 func (ws *WebSocket) handlerFor(options socketOptions) *negotiatedSocket {
 	ws.once.Do(func() {
 		ws.handlers = make(map[socketOptions]*negotiatedSocket)
@@ -328,15 +328,15 @@ func (ws *WebSocket) minCompressedBytes() int {
 	return ws.MinCompressed
 }
 
-// Opened is never called, because the connection was opened for HTTP.
+// Opened is never called, because the connection is already open when it is upgraded.
 func (v *negotiatedSocket) Opened(*tcp.Conn) {}
 
-// maxBufferedFrame is the maximum size, in bytes, of a frame that stays in the connection's unused input until it is
-// complete. A partialMessage assembles larger frames.
+// A frame of at most maxBufferedFrame bytes stays in the unused input of the connection until the frame is complete. A
+// partialMessage assembles larger frames.
 const maxBufferedFrame = 8 << 10
 
-// maxWorkPerCall limits the bytes of messages that one call processes before other connections of the loop are served.
-// Each frame adds frameWork bytes. Compressed bytes count deflateWork times, even if decompression fails.
+// After maxWorkPerCall bytes of messages, a call of Received ends, and other connections of the loop are served. Each
+// frame counts as frameWork more bytes, and each compressed byte as deflateWork more bytes.
 const (
 	maxWorkPerCall = 256 << 10
 	frameWork      = 256
@@ -390,8 +390,8 @@ func (v *negotiatedSocket) Received(c *tcp.Conn, in []byte) (used int) {
 	return used
 }
 
-// checkMessageSize returns an error if the frame with head h makes its message longer than allowed. receivedBytes is
-// the size of the message's earlier frames.
+// If the frame with the head h makes its message too long, checkMessageSize returns an error. receivedBytes is the size
+// of the message's earlier frames.
 func (v *negotiatedSocket) checkMessageSize(h frameHead, receivedBytes int) error {
 	if !h.isControl() && h.size > v.maxMessageBytes()-receivedBytes {
 		return &CloseError{CloseTooLarge, fmt.Sprintf("the message is larger than %d bytes", v.maxMessageBytes())}
@@ -479,7 +479,7 @@ func (m *partialMessage) deliverCompletedMessage(c *tcp.Conn) (stillOpen bool) {
 
 var errInvalidUTF8 = &CloseError{CloseInvalidData, "the text is not valid UTF-8"}
 
-// validateAndDeliverMessage passes a message to the handler and returns its cost for maxWorkPerCall.
+// validateAndDeliverMessage passes a message to the handler. If the message is invalid, it closes the socket instead.
 func (v *negotiatedSocket) validateAndDeliverMessage(c *tcp.Conn, kind Kind, deflate bool, p []byte, checker *utf8Checker) (cost int, stillOpen bool) {
 	if deflate {
 		var err error
@@ -521,7 +521,7 @@ func (v *negotiatedSocket) handleControlFrame(c *tcp.Conn, op byte, p []byte) (s
 	return true
 }
 
-// sendCloseFrameAndClose closes the socket. If why is a *CloseError, the close frame contains its code.
+// sendCloseFrameAndClose closes the socket. If why is a *CloseError, the close frame contains its code and its reason.
 func (v *negotiatedSocket) sendCloseFrameAndClose(c *tcp.Conn, why error) {
 	code, reason := CloseInternal, ""
 	var e *CloseError

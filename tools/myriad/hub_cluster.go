@@ -177,7 +177,6 @@ func (f *clusterFlags) configurePeerTLS() error {
 	return nil
 }
 
-// verifyForServerAndClientUse verifies pair against roots, both as a server certificate and as a client certificate.
 func verifyForServerAndClientUse(pair *tls.Certificate, roots *x509.CertPool) error {
 	chain := make([]*x509.Certificate, len(pair.Certificate))
 	intermediates := x509.NewCertPool()
@@ -197,7 +196,7 @@ func verifyForServerAndClientUse(pair *tls.Certificate, roots *x509.CertPool) er
 	return nil
 }
 
-// joinClusterIfRequested connects to the other hubs if the flags require it. The returned function disconnects.
+// If the flags request a cluster, joinClusterIfRequested connects the hub to the other hubs. leave disconnects the hub.
 func (f *hubFlags) joinClusterIfRequested(cmd *cobra.Command) (leave func(), err error) {
 	c := &f.cluster
 	if !c.isClustered() {

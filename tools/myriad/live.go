@@ -29,11 +29,12 @@ const (
 	labelWidth          = 11
 )
 
-// terminalView shows the progress of a load run on a terminal. It redraws in place and erases itself at the end.
-// Nothing else should write to the terminal between two events. Each redraw is one write, and the cursor is hidden only
-// during the write.
+// terminalView shows the progress of a load run on a terminal. A redraw is one write that replaces the previous lines.
+// The cursor is hidden only during this write. Before other text is written to the terminal, eraseDrawnLines must be
+// called.
 //
-// A terminalView belongs to the goroutine that runs the load. Afterwards, another goroutine may erase it.
+// A terminalView belongs to the goroutine that runs the load. After the run, another goroutine may call
+// eraseDrawnLines.
 type terminalView struct {
 	out        io.Writer
 	screenSize func() screen // returns the current size of the terminal
@@ -74,7 +75,7 @@ func newTerminalView(terminal *os.File) *terminalView {
 	}}
 }
 
-// updateAndRedraw processes an event of the run. It serves as load.Config.Observe.
+// updateAndRedraw updates the view. It redraws at most once per minRedrawInterval. At load.Done, it erases the view.
 func (v *terminalView) updateAndRedraw(e load.Event) {
 	now := v.now()
 	if e.Phase == load.Began || v.start.IsZero() {
@@ -120,7 +121,7 @@ func (v *terminalView) recordInterval(i load.Interval, now time.Time) {
 	v.p99History = appendDroppingOldest(v.p99History, i.Latency.P99.Seconds())
 }
 
-// appendDroppingOldest appends v. If the history is full, it drops the oldest value.
+// appendDroppingOldest appends v to history. If history is full, the oldest value is dropped.
 func appendDroppingOldest(history []float64, v float64) []float64 {
 	if len(history) == sparklineIntervals {
 		history = slices.Delete(history, 0, 1)
@@ -128,13 +129,12 @@ func appendDroppingOldest(history []float64, v float64) []float64 {
 	return append(history, v)
 }
 
-// terminalLine is a line of the view. Lines about faults are red.
 type terminalLine struct {
 	label, text string
-	isFault     bool
+	isFault     bool // shown in red
 }
 
-// formatLines returns the lines of the view for a terminal of the given width, the most important lines first.
+// formatLines returns the lines of the view in order of importance. A small terminal shows only the first lines.
 func (v *terminalView) formatLines(width int) (all []terminalLine) {
 	i := &v.lastInterval
 	add := func(label, format string, args ...any) {
@@ -188,7 +188,7 @@ func (v *terminalView) formatLines(width int) (all []terminalLine) {
 	return all
 }
 
-// formatStageProgress returns the progress of the current stage. If the end is known, the progress is a bar.
+// formatStageProgress describes the progress of the current stage. If the stage has a known end, it adds a bar.
 func (v *terminalView) formatStageProgress(width int) string {
 	in := v.now().Sub(v.stageStart)
 	share, text := -1.0, format.Elapsed(in)
@@ -222,7 +222,7 @@ func (v *terminalView) formatUsage(usage, usageBeforeLoad *load.Usage) string {
 	return text
 }
 
-// sparkline draws the last values, one per column. The highest value determines the scale.
+// sparkline draws the last values, one bar per column. The highest of these values gets the highest bar.
 func sparkline(values []float64, width int) string {
 	values = values[max(len(values)-max(width, 0), 0):]
 	bars := []rune("▁▂▃▄▅▆▇█")
@@ -237,8 +237,7 @@ func sparkline(values []float64, width int) string {
 	return string(columns)
 }
 
-// Control sequences. The screen is never erased from its first row on, because tmux would then keep a copy in its
-// scrollback.
+// Control sequences. The view never erases the whole screen, because tmux would then copy the screen to its scrollback.
 const (
 	hideCursor = "\x1b[?25l"
 	showCursor = "\x1b[?25h"
@@ -262,8 +261,8 @@ func (v *terminalView) redrawLines() {
 
 func (v *terminalView) write(text string) { _, _ = io.WriteString(v.out, text) } // there is nobody to report to
 
-// renderForScreen returns the line, cut to the width of the screen, and its width. Characters that could move the
-// cursor or occupy two columns become "?".
+// renderForScreen returns the line as text for the terminal, cut to the width of the screen. width is the number of
+// columns that the text occupies. Each character that could move the cursor or occupy two columns becomes "?".
 func (l terminalLine) renderForScreen(on screen) (text string, width int) {
 	const wide = 0x2e80 // the first characters of East Asia
 	runes := []rune(strings.Map(func(r rune) rune {
@@ -281,8 +280,8 @@ func (l terminalLine) renderForScreen(on screen) (text string, width int) {
 	return text, len(runes)
 }
 
-// takeEraseSequence returns the control sequence that erases the drawn lines. It takes into account that a line
-// occupies several rows if the terminal has become narrower.
+// takeEraseSequence returns the control sequence that erases the drawn lines, and forgets these lines. If the terminal
+// has become narrower, a line may occupy several rows.
 func (v *terminalView) takeEraseSequence(on screen) (text string) {
 	for _, w := range v.drawnWidths {
 		text += strings.Repeat(cursorUp+eraseLine, max(1, (w+on.width-1)/max(on.width, 1)))
@@ -291,7 +290,7 @@ func (v *terminalView) takeEraseSequence(on screen) (text string) {
 	return text
 }
 
-// eraseDrawnLines removes the drawn lines. It may be called more than once.
+// eraseDrawnLines erases the view until the next redraw. If the view is already erased, nothing is written.
 func (v *terminalView) eraseDrawnLines() {
 	if text := v.takeEraseSequence(v.screenSize()); text != "" {
 		v.write("\r" + text)

@@ -88,21 +88,21 @@ func (f *loadFlags) runLoadAndReport(cmd *cobra.Command) error {
 	return cmp.Or(outErr, err, result.Err())
 }
 
-// isHTTPMismatch reports whether the first wrong answer looks like HTTP, or like a page without a header, which some
-// servers send as HTTP/0.9.
+// isHTTPMismatch reports whether the first wrong answer looks like HTTP: it begins with "HTTP/1." or with an HTML page,
+// which some servers send without a header.
 func isHTTPMismatch(r *load.Result) bool {
 	m := r.FirstMismatch
 	return m != nil && m.Byte == 0 && (strings.HasPrefix(m.Got, `"HTTP/1.`) || strings.HasPrefix(m.Got, `"<!DOCTYPE `))
 }
 
-// raiseGOMAXPROCSIfTLS raises GOMAXPROCS for TLS handshakes, which run in parallel with the event loops.
+// If the load uses TLS, raiseGOMAXPROCSIfTLS raises GOMAXPROCS, because TLS handshakes run beside the event loops.
 func (f *loadFlags) raiseGOMAXPROCSIfTLS() {
 	if f.cfg.TLS != nil {
 		raiseGOMAXPROCSUnlessSet(max(f.cfg.Loops, 1), false)
 	}
 }
 
-// formatSearchStep describes one of the rates that a search has tried.
+// formatSearchStep describes a rate that a search has tried, and the outcome.
 func formatSearchStep(s *load.Step, goal load.Goal) string {
 	verdict := "too slow"
 	switch {
@@ -123,8 +123,8 @@ func formatSearchStep(s *load.Step, goal load.Goal) string {
 	return line
 }
 
-// lowestStepAboveFoundRate returns the last attempt at the lowest rate above the rate that was found. It returns the
-// zero Step if there was none.
+// lowestStepAboveFoundRate returns the step with the lowest rate above found.Rate. If several steps have this rate, it
+// returns the last of them. If no step has a higher rate than found.Rate, it returns the zero Step.
 func lowestStepAboveFoundRate(found *load.Found) (lowest load.Step) {
 	for _, s := range found.Steps {
 		if s.Rate > found.Rate && (lowest.Rate == 0 || s.Rate <= lowest.Rate) {

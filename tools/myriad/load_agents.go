@@ -19,7 +19,7 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// distributedLoadFlags are the flags of the commands load and hold that divide the load among agents.
+// distributedLoadFlags are the flags with which the commands load and hold divide the load among agents.
 type distributedLoadFlags struct {
 	agents  agentCount
 	options agents.Options
@@ -29,7 +29,7 @@ type distributedLoadFlags struct {
 	key     string
 }
 
-// agentCount is the number of agents. Local agents are processes on this machine.
+// agentCount is the value of --agents. If local is set, the agents are processes on this machine.
 type agentCount struct {
 	n     int
 	local bool
@@ -54,7 +54,7 @@ func (f *distributedLoadFlags) addFlags(flags *pflag.FlagSet) {
 	f.secret.addFlag(flags, "agents-secret", agents.SecretVariable, "that agents need to connect, or the token of the NATS server")
 }
 
-// natsFlagNames lists the flags about the NATS server. Local agents do not need them.
+// natsFlagNames are the flags about the NATS server. These flags are not allowed with local agents.
 var natsFlagNames = []string{"agents-addr", "agents-cert", "agents-key", "nats", "nats-creds", "nats-ca", "agents-secret"}
 
 func (f *distributedLoadFlags) validateAndComplete(cfg *load.Config, isFlagSet func(string) bool) (err error) {
@@ -108,8 +108,8 @@ func (f *distributedLoadFlags) validateAndComplete(cfg *load.Config, isFlagSet f
 	return nil
 }
 
-// runLoadHereOrOnAgents runs the load in this process or on agents. If events go to standard output, messages about
-// agents go to standard error.
+// With --agents, runLoadHereOrOnAgents runs the load on agents, otherwise in this process. If events go to standard
+// output, messages about agents go to standard error.
 func (f *loadFlags) runLoadHereOrOnAgents(ctx context.Context, rep *runReporter) (*load.Result, error) {
 	if f.agents.agents.n == 0 {
 		f.raiseGOMAXPROCSIfTLS()
@@ -131,8 +131,8 @@ func (f *loadFlags) runLoadHereOrOnAgents(ctx context.Context, rep *runReporter)
 	return agents.RunOnAgents(ctx, o, cfg)
 }
 
-// startLocalAgentProcesses starts agents as processes on this machine. The returned function waits until they have
-// ended. After localAgentStopTimeout, it kills them.
+// startLocalAgentProcesses starts agents as processes on this machine. awaitExitOrKill waits until all agents have
+// ended. If an agent still runs after localAgentStopTimeout, awaitExitOrKill kills it.
 func (f *loadFlags) startLocalAgentProcesses(natsURL, secret string) (awaitExitOrKill func(), err error) {
 	executable, err := os.Executable()
 	if err != nil {

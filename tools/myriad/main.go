@@ -26,7 +26,6 @@ func main() {
 	os.Exit(runCommandLine(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
-// runCommandLine runs a command line and returns the exit code.
 func runCommandLine(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer) (exitCode int) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // restores the handling of signals
@@ -48,8 +47,8 @@ func runCommandLine(ctx context.Context, args []string, in io.Reader, out, errOu
 	return 1
 }
 
-// usageError reports wrong use of the command (exit code 2). Its text states what is wrong and, after a semicolon, what
-// was expected.
+// usageError reports wrong use of the command. The exit code is then 2. The text of the error states what is wrong and,
+// after a semicolon, what was expected.
 type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
@@ -63,8 +62,8 @@ var commandConstructors = map[string]func() *cobra.Command{
 	"plan": newPlanCommand, "bench": newBenchCommand, "plain": newPlainCommand, "park": newParkGoroutinesCommand, "offer": newJobLoadCommand, "version": newVersionCommand,
 }
 
-// newRootCommandForArgs returns the root command. If args begin with the name of a command, only that command is added,
-// because building the flags of all commands takes a tenth of the startup time.
+// newRootCommandForArgs returns the root command. If args begin with the name of a subcommand, only this subcommand is
+// added: building the flags of all subcommands takes a tenth of the startup time.
 func newRootCommandForArgs(args ...string) *cobra.Command {
 	root := &cobra.Command{
 		Use:               "myriad",
@@ -92,12 +91,12 @@ func newRootCommandForArgs(args ...string) *cobra.Command {
 	return root
 }
 
-// duplicateSignalWindow is the time in which a second signal counts as the first one, because timeout(1) sends two
-// signals: to the command, and then to its process group.
+// duplicateSignalWindow is the time after a signal in which a second signal is ignored. The program timeout(1) sends
+// two signals: one to the command, and then one to the process group of the command.
 const duplicateSignalWindow = 200 * time.Millisecond
 
-// cancelContextUnlessServer cancels the command's context on SIGINT or SIGTERM. A second signal ends the process. The
-// commands serve and hub handle signals themselves.
+// cancelContextUnlessServer makes SIGINT and SIGTERM cancel the command's context. A second signal ends the process.
+// For the server commands, serve and hub, it does nothing, because they handle signals themselves.
 func cancelContextUnlessServer(cmd *cobra.Command) {
 	if cmd.Name() == "serve" || cmd.Name() == "hub" {
 		return
@@ -107,7 +106,7 @@ func cancelContextUnlessServer(cmd *cobra.Command) {
 	cmd.SetContext(ctx)
 }
 
-// validateArgsWithUsageErrors makes cmd and its subcommands return a usageError for every wrong use.
+// validateArgsWithUsageErrors makes cmd and its subcommands report wrong arguments and missing flags as a usageError.
 func validateArgsWithUsageErrors(cmd *cobra.Command) {
 	args, group := cmd.Args, cmd.Args == nil && cmd.HasSubCommands()
 	if args == nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/agents"
 )
 
-// natsFlags are the flags about NATS servers and their credentials.
+// natsFlags are the flags for connections to NATS servers.
 type natsFlags struct{ urls, creds, ca string }
 
 func (f *natsFlags) addFlags(flags *pflag.FlagSet, defaultURLs, urlHelp string) {
@@ -21,8 +21,8 @@ func (f *natsFlags) addFlags(flags *pflag.FlagSet, defaultURLs, urlHelp string) 
 	flags.StringVar(&f.ca, "nats-ca", "", "PEM `FILE` with trusted CA certificates of NATS servers (default: the system's)")
 }
 
-// parseURLsAndTLS returns the URLs of --nats, or nil without the flag. tlsConfig is nil if the system's trusted
-// certificates are used.
+// parseURLsAndTLS returns the URLs of --nats. Without --nats, urls is nil. Without --nats-ca, tlsConfig is nil, and the
+// certificates that the system trusts are used.
 func (f *natsFlags) parseURLsAndTLS() (urls []string, tlsConfig *tls.Config, err error) {
 	if f.urls == "" {
 		if f.creds+f.ca != "" {
@@ -70,20 +70,19 @@ func (f *natsFlags) natsServerForAgents(secret *secretFlag) (n agents.NATS, err 
 	return agents.NATS{URL: strings.Join(urls, ","), Creds: f.creds, Token: token, TLS: trust}, err
 }
 
-// maxSecretBytes is the maximum length of a secret. NATS accepts about 4,000 bytes for the secret and the message
-// around it.
+// maxSecretBytes is the maximum length of a secret. NATS limits the message that contains the secret to about 4,000
+// bytes.
 const maxSecretBytes = 1024
 
-// secretFlag reads a secret from a file or an environment variable, because flags are visible in the list of processes.
+// secretFlag names a file with a secret. Without the flag, the secret comes from an environment variable.
 type secretFlag struct{ name, variable, file string }
 
-// addFlag adds the flag. The help text states who shares the secret.
+// addFlag adds the flag. In the description of the flag, help follows the words "the secret".
 func (f *secretFlag) addFlag(flags *pflag.FlagSet, name, variable, help string) {
 	f.name, f.variable = name, variable
 	flags.StringVar(&f.file, name, "", "`FILE` with the secret "+help+" (default: the environment variable "+variable+", or none)")
 }
 
-// readSecretFileOrVariable returns the secret, or "" if there is none.
 func (f *secretFlag) readSecretFileOrVariable() (string, error) {
 	if f.file == "" {
 		secret := os.Getenv(f.variable)

@@ -99,7 +99,7 @@ func (f *planFlags) addCheckAndOutputFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.json, "json", false, "print the plan as JSON")
 }
 
-// newNumberParser returns a parser for numbers that may have a fraction.
+// newNumberParser returns a parser for numbers that may have a fraction and a suffix, such as 1.5k.
 func newNumberParser(expected string) func(string) (float64, error) {
 	return func(text string) (float64, error) {
 		n, ok := quantity.ParseNumberWithSuffix(text)
@@ -110,7 +110,7 @@ func newNumberParser(expected string) func(string) (float64, error) {
 	}
 }
 
-// parsePercent parses a percentage such as 10% into a fraction.
+// parsePercent parses a percentage and returns it as a fraction. For example, it returns 0.1 for 10%.
 func parsePercent(text string) (fraction float64, _ error) {
 	n, ok := quantity.ParseNumberWithSuffix(strings.TrimSuffix(text, "%"))
 	if !ok || n > 1000 {
@@ -119,7 +119,7 @@ func parsePercent(text string) (fraction float64, _ error) {
 	return n / 100, nil
 }
 
-// validateAndComplete checks the flags. It takes missing values from facts.
+// validateAndComplete checks the flags. If --memory or --cores is missing, facts supplies the value.
 func (f *planFlags) validateAndComplete(facts *doctor.Facts, isFlagSet func(string) bool) error {
 	switch {
 	case f.measure == (f.from != ""):
@@ -202,9 +202,10 @@ func (f *planFlags) measureAndPlanMachines(cmd *cobra.Command) error {
 	return capacity.WritePlansSideBySide(out, plans)
 }
 
-// fittingMeasurementWithMostPoints returns a measurement of the requested subject, or of the first one. If the plan
-// uses TLS, the measurement must, too. It prefers measurements with many points and then those with few connections,
-// because the load generator disturbs them least. It returns nil if no measurement is suitable.
+// fittingMeasurementWithMostPoints considers measurements of f.subject (default: the subject of all[0]). If the plan
+// uses TLS, it ignores measurements without TLS. Of the remaining measurements, it returns the one with the most
+// points. If several have as many points, it returns the one with the fewest connections, which the load generator
+// disturbs least.
 func (f *planFlags) fittingMeasurementWithMostPoints(all []capacity.MeasuredCosts) (best *capacity.MeasuredCosts) {
 	for i := range all {
 		m := &all[i]
@@ -228,7 +229,7 @@ func joinQuotedUniqueSubjects(all []capacity.MeasuredCosts) string {
 	return scenario.JoinAsEnglishList(names)
 }
 
-// measureOrReadMeasurements measures this machine, or reads measurements from files.
+// With --measure, measureOrReadMeasurements measures this machine. Otherwise it reads the file of --from.
 func (f *planFlags) measureOrReadMeasurements(cmd *cobra.Command) ([]capacity.MeasuredCosts, error) {
 	if f.measure {
 		set, err := f.runCapacityBench(cmd)
@@ -262,7 +263,7 @@ func (f *planFlags) measureOrReadMeasurements(cmd *cobra.Command) ([]capacity.Me
 	return all, nil
 }
 
-// runCapacityBench runs the scenario capacity at its small scale, for one subject.
+// runCapacityBench runs the scenario "capacity" for one subject at the scale "small".
 func (f *planFlags) runCapacityBench(cmd *cobra.Command) (*result.Set, error) {
 	s, err := probe.ScenarioReader.ReadBuiltIn("capacity")
 	if err != nil {
@@ -299,8 +300,8 @@ func (f *planFlags) runCapacityBench(cmd *cobra.Command) (*result.Set, error) {
 	return set, err
 }
 
-// printAndCheckPredictionAccuracy prints predictions next to measurements. It returns an error if a prediction differs
-// by more than --within.
+// printAndCheckPredictionAccuracy prints each prediction and the measured figures. If a prediction is off by more than
+// --within, the function returns an error.
 func (f *planFlags) printAndCheckPredictionAccuracy(out io.Writer, all []capacity.Prediction) error {
 	if len(all) == 0 {
 		return usagef("%s has no two sizes of the same server; expected a report of `myriad bench capacity`", f.from)

@@ -14,7 +14,7 @@ import (
 	"github.com/myriad-go/myriad/tools/doctor"
 )
 
-// limitCheck is the plan that package doctor examines before a command starts.
+// limitCheck is a plan that package doctor compares with the limits of the machine before a command starts.
 type limitCheck struct {
 	plan doctor.Plan
 	// doctorArgs contains the flags with which "myriad doctor" makes the same prediction.
@@ -24,8 +24,8 @@ type limitCheck struct {
 	connsDerived bool
 }
 
-// checkAndPrintLimitWarnings writes at most two lines to standard error about limits of the machine that the command
-// will reach or nearly reach. If the machine cannot be read, it writes nothing. It never makes a command fail.
+// checkAndPrintLimitWarnings warns if the command will reach or nearly reach a limit of the machine. It writes at most
+// two lines to standard error. If the limits cannot be read, it writes nothing.
 func checkAndPrintLimitWarnings(cmd *cobra.Command, p limitCheck) {
 	report, err := examineMachine(p.plan)
 	if err != nil {
@@ -36,11 +36,11 @@ func checkAndPrintLimitWarnings(cmd *cobra.Command, p limitCheck) {
 	}
 }
 
-// A limit counts as near if the plan uses at least this share of it.
+// If a plan uses more than this share of a limit (a doctor.Wall), the limit is near.
 const nearWallShare = 0.8
 
-// formatLimitWarnings returns a line about the first hard limit that is exceeded or near, and one about the first soft
-// limit that is exceeded.
+// formatLimitWarnings returns at most two lines. One line is about the lowest hard limit that is exceeded or near. The
+// other line is about the lowest soft limit that is exceeded.
 func (p *limitCheck) formatLimitWarnings(report *doctor.Report) (lines []string) {
 	n := report.Plan.Connections
 	hard, soft := p.lowestExceededOrNearWall(report, false), p.lowestExceededOrNearWall(report, true)
@@ -58,7 +58,8 @@ func (p *limitCheck) formatLimitWarnings(report *doctor.Report) (lines []string)
 	return lines
 }
 
-// lowestExceededOrNearWall returns the lowest limit that is exceeded or near, or nil. A soft limit must be exceeded.
+// If wantPerformanceWalls is set, lowestExceededOrNearWall returns the lowest soft limit that is exceeded. Otherwise it
+// returns the lowest hard limit that is exceeded or near. If there is no such limit, it returns nil.
 func (p *limitCheck) lowestExceededOrNearWall(report *doctor.Report, wantPerformanceWalls bool) (nearest *doctor.Wall) {
 	n := report.Plan.Connections
 	for i := range report.Walls {
@@ -85,12 +86,12 @@ func (p *limitCheck) doctorHint(n int) string {
 	return fmt.Sprintf("`%s` shows how to raise it", strings.Join(append([]string{"myriad doctor -n", fmt.Sprint(n)}, p.doctorArgs...), " "))
 }
 
-// maxDerivedConns limits the prediction if the number of connections is derived from the descriptor limit, which may
-// allow a billion.
+// maxDerivedConns is the largest number of connections that is derived from the descriptor limit. The descriptor limit
+// may be a billion.
 const maxDerivedConns = 10_000
 
-// warnAboutServerLimits prints warnings before a server starts. In worker processes it does nothing, because the
-// supervisor has already printed them.
+// Before a server starts, warnAboutServerLimits prints warnings about limits of the machine. A worker process prints
+// none, because its supervisor has already printed them.
 func (f *serverFlags) warnAboutServerLimits(cmd *cobra.Command) {
 	if _, worker := tcp.WorkerProcess(); worker || f.srv.Network == "unix" {
 		return
@@ -112,8 +113,8 @@ func (f *serverFlags) warnAboutServerLimits(cmd *cobra.Command) {
 	checkAndPrintLimitWarnings(cmd, p)
 }
 
-// warnAboutClientLimits prints warnings before the commands load and hold start. It does nothing with --quiet or with
-// agents, if the number of connections is not given, or if a target has no port.
+// Before the commands load and hold start, warnAboutClientLimits prints warnings about limits of the machine. It prints
+// nothing with --quiet, with --agents, without a number of connections, or if a target is not a TCP address.
 func (f *loadFlags) warnAboutClientLimits(cmd *cobra.Command) {
 	if f.results.quiet || f.cfg.Connections == 0 || f.agents.agents.n > 0 { // agents ask their own doctors
 		return

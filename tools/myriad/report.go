@@ -21,7 +21,7 @@ var (
 	benchFormats = []string{"text", "html", "json", "benchstat"}
 )
 
-// maxReportFiles limits the number of files on the command line.
+// maxReportFiles is the maximum number of files for the command report.
 const maxReportFiles = 64
 
 type reportFlags struct {
@@ -91,7 +91,7 @@ func (f *reportFlags) openAndConvertReports(cmd *cobra.Command, names []string) 
 	return report(cmd, files)
 }
 
-// reportFile is an open file whose type has been detected.
+// reportFile is an open file with the results of a bench or of a load.
 type reportFile struct {
 	io.Closer
 	name    string
@@ -99,7 +99,7 @@ type reportFile struct {
 	isBench bool // otherwise of a load run
 }
 
-// expectedReport is the second half of error messages about files.
+// expectedReport is the end of error messages about files that are not reports.
 const expectedReport = "expected the report.json of a bench, or its directory, or the events of a load as --json writes them"
 
 func openReportAndDetectKind(stdin io.Reader, name string) (f reportFile, err error) {
@@ -124,7 +124,7 @@ func openReportAndDetectKind(stdin io.Reader, name string) (f reportFile, err er
 	return f, nil
 }
 
-// openFileOrDirReport opens a file or, if name is a directory, its report.json.
+// If name is a directory, openFileOrDirReport opens the file report.json in this directory. Otherwise it opens name.
 func openFileOrDirReport(name string) (io.ReadCloser, error) {
 	path := name
 	if info, err := os.Stat(name); err == nil && info.IsDir() {

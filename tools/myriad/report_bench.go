@@ -30,7 +30,7 @@ func (f *reportFlags) writeBenchReport(cmd *cobra.Command, files []reportFile) e
 	return nil
 }
 
-// printMissingOrInvalidRunCount prints how many runs are missing in the output for benchstat, if any.
+// If the output for benchstat omits missing or invalid runs, printMissingOrInvalidRunCount prints their number.
 func printMissingOrInvalidRunCount(w io.Writer, set *result.Set) {
 	skipped := 0
 	for _, r := range set.Reports {

@@ -12,13 +12,13 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// namedStream contains the events of a load and the name of their file.
 type namedStream struct {
 	name   string
 	stream *load.Stream
 }
 
-// writeLoadReport writes the results of loads. It can compare or merge them, and checks expectations.
+// writeLoadReport writes the results of loads and checks the expectations. With --merge, it merges several results into
+// one. Otherwise it compares them.
 func (f *reportFlags) writeLoadReport(cmd *cobra.Command, files []reportFile) error {
 	expectations, err := f.validateLoadFlags(len(files))
 	if err != nil {
@@ -50,7 +50,7 @@ func (f *reportFlags) writeLoadReport(cmd *cobra.Command, files []reportFile) er
 	return printAndCheckExpectations(cmd.ErrOrStderr(), all, expectations)
 }
 
-// validateLoadFlags finds usage errors before the files are read completely.
+// validateLoadFlags checks the flags and returns the parsed expectations.
 func (f *reportFlags) validateLoadFlags(fileCount int) ([]load.Expectation, error) {
 	if f.merge && fileCount < 2 {
 		return nil, usagef("--merge of one file; expected two or more")
@@ -76,7 +76,6 @@ func readStreams(files []reportFile) ([]namedStream, error) {
 	return all, nil
 }
 
-// mergeIntoOneStream merges the results of several load generators into one.
 func mergeIntoOneStream(all []namedStream) ([]namedStream, error) {
 	var results []*load.Result
 	for _, r := range all {
@@ -109,7 +108,7 @@ func (f *reportFlags) writeLoadInFormat(w io.Writer, s *load.Stream, expectation
 	return s.WriteText(w)
 }
 
-// printAndCheckExpectations writes a line for each expectation. It returns an error if one of them is not met.
+// printAndCheckExpectations writes a line for each expectation. If an expectation is not met, it returns an error.
 func printAndCheckExpectations(w io.Writer, all []namedStream, expectations []load.Expectation) error {
 	failed := 0
 	for _, r := range all {

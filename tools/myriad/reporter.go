@@ -18,7 +18,7 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// outputFlags are the flags that determine how the results of a run are written.
+// outputFlags are the flags about the results of a run.
 type outputFlags struct {
 	out      string
 	csv      string
@@ -67,7 +67,7 @@ func parseExpectations(texts []string) (list []load.Expectation, err error) {
 	return list, nil
 }
 
-// runReporter reports on a run, during the run and at its end. It belongs to the goroutine that calls load.Run.
+// runReporter writes the outputs of a run. It belongs to the goroutine that calls load.Run.
 type runReporter struct {
 	flags       *outputFlags
 	expected    []load.Expectation
@@ -81,14 +81,13 @@ type runReporter struct {
 	err         error  // the first write error
 }
 
-// outputFile is a file that is written from the events of a run. If writeRest is not nil, it completes the file after
-// the run.
+// outputFile is a file with results of a run. If writeRest is not nil, it is called after the run to complete the file.
 type outputFile struct {
 	file      *atomicFile
 	writeRest func() error
 }
 
-// newReporter opens all outputs. It is called before the run, so that errors are found early.
+// newReporter returns a runReporter with open outputs. It is called before the run, so that errors are found early.
 func (f *outputFlags) newReporter(cmd *cobra.Command) (*runReporter, error) {
 	t := &runReporter{flags: f, stdout: cmd.OutOrStdout(), stderr: cmd.ErrOrStderr(), textResult: !f.json && f.out != "-"}
 	if err := cmp.Or(t.createOutputsAndParseExpectations(), t.startMetricsServer()); err != nil {
@@ -104,7 +103,7 @@ func (f *outputFlags) newReporter(cmd *cobra.Command) (*runReporter, error) {
 	return t, nil
 }
 
-// createOutputsAndParseExpectations creates the files of --csv, --html and --out.
+// createOutputsAndParseExpectations parses --expect and creates the files of --csv, --html and --out.
 func (t *runReporter) createOutputsAndParseExpectations() (err error) {
 	if t.expected, err = parseExpectations(t.flags.expect); err != nil {
 		return err
@@ -150,7 +149,7 @@ func (t *runReporter) addHTMLObserver(o *outputFile) {
 	o.writeRest = func() error { return cmp.Or(recorder.Err(), recorder.Stream.WriteHTML(out, t.expected...)) }
 }
 
-// addJSONLinesObserver writes each event to w as a line of JSON.
+// addJSONLinesObserver adds an observer that writes each event to w as a line of JSON.
 func (t *runReporter) addJSONLinesObserver(w io.Writer) {
 	lines := json.NewEncoder(w)
 	t.observers = append(t.observers, func(e load.Event) { t.err = cmp.Or(t.err, lines.Encode(e)) })
@@ -174,7 +173,7 @@ func (t *runReporter) startMetricsServer() error {
 	return nil
 }
 
-// raiseProcsAndNotifyObservers passes an event to all observers. It serves as load.Config.Observe.
+// raiseProcsAndNotifyObservers serves as load.Config.Observe. If e contains the plan, GOMAXPROCS is raised.
 func (t *runReporter) raiseProcsAndNotifyObservers(e load.Event) {
 	if e.Plan != nil {
 		raiseGOMAXPROCSUnlessSet(e.Plan.Loops, false)
@@ -184,7 +183,7 @@ func (t *runReporter) raiseProcsAndNotifyObservers(e load.Event) {
 	}
 }
 
-// printTextUnlessJSON writes a line for people above the live view. If events go to standard output, it writes nothing.
+// printTextUnlessJSON erases the live view and prints a line of text. If JSON goes to standard output, it does nothing.
 func (t *runReporter) printTextUnlessJSON(format string, args ...any) {
 	if !t.textResult {
 		return
@@ -195,8 +194,8 @@ func (t *runReporter) printTextUnlessJSON(format string, args ...any) {
 	fmt.Fprintf(t.stdout, format+"\n", args...)
 }
 
-// finishOutputsAndCheckExpectations writes the result, which may be nil, checks the expectations and closes the
-// outputs.
+// finishOutputsAndCheckExpectations writes the result, completes the output files and checks the expectations. If
+// result is nil, it discards the output files.
 func (t *runReporter) finishOutputsAndCheckExpectations(result *load.Result) error {
 	defer t.stopMetricsAndDiscardFiles()
 	if t.live != nil {
@@ -226,8 +225,7 @@ func (t *runReporter) finishOutputsAndCheckExpectations(result *load.Result) err
 	return cmp.Or(t.err, printAndCheckExpectations(where, of, t.expected))
 }
 
-// stopMetricsAndDiscardFiles stops the metrics server. It discards files that finishOutputsAndCheckExpectations has not
-// committed.
+// stopMetricsAndDiscardFiles stops the metrics server and discards output files that are not committed.
 func (t *runReporter) stopMetricsAndDiscardFiles() {
 	if t.stopMetrics != nil {
 		t.stopMetrics()

@@ -25,15 +25,15 @@ func newServeCommand() *cobra.Command {
 	return cmd
 }
 
-// raiseGOMAXPROCSUnlessSet raises GOMAXPROCS, unless the user has set it, so that Go has a spare processor while loops
-// wait briefly. Without a spare one, the scheduler takes a loop's processor away and must return it. On one connection
-// this took a quarter of the server's work: 37 µs per message instead of 28.
+// raiseGOMAXPROCSUnlessSet raises GOMAXPROCS to the number of loops plus a reserve. If the user has set GOMAXPROCS, it
+// does nothing.
 //
-// With 56 loops on two CPUs, the spare processor reduced the processor time for opening 200,000 connections from 16 s
-// to 9.5 s, because fewer loops were woken at a time.
+// The usual reserve is one processor. Without a reserve, the Go scheduler takes the processor of a loop away while the
+// loop waits briefly, and must return it. On one connection, this raised the time per message from 28 to 37 µs. With 56
+// loops on two CPUs, the reserve also reduced the processor time for opening 200,000 connections from 16 s to 9.5 s.
 //
-// If a worker pool may call the handlers, there is one more processor per CPU. Otherwise computing handlers would not
-// use all CPUs: with two CPUs and one loop, they got only 1.4.
+// If a worker pool may call the handlers, the reserve is one processor per CPU. With a smaller reserve, computing
+// handlers would not use all CPUs: with one loop on two CPUs, they used only 1.4.
 func raiseGOMAXPROCSUnlessSet(loops int, withWorkers bool) {
 	need := loops + 1
 	if withWorkers {

@@ -24,7 +24,6 @@ func (f *serveFlags) addFlags(cmd *cobra.Command) {
 	f.flagsByField["Server.Processes"], f.flagsByField["Heartbeat.Interval"], f.flagsByField["Heartbeat.MaxMissed"] = "processes", "heartbeat", "heartbeat-missed"
 }
 
-// validateAndSetUp validates the flags and sets up the server.
 func (f *serveFlags) validateAndSetUp(cmd *cobra.Command) (*tcp.Server, error) {
 	srv := &f.srv
 	var err error

@@ -12,7 +12,7 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// workerFlags configure the worker pool that runs the application.
+// workerFlags are the flags about the worker pool that runs the application.
 type workerFlags struct {
 	workers string
 	queue   int
@@ -31,8 +31,8 @@ func (f *workerFlags) addFlags(cmd *cobra.Command) {
 
 func (f *workerFlags) hasWorkers() bool { return f.workers != "" && f.workers != "0" }
 
-// validateAndBuildPoolConfig validates the flags and completes the configuration of the pool. It permits shedding only
-// for applications that can reject work; clients of other applications would retry.
+// validateAndBuildPoolConfig validates the flags and builds the configuration of the pool. If allowShedding is not set,
+// the pool keeps all work that it has queued.
 func (f *workerFlags) validateAndBuildPoolConfig(cmd *cobra.Command, allowShedding bool) (err error) {
 	if !f.hasWorkers() {
 		if f.queue != 0 || f.target != 0 {
@@ -70,8 +70,8 @@ func (f *workerFlags) validateAndBuildPoolConfig(cmd *cobra.Command, allowSheddi
 	return nil
 }
 
-// createPoolUnlessSupervisor creates the worker pool, if requested, and assigns it to srv. Each worker process has a
-// separate pool. The supervisor only checks that a pool can be created.
+// With --workers, createPoolUnlessSupervisor creates a worker pool and assigns it to srv. Each worker process has its
+// own pool. The supervisor has none: it only checks that a pool can be created.
 func (f *workerFlags) createPoolUnlessSupervisor(srv *tcp.Server) error {
 	if !f.hasWorkers() {
 		return nil
@@ -88,10 +88,10 @@ func (f *workerFlags) createPoolUnlessSupervisor(srv *tcp.Server) error {
 	return nil
 }
 
-// poolFieldsToFlags replaces names of pool.Config fields in errors with names of flags.
+// poolFieldsToFlags replaces field names of pool.Config by flag names in error messages.
 var poolFieldsToFlags = strings.NewReplacer("pool: bad configuration: ", "", "Queue is", "--workers-queue is", "Target is", "--workers-target is")
 
-// closePool closes the pool. Call it after the server has ended.
+// closePool closes the pool, if there is one. Call closePool after the server has ended.
 func (f *workerFlags) closePool() {
 	if f.pool != nil {
 		_, _ = f.pool.Close(context.Background()) // no connection uses it any more

@@ -50,7 +50,7 @@ type serverFlags struct {
 	flagsByField map[string]string // flag names by field of Server, for messages
 }
 
-// addFlags adds the flags. Limits that are already set become the defaults.
+// addFlags adds the flags. Limits that are already set become the defaults of their flags.
 func (f *serverFlags) addFlags(flags *pflag.FlagSet, addr string) {
 	srv, limits := &f.srv, &f.srv.Limits
 	f.flagsByField = map[string]string{"Server.Addr": "addr", "Server.Network": "network", "Server.Model": "model", "Server.Loops": "loops", "Server.Spin": "spin"}
@@ -97,7 +97,7 @@ func (f *serverFlags) addFlags(flags *pflag.FlagSet, addr string) {
 	flags.StringVar(&f.memoryLimit, "memory-limit", "", "set Go's memory limit to this share, such as 75%, of the memory of the cgroup or machine; auto is 90% (default: GOMEMLIMIT, or none)")
 }
 
-// addIntFlag adds a flag for an integer field of the server. If the field is not zero, its value becomes the default.
+// addIntFlag adds a flag for an integer field of the server. The current value of the field is the default of the flag.
 func (f *serverFlags) addIntFlag(flags *pflag.FlagSet, field *int, name, fieldName, help string) {
 	if *field != 0 {
 		help, _, _ = strings.Cut(help, " (default") // pflag prints the default
@@ -125,7 +125,7 @@ func (f *serverFlags) validateAndComplete(cmd *cobra.Command) (err error) {
 	return f.admin.validate()
 }
 
-// isSystemdAddr reports whether addr selects a listener that the service manager has opened.
+// isSystemdAddr reports whether addr stands for a listener that systemd has opened.
 func isSystemdAddr(addr string) bool {
 	name, ok := strings.CutPrefix(addr, "systemd")
 	return ok && (name == "" || name[0] == ':')
@@ -163,7 +163,7 @@ func parseSlowConsumerPolicy(text string) (tcp.SlowConsumer, error) {
 	return 0, quantity.Error("close or drop")
 }
 
-// systemdListenerIfRequested returns the listener that the service manager has opened, or nil if it is not requested.
+// If --addr stands for a listener of systemd, systemdListenerIfRequested returns this listener, otherwise nil.
 func (f *serverFlags) systemdListenerIfRequested() (net.Listener, error) {
 	if !isSystemdAddr(f.srv.Addr) {
 		return nil, nil
@@ -186,8 +186,8 @@ func (f *serverFlags) systemdListenerIfRequested() (net.Listener, error) {
 	return nil, fmt.Errorf("--addr is %q; expected one of the sockets that were passed: %s", f.srv.Addr, strings.Join(names, ", "))
 }
 
-// replaceFieldsWithFlags replaces field names in text with flag names. Some names begin with other names, so longer
-// ones are replaced first.
+// replaceFieldsWithFlags replaces field names in text by flag names. Longer field names are replaced first, because
+// some field names begin with a shorter one.
 func (f *serverFlags) replaceFieldsWithFlags(text string) string {
 	fields := slices.SortedFunc(maps.Keys(f.flagsByField), func(a, b string) int { return len(b) - len(a) })
 	var pairs []string
@@ -197,7 +197,7 @@ func (f *serverFlags) replaceFieldsWithFlags(text string) string {
 	return strings.NewReplacer(pairs...).Replace(text)
 }
 
-// setGoMemoryLimitIfRequested sets Go's memory limit to --memory-limit and prints it, unless GOMEMLIMIT is set.
+// If --memory-limit is given and GOMEMLIMIT is not set, setGoMemoryLimitIfRequested sets and prints Go's memory limit.
 func (f *serverFlags) setGoMemoryLimitIfRequested(cmd *cobra.Command) error {
 	if f.memoryLimit == "" {
 		return nil

@@ -18,7 +18,7 @@ import (
 	"github.com/myriad-go/myriad/tools/metrics"
 )
 
-// serveUntilSignal serves until a signal ends the server. It prints name as the service that runs.
+// serveUntilSignal serves until a signal ends the server. When the server is ready, it prints name and the address.
 func (f *serverFlags) serveUntilSignal(cmd *cobra.Command, name string) error {
 	srv := &f.srv
 	f.warnAboutServerLimits(cmd)
@@ -96,10 +96,10 @@ func notifyServiceManager(cmd *cobra.Command, state string) {
 	}
 }
 
-// startSignalHandling returns a context that ends at the first signal. The second signal closes the server. If
-// something can be reloaded, such as a certificate, SIGHUP only reloads. A worker process handles only SIGHUP; the
-// supervisor handles other signals. stopHandling stops the handling, waits for its goroutine and returns the number of
-// connections that were cut off.
+// startSignalHandling starts a goroutine that handles signals. The first signal ends ctx, so that the server drains.
+// The second signal closes the server. There is an exception: if something can be reloaded, such as a certificate,
+// SIGHUP only reloads it. A worker process handles only this SIGHUP, because its supervisor handles the other signals.
+// stopHandling ends the goroutine and returns the number of connections that were cut off.
 func (f *serverFlags) startSignalHandling(cmd *cobra.Command) (ctx context.Context, stopHandling func() (cut int64)) {
 	ctx, drain := context.WithCancel(cmd.Context())
 	signals := make(chan os.Signal, 4)
@@ -154,8 +154,8 @@ func (f *serverFlags) startSignalHandling(cmd *cobra.Command) (ctx context.Conte
 	}
 }
 
-// replaceProcess replaces this process with a new one, unless ctx ends before the new process serves. The new process
-// gets the address of --admin from the start. If the upgrade fails, this process takes the address back.
+// replaceProcess starts a new process that takes over the server and the address of --admin. If ctx ends before the new
+// process serves, the upgrade fails. After a failed upgrade, this process takes the address of --admin back.
 func (f *serverFlags) replaceProcess(ctx context.Context, cmd *cobra.Command, cause string) (u tcp.Upgraded, err error) {
 	out := cmd.ErrOrStderr()
 	if f.upgradeRefusal != "" {
@@ -192,7 +192,7 @@ func (f *serverFlags) replaceProcess(ctx context.Context, cmd *cobra.Command, ca
 	return u, nil
 }
 
-// queueOrRefuseUpgrade passes an upgrade requested on the admin page to the goroutine that handles signals.
+// queueOrRefuseUpgrade queues an upgrade for the admin page. If an upgrade is already queued, done gets an error.
 func (f *serverFlags) queueOrRefuseUpgrade(done func(tcp.Upgraded, error)) {
 	select {
 	case f.upgradeRequests <- done:
@@ -231,8 +231,9 @@ func (f *serverFlags) reloadDrainOrCloseOnSignal(cmd *cobra.Command, sig os.Sign
 	return cut
 }
 
-// startAdminAndFlightIfRequested starts the admin server and the flight recorder if requested. With worker processes,
-// the supervisor shows the sums, and each worker has its own flight recorder. The returned function stops both.
+// With --admin, startAdminAndFlightIfRequested starts the admin server. With --flight-dir, it starts the flight
+// recorder. If there are worker processes, the flight recorders run in them and the admin server in the supervisor.
+// stop stops both.
 func (f *serverFlags) startAdminAndFlightIfRequested(cmd *cobra.Command) (stop func(), err error) {
 	_, worker := tcp.WorkerProcess()
 	token := ""

@@ -4,5 +4,5 @@ package main
 
 import "os"
 
-// upgradeSignal is nil because upgrades need Linux.
+// upgradeSignal is nil, because upgrades are possible only on Linux.
 var upgradeSignal os.Signal
