@@ -74,9 +74,9 @@ var (
 const categories = " keyspace read write set sortedset list hash string bitmap hyperloglog geo stream pubsub" +
 	" admin fast slow blocking dangerous connection transaction scripting "
 
-// parseCommandOrCategory returns the command bits for a command, a subcommand, or a category such as @pubsub. The bits
-// for a command include those of its subcommands.
-func parseCommandOrCategory(nameOrCategory string) (commandBits uint64, err error) {
+// parseCommandSubcommandsOrCategory returns the command bits for a command, a subcommand, or a category such as
+// @pubsub. The bits for a command include those of its subcommands.
+func parseCommandSubcommandsOrCategory(nameOrCategory string) (commandBits uint64, err error) {
 	nameOrCategory = strings.ToLower(nameOrCategory)
 	category, isCategory := strings.CutPrefix(nameOrCategory, "@")
 	switch {
@@ -256,7 +256,7 @@ func (s *aclSelector) applyCommandOrTopicRule(rule string) error {
 	case '~', '%': // key patterns of a store
 		return nil
 	case '+', '-':
-		bits, err := parseCommandOrCategory(rule[1:])
+		bits, err := parseCommandSubcommandsOrCategory(rule[1:])
 		if rule[0] == '+' {
 			s.commands |= bits
 		} else {

@@ -105,7 +105,7 @@ func (cr *clientReplay) initStartAndEncodeLastValues() (start Position, known bo
 // replayNowOrInBackground runs the first step. If messages are left, it starts a goroutine for the other steps. Only
 // the handler of c may call it.
 func (cr *clientReplay) replayNowOrInBackground(c *tcp.Conn) error {
-	cr.indexSubscriptions()
+	cr.indexTopicsAndCompilePatterns()
 	if cr.runStep(firstStepLimits) {
 		return nil
 	}
@@ -372,7 +372,7 @@ func (m *replayBuffer) reachedLocked(pos Position) bool {
 	return m.ready && (pos.Epoch != m.newestPos.Epoch || pos.Seq <= m.newestPos.Seq)
 }
 
-func (cr *clientReplay) indexSubscriptions() {
+func (cr *clientReplay) indexTopicsAndCompilePatterns() {
 	cr.topicsByName = make(map[string]*topic)
 	for _, t := range cr.topics {
 		if t.kind == Pattern {

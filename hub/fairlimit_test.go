@@ -298,7 +298,7 @@ func TestReplayStepBounds(t *testing.T) {
 		for _, name := range names {
 			s.topics = append(s.topics, &topic{kind: kind, name: name})
 		}
-		s.indexSubscriptions()
+		s.indexTopicsAndCompilePatterns()
 		return s
 	}
 	var patterns []string

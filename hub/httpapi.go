@@ -73,7 +73,7 @@ func (api *httpAPI) init(h *Hub) {
 	api.sockets = web.WebSocket{
 		Handler:      socketHandler{api},
 		Subprotocols: []string{subprotocol},
-		CheckOrigin:  func(*http.Request) bool { return true }, // checkOriginAndParseParams has checked it
+		CheckOrigin:  func(*http.Request) bool { return true }, // checkOriginAndParseQuery has checked it
 		MaxMessage:   2*h.Limits.maxMessage() + 4<<10,          // JSON escapes take space
 	}
 	api.streams = web.Events{Opened: api.startEventStream, Closed: api.handleEventStreamClosed, Save: api.saveEventStream, Restore: api.restoreEventStream}
@@ -133,9 +133,9 @@ func (api *httpAPI) isTrustedHost(host string) bool {
 	return err == nil || strings.EqualFold(name, "localhost") || api.originHosts[strings.ToLower(name)]
 }
 
-// checkOriginAndParseParams checks the request's origin and returns its parameters. Permitted parameters are token and
-// the names in allowed. If ok is false, it has written an error response.
-func (api *httpAPI) checkOriginAndParseParams(w http.ResponseWriter, r *http.Request, allowed ...string) (q url.Values, ok bool) {
+// checkOriginAndParseQuery checks the request's origin and returns its parameters. Permitted parameters are token and
+// the names in allowedBesidesToken. If ok is false, it has written an error response.
+func (api *httpAPI) checkOriginAndParseQuery(w http.ResponseWriter, r *http.Request, allowedBesidesToken ...string) (q url.Values, ok bool) {
 	if err := api.checkOriginAndHost(r); err != nil {
 		writeHTTPError(w, http.StatusForbidden, err)
 		return nil, false
@@ -146,10 +146,10 @@ func (api *httpAPI) checkOriginAndParseParams(w http.ResponseWriter, r *http.Req
 		writeHTTPError(w, http.StatusBadRequest, err)
 		return nil, false
 	}
-	allowed = append(allowed, "token")
+	allowedBesidesToken = append(allowedBesidesToken, "token")
 	for name := range q {
-		if !slices.Contains(allowed, name) {
-			writeHTTPError(w, http.StatusBadRequest, fmt.Errorf("unknown parameter %.40q; expected one of %s", name, strings.Join(allowed, ", ")))
+		if !slices.Contains(allowedBesidesToken, name) {
+			writeHTTPError(w, http.StatusBadRequest, fmt.Errorf("unknown parameter %.40q; expected one of %s", name, strings.Join(allowedBesidesToken, ", ")))
 			return nil, false
 		}
 	}
@@ -157,7 +157,7 @@ func (api *httpAPI) checkOriginAndParseParams(w http.ResponseWriter, r *http.Req
 }
 
 func (api *httpAPI) parseParamsAndAuthenticate(w http.ResponseWriter, r *http.Request, allowedParams ...string) (u *user, q url.Values, ok bool) {
-	if q, ok = api.checkOriginAndParseParams(w, r, allowedParams...); !ok {
+	if q, ok = api.checkOriginAndParseQuery(w, r, allowedParams...); !ok {
 		return nil, nil, false
 	}
 	u, err := api.authenticateRequest(r, q)

@@ -181,7 +181,7 @@ func (q *socketRequest) subscriptionTarget() (Kind, string, error) {
 }
 
 func (api *httpAPI) serveWebSocket(w http.ResponseWriter, r *http.Request) {
-	q, ok := api.checkOriginAndParseParams(w, r)
+	q, ok := api.checkOriginAndParseQuery(w, r)
 	if !ok {
 		return
 	}

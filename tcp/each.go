@@ -34,7 +34,7 @@ func (s *Server) Each(ctx context.Context, f func(*Conn)) error {
 			close(allCalled)
 		}
 	}
-	err = v.PostToAllConns(&engine.Shared{
+	err = v.PostToAllMailboxes(&engine.Shared{
 		Do:     func(c *engine.Conn) { defer release(); f((*Conn)(c)) },
 		OnLost: release,
 	}, func() { pending.Add(1) }, func(full int) { missed = full; release() })

@@ -184,7 +184,7 @@ type Socket struct {
 
 const maxSocketBuffer = 1 << 30
 
-func (s *Server) checkSocketOptions() error {
+func (s *Server) checkSocketBufferSizes() error {
 	for _, o := range []struct {
 		name string
 		size int
@@ -458,7 +458,7 @@ func (s *Server) checkSettingsAndApplyDefaults() (m engine.Model, l Limits, err 
 	if s.SlowConsumer != CloseConn && s.SlowConsumer != DropMessage {
 		return m, l, badConfig("Server.SlowConsumer is %d; expected CloseConn (the default, %d) or DropMessage (%d)", s.SlowConsumer, CloseConn, DropMessage)
 	}
-	for _, check := range []func() error{s.checkShedSignature, s.checkSocketOptions, s.checkProcesses, s.checkAllowAndDenyLists, s.checkHeartbeat} {
+	for _, check := range []func() error{s.checkShedSignature, s.checkSocketBufferSizes, s.checkProcesses, s.checkAllowAndDenyLists, s.checkHeartbeat} {
 		if err = check(); err != nil {
 			return m, l, err
 		}

@@ -389,7 +389,7 @@ func (s *Server) startTakeOverFromPredecessor(e engine.Engine) (wait func()) {
 		}
 		close(started)
 		if err == nil {
-			err = p.AnnounceReadyAndTakeOver(m.ChannelsNeeded(), s.restoreStateAndAddPeer, m.StartImportingConns)
+			err = p.AnnounceReadyAndTakeOver(m.ChannelsNeeded(), s.restoreStateAndAddBroadcastPeer, m.StartImportingConns)
 		}
 		switch {
 		case failed, errors.Is(err, os.ErrClosed): // this server has ended

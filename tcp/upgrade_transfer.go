@@ -172,7 +172,7 @@ func (s *Server) awaitAndAddPredecessorCounts(p *upgrade.Predecessor) {
 	s.predecessorListeners = d.Listeners
 }
 
-func (s *Server) restoreStateAndAddPeer(stateFile, peerSocket *os.File) {
+func (s *Server) restoreStateAndAddBroadcastPeer(stateFile, peerSocket *os.File) {
 	if stateFile != nil {
 		if err := s.restoreHandlerState(stateFile); err != nil {
 			s.rateLimitedLogger().Error("the handler's state is lost", "error", err)

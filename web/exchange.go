@@ -201,7 +201,7 @@ func (x *exchange) runHandler(bufferedBytesBefore int) (next *exchange, buffered
 	x.serveAndFinishRecoveringPanic()
 	if bufferedBytes = bufferedBytesBefore + len(x.res.out); x.next != nil && x.res.state == responseComplete {
 		if x.next.fileSlots = x.fileSlots; bufferedBytes > flushSize {
-			x.res.sendBuffered()
+			x.res.flushPendingOutput()
 			bufferedBytes = 0
 		}
 	}

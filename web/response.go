@@ -139,7 +139,7 @@ func (w *response) sendInformational(status int) {
 	w.out = appendStatusLine(w.out, 1, status)
 	w.out = appendHeader(w.out, w.header, contentLength|transferEncoding)
 	w.out = append(w.out, "\r\n"...)
-	w.sendBuffered()
+	w.flushPendingOutput()
 }
 
 func (w *response) Write(p []byte) (int, error) {
@@ -197,7 +197,7 @@ func (f *bodyFramer) Write(p []byte) (int, error) {
 		w.out = append(w.out, "\r\n"...)
 	}
 	if len(w.out)+len(p) > flushSize {
-		w.sendBuffered()
+		w.flushPendingOutput()
 		if len(p) >= flushSize && w.err == nil {
 			w.err = w.send(p)
 			p = nil
@@ -210,7 +210,7 @@ func (f *bodyFramer) Write(p []byte) (int, error) {
 	return n, w.err
 }
 
-func (w *response) sendBuffered() {
+func (w *response) flushPendingOutput() {
 	if len(w.out) > 0 && w.err == nil {
 		w.err = w.send(w.out)
 	}
@@ -394,7 +394,7 @@ func (w *response) finishResponse() {
 		w.out = append(w.out, "\r\n"...)
 	}
 	if limit := w.x.limits.MaxUnsent; limit > 0 && len(w.out) > limit && w.conn == nil {
-		w.sendBuffered() // in pieces; the connection rejects a larger write
+		w.flushPendingOutput() // in pieces; the connection rejects a larger write
 		w.closeAfter = w.closeAfter || w.err != nil
 	}
 	if w.length >= 0 && w.written != w.length && w.x.req.Method != http.MethodHead && statusAllowsBody(w.status) {
@@ -430,7 +430,7 @@ func (w *response) FlushError() error {
 		return err
 	}
 	w.ensureHeadWritten()
-	w.sendBuffered()
+	w.flushPendingOutput()
 	if l := &w.trailing; l.f != nil && w.err == nil {
 		w.err = w.sendFile(l.f, l.offset, l.n)
 		l.close()

@@ -30,7 +30,7 @@ func (w *response) ReadFrom(src io.Reader) (int64, error) {
 	}
 	w.ensureHeadWritten()
 	if !w.deferFileUntilHandlerReturns(f, offset, n) {
-		if w.sendBuffered(); w.err != nil {
+		if w.flushPendingOutput(); w.err != nil {
 			return 0, w.err
 		}
 		if err := w.sendFile(f, offset, n); err != nil {

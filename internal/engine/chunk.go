@@ -94,8 +94,9 @@ type batchMessage struct {
 	excluded []int
 }
 
-// PutSharedForChunk queues a message of 1 to MaxUnsent bytes for the connections of a chunk of this mailbox's owner.
-func (b *Mailbox) PutSharedForChunk(chunk *GroupChunk, s *Shared) (t PostOutcomes) {
+// PutSharedForEachOpenInChunk queues a message of 1 to MaxUnsent bytes for the connections of a chunk of this mailbox's
+// owner.
+func (b *Mailbox) PutSharedForEachOpenInChunk(chunk *GroupChunk, s *Shared) (t PostOutcomes) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closed {

@@ -7,13 +7,13 @@ import (
 )
 
 func (o *mailboxOwner) PostToChunk(to *GroupChunk, s *Shared) PostOutcomes {
-	return o.box.PutSharedForChunk(to, s)
+	return o.box.PutSharedForEachOpenInChunk(to, s)
 }
 
 // takeByConn takes the requests and returns them by connection, expanding chunks two connections at
 // a time.
 func (o *mailboxOwner) takeByConn() map[*Conn][]string {
-	mail, data := o.box.TakeAll()
+	mail, data := o.box.TakeAllForRecycle()
 	got := make(map[*Conn][]string)
 	for _, m := range mail {
 		for next := 0; ; {

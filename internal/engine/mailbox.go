@@ -25,8 +25,8 @@ const (
 	RequestLatest
 )
 
-// QueuedRequest is a request in a mailbox. TakeAll returns the bytes of all requests in one slice. Size is the number
-// of these bytes that belong to this request. If the request has shared bytes, Size is 0.
+// QueuedRequest is a request in a mailbox. TakeAllForRecycle returns the bytes of all requests in one slice. Size is
+// the number of these bytes that belong to this request. If the request has shared bytes, Size is 0.
 type QueuedRequest struct {
 	Conn   *Conn
 	shared *Shared
@@ -172,7 +172,7 @@ func (l *Limits) SingleMailboxLimits(numLoops int) (maxRequests, maxBytes int) {
 }
 
 // Mailbox is the queue of requests to the connections of one owner. Any goroutine may call Put. Only the owner may call
-// TakeAll. Put checks the limits, counts the posted bytes and appends the request under one lock.
+// TakeAllForRecycle. Put checks the limits, counts the posted bytes and appends the request under one lock.
 //
 // The memory of requests is counted from Put until Recycle, which the owner calls after delivery. An empty mailbox
 // keeps little memory, which is not counted.
@@ -201,7 +201,7 @@ type Mailbox struct {
 	// Consecutive requests for chunks of one connSet form a run. batchSet is the set of the current run, or nil.
 	batchRun uint64
 	batchSet *connSet
-	// Memory of the last TakeAll, kept for reuse.
+	// Memory of the last TakeAllForRecycle, kept for reuse.
 	spareQueue       []QueuedRequest
 	spareData        []byte
 	nonEmpty         atomic.Bool // requests are queued; read without the lock
@@ -374,7 +374,7 @@ func (b *Mailbox) addWaitingSender(messageSize int) SpaceWait {
 }
 
 // removeSenderAndWakeNext removes a sender that no longer waits. If the mailbox is empty and no other woken sender is
-// about to post, no TakeAll will follow. removeSenderAndWakeNext then wakes the next senders.
+// about to post, no TakeAllForRecycle will follow. removeSenderAndWakeNext then wakes the next senders.
 func (b *Mailbox) removeSenderAndWakeNext(s *waitingSender) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -404,8 +404,8 @@ func (b *Mailbox) wakeSendersThatFit() {
 	}
 }
 
-// TakeAll empties the mailbox. The caller must call Recycle with the results.
-func (b *Mailbox) TakeAll() (requests []QueuedRequest, data []byte) {
+// TakeAllForRecycle empties the mailbox. The caller must call Recycle with the results.
+func (b *Mailbox) TakeAllForRecycle() (requests []QueuedRequest, data []byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	requests, b.queue, b.spareQueue = b.queue, b.spareQueue, nil

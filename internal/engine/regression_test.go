@@ -12,7 +12,7 @@ import (
 // deliverAll delivers requests until there are none.
 func (o *mailboxOwner) deliverAll() {
 	for o.box.HasRequests() {
-		mail, data := o.box.TakeAll()
+		mail, data := o.box.TakeAllForRecycle()
 		for _, m := range mail {
 			m.Conn.HandleOrDeferForPendingLayer(m, data[:m.Size])
 			data = data[m.Size:]

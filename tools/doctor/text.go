@@ -79,7 +79,7 @@ func formatTextOfEachWall(walls []*Wall, text func(*Wall) string) (lines []strin
 // Summary returns the first line of the report: the number of connections that the machine can hold now, and the limit
 // that prevents more.
 func (r *Report) Summary() string {
-	plan := fmt.Sprintf("%s, model %s", r.Plan.sideNames(), resolveModel(r.Plan.Model, r.Facts))
+	plan := fmt.Sprintf("%s, model %s", r.Plan.sidePhrase(), resolveModel(r.Plan.Model, r.Facts))
 	if r.Plan.Processes > 1 {
 		plan += fmt.Sprintf(", %d processes", r.Plan.Processes)
 	}
@@ -93,7 +93,7 @@ func (r *Report) Summary() string {
 	return fmt.Sprintf("This machine can hold %s connections now, as planned (%s); the first wall is at %s: %s.", wanted, plan, format.Count(r.Holds), r.First)
 }
 
-func (p *Plan) sideNames() string {
+func (p *Plan) sidePhrase() string {
 	if p.Side == Both {
 		return "both sides"
 	}

@@ -45,16 +45,16 @@ func (x *analysis) totalThreads(connections int64) int64 {
 	return sum
 }
 
-// fillTaskLimitWall sets w.Holds for a limit of threads. tasksNeeded is the limit that the plan needs.
-func (x *analysis) fillTaskLimitWall(w *Wall, limit, used int64) (tasksNeeded int64) {
+// fillTaskLimitWall sets w.Holds for a limit of threads. limitNeeded is the limit that the plan needs.
+func (x *analysis) fillTaskLimitWall(w *Wall, limit, used int64) (limitNeeded int64) {
 	w.setUsedAndLimit(used, limit)
 	room := subtractDownToZero(limit, used)
 	w.Holds = largestFittingConns(func(n int64) bool { return x.totalThreads(n) <= room })
-	tasksNeeded = saturatingAdd(max(used, 0), x.totalThreads(x.n))
+	limitNeeded = saturatingAdd(max(used, 0), x.totalThreads(x.n))
 	if x.isExceededByPlan(w) {
-		w.Needs = format.Count(tasksNeeded)
+		w.Needs = format.Count(limitNeeded)
 	}
-	return tasksNeeded
+	return limitNeeded
 }
 
 var _ = registerWall(Wall{

@@ -74,7 +74,7 @@ func (f *faultRecorder) recordHTTPErrorStatus(status int) {
 	f.countFaultLocked(badStatus, "HTTP status "+strconv.Itoa(status), 1)
 }
 
-func (f *faultRecorder) recordConnectFailureUnlessEnded(err error) {
+func (f *faultRecorder) recordConnectFailureDuringConnects(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.connectsEnded {

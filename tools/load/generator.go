@@ -174,7 +174,7 @@ func (g *generator) registerConnOrAbortLate(c *engine.Conn, connNumber uint32, d
 	}
 	cs := s.initEstablishedConn(g.table, c.Ref(), i, connNumber, now)
 	if cs == nil {
-		g.faults.recordConnectFailureUnlessEnded(errEstablishedLate) // counts unless the connect phase is over
+		g.faults.recordConnectFailureDuringConnects(errEstablishedLate) // counts unless the connect phase is over
 		c.Abort(errEstablishedLate)
 		return
 	}
@@ -191,7 +191,7 @@ func (g *generator) registerConnOrAbortLate(c *engine.Conn, connNumber uint32, d
 	}
 }
 
-func (g *generator) DialFailed(err error) { g.faults.recordConnectFailureUnlessEnded(err) }
+func (g *generator) DialFailed(err error) { g.faults.recordConnectFailureDuringConnects(err) }
 
 // Nudged is called after engine.Ref.Nudge. It starts the connection's traffic or sends the connection's due messages.
 func (g *generator) Nudged(c *engine.Conn) {

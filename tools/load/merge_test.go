@@ -110,7 +110,7 @@ func TestWriteComparison(t *testing.T) {
 	a.Result.Doubled, b.Result.Doubled = 0, 0
 	b.Result.ConnectErrors, b.Result.Generator.User, b.Result.Connected = nil, 0, 1000
 	var out strings.Builder
-	if err := WriteComparison(&out, []string{"old", "new", "broken"}, []*Stream{a, b, {Intervals: []Interval{{To: 3 * time.Second}}}}); err != nil {
+	if err := WriteComparisonToFirst(&out, []string{"old", "new", "broken"}, []*Stream{a, b, {Intervals: []Interval{{To: 3 * time.Second}}}}); err != nil {
 		t.Fatal(err)
 	}
 	const want = `                 old        new           broken
@@ -130,7 +130,7 @@ generator's CPU  33%        -             -
 	if out.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", out.String(), want)
 	}
-	if err := WriteComparison(&out, []string{"one"}, nil); err == nil {
+	if err := WriteComparisonToFirst(&out, []string{"one"}, nil); err == nil {
 		t.Error("a name without a stream is no error")
 	}
 }

@@ -393,8 +393,8 @@ func (g *generator) estimateOverdueMessages(now time.Duration) (n int64) {
 	return n
 }
 
-// hasPlannedUntaken reports whether a plan has a message in the window that no connection has taken.
-func (g *generator) hasPlannedUntaken() (is bool) {
+// hasUntakenPlannedMessage reports whether a plan has a message in the window that no connection has taken.
+func (g *generator) hasUntakenPlannedMessage() (is bool) {
 	if g.mode == openLoop {
 		return g.sharedPlan.NextDue() < pacer.Never
 	}

@@ -63,7 +63,7 @@ func (r *loadRun) startDialingInBackground(ctx context.Context) (stopAndEndConne
 	r.connectStart = r.generator.now()
 	dialer.Go(func() {
 		if err := r.dialer.startAllConns(dialing); err != nil && dialing.Err() == nil {
-			r.generator.faults.recordConnectFailureUnlessEnded(err)
+			r.generator.faults.recordConnectFailureDuringConnects(err)
 		}
 	})
 	return func() {
@@ -277,7 +277,7 @@ func (r *loadRun) allConnsClosedForGood(s totals) bool {
 func (r *loadRun) awaitOutstandingAnswers(ctx context.Context) error {
 	w := waitCondition{
 		done: func(totals) bool {
-			behind := r.generator.isOpenLoop() && r.generator.hasPlannedUntaken() // before the totals, which then include them
+			behind := r.generator.isOpenLoop() && r.generator.hasUntakenPlannedMessage() // before the totals, which then include them
 			s := r.sumTotals()
 			return s.openConns() == 0 || !behind && s.run[nDue] == 0 && (s.messagesInFlight() == 0 || r.cfg.awaitsNoAnswers())
 		},

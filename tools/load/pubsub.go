@@ -446,7 +446,7 @@ func (h *pubsubRun) handleLostOrUnjoinedMember(m *pubsubMember, reason error) {
 	case !m.joined && h.closing.Load():
 		return
 	case !m.joined:
-		h.faults.recordConnectFailureUnlessEnded(fmt.Errorf("%s: %w", h.Protocol, cmp.Or(m.err, errors.New(describeCause(reason)))))
+		h.faults.recordConnectFailureDuringConnects(fmt.Errorf("%s: %w", h.Protocol, cmp.Or(m.err, errors.New(describeCause(reason)))))
 		return
 	}
 	m.shard.mu.Lock()

@@ -132,8 +132,8 @@ func (s *Setting) fieldValue(c *Config, allocateNil bool) (v reflect.Value, exis
 	return v, true
 }
 
-// parseAndSetField parses texts and sets the setting's field in c. Only a List accepts more than one text.
-func (s *Setting) parseAndSetField(c *Config, texts ...string) error {
+// parseListOrSingleAndSetField parses texts and sets the setting's field in c. Only a List accepts more than one text.
+func (s *Setting) parseListOrSingleAndSetField(c *Config, texts ...string) error {
 	if len(texts) != 1 && !s.List {
 		return fmt.Errorf("given %d times; expected once", len(texts))
 	}
@@ -300,7 +300,7 @@ func (c *Config) applyDefaultsUnlessExcluded() {
 		if defaultText == "" || s.Name != s.field || !ok || !value.IsZero() || s.missingRequiredSetting(given) != "" || slices.ContainsFunc(given, s.excludes) {
 			continue
 		}
-		if err := s.parseAndSetField(c, defaultText); err != nil {
+		if err := s.parseListOrSingleAndSetField(c, defaultText); err != nil {
 			panic("load: the default of " + s.Name + " is " + err.Error())
 		}
 	}
@@ -360,7 +360,7 @@ func (c *Config) Set(textsBySetting map[string][]string) error {
 			return errMutuallyExclusive(s.Name, other)
 		}
 		first[s.field] = s.Name
-		if err := s.parseAndSetField(c, textsBySetting[s.Name]...); err != nil {
+		if err := s.parseListOrSingleAndSetField(c, textsBySetting[s.Name]...); err != nil {
 			return &SettingError{s.Name, err}
 		}
 	}

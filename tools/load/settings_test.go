@@ -126,7 +126,7 @@ func TestSettingTags(t *testing.T) {
 				t.Errorf("%s: the %s is %q; expected a number", s.Name, limit, text)
 			}
 		}
-		if standard := s.tag.Get("default"); standard != "" && s.parseAndSetField(new(Config), standard) != nil {
+		if standard := s.tag.Get("default"); standard != "" && s.parseListOrSingleAndSetField(new(Config), standard) != nil {
 			t.Errorf("%s: the default %q can't be read", s.Name, standard)
 		}
 		if s.Group != "" && (s.Help == "" || s.Bare == "" && !strings.Contains(s.Help, "`")) {

@@ -63,7 +63,7 @@ func simulate(cfg Config, server stall.StallPlan, mail time.Duration) (*simulati
 	s.generator.endMeasuringWindowAndPlan()
 	s.processEvents(func() bool {
 		sum := s.sumTotals()
-		return (sum.messagesInFlight() == 0 || s.script().awaitsNoAnswer) && !(s.generator.isOpenLoop() && s.generator.hasPlannedUntaken())
+		return (sum.messagesInFlight() == 0 || s.script().awaitsNoAnswer) && !(s.generator.isOpenLoop() && s.generator.hasUntakenPlannedMessage())
 	})
 	s.stopPlanAndSkipUnsent()
 	return s, s.buildResult(s.sumTotals())

@@ -111,7 +111,7 @@ func FuzzReadStream(f *testing.F) {
 		if s.Complete() {
 			Merge(s.Result, s.Result)
 		}
-		if err := WriteComparison(io.Discard, []string{"a", "b"}, []*Stream{s, s}); err != nil {
+		if err := WriteComparisonToFirst(io.Discard, []string{"a", "b"}, []*Stream{s, s}); err != nil {
 			t.Error(err)
 		}
 	})

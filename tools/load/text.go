@@ -326,15 +326,16 @@ func (s *Stream) WriteText(w io.Writer) error {
 	return err
 }
 
-// comparisonRows lists the rows of WriteComparison. name is the name of the figure, as in expectations.
+// comparisonRows lists the rows of WriteComparisonToFirst. name is the name of the figure, as in expectations.
 var comparisonRows = []struct{ title, name string }{
 	{"connected", "connected"}, {"rate, 1/s", "rate"}, {"mean", "mean"}, {"50%", "p50"}, {"90%", "p90"}, {"99%", "p99"},
 	{"99.9%", "p99.9"}, {"max", "max"}, {"errors", "errors"}, {"generator's CPU", "cpu"},
 }
 
-// WriteComparison writes the results of several runs side by side, with names as headings. Each figure is followed by
-// its ratio to the figure of the first run. "-" stands for an unknown value, and "cut off" for a run without a result.
-func WriteComparison(w io.Writer, names []string, streams []*Stream) error {
+// WriteComparisonToFirst writes the results of several runs side by side, with names as headings. Each figure is
+// followed by its ratio to the figure of the first run. "-" stands for an unknown value, and "cut off" for a run
+// without a result.
+func WriteComparisonToFirst(w io.Writer, names []string, streams []*Stream) error {
 	if len(names) != len(streams) {
 		return fmt.Errorf("load: comparison: %d names of %d streams; expected one each", len(names), len(streams))
 	}

@@ -68,7 +68,7 @@ func (g *generator) countFailedHandshakeUnlessClosing(hs *wsHandshake, reason er
 	if hs.err == nil {
 		hs.err = fmt.Errorf("WebSocket: %s", describeCause(reason))
 	}
-	g.faults.recordConnectFailureUnlessEnded(hs.err)
+	g.faults.recordConnectFailureDuringConnects(hs.err)
 }
 
 func (f *wsFraming) appendFrame(dst, message []byte, connNumber uint32, msgNumber uint64) []byte {

@@ -110,7 +110,7 @@ func (f *clusterFlags) validateAndComplete(cmd *cobra.Command) (err error) {
 		return usagef("--nats and --cluster are both given; expected one")
 	case f.nats.urls != "":
 		f.Creds = f.nats.creds
-		f.URLs, f.TLS, err = f.nats.parseURLsAndTLS()
+		f.URLs, f.TLS, err = f.nats.parseURLsAndTrustedCA()
 		return err
 	case f.peers.Addr != "":
 		return f.validateAndCompletePeers()

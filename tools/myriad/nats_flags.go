@@ -21,9 +21,9 @@ func (f *natsFlags) addFlags(flags *pflag.FlagSet, defaultURLs, urlHelp string) 
 	flags.StringVar(&f.ca, "nats-ca", "", "PEM `FILE` with trusted CA certificates of NATS servers (default: the system's)")
 }
 
-// parseURLsAndTLS returns the URLs of --nats. Without --nats, urls is nil. Without --nats-ca, tlsConfig is nil, and the
-// certificates that the system trusts are used.
-func (f *natsFlags) parseURLsAndTLS() (urls []string, tlsConfig *tls.Config, err error) {
+// parseURLsAndTrustedCA returns the URLs of --nats. Without --nats, urls is nil. Without --nats-ca, tlsConfig is nil,
+// and the certificates that the system trusts are used.
+func (f *natsFlags) parseURLsAndTrustedCA() (urls []string, tlsConfig *tls.Config, err error) {
 	if f.urls == "" {
 		if f.creds+f.ca != "" {
 			return nil, nil, usagef("--nats-creds or --nats-ca is given without --nats; expected both")
@@ -66,7 +66,7 @@ func (f *natsFlags) natsServerForAgents(secret *secretFlag) (n agents.NATS, err 
 	if err != nil {
 		return n, err
 	}
-	urls, trust, err := f.parseURLsAndTLS()
+	urls, trust, err := f.parseURLsAndTrustedCA()
 	return agents.NATS{URL: strings.Join(urls, ","), Creds: f.creds, Token: token, TLS: trust}, err
 }
 

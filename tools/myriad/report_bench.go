@@ -21,7 +21,7 @@ func (f *reportFlags) writeBenchReport(cmd *cobra.Command, files []reportFile) e
 	if err != nil {
 		return usagef("%s: %w", files[0].name, err)
 	}
-	if err := f.writeToOutFileOrStdout(cmd.OutOrStdout(), func(w io.Writer) error { return f.writeBenchInFormat(w, set) }); err != nil {
+	if err := f.writeToOutFileOrStdout(cmd.OutOrStdout(), func(w io.Writer) error { return f.writeBenchInFormatOrText(w, set) }); err != nil {
 		return err
 	}
 	if f.format == "benchstat" {
@@ -46,7 +46,7 @@ func printMissingOrInvalidRunCount(w io.Writer, set *result.Set) {
 	}
 }
 
-func (f *reportFlags) writeBenchInFormat(w io.Writer, set *result.Set) error {
+func (f *reportFlags) writeBenchInFormatOrText(w io.Writer, set *result.Set) error {
 	switch f.format {
 	case "json":
 		return set.WriteJSON(w)

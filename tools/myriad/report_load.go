@@ -34,13 +34,13 @@ func (f *reportFlags) writeLoadReport(cmd *cobra.Command, files []reportFile) er
 		names, streams = append(names, r.name), append(streams, r.stream)
 	}
 	if f.merge {
-		if all, err = mergeIntoOneStream(all); err != nil {
+		if all, err = mergeResultsOfCompleteRuns(all); err != nil {
 			return err
 		}
 	}
 	write := func(w io.Writer) error {
 		if len(all) > 1 {
-			return load.WriteComparison(w, names, streams)
+			return load.WriteComparisonToFirst(w, names, streams)
 		}
 		return f.writeLoadInFormat(w, all[0].stream, expectations)
 	}
@@ -76,7 +76,7 @@ func readStreams(files []reportFile) ([]namedStream, error) {
 	return all, nil
 }
 
-func mergeIntoOneStream(all []namedStream) ([]namedStream, error) {
+func mergeResultsOfCompleteRuns(all []namedStream) ([]namedStream, error) {
 	var results []*load.Result
 	for _, r := range all {
 		if !r.stream.Complete() {

@@ -31,9 +31,9 @@ func (f *workerFlags) addFlags(cmd *cobra.Command) {
 
 func (f *workerFlags) hasWorkers() bool { return f.workers != "" && f.workers != "0" }
 
-// validateAndBuildPoolConfig validates the flags and builds the configuration of the pool. If allowShedding is not set,
-// the pool keeps all work that it has queued.
-func (f *workerFlags) validateAndBuildPoolConfig(cmd *cobra.Command, allowShedding bool) (err error) {
+// validateAndBuildPoolConfig validates the flags and builds the configuration of the pool. If shedElseKeepQueued is not
+// set, the pool keeps all work that it has queued.
+func (f *workerFlags) validateAndBuildPoolConfig(cmd *cobra.Command, shedElseKeepQueued bool) (err error) {
 	if !f.hasWorkers() {
 		if f.queue != 0 || f.target != 0 {
 			return usagef("--workers-queue and --workers-target need --workers; expected it, too")
@@ -64,7 +64,7 @@ func (f *workerFlags) validateAndBuildPoolConfig(cmd *cobra.Command, allowSheddi
 		cfg.Queue = f.queue
 	}
 	cfg.Target = f.target
-	if adapts && !allowShedding {
+	if adapts && !shedElseKeepQueued {
 		cfg.KeepQueued, cfg.FIFO = true, true
 	}
 	return nil

@@ -289,7 +289,7 @@ func (c *conn) deliverMail() {
 		return
 	}
 	c.updateClock()
-	mail, data := box.TakeAll()
+	mail, data := box.TakeAllForRecycle()
 	defer func() { c.engine.counters.Add(engine.Buffered, -int64(box.Recycle(mail, data))) }()
 	left, rest := mail, data
 	deliverRemaining := func() {

@@ -203,7 +203,7 @@ func (d *connExporter) exportConn(c *conn) (exported, neverExportable bool) {
 	record, fds := r.AppendTo(nil), []int{int(c.FD())}
 	for d.sender.IsExporting() && !exported {
 		channel, _ := d.sender.NextChannelWithCredit()
-		if exported = d.sender.SendBatch(channel, record, fds); !exported {
+		if exported = d.sender.TrySendBatch(channel, record, fds); !exported {
 			d.mu.Unlock()
 			time.Sleep(resendInterval)
 			d.mu.Lock()

@@ -89,7 +89,7 @@ func (e *goroutineEngine) ClosePeerConns(peer netip.AddrPort) (stoppedErr error)
 	return nil
 }
 
-func (e *goroutineEngine) PostToAllConns(message *engine.Shared, beforeEachPost func(), onDone func(full int)) error {
+func (e *goroutineEngine) PostToAllMailboxes(message *engine.Shared, beforeEachPost func(), onDone func(full int)) error {
 	if isChanClosed(e.done) {
 		return engine.ErrClosed
 	}

@@ -142,9 +142,9 @@ func (s *ExportSender) NextChannelWithCredit() (o *ExportChannel, credit int) {
 	return nil, 0
 }
 
-// SendBatch sends a batch. The number of connections must not exceed the channel's credit. If SendBatch returns false,
-// either an error has stopped the export, or a later attempt may succeed.
-func (s *ExportSender) SendBatch(o *ExportChannel, records []byte, fds []int) (sent bool) {
+// TrySendBatch sends a batch. The number of connections must not exceed the channel's credit. If TrySendBatch returns
+// false, either an error has stopped the export, or a later attempt may succeed.
+func (s *ExportSender) TrySendBatch(o *ExportChannel, records []byte, fds []int) (sent bool) {
 	errno, err := sendBatch(o.FD, records, fds)
 	switch {
 	case err == nil && errno == 0:

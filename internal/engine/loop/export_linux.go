@@ -196,7 +196,7 @@ func (d *connExporter) runIfDue(now time.Duration) {
 		}
 		d.sendBatches(now)
 	}
-	if d.sender.IsExporting() && d.canStartMoreExports() {
+	if d.sender.IsExporting() && d.hasCreditAndRoundNotEnding() {
 		d.wakeAt = d.requestAt
 	}
 	finished := d.sender.ShutChannelsWhenConfirmed()
@@ -208,8 +208,9 @@ func (d *connExporter) runIfDue(now time.Duration) {
 	}
 }
 
-// canStartMoreExports reports whether there is credit. Once a round has visited all slots, its exports must end first.
-func (d *connExporter) canStartMoreExports() bool {
+// hasCreditAndRoundNotEnding reports whether there is credit. Once a round has visited all slots, its exports must end
+// first.
+func (d *connExporter) hasCreditAndRoundNotEnding() bool {
 	if len(d.exporting) > 0 && d.nextSlot == d.loop.conns.slotCount {
 		return false
 	}
@@ -271,7 +272,7 @@ func (d *connExporter) exportReadyBatch(channel *handover.ExportChannel, credit 
 	if len(d.batchConns) == 0 {
 		return false
 	}
-	if !d.sender.SendBatch(channel, d.batchRecords, d.batchFDs) {
+	if !d.sender.TrySendBatch(channel, d.batchRecords, d.batchFDs) {
 		d.requestAt = now + exportRoundInterval
 		return false
 	}

@@ -78,7 +78,7 @@ func (p *mailQueueSet) distributeMailToConnQueues(mailbox *engine.Mailbox) {
 		if p.count >= mailbox.MaxRequests || p.bytes >= mailbox.MaxBytes {
 			return
 		}
-		p.batchMail, p.batchData = mailbox.TakeAll()
+		p.batchMail, p.batchData = mailbox.TakeAllForRecycle()
 		p.unsorted, p.unsortedData = p.batchMail, p.batchData
 	}
 	if p.byConn == nil {

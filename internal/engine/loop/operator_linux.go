@@ -111,8 +111,8 @@ func (e *loopEngine) ClosePeerConns(exactAddrPort netip.AddrPort) error {
 	return err
 }
 
-// PostToAllConns implements engine.ConnVisitor. If the mailbox is full, the walk continues in a later turn.
-func (e *loopEngine) PostToAllConns(message *engine.Shared, beforePost func(), onDone func(full int)) error {
+// PostToAllMailboxes implements engine.ConnVisitor. If the mailbox is full, the walk continues in a later turn.
+func (e *loopEngine) PostToAllMailboxes(message *engine.Shared, beforePost func(), onDone func(full int)) error {
 	return e.startConnWalk(func(l *Loop, from uint32) (next uint32) {
 		end := min(from+walkSlotsPerTurn, l.conns.slotCount)
 		for next = from; next < end; next++ {

@@ -21,7 +21,7 @@ func (l *Loop) Post(c *engine.Conn, gen uint32, request engine.Request) error {
 }
 
 func (l *Loop) PostToChunk(to *engine.GroupChunk, message *engine.Shared) engine.PostOutcomes {
-	t := l.mailbox.PutSharedForChunk(to, message)
+	t := l.mailbox.PutSharedForEachOpenInChunk(to, message)
 	if t.SentCount() > 0 {
 		l.wake()
 	}
@@ -36,14 +36,14 @@ func (l *Loop) requestStopStage(stage int32) {
 }
 
 func (l *Loop) enqueueDialAndWake(request engine.DialRequest) error {
-	if err := l.enqueueDial(request); err != nil {
+	if err := l.enqueueDialWithoutWake(request); err != nil {
 		return err
 	}
 	l.wake()
 	return nil
 }
 
-func (l *Loop) enqueueDial(request engine.DialRequest) error {
+func (l *Loop) enqueueDialWithoutWake(request engine.DialRequest) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {

@@ -189,7 +189,7 @@ func (e *Engine) ClosePeerConns(peer netip.AddrPort) error {
 	})
 }
 
-func (e *Engine) PostToAllConns(s *engine.Shared, beforePost func(), onDone func(full int)) error {
+func (e *Engine) PostToAllMailboxes(s *engine.Shared, beforePost func(), onDone func(full int)) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	full := 0

@@ -208,7 +208,7 @@ func (p *Peer) handleMailbox() (acted bool) {
 	if !p.mailbox.HasRequests() {
 		return false
 	}
-	mail, data := p.mailbox.TakeAll()
+	mail, data := p.mailbox.TakeAllForRecycle()
 	rest := data
 	for _, m := range mail {
 		p.conn.HandleOrDeferForPendingLayer(m, rest[:m.Size])

@@ -124,7 +124,7 @@ func RunOnAgents(ctx context.Context, o Options, cfg load.Config) (*load.Result,
 	if err := c.callAndAdmitAgents(ctx); err != nil {
 		return nil, err
 	}
-	c.sendOrdersToAll() // the agents that joined first have waited for the others
+	c.sendOrdersAsHeartbeats() // the agents that joined first have waited for the others
 	if err := c.divideLoadAndPrepareMembers(ctx); err != nil {
 		return nil, err
 	}
@@ -273,7 +273,7 @@ func (c *coordinator) callAndAdmitAgents(ctx context.Context) error {
 				}
 				return gone
 			})
-			c.sendOrdersToAll()
+			c.sendOrdersAsHeartbeats()
 			_ = c.conn.PublishRequest(callSubject, inbox, question) // the next call of this loop repeats it
 		case msg := <-c.messages:
 			c.processAgentMessage(msg)
@@ -455,8 +455,8 @@ func (c *coordinator) measureClockAndSendPart(ctx context.Context, m *memberAgen
 	return nil
 }
 
-// sendOrdersToAll sends each agent its orders. These messages are also the coordinator's heartbeats.
-func (c *coordinator) sendOrdersToAll() {
+// sendOrdersAsHeartbeats sends each agent its orders. These messages are also the coordinator's heartbeats.
+func (c *coordinator) sendOrdersAsHeartbeats() {
 	for _, m := range c.members {
 		c.sendOrdersTo(m)
 	}

@@ -32,7 +32,7 @@ func (c *coordinator) runStepsAndMergeResults(ctx context.Context) (*load.Result
 		m.heard = time.Now()
 		m.orders.Start = start.Add(m.offset).UnixNano()
 	}
-	c.sendOrdersToAll()
+	c.sendOrdersAsHeartbeats()
 	c.timers = newCoordinatorTimers(ctx, start, cmp.Or(c.cfg.ProgressEvery, time.Second), c.Silence/heartbeats)
 	defer c.timers.stop()
 	c.processEventsWhile(func(m *memberAgent) bool { return !m.connected })
@@ -78,7 +78,7 @@ func (c *coordinator) processEventsWhile(isWaitingFor func(*memberAgent) bool) {
 			for _, m := range c.members {
 				m.orders.Stop = true
 			}
-			c.sendOrdersToAll()
+			c.sendOrdersAsHeartbeats()
 		case <-t.patience:
 			c.dropMembersAndProcessPhases(func(*memberAgent) string { return fmt.Sprintf("no result within %v of the end", stopTime) })
 		case m := <-c.messages:
@@ -101,7 +101,7 @@ func (c *coordinator) processEventsWhile(isWaitingFor func(*memberAgent) bool) {
 				}
 				return ""
 			})
-			c.sendOrdersToAll()
+			c.sendOrdersAsHeartbeats()
 		}
 	}
 }
@@ -126,7 +126,7 @@ func (c *coordinator) orderNextStep(totalRate float64) {
 		m.orders.Begin, m.orders.Step = begin.Add(m.offset).UnixNano(), c.step
 		m.orders.Rate = totalRate * float64(m.connections) / float64(max(connections, 1))
 	}
-	c.sendOrdersToAll()
+	c.sendOrdersAsHeartbeats()
 }
 
 var errNoAgents = errors.New("agents: no agent is left")
@@ -341,7 +341,7 @@ func (c *coordinator) sendPublishedCountsIfComplete() {
 	for _, m := range c.members {
 		m.orders.Published = all
 	}
-	c.sendOrdersToAll()
+	c.sendOrdersAsHeartbeats()
 }
 
 // addRateAndEndIfSteady records the total receive rate of all agents in one part of the window. If the rate is steady,
@@ -353,7 +353,7 @@ func (c *coordinator) addRateAndEndIfSteady(rate float64) {
 	for _, m := range c.members {
 		m.orders.Steady = true
 	}
-	c.sendOrdersToAll()
+	c.sendOrdersAsHeartbeats()
 }
 
 func (c *coordinator) emitEventWithTotals(e *load.Event) {

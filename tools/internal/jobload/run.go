@@ -130,7 +130,7 @@ func (r *jobRun) submitJobsAndWriteResult(ctx context.Context) error {
 	stop := make(chan struct{})
 	reporter.Go(func() { r.sampleAndWriteLinesUntil(stop) })
 	r.startSubmitters(ctx)
-	overran := r.waitForJobsOrTimeout(ctx)
+	overran := r.waitForJobsOrLimit(ctx)
 	r.over.Store(true)
 	end := min(r.now(), r.limit)
 	cancel()
@@ -163,9 +163,9 @@ func callWithTimeout(d time.Duration, f func()) bool {
 	}
 }
 
-// waitForJobsOrTimeout waits until all jobs of the window have ended or the planned time has passed. It then returns
+// waitForJobsOrLimit waits until all jobs of the window have ended or the planned time has passed. It then returns
 // "". If ctx ends earlier, it returns a reason.
-func (r *jobRun) waitForJobsOrTimeout(ctx context.Context) (earlyEndReason string) {
+func (r *jobRun) waitForJobsOrLimit(ctx context.Context) (earlyEndReason string) {
 	end := time.NewTimer(r.limit)
 	defer end.Stop()
 	poll := time.NewTicker(pollInterval)

@@ -65,7 +65,7 @@ func (r *runner) runStepIfItFits(ctx context.Context, s scenario.Step, all *scen
 	case w.FindPhase(scenario.Park) != nil:
 		err = r.runGoroutineParkingProcess(ctx, s, &rec)
 	case w.FindPhase(scenario.Jobs) != nil:
-		err = (&jobsRun{runner: r, phase: *w.FindPhase(scenario.Jobs), scenario: all, earlierRuns: earlierRuns, overtime: jobsOvertime}).runContenderAtRate(ctx, s, &rec)
+		err = (&jobsRun{runner: r, phase: *w.FindPhase(scenario.Jobs), scenario: all, earlierRuns: earlierRuns, overtime: jobsOvertime}).runContenderRelativeToCapacity(ctx, s, &rec)
 	default:
 		err = r.runServerAndLoad(ctx, s, &rec)
 	}

@@ -226,7 +226,7 @@ const fullScale = "full"
 
 var scaleName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z][a-z-]{0,39}$`) })
 
-func (x Scale) validateScale(name string) error {
+func (x Scale) validateScaleAndName(name string) error {
 	switch {
 	case !scaleName().MatchString(name) || name == fullScale:
 		return Errorf("scale name %q; expected 1 to 40 small letters and dashes, and not %s, which is the scenario as it is written", name, fullScale)

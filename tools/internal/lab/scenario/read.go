@@ -121,7 +121,7 @@ func (r Reader) validateAtAllScales(s *Scenario, lines map[string][]int) error {
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.Scales)) {
 		x := s.Scales[name]
-		err := x.validateScale(name)
+		err := x.validateScaleAndName(name)
 		if err == nil {
 			small := x.reduceScenario(whole)
 			err = small.Validate()
