@@ -86,7 +86,8 @@ func (p *Pool) anyQueued() bool {
 	return false
 }
 
-// wakeOrStartWorker makes one more worker search for jobs. If the limit is reached, it wakes the controller.
+// wakeOrStartWorker wakes or starts a worker, which then searches for jobs. If the limit is reached, it wakes the
+// controller instead.
 func (p *Pool) wakeOrStartWorker() {
 	if w := p.popParked(); w != nil {
 		p.wakeToSearch(w)

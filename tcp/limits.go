@@ -47,7 +47,7 @@ type Limits struct {
 	// MaxUnsent is the maximum number of bytes that wait for one peer. One limit of this size applies to the handler's
 	// output, another to messages from Refs and broadcasts. Server.SlowConsumer determines what happens above the
 	// limit. The peer must receive waiting output within WriteTimeout, so its speed must be at least
-	// MaxUnsent/WriteTimeout: 34 KiB/s with the defaults. Raise both limits for slow peers. The default is 1 MiB; the
+	// MaxUnsent/WriteTimeout: 34 KiB/s with the defaults. For slower peers, raise WriteTimeout. The default is 1 MiB; the
 	// maximum is 1 GiB.
 	MaxUnsent int
 

@@ -33,7 +33,7 @@ const maxSavedState = 1 << 30
 // duration of that sending, and of the wait for broadcasts in progress.
 var broadcastTimeout, holdTimeout = 10 * time.Second, 10 * time.Second
 
-// upgradeTransfer is the part of a Server's state for the transfer of counters, the handler's state and broadcasts.
+// upgradeTransfer is the part of a Server that, in an upgrade, transfers counters, broadcasts and the handler's state.
 // Server.mu guards the fields from predecessorCounts to peersClosed.
 type upgradeTransfer struct {
 	predecessorCounts    engine.Counts               // of earlier processes

@@ -29,7 +29,7 @@ func (d *deadline) callUntilDeadline(mu *sync.Mutex, f func(context.Context) err
 	return err
 }
 
-// set sets the deadline to t. At this time, onExpiry is called with mu locked. If t is zero, there is no deadline.
+// set sets the deadline to t. When t is reached, onExpiry is called with mu locked. If t is zero, there is no deadline.
 func (d *deadline) set(mu *sync.Mutex, t time.Time, onExpiry func()) {
 	mu.Lock()
 	defer mu.Unlock()

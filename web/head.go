@@ -3,6 +3,7 @@ package web
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/netip"
 	"net/textproto"
@@ -207,7 +208,7 @@ func (h *head) parseField(line string, r *http.Request, s *headBuffer) error {
 	framing := strings.Trim(value, " ") // nginx rejects tabs in fields that frame the message
 	value = strings.Trim(value, " \t")
 	if !isValidFieldValue(value) {
-		return badRequest("invalid header field value")
+		return badRequest(fmt.Sprintf("invalid value of the header field %.40q", name))
 	}
 	key := textproto.CanonicalMIMEHeaderKey(name)
 	switch key {

@@ -321,7 +321,8 @@ func Quick(h http.Handler) http.Handler {
 
 type quickHandler struct{ http.Handler }
 
-// In an http.ServeMux, routeRequest looks up the handler. If the handler is marked as Quick, isQuick is true.
+// routeRequest finds the handler for the request: in the mux, if the server's handler is an http.ServeMux. isQuick
+// reports whether the handler is marked as Quick.
 func (x *exchange) routeRequest() (isQuick bool) {
 	mux, ok := x.handler.(*http.ServeMux)
 	if !ok || x.req.RequestURI == "*" {

@@ -292,11 +292,11 @@ func (n *Node) startServerAndConnect() (err error) {
 		return nil
 	}
 	if !errors.Is(err, nats.ErrNoServers) && !errors.Is(err, nats.ErrTimeout) {
-		return fmt.Errorf("cluster: %w", err)
+		return fmt.Errorf("cluster: connecting to NATS: %w", err)
 	}
 	n.warnings.warnf("NATS is not reachable yet: %v", err)
 	if n.natsConn, err = nats.Connect(urls, append(options, nats.RetryOnFailedConnect(true))...); err != nil {
-		return fmt.Errorf("cluster: %w", err)
+		return fmt.Errorf("cluster: connecting to NATS: %w", err)
 	}
 	return nil
 }

@@ -134,7 +134,7 @@ func (c Config) serverOptions() (*server.Options, error) {
 		return o, nil
 	}
 	if c.Cluster.Secret == "" {
-		return nil, errors.New("natsd: a cluster needs a secret")
+		return nil, errors.New("natsd: Cluster.Secret is empty; expected the secret that all servers of the cluster share")
 	}
 	o.Cluster = server.ClusterOpts{
 		Name: clusterName, NoAdvertise: true, Username: clusterUser, Password: c.Cluster.Secret, Advertise: c.Cluster.Advertise,

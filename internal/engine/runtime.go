@@ -111,7 +111,7 @@ func (rt *Runtime) SetClock(now time.Duration) {
 	}
 }
 
-// Clock returns the time of the last SetClock, or a time up to ClockSlack later.
+// Clock returns the coarse time. It may be up to ClockSlack ahead of the time that was last passed to SetClock.
 func (rt *Runtime) Clock() time.Duration { return time.Duration(rt.clock.Load()) }
 
 // coarseNow returns the coarse time, rounded up.

@@ -11,8 +11,8 @@ import (
 	"github.com/myriad-go/myriad/internal/upgrade"
 )
 
-// osProcess is a worker process of the operating system. Three goroutines read from its control socket, write to the
-// socket, and wait for the process's exit; they end with the process.
+// osProcess is a worker process of the operating system. It has three goroutines: one reads from its control socket,
+// one writes to the socket, and one waits for the process to exit. They end with the process.
 type osProcess struct {
 	cmd         *exec.Cmd
 	socket      *net.UnixConn

@@ -20,9 +20,9 @@ func (c Config) Total() int {
 // Divide returns configurations for 1 to MaxGenerators generators that together produce the load of c. Each generator
 // gets a part in proportion to its weight, which must be above 0. Divide divides connections, the connect rate, a ramp,
 // publishers, slow subscribers, and the lines in flight of a Check. The rate of an open loop is divided in proportion
-// to the connections, except a rate per connection. Topics are not divided: see PubSub. The connections of all
-// generators are numbered consecutively. With a Lifetime, the generators' numbers begin 1<<24 apart, to leave numbers
-// for replacements.
+// to the connections; a rate per connection stays as it is. Topics are not divided: see PubSub. Without a Lifetime, the
+// connections of all generators are numbered consecutively. With a Lifetime, the connection numbers of each generator
+// begin 1<<24 above those of the previous one, to leave numbers for replacements.
 //
 // There must be at least as many connections as generators. The same applies to ConnectRate, Check and Publishers if
 // they are set. A search (Goal) and Steady need a coordinator that evaluates all generators: see Begin and Enough. If

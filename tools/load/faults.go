@@ -32,7 +32,7 @@ const (
 	nFaults
 )
 
-// String returns the prefix that causes of this kind have in Interval.Errors.
+// String returns the prefix in Interval.Errors of every cause of this kind.
 func (f faultKind) String() string {
 	return [...]string{"connect: ", "lost: ", "answer: ", "answer: ", "line: "}[f]
 }

@@ -43,7 +43,7 @@ are at least two and the workload does not disable it. Subjects run in turn, in 
 The report lists what this machine cannot run, with the reason. Ctrl-C stops the bench;
 the report then contains the runs so far.
 
-Exits with 1 if a run failed, an answer was wrong, or a required claim of a scenario was
+The exit status is 1 if a run failed, an answer was wrong, or a required claim of a scenario was
 not met; with --strict also if a claim about size or speed was not met.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, names []string) error {

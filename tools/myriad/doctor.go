@@ -40,12 +40,12 @@ func newDoctorCommand() *cobra.Command {
 		Short: "Predict which limits of this machine stop connections, and raise them",
 		Long: `Predict which limits of this machine stop connections, and raise them.
 
-Prints for each wall (a limit of the machine) its value, the number of connections at
+For each wall (a limit of the machine), the report shows its value, the number of connections at
 which it stops the plan, the value that the plan needs, the command that sets it, and
 its documentation. --fix applies the changes, which last until the next reboot; --print
-writes a file that makes them permanent.
+prints a file that makes them permanent.
 
-Exits with 0 if the machine can hold the plan, with 1 if it cannot, and with 2 if the
+The exit status is 0 if the machine can hold the plan, 1 if it cannot, and 2 if the
 flags are wrong. Without -n it predicts for 1,000,000 connections and exits with 0.`,
 		Example: doctorExamples,
 		Args:    cobra.NoArgs,
@@ -129,7 +129,7 @@ func (f *doctorFlags) addPlanFlags(flags *pflag.FlagSet) {
 	addParsedFlag(flags, &p.UserMemory, quantity.ParsePositive, "user-memory", "", "process memory per connection in `BYTES` (default: Myriad's)")
 	addParsedFlag(flags, &p.Backlog, quantity.ParsePositive, "backlog", "", "backlog that the listener requests (default: net.core.somaxconn)")
 	addParsedFlag(flags, &p.Burst, quantity.ParsePositive, "burst", "", "connections that may arrive before the server accepts one (default 512)")
-	addParsedFlag(flags, &p.Closing, quantity.ParsePositive, "closing", "", "connections per second that this side closes orderly (default 0)")
+	addParsedFlag(flags, &p.Closing, quantity.ParsePositive, "closing", "", "connections per second that this side closes in an orderly way (default 0)")
 	sources := func(text string) ([]netip.Addr, error) {
 		return load.ExpandSourceRange(text, load.MaxSources-len(p.Sources))
 	}

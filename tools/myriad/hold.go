@@ -30,7 +30,7 @@ pings are answered.
 
 Nothing is sent without --check, which needs a server that echoes lines, or
 --heartbeat. With these two and --broadcast, any other received line is an error.
-Exits with 1 if no connection succeeded, or if one was lost or received a wrong,
+The exit status is 1 if no connection succeeded, or if one was lost or received a wrong,
 missing or duplicate line.`,
 		Example: holdExamples,
 		Args:    cobra.ArbitraryArgs, // checked by buildConfigFromFlags

@@ -38,7 +38,7 @@ spread over several targets in turn. A target can be a URL, which selects the pr
 tcp:// or tls://, http:// or https:// (--http and a GET of its path), ws:// or
 wss:// (--ws).
 
-Exits with 1 if no connection succeeded, if answers were wrong or missing, if
+The exit status is 1 if no connection succeeded, if answers were wrong or missing, if
 connections were lost, if an expectation was not met, or if it was interrupted;
 the result so far is printed in any case. Exits with 2 if it is called wrongly.`,
 		Example: loadExamples,

@@ -157,7 +157,7 @@ func availableSubcommands(cmd *cobra.Command) []string {
 func newVersionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
-		Short: "Print the version of Myriad, or the commit, and what it was built with",
+		Short: "Print the version of Myriad or, without one, the commit, and the Go version and platform of the build",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s %s\n", cmd.Root().DisplayName(), versionAndPlatform())
 			return err

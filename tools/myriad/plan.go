@@ -48,12 +48,13 @@ func newPlanCommand() *cobra.Command {
 		Short: "Plan machines, memory and network for many connections from a run with fewer",
 		Long: `Plan machines, memory and network for many connections from a run with fewer.
 
-Plans for a server like the measured one. --measure runs the smaller half of
-"myriad bench capacity", with 20,000 connections, which takes a minute (Linux). --from
-uses an earlier bench, or a load whose server ran on the same machine.
+The plan is for a server like the measured one. On Linux, --measure runs the smaller half
+of "myriad bench capacity", with 20,000 connections, which takes a minute. --from uses an
+earlier bench, or a load whose server ran on the same machine as the load.
 
 --check plans nothing: it predicts the larger of two sizes of a bench from the smaller
-one and compares; with --within it exits with 1 if memory or CPU is further off.
+one and compares; with --within, the exit status is 1 if memory or CPU is off by
+more than that.
 docs/capacity.md explains the arithmetic.`,
 		Example: planExamples,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return f.measureAndPlanMachines(cmd) },
@@ -83,8 +84,8 @@ func (f *planFlags) addGoalFlags(flags *pflag.FlagSet) {
 	addParsedFlag(flags, &g.Size, quantity.ParsePositive, "size", "", "size of a message and of its answer in `BYTES` (default 64)")
 	flags.BoolVar(&g.TLS, "tls", false, "encrypt connections, also in the measurement of --measure")
 	addParsedFlag(flags, &g.Unread, quantity.ParseCount, "unread", "", "unread or unsent `BYTES` in the kernel per connection (default 0)")
-	addParsedFlag(flags, &g.Memory, quantity.ParsePositive64, "memory", "", "memory of a machine in `BYTES`, such as 64Gi (default: as this machine)")
-	addParsedFlag(flags, &g.Cores, quantity.ParsePositive, "cores", "", "processors of a machine (default: as this machine)")
+	addParsedFlag(flags, &g.Memory, quantity.ParsePositive64, "memory", "", "memory of each machine in `BYTES`, such as 64Gi (default: that of this machine)")
+	addParsedFlag(flags, &g.Cores, quantity.ParsePositive, "cores", "", "processors of each machine (default: those of this machine)")
 	addParsedFlag(flags, &g.Network, newNumberParser("bits a second, such as 10G"), "network", "", "network capacity of a machine each way in `BITS` per second (default 10G)")
 	addParsedFlag(flags, &g.Free, parsePercent, "free", "", "`PERCENT` of memory, CPU and network to keep free (default 30%)")
 	addParsedFlag(flags, &g.Spare, quantity.ParseCount, "spare", "", "machines that may fail at the same time (default 1)")

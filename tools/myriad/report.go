@@ -40,13 +40,14 @@ func newReportCommand() *cobra.Command {
 The kind of a file is detected from its content; "-" is standard input, and a
 directory that "bench" has written stands for its report.json.
 
-The events of a load (--json) are reported as the run itself did. CSV has a row per
-interval, HTML is one self-contained page, JSON is the result. Two or more files are
-compared side by side, with ratios to the first. --merge combines generators that
-loaded a server together. Exits with 1 if an expectation is not met; --expect is a name, a comparison and
-a bound, such as "p99<5ms", "rate>=100k" or "errors==0".
+The events of a load ("myriad load --json") are reported as the load itself reported
+them. CSV has a row per interval, HTML is one self-contained page, and JSON is the final
+result as one object. Two or more files are compared side by side, with ratios to the
+first. --merge combines generators that loaded a server together. --expect is a name, a
+comparison and a bound, such as "p99<5ms", "rate>=100k" or "errors==0". The exit status
+is 1 if an expectation is not met.
 
-The report.json of a bench is reported as the bench itself did; CSV is not available.
+The report.json of a bench is reported as the bench itself reported it; CSV is not available.
 To compare two benches, write each with --format benchstat, one line per run, for
 benchstat (golang.org/x/perf/cmd/benchstat):
 

@@ -427,8 +427,8 @@ func (l *Loop) ReceiveOnceAndDeliver(c *engine.Conn, buf []byte) (n int) {
 	return 0
 }
 
-// SendNextFilePart sends the next part of c's file with sendfile. If sendfile fails, it copies a piece of the file to
-// the output. The read of the file or the next send then reports the cause.
+// SendNextFilePart sends the next part of c's file with sendfile. If sendfile fails, SendNextFilePart reads a
+// piece of the file into the output instead. This read or the next send then reports the error.
 func (l *Loop) SendNextFilePart(c *engine.Conn, sendfile func(fd int32, f *os.File, offset int64, n int) (int, syscall.Errno)) {
 	f, offset, n := c.NextFilePartUnlessLayered()
 	if f == nil {

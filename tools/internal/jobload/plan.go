@@ -53,16 +53,16 @@ type Flags interface {
 func (p *Plan) AddFlags(f Flags, contenders Contenders) {
 	f.StringVar(&p.Pool, "pool", "", "submit jobs to this `POOL`: "+joinSortedKeys(contenders))
 	f.StringVar(&p.Work, "work", Published, "submit jobs of this `SHAPE`: "+joinSortedKeys(shapes))
-	f.Float64Var(&p.Rate, "rate", 0, "jobs to submit per second; 0 is a closed loop")
-	f.IntVar(&p.Inflight, "inflight", 0, "jobs in flight of a closed loop (default: as --workers)")
-	f.DurationVar(&p.Warmup, "warmup", 0, "submit jobs without counting for this long first")
+	f.Float64Var(&p.Rate, "rate", 0, "jobs to submit per second (default 0: a closed loop)")
+	f.IntVar(&p.Inflight, "inflight", 0, "jobs in flight in a closed loop (default: the value of --workers)")
+	f.DurationVar(&p.Warmup, "warmup", 0, "first submit jobs without counting them, for this long (default 0s)")
 	f.DurationVar(&p.Duration, "duration", 10*time.Second, "submit jobs for this long")
 	f.DurationVar(&p.Drain, "drain", 5*time.Second, "wait for the last jobs for this long")
 	f.DurationVar(&p.Deadline, "deadline", time.Second, "time from submission within which a job must end to be good")
 	f.IntVar(&p.Workers, "workers", 5000, "limit for the pool's workers")
 	f.IntVar(&p.Queue, "queue", 100_000, "limit for the pool's queue")
-	f.Int64Var(&p.Memory, "memory", 0, "memory limit of the runtime, and of a pool that supports one, in `BYTES`; 0 is no limit")
-	f.Uint64Var(&p.Iterations, "iterations", 0, "rounds of the work loop per millisecond of computing; 0 measures it")
+	f.Int64Var(&p.Memory, "memory", 0, "memory limit of the runtime, and of a pool that supports one, in `BYTES` (default 0: no limit)")
+	f.Uint64Var(&p.Iterations, "iterations", 0, "rounds of the work loop per millisecond of computing (default 0: measured first)")
 }
 
 // PlanError is an error in a plan. Its text contains the valid values.

@@ -121,8 +121,8 @@ func (r *crossReferenceChecker) requireKnownNames(table string, i int, what stri
 	}
 }
 
-// requireKnownFigures checks that figures exist. If needsDirection is set, it also checks that higher or lower values
-// of each figure count as better.
+// requireKnownFigures checks that figures exist. If needsDirection is set, each figure must also define whether higher
+// or lower values are better.
 func (r *crossReferenceChecker) requireKnownFigures(table string, i int, needsDirection bool, names ...string) {
 	for _, name := range names {
 		if is, ok := r.figureInfo(name); name != "" && (!ok || needsDirection && !is) {
