@@ -14,6 +14,7 @@ require (
 	github.com/myriad-go/myriad/tools v0.1.0
 	github.com/panjf2000/ants/v2 v2.12.1
 	github.com/panjf2000/gnet/v2 v2.9.7
+	github.com/sourcegraph/conc v0.3.0
 	github.com/valyala/fasthttp v1.74.0
 	golang.org/x/net v0.62.0
 )

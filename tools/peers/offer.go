@@ -7,16 +7,18 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/alitto/pond/v2"
 	"github.com/failsafe-go/failsafe-go/adaptivelimiter"
 	"github.com/panjf2000/ants/v2"
+	conc "github.com/sourcegraph/conc/pool"
 
 	"github.com/myriad-go/myriad/tools/internal/jobload"
 )
 
-var pools = jobload.Contenders{"ants": newAnts, "pond": newPond, "failsafe": newFailsafe}
+var pools = jobload.Contenders{"ants": newAnts, "pond": newPond, "failsafe": newFailsafe, "conc": newConc}
 
 // Package ants creates a pool with two tickers itself, which is not used here.
 func init() { ants.Release() }
@@ -75,6 +77,28 @@ func newPond(p jobload.Plan) (jobload.Contender, error) {
 func (p pondPool) TrySubmit(j *jobload.Job) bool { return p.Go(j.Execute) == nil }
 func (p pondPool) Workers() int                  { return int(p.RunningWorkers()) }
 func (p pondPool) Close()                        { p.StopAndWait() }
+
+// concPool is github.com/sourcegraph/conc/pool with --workers goroutines. It has no queue, and no submission that does
+// not wait: TrySubmit waits for a goroutine. --queue does not apply.
+type concPool struct {
+	*conc.Pool
+	running atomic.Int64
+}
+
+func newConc(p jobload.Plan) (jobload.Contender, error) {
+	return &concPool{Pool: conc.New().WithMaxGoroutines(p.Workers)}, nil
+}
+
+func (c *concPool) TrySubmit(j *jobload.Job) bool {
+	c.Go(func() {
+		c.running.Add(1)
+		defer c.running.Add(-1)
+		j.Execute()
+	})
+	return true
+}
+func (c *concPool) Workers() int { return int(c.running.Load()) }
+func (c *concPool) Close()       { c.Wait() }
 
 // limiter combines the adaptive limiter of github.com/failsafe-go/failsafe-go with a goroutine for each job.
 // Its limit is at most --workers and starts at a tenth of that, the ratio of its defaults (200 and 20). With

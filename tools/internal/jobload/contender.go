@@ -3,6 +3,8 @@ package jobload
 import (
 	"context"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/myriad-go/myriad/pool"
 )
@@ -24,9 +26,10 @@ type Contenders map[string]func(Plan) (Contender, error)
 // BuiltInContenders returns the contenders that need only the standard library and Myriad.
 func BuiltInContenders() Contenders {
 	return Contenders{
-		"naive":   func(Plan) (Contender, error) { return goroutinePerJob{}, nil },
-		"channel": newChannelPool,
-		"ours":    newMyriadPool,
+		"naive":     func(Plan) (Contender, error) { return goroutinePerJob{}, nil },
+		"channel":   newChannelPool,
+		"published": newPublishedPool,
+		"ours":      newMyriadPool,
 	}
 }
 
@@ -72,6 +75,75 @@ func (c *channelPool) Workers() int { return c.workers }
 func (c *channelPool) Close() {
 	close(c.jobs)
 	c.done.Wait()
+}
+
+// publishedPool is the pool of go-adaptive-pool, written from its description. It starts with 100 workers. Each second,
+// if the queue is at least 0.7 full, it starts a quarter more. A worker that is idle for 30 s exits.
+type publishedPool struct {
+	channelPool
+	running atomic.Int64
+	stop    chan struct{}
+}
+
+const (
+	publishedMinWorkers = 100
+	publishedThreshold  = 0.7
+	publishedIdleTime   = 30 * time.Second
+)
+
+func newPublishedPool(p Plan) (Contender, error) {
+	c := &publishedPool{channelPool: channelPool{jobs: make(chan *Job, p.Queue), workers: p.Workers}, stop: make(chan struct{})}
+	c.startWorkers(min(publishedMinWorkers, p.Workers))
+	c.done.Go(func() {
+		tick := time.NewTicker(time.Second)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+			case <-c.stop:
+				return
+			}
+			if float64(len(c.jobs)) >= publishedThreshold*float64(cap(c.jobs)) {
+				n := int(c.running.Load())
+				c.startWorkers(min(n/4, c.workers-n))
+			}
+		}
+	})
+	return c, nil
+}
+
+func (c *publishedPool) startWorkers(n int) {
+	for range n {
+		c.running.Add(1)
+		c.done.Go(c.runJobsUntilIdle)
+	}
+}
+
+func (c *publishedPool) runJobsUntilIdle() {
+	defer c.running.Add(-1)
+	idle := time.NewTimer(publishedIdleTime)
+	defer idle.Stop()
+	for {
+		select {
+		case j, ok := <-c.jobs:
+			if !ok {
+				return
+			}
+			j.Execute()
+			idle.Reset(publishedIdleTime)
+		case <-idle.C:
+			if c.running.Load() > publishedMinWorkers {
+				return
+			}
+			idle.Reset(publishedIdleTime)
+		}
+	}
+}
+
+func (c *publishedPool) Workers() int { return int(c.running.Load()) }
+func (c *publishedPool) Close() {
+	close(c.stop)
+	c.channelPool.Close()
 }
 
 // myriadPool is package pool with the limits of the plan. The pool is not told the memory or the duration of a job. The

@@ -32,15 +32,21 @@ func (j *Job) Execute() {
 	if r.over.Load() || r.now() > r.limit {
 		return
 	}
-	pickTaskForJob(r.plan.Work, j.number).allocateComputeAndWait(r.plan.Iterations)
 	now := r.now()
+	inMiddle := now >= r.windowStart+r.plan.Duration/3 && now < r.windowEnd-r.plan.Duration/3
+	pickTaskForJob(r.plan.Work, j.number).allocateComputeAndWait(r.plan.Iterations, inMiddle)
+	now = r.now()
 	if now > r.limit {
 		return // too late to be counted
 	}
 	latency := now - j.submitted
 	good := latency <= r.plan.Deadline
 	j.mustCountEndAndFreeSlot(func(t *countShard) {
-		if good && now >= r.windowStart && now < r.windowEnd {
+		switch {
+		case !good:
+		case now < r.windowStart:
+			t.counts[nStarting]++
+		case now < r.windowEnd:
 			t.counts[nSteady]++
 		}
 		if !j.inWindow {

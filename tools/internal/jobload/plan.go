@@ -17,6 +17,8 @@ type Plan struct {
 	// Inflight jobs are in the pool, a new job is submitted. If Inflight is 0, the value of Workers replaces it.
 	Rate     float64
 	Inflight int
+	// Burst multiplies the rate in the first tenth of each second. 0 and 1 are a constant rate.
+	Burst int
 	// Warmup is the initial time in which jobs are submitted but not counted. Duration is the time after that, in which
 	// jobs are counted. Drain limits the wait for the last jobs.
 	Warmup, Duration, Drain time.Duration
@@ -32,6 +34,7 @@ type Plan struct {
 
 const (
 	maxRate       = 1e8
+	maxBurst      = 1000
 	maxTime       = time.Hour
 	maxWorkers    = 1_000_000
 	maxQueue      = 1 << 24
@@ -55,6 +58,7 @@ func (p *Plan) AddFlags(f Flags, contenders Contenders) {
 	f.StringVar(&p.Work, "work", Published, "submit jobs of this `SHAPE`: "+joinSortedKeys(shapes))
 	f.Float64Var(&p.Rate, "rate", 0, "jobs to submit per second (default 0: a closed loop)")
 	f.IntVar(&p.Inflight, "inflight", 0, "jobs in flight in a closed loop (default: the value of --workers)")
+	f.IntVar(&p.Burst, "burst", 1, "multiply --rate by this in the first tenth of each second")
 	f.DurationVar(&p.Warmup, "warmup", 0, "first submit jobs without counting them, for this long (default 0s)")
 	f.DurationVar(&p.Duration, "duration", 10*time.Second, "submit jobs for this long")
 	f.DurationVar(&p.Drain, "drain", 5*time.Second, "wait for the last jobs for this long")
@@ -93,6 +97,7 @@ func (p *Plan) Validate(contenders Contenders) error {
 		return planErrorf("--iterations is %d; expected 0 (measured) to %d", p.Iterations, uint64(maxIterations))
 	}
 	return cmp.Or(
+		checkFlagRange("burst", p.Burst, 0, maxBurst),
 		checkFlagRange("inflight", p.Inflight, 0, maxWorkers),
 		checkFlagRange("workers", p.Workers, 1, maxWorkers),
 		checkFlagRange("queue", p.Queue, 0, maxQueue),

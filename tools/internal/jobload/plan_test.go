@@ -13,11 +13,12 @@ import (
 // TestPlanErrors reaches every bound: each says what was wrong and what was expected.
 func TestPlanErrors(t *testing.T) {
 	for says, change := range map[string]func(p *Plan){
-		`--pool is "nix"; expected one of channel, naive, ours`:  func(p *Plan) { p.Pool = "nix" },
-		`--work is "nix"; expected one of cpu, mixed, published`: func(p *Plan) { p.Work = "nix" },
-		"--rate is -1; expected 0 (a closed loop) to 100000000":  func(p *Plan) { p.Rate = -1 },
+		`--pool is "nix"; expected one of channel, naive, ours, published`:         func(p *Plan) { p.Pool = "nix" },
+		`--work is "nix"; expected one of cpu, mixed, published, short-cpu, steps`: func(p *Plan) { p.Work = "nix" },
+		"--rate is -1; expected 0 (a closed loop) to 100000000":                    func(p *Plan) { p.Rate = -1 },
 		"--rate is NaN":                                                            func(p *Plan) { p.Rate = math.NaN() },
 		"at least one job":                                                         func(p *Plan) { p.Rate = 0.5 },
+		"--burst is -1; expected 0 to 1000":                                        func(p *Plan) { p.Burst = -1 },
 		"--inflight is -1; expected 0 to 1000000":                                  func(p *Plan) { p.Rate, p.Inflight = 0, -1 },
 		"--inflight is 1 with a --rate of 10":                                      func(p *Plan) { p.Inflight = 1 },
 		"--warmup is -1ns; expected 0s to 1h":                                      func(p *Plan) { p.Warmup = -1 },
@@ -51,7 +52,7 @@ func TestFlags(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := Plan{
-		Pool: "ours", Work: Published, Rate: 5, Duration: 10 * time.Second, Drain: 5 * time.Second, Deadline: time.Second,
+		Pool: "ours", Work: Published, Rate: 5, Burst: 1, Duration: 10 * time.Second, Drain: 5 * time.Second, Deadline: time.Second,
 		Workers: 5000, Queue: 100_000, Memory: 20_000_000,
 	}
 	if err := p.Validate(BuiltInContenders()); err != nil || p != want {

@@ -55,6 +55,9 @@ type Result struct {
 	// warm-up. With a warm-up, the goodput is Steady divided by Duration. Jobs in progress at the start of the window
 	// then compensate for those in progress at its end.
 	Steady uint64 `json:"steady"`
+	// Starting is the number of jobs that ended in the warm-up and within their deadline. The pool starts with the
+	// warm-up, so Starting divided by Warmup is the goodput from a standing start.
+	Starting uint64 `json:"starting"`
 	// Expired and Shed count jobs that the pool accepted and later reported as not run. Unfinished counts jobs that had
 	// not ended when the run ended.
 	Expired    uint64 `json:"expired"`
@@ -67,10 +70,18 @@ type Result struct {
 	P999 time.Duration `json:"p999"`
 	Max  time.Duration `json:"max"`
 	Mean time.Duration `json:"mean"`
+	// RejectP50 and RejectP99 are the durations of rejected submissions, of which one in 16 is measured. They are 0
+	// without rejections.
+	RejectP50 time.Duration `json:"reject_p50,omitempty"`
+	RejectP99 time.Duration `json:"reject_p99,omitempty"`
 
 	// Process is the resource usage of the process, including the generator: processor time since the window began,
 	// memory at the end, and peak memory.
 	sample.Process
+	// GCShare is the part of the processor time since the window began that the garbage collector used. SchedP99 is the
+	// 99th percentile of the time for which goroutines were runnable before they ran.
+	GCShare  float64       `json:"gc_share,omitempty"`
+	SchedP99 time.Duration `json:"sched_p99,omitempty"`
 	// PeakGoroutines is the maximum number of goroutines, including those of the generator. PeakWorkers is the maximum
 	// number of workers. Both are sampled twenty times a second, also in the warm-up. They are 0 if unknown.
 	PeakGoroutines int `json:"peak_goroutines"`
@@ -120,6 +131,7 @@ const (
 	nFinished
 	nGood
 	nSteady
+	nStarting
 	nExpired
 	nShed
 	nCounts
@@ -136,13 +148,14 @@ type countShard struct {
 	counts
 	sum, max            time.Duration // sum and maximum of the latencies
 	latencies, lateness *hdrhistogram.Histogram
-	_                   [64]byte // separates the cache lines of shards
+	rejections          *hdrhistogram.Histogram // durations of rejected submissions
+	_                   [64]byte                // separates the cache lines of shards
 }
 
 func newCountShards() []countShard {
 	all := make([]countShard, 2*runtime.GOMAXPROCS(0))
 	for i := range all {
-		all[i].latencies, all[i].lateness = newHistogram(), newHistogram()
+		all[i].latencies, all[i].lateness, all[i].rejections = newHistogram(), newHistogram(), newHistogram()
 	}
 	return all
 }
@@ -157,7 +170,7 @@ func recordCappedDuration(h *hdrhistogram.Histogram, d time.Duration) {
 }
 
 func (r *Result) setFiguresFromShards(shards []countShard) {
-	latencies, lateness, sum := newHistogram(), newHistogram(), time.Duration(0)
+	latencies, lateness, rejections, sum := newHistogram(), newHistogram(), newHistogram(), time.Duration(0)
 	var all counts
 	for i := range shards {
 		t := &shards[i]
@@ -169,13 +182,15 @@ func (r *Result) setFiguresFromShards(shards []countShard) {
 		sum += t.sum
 		latencies.Merge(t.latencies)
 		lateness.Merge(t.lateness)
+		rejections.Merge(t.rejections)
 		t.mu.Unlock()
 	}
 	r.Offered, r.Late, r.Rejected = all[nOffered], all[nLate], all[nRejected]
-	r.Finished, r.Good, r.Steady = all[nFinished], all[nGood], all[nSteady]
+	r.Finished, r.Good, r.Steady, r.Starting = all[nFinished], all[nGood], all[nSteady], all[nStarting]
 	r.Expired, r.Shed, r.Unfinished = all[nExpired], all[nShed], all.countUnfinishedJobs()
 	r.Accepted = r.Offered - r.Rejected
 	r.LateP99 = time.Duration(lateness.ValueAtQuantile(99))
+	r.RejectP50, r.RejectP99 = time.Duration(rejections.ValueAtQuantile(50)), time.Duration(rejections.ValueAtQuantile(99))
 	if r.Finished > 0 {
 		quantile := func(q float64) time.Duration { return min(time.Duration(latencies.ValueAtQuantile(q)), r.Max) }
 		r.P50, r.P99, r.P999 = quantile(50), quantile(99), quantile(99.9)

@@ -19,7 +19,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"os"
 	"runtime"
 	"runtime/debug"
 	"sync"
@@ -27,7 +26,6 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad/tools/internal/pacer"
-	"github.com/myriad-go/myriad/tools/internal/sample"
 )
 
 const (
@@ -48,6 +46,8 @@ const (
 	sampleInterval = 50 * time.Millisecond
 	reportInterval = 250 * time.Millisecond
 	pollInterval   = time.Millisecond
+	// rejectionSampling is the number of submissions of which one is timed.
+	rejectionSampling = 16
 	// submitTimeout limits the wait for a submission in progress at the end. closeTimeout limits the wait for the
 	// pool's Close.
 	submitTimeout, closeTimeout = 3 * time.Second, 2 * time.Second
@@ -71,7 +71,7 @@ type jobRun struct {
 
 	sampled                     atomic.Int64 // time of the last sample
 	peakGoroutines, peakWorkers atomic.Int64
-	usedAtWindowStart           func() sample.Process // returns the usage up to the start of the window
+	usedAtWindowStart           func() processUsage // returns the usage up to the start of the window
 	lines                       progressLineWriter
 }
 
@@ -91,12 +91,6 @@ func newJobLoadRun(p Plan, contender Contender, out io.Writer) *jobRun {
 		r.slots = make(chan struct{}, n)
 	}
 	return r
-}
-
-// ownProcessUsage returns the resource usage of this process. Figures that the system does not report are 0.
-func ownProcessUsage() sample.Process {
-	s, _ := sample.TakeSample(sample.CPU|sample.Memory, os.Getpid())
-	return s.SumOfProcesses()
 }
 
 func (r *jobRun) now() time.Duration { return time.Since(r.start) }
@@ -244,7 +238,9 @@ func (r *jobRun) submitJobsOnceLateBy(g *jobSubmitter, minLateness time.Duration
 		}
 		switch next := r.pacer.NextDue(); {
 		case ok:
-			r.countAndSubmitJob(g, due >= r.windowStart, now, now-due)
+			for range r.jobsDueAt(due) {
+				r.countAndSubmitJob(g, due >= r.windowStart, now, now-due)
+			}
 			continue
 		case now > r.limit || next == pacer.Never:
 			return
@@ -257,6 +253,14 @@ func (r *jobRun) submitJobsOnceLateBy(g *jobSubmitter, minLateness time.Duration
 		}
 		woke = r.now()
 	}
+}
+
+// jobsDueAt returns the number of jobs for each due time of the pacer: more than one in a burst.
+func (r *jobRun) jobsDueAt(due time.Duration) int {
+	if due%time.Second < time.Second/10 {
+		return max(r.plan.Burst, 1)
+	}
+	return 1
 }
 
 func (r *jobRun) submitJobsAsSlotsFree(g *jobSubmitter) {
@@ -298,6 +302,11 @@ func (r *jobRun) countAndSubmitJob(g *jobSubmitter, inWindow bool, now, lateness
 		recordCappedDuration(t.lateness, lateness)
 		t.mu.Unlock()
 	}
+	var submitting time.Duration
+	timed := inWindow && j.number%rejectionSampling == 0
+	if timed {
+		submitting = r.now()
+	}
 	if r.contender.TrySubmit(j) {
 		return true
 	}
@@ -305,6 +314,9 @@ func (r *jobRun) countAndSubmitJob(g *jobSubmitter, inWindow bool, now, lateness
 	if inWindow {
 		t.mu.Lock()
 		t.counts[nRejected]++
+		if timed {
+			recordCappedDuration(t.rejections, r.now()-submitting)
+		}
 		t.mu.Unlock()
 	}
 	return false
@@ -349,11 +361,16 @@ func (r *jobRun) buildResultSoFar(now time.Duration) *Result {
 		res.Missed = uint64(max(0, r.pacer.CountDueAndUntaken(now)-r.pacer.CountDueAndUntaken(r.windowStart-1)))
 	}
 	res.PeakGoroutines, res.PeakWorkers = int(r.peakGoroutines.Load()), int(r.peakWorkers.Load())
-	res.Process = ownProcessUsage()
-	before := res.Process
+	used := ownProcessUsage()
+	before := used
 	if now >= r.windowStart {
 		before = r.usedAtWindowStart()
 	}
-	res.User, res.System = res.User-before.User, res.System-before.System
+	res.Process = used.Process
+	res.User, res.System = used.User-before.User, used.System-before.System
+	if cpu := res.CPU().Seconds(); cpu > 0 {
+		res.GCShare = (used.gcSeconds - before.gcSeconds) / cpu
+	}
+	res.SchedP99 = used.schedulerLatencyQuantile(before, 0.99)
 	return res
 }

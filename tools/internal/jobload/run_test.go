@@ -99,6 +99,50 @@ func TestSchedule(t *testing.T) {
 	})
 }
 
+// TestBurst checks that the rate is higher in the first tenth of each second.
+func TestBurst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newTestPlan(100, 2*time.Second)
+		p.Burst = 5
+		start := time.Now()
+		var counts [20]int // per tenth of a second
+		runPlan(t, t.Context(), p, func(*Job) bool {
+			counts[time.Since(start)/(100*time.Millisecond)]++
+			return false
+		})
+		for i, n := range counts {
+			if want := map[bool]int{true: 50, false: 10}[i%10 == 0]; n != want {
+				t.Errorf("%d jobs in tenth %d; want %d", n, i, want)
+			}
+		}
+	})
+}
+
+// TestSteps checks that jobs wait longer in the middle third of the window.
+func TestSteps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newTestPlan(100, 3*time.Second)
+		p.Pool, p.Work, p.Workers = "naive", Steps, 100
+		_, r := runPlan(t, t.Context(), p, nil)
+		if r.Finished != 300 || r.P50 > 3*time.Millisecond || r.P99 < 200*time.Millisecond || r.Mean < 67*time.Millisecond || r.Mean > 70*time.Millisecond {
+			t.Errorf("got %+v; want 100 of 300 jobs to wait for 200 ms, the others for 2 ms", r)
+		}
+	})
+}
+
+// TestPublishedPoolGrows checks that the published pool starts with 100 workers, and adds a quarter each second while
+// its queue is full.
+func TestPublishedPoolGrows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newTestPlan(8_000, 2200*time.Millisecond)
+		p.Pool, p.Workers, p.Queue = "published", 140, 500
+		_, r := runPlan(t, t.Context(), p, nil)
+		if r.PeakWorkers != 140 || r.Rejected == 0 { // 100, 125, then the limit
+			t.Errorf("%d workers, %d rejected; want 140, and rejections", r.PeakWorkers, r.Rejected)
+		}
+	})
+}
+
 // TestLate has the pool hold up every submission: what is due is submitted late, or
 // missed.
 func TestLate(t *testing.T) {

@@ -18,10 +18,15 @@ const (
 	// Mixed jobs are of three kinds. Of a hundred jobs, 80 compute for 0.2 ms, 19 wait for 5 ms and compute for 0.1 ms,
 	// and one waits for 50 ms and holds 100 KB of memory.
 	Mixed = "mixed"
+	// ShortCPU jobs compute for 20 µs.
+	ShortCPU = "short-cpu"
+	// Steps jobs wait for 2 ms, in the middle third of the window for 200 ms.
+	Steps = "steps"
 )
 
 type jobTask struct {
 	wait, compute time.Duration
+	waitInMiddle  time.Duration // replaces wait in the middle third of the window; 0 if it does not differ
 	bytes         int
 }
 
@@ -32,6 +37,8 @@ var shapes = map[string][]struct {
 }{
 	Published: {{100, jobTask{wait: 20 * time.Millisecond, bytes: 500_000}}},
 	CPU:       {{100, jobTask{compute: time.Millisecond}}},
+	ShortCPU:  {{100, jobTask{compute: 20 * time.Microsecond}}},
+	Steps:     {{100, jobTask{wait: 2 * time.Millisecond, waitInMiddle: 200 * time.Millisecond}}},
 	Mixed: {
 		{80, jobTask{compute: 200 * time.Microsecond}},
 		{19, jobTask{wait: 5 * time.Millisecond, compute: 100 * time.Microsecond}},
@@ -53,8 +60,11 @@ func pickTaskForJob(shape string, number uint64) jobTask {
 }
 
 // allocateComputeAndWait performs the task: it allocates memory, computes and then waits. A millisecond of computing
-// takes iterationsPerMillisecond iterations of a loop.
-func (t jobTask) allocateComputeAndWait(iterationsPerMillisecond uint64) {
+// takes iterationsPerMillisecond iterations of a loop. inMiddle is set in the middle third of the window.
+func (t jobTask) allocateComputeAndWait(iterationsPerMillisecond uint64, inMiddle bool) {
+	if inMiddle && t.waitInMiddle > 0 {
+		t.wait = t.waitInMiddle
+	}
 	hold := make([]byte, t.bytes)
 	for i := 0; i < len(hold); i += pageSize {
 		hold[i] = 1

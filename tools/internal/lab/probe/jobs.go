@@ -12,6 +12,7 @@ import (
 var jobsProbe = Probe{
 	Figures: []Figure{
 		{Name: "goodput", Heading: "goodput/s", Better: Higher, Main: true},
+		{Name: "start-goodput", Heading: "goodput/s in the warm-up", Better: Higher},
 		{Name: "of-capacity", Heading: "of capacity", Unit: page.Share, Better: Higher},
 		{Name: "offered", Heading: "offered"},
 		{Name: "finished", Heading: "finished", Better: Higher},
@@ -20,10 +21,15 @@ var jobsProbe = Probe{
 		{Name: "shed", Heading: "shed"},
 		{Name: "offered-rate", Heading: "offered/s", Hidden: true},
 		{Name: "job-p999", Heading: "p99.9", Unit: page.Seconds, Better: Lower},
+		{Name: "reject-p50", Heading: "rejected in p50", Unit: page.Seconds, Better: Lower},
+		{Name: "reject-p99", Heading: "rejected in p99", Unit: page.Seconds, Better: Lower},
+		{Name: "gc-share", Heading: "GC", Unit: page.Share, Better: Lower},
+		{Name: "sched-p99", Heading: "scheduler p99", Unit: page.Seconds, Better: Lower},
 		{Name: "peak-memory", Heading: "peak memory", Unit: page.Bytes, Better: Lower, CustomFormat: formatMegabytes},
 		{Name: "peak-goroutines", Heading: "peak goroutines", Better: Lower},
 		{Name: "peak-workers", Heading: "peak workers"},
 		{Name: "cores", Heading: "CPUs busy", Better: Lower, CustomFormat: formatTwoDecimals},
+		{Name: "cores-system", Heading: "of them in the kernel", Better: Lower, CustomFormat: formatTwoDecimals},
 	},
 	Measure: func(in RunInput, set func(string, float64)) {
 		j := in.Run.Jobs
@@ -33,6 +39,9 @@ var jobsProbe = Probe{
 		r := j.Result
 		good := jobsPerSecondInDeadline(j)
 		set("goodput", good)
+		if r.Warmup > 0 {
+			set("start-goodput", float64(r.Starting)/r.Warmup.Seconds())
+		}
 		set("offered", float64(r.Offered))
 		set("finished", float64(r.Finished))
 		set("rejected", float64(r.Rejected))
@@ -51,7 +60,8 @@ var jobsProbe = Probe{
 		}
 		for name, v := range map[string]float64{
 			"peak-memory": float64(j.PeakRSS), "peak-goroutines": float64(r.PeakGoroutines), "peak-workers": float64(r.PeakWorkers),
-			"cores": ratioOrZero(r.CPU(), r.Elapsed),
+			"cores": ratioOrZero(r.CPU(), r.Elapsed), "cores-system": ratioOrZero(r.System, r.Elapsed),
+			"gc-share": r.GCShare, "sched-p99": r.SchedP99.Seconds(), "reject-p50": r.RejectP50.Seconds(), "reject-p99": r.RejectP99.Seconds(),
 		} {
 			if v > 0 {
 				set(name, v)

@@ -82,6 +82,9 @@ func (j *jobsRun) buildContenderCommand(s scenario.Subject, window time.Duration
 	if o.rate == 0 {
 		add("inflight", o.inFlight)
 	}
+	if o.rate > 0 && j.phase.Burst > 1 {
+		add("burst", j.phase.Burst)
+	}
 	add("warmup", j.phase.WarmUp)
 	add("duration", window)
 	add("drain", jobsDrainTimeout)

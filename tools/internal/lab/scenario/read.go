@@ -154,7 +154,7 @@ func addFileName(name string, err error) error {
 }
 
 // builtInOrder is the order of the built-in scenarios. Scenarios that are not in this list come last.
-var builtInOrder = []string{"quick", "tenk", "idle", "million", "websockets", "models", "overload", "queues", "hub", "heartbeat", "peers", "tls", "capacity", "soak"}
+var builtInOrder = []string{"quick", "tenk", "idle", "million", "websockets", "models", "overload", "pool", "hub", "heartbeat", "peers", "tls", "capacity", "soak"}
 
 const extension = ".toml"
 

@@ -144,7 +144,7 @@ func TestPhases(t *testing.T) {
 		{Workload{App: "echo", Connections: 1, Size: 8, Phases: []Phase{{Do: Flood, For: second}}}, `app "echo" with flood`},
 		{Workload{App: "lines", Connections: 1, Size: 8, Phases: []Phase{{Do: Flood, For: second}}}, "messages of 8 bytes; expected 0"},
 		{Workload{App: "echo", Connections: 1, Size: 8, Phases: []Phase{{Do: Park}, hold}}, "park with other phases"},
-		{Workload{Phases: []Phase{{Do: Jobs, Shape: "io", Times: 1, For: second}}}, `jobs of shape "io"; expected published, cpu and mixed`},
+		{Workload{Phases: []Phase{{Do: Jobs, Shape: "io", Times: 1, For: second}}}, `jobs of shape "io"; expected published, cpu, short-cpu, mixed and steps`},
 		{Workload{Phases: []Phase{{Do: Jobs, Shape: "cpu", For: second}}}, "0 jobs a second, and 0 times the capacity"},
 		{Workload{Phases: []Phase{{Do: Jobs, Shape: "cpu", Times: 1, For: second, Memory: 1}}}, "a memory of 1 bytes"},
 		{Workload{Phases: []Phase{{Do: Attack, For: second}}}, "attack for 1s; expected 4s to"},

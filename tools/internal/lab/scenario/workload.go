@@ -110,11 +110,12 @@ type Phase struct {
 	Every  Duration `json:"every,omitempty" toml:"every"`
 	Honest int      `json:"honest,omitempty" toml:"honest"`
 
-	// Shape is the kind of jobs: "published", "cpu" or "mixed", as in "myriad offer --work". The capacity is measured
-	// once per shape.
+	// Shape is the kind of jobs, as in "myriad offer --work". The capacity is measured once per shape.
 	Shape string `json:"shape,omitempty" toml:"shape"`
 	// Times is the rate of submitted jobs as a multiple of the capacity. It must be above 0 and at most 1000.
 	Times float64 `json:"times,omitempty" toml:"times"`
+	// Burst multiplies the rate of submitted jobs in the first tenth of each second, up to 1000 times.
+	Burst int `json:"burst,omitempty" toml:"burst"`
 	// Memory is the number of bytes that a contender may use, at least 16 MiB. A watchdog kills a contender that uses
 	// more. The default is 2 GiB.
 	Memory int64 `json:"memory,omitempty" toml:"memory"`
@@ -146,7 +147,7 @@ const (
 	maxOffered   = 20 * time.Minute
 )
 
-var shapes = []string{"published", "cpu", "mixed"}
+var shapes = []string{"published", "cpu", "short-cpu", "mixed", "steps"}
 
 func (p Phase) withActionDefaults() Phase {
 	set := func(v *int, standard int) {
@@ -427,6 +428,7 @@ func (p Phase) validateJobs() error {
 	return cmp.Or(
 		checkRange("a deadline of %v", p.Deadline, Duration(time.Millisecond), Duration(maxDeadline)),
 		checkRange("a queue of %v", p.Queue, 1, maxQueue),
+		checkRange("a burst of %v times the rate", p.Burst, 0, maxTimes),
 	)
 }
 
