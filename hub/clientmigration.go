@@ -77,9 +77,9 @@ func (h *Hub) decodeSavedClient(state []byte, minFormat, maxFormat messageFormat
 	return s, nil
 }
 
-// restoreSubscriptions subscribes a client to the saved names. It ignores the limits of pattern costs: a pattern's cost
-// depends on the order of subscription, so it may be higher now than it was in the old process.
-func (h *Hub) restoreSubscriptions(c *client, ref tcp.Ref, saved *saved.Reader) error {
+// reauthorizeAndRestoreSubscriptions subscribes a client to the saved names. It ignores the limits of pattern costs: a
+// pattern's cost depends on the order of subscription, so it may be higher now than it was in the old process.
+func (h *Hub) reauthorizeAndRestoreSubscriptions(c *client, ref tcp.Ref, saved *saved.Reader) error {
 	limits := h.Limits
 	limits.MaxPatternCost, limits.MaxPatternWork = math.MaxInt32/2, math.MaxInt32
 	for len(saved.Remaining()) > 0 {
@@ -130,7 +130,7 @@ func (h redisOrHTTPHandler) Restore(c *tcp.Conn, state []byte) error {
 		session.sessionDetails = &sessionDetails{clientName: saved.name}
 	}
 	c.SetValue(session)
-	return h.hub.restoreSubscriptions(&session.client, c.Ref(), &saved.subscriptions)
+	return h.hub.reauthorizeAndRestoreSubscriptions(&session.client, c.Ref(), &saved.subscriptions)
 }
 
 // SaveHandler implements tcp.HandlerMigrator for connections that speak HTTP.
@@ -159,7 +159,7 @@ func (h socketHandler) Restore(s web.Socket, state []byte) error {
 	c.consecutiveErrors = saved.flagsOrErrors
 	s.SetValue(c) // even on error, for Closed
 	if err == nil {
-		err = h.hub.restoreSubscriptions(c, s.Ref(), &saved.subscriptions)
+		err = h.hub.reauthorizeAndRestoreSubscriptions(c, s.Ref(), &saved.subscriptions)
 	}
 	if errors.Is(err, errDenied) {
 		err = &web.CloseError{Code: web.ClosePolicy, Reason: err.Error()}
@@ -184,5 +184,5 @@ func (api *httpAPI) restoreEventStream(c *tcp.Conn, state []byte) error {
 	if err != nil {
 		return err
 	}
-	return api.hub.restoreSubscriptions(client, c.Ref(), &saved.subscriptions)
+	return api.hub.reauthorizeAndRestoreSubscriptions(client, c.Ref(), &saved.subscriptions)
 }

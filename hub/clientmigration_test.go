@@ -44,14 +44,14 @@ func FuzzClientState(f *testing.F) {
 			return
 		}
 		c := s.copyClient()
-		err = h.restoreSubscriptions(c, tcp.Ref{}, &s.subscriptions)
+		err = h.reauthorizeAndRestoreSubscriptions(c, tcp.Ref{}, &s.subscriptions)
 		if err == nil {
 			again, err := h.decodeSavedClient((&savedClient{client: *c, flagsOrErrors: s.flagsOrErrors, name: s.name}).appendState(nil), s.format, s.format)
 			if err != nil || again.format != s.format || again.repliesInMessageOrder != s.repliesInMessageOrder || again.flagsOrErrors != s.flagsOrErrors || again.name != s.name {
 				t.Errorf("%q: read again: %+v, %v; want %+v", state, again, err, s)
 			}
 			other := again.copyClient()
-			if err := h.restoreSubscriptions(other, tcp.Ref{}, &again.subscriptions); err != nil || other.subscriptionCount() != c.subscriptionCount() {
+			if err := h.reauthorizeAndRestoreSubscriptions(other, tcp.Ref{}, &again.subscriptions); err != nil || other.subscriptionCount() != c.subscriptionCount() {
 				t.Errorf("%q: %d subscriptions are saved, and %d restored, %v", state, c.subscriptionCount(), other.subscriptionCount(), err)
 			}
 			h.unsubscribeAllAndStopReplay(other, tcp.Ref{})

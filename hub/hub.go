@@ -122,7 +122,7 @@ func (h *Hub) authorizeAndRecordSubscription(c *client, ref tcp.Ref, kind Kind, 
 	if kind == Pattern {
 		cost, err := h.patternIndex.addPatternWithinBudget(t, limits, h.remainingPatternCost(c, ref, limits))
 		if err != nil {
-			h.removeSubscriber(t)
+			h.removeSubscriberAndNotifyIfLast(t)
 			return nil, err
 		}
 		h.adjustPatternCost(c, ref, cost)
@@ -132,9 +132,9 @@ func (h *Hub) authorizeAndRecordSubscription(c *client, ref tcp.Ref, kind Kind, 
 	return t, nil
 }
 
-// removeSubscriber removes one subscriber from the topic's table. If it was the last one, the topic is removed from the
-// pattern index and the cluster is notified.
-func (h *Hub) removeSubscriber(t *topic) {
+// removeSubscriberAndNotifyIfLast removes one subscriber from the topic's table. If it was the last one, the topic is
+// removed from the pattern index and the cluster is notified.
+func (h *Hub) removeSubscriberAndNotifyIfLast(t *topic) {
 	if h.tableForKind(t.kind).removeSubscriber(t) {
 		if t.kind == Pattern {
 			h.patternIndex.removeIndexedPattern(t, h.Limits)
@@ -169,7 +169,7 @@ func (h *Hub) unsubscribe(c *client, ref tcp.Ref, kind Kind, name string) (wasSu
 	if kind == Pattern {
 		h.adjustPatternCost(c, ref, -int(t.cost))
 	}
-	h.removeSubscriber(t)
+	h.removeSubscriberAndNotifyIfLast(t)
 	return true
 }
 

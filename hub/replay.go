@@ -240,7 +240,7 @@ func (r *Replay) Ready(seq uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.ready, r.newestPos.Seq = true, max(r.newestPos.Seq, seq)
-	r.wakePositionWaiters()
+	r.wakeAllPositionWaiters()
 }
 
 // At returns the position of the newest message. Until Ready is called, the result ready is false.
@@ -261,7 +261,7 @@ func (h *Hub) DeliverKept(m KeptMessage) (receivers int) {
 	r.add(keptMessage{m.At.Seq, m.Time, strings.Clone(m.Topic), m.Data})
 	r.newestPos = m.At
 	r.dropBeyondLimits(m.Time)
-	r.wakePositionWaiters()
+	r.wakeAllPositionWaiters()
 	if m.Old {
 		return 0
 	}
@@ -288,7 +288,7 @@ func (r *Replay) clearAndSendGapNotice(hub *Hub, nextSeq uint64) {
 	}
 }
 
-func (r *Replay) wakePositionWaiters() {
+func (r *Replay) wakeAllPositionWaiters() {
 	if r.advanced != nil {
 		close(r.advanced)
 		r.advanced = nil

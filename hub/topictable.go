@@ -68,7 +68,8 @@ func (ts *topicTable) addSubscriber(name string, kind Kind, format messageFormat
 	return t, t.subscribers == 1, nil
 }
 
-// removeSubscriber removes a subscriber of a topic. If none is left, it removes the topic and returns true.
+// removeSubscriber removes a subscriber of a topic. If none is left, it removes the topic and returns
+// true.
 func (ts *topicTable) removeSubscriber(t *topic) (last bool) {
 	hash := maphash.String(hashSeed, t.name)
 	p := ts.shard(hash)

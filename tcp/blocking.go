@@ -13,8 +13,8 @@ import (
 //
 // For one connection the functions are called one at a time, in the order Begin, Serve, End. A panic or runtime.Goexit
 // closes the connection with a *PanicError. ListenAndServe returns after all calls have returned. While a call runs,
-// neither a drain nor the end of the peer's input closes the connection, so the call can still answer. If anything else closes the
-// connection, Read and Write fail.
+// neither a drain nor the end of the peer's input closes the connection, so the call can still answer. If anything else
+// closes the connection, Read and Write fail.
 type Blocking struct {
 	// Serve is called when there is input. Serve should handle one or all available requests, and may wait in Read for
 	// the rest of a request. When Serve returns nil, the connection is idle until more input arrives. Unread input is

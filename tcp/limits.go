@@ -47,8 +47,8 @@ type Limits struct {
 	// MaxUnsent is the maximum number of bytes that wait for one peer. One limit of this size applies to the handler's
 	// output, another to messages from Refs and broadcasts. Server.SlowConsumer determines what happens above the
 	// limit. The peer must receive waiting output within WriteTimeout, so its speed must be at least
-	// MaxUnsent/WriteTimeout: 34 KiB/s with the defaults. For slower peers, raise WriteTimeout. The default is 1 MiB; the
-	// maximum is 1 GiB.
+	// MaxUnsent/WriteTimeout: 34 KiB/s with the defaults. For slower peers, raise WriteTimeout. The default is 1 MiB;
+	// the maximum is 1 GiB.
 	MaxUnsent int
 
 	// HighWater is the number of unsent output bytes above which a connection stops reading. LowWater is the number at

@@ -184,7 +184,7 @@ func (s *Server) runUpgrade(ctx context.Context, e engine.Engine, m engine.Migra
 		return u, err
 	}
 	defer func() { d.resumeBroadcastsAndClose(err == nil) }()
-	channels, err := next.OpenChannelsAndAwaitTakeOver(ctx, m.ChannelsNeeded(), max(ready.Loops, 1), d.state, d.peerSocket)
+	channels, err := next.SendChannelsAndAwaitTakeOver(ctx, m.ChannelsNeeded(), max(ready.Loops, 1), d.state, d.peerSocket)
 	if err != nil {
 		return u, err
 	}

@@ -217,8 +217,8 @@ func (w *response) flushPendingOutput() {
 	w.out = w.out[:0]
 }
 
-// writeOnConnOwner writes the output that is still buffered. Output beyond MaxUnsent is lost. The connection then closes
-// after the response, so that the client notices.
+// writeOnConnOwner writes the output that is still buffered. Output beyond MaxUnsent is lost. The connection then
+// closes after the response, so that the client notices.
 func (w *response) writeOnConnOwner(c *tcp.Conn) {
 	if len(w.out) == 0 {
 		return

@@ -77,7 +77,8 @@ func (p *streamPublisher) enqueue(topic string, message []byte) error {
 	return nil
 }
 
-// dequeue waits for a message whose topic has no other message in flight. Once the publisher is closed and empty, ok is false.
+// dequeue waits for a message whose topic has no other message in flight. Once the publisher is closed and empty, ok is
+// false.
 func (p *streamPublisher) dequeue() (m outgoing, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

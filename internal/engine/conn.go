@@ -146,11 +146,11 @@ func (c *Conn) OnOpen(peer netip.AddrPort, isDialled bool) {
 		c.startFirstLayer(l)
 		return
 	}
-	c.callOpenedOrDeferToWorker()
+	c.callOpenedOrMarkOpenPending()
 	c.startPendingLayerAndUpdatePause()
 }
 
-func (c *Conn) callOpenedOrDeferToWorker() {
+func (c *Conn) callOpenedOrMarkOpenPending() {
 	if !c.is(dialled) {
 		c.runtime.Counters.Add(Accepted, 1)
 	}

@@ -254,7 +254,7 @@ func (s *connSet) removeSomeClosed(table *ownerTable) {
 	s.decreaseCountAndShrink(table, n-len(m.refs))
 }
 
-func (s *connSet) subscribeAll(value *LatestValue) {
+func (s *connSet) replaceAllSubscriptions(value *LatestValue) {
 	for _, o := range s.tables {
 		for i := range o.chunks {
 			s.writableChunk(o, i).replaceSubscriptions(value)

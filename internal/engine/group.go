@@ -254,7 +254,7 @@ func (g *Group) sendLatestToFewOrSnapshot(p []byte) (t PostOutcomes, chunks []*G
 func (m *groupMembers) subscribeAllToNewLatest() {
 	m.latest = new(LatestValue)
 	if m.set != nil {
-		m.set.subscribeAll(m.latest)
+		m.set.replaceAllSubscriptions(m.latest)
 	} else {
 		m.list.replaceSubscriptions(m.latest)
 	}

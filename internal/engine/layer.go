@@ -80,7 +80,7 @@ func (c *Conn) OnHandshakeDone() {
 	if c.extra.expiry = 0; c.is(peerEOF) { // see MarkPeerEOFAndStartTimeout
 		c.extra.expiry = c.runtime.Now() + c.runtime.Limits.CloseTimeout
 	}
-	c.callOpenedOrDeferToWorker()
+	c.callOpenedOrMarkOpenPending()
 }
 
 func (c *Conn) feedLayer(p []byte) {

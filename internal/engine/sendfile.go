@@ -182,10 +182,10 @@ func (c *Conn) outputTail() **Buffer {
 // lastOutput returns the buffer with the last data written, or nil if all of its data has been sent.
 func (c *Conn) lastOutput() *Buffer { return *c.outputTail() }
 
-func (c *Conn) ensureTailBuffer(capacity int) *Buffer {
+func (c *Conn) ensureTailBuffer(capacityIfNew int) *Buffer {
 	b := c.outputTail()
 	if *b == nil {
-		c.allocOutputAtTail(b, capacity)
+		c.allocOutputAtTail(b, capacityIfNew)
 	}
 	return *b
 }

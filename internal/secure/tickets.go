@@ -35,9 +35,10 @@ const (
 	MaxTicketKeys = int(ticketKeyLife/ticketKeyUse) + 1
 )
 
-// NewTicketKeyRingIfShareable generates ticket keys and adds inheritedKeys, the keys of another process. It sets them in
-// cfg, which the caller must own. The result is nil if the user has set keys or ticket functions or disabled tickets. It is
-// also nil if clients may have to present certificates, because another process may trust other certificates.
+// NewTicketKeyRingIfShareable generates ticket keys and adds inheritedKeys, the keys of another process. It sets them
+// in cfg, which the caller must own. The result is nil if the user has set keys or ticket functions or disabled
+// tickets. It is also nil if clients may have to present certificates, because another process may trust other
+// certificates.
 func NewTicketKeyRingIfShareable(cfg *tls.Config, inheritedKeys []TicketKey) (ringOrNil *TicketKeyRing) {
 	if cfg.SessionTicketsDisabled || cfg.WrapSession != nil || cfg.UnwrapSession != nil || hasTicketKeys(cfg) ||
 		cfg.ClientAuth != tls.NoClientCert || cfg.GetConfigForClient != nil {

@@ -208,9 +208,9 @@ func SumConnSegments(localPort uint16, maxConns int) (sum Segments, err error) {
 }
 
 // ListConns returns the connections with the given local port in the calling thread's network namespace. If there are
-// more than maxConns, it fails. The kernel briefly locks each of these connections.
-func ListConns(localPort uint16, maxConns int) (conns []ConnInfo, err error) {
-	err = dumpAcceptedConns(diagQuery{states: connectedStates, localPort: localPort, withTCPInfo: true}, maxConns, func(m []byte) error {
+// more than failAbove, it fails. The kernel briefly locks each of these connections.
+func ListConns(localPort uint16, failAbove int) (conns []ConnInfo, err error) {
+	err = dumpAcceptedConns(diagQuery{states: connectedStates, localPort: localPort, withTCPInfo: true}, failAbove, func(m []byte) error {
 		conns = append(conns, parseConnInfo(m))
 		return nil
 	})

@@ -109,11 +109,11 @@ func (s *Successor) waitReply(ctx context.Context, kind string, reply any) error
 	return s.addExitStatusIfConnClosed(ctx, err)
 }
 
-// OpenChannelsAndAwaitTakeOver sends one end of each channel to the new process. It waits until the new process begins
+// SendChannelsAndAwaitTakeOver sends one end of each channel to the new process. It waits until the new process begins
 // to take over connections, and returns the other ends. If the numbers of loops differ, every pair of loops gets a
 // channel. If the numbers are equal, or there would be more than maxChannels, every loop gets one channel. The files
 // stateFile (the handler's state) and broadcastSocket are also sent unless nil. The caller must close these two files.
-func (s *Successor) OpenChannelsAndAwaitTakeOver(ctx context.Context, ourLoops, theirLoops int, stateFile, broadcastSocket *os.File) (ours []*os.File, err error) {
+func (s *Successor) SendChannelsAndAwaitTakeOver(ctx context.Context, ourLoops, theirLoops int, stateFile, broadcastSocket *os.File) (ours []*os.File, err error) {
 	n := max(ourLoops, theirLoops)
 	allPairs := ourLoops != theirLoops && ourLoops*theirLoops <= maxChannels
 	if allPairs {

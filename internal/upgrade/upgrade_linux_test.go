@@ -103,7 +103,7 @@ func TestOpenChannels(t *testing.T) {
 			_ = next.sendMessage(kindTaking, struct{}{})
 			theirs <- files
 		}()
-		ours, err := s.OpenChannelsAndAwaitTakeOver(t.Context(), c.from, c.to, nil, nil)
+		ours, err := s.SendChannelsAndAwaitTakeOver(t.Context(), c.from, c.to, nil, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

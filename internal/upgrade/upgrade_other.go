@@ -18,7 +18,7 @@ func StartSuccessor(*exec.Cmd, time.Duration) (*Successor, error)          { ret
 func (*Successor) PID() int                                                { return 0 }
 func (*Successor) SendHelloAndListeners(Hello, func(*os.File) error) error { return ErrUnsupported }
 func (*Successor) WaitReady(context.Context) (r Ready, _ error)            { return r, ErrUnsupported }
-func (*Successor) OpenChannelsAndAwaitTakeOver(context.Context, int, int, *os.File, *os.File) ([]*os.File, error) {
+func (*Successor) SendChannelsAndAwaitTakeOver(context.Context, int, int, *os.File, *os.File) ([]*os.File, error) {
 	return nil, ErrUnsupported
 }
 func (*Successor) MonitorAndKillIfHung(context.Context) {}

@@ -101,7 +101,7 @@ func (r *loadRun) buildPlan() *Plan {
 	p := &Plan{
 		Start:       r.generator.startTime,
 		Targets:     r.targetNames(),
-		Mode:        r.cfg.modeName(),
+		Mode:        r.cfg.loopModeName(),
 		Connections: r.cfg.totalConns(),
 		Sources:     len(r.dialer.sources),
 		Pipeline:    r.cfg.Pipeline,
@@ -149,7 +149,7 @@ func (r *loadRun) buildResult(end totals) *Result {
 		Connections: r.cfg.totalConns(),
 		Connected:   int(end.run[nOpened]),
 		ConnectTime: r.connectTime,
-		Mode:        r.cfg.modeName(),
+		Mode:        r.cfg.loopModeName(),
 		NoReply:     t.script.awaitsNoAnswer,
 		Seed:        r.cfg.Seed,
 		Connect:     summarizeDistribution(&total.connect),

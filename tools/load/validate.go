@@ -141,7 +141,7 @@ func (c *Config) mode() mode {
 
 const modeNameHold = "hold"
 
-func (c *Config) modeName() string {
+func (c *Config) loopModeName() string {
 	if c.Unprompted {
 		return "unprompted"
 	}

@@ -111,7 +111,10 @@ func (f *hubFlags) validateAndSetUp(cmd *cobra.Command) error {
 	if err := f.readUsersAndRegisterReload(cmd); err != nil {
 		return err
 	}
-	if err := f.addTLSListenerUnlessOpen(); err != nil {
+	if err := f.addTLSListener(); err != nil {
+		return err
+	}
+	if err := f.requireAuthenticatedClients(); err != nil {
 		return err
 	}
 	f.srv.Handler = f.hub.Handler()
@@ -120,19 +123,25 @@ func (f *hubFlags) validateAndSetUp(cmd *cobra.Command) error {
 	return nil
 }
 
-// addTLSListenerUnlessOpen adds the listener of --tls-addr. Unless --insecure is given, it returns an error if a
-// listener is open: if clients of other machines could connect without authentication.
-func (f *hubFlags) addTLSListenerUnlessOpen() error {
-	if f.tlsAddr != "" {
-		if f.srv.TLSConfig == nil {
-			return usagef("--tls-addr is given without a certificate; expected --tls-cert and --tls-key too")
-		}
-		if err := validateListenAddr("tls-addr", f.tlsAddr); err != nil {
-			return err
-		}
-		f.srv.Listeners = []tcp.Listener{{Addr: f.tlsAddr, TLSConfig: f.srv.TLSConfig}}
-		f.srv.TLSConfig = nil
+// addTLSListener adds the listener of --tls-addr, if that is given.
+func (f *hubFlags) addTLSListener() error {
+	if f.tlsAddr == "" {
+		return nil
 	}
+	if f.srv.TLSConfig == nil {
+		return usagef("--tls-addr is given without a certificate; expected --tls-cert and --tls-key too")
+	}
+	if err := validateListenAddr("tls-addr", f.tlsAddr); err != nil {
+		return err
+	}
+	f.srv.Listeners = []tcp.Listener{{Addr: f.tlsAddr, TLSConfig: f.srv.TLSConfig}}
+	f.srv.TLSConfig = nil
+	return nil
+}
+
+// requireAuthenticatedClients returns an error if clients of other machines could connect without authentication. With
+// --insecure they may.
+func (f *hubFlags) requireAuthenticatedClients() error {
 	if f.insecure || f.hub.Users != nil || f.srv.Network == "unix" {
 		return nil
 	}

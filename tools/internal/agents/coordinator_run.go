@@ -42,7 +42,7 @@ func (c *coordinator) runStepsAndMergeResults(ctx context.Context) (*load.Result
 	}
 	c.orderNextStep(0)
 	c.processEventsWhile(func(*memberAgent) bool { return true })
-	result, err := c.mergeResultsAndEmitDone(ctx, conclude)
+	result, err := c.mergeAvailableResultsAndEmitDone(ctx, conclude)
 	return result, cmp.Or(err, failed)
 }
 
@@ -407,9 +407,9 @@ func (c *coordinator) emitMergedInterval() {
 	c.emitEventWithTotals(e)
 }
 
-// mergeResultsAndEmitDone merges the agents' results, applies convertMerged to the merged result, and emits the event
-// Done.
-func (c *coordinator) mergeResultsAndEmitDone(ctx context.Context, convertMerged func(end *load.Result) *load.Result) (*load.Result, error) {
+// mergeAvailableResultsAndEmitDone merges the agents' results, applies convertMerged to the merged result, and emits
+// the event Done.
+func (c *coordinator) mergeAvailableResultsAndEmitDone(ctx context.Context, convertMerged func(end *load.Result) *load.Result) (*load.Result, error) {
 	c.emitMergedInterval()
 	var results []*load.Result
 	var early error
