@@ -126,8 +126,8 @@ func TestWaiting(t *testing.T) {
 	c.Expect("may I?\n")
 }
 
-// TestOverload checks that a pool with one worker rejects some of many simultaneous requests with 503,
-// and that net/http rejects none.
+// TestOverload checks that a pool with one worker rejects some of many simultaneous jobs with 503, and that with
+// -naive none is rejected.
 func TestOverload(t *testing.T) {
 	together := func(addr string) (served, refused int64) {
 		var ok, no atomic.Int64
@@ -141,12 +141,12 @@ func TestOverload(t *testing.T) {
 				}
 				r.Body.Close()
 				switch retry := r.Header.Get("Retry-After"); {
-				case r.StatusCode == http.StatusOK:
+				case r.StatusCode == http.StatusAccepted:
 					ok.Add(1)
 				case r.StatusCode == http.StatusServiceUnavailable && retry != "":
 					no.Add(1)
 				default:
-					t.Errorf("answered with %d, Retry-After %q; want 200, or 503 with a Retry-After", r.StatusCode, retry)
+					t.Errorf("answered with %d, Retry-After %q; want 202, or 503 with a Retry-After", r.StatusCode, retry)
 				}
 			})
 		}
@@ -154,10 +154,10 @@ func TestOverload(t *testing.T) {
 		return ok.Load(), no.Load()
 	}
 	if served, refused := together(startAndReadAddr(t, "overload", "-naive")); served != 20 || refused != 0 {
-		t.Errorf("net/http has served %d and refused %d, want 20 and 0", served, refused)
+		t.Errorf("-naive has accepted %d and refused %d, want 20 and 0", served, refused)
 	}
 	addr := startAndReadAddr(t, "overload", "-workers", "1", "-queue", "1")
-	testkit.WaitFor(t, "the pool does not serve some of 20 and refuse some", func() bool {
+	testkit.WaitFor(t, "the pool accepts some of 20 jobs and refuses some", func() bool {
 		served, refused := together(addr)
 		return served > 0 && refused > 0 || t.Failed()
 	})

@@ -31,8 +31,11 @@ import (
 const (
 	lateAfter = 10 * time.Millisecond
 	// workSlice is the time for which the generator works before it sleeps for workPause, even if it is late. Without
-	// the sleep, Go would preempt the goroutine after 10 ms and queue it behind all runnable ones. With thousands of
-	// goroutines, it would then not run for seconds. A goroutine that has slept on its own thread runs next.
+	// the sleep, Go would preempt the goroutine after 10 ms. submitInterval is the minimum sleep of a generator that is
+	// not late: it submits all jobs that are due at once. The generator's goroutine has no thread of its own. With one,
+	// each of its wake-ups would stop another thread, which costs up to a fifth of the processor time and favours pools
+	// with so many runnable goroutines that the generator rarely runs.
+	submitInterval = time.Millisecond
 	workSlice = 4 * time.Millisecond
 	workPause = 20 * time.Microsecond
 	// reserveSubmitters is the number of reserve goroutines. The first one submits jobs that are late by more than
@@ -202,8 +205,6 @@ func (r *jobRun) startSubmitters(ctx context.Context) {
 	}
 	for _, loop := range loops {
 		r.generators.Go(func() {
-			runtime.LockOSThread() // see workSlice
-			defer runtime.UnlockOSThread()
 			g := &jobSubmitter{ctx: ctx, timer: time.NewTimer(time.Hour)}
 			defer g.timer.Stop()
 			loop(g)
@@ -247,7 +248,7 @@ func (r *jobRun) submitJobsOnceLateBy(g *jobSubmitter, minLateness time.Duration
 		case now-woke > workSlice:
 			g.sleepOrUntilDone(workPause)
 		case minLateness == 0:
-			g.sleepOrUntilDone(next - now)
+			g.sleepOrUntilDone(max(next-now, submitInterval))
 		default:
 			g.sleepOrUntilDone(minLateness)
 		}

@@ -1,0 +1,108 @@
+package examples
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/testkit"
+)
+
+// makeMemoryCgroup creates a control group with a memory limit and returns the path of its cgroup.procs.
+func makeMemoryCgroup(t *testing.T, limit int64) (procs string) {
+	t.Helper()
+	parent, file := "/sys/fs/cgroup/memory", "memory.limit_in_bytes"
+	if _, err := os.Stat(parent); err != nil {
+		parent, file = "/sys/fs/cgroup", "memory.max" // version 2
+	}
+	dir := filepath.Join(parent, fmt.Sprint("overload-", os.Getpid()))
+	err := os.Mkdir(dir, 0o755)
+	if err == nil {
+		t.Cleanup(func() {
+			testkit.WaitFor(t, "the control group is removed", func() bool { return os.Remove(dir) == nil })
+		})
+		err = os.WriteFile(filepath.Join(dir, file), []byte(strconv.FormatInt(limit, 10)), 0)
+	}
+	if err != nil {
+		t.Skipf("needs control groups that can be written: %v", err)
+	}
+	return filepath.Join(dir, "cgroup.procs")
+}
+
+// submitJobs sends HTTP requests as fast as they are answered, on 256 connections with 500 requests in flight each, until
+// the server dies or the time is over.
+func submitJobs(addr string, atMost time.Duration) {
+	requests := bytes.Repeat([]byte("GET / HTTP/1.1\r\nHost: a\r\n\r\n"), 500)
+	end := time.Now().Add(atMost)
+	var all sync.WaitGroup
+	for range 256 {
+		all.Go(func() {
+			c, err := net.Dial("tcp", addr)
+			if err != nil {
+				return
+			}
+			defer c.Close()
+			r := bufio.NewReader(c)
+			for time.Now().Before(end) {
+				if _, err := c.Write(requests); err != nil {
+					return
+				}
+				for range 500 {
+					answer, err := http.ReadResponse(r, nil)
+					if err != nil {
+						return
+					}
+					if _, err := r.Discard(int(answer.ContentLength)); err != nil {
+						return
+					}
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
+// TestOverloadInMemoryCgroup runs the published experiment in 512 MiB: the kernel kills the server that starts a goroutine
+// for each job. The pool serves under the same load.
+func TestOverloadInMemoryCgroup(t *testing.T) {
+	start := func(procs string, args ...string) (p *testkit.Process, addr string) {
+		args = append([]string{"-c", `echo $$ > "$0" && exec "$@"`, procs, programPath(t, "overload"), "-addr", "127.0.0.1:0"}, args...)
+		p = testkit.Start(t, exec.Command("sh", args...))
+		return p, p.WaitForOutput(` on (127\S+)\n`)[1]
+	}
+	procs := makeMemoryCgroup(t, 512<<20)
+	begin := time.Now()
+	naive, addr := start(procs, "-naive")
+	submitJobs(addr, 30*time.Second)
+	t.Log(time.Since(begin))
+	if code := naive.ExitCode(); code != -1 {
+		t.Errorf("the server with a goroutine for each job: exit code %d, want a kill", code)
+	}
+
+	pooled, addr := start(procs)
+	submitJobs(addr, 2*time.Second)
+	t.Log(time.Since(begin))
+	answer, err := http.Get("http://" + addr + "/stats")
+	if err != nil {
+		t.Fatalf("the server with a pool does not answer: %v", err)
+	}
+	defer answer.Body.Close()
+	var accepted, completed, inTime int
+	if _, err := fmt.Fscanf(answer.Body, "%d accepted, %d completed, %d within", &accepted, &completed, &inTime); err != nil || completed < 1000 || inTime == 0 {
+		t.Errorf("%d jobs accepted, %d completed, %d in time, %v; want at least 1,000", accepted, completed, inTime, err)
+	}
+	t.Logf("with a pool: %d jobs accepted, %d completed, %d within 100 ms", accepted, completed, inTime)
+	pooled.Signal(os.Interrupt)
+	if code := pooled.ExitCode(); code != 0 {
+		t.Errorf("the server with a pool: exit code %d, want 0", code)
+	}
+}
