@@ -229,8 +229,9 @@ func (c *controller) stopQuarterOfIdleWorkers() {
 
 // workerSizer sets the limit of workers. Its input is the number of waiting jobs, and the number of goroutines that
 // wait for a processor. While jobs wait and processors have nothing to run, it raises the limit by a quarter per cycle.
-// While many goroutines wait for a processor, it slowly lowers the limit, because more workers would only wait and use
-// memory. If jobs wait and none finishes, it adds a worker from time to time in any case.
+// It also does so while more than twice as many goroutines wait for a processor as there are workers. Most of them then
+// belong to other code, with which the pool competes. While many goroutines wait, most of them workers, workerSizer
+// slowly lowers the limit, because more workers would only wait and use memory. If jobs wait and none finishes, it adds a worker from time to time in any case.
 //
 // workerSizer approximates the rule of Windows' I/O completion ports: when a running thread blocks, start another. It
 // is an approximation because Go's scheduler shows little about blocked goroutines. workerSizer ignores throughput,
@@ -285,12 +286,12 @@ func (s *workerSizer) updateWorkerLimit(now int64, l loadSample) (limit int) {
 		s.progressAt, s.finished = now, l.finished
 	}
 	switch {
-	case l.waiting > 0 && l.runnable <= s.procs:
+	case l.waiting > 0 && (l.runnable <= s.procs || 2*l.workers < l.runnable):
 		s.limit = max(s.limit, l.workers+min(l.waiting, max(1, l.workers/4)))
 	case now-s.progressAt >= starvedFor:
 		s.progressAt = now
 		s.limit = max(s.limit, l.workers+1)
-	case crowded && now-s.crowdedAt >= crowdedFor:
+	case crowded && now-s.crowdedAt >= crowdedFor && 2*l.workers >= l.runnable:
 		s.crowdedAt = now
 		s.limit = min(s.limit, l.workers-max(1, l.workers/32))
 	}

@@ -167,12 +167,13 @@ func TestWorkersGrowAtOnce(t *testing.T) {
 func TestWorkersOnBusyProcessors(t *testing.T) {
 	setProcessors(t, 2)
 	synctest.Test(t, func(t *testing.T) {
-		p, err := pool.NewWithRunnable(pool.Config{Max: 100, Queue: 100_000, Target: time.Hour}, 1000)
+		p, err := pool.NewWithRunnable(pool.Config{Max: 100, Queue: 100_000, Target: time.Hour}, 20)
 		closeAtEnd(t, p, err)
 		gate := make(chan struct{})
 		for range 200 {
 			mustSubmit(t, p, func(context.Context) { <-gate })
 		}
+		time.Sleep(20 * time.Millisecond)
 		before := p.Stats().Limit
 		time.Sleep(time.Second)
 		if more := p.Stats().Limit - before; more < 15 || more > 25 {
@@ -186,6 +187,24 @@ func TestWorkersOnBusyProcessors(t *testing.T) {
 		time.Sleep(time.Second)
 		if n := p.Stats().Limit; n >= most {
 			t.Errorf("the limit of %d workers is %d after a second; expected fewer", most, n)
+		}
+	})
+}
+
+// If most goroutines that wait for processors are not the pool's, jobs get half as many workers as wait, and keep them.
+func TestWorkersBesideOtherGoroutines(t *testing.T) {
+	setProcessors(t, 2)
+	synctest.Test(t, func(t *testing.T) {
+		p, err := pool.NewWithRunnable(pool.Config{Queue: 100_000, Target: time.Hour}, 200)
+		closeAtEnd(t, p, err)
+		for range 20_000 {
+			mustSubmit(t, p, func(context.Context) { time.Sleep(10 * time.Millisecond) })
+		}
+		time.Sleep(200 * time.Millisecond)
+		first := p.Stats().Workers
+		time.Sleep(200 * time.Millisecond)
+		if n := p.Stats().Workers; first < 95 || first > 130 || n < 95 || n > 130 {
+			t.Errorf("%d workers, 200 ms later %d; expected about 100", first, n)
 		}
 	})
 }

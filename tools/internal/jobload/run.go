@@ -31,13 +31,13 @@ import (
 const (
 	lateAfter = 10 * time.Millisecond
 	// workSlice is the time for which the generator works before it sleeps for workPause, even if it is late. Without
-	// the sleep, Go would preempt the goroutine after 10 ms. submitInterval is the minimum sleep of a generator that is
-	// not late: it submits all jobs that are due at once. The generator's goroutine has no thread of its own. With one,
+	// the sleep, Go would preempt the goroutine after 10 ms. A generator that is not late submits at most once per
+	// submitInterval: all jobs that are due. The generator's goroutine has no thread of its own. With one,
 	// each of its wake-ups would stop another thread, which costs up to a fifth of the processor time and favours pools
 	// with so many runnable goroutines that the generator rarely runs.
 	submitInterval = time.Millisecond
-	workSlice = 4 * time.Millisecond
-	workPause = 20 * time.Microsecond
+	workSlice      = 4 * time.Millisecond
+	workPause      = 20 * time.Microsecond
 	// reserveSubmitters is the number of reserve goroutines. The first one submits jobs that are late by more than
 	// reserveDelay. For each further one, the delay is twice as long.
 	reserveSubmitters = 3
@@ -230,6 +230,7 @@ func (g *jobSubmitter) sleepOrUntilDone(d time.Duration) {
 // submitJobsOnceLateBy submits each job that is late by minLateness or more. In the first goroutine, minLateness is 0:
 // it submits jobs when they are due. In reserve goroutines, minLateness is greater than 0.
 func (r *jobRun) submitJobsOnceLateBy(g *jobSubmitter, minLateness time.Duration) {
+	lastAt := -submitInterval // when a job was last submitted
 	for woke := r.now(); g.ctx.Err() == nil; {
 		now := r.now()
 		r.samplePeaksIfDue(now)
@@ -239,6 +240,7 @@ func (r *jobRun) submitJobsOnceLateBy(g *jobSubmitter, minLateness time.Duration
 		}
 		switch next := r.pacer.NextDue(); {
 		case ok:
+			lastAt = now
 			for range r.jobsDueAt(due) {
 				r.countAndSubmitJob(g, due >= r.windowStart, now, now-due)
 			}
@@ -248,7 +250,7 @@ func (r *jobRun) submitJobsOnceLateBy(g *jobSubmitter, minLateness time.Duration
 		case now-woke > workSlice:
 			g.sleepOrUntilDone(workPause)
 		case minLateness == 0:
-			g.sleepOrUntilDone(max(next-now, submitInterval))
+			g.sleepOrUntilDone(max(next, lastAt+submitInterval) - now)
 		default:
 			g.sleepOrUntilDone(minLateness)
 		}

@@ -88,7 +88,7 @@ func TestSchedule(t *testing.T) {
 			t.Fatalf("%d jobs submitted, %+v; want 1,000, none late", len(at), r)
 		}
 		for i, got := range at {
-			due, most := time.Duration(i)*time.Millisecond, submitInterval+2*workPause
+			due, most := time.Duration(i)*time.Millisecond, 2*workPause
 			if i > 500 && due < 500*time.Millisecond+hold {
 				most = 2 * reserveDelay
 			}
