@@ -287,7 +287,7 @@ func (s *workerSizer) updateWorkerLimit(now int64, l loadSample) (limit int) {
 	}
 	switch {
 	case l.waiting > 0 && (l.runnable <= s.procs || 2*l.workers < l.runnable):
-		s.limit = max(s.limit, l.workers+min(l.waiting, max(1, l.workers/4)))
+		s.limit = max(s.limit, l.workers+max(1, l.workers/4))
 	case now-s.progressAt >= starvedFor:
 		s.progressAt = now
 		s.limit = max(s.limit, l.workers+1)
