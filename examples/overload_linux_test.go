@@ -80,25 +80,22 @@ func TestOverloadInMemoryCgroup(t *testing.T) {
 		return p, p.WaitForOutput(` on (127\S+)\n`)[1]
 	}
 	procs := makeMemoryCgroup(t, 512<<20)
-	begin := time.Now()
 	naive, addr := start(procs, "-naive")
 	submitJobs(addr, 30*time.Second)
-	t.Log(time.Since(begin))
 	if code := naive.ExitCode(); code != -1 {
 		t.Errorf("the server with a goroutine for each job: exit code %d, want a kill", code)
 	}
 
 	pooled, addr := start(procs)
 	submitJobs(addr, 2*time.Second)
-	t.Log(time.Since(begin))
 	answer, err := http.Get("http://" + addr + "/stats")
 	if err != nil {
 		t.Fatalf("the server with a pool does not answer: %v", err)
 	}
 	defer answer.Body.Close()
 	var accepted, completed, inTime int
-	if _, err := fmt.Fscanf(answer.Body, "%d accepted, %d completed, %d within", &accepted, &completed, &inTime); err != nil || completed < 1000 || inTime == 0 {
-		t.Errorf("%d jobs accepted, %d completed, %d in time, %v; want at least 1,000", accepted, completed, inTime, err)
+	if _, err := fmt.Fscanf(answer.Body, "%d accepted, %d completed, %d within", &accepted, &completed, &inTime); err != nil || completed < 100 || inTime == 0 {
+		t.Errorf("%d jobs accepted, %d completed, %d in time, %v; want at least 100, and some in time", accepted, completed, inTime, err)
 	}
 	t.Logf("with a pool: %d jobs accepted, %d completed, %d within 100 ms", accepted, completed, inTime)
 	pooled.Signal(os.Interrupt)

@@ -1,5 +1,6 @@
 // Command overload accepts jobs over HTTP. A job fills 500 KB and waits 20 ms. The program runs the jobs on a pool, and
-// answers excess requests with 503. With -naive, it starts a goroutine for each job (net/http). GET /stats counts jobs.
+// answers excess requests with 503. With -naive, it starts a goroutine for each job (net/http). GET /stats counts
+// jobs, and so does its last output.
 package main
 
 import (
@@ -7,9 +8,11 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"io"
 	"log"
 	"net"
 	"net/http"
+	"os"
 	"os/signal"
 	"sync/atomic"
 	"syscall"
@@ -45,10 +48,12 @@ func newHandler(run func(job func()) error) http.Handler {
 		accepted.Add(1)
 		w.WriteHeader(http.StatusAccepted)
 	})
-	mux.HandleFunc("/stats", func(w http.ResponseWriter, _ *http.Request) {
-		fmt.Fprintf(w, "%d accepted, %d completed, %d within 100 ms\n", accepted.Load(), completed.Load(), inTime.Load())
-	})
+	mux.HandleFunc("/stats", func(w http.ResponseWriter, _ *http.Request) { writeStats(w) })
 	return mux
+}
+
+func writeStats(w io.Writer) {
+	fmt.Fprintf(w, "%d accepted, %d completed, %d within 100 ms\n", accepted.Load(), completed.Load(), inTime.Load())
 }
 
 func main() {
@@ -59,6 +64,7 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
+	defer writeStats(os.Stdout)
 	if *naive {
 		l, err := net.Listen("tcp", *addr)
 		if err != nil {
