@@ -1,6 +1,5 @@
 // Command overload accepts jobs over HTTP. A job fills 500 KB and waits 20 ms. The program runs the jobs on a pool, and
-// answers excess requests with 503. With -naive, it starts a goroutine for each job (net/http). GET /stats counts
-// jobs, and so does its last output.
+// answers excess requests with 503. With -naive, it starts a goroutine for each job. It counts the jobs at GET /stats.
 package main
 
 import (
@@ -8,11 +7,9 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"io"
 	"log"
 	"net"
 	"net/http"
-	"os"
 	"os/signal"
 	"sync/atomic"
 	"syscall"
@@ -23,39 +20,6 @@ import (
 	"github.com/myriad-go/myriad/web"
 )
 
-var accepted, completed, inTime atomic.Int64
-
-// process performs a job that was accepted at the given time.
-func process(at time.Time) {
-	block := bytes.Repeat([]byte("x"), 500_000)
-	time.Sleep(20 * time.Millisecond)
-	if block[0] == 'x' && time.Since(at) <= 100*time.Millisecond {
-		inTime.Add(1)
-	}
-	completed.Add(1)
-}
-
-// newHandler returns a handler that starts a job for each request with run.
-func newHandler(run func(job func()) error) http.Handler {
-	mux := http.NewServeMux()
-	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
-		at := time.Now()
-		if err := run(func() { process(at) }); err != nil {
-			w.Header().Set("Retry-After", "1")
-			http.Error(w, err.Error(), http.StatusServiceUnavailable)
-			return
-		}
-		accepted.Add(1)
-		w.WriteHeader(http.StatusAccepted)
-	})
-	mux.HandleFunc("/stats", func(w http.ResponseWriter, _ *http.Request) { writeStats(w) })
-	return mux
-}
-
-func writeStats(w io.Writer) {
-	fmt.Fprintf(w, "%d accepted, %d completed, %d within 100 ms\n", accepted.Load(), completed.Load(), inTime.Load())
-}
-
 func main() {
 	addr := flag.String("addr", "127.0.0.1:8080", "address to listen on")
 	naive := flag.Bool("naive", false, "start a goroutine for each job")
@@ -64,28 +28,33 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	defer writeStats(os.Stdout)
-	if *naive {
-		l, err := net.Listen("tcp", *addr)
-		if err != nil {
-			log.Fatal(err)
-		}
-		fmt.Println("listening on", l.Addr())
-		context.AfterFunc(ctx, func() { l.Close() })
-		http.Serve(l, newHandler(func(job func()) error { go job(); return nil }))
-		return
-	}
 	p, err := pool.New(pool.Config{Max: *workers, Queue: *queue})
 	if err != nil {
 		log.Fatal(err)
 	}
-	h := newHandler(func(job func()) error { return p.TrySubmit(func(context.Context) { job() }) })
-	srv := &tcp.Server{
-		Addr: *addr, Handler: web.Handler(web.Quick(h)),
-		Listening: func(a net.Addr) { fmt.Println("listening on", a) },
-	}
+	var completed, inTime atomic.Int64
+	http.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
+		begin := time.Now()
+		process := func(context.Context) {
+			block := bytes.Repeat([]byte("x"), 500_000)
+			time.Sleep(20 * time.Millisecond)
+			if completed.Add(1); block[0] == 'x' && time.Since(begin) <= 100*time.Millisecond {
+				inTime.Add(1)
+			}
+		}
+		if *naive {
+			go process(ctx)
+		} else if err := p.TrySubmit(process); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		w.WriteHeader(http.StatusAccepted)
+	})
+	http.HandleFunc("/stats", func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintf(w, "%d jobs completed, %d within 100 ms\n", completed.Load(), inTime.Load())
+	})
+	srv := &tcp.Server{Addr: *addr, Handler: web.Handler(web.Quick(http.DefaultServeMux)), Listening: func(a net.Addr) { fmt.Println("listening on", a) }}
 	if err := srv.ListenAndServe(ctx); err != nil {
 		log.Fatal(err)
 	}
-	p.Close(context.Background())
 }
