@@ -32,6 +32,9 @@ func makeMemoryCgroup(t *testing.T, limit int64) (procs string) {
 		})
 		err = os.WriteFile(filepath.Join(dir, file), []byte(strconv.FormatInt(limit, 10)), 0)
 	}
+	for _, file := range []string{"memory.swap.max", "memory.swappiness"} { // whichever exists
+		_ = os.WriteFile(filepath.Join(dir, file), []byte("0"), 0)
+	}
 	if err != nil {
 		t.Skipf("needs control groups that can be written: %v", err)
 	}
@@ -46,11 +49,12 @@ func submitJobs(addr string, atMost time.Duration) {
 	var all sync.WaitGroup
 	for range 256 {
 		all.Go(func() {
-			c, err := net.Dial("tcp", addr)
+			c, err := net.DialTimeout("tcp", addr, atMost)
 			if err != nil {
 				return
 			}
 			defer c.Close()
+			c.SetDeadline(end.Add(5 * time.Second))
 			r := bufio.NewReader(c)
 			for time.Now().Before(end) {
 				if _, err := c.Write(requests); err != nil {
@@ -75,7 +79,7 @@ func submitJobs(addr string, atMost time.Duration) {
 // for each job. The pool serves under the same load.
 func TestOverloadInMemoryCgroup(t *testing.T) {
 	start := func(procs string, args ...string) (p *testkit.Process, addr string) {
-		args = append([]string{"-c", `echo $$ > "$0" && exec "$@"`, procs, programPath(t, "overload"), "-addr", "127.0.0.1:0"}, args...)
+		args = append([]string{"-c", `echo $$ > "$0" && GOMEMLIMIT=400MiB exec "$@"`, procs, programPath(t, "overload"), "-addr", "127.0.0.1:0"}, args...)
 		p = testkit.Start(t, exec.Command("sh", args...))
 		return p, p.WaitForOutput(` on (127\S+)\n`)[1]
 	}

@@ -2,14 +2,16 @@ package pool
 
 import (
 	"math"
+	"runtime/debug"
 	"runtime/metrics"
 
 	"github.com/myriad-go/myriad/internal/cgroup"
 )
 
-// memoryBudget reduces the number of workers when memory runs short. It uses the live heap found by the last garbage
-// collection, which determines how far the heap may grow. If fewer workers do not reduce the heap, the memory belongs
-// to other code, and memoryBudget stops reducing the number.
+// memoryBudget reduces the number of workers when memory runs short. If Go has a memory limit (GOMEMLIMIT), it uses the
+// live heap found by the last garbage collection. Otherwise it uses the size to which the heap grows before the next
+// collection, twice the live heap by default. If fewer workers do not reduce the heap, the memory belongs to other code,
+// and memoryBudget stops reducing the number.
 type memoryBudget struct {
 	limit      int64  // bytes; MaxInt64 is no limit
 	allowed    int    // workers; 0 before the first call
@@ -17,7 +19,8 @@ type memoryBudget struct {
 	usedAtCut  int64  // memory in use then, in bytes
 	futileCuts int    // consecutive reductions without effect
 	samples    []metrics.Sample
-	readUsage  func() (used int64, cycle uint64) // readLiveHeapAndStacks, except in tests
+	objects    []metrics.Sample
+	readUsage  func() (used int64, cycle uint64) // readHeapAndStacks, except in tests
 }
 
 const (
@@ -29,9 +32,10 @@ const (
 
 func newMemoryBudgetOrCgroupLimit(limit int64) *memoryBudget {
 	b := &memoryBudget{limit: limit, samples: []metrics.Sample{
-		{Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/heap/stacks:bytes"}, {Name: "/gc/cycles/total:gc-cycles"},
+		{Name: liveHeapOrGoalMetric()}, {Name: "/memory/classes/heap/stacks:bytes"}, {Name: "/gc/cycles/total:gc-cycles"},
 	}}
-	b.readUsage = b.readLiveHeapAndStacks
+	b.objects = []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
+	b.readUsage = b.readHeapAndStacks
 	switch {
 	case limit == 0:
 		b.limit, _ = cgroup.SmallestMemoryLimit()
@@ -74,9 +78,27 @@ func (b *memoryBudget) reduceAllowedWorkersUnlessFutile(currentWorkers int, used
 	}
 }
 
-// readLiveHeapAndStacks returns the bytes of the live heap and stacks that the last garbage collection, number gcCycle,
-// has measured.
-func (b *memoryBudget) readLiveHeapAndStacks() (bytes int64, gcCycle uint64) {
+// isHeapFull reports whether the heap, garbage included, exceeds highWater now. Between two garbage collections, workers
+// that hold memory must not increase without limit.
+func (b *memoryBudget) isHeapFull() bool {
+	if b.limit == math.MaxInt64 {
+		return false
+	}
+	metrics.Read(b.objects)
+	v := b.objects[0].Value
+	return v.Kind() == metrics.KindUint64 && int64(v.Uint64()) > b.limit/100*highWater
+}
+
+func liveHeapOrGoalMetric() string {
+	if debug.SetMemoryLimit(-1) < math.MaxInt64 {
+		return "/gc/heap/live:bytes"
+	}
+	return "/gc/heap/goal:bytes"
+}
+
+// readHeapAndStacks returns the bytes of the heap, as measured or planned by the last garbage collection, number
+// gcCycle, and of stacks.
+func (b *memoryBudget) readHeapAndStacks() (bytes int64, gcCycle uint64) {
 	metrics.Read(b.samples)
 	number := func(i int) uint64 {
 		if v := b.samples[i].Value; v.Kind() == metrics.KindUint64 {

@@ -1,6 +1,9 @@
 package pool
 
-import "testing"
+import (
+	"runtime"
+	"testing"
+)
 
 func TestBudget(t *testing.T) {
 	b := newMemoryBudgetOrCgroupLimit(1000)
@@ -45,7 +48,18 @@ func TestBudget(t *testing.T) {
 	if got := newMemoryBudgetOrCgroupLimit(-1).updateMaxWorkers(5, 77); got != 77 {
 		t.Errorf("%d workers without a limit; expected 77", got)
 	}
-	if used, _ := newMemoryBudgetOrCgroupLimit(0).readLiveHeapAndStacks(); used <= 0 {
+	if used, _ := newMemoryBudgetOrCgroupLimit(0).readHeapAndStacks(); used <= 0 {
 		t.Errorf("used %d", used)
 	}
+}
+
+// The heap counts as full if it exceeds 70 % of the limit, also between collections.
+func TestHeapIsFull(t *testing.T) {
+	block := make([]byte, 8<<20)
+	for limit, full := range map[int64]bool{-1: false, 1 << 40: false, int64(len(block)): true} {
+		if got := newMemoryBudgetOrCgroupLimit(limit).isHeapFull(); got != full {
+			t.Errorf("limit %d: full %v, want %v", limit, got, full)
+		}
+	}
+	runtime.KeepAlive(block)
 }

@@ -33,7 +33,7 @@ type Config struct {
 	// With FixedLimit, KeepQueued and FIFO, the pool is a plain queue in front of at most Max workers. The queue has up
 	// to two shards per processor, and only the jobs of one shard run in order of arrival.
 	FIFO bool
-	// MemoryLimit is the memory in bytes that the process may use. When the live heap approaches the limit, the pool
+	// MemoryLimit is the memory in bytes that the process may use. When the heap approaches the limit, the pool
 	// reduces the number of workers. The default, 0, uses the limit set by GOMEMLIMIT, the cgroup or the machine. A
 	// negative value means no limit.
 	MemoryLimit int64

@@ -123,6 +123,10 @@ func (c *controller) tick() (nextPeriod int64) {
 			c.memoryAt = now + memoryPeriod
 			c.sizer.ceiling = c.budget.updateMaxWorkers(int(p.workerCount()), p.cfg.Max)
 		}
+		if waiting > 0 && c.budget.isHeapFull() {
+			c.sizer.ceiling = min(c.sizer.ceiling, int(p.workerCount()))
+			c.memoryAt = min(c.memoryAt, now+int64(5*time.Millisecond)) // restores the ceiling
+		}
 		c.setLimitWakeSubmitIfRaised(c.sizer.updateWorkerLimit(now, loadSample{waiting, runnable, int(p.workerCount() - p.blocked.Load()), s.finished}))
 	}
 	if now >= c.adjustAt {
@@ -229,8 +233,8 @@ func (c *controller) stopQuarterOfIdleWorkers() {
 
 // workerSizer sets the limit of workers. Its input is the number of waiting jobs, and the number of goroutines that
 // wait for a processor. While jobs wait and processors have nothing to run, it raises the limit by a quarter per cycle.
-// It also does so while more than twice as many goroutines wait for a processor as there are workers. Most of them then
-// belong to other code, with which the pool competes. While many goroutines wait, most of them workers, workerSizer
+// It also does so while more than twice as many goroutines wait for a processor as there are workers, up to 64 workers
+// per processor. Most of the goroutines then belong to other code, with which the pool competes. While many goroutines wait, most of them workers, workerSizer
 // slowly lowers the limit, because more workers would only wait and use memory. If jobs wait and none finishes, it adds a worker from time to time in any case.
 //
 // workerSizer approximates the rule of Windows' I/O completion ports: when a running thread blocks, start another. It
@@ -255,6 +259,9 @@ const (
 	// goroutines have waited for each processor for the time crowdedFor.
 	crowdedPerProc = 8
 	crowdedFor     = int64(20 * time.Millisecond)
+	// maxBesideOthersPerProc limits the workers per processor that are started because other goroutines wait for
+	// processors. Jobs may have started these goroutines.
+	maxBesideOthersPerProc = 64
 	// starvedFor is the time without a finished job after which a worker is added while jobs wait, even if the
 	// processors are busy, because running jobs may depend on waiting ones.
 	starvedFor = int64(50 * time.Millisecond)
@@ -276,6 +283,7 @@ type loadSample struct {
 
 func (s *workerSizer) updateWorkerLimit(now int64, l loadSample) (limit int) {
 	crowded := l.runnable > crowdedPerProc*s.procs
+	besideOthers := min(l.runnable/2, maxBesideOthersPerProc*s.procs)
 	switch {
 	case !crowded:
 		s.crowdedAt = 0
@@ -286,12 +294,14 @@ func (s *workerSizer) updateWorkerLimit(now int64, l loadSample) (limit int) {
 		s.progressAt, s.finished = now, l.finished
 	}
 	switch {
-	case l.waiting > 0 && (l.runnable <= s.procs || 2*l.workers < l.runnable):
+	case l.waiting > 0 && l.runnable <= s.procs:
 		s.limit = max(s.limit, l.workers+max(1, l.workers/4))
+	case l.waiting > 0 && l.workers < besideOthers:
+		s.limit = max(s.limit, min(l.workers+max(1, l.workers/4), besideOthers))
 	case now-s.progressAt >= starvedFor:
 		s.progressAt = now
 		s.limit = max(s.limit, l.workers+1)
-	case crowded && now-s.crowdedAt >= crowdedFor && 2*l.workers >= l.runnable:
+	case crowded && now-s.crowdedAt >= crowdedFor && l.workers > besideOthers:
 		s.crowdedAt = now
 		s.limit = min(s.limit, l.workers-max(1, l.workers/32))
 	}

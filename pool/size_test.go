@@ -203,7 +203,7 @@ func TestWorkersBesideOtherGoroutines(t *testing.T) {
 		time.Sleep(200 * time.Millisecond)
 		first := p.Stats().Workers
 		time.Sleep(200 * time.Millisecond)
-		if n := p.Stats().Workers; first < 95 || first > 130 || n < 95 || n > 130 {
+		if n := p.Stats().Workers; first < 90 || first > 100 || n < 90 || n > 100 {
 			t.Errorf("%d workers, 200 ms later %d; expected about 100", first, n)
 		}
 	})

@@ -57,4 +57,5 @@ func main() {
 	if err := srv.ListenAndServe(ctx); err != nil {
 		log.Fatal(err)
 	}
+	p.Close(context.Background())
 }

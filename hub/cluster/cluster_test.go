@@ -271,7 +271,6 @@ func startNATS(t *testing.T, addr string, maxPayload int) *natsd.Server {
 // TestMessagesWaitForReconnect checks that messages wait without a connection, up to the limit, and lost ones are
 // counted on both sides.
 func TestMessagesWaitForReconnect(t *testing.T) {
-	t.Parallel() // mostly waits
 	s := startNATS(t, "127.0.0.1:0", 0)
 	addr := s.Addr().String()
 	const room = 10
@@ -310,7 +309,6 @@ func TestMessagesWaitForReconnect(t *testing.T) {
 
 // TestLateServer checks that a node starts before NATS is reachable.
 func TestLateServer(t *testing.T) {
-	t.Parallel() // mostly waits
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -103,7 +103,7 @@ func newPublishedPool(p Plan) (Contender, error) {
 			case <-c.stop:
 				return
 			}
-			if float64(len(c.jobs)) >= publishedThreshold*float64(cap(c.jobs)) {
+			if cap(c.jobs) > 0 && float64(len(c.jobs)) >= publishedThreshold*float64(cap(c.jobs)) {
 				n := int(c.running.Load())
 				c.startWorkers(min(n/4, c.workers-n))
 			}

@@ -87,6 +87,8 @@ func (p *Plan) Validate(contenders Contenders) error {
 	switch {
 	case !(p.Rate >= 0 && p.Rate <= maxRate): // also rejects NaN
 		return planErrorf("--rate is %v; expected 0 (a closed loop) to %.0f", p.Rate, maxRate)
+	case p.Burst > 1 && p.Rate == 0:
+		return planErrorf("--burst is %d with a --rate of 0; expected a --rate", p.Burst)
 	case p.Inflight > 0 && p.Rate > 0:
 		return planErrorf("--inflight is %d with a --rate of %v; expected no --inflight, or a --rate of 0", p.Inflight, p.Rate)
 	case p.Rate > 0 && p.Rate*p.Duration.Seconds() < 1 && p.Duration > 0:

@@ -19,6 +19,7 @@ func TestPlanErrors(t *testing.T) {
 		"--rate is NaN":                                                            func(p *Plan) { p.Rate = math.NaN() },
 		"at least one job":                                                         func(p *Plan) { p.Rate = 0.5 },
 		"--burst is -1; expected 0 to 1000":                                        func(p *Plan) { p.Burst = -1 },
+		"--burst is 5 with a --rate of 0":                                          func(p *Plan) { p.Burst, p.Rate = 5, 0 },
 		"--inflight is -1; expected 0 to 1000000":                                  func(p *Plan) { p.Rate, p.Inflight = 0, -1 },
 		"--inflight is 1 with a --rate of 10":                                      func(p *Plan) { p.Inflight = 1 },
 		"--warmup is -1ns; expected 0s to 1h":                                      func(p *Plan) { p.Warmup = -1 },

@@ -38,7 +38,8 @@ type Result struct {
 
 	// Offered is the number of submitted jobs. Late is the number of jobs that were submitted more than 10 ms after
 	// they were due. LateP99 is the 99th percentile of the lateness, or 0 in a closed loop. Missed is the number of
-	// jobs that were due but never submitted, because the pool blocked the generator or all processors were busy.
+	// jobs that were due but never submitted, because the pool blocked the generator or all processors were busy. In a
+	// burst, all jobs that were due at the same time count once.
 	// Latencies do not include lateness.
 	Offered uint64        `json:"offered"`
 	Late    uint64        `json:"late"`

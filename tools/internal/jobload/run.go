@@ -242,6 +242,10 @@ func (r *jobRun) submitJobsOnceLateBy(g *jobSubmitter, minLateness time.Duration
 		case ok:
 			lastAt = now
 			for range r.jobsDueAt(due) {
+				if g.ctx.Err() != nil {
+					break
+				}
+				now = r.now()
 				r.countAndSubmitJob(g, due >= r.windowStart, now, now-due)
 			}
 			continue
@@ -364,10 +368,13 @@ func (r *jobRun) buildResultSoFar(now time.Duration) *Result {
 		res.Missed = uint64(max(0, r.pacer.CountDueAndUntaken(now)-r.pacer.CountDueAndUntaken(r.windowStart-1)))
 	}
 	res.PeakGoroutines, res.PeakWorkers = int(r.peakGoroutines.Load()), int(r.peakWorkers.Load())
-	used := ownProcessUsage()
-	before := used
+	var before processUsage
 	if now >= r.windowStart {
-		before = r.usedAtWindowStart()
+		before = r.usedAtWindowStart() // before used, which must not be older
+	}
+	used := ownProcessUsage()
+	if now < r.windowStart {
+		before = used
 	}
 	res.Process = used.Process
 	res.User, res.System = used.User-before.User, used.System-before.System
