@@ -50,9 +50,7 @@ func main() {
 		}
 		w.WriteHeader(http.StatusAccepted)
 	})
-	http.HandleFunc("/stats", func(w http.ResponseWriter, _ *http.Request) {
-		fmt.Fprintf(w, "%d jobs completed, %d within 100 ms\n", completed.Load(), inTime.Load())
-	})
+	http.HandleFunc("/stats", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, completed.Load(), "jobs completed,", inTime.Load(), "within 100 ms") })
 	srv := &tcp.Server{Addr: *addr, Handler: web.Handler(web.Quick(http.DefaultServeMux)), Listening: func(a net.Addr) { fmt.Println("listening on", a) }}
 	if err := srv.ListenAndServe(ctx); err != nil {
 		log.Fatal(err)
