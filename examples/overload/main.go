@@ -1,5 +1,4 @@
-// Command overload accepts jobs over HTTP. A job fills 500 KB and waits 20 ms. The program runs the jobs on a pool, and
-// answers excess requests with 503. With -naive, it starts a goroutine for each job. It counts the jobs at GET /stats.
+// Command overload runs a job for each HTTP request, on a pool or, with -naive, each on a goroutine. /stats counts them.
 package main
 
 import (
@@ -50,7 +49,9 @@ func main() {
 		}
 		w.WriteHeader(http.StatusAccepted)
 	})
-	http.HandleFunc("/stats", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, completed.Load(), "jobs completed,", inTime.Load(), "within 100 ms") })
+	http.HandleFunc("/stats", func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintln(w, completed.Load(), "jobs completed,", inTime.Load(), "within 100 ms")
+	})
 	srv := &tcp.Server{Addr: *addr, Handler: web.Handler(web.Quick(http.DefaultServeMux)), Listening: func(a net.Addr) { fmt.Println("listening on", a) }}
 	if err := srv.ListenAndServe(ctx); err != nil {
 		log.Fatal(err)
