@@ -32,7 +32,7 @@ const (
 
 func newMemoryBudgetOrCgroupLimit(limit int64) *memoryBudget {
 	b := &memoryBudget{limit: limit, samples: []metrics.Sample{
-		{Name: liveHeapOrGoalMetric()}, {Name: "/memory/classes/heap/stacks:bytes"}, {Name: "/gc/cycles/total:gc-cycles"},
+		{}, {Name: "/memory/classes/heap/stacks:bytes"}, {Name: "/gc/cycles/total:gc-cycles"},
 	}}
 	b.objects = []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
 	b.readUsage = b.readHeapAndStacks
@@ -99,6 +99,7 @@ func liveHeapOrGoalMetric() string {
 // readHeapAndStacks returns the bytes of the heap, as measured or planned by the last garbage collection, number
 // gcCycle, and of stacks.
 func (b *memoryBudget) readHeapAndStacks() (bytes int64, gcCycle uint64) {
+	b.samples[0].Name = liveHeapOrGoalMetric() // the program may have set a memory limit since
 	metrics.Read(b.samples)
 	number := func(i int) uint64 {
 		if v := b.samples[i].Value; v.Kind() == metrics.KindUint64 {

@@ -191,20 +191,23 @@ func TestWorkersOnBusyProcessors(t *testing.T) {
 	})
 }
 
-// If most goroutines that wait for processors are not the pool's, jobs get half as many workers as wait, and keep them.
+// If most goroutines that wait for processors are not the pool's, jobs get half as many workers as goroutines wait, but
+// not more than 64 for each processor.
 func TestWorkersBesideOtherGoroutines(t *testing.T) {
 	setProcessors(t, 2)
-	synctest.Test(t, func(t *testing.T) {
-		p, err := pool.NewWithRunnable(pool.Config{Queue: 100_000, Target: time.Hour}, 200)
-		closeAtEnd(t, p, err)
-		for range 20_000 {
-			mustSubmit(t, p, func(context.Context) { time.Sleep(10 * time.Millisecond) })
-		}
-		time.Sleep(200 * time.Millisecond)
-		first := p.Stats().Workers
-		time.Sleep(200 * time.Millisecond)
-		if n := p.Stats().Workers; first < 90 || first > 100 || n < 90 || n > 100 {
-			t.Errorf("%d workers, 200 ms later %d; expected about 100", first, n)
-		}
-	})
+	for runnable, want := range map[int]int{200: 100, 1000: 128} {
+		synctest.Test(t, func(t *testing.T) {
+			p, err := pool.NewWithRunnable(pool.Config{Queue: 100_000, Target: time.Hour}, runnable)
+			closeAtEnd(t, p, err)
+			for range 20_000 {
+				mustSubmit(t, p, func(context.Context) { time.Sleep(10 * time.Millisecond) })
+			}
+			for range 4 {
+				time.Sleep(100 * time.Millisecond)
+				if n := p.Stats().Workers; n < want*9/10 || n > want {
+					t.Errorf("%d runnable goroutines: %d workers; expected %d", runnable, n, want)
+				}
+			}
+		})
+	}
 }
