@@ -60,6 +60,9 @@ type Stats struct {
 	// Buffered is the memory of the buffers of all connections now, in bytes; see Limits.MaxBuffered.
 	Buffered int64
 
+	// TLS counts TLS handshakes by what processes the records afterwards.
+	TLS TLSHandshakes
+
 	// Panics counts panics in handlers. SlowHandlers counts calls longer than Limits.HandlerTime.
 	Panics, SlowHandlers int64
 	// OnWorkers is the number of loops whose handlers now run on workers. Moved counts how often Auto has moved the
@@ -99,9 +102,24 @@ func (s *Server) Stats() Stats {
 		Messages: n[engine.Messages], Dropped: n[engine.Dropped], Replaced: n[engine.Replaced],
 		Casting: n[engine.ActiveBroadcasts], CastBytes: n[engine.ActiveBroadcastBytes], CastAge: time.Duration(n[engine.OldestBroadcastAge]), Broadcasts: n[engine.Broadcasts],
 		Heartbeats: n[engine.Heartbeats], Buffered: n[engine.Buffered],
+		TLS: TLSHandshakes{
+			Compact: n[engine.TLSCompact], Version: n[engine.TLSVersion], CipherSuite: n[engine.TLSCipherSuite], FIPS: n[engine.TLSFIPS],
+			SessionCache: n[engine.TLSSessionCache], Disabled: n[engine.TLSDisabled],
+		},
 		Panics: n[engine.Panics], SlowHandlers: n[engine.SlowCalls], OnWorkers: n[engine.LoopsOnWorkers], Moved: n[engine.MovedToWorkers], Shed: n[engine.Shed],
 		HandlerTime: toHistogram(n.HandlerCallTimes()), Lag: toHistogram(n.LoopTurnTimes()), Busy: time.Duration(n[engine.BusyTime]),
 	}
+}
+
+// TLSHandshakes counts TLS handshakes, of accepted and dialed connections, by what processes the records afterwards.
+type TLSHandshakes struct {
+	// Compact counts connections with the compact implementation of records; see Server.DisableCompactTLS. All others
+	// count connections whose records crypto/tls processes.
+	Compact int64
+	// Version counts connections with a version before TLS 1.3, CipherSuite those with ChaCha20-Poly1305, FIPS those of
+	// a program in FIPS 140 mode, and SessionCache dialed connections with a tls.Config.ClientSessionCache. Disabled
+	// counts all those with Server.DisableCompactTLS.
+	Version, CipherSuite, FIPS, SessionCache, Disabled int64
 }
 
 // Refusals counts, by cause, connections that were rejected before their handler was called.

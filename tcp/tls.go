@@ -10,6 +10,7 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/engine/layers"
 	"github.com/myriad-go/myriad/internal/secure"
+	"github.com/myriad-go/myriad/internal/secure/tls13"
 )
 
 // TLS returns the result of the handshake: version, cipher suite, protocol, server name and client certificates. The
@@ -43,7 +44,12 @@ func (c *Conn) StartTLS(cfg *tls.Config) error {
 	case !c.core().IsDialled() && !hasCertificate(cfg):
 		return badConfig("StartTLS: tls.Config has no certificate; expected Certificates, GetCertificate or GetConfigForClient to be set")
 	}
-	these := layers.Config{TLS: cfg, Gate: c.Server().sharedHandshakeLimiter()}
+	s := c.Server()
+	these := layers.Config{TLS: cfg, Gate: s.sharedHandshakeLimiter(), Ciphers: s.tlsCiphersOrNil()}
+	if these.Ciphers != nil && !c.core().IsDialled() {
+		these.TLS = cfg.Clone()
+		secure.EnableTakeover(these.TLS)
+	}
 	return c.core().RequestLayerInsertion(these.NewFirstLayer)
 }
 
@@ -83,6 +89,14 @@ func (s *Server) sharedHandshakeLimiterLocked(l Limits) *secure.HandshakeLimiter
 	return s.handshakeLimiter
 }
 
+// tlsCiphersOrNil returns nil if compact TLS connections are disabled.
+func (s *Server) tlsCiphersOrNil() *tls13.CipherCache {
+	if s.DisableCompactTLS {
+		return nil
+	}
+	return &s.tlsCiphers
+}
+
 func (s *Server) configureTLSAndProxyLayers(cfg *engine.Config, l Limits, listeners []Listener) {
 	all, some, proxies := make([]layers.Config, len(listeners)), false, false
 	s.tickets = make(map[*Listener]*secure.TicketKeyRing)
@@ -99,6 +113,14 @@ func (s *Server) configureTLSAndProxyLayers(cfg *engine.Config, l Limits, listen
 		}
 		if t := secure.NewTicketKeyRingIfShareable(all[i].TLS, s.ticketKeys[&listeners[i]]); t != nil {
 			all[i].Tickets, s.tickets[&listeners[i]] = t, t
+		}
+		if all[i].Ciphers = s.tlsCiphersOrNil(); all[i].Ciphers != nil {
+			secure.EnableTakeover(all[i].TLS)
+		}
+	}
+	if !s.DisableCompactTLS {
+		cfg.RestoreLayer = func(_ *engine.Conn, state []byte) (engine.Layer, error) {
+			return layers.RestoreLayer(state, &s.tlsCiphers)
 		}
 	}
 	if some {

@@ -45,7 +45,7 @@ func (c *Conn) StartDrain() {
 		c.state |= drainingPending
 	}
 	c.state |= draining | readBeforeClose
-	c.ensureExtra().drainReadsLeft = maxDrainReads
+	c.ensureRare().drainReadsLeft = maxDrainReads
 }
 
 // cancelReadBeforeCloseUnlessMore is called when a read before a close has returned data. It cancels the read and the
@@ -79,7 +79,7 @@ func (c *Conn) abortWith(why error) {
 		c.logCloseIfByLimit(why, 0) // the limit that ended the close
 	}
 	c.CloseWith(why)
-	c.extra.closeReason = why
+	c.ensureRare().closeReason = why
 	c.state |= failed
 }
 
@@ -121,7 +121,7 @@ func (c *Conn) enterClosingStateWithPartner(why error) {
 	c.state |= closing
 	c.runtime.Counters.Add(Closing, 1)
 	x := c.ensureExtra()
-	x.closeReason = why
+	c.ensureRare().closeReason = why
 	if c.is(relayed) {
 		c.closePartner(why)
 	}
@@ -183,9 +183,8 @@ func (c *Conn) Retain() {
 		return
 	}
 	c.runtime.RetainCalls.Add(1)
-	x := c.ensureExtra()
-	if x.retainCount++; c.is(peerEOF) {
-		x.expiry, c.lastHeard = 0, c.runtime.coarseNow()
+	if c.ensureRare().retainCount++; c.is(peerEOF) {
+		c.extra.expiry, c.lastHeard = 0, c.runtime.coarseNow()
 	}
 }
 
@@ -199,9 +198,14 @@ func (c *Conn) Release() {
 	c.freeExtraIfZero()
 }
 
+// freeExtraIfZero frees the connection's extra state and rare state where they are zero.
 func (c *Conn) freeExtraIfZero() {
-	if c.extra != nil && c.extra.isZero() {
+	switch x := c.extra; {
+	case x == nil:
+	case x.isZero():
 		c.extra = nil
+	case x.rareState.isZero():
+		x.rareState = &noRareState
 	}
 }
 
@@ -252,7 +256,7 @@ func (c *Conn) releaseAndResetAfterClose() {
 	n.Add(Closing, -1)
 	n.Add(Open, -1)
 	if x := c.extra; x != nil {
-		*x = connExtra{}
+		x.reset()
 		extraPool.Put(x)
 	}
 	c.state, c.extra, c.userData = 0, nil, nil

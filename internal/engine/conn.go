@@ -45,17 +45,27 @@ type Conn struct {
 	slot        uint32
 }
 
-// connExtra contains the state of connections that have layers, timers or relays, or are closing.
+// connExtra is the state of connections that have a layer, a timer or a deadline, and of the few with a rareState.
 type connExtra struct {
-	closeReason error         // set together with closing
-	expiry      time.Duration // 0 means never
+	layer  Layer         // nil if none
+	expiry time.Duration // 0 means never
+	// timer is the time of the next Timer call. deadline is the time when the connection is closed. 0 means never.
+	timer, deadline time.Duration
+	// layerPartialSince is the time since which the layer has buffered a partial message, or 0.
+	layerPartialSince time.Duration
+	layerBytes        int32 // memory of the layer, as counted in Buffered
+	layerCloseSent    bool  // the layer has sent its closing message
+	closedByWorker    bool  // a worker calls Closed, or has called it
+	exportStage       uint8 // see export.go
+	*rareState              // noRareState, or changed only after ensureRare
+}
+
+// rareState is the state of connections that have relays, files or newest values, or are closing.
+type rareState struct {
+	closeReason error // set together with closing
 	// dialStarted is the time when dialling began. It is valid until Opened has been called.
-	dialStarted    time.Duration
-	layer          Layer          // nil if none
-	layerBytes     int            // memory of the layer, as counted in Buffered
-	layerCloseSent bool           // the layer has sent its closing message
-	closedByWorker bool           // a worker calls Closed, or has called it
-	remotePartner  *remotePartner // of a relay between two owners
+	dialStarted   time.Duration
+	remotePartner *remotePartner // of a relay between two owners
 	// drainReadsLeft is the number of reads to await before a drain may complete.
 	drainReadsLeft int
 	// retainCount is the number of Retain calls without a Release.
@@ -63,12 +73,8 @@ type connExtra struct {
 	independentDirections bool // see SetReadingDespiteUnsentOutput
 	onDetached            *func(nc net.Conn, unread []byte)
 	pendingLayer          *pendingLayer // nil unless RequestLayerInsertion is in progress
-	// timer is the time of the next Timer call. deadline is the time when the connection is closed. 0 means never.
-	timer, deadline time.Duration
-	fileQueue       *fileQueue // nil if empty
-	directSent      int        // see Conn.directSentInEvent
-	// layerPartialSince is the time since which the layer has buffered a partial message, or 0.
-	layerPartialSince time.Duration
+	fileQueue             *fileQueue    // nil if empty
+	directSent            int           // see Conn.directSentInEvent
 	// handlerMemory is the memory that the handler reports, in bytes. handlerPartialSince is the time since which the
 	// handler has buffered a partial message. See SetHandlerMemory.
 	handlerMemory       int
@@ -76,14 +82,20 @@ type connExtra struct {
 	latestQueue         []*LatestSubscription // values to send when nothing else is unsent
 	droppedMessages     int64                 // messages lost because the peer is slow
 	droppedOutput       int                   // bytes of output that were dropped
-	exportStage         uint8                 // see export.go
 }
 
+// noRareState is the rareState of connections without one. It is shared and must never change.
+var noRareState rareState
+
 func (x *connExtra) isZero() bool {
-	return x.closeReason == nil && x.expiry == 0 && x.dialStarted == 0 && x.layer == nil && x.layerBytes == 0 && !x.layerCloseSent && !x.closedByWorker &&
-		x.remotePartner == nil && x.drainReadsLeft == 0 && x.retainCount == 0 && !x.independentDirections &&
-		x.onDetached == nil && x.pendingLayer == nil && x.timer == 0 && x.deadline == 0 &&
-		x.fileQueue == nil && x.directSent == 0 && x.layerPartialSince == 0 && x.handlerMemory == 0 && x.handlerPartialSince == 0 && len(x.latestQueue) == 0 && x.droppedMessages == 0 && x.droppedOutput == 0 && x.exportStage == 0
+	return x.layer == nil && x.expiry == 0 && x.timer == 0 && x.deadline == 0 && x.layerPartialSince == 0 && x.layerBytes == 0 &&
+		!x.layerCloseSent && !x.closedByWorker && x.exportStage == 0 && x.rareState.isZero()
+}
+
+func (x *rareState) isZero() bool {
+	return x.closeReason == nil && x.dialStarted == 0 && x.remotePartner == nil && x.drainReadsLeft == 0 && x.retainCount == 0 &&
+		!x.independentDirections && x.onDetached == nil && x.pendingLayer == nil && x.fileQueue == nil && x.directSent == 0 &&
+		x.handlerMemory == 0 && x.handlerPartialSince == 0 && len(x.latestQueue) == 0 && x.droppedMessages == 0 && x.droppedOutput == 0
 }
 
 // Bind sets a connection's runtime, slot and first generation. It must be called once, before other goroutines use the
@@ -117,7 +129,7 @@ func (c *Conn) SetDriverFlags(flags uint16) { c.driverFlags = flags }
 // OnDialling reports that dialling began at the time started. For a unix socket, peer is the zero value.
 func (c *Conn) OnDialling(peer netip.AddrPort, started time.Duration) {
 	c.SetPeerAddr(peer)
-	c.ensureExtra().dialStarted = started
+	c.ensureRare().dialStarted = started
 }
 
 // DialStartedAt returns the time when dialling began, by MonotonicNow. It is valid in Opened of a dialled connection.
@@ -135,7 +147,9 @@ func (c *Conn) OnOpen(peer netip.AddrPort, isDialled bool) {
 	case isDialled:
 		c.state |= dialled
 		c.runtime.Counters.Add(Dialled, 1)
-		*c.ensureExtra() = connExtra{dialStarted: c.extra.dialStarted}
+		started := c.DialStartedAt()
+		c.extra.reset()
+		c.ensureRare().dialStarted = started
 	case !c.runtime.isFromProxy(c.Listener(), peer):
 		c.state |= sourceCounted
 	}
@@ -177,8 +191,31 @@ func (c *Conn) ensureExtra() *connExtra {
 	return c.extra
 }
 
-// extraPool recycles connExtra values. Many are needed at once when many connections close or are exported.
-var extraPool = sync.Pool{New: func() any { return new(connExtra) }}
+// ensureRare returns the connection's own rareState. Other functions must not change a rareState.
+func (c *Conn) ensureRare() *rareState {
+	x := c.ensureExtra()
+	if x.rareState == &noRareState {
+		x.rareState = rarePool.Get().(*rareState)
+	}
+	return x.rareState
+}
+
+func (c *Conn) hasRare() bool { return c.extra != nil && c.extra.rareState != &noRareState }
+
+// reset makes x zero and recycles its rareState.
+func (x *connExtra) reset() {
+	if x.rareState != &noRareState {
+		*x.rareState = rareState{}
+		rarePool.Put(x.rareState)
+	}
+	*x = connExtra{rareState: &noRareState}
+}
+
+// The pools recycle the state of connections. Much is needed at once when many connections close or are exported.
+var (
+	extraPool = sync.Pool{New: func() any { return &connExtra{rareState: &noRareState} }}
+	rarePool  = sync.Pool{New: func() any { return new(rareState) }}
+)
 
 // Output returns the bytes to send next. They are valid until the next event. After they are sent, there may be more.
 func (c *Conn) Output() []byte { return c.out.Bytes() }
@@ -395,7 +432,7 @@ func (c *Conn) dropInput() {
 
 func (c *Conn) dropOutput() {
 	if n := c.UnsentOrDroppedBytes(); n > 0 {
-		c.ensureExtra().droppedOutput = n
+		c.ensureRare().droppedOutput = n
 	}
 	if c.out != nil {
 		c.freeOutputAndPosted(c.out)

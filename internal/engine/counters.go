@@ -44,8 +44,17 @@ const (
 	MovedToWorkers // how often AutoWorkers moved handlers to workers
 	Shed           // how often input was shed
 	BusyTime       // nanoseconds that loops were busy
-	GCs            // garbage collections of a worker process
-	GCPause        // nanoseconds that they stopped the world
+
+	// TLS handshakes, in the order of secure.StayReason: of compact connections, and of those that crypto/tls keeps
+	TLSCompact
+	TLSDisabled
+	TLSVersion
+	TLSCipherSuite
+	TLSFIPS
+	TLSSessionCache
+
+	GCs     // garbage collections of a worker process
+	GCPause // nanoseconds that they stopped the world
 
 	refusals         // by Cause, from here on
 	closings         = refusals + Counter(NumRefusedCauses)
@@ -157,6 +166,8 @@ var counterNames = [...]string{
 	Reads: "reads", Writes: "writes", BytesIn: "bytes_in", BytesOut: "bytes_out", Messages: "messages",
 	Dropped: "dropped", Replaced: "replaced", Broadcasts: "broadcasts", Heartbeats: "heartbeats",
 	ConnsExported: "handed_over", ConnsImported: "taken_over", Panics: "panics", SlowCalls: "slow", MovedToWorkers: "moved", Shed: "shed",
+	TLSCompact: "tls_compact", TLSDisabled: "tls_disabled", TLSVersion: "tls_version", TLSCipherSuite: "tls_cipher_suite",
+	TLSFIPS: "tls_fips", TLSSessionCache: "tls_session_cache",
 	BusyTime: "busy_time", GCs: "gcs", GCPause: "gc_pause",
 }
 

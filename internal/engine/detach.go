@@ -22,7 +22,7 @@ func (c *Conn) Detach(onDetached func(nc net.Conn, unread []byte)) error {
 		return ErrShard
 	}
 	c.setReading(false)
-	c.ensureExtra().onDetached = &onDetached
+	c.ensureRare().onDetached = &onDetached
 	return nil
 }
 

@@ -160,7 +160,7 @@ func (c *Conn) setDirectSentInEvent(sentBytes int) {
 	if c.runtime.ClockSlack == 0 {
 		c.runtime.directSent = sentBytes
 	} else {
-		c.ensureExtra().directSent = sentBytes
+		c.ensureRare().directSent = sentBytes
 	}
 }
 

@@ -49,7 +49,7 @@ func (c *Conn) checkExportable() error {
 		return ErrExportBusy
 	case x == nil:
 		return nil
-	case x.layer != nil || x.onDetached != nil || x.pendingLayer != nil || x.independentDirections:
+	case c.hasUnmovableLayer() || x.onDetached != nil || x.pendingLayer != nil || x.independentDirections:
 		return ErrNotExportable
 	case x.handlerMemory > 0 && (x.retainCount > 0 || !c.is(ownHandler)): // the handler is in the middle of something
 		return ErrNotExportable
@@ -72,7 +72,7 @@ func (c *Conn) ExportObstacleOrBusy() string {
 		return "half-closed"
 	case c.is(ownHandler) && c.runtime.SaveConnHandler == nil:
 		return "handler of its own"
-	case x != nil && x.layer != nil:
+	case c.hasUnmovableLayer():
 		return "TLS"
 	case !c.is(ownHandler) && c.runtime.Save == nil && c.runtime.SaveConnHandler == nil && c.userData != nil:
 		return ValueUnsaved
@@ -163,6 +163,7 @@ type Record struct {
 	Input           []byte
 	Output          []byte
 	State           []byte // saved by the handler
+	Layer           []byte // saved by a MovableLayer; contains secrets
 }
 
 // MaxState is the maximum size of a handler's state in bytes.
@@ -206,6 +207,9 @@ func (c *Conn) buildRecord() (r Record, err error) {
 		if x.handlerPartialSince > 0 {
 			r.InputAge = max(c.runtime.Clock()-x.handlerPartialSince, 0)
 		}
+	}
+	if l, ok := c.layer().(MovableLayer); ok {
+		r.Layer = l.AppendState(nil)
 	}
 	if c.in != nil {
 		r.Input, r.InputAge = c.in.Bytes(), max(c.runtime.Clock()-c.in.waitingSince, r.InputAge)
@@ -272,12 +276,18 @@ func (c *Conn) Import(r *Record) {
 	c.lastHeard = toCoarseTime(now - r.SilentFor)
 	if r.Timer > 0 || r.Deadline > 0 || r.Missed > 0 {
 		x := c.ensureExtra()
-		x.droppedMessages = r.Missed
+		c.ensureRare().droppedMessages = r.Missed
 		if r.Timer > 0 {
 			x.timer = now + r.Timer
 		}
 		if r.Deadline > 0 {
 			x.deadline = now + r.Deadline
+		}
+	}
+	if len(r.Layer) > 0 {
+		if err := c.restoreLayer(r.Layer); err != nil {
+			c.abortWith(err)
+			return
 		}
 	}
 	c.AppendToTransport(r.Output)
@@ -291,6 +301,21 @@ func (c *Conn) Import(r *Record) {
 	}
 	c.restoreHandlerState(r)
 	c.startPendingLayerAndUpdatePause()
+}
+
+var errNoRestoreLayer = errors.New("myriad: imported connection uses TLS, which this server does not; set TLSConfig of its listener")
+
+func (c *Conn) restoreLayer(state []byte) error {
+	if c.runtime.RestoreLayer == nil {
+		return errNoRestoreLayer
+	}
+	l, err := c.runtime.RestoreLayer(c, state)
+	if err != nil {
+		return err
+	}
+	c.ensureExtra().layer = l
+	c.updateLayerMemoryAndPartialTime()
+	return nil
 }
 
 func (c *Conn) restoreHandlerState(r *Record) {
@@ -342,7 +367,7 @@ func (r *Record) AppendTo(dst []byte) []byte {
 		uint64(r.Timer), uint64(r.Deadline), uint64(r.Missed), uint64(r.RefusedBytes)} {
 		dst = binary.AppendUvarint(dst, n)
 	}
-	for _, p := range [][]byte{peer, r.Input, r.Output, r.State} {
+	for _, p := range [][]byte{peer, r.Input, r.Output, r.State, r.Layer} {
 		dst = append(binary.AppendUvarint(dst, uint64(len(p))), p...)
 	}
 	return dst
@@ -360,7 +385,7 @@ func ParseRecord(p []byte) (r Record, rest []byte, err error) {
 		}
 		n[i], p = v, p[size:]
 	}
-	var b [4][]byte
+	var b [5][]byte
 	for i := range b {
 		v, size := binary.Uvarint(p)
 		if size <= 0 || v > uint64(len(p)-size) {
@@ -375,7 +400,7 @@ func ParseRecord(p []byte) (r Record, rest []byte, err error) {
 		Dialled: n[0]&recordDialled != 0, Silent: n[0]&recordSilent != 0, Paused: n[0]&recordPaused != 0, InputHeld: n[0]&recordInputHeld != 0, HasConnHandler: n[0]&recordConnHandler != 0,
 		Listener: int(n[1]) - 1, SilentFor: time.Duration(n[2]), InputAge: time.Duration(n[3]), Unanswered: int(n[4]),
 		Timer: time.Duration(n[5]), Deadline: time.Duration(n[6]), Missed: int64(n[7]), RefusedBytes: int(n[8]),
-		Input: b[1], Output: b[2], State: b[3],
+		Input: b[1], Output: b[2], State: b[3], Layer: b[4],
 	}
 	if r.SilentFor < 0 || r.InputAge < 0 || r.Timer < 0 || r.Deadline < 0 || r.Missed < 0 || r.RefusedBytes < 0 || r.Unanswered < 0 {
 		return r, nil, errBadRecord

@@ -84,7 +84,7 @@ func (c *Conn) checkWriteOrCloseSlowConsumer(size int) error {
 
 func (c *Conn) countDroppedMessage() {
 	c.runtime.Counters.Add(Dropped, 1)
-	c.ensureExtra().droppedMessages++
+	c.ensureRare().droppedMessages++
 }
 
 // postedBytesInOutput returns the number of output bytes that came with posted requests.
@@ -118,7 +118,7 @@ func (c *Conn) BufferedBytes() int { return c.sumBuffersAndReportedMemory((*Buff
 
 func (c *Conn) sumBuffersAndReportedMemory(bufferSize func(*Buffer) int) (n int) {
 	if c.extra != nil {
-		n = c.extra.layerBytes + c.extra.handlerMemory
+		n = int(c.extra.layerBytes) + c.extra.handlerMemory
 		if c.extra.pendingLayer != nil {
 			n += c.extra.pendingLayer.deferredMemory
 		}
@@ -179,10 +179,10 @@ func (c *Conn) ClearYield() { c.state &^= yielded }
 // hasPartialMessage means that the bytes include an incomplete message, which must become complete within
 // MessageTimeout.
 func (c *Conn) SetHandlerMemory(bytes int, hasPartialMessage bool) {
-	if !c.is(open) || bytes == 0 && !hasPartialMessage && c.extra == nil {
+	if !c.is(open) || bytes == 0 && !hasPartialMessage && !c.hasRare() {
 		return
 	}
-	x := c.ensureExtra()
+	x := c.ensureRare()
 	c.runtime.Counters.Add(Buffered, int64(bytes-x.handlerMemory))
 	x.handlerMemory = bytes
 	switch {
@@ -198,8 +198,8 @@ func (c *Conn) SetHandlerMemory(bytes int, hasPartialMessage bool) {
 // drain then waits for the peer's EOF even after CloseWrite.
 func (c *Conn) SetReadingDespiteUnsentOutput(enabled bool) {
 	if enabled && c.is(open) {
-		c.ensureExtra().independentDirections = true
-	} else if c.extra != nil {
+		c.ensureRare().independentDirections = true
+	} else if c.hasRare() {
 		c.extra.independentDirections = false
 		c.freeExtraIfZero()
 	}
@@ -257,7 +257,7 @@ func (c *Conn) InHandlerCall() bool { return c.is(inCall) }
 
 func (c *Conn) callOpened() {
 	c.callHandler(c.ownOrEngineHandler().Opened)
-	if c.extra != nil {
+	if c.hasRare() {
 		c.extra.dialStarted = 0
 		c.freeExtraIfZero()
 	}

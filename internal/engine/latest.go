@@ -131,7 +131,7 @@ func (r Ref) AnnounceLatest(sub *LatestSubscription, valueSize int) error {
 // queueOrDropLatest queues a subscription whose value is to be sent. If nothing more can be sent, it drops the
 // subscription. Cancelled subscriptions are removed to limit the queue.
 func (c *Conn) queueOrDropLatest(sub *LatestSubscription) {
-	x := c.ensureExtra()
+	x := c.ensureRare()
 	if c.isSendClosed() {
 		_, replaced, unknown := sub.takeNewest()
 		x.droppedMessages += replaced + 1
@@ -173,7 +173,7 @@ func (c *Conn) writeLatestValues() {
 // AddDroppedMessages adds count messages that were lost without the knowledge of the connection's owner.
 func (c *Conn) AddDroppedMessages(count int64) {
 	if count > 0 {
-		c.ensureExtra().droppedMessages += count
+		c.ensureRare().droppedMessages += count
 	}
 }
 

@@ -29,6 +29,22 @@ type Layer interface {
 	OnClosed(c *Conn)
 }
 
+// MovableLayer is a Layer with which a connection can move to another process.
+type MovableLayer interface {
+	Layer
+	// AppendState appends the state from which Config.RestoreLayer makes the layer again.
+	AppendState(dst []byte) []byte
+}
+
+func (c *Conn) hasUnmovableLayer() bool {
+	l := c.layer()
+	if l == nil {
+		return false
+	}
+	_, ok := l.(MovableLayer)
+	return !ok || c.runtime.RestoreLayer == nil
+}
+
 func (c *Conn) layer() Layer {
 	if c.extra == nil {
 		return nil
@@ -98,9 +114,9 @@ func (c *Conn) updateLayerMemoryAndPartialTime() {
 	if !c.is(failed) {
 		memory, partial = l.Memory()
 	}
-	if memory != x.layerBytes {
-		c.runtime.Counters.Add(Buffered, int64(memory-x.layerBytes))
-		x.layerBytes = memory
+	if change := memory - int(x.layerBytes); change != 0 {
+		c.runtime.Counters.Add(Buffered, int64(change))
+		x.layerBytes = int32(memory) // at most secure.MaxHandshakeInput and some buffers
 	}
 	switch {
 	case !partial:
@@ -144,6 +160,19 @@ func (c *Conn) AppendToTransport(p []byte) {
 	}
 }
 
+// AppendSpace appends n bytes to the output without passing the layer, and returns them. The caller must set them before
+// the next call.
+func (c *Conn) AppendSpace(n int) []byte {
+	if c.is(failed) {
+		return make([]byte, n)
+	}
+	b := c.transportOutputTail()
+	if *b == nil {
+		c.allocOutputAtTail(b, n)
+	}
+	return appendOutputSpace(c.runtime, *b, n)
+}
+
 func (c *Conn) continueLayerHandshake() {
 	if l := c.layer(); l != nil && !c.is(closing|failed) {
 		c.closeOrAbortIfLayerError(l.ContinueHandshake(c))
@@ -165,3 +194,6 @@ func (c *Conn) closeOrAbortIfLayerError(err error) {
 		c.CloseWith(err)
 	}
 }
+
+// CountTLS counts a TLS handshake. reason is a secure.StayReason.
+func (c *Conn) CountTLS(reason int) { c.runtime.Counters.Add(TLSCompact+Counter(reason), 1) }

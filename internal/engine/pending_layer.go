@@ -41,7 +41,7 @@ func (c *Conn) RequestLayerInsertion(newLayer func(*Conn) Layer) error {
 		return ErrBadUse
 	}
 	c.setReading(false)
-	c.ensureExtra().pendingLayer = &pendingLayer{newLayer: newLayer}
+	c.ensureRare().pendingLayer = &pendingLayer{newLayer: newLayer}
 	return nil
 }
 

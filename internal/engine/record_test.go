@@ -11,7 +11,7 @@ import (
 func testRecord() Record {
 	return Record{
 		Peer: netip.MustParseAddrPort("[2001:db8::1]:7"), Listener: 3, Silent: true, InputHeld: true, HasConnHandler: true, SilentFor: time.Hour, InputAge: time.Second,
-		Unanswered: 2, Timer: time.Minute, Deadline: 1, Missed: 5, RefusedBytes: 4, Input: []byte("half"), Output: []byte("unsent"), State: []byte("s"),
+		Unanswered: 2, Timer: time.Minute, Deadline: 1, Missed: 5, RefusedBytes: 4, Input: []byte("half"), Output: []byte("unsent"), State: []byte("s"), Layer: []byte("layer"),
 	}
 }
 

@@ -108,7 +108,7 @@ func TestFoundMuchMailForLayer(t *testing.T) {
 	o := newMailboxOwner(100, 100)
 	o.host.Limits.MaxMail = 1
 	c := o.open(1)
-	c.ensureExtra().pendingLayer = &pendingLayer{}
+	c.ensureRare().pendingLayer = &pendingLayer{}
 	for range 3 {
 		wantErr(t, "Send", c.Ref().Send([]byte("secret")), nil)
 	}
@@ -124,7 +124,7 @@ func TestFoundHeartbeatBeforeLayer(t *testing.T) {
 	o := newMailboxOwner(10, 100)
 	c := o.open(1)
 	c.state += oneUnanswered
-	c.ensureExtra().pendingLayer = &pendingLayer{}
+	c.ensureRare().pendingLayer = &pendingLayer{}
 	c.state |= handshaking
 	if c.OnHandshakeDone(); c.unansweredHeartbeats() != 0 {
 		t.Errorf("%d heartbeats count as unanswered behind a handshake", c.unansweredHeartbeats())

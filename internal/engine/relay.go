@@ -39,7 +39,7 @@ func (c *Conn) RequestRelayWith(partner Ref) error {
 	err := partner.post(Request{Kind: RequestDo, Shared: from.newRelayRequest()})
 	if err == nil {
 		c.state |= readPaused
-		c.ensureExtra().remotePartner = &remotePartner{ref: partner}
+		c.ensureRare().remotePartner = &remotePartner{ref: partner}
 	}
 	return err
 }
@@ -131,9 +131,9 @@ func (c *Conn) enterRelayState(remote *remotePartner) {
 		c.extra.expiry = 0
 	}
 	if remote != nil {
-		c.ensureExtra().remotePartner = remote
+		c.ensureRare().remotePartner = remote
 		c.allowPartnerFastPathIfNoOutput()
-	} else if c.extra != nil {
+	} else if c.hasRare() {
 		c.extra.remotePartner = nil // it had asked for the relay
 		c.freeExtraIfZero()
 	}

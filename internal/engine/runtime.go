@@ -180,6 +180,24 @@ func appendOutput[T []byte | string](rt *Runtime, b *Buffer, p T) {
 	}
 }
 
+// appendOutputSpace is like appendOutput, but does not set the n bytes. They are in one piece.
+func appendOutputSpace(rt *Runtime, b *Buffer, n int) []byte {
+	last, maxSize := b.lastPiece(), rt.maxPieceSize
+	if last.appendableBytes(maxSize) < n && (last.inKernel || last.Len() > 0) {
+		last = rt.allocCountedBuffer(n)
+		b.rest = append(b.rest, last)
+	}
+	if last == b {
+		rt.growBuffer(last, n, maxSize)
+	} else {
+		rt.growBuffer(last, max(n, min(b.Len(), maxSize-len(last.bytes))), maxSize)
+		b.restBytes += n
+	}
+	start := len(last.bytes)
+	last.bytes = last.bytes[:start+n]
+	return last.bytes[start:]
+}
+
 func (rt *Runtime) BuildRefusalReply(peer netip.AddrPort, reason error) (answer []byte) {
 	if rt.RefusalReply == nil {
 		return nil

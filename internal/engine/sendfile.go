@@ -62,7 +62,7 @@ func (c *Conn) SendFile(borrowedFile *os.File, offset, n int64) error {
 		return err
 	}
 	c.blockPartnerFastPath()
-	x := c.ensureExtra()
+	x := c.ensureRare()
 	if x.fileQueue == nil {
 		x.fileQueue = &fileQueue{}
 		x.fileQueue.startProgressTimerIfStopped(c.runtime.Clock())

@@ -40,8 +40,9 @@ type handshake struct {
 	isClient         bool
 	hasRequestedSlot bool
 
-	// Used by the goroutine only.
-	hasCPU bool
+	// Used by the goroutine only, and by the owner once the goroutine has ended.
+	hasCPU  bool
+	secrets *trafficSecrets // nil if the configuration has no writer for them
 
 	// Guarded by the limiter's lock.
 	queued, stalled *list.Element // its list element, nil if it is in neither list
@@ -288,6 +289,9 @@ func (h *handshake) takeBytesOfWholeRecord(p []byte) (int, error) {
 }
 
 func (h *handshake) appendOutputAndWakeOwner(p []byte) (int, error) {
+	if h.secrets != nil && !h.isClient {
+		h.secrets.countSent(p)
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.isAborted {

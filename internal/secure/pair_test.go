@@ -92,7 +92,7 @@ func newServerPeer(t testing.TB, cfg *tls.Config, g *HandshakeLimiter) *testPeer
 
 func newClientPeer(t testing.TB, cfg *tls.Config, g *HandshakeLimiter) *testPeer {
 	d := &testPeer{t: t, buf: make([]byte, 32<<10)}
-	d.session = NewClientSession(cfg, g, d, nil)
+	d.session = NewClientSession(cfg, g, d, nil, false)
 	return d
 }
 

@@ -46,6 +46,10 @@ type Session struct {
 
 	largestRecord int32 // bytes of the largest record so far
 
+	secrets            *trafficSecrets // for TakeOver; nil if there are none
+	stayInSessionCache bool            // see StaySessionCache
+	isClient           bool
+
 	isOpen           bool
 	inputEnded       bool // no more ciphertext will come; set during the handshake as well
 	mayHavePlaintext bool // in crypto/tls
@@ -54,26 +58,34 @@ type Session struct {
 // NewServerSession returns a session that accepts a client. cfg is used as by [tls.Server]. The callbacks of cfg get
 // the client's address from remote, which may be nil.
 func NewServerSession(cfg *tls.Config, g *HandshakeLimiter, owner Owner, remote net.Addr) *Session {
-	return newSession(tls.Server, cfg, g, owner, remote)
+	s := &Session{owner: owner}
+	s.setHandshake(&handshake{limiter: g, owner: owner, remote: remote}, tls.Server, cfg)
+	return s
 }
 
 // NewClientSession returns a session that connects to a server. cfg is used as by [tls.Client], except that
-// renegotiation is always refused. The first AdvanceHandshake requests the handshake's slot.
-func NewClientSession(cfg *tls.Config, g *HandshakeLimiter, owner Owner, remote net.Addr) *Session {
-	if cfg.Renegotiation != tls.RenegotiateNever {
+// renegotiation is always refused. The first AdvanceHandshake requests the handshake's slot. enableTakeover allows
+// TakeOver.
+func NewClientSession(cfg *tls.Config, g *HandshakeLimiter, owner Owner, remote net.Addr, enableTakeover bool) *Session {
+	s := &Session{owner: owner, isClient: true, stayInSessionCache: enableTakeover && cfg.ClientSessionCache != nil}
+	h := &handshake{limiter: g, owner: owner, remote: remote, isClient: true}
+	switch {
+	case enableTakeover && !s.stayInSessionCache:
+		cfg = withSecretsWriter(cfg, h)
+	case cfg.Renegotiation != tls.RenegotiateNever:
 		cfg = cfg.Clone()
+	}
+	if cfg.Renegotiation != tls.RenegotiateNever {
 		cfg.Renegotiation = tls.RenegotiateNever
 	}
-	s := newSession(tls.Client, cfg, g, owner, remote)
-	s.hs.Load().isClient = true
+	s.setHandshake(h, tls.Client, cfg)
 	return s
 }
 
-func newSession(newTLSConn func(net.Conn, *tls.Config) *tls.Conn, cfg *tls.Config, g *HandshakeLimiter, owner Owner, remote net.Addr) *Session {
-	s := &Session{owner: owner}
+func (s *Session) setHandshake(h *handshake, newTLSConn func(net.Conn, *tls.Config) *tls.Conn, cfg *tls.Config) {
+	s.hs.Store(h)
 	s.tls = newTLSConn((*transport)(s), cfg)
-	s.hs.Store(&handshake{limiter: g, tls: s.tls, owner: owner, remote: remote})
-	return s
+	h.tls = s.tls
 }
 
 // FeedHandshake passes received ciphertext, which is valid only during the call, to the handshake. It keeps at most
@@ -131,6 +143,7 @@ func (s *Session) AdvanceHandshake() (open bool, err error) {
 
 func (s *Session) completeHandshake(h *handshake) {
 	s.isOpen = true
+	s.secrets = h.secrets
 	if rest := h.in[h.consumed:]; len(rest) > 0 {
 		s.partial = rest
 	}

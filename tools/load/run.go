@@ -339,6 +339,6 @@ func (r *loadRun) closeConnsAndStopEngine() {
 		r.generator.reconnector.abandonPendingReplacements()
 	}
 	if r.tls != nil {
-		r.tls.waitHandshakes()
+		r.tls.waitHandshakesAndClose()
 	}
 }

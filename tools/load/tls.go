@@ -16,6 +16,7 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/engine/layers"
 	"github.com/myriad-go/myriad/internal/secure"
+	"github.com/myriad-go/myriad/internal/secure/tls13"
 )
 
 // Causes of failed handshakes that crypto/tls does not report.
@@ -40,11 +41,14 @@ type tlsClient struct {
 // at once; further handshakes wait. Cryptography runs outside the loops, on at most half of the processors.
 func newTLSClient(cfg *tls.Config, timeout time.Duration, onFailure func(error)) *tlsClient {
 	gate := secure.NewHandshakeLimiter(maxHalfOpen, max(runtime.GOMAXPROCS(0)/2, 1))
-	return &tlsClient{layers: layers.Config{TLS: cfg, Gate: gate}, timeout: timeout, onFailure: onFailure}
+	return &tlsClient{layers: layers.Config{TLS: cfg, Gate: gate, Ciphers: new(tls13.CipherCache)}, timeout: timeout, onFailure: onFailure}
 }
 
-// waitHandshakes waits until no handshake is running. It must be called after the engine has stopped.
-func (e *tlsClient) waitHandshakes() { e.layers.Gate.Wait() }
+// waitHandshakesAndClose waits until no handshake is running. It must be called after the engine has stopped.
+func (e *tlsClient) waitHandshakesAndClose() {
+	e.layers.Gate.Wait()
+	e.layers.Ciphers.Close()
+}
 
 // newReportingTLSLayer returns a TLS layer for c that reports a failed handshake. It is used as engine.Config.NewLayer.
 func (e *tlsClient) newReportingTLSLayer(c *engine.Conn) engine.Layer {
@@ -79,7 +83,9 @@ func (h *handshakeReporter) recordErrorAndUnwrapWhenDone(c *engine.Conn, err err
 	if c.InHandshake() {
 		return err
 	}
-	c.ReplaceLayer(h.Layer)
+	if c.Layer() == h { // otherwise the TLS layer has replaced itself
+		c.ReplaceLayer(h.Layer)
+	}
 	if h.client.firstState.Load() == nil {
 		h.client.firstState.CompareAndSwap(nil, layers.TLSStateAfterHandshake(c))
 	}

@@ -90,6 +90,14 @@ var serverMetrics = []collector.Metric[stats]{
 		prometheus.GaugeValue, "state", func(s *stats) map[string]int64 {
 			return map[string]int64{"greeting": s.Greeting, "paused": s.Paused, "closing": s.Closing}
 		}),
+	collector.NewMetricByLabel("tls_handshakes_total", "TLS handshakes, by what processes the records afterwards: the compact implementation, or crypto/tls "+
+		"because of the version, the cipher_suite, fips mode, the session_cache of a client, or Server.DisableCompactTLS (disabled).",
+		prometheus.CounterValue, "records", func(s *stats) map[string]int64 {
+			t := &s.TLS
+			return map[string]int64{
+				"compact": t.Compact, "version": t.Version, "cipher_suite": t.CipherSuite, "fips": t.FIPS, "session_cache": t.SessionCache, "disabled": t.Disabled,
+			}
+		}),
 	collector.NewMetricByLabel("connections_refused_total", "Connections that were refused before their handler was called.",
 		prometheus.CounterValue, "cause", func(s *stats) map[string]int64 {
 			r := &s.Refused

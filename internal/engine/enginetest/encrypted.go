@@ -22,6 +22,7 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/engine/layers"
 	"github.com/myriad-go/myriad/internal/secure"
+	"github.com/myriad-go/myriad/internal/secure/tls13"
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
@@ -74,7 +75,10 @@ func (b *testEnv) withLayers(proxied, encrypted bool) with {
 		gate := secure.NewHandshakeLimiter(handshakes, 1)
 		b.Cleanup(gate.Wait)
 		cfg.Gate = gate
+		cfg.Ciphers = new(tls13.CipherCache)
+		b.Cleanup(cfg.Ciphers.Close)
 		cfg.TLS = &tls.Config{Certificates: []tls.Certificate{cert()}, NextProtos: []string{"lines"}, ClientAuth: tls.RequestClientCert}
+		secure.EnableTakeover(cfg.TLS)
 	}
 	return func(c *engine.Config) {
 		c.NewLayer = cfg.NewFirstLayer

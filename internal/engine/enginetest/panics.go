@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/netip"
 	"runtime"
 	"slices"
@@ -284,9 +283,7 @@ func testGoexitDuringKill(b *testEnv) {
 }
 
 func testGoexitInDialFailed(b *testEnv) {
-	l := listen(b)
-	nobody := l.Addr().(*net.TCPAddr).AddrPort()
-	l.Close()
+	nobody := netip.MustParseAddrPort("127.0.0.1:1") // a free ephemeral port may be taken meanwhile
 	target := echoServer(b)
 	s := b.startServer(&Script{DialFailed: func(error) { runtime.Goexit() }}, dialsOnly)
 	const n = 20

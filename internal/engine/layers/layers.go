@@ -7,6 +7,7 @@ import (
 
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/secure"
+	"github.com/myriad-go/myriad/internal/secure/tls13"
 )
 
 type Config struct {
@@ -18,6 +19,8 @@ type Config struct {
 	Gate *secure.HandshakeLimiter
 	// Tickets, if set, contains the keys of TLS session tickets.
 	Tickets *secure.TicketKeyRing
+	// Ciphers, if set, enables compact TLS connections. secure.EnableTakeover must have prepared the TLS of a server.
+	Ciphers *tls13.CipherCache
 }
 
 // NewFirstLayer returns a connection's first layer, or nil. It implements engine.Config.NewLayer.

@@ -9,27 +9,29 @@ import (
 
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/secure"
+	"github.com/myriad-go/myriad/internal/secure/tls13"
 )
 
 // tlsLayer is the TLS layer. Only the connection's owner uses it, except for Wake; see package secure.
 type tlsLayer struct {
 	session       *secure.Session
 	conn          *engine.Conn
-	ref           engine.Ref // for Wake
+	ciphers       *tls13.CipherCache // nil if compact connections are disabled
+	ref           engine.Ref         // for Wake
 	handshakeDone bool
 }
 
 func newTLSLayer(cfg *Config, c *engine.Conn) *tlsLayer {
-	l := &tlsLayer{conn: c, ref: c.Ref()}
+	l := &tlsLayer{conn: c, ref: c.Ref(), ciphers: cfg.Ciphers}
 	remote := net.Addr(&net.UnixAddr{Net: "unix"})
 	if p := c.Peer(); p.IsValid() {
 		remote = net.TCPAddrFromAddrPort(p)
 	}
-	newSession := secure.NewServerSession
 	if c.IsDialled() {
-		newSession = secure.NewClientSession
+		l.session = secure.NewClientSession(cfg.TLS, cfg.Gate, l, remote, cfg.Ciphers != nil)
+	} else {
+		l.session = secure.NewServerSession(cfg.TLS, cfg.Gate, l, remote)
 	}
-	l.session = newSession(cfg.TLS, cfg.Gate, l, remote)
 	return l
 }
 
@@ -57,8 +59,25 @@ func (l *tlsLayer) ContinueHandshake(c *engine.Conn) error {
 		return err
 	}
 	l.handshakeDone = true
+	if compact, unread := l.takeOver(c); compact != nil {
+		c.ReplaceLayer(compact)
+		c.OnHandshakeDone()
+		return compact.OnRead(c, unread)
+	}
 	c.OnHandshakeDone()
 	return l.decryptAndDeliver(c, nil)
+}
+
+// takeOver returns the layer that continues the connection in place of l, and ciphertext that l has not used. If
+// crypto/tls must keep the connection, the layer is nil.
+func (l *tlsLayer) takeOver(c *engine.Conn) (_ *compactTLSLayer, unread []byte) {
+	state := l.session.State()
+	records, unread, reason := l.session.TakeOver(l.ciphers)
+	c.CountTLS(int(reason))
+	if reason != secure.StayNone {
+		return nil, nil
+	}
+	return newCompactTLSLayer(records, &state), unread
 }
 
 // plaintextBuffers are buffers of the size of one TLS record.
@@ -121,10 +140,14 @@ func (l *tlsLayer) OnClosed(*engine.Conn) { l.session.Abort() }
 
 // TLSStateAfterHandshake returns the connection's TLS state after the handshake, or nil without TLS.
 func TLSStateAfterHandshake(c *engine.Conn) *tls.ConnectionState {
-	l, ok := c.Layer().(*tlsLayer)
-	if !ok || !l.handshakeDone {
-		return nil
+	switch l := c.Layer().(type) {
+	case *compactTLSLayer:
+		return l.state()
+	case *tlsLayer:
+		if l.handshakeDone {
+			state := l.session.State()
+			return &state
+		}
 	}
-	state := l.session.State()
-	return &state
+	return nil
 }

@@ -1,0 +1,193 @@
+package layers
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"unique"
+
+	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/secure"
+	"github.com/myriad-go/myriad/internal/secure/tls13"
+)
+
+// compactTLSLayer replaces tlsLayer after the handshake, if package tls13 can take over the records. Its size matters,
+// because each idle TLS connection has one: TestCompactTLSLayerSize.
+type compactTLSLayer struct {
+	records  tls13.Conn
+	params   unique.Handle[sharedTLSParams]
+	peer     *peerCertificates // nil if the peer has presented none
+	exporter secure.Exporter   // nil if another process has performed the handshake
+}
+
+// sharedTLSParams is the part of a tls.ConnectionState that many connections have in common.
+type sharedTLSParams struct {
+	CurveID                                   tls.CurveID
+	DidResume, HelloRetryRequest, ECHAccepted bool
+	NegotiatedProtocol, ServerName            string
+}
+
+// peerCertificates is the part of a tls.ConnectionState that depends on the peer's certificates.
+type peerCertificates struct {
+	certificates []*x509.Certificate
+	chains       [][]*x509.Certificate
+	timestamps   [][]byte
+	ocspResponse []byte
+}
+
+func newCompactTLSLayer(records tls13.Conn, s *tls.ConnectionState) *compactTLSLayer {
+	l := &compactTLSLayer{records: records, exporter: secure.ExporterOf(s)}
+	l.params = unique.Make(sharedTLSParams{s.CurveID, s.DidResume, s.HelloRetryRequest, s.ECHAccepted, s.NegotiatedProtocol, s.ServerName})
+	if len(s.PeerCertificates) > 0 {
+		l.peer = &peerCertificates{s.PeerCertificates, s.VerifiedChains, s.SignedCertificateTimestamps, s.OCSPResponse}
+	}
+	return l
+}
+
+func (l *compactTLSLayer) OnRead(c *engine.Conn, p []byte) error {
+	for {
+		plaintext, used, err := l.records.Read(c, p)
+		p = p[used:]
+		switch {
+		case err == nil:
+			c.OnPlaintext(plaintext)
+		case errors.Is(err, tls13.ErrAgain):
+			return nil
+		case errors.Is(err, io.EOF):
+			c.MarkPeerEOFAndStartTimeout()
+			return nil
+		default:
+			return &engine.TLSError{Err: err}
+		}
+	}
+}
+
+func (l *compactTLSLayer) Write(c *engine.Conn, p []byte) error {
+	if err := l.records.Write(c, p); err != nil {
+		return &engine.TLSError{Err: err}
+	}
+	return nil
+}
+
+func (l *compactTLSLayer) ContinueHandshake(*engine.Conn) error { return nil }
+
+func (l *compactTLSLayer) InputFull() bool { return false }
+
+func (l *compactTLSLayer) Memory() (memory int, partial bool) {
+	return l.records.PartialRecordMemory(), l.records.HasPartialRecord()
+}
+
+// OnEOF returns an error unless close_notify has arrived before, because somebody may have cut the connection.
+func (l *compactTLSLayer) OnEOF(c *engine.Conn) error {
+	if !l.records.IsReadClosed() {
+		return io.ErrUnexpectedEOF
+	}
+	return nil
+}
+
+func (l *compactTLSLayer) SendClose(c *engine.Conn) {
+	_ = l.records.CloseWrite(c) // fails if the connection is broken
+}
+
+func (l *compactTLSLayer) OnClosed(*engine.Conn) { l.records.Close() }
+
+var errExporterLost = errors.New("myriad: keying material can be exported only by the process that performed the TLS handshake")
+
+func (l *compactTLSLayer) state() *tls.ConnectionState {
+	p := l.params.Value()
+	s := &tls.ConnectionState{
+		Version: tls.VersionTLS13, HandshakeComplete: true, CipherSuite: l.records.CipherSuite(), NegotiatedProtocolIsMutual: true,
+		CurveID: p.CurveID, DidResume: p.DidResume, HelloRetryRequest: p.HelloRetryRequest, ECHAccepted: p.ECHAccepted,
+		NegotiatedProtocol: p.NegotiatedProtocol, ServerName: p.ServerName,
+	}
+	if l.peer != nil {
+		s.PeerCertificates, s.VerifiedChains = l.peer.certificates, l.peer.chains
+		s.SignedCertificateTimestamps, s.OCSPResponse = l.peer.timestamps, l.peer.ocspResponse
+	}
+	exporter := l.exporter
+	if exporter == nil {
+		exporter = func(string, []byte, int) ([]byte, error) { return nil, errExporterLost }
+	}
+	secure.SetExporter(s, exporter)
+	return s
+}
+
+// savedTLSLayer is a compactTLSLayer without its records, as JSON.
+type savedTLSLayer struct {
+	Params       sharedTLSParams
+	Certificates [][]byte   `json:",omitempty"` // DER
+	Chains       [][][]byte `json:",omitempty"`
+	Timestamps   [][]byte   `json:",omitempty"`
+	OCSPResponse []byte     `json:",omitempty"`
+}
+
+// AppendState implements engine.MovableLayer. The state is the length of a savedTLSLayer, this layer and the records.
+func (l *compactTLSLayer) AppendState(dst []byte) []byte {
+	saved := savedTLSLayer{Params: l.params.Value()}
+	if l.peer != nil {
+		saved.Certificates = encodeCertificates(l.peer.certificates)
+		for _, chain := range l.peer.chains {
+			saved.Chains = append(saved.Chains, encodeCertificates(chain))
+		}
+		saved.Timestamps, saved.OCSPResponse = l.peer.timestamps, l.peer.ocspResponse
+	}
+	p, _ := json.Marshal(saved) // every value can be encoded
+	dst = binary.BigEndian.AppendUint32(dst, uint32(len(p)))
+	return l.records.AppendState(append(dst, p...))
+}
+
+func encodeCertificates(certificates []*x509.Certificate) (der [][]byte) {
+	for _, c := range certificates {
+		der = append(der, c.Raw)
+	}
+	return der
+}
+
+func parseCertificates(der [][]byte) (certificates []*x509.Certificate, err error) {
+	for _, d := range der {
+		c, err := x509.ParseCertificate(d)
+		if err != nil {
+			return nil, err
+		}
+		certificates = append(certificates, c)
+	}
+	return certificates, nil
+}
+
+// RestoreLayer makes a TLS layer from the state that another process has saved. It implements
+// engine.Config.RestoreLayer.
+func RestoreLayer(state []byte, cache *tls13.CipherCache) (engine.Layer, error) {
+	if len(state) < 4 || uint64(binary.BigEndian.Uint32(state)) > uint64(len(state)-4) {
+		return nil, errors.New("myriad: saved TLS connection is truncated")
+	}
+	n := int(binary.BigEndian.Uint32(state))
+	l := new(compactTLSLayer)
+	var saved savedTLSLayer
+	if err := json.Unmarshal(state[4:4+n], &saved); err != nil {
+		return nil, fmt.Errorf("myriad: saved TLS connection: %w", err)
+	}
+	var err error
+	if l.records, err = tls13.RestoreConn(state[4+n:], cache); err != nil {
+		return nil, err
+	}
+	l.params = unique.Make(saved.Params)
+	if len(saved.Certificates) == 0 {
+		return l, nil
+	}
+	l.peer = &peerCertificates{timestamps: saved.Timestamps, ocspResponse: saved.OCSPResponse}
+	if l.peer.certificates, err = parseCertificates(saved.Certificates); err != nil {
+		return nil, fmt.Errorf("myriad: saved TLS connection: %w", err)
+	}
+	for _, der := range saved.Chains {
+		chain, err := parseCertificates(der)
+		if err != nil {
+			return nil, fmt.Errorf("myriad: saved TLS connection: %w", err)
+		}
+		l.peer.chains = append(l.peer.chains, chain)
+	}
+	return l, nil
+}

@@ -1,0 +1,158 @@
+package secure
+
+import (
+	"bytes"
+	"crypto/fips140"
+	"crypto/tls"
+	"encoding/hex"
+	"io"
+	"reflect"
+	"unsafe"
+
+	"github.com/myriad-go/myriad/internal/secure/tls13"
+)
+
+// After a handshake, package tls13 can take over the records of most sessions, which saves 5 KB for each. It needs the
+// traffic secrets. crypto/tls writes them to Config.KeyLogWriter, so each handshake has a configuration with a writer of
+// its own.
+
+// EnableTakeover prepares the configuration of a server, which the caller must own, for Session.TakeOver. The
+// callbacks of cfg and its KeyLogWriter work as before.
+func EnableTakeover(cfg *tls.Config) {
+	getConfig := cfg.GetConfigForClient
+	cfg.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		own := cfg
+		if getConfig != nil {
+			switch other, err := getConfig(hello); {
+			case err != nil:
+				return nil, err
+			case other != nil:
+				own = other
+			}
+		}
+		t, ok := hello.Conn.(*transport)
+		if !ok {
+			return own, nil
+		}
+		return withSecretsWriter(own, t.hs.Load()), nil
+	}
+}
+
+func withSecretsWriter(cfg *tls.Config, h *handshake) *tls.Config {
+	cfg = cfg.Clone()
+	h.secrets = &trafficSecrets{next: cfg.KeyLogWriter}
+	cfg.KeyLogWriter = h.secrets
+	return cfg
+}
+
+// trafficSecrets are the secrets of a TLS 1.3 connection. As a KeyLogWriter, it stores those that crypto/tls writes.
+type trafficSecrets struct {
+	client, server []byte
+	sentRecords    int       // how many records a server has encrypted with its secret
+	next           io.Writer // the KeyLogWriter that the user has set; may be nil
+}
+
+func (s *trafficSecrets) Write(line []byte) (int, error) {
+	fields := bytes.Fields(line) // label, client random, secret
+	if len(fields) == 3 {
+		switch string(fields[0]) {
+		case "CLIENT_TRAFFIC_SECRET_0":
+			s.client, _ = hex.AppendDecode(nil, fields[2])
+		case "SERVER_TRAFFIC_SECRET_0":
+			s.server, _ = hex.AppendDecode(nil, fields[2])
+		}
+	}
+	if s.next != nil {
+		return s.next.Write(line)
+	}
+	return len(line), nil
+}
+
+// countSent counts the records in p, which a server sends, that are encrypted with its traffic secret.
+func (s *trafficSecrets) countSent(p []byte) {
+	switch len(s.server) {
+	case 32: // see tls13.NewConn
+		s.sentRecords += tls13.CountSentRecords(tls.TLS_AES_128_GCM_SHA256, s.server, p, s.sentRecords)
+	case 48:
+		s.sentRecords += tls13.CountSentRecords(tls.TLS_AES_256_GCM_SHA384, s.server, p, s.sentRecords)
+	}
+}
+
+func (s *trafficSecrets) erase() {
+	clear(s.client)
+	clear(s.server)
+}
+
+// A StayReason is a reason why a session stays in crypto/tls.
+type StayReason uint8
+
+const (
+	StayNone         StayReason = iota // it does not stay
+	StayDisabled                       // takeover is disabled
+	StayVersion                        // the version is not TLS 1.3
+	StayCipherSuite                    // the cipher suite is not one of AES-GCM
+	StayFIPS                           // in FIPS 140 mode, only crypto/tls may choose the nonces
+	StaySessionCache                   // a client's crypto/tls stores session tickets
+	NumStayReasons
+)
+
+// TakeOver ends the use of crypto/tls by an open session. Package tls13 takes over its records: conn is the
+// connection, and unread is ciphertext that has already arrived. The session must not be used afterwards. If the reason
+// is not StayNone, nothing has changed.
+func (s *Session) TakeOver(cache *tls13.CipherCache) (conn tls13.Conn, unread []byte, reason StayReason) {
+	secrets := s.secrets
+	s.secrets = nil
+	state := s.tls.ConnectionState()
+	switch {
+	case s.stayInSessionCache:
+		return conn, nil, StaySessionCache
+	case secrets == nil:
+		return conn, nil, StayDisabled
+	case state.Version != tls.VersionTLS13:
+		return conn, nil, StayVersion
+	case fips140.Enabled():
+		return conn, nil, StayFIPS
+	case !tls13.IsSupported(state.CipherSuite):
+		return conn, nil, StayCipherSuite
+	}
+	defer secrets.erase()
+	read, write, sent := secrets.client, secrets.server, secrets.sentRecords
+	if s.isClient {
+		read, write, sent = write, read, 0
+	}
+	conn, err := tls13.NewConn(state.CipherSuite, s.isClient, read, write, sent, cache)
+	if err != nil { // a secret is missing
+		return conn, nil, StayDisabled
+	}
+	unread, s.partial = s.partial, nil
+	s.isOpen, s.tls = false, nil
+	return conn, unread, StayNone
+}
+
+// An Exporter exports keying material: RFC 5705.
+type Exporter func(label string, context []byte, length int) ([]byte, error)
+
+// exporterField returns a pointer to the field of state that exports keying material, or nil if a future version of Go
+// has no such field.
+func exporterField(state *tls.ConnectionState) *Exporter {
+	f := reflect.ValueOf(state).Elem().FieldByName("ekm")
+	if !f.IsValid() || !f.Type().ConvertibleTo(reflect.TypeFor[Exporter]()) {
+		return nil
+	}
+	return (*Exporter)(unsafe.Pointer(f.UnsafeAddr()))
+}
+
+// ExporterOf returns the exporter of a connection. Unlike state.ExportKeyingMaterial, it does not keep state.
+func ExporterOf(state *tls.ConnectionState) Exporter {
+	if f := exporterField(state); f != nil {
+		return *f
+	}
+	return state.ExportKeyingMaterial
+}
+
+// SetExporter sets the exporter of a new state.
+func SetExporter(state *tls.ConnectionState, exporter Exporter) {
+	if f := exporterField(state); f != nil {
+		*f = exporter
+	}
+}

@@ -1,0 +1,55 @@
+package tls13
+
+import (
+	"encoding/binary"
+	"errors"
+)
+
+// savedVersion identifies the format of AppendState.
+const savedVersion = 1
+
+var errBadState = errors.New("tls13: saved state is truncated, invalid or of another version")
+
+// AppendState appends the whole state of the connection, from which RestoreConn makes it again, also in another
+// process. Only one of the two may then be used. The state contains the secrets of the connection: whoever reads it can
+// read and change the traffic.
+func (c *Conn) AppendState(dst []byte) []byte {
+	dst = append(dst, savedVersion, byte(c.suite), byte(c.flags&^partialIsUsed), c.messageLen, c.idleRecords, c.sentRecords)
+	dst = append(dst, c.message[:]...)
+	dst = binary.BigEndian.AppendUint16(dst, c.skip)
+	for _, d := range []*direction{&c.read, &c.write} {
+		dst = binary.BigEndian.AppendUint64(dst, d.sequence)
+		dst = c.appendSecret(dst, d)
+	}
+	if c.HasPartialRecord() {
+		dst = append(dst, c.rare.partial...)
+	}
+	return dst
+}
+
+// RestoreConn makes a connection from the state that AppendState has appended. It does not keep state.
+func RestoreConn(state []byte, cache *CipherCache) (c Conn, err error) {
+	const fixedLen = 12
+	if len(state) < fixedLen || state[0] != savedVersion || suite(state[1]) > aes256GCMSHA384 {
+		return c, errBadState
+	}
+	c = Conn{suite: suite(state[1]), flags: flags(state[2]), messageLen: state[3], idleRecords: state[4], sentRecords: state[5], cache: cache}
+	copy(c.message[:], state[6:])
+	c.skip = binary.BigEndian.Uint16(state[10:])
+	state = state[fixedLen:]
+	for _, d := range []*direction{&c.read, &c.write} {
+		if len(state) < 8+c.suite.secretLen() {
+			return c, errBadState
+		}
+		d.sequence = binary.BigEndian.Uint64(state)
+		c.setSecret(d, state[8:8+c.suite.secretLen()])
+		state = state[8+c.suite.secretLen():]
+	}
+	if c.messageLen > messageHeaderLen || c.is(partialIsUsed) || len(state) >= MaxRecord {
+		return c, errBadState
+	}
+	if len(state) > 0 {
+		c.appendPartial(state, MaxRecord)
+	}
+	return c, nil
+}

@@ -1,0 +1,176 @@
+// Package tls13 implements the record protocol of TLS 1.3 (RFC 8446, section 5) for connections whose handshake
+// crypto/tls has performed. It also handles the messages that may follow a handshake: alerts (section 6), KeyUpdate
+// (section 4.6.3) and, for a client, NewSessionTicket (section 4.6.1).
+//
+// crypto/tls needs at least 5 KB for a connection. A [Conn] needs about 100 bytes: the traffic secrets, the sequence
+// numbers and, only while a record is incomplete, its first part. The AEADs, which take 800 bytes each, are derived
+// from the secrets when they are needed. A [CipherCache] keeps those of active connections.
+//
+// # States
+//
+// Each direction is in one of two states. The sending direction is open until CloseWrite sends close_notify. The
+// receiving direction is open until the peer's close_notify arrives; data after it is ignored. A violation of the
+// protocol or a fatal alert breaks both directions.
+//
+// # Ownership
+//
+// A Conn has one owner at a time, who calls all its methods and moves the bytes. A CipherCache is safe for concurrent
+// use.
+package tls13
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+)
+
+// Sizes and types: RFC 8446, sections 5 and 6.
+const (
+	HeaderLen      = 5
+	maxPlaintext   = 16 << 10
+	maxCiphertext  = maxPlaintext + 256
+	MaxRecord      = HeaderLen + maxCiphertext
+	tagLen         = 16
+	recordOverhead = HeaderLen + 1 + tagLen // header, content type and tag
+
+	typeAlert           = 21
+	typeHandshake       = 22
+	typeApplicationData = 23
+
+	messageNewSessionTicket = 4
+	messageKeyUpdate        = 24
+	messageHeaderLen        = 4
+
+	alertWarning = 1
+	alertFatal   = 2
+)
+
+// maxIdleRecords is the maximum number of consecutive records that carry no application data. crypto/tls allows as
+// many.
+const maxIdleRecords = 16
+
+// maxRecordsPerKey is the number of records after which KeyUpdate replaces a key for sending. AES-GCM is safe for
+// 2^24.5 full records: RFC 8446, section 5.5.
+const maxRecordsPerKey = 1 << 24
+
+// maxMessage limits the NewSessionTicket messages that a client skips, in bytes. crypto/tls has the same limit for
+// handshake messages.
+const maxMessage = 64 << 10
+
+// An Output receives the records that a Conn sends.
+type Output interface {
+	// AppendSpace appends n bytes to the output and returns them. The Conn sets them before its next call.
+	AppendSpace(n int) (record []byte)
+}
+
+// ErrAgain is returned by Read if more ciphertext is needed.
+var ErrAgain = errors.New("tls13: nothing to read now")
+
+var errBroken = errors.New("tls13: the connection has failed")
+
+// errWriteClosed is returned by Write after CloseWrite.
+var errWriteClosed = errors.New("tls13: write after close_notify was sent")
+
+// Conn is one end of a connection after its handshake. Its size matters, because every idle connection has one.
+type Conn struct {
+	read, write direction
+	cache       *CipherCache
+	rare        *rareState // nil if all of it is zero
+
+	skip        uint16  // how many bytes of a NewSessionTicket to skip
+	message     [4]byte // the first messageLen bytes of an incomplete handshake message
+	messageLen  uint8
+	idleRecords uint8 // consecutive records without application data
+	sentRecords uint8 // up to recordsUntilFull
+	suite       suite
+	flags       flags
+}
+
+// direction is the state of sending or receiving.
+type direction struct {
+	secret   [32]byte // the traffic secret; for SHA-384, its first 32 bytes
+	sequence uint64
+}
+
+type flags uint8
+
+const (
+	isClient flags = 1 << iota
+	sentClose
+	receivedClose
+	broken
+	partialIsUsed // the plaintext that Read returned is in partial
+)
+
+type rareState struct {
+	tails   [2][16]byte // the last 16 bytes of secrets for SHA-384: of read and write
+	partial []byte      // the first part of an incomplete record
+}
+
+// NewConn returns a connection with the given secrets of application traffic, of 32 bytes for TLS_AES_128_GCM_SHA256
+// and 48 bytes for TLS_AES_256_GCM_SHA384. sentRecords is the number of records that were already encrypted with
+// writeSecret.
+func NewConn(cipherSuite uint16, asClient bool, readSecret, writeSecret []byte, sentRecords int, cache *CipherCache) (c Conn, err error) {
+	s, err := parseSuite(cipherSuite)
+	if err != nil {
+		return c, err
+	}
+	if len(readSecret) != s.secretLen() || len(writeSecret) != s.secretLen() {
+		return c, fmt.Errorf("tls13: secrets of %d and %d bytes; expected %d", len(readSecret), len(writeSecret), s.secretLen())
+	}
+	c.suite, c.cache = s, cache
+	if asClient {
+		c.flags = isClient
+	}
+	c.setSecret(&c.read, readSecret)
+	c.setSecret(&c.write, writeSecret)
+	c.write.sequence = uint64(sentRecords)
+	return c, nil
+}
+
+// IsSupported reports whether NewConn accepts a cipher suite.
+func IsSupported(cipherSuite uint16) bool {
+	_, err := parseSuite(cipherSuite)
+	return err == nil
+}
+
+// CipherSuite returns the identifier of the cipher suite.
+func (c *Conn) CipherSuite() uint16 { return c.suite.id() }
+
+// IsClient reports whether this end is the client.
+func (c *Conn) IsClient() bool { return c.flags&isClient != 0 }
+
+// Close erases the secrets. No other method may be called afterwards.
+func (c *Conn) Close() {
+	c.cache.remove(&c.read.secret)
+	c.cache.remove(&c.write.secret)
+	c.releasePartial()
+	if c.rare != nil {
+		*c.rare = rareState{}
+	}
+	*c = Conn{flags: broken, cache: c.cache}
+}
+
+func (c *Conn) is(f flags) bool { return c.flags&f != 0 }
+
+// fail breaks the connection after a violation of the protocol by the peer. It sends the alert and returns the error.
+func (c *Conn) fail(out Output, alert tls.AlertError) error {
+	if !c.is(sentClose) {
+		c.writeRecord(out, typeAlert, []byte{alertFatal, byte(alert)})
+	}
+	c.flags |= broken
+	c.releasePartial()
+	return &net.OpError{Op: "local error", Err: alert} // as crypto/tls reports it
+}
+
+// Alerts: RFC 8446, section 6.
+const (
+	alertCloseNotify       tls.AlertError = 0
+	alertUnexpectedMessage tls.AlertError = 10
+	alertBadRecordMAC      tls.AlertError = 20
+	alertRecordOverflow    tls.AlertError = 22
+	alertIllegalParameter  tls.AlertError = 47
+	alertDecodeError       tls.AlertError = 50
+	alertUserCanceled      tls.AlertError = 90
+)
