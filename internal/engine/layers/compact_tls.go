@@ -1,6 +1,7 @@
 package layers
 
 import (
+	"bytes"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/binary"
@@ -8,6 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
+	"sync/atomic"
 	"unique"
 
 	"github.com/myriad-go/myriad/internal/engine"
@@ -39,13 +42,31 @@ type peerCertificates struct {
 	ocspResponse []byte
 }
 
-func newCompactTLSLayer(records tls13.Conn, s *tls.ConnectionState) *compactTLSLayer {
+func newCompactTLSLayer(records tls13.Conn, s *tls.ConnectionState, last *lastPeer) *compactTLSLayer {
 	l := &compactTLSLayer{records: records, exporter: secure.ExporterOf(s)}
 	l.params = unique.Make(sharedTLSParams{s.CurveID, s.DidResume, s.HelloRetryRequest, s.ECHAccepted, s.NegotiatedProtocol, s.ServerName})
 	if len(s.PeerCertificates) > 0 {
-		l.peer = &peerCertificates{s.PeerCertificates, s.VerifiedChains, s.SignedCertificateTimestamps, s.OCSPResponse}
+		l.peer = last.shareOrReplace(&peerCertificates{s.PeerCertificates, s.VerifiedChains, s.SignedCertificateTimestamps, s.OCSPResponse})
 	}
 	return l
+}
+
+// lastPeer is the peerCertificates of the last handshake. The connections of a client to one server share them. (Equal
+// certificates are usually the same pointers, because crypto/tls caches them.) It is safe for concurrent use.
+type lastPeer struct{ atomic.Pointer[peerCertificates] }
+
+func (l *lastPeer) shareOrReplace(p *peerCertificates) *peerCertificates {
+	if last := l.Load(); last != nil && last.isEqual(p) {
+		return last
+	}
+	l.Store(p)
+	return p
+}
+
+func (p *peerCertificates) isEqual(q *peerCertificates) bool {
+	return slices.Equal(p.certificates, q.certificates) &&
+		slices.EqualFunc(p.chains, q.chains, func(a, b []*x509.Certificate) bool { return slices.Equal(a, b) }) &&
+		slices.EqualFunc(p.timestamps, q.timestamps, bytes.Equal) && bytes.Equal(p.ocspResponse, q.ocspResponse)
 }
 
 func (l *compactTLSLayer) OnRead(c *engine.Conn, p []byte) error {

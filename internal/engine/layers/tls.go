@@ -9,20 +9,19 @@ import (
 
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/secure"
-	"github.com/myriad-go/myriad/internal/secure/tls13"
 )
 
 // tlsLayer is the TLS layer. Only the connection's owner uses it, except for Wake; see package secure.
 type tlsLayer struct {
 	session       *secure.Session
 	conn          *engine.Conn
-	ciphers       *tls13.CipherCache // nil if compact connections are disabled
-	ref           engine.Ref         // for Wake
+	cfg           *Config
+	ref           engine.Ref // for Wake
 	handshakeDone bool
 }
 
 func newTLSLayer(cfg *Config, c *engine.Conn) *tlsLayer {
-	l := &tlsLayer{conn: c, ref: c.Ref(), ciphers: cfg.Ciphers}
+	l := &tlsLayer{conn: c, ref: c.Ref(), cfg: cfg}
 	remote := net.Addr(&net.UnixAddr{Net: "unix"})
 	if p := c.Peer(); p.IsValid() {
 		remote = net.TCPAddrFromAddrPort(p)
@@ -72,12 +71,12 @@ func (l *tlsLayer) ContinueHandshake(c *engine.Conn) error {
 // crypto/tls must keep the connection, the layer is nil.
 func (l *tlsLayer) takeOver(c *engine.Conn) (_ *compactTLSLayer, unread []byte) {
 	state := l.session.State()
-	records, unread, reason := l.session.TakeOver(l.ciphers)
+	records, unread, reason := l.session.TakeOver(l.cfg.Ciphers)
 	c.CountTLS(int(reason))
 	if reason != secure.StayNone {
 		return nil, nil
 	}
-	return newCompactTLSLayer(records, &state), unread
+	return newCompactTLSLayer(records, &state, &l.cfg.last), unread
 }
 
 // plaintextBuffers are buffers of the size of one TLS record.
