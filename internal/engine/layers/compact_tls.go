@@ -53,7 +53,9 @@ func newCompactTLSLayer(records tls13.Conn, s *tls.ConnectionState, last *lastPe
 
 // lastPeer is the peerCertificates of the last handshake. The connections of a client to one server share them. (Equal
 // certificates are usually the same pointers, because crypto/tls caches them.) It is safe for concurrent use.
-type lastPeer struct{ atomic.Pointer[peerCertificates] }
+type lastPeer struct {
+	atomic.Pointer[peerCertificates]
+}
 
 func (l *lastPeer) shareOrReplace(p *peerCertificates) *peerCertificates {
 	if last := l.Load(); last != nil && last.isEqual(p) {

@@ -29,23 +29,29 @@ const (
 	cachePeriod = 5 * time.Second
 )
 
-// A cachedCipher belongs to the direction of a connection with this secret. Only that connection's owner uses cipher.
+// A cachedCipher belongs to one direction of one end of a connection. Only the owner of that end uses cipher.
 type cachedCipher struct {
-	secret [32]byte
+	cipherID
 	cipher *directionCipher
 	isUsed atomic.Bool // since dropUnused was last called
 }
 
+// cipherID identifies a direction of one end. The two ends, which may be in one process, have the same secrets.
+type cipherID struct {
+	secret   [32]byte
+	isClient bool
+}
+
 func setIndex(secret *[32]byte) uint32 { return binary.LittleEndian.Uint32(secret[:]) % cacheSets }
 
-func (cc *CipherCache) get(secret *[32]byte) *directionCipher {
+func (cc *CipherCache) get(secret *[32]byte, isClient bool) *directionCipher {
 	places := cc.places.Load()
 	if places == nil {
 		return nil
 	}
 	for i := range places[setIndex(secret)] {
 		e := places[setIndex(secret)][i].Load()
-		if e != nil && e.secret == *secret {
+		if e != nil && e.secret == *secret && e.isClient == isClient {
 			if !e.isUsed.Load() { // a store would be slow for other processors
 				e.isUsed.Store(true)
 			}
@@ -56,7 +62,7 @@ func (cc *CipherCache) get(secret *[32]byte) *directionCipher {
 }
 
 // put adds a cipher. If all its places are in use, it replaces one that was not used lately, or else any.
-func (cc *CipherCache) put(secret *[32]byte, c *directionCipher) {
+func (cc *CipherCache) put(secret *[32]byte, isClient bool, c *directionCipher) {
 	places := cc.places.Load()
 	if places == nil {
 		cc.places.CompareAndSwap(nil, new([cacheSets][cacheWays]atomic.Pointer[cachedCipher]))
@@ -74,7 +80,7 @@ func (cc *CipherCache) put(secret *[32]byte, c *directionCipher) {
 			victim = &set[i]
 		}
 	}
-	e := &cachedCipher{secret: *secret, cipher: c}
+	e := &cachedCipher{cipherID: cipherID{*secret, isClient}, cipher: c}
 	e.isUsed.Store(true)
 	victim.Store(e)
 	if !cc.isArmed.Load() {
@@ -82,14 +88,14 @@ func (cc *CipherCache) put(secret *[32]byte, c *directionCipher) {
 	}
 }
 
-func (cc *CipherCache) remove(secret *[32]byte) {
+func (cc *CipherCache) remove(secret *[32]byte, isClient bool) {
 	places := cc.places.Load()
 	if places == nil {
 		return
 	}
 	for i := range places[setIndex(secret)] {
 		place := &places[setIndex(secret)][i]
-		if e := place.Load(); e != nil && e.secret == *secret {
+		if e := place.Load(); e != nil && e.secret == *secret && e.isClient == isClient {
 			place.CompareAndSwap(e, nil)
 		}
 	}

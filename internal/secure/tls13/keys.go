@@ -123,13 +123,13 @@ func (c *Conn) appendSecret(dst []byte, d *direction) []byte {
 }
 
 func (c *Conn) cipherOf(d *direction) *directionCipher {
-	if found := c.cache.get(&d.secret); found != nil {
+	if found := c.cache.get(&d.secret, c.IsClient()); found != nil {
 		return found
 	}
 	var buffer [sha512.Size384]byte
 	made := c.suite.newCipher(c.appendSecret(buffer[:0], d))
 	clear(buffer[:])
-	c.cache.put(&d.secret, made)
+	c.cache.put(&d.secret, c.IsClient(), made)
 	return made
 }
 
@@ -137,7 +137,7 @@ func (c *Conn) cipherOf(d *direction) *directionCipher {
 func (c *Conn) updateSecret(d *direction) {
 	var buffer [sha512.Size384]byte
 	next := c.suite.expandLabel(c.appendSecret(buffer[:0], d), "traffic upd", c.suite.secretLen())
-	c.cache.remove(&d.secret)
+	c.cache.remove(&d.secret, c.IsClient())
 	c.setSecret(d, next)
 	d.sequence = 0
 	clear(next)

@@ -143,8 +143,8 @@ func (c *Conn) IsClient() bool { return c.flags&isClient != 0 }
 
 // Close erases the secrets. No other method may be called afterwards.
 func (c *Conn) Close() {
-	c.cache.remove(&c.read.secret)
-	c.cache.remove(&c.write.secret)
+	c.cache.remove(&c.read.secret, c.IsClient())
+	c.cache.remove(&c.write.secret, c.IsClient())
 	c.releasePartial()
 	if c.rare != nil {
 		*c.rare = rareState{}
