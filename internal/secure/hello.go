@@ -2,6 +2,7 @@ package secure
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 )
 
@@ -26,9 +27,11 @@ func (h *helloScanner) scanHello(in []byte) (complete bool, _ error) {
 		n := int(binary.BigEndian.Uint16(in[h.offset+3:]))
 		switch {
 		case in[h.offset] != typeHandshake:
-			return false, fmt.Errorf("secure: record of type %d within the ClientHello; expected handshake (22)", in[h.offset])
-		case n == 0 || n > maxPlain:
-			return false, fmt.Errorf("secure: record of %d bytes within the ClientHello; expected 1 to %d", n, maxPlain)
+			return false, &helloError{alertUnexpectedMessage, fmt.Errorf("secure: record of type %d within the ClientHello; expected handshake (22)", in[h.offset])}
+		case n == 0:
+			return false, &helloError{alertUnexpectedMessage, errors.New("secure: record of 0 bytes within the ClientHello; expected 1 or more")}
+		case n > maxPlain:
+			return false, &helloError{alertRecordOverflow, fmt.Errorf("secure: record of %d bytes within the ClientHello; expected at most %d", n, maxPlain)}
 		}
 		body := in[h.offset+headerLen:]
 		isPart := len(body) < n
@@ -56,7 +59,7 @@ func (h *helloScanner) parseHelloHeader(body []byte) error {
 	}
 	known := h.scanned + copy(h.header[h.scanned:], body)
 	if known > 0 && h.header[0] != typeClientHello {
-		return fmt.Errorf("secure: the first handshake message has type %d; expected a ClientHello (1)", h.header[0])
+		return &helloError{alertUnexpectedMessage, fmt.Errorf("secure: the first handshake message has type %d; expected a ClientHello (1)", h.header[0])}
 	}
 	if known < len(h.header) {
 		return nil
@@ -67,6 +70,23 @@ func (h *helloScanner) parseHelloHeader(body []byte) error {
 	}
 	h.messageLen = len(h.header) + n
 	return nil
+}
+
+// A helloError is an error in a ClientHello for which RFC 8446 asks for an alert.
+type helloError struct {
+	alert byte
+	error
+}
+
+const (
+	alertUnexpectedMessage = 10
+	alertRecordOverflow    = 22
+)
+
+// record returns the unencrypted record with the alert.
+func (e *helloError) record() []byte {
+	const typeAlert, fatal = 21, 2
+	return []byte{typeAlert, 3, 3, 0, 2, fatal, e.alert}
 }
 
 // checkTLSPrefix returns an error if no TLS connection can start with in.

@@ -90,7 +90,7 @@ func (s *Session) setHandshake(h *handshake, newTLSConn func(net.Conn, *tls.Conf
 
 // FeedHandshake passes received ciphertext, which is valid only during the call, to the handshake. It keeps at most
 // MaxHandshakeInput bytes; see IsInputFull. Once AdvanceHandshake has reported an open session, pass ciphertext to Read
-// instead. After an error, close the connection; no alert can be sent.
+// instead. After an error, send the emitted bytes, which may contain an alert, and close.
 func (s *Session) FeedHandshake(ciphertext []byte) error {
 	h := s.hs.Load()
 	switch {
@@ -100,6 +100,10 @@ func (s *Session) FeedHandshake(ciphertext []byte) error {
 		return errors.New("secure: Feed after the handshake; give the ciphertext to Read")
 	}
 	if err := h.appendInputAndStartOnHello(ciphertext); err != nil {
+		var he *helloError
+		if errors.As(err, &he) {
+			s.owner.Emit(he.record())
+		}
 		s.failHandshake(err)
 		return err
 	}
@@ -216,10 +220,14 @@ func (s *Session) Write(plaintext []byte) error {
 	return err
 }
 
-// CloseWrite emits close_notify. Reading is still possible. Further calls have no effect.
+// CloseWrite emits close_notify. Reading is still possible. Further calls have no effect. CloseWrite fails if the session
+// is broken.
 func (s *Session) CloseWrite() error {
-	if !s.isOpen {
+	switch {
+	case !s.isOpen:
 		return s.notOpenError()
+	case s.err != nil && s.err != io.EOF && s.err != io.ErrUnexpectedEOF:
+		return s.err // nothing follows a fatal alert: RFC 8446, section 6.2
 	}
 	return s.tls.CloseWrite()
 }

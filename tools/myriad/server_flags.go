@@ -67,6 +67,7 @@ func (f *serverFlags) addFlags(flags *pflag.FlagSet, addr string) {
 	number(&limits.MaxUnsent, "max-unsent", "Limits.MaxUnsent", "limit for unsent output of one connection in bytes (default 1048576)")
 	number(&limits.MaxBuffered, "max-buffered", "Limits.MaxBuffered", "limit for the memory of all buffers in bytes (default: a quarter of the memory)")
 	number(&limits.MaxHandshakes, "max-handshakes", "Limits.MaxHandshakes", "limit for concurrent TLS handshakes (default 4096)")
+	flags.BoolVar(&srv.DisableCompactTLS, "disable-compact-tls", false, "process all TLS records in crypto/tls, for comparison")
 	flags.BoolVar(&srv.Stay, "stay", false, "after an upgrade, stay until the new process has ended, and relay signals to it, for supervisors that watch the process they started; process 1 always stays")
 	number(&limits.ShutdownRate, "drain-rate", "Limits.ShutdownRate", "limit for connections drained per second at shutdown (default 100000)")
 	number(&srv.Socket.SendBuffer, "sndbuf", "Server.Socket.SendBuffer", "SO_SNDBUF of each connection, in bytes (default: the kernel's choice)")

@@ -199,7 +199,7 @@ func (c *Conn) readKeyUpdate(out Output, body []byte) error {
 	}
 	c.updateSecret(&c.read)
 	if body[0] == updateRequested && !c.is(sentClose) {
-		c.writeKeyUpdate(out)
+		c.writeKeyUpdate(out, updateNotRequested)
 	}
 	return nil
 }

@@ -46,9 +46,9 @@ const (
 	alertFatal   = 2
 )
 
-// maxIdleRecords is the maximum number of consecutive records that carry no application data. crypto/tls allows as
-// many.
-const maxIdleRecords = 16
+// maxIdleRecords is the maximum number of consecutive records that carry no application data. BoringSSL and rustls allow
+// as many KeyUpdate messages, crypto/tls 16.
+const maxIdleRecords = 32
 
 // maxRecordsPerKey is the number of records after which KeyUpdate replaces a key for sending. AES-GCM is safe for
 // 2^24.5 full records: RFC 8446, section 5.5.

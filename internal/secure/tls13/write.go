@@ -48,14 +48,27 @@ func (c *Conn) CloseWrite(out Output) error {
 
 func (c *Conn) writeRecord(out Output, contentType byte, content []byte) {
 	if c.write.sequence >= maxRecordsPerKey {
-		c.writeKeyUpdate(out)
+		c.writeKeyUpdate(out, updateNotRequested)
 	}
 	c.sealRecord(out, contentType, content)
 }
 
-// writeKeyUpdate sends a KeyUpdate, which requests none in return, and then changes the key for sending.
-func (c *Conn) writeKeyUpdate(out Output) {
-	c.sealRecord(out, typeHandshake, []byte{messageKeyUpdate, 0, 0, 1, updateNotRequested})
+// UpdateKeys changes the key for sending and requests that the peer does the same. Write changes the key by itself
+// before it has been used too often.
+func (c *Conn) UpdateKeys(out Output) error {
+	switch {
+	case c.is(broken):
+		return errBroken
+	case c.is(sentClose):
+		return errWriteClosed
+	}
+	c.writeKeyUpdate(out, updateRequested)
+	return nil
+}
+
+// writeKeyUpdate sends a KeyUpdate and then changes the key for sending.
+func (c *Conn) writeKeyUpdate(out Output, request byte) {
+	c.sealRecord(out, typeHandshake, []byte{messageKeyUpdate, 0, 0, 1, request})
 	c.updateSecret(&c.write)
 }
 
