@@ -148,7 +148,7 @@ func (c *Conn) OnOpen(peer netip.AddrPort, isDialled bool) {
 		c.state |= dialled
 		c.runtime.Counters.Add(Dialled, 1)
 		started := c.DialStartedAt()
-		c.extra.reset()
+		c.ensureExtra().reset()
 		c.ensureRare().dialStarted = started
 	case !c.runtime.isFromProxy(c.Listener(), peer):
 		c.state |= sourceCounted

@@ -6,7 +6,7 @@ import (
 )
 
 // spareDescriptors is the number of descriptors that remain free for tests that do not call ReserveDescriptors.
-const spareDescriptors = 64
+const spareDescriptors = 256
 
 var reserved int
 

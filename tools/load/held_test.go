@@ -15,6 +15,7 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // TestVerification verifies every connection twice, on any number of loops.
@@ -23,6 +24,7 @@ func TestVerification(t *testing.T) {
 	for _, loops := range []int{1, 3} {
 		testEachModel(t, func(t *testing.T, model string) {
 			const n = 200
+			testkit.ReserveDescriptors(t, 2*n+50)
 			var mu sync.Mutex
 			said := map[string]bool{}
 			s := startTestServer(t, serveLines(func(c net.Conn, line string, _, _ int) error {

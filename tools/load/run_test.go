@@ -369,6 +369,7 @@ func TestUntil(t *testing.T) {
 				if cfg.Ramp == (Ramp{}) {
 					cfg.Connections = conns
 				}
+				testkit.ReserveDescriptors(t, 2*max(cfg.Connections, cfg.Ramp.To)+20)
 				if cfg.Target = unusedAddr(t); test.handle != nil {
 					cfg.Target = startTestServer(t, test.handle).addr()
 				}

@@ -11,7 +11,7 @@ const savedVersion = 1
 var errBadState = errors.New("tls13: saved state is truncated, invalid or of another version")
 
 // AppendState appends the whole state of the connection, from which RestoreConn makes it again, also in another
-// process. Only one of the two may then be used. The state contains the secrets of the connection: whoever reads it can
+// process. Only one of the two may then be used. The state contains the secrets of the connection: with it, anyone can
 // read and change the traffic.
 func (c *Conn) AppendState(dst []byte) []byte {
 	dst = append(dst, savedVersion, byte(c.suite), byte(c.flags&^partialIsUsed), c.messageLen, c.idleRecords, c.sentRecords)

@@ -44,10 +44,10 @@ func TestTimeLimits(t *testing.T) {
 		},
 		{
 			name: "cut link", spec: serverSpec{Limits: tcp.Limits{IdleTimeout: shortTimeout, WriteTimeout: time.Second}},
-			descriptors: 50, attack: testCutLink,
+			descriptors: 50, attack: testCutLink, needsRoot: true,
 		},
 		{
-			name: "lost packets", descriptors: 20,
+			name: "lost packets", descriptors: 20, needsRoot: true,
 			honest: func(s *testServer) *HonestClients {
 				return &HonestClients{Conns: 20, Dial: func() (net.Conn, error) {
 					c, err := net.Dial("tcp", s.addr.String())

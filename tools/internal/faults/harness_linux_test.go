@@ -66,8 +66,9 @@ func attackerCount(fullCount, reducedCount int) int {
 type faultCase struct {
 	name        string
 	spec        serverSpec
-	auto        bool                               // also run under Auto, because handlers matter
-	wrapper     []string                           // the command that starts the server; needs root
+	auto        bool     // also run under Auto, because handlers matter
+	wrapper     []string // the command that starts the server; needs root
+	needsRoot   bool
 	descriptors int                                // descriptors of the clients; 0: the fault loads the machine and runs alone
 	honest      func(s *testServer) *HonestClients // default: 20 clients with a short pause between lines
 	attack      func(s *testServer)
@@ -87,8 +88,8 @@ func runFaults(t *testing.T, faults []faultCase) {
 	}
 	for _, f := range faults {
 		t.Run(f.name, func(t *testing.T) {
-			if f.wrapper != nil && os.Geteuid() != 0 {
-				t.Skip(f.wrapper[0], "takes root")
+			if (f.wrapper != nil || f.needsRoot) && os.Geteuid() != 0 {
+				t.Skip("needs root")
 			}
 			if f.descriptors > 0 {
 				t.Parallel()
