@@ -16,12 +16,13 @@ import (
 const (
 	// InputPauseSize is the number of bytes waiting for a handshake at which IsInputFull asks the owner to stop
 	// reading. A longer ClientHello is an error.
-	InputPauseSize = 64 << 10
+	InputPauseSize = 80 << 10
 	// MaxHandshakeInput is the maximum number of bytes that FeedHandshake keeps: InputPauseSize plus the data in flight
 	// when reading stops, which with io_uring is up to 32 buffers of 64 KiB.
 	MaxHandshakeInput = InputPauseSize + 32<<16
-	// maxHelloInput limits the input before a complete ClientHello. Clients with many extensions send about 2 KiB.
-	maxHelloInput = 16 << 10
+	// maxHelloInput limits the input before a complete ClientHello: the largest one that crypto/tls accepts, and the
+	// headers of its records. Clients with many extensions send about 2 KiB.
+	maxHelloInput = maxHello + 8<<10
 )
 
 // A handshake is the state that the session's owner shares with the handshake's goroutine.
