@@ -117,7 +117,7 @@ type Server struct {
 	TLSConfig *tls.Config
 	// DisableCompactTLS makes crypto/tls process the records of all TLS connections after the handshake. By default, a
 	// compact implementation processes those of TLS 1.3 with AES-GCM, which saves 5 KB per connection and lets these
-	// connections move in an Upgrade; see Stats.TLS.
+	// connections move in an Upgrade; see Stats.TLS. Connections that have moved from an earlier process stay compact.
 	DisableCompactTLS bool
 	// Refuse, if set, returns the answer to a rejected connection, or nil for no answer. why is ErrTooManyConns,
 	// ErrTooManyFromSource or ErrDenied. The server sends the answer unencrypted, as far as the kernel accepts it

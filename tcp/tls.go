@@ -47,6 +47,8 @@ func (c *Conn) StartTLS(cfg *tls.Config) error {
 	s := c.Server()
 	these := layers.Config{TLS: cfg, Gate: s.sharedHandshakeLimiter(), Ciphers: s.tlsCiphersOrNil()}
 	if these.Ciphers != nil && !c.core().IsDialled() {
+		// DecryptTicket makes cfg generate its ticket keys when they are due, so that all clones have the same.
+		_, _ = cfg.DecryptTicket(nil, tls.ConnectionState{})
 		these.TLS = cfg.Clone()
 		secure.EnableTakeover(these.TLS)
 	}
@@ -118,11 +120,8 @@ func (s *Server) configureTLSAndProxyLayers(cfg *engine.Config, l Limits, listen
 			secure.EnableTakeover(all[i].TLS)
 		}
 	}
-	if !s.DisableCompactTLS {
-		cfg.RestoreLayer = func(_ *engine.Conn, state []byte) (engine.Layer, error) {
-			return layers.RestoreLayer(state, &s.tlsCiphers)
-		}
-	}
+	restorer := &layers.Restorer{Ciphers: &s.tlsCiphers}
+	cfg.RestoreLayer = restorer.RestoreLayer
 	if some {
 		cfg.NewLayer = func(c *engine.Conn) engine.Layer {
 			if c.Listener() < 0 {

@@ -105,7 +105,7 @@ func (c *compactClient) exchangeLine(line string) (string, error) {
 		c.received = c.received[used:]
 		c.line = append(c.line, plaintext...)
 		switch {
-		case err == nil:
+		case err == nil || len(plaintext) > 0:
 		case !errors.Is(err, tls13.ErrAgain):
 			return "", err
 		default:
@@ -169,6 +169,7 @@ func TestUpgradeTLSInFlight(t *testing.T) {
 				} else if _, err := io.WriteString(lineWriter{control}, "upgrade\n"); err != nil {
 					t.Fatal(err)
 				}
+				old := pid
 				testkit.WaitFor(t, "another process serves", func() bool {
 					answer, err := control.exchangeLine("pid")
 					requireNoError(t, err)
@@ -177,6 +178,9 @@ func TestUpgradeTLSInFlight(t *testing.T) {
 					pid = now
 					return moved
 				})
+				if i > 0 {
+					waitProcessEnd(t, old) // otherwise the upgrade is still in progress
+				}
 			}
 			stop.Store(true)
 			running.Wait()

@@ -159,7 +159,7 @@ type Config struct {
 	Restore func(c *Conn, state []byte) error
 	// RestoreLayer, if set, makes a layer from the state that MovableLayer.AppendState has appended, possibly in another
 	// process. Without it, connections with a layer can't be exported.
-	RestoreLayer func(c *Conn, state []byte) (Layer, error)
+	RestoreLayer func(state []byte) (Layer, error)
 	// SaveConnHandler and RestoreConnHandler replace Save and Restore for connections with a ConnHandler.
 	// RestoreConnHandler sets the ConnHandler. Without these functions, no connection with a ConnHandler is exported.
 	SaveConnHandler    func(c *Conn, to []byte) ([]byte, error)

@@ -303,13 +303,13 @@ func (c *Conn) Import(r *Record) {
 	c.startPendingLayerAndUpdatePause()
 }
 
-var errNoRestoreLayer = errors.New("myriad: imported connection uses TLS, which this server does not; set TLSConfig of its listener")
+var errNoRestoreLayer = errors.New("myriad: imported connection uses TLS, which this engine does not support")
 
 func (c *Conn) restoreLayer(state []byte) error {
 	if c.runtime.RestoreLayer == nil {
 		return errNoRestoreLayer
 	}
-	l, err := c.runtime.RestoreLayer(c, state)
+	l, err := c.runtime.RestoreLayer(state)
 	if err != nil {
 		return err
 	}

@@ -251,6 +251,9 @@ func (s *Session) EndInput() {
 	}
 }
 
+// IsInputEnded reports whether EndInput was called.
+func (s *Session) IsInputEnded() bool { return s.inputEnded }
+
 // Abort ends the session immediately in any state, because the connection is gone. Emit and Wake are not called any
 // more. The handshake's goroutine ends soon.
 func (s *Session) Abort() {

@@ -5,6 +5,7 @@ import (
 	"crypto/fips140"
 	"crypto/tls"
 	"encoding/hex"
+	"fmt"
 	"io"
 	"reflect"
 	"unsafe"
@@ -16,11 +17,17 @@ import (
 // traffic secrets. crypto/tls writes them to Config.KeyLogWriter, so each handshake has a configuration with a writer of
 // its own.
 
+// maxServerName is the length of the longest DNS name: RFC 1035. Each connection may keep a server name.
+const maxServerName = 255
+
 // EnableTakeover prepares the configuration of a server, which the caller must own, for Session.TakeOver. The
 // callbacks of cfg and its KeyLogWriter work as before.
 func EnableTakeover(cfg *tls.Config) {
 	getConfig := cfg.GetConfigForClient
 	cfg.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		if len(hello.ServerName) > maxServerName {
+			return nil, fmt.Errorf("secure: the server name has %d bytes; expected at most %d", len(hello.ServerName), maxServerName)
+		}
 		own := cfg
 		if getConfig != nil {
 			switch other, err := getConfig(hello); {
@@ -40,16 +47,17 @@ func EnableTakeover(cfg *tls.Config) {
 
 func withSecretsWriter(cfg *tls.Config, h *handshake) *tls.Config {
 	cfg = cfg.Clone()
-	h.secrets = &trafficSecrets{next: cfg.KeyLogWriter}
+	h.secrets = &trafficSecrets{next: cfg.KeyLogWriter, onlyFullRecords: cfg.DynamicRecordSizingDisabled}
 	cfg.KeyLogWriter = h.secrets
 	return cfg
 }
 
 // trafficSecrets are the secrets of a TLS 1.3 connection. As a KeyLogWriter, it stores those that crypto/tls writes.
 type trafficSecrets struct {
-	client, server []byte
-	sentRecords    int       // how many records a server has encrypted with its secret
-	next           io.Writer // the KeyLogWriter that the user has set; may be nil
+	client, server  []byte
+	sentRecords     int       // how many records a server has encrypted with its secret
+	next            io.Writer // the KeyLogWriter that the user has set; may be nil
+	onlyFullRecords bool      // tls.Config.DynamicRecordSizingDisabled
 }
 
 func (s *trafficSecrets) Write(line []byte) (int, error) {
@@ -70,6 +78,9 @@ func (s *trafficSecrets) Write(line []byte) (int, error) {
 
 // countSent counts the records in p, which a server sends, that are encrypted with its traffic secret.
 func (s *trafficSecrets) countSent(p []byte) {
+	if fips140.Enabled() {
+		return // StayFIPS
+	}
 	switch len(s.server) {
 	case 32: // see tls13.NewConn
 		s.sentRecords += tls13.CountSentRecords(tls.TLS_AES_128_GCM_SHA256, s.server, p, s.sentRecords)
@@ -108,6 +119,11 @@ func (s *Session) TakeOver(cache *tls13.CipherCache) (conn tls13.Conn, unread []
 		return conn, nil, StaySessionCache
 	case secrets == nil:
 		return conn, nil, StayDisabled
+	}
+	defer secrets.erase()
+	switch {
+	case exporterField(&state) == nil:
+		return conn, nil, StayDisabled
 	case state.Version != tls.VersionTLS13:
 		return conn, nil, StayVersion
 	case fips140.Enabled():
@@ -115,7 +131,6 @@ func (s *Session) TakeOver(cache *tls13.CipherCache) (conn tls13.Conn, unread []
 	case !tls13.IsSupported(state.CipherSuite):
 		return conn, nil, StayCipherSuite
 	}
-	defer secrets.erase()
 	read, write, sent := secrets.client, secrets.server, secrets.sentRecords
 	if s.isClient {
 		read, write, sent = write, read, 0
@@ -123,6 +138,9 @@ func (s *Session) TakeOver(cache *tls13.CipherCache) (conn tls13.Conn, unread []
 	conn, err := tls13.NewConn(state.CipherSuite, s.isClient, read, write, sent, cache)
 	if err != nil { // a secret is missing
 		return conn, nil, StayDisabled
+	}
+	if secrets.onlyFullRecords {
+		conn.DisableSmallRecords()
 	}
 	unread, s.partial = s.partial, nil
 	s.isOpen, s.tls = false, nil
@@ -142,17 +160,9 @@ func exporterField(state *tls.ConnectionState) *Exporter {
 	return (*Exporter)(unsafe.Pointer(f.UnsafeAddr()))
 }
 
-// ExporterOf returns the exporter of a connection. Unlike state.ExportKeyingMaterial, it does not keep state.
-func ExporterOf(state *tls.ConnectionState) Exporter {
-	if f := exporterField(state); f != nil {
-		return *f
-	}
-	return state.ExportKeyingMaterial
-}
+// ExporterOf returns the exporter of a connection that was taken over. Unlike state.ExportKeyingMaterial, it does not
+// keep state.
+func ExporterOf(state *tls.ConnectionState) Exporter { return *exporterField(state) }
 
 // SetExporter sets the exporter of a new state.
-func SetExporter(state *tls.ConnectionState, exporter Exporter) {
-	if f := exporterField(state); f != nil {
-		*f = exporter
-	}
-}
+func SetExporter(state *tls.ConnectionState, exporter Exporter) { *exporterField(state) = exporter }

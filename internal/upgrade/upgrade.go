@@ -31,7 +31,7 @@ import (
 
 const (
 	// Version is the version of this protocol, including the connection records.
-	Version = 2
+	Version = 3
 	// upgradeEnv is the environment variable that contains the number of the new process's control descriptor.
 	upgradeEnv = "MYRIAD_UPGRADE"
 	// Timeout is how long each process waits for a reply of the other.

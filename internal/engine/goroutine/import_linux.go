@@ -120,6 +120,9 @@ func (e *goroutineEngine) importConn(fd int32, record *engine.Record, onOpened f
 		e.running.Go(func() { // RefusalReply may call runtime.Goexit
 			defer onOpened()
 			defer netConn.Close()
+			if len(record.Layer) > 0 { // an unencrypted answer would break TLS
+				return
+			}
 			sendAnswerAndCloseConn(netConn, e.host.BuildRefusalReply(record.Peer, err))
 		})
 		return

@@ -4,10 +4,7 @@ import (
 	"bytes"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/binary"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"slices"
 	"sync/atomic"
@@ -75,9 +72,11 @@ func (l *compactTLSLayer) OnRead(c *engine.Conn, p []byte) error {
 	for {
 		plaintext, used, err := l.records.Read(c, p)
 		p = p[used:]
+		if len(plaintext) > 0 {
+			c.OnPlaintext(plaintext)
+		}
 		switch {
 		case err == nil:
-			c.OnPlaintext(plaintext)
 		case errors.Is(err, tls13.ErrAgain):
 			return nil
 		case errors.Is(err, io.EOF):
@@ -137,80 +136,4 @@ func (l *compactTLSLayer) state() *tls.ConnectionState {
 	}
 	secure.SetExporter(s, exporter)
 	return s
-}
-
-// savedTLSLayer is a compactTLSLayer without its records, as JSON.
-type savedTLSLayer struct {
-	Params       sharedTLSParams
-	Certificates [][]byte   `json:",omitempty"` // DER
-	Chains       [][][]byte `json:",omitempty"`
-	Timestamps   [][]byte   `json:",omitempty"`
-	OCSPResponse []byte     `json:",omitempty"`
-}
-
-// AppendState implements engine.MovableLayer. The state is the length of a savedTLSLayer, this layer and the records.
-func (l *compactTLSLayer) AppendState(dst []byte) []byte {
-	saved := savedTLSLayer{Params: l.params.Value()}
-	if l.peer != nil {
-		saved.Certificates = encodeCertificates(l.peer.certificates)
-		for _, chain := range l.peer.chains {
-			saved.Chains = append(saved.Chains, encodeCertificates(chain))
-		}
-		saved.Timestamps, saved.OCSPResponse = l.peer.timestamps, l.peer.ocspResponse
-	}
-	p, _ := json.Marshal(saved) // every value can be encoded
-	dst = binary.BigEndian.AppendUint32(dst, uint32(len(p)))
-	return l.records.AppendState(append(dst, p...))
-}
-
-func encodeCertificates(certificates []*x509.Certificate) (der [][]byte) {
-	for _, c := range certificates {
-		der = append(der, c.Raw)
-	}
-	return der
-}
-
-func parseCertificates(der [][]byte) (certificates []*x509.Certificate, err error) {
-	for _, d := range der {
-		c, err := x509.ParseCertificate(d)
-		if err != nil {
-			return nil, err
-		}
-		certificates = append(certificates, c)
-	}
-	return certificates, nil
-}
-
-// RestoreLayer makes a TLS layer from the state that another process has saved. It implements
-// engine.Config.RestoreLayer.
-func RestoreLayer(state []byte, cache *tls13.CipherCache) (engine.Layer, error) {
-	if len(state) < 4 || uint64(binary.BigEndian.Uint32(state)) > uint64(len(state)-4) {
-		return nil, errors.New("myriad: saved TLS connection is truncated")
-	}
-	n := int(binary.BigEndian.Uint32(state))
-	l := new(compactTLSLayer)
-	var saved savedTLSLayer
-	if err := json.Unmarshal(state[4:4+n], &saved); err != nil {
-		return nil, fmt.Errorf("myriad: saved TLS connection: %w", err)
-	}
-	var err error
-	if l.records, err = tls13.RestoreConn(state[4+n:], cache); err != nil {
-		return nil, err
-	}
-	l.params = unique.Make(saved.Params)
-	if len(saved.Certificates) == 0 {
-		return l, nil
-	}
-	l.peer = &peerCertificates{timestamps: saved.Timestamps, ocspResponse: saved.OCSPResponse}
-	if l.peer.certificates, err = parseCertificates(saved.Certificates); err != nil {
-		return nil, fmt.Errorf("myriad: saved TLS connection: %w", err)
-	}
-	for _, der := range saved.Chains {
-		chain, err := parseCertificates(der)
-		if err != nil {
-			return nil, fmt.Errorf("myriad: saved TLS connection: %w", err)
-		}
-		l.peer.chains = append(l.peer.chains, chain)
-	}
-	return l, nil
 }

@@ -61,7 +61,10 @@ func (l *tlsLayer) ContinueHandshake(c *engine.Conn) error {
 	if compact, unread := l.takeOver(c); compact != nil {
 		c.ReplaceLayer(compact)
 		c.OnHandshakeDone()
-		return compact.OnRead(c, unread)
+		if err := compact.OnRead(c, unread); err != nil || !l.session.IsInputEnded() {
+			return err
+		}
+		return compact.OnEOF(c) // the transport ended during the handshake
 	}
 	c.OnHandshakeDone()
 	return l.decryptAndDeliver(c, nil)

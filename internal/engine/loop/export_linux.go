@@ -277,6 +277,7 @@ func (d *connExporter) exportReadyBatch(channel *handover.ExportChannel, credit 
 		return false
 	}
 	sentAny = true
+	clear(d.batchRecords) // it may contain secrets of TLS connections
 	d.exportedSinceFree += len(d.batchConns)
 	for _, c := range d.batchConns {
 		c.AbortAsHandedOver()

@@ -149,7 +149,11 @@ func (l *Loop) importConn(fd int32, record *engine.Record) {
 		record.Listener = l.host.ListenerNumberForAdopted()
 	}
 	if err := l.host.AdmitImported(record); err != nil {
-		l.sendRefusalAndClose(fd, record.Peer, err)
+		if len(record.Layer) > 0 { // an unencrypted answer would break TLS
+			sock.Close(fd)
+		} else {
+			l.sendRefusalAndClose(fd, record.Peer, err)
+		}
 		return
 	}
 	_ = unix.SetNonblock(int(fd), !l.acceptor.Blocking) // a valid call does not fail

@@ -8,9 +8,11 @@ import (
 	"sync"
 )
 
-// Read decrypts the first record in ciphertext in place. It returns the application data in the record, which is valid
-// until ciphertext changes or Read is called again, and the number of bytes of ciphertext consumed. Call Read with the
-// remaining ciphertext until it returns an error. Read may write an alert or a KeyUpdate to out. The errors:
+// Read decrypts the complete records in ciphertext in place. It returns their application data, which is valid until
+// ciphertext changes or Read is called again, and the number of bytes of ciphertext consumed. Deliver the data, also if
+// there is an error, and call Read with the remaining ciphertext until it returns an error. Read may write an alert to
+// out. A KeyUpdate that the peer has requested is written before the next application data: RFC 8446, section 4.6.3.
+// The errors:
 //
 //   - ErrAgain: more ciphertext is needed. All of it is consumed, and an incomplete record is kept.
 //   - io.EOF: the peer has sent close_notify. Writing is still possible.
@@ -21,24 +23,37 @@ func (c *Conn) Read(out Output, ciphertext []byte) (plaintext []byte, used int, 
 	if c.is(partialIsUsed) {
 		c.releasePartial()
 	}
-	for {
+	start, end := 0, 0 // of the data in ciphertext
+	for err == nil {
 		switch {
 		case c.is(broken):
-			return nil, used, errBroken
+			err = errBroken
+			continue
 		case c.is(receivedClose):
-			return nil, used, io.EOF
+			err = io.EOF
+			continue
 		}
-		record, n, err := c.takeRecord(out, ciphertext[used:])
+		var record, content []byte
+		var n int
+		if record, n, err = c.takeRecord(out, ciphertext[used:]); err == nil {
+			content, err = c.readRecord(out, record)
+		}
+		switch {
+		case err != nil || len(content) == 0:
+		case c.is(partialIsUsed): // it comes before all of ciphertext
+			return content, used + n, nil
+		case end == 0:
+			start = used + HeaderLen
+			end = start + len(content)
+		default:
+			end += copy(ciphertext[end:], content)
+		}
+		if c.is(partialIsUsed) {
+			c.releasePartial()
+		}
 		used += n
-		if err != nil {
-			return nil, used, err
-		}
-		plaintext, err = c.readRecord(out, record)
-		if err != nil || len(plaintext) > 0 {
-			return plaintext, used, err
-		}
-		c.releasePartial()
 	}
+	return ciphertext[start:end:end], used, err
 }
 
 // takeRecord returns the next complete record, in p or in partial, and how many bytes of p it has used. If there is
@@ -107,7 +122,7 @@ func (c *Conn) readRecord(out Output, record []byte) (plaintext []byte, err erro
 	if end == 0 { // padding only
 		return nil, c.fail(out, alertUnexpectedMessage)
 	}
-	content, contentType := inner[:end-1], inner[end-1]
+	content, contentType := inner[:end-1:end-1], inner[end-1]
 	c.idleRecords++
 	if contentType == typeApplicationData && len(content) > 0 {
 		c.idleRecords = 0
@@ -202,8 +217,8 @@ func (c *Conn) readKeyUpdate(out Output, body []byte) error {
 		return c.fail(out, alertIllegalParameter)
 	}
 	c.updateSecret(&c.read)
-	if body[0] == updateRequested && !c.is(sentClose) {
-		c.writeKeyUpdate(out, updateNotRequested)
+	if body[0] == updateRequested {
+		c.flags |= updateDue
 	}
 	return nil
 }

@@ -101,6 +101,7 @@ const (
 	receivedClose
 	broken
 	partialIsUsed // the plaintext that Read returned is in partial
+	updateDue     // the peer has requested a KeyUpdate, which Write sends first
 )
 
 type rareState struct {

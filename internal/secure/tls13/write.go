@@ -22,6 +22,9 @@ func (c *Conn) Write(out Output, plaintext []byte) error {
 	case c.is(sentClose):
 		return errWriteClosed
 	}
+	if c.is(updateDue) && len(plaintext) > 0 {
+		c.writeKeyUpdate(out, updateNotRequested)
+	}
 	for len(plaintext) > 0 {
 		n := min(len(plaintext), maxPlaintext, (int(c.sentRecords)+1)*firstRecordLen)
 		if c.sentRecords < recordsUntilFull {
@@ -32,6 +35,9 @@ func (c *Conn) Write(out Output, plaintext []byte) error {
 	}
 	return nil
 }
+
+// DisableSmallRecords makes Write use records of the maximum size from the start.
+func (c *Conn) DisableSmallRecords() { c.sentRecords = recordsUntilFull }
 
 // CloseWrite sends close_notify. Reading is still possible. Further calls have no effect.
 func (c *Conn) CloseWrite(out Output) error {
@@ -70,6 +76,7 @@ func (c *Conn) UpdateKeys(out Output) error {
 func (c *Conn) writeKeyUpdate(out Output, request byte) {
 	c.sealRecord(out, typeHandshake, []byte{messageKeyUpdate, 0, 0, 1, request})
 	c.updateSecret(&c.write)
+	c.flags &^= updateDue
 }
 
 func (c *Conn) sealRecord(out Output, contentType byte, content []byte) {

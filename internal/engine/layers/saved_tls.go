@@ -1,0 +1,129 @@
+package layers
+
+import (
+	"crypto/fips140"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"unique"
+	"weak"
+
+	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/secure/tls13"
+)
+
+// savedTLSLayer is a compactTLSLayer without its records, as JSON. Names are bytes because they may not be UTF-8.
+type savedTLSLayer struct {
+	CurveID                                   tls.CurveID
+	DidResume, HelloRetryRequest, ECHAccepted bool
+	NegotiatedProtocol, ServerName            []byte
+	Certificates                              [][]byte   `json:",omitempty"` // DER
+	Chains                                    [][][]byte `json:",omitempty"`
+	Timestamps                                [][]byte   `json:",omitempty"`
+	OCSPResponse                              []byte     `json:",omitempty"`
+}
+
+// AppendState implements engine.MovableLayer. The state is the length of a savedTLSLayer, this layer and the records.
+func (l *compactTLSLayer) AppendState(dst []byte) []byte {
+	p := l.params.Value()
+	saved := savedTLSLayer{
+		CurveID: p.CurveID, DidResume: p.DidResume, HelloRetryRequest: p.HelloRetryRequest, ECHAccepted: p.ECHAccepted,
+		NegotiatedProtocol: []byte(p.NegotiatedProtocol), ServerName: []byte(p.ServerName),
+	}
+	if l.peer != nil {
+		saved.Certificates = encodeCertificates(l.peer.certificates)
+		for _, chain := range l.peer.chains {
+			saved.Chains = append(saved.Chains, encodeCertificates(chain))
+		}
+		saved.Timestamps, saved.OCSPResponse = l.peer.timestamps, l.peer.ocspResponse
+	}
+	encoded, _ := json.Marshal(saved) // every value can be encoded
+	dst = binary.BigEndian.AppendUint32(dst, uint32(len(encoded)))
+	return l.records.AppendState(append(dst, encoded...))
+}
+
+func encodeCertificates(certificates []*x509.Certificate) (der [][]byte) {
+	for _, c := range certificates {
+		der = append(der, c.Raw)
+	}
+	return der
+}
+
+// A Restorer makes TLS layers from the states that another process has saved. Connections share equal certificates. It
+// is safe for concurrent use.
+type Restorer struct {
+	Ciphers *tls13.CipherCache
+
+	certificates sync.Map // weak.Pointer[x509.Certificate] by the SHA-256 of their DER
+}
+
+// RestoreLayer implements engine.Config.RestoreLayer.
+func (r *Restorer) RestoreLayer(state []byte) (engine.Layer, error) {
+	if fips140.Enabled() {
+		return nil, errors.New("myriad: compact TLS connections can't continue in FIPS 140 mode")
+	}
+	if len(state) < 4 || uint64(binary.BigEndian.Uint32(state)) > uint64(len(state)-4) {
+		return nil, errors.New("myriad: saved TLS connection is truncated")
+	}
+	n := int(binary.BigEndian.Uint32(state))
+	l, err := r.restoreWithoutRecords(state[4 : 4+n])
+	if err == nil {
+		l.records, err = tls13.RestoreConn(state[4+n:], r.Ciphers)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("myriad: saved TLS connection: %w", err)
+	}
+	return l, nil
+}
+
+func (r *Restorer) restoreWithoutRecords(encoded []byte) (*compactTLSLayer, error) {
+	var saved savedTLSLayer
+	if err := json.Unmarshal(encoded, &saved); err != nil {
+		return nil, err
+	}
+	l := &compactTLSLayer{params: unique.Make(sharedTLSParams{
+		saved.CurveID, saved.DidResume, saved.HelloRetryRequest, saved.ECHAccepted, string(saved.NegotiatedProtocol), string(saved.ServerName),
+	})}
+	if len(saved.Certificates) == 0 {
+		return l, nil
+	}
+	l.peer = &peerCertificates{timestamps: saved.Timestamps, ocspResponse: saved.OCSPResponse}
+	var err error
+	if l.peer.certificates, err = r.parseOrShareCertificates(saved.Certificates); err != nil {
+		return nil, err
+	}
+	for _, der := range saved.Chains {
+		chain, err := r.parseOrShareCertificates(der)
+		if err != nil {
+			return nil, err
+		}
+		l.peer.chains = append(l.peer.chains, chain)
+	}
+	return l, nil
+}
+
+func (r *Restorer) parseOrShareCertificates(all [][]byte) (certificates []*x509.Certificate, err error) {
+	for _, der := range all {
+		hash := sha256.Sum256(der)
+		var c *x509.Certificate
+		if known, ok := r.certificates.Load(hash); ok {
+			c = known.(weak.Pointer[x509.Certificate]).Value()
+		}
+		if c == nil {
+			if c, err = x509.ParseCertificate(der); err != nil {
+				return nil, err
+			}
+			pointer := weak.Make(c)
+			r.certificates.Store(hash, pointer)
+			runtime.AddCleanup(c, func(hash [sha256.Size]byte) { r.certificates.CompareAndDelete(hash, pointer) }, hash)
+		}
+		certificates = append(certificates, c)
+	}
+	return certificates, nil
+}
