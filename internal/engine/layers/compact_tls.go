@@ -20,8 +20,7 @@ import (
 type compactTLSLayer struct {
 	records  tls13.Conn
 	params   unique.Handle[sharedTLSParams]
-	peer     *peerCertificates // nil if the peer has presented none
-	exporter secure.Exporter   // nil if another process has performed the handshake
+	exporter secure.Exporter // nil if another process has performed the handshake
 }
 
 // sharedTLSParams is the part of a tls.ConnectionState that many connections have in common.
@@ -29,6 +28,7 @@ type sharedTLSParams struct {
 	CurveID                                   tls.CurveID
 	DidResume, HelloRetryRequest, ECHAccepted bool
 	NegotiatedProtocol, ServerName            string
+	peer                                      *peerCertificates // nil if the peer has presented none
 }
 
 // peerCertificates is the part of a tls.ConnectionState that depends on the peer's certificates.
@@ -40,12 +40,14 @@ type peerCertificates struct {
 }
 
 func newCompactTLSLayer(records tls13.Conn, s *tls.ConnectionState, last *lastPeer) *compactTLSLayer {
-	l := &compactTLSLayer{records: records, exporter: secure.ExporterOf(s)}
-	l.params = unique.Make(sharedTLSParams{s.CurveID, s.DidResume, s.HelloRetryRequest, s.ECHAccepted, s.NegotiatedProtocol, s.ServerName})
-	if len(s.PeerCertificates) > 0 {
-		l.peer = last.shareOrReplace(&peerCertificates{s.PeerCertificates, s.VerifiedChains, s.SignedCertificateTimestamps, s.OCSPResponse})
+	p := sharedTLSParams{
+		CurveID: s.CurveID, DidResume: s.DidResume, HelloRetryRequest: s.HelloRetryRequest, ECHAccepted: s.ECHAccepted,
+		NegotiatedProtocol: s.NegotiatedProtocol, ServerName: s.ServerName,
 	}
-	return l
+	if len(s.PeerCertificates) > 0 {
+		p.peer = last.shareOrReplace(&peerCertificates{s.PeerCertificates, s.VerifiedChains, s.SignedCertificateTimestamps, s.OCSPResponse})
+	}
+	return &compactTLSLayer{records: records, params: unique.Make(p), exporter: secure.ExporterOf(s)}
 }
 
 // lastPeer is the peerCertificates of the last handshake. The connections of a client to one server share them. (Equal
@@ -126,9 +128,9 @@ func (l *compactTLSLayer) state() *tls.ConnectionState {
 		CurveID: p.CurveID, DidResume: p.DidResume, HelloRetryRequest: p.HelloRetryRequest, ECHAccepted: p.ECHAccepted,
 		NegotiatedProtocol: p.NegotiatedProtocol, ServerName: p.ServerName,
 	}
-	if l.peer != nil {
-		s.PeerCertificates, s.VerifiedChains = l.peer.certificates, l.peer.chains
-		s.SignedCertificateTimestamps, s.OCSPResponse = l.peer.timestamps, l.peer.ocspResponse
+	if p.peer != nil {
+		s.PeerCertificates, s.VerifiedChains = p.peer.certificates, p.peer.chains
+		s.SignedCertificateTimestamps, s.OCSPResponse = p.peer.timestamps, p.peer.ocspResponse
 	}
 	exporter := l.exporter
 	if exporter == nil {

@@ -36,12 +36,12 @@ func (l *compactTLSLayer) AppendState(dst []byte) []byte {
 		CurveID: p.CurveID, DidResume: p.DidResume, HelloRetryRequest: p.HelloRetryRequest, ECHAccepted: p.ECHAccepted,
 		NegotiatedProtocol: []byte(p.NegotiatedProtocol), ServerName: []byte(p.ServerName),
 	}
-	if l.peer != nil {
-		saved.Certificates = encodeCertificates(l.peer.certificates)
-		for _, chain := range l.peer.chains {
+	if p.peer != nil {
+		saved.Certificates = encodeCertificates(p.peer.certificates)
+		for _, chain := range p.peer.chains {
 			saved.Chains = append(saved.Chains, encodeCertificates(chain))
 		}
-		saved.Timestamps, saved.OCSPResponse = l.peer.timestamps, l.peer.ocspResponse
+		saved.Timestamps, saved.OCSPResponse = p.peer.timestamps, p.peer.ocspResponse
 	}
 	encoded, _ := json.Marshal(saved) // every value can be encoded
 	dst = binary.BigEndian.AppendUint32(dst, uint32(len(encoded)))
@@ -87,25 +87,26 @@ func (r *Restorer) restoreWithoutRecords(encoded []byte) (*compactTLSLayer, erro
 	if err := json.Unmarshal(encoded, &saved); err != nil {
 		return nil, err
 	}
-	l := &compactTLSLayer{params: unique.Make(sharedTLSParams{
-		saved.CurveID, saved.DidResume, saved.HelloRetryRequest, saved.ECHAccepted, string(saved.NegotiatedProtocol), string(saved.ServerName),
-	})}
-	if len(saved.Certificates) == 0 {
-		return l, nil
+	params := sharedTLSParams{
+		CurveID: saved.CurveID, DidResume: saved.DidResume, HelloRetryRequest: saved.HelloRetryRequest, ECHAccepted: saved.ECHAccepted,
+		NegotiatedProtocol: string(saved.NegotiatedProtocol), ServerName: string(saved.ServerName),
 	}
-	l.peer = &peerCertificates{timestamps: saved.Timestamps, ocspResponse: saved.OCSPResponse}
-	var err error
-	if l.peer.certificates, err = r.parseOrShareCertificates(saved.Certificates); err != nil {
-		return nil, err
-	}
-	for _, der := range saved.Chains {
-		chain, err := r.parseOrShareCertificates(der)
-		if err != nil {
+	if len(saved.Certificates) > 0 {
+		peer := &peerCertificates{timestamps: saved.Timestamps, ocspResponse: saved.OCSPResponse}
+		var err error
+		if peer.certificates, err = r.parseOrShareCertificates(saved.Certificates); err != nil {
 			return nil, err
 		}
-		l.peer.chains = append(l.peer.chains, chain)
+		for _, der := range saved.Chains {
+			chain, err := r.parseOrShareCertificates(der)
+			if err != nil {
+				return nil, err
+			}
+			peer.chains = append(peer.chains, chain)
+		}
+		params.peer = peer
 	}
-	return l, nil
+	return &compactTLSLayer{params: unique.Make(params)}, nil
 }
 
 func (r *Restorer) parseOrShareCertificates(all [][]byte) (certificates []*x509.Certificate, err error) {
