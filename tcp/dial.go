@@ -129,7 +129,7 @@ func (s *Server) newDialHandler(d Dial, host string) engine.ConnHandler {
 		cfg = cfg.Clone()
 		cfg.ServerName = host
 	}
-	o.layers = &layers.Config{TLS: cfg, Gate: s.sharedHandshakeLimiter(), Ciphers: s.tlsCiphersOrNil()}
+	o.layers = &layers.Config{TLS: cfg, Gate: s.sharedHandshakeLimiter(), Ciphers: s.tlsCiphersOrNil(), DropExporters: s.DropTLSExporters}
 	return o
 }
 

@@ -119,6 +119,9 @@ type Server struct {
 	// compact implementation processes those of TLS 1.3 with AES-GCM, which saves 5 KB per connection and lets these
 	// connections move in an Upgrade; see Stats.TLS. Connections that have moved from an earlier process stay compact.
 	DisableCompactTLS bool
+	// DropTLSExporters makes tls.ConnectionState.ExportKeyingMaterial of compact TLS connections fail, which saves 120
+	// bytes per connection. Few programs need it, such as for channel binding (RFC 9266).
+	DropTLSExporters bool
 	// Refuse, if set, returns the answer to a rejected connection, or nil for no answer. why is ErrTooManyConns,
 	// ErrTooManyFromSource or ErrDenied. The server sends the answer unencrypted, as far as the kernel accepts it
 	// immediately, and closes the connection. If the address in a PROXY header (TrustedProxies) is rejected, the server

@@ -45,7 +45,7 @@ func (c *Conn) StartTLS(cfg *tls.Config) error {
 		return badConfig("StartTLS: tls.Config has no certificate; expected Certificates, GetCertificate or GetConfigForClient to be set")
 	}
 	s := c.Server()
-	these := layers.Config{TLS: cfg, Gate: s.sharedHandshakeLimiter(), Ciphers: s.tlsCiphersOrNil()}
+	these := layers.Config{TLS: cfg, Gate: s.sharedHandshakeLimiter(), Ciphers: s.tlsCiphersOrNil(), DropExporters: s.DropTLSExporters}
 	if these.Ciphers != nil && !c.core().IsDialled() {
 		// DecryptTicket makes cfg generate its ticket keys when they are due, so that all clones have the same.
 		_, _ = cfg.DecryptTicket(nil, tls.ConnectionState{})
@@ -116,6 +116,7 @@ func (s *Server) configureTLSAndProxyLayers(cfg *engine.Config, l Limits, listen
 		if t := secure.NewTicketKeyRingIfShareable(all[i].TLS, s.ticketKeys[&listeners[i]]); t != nil {
 			all[i].Tickets, s.tickets[&listeners[i]] = t, t
 		}
+		all[i].DropExporters = s.DropTLSExporters
 		if all[i].Ciphers = s.tlsCiphersOrNil(); all[i].Ciphers != nil {
 			secure.EnableTakeover(all[i].TLS)
 		}

@@ -41,7 +41,7 @@ type tlsClient struct {
 // at once; further handshakes wait. Cryptography runs outside the loops, on at most half of the processors.
 func newTLSClient(cfg *tls.Config, timeout time.Duration, onFailure func(error)) *tlsClient {
 	gate := secure.NewHandshakeLimiter(maxHalfOpen, max(runtime.GOMAXPROCS(0)/2, 1))
-	return &tlsClient{layers: layers.Config{TLS: cfg, Gate: gate, Ciphers: new(tls13.CipherCache)}, timeout: timeout, onFailure: onFailure}
+	return &tlsClient{layers: layers.Config{TLS: cfg, Gate: gate, Ciphers: new(tls13.CipherCache), DropExporters: true}, timeout: timeout, onFailure: onFailure}
 }
 
 // waitHandshakesAndClose waits until no handshake is running. It must be called after the engine has stopped.

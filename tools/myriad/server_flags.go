@@ -112,6 +112,7 @@ func (f *serverFlags) validateAndComplete(cmd *cobra.Command) (err error) {
 		return usagef("--flight-lag is %v; expected more than 0, with --flight-dir", f.flightLag)
 	}
 	srv := &f.srv
+	srv.DropTLSExporters = true // no application here exports keying material
 	if srv.TLSConfig, err = f.tls.newTLSConfig(); err != nil {
 		return err
 	}

@@ -20,7 +20,7 @@ import (
 type compactTLSLayer struct {
 	records  tls13.Conn
 	params   unique.Handle[sharedTLSParams]
-	exporter secure.Exporter // nil if another process has performed the handshake
+	exporter secure.Exporter // nil if it was dropped, or stays in the process that has performed the handshake
 }
 
 // sharedTLSParams is the part of a tls.ConnectionState that many connections have in common.
@@ -39,15 +39,19 @@ type peerCertificates struct {
 	ocspResponse []byte
 }
 
-func newCompactTLSLayer(records tls13.Conn, s *tls.ConnectionState, last *lastPeer) *compactTLSLayer {
+func newCompactTLSLayer(cfg *Config, records tls13.Conn, s *tls.ConnectionState) *compactTLSLayer {
 	p := sharedTLSParams{
 		CurveID: s.CurveID, DidResume: s.DidResume, HelloRetryRequest: s.HelloRetryRequest, ECHAccepted: s.ECHAccepted,
 		NegotiatedProtocol: s.NegotiatedProtocol, ServerName: s.ServerName,
 	}
 	if len(s.PeerCertificates) > 0 {
-		p.peer = last.shareOrReplace(&peerCertificates{s.PeerCertificates, s.VerifiedChains, s.SignedCertificateTimestamps, s.OCSPResponse})
+		p.peer = cfg.last.shareOrReplace(&peerCertificates{s.PeerCertificates, s.VerifiedChains, s.SignedCertificateTimestamps, s.OCSPResponse})
 	}
-	return &compactTLSLayer{records: records, params: unique.Make(p), exporter: secure.ExporterOf(s)}
+	l := &compactTLSLayer{records: records, params: unique.Make(p)}
+	if !cfg.DropExporters {
+		l.exporter = secure.ExporterOf(s)
+	}
+	return l
 }
 
 // lastPeer is the peerCertificates of the last handshake. The connections of a client to one server share them. (Equal
@@ -119,7 +123,7 @@ func (l *compactTLSLayer) SendClose(c *engine.Conn) {
 
 func (l *compactTLSLayer) OnClosed(*engine.Conn) { l.records.Close() }
 
-var errExporterLost = errors.New("myriad: keying material can be exported only by the process that performed the TLS handshake")
+var errNoExporter = errors.New("myriad: keying material can be exported only by the process that performed the TLS handshake, and not with Server.DropTLSExporters")
 
 func (l *compactTLSLayer) state() *tls.ConnectionState {
 	p := l.params.Value()
@@ -134,7 +138,7 @@ func (l *compactTLSLayer) state() *tls.ConnectionState {
 	}
 	exporter := l.exporter
 	if exporter == nil {
-		exporter = func(string, []byte, int) ([]byte, error) { return nil, errExporterLost }
+		exporter = func(string, []byte, int) ([]byte, error) { return nil, errNoExporter }
 	}
 	secure.SetExporter(s, exporter)
 	return s

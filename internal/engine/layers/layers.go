@@ -21,6 +21,8 @@ type Config struct {
 	Tickets *secure.TicketKeyRing
 	// Ciphers, if set, enables compact TLS connections. secure.EnableTakeover must have prepared the TLS of a server.
 	Ciphers *tls13.CipherCache
+	// DropExporters makes ExportKeyingMaterial of compact TLS connections fail.
+	DropExporters bool
 
 	last lastPeer
 }

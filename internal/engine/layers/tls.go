@@ -79,7 +79,7 @@ func (l *tlsLayer) takeOver(c *engine.Conn) (_ *compactTLSLayer, unread []byte) 
 	if reason != secure.StayNone {
 		return nil, nil
 	}
-	return newCompactTLSLayer(records, &state, &l.cfg.last), unread
+	return newCompactTLSLayer(l.cfg, records, &state), unread
 }
 
 // plaintextBuffers are buffers of the size of one TLS record.
