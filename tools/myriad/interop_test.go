@@ -46,12 +46,42 @@ func writeCertificate(t *testing.T, changes ...func(*x509.Certificate)) (cert, k
 	return cert, key
 }
 
+// Clients that print the answer to what they are given, of which the arguments are host, port and certificate.
+const (
+	pythonTLSClient = `
+import socket, ssl, sys
+host, port, cert = sys.argv[1:]
+sent = sys.stdin.buffer.read()
+with socket.create_connection((host, int(port))) as plain, ssl.create_default_context(cafile=cert).wrap_socket(plain, server_hostname="localhost") as c:
+    c.sendall(sent)
+    got = b""
+    while len(got) < len(sent):
+        part = c.recv(4096)
+        if not part:
+            break
+        got += part
+sys.stdout.buffer.write(got)
+`
+	nodeTLSClient = `
+const fs = require("fs"), tls = require("tls");
+const [host, port, cert] = process.argv.slice(2);
+const sent = fs.readFileSync(0);
+const c = tls.connect({host, port, ca: fs.readFileSync(cert), servername: "localhost"}, () => c.write(sent));
+let got = 0;
+c.on("data", (d) => { process.stdout.write(d); if ((got += d.length) >= sent.length) c.end(); });
+`
+)
+
 // Programs that we did not write get their answers on every model.
 func TestInterop(t *testing.T) {
 	skipIfShort(t)
 	const text, hello = "one\nand two\n", "Hello, World!Hello, World!Hello, World!"
 	cert, key := writeCertificate(t)
 	socket := filepath.Join(t.TempDir(), "socket")
+	python, node := filepath.Join(t.TempDir(), "client.py"), filepath.Join(t.TempDir(), "client.js")
+	failOnError(t, os.WriteFile(python, []byte(pythonTLSClient), 0o600))
+	failOnError(t, os.WriteFile(node, []byte(nodeTLSClient), 0o600))
+	long := strings.Repeat("a line of about forty characters or so\n", 5000) // many records
 	openssl := "openssl s_client -connect {addr} -quiet -verify_return_error -CAfile {cert} -servername localhost -verify_hostname localhost -tls1_"
 	for _, c := range []struct {
 		name, serve, client, input, want string
@@ -64,6 +94,8 @@ func TestInterop(t *testing.T) {
 		{"nc, a proxy", "lines --trusted-proxy 127.0.0.1", "nc -N {host} {port}", "PROXY TCP4 192.0.2.1 192.0.2.2 1000 2000\r\n" + text, text},
 		{"nc, none", "lines --trusted-proxy 127.0.0.1", "nc -N {host} {port}", text, ""},
 		{"curl", "http", "curl -sS --fail http://{addr}/[1-3]", "", hello},
+		{"python, TLS", "lines {tls}", "python3 " + python + " {host} {port} {cert}", long, long},
+		{"node, TLS", "lines {tls}", "node " + node + " {host} {port} {cert}", long, long},
 		{"curl, TLS", "http {tls}", "curl -sS --fail --cacert {cert} https://{addr}/[1-3]", "", hello},
 	} {
 		for _, model := range tcp.Models() {
