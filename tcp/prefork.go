@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/secure"
 	"github.com/myriad-go/myriad/internal/supervisor"
 	"github.com/myriad-go/myriad/internal/upgrade"
 )
@@ -83,14 +84,29 @@ func (s *Server) workerCounts() (running int, restarts int64) {
 }
 
 func (s *Server) startSupervisor(cfg engine.Config) (engine.Engine, error) {
+	initTickets := func(page []byte) {
+		if s.predecessor != nil {
+			secure.NewSharedTicketKeys(page).Set(s.predecessor.WorkerTickets)
+		}
+	}
 	p, err := supervisor.Start(supervisor.Config{
 		Addrs: listenAddresses(cfg.Listeners), Control: s.Socket.Control, Processes: s.Processes, Log: cfg.Log, OnServing: s.Listening,
-		Sockets: socketsOfListeners(cfg.Listeners), IsSuccessor: s.predecessor != nil,
+		Sockets: socketsOfListeners(cfg.Listeners), IsSuccessor: s.predecessor != nil, InitPage: initTickets,
 	})
 	if err != nil {
 		return nil, err
 	}
 	return p, nil
+}
+
+// workerTicketKeys returns the ticket keys that the worker processes of a supervisor share, or nil without a supervisor.
+func workerTicketKeys(e engine.Engine) []secure.TicketKey {
+	if p, ok := e.(*supervisor.Supervisor); ok {
+		if page := p.CopyPage(); page != nil {
+			return secure.NewSharedTicketKeys(page).Keys()
+		}
+	}
+	return nil
 }
 
 func supervisorError(e engine.Engine) error {

@@ -111,9 +111,7 @@ type Server struct {
 	//
 	// If the configuration has no session ticket keys, the server generates a new key every day, and Upgrade passes the
 	// keys on. The server generates no keys if client certificates may be required (ClientAuth, GetConfigForClient), or
-	// if tickets are customized (WrapSession) or disabled. With Processes, every worker generates its own keys, so a
-	// client can't resume a session at another worker, unless all call tls.Config.SetSessionTicketKeys with the same
-	// keys.
+	// if tickets are customized (WrapSession) or disabled. With Processes, all workers have the same keys.
 	TLSConfig *tls.Config
 	// DisableCompactTLS makes crypto/tls process the records of all TLS connections after the handshake. By default, a
 	// compact implementation processes those of TLS 1.3 with AES-GCM, which saves 5 KB per connection and lets these

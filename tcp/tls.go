@@ -11,6 +11,7 @@ import (
 	"github.com/myriad-go/myriad/internal/engine/layers"
 	"github.com/myriad-go/myriad/internal/secure"
 	"github.com/myriad-go/myriad/internal/secure/tls13"
+	"github.com/myriad-go/myriad/internal/supervisor"
 )
 
 // TLS returns the result of the handshake: version, cipher suite, protocol, server name and client certificates. The
@@ -99,6 +100,14 @@ func (s *Server) tlsCiphersOrNil() *tls13.CipherCache {
 	return &s.tlsCiphers
 }
 
+// newTicketKeyRing returns nil if the server must not generate ticket keys. The caller holds s.mu.
+func (s *Server) newTicketKeyRing(cfg *tls.Config, listeners []Listener, number int) *secure.TicketKeyRing {
+	if s.worker != nil {
+		return secure.NewDerivedTicketKeyRing(cfg, secure.NewSharedTicketKeys(supervisor.CurrentWorker().Page()), number)
+	}
+	return secure.NewTicketKeyRingIfShareable(cfg, s.ticketKeys[&listeners[number]])
+}
+
 func (s *Server) configureTLSAndProxyLayers(cfg *engine.Config, l Limits, listeners []Listener) {
 	all, some, proxies := make([]layers.Config, len(listeners)), false, false
 	s.tickets = make(map[*Listener]*secure.TicketKeyRing)
@@ -113,7 +122,7 @@ func (s *Server) configureTLSAndProxyLayers(cfg *engine.Config, l Limits, listen
 		if h, ok := handlerAs[ALPNHandler](s.Handler); ok {
 			all[i].TLS.NextProtos = h.NextProtos(all[i].TLS.NextProtos)
 		}
-		if t := secure.NewTicketKeyRingIfShareable(all[i].TLS, s.ticketKeys[&listeners[i]]); t != nil {
+		if t := s.newTicketKeyRing(all[i].TLS, listeners, i); t != nil {
 			all[i].Tickets, s.tickets[&listeners[i]] = t, t
 		}
 		all[i].DropExporters = s.DropTLSExporters

@@ -259,7 +259,7 @@ func (s *Server) countByObstacleOrBusy(ctx context.Context, totalConns int) map[
 }
 
 func (s *Server) newHelloMessage(e engine.Engine, m engine.Migrator, listeners []Listener) upgrade.Hello {
-	hello := upgrade.Hello{PID: os.Getpid(), Paused: s.paused.Load()}
+	hello := upgrade.Hello{PID: os.Getpid(), Paused: s.paused.Load(), WorkerTickets: workerTicketKeys(e)}
 	sockets := m.SocketsPerListener()
 	for i, at := range e.ListenerStats() {
 		l := upgrade.Listener{

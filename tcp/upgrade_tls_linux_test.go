@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -197,4 +198,37 @@ type lineWriter struct{ *compactClient }
 
 func (w lineWriter) Write(p []byte) (int, error) {
 	return len(p), errors.Join(w.records.Write(w.compactClient, p), w.flush())
+}
+
+// TestTicketsOfWorkers checks that clients resume their sessions at any worker process, also after an upgrade.
+func TestTicketsOfWorkers(t *testing.T) {
+	_, client := identity()
+	client = client.Clone()
+	client.ClientSessionCache = tls.NewLRUClientSessionCache(0)
+	cfg := successorConfig{Model: Epoll, TLS: true, Processes: 2}
+	s, _ := startUpgradable(t, cfg, cfg)
+	connect := func(resumes bool) (pid int) {
+		t.Helper()
+		c := testkit.DialTLS(t, s.addr, client)
+		defer c.Close()
+		pid = servingPID(t, c) // the answer comes behind the server's tickets
+		if resumed := c.Conn.(*tls.Conn).ConnectionState().DidResume; resumed != resumes {
+			t.Errorf("a session is resumed: %v, want %v", resumed, resumes)
+		}
+		return pid
+	}
+	seen := map[int]bool{connect(false): true}
+	testkit.WaitFor(t, "both workers serve", func() bool { seen[connect(true)] = true; return len(seen) == 2 })
+	u, err := s.Upgrade(t.Context())
+	if err != nil {
+		t.Fatalf("Upgrade: %+v, %v", u, err)
+	}
+	expectNoError(t, s.waitResult(t))
+	for range 4 {
+		if pid := connect(true); seen[pid] {
+			t.Errorf("worker %d of the old process serves", pid)
+		}
+	}
+	requireNoError(t, syscall.Kill(u.PID, syscall.SIGTERM))
+	waitProcessEnd(t, u.PID)
 }

@@ -17,6 +17,10 @@ type TicketKeyRing struct {
 	cfg     *tls.Config
 	renewAt atomic.Int64 // when to generate a new key, in Unix nanoseconds
 
+	// If shared is set, the keys are derived from those that several processes share, for this listener.
+	shared   *SharedTicketKeys
+	listener int
+
 	mu   sync.Mutex
 	keys []TicketKey // newest first
 }
@@ -40,11 +44,21 @@ const (
 // tickets. It is also nil if clients may have to present certificates, because another process may trust other
 // certificates.
 func NewTicketKeyRingIfShareable(cfg *tls.Config, inheritedKeys []TicketKey) (ringOrNil *TicketKeyRing) {
+	return newTicketKeyRing(&TicketKeyRing{cfg: cfg, keys: slices.Clone(inheritedKeys)})
+}
+
+// NewDerivedTicketKeyRing is like NewTicketKeyRingIfShareable, but derives the keys from shared ones. Different
+// listeners get different keys.
+func NewDerivedTicketKeyRing(cfg *tls.Config, shared *SharedTicketKeys, listener int) (ringOrNil *TicketKeyRing) {
+	return newTicketKeyRing(&TicketKeyRing{cfg: cfg, shared: shared, listener: listener})
+}
+
+func newTicketKeyRing(t *TicketKeyRing) (ringOrNil *TicketKeyRing) {
+	cfg := t.cfg
 	if cfg.SessionTicketsDisabled || cfg.WrapSession != nil || cfg.UnwrapSession != nil || hasTicketKeys(cfg) ||
 		cfg.ClientAuth != tls.NoClientCert || cfg.GetConfigForClient != nil {
 		return nil
 	}
-	t := &TicketKeyRing{cfg: cfg, keys: slices.Clone(inheritedKeys)}
 	t.renewKeysIfDue(time.Now())
 	return t
 }
@@ -67,21 +81,30 @@ func (t *TicketKeyRing) RenewIfDue() {
 func (t *TicketKeyRing) renewKeysIfDue(now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.keys = slices.DeleteFunc(t.keys, func(k TicketKey) bool {
-		return len(k.Key) != ticketKeySize || k.Made.After(now) || now.Sub(k.Made) >= ticketKeyLife
-	})
-	if len(t.keys) == 0 || now.Sub(t.keys[0].Made) >= ticketKeyUse {
-		key := make([]byte, ticketKeySize)
-		_, _ = rand.Read(key) // never fails
-		t.keys = slices.Insert(t.keys, 0, TicketKey{key, now})
+	if t.shared != nil {
+		t.keys = deriveTicketKeys(t.shared.RenewIfDue(now), t.listener)
+	} else {
+		t.keys = renewTicketKeys(t.keys, now)
 	}
-	t.keys = t.keys[:min(len(t.keys), MaxTicketKeys)]
 	var all [][ticketKeySize]byte
 	for _, k := range t.keys {
 		all = append(all, [ticketKeySize]byte(k.Key))
 	}
 	t.cfg.SetSessionTicketKeys(all)
 	t.renewAt.Store(t.keys[0].Made.Add(ticketKeyUse).UnixNano())
+}
+
+// renewTicketKeys removes keys that are invalid or too old, and adds a new key if the newest was used for a day.
+func renewTicketKeys(keys []TicketKey, now time.Time) []TicketKey {
+	keys = slices.DeleteFunc(keys, func(k TicketKey) bool {
+		return len(k.Key) != ticketKeySize || k.Made.After(now) || now.Sub(k.Made) >= ticketKeyLife
+	})
+	if len(keys) == 0 || now.Sub(keys[0].Made) >= ticketKeyUse {
+		key := make([]byte, ticketKeySize)
+		_, _ = rand.Read(key) // never fails
+		keys = slices.Insert(keys, 0, TicketKey{key, now})
+	}
+	return keys[:min(len(keys), MaxTicketKeys)]
 }
 
 func (t *TicketKeyRing) Keys() []TicketKey {

@@ -76,3 +76,34 @@ func TestTicketKeysOfTheUser(t *testing.T) {
 		t.Error("keys that crypto/tls has made are taken for the user's")
 	}
 }
+
+// TestSharedTicketKeys checks that processes with the same memory use the same keys, that a listener has keys of its
+// own, and that unreadable keys are replaced.
+func TestSharedTicketKeys(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := make([]byte, SharedTicketKeysSize)
+		newRing := func(listener int) *TicketKeyRing {
+			return NewDerivedTicketKeyRing(&tls.Config{}, NewSharedTicketKeys(memory), listener)
+		}
+		a, b, other := newRing(0), newRing(0), newRing(1)
+		for day := range 10 {
+			for _, ring := range []*TicketKeyRing{a, b, other} {
+				ring.RenewIfDue()
+			}
+			if want := min(day+1, MaxTicketKeys-1); len(a.Keys()) != want || !equalTicketKeys(a.Keys(), b.Keys()) || equalTicketKeys(a.Keys(), other.Keys()) {
+				t.Fatalf("day %d: %d keys, equal %v, as the other listener's %v; want %d, true, false",
+					day, len(a.Keys()), equalTicketKeys(a.Keys(), b.Keys()), equalTicketKeys(a.Keys(), other.Keys()), want)
+			}
+			time.Sleep(ticketKeyUse)
+		}
+		next := NewSharedTicketKeys(make([]byte, SharedTicketKeysSize))
+		next.Set(NewSharedTicketKeys(memory).Keys())
+		if !equalTicketKeys(next.Keys(), NewSharedTicketKeys(memory).Keys()) {
+			t.Error("the successor's keys differ")
+		}
+		NewSharedTicketKeys(memory).page.version.Add(1) // as if a process had ended while it changed them
+		if b.RenewIfDue(); len(b.Keys()) != 1 {
+			t.Errorf("%d keys; want a new one", len(b.Keys()))
+		}
+	})
+}

@@ -44,6 +44,10 @@ const blockStride = int((unsafe.Sizeof(counterBlock{}) + 127) &^ 127)
 
 type sharedCounters []byte
 
+// PageSize is the size, in bytes, of a page of memory that the supervisor and all workers share, after the counters. It
+// is zero at first. Package tcp stores keys of TLS session tickets in it.
+const PageSize = 1024
+
 func (c sharedCounters) workerCount() int { return len(c) / blockStride }
 
 func (c sharedCounters) workerBlock(index int) *counterBlock {

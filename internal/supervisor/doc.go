@@ -9,7 +9,8 @@
 // A worker is the same program with the same arguments, identified by the variable MYRIAD_WORKER. Descriptor 3 is the
 // shared counters, 4 the control socket, and 5 the connection for handoff orders (handoff_linux.go); the worker's
 // listeners follow. A worker's block of counters is written only by the worker until the worker has ended. Its monitor
-// then adds the block to the counters of ended workers and clears it.
+// then adds the block to the counters of ended workers and clears it. A page behind the counters is for all workers:
+// package tcp keeps the keys of TLS session tickets there.
 //
 // # The control socket
 //

@@ -33,7 +33,14 @@ func startSupervisorWithTiming(cfg Config, t timing) (*Supervisor, error) {
 		sp.closeListenersAndStopSpawning()
 		return nil, err
 	}
-	return startSupervisor(cfg, t, addrs, sp.counters, sp), nil
+	if cfg.InitPage != nil {
+		cfg.InitPage(sp.page)
+	}
+	s := startSupervisor(cfg, t, addrs, sp.counters, sp)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.page = sp.page
+	return s, nil
 }
 
 type execSpawner struct {
@@ -42,6 +49,7 @@ type execSpawner struct {
 	args     []string
 	memory   *os.File // contains the counters
 	counters sharedCounters
+	page     []byte
 
 	sockets [][]*os.File // by address
 
@@ -96,8 +104,8 @@ func (sp *execSpawner) createSharedCounters() error {
 		return fmt.Errorf("memfd_create: %w", err)
 	}
 	sp.memory = os.NewFile(uintptr(fd), "counters")
-	if err = sp.memory.Truncate(int64(sp.cfg.Processes * blockStride)); err == nil {
-		sp.counters, err = mapCounters(sp.memory, sp.cfg.Processes)
+	if err = sp.memory.Truncate(int64(sharedMemorySize(sp.cfg.Processes))); err == nil {
+		sp.counters, sp.page, err = mapSharedMemory(sp.memory, sp.cfg.Processes)
 	}
 	if err != nil {
 		sp.memory.Close()
@@ -105,12 +113,14 @@ func (sp *execSpawner) createSharedCounters() error {
 	return err
 }
 
-func mapCounters(memory *os.File, workers int) (sharedCounters, error) {
-	b, err := unix.Mmap(int(memory.Fd()), 0, workers*blockStride, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+func sharedMemorySize(workers int) int { return workers*blockStride + PageSize }
+
+func mapSharedMemory(memory *os.File, workers int) (counters sharedCounters, page []byte, err error) {
+	b, err := unix.Mmap(int(memory.Fd()), 0, sharedMemorySize(workers), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
-		return nil, fmt.Errorf("mmap of the counters: %w", err)
+		return nil, nil, fmt.Errorf("mmap of the counters: %w", err)
 	}
-	return b, nil
+	return b[:workers*blockStride], b[workers*blockStride:], nil
 }
 
 func (sp *execSpawner) closeListenersAndStopSpawning() {
@@ -124,7 +134,7 @@ func (sp *execSpawner) closeListenersAndStopSpawning() {
 
 func (sp *execSpawner) freeCounters() {
 	sp.memory.Close()
-	_ = unix.Munmap(sp.counters) // cannot fail for a mapping
+	_ = unix.Munmap(sp.counters[:cap(sp.counters)]) // with the page; cannot fail for a mapping
 }
 
 func (sp *execSpawner) spawnWorker(workerIndex int, onFrame func(frame []byte)) (process, error) {

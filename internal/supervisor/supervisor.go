@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -32,6 +33,8 @@ type Config struct {
 	// calls have returned.
 	OnServing func(net.Addr)
 	Log       *slog.Logger
+	// InitPage, if set, is called with the shared page before the first worker starts; see PageSize.
+	InitPage func(page []byte)
 }
 
 type Address struct{ Network, Addr string }
@@ -91,6 +94,7 @@ type Supervisor struct {
 
 	mu       sync.Mutex
 	counters sharedCounters // nil when everything has ended
+	page     []byte         // likewise
 	ended    endedCounters
 	workers  []workerState
 	err      error // why it gave up
@@ -102,6 +106,13 @@ type workerState struct {
 	lostConns int64         // connections that were open when its processes ended
 	served    bool          // at least once
 	failures  int           // consecutive runs that ended before serving
+}
+
+// CopyPage returns a copy of the page that all workers share, or nil when everything has ended; see PageSize.
+func (s *Supervisor) CopyPage() []byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.page)
 }
 
 // ErrGaveUp is wrapped by the error of a supervisor whose workers repeatedly failed to serve.
@@ -127,7 +138,7 @@ func startSupervisor(cfg Config, t timing, addrs []net.Addr, counters sharedCoun
 		close(ended)
 		relay.Wait()
 		s.mu.Lock()
-		s.counters = nil
+		s.counters, s.page = nil, nil
 		s.mu.Unlock()
 		sp.freeCounters()
 		close(s.done)

@@ -50,6 +50,7 @@ type Worker struct {
 	identity
 	listeners   [][]*os.File // in the order of Addrs
 	block       *counterBlock
+	page        []byte // see PageSize
 	socket      *net.UnixConn
 	out         *outbox // for socket
 	link        *upgrade.OrderConn
@@ -110,6 +111,9 @@ func (w *Worker) ClaimListeners(addrs []Address, processes int) (all [][]net.Lis
 	}
 	return all, nil
 }
+
+// Page returns the page that all workers share; see PageSize.
+func (w *Worker) Page() []byte { return w.page }
 
 // BroadcastToAllWorkers queues a message for the connections of all workers, see [Supervisor.BroadcastToAllWorkers].
 func (w *Worker) BroadcastToAllWorkers(p []byte) error {

@@ -33,9 +33,9 @@ func (w *Worker) validateAndInheritDescriptors() error {
 		return fmt.Errorf("%s is set, but descriptor %d is not a control socket (%v); unset it", workerEnv, controlFD, err)
 	}
 	var st unix.Stat_t
-	if err := unix.Fstat(countersFD, &st); err != nil || st.Size != int64(w.Processes*blockStride) {
+	if err := unix.Fstat(countersFD, &st); err != nil || st.Size != int64(sharedMemorySize(w.Processes)) {
 		return fmt.Errorf("descriptor %d contains %d bytes of counters (%v); this program expects %d; "+
-			"if the program was replaced while its supervisor ran, restart the supervisor", countersFD, st.Size, err, w.Processes*blockStride)
+			"if the program was replaced while its supervisor ran, restart the supervisor", countersFD, st.Size, err, sharedMemorySize(w.Processes))
 	}
 	link, err := upgrade.InheritOrderConn(linkFD)
 	if err != nil {
@@ -56,10 +56,11 @@ func (w *Worker) validateAndInheritDescriptors() error {
 	}
 	memory := os.NewFile(countersFD, "counters")
 	defer memory.Close()
-	counters, err := mapCounters(memory, w.Processes)
+	counters, page, err := mapSharedMemory(memory, w.Processes)
 	if err != nil {
 		return err
 	}
+	w.page = page
 	w.block = counters.workerBlock(w.Index) // mapped until the process ends
 	if w.socket, err = toUnixConn(os.NewFile(controlFD, "control socket")); err != nil {
 		return err

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/myriad-go/myriad/internal/secure"
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
@@ -26,6 +27,7 @@ type Predecessor struct {
 	activatedNames []string   // of the service manager's sockets
 	activatedFiles []*os.File // the sockets
 	version        int
+	WorkerTickets  []secure.TicketKey // see Hello
 }
 
 // Inherited is a listener of the old process.
@@ -72,7 +74,7 @@ func (p *Predecessor) receiveHelloAndListeners() error {
 	if _, err := p.readExpectedMessage(context.Background(), kindHello, &h, Timeout); err != nil {
 		return err
 	}
-	p.version, p.Paused = h.Version, h.Paused
+	p.version, p.Paused, p.WorkerTickets = h.Version, h.Paused, h.WorkerTickets
 	if h.Version != Version {
 		err := fmt.Errorf("it speaks version %d of the protocol; expected %d", h.Version, Version)
 		_ = p.ReportFailure(err)

@@ -56,6 +56,8 @@ type Hello struct {
 	PID       int
 	Paused    bool // an operator has paused accepting
 	Listeners []Listener
+	// WorkerTickets are the keys from which worker processes derive those of the listeners.
+	WorkerTickets []secure.TicketKey `json:",omitempty"`
 	// Activated are the names of the service manager's sockets, whose descriptors follow those of the listeners.
 	Activated []string   `json:",omitempty"`
 	Files     []*os.File `json:"-"`

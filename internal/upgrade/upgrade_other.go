@@ -8,6 +8,8 @@ import (
 	"os"
 	"os/exec"
 	"time"
+
+	"github.com/myriad-go/myriad/internal/secure"
 )
 
 type Successor struct{}
@@ -30,8 +32,9 @@ func NewStateFile() (*os.File, error)                  { return nil, ErrUnsuppor
 func NewBroadcastSocketpair() (p [2]*os.File, _ error) { return p, ErrUnsupported }
 
 type Predecessor struct {
-	Listeners []Inherited
-	Paused    bool
+	Listeners     []Inherited
+	Paused        bool
+	WorkerTickets []secure.TicketKey // see Hello
 }
 
 type Reaper struct{}

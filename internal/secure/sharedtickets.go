@@ -1,0 +1,126 @@
+package secure
+
+import (
+	"crypto/hkdf"
+	"crypto/sha256"
+	"encoding/binary"
+	"runtime"
+	"strconv"
+	"sync/atomic"
+	"time"
+	"unsafe"
+)
+
+// SharedTicketKeys are ticket keys in memory that several processes share. Any of them may renew the keys. They follow
+// the schedule of TicketKeyRing. SharedTicketKeys is safe for concurrent use by goroutines and processes.
+type SharedTicketKeys struct{ page *ticketPage }
+
+// ticketPage is the layout of the shared memory. version is odd while a process changes the keys. A reader tries again
+// if version has changed.
+type ticketPage struct {
+	version atomic.Uint64
+	keys    [MaxTicketKeys]struct {
+		made atomic.Int64 // in Unix nanoseconds; 0 if there is no key
+		key  [ticketKeySize / 8]atomic.Uint64
+	}
+}
+
+// SharedTicketKeysSize is the size of the memory in bytes.
+const SharedTicketKeysSize = int(unsafe.Sizeof(ticketPage{}))
+
+// maxTicketReads limits the attempts to read keys that change. A process that ends while it changes the keys leaves
+// them unreadable; each process then uses keys of its own.
+const maxTicketReads = 1000
+
+// NewSharedTicketKeys returns the keys in memory, which is zero at first, aligned to 8 bytes, and has
+// SharedTicketKeysSize bytes or more.
+func NewSharedTicketKeys(memory []byte) *SharedTicketKeys {
+	return &SharedTicketKeys{(*ticketPage)(unsafe.Pointer(&memory[:SharedTicketKeysSize][0]))}
+}
+
+// Keys returns the keys, newest first. It returns nil if it can't read them.
+func (s *SharedTicketKeys) Keys() (keys []TicketKey) {
+	for range maxTicketReads {
+		version := s.page.version.Load()
+		if version%2 == 0 {
+			keys = s.readKeys()
+			if s.page.version.Load() == version {
+				return keys
+			}
+		}
+		runtime.Gosched()
+	}
+	return nil
+}
+
+func (s *SharedTicketKeys) readKeys() (keys []TicketKey) {
+	for i := range s.page.keys {
+		from := &s.page.keys[i]
+		made := from.made.Load()
+		if made == 0 {
+			break
+		}
+		var key []byte
+		for j := range from.key {
+			key = binary.LittleEndian.AppendUint64(key, from.key[j].Load())
+		}
+		keys = append(keys, TicketKey{key, time.Unix(0, made)})
+	}
+	return keys
+}
+
+// RenewIfDue adds a new key if the newest has been used for a day, and returns the keys.
+func (s *SharedTicketKeys) RenewIfDue(now time.Time) []TicketKey {
+	for range maxTicketReads {
+		version := s.page.version.Load()
+		keys := s.Keys()
+		if len(keys) > 0 && now.Sub(keys[0].Made) < ticketKeyUse {
+			return keys
+		}
+		keys = renewTicketKeys(keys, now)
+		if version%2 != 0 || !s.page.version.CompareAndSwap(version, version+1) {
+			continue // another process has renewed them
+		}
+		s.writeKeys(keys)
+		s.page.version.Store(version + 2)
+		return keys
+	}
+	return renewTicketKeys(nil, now)
+}
+
+// Set replaces the keys, before other processes use them.
+func (s *SharedTicketKeys) Set(keys []TicketKey) {
+	valid := keys[:0:0]
+	for _, k := range keys {
+		if len(k.Key) == ticketKeySize {
+			valid = append(valid, k)
+		}
+	}
+	s.writeKeys(valid[:min(len(valid), MaxTicketKeys)])
+}
+
+func (s *SharedTicketKeys) writeKeys(keys []TicketKey) {
+	for i := range s.page.keys {
+		to := &s.page.keys[i]
+		if i >= len(keys) {
+			to.made.Store(0)
+			continue
+		}
+		for j := range to.key {
+			to.key[j].Store(binary.LittleEndian.Uint64(keys[i].Key[8*j:]))
+		}
+		to.made.Store(keys[i].Made.UnixNano())
+	}
+}
+
+// deriveTicketKeys returns the keys of a listener.
+func deriveTicketKeys(shared []TicketKey, listener int) (keys []TicketKey) {
+	for _, k := range shared {
+		derived, err := hkdf.Expand(sha256.New, k.Key, "myriad session tickets, listener "+strconv.Itoa(listener), ticketKeySize)
+		if err != nil {
+			panic(err) // the length is valid
+		}
+		keys = append(keys, TicketKey{derived, k.Made})
+	}
+	return keys
+}
