@@ -49,8 +49,9 @@ func (cc *CipherCache) get(secret *[32]byte, isClient bool) *directionCipher {
 	if places == nil {
 		return nil
 	}
-	for i := range places[setIndex(secret)] {
-		e := places[setIndex(secret)][i].Load()
+	set := &places[setIndex(secret)]
+	for i := range set {
+		e := set[i].Load()
 		if e != nil && e.secret == *secret && e.isClient == isClient {
 			if !e.isUsed.Load() { // a store would be slow for other processors
 				e.isUsed.Store(true)
@@ -64,7 +65,7 @@ func (cc *CipherCache) get(secret *[32]byte, isClient bool) *directionCipher {
 // put adds a cipher. If all its places are in use, it replaces one that was not used lately, or else any.
 func (cc *CipherCache) put(secret *[32]byte, isClient bool, c *directionCipher) {
 	places := cc.places.Load()
-	if places == nil {
+	for places == nil { // again if Close is called meanwhile
 		cc.places.CompareAndSwap(nil, new([cacheSets][cacheWays]atomic.Pointer[cachedCipher]))
 		places = cc.places.Load()
 	}
@@ -93,10 +94,10 @@ func (cc *CipherCache) remove(secret *[32]byte, isClient bool) {
 	if places == nil {
 		return
 	}
-	for i := range places[setIndex(secret)] {
-		place := &places[setIndex(secret)][i]
-		if e := place.Load(); e != nil && e.secret == *secret && e.isClient == isClient {
-			place.CompareAndSwap(e, nil)
+	set := &places[setIndex(secret)]
+	for i := range set {
+		if e := set[i].Load(); e != nil && e.secret == *secret && e.isClient == isClient {
+			set[i].CompareAndSwap(e, nil)
 		}
 	}
 }
@@ -120,6 +121,9 @@ func (cc *CipherCache) dropUnused() {
 	cc.isArmed.Store(false) // so that a cipher that is added meanwhile arms the timer
 	left := 0
 	places := cc.places.Load()
+	if places == nil { // Close was called after the timer had fired
+		return
+	}
 	for i := range places {
 		for j := range places[i] {
 			e := places[i][j].Load()
