@@ -208,7 +208,9 @@ func (c *Conn) readKeyUpdate(out Output, body []byte) error {
 func (c *Conn) IsReadClosed() bool { return c.is(receivedClose) }
 
 // HasPartialRecord reports whether the first part of an incomplete record is kept.
-func (c *Conn) HasPartialRecord() bool { return c.rare != nil && len(c.rare.partial) > 0 }
+func (c *Conn) HasPartialRecord() bool {
+	return c.rare != nil && len(c.rare.partial) > 0 && !c.is(partialIsUsed)
+}
 
 // PartialRecordMemory returns the memory of an incomplete record in bytes.
 func (c *Conn) PartialRecordMemory() int {

@@ -48,6 +48,9 @@ func RestoreConn(state []byte, cache *CipherCache) (c Conn, err error) {
 	if c.messageLen > messageHeaderLen || c.is(partialIsUsed) || len(state) >= MaxRecord {
 		return c, errBadState
 	}
+	if len(state) >= HeaderLen && len(state) > HeaderLen+int(binary.BigEndian.Uint16(state[3:])) {
+		return c, errBadState // more than a record
+	}
 	if len(state) > 0 {
 		c.appendPartial(state, MaxRecord)
 	}
