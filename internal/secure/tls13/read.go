@@ -113,13 +113,14 @@ func (c *Conn) readRecord(out Output, record []byte) (plaintext []byte, err erro
 		c.idleRecords = 0
 	}
 	switch {
+	case contentType != typeHandshake && c.hasPartialMessage(): // RFC 8446, section 5.1
+	case contentType == typeAlert:
+		return nil, c.readAlert(out, content)
 	case c.idleRecords > maxIdleRecords:
-	case contentType == typeApplicationData && !c.hasPartialMessage():
+	case contentType == typeApplicationData:
 		return content, nil
 	case contentType == typeHandshake:
 		return nil, c.readMessages(out, content)
-	case contentType == typeAlert:
-		return nil, c.readAlert(out, content)
 	}
 	return nil, c.fail(out, alertUnexpectedMessage)
 }
@@ -136,8 +137,11 @@ func (c *Conn) readAlert(out Output, content []byte) error {
 		c.flags |= receivedClose
 		c.releasePartial()
 		return io.EOF
-	case alertUserCanceled:
-		return nil // close_notify follows
+	case alertUserCanceled: // close_notify follows
+		if c.idleRecords > maxIdleRecords {
+			return c.fail(out, alertUnexpectedMessage)
+		}
+		return nil
 	default: // the level is ignored: RFC 8446, section 6
 		c.flags |= broken | sentClose
 		c.releasePartial()
