@@ -352,7 +352,7 @@ func (p *position) setRecord(record, inner []byte) {
 }
 
 func (p *position) isChangeCipherSpec() bool {
-	return p.isComplete && (p.outerType == contentChangeCipherSpec || p.contentType == contentChangeCipherSpec)
+	return p.isComplete && len(p.content) <= 16<<10 && (p.outerType == contentChangeCipherSpec || p.contentType == contentChangeCipherSpec)
 }
 
 func (p *position) isKeyUpdate() bool { return p.isKeyUpdateHeader() && p.messageLen() == 1 }
@@ -431,6 +431,8 @@ func seedScripts() [][]byte {
 		add(opInnerLen, 0, byte(n>>8), byte(n))
 	}
 	add(opContent, contentChangeCipherSpec, 1, 1)
+	add(opHeader, contentChangeCipherSpec, 0x40, 1, 0x40, 1)
+	add(opHeader, contentChangeCipherSpec, 0x4d, 0x4d, 0x4d, 0x4d)
 	add(opCorrupt, 5, 1, 2, 3, 4, 5, 0, 3, 3)
 	add(opCorrupt, 0, 0, 16, 0)
 	for _, outerType := range []byte{0, 20, contentAlert, contentHandshake, 24} {

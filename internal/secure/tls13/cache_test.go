@@ -88,10 +88,11 @@ func TestCipherCacheTimer(t *testing.T) {
 		var cc CipherCache
 		unused, used := secretInSet(1, 0), secretInSet(2, 0)
 		for range 2 { // the second time the timer has stopped before
-			start := time.Now()
-			kept, dropped := newTestCipher(), newTestCipher()
+			kept := newTestCipher()
 			cc.put(used, false, kept)
-			cc.put(unused, false, dropped)
+			time.Sleep(time.Second)
+			start := time.Now()
+			cc.put(unused, false, newTestCipher())
 			for time.Since(start) < 3*cachePeriod {
 				checkCached(t, &cc, used, false, kept)
 				time.Sleep(time.Second)

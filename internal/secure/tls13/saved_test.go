@@ -120,7 +120,8 @@ func TestBadState(t *testing.T) {
 			checkBadState(t, "cipher suite 2", with(1, 2))
 			checkBadState(t, "flags", with(2, byte(partialIsUsed)))
 			checkBadState(t, "length of message", with(3, messageHeaderLen+1))
-			checkBadState(t, "partial record of MaxRecord bytes", append(bytes.Clone(state[:withoutPartial]), make([]byte, MaxRecord)...))
+			longest := append([]byte{typeApplicationData, 3, 3, maxCiphertext >> 8, maxCiphertext & 0xff}, make([]byte, maxCiphertext)...)
+			checkBadState(t, "a whole record", append(bytes.Clone(state[:withoutPartial]), longest...))
 			checkBadState(t, "more than a record", with(withoutPartial+4, 0))
 			for seed := range uint64(5000) {
 				useChangedState(t, state, seed)
