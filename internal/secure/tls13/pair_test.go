@@ -73,6 +73,8 @@ func (e *testEnd) receive(ciphertext []byte) {
 		switch {
 		case err == nil && len(plaintext) == 0:
 			e.t.Fatal("Read: neither plaintext nor an error")
+		case cap(plaintext) > len(plaintext):
+			e.t.Fatal("Read: what is appended to the plaintext would overwrite other bytes")
 		case err == ErrAgain && len(ciphertext) > 0:
 			e.t.Fatalf("Read: ErrAgain, but %d bytes are not used", len(ciphertext))
 		case err == ErrAgain:

@@ -36,6 +36,38 @@ func TestEcho(t *testing.T) {
 	}
 }
 
+// TestJoinedRecords checks that Read returns the data of all complete records together with the error that follows,
+// except for a record of which the first part has come before.
+func TestJoinedRecords(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		last func(*testEnd) []byte
+		want string
+	}{
+		{"nothing", func(*testEnd) []byte { return nil }, ErrAgain.Error()},
+		{"a part of a record", func(*testEnd) []byte { return []byte{typeApplicationData, 3, 3} }, ErrAgain.Error()},
+		{"close_notify", func(c *testEnd) []byte { _ = c.CloseWrite(&c.out); return c.takeOutput() }, "EOF"},
+		{"a fatal alert", func(c *testEnd) []byte { return c.sealContent(typeAlert, alertFatal, 40) }, "remote error: tls: handshake failure"},
+		{"a violation", func(*testEnd) []byte { return []byte{0} }, "local error: tls: unexpected message"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			server, client := newTestPair(t, tls.TLS_AES_128_GCM_SHA256)
+			first := client.writePlaintext("first ")
+			server.receive(first[:10])
+			stream := concat(first[10:], client.writePlaintext("second "), client.sealKeyUpdate(updateNotRequested),
+				client.writePlaintext("third "), client.sealContent(typeApplicationData), client.writePlaintext("fourth"), c.last(client))
+			p, used, err := server.Conn.Read(&server.out, stream)
+			if string(p) != "first " || used != len(first)-10 || err != nil {
+				t.Fatalf("Read: %q, %d, %v; want the first record alone", p, used, err)
+			}
+			p, used, err = server.Conn.Read(&server.out, stream[used:])
+			if string(p) != "second third fourth" || fmt.Sprint(err) != c.want {
+				t.Errorf("Read: %q, %d, %v; want the others and %s", p, used, err, c.want)
+			}
+		})
+	}
+}
+
 // TestPadding receives padded records of all sizes that are allowed.
 func TestPadding(t *testing.T) {
 	server, client := newTestPair(t, tls.TLS_AES_128_GCM_SHA256)
@@ -125,10 +157,10 @@ func TestViolations(t *testing.T) {
 		{"data before the last byte of a message", inOrder(content(typeHandshake, messageKeyUpdate, 0, 0, 1), empty), alertUnexpectedMessage},
 		{"close_notify in a message", inOrder(partOfUpdate, content(typeAlert, alertWarning, byte(alertCloseNotify))), alertUnexpectedMessage},
 		{"user_canceled in a message", inOrder(partOfUpdate, cancel, content(typeHandshake, 0, 1, 0)), alertUnexpectedMessage},
-		{"too many empty records", inOrder(slices.Repeat([]func(*testEnd) []byte{empty}, 17)...), alertUnexpectedMessage},
-		{"too many KeyUpdates", inOrder(slices.Repeat([]func(*testEnd) []byte{update}, 17)...), alertUnexpectedMessage},
-		{"too many user_canceled", inOrder(slices.Repeat([]func(*testEnd) []byte{cancel}, 17)...), alertUnexpectedMessage},
-		{"too many of all", inOrder(slices.Repeat([]func(*testEnd) []byte{empty, update, cancel}, 6)...), alertUnexpectedMessage},
+		{"too many empty records", inOrder(slices.Repeat([]func(*testEnd) []byte{empty}, maxIdleRecords+1)...), alertUnexpectedMessage},
+		{"too many KeyUpdates", inOrder(slices.Repeat([]func(*testEnd) []byte{update}, maxIdleRecords+1)...), alertUnexpectedMessage},
+		{"too many user_canceled", inOrder(slices.Repeat([]func(*testEnd) []byte{cancel}, maxIdleRecords+1)...), alertUnexpectedMessage},
+		{"too many of all", inOrder(slices.Repeat([]func(*testEnd) []byte{empty, update, cancel}, maxIdleRecords/3+1)...), alertUnexpectedMessage},
 	}
 	for _, outer := range []byte{0, 20, typeAlert, typeHandshake, 24, 255} {
 		cases = append(cases, testCase{fmt.Sprint("outer type ", outer), raw(outer), alertUnexpectedMessage})
@@ -228,21 +260,40 @@ func TestKeyUpdate(t *testing.T) {
 	}
 }
 
-// TestKeyUpdateReply checks the records that answer a KeyUpdate which is fragmented at any byte.
+// TestKeyUpdateReply checks the record that answers a KeyUpdate which is fragmented at any byte: it is written before the
+// next application data.
 func TestKeyUpdateReply(t *testing.T) {
 	message := []byte{messageKeyUpdate, 0, 0, 1, updateRequested}
+	answer := []byte{messageKeyUpdate, 0, 0, 1, updateNotRequested, typeHandshake}
 	for cut := 1; cut < len(message); cut++ {
 		server, client := newTestPair(t, tls.TLS_AES_128_GCM_SHA256)
 		stream := concat(client.sealContent(typeHandshake, message[:cut]...), client.sealContent(typeHandshake, message[cut:]...))
 		client.updateSecret(&client.write)
 		server.receive(append(stream, client.writePlaintext("after")...))
 		server.checkGot("after")
-		records := client.open(server.takeOutput())
-		if want := []byte{messageKeyUpdate, 0, 0, 1, updateNotRequested, typeHandshake}; len(records) != 1 || !bytes.Equal(records[0], want) {
-			t.Errorf("cut at %d: the reply is %x, want %x", cut, records, want)
+		if early := concat(server.takeOutput(), server.writePlaintext("")); len(early) > 0 {
+			t.Errorf("cut at %d: %x was sent before any data", cut, early)
+		}
+		reply := server.writePlaintext("x")
+		records := client.open(reply[:len(answer)-1+recordOverhead])
+		if !bytes.Equal(records[0], answer) {
+			t.Errorf("cut at %d: the reply is %x, want %x", cut, records, answer)
+		}
+		client.updateSecret(&client.read)
+		if records = client.open(reply[len(answer)-1+recordOverhead:]); len(records) != 1 || string(records[0]) != "x\x17" {
+			t.Errorf("cut at %d: after the reply comes %x", cut, records)
 		}
 	}
 	server, client := newTestPair(t, tls.TLS_AES_128_GCM_SHA256)
+	for range maxIdleRecords {
+		server.receive(client.sealKeyUpdate(updateRequested))
+	}
+	for i, want := range []int{5 + recordOverhead + 1 + recordOverhead, 1 + recordOverhead} {
+		if n := len(concat(server.takeOutput(), server.writePlaintext("x"))); n != want {
+			t.Errorf("many requests, write %d: sent %d bytes, want %d", i, n, want)
+		}
+	}
+	server, client = newTestPair(t, tls.TLS_AES_128_GCM_SHA256)
 	if err := server.CloseWrite(&server.out); err != nil {
 		t.Fatal(err)
 	}
@@ -480,11 +531,8 @@ func TestAllocs(t *testing.T) {
 					t.Fatal(err)
 				}
 				plaintext, used, err := server.Conn.Read(&out, out)
-				if len(plaintext) != 64 || used != len(out) || err != nil {
+				if len(plaintext) != 64 || used != len(out) || err != ErrAgain {
 					t.Fatal(plaintext, used, err)
-				}
-				if _, _, err := server.Conn.Read(&out, out[used:]); err != ErrAgain {
-					t.Fatal(err)
 				}
 			})
 			if allocs > 0 {
