@@ -272,7 +272,7 @@ var operations = [...]operation{
 	}},
 	opRaw: {"raw", func(s *scriptedStream, args arguments) { s.bytes = append(s.bytes, nextBytes(args)...) }},
 	opManyIdle: {"many idle", func(s *scriptedStream, args arguments) {
-		for range nextByte(args) % 20 {
+		for range nextByte(args) % 40 {
 			switch nextByte(args) % 4 {
 			case 0:
 				s.sealContent(contentApplicationData)
