@@ -434,6 +434,12 @@ func explainDifference(s *scriptedStream, got, want *outcome) string {
 	return "no known difference"
 }
 
+// The reasons of whyEndedEarlier.
+const (
+	versionOfRecord = "the version of a record"
+	idleMessages    = "the number of messages without data"
+)
+
 // whyEndedEarlier returns the reason for which crypto/tls fails at a record that tls13 accepts, or "".
 func (s *scriptedStream) whyEndedEarlier(got, want *outcome) string {
 	if want.end != "failed" || want.endedAt > got.endedAt {
@@ -443,9 +449,9 @@ func (s *scriptedStream) whyEndedEarlier(got, want *outcome) string {
 	switch {
 	// Section 5.1: the version of a record is ignored. crypto/tls requires 0x0303.
 	case want.alert == alertProtocolVersion && p.outerType == contentApplicationData && p.version != 0x0303:
-		return "the version of a record"
+		return versionOfRecord
 	case want.alert == alertUnexpectedMessage && p.idleMessages == maxIdleMessages+1 && p.idleRecords <= maxIdleRecords:
-		return "the number of messages without data"
+		return idleMessages
 	}
 	return ""
 }
@@ -468,7 +474,7 @@ func TestDifferencesAreReached(t *testing.T) {
 			used[differences[i].name] = true
 		}
 	}
-	for _, reason := range []string{"the version of a record", "the number of messages without data"} {
+	for _, reason := range []string{versionOfRecord, idleMessages} {
 		if !used[reason] {
 			missing = append(missing, reason)
 		}

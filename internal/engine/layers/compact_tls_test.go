@@ -51,7 +51,7 @@ func TestRestoreLayer(t *testing.T) {
 		for _, field := range reflect.VisibleFields(reflect.TypeFor[tls.ConnectionState]()) {
 			got, want := reflect.ValueOf(all[i]).Elem().FieldByIndex(field.Index), reflect.ValueOf(want).Elem().FieldByIndex(field.Index)
 			if field.IsExported() && !reflect.DeepEqual(got.Interface(), want.Interface()) {
-				t.Errorf("%s is %v, want %v", field.Name, got, want)
+				t.Errorf("%s is %#v, want %#v", field.Name, got, want)
 			}
 		}
 		if _, err := all[i].ExportKeyingMaterial("label", nil, 10); err != errNoExporter {
