@@ -182,6 +182,31 @@ func TestStartTLSFails(t *testing.T) {
 	})
 }
 
+// TestStartTLSResumes checks that sessions are resumed from the second connection on.
+func TestStartTLSResumes(t *testing.T) {
+	forEachSetup(t, func(t *testing.T, srv *Server) {
+		shared, client := identity()
+		server := shared.Clone() // without ticket keys
+		srv.Handler = Lines(MessageFunc(func(c *Conn, line []byte) {
+			if echoLine(c, line); c.TLS() == nil {
+				expectNoError(t, c.StartTLS(server))
+			}
+		}))
+		s := startServer(t, srv)
+		client = client.Clone()
+		client.ClientSessionCache = tls.NewLRUClientSessionCache(1)
+		for i := range 3 {
+			c := dial(t, s.addr)
+			c.ExchangeLine("STARTTLS", "STARTTLS")
+			tc := tls.Client(c, client)
+			testkit.NewConn(t, tc).ExchangeLine("hello", "hello")
+			if resumed := tc.ConnectionState().DidResume; resumed != (i > 0) {
+				t.Errorf("connection %d: resumed is %v", i, resumed)
+			}
+		}
+	})
+}
+
 // startTLSClient is the handler of a client that starts TLS.
 type startTLSClient struct {
 	Base

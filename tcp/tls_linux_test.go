@@ -1,9 +1,14 @@
 package tcp
 
 import (
+	"bytes"
+	"crypto/fips140"
 	"crypto/tls"
+	"fmt"
 	"io"
 	"net"
+	"os"
+	"os/exec"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -58,4 +63,103 @@ func echoTLSAndForget(t *testing.T, addr string, cfg *tls.Config) (fd int) {
 	requireNoError(t, raw.Control(func(c uintptr) { fd, err = unix.FcntlInt(c, unix.F_DUPFD_CLOEXEC, 0) }))
 	requireNoError(t, err)
 	return fd
+}
+
+// laterWrites is a connection that keeps all that is written after the first call of Write.
+type laterWrites struct {
+	net.Conn
+	isFirstSent bool
+	kept        bytes.Buffer
+}
+
+func (c *laterWrites) Write(p []byte) (int, error) {
+	if c.isFirstSent {
+		return c.kept.Write(p)
+	}
+	c.isFirstSent = true
+	return c.Conn.Write(p)
+}
+
+// truncatedHandler reports the input and how the connection ends.
+type truncatedHandler struct {
+	Base
+	input  chan string
+	closed chan error
+}
+
+func (h truncatedHandler) Received(_ *Conn, in []byte) int { h.input <- string(in); return len(in) }
+
+func (h truncatedHandler) Ended(_ *Conn, rest []byte) int { h.input <- "end"; return len(rest) }
+
+func (h truncatedHandler) Closed(_ *Conn, why error) { h.closed <- why }
+
+// TestTLSTruncatedInHandshake sends, at once, the last message of the handshake, a record of data, a part of another
+// record and FIN. Somebody may have cut the connection, so this is no orderly end.
+func TestTLSTruncatedInHandshake(t *testing.T) {
+	server, client := identity()
+	for _, disabled := range []bool{false, true} {
+		forEachLoopModel(t, func(t *testing.T, model string) {
+			h := truncatedHandler{input: make(chan string, 10), closed: make(chan error, 1)}
+			s := startServer(t, &Server{Model: model, Handler: h, TLSConfig: server, DisableCompactTLS: disabled})
+			conn := &laterWrites{Conn: dial(t, s.addr).Conn}
+			_, err := tls.Client(conn, client).Write([]byte("data"))
+			requireNoError(t, err)
+			_, err = conn.Conn.Write(append(conn.kept.Bytes(), 23, 3, 3, 0, 100, 1, 2, 3))
+			requireNoError(t, err)
+			requireNoError(t, conn.Conn.(*net.TCPConn).CloseWrite())
+			expectReason(t, "a truncated record", h.closed, io.ErrUnexpectedEOF)
+			if input := <-h.input; input != "data" || len(h.input) > 0 {
+				t.Errorf("the handler received %q and %d other calls, want only the data", input, len(h.input))
+			}
+		})
+	}
+}
+
+// TestTLSInFIPSMode runs itself in a process with FIPS 140 mode, where crypto/tls keeps all connections.
+func TestTLSInFIPSMode(t *testing.T) {
+	const setting = "fips140=only"
+	if os.Getenv("GODEBUG") != setting {
+		cmd := exec.Command(os.Args[0], "-test.run=^TestTLSInFIPSMode$")
+		cmd.Env = append(os.Environ(), "GODEBUG="+setting)
+		if code := testkit.Start(t, cmd).ExitCode(); code != 0 {
+			t.Errorf("the process with %s exits with %d", setting, code)
+		}
+		return
+	}
+	if !fips140.Enabled() {
+		t.Fatal("FIPS 140 mode is off")
+	}
+	server, client := identity()
+	forEachLoopModel(t, func(t *testing.T, model string) {
+		s := startServer(t, &Server{Model: model, TLSConfig: server})
+		testkit.DialTLS(t, s.addr, client).ExchangeLine("hello", "hello")
+		if n := s.Stats().TLS; n != (TLSHandshakes{FIPS: 1}) {
+			t.Errorf("handshakes: %+v, want one in FIPS mode", n)
+		}
+	})
+}
+
+// TestTLSExporter exports the same keying material on both sides of a compact connection.
+func TestTLSExporter(t *testing.T) {
+	server, client := identity()
+	export := func(s *tls.ConnectionState) string {
+		key, err := s.ExportKeyingMaterial("EXPERIMENTAL test", []byte("context"), 20)
+		return fmt.Sprintf("%x %v", key, err)
+	}
+	answer := Lines(MessageFunc(func(c *Conn, _ []byte) { c.WriteString(export(c.TLS()) + "\n") }))
+	forEachLoopModel(t, func(t *testing.T, model string) {
+		for _, dropped := range []bool{false, true} {
+			s := startServer(t, &Server{Model: model, Handler: answer, TLSConfig: server, DropTLSExporters: dropped})
+			c := testkit.DialTLS(t, s.addr, client)
+			want := " myriad: keying material can be exported only by the process that performed the TLS handshake, and not with Server.DropTLSExporters"
+			if !dropped {
+				state := c.Conn.(*tls.Conn).ConnectionState()
+				want = export(&state)
+			}
+			c.ExchangeLine("export", want)
+			if n := s.Stats().TLS; n != (TLSHandshakes{Compact: 1}) {
+				t.Errorf("handshakes: %+v, want a compact one", n)
+			}
+		}
+	})
 }

@@ -9,6 +9,9 @@ import (
 	"net"
 	"slices"
 	"testing"
+
+	"github.com/myriad-go/myriad/internal/secure/tls13"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // TestPair echoes messages of all sizes, in pieces and into buffers of all sizes, and closes one direction.
@@ -102,6 +105,52 @@ func TestRefused(t *testing.T) {
 	_, stepErr := server.session.AdvanceHandshake()
 	if _, _, err := server.session.Read(server.buf, nil); err != server.err || stepErr != server.err {
 		t.Errorf("later AdvanceHandshake: %v, Read: %v; want %v again", stepErr, err, server.err)
+	}
+}
+
+// TestTruncatedDuringHandshake ends the input before the server's handshake is complete, behind data and a part of a
+// record. This is no orderly end, whatever processes the records.
+func TestTruncatedDuringHandshake(t *testing.T) {
+	for _, takesOver := range []bool{false, true} {
+		serverCfg, clientCfg := newConfigs(tls.VersionTLS13)
+		EnableTakeover(serverCfg)
+		server, client := newServerPeer(t, serverCfg, NewHandshakeLimiter(1, 1)), newClientPeer(t, clientCfg, NewHandshakeLimiter(1, 1))
+		testkit.WaitFor(t, "the client's handshake", func() bool {
+			client.advanceHandshake()
+			if client.open {
+				return true
+			}
+			server.receiveCiphertext(client.takeOutput())
+			server.advanceHandshake()
+			client.receiveCiphertext(server.takeOutput())
+			return false
+		})
+		client.writePlaintext([]byte("data"))
+		server.receiveCiphertext(append(client.takeOutput(), 23, 3, 3, 0, 100, 1))
+		server.session.EndInput()
+		if !takesOver {
+			testkit.WaitFor(t, "the server's end", func() bool { server.advanceHandshake(); return server.err != nil })
+			if string(server.got) != "data" || server.err != io.ErrUnexpectedEOF {
+				t.Errorf("Read: %q, %v; want data, %v", server.got, server.err, io.ErrUnexpectedEOF)
+			}
+			continue
+		}
+		testkit.WaitFor(t, "the server's handshake", func() bool {
+			open, err := server.session.AdvanceHandshake()
+			if err != nil {
+				t.Fatal(err)
+			}
+			return open
+		})
+		var ciphers tls13.CipherCache
+		defer ciphers.Close()
+		conn, unread, reason := server.session.TakeOver(&ciphers)
+		if reason != StayNone || !server.session.IsInputEnded() {
+			t.Fatalf("TakeOver: reason %d; the input has ended: %v", reason, server.session.IsInputEnded())
+		}
+		if p, _, err := conn.Read(new(compactOutput), unread); string(p) != "data" || err != tls13.ErrAgain || !conn.HasPartialRecord() || conn.IsReadClosed() {
+			t.Errorf("Read: %q, %v; partial record %v, closed %v", p, err, conn.HasPartialRecord(), conn.IsReadClosed())
+		}
 	}
 }
 

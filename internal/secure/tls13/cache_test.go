@@ -1,0 +1,202 @@
+package tls13
+
+import (
+	"bytes"
+	"crypto/tls"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// secretInSet returns a secret whose first place of the set is way, for the set with index 0.
+func secretInSet(number, way byte) *[32]byte { return &[32]byte{4: way, 5: number} }
+
+func newTestCipher() *directionCipher { return aes128GCMSHA256.newCipher(make([]byte, 32)) }
+
+func checkCached(t *testing.T, cc *CipherCache, secret *[32]byte, isClient bool, want *directionCipher) {
+	t.Helper()
+	if got := cc.get(secret, isClient); got != want {
+		t.Errorf("get(%x, %v) = %p, want %p", secret[:6], isClient, got, want)
+	}
+}
+
+func TestCipherCache(t *testing.T) {
+	var cc CipherCache
+	defer cc.Close()
+	a, b := secretInSet(1, 0), secretInSet(2, 0)
+	checkCached(t, &cc, a, false, nil)
+	cc.remove(a, false)
+	ofServer, ofClient := newTestCipher(), newTestCipher()
+	cc.put(a, false, ofServer)
+	checkCached(t, &cc, a, true, nil)
+	cc.put(a, true, ofClient)
+	checkCached(t, &cc, a, false, ofServer)
+	checkCached(t, &cc, a, true, ofClient)
+	checkCached(t, &cc, b, false, nil)
+	cc.remove(b, false)
+	cc.remove(a, true)
+	checkCached(t, &cc, a, false, ofServer)
+	checkCached(t, &cc, a, true, nil)
+}
+
+// TestCipherCacheEviction fills a set of four places and adds a fifth cipher.
+func TestCipherCacheEviction(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		isUsed  [cacheWays]bool // lately
+		evicted int
+	}{
+		{"all used", [cacheWays]bool{true, true, true, true}, 2}, // the place that the secret selects
+		{"one unused", [cacheWays]bool{true, false, true, true}, 1},
+		{"first unused", [cacheWays]bool{false, true, true, true}, 0},
+		{"last unused", [cacheWays]bool{true, true, true, false}, 3},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var cc CipherCache
+			defer cc.Close()
+			var ciphers [cacheWays]*directionCipher
+			for i := range ciphers {
+				ciphers[i] = newTestCipher()
+				cc.put(secretInSet(byte(i), 0), false, ciphers[i])
+			}
+			for i := range ciphers {
+				checkCached(t, &cc, secretInSet(byte(i), 0), false, ciphers[i])
+				cc.places.Load()[0][i].Load().isUsed.Store(c.isUsed[i])
+			}
+			added := newTestCipher()
+			cc.put(secretInSet(9, 2), false, added)
+			checkCached(t, &cc, secretInSet(9, 2), false, added)
+			ciphers[c.evicted] = nil
+			for i := range ciphers {
+				checkCached(t, &cc, secretInSet(byte(i), 0), false, ciphers[i])
+			}
+			cc.remove(secretInSet(9, 2), false)
+			again := newTestCipher()
+			cc.put(secretInSet(7, 0), false, again) // takes the free place
+			checkCached(t, &cc, secretInSet(7, 0), false, again)
+			if cc.places.Load()[0][c.evicted].Load().cipher != again {
+				t.Error("a cipher that was added has not taken the free place")
+			}
+		})
+	}
+}
+
+// TestCipherCacheTimer checks when unused ciphers are dropped, and that an empty cache has no timer.
+func TestCipherCacheTimer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var cc CipherCache
+		unused, used := secretInSet(1, 0), secretInSet(2, 0)
+		for range 2 { // the second time the timer has stopped before
+			kept := newTestCipher()
+			cc.put(used, false, kept)
+			time.Sleep(time.Second)
+			start := time.Now()
+			cc.put(unused, false, newTestCipher())
+			for time.Since(start) < 3*cachePeriod {
+				checkCached(t, &cc, used, false, kept)
+				time.Sleep(time.Second)
+				synctest.Wait()
+				isKept := cc.contains(unused)
+				switch age := time.Since(start); {
+				case age < cachePeriod && !isKept:
+					t.Errorf("dropped after %v", age)
+				case age > 2*cachePeriod && isKept:
+					t.Errorf("kept for %v", age)
+				}
+			}
+			time.Sleep(2*cachePeriod + time.Second)
+			synctest.Wait()
+			if cc.contains(used) || cc.isArmed.Load() {
+				t.Errorf("after 10 s: contains %v, timer %v; want neither", cc.contains(used), cc.isArmed.Load())
+			}
+		}
+		cc.Close()
+	})
+}
+
+// contains is like get, but is no use of the cipher.
+func (cc *CipherCache) contains(secret *[32]byte) bool {
+	places := cc.places.Load()
+	for i := range cacheWays {
+		if e := places[setIndex(secret)][i].Load(); e != nil && e.secret == *secret {
+			return true
+		}
+	}
+	return false
+}
+
+func TestCipherCacheClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var cc CipherCache
+		cc.Close()
+		cc.put(secretInSet(1, 0), false, newTestCipher())
+		if cc.isArmed.Load() {
+			t.Error("put after Close has started a timer")
+		}
+		var second CipherCache
+		second.put(secretInSet(1, 0), false, newTestCipher())
+		second.Close()
+		checkCached(t, &second, secretInSet(1, 0), false, nil)
+		second.dropUnused() // the timer may have fired just before Close
+		again := newTestCipher()
+		second.put(secretInSet(1, 0), false, again)
+		checkCached(t, &second, secretInSet(1, 0), false, again)
+		time.Sleep(3 * cachePeriod)
+		synctest.Wait()
+		checkCached(t, &second, secretInSet(1, 0), false, again) // no timer drops it
+	})
+}
+
+// TestCipherCacheConcurrency has many connections, whose ciphers need more places than a set has, transfer data and
+// update keys, while other goroutines drop ciphers and close the cache.
+func TestCipherCacheConcurrency(t *testing.T) {
+	var cc CipherCache
+	var connections, droppers sync.WaitGroup
+	stop := make(chan struct{})
+	for i := range 4 {
+		droppers.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if i == 0 {
+					cc.Close()
+				} else {
+					cc.dropUnused()
+				}
+			}
+		})
+	}
+	for i := range byte(8) {
+		connections.Go(func() {
+			secrets := [2][]byte{secretInSet(i, 0)[:], secretInSet(i+100, 1)[:]}
+			server, client := &testEnd{t: t}, &testEnd{t: t}
+			var err, err2 error
+			server.Conn, err = NewConn(tls.TLS_AES_128_GCM_SHA256, false, secrets[0], secrets[1], 0, &cc)
+			client.Conn, err2 = NewConn(tls.TLS_AES_128_GCM_SHA256, true, secrets[1], secrets[0], 0, &cc)
+			if err != nil || err2 != nil {
+				t.Error(err, err2)
+				return
+			}
+			for range 500 {
+				server.receive(client.writePlaintext("x"))
+				client.receive(server.writePlaintext("y"))
+			}
+			server.receive(client.sealKeyUpdate(updateRequested))
+			client.receive(server.takeOutput())
+			server.receive(client.writePlaintext("x"))
+			if server.err != nil || client.err != nil || !bytes.Equal(server.got, bytes.Repeat([]byte("x"), 501)) || len(client.got) != 500 {
+				t.Errorf("server: %v, client: %v", server.err, client.err)
+			}
+			server.Close()
+			client.Close()
+		})
+	}
+	connections.Wait()
+	close(stop)
+	droppers.Wait()
+	cc.Close()
+}

@@ -1,0 +1,543 @@
+package tls13
+
+import (
+	"bytes"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"testing"
+)
+
+// TestEcho echoes messages of all sizes in any fragmentation.
+func TestEcho(t *testing.T) {
+	for suiteName, id := range cipherSuites {
+		for lenName, pieceLen := range pieceLens {
+			t.Run(suiteName+"/"+lenName, func(t *testing.T) {
+				server, client := newTestPair(t, id)
+				var sent, echo []byte
+				var want string
+				for i, n := range []int{1, 0, 64, 1000, maxPlaintext, maxPlaintext + 1, 40_000} {
+					message := string(randomBytes(uint64(i), n))
+					want += message
+					sent = append(sent, client.writePlaintext(message)...)
+				}
+				server.receivePieces(sent, pieceLen)
+				server.checkGot(want)
+				echo = server.writePlaintext(string(server.got))
+				client.receivePieces(echo, pieceLen)
+				client.checkGot(want)
+				if server.err != nil || client.err != nil || server.keepsPartial() || client.keepsPartial() {
+					t.Errorf("server: %v, client: %v; want no error and no partial record", server.err, client.err)
+				}
+			})
+		}
+	}
+}
+
+// TestJoinedRecords checks that Read returns the data of all complete records together with the error that follows,
+// except for a record of which the first part has come before.
+func TestJoinedRecords(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		last func(*testEnd) []byte
+		want string
+	}{
+		{"nothing", func(*testEnd) []byte { return nil }, ErrAgain.Error()},
+		{"a part of a record", func(*testEnd) []byte { return []byte{typeApplicationData, 3, 3} }, ErrAgain.Error()},
+		{"close_notify", func(c *testEnd) []byte { _ = c.CloseWrite(&c.out); return c.takeOutput() }, "EOF"},
+		{"a fatal alert", func(c *testEnd) []byte { return c.sealContent(typeAlert, alertFatal, 40) }, "remote error: tls: handshake failure"},
+		{"a violation", func(*testEnd) []byte { return []byte{0} }, "local error: tls: unexpected message"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			server, client := newTestPair(t, tls.TLS_AES_128_GCM_SHA256)
+			first := client.writePlaintext("first ")
+			server.receive(first[:10])
+			stream := concat(first[10:], client.writePlaintext("second "), client.sealKeyUpdate(updateNotRequested),
+				client.writePlaintext("third "), client.sealContent(typeApplicationData), client.writePlaintext("fourth"), c.last(client))
+			p, used, err := server.Conn.Read(&server.out, stream)
+			if string(p) != "first " || used != len(first)-10 || err != nil {
+				t.Fatalf("Read: %q, %d, %v; want the first record alone", p, used, err)
+			}
+			p, used, err = server.Conn.Read(&server.out, stream[used:])
+			if string(p) != "second third fourth" || fmt.Sprint(err) != c.want {
+				t.Errorf("Read: %q, %d, %v; want the others and %s", p, used, err, c.want)
+			}
+		})
+	}
+}
+
+// TestPadding receives padded records of all sizes that are allowed.
+func TestPadding(t *testing.T) {
+	server, client := newTestPair(t, tls.TLS_AES_128_GCM_SHA256)
+	full := bytes.Repeat([]byte("x"), maxPlaintext)
+	for _, c := range []struct{ content, padding int }{{0, 0}, {0, 1}, {1, 1}, {1, 255}, {1, maxPlaintext - 1}, {0, maxPlaintext}, {100, 16_000}, {maxPlaintext, 0}} {
+		inner := append(append(full[:c.content:c.content], typeApplicationData), make([]byte, c.padding)...)
+		server.got = nil
+		server.receive(client.seal(inner))
+		if server.err != nil {
+			t.Fatalf("%d bytes and %d of padding: %v", c.content, c.padding, server.err)
+		}
+		server.checkGot(string(full[:c.content]))
+	}
+	server.receive(client.seal([]byte{messageKeyUpdate, 0, 0, 1, updateNotRequested, typeHandshake, 0, 0, 0}))
+	client.updateSecret(&client.write)
+	server.receive(client.seal([]byte{alertWarning, byte(alertCloseNotify), typeAlert, 0, 0, 0}))
+	if server.err != io.EOF {
+		t.Errorf("a padded close_notify: %v, want EOF", server.err)
+	}
+}
+
+// TestViolations sends data, a violation of the protocol and more data. Only the data before is delivered, and the
+// alert that RFC 8446 requires is sent.
+func TestViolations(t *testing.T) {
+	content := func(contentType byte, content ...byte) func(*testEnd) []byte {
+		return func(c *testEnd) []byte { return c.sealContent(contentType, content...) }
+	}
+	raw := func(p ...byte) func(*testEnd) []byte { return func(*testEnd) []byte { return p } }
+	inner := func(inner ...byte) func(*testEnd) []byte { return func(c *testEnd) []byte { return c.seal(inner) } }
+	inOrder := func(sends ...func(*testEnd) []byte) func(*testEnd) []byte {
+		return func(c *testEnd) (p []byte) {
+			for _, send := range sends {
+				p = append(p, send(c)...)
+			}
+			return p
+		}
+	}
+	changed := func(offset int) func(*testEnd) []byte {
+		return func(c *testEnd) []byte {
+			p := c.sealContent(typeApplicationData, []byte("changed")...)
+			p[(offset+len(p))%len(p)] ^= 1
+			return p
+		}
+	}
+	empty, cancel := content(typeApplicationData), content(typeAlert, alertWarning, byte(alertUserCanceled))
+	update := func(c *testEnd) []byte { return c.sealKeyUpdate(updateNotRequested) }
+	partOfUpdate := content(typeHandshake, messageKeyUpdate, 0)
+	type testCase struct {
+		name string
+		send func(*testEnd) []byte
+		want tls.AlertError
+	}
+	cases := []testCase{
+		{"length over 2^14+256", raw(typeApplicationData, 3, 3, 0x41, 0x01), alertRecordOverflow},
+		{"maximum length", raw(typeApplicationData, 3, 3, 0xff, 0xff), alertRecordOverflow},
+		{"inner plaintext over 2^14+1", inner(append(make([]byte, maxPlaintext+1), typeApplicationData)...), alertRecordOverflow},
+		{"padding over 2^14+1", inner(append([]byte{'x', typeApplicationData}, make([]byte, maxPlaintext)...)...), alertRecordOverflow},
+		{"longest ciphertext", inner(append(make([]byte, maxCiphertext-tagLen-1), typeApplicationData)...), alertRecordOverflow},
+		{"padding only", inner(0, 0, 0), alertUnexpectedMessage},
+		{"nothing inside", inner(), alertUnexpectedMessage},
+		{"changed tag", changed(-1), alertBadRecordMAC},
+		{"changed ciphertext", changed(HeaderLen), alertBadRecordMAC},
+		{"changed version", changed(2), alertBadRecordMAC}, // the header is authenticated, although the version is ignored
+		{"empty record", raw(typeApplicationData, 3, 3, 0, 0), alertBadRecordMAC},
+		{"shorter than a tag", raw(append([]byte{typeApplicationData, 3, 3, 0, 15}, make([]byte, 15)...)...), alertBadRecordMAC},
+		{"lost record", func(c *testEnd) []byte { empty(c); return empty(c) }, alertBadRecordMAC},
+		{"repeated record", func(c *testEnd) []byte { p := empty(c); return concat(p, p) }, alertBadRecordMAC},
+		{"old key after KeyUpdate", content(typeHandshake, messageKeyUpdate, 0, 0, 1, updateNotRequested), alertBadRecordMAC},
+		{"new key without KeyUpdate", func(c *testEnd) []byte { update(c); return empty(c) }, alertBadRecordMAC},
+		{"zero-length handshake", content(typeHandshake), alertUnexpectedMessage},
+		{"zero-length handshake in a message", inOrder(partOfUpdate, content(typeHandshake)), alertUnexpectedMessage},
+		{"zero-length alert", content(typeAlert), alertUnexpectedMessage},
+		{"alert of 1 byte", content(typeAlert, alertWarning), alertDecodeError},
+		{"alert of 3 bytes", content(typeAlert, alertWarning, 0, 0), alertDecodeError},
+		{"two alerts in a record", content(typeAlert, alertWarning, 0, alertWarning, 0), alertDecodeError},
+		{"KeyUpdate with value 2", content(typeHandshake, messageKeyUpdate, 0, 0, 1, 2), alertIllegalParameter},
+		{"KeyUpdate with value 255", content(typeHandshake, messageKeyUpdate, 0, 0, 1, 255), alertIllegalParameter},
+		{"KeyUpdate of length 0", content(typeHandshake, messageKeyUpdate, 0, 0, 0), alertDecodeError},
+		{"KeyUpdate of length 2", content(typeHandshake, messageKeyUpdate, 0, 0, 2, 0, 0), alertDecodeError},
+		{"KeyUpdate of length 257", content(typeHandshake, messageKeyUpdate, 0, 1, 1), alertDecodeError},
+		{"KeyUpdate of length 65537", content(typeHandshake, messageKeyUpdate, 1, 0, 1), alertDecodeError},
+		{"KeyUpdate before the end", content(typeHandshake, messageKeyUpdate, 0, 0, 1, 0, messageKeyUpdate), alertUnexpectedMessage},
+		{"two KeyUpdates in a record", content(typeHandshake, messageKeyUpdate, 0, 0, 1, 0, messageKeyUpdate, 0, 0, 1, 0), alertUnexpectedMessage},
+		{"fragmented KeyUpdate before the end", inOrder(partOfUpdate, content(typeHandshake, 0, 1, 0, 0)), alertUnexpectedMessage},
+		{"NewSessionTicket from a client", content(typeHandshake, messageNewSessionTicket, 0, 0, 1, 0), alertUnexpectedMessage},
+		{"data in a message", inOrder(partOfUpdate, content(typeApplicationData, 'x')), alertUnexpectedMessage},
+		{"data before the last byte of a message", inOrder(content(typeHandshake, messageKeyUpdate, 0, 0, 1), empty), alertUnexpectedMessage},
+		{"close_notify in a message", inOrder(partOfUpdate, content(typeAlert, alertWarning, byte(alertCloseNotify))), alertUnexpectedMessage},
+		{"user_canceled in a message", inOrder(partOfUpdate, cancel, content(typeHandshake, 0, 1, 0)), alertUnexpectedMessage},
+		{"too many empty records", inOrder(slices.Repeat([]func(*testEnd) []byte{empty}, maxIdleRecords+1)...), alertUnexpectedMessage},
+		{"too many KeyUpdates", inOrder(slices.Repeat([]func(*testEnd) []byte{update}, maxIdleRecords+1)...), alertUnexpectedMessage},
+		{"too many user_canceled", inOrder(slices.Repeat([]func(*testEnd) []byte{cancel}, maxIdleRecords+1)...), alertUnexpectedMessage},
+		{"too many of all", inOrder(slices.Repeat([]func(*testEnd) []byte{empty, update, cancel}, maxIdleRecords/3+1)...), alertUnexpectedMessage},
+	}
+	for _, outer := range []byte{0, 20, typeAlert, typeHandshake, 24, 255} {
+		cases = append(cases, testCase{fmt.Sprint("outer type ", outer), raw(outer), alertUnexpectedMessage})
+	}
+	for _, contentType := range []byte{1, 20, 24, 255} {
+		cases = append(cases, testCase{fmt.Sprint("content type ", contentType), content(contentType, 1), alertUnexpectedMessage})
+	}
+	for _, message := range []byte{0, 1, 2, 3, 5, 8, 11, 13, 15, 20, 25, 254, 255} {
+		cases = append(cases, testCase{fmt.Sprint("handshake message ", message), content(typeHandshake, message), alertUnexpectedMessage})
+	}
+	for _, c := range cases {
+		for _, lenName := range []string{"by 1", "at once"} {
+			t.Run(c.name+"/"+lenName, func(t *testing.T) {
+				server, client := newTestPair(t, tls.TLS_AES_128_GCM_SHA256)
+				stream := client.writePlaintext("before")
+				stream = append(stream, c.send(client)...)
+				stream = append(stream, client.writePlaintext("after")...)
+				server.receivePieces(stream, pieceLens[lenName])
+				server.checkGot("before")
+				if alertOf(server.err, "local error") != int(c.want) {
+					t.Errorf("Read: %v, want %v", server.err, c.want)
+				}
+				records := client.open(server.takeOutput())
+				if want := []byte{alertFatal, byte(c.want), typeAlert}; len(records) != 1 || !bytes.Equal(records[0], want) {
+					t.Errorf("sent %x, want the record %x", records, want)
+				}
+				server.checkBroken()
+				if server.keepsPartial() {
+					t.Error("a partial record is kept")
+				}
+			})
+		}
+	}
+}
+
+// TestIdleRecords sends as many records without data as are allowed, before each event that resets or ends the count.
+func TestIdleRecords(t *testing.T) {
+	for name, c := range map[string]struct {
+		contentType byte
+		content     []byte
+		err         error
+		got         string
+	}{
+		"data":         {typeApplicationData, []byte("data"), nil, "datadata"},
+		"close_notify": {typeAlert, []byte{alertWarning, byte(alertCloseNotify)}, io.EOF, ""},
+		"fatal alert":  {typeAlert, []byte{alertFatal, byte(alertDecodeError)}, &net.OpError{Op: "remote error", Err: alertDecodeError}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server, client := newTestPair(t, tls.TLS_AES_128_GCM_SHA256)
+			for range 2 {
+				for range maxIdleRecords {
+					server.receive(client.sealContent(typeApplicationData))
+				}
+				server.receive(client.sealContent(c.contentType, c.content...))
+			}
+			server.checkGot(c.got)
+			if fmt.Sprint(server.err) != fmt.Sprint(c.err) {
+				t.Errorf("Read: %v, want %v", server.err, c.err)
+			}
+		})
+	}
+}
+
+// TestKeyUpdate updates the keys of both directions and sends data before and after.
+func TestKeyUpdate(t *testing.T) {
+	for suiteName, id := range cipherSuites {
+		for lenName, pieceLen := range pieceLens {
+			t.Run(suiteName+"/"+lenName, func(t *testing.T) {
+				server, client := newTestPair(t, id)
+				server.receivePieces(concat(client.writePlaintext("a"), client.sealKeyUpdate(updateNotRequested), client.writePlaintext("b")), pieceLen)
+				if server.checkGot("ab"); server.err != nil || len(server.out) > 0 || server.read.sequence != 1 {
+					t.Errorf("KeyUpdate without a request: %v, output of %d bytes, %d records with the new key", server.err, len(server.out), server.read.sequence)
+				}
+				server.receivePieces(concat(client.sealKeyUpdate(updateRequested), client.writePlaintext("c")), pieceLen)
+				reply := concat(server.takeOutput(), server.writePlaintext("d"))
+				if want := 5 + recordOverhead + 1 + recordOverhead; len(reply) != want || server.write.sequence != 1 {
+					t.Errorf("the reply and a byte have %d bytes, want %d; %d records with the new key", len(reply), want, server.write.sequence)
+				}
+				client.receivePieces(reply, pieceLen)
+				client.checkGot("d")
+				if server.checkGot("abc"); server.err != nil || client.err != nil || len(client.out) > 0 {
+					t.Errorf("server: %v, client: %v, output of the client %x", server.err, client.err, client.out)
+				}
+				for range 50 { // both ends at the same time
+					toServer, toClient := client.sealKeyUpdate(updateRequested), server.sealKeyUpdate(updateRequested)
+					server.receivePieces(toServer, pieceLen)
+					client.receivePieces(toClient, pieceLen)
+					toServer = concat(client.takeOutput(), client.writePlaintext("e"))
+					toClient = concat(server.takeOutput(), server.writePlaintext("f"))
+					server.receivePieces(toServer, pieceLen)
+					client.receivePieces(toClient, pieceLen)
+				}
+				server.checkGot("abc" + string(bytes.Repeat([]byte("e"), 50)))
+				client.checkGot("d" + string(bytes.Repeat([]byte("f"), 50)))
+			})
+		}
+	}
+}
+
+// TestKeyUpdateReply checks the record that answers a KeyUpdate which is fragmented at any byte: it is written before the
+// next application data.
+func TestKeyUpdateReply(t *testing.T) {
+	message := []byte{messageKeyUpdate, 0, 0, 1, updateRequested}
+	answer := []byte{messageKeyUpdate, 0, 0, 1, updateNotRequested, typeHandshake}
+	for cut := 1; cut < len(message); cut++ {
+		server, client := newTestPair(t, tls.TLS_AES_128_GCM_SHA256)
+		stream := concat(client.sealContent(typeHandshake, message[:cut]...), client.sealContent(typeHandshake, message[cut:]...))
+		client.updateSecret(&client.write)
+		server.receive(append(stream, client.writePlaintext("after")...))
+		server.checkGot("after")
+		if early := concat(server.takeOutput(), server.writePlaintext("")); len(early) > 0 {
+			t.Errorf("cut at %d: %x was sent before any data", cut, early)
+		}
+		reply := server.writePlaintext("x")
+		records := client.open(reply[:len(answer)-1+recordOverhead])
+		if !bytes.Equal(records[0], answer) {
+			t.Errorf("cut at %d: the reply is %x, want %x", cut, records, answer)
+		}
+		client.updateSecret(&client.read)
+		if records = client.open(reply[len(answer)-1+recordOverhead:]); len(records) != 1 || string(records[0]) != "x\x17" {
+			t.Errorf("cut at %d: after the reply comes %x", cut, records)
+		}
+	}
+	server, client := newTestPair(t, tls.TLS_AES_128_GCM_SHA256)
+	for range maxIdleRecords {
+		server.receive(client.sealKeyUpdate(updateRequested))
+	}
+	for i, want := range []int{5 + recordOverhead + 1 + recordOverhead, 1 + recordOverhead} {
+		if n := len(concat(server.takeOutput(), server.writePlaintext("x"))); n != want {
+			t.Errorf("many requests, write %d: sent %d bytes, want %d", i, n, want)
+		}
+	}
+	server, client = newTestPair(t, tls.TLS_AES_128_GCM_SHA256)
+	if err := server.CloseWrite(&server.out); err != nil {
+		t.Fatal(err)
+	}
+	client.receive(server.takeOutput())
+	server.receive(concat(client.sealKeyUpdate(updateRequested), client.writePlaintext("after")))
+	if server.checkGot("after"); len(server.out) > 0 || server.err != nil || client.err != io.EOF {
+		t.Errorf("after close_notify: the reply is %x, the errors are %v and %v; want none and EOF", server.out, server.err, client.err)
+	}
+}
+
+// TestAutomaticKeyUpdate sends as many records as one key may encrypt, and one more of each kind.
+func TestAutomaticKeyUpdate(t *testing.T) {
+	sends := map[string]func(*testEnd){
+		"data":         func(c *testEnd) { _ = c.Conn.Write(&c.out, []byte("data")) },
+		"close_notify": func(c *testEnd) { _ = c.CloseWrite(&c.out) },
+		"alert":        func(c *testEnd) { c.receive([]byte{0}) },
+	}
+	for suiteName, id := range cipherSuites {
+		for name, send := range sends {
+			t.Run(suiteName+"/"+name, func(t *testing.T) {
+				server, client := newTestPair(t, id)
+				client.write.sequence, server.read.sequence = maxRecordsPerKey-1, maxRecordsPerKey-1
+				stream := client.writePlaintext("last")
+				if client.write.sequence != maxRecordsPerKey {
+					t.Fatalf("%d records were sent with the key, want %d", client.write.sequence, maxRecordsPerKey)
+				}
+				send(client)
+				if client.write.sequence != 1 {
+					t.Errorf("%d records were sent with the new key, want 1", client.write.sequence)
+				}
+				server.receive(append(stream, client.takeOutput()...))
+				want := map[string]string{"data": "<nil>", "close_notify": "EOF", "alert": "remote error: tls: unexpected message"}[name]
+				if fmt.Sprint(server.err) != want || len(server.out) > 0 {
+					t.Errorf("received %v, want %s; sent %x", server.err, want, server.out)
+				}
+			})
+		}
+	}
+}
+
+// TestTickets sends NewSessionTicket messages to a client, which skips them.
+func TestTickets(t *testing.T) {
+	ticket := func(n int) []byte {
+		return append([]byte{messageNewSessionTicket, byte(n >> 16), byte(n >> 8), byte(n)}, randomBytes(1, n)...)
+	}
+	update := []byte{messageKeyUpdate, 0, 0, 1, updateNotRequested}
+	for name, c := range map[string]struct {
+		messages []byte
+		alert    int // or -1
+	}{
+		"one":                    {ticket(100), -1},
+		"one byte":               {ticket(1), -1},
+		"several":                {concat(ticket(100), ticket(2000), ticket(1)), -1},
+		"with KeyUpdate":         {concat(ticket(100), update), -1},
+		"longest":                {ticket(maxMessage - 1), -1},
+		"too long":               {ticket(maxMessage), int(alertDecodeError)},
+		"much too long":          {ticket(0xffffff)[:20], int(alertDecodeError)},
+		"without content":        {ticket(0), int(alertDecodeError)},
+		"before another message": {concat(ticket(100), []byte{1}), int(alertUnexpectedMessage)},
+	} {
+		for _, size := range []int{len(c.messages)/10 + 1, len(c.messages)/3 + 1, maxPlaintext} {
+			t.Run(fmt.Sprintf("%s/records of %d", name, size), func(t *testing.T) {
+				server, client := newTestPair(t, tls.TLS_AES_128_GCM_SHA256)
+				stream := server.writePlaintext("before ")
+				for fragment := range slices.Chunk(c.messages, min(size, maxPlaintext)) {
+					stream = append(stream, server.sealContent(typeHandshake, fragment...)...)
+				}
+				want := "before "
+				if c.alert < 0 {
+					want += "after"
+				}
+				if bytes.HasSuffix(c.messages, update) {
+					server.updateSecret(&server.write)
+				}
+				client.receivePieces(append(stream, server.writePlaintext("after")...), pieceLens["random"])
+				client.checkGot(want)
+				if alertOf(client.err, "local error") != c.alert || client.hasPartialMessage() && c.alert < 0 {
+					t.Errorf("Read: %v, want alert %d", client.err, c.alert)
+				}
+			})
+		}
+	}
+	server, client := newTestPair(t, tls.TLS_AES_128_GCM_SHA256)
+	client.receive(concat(server.sealContent(typeHandshake, ticket(100)[:50]...), server.writePlaintext("data in a ticket")))
+	if alertOf(client.err, "local error") != int(alertUnexpectedMessage) {
+		t.Errorf("data in a ticket: %v", client.err)
+	}
+}
+
+// TestClose closes one direction after the other.
+func TestClose(t *testing.T) {
+	server, client := newTestPair(t, tls.TLS_AES_128_GCM_SHA256)
+	stream := client.writePlaintext("before")
+	for range 2 { // the second call has no effect
+		if err := client.CloseWrite(&client.out); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := client.Conn.Write(&client.out, []byte("x")); err != errWriteClosed {
+		t.Errorf("Write after CloseWrite: %v, want %v", err, errWriteClosed)
+	}
+	stream = append(stream, client.takeOutput()...)
+	if server.receive(stream[:len(stream)-1]); server.IsReadClosed() {
+		t.Error("closed before the end of close_notify")
+	}
+	server.receive(concat(stream[len(stream)-1:], client.sealContent(typeApplicationData, 'x'), []byte("ignored")))
+	server.checkGot("before")
+	if server.keepsPartial() {
+		t.Error("a partial record is kept after close_notify")
+	}
+	if _, used, err := server.Conn.Read(&server.out, []byte("ignored")); server.err != io.EOF || err != io.EOF || used != 0 {
+		t.Errorf("Read: %v, then %v, used %d; want EOF", server.err, err, used)
+	}
+	if !server.IsReadClosed() || client.IsReadClosed() || len(server.out) > 0 {
+		t.Errorf("server closed: %v, client closed: %v, output %x", server.IsReadClosed(), client.IsReadClosed(), server.out)
+	}
+	stream = server.writePlaintext("still open")
+	_ = server.CloseWrite(&server.out)
+	client.receive(append(stream, server.takeOutput()...))
+	client.checkGot("still open")
+	if client.err != io.EOF {
+		t.Errorf("Read: %v, want EOF", client.err)
+	}
+	server, _ = newTestPair(t, tls.TLS_AES_128_GCM_SHA256)
+	_ = server.CloseWrite(&server.out)
+	server.out = nil
+	server.receive([]byte{0})
+	if alertOf(server.err, "local error") != int(alertUnexpectedMessage) || len(server.out) > 0 {
+		t.Errorf("a violation after CloseWrite: %v, sent %x; want no alert after close_notify", server.err, server.out)
+	}
+}
+
+// TestReceivedAlerts receives alerts of both levels. Only the description counts.
+func TestReceivedAlerts(t *testing.T) {
+	for level := range byte(3) {
+		for alert := range 256 {
+			server, client := newTestPair(t, tls.TLS_AES_128_GCM_SHA256)
+			server.receive(concat(client.sealContent(typeAlert, level, byte(alert)), client.writePlaintext("after")))
+			switch tls.AlertError(alert) {
+			case alertCloseNotify:
+				if server.checkGot(""); server.err != io.EOF {
+					t.Errorf("close_notify of level %d: %v, want EOF", level, server.err)
+				}
+			case alertUserCanceled:
+				if server.checkGot("after"); server.err != nil {
+					t.Errorf("user_canceled of level %d: %v", level, server.err)
+				}
+			default:
+				if server.checkGot(""); alertOf(server.err, "remote error") != alert {
+					t.Errorf("alert %d of level %d: %v", alert, level, server.err)
+				}
+				server.checkBroken()
+			}
+			if len(server.out) > 0 {
+				t.Errorf("alert %d of level %d: sent %x, want nothing", alert, level, server.out)
+			}
+		}
+	}
+}
+
+// TestRecordSizes checks that the records of a stream grow to 16 KiB and stay so.
+func TestRecordSizes(t *testing.T) {
+	server, client := newTestPair(t, tls.TLS_AES_128_GCM_SHA256)
+	var sizes []int
+	for range 2 {
+		for _, inner := range server.open(client.writePlaintext(string(make([]byte, 300_000)))) {
+			sizes = append(sizes, len(inner)-1)
+		}
+	}
+	for i, n := range sizes[:20] {
+		if want := min((i+1)*(1208-HeaderLen-1-tagLen), 16<<10); n != want {
+			t.Errorf("record %d has %d bytes, want %d", i, n, want)
+		}
+	}
+	if n := slices.Max(sizes); n != 16<<10 || sizes[len(sizes)-2] != n {
+		t.Errorf("the largest record has %d bytes, the last but one %d", n, sizes[len(sizes)-2])
+	}
+}
+
+// TestPartialRecordMemory checks what is kept of an incomplete record: a slice for a small part, a pooled buffer for a
+// large one, and nothing after a complete record.
+func TestPartialRecordMemory(t *testing.T) {
+	server, client := newTestPair(t, tls.TLS_AES_128_GCM_SHA256)
+	client.sentRecords = recordsUntilFull
+	message := string(make([]byte, maxPlaintext))
+	for _, c := range []struct{ partLen, min, max int }{{1, 1, 8}, {4, 4, 8}, {5, 5, maxSmallPartial}, {100, 100, maxSmallPartial}, {2048, 2048, 2048}, {2049, MaxRecord, MaxRecord}, {16_000, MaxRecord, MaxRecord}} {
+		record := client.writePlaintext(message)
+		server.receive(record[:c.partLen])
+		if n := server.PartialRecordMemory(); n < c.min || n > c.max || !server.HasPartialRecord() {
+			t.Errorf("%d bytes take %d bytes of memory, want %d to %d", c.partLen, n, c.min, c.max)
+		}
+		server.receive(record[c.partLen:])
+		if server.keepsPartial() || server.rare != nil {
+			t.Errorf("%d bytes of memory are kept after a complete record", server.PartialRecordMemory())
+		}
+	}
+	record := client.writePlaintext("a small record")
+	server.receive(record[:10])
+	if n := server.PartialRecordMemory(); n != len(record) {
+		t.Errorf("a part of a record of %d bytes takes %d bytes", len(record), n)
+	}
+	server.receive(record[10:])
+	if poolDropsItems() {
+		return
+	}
+	record = client.writePlaintext(message)
+	part := bytes.Clone(record)
+	allocs := testing.AllocsPerRun(100, func() {
+		server.read.sequence = client.write.sequence - 1
+		copy(part, record)
+		_, _, err := server.Conn.Read(&server.out, part[:12_000])
+		p, _, err2 := server.Conn.Read(&server.out, part[12_000:])
+		_, _, err3 := server.Conn.Read(&server.out, nil)
+		if err != ErrAgain || err2 != nil || err3 != ErrAgain || len(p) != maxPlaintext {
+			t.Fatal(err, err2, err3, len(p))
+		}
+	})
+	if allocs > 1 { // a rareState
+		t.Errorf("%v allocations for a record in two pieces, want 1", allocs)
+	}
+}
+
+// TestAllocs checks that a message of 64 bytes needs no allocation.
+func TestAllocs(t *testing.T) {
+	if poolDropsItems() {
+		t.Skip("the race detector makes sync.Pool drop items at random")
+	}
+	for suiteName, id := range cipherSuites {
+		t.Run(suiteName, func(t *testing.T) {
+			server, client := newTestPair(t, id)
+			message, out := make([]byte, 64), make(testOutput, 0, 1000)
+			allocs := testing.AllocsPerRun(1000, func() {
+				out = out[:0]
+				if err := client.Conn.Write(&out, message); err != nil {
+					t.Fatal(err)
+				}
+				plaintext, used, err := server.Conn.Read(&out, out)
+				if len(plaintext) != 64 || used != len(out) || err != ErrAgain {
+					t.Fatal(plaintext, used, err)
+				}
+			})
+			if allocs > 0 {
+				t.Errorf("Write and Read: %v allocations, want none", allocs)
+			}
+		})
+	}
+}
