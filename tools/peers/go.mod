@@ -9,6 +9,7 @@ require (
 	github.com/failsafe-go/failsafe-go v0.9.8
 	github.com/gobwas/httphead v0.1.0
 	github.com/gobwas/ws v1.5.0
+	github.com/lesismal/llib v1.2.2
 	github.com/lesismal/nbio v1.6.8
 	github.com/myriad-go/myriad v0.1.0
 	github.com/myriad-go/myriad/tools v0.1.0
@@ -26,7 +27,6 @@ require (
 	github.com/cloudwego/gopkg v0.1.4 // indirect
 	github.com/influxdata/tdigest v0.0.1 // indirect
 	github.com/klauspost/compress v1.20.3 // indirect
-	github.com/lesismal/llib v1.2.2 // indirect
 	github.com/molecule-man/go-brrr v1.0.1 // indirect
 	github.com/prometheus/procfs v0.22.0 // indirect
 	github.com/valyala/bytebufferpool v1.0.0 // indirect

@@ -47,6 +47,7 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 // settings are the values of the flags.
 type settings struct {
 	addr, server, app string
+	cert, key         string // files for TLS; empty without
 }
 
 func parseFlags(args []string, help io.Writer) (settings, error) {
@@ -56,6 +57,8 @@ func parseFlags(args []string, help io.Writer) (settings, error) {
 	flags.StringVar(&s.addr, "addr", "127.0.0.1:9000", "`HOST:PORT` to listen on; port 0 selects a free one")
 	flags.StringVar(&s.server, "server", "netpoll", "`SERVER` to use, from the list below")
 	flags.StringVar(&s.app, "app", "echo", "`APP` to serve, from those of the server")
+	flags.StringVar(&s.cert, "tls-cert", "", "encrypt with TLS: `FILE` with the certificate in PEM form; only nbio's echo")
+	flags.StringVar(&s.key, "tls-key", "", "`FILE` with the private key of --tls-cert")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			flags.SetOutput(help)
@@ -68,6 +71,10 @@ func parseFlags(args []string, help io.Writer) (settings, error) {
 	}
 	_, _, err := net.SplitHostPort(s.addr)
 	switch {
+	case (s.cert == "") != (s.key == ""):
+		return s, usagef("one of --tls-cert and --tls-key is missing; expected both or none")
+	case s.cert != "" && (s.server != "nbio" || s.app != "echo"):
+		return s, usagef("--tls-cert with --server %s --app %s; expected nbio and echo", s.server, s.app)
 	case flags.NArg() > 0:
 		return s, usagef("unexpected argument %q; expected flags only", flags.Arg(0))
 	case err != nil:
@@ -85,6 +92,11 @@ func serve(ctx context.Context, args []string, out io.Writer) error {
 	start, err := findServer(s.server, s.app)
 	if err != nil {
 		return err
+	}
+	if s.cert != "" {
+		if start, err = serveNbioTLS(s.cert, s.key); err != nil {
+			return err
+		}
 	}
 	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", s.addr)
 	if err != nil {

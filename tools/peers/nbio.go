@@ -2,12 +2,15 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"strconv"
 
+	"github.com/lesismal/llib/std/crypto/tls"
 	"github.com/lesismal/nbio"
+	nbiotls "github.com/lesismal/nbio/extension/tls"
 	"github.com/lesismal/nbio/logging"
 	"github.com/lesismal/nbio/nbhttp"
 )
@@ -38,6 +41,26 @@ func serveNbio(a replyFunc) serveFunc {
 		})
 		return runNbio(ctx, ready, engine)
 	}
+}
+
+// serveNbioTLS echoes with nbio's TLS, which decrypts on its pollers.
+func serveNbioTLS(certFile, keyFile string) (serveFunc, error) {
+	cert, err := tls.LoadX509KeyPair(certFile, keyFile)
+	if err != nil {
+		return nil, fmt.Errorf("--tls-cert and --tls-key: %w", err)
+	}
+	cfg := &tls.Config{Certificates: []tls.Certificate{cert}}
+	return func(ctx context.Context, ln net.Listener, ready func()) error {
+		engine := nbio.NewEngine(nbio.Config{Network: "tcp", Addrs: []string{ln.Addr().String()}, Listen: listenFuncFor(ln)})
+		engine.OnOpen(nbiotls.WrapOpen(cfg, false, nil))
+		engine.OnClose(nbiotls.WrapClose(func(_ *nbio.Conn, c *nbiotls.Conn, _ error) { c.Close() }))
+		engine.OnData(nbiotls.WrapData(func(c *nbio.Conn, encrypted *nbiotls.Conn, in []byte) {
+			if _, err := encrypted.Write(in); err != nil {
+				c.Close()
+			}
+		}, func() []byte { return make([]byte, 16<<10) }))
+		return runNbio(ctx, ready, engine)
+	}, nil
 }
 
 // serveNbioHTTP serves HTTP with nbio's parser and a net/http handler.

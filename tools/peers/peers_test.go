@@ -4,9 +4,19 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
 	"io"
+	"math/big"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -166,6 +176,33 @@ func TestWrongUse(t *testing.T) {
 		var out bytes.Buffer
 		if code := run(t.Context(), c.args, &out, &out); code != c.code || !strings.Contains(out.String(), c.says) {
 			t.Errorf("%q: exit code %d, %q; want %d and %q", c.args, code, out.String(), c.code, c.says)
+		}
+	}
+}
+
+// TestTLS exchanges messages of several records with nbio's TLS server.
+func TestTLS(t *testing.T) {
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{"localhost"}, NotAfter: time.Now().Add(time.Hour)}
+	der, err2 := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
+	pkcs8, err3 := x509.MarshalPKCS8PrivateKey(private)
+	cert, key := filepath.Join(t.TempDir(), "cert.pem"), filepath.Join(t.TempDir(), "key.pem")
+	err4 := os.WriteFile(cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600)
+	err5 := os.WriteFile(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}), 0o600)
+	if err := errors.Join(err, err2, err3, err4, err5); err != nil {
+		t.Fatal(err)
+	}
+	r := startCommand(t, "--server", "nbio", "--app", "echo", "--tls-cert", cert, "--tls-key", key)
+	c, err := tls.Dial("tcp", r.addr, &tls.Config{InsecureSkipVerify: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for _, text := range []string{"a", strings.Repeat("x", 40<<10)} {
+		got := make([]byte, len(text))
+		_, writeErr := io.WriteString(c, text)
+		if _, err := io.ReadFull(c, got); writeErr != nil || err != nil || string(got) != text {
+			t.Fatalf("%d bytes: %v, %v, equal %v", len(text), writeErr, err, string(got) == text)
 		}
 	}
 }

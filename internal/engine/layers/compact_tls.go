@@ -128,10 +128,11 @@ var errNoExporter = errors.New("myriad: keying material can be exported only by 
 func (l *compactTLSLayer) state() *tls.ConnectionState {
 	p := l.params.Value()
 	s := &tls.ConnectionState{
-		Version: tls.VersionTLS13, HandshakeComplete: true, CipherSuite: l.records.CipherSuite(), NegotiatedProtocolIsMutual: true,
+		Version: tls.VersionTLS13, HandshakeComplete: true, CipherSuite: l.records.CipherSuite(),
 		CurveID: p.CurveID, DidResume: p.DidResume, HelloRetryRequest: p.HelloRetryRequest, ECHAccepted: p.ECHAccepted,
 		NegotiatedProtocol: p.NegotiatedProtocol, ServerName: p.ServerName,
 	}
+	s.NegotiatedProtocolIsMutual = true //lint:ignore SA1019 crypto/tls sets it
 	if p.peer != nil {
 		s.PeerCertificates, s.VerifiedChains = p.peer.certificates, p.peer.chains
 		s.SignedCertificateTimestamps, s.OCSPResponse = p.peer.timestamps, p.peer.ocspResponse
