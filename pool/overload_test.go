@@ -259,23 +259,25 @@ func TestRulesOff(t *testing.T) {
 	for name, c := range map[string]struct {
 		cfg   pool.Config
 		times float64
+		from  time.Duration // when recording begins
 		ok    func(o *outcome) bool
 	}{
-		"nothing is shed, the newest run at once and others wait for long": {pool.Config{KeepQueued: true}, 10, func(o *outcome) bool {
+		// Jobs from the first milliseconds are the oldest until the end.
+		"nothing is shed, the newest run at once and others wait for long": {pool.Config{KeepQueued: true}, 10, 0, func(o *outcome) bool {
 			return o.shed == 0 && o.waitQuantile(0.5) <= 50*time.Millisecond && o.waitQuantile(1) >= time.Second
 		}},
-		"nothing is shed, all wait for the queue": {pool.Config{KeepQueued: true, FIFO: true}, 2, func(o *outcome) bool {
+		"nothing is shed, all wait for the queue": {pool.Config{KeepQueued: true, FIFO: true}, 2, 500 * time.Millisecond, func(o *outcome) bool {
 			return o.shed == 0 && o.waitQuantile(0.1) >= 200*time.Millisecond
 		}},
 		// The target, plus a tick of the controller or two until it acts; with KeepQueued it would
 		// be a second.
-		"jobs that run have waited up to the target": {pool.Config{FIFO: true}, 10, func(o *outcome) bool {
+		"jobs that run have waited up to the target": {pool.Config{FIFO: true}, 10, 500 * time.Millisecond, func(o *outcome) bool {
 			return o.shed != 0 && o.waitQuantile(0.99) <= 30*time.Millisecond
 		}},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			p := startPool(t, overloadConfig(c.cfg))
-			o := submitAtRate(t, p, c.times, 3*time.Second, 500*time.Millisecond)
+			o := submitAtRate(t, p, c.times, 3*time.Second, c.from)
 			if s := p.Stats(); !c.ok(o) || s.Shed != uint64(o.shed) {
 				t.Errorf("%+v: %v, wait p10 %v, median %v; expected: %s", c.cfg, o, o.waitQuantile(0.1), o.waitQuantile(0.5), name)
 			}
