@@ -307,7 +307,11 @@ func (c *Conn) callHandler(f func(*Conn)) {
 // callClosedAfterDueOpened calls Opened, if still due, and then Closed. A panic does not change the close reason.
 func (c *Conn) callClosedAfterDueOpened() {
 	reason := c.extra.closeReason
-	defer func() { c.extra.closeReason = reason }()
+	defer func() {
+		if c.hasRare() {
+			c.extra.closeReason = reason
+		}
+	}()
 	if c.is(openPending) {
 		c.state &^= openPending
 		c.callOpened()
