@@ -37,7 +37,7 @@ func TestIdleTLSMemory(t *testing.T) {
 		}
 		s.tlsCiphers.Close() // it would keep ciphers for up to 10 s
 		each := (userMemoryBytes() - before) / conns
-		if most := 400 + 1<<19/int64(conns); each > most {
+		if most := 400 + 1<<17/int64(conns); each > most {
 			t.Errorf("an idle connection takes %d bytes, want at most %d", each, most)
 		}
 		t.Logf("an idle connection takes %d bytes", each)

@@ -75,7 +75,7 @@ func NewClientSession(cfg *tls.Config, g *HandshakeLimiter, owner Owner, remote 
 	case cfg.Renegotiation != tls.RenegotiateNever:
 		cfg = cfg.Clone()
 	}
-	if cfg.Renegotiation != tls.RenegotiateNever {
+	if cfg.Renegotiation != tls.RenegotiateNever { // then it is a clone
 		cfg.Renegotiation = tls.RenegotiateNever
 	}
 	s.setHandshake(h, tls.Client, cfg)

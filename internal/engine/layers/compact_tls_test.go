@@ -8,6 +8,8 @@ import (
 	"testing"
 	"unsafe"
 
+	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/secure"
 	"github.com/myriad-go/myriad/internal/secure/tls13"
 )
 
@@ -70,5 +72,12 @@ func TestRestoreLayer(t *testing.T) {
 		if _, err := r.RestoreLayer(make([]byte, n)); err == nil {
 			t.Errorf("a state of %d zeros is restored", n)
 		}
+	}
+}
+
+// Conn.CountTLS adds a secure.StayReason to engine.TLSCompact.
+func TestStayReasonCounters(t *testing.T) {
+	if got, want := engine.TLSSessionCache-engine.TLSCompact, engine.Counter(secure.StaySessionCache); got != want || secure.NumStayReasons != secure.StaySessionCache+1 {
+		t.Errorf("the counters have %d reasons, want %d; %d are defined", got, want, secure.NumStayReasons-1)
 	}
 }
