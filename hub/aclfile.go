@@ -34,8 +34,7 @@ func (s *aclSelector) allowsExactPattern(pattern string) bool {
 	return s.allTopics || slices.ContainsFunc(s.topics, func(g glob) bool { return g.pattern == pattern })
 }
 
-// commandNames lists the commands that ACL rules can name, with their Redis categories. A subcommand is written
-// command|subcommand.
+// commandNames lists the commands that ACL rules can name, with their Redis categories.
 var commandNames = [...]struct{ name, categories string }{
 	{"publish", "pubsub fast"}, {"spublish", "pubsub fast"},
 	{"subscribe", "pubsub slow"}, {"psubscribe", "pubsub slow"}, {"ssubscribe", "pubsub slow"},
@@ -52,6 +51,12 @@ var commandNames = [...]struct{ name, categories string }{
 	{"config|get", "admin slow dangerous"}, {"config|help", "slow"}, {"info", "slow dangerous"},
 	{"client|getredir", "slow connection"}, {"command", "slow connection"}, {"command|count", "slow connection"},
 	{"command|docs", "slow connection"}, {"command|info", "slow connection"}, {"command|help", "slow connection"},
+	{"multi", "fast transaction"}, {"exec", "slow transaction"}, {"discard", "fast transaction"},
+	{"watch", "fast transaction"}, {"unwatch", "fast transaction"},
+	{"cluster|slots", "slow"}, {"cluster|shards", "slow"}, {"cluster|nodes", "slow"}, {"cluster|info", "slow"},
+	{"cluster|myid", "slow"}, {"cluster|keyslot", "slow"}, {"cluster|countkeysinslot", "slow"},
+	{"readonly", "fast connection"}, {"readwrite", "fast connection"}, {"asking", "fast connection"},
+	{"role", "admin fast dangerous"},
 	{"acl|whoami", "slow"}, {"flushdb", "keyspace write slow dangerous"}, {"flushall", "keyspace write slow dangerous"},
 }
 
@@ -66,16 +71,16 @@ var commandBit = func() map[string]uint64 {
 }()
 
 var (
-	publishBit, subscribeBit, psubscribeBit = commandBit["publish"], commandBit["subscribe"], commandBit["psubscribe"]
-	spublishBit, ssubscribeBit              = commandBit["spublish"], commandBit["ssubscribe"]
-	unrestrictedBits                        = commandBit["auth"] | commandBit["hello"] | commandBit["quit"] | commandBit["reset"]
+	publishBits      = [kindCount]uint64{Topic: commandBit["publish"], Sharded: commandBit["spublish"]}
+	subscribeBits    = [kindCount]uint64{commandBit["subscribe"], commandBit["psubscribe"], commandBit["ssubscribe"]}
+	unrestrictedBits = commandBit["auth"] | commandBit["hello"] | commandBit["quit"] | commandBit["reset"]
 )
 
 const categories = " keyspace read write set sortedset list hash string bitmap hyperloglog geo stream pubsub" +
 	" admin fast slow blocking dangerous connection transaction scripting "
 
-// parseCommandSubcommandsOrCategory returns the command bits for a command, a subcommand, or a category such as
-// @pubsub. The bits for a command include those of its subcommands.
+// parseCommandSubcommandsOrCategory returns the bits of a command and its subcommands, of a single subcommand, or of
+// all commands in a category such as @pubsub.
 func parseCommandSubcommandsOrCategory(nameOrCategory string) (commandBits uint64, err error) {
 	nameOrCategory = strings.ToLower(nameOrCategory)
 	category, isCategory := strings.CutPrefix(nameOrCategory, "@")
@@ -101,8 +106,8 @@ type aclLimits struct{ maxBytes, maxLineBytes, maxUsers int }
 
 var defaultACLLimits = aclLimits{maxBytes: 64 << 20, maxLineBytes: 1 << 20, maxUsers: 1_000_000}
 
-// parseACLFile parses an ACL file. userNameByPassword maps each password hash to a user name. Errors include the line
-// number.
+// parseACLFile parses an ACL file. userNameByPassword maps each password hash to the name of its user. Errors include
+// the line number.
 func parseACLFile(r io.Reader, limits aclLimits) (accounts map[string]*aclAccount, userNameByPassword map[passwordHash]string, err error) {
 	accounts, userNameByPassword = make(map[string]*aclAccount), make(map[passwordHash]string)
 	in := &io.LimitedReader{R: r, N: int64(limits.maxBytes) + 1}

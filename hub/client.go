@@ -9,14 +9,16 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// client is the state of one connection. It needs no lock, because only the connection's handler uses it and calls of
-// the handler do not overlap. The first subscription is stored inline because most clients have only one.
+// client is the state of a connection that can subscribe. Only the connection's handler uses it, and calls of the
+// handler do not overlap, so it needs no lock. The first subscription has a field of its own, because most clients have
+// only one.
 type client struct {
 	format messageFormat
 	// repliesInMessageOrder sends replies through the mailbox, which keeps them in order with messages.
 	repliesInMessageOrder bool
-	consecutiveErrors     uint8 // bad WebSocket requests, or failed logins
-	user                  *user // nil until authenticated
+	consecutiveErrors     uint8  // bad WebSocket requests, or failed logins
+	since                 uint32 // start of the session; see secondsSinceStart
+	user                  *user  // nil until authenticated
 	firstTopic            *topic
 	extra                 *clientExtra // nil if unused
 }
@@ -70,9 +72,9 @@ func (c *client) subscriptionCountOfKind(kind Kind) (n int) {
 	return n
 }
 
-// confirmationCount returns the number of subscriptions to report in a confirmation. If kind is Sharded, it counts
-// sharded topics. For any other kind, it counts topics and patterns.
-func (c *client) confirmationCount(kind Kind) int {
+// subscriptionCountForConfirmation returns the number of subscriptions that a confirmation contains. For Sharded, these
+// are the sharded topics. For Topic and Pattern, these are the topics and patterns together.
+func (c *client) subscriptionCountForConfirmation(kind Kind) int {
 	if kind == Sharded {
 		return c.subscriptionCountOfKind(Sharded)
 	}
@@ -86,7 +88,6 @@ func (c *client) patternCost() int {
 	return c.extra.patternCost
 }
 
-// adjustPatternCost adds delta to the pattern cost of the client and to that of its address. delta may be negative.
 func (h *Hub) adjustPatternCost(c *client, ref tcp.Ref, delta int) {
 	if delta == 0 {
 		return
@@ -107,9 +108,9 @@ func (h *Hub) adjustPatternCost(c *client, ref tcp.Ref, delta int) {
 	}
 }
 
-// remainingPatternCost returns the highest cost that the client's next pattern may have. The patterns of the client may
-// cost MaxPatternCost in total. The patterns of all clients of its address may cost twice that, but no more than the
-// unused part of MaxPatternWork.
+// remainingPatternCost returns the highest cost that the client's next pattern may have. The patterns of a client may
+// cost MaxPatternCost in total. The patterns of all clients of an address may cost twice that, but no more than the
+// part of MaxPatternWork that is still unused.
 func (h *Hub) remainingPatternCost(c *client, ref tcp.Ref, limits Limits) int {
 	remaining := limits.maxPatternCost() - c.patternCost()
 	if addr, _ := ref.RemoteAddr(); addr.IsValid() {
@@ -119,7 +120,7 @@ func (h *Hub) remainingPatternCost(c *client, ref tcp.Ref, limits Limits) int {
 	return remaining
 }
 
-// patternCostByAddr stores the total pattern cost of the clients of each address. It is safe for concurrent use.
+// patternCostByAddr contains, for each address, the total pattern cost of its clients. It is safe for concurrent use.
 type patternCostByAddr struct {
 	mu    sync.Mutex
 	costs map[netip.Addr]int
@@ -152,7 +153,7 @@ func (c *client) ensureExtra() *clientExtra {
 	return c.extra
 }
 
-// countPublishWithinRate counts one published message. It reports whether the client's rate is at most maxPerSecond.
+// countPublishWithinRate counts one published message. It reports whether the client has not exceeded maxPerSecond.
 func (c *client) countPublishWithinRate(now time.Time, maxPerSecond int) bool {
 	return c.ensureExtra().publishRate.allow(now, maxPerSecond, time.Second)
 }

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
+	"strings"
 
 	"github.com/myriad-go/myriad/internal/saved"
 	"github.com/myriad-go/myriad/tcp"
@@ -13,25 +15,26 @@ import (
 // During tcp.Server.Upgrade, clients move to a new process. Redis clients, WebSockets and event streams keep their
 // user, name and subscriptions. HTTP connections move between two requests.
 
-// clientStateVersion is the version of the saved state. The state consists of the message format, the reply order, the
-// reply flags, the user, the client's name, and the kind and name of each subscription. The state of a WebSocket
-// contains a number of errors instead of the reply flags.
+// clientStateVersion is the version of a client's saved state. The state consists of the message format, the reply
+// order, the reply flags, the user, the client's name and library, and the kind and name of each subscription. For a
+// WebSocket, it contains the number of consecutive errors instead of the reply flags.
 const clientStateVersion = 1
 
 var (
 	errCommandIncomplete = fmt.Errorf("%w: a command is incomplete", tcp.ErrSaveLater)
+	errMissesMessages    = errors.New("a new process keeps messages that this process has not sent to the client")
 	errReplayInProgress  = fmt.Errorf("%w: a replay is in progress", tcp.ErrSaveLater)
 	errBadState          = errors.New("the client state is truncated or has another version")
 )
 
 type savedClient struct {
 	client
-	flagsOrErrors byte // replyFlags or consecutiveErrors
-	name          string
+	flagsOrErrors byte         // replyFlags or consecutiveErrors
+	name          string       // also contains the library's name and version if known, separated by spaces
 	subscriptions saved.Reader // encoded
 }
 
-// copyClient returns a copy of s.client, so that the rest of s does not stay in memory.
+// copyClient returns a copy of s.client. A pointer to s.client would keep all of s in memory.
 func (s *savedClient) copyClient() *client {
 	c := s.client
 	return &c
@@ -56,12 +59,12 @@ func (s *savedClient) appendState(dst []byte) []byte {
 	return dst
 }
 
-// decodeSavedClient decodes the output of appendState, but not the subscriptions. It fails if the message format is not
-// between minFormat and maxFormat, or if the user no longer exists.
-func (h *Hub) decodeSavedClient(state []byte, minFormat, maxFormat messageFormat) (s savedClient, err error) {
+// decodeSavedClientAndFindUser decodes the output of appendState, except the subscriptions. It fails if the message
+// format is not between minFormat and maxFormat, or if the user no longer exists.
+func (h *Hub) decodeSavedClientAndFindUser(state []byte, minFormat, maxFormat messageFormat) (s savedClient, err error) {
 	r := saved.NewReader(state)
 	version := r.Byte()
-	s.client = client{format: messageFormat(r.Byte()), repliesInMessageOrder: r.Byte() != 0}
+	s.client = client{format: messageFormat(r.Byte()), repliesInMessageOrder: r.Byte() != 0, since: secondsSinceStart()}
 	s.flagsOrErrors = r.Byte()
 	user := r.String()
 	s.name = r.String()
@@ -77,8 +80,9 @@ func (h *Hub) decodeSavedClient(state []byte, minFormat, maxFormat messageFormat
 	return s, nil
 }
 
-// reauthorizeAndRestoreSubscriptions subscribes a client to the saved names. It ignores the limits of pattern costs: a
-// pattern's cost depends on the order of subscription, so it may be higher now than it was in the old process.
+// reauthorizeAndRestoreSubscriptions subscribes a client to the saved topics and patterns. It does not apply
+// MaxPatternCost and MaxPatternWork: a pattern's cost depends on the order of subscriptions, so it may be higher now
+// than it was in the old process.
 func (h *Hub) reauthorizeAndRestoreSubscriptions(c *client, ref tcp.Ref, saved *saved.Reader) error {
 	limits := h.Limits
 	limits.MaxPatternCost, limits.MaxPatternWork = math.MaxInt32/2, math.MaxInt32
@@ -108,10 +112,13 @@ func (h redisOrHTTPHandler) Save(c *tcp.Conn, dst []byte) ([]byte, error) {
 	}
 	saved := savedClient{client: session.client, flagsOrErrors: byte(session.replyFlags)}
 	if session.sessionDetails != nil {
-		if session.sessionDetails.argsDone > 0 {
+		if session.unfinished != nil {
 			return nil, errCommandIncomplete
 		}
 		saved.name = session.sessionDetails.clientName
+	}
+	if l := h.hub.libraries.byID(session.knownLibrary); l != (clientLibrary{}) {
+		saved.name += " " + l.name + " " + l.version
 	}
 	return saved.appendState(dst), nil
 }
@@ -121,19 +128,23 @@ func (h redisOrHTTPHandler) Restore(c *tcp.Conn, state []byte) error {
 	if len(state) == 0 {
 		return nil
 	}
-	saved, err := h.hub.decodeSavedClient(state, formatRESP2, formatRESP3)
+	saved, err := h.hub.decodeSavedClientAndFindUser(state, formatRESP2, formatRESP3)
 	if err != nil {
 		return err
 	}
-	session := &respSession{client: saved.client, replyFlags: replyFlags(saved.flagsOrErrors)}
-	if saved.name != "" {
-		session.sessionDetails = &sessionDetails{clientName: saved.name}
+	session := &respSession{client: saved.client, replyFlags: replyFlags(saved.flagsOrErrors), lastCommandAt: saved.client.since}
+	name, library, _ := strings.Cut(saved.name, " ") // none of them contains a space
+	if name != "" {
+		session.sessionDetails = &sessionDetails{clientName: name}
+	}
+	if name, version, ok := strings.Cut(library, " "); ok {
+		session.knownLibrary = h.hub.libraries.getOrAddID(clientLibrary{name, version})
 	}
 	c.SetValue(session)
 	return h.hub.reauthorizeAndRestoreSubscriptions(&session.client, c.Ref(), &saved.subscriptions)
 }
 
-// SaveHandler implements tcp.HandlerMigrator for connections that speak HTTP.
+// SaveHandler implements tcp.HandlerMigrator for HTTP connections.
 func (h redisOrHTTPHandler) SaveHandler(c *tcp.Conn, connHandler tcp.Handler, dst []byte) ([]byte, error) {
 	return h.hub.httpHandler().SaveHandler(c, connHandler, dst)
 }
@@ -143,21 +154,39 @@ func (h redisOrHTTPHandler) RestoreHandler(c *tcp.Conn, state []byte) error {
 	return h.hub.httpHandler().RestoreHandler(c, state)
 }
 
+// checkClientReceivedAllKept returns an error if a client that can resume has not received all stored messages. The new
+// process could not send them, because it does not know the client's last id. Therefore the client stays in the old
+// process, is disconnected when that ends, and resumes when it reconnects.
+func (h *Hub) checkClientReceivedAllKept(c *client) error {
+	if c.isReplaying() {
+		return errReplayInProgress
+	}
+	for k := range Kind(kindCount) {
+		if h.isHandedOver() && slices.ContainsFunc(c.subscriptionNames(k), func(name string) bool { return h.keepsAny(k, name) }) {
+			return errMissesMessages
+		}
+	}
+	return nil
+}
+
 // Save implements web.SocketMigrator.
 func (h socketHandler) Save(s web.Socket, dst []byte) ([]byte, error) {
 	c := s.Value().(*client)
-	if c.isReplaying() {
-		return nil, errReplayInProgress
+	if err := h.hub.checkClientReceivedAllKept(c); err != nil {
+		return nil, err
 	}
-	return (&savedClient{client: *c, flagsOrErrors: c.consecutiveErrors}).appendState(dst), nil
+	saved := savedClient{client: *c, flagsOrErrors: c.consecutiveErrors}
+	saved.format = formatWebSocket // Restore knows whether the socket is compressed
+	return saved.appendState(dst), nil
 }
 
 // Restore implements web.SocketMigrator.
 func (h socketHandler) Restore(s web.Socket, state []byte) error {
-	saved, err := h.hub.decodeSavedClient(state, formatWebSocket, formatWebSocket)
+	saved, err := h.hub.decodeSavedClientAndFindUser(state, formatWebSocket, formatWebSocket)
 	c := saved.copyClient()
 	c.consecutiveErrors = saved.flagsOrErrors
 	s.SetValue(c) // even on error, for Closed
+	h.Opened(s)
 	if err == nil {
 		err = h.hub.reauthorizeAndRestoreSubscriptions(c, s.Ref(), &saved.subscriptions)
 	}
@@ -170,15 +199,15 @@ func (h socketHandler) Restore(s web.Socket, state []byte) error {
 // saveEventStream implements web.Events.Save.
 func (api *httpAPI) saveEventStream(c *tcp.Conn, dst []byte) ([]byte, error) {
 	client := c.Value().(*client)
-	if client.isReplaying() {
-		return nil, errReplayInProgress
+	if err := api.hub.checkClientReceivedAllKept(client); err != nil {
+		return nil, err
 	}
 	return (&savedClient{client: *client}).appendState(dst), nil
 }
 
 // restoreEventStream implements web.Events.Restore.
 func (api *httpAPI) restoreEventStream(c *tcp.Conn, state []byte) error {
-	saved, err := api.hub.decodeSavedClient(state, formatEvents, formatEvents)
+	saved, err := api.hub.decodeSavedClientAndFindUser(state, formatEvents, formatEvents)
 	client := saved.copyClient()
 	c.SetValue(client) // even on error, for Closed
 	if err != nil {

@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	if addr == "" {
 		os.Exit(m.Run())
 	}
-	h := &Hub{Users: mustReadUsers(usersOfSuccessor)}
+	h := &Hub{Users: mustReadUsers(usersOfSuccessor), Replay: &Replay{Topics: []string{"kept"}}, Compression: true}
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
@@ -48,7 +48,7 @@ const usersOfSuccessor = "user default on nopass +@all &*\nuser ann on >secret +
 // it to take over that many connections.
 func serveUpgradableHub(t *testing.T) (addr string, upgrade func(connections int)) {
 	t.Helper()
-	h := &Hub{Users: mustReadUsers(usersOfSuccessor + "user former on >secret3 +@all &*\n")}
+	h := &Hub{Users: mustReadUsers(usersOfSuccessor + "user former on >secret3 +@all &*\n"), Replay: &Replay{Topics: []string{"kept"}}, Compression: true}
 	srv := &tcp.Server{Handler: h.Handler()}
 	stdin, stop, err := os.Pipe()
 	if err != nil {
@@ -85,7 +85,7 @@ func TestRedisClientsMigrate(t *testing.T) {
 	clients := map[string]*bufio.Reader{}
 	conns := map[string]net.Conn{}
 	for _, c := range []struct{ name, says, want string }{
-		{"ann", "HELLO 3 AUTH ann secret SETNAME a-name\r\nSUBSCRIBE news\r\nPSUBSCRIBE n?\r\nPING\r\n", "+PONG"},
+		{"ann", "HELLO 3 AUTH ann secret SETNAME a-name\r\nCLIENT SETINFO LIB-NAME a-lib\r\nSUBSCRIBE news\r\nPSUBSCRIBE n?\r\nPING\r\n", "+PONG"},
 		{"second", "SUBSCRIBE news\r\nSUBSCRIBE other\r\nSSUBSCRIBE part\r\nPING x\r\n", "$1\r\nx"},
 		{"former", "AUTH former secret3\r\nSUBSCRIBE news\r\nPING x\r\n", "$1\r\nx"},
 		{"idle", "PING\r\n", "+PONG"},
@@ -111,6 +111,8 @@ func TestRedisClientsMigrate(t *testing.T) {
 	expectLine(t, clients["idle"], ":2\r\n:1\r\n:1\r\n*2\r\n$5\r\nother\r\n:1")
 	expectLine(t, clients["ann"], ">3\r\n$7\r\nmessage\r\n$4\r\nnews\r\n$5\r\nhello\r\n>4\r\n$8\r\npmessage\r\n$2\r\nn?\r\n$2\r\nnx\r\n$7\r\npattern")
 	expectLine(t, clients["second"], "*3\r\n$7\r\nmessage\r\n$4\r\nnews\r\n$5\r\nhello\r\n*3\r\n$8\r\nsmessage\r\n$4\r\npart\r\n$5\r\nshard")
+	fmt.Fprint(conns["ann"], "CLIENT INFO\r\n")
+	expectLine(t, clients["ann"], "lib-name=a-lib lib-ver=\n")
 	fmt.Fprint(conns["ann"], "CLIENT GETNAME\r\nUNSUBSCRIBE news\r\nPUBSUB NUMSUB news\r\n")
 	expectLine(t, clients["ann"], "$6\r\na-name")
 	expectLine(t, clients["ann"], "*2\r\n$4\r\nnews\r\n:1")
@@ -144,13 +146,14 @@ func TestHTTPClientsMigrate(t *testing.T) {
 	}
 	fmt.Fprint(nc, "GET /topics/news HTTP/1.1\r\nHost: localhost\r\n\r\n")
 	expectUpTo(t, keptAlive, `{"topic":"news","subscribers":2}`)
+	large := strings.Repeat("x", 2000) // compressed for ann
 	for _, topic := range []string{"news", "nx"} {
-		expectResponse(t, http.StatusOK, `{"receivers":2}`, "POST", "http://"+addr+"/publish?topic="+topic, "to "+topic)
+		expectResponse(t, http.StatusOK, `{"receivers":2}`, "POST", "http://"+addr+"/publish?topic="+topic, large+" to "+topic)
 	}
-	ann.expectText(`{"op":"message","topic":"news","data":"to news"}`)
-	expectUpTo(t, stream, `{"op":"message","topic":"news","data":"to news"}`)
-	ann.expectText(`{"op":"message","pattern":"n?","topic":"nx","data":"to nx"}`)
-	expectUpTo(t, stream, `"data":"to nx"}`)
+	ann.expectText(`{"op":"message","topic":"news","data":"` + large + ` to news"}`)
+	expectUpTo(t, stream, `{"op":"message","topic":"news","data":"`+large+` to news"}`)
+	ann.expectText(`{"op":"message","pattern":"n?","topic":"nx","data":"` + large + ` to nx"}`)
+	expectUpTo(t, stream, ` to nx"}`)
 	ann.sendText(`{"op":"unsubscribe","topic":"news"}`)
 	ann.expectText(`{"op":"unsubscribed","topic":"news","count":1}`)
 	ann.sendText(`{"op":"subscribe","topic":"other"}`) // not allowed for ann
@@ -158,6 +161,41 @@ func TestHTTPClientsMigrate(t *testing.T) {
 	mistaken.sendText(`{}`)
 	mistaken.Read(mistaken.ctx)
 	mistaken.expectClose(websocket.StatusPolicyViolation)
+}
+
+// TestKeptMessagesMigrate upgrades a hub that keeps messages: ids continue, and a client that reconnects gets what it
+// missed before and after the upgrade.
+func TestKeptMessagesMigrate(t *testing.T) {
+	addr, upgrade := serveUpgradableHub(t)
+	publish := func(message string) {
+		t.Helper()
+		expectResponse(t, http.StatusOK, `"receivers":`, "POST", "http://"+addr+"/publish?topic=kept", message)
+	}
+	p, s := dialWebSocket(t, addr, ""), openEvents(t, addr, "topic=kept", "")
+	p.sendText(`{"op":"subscribe","topic":"kept"}`)
+	_, text, err := p.Read(p.ctx)
+	_, epoch, _ := strings.Cut(strings.TrimSuffix(string(text), `-0"}`), `"since":"`)
+	if err != nil || epoch == "" {
+		t.Fatalf("%s, %v; expected a position", text, err)
+	}
+	s.expectEvents(t, "id: "+epoch+"-0")
+	message := func(n int) string {
+		return fmt.Sprintf(`{"op":"message","id":"%s-%d","topic":"kept","data":"%[2]d"}`, epoch, n)
+	}
+	event := func(n int) string { return fmt.Sprintf("id: %s-%d data: %s", epoch, n, message(n)) }
+	for n := 1; n <= 4; n++ {
+		if publish(fmt.Sprint(n)); n == 2 {
+			upgrade(2)
+		}
+		p.expectText(message(n))
+		s.expectEvents(t, event(n))
+	}
+	openEvents(t, addr, "topic=kept", epoch+"-1").expectEvents(t, event(2), event(3), event(4), "id: "+epoch+"-4")
+	p.sendText(`{"op":"subscribe","pattern":"kep?","since":"` + epoch + `-0"}`)
+	p.expectText(`{"op":"subscribed"*`)
+	for n := 1; n <= 4; n++ {
+		p.expectText(strings.Replace(message(n), `"topic"`, `"pattern":"kep?","topic"`, 1))
+	}
 }
 
 func expectLine(t *testing.T, in *bufio.Reader, want string) {

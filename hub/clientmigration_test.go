@@ -24,7 +24,7 @@ func TestInvalidClientStateRejected(t *testing.T) {
 			t.Errorf("a state with byte %d wrong is taken", wrong)
 		}
 	}
-	if _, err := (&Hub{Users: users}).decodeSavedClient(good, formatWebSocket, formatEvents); !errors.Is(err, errBadState) {
+	if _, err := (&Hub{Users: users}).decodeSavedClientAndFindUser(good, formatWebSocket, formatEvents); !errors.Is(err, errBadState) {
 		t.Errorf("a state of a client of the Redis protocol: %v, want %v", err, errBadState)
 	}
 }
@@ -39,14 +39,14 @@ func FuzzClientState(f *testing.F) {
 	f.Add([]byte{clientStateVersion, byte(formatEvents), 1, 0, 1, 'u', 0, 0, 1, 's', 0, 1, 's', 0, 1, 's'}) // three times the same
 	f.Fuzz(func(t *testing.T, state []byte) {
 		h := &Hub{}
-		s, err := h.decodeSavedClient(state, formatRESP2, formatEvents)
+		s, err := h.decodeSavedClientAndFindUser(state, formatRESP2, formatEvents)
 		if err != nil {
 			return
 		}
 		c := s.copyClient()
 		err = h.reauthorizeAndRestoreSubscriptions(c, tcp.Ref{}, &s.subscriptions)
 		if err == nil {
-			again, err := h.decodeSavedClient((&savedClient{client: *c, flagsOrErrors: s.flagsOrErrors, name: s.name}).appendState(nil), s.format, s.format)
+			again, err := h.decodeSavedClientAndFindUser((&savedClient{client: *c, flagsOrErrors: s.flagsOrErrors, name: s.name}).appendState(nil), s.format, s.format)
 			if err != nil || again.format != s.format || again.repliesInMessageOrder != s.repliesInMessageOrder || again.flagsOrErrors != s.flagsOrErrors || again.name != s.name {
 				t.Errorf("%q: read again: %+v, %v; want %+v", state, again, err, s)
 			}

@@ -11,27 +11,27 @@ import (
 )
 
 // clientReplay sends missed messages to a client, and then adds the client to the groups of its topics. A replay
-// consists of steps with bounded work and output. Each step reads the replay buffer under the buffer's read lock. The
+// consists of steps with limited work and output. Each step reads the replay buffer under the buffer's read lock. The
 // last step holds this lock until the client has joined the groups, so that no message is missed or repeated.
 //
-// The first step is small and runs immediately: it sends either all missed messages or none. If it sends none, a
-// goroutine runs the other steps, as fast as the client reads. The goroutine ends within Replay.Timeout. Until then,
-// the client's requests wait, a graceful shutdown waits, and the client cannot migrate to another process.
+// The first step is small and runs at once. It sends either all missed messages or none. If it sends none, a goroutine
+// runs the other steps, as fast as the client reads. The goroutine ends within Replay.Timeout. Until then, a
+// WebSocket's requests wait, a graceful shutdown waits, and the client cannot migrate to another process.
 type clientReplay struct {
 	hub          *Hub
 	client       *client
 	ref          tcp.Ref
-	topics       []*topic // of one or more subscriptions
-	pos          Position // everything up to it has been sent; without an epoch, nothing is missed
-	unissued     bool     // pos has never been issued
-	lastValues   []byte   // encoded newest values, sent before missed messages
+	topics       []*topic
+	pos          Position // of the last message sent or prepared; the epoch is "" if the client sent no position
+	unissued     bool     // no node has issued pos
+	lastValues   []byte   // encoded last values, sent before missed messages
 	topicsByName map[string]*topic
 	patterns     []topicPattern
 
-	pending replayStep // prepared by the last step and not sent yet
+	pending replayStep // prepared but not yet sent
 
 	owners      []quotaOwner
-	queueSlot   *fairSemaphore // early or queue of replayLimiters, if held
+	queueSlot   *fairSemaphore // early or queue of replayLimiters; nil if no slot is held
 	hasTurn     bool
 	closeClient func(*tcp.Conn, error)
 }
@@ -50,11 +50,11 @@ type replayStep struct {
 	startUnissued  bool
 }
 
-// stepLimits limits the work and the output bytes of a step. The unit of work is described at tryUnits. If allOrNothing
-// is false, the step's last message may exceed the limits.
+// stepLimits limits the work of a step and the bytes that it sends. A unit of work takes about 10 ns (see tryUnits).
+// Unless allOrNothing is set, the last message of a step may exceed the limits.
 type stepLimits struct {
 	work, bytes  int
-	allOrNothing bool // a step that reaches a limit is discarded
+	allOrNothing bool // discard a step that reaches a limit
 }
 
 var (
@@ -64,13 +64,11 @@ var (
 
 const (
 	messageLookupUnits = 8
-	// waitersPerTurn is the number of clients that may wait per permitted concurrent replay.
-	waitersPerTurn = 64
-	// stallTimeout limits the time in which a client must accept the output of a step. A slower client loses its turn.
-	stallTimeout = time.Second
+	waitersPerTurn     = 64 // replays that may wait for each one that may run
+	stallTimeout       = time.Second
 	// A client may send a position that this node has not reached yet, because another node issued it. The client then
-	// waits. After unknownPositionDelay, the hub asks the stream whether the position exists, and repeats the query
-	// until the stream answers. Answers are cached for streamNewestTTL.
+	// waits. Every unknownPositionDelay, the hub asks the stream whether the position exists. The answer is cached for
+	// streamNewestTTL.
 	unknownPositionDelay = 2 * time.Second
 	streamNewestTTL      = time.Second
 )
@@ -80,10 +78,11 @@ var (
 	errReplayTimeout  = errors.New("the replay timed out; continue from the last id")
 )
 
-// initStartAndEncodeLastValues returns the position after which the client will receive all messages. If the client
-// sent no position, the replay starts at the newest message, and the last values of the client's topics are encoded.
-// While this node is loading the stream, the newest position is unknown, and known is false.
-func (cr *clientReplay) initStartAndEncodeLastValues() (start Position, known bool) {
+// initStartAndLastValuesUnlessResuming returns the position after which the client will receive all messages. A client
+// that sent no position starts at the newest message, and first receives the last values of its topics. Until this node
+// has loaded the stream, the newest position is unknown, and known is false.
+func (cr *clientReplay) initStartAndLastValuesUnlessResuming() (start Position, known bool) {
+	cr.hub.beginLocalStreamAndDropExpired()
 	r := cr.hub.Replay
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -102,18 +101,18 @@ func (cr *clientReplay) initStartAndEncodeLastValues() (start Position, known bo
 	return cr.pos, true
 }
 
-// replayNowOrInBackground runs the first step. If messages are left, it starts a goroutine for the other steps. Only
-// the handler of c may call it.
+// replayNowOrInBackground runs the first step of a replay. If the step does not complete the replay, a goroutine runs
+// the other steps. The caller must be the handler of c.
 func (cr *clientReplay) replayNowOrInBackground(c *tcp.Conn) error {
 	cr.indexTopicsAndCompilePatterns()
-	if cr.runStep(firstStepLimits) {
+	if cr.prepareStepAndJoinIfLast(firstStepLimits) {
 		return nil
 	}
 	cr.rollBackPending()
 	r := cr.hub.Replay
-	cr.owners, cr.queueSlot = userAndAddrQuotaOwners(cr.client, cr.ref), &r.initLimiters().queue
+	cr.owners, cr.queueSlot = userAndAddrQuotaOwners(cr.client, cr.ref), &r.initLimitersOnce().queue
 	if !r.hasReached(cr.pos) {
-		cr.queueSlot = &r.initLimiters().early
+		cr.queueSlot = &r.initLimitersOnce().early
 	}
 	if !cr.queueSlot.tryAcquire(cr.owners) {
 		r.refused.Add(1)
@@ -123,16 +122,16 @@ func (cr *clientReplay) replayNowOrInBackground(c *tcp.Conn) error {
 	ctx, cancel := context.WithTimeout(context.Background(), r.timeout())
 	cr.client.ensureExtra().stopReplay = cancel
 	c.Retain()
-	if cr.client.format == formatWebSocket {
+	if cr.client.format.isWebSocket() {
 		c.Pause() // requests wait
 	}
-	go cr.runStepsThenResumeOrClose(ctx, cancel)
+	go cr.runStepsThenCloseOnErrorAndResume(ctx, cancel)
 	return nil
 }
 
-func (cr *clientReplay) runStepsThenResumeOrClose(ctx context.Context, cancel context.CancelFunc) {
+func (cr *clientReplay) runStepsThenCloseOnErrorAndResume(ctx context.Context, cancel context.CancelFunc) {
 	defer cancel()
-	closeReason := cr.runSteps(ctx)
+	closeReason := cr.runStepsUntilJoined(ctx)
 	cr.releaseTurnAndQueueSlot()
 	err := cr.ref.Do(func(c *tcp.Conn) {
 		cr.client.markReplayFinished()
@@ -147,39 +146,39 @@ func (cr *clientReplay) runStepsThenResumeOrClose(ctx context.Context, cancel co
 	}
 }
 
-func (cr *clientReplay) runSteps(ctx context.Context) error {
+func (cr *clientReplay) runStepsUntilJoined(ctx context.Context) error {
 	for {
-		if err := cr.sendPendingReleasingTurnIfStalled(ctx); err != nil {
+		if err := cr.sendOrRollBackAndWaitIfStalled(ctx); err != nil {
 			return err
 		}
 		if err := cr.waitReachedOrMarkUnissued(ctx); err != nil {
 			return err
 		}
 		if !cr.unissued { // otherwise there is nothing to send
-			if err := cr.queueAndAcquireTurn(ctx); err != nil {
+			if err := cr.ensureQueueSlotAndTurn(ctx); err != nil {
 				return err
 			}
 		}
-		if cr.runStepSerializingPatterns() {
+		if cr.prepareStepSerializingPatterns() {
 			return nil
 		}
 	}
 }
 
-// runStepSerializingPatterns calls runStep. If the client has patterns, it first waits until no other replay runs a
-// step with patterns, because such steps can be expensive.
-func (cr *clientReplay) runStepSerializingPatterns() (joined bool) {
+// prepareStepSerializingPatterns calls prepareStepAndJoinIfLast. For a client with patterns, it first waits until no
+// other replay runs a step with patterns, because such steps can be expensive.
+func (cr *clientReplay) prepareStepSerializingPatterns() (joined bool) {
 	if len(cr.patterns) > 0 {
 		r := cr.hub.Replay
 		r.patternStepMu.Lock()
 		defer r.patternStepMu.Unlock()
 	}
-	return cr.runStep(laterStepLimits)
+	return cr.prepareStepAndJoinIfLast(laterStepLimits)
 }
 
-// sendPendingReleasingTurnIfStalled sends the pending step as fast as the client reads. If the client stalls, the
-// function discards the step, gives up the replay's turn, and waits until the client reads again.
-func (cr *clientReplay) sendPendingReleasingTurnIfStalled(ctx context.Context) error {
+// sendOrRollBackAndWaitIfStalled sends the output of the last step, as fast as the client reads. If the client does not
+// read for stallTimeout, it rolls the step back, lets another replay run, and waits until the client reads again.
+func (cr *clientReplay) sendOrRollBackAndWaitIfStalled(ctx context.Context) error {
 	if len(cr.pending.buf) == 0 {
 		return nil
 	}
@@ -188,10 +187,10 @@ func (cr *clientReplay) sendPendingReleasingTurnIfStalled(ctx context.Context) e
 	cancel()
 	switch {
 	case err == nil:
-		cr.countAndClearPending()
+		cr.recordPendingSentAndClear()
 		return nil
 	case ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded):
-		return cr.toTimeoutOrNoSpaceError(ctx, err)
+		return cr.countTimeoutOrWrapNoSpace(ctx, err)
 	}
 	cr.rollBackPending()
 	cr.releaseTurn()
@@ -199,7 +198,7 @@ func (cr *clientReplay) sendPendingReleasingTurnIfStalled(ctx context.Context) e
 	return cr.waitUntilClientReads(ctx)
 }
 
-func (cr *clientReplay) countAndClearPending() {
+func (cr *clientReplay) recordPendingSentAndClear() {
 	r := cr.hub.Replay
 	r.replayed.Add(cr.pending.replayed)
 	r.gaps.Add(cr.pending.gaps)
@@ -215,7 +214,8 @@ func (cr *clientReplay) countAndClearPending() {
 	}
 }
 
-// rollBackPending discards the pending step. The next step will contain the discarded messages.
+// rollBackPending discards the prepared output and returns to the position before it, so that the next step prepares
+// the same messages again.
 func (cr *clientReplay) rollBackPending() {
 	if cr.pending.startPos != (Position{}) {
 		cr.pos, cr.unissued = cr.pending.startPos, cr.pending.startUnissued
@@ -231,13 +231,13 @@ func (cr *clientReplay) waitUntilClientReads(ctx context.Context) error {
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():
-			return cr.toTimeoutOrNoSpaceError(ctx, ctx.Err())
+			return cr.countTimeoutOrWrapNoSpace(ctx, ctx.Err())
 		}
 		switch err := cr.ref.Do(func(c *tcp.Conn) { pending <- c.Pending() }); {
 		case errors.Is(err, tcp.ErrFull):
 			continue
 		case err != nil:
-			return cr.toTimeoutOrNoSpaceError(ctx, err)
+			return cr.countTimeoutOrWrapNoSpace(ctx, err)
 		}
 		select {
 		case n := <-pending:
@@ -245,14 +245,14 @@ func (cr *clientReplay) waitUntilClientReads(ctx context.Context) error {
 				return nil
 			}
 		case <-ctx.Done():
-			return cr.toTimeoutOrNoSpaceError(ctx, ctx.Err())
+			return cr.countTimeoutOrWrapNoSpace(ctx, ctx.Err())
 		}
 	}
 }
 
-func (cr *clientReplay) queueAndAcquireTurn(ctx context.Context) error {
+func (cr *clientReplay) ensureQueueSlotAndTurn(ctx context.Context) error {
 	r := cr.hub.Replay
-	limiters := r.initLimiters()
+	limiters := r.initLimitersOnce()
 	if cr.queueSlot == &limiters.early {
 		cr.releaseTurnAndQueueSlot()
 		if !limiters.queue.tryAcquire(cr.owners) {
@@ -263,7 +263,7 @@ func (cr *clientReplay) queueAndAcquireTurn(ctx context.Context) error {
 	}
 	if !cr.hasTurn {
 		if err := limiters.turns.acquire(ctx, cr.owners); err != nil {
-			return cr.toTimeoutOrNoSpaceError(ctx, err)
+			return cr.countTimeoutOrWrapNoSpace(ctx, err)
 		}
 		cr.hasTurn = true
 	}
@@ -273,7 +273,7 @@ func (cr *clientReplay) queueAndAcquireTurn(ctx context.Context) error {
 func (cr *clientReplay) releaseTurn() {
 	if cr.hasTurn {
 		cr.hasTurn = false
-		cr.hub.Replay.initLimiters().turns.releaseAndAdmitWaiters(cr.owners)
+		cr.hub.Replay.initLimitersOnce().turns.releaseAndAdmitWaiters(cr.owners)
 	}
 }
 
@@ -285,7 +285,7 @@ func (cr *clientReplay) releaseTurnAndQueueSlot() {
 	}
 }
 
-func (cr *clientReplay) toTimeoutOrNoSpaceError(ctx context.Context, err error) error {
+func (cr *clientReplay) countTimeoutOrWrapNoSpace(ctx context.Context, err error) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		cr.hub.Replay.refused.Add(1)
 		return errReplayTimeout
@@ -293,15 +293,15 @@ func (cr *clientReplay) toTimeoutOrNoSpaceError(ctx context.Context, err error) 
 	return fmt.Errorf("hub: no space for missed messages: %w", err)
 }
 
-// replayLimiters contains semaphores that limit concurrent replays. Until the node has reached the client's position, a
-// replay holds a slot of early. After that, it holds a slot of queue, and needs a slot of turns to run a step. Clients
-// with made-up positions fill only early, so they do not block other clients.
+// replayLimiters limits concurrent replays with three semaphores. A replay first holds the semaphore early, until this
+// node has reached the client's position. Then it holds the semaphore queue and, while it reads and sends messages, also
+// the semaphore turns. A client with an invented position never gets past early, so it does not block those that did.
 type replayLimiters struct {
 	once                sync.Once
 	early, queue, turns fairSemaphore
 }
 
-func (r *Replay) initLimiters() *replayLimiters {
+func (r *Replay) initLimitersOnce() *replayLimiters {
 	limiters := &r.limiters
 	limiters.once.Do(func() {
 		maxReplays, maxEach := r.maxReplays(), r.maxReplaysEach()
@@ -313,8 +313,8 @@ func (r *Replay) initLimiters() *replayLimiters {
 	return limiters
 }
 
-// waitReachedOrMarkUnissued waits until the node has reached the client's position. If it finds that no node has issued
-// the position, it sets cr.unissued and returns.
+// waitReachedOrMarkUnissued waits until this node has reached the client's position. If it learns that no node has
+// issued this position, it sets cr.unissued and returns.
 func (cr *clientReplay) waitReachedOrMarkUnissued(ctx context.Context) error {
 	queryTicker := time.NewTicker(unknownPositionDelay)
 	defer queryTicker.Stop()
@@ -330,12 +330,12 @@ func (cr *clientReplay) waitReachedOrMarkUnissued(ctx context.Context) error {
 			newest, err := cr.hub.cachedNewestPosition(ctx)
 			cr.unissued = err == nil && newest.Epoch == cr.pos.Epoch && newest.Seq < cr.pos.Seq && cr.hub.Replay.hasReached(newest)
 		case <-ctx.Done():
-			return cr.toTimeoutOrNoSpaceError(ctx, ctx.Err())
+			return cr.countTimeoutOrWrapNoSpace(ctx, ctx.Err())
 		}
 	}
 }
 
-// nextMessageChanUnlessReached returns a channel that is closed when the next message arrives. If the node has already
+// nextMessageChanUnlessReached returns a channel that is closed when the next message arrives. If this node has already
 // reached pos, it returns nil.
 func (r *Replay) nextMessageChanUnlessReached(pos Position) (nextMessage <-chan struct{}) {
 	r.mu.Lock()
@@ -357,6 +357,10 @@ func (r *Replay) hasReached(pos Position) bool {
 
 func (h *Hub) cachedNewestPosition(ctx context.Context) (Position, error) {
 	r := h.Replay
+	if h.keepsLocally() {
+		newest, _ := r.At()
+		return newest, nil
+	}
 	r.newestMu.Lock()
 	defer r.newestMu.Unlock()
 	if time.Since(r.streamNewestAt) < streamNewestTTL {
@@ -367,7 +371,8 @@ func (h *Hub) cachedNewestPosition(ctx context.Context) (Position, error) {
 	return r.streamNewest, r.streamNewestErr
 }
 
-// reachedLocked implements hasReached. The caller must hold mu. Positions of another stream count as reached.
+// reachedLocked reports whether this node has all messages up to pos. It returns true for a position of another stream.
+// The caller must hold mu.
 func (m *replayBuffer) reachedLocked(pos Position) bool {
 	return m.ready && (pos.Epoch != m.newestPos.Epoch || pos.Seq <= m.newestPos.Seq)
 }
@@ -383,9 +388,9 @@ func (cr *clientReplay) indexTopicsAndCompilePatterns() {
 	}
 }
 
-// runStep prepares the next step. If it is the last one, runStep also sends it, adds the client to its groups and
-// returns true.
-func (cr *clientReplay) runStep(limits stepLimits) (joined bool) {
+// prepareStepAndJoinIfLast prepares the next step. If no messages are left for another step, it sends the step, adds
+// the client to its groups and returns true.
+func (cr *clientReplay) prepareStepAndJoinIfLast(limits stepLimits) (joined bool) {
 	r := cr.hub.Replay
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -400,28 +405,39 @@ func (cr *clientReplay) runStep(limits stepLimits) (joined bool) {
 	}
 	cr.pending.startPos, cr.pending.startUnissued = cr.pos, cr.unissued
 	cr.pending.buf = append(cr.pending.buf, cr.lastValues...)
-	cr.appendGapNoticeAndSkipDropped()
-	work := 0
-	for _, m := range r.messagesAfter(cr.pos.Seq) {
+	cr.skipToOldestIfPositionUnknown()
+	missing, work := cr.newestMissedSeq(), 0
+	for _, m := range r.messagesAndDropMarksAfter(cr.pos.Seq) {
+		if m.topic == nil {
+			continue // dropped
+		}
+		if missing > cr.pos.Seq && m.seq > missing {
+			cr.appendGapNoticeAndAdvance(missing)
+		}
 		if work >= limits.work || len(cr.pending.buf) >= limits.bytes || limits.allOrNothing && len(cr.pending.buf)+len(m.data) > limits.bytes {
 			return false
 		}
 		cr.pos.Seq = m.seq
-		work += cr.appendForMatchingSubscriptions(&m)
+		work += cr.appendForMatchingSubscriptions(m)
+	}
+	if missing > cr.pos.Seq {
+		cr.appendGapNoticeAndAdvance(missing)
 	}
 	cr.pos = r.newestPos
-	cr.pending.buf = cr.client.format.appendPositionIfEventStream(cr.pending.buf, cr.pos)
+	if cr.client.format == formatEvents { // an event without data only sets the id
+		cr.pending.buf = append(cr.pending.buf, "id: "+cr.pos.String()+"\n\n"...)
+	}
 	return cr.trySendPendingAndJoinGroups()
 }
 
 func (cr *clientReplay) appendForMatchingSubscriptions(m *keptMessage) (work int) {
 	work = messageLookupUnits
-	if t := cr.topicsByName[m.topic]; t != nil {
+	if t := cr.topicsByName[m.topic.name]; t != nil {
 		cr.appendReplayedMessage(t, m)
 	}
 	for i := range cr.patterns {
 		g := &cr.patterns[i]
-		if work += g.maxMatchWork(len(m.topic)); g.matches(m.topic) {
+		if work += g.maxMatchWork(len(m.topic.name)); g.matches(m.topic.name) {
 			cr.appendReplayedMessage(g.topic, m)
 		}
 	}
@@ -430,45 +446,56 @@ func (cr *clientReplay) appendForMatchingSubscriptions(m *keptMessage) (work int
 
 func (cr *clientReplay) appendReplayedMessage(t *topic, m *keptMessage) {
 	before := len(cr.pending.buf)
-	cr.pending.buf = cr.client.format.appendMessage(cr.pending.buf, t, m.topic, m.data, cr.pos.String())
+	cr.pending.buf = cr.client.format.appendMessage(cr.pending.buf, t, m.topic.name, m.data, cr.pos.String())
 	cr.pending.replayed++
 	cr.pending.delivery.add(deliveryCounts{sent: 1, bytes: len(cr.pending.buf) - before})
 }
 
-// appendGapNoticeAndSkipDropped checks whether messages that the client missed are no longer available. If so, it
-// appends a gap notice and continues the replay after the unavailable messages.
-func (cr *clientReplay) appendGapNoticeAndSkipDropped() {
+// skipToOldestIfPositionUnknown handles a position that belongs to another stream or has never been issued. It moves
+// the client's position before the oldest message, or to the newest message, and appends a gap notice.
+func (cr *clientReplay) skipToOldestIfPositionUnknown() {
 	r := cr.hub.Replay
-	newPos := cr.pos
+	newest := r.newestPos.Seq
 	switch {
 	case cr.unissued:
-		newPos = r.newestPos
 		cr.pending.unissued++
 	case cr.pos.Epoch != r.newestPos.Epoch:
-		newPos = Position{r.newestPos.Epoch, r.firstSeq - 1}
+		newest = r.firstOrNextSeq() - 1
 	default:
-		for _, t := range cr.topics {
-			if r.mayHaveDropped(t, cr.pos.Seq) {
-				newPos.Seq = r.firstSeq - 1
-			}
-		}
+		return
 	}
-	if newPos != cr.pos {
-		cr.pos, cr.unissued = newPos, false
-		cr.pending.buf = cr.client.format.appendGapNoticeUnlessRESP(cr.pending.buf, cr.topics, newPos)
-		cr.pending.gaps++
-	}
+	cr.pos.Epoch, cr.unissued = r.newestPos.Epoch, false
+	cr.appendGapNoticeAndAdvance(newest)
 }
 
-// trySendPendingAndJoinGroups sends the pending step and adds the client to its groups. It returns false if the
-// client's queue has no space for the step.
+// newestMissedSeq returns the number of the newest dropped message that the client may have missed. If the client has
+// missed none, the result is at most cr.pos.Seq.
+func (cr *clientReplay) newestMissedSeq() uint64 {
+	r := cr.hub.Replay
+	missing := r.newestDroppedSeqOfPatterns(cr.patterns, cr.pos.Seq)
+	for name := range cr.topicsByName {
+		missing = max(missing, r.newestDroppedSeq(name))
+	}
+	return missing
+}
+
+// appendGapNoticeAndAdvance appends a notice that messages up to seq may be missing, and moves the client's position to
+// seq. The caller must first append the messages up to seq that still exist.
+func (cr *clientReplay) appendGapNoticeAndAdvance(seq uint64) {
+	cr.pos.Seq = seq
+	cr.pending.buf = cr.client.format.appendGapNoticeUnlessRESP(cr.pending.buf, cr.topics, cr.pos)
+	cr.pending.gaps++
+}
+
+// trySendPendingAndJoinGroups sends the prepared output and adds the client to the groups of its topics. If the
+// client's queue has no space, it does neither and returns false.
 func (cr *clientReplay) trySendPendingAndJoinGroups() (joined bool) {
 	if len(cr.pending.buf) > 0 {
 		if err := cr.ref.Send(cr.pending.buf); err != nil && !errors.Is(err, tcp.ErrClosed) {
 			return false
 		}
 	}
-	cr.countAndClearPending()
+	cr.recordPendingSentAndClear()
 	for _, t := range cr.topics {
 		t.getOrCreateGroup(cr.client.format).Add(cr.ref)
 	}

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 type fakeKeepingCluster struct {
@@ -22,8 +24,8 @@ type fakeKeepingCluster struct {
 	other int // messages published but not kept
 }
 
-func (s *fakeKeepingCluster) Publish(Kind, string, []byte) error { s.other++; return nil }
-func (s *fakeKeepingCluster) Changed(Kind, string)               {}
+func (s *fakeKeepingCluster) PublishOrCountLost(Kind, string, []byte) error { s.other++; return nil }
+func (s *fakeKeepingCluster) Changed(Kind, string)                          {}
 func (s *fakeKeepingCluster) Newest(context.Context) (Position, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -34,14 +36,14 @@ func (s *fakeKeepingCluster) Newest(context.Context) (Position, error) {
 }
 func (s *fakeKeepingCluster) Stats() ClusterStats { return ClusterStats{} }
 
-func (s *fakeKeepingCluster) Keep(topic string, message []byte) error {
+func (s *fakeKeepingCluster) EnqueueForStream(topic string, message []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.full {
 		return errors.New("the shelf is full")
 	}
 	s.at.Seq++
-	s.h.DeliverKept(KeptMessage{At: s.at, Time: time.Now(), Topic: topic, Data: append([]byte(nil), message...)})
+	s.h.KeepAndDeliver(KeptMessage{At: s.at, Time: time.Now(), Topic: topic, Data: append([]byte(nil), message...)})
 	return nil
 }
 
@@ -53,7 +55,7 @@ func newReplayHub(r *Replay) *Hub {
 	h.Cluster = s
 	h.Replay.Begin("e", 1)
 	for i := range uint64(3) {
-		h.DeliverKept(KeptMessage{At: Position{"e", i + 1}, Time: time.Now(), Topic: "k.old", Data: []byte{'0' + byte(i+1)}, Old: true})
+		h.KeepAndDeliver(KeptMessage{At: Position{"e", i + 1}, Time: time.Now(), Topic: "k.old", Data: []byte{'0' + byte(i+1)}, Old: true})
 	}
 	h.Replay.Ready(3)
 	return h
@@ -181,4 +183,60 @@ func (s *fakeKeepingCluster) setFull() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.full = true
+}
+
+// TestReplayAlone has clients of a single hub reconnect with their ids: they get what they missed, or a notice in the
+// order of ids. Another hub does not know the ids.
+func TestReplayAlone(t *testing.T) {
+	newHub := func() *Hub { return &Hub{Replay: &Replay{Topics: []string{"k.*"}, MaxMessagesPerTopic: 3}} }
+	forEachModel(t, newHub, func(t *testing.T, h *Hub, addr string) {
+		p, s := dialWebSocket(t, addr, ""), openEvents(t, addr, "topic=k.a&topic=other", "")
+		p.sendText(`{"op":"subscribe","topic":"k.a"}`)
+		testkit.WaitFor(t, "the hub begins", func() bool { return h.Stats().Replay.Ready })
+		e := h.Replay.newestPos.Epoch
+		at := func(n int) string { return fmt.Sprintf("%s-%d", e, n) }
+		message := func(n int, pattern, topic string) string {
+			return fmt.Sprintf(`{"op":"message","id":%q,%s"topic":%q,"data":"%d"}`, at(n), pattern, topic, n)
+		}
+		event := func(n int, data string) string { return "id: " + at(n) + " data: " + data }
+		p.expectText(`{"op":"subscribed","topic":"k.a","count":1,"since":"` + at(0) + `"}`)
+		s.expectEvents(t, "id: "+at(0))
+		h.publishAll(t, "other", "not kept")
+		h.publishAll(t, "k.a", "1")
+		p.expectText(message(1, "", "k.a"))
+		s.expectEvents(t, event(1, message(1, "", "k.a")))
+		s.Close()
+		p.CloseNow()
+		h.publishAll(t, "k.b", "2")
+		h.publishAll(t, "k.a", "3", "4", "5", "6")
+		h.publishAll(t, "k.b", "7")
+
+		p = dialWebSocket(t, addr, "")
+		p.sendText(`{"op":"subscribe","topic":"k.a","since":"` + at(3) + `"}`)
+		p.expectText(`{"op":"subscribed"*`)
+		for n := 4; n <= 6; n++ {
+			p.expectText(message(n, "", "k.a"))
+		}
+		p.sendText(`{"op":"subscribe","pattern":"k.*","since":"` + at(1) + `"}`)
+		p.expectText(`{"op":"subscribed"*`)
+		const pattern = `"pattern":"k.*",`
+		p.expectText(message(2, pattern, "k.b"))
+		p.expectText(`{"op":"gap","id":"` + at(3) + `","pattern":"k.*"}`)
+		for n := 4; n <= 6; n++ {
+			p.expectText(message(n, pattern, "k.a"))
+		}
+		p.expectText(message(7, pattern, "k.b"))
+		gap := func(n int) string { return fmt.Sprintf(`id: %s event: gap data: {"op":"gap","id":"%[1]s"}`, at(n)) }
+		openEvents(t, addr, "topic=k.a&topic=k.b", at(1)).expectEvents(t, event(2, message(2, "", "k.b")), gap(3), event(4, message(4, "", "k.a")))
+		openEvents(t, addr, "topic=k.a", at(6)).expectEvents(t, "id: "+at(7))
+		openEvents(t, addr, "pattern=k.b*", at(6)).expectEvents(t, event(7, message(7, `"pattern":"k.b*",`, "k.b")))
+		openEvents(t, addr, "topic=k.b&topic=k.c", "formerhub-6").expectEvents(t, gap(1), event(2, message(2, "", "k.b")), event(7, message(7, "", "k.b")))
+
+		h.Replay.handedOver = true // to a process that has died
+		h.publishAll(t, "k.a", "1")
+		e = h.Replay.newestPos.Epoch
+		p.expectText(`{"op":"gap","id":"` + at(0) + `","topic":"k.a"}`)
+		p.expectText(`{"op":"gap","id":"` + at(0) + `","pattern":"k.*"}`)
+		p.expectText(message(1, "", "k.a"))
+	})
 }

@@ -141,7 +141,7 @@ func TestClusterQueryLimit(t *testing.T) {
 	answered := make(chan struct{})
 	h.Cluster.(*fakeOtherHubs).release = answered
 	addr, _ := serveHub(t, tcp.Goroutine, h)
-	h.scans.running.Lock()
+	h.backgroundReplyMu.Lock()
 	var peers []wsClient
 	for range maxBackgroundReplies {
 		p := dialWebSocket(t, addr, "")
@@ -149,12 +149,12 @@ func TestClusterQueryLimit(t *testing.T) {
 		p.sendText(`{"op":"ping"}`)
 		peers = append(peers, p)
 	}
-	testkit.WaitFor(t, "all wait", func() bool { return h.scans.queued.Load() == maxBackgroundReplies })
+	testkit.WaitFor(t, "all wait", func() bool { return h.backgroundReplies.Load() == maxBackgroundReplies })
 	p := dialWebSocket(t, addr, "")
 	p.sendText(`{"op":"count","topic":"t1"}`)
 	p.expectText(`{"op":"error","error":"too many list requests; try again"}`)
 	close(answered)
-	h.scans.running.Unlock()
+	h.backgroundReplyMu.Unlock()
 	for _, p := range peers {
 		p.expectText(`{"op":"count","topic":"t1","subscribers":4}`)
 		p.expectText(`{"op":"pong"}`)

@@ -1,15 +1,21 @@
 package hub
 
-import "slices"
+import (
+	"slices"
+	"strings"
+)
 
 type command struct {
 	name            string
-	id              uint16 // index in commandsByID
-	arity           int    // number of words with the name; -n means n or more
-	beforeAuth      bool   // allowed before authentication
-	whileSubscribed bool   // allowed for RESP2 clients with subscriptions
-	ignoresReplyOff bool   // replies even after CLIENT REPLY OFF
-	run             func(*commandBatch)
+	id              uint8 // index in commandsByID
+	arity           int   // number of words with the name; -n means n or more
+	beforeAuth      bool  // allowed before authentication
+	whileSubscribed bool  // allowed for RESP2 clients with subscriptions
+	ignoresReplyOff bool  // replies even after CLIENT REPLY OFF
+	// Transactions: an immediate command runs at once, another one is queued unless it is notInTransaction.
+	immediate, notInTransaction bool
+	keys                        [3]int // the first and last argument that selects a cluster node, and the step
+	run                         func(*commandBatch)
 
 	subcommands map[string]*command // nil if there are none
 	commandDoc
@@ -22,8 +28,8 @@ type commandDoc struct {
 
 var commands map[string]*command
 
-// commandsByID lists commands and subcommands by ID. A session stores only the ID of its last command, because an ID
-// takes just 2 bytes. ID 0 means no command.
+// commandsByID lists all commands and subcommands. A session stores its last command as an index of this list, which
+// takes only 1 byte. Index 0 means no command.
 var commandsByID = []*command{{name: "NULL"}}
 
 func init() {
@@ -36,30 +42,37 @@ func init() {
 	server := func(since, summary string) commandDoc {
 		return commandDoc{"server", since, summary, []string{"loading", "stale"}}
 	}
+	transactions := func(since, summary string) commandDoc {
+		return commandDoc{"transactions", since, summary, []string{"noscript", "loading", "stale", "fast"}}
+	}
+	cluster := func(since, summary string) commandDoc {
+		return commandDoc{"cluster", since, summary, []string{"loading", "stale"}}
+	}
+	firstArg, allArgs := [3]int{1, 1, 1}, [3]int{1, -1, 1}
 	commands = assignIDsAndMapByName(
-		&command{name: "auth", arity: -2, beforeAuth: true, run: (*commandBatch).handleAuth, commandDoc: connection("1.0.0", "Authenticate to the server")},
-		&command{name: "hello", arity: -1, beforeAuth: true, run: (*commandBatch).handleHello, commandDoc: connection("6.0.0", "Handshake with the server")},
-		&command{name: "quit", arity: -1, beforeAuth: true, whileSubscribed: true, run: (*commandBatch).handleQuit, commandDoc: connection("1.0.0", "Close the connection")},
-		&command{name: "reset", arity: 1, beforeAuth: true, whileSubscribed: true, run: (*commandBatch).handleReset, commandDoc: connection("6.2.0", "Reset the connection")},
+		&command{name: "auth", arity: -2, beforeAuth: true, notInTransaction: true, run: (*commandBatch).handleAuth, commandDoc: connection("1.0.0", "Authenticate to the server")},
+		&command{name: "hello", arity: -1, beforeAuth: true, notInTransaction: true, run: (*commandBatch).handleHello, commandDoc: connection("6.0.0", "Handshake with the server")},
+		&command{name: "quit", arity: -1, beforeAuth: true, whileSubscribed: true, immediate: true, run: (*commandBatch).handleQuit, commandDoc: connection("1.0.0", "Close the connection")},
+		&command{name: "reset", arity: 1, beforeAuth: true, whileSubscribed: true, immediate: true, run: (*commandBatch).handleReset, commandDoc: connection("6.2.0", "Reset the connection")},
 		&command{name: "ping", arity: -1, whileSubscribed: true, run: (*commandBatch).handlePing, commandDoc: connection("1.0.0", "Ping the server")},
-		&command{name: "echo", arity: 2, run: (*commandBatch).handleEcho, commandDoc: connection("1.0.0", "Echo the given string")},
-		&command{name: "select", arity: 2, run: (*commandBatch).handleSelect, commandDoc: connection("1.0.0", "Change the selected database")},
+		&command{name: "echo", arity: 2, run: func(b *commandBatch) { b.writeBulkBytes(b.args[1]) }, commandDoc: connection("1.0.0", "Echo the given string")},
+		&command{name: "select", arity: 2, run: (*commandBatch).handleSelectOnlyDB0, commandDoc: connection("1.0.0", "Change the selected database")},
 		&command{name: "client", arity: -2, subcommands: registerClientCommands(), commandDoc: connection("2.4.0", "A container for client connection commands")},
 
 		&command{name: "publish", arity: 3, run: func(b *commandBatch) { b.handlePublish(Topic) }, commandDoc: commandDoc{"pubsub", "2.0.0", "Post a message to a channel", []string{"pubsub", "loading", "stale", "fast"}}},
-		&command{name: "subscribe", arity: -2, whileSubscribed: true, ignoresReplyOff: true, run: func(b *commandBatch) { b.handleSubscribe(Topic, "subscribe") },
+		&command{name: "subscribe", arity: -2, whileSubscribed: true, ignoresReplyOff: true, notInTransaction: true, run: func(b *commandBatch) { b.handleSubscribe(Topic, "subscribe") },
 			commandDoc: pubsub("2.0.0", "Listen for messages published to the given channels")},
-		&command{name: "unsubscribe", arity: -1, whileSubscribed: true, ignoresReplyOff: true, run: func(b *commandBatch) { b.handleUnsubscribe(Topic, "unsubscribe") },
+		&command{name: "unsubscribe", arity: -1, whileSubscribed: true, ignoresReplyOff: true, notInTransaction: true, run: func(b *commandBatch) { b.handleUnsubscribe(Topic, "unsubscribe") },
 			commandDoc: pubsub("2.0.0", "Stop listening for messages posted to the given channels")},
-		&command{name: "psubscribe", arity: -2, whileSubscribed: true, ignoresReplyOff: true, run: func(b *commandBatch) { b.handleSubscribe(Pattern, "psubscribe") },
+		&command{name: "psubscribe", arity: -2, whileSubscribed: true, ignoresReplyOff: true, notInTransaction: true, run: func(b *commandBatch) { b.handleSubscribe(Pattern, "psubscribe") },
 			commandDoc: pubsub("2.0.0", "Listen for messages published to channels matching the given patterns")},
-		&command{name: "punsubscribe", arity: -1, whileSubscribed: true, ignoresReplyOff: true, run: func(b *commandBatch) { b.handleUnsubscribe(Pattern, "punsubscribe") },
+		&command{name: "punsubscribe", arity: -1, whileSubscribed: true, ignoresReplyOff: true, notInTransaction: true, run: func(b *commandBatch) { b.handleUnsubscribe(Pattern, "punsubscribe") },
 			commandDoc: pubsub("2.0.0", "Stop listening for messages posted to channels matching the given patterns")},
 		// There are no shards. Sharded topics are merely a separate name space.
-		&command{name: "spublish", arity: 3, run: func(b *commandBatch) { b.handlePublish(Sharded) }, commandDoc: pubsub("7.0.0", "Post a message to a shard channel")},
-		&command{name: "ssubscribe", arity: -2, whileSubscribed: true, ignoresReplyOff: true, run: func(b *commandBatch) { b.handleSubscribe(Sharded, "ssubscribe") },
+		&command{name: "spublish", arity: 3, keys: firstArg, run: func(b *commandBatch) { b.handlePublish(Sharded) }, commandDoc: commandDoc{"pubsub", "7.0.0", "Post a message to a shard channel", []string{"pubsub", "loading", "stale", "fast"}}},
+		&command{name: "ssubscribe", arity: -2, keys: allArgs, whileSubscribed: true, ignoresReplyOff: true, notInTransaction: true, run: func(b *commandBatch) { b.handleSubscribe(Sharded, "ssubscribe") },
 			commandDoc: pubsub("7.0.0", "Listen for messages published to the given shard channels")},
-		&command{name: "sunsubscribe", arity: -1, whileSubscribed: true, ignoresReplyOff: true, run: func(b *commandBatch) { b.handleUnsubscribe(Sharded, "sunsubscribe") },
+		&command{name: "sunsubscribe", arity: -1, keys: allArgs, whileSubscribed: true, ignoresReplyOff: true, notInTransaction: true, run: func(b *commandBatch) { b.handleUnsubscribe(Sharded, "sunsubscribe") },
 			commandDoc: pubsub("7.0.0", "Stop listening for messages posted to the given shard channels")},
 		&command{name: "pubsub", arity: -2, commandDoc: pubsub("2.8.0", "A container for Pub/Sub commands"), subcommands: assignIDsAndMapByName(
 			&command{name: "pubsub|channels", arity: -2, run: func(b *commandBatch) { b.handlePubsubChannels(Topic) }, commandDoc: pubsub("2.8.0", "List active channels")},
@@ -70,10 +83,30 @@ func init() {
 			&command{name: "pubsub|help", arity: 2, run: (*commandBatch).handlePubsubHelp, commandDoc: pubsub("6.2.0", "Show helpful text about the different subcommands")},
 		)},
 
+		&command{name: "multi", arity: 1, immediate: true, run: (*commandBatch).handleMulti, commandDoc: transactions("1.2.0", "Mark the start of a transaction block")},
+		&command{name: "exec", arity: 1, immediate: true, run: (*commandBatch).handleExec, commandDoc: transactions("1.2.0", "Execute all commands issued after MULTI")},
+		&command{name: "discard", arity: 1, immediate: true, run: (*commandBatch).handleDiscard, commandDoc: transactions("2.0.0", "Discard all commands issued after MULTI")},
+		&command{name: "watch", arity: -2, keys: allArgs, immediate: true, run: (*commandBatch).handleWatchWithoutEffect, commandDoc: transactions("2.2.0", "Accepted, without effect: there are no keys")},
+		&command{name: "unwatch", arity: 1, run: (*commandBatch).writeOK, commandDoc: transactions("2.2.0", "Accepted, without effect: there are no keys")},
+
+		&command{name: "cluster", arity: -2, commandDoc: cluster("3.0.0", "A container for cluster commands"), subcommands: assignIDsAndMapByName(
+			&command{name: "cluster|slots", arity: 2, run: (*commandBatch).handleClusterSlots, commandDoc: cluster("3.0.0", "Get the nodes and their hash slots")},
+			&command{name: "cluster|shards", arity: 2, run: (*commandBatch).handleClusterShards, commandDoc: cluster("7.0.0", "Get the nodes and their hash slots")},
+			&command{name: "cluster|nodes", arity: 2, run: (*commandBatch).handleClusterNodes, commandDoc: cluster("3.0.0", "Get the nodes and their hash slots as text")},
+			&command{name: "cluster|info", arity: 2, run: (*commandBatch).handleClusterInfo, commandDoc: cluster("3.0.0", "Get the state of the cluster")},
+			&command{name: "cluster|myid", arity: 2, run: func(b *commandBatch) { b.writeBulk(b.clusterNode().id) }, commandDoc: cluster("3.0.0", "Get the ID of the node")},
+			&command{name: "cluster|keyslot", arity: 3, run: func(b *commandBatch) { b.writeInt(clusterSlot(b.args[2])) }, commandDoc: cluster("3.0.0", "Get the hash slot of a key")},
+			&command{name: "cluster|countkeysinslot", arity: 3, run: func(b *commandBatch) { b.writeInt(0) }, commandDoc: cluster("3.0.0", "Get the number of keys in a hash slot")},
+		)},
+		&command{name: "readonly", arity: 1, run: (*commandBatch).writeOK, commandDoc: cluster("3.0.0", "Accepted, without effect")},
+		&command{name: "readwrite", arity: 1, run: (*commandBatch).writeOK, commandDoc: cluster("3.0.0", "Accepted, without effect")},
+		&command{name: "asking", arity: 1, run: (*commandBatch).writeOK, commandDoc: cluster("3.0.0", "Accepted, without effect")},
+		&command{name: "role", arity: 1, run: (*commandBatch).handleRole, commandDoc: server("2.8.12", "Return the role of the instance")},
+
 		&command{name: "info", arity: -1, run: (*commandBatch).handleInfo, commandDoc: server("1.0.0", "Get information and statistics about the server")},
 		&command{name: "time", arity: 1, run: (*commandBatch).handleTime, commandDoc: server("2.6.0", "Return the current server time")},
-		&command{name: "command", arity: -1, run: (*commandBatch).handleCommand, commandDoc: server("2.8.13", "Get array of Redis command details"), subcommands: assignIDsAndMapByName(
-			&command{name: "command|count", arity: 2, run: (*commandBatch).handleCommandCount, commandDoc: server("2.8.13", "Get total number of Redis commands")},
+		&command{name: "command", arity: -1, run: func(b *commandBatch) { b.writeCommandList(sortedCommands(commands)) }, commandDoc: server("2.8.13", "Get array of Redis command details"), subcommands: assignIDsAndMapByName(
+			&command{name: "command|count", arity: 2, run: func(b *commandBatch) { b.writeInt(len(commands)) }, commandDoc: server("2.8.13", "Get total number of Redis commands")},
 			&command{name: "command|docs", arity: -2, run: (*commandBatch).handleCommandDocs, commandDoc: server("7.0.0", "Get array of specific Redis command documentation")},
 			&command{name: "command|info", arity: -2, run: (*commandBatch).handleCommandInfo, commandDoc: server("2.8.13", "Get array of specific Redis command details")},
 			&command{name: "command|help", arity: 2, run: (*commandBatch).handleCommandHelp, commandDoc: server("5.0.0", "Show helpful text about the different subcommands")},
@@ -83,24 +116,24 @@ func init() {
 			&command{name: "config|help", arity: 2, run: (*commandBatch).handleConfigHelp, commandDoc: server("5.0.0", "Show helpful text about the different subcommands")},
 		)},
 		&command{name: "acl", arity: -2, commandDoc: server("6.0.0", "A container for Access List Control commands"), subcommands: assignIDsAndMapByName(
-			&command{name: "acl|whoami", arity: 2, run: (*commandBatch).handleACLWhoami, commandDoc: server("6.0.0", "Return the name of the user associated to the current connection")},
+			&command{name: "acl|whoami", arity: 2, run: func(b *commandBatch) { b.writeBulk(b.user.name) }, commandDoc: server("6.0.0", "Return the name of the user associated to the current connection")},
 		)},
-		&command{name: "flushdb", arity: -1, run: (*commandBatch).handleFlush, commandDoc: server("1.0.0", "Remove all keys from the current database")},
-		&command{name: "flushall", arity: -1, run: (*commandBatch).handleFlush, commandDoc: server("1.0.0", "Remove all keys from all databases")},
+		&command{name: "flushdb", arity: -1, run: (*commandBatch).writeOK, commandDoc: server("1.0.0", "Remove all keys from the current database")},
+		&command{name: "flushall", arity: -1, run: (*commandBatch).writeOK, commandDoc: server("1.0.0", "Remove all keys from all databases")},
 
 		// HTTP requests can begin with these words. A web page may have made a browser send such a request to this
 		// port.
-		&command{name: "post", arity: -1, beforeAuth: true, whileSubscribed: true, run: (*commandBatch).closeUnexpectedHTTP},
-		&command{name: "host:", arity: -1, beforeAuth: true, whileSubscribed: true, run: (*commandBatch).closeUnexpectedHTTP},
+		&command{name: "post", arity: -1, beforeAuth: true, whileSubscribed: true, immediate: true, run: (*commandBatch).closeUnexpectedHTTP},
+		&command{name: "host:", arity: -1, beforeAuth: true, whileSubscribed: true, immediate: true, run: (*commandBatch).closeUnexpectedHTTP},
 	)
 }
 
-// assignIDsAndMapByName assigns an ID to each command and returns a map of the commands by name. The key of a
-// subcommand is the part of its name after the |.
+// assignIDsAndMapByName adds the commands to commandsByID and returns them by name. The key of a subcommand is the part
+// of its name after the |.
 func assignIDsAndMapByName(list ...*command) map[string]*command {
 	m := make(map[string]*command, len(list))
 	for _, c := range list {
-		c.id = uint16(len(commandsByID))
+		c.id = uint8(len(commandsByID))
 		commandsByID = append(commandsByID, c)
 		m[c.name[slices.Index([]byte(c.name), '|')+1:]] = c
 	}
@@ -127,18 +160,8 @@ func appendLower(dst, text []byte) []byte {
 	return dst
 }
 
-// equalsFold reports whether arg equals lowerWord, ignoring the case of ASCII letters. lowerWord must be lower-case.
+// equalsFold reports whether arg equals lowerWord, without regard to the case of ASCII letters in arg. lowerWord must
+// be lower-case.
 func equalsFold(arg []byte, lowerWord string) bool {
-	if len(arg) != len(lowerWord) {
-		return false
-	}
-	for i, c := range arg {
-		if 'A' <= c && c <= 'Z' {
-			c |= 0x20
-		}
-		if c != lowerWord[i] {
-			return false
-		}
-	}
-	return true
+	return len(arg) == len(lowerWord) && strings.EqualFold(string(arg), lowerWord)
 }

@@ -19,11 +19,11 @@ func registerClientCommands() map[string]*command {
 		&command{name: "client|id", arity: 2, run: func(b *commandBatch) { b.writeInt(int(b.ref.ID())) }, commandDoc: doc("5.0.0", "Returns the client ID for the current connection")},
 		&command{name: "client|getname", arity: 2, run: (*commandBatch).handleClientGetname, commandDoc: doc("2.6.9", "Get the current connection name")},
 		&command{name: "client|setname", arity: 3, run: (*commandBatch).handleClientSetname, commandDoc: doc("2.6.9", "Set the current connection name")},
-		&command{name: "client|setinfo", arity: 4, run: (*commandBatch).handleIgnoredClientSetinfo, commandDoc: doc("7.2.0", "Set information specific to the client or connection")},
-		&command{name: "client|info", arity: 2, run: (*commandBatch).handleClientInfo, commandDoc: doc("6.2.0", "Returns information about the current client connection.")},
-		&command{name: "client|list", arity: -2, run: (*commandBatch).handleClientList, commandDoc: doc("2.4.0", "Get the list of client connections")},
-		&command{name: "client|kill", arity: -3, run: (*commandBatch).handleClientKill, commandDoc: doc("2.4.0", "Kill the connection of a client")},
-		&command{name: "client|reply", arity: 3, run: (*commandBatch).handleClientReply, commandDoc: doc("3.2.0", "Instruct the server whether to reply to commands")},
+		&command{name: "client|setinfo", arity: 4, run: (*commandBatch).handleClientSetinfo, commandDoc: doc("7.2.0", "Set information specific to the client or connection")},
+		&command{name: "client|info", arity: 2, run: func(b *commandBatch) { b.writeVerbatim(string(b.hub.appendClientInfo(nil, b.conn))) }, commandDoc: doc("6.2.0", "Returns information about the current client connection.")},
+		&command{name: "client|list", arity: -2, notInTransaction: true, run: (*commandBatch).handleClientList, commandDoc: doc("2.4.0", "Get the list of client connections")},
+		&command{name: "client|kill", arity: -3, notInTransaction: true, run: (*commandBatch).handleClientKill, commandDoc: doc("2.4.0", "Kill the connection of a client")},
+		&command{name: "client|reply", arity: 3, notInTransaction: true, run: (*commandBatch).handleClientReply, commandDoc: doc("3.2.0", "Instruct the server whether to reply to commands")},
 		&command{name: "client|no-evict", arity: 3, run: (*commandBatch).handleIgnoredOnOff, commandDoc: doc("7.0.0", "Set client eviction mode for the current connection")},
 		&command{name: "client|no-touch", arity: 3, run: (*commandBatch).handleIgnoredOnOff, commandDoc: doc("7.2.0", "Set whether commands change what is known of keys' use")},
 		&command{name: "client|getredir", arity: 2, run: func(b *commandBatch) { b.writeInt(-1) }, commandDoc: doc("6.0.0", "Get tracking notifications redirection client ID if any")},
@@ -48,17 +48,65 @@ func (b *commandBatch) handleClientSetname() {
 	b.writeOK()
 }
 
-// handleIgnoredClientSetinfo accepts the name and version of the client library but does not store them. Storing the
-// name and version would take more memory than the rest of a session.
-func (b *commandBatch) handleIgnoredClientSetinfo() {
+func (b *commandBatch) handleClientSetinfo() {
+	l := b.hub.libraries.byID(b.knownLibrary)
 	switch {
-	case !equalsFold(b.args[2], "lib-name") && !equalsFold(b.args[2], "lib-ver"):
-		b.writeError("ERR Unrecognized option '" + truncateForError(b.args[2]) + "'")
-	case !isValidClientName(b.args[3]):
-		b.writeError("ERR " + string(appendLower(nil, b.args[2])) + " cannot contain spaces, newlines or special characters.")
+	case equalsFold(b.args[2], "lib-name"):
+		l.name = string(b.args[3])
+	case equalsFold(b.args[2], "lib-ver"):
+		l.version = string(b.args[3])
 	default:
-		b.writeOK()
+		b.writeError("ERR Unrecognized option '" + truncateForError(b.args[2]) + "'")
+		return
 	}
+	if !isValidClientName(b.args[3]) {
+		b.writeError("ERR " + string(appendLower(nil, b.args[2])) + " cannot contain spaces, newlines or special characters.")
+		return
+	}
+	b.knownLibrary = b.hub.libraries.getOrAddID(l)
+	b.writeOK()
+}
+
+type clientLibrary struct{ name, version string }
+
+// libraryID is the index of a library in a libraryTable plus 1. A session stores it because it takes only 2 bytes. 0
+// means unknown.
+type libraryID uint16
+
+// maxLibraries limits the libraries in a libraryTable. Each version counts as another library. CLIENT LIST omits the
+// library of a client whose library is not in the table.
+const maxLibraries = 1000
+
+// libraryTable contains the client libraries that clients have announced. It is safe for concurrent use.
+type libraryTable struct {
+	mu   sync.Mutex
+	list []clientLibrary // list[0] has ID 1
+	ids  map[clientLibrary]libraryID
+}
+
+// getOrAddID returns the ID of a library, which it adds if necessary. It returns 0 if l is empty or the table is full.
+func (t *libraryTable) getOrAddID(l clientLibrary) libraryID {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	id := t.ids[l]
+	if id == 0 && l != (clientLibrary{}) && len(t.list) < maxLibraries {
+		if t.ids == nil {
+			t.ids = make(map[clientLibrary]libraryID)
+		}
+		t.list = append(t.list, l)
+		id = libraryID(len(t.list))
+		t.ids[l] = id
+	}
+	return id
+}
+
+func (t *libraryTable) byID(id libraryID) clientLibrary {
+	if id == 0 {
+		return clientLibrary{}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.list[id-1]
 }
 
 func (b *commandBatch) handleClientReply() {
@@ -76,19 +124,15 @@ func (b *commandBatch) handleClientReply() {
 	}
 }
 
-func (b *commandBatch) handleClientInfo() { b.writeVerbatim(string(appendClientInfo(nil, b.conn))) }
-
-// appendClientInfo appends the connection's line of CLIENT LIST. It must be called on the connection's event loop.
-func appendClientInfo(dst []byte, conn *tcp.Conn) []byte {
-	var name string
+// appendClientInfo appends the line that CLIENT LIST shows for a connection. Call it on the connection's event loop.
+func (h *Hub) appendClientInfo(dst []byte, conn *tcp.Conn) []byte {
+	var name, times, respFields string
 	var sub, psub, ssub int
-	userName, flag := anyone.name, "N"
-	s, _ := conn.Value().(*respSession)
-	if s != nil && s.sessionDetails != nil {
-		name = s.sessionDetails.clientName
-	}
-	if h, ok := conn.Value().(clientHolder); ok {
-		client := h.hubClient()
+	userName, flag, lastCommand, queued := anyone.name, "N", commandsByID[0].name, -1
+	now := secondsSinceStart()
+	if holder, ok := conn.Value().(clientHolder); ok {
+		client := holder.hubClient()
+		times = fmt.Sprintf(" age=%d", now-client.since)
 		if client.subscriptionCount() > 0 {
 			flag = "P"
 		}
@@ -97,16 +141,21 @@ func appendClientInfo(dst []byte, conn *tcp.Conn) []byte {
 			userName = client.user.name
 		}
 	}
-	lastCommand := commandsByID[0].name
-	if s != nil {
+	if s, ok := conn.Value().(*respSession); ok {
+		if s.sessionDetails != nil {
+			name = s.clientName
+		}
+		if tx := s.transactionOrNil(); tx != nil {
+			queued = tx.queuedCommands
+		}
+		library := h.libraries.byID(s.knownLibrary)
+		times += fmt.Sprintf(" idle=%d", now-s.lastCommandAt)
 		lastCommand = commandsByID[s.lastCommand].name
+		respFields = fmt.Sprintf(" resp=%d lib-name=%s lib-ver=%s", 2+s.format, library.name, library.version)
 	}
-	dst = fmt.Appendf(dst, "id=%d addr=%s laddr=%s name=%s flags=%s db=0 sub=%d psub=%d ssub=%d multi=-1 omem=%d dropped=%d cmd=%s user=%s redir=-1",
-		conn.Ref().ID(), formatClientAddr(conn.Ref().RemoteAddr()), formatClientAddr(conn.Ref().LocalAddr()), name, flag, sub, psub, ssub, conn.Pending(), conn.Dropped(), lastCommand, userName)
-	if s != nil {
-		dst = fmt.Appendf(dst, " resp=%d", 2+s.format)
-	}
-	return append(dst, '\n')
+	return fmt.Appendf(dst, "id=%d addr=%s laddr=%s name=%s%s flags=%s db=0 sub=%d psub=%d ssub=%d multi=%d omem=%d dropped=%d cmd=%s user=%s redir=-1%s\n",
+		conn.Ref().ID(), formatClientAddr(conn.Ref().RemoteAddr()), formatClientAddr(conn.Ref().LocalAddr()), name, times, flag, sub, psub, ssub,
+		queued, conn.Pending(), conn.Dropped(), lastCommand, userName, respFields)
 }
 
 func formatClientAddr(addr netip.AddrPort, _ bool) string {
@@ -116,20 +165,14 @@ func formatClientAddr(addr netip.AddrPort, _ bool) string {
 	return addr.String()
 }
 
-// clientFilter selects connections for CLIENT LIST and CLIENT KILL. A zero field has no effect.
+// clientFilter selects connections for CLIENT LIST and CLIENT KILL. A field with the zero value selects all
+// connections.
 type clientFilter struct {
 	ids         map[uint64]bool
 	addr, laddr string
 	clientType  string
 	user        string
 	exclude     tcp.Ref
-}
-
-func (f *clientFilter) addID(id int) {
-	if f.ids == nil {
-		f.ids = make(map[uint64]bool)
-	}
-	f.ids[uint64(id)] = true
 }
 
 func (f *clientFilter) matches(c *tcp.Conn) bool {
@@ -140,21 +183,17 @@ func (f *clientFilter) matches(c *tcp.Conn) bool {
 		return false
 	}
 	h, ok := c.Value().(clientHolder)
-	if f.clientType != "" && f.clientType != pubsubOrNormalType(h, ok) {
+	clientType := "normal"
+	if ok && h.hubClient().subscriptionCount() > 0 {
+		clientType = "pubsub"
+	}
+	if f.clientType != "" && f.clientType != clientType {
 		return false
 	}
 	return f.user == "" || ok && cmp.Or(h.hubClient().user, anyone).name == f.user
 }
 
-// pubsubOrNormalType returns "pubsub" for a client with subscriptions and "normal" for any other client, as Redis does.
-func pubsubOrNormalType(holder clientHolder, isHolder bool) string {
-	if isHolder && holder.hubClient().subscriptionCount() > 0 {
-		return "pubsub"
-	}
-	return "normal"
-}
-
-// parseFilterOptionOrReplyError sets one option of the filter. If the option is invalid, it replies with an error and
+// parseFilterOptionOrReplyError sets one option of filter. If the option is invalid, it replies with an error and
 // returns false.
 func (b *commandBatch) parseFilterOptionOrReplyError(filter *clientFilter, name, value []byte) (ok bool) {
 	switch {
@@ -164,7 +203,7 @@ func (b *commandBatch) parseFilterOptionOrReplyError(filter *clientFilter, name,
 			b.writeError("ERR client-id should be greater than 0")
 			return false
 		}
-		filter.addID(id)
+		filter.ids[uint64(id)] = true
 	case equalsFold(name, "addr"):
 		filter.addr = string(value)
 	case equalsFold(name, "laddr"):
@@ -199,7 +238,7 @@ func (h *Hub) hasUser(userName string) bool {
 }
 
 func (b *commandBatch) handleClientList() {
-	var filter clientFilter
+	filter := clientFilter{ids: make(map[uint64]bool)}
 	switch args := b.args[2:]; {
 	case len(args) == 0:
 	case len(args) >= 2 && equalsFold(args[0], "id"):
@@ -209,7 +248,7 @@ func (b *commandBatch) handleClientList() {
 				b.writeError("ERR Invalid client ID")
 				return
 			}
-			filter.addID(id)
+			filter.ids[uint64(id)] = true
 		}
 	case len(args) == 2 && equalsFold(args[0], "type"):
 		if !b.parseFilterOptionOrReplyError(&filter, args[0], args[1]) {
@@ -219,41 +258,28 @@ func (b *commandBatch) handleClientList() {
 		b.writeError(syntaxErrorReply)
 		return
 	}
-	srv, maxBytes := b.conn.Server(), b.maxUnsent/4
-	b.replyInBackground(func(ctx context.Context, r *replyWriter) error {
-		return r.writeClientListOrError(ctx, srv, &filter, maxBytes)
-	})
-}
-
-func (r *replyWriter) writeClientListOrError(ctx context.Context, srv *tcp.Server, filter *clientFilter, maxBytes int) error {
-	var mu sync.Mutex
-	var list []byte
-	n := 0
-	err := srv.Each(ctx, func(c *tcp.Conn) {
-		if !filter.matches(c) {
-			return
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		if n++; len(list) <= maxBytes {
-			list = appendClientInfo(list, c)
+	hub, srv, maxBytes := b.hub, b.conn.Server(), b.maxUnsent/4
+	b.replyInBackgroundIf(true, func(ctx context.Context, r *replyWriter) {
+		var list []byte
+		n := 0
+		err := eachConnSerially(ctx, srv, filter.matches, func(c *tcp.Conn) {
+			if n++; len(list) <= maxBytes {
+				list = hub.appendClientInfo(list, c)
+			}
+		})
+		switch {
+		case err != nil:
+			r.writeError("ERR " + err.Error())
+		case len(list) > maxBytes:
+			r.writeError(fmt.Sprintf("ERR the list of %d clients exceeds %d bytes; use TYPE or ID", n, maxBytes))
+		default:
+			r.writeVerbatim(string(list))
 		}
 	})
-	mu.Lock()
-	defer mu.Unlock()
-	switch {
-	case err != nil:
-		r.writeError("ERR " + err.Error())
-	case len(list) > maxBytes:
-		r.writeError(fmt.Sprintf("ERR the list of %d clients exceeds %d bytes; use TYPE or ID", n, maxBytes))
-	default:
-		r.writeVerbatim(string(list))
-	}
-	return nil
 }
 
 func (b *commandBatch) handleClientKill() {
-	filter, legacyForm := clientFilter{exclude: b.ref}, len(b.args) == 3
+	filter, legacyForm := clientFilter{ids: make(map[uint64]bool), exclude: b.ref}, len(b.args) == 3
 	if legacyForm {
 		filter = clientFilter{addr: string(b.args[2])}
 	} else if len(b.args)%2 != 0 {
@@ -266,45 +292,31 @@ func (b *commandBatch) handleClientKill() {
 		}
 	}
 	hub, srv, self := b.hub, b.conn.Server(), b.ref
-	b.replyInBackground(func(ctx context.Context, r *replyWriter) error {
-		return r.killClientsAndWriteReply(ctx, hub, srv, &filter, self, legacyForm)
+	b.replyInBackground(func(ctx context.Context, r *replyWriter) (closeReason error) {
+		n := 0
+		err := eachConnSerially(ctx, srv, filter.matches, func(c *tcp.Conn) {
+			n++
+			if c.Ref() == self {
+				closeReason = tcp.ErrClosedByOperator // closes after the reply
+			} else {
+				hub.unsubscribeAndKillClient(c)
+			}
+		})
+		switch {
+		case err != nil:
+			r.writeError("ERR " + err.Error())
+		case !legacyForm:
+			r.writeInt(n)
+		case n == 0:
+			r.writeError("ERR No such client")
+		default:
+			r.writeOK()
+		}
+		return closeReason
 	})
 }
 
-// killClientsAndWriteReply closes the matching connections and writes the reply. If self, the caller's connection,
-// matches, the caller must close it with the error closeReason after the reply.
-func (r *replyWriter) killClientsAndWriteReply(ctx context.Context, hub *Hub, srv *tcp.Server, filter *clientFilter, self tcp.Ref, legacyForm bool) (closeReason error) {
-	var mu sync.Mutex
-	n := 0
-	err := srv.Each(ctx, func(c *tcp.Conn) {
-		if !filter.matches(c) {
-			return
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		n++
-		if c.Ref() == self {
-			closeReason = tcp.ErrClosedByOperator
-		} else {
-			hub.unsubscribeAndKillClient(c)
-		}
-	})
-	mu.Lock()
-	defer mu.Unlock()
-	switch {
-	case err != nil:
-		r.writeError("ERR " + err.Error())
-	case !legacyForm:
-		r.writeInt(n)
-	case n == 0:
-		r.writeError("ERR No such client")
-	default:
-		r.writeOK()
-	}
-	return closeReason
-}
-
-// unsubscribeAndKillClient ends the client's subscriptions at once and closes the connection, which may take longer.
+// unsubscribeAndKillClient ends the client's subscriptions at once, and closes the connection after its output is sent.
 func (h *Hub) unsubscribeAndKillClient(conn *tcp.Conn) {
 	if holder, ok := conn.Value().(clientHolder); ok {
 		h.unsubscribeAllAndStopReplay(holder.hubClient(), conn.Ref())
@@ -313,7 +325,7 @@ func (h *Hub) unsubscribeAndKillClient(conn *tcp.Conn) {
 }
 
 func (b *commandBatch) handleClientHelp() {
-	b.writeHelp("CLIENT <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+	b.writeHelp("CLIENT",
 		"GETNAME", "    Return the name of the current connection.",
 		"ID", "    Return the ID of the current connection.",
 		"INFO", "    Return information about the current client connection.",
@@ -322,8 +334,8 @@ func (b *commandBatch) handleClientHelp() {
 		"    * ID <client-id>, ADDR <ip:port>, LADDR <ip:port>",
 		"    * TYPE (NORMAL|PUBSUB), USER <username>, SKIPME (YES|NO)",
 		"LIST [TYPE (NORMAL|PUBSUB)] | [ID <client-id> ...]", "    Return information about client connections.",
-		"NO-EVICT (ON|OFF), NO-TOUCH (ON|OFF), SETINFO <option> <value>", "    Accepted, and without effect.",
+		"NO-EVICT (ON|OFF), NO-TOUCH (ON|OFF)", "    Accepted, and without effect.",
 		"REPLY (ON|OFF|SKIP)", "    Control the replies sent to the current connection.",
-		"SETNAME <name>", "    Assign the name <name> to the current connection.",
-		"HELP", "    Prints this help.")
+		"SETINFO <option> <value>", "    Set LIB-NAME or LIB-VER of the current connection.",
+		"SETNAME <name>", "    Assign the name <name> to the current connection.")
 }

@@ -2,14 +2,15 @@ package hub
 
 import "errors"
 
-// redisVersion is the Redis version that the hub reports. Client libraries adapt to this version.
+// redisVersion is the version of Redis that the hub reports. Client libraries adapt to it.
 const redisVersion = "7.0.15"
 
 const syntaxErrorReply = "ERR syntax error"
 
 var errUnexpectedHTTP = errors.New("hub: HTTP request on a connection of the Redis protocol")
 
-// handlePing replies with PONG. A RESP2 client with subscriptions gets the reply in the form of a message.
+// handlePing replies with PONG or the argument. For a RESP2 client with subscriptions, the reply has the form of a
+// message.
 func (b *commandBatch) handlePing() {
 	if len(b.args) > 2 {
 		b.writeError(wrongArgCountReply(b.command.name))
@@ -31,8 +32,6 @@ func (b *commandBatch) handlePing() {
 	}
 }
 
-func (b *commandBatch) handleEcho() { b.writeBulkBytes(b.args[1]) }
-
 func (b *commandBatch) handleQuit() {
 	b.writeOK()
 	if b.noReply {
@@ -41,16 +40,16 @@ func (b *commandBatch) handleQuit() {
 	b.flushAndClose(nil)
 }
 
-// closeUnexpectedHTTP closes a Redis connection on which an HTTP request arrives. A web page may have made a browser
-// send Redis commands in such a request.
+// closeUnexpectedHTTP closes a connection of the Redis protocol when a line of an HTTP request arrives. A web page may
+// have made a browser send this request, with Redis commands in its body.
 func (b *commandBatch) closeUnexpectedHTTP() { b.flushAndClose(errUnexpectedHTTP) }
 
 func (b *commandBatch) handleReset() {
 	b.hub.unsubscribeAllAndStopReplay(&b.client, b.ref)
 	b.setProtocolVersion(2)
-	b.updateSessionDetails(false, func(d *sessionDetails) { d.clientName = "" })
+	b.updateSessionDetails(false, func(d *sessionDetails) { d.clientName, d.unfinished = "", nil })
 	b.replyFlags &^= repliesOff | skipNextReply
-	b.setUserAndAuthDeadline(b.hub.initialUser(b.conn.TLS()))
+	b.setUserOrAuthDeadline(b.hub.initialUser(b.conn.TLS()))
 	b.noReply = false
 	b.writeStatus("RESET")
 }
@@ -62,7 +61,7 @@ func (b *commandBatch) setProtocolVersion(version int) {
 	}
 }
 
-func (b *commandBatch) handleSelect() {
+func (b *commandBatch) handleSelectOnlyDB0() {
 	switch n, ok := parseRedisInt(b.args[1]); {
 	case !ok:
 		b.writeError("ERR value is not an integer or out of range")
@@ -73,20 +72,20 @@ func (b *commandBatch) handleSelect() {
 	}
 }
 
-// setUserAndAuthDeadline sets the client's user. If u is nil, it sets a deadline for authentication.
-func (b *commandBatch) setUserAndAuthDeadline(u *user) {
-	if previous := b.user; (previous == nil) != (u == nil) {
+// setUserOrAuthDeadline sets the client's user. A client without a user must authenticate within authTimeout.
+func (b *commandBatch) setUserOrAuthDeadline(userOrNil *user) {
+	if previous := b.user; (previous == nil) != (userOrNil == nil) {
 		timeout := authTimeout
-		if u != nil {
+		if userOrNil != nil {
 			timeout = 0
 		}
 		b.conn.SetDeadline(timeout)
 	}
-	b.user = u
+	b.user = userOrNil
 }
 
-// authenticateOrReplyError logs the client in. credentials contains either a password or token, or a name and a
-// password. If the login fails, it replies with an error and returns false.
+// authenticateOrReplyError logs the client in. credentials contains a password or token, or a name and a password. If
+// the login fails, it replies with an error and returns false.
 func (b *commandBatch) authenticateOrReplyError(credentials [][]byte) (ok bool) {
 	var u *user
 	var err error
@@ -97,7 +96,7 @@ func (b *commandBatch) authenticateOrReplyError(credentials [][]byte) (ok bool) 
 	}
 	switch {
 	case err == nil:
-		b.setUserAndAuthDeadline(u)
+		b.setUserOrAuthDeadline(u)
 		b.consecutiveErrors = 0
 		return true
 	case len(credentials) == 1 && b.hub.unauthenticatedUserOrNil() != nil:
@@ -105,7 +104,7 @@ func (b *commandBatch) authenticateOrReplyError(credentials [][]byte) (ok bool) 
 	default:
 		b.writeError("WRONGPASS invalid username-password pair or user is disabled.")
 	}
-	b.countFailedLoginCloseIfTooMany()
+	b.countFailedLoginCloseLaterIfMany()
 	return false
 }
 
@@ -117,8 +116,6 @@ func (b *commandBatch) handleAuth() {
 		b.writeOK()
 	}
 }
-
-func (b *commandBatch) handleACLWhoami() { b.writeBulk(b.user.name) }
 
 // handleHello handles HELLO [version [AUTH name password] [SETNAME name]].
 func (b *commandBatch) handleHello() {
@@ -176,19 +173,8 @@ func (b *commandBatch) replyHello() {
 		version = 3
 	}
 	b.writeMapHeader(7)
-	b.writeBulk("server")
-	b.writeBulk("redis")
-	b.writeBulk("version")
-	b.writeBulk(redisVersion)
-	b.writeBulk("proto")
-	b.writeInt(version)
-	b.writeBulk("id")
-	b.writeInt(int(b.ref.ID()))
-	b.writeBulk("mode")
-	b.writeBulk("standalone")
-	b.writeBulk("role")
-	b.writeBulk("master")
-	b.writeBulk("modules")
+	b.writeBulksAndInts("server", "redis", "version", redisVersion, "proto", version, "id", int(b.ref.ID()),
+		"mode", "standalone", "role", "master", "modules")
 	b.writeArrayHeader(0)
 }
 

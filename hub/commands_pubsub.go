@@ -9,16 +9,18 @@ import (
 
 const noChannelPermissionReply = "NOPERM this user has no permissions to access one of the channels used as arguments"
 
+const overloadedReply = "BUSY the server is overloaded, try again later"
+
 func (b *commandBatch) handlePublish(kind Kind) {
+	if b.conn.ShouldShed() {
+		b.writeError(overloadedReply)
+		return
+	}
 	if b.subscriptionCount() > 0 { // earlier replies, the client's own message, then the count
 		b.flushReplies()
 	}
 	spentBefore := b.hub.patternIndex.spentWork.Load()
-	name, message := string(b.args[1]), b.args[2]
-	n, err := 0, b.hub.authorizePublish(b.user, b.countPublishWithinRate, kind, name, message)
-	if err == nil {
-		n, err = b.hub.publishAuthorized(kind, name, message)
-	}
+	n, err := b.hub.authorizeAndPublish(b.user, b.countPublishWithinRate, kind, string(b.args[1]), b.args[2])
 	if err != nil {
 		b.writeRefusalReply(err)
 		return
@@ -35,8 +37,8 @@ func (b *commandBatch) writeRefusalReply(err error) {
 	}
 }
 
-// handleSubscribe subscribes to all names. If the user may not subscribe to one of the names, it subscribes to none. If
-// a limit is reached, the subscriptions made so far remain.
+// handleSubscribe subscribes to all names that the command lists. If the user may not subscribe to one of them, it
+// subscribes to none. If a limit is reached, earlier subscriptions of the command remain.
 func (b *commandBatch) handleSubscribe(kind Kind, verb string) {
 	names, first := b.args[1:], b.argsAlreadyDone()
 	for _, name := range names {
@@ -63,87 +65,87 @@ func (b *commandBatch) handleSubscribe(kind Kind, verb string) {
 	b.clearArgsDoneAndOrderReplies()
 }
 
-// handleUnsubscribe unsubscribes from the given names. Without names, it unsubscribes from all names of the given kind.
+// handleUnsubscribe unsubscribes from the names that the command lists. If it lists none, it unsubscribes from all
+// names of this kind.
 func (b *commandBatch) handleUnsubscribe(kind Kind, verb string) {
 	names, first := b.args[1:], b.argsAlreadyDone()
-	b.confirmVerb = verb
 	if len(names) > 0 {
-		for i := first; i < len(names); i++ {
-			if i > first && b.yieldIfOverBudget(i) {
-				return
-			}
-			b.unsubscribeAndConfirm(kind, string(names[i]))
+		names = names[first:]
+	} else {
+		all := b.client.subscriptionNames(kind)
+		slices.Sort(all)
+		names = make([][]byte, len(all))
+		for i, name := range all {
+			names[i] = []byte(name)
 		}
-		b.clearArgsDoneAndOrderReplies()
-		return
 	}
-	all := b.client.subscriptionNames(kind)
-	slices.Sort(all)
-	for i, name := range all {
+	b.confirmVerb = verb
+	for i, name := range names {
 		if i > 0 && b.yieldIfOverBudget(first+i) {
 			return
 		}
-		b.unsubscribeAndConfirm(kind, name)
+		b.confirmName = string(name)
+		b.hub.unsubscribe(&b.client, b.ref, kind, b.confirmName)
+		b.writeConfirmation(b.subscriptionCountForConfirmation(kind))
+		b.work++
 	}
-	if first == 0 && len(all) == 0 {
+	if first == 0 && len(names) == 0 {
 		b.writePushHeader(3)
 		b.writeBulk(verb)
 		b.writeNull()
-		b.writeInt(b.confirmationCount(kind))
+		b.writeInt(b.subscriptionCountForConfirmation(kind))
 	}
 	b.clearArgsDoneAndOrderReplies()
 }
 
-func (b *commandBatch) unsubscribeAndConfirm(kind Kind, name string) {
-	b.hub.unsubscribe(&b.client, b.ref, kind, name)
-	b.confirmName = name
-	b.writeConfirmation(b.confirmationCount(kind))
-	b.work++
-}
-
-// confirmSubscription writes a confirmation. The client receives the confirmation before any message of the topic.
-func (b *commandBatch) confirmSubscription(subscriptions int) {
-	b.writeConfirmation(subscriptions)
+// confirmSubscription writes the confirmation of a subscription. It is called before the topic's messages can arrive.
+func (b *commandBatch) confirmSubscription(subscriptionCount int) {
+	b.writeConfirmation(subscriptionCount)
 	if b.repliesInMessageOrder {
 		b.flushReplies()
 	}
 }
 
-func (b *commandBatch) writeConfirmation(subscriptions int) {
+func (b *commandBatch) writeConfirmation(subscriptionCount int) {
 	b.writePushHeader(3)
 	b.writeBulk(b.confirmVerb)
 	b.writeBulk(b.confirmName)
-	b.writeInt(subscriptions)
+	b.writeInt(subscriptionCount)
 }
 
 func (b *commandBatch) argsAlreadyDone() int {
-	if b.sessionDetails == nil {
+	if b.sessionDetails == nil || b.unfinished == nil {
 		return 0
 	}
 	return b.argsDone
 }
 
-// yieldIfOverBudget checks the batch's budget. If the budget is used up, it suspends the command after the first
-// argsDone arguments, and a later batch continues. If stop is true, the caller must return.
+// yieldIfOverBudget checks the budget of the batch. If the budget is used up, it records that the command has processed
+// argsDone arguments, and returns true. The caller must then return. A later batch continues the command.
 func (b *commandBatch) yieldIfOverBudget(argsDone int) (stop bool) {
 	if len(b.buf) >= b.flushSize() {
 		b.flushReplies()
 	}
 	if !b.stopped && b.overBudget() {
 		b.switchToMessageOrderIfSubscribed()
-		b.updateSessionDetails(true, func(d *sessionDetails) { d.argsDone = argsDone })
+		b.updateSessionDetails(true, func(d *sessionDetails) {
+			d.unfinished = &unfinished{argsDone: argsDone, transaction: b.transactionOrNil()}
+		})
+		if b.noReply {
+			b.replyFlags |= skipNextReply // applies to the rest of the command
+		}
 		b.yieldToOtherConns()
 	}
 	return b.stopped
 }
 
 func (b *commandBatch) clearArgsDoneAndOrderReplies() {
-	b.updateSessionDetails(false, func(d *sessionDetails) { d.argsDone = 0 })
+	b.updateSessionDetails(false, func(d *sessionDetails) { d.unfinished = nil })
 	b.switchToMessageOrderIfSubscribed()
 }
 
-// switchToMessageOrderIfSubscribed routes further replies through the mailbox if the client has subscriptions. The
-// replies then follow messages that are already in the mailbox.
+// switchToMessageOrderIfSubscribed sends further replies through the mailbox if the client has subscriptions. Replies
+// then follow the messages that are already in the mailbox.
 func (b *commandBatch) switchToMessageOrderIfSubscribed() {
 	if !b.repliesInMessageOrder && b.subscriptionCount() > 0 {
 		b.flushReplies()
@@ -160,43 +162,36 @@ func (b *commandBatch) handlePubsubChannels(kind Kind) {
 	if len(b.args) == 3 {
 		pattern = string(b.args[2])
 	}
-	maxBytes := b.maxUnsent / 4
-	table := b.hub.tableForKind(kind)
-	if h := b.hub; h.Cluster != nil || table.count.Load() > maxTopicsOnLoop {
-		b.replyInBackground(func(ctx context.Context, r *replyWriter) error {
-			remote, omitted := h.namesOnOtherHubs(ctx, kind, pattern, maxBytes)
-			r.writeTopicListOrError(table, pattern, maxBytes, remote, omitted)
-			return nil
-		})
-	} else {
-		b.writeTopicListOrError(table, pattern, maxBytes, nil, 0)
-	}
+	h, maxBytes := b.hub, b.maxUnsent/4
+	slow := h.Cluster != nil || h.tableForKind(kind).count.Load() > maxTopicsOnLoop
+	b.replyInBackgroundIf(slow, func(ctx context.Context, r *replyWriter) {
+		r.writeTopicListOrError(ctx, h, kind, pattern, maxBytes)
+	})
 }
 
 // maxTopicsOnLoop is the largest number of topics that an event loop searches. Larger searches run in the background.
 const maxTopicsOnLoop = 1000
 
-// writeTopicListOrError writes the topics of table that match pattern, together with remoteTopics. If the list exceeds
-// maxBytes or remoteOmitted is not 0, it writes an error instead.
-func (r *replyWriter) writeTopicListOrError(table *topicTable, pattern string, maxBytes int, remoteTopics []string, remoteOmitted int) {
-	var found []string
-	size, matcher := 0, compileGlob(pattern)
-	table.eachName(func(name string, _ int) bool {
-		if matcher.matches(name) {
+// writeTopicListOrError writes the names that match pattern and have subscribers on any hub. If the list exceeds
+// maxBytes, it writes an error instead.
+func (r *replyWriter) writeTopicListOrError(ctx context.Context, h *Hub, kind Kind, pattern string, maxBytes int) {
+	found, omitted := h.namesOnOtherHubs(ctx, kind, pattern, maxBytes)
+	size, matches := 0, Matcher(pattern)
+	for _, name := range found {
+		size += len(name) + len("$1024\r\n\r\n")
+	}
+	h.EachName(kind, func(name string, _ int) bool {
+		if matches(name) {
 			found = append(found, name)
 			size += len(name) + len("$1024\r\n\r\n")
 		}
 		return size <= maxBytes
 	})
-	for _, name := range remoteTopics {
-		size += len(name) + len("$1024\r\n\r\n")
-	}
-	if size > maxBytes || remoteOmitted > 0 {
+	if size > maxBytes || omitted > 0 {
 		r.writeError(fmt.Sprintf("ERR the reply exceeds %d bytes; use a pattern that matches fewer topics", maxBytes))
 		return
 	}
-	if len(remoteTopics) > 0 {
-		found = append(found, remoteTopics...)
+	if h.Cluster != nil {
 		slices.Sort(found)
 		found = slices.Compact(found)
 	}
@@ -207,55 +202,47 @@ func (r *replyWriter) writeTopicListOrError(table *topicTable, pattern string, m
 }
 
 func (b *commandBatch) handlePubsubNumsub(kind Kind) {
-	if h := b.hub; h.Cluster != nil {
-		names := make([]string, 0, len(b.args)-2)
-		for _, name := range b.args[2:] {
-			names = append(names, string(name))
-		}
-		b.replyInBackground(func(ctx context.Context, r *replyWriter) error {
-			r.writeArrayHeader(2 * len(names))
-			for i, n := range h.subscriberCountsOnAllHubs(ctx, kind, names) {
-				r.writeBulk(names[i])
-				r.writeInt(n)
-			}
-			return nil
-		})
-		return
-	}
-	table := b.hub.tableForKind(kind)
-	b.writeArrayHeader(2 * (len(b.args) - 2))
+	h, names := b.hub, make([]string, 0, len(b.args)-2)
 	for _, name := range b.args[2:] {
-		b.writeBulkBytes(name)
-		b.writeInt(table.subscriberCount(string(name)))
+		names = append(names, string(name))
 	}
+	b.replyInBackgroundIf(h.Cluster != nil, func(ctx context.Context, r *replyWriter) {
+		r.writeArrayHeader(2 * len(names))
+		for i, n := range h.subscriberCountsOnAllHubs(ctx, kind, names) {
+			r.writeBulk(names[i])
+			r.writeInt(n)
+		}
+	})
 }
 
 func (b *commandBatch) handleNumpatOnAllHubs() {
 	h, maxBytes := b.hub, b.maxUnsent/4
-	if h.Cluster == nil {
-		b.writeInt(int(h.patterns.count.Load()))
+	b.replyInBackgroundIf(h.Cluster != nil, func(ctx context.Context, r *replyWriter) {
+		remote, omitted := h.namesOnOtherHubs(ctx, Pattern, "*", maxBytes)
+		r.writeInt(int(h.patterns.count.Load()) + h.countWithoutLocalSubscribers(Pattern, remote) + omitted)
+	})
+}
+
+// replyInBackgroundIf calls makeReply at once, or in the background if slow is true (see replyInBackground).
+func (b *commandBatch) replyInBackgroundIf(slow bool, makeReply func(ctx context.Context, r *replyWriter)) {
+	if !slow {
+		makeReply(context.Background(), &b.replyWriter)
 		return
 	}
 	b.replyInBackground(func(ctx context.Context, r *replyWriter) error {
-		remote, omitted := h.namesOnOtherHubs(ctx, Pattern, "*", maxBytes)
-		r.writeInt(int(h.patterns.count.Load()) + h.countWithoutLocalSubscribers(Pattern, remote) + omitted)
+		makeReply(ctx, r)
 		return nil
 	})
 }
 
 func (b *commandBatch) handlePubsubHelp() {
-	b.writeHelp("PUBSUB <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
-		"CHANNELS [<pattern>]",
-		"    Return the currently active channels matching a <pattern> (default: '*').",
-		"NUMPAT",
-		"    Return number of subscriptions to patterns.",
-		"NUMSUB [<channel> ...]",
-		"    Return the number of subscribers for the specified channels, excluding",
+	b.writeHelp("PUBSUB",
+		"CHANNELS [<pattern>]", "    Return the currently active channels matching a <pattern> (default: '*').",
+		"NUMPAT", "    Return number of subscriptions to patterns.",
+		"NUMSUB [<channel> ...]", "    Return the number of subscribers for the specified channels, excluding",
 		"    pattern subscriptions(default: no channels).",
 		"SHARDCHANNELS [<pattern>]",
 		"    Return the currently active shard level channels matching a <pattern> (default: '*').",
 		"SHARDNUMSUB [<shardchannel> ...]",
-		"    Return the number of subscribers for the specified shard level channel(s)",
-		"HELP",
-		"    Prints this help.")
+		"    Return the number of subscribers for the specified shard level channel(s)")
 }

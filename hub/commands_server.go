@@ -15,15 +15,15 @@ import (
 
 var processStart = time.Now()
 
+// secondsSinceStart returns the time since the process started. A session stores this value because it takes only 4
+// bytes.
+func secondsSinceStart() uint32 { return uint32(time.Since(processStart) / time.Second) }
+
 func (b *commandBatch) handleTime() {
 	now := time.Now()
 	b.writeArrayHeader(2)
-	b.writeBulk(strconv.FormatInt(now.Unix(), 10))
-	b.writeBulk(strconv.Itoa(now.Nanosecond() / 1000))
+	b.writeBulksAndInts(strconv.FormatInt(now.Unix(), 10), strconv.Itoa(now.Nanosecond()/1000))
 }
-
-// handleFlush accepts FLUSHDB and FLUSHALL, which have no effect because the hub stores no keys.
-func (b *commandBatch) handleFlush() { b.writeOK() }
 
 var infoSections = []struct {
 	name   string
@@ -82,7 +82,7 @@ func (b *commandBatch) handleInfo() {
 func (b *commandBatch) handleConfigGet() {
 	limits := b.conn.Server().Limits
 	values := map[string]string{
-		"maxclients": strconv.Itoa(b.conn.Server().Stats().MaxConns), "proto-max-bulk-len": strconv.Itoa(b.maxBytes),
+		"maxclients": strconv.Itoa(b.conn.Server().Stats().MaxConns), "proto-max-bulk-len": strconv.Itoa(b.maxCommand),
 		"timeout": strconv.Itoa(max(0, int(min(limits.IdleTimeout, 1<<62).Seconds()))),
 		"save":    "", "appendonly": "no", "databases": "1", "maxmemory": "0",
 	}
@@ -90,29 +90,24 @@ func (b *commandBatch) handleConfigGet() {
 	for _, pattern := range b.args[2:] {
 		g := compileGlob(string(appendLower(nil, pattern)))
 		for name := range values {
-			requested[name] = requested[name] || g.matches(name)
+			if g.matches(name) {
+				requested[name] = true
+			}
 		}
 	}
-	maps.DeleteFunc(requested, func(_ string, matched bool) bool { return !matched })
 	b.writeMapHeader(len(requested))
 	for _, name := range slices.Sorted(maps.Keys(requested)) {
-		b.writeBulk(name)
-		b.writeBulk(values[name])
+		b.writeBulksAndInts(name, values[name])
 	}
 }
 
 func (b *commandBatch) handleConfigHelp() {
-	b.writeHelp("CONFIG <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
-		"GET <pattern> [<pattern> ...]", "    Return parameters matching the glob-like <pattern> and their values.",
-		"HELP", "    Prints this help.")
+	b.writeHelp("CONFIG",
+		"GET <pattern> [<pattern> ...]", "    Return parameters matching the glob-like <pattern> and their values.")
 }
 
-func (b *commandBatch) handleCommandCount() { b.writeInt(len(commands)) }
-
-func (b *commandBatch) handleCommand() { b.writeCommandList(sortedCommands(commands)) }
-
 func (b *commandBatch) handleCommandInfo() {
-	if list, ok := b.commandsFromArgsOrReplyError(); ok {
+	if list, ok := b.commandsFromArgsOrReplyTooMany(); ok {
 		b.writeCommandList(list)
 	}
 }
@@ -127,9 +122,9 @@ func (b *commandBatch) writeCommandList(list []*command) {
 // maxCommandNames limits the arguments of COMMAND INFO and COMMAND DOCS, because the replies are much longer.
 const maxCommandNames = 100
 
-// commandsFromArgsOrReplyError returns the commands named by the arguments, or all commands if there are no arguments.
-// The list contains nil for an unknown name. If there are too many names, it replies with an error, and ok is false.
-func (b *commandBatch) commandsFromArgsOrReplyError() (list []*command, ok bool) {
+// commandsFromArgsOrReplyTooMany returns the commands that the arguments name, with nil for an unknown name. Without
+// arguments, it returns all commands. If there are too many arguments, it replies with an error and returns false.
+func (b *commandBatch) commandsFromArgsOrReplyTooMany() (list []*command, ok bool) {
 	names := b.args[2:]
 	if len(names) == 0 {
 		return sortedCommands(commands), true
@@ -154,15 +149,12 @@ func (b *commandBatch) writeCommandInfo(c *command) {
 		return
 	}
 	b.writeArrayHeader(10)
-	b.writeBulk(c.name)
-	b.writeInt(c.arity)
+	b.writeBulksAndInts(c.name, c.arity)
 	b.writeSetHeader(len(c.commandDoc.flags))
 	for _, f := range c.commandDoc.flags {
 		b.writeStatus(f)
 	}
-	b.writeInt(0) // first key, last key, step
-	b.writeInt(0)
-	b.writeInt(0)
+	b.writeBulksAndInts(c.keys[0], c.keys[1], c.keys[2])
 	categories := aclCategories(c.name)
 	b.writeSetHeader(len(categories))
 	for _, category := range categories {
@@ -190,18 +182,17 @@ func aclCategories(commandName string) []string {
 }
 
 func (b *commandBatch) handleCommandDocs() {
-	if list, ok := b.commandsFromArgsOrReplyError(); ok {
+	if list, ok := b.commandsFromArgsOrReplyTooMany(); ok {
 		b.writeCommandDocs(slices.DeleteFunc(list, func(c *command) bool { return c == nil || c.summary == "" }))
 	}
 }
 
 func (b *commandBatch) handleCommandHelp() {
-	b.writeHelp("COMMAND <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+	b.writeHelp("COMMAND",
 		"(no subcommand)", "    Return details about all commands.",
 		"COUNT", "    Return the total number of commands.",
 		"DOCS [<command-name> ...]", "    Return documentation about commands.",
-		"INFO [<command-name> ...]", "    Return details about commands.",
-		"HELP", "    Prints this help.")
+		"INFO [<command-name> ...]", "    Return details about commands.")
 }
 
 func (b *commandBatch) writeCommandDocs(list []*command) {
@@ -213,12 +204,7 @@ func (b *commandBatch) writeCommandDocs(list []*command) {
 		}
 		b.writeBulk(c.name)
 		b.writeMapHeader(fields)
-		b.writeBulk("summary")
-		b.writeBulk(c.summary)
-		b.writeBulk("since")
-		b.writeBulk(c.since)
-		b.writeBulk("group")
-		b.writeBulk(c.group)
+		b.writeBulksAndInts("summary", c.summary, "since", c.since, "group", c.group)
 		if c.subcommands != nil {
 			b.writeBulk("subcommands")
 			b.writeCommandDocs(sortedCommands(c.subcommands))

@@ -13,25 +13,25 @@ import (
 	"github.com/myriad-go/myriad/web"
 )
 
-// eventSubscription is the Value of a connection before its event stream starts. Later, the Value is the client.
+// eventSubscription is the Value of a connection until its event stream starts. The Value is then the client.
 type eventSubscription struct {
 	client *client
 	names  [2][]string // by kind
-	since  Position    // position after which to replay kept messages
+	since  Position    // of the last message received
 }
 
-// minRetry and maxRetry limit the reconnect delay sent to browsers. The delay is random, so that clients do not all
-// reconnect at once.
+// minRetry and maxRetry limit the delay after which a browser reconnects. The hub selects a random delay, so that
+// clients do not all reconnect at once.
 const minRetry, maxRetry = time.Second, 5 * time.Second
 
 var errNoTopics = fmt.Errorf("%w: expected at least one parameter topic or pattern", errEmptyName)
 
 func (api *httpAPI) serveEventStream(w http.ResponseWriter, r *http.Request) {
-	u, q, ok := api.parseParamsAndAuthenticate(w, r, "topic", "pattern", "since")
+	u, q, ok := api.parseParamsAndAuthOrWriteError(w, r, "topic", "pattern", "since")
 	if !ok {
 		return
 	}
-	sub := &eventSubscription{client: &client{format: formatEvents, user: u}, names: [2][]string{Topic: q["topic"], Pattern: q["pattern"]}}
+	sub := &eventSubscription{client: &client{format: formatEvents, user: u, since: secondsSinceStart()}, names: [2][]string{Topic: q["topic"], Pattern: q["pattern"]}}
 	err := api.checkEventTopicsAndRights(sub)
 	if err == nil {
 		err = api.parseReplayStart(sub, r, q)
@@ -44,8 +44,8 @@ func (api *httpAPI) serveEventStream(w http.ResponseWriter, r *http.Request) {
 	_ = api.streams.Subscribe(w, r, sub)
 }
 
-// checkEventTopicsAndRights checks the topic names and the user's rights. It must run before the response begins,
-// because an error status cannot be sent later.
+// checkEventTopicsAndRights checks the topic names and the user's rights before the response begins. Later, an error
+// could not be sent as an HTTP status.
 func (api *httpAPI) checkEventTopicsAndRights(sub *eventSubscription) error {
 	n := 0
 	for k, names := range sub.names {
@@ -66,7 +66,7 @@ func (api *httpAPI) checkEventTopicsAndRights(sub *eventSubscription) error {
 }
 
 // parseReplayStart sets sub.since. The header Last-Event-ID, sent by a reconnecting browser, takes precedence over the
-// URL parameter "since". If no topic is kept, Last-Event-ID is ignored.
+// URL parameter since. If the hub stores messages of none of the topics, it ignores Last-Event-ID and rejects since.
 func (api *httpAPI) parseReplayStart(sub *eventSubscription, r *http.Request, q url.Values) (err error) {
 	var kept bool
 	for k, names := range sub.names {
@@ -84,8 +84,8 @@ func (api *httpAPI) parseReplayStart(sub *eventSubscription, r *http.Request, q 
 	return err
 }
 
-// startEventStream subscribes the client. The client receives all messages published after the response head has
-// arrived. It also receives the kept messages after its last id.
+// startEventStream subscribes the client after the response head has been sent. The client receives all messages
+// published later, and the stored messages after its last id.
 func (api *httpAPI) startEventStream(c *tcp.Conn) {
 	sub := c.Value().(*eventSubscription)
 	c.SetValue(sub.client)
@@ -116,19 +116,13 @@ func (api *httpAPI) subscribeAndReplayEventStream(c *tcp.Conn, sub *eventSubscri
 	if len(replay.topics) == 0 {
 		return nil
 	}
-	replay.initStartAndEncodeLastValues()
+	replay.initStartAndLastValuesUnlessResuming()
 	return replay.replayNowOrInBackground(c)
 }
 
-// sendRefusalAndCloseEventStream sends the reason to the client and closes the stream. The browser then reconnects.
+// sendRefusalAndCloseEventStream sends the reason to the client and closes the stream. A browser then reconnects.
 func (api *httpAPI) sendRefusalAndCloseEventStream(c *tcp.Conn, reason error) {
 	data, _ := json.Marshal(socketReply{Op: "error", Error: reason.Error()}) // strings only: can't fail
 	_, _ = c.Write(web.Event{Name: "refused", Data: string(data)}.Bytes())
 	_ = c.Close()
-}
-
-func (api *httpAPI) handleEventStreamClosed(c *tcp.Conn, reason error) {
-	if client, ok := c.Value().(*client); ok {
-		api.hub.countLostIfSlowThenUnsubscribe(client, c, reason)
-	}
 }

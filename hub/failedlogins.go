@@ -68,9 +68,9 @@ func (f *failedLoginLimiter) logClosedConnRateLimited(logger *slog.Logger, reaso
 	f.lastLogged, f.notLogged = now, 0
 }
 
-// countFailedLoginCloseIfTooMany counts a failed login. After too many failed logins, it stops reading from the client
-// and closes the connection after failedLoginCloseDelay.
-func (b *commandBatch) countFailedLoginCloseIfTooMany() {
+// countFailedLoginCloseLaterIfMany counts a failed login. After too many, it stops reading from the client, and closes
+// the connection after failedLoginCloseDelay.
+func (b *commandBatch) countFailedLoginCloseLaterIfMany() {
 	addrPort, _ := b.ref.RemoteAddr()
 	if b.hub.recordFailedLogin(b.conn.Server(), &b.client, addrPort.Addr()) == nil {
 		return
@@ -82,5 +82,5 @@ func (b *commandBatch) countFailedLoginCloseIfTooMany() {
 	}
 }
 
-// Timer implements tcp.TimerHandler. It closes a client that has had too many failed logins.
+// Timer implements tcp.TimerHandler. It closes a client that has failed to log in too often.
 func (h redisOrHTTPHandler) Timer(c *tcp.Conn) { c.CloseWith(errTooManyFailedLogins) }

@@ -9,11 +9,14 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// fairSemaphore is a semaphore of size max, shared fairly by users and addresses. A user may hold at most maxEach. An
-// address may hold twice as much, because several users may share a proxy. With keepSpare, a user or address may also
-// not hold more than is free, so that a few of them cannot use up the capacity (Choudhury and Hahne, Dynamic Queue
-// Length Thresholds, 1998). A release admits the waiter whose user and address hold least. Of equal waiters, it admits
-// the one that has waited longest. A fairSemaphore is safe for concurrent use.
+// fairSemaphore is a semaphore with max slots, shared fairly by users and addresses. It is safe for concurrent use.
+//
+// A user may hold at most maxEach slots. An address may hold twice as many, because several users may share a proxy.
+// With keepSpare, a user or address may also hold no more slots than are free, so that a few of them cannot use up all
+// slots (Choudhury and Hahne, Dynamic Queue Length Thresholds, 1998).
+//
+// A released slot goes to the waiter whose user and address together hold the fewest slots. Among equal waiters, it
+// goes to the one that has waited longest.
 type fairSemaphore struct {
 	max, maxEach int
 	keepSpare    bool
@@ -52,7 +55,7 @@ func (l *fairSemaphore) tryAcquire(owners []quotaOwner) bool {
 	return l.tryAcquireLocked(owners)
 }
 
-// acquire waits for capacity. If ctx ends first, it returns context.Cause(ctx).
+// acquire waits until the semaphore admits the owners. If ctx ends first, it returns context.Cause(ctx).
 func (l *fairSemaphore) acquire(ctx context.Context, owners []quotaOwner) error {
 	l.mu.Lock()
 	if l.tryAcquireLocked(owners) {

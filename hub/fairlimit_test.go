@@ -290,7 +290,7 @@ func TestReplayStepBounds(t *testing.T) {
 	r.Begin("e", 1)
 	const messages = 1000
 	for seq := range uint64(messages) {
-		r.add(keptMessage{seq: seq + 1, topic: strings.Repeat("x", 1000), data: make([]byte, 100)})
+		r.addDroppingOverTopicLimits(seq+1, time.Now(), strings.Repeat("x", 1000), make([]byte, 100))
 	}
 	r.Ready(messages)
 	replay := func(kind Kind, names ...string) *clientReplay {
@@ -308,11 +308,11 @@ func TestReplayStepBounds(t *testing.T) {
 		work += compileGlob(patterns[i]).maxMatchWork(1000)
 	}
 	s := replay(Pattern, patterns...)
-	if s.runStep(laterStepLimits) || s.pos.Seq > uint64(laterStepLimits.work/work+1) {
+	if s.prepareStepAndJoinIfLast(laterStepLimits) || s.pos.Seq > uint64(laterStepLimits.work/work+1) {
 		t.Errorf("a step with patterns of %d units looks at %d messages", work, s.pos.Seq)
 	}
 	s = replay(Topic, strings.Repeat("x", 1000))
-	if s.runStep(laterStepLimits) || s.pos.Seq == 0 || len(s.pending.buf) < laterStepLimits.bytes || len(s.pending.buf) > 2*laterStepLimits.bytes {
+	if s.prepareStepAndJoinIfLast(laterStepLimits) || s.pos.Seq == 0 || len(s.pending.buf) < laterStepLimits.bytes || len(s.pending.buf) > 2*laterStepLimits.bytes {
 		t.Errorf("a step makes %d bytes of %d messages", len(s.pending.buf), s.pos.Seq)
 	}
 	if s.rollBackPending(); s.pos.Seq != 0 || s.pending.buf != nil {
@@ -320,14 +320,14 @@ func TestReplayStepBounds(t *testing.T) {
 	}
 	for range 2 { // newest values go first, and are repeated after a discard
 		s.lastValues = []byte("newest")
-		if s.runStep(laterStepLimits) || !strings.HasPrefix(string(s.pending.buf), "newest") {
+		if s.prepareStepAndJoinIfLast(laterStepLimits) || !strings.HasPrefix(string(s.pending.buf), "newest") {
 			t.Errorf("a step makes %.20q; want the newest values first", s.pending.buf)
 		}
 		s.rollBackPending()
 	}
 	s.lastValues = nil
 	r.messages[0].data = make([]byte, 1<<20)
-	if s.runStep(firstStepLimits) || len(s.pending.buf) > 0 {
+	if s.prepareStepAndJoinIfLast(firstStepLimits) || len(s.pending.buf) > 0 {
 		t.Errorf("the first step makes %d bytes of a large message", len(s.pending.buf))
 	}
 	if s.rollBackPending(); h.Stats().Replay.Replayed != 0 {

@@ -17,16 +17,20 @@ const (
 	formatRESP3                          // push
 	formatWebSocket                      // WebSocket text frame with a JSON object
 	formatEvents                         // server-sent event with the same object
+	formatDeflate                        // formatWebSocket, compressed
 	formatCount     = iota
 )
 
-// appendMessage appends a message in the form that subscribers of topicOrPattern receive. The message was published to
-// publishedTopic; topicOrPattern is this topic or a matching pattern. If the message is kept, id is its id. RESP
-// formats omit the id.
+func (f messageFormat) isWebSocket() bool { return f == formatWebSocket || f == formatDeflate }
+
+// appendMessage appends a message as a subscriber of topicOrPattern receives it. publishedTopic is the topic to which
+// the message was published. id is the message's id, or "" if the message is not stored. RESP formats omit the id.
 func (f messageFormat) appendMessage(dst []byte, topicOrPattern *topic, publishedTopic string, message []byte, id string) []byte {
 	switch f {
 	case formatWebSocket:
 		return append(dst, web.Frame(web.Text, encodeMessageJSON(topicOrPattern, publishedTopic, message, id))...)
+	case formatDeflate:
+		return append(dst, web.CompressedFrame(web.Text, encodeMessageJSON(topicOrPattern, publishedTopic, message, id))...)
 	case formatEvents:
 		return append(dst, web.Event{ID: id, Data: string(encodeMessageJSON(topicOrPattern, publishedTopic, message, id))}.Bytes()...)
 	}
@@ -55,16 +59,19 @@ func appendBulk[T string | []byte](dst []byte, text T) []byte {
 	return append(dst, "\r\n"...)
 }
 
-// encodeMessageJSON encodes a message as JSON. If the message is not valid UTF-8, it is encoded as base64 first.
+// jsonMessage is a message or a gap notice as JSON.
+type jsonMessage struct {
+	Op      string `json:"op"`
+	ID      string `json:"id,omitempty"`
+	Pattern string `json:"pattern,omitempty"`
+	Topic   string `json:"topic,omitempty"`
+	Data    string `json:"data,omitempty"`
+	Base64  string `json:"base64,omitempty"`
+}
+
+// encodeMessageJSON encodes a message as a JSON object. A message that is not valid UTF-8 is encoded as base64.
 func encodeMessageJSON(topicOrPattern *topic, publishedTopic string, message []byte, id string) []byte {
-	e := struct {
-		Op      string `json:"op"`
-		ID      string `json:"id,omitempty"`
-		Pattern string `json:"pattern,omitempty"`
-		Topic   string `json:"topic"`
-		Data    string `json:"data,omitempty"`
-		Base64  string `json:"base64,omitempty"`
-	}{Op: "message", ID: id, Topic: publishedTopic}
+	e := jsonMessage{Op: "message", ID: id, Topic: publishedTopic}
 	if topicOrPattern.kind == Pattern {
 		e.Pattern = topicOrPattern.name
 	}
@@ -77,33 +84,20 @@ func encodeMessageJSON(topicOrPattern *topic, publishedTopic string, message []b
 	return p
 }
 
-func (f messageFormat) appendPositionIfEventStream(dst []byte, upTo Position) []byte {
-	if f != formatEvents {
-		return dst
-	}
-	return append(dst, "id: "+upTo.String()+"\n\n"...) // an event without data only sets the id
-}
-
-// appendGapNoticeUnlessRESP appends a notice that messages up to position upTo are no longer available. For an event
-// stream, topics may contain several topics; for a WebSocket, only one. In RESP formats, there is no such notice, and
-// nothing is appended.
+// appendGapNoticeUnlessRESP appends a notice that messages up to position upTo are no longer available. The notice
+// names the topic if topics has one element. RESP formats have no such notice, so nothing is appended.
 func (f messageFormat) appendGapNoticeUnlessRESP(dst []byte, topics []*topic, upTo Position) []byte {
-	if f != formatWebSocket && f != formatEvents {
+	if !f.isWebSocket() && f != formatEvents {
 		return dst
 	}
-	e := struct {
-		Op      string `json:"op"`
-		ID      string `json:"id"`
-		Pattern string `json:"pattern,omitempty"`
-		Topic   string `json:"topic,omitempty"`
-	}{Op: "gap", ID: upTo.String()}
+	e := jsonMessage{Op: "gap", ID: upTo.String()}
 	if t := topics[0]; len(topics) == 1 && t.kind == Pattern {
 		e.Pattern = t.name
 	} else if len(topics) == 1 {
 		e.Topic = t.name
 	}
 	p, _ := json.Marshal(e) // strings only: can't fail
-	if f == formatWebSocket {
+	if f.isWebSocket() {
 		return append(dst, web.Frame(web.Text, p)...)
 	}
 	return append(dst, web.Event{ID: e.ID, Name: e.Op, Data: string(p)}.Bytes()...)
@@ -113,7 +107,7 @@ var bufferPool = sync.Pool{New: func() any { return new([]byte) }}
 
 const maxPooledBuffer = 64 << 10
 
-func returnBufferToPool(b *[]byte) {
+func returnBufferToPoolUnlessLarge(b *[]byte) {
 	if cap(*b) <= maxPooledBuffer {
 		bufferPool.Put(b)
 	}

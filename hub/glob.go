@@ -12,7 +12,7 @@ import (
 //
 // Stars divide a pattern into segments of fixed size. The first segment is matched at the beginning of a name, and the
 // last one at its end. Each segment between them is matched at its first occurrence after the previous segment. The
-// time of a match is proportional to the name's length times the number of words of the longest segment (see
+// time of a match is proportional to the name's length times 1/64 of the longest segment's size (see
 // segment.findFirstEnd).
 type glob struct {
 	pattern string
@@ -33,7 +33,7 @@ type segment struct {
 	masks []uint64
 }
 
-// compileGlob compiles a pattern. Every string is a valid pattern: a set without a closing bracket extends to the end.
+// compileGlob compiles a pattern. Every string is valid: a set without a closing bracket extends to the end.
 func compileGlob(pattern string) glob {
 	if !strings.ContainsAny(pattern, `?[\`) {
 		return glob{pattern: pattern}
@@ -121,8 +121,8 @@ func compileSegment(elements []element) segment {
 	return s
 }
 
-// compileMasks builds the classes and masks. Class 0 contains the usual bytes: bytes that are accepted at exactly those
-// positions that accept more than half of all bytes.
+// compileMasks builds the classes and masks. Bytes that are accepted at the same positions form a class. Class 0
+// contains the bytes that are accepted at exactly those positions that accept more than half of all bytes.
 func (s *segment) compileMasks(elements []element) {
 	words := s.maskWords()
 	usual := make([]uint64, words)
@@ -170,9 +170,7 @@ func (s *segment) compileMasks(elements []element) {
 
 func (s *segment) maskWords() int { return (s.size + 63) / 64 }
 
-func (s *segment) compiledBytes() int { return len(s.class)*min(1, len(s.masks)) + 8*len(s.masks) }
-
-// matchesExactly reports whether the whole text matches. The text must be as long as the segment.
+// matchesExactly reports whether the segment matches a text of its own size.
 func (s *segment) matchesExactly(sameSizeText string) bool {
 	if s.masks == nil {
 		return sameSizeText == s.literal
@@ -224,7 +222,7 @@ func (s *segment) findFirstEnd(name string) (end int) {
 	return -1
 }
 
-// element is a part of a pattern. It matches one byte or any number of bytes.
+// element is a part of a pattern: a byte, a set, or a star.
 type element struct {
 	kind    elementKind
 	literal byte    // for literalByte
@@ -239,7 +237,6 @@ const (
 	anyBytes                // *
 )
 
-// parseElement parses the element at pos. nextPos is the position of the next element.
 func parseElement(pattern string, pos int) (e element, nextPos int) {
 	switch pattern[pos] {
 	case '*':

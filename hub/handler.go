@@ -11,7 +11,7 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// Handler returns a handler for a tcp.Server. On one port it serves RESP2, RESP3, and HTTP with WebSockets and
+// Handler returns a handler for a tcp.Server. On one port, it serves RESP2, RESP3, and HTTP with WebSockets and
 // server-sent events. A connection's first bytes determine its protocol. All handlers of a hub are equivalent.
 func (h *Hub) Handler() tcp.Handler { return redisOrHTTPHandler{hub: h} }
 
@@ -20,18 +20,27 @@ type redisOrHTTPHandler struct {
 	hub *Hub
 }
 
-// respSession is the Value of a connection that uses the Redis protocol. Its size is 48 bytes.
+// respSession is the Value of a connection that uses the Redis protocol. Rarely used fields are in sessionDetails, so
+// that an idle session takes only 48 bytes.
 type respSession struct {
 	client
 	*sessionDetails // nil if unused
 	replyFlags
-	lastCommand uint16 // ID, see commandsByID
+	lastCommand   uint8     // ID, see commandsByID
+	knownLibrary  libraryID // by CLIENT SETINFO
+	lastCommandAt uint32    // see secondsSinceStart
 }
 
 type sessionDetails struct {
-	clientName string        // by CLIENT SETNAME
-	progress   parseProgress // of an incomplete command
-	argsDone   int           // arguments processed of a command that a later batch continues
+	clientName  string        // by CLIENT SETNAME
+	progress    parseProgress // of an incomplete command
+	*unfinished               // nil if unused
+}
+
+// unfinished is an open transaction, or a command that a later batch continues.
+type unfinished struct {
+	argsDone    int // arguments processed, or bytes of queued commands that EXEC has run
+	transaction *transaction
 }
 
 type replyFlags uint8
@@ -47,7 +56,8 @@ func (f replyFlags) has(any replyFlags) bool { return f&any != 0 }
 // httpPrefixes are the first bytes of HTTP requests. No Redis command begins with them.
 var httpPrefixes = []string{"GET /", "POST /", "HEAD /", "OPTIONS /", "PUT /", "DELETE /"}
 
-// detectHTTP reports whether input begins with an HTTP request. If more bytes are needed to decide, sure is false.
+// detectHTTP reports whether input begins with an HTTP request. If that depends on bytes that have not arrived yet,
+// sure is false.
 func detectHTTP(input []byte) (isHTTP, sure bool) {
 	sure = true
 	for _, prefix := range httpPrefixes {
@@ -77,23 +87,22 @@ func (h redisOrHTTPHandler) Received(c *tcp.Conn, input []byte) (used int) {
 			web.Opened(c)
 			return web.Received(c, input)
 		}
-		session = &respSession{client: client{user: h.hub.initialUser(c.TLS())}}
+		session = &respSession{client: client{user: h.hub.initialUser(c.TLS()), since: secondsSinceStart()}}
 		c.SetValue(session)
 		if session.user == nil {
 			c.SetDeadline(authTimeout)
 		}
 	}
+	session.lastCommandAt = secondsSinceStart()
 	batch := batchPool.Get().(*commandBatch)
 	batch.bindToConn(h.hub, c, session)
 	used = batch.runCommands(input)
-	batch.returnToPool()
+	batch.countCommandsAndReturnToPool()
 	return used
 }
 
 func (h redisOrHTTPHandler) Closed(c *tcp.Conn, reason error) {
-	if session, ok := c.Value().(*respSession); ok {
-		h.hub.countLostIfSlowThenUnsubscribe(&session.client, c, reason)
-	}
+	h.hub.countLostIfSlowThenUnsubscribe(c, reason)
 }
 
 func (h redisOrHTTPHandler) NextProtos(configured []string) []string {
@@ -101,10 +110,11 @@ func (h redisOrHTTPHandler) NextProtos(configured []string) []string {
 }
 
 // Heartbeat implements tcp.HeartbeatHandler. It returns false because the Redis protocol has no heartbeat. WebSockets
-// and event streams have their own heartbeats.
+// and event streams have their own.
 func (redisOrHTTPHandler) Heartbeat(*tcp.Conn) (answers bool) { return false }
 
-// commandBatch is the state of one call of Received. Batches are pooled to save the memory of idle sessions.
+// commandBatch runs the commands that one call of Received finds in the input. Batches are pooled to save the memory of
+// idle sessions.
 type commandBatch struct {
 	commandReader
 	replyWriter
@@ -113,7 +123,9 @@ type commandBatch struct {
 	conn        *tcp.Conn
 	ref         tcp.Ref
 	command     *command
-	noReply     bool // the command's reply is suppressed
+	maxCommand  int    // limit of a command's or transaction's bytes
+	queue       []byte // the open transaction's commands
+	noReply     bool   // the command's reply is suppressed
 	commandsRun int64
 	work        int // spent, of maxBatchWork
 	replyStart  int // index in buf of the current command's reply
@@ -155,11 +167,11 @@ func (b *commandBatch) bindToConn(hub *Hub, conn *tcp.Conn, session *respSession
 	b.hub, b.conn, b.ref, b.respSession = hub, conn, conn.Ref(), session
 	b.resp3 = session.format == formatRESP3
 	b.maxUnsent = cmp.Or(conn.Server().Limits.MaxUnsent, 1<<20)
-	b.commandLimits = newCommandLimits(cmp.Or(conn.Server().Limits.MaxMessage, 64<<10), false)
+	b.maxCommand = cmp.Or(conn.Server().Limits.MaxMessage, 64<<10)
 	b.commandsRun, b.work, b.sentBytes, b.stopped, b.closing = 0, 0, 0, false, false
 }
 
-func (b *commandBatch) returnToPool() {
+func (b *commandBatch) countCommandsAndReturnToPool() {
 	b.hub.commandsRun.Add(b.commandsRun)
 	clear(b.args)
 	if cap(b.args) > maxPooledArgs {
@@ -171,25 +183,45 @@ func (b *commandBatch) returnToPool() {
 	if cap(b.buf) > maxPooledBuffer {
 		b.buf = nil
 	}
-	b.hub, b.conn, b.ref, b.respSession, b.command = nil, nil, tcp.Ref{}, nil, nil
+	b.hub, b.conn, b.ref, b.respSession, b.command, b.queue = nil, nil, tcp.Ref{}, nil, nil, nil
 	batchPool.Put(b)
 }
 
+// runCommands runs the commands of input. Commands queued by an open transaction remain at the beginning of the unused
+// input. The server limits them there, like an incomplete command.
 func (b *commandBatch) runCommands(input []byte) (used int) {
-	for used < len(input) && !b.stopped {
-		n, err := b.readCommand(input[used:])
+	for !b.stopped {
+		tx, next := b.transactionOrNil(), used
+		if tx != nil {
+			next += tx.queuedBytes
+		}
+		if next == len(input) {
+			break
+		}
+		b.queue = input[used:next]
+		n, err := b.readCommand(input[next:], b.maxCommand-tx.reservedBytes())
+		if tx.discardQueueIfTooLong(err) {
+			used = next
+			continue // read the command again
+		}
 		if err != nil {
 			b.replyProtocolErrorAndClose(err)
 			return len(input)
 		}
-		if n == 0 {
+		if n == 0 || len(b.args) > 0 && !b.runCommand() {
 			break
 		}
-		if len(b.args) > 0 && !b.runCommand() {
-			break
+		if tx.keepsQueue() && tx == b.transactionOrNil() {
+			tx.queuedBytes += n
+		} else {
+			used = next + n
 		}
-		used += n
-		b.flushOrYieldIfNeeded()
+		if len(b.buf) >= b.flushSize() {
+			b.flushReplies()
+		}
+		if !b.stopped && b.overBudget() {
+			b.yieldToOtherConns()
+		}
 	}
 	b.flushReplies()
 	if b.repliesInMessageOrder && b.sentBytes >= b.flushSize() {
@@ -199,19 +231,19 @@ func (b *commandBatch) runCommands(input []byte) (used int) {
 }
 
 // readCommand parses one command and returns its size. If the command is incomplete, it returns 0.
-func (b *commandBatch) readCommand(input []byte) (n int, err error) {
+func (b *commandBatch) readCommand(input []byte, maxBytes int) (n int, err error) {
 	var progress parseProgress
 	if b.sessionDetails != nil {
 		progress = b.progress
 	}
-	b.commandLimits = newCommandLimits(b.maxBytes, b.user == nil)
+	b.commandLimits = newCommandLimits(max(0, maxBytes), b.user == nil)
 	n, err = b.commandReader.parseCommand(input, &progress)
 	b.updateSessionDetails(progress != parseProgress{}, func(d *sessionDetails) { d.progress = progress })
 	return n, err
 }
 
 // updateSessionDetails calls set with the session's details. If the session has none, it creates them if createIfAbsent
-// is true, and returns otherwise. If the details are empty after the call, it frees them.
+// is true, and otherwise does nothing. It frees details that are empty after the call.
 func (b *commandBatch) updateSessionDetails(createIfAbsent bool, set func(*sessionDetails)) {
 	if b.sessionDetails == nil {
 		if !createIfAbsent {
@@ -237,23 +269,14 @@ func (b *commandBatch) replyProtocolErrorAndClose(cause error) {
 	b.flushAndClose(cause)
 }
 
-func (b *commandBatch) flushOrYieldIfNeeded() {
-	if len(b.buf) >= b.flushSize() {
-		b.flushReplies()
-	}
-	if !b.stopped && b.overBudget() {
-		b.yieldToOtherConns()
-	}
-}
-
 func (b *commandBatch) flushSize() int { return min(maxFlushBytes, b.maxUnsent/8) }
 
 func (b *commandBatch) overBudget() bool {
 	return b.work >= maxBatchWork || b.sentBytes >= b.maxUnsent/4
 }
 
-// yieldToOtherConns ends the batch. The remaining commands run in another batch, after the replies of this batch have
-// been added to the connection's output.
+// yieldToOtherConns ends the batch and lets the event loop serve other connections. Another batch then runs the
+// remaining commands.
 func (b *commandBatch) yieldToOtherConns() {
 	b.flushReplies()
 	if b.stopped {
@@ -266,7 +289,7 @@ func (b *commandBatch) yieldToOtherConns() {
 	}
 }
 
-// flushReplies sends the replies. If the last reply is too large to send, the earlier replies are still sent.
+// flushReplies sends the replies. If the last reply is too large to send, it first sends the earlier replies.
 func (b *commandBatch) flushReplies() {
 	if b.replyStart > 0 && len(b.buf) > b.maxUnsent {
 		b.sendRepliesCloseOnError(b.buf[:b.replyStart])
@@ -301,7 +324,7 @@ func (b *commandBatch) flushAndClose(reason error) {
 	}
 }
 
-// unsubscribeAndClose ends the client's subscriptions, and closes the connection once its output has been sent.
+// unsubscribeAndClose ends the client's subscriptions. It closes the connection after the output has been sent.
 func (b *commandBatch) unsubscribeAndClose(reason error) {
 	b.stopped, b.closing = true, true
 	b.hub.unsubscribeAllAndStopReplay(&b.client, b.ref)
@@ -314,7 +337,7 @@ func (b *commandBatch) unsubscribeAndClose(reason error) {
 	b.conn.CloseWith(reason)
 }
 
-// runCommand runs the parsed command. It returns false if a later batch must continue the command.
+// runCommand runs the parsed command. If a later batch must continue the command, it returns false.
 func (b *commandBatch) runCommand() (finished bool) {
 	b.work++
 	b.commandsRun++
@@ -325,22 +348,30 @@ func (b *commandBatch) runCommand() (finished bool) {
 	}
 	b.replyStart = len(b.buf)
 	cmd, errorReply := b.lookUpPermittedCommand()
-	if errorReply != "" {
-		b.writeError(errorReply)
+	if tx := b.transactionOrNil(); tx == nil || errorReply == "" && cmd.immediate {
+		b.replyErrorOrRun(cmd, errorReply)
 	} else {
-		b.command = cmd
-		before := b.sentBytes + len(b.buf)
-		cmd.run(b)
-		b.work += (b.sentBytes + len(b.buf) - before) / replyBytesPerWork
+		b.queueOrRejectTransaction(tx, cmd, errorReply)
 	}
 	if b.noReply && (errorReply != "" || !cmd.ignoresReplyOff) {
 		b.buf, b.replyStart = b.buf[:0], 0
 	}
-	return b.sessionDetails == nil || b.argsDone == 0
+	return b.argsAlreadyDone() == 0
 }
 
-// lookUpPermittedCommand finds the command for the arguments. If the command is unknown or not permitted, errorReply is
-// an error reply.
+func (b *commandBatch) replyErrorOrRun(cmd *command, errorReply string) {
+	if errorReply != "" {
+		b.writeError(errorReply)
+		return
+	}
+	b.command = cmd
+	before := b.sentBytes + len(b.buf)
+	cmd.run(b)
+	b.work += (b.sentBytes + len(b.buf) - before) / replyBytesPerWork
+}
+
+// lookUpPermittedCommand finds the command that the arguments name. If the command is unknown or not permitted, it
+// returns an error reply instead.
 func (b *commandBatch) lookUpPermittedCommand() (cmd *command, errorReply string) {
 	cmd = lookupCommand(commands, b.args[0])
 	if cmd == nil {

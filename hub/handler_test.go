@@ -3,6 +3,7 @@ package hub
 import (
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -39,7 +40,7 @@ func expectNoSubscriptions(t testing.TB, h *Hub) {
 		if n := h.tableForKind(k).count.Load(); n != 0 {
 			t.Errorf("%d topics of kind %d are left", n, k)
 		}
-		h.tableForKind(k).eachName(func(name string, n int) bool {
+		h.EachName(k, func(name string, n int) bool {
 			t.Errorf("%q of kind %d is left, with %d subscribers", name, k, n)
 			return true
 		})
@@ -227,11 +228,15 @@ func TestClientList(t *testing.T) {
 	h := new(Hub)
 	s := serveVirtual(t, h, tcp.Limits{})
 	a, b := s.Dial(), s.Dial()
-	a.Send("HELLO 3 SETNAME ann\r\nSUBSCRIBE a b\r\nPSUBSCRIBE c*\r\nSSUBSCRIBE d e f\r\n")
+	a.Send("HELLO 3 SETNAME ann\r\nCLIENT SETINFO LIB-NAME lib\r\nSUBSCRIBE a b\r\nPSUBSCRIBE c*\r\nSSUBSCRIBE d e f\r\n")
 	a.Output()
 	b.Send("CLIENT LIST TYPE pubsub\r\nPING\r\n")
-	line := fmt.Sprintf("id=1 addr=%s laddr=unix:0 name=ann flags=P db=0 sub=2 psub=1 ssub=3 multi=-1 omem=0 dropped=0 cmd=ssubscribe user=default redir=-1 resp=3\n", a.Addr())
-	b.Expect("$" + strconv.Itoa(len(line)) + "\r\n" + line + "\r\n+PONG\r\n")
+	line := fmt.Sprintf("id=1 addr=%s laddr=unix:0 name=ann age=0 idle=0 flags=P db=0 sub=2 psub=1 ssub=3 multi=-1 omem=0 dropped=0 cmd=ssubscribe user=default redir=-1 resp=3 lib-name=lib lib-ver=\n", a.Addr())
+	head, tail, _ := strings.Cut(line, "age=0 idle=0")
+	b.Expect("$" + strconv.Itoa(len(line)) + "\r\n" + head)
+	if rest := regexp.MustCompile(`^age=\d idle=\d`).ReplaceAllString(b.Output(), ""); rest != tail+"\r\n+PONG\r\n" {
+		t.Errorf("behind the ages comes %q, want %q", rest, tail)
+	}
 }
 
 func TestClientListTooLong(t *testing.T) {
@@ -281,7 +286,7 @@ func TestLongTopicListInBackground(t *testing.T) {
 func TestBackgroundReplyLimit(t *testing.T) {
 	h := new(Hub)
 	s := serveVirtual(t, h, tcp.Limits{})
-	h.scans.running.Lock()
+	h.backgroundReplyMu.Lock()
 	var peers []*tcptest.Peer
 	for range maxBackgroundReplies {
 		p := s.Dial()
@@ -291,7 +296,7 @@ func TestBackgroundReplyLimit(t *testing.T) {
 	p := s.Dial()
 	p.Send("CLIENT LIST ID 1\r\nPING\r\n")
 	p.Expect("-BUSY too many list requests; try again\r\n+PONG\r\n")
-	h.scans.running.Unlock()
+	h.backgroundReplyMu.Unlock()
 	for _, p := range peers {
 		p.Expect("$")
 		testkit.WaitFor(t, "the answer behind the list comes", func() bool {
@@ -306,7 +311,7 @@ func TestBackgroundReplyLimit(t *testing.T) {
 func TestDrainWaitsForList(t *testing.T) {
 	h := new(Hub)
 	s := serveVirtual(t, h, tcp.Limits{})
-	h.scans.running.Lock()
+	h.backgroundReplyMu.Lock()
 	p := s.Dial()
 	p.Send("CLIENT KILL ID 999\r\n")
 	s.Drain()
@@ -314,7 +319,7 @@ func TestDrainWaitsForList(t *testing.T) {
 	if why, ok := p.Closed(); ok {
 		t.Fatalf("the connection has closed: %v", why)
 	}
-	h.scans.running.Unlock()
+	h.backgroundReplyMu.Unlock()
 	p.Expect(":0\r\n")
 	p.ExpectClosed(tcp.ErrServerClosed)
 }

@@ -1,8 +1,10 @@
 package hub
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,6 +19,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/page"
 	"github.com/myriad-go/myriad/tcp"
 	"github.com/myriad-go/myriad/web"
 )
@@ -26,16 +29,16 @@ import (
 //	GET /                                  the web page
 //	GET /ws                                WebSocket, see websocket.go
 //	GET /events?topic=a&topic=b&pattern=p  server-sent events, see eventstream.go
-//	POST /publish?topic=a                  publish the body
+//	POST /publish?topic=a                  publish the request body
 //	GET /topics?prefix=p&limit=100         the topics with the most subscribers
-//	GET /topics/a                          one topic
+//	GET /topics/a                          the subscribers of one topic
 //
-// Clients authenticate with the Authorization header (Bearer or Basic), the parameter token, or a client
-// certificate. Responses are JSON, including errors.
+// Clients authenticate with the Authorization header (Bearer or Basic), the parameter token, or a client certificate.
+// Responses are JSON, including errors.
 //
-// Any web page can make a browser send requests with the user's credentials to other sites. Therefore pages of another
-// site may only load the hub's web page, unless Hub.Origins lists that site. In a hub without users, a client on the
-// same machine must use a host name that other sites cannot claim.
+// Any web page can make a browser send requests with the user's credentials to other sites. Therefore the hub rejects
+// requests from pages of other sites, unless Hub.Origins lists the site. In a hub without users, a client on the same
+// machine must use a host name that no other site can claim.
 type httpAPI struct {
 	once        sync.Once
 	http        web.HTTP
@@ -73,15 +76,16 @@ func (api *httpAPI) init(h *Hub) {
 	api.sockets = web.WebSocket{
 		Handler:      socketHandler{api},
 		Subprotocols: []string{subprotocol},
-		CheckOrigin:  func(*http.Request) bool { return true }, // checkOriginAndParseQuery has checked it
-		MaxMessage:   2*h.Limits.maxMessage() + 4<<10,          // JSON escapes take space
+		CheckOrigin:  func(*http.Request) bool { return true }, // checkOriginParseQueryOrWriteError has checked it
+		Compression:  h.Compression,
+		MaxMessage:   2*h.Limits.maxMessage() + 4<<10, // JSON escapes take space
 	}
-	api.streams = web.Events{Opened: api.startEventStream, Closed: api.handleEventStreamClosed, Save: api.saveEventStream, Restore: api.restoreEventStream}
+	api.streams = web.Events{Opened: api.startEventStream, Closed: h.countLostIfSlowThenUnsubscribe, Save: api.saveEventStream, Restore: api.restoreEventStream}
 	api.http.Endpoints = map[string]web.Endpoint{"ws": &api.sockets, "events": &api.streams}
 
 	mux := http.NewServeMux()
 	handleQuick := func(pattern string, h http.HandlerFunc) { mux.Handle(pattern, web.Quick(h)) }
-	handleQuick("GET /{$}", servePage)
+	handleQuick("GET /{$}", serveHubHTMLPage)
 	handleQuick("GET /ws", api.serveWebSocket)
 	handleQuick("GET /events", api.serveEventStream)
 	for _, path := range []string{"/events", "/publish", "/topics", "/topics/{name...}"} {
@@ -95,6 +99,7 @@ func (api *httpAPI) init(h *Hub) {
 	mux.HandleFunc("GET /topics", api.waitScanSlotOrReject503(api.serveLargestTopics))
 	mux.HandleFunc("POST /publish", api.servePublish)
 	api.http.Handler, api.http.ReadTimeout = mux, bodyTimeout
+	api.http.DisableHTTP2 = true // detectHTTP knows HTTP/1.1 only
 }
 
 func (api *httpAPI) allowOrigins(origins []string) error {
@@ -109,12 +114,11 @@ func (api *httpAPI) allowOrigins(origins []string) error {
 	return nil
 }
 
-// checkOriginAndHost returns an error if the web page that sent the request may not use the hub.
 func (api *httpAPI) checkOriginAndHost(r *http.Request) error {
 	postRequest := *r
 	postRequest.Method = http.MethodPost // Check accepts every GET
 	if api.origins.Check(&postRequest) != nil {
-		return fmt.Errorf("origin %.100q is not allowed; expected that of this server or one of Hub.Origins", r.Header.Get("Origin"))
+		return fmt.Errorf("origin %.100q is not allowed; expected that of this server or one of Hub.Origins (--origin of myriad hub)", r.Header.Get("Origin"))
 	}
 	if api.hub.Users == nil && remoteAddr(r).IsLoopback() && !api.isTrustedHost(r.Host) {
 		return fmt.Errorf("host %.100q is not allowed for local requests to a hub without users; expected localhost, an address, or a host of Hub.Origins", r.Host)
@@ -122,8 +126,8 @@ func (api *httpAPI) checkOriginAndHost(r *http.Request) error {
 	return nil
 }
 
-// isTrustedHost reports whether host is an IP address, localhost or an allowed origin. Any other name may belong to a
-// site that lets it resolve to 127.0.0.1 (DNS rebinding). A browser would then treat the hub as part of that site.
+// isTrustedHost reports whether host is an IP address, localhost or an allowed origin. Another site can let any other
+// name resolve to 127.0.0.1 (DNS rebinding). The browser would then treat the hub as part of that site.
 func (api *httpAPI) isTrustedHost(host string) bool {
 	name := host
 	if h, _, err := net.SplitHostPort(host); err == nil {
@@ -133,9 +137,9 @@ func (api *httpAPI) isTrustedHost(host string) bool {
 	return err == nil || strings.EqualFold(name, "localhost") || api.originHosts[strings.ToLower(name)]
 }
 
-// checkOriginAndParseQuery checks the request's origin and returns its parameters. Permitted parameters are token and
-// the names in allowedBesidesToken. If ok is false, it has written an error response.
-func (api *httpAPI) checkOriginAndParseQuery(w http.ResponseWriter, r *http.Request, allowedBesidesToken ...string) (q url.Values, ok bool) {
+// checkOriginParseQueryOrWriteError checks the request's origin and returns its query parameters. The parameter token
+// and those in allowedBesidesToken are permitted. If the check fails, it writes an error response and returns false.
+func (api *httpAPI) checkOriginParseQueryOrWriteError(w http.ResponseWriter, r *http.Request, allowedBesidesToken ...string) (q url.Values, ok bool) {
 	if err := api.checkOriginAndHost(r); err != nil {
 		writeHTTPError(w, http.StatusForbidden, err)
 		return nil, false
@@ -156,8 +160,8 @@ func (api *httpAPI) checkOriginAndParseQuery(w http.ResponseWriter, r *http.Requ
 	return q, true
 }
 
-func (api *httpAPI) parseParamsAndAuthenticate(w http.ResponseWriter, r *http.Request, allowedParams ...string) (u *user, q url.Values, ok bool) {
-	if q, ok = api.checkOriginAndParseQuery(w, r, allowedParams...); !ok {
+func (api *httpAPI) parseParamsAndAuthOrWriteError(w http.ResponseWriter, r *http.Request, allowedParams ...string) (u *user, q url.Values, ok bool) {
+	if q, ok = api.checkOriginParseQueryOrWriteError(w, r, allowedParams...); !ok {
 		return nil, nil, false
 	}
 	u, err := api.authenticateRequest(r, q)
@@ -165,21 +169,20 @@ func (api *httpAPI) parseParamsAndAuthenticate(w http.ResponseWriter, r *http.Re
 		err = errNotAuthenticated
 	}
 	if err != nil {
-		api.rejectLoginOrCloseIfMany(w, r, err)
+		api.rejectLoginAndCloseIfMany(w, r, err)
 		return nil, nil, false
 	}
 	return u, q, true
 }
 
-// rejectLoginOrCloseIfMany responds with the error. After too many failed logins, it also closes the connection.
-func (api *httpAPI) rejectLoginOrCloseIfMany(w http.ResponseWriter, r *http.Request, err error) {
+func (api *httpAPI) rejectLoginAndCloseIfMany(w http.ResponseWriter, r *http.Request, err error) {
 	if srv := api.hub.server.Load(); srv != nil && errors.Is(err, errWrongCredentials) && api.hub.recordFailedLogin(srv, nil, remoteAddr(r)) != nil {
 		w.Header().Set("Connection", "close")
 	}
 	writeHTTPError(w, http.StatusUnauthorized, err)
 }
 
-// setCORSHeaders permits the web page that sent the request to read the response.
+// setCORSHeaders permits the web page that sent the request to read the response. The caller has checked its origin.
 func (api *httpAPI) setCORSHeaders(w http.ResponseWriter, r *http.Request) {
 	w.Header().Add("Vary", "Origin")
 	if origin := r.Header.Get("Origin"); origin != "" {
@@ -202,8 +205,9 @@ func (api *httpAPI) servePreflight(w http.ResponseWriter, r *http.Request) {
 
 var errNotAuthenticated = errors.New("authentication required; expected Authorization: Bearer TOKEN or Basic, or the parameter token")
 
-// authenticateRequest returns the user of a request. If the request lacks necessary credentials, the user is nil.
-func (api *httpAPI) authenticateRequest(r *http.Request, q url.Values) (*user, error) {
+// authenticateRequest returns the user of a request. A request without credentials gets the initial user, which is nil
+// if clients must authenticate.
+func (api *httpAPI) authenticateRequest(r *http.Request, q url.Values) (userOrNil *user, err error) {
 	h := api.hub
 	scheme, credential, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	switch {
@@ -259,21 +263,14 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 	_, _ = w.Write(append(p, '\n'))
 }
 
-func requireSingleParam(q url.Values, name string) (string, error) {
-	if n := len(q[name]); n != 1 {
-		return "", fmt.Errorf("%w: the parameter %s occurs %d times; expected it once", errEmptyName, name, n)
-	}
-	return q.Get(name), nil
-}
-
 func (api *httpAPI) servePublish(w http.ResponseWriter, r *http.Request) {
-	u, q, ok := api.parseParamsAndAuthenticate(w, r, "topic")
+	u, q, ok := api.parseParamsAndAuthOrWriteError(w, r, "topic")
 	if !ok {
 		return
 	}
-	name, err := requireSingleParam(q, "topic")
-	if err != nil {
-		writeHTTPError(w, statusForError(err), err)
+	if n := len(q["topic"]); n != 1 {
+		err := fmt.Errorf("%w: the parameter topic occurs %d times; expected it once", errEmptyName, n)
+		writeHTTPError(w, http.StatusBadRequest, err)
 		return
 	}
 	maxBytes := int64(api.hub.Limits.maxMessage())
@@ -290,10 +287,7 @@ func (api *httpAPI) servePublish(w http.ResponseWriter, r *http.Request) {
 	withinRate := func(now time.Time, rate int) bool {
 		return api.hub.httpPublishRates.allow(remoteAddr(r), now, rate, time.Second)
 	}
-	receivers, err := 0, api.hub.authorizePublish(u, withinRate, Topic, name, message)
-	if err == nil {
-		receivers, err = api.hub.publishAuthorized(Topic, name, message)
-	}
+	receivers, err := api.hub.authorizeAndPublish(u, withinRate, Topic, q.Get("topic"), message)
 	if err != nil {
 		writeHTTPError(w, statusForError(err), err)
 		return
@@ -312,7 +306,7 @@ type topicSubscribers struct {
 }
 
 func (api *httpAPI) serveSubscriberCount(w http.ResponseWriter, r *http.Request) {
-	u, _, ok := api.parseParamsAndAuthenticate(w, r)
+	u, _, ok := api.parseParamsAndAuthOrWriteError(w, r)
 	if !ok {
 		return
 	}
@@ -351,7 +345,7 @@ func (api *httpAPI) waitScanSlotOrReject503(next http.HandlerFunc) http.HandlerF
 }
 
 func (api *httpAPI) serveLargestTopics(w http.ResponseWriter, r *http.Request) {
-	u, q, ok := api.parseParamsAndAuthenticate(w, r, "prefix", "limit")
+	u, q, ok := api.parseParamsAndAuthOrWriteError(w, r, "prefix", "limit")
 	if !ok {
 		return
 	}
@@ -375,11 +369,11 @@ func (api *httpAPI) serveLargestTopics(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, list)
 }
 
-// largestLocalTopics returns the topics with the given prefix that have the most subscribers on this hub. It returns at
-// most limit topics. total is the number of all topics with the prefix.
+// largestLocalTopics returns the topics with the given prefix that have the most subscribers on this hub, at most limit
+// topics. total is the number of all topics with the prefix.
 func (h *Hub) largestLocalTopics(prefix string, limit int) (largest []topicSubscribers, total int) {
 	largest = []topicSubscribers{} // [] instead of null in JSON
-	h.topics.eachName(func(name string, subscribers int) bool {
+	h.EachName(Topic, func(name string, subscribers int) bool {
 		if strings.HasPrefix(name, prefix) {
 			total++
 			if largest = append(largest, topicSubscribers{name, subscribers}); len(largest) >= 2*limit {
@@ -398,8 +392,8 @@ func sortAndTruncateBySubscribers(topics []topicSubscribers, limit int) []topicS
 	return topics[:min(len(topics), limit)]
 }
 
-// largestClusterTopics is like largestLocalTopics, but counts subscribers on all hubs. It asks each hub for its largest
-// topics. The result total may be too high: a topic that several hubs omit from their answers counts more than once.
+// largestClusterTopics is like largestLocalTopics for all hubs of the cluster. It asks each hub for its largest topics
+// only. Therefore total may be too high: a topic that several hubs omit from their answers counts more than once.
 func (h *Hub) largestClusterTopics(ctx context.Context, prefix string, limit int) (largest []topicSubscribers, total int) {
 	largest, total = h.largestLocalTopics(prefix, limit)
 	if h.Cluster == nil {
@@ -424,11 +418,37 @@ func (h *Hub) largestClusterTopics(ctx context.Context, prefix string, limit int
 }
 
 // Largest returns the topics with the given prefix that have the most subscribers on this hub, largest first. It
-// returns at most limit topics, and at most 10,000. total is the number of all topics with the prefix.
+// returns at most limit topics and at most 10,000. total is the number of all topics with the prefix.
 func (h *Hub) Largest(prefix string, limit int) (names []string, total int) {
 	largest, total := h.largestLocalTopics(prefix, min(max(limit, 0), maxTopicLimit))
 	for _, p := range largest {
 		names = append(names, p.Topic)
 	}
 	return names, total
+}
+
+//go:embed page/page.html
+var pageHTML string
+
+//go:embed page/page.css
+var pageCSS string
+
+//go:embed page/page.js
+var pageJS string
+
+var renderPage = sync.OnceValue(func() []byte {
+	var b bytes.Buffer
+	if err := (page.Application{Title: "Hub", Body: pageHTML, Style: pageCSS, Script: pageJS}).WriteHTML(&b); err != nil {
+		panic(err)
+	}
+	return b.Bytes()
+})
+
+func serveHubHTMLPage(w http.ResponseWriter, _ *http.Request) {
+	h := w.Header()
+	h.Set("Content-Type", "text/html; charset=utf-8")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("X-Frame-Options", "DENY")
+	h.Set("Cache-Control", "no-cache")
+	_, _ = w.Write(renderPage())
 }

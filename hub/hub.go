@@ -8,8 +8,8 @@
 //	srv := &tcp.Server{Addr: ":6379", Handler: h.Handler()}
 //	err := srv.ListenAndServe(ctx)
 //
-// Only current subscribers receive a message, with two exceptions: Limits.LastValues keeps a topic's last message for
-// later subscribers, and Hub.Replay keeps messages in a Cluster for clients that reconnect.
+// Only current subscribers receive a message, with two exceptions: Limits.LastValues stores a topic's last message for
+// later subscribers, and Hub.Replay stores messages for clients that reconnect.
 package hub
 
 import (
@@ -30,26 +30,31 @@ type Hub struct {
 	Users *Users
 	// Origins lists the other sites whose web pages may use the hub, such as "https://example.com".
 	Origins []string
+	// Compression compresses messages of 1 KiB and more for WebSockets that accept compression. A message is compressed
+	// once for all subscribers of its topic. See web.WebSocket.Compression for the costs.
+	Compression bool
 	// Cluster connects the hub with other hubs. The default is nil: a single hub.
 	Cluster Cluster
-	// Replay keeps messages for clients that reconnect. It needs a Cluster. The default is nil: no messages are kept.
+	// Replay stores messages for clients that reconnect. The default is nil: no messages are stored.
 	Replay *Replay
 
 	topics, patterns, sharded topicTable
 	patternIndex              patternIndex
 	patternCosts              patternCostByAddr
 	lastValues                lastValueCache
-	httpPublishRates          addrRateLimits // by address, for HTTP
+	httpPublishRates          addrRateLimits
 	failedLogins              failedLoginLimiter
 	counters
-	slowScanMu  sync.Mutex // held during Slow
-	commandsRun atomic.Int64
-	scans       scanLimiter
-	api         httpAPI
-	server      atomic.Pointer[tcp.Server] // the first server; nil before it starts
+	slowScanMu        sync.Mutex // held during Slow
+	commandsRun       atomic.Int64
+	backgroundReplies atomic.Int32 // that run or wait
+	backgroundReplyMu sync.Mutex   // held while a reply is made
+	libraries         libraryTable
+	api               httpAPI
+	server            atomic.Pointer[tcp.Server] // the first server; nil before it starts
 }
 
-// Check validates the fields. Its errors wrap tcp.ErrBadConfig. A hub that fails the check must not serve.
+// Check returns an error if a field is invalid. The error wraps tcp.ErrBadConfig. Do not serve such a hub.
 func (h *Hub) Check() error {
 	if err := h.Limits.validate(); err != nil {
 		return err
@@ -75,12 +80,12 @@ var (
 	errCannotKeep           = errors.New("the message can't be kept")
 )
 
-// subscribe subscribes a client to a name. Before any message is sent, it calls confirm with the client's number of
-// subscriptions, even if the client was already subscribed. If a topic has a last value, a new subscriber then receives
-// this value. Calls for the same client must not overlap.
+// subscribe subscribes a client to a topic or pattern. It calls confirm with the client's number of subscriptions, even
+// if the client was already subscribed. The client receives messages only after this call, first the topic's last value
+// if there is one. Calls for the same client must not overlap.
 func (h *Hub) subscribe(c *client, ref tcp.Ref, kind Kind, name string, confirm func(count int)) error {
 	if c.isSubscribed(kind, name) {
-		confirm(c.confirmationCount(kind))
+		confirm(c.subscriptionCountForConfirmation(kind))
 		return nil
 	}
 	t, err := h.authorizeAndRecordSubscription(c, ref, kind, name, h.Limits)
@@ -92,16 +97,16 @@ func (h *Hub) subscribe(c *client, ref tcp.Ref, kind Kind, name string, confirm 
 		lock.Lock()
 		defer lock.Unlock()
 	}
-	confirm(c.confirmationCount(kind))
+	confirm(c.subscriptionCountForConfirmation(kind))
 	if kind == Topic && h.Limits.LastValues > 0 {
-		h.sendLastValue(c, ref, t)
+		h.sendLastValueIfAny(c, ref, t)
 	}
 	t.getOrCreateGroup(c.format).Add(ref)
 	return nil
 }
 
-// authorizeAndRecordSubscription checks rights and limits, and records a subscription. The caller must then add ref to
-// the topic's group.
+// authorizeAndRecordSubscription checks the user's rights and the limits, and counts c as a subscriber. The caller must
+// then add ref to the group of the returned topic. Until then, the client receives no messages.
 func (h *Hub) authorizeAndRecordSubscription(c *client, ref tcp.Ref, kind Kind, name string, limits Limits) (*topic, error) {
 	if err := h.checkNameLength(name); err != nil {
 		return nil, err
@@ -117,7 +122,7 @@ func (h *Hub) authorizeAndRecordSubscription(c *client, ref tcp.Ref, kind Kind, 
 		return nil, err
 	}
 	if first {
-		h.notifyClusterOfSubscribers(kind, name)
+		h.notifyClusterSubscribersChanged(kind, name)
 	}
 	if kind == Pattern {
 		cost, err := h.patternIndex.addPatternWithinBudget(t, limits, h.remainingPatternCost(c, ref, limits))
@@ -132,24 +137,24 @@ func (h *Hub) authorizeAndRecordSubscription(c *client, ref tcp.Ref, kind Kind, 
 	return t, nil
 }
 
-// removeSubscriberAndNotifyIfLast removes one subscriber from the topic's table. If it was the last one, the topic is
-// removed from the pattern index and the cluster is notified.
+// removeSubscriberAndNotifyIfLast subtracts one from t's number of subscribers. After the last subscriber, it removes t
+// from the table and from the pattern index, and notifies the cluster.
 func (h *Hub) removeSubscriberAndNotifyIfLast(t *topic) {
 	if h.tableForKind(t.kind).removeSubscriber(t) {
 		if t.kind == Pattern {
 			h.patternIndex.removeIndexedPattern(t, h.Limits)
 		}
-		h.notifyClusterOfSubscribers(t.kind, t.name)
+		h.notifyClusterSubscribersChanged(t.kind, t.name)
 	}
 }
 
-func (h *Hub) sendLastValue(c *client, ref tcp.Ref, t *topic) {
+func (h *Hub) sendLastValueIfAny(c *client, ref tcp.Ref, t *topic) {
 	message, ok := h.lastValues.getAndMarkRecentlyUsed(t.name)
 	if !ok {
 		return
 	}
 	b := bufferPool.Get().(*[]byte)
-	defer returnBufferToPool(b)
+	defer returnBufferToPoolUnlessLarge(b)
 	*b = c.format.appendMessage((*b)[:0], t, t.name, message, "")
 	switch err := ref.Send(*b); {
 	case err == nil:

@@ -6,15 +6,18 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"io"
+	"math"
+	"slices"
 	"time"
 
 	"github.com/myriad-go/myriad/internal/saved"
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// During an upgrade, the hub's counters and last values move to the new process. The server delivers published messages
-// in both processes (see publishAuthorized). In a cluster, each process delivers the messages of other nodes, except
-// while subscribers move. A broadcast of resumeClusterKind ends that pause.
+// During an upgrade, the hub's counters, last values and stored messages move to the new process. The server delivers
+// published messages in both processes (see authorizeAndPublish). Only the new process numbers and stores messages that
+// are published after SaveState (see keepIfSingleHubAndDeliver). In a cluster, each process delivers the messages of
+// other nodes, except while subscribers move. A broadcast of resumeClusterKind ends that pause.
 
 // Starting implements tcp.StartHandler.
 func (h redisOrHTTPHandler) Starting(s *tcp.Server) { h.hub.server.CompareAndSwap(nil, s) }
@@ -24,7 +27,7 @@ func (h redisOrHTTPHandler) SendToGroup(b tcp.Broadcast) (receivers int) {
 	switch k := Kind(b.Kind); k {
 	case Topic, Sharded:
 		h.hub.countPublished(1)
-		return h.hub.deliverLocally(k, b.Group, b.Message, "")
+		return h.hub.keepIfSingleHubAndDeliver(k, b.Group, b.Message)
 	case resumeClusterKind:
 		if m, ok := h.hub.Cluster.(ClusterMigrator); ok {
 			m.Resume()
@@ -33,10 +36,10 @@ func (h redisOrHTTPHandler) SendToGroup(b tcp.Broadcast) (receivers int) {
 	return 0
 }
 
-// resumeClusterKind marks a broadcast that resumes the cluster. The server queues this broadcast behind earlier ones.
+// resumeClusterKind is the kind of a broadcast that resumes the cluster. The server delivers it after earlier
+// broadcasts.
 const resumeClusterKind = Kind(kindCount)
 
-// queueClusterResumeBehindBroadcasts resumes the cluster after all broadcasts that the server has already queued.
 func (h *Hub) queueClusterResumeBehindBroadcasts(cluster ClusterMigrator) {
 	if s := h.server.Load(); s == nil {
 		cluster.Resume()
@@ -45,10 +48,10 @@ func (h *Hub) queueClusterResumeBehindBroadcasts(cluster ClusterMigrator) {
 	}
 }
 
-// hubStateVersion is the version of the format written by SaveState. A state consists of the counters as JSON, the
-// cluster's state, and the last values (name and message), least recently used first. Each part is preceded by its
-// length.
-const hubStateVersion = 2
+// hubStateVersion is the version of the format that SaveState writes. A state consists of the counters as JSON, the
+// cluster's state, the stored messages of a single hub (see saveKeptMessages), and the last values (name and message),
+// least recently used first. Each part is preceded by its length.
+const hubStateVersion = 3
 
 type savedCounters struct {
 	Published, Delivered, Dropped, Evicted int64
@@ -63,7 +66,7 @@ func (h redisOrHTTPHandler) SaveState(w io.Writer) error {
 	}
 	var cluster []byte
 	if m, ok := h.hub.Cluster.(ClusterMigrator); ok {
-		cluster = m.Pause()
+		cluster = m.PauseDelivery()
 		h.hub.queueClusterResumeBehindBroadcasts(m)
 	}
 	s := h.hub.Stats()
@@ -72,6 +75,9 @@ func (h redisOrHTTPHandler) SaveState(w io.Writer) error {
 		return err
 	}
 	if _, err = w.Write(saved.AppendString(saved.AppendString([]byte{hubStateVersion}, p), cluster)); err != nil {
+		return err
+	}
+	if err := h.hub.localReplayOrEmpty().saveKeptMessages(w, maxSavedKeptBytes); err != nil {
 		return err
 	}
 	for _, v := range h.hub.lastValues.listLeastRecentlyUsedFirst() {
@@ -85,8 +91,7 @@ func (h redisOrHTTPHandler) SaveState(w io.Writer) error {
 // RestoreState implements tcp.StateMigrator.
 func (h redisOrHTTPHandler) RestoreState(r io.Reader) error {
 	in := bufio.NewReader(r)
-	version, err := in.ReadByte()
-	if err != nil || version != hubStateVersion {
+	if version, err := in.ReadByte(); err != nil || version != hubStateVersion {
 		return errBadState
 	}
 	p, err := readLengthPrefixed(in)
@@ -108,6 +113,9 @@ func (h redisOrHTTPHandler) RestoreState(r io.Reader) error {
 			return err
 		}
 	}
+	if err := h.hub.localReplayOrEmpty().restoreKeptMessages(in); err != nil {
+		return err
+	}
 	for {
 		name, err := readLengthPrefixed(in)
 		if err == io.EOF {
@@ -120,6 +128,87 @@ func (h redisOrHTTPHandler) RestoreState(r io.Reader) error {
 		if h.hub.Limits.LastValues > 0 {
 			h.hub.lastValues.storeNewestAndEvict(string(name), message, h.hub.Limits)
 		}
+	}
+}
+
+func (h *Hub) localReplayOrEmpty() *Replay {
+	if h.keepsLocally() {
+		return h.Replay
+	}
+	return new(Replay)
+}
+
+// maxSavedKeptBytes limits the stored messages in a state, counted as for Replay.MaxBytes. Older messages are dropped.
+const maxSavedKeptBytes = 256 << 20
+
+// saveKeptMessages writes the newest messages of a single hub up to maxBytes. The first part contains the epoch,
+// droppedFloor, the newest sequence number, and each entry of newestDropped. One part follows for each message, with
+// its topic, data, sequence number and time. The last part is empty. Each part is preceded by its length. Without a
+// stream, there is only the empty part.
+func (r *Replay) saveKeptMessages(w io.Writer, maxBytes int) error {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	var part, out []byte
+	if r.ready && !r.handedOver {
+		first, floor := len(r.messages), r.droppedFloor
+		for bytes := 0; first > r.head; first-- {
+			if m := r.messages[first-1]; m.topic != nil {
+				if bytes += m.memoryBytes(); bytes > maxBytes {
+					floor = max(floor, m.seq)
+					break
+				}
+			}
+		}
+		part = binary.AppendUvarint(binary.AppendUvarint(saved.AppendString(nil, r.newestPos.Epoch), floor), r.newestPos.Seq)
+		for name, seq := range r.newestDropped {
+			part = binary.AppendUvarint(saved.AppendString(part, name), seq)
+		}
+		for _, m := range r.messages[first:] {
+			if m.topic == nil {
+				continue
+			}
+			out = saved.AppendString(out[:0], part)
+			if _, err := w.Write(out); err != nil {
+				return err
+			}
+			part = saved.AppendString(saved.AppendString(part[:0], m.topic.name), m.data)
+			part = binary.AppendUvarint(binary.AppendUvarint(part, m.seq), uint64(m.when))
+		}
+		out = saved.AppendString(out[:0], part)
+	}
+	_, err := w.Write(append(out, 0))
+	return err
+}
+
+// restoreKeptMessages reads the output of saveKeptMessages, and drops messages beyond the limits of r. If the output
+// contains no stream or is invalid, the next message begins a new stream.
+func (r *Replay) restoreKeptMessages(in *bufio.Reader) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	part, err := readLengthPrefixed(in)
+	if len(part) == 0 {
+		return err
+	}
+	stream := saved.NewReader(part)
+	epoch, floor, newest := stream.String(), stream.Uvarint(), stream.Uvarint()
+	r.clearAndBeginStreamLocked(epoch, floor+1)
+	for len(stream.Remaining()) > 0 {
+		r.recordNewestDropped(stream.String(), stream.Uvarint())
+	}
+	for {
+		if part, err = readLengthPrefixed(in); err != nil {
+			r.clearAndBeginStreamLocked("", 1)
+			return errBadState
+		}
+		if len(part) == 0 {
+			r.readyLocked(newest)
+			return nil
+		}
+		m := saved.NewReader(part)
+		topic, data, seq, when := m.String(), slices.Clone(m.Bytes()), m.Uvarint(), time.Unix(0, int64(m.Uvarint()))
+		r.newestPos.Seq = seq
+		r.addDroppingOverTopicLimits(seq, when, topic, data)
+		r.dropBeyondLimits(when, math.MaxInt)
 	}
 }
 
@@ -142,14 +231,14 @@ func (h *Hub) addSavedCounters(s savedCounters) {
 	h.lastValues.evicted += s.Evicted
 }
 
-// readLengthPrefixed reads a length and then that number of bytes. If the input is empty, it returns io.EOF.
+// readLengthPrefixed reads a length and then that number of bytes. At the end of the input, it returns io.EOF.
 func readLengthPrefixed(in *bufio.Reader) ([]byte, error) {
 	n, err := binary.ReadUvarint(in)
 	if err != nil {
 		return nil, err
 	}
-	var b bytes.Buffer
-	if _, err = io.CopyN(&b, in, int64(n&(1<<62-1))); err != nil {
+	b := bytes.NewBuffer(make([]byte, 0, min(n, 64<<10)+bytes.MinRead)) // n may be wrong
+	if _, err = io.CopyN(b, in, int64(n&(1<<62-1))); err != nil {
 		return nil, io.ErrUnexpectedEOF
 	}
 	return b.Bytes(), nil

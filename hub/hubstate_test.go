@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"bufio"
 	"bytes"
 	"fmt"
 	"io"
@@ -64,6 +65,80 @@ func TestHubStateSaved(t *testing.T) {
 	if err := (redisOrHTTPHandler{hub: next}).RestoreState(bytes.NewReader([]byte{99})); err == nil {
 		t.Error("another version is taken")
 	}
+}
+
+// TestKeptMessagesSaved checks that kept messages move to another hub, up to its limits and those of a state, with the
+// stream's numbers and what is known of dropped messages.
+func TestKeptMessagesSaved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		newHub := func(r *Replay) *Hub {
+			r.Topics = []string{"*"}
+			return &Hub{Replay: r, Limits: Limits{LastValues: 1}}
+		}
+		old := newHub(&Replay{MaxMessagesPerTopic: 2})
+		old.publishAll(t, "quiet", "1")
+		time.Sleep(time.Minute)
+		old.publishAll(t, "busy", "2", "3", "4", "5")
+		var written bytes.Buffer
+		if err := (redisOrHTTPHandler{hub: old}).SaveState(&written); err != nil {
+			t.Fatal(err)
+		}
+		restore := func(h *Hub, state []byte) error {
+			return (redisOrHTTPHandler{hub: h}).RestoreState(bytes.NewReader(state))
+		}
+		expect := func(h *Hub, messages, quiet, busy string) {
+			t.Helper()
+			r, have := h.Replay, ""
+			for _, m := range r.messagesAndDropMarksAfter(0) {
+				if m.topic != nil {
+					have += string(m.data)
+				}
+			}
+			if have != messages || r.newestPos != old.Replay.newestPos || !r.ready || fmt.Sprint(r.newestDroppedSeq("quiet"), " ", r.newestDroppedSeq("busy")) != quiet+" "+busy {
+				t.Errorf("%q up to %v; missing up to %d and %d; expected %q, %s and %s", have, r.newestPos, r.newestDroppedSeq("quiet"), r.newestDroppedSeq("busy"), messages, quiet, busy)
+			}
+		}
+		next := newHub(&Replay{})
+		if err := restore(next, written.Bytes()); err != nil || next.Stats().LastValues != 1 {
+			t.Fatal(err, next.Stats())
+		}
+		expect(next, "145", "0", "3")
+		if n := next.Replay.newestDroppedSeqOfPatterns([]topicPattern{{glob: compileGlob("b*")}}, 2); n != 3 {
+			t.Errorf("a pattern misses messages up to %d; expected 3", n)
+		}
+		next.publishAll(t, "busy", "6")
+		if at, _ := next.Replay.At(); at.Seq != 6 {
+			t.Errorf("the next message is %v; expected the sixth", at)
+		}
+		next = newHub(&Replay{MaxMessagesPerTopic: 1, MaxAge: time.Second})
+		if err := restore(next, written.Bytes()); err != nil {
+			t.Fatal(err)
+		}
+		expect(next, "5", "1", "4")
+		if err := restore(&Hub{Limits: old.Limits}, written.Bytes()); err != nil {
+			t.Error("a hub that keeps nothing:", err)
+		}
+		var part bytes.Buffer
+		if err := old.Replay.saveKeptMessages(&part, 2*(5+keptMessageOverhead)); err != nil {
+			t.Fatal(err)
+		}
+		next = newHub(&Replay{})
+		if err := next.Replay.restoreKeptMessages(bufio.NewReader(&part)); err != nil {
+			t.Fatal(err)
+		}
+		expect(next, "45", "1", "3")
+		for n := 1; n < written.Len(); n++ {
+			next = newHub(&Replay{})
+			if err := restore(next, written.Bytes()[:n]); next.Replay.ready == (next.Replay.newestPos.Epoch == "") || err != nil && next.Replay.live > 0 && next.Replay.live < 3 {
+				t.Errorf("a state of %d of %d bytes: %v, %+v", n, written.Len(), err, next.Stats().Replay)
+			}
+		}
+		empty := newHub(&Replay{}) // has not begun
+		written.Reset()
+		if err := (redisOrHTTPHandler{hub: empty}).SaveState(&written); err != nil || restore(next, written.Bytes()) != nil {
+			t.Error("a hub without messages:", err)
+		}
+	})
 }
 
 // TestSaveStateWaits checks that SaveState waits for started deliveries.

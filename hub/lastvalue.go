@@ -7,11 +7,11 @@ import (
 	"sync"
 )
 
-// lastValueCache keeps the newest message of each topic for later subscribers.
+// lastValueCache stores the newest message of each topic for later subscribers.
 //
-// A subscriber receives the confirmation, then the newest value at that moment, then every later message exactly once.
-// To ensure this order, topicLock is held while a message is stored and sent. It is also held while the value is sent
-// to a subscriber and the subscriber joins the group.
+// A subscriber receives the confirmation, then the topic's newest message, then every later message exactly once. To
+// ensure this, topicLock is held while a message is stored and sent, and while a subscriber receives the newest message
+// and joins the group.
 type lastValueCache struct {
 	topicLocks [64]sync.Mutex // by hash of the topic; locked before mu
 
@@ -29,20 +29,19 @@ type lastValue struct {
 	newer, older *lastValue
 }
 
-// lastValueOverhead is the memory that a value needs besides its name and message: the struct, and 40 bytes in a map.
+// lastValueOverhead is the memory of a lastValue without its name and message: the struct, and 40 bytes in a map.
 const lastValueOverhead = 64 + 40
 
 func (v *lastValue) memoryBytes() int {
 	return lastValueOverhead + (len(v.name)+15)&^15 + cap(v.message)
 }
 
-// topicLock returns the lock that orders a topic's messages. Several topics may share a lock.
+// topicLock returns the lock that orders the messages of a topic. Several topics may share a lock.
 func (l *lastValueCache) topicLock(topic string) *sync.Mutex {
 	return &l.topicLocks[maphash.String(hashSeed, topic)%uint64(len(l.topicLocks))]
 }
 
-// storeAndSend stores a topic's newest message and then calls send. It holds the topic's lock during both.
-func (l *lastValueCache) storeAndSend(topic string, message []byte, limits Limits, send func()) {
+func (l *lastValueCache) storeAndSendUnderTopicLock(topic string, message []byte, limits Limits, send func()) {
 	lock := l.topicLock(topic)
 	lock.Lock()
 	defer lock.Unlock()
@@ -50,8 +49,8 @@ func (l *lastValueCache) storeAndSend(topic string, message []byte, limits Limit
 	send()
 }
 
-// storeNewestAndEvict stores a topic's newest message, and evicts the least recently used values beyond the limits. If
-// this message alone exceeds the limits, it only removes the topic's older value.
+// storeNewestAndEvict stores a topic's newest message, and evicts the least recently used topics beyond the limits. If
+// the message alone exceeds the limits, it removes the topic instead.
 func (l *lastValueCache) storeNewestAndEvict(topic string, message []byte, limits Limits) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -9,43 +9,44 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// Limits limit the resources of a Hub that clients may use. For connections and slow subscribers, see tcp.Limits and
+// Limits limits the resources of a Hub that clients may use. For connections and slow subscribers, see tcp.Limits and
 // tcp.Server.SlowConsumer. A field that is 0 has its default. Negative values are errors.
 type Limits struct {
 	// MaxMessage limits the size of a message in bytes. The default is 64 KiB, the maximum 1 GiB. In the Redis
 	// protocol, tcp.Limits.MaxMessage of the server also applies. A message whose encoded form exceeds
 	// tcp.Limits.MaxUnsent is not delivered.
 	MaxMessage int
-	// MaxTopics limits the topics with subscribers. Patterns have a limit of the same size. The default is 10,000,000.
+	// MaxTopics limits the number of topics with subscribers, and separately the number of patterns with subscribers.
+	// The default is 10,000,000.
 	MaxTopics int
-	// MaxName limits the bytes of a topic's name or of a pattern. The default is 1,024, the maximum 65,536.
+	// MaxName limits the length of a topic's name or of a pattern in bytes. The default is 1,024, the maximum 65,536.
 	MaxName int
-	// MaxSubscriptions limits the topics and patterns of one client. The default is 100,000.
+	// MaxSubscriptions limits the topics and patterns to which one client is subscribed. The default is 100,000.
 	MaxSubscriptions int
-	// MaxSubscribers limits the subscribers of one topic or pattern. By default, MaxSubscribers is 0: no limit.
+	// MaxSubscribers limits the subscribers of one topic or pattern. The default is 0: no limit.
 	MaxSubscribers int
 	// MaxPatternWork limits the work of matching one published message against the patterns of all clients, in units of
 	// about 10 ns. The work is computed for the most expensive topic name of MaxName bytes. The default is 100,000,
 	// about 1 ms.
 	MaxPatternWork int
-	// MaxPatternCost limits the total cost of one client's patterns. The cost of a pattern is the work that it adds to
-	// the current maximum (see MaxPatternWork), plus 1 for every 64 bytes of its compiled form. Most patterns add no
-	// work. All clients of an address together may use twice MaxPatternCost, but no more than the unused part of
-	// MaxPatternWork. Therefore a few addresses cannot use up MaxPatternWork. The default is 25,000.
+	// MaxPatternCost limits the total cost of one client's patterns. A pattern costs the work that it adds to a publish
+	// (see MaxPatternWork), plus 1 for every 64 bytes of its compiled form. Most patterns add no work. All clients of
+	// an address together may use twice MaxPatternCost, but no more than the unused part of MaxPatternWork, so that a
+	// few addresses cannot use up MaxPatternWork. The default is 25,000.
 	MaxPatternCost int
-	// MaxFailedLogins limits successive failed logins of a connection. The default is 10, the maximum 200. In a minute,
-	// the clients of an IPv4 address or IPv6 /64 network may have ten times MaxFailedLogins failures. After more
-	// failures, a connection is closed: in the Redis protocol after a second, otherwise at once. A correct password is
-	// always accepted.
+	// MaxFailedLogins limits successive failed logins of a connection. The clients of an IPv4 address or IPv6 /64
+	// network together may fail ten times as often in a minute. The connection that exceeds a limit is closed: in the
+	// Redis protocol after a second, otherwise at once. A correct password is always accepted. The default is 10, the
+	// maximum 200.
 	MaxFailedLogins int
-	// PublishRate limits the messages per second that a client publishes. All messages of a second may come in one
-	// burst. Further messages are rejected. For HTTP requests, the limit applies to an IPv4 address or IPv6 /64
-	// network. The default is 0: unlimited. The maximum is 1,000,000,000.
+	// PublishRate limits the messages per second that a client publishes. A client may publish all messages of a second
+	// at once. Further messages are rejected. For HTTP requests, the limit applies to an IPv4 address or IPv6 /64
+	// network. The default is 0: no limit. The maximum is 1,000,000,000.
 	PublishRate int
-	// LastValues limits the number of topics whose newest message is kept for later subscribers. The default is 0:
-	// none. LastValueBytes limits the memory of the kept messages: names and messages as allocated, plus 104 bytes per
+	// LastValues limits the number of topics whose newest message is stored for later subscribers. The default is 0:
+	// none. LastValueBytes limits the memory of these messages: names and messages as allocated, plus 104 bytes per
 	// topic. The default is 64 MiB. Garbage may double the memory that the process uses (see GOGC). If a limit is
-	// exceeded, the topics that were least recently published or subscribed are evicted.
+	// exceeded, the topics that were least recently published or subscribed to are evicted.
 	LastValues, LastValueBytes int
 }
 
@@ -60,7 +61,7 @@ func (l Limits) lastValueBytes() int   { return cmp.Or(l.LastValueBytes, 64<<20)
 
 const maxFailedLoginsLimit = 200
 
-// configError is an error that wraps tcp.ErrBadConfig without repeating its text.
+// configError is an error of a configuration. It wraps tcp.ErrBadConfig without repeating its text.
 type configError struct{ error }
 
 func (configError) Unwrap() error { return tcp.ErrBadConfig }

@@ -41,19 +41,13 @@ func TestLimitsValidated(t *testing.T) {
 }
 
 func (h *Hub) publishAsClient(c *client, name string) error {
-	err := h.authorizePublish(c.user, c.countPublishWithinRate, Topic, name, nil)
-	if err == nil {
-		_, err = h.publishAuthorized(Topic, name, nil)
-	}
+	_, err := h.authorizeAndPublish(c.user, c.countPublishWithinRate, Topic, name, nil)
 	return err
 }
 
 func (h *Hub) publishFromAddr(addr netip.Addr, name string) error {
 	withinRate := func(now time.Time, rate int) bool { return h.httpPublishRates.allow(addr, now, rate, time.Second) }
-	err := h.authorizePublish(anyone, withinRate, Topic, name, nil)
-	if err == nil {
-		_, err = h.publishAuthorized(Topic, name, nil)
-	}
+	_, err := h.authorizeAndPublish(anyone, withinRate, Topic, name, nil)
 	return err
 }
 

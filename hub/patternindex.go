@@ -3,6 +3,7 @@ package hub
 import (
 	"cmp"
 	"fmt"
+	"math/bits"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -11,16 +12,17 @@ import (
 	"unsafe"
 )
 
-// patternIndex finds the patterns that match a topic without trying every pattern. The literal runs of a pattern are
-// its beginning, its end, and the texts between two of the characters *, ? and [. Every matching topic contains all
-// runs of the pattern, so the index stores the pattern under only one run: the run with the fewest patterns, so that
-// common runs do not collect many. A publish looks up the beginnings, ends and substrings of its topic, in all lengths
-// that occur in the index. Then it tries the patterns found.
+// patternIndex finds the patterns that match a topic without trying every pattern.
+//
+// The literal runs of a pattern are its beginning, its end, and the texts between two of the characters *, ? and [. A
+// topic can match only if it contains all of them, so the index stores the pattern under only one run. It selects the
+// run with the fewest patterns so far. A publish looks up the beginnings, ends and substrings of its topic in the
+// index, in all lengths of stored runs. Then it tries the patterns found.
 //
 // Runs are identified by their hash. If two runs have the same hash, some patterns are tried in vain.
 //
-// The index limits the work of a publish: see maxPublishWork and runLengthWork. No lock is held while patterns are
-// tried, because chunks of buckets are immutable: a change copies them.
+// The index limits the work of a publish: see maxPublishWork. Patterns are tried without a lock, because chunks of
+// buckets are immutable: a change copies them.
 type patternIndex struct {
 	mu             sync.RWMutex
 	buckets        [runPlaceCount]map[uint64]bucket // by hash of the run
@@ -44,15 +46,16 @@ type literalRun struct {
 	hash  uint64
 }
 
-// bucket contains the patterns stored under one run. Most buckets contain one pattern. The chunks are immutable, so
-// publishers read them without a lock. All chunks except the last one contain chunkSize patterns.
+// bucket contains the patterns stored under one run, usually one pattern. The patterns are divided into chunks, which
+// are immutable, so publishers read them without a lock. Every chunk except the last contains chunkSize patterns.
 type bucket struct {
 	chunks [][]indexedPattern
 	size   int
 	work   int // of all patterns
 }
 
-// chunkSize is the number of patterns per chunk of a bucket. A change copies one chunk, and pointers to the others.
+// chunkSize is the number of patterns in a chunk. A change of a bucket copies one chunk, and the pointers to the
+// others.
 const chunkSize = 64
 
 type indexedPattern struct {
@@ -70,7 +73,7 @@ func (b bucket) copyWithPatternAppended(p indexedPattern) bucket {
 	return bucket{chunks, b.size + 1, b.work}
 }
 
-// copyWithSlotRemoved returns a copy of the bucket without the pattern in slot. The last pattern moves into the slot.
+// copyWithSlotRemoved returns a copy of the bucket without the pattern in slot. The last pattern takes its place.
 func (b bucket) copyWithSlotRemoved(slot int) bucket {
 	chunks := slices.Clone(b.chunks)
 	last := len(chunks) - 1
@@ -106,29 +109,26 @@ func (p indexedPattern) matches(name string) bool {
 	return glob{p.topic.name, p.globProgram}.matches(name)
 }
 
-// hashBase is the random base of a polynomial hash: two prefix hashes determine the hash of the text between them.
+// hashBase is the random base of a polynomial hash. With such a hash, the hashes of a text's prefixes are enough to
+// compute the hash of any substring (see substringHash).
 var hashBase = rand.Uint64() | 1
 
 func extendHash(hash uint64, b byte) uint64 { return hash*hashBase + uint64(b) + 1 }
 
-// maxInnerRuns limits how many runs between a pattern's first and last run are considered.
+// maxInnerRuns limits the number of runs between a pattern's first and last run that the index considers.
 const maxInnerRuns = 16
 
-// roundDownRunSize rounds the length of a run in the middle of a pattern down to one of a few sizes. Only this many
-// bytes of the run are hashed. A publish scans its topic once for each size, so the sizes must be few.
+// roundDownRunSize returns how many leading bytes of a run are hashed. A run is a part of a pattern without wildcards.
+// The result is one of a few sizes, because a publish scans its topic once for each size in use.
 func roundDownRunSize(runSize int) int {
 	if runSize <= 16 {
 		return runSize
 	}
-	size := 16
-	for 2*size <= runSize {
-		size *= 2
-	}
-	return size
+	return 1 << (bits.Len(uint(runSize)) - 1) // a power of two
 }
 
-// eachLiteralRun calls yield with each run under which a pattern may be stored, until yield returns false. The
-// beginning of the pattern is always the first run, even if it is empty. The end and the inner runs follow.
+// eachLiteralRun calls yield with each run under which a pattern can be stored, until yield returns false. The first
+// run is the beginning of the pattern, even if it is empty. The inner runs and the end follow.
 func eachLiteralRun(pattern string, yield func(literalRun) bool) {
 	var (
 		literal = make([]byte, 0, 64)
@@ -168,8 +168,8 @@ func eachLiteralRun(pattern string, yield func(literalRun) bool) {
 	}
 }
 
-// addPatternWithinBudget adds a pattern. The cost is the work that the pattern adds, plus a charge for memory. It fails
-// if the cost exceeds clientBudget, or if the maximum work of a publish would exceed the limits. A pattern that is
+// addPatternWithinBudget adds a pattern. Its cost is the increase of the maximum work of a publish, plus a charge for
+// memory. It fails if the cost exceeds clientBudget, or if the maximum work would exceed the limits. A pattern that is
 // already in the index keeps its cost.
 func (x *patternIndex) addPatternWithinBudget(t *topic, limits Limits, clientBudget int) (cost int, err error) {
 	x.mu.RLock()
@@ -245,8 +245,8 @@ func (x *patternIndex) removeIndexedPattern(t *topic, limits Limits) {
 	})
 }
 
-// updateMaxPublishWork records a change of the work of run r's bucket. It returns how much the maximum work of a
-// publish increases by the change.
+// updateMaxPublishWork adjusts the maximum work of a publish after the work of run r's bucket has changed. It returns
+// the increase.
 func (x *patternIndex) updateMaxPublishWork(r literalRun, oldWork, newWork int, limits Limits) (increase int) {
 	lengths := &x.runLengths[r.place]
 	for len(*lengths) <= r.size {
@@ -261,10 +261,10 @@ func (x *patternIndex) updateMaxPublishWork(r literalRun, oldWork, newWork int, 
 	return increase
 }
 
-// Units of work. A unit is about 10 ns on a processor from 2020. Trying a pattern costs tryUnits, plus 1 for each star.
-// Each of the other constants is the amount that costs 1 unit: bytes of a name in which a literal segment is searched,
-// words of a mask (see segment.findFirstEnd), bytes at a name's beginning or end that are compared with sets, and bytes
-// of memory.
+// The cost of a pattern, in units of about 10 ns on a processor from 2020. Trying a pattern costs tryUnits, plus 1 for
+// each star. It costs 1 more for every searchBytesPerUnit bytes of a name in which a literal segment is searched, every
+// maskWordsPerUnit words of a mask (see segment.findFirstEnd), every anchorBytesPerUnit bytes at a name's beginning or
+// end that are compared with sets, and every memoryBytesPerUnit bytes of memory.
 const (
 	tryUnits           = 4
 	searchBytesPerUnit = 128
@@ -286,7 +286,11 @@ func (g glob) maxMatchWork(maxNameBytes int) int {
 	switch {
 	case g.globProgram != nil && stars > 1:
 		for i := 1; i < len(g.segments)-1; i++ {
-			search = max(search, g.segments[i].maxSearchWork(maxNameBytes))
+			work := maxNameBytes / searchBytesPerUnit
+			if s := &g.segments[i]; s.masks != nil {
+				work = s.maskWords() * maxNameBytes / maskWordsPerUnit
+			}
+			search = max(search, work)
 		}
 	case stars > 1:
 		search = maxNameBytes / searchBytesPerUnit
@@ -294,17 +298,11 @@ func (g glob) maxMatchWork(maxNameBytes int) int {
 	return tryUnits + stars + anchors + search
 }
 
-func (s *segment) maxSearchWork(maxNameBytes int) int {
-	if s.masks == nil {
-		return maxNameBytes / searchBytesPerUnit
-	}
-	return s.maskWords() * maxNameBytes / maskWordsPerUnit
-}
-
 func (g glob) compiledBytes() (n int) {
 	if g.globProgram != nil {
 		for i := range g.segments {
-			n += int(unsafe.Sizeof(segment{})) + g.segments[i].compiledBytes()
+			s := &g.segments[i]
+			n += int(unsafe.Sizeof(*s)) + len(s.class)*min(1, len(s.masks)) + 8*len(s.masks)
 		}
 	}
 	return n
@@ -317,8 +315,9 @@ type runLengthWork struct {
 
 type level struct{ work, n int }
 
-// updateMaxWork records a change of the work of a bucket. A work of 0 means that there is no bucket. It returns the
-// resulting increase of the maximum work for a name with up to maxBuckets runs of this length.
+// updateMaxWork records that the work of one bucket has changed from oldWork to newWork, where 0 means that there is no
+// bucket. It returns by how much the maximum work for a topic name increases. A name contains up to maxBuckets runs of
+// this length.
 func (l *runLengthWork) updateMaxWork(oldWork, newWork, maxBuckets int) (increase int) {
 	l.adjustBucketCountForWork(oldWork, -1)
 	l.adjustBucketCountForWork(newWork, 1)
@@ -359,7 +358,7 @@ var matchScratchPool = sync.Pool{New: func() any { return new(matchScratch) }}
 
 const maxPooledMatchEntries = 4096
 
-// eachMatchingPattern calls yield for each pattern that matches name. It returns the number of patterns tried.
+// eachMatchingPattern calls yield for each pattern that matches name. It returns the number of patterns that it tried.
 func (x *patternIndex) eachMatchingPattern(name string, yield func(*topic)) (patternsTried int) {
 	m := matchScratchPool.Get().(*matchScratch)
 	m.hashes = append(m.hashes[:0], 0)

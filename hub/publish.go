@@ -1,40 +1,41 @@
 package hub
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// Publishing has two steps: authorizePublish checks whether a message may be published, and publishAuthorized sends the
-// message to the other hubs and to the subscribers of this hub.
+// Publishing runs on the publisher's goroutine. It briefly holds the lock of a table or of the pattern index, a group's
+// lock while it posts to mailboxes, and, with last values, the topic's lock. A single hub sends the messages that
+// Replay stores one at a time, because a client may resume several topics with one id.
 //
-// Concurrency: both steps run on the publisher's goroutine. They briefly hold the lock of a table or of the pattern
-// index, a group's lock while posting to mailboxes, and, with last values, the topic's lock.
-//
-// During an upgrade, the server delivers messages in both processes, and publishAuthorized must no longer deliver them
-// itself. For this purpose, publishAuthorized increments publishesStarted before it loads Server.Upgrading, and
-// increments published after the delivery. SaveState waits until both counters are equal. It runs after Upgrading has
-// changed and before connections move.
+// During an upgrade, the server delivers messages in both processes, and authorizeAndPublish must no longer deliver
+// them itself. For this purpose, it increments publishesStarted before it loads Server.Upgrading, and increments
+// published after the delivery. SaveState waits until both counters are equal. It runs after Upgrading has changed and
+// before connections move.
 
-// errUpgradeBacklogFull rejects a message because the upgrade in progress has already queued too many messages.
+// errUpgradeBacklogFull rejects a message because too many messages are already queued until the end of an upgrade.
 var errUpgradeBacklogFull = errors.New("an upgrade is in progress, and too many messages are held")
 
 // Publish sends a message to all subscribers of a topic and of matching patterns. It returns the number of receivers on
 // this hub and does not wait for delivery. If one goroutine publishes several messages to a topic, they arrive in
 // order. While an upgrade moves subscribers, messages are queued. If the queue is full, Publish fails.
 func (h *Hub) Publish(name string, message []byte) (receivers int, err error) {
-	if err := h.authorizePublish(anyone, nil, Topic, name, message); err != nil {
-		return 0, err
-	}
-	return h.publishAuthorized(Topic, name, message)
+	return h.authorizeAndPublish(anyone, nil, Topic, name, message)
 }
 
-// authorizePublish checks the user's rights and rate, the name and the size. withinRate counts one message and reports
-// whether the publisher has not exceeded the rate. If withinRate is nil, the rate is not limited.
-func (h *Hub) authorizePublish(u *user, withinRate func(now time.Time, rate int) bool, kind Kind, topic string, message []byte) error {
+// rateCheck counts one message and reports whether its publisher sends at most rate messages per second.
+type rateCheck func(now time.Time, rate int) bool
+
+// authorizePublish checks the user's rights, the name, the size and the rate. If withinRate is nil, the rate is not
+// limited.
+func (h *Hub) authorizePublish(u *user, withinRate rateCheck, kind Kind, topic string, message []byte) error {
 	var err error
 	switch rate, limit := h.Limits.PublishRate, h.Limits.maxMessage(); {
 	case !u.mayPublish(kind, topic):
@@ -51,19 +52,23 @@ func (h *Hub) authorizePublish(u *user, withinRate func(now time.Time, rate int)
 	return h.countRefusal(err)
 }
 
-// publishAuthorized sends an authorized message to the other hubs and to this hub's subscribers. It returns the number
-// of receivers on this hub. During an upgrade, it leaves delivery on this hub to the server, which may queue the
-// message.
-func (h *Hub) publishAuthorized(kind Kind, topic string, message []byte) (receivers int, err error) {
-	if h.keepsAny(kind, topic) { // the cluster calls DeliverKept once it is stored
-		if err := h.Cluster.Keep(topic, message); err != nil {
+// authorizeAndPublish sends a message to the other hubs and to this hub's subscribers, if authorizePublish permits it.
+// It returns the number of receivers on this hub. During an upgrade, the server delivers the message on this hub and
+// may queue it.
+func (h *Hub) authorizeAndPublish(u *user, withinRate rateCheck, kind Kind, topic string, message []byte) (
+	receivers int, err error) {
+	if err := h.authorizePublish(u, withinRate, kind, topic, message); err != nil {
+		return 0, err
+	}
+	if h.Cluster != nil && h.keepsAny(kind, topic) { // the cluster calls KeepAndDeliver once it is stored
+		if err := h.Cluster.EnqueueForStream(topic, message); err != nil {
 			return 0, h.countRefusal(fmt.Errorf("%w: %w", errCannotKeep, err))
 		}
 		h.countPublished(1)
 		return h.countLocalReceivers(kind, topic), nil
 	}
 	if h.Cluster != nil {
-		if err := h.Cluster.Publish(kind, topic, message); err != nil {
+		if err := h.Cluster.PublishOrCountLost(kind, topic, message); err != nil {
 			return 0, h.countRefusal(fmt.Errorf("%w: %w", errMessageTooLong, err))
 		}
 	}
@@ -71,7 +76,7 @@ func (h *Hub) publishAuthorized(kind Kind, topic string, message []byte) (receiv
 	s := h.server.Load()
 	if s == nil || !s.Upgrading() {
 		defer h.published.Add(1)
-		return h.deliverLocally(kind, topic, message, ""), nil
+		return h.keepIfSingleHubAndDeliver(kind, topic, message), nil
 	}
 	h.publishesStarted.Add(-1) // SendToGroup will count it
 	receivers, err = s.Broadcast(tcp.Broadcast{Kind: uint32(kind), Group: topic, Message: message})
@@ -84,17 +89,74 @@ func (h *Hub) publishAuthorized(kind Kind, topic string, message []byte) (receiv
 	return receivers, nil
 }
 
-// deliverLocally sends a message to this process's subscribers of a topic and of matching patterns. It returns the
-// number of receivers. If the message is not kept, id is "".
+func newEpoch() string { return strings.ToLower(rand.Text()[:13]) }
+
+func (m *replayBuffer) beginNewStreamLocked() {
+	m.clearAndBeginStreamLocked(newEpoch(), 1)
+	m.readyLocked(0)
+}
+
+// keepsLocally reports whether this hub stores messages itself, without a cluster.
+func (h *Hub) keepsLocally() bool { return h.Replay != nil && h.Cluster == nil }
+
+// keptByOtherProcess is passed instead of an id if the new process of an upgrade stores the message. In the old
+// process, clients that can resume do not receive such a message. The new process sends it when they reconnect.
+const keptByOtherProcess = "-"
+
+// keepIfSingleHubAndDeliver sends a message to this process's subscribers. A single hub first stores the message if
+// Replay selects its topic, unless a new process stores it.
+func (h *Hub) keepIfSingleHubAndDeliver(kind Kind, topic string, message []byte) (receivers int) {
+	if h.Cluster != nil || !h.keepsAny(kind, topic) {
+		return h.deliverLocally(kind, topic, message, "")
+	}
+	r := h.Replay
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case h.isHandedOver():
+		r.handedOver = true
+		return h.deliverLocally(kind, topic, message, keptByOtherProcess)
+	case r.handedOver: // the new process has died; its ids must not be issued again
+		r.handedOver = false
+		r.clearAndSendGapNotice(h, Position{Epoch: newEpoch()})
+	case !r.ready:
+		r.beginNewStreamLocked()
+	}
+	at := Position{r.newestPos.Epoch, r.newestPos.Seq + 1}
+	return h.keepAndDeliverLocked(KeptMessage{At: at, Time: time.Now(), Topic: topic, Data: slices.Clone(message)})
+}
+
+func (h *Hub) isHandedOver() bool {
+	s := h.server.Load()
+	return h.keepsLocally() && s != nil && s.HandedOver()
+}
+
+// beginLocalStreamAndDropExpired drops expired messages of a single hub. If the hub has no stream yet, it begins one.
+// In the new process of an upgrade, it leaves that to RestoreState.
+func (h *Hub) beginLocalStreamAndDropExpired() {
+	if !h.keepsLocally() {
+		return
+	}
+	r, s := h.Replay, h.server.Load()
+	r.mu.Lock()
+	if !r.ready && (s == nil || !s.Upgrading()) {
+		r.beginNewStreamLocked()
+	}
+	r.mu.Unlock()
+	r.DropExpired(time.Now())
+}
+
+// deliverLocally sends a message to this process's subscribers of a topic and of matching patterns, and returns their
+// number. id is the message's id, or "" if the message is not stored.
 func (h *Hub) deliverLocally(kind Kind, topicName string, message []byte, id string) (receivers int) {
 	var all deliveryCounts
 	toTopic := func() {
-		if t := h.tableForKind(kind).findTopic(topicName); t != nil {
+		if t, _ := h.tableForKind(kind).findTopic(topicName); t != nil {
 			all = t.sendMessage(topicName, message, id)
 		}
 	}
 	if kind == Topic && h.Limits.LastValues > 0 {
-		h.lastValues.storeAndSend(topicName, message, h.Limits, toTopic)
+		h.lastValues.storeAndSendUnderTopicLock(topicName, message, h.Limits, toTopic)
 	} else {
 		toTopic()
 	}
@@ -105,8 +167,8 @@ func (h *Hub) deliverLocally(kind Kind, topicName string, message []byte, id str
 	return all.sent
 }
 
-// Deliver sends a message from another hub to this hub's subscribers and returns the number of receivers. It does not
-// wait for delivery. Messages that one goroutine delivers arrive in order. The argument kind is Topic or Sharded.
+// Deliver sends a message from another hub to this hub's subscribers, and returns their number. It does not wait for
+// delivery. Messages that one goroutine delivers arrive in order. kind is Topic or Sharded.
 func (h *Hub) Deliver(kind Kind, name string, message []byte) (receivers int) {
 	return h.deliverLocally(kind, name, message, "")
 }

@@ -6,8 +6,9 @@ import (
 	"time"
 )
 
-// rateLimit limits the number of events per window. All events of a window may occur at once. Each event moves the
-// rateLimit, a time, forward. An event is rejected if it would move this time more than one window into the future.
+// rateLimit limits the number of events in a window. All events of a window may occur at once. The value is a time,
+// which each event moves forward by window/rate. An event is rejected if it would move this time more than one window
+// into the future.
 type rateLimit time.Time
 
 func (p *rateLimit) allow(now time.Time, rate int, window time.Duration) bool {
@@ -24,8 +25,8 @@ func (p *rateLimit) allow(now time.Time, rate int, window time.Duration) bool {
 
 const maxLimitedAddrs = 16_384
 
-// addrRateLimits contains a rate limit for each address. When the table is full, idle addresses are evicted, and if
-// necessary arbitrary ones, until half of the table remains.
+// addrRateLimits contains a rate limit for each address. When the table is full, it is halved: idle addresses are
+// evicted first, then arbitrary ones.
 type addrRateLimits struct {
 	mu     sync.Mutex
 	byAddr map[netip.Addr]rateLimit
@@ -40,7 +41,7 @@ func (ps *addrRateLimits) allow(addr netip.Addr, now time.Time, rate int, window
 	}
 	p, known := ps.byAddr[addr]
 	if !known && len(ps.byAddr) >= maxLimitedAddrs {
-		ps.evictIdleThenArbitrary(now)
+		ps.evictIdleThenShrinkToHalf(now)
 	}
 	ok := p.allow(now, rate, window)
 	ps.byAddr[addr] = p
@@ -56,7 +57,7 @@ func clientNetwork(addr netip.Addr) netip.Addr {
 	return network.Addr()
 }
 
-func (ps *addrRateLimits) evictIdleThenArbitrary(now time.Time) {
+func (ps *addrRateLimits) evictIdleThenShrinkToHalf(now time.Time) {
 	for from, p := range ps.byAddr {
 		if !time.Time(p).After(now) {
 			delete(ps.byAddr, from)

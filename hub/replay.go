@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -13,32 +14,41 @@ import (
 	"time"
 )
 
-// Replay configures message retention. A client that reconnects with the id of its last message receives the messages
-// that it missed. The fields must not change after the hub starts to serve. Topics must not be empty. Any other field
-// that is zero has its default. Negative values are errors.
+// Replay configures which messages the hub stores. A client that reconnects with the id of its last message receives
+// the messages that it missed. The fields must not change after the hub starts to serve. Topics must not be empty. Any
+// other field that is zero has its default. Negative values are errors.
 //
-// A NATS stream stores the messages in one order that is the same on all nodes (see Cluster.Keep). Every node keeps a
+// A single hub stores the messages in memory. In an upgrade, the newest 256 MiB move to the new process. A restart
+// loses all messages, and clients that reconnect with an older id are notified of a gap. With a Cluster, a NATS stream
+// stores the messages, and all nodes deliver them in the same order (see Cluster.EnqueueForStream). Every node has a
 // copy of the stream in memory, so a replay involves no other node.
 type Replay struct {
-	// Topics selects the topics whose messages are kept. An entry is a topic's name, or a prefix followed by "*". The
+	// Topics selects the topics whose messages are stored. An entry is a topic's name, or a prefix followed by "*". The
 	// prefix must end with ".", ":" or "/". Examples are news.today, news.* and chat:*. The entry "*" selects all
 	// topics.
 	Topics []string
-	// MaxBytes, MaxMessages and MaxAge limit the messages kept in the stream and in the memory of each node. A
-	// message's size includes its topic's name and 100 bytes of overhead. When a limit is exceeded, the oldest messages
-	// are dropped. The defaults are 64 MiB, 1,000,000 and 1 hour. The minimum of MaxAge is 1 s.
+	// MaxBytes, MaxMessages and MaxAge limit the messages that are stored in the stream and in the memory of each node.
+	// A message's size includes its topic's name and 100 bytes of overhead. In memory, each topic with messages counts
+	// as 112 more bytes. When a limit is exceeded, the oldest messages are dropped. Expired messages are dropped when a
+	// message is published or a client subscribes. The defaults are 64 MiB, 1,000,000 and 1 hour. The minimum of MaxAge
+	// is 1 s.
 	MaxBytes, MaxMessages int
 	MaxAge                time.Duration
-	// MaxReplays is the number of slots for replays. The default is 64. A client that has missed few messages needs no
-	// slot. At most 64 times MaxReplays clients wait for a slot; further clients must try again. A client that does not
-	// read for a second loses its slot and waits for a new one.
+	// MaxBytesPerTopic and MaxMessagesPerTopic limit the messages of one topic in memory. When a limit is exceeded, the
+	// topic's oldest messages are dropped. They do not limit the NATS stream of a Cluster. The default is 0: only the
+	// limits above apply.
+	MaxBytesPerTopic, MaxMessagesPerTopic int
+	// MaxReplays limits the replays that run at the same time. The default is 64. A replay of few messages does not
+	// count. At most 64 times MaxReplays further clients wait; the others must try again. If a client does not read for
+	// a second, its replay stops, and the client waits again.
 	MaxReplays int
-	// MaxReplaysEach limits the slots of one user. An IPv4 address or IPv6 /64 network may have twice as many slots.
-	// Without Users, only the limit per address applies. At most 64 times MaxReplaysEach clients of a user may wait. If
-	// all clients share a user or a proxy, set MaxReplaysEach to MaxReplays. The default is a quarter of MaxReplays.
+	// MaxReplaysEach limits the replays of one user that run at the same time. The clients of an IPv4 address or IPv6
+	// /64 network may have twice as many. Without Users, only the limit per address applies. At most 64 times
+	// MaxReplaysEach clients of a user may wait. If all clients share a user or a proxy, set MaxReplaysEach to
+	// MaxReplays. The default is a quarter of MaxReplays.
 	MaxReplaysEach int
-	// Timeout limits a replay, including the wait for a slot. After Timeout, the client is disconnected. It may
-	// reconnect to get the remaining messages. The default is 30 s.
+	// Timeout limits the time of a replay, including the wait before it. After Timeout, the client is disconnected, and
+	// may reconnect to get the remaining messages. The default is 30 s.
 	Timeout time.Duration
 
 	replayBuffer
@@ -71,6 +81,7 @@ func (r *Replay) validate(limits Limits) error {
 		value, max int
 	}{
 		{"MaxBytes", r.MaxBytes, math.MaxInt}, {"MaxMessages", r.MaxMessages, math.MaxInt32}, {"MaxAge", int(r.MaxAge), math.MaxInt},
+		{"MaxBytesPerTopic", r.MaxBytesPerTopic, math.MaxInt}, {"MaxMessagesPerTopic", r.MaxMessagesPerTopic, math.MaxInt32},
 		{"MaxReplays", r.MaxReplays, 1 << 20}, {"MaxReplaysEach", r.MaxReplaysEach, 1 << 20}, {"Timeout", int(r.Timeout), math.MaxInt},
 	} {
 		if n.value < 0 || n.value > n.max {
@@ -78,8 +89,11 @@ func (r *Replay) validate(limits Limits) error {
 		}
 	}
 	bytes, _, age := r.Bounds()
-	if minBytes := limits.maxMessage() + limits.maxName() + keptMessageOverhead; bytes < minBytes {
-		return configError{fmt.Errorf("hub: Replay.MaxBytes is %d; expected at least %d, the size of a message of Limits.MaxMessage", bytes, minBytes)}
+	minBytes := limits.maxMessage() + limits.maxName() + keptMessageOverhead + keptTopicOverhead
+	for name, limit := range map[string]int{"MaxBytes": bytes, "MaxBytesPerTopic": r.MaxBytesPerTopic} {
+		if limit > 0 && limit < minBytes {
+			return configError{fmt.Errorf("hub: Replay.%s is %d; expected at least %d, the size of a message of Limits.MaxMessage", name, limit, minBytes)}
+		}
 	}
 	if age < time.Second {
 		return configError{fmt.Errorf("hub: Replay.MaxAge is %v; expected at least 1s", age)}
@@ -87,26 +101,26 @@ func (r *Replay) validate(limits Limits) error {
 	return nil
 }
 
-// maxReplayTopicBytes limits the bytes of an entry of Topics. The NATS subject of an entry then never needs a hash.
+// maxReplayTopicBytes limits the length of an entry of Topics. An entry of this length always fits into a NATS subject.
 const maxReplayTopicBytes = 256
 
-// keepsAny reports whether Topics selects the named topic. For a pattern, it reports whether Topics selects some topic
-// that the pattern may match.
-func (r *Replay) keepsAny(kind Kind, name string) bool {
+// keepsAny reports whether Topics selects topicOrPattern. For a pattern, it reports whether Topics can select a topic
+// that the pattern matches.
+func (r *Replay) keepsAny(kind Kind, topicOrPattern string) bool {
 	return slices.ContainsFunc(r.Topics, func(topic string) bool {
 		beginning, begins := strings.CutSuffix(topic, "*")
 		switch {
 		case kind == Sharded:
 			return false
 		case kind == Pattern && begins:
-			literal := literalPrefix(name)
+			literal := literalPrefix(topicOrPattern)
 			return strings.HasPrefix(beginning, literal[:min(len(literal), len(beginning))])
 		case kind == Pattern:
-			return compileGlob(name).matches(topic)
+			return compileGlob(topicOrPattern).matches(topic)
 		case begins:
-			return strings.HasPrefix(name, beginning)
+			return strings.HasPrefix(topicOrPattern, beginning)
 		}
-		return name == topic
+		return topicOrPattern == topic
 	})
 }
 
@@ -117,32 +131,33 @@ func literalPrefix(pattern string) string {
 	return pattern
 }
 
-// Keeps reports whether messages are kept for the named topic. For a pattern, it reports whether messages are kept for
-// every topic that the pattern matches.
-func (r *Replay) Keeps(kind Kind, name string) bool {
+// KeepsAll reports whether the messages of a topic are stored. For a pattern, it reports whether the messages of every
+// topic that the pattern matches are stored.
+func (r *Replay) KeepsAll(kind Kind, topicOrPattern string) bool {
 	if kind != Pattern {
-		return r.keepsAny(kind, name)
+		return r.keepsAny(kind, topicOrPattern)
 	}
 	return slices.ContainsFunc(r.Topics, func(topic string) bool {
 		beginning, begins := strings.CutSuffix(topic, "*")
-		return begins && strings.HasPrefix(literalPrefix(name), beginning)
+		return begins && strings.HasPrefix(literalPrefix(topicOrPattern), beginning)
 	})
 }
 
-func (h *Hub) keepsAny(kind Kind, name string) bool {
-	return h.Replay != nil && h.Cluster != nil && h.Replay.keepsAny(kind, name)
+func (h *Hub) keepsAny(kind Kind, topicOrPattern string) bool {
+	return h.Replay != nil && h.Replay.keepsAny(kind, topicOrPattern)
 }
 
-// Position is a place in the order of all kept messages. Its text form is the message id that clients use.
+// Position identifies a stored message. Position.String returns the message id that clients receive and send.
 type Position struct {
-	// Epoch identifies the stream. It consists of at most 32 lower-case letters and digits.
+	// Epoch identifies the stream, because a new stream numbers its messages from 1 again. It consists of at most 32
+	// lower-case letters and digits.
 	Epoch string
 	// Seq is the message's sequence number in the stream.
 	Seq uint64
 }
 
 // String returns the message id, such as k3x9-17.
-func (p Position) String() string { return p.Epoch + "-" + strconv.FormatUint(p.Seq, 10) }
+func (p Position) String() string { return string(strconv.AppendUint([]byte(p.Epoch+"-"), p.Seq, 10)) }
 
 var errBadPosition = errors.New("invalid message id")
 
@@ -156,8 +171,9 @@ func parsePosition(text string) (p Position, err error) {
 	return Position{epoch, seq}, nil
 }
 
-// parseIssuedPosition parses an id from a client. A node lags by at most the number of messages in the stream.
-// Therefore an id that is further ahead cannot have been issued and is rejected.
+// parseIssuedPosition parses a message id from a client. It rejects an id that is more than MaxMessages ahead of this
+// node's newest message. The stream holds at most MaxMessages messages, so this node cannot be further behind the node
+// that issued the id.
 func (r *Replay) parseIssuedPosition(text string) (Position, error) {
 	p, err := parsePosition(text)
 	if err != nil {
@@ -171,96 +187,129 @@ func (r *Replay) parseIssuedPosition(text string) (Position, error) {
 	return p, nil
 }
 
-// replayBuffer contains the kept messages. One goroutine of the cluster delivers the messages. It holds mu while it
-// stores a message and sends it to the groups. A joining client holds mu for reading during the last step of its
-// replay, so that no message is missed or sent twice.
+// replayBuffer contains the stored messages in order. In a single hub, each publisher holds mu while it numbers, stores
+// and sends its message. With a cluster, one goroutine of the cluster does this for all messages. Therefore all clients
+// receive the messages of all topics in the same order. The last step of a client's replay holds mu for reading, so
+// that the client misses no message and receives none twice.
+//
+// A dropped message remains in messages without a topic until compactDroppedMarks removes it. The messages of a topic
+// also form a list, because the limits per topic drop messages in the middle. Expired messages are dropped when a
+// message is stored and when a client subscribes, so no timer is needed.
 type replayBuffer struct {
 	mu        sync.RWMutex
-	ready     bool     // the messages from before the start are loaded
-	newestPos Position // of the newest message
-	firstSeq  uint64   // all later messages are present
-	messages  []keptMessage
-	head      int // index of the oldest message; earlier elements are free
+	ready     bool           // the messages of the stream are loaded
+	newestPos Position       // of the newest message
+	messages  []*keptMessage // ordered by seq
+	head      int            // index of the oldest message; earlier elements are nil
+	live      int            // number of messages that are not dropped
 	bytes     int
-	// newestDropped contains, for each topic, the sequence number of the newest dropped message. For topics that it
-	// does not contain, that number is at most droppedFloor.
-	newestDropped map[string]uint64
-	droppedFloor  uint64
-	advanced      chan struct{} // closed with the next message; nil if nobody waits
+	topics    map[string]*keptTopic
+	maxTopics int // most entries since topics was allocated; maps don't shrink
+	// newestDropped maps a topic to the sequence number of its newest dropped message. For any other topic, that number
+	// is at most droppedFloor. maxDropped is the highest number of all topics.
+	newestDropped            map[string]uint64
+	droppedFloor, maxDropped uint64
+	advanced                 chan struct{} // closed when the next message arrives; nil if no replay waits for it
+	handedOver               bool          // after an upgrade, another process stores the messages
 
 	newestMu        sync.Mutex // guards the next three
 	streamNewest    Position   // cached result of Cluster.Newest
 	streamNewestErr error
 	streamNewestAt  time.Time
 
-	limiters replayLimiters // access by initLimiters only
-
-	// patternStepMu lets only one replay step with patterns run at a time, so that together they use one processor at
-	// most.
-	patternStepMu sync.Mutex
+	limiters      replayLimiters // use initLimitersOnce to access it
+	patternStepMu sync.Mutex     // held during a replay step with patterns
 
 	replays, replayed, gaps, refused, unissued, stalled atomic.Int64
 }
 
 type keptMessage struct {
 	seq   uint64
-	when  time.Time
-	topic string
+	when  int64 // Unix time in nanoseconds
+	topic *keptTopic
+	newer *keptMessage // next message of the same topic
 	data  []byte
+}
+
+// keptTopic is a topic with stored messages.
+type keptTopic struct {
+	name           string
+	oldest, newest *keptMessage
+	count, bytes   int
 }
 
 const (
 	keptMessageOverhead = 100
-	maxDroppedTopics    = 1 << 16
+	// keptTopicOverhead is the memory of a topic with messages: the struct, and its entry in the map.
+	keptTopicOverhead = 64 + 48
+	maxDroppedTopics  = 1 << 16
+	maxExpiredDrops   = 1000
+	maxDropWork       = 4_000 // see newestDroppedSeqOfPatterns
 )
 
-func (m *keptMessage) memoryBytes() int { return len(m.topic) + len(m.data) + keptMessageOverhead }
+func (m *keptMessage) memoryBytes() int { return len(m.topic.name) + len(m.data) + keptMessageOverhead }
 
-// KeptMessage is a message of the stream.
+// KeptMessage is a stored message.
 type KeptMessage struct {
 	At    Position
 	Time  time.Time // when the stream stored it
 	Topic string
 	Data  []byte // must not change
-	// Old marks a message that was stored before this node started. Such a message is kept but not delivered.
+	// Old marks a message from before this node started. KeepAndDeliver stores it, but does not send it to subscribers.
 	Old bool
 }
 
-// Begin clears the buffer for a new stream. Call it before delivering the stream's first message, number firstSeq.
-// Reconnecting clients wait until Ready is called.
+// Begin discards all messages and starts a new stream, whose first message has the number firstSeq. Clients that resume
+// wait until Ready is called.
 func (r *Replay) Begin(epoch string, firstSeq uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.ready, r.newestPos, r.firstSeq = false, Position{epoch, firstSeq - 1}, firstSeq
-	r.messages, r.head, r.bytes, r.newestDropped, r.droppedFloor = nil, 0, 0, nil, firstSeq-1
+	r.clearAndBeginStreamLocked(epoch, firstSeq)
 }
 
-// Ready reports to the replay that all messages up to number seq have been delivered. Waiting clients then continue.
+func (m *replayBuffer) clearAndBeginStreamLocked(epoch string, firstSeq uint64) {
+	m.ready, m.newestPos = false, Position{epoch, firstSeq - 1}
+	m.messages, m.head, m.live, m.bytes, m.topics, m.maxTopics = nil, 0, 0, 0, make(map[string]*keptTopic), 0
+	m.newestDropped, m.droppedFloor, m.maxDropped = make(map[string]uint64), firstSeq-1, firstSeq-1
+}
+
+// Ready records that KeepAndDeliver has been called with all messages up to number seq. Clients that wait
+// to resume then continue.
 func (r *Replay) Ready(seq uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.ready, r.newestPos.Seq = true, max(r.newestPos.Seq, seq)
-	r.wakeAllPositionWaiters()
+	r.readyLocked(seq)
 }
 
-// At returns the position of the newest message. Until Ready is called, the result ready is false.
+func (m *replayBuffer) readyLocked(seq uint64) {
+	m.ready, m.newestPos.Seq = true, max(m.newestPos.Seq, seq)
+	m.wakeAllPositionWaiters()
+}
+
+// At returns the position of the newest message. Until Ready is called, ready is false.
 func (r *Replay) At() (newest Position, ready bool) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return r.newestPos, r.ready
 }
 
-// DeliverKept stores the next message of the stream. Unless m.Old is set, it also sends the message, like Deliver.
-func (h *Hub) DeliverKept(m KeptMessage) (receivers int) {
+// KeepAndDeliver stores the next message of the stream. Unless m.Old is set, it also sends the message to this hub's
+// subscribers and returns their number.
+func (h *Hub) KeepAndDeliver(m KeptMessage) (receivers int) {
 	r := h.Replay
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if m.At.Seq > r.newestPos.Seq+1 {
-		r.clearAndSendGapNotice(h, m.At.Seq)
+		r.clearAndSendGapNotice(h, Position{m.At.Epoch, m.At.Seq - 1})
 	}
-	r.add(keptMessage{m.At.Seq, m.Time, strings.Clone(m.Topic), m.Data})
+	return h.keepAndDeliverLocked(m)
+}
+
+func (h *Hub) keepAndDeliverLocked(m KeptMessage) (receivers int) {
+	r := h.Replay
 	r.newestPos = m.At
-	r.dropBeyondLimits(m.Time)
+	r.addDroppingOverTopicLimits(m.At.Seq, m.Time, m.Topic, m.Data)
+	r.dropBeyondLimits(m.Time, maxExpiredDrops)
 	r.wakeAllPositionWaiters()
 	if m.Old {
 		return 0
@@ -268,105 +317,195 @@ func (h *Hub) DeliverKept(m KeptMessage) (receivers int) {
 	return h.deliverLocally(Topic, m.Topic, m.Data, m.At.String())
 }
 
-// clearAndSendGapNotice clears the buffer and sends a gap notice, because stream messages before nextSeq are lost.
-func (r *Replay) clearAndSendGapNotice(hub *Hub, nextSeq uint64) {
-	for r.head < len(r.messages) {
-		r.dropOldest()
-	}
-	r.firstSeq, r.droppedFloor, r.newestDropped = nextSeq, nextSeq-1, nil
-	if !r.ready {
+// clearAndSendGapNotice discards all messages after a loss, and notifies clients that messages up to newest may be
+// missing.
+func (r *Replay) clearAndSendGapNotice(hub *Hub, newest Position) {
+	ready := r.ready
+	r.clearAndBeginStreamLocked(newest.Epoch, newest.Seq+1)
+	if !ready {
 		return
 	}
+	r.ready = true
 	r.gaps.Add(1)
-	r.newestPos.Seq = nextSeq - 1
 	for _, k := range []Kind{Topic, Pattern} {
-		hub.tableForKind(k).eachTopic(func(t *topic) {
+		hub.tableForKind(k).eachTopic(func(t *topic) bool {
 			if r.keepsAny(k, t.name) {
-				t.sendGap(r.newestPos)
+				t.broadcastEncoded(func(f messageFormat, dst []byte) []byte {
+					return f.appendGapNoticeUnlessRESP(dst, []*topic{t}, r.newestPos)
+				})
 			}
+			return true
 		})
 	}
 }
 
-func (r *Replay) wakeAllPositionWaiters() {
-	if r.advanced != nil {
-		close(r.advanced)
-		r.advanced = nil
+func (m *replayBuffer) wakeAllPositionWaiters() {
+	if m.advanced != nil {
+		close(m.advanced)
+		m.advanced = nil
 	}
 }
 
-// Forget drops messages that are older than MaxAge.
-func (r *Replay) Forget(now time.Time) {
+// DropExpired drops messages that are older than MaxAge.
+func (r *Replay) DropExpired(now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.dropBeyondLimits(now)
+	r.dropBeyondLimits(now, math.MaxInt)
 }
 
-func (r *Replay) dropBeyondLimits(now time.Time) {
+// dropBeyondLimits drops the oldest messages until MaxBytes, MaxMessages and MaxAge are met. Because of MaxAge alone,
+// it drops at most maxExpired messages.
+func (r *Replay) dropBeyondLimits(now time.Time, maxExpired int) {
 	bytes, messages, age := r.Bounds()
-	for n := len(r.messages) - r.head; n > 0 && (n > messages || r.bytes > bytes || now.Sub(r.messages[r.head].when) > age); n-- {
-		r.dropOldest()
+	for n := 0; r.live > 0; n++ {
+		old := r.messages[r.head]
+		if r.live <= messages && r.bytes <= bytes && (n >= maxExpired || now.Sub(time.Unix(0, old.when)) <= age) {
+			break
+		}
+		r.dropOldestOf(old.topic)
 	}
 }
 
-func (m *replayBuffer) add(message keptMessage) {
-	m.messages = append(m.messages, message)
-	m.bytes += message.memoryBytes()
+// addDroppingOverTopicLimits stores a message. If its topic then exceeds the limits per topic, it drops the topic's
+// oldest messages.
+func (r *Replay) addDroppingOverTopicLimits(seq uint64, when time.Time, name string, data []byte) {
+	t := r.topics[name]
+	if t == nil {
+		t = &keptTopic{name: strings.Clone(name)}
+		r.topics[t.name] = t
+		r.bytes += keptTopicOverhead
+		r.maxTopics = max(r.maxTopics, len(r.topics))
+	}
+	m := &keptMessage{seq: seq, when: when.UnixNano(), topic: t, data: data}
+	if t.oldest == nil {
+		t.oldest = m
+	} else {
+		t.newest.newer = m
+	}
+	t.newest = m
+	t.count++
+	t.bytes += m.memoryBytes()
+	r.bytes += m.memoryBytes()
+	r.live++
+	r.messages = append(r.messages, m)
+	for t.count > cmp.Or(r.MaxMessagesPerTopic, t.count) || t.bytes > cmp.Or(r.MaxBytesPerTopic, t.bytes) {
+		r.dropOldestOf(t)
+	}
 }
 
-func (m *replayBuffer) dropOldest() {
-	old := &m.messages[m.head]
+func (m *replayBuffer) dropOldestOf(t *keptTopic) {
+	old := t.oldest
+	t.count--
+	t.bytes -= old.memoryBytes()
 	m.bytes -= old.memoryBytes()
-	m.firstSeq = old.seq + 1
-	if m.newestDropped == nil || len(m.newestDropped) >= maxDroppedTopics {
-		m.newestDropped = make(map[string]uint64)
-		m.droppedFloor = old.seq
+	m.live--
+	if t.oldest = old.newer; t.oldest == nil {
+		m.bytes -= keptTopicOverhead
+		if delete(m.topics, t.name); len(m.topics) < m.maxTopics/4 {
+			all := m.topics
+			m.topics, m.maxTopics = make(map[string]*keptTopic, len(all)), len(all)
+			maps.Copy(m.topics, all)
+		}
 	}
-	m.newestDropped[old.topic] = old.seq
-	*old = keptMessage{}
-	if m.head++; m.head > len(m.messages)/2 {
-		n := copy(m.messages, m.messages[m.head:])
-		clear(m.messages[n:])
-		m.messages, m.head = m.messages[:n], 0
-	}
+	*old = keptMessage{seq: old.seq}
+	m.recordNewestDropped(t.name, old.seq)
+	m.compactDroppedMarks()
 }
 
-func (m *replayBuffer) messagesAfter(seq uint64) []keptMessage {
+func (m *replayBuffer) recordNewestDropped(topic string, seq uint64) {
+	if len(m.newestDropped) >= maxDroppedTopics {
+		m.newestDropped, m.droppedFloor = make(map[string]uint64), m.maxDropped
+	}
+	m.newestDropped[topic] = seq
+	m.maxDropped = max(m.maxDropped, seq)
+}
+
+// compactDroppedMarks removes dropped messages from the slice messages: at once if they are the oldest, otherwise when
+// more than half of the elements are dropped messages.
+func (m *replayBuffer) compactDroppedMarks() {
+	for m.head < len(m.messages) && m.messages[m.head].topic == nil {
+		m.messages[m.head] = nil
+		m.head++
+	}
+	if len(m.messages) <= 2*m.live {
+		return
+	}
+	kept := make([]*keptMessage, 0, 2*m.live)
+	for _, message := range m.messages[m.head:] {
+		if message.topic != nil {
+			kept = append(kept, message)
+		}
+	}
+	m.messages, m.head = kept, 0
+}
+
+// firstOrNextSeq returns the number of the oldest message. If there are no messages, it returns the number that the
+// next message will have.
+func (m *replayBuffer) firstOrNextSeq() uint64 {
+	if m.head < len(m.messages) {
+		return m.messages[m.head].seq
+	}
+	return m.newestPos.Seq + 1
+}
+
+// messagesAndDropMarksAfter returns the messages with a number above seq. Dropped messages among them have no topic.
+func (m *replayBuffer) messagesAndDropMarksAfter(seq uint64) []*keptMessage {
 	all := m.messages[m.head:]
-	i, _ := slices.BinarySearchFunc(all, seq+1, func(k keptMessage, seq uint64) int { return cmp.Compare(k.seq, seq) })
+	i, _ := slices.BinarySearchFunc(all, seq+1, func(k *keptMessage, seq uint64) int { return cmp.Compare(k.seq, seq) })
 	return all[i:]
 }
 
-// mayHaveDropped reports whether the buffer may have dropped a message that matches t and has a number above afterSeq.
-func (m *replayBuffer) mayHaveDropped(t *topic, afterSeq uint64) bool {
-	if t.kind == Pattern {
-		return afterSeq+1 < m.firstSeq
-	}
-	return afterSeq < max(m.droppedFloor, m.newestDropped[t.name])
+// newestDroppedSeq returns the number of the newest message of a topic that has been dropped. If that number is
+// unknown, it returns a higher one. All messages of the topic after this number are present.
+func (m *replayBuffer) newestDroppedSeq(topic string) uint64 {
+	return max(m.droppedFloor, m.newestDropped[topic])
 }
 
-// ReplayStats are the counters of a Replay.
+// newestDroppedSeqOfPatterns is like newestDroppedSeq for all topics that patterns match. Only numbers above afterSeq
+// matter to the caller. When the work exceeds maxDropWork, the result is maxDropped, as if the patterns matched every
+// topic.
+func (m *replayBuffer) newestDroppedSeqOfPatterns(patterns []topicPattern, afterSeq uint64) (seq uint64) {
+	if len(patterns) == 0 || m.maxDropped <= afterSeq {
+		return 0
+	}
+	seq = m.droppedFloor
+	work := 0
+	for name, dropped := range m.newestDropped {
+		work++
+		for i := 0; i < len(patterns) && dropped > max(seq, afterSeq); i++ {
+			if work += patterns[i].maxMatchWork(len(name)); patterns[i].matches(name) {
+				seq = dropped
+			}
+		}
+		if work > maxDropWork {
+			return m.maxDropped
+		}
+	}
+	return seq
+}
+
+// ReplayStats contains a Replay's current state, and its counters since the hub started.
 type ReplayStats struct {
-	// Ready reports whether the stream's messages are loaded. Seq is the newest sequence number. Messages and Bytes
-	// are the current size of the buffer.
+	// Ready reports whether the messages of the stream are loaded. Seq is the newest sequence number. Messages and
+	// Bytes are the number and the size of the stored messages.
 	Ready           bool
 	Seq             uint64
 	Messages, Bytes int64
-	// Waiting is the current number of clients in a replay or waiting for one. Replays counts replays that needed a
-	// slot. Replayed counts messages sent in replays. Gaps counts notices about messages that are no longer available.
-	// Refused counts clients that were told to try again.
+	// Waiting is the number of clients that wait for a replay or receive one now. Replays counts replays that were not
+	// small enough to run at once. Replayed counts messages sent in replays. Gaps counts notices about messages that
+	// are no longer available. Refused counts clients that were told to try again.
 	Waiting, Replays, Replayed, Gaps, Refused int64
-	// Unissued counts clients with an id that no node has issued. Stalled counts clients that lost their slot because
-	// they did not read.
+	// Unissued counts clients that sent an id that no node has issued. Stalled counts replays that stopped because the
+	// client did not read.
 	Unissued, Stalled int64
 }
 
 func (r *Replay) stats() *ReplayStats {
-	limits := r.initLimiters()
+	limits := r.initLimitersOnce()
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return &ReplayStats{
-		Ready: r.ready, Seq: r.newestPos.Seq, Messages: int64(len(r.messages) - r.head), Bytes: int64(r.bytes),
+		Ready: r.ready, Seq: r.newestPos.Seq, Messages: int64(r.live), Bytes: int64(r.bytes),
 		Waiting: int64(limits.queue.holderCount() + limits.early.holderCount()), Replays: r.replays.Load(), Replayed: r.replayed.Load(),
 		Gaps: r.gaps.Load(), Refused: r.refused.Load(), Unissued: r.unissued.Load(), Stalled: r.stalled.Load(),
 	}

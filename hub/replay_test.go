@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/myriad-go/myriad/internal/testkit"
@@ -21,9 +23,14 @@ import (
 // one lags. Each must get every message of its topics once, in order.
 func TestReplayAcrossReconnects(t *testing.T) {
 	const messages, clients, topics = 3000, 6, 3
-	for _, model := range tcp.Models() {
+	for _, model := range append(tcp.Models(), "a single hub") {
 		t.Run(model, func(t *testing.T) {
 			a, b := newReplayHub(&Replay{}), newReplayHub(&Replay{})
+			alone := model == "a single hub"
+			if alone {
+				model = tcp.Auto
+				a.Cluster, b = nil, a
+			}
 			var addrs [2]string
 			addrs[0], _ = serveHub(t, model, a)
 			addrs[1], _ = serveHub(t, model, b)
@@ -33,8 +40,12 @@ func TestReplayAcrossReconnects(t *testing.T) {
 				defer close(late)
 				for i := range messages {
 					m := KeptMessage{At: Position{"e", uint64(i + 4)}, Time: time.Now(), Topic: "k." + strconv.Itoa(i%(topics+1)), Data: []byte(strconv.Itoa(i))}
-					a.DeliverKept(m)
-					late <- m
+					if alone {
+						a.publishAll(t, m.Topic, string(m.Data))
+					} else {
+						a.KeepAndDeliver(m)
+						late <- m
+					}
 					if i%20 == 0 {
 						time.Sleep(time.Millisecond)
 					}
@@ -42,7 +53,7 @@ func TestReplayAcrossReconnects(t *testing.T) {
 			})
 			all.Go(func() {
 				for m := range late {
-					b.DeliverKept(m)
+					b.KeepAndDeliver(m)
 				}
 			})
 			for n := range clients {
@@ -142,17 +153,21 @@ func readSocketMessages(t testing.TB, addr, lastID string, maxMessages int, f fu
 func TestReplayBufferLimits(t *testing.T) {
 	began := time.Now()
 	put := func(h *Hub, seq uint64, topic string, size int) {
-		h.DeliverKept(KeptMessage{At: Position{"e", seq}, Time: began.Add(time.Duration(seq) * time.Second), Topic: topic, Data: make([]byte, size)})
+		h.KeepAndDeliver(KeptMessage{At: Position{"e", seq}, Time: began.Add(time.Duration(seq) * time.Second), Topic: topic, Data: make([]byte, size)})
 	}
 	wants := func(h *Hub, first uint64, messages, size int) {
 		t.Helper()
-		if r := h.Replay; r.firstSeq != first || len(r.messages)-r.head != messages || r.bytes != size || cap(r.messages) > 4*messages+64 {
-			t.Fatalf("from %d on there are %d messages of %d bytes, with room for %d; expected %d, %d, %d", r.firstSeq, len(r.messages)-r.head, r.bytes, cap(r.messages), first, messages, size)
+		if r := h.Replay; r.firstOrNextSeq() != first || r.live != messages || r.bytes != size || cap(r.messages) > 4*messages+64 {
+			t.Fatalf("from %d on there are %d messages of %d bytes, with room for %d; expected %d, %d, %d", r.firstOrNextSeq(), r.live, r.bytes, cap(r.messages), first, messages, size)
 		}
 	}
 	lacks := func(h *Hub, k Kind, name string, seq uint64, want bool) {
 		t.Helper()
-		if have := h.Replay.mayHaveDropped(&topic{kind: k, name: name}, seq); have != want {
+		missing := h.Replay.newestDroppedSeq(name)
+		if k == Pattern {
+			missing = h.Replay.newestDroppedSeqOfPatterns([]topicPattern{{glob: compileGlob(name)}}, seq)
+		}
+		if have := missing > seq; have != want {
 			t.Errorf("%s lacks something behind %d: %v; expected %v", name, seq, have, want)
 		}
 	}
@@ -168,31 +183,55 @@ func TestReplayBufferLimits(t *testing.T) {
 	for seq := uint64(2); seq <= 1000; seq++ {
 		put(h, seq, "busy", 1)
 	}
-	wants(h, 991, 10, 10*(len("busy")+1+keptMessageOverhead))
+	wants(h, 991, 10, 10*(len("busy")+1+keptMessageOverhead)+keptTopicOverhead)
 	lacks(h, Topic, "quiet", 0, true)
 	lacks(h, Topic, "quiet", 1, false) // whatever other topics lack
 	lacks(h, Topic, "busy", 989, true)
 	lacks(h, Topic, "busy", 990, false)
-	lacks(h, Pattern, "q*", 989, true)
-	lacks(h, Pattern, "q*", 990, false)
+	lacks(h, Pattern, "b*", 989, true)
+	lacks(h, Pattern, "b*", 990, false)
+	lacks(h, Pattern, "q*", 0, true)
+	lacks(h, Pattern, "q*", 1, false)
 
-	h = fresh(&Replay{MaxBytes: 1000})
+	h = fresh(&Replay{MaxBytes: 1000 + keptTopicOverhead})
 	for seq := uint64(1); seq <= 20; seq++ {
 		put(h, seq, "a", 99)
 	}
-	wants(h, 16, 5, 1000)
+	wants(h, 16, 5, 1000+keptTopicOverhead)
 
 	h = fresh(&Replay{MaxAge: 10 * time.Second})
 	for seq := uint64(1); seq <= 20; seq++ {
 		put(h, seq, "a", 1)
 	}
-	wants(h, 10, 11, 11*(2+keptMessageOverhead))
-	h.Replay.Forget(began.Add(25 * time.Second))
-	wants(h, 15, 6, 6*(2+keptMessageOverhead))
-	h.Replay.Forget(began.Add(time.Hour))
+	wants(h, 10, 11, 11*(2+keptMessageOverhead)+keptTopicOverhead)
+	h.Replay.DropExpired(began.Add(25 * time.Second))
+	wants(h, 15, 6, 6*(2+keptMessageOverhead)+keptTopicOverhead)
+	h.Replay.DropExpired(began.Add(time.Hour))
 	wants(h, 21, 0, 0)
 	lacks(h, Topic, "a", 19, true)
 	lacks(h, Topic, "a", 20, false)
+
+	h = fresh(&Replay{MaxMessages: 10, MaxMessagesPerTopic: 3, MaxBytesPerTopic: 4 * (2 + keptMessageOverhead)})
+	put(h, 1, "quiet", 1)
+	for seq := uint64(2); seq <= 1000; seq++ {
+		put(h, seq, "ab"[seq%2:seq%2+1], 1)
+	}
+	wants(h, 1, 7, 6*(2+keptMessageOverhead)+len("quiet")+1+keptMessageOverhead+3*keptTopicOverhead)
+	lacks(h, Topic, "quiet", 0, false)
+	lacks(h, Pattern, "q*", 0, false)
+	lacks(h, Topic, "a", 993, true)
+	lacks(h, Topic, "a", 994, false)
+	lacks(h, Topic, "b", 993, false)
+	lacks(h, Pattern, "[ab]", 993, true)
+	lacks(h, Pattern, "[ab]", 994, false)
+	for seq := uint64(1001); seq <= 1003; seq++ {
+		put(h, seq, "b", 101)
+	}
+	wants(h, 1, 6, 3*(2+keptMessageOverhead)+2*(102+keptMessageOverhead)+len("quiet")+1+keptMessageOverhead+3*keptTopicOverhead)
+	for seq := uint64(1004); seq <= 1011; seq++ { // the limits of all win
+		put(h, seq, strconv.FormatUint(seq, 10), 1)
+	}
+	wants(h, 1002, 10, 8*(5+keptMessageOverhead)+2*(102+keptMessageOverhead)+9*keptTopicOverhead)
 
 	h = fresh(&Replay{MaxMessages: 1})
 	put(h, 1, "a", 1)
@@ -206,6 +245,71 @@ func TestReplayBufferLimits(t *testing.T) {
 	lacks(h, Topic, "a", maxDroppedTopics+9, false)
 }
 
+// TestReplayManyTopics keeps messages of a million topics within the memory that they count as, and drops them.
+func TestReplayManyTopics(t *testing.T) {
+	topics := 1_000_000
+	if testing.Short() {
+		topics = 100_000
+	}
+	defer debug.SetGCPercent(debug.SetGCPercent(400))
+	before := liveHeapBytes()
+	h := &Hub{Replay: &Replay{Topics: []string{"*"}, MaxBytes: 1 << 30, MaxMessages: topics + 1, MaxMessagesPerTopic: 1}}
+	for i := range topics + topics/10 {
+		h.publishAll(t, "topic."+strconv.Itoa(i%topics), "0123456789abcdef")
+	}
+	s := h.Stats().Replay
+	if s.Messages != int64(topics) || len(h.Replay.topics) != topics || len(h.Replay.newestDropped) > maxDroppedTopics {
+		t.Fatalf("%+v, %d topics, %d with dropped messages; expected %d messages", s, len(h.Replay.topics), len(h.Replay.newestDropped), topics)
+	}
+	heap := liveHeapBytes() - before
+	t.Logf("%d bytes of heap per topic with one message, counted as %d", heap/s.Messages, s.Bytes/s.Messages)
+	if heap > s.Bytes*5/4 {
+		t.Errorf("%d bytes of heap, counted as %d; expected at most a quarter more", heap, s.Bytes)
+	}
+	h.Replay.MaxMessages = 1
+	h.publishAll(t, "last", "x")
+	if s := h.Stats().Replay; s.Messages != 1 || len(h.Replay.topics) != 1 || h.Replay.maxTopics > 4 {
+		t.Errorf("%+v, %d topics, space for %d", s, len(h.Replay.topics), h.Replay.maxTopics)
+	}
+}
+
+// TestReplayAge checks that publishing, subscribing and Stats drop expired messages of a single hub.
+func TestReplayAge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &Hub{Replay: &Replay{Topics: []string{"*"}, MaxAge: time.Minute}}
+		expect := func(messages int) {
+			t.Helper()
+			if h.Replay.live != messages {
+				t.Errorf("%d messages are kept; expected %d", h.Replay.live, messages)
+			}
+		}
+		for range 10 {
+			h.publishAll(t, "a", "x")
+			h.publishAll(t, "b", "x")
+			time.Sleep(10 * time.Second)
+		}
+		expect(14)
+		time.Sleep(11 * time.Second)
+		h.publishAll(t, "c", "x")
+		expect(9)
+		time.Sleep(40 * time.Second)
+		h.beginLocalStreamAndDropExpired()
+		expect(1)
+		time.Sleep(time.Minute)
+		if s := h.Stats().Replay; s.Messages != 0 || s.Bytes != 0 || s.Seq != 21 {
+			t.Errorf("%+v; expected no messages", s)
+		}
+		for range 3 * maxExpiredDrops {
+			h.publishAll(t, "a", "x")
+		}
+		time.Sleep(2 * time.Minute)
+		h.publishAll(t, "a", "x") // does not wait until all are dropped
+		expect(2*maxExpiredDrops + 1)
+		h.beginLocalStreamAndDropExpired()
+		expect(1)
+	})
+}
+
 // TestReplayGaps checks that current subscribers are told of messages dropped by the stream, and reconnecting
 // ones of those dropped from memory.
 func TestReplayGaps(t *testing.T) {
@@ -217,17 +321,19 @@ func TestReplayGaps(t *testing.T) {
 		s.expectEvents(t, `id: e-3 data: {"op":"message","id":"e-3","pattern":"k.*","topic":"k.old","data":"3"}`, "id: e-3")
 		other, in := dialAndSend(t, addr, "SUBSCRIBE k.a\r\n")
 		defer other.Close()
-		waitForSubscribers(t, h, "k.a", 2)
-		h.DeliverKept(KeptMessage{At: Position{"e", 10}, Time: time.Now(), Topic: "k.a", Data: []byte("x")})
-		p.expectText(`{"op":"gap","id":"e-9","topic":"k.a"}`)
-		p.expectText(`{"op":"message","id":"e-10","topic":"k.a","data":"x"}`)
-		s.expectEvents(t, `id: e-9 event: gap data: {"op":"gap","id":"e-9","pattern":"k.*"}`, `id: e-10 data: {"op":"message","id":"e-10","pattern":"k.*","topic":"k.a","data":"x"}`)
-		if want := confirmationRESP2("subscribe", "k.a", 1) + "*3\r\n$7\r\nmessage\r\n$3\r\nk.a\r\n$1\r\nx\r\n"; want != "" {
+		expectBytes := func(want string) {
 			have := make([]byte, len(want))
 			if _, err := io.ReadFull(in, have); string(have) != want {
 				t.Errorf("a Redis client is told %q, %v; expected %q", have, err, want)
 			}
 		}
+		expectBytes(confirmationRESP2("subscribe", "k.a", 1))
+		waitForSubscribers(t, h, "k.a", 2)
+		h.KeepAndDeliver(KeptMessage{At: Position{"e", 10}, Time: time.Now(), Topic: "k.a", Data: []byte("x")})
+		p.expectText(`{"op":"gap","id":"e-9","topic":"k.a"}`)
+		p.expectText(`{"op":"message","id":"e-10","topic":"k.a","data":"x"}`)
+		s.expectEvents(t, `id: e-9 event: gap data: {"op":"gap","id":"e-9","pattern":"k.*"}`, `id: e-10 data: {"op":"message","id":"e-10","pattern":"k.*","topic":"k.a","data":"x"}`)
+		expectBytes("*3\r\n$7\r\nmessage\r\n$3\r\nk.a\r\n$1\r\nx\r\n")
 		late := openEvents(t, addr, "topic=k.a&topic=k.b", "e-8")
 		late.expectEvents(t, `id: e-9 event: gap data: {"op":"gap","id":"e-9"}`, `id: e-10 data: {"op":"message","id":"e-10","topic":"k.a","data":"x"}`, "id: e-10")
 		h.Cluster.(*fakeKeepingCluster).at.Seq = 10
@@ -372,7 +478,7 @@ func TestReplayValidated(t *testing.T) {
 		{&Replay{Topics: []string{"a*b"}}, "expected a name"},
 		{&Replay{Topics: []string{strings.Repeat("a", maxReplayTopicBytes+1)}}, "257 bytes; expected at most 256"},
 		{&Replay{Topics: []string{"*"}, MaxBytes: -1}, "Replay.MaxBytes is -1"},
-		{&Replay{Topics: []string{"*"}, MaxBytes: 1000}, "MaxBytes is 1000; expected at least 66660"},
+		{&Replay{Topics: []string{"*"}, MaxBytes: 1000}, "MaxBytes is 1000; expected at least 66772"},
 		{&Replay{Topics: []string{"*"}, MaxMessages: -1}, "Replay.MaxMessages is -1"},
 		{&Replay{Topics: []string{"*"}, MaxAge: time.Millisecond}, "MaxAge is 1ms; expected at least 1s"},
 		{&Replay{Topics: []string{"*"}, MaxReplays: -1}, "Replay.MaxReplays is -1"},
@@ -401,11 +507,8 @@ func TestReplayValidated(t *testing.T) {
 		}
 	}
 	for pattern, want := range map[string]bool{"news.*": true, "news.a?": true, "news.": true, "new*": false, "*": false, "chat:7": false, "chat:*": false} {
-		if have := h.Replay.Keeps(Pattern, pattern); have != want {
+		if have := h.Replay.KeepsAll(Pattern, pattern); have != want {
 			t.Errorf("all that %q matches is kept: %v; expected %v", pattern, have, want)
 		}
-	}
-	if h.Cluster = nil; h.keepsAny(Topic, "news.a") {
-		t.Error("a hub that is alone keeps messages")
 	}
 }

@@ -1,8 +1,17 @@
 package hub
 
-import "strconv"
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
 
-// replyWriter encodes replies in RESP2 or RESP3.
+	"github.com/myriad-go/myriad/tcp"
+)
+
+// replyWriter appends replies in the encoding of RESP2 or RESP3 to buf.
 type replyWriter struct {
 	buf   []byte
 	resp3 bool
@@ -17,8 +26,8 @@ func (r *replyWriter) writeHeader(typeByte byte, n int) {
 func (r *replyWriter) writeInt(n int)         { r.writeHeader(':', n) }
 func (r *replyWriter) writeArrayHeader(n int) { r.writeHeader('*', n) }
 
-// writeRESP3Header writes the header of a RESP3 type with n elements. In RESP2, it writes the header of an array with
-// resp2Count elements instead.
+// writeRESP3Header writes the header of a RESP3 type with n elements. In RESP2, which lacks the type, it writes the
+// header of an array with resp2Count elements.
 func (r *replyWriter) writeRESP3Header(typeByte byte, n, resp2Count int) {
 	if r.resp3 {
 		r.writeHeader(typeByte, n)
@@ -33,6 +42,17 @@ func (r *replyWriter) writePushHeader(n int) { r.writeRESP3Header('>', n, n) }
 
 func (r *replyWriter) writeBulk(s string)      { r.buf = appendBulk(r.buf, s) }
 func (r *replyWriter) writeBulkBytes(p []byte) { r.buf = appendBulk(r.buf, p) }
+
+// writeBulksAndInts writes each string as a bulk string and each int as an integer.
+func (r *replyWriter) writeBulksAndInts(values ...any) {
+	for _, v := range values {
+		if n, isInt := v.(int); isInt {
+			r.writeInt(n)
+		} else {
+			r.writeBulk(v.(string))
+		}
+	}
+}
 
 func (r *replyWriter) writeStatus(s string) {
 	r.buf = append(r.buf, '+')
@@ -50,7 +70,7 @@ func (r *replyWriter) writeNull() {
 	}
 }
 
-// writeVerbatim writes text for humans. The text is a verbatim string in RESP3 and a bulk string in RESP2.
+// writeVerbatim writes text for humans: in RESP3 as a verbatim string, in RESP2 as a bulk string.
 func (r *replyWriter) writeVerbatim(s string) {
 	if !r.resp3 {
 		r.writeBulk(s)
@@ -62,7 +82,7 @@ func (r *replyWriter) writeVerbatim(s string) {
 	r.buf = append(r.buf, "\r\n"...)
 }
 
-// writeError writes an error reply. text must begin with the error code. Line breaks in it become spaces.
+// writeError writes an error reply. text must begin with an error code such as ERR. Line breaks in text become spaces.
 func (r *replyWriter) writeError(text string) {
 	r.buf = append(r.buf, '-')
 	for i := range len(text) {
@@ -75,7 +95,9 @@ func (r *replyWriter) writeError(text string) {
 	r.buf = append(r.buf, "\r\n"...)
 }
 
-func (r *replyWriter) writeHelp(lines ...string) {
+func (r *replyWriter) writeHelp(command string, lines ...string) {
+	lines = slices.Concat([]string{command + " <subcommand> [<arg> [value] [opt] ...]. Subcommands are:"}, lines,
+		[]string{"HELP", "    Prints this help."})
 	r.writeArrayHeader(len(lines))
 	for _, l := range lines {
 		r.writeStatus(l)
@@ -85,3 +107,80 @@ func (r *replyWriter) writeHelp(lines ...string) {
 const maxShownBytes = 128
 
 func truncateForError(p []byte) string { return string(p[:min(len(p), maxShownBytes)]) }
+
+// Some commands take too long for an event loop, or query all loops or other hubs. Examples are lists of topics or
+// clients, and PUBSUB NUMSUB in a cluster. Each of these commands gets its own goroutine, but only one of them runs at
+// a time. Until a command has ended, its connection is paused and retained, so that a graceful shutdown waits for the
+// reply.
+
+const (
+	// maxBackgroundReplies limits the background commands that run or wait.
+	maxBackgroundReplies   = 16
+	backgroundReplyTimeout = 10 * time.Second
+)
+
+var errTooManyScans = errors.New("too many list requests; try again")
+
+// replyInBackground calls makeReply on another goroutine to write the reply of the current command. If makeReply
+// returns an error, the connection closes after the reply.
+func (b *commandBatch) replyInBackground(makeReply func(ctx context.Context, r *replyWriter) error) {
+	if b.transactionOrNil() != nil {
+		b.writeError("ERR '" + b.command.name + "' takes too long for a transaction; send it without MULTI")
+		return
+	}
+	if b.flushReplies(); b.closing {
+		return
+	}
+	r, muted := replyWriter{resp3: b.resp3}, b.noReply
+	err := b.hub.pauseAndReplyInBackground(b.conn, func(ctx context.Context) ([]byte, error) {
+		closeReason := makeReply(ctx, &r)
+		if muted {
+			return nil, closeReason
+		}
+		return r.buf, closeReason
+	})
+	if err != nil {
+		b.writeError("BUSY " + err.Error())
+		return
+	}
+	b.stopped = true
+}
+
+// pauseAndReplyInBackground stops reading from c and calls makeReply on another goroutine. It then sends the reply and
+// resumes reading. If too many replies are in progress, it returns an error instead.
+func (h *Hub) pauseAndReplyInBackground(c *tcp.Conn, makeReply func(ctx context.Context) ([]byte, error)) error {
+	if h.backgroundReplies.Add(1) > maxBackgroundReplies {
+		h.backgroundReplies.Add(-1)
+		return errTooManyScans
+	}
+	c.Retain()
+	c.Pause()
+	go h.makeAndSendReplyThenResume(c.Ref(), makeReply)
+	return nil
+}
+
+func (h *Hub) makeAndSendReplyThenResume(ref tcp.Ref, makeReply func(ctx context.Context) ([]byte, error)) {
+	h.backgroundReplyMu.Lock()
+	ctx, cancel := context.WithTimeout(context.Background(), backgroundReplyTimeout)
+	reply, closeReason := makeReply(ctx)
+	cancel()
+	h.backgroundReplyMu.Unlock()
+	h.backgroundReplies.Add(-1)
+	if len(reply) > 0 {
+		if err := ref.Send(reply); err != nil {
+			closeReason = noReplySpaceError(err)
+		}
+	}
+	err := ref.Do(func(c *tcp.Conn) {
+		if closeReason != nil {
+			c.CloseWith(closeReason)
+		}
+		c.Resume()
+		c.Release()
+	})
+	if errors.Is(err, tcp.ErrFull) {
+		_ = ref.Close() // closing succeeds even if the mailbox is full
+	}
+}
+
+func noReplySpaceError(err error) error { return fmt.Errorf("hub: no space for a reply: %w", err) }

@@ -2,6 +2,7 @@ package hub
 
 import (
 	"bytes"
+	"encoding/hex"
 	"fmt"
 
 	"github.com/myriad-go/myriad/tcp"
@@ -9,7 +10,7 @@ import (
 
 // Parser of the Redis protocol. A command is an array of bulk strings, or a line of words (an inline command).
 //
-// A command is parsed in place once it is complete. Until then, the connection keeps the input, and the session keeps
+// A command is parsed in place once it is complete. Until then, the connection stores the input, and the session stores
 // the position of the next argument. A command that arrives slowly is therefore not examined again from its beginning.
 // A command that is too long is rejected as soon as its lengths are known.
 
@@ -25,7 +26,8 @@ const (
 	maxUnauthenticatedBulk = 16 << 10
 )
 
-// protocolError describes a violation of the protocol. The client gets this description, then the connection closes.
+// protocolError describes a violation of the Redis protocol. The client receives the description before the connection
+// closes.
 type protocolError string
 
 func (e protocolError) Error() string {
@@ -51,7 +53,7 @@ func newCommandLimits(maxBytes int, unauthenticated bool) commandLimits {
 }
 
 // parseProgress is the state of an incomplete command. pos is the offset of the next argument. For an inline command,
-// pos is the number of bytes already searched for the end of the line.
+// pos is the number of bytes that contain no line end.
 type parseProgress struct{ pos, argsLeft int32 }
 
 type commandReader struct {
@@ -61,7 +63,7 @@ type commandReader struct {
 }
 
 // parseCommand parses the command at the beginning of input and returns its size. If the command is incomplete, it
-// returns 0 and updates progress. A command may have no arguments.
+// updates progress and returns 0. A command may have no arguments.
 func (r *commandReader) parseCommand(input []byte, progress *parseProgress) (size int, err error) {
 	start := *progress
 	r.args = r.args[:0]
@@ -133,7 +135,7 @@ func (r *commandReader) parseArg(input []byte, progress *parseProgress) (size in
 	return size, nil
 }
 
-// checkMinCommandSize returns an error if the command is too long even if the remaining arguments are empty.
+// checkMinCommandSize returns an error if the command would be too long even with all remaining arguments empty.
 func (r *commandReader) checkMinCommandSize(pos, argsLeft int) error {
 	if minSize := pos + minArgBytes*argsLeft; minSize > r.maxBytes {
 		return oversizedError{protocolError(fmt.Sprintf("a command of at least %d bytes, at most %d are allowed", minSize, r.maxBytes))}
@@ -154,7 +156,7 @@ func parseNumberLine(input []byte) (n, size int, ok bool) {
 	return n, end + 2, ok && input[end+1] == '\n'
 }
 
-// parseRedisInt parses an integer. As in Redis, a plus sign and leading zeros are invalid.
+// parseRedisInt parses a decimal integer. As in Redis, a plus sign and leading zeros are invalid.
 func parseRedisInt(s []byte) (n int, ok bool) {
 	digits, negative := bytes.CutPrefix(s, []byte("-"))
 	if len(digits) == 0 || len(digits) > 18 || digits[0] == '0' && len(s) > 1 {
@@ -190,8 +192,8 @@ func (r *commandReader) parseInline(input []byte, progress *parseProgress) (size
 }
 
 // splitInline splits a line into arguments at white space. In double quotes, \n, \r, \t, \a, \b and \xHH stand for one
-// byte, and \ escapes any other byte. In single quotes, only \' is special. quotesBalanced is true if each quote is
-// closed and the closing quote ends the argument.
+// byte, and \ escapes any other byte. In single quotes, only \' is special. It returns false if a quote is not closed,
+// or if a closing quote does not end the argument.
 func (r *commandReader) splitInline(line []byte) (quotesBalanced bool) {
 	r.unquotedArgs = r.unquotedArgs[:0]
 	for {
@@ -219,8 +221,8 @@ func (r *commandReader) splitInline(line []byte) (quotesBalanced bool) {
 	}
 }
 
-// appendUnquotedRestOfArg unquotes the part of an argument that starts with its first quote, and appends this part to
-// unquotedArgs. rest is the rest of the line.
+// appendUnquotedRestOfArg decodes an argument from its first quote to its end, and appends the result to unquotedArgs.
+// rest is the part of line after the argument.
 func (r *commandReader) appendUnquotedRestOfArg(line []byte) (rest []byte, quotesBalanced bool) {
 	for len(line) > 0 && !isSpace(line[0]) {
 		quote := line[0]
@@ -245,7 +247,7 @@ func (r *commandReader) appendUnquotedRestOfArg(line []byte) (rest []byte, quote
 	return line, true
 }
 
-// decodeQuotedByte decodes the first byte of quoted text. In the quoted text, this byte takes size bytes.
+// decodeQuotedByte decodes the first byte of quoted text. size is the number of bytes that encode it.
 func decodeQuotedByte(s []byte, quote byte) (b byte, size int) {
 	switch {
 	case s[0] != '\\' || len(s) == 1:
@@ -255,23 +257,16 @@ func decodeQuotedByte(s []byte, quote byte) (b byte, size int) {
 			return '\'', 2
 		}
 		return '\\', 1
-	case len(s) >= 4 && s[1] == 'x' && hexDigitValue(s[2]) >= 0 && hexDigitValue(s[3]) >= 0:
-		return byte(hexDigitValue(s[2])<<4 | hexDigitValue(s[3])), 4
+	case len(s) >= 4 && s[1] == 'x':
+		var decoded [1]byte
+		if _, err := hex.Decode(decoded[:], s[2:4]); err == nil {
+			return decoded[0], 4
+		}
 	}
 	if i := bytes.IndexByte([]byte("nrtab"), s[1]); i >= 0 {
 		return "\n\r\t\a\b"[i], 2
 	}
 	return s[1], 2
-}
-
-func hexDigitValue(c byte) int {
-	switch {
-	case '0' <= c && c <= '9':
-		return int(c - '0')
-	case 'a' <= c|0x20 && c|0x20 <= 'f':
-		return int(c|0x20-'a') + 10
-	}
-	return -1
 }
 
 func isSpace(c byte) bool { return c == ' ' || '\t' <= c && c <= '\r' }

@@ -19,12 +19,18 @@ func BenchmarkCommands(b *testing.B) {
 	}{
 		{"PING", "", testkit.RESPCommand("PING"), 0},
 		{"PUBLISH/0", "", testkit.RESPCommand("PUBLISH", "news.today", message), 0},
+		{"PUBLISH/0/kept", "", testkit.RESPCommand("PUBLISH", "news.today", message), 0},
+		{"PUBLISH/1/kept", "", testkit.RESPCommand("PUBLISH", "news.today", message), 1},
+		{"PUBLISH/100/kept", "", testkit.RESPCommand("PUBLISH", "news.today", message), 100},
 		{"PUBLISH/1", "", testkit.RESPCommand("PUBLISH", "news.today", message), 1},
 		{"PUBLISH/100", "", testkit.RESPCommand("PUBLISH", "news.today", message), 100},
 		{"SUBSCRIBE+UNSUBSCRIBE", "SUBSCRIBE first\r\n", testkit.RESPCommand("SUBSCRIBE", "news.today") + testkit.RESPCommand("UNSUBSCRIBE", "news.today"), 0},
 	} {
 		b.Run(row.name, func(b *testing.B) {
 			h := new(Hub)
+			if strings.HasSuffix(row.name, "/kept") {
+				h.Replay = &Replay{Topics: []string{"news.*"}, MaxMessagesPerTopic: 1000}
+			}
 			s := serveVirtual(b, h, tcp.Limits{MaxMessage: 1 << 20, MaxUnsent: 64 << 20, HighWater: 64 << 20})
 			var receivers []*tcptest.Peer
 			for range row.receivers {

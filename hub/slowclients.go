@@ -14,9 +14,14 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// countLostIfSlowThenUnsubscribe ends the subscriptions of a closed client. If the client was closed for being slow,
-// its unsent output is first counted as lost.
-func (h *Hub) countLostIfSlowThenUnsubscribe(c *client, conn *tcp.Conn, closeReason error) {
+// countLostIfSlowThenUnsubscribe ends the subscriptions of a closed client. If the client was closed because it was
+// slow, it first adds the client's unsent output to the counters of lost messages.
+func (h *Hub) countLostIfSlowThenUnsubscribe(conn *tcp.Conn, closeReason error) {
+	holder, ok := conn.Value().(clientHolder)
+	if !ok {
+		return
+	}
+	c := holder.hubClient()
 	slow := errors.Is(closeReason, tcp.ErrSlowConsumer) || errors.Is(closeReason, tcp.ErrWriteTimeout) || errors.Is(closeReason, tcp.ErrOverBudget)
 	if n := int64(conn.Pending()); slow && n > 0 && c.subscriptionCount() > 0 {
 		h.lostBytes.Add(n)
@@ -27,19 +32,19 @@ func (h *Hub) countLostIfSlowThenUnsubscribe(c *client, conn *tcp.Conn, closeRea
 	h.unsubscribeAllAndStopReplay(c, conn.Ref())
 }
 
-// ErrBusy is the error of Hub.Slow while another scan runs.
+// ErrBusy is the error of Hub.Slow if another call is in progress.
 var ErrBusy = errors.New("hub: another scan for slow subscribers is running; try again later")
 
 // Slow is the result of Hub.Slow.
 type Slow struct {
-	// Clients is the number of clients with subscriptions. Waiting is the number of these clients with unsent output.
-	// Behind is the number with more unsent output than tcp.Limits.HighWater. The server does not read from these
-	// clients. Missed is the number that have lost messages under the SlowConsumer policy DropMessage. Bytes is the
-	// total unsent output.
+	// Clients is the number of clients with subscriptions. Waiting is the number of those with unsent output. Behind is
+	// the number of those with so much unsent output that the server does not read from them (see
+	// tcp.Limits.HighWater). Missed is the number of those that have lost messages under the SlowConsumer policy
+	// DropMessage. Bytes is the total unsent output.
 	Clients, Waiting, Behind, Missed int
 	Bytes                            int64
-	// Top lists the ten clients with the most unsent output. Of clients with equal output, those with more lost
-	// messages come first.
+	// Top lists the ten clients with the most unsent output. Clients with equal output are ordered by lost messages,
+	// most first.
 	Top []SlowClient
 }
 
@@ -59,38 +64,50 @@ type SlowClient struct {
 const maxSlowListed = 10
 
 // Slow finds slow subscribers. Like tcp.Server.Each, it examines every connection of srv on the connection's event
-// loop, and returns the same errors as Each. A million connections take a few hundred milliseconds of processor time.
-// Only one scan runs at a time. A concurrent scan fails with ErrBusy.
+// loop, and it returns the errors of Each. A million connections take a few hundred milliseconds of processor time.
+// During a call, other calls fail with ErrBusy.
 func (h *Hub) Slow(ctx context.Context, srv *tcp.Server) (Slow, error) {
 	if !h.slowScanMu.TryLock() {
 		return Slow{}, ErrBusy
 	}
 	defer h.slowScanMu.Unlock()
-	var mu sync.Mutex
 	var s Slow
-	ended := false // after an error, calls may still arrive
-	err := srv.Each(ctx, func(c *tcp.Conn) {
+	hasSubscriptions := func(c *tcp.Conn) bool {
 		v, ok := c.Value().(clientHolder)
-		if !ok || v.hubClient().subscriptionCount() == 0 {
+		return ok && v.hubClient().subscriptionCount() > 0
+	}
+	err := eachConnSerially(ctx, srv, hasSubscriptions, func(c *tcp.Conn) {
+		s.countAndRankClient(c, c.Value().(clientHolder).hubClient())
+	})
+	return s, err
+}
+
+// eachConnSerially calls f for each connection of srv that matches, one call at a time. It makes no calls after it has
+// returned.
+func eachConnSerially(ctx context.Context, srv *tcp.Server, matches func(*tcp.Conn) bool, f func(*tcp.Conn)) error {
+	var mu sync.Mutex
+	ended := false
+	err := srv.Each(ctx, func(c *tcp.Conn) {
+		if !matches(c) {
 			return
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		if !ended {
-			s.countAndRankClient(c, v.hubClient())
+		if !ended { // after an error, calls may still arrive
+			f(c)
 		}
 	})
 	mu.Lock()
 	defer mu.Unlock()
 	ended = true
-	return s, err
+	return err
 }
 
 const operatorScanTimeout = 10 * time.Second
 
-// Operator returns a JSON page for operators. The page contains the hub's Stats and the result or error of Slow for
-// srv. It does not authenticate requests. Serve it through admin.Config.Pages.
-func (h *Hub) Operator(srv *tcp.Server) http.Handler {
+// StatsAndSlowPage returns a handler that responds with JSON for operators: the hub's Stats, and the result or error of
+// Slow for srv. It does not authenticate requests. Serve it through admin.Config.Pages.
+func (h *Hub) StatsAndSlowPage(srv *tcp.Server) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), operatorScanTimeout)
 		defer cancel()

@@ -72,7 +72,7 @@ func TestSlowClientsFound(t *testing.T) {
 			Error string
 		}
 		w := httptest.NewRecorder()
-		h.Operator(srv).ServeHTTP(w, httptest.NewRequest("GET", "/hub", nil))
+		h.StatsAndSlowPage(srv).ServeHTTP(w, httptest.NewRequest("GET", "/hub", nil))
 		if err := json.Unmarshal(w.Body.Bytes(), &shown); err != nil || shown.Slow.Behind != len(slow) || shown.Stats.Subscriptions != int64(len(slow)+1) || shown.Error != "" {
 			t.Errorf("what an operator sees: %s, %v", w.Body, err)
 		}
@@ -107,7 +107,7 @@ func TestSlowScanErrors(t *testing.T) {
 		t.Errorf("while somebody looks: %v, want %v", err, ErrBusy)
 	}
 	w := httptest.NewRecorder()
-	h.Operator(srv).ServeHTTP(w, httptest.NewRequest("GET", "/hub", nil))
+	h.StatsAndSlowPage(srv).ServeHTTP(w, httptest.NewRequest("GET", "/hub", nil))
 	if !strings.Contains(w.Body.String(), ErrBusy.Error()) {
 		t.Errorf("what an operator sees: %s", w.Body)
 	}

@@ -3,10 +3,11 @@ package hub
 import (
 	"errors"
 	"sync/atomic"
+	"time"
 )
 
 type counters struct {
-	publishesStarted, published       atomic.Int64 // see publishAuthorized
+	publishesStarted, published       atomic.Int64 // see authorizeAndPublish
 	subscriptions, delivered, dropped atomic.Int64
 	deliveredBytes, lost, lostBytes   atomic.Int64
 	refused                           [refusalCauseCount]atomic.Int64
@@ -22,24 +23,24 @@ type Stats struct {
 	// Topics and Patterns are the current numbers of topics and patterns with subscribers. Subscriptions is the
 	// current number of subscriptions of all clients.
 	Topics, Patterns, Subscriptions int64
-	// PatternWork is the current maximum work of matching one published message (see Limits.MaxPatternWork).
+	// PatternWork is the highest work that a publish can currently take (see Limits.MaxPatternWork).
 	PatternWork int64
 	// Published counts published messages. Delivered counts messages queued to subscribers, once per subscriber.
-	// Dropped counts messages that did not fit a subscriber's queue. With the SlowConsumer policy DropMessage, slow
-	// subscribers may lose further messages; see tcp.Stats.Dropped.
+	// Dropped counts messages that did not fit into a subscriber's queue. With the SlowConsumer policy DropMessage,
+	// slow subscribers may lose further messages; see tcp.Stats.Dropped.
 	Published, Delivered, Dropped int64
 	// LostBytes counts unsent bytes of subscribers that were closed for being slow (see SlowConsumer, WriteTimeout and
-	// OverBudget in tcp.Stats.Closed). Lost estimates the number of messages in these bytes from the mean size of
-	// messages. Bytes in the kernel or in a mailbox are unknown and count as delivered.
+	// OverBudget in tcp.Stats.Closed). Lost estimates the number of messages in these bytes from the mean size of a
+	// message. Bytes in the kernel or in a mailbox are unknown and count as delivered.
 	Lost, LostBytes int64
 	// Refused counts rejected requests by cause.
 	Refused Refused
-	// LastValues is the current number of topics whose last message is kept, and LastValueBytes the memory of these
-	// messages. Evicted counts messages that were removed to stay within Limits.LastValues and Limits.LastValueBytes.
+	// LastValues is the current number of topics whose last message is stored, and LastValueBytes the memory of these
+	// messages. Evicted counts messages that were removed because of Limits.LastValues or Limits.LastValueBytes.
 	LastValues, LastValueBytes, Evicted int64
-	// Replay is nil if no messages are kept.
+	// Replay is nil without Hub.Replay.
 	Replay *ReplayStats `json:",omitempty"`
-	// Cluster is nil for a single hub.
+	// Cluster is nil without Hub.Cluster.
 	Cluster *ClusterStats `json:",omitempty"`
 }
 
@@ -48,13 +49,13 @@ type Refused struct {
 	// Credentials counts logins with a wrong user name, password or token. Denied counts requests without the necessary
 	// rights. Logins counts connections that were closed after too many failed logins.
 	Credentials, Denied, Logins int64
-	// Names counts names that are empty or exceed Limits.MaxName. Messages counts messages that exceed MaxMessage.
-	// Rate counts messages that exceed PublishRate.
+	// Names counts requests with a name that is empty or exceeds Limits.MaxName. Messages counts messages that exceed
+	// Limits.MaxMessage. Rate counts messages that exceed Limits.PublishRate.
 	Names, Messages, Rate int64
 	// These count rejected subscriptions by the limit that they would have exceeded: MaxSubscriptions, MaxSubscribers,
 	// MaxTopics or, for Patterns, MaxPatternWork or MaxPatternCost.
 	Subscriptions, Subscribers, Topics, Patterns int64
-	// Unkept counts messages for Hub.Replay that were rejected because the cluster's queue was full.
+	// Unkept counts messages that were rejected because the cluster's queue for the replay stream was full.
 	Unkept int64
 }
 
@@ -78,7 +79,7 @@ var refusalCauses = [...]struct {
 
 const refusalCauseCount = len(refusalCauses)
 
-func (c *counters) countRefusal(err error) error {
+func (c *counters) countRefusal(err error) (sameErr error) {
 	for i := range refusalCauses {
 		if errors.Is(err, refusalCauses[i].err) {
 			c.refused[i].Add(1)
@@ -88,7 +89,7 @@ func (c *counters) countRefusal(err error) error {
 	return err
 }
 
-// Stats returns the counters.
+// Stats returns the counters and current values.
 func (h *Hub) Stats() Stats {
 	s := Stats{
 		Topics: h.topics.count.Load(), Patterns: h.patterns.count.Load(), Subscriptions: h.subscriptions.Load(), PatternWork: h.patternIndex.maxPublishWork.Load(),
@@ -103,6 +104,7 @@ func (h *Hub) Stats() Stats {
 		s.Cluster = &c
 	}
 	if h.Replay != nil {
+		h.Replay.DropExpired(time.Now())
 		s.Replay = h.Replay.stats()
 	}
 	h.lastValues.mu.Lock()

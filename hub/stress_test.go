@@ -24,14 +24,19 @@ func TestStress(t *testing.T) {
 	if testing.Short() {
 		clients, steps = 20, 50
 	}
-	for _, model := range append(tcp.Models(), tcp.Auto) {
-		steps := steps
-		if model == tcp.Auto { // its workers are slower
+	const delayed = "delayed"
+	for _, name := range append(tcp.Models(), tcp.Auto, delayed) {
+		steps, model, delay := steps, name, time.Duration(0)
+		switch name {
+		case tcp.Auto: // its workers are slower
 			steps /= 5
+		case delayed:
+			steps /= 5
+			model, delay = tcp.Models()[len(tcp.Models())-1], 5*time.Millisecond
 		}
-		t.Run(model, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			h := new(Hub)
-			srv := &tcp.Server{Model: model, Handler: h.Handler(), Loops: 2, Limits: tcp.Limits{MaxUnsent: 16 << 20, MaxMessage: 1 << 20}}
+			srv := &tcp.Server{Model: model, WriteDelay: delay, Handler: h.Handler(), Loops: 2, Limits: tcp.Limits{MaxUnsent: 16 << 20, MaxMessage: 1 << 20}}
 			addr, _ := testserver.Start(t, srv)
 			var live clientAddrs
 			var all sync.WaitGroup

@@ -6,7 +6,7 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// Kind tells topics, patterns and sharded topics apart.
+// Kind distinguishes topics, patterns and sharded topics. Each kind has its own name space.
 type Kind uint8
 
 const (
@@ -16,8 +16,7 @@ const (
 	kindCount = iota
 )
 
-// topic is a topic or pattern with subscribers. It has one group of connections per message format. Most topics have
-// subscribers of only one format.
+// topic is a topic or pattern with at least one subscriber. It has one group of connections per message format.
 type topic struct {
 	name string
 
@@ -53,8 +52,8 @@ func (t *topic) getOrCreateGroup(format messageFormat) *tcp.Group {
 	}
 }
 
-// deliveryCounts counts the results of sending one message. sent is the number of subscribers whose queue had space for
-// the message. dropped is the number of other subscribers. bytes is the number of queued bytes.
+// deliveryCounts is the result of sending one message. sent counts subscribers that will receive the message, and bytes
+// the queued bytes. dropped counts subscribers that will not, because their queues are full.
 type deliveryCounts struct{ sent, bytes, dropped int }
 
 func (t *deliveryCounts) add(more deliveryCounts) {
@@ -72,17 +71,19 @@ func (c *counters) countDelivery(delivery deliveryCounts) {
 }
 
 func (t *topic) sendMessage(publishedTopic string, message []byte, id string) deliveryCounts {
-	return t.broadcastEncoded(func(f messageFormat, dst []byte) []byte { return f.appendMessage(dst, t, publishedTopic, message, id) })
+	return t.broadcastEncoded(func(f messageFormat, dst []byte) []byte {
+		if id == keptByOtherProcess && (f == formatWebSocket || f == formatEvents) {
+			return dst
+		}
+		return f.appendMessage(dst, t, publishedTopic, message, id)
+	})
 }
 
-func (t *topic) sendGap(upTo Position) {
-	t.broadcastEncoded(func(f messageFormat, dst []byte) []byte { return f.appendGapNoticeUnlessRESP(dst, []*topic{t}, upTo) })
-}
-
-// broadcastEncoded calls encode for each format that has subscribers, and sends the result to these subscribers.
+// broadcastEncoded calls encode once for each format that has subscribers, and sends the result to the subscribers with
+// this format.
 func (t *topic) broadcastEncoded(encode func(format messageFormat, dst []byte) []byte) (all deliveryCounts) {
 	b := bufferPool.Get().(*[]byte)
-	defer returnBufferToPool(b)
+	defer returnBufferToPoolUnlessLarge(b)
 	sendTo := func(format messageFormat, g *tcp.Group) {
 		if *b = encode(format, (*b)[:0]); len(*b) > 0 {
 			sent, full := g.Broadcast(*b)

@@ -3,11 +3,13 @@ package hub
 import (
 	"fmt"
 	"hash/maphash"
+	"slices"
 	"sync"
 	"sync/atomic"
 )
 
-// topicTable contains all topics of one kind that have subscribers. The hash of a topic's name selects its shard.
+// topicTable contains all topics of one kind that have subscribers. It is divided into shards by the hash of the name,
+// so that concurrent callers rarely wait for the same lock.
 type topicTable struct {
 	count  atomic.Int64
 	shards [tableShardCount]tableShard
@@ -24,29 +26,22 @@ var hashSeed = maphash.MakeSeed()
 
 func (ts *topicTable) shard(hash uint64) *tableShard { return &ts.shards[hash%tableShardCount] }
 
-func (ts *topicTable) findTopic(name string) *topic {
+func (ts *topicTable) findTopic(name string) (topicOrNil *topic, subscribers int) {
 	if ts.count.Load() == 0 {
-		return nil
+		return nil, 0
 	}
-	hash := maphash.String(hashSeed, name)
-	p := ts.shard(hash)
-	p.mu.RLock()
-	defer p.mu.RUnlock()
-	return p.topics.find(name, hash)
-}
-
-func (ts *topicTable) subscriberCount(name string) int {
 	hash := maphash.String(hashSeed, name)
 	p := ts.shard(hash)
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	if t := p.topics.find(name, hash); t != nil {
-		return int(t.subscribers)
+		return t, int(t.subscribers)
 	}
-	return 0
+	return nil, 0
 }
 
-// addSubscriber counts a new subscriber of a topic. If it is the first one, the topic is created, and first is true.
+// addSubscriber adds one to the topic's number of subscribers. For the first subscriber, it creates the topic, and
+// first is true.
 func (ts *topicTable) addSubscriber(name string, kind Kind, format messageFormat, limits Limits) (t *topic, first bool, err error) {
 	hash := maphash.String(hashSeed, name)
 	p := ts.shard(hash)
@@ -68,8 +63,8 @@ func (ts *topicTable) addSubscriber(name string, kind Kind, format messageFormat
 	return t, t.subscribers == 1, nil
 }
 
-// removeSubscriber removes a subscriber of a topic. If none is left, it removes the topic and returns
-// true.
+// removeSubscriber subtracts one from the topic's number of subscribers. After the last subscriber, it removes the
+// topic, and last is true.
 func (ts *topicTable) removeSubscriber(t *topic) (last bool) {
 	hash := maphash.String(hashSeed, t.name)
 	p := ts.shard(hash)
@@ -83,42 +78,22 @@ func (ts *topicTable) removeSubscriber(t *topic) (last bool) {
 	return true
 }
 
-// eachTopic calls f for every topic, in no particular order. f must not subscribe.
-func (ts *topicTable) eachTopic(f func(*topic)) {
+// eachTopic calls f for every topic, in no particular order, until f returns false. f must not subscribe or
+// unsubscribe.
+func (ts *topicTable) eachTopic(f func(*topic) bool) {
 	for i := range ts.shards {
 		p := &ts.shards[i]
 		p.mu.RLock()
-		for _, t := range p.topics.slots {
-			if t != nil {
-				f(t)
-			}
-		}
+		stopped := slices.ContainsFunc(p.topics.slots, func(t *topic) bool { return t != nil && !f(t) })
 		p.mu.RUnlock()
-	}
-}
-
-// eachName calls f for every topic, in no particular order, until f returns false. f must not subscribe.
-func (ts *topicTable) eachName(f func(name string, subscribers int) bool) {
-	for i := range ts.shards {
-		if !ts.shards[i].eachName(f) {
+		if stopped {
 			return
 		}
 	}
 }
 
-func (p *tableShard) eachName(f func(name string, subscribers int) bool) (completed bool) {
-	p.mu.RLock()
-	defer p.mu.RUnlock()
-	for _, t := range p.topics.slots {
-		if t != nil && !f(t.name, int(t.subscribers)) {
-			return false
-		}
-	}
-	return true
-}
-
-// topicSet is a hash table of topics by name, with linear probing: a topic is in its home slot or in one of the next
-// slots. It takes about 12 bytes per topic, where a map takes 40.
+// topicSet is a hash table of topics with linear probing: if a topic's home slot is in use, the topic is in the next
+// free slot. A topic takes about 12 bytes; in a map, it would take 40.
 type topicSet struct {
 	slots []*topic
 	tags  []uint8 // of the topics in slots; 0 means free
@@ -129,7 +104,8 @@ const minSlots = 8
 
 func (s *topicSet) homeSlot(hash uint32) int { return int(uint64(hash) * uint64(len(s.slots)) >> 32) }
 
-// splitHash returns the parts of a hash that determine a topic's home slot and tag. Other bits select the shard.
+// splitHash divides the hash of a topic's name into the part that determines the home slot and an 8-bit tag. A search
+// compares names only if the tags are equal. The tag is never 0, because 0 marks a free slot.
 func splitHash(hash uint64) (slotHash uint32, tag uint8) {
 	return uint32(hash >> 32), uint8(hash>>8) | 1
 }
@@ -183,7 +159,8 @@ func (s *topicSet) resize(size int) {
 	}
 }
 
-// remove removes a topic, which must be present. To fill the gap, it moves later topics closer to their home slots.
+// remove removes a topic, which must be present. It moves later topics into the gap, so that a search does not stop
+// there.
 func (s *topicSet) remove(t *topic) {
 	gap := s.homeSlot(t.slotHash)
 	for s.slots[gap] != t {

@@ -5,10 +5,10 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -20,7 +20,7 @@ var (
 	errWrongCredentials = errors.New("wrong user name or password")
 )
 
-// ErrRevoked is the close reason of clients whose user has lost rights. See Hub.Enforce.
+// ErrRevoked is the close reason of clients that Hub.Enforce closes because their user has lost rights.
 var ErrRevoked = errors.New("hub: the user was removed or lost the right to a subscription")
 
 // Users contains the users of a Hub and their rights, read from a Redis ACL file. See docs/hub.md for the supported
@@ -43,8 +43,9 @@ func ReadUsers(r io.Reader) (*Users, error) {
 	return u, u.Reload(r)
 }
 
-// Reload reads another ACL file and replaces all users. If it fails, the users are unchanged. Changed rights apply to
-// later actions of connected clients. To close clients whose subscriptions are no longer permitted, call Hub.Enforce.
+// Reload replaces all users by those of another ACL file. If it fails, the users are unchanged. The new rights apply to
+// later actions of connected clients. To close clients that no longer have the right to a subscription, call
+// Hub.Enforce.
 func (u *Users) Reload(r io.Reader) error {
 	accounts, byPassword, err := parseACLFile(r, defaultACLLimits)
 	if err != nil {
@@ -74,14 +75,16 @@ func (u *Users) Reload(r io.Reader) error {
 }
 
 func (u *Users) currentRoster() *roster {
-	if r := u.current.Load(); r != nil {
-		return r
+	if u != nil {
+		if r := u.current.Load(); r != nil {
+			return r
+		}
 	}
 	return new(roster)
 }
 
-// user is the identity of a client. Every action looks up the rights in the user's current account, so changes apply
-// immediately. A client whose user is nil has not authenticated and may do nothing.
+// user is a user of the hub. Every action looks up the rights in the user's account, so that changes of the ACL file
+// apply at once. A client whose user is nil has not authenticated and may do nothing.
 type user struct {
 	name    string
 	account atomic.Pointer[aclAccount] // nil once the user has been removed
@@ -97,8 +100,8 @@ var anyone = func() *user {
 // defaultUser is the name of the user for clients that have not authenticated.
 const defaultUser = "default"
 
-// activeAccount returns the user's account, or nil if the account is off or removed.
-func (u *user) activeAccount() *aclAccount {
+// activeAccount returns the user's account, or nil if u is nil or the account is off or removed.
+func (u *user) activeAccount() (accountOrNil *aclAccount) {
 	if u == nil {
 		return nil
 	}
@@ -114,40 +117,27 @@ func (u *user) mayRun(command string) bool {
 	if !ok {
 		bit = unknownCommandBit
 	}
-	return bit&unrestrictedBits != 0 || u.anySelector(func(s *aclSelector) bool { return s.commands&bit != 0 })
+	return bit&unrestrictedBits != 0 || u.anySelector(func(s aclSelector) bool { return s.commands&bit != 0 })
 }
 
 func (u *user) mayPublish(kind Kind, name string) bool {
-	bit := publishBit
-	if kind == Sharded {
-		bit = spublishBit
-	}
-	return u.anySelector(func(s *aclSelector) bool { return s.commands&bit != 0 && s.allowsTopic(name) })
+	return u.anySelector(func(s aclSelector) bool { return s.commands&publishBits[kind] != 0 && s.allowsTopic(name) })
 }
 
-// maySubscribe reports whether the user may subscribe to a topic or pattern. As in Redis, a pattern must be identical
-// to one of the user's patterns. A right to a wider pattern is not enough.
+// maySubscribe reports whether the user may subscribe to a topic or pattern. As in Redis, the right to a pattern
+// requires an ACL rule with exactly this pattern. A rule with a wider pattern is not enough.
 func (u *user) maySubscribe(kind Kind, name string) bool {
-	return u.anySelector(func(s *aclSelector) bool {
-		switch kind {
-		case Pattern:
-			return s.commands&psubscribeBit != 0 && s.allowsExactPattern(name)
-		case Sharded:
-			return s.commands&ssubscribeBit != 0 && s.allowsTopic(name)
+	return u.anySelector(func(s aclSelector) bool {
+		if kind == Pattern {
+			return s.commands&subscribeBits[kind] != 0 && s.allowsExactPattern(name)
 		}
-		return s.commands&subscribeBit != 0 && s.allowsTopic(name)
+		return s.commands&subscribeBits[kind] != 0 && s.allowsTopic(name)
 	})
 }
 
-func (u *user) anySelector(predicate func(*aclSelector) bool) bool {
-	if a := u.activeAccount(); a != nil {
-		for i := range a.selectors {
-			if predicate(&a.selectors[i]) {
-				return true
-			}
-		}
-	}
-	return false
+func (u *user) anySelector(allows func(aclSelector) bool) bool {
+	a := u.activeAccount()
+	return a != nil && slices.ContainsFunc(a.selectors, allows)
 }
 
 // unauthenticatedUserOrNil returns the user for unauthenticated clients, or nil if clients must authenticate.
@@ -163,34 +153,24 @@ func (h *Hub) unauthenticatedUserOrNil() *user {
 }
 
 func (h *Hub) authenticatePassword(name, password string) (*user, error) {
-	if h.Users == nil {
-		if name == defaultUser {
-			return anyone, nil
-		}
-		return nil, h.countRefusal(errWrongCredentials)
+	if h.Users == nil && name == defaultUser {
+		return anyone, nil
 	}
 	u, d := h.Users.currentRoster().byName[name], passwordHash(sha256.Sum256([]byte(password)))
-	a := u.activeAccount()
-	if a == nil {
-		return nil, h.countRefusal(errWrongCredentials)
-	}
-	ok := a.noPassword
-	for _, p := range a.passwords {
-		if subtle.ConstantTimeCompare(p[:], d[:]) == 1 {
-			ok = true
+	if a := u.activeAccount(); a != nil {
+		ok := a.noPassword
+		for _, p := range a.passwords {
+			ok = subtle.ConstantTimeCompare(p[:], d[:]) == 1 || ok
+		}
+		if ok {
+			return u, nil
 		}
 	}
-	if !ok {
-		return nil, h.countRefusal(errWrongCredentials)
-	}
-	return u, nil
+	return nil, h.countRefusal(errWrongCredentials)
 }
 
 // authenticateToken returns the user whose password is token. No two users have the same password.
 func (h *Hub) authenticateToken(token string) (*user, error) {
-	if h.Users == nil {
-		return nil, h.countRefusal(errWrongCredentials)
-	}
 	// The lookup takes a time that depends only on the hash, which does not reveal the token.
 	u := h.Users.currentRoster().byPassword[sha256.Sum256([]byte(token))]
 	if u.activeAccount() == nil {
@@ -199,24 +179,12 @@ func (h *Hub) authenticateToken(token string) (*user, error) {
 	return u, nil
 }
 
-// authenticateCert returns the user named by the CommonName of a verified certificate. If the user does not have the
-// ACL rule "cert", it fails.
-func (h *Hub) authenticateCert(cert *x509.Certificate) (*user, error) {
-	if h.Users == nil {
-		return nil, errWrongCredentials
-	}
-	u := h.Users.currentRoster().byName[cert.Subject.CommonName]
-	if a := u.activeAccount(); a == nil || !a.certLogin {
-		return nil, errWrongCredentials
-	}
-	return u, nil
-}
-
-// initialUser returns the user of a new connection. This is the user named by the connection's verified certificate.
-// Without such a user, it is the result of unauthenticatedUserOrNil. Without TLS, tlsState is nil.
-func (h *Hub) initialUser(tlsState *tls.ConnectionState) *user {
-	if h.Users != nil && tlsState != nil && len(tlsState.VerifiedChains) > 0 {
-		if u, err := h.authenticateCert(tlsState.PeerCertificates[0]); err == nil {
+// initialUser returns the user of a new connection: the user that the connection's verified certificate names, if this
+// user has the ACL rule cert, and otherwise the user for unauthenticated clients. Without TLS, tlsState is nil.
+func (h *Hub) initialUser(tlsState *tls.ConnectionState) (userOrNil *user) {
+	if tlsState != nil && len(tlsState.VerifiedChains) > 0 {
+		u := h.Users.currentRoster().byName[tlsState.PeerCertificates[0].Subject.CommonName]
+		if a := u.activeAccount(); a != nil && a.certLogin {
 			return u
 		}
 	}
@@ -229,20 +197,21 @@ type clientHolder interface{ hubClient() *client }
 func (c *client) hubClient() *client { return c }
 
 // Enforce closes clients with ErrRevoked and returns their number. It closes each client whose user is removed or off,
-// or may no longer have one of the client's subscriptions. Call it after Users.Reload. Like tcp.Server.Each, Enforce
-// examines every connection, and returns the same errors as Each.
+// or no longer has the right to one of the client's subscriptions. Call it after Users.Reload. Like tcp.Server.Each,
+// Enforce examines every connection, and it returns the errors of Each.
 func (h *Hub) Enforce(ctx context.Context, srv *tcp.Server) (closed int, err error) {
-	var n atomic.Int64
-	err = srv.Each(ctx, func(c *tcp.Conn) {
-		if v, ok := c.Value().(clientHolder); ok && v.hubClient().hasRevokedAccess() {
-			c.CloseWith(ErrRevoked)
-			n.Add(1)
-		}
+	isRevoked := func(c *tcp.Conn) bool {
+		v, ok := c.Value().(clientHolder)
+		return ok && v.hubClient().hasRevokedAccess()
+	}
+	err = eachConnSerially(ctx, srv, isRevoked, func(c *tcp.Conn) {
+		c.CloseWith(ErrRevoked)
+		closed++
 	})
 	if err != nil {
 		err = fmt.Errorf("hub: closing clients of changed users: %w", err)
 	}
-	return int(n.Load()), err
+	return closed, err
 }
 
 func (c *client) hasRevokedAccess() bool {
@@ -262,7 +231,7 @@ func (c *client) hasRevokedAccess() bool {
 	return false
 }
 
-func (h *Hub) findActiveUser(name string) *user {
+func (h *Hub) findActiveUser(name string) (userOrNil *user) {
 	if h.Users == nil {
 		return anyone
 	}

@@ -18,7 +18,7 @@ import (
 )
 
 // subprotocol is the WebSocket protocol of the hub. The hub uses it even if the client has not negotiated it. Each
-// message is a JSON object with an op. A request may have an id (a number or a string), which the reply repeats:
+// message is a JSON object with an op. If a request has an id (a number or a string), the reply has the same id:
 //
 //	{"op":"subscribe","topic":"a"}          {"op":"subscribed","topic":"a","count":1}
 //	{"op":"subscribe","pattern":"a*"}       {"op":"subscribed","pattern":"a*","count":2}
@@ -33,10 +33,10 @@ import (
 // password, send user and password instead of token. A failed request gets {"op":"error","error":"..."}. Messages are
 // encoded by encodeMessageJSON.
 //
-// If Hub.Replay keeps a topic, its messages have an id. The reply to a subscribe request for such a topic contains
-// since: all messages after this id follow. since is the request's id or, if the request has none, the newest id. If
-// some messages are no longer available, {"op":"gap","topic":"a","id":"k3-9"} comes first. All messages that may be
-// missing have this id or an earlier one.
+// If Hub.Replay selects a topic, its messages have an id. The reply to a subscribe request then has the field since:
+// the client receives all messages after this id. It is the id of the request or, without one, the newest id. If some
+// of the messages are no longer available, {"op":"gap","topic":"a","id":"k3-9"} comes first: messages up to k3-9 may
+// be missing.
 //
 // After the first subscription, replies and messages are in order: the reply "subscribed" precedes the topic's first
 // message, and no message of the topic follows "unsubscribed".
@@ -97,7 +97,8 @@ func badRequestf(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{errBadRequest}, args...)...)
 }
 
-// parseSocketRequest parses and validates a request. Even an invalid request is returned, with its id if possible.
+// parseSocketRequest parses and validates a request. If the request is invalid, the returned request contains at least
+// the id, if that is valid.
 func parseSocketRequest(message []byte) (*socketRequest, socketOp, error) {
 	request := new(socketRequest)
 	in := json.NewDecoder(bytes.NewReader(message))
@@ -149,7 +150,6 @@ func describeJSONError(err error) string {
 	return fmt.Sprintf("%.200s", text)
 }
 
-// isValidRequestID reports whether id is absent, or is a number or string of at most maxIDBytes bytes.
 func isValidRequestID(id json.RawMessage) bool {
 	return len(id) == 0 || len(id) <= maxIDBytes && (id[0] == '"' || id[0] == '-' || '0' <= id[0] && id[0] <= '9')
 }
@@ -169,8 +169,7 @@ func (q *socketRequest) presentFields() (names []string) {
 	return names
 }
 
-// subscriptionTarget returns the topic or pattern of a request. A request with both or with neither is an error.
-func (q *socketRequest) subscriptionTarget() (Kind, string, error) {
+func (q *socketRequest) singleTopicOrPattern() (kind Kind, name string, err error) {
 	switch {
 	case q.Topic != nil && q.Pattern == nil:
 		return Topic, *q.Topic, nil
@@ -181,33 +180,37 @@ func (q *socketRequest) subscriptionTarget() (Kind, string, error) {
 }
 
 func (api *httpAPI) serveWebSocket(w http.ResponseWriter, r *http.Request) {
-	q, ok := api.checkOriginAndParseQuery(w, r)
+	q, ok := api.checkOriginParseQueryOrWriteError(w, r)
 	if !ok {
 		return
 	}
 	u, err := api.authenticateRequest(r, q)
 	if err != nil {
-		api.rejectLoginOrCloseIfMany(w, r, err)
+		api.rejectLoginAndCloseIfMany(w, r, err)
 		return
 	}
-	_ = api.sockets.Upgrade(w, r, &client{format: formatWebSocket, user: u})
+	_ = api.sockets.Upgrade(w, r, &client{format: formatWebSocket, user: u, since: secondsSinceStart()})
 }
 
 type socketHandler struct{ *httpAPI }
 
 // Opened implements web.SocketHandler.
-func (socketHandler) Opened(web.Socket) {}
+func (socketHandler) Opened(s web.Socket) {
+	if s.Compressed() {
+		s.Value().(*client).format = formatDeflate
+	}
+}
 
 // Closed implements web.SocketHandler.
 func (h socketHandler) Closed(s web.Socket, reason error) {
-	h.hub.countLostIfSlowThenUnsubscribe(s.Value().(*client), s.Conn(), reason)
+	h.hub.countLostIfSlowThenUnsubscribe(s.Conn(), reason)
 }
 
 // Message implements web.SocketHandler.
 func (h socketHandler) Message(s web.Socket, kind web.Kind, message []byte) {
 	conn := socketConn{h.hub, s, s.Value().(*client)}
 	if kind != web.Text {
-		conn.sendErrorOrCloseIfMany(&socketRequest{}, badRequestf("the message is binary; expected text, with base64 for other data"))
+		conn.sendErrorAndCloseIfMany(&socketRequest{}, badRequestf("the message is binary; expected text, with base64 for other data"))
 		return
 	}
 	request, op, err := parseSocketRequest(message)
@@ -215,7 +218,7 @@ func (h socketHandler) Message(s web.Socket, kind web.Kind, message []byte) {
 		err = op.handle(conn, request)
 	}
 	if err != nil {
-		conn.sendErrorOrCloseIfMany(request, err)
+		conn.sendErrorAndCloseIfMany(request, err)
 	} else if conn.client.user != nil {
 		conn.client.consecutiveErrors = 0
 	}
@@ -244,8 +247,7 @@ func (s socketConn) sendReply(request *socketRequest, reply socketReply) {
 	}
 }
 
-// sendErrorOrCloseIfMany sends an error reply. After too many bad requests or failed logins, it closes the socket.
-func (s socketConn) sendErrorOrCloseIfMany(request *socketRequest, err error) {
+func (s socketConn) sendErrorAndCloseIfMany(request *socketRequest, err error) {
 	if errors.Is(err, errBadRequest) {
 		s.client.consecutiveErrors++
 	}
@@ -287,7 +289,7 @@ func (s socketConn) handleAuth(request *socketRequest) error {
 }
 
 func (s socketConn) handleCount(request *socketRequest) error {
-	_, name, err := request.subscriptionTarget()
+	_, name, err := request.singleTopicOrPattern()
 	if err != nil {
 		return err
 	}
@@ -307,7 +309,7 @@ func (s socketConn) handleCount(request *socketRequest) error {
 }
 
 func (s socketConn) handlePublish(request *socketRequest) error {
-	_, name, err := request.subscriptionTarget()
+	_, name, err := request.singleTopicOrPattern()
 	if err != nil {
 		return err
 	}
@@ -323,32 +325,25 @@ func (s socketConn) handlePublish(request *socketRequest) error {
 		}
 	}
 	spentBefore := s.hub.patternIndex.spentWork.Load()
-	if err = s.hub.authorizePublish(s.client.user, s.client.countPublishWithinRate, Topic, name, message); err != nil {
-		return err
-	}
-	n, err := s.hub.publishAuthorized(Topic, name, message)
+	n, err := s.hub.authorizeAndPublish(s.client.user, s.client.countPublishWithinRate, Topic, name, message)
 	if err != nil {
 		return err
 	}
 	s.sendReply(request, socketReply{Op: "published", Topic: request.Topic, Receivers: &n})
 	if s.hub.patternIndex.spentWork.Load()-spentBefore >= maxMatchWorkBeforeYield {
-		s.pauseUntilOthersServed()
+		c := s.socket.Conn()
+		c.Pause() // until other connections have been served
+		if s.socket.Ref().Do((*tcp.Conn).Resume) != nil {
+			c.Resume()
+		}
 	}
 	return nil
 }
 
 const maxMatchWorkBeforeYield = 10_000
 
-func (s socketConn) pauseUntilOthersServed() {
-	c := s.socket.Conn()
-	c.Pause()
-	if s.socket.Ref().Do((*tcp.Conn).Resume) != nil {
-		c.Resume()
-	}
-}
-
 func (s socketConn) handleSubscribe(request *socketRequest) error {
-	k, name, err := request.subscriptionTarget()
+	k, name, err := request.singleTopicOrPattern()
 	if err != nil {
 		return err
 	}
@@ -364,7 +359,7 @@ func (s socketConn) handleSubscribe(request *socketRequest) error {
 	})
 }
 
-// subscribeWithReplay subscribes to a kept topic, or to a pattern that may match kept topics. It then replays the
+// subscribeWithReplay subscribes to a topic or pattern for which Hub.Replay stores messages. It then sends the stored
 // messages after the request's position.
 func (s socketConn) subscribeWithReplay(request *socketRequest, kind Kind, name string) error {
 	var since Position
@@ -381,8 +376,8 @@ func (s socketConn) subscribeWithReplay(request *socketRequest, kind Kind, name 
 	replay := &clientReplay{hub: s.hub, client: s.client, ref: s.socket.Ref(), topics: []*topic{t}, pos: since, closeClient: func(_ *tcp.Conn, why error) {
 		_ = s.socket.Close(closeTryAgainLater, why.Error())
 	}}
-	start, known := replay.initStartAndEncodeLastValues()
-	count := s.client.confirmationCount(kind)
+	start, known := replay.initStartAndLastValuesUnlessResuming()
+	count := s.client.subscriptionCountForConfirmation(kind)
 	reply := socketReply{Op: "subscribed", Topic: request.Topic, Pattern: request.Pattern, Count: &count}
 	if known {
 		reply.Since = start.String()
@@ -396,7 +391,7 @@ func (s socketConn) subscribeWithReplay(request *socketRequest, kind Kind, name 
 }
 
 func (s socketConn) handleUnsubscribe(request *socketRequest) error {
-	k, name, err := request.subscriptionTarget()
+	k, name, err := request.singleTopicOrPattern()
 	if err != nil {
 		return err
 	}

@@ -1,8 +1,10 @@
 package hub
 
 import (
+	"compress/flate"
 	"encoding/json"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -46,6 +48,38 @@ func TestWebSocketOps(t *testing.T) {
 				p.sendText(row.say)
 			}
 			p.expectText(row.hear)
+		}
+	})
+}
+
+// TestWebSocketCompression checks that only large messages to sockets that accept it are compressed.
+func TestWebSocketCompression(t *testing.T) {
+	forEachModel(t, func() *Hub { return &Hub{Compression: true} }, func(t *testing.T, h *Hub, addr string) {
+		subscribe := func(fields string) *testkit.Conn {
+			c := testkit.Dial(t, addr)
+			c.HandshakeWebSocket("/ws", fields)
+			c.Send(testkit.MaskedFrame(testkit.FIN|1, `{"op":"subscribe","topic":"a"}`))
+			if _, reply, err := testkit.ReadFrame(c.R); err != nil || !strings.Contains(reply, `"subscribed"`) {
+				t.Fatalf("got %q, %v", reply, err)
+			}
+			return c
+		}
+		plain, accepting := subscribe(""), subscribe("Sec-WebSocket-Extensions: permessage-deflate\r\n")
+		for _, size := range []int{100, 2000} {
+			data := strings.Repeat("x", size)
+			if _, err := h.Publish("a", []byte(data)); err != nil {
+				t.Fatal(err)
+			}
+			for c, compressed := range map[*testkit.Conn]bool{plain: false, accepting: size > 1000} {
+				first, payload, err := testkit.ReadFrame(c.R)
+				if compressed {
+					text, _ := io.ReadAll(flate.NewReader(strings.NewReader(payload + "\x00\x00\xff\xff\x01\x00\x00\xff\xff")))
+					payload = string(text)
+				}
+				if want := `{"op":"message","topic":"a","data":"` + data + `"}`; err != nil || (first&0x40 != 0) != compressed || payload != want {
+					t.Errorf("%d bytes, compressed %v: first byte %#x, %.50q, %v", size, compressed, first, payload, err)
+				}
+			}
 		}
 	})
 }

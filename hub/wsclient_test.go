@@ -45,7 +45,7 @@ func dialWebSocket(t testing.TB, addr, query string) wsClient {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testkit.Timeout)
 	t.Cleanup(cancel)
-	c, res, err := websocket.Dial(ctx, "ws://"+addr+"/ws"+query, &websocket.DialOptions{Subprotocols: []string{subprotocol}})
+	c, res, err := websocket.Dial(ctx, "ws://"+addr+"/ws"+query, &websocket.DialOptions{Subprotocols: []string{subprotocol}, CompressionMode: websocket.CompressionNoContextTakeover})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,14 +121,14 @@ func dialAndSend(t testing.TB, addr, text string) (net.Conn, *bufio.Reader) {
 
 func waitForSubscribers(t testing.TB, h *Hub, name string, n int) {
 	t.Helper()
-	testkit.WaitFor(t, "not all have subscribed or left", func() bool { return h.topics.subscriberCount(name) == n })
+	testkit.WaitFor(t, "not all have subscribed or left", func() bool { return h.Subscribers(Topic, name) == n })
 }
 
 func (h *Hub) waitForTotalSubscribers(t testing.TB, n int) {
 	t.Helper()
 	testkit.WaitFor(t, "not all have subscribed", func() bool {
 		all := 0
-		h.topics.eachName(func(_ string, subscribers int) bool { all += subscribers; return true })
+		h.EachName(Topic, func(_ string, subscribers int) bool { all += subscribers; return true })
 		return all == n
 	})
 }

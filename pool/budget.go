@@ -10,17 +10,17 @@ import (
 
 // memoryBudget reduces the number of workers when memory runs short. If Go has a memory limit (GOMEMLIMIT), it uses the
 // live heap found by the last garbage collection. Otherwise it uses the size to which the heap grows before the next
-// collection, twice the live heap by default. If fewer workers do not reduce the heap, the memory belongs to other code,
-// and memoryBudget stops reducing the number.
+// collection, twice the live heap by default. If fewer workers do not reduce the heap, the memory belongs to other
+// code, and memoryBudget stops reducing the number.
 type memoryBudget struct {
 	limit      int64  // bytes; MaxInt64 is no limit
-	allowed    int    // workers; 0 before the first call
+	maxWorkers int    // of the configuration
+	allowed    int    // workers, at most maxWorkers
 	lastCycle  uint64 // garbage collection at the last reduction
 	usedAtCut  int64  // memory in use then, in bytes
 	futileCuts int    // consecutive reductions without effect
 	samples    []metrics.Sample
-	objects    []metrics.Sample
-	readUsage  func() (used int64, cycle uint64) // readHeapAndStacks, except in tests
+	readUsage  func() (used int64, cycle uint64) // readHeapAndStackBytes, except in tests
 }
 
 const (
@@ -30,46 +30,34 @@ const (
 	maxFutile = 2
 )
 
-func newMemoryBudgetOrCgroupLimit(limit int64) *memoryBudget {
-	b := &memoryBudget{limit: limit, samples: []metrics.Sample{
-		{}, {Name: "/memory/classes/heap/stacks:bytes"}, {Name: "/gc/cycles/total:gc-cycles"},
+func newMemoryBudgetOrCgroupLimit(limit int64, maxWorkers int) *memoryBudget {
+	b := &memoryBudget{limit: limit, maxWorkers: maxWorkers, allowed: maxWorkers, samples: []metrics.Sample{
+		{Name: "/memory/classes/heap/objects:bytes"}, {}, {Name: "/memory/classes/heap/stacks:bytes"}, {Name: "/gc/cycles/total:gc-cycles"},
 	}}
-	b.objects = []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
-	b.readUsage = b.readHeapAndStacks
-	switch {
-	case limit == 0:
+	b.readUsage = b.readHeapAndStackBytes
+	if limit == 0 {
 		b.limit, _ = cgroup.SmallestMemoryLimit()
-	case limit < 0:
+	} else if limit < 0 {
 		b.limit = math.MaxInt64
 	}
 	return b
 }
 
-// updateMaxWorkers updates and returns the number of workers that the memory allows, at most configuredMax.
-func (b *memoryBudget) updateMaxWorkers(currentWorkers, configuredMax int) int {
-	if b.limit == math.MaxInt64 {
-		return configuredMax
-	}
-	if b.allowed == 0 {
-		b.allowed = configuredMax
-	}
+// updateMaxWorkers updates and returns the number of workers that the memory allows.
+func (b *memoryBudget) updateMaxWorkers(currentWorkers int) int {
 	switch used, cycle := b.readUsage(); {
-	case used > b.limit/100*highWater:
-		if cycle != b.lastCycle {
-			b.lastCycle = cycle
-			b.reduceAllowedWorkersUnlessFutile(currentWorkers, used)
-		}
+	case used > b.limit/100*highWater && cycle != b.lastCycle:
+		b.lastCycle = cycle
+		b.reduceAllowedWorkersUnlessFutile(currentWorkers, used)
 	case used < b.limit/100*lowWater:
 		b.futileCuts, b.usedAtCut = 0, 0
-		b.allowed = min(b.allowed+b.allowed/8+1, configuredMax)
+		b.allowed = min(b.allowed+b.allowed/8+1, b.maxWorkers)
 	}
-	return min(b.allowed, configuredMax)
+	return b.allowed
 }
 
 func (b *memoryBudget) reduceAllowedWorkersUnlessFutile(currentWorkers int, usedBytes int64) {
-	if b.usedAtCut > 0 && usedBytes > b.usedAtCut-b.usedAtCut/20 {
-		b.futileCuts++
-	} else {
+	if b.futileCuts++; usedBytes <= b.usedAtCut-b.usedAtCut/20 || b.usedAtCut == 0 {
 		b.futileCuts = 0
 	}
 	b.usedAtCut = usedBytes
@@ -78,34 +66,30 @@ func (b *memoryBudget) reduceAllowedWorkersUnlessFutile(currentWorkers int, used
 	}
 }
 
-// isHeapFull reports whether the heap, garbage included, exceeds highWater now. Between two garbage collections, workers
-// that hold memory must not increase without limit.
+// isHeapFull reports whether the heap exceeds highWater now. Garbage counts, too. Otherwise the number of workers that
+// hold memory could grow without limit between two garbage collections.
 func (b *memoryBudget) isHeapFull() bool {
 	if b.limit == math.MaxInt64 {
 		return false
 	}
-	metrics.Read(b.objects)
-	v := b.objects[0].Value
-	return v.Kind() == metrics.KindUint64 && int64(v.Uint64()) > b.limit/100*highWater
+	metrics.Read(b.samples[:1])
+	return int64(valueOr(b.samples[0], 0)) > b.limit/100*highWater
 }
 
-func liveHeapOrGoalMetric() string {
-	if debug.SetMemoryLimit(-1) < math.MaxInt64 {
-		return "/gc/heap/live:bytes"
+// readHeapAndStackBytes returns the size of the stacks, and of the heap at the garbage collection number gcCycle.
+func (b *memoryBudget) readHeapAndStackBytes() (bytes int64, gcCycle uint64) {
+	b.samples[1].Name = "/gc/heap/goal:bytes"
+	if debug.SetMemoryLimit(-1) < math.MaxInt64 { // the program may have set it since
+		b.samples[1].Name = "/gc/heap/live:bytes"
 	}
-	return "/gc/heap/goal:bytes"
-}
-
-// readHeapAndStacks returns the bytes of the heap, as measured or planned by the last garbage collection, number
-// gcCycle, and of stacks.
-func (b *memoryBudget) readHeapAndStacks() (bytes int64, gcCycle uint64) {
-	b.samples[0].Name = liveHeapOrGoalMetric() // the program may have set a memory limit since
 	metrics.Read(b.samples)
-	number := func(i int) uint64 {
-		if v := b.samples[i].Value; v.Kind() == metrics.KindUint64 {
-			return v.Uint64()
-		}
-		return 0
+	return int64(valueOr(b.samples[1], 0) + valueOr(b.samples[2], 0)), valueOr(b.samples[3], 0)
+}
+
+// valueOr returns the value of a metric, or unknown if Go no longer has the metric.
+func valueOr(s metrics.Sample, unknown uint64) uint64 {
+	if s.Value.Kind() != metrics.KindUint64 {
+		return unknown
 	}
-	return int64(number(0) + number(1)), number(2)
+	return s.Value.Uint64()
 }

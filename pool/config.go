@@ -1,8 +1,8 @@
 package pool
 
 import (
+	"cmp"
 	"fmt"
-	"runtime"
 	"time"
 )
 
@@ -25,7 +25,7 @@ type Config struct {
 	Target, Interval time.Duration
 	// FixedLimit keeps the limit of workers at Max. By default the limit follows the load.
 	FixedLimit bool
-	// KeepQueued keeps queued jobs. By default an overloaded pool sheds jobs that have waited longer than Target.
+	// KeepQueued prevents shedding. By default an overloaded pool sheds jobs that have waited longer than Target.
 	KeepQueued bool
 	// FIFO always runs the oldest job of a shard first. By default an overloaded pool runs the newest job first while
 	// the oldest has waited longer than Target.
@@ -57,52 +57,27 @@ const (
 	defaultInterval = 100 * time.Millisecond
 	minTarget       = 100 * time.Microsecond
 	maxInterval     = time.Hour
-
-	maxShards   = 64
-	minPerShard = 64 // jobs
 )
 
 func (c Config) withDefaults() (Config, error) {
-	if c.Max == 0 {
-		c.Max = max(defaultMax, c.Min)
-	}
-	switch c.Queue {
-	case 0:
-		c.Queue = defaultQueue
-	case NoQueue:
+	c.fixedTarget = c.Target != 0
+	c.Max = cmp.Or(c.Max, max(defaultMax, c.Min))
+	c.Target = cmp.Or(c.Target, defaultTarget)
+	c.Interval = cmp.Or(c.Interval, max(defaultInterval, c.Target))
+	if c.Queue = cmp.Or(c.Queue, defaultQueue); c.Queue == NoQueue {
 		c.Queue = 0
-	}
-	if c.fixedTarget = c.Target != 0; !c.fixedTarget {
-		c.Target = defaultTarget
-	}
-	if c.Interval == 0 {
-		c.Interval = max(defaultInterval, c.Target)
 	}
 	switch {
 	case c.Min < 0 || c.Min > maxLimit:
-		return c, badConfig("Min is %d; expected 0 to %d", c.Min, maxLimit)
+		return c, fmt.Errorf("%w: Min is %d; expected 0 to %d", ErrBadConfig, c.Min, maxLimit)
 	case c.Max < 1 || c.Max < c.Min || c.Max > maxLimit:
-		return c, badConfig("Max is %d with a Min of %d; expected %d to %d", c.Max, c.Min, max(1, c.Min), maxLimit)
+		return c, fmt.Errorf("%w: Max is %d with a Min of %d; expected %d to %d", ErrBadConfig, c.Max, c.Min, max(1, c.Min), maxLimit)
 	case c.Queue < 0 || c.Queue > maxQueue:
-		return c, badConfig("Queue is %d; expected 0 (the default, %d), NoQueue (%d), or up to %d", c.Queue, defaultQueue, NoQueue, maxQueue)
+		return c, fmt.Errorf("%w: Queue is %d; expected 0 (the default, %d), NoQueue (%d), or up to %d", ErrBadConfig, c.Queue, defaultQueue, NoQueue, maxQueue)
 	case c.Target < minTarget || c.Target > maxInterval:
-		return c, badConfig("Target is %v; expected 0 (the default, %v), or %v to %v", c.Target, defaultTarget, minTarget, maxInterval)
+		return c, fmt.Errorf("%w: Target is %v; expected 0 (the default, %v), or %v to %v", ErrBadConfig, c.Target, defaultTarget, minTarget, maxInterval)
 	case c.Interval < c.Target || c.Interval > maxInterval:
-		return c, badConfig("Interval is %v; expected 0 (the default, %v), or %v (Target) to %v", c.Interval, defaultInterval, c.Target, maxInterval)
+		return c, fmt.Errorf("%w: Interval is %v; expected 0 (the default, %v), or %v (Target) to %v", ErrBadConfig, c.Interval, defaultInterval, c.Target, maxInterval)
 	}
 	return c, nil
-}
-
-func badConfig(format string, args ...any) error {
-	return fmt.Errorf("%w: "+format, append([]any{ErrBadConfig}, args...)...)
-}
-
-// shardCount returns the number of shards of the queue: enough that submitters and workers rarely contend for a shard,
-// and few enough that a shard has at least minPerShard jobs.
-func (c Config) shardCount() int {
-	n := 1
-	for n < 2*runtime.GOMAXPROCS(0) && n < maxShards && c.Queue/(2*n) >= minPerShard {
-		n *= 2
-	}
-	return n
 }

@@ -3,7 +3,6 @@ package pool
 import (
 	"runtime"
 	"runtime/metrics"
-	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -12,25 +11,28 @@ import (
 // takes any, limits the queue in an overload and stops idle workers. The goroutine runs every millisecond while jobs
 // wait, every 50 ms while jobs run, and once a second while all workers are idle. A pool without workers has no timer.
 type controller struct {
-	p    *Pool
-	wake chan struct{} // capacity 1
-	quit chan struct{}
-	done sync.WaitGroup
+	p        *Pool
+	wake     chan struct{} // capacity 1
+	runnable func() int    // newRunnableGoroutineCounter, except in tests
+	budget   *memoryBudget
+	ticks    atomic.Int64
 
-	sizer     workerSizer
-	admission queueAdmission
-	budget    *memoryBudget
-	runnable  func() int // newRunnableGoroutineCounter, except in tests
-
-	ticks       atomic.Int64
-	lastWaitAt  int64  // when jobs waited last
+	lastTotals  totals // at the last call of updateTargetAndQueueLimit
 	lastRefused uint64 // totals.refused at the last tick
-	lastTotals  totals // at the last call of updateOverloadTargetAndAdmission
-	meanService int64  // moving average of the duration of jobs; 0 if unknown
-	adjustAt    int64  // when updateOverloadTargetAndAdmission is due
+	lastWaitAt  int64  // when jobs waited last
+	adjustAt    int64  // when updateTargetAndQueueLimit is due
 	memoryAt    int64  // when the memory budget is due
 	trimAt      int64  // when stopQuarterOfIdleWorkers is due
 	minIdle     int    // minimum number of idle workers since stopQuarterOfIdleWorkers
+
+	ceiling      int    // limit of workers of the configuration and the memory budget
+	crowdedAt    int64  // since when goroutines wait for processors; 0 if they do not
+	progressAt   int64  // when a job last finished, no job waited, or a worker was added
+	lastFinished uint64 // totals.finished at progressAt
+
+	meanService int64   // moving average of the duration of jobs; 0 if unknown
+	queueLimit  int     // jobs; the capacity, or less in an overload
+	slack       float64 // share of recent periods without rejections and waiting jobs
 }
 
 // Periods of the controller in nanoseconds. After jobs have waited, fastPeriod applies for another stayFast.
@@ -44,34 +46,21 @@ const (
 )
 
 type totals struct {
-	queued     int
-	refused    uint64 // rejected, shed, or made to wait
-	finished   uint64 // jobs, at the last call
-	service    time.Duration
-	timed      uint64 // number of jobs in service
-	busy, idle int64
+	queued   int
+	refused  uint64 // rejected, shed, or made to wait
+	finished uint64
+	service  time.Duration // of the finished jobs
+	busy     int
 }
 
-func (c *controller) init(p *Pool, countRunnable func() int) {
-	c.p, c.runnable = p, countRunnable
-	c.wake, c.quit = make(chan struct{}, 1), make(chan struct{})
-	c.sizer = newWorkerSizer(p.cfg.Min, p.cfg.Max, int(p.procs))
-	if p.cfg.FixedLimit {
-		c.sizer.limit = p.cfg.Max
-	}
-	c.admission.limit = p.cfg.Queue
-	c.budget = newMemoryBudgetOrCgroupLimit(p.cfg.MemoryLimit)
-	p.limit.Store(int64(c.sizer.limit))
-}
-
-func (c *controller) tickUntilQuit() {
+func (c *controller) tickUntilPoolExits() {
 	timer := time.NewTimer(time.Duration(fastPeriod))
 	defer timer.Stop()
 	for {
 		select {
 		case <-timer.C:
 		case <-c.wake:
-		case <-c.quit:
+		case <-c.p.exited:
 			return
 		}
 		c.p.slow.Store(false)
@@ -88,11 +77,6 @@ func (c *controller) tickUntilQuit() {
 	}
 }
 
-func (c *controller) stopAndWait() {
-	close(c.quit)
-	c.done.Wait()
-}
-
 // wakeController wakes the controller. It is called when a job waits or is rejected, or when a worker is started.
 func (p *Pool) wakeController() {
 	if p.slow.Load() && p.slow.CompareAndSwap(true, false) {
@@ -106,9 +90,12 @@ func (p *Pool) wakeController() {
 // tick runs one cycle. nextPeriod is the time until the next cycle. 0 means that only wakeController starts the next
 // cycle.
 func (c *controller) tick() (nextPeriod int64) {
-	p := c.p
+	p, now := c.p, c.p.now()
 	c.ticks.Add(1)
-	now := p.now()
+	idle := !p.anyQueued() && p.parked.count.Load() >= p.workerCount()
+	if idle {
+		c.endOverload(now)
+	}
 	var shed []Task
 	s := c.collectTotalsAndShedOverdue(now, &shed)
 	waiting := s.queued + int(s.refused-c.lastRefused) + int(p.waiting.Load())
@@ -117,39 +104,33 @@ func (c *controller) tick() (nextPeriod int64) {
 		c.lastWaitAt = now
 	}
 	runnable := c.runnable()
-	p.blocking.Store(s.busy > 2*(p.procs+int64(runnable)))
+	p.blocking.Store(int64(s.busy) > 2*(p.procs+int64(runnable)))
 	if !p.cfg.FixedLimit {
-		if now >= c.memoryAt {
-			c.memoryAt = now + memoryPeriod
-			c.sizer.ceiling = c.budget.updateMaxWorkers(int(p.workerCount()), p.cfg.Max)
-		}
-		if waiting > 0 && c.budget.isHeapFull() {
-			c.sizer.ceiling = min(c.sizer.ceiling, int(p.workerCount()))
-			c.memoryAt = min(c.memoryAt, now+int64(5*time.Millisecond)) // restores the ceiling
-		}
-		c.setLimitWakeSubmitIfRaised(c.sizer.updateWorkerLimit(now, loadSample{waiting, runnable, int(p.workerCount() - p.blocked.Load()), s.finished}))
+		c.updateWorkerLimit(now, waiting, runnable, s.finished)
 	}
 	if now >= c.adjustAt {
 		c.adjustAt = now + adjustPeriod
-		c.updateOverloadTargetAndAdmission(now, s)
+		c.updateTargetAndQueueLimit(now, s)
 	}
-	c.wakeWorkersForQueuedAndMin(s.queued)
-	if c.minIdle = min(c.minIdle, int(s.idle)); now >= c.trimAt {
+	for more := s.queued - int(p.searching.Load()); more > 0 && p.canWakeOrStartWorker(); more-- {
+		p.wakeOrStartWorker()
+	}
+	if !p.isClosed() {
+		p.ensureMinWorkers()
+	}
+	if c.minIdle = min(c.minIdle, int(p.parked.count.Load())); now >= c.trimAt {
 		c.trimAt = now + trimPeriod
 		c.stopQuarterOfIdleWorkers()
 	}
 	if len(shed) > 0 {
-		p.notifyShedAndClear(shed)
 		p.wakeWaitingSubmit()
+		p.notifyShed(&shed)
 	}
 	workers := p.workerCount()
-	if s.queued == 0 && p.parked.count.Load() >= workers {
-		p.endOverloadAndRestoreCapacity(now)
-	}
 	switch {
 	case now-c.lastWaitAt < stayFast || workers < int64(p.cfg.Min):
 		return fastPeriod
-	case p.parked.count.Load() < workers:
+	case !idle:
 		return slowPeriod
 	case workers > int64(p.cfg.Min):
 		return trimPeriod
@@ -157,32 +138,31 @@ func (c *controller) tick() (nextPeriod int64) {
 	return 0
 }
 
-// collectTotalsAndShedOverdue adds up the shards' counters, and moves overdue jobs to the list shed.
+// collectTotalsAndShedOverdue adds up the shards' counters, and moves overdue jobs from the queue to *shed.
 func (c *controller) collectTotalsAndShedOverdue(now int64, shed *[]Task) (sum totals) {
 	p := c.p
 	sum.refused = p.totalWaits.Load()
-	room := (c.admission.limit + len(p.shards) - 1) / len(p.shards)
+	room := (c.queueLimit + len(p.shards) - 1) / len(p.shards)
 	for i := range p.shards {
 		s := &p.shards[i]
 		s.mu.Lock()
 		s.setAdmitLimit(room)
 		s.updateOverloadAndShedOverdue(now, shed)
-		sum.queued += s.n
-		sum.finished += s.tally.finished
-		sum.service += s.tally.service.Sum
-		sum.timed += s.tally.service.Count
-		sum.refused += s.tally.shed
+		sum.queued += s.Len()
+		sum.finished += s.counts.Finished
+		sum.service += s.counts.Service.Sum
+		sum.refused += s.counts.Shed
 		s.mu.Unlock()
 		sum.refused += s.refused.Load()
 	}
-	sum.busy, sum.idle = int64(p.busyWorkers()), p.parked.count.Load()
+	sum.busy = p.busyWorkers()
 	return sum
 }
 
-func (c *controller) updateOverloadTargetAndAdmission(now int64, s totals) {
+func (c *controller) updateTargetAndQueueLimit(now int64, s totals) {
 	p := c.p
-	if timed := s.timed - c.lastTotals.timed; timed > 0 {
-		mean := int64(s.service-c.lastTotals.service) / int64(timed)
+	if finished := s.finished - c.lastTotals.finished; finished > 0 {
+		mean := int64(s.service-c.lastTotals.service) / int64(finished)
 		if c.meanService == 0 {
 			c.meanService = mean
 		}
@@ -191,64 +171,24 @@ func (c *controller) updateOverloadTargetAndAdmission(now int64, s totals) {
 	if !p.cfg.fixedTarget {
 		p.overload.target.Store(min(max(c.meanService, int64(p.cfg.Target)), int64(p.cfg.Interval)))
 	}
-	c.admission.updateQueueLimitAndOverload(&p.overload, now, s, s.refused > c.lastTotals.refused, p.cfg.Queue, c.meanService)
+	c.updateQueueLimitAndOverload(now, s, s.refused > c.lastTotals.refused)
 	c.lastTotals = s
-}
-
-func (p *Pool) endOverloadAndRestoreCapacity(now int64) {
-	if !p.control.admission.endOverloadAndRestoreLimit(&p.overload, p.cfg.Queue, now) {
-		return
-	}
-	for i := range p.shards {
-		s := &p.shards[i]
-		s.mu.Lock()
-		s.setAdmitLimit(s.cap)
-		s.mu.Unlock()
-	}
-}
-
-func (c *controller) setLimitWakeSubmitIfRaised(limit int) {
-	if int64(limit) > c.p.limit.Swap(int64(limit)) {
-		c.p.wakeWaitingSubmit()
-	}
-}
-
-// wakeWorkersForQueuedAndMin wakes or starts a worker per queued job, within the limit, and keeps Min workers.
-func (c *controller) wakeWorkersForQueuedAndMin(queued int) {
-	p := c.p
-	for more := queued - int(p.searching.Load()); more > 0 && p.canWakeOrStartWorker(); more-- {
-		p.wakeOrStartWorker()
-	}
-	if !p.closed.Load() {
-		p.ensureMinWorkers(p.cfg.Min)
-	}
 }
 
 func (c *controller) stopQuarterOfIdleWorkers() {
 	p := c.p
-	for n := (c.minIdle + 3) / 4; n > 0 && p.stopParkedWorker(int64(p.cfg.Min)); n-- {
+	for n := (c.minIdle + 3) / 4; n > 0; n-- {
+		w := p.popParked()
+		if w == nil {
+			break
+		}
+		if !p.decrementWorkersIfAbove(int64(p.cfg.Min)) {
+			p.wakeToSearch(w) // parks again
+			break
+		}
+		close(w.wake)
 	}
 	c.minIdle = int(p.parked.count.Load())
-}
-
-// workerSizer sets the limit of workers. Its input is the number of waiting jobs, and the number of goroutines that
-// wait for a processor. While jobs wait and processors have nothing to run, it raises the limit by a quarter per cycle.
-// It also does so while more than twice as many goroutines wait for a processor as there are workers, up to 64 workers
-// per processor. Most of the goroutines then belong to other code, with which the pool competes. While many goroutines wait, most of them workers, workerSizer
-// slowly lowers the limit, because more workers would only wait and use memory. If jobs wait and none finishes, it adds a worker from time to time in any case.
-//
-// workerSizer approximates the rule of Windows' I/O completion ports: when a running thread blocks, start another. It
-// is an approximation because Go's scheduler shows little about blocked goroutines. workerSizer ignores throughput,
-// which reacts late and is noisy with mixed jobs (see dotnet/runtime issues 52701, 53471 and 81406).
-type workerSizer struct {
-	minWorkers, maxWorkers int
-	ceiling                int // limit of the memory budget
-	procs                  int
-	limit                  int
-	crowdedAt              int64 // since when goroutines wait for processors; 0 if they do not
-
-	finished   uint64 // jobs since the start
-	progressAt int64  // when a job last finished, no job waited, or a worker was added
 }
 
 const (
@@ -267,46 +207,63 @@ const (
 	starvedFor = int64(50 * time.Millisecond)
 )
 
-func newWorkerSizer(minWorkers, maxWorkers, procs int) workerSizer {
-	s := workerSizer{maxWorkers: maxWorkers, ceiling: maxWorkers, procs: procs}
-	s.minWorkers = min(max(minWorkers, initialPerProc*procs), maxWorkers)
-	s.limit = s.minWorkers
-	return s
+// minLimit returns the initial and minimum limit of workers.
+func (p *Pool) minLimit() int64 {
+	if p.cfg.FixedLimit {
+		return int64(p.cfg.Max)
+	}
+	return min(max(int64(p.cfg.Min), initialPerProc*p.procs), int64(p.cfg.Max))
 }
 
-type loadSample struct {
-	waiting  int    // jobs that wait, and those rejected since the last call
-	runnable int    // goroutines that wait for a processor
-	workers  int    // current number
-	finished uint64 // jobs since the start
-}
-
-func (s *workerSizer) updateWorkerLimit(now int64, l loadSample) (limit int) {
-	crowded := l.runnable > crowdedPerProc*s.procs
-	besideOthers := min(l.runnable/2, maxBesideOthersPerProc*s.procs)
+// updateWorkerLimit sets the limit of workers. While jobs wait and processors have nothing to run, it raises the limit
+// by a quarter per cycle. It also does so while more than twice as many goroutines wait for a processor as there are
+// workers, up to 64 workers per processor. Most of the goroutines then belong to other code, with which the pool
+// competes. While many goroutines wait, most of them workers, it slowly lowers the limit, because more workers would
+// only wait and use memory. If jobs wait and none finishes, it adds a worker from time to time in any case.
+//
+// This approximates the rule of Windows' I/O completion ports: when a running thread blocks, start another. It is an
+// approximation because Go's scheduler shows little about blocked goroutines. Throughput is ignored, because it reacts
+// late and is noisy with mixed jobs (see dotnet/runtime issues 52701, 53471 and 81406).
+//
+// waiting is the number of jobs that wait plus the number of those rejected since the last call. runnable is the number
+// of goroutines that wait for a processor. finished counts jobs since the start.
+func (c *controller) updateWorkerLimit(now int64, waiting, runnable int, finished uint64) {
+	p := c.p
+	procs, limit, workers := int(p.procs), int(p.limit.Load()), int(p.workerCount()-p.blocked.Load())
+	if now >= c.memoryAt {
+		c.memoryAt = now + memoryPeriod
+		c.ceiling = c.budget.updateMaxWorkers(int(p.workerCount()))
+	}
+	if waiting > 0 && c.budget.isHeapFull() {
+		c.ceiling = min(c.ceiling, int(p.workerCount()))
+		c.memoryAt = min(c.memoryAt, now+int64(5*time.Millisecond)) // restores the ceiling
+	}
+	crowded := runnable > crowdedPerProc*procs
+	if !crowded {
+		c.crowdedAt = 0
+	} else if c.crowdedAt == 0 {
+		c.crowdedAt = now
+	}
+	if waiting == 0 || finished != c.lastFinished {
+		c.progressAt, c.lastFinished = now, finished
+	}
+	larger, besideOthers := workers+max(1, workers/4), min(runnable/2, maxBesideOthersPerProc*procs)
 	switch {
-	case !crowded:
-		s.crowdedAt = 0
-	case s.crowdedAt == 0:
-		s.crowdedAt = now
+	case waiting > 0 && runnable <= procs:
+		limit = max(limit, larger)
+	case waiting > 0 && workers < besideOthers:
+		limit = max(limit, min(larger, besideOthers))
+	case now-c.progressAt >= starvedFor:
+		c.progressAt = now
+		limit = max(limit, workers+1)
+	case crowded && now-c.crowdedAt >= crowdedFor && workers > besideOthers:
+		c.crowdedAt = now
+		limit = min(limit, workers-max(1, workers/32))
 	}
-	if l.waiting == 0 || l.finished != s.finished {
-		s.progressAt, s.finished = now, l.finished
+	newLimit := max(int64(min(limit, c.ceiling)), p.minLimit())
+	if newLimit > p.limit.Swap(newLimit) {
+		p.wakeWaitingSubmit()
 	}
-	switch {
-	case l.waiting > 0 && l.runnable <= s.procs:
-		s.limit = max(s.limit, l.workers+max(1, l.workers/4))
-	case l.waiting > 0 && l.workers < besideOthers:
-		s.limit = max(s.limit, min(l.workers+max(1, l.workers/4), besideOthers))
-	case now-s.progressAt >= starvedFor:
-		s.progressAt = now
-		s.limit = max(s.limit, l.workers+1)
-	case crowded && now-s.crowdedAt >= crowdedFor && l.workers > besideOthers:
-		s.crowdedAt = now
-		s.limit = min(s.limit, l.workers-max(1, l.workers/32))
-	}
-	s.limit = max(min(s.limit, s.ceiling, s.maxWorkers), s.minWorkers)
-	return s.limit
 }
 
 // newRunnableGoroutineCounter returns a function that counts the goroutines that wait for a processor, according to
@@ -315,9 +272,6 @@ func newRunnableGoroutineCounter() func() int {
 	samples := []metrics.Sample{{Name: "/sched/goroutines/runnable:goroutines"}}
 	return func() int {
 		metrics.Read(samples)
-		if v := samples[0].Value; v.Kind() == metrics.KindUint64 {
-			return int(v.Uint64())
-		}
-		return runtime.GOMAXPROCS(0) + 1 // unknown: never grow
+		return int(valueOr(samples[0], uint64(runtime.GOMAXPROCS(0)+1))) // unknown: never grow
 	}
 }

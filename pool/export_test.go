@@ -9,5 +9,5 @@ func (p *Pool) Ticks() int { return int(p.control.ticks.Load()) }
 
 // Enqueue queues a job in the first shard with space, even if a worker is parked.
 func Enqueue(p *Pool, job Func) error {
-	return p.enqueueInAnyShard(&Task{Job: job}, p.now(), false)
+	return p.enqueueInAnyShard(&Task{Job: job})
 }

@@ -10,8 +10,8 @@ import (
 
 // Job is a unit of work. A Job that is also a [Dropper] is notified if it will not run.
 type Job interface {
-	// Run is called at most once, on a worker. ctx ends with the context of the submission, when [Pool.Close] stops
-	// waiting, or when Run returns.
+	// Run is called at most once, on a worker. ctx ends when the context of the submission ends, when [Pool.Close]
+	// stops waiting for running jobs, or when Run returns.
 	Run(ctx context.Context)
 }
 
@@ -20,13 +20,6 @@ type Func func(ctx context.Context)
 
 // Run calls f.
 func (f Func) Run(ctx context.Context) { f(ctx) }
-
-func (f Func) toJobOrNil() Job {
-	if f == nil {
-		return nil
-	}
-	return f
-}
 
 // Dropper is a Job that is notified if it was accepted but will not run.
 type Dropper interface {
@@ -40,7 +33,8 @@ type Dropper interface {
 type Task struct {
 	// Job is required. Submitting a task without a job panics.
 	Job Job
-	// Ctx is the job's context. If it is nil, the context ends when Close stops waiting.
+	// Ctx, if set, limits the job. If Ctx ends before the job runs, the job is dropped with [ErrExpired]. If Ctx ends
+	// later, so does Run's context.
 	Ctx context.Context
 }
 
@@ -103,18 +97,17 @@ func Call[T any](ctx context.Context, p *Pool, f func(ctx context.Context) (T, e
 	}
 	select {
 	case <-c.done:
-		return c.result, c.err
 	case <-ctx.Done():
+		if c.begun.CompareAndSwap(false, true) {
+			return zero, &expiredError{context.Cause(ctx)} // Run will do nothing
+		}
+		select {
+		case <-c.done:
+		default:
+			return zero, context.Cause(ctx)
+		}
 	}
-	if c.begun.CompareAndSwap(false, true) {
-		return zero, &expiredError{context.Cause(ctx)} // Run will do nothing
-	}
-	select {
-	case <-c.done:
-		return c.result, c.err
-	default:
-		return zero, context.Cause(ctx)
-	}
+	return c.result, c.err
 }
 
 // call is a job with a result. Until done is closed, only the worker may access the call.

@@ -1,25 +1,9 @@
 package pool
 
-import (
-	"sync/atomic"
-)
+import "sync/atomic"
 
-// standingQueue detects whether a queue stands: its oldest job was overdue at every observation for a whole interval.
-// According to CoDel, such a queue only adds delay.
-type standingQueue struct{ since int64 } // 0 if the oldest job is not overdue
-
-func (s *standingQueue) trackStandingQueue(oldestJobAge, now int64, o *overload) (standing bool) {
-	switch {
-	case oldestJobAge <= o.target.Load():
-		s.since = 0
-	case s.since == 0:
-		s.since = now
-	}
-	return s.since != 0 && now-s.since >= o.interval
-}
-
-// overload is the pool's overload state. An overload begins when the queue of a shard stands (see standingQueue). It
-// ends after no queue has stood for an interval.
+// overload is the pool's overload state. An overload begins when the oldest job of a shard has been overdue for an
+// interval (see updateOverloadAndShedOverdue). It ends after an interval without overdue or rejected jobs.
 type overload struct {
 	target                atomic.Int64 // set by the controller
 	interval              int64
@@ -30,20 +14,10 @@ type overload struct {
 
 func (o *overload) isActive(now int64) bool { return now < o.until.Load() }
 
-func (o *overload) startOrExtendOverloadIfStanding(standing bool, now int64) {
-	if !standing || !o.shedding && !o.newestFirst {
-		return
-	}
-	if now+o.interval-o.until.Load() >= o.interval/4 { // not for each job
+func (o *overload) startOrExtend(now int64) {
+	if (o.shedding || o.newestFirst) && now+o.interval-o.until.Load() >= o.interval/4 { // not for each job
 		o.until.Store(now + o.interval)
 	}
-}
-
-// queueAdmission limits the queue in an overload to the jobs that the busy workers can start within the target. Further
-// jobs would be shed later. Rejecting them is cheaper and informs submitters immediately.
-type queueAdmission struct {
-	limit int     // jobs; the pool's capacity, or less
-	slack float64 // share of recent periods without rejections and waiting jobs
 }
 
 const (
@@ -54,37 +28,37 @@ const (
 	admitted = 0.75
 )
 
-// updateQueueLimitAndOverload sets the next queue limit, and extends or ends the overload. anyRefused is set if jobs
-// were rejected in the last period. capacity is the maximum limit. meanService is the mean duration of jobs, or 0.
-func (a *queueAdmission) updateQueueLimitAndOverload(o *overload, now int64, s totals, anyRefused bool, capacity int, meanService int64) {
-	bounded := a.limit < capacity
-	a.limit = capacity
-	if !o.shedding || meanService <= 0 || !bounded && !o.isActive(now) {
+// updateQueueLimitAndOverload limits the queue in an overload to the jobs that the busy workers can start within the
+// target. Further jobs would be shed later. Rejecting them is cheaper and informs submitters immediately. It also
+// extends or ends the overload. anyRefused is set if jobs were rejected in the last period.
+func (c *controller) updateQueueLimitAndOverload(now int64, s totals, anyRefused bool) {
+	o, capacity := &c.p.overload, c.p.cfg.Queue
+	limited := c.queueLimit < capacity
+	c.queueLimit = capacity
+	if !o.shedding || c.meanService <= 0 || !limited && !o.isActive(now) {
 		return
 	}
 	slack := 0.
 	if !anyRefused && s.queued == 0 {
 		slack = 1
 	}
-	if a.slack += (slack - a.slack) / 8; a.slack > maxSlack {
-		a.endOverloadAndRestoreLimit(o, capacity, now)
+	if c.slack += (slack - c.slack) / 8; c.slack > maxSlack {
+		c.endOverload(now)
 		return
 	}
-	if anyRefused { // rejected jobs would have kept the queue standing
+	if anyRefused { // rejected jobs would have been overdue
 		o.until.Store(now + o.interval)
 	} else if !o.isActive(now) {
-		a.slack = 0
+		c.slack = 0
 		return
 	}
-	jobs := float64(s.busy) * float64(o.target.Load()) / float64(meanService)
-	a.limit = int(min(max(jobs*admitted, 1), float64(capacity)))
+	jobs := float64(s.busy) * float64(o.target.Load()) / float64(c.meanService)
+	c.queueLimit = int(min(max(jobs*admitted, 1), float64(capacity)))
 }
 
-func (a *queueAdmission) endOverloadAndRestoreLimit(o *overload, capacity int, now int64) (wasLimited bool) {
-	bounded := a.limit < capacity
-	a.limit, a.slack = capacity, 0
-	if o.isActive(now) {
+func (c *controller) endOverload(now int64) {
+	c.queueLimit, c.slack = c.p.cfg.Queue, 0
+	if o := &c.p.overload; o.isActive(now) {
 		o.until.Store(now)
 	}
-	return bounded
 }

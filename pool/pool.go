@@ -25,15 +25,9 @@ import (
 	"github.com/myriad-go/myriad/internal/histogram"
 )
 
-// Concurrency.
-//
-// The queue consists of shards with separate locks (queue.go). Workers are goroutines (worker.go). Workers without a
-// job are parked on a stack (worker_count.go). If no worker searches for jobs, a submitter passes its job to a parked
-// worker or, within the limit, starts a worker. Otherwise it queues the job (submit.go). A pool with a spare worker
-// therefore never rejects a job. Submits that wait for space receive from a channel (submit_wait.go).
-//
-// Only the controller, a goroutine, sets the limit of workers (controller.go). Close rejects new jobs and lets the
-// workers drain the queue and exit. Close then stops the controller and waits for all goroutines.
+// Concurrency: if no worker searches for jobs, a submitter passes its job to a parked worker or, within the limit,
+// starts a worker. Otherwise it queues the job. Only the controller, a goroutine, sets the limit of workers. Close
+// rejects new jobs, lets the workers drain the queue and exit, and waits for all goroutines.
 
 // Pool is a pool of workers. Its methods are safe for concurrent use.
 type Pool struct {
@@ -46,28 +40,30 @@ type Pool struct {
 	shards []shard
 	shift  int // a 64-bit hash shifted right by this is a shard's index
 	parked workerStack
-	waiters
+	wake   chan struct{} // wakes a waiting Submit; capacity 1
 
 	_             [64]byte
 	size          atomic.Int64 // number of workers, and closedBit
 	limit         atomic.Int64 // current limit of workers
 	searching     atomic.Int32 // workers that search for jobs
-	closed        atomic.Bool
 	blocked       atomic.Int64 // workers in Block
 	blocking      atomic.Bool  // most running jobs wait for something
 	slow          atomic.Bool  // the controller must be woken when a job waits
+	waiting       atomic.Int32 // Submits that wait for space
+	wakePending   atomic.Bool  // one of them was woken and has not run yet
+	newcomersWait atomic.Int32 // Submits that require newcomers to wait
 	_             [64]byte
+	totalWaits    atomic.Uint64 // Submits that ever waited
 	handedOver    atomic.Uint64 // jobs passed directly to a worker
 	late          atomic.Uint64
 	refusedClosed atomic.Uint64 // rejected because the pool was closed
 	procs         int64
-	searchers     int32 // limit of searching
 
-	mu      sync.Mutex // held to close
-	control controller
-	exited  chan struct{} // closed when the last worker exits
-	done    chan struct{} // closed when Close is complete
-	running sync.WaitGroup
+	control   controller
+	closeOnce sync.Once
+	exited    chan struct{} // closed when the last worker exits
+	done      chan struct{} // closed when Close is complete
+	running   sync.WaitGroup
 }
 
 const closedBit = 1 << 40
@@ -84,21 +80,19 @@ func newPool(cfg Config, countRunnable func() int) (*Pool, error) {
 	if err != nil {
 		return nil, err
 	}
-	procs := runtime.GOMAXPROCS(0)
 	p := &Pool{
-		cfg: cfg, start: time.Now(), procs: int64(procs), searchers: int32(max(1, procs/2)),
-		waiters: waiters{wake: make(chan struct{}, 1)}, exited: make(chan struct{}), done: make(chan struct{}),
-	}
-	p.overload = overload{
-		interval: int64(cfg.Interval),
-		shedding: !cfg.KeepQueued, newestFirst: !cfg.FIFO,
+		cfg: cfg, start: time.Now(), procs: int64(runtime.GOMAXPROCS(0)),
+		overload: overload{interval: int64(cfg.Interval), shedding: !cfg.KeepQueued, newestFirst: !cfg.FIFO},
+		wake:     make(chan struct{}, 1), exited: make(chan struct{}), done: make(chan struct{}),
 	}
 	p.overload.target.Store(int64(cfg.Target))
 	p.ctx, p.cancel = context.WithCancelCause(context.Background())
-	p.makeShards(cfg.Queue, cfg.shardCount())
-	p.control.init(p, countRunnable)
-	p.ensureMinWorkers(cfg.Min)
-	p.control.done.Go(p.control.tickUntilQuit)
+	p.makeShards()
+	p.control = controller{p: p, runnable: countRunnable, wake: make(chan struct{}, 1), ceiling: cfg.Max, queueLimit: cfg.Queue}
+	p.control.budget = newMemoryBudgetOrCgroupLimit(cfg.MemoryLimit, cfg.Max)
+	p.limit.Store(p.minLimit())
+	p.ensureMinWorkers()
+	p.running.Go(p.control.tickUntilPoolExits)
 	return p, nil
 }
 
@@ -112,15 +106,16 @@ func (p *Pool) now() int64 { return int64(time.Since(p.start)) + 1 }
 //
 // A job that calls Close would wait for itself. It must call Close in a new goroutine, or with a context that ends.
 func (p *Pool) Close(ctx context.Context) (dropped []Task, err error) {
-	if p.markClosedOnce() {
-		go p.drainWorkersAndSignalDone()
-	}
+	p.closeOnce.Do(p.markClosedAndStartDrain)
 	select {
 	case <-p.done:
 		return nil, nil
 	case <-ctx.Done():
 	}
-	dropped = p.dropQueuedAndNotify()
+	dropped = p.removeQueued()
+	for i := range dropped {
+		p.notifyDropped(dropped[i].Job, ErrClosed)
+	}
 	p.cancel(ErrClosed)
 	timer := time.NewTimer(closeGrace)
 	defer timer.Stop()
@@ -140,92 +135,74 @@ func (p *Pool) Close(ctx context.Context) (dropped []Task, err error) {
 func (p *Pool) Block(f func()) {
 	p.blocked.Add(1)
 	defer p.blocked.Add(-1)
-	if p.searching.Load() == 0 && p.anyQueued() {
-		p.wakeOrStartWorker()
-	}
+	p.wakeOrStartWorkerIfQueued()
 	p.wakeWaitingSubmit()
 	f()
 }
 
-func (p *Pool) markClosedOnce() (first bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.closed.Load() {
-		return false
-	}
+func (p *Pool) markClosedAndStartDrain() {
 	for i := range p.shards {
 		s := &p.shards[i]
 		s.mu.Lock()
 		s.closed = true
 		s.mu.Unlock()
 	}
-	p.closed.Store(true)
-	p.wakeWaitingSubmit()
 	if p.size.Or(closedBit) == 0 {
 		close(p.exited)
 	}
-	return true
+	p.wakeWaitingSubmit()
+	go func() {
+		for w := p.popParked(); w != nil; w = p.popParked() {
+			p.wakeToSearch(w)
+		}
+		<-p.exited
+		p.running.Wait()
+		p.cancel(ErrClosed)
+		close(p.done)
+	}()
 }
 
-func (p *Pool) drainWorkersAndSignalDone() {
-	for w := p.popParked(); w != nil; w = p.popParked() {
-		p.wakeToSearch(w)
-	}
-	<-p.exited
-	p.control.stopAndWait()
-	p.running.Wait()
-	p.cancel(ErrClosed)
-	close(p.done)
-}
-
-func (p *Pool) dropQueuedAndNotify() (dropped []Task) {
+func (p *Pool) removeQueued() (dropped []Task) {
 	for i := range p.shards {
 		s := &p.shards[i]
 		s.mu.Lock()
-		for s.n > 0 {
-			var e queuedTask
-			s.dequeue(false, &e)
-			dropped = append(dropped, e.Task)
-			s.tally.dropped++
+		for s.Len() > 0 {
+			dropped = append(dropped, s.Front().Task)
+			s.dequeue(false, &queuedTask{})
+			s.counts.Dropped++
 		}
 		s.mu.Unlock()
-	}
-	for i := range dropped {
-		p.notifyDropped(dropped[i].Job, ErrClosed)
 	}
 	return dropped
 }
 
 func (p *Pool) notifyDropped(j Job, why error) {
-	d, ok := j.(Dropper)
-	if !ok {
-		return
+	if d, ok := j.(Dropper); ok {
+		defer func() {
+			if v := recover(); v != nil {
+				p.callPanickedHandlerIfSet(v)
+			}
+		}()
+		d.Dropped(why)
 	}
-	defer func() {
-		if v := recover(); v != nil {
-			p.callPanickedHandlerIfSet(v)
-		}
-	}()
-	d.Dropped(why)
 }
 
-// notifyShedAndClear calls Dropped of shed jobs and returns the emptied slice.
-func (p *Pool) notifyShedAndClear(shed []Task) []Task {
-	for i := range shed {
-		p.notifyDropped(shed[i].Job, ErrShed)
+// notifyShed calls Dropped of shed jobs and empties the list.
+func (p *Pool) notifyShed(shed *[]Task) {
+	for i := range *shed {
+		p.notifyDropped((*shed)[i].Job, ErrShed)
 	}
-	clear(shed)
-	return shed[:0]
+	clear(*shed)
+	*shed = (*shed)[:0]
 }
 
 // callPanickedHandlerIfSet passes a recovered value to Config.Panicked, whose own panics are ignored. Only a call in
 // the deferred function that has recovered the value reports the stack of the panic.
 func (p *Pool) callPanickedHandlerIfSet(v any) {
-	if p.cfg.Panicked == nil {
-		return
+	if p.cfg.Panicked != nil {
+		defer func() { _ = recover() }()
+		p.cfg.Panicked(toPanicError(v))
 	}
-	defer func() { _ = recover() }()
-	p.cfg.Panicked(toPanicError(v))
 }
 
 // Stats is a snapshot of a pool's counters. Fields described with "now" are current values. All other fields count
@@ -263,15 +240,15 @@ func (p *Pool) Stats() Stats {
 	for i := range p.shards {
 		s := &p.shards[i]
 		s.mu.Lock()
-		st.Queued += s.n
-		st.Accepted += s.accepted
-		st.Finished += s.tally.finished
-		st.Panicked += s.tally.panicked
-		st.Expired += s.tally.expired
-		st.Shed += s.tally.shed
-		st.Dropped += s.tally.dropped
-		st.Wait.merge(&s.tally.wait)
-		st.Service.merge(&s.tally.service)
+		st.Queued += s.Len()
+		st.Accepted += s.counts.Accepted
+		st.Finished += s.counts.Finished
+		st.Panicked += s.counts.Panicked
+		st.Expired += s.counts.Expired
+		st.Shed += s.counts.Shed
+		st.Dropped += s.counts.Dropped
+		st.Wait.merge(&s.counts.Wait)
+		st.Service.merge(&s.counts.Service)
 		s.mu.Unlock()
 		st.Full += s.refused.Load()
 	}
@@ -291,7 +268,7 @@ type Histogram struct {
 }
 
 // Bound returns the upper bound of bucket i: 1 µs doubled i times.
-func Bound(i int) time.Duration { return histogram.UpperBound(i) }
+func Bound(i int) time.Duration { return histogram.BucketUpperBound(i) }
 
 func (h *Histogram) add(d time.Duration) {
 	h.Count++
@@ -315,9 +292,10 @@ func (h *Histogram) Mean() time.Duration {
 	return h.Sum / time.Duration(h.Count)
 }
 
-// Quantile returns an upper bound of the q-quantile, 0 ≤ q ≤ 1. The bound is at most twice the quantile, or 0 if there
-// are no durations.
-func (h *Histogram) Quantile(q float64) time.Duration { return histogram.Quantile(h.Buckets[:], q) }
+// Quantile returns an upper bound of the q-quantile, 0 ≤ q ≤ 1: at most twice the quantile, or 0 without durations.
+func (h *Histogram) Quantile(q float64) time.Duration {
+	return histogram.QuantileUpperBound(h.Buckets[:], q)
+}
 
 // errNoCapacity means that a job can't be accepted. When the rejection is counted, ErrFull replaces errNoCapacity.
 var errNoCapacity = errors.New("pool: no capacity")

@@ -382,6 +382,8 @@ func (s *stressRun) checkOutcomes(records []stressJob, dropped []pool.Task, tota
 		{"Accepted", stats.Accepted, n[unknown] + n[ran] + n[droppedExpired] + n[droppedShed] + n[droppedClosed] + extra},
 		{"Finished", stats.Finished, n[ran] + extraRan},
 		{"Panicked", stats.Panicked, panicked},
+		{"Wait.Count", stats.Wait.Count, stats.Finished},
+		{"Service.Count", stats.Service.Count, stats.Finished},
 		{"what Config.Panicked has heard", uint64(s.panicked.Load()), panicked},
 		{"Dropped", stats.Dropped, n[droppedClosed] + returnedPlain},
 		{"Closed + Full + Late", stats.Closed + stats.Full + stats.Late,

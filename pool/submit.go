@@ -9,43 +9,37 @@ import (
 // Submit runs job on a worker. It waits for space until ctx ends; ctx is also the job's context. If the job will not
 // run, the error is [ErrClosed] or [ErrExpired], which wraps the cause of ctx's end. Submit panics if job is nil.
 func (p *Pool) Submit(ctx context.Context, job Func) error {
-	return p.SubmitTask(Task{Job: job.toJobOrNil(), Ctx: ctx})
+	return p.SubmitTask(Task{Job: job, Ctx: ctx})
 }
 
 // TrySubmit runs job on a worker. If no worker or queue space is available, it immediately returns [ErrFull], or
 // [ErrClosed] if the pool is closed. It panics if job is nil.
-func (p *Pool) TrySubmit(job Func) error { return p.TrySubmitTask(Task{Job: job.toJobOrNil()}) }
+func (p *Pool) TrySubmit(job Func) error { return p.TrySubmitTask(Task{Job: job}) }
 
 // SubmitTask is like Submit for a task, and waits until t.Ctx ends.
-func (p *Pool) SubmitTask(t Task) error {
-	err := t.checkJobAndContext()
-	if err == nil {
-		if err = errNoCapacity; p.newcomersWait.Load() == 0 {
-			err = p.handToWorkerOrEnqueue(&t)
-		}
-		if err == errNoCapacity {
-			err = p.waitForCapacityAndSubmit(&t)
-		}
-	}
-	return p.countAndTranslateRefusal(err)
-}
+func (p *Pool) SubmitTask(t Task) error { return p.submit(&t, true) }
 
 // TrySubmitTask is like TrySubmit for a task. If t.Ctx has ended, the error is [ErrExpired], which wraps the cause.
-func (p *Pool) TrySubmitTask(t Task) error {
-	if t.Job != nil && p.isFull() { // first, because it is the usual result in an overload
+func (p *Pool) TrySubmitTask(t Task) error { return p.submit(&t, false) }
+
+func (p *Pool) submit(t *Task, wait bool) error {
+	if f, isFunc := t.Job.(Func); t.Job == nil || isFunc && f == nil {
+		panic("pool: the task has no job")
+	}
+	if !wait && p.isFull() { // first, because it is the usual result in an overload
 		return p.countAndTranslateRefusal(errNoCapacity)
 	}
-	err := t.checkJobAndContext()
+	err := t.checkContextClearingBackground()
 	if err == nil {
 		if err = errNoCapacity; p.newcomersWait.Load() == 0 {
-			err = p.handToWorkerOrEnqueue(&t)
+			err = p.handToWorkerOrEnqueue(t)
 		}
-		for range returningWorkerTries {
-			if err != errNoCapacity || p.cfg.Queue > 0 {
-				break
-			}
+		for tries := 0; !wait && err == errNoCapacity && p.cfg.Queue == 0 && tries < returningWorkerTries; tries++ {
 			runtime.Gosched()
-			err = p.handToWorkerOrEnqueue(&t)
+			err = p.handToWorkerOrEnqueue(t)
+		}
+		if wait && err == errNoCapacity {
+			err = p.waitForCapacityAndSubmit(t)
 		}
 	}
 	return p.countAndTranslateRefusal(err)
@@ -58,13 +52,10 @@ const returningWorkerTries = 8
 // background and todo are contexts that never end and need not be watched.
 var background, todo = context.Background(), context.TODO()
 
-// checkJobAndContext panics if the task has no job, and returns an error if its context has ended.
-func (t *Task) checkJobAndContext() error {
+// checkContextClearingBackground returns an error if t.Ctx has ended. It sets t.Ctx to nil if the context never ends.
+func (t *Task) checkContextClearingBackground() error {
 	switch {
-	case t.Job == nil:
-		panic("pool: the task has no job")
-	case t.Ctx == nil:
-	case t.Ctx == background || t.Ctx == todo:
+	case t.Ctx == nil || t.Ctx == background || t.Ctx == todo:
 		t.Ctx = nil
 	case t.Ctx.Err() != nil:
 		return &expiredError{context.Cause(t.Ctx)}
@@ -88,60 +79,46 @@ func (p *Pool) countAndTranslateRefusal(err error) error {
 }
 
 func (p *Pool) handToWorkerOrEnqueue(t *Task) error {
-	if p.closed.Load() {
+	if p.isClosed() {
 		return ErrClosed
 	}
-	if p.needsWorker() && !p.anyQueued() && p.handToWorker(t, 0) {
+	if p.searching.Load() == 0 && p.canWakeOrStartWorker() && !p.anyQueued() && p.handToWorker(t, 0) {
 		return nil
 	}
-	now := p.now()
-	if err := p.enqueueInAnyShard(t, now, false); err != errNoCapacity {
-		return err
+	err := p.enqueueInAnyShard(t)
+	if err == errNoCapacity {
+		extraWorkers := int64(0)
+		if p.cfg.Queue == 0 { // an idle pool accepts jobs, even while its workers still return from their last jobs
+			extraWorkers = min(p.procs, int64(p.cfg.Max)-p.limit.Load())
+		}
+		if p.handToWorker(t, extraWorkers) {
+			return nil
+		}
 	}
-	if p.handToWorker(t, p.extraWorkersWithoutQueue()) {
-		return nil
-	}
-	if p.searching.Load() == 0 || len(p.shards) > 1 {
-		return errNoCapacity
-	}
-	// With little or no queue, searching workers count as space.
-	return p.enqueueInAnyShard(t, now, true)
+	return err
 }
 
-func (p *Pool) needsWorker() bool { return p.searching.Load() == 0 && p.canWakeOrStartWorker() }
-
-// extraWorkersWithoutQueue returns how many workers may be started above the limit if no job can be queued. An idle
-// pool must not reject a job, even while its workers are still returning from their last jobs.
-func (p *Pool) extraWorkersWithoutQueue() int64 {
-	if p.cfg.Queue > 0 {
-		return 0
-	}
-	return max(0, min(p.procs, int64(p.cfg.Max)-p.limit.Load()))
-}
-
+// handToWorker passes a job to a parked worker, or starts one if there are fewer than the limit plus extraWorkers.
 func (p *Pool) handToWorker(t *Task, extraWorkers int64) (accepted bool) {
-	if !p.canWakeOrStartWorker() && extraWorkers == 0 {
-		return false
-	}
-	o := wakeOrder{queuedTask: queuedTask{*t, p.now()}}
+	q := queuedTask{*t, p.now()}
 	if w := p.popParked(); w != nil {
-		w.wake <- o
-	} else if !p.startWorkerIfAllowed(o, extraWorkers) {
+		w.wake <- q
+	} else if !p.startWorkerIfAllowed(q, extraWorkers) {
 		return false
 	}
 	p.handedOver.Add(1)
 	return true
 }
 
-// enqueueInAnyShard queues a job in the first shard with space, beginning with the submitter's own shard. With
-// useSearcherCapacity, every searching worker adds space for one job.
-func (p *Pool) enqueueInAnyShard(t *Task, now int64, useSearcherCapacity bool) error {
-	first, mask := p.shardByStackAddress(), len(p.shards)-1
+// enqueueInAnyShard queues a job in the first shard with space, beginning with the submitter's own shard. If the queue
+// is so short that it has one shard, every searching worker adds space for one job.
+func (p *Pool) enqueueInAnyShard(t *Task) error {
+	now, first, mask := p.now(), p.shardByStackAddress(), len(p.shards)-1
 	for round := 0; ; round++ {
 		again := false
 		for i := range p.shards {
 			s := &p.shards[(first+i)&mask]
-			if s.full.Load() && !useSearcherCapacity {
+			if s.full.Load() && (mask > 0 || p.searching.Load() == 0) {
 				continue
 			}
 			if !s.mu.TryLock() {
@@ -151,7 +128,7 @@ func (p *Pool) enqueueInAnyShard(t *Task, now int64, useSearcherCapacity bool) e
 				s.mu.Lock()
 			}
 			extra := 0
-			if useSearcherCapacity {
+			if mask == 0 {
 				extra = int(p.searching.Load())
 			}
 			closed := s.closed
@@ -161,9 +138,7 @@ func (p *Pool) enqueueInAnyShard(t *Task, now int64, useSearcherCapacity bool) e
 			case closed:
 				return ErrClosed
 			case added:
-				if p.searching.Load() == 0 {
-					p.wakeOrStartWorker()
-				}
+				p.wakeOrStartWorkerIfQueued()
 				return nil
 			}
 		}
@@ -174,7 +149,7 @@ func (p *Pool) enqueueInAnyShard(t *Task, now int64, useSearcherCapacity bool) e
 }
 
 func (p *Pool) hasCapacity() bool {
-	if p.parked.count.Load() > 0 || p.workerCount() < p.maxWorkers() {
+	if p.canWakeOrStartWorker() {
 		return true
 	}
 	for i := range p.shards {
@@ -187,7 +162,7 @@ func (p *Pool) hasCapacity() bool {
 
 // isFull reports whether a few atomic loads show that no job can be accepted now.
 func (p *Pool) isFull() bool {
-	return p.searching.Load() == 0 && p.cfg.Queue > 0 && !p.hasCapacity() && !p.closed.Load()
+	return p.searching.Load() == 0 && p.cfg.Queue > 0 && !p.hasCapacity() && !p.isClosed()
 }
 
 // shardByStackAddress returns the shard of the running goroutine. The stack's address, spread by Fibonacci hashing,

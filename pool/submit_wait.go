@@ -1,9 +1,6 @@
 package pool
 
-import (
-	"context"
-	"sync/atomic"
-)
+import "context"
 
 // Submits that wait for space receive from one channel, which serves them in order. A Submit counts itself and then
 // looks for space. A worker looks at the count after it has taken a job. At least one of the two notices the other.
@@ -16,36 +13,27 @@ import (
 // maxVainWakeups limits how often a Submit is woken without finding space. Then new calls must wait.
 const maxVainWakeups = 3
 
-type waiters struct {
-	waiting       atomic.Int32
-	totalWaits    atomic.Uint64 // Submits that ever waited
-	wakePending   atomic.Bool   // one was woken and has not run yet
-	newcomersWait atomic.Int32  // Submits that require newcomers to wait
-	wake          chan struct{} // capacity 1
-}
-
 // wakeWaitingSubmit wakes the first waiting Submit, unless a woken Submit has not run yet.
-func (l *waiters) wakeWaitingSubmit() (woken bool) {
-	if l.waiting.Load() == 0 || l.wakePending.Load() || !l.wakePending.CompareAndSwap(false, true) {
+func (p *Pool) wakeWaitingSubmit() (woken bool) {
+	if p.waiting.Load() == 0 || p.wakePending.Load() || !p.wakePending.CompareAndSwap(false, true) {
 		return false
 	}
-	l.wake <- struct{}{}
+	p.wake <- struct{}{}
 	return true
 }
 
 func (p *Pool) waitForCapacityAndSubmit(t *Task) error {
-	l := &p.waiters
-	l.totalWaits.Add(1)
-	l.waiting.Add(1)
+	p.totalWaits.Add(1)
+	p.waiting.Add(1)
 	p.wakeController()
 	vainWakeups := 0
 	defer func() {
-		l.waiting.Add(-1)
+		p.waiting.Add(-1)
 		if vainWakeups > maxVainWakeups {
-			l.newcomersWait.Add(-1)
+			p.newcomersWait.Add(-1)
 		}
-		if p.closed.Load() || p.hasCapacity() {
-			l.wakeWaitingSubmit()
+		if p.isClosed() || p.hasCapacity() {
+			p.wakeWaitingSubmit()
 		}
 	}()
 	var ended <-chan struct{}
@@ -53,17 +41,17 @@ func (p *Pool) waitForCapacityAndSubmit(t *Task) error {
 		ended = t.Ctx.Done()
 	}
 	for {
-		if vainWakeups > 0 || l.newcomersWait.Load() == 0 || p.closed.Load() {
+		if vainWakeups > 0 || p.newcomersWait.Load() == 0 || p.isClosed() {
 			if err := p.handToWorkerOrEnqueue(t); err != errNoCapacity {
 				return err
 			}
 		}
 		if vainWakeups++; vainWakeups == maxVainWakeups+1 {
-			l.newcomersWait.Add(1)
+			p.newcomersWait.Add(1)
 		}
 		select {
-		case <-l.wake:
-			l.wakePending.Store(false)
+		case <-p.wake:
+			p.wakePending.Store(false)
 		case <-ended:
 			return &expiredError{context.Cause(t.Ctx)}
 		}

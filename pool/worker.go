@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"cmp"
 	"context"
 	"reflect"
 	"runtime"
@@ -33,7 +34,7 @@ const (
 // popped a parked worker may access that worker's fields until it wakes the worker.
 type worker struct {
 	p    *Pool
-	wake chan wakeOrder // capacity 1
+	wake chan queuedTask // capacity 1; a task without a job makes the worker search, and closing makes it exit
 
 	home      int  // shard to look at first
 	searching bool // counted in Pool.searching
@@ -42,69 +43,56 @@ type worker struct {
 	startedAt int64 // when the current job started
 	endedAt   int64 // when the last job ended
 
-	job        queuedTask // the job last taken
-	tally      workerTally
-	shed       []Task // shed by the last takeQueuedJob
+	job        queuedTask  // the current job
+	last       lastOutcome // not yet counted in a shard
+	shed       []Task      // shed by the last takeQueuedJob
 	jobCtx     *jobContext
 	idleJobCtx weak.Pointer[jobContext] // jobCtx while the worker is parked, which must not retain it
 }
 
-// wakeOrder tells a woken worker to run a job or to exit. The zero value tells it to search for jobs.
-type wakeOrder struct {
-	queuedTask
-	exit bool
-}
-
-type workerTally struct {
-	finished, panicked, expired uint64
-	timed                       bool // wait and service are those of one job
+// lastOutcome is the outcome of a worker's last job.
+type lastOutcome struct {
+	finished, panicked, expired uint64 // 0 or 1
 	wait, service               time.Duration
 }
 
-// addWorkerTallyAndReset moves a worker's counts to the shard. The caller holds the shard's lock.
-func (s *shard) addWorkerTallyAndReset(t *workerTally) {
-	if *t == (workerTally{}) {
-		return
+// countOutcome counts the outcome of a worker's last job. The caller holds the shard's lock.
+func (s *shard) countOutcome(o *lastOutcome) {
+	if o.finished > 0 {
+		s.counts.Wait.add(o.wait)
+		s.counts.Service.add(o.service)
 	}
-	s.tally.finished += t.finished
-	s.tally.panicked += t.panicked
-	s.tally.expired += t.expired
-	if t.timed {
-		s.tally.wait.add(t.wait)
-		s.tally.service.add(t.service)
-	}
-	*t = workerTally{}
+	s.counts.Finished += o.finished
+	s.counts.Panicked += o.panicked
+	s.counts.Expired += o.expired
+	*o = lastOutcome{}
 }
 
 // runUntilExit runs on the worker's goroutine. If a job calls runtime.Goexit, a new goroutine replaces the old one.
-func (w *worker) runUntilExit(firstOrder wakeOrder) {
+func (w *worker) runUntilExit() {
 	returned := false
 	defer func() {
 		if !returned {
-			w.p.running.Go(func() { w.runUntilExit(wakeOrder{}) })
+			w.p.running.Go(w.runUntilExit)
 		}
 	}()
-	for w.runJobsUntilPanicOrExit(&firstOrder) {
+	for w.runJobsUntilPanicOrExit() {
 	}
 	returned = true
 }
 
 // runJobsUntilPanicOrExit runs jobs until the worker must exit or a job panics. panicked is true after a panic.
-func (w *worker) runJobsUntilPanicOrExit(o *wakeOrder) (panicked bool) {
+func (w *worker) runJobsUntilPanicOrExit() (panicked bool) {
 	running := false
 	defer func() {
 		if running {
 			v := recover()
-			w.tally.panicked++
-			w.recordFinishedAndClearJob()
+			w.last.panicked, panicked = 1, true
+			w.finishJob()
 			w.p.callPanickedHandlerIfSet(v)
-			panicked = true
 		}
 	}()
-	for {
-		if !w.waitForNextJob(o) {
-			return false
-		}
+	for w.waitForNextJob() {
 		ctx := w.p.ctx
 		if w.job.Ctx != nil {
 			if ctx = w.contextOrDropIfExpired(w.job.Task); ctx == nil {
@@ -115,28 +103,31 @@ func (w *worker) runJobsUntilPanicOrExit(o *wakeOrder) (panicked bool) {
 		running = true
 		w.job.Job.Run(ctx)
 		running = false
-		w.recordFinishedAndClearJob()
+		w.finishJob()
 	}
+	return false
 }
 
-func (w *worker) waitForNextJob(o *wakeOrder) (found bool) {
+// waitForNextJob sets the current job. It returns false if the worker must exit.
+func (w *worker) waitForNextJob() (found bool) {
 	p := w.p
-	for {
-		if o.Job != nil {
-			w.job, *o = o.queuedTask, wakeOrder{}
-			w.startJobTimer(p.now())
-			return true
-		}
-		if p.workerCount() > p.maxWorkers() && w.exitIfOverLimit() {
-			return false
+	for w.job.Job == nil {
+		if p.workerCount() > p.maxWorkers() {
+			w.countOutcomeAndStopSearching()
+			if p.decrementWorkersIfAbove(p.maxWorkers()) {
+				p.wakeOrStartWorkerIfQueued()
+				return false
+			}
 		}
 		if w.takeQueuedJob(w.yieldAfterQuantumIfQueued()) {
 			return true
 		}
-		if *o = w.searchThenPark(); o.exit {
+		if !w.searchThenPark() {
 			return false
 		}
 	}
+	w.startedAt = p.now()
+	return true
 }
 
 // takeQueuedJob takes a job from the queue. It may also wake workers and a waiting Submit.
@@ -157,25 +148,20 @@ func (w *worker) takeQueuedJob(now int64) (taken bool) {
 				}
 				s.mu.Lock()
 			}
-			s.addWorkerTallyAndReset(&w.tally)
+			s.countOutcome(&w.last)
 			ok := s.dequeueOrShedOverdue(now, &w.job, &w.shed)
-			more := false
-			if ok && w.searching { // under the lock, because searching workers count as space
-				w.searching = false
-				more = p.searching.Add(-1) == 0
-			}
+			wasLast := ok && w.stopSearching() // under the lock, because searching workers count as space
 			s.mu.Unlock()
-			if ok {
-				w.home = (at + 1) & mask
-				if w.notifyShedAndWakeSubmitters(more) {
-					now = p.now() // so that the job's time does not include the above
-				}
-				w.startJobTimer(now)
-				return true
+			woken := p.wakeWaitingSubmit()
+			woken = wasLast && p.wakeOrStartWorkerIfQueued() || woken
+			if len(w.shed) > 0 || woken {
+				again = again || len(w.shed) > 0
+				p.notifyShed(&w.shed)
+				now = p.now() // so that the job's time does not include the above
 			}
-			if len(w.shed) > 0 { // there are more to shed
-				w.notifyShedAndWakeSubmitters(false)
-				now, again = p.now(), true
+			if ok {
+				w.home, w.startedAt = (at+1)&mask, now
+				return true
 			}
 		}
 		if !again {
@@ -184,26 +170,10 @@ func (w *worker) takeQueuedJob(now int64) (taken bool) {
 	}
 }
 
-// notifyShedAndWakeSubmitters notifies shed jobs and wakes a Submit that waits for space. If wakeWorkerIfQueued is set
-// and jobs wait, it also wakes another worker. didWork reports whether anything was done.
-func (w *worker) notifyShedAndWakeSubmitters(wakeWorkerIfQueued bool) (didWork bool) {
-	p := w.p
-	if didWork = len(w.shed) > 0; didWork {
-		w.shed = p.notifyShedAndClear(w.shed)
-	}
-	didWork = p.wakeWaitingSubmit() || didWork
-	if wakeWorkerIfQueued && p.searching.Load() == 0 && p.anyQueued() {
-		p.wakeOrStartWorker()
-		didWork = true
-	}
-	return didWork
-}
-
 // yieldAfterQuantumIfQueued yields the processor if the quantum has passed, jobs wait and running jobs do not block.
 // now is the current time.
 func (w *worker) yieldAfterQuantumIfQueued() (now int64) {
-	now = w.endedAt
-	if now == 0 {
+	if now = w.endedAt; now == 0 {
 		now = w.p.now()
 	}
 	if now-w.yieldedAt >= int64(quantum) && !w.p.blocking.Load() && w.p.anyQueued() {
@@ -214,64 +184,56 @@ func (w *worker) yieldAfterQuantumIfQueued() (now int64) {
 	return now
 }
 
-func (w *worker) startJobTimer(now int64) {
-	w.startedAt = now
-	w.tally.timed, w.tally.wait = true, time.Duration(max(0, now-w.job.submittedAt))
-}
-
-func (w *worker) recordFinishedAndClearJob() {
+func (w *worker) finishJob() {
 	w.endedAt = w.p.now()
-	w.tally.service = time.Duration(w.endedAt - w.startedAt)
+	w.last.finished = 1
+	w.last.wait, w.last.service = time.Duration(max(0, w.startedAt-w.job.submittedAt)), time.Duration(w.endedAt-w.startedAt)
 	w.job.Task = Task{}
-	w.tally.finished++
-	if w.jobCtx != nil {
-		w.jobCtx.cancelMergedContext()
+	if w.jobCtx != nil && w.jobCtx.endIfWatched() {
+		w.jobCtx = nil
 	}
 }
 
-// searchThenPark searches for a job. If there is none, it parks the worker, and returns the order that wakes it.
-func (w *worker) searchThenPark() wakeOrder {
+// searchThenPark searches for a job. If there is none, it parks the worker until another goroutine wakes it. It returns
+// false if the worker must exit.
+func (w *worker) searchThenPark() (ok bool) {
 	p := w.p
 	w.endedAt = 0
-	if !w.searching && p.searching.Load() < p.searchers {
+	if !w.searching && int64(p.searching.Load()) < max(1, p.procs/2) {
 		w.startSearching()
 	}
-	if w.searching {
-		rounds := 0
-		for last := p.now(); ; {
-			if p.anyQueued() {
-				return wakeOrder{}
-			}
-			runtime.Gosched()
-			now := p.now()
-			if rounds++; rounds == searchRounds || now-last > int64(searchYield) {
-				break // many goroutines are runnable: parking is faster
-			}
-			last = now
+	for last, round := p.now(), 0; w.searching && round < searchRounds; round++ {
+		if p.anyQueued() {
+			return true
 		}
+		runtime.Gosched()
+		now := p.now()
+		if now-last > int64(searchYield) {
+			break // many goroutines are runnable: parking is faster
+		}
+		last = now
 	}
 	if w.jobCtx != nil {
 		w.idleJobCtx, w.jobCtx = weak.Make(w.jobCtx), nil
 	}
-	w.flushTallyToShard()
-	w.stopSearching()
-	if p.closed.Load() && w.exitIfClosedAndDrained() {
-		return wakeOrder{exit: true}
+	w.countOutcomeAndStopSearching()
+	if p.isClosed() {
+		return p.anyQueued() || !p.decrementWorkersIfAbove(0)
 	}
 	p.pushParked(w)
-	if p.anyQueued() || p.closed.Load() {
+	if p.anyQueued() || p.isClosed() {
 		// A job was queued or the pool was closed after the search, so a worker must look again.
 		if x := p.popParked(); x == w {
 			w.startSearching()
-			return wakeOrder{}
+			return true
 		} else if x != nil {
 			p.wakeToSearch(x)
 		}
 	}
 	p.wakeWaitingSubmit()
-	o := <-w.wake
+	w.job, ok = <-w.wake
 	w.yieldedAt = p.now()
-	return o
+	return ok
 }
 
 func (w *worker) startSearching() {
@@ -279,125 +241,92 @@ func (w *worker) startSearching() {
 	w.p.searching.Add(1)
 }
 
-func (w *worker) stopSearching() {
-	if w.searching {
-		w.searching = false
-		w.p.searching.Add(-1)
+func (w *worker) stopSearching() (wasLast bool) {
+	if !w.searching {
+		return false
 	}
+	w.searching = false
+	return w.p.searching.Add(-1) == 0
 }
 
-func (w *worker) flushTallyToShard() {
-	if w.tally != (workerTally{}) {
+// countOutcomeAndStopSearching counts the last job's outcome and ends the search, before the worker parks or exits.
+func (w *worker) countOutcomeAndStopSearching() {
+	if w.last != (lastOutcome{}) {
 		s := &w.p.shards[w.home]
 		s.mu.Lock()
-		s.addWorkerTallyAndReset(&w.tally)
+		s.countOutcome(&w.last)
 		s.mu.Unlock()
 	}
-}
-
-// exitIfOverLimit reports whether the worker must exit because there are more workers than the limit. If so, it ensures
-// that another worker takes waiting jobs.
-func (w *worker) exitIfOverLimit() (exiting bool) {
-	p := w.p
-	w.flushTallyToShard()
 	w.stopSearching()
-	if !p.decrementWorkersIfAbove(p.maxWorkers()) {
-		return false
-	}
-	if p.searching.Load() == 0 && p.anyQueued() {
-		p.wakeOrStartWorker()
-	}
-	return true
-}
-
-// exitIfClosedAndDrained reports whether the worker must exit because the pool is closed and the queue is empty. If so,
-// it wakes a parked worker to do the same.
-func (w *worker) exitIfClosedAndDrained() (exiting bool) {
-	p := w.p
-	if p.anyQueued() || !p.decrementWorkersIfAbove(0) {
-		return false
-	}
-	if x := p.popParked(); x != nil {
-		p.wakeToSearch(x)
-	}
-	return true
 }
 
 // contextOrDropIfExpired returns the context for a task's job. If t.Ctx has ended, it drops the job and returns nil.
 func (w *worker) contextOrDropIfExpired(t Task) context.Context {
 	if t.Ctx.Err() != nil {
-		w.tally.expired++
+		w.last.expired = 1
 		w.p.notifyDropped(t.Job, &expiredError{context.Cause(t.Ctx)})
 		return nil
 	}
 	if w.jobCtx == nil {
 		w.jobCtx = w.idleJobCtx.Value()
 	}
-	if w.jobCtx == nil || !w.jobCtx.reusableFor(t.Ctx) {
+	if w.jobCtx == nil || !w.jobCtx.comparable || w.jobCtx.Context != t.Ctx {
 		w.jobCtx = &jobContext{Context: t.Ctx, pool: w.p.ctx, comparable: reflect.TypeOf(t.Ctx).Kind() == reflect.Pointer}
 	}
 	return w.jobCtx
 }
 
-// jobContext is a job's own context that also ends with the pool's context. If the job has not requested the Done
-// channel, the worker reuses the jobContext for the next job with the same context. If the job has requested the
-// channel, the jobContext also ends with the job.
+// jobContext is the context of a job. It ends with the context of the submission or of the pool. If the job has called
+// Done, it also ends with the job. Otherwise the worker reuses it for jobs with the same context.
 type jobContext struct {
 	context.Context
 	pool       context.Context
 	comparable bool // the job's own context is comparable
 
-	mu           sync.Mutex
-	merged       context.Context // ends with either; nil until requested
-	cancel       context.CancelCauseFunc
-	stopWatching func() bool
-	spent        bool // must not be reused; owned by the worker
-}
-
-func (j *jobContext) reusableFor(taskCtx context.Context) bool {
-	return !j.spent && j.comparable && j.Context == taskCtx
+	mu     sync.Mutex
+	merged context.Context // ends with either; nil until requested
+	end    func()          // ends merged
 }
 
 func (j *jobContext) Done() <-chan struct{} {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.merged == nil {
-		j.merged, j.cancel = context.WithCancelCause(j.Context)
-		cancel := j.cancel
-		j.stopWatching = context.AfterFunc(j.pool, func() { cancel(ErrClosed) })
+		merged, cancel := context.WithCancelCause(j.Context)
+		stopWatching := context.AfterFunc(j.pool, func() { cancel(ErrClosed) })
+		j.merged, j.end = merged, func() { stopWatching(); cancel(context.Canceled) }
 	}
 	return j.merged.Done()
 }
 
 func (j *jobContext) Err() error {
 	j.mu.Lock()
-	both := j.merged
-	j.mu.Unlock()
-	if both != nil && both.Err() != nil {
-		return both.Err()
+	defer j.mu.Unlock()
+	if j.merged != nil {
+		return j.merged.Err()
 	}
-	if err := j.Context.Err(); err != nil {
-		return err
-	}
-	return j.pool.Err()
+	return cmp.Or(j.Context.Err(), j.pool.Err())
 }
 
-// Value implements context.Context. Through Value, context.Cause finds the cause if the pool's context has ended.
+// Value implements context.Context. Package context uses it to find the cause and to derive contexts.
 func (j *jobContext) Value(key any) any {
-	if j.Context.Err() == nil && j.pool.Err() != nil {
-		if v := j.pool.Value(key); v != nil {
-			return v
-		}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	from := j.Context
+	if j.merged != nil {
+		from = j.merged
+	} else if j.Context.Err() == nil && j.pool.Err() != nil && j.pool.Value(key) != nil {
+		from = j.pool
 	}
-	return j.Context.Value(key)
+	return from.Value(key)
 }
 
-func (j *jobContext) cancelMergedContext() {
+// endIfWatched ends the context if Done was called.
+func (j *jobContext) endIfWatched() (ended bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.merged != nil {
-		j.stopWatching()
-		j.cancel(context.Canceled)
-		j.spent = true
+		j.end()
 	}
+	return j.merged != nil
 }

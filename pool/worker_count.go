@@ -5,13 +5,14 @@ import (
 	"sync/atomic"
 )
 
-func (p *Pool) ensureMinWorkers(minWorkers int) {
-	for int(p.workerCount()) < minWorkers && p.startWorkerIfAllowed(wakeOrder{}, 0) {
+func (p *Pool) ensureMinWorkers() {
+	for p.workerCount() < int64(p.cfg.Min) && p.startWorkerIfAllowed(queuedTask{}, 0) {
 	}
 }
 
-// startWorkerIfAllowed starts a worker with firstOrder if there are fewer workers than the limit plus extraWorkers.
-func (p *Pool) startWorkerIfAllowed(firstOrder wakeOrder, extraWorkers int64) (started bool) {
+// startWorkerIfAllowed starts a worker if there are fewer workers than the limit plus extraWorkers. If first has no
+// job, the worker searches for jobs.
+func (p *Pool) startWorkerIfAllowed(first queuedTask, extraWorkers int64) (started bool) {
 	var size int64
 	for {
 		size = p.size.Load()
@@ -23,11 +24,11 @@ func (p *Pool) startWorkerIfAllowed(firstOrder wakeOrder, extraWorkers int64) (s
 		}
 	}
 	p.wakeController()
-	w := &worker{p: p, wake: make(chan wakeOrder, 1), home: int(size) & (len(p.shards) - 1)}
-	if firstOrder.Job == nil {
+	w := &worker{p: p, wake: make(chan queuedTask, 1), home: int(size) & (len(p.shards) - 1), job: first}
+	if first.Job == nil {
 		w.startSearching()
 	}
-	p.running.Go(func() { w.runUntilExit(firstOrder) })
+	p.running.Go(w.runUntilExit)
 	return true
 }
 
@@ -48,29 +49,13 @@ func (p *Pool) decrementWorkersIfAbove(minWorkers int64) (decremented bool) {
 	}
 }
 
-func (p *Pool) stopParkedWorker(minWorkers int64) (stopped bool) {
-	w := p.popParked()
-	if w == nil {
-		return false
-	}
-	if !p.decrementWorkersIfAbove(minWorkers) {
-		p.wakeToSearch(w) // parks again
-		return false
-	}
-	w.wake <- wakeOrder{exit: true}
-	return true
-}
-
 // maxWorkers returns the maximum number of workers. Workers in Block do not count.
 func (p *Pool) maxWorkers() int64  { return p.limit.Load() + p.blocked.Load() }
 func (p *Pool) workerCount() int64 { return p.size.Load() &^ closedBit }
-
-func (p *Pool) unparkedUnblockedWorkers() int64 {
-	return p.workerCount() - p.parked.count.Load() - p.blocked.Load()
-}
+func (p *Pool) isClosed() bool     { return p.size.Load()&closedBit != 0 }
 
 func (p *Pool) busyWorkers() int {
-	return int(max(0, p.unparkedUnblockedWorkers()-int64(p.searching.Load())))
+	return int(max(0, p.workerCount()-p.parked.count.Load()-p.blocked.Load()-int64(p.searching.Load())))
 }
 
 func (p *Pool) canWakeOrStartWorker() bool {
@@ -91,14 +76,23 @@ func (p *Pool) anyQueued() bool {
 func (p *Pool) wakeOrStartWorker() {
 	if w := p.popParked(); w != nil {
 		p.wakeToSearch(w)
-	} else if p.workerCount() >= p.maxWorkers() || !p.startWorkerIfAllowed(wakeOrder{}, 0) {
+	} else if p.workerCount() >= p.maxWorkers() || !p.startWorkerIfAllowed(queuedTask{}, 0) {
 		p.wakeController()
 	}
 }
 
+// wakeOrStartWorkerIfQueued calls wakeOrStartWorker if jobs wait and no worker searches for them.
+func (p *Pool) wakeOrStartWorkerIfQueued() (called bool) {
+	if p.searching.Load() > 0 || !p.anyQueued() {
+		return false
+	}
+	p.wakeOrStartWorker()
+	return true
+}
+
 func (p *Pool) wakeToSearch(w *worker) {
 	w.startSearching()
-	w.wake <- wakeOrder{}
+	w.wake <- queuedTask{}
 }
 
 // workerStack holds the parked workers. The last one parked is on top, because its stack and caches are warm.

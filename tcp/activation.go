@@ -21,8 +21,8 @@ func ActivatedListeners() ([]NamedListener, error) {
 	return l, nil
 }
 
-// Notify sends a state to the service manager (sd_notify(3)). Typical states are "READY=1" in Server.Listening and, if
-// the program ends with the server, "STOPPING=1" in Server.Stopping. sent is false if there is no service manager.
+// Notify sends a state to the service manager (sd_notify(3)). Call it with "READY=1" in Server.Listening and, if the
+// program ends with the server, with "STOPPING=1" in Server.Stopping. sent is false if there is no service manager.
 func Notify(state string) (sent bool, err error) {
 	if sent, err = activation.Notify(state); err != nil {
 		return sent, fmt.Errorf("myriad: %w", err)

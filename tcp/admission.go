@@ -39,8 +39,8 @@ func (s *Server) configureAdmission(cfg *engine.Config, l Limits) {
 	}
 }
 
-// newTrustedProxyMatcher returns a function that reports whether an address belongs to a trusted proxy. The invalid
-// address of a unix socket is trusted.
+// newTrustedProxyMatcher returns a function that reports whether an address belongs to a trusted proxy. It also returns
+// true for the invalid address, which peers of unix sockets have.
 func newTrustedProxyMatcher(trusted []netip.Prefix) func(netip.Addr) bool {
 	set := admission.NewPrefixes(trusted)
 	return func(a netip.Addr) bool { return !a.IsValid() || set.Contains(a) }

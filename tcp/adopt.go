@@ -16,9 +16,9 @@ const maxAdoptedInput = engine.ReadSize
 // Server.Socket and Limits.AcceptRate do not apply. The caller must no longer use nc.
 //
 // nc must be a *net.TCPConn or a stream *net.UnixConn. Other types fail with ErrBadUse. Adopt fails with ErrTooLarge if
-// received is too long, and with ErrFull if 1,024 connections already wait for a loop. It fails with ErrServerClosed
-// before the start, after the end and in a supervisor (Processes). If Adopt fails, nc still belongs to the caller.
-// Adopt is safe for concurrent use, also in a handler.
+// received is too long, and with ErrFull if 1,024 connections already wait for an event loop. It fails with
+// ErrServerClosed before the start, after the end and in a supervisor (Processes). If Adopt fails, nc still belongs to
+// the caller. Adopt is safe for concurrent use, also in a handler.
 func (s *Server) Adopt(nc net.Conn, received []byte) error {
 	e, err := s.engineServingConns()
 	if err != nil {
@@ -39,11 +39,11 @@ func (s *Server) Adopt(nc net.Conn, received []byte) error {
 	return publicError(e.Adopt(nc, -1, received))
 }
 
-// Detach removes the connection from the server and passes it to code that uses a net.Conn. After the current call has
-// returned, the server reads no more input and sends all output, including earlier messages of Refs. It then passes the
+// Detach removes the connection from the server and passes it to code that uses a net.Conn. After the current handler
+// call, the server reads no more input and sends all output, including earlier messages of Refs. It then passes the
 // connection, a *net.TCPConn or *net.UnixConn, and the unused input to the function take, which owns both. Finally the
 // server calls Closed with ErrDetached. take runs on the event loop, even with Workers, and must not block. If the
-// connection ends first, only Closed is called, with the reason.
+// connection ends before that, take is not called, and Closed receives the reason.
 //
 // Detach fails with ErrClosed if the connection is closing or CloseWrite was called. It fails with ErrBadUse if the
 // connection is relayed, uses TLS (use a Blocking handler instead) or is already being detached. It fails with ErrShard

@@ -11,20 +11,21 @@ import (
 // Blocking is a Handler for code that blocks, such as a library that takes a net.Conn. An idle connection has no
 // goroutine. When input arrives, the server calls Serve on a goroutine.
 //
-// For one connection the functions are called one at a time, in the order Begin, Serve, End. A panic or runtime.Goexit
-// closes the connection with a *PanicError. ListenAndServe returns after all calls have returned. While a call runs,
-// neither a drain nor the end of the peer's input closes the connection, so the call can still answer. If anything else
-// closes the connection, Read and Write fail.
+// For one connection, Begin, Serve and End are called in this order and one at a time. If a call panics or calls
+// runtime.Goexit, the server closes the connection with a *PanicError. ListenAndServe returns after all calls have
+// returned. While a call runs, neither a drain nor the end of the peer's input closes the connection, so the call can
+// still answer. If anything else closes the connection, Read and Write fail.
 type Blocking struct {
 	// Serve is called when there is input. Serve should handle one or all available requests, and may wait in Read for
-	// the rest of a request. When Serve returns nil, the connection is idle until more input arrives. Unread input is
-	// kept. If Serve has read only some of the input, it is called again immediately. When Serve returns an error, such
-	// as io.EOF from Read, the connection sends its output and closes with that error as the reason.
+	// the rest of a request. When Serve returns nil, the connection is idle until more input arrives. The next call can
+	// read the input left unread. If Serve has read some input and left some unread, that call follows immediately.
+	// When Serve returns an error, such as io.EOF from Read, the connection sends its output and closes with that error
+	// as the reason.
 	//
-	// Input that Serve has read into its own buffer, such as a bufio.Reader, does not trigger another call. Return only
-	// when that buffer is empty, or keep the reader with NetConn.SetValue. Deadlines that Serve sets are cleared when
-	// it returns. Do not use n afterwards, except n.Ref. A connection with 64 KiB of unread input is closed with
-	// ErrMessageTooLong.
+	// Input that Serve has read into its own buffer, such as a bufio.Reader, does not trigger another call. Therefore
+	// return only when that buffer is empty, or store the reader with NetConn.SetValue for the next call. Deadlines
+	// that Serve sets are cleared when it returns. Do not use n afterwards, except n.Ref. A connection with 64 KiB of
+	// unread input is closed with ErrMessageTooLong.
 	Serve func(n *NetConn) error
 	// Begin, if set, is called before Serve, for protocols in which the server sends first. The rules of Serve apply.
 	Begin func(n *NetConn) error
@@ -70,14 +71,12 @@ func getOrCreateNetConn(c *Conn) *NetConn {
 	return n
 }
 
-// Opened implements Handler.
 func (b *Blocking) Opened(c *Conn) {
 	if b.Begin != nil {
 		b.scheduleCallbackIfIdle(c, getOrCreateNetConn(c), beginCallback)
 	}
 }
 
-// Received implements Handler.
 func (b *Blocking) Received(c *Conn, in []byte) int {
 	n := getOrCreateNetConn(c)
 	n.bufferInput(c, in)
@@ -85,7 +84,6 @@ func (b *Blocking) Received(c *Conn, in []byte) int {
 	return len(in)
 }
 
-// Ended implements Handler.
 func (b *Blocking) Ended(c *Conn, rest []byte) int {
 	if _, ok := c.Value().(*NetConn); !ok && len(rest) == 0 {
 		return 0
@@ -99,7 +97,6 @@ func (b *Blocking) Ended(c *Conn, rest []byte) int {
 	return len(rest)
 }
 
-// Closed implements Handler.
 func (b *Blocking) Closed(c *Conn, why error) {
 	if _, ok := c.Value().(*NetConn); !ok && b.End == nil {
 		return
@@ -122,7 +119,7 @@ func (b *Blocking) scheduleEndIfConnClosed(n *NetConn) {
 	}
 }
 
-// scheduleCallbackIfIdle schedules cb and retains the connection, unless a callback is already scheduled.
+// scheduleCallbackIfIdle schedules cb and retains the connection, unless a callback of n runs or is scheduled.
 func (b *Blocking) scheduleCallbackIfIdle(c *Conn, n *NetConn, cb callback) {
 	n.mu.Lock()
 	begins := !n.busy
@@ -181,8 +178,8 @@ func (b *Blocking) dequeueWaitingOrFreeSlot() (n *NetConn) {
 	return n
 }
 
-// invokeCallbackAndPostResult runs the next callback of n and passes its result to the connection's owner. A panic or
-// runtime.Goexit becomes a *PanicError.
+// invokeCallbackAndPostResult runs the next callback of n and posts its result to the event loop or goroutine of the
+// connection. A panic or runtime.Goexit becomes a *PanicError.
 func (b *Blocking) invokeCallbackAndPostResult(n *NetConn) {
 	n.mu.Lock()
 	cb, reason := n.callback, n.closeReason
@@ -200,10 +197,10 @@ func (b *Blocking) invokeCallbackAndPostResult(n *NetConn) {
 			err = n.ref.r.ReportPanic(n.RemoteAddr().String(), v, debug.Stack())
 		}
 		n.mu.Lock()
-		posted := cb != endCallback && n.postRetryingWhileFull(func(c *Conn) { b.serveAgainReleaseOrClose(c, n, err) }, func() { b.markIdleAndScheduleEnd(n) })
+		posted := cb != endCallback && n.postRetryingWhileFull(func(c *Conn) { b.serveAgainReleaseOrClose(c, n, err) }, func() { b.endCallAndScheduleEndIfConnClosed(n) })
 		n.mu.Unlock()
 		if !posted {
-			b.markIdleAndScheduleEnd(n)
+			b.endCallAndScheduleEndIfConnClosed(n)
 		}
 	}()
 	switch {
@@ -247,7 +244,7 @@ func (b *Blocking) serveAgainReleaseOrClose(c *Conn, n *NetConn, callbackErr err
 			c.SetValue(nil)
 		}
 	}
-	b.markIdleAndScheduleEnd(n)
+	b.endCallAndScheduleEndIfConnClosed(n)
 }
 
 func (n *NetConn) stopDeadlinesAndResumeReading(c *Conn) {
@@ -262,7 +259,7 @@ func (n *NetConn) stopDeadlinesAndResumeReading(c *Conn) {
 	}
 }
 
-func (b *Blocking) markIdleAndScheduleEnd(n *NetConn) {
+func (b *Blocking) endCallAndScheduleEndIfConnClosed(n *NetConn) {
 	n.mu.Lock()
 	n.busy = false
 	n.mu.Unlock()

@@ -29,11 +29,12 @@ type BroadcastHandler interface {
 	SendToGroup(b Broadcast) (receivers int)
 }
 
-// Held is returned by Broadcast, in place of a number of receivers, for a message that it has queued during an upgrade.
+// Held is the result of a Broadcast that was queued during an upgrade: the number of its receivers is not known yet.
 const Held = broadcastlog.Queued
 
 // Broadcast sends a message to all connections of the server. For a group, it calls the BroadcastHandler on this
-// goroutine. It does not block. It returns the result of SendToGroup, or 0 for All, whose receivers are not counted.
+// goroutine. If Listeners have their own handlers, it calls each handler that is a BroadcastHandler once. It does not
+// block. It returns the sum of the results of SendToGroup, or 0 for All, whose receivers are not counted.
 // Broadcasts of one goroutine arrive in the order of its calls.
 //
 // For All, a loop sends the message to a few hundred connections at a time and serves other connections in between.
@@ -42,7 +43,7 @@ const Held = broadcastlog.Queued
 //
 // Broadcast returns ErrFull if 1,024 broadcasts to all connections, or Limits.MaxMailBytes of such messages, are
 // already in progress. It returns ErrTooLarge for more than Limits.MaxUnsent bytes, and ErrServerClosed before the
-// start and after the end. For a group, it returns ErrBadUse if the Handler is not a BroadcastHandler.
+// start and after the end. For a group, it returns ErrBadUse if no handler is a BroadcastHandler.
 //
 // During an upgrade, each connection that stays connected gets every broadcast once and in order. While connections
 // move to the new process, Broadcast queues a copy and returns Held. It queues at most Limits.MaxMail messages with
@@ -58,7 +59,7 @@ const Held = broadcastlog.Queued
 func (s *Server) Broadcast(b Broadcast) (receivers int, err error) {
 	if b.All {
 		s.mu.Lock()
-		_, err = s.startedEngine()
+		_, err = s.startedEngineLocked()
 		worker := s.worker
 		s.mu.Unlock()
 		switch {
@@ -73,20 +74,22 @@ func (s *Server) Broadcast(b Broadcast) (receivers int, err error) {
 		return 0, ErrTooLarge
 	}
 	if g := s.broadcasts.Load(); g != nil {
-		return g.Broadcast(broadcastlog.Broadcast(b))
+		return g.BroadcastOrQueue(broadcastlog.Broadcast(b))
 	}
-	return s.callHandlerSendToGroup(b) // before the start
+	return sendToGroups(handlersAs[BroadcastHandler](s), b) // before the start
 }
 
-func (s *Server) callHandlerSendToGroup(b Broadcast) (receivers int, err error) {
-	h, ok := handlerAs[BroadcastHandler](s.Handler)
-	if !ok {
+func sendToGroups(handlers []BroadcastHandler, b Broadcast) (receivers int, err error) {
+	if len(handlers) == 0 {
 		return 0, errNoGroups
 	}
-	return h.SendToGroup(b), nil
+	for _, h := range handlers {
+		receivers += h.SendToGroup(b)
+	}
+	return receivers, nil
 }
 
-var errNoGroups = badUse("Broadcast to a group: Server.Handler is not a BroadcastHandler")
+var errNoGroups = badUse("Broadcast to a group: neither Server.Handler nor Handler of a Listener is a BroadcastHandler")
 
 // Upgrading reports whether an upgrade is in progress. In the old process, the upgrade lasts from before SaveState
 // until the process ends or the upgrade fails. In the new process, it lasts from the start until the old process has
@@ -94,21 +97,27 @@ var errNoGroups = badUse("Broadcast to a group: Server.Handler is not a Broadcas
 // Broadcast. Its SaveState must then wait for such calls to end.
 func (s *Server) Upgrading() bool {
 	g := s.broadcasts.Load()
-	return g != nil && g.IsUpgrading()
+	return g != nil && g.IsPausedOrHasPeers()
 }
+
+// HandedOver reports whether an upgrade has moved connections from this process to a new one, which also delivers this
+// process's broadcasts. It is true from just before the queued broadcasts are sent until the new process ends. A
+// BroadcastHandler whose state must change in only one of the processes changes it where HandedOver is false.
+func (s *Server) HandedOver() bool { return s.broadcastsHandedOver.Load() }
 
 func (s *Server) maxHeldBytes() int { return cmp.Or(s.Limits.MaxMailBytes, 64<<20) }
 
-// initBroadcastLogPausedIfUpgrading creates the queue for broadcasts during upgrades. If there is a predecessor
-// process, the queue stays paused until the transfer is complete.
+// initBroadcastLogPausedIfUpgrading creates the queue for broadcasts during upgrades. If this process takes over from
+// another one, the queue holds broadcasts until the transfer of connections is complete.
 func (s *Server) initBroadcastLogPausedIfUpgrading(e engine.Engine, l Limits) {
 	log := s.rateLimitedLogger()
 	g := &broadcastlog.Log{ErrFull: ErrFull, MaxMessages: l.MaxMail, MaxBytes: s.maxHeldBytes()}
+	groups := handlersAs[BroadcastHandler](s)
 	g.Deliver = func(b broadcastlog.Broadcast) (int, error) {
 		if b.All {
 			return 0, publicError(e.BroadcastToAllWorkers(b.Message))
 		}
-		return s.callHandlerSendToGroup(Broadcast(b))
+		return sendToGroups(groups, Broadcast(b))
 	}
 	g.OnDropped = func(err error) {
 		if !errors.Is(err, ErrServerClosed) { // no connection is left to miss it

@@ -179,8 +179,8 @@ func TestBroadcastUpgradeFails(t *testing.T) {
 	if err == nil || u.Lost < after {
 		t.Fatalf("Upgrade: %+v, %v; want an error, and at least %d lost", u, err, after)
 	}
-	if receivers, err := s.Broadcast(Broadcast{Group: "none"}); receivers != 0 || err != nil {
-		t.Errorf("published to nobody: %d receivers, %v", receivers, err)
+	if receivers, err := s.Broadcast(Broadcast{Group: "none"}); receivers != 0 || err != nil || s.HandedOver() {
+		t.Errorf("published to nobody: %d receivers, %v; handed over: %v", receivers, err, s.HandedOver())
 	}
 	h.srv.Stopping() // and with it the numbers end
 	whole := 0
@@ -217,10 +217,13 @@ func TestBroadcastHeldTooLong(t *testing.T) {
 		_, err := s.Upgrade(context.Background())
 		over <- err
 	}()
-	if n := testkit.Receive(t, saved, "the saving of the state"); n != Held {
+	if n := testkit.Receive(t, saved, "the saving of the state"); n != Held || s.HandedOver() {
 		t.Errorf("published while the state is saved: %d receivers, want that it is held", n)
 	}
 	waitFor(t, "it is held for ever", func() bool { return publish() != Held })
+	if !s.HandedOver() {
+		t.Error("broadcasts are delivered, but not handed over")
+	}
 	if len(over) > 0 {
 		t.Fatalf("the upgrade does not wait for the busy one: %v", <-over)
 	}

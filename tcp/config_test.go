@@ -49,6 +49,8 @@ func TestBadConfig(t *testing.T) {
 		{&Server{Loops: -1}, []string{"Loops is -1", "1024"}},
 		{&Server{Loops: 2000}, []string{"Loops is 2000"}},
 		{&Server{Spin: time.Second}, []string{"Spin is 1s", "10ms"}},
+		{&Server{WriteDelay: time.Minute}, []string{"WriteDelay is 1m0s", "1s"}},
+		{&Server{WriteDelay: -1}, []string{"WriteDelay is -1ns", "1s"}},
 		{&Server{SlowConsumer: 2}, []string{"Server.SlowConsumer", "2"}},
 		{&Server{TLSConfig: &tls.Config{}}, []string{"Server.TLSConfig", "certificate"}},
 		{&Server{Allow: []netip.Prefix{prefix, {}}}, []string{"Server.Allow[1]", "prefix"}},
@@ -56,6 +58,8 @@ func TestBadConfig(t *testing.T) {
 		{&Server{Deny: make([]netip.Prefix, maxPrefixes+1)}, []string{"Server.Deny", "1048577", "1048576"}},
 		{&Server{TrustedProxies: []netip.Prefix{{}}}, []string{"Server.TrustedProxies[0]"}},
 		{&Server{Processes: -1}, []string{"Server.Processes is -1"}},
+		{&Server{TickInterval: time.Second}, []string{"Server.TickInterval is 1s although OnTick is nil"}},
+		{&Server{OnTick: func() {}, TickInterval: time.Microsecond}, []string{"Server.TickInterval is 1µs; expected at least 1ms"}},
 
 		{handler(Lines(nil)), []string{"Server.Handler", "MessageHandler", "is nil"}},
 		{handler(Lines(MessageFunc(nil))), []string{"MessageHandler", "is nil"}},
@@ -73,6 +77,8 @@ func TestBadConfig(t *testing.T) {
 		{limits(Limits{MaxMessage: 1<<30 + 1}), []string{"Limits.MaxMessage", "1073741825", "1073741824"}},
 		{limits(Limits{MaxMail: 1<<28 + 1}), []string{"Limits.MaxMail", "268435457", "268435456"}},
 		{limits(Limits{AcceptRate: 1_000_000_001}), []string{"Limits.AcceptRate"}},
+		{limits(Limits{ReadRate: -1}), []string{"Limits.ReadRate"}},
+		{limits(Limits{MessageRate: 1_000_000_001}), []string{"Limits.MessageRate"}},
 		{limits(Limits{MaxUnsent: 100, HighWater: 101}), []string{"Limits.HighWater", "101", "MaxUnsent", "100"}},
 		{limits(Limits{HighWater: 100, LowWater: 101}), []string{"Limits.LowWater", "101", "HighWater", "100"}},
 		{limits(Limits{MaxUnsent: 100, LowWater: 101}), []string{"101", "100"}},
@@ -109,10 +115,10 @@ func TestBadConfig(t *testing.T) {
 	odd := struct{ net.Listener }{&net.TCPListener{}}
 	expectError(t, "Serve on an odd listener", (&Server{Handler: Base{}}).Serve(t.Context(), odd), ErrBadConfig, "struct")
 	for _, h := range []Handler{struct{ Handler }{&embedsShed{}}, rawSheddingHandler{}, Lines(sheddingHandler{}), Lines(MessageFunc(echoLine)), Base{}} {
-		expectNoError(t, (&Server{Handler: h}).checkShedSignature())
+		expectNoError(t, checkShedSignature("", h))
 	}
 	for _, h := range []Heartbeat{{}, {Interval: minHeartbeat, Message: ping, MaxMissed: 255}, {Interval: Never, Send: send}} {
-		expectNoError(t, h.validate(false))
+		expectNoError(t, h.validate("Server.Handler"))
 	}
 }
 

@@ -12,14 +12,14 @@ import (
 // Conn is a connection as its handler sees it. A Conn is valid only during the call that received it, and its methods
 // need no lock. No method blocks. Use [Ref] from other goroutines and after the call.
 //
-// If a Conn is kept after its call, its methods do nothing. They return ErrOutsideCall or, if they have no error
-// result, log the misuse. On another goroutine such a use is a data race, and the check may miss it.
+// After that call, the methods do nothing. They return ErrOutsideCall or, without an error result, log the misuse. On
+// another goroutine such a use is a data race, which the methods do not always detect.
 type Conn engine.Conn
 
 func (c *Conn) core() *engine.Conn { return (*engine.Conn)(c) }
 
-// inHandlerCallOrLogMisuse reports whether a call for the connection is in progress. If not, it logs, once per method
-// and server, that the method was called on a kept Conn.
+// inHandlerCallOrLogMisuse reports whether a handler call for the connection is in progress. Otherwise it logs, once
+// for each method and server, that method was used after the call.
 func (c *Conn) inHandlerCallOrLogMisuse(method string) bool {
 	if c.core().InHandlerCall() {
 		return true
@@ -64,8 +64,8 @@ func (c *Conn) WriteString(s string) (int, error) {
 }
 
 // Close starts to close the connection. The handler receives no more input, the server sends pending output, and Closed
-// is called with a nil reason. Limits.CloseTimeout limits the sending. Limits.Linger limits the wait for the peer's
-// end. Further calls do nothing. The only error is ErrOutsideCall.
+// is called with a nil reason. Limits.CloseTimeout limits the sending. The server then waits at most Limits.Linger for
+// the peer to end its direction. Further calls do nothing. The only error is ErrOutsideCall.
 func (c *Conn) Close() error {
 	if !c.core().InHandlerCall() {
 		return ErrOutsideCall
@@ -89,12 +89,13 @@ func (c *Conn) Loop() int { return c.core().LoopIndex() }
 func (c *Conn) Pending() int { return c.core().UnsentOrDroppedBytes() }
 
 // Dropped returns the number of messages that the connection missed because its peer reads too slowly. It counts writes
-// and broadcasts that SlowConsumer DropMessage dropped, and replaced values of Group.SendLatest.
+// and broadcasts that SlowConsumer DropMessage dropped, and replaced values of Group.SendLatest. A MissedHandler is
+// called when the peer has caught up.
 func (c *Conn) Dropped() int64 { return c.core().MissedMessages() }
 
-// Paused reports whether the connection accepts no more input for now. A pause begins when the unsent output exceeds
-// Limits.HighWater, and ends when it has dropped to Limits.LowWater. A closing connection is also paused. A handler
-// that still has unused input should then return. The server passes the unused input again after it has sent output.
+// Paused reports whether the connection accepts no more input for now. A pause begins when more than Limits.HighWater
+// bytes of output are unsent, and ends when at most Limits.LowWater are. A closing connection counts as paused. During
+// a pause, a handler should return and leave further input unused. The server passes it again after sending output.
 func (c *Conn) Paused() bool { return c.core().IsPaused() }
 
 // CloseWrite ends the server's direction after all output, including earlier messages from Refs, has been sent. The
@@ -125,10 +126,10 @@ func (c *Conn) Resume() {
 	}
 }
 
-// Retain keeps the connection open for later output, such as an answer computed by another goroutine. Neither the
-// peer's end nor a drain closes the connection until Release or Ref.Release has been called as often as Retain. After
-// the peer's end, the connection remains for at most Limits.IdleTimeout. While output is pending, it remains for at
-// most Limits.WriteTimeout. Close, all limits and the end of a drain's time still close the connection.
+// Retain keeps the connection open for later output, such as an answer computed by another goroutine. It stays open
+// after the peer has ended its direction and during a drain, until Release or Ref.Release has been called as often as
+// Retain. After the peer has ended its direction, it stays open for at most Limits.IdleTimeout or, with pending output,
+// Limits.WriteTimeout. Close, all limits and the end of a drain's time still close the connection.
 func (c *Conn) Retain() {
 	if c.inHandlerCallOrLogMisuse("Retain") {
 		c.core().Retain()
@@ -142,16 +143,26 @@ func (c *Conn) Release() {
 	}
 }
 
-// SetTimer makes the server call Timer of a TimerHandler once, after d. On an event loop the call may be up to 400 ms
-// late. A connection has one timer: a further call of SetTimer replaces it, and 0 stops it.
+// SetReadRate replaces Limits.ReadRate and Limits.MessageRate for this connection, which may then use the allowance of
+// a second at once. Values of 0 or less mean no limit. The maximum is 1,000,000,000; higher values mean the same. An
+// Upgrade does not preserve these rates: set them again, for example in Migrator.Restore.
+func (c *Conn) SetReadRate(bytesPerSecond, messagesPerSecond int) {
+	if c.inHandlerCallOrLogMisuse("SetReadRate") {
+		c.core().SetReadRate(min(max(bytesPerSecond, 0), maxRate), min(max(messagesPerSecond, 0), maxRate))
+	}
+}
+
+// SetTimer makes the server call Timer of a TimerHandler once, after d. The call is at most 10 ms late if the event
+// loop or goroutine is not busy. A connection has one timer: a further call of SetTimer replaces it, and a d of 0 stops
+// it.
 func (c *Conn) SetTimer(d time.Duration) {
 	if c.inHandlerCallOrLogMisuse("SetTimer") {
 		c.core().SetTimer(min(d, forever))
 	}
 }
 
-// SetDeadline closes the connection with ErrDeadline after d. The close may be up to 400 ms late. The server first
-// sends the output written so far. A further call replaces the deadline, and 0 removes it.
+// SetDeadline closes the connection with ErrDeadline after d. The close is at most 10 ms late. The server first sends
+// the output written so far. A further call replaces the deadline, and a d of 0 removes it.
 func (c *Conn) SetDeadline(d time.Duration) {
 	if c.inHandlerCallOrLogMisuse("SetDeadline") {
 		c.core().SetDeadline(min(d, forever))
@@ -161,13 +172,14 @@ func (c *Conn) SetDeadline(d time.Duration) {
 // Relay connects this connection with another one of the same server. From now on, the server sends the input of each
 // connection to the other one, with backpressure. If a peer ends its direction, the end is passed on (half-close). Both
 // connections close after both directions have ended. If one connection closes for any reason, the other sends its
-// pending output and closes. Of the handlers' methods, only Closed is still called.
+// pending output and closes. If the reason is an error, the other's TLS sends no close_notify, because data may be
+// missing. Of the handlers' methods, only Closed is still called.
 //
-// The relay first passes on input that the current call leaves unused or that a paused connection holds. Pause the
-// other connection before calling Relay; otherwise its handler may still receive input. Relay resumes both connections.
-// A direction buffers at most Limits.HighWater plus one read (64 KiB), or twice that in the goroutine model and between
-// two loops. Neither connection receives heartbeats or broadcasts. Input of either connection restarts IdleTimeout. A
-// drain waits for relays to end, within its limit.
+// The relay first passes on input that the current call leaves unused, and input that has arrived at a paused
+// connection. Pause the other connection before calling Relay; otherwise its handler may still receive input. Relay
+// resumes both connections. A direction buffers at most Limits.HighWater plus one read (64 KiB), or twice that in the
+// goroutine model and between two loops. Neither connection receives heartbeats or broadcasts. Input of either
+// connection restarts IdleTimeout. A drain waits for relays to end, within its limit.
 //
 // Relay fails with ErrClosed if either connection is closing or CloseWrite was called for this connection. It fails
 // with ErrBadUse if this connection is already relayed, is starting TLS or is being detached, or if the argument to is

@@ -9,8 +9,8 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// operatorCommands are the commands of an operator to a running server. Engines execute the commands. In a worker
-// process, a forwarder passes the commands on to all workers.
+// operatorCommands executes the commands of an operator. An engine executes them for the connections of its own
+// process. In a worker process, another implementation passes them to all worker processes.
 type operatorCommands interface {
 	PauseAccept(on bool) error
 	ClosePeerConns(peer netip.AddrPort) error
@@ -21,9 +21,9 @@ type operatorCommands interface {
 // returns immediately. A few more connections may be accepted until Stats.AcceptingPaused reports that all loops have
 // paused. A drain resets the waiting clients.
 //
-// With Server.Processes, PauseAccepting applies to all workers and may be called in any worker or the supervisor. A
-// worker that is restarted later may accept a few connections before it pauses. PauseAccepting returns ErrServerClosed
-// before the start, while the server drains and after the end, and ErrFull if too many commands wait for the workers.
+// With Server.Processes, PauseAccepting applies to all worker processes. It may be called in any of them or in the
+// supervisor. A worker process that is restarted later may accept a few connections before it pauses. PauseAccepting
+// returns ErrServerClosed before the start, during a drain and after the end, and ErrFull if too many commands wait.
 func (s *Server) PauseAccepting() error { return s.setAcceptPaused(true) }
 
 // ResumeAccepting ends the effect of PauseAccepting.
@@ -40,12 +40,12 @@ func (s *Server) setAcceptPaused(paused bool) error {
 
 // CloseConns closes the connections from a remote address and port. Usually there is at most one. Behind a proxy
 // (TrustedProxies), remote is either the client's address (Conn.RemoteAddr) or the proxy's own address. The server does
-// not send pending output. The close reason is ErrClosedByOperator. If a handler runs on a worker or goroutine, its
-// connection closes after the handler has returned; CloseConns does not wait for that.
+// not send pending output. The close reason is ErrClosedByOperator. A connection whose handler call runs on a goroutine
+// of its own or of a pool closes after that call. CloseConns does not wait for that.
 //
 // CloseConns returns ErrFull if 16 calls are already in progress, ErrServerClosed before the start and after the end,
-// and ErrBadConfig if remote is not valid. Connections by unix sockets have no valid address and can't be closed. With
-// Server.Processes, CloseConns applies to all workers.
+// and ErrBadConfig if remote is not valid. Connections over unix sockets have no valid address, so CloseConns can't
+// close them. With Server.Processes, CloseConns closes connections in all worker processes.
 func (s *Server) CloseConns(remote netip.AddrPort) error {
 	if !remote.IsValid() || remote.Port() == 0 {
 		return badConfig("remote address %v; expected an IP address and a port above 0", remote)
@@ -63,7 +63,7 @@ func (s *Server) workerOrStartedEngine() (operatorCommands, error) {
 	if s.worker != nil && s.engine != nil {
 		return s.worker, nil
 	}
-	return s.startedEngine()
+	return s.startedEngineLocked()
 }
 
 func (s *Server) engineServingConns() (engine.Engine, error) {
@@ -72,11 +72,11 @@ func (s *Server) engineServingConns() (engine.Engine, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.startedEngine()
+	return s.startedEngineLocked()
 }
 
-// startedEngine returns the engine, or an error if the server does not run. The caller holds mu.
-func (s *Server) startedEngine() (engine.Engine, error) {
+// startedEngineLocked returns the engine, or an error before the start and after the end. The caller holds s.mu.
+func (s *Server) startedEngineLocked() (engine.Engine, error) {
 	switch {
 	case s.engine != nil:
 		return s.engine, nil
@@ -108,7 +108,7 @@ func (s *Server) ListenAddr() net.Addr {
 	return s.engine.Addr()
 }
 
-// Drain calls Shutdown with a limit of Limits.ShutdownTimeout. In a worker process, only that worker drains.
+// Drain calls Shutdown with a limit of Limits.ShutdownTimeout. In a worker process, only this process drains.
 func (s *Server) Drain() error {
 	s.mu.Lock()
 	most := s.limits.ShutdownTimeout

@@ -22,8 +22,7 @@ type Dial struct {
 	// Addr is host:port, or the path of a unix socket. A host name is resolved outside the event loops, and the first
 	// address found is used. At most 256 lookups run at a time, and at most 16,384 wait.
 	Addr string
-	// Handler handles this connection instead of Server.Handler. If Handler is a DialFailedHandler, it is told if the
-	// dial fails.
+	// Handler handles this connection instead of Server.Handler. If it is a DialFailedHandler, it learns of failures.
 	Handler Handler
 	// TLSConfig, if set, encrypts the connection. Opened is called after the handshake, which must end within
 	// Limits.HandshakeTimeout. If ServerName is empty, the host of Addr is verified. Do not change the configuration
@@ -148,6 +147,12 @@ func (o *connHandler) Drained(c *engine.Conn) {
 	}
 }
 
+func (o *connHandler) Missed(c *engine.Conn, n int64) {
+	if h, ok := handlerAs[MissedHandler](o.h); ok {
+		h.Missed((*Conn)(c), n)
+	}
+}
+
 func (o *connHandler) Draining(c *engine.Conn) {
 	if h, ok := handlerAs[DrainingHandler](o.h); ok {
 		h.Draining((*Conn)(c))
@@ -179,7 +184,7 @@ func (o *pendingDial) NewLayer(c *engine.Conn) engine.Layer {
 	return o.layers.NewFirstLayer(c)
 }
 
-// Opened saves memory: it replaces o by a smaller handler without the parameters of the dial.
+// Opened replaces o by a smaller handler without the parameters of the dial, to save memory.
 func (o *pendingDial) Opened(c *engine.Conn) {
 	open := o.connHandler
 	c.SetConnHandler(&open)

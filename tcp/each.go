@@ -10,9 +10,9 @@ import (
 
 // Each calls f once for every open connection, including dialed ones. As with Ref.Do, f runs on the connection's event
 // loop or goroutine, never concurrently with another call for that connection. Calls for different connections may be
-// concurrent. Each returns after all calls have returned. If ctx ends first, Each returns ctx's cause, and calls of f
-// may follow. Closing connections are skipped. Connections that open during the call, or have not completed their TLS
-// handshake or PROXY header, may be skipped.
+// concurrent. Each returns after all calls have returned. If ctx ends before that, Each returns ctx's cause; f may
+// still be called afterwards. Closing connections are skipped. Connections that open during the call, or have not
+// completed their TLS handshake or PROXY header, may be skipped.
 //
 // Each fails with ErrServerClosed before the start and after the end. In the goroutine model, it fails with ErrFull if
 // it skipped connections whose mailboxes were full. With Server.Processes, Each visits only the connections of the

@@ -19,7 +19,7 @@ type MessageHandler interface {
 	Closed(c *Conn, why error)
 }
 
-// MessageFunc is a MessageHandler that handles only messages.
+// MessageFunc is a function that handles messages. As a MessageHandler, it does nothing in Opened and Closed.
 type MessageFunc func(c *Conn, msg []byte)
 
 func (f MessageFunc) Opened(*Conn) {}
@@ -48,10 +48,11 @@ func Split(split bufio.SplitFunc, h MessageHandler) Handler {
 	return f
 }
 
-// LengthPrefixed returns a function that finds messages prefixed by their length. Use it for Split, not for
-// bufio.Scanner. The length is a number of 1, 2, 4 or 8 bytes in the given order, and counts the bytes after it. The
-// token is the message without its length. A length above Limits.MaxMessage closes the connection immediately with
-// ErrMessageTooLong. LengthPrefixed panics if prefixBytes is not 1, 2, 4 or 8, or if order is nil.
+// LengthPrefixed returns a function that finds messages prefixed by their length. Use it only for Split, because it
+// requests more input in a way that bufio.Scanner does not support. The length is a number of 1, 2, 4 or 8 bytes in the
+// given order, and counts the bytes after it. The token is the message without its length. A length above
+// Limits.MaxMessage closes the connection immediately with ErrMessageTooLong. LengthPrefixed panics if prefixBytes is
+// not 1, 2, 4 or 8, or if order is nil.
 func LengthPrefixed(prefixBytes int, order binary.ByteOrder) bufio.SplitFunc {
 	switch prefixBytes {
 	case 1, 2, 4, 8:
@@ -99,7 +100,7 @@ func decodeLength(b []byte, order binary.ByteOrder) uint64 {
 	return order.Uint64(b)
 }
 
-// maxEmptyTokens limits, as in bufio.Scanner, consecutive tokens that use no input.
+// maxEmptyTokens is the maximum number of consecutive tokens that use no input, as in bufio.Scanner.
 const maxEmptyTokens = 100
 
 type framer struct {
@@ -132,10 +133,10 @@ func (f *framer) deliverMessages(c *Conn, in []byte, shedReason error) (used int
 	return f.deliverTokens(c, in, false, shedReason)
 }
 
-// deliverLines passes complete lines to the handler. It does not search the same bytes twice.
+// deliverLines passes complete lines to the handler. Further calls do not search the same bytes for a line end again.
 func (f *framer) deliverLines(c *Conn, in []byte, shedReason error) (used int) {
-	seen, messages := c.core().RefusedBytes(), 0
-	for !c.Paused() {
+	seen, messages, allowed := c.core().RefusedBytes(), 0, c.core().AllowedMessages()
+	for messages < allowed && !c.Paused() {
 		rest := in[used:]
 		i := bytes.IndexByte(rest[seen:], '\n')
 		if i < 0 {
@@ -163,9 +164,9 @@ func trimCR(line []byte) []byte {
 }
 
 func (f *framer) deliverTokens(c *Conn, data []byte, atEOF bool, shedReason error) (used int) {
-	empty, messages := 0, 0
+	empty, messages, allowed := 0, 0, c.core().AllowedMessages()
 	defer func() { c.core().CountMessages(messages) }()
-	for !c.Paused() && (used < len(data) || atEOF) {
+	for messages < allowed && !c.Paused() && (used < len(data) || atEOF) {
 		advance, token, err := f.split(data[used:], atEOF)
 		if n, ok := err.(incompleteError); ok {
 			if n > incompleteError(c.core().MaxMessage()) {

@@ -3,8 +3,8 @@ package tcp
 import "github.com/myriad-go/myriad/internal/engine"
 
 // Group is a set of connections that receive the same messages, such as a chat room. The zero value is empty. Its
-// methods are safe for concurrent use. Add and broadcasts remove closed connections, so a group rarely holds more than
-// 8 closed connections, unless it holds more open ones. A handler that needs an exact Len calls Remove in Closed.
+// methods are safe for concurrent use. Add and broadcasts remove closed connections. In a group, closed connections
+// therefore rarely outnumber open ones, unless there are at most 8. For an exact Len, call Remove in Closed.
 //
 // A group of one connection takes 40 bytes. A group of 2 to 8 connections takes about 100 bytes plus 16 per connection;
 // a larger group takes about 30 bytes per connection. SendLatest needs additional memory from its first call on.
@@ -39,5 +39,5 @@ func (g *Group) Broadcast(p []byte) (sent, full int) { return g.g.Broadcast(p) }
 // Ref.Send. A group has at most one value waiting per connection, so use one group per independent value.
 //
 // sent is the number of connections that accepted p. full is the number that did not, because the mailbox was full or p
-// exceeds Limits.MaxUnsent. Connections without p may still have an older value and will receive newer values.
+// exceeds Limits.MaxUnsent. A connection that did not accept p may receive an older value, and receives later ones.
 func (g *Group) SendLatest(p []byte) (sent, full int) { return g.g.SendLatest(p) }

@@ -1,8 +1,12 @@
 package tcp
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"iter"
+	"reflect"
+	"slices"
 
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/pool"
@@ -24,10 +28,10 @@ type Handler interface {
 	Received(c *Conn, in []byte) (used int)
 
 	// Ended is called when the peer has ended its direction; rest is the unused input. Ended can still write answers,
-	// and returns the number of bytes used. If the connection is Paused, the server passes unused input again after it
-	// has sent output; otherwise unused input is lost. The connection closes when all output, including earlier
-	// messages of Refs, has been sent. The peer must receive the output within Limits.CloseTimeout. The goroutine model
-	// detects the end only while output is not blocked.
+	// and returns the number of bytes used. If Ended has used only a part and the connection is then Paused, the server
+	// calls Ended again with the rest after it has sent output. Otherwise unused input is lost. The connection closes
+	// when all output, including earlier messages of Refs, has been sent. The peer must receive the output within
+	// Limits.CloseTimeout. The goroutine model detects the end only while output is not blocked.
 	Ended(c *Conn, rest []byte) (used int)
 
 	// Closed is the last call for a connection. The reason is
@@ -61,6 +65,15 @@ type WritableHandler interface {
 	Writable(c *Conn)
 }
 
+// MissedHandler is a Handler or MessageHandler that learns when a connection has missed messages because its peer reads
+// too slowly, for example to send the peer a complete state or to tell it about the gap.
+type MissedHandler interface {
+	// Missed is called when at most Limits.LowWater bytes of output are unsent, and before Writable. n is the number of
+	// messages missed since the last call, at least 1. Unlike Conn.Dropped, it excludes messages missed before an
+	// Upgrade.
+	Missed(c *Conn, n int64)
+}
+
 // TimerHandler is a Handler or MessageHandler that uses Conn.SetTimer.
 type TimerHandler interface {
 	// Timer is called once when the time set by Conn.SetTimer has passed. It runs on the event loop, even with
@@ -78,12 +91,11 @@ type SecuredHandler interface {
 // ALPNHandler is a Handler or MessageHandler that determines the protocols that the server offers over TLS (ALPN).
 type ALPNHandler interface {
 	// NextProtos is called for every TLSConfig when the server starts. It receives the configuration's NextProtos,
-	// which it must not change, and returns the protocols to use. Configurations returned by GetConfigForClient are
-	// used as they are.
+	// which it must not change, and returns the protocols to use. It does not affect results of GetConfigForClient.
 	NextProtos(configured []string) []string
 }
 
-// DialFailedHandler is a Handler or MessageHandler for Server.Dial that receives failures.
+// DialFailedHandler is a Handler or MessageHandler for Server.Dial that is told about dials that fail.
 type DialFailedHandler interface {
 	// DialFailed is called instead of all other methods if a dial failed. It may run on any goroutine or event loop and
 	// must not block. d is the argument of Dial and can be passed to Server.Dial again. err is ErrDialTimeout, ErrFull
@@ -98,9 +110,9 @@ type DrainingHandler interface {
 	Draining(c *Conn)
 }
 
-// ShedHandler is a Handler that rejects input when Server.Workers has no worker for a connection, because the pool is
-// full or has shed the connection's job. If the handler is not a ShedHandler, the connection waits and is not read
-// from. Without Workers and in the goroutine model, the server never calls Shed.
+// ShedHandler is a Handler that rejects input when the pool Server.Workers has no worker for a connection, because it
+// is full or has shed the connection's job. If the handler is not a ShedHandler, the connection waits instead, and the
+// server does not read from it. Without Workers and in the goroutine model, the server never calls Shed.
 //
 // If a Handler has the Shed method of a MessageShedHandler, or a MessageHandler that of a ShedHandler, the server does
 // not start (ErrBadConfig). To hide an unrelated Shed method, wrap the handler: struct{ Handler }{h}.
@@ -134,16 +146,16 @@ func newShedFunc(h Handler) func(c *engine.Conn, in []byte, why error) int {
 	return func(c *engine.Conn, in []byte, why error) int { return shed((*Conn)(c), in, toOverloadError(why)) }
 }
 
-func (s *Server) checkShedSignature() error {
-	const text = "Server.Handler: %T has Shed as %s has it; expected that of %s, because it is a %s: %s"
-	switch h := s.Handler.(type) {
+func checkShedSignature(fieldName string, h Handler) error {
+	const text = "%s: %T has Shed as %s has it; expected that of %s, because it is a %s: %s"
+	switch h := h.(type) {
 	case *framer:
 		if _, other := h.MessageHandler.(ShedHandler); other {
-			return badConfig(text, h.MessageHandler, "ShedHandler", "MessageShedHandler", "MessageHandler",
+			return badConfig(text, fieldName, h.MessageHandler, "ShedHandler", "MessageShedHandler", "MessageHandler",
 				"Shed(c *tcp.Conn, msg []byte, why error)")
 		}
 	case MessageShedHandler:
-		return badConfig(text, h, "MessageShedHandler", "ShedHandler", "Handler",
+		return badConfig(text, fieldName, h, "MessageShedHandler", "ShedHandler", "Handler",
 			"Shed(c *tcp.Conn, in []byte, why error) (used int)")
 	}
 	return nil
@@ -168,7 +180,7 @@ type StartHandler interface {
 	Starting(s *Server)
 }
 
-// handlerAs returns h as the optional interface T. If h frames a MessageHandler, the result is the MessageHandler as T.
+// handlerAs returns h as the optional interface T. If h was made by Lines or Split, it returns the MessageHandler as T.
 func handlerAs[T any](h Handler) (t T, ok bool) {
 	if f, is := h.(*framer); is {
 		t, ok = f.MessageHandler.(T)
@@ -176,6 +188,56 @@ func handlerAs[T any](h Handler) (t T, ok bool) {
 	}
 	t, ok = h.(T)
 	return t, ok
+}
+
+// handlers yields Server.Handler and the handlers of Listeners with the names of their fields. It omits nil handlers.
+func (s *Server) handlers() iter.Seq2[string, Handler] {
+	return func(yield func(string, Handler) bool) {
+		more := s.Handler == nil || yield("Server.Handler", s.Handler)
+		for i := 0; more && i < len(s.Listeners); i++ {
+			if h := s.Listeners[i].Handler; h != nil {
+				more = yield(fmt.Sprintf("Server.Listeners[%d].Handler", i), h)
+			}
+		}
+	}
+}
+
+// handlersAs returns the results of handlerAs for all handlers of s. A handler with several listeners occurs once.
+func handlersAs[T any](s *Server) (all []T) {
+	for _, h := range s.handlers() {
+		if t, ok := handlerAs[T](h); ok {
+			all = appendIfNew(all, t)
+		}
+	}
+	return all
+}
+
+// appendIfNew appends h to all, unless all contains h. Handlers that can't be compared are different.
+func appendIfNew[T any](all []T, h T) []T {
+	if reflect.ValueOf(h).Comparable() && slices.ContainsFunc(all, func(other T) bool { return any(other) == any(h) }) {
+		return all
+	}
+	return append(all, h)
+}
+
+// listenerHandler returns the handler of the numbered listener or, for -1, that of connections without a listener.
+func (s *Server) listenerHandler(number int) Handler {
+	if number < 0 {
+		return cmp.Or[Handler](s.Handler, Base{})
+	}
+	return cmp.Or(s.activeListeners[number].Handler, s.Handler)
+}
+
+func (s *Server) checkHandlers(listeners []Listener) error {
+	if s.Handler == nil && slices.ContainsFunc(listeners, func(l Listener) bool { return l.Handler == nil }) {
+		return checkHandler("Server.Handler", nil)
+	}
+	for field, h := range s.handlers() {
+		if err := cmp.Or(checkHandler(field, h), checkShedSignature(field, h)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func checkHandler(fieldName string, h Handler) error {
@@ -269,8 +331,9 @@ var (
 	ErrTooManyConns      = engine.ErrTooManyConns
 	ErrTooManyFromSource = engine.ErrRefusedSource
 	ErrDenied            = engine.ErrDenied
-	// ErrOverloaded is passed to Shed when no worker is available for a connection's input.
-	ErrOverloaded = errors.New("myriad: overloaded")
+	// ErrOverloaded is passed to Shed when no worker is available for a connection's input, and to Server.Refuse when
+	// Server.Overload refuses a connection.
+	ErrOverloaded = engine.ErrOverloaded
 	// ErrClosedByOperator is the reason of connections closed by Server.CloseConns.
 	ErrClosedByOperator = engine.ErrClosedByOperator
 	// ErrWorkersClosed closes connections of a server whose pool (Server.Workers) was closed before the server ended.

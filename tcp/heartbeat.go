@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/myriad-go/myriad/internal/engine"
@@ -8,11 +9,11 @@ import (
 
 // Heartbeat configures messages to silent peers, which keep connections alive and detect lost ones.
 type Heartbeat struct {
-	// Interval is the time of silence after which the server sends a heartbeat, and the time between heartbeats. The
-	// minimum is 100 ms. The default, 0, disables heartbeats.
+	// Interval is the time of silence after which the server sends a heartbeat, and the time between heartbeats. Both
+	// are exact on average. If heartbeats of many connections are due at once, the server delays some by up to one
+	// Interval to spread them. The minimum is 100 ms. The default, 0, disables heartbeats.
 	Interval time.Duration
-	// Message is the heartbeat. It must not be changed while the server runs. A HeartbeatHandler writes its own
-	// heartbeats.
+	// Message is the heartbeat. Do not change it while the server runs. A HeartbeatHandler writes its own heartbeats.
 	Message []byte
 	// Send, if set, writes the heartbeat instead of Message. Send is not called concurrently with another call for the
 	// connection. Send runs on the event loop, even with Server.Workers, and must not block.
@@ -26,8 +27,8 @@ type Heartbeat struct {
 // HeartbeatHandler is a Handler or MessageHandler that writes the heartbeats of its connections, such as pings of a
 // protocol, at the times set by Server.Heartbeat.
 type HeartbeatHandler interface {
-	// Heartbeat is called under the rules of Heartbeat.Send. It returns false if it expects no answer. The peer's
-	// silence then counts from zero again, so neither missed heartbeats nor Limits.IdleTimeout close the connection.
+	// Heartbeat is called under the rules of Heartbeat.Send. It reports whether the peer is expected to answer. If not,
+	// the peer's silence counts from zero again, so neither MaxMissed nor Limits.IdleTimeout takes effect.
 	Heartbeat(c *Conn) (answers bool)
 }
 
@@ -37,8 +38,8 @@ const (
 	maxMissed     = 255
 )
 
-// validate checks the settings. hasHeartbeatHandler is set if the Server's handler is a HeartbeatHandler.
-func (h *Heartbeat) validate(hasHeartbeatHandler bool) error {
+// validate checks the settings. handlerField is the field of a handler that is not a HeartbeatHandler, or empty.
+func (h *Heartbeat) validate(handlerField string) error {
 	switch {
 	case h.Interval == 0 && (h.Message != nil || h.Send != nil || h.MaxMissed != 0):
 		return badConfig("Heartbeat.Interval is 0 although other fields are set; expected at least %v", minHeartbeat)
@@ -46,9 +47,9 @@ func (h *Heartbeat) validate(hasHeartbeatHandler bool) error {
 		return nil
 	case h.Interval < minHeartbeat:
 		return badConfig("Heartbeat.Interval is %v; expected 0 (the default: none) or at least %v", h.Interval, minHeartbeat)
-	case len(h.Message) > 0 && h.Send != nil, len(h.Message) == 0 && h.Send == nil && !hasHeartbeatHandler:
-		return badConfig("Heartbeat has %d bytes of Message, and Send is %s; expected one of them, or a Handler that is a HeartbeatHandler",
-			len(h.Message), map[bool]string{true: "nil", false: "set"}[h.Send == nil])
+	case len(h.Message) > 0 && h.Send != nil, len(h.Message) == 0 && h.Send == nil && handlerField != "":
+		return badConfig("Heartbeat has %d bytes of Message, and Send is %s; expected one of them, or %s to be a HeartbeatHandler",
+			len(h.Message), map[bool]string{true: "nil", false: "set"}[h.Send == nil], cmp.Or(handlerField, "Server.Handler"))
 	case h.MaxMissed < 0 || h.MaxMissed > maxMissed:
 		return badConfig("Heartbeat.MaxMissed is %d; expected 0 (the default, %d) to %d", h.MaxMissed, defaultMissed, maxMissed)
 	}
@@ -56,11 +57,16 @@ func (h *Heartbeat) validate(hasHeartbeatHandler bool) error {
 }
 
 func (s *Server) checkHeartbeat() error {
-	_, handled := handlerAs[HeartbeatHandler](s.Handler)
-	return s.Heartbeat.validate(handled)
+	handlerField := ""
+	for field, h := range s.handlers() {
+		if _, ok := handlerAs[HeartbeatHandler](h); !ok {
+			handlerField = field
+		}
+	}
+	return s.Heartbeat.validate(handlerField)
 }
 
-// toEngine converts the settings for the engine. defaultHandler is the handler of connections without their own one.
+// toEngine converts the settings for the engine. Connections without a handler of their own use defaultHandler.
 func (h Heartbeat) toEngine(defaultHandler Handler) engine.Heartbeat {
 	if h.Interval == 0 || h.Interval >= forever {
 		return engine.Heartbeat{}
@@ -85,5 +91,9 @@ func (h Heartbeat) toEngine(defaultHandler Handler) engine.Heartbeat {
 	if missed == 0 {
 		missed = defaultMissed
 	}
-	return engine.Heartbeat{Every: h.Interval, Send: send, MaxMissed: missed}
+	message := h.Message
+	if _, own := handlerAs[HeartbeatHandler](defaultHandler); own || h.Send != nil {
+		message = nil
+	}
+	return engine.Heartbeat{Every: h.Interval, Send: send, Message: message, MaxMissed: missed}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// A time limit of Never means no limit.
+// Never, as the value of a time limit, means no limit.
 const Never = time.Duration(math.MaxInt64)
 
 // Limits are the limits of a Server. A zero field selects the default; negative values are errors. Timeouts are checked
@@ -35,6 +35,17 @@ type Limits struct {
 	// least Processes.
 	AcceptRate int
 
+	// ReadRate is the maximum number of bytes per second that a connection sends to its handler, and MessageRate the
+	// maximum number of messages, as counted by Stats.Messages. After a second without input, a connection may use the
+	// allowance of a second at once. The server checks ReadRate after each read, usually of at most 64 KiB; excess
+	// bytes delay the next read. MessageRate is exact, but limits only handlers made by Lines or Split.
+	//
+	// A faster client is not closed. The server does not read from it until the rate permits, at most 10 ms later, so
+	// the client's sends block. This wait does not count as silence, and Stats.ReadLimited counts it. With TLS,
+	// ReadRate counts decrypted bytes. Relays are not limited. After an Upgrade, connections may use the allowance of a
+	// second at once. The defaults, 0, mean no limit; the maximum is 1,000,000,000. See Conn.SetReadRate.
+	ReadRate, MessageRate int
+
 	// MaxMessage is the maximum size of a message in bytes, framing included. It is also the maximum input that a
 	// connection buffers for its handler. The connection closes with ErrMessageTooLong when MaxMessage bytes have
 	// arrived without the message's end, or when LengthPrefixed reads a larger length. The default is 65,536, as in
@@ -47,8 +58,8 @@ type Limits struct {
 	// MaxUnsent is the maximum number of bytes that wait for one peer. One limit of this size applies to the handler's
 	// output, another to messages from Refs and broadcasts. Server.SlowConsumer determines what happens above the
 	// limit. The peer must receive waiting output within WriteTimeout, so its speed must be at least
-	// MaxUnsent/WriteTimeout: 34 KiB/s with the defaults. For slower peers, raise WriteTimeout. The default is 1 MiB;
-	// the maximum is 1 GiB.
+	// MaxUnsent/WriteTimeout: 34 KiB/s with the defaults. For slower peers, raise WriteTimeout. The default is 1 MiB,
+	// the maximum 1 GiB.
 	MaxUnsent int
 
 	// HighWater is the number of unsent output bytes above which a connection stops reading. LowWater is the number at
@@ -63,7 +74,7 @@ type Limits struct {
 	// Group.SendLatest, and memory of the handler and the kernel. Messages of Refs, groups and broadcasts count from
 	// the moment they are accepted. Above the limit, the server closes the connections with the largest buffers with
 	// ErrOverBudget. In the goroutine model, Ref.SendWait also waits above the limit, and Ref.Send fails with ErrFull
-	// above 5/4 of it.
+	// above 5/4 of the limit.
 	//
 	// The default is a quarter of the memory available to the process: the least of the machine's memory, the cgroup's
 	// limit and GOMEMLIMIT. With Server.Processes, the processes share the memory of the machine or cgroup, but
@@ -78,7 +89,7 @@ type Limits struct {
 
 	// MaxMailBytes is the maximum total size, in bytes, of the messages in the mailbox of one loop or connection. An
 	// empty mailbox accepts even a larger message. A quarter of the limit is reserved for Ref.SendWait. While a loop
-	// delivers messages, it may hold another 2*MaxMailBytes. The default is 8 MiB; the maximum is 1 GiB. All loops'
+	// delivers messages, it may hold another 2*MaxMailBytes in memory. The default is 8 MiB; the maximum is 1 GiB. All
 	// mailboxes together are limited to a sixteenth of MaxBuffered. MaxMailBytes also limits broadcasts in progress.
 	MaxMailBytes int
 
@@ -100,18 +111,17 @@ type Limits struct {
 	// steadily. The default is 30 s.
 	MessageTimeout time.Duration
 
-	// IdleTimeout limits the time without input while no message is incomplete. A connection that is idle for longer is
-	// closed with ErrIdleTimeout. The default is Never, because an idle peer costs little, and TCP keep-alive detects
-	// lost peers within 3 minutes. Keep-alive is off if heartbeats or IdleTimeout detect lost peers within 3 minutes.
+	// IdleTimeout limits the wait for input after the handler has used all earlier input. A connection that waits
+	// longer is closed with ErrIdleTimeout. The default is Never: an idle peer costs little, and TCP keep-alive detects
+	// lost peers within 3 minutes. If heartbeats or IdleTimeout detect them as soon, the server turns keep-alive off.
 	IdleTimeout time.Duration
 
 	// WriteTimeout limits the time from the writing of a byte until the peer has received the byte. A slower connection
 	// is closed with ErrWriteTimeout. The default is 30 s.
 	//
 	// The kernel applies the limit as well (TCP_USER_TIMEOUT). If the kernel detects the problem first, the close
-	// reason is syscall.ETIMEDOUT, counted in Stats.Closed.Reset. If neither heartbeats nor IdleTimeout detect lost
-	// peers sooner, the kernel's limit is at least 3 minutes. With a shorter one, a single lost keep-alive probe could
-	// close an idle connection.
+	// reason is syscall.ETIMEDOUT, counted in Stats.Closed.Reset. The kernel's limit is at least 3 minutes, because one
+	// lost keep-alive probe must not close an idle connection. It may be less if heartbeats or IdleTimeout are.
 	WriteTimeout time.Duration
 
 	// HandlerTime is the duration above which a call of the handler is logged and counted in Stats.SlowHandlers. The
@@ -120,13 +130,12 @@ type Limits struct {
 	HandlerTime time.Duration
 
 	// CloseTimeout limits the time for a peer to receive pending output after its connection begins to close, or after
-	// the peer has ended its sending direction. A slower connection ends with ErrCloseTimeout. Raise CloseTimeout for
-	// clients that end their direction after the request (shutdown(2), nc -N) and then read a long answer. The default
-	// is 10 s.
+	// the peer has ended its sending direction. A slower connection ends with ErrCloseTimeout. The default is 10 s.
+	// Raise it for clients that end their direction after the request (shutdown(2), nc -N) and then read a long answer.
 	CloseTimeout time.Duration
 
-	// Linger limits the wait for the peer's end after the server has sent everything and ended its direction. Without
-	// this wait, a reset by the kernel could destroy answers that the peer has not read yet. The default is 1 s.
+	// Linger limits the wait for the peer to end its direction after the server has ended its own. Without this wait, a
+	// reset by the kernel could destroy answers that the peer has not read yet. The default is 1 s.
 	Linger time.Duration
 
 	// ShutdownTimeout limits the drain that begins when the context of ListenAndServe or Serve ends. It does not apply
@@ -162,6 +171,8 @@ func (l Limits) withDefaults() (Limits, error) {
 		{"MaxConnsPerSource", &l.MaxConnsPerSource, 0, math.MaxInt32},
 		{"SourcePrefix", &l.SourcePrefix, 64, 128},
 		{"AcceptRate", &l.AcceptRate, 0, maxRate},
+		{"ReadRate", &l.ReadRate, 0, maxRate},
+		{"MessageRate", &l.MessageRate, 0, maxRate},
 		{"MaxMessage", &l.MaxMessage, defaultMaxMessage, maxBytes},
 		{"MaxUnsent", &l.MaxUnsent, defaultMaxUnsent, maxBytes},
 		{"HighWater", &l.HighWater, 0, maxBytes},
@@ -262,6 +273,7 @@ func (l Limits) toEngine() engine.Limits {
 		return d
 	}
 	return engine.Limits{
+		ReadRate: l.ReadRate, MessageRate: l.MessageRate,
 		MaxConns: l.MaxConns, MaxMessage: l.MaxMessage, MaxBuffered: l.MaxBuffered,
 		MaxUnsent: l.MaxUnsent, HighWater: l.HighWater, LowWater: l.LowWater,
 		MaxMail: l.MaxMail, MaxMailBytes: l.MaxMailBytes,

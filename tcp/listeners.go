@@ -25,7 +25,10 @@ type Listener struct {
 	Network, Addr string
 	// Listener, if set, is used instead of Addr: a *net.TCPListener or *net.UnixListener, as for Serve.
 	Listener net.Listener
-	// TLSConfig and TrustedProxies are like the fields of Server, whose values do not apply to this listener.
+	// Handler handles the connections of this listener, with all optional interfaces such as TimerHandler. The default
+	// is Server.Handler. Listeners may share a Handler.
+	Handler Handler
+	// TLSConfig and TrustedProxies work like the fields of Server, which do not apply to this listener.
 	TLSConfig      *tls.Config
 	TrustedProxies []netip.Prefix
 	// MaxConns is the maximum number of connections of this listener, in addition to Limits.MaxConns for all listeners
@@ -33,7 +36,7 @@ type Listener struct {
 	// separate limit. With Server.Processes, the limit applies to every process.
 	MaxConns int
 	// Backlog is the maximum number of connections that wait in the kernel to be accepted. It applies to each loop's
-	// socket, only on Linux. The kernel limits Backlog to net.core.somaxconn, which 0, the default, selects.
+	// socket, only on Linux. The default, 0, selects the kernel's maximum, net.core.somaxconn.
 	Backlog int
 	// Mode sets the permissions of the file of a unix socket at Addr, such as 0o660. Clients need write permission to
 	// connect. The file is created with the umask and changed afterwards. The default is 0: only the umask applies.
@@ -115,7 +118,7 @@ func (s *Server) collectAndCheckListeners(serveListener net.Listener) (all []Lis
 	return all, nil
 }
 
-// checkAndNormalizeListener validates a listener and sets its network. Errors contain field, the listener's name.
+// checkAndNormalizeListener validates a listener and sets its Network. Errors name the listener by its field of Server.
 func (s *Server) checkAndNormalizeListener(field string, l *Listener) error {
 	switch {
 	case l.Listener != nil && l.Addr != "":
@@ -166,8 +169,8 @@ type engineStarter interface {
 	Start(engine.Config) (engine.Engine, error)
 }
 
-// unwrapListenerKeepingSocketFile returns the listener for the engine. Closing it keeps a unix socket's file. The error
-// contains field, the listener's name.
+// unwrapListenerKeepingSocketFile returns the listener for the engine. Closing it does not remove the file of a unix
+// socket. Errors name the listener by its field of Server.
 func unwrapListenerKeepingSocketFile(field string, l net.Listener) (net.Listener, error) {
 	switch l := l.(type) {
 	case *net.TCPListener:
@@ -202,7 +205,7 @@ func (s *Server) buildListenersWithUnixSockets(listeners []Listener) (cfg engine
 			Name: l.displayName(), Network: l.Network, Addr: l.Addr, Socket: l.Listener, MaxConns: l.MaxConns, Backlog: l.Backlog,
 			Control: s.Socket.Control,
 		}
-		if at.Sockets = s.claimInheritedSocketsAndTickets(l); at.Sockets != nil {
+		if at.Sockets = s.claimInheritedSocketsAndTickets(l, i); at.Sockets != nil {
 			if l.Network == "unix" && l.Listener == nil && !strings.HasPrefix(l.Addr, "@") {
 				cleanups = append(cleanups, s.newUnixSocketRemover(l.Addr))
 			}
@@ -224,12 +227,13 @@ func (s *Server) buildListenersWithUnixSockets(listeners []Listener) (cfg engine
 		}
 		cfg.Listeners = append(cfg.Listeners, at)
 	}
+	s.matchOtherPredecessorListeners(listeners)
 	return cfg, closeAndRemoveSockets, nil
 }
 
 // listenUnix listens on a unix socket. remove deletes the socket's file, unless another process has replaced the file.
 func (s *Server) listenUnix(cfg *Listener) (l *net.UnixListener, remove func(), err error) {
-	if l, err = sock.ListenUnix(cfg.Addr); err != nil {
+	if l, err = sock.ListenUnixReplacingStale(cfg.Addr); err != nil {
 		return nil, nil, fmt.Errorf("myriad: %w", err)
 	}
 	l.SetUnlinkOnClose(false) // the engine duplicates the descriptor

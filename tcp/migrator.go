@@ -13,8 +13,8 @@ import (
 type Migrator interface {
 	// Save appends the state that Restore needs, at most 1 MiB, to its second argument and returns the result. After
 	// ErrSaveLater, Save is called again. After any other error, the connection stays in the old process, which drains
-	// it. After success, Closed is called with ErrHandedOver, or the connection continues in this process because the
-	// new process has failed.
+	// it. After success, the server calls Closed with ErrHandedOver. If the new process fails before that, the
+	// connection continues in this process.
 	Save(c *Conn, to []byte) (state []byte, err error)
 	// Restore is the first call for a connection from another process, instead of Opened. It sets the Value and
 	// registers c.Ref() wherever Opened would. Its output is sent. state is valid only during the call; include a
@@ -22,14 +22,15 @@ type Migrator interface {
 	Restore(c *Conn, state []byte) error
 }
 
-// HandlerMigrator is a Handler or MessageHandler of a Server that can save connections with their own handlers; see
-// Conn.SetHandler. Without a HandlerMigrator such connections stay in the old process. For connections without their
-// own handler, the handler may also be a Migrator.
+// HandlerMigrator is a Handler or MessageHandler of a Server or Listener that can save connections with their own
+// handlers; see Conn.SetHandler. Without a HandlerMigrator such connections stay in the old process. For connections
+// without their own handler, the handler may also be a Migrator.
 type HandlerMigrator interface {
 	// SaveHandler is like Migrator.Save and also receives the connection's handler h. If h is unknown, for example
-	// because it was set by Server.Adopt or Dial or belongs to a NetConn, SaveHandler returns an error.
+	// because it was set by Server.Adopt or Dial or belongs to a NetConn, SaveHandler must return an error.
 	SaveHandler(c *Conn, h Handler, to []byte) (state []byte, err error)
-	// RestoreHandler is like Migrator.Restore and also sets the handler. Until then, the Server's handler is set.
+	// RestoreHandler is like Migrator.Restore and also sets the handler. Until then, the handler of the Server or
+	// Listener is set.
 	RestoreHandler(c *Conn, state []byte) error
 }
 
@@ -40,12 +41,15 @@ var ErrSaveLater = engine.ErrSaveLater
 // errNoHandlerSet closes a connection for which RestoreHandler has not set a handler.
 var errNoHandlerSet = errors.New("myriad: RestoreHandler has not set a handler; expected a call of SetHandler, or an error")
 
-func (s *Server) configureMigration(cfg *engine.Config) {
-	if h, ok := handlerAs[Migrator](s.Handler); ok {
+func configureMigration(cfg *engine.Config, handler Handler) {
+	if h, ok := handlerAs[Migrator](handler); ok {
 		cfg.Save = func(c *engine.Conn, to []byte) ([]byte, error) { return h.Save((*Conn)(c), to) }
 		cfg.Restore = func(c *engine.Conn, state []byte) error { return h.Restore((*Conn)(c), state) }
 	}
-	h, ok := handlerAs[HandlerMigrator](s.Handler)
+	if h, ok := handlerAs[StateMigrator](handler); ok {
+		cfg.SaveState, cfg.RestoreState = h.SaveState, h.RestoreState
+	}
+	h, ok := handlerAs[HandlerMigrator](handler)
 	if !ok {
 		return
 	}

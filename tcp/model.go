@@ -4,6 +4,7 @@ import (
 	"runtime"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/engine/models"
 	"github.com/myriad-go/myriad/pool"
 )
@@ -11,8 +12,8 @@ import (
 // These are the I/O models for Server.Model.
 const (
 	// Auto selects the best model available on this machine. With event loops, a pool of at most 4,096 workers calls
-	// the handlers first. After 1,000 quick calls for its connections, a loop calls its handlers itself. If they then
-	// block the loop for long, workers take over again. Stats reports the choice.
+	// the handlers at first. After 1,000 quick calls for its connections, a loop calls its handlers itself. If they
+	// then block the loop for long, workers take over again. Stats reports the choice.
 	Auto = models.Auto
 	// Goroutine uses a goroutine per connection, on package net. It runs on all systems, and handlers may block.
 	Goroutine = "goroutine"
@@ -33,7 +34,7 @@ func Models() []string {
 	return names
 }
 
-// defaultLoops leaves half of the processors to the kernel and other work. More loops would compete with this work.
+// defaultLoops returns half of GOMAXPROCS, at least 1. More loops would compete with the kernel and other goroutines.
 func defaultLoops() int { return max(1, runtime.GOMAXPROCS(0)/2) }
 
 const (
@@ -46,3 +47,9 @@ const (
 var autoPoolConfig = pool.Config{Max: autoWorkers, Queue: autoWorkers, KeepQueued: true, FIFO: true, MemoryLimit: -1}
 
 const autoWorkers = 4096
+
+func (s *Server) choosesModel() bool { return s.Model == "" || s.Model == Auto }
+
+func (s *Server) logModelChoice(m engine.Model, reason error) {
+	s.rateLimitedLogger().Info("I/O model chosen", "model", m.Name, "reason", reason.Error())
+}

@@ -126,9 +126,9 @@ func (n *NetConn) Read(p []byte) (int, error) {
 	}
 }
 
-// WaitReadable blocks until there is input and then returns nil. If no more input will come, or the read deadline has
-// passed, WaitReadable returns the error of Read, such as io.EOF. It needs no buffer, so the caller can allocate one
-// afterwards. WaitReadable is safe for concurrent use, but another goroutine's Read may take the input first.
+// WaitReadable blocks until there is input and then returns nil. After the end of the input or the read deadline, it
+// returns the error of Read, such as io.EOF. It needs no buffer, so the caller can allocate one afterwards.
+// WaitReadable is safe for concurrent use, but another goroutine's Read may take the input first.
 func (n *NetConn) WaitReadable() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -196,7 +196,7 @@ func (n *NetConn) Write(p []byte) (written int, err error) {
 		case errors.Is(err, context.Canceled):
 			continue // writeError reports why, unless the reason is gone
 		case errors.Is(err, ErrClosed):
-			return written, n.awaitCloseReason()
+			return written, n.awaitWriteError()
 		case err != nil:
 			return written, n.opError("write", err)
 		}
@@ -252,7 +252,7 @@ func (n *NetConn) writeError() error {
 	return nil
 }
 
-func (n *NetConn) awaitCloseReason() error {
+func (n *NetConn) awaitWriteError() error {
 	for n.writeError() == nil {
 		n.writable.Wait()
 	}
@@ -390,8 +390,8 @@ func (n *NetConn) wakeIfExpiredElseRearm(d *deadline, wake func()) {
 	}
 }
 
-// deadline limits blocking calls. A timer may fire for a deadline that has since been changed, so markExpiredOrRearm
-// compares the current time with the current deadline.
+// deadline limits blocking calls. The deadline may change just before its timer fires. Therefore markExpiredOrRearm
+// compares the time with the deadline again.
 type deadline struct {
 	at      time.Time // zero if there is no deadline
 	timer   *time.Timer

@@ -5,7 +5,8 @@ import (
 	"sync"
 )
 
-// NetListener is a Server's Handler that is also a net.Listener, for libraries such as net/http that call Accept.
+// NetListener is a Handler of a Server or Listener that is also a net.Listener, for libraries such as net/http that
+// call Accept.
 //
 //	l := tcp.NewNetListener()
 //	srv := &tcp.Server{Addr: ":8080", Handler: l, Stopping: func() { go web.Shutdown(ctx) }}
@@ -31,7 +32,7 @@ type NetListener struct {
 	server *Server
 }
 
-// NewNetListener returns a NetListener for use as Server.Handler.
+// NewNetListener returns a NetListener for use as Server.Handler or Listener.Handler.
 func NewNetListener() *NetListener {
 	l := new(NetListener)
 	l.queued.L = &l.mu
@@ -70,13 +71,19 @@ func (l *NetListener) Close() error {
 	return nil
 }
 
-// Addr implements net.Listener. It returns the server's listen address, or an empty *net.TCPAddr before the start.
+// Addr implements net.Listener. It returns the address of the first listener that l handles, or an empty *net.TCPAddr
+// before the start.
 func (l *NetListener) Addr() net.Addr {
 	l.mu.Lock()
 	s := l.server
 	l.mu.Unlock()
 	if s == nil {
 		return &net.TCPAddr{}
+	}
+	for i, at := range s.ListenerStats() {
+		if s.listenerHandler(i) == Handler(l) {
+			return at.Addr
+		}
 	}
 	return s.listenAddrOrZero()
 }
@@ -87,7 +94,6 @@ func (l *NetListener) setServer(s *Server) {
 	l.server = s
 }
 
-// Opened implements Handler.
 func (l *NetListener) Opened(c *Conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -102,7 +108,6 @@ func (l *NetListener) Opened(c *Conn) {
 	l.queued.Signal()
 }
 
-// Received implements Handler.
 func (l *NetListener) Received(c *Conn, in []byte) int {
 	if n, ok := c.Value().(*NetConn); ok {
 		n.bufferInput(c, in)
@@ -110,7 +115,6 @@ func (l *NetListener) Received(c *Conn, in []byte) int {
 	return len(in)
 }
 
-// Ended implements Handler.
 func (l *NetListener) Ended(c *Conn, rest []byte) int {
 	if n, ok := c.Value().(*NetConn); ok {
 		n.bufferInput(c, rest)
@@ -119,7 +123,6 @@ func (l *NetListener) Ended(c *Conn, rest []byte) int {
 	return len(rest)
 }
 
-// Closed implements Handler.
 func (l *NetListener) Closed(c *Conn, why error) {
 	if n, ok := c.Value().(*NetConn); ok {
 		n.markConnClosed(why)

@@ -69,7 +69,7 @@ func (s *Server) limitsPerProcess() Limits {
 	return l
 }
 
-func (s *Server) totalMaxConns(perProcess int) int {
+func (s *Server) configuredOrSummedMaxConns(perProcess int) int {
 	if !s.isSupervisor() {
 		return perProcess
 	}
@@ -86,12 +86,13 @@ func (s *Server) workerCounts() (running int, restarts int64) {
 func (s *Server) startSupervisor(cfg engine.Config) (engine.Engine, error) {
 	initTickets := func(page []byte) {
 		if s.predecessor != nil {
-			secure.NewSharedTicketKeys(page).Set(s.predecessor.WorkerTickets)
+			secure.NewSharedTicketKeys(page).SetInitialKeys(s.predecessor.WorkerTickets)
 		}
 	}
 	p, err := supervisor.Start(supervisor.Config{
 		Addrs: listenAddresses(cfg.Listeners), Control: s.Socket.Control, Processes: s.Processes, Log: cfg.Log, OnServing: s.Listening,
 		Sockets: socketsOfListeners(cfg.Listeners), IsSuccessor: s.predecessor != nil, InitPage: initTickets,
+		PredecessorListeners: cfg.PredecessorListeners,
 	})
 	if err != nil {
 		return nil, err
@@ -99,10 +100,10 @@ func (s *Server) startSupervisor(cfg engine.Config) (engine.Engine, error) {
 	return p, nil
 }
 
-// workerTicketKeys returns the ticket keys that the worker processes of a supervisor share, or nil without a supervisor.
+// workerTicketKeys returns the ticket keys that a supervisor's worker processes share, or nil without a supervisor.
 func workerTicketKeys(e engine.Engine) []secure.TicketKey {
 	if p, ok := e.(*supervisor.Supervisor); ok {
-		if page := p.CopyPage(); page != nil {
+		if page := p.CopySharedPage(); page != nil {
 			return secure.NewSharedTicketKeys(page).Keys()
 		}
 	}
@@ -163,7 +164,7 @@ func (s *Server) serveAsWorker(ctx context.Context, listeners []Listener) error 
 	}
 	cfg.StartPaused = w.Held
 	s.mu.Lock()
-	s.worker = w
+	s.worker, s.predecessorNumbers = w, w.PredecessorListeners
 	s.mu.Unlock()
 	e, err := s.configureAndStartEngine(cfg, listeners)
 	if err != nil {
@@ -171,6 +172,7 @@ func (s *Server) serveAsWorker(ctx context.Context, listeners []Listener) error 
 		return err
 	}
 	defer s.closePoolAndAwaitHandshakes()
+	defer s.startTicker()()
 	if err := w.Run(ctx, e, s.limits.ShutdownTimeout, s.rateLimitedLogger()); err != nil {
 		return fmt.Errorf("myriad: %w", err)
 	}

@@ -66,11 +66,11 @@ func TestShares(t *testing.T) {
 	if got := srv.limitsPerProcess().MaxConns; got != 3 {
 		t.Errorf("the first of 4 processes gets %d of 10 connections, want 3", got)
 	}
-	if got := srv.totalMaxConns(3); got != 10 {
+	if got := srv.configuredOrSummedMaxConns(3); got != 10 {
 		t.Errorf("all together have %d, want 10", got)
 	}
 	srv.Limits.MaxConns = 0
-	if got := srv.totalMaxConns(100); got != 400 {
+	if got := srv.configuredOrSummedMaxConns(100); got != 400 {
 		t.Errorf("4 processes with 100 connections each have %d", got)
 	}
 	if got, shard, err := srv.resolveLoops(engine.Model{HasLoops: true}, 100); got != 1 || shard != 0 || err != nil {

@@ -49,7 +49,8 @@ func (r Ref) Send(p []byte) error { return r.r.Send(p) }
 // If ctx ends first, SendWait fails with context.Cause(ctx) and p is not sent. It fails with ErrClosed if the
 // connection is closing or begins to close. It fails with ErrTooLarge like Send, with ErrFull if 256 goroutines already
 // wait for this connection, and with ErrWriteTimeout if the mailbox has been full for Limits.WriteTimeout. A handler
-// must not call SendWait, because it would wait for itself. On an event loop SendWait fails with ErrBadUse.
+// must not call SendWait, because it would wait for itself. In a Handler's call on an event loop, SendWait fails with
+// ErrBadUse.
 func (r Ref) SendWait(ctx context.Context, p []byte) error {
 	err := r.r.SendWait(ctx, p)
 	if err == engine.ErrOnLoop {
@@ -61,7 +62,7 @@ func (r Ref) SendWait(ctx context.Context, p []byte) error {
 var errWaitOnLoop = badUse("SendWait would block an event loop; expected a call on another goroutine, or Send")
 
 // Do calls f for the connection like a method of its handler: not concurrently with other calls for the connection, and
-// after earlier messages of the same goroutine. f may use all of its Conn. f runs on the event loop, even with
+// after earlier messages of the same goroutine. f may call all methods of its Conn. f runs on the event loop, even with
 // Server.Workers, and must not block. f is called at most once, and never if the connection begins to close first. Do
 // fails with ErrClosed if the connection is closing or closed, and with ErrFull if the mailbox is full.
 func (r Ref) Do(f func(*Conn)) error {

@@ -35,6 +35,7 @@ var outsideLogged = map[string]func(c *Conn){
 	"Retain":      (*Conn).Retain,
 	"Release":     (*Conn).Release,
 	"SetTimer":    func(c *Conn) { c.SetTimer(1) },
+	"SetReadRate": func(c *Conn) { c.SetReadRate(1, 1) },
 	"SetDeadline": func(c *Conn) { c.SetDeadline(1) },
 	"SetValue":    func(c *Conn) { c.SetValue("lost") },
 }

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"os/exec"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"github.com/myriad-go/myriad/internal/engine/models"
 	"github.com/myriad-go/myriad/internal/engine/workers"
 	"github.com/myriad-go/myriad/internal/lograte"
+	"github.com/myriad-go/myriad/internal/overload"
 	"github.com/myriad-go/myriad/internal/secure"
 	"github.com/myriad-go/myriad/internal/secure/tls13"
 	"github.com/myriad-go/myriad/internal/sock"
@@ -35,9 +37,10 @@ type Server struct {
 	Network string
 	// Listeners are additional addresses with their own options, such as a TLS port or a unix socket. If Listeners is
 	// not empty, Addr may be empty. The limit is 32 addresses, including Addr. All fields of Server except TLSConfig
-	// and TrustedProxies apply to Listeners as well.
+	// and TrustedProxies apply to Listeners as well; Handler applies to those without their own.
 	Listeners []Listener
-	// Handler handles the connections. It is required.
+	// Handler handles the connections, except those of Listeners with their own Handler. It is required, unless Addr is
+	// empty and all Listeners have a Handler.
 	Handler Handler
 	// Model is the I/O model: Goroutine, Epoll, Uring or Auto, the default.
 	Model string
@@ -91,15 +94,26 @@ type Server struct {
 	Limits Limits
 	// Socket sets options of the connections' sockets.
 	Socket Socket
+	// WriteDelay is the time, at most 1 s, for which messages of Ref.Send, Ref.Sendv, groups and broadcasts may wait,
+	// so that several messages for a connection leave in one write. The default, 0, sends at once. All limits include
+	// waiting messages. The goroutine model ignores WriteDelay.
+	//
+	// Output of handler calls and of Ref.SendWait is not delayed. Conn.Write does not wait for delayed messages, and
+	// Conn.Close discards them. Ref.Close and Ref.Do end the delay of earlier messages to the connection. The delay
+	// also ends when a message has 16 KiB or more, when the messages of a loop exceed a quarter of Limits.MaxUnsent or
+	// MaxMailBytes, and during Shutdown and Upgrade. Meanwhile, a value of Group.SendLatest replaces the previous one.
+	WriteDelay time.Duration
+	// Overload configures the actions of the server under overload.
+	Overload Overload
 	// SlowConsumer selects what happens if a peer does not read its output. The default is CloseConn.
 	SlowConsumer SlowConsumer
 	// Heartbeat is sent to silent peers if its Interval is set.
 	Heartbeat Heartbeat
 	// Deny lists addresses that are rejected. If Allow is not empty, all addresses outside Allow are rejected as well.
-	// Connections by unix sockets are always admitted. Each list is limited to 1,048,576 prefixes.
+	// Connections over unix sockets are always admitted. Each list is limited to 1,048,576 prefixes.
 	Allow, Deny []netip.Prefix
 	// TrustedProxies are addresses from which every connection begins with a PROXY protocol header, version 1 or 2.
-	// From other addresses, such a header is ordinary input. If TrustedProxies is not empty, connections by unix
+	// From other addresses, such a header is ordinary input. If TrustedProxies is not empty, connections over unix
 	// sockets begin with a header, too. RemoteAddr, Allow, Deny and Limits.MaxConnsPerSource use the client address in
 	// the header. If the header has no client address (LOCAL, UNKNOWN or a unix socket), they use the proxy's address.
 	// The server rejects connections with an invalid header, a header of more than 4,096 bytes, or an unspecified
@@ -131,6 +145,15 @@ type Server struct {
 	// Listening, if set, is called after the server has begun to listen on all addresses: once for every address, in
 	// the order of ListenerStats. ListenAndServe and Serve wait for these calls.
 	Listening func(addr net.Addr)
+	// OnTick, if set, is called every TickInterval, for example to advance a game and to send its state to a Group. It
+	// runs on a goroutine of its own, never concurrently with itself, from the start until all connections have closed.
+	// ListenAndServe waits for its end. If a call takes longer than TickInterval, the ticks that it delays are skipped,
+	// not queued. A panic is logged, and the next tick follows. With Processes, every worker ticks and the supervisor
+	// does not. In an Upgrade, the old process ticks until it saves its state and again only if the upgrade fails. The
+	// new process ticks when all connections have moved. Old and new workers of Processes tick independently.
+	OnTick func()
+	// TickInterval is the time between calls of OnTick, at least 1 ms.
+	TickInterval time.Duration
 	// Stopping, if set, is called once when shutdown begins, whether by the end of ListenAndServe's context, Drain,
 	// Shutdown or Close. The goroutine that shuts the server down calls Stopping before it closes anything. Concurrent
 	// shutdowns do not wait for Stopping. With Processes, only the supervisor calls Stopping. If ListenAndServe fails
@@ -162,8 +185,10 @@ type Server struct {
 	ownPool          *pool.Pool               // Auto's pool, or nil
 	handshakeLimiter *secure.HandshakeLimiter // nil without TLS
 	tlsCiphers       tls13.CipherCache
+	overload         *overload.Manager // nil if it is off
 	resolver         resolver
 	blockingCalls    sync.WaitGroup // callbacks of Blocking handlers
+	ticking          chan struct{}  // holds an element while OnTick runs or is paused
 	limits           Limits
 	closed           bool
 
@@ -189,7 +214,10 @@ type Socket struct {
 	Control func(network, address string, raw syscall.RawConn) error `json:"-"`
 }
 
-const maxSocketBuffer = 1 << 30
+const (
+	maxSocketBuffer = 1 << 30
+	maxWriteDelay   = time.Second
+)
 
 func (s *Server) checkSocketBufferSizes() error {
 	for _, o := range []struct {
@@ -235,9 +263,6 @@ func (s *Server) Run(ctx context.Context) error {
 	if s.Processes > 1 {
 		return badConfig("Run with Server.Processes %d; expected 0 or 1", s.Processes)
 	}
-	if s.Handler == nil {
-		s.Handler = Base{}
-	}
 	return s.takeOverAndServe(ctx, nil)
 }
 
@@ -274,7 +299,7 @@ func (s *Server) takeOverAndServe(ctx context.Context, listeners []Listener) err
 	if err != nil {
 		return err
 	}
-	if l, ok := s.Handler.(*NetListener); ok {
+	for _, l := range handlersAs[*NetListener](s) {
 		l.setServer(s)
 		defer l.Close()
 	}
@@ -296,6 +321,7 @@ func (s *Server) takeOverAndServe(ctx context.Context, listeners []Listener) err
 		}
 		return err
 	}
+	stopOverload := s.startOverloadManager(e)
 	defer s.startTakeOverFromPredecessor(e)()
 	if s.Listening != nil && !s.isSupervisor() {
 		if len(listeners) == 0 {
@@ -310,7 +336,10 @@ func (s *Server) takeOverAndServe(ctx context.Context, listeners []Listener) err
 		defer close(ended)
 		err = s.Drain()
 	})
+	stopTicker := s.startTicker()
 	e.Wait()
+	stopTicker()
+	stopOverload()
 	s.resolver.cancelLookupsAndWait()
 	s.blockingCalls.Wait()
 	s.closePoolAndAwaitHandshakes()
@@ -338,7 +367,7 @@ func (s *Server) checkNotStarted() error {
 }
 
 func (s *Server) configureAndStartEngine(cfg engine.Config, listeners []Listener) (engine.Engine, error) {
-	model, limits, err := s.checkSettingsAndApplyDefaults()
+	model, limits, err := s.checkSettingsAndApplyDefaults(listeners)
 	if err != nil {
 		return nil, err
 	}
@@ -349,11 +378,13 @@ func (s *Server) configureAndStartEngine(cfg engine.Config, listeners []Listener
 	}
 	cfg.Limits, cfg.Spin, cfg.Log = limits.toEngine(), s.Spin, s.rateLimitedLogger()
 	cfg.Socket = engine.Socket{SendBuffer: s.Socket.SendBuffer, ReceiveBuffer: s.Socket.ReceiveBuffer, Unsent: s.Socket.Unsent}
+	cfg.Overload = s.newOverloadManager()
 	cfg.Server, cfg.StartPaused = s, cfg.StartPaused || s.predecessor != nil
-	if h, ok := handlerAs[StartHandler](s.Handler); ok {
+	s.activeListeners = listeners
+	for _, h := range handlersAs[StartHandler](s) {
 		h.Starting(s)
 	}
-	s.configureHandler(&cfg)
+	s.configureHandlers(&cfg)
 	s.configureAdmission(&cfg, limits)
 	s.configureTLSAndProxyLayers(&cfg, limits, listeners)
 	if cfg.Loops, cfg.MaxConnsPerShard, err = s.resolveLoops(model, limits.MaxConns); err != nil {
@@ -368,14 +399,15 @@ func (s *Server) configureAndStartEngine(cfg engine.Config, listeners []Listener
 	if _, passed := models.BestAvailable(); s.choosesModel() && passed != nil && !worker {
 		s.logModelChoice(model, passed)
 	}
-	s.engine, s.activeListeners, s.model, s.limits = e, listeners, model.Name, limits
+	s.engine, s.model, s.limits = e, model.Name, limits
+	s.ticking = make(chan struct{}, 1)
 	s.initBroadcastLogPausedIfUpgrading(e, limits)
 	s.resolver.start()
 	return e, nil
 }
 
-// startSupervisorOrEngine starts the supervisor or the engine of model m. If Auto has selected m and m fails, another
-// model is used. modelAfterFallback is the model in use.
+// startSupervisorOrEngine starts the supervisor or the engine of model m. If Auto has selected m and m can't start, it
+// uses another model. modelAfterFallback is the model in use.
 func (s *Server) startSupervisorOrEngine(m engine.Model, cfg engine.Config) (_ engine.Engine, modelAfterFallback engine.Model, _ error) {
 	if s.isSupervisor() {
 		e, err := s.startSupervisor(cfg)
@@ -397,10 +429,6 @@ func (s *Server) startSupervisorOrEngine(m engine.Model, cfg engine.Config) (_ e
 	return e, m, err
 }
 
-func (s *Server) logModelChoice(m engine.Model, reason error) {
-	s.rateLimitedLogger().Info("I/O model chosen", "model", m.Name, "reason", reason.Error())
-}
-
 // rateLimitedLogger returns the engine's log. Clients can cause some messages at will. The log limits such messages to
 // one per second for each loop, close reason and type of handler.
 func (s *Server) rateLimitedLogger() *slog.Logger {
@@ -411,20 +439,37 @@ func (s *Server) rateLimitedLogger() *slog.Logger {
 	return slog.New(lograte.NewHandler(log.Handler(), "loop", "limit", "handler"))
 }
 
-func (s *Server) configureHandler(cfg *engine.Config) {
-	cfg.Handler, cfg.Heartbeat = handlerAdapter{s.Handler}, s.Heartbeat.toEngine(s.Handler)
-	cfg.DropMessages = s.SlowConsumer == DropMessage
-	if h, ok := handlerAs[WritableHandler](s.Handler); ok {
+// configureHandlers sets the callbacks in cfg. If a listener has its own handler, each listener gets callbacks.
+func (s *Server) configureHandlers(cfg *engine.Config) {
+	cfg.DropMessages, cfg.WriteDelay = s.SlowConsumer == DropMessage, s.WriteDelay
+	cfg.PredecessorListeners = s.predecessorNumbers
+	s.configureHandlerCallbacks(cfg, s.listenerHandler(-1))
+	if !slices.ContainsFunc(s.activeListeners, func(l Listener) bool { return l.Handler != nil }) {
+		return
+	}
+	for number := -1; number < len(s.activeListeners); number++ {
+		callbacks := new(engine.Config)
+		s.configureHandlerCallbacks(callbacks, s.listenerHandler(number))
+		cfg.ListenerCallbacks = append(cfg.ListenerCallbacks, callbacks)
+	}
+}
+
+func (s *Server) configureHandlerCallbacks(cfg *engine.Config, handler Handler) {
+	cfg.Handler, cfg.Heartbeat = handlerAdapter{handler}, s.Heartbeat.toEngine(handler)
+	if h, ok := handlerAs[WritableHandler](handler); ok {
 		cfg.Drained = func(c *engine.Conn) { h.Writable((*Conn)(c)) }
 	}
-	if h, ok := handlerAs[DrainingHandler](s.Handler); ok {
+	if h, ok := handlerAs[MissedHandler](handler); ok {
+		cfg.Missed = func(c *engine.Conn, n int64) { h.Missed((*Conn)(c), n) }
+	}
+	if h, ok := handlerAs[DrainingHandler](handler); ok {
 		cfg.Draining = func(c *engine.Conn) { h.Draining((*Conn)(c)) }
 	}
-	if h, ok := handlerAs[TimerHandler](s.Handler); ok {
+	if h, ok := handlerAs[TimerHandler](handler); ok {
 		cfg.Timer = func(c *engine.Conn) { h.Timer((*Conn)(c)) }
 	}
-	cfg.Shed = newShedFunc(s.Handler)
-	s.configureMigration(cfg)
+	cfg.Shed = newShedFunc(handler)
+	configureMigration(cfg, handler)
 }
 
 func (s *Server) configureGivenOrAutoPool(cfg *engine.Config) (err error) {
@@ -441,8 +486,6 @@ func (s *Server) configureGivenOrAutoPool(cfg *engine.Config) (err error) {
 	return nil
 }
 
-func (s *Server) choosesModel() bool { return s.Model == "" || s.Model == Auto }
-
 func (s *Server) closePoolAndAwaitHandshakes() {
 	if s.ownPool != nil {
 		_, _ = s.ownPool.Close(context.Background()) // no jobs are left
@@ -453,8 +496,8 @@ func (s *Server) closePoolAndAwaitHandshakes() {
 	s.tlsCiphers.Close()
 }
 
-func (s *Server) checkSettingsAndApplyDefaults() (m engine.Model, l Limits, err error) {
-	if err = checkHandler("Server.Handler", s.Handler); err != nil {
+func (s *Server) checkSettingsAndApplyDefaults(listeners []Listener) (m engine.Model, l Limits, err error) {
+	if err = s.checkHandlers(listeners); err != nil {
 		return m, l, err
 	}
 	if s.Loops < 0 || s.Loops > maxLoops {
@@ -463,10 +506,13 @@ func (s *Server) checkSettingsAndApplyDefaults() (m engine.Model, l Limits, err 
 	if s.Spin < 0 || s.Spin > maxSpin {
 		return m, l, badConfig("Server.Spin is %v; expected 0 (the default: loops block at once) to %v", s.Spin, maxSpin)
 	}
+	if s.WriteDelay < 0 || s.WriteDelay > maxWriteDelay {
+		return m, l, badConfig("Server.WriteDelay is %v; expected 0 (the default: no delay) to %v", s.WriteDelay, maxWriteDelay)
+	}
 	if s.SlowConsumer != CloseConn && s.SlowConsumer != DropMessage {
 		return m, l, badConfig("Server.SlowConsumer is %d; expected CloseConn (the default, %d) or DropMessage (%d)", s.SlowConsumer, CloseConn, DropMessage)
 	}
-	for _, check := range []func() error{s.checkShedSignature, s.checkSocketBufferSizes, s.checkProcesses, s.checkAllowAndDenyLists, s.checkHeartbeat} {
+	for _, check := range []func() error{s.checkSocketBufferSizes, s.checkProcesses, s.checkAllowAndDenyLists, s.checkHeartbeat, s.checkTicker} {
 		if err = check(); err != nil {
 			return m, l, err
 		}
@@ -532,7 +578,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	if first && s.Stopping != nil && worker == nil {
 		s.Stopping()
 	}
-	if l, ok := s.Handler.(*NetListener); ok {
+	for _, l := range handlersAs[*NetListener](s) {
 		_ = l.Close()
 	}
 	if err := e.Stop(ctx); err != nil {

@@ -11,8 +11,10 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -107,7 +109,7 @@ func startServer(t testing.TB, srv *Server) *started {
 	if srv.Log == nil {
 		srv.Log = slog.New(slog.DiscardHandler)
 	}
-	if srv.Handler == nil {
+	if srv.Handler == nil && !slices.ContainsFunc(srv.Listeners, func(l Listener) bool { return l.Handler != nil }) {
 		srv.Handler = Lines(MessageFunc(echoLine))
 	}
 	if srv.Limits.Linger == 0 {
@@ -376,8 +378,9 @@ func TestBroadcastFromHandler(t *testing.T) {
 	testkit.ReserveDescriptors(t, 2*members+100)
 	forEachModel(t, func(t *testing.T, model string, loops int) {
 		var refs sync.Map
+		var opened atomic.Int64 // a connection is counted as open before Opened is called
 		failed := make(chan error, 1)
-		h := hooks{opened: func(c *Conn) { refs.Store(c.Ref(), true) }, message: func(*Conn, []byte) {
+		h := hooks{opened: func(c *Conn) { refs.Store(c.Ref(), true); opened.Add(1) }, message: func(*Conn, []byte) {
 			var err error
 			for ref := range refs.Range {
 				err = errors.Join(err, ref.(Ref).Send(make([]byte, size)))
@@ -389,7 +392,7 @@ func TestBroadcastFromHandler(t *testing.T) {
 		for i := range conns {
 			conns[i] = dial(t, s.addr)
 		}
-		s.waitOpen(t, members)
+		waitFor(t, "not all are opened", func() bool { return opened.Load() == members })
 		conns[0].Send("now\n")
 		expectNoError(t, testkit.Receive(t, failed, "the handler's answer"))
 		for _, c := range conns {

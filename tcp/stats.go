@@ -40,6 +40,8 @@ type Stats struct {
 	// AcceptErrors counts failed accepts, for example for lack of descriptors. AcceptPauses counts how often
 	// Limits.AcceptRate has delayed accepting.
 	AcceptErrors, AcceptPauses int64
+	// ReadLimited counts how often reading from a connection has paused because of Limits.ReadRate or MessageRate.
+	ReadLimited int64
 
 	// Reads counts receive calls that returned data. Writes counts send calls.
 	Reads, Writes int64
@@ -52,7 +54,7 @@ type Stats struct {
 	Dropped, Replaced int64
 	// Broadcasts counts messages to all connections (Server.Broadcast). Casting is the number of broadcasts in progress
 	// now, which have not yet been passed to all connections. CastBytes is their size in bytes, and CastAge the age of
-	// the oldest one. With workers, each worker counts a broadcast, and CastAge is that of the slowest worker.
+	// the oldest one. Every worker process counts a broadcast, and CastAge is the largest of their values.
 	Broadcasts, Casting, CastBytes int64
 	CastAge                        time.Duration
 	// Heartbeats counts heartbeats sent.
@@ -60,14 +62,19 @@ type Stats struct {
 	// Buffered is the memory of the buffers of all connections now, in bytes; see Limits.MaxBuffered.
 	Buffered int64
 
-	// TLS counts TLS handshakes by what processes the records afterwards.
+	// TLS counts TLS handshakes by the implementation that then processes the connection's records.
 	TLS TLSHandshakes
 
 	// Panics counts panics in handlers. SlowHandlers counts calls longer than Limits.HandlerTime.
 	Panics, SlowHandlers int64
-	// OnWorkers is the number of loops whose handlers now run on workers. Moved counts how often Auto has moved the
-	// handlers of a loop to workers because they blocked the loop.
+	// OnWorkers is the number of loops whose handlers run on workers of a pool now. Moved counts how often Auto has
+	// moved the handlers of a loop to workers because they blocked the loop.
 	OnWorkers, Moved int64
+	// LoopsContinued counts how often another goroutine has continued an event loop on another thread, because a
+	// handler of package web blocked the loop; see web.HTTP.
+	LoopsContinued int64
+	// Overload is the state of the overload manager; see Server.Overload.
+	Overload OverloadStats
 	// Shed counts calls of a handler's Shed method, which are made if no worker is available. One call may cover
 	// several messages. Waiting connections are not counted.
 	Shed int64
@@ -91,12 +98,12 @@ func (s *Server) Stats() Stats {
 	n.Add(&s.predecessorCounts)
 	processes, restarts := s.workerCounts()
 	return Stats{
-		Model: s.model, Loops: s.engine.Loops(), MaxConns: s.totalMaxConns(s.limits.MaxConns),
+		Model: s.model, Loops: s.engine.Loops(), MaxConns: s.configuredOrSummedMaxConns(s.limits.MaxConns),
 		Processes: processes, Restarts: restarts, Draining: s.closed,
 		Goroutines: n[engine.Goroutines], GCs: n[engine.GCs], GCPause: time.Duration(n[engine.GCPause]),
 		AcceptingPaused: n[engine.AcceptPausedCount] > 0 && int(n[engine.AcceptPausedCount]) >= max(s.engine.Loops(), processes),
 		Open:            n[engine.Open], Greeting: n[engine.Handshaking], Paused: n[engine.Paused], Closing: n[engine.Closing],
-		Accepted: n[engine.Accepted], Dialed: n[engine.Dialled], HandedOver: n[engine.ConnsExported], TakenOver: n[engine.ConnsImported], AcceptErrors: n[engine.AcceptErrors], AcceptPauses: n[engine.AcceptPauses],
+		Accepted: n[engine.Accepted], Dialed: n[engine.Dialled], HandedOver: n[engine.ConnsExported], TakenOver: n[engine.ConnsImported], AcceptErrors: n[engine.AcceptErrors], AcceptPauses: n[engine.AcceptPauses], ReadLimited: n[engine.ReadLimited],
 		Refused: toRefusals(n), Closed: toCloses(n),
 		Reads: n[engine.Reads], Writes: n[engine.Writes], BytesIn: n[engine.BytesIn], BytesOut: n[engine.BytesOut],
 		Messages: n[engine.Messages], Dropped: n[engine.Dropped], Replaced: n[engine.Replaced],
@@ -106,12 +113,13 @@ func (s *Server) Stats() Stats {
 			Compact: n[engine.TLSCompact], Version: n[engine.TLSVersion], CipherSuite: n[engine.TLSCipherSuite], FIPS: n[engine.TLSFIPS],
 			SessionCache: n[engine.TLSSessionCache], Disabled: n[engine.TLSDisabled],
 		},
-		Panics: n[engine.Panics], SlowHandlers: n[engine.SlowCalls], OnWorkers: n[engine.LoopsOnWorkers], Moved: n[engine.MovedToWorkers], Shed: n[engine.Shed],
+		Overload: toOverloadStats(&n),
+		Panics:   n[engine.Panics], SlowHandlers: n[engine.SlowCalls], OnWorkers: n[engine.LoopsOnWorkers], Moved: n[engine.MovedToWorkers], LoopsContinued: n[engine.LoopsContinued], Shed: n[engine.Shed],
 		HandlerTime: toHistogram(n.HandlerCallTimes()), Lag: toHistogram(n.LoopTurnTimes()), Busy: time.Duration(n[engine.BusyTime]),
 	}
 }
 
-// TLSHandshakes counts TLS handshakes, of accepted and dialed connections, by what processes the records afterwards.
+// TLSHandshakes counts TLS handshakes, also of dialed connections, by the implementation that then processes records.
 type TLSHandshakes struct {
 	// Compact counts connections with the compact implementation of records; see Server.DisableCompactTLS. All others
 	// count connections whose records crypto/tls processes.
@@ -128,13 +136,14 @@ type Refusals struct {
 	// excluded by Server.Allow or Server.Deny.
 	Full, Source, Denied int64
 	// Proxy counts connections with an invalid or missing PROXY header, Handshake those with a failed TLS handshake,
-	// and Timeout those that exceeded Limits.HandshakeTimeout. Other counts connections that ended for other reasons.
-	Proxy, Handshake, Timeout, Other int64
+	// Timeout those that exceeded Limits.HandshakeTimeout, and Overload those refused because of Server.Overload. Other
+	// counts connections that ended for other reasons.
+	Proxy, Handshake, Timeout, Overload, Other int64
 }
 
 // Total returns the sum of all causes.
 func (r Refusals) Total() int64 {
-	return r.Full + r.Source + r.Denied + r.Proxy + r.Handshake + r.Timeout + r.Other
+	return r.Full + r.Source + r.Denied + r.Proxy + r.Handshake + r.Timeout + r.Overload + r.Other
 }
 
 // Closes counts closed connections by cause. Rejected connections are not included.
@@ -179,7 +188,7 @@ func toRefusals(n engine.Counts) Refusals {
 	return Refusals{
 		Full: n.RefusedBy(engine.RefusedFull), Source: n.RefusedBy(engine.RefusedSource), Denied: n.RefusedBy(engine.RefusedDenied),
 		Proxy: n.RefusedBy(engine.RefusedProxy), Handshake: n.RefusedBy(engine.RefusedHandshake), Timeout: n.RefusedBy(engine.RefusedTimeout),
-		Other: n.RefusedBy(engine.RefusedOther),
+		Overload: n.RefusedBy(engine.RefusedOverload), Other: n.RefusedBy(engine.RefusedOther),
 	}
 }
 

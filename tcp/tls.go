@@ -101,11 +101,11 @@ func (s *Server) tlsCiphersOrNil() *tls13.CipherCache {
 }
 
 // newTicketKeyRing returns nil if the server must not generate ticket keys. The caller holds s.mu.
-func (s *Server) newTicketKeyRing(cfg *tls.Config, listeners []Listener, number int) *secure.TicketKeyRing {
+func (s *Server) newTicketKeyRing(cfg *tls.Config, listeners []Listener, listenerNumber int) *secure.TicketKeyRing {
 	if s.worker != nil {
-		return secure.NewDerivedTicketKeyRing(cfg, secure.NewSharedTicketKeys(supervisor.CurrentWorker().Page()), number)
+		return secure.NewDerivedTicketKeyRing(cfg, secure.NewSharedTicketKeys(supervisor.CurrentWorker().SharedPage()), listenerNumber)
 	}
-	return secure.NewTicketKeyRingIfShareable(cfg, s.ticketKeys[&listeners[number]])
+	return secure.NewTicketKeyRingIfShareable(cfg, s.ticketKeys[&listeners[listenerNumber]])
 }
 
 func (s *Server) configureTLSAndProxyLayers(cfg *engine.Config, l Limits, listeners []Listener) {
@@ -119,7 +119,7 @@ func (s *Server) configureTLSAndProxyLayers(cfg *engine.Config, l Limits, listen
 			continue
 		}
 		all[i].TLS, all[i].Gate, some = at.TLSConfig.Clone(), s.sharedHandshakeLimiterLocked(l), true
-		if h, ok := handlerAs[ALPNHandler](s.Handler); ok {
+		if h, ok := handlerAs[ALPNHandler](s.listenerHandler(i)); ok {
 			all[i].TLS.NextProtos = h.NextProtos(all[i].TLS.NextProtos)
 		}
 		if t := s.newTicketKeyRing(all[i].TLS, listeners, i); t != nil {

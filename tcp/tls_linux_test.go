@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/myriad-go/myriad/internal/secure"
 	"github.com/myriad-go/myriad/internal/sock"
 	"github.com/myriad-go/myriad/internal/testkit"
 )
@@ -113,6 +114,42 @@ func TestTLSTruncatedInHandshake(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestRelayTLSTruncated cuts the connection between a relay and its target. The relay's client must not receive
+// close_notify, because data may be missing.
+func TestRelayTLSTruncated(t *testing.T) {
+	server, client := identity()
+	forEachModel(t, func(t *testing.T, model string, loops int) {
+		for _, isCut := range []bool{true, false} {
+			listener, err := net.Listen("tcp", "127.0.0.1:0")
+			requireNoError(t, err)
+			defer listener.Close()
+			s := startServer(t, &Server{Model: model, Loops: loops, TLSConfig: server, Handler: relayTo(listener.Addr().String(), client)})
+			c, err := dialCompact(s.addr, client, secure.NewHandshakeLimiter(0, 0))
+			requireNoError(t, err)
+			defer c.Close()
+			nc, err := listener.Accept()
+			requireNoError(t, err)
+			defer nc.Close()
+			target := tls.Server(nc, server)
+			_, err = target.Write([]byte("data\n"))
+			requireNoError(t, err)
+			line, err := c.exchangeLine("x")
+			requireNoError(t, err)
+			if isCut {
+				requireNoError(t, nc.(*net.TCPConn).CloseWrite())
+			} else {
+				requireNoError(t, target.CloseWrite())
+			}
+			rest, err := io.ReadAll(c.Conn)
+			requireNoError(t, err)
+			_, _, err = c.records.Read(c, append(c.received, rest...))
+			if line != "data" || c.records.IsReadClosed() == isCut {
+				t.Errorf("cut: %v: received %q, then %v; close_notify: %v", isCut, line, err, c.records.IsReadClosed())
+			}
+		}
+	})
 }
 
 // TestTLSInFIPSMode runs itself in a process with FIPS 140 mode, where crypto/tls keeps all connections.

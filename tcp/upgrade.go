@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -90,7 +91,9 @@ func (u Upgraded) String() string {
 // moved, the old process calls its Closed with ErrHandedOver.
 //
 // The new process inherits the environment and one more descriptor. It must call ListenAndServe on one Server within 30
-// seconds. Listeners are matched by address; the model and the number of loops may differ.
+// seconds. Listeners are matched by address, and otherwise by name; a connection
+// continues with the handler of its listener. Connections of a listener that had its own handler and has no match are
+// closed. The model and the number of loops may differ.
 //
 // Upgrade returns an error, and this server continues unchanged, if the new process does not start, hangs, dies or
 // can't listen, or if the new binary is another program or an incompatible version. If the new process dies during the
@@ -102,14 +105,14 @@ func (u Upgraded) String() string {
 // well: upgrade the supervisor instead.
 func (s *Server) Upgrade(ctx context.Context) (u Upgraded, err error) {
 	s.mu.Lock()
-	e, err := s.startedEngine()
+	e, err := s.startedEngineLocked()
 	m, ok := e.(engine.Migrator)
 	switch {
 	case err != nil:
 	case s.closed || s.handedOver.Load():
 		err = ErrServerClosed
 	case !ok || s.worker != nil:
-		err = fmt.Errorf("myriad: an upgrade of this server: %w", errors.ErrUnsupported)
+		err = fmt.Errorf("myriad: this server cannot be upgraded; expected a process on Linux that is not a worker process: %w", errors.ErrUnsupported)
 	case !s.upgrading.CompareAndSwap(false, true):
 		err = ErrUpgrading
 	}
@@ -168,7 +171,7 @@ func (s *Server) runUpgrade(ctx context.Context, e engine.Engine, m engine.Migra
 	u.PID = next.PID()
 	defer func() {
 		if err != nil {
-			next.Abort()
+			next.AbortOrKill()
 		}
 	}()
 	if err = next.SendHelloAndListeners(s.newHelloMessage(e, m, listeners), func(control *os.File) error { return m.SendListenerSockets(control, upgrade.ListenersMessage) }); err != nil {
@@ -215,15 +218,21 @@ const countTimeout = time.Second
 const netConnReason = "NetConn"
 
 func (s *Server) warnAboutUnmovableConns(ctx context.Context, e engine.Engine) {
-	_, saves := handlerAs[Migrator](s.Handler)
-	_, savesHandlers := handlerAs[HandlerMigrator](s.Handler) // such as web.HTTP, whose own Value is a request
-	if saves || savesHandlers || e.Counters()[engine.Open] == 0 {
+	var types []string
+	for _, h := range s.handlers() {
+		_, saves := handlerAs[Migrator](h)
+		_, savesHandlers := handlerAs[HandlerMigrator](h) // such as web.HTTP, whose own Value is a request
+		if !saves && !savesHandlers {
+			types = append(types, handlerType(h))
+		}
+	}
+	if len(types) == 0 || e.Counters()[engine.Open] == 0 {
 		return
 	}
 	counts := s.countByObstacleOrBusy(ctx, 0)
 	warn := func(reason, text string) {
 		if n := counts[reason]; n > 0 {
-			s.rateLimitedLogger().Warn(text, "connections", n, "handler", handlerType(s.Handler))
+			s.rateLimitedLogger().Warn(text, "connections", n, "handler", strings.Join(types, ", "))
 		}
 	}
 	warn(engine.ValueUnsaved, "connections with a Value will not move to the new process, because their handler is no Migrator: "+
@@ -242,7 +251,7 @@ func (s *Server) countByObstacleOrBusy(ctx context.Context, totalConns int) map[
 	counted := 0
 	_ = s.Each(ctx, func(c *Conn) { // connections it does not reach are busy
 		reason := c.core().ExportObstacleOrBusy()
-		if _, ok := c.Value().(*NetConn); ok && reason == engine.ValueUnsaved {
+		if _, ok := c.Value().(*NetConn); ok && (reason == engine.ValueUnsaved || reason == "busy") {
 			reason = netConnReason
 		}
 		mu.Lock()
@@ -264,6 +273,7 @@ func (s *Server) newHelloMessage(e engine.Engine, m engine.Migrator, listeners [
 	for i, at := range e.ListenerStats() {
 		l := upgrade.Listener{
 			Name: listeners[i].Name, Network: at.Addr.Network(), Addr: configuredOrActualAddr(&listeners[i], at.Addr), Sockets: sockets[i],
+			OwnHandler: listeners[i].Handler != nil,
 		}
 		if t := s.tickets[&listeners[i]]; t != nil {
 			l.Tickets = t.Keys()
@@ -290,7 +300,7 @@ func (s *Server) awaitSuccessorErrorIfStaying(serveErr error) error {
 	return nil
 }
 
-// pauseAcceptAndExportConns stops accepting and transfers the connections. From then on, the new process accepts.
+// pauseAcceptAndExportConns stops accepting and transfers the connections. The new process accepts from then on.
 func pauseAcceptAndExportConns(ctx context.Context, e engine.Engine, m engine.Migrator, next *upgrade.Successor, channels []*os.File) (moved engine.ExportResult, took time.Duration, err error) {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
@@ -345,22 +355,41 @@ func (s *Server) claimPredecessor() error {
 		s.predecessor, s.ticketKeys = p, make(map[*Listener][]secure.TicketKey) // once per process
 		s.paused.Store(p.Paused)
 		s.handoverDone, s.backlogDone = make(chan struct{}), make(chan struct{})
+		s.predecessorNumbers = slices.Repeat([]int{-1}, len(p.Listeners))
 	}
 	return err
 }
 
-func (s *Server) claimInheritedSocketsAndTickets(l *Listener) []net.Listener {
+func (s *Server) claimInheritedSocketsAndTickets(l *Listener, listenerNumber int) []net.Listener {
 	if s.predecessor == nil {
 		return nil
 	}
 	for i, in := range s.predecessor.Listeners {
 		if len(in.Sockets) > 0 && configuredOrActualAddr(l, in.Sockets[0].Addr()) == in.Addr {
 			s.predecessor.Listeners[i].Sockets = nil
-			s.ticketKeys[l] = in.Tickets
+			s.ticketKeys[l], s.predecessorNumbers[i] = in.Tickets, listenerNumber
 			return in.Sockets
 		}
 	}
 	return nil
+}
+
+// matchOtherPredecessorListeners matches the old process's listeners whose address no listener has. It first compares
+// the names. An old listener without its own handler otherwise continues as the first listener without one.
+func (s *Server) matchOtherPredecessorListeners(listeners []Listener) {
+	for i, number := range s.predecessorNumbers {
+		if number >= 0 {
+			continue
+		}
+		in := s.predecessor.Listeners[i]
+		number = slices.IndexFunc(listeners, func(l Listener) bool { return in.Name != "" && l.Name == in.Name })
+		if number < 0 && !in.OwnHandler {
+			number = slices.IndexFunc(listeners, func(l Listener) bool { return l.Handler == nil })
+		}
+		if s.predecessorNumbers[i] = number; number < 0 {
+			s.rateLimitedLogger().Warn("connections of a listener of the old process will be closed: no listener here has its address or name", "listener", cmp.Or(in.Name, in.Addr))
+		}
+	}
 }
 
 // startTakeOverFromPredecessor tells the old process that this one is ready, and receives its connections in the
@@ -423,4 +452,5 @@ type upgradeState struct {
 	tickets     map[*Listener]*secure.TicketKeyRing
 	broadcasts  atomic.Pointer[broadcastlog.Log]
 	upgradeTransfer
+	predecessorNumbers []int // see engine.Config.PredecessorListeners
 }

@@ -208,7 +208,7 @@ func TestUpgradeFails(t *testing.T) {
 			another := dial(t, s.addr)
 			another.ExchangeLine("c", "c 1")
 			if c.from > 1 {
-				another.ExchangeLine("upgrade", "myriad: an upgrade of this server: "+errors.ErrUnsupported.Error())
+				another.ExchangeLine("upgrade", "myriad: this server cannot be upgraded; expected a process on Linux that is not a worker process: "+errors.ErrUnsupported.Error())
 			}
 			another.Close()
 			if left := childPIDs(t); !slices.Equal(left, children) {
@@ -252,6 +252,42 @@ func TestUpgradePaused(t *testing.T) {
 
 // TestUpgradeOwnHandlers hands over connections with their own handlers and half a line; one as
 // soon as it can be saved. Those that are not saved stay, and one that gets no handler is closed.
+// TestUpgradeTicks checks that the old process ticks until it saves its state, and again only if the upgrade fails. Then
+// the new one ticks.
+func TestUpgradeTicks(t *testing.T) {
+	for _, does := range []string{"", "die in Restore"} {
+		s, h := startUpgradable(t, successorConfig{Model: Epoll, Ticks: true}, successorConfig{Model: Goroutine, Ticks: true, Does: does, After: 1})
+		old := fmt.Sprint(os.Getpid())
+		c := dial(t, s.addr)
+		c.Send("a\n") // gets a Value, which is restored
+		testkit.WaitFor(t, "the line is not answered", func() bool { return c.ReadLine() == "a 1" })
+		if got := c.ReadLine(); got != old {
+			t.Fatalf("process %s ticks, want %s", got, old)
+		}
+		h.saving = func() {
+			if len(s.ticking) != 1 {
+				t.Error("the state is saved while OnTick may run")
+			}
+		}
+		u, err := s.Upgrade(t.Context())
+		if (err == nil) != (does == "") {
+			t.Fatalf("Upgrade: %v, %v", u, err)
+		}
+		if want := fmt.Sprint(u.PID); does == "" {
+			testkit.WaitFor(t, "the new process does not tick", func() bool { return c.ReadLine() == want })
+			for range 20 {
+				if got := c.ReadLine(); got != want {
+					t.Fatalf("process %s ticks after %s", got, want)
+				}
+			}
+			stopServerAt(t, s.addr)
+			expectNoError(t, s.waitResult(t))
+		} else if got := dial(t, s.addr).ReadLine(); got != old {
+			t.Errorf("process %s ticks after a failed upgrade, want %s", got, old)
+		}
+	}
+}
+
 func TestUpgradeOwnHandlers(t *testing.T) {
 	for _, model := range Models() {
 		t.Run(model, func(t *testing.T) {

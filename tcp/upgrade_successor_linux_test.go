@@ -31,13 +31,17 @@ type successorConfig struct {
 	Does                 string // instead of serving, or in Save or Restore
 	After                int    // which call of those that is
 	TLS, Publishes       bool
+	DisableCompactTLS    bool
+	Ticks                bool   // broadcasts its number at each tick
 	Descriptors, Files   int    // the limit, and how many files it has open
 	PIDs                 string // a file that each process adds its number to
+	Tagged               []taggedListener
+	Clients              int // instead of serving, that many clients of Addr
 }
 
 // newServer returns a server with this configuration.
 func (cfg successorConfig) newServer() (*Server, *upgradeHandler) {
-	srv := &Server{Addr: cmp.Or(cfg.Addr, "127.0.0.1:0"), Network: cfg.Network, Model: cfg.Model, Loops: cfg.Loops, Processes: cfg.Processes}
+	srv := &Server{Addr: cmp.Or(cfg.Addr, "127.0.0.1:0"), Network: cfg.Network, Model: cfg.Model, Loops: cfg.Loops, Processes: cfg.Processes, DisableCompactTLS: cfg.DisableCompactTLS}
 	srv.Limits.MaxConns, srv.Limits.Linger = cfg.MaxConns, 50*time.Millisecond
 	if cfg.TLS {
 		srv.TLSConfig, _ = identity()
@@ -47,6 +51,13 @@ func (cfg successorConfig) newServer() (*Server, *upgradeHandler) {
 		members: map[string]*Group{"0": new(Group), "1": new(Group)}, newest: map[string]string{},
 	}
 	srv.Handler = Lines(h)
+	for _, l := range cfg.Tagged {
+		srv.Listeners = append(srv.Listeners, Listener{Name: l.Name, Addr: l.Addr, Handler: Lines(&taggedHandler{tag: l.Tag})})
+	}
+	if cfg.Ticks {
+		srv.TickInterval = time.Millisecond
+		srv.OnTick = func() { _, _ = srv.Broadcast(Broadcast{All: true, Message: fmt.Appendf(nil, "%d\n", os.Getpid())}) }
+	}
 	if cfg.Publishes {
 		srv.Listening = func(net.Addr) { h.publishing.Go(h.broadcastNumbers) }
 		end := sync.OnceFunc(func() { close(h.quiet) })
@@ -228,6 +239,9 @@ func (h *upgradeHandler) RestoreHandler(c *Conn, state []byte) error {
 func runSuccessor(settings string) int {
 	var cfg successorConfig
 	err := json.Unmarshal([]byte(settings), &cfg)
+	if cfg.Clients > 0 {
+		return runClients(cfg.Addr, cfg.Clients)
+	}
 	if err == nil && cfg.PIDs != "" {
 		var f *os.File
 		if f, err = os.OpenFile(cfg.PIDs, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600); err == nil {

@@ -3,6 +3,7 @@ package tcp
 import (
 	"bufio"
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/myriad-go/myriad/internal/broadcastlog"
@@ -43,6 +45,7 @@ type upgradeTransfer struct {
 	peers                map[*broadcastlog.Peer]bool // those being read
 	peersClosed          bool                        // no more peers are accepted
 	peerReaders          sync.WaitGroup
+	broadcastsHandedOver atomic.Bool   // see HandedOver
 	resumeOnce           sync.Once     // releases broadcasts after a predecessor
 	handoverDone         chan struct{} // closed when the predecessor has handed everything over; nil without
 	backlogDone          chan struct{} // closed when its queued broadcasts have been sent; nil without
@@ -74,11 +77,14 @@ func (s *Server) pauseBroadcastsAndSaveState(ctx context.Context) (d *outgoingUp
 	d = &outgoingUpgrade{s: s}
 	waiting, cancel := context.WithTimeout(ctx, broadcastTimeout)
 	defer cancel()
+	if err = s.pauseTicks(waiting); err != nil { // first, because OnTick may broadcast
+		return nil, err
+	}
 	if err = s.broadcasts.Load().Pause(waiting); err != nil {
 		d.resumeBroadcastsAndClose(false)
 		return nil, fmt.Errorf("waiting for broadcasts in progress: %w", err)
 	}
-	if d.state, err = s.saveHandlerState(); err != nil {
+	if d.state, err = s.saveHandlerStates(); err != nil {
 		s.rateLimitedLogger().Error("the handler's state is lost", "error", err)
 	}
 	pair, err := upgrade.NewBroadcastSocketpair()
@@ -100,7 +106,9 @@ func (d *outgoingUpgrade) resumeBroadcastsAfterTimeout() {
 
 func (d *outgoingUpgrade) addPeerAndResumeOnce(peerOrNil *broadcastlog.Peer) {
 	d.resumeOnce.Do(func() {
+		d.s.broadcastsHandedOver.Store(peerOrNil != nil) // first, because the reader resets it
 		if peerOrNil != nil && !d.s.addPeerAndStartReading(peerOrNil, true) {
+			d.s.broadcastsHandedOver.Store(false)
 			peerOrNil = nil
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), broadcastTimeout)
@@ -109,7 +117,7 @@ func (d *outgoingUpgrade) addPeerAndResumeOnce(peerOrNil *broadcastlog.Peer) {
 	})
 }
 
-// resumeBroadcastsAndClose resumes broadcasts and closes files. connsMoved reports whether the connections have moved.
+// resumeBroadcastsAndClose resumes broadcasts and closes files. If connections have not moved, it also resumes ticks.
 func (d *outgoingUpgrade) resumeBroadcastsAndClose(connsMoved bool) {
 	if d.resumeTimer != nil {
 		d.resumeTimer.Stop()
@@ -118,9 +126,10 @@ func (d *outgoingUpgrade) resumeBroadcastsAndClose(connsMoved bool) {
 		d.addPeerAndResumeOnce(d.peer)
 	} else {
 		d.addPeerAndResumeOnce(nil)
+		d.s.resumeTicks()
 		if d.peer != nil {
 			d.peer.Abort()
-			d.peer.Close()
+			d.peer.FlushAndClose()
 		}
 	}
 	for _, f := range []*os.File{d.state, d.peerSocket} {
@@ -174,7 +183,7 @@ func (s *Server) awaitAndAddPredecessorCounts(p *upgrade.Predecessor) {
 
 func (s *Server) restoreStateAndAddBroadcastPeer(stateFile, peerSocket *os.File) {
 	if stateFile != nil {
-		if err := s.restoreHandlerState(stateFile); err != nil {
+		if err := s.restoreHandlerStates(stateFile); err != nil {
 			s.rateLimitedLogger().Error("the handler's state is lost", "error", err)
 		}
 	}
@@ -235,7 +244,7 @@ func (s *Server) relayPeerBroadcastsThenResume(peer *broadcastlog.Peer, isSucces
 	err := peer.ReceiveFrames(broadcastlog.FrameHandler{
 		OnBroadcast: func(m broadcastlog.Broadcast) {
 			if ahead {
-				g.DeliverNow(m)
+				g.DeliverEvenIfPaused(m)
 			} else {
 				g.BroadcastFromPeerWhenSpace(m, peer)
 			}
@@ -260,7 +269,10 @@ func (s *Server) relayPeerBroadcastsThenResume(peer *broadcastlog.Peer, isSucces
 		s.replayAndResumeBroadcastsOnce(nil) // in case that it died earlier
 	}
 	g.RemovePeer(peer)
-	peer.Close()
+	if isSuccessor {
+		s.broadcastsHandedOver.Store(false)
+	}
+	peer.FlushAndClose()
 	s.mu.Lock()
 	delete(s.peers, peer)
 	s.mu.Unlock()
@@ -276,7 +288,7 @@ func (s *Server) sendCountersAndClosePeers() {
 			since[i] -= s.sentCounts[i]
 		}
 		p, _ := json.Marshal(since.ByName()) // a map of numbers can be encoded
-		s.successorPeer.SendCounters(p)
+		s.successorPeer.EnqueueCounters(p)
 	}
 	var all []*broadcastlog.Peer
 	for l := range s.peers {
@@ -284,43 +296,63 @@ func (s *Server) sendCountersAndClosePeers() {
 	}
 	s.mu.Unlock()
 	for _, l := range all {
-		l.Close()
+		l.FlushAndClose()
 	}
 	s.peerReaders.Wait()
 }
 
-// saveHandlerState makes a StateMigrator write its state to a file in memory. For other handlers and in a supervisor, f
-// is nil.
-func (s *Server) saveHandlerState() (f *os.File, err error) {
-	h, ok := handlerAs[StateMigrator](s.Handler)
-	if !ok || s.isSupervisor() {
+// stateHeader precedes each handler's state. Listener is the number of a listener that the handler had, or -1.
+type stateHeader struct{ Listener, Size int64 }
+
+const stateHeaderSize = 16
+
+// saveHandlerStates makes each StateMigrator write its state to a file in memory, once. In a supervisor, f is nil. An
+// error does not affect the states of other handlers.
+func (s *Server) saveHandlerStates() (f *os.File, err error) {
+	if s.isSupervisor() {
 		return nil, nil
 	}
-	if f, err = upgrade.NewStateFile(); err != nil {
+	if f, err = upgrade.NewMemoryStateFile(); err != nil {
 		return nil, err
 	}
-	defer func() {
-		if err != nil {
-			_ = f.Close()
-			f = nil
+	var saved []StateMigrator
+	at := int64(0)
+	for number := len(s.activeListeners) - 1; number >= -1; number-- {
+		h, ok := handlerAs[StateMigrator](s.listenerHandler(number))
+		if !ok || len(appendIfNew(saved, h)) == len(saved) {
+			continue
 		}
-	}()
-	out := bufio.NewWriterSize(&limitedWriter{f, maxSavedState}, 1<<16)
-	if err = callConvertingPanic(func() error { return h.SaveState(out) }); err == nil {
-		err = out.Flush()
+		saved = append(saved, h)
+		w := &limitedWriter{io.NewOffsetWriter(f, at+stateHeaderSize), maxSavedState}
+		out := bufio.NewWriterSize(w, 1<<16)
+		saveErr := callConvertingPanic(func() error { return errors.Join(h.SaveState(out), out.Flush()) })
+		if saveErr == nil {
+			header := stateHeader{int64(number), int64(maxSavedState - w.remaining)}
+			saveErr = binary.Write(io.NewOffsetWriter(f, at), binary.LittleEndian, header)
+			at += stateHeaderSize + header.Size
+		}
+		err = errors.Join(err, saveErr)
 	}
-	if err == nil {
-		_, err = f.Seek(0, io.SeekStart)
-	}
-	return f, err
+	return f, errors.Join(err, f.Truncate(at)) // without what failed
 }
 
-func (s *Server) restoreHandlerState(f *os.File) error {
-	h, ok := handlerAs[StateMigrator](s.Handler)
-	if !ok || s.isSupervisor() {
-		return errors.New("the handler of this process is no StateMigrator")
+// restoreHandlerStates passes the states in f to the handlers that continue those of the old process.
+func (s *Server) restoreHandlerStates(f *os.File) (err error) {
+	in := bufio.NewReaderSize(f, 1<<16)
+	for header := (stateHeader{}); binary.Read(in, binary.LittleEndian, &header) == nil; {
+		number, state := int(header.Listener), io.LimitReader(in, header.Size)
+		if number >= 0 {
+			number = s.predecessorNumbers[number]
+		}
+		h, ok := handlerAs[StateMigrator](s.listenerHandler(number))
+		if gone := header.Listener >= 0 && number < 0; !ok || gone || s.isSupervisor() {
+			err = errors.Join(err, errors.New("the handler of this process is no StateMigrator"))
+		} else {
+			err = errors.Join(err, callConvertingPanic(func() error { return h.RestoreState(state) }))
+		}
+		_, _ = io.Copy(io.Discard, state) // what RestoreState has not read
 	}
-	return callConvertingPanic(func() error { return h.RestoreState(bufio.NewReaderSize(f, 1<<16)) })
+	return err
 }
 
 func callConvertingPanic(f func() error) (err error) {

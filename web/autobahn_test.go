@@ -305,7 +305,7 @@ func TestAutobahnMassive(t *testing.T) {
 						if op&0x40 != 0 {
 							p = inflateMessage(t, p)
 						}
-						if err != nil || op&^0x40 != fin|1 || p != m || (len(m) >= 512) != (op&0x40 != 0) {
+						if err != nil || op&^0x40 != fin|1 || p != m || (len(m) >= 1024) != (op&0x40 != 0) {
 							t.Fatalf("%d bytes came back as %#x, %d bytes, %v", len(m), op, len(p), err)
 						}
 					}

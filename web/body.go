@@ -63,6 +63,19 @@ func (f *bodyDecoder) nextData(in []byte, maxBytes int) (data []byte, used int, 
 	return nil, 2, nil
 }
 
+// wholeChunkedBodyLength returns the encoded length of the chunked body at the beginning of in. If the body is
+// incomplete or invalid, the result is 0.
+func wholeChunkedBodyLength(in []byte) (n int) {
+	for f := newBodyDecoder(-1); !f.done; {
+		_, used, err := f.nextData(in[n:], len(in))
+		if used == 0 || err != nil {
+			return 0
+		}
+		n += used
+	}
+	return n
+}
+
 func (f *bodyDecoder) parseChunkSize(in []byte) (_ []byte, used int, _ error) {
 	i := bytes.IndexByte(in, '\n')
 	switch {
@@ -114,10 +127,10 @@ func (f *bodyDecoder) parseTrailer(in []byte) (_ []byte, used int, _ error) {
 	return nil, i + len(headEnd), nil
 }
 
-// maxUnreadBody is the number of bytes of a body that may wait for the handler. At this number, reading pauses.
+// maxUnreadBody is the maximum number of body bytes that wait for the handler. The server then stops reading.
 const maxUnreadBody = 64 << 10
 
-// requestBody passes the body of a request from the connection's owner to the handler. x.mu guards the other fields.
+// requestBody passes the body of a request from the connection's owner to the handler. x.mu guards all fields except x.
 type requestBody struct {
 	x *exchange
 
@@ -126,7 +139,9 @@ type requestBody struct {
 	framing         bodyDecoder
 	err             error // returned after buf has been read; io.EOF at the end of the body
 	paused          bool  // reading is paused until buf is emptied
+	direct          bool  // while reading is paused, Read may receive from the socket
 	closed          bool  // by the handler, or because it has returned
+	abandoned       bool  // closed by the handler while more than maxDiscardedBody bytes had not arrived
 	continueSent    bool  // 100 Continue was sent or is not necessary
 	responseStarted bool  // 100 Continue can't be sent any more
 	readDeadline    deadline
@@ -156,6 +171,9 @@ func (b *requestBody) decodeBodyIntoBuffer(in []byte) (used int) {
 	return used
 }
 
+// minDirectReceive is the minimum of missing body bytes for which the handler's goroutine receives from the socket.
+const minDirectReceive = 16 << 10
+
 func (b *requestBody) isFull() bool { return len(b.buf)-b.readOffset >= maxUnreadBody }
 
 // Read implements io.Reader for the handler.
@@ -170,6 +188,11 @@ func (b *requestBody) Read(p []byte) (int, error) {
 			return 0, os.ErrDeadlineExceeded
 		case b.readOffset < len(b.buf):
 			return b.readBufferedAndResumeInput(p), nil
+		case b.paused && len(p) > 0:
+			if n := b.receiveOrResumeInput(p); n > 0 {
+				return n, nil
+			}
+			continue
 		case b.err != nil:
 			return 0, b.setTrailerAndReturnError()
 		case len(p) == 0:
@@ -179,7 +202,7 @@ func (b *requestBody) Read(p []byte) (int, error) {
 			b.sendContinue()
 			continue
 		}
-		b.x.h.poolOrDefault().Block(b.x.readable.Wait)
+		b.x.waitOutsidePool(b.x.readable.Wait)
 	}
 }
 
@@ -200,10 +223,31 @@ func (b *requestBody) readBufferedAndResumeInput(p []byte) int {
 	if b.readOffset += n; b.readOffset == len(b.buf) {
 		b.buf, b.readOffset = b.buf[:0], 0
 	}
-	if b.paused && len(b.buf)-b.readOffset <= maxUnreadBody/2 {
-		b.paused = false
-		b.x.postToConnOwner(b.x.resumeUnlessInputPaused)
+	if b.paused && !b.direct && len(b.buf)-b.readOffset <= maxUnreadBody/2 {
+		b.resumeInput()
 	}
+	return n
+}
+
+func (b *requestBody) resumeInput() {
+	b.paused = false
+	b.x.postToConnOwner(b.x.resumeUnlessInputPaused)
+}
+
+// receiveOrResumeInput receives a part of the body from the socket. If nothing has arrived, or if the body is then
+// complete, it lets the connection's owner read again.
+func (b *requestBody) receiveOrResumeInput(p []byte) (n int) {
+	if b.direct && !b.framing.done {
+		p = p[:min(int64(len(p)), b.framing.remaining)]
+		if n = b.x.loop.receiveDirectly(p); n > 0 {
+			_, _, _ = b.framing.nextData(p[:n], n) // without chunks it does not fail
+			if !b.framing.done {
+				return n
+			}
+			b.err = io.EOF
+		}
+	}
+	b.resumeInput()
 	return n
 }
 
@@ -221,10 +265,12 @@ func (b *requestBody) setTrailerAndReturnError() error {
 	return b.err
 }
 
-// Close implements io.Closer for the handler. The unread rest of the body is discarded.
+// Close implements io.Closer for the handler. The unread rest of the body is discarded. If this rest is too long, the
+// connection closes after the response.
 func (b *requestBody) Close() error {
 	b.x.mu.Lock()
 	defer b.x.mu.Unlock()
+	b.abandoned = b.abandoned || b.isTooLongToDiscard()
 	b.closeAndDiscardUnread()
 	return nil
 }
@@ -233,9 +279,12 @@ func (b *requestBody) closeAndDiscardUnread() {
 	b.closed = true
 	b.buf, b.readOffset = nil, 0
 	if b.paused {
-		b.paused = false
-		b.x.postToConnOwner(b.x.resumeUnlessInputPaused)
+		b.resumeInput()
 	}
 }
 
 func (b *requestBody) isComplete() bool { return b.framing.done }
+
+func (b *requestBody) isTooLongToDiscard() bool {
+	return !b.framing.chunked && b.framing.remaining > maxDiscardedBody
+}

@@ -39,6 +39,24 @@ func acceptsDeflate(offers []string) bool {
 	return false
 }
 
+// isDeflateResponse reports whether a dialed server has accepted deflateExtension, without context takeover.
+func isDeflateResponse(extensions string) bool {
+	name, parameters, _ := strings.Cut(extensions, ";")
+	separate := false
+	for p := range strings.SplitSeq(parameters, ";") {
+		switch name, _, _ := strings.Cut(strings.TrimSpace(p), "="); name {
+		case "server_no_context_takeover":
+			separate = true
+		case "client_no_context_takeover", "server_max_window_bits":
+		default:
+			return false
+		}
+	}
+	return separate && strings.TrimSpace(name) == "permessage-deflate" && !strings.Contains(extensions, ",")
+}
+
+const deflateExtension = "permessage-deflate; server_no_context_takeover; client_no_context_takeover"
+
 // deflateTail completes a compressed message with four bytes that the sender has omitted, and an empty final block.
 const deflateTail = "\x00\x00\xff\xff\x01\x00\x00\xff\xff"
 
@@ -50,14 +68,19 @@ var deflateWriters = sync.Pool{New: func() any {
 	return w
 }}
 
-func compressFrame(kind Kind, message []byte) []byte {
+// compress returns the payload of a compressed message.
+func compress(message []byte) []byte {
 	var out bytes.Buffer
 	w := deflateWriters.Get().(*flate.Writer)
 	defer deflateWriters.Put(w)
 	w.Reset(&out)
 	_, _ = w.Write(message) // memory does not fail
 	_ = w.Flush()
-	p := bytes.TrimSuffix(out.Bytes(), []byte(deflateTail[:4]))
+	return bytes.TrimSuffix(out.Bytes(), []byte(deflateTail[:4]))
+}
+
+func compressFrame(kind Kind, message []byte) []byte {
+	p := compress(message)
 	return appendFrame(make([]byte, 0, len(p)+10), byte(kind)|bitDeflate, p)
 }
 
@@ -66,8 +89,8 @@ var (
 	decompressBuffers = sync.Pool{New: func() any { return new([]byte) }}
 )
 
-// decompress decompresses the message p. A result of more than maxBytes bytes is an error. decompress may use the free
-// capacity of p. After use, the caller passes the result to recycleDecompressed.
+// decompress decompresses the message p. A result of more than maxBytes bytes is an error. decompress may overwrite the
+// bytes between len(p) and cap(p). After use, the caller passes the result to recycleDecompressed.
 func decompress(p []byte, maxBytes int) ([]byte, error) {
 	r := inflateReaders.Get().(io.ReadCloser)
 	defer inflateReaders.Put(r)
@@ -96,9 +119,12 @@ func recycleDecompressed(p []byte) {
 }
 
 // Group is a set of WebSockets that receive the same messages. A Group encodes each message only once. If sockets use
-// compression, it also compresses each message only once. The zero value is an empty group. A Group is safe for
-// concurrent use. A Group with one socket takes 80 bytes.
-type Group struct{ plain, deflate tcp.Group }
+// compression, it also compresses each message of 1 KiB or more only once. The zero value is an empty group. A Group is
+// safe for concurrent use. A Group with one socket takes 120 bytes.
+type Group struct {
+	plain, deflate tcp.Group
+	dialed         tcp.Group // they get masked frames
+}
 
 // Add adds a socket.
 func (g *Group) Add(s Socket) { g.groupFor(s).Add(s.Ref()) }
@@ -107,17 +133,29 @@ func (g *Group) Add(s Socket) { g.groupFor(s).Add(s.Ref()) }
 func (g *Group) Remove(s Socket) { g.groupFor(s).Remove(s.Ref()) }
 
 // Len returns the number of sockets in the group. Some of these sockets may have closed.
-func (g *Group) Len() int { return g.plain.Len() + g.deflate.Len() }
+func (g *Group) Len() int { return g.plain.Len() + g.deflate.Len() + g.dialed.Len() }
 
 func (g *Group) groupFor(s Socket) *tcp.Group {
-	if s.negotiated.deflate {
+	switch {
+	case s.negotiated.client:
+		return &g.dialed
+	case s.negotiated.deflate:
 		return &g.deflate
 	}
 	return &g.plain
 }
 
-// minGroupCompressed is the minimum size in bytes of a message that a Group compresses.
-const minGroupCompressed = 512
+// defaultMinCompressed is the minimum size in bytes of a message that is compressed by default.
+const defaultMinCompressed = 1 << 10
+
+// CompressedFrame is like [Frame] for clients that accept compressed messages; see [Socket.Compressed]. It leaves
+// messages below 1 KiB uncompressed.
+func CompressedFrame(kind Kind, message []byte) []byte {
+	if len(message) < defaultMinCompressed {
+		return Frame(kind, message)
+	}
+	return compressFrame(kind, message)
+}
 
 // Broadcast sends a message to all sockets in the group; see tcp.Group.Broadcast.
 func (g *Group) Broadcast(kind Kind, message []byte) (sent, full int) {
@@ -134,8 +172,12 @@ func (g *Group) encodeAndSend(kind Kind, message []byte, send func(*tcp.Group, [
 	if g.plain.Len() > 0 {
 		sent, full = send(&g.plain, frame)
 	}
+	if g.dialed.Len() > 0 {
+		s, f := send(&g.dialed, MaskFrame(frame))
+		sent, full = sent+s, full+f
+	}
 	if g.deflate.Len() > 0 {
-		if len(message) >= minGroupCompressed {
+		if len(message) >= defaultMinCompressed {
 			frame = compressFrame(kind, message)
 		}
 		s, f := send(&g.deflate, frame)

@@ -1,5 +1,6 @@
-// Package web serves HTTP/1.1, WebSockets and server-sent events on a [tcp.Server] with handlers of net/http. An idle
-// connection takes only bytes instead of a goroutine. A program replaces the first line below by the other two:
+// Package web serves HTTP/1.1, HTTP/2, WebSockets and server-sent events on a [tcp.Server] with handlers of net/http.
+// An idle HTTP/1.1 connection takes only bytes instead of a goroutine. A program replaces the first line below by the
+// other two:
 //
 //	http.ListenAndServe(":8080", mux)
 //
@@ -9,14 +10,16 @@
 // The event loops read requests. A handler runs on a pool of goroutines or, if it is marked as [Quick], on the loop. A
 // [WebSocket] or a stream of [Events] has no goroutine, and works with tcp.Ref, groups and broadcasts.
 //
-// Responses are byte-identical to responses of net/http's server, with these exceptions:
+// HTTP/2 is net/http's. TLS clients that support it use it; see [HTTP].DisableHTTP2 and UnencryptedHTTP2.
 //
-//   - HTTP/2 is not supported. A proxy that uses HTTP/2 with browsers, such as nginx, Caddy or Envoy, can forward
-//     requests as HTTP/1.1.
+// HTTP/1.1 responses are byte-identical to responses of net/http's server, with these exceptions:
+//
 //   - Requests that net/http tolerates but other software may interpret differently are rejected; see below.
 //   - The connection closes after the response to a CONNECT that was not hijacked.
 //   - 1xx responses are not sent to HTTP/1.0 clients.
 //   - An invalid Content-Length set by a handler is omitted.
+//   - Changes of a Header that the handler obtained before it began to write may be sent.
+//   - 100 Continue is omitted if the body has already arrived.
 //   - If a client still waits for 100 Continue, its connection closes immediately after the response.
 //   - If the pool has no capacity, a request is answered with 503 without running its handler.
 //   - Request heads are limited to 32 KiB ([HTTP.MaxHeaderBytes]), and must be smaller than Limits.MaxMessage.

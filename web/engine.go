@@ -1,7 +1,11 @@
 package web
 
 import (
+	"net/netip"
+	"time"
+
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/overload"
 	"github.com/myriad-go/myriad/tcp"
 )
 
@@ -12,17 +16,157 @@ const maxSavedState = engine.MaxState
 
 func core(c *tcp.Conn) *engine.Conn { return (*engine.Conn)(c) }
 
-// yield makes the event loop serve other connections before it calls c's handler with the remaining input.
-func yield(c *tcp.Conn) { core(c).YieldInput() }
+// yieldToOtherConns makes the event loop serve other connections before it calls c's handler with the remaining input.
+func yieldToOtherConns(c *tcp.Conn) { core(c).YieldInput() }
 
-// reserve sets the size of the memory that the handler uses for c. This memory counts against tcp.Limits.MaxBuffered.
-// If partial is set, the peer must complete its message within Limits.MessageTimeout.
-func reserve(c *tcp.Conn, bytes int, partial bool) { core(c).SetHandlerMemory(bytes, partial) }
+// setHandlerMemory sets the size of the memory that the handler uses for c. This memory counts against
+// tcp.Limits.MaxBuffered. If messageIncomplete is set, the peer must complete its message within Limits.MessageTimeout.
+func setHandlerMemory(c *tcp.Conn, bytes int, messageIncomplete bool) {
+	core(c).SetHandlerMemory(bytes, messageIncomplete)
+}
 
-// unusedInput returns the number of input bytes that the previous call of c's handler did not use.
-func unusedInput(c *tcp.Conn) int { return core(c).RefusedBytes() }
+// unusedInputBytes returns the number of input bytes that the previous call of c's handler did not use.
+func unusedInputBytes(c *tcp.Conn) int { return core(c).RefusedBytes() }
+
+// closeAfterPeerEnd closes c like CloseWith, but waits until the peer has ended its direction, or Limits.CloseTimeout.
+func closeAfterPeerEnd(c *tcp.Conn, why error) { core(c).CloseAfterPeer(why) }
+
+// loopHold gives a handler access to the event loop on which it runs. A handler on a worker has the zero value.
+type loopHold struct {
+	hold engine.LoopHold
+	ref  engine.Ref
+	// started is the time at which the job started on a loop. It is set only for the job's first request.
+	started time.Duration
+}
+
+// queueOnLoop queues the job of x and the requests after x on the event loop of c. queued is false if the loop can't
+// run jobs.
+func (x *exchange) queueOnLoop(c *tcp.Conn) (queued bool) {
+	n := 0
+	for y := x; y != nil; y = y.next {
+		n++
+	}
+	return core(c).QueueLoopJob(x.job, n)
+}
+
+// call calls f on the loop and sends the output of f. It returns false if the handler does not run on the loop.
+func (h loopHold) call(f func(*tcp.Conn)) (called bool) {
+	return h.hold != nil && h.hold.Call(h.ref, func(c *engine.Conn) { f((*tcp.Conn)(c)) })
+}
+
+// sendReadyResponsesOnLoop calls sendReadyResponses. The responses of pipelined requests are sent together after the
+// last one's handler, or when another goroutine continues the loop. If the handler no longer runs on the loop, or if
+// another tcp.Handler takes over the connection, sendReadyResponsesOnLoop does nothing and returns false.
+func (x *exchange) sendReadyResponsesOnLoop() (called bool) {
+	return x.loop.hold != nil && x.switchHandler == nil && x.loop.hold.CallAndSendLater(x.loop.ref, (*responseSender)(x))
+}
+
+type responseSender exchange
+
+func (x *responseSender) CallWith(c *engine.Conn) { (*exchange)(x).sendReadyResponses((*tcp.Conn)(c)) }
+
+func overloadManager(c *tcp.Conn) *overload.Manager { return core(c).Overload() }
+
+// admitsToRun reports whether the overload manager lets x run immediately. Otherwise the caller must shed x.
+func (x *exchange) admitsToRun(c *tcp.Conn) bool {
+	e := core(c)
+	return e.Overload().Admit(nil, e.Peer().Addr(), max(x.priority, e.Priority()))
+}
+
+// admitsToQueue reports whether the overload manager lets the job wait in a queue. Otherwise the caller must shed it.
+func (j *exchangeJob) admitsToQueue(c *tcp.Conn, p overload.Priority) bool {
+	e := core(c)
+	return j.overload.Admit(&j.ticket, e.Peer().Addr(), max(p, e.Priority()))
+}
+
+// mustEndKeepAlive reports whether connections must close after their response, to save memory.
+func mustEndKeepAlive(c *tcp.Conn) bool { return core(c).Overload().IsActive(overload.EndKeepAlive) }
+
+// canReceiveDirectly reports whether receiveDirectly may be used once c is paused. c's handler must use all input.
+func canReceiveDirectly(c *tcp.Conn) bool { return core(c).CanReceiveDirectly() }
+
+// receiveDirectly receives bytes of a paused connection without its owner. If none have arrived, it returns 0.
+func (h loopHold) receiveDirectly(p []byte) (n int) { return h.ref.ReceiveWhileReadingIsOff(p) }
+
+type threadUsage = engine.ThreadUsage
+
+// isSlow reports whether a call was slow for a reason of its own: it computed, or it waited for something other than a
+// CPU. took is its duration, and used is what its thread used during the call.
+func isSlow(took time.Duration, used threadUsage) bool {
+	return used.CPU >= slowCall/2 || used.Sleeps > 0 && !engine.HadNoCPU(took, used.ProcessCPU-used.CPU)
+}
+
+func monotonicNow() time.Duration { return engine.MonotonicNow() }
+
+func connRef(c *tcp.Conn) engine.Ref { return core(c).Ref() }
+
+// RunOnLoop implements engine.LoopJob. If the route has moved to workers meanwhile, it submits the job to the pool.
+func (j *exchangeJob) RunOnLoop(hold engine.LoopHold) {
+	if !j.route.onLoop.Load() {
+		j.submitToPool()
+		return
+	}
+	defer j.endOnLoop() // also after runtime.Goexit
+	j.runHandlers(hold)
+}
+
+func (j *exchangeJob) LoopTaken(isSlow bool) {
+	if j.onLoopState.CompareAndSwap(jobOnLoop, jobTaken) {
+		j.route.recordCallThatLostLoop(isSlow)
+	}
+}
+
+func (j *exchangeJob) endOnLoop() {
+	if j.onLoopState.Swap(jobEnded) == jobTaken {
+		j.route.takenCalls.Add(-1)
+	}
+}
+
+// runHandlers calls the handlers of the job's requests. hold is nil on a worker.
+func (j *exchangeJob) runHandlers(hold engine.LoopHold) {
+	x := j.takeExchange()
+	if x == nil {
+		j.overload.Abandon(&j.ticket)
+		return
+	}
+	if !j.overload.Start(&j.ticket) {
+		x.rejectThisAndFollowing(hold)
+		return
+	}
+	defer j.overload.Done(&j.ticket)
+	if hold != nil {
+		x.loop.started = hold.Started()
+	}
+	for buffered := 0; x != nil; {
+		x.loop.hold = hold
+		x, buffered = x.runHandler(buffered)
+	}
+}
+
+// rejectThisAndFollowing answers x and the requests after x with 503. hold is nil on a worker.
+func (x *exchange) rejectThisAndFollowing(hold engine.LoopHold) {
+	for ; x != nil; x = x.markReadyAndPostResponses() {
+		x.loop.hold = hold
+		x.writeServiceUnavailable()
+	}
+}
+
+// isDraining reports whether the server of c is shutting down.
+func isDraining(c *tcp.Conn) bool { return core(c).IsDraining() }
 
 func fileCapacity(c *tcp.Conn) int { return core(c).FileQueueSpace() }
 
+// maxUnsent returns tcp.Limits.MaxUnsent of c's server, in bytes, with its default.
+func maxUnsent(c *tcp.Conn) int { return core(c).Limits().MaxUnsent }
+
 // maxMessage returns tcp.Limits.MaxMessage of c's server, in bytes.
 func maxMessage(c *tcp.Conn) int { return core(c).MaxMessage() }
+
+// clock returns the time at which c's event loop began to handle its current events, since an arbitrary start.
+func clock(c *tcp.Conn) time.Duration { return core(c).Clock() }
+
+// readCount returns a number that changes whenever c's event loop reads from a connection.
+func readCount(c *tcp.Conn) int64 { return core(c).LoopReads() }
+
+// peerAddr returns the address of c's peer, or the zero AddrPort if the address has no port.
+func peerAddr(c *tcp.Conn) netip.AddrPort { return core(c).Peer() }

@@ -59,6 +59,9 @@ func removeLineEnds(s string) string {
 // tcp.Group.Broadcast or tcp.Server.Broadcast. A stream ends when the client disconnects, when the connection is
 // closed, or when the server shuts down. With Server.Heartbeat, the server sends comments, so that proxies keep the
 // stream open. Browsers ignore these comments.
+//
+// Over HTTP/2, a stream also takes a goroutine and a local unix socket. Its tcp.Conn is that of the socket, and counts
+// towards Limits.MaxConns. The stream stays in the old process in an upgrade.
 type Events struct {
 	// Opened, if set, is called when a stream begins; see tcp.Handler.Opened. It can add c.Ref() to a tcp.Group.
 	Opened func(c *tcp.Conn)
@@ -79,13 +82,15 @@ func (e *Events) ServeHTTP(w http.ResponseWriter, r *http.Request) { _ = e.Subsc
 
 // Subscribe turns the connection of r into a stream of events after the handler of r has returned. value becomes the
 // connection's Value. The response contains the header fields of w. If r can't become a stream, Subscribe returns an
-// error that wraps ErrNoStream. In this case, r has already been answered. For middleware see WebSocket.Upgrade.
+// error that wraps ErrNoStream. In this case, r has already been answered. For middleware see WebSocket.Upgrade. Over
+// HTTP/2, Subscribe returns when the stream has ended.
 func (e *Events) Subscribe(w http.ResponseWriter, r *http.Request, value any) error {
-	res, status, why := unwrapResponse(w), 0, ""
+	status, http2 := 0, http2ConnOf(r)
+	res, why := unwrapResponse(w)
 	switch {
-	case res == nil:
-		status, why = http.StatusInternalServerError, "the request is not served by package web"
-	case res.state != responsePending:
+	case res == nil && http2 == nil:
+		status = http.StatusInternalServerError
+	case res != nil && res.state != responsePending:
 		return fmt.Errorf("%w: it was already answered", ErrNoStream)
 	case r.Method != http.MethodGet || r.ContentLength != 0:
 		status, why = http.StatusMethodNotAllowed, "expected GET, without a body"
@@ -99,6 +104,9 @@ func (e *Events) Subscribe(w http.ResponseWriter, r *http.Request, value any) er
 	if h["Cache-Control"] == nil {
 		h.Set("Cache-Control", "no-cache")
 	}
+	if http2 != nil {
+		return e.relayOverHTTP2(w, r, http2.tcpServer, value)
+	}
 	h.Set("Connection", "close")
 	out := appendStatusLine(res.out, r.ProtoMinor, http.StatusOK)
 	out = appendHeader(out, h, contentLength|transferEncoding)
@@ -111,7 +119,7 @@ func (e *Events) Subscribe(w http.ResponseWriter, r *http.Request, value any) er
 	return nil
 }
 
-// After the HTTP handler has returned and w.out has been sent, h becomes the connection's handler.
+// scheduleHandlerSwitch makes h the connection's handler after the HTTP handler has returned and w.out has been sent.
 func (w *response) scheduleHandlerSwitch(h tcp.Handler, value any, opened func(c *tcp.Conn)) {
 	w.setState(responseSwitching)
 	w.x.switchHandler = func(c *tcp.Conn) {

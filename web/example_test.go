@@ -36,7 +36,26 @@ func ExampleEvents() {
 	}
 }
 
-// Messages are echoed.
+// A chat for browsers. Each message is encoded once for all members.
+func ExampleGroup() {
+	var members web.Group
+	mux := http.NewServeMux()
+	mux.Handle("GET /chat", &web.WebSocket{Handler: member{all: &members}})
+	srv := &tcp.Server{Addr: ":8080", Handler: web.Handler(mux)}
+	if err := srv.ListenAndServe(context.Background()); err != nil {
+		log.Print(err)
+	}
+}
+
+type member struct {
+	web.SocketBase
+	all *web.Group
+}
+
+func (m member) Opened(s web.Socket)                              { m.all.Add(s) }
+func (m member) Message(_ web.Socket, kind web.Kind, text []byte) { m.all.Broadcast(kind, text) }
+
+// A WebSocket server that echoes messages.
 func ExampleWebSocket() {
 	echo := web.OnMessage(func(s web.Socket, kind web.Kind, message []byte) { s.Write(kind, message) })
 	mux := http.NewServeMux()

@@ -4,23 +4,27 @@ import (
 	"context"
 	"errors"
 	"io"
-	"net"
 	"net/http"
+	"net/url"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/overload"
 	"github.com/myriad-go/myriad/pool"
 	"github.com/myriad-go/myriad/tcp"
 )
 
 // exchange is one request and its response. Its states are described in state.go.
 //
-// The owner of a connection is its event loop or its goroutine. A Quick handler runs on the owner, and its exchange is
-// reused. Any other handler runs on a worker. Its exchange is not reused, because the handler may keep the Request and
-// the ResponseWriter. Until the response and the request's body are complete, this exchange is the connection's Value.
-// Until the handler has returned, the fields before mu belong to the worker. The owner puts input into body.
+// The owner of a connection is its event loop or its goroutine. A Quick handler runs on the owner. Any other handler
+// runs in a job of the event loop or on a worker. Until the response and the request's body are complete, the exchange
+// is the connection's Value. Until the handler has returned, the fields before mu belong to the goroutine of the
+// handler. The owner puts input into body.
+//
+// The owner reuses an exchange if nothing else can refer to it. The Request, its Header, its body and the objects in
+// handlerObjects are reused after Quick handlers only, because other handlers may keep them.
 //
 // Pipelined requests that arrive together form a list, which does not change after dispatch. One worker runs the
 // handlers of a list in order. The connection's Value is the first exchange of the list that is not done. The owner
@@ -29,49 +33,63 @@ type exchange struct {
 	h       *HTTP
 	handler http.Handler
 	ref     tcp.Ref
+	reads   int64 // readCount when the head was parsed
 	limits  *tcp.Limits
 	job     *exchangeJob // nil except for the first request of a list
 
 	header     http.Header
 	headMemory headBuffer
 	head
+	parsed http.Request // without a context
 
+	*handlerObjects
 	next          *exchange     // the next pipelined request that arrived with it
-	req           *http.Request // a blank one until initRequestAndResponse
-	res           response
-	cancelCtx     context.CancelFunc
+	req           *http.Request // &parsed until initRequestAndResponse
+	route         *route
+	priority      overload.Priority
+	loop          loopHold
+	waited        atomic.Int64      // nanoseconds for which the handler has waited for the client
 	fileSlots     int8              // files that the connection accepts, for this response and the following ones
 	switchHandler func(c *tcp.Conn) // passes the connection to another handler, after responseSwitching
 
 	mu       sync.Mutex
 	readable sync.Cond
-	body     requestBody
+	body     *requestBody // &ownBody if the request has no body or a Quick handler
+	ownBody  requestBody
 	closed   chan struct{} // closed with the connection; nil if nobody waits for that
 	draining bool          // the server drains: no further request is accepted
 	state    exchangeState
 
 	// Fields of the owner:
+	bodyArrived bool // the whole body had arrived before dispatch
 	inputPaused bool // reading is paused because another request waits
 	discarded   int  // bytes of the body in stateDiscarding
 	memoryCost  int  // bytes for Limits.MaxBuffered: without the body, with the requests after it
 }
 
-// To reuse a connection, at most maxDiscardedBody unread bytes of a body are discarded, as in net/http.
+// handlerObjects are objects of a request that its handler may keep.
+type handlerObjects struct {
+	res response
+	ctx requestContext
+	url url.URL
+}
+
+// maxDiscardedBody is the maximum number of unread body bytes that are discarded to keep a connection, as in net/http.
 const maxDiscardedBody = 256 << 10
 
 const discardTimeout = 30 * time.Second
 
-var quickExchanges = sync.Pool{New: func() any { return &exchange{header: make(http.Header)} }}
-
-var blankRequests = sync.Pool{New: func() any { return new(http.Request) }}
+var freeExchanges = sync.Pool{New: func() any { return new(exchange) }}
 
 func (h *HTTP) newExchange(c *tcp.Conn) *exchange {
-	x := quickExchanges.Get().(*exchange)
-	x.h, x.handler, x.ref, x.limits = h, h.handlerOrDefaultMux(), c.Ref(), &c.Server().Limits
-	if x.req == nil {
-		x.req = blankRequests.Get().(*http.Request)
+	x := freeExchanges.Get().(*exchange)
+	if x.handlerObjects == nil {
+		x.handlerObjects, x.header = new(handlerObjects), make(http.Header)
+		x.headMemory.url = &x.url
 	}
-	*x.req = http.Request{Header: x.header}
+	x.h, x.handler, x.ref, x.reads, x.limits = h, h.handlerOrDefaultMux(), c.Ref(), readCount(c), &c.Server().Limits
+	x.req, x.body, x.route = &x.parsed, &x.ownBody, nil
+	x.req.Header = x.header
 	return x
 }
 
@@ -79,17 +97,41 @@ func (h *HTTP) newExchange(c *tcp.Conn) *exchange {
 // clearing it takes long.
 const maxKeptFields = 64
 
-// recycleExchange makes x available for another request. x must not have been passed to a worker.
+// recycleExchange makes x available for another request. x must not have been dispatched.
 func recycleExchange(x *exchange) {
 	if len(x.header) > maxKeptFields {
 		x.header = make(http.Header)
 	}
 	clear(x.header)
-	clear(x.headMemory.values[:x.headMemory.used])
-	x.headMemory.used, x.headMemory.text = 0, ""
+	x.headMemory.recycle()
 	x.res.reset()
 	x.switchHandler = nil
-	quickExchanges.Put(x)
+	freeExchanges.Put(x)
+}
+
+// isReusable reports whether nothing but the connection's owner refers to x, which is done. The caller holds x.mu.
+func (x *exchange) isReusable() bool {
+	return x.bodyArrived && x.closed == nil && x.body.readDeadline.timer == nil && x.switchHandler == nil
+}
+
+// recycleAfterHandler makes x available for another request, but not the objects that its handler may have kept.
+func (x *exchange) recycleAfterHandler() {
+	x.headMemory.recycleWithoutObjects()
+	x.mu.Lock() // orders this before calls of methods of the request's context
+	x.res.x = x.h.sharedExchangeForLateCalls()
+	x.mu.Unlock()
+	x.handlerObjects, x.header, x.req, x.body, x.next, x.job = nil, nil, nil, nil, nil, nil
+	x.ownBody = requestBody{}
+	x.loop, x.fileSlots, x.draining, x.inputPaused, x.discarded, x.memoryCost = loopHold{}, 0, false, false, 0, 0
+	x.waited.Store(0)
+	x.setState(stateReading)
+	freeExchanges.Put(x)
+}
+
+// sharedExchangeForLateCalls returns the exchange to which a response refers after its own exchange may be reused.
+func (h *HTTP) sharedExchangeForLateCalls() *exchange {
+	h.initOnce()
+	return h.afterReturn
 }
 
 // mustCloseAfterResponse reports whether the connection must close after this response. There are four reasons: no
@@ -100,27 +142,37 @@ func (x *exchange) mustCloseAfterResponse() bool {
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	b := &x.body
-	return x.draining || !b.isComplete() && (x.expectsContinue && !b.continueSent || b.err != nil || b.readDeadline.expired || !b.framing.chunked && b.framing.remaining > maxDiscardedBody)
+	b := x.body
+	return x.draining || b.abandoned || !b.isComplete() && (x.expectsContinue && !b.continueSent || b.err != nil || b.readDeadline.expired || b.isTooLongToDiscard())
 }
 
-// submitToPoolOrReject passes x and the requests after x to the pool. If the pool is full, these requests get a 503.
-func (x *exchange) submitToPoolOrReject(c *tcp.Conn) {
-	state := stateActive
+// dispatchOrReject passes x and the requests after x to the event loop or to the pool. It answers them with 503 if shed
+// is set, under overload, and if the pool is full. body is the part of x's body that has arrived, and isWhole is true
+// if that is all.
+func (x *exchange) dispatchOrReject(c *tcp.Conn, body []byte, isWhole, shed bool) (usedBytes int) {
+	x.job = &exchangeJob{route: x.route, overload: overloadManager(c)}
+	x.job.x.Store(x)
+	shed = shed || !x.job.admitsToQueue(c, x.priority)
+	state, onLoop := stateActive, !shed && isWhole && x.isOnLoop() && x.queueOnLoop(c)
 	for y := x; y != nil; y = y.next {
 		y.initRequestAndResponse()
-		x.memoryCost += y.estimateOwnMemory()
+		y.loop, y.bodyArrived = loopHold{ref: connRef(c)}, y != x || isWhole
+		if !onLoop {
+			x.memoryCost += y.estimateOwnMemory()
+		}
 		y.setState(state)
 		state = statePipelined
 	}
-	x.job = new(exchangeJob)
-	x.job.x.Store(x)
 	x.fileSlots = int8(fileCapacity(c))
 	x.makeCurrentExchange(c)
 	c.Retain()
-	if x.h.poolOrDefault().TrySubmitTask(pool.Task{Job: x.job}) == nil {
-		return
+	if usedBytes = x.body.decodeBodyIntoBuffer(body); usedBytes > 0 {
+		setHandlerMemory(c, x.memoryCost+cap(x.body.buf), false)
 	}
+	if onLoop || !shed && x.h.poolOrDefault().TrySubmitTask(pool.Task{Job: x.job}) == nil {
+		return usedBytes
+	}
+	x.job.overload.Abandon(&x.job.ticket)
 	for y := x.job.takeExchange(); y != nil; y = y.next {
 		y.writeServiceUnavailable()
 		y.mu.Lock()
@@ -128,6 +180,7 @@ func (x *exchange) submitToPoolOrReject(c *tcp.Conn) {
 		y.mu.Unlock()
 	}
 	x.sendReadyResponses(c)
+	return usedBytes
 }
 
 // makeCurrentExchange makes x the connection's Value. If the whole response is in memory, responseBuffered is true.
@@ -136,7 +189,7 @@ func (x *exchange) makeCurrentExchange(c *tcp.Conn) (responseBuffered bool) {
 	if d := x.h.WriteTimeout; d > 0 {
 		c.SetDeadline(d)
 	}
-	reserve(c, x.memoryCost, false)
+	setHandlerMemory(c, x.memoryCost, false)
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	switch x.state {
@@ -154,7 +207,7 @@ const (
 	waiterMemory  = 8 << 10 // estimated bytes of a goroutine that waits for the body of its request
 )
 
-// estimateOwnMemory returns the memory that x adds to memoryCost.
+// estimateOwnMemory returns an estimate of the memory, in bytes, that a worker needs for x.
 func (x *exchange) estimateOwnMemory() int {
 	n := requestMemory + 2*len(x.headMemory.text) // twice, for the map of its fields
 	if x.length != 0 {
@@ -164,17 +217,14 @@ func (x *exchange) estimateOwnMemory() int {
 }
 
 func (x *exchange) initRequestAndResponse() {
-	x.readable.L = &x.mu
-	ctx, cancel := context.WithCancel((*connContext)(x))
-	x.cancelCtx = cancel
-	blank := x.req
-	x.req = blank.WithContext(ctx)
-	*blank = http.Request{}
-	blankRequests.Put(blank)
-	x.body = requestBody{x: x, framing: newBodyDecoder(x.length), continueSent: !x.expectsContinue}
+	x.readable.L, x.ctx = &x.mu, requestContext{x: x, h: x.h, ref: x.ref}
+	x.req = x.parsed.WithContext(&x.ctx)
+	x.parsed = http.Request{}
 	if x.req.Body = http.NoBody; x.length != 0 {
-		x.req.Body = &x.body
+		x.body = new(requestBody)
+		x.req.Body = x.body
 	}
+	*x.body = requestBody{x: x, framing: newBodyDecoder(x.length), continueSent: !x.expectsContinue}
 	if d := x.h.ReadTimeout; d > 0 && x.length != 0 {
 		x.body.readDeadline.set(&x.mu, time.Now().Add(d), x.readable.Broadcast)
 	}
@@ -183,22 +233,41 @@ func (x *exchange) initRequestAndResponse() {
 
 // exchangeJob runs a list of exchanges in the pool. If the connection closes before the job runs, the list is removed
 // from the job, so that the queue of the pool does not keep the exchanges in memory.
-type exchangeJob struct{ x atomic.Pointer[exchange] }
+type exchangeJob struct {
+	x           atomic.Pointer[exchange]
+	route       *route
+	overload    *overload.Manager
+	ticket      overload.Ticket
+	onLoopState atomic.Int32 // jobOnLoop, jobTaken or jobEnded; for jobs of event loops
+}
+
+const (
+	jobOnLoop int32 = iota
+	jobTaken        // another goroutine continues the loop, and the route counts the job in takenCalls
+	jobEnded
+)
+
+func (j *exchangeJob) submitToPool() {
+	if x := j.x.Load(); x != nil {
+		if err := x.h.poolOrDefault().TrySubmitTask(pool.Task{Job: j}); err != nil {
+			j.Dropped(err)
+		}
+	}
+}
 
 func (j *exchangeJob) takeExchange() *exchange { return j.x.Swap(nil) }
 
-func (j *exchangeJob) Run(context.Context) {
-	x := j.takeExchange()
-	for buffered := 0; x != nil; {
-		x, buffered = x.runHandler(buffered)
-	}
-}
+func (j *exchangeJob) Run(context.Context) { j.runHandlers(nil) }
 
 // runHandler runs the handler and returns the next exchange to run. bufferedBytes is the number of response bytes that
 // wait in memory for the owner, including bufferedBytesBefore from earlier responses.
 func (x *exchange) runHandler(bufferedBytesBefore int) (next *exchange, bufferedBytes int) {
 	defer func() { next = x.markReadyAndPostResponses() }() // also after runtime.Goexit
-	x.serveAndFinishRecoveringPanic()
+	if x.route == nil {
+		x.serveAndFinishRecoveringPanic()
+	} else {
+		x.route.serveAndUpdateRoute(x)
+	}
 	if bufferedBytes = bufferedBytesBefore + len(x.res.out); x.next != nil && x.res.state == responseComplete {
 		if x.next.fileSlots = x.fileSlots; bufferedBytes > flushSize {
 			x.res.flushPendingOutput()
@@ -210,25 +279,33 @@ func (x *exchange) runHandler(bufferedBytesBefore int) (next *exchange, buffered
 
 // Dropped implements pool.Dropper. It answers the requests of the job with 503.
 func (j *exchangeJob) Dropped(error) {
-	for x := j.takeExchange(); x != nil; x = x.markReadyAndPostResponses() {
-		x.writeServiceUnavailable()
-	}
+	j.overload.Abandon(&j.ticket)
+	j.takeExchange().rejectThisAndFollowing(nil)
 }
 
 // markReadyAndPostResponses passes the response to the owner and returns the next exchange to run. If the connection
 // ends with this response, it cancels the requests after x and returns nil.
 func (x *exchange) markReadyAndPostResponses() (next *exchange) {
 	x.mu.Lock()
-	defer x.mu.Unlock()
+	next = x.next
 	last := x.res.state == responseSwitching || x.res.closeAfter
 	if x.cancelRequestAndMarkReady() {
-		x.postToConnOwner(x.sendReadyResponses)
+		x.mu.Unlock()
+		if !x.sendReadyResponsesOnLoop() {
+			x.mu.Lock()
+			x.postToConnOwner(x.sendReadyResponses)
+			x.mu.Unlock()
+		}
+	} else {
+		last = last || x.state == stateDone
+		x.mu.Unlock()
 	}
-	if last || x.state == stateDone {
-		x.next.cancelThisAndFollowing()
+	// The owner may have reused x.
+	if last {
+		next.cancelThisAndFollowing()
 		return nil
 	}
-	return x.next
+	return next
 }
 
 // cancelRequestAndMarkReady is called when the handler has returned or will not run. If the owner must now send the
@@ -262,12 +339,14 @@ func (x *exchange) cancelRequestAndCloseBody() {
 	x.body.readDeadline.stopTimerAndCancelContext()
 	x.res.writeDeadline.stopTimerAndCancelContext()
 	x.body.closeAndDiscardUnread()
-	x.cancelCtx()
+	x.ctx.cancel()
 }
+
+const serviceUnavailable = "503 Service Unavailable"
 
 func (x *exchange) writeServiceUnavailable() {
 	x.res.Header().Set("Retry-After", "1")
-	http.Error(&x.res, "503 Service Unavailable", http.StatusServiceUnavailable)
+	http.Error(&x.res, serviceUnavailable, http.StatusServiceUnavailable)
 	x.res.finishResponse()
 }
 
@@ -327,9 +406,29 @@ func (x *exchange) postToConnOwner(f func(*tcp.Conn)) {
 func (x *exchange) retryWhileMailboxFull(send func() error) {
 	for x.state < stateAborted && errors.Is(send(), tcp.ErrFull) {
 		x.mu.Unlock()
+		x.leaveLoop()
 		time.Sleep(time.Millisecond)
 		x.mu.Lock()
 	}
+}
+
+// leaveLoop makes another goroutine continue the event loop if the handler, which is about to wait, runs on the loop.
+func (x *exchange) leaveLoop() {
+	if x.loop.hold != nil {
+		x.loop.hold.Leave()
+		x.route.moveToWorkers(x.route.name + " waits for its client")
+	}
+}
+
+// waitOutsidePool calls f, which waits for the client. Meanwhile, the handler does not count as a worker of the pool.
+func (x *exchange) waitOutsidePool(f func()) {
+	start := monotonicNow()
+	if x.leaveLoop(); x.loop.hold != nil {
+		f()
+	} else {
+		x.h.poolOrDefault().Block(f)
+	}
+	x.waited.Add(int64(monotonicNow() - start))
 }
 
 func (x *exchange) connDone() <-chan struct{} {
@@ -343,28 +442,31 @@ func (x *exchange) connDone() <-chan struct{} {
 	return x.closed
 }
 
+// bufferOrDiscardBodyInput buffers or discards the part of in that belongs to the body of x. in is all available input.
 func (x *exchange) bufferOrDiscardBodyInput(c *tcp.Conn, in []byte) (used int) {
 	if len(in) == 0 {
 		return 0
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	b := &x.body
+	b := x.body
 	used = b.decodeBodyIntoBuffer(in)
 	if x.state != stateDiscarding {
-		reserve(c, x.memoryCost+cap(b.buf), false)
+		setHandlerMemory(c, x.memoryCost+cap(b.buf), false)
 	}
 	x.readable.Broadcast()
 	switch {
 	case x.state == stateDiscarding:
 		if x.discarded += used; b.isComplete() {
-			x.awaitNextRequest(c)
+			x.markDoneAndStartIdleTimer(c)
 		} else if b.err != nil || x.discarded > maxDiscardedBody {
 			c.Close()
 		}
-	case b.isFull():
-		b.paused = true
-		c.Pause()
+	case b.isFull(), b.framing.remaining >= minDirectReceive:
+		b.direct = !b.framing.chunked && used == len(in) && canReceiveDirectly(c)
+		if b.paused = b.direct || b.isFull(); b.paused {
+			c.Pause()
+		}
 	case b.err != nil && used < len(in):
 		x.inputPaused = true
 		c.Pause()
@@ -379,14 +481,21 @@ func (x *exchange) resumeUnlessInputPaused(c *tcp.Conn) {
 }
 
 func (x *exchange) sendReadyResponses(c *tcp.Conn) {
-	for x.sendResponseAndFinishExchange(c) {
-		if x = x.next; !x.makeCurrentExchange(c) {
+	for x != nil {
+		next := x.next
+		hasNext, reusable := x.sendResponseAndFinishExchange(c)
+		if reusable {
+			x.recycleAfterHandler()
+		}
+		if x = next; !hasNext || !x.makeCurrentExchange(c) {
 			return
 		}
 	}
 }
 
-func (x *exchange) sendResponseAndFinishExchange(c *tcp.Conn) (hasNextExchange bool) {
+// sendResponseAndFinishExchange sends what is left of the response. hasNext reports whether the next exchange of the
+// list is to be finished, and reusable whether x can be reused.
+func (x *exchange) sendResponseAndFinishExchange(c *tcp.Conn) (hasNext, reusable bool) {
 	x.res.writeOnConnOwner(c)
 	if l := &x.res.trailing; l.f != nil {
 		if err := c.SendFile(l.f, l.offset, l.n); err != nil {
@@ -402,11 +511,11 @@ func (x *exchange) sendResponseAndFinishExchange(c *tcp.Conn) (hasNextExchange b
 	}
 	closes := x.res.closeAfter || x.body.err != nil && x.body.err != io.EOF
 	if x.next != nil && x.switchHandler == nil && !closes {
-		x.next.inputPaused, x.next.memoryCost = x.inputPaused, x.memoryCost-x.estimateOwnMemory()
+		x.next.inputPaused, x.next.memoryCost = x.inputPaused, max(x.memoryCost-x.estimateOwnMemory(), 0)
 		x.setState(stateDone)
-		return true
+		return true, x.isReusable()
 	}
-	reserve(c, 0, false)
+	setHandlerMemory(c, 0, false)
 	c.Release()
 	switch {
 	case x.switchHandler != nil:
@@ -422,16 +531,17 @@ func (x *exchange) sendResponseAndFinishExchange(c *tcp.Conn) (hasNextExchange b
 			c.Close()
 		}
 	case x.body.isComplete():
-		x.awaitNextRequest(c)
+		x.markDoneAndStartIdleTimer(c)
+		return false, x.isReusable()
 	default:
 		x.setState(stateDiscarding)
 		c.SetDeadline(discardTimeout)
 		c.Resume()
 	}
-	return false
+	return false, false
 }
 
-func (x *exchange) awaitNextRequest(c *tcp.Conn) {
+func (x *exchange) markDoneAndStartIdleTimer(c *tcp.Conn) {
 	c.SetValue(nil)
 	if x.state == stateDiscarding {
 		c.SetDeadline(0)
@@ -450,7 +560,7 @@ func (x *exchange) failBodyReadAndCancelContext() {
 		x.body.err = io.ErrUnexpectedEOF
 	}
 	x.readable.Broadcast()
-	x.cancelCtx()
+	x.ctx.cancel()
 }
 
 func (x *exchange) abortOnConnClosed(why error) {
@@ -473,32 +583,6 @@ func (x *exchange) abortOnConnClosed(why error) {
 	}
 	x.readable.Broadcast()
 	if why != tcp.ErrDetached {
-		x.cancelCtx()
+		x.ctx.cancel()
 	}
 }
-
-// connContext is the parent of a request's context. It never ends. It contains the same values as in net/http.
-type connContext exchange
-
-func (*connContext) Deadline() (t time.Time, ok bool) { return }
-
-func (*connContext) Done() <-chan struct{} { return nil }
-
-func (*connContext) Err() error { return nil }
-
-func (ctx *connContext) Value(key any) any {
-	switch key {
-	case http.ServerContextKey:
-		return ctx.h.httpServerForContext()
-	case http.LocalAddrContextKey:
-		if a, ok := ctx.ref.LocalAddr(); ok {
-			return net.Addr(net.TCPAddrFromAddrPort(a))
-		}
-		return nil
-	case refKey{}:
-		return ctx.ref
-	}
-	return nil
-}
-
-type refKey struct{}

@@ -1,6 +1,8 @@
 package web
 
 import (
+	"encoding/binary"
+	"math/rand/v2"
 	"slices"
 	"unicode/utf8"
 
@@ -29,9 +31,28 @@ const (
 )
 
 // Frame returns an encoded, uncompressed message of a server. It can be sent to any number of clients, for example with
-// tcp.Ref.Send or tcp.Group.Broadcast. A [Group] can also send compressed messages.
+// tcp.Ref.Send or tcp.Group.Broadcast. A [Group] can also send compressed messages. A client sends MaskFrame of it.
 func Frame[T string | []byte](kind Kind, message T) []byte {
 	return append(appendFrameHead(make([]byte, 0, len(message)+10), byte(kind), len(message)), message...)
+}
+
+// MaskFrame returns a copy of frame as a client must send it: masked, with a new random mask. frame is the result of
+// Frame or CloseFrame; otherwise MaskFrame panics. Use it for dialed sockets outside of calls, for example
+// ref.Send(web.MaskFrame(web.Frame(web.Text, "hello"))).
+func MaskFrame(frame []byte) []byte {
+	h, err := wsframe.ParseHead(frame)
+	if err != nil || h.Len == 0 || h.Masked || h.Size != uint64(len(frame)-h.Len) {
+		panic("web: MaskFrame: the frame is invalid; expected the result of Frame or CloseFrame")
+	}
+	return appendMaskedFrame(nil, h.First, frame[h.Len:])
+}
+
+// appendMaskedFrame appends a client's frame. The masks must be unpredictable (RFC 6455, section 5.3). They are from
+// math/rand/v2, whose global source is ChaCha8 with a seed of the operating system, without a lock.
+func appendMaskedFrame(b []byte, first byte, payload []byte) []byte {
+	var mask [4]byte
+	binary.NativeEndian.PutUint32(mask[:], rand.Uint32())
+	return wsframe.AppendMaskedFrame(b, first, mask, payload)
 }
 
 func appendFrameHead(b []byte, op byte, n int) []byte { return wsframe.AppendHead(b, bitFin|op, n) }
@@ -51,15 +72,18 @@ type frameHead struct {
 
 func (h *frameHead) isControl() bool { return h.op&8 != 0 }
 
-func parseFrameHead(in []byte, deflateNegotiated bool) (h frameHead, err error) {
+func parseFrameHead(in []byte, o socketOptions) (h frameHead, err error) {
 	head, err := wsframe.ParseHead(in)
 	h.op, h.fin, h.deflate = head.Opcode(), head.First&bitFin != 0, head.First&bitDeflate != 0
 	switch {
 	case err != nil:
 		return h, &CloseError{CloseProtocolError, err.Error()}
-	case head.ReservedBits()&^bitDeflate != 0, h.deflate && (!deflateNegotiated || h.isControl() || h.op == opContinuation):
+	case head.ReservedBits()&^bitDeflate != 0, h.deflate && (!o.deflate || h.isControl() || h.op == opContinuation):
 		return h, &CloseError{CloseProtocolError, "a reserved bit is set"}
-	case len(in) >= 2 && !head.Masked:
+	case len(in) >= 2 && head.Masked == o.client:
+		if o.client {
+			return h, &CloseError{CloseProtocolError, "the server's frame is masked"}
+		}
 		return h, &CloseError{CloseProtocolError, "the client's frame is not masked"}
 	case head.Size >= 1<<31:
 		return h, &CloseError{CloseTooLarge, "the frame is 2 GiB or larger"}

@@ -3,6 +3,7 @@ package web
 import (
 	"bufio"
 	"bytes"
+	"fmt"
 	"io"
 	"log"
 	"net/http"
@@ -21,6 +22,8 @@ func FuzzHead(f *testing.F) {
 		"\r\nPOST /a%20b?c=d#e HTTP/1.0\r\nContent-Length: 5\r\nConnection: keep-alive\r\n\r\nhello",
 		"PUT http://u@h:80/x HTTP/1.1\r\nHost: y\r\nTransfer-Encoding: chunked\r\nTrailer: A, B\r\nX:\r\n\r\n",
 		"CONNECT a:443 HTTP/1.1\r\nHost: a:443\r\n\r\n",
+		"GET /a?b=c HTTP/1.1\r\nHost: x\r\nCookie: a=b\r\nX: y\r\n\r\n",
+		"POST /a HTTP/1.1\r\nHost: x\r\nX: 1\r\nX: 2\r\nContent-Length: 5\r\n\r\n",
 		"OPTIONS * HTTP/1.1\r\nHost: [::1]:80\r\nPragma: no-cache\r\nExpect: 100-continue\r\n\r\n",
 	} {
 		f.Add([]byte(s))
@@ -48,6 +51,22 @@ func FuzzHead(f *testing.F) {
 			if strings.Join(values, "\n") != strings.Join(r.Header[key], "\n") {
 				t.Errorf("%s is %q for us, and %q for net/http", key, r.Header[key], values)
 			}
+		}
+		describe := func(r *http.Request) string {
+			return fmt.Sprintf("%s %s %#v %s %d %v %q %d %q %v %v", r.Method, r.RequestURI, *r.URL, r.Proto, r.ProtoMinor, r.Close, r.Host, r.ContentLength, r.TransferEncoding, r.Header, r.Trailer)
+		}
+		want := describe(r)
+		for range 3 { // a head may equal the last one, whatever its handler has changed
+			s.recycle()
+			r = &http.Request{Header: make(http.Header)}
+			if again, err := parseHead(in[:n], r, &s); err != nil || again != h || describe(r) != want {
+				t.Fatalf("%q again is %s, want %s", in[:n], describe(r), want)
+			}
+			r.URL.Path, r.Host = "changed", "changed"
+			for _, values := range r.Header {
+				values[0] = "changed"
+			}
+			clear(r.Header)
 		}
 	})
 }

@@ -10,6 +10,8 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // The parser accepts only complete and strictly valid request heads. It rejects what RFC 9112 allows a server to
@@ -38,7 +40,8 @@ var headEnd = []byte("\r\n\r\n")
 
 // completeHeadLength returns the length of the head at the beginning of in, or 0 if the head is incomplete. The head
 // includes the blank line at its end and an empty line before it, which old clients send after a body. The first
-// alreadySearched bytes do not contain the end of the head. A head of more than maxBytes bytes is an error.
+// alreadySearched bytes do not contain the end of the head. A head of more than maxBytes bytes and a line that ends
+// with LF alone are errors.
 func completeHeadLength(in []byte, alreadySearched, maxBytes int) (int, error) {
 	start := 0
 	if bytes.HasPrefix(in, headEnd[:2]) {
@@ -48,30 +51,22 @@ func completeHeadLength(in []byte, alreadySearched, maxBytes int) (int, error) {
 	if len(window) > maxBytes {
 		window = window[:maxBytes]
 	}
-	at := max(alreadySearched-start-len(headEnd)+1, 0)
-	if i := bytes.Index(window[at:], headEnd); i >= 0 {
-		return start + at + i + len(headEnd), nil
-	}
-	if containsBareLF(window, at) {
-		return 0, errBareLF
+	for at := max(alreadySearched-start-len(headEnd)+1, 0); ; at++ {
+		i := bytes.IndexByte(window[at:], '\n')
+		if i < 0 {
+			break
+		}
+		if at += i; at == 0 || window[at-1] != '\r' {
+			return 0, errBareLF
+		}
+		if next := window[at+1:]; len(next) >= 2 && next[0] == '\r' && next[1] == '\n' {
+			return start + at + 3, nil
+		}
 	}
 	if len(in)-start >= maxBytes {
 		return 0, errHeadTooLarge
 	}
 	return 0, nil
-}
-
-// containsBareLF reports whether b[at:] contains an LF that does not follow a CR. The CR may be b[at-1].
-func containsBareLF(b []byte, at int) bool {
-	for ; ; at++ {
-		i := bytes.IndexByte(b[at:], '\n')
-		if i < 0 {
-			return false
-		}
-		if at += i; at == 0 || b[at-1] != '\r' {
-			return true
-		}
-	}
 }
 
 // head contains the properties of a request for which http.Request has no field.
@@ -84,46 +79,126 @@ type head struct {
 	seenHost           bool
 	seenLen            bool
 	seenTE             bool
+	seenUncommon       bool // Expect, Pragma or Trailer
 }
 
 type headBuffer struct {
 	text   string // the complete head
-	url    url.URL
-	values [16]string
+	url    *url.URL
+	values []string
 	used   int
 
 	addr     netip.AddrPort // of the last peer; addrText is its text
 	addrText string
+
+	reused   bool
+	recent   [4]*parsedHead // by the length of the head
+	last     *parsedHead    // of recent; nil if the exchange was never reused
+	repeated bool           // the head equals last
+}
+
+// parsedHead is a request head that a reused exchange has parsed before. Clients often repeat a head, as in a pipeline.
+type parsedHead struct {
+	text   string // "" if there is none
+	head   head
+	req    http.Request // without Header and URL, which the handler may change
+	url    url.URL
+	fields []headField
+
+	// The result of http.ServeMux.Handler. It is reused while the connection and the number of reads are the same. The
+	// input of such a request arrived before the mux was asked, so a handler that was registered later need not get it.
+	ref     tcp.Ref
+	reads   int64
+	mux     *http.ServeMux
+	handler http.Handler
+	pattern string
+}
+
+type headField struct{ key, value string }
+
+const maxRepeatedHead = 1 << 10
+
+// findPattern returns the result of mux.Handler for the request of x. It reuses the result for a repeated head.
+func (x *exchange) findPattern(mux *http.ServeMux) (h http.Handler, pattern string) {
+	l := x.headMemory.last
+	if l != nil && x.headMemory.repeated && l.ref == x.ref && l.reads == x.reads && l.mux == mux {
+		return l.handler, l.pattern
+	}
+	h, pattern = mux.Handler(x.req)
+	if l != nil {
+		l.ref, l.reads, l.mux, l.handler, l.pattern = x.ref, x.reads, mux, h, pattern
+	}
+	return h, pattern
+}
+
+func (s *headBuffer) recycle() {
+	clear(s.values[:s.used])
+	s.used, s.text, s.reused = 0, "", true
+}
+
+// recycleWithoutObjects is like recycle, but does not reuse the URL and the values, which the handler may have kept.
+func (s *headBuffer) recycleWithoutObjects() {
+	s.url, s.values, s.used = nil, nil, 0
+	s.recycle()
+}
+
+func (s *headBuffer) getOrAddHeadOfLength(n int) *parsedHead {
+	if !s.reused {
+		return nil
+	}
+	l := &s.recent[n%len(s.recent)]
+	if *l == nil {
+		*l = new(parsedHead)
+	}
+	return *l
 }
 
 func (s *headBuffer) reuseValueSlice(v string) []string {
 	if s.used == len(s.values) {
-		return []string{v}
+		s.values, s.used = make([]string, min(max(4*s.used, 4), 16)), 0
 	}
 	s.values[s.used] = v
 	s.used++
 	return s.values[s.used-1 : s.used : s.used]
 }
 
-// parseHead parses a complete head into r. If the head contains a bare LF, the error is errBareLF even if something
-// else is wrong, too. completeHeadLength returns the same error.
+// parseHead parses a head that completeHeadLength has found into r.
 func parseHead(raw []byte, r *http.Request, s *headBuffer) (head, error) {
 	raw = bytes.TrimPrefix(raw, headEnd[:2])
+	header, l := r.Header, s.getOrAddHeadOfLength(len(raw))
+	if s.url == nil {
+		s.url = new(url.URL)
+	}
+	s.last = l
+	if s.repeated = l != nil && string(raw) == l.text; s.repeated {
+		*r, *s.url, s.text = l.req, l.url, l.text
+		r.Header, r.URL = header, s.url
+		for _, f := range l.fields {
+			header[f.key] = s.reuseValueSlice(f.value)
+		}
+		return l.head, nil
+	}
 	s.text = string(raw)
+	*r = http.Request{Header: header}
+	if l == nil {
+		return parseLines(r, s)
+	}
+	l.text, l.fields = "", l.fields[:0]
 	h, err := parseLines(r, s)
-	if err != nil && containsBareLF(raw, 0) {
-		err = errBareLF
+	if err == nil && len(s.text) <= maxRepeatedHead && r.URL == s.url && h.length >= 0 && len(l.fields) == len(header) { // no field twice
+		l.text, l.head, l.req, l.url = s.text, h, *r, *s.url
+		l.req.Header, l.req.URL = nil, nil
 	}
 	return h, err
 }
 
 func parseLines(r *http.Request, s *headBuffer) (h head, err error) {
-	line, rest, _ := strings.Cut(s.text, "\r\n")
+	line, rest := cutLine(s.text)
 	if err := parseRequestLine(line, r, s); err != nil {
 		return h, err
 	}
 	for n := 0; ; n++ {
-		line, rest, _ = strings.Cut(rest, "\r\n")
+		line, rest = cutLine(rest)
 		if line == "" {
 			break
 		}
@@ -135,6 +210,15 @@ func parseLines(r *http.Request, s *headBuffer) (h head, err error) {
 		}
 	}
 	return h, h.validateAndCompleteRequest(r)
+}
+
+// cutLine returns the first line of text and the text after it. completeHeadLength has checked the line ends.
+func cutLine(text string) (line, rest string) {
+	i := strings.IndexByte(text, '\n')
+	if i < 1 {
+		return text, ""
+	}
+	return text[:i-1], text[i+1:]
 }
 
 func parseRequestLine(line string, r *http.Request, s *headBuffer) error {
@@ -180,37 +264,29 @@ func parseRequestLine(line string, r *http.Request, s *headBuffer) error {
 	return nil
 }
 
-// If target is a path without escapes, with or without a query, parseUnescapedURL returns its URL, otherwise nil.
+// parseUnescapedURL returns the URL of a target that is a path without escapes, with or without a query, or else nil.
 func (s *headBuffer) parseUnescapedURL(target string) *url.URL {
 	if target[0] != '/' {
 		return nil
 	}
 	path, query, more := strings.Cut(target, "?")
-	for i := 0; i < len(path); i++ {
-		if !plainChars[path[i]] {
-			return nil
-		}
+	if !allInClass(&plainChars, path) || !allInClass(&queryChars, query) {
+		return nil
 	}
-	for i := 0; i < len(query); i++ {
-		if query[i] <= ' ' || query[i] >= 0x7f || query[i] == '#' {
-			return nil
-		}
-	}
-	s.url = url.URL{Path: path, RawQuery: query, ForceQuery: more && query == ""}
-	return &s.url
+	*s.url = url.URL{Path: path, RawQuery: query, ForceQuery: more && query == ""}
+	return s.url
 }
 
 func (h *head) parseField(line string, r *http.Request, s *headBuffer) error {
-	name, value, ok := strings.Cut(line, ":")
-	if !ok || !isToken(name) {
+	name, untrimmed, ok := strings.Cut(line, ":")
+	key := canonicalKey(name)
+	if !ok || key == "" {
 		return badRequest("malformed header field")
 	}
-	framing := strings.Trim(value, " ") // nginx rejects tabs in fields that frame the message
-	value = strings.Trim(value, " \t")
+	value := trimBlanks(untrimmed)
 	if !isValidFieldValue(value) {
 		return badRequest(fmt.Sprintf("invalid value of the header field %.40q", name))
 	}
-	key := textproto.CanonicalMIMEHeaderKey(name)
 	switch key {
 	case "Host":
 		if h.seenHost {
@@ -219,7 +295,7 @@ func (h *head) parseField(line string, r *http.Request, s *headBuffer) error {
 		h.seenHost, r.Host = true, value
 		return nil
 	case "Content-Length":
-		n, err := strconv.ParseUint(framing, 10, 63)
+		n, err := strconv.ParseUint(strings.Trim(untrimmed, " "), 10, 63) // as in nginx, without tabs
 		if h.seenLen || err != nil {
 			return badRequest("bad Content-Length")
 		}
@@ -228,7 +304,7 @@ func (h *head) parseField(line string, r *http.Request, s *headBuffer) error {
 		if h.seenTE {
 			return badRequest("too many transfer encodings")
 		}
-		if !equalFold(framing, "chunked") {
+		if framing := strings.Trim(untrimmed, " "); !equalFold(framing, "chunked") {
 			status := http.StatusNotImplemented
 			if i := strings.LastIndexByte(framing, ','); i >= 0 && hasToken(framing[:i], "chunked") {
 				status = http.StatusBadRequest // chunked must come last: RFC 9112, 6.3
@@ -238,8 +314,13 @@ func (h *head) parseField(line string, r *http.Request, s *headBuffer) error {
 		h.seenTE, h.length = true, -1
 		return nil
 	case "Connection":
-		h.closeAfter = h.closeAfter || hasToken(value, "close")
+		h.closeAfter = h.closeAfter || value != "keep-alive" && hasToken(value, "close")
 		h.keepAlive10 = h.keepAlive10 || hasToken(value, "keep-alive")
+	case "Expect", "Pragma", "Trailer":
+		h.seenUncommon = true
+	}
+	if s.last != nil {
+		s.last.fields = append(s.last.fields, headField{key, value})
 	}
 	if have := r.Header[key]; have != nil {
 		if singletonFields[key] {
@@ -279,6 +360,9 @@ func (h *head) validateAndCompleteRequest(r *http.Request) error {
 	h.closeAfter = h.closeAfter || !eleven && !h.keepAlive10
 	r.Close = h.closeAfter
 	h.closeAfter = h.closeAfter || r.Method == http.MethodConnect // what follows may belong to a tunnel
+	if !h.seenUncommon {
+		return nil
+	}
 	if v := r.Header["Expect"]; v != nil && eleven {
 		h.expectsContinue = hasToken(v[0], "100-continue")
 		h.unknownExpectation = !h.expectsContinue
@@ -311,9 +395,32 @@ func (h *head) parseTrailerHeader(r *http.Request) error {
 	return nil
 }
 
-// isForbiddenTrailer reports whether a field frames the message. Such a field must not follow the body.
+// isForbiddenTrailer reports whether a field determines how the body is read, and therefore must not follow the body.
 func isForbiddenTrailer(key string) bool {
 	return key == "Transfer-Encoding" || key == "Content-Length" || key == "Trailer"
+}
+
+// canonicalKey returns the canonical form of the name of a field, or "" if the name is invalid.
+func canonicalKey(name string) string {
+	switch name {
+	case "Accept", "Accept-Encoding", "Accept-Language", "Authorization", "Connection", "Content-Length", "Content-Type",
+		"Cookie", "Host", "Origin", "Referer", "User-Agent", "X-Forwarded-For":
+		return name
+	}
+	if !isToken(name) {
+		return ""
+	}
+	return textproto.CanonicalMIMEHeaderKey(name)
+}
+
+func trimBlanks(s string) string {
+	for s != "" && (s[0] == ' ' || s[0] == '\t') {
+		s = s[1:]
+	}
+	for s != "" && (s[len(s)-1] == ' ' || s[len(s)-1] == '\t') {
+		s = s[:len(s)-1]
+	}
+	return s
 }
 
 // equalFold compares ASCII strings and ignores case. Unlike in strings.EqualFold, the Kelvin sign does not equal k.
@@ -328,7 +435,7 @@ func hasToken(list, token string) bool {
 	return false
 }
 
-var tokenChars, methodChars, plainChars, hostChars [256]bool
+var tokenChars, methodChars, plainChars, queryChars, hostChars [256]bool
 
 func init() {
 	for c := range 256 {
@@ -336,6 +443,7 @@ func init() {
 		tokenChars[c] = letter || c < 0x80 && strings.IndexByte("!#$%&'*+-.^_`|~", byte(c)) >= 0
 		methodChars[c] = c >= 'A' && c <= 'Z' || c == '-' || c == '_' // as nginx: "helloGET" is the rest of a body
 		plainChars[c] = letter || c < 0x80 && strings.IndexByte("/-._~", byte(c)) >= 0
+		queryChars[c] = c > ' ' && c < 0x7f && c != '#'
 		hostChars[c] = letter || c < 0x80 && strings.IndexByte("-.:[]_", byte(c)) >= 0
 	}
 }
@@ -352,11 +460,30 @@ func allInClass(class *[256]bool, s string) bool {
 func isToken(s string) bool { return s != "" && allInClass(&tokenChars, s) }
 
 func isValidHost(s string) bool {
-	return s != "" && s[0] != ':' && s[0] != '.' && !strings.Contains(s, "..") && allInClass(&hostChars, s) &&
-		strings.ContainsAny(s, "[]") == (s[0] == '[')
+	if s == "" || s[0] == ':' || s[0] == '.' {
+		return false
+	}
+	brackets := false
+	for i := 0; i < len(s); i++ {
+		if !hostChars[s[i]] || s[i] == '.' && s[i-1] == '.' {
+			return false
+		}
+		brackets = brackets || s[i] == '[' || s[i] == ']'
+	}
+	return brackets == (s[0] == '[')
 }
 
 func isValidFieldValue(s string) bool {
+	const ones = 0x0101010101010101
+	for len(s) >= 8 {
+		w := uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24 |
+			uint64(s[4])<<32 | uint64(s[5])<<40 | uint64(s[6])<<48 | uint64(s[7])<<56
+		del := w ^ 0x7f*ones
+		if ((w-0x20*ones)&^w|(del-ones)&^del)&(0x80*ones) != 0 {
+			break // a control character, which may be a tab, or DEL
+		}
+		s = s[8:]
+	}
 	for i := 0; i < len(s); i++ {
 		if c := s[i]; c < ' ' && c != '\t' || c == 0x7f {
 			return false

@@ -2,6 +2,7 @@ package web
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -13,15 +14,22 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/overload"
 	"github.com/myriad-go/myriad/pool"
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// HTTP is a [tcp.Handler] that serves an [http.Handler] over HTTP/1.1. Between two requests, a connection takes no
-// memory beyond that of an idle connection. Several servers can share one HTTP. Do not change the fields while HTTP
-// serves.
+// HTTP is a [tcp.Handler] that serves an [http.Handler] over HTTP/1.1 and HTTP/2. Between two HTTP/1.1 requests, a
+// connection takes no memory beyond that of an idle connection. Several servers can share one HTTP. Do not change the
+// fields while HTTP serves.
 //
-// Handlers run on Pool and may block, as in net/http. Handlers that are marked as [Quick] run on the event loop.
+// Handlers may block, as in net/http. They run on Pool until their calls have proved quick, which takes about 200 calls
+// shorter than 100 µs. From then on they run on the event loop, if the model is epoll and the loops share a descriptor
+// table, and if the body of the request has arrived with its header. A call that then takes longer than about 5 ms does
+// not hold up other connections: another goroutine continues the loop on another thread. If slow calls recur, or if the
+// handler waits for its client, the handler returns to Pool, for 1 s at first and for at most 1 min. Each pattern of an
+// http.ServeMux is judged separately, up to 1,024 patterns; any other Handler is judged as a whole. [HTTP.Routes]
+// returns the results. Handlers marked as [Quick] always run on the event loop, those marked as [Blocking] on Pool.
 type HTTP struct {
 	// Handler answers requests. The default is http.DefaultServeMux.
 	Handler http.Handler
@@ -33,7 +41,7 @@ type HTTP struct {
 	// answered with 431. The default is 32 KiB. MaxHeaderBytes must be less than Limits.MaxMessage of the server.
 	MaxHeaderBytes int
 	// ReadHeaderTimeout limits the time from the first byte of a request to the end of its header. IdleTimeout limits
-	// the time from a response to the next request. A connection that exceeds either is closed, up to 400 ms late. By
+	// the time from a response to the next request. A connection that exceeds either is closed, up to 10 ms late. By
 	// default there is no limit, but Limits.MessageTimeout and Limits.IdleTimeout of the server always apply.
 	// IdleTimeout makes an idle connection about 200 bytes larger; Limits.IdleTimeout does not.
 	ReadHeaderTimeout, IdleTimeout time.Duration
@@ -41,6 +49,15 @@ type HTTP struct {
 	// time from the same moment to the end of the response. By default there is no limit. A handler can set its own
 	// limits with http.ResponseController.
 	ReadTimeout, WriteTimeout time.Duration
+	// DisableHTTP2 makes TLS connections use HTTP/1.1 only. By default, clients that support HTTP/2 use it, and
+	// net/http serves their connections: handlers run on its goroutines instead of Pool, and Quick has no effect. The
+	// fields of HTTP and the limits of the server apply. Ref returns false, because requests share the connection.
+	DisableHTTP2 bool
+	// UnencryptedHTTP2 accepts HTTP/2 without TLS from clients that begin with its preface (h2c with prior knowledge).
+	UnencryptedHTTP2 bool
+	// HTTP2 configures HTTP/2 connections. If SendPingTimeout is 0, Server.Heartbeat.Interval is used. The default is
+	// net/http's configuration.
+	HTTP2 *http.HTTP2Config
 	// ErrorLog logs panics and mistakes in handlers. The default is the standard logger of package log.
 	ErrorLog *log.Logger
 	// Endpoints are WebSockets and Events within Handler. In tcp.Server.Upgrade, their connections move to the new
@@ -49,8 +66,14 @@ type HTTP struct {
 	// and are drained. The default is no endpoints.
 	Endpoints map[string]Endpoint
 
+	routes routeTable
 	once   sync.Once
 	server *http.Server // for http.ServerContextKey
+
+	afterReturn *exchange // see sharedExchangeForLateCalls
+
+	http2Mu      sync.Mutex
+	http2Servers map[*tcp.Server]*http2Server // those with HTTP/2 connections
 
 	sendsFiles atomic.Pointer[tcp.Limits] // identifies the last server that has sent a file
 }
@@ -58,7 +81,7 @@ type HTTP struct {
 // Handler returns an [HTTP] that serves h with default settings.
 func Handler(h http.Handler) tcp.Handler { return &HTTP{Handler: h} }
 
-// If a connection exceeds IdleTimeout or ReadHeaderTimeout, it closes with ErrTimeout.
+// ErrTimeout is the close reason of a connection that has exceeded IdleTimeout or ReadHeaderTimeout.
 var ErrTimeout = errors.New("web: no request within IdleTimeout or ReadHeaderTimeout")
 
 const defaultMaxHeaderBytes = 32 << 10
@@ -79,11 +102,24 @@ func (h *HTTP) handlerOrDefaultMux() http.Handler {
 }
 
 func (h *HTTP) httpServerForContext() *http.Server {
-	h.once.Do(func() {
-		h.server = &http.Server{Handler: h.handlerOrDefaultMux(), MaxHeaderBytes: h.MaxHeaderBytes, ErrorLog: h.ErrorLog,
-			ReadHeaderTimeout: h.ReadHeaderTimeout, IdleTimeout: h.IdleTimeout, ReadTimeout: h.ReadTimeout, WriteTimeout: h.WriteTimeout}
-	})
+	h.initOnce()
 	return h.server
+}
+
+func (h *HTTP) initOnce() {
+	h.once.Do(func() {
+		h.server = new(http.Server)
+		h.configureHTTPServer(h.server)
+		ended, cancel := context.WithCancel(context.Background())
+		cancel()
+		h.afterReturn = &exchange{h: h, req: new(http.Request).WithContext(ended), limits: new(tcp.Limits), state: stateDone}
+	})
+}
+
+func (h *HTTP) configureHTTPServer(s *http.Server) {
+	s.Handler, s.MaxHeaderBytes, s.ErrorLog = h.handlerOrDefaultMux(), h.MaxHeaderBytes, h.ErrorLog
+	s.ReadHeaderTimeout, s.IdleTimeout = h.ReadHeaderTimeout, h.IdleTimeout
+	s.ReadTimeout, s.WriteTimeout = h.ReadTimeout, h.WriteTimeout
 }
 
 func (h *HTTP) logf(format string, args ...any) {
@@ -95,11 +131,14 @@ func (h *HTTP) logf(format string, args ...any) {
 }
 
 func (h *HTTP) maxHeadBytes(c *tcp.Conn) int {
-	limit := h.MaxHeaderBytes
-	if limit <= 0 {
-		limit = defaultMaxHeaderBytes
+	return min(h.maxHeaderBytesOrDefault(), maxMessage(c)-1)
+}
+
+func (h *HTTP) maxHeaderBytesOrDefault() int {
+	if h.MaxHeaderBytes <= 0 {
+		return defaultMaxHeaderBytes
 	}
-	return min(limit, maxMessage(c)-1)
+	return h.MaxHeaderBytes
 }
 
 func (h *HTTP) poolOrDefault() *pool.Pool {
@@ -115,17 +154,15 @@ func (h *HTTP) startIdleTimer(c *tcp.Conn) {
 	}
 }
 
-// Opened implements tcp.Handler.
 func (h *HTTP) Opened(c *tcp.Conn) { h.startIdleTimer(c) }
 
-// After maxPipelined requests of one connection, the event loop serves other connections.
+// maxPipelined is the number of requests of one connection after which the event loop serves other connections.
 const maxPipelined = 32
 
-// Received implements tcp.Handler.
 func (h *HTTP) Received(c *tcp.Conn, in []byte) (used int) {
 	for n := 0; used < len(in) && !c.Paused(); n++ {
 		if n == maxPipelined {
-			yield(c)
+			yieldToOtherConns(c)
 			break
 		}
 		if x, ok := c.Value().(*exchange); ok {
@@ -138,7 +175,7 @@ func (h *HTTP) Received(c *tcp.Conn, in []byte) (used int) {
 		}
 		seen := 0
 		if used == 0 {
-			seen = unusedInput(c)
+			seen = unusedInputBytes(c)
 		}
 		n, more := h.serveNextRequest(c, in[used:], seen)
 		if used += n; !more {
@@ -164,18 +201,40 @@ func (h *HTTP) serveNextRequest(c *tcp.Conn, in []byte, alreadySearched int) (us
 	}
 	x, err := h.parseRequest(c, in[:n])
 	if err != nil {
+		if used, isHTTP2 := h.startHTTP2(c, in); isHTTP2 {
+			return used, false
+		}
 		h.rejectRequest(c, err)
 		return len(in), false
 	}
 	if h.IdleTimeout > 0 || h.ReadHeaderTimeout > 0 {
 		c.SetTimer(0)
 	}
-	if x.length == 0 && x.routeRequest() {
-		return n, x.serveOnConnOwner(c)
+	isQuick := x.routeRequest()
+	body, isWhole := x.arrivedBody(in[n:])
+	shed := isQuick && isWhole && !x.admitsToRun(c)
+	if isQuick && isWhole && !shed {
+		return n + len(body), x.serveOnConnOwner(c, body)
 	}
 	n += x.parsePipelined(c, in[n:])
-	x.submitToPoolOrReject(c)
-	return n, true
+	return n + x.dispatchOrReject(c, body, isWhole, shed), true
+}
+
+// arrivedBody returns the beginning of the body of x, which is the beginning of in, and reports whether it is the whole
+// body. If the body is invalid, it is not whole.
+func (x *exchange) arrivedBody(in []byte) (body []byte, isWhole bool) {
+	in = in[:min(len(in), maxUnreadBody/2)]
+	switch {
+	case x.expectsContinue || x.length == 0:
+		return nil, x.length == 0
+	case x.length > 0:
+		body = in[:min(int64(len(in)), x.length)]
+		return body, int64(len(body)) == x.length
+	}
+	if n := wholeChunkedBodyLength(in); n > 0 {
+		return in[:n], true
+	}
+	return in, false
 }
 
 func (h *HTTP) parseRequest(c *tcp.Conn, head []byte) (*exchange, error) {
@@ -185,8 +244,14 @@ func (h *HTTP) parseRequest(c *tcp.Conn, head []byte) (*exchange, error) {
 		recycleExchange(x)
 		return nil, err
 	}
+	if mustEndKeepAlive(c) && x.req.Header["Upgrade"] == nil {
+		x.head.closeAfter = true
+	}
 	x.req.RemoteAddr = x.remoteAddr(c)
-	x.req.TLS = c.TLS()
+	if x.req.TLS = c.TLS(); x.req.TLS != nil && x.req.TLS.NegotiatedProtocol == "h2" {
+		recycleExchange(x)
+		return nil, badRequest("HTTP/1.1 is used, but HTTP/2 was negotiated")
+	}
 	return x, nil
 }
 
@@ -206,7 +271,12 @@ func (x *exchange) parsePipelined(c *tcp.Conn, in []byte) (used int) {
 		if err != nil {
 			break
 		}
-		if y.length != 0 {
+		if y.headMemory.text == x.headMemory.text {
+			y.handler, y.req.Pattern, y.route, y.priority = x.handler, x.req.Pattern, x.route, x.priority
+		} else {
+			y.routeRequest()
+		}
+		if y.length != 0 || y.route != x.route || y.priority != x.priority {
 			recycleExchange(y)
 			break
 		}
@@ -217,8 +287,8 @@ func (x *exchange) parsePipelined(c *tcp.Conn, in []byte) (used int) {
 }
 
 func (x *exchange) remoteAddr(c *tcp.Conn) string {
-	a, ok := x.ref.RemoteAddr()
-	if !ok || !a.IsValid() {
+	a := peerAddr(c)
+	if !a.IsValid() {
 		return cmp.Or(c.RemoteAddr().String(), "@") // of a unix socket, as in net/http
 	}
 	if a != x.headMemory.addr {
@@ -227,8 +297,14 @@ func (x *exchange) remoteAddr(c *tcp.Conn) string {
 	return x.headMemory.addrText
 }
 
-func (x *exchange) serveOnConnOwner(c *tcp.Conn) (keepReading bool) {
-	x.req.Body = http.NoBody
+// serveOnConnOwner runs a Quick handler. body is the whole body of the request.
+func (x *exchange) serveOnConnOwner(c *tcp.Conn, body []byte) (keepReading bool) {
+	if x.req.Body = http.NoBody; len(body) > 0 {
+		x.readable.L = &x.mu
+		*x.body = requestBody{x: x, buf: x.body.buf[:0], framing: newBodyDecoder(x.length), continueSent: true}
+		x.body.decodeBodyIntoBuffer(body)
+		x.req.Body = x.body
+	}
 	x.body.framing.done = true
 	x.res.init(x, c)
 	x.serveAndFinishRecoveringPanic()
@@ -253,7 +329,6 @@ func (h *HTTP) rejectRequest(c *tcp.Conn, err error) {
 	_ = c.Close()
 }
 
-// Ended implements tcp.Handler.
 func (h *HTTP) Ended(c *tcp.Conn, rest []byte) (used int) {
 	used = h.Received(c, rest)
 	if x, ok := c.Value().(*exchange); ok && (used == len(rest) || !c.Paused()) {
@@ -261,11 +336,12 @@ func (h *HTTP) Ended(c *tcp.Conn, rest []byte) (used int) {
 			x = x.next
 		}
 		x.failBodyReadAndCancelContext()
+	} else if nc, ok := c.Value().(*tcp.NetConn); ok {
+		return used + nc.Value().(*http2Conn).Ended(c, rest[used:])
 	}
 	return used
 }
 
-// Closed implements tcp.Handler.
 func (h *HTTP) Closed(c *tcp.Conn, why error) {
 	x, _ := c.Value().(*exchange)
 	for y := x; y != nil; y = y.next {
@@ -276,7 +352,6 @@ func (h *HTTP) Closed(c *tcp.Conn, why error) {
 	}
 }
 
-// Draining implements tcp.DrainingHandler.
 func (h *HTTP) Draining(c *tcp.Conn) {
 	x, _ := c.Value().(*exchange)
 	for ; x != nil; x = x.next {
@@ -286,32 +361,34 @@ func (h *HTTP) Draining(c *tcp.Conn) {
 	}
 }
 
-// NextProtos implements tcp.ALPNHandler. It removes HTTP/2 from the configured protocols and adds HTTP/1.1.
+// NextProtos implements tcp.ALPNHandler. It adds HTTP/2, unless DisableHTTP2 is set, and HTTP/1.1.
 func (h *HTTP) NextProtos(configured []string) []string {
 	all := slices.DeleteFunc(slices.Clone(configured), func(p string) bool { return p == "h2" || p == "http/1.1" })
+	if !h.DisableHTTP2 {
+		all = append(all, "h2")
+	}
 	return append(all, "http/1.1")
 }
 
-// Heartbeat implements tcp.HeartbeatHandler. It sends nothing, because HTTP has no heartbeats. If a connection has no
-// request, it closes as if the client had not answered heartbeats.
+// Heartbeat implements tcp.HeartbeatHandler. It sends nothing, because HTTP has no heartbeats. A connection without a
+// request in progress therefore closes as if its client had missed heartbeats.
 func (h *HTTP) Heartbeat(c *tcp.Conn) (answers bool) {
 	_, busy := c.Value().(*exchange)
 	return !busy
 }
 
-// Timer implements tcp.TimerHandler.
 func (h *HTTP) Timer(c *tcp.Conn) {
 	if _, ok := c.Value().(*exchange); !ok {
 		c.CloseWith(ErrTimeout)
 	}
 }
 
-// Quick marks h as a handler that neither blocks nor computes for long nor reads the body of a request. h runs on the
-// event loop, without a goroutine, while other connections of the loop wait. h must not keep the http.Request, its
+// Quick marks h as a handler that neither blocks nor computes for long. h runs on the event loop, without a goroutine,
+// while other connections of the loop wait. h must not keep the http.Request, its
 // Header, its URL or the ResponseWriter, because HTTP reuses them. The output of h is limited to Limits.MaxUnsent.
 //
 // Use the result as the Handler of an HTTP. If the Handler is an http.ServeMux, register the result there. A request
-// with a body always runs on the pool. If h is nil, Quick panics.
+// whose body has not arrived whole with its header, or exceeds 32 KiB, runs on the pool. If h is nil, Quick panics.
 func Quick(h http.Handler) http.Handler {
 	if h == nil {
 		panic("web: Quick: the http.Handler is nil; expected a handler")
@@ -321,24 +398,65 @@ func Quick(h http.Handler) http.Handler {
 
 type quickHandler struct{ http.Handler }
 
-// routeRequest finds the handler for the request: in the mux, if the server's handler is an http.ServeMux. isQuick
-// reports whether the handler is marked as Quick.
-func (x *exchange) routeRequest() (isQuick bool) {
-	mux, ok := x.handler.(*http.ServeMux)
-	if !ok || x.req.RequestURI == "*" {
-		_, isQuick = x.handler.(quickHandler)
-		return isQuick
+// Blocking marks h as a handler that often waits or computes for long. h always runs on the pool. Other handlers run on
+// the event loop while their calls prove quick; see [HTTP]. Use the result like that of [Quick]. If h is nil, Blocking
+// panics.
+func Blocking(h http.Handler) http.Handler {
+	if h == nil {
+		panic("web: Blocking: the http.Handler is nil; expected a handler")
 	}
-	h, pattern := mux.Handler(x.req)
-	if !strings.Contains(pattern, "{") { // otherwise only ServeMux.ServeHTTP can set PathValues
-		x.handler, x.req.Pattern = h, pattern
-	}
-	_, isQuick = h.(quickHandler)
-	return isQuick
+	return blockingHandler{h}
 }
 
-// Ref returns a handle of the connection of a request. The handle may also be used after the request. If the request is
-// served by a Quick handler, or is not served by an HTTP, ok is false.
+type blockingHandler struct{ http.Handler }
+
+// Critical marks h as a handler whose requests are never shed under overload, such as that of a health check. Use the
+// result like that of [Quick]; h may itself be a result of Quick or Blocking. If h is nil, Critical panics.
+func Critical(h http.Handler) http.Handler {
+	if h == nil {
+		panic("web: Critical: the http.Handler is nil; expected a handler")
+	}
+	return criticalHandler{h}
+}
+
+type criticalHandler struct{ http.Handler }
+
+func priorityOf(h http.Handler, r *http.Request) overload.Priority {
+	if mux, ok := h.(*http.ServeMux); ok {
+		h, _ = mux.Handler(r)
+	}
+	if _, ok := h.(criticalHandler); ok {
+		return overload.Critical
+	}
+	return overload.Normal
+}
+
+// routeRequest sets the handler and the route of x. If the server's handler is an http.ServeMux, they are those of the
+// pattern. isQuick reports whether the handler is marked as Quick.
+func (x *exchange) routeRequest() (isQuick bool) {
+	mux, ok := x.handler.(*http.ServeMux)
+	h, pattern := x.handler, ""
+	if ok && x.req.RequestURI != "*" {
+		if h, pattern = x.findPattern(mux); !strings.Contains(pattern, "{") { // otherwise only ServeMux.ServeHTTP can set PathValues
+			x.handler, x.req.Pattern = h, pattern
+		}
+	}
+	x.priority = overload.Normal
+	if critical, ok := h.(criticalHandler); ok {
+		h, x.priority = critical.Handler, overload.Critical
+	}
+	switch h.(type) {
+	case quickHandler:
+		return true
+	case blockingHandler:
+	default:
+		x.route = x.h.routes.get(pattern)
+	}
+	return false
+}
+
+// Ref returns a handle of the connection of a request. The handle may also be used after the request. If a Quick
+// handler serves the request, or if a server of another package does, ok is false.
 func Ref(r *http.Request) (ref tcp.Ref, ok bool) {
 	ref, ok = r.Context().Value(refKey{}).(tcp.Ref)
 	return ref, ok

@@ -38,6 +38,8 @@ func forEachModel(t *testing.T, h *web.HTTP, f func(t *testing.T, addr string)) 
 	for _, model := range tcp.Models() {
 		t.Run(model, func(t *testing.T) { f(t, startServer(t, &tcp.Server{Model: model, Handler: h})) })
 	}
+	web.MoveRoutesToLoop(h)
+	t.Run("on loops", func(t *testing.T) { f(t, startServer(t, &tcp.Server{Model: tcp.Epoll, Handler: h})) })
 }
 
 func getRequests(paths ...string) (all string) {
@@ -268,6 +270,21 @@ func TestBodyBackpressure(t *testing.T) {
 	})
 }
 
+// TestBodyWithHead sends bodies together with their heads and the next request. All of it arrives in order. After larger
+// bodies the connection would close, because the response begins before the body has arrived.
+func TestBodyWithHead(t *testing.T) {
+	h := &web.HTTP{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) })}
+	text := strings.Repeat("0123456789abcdefghijklmnopqrstuvwxyz", 8000)
+	forEachModel(t, h, func(t *testing.T, addr string) {
+		c := testkit.Dial(t, addr)
+		for i, size := range []int{1, 16<<10 + 7, 32 << 10, 32<<10 + 1, 48 << 10, 64 << 10, 100_000, 250_000} {
+			go io.WriteString(c, fmt.Sprintf("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", size, text[i:i+size])+getRequests("/"))
+			expectBody(t, c, text[i:i+size])
+			expectBody(t, c, "")
+		}
+	})
+}
+
 // TestResponseAboveMaxUnsent sends a response in pieces that are not larger than MaxUnsent. A Quick handler cannot
 // wait, so its connection is closed.
 func TestResponseAboveMaxUnsent(t *testing.T) {
@@ -331,6 +348,7 @@ func TestContextEnds(t *testing.T) {
 	h := &web.HTTP{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		started <- r.Context()
 		if r.URL.Path == "/wait" {
+			<-w.(interface{ CloseNotify() <-chan bool }).CloseNotify() // http.CloseNotifier, which gin requires
 			<-r.Context().Done()
 			ended <- r.Context().Err()
 		}

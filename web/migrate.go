@@ -18,8 +18,8 @@ type Endpoint interface{ endpoint() }
 func (*WebSocket) endpoint() {}
 func (*Events) endpoint()    {}
 
-// A SocketHandler can implement SocketMigrator to move its sockets to another process with their state; see
-// HTTP.Endpoints. Without a SocketMigrator, a socket with a Value stays in the old process.
+// SocketMigrator is a SocketHandler that can move its sockets with their state to another process; see HTTP.Endpoints.
+// Without a SocketMigrator, a socket with a Value stays in the old process.
 type SocketMigrator interface {
 	// Save works like Save of a tcp.Migrator and is called between two calls of Message. Package web itself saves
 	// partially received messages and the properties of Socket. Both states together are limited to 1 MiB.
@@ -43,7 +43,8 @@ const (
 const (
 	savedDeflate byte = 1 << iota
 	savedPartial
-	savedFin // the current frame is the last one
+	savedFin    // the current frame is the last one
+	savedDialed // by this process
 )
 
 var (
@@ -115,7 +116,7 @@ func (h *HTTP) saveSocket(c *tcp.Conn, v *negotiatedSocket, partial *partialMess
 		return nil, err
 	}
 	dst = saved.AppendString(append(dst, savedVersion, savedSocket), name)
-	dst = append(dst, flagBit(v.deflate, savedDeflate)|flagBit(partial != nil, savedPartial))
+	dst = append(dst, flagBit(v.deflate, savedDeflate)|flagBit(partial != nil, savedPartial)|flagBit(v.client, savedDialed))
 	if dst = saved.AppendString(dst, v.protocol); partial != nil {
 		dst = partial.appendState(dst)
 	}
@@ -153,7 +154,7 @@ func (m *partialMessage) appendState(dst []byte) []byte {
 
 func (ws *WebSocket) restoreSocket(c *tcp.Conn, r *saved.Reader) error {
 	flags := r.Byte()
-	k := socketOptions{r.String(), flags&savedDeflate != 0}
+	k := socketOptions{r.String(), flags&savedDeflate != 0, flags&savedDialed != 0}
 	v := ws.handlerFor(k)
 	switch {
 	case !r.Complete():
@@ -169,7 +170,7 @@ func (ws *WebSocket) restoreSocket(c *tcp.Conn, r *saved.Reader) error {
 			return err
 		}
 		_ = c.SetHandler(m)
-		reserve(c, partialMemory+cap(m.message), true)
+		setHandlerMemory(c, partialMemory+cap(m.message), true)
 	}
 	if m, ok := ws.Handler.(SocketMigrator); ok {
 		if err := m.Restore(Socket{c, v}, r.Remaining()); err != nil {

@@ -91,7 +91,7 @@ func newMigratingServer(isSuccessor bool) *tcp.Server {
 			}
 		}()
 	})
-	a.srv = &tcp.Server{Handler: &web.HTTP{Handler: mux, Endpoints: endpoints}, Limits: tcp.Limits{MaxUnsent: 8 << 20}}
+	a.srv = &tcp.Server{Handler: &web.HTTP{Handler: mux, Endpoints: endpoints, UnencryptedHTTP2: true}, Limits: tcp.Limits{MaxUnsent: 8 << 20}}
 	return a.srv
 }
 
@@ -385,6 +385,28 @@ func TestMoves(t *testing.T) {
 				if err := m.exchangeMessage(); err != nil {
 					t.Error(err)
 				}
+			}
+		})
+	}
+}
+
+// TestHTTP2StaysInUpgrade checks that HTTP/2 connections end with GOAWAY in the old process, and that an upgrade does not
+// wait for them.
+func TestHTTP2StaysInUpgrade(t *testing.T) {
+	for _, model := range tcp.Models() {
+		t.Run(model, func(t *testing.T) {
+			s := startUpgradeChain(t, model, 0)
+			idle := testkit.Dial(t, s.addr)
+			idle.Send(http2Preface + settingsFrame)
+			c, _ := newHTTP2Client(t, nil)
+			if got := get(t, c, "http://"+s.addr+"/pid"); got != strconv.Itoa(s.pid) {
+				t.Errorf("process %s answers; want %d", got, s.pid)
+			}
+			old := s.upgradeServer()
+			expectGoAway(t, idle, 0)
+			s.waitProcessEnd(old)
+			if got := get(t, c, "http://"+s.addr+"/pid"); got != strconv.Itoa(s.pid) {
+				t.Errorf("process %s answers after the upgrade; want %d", got, s.pid)
 			}
 		})
 	}

@@ -40,21 +40,21 @@ func encodeMaskedFrame(first byte, payload string) string {
 func TestSavedInTheMiddle(t *testing.T) {
 	const text = "grüße, and 世界 at the end"
 	plain := encodeMaskedFrame(byte(Text), text[:20]) + encodeMaskedFrame(opContinuation, "") + encodeMaskedFrame(bitFin|opContinuation, text[20:])
-	squeezed := string(compressFrame(Text, []byte(strings.Repeat(text, 20))))[2:]
+	squeezed := string(compressFrame(Text, []byte(strings.Repeat(text, 40))))[2:]
 	for _, c := range []struct {
 		name, frames, want string
 		deflate            bool
 	}{
 		{"text", plain, string(Frame(Text, text)), false},
-		{"compressed", encodeMaskedFrame(byte(Text)|bitDeflate, squeezed[:9]) + encodeMaskedFrame(bitFin|opContinuation, squeezed[9:]), string(compressFrame(Text, []byte(strings.Repeat(text, 20)))), true},
+		{"compressed", encodeMaskedFrame(byte(Text)|bitDeflate, squeezed[:9]) + encodeMaskedFrame(bitFin|opContinuation, squeezed[9:]), string(compressFrame(Text, []byte(strings.Repeat(text, 40)))), true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			head, err := parseFrameHead([]byte(c.frames), c.deflate)
+			head, err := parseFrameHead([]byte(c.frames), socketOptions{deflate: c.deflate})
 			if err != nil {
 				t.Fatal(err)
 			}
 			for cut := 1; cut < len(c.frames)-head.n; cut++ {
-				v := newEchoWebSocket().handlerFor(socketOptions{"p", c.deflate})
+				v := newEchoWebSocket().handlerFor(socketOptions{"p", c.deflate, false})
 				p := tcptest.NewServer(t, &tcp.Server{Handler: receivedFuncHandler{received: func(conn *tcp.Conn, in []byte) {
 					m := &partialMessage{negotiatedSocket: v, kind: Kind(head.op), deflate: head.deflate, frame: head, remaining: head.size}
 					in = in[head.n:]
@@ -118,7 +118,7 @@ func FuzzSaved(f *testing.F) {
 			return
 		}
 		flags := r.Byte()
-		v := ws.handlerFor(socketOptions{r.String(), flags&savedDeflate != 0})
+		v := ws.handlerFor(socketOptions{r.String(), flags&savedDeflate != 0, flags&savedDialed != 0})
 		if v == nil || flags&savedPartial == 0 {
 			return
 		}

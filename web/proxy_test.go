@@ -27,23 +27,72 @@ func newCertificate(t *testing.T) (cert []tls.Certificate, roots *x509.CertPool)
 	return s.TLS.Certificates, s.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs
 }
 
-// TestALPN checks that HTTP/1.1 is negotiated with clients that offer it, whatever the
-// configuration contains, and that clients with only HTTP/2 are rejected.
+// TestALPN checks that HTTP/2 is preferred unless it is disabled, and HTTP/1.1 used otherwise, whatever the configuration
+// contains.
 func TestALPN(t *testing.T) {
 	cert, roots := newCertificate(t)
-	h := web.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, r.TLS.NegotiatedProtocol) }))
-	for _, configured := range [][]string{nil, {"h2", "http/1.1"}, {"acme-tls/1", "h2"}} {
-		config := &tls.Config{Certificates: cert, NextProtos: configured}
-		addr := startServer(t, &tcp.Server{Handler: h, Log: slog.New(slog.DiscardHandler), TLSConfig: config})
-		for offered, want := range map[string]string{"": "", "http/1.1": "http/1.1", "h2 http/1.1": "http/1.1"} {
-			c := testkit.DialTLS(t, addr, &tls.Config{RootCAs: roots, NextProtos: strings.Fields(offered)})
-			c.Send(getRequests("/"))
-			expectBody(t, c, want)
-		}
-		if _, err := tls.Dial("tcp", addr, &tls.Config{RootCAs: roots, NextProtos: []string{"h2"}}); err == nil || !strings.Contains(err.Error(), "no application protocol") {
-			t.Errorf("%q: HTTP/2 alone: %v", configured, err)
+	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, r.TLS.NegotiatedProtocol) })
+	for _, disabled := range []bool{false, true} {
+		for _, configured := range [][]string{nil, {"http/1.1", "h2"}, {"acme-tls/1", "h2"}} {
+			config := &tls.Config{Certificates: cert, NextProtos: configured}
+			addr := startServer(t, &tcp.Server{Handler: &web.HTTP{Handler: h, DisableHTTP2: disabled}, Log: slog.New(slog.DiscardHandler), TLSConfig: config})
+			for offered, want := range map[string]string{"": "", "http/1.1": "http/1.1", "http/1.1 h2": "h2", "h2": "h2"} {
+				if disabled {
+					want = strings.Replace(want, "h2", strings.TrimSpace(strings.Replace(offered, "h2", "", 1)), 1)
+				}
+				nc, err := tls.Dial("tcp", addr, &tls.Config{RootCAs: roots, NextProtos: strings.Fields(offered)})
+				if disabled && offered == "h2" {
+					if err == nil || !strings.Contains(err.Error(), "no application protocol") {
+						t.Errorf("%q: HTTP/2 alone: %v", configured, err)
+					}
+					continue
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := nc.ConnectionState().NegotiatedProtocol; got != want {
+					t.Errorf("disabled %v, %q: %q is used with a client that offers %q; want %q", disabled, configured, got, offered, want)
+				}
+				c := testkit.NewConn(t, nc)
+				if want != "h2" {
+					c.Send(getRequests("/"))
+					expectBody(t, c, want)
+				}
+			}
 		}
 	}
+}
+
+// TestHTTPOnTLSPort checks that an unencrypted request is answered as by net/http, and counted as a failed handshake.
+func TestHTTPOnTLSPort(t *testing.T) {
+	cert, _ := newCertificate(t)
+	h := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
+	theirs := httptest.NewUnstartedServer(h)
+	theirs.Config.ErrorLog = silent
+	theirs.StartTLS()
+	defer theirs.Close()
+	lines := &tcp.Server{Handler: tcp.Lines(tcp.MessageFunc(func(*tcp.Conn, []byte) {})), TLSConfig: &tls.Config{Certificates: cert}, Log: slog.New(slog.DiscardHandler)}
+	if got := exchangeUntilEnd(t, startServer(t, lines), getRequests("/")); got != "" {
+		t.Errorf("a server that does not speak HTTP answers %q", got)
+	}
+	for _, model := range tcp.Models() {
+		srv := &tcp.Server{Model: model, Handler: web.Handler(h), TLSConfig: &tls.Config{Certificates: cert}, Log: slog.New(slog.DiscardHandler)}
+		addr := startServer(t, srv)
+		requests := []string{getRequests("/"), "POST /", "HEAD / ", "PUT /x", "OPTIONS *", "DELETE / HTTP/1.1\r\n\r\n", "GET x HTTP/1.1\r\n\r\n", "hello\r\n"}
+		for _, request := range requests {
+			if got, want := exchangeUntilEnd(t, addr, request), exchangeUntilEnd(t, theirs.Listener.Addr().String(), request); got != want {
+				t.Errorf("%s: %q is answered with %q; net/http answers %q", model, request, got, want)
+			}
+		}
+		testkit.WaitFor(t, "not all failed handshakes are counted", func() bool { return srv.Stats().Refused.Handshake == int64(len(requests)) })
+	}
+}
+
+func exchangeUntilEnd(t *testing.T, addr, request string) string {
+	c := testkit.Dial(t, addr)
+	defer c.Close()
+	c.Send(request)
+	return c.ExpectClosed()
 }
 
 // TestBehindProxies checks that RemoteAddr is the client in a PROXY header, and that fields of the

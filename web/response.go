@@ -7,11 +7,9 @@ import (
 	"fmt"
 	"net/http"
 	"net/textproto"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/myriad-go/myriad/tcp"
@@ -24,25 +22,42 @@ type response struct {
 	x    *exchange
 	conn *tcp.Conn // set if the handler runs on the connection's owner
 
-	header        http.Header
-	status        int
-	length        int64 // declared by the handler; -1 if it is not
-	written       int64
-	state         responseState
-	chunked       bool
-	closeAfter    bool // the connection closes after this response
-	trailers      []string
-	trailing      trailingFile
-	writeDeadline deadline
+	header         http.Header
+	headerAtStatus http.Header // if the handler uses header between setting the status and writing the head
+	status         int
+	length         int64 // declared by the handler; -1 if it is not
+	written        int64
+	state          responseState
+	chunked        bool
+	closeAfter     bool // the connection closes after this response
+	trailers       []string
+	trailing       trailingFile
+	writeDeadline  deadline
 
 	*responseBuffers
 	err error // of sending
 }
 
 type responseBuffers struct {
-	body *bufio.Writer // writes to bodyFramer
-	out  []byte        // not yet sent
+	body      *bufio.Writer // writes to bodyFramer
+	out       []byte        // not yet sent
+	fields    []headerField // of the header, during writeHead
+	headStart headStart
 }
+
+// headStart is the beginning of the last head with status 200 and no fields but a Content-Type and the Date. It is
+// reused while the date is the same or, for a Quick handler, until the event loop's clock has advanced by maxDateAge.
+type headStart struct {
+	contentType string
+	date        string
+	time        time.Duration
+	text        []byte
+}
+
+const (
+	maxHeadStart = 512
+	maxDateAge   = 10 * time.Millisecond
+)
 
 var freeBuffers = sync.Pool{New: func() any { return &responseBuffers{body: bufio.NewWriterSize(nil, bodyBufferSize)} }}
 
@@ -67,9 +82,6 @@ type bodyFramer response
 
 func (w *response) init(x *exchange, c *tcp.Conn) {
 	w.x, w.conn, w.length = x, c, -1
-	if w.header == nil {
-		w.header = make(http.Header)
-	}
 	if w.responseBuffers == nil {
 		w.responseBuffers = freeBuffers.Get().(*responseBuffers)
 	}
@@ -87,7 +99,17 @@ func (w *response) reset() {
 	*w = response{header: w.header, responseBuffers: b}
 }
 
-func (w *response) Header() http.Header { return w.header }
+// Header implements http.ResponseWriter. After WriteHeader, it first saves a copy of the fields, so that later changes
+// do not affect the head.
+func (w *response) Header() http.Header {
+	if w.header == nil {
+		w.header = make(http.Header)
+	}
+	if w.state == responseStatus && w.headerAtStatus == nil {
+		w.headerAtStatus = w.header.Clone()
+	}
+	return w.header
+}
 
 func (w *response) WriteHeader(status int) {
 	switch {
@@ -110,7 +132,7 @@ func (w *response) WriteHeader(status int) {
 		w.x.body.responseStarted = true
 		w.x.mu.Unlock()
 	}
-	if v := w.header.Get("Content-Length"); v != "" {
+	if v := firstValue(w.header, "Content-Length"); v != "" {
 		n, err := strconv.ParseInt(v, 10, 64)
 		if err == nil && n >= 0 {
 			w.length = n
@@ -158,7 +180,7 @@ func (w *response) WriteString(s string) (int, error) {
 
 var errReturned = errors.New("web: write to a response after its handler has returned")
 
-// If the handler has not called WriteHeader, prepareBodyWrite does. If the body may not grow by n bytes, it fails.
+// prepareBodyWrite calls WriteHeader if the handler has not done so. It fails if n more bytes of body are not allowed.
 func (w *response) prepareBodyWrite(n int) error {
 	switch {
 	case w.state >= responseSwitching:
@@ -197,10 +219,11 @@ func (f *bodyFramer) Write(p []byte) (int, error) {
 		w.out = append(w.out, "\r\n"...)
 	}
 	if len(w.out)+len(p) > flushSize {
-		w.flushPendingOutput()
-		if len(p) >= flushSize && w.err == nil {
-			w.err = w.send(p)
-			p = nil
+		if len(p) < flushSize {
+			w.flushPendingOutput()
+		} else if w.err == nil {
+			w.err = w.send(w.out, p)
+			w.out, p = w.out[:0], nil
 		}
 	}
 	w.out = append(w.out, p...)
@@ -212,7 +235,7 @@ func (f *bodyFramer) Write(p []byte) (int, error) {
 
 func (w *response) flushPendingOutput() {
 	if len(w.out) > 0 && w.err == nil {
-		w.err = w.send(w.out)
+		w.err = w.send(w.out, nil)
 	}
 	w.out = w.out[:0]
 }
@@ -231,10 +254,11 @@ func (w *response) writeOnConnOwner(c *tcp.Conn) {
 // maxSendSize is the maximum number of bytes that a handler's goroutine sends to the connection at a time.
 const maxSendSize = 64 << 10
 
-// send sends p. On a worker, send waits until the peer has received enough earlier output.
-func (w *response) send(p []byte) error {
+// send sends head and p. If too much earlier output is unsent, it waits until the peer has received enough.
+func (w *response) send(head, p []byte) (err error) {
 	if w.conn != nil {
-		_, err := w.conn.Write(p)
+		_, _ = w.conn.Write(head)
+		_, err = w.conn.Write(p)
 		return err
 	}
 	w.x.markActiveIfPipelined()
@@ -242,39 +266,95 @@ func (w *response) send(p []byte) error {
 	if unsent := w.x.limits.MaxUnsent; unsent != 0 {
 		limit = min(limit, unsent)
 	}
-	var err error
-	for len(p) > 0 && err == nil {
-		n := min(len(p), limit)
-		w.x.h.poolOrDefault().Block(func() {
-			err = w.writeDeadline.callUntilDeadline(&w.x.mu, func(ctx context.Context) error { return w.x.ref.SendWait(ctx, p[:n]) })
-		})
-		p = p[n:]
+	for len(head)+len(p) > 0 && err == nil {
+		m, n := min(len(head), limit), 0
+		if m == len(head) {
+			n = min(len(p), limit-m)
+		}
+		if !w.writeOnLoop(head[:m], p[:n]) && !w.writeDirectly(head[:m], p[:n]) {
+			if err = w.sendWait(head[:m]); err == nil {
+				err = w.sendWait(p[:n])
+			}
+		}
+		head, p = head[m:], p[n:]
 	}
 	return err
+}
+
+func (w *response) sendWait(p []byte) (err error) {
+	if len(p) > 0 {
+		w.x.waitOutsidePool(func() {
+			err = w.writeDeadline.callUntilDeadline(&w.x.mu, func(ctx context.Context) error { return w.x.ref.SendWait(ctx, p) })
+		})
+	}
+	return err
+}
+
+// writeOnLoop sends head and p if the handler runs on the event loop and the connection has space for the output.
+func (w *response) writeOnLoop(head, p []byte) (accepted bool) {
+	w.x.loop.call(func(c *tcp.Conn) { accepted = writeIfSpace(c, head, p, maxUnsent(c)) })
+	return accepted
+}
+
+// minDirectWrite is the minimum size of output that the connection's owner writes without a copy while the worker
+// waits. For less output, a copy costs less than the wait.
+const minDirectWrite = 16 << 10
+
+// writeDirectly makes the connection's owner send head and p without a copy, unless earlier output is unsent.
+func (w *response) writeDirectly(head, p []byte) (accepted bool) {
+	if len(p) < minDirectWrite {
+		return false
+	}
+	result := make(chan bool, 1)
+	if w.x.ref.Do(func(c *tcp.Conn) { result <- writeIfSpace(c, head, p, 0) }) != nil {
+		return false
+	}
+	w.x.waitOutsidePool(func() {
+		select {
+		case accepted = <-result:
+		case <-w.x.connDone():
+		}
+	})
+	return accepted
+}
+
+// writeIfSpace writes head and p if at most maxUnsent bytes are then unsent, or if nothing else is unsent.
+func writeIfSpace(c *tcp.Conn, head, p []byte, maxUnsent int) (accepted bool) {
+	if unsent := c.Pending(); unsent > 0 && unsent+len(head)+len(p) > maxUnsent {
+		return false
+	}
+	_, err := c.Write(head)
+	if err == nil {
+		_, err = c.Write(p)
+	}
+	return err == nil
 }
 
 // writeHead chooses the framing and writes the head. The body begins with firstData. In the state responseWhole,
 // firstData is the whole body.
 func (w *response) writeHead(firstData []byte) {
 	r, h := w.x.req, w.header
-	head := r.Method == http.MethodHead
-	allowed, present := statusAllowsBody(w.status), presentFields(h)
+	if w.headerAtStatus != nil {
+		h = w.headerAtStatus
+	}
+	fields, present := sortedFields(w.fields[:0], h)
+	head, allowed := r.Method == http.MethodHead, statusAllowsBody(w.status)
 	if present&trailerField != 0 {
-		w.trailers = declaredTrailers(h)
+		w.trailers = allowedDeclaredTrailers(h)
 	}
 	var skip fieldSet
-	var length, kind, connection, encoding, wanted string
+	var addLength bool
+	var kind, connection, encoding, wanted string
 	if present&transferEncoding != 0 {
-		encoding = h.Get("Transfer-Encoding")
+		encoding = firstValue(h, "Transfer-Encoding")
 	}
 	if present&connectionField != 0 {
-		wanted = h.Get("Connection")
+		wanted = firstValue(h, "Connection")
 	}
 	closes := wanted != "" && hasToken(wanted, "close")
 
 	if w.state == responseWhole && len(w.trailers) == 0 && present&trailerPrefix == 0 && w.length < 0 && present&(transferEncoding|contentLength) == 0 && allowed && (!head || len(firstData) > 0) {
-		w.length = int64(len(firstData))
-		length = strconv.Itoa(len(firstData))
+		w.length, addLength = int64(len(firstData)), true
 	}
 	w.setState(responseHead)
 	if w.x.keepAlive10 && (head || w.length >= 0 || !allowed) && present&connectionField == 0 {
@@ -286,7 +366,7 @@ func (w *response) writeHead(firstData []byte) {
 		w.closeAfter = true
 	}
 	if allowed {
-		if present&(contentType|transferEncoding) == 0 && len(firstData) > 0 && (present&contentEncoding == 0 || h.Get("Content-Encoding") == "") {
+		if present&(contentType|transferEncoding) == 0 && len(firstData) > 0 && (present&contentEncoding == 0 || firstValue(h, "Content-Encoding") == "") {
 			kind = http.DetectContentType(firstData)
 		}
 	} else {
@@ -310,20 +390,50 @@ func (w *response) writeHead(firstData []byte) {
 		}
 	}
 
-	w.out = appendStatusLine(w.out, r.ProtoMinor, w.status)
-	w.out = appendHeader(w.out, h, skip|trailerPrefix, w.trailers...)
-	if _, ok := h["Date"]; !ok {
-		w.out = appendRawField(w.out, "Date", currentHTTPDate())
-	}
-	for _, f := range [...][2]string{{"Content-Length", length}, {"Content-Type", kind}, {"Connection", connection}} {
-		if f[1] != "" {
-			w.out = appendRawField(w.out, f[0], f[1])
+	last := &w.headStart
+	reusable := w.status == http.StatusOK && r.ProtoMinor == 1 && present == contentType && len(fields) == 1 && len(fields[0].values) == 1
+	if reusable && len(last.text) > 0 && last.contentType == fields[0].values[0] && last.isDateCurrent(w.conn) {
+		w.out = append(w.out, last.text...)
+	} else {
+		start := len(w.out)
+		w.out = appendStatusLine(w.out, r.ProtoMinor, w.status)
+		w.out = appendFields(w.out, fields, skip|trailerPrefix, w.trailers...)
+		if present&dateField == 0 {
+			w.out = appendRawField(w.out, "Date", currentHTTPDate())
 		}
+		if reusable && len(w.out)-start <= maxHeadStart {
+			last.contentType, last.text = fields[0].values[0], append(last.text[:0], w.out[start:]...)
+			last.date = currentHTTPDate()
+			if w.conn != nil {
+				last.time = clock(w.conn)
+			}
+		}
+	}
+	clear(fields)
+	w.fields = fields[:0]
+	if addLength {
+		w.out = strconv.AppendInt(append(w.out, "Content-Length: "...), w.length, 10)
+		w.out = append(w.out, "\r\n"...)
+	}
+	if kind != "" {
+		w.out = appendRawField(w.out, "Content-Type", kind)
+	}
+	if connection != "" {
+		w.out = appendRawField(w.out, "Connection", connection)
 	}
 	if w.chunked {
 		w.out = appendRawField(w.out, "Transfer-Encoding", "chunked")
 	}
 	w.out = append(w.out, "\r\n"...)
+}
+
+// isDateCurrent reports whether the date is recent enough. The caller passes c only if it is the connection's owner.
+func (s *headStart) isDateCurrent(c *tcp.Conn) bool {
+	if c == nil {
+		return s.date == currentHTTPDate()
+	}
+	age := clock(c) - s.time
+	return age >= 0 && age < maxDateAge
 }
 
 func (w *response) ensureHeadWritten() {
@@ -332,8 +442,7 @@ func (w *response) ensureHeadWritten() {
 	}
 }
 
-// chooseBodyFraming selects how the client detects the end of the body. The fields in skipFields contradict this
-// choice.
+// chooseBodyFraming selects how the client detects the end of the body. The caller must omit the fields in skipFields.
 func (w *response) chooseBodyFraming(requestedEncoding string, noBody bool) (skipFields fieldSet) {
 	switch eleven := w.x.req.ProtoMinor == 1; {
 	case noBody, w.length >= 0:
@@ -349,7 +458,7 @@ func (w *response) chooseBodyFraming(requestedEncoding string, noBody bool) (ski
 	return transferEncoding
 }
 
-func declaredTrailers(h http.Header) (keys []string) {
+func allowedDeclaredTrailers(h http.Header) (keys []string) {
 	for _, v := range h["Trailer"] {
 		for name := range strings.SplitSeq(v, ",") {
 			if key := textproto.CanonicalMIMEHeaderKey(textproto.TrimString(name)); key != "" && !isForbiddenTrailer(key) {
@@ -422,8 +531,11 @@ func (w *response) Flush() { _ = w.FlushError() }
 
 // FlushError sends all output that the handler has written. http.ResponseController calls it.
 func (w *response) FlushError() error {
-	if w.state >= responseSwitching {
+	switch {
+	case w.state >= responseSwitching:
 		return http.ErrHijacked
+	case w.state == responseComplete:
+		return errReturned
 	}
 	w.ensureStatusWritten()
 	if err := w.body.Flush(); err != nil {
@@ -436,120 +548,4 @@ func (w *response) FlushError() error {
 		l.close()
 	}
 	return w.err
-}
-
-func appendStatusLine(b []byte, minor, status int) []byte {
-	if status == http.StatusOK && minor == 1 {
-		return append(b, "HTTP/1.1 200 OK\r\n"...)
-	}
-	b = append(b, "HTTP/1."...)
-	b = append(b, byte('0'+minor), ' ')
-	b = strconv.AppendInt(b, int64(status), 10)
-	b = append(b, ' ')
-	if text := http.StatusText(status); text != "" {
-		b = append(b, text...)
-	} else {
-		b = strconv.AppendInt(append(b, "status code "...), int64(status), 10)
-	}
-	return append(b, "\r\n"...)
-}
-
-type fieldSet uint16
-
-const (
-	contentLength fieldSet = 1 << iota
-	contentType
-	contentEncoding
-	transferEncoding
-	connectionField
-	upgradeField
-	trailerField
-	trailerPrefix // all with the prefix http.TrailerPrefix
-	socketPrefix  // all with the prefix Sec-Websocket-
-)
-
-func fieldBit(key string) fieldSet {
-	switch key {
-	case "Content-Length":
-		return contentLength
-	case "Content-Type":
-		return contentType
-	case "Content-Encoding":
-		return contentEncoding
-	case "Transfer-Encoding":
-		return transferEncoding
-	case "Connection":
-		return connectionField
-	case "Upgrade":
-		return upgradeField
-	case "Trailer":
-		return trailerField
-	}
-	switch {
-	case strings.HasPrefix(key, http.TrailerPrefix):
-		return trailerPrefix
-	case strings.HasPrefix(key, "Sec-Websocket-"):
-		return socketPrefix
-	}
-	return 0
-}
-
-func presentFields(h http.Header) (has fieldSet) {
-	for key, values := range h {
-		if f := fieldBit(key); values != nil || f == trailerPrefix {
-			has |= f
-		}
-	}
-	return has
-}
-
-func appendHeader(b []byte, h http.Header, skip fieldSet, exclude ...string) []byte {
-	var room [16]string
-	keys := room[:0]
-	for key := range h {
-		if isToken(key) && skip&fieldBit(key) == 0 && !slices.Contains(exclude, key) {
-			keys = append(keys, key)
-		}
-	}
-	slices.Sort(keys)
-	for _, key := range keys {
-		for _, v := range h[key] {
-			b = appendSanitizedField(b, key, v)
-		}
-	}
-	return b
-}
-
-// appendSanitizedField appends a field. As in net/http, it trims the value and replaces line ends by spaces.
-func appendSanitizedField(b []byte, key, value string) []byte {
-	value = textproto.TrimString(value)
-	if !isValidFieldValue(value) {
-		value = strings.NewReplacer("\r", " ", "\n", " ").Replace(value)
-	}
-	return appendRawField(b, key, value)
-}
-
-func appendRawField(b []byte, key, value string) []byte {
-	b = append(b, key...)
-	b = append(b, ": "...)
-	b = append(b, value...)
-	return append(b, "\r\n"...)
-}
-
-// cachedDate is the most recent value of the Date field. It is used until the next second begins.
-var cachedDate atomic.Pointer[dateStamp]
-
-type dateStamp struct {
-	second int64
-	text   string
-}
-
-func currentHTTPDate() string {
-	t := time.Now()
-	if s := cachedDate.Load(); s != nil && s.second == t.Unix() {
-		return s.text
-	}
-	s := &dateStamp{t.Unix(), t.UTC().Format(http.TimeFormat)}
-	cachedDate.Store(s)
-	return s.text
 }

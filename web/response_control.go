@@ -3,6 +3,7 @@ package web
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"net"
@@ -17,6 +18,9 @@ func (w *response) SetReadDeadline(t time.Time) error {
 	if w.conn != nil {
 		return errors.ErrUnsupported
 	}
+	if w.state == responseComplete {
+		return errReturned
+	}
 	w.x.body.readDeadline.set(&w.x.mu, t, w.x.readable.Broadcast)
 	return nil
 }
@@ -26,12 +30,25 @@ func (w *response) SetWriteDeadline(t time.Time) error {
 	if w.conn != nil {
 		return errors.ErrUnsupported
 	}
+	if w.state == responseComplete {
+		return errReturned
+	}
 	w.writeDeadline.set(&w.x.mu, t, func() {})
 	return nil
 }
 
 // EnableFullDuplex does nothing, because a handler can always read the body while it writes the response.
 func (w *response) EnableFullDuplex() error { return nil }
+
+// CloseNotify implements http.CloseNotifier, which gin's Context.Stream requires. The channel also receives a value
+// when the handler has returned. For a Quick handler, it receives none.
+func (w *response) CloseNotify() <-chan bool {
+	gone := make(chan bool, 1)
+	if w.conn == nil {
+		context.AfterFunc(w.x.req.Context(), func() { gone <- true })
+	}
+	return gone
+}
 
 // Hijack implements http.Hijacker. It returns a *net.TCPConn or a *net.UnixConn. If the connection can't be detached
 // from its server, for example because it uses TLS, Hijack returns a *tcp.NetConn.
@@ -41,10 +58,13 @@ func (w *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 		return nil, nil, errors.New("web: a Quick handler can't hijack its connection")
 	case w.state >= responseSwitching:
 		return nil, nil, http.ErrHijacked
+	case w.state == responseComplete:
+		return nil, nil, errReturned
 	}
 	if w.state != responsePending {
 		_ = w.FlushError()
 	}
+	w.x.leaveLoop()
 	got := make(chan detachedConn, 1)
 	w.x.mu.Lock()
 	w.x.postToConnOwner(func(c *tcp.Conn) {
@@ -56,7 +76,7 @@ func (w *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 		for y := x.next; y != nil; y = y.next {
 			read = append(read, y.headMemory.text...) // these requests are the hijacker's
 		}
-		reserve(c, 0, false)
+		setHandlerMemory(c, 0, false)
 		c.SetDeadline(0)
 		take := func(nc net.Conn, unread []byte) { got <- detachedConn{nc, append(read, unread...)} }
 		if c.Detach(take) == nil {

@@ -19,7 +19,7 @@ func (w *response) ReadFrom(src io.Reader) (int64, error) {
 	if ok {
 		w.ensureStatusWritten()
 	}
-	if !ok || n == 0 || w.length < 0 || w.written+n > w.length || w.x.req.Method == http.MethodHead || !statusAllowsBody(w.status) {
+	if !ok || n == 0 || w.state == responseComplete || w.length < 0 || w.written+n > w.length || w.x.req.Method == http.MethodHead || !statusAllowsBody(w.status) {
 		return io.Copy(writerOnly{w}, src)
 	}
 	if w.state < responseHead && w.header["Content-Type"] == nil {
@@ -82,6 +82,7 @@ func (w *response) sendFile(f *os.File, offset, n int64) error {
 	w.x.markActiveIfPipelined()
 	w.x.fileSlots = max(w.x.fileSlots-1, 0)
 	result := make(chan error, 1)
+	w.x.leaveLoop()
 	if err := w.x.ref.Do(func(c *tcp.Conn) { result <- c.SendFile(f, offset, n) }); err != nil {
 		return err
 	}

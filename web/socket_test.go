@@ -45,6 +45,32 @@ func (r *roomHandler) Closed(s web.Socket, why error) {
 	r.closed <- why
 }
 
+type missedCounter struct {
+	roomHandler
+	missed int64
+}
+
+func (h *missedCounter) Missed(_ web.Socket, n int64) { h.missed += n }
+
+func TestSocketMissed(t *testing.T) {
+	h := &missedCounter{roomHandler: roomHandler{closed: make(chan error, 1)}}
+	s := tcptest.NewServer(t, &tcp.Server{
+		Handler:      &web.HTTP{Handler: web.Quick(&web.WebSocket{Handler: h})},
+		SlowConsumer: tcp.DropMessage, Limits: tcp.Limits{MaxUnsent: 3000},
+	})
+	p := s.Dial()
+	p.Send(getRequest("/"))
+	p.StopReading()
+	for range 5 {
+		h.group.Broadcast(web.Text, make([]byte, 1000))
+		s.Advance(0)
+	}
+	p.StartReading()
+	if h.missed != 3 {
+		t.Errorf("%d messages were reported as missed, want 3", h.missed)
+	}
+}
+
 // TestSocketEnds checks the reason of each kind of close.
 func TestSocketEnds(t *testing.T) {
 	r := &roomHandler{closed: make(chan error, 1)}
@@ -185,6 +211,23 @@ func TestNilHandlers(t *testing.T) {
 		}
 	}()
 	web.Quick(nil)
+}
+
+// TestHiddenResponseWriter checks the error if middleware hides the ResponseWriter of package web.
+func TestHiddenResponseWriter(t *testing.T) {
+	ws, events := &web.WebSocket{Handler: echoSocket}, new(web.Events)
+	mux := http.NewServeMux()
+	mux.Handle("/ws", http.TimeoutHandler(ws, time.Minute, ""))
+	mux.Handle("/events", http.TimeoutHandler(events, time.Minute, ""))
+	c := testkit.Dial(t, startServer(t, &tcp.Server{Handler: web.Handler(mux)}))
+	const fields = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+	for _, path := range []string{"/ws", "/events"} {
+		c.Send("GET " + path + " HTTP/1.1\r\nHost: x\r\n" + fields + "\r\n")
+		res, body := c.ReadResponse()
+		if res.StatusCode != http.StatusInternalServerError || !strings.Contains(body, "*http.timeoutWriter") || !strings.Contains(body, "Unwrap() http.ResponseWriter") {
+			t.Errorf("%s: %s %q; want the wrapper's type and the missing method", path, res.Status, body)
+		}
+	}
 }
 
 // TestUpgradeByHandler upgrades in a handler, below middleware, with a cookie and a value.

@@ -35,6 +35,7 @@ var exchangeTransitions = [stateDone + 1]uint16{
 	stateReturned:   1<<stateDiscarding | 1<<stateDone,
 	stateDiscarding: 1 << stateDone,
 	stateAborted:    1 << stateDone,
+	stateDone:       1 << stateReading, // reused
 }
 
 func (s exchangeState) String() string { return exchangeStates[s] }

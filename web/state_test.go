@@ -63,6 +63,9 @@ func init() {
 		transitions.seen[fmt.Sprintf("%T %v to %v", from, from, to)]++
 		if from == stateReading {
 			transitions.dispatched++
+		} else if from == stateDone { // it is reused
+			delete(transitions.exchanges, x)
+			transitions.dispatched--
 		} else if _, ok := from.(exchangeState); ok {
 			transitions.exchanges[x] = struct{}{}
 		}
@@ -243,7 +246,7 @@ func (x *exchange) unreleased() string {
 		return "a response is " + x.res.state.String()
 	case x.res.trailing.f != nil:
 		return "a file"
-	case x.req.Context().Err() == nil:
+	case !x.ctx.ended:
 		return "the context of a request"
 	case x.body.buf != nil || !x.body.closed:
 		return "the body of a request"

@@ -115,6 +115,12 @@ func newTestHandlers(t testing.TB) http.Handler {
 		h.Set("Content-Type", "text/x")
 		io.WriteString(w, "ok")
 	})
+	handle("/change", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", r.Header.Get("X-Type"))
+		fmt.Fprintf(w, "%s %q", r.URL, r.Header)
+		r.URL.Path, r.Header["X-Type"][0] = "/changed", "changed"
+		r.Header.Set("X-Added", "1")
+	})
 	handle("/trailer", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Trailer", "X-Sum, Content-Length")
 		io.WriteString(w, "body")
@@ -215,6 +221,8 @@ func TestAsNetHTTP(t *testing.T) {
 		row{"pipeline", []string{getRequests("/hello") + getRequests("/large") + post("/echo", "Content-Length: 5\r\n", "hello") + getRequests("/empty") + getRequests("/flush")}, []string{"GET", "GET", "POST", "GET", "GET"}},
 		row{"pipeline behind an unread body", []string{post("/unread", "Content-Length: 5\r\n", "hello") + getRequests("/hello")}, []string{"POST", "GET"}},
 		row{"pipeline with a close", []string{getRequests("/hello") + getRequests("/close")}, []string{"GET", "GET"}},
+		row{"repeated", []string{strings.Repeat(with("/change?a", "X-Type: text/a"), 3) + strings.Repeat(with("/change?a", "X-Type: text/b"), 2) + with("/change?a", "X-Type: text/a")},
+			strings.Fields("GET GET GET GET GET GET")},
 		row{"two in a row", []string{getRequests("/hello"), getRequests("/length")}, []string{"GET", "GET"}},
 	)
 	h := newTestHandlers(t)
@@ -226,9 +234,14 @@ func TestAsNetHTTP(t *testing.T) {
 	for _, r := range rows {
 		wants[r.name] = normalizeDates(sendAndReadAnswers(t, theirs.Listener.Addr().String(), []string{strings.Join(r.pieces, "")}, r.methods, nil))
 	}
-	for _, model := range append(tcp.Models(), "quick") {
+	for _, model := range append(tcp.Models(), "quick", "quick in a mux") {
 		newServer := func() *tcp.Server {
-			if model == "quick" {
+			switch model {
+			case "quick in a mux":
+				mux := http.NewServeMux()
+				mux.Handle("/", web.Quick(h))
+				return &tcp.Server{Handler: &web.HTTP{Handler: mux, ErrorLog: silent}}
+			case "quick":
 				return &tcp.Server{Handler: &web.HTTP{Handler: web.Quick(h), ErrorLog: silent}}
 			}
 			return &tcp.Server{Model: model, Handler: &web.HTTP{Handler: h, ErrorLog: silent}}

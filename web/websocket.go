@@ -1,7 +1,6 @@
 package web
 
 import (
-	"crypto/sha1"
 	"encoding/base64"
 	"encoding/binary"
 	"errors"
@@ -31,32 +30,33 @@ type SocketHandler interface {
 	Closed(s Socket, why error)
 }
 
+// SocketMissedHandler is a SocketHandler that learns when a socket has missed messages; see tcp.MissedHandler.
+type SocketMissedHandler interface {
+	// Missed is like Missed of a tcp.MissedHandler.
+	Missed(s Socket, n int64)
+}
+
 // SocketBase is a SocketHandler that does nothing. Embed it in a type that needs only some of the methods.
 type SocketBase struct{}
 
-// Opened implements SocketHandler.
 func (SocketBase) Opened(Socket) {}
 
-// Message implements SocketHandler.
 func (SocketBase) Message(Socket, Kind, []byte) {}
 
-// Closed implements SocketHandler.
 func (SocketBase) Closed(Socket, error) {}
 
 // OnMessage is a SocketHandler that handles only messages.
 type OnMessage func(s Socket, kind Kind, message []byte)
 
-// Opened implements SocketHandler.
 func (OnMessage) Opened(Socket) {}
 
-// Message implements SocketHandler.
 func (f OnMessage) Message(s Socket, kind Kind, message []byte) { f(s, kind, message) }
 
-// Closed implements SocketHandler.
 func (OnMessage) Closed(Socket, error) {}
 
 // WebSocket upgrades connections to WebSockets (RFC 6455). Register a WebSocket as an [http.Handler], or call Upgrade
-// in another handler. If this handler is marked as [Quick], no goroutine is used.
+// in another handler. If this handler is marked as [Quick], no goroutine is used. To connect to another server, call
+// Dial: the same Handler then handles the client's end.
 //
 // An idle WebSocket takes about 50 bytes more than an idle connection. WebSocket answers pings and performs the closing
 // handshake. With Server.Heartbeat, it pings silent peers. Do not change the fields after the first use.
@@ -64,21 +64,21 @@ type WebSocket struct {
 	// Handler handles the sockets. It is required.
 	Handler SocketHandler
 	// Subprotocols are the protocols of the server in order of preference. WebSocket selects the first one that the
-	// client offers. If the client offers none of them, the socket has no subprotocol.
+	// client offers. If the client offers none of them, the socket has no subprotocol. Dial offers them all.
 	Subprotocols []string
 	// CheckOrigin reports whether a page with the request's Origin may connect. By default, the Origin must have the
 	// request's host. Requests without an Origin are allowed by default, because they are not from browsers.
 	CheckOrigin func(r *http.Request) bool
-	// MaxMessage is the maximum size in bytes of a message from the client after decompression. The default is 64 KiB,
+	// MaxMessage is the maximum size in bytes of a message from the peer after decompression. The default is 64 KiB,
 	// and the largest possible value is 1 GiB. A longer message closes the socket with CloseTooLarge. A message that is
-	// incomplete after Limits.MessageTimeout closes the socket with tcp.ErrMessageTimeout. For messages of the server,
+	// incomplete after Limits.MessageTimeout closes the socket with tcp.ErrMessageTimeout. For messages that are sent,
 	// including their frame headers, Limits.MaxUnsent is the limit (default 1 MiB).
 	MaxMessage int
-	// Compression accepts permessage-deflate (RFC 7692) from clients that request it. Each message is compressed
-	// separately (no context takeover), so an idle socket needs no memory for compression. By default there is no
-	// compression, because it takes about 20 times as much CPU as sending.
+	// Compression accepts permessage-deflate (RFC 7692) from clients that request it, and makes Dial request it. Each
+	// message is compressed separately (no context takeover), so an idle socket needs no memory for compression. By
+	// default there is no compression, because it takes about 20 times as much CPU as sending.
 	Compression bool
-	// MinCompressed is the minimum size in bytes of a message that Socket.Write compresses. The default is 512.
+	// MinCompressed is the minimum size in bytes of a message that Socket.Write compresses. The default is 1 KiB.
 	MinCompressed int
 
 	once     sync.Once
@@ -90,24 +90,13 @@ const defaultMaxMessage = 64 << 10
 type socketOptions struct {
 	protocol string
 	deflate  bool
+	client   bool // dialed: it sends masked frames and receives unmasked ones
 }
 
-// All sockets of a WebSocket that have negotiated the same options share a negotiatedSocket as their tcp.Handler.
+// negotiatedSocket is the tcp.Handler of all sockets of a WebSocket that have negotiated the same options.
 type negotiatedSocket struct {
 	*WebSocket
 	socketOptions
-}
-
-// partialMessage is the tcp.Handler of a socket while the socket receives a fragmented or large message.
-type partialMessage struct {
-	*negotiatedSocket
-	kind      Kind
-	deflate   bool
-	message   []byte
-	checker   utf8Checker
-	frame     frameHead // the current frame
-	remaining int       // bytes of its payload
-	complete  bool      // the message is complete
 }
 
 // Close codes of RFC 6455, section 7.4.1.
@@ -137,10 +126,11 @@ type Socket struct {
 	negotiated *negotiatedSocket
 }
 
-// Conn returns the underlying connection. Data that is written to it must be framed; see [Frame].
+// Conn returns the underlying connection. Data that is written to it must be framed; see [Frame] and [MaskFrame].
 func (s Socket) Conn() *tcp.Conn { return s.conn }
 
-// Ref returns a handle that any goroutine may use, for example with ref.Send(web.Frame(web.Text, "hello")).
+// Ref returns a handle that any goroutine may use, for example with ref.Send(web.Frame(web.Text, "hello")). A dialed
+// socket must send masked frames; see [MaskFrame].
 func (s Socket) Ref() tcp.Ref { return s.conn.Ref() }
 
 // Value returns the connection's value.
@@ -152,17 +142,26 @@ func (s Socket) SetValue(v any) { s.conn.SetValue(v) }
 // Subprotocol returns the negotiated subprotocol, or "".
 func (s Socket) Subprotocol() string { return s.negotiated.protocol }
 
-// Compressed reports whether the client accepts compressed messages.
+// Compressed reports whether the peer accepts compressed messages.
 func (s Socket) Compressed() bool { return s.negotiated.deflate }
 
 // Write sends a message; see tcp.Conn.Write.
 func (s Socket) Write(kind Kind, message []byte) error {
 	if s.negotiated.deflate && len(message) >= s.negotiated.minCompressedBytes() {
-		_, err := s.conn.Write(compressFrame(kind, message))
+		return s.negotiated.writeFrame(s.conn, byte(kind)|bitDeflate, compress(message))
+	}
+	return s.negotiated.writeFrame(s.conn, byte(kind), message)
+}
+
+func (v *negotiatedSocket) writeFrame(c *tcp.Conn, op byte, payload []byte) error {
+	if !v.client {
+		var head [10]byte
+		_, err := c.Writev(appendFrameHead(head[:0], op, len(payload)), payload)
 		return err
 	}
-	var head [10]byte
-	_, err := s.conn.Writev(appendFrameHead(head[:0], byte(kind), len(message)), message)
+	room := payloadBuffers.Get().(*[]byte)
+	defer payloadBuffers.Put(room)
+	_, err := c.Write(appendMaskedFrame((*room)[:0], bitFin|op, payload))
 	return err
 }
 
@@ -170,24 +169,38 @@ func (s Socket) Write(kind Kind, message []byte) error {
 func (s Socket) WriteText(message string) error { return s.Write(Text, []byte(message)) }
 
 // Ping sends a ping. The peer's answer counts as activity and has no other effect.
-func (s Socket) Ping() error {
-	_, err := s.conn.Write([]byte{bitFin | opPing, 0})
-	return err
-}
+func (s Socket) Ping() error { return s.negotiated.writeFrame(s.conn, opPing, nil) }
 
-// Close sends pending output and a close frame, and closes the socket. The reason is cut to 123 bytes.
+// Close sends pending output and a close frame, and closes the socket. The reason is cut to 123 bytes. A dialed socket
+// first waits for the server to close the TCP connection, at most Limits.CloseTimeout.
 func (s Socket) Close(code int, reason string) error {
-	_, _ = s.conn.Write(CloseFrame(code, reason))
-	return s.conn.Close()
+	err := s.negotiated.writeFrame(s.conn, opClose, appendClosePayload(nil, code, reason))
+	if !errors.Is(err, tcp.ErrOutsideCall) {
+		s.negotiated.closeConn(s.conn, nil)
+		err = nil
+	}
+	return err
 }
 
 // CloseFrame returns an encoded close frame. Send it with tcp.Ref.Send before tcp.Ref.Close.
 func CloseFrame(code int, reason string) []byte {
+	return appendFrame(nil, opClose, appendClosePayload(nil, code, reason))
+}
+
+func appendClosePayload(b []byte, code int, reason string) []byte {
 	if len(reason) > maxControl-2 {
 		reason = strings.ToValidUTF8(reason[:maxControl-2], "")
 	}
-	b := appendFrameHead(nil, opClose, 2+len(reason))
 	return append(binary.BigEndian.AppendUint16(b, uint16(code)), reason...)
+}
+
+// closeConn closes the connection. A client lets the server close first (RFC 6455, section 7.1.1).
+func (v *negotiatedSocket) closeConn(c *tcp.Conn, why error) {
+	if v.client {
+		closeAfterPeerEnd(c, why)
+	} else {
+		c.CloseWith(why)
+	}
 }
 
 // ErrNoUpgrade reports that a request can't be upgraded to a WebSocket. Such a request has already been answered.
@@ -204,11 +217,11 @@ func (ws *WebSocket) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // middleware wraps w, the new ResponseWriter must implement Unwrap, as for http.ResponseController.
 func (ws *WebSocket) Upgrade(w http.ResponseWriter, r *http.Request, value any) error {
 	key, status, why := ws.checkUpgradeRequest(r)
-	res := unwrapResponse(w)
+	res, notFound := unwrapResponse(w)
 	switch {
 	case status != 0:
 	case res == nil:
-		status, why = http.StatusInternalServerError, "the request is not served by package web"
+		status, why = http.StatusInternalServerError, notFound
 	case res.state != responsePending:
 		return fmt.Errorf("%w: it was already answered", ErrNoUpgrade)
 	}
@@ -221,14 +234,13 @@ func (ws *WebSocket) Upgrade(w http.ResponseWriter, r *http.Request, value any) 
 		return fmt.Errorf("%w: %s", ErrNoUpgrade, why)
 	}
 	v := ws.negotiateSubprotocolAndDeflate(r)
-	sum := sha1.Sum([]byte(key + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"))
-	out := append(res.out, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: "...)
-	out = append(base64.StdEncoding.AppendEncode(out, sum[:]), "\r\n"...)
+	out := append(res.out, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"...)
+	out = appendSanitizedField(out, "Sec-WebSocket-Accept", wsframe.AcceptValue(key))
 	if v.protocol != "" {
 		out = appendSanitizedField(out, "Sec-WebSocket-Protocol", v.protocol)
 	}
 	if v.deflate {
-		out = appendSanitizedField(out, "Sec-WebSocket-Extensions", "permessage-deflate; server_no_context_takeover; client_no_context_takeover")
+		out = appendSanitizedField(out, "Sec-WebSocket-Extensions", deflateExtension)
 	}
 	out = appendHeader(out, w.Header(), upgradeField|connectionField|contentLength|transferEncoding|socketPrefix)
 	res.out = append(out, "\r\n"...)
@@ -236,15 +248,17 @@ func (ws *WebSocket) Upgrade(w http.ResponseWriter, r *http.Request, value any) 
 	return nil
 }
 
-func unwrapResponse(w http.ResponseWriter) *response {
+// unwrapResponse returns the response that w is or wraps. If there is none, it returns nil and the reason.
+func unwrapResponse(w http.ResponseWriter) (res *response, notFound string) {
 	for {
 		switch t := w.(type) {
 		case *response:
-			return t
+			return t, ""
 		case interface{ Unwrap() http.ResponseWriter }:
 			w = t.Unwrap()
 		default:
-			return nil
+			return nil, fmt.Sprintf("the http.ResponseWriter is a %T, which is not of package web; if it wraps one of package web, "+
+				"add the method Unwrap() http.ResponseWriter", w)
 		}
 	}
 }
@@ -255,9 +269,8 @@ func (ws *WebSocket) checkUpgradeRequest(r *http.Request) (key string, status in
 	list := func(key, token string) bool { return hasToken(strings.Join(h[key], ","), token) }
 	key = h.Get("Sec-Websocket-Key")
 	raw, err := base64.StdEncoding.DecodeString(key)
-	onMessage, isFunc := ws.Handler.(OnMessage)
 	switch {
-	case ws.Handler == nil, isFunc && onMessage == nil:
+	case !ws.hasHandler():
 		return "", http.StatusInternalServerError, "web.WebSocket has no Handler"
 	case !list("Connection", "upgrade"), !list("Upgrade", "websocket"):
 		return "", http.StatusUpgradeRequired, "expected a WebSocket upgrade"
@@ -273,6 +286,11 @@ func (ws *WebSocket) checkUpgradeRequest(r *http.Request) (key string, status in
 		return "", http.StatusForbidden, "the page's origin may not connect"
 	}
 	return key, 0, ""
+}
+
+func (ws *WebSocket) hasHandler() bool {
+	onMessage, isFunc := ws.Handler.(OnMessage)
+	return ws.Handler != nil && (!isFunc || onMessage != nil)
 }
 
 func (ws *WebSocket) originAllowedOrSameHost(r *http.Request) bool {
@@ -292,8 +310,8 @@ func (ws *WebSocket) handlerFor(options socketOptions) *negotiatedSocket {
 	ws.once.Do(func() {
 		ws.handlers = make(map[socketOptions]*negotiatedSocket)
 		for _, p := range append([]string{""}, ws.Subprotocols...) {
-			for _, deflate := range []bool{false, true} {
-				options := socketOptions{p, deflate}
+			for i := range 4 {
+				options := socketOptions{p, i&1 != 0, i&2 != 0}
 				ws.handlers[options] = &negotiatedSocket{ws, options}
 			}
 		}
@@ -323,7 +341,7 @@ func (ws *WebSocket) maxMessageBytes() int {
 
 func (ws *WebSocket) minCompressedBytes() int {
 	if ws.MinCompressed <= 0 {
-		return 512
+		return defaultMinCompressed
 	}
 	return ws.MinCompressed
 }
@@ -331,7 +349,13 @@ func (ws *WebSocket) minCompressedBytes() int {
 // Opened is never called, because the connection is already open when it is upgraded.
 func (v *negotiatedSocket) Opened(*tcp.Conn) {}
 
-// A frame of at most maxBufferedFrame bytes stays in the unused input of the connection until the frame is complete. A
+func (v *negotiatedSocket) Missed(c *tcp.Conn, n int64) {
+	if h, ok := v.Handler.(SocketMissedHandler); ok {
+		h.Missed(Socket{c, v}, n)
+	}
+}
+
+// maxBufferedFrame is the maximum size of a frame that stays in the connection's unused input until it is complete. A
 // partialMessage assembles larger frames.
 const maxBufferedFrame = 8 << 10
 
@@ -350,10 +374,10 @@ func (v *negotiatedSocket) Received(c *tcp.Conn, in []byte) (used int) {
 	defer payloadBuffers.Put(room)
 	for work := 0; used < len(in) && !c.Paused(); work += frameWork {
 		if work > maxWorkPerCall {
-			yield(c)
+			yieldToOtherConns(c)
 			return used
 		}
-		h, err := parseFrameHead(in[used:], v.deflate)
+		h, err := parseFrameHead(in[used:], v.socketOptions)
 		if err == nil && h.n > 0 {
 			err = v.checkMessageSize(h, 0)
 		}
@@ -390,7 +414,7 @@ func (v *negotiatedSocket) Received(c *tcp.Conn, in []byte) (used int) {
 	return used
 }
 
-// If the frame with the head h makes its message too long, checkMessageSize returns an error. receivedBytes is the size
+// checkMessageSize returns an error if the frame with the head h makes its message too long. receivedBytes is the size
 // of the message's earlier frames.
 func (v *negotiatedSocket) checkMessageSize(h frameHead, receivedBytes int) error {
 	if !h.isControl() && h.size > v.maxMessageBytes()-receivedBytes {
@@ -399,87 +423,10 @@ func (v *negotiatedSocket) checkMessageSize(h frameHead, receivedBytes int) erro
 	return nil
 }
 
-func (m *partialMessage) Received(c *tcp.Conn, in []byte) (used int) {
-	if used = m.readFramesAndDeliver(c, in); !m.complete {
-		reserve(c, partialMemory+cap(m.message), true)
-	}
-	return used
-}
-
-const partialMemory = 256
-
-func (m *partialMessage) readFramesAndDeliver(c *tcp.Conn, in []byte) (used int) {
-	work := 0
-	for used < len(in) && !c.Paused() {
-		if m.remaining > 0 {
-			n := min(m.remaining, len(in)-used)
-			m.message = appendUnmasked(m.message, in[used:used+n], m.frame.mask, m.frame.size-m.remaining)
-			used += n
-			if m.remaining -= n; m.kind == Text && !m.deflate && !m.checker.isValidPrefix(m.message, false) {
-				m.sendCloseFrameAndClose(c, errInvalidUTF8)
-				return len(in)
-			}
-		}
-		if m.remaining == 0 && m.frame.fin {
-			if !m.deliverCompletedMessage(c) {
-				return len(in)
-			}
-			return used
-		}
-		if m.remaining > 0 {
-			return used
-		}
-		if work += frameWork; work > maxWorkPerCall {
-			yield(c)
-			return used
-		}
-		h, err := parseFrameHead(in[used:], m.negotiatedSocket.deflate)
-		if err == nil && h.n > 0 {
-			err = m.checkMessageSize(h, len(m.message))
-		}
-		switch {
-		case err == nil && h.n > 0 && (h.op == byte(Text) || h.op == byte(Binary)):
-			err = &CloseError{CloseProtocolError, "a message within another message"}
-			fallthrough
-		case err != nil:
-			m.sendCloseFrameAndClose(c, err)
-			return len(in)
-		case h.n == 0:
-			return used
-		case h.isControl():
-			if len(in)-used < h.n+h.size {
-				return used
-			}
-			var room [maxControl]byte
-			if !m.handleControlFrame(c, h.op, appendUnmasked(room[:0], in[used+h.n:used+h.n+h.size], h.mask, 0)) {
-				return len(in)
-			}
-			used += h.n + h.size
-		default:
-			m.frame, m.remaining = h, h.size
-			used += h.n
-		}
-	}
-	if m.remaining == 0 && m.frame.fin && !c.Paused() {
-		m.deliverCompletedMessage(c)
-	}
-	return used
-}
-
-func (m *partialMessage) deliverCompletedMessage(c *tcp.Conn) (stillOpen bool) {
-	m.complete = true
-	_ = c.SetHandler(m.negotiatedSocket)
-	reserve(c, 0, false)
-	n, ok := m.validateAndDeliverMessage(c, m.kind, m.deflate, m.message, &m.checker)
-	if n > maxWorkPerCall {
-		yield(c)
-	}
-	return ok
-}
-
 var errInvalidUTF8 = &CloseError{CloseInvalidData, "the text is not valid UTF-8"}
 
-// validateAndDeliverMessage passes a message to the handler. If the message is invalid, it closes the socket instead.
+// validateAndDeliverMessage passes a message to the handler, or closes the socket if it is invalid; see maxWorkPerCall
+// for cost.
 func (v *negotiatedSocket) validateAndDeliverMessage(c *tcp.Conn, kind Kind, deflate bool, p []byte, checker *utf8Checker) (cost int, stillOpen bool) {
 	if deflate {
 		var err error
@@ -502,7 +449,7 @@ func (v *negotiatedSocket) validateAndDeliverMessage(c *tcp.Conn, kind Kind, def
 func (v *negotiatedSocket) handleControlFrame(c *tcp.Conn, op byte, p []byte) (stillOpen bool) {
 	switch op {
 	case opPing:
-		_, _ = c.Write(appendFrame(make([]byte, 0, 2+maxControl), opPong, p))
+		_ = v.writeFrame(c, opPong, p)
 	case opClose:
 		why := &CloseError{Code: CloseNoCode}
 		if len(p) == 1 {
@@ -528,23 +475,17 @@ func (v *negotiatedSocket) sendCloseFrameAndClose(c *tcp.Conn, why error) {
 	if errors.As(why, &e) {
 		code, reason = e.Code, e.Reason
 	}
-	if code == CloseNoCode {
-		_, _ = c.Write([]byte{bitFin | opClose, 0})
-	} else {
-		_, _ = c.Write(CloseFrame(code, reason))
+	var p []byte
+	if code != CloseNoCode {
+		p = appendClosePayload(nil, code, reason)
 	}
-	c.CloseWith(why)
+	_ = v.writeFrame(c, opClose, p)
+	v.closeConn(c, why)
 }
 
 func (v *negotiatedSocket) Ended(c *tcp.Conn, rest []byte) int {
 	used := v.Received(c, rest)
 	v.closeAfterPeerEndUnlessPaused(c)
-	return used
-}
-
-func (m *partialMessage) Ended(c *tcp.Conn, rest []byte) int {
-	used := m.Received(c, rest)
-	m.closeAfterPeerEndUnlessPaused(c)
 	return used
 }
 

@@ -120,20 +120,25 @@ func TestCalls(t *testing.T) {
 						return
 					}
 					defer cc.Close()
-					for _, size := range []int{1, 1000, 40_000, 3 << 20} {
-						want := newRequest(n, size)
-						got, err := c.UnaryCall(ctx, want)
-						if err != nil || !bytes.Equal(got.GetPayload().GetBody(), want.Payload.Body) {
-							t.Errorf("a call with %d bytes: %d bytes, %v; want them back", size, len(got.GetPayload().GetBody()), err)
-						}
-					}
-					if err := exchangeStream(ctx, c, n); err != nil {
-						t.Error(err)
-					}
+					checkCalls(t, ctx, c, n)
 				})
 			}
 			clients.Wait()
 		})
+	}
+}
+
+// checkCalls makes unary calls of several sizes and exchanges a stream.
+func checkCalls(t *testing.T, ctx context.Context, c grpc_testing.BenchmarkServiceClient, n int) {
+	for _, size := range []int{1, 1000, 40_000, 3 << 20} {
+		want := newRequest(n, size)
+		got, err := c.UnaryCall(ctx, want)
+		if err != nil || !bytes.Equal(got.GetPayload().GetBody(), want.Payload.Body) {
+			t.Errorf("a call with %d bytes: %d bytes, %v; want them back", size, len(got.GetPayload().GetBody()), err)
+		}
+	}
+	if err := exchangeStream(ctx, c, n); err != nil {
+		t.Error(err)
 	}
 }
 

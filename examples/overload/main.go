@@ -21,7 +21,7 @@ import (
 
 func main() {
 	addr := flag.String("addr", "127.0.0.1:8080", "address to listen on")
-	naive := flag.Bool("naive", false, "start a goroutine for each job")
+	naive := flag.Bool("naive", false, "start a goroutine for each job, without overload control as in the published experiment")
 	workers := flag.Int("workers", 0, "maximum number of workers; 0 adapts to the load")
 	queue := flag.Int("queue", 1000, "maximum number of jobs that wait for a worker")
 	flag.Parse()
@@ -52,7 +52,7 @@ func main() {
 	http.HandleFunc("/stats", func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprintln(w, completed.Load(), "jobs completed,", inTime.Load(), "within 100 ms")
 	})
-	srv := &tcp.Server{Addr: *addr, Handler: web.Handler(web.Quick(http.DefaultServeMux)), Listening: func(a net.Addr) { fmt.Println("listening on", a) }}
+	srv := &tcp.Server{Addr: *addr, Handler: web.Handler(web.Quick(http.DefaultServeMux)), Listening: func(a net.Addr) { fmt.Println("listening on", a) }, Overload: tcp.Overload{Off: *naive}}
 	if err := srv.ListenAndServe(ctx); err != nil {
 		log.Fatal(err)
 	}

@@ -21,7 +21,8 @@ import (
 
 // client is a Redis client library behind a common interface. Calls are subscribe, psubscribe, unsubscribe and
 // punsubscribe with one name; publish with a channel and a message, which returns the number of receivers; reset,
-// which names and resets a connection and returns the reply and the remaining name; and any other command.
+// which names and resets a connection and returns the reply and the remaining name; transaction, which publishes the
+// remaining arguments to a channel with MULTI and EXEC; and any other command.
 type client struct {
 	t    testing.TB
 	call func(words ...string) (string, error)
@@ -89,18 +90,23 @@ func (c *client) expectMessage(want string) {
 
 type library struct {
 	name      string
+	cluster   bool // a cluster client
 	newClient func(t testing.TB, url string, protocol int) *client
 }
 
 var libraries = []library{
-	{"go-redis", newGoRedisClient},
-	{"redis-py", func(t testing.TB, url string, protocol int) *client {
+	{"go-redis", false, newGoRedisClient},
+	{"go-redis ClusterClient", true, newGoRedisClusterClient},
+	{"redis-py RedisCluster", true, func(t testing.TB, url string, protocol int) *client {
+		return startClientProgram(t, filepath.Join(installDir(t), "python", "bin", "python"), "redis-py.py", url, fmt.Sprint(protocol), "cluster")
+	}},
+	{"redis-py", false, func(t testing.TB, url string, protocol int) *client {
 		return startClientProgram(t, filepath.Join(installDir(t), "python", "bin", "python"), "redis-py.py", url, fmt.Sprint(protocol))
 	}},
-	{"node-redis", func(t testing.TB, url string, protocol int) *client {
+	{"node-redis", false, func(t testing.TB, url string, protocol int) *client {
 		return startClientProgram(t, "node", "node-redis.cjs", url, fmt.Sprint(protocol))
 	}},
-	{"ioredis", func(t testing.TB, url string, protocol int) *client {
+	{"ioredis", false, func(t testing.TB, url string, protocol int) *client {
 		return startClientProgram(t, "node", "ioredis.cjs", url, fmt.Sprint(protocol))
 	}},
 }
@@ -110,6 +116,9 @@ func forEachLibrary(t *testing.T, users []string, test func(*testing.T, *server,
 	for _, l := range libraries {
 		for protocol := 2; protocol <= 3; protocol++ {
 			t.Run(fmt.Sprintf("%s/RESP%d", l.name, protocol), func(t *testing.T) {
+				if l.cluster && *against != "hub" {
+					return // the server is not a cluster
+				}
 				t.Parallel()
 				test(t, startServer(t, users...), func(url string) *client { return l.newClient(t, url, protocol) })
 			})
@@ -191,14 +200,26 @@ func startClientProgram(t testing.TB, args ...string) *client {
 }
 
 func newGoRedisClient(t testing.TB, url string, protocol int) *client {
-	c := newClient(t)
 	options, err := redis.ParseURL(url)
 	if err != nil {
 		t.Fatal(err)
 	}
 	options.Protocol = protocol
 	options.MaxRetries = -1 // show all errors
-	r := redis.NewClient(options)
+	return newGoRedisUniversalClient(t, redis.NewClient(options))
+}
+
+func newGoRedisClusterClient(t testing.TB, url string, protocol int) *client {
+	options, err := redis.ParseClusterURL(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	options.Protocol = protocol
+	return newGoRedisUniversalClient(t, redis.NewClusterClient(options))
+}
+
+func newGoRedisUniversalClient(t testing.TB, r redis.UniversalClient) *client {
+	c := newClient(t)
 	ctx, cancel := context.WithTimeout(context.Background(), testkit.Timeout)
 	pubsub := r.Subscribe(ctx)
 	heard := pubsub.ChannelWithSubscriptions(redis.WithChannelHealthCheckInterval(100*time.Millisecond), redis.WithChannelSize(maxUnreadEvents))
@@ -232,6 +253,8 @@ func newGoRedisClient(t testing.TB, url string, protocol int) *client {
 			return "", pubsub.Subscribe(ctx, args...)
 		case "psubscribe":
 			return "", pubsub.PSubscribe(ctx, args...)
+		case "ssubscribe":
+			return "", pubsub.SSubscribe(ctx, args...)
 		case "unsubscribe":
 			return "", pubsub.Unsubscribe(ctx, args...)
 		case "punsubscribe":
@@ -239,8 +262,20 @@ func newGoRedisClient(t testing.TB, url string, protocol int) *client {
 		case "publish":
 			n, err := r.Publish(ctx, args[0], args[1]).Result()
 			return fmt.Sprint(n), err
+		case "transaction":
+			replies, err := r.TxPipelined(ctx, func(p redis.Pipeliner) error {
+				for _, message := range args[1:] {
+					p.Publish(ctx, args[0], message)
+				}
+				return nil
+			})
+			counts := make([]int64, len(replies))
+			for i, reply := range replies {
+				counts[i] = reply.(*redis.IntCmd).Val()
+			}
+			return fmt.Sprint(counts), err
 		case "reset":
-			one := r.Conn()
+			one := r.(*redis.Client).Conn()
 			defer one.Close()
 			err := one.ClientSetName(ctx, "before").Err()
 			answer, err2 := one.Do(ctx, "RESET").Text()

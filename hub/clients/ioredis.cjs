@@ -15,13 +15,21 @@ subscriber.on('messageBuffer', (channel, data) => say({ event: 'message', channe
 subscriber.on('pmessageBuffer', (pattern, channel, data) =>
   say({ event: 'pmessage', pattern: text(pattern), channel: text(channel), data: text(data) }));
 
+subscriber.on('smessageBuffer', (channel, data) => say({ event: 'smessage', channel: text(channel), data: text(data) }));
+
 const confirming = (op) => (name) => subscriber[op](name).then(() => say({ event: op, channel: text(name) }));
 const calls = {
   subscribe: confirming('subscribe'),
   psubscribe: confirming('psubscribe'),
+  ssubscribe: confirming('ssubscribe'),
   unsubscribe: confirming('unsubscribe'),
   punsubscribe: confirming('punsubscribe'),
   publish: (name, data) => client.publish(name, data),
+  transaction: async (name, ...messages) => {
+    const transaction = client.multi();
+    for (const data of messages) transaction.publish(name, data);
+    return `[${(await transaction.exec()).map(([, count]) => count).join(' ')}]`;
+  },
   reset: async () => {
     const one = client.duplicate();
     await one.client('SETNAME', 'before');

@@ -19,9 +19,15 @@ const calls = {
   // Listeners don't get their pattern, so each pattern has its own.
   subscribe: (name) => subscriber.subscribe(name.toString(), message, true).then(() => confirmed('subscribe', name)),
   psubscribe: (name) => subscriber.pSubscribe(name.toString(), matched(name), true).then(() => confirmed('psubscribe', name)),
+  ssubscribe: (name) => subscriber.sSubscribe(name.toString(), message, true).then(() => confirmed('ssubscribe', name)),
   unsubscribe: (name) => subscriber.unsubscribe(name.toString()).then(() => confirmed('unsubscribe', name)),
   punsubscribe: (name) => subscriber.pUnsubscribe(name.toString()).then(() => confirmed('punsubscribe', name)),
   publish: (name, data) => client.publish(name, data),
+  transaction: async (name, ...messages) => {
+    const transaction = client.multi();
+    for (const data of messages) transaction.publish(name, data);
+    return `[${(await transaction.exec()).join(' ')}]`;
+  },
   reset: async () => {
     const one = client.duplicate();
     await one.connect();

@@ -8,8 +8,8 @@ import time
 
 import redis
 
-url, protocol = sys.argv[1], int(sys.argv[2])
-client = redis.Redis.from_url(url, protocol=protocol)
+url, protocol, cluster = sys.argv[1], int(sys.argv[2]), "cluster" in sys.argv
+client = (redis.RedisCluster if cluster else redis.Redis).from_url(url, protocol=protocol)
 pubsub = client.pubsub()
 using = threading.Lock()  # guards pubsub
 out = threading.Lock()
@@ -34,8 +34,10 @@ def listen():
         message = None
         try:
             with using:
-                if pubsub.subscribed:
+                if pubsub.subscribed and (pubsub.connection or not cluster):
                     message = pubsub.get_message(timeout=0.01)
+                if message is None and cluster and pubsub.node_pubsub_mapping:
+                    message = pubsub.get_sharded_message(timeout=0.01)
         except redis.ConnectionError:
             pass  # the server is gone; the next call reconnects and resubscribes
         if message is None:
@@ -46,11 +48,16 @@ def listen():
 
 
 def do(op, args):
-    if op in ("subscribe", "psubscribe", "unsubscribe", "punsubscribe"):
+    if op in ("subscribe", "psubscribe", "ssubscribe", "unsubscribe", "punsubscribe"):
         with using:
             getattr(pubsub, op)(*args)
     elif op == "publish":
         return str(client.publish(*args))
+    elif op == "transaction":
+        with client.pipeline(transaction=True) as p:
+            for message in args[1:]:
+                p.publish(args[0], message)
+            return str(p.execute()).replace(",", "")
     elif op == "reset":
         with client.client() as one:
             one.client_setname("before")
@@ -66,5 +73,5 @@ for line in sys.stdin:
     op, *args = (base64.b64decode(word) for word in json.loads(line))
     try:
         say(value=decoded(do(op.decode(), args)))
-    except redis.RedisError as e:
+    except (redis.RedisError, redis.exceptions.RedisClusterException) as e:
         say(error=str(e))

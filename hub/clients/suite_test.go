@@ -2,10 +2,13 @@ package clients
 
 import (
 	"bufio"
+	"bytes"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -107,4 +110,49 @@ func readSkippedTests(t *testing.T) (all []skippedTest) {
 		all = append(all, skippedTest{words[0], words[1], words[2]})
 	}
 	return all
+}
+
+// TestGoRedisSuite runs go-redis' own specs of publishing and subscribing. They find the hub at a port that the copy
+// of the module is given.
+func TestGoRedisSuite(t *testing.T) {
+	t.Parallel()
+	folder, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/redis/go-redis/v9").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(t.TempDir(), "go-redis")
+	if err := os.CopyFS(dir, os.DirFS(strings.TrimSpace(string(folder)))); err != nil {
+		t.Fatal(err)
+	}
+	_, port, _ := net.SplitHostPort(startServer(t).addr)
+	main := filepath.Join(dir, "main_test.go")
+	text, err := os.ReadFile(main)
+	if err != nil {
+		t.Fatal(err)
+	}
+	given := bytes.Replace(text, []byte(`redisStackPort = "6379"`), []byte(`redisStackPort = "`+port+`"`), 1)
+	if bytes.Equal(given, text) {
+		t.Fatal("main_test.go has no redisStackPort of 6379 any more")
+	}
+	if err := os.Chmod(main, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(main, given, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for attempt := 1; ; attempt++ {
+		cmd := exec.Command("go", "test", "-vet=off", "-count=1", "-run", "^TestGinkgoSuite$", "-ginkgo.no-color", "-ginkgo.focus-file", "/pubsub_test.go", ".")
+		cmd.Dir = dir
+		// RE_CLUSTER keeps it from asking for rings and sentinels. A version from 8.8 on has notifications of keys.
+		cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=mod", "RE_CLUSTER=true", "REDIS_VERSION=7.0")
+		out, err := cmd.CombinedOutput()
+		ran := regexp.MustCompile(`(\d+) Passed \| 0 Failed`).FindSubmatch(out)
+		if err == nil && ran != nil && string(ran[1]) != "0" {
+			t.Logf("%s", ran[0])
+			return
+		}
+		if attempt == maxAttempts {
+			t.Fatalf("%v\n%s", err, out)
+		}
+	}
 }

@@ -40,27 +40,27 @@ type Config struct {
 	// Peers makes the hubs form a NATS cluster. The default is nil.
 	Peers *Peers
 
-	// Replicas is the number of NATS servers that store each message kept by Hub.Replay. With 3 replicas, one server
-	// may fail. The maximum is 5. The default is 3 with Peers, and 1 without.
+	// Replicas is the number of NATS servers that store each message of Hub.Replay. With 3 replicas, one server may
+	// fail. The maximum is 5. The default is 3 with Peers, and 1 without.
 	Replicas int
 
 	// Name identifies the node in statistics and log lines. The default is the host name.
 	Name string
-	// Origin is for a process that replaces another one in tcp.Server.Upgrade: it must be the Node.Origin of the old
-	// process. The node then waits until the clients have moved, but at most for a minute, before it delivers or sends
-	// messages. Origin cannot be used with Peers. The default "" means a new node.
+	// Origin is set by a process that replaces another one in tcp.Server.Upgrade, to Node.Origin of the old process.
+	// The node then delivers and sends no messages until the clients have moved, but for at most a minute. Origin
+	// cannot be used with Peers. The default "" means a new node.
 	Origin string
 	// MaxMessage limits the size of a message in bytes. With Peers, it also limits messages in the embedded server. The
 	// default is 64 KiB, as in hub.Limits.
 	MaxMessage int
 	// MaxWaiting and MaxWaitingBytes limit the queue of messages to send, which can fill up while NATS is unreachable.
-	// Messages beyond the limits are lost and counted. The same limits apply to the queue of messages to store for
+	// Further messages are lost and counted. The same limits apply to the queue of messages for the stream of
 	// Hub.Replay; further messages are rejected. The defaults are 65,536 and 16 MiB.
 	MaxWaiting, MaxWaitingBytes int
-	// MaxSubjects limits the number of subscribed NATS subjects. If the hub needs more subjects, it receives the
-	// messages of all topics instead. The default is 100,000.
+	// MaxSubjects limits the number of subscribed NATS subjects. A hub that needs more receives the messages of all
+	// topics instead. The default is 100,000.
 	MaxSubjects int
-	// Linger is the time for which the node stays subscribed to a subject without subscribers. The default is 5 s.
+	// Linger is how long the node stays subscribed to a subject after its last subscriber has left. The default is 5 s.
 	Linger time.Duration
 	// Warn is called to report a problem, at most a few times per second, and at most once a minute for the same line.
 	// With Peers, it is also called when the first other hub joins and when the last other hub leaves. It must be safe
@@ -73,14 +73,14 @@ type Peers struct {
 	// Addr is the host and port at which to listen for other servers. Advertise is the address at which they reach this
 	// server, if it differs from Addr.
 	Addr, Advertise string
-	// Join lists addresses of other servers. These servers then announce the rest of the cluster.
+	// Join lists addresses of other servers. Once one of them is reached, it announces the rest of the cluster.
 	Join []string
 	// Secret is the secret that all servers of the cluster share. Without TLS, the secret is sent unencrypted.
 	Secret string
 	// TLS configures both ends of the connections between servers. The default is nil: unencrypted.
 	TLS *tls.Config
-	// Dir is the directory for a hub with a Replay. The server stores messages and its identity there. The directory
-	// must be persistent, and each node needs its own. By default, Dir is "" and nothing is stored.
+	// Dir is the directory in which the server of a hub with a Replay stores messages and its identity. It must be
+	// persistent, and each node needs its own. The default is "": nothing is stored.
 	//
 	// Servers decide by majority. When a cluster is new, a majority of the servers in Join is needed. Later, a majority
 	// of all servers that have ever joined is needed.
@@ -88,31 +88,25 @@ type Peers struct {
 }
 
 const (
-	pingInterval           = 2 * time.Second
-	maxPings               = 2
-	connectTimeout         = 5 * time.Second
-	writeTimeout           = 5 * time.Second
-	minReconnectDelay      = 100 * time.Millisecond
-	reconnectJitter        = 400 * time.Millisecond
-	closeTimeout           = 2 * time.Second // to send waiting messages
-	maxOriginBytes         = 64              // bytes
-	headerReserve          = 4 << 10         // space for headers in a message
-	sequenceHeader         = "Myriad"        // origin, era and sequence number of a message
-	topicHeader            = "Myriad-Topic"  // escaped name that is too long for a subject
-	defaultMaxWaiting      = 1 << 16
-	defaultMaxWaitingBytes = 16 << 20
-	defaultMaxSubjects     = 100_000
-	defaultLinger          = 5 * time.Second
-	defaultMaxMessage      = 64 << 10
-	serverMaxPayload       = 64 << 20
+	pingInterval      = 2 * time.Second
+	maxPings          = 2
+	connectTimeout    = 5 * time.Second
+	writeTimeout      = 5 * time.Second
+	minReconnectDelay = 100 * time.Millisecond
+	reconnectJitter   = 400 * time.Millisecond
+	closeTimeout      = 2 * time.Second // to send waiting messages
+	maxOriginBytes    = 64
+	headerReserve     = 4 << 10        // space for headers in a message
+	sequenceHeader    = "Myriad"       // origin, era and sequence number of a message
+	topicHeader       = "Myriad-Topic" // escaped name that is too long for a subject
+	serverMaxPayload  = 64 << 20
 )
 
 // Node connects a hub to a cluster. Methods are safe for concurrent use.
 //
-// The hub's event loops append messages to the outbox. One goroutine sends the outbox to NATS. A second goroutine
-// maintains the subscriptions for the hub's topics. A third goroutine delivers received messages one by one, so that
-// each publisher's messages stay in order. A fourth announces this node, and a fifth answers the queries of other
-// nodes.
+// The hub's event loops append messages to the outbox. One goroutine sends them to NATS. A second goroutine maintains
+// the NATS subscriptions for the hub's topics. A third delivers received messages one by one, so that each publisher's
+// messages stay in order. A fourth announces this node, and a fifth answers the queries of other nodes.
 type Node struct {
 	hub      *hub.Hub
 	config   Config
@@ -134,24 +128,24 @@ type Node struct {
 	sent, disconnects atomic.Int64
 	warnings          warningLimiter
 	reconnected       chan struct{} // capacity 1
+	closing           atomic.Bool   // set before stopped is closed
 	stopped           chan struct{}
 	goroutines        sync.WaitGroup
 	closeOnce         sync.Once
 }
 
 // Start connects a hub to a cluster and sets the hub's Cluster field. Call Start before the hub serves, and Close to
-// stop the node. Start returns permanent errors only. The node keeps trying to reach unreachable NATS servers.
+// stop the node. An unreachable NATS server is not an error: the node keeps trying to reach it.
 func Start(h *hub.Hub, c Config) (*Node, error) {
 	if err := c.validate(h); err != nil {
 		return nil, err
 	}
-	host, _ := os.Hostname()
-	c.Name = cmp.Or(c.Name, host, "hub")
+	c = c.withDefaults()
 	n := &Node{
 		hub: h, config: c, origin: cmp.Or(c.Origin, newOrigin()),
 		warnings: warningLimiter{sink: c.Warn}, reconnected: make(chan struct{}, 1), stopped: make(chan struct{}),
 	}
-	n.outbox = newOutbox(n.origin, cmp.Or(c.MaxWaiting, defaultMaxWaiting), cmp.Or(c.MaxWaitingBytes, defaultMaxWaitingBytes))
+	n.outbox = newOutbox(n.origin, c.MaxWaiting, c.MaxWaitingBytes)
 	n.inbox = newInbox(n)
 	if c.Origin != "" {
 		n.outbox.sequencer.era = rand.Int()
@@ -166,7 +160,7 @@ func Start(h *hub.Hub, c Config) (*Node, error) {
 	}
 	n.subscriptions = &subscriptions{
 		hub: h, natsConn: n.natsConn, messages: n.inbox.messages, onUnsubscribed: n.inbox.gaps.ignoreGapsAfterUnsubscribe, warn: n.warnings.warnf,
-		linger: cmp.Or(c.Linger, defaultLinger), maxSubjects: cmp.Or(c.MaxSubjects, defaultMaxSubjects),
+		linger: c.Linger, maxSubjects: c.MaxSubjects,
 		alwaysAll: h.Limits.LastValues > 0, // last values must be those of all nodes
 		wake:      make(chan struct{}, 1), subjects: make(map[string]*subjectState),
 	}
@@ -180,7 +174,7 @@ func Start(h *hub.Hub, c Config) (*Node, error) {
 			}
 			return nil, err
 		}
-		n.publisher = newStreamPublisher(newOrigin(), cmp.Or(c.MaxWaiting, defaultMaxWaiting), cmp.Or(c.MaxWaitingBytes, defaultMaxWaitingBytes))
+		n.publisher = newStreamPublisher(newOrigin(), c.MaxWaiting, c.MaxWaitingBytes)
 		n.publisher.publish, n.publisher.warn, n.subscriptions.comesByStream = n.stream.publishOnce, n.warnings.warnf, n.comesByStream
 		n.publisher.paused = n.outbox.paused
 	}
@@ -194,7 +188,7 @@ func Start(h *hub.Hub, c Config) (*Node, error) {
 	}
 	n.goroutines.Go(n.sendOutboxUntilClosed)
 	n.goroutines.Go(func() { n.subscriptions.maintainUntilStopped(n.stopped) })
-	n.goroutines.Go(func() { n.inbox.deliverUntilStopped(n.stopped) })
+	n.goroutines.Go(func() { n.inbox.deliverOrPauseUntilStopped(n.stopped) })
 	n.goroutines.Go(func() { n.presence.announceAndTrackNodes(n.stopped) })
 	n.goroutines.Go(func() { n.presence.answerQueries(n.stopped) })
 	if n.stream != nil {
@@ -205,16 +199,30 @@ func Start(h *hub.Hub, c Config) (*Node, error) {
 		})
 		n.goroutines.Go(func() { n.stream.readWithRetries(ctx) })
 		for range publisherGoroutines {
-			n.goroutines.Go(func() { n.publisher.publishLoop(ctx) })
+			n.goroutines.Go(func() { n.publisher.publishUntilClosedAndEmpty(ctx) })
 		}
 	}
 	return n, nil
 }
 
+func (c Config) withDefaults() Config {
+	host, _ := os.Hostname()
+	c.Name = cmp.Or(c.Name, host, "hub")
+	c.MaxMessage = cmp.Or(c.MaxMessage, 64<<10)
+	c.MaxWaiting, c.MaxWaitingBytes = cmp.Or(c.MaxWaiting, 1<<16), cmp.Or(c.MaxWaitingBytes, 16<<20)
+	c.MaxSubjects = cmp.Or(c.MaxSubjects, 100_000)
+	c.Linger = cmp.Or(c.Linger, 5*time.Second)
+	if c.Peers != nil {
+		c.Replicas = cmp.Or(c.Replicas, 3)
+	}
+	c.Replicas = cmp.Or(c.Replicas, 1)
+	return c
+}
+
 func (c Config) validate(h *hub.Hub) error {
 	switch {
 	case (len(c.URLs) > 0) == (c.Peers != nil):
-		return errors.New("cluster: expected either URLs of NATS or Peers")
+		return errors.New("cluster: both or neither of NATS URLs and Peers are set; expected one of the two")
 	case c.Peers != nil && c.Peers.Secret == "":
 		return errors.New("cluster: Peers.Secret is empty; hubs of a cluster need a secret")
 	case c.Peers != nil && c.Origin != "":
@@ -242,7 +250,7 @@ func (c Config) validate(h *hub.Hub) error {
 	return nil
 }
 
-// startServerAndConnect connects to NATS. With Peers, it starts the embedded NATS server before that.
+// startServerAndConnect connects to NATS. With Peers, it first starts the embedded NATS server.
 func (n *Node) startServerAndConnect() (err error) {
 	options := []nats.Option{
 		nats.Name("myriad hub " + n.config.Name), nats.NoEcho(), nats.MaxReconnects(-1), nats.ReconnectBufSize(-1),
@@ -250,7 +258,7 @@ func (n *Node) startServerAndConnect() (err error) {
 		nats.PingInterval(pingInterval), nats.MaxPingsOutstanding(maxPings), nats.Timeout(connectTimeout),
 		nats.FlusherTimeout(writeTimeout), nats.IgnoreAuthErrorAbort(),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
-			if n.isClosed() {
+			if n.closing.Load() {
 				return
 			}
 			n.connected.Store(false)
@@ -264,7 +272,7 @@ func (n *Node) startServerAndConnect() (err error) {
 	if p := n.config.Peers; p != nil {
 		serverConfig := natsd.Config{
 			Name:       n.config.Name + "-" + n.origin,
-			MaxPayload: max(1<<20, cmp.Or(n.config.MaxMessage, defaultMaxMessage)+headerReserve),
+			MaxPayload: max(1<<20, n.config.MaxMessage+headerReserve),
 			Warn:       func(line string) { n.warnings.warnf("NATS: %s", line) },
 			Cluster:    &natsd.Cluster{Addr: p.Addr, Advertise: p.Advertise, Join: p.Join, Secret: p.Secret, TLS: p.TLS},
 		}
@@ -277,10 +285,10 @@ func (n *Node) startServerAndConnect() (err error) {
 		if n.server, err = natsd.Start(serverConfig); err != nil {
 			return fmt.Errorf("cluster: %w", err)
 		}
-		n.natsConn, err = n.server.Connect(append(options, nats.InProcessServer(readThrottledInProcess{n.server, n.inbox}))...)
+		n.natsConn, err = n.server.Connect(append(options, nats.InProcessServer(readThrottledDialer{n.server, n.inbox}))...)
 		return err
 	}
-	options = append(options, nats.SetCustomDialer(&readThrottledDialer{inbox: n.inbox}))
+	options = append(options, nats.SetCustomDialer(readThrottledDialer{inbox: n.inbox}))
 	if n.config.Creds != "" {
 		options = append(options, nats.UserCredentials(n.config.Creds))
 	}
@@ -313,29 +321,22 @@ func (n *Node) recordConnectedAndSignal(nc *nats.Conn, logVerb string) {
 	}
 }
 
-func (n *Node) isClosed() bool {
-	select {
-	case <-n.stopped:
-		return true
-	default:
-		return false
-	}
-}
-
 // Addr returns the address at which the embedded server listens for other servers, or "" without Peers.
-func (n *Node) Addr() string {
+func (n *Node) Addr() (clusterAddr string) {
 	if n.server == nil {
 		return ""
 	}
 	return n.server.ClusterAddr().String()
 }
 
-// Publish implements hub.Cluster.
-func (n *Node) Publish(kind hub.Kind, name string, message []byte) error {
+var _ hub.ClusterMigrator = (*Node)(nil)
+
+// PublishOrCountLost implements hub.Cluster.
+func (n *Node) PublishOrCountLost(kind hub.Kind, topic string, message []byte) (tooLong error) {
 	if err := n.checkMessageSize(message); err != nil {
 		return err
 	}
-	n.outbox.enqueueOrCountLost(kind, name, message)
+	n.outbox.enqueueOrCountLost(kind, topic, message)
 	return nil
 }
 
@@ -346,17 +347,17 @@ func (n *Node) checkMessageSize(message []byte) error {
 	return nil
 }
 
-// Keep implements hub.Cluster.
-func (n *Node) Keep(topic string, message []byte) error {
+// EnqueueForStream implements hub.Cluster.
+func (n *Node) EnqueueForStream(topic string, message []byte) error {
 	if err := n.checkMessageSize(message); err != nil {
 		return err
 	}
 	return n.publisher.enqueue(topic, message)
 }
 
-// comesByStream reports whether this node receives the messages of a name through the replay stream.
+// comesByStream reports whether this node receives all messages of a topic or pattern through the replay stream.
 func (n *Node) comesByStream(kind hub.Kind, name string) bool {
-	return n.hub.Replay != nil && n.hub.Replay.Keeps(kind, name)
+	return n.hub.Replay != nil && n.hub.Replay.KeepsAll(kind, name)
 }
 
 // Changed implements hub.Cluster.
@@ -382,7 +383,6 @@ func (n *Node) sendOutboxUntilClosed() {
 	}
 }
 
-// publishWhenConnected waits for a connection and publishes a message. It returns false if the message is lost.
 func (n *Node) publishWhenConnected(m *outgoing) (sent bool) {
 	msg := nats.Msg{Subject: m.subject, Data: m.data, Header: nats.Header{sequenceHeader: {m.id}}}
 	if m.escapedName != "" {
@@ -393,10 +393,10 @@ func (n *Node) publishWhenConnected(m *outgoing) (sent bool) {
 		switch {
 		case err == nil:
 			return true
-		case n.connected.Load() || n.isClosed():
-			if !n.isClosed() {
-				n.warnings.warnf("message lost: %v", err)
-			}
+		case n.closing.Load():
+			return false
+		case n.connected.Load():
+			n.warnings.warnf("message lost: %v", err)
 			return false
 		}
 		select {
@@ -421,19 +421,20 @@ func (n *Node) Stats() hub.ClusterStats {
 	return s
 }
 
-// Close leaves the cluster. If the node is connected, Close first sends the waiting messages. It takes a few seconds at
-// most. The hub then continues without a cluster.
+// Close leaves the cluster within a few seconds. If the node is connected, it first sends the waiting messages. The hub
+// then continues without a cluster.
 func (n *Node) Close() {
 	n.closeOnce.Do(func() {
 		n.outbox.close()
 		if n.publisher != nil {
 			n.publisher.close()
 		}
-		n.waitUntilSent(closeTimeout)
+		n.waitUntilSentWhileConnected(closeTimeout)
 		if n.connected.Load() {
 			n.presence.publishAnnouncement(true)
 			_ = n.natsConn.FlushTimeout(closeTimeout)
 		}
+		n.closing.Store(true)
 		close(n.stopped)
 		n.natsConn.Close()
 		n.goroutines.Wait()
@@ -443,7 +444,7 @@ func (n *Node) Close() {
 	})
 }
 
-func (n *Node) waitUntilSent(timeout time.Duration) {
+func (n *Node) waitUntilSentWhileConnected(timeout time.Duration) {
 	for deadline := time.Now().Add(timeout); n.connected.Load() && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		if n.Stats().Waiting == 0 {
 			_ = n.natsConn.FlushTimeout(max(time.Until(deadline), time.Millisecond))

@@ -402,8 +402,8 @@ func TestConfig(t *testing.T) {
 		config Config
 		want   string
 	}{
-		{Config{}, "expected either URLs of NATS or Peers"},
-		{Config{URLs: []string{"nats://a"}, Peers: &Peers{Addr: ":0", Secret: "s"}}, "expected either URLs of NATS or Peers"},
+		{Config{}, "both or neither of NATS URLs and Peers are set"},
+		{Config{URLs: []string{"nats://a"}, Peers: &Peers{Addr: ":0", Secret: "s"}}, "both or neither of NATS URLs and Peers are set"},
 		{Config{Peers: &Peers{Addr: ":0"}}, "need a secret"},
 		{Config{Peers: &Peers{Addr: ":0", Secret: "s"}, MaxMessage: 1 << 30}, "NATS takes at most"},
 		{Config{Peers: &Peers{Addr: "nowhere", Secret: "s"}}, "expected host:port"},

@@ -7,10 +7,10 @@ import (
 	"sync"
 )
 
-// gapDetector finds missing and duplicate messages. For each topic and source, it stores the last sequence number. Its
-// memory is bounded, so it may forget a topic. The next message of a forgotten topic counts as the first.
+// gapDetector finds missing and duplicate messages. For each topic and source, it stores the last sequence number. To
+// limit memory, it may forget a topic. It then treats the topic's next message as the first.
 //
-// The topics are kept in two maps, young and old. Each used topic is added to young. When young is full, it becomes
+// The topics are in two maps, young and old. Each used topic is added to young. When young is full, it becomes
 // old, and the previous old map is dropped. Therefore a recently used topic is never forgotten, and two copies of a
 // message that arrive in quick succession are always recognized.
 type gapDetector struct {
@@ -24,8 +24,9 @@ const maxTopicsPerGeneration = 1 << 17
 
 type topicSequences struct{ sources []sourceSequence }
 
-// sourceSequence is the last sequence number of a source. A source is a node's origin together with an era. A gap after
-// this number counts as a loss only if the field period is equal to gapDetector.period.
+// sourceSequence is the last sequence number of a source. A source is a node's origin together with an era (see
+// sequencer). A gap after this number counts as a loss only if period equals gapDetector.period: the subject has been
+// subscribed since.
 type sourceSequence struct {
 	source string
 	number uint64
@@ -38,7 +39,7 @@ const (
 	maxSourceBytes     = maxOriginBytes + 32
 )
 
-// parseSequenceHeader parses the sequence header "ORIGIN.ERA NUMBER". The result source is the part ORIGIN.ERA.
+// parseSequenceHeader parses a sequence header of the form ORIGIN.ERA NUMBER. source is ORIGIN.ERA.
 func parseSequenceHeader(text string) (source, origin string, number uint64, ok bool) {
 	source, digits, ok := strings.Cut(text, " ")
 	if !ok {
@@ -49,8 +50,8 @@ func parseSequenceHeader(text string) (source, origin string, number uint64, ok 
 	return source, origin, number, err == nil && ok && number > 0 && len(source) <= maxSourceBytes
 }
 
-// recordSequence records the number of a received message. missing is the number of messages lost before this message.
-// duplicate reports whether the message has been received before.
+// recordSequence records the number of a received message. missing is the number of messages lost before it. duplicate
+// reports whether the message has been received before.
 func (g *gapDetector) recordSequence(subject, source string, number uint64) (missing uint64, duplicate bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -74,9 +75,9 @@ func (g *gapDetector) recordSequence(subject, source string, number uint64) (mis
 	return 0, false
 }
 
-// evictGoneSourcesAndOldEras makes space for a new source. It removes the sources of nodes that are gone. It also
-// removes old eras of the new source's origin, but keeps the newest one, in which another process may still publish. If
-// the topic is still full, it removes the first source.
+// evictGoneSourcesAndOldEras makes space for a new source. It removes the sources of nodes that are gone, and all but
+// the newest era of the new source's origin. Another process may still publish in that era. If the topic is still full,
+// it removes the first source.
 func (g *gapDetector) evictGoneSourcesAndOldEras(t *topicSequences, newSource string) {
 	origin, _, _ := strings.Cut(newSource, ".")
 	eras := 0
@@ -109,17 +110,19 @@ func (g *gapDetector) getOrAddTopic(subject string) *topicSequences {
 	return t
 }
 
-// ignoreGapsAfterUnsubscribe prevents messages of subject from counting as lost after an unsubscribe. If isCovered
-// returns true for a subject, another subscription still receives its messages, so gaps still count. If subject ends
-// with a wildcard, the function applies to all known subjects.
+// ignoreGapsAfterUnsubscribe records that messages of subject are missed from now on, so that they do not count as
+// lost. If subject ends with a wildcard, this applies to all subjects. It does not apply to a subject for which
+// isCovered returns true, because another subscription receives its messages.
 func (g *gapDetector) ignoreGapsAfterUnsubscribe(subject string, isCovered func(subject string) bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if strings.HasSuffix(subject, allSuffix) {
 		for _, topics := range []map[string]*topicSequences{g.old, g.young} {
 			for subject, t := range topics {
-				if isCovered(subject) {
-					t.replacePeriod(g.period, g.period+1)
+				for i := range t.sources {
+					if o := &t.sources[i]; o.period == g.period && isCovered(subject) {
+						o.period++
+					}
 				}
 			}
 		}
@@ -136,14 +139,6 @@ func (g *gapDetector) ignoreGapsAfterUnsubscribe(subject string, isCovered func(
 	if t != nil {
 		for i := range t.sources {
 			t.sources[i].period = g.period - 1
-		}
-	}
-}
-
-func (t *topicSequences) replacePeriod(oldPeriod, newPeriod uint32) {
-	for i := range t.sources {
-		if t.sources[i].period == oldPeriod {
-			t.sources[i].period = newPeriod
 		}
 	}
 }

@@ -14,9 +14,9 @@ import (
 	"github.com/myriad-go/myriad/hub"
 )
 
-// inbox queues received messages and delivers them to the hub's subscribers. While the queue is full, the inbox does
-// not read from NATS. NATS then buffers messages, and closes the connection if the buffer is full. Messages lost in
-// this way leave gaps in the sequence numbers.
+// inbox queues received messages and delivers them to the hub's subscribers. While the queue is full, the node does not
+// read from NATS. The NATS server then buffers messages, and disconnects the node if that buffer is full. Messages lost
+// in this way leave gaps in the sequence numbers.
 type inbox struct {
 	node       *Node
 	messages   chan *nats.Msg
@@ -67,8 +67,8 @@ func (in *inbox) waitForSpace() {
 	}
 }
 
-func (in *inbox) deliverUntilStopped(stopped <-chan struct{}) {
-	in.waitForResumeOrTimeout(stopped)
+func (in *inbox) deliverOrPauseUntilStopped(stopped <-chan struct{}) {
+	in.waitIfPausedResumeOnTimeout(stopped)
 	for {
 		select {
 		case <-stopped:
@@ -78,7 +78,7 @@ func (in *inbox) deliverUntilStopped(stopped <-chan struct{}) {
 				in.deliverAndSignalSpace(<-in.messages)
 			}
 			close(paused)
-			in.waitForResumeOrTimeout(stopped)
+			in.waitIfPausedResumeOnTimeout(stopped)
 		case m := <-in.messages:
 			in.deliverAndSignalSpace(m)
 		}
@@ -139,8 +139,8 @@ func topicOfMessage(subject string, header nats.Header) (kind hub.Kind, name str
 	return parseTopicSubject(subject)
 }
 
-// getOrAddNodeLocked returns the state of a node. If the node is unknown, it is added. If there is no space for another
-// node, the result is nil. The caller must hold mu.
+// getOrAddNodeLocked returns the state of a node, which it adds if necessary. If there are too many nodes, it returns
+// nil. The caller must hold mu.
 func (in *inbox) getOrAddNodeLocked(origin string) (nodeOrNil *nodeInfo) {
 	n := in.nodes[origin]
 	if n == nil {
@@ -171,19 +171,20 @@ func (in *inbox) fillReceiveAndNodeStats(s *hub.ClusterStats) {
 	s.Nodes = slices.SortedFunc(maps.Values(byName), func(a, b hub.NodeStats) int { return strings.Compare(a.Name, b.Name) })
 }
 
-// throttledConnClosingOnError is a connection to NATS. Reads wait for space in the inbox. A write error closes it.
-type throttledConnClosingOnError struct {
+// readThrottledConnClosingOnWriteErr is a connection to NATS. A read first waits for space in the inbox. A write error
+// closes the connection.
+type readThrottledConnClosingOnWriteErr struct {
 	net.Conn
 	inbox *inbox
 }
 
-func (c throttledConnClosingOnError) Read(p []byte) (int, error) {
+func (c readThrottledConnClosingOnWriteErr) Read(p []byte) (int, error) {
 	c.inbox.waitForSpace()
 	return c.Conn.Read(p[:min(len(p), readSize)])
 }
 
-// Write closes the connection after an error such as a timeout. Otherwise nats.Conn would write to it again.
-func (c throttledConnClosingOnError) Write(p []byte) (int, error) {
+// Write closes the connection after an error such as a timeout. Otherwise, nats.Conn would write to it again.
+func (c readThrottledConnClosingOnWriteErr) Write(p []byte) (int, error) {
 	n, err := c.Conn.Write(p)
 	if err != nil {
 		_ = c.Conn.Close()
@@ -191,29 +192,23 @@ func (c throttledConnClosingOnError) Write(p []byte) (int, error) {
 	return n, err
 }
 
+// readThrottledDialer connects to NATS, with Dial through the network and with InProcessConn to the embedded server.
 type readThrottledDialer struct {
-	net.Dialer
-	inbox *inbox
-}
-
-func (d *readThrottledDialer) Dial(network, address string) (net.Conn, error) {
-	d.Timeout = connectTimeout
-	c, err := d.Dialer.Dial(network, address)
-	if err != nil {
-		return nil, err
-	}
-	return throttledConnClosingOnError{c, d.inbox}, nil
-}
-
-type readThrottledInProcess struct {
 	server nats.InProcessConnProvider
 	inbox  *inbox
 }
 
-func (p readThrottledInProcess) InProcessConn() (net.Conn, error) {
-	c, err := p.server.InProcessConn()
+func (d readThrottledDialer) Dial(network, address string) (net.Conn, error) {
+	return d.throttle(net.DialTimeout(network, address, connectTimeout))
+}
+
+func (d readThrottledDialer) InProcessConn() (net.Conn, error) {
+	return d.throttle(d.server.InProcessConn())
+}
+
+func (d readThrottledDialer) throttle(c net.Conn, err error) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return throttledConnClosingOnError{c, p.inbox}, nil
+	return readThrottledConnClosingOnWriteErr{c, d.inbox}, nil
 }

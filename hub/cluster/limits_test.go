@@ -194,7 +194,7 @@ func TestChangedNamesLimit(t *testing.T) {
 		t.Fatalf("%d changes, all %v; expected all to be looked at", len(in.changed), in.checkAll)
 	}
 	in.subjects["myriad.t.gone"] = &subjectState{names: map[topicName]struct{}{{hub.Topic, "gone"}: {}}}
-	in.syncChangedNames()
+	in.syncSubjectsWithChangedNames()
 	if in.checkAll || len(in.idle) != 1 || in.idle[0].subject != "myriad.t.gone" {
 		t.Errorf("all %v, %+v; expected a topic that is gone to be seen", in.checkAll, in.idle)
 	}
@@ -211,15 +211,15 @@ func TestLinger(t *testing.T) {
 		in.onUnsubscribed = func(string, func(string) bool) { left++ }
 		in.warn = func(string, ...any) {} // the subscription does not exist
 		for range 5 {
-			in.updateSubjectForName(a, false)
+			in.subscribeOrMarkUnused(a, false)
 			time.Sleep(linger / 2)
 			in.unsubscribeIdleAndReplaced(time.Now())
-			in.updateSubjectForName(a, true)
+			in.subscribeOrMarkUnused(a, true)
 			if len(in.idle) > 1 || left > 0 {
 				t.Fatalf("%+v, %d left", in.idle, left)
 			}
 		}
-		in.updateSubjectForName(a, false)
+		in.subscribeOrMarkUnused(a, false)
 		time.Sleep(linger - 1)
 		in.unsubscribeIdleAndReplaced(time.Now())
 		if left > 0 {
@@ -252,7 +252,7 @@ func TestSupersededSubscriptionStays(t *testing.T) {
 		linger: time.Hour, maxSubjects: 10, subjects: make(map[string]*subjectState),
 	}
 	a := topicName{hub.Topic, "a"}
-	in.updateSubjectForName(a, true)
+	in.subscribeOrMarkUnused(a, true)
 	one := in.subjects["myriad.t.a"].sub
 	in.forceAll.Store(true)
 	in.switchSubscribeAll(true)
@@ -267,7 +267,7 @@ func TestSupersededSubscriptionStays(t *testing.T) {
 	}
 	in.forceAll.Store(false)
 	in.switchSubscribeAll(false)
-	in.updateSubjectForName(a, true)
+	in.subscribeOrMarkUnused(a, true)
 	in.unsubscribeIdleAndReplaced(time.Now())
 	if !all.IsValid() || in.isWidestSubscriptionFor(all.Subject, "myriad.t.a") || !in.isWidestSubscriptionFor("myriad.t.a", "myriad.t.a") {
 		t.Error("it has left at once, or what has no number comes by it")
@@ -297,7 +297,7 @@ func TestSwitchingBack(t *testing.T) {
 	}
 	fill := func() {
 		for _, topic := range []string{"a", "b", "c"} {
-			in.updateSubjectForName(topicName{hub.Topic, topic}, true)
+			in.subscribeOrMarkUnused(topicName{hub.Topic, topic}, true)
 		}
 	}
 	fill()
@@ -323,7 +323,7 @@ func TestKnownNodesLimit(t *testing.T) {
 	n := &Node{stopped: make(chan struct{})}
 	in := newInbox(n)
 	n.inbox = in
-	(&presence{node: n}).recordAndAnswerAnnouncement(fmt.Appendf(nil, `{"Origin":%q}`, strings.Repeat("x", maxOriginBytes+1)))
+	(&presence{node: n}).recordAnnouncementAnswerIfNew(fmt.Appendf(nil, `{"Origin":%q}`, strings.Repeat("x", maxOriginBytes+1)))
 	if len(in.nodes) != 0 {
 		t.Errorf("a node is known by %d bytes", maxOriginBytes+1)
 	}
@@ -415,7 +415,7 @@ func TestInvalidQueriesIgnored(t *testing.T) {
 }
 
 func BenchmarkOutboxEnqueue(b *testing.B) {
-	o := newOutbox("origin", defaultMaxWaiting, defaultMaxWaitingBytes)
+	o := newOutbox("origin", 1<<16, 16<<20)
 	message := make([]byte, 100)
 	b.ReportAllocs()
 	var room []outgoing

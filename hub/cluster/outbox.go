@@ -7,20 +7,61 @@ import (
 	"github.com/myriad-go/myriad/hub"
 )
 
-// outbox queues messages to be sent, in the order of publication. Event loops enqueue without waiting; one sender
+// outbox queues messages to be sent, in the order of publication. Event loops enqueue without waiting. One goroutine
 // dequeues. Messages that exceed the limits of the outbox are lost.
 type outbox struct {
+	boundedQueue
+	queued    []outgoing // not yet dequeued
+	sequencer sequencer
+}
+
+// boundedQueue is the common part of outbox and streamPublisher. Its numbers include messages in flight.
+type boundedQueue struct {
 	maxMessages, maxBytes int
 
-	mu        sync.Mutex
-	available *sync.Cond // signals messages, or the end
-	queued    []outgoing // not yet dequeued
-	bytes     int        // of queued and in-flight messages
-	inFlight  int        // dequeued but not completed
-	sequencer sequencer
-	lost      int64
-	paused    bool // waitAndDequeueAll waits until unpause or close
-	closed    bool
+	mu             sync.Mutex
+	available      sync.Cond // signals messages, the end of a pause, and the end
+	waiting, bytes int
+	lost           int64
+	paused         bool // nothing is dequeued until unpause or close
+	closed         bool
+}
+
+func (q *boundedQueue) init(maxMessages, maxBytes int) {
+	q.maxMessages, q.maxBytes, q.available.L = maxMessages, maxBytes, &q.mu
+}
+
+func (q *boundedQueue) isFullLocked(newBytes int) bool {
+	return q.waiting >= q.maxMessages || q.bytes+newBytes > q.maxBytes
+}
+
+func (q *boundedQueue) removeLocked(m *outgoing, lost bool) {
+	q.waiting--
+	q.bytes -= m.memoryBytes()
+	if lost {
+		q.lost++
+	}
+}
+
+func (q *boundedQueue) unpause() (wasPaused bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	wasPaused, q.paused = q.paused, false
+	q.available.Broadcast()
+	return wasPaused
+}
+
+func (q *boundedQueue) close() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.closed = true
+	q.available.Broadcast()
+}
+
+func (q *boundedQueue) stats() (waiting, bytes, lost int64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return int64(q.waiting), int64(q.bytes), q.lost
 }
 
 type outgoing struct {
@@ -34,12 +75,12 @@ func (m *outgoing) memoryBytes() int {
 }
 
 func newOutbox(origin string, maxMessages, maxBytes int) *outbox {
-	o := &outbox{maxMessages: maxMessages, maxBytes: maxBytes, sequencer: sequencer{origin: origin}}
-	o.available = sync.NewCond(&o.mu)
+	o := &outbox{sequencer: sequencer{origin: origin}}
+	o.init(maxMessages, maxBytes)
 	return o
 }
 
-// enqueueOrCountLost adds a message. If the message does not fit, it counts as lost. A lost message still uses up a
+// enqueueOrCountLost adds a message, or counts it as lost if the outbox is full. A lost message still uses up a
 // sequence number, so that receivers notice the loss.
 func (o *outbox) enqueueOrCountLost(kind hub.Kind, name string, message []byte) {
 	subject, long := topicSubject(kind, name)
@@ -51,11 +92,12 @@ func (o *outbox) enqueueOrCountLost(kind hub.Kind, name string, message []byte) 
 	defer o.mu.Unlock()
 	m.id = o.sequencer.nextSequenceHeader(subject)
 	size := m.memoryBytes() + len(message)
-	if o.closed || len(o.queued)+o.inFlight >= o.maxMessages || o.bytes+size > o.maxBytes {
+	if o.closed || o.isFullLocked(size) {
 		o.lost++
 		return
 	}
 	m.data = append([]byte(nil), message...)
+	o.waiting++
 	o.bytes += size
 	o.queued = append(o.queued, m)
 	if len(o.queued) == 1 {
@@ -63,8 +105,8 @@ func (o *outbox) enqueueOrCountLost(kind hub.Kind, name string, message []byte) 
 	}
 }
 
-// waitAndDequeueAll waits for messages and returns all of them. Once the outbox is closed and empty, the result is
-// empty. The outbox uses the memory of emptyQueue for later messages.
+// waitAndDequeueAll waits for messages and returns all of them. Once the outbox is closed and empty, it returns none.
+// The outbox stores later messages in the memory of emptyQueue.
 func (o *outbox) waitAndDequeueAll(emptyQueue []outgoing) []outgoing {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -73,43 +115,17 @@ func (o *outbox) waitAndDequeueAll(emptyQueue []outgoing) []outgoing {
 	}
 	taken := o.queued
 	o.queued = emptyQueue[:0]
-	o.inFlight = len(taken)
 	return taken
-}
-
-func (o *outbox) unpause() (wasPaused bool) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	wasPaused, o.paused = o.paused, false
-	o.available.Signal()
-	return wasPaused
 }
 
 func (o *outbox) recordSendResult(m *outgoing, sent bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.inFlight--
-	o.bytes -= m.memoryBytes()
-	if !sent {
-		o.lost++
-	}
+	o.removeLocked(m, !sent)
 }
 
-func (o *outbox) close() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.closed = true
-	o.available.Signal()
-}
-
-func (o *outbox) stats() (waiting, bytes, lost int64) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return int64(len(o.queued) + o.inFlight), int64(o.bytes), o.lost
-}
-
-// sequencer numbers the messages that this node sends, separately for each topic. When there are more than
-// maxSequencedTopics topics, a new era begins, and all numbers restart.
+// sequencer numbers the messages that this node sends, separately for each topic. When it has numbered messages of
+// maxSequencedTopics topics, it begins a new era, in which all numbers restart.
 type sequencer struct {
 	origin string
 	era    int

@@ -10,9 +10,9 @@ import (
 	"github.com/myriad-go/myriad/hub"
 )
 
-// presence announces this node once a second, tracks other nodes, and answers their queries about this hub's names. A
+// presence announces this node once a second, tracks other nodes, and answers their queries about this hub's topics. A
 // separate goroutine answers queries, so that slow answers do not delay announcements. At most maxQueuedQueries queries
-// wait. Further queries are dropped.
+// wait; the others are dropped.
 type presence struct {
 	node          *Node
 	announcements chan *nats.Msg
@@ -42,10 +42,10 @@ type announcement struct {
 	Gone          bool
 }
 
-// query asks for names or for subscriber counts. If Of is not nil, the answer is the number of subscribers of each name
-// in Of. If Of is nil, the answer is a list of names, limited to Most bytes. With Largest 0, the list contains the
-// names that match Pattern. Otherwise Pattern is a prefix, and the list contains the topics with this prefix that have
-// the most subscribers, at most Largest topics. Names are arbitrary bytes.
+// query asks another node about its topics. If Of is not nil, the answer is the number of subscribers of each name in
+// Of. Otherwise, the answer is a list of names of at most Most bytes. If Largest is 0, these are the names that match
+// Pattern. If Largest is set, Pattern is a prefix, and these are the topics with this prefix that have the most
+// subscribers, at most Largest topics. Names can contain any bytes.
 type query struct {
 	Kind    hub.Kind
 	Of      [][]byte
@@ -96,10 +96,10 @@ func (p *presence) announceAndTrackNodes(done <-chan struct{}) {
 			p.node.inbox.forgetAbsentNodes(time.Now())
 			p.logJoinedOrAloneIfChanged()
 			if p.node.stream != nil {
-				p.node.hub.Replay.Forget(time.Now())
+				p.node.hub.Replay.DropExpired(time.Now())
 			}
 		case m := <-p.announcements:
-			p.recordAndAnswerAnnouncement(m.Data)
+			p.recordAnnouncementAnswerIfNew(m.Data)
 		}
 	}
 }
@@ -118,8 +118,8 @@ func (p *presence) logJoinedOrAloneIfChanged() {
 
 func (p *presence) announce() { p.publishAnnouncement(false) }
 
-// publishAnnouncement announces this node. If leaving is true, it announces that this node is leaving. It ignores
-// errors, because announcements are repeated every second.
+// publishAnnouncement announces that this node is present or, if leaving is true, that it leaves. It ignores errors,
+// because announcements are repeated every second.
 func (p *presence) publishAnnouncement(leaving bool) {
 	data, err := json.Marshal(announcement{
 		Origin: p.node.origin, Name: p.node.config.Name, Gone: leaving, Subscriptions: p.node.hub.Subscriptions(),
@@ -129,7 +129,7 @@ func (p *presence) publishAnnouncement(leaving bool) {
 	}
 }
 
-func (p *presence) recordAndAnswerAnnouncement(data []byte) {
+func (p *presence) recordAnnouncementAnswerIfNew(data []byte) {
 	var received announcement
 	switch {
 	case json.Unmarshal(data, &received) != nil || received.Origin == "" || len(received.Origin) > maxOriginBytes:
@@ -158,7 +158,8 @@ func (in *inbox) recordAnnouncedNode(announced announcement) (isNew bool) {
 	return isNew
 }
 
-// forgetAbsentNodes removes long-absent nodes. If many nodes are known, even a short absence is enough.
+// forgetAbsentNodes removes nodes that have been absent for forgetNodeAfter. If many nodes are known, absenceTimeout is
+// enough.
 func (in *inbox) forgetAbsentNodes(now time.Time) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -172,7 +173,6 @@ func (in *inbox) forgetAbsentNodes(now time.Time) {
 	}
 }
 
-// mayForgetSequencesOf reports whether a node has been absent so long that its sequence numbers may be forgotten.
 func (in *inbox) mayForgetSequencesOf(origin string) bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -233,7 +233,7 @@ func (p *presence) localNamesForQuery(q query) (names [][]byte, omitted int) {
 	return names, found.omitted
 }
 
-// boundedNames collects names up to a limit in bytes. It only counts the names that do not fit.
+// boundedNames collects names up to a limit in bytes, and counts further names.
 type boundedNames struct {
 	bytesLeft int
 	names     []string
@@ -282,7 +282,7 @@ func (n *Node) queryOtherNodes(ctx context.Context, q query, handle func(queryAn
 }
 
 // Subscribers implements hub.Cluster. It splits the names into queries that each fit into one message.
-func (n *Node) Subscribers(ctx context.Context, kind hub.Kind, names []string) []int {
+func (n *Node) Subscribers(ctx context.Context, kind hub.Kind, names []string) (onOtherHubs []int) {
 	counts := make([]int, len(names))
 	for begin, end := 0, 0; begin < len(names) && ctx.Err() == nil; begin = end {
 		q := query{Kind: kind}

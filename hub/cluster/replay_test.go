@@ -457,7 +457,7 @@ func TestStreamPublisher(t *testing.T) {
 	put("a", "3", false)
 	var all sync.WaitGroup
 	for range 3 {
-		all.Go(func() { k.publishLoop(t.Context()) })
+		all.Go(func() { k.publishUntilClosedAndEmpty(t.Context()) })
 	}
 	testkit.WaitFor(t, "all are done", func() bool { waiting, bytes, _ := k.stats(); return waiting == 0 && bytes == 0 })
 	put("b", "3", true)
@@ -480,7 +480,7 @@ func TestStreamPublisher(t *testing.T) {
 	put("a", "1", true)
 	put("a", "2", true)
 	ctx, cancel := context.WithCancel(t.Context())
-	all.Go(func() { k.publishLoop(ctx) })
+	all.Go(func() { k.publishUntilClosedAndEmpty(ctx) })
 	k.close()
 	cancel()
 	all.Wait()

@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,10 +18,10 @@ import (
 	"github.com/myriad-go/myriad/hub"
 )
 
-// replayStream is the NATS stream for hub.Replay. It stores all messages published to the subjects of its topics, even
-// by other programs. One goroutine reads the stream in order and passes each message to the hub. The goroutine begins
-// with messages from before the start of this node. After an error, it continues after the hub's newest message, so
-// that no message is missed or repeated.
+// replayStream is the NATS stream of hub.Replay. It stores all messages published to its subjects, even by other
+// programs. One goroutine reads the stream in order, including messages from before the node started, and passes each
+// message to the hub. After an error, it continues after the hub's newest message, so that no message is missed or
+// repeated.
 type replayStream struct {
 	node           *Node
 	js             jetstream.JetStream
@@ -63,7 +62,7 @@ func newReplayStream(n *Node) (*replayStream, error) {
 	bytes, messages, age := n.hub.Replay.Bounds()
 	s := &replayStream{node: n, js: js, config: jetstream.StreamConfig{
 		Name: streamName, Subjects: nonOverlappingSubjects(n.hub.Replay.Topics), MaxBytes: int64(bytes), MaxMsgs: int64(messages), MaxAge: age,
-		Duplicates: min(2*publishTimeout, age), Replicas: n.config.replicasOrDefault(), Storage: jetstream.FileStorage, Discard: jetstream.DiscardOld,
+		Duplicates: min(2*publishTimeout, age), Replicas: n.config.Replicas, Storage: jetstream.FileStorage, Discard: jetstream.DiscardOld,
 	}}
 	if n.config.Peers == nil && n.natsConn.IsConnected() {
 		ctx, cancel := context.WithTimeout(context.Background(), apiTimeout)
@@ -75,15 +74,8 @@ func newReplayStream(n *Node) (*replayStream, error) {
 	return s, nil
 }
 
-func (c Config) replicasOrDefault() int {
-	if c.Peers != nil {
-		return cmp.Or(c.Replicas, 3)
-	}
-	return cmp.Or(c.Replicas, 1)
-}
-
-// loadOrStoreServerName returns the server name stored in dir. If dir contains no name, it stores and returns newName.
-// The name must persist, because other servers recognize the server by it.
+// loadOrStoreServerName returns the server name stored in dir. If dir contains none, it stores and returns newName.
+// Other servers recognize a server by its name, so the name must survive restarts.
 func loadOrStoreServerName(dir, newName string) (string, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", err
@@ -99,7 +91,7 @@ func loadOrStoreServerName(dir, newName string) (string, error) {
 	return string(known), err
 }
 
-// nonOverlappingSubjects returns the subjects for topics, without subjects that another subject covers.
+// nonOverlappingSubjects returns the subjects for topics, without those that another subject covers.
 func nonOverlappingSubjects(topics []string) (subjects []string) {
 	var all []string
 	for _, topic := range topics {
@@ -151,8 +143,8 @@ func (s *replayStream) readWithRetries(ctx context.Context) {
 	}
 }
 
-// openAndReadUntilError opens the stream and reads it until an error occurs. Each request to open the stream may take
-// at most timeout. If the stream could not be opened, the result opened is false.
+// openAndReadUntilError opens the stream and reads it until an error occurs. timeout limits each request to open it.
+// opened reports whether the stream was opened.
 func (s *replayStream) openAndReadUntilError(ctx context.Context, timeout time.Duration) (opened bool, err error) {
 	if err := s.ensureStreamResetIfChanged(ctx, timeout); err != nil {
 		return false, err
@@ -168,15 +160,19 @@ func (s *replayStream) openAndReadUntilError(ctx context.Context, timeout time.D
 	if err != nil {
 		return false, err
 	}
-	defer s.tryDeleteConsumer(c)
+	defer s.deleteConsumerIfConnected(c)
 	messages, err := c.Messages(jetstream.PullMaxMessages(maxPulledMessages), jetstream.PullExpiry(pullExpiry), jetstream.PullHeartbeat(consumerHeartbeat), jetstream.WithMessagesErrOnMissingHeartbeat(true))
 	if err != nil {
 		return false, err
 	}
 	defer messages.Stop()
 	defer context.AfterFunc(ctx, messages.Stop)()
-	if !s.loaded { // check again which old messages remain
-		defer time.AfterFunc(loadCheckDelay, func() { s.stopIfStillLoading(messages) }).Stop()
+	if !s.loaded {
+		defer time.AfterFunc(loadCheckDelay, func() {
+			if _, ready := r.At(); !ready {
+				messages.Stop() // then open the stream again, because some of the old messages may have expired
+			}
+		}).Stop()
 	}
 	for s.consumed = 0; ; {
 		m, err := messages.Next()
@@ -189,15 +185,7 @@ func (s *replayStream) openAndReadUntilError(ctx context.Context, timeout time.D
 	}
 }
 
-// stopIfStillLoading stops reading if old messages are still being loaded. The stream is then opened again, because
-// some of the old messages may have expired.
-func (s *replayStream) stopIfStillLoading(messages jetstream.MessagesContext) {
-	if _, ready := s.node.hub.Replay.At(); !ready {
-		messages.Stop()
-	}
-}
-
-func (s *replayStream) tryDeleteConsumer(c jetstream.Consumer) {
+func (s *replayStream) deleteConsumerIfConnected(c jetstream.Consumer) {
 	if !s.node.connected.Load() {
 		return
 	}
@@ -222,8 +210,8 @@ func streamEpoch(info *jetstream.StreamInfo) string {
 	return strconv.FormatInt(info.Created.UnixNano(), 36)
 }
 
-// ensureStreamResetIfChanged creates the stream if it is missing. If the stream has changed, it resets the replay
-// buffer.
+// ensureStreamResetIfChanged creates the stream if it is missing. If it is another stream than before, it resets the
+// hub's replay buffer.
 func (s *replayStream) ensureStreamResetIfChanged(ctx context.Context, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -274,7 +262,7 @@ func (s *replayStream) checkOrderAndDeliver(m jetstream.Msg, epoch string) error
 		s.node.warnings.warnf("subject %.100q is not a topic of a hub", m.Subject())
 	}
 	old := !ok || seq <= s.loadUpTo
-	s.node.hub.DeliverKept(hub.KeptMessage{At: hub.Position{Epoch: epoch, Seq: seq}, Time: metadata.Timestamp, Topic: name, Data: m.Data(), Old: old})
+	s.node.hub.KeepAndDeliver(hub.KeptMessage{At: hub.Position{Epoch: epoch, Seq: seq}, Time: metadata.Timestamp, Topic: name, Data: m.Data(), Old: old})
 	if !old {
 		s.node.inbox.received.Add(1)
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -14,26 +13,18 @@ import (
 	"github.com/myriad-go/myriad/hub"
 )
 
-// streamPublisher queues messages to be stored in the replay stream. Event loops enqueue without waiting. Several
-// goroutines dequeue and publish. A message is published again until NATS confirms it or publishTimeout has passed.
-// Message ids prevent duplicates. At most one message per topic is in flight, which preserves the order. If the queue
-// is full, further messages are rejected.
+// streamPublisher queues messages and publishes them to the replay stream. Event loops enqueue without waiting. If the
+// queue is full, a message is rejected. Several goroutines publish messages. They publish a message again until NATS
+// confirms it or publishTimeout has passed. Message ids prevent duplicates. At most one message per topic is in flight,
+// which preserves the order.
 type streamPublisher struct {
-	maxMessages, maxBytes int
-	origin                string
-	publish               func(ctx context.Context, m *outgoing) error
-	warn                  func(format string, v ...any)
-
-	mu         sync.Mutex
-	available  *sync.Cond            // signals messages, or the end
+	boundedQueue
+	origin     string
+	publish    func(ctx context.Context, m *outgoing) error
+	warn       func(format string, v ...any)
 	topics     map[string][]outgoing // queues by subject; the first message may be in flight
 	ready      []string              // subjects with messages but none in flight
-	waiting    int
-	bytes      int
 	lastNumber uint64
-	lost       int64
-	paused     bool // dequeue waits until unpause or close
-	closed     bool
 }
 
 const (
@@ -46,8 +37,8 @@ const (
 )
 
 func newStreamPublisher(origin string, maxMessages, maxBytes int) *streamPublisher {
-	p := &streamPublisher{origin: origin, maxMessages: maxMessages, maxBytes: maxBytes, topics: make(map[string][]outgoing)}
-	p.available = sync.NewCond(&p.mu)
+	p := &streamPublisher{origin: origin, topics: make(map[string][]outgoing)}
+	p.init(maxMessages, maxBytes)
 	return p
 }
 
@@ -63,7 +54,7 @@ func (p *streamPublisher) enqueue(topic string, message []byte) error {
 	switch {
 	case p.closed:
 		return errors.New("the hub is leaving the cluster")
-	case p.waiting >= p.maxMessages || p.bytes+m.memoryBytes() > p.maxBytes:
+	case p.isFullLocked(m.memoryBytes()):
 		return fmt.Errorf("%d messages of %d bytes wait for the stream already", p.waiting, p.bytes)
 	}
 	p.lastNumber++
@@ -77,9 +68,9 @@ func (p *streamPublisher) enqueue(topic string, message []byte) error {
 	return nil
 }
 
-// dequeue waits for a message whose topic has no other message in flight. Once the publisher is closed and empty, ok is
-// false.
-func (p *streamPublisher) dequeue() (m outgoing, ok bool) {
+// waitForReadyMessage waits for a message whose topic has no other message in flight. Once the publisher is closed and
+// its queue is empty, ok is false.
+func (p *streamPublisher) waitForReadyMessage() (m outgoing, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for (p.paused || len(p.ready) == 0) && !p.closed {
@@ -93,23 +84,12 @@ func (p *streamPublisher) dequeue() (m outgoing, ok bool) {
 	return p.topics[subject][0], true
 }
 
-func (p *streamPublisher) unpause() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.paused = false
-	p.available.Broadcast()
-}
-
-// removePublishedAndReadyNext removes a dequeued message and makes the next message of the same topic available. If
+// removeCountingLostAndReadyNext removes a published message, and makes the next message of its topic available. If
 // publishErr is not nil, the removed message counts as lost.
-func (p *streamPublisher) removePublishedAndReadyNext(m *outgoing, publishErr error) {
+func (p *streamPublisher) removeCountingLostAndReadyNext(m *outgoing, publishErr error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.waiting--
-	p.bytes -= m.memoryBytes()
-	if publishErr != nil {
-		p.lost++
-	}
+	p.removeLocked(m, publishErr != nil)
 	rest := p.topics[m.subject]
 	rest[0] = outgoing{}
 	if rest = rest[1:]; len(rest) == 0 {
@@ -121,13 +101,13 @@ func (p *streamPublisher) removePublishedAndReadyNext(m *outgoing, publishErr er
 	p.available.Signal()
 }
 
-func (p *streamPublisher) publishLoop(ctx context.Context) {
+func (p *streamPublisher) publishUntilClosedAndEmpty(ctx context.Context) {
 	for {
-		m, ok := p.dequeue()
+		m, ok := p.waitForReadyMessage()
 		if !ok {
 			return
 		}
-		p.removePublishedAndReadyNext(&m, p.publishWithRetries(ctx, &m))
+		p.removeCountingLostAndReadyNext(&m, p.publishWithRetries(ctx, &m))
 	}
 }
 
@@ -155,17 +135,4 @@ func (p *streamPublisher) publishWithRetries(ctx context.Context, m *outgoing) e
 func isRetryablePublishError(err error) bool {
 	var refused *jetstream.APIError
 	return !errors.Is(err, nats.ErrMaxPayload) && (!errors.As(err, &refused) || refused.Code != 400)
-}
-
-func (p *streamPublisher) close() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.closed = true
-	p.available.Broadcast()
-}
-
-func (p *streamPublisher) stats() (waiting, bytes, lost int64) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return int64(p.waiting), int64(p.bytes), p.lost
 }

@@ -10,9 +10,10 @@ import (
 	"github.com/myriad-go/myriad/hub"
 )
 
-// subscriptions subscribes to the NATS subjects of all names that have subscribers on the hub. When a name gains its
-// first subscriber or loses its last, an event loop queues the name. A goroutine then checks whether the name has
-// subscribers now. To avoid churn, the goroutine unsubscribes from a subject only after the linger time.
+// subscriptions subscribes to the NATS subjects of all topics and patterns that have subscribers on the hub. When one
+// of them gains its first subscriber or loses its last, an event loop queues its name. A goroutine then checks whether
+// it has subscribers now. To avoid frequent changes, the goroutine unsubscribes from a subject only after the linger
+// time.
 type subscriptions struct {
 	hub            *hub.Hub
 	natsConn       *nats.Conn
@@ -40,12 +41,11 @@ type subscriptions struct {
 	replacedAt   time.Time            // when their replacements took effect
 }
 
-// replaceDelay is the time for which a superseded subscription stays after its replacement has taken effect.
+// replaceDelay is how long a superseded subscription stays after its replacement has taken effect.
 //
 // To deliver a message, a NATS server looks up the matching subscriptions and then skips those that have been
-// unsubscribed in the meantime. If none is left, the message is lost, even if a newer subscription exists. This can
-// happen even after the newer subscription has taken effect, because each route between servers has its own goroutine.
-// Therefore a superseded subscription stays for replaceDelay.
+// unsubscribed in the meantime. If none is left, the message is lost, even if a newer subscription exists. Each route
+// between servers has its own goroutine, so this can happen even after the newer subscription has taken effect.
 const replaceDelay = 250 * time.Millisecond
 
 type topicName struct {
@@ -53,7 +53,8 @@ type topicName struct {
 	text string
 }
 
-// subjectState is a subscribed subject and the names that need it. Several patterns may need the same wildcard subject.
+// subjectState is a subscribed subject and the topics and patterns that need it. Several patterns may need the same
+// subject.
 type subjectState struct {
 	sub          *nats.Subscription
 	names        map[topicName]struct{}
@@ -93,34 +94,34 @@ func (subs *subscriptions) maintainUntilStopped(done <-chan struct{}) {
 	if subs.alwaysAll {
 		subs.switchSubscribeAll(true)
 	}
-	subs.syncAllNames()
+	subs.syncSubjectsWithAllNames()
 	for {
 		select {
 		case <-done:
 			return
 		case <-subs.wake:
-			subs.syncChangedNames()
+			subs.syncSubjectsWithChangedNames()
 		case now := <-tick.C:
 			subs.unsubscribeIdleAndReplaced(now)
 		}
 	}
 }
 
-func (subs *subscriptions) syncChangedNames() {
+func (subs *subscriptions) syncSubjectsWithChangedNames() {
 	subs.mu.Lock()
 	changed, checkAll := subs.changed, subs.checkAll
 	subs.changed, subs.checkAll = nil, false
 	subs.mu.Unlock()
 	if checkAll {
-		subs.syncAllNames()
+		subs.syncSubjectsWithAllNames()
 		return
 	}
 	for n := range changed {
-		subs.updateSubjectForName(n, subs.hub.Subscribers(n.kind, n.text) > 0)
+		subs.subscribeOrMarkUnused(n, subs.hub.Subscribers(n.kind, n.text) > 0)
 	}
 }
 
-func (subs *subscriptions) syncAllNames() {
+func (subs *subscriptions) syncSubjectsWithAllNames() {
 	subscribed := make(map[topicName]struct{})
 	for _, k := range []hub.Kind{hub.Topic, hub.Pattern, hub.Sharded} {
 		subs.hub.EachName(k, func(text string, _ int) bool {
@@ -132,23 +133,19 @@ func (subs *subscriptions) syncAllNames() {
 		subs.switchSubscribeAll(true)
 		return
 	}
-	var gone []topicName
+	for n := range subscribed {
+		subs.subscribeOrMarkUnused(n, true)
+	}
 	for _, s := range subs.subjects {
 		for n := range s.names {
 			if _, ok := subscribed[n]; !ok {
-				gone = append(gone, n)
+				subs.subscribeOrMarkUnused(n, false)
 			}
 		}
 	}
-	for n := range subscribed {
-		subs.updateSubjectForName(n, true)
-	}
-	for _, n := range gone {
-		subs.updateSubjectForName(n, false)
-	}
 }
 
-func (subs *subscriptions) updateSubjectForName(n topicName, hasSubscribers bool) {
+func (subs *subscriptions) subscribeOrMarkUnused(n topicName, hasSubscribers bool) {
 	if subs.comesByStream != nil && subs.comesByStream(n.kind, n.text) {
 		return
 	}
@@ -203,8 +200,8 @@ func (subs *subscriptions) subscribeNewSubject(subjectName string) *subjectState
 	return s
 }
 
-// unsubscribeIdleAndReplaced ends unneeded subscriptions: those unused for the linger time, those superseded for
-// replaceDelay, and the subscription to all topics if subscriptions to single topics suffice again.
+// unsubscribeIdleAndReplaced ends subscriptions that are no longer needed: those unused for the linger time, those
+// superseded for replaceDelay, and the subscription to all topics if there are few enough topics again.
 func (subs *subscriptions) unsubscribeIdleAndReplaced(now time.Time) {
 	for len(subs.idle) > 0 && now.Sub(subs.idle[0].since) >= subs.linger {
 		i := subs.idle[0]
@@ -227,7 +224,10 @@ func (subs *subscriptions) unsubscribeIdleAndReplaced(now time.Time) {
 		subs.unsubscribeAndNotify(s.sub)
 	}
 	if len(subs.replaced) > 0 && now.Sub(subs.replacedAt) >= replaceDelay {
-		subs.unsubscribeReplaced()
+		for _, sub := range subs.replaced {
+			subs.unsubscribeAndNotify(sub)
+		}
+		subs.replaced = nil
 	}
 	if subs.allTopicSubs != nil && len(subs.replaced) == 0 && !subs.alwaysAll && !subs.forceAll.Load() && subs.hubNamesFitHalfOfMax() {
 		subs.switchSubscribeAll(false)
@@ -249,16 +249,9 @@ func (subs *subscriptions) unsubscribeAndNotify(sub *nats.Subscription) {
 	subs.onUnsubscribed(sub.Subject, subs.isSubscribedTo)
 }
 
-func (subs *subscriptions) unsubscribeReplaced() {
-	for _, sub := range subs.replaced {
-		subs.unsubscribeAndNotify(sub)
-	}
-	subs.replaced = nil
-}
-
-// switchSubscribeAll switches to one subscription to all topics if on is true, and to one subscription per topic
-// otherwise. Switching on reuses superseded subscriptions to all topics. Before switching off, the caller must make
-// sure that no subscription is superseded.
+// switchSubscribeAll switches to one subscription to all topics if on is true, and to one subscription per topic if on
+// is false. When it switches on, it reuses a superseded subscription to all topics. When it switches off, no
+// subscription may be superseded.
 func (subs *subscriptions) switchSubscribeAll(on bool) {
 	if on == (subs.allTopicSubs != nil) {
 		return
@@ -292,12 +285,12 @@ func (subs *subscriptions) switchSubscribeAll(on bool) {
 	subs.countMu.Lock()
 	subs.allTopicSubs = nil
 	subs.countMu.Unlock()
-	subs.syncAllNames()
+	subs.syncSubjectsWithAllNames()
 	subs.waitUntilSubscriptionsApply()
 }
 
-// waitUntilSubscriptionsApply waits until new subscriptions are in effect and the messages of the old subscriptions
-// have been read. The wait is needed because unsubscribing drops messages in flight. The wait is limited in time.
+// waitUntilSubscriptionsApply waits until new subscriptions are in effect and the messages of the old ones have been
+// read, because unsubscribing drops messages in flight. The wait is limited in time.
 func (subs *subscriptions) waitUntilSubscriptionsApply() {
 	for range maxPings + 1 {
 		if subs.natsConn.FlushTimeout(pingInterval) == nil || !subs.natsConn.IsConnected() {
@@ -318,8 +311,9 @@ func (subs *subscriptions) subjectCount() (n int64, subscribedToAll bool) {
 	return int64(len(subs.subjects) + len(subs.allTopicSubs)), subs.allTopicSubs != nil
 }
 
-// isWidestSubscriptionFor reports whether subscription has the fewest tokens of all subscriptions that match subject. A
-// message without a sequence number is delivered only for this widest subscription.
+// isWidestSubscriptionFor reports whether subscription covers more topics than any other subscription that matches
+// subject. A message without a sequence number arrives once for each of these subscriptions, and is delivered only for
+// the widest.
 func (subs *subscriptions) isWidestSubscriptionFor(subscription, subject string) bool {
 	subs.countMu.Lock()
 	defer subs.countMu.Unlock()
@@ -344,7 +338,7 @@ func (subs *subscriptions) widestSubscribedWildcard(subject string) string {
 	return ""
 }
 
-// isSubscribedTo reports whether a subscription covers the subject. Superseded subscriptions do not count.
+// isSubscribedTo reports whether a subscription that is not superseded covers the subject.
 func (subs *subscriptions) isSubscribedTo(subject string) bool {
 	return subs.allTopicSubs != nil || subs.subjects[subject] != nil || subs.widestSubscribedWildcard(subject) != ""
 }

@@ -13,17 +13,14 @@ import (
 // A node can continue in another process that takes over the hub's clients; see hub.ClusterMigrator. Both processes
 // have the node's origin, so neither delivers messages of the other. Each process numbers its messages in its own era.
 //
-// The new process subscribes to all topics before the old process pauses. It delivers nothing at first; messages wait
-// in its inbox and in NATS. Once the clients have moved, the new process uses the sequence numbers to skip messages
-// that the old process has delivered, and delivers the others. The old process does the same for clients that stayed.
+// The new process subscribes to all topics before the old one pauses, and queues the messages that arrive. After the
+// clients have moved, it delivers the messages that the old process has not delivered, as the sequence numbers show.
+// The old process does the same for clients that stayed. Messages that NATS sent before the new process subscribed
+// reach only the old process, so PauseDelivery delivers all of them.
 //
-// Messages that NATS sent before the new process subscribed reach only the old process. Therefore Pause delivers all of
-// these messages.
-//
-// The new process also sends nothing before Resume. Otherwise messages could overtake each other: a client publishes in
-// the old process, moves, and publishes in the new process while its first message is still in the old outbox. Resume
-// runs first in the old process and returns once NATS has received all messages. Resume in the new process then
-// releases its outbox.
+// The new process also sends nothing before Resume. Otherwise, a client that publishes before and after its move could
+// have its messages overtake each other. Resume runs first in the old process, and returns once NATS has received all
+// messages of that process.
 
 const (
 	// pauseFlushTimeout limits how long Pause waits for messages that NATS is still sending. It also limits how long
@@ -34,7 +31,8 @@ const (
 
 func newOrigin() string { return strings.ToLower(crand.Text()[:12]) }
 
-// Origin returns the origin of this node. A process that takes over the hub must set Config.Origin to it.
+// Origin returns the identifier of this node in its messages. A process that takes over the hub must set Config.Origin
+// to it.
 func (n *Node) Origin() string { return n.origin }
 
 // subscribeToAllForTakeover subscribes to all topics, because the clients' subscriptions are not known yet.
@@ -45,8 +43,8 @@ func (n *Node) subscribeToAllForTakeover() {
 	n.subscriptions.switchSubscribeAll(true)
 }
 
-// Pause implements hub.ClusterMigrator.
-func (n *Node) Pause() (state []byte) {
+// PauseDelivery implements hub.ClusterMigrator.
+func (n *Node) PauseDelivery() (state []byte) {
 	if n.connected.Load() {
 		_ = n.natsConn.FlushTimeout(pauseFlushTimeout) // its reply follows messages in flight
 	}
@@ -64,7 +62,7 @@ func (n *Node) Resume() {
 		return
 	}
 	if wasPaused := n.outbox.unpause(); !wasPaused { // this is the old process
-		n.waitUntilSent(pauseFlushTimeout)
+		n.waitUntilSentWhileConnected(pauseFlushTimeout)
 	}
 	if n.publisher != nil {
 		n.publisher.unpause()
@@ -100,7 +98,7 @@ func (in *inbox) resume() (wasPaused bool) {
 	return true
 }
 
-func (in *inbox) waitForResumeOrTimeout(done <-chan struct{}) {
+func (in *inbox) waitIfPausedResumeOnTimeout(done <-chan struct{}) {
 	in.mu.Lock()
 	resumed := in.resumed
 	in.mu.Unlock()
@@ -119,7 +117,7 @@ func (in *inbox) waitForResumeOrTimeout(done <-chan struct{}) {
 }
 
 // saveState encodes all topics. A topic consists of its subject and its sources. A source consists of its name, its
-// last sequence number, and whether this number belongs to the current period.
+// last sequence number, and whether a gap after this number counts as a loss.
 func (g *gapDetector) saveState() (state []byte) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

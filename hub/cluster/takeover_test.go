@@ -54,8 +54,8 @@ func TestTakeOver(t *testing.T) {
 	publish(4, 6) // reach both
 	wants(before, 4, 6)
 	testkit.WaitFor(t, "messages wait", func() bool { return len(next.node.inbox.messages) == 3 })
-	state := old.node.Pause()
-	old.node.Pause() // already paused
+	state := old.node.PauseDelivery()
+	old.node.PauseDelivery() // already paused
 	publish(7, 9)
 	testkit.WaitFor(t, "messages wait", func() bool { return len(next.node.inbox.messages) == 6 && len(old.node.inbox.messages) == 3 })
 	behind := next.dial(t)
@@ -127,7 +127,7 @@ func testTakeOverOrderOf(t *testing.T, nats, topic string) {
 		}
 	}
 	slow.up.Lock()
-	if err := next.node.Restore(old.node.Pause()); err != nil {
+	if err := next.node.Restore(old.node.PauseDelivery()); err != nil {
 		t.Fatal(err)
 	}
 	publish(old, "1")
@@ -185,7 +185,7 @@ func TestTakeOverOfLaggingProcess(t *testing.T) {
 	behind.expectReply(t, "subscribe a :1", "SUBSCRIBE", "a")
 	testkit.WaitFor(t, "a message waits", func() bool { return len(next.node.inbox.messages) == 1 })
 	sent, paused := slow.sent.Load(), make(chan []byte, 1)
-	go func() { paused <- old.node.Pause() }()
+	go func() { paused <- old.node.PauseDelivery() }()
 	testkit.WaitFor(t, "it pauses, or asks for what is on its way", func() bool { return len(paused) > 0 || slow.sent.Load() > sent })
 	slow.down.Unlock()
 	if err := next.node.Restore(testkit.Receive(t, paused, "the pause")); err != nil {
@@ -261,7 +261,7 @@ func copyWhileUnlocked(to, from net.Conn, gate *sync.RWMutex, reads *atomic.Int6
 func TestSubscriptionConfirmedBehindMessages(t *testing.T) {
 	n := &Node{stopped: make(chan struct{})}
 	n.inbox = newInbox(n)
-	conn, err := nats.Connect("", nats.InProcessServer(readThrottledInProcess{busyServer{}, n.inbox}), nats.NoReconnect())
+	conn, err := nats.Connect("", nats.InProcessServer(readThrottledDialer{busyServer{}, n.inbox}), nats.NoReconnect())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -347,7 +347,7 @@ func TestPauseEndsByItself(t *testing.T) {
 		n.outbox = newOutbox("me", 1, 1000)
 		n.outbox.paused = true
 		n.subscriptions.forceAll.Store(true)
-		n.goroutines.Go(func() { n.inbox.deliverUntilStopped(n.stopped) })
+		n.goroutines.Go(func() { n.inbox.deliverOrPauseUntilStopped(n.stopped) })
 		n.inbox.messages <- &nats.Msg{Subject: "myriad.t.a", Header: nats.Header{sequenceHeader: {"x.1 1"}}}
 		time.Sleep(maxPauseDuration - 1)
 		synctest.Wait()

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// warningLimiter limits warnings to maxWarningsPerSecond lines per second. It reports the same line only once per
+// warningLimiter passes at most maxWarningsPerSecond lines per second to sink, and the same line only once per
 // repeatInterval. It is safe for concurrent use.
 type warningLimiter struct {
 	sink func(line string)
@@ -38,7 +38,7 @@ func (w *warningLimiter) warnf(format string, v ...any) {
 	w.logUnlessRepeatedOrTooMany(fmt.Sprintf(format, v...), false)
 }
 
-// logChange reports a change of state. Lines reported before the change are no longer suppressed as repeats.
+// logChange reports a change of state. Lines that were reported before the change are reported again if they recur.
 func (w *warningLimiter) logChange(format string, v ...any) {
 	w.logUnlessRepeatedOrTooMany(fmt.Sprintf(format, v...), true)
 }

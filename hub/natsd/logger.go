@@ -19,24 +19,25 @@ func (l *logger) warnRewordedf(format string, v ...any) {
 	}
 }
 
-var (
-	// routeRejected and routeRefused match the server's log lines about another server that has a different secret. The
-	// port of an incoming connection means nothing to users.
-	routeRejected = regexp.MustCompile(`^(\S+) - rid:\d+ - Route Error 'Authorization Violation'`)
-	routeRefused  = regexp.MustCompile(`^(\S+):\d+ - rid:\d+ - authentication error`)
-	// clientRefused matches the server's log line about a client with a wrong or missing token.
-	clientRefused = regexp.MustCompile(`^(\S+):\d+ - cid:\d+ .*authentication error`)
-)
+// authErrors lists log lines of the server about wrong secrets, and clearer texts. %s is the peer, without the port of
+// an incoming connection.
+var authErrors = []struct {
+	line *regexp.Regexp
+	text string
+}{
+	{regexp.MustCompile(`^(\S+) - rid:\d+ - Route Error 'Authorization Violation'`),
+		"the server at %s refuses this one: their cluster secrets differ; expected the same secret on all"},
+	{regexp.MustCompile(`^(\S+):\d+ - rid:\d+ - authentication error`),
+		"a server from %s is refused: its cluster secret differs from that of this one; expected the same secret on all"},
+	{regexp.MustCompile(`^(\S+):\d+ - cid:\d+ .*authentication error`),
+		"a client from %s is refused: its token is wrong or missing; expected the same secret on both sides"},
+}
 
 func rewordAuthErrors(line string) string {
-	if m := routeRejected.FindStringSubmatch(line); m != nil {
-		return "the server at " + m[1] + " refuses this one: their cluster secrets differ; expected the same secret on all"
-	}
-	if m := routeRefused.FindStringSubmatch(line); m != nil {
-		return "a server from " + m[1] + " is refused: its cluster secret differs from that of this one; expected the same secret on all"
-	}
-	if m := clientRefused.FindStringSubmatch(line); m != nil {
-		return "a client from " + m[1] + " is refused: its token is wrong or missing; expected the same secret on both sides"
+	for _, e := range authErrors {
+		if m := e.line.FindStringSubmatch(line); m != nil {
+			return fmt.Sprintf(e.text, m[1])
+		}
 	}
 	return line
 }
@@ -47,7 +48,7 @@ func (l *logger) firstFatalError() string {
 	return l.fatalText
 }
 
-// Fatalf implements server.Logger. It only records the error. The process does not exit.
+// Fatalf implements server.Logger. It only records the error, and the process does not exit.
 func (l *logger) Fatalf(format string, v ...any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

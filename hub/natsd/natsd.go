@@ -19,11 +19,11 @@ import (
 
 // Config configures a Server. The zero value is a server that only this process can reach.
 type Config struct {
-	// Name must be unique in a cluster. The default is random.
+	// Name identifies the server in its cluster and must be unique there. The default is random.
 	Name string
 	// Addr is the host and port to listen on for clients; port 0 selects a free port. With "", the default, only this
-	// process can connect, by the method Connect. In a cluster, clients on this machine that know the Token can
-	// connect, too.
+	// process can connect, with Server.Connect. In a cluster without Addr, clients on this machine that know the Token
+	// can connect, too.
 	Addr string
 	// Token is the secret that clients must send. With "", the default, they need no secret. In a cluster without Addr,
 	// the default is a random secret.
@@ -37,10 +37,8 @@ type Config struct {
 	// MaxPending limits the bytes that wait to be sent to a client or another server. If more bytes wait, the
 	// connection is closed. The default is 64 MiB.
 	MaxPending int64
-	// StoreDir is the directory for streams. With "", the default, streams are disabled. MaxStore limits the size of
-	// all streams in bytes.
+	// StoreDir is the directory for streams. With "", the default, streams are disabled.
 	StoreDir string
-	MaxStore int64
 	// Warn is called with each warning, possibly on several goroutines at once. The default is nil.
 	Warn func(line string)
 }
@@ -81,7 +79,7 @@ type Server struct {
 	token string
 }
 
-// Start starts a server. It returns once the server accepts clients. Call Close to stop the server.
+// Start starts a server. It returns when the server accepts clients. Call Close to stop the server.
 func Start(c Config) (*Server, error) {
 	if c.Cluster != nil && c.Addr == "" {
 		// nats-server requires an address for clients in order to accept other servers.
@@ -118,7 +116,7 @@ func (c Config) serverOptions() (*server.Options, error) {
 		ServerName: c.Name, DontListen: c.Addr == "", Authorization: c.Token, TLSConfig: c.TLS,
 		NoSigs: true, MaxPending: c.MaxPending, WriteDeadline: writeDeadline,
 		PingInterval: pingInterval, MaxPingsOut: maxPings, DisableShortFirstPing: true,
-		JetStream: c.StoreDir != "", StoreDir: c.StoreDir, JetStreamMaxStore: c.MaxStore, DisableJetStreamBanner: true,
+		JetStream: c.StoreDir != "", StoreDir: c.StoreDir, DisableJetStreamBanner: true,
 	}
 	if c.MaxPayload < 0 || c.MaxPayload > maxPayload {
 		return nil, fmt.Errorf("natsd: MaxPayload is %d; expected 0 (the default) to %d", c.MaxPayload, maxPayload)
@@ -191,22 +189,17 @@ func (s *Server) ClusterAddr() net.Addr {
 }
 
 // OtherServerCount returns the number of other servers that are connected.
-func (s *Server) OtherServerCount() int { return len(s.otherServerIDs()) }
-
-func (s *Server) otherServerIDs() map[string]struct{} {
+func (s *Server) OtherServerCount() int {
 	r, err := s.s.Routez(nil)
 	if err != nil {
-		return nil
+		return 0
 	}
-	others := make(map[string]struct{})
+	others := make(map[string]bool)
 	for _, route := range r.Routes { // several to each server
-		others[route.RemoteID] = struct{}{}
+		others[route.RemoteID] = true
 	}
-	return others
+	return len(others)
 }
-
-// SlowConsumerCount returns the number of clients and servers that were disconnected because they were slow.
-func (s *Server) SlowConsumerCount() int64 { return s.s.NumSlowConsumers() }
 
 // Close stops the server and waits until it has stopped.
 func (s *Server) Close() {

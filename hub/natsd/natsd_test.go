@@ -113,7 +113,7 @@ func TestCluster(t *testing.T) {
 }
 
 func TestStreamsSurviveRestart(t *testing.T) {
-	c := Config{StoreDir: t.TempDir(), MaxStore: 1 << 20}
+	c := Config{StoreDir: t.TempDir()}
 	s, err := Start(c)
 	if err != nil {
 		t.Fatal(err)

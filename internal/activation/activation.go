@@ -3,8 +3,9 @@
 //
 // # Concurrency
 //
-// All functions are safe for concurrent use. The first call of Listeners takes the descriptors; other calls wait for it
-// and return the same result. The first call changes the environment, so make it before anything starts processes.
+// All functions are safe for concurrent use. The first call of Listeners adopts the descriptors. Other calls wait for
+// the first one and return the same result. The first call also unsets environment variables, so call Listeners before
+// the program starts child processes.
 package activation
 
 import (
@@ -78,8 +79,8 @@ type socketSet struct {
 
 var keptSockets atomic.Pointer[socketSet]
 
-// KeptActivationSockets returns the sockets that Listeners has taken, and their names. The caller must not close the
-// sockets. Like the service manager, this process keeps them open for its successor.
+// KeptActivationSockets returns the sockets that Listeners has adopted, and their names. This process keeps the sockets
+// open for its successor, as the service manager does, so the caller must not close them.
 func KeptActivationSockets() (names []string, files []*os.File) {
 	if k := keptSockets.Load(); k != nil {
 		return k.names, k.files
@@ -101,7 +102,8 @@ func duplicateAsListeners(names []string, files []*os.File) (all []NamedListener
 	return all, nil
 }
 
-// parseListenEnv returns the names of the descriptors for process pid. An empty variable counts as unset.
+// parseListenEnv returns the names of the descriptors that the service manager passed to process pid, or nil if it
+// passed none. An empty variable is treated like an unset one.
 func parseListenEnv(getenv func(name string) string, pid int) (names []string, err error) {
 	forPid, count, list := getenv("LISTEN_PID"), getenv("LISTEN_FDS"), getenv("LISTEN_FDNAMES")
 	switch {

@@ -9,8 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// adoptListeningDescriptors returns files for the descriptors with these names. It checks all descriptors before it
-// changes any. If the environment variables are wrong, the descriptors may belong to other code.
+// adoptListeningDescriptors returns one file for each name, for the descriptors from firstFD on. If one of these is not
+// a listening socket, it fails and changes no descriptor: the environment variables may be wrong, and the descriptors
+// may belong to other code.
 func adoptListeningDescriptors(names []string) (files []*os.File, err error) {
 	for i, name := range names {
 		if err := checkListeningSocket(firstFD + i); err != nil {

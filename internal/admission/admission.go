@@ -19,7 +19,7 @@ type Config struct {
 	// MaxPerSource limits the connections from one source; 0 means no limit.
 	MaxPerSource int
 	// SourcePrefix is the number of bits of an IPv6 address that identify a source, 1 to 128; 0 means 64. Each IPv4
-	// address is a source of its own. An IPv4-mapped IPv6 address counts as IPv4.
+	// address is a source of its own. An IPv4-mapped IPv6 address is treated as IPv4.
 	SourcePrefix int
 	// Rate limits the accepted connections per second; 0 means no limit. After a quiet second, up to Rate connections
 	// may be accepted at once. The maximum is 1,000,000,000.
@@ -76,6 +76,7 @@ func (c *Controller) acquireUpToSlots(n int, slotIncrement int64) (acquired int)
 	}
 }
 
+// AcquireReservedConn turns a reserved slot into the slot of an open connection.
 func (c *Controller) AcquireReservedConn() { c.slots.Add(1 - reservedUnit) }
 
 func (c *Controller) ReservedConns() int { return int(c.slots.Load() >> 32) }
@@ -107,7 +108,7 @@ func (c *Controller) IsAllowed(source netip.Addr) bool {
 }
 
 // AcquireSourceConn counts a connection from a source. It returns false if the source already has MaxPerSource
-// connections. Invalid addresses are not counted.
+// connections. For an invalid address, it counts nothing and returns true.
 func (c *Controller) AcquireSourceConn(source netip.Addr) (acquired bool) {
 	if c.sources == nil || !source.IsValid() {
 		return true
@@ -121,9 +122,9 @@ func (c *Controller) ReleaseSourceConn(source netip.Addr) {
 	}
 }
 
-// TakeRateToken takes a token to accept one connection and returns 0. If there is no token, it returns the time to wait
-// for one, at most a second. now is the time since a start that all callers share. If now is earlier than in a previous
-// call, the previous time is used, unless the clock has gone back by more than a minute.
+// TakeRateToken takes a token to accept one connection and returns 0. If no token is available, it returns how long to
+// wait for one, at most a second. now is the time since an instant that all callers share. If now is up to a minute
+// earlier than in a previous call, the time of that call is used instead.
 func (c *Controller) TakeRateToken(now time.Duration) (wait time.Duration) {
 	if c.bucket == nil {
 		return 0
@@ -134,10 +135,10 @@ func (c *Controller) TakeRateToken(now time.Duration) (wait time.Duration) {
 // unitsPerToken is the number of nanoseconds in a second. Thus n tokens per second are n units per nanosecond.
 const unitsPerToken = int64(time.Second)
 
-// maxRate keeps sums of units within 64 bits.
+// maxRate limits the rate so that sums of units fit into 64 bits.
 const maxRate = 1e9
 
-// maxClockLag limits how far time may go back. If it goes back further, the clock has been reset.
+// maxClockLag is the largest step back in time that takeToken ignores. A larger step means that the clock was reset.
 const maxClockLag = time.Minute
 
 // tokenBucket is a token bucket (RFC 2697). A full bucket holds the tokens of one second.

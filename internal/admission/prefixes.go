@@ -8,7 +8,8 @@ import (
 
 // Prefixes is an immutable set of addresses, built from prefixes. It is safe for concurrent use. It stores sorted
 // ranges that do not overlap, with 48 bytes for each range. An IPv4 prefix also matches IPv4-mapped IPv6 addresses. A
-// prefix within ::ffff:0:0/96 counts as an IPv4 prefix. Wider IPv6 prefixes such as ::/0 do not match IPv4 addresses.
+// prefix within ::ffff:0:0/96 is treated as an IPv4 prefix. Wider IPv6 prefixes such as ::/0 do not match IPv4
+// addresses.
 type Prefixes struct{ ranges []addrRange }
 
 // addrRange is an inclusive range of addresses of one family.

@@ -41,7 +41,7 @@ func newSourceCounters(maxPerSource, prefixBits int) *sourceCounters {
 	return s
 }
 
-func (s *sourceCounters) locateShard(a netip.Addr) (source, *shard) {
+func (s *sourceCounters) sourceAndShardOf(a netip.Addr) (source, *shard) {
 	from := source(a.As16())
 	if a.Is6() && !a.Is4In6() {
 		whole := s.bits / 8
@@ -54,7 +54,7 @@ func (s *sourceCounters) locateShard(a netip.Addr) (source, *shard) {
 }
 
 func (s *sourceCounters) acquire(a netip.Addr) (acquired bool) {
-	from, in := s.locateShard(a)
+	from, in := s.sourceAndShardOf(a)
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	n := in.count[from]
@@ -66,7 +66,7 @@ func (s *sourceCounters) acquire(a netip.Addr) (acquired bool) {
 }
 
 func (s *sourceCounters) release(a netip.Addr) {
-	from, in := s.locateShard(a)
+	from, in := s.sourceAndShardOf(a)
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	switch n := in.count[from]; n {

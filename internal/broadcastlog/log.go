@@ -7,9 +7,9 @@
 // other process's Log. Each process therefore delivers every broadcast once, and broadcasts of one goroutine in order.
 // The old process resumes first; the new one's queue follows.
 //
-// Concurrency: active counts the callers inside Broadcast and is negative while the log is paused. A caller increments
-// it first; the result shows whether the caller may proceed. Pause waits for earlier callers. mu guards the queue and
-// the peers; callers take it only while the log is paused.
+// Concurrency: active counts the callers inside BroadcastOrQueue and is negative while the log is paused. A caller
+// increments it first; the result shows whether the caller may proceed. Pause waits for earlier callers. mu guards the
+// queue and the peers; callers take it only while the log is paused.
 package broadcastlog
 
 import (
@@ -31,7 +31,7 @@ type Broadcast struct {
 	Message []byte
 }
 
-// queueSize returns the size that counts towards MaxBytes: the bytes of the broadcast and of its entry in the queue.
+// queueSize returns the number of bytes that m takes in a queue, including its entry there.
 func (m Broadcast) queueSize() int { return len(m.Group) + len(m.Message) + 64 }
 
 // Queued is returned instead of the number of receivers if a broadcast is queued, because that number is not known yet.
@@ -42,10 +42,11 @@ var errNotPaused = errors.New("the broadcast log is not paused")
 // pausedOffset is added to Log.active while the log is paused, which makes active negative.
 const pausedOffset = -1 << 62
 
-// replaySpeedup is how many times faster queued broadcasts are delivered than they were queued.
+// replaySpeedup is the ratio between the rate at which queued broadcasts are delivered and the rate at which they
+// arrived.
 const replaySpeedup = 8
 
-// retryInterval is the time after which a broadcast that found no space is tried again.
+// retryInterval is the pause before another attempt to deliver a broadcast for which there was no space.
 const retryInterval = time.Millisecond
 
 // Log delivers or queues broadcasts. Set its exported fields before use. A Log is safe for concurrent use, but Pause
@@ -53,7 +54,7 @@ const retryInterval = time.Millisecond
 type Log struct {
 	// Deliver sends a broadcast to this process's connections and returns the number of receivers.
 	Deliver func(Broadcast) (receivers int, err error)
-	// ErrFull is the error that Deliver and Broadcast return if there is no space.
+	// ErrFull is the error that Deliver and BroadcastOrQueue return if there is no space.
 	ErrFull error
 	// OnDropped is called with the error if an accepted broadcast could not be delivered.
 	OnDropped func(error)
@@ -78,11 +79,12 @@ type queuedBroadcast struct {
 	queuedAt time.Time
 }
 
-// IsUpgrading reports whether the log is paused or has peers in other processes.
-func (g *Log) IsUpgrading() bool { return g.active.Load() < 0 || g.peers.Load() != nil }
+// IsPausedOrHasPeers reports whether the log is paused or has peers in other processes.
+func (g *Log) IsPausedOrHasPeers() bool { return g.active.Load() < 0 || g.peers.Load() != nil }
 
-// Broadcast delivers m. If the log is paused, it queues a copy of m and returns Queued.
-func (g *Log) Broadcast(m Broadcast) (receivers int, err error) {
+// BroadcastOrQueue delivers m and forwards it to all peers. If the log is paused, it queues a copy of m and returns
+// Queued. If there is no space, it returns ErrFull.
+func (g *Log) BroadcastOrQueue(m Broadcast) (receivers int, err error) {
 	for {
 		if g.beginBroadcastUnlessPaused() {
 			return g.deliverAndForwardIfSpace(m)
@@ -94,13 +96,13 @@ func (g *Log) Broadcast(m Broadcast) (receivers int, err error) {
 }
 
 func (g *Log) deliverAndForwardIfSpace(m Broadcast) (receivers int, err error) {
-	defer g.endBroadcast()
+	defer g.endBroadcastAndWakePause()
 	links := g.peers.Load()
 	if links == nil {
 		return g.Deliver(m)
 	}
 	for _, l := range *links {
-		if !l.closeWhenFull && !l.hasSpaceOrNeverWill(m) {
+		if !l.closeWhenFull && !l.isClosedOrHasSpaceFor(m) {
 			return 0, g.ErrFull
 		}
 	}
@@ -115,20 +117,23 @@ func (g *Log) deliverAndForwardIfSpace(m Broadcast) (receivers int, err error) {
 func (g *Log) BroadcastFromPeerWhenSpace(m Broadcast, peer *Peer) {
 	for {
 		if g.beginBroadcastUnlessPaused() {
-			defer g.endBroadcast()
+			defer g.endBroadcastAndWakePause()
 			g.deliverWhenSpaceThenForward(context.Background(), m, peer)
 			return
 		}
 		if err := g.enqueueWhilePaused(m, peer); err == nil {
 			return
 		} else if err != errNotPaused {
-			g.waitResumed()
+			g.waitUntilResumed()
 		}
 	}
 }
 
-// DeliverNow delivers a broadcast from a peer immediately, without waiting for queued broadcasts.
-func (g *Log) DeliverNow(m Broadcast) { g.deliverWhenSpaceThenForward(context.Background(), m, nil) }
+// DeliverEvenIfPaused delivers a broadcast from a peer and forwards it to all peers, even while the log is paused. If
+// there is no space, it waits.
+func (g *Log) DeliverEvenIfPaused(m Broadcast) {
+	g.deliverWhenSpaceThenForward(context.Background(), m, nil)
+}
 
 // deliverWhenSpaceThenForward delivers an accepted broadcast and then forwards it to all peers except origin. If there
 // is no space, it tries again until ctx ends.
@@ -157,8 +162,8 @@ func (g *Log) deliverPanicAsError(m Broadcast) (err error) {
 	return err
 }
 
-// forwardToPeers sends a broadcast to all peers, but skips the peer given as argument except. If waitForSpace is true,
-// it waits for space.
+// forwardToPeers queues m for all peers other than except, which may be nil. waitForSpace is passed to
+// enqueueBroadcastOrAbortIfFull.
 func (g *Log) forwardToPeers(m Broadcast, except *Peer, waitForSpace bool) {
 	links := g.peers.Load()
 	if links == nil {
@@ -166,21 +171,21 @@ func (g *Log) forwardToPeers(m Broadcast, except *Peer, waitForSpace bool) {
 	}
 	for _, l := range *links {
 		if l != except {
-			l.enqueueBroadcastEvenIfFull(m, waitForSpace)
+			l.enqueueBroadcastOrAbortIfFull(m, waitForSpace)
 		}
 	}
 }
 
-// beginBroadcastUnlessPaused counts the caller as active and returns true. If the log is paused, it returns false.
+// beginBroadcastUnlessPaused adds the caller to active and returns true. If the log is paused, it returns false.
 func (g *Log) beginBroadcastUnlessPaused() (begun bool) {
 	if g.active.Add(1) > 0 {
 		return true
 	}
-	g.endBroadcast()
+	g.endBroadcastAndWakePause()
 	return false
 }
 
-func (g *Log) endBroadcast() {
+func (g *Log) endBroadcastAndWakePause() {
 	if g.active.Add(-1) == pausedOffset {
 		g.mu.Lock()
 		g.allEnded.Broadcast()
@@ -204,7 +209,7 @@ func (g *Log) enqueueWhilePaused(m Broadcast, origin *Peer) (notPausedOrFullErr 
 	return nil
 }
 
-func (g *Log) waitResumed() {
+func (g *Log) waitUntilResumed() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.resumed.L = &g.mu
@@ -213,8 +218,8 @@ func (g *Log) waitResumed() {
 	}
 }
 
-// Pause starts a pause: broadcasts are queued until ReplayQueueAndResume. It returns when all earlier broadcasts have
-// been delivered. If ctx ends first, it returns an error.
+// Pause makes the log queue broadcasts until ReplayQueueAndResume is called. It returns when all earlier broadcasts
+// have been delivered. If ctx ends first, it returns an error, and the log remains paused.
 func (g *Log) Pause(ctx context.Context) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -238,7 +243,7 @@ func (g *Log) Pause(ctx context.Context) error {
 
 // ReplayQueueAndResume delivers the queue in order and ends the pause. If peerToAdd is not nil, the queue and all later
 // broadcasts are also forwarded to peerToAdd. When ctx ends, the method stops waiting for space, aborts peerToAdd, and
-// rejects new broadcasts until the queue is empty. Otherwise the queue might grow as fast as it is delivered.
+// rejects new broadcasts until the queue is empty, because the queue could otherwise grow as fast as it is delivered.
 func (g *Log) ReplayQueueAndResume(ctx context.Context, peerToAdd *Peer) {
 	if peerToAdd != nil {
 		g.addPeer(peerToAdd)
@@ -246,7 +251,7 @@ func (g *Log) ReplayQueueAndResume(ctx context.Context, peerToAdd *Peer) {
 	}
 	var last, due time.Time
 	for {
-		m, ok := g.dequeueOrResume(ctx, peerToAdd)
+		m, ok := g.dequeueOrResume(ctx.Err() != nil, peerToAdd)
 		if !ok {
 			return
 		}
@@ -265,19 +270,21 @@ func (g *Log) ReplayQueueAndResume(ctx context.Context, peerToAdd *Peer) {
 	}
 }
 
-// dequeueOrResume returns the next queued broadcast. If the queue is empty, it ends the pause, and ok is false.
-func (g *Log) dequeueOrResume(ctx context.Context, peer *Peer) (m queuedBroadcast, ok bool) {
+// dequeueOrResume returns the next queued broadcast. If the queue is empty, it ends the pause, and ok is false. While
+// the pause lasts, rejectNew makes the log reject new broadcasts. If peerToNotify is not nil, that peer is notified of
+// the end of the pause.
+func (g *Log) dequeueOrResume(rejectNew bool, peerToNotify *Peer) (m queuedBroadcast, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.rejecting = ctx.Err() != nil
+	g.rejecting = rejectNew
 	if len(g.queue) > 0 {
 		m, g.queue[0] = g.queue[0], queuedBroadcast{}
 		g.queue = g.queue[1:]
 		return m, true
 	}
 	g.queue = nil
-	if peer != nil {
-		peer.enqueueFrame(frameResumed, nil)
+	if peerToNotify != nil {
+		peerToNotify.enqueueResumedOrCountersFrame(frameResumed, nil)
 	}
 	g.active.Add(-pausedOffset)
 	g.resumed.Broadcast()

@@ -54,7 +54,7 @@ func newBroadcast(text string) Broadcast { return Broadcast{Group: text} }
 
 func mustBroadcast(t *testing.T, g *Log, text string, receivers int) {
 	t.Helper()
-	if n, err := g.Broadcast(newBroadcast(text)); n != receivers || err != nil {
+	if n, err := g.BroadcastOrQueue(newBroadcast(text)); n != receivers || err != nil {
 		t.Fatalf("%q: %d receivers, %v; want %d", text, n, err, receivers)
 	}
 }
@@ -75,7 +75,7 @@ func TestPause(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := []byte("b")
-	if n, err := g.Broadcast(Broadcast{Message: p}); n != Queued || err != nil {
+	if n, err := g.BroadcastOrQueue(Broadcast{Message: p}); n != Queued || err != nil {
 		t.Fatalf("%d, %v; want Held", n, err)
 	}
 	p[0] = 'x'
@@ -103,7 +103,7 @@ func TestPauseLimits(t *testing.T) {
 		for range c.fit {
 			mustBroadcast(t, g, "x", Queued)
 		}
-		if n, err := g.Broadcast(newBroadcast("y")); !errors.Is(err, errFull) {
+		if n, err := g.BroadcastOrQueue(newBroadcast("y")); !errors.Is(err, errFull) {
 			t.Errorf("%+v: one more: %d, %v; want that there is no room", c, n, err)
 		}
 		g.ReplayQueueAndResume(context.Background(), nil)
@@ -186,7 +186,7 @@ func TestResumeTimeout(t *testing.T) {
 		var want []string
 		publish := func() {
 			text := fmt.Sprint(accepted)
-			if n, err := g.Broadcast(newBroadcast(text)); err == nil {
+			if n, err := g.BroadcastOrQueue(newBroadcast(text)); err == nil {
 				accepted++
 				want = append(want, text)
 			} else if n != Queued || !errors.Is(err, errFull) {
@@ -227,7 +227,7 @@ func BenchmarkBroadcast(b *testing.B) {
 	g := &Log{Deliver: func(Broadcast) (int, error) { return 1, nil }, ErrFull: errFull}
 	b.RunParallel(func(pb *testing.PB) {
 		for pb.Next() {
-			_, _ = g.Broadcast(Broadcast{Group: "a"})
+			_, _ = g.BroadcastOrQueue(Broadcast{Group: "a"})
 		}
 	})
 }

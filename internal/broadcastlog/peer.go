@@ -27,14 +27,15 @@ const MaxGroupName = 1 << 20
 
 const (
 	maxFrame = 1 << 30
-	// closeTimeout limits how long Close waits for pending output.
+	// closeTimeout limits how long FlushAndClose waits for pending output.
 	closeTimeout = time.Second
 )
 
 // Peer is the connection to another process's Log. The creator must call ReceiveFrames on another goroutine.
 type Peer struct {
 	conn net.Conn
-	// closeWhenFull closes the connection if the peer does not keep up. If not set, Log.Broadcast fails with ErrFull.
+	// closeWhenFull closes the connection if the peer does not keep up. If not set, Log.BroadcastOrQueue fails with
+	// ErrFull.
 	closeWhenFull bool
 	maxPending    int // limit for pending, except for a single larger broadcast
 
@@ -42,12 +43,12 @@ type Peer struct {
 	mu      sync.Mutex
 	changed sync.Cond
 	pending []byte
-	closed  bool // no more is sent
+	closed  bool // no more frames are queued
 }
 
-// NewPeer creates a peer with a duplicate of socket. At most maxPendingBytes bytes wait to be sent, but a larger
-// broadcast may wait if nothing else does. If closeWhenFull is true, a broadcast beyond the limit closes the
-// connection. Otherwise it fails with ErrFull.
+// NewPeer creates a peer with a duplicate of socket. maxPendingBytes limits the bytes that wait to be sent; a single
+// larger broadcast may wait if nothing else does. If a broadcast exceeds the limit and closeWhenFull is true, the peer
+// closes the connection. If closeWhenFull is false, Log.BroadcastOrQueue fails with ErrFull.
 func NewPeer(socket *os.File, maxPendingBytes int, closeWhenFull bool) (*Peer, error) {
 	conn, err := net.FileConn(socket)
 	if err != nil {
@@ -77,7 +78,7 @@ func (l *Peer) writePendingUntilClosed() {
 		_, err := l.conn.Write(out)
 		l.mu.Lock()
 		if err != nil {
-			l.stopSending()
+			l.markClosedAndDiscardPending()
 		}
 		if spare = nil; cap(out) <= 1<<16 {
 			spare = out
@@ -85,14 +86,14 @@ func (l *Peer) writePendingUntilClosed() {
 	}
 }
 
-// stopSending discards pending output. The caller must hold mu.
-func (l *Peer) stopSending() {
+// markClosedAndDiscardPending discards pending output. The caller must hold mu.
+func (l *Peer) markClosedAndDiscardPending() {
 	l.closed, l.pending = true, nil
 	l.changed.Broadcast()
 }
 
-// hasSpaceOrNeverWill reports whether waiting is useless: a broadcast fits now, or the connection has ended.
-func (l *Peer) hasSpaceOrNeverWill(m Broadcast) bool {
+// isClosedOrHasSpaceFor reports whether the caller need not wait, because m fits now or the connection has ended.
+func (l *Peer) isClosedOrHasSpaceFor(m Broadcast) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.closed || l.fitsInPending(m)
@@ -102,10 +103,10 @@ func (l *Peer) fitsInPending(m Broadcast) bool {
 	return len(l.pending) == 0 || len(l.pending)+m.queueSize() <= l.maxPending
 }
 
-// enqueueBroadcastEvenIfFull queues a broadcast for the peer. If there is no space, the action depends on two flags.
-// With closeWhenFull, it closes the connection. With waitForSpace only, it waits. With neither, it queues the broadcast
-// beyond the limit: the caller has checked for space, but other callers may have used the same space.
-func (l *Peer) enqueueBroadcastEvenIfFull(m Broadcast, waitForSpace bool) {
+// enqueueBroadcastOrAbortIfFull queues m for the peer. If there is no space and closeWhenFull is set, it closes the
+// connection instead. If only waitForSpace is true, it waits. If both are false, it exceeds the limit: the caller has
+// checked for space, but other callers may have used it since.
+func (l *Peer) enqueueBroadcastOrAbortIfFull(m Broadcast, waitForSpace bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for !l.closed && !l.fitsInPending(m) {
@@ -132,14 +133,14 @@ func (l *Peer) Abort() {
 
 // abortLocked implements Abort. It makes ReceiveFrames return in both processes. The caller must hold mu.
 func (l *Peer) abortLocked() {
-	l.stopSending()
+	l.markClosedAndDiscardPending()
 	_ = l.conn.Close()
 }
 
-// SendCounters sends p, the encoded counters, as the last frame.
-func (l *Peer) SendCounters(p []byte) { l.enqueueFrame(frameCounters, p) }
+// EnqueueCounters queues p, the encoded counters, as the last frame.
+func (l *Peer) EnqueueCounters(p []byte) { l.enqueueResumedOrCountersFrame(frameCounters, p) }
 
-func (l *Peer) enqueueFrame(kind byte, countersPayload []byte) {
+func (l *Peer) enqueueResumedOrCountersFrame(kind byte, countersPayload []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
@@ -152,8 +153,9 @@ func (l *Peer) enqueueFrame(kind byte, countersPayload []byte) {
 	l.changed.Broadcast()
 }
 
-// Close sends the pending output and closes the connection. It waits at most closeTimeout. ReceiveFrames then returns.
-func (l *Peer) Close() {
+// FlushAndClose sends the pending output and closes the connection. It waits at most closeTimeout. ReceiveFrames then
+// returns.
+func (l *Peer) FlushAndClose() {
 	l.mu.Lock()
 	l.closed = true
 	l.changed.Broadcast()
@@ -175,11 +177,12 @@ func (m Broadcast) appendFrame(dst []byte) []byte {
 
 type FrameHandler struct {
 	OnBroadcast func(Broadcast)
-	OnResumed   func() // the sender's queue has been sent
+	OnResumed   func() // the peer has sent its queue and ended its pause
 	OnCounters  func(p []byte)
 }
 
-// ReceiveFrames handles frames until the connection ends. If the peer has closed or reset it, the result is nil.
+// ReceiveFrames passes received frames to handler until the connection ends. If either process has closed the
+// connection, or the peer has reset it, the result is nil.
 func (l *Peer) ReceiveFrames(handler FrameHandler) error {
 	in := bufio.NewReaderSize(l.conn, 1<<16)
 	for {

@@ -27,7 +27,7 @@ func newPeerPair(t *testing.T, max int) (old, next *Log, from, to *recorder, out
 			t.Fatal(err)
 		}
 		f.Close()
-		t.Cleanup(links[i].Close)
+		t.Cleanup(links[i].FlushAndClose)
 	}
 	old, from = newTestLog(10, 1<<20)
 	next, to = newTestLog(10, 1<<20)
@@ -54,7 +54,7 @@ func TestPeer(t *testing.T) {
 		err := in.ReceiveFrames(FrameHandler{
 			OnBroadcast: func(m Broadcast) {
 				if ahead {
-					next.DeliverNow(m)
+					next.DeliverEvenIfPaused(m)
 				} else {
 					next.BroadcastFromPeerWhenSpace(m, in)
 				}
@@ -68,7 +68,7 @@ func TestPeer(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-		in.Close()
+		in.FlushAndClose()
 	})
 	old.ReplayQueueAndResume(context.Background(), out)
 	waitForMessages(t, to, "old 1", "old 2", "new 1")
@@ -87,8 +87,8 @@ func TestPeer(t *testing.T) {
 	next.ReplayQueueAndResume(context.Background(), nil)
 	waitForMessages(t, to, "old 1", "old 2", "new 1", "old 3", "new 2", "old 4")
 	waitForMessages(t, from, "old 1", "old 2", "new 1", "old 3", "new 2", "old 4") // once
-	out.SendCounters([]byte("counts"))
-	out.Close()
+	out.EnqueueCounters([]byte("counts"))
+	out.FlushAndClose()
 	if got := testkit.Receive(t, counted, "counts"); got != "counts" {
 		t.Errorf("counts are %q", got)
 	}
@@ -108,18 +108,18 @@ func TestPeerFull(t *testing.T) {
 	const most = 2 // one being written and one pending
 	var err error
 	testkit.WaitFor(t, "there is no room", func() bool {
-		_, err = old.Broadcast(big)
+		_, err = old.BroadcastOrQueue(big)
 		return err != nil && len(from.messages()) == most || len(from.messages()) > most
 	})
 	if !errors.Is(err, errFull) {
 		t.Fatalf("the new process takes nothing: %v; want that there is no room", err)
 	}
 	n := len(from.messages())
-	if _, err := old.Broadcast(big); !errors.Is(err, errFull) || len(from.messages()) != n {
+	if _, err := old.BroadcastOrQueue(big); !errors.Is(err, errFull) || len(from.messages()) != n {
 		t.Errorf("refused: %v, and run here: %d times", err, len(from.messages())-n)
 	}
 	for i := range 100 {
-		if _, err := next.Broadcast(big); err != nil {
+		if _, err := next.BroadcastOrQueue(big); err != nil {
 			t.Fatalf("message %d of the new process, which may go on without the old one: %v", i, err)
 		}
 	}
@@ -143,7 +143,7 @@ func TestInvalidFrames(t *testing.T) {
 		if _, err := out.conn.Write(wrong); err != nil {
 			t.Fatal(err)
 		}
-		out.Close()
+		out.FlushAndClose()
 		if err := in.ReceiveFrames(FrameHandler{OnBroadcast: func(m Broadcast) { t.Errorf("%v: %v", wrong, m) }}); err == nil {
 			t.Errorf("%v is taken", wrong)
 		}

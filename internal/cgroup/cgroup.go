@@ -24,8 +24,8 @@ type Limit struct {
 
 func (l Limit) headroom() int64 { return l.Max - l.Used }
 
-// Limits are the limits of a process's groups. The usage of a group includes all groups below it. Therefore a group's
-// ancestors limit the process, too. Each Limit is the one with the least headroom.
+// Limits are the limits of a process's group and of the group's ancestors, whose usage includes the groups below them.
+// Of several limits for the same resource, the one with the least headroom (Max - Used) is reported.
 type Limits struct {
 	// Memory limits memory, in bytes. Its Used excludes the page cache, which the kernel drops before it denies memory.
 	Memory Limit
@@ -45,9 +45,9 @@ func readMemoryAndTaskLimits(root, process string) (Limits, error) {
 		return Limits{}, err
 	}
 	return Limits{
-		Memory:       limitWithLeastHeadroom(root, memoryControllers(g)),
-		SocketMemory: limitWithLeastHeadroom(root, []controller{{"/memory", g.memory, []string{"memory.kmem.tcp.limit_in_bytes"}, "memory.kmem.tcp.usage_in_bytes", nil}}),
-		Tasks:        limitWithLeastHeadroom(root, taskControllers(g)),
+		Memory:       readLimitWithLeastHeadroom(root, memoryControllers(g)),
+		SocketMemory: readLimitWithLeastHeadroom(root, []controller{{"/memory", g.memory, []string{"memory.kmem.tcp.limit_in_bytes"}, "memory.kmem.tcp.usage_in_bytes", nil}}),
+		Tasks:        readLimitWithLeastHeadroom(root, taskControllers(g)),
 	}, nil
 }
 
@@ -56,15 +56,15 @@ func readMemoryAndTaskLimits(root, process string) (Limits, error) {
 // memory.max", "the machine's memory" or "GOMEMLIMIT". If no limit is known, the results are math.MaxInt64 and "none
 // known". On systems other than Linux, only GOMEMLIMIT is known. Limits can change while a process runs.
 func SmallestMemoryLimit() (limit int64, source string) {
-	limit, source = readMemoryLimit("")
+	limit, source = readCgroupOrMachineMemoryLimit("")
 	if own := debug.SetMemoryLimit(-1); own < limit {
 		return own, "GOMEMLIMIT"
 	}
 	return limit, source
 }
 
-// readMemoryLimit is like SmallestMemoryLimit, but ignores GOMEMLIMIT and reads the files below root.
-func readMemoryLimit(root string) (limit int64, source string) {
+// readCgroupOrMachineMemoryLimit is like SmallestMemoryLimit, but ignores GOMEMLIMIT and reads the files below root.
+func readCgroupOrMachineMemoryLimit(root string) (limit int64, source string) {
 	limit, source = math.MaxInt64, "none known"
 	if g, err := readCgroupPaths(root, "self"); err == nil {
 		for _, c := range memoryControllers(g) {
@@ -99,7 +99,7 @@ type controller struct {
 	mount, group string // mount is below /sys/fs/cgroup
 	limits       []string
 	used         string
-	// Lines of memory.stat that are included in used but can be dropped.
+	// droppable names the lines of memory.stat with memory that used includes but the kernel can drop.
 	droppable []string
 }
 
@@ -146,7 +146,7 @@ func (c *controller) forEachLimit(root string, do func(l Limit, dir string)) {
 	}
 }
 
-func limitWithLeastHeadroom(root string, controllers []controller) (found Limit) {
+func readLimitWithLeastHeadroom(root string, controllers []controller) (found Limit) {
 	for _, c := range controllers {
 		c.forEachLimit(root, func(l Limit, dir string) {
 			if l.Used = c.readUsageWithoutCache(dir); found.File == "" || l.headroom() < found.headroom() {

@@ -90,7 +90,7 @@ func TestMemoryLimitOfTrees(t *testing.T) {
 			"sys/fs/cgroup/a/memory.max": "-5\n", "sys/fs/cgroup/a/memory.high": "many\n", "sys/fs/cgroup/memory.max": "0\n",
 		}, math.MaxInt64, "none known"},
 	} {
-		if limit, from := readMemoryLimit(writeTree(t, c.files)); limit != c.limit || from != c.from {
+		if limit, from := readCgroupOrMachineMemoryLimit(writeTree(t, c.files)); limit != c.limit || from != c.from {
 			t.Errorf("%s: got %d, %q; want %d, %q", name, limit, from, c.limit, c.from)
 		}
 	}

@@ -12,7 +12,7 @@ const MaxBroadcasts = 1024
 
 // BroadcastTracker limits the broadcasts in progress in an engine. It is safe for concurrent use.
 type BroadcastTracker struct {
-	// Counters, if set, counts the memory of broadcasts as Buffered.
+	// Counters, if set, is where the memory of broadcasts is counted, as Buffered.
 	Counters *Counters
 
 	mu     sync.Mutex

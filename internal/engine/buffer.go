@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// Sizes of buffers. Input is read into a buffer of ReadSize bytes that the owner keeps. Input that the handler has not
-// used, and output, are stored in buffers that start at minBufferSize. An input buffer grows without limit, because the
-// handler gets all input at once. An output buffer grows to maxPieceSize. To avoid copying, further output is stored in
-// more pieces.
+// These are the sizes of buffers. An owner reads all input into its own buffer of ReadSize bytes. Input that the
+// handler has not used, and output, are stored in buffers that start at minBufferSize. An input buffer grows without
+// limit, because the handler gets all input in one slice. An output buffer grows to maxPieceSize; further output is
+// stored in more pieces, to avoid copying.
 const (
 	ReadSize      = 64 << 10
 	minBufferSize = 1 << 10
@@ -29,9 +29,9 @@ type Buffer struct {
 	bytes      []byte
 	start      int
 	inKernel   bool // the kernel reads it: the bytes must not move
-	kernelFull bool // the kernel has not taken all of it, or of the output before
+	kernelFull bool // the kernel did not accept all of this or of earlier output
 
-	// Only for the first piece of output: the further pieces and the number of bytes in them.
+	// In the first piece of output, rest contains the further pieces, and restBytes is their number of bytes.
 	rest      []*Buffer
 	restBytes int
 
@@ -57,8 +57,8 @@ func (b *Buffer) totalCapacity() int {
 	return n
 }
 
-// discardFrontBytes removes numBytes bytes from the front of this piece. If the free space at the front is then more
-// than half of the memory, it moves the other bytes there, so that a queue that is never empty does not grow.
+// discardFrontBytes removes numBytes bytes from the front of this piece. If more than half of the memory is then free
+// at the front, it moves the remaining bytes there. Otherwise a queue that is never empty would keep growing.
 func (b *Buffer) discardFrontBytes(numBytes int) {
 	b.inKernel, b.kernelFull = false, false
 	b.start += numBytes
@@ -93,8 +93,8 @@ func (b *Buffer) appendableBytes(maxCap int) int {
 	return max(maxCap, cap(b.bytes)) - len(b.bytes)
 }
 
-// grownCap returns the capacity for extraBytes more bytes. It doubles the capacity up to maxCap. If that is too little,
-// it returns the exact size.
+// grownCap returns the capacity that the piece needs for extraBytes more bytes. A piece that must grow gets twice its
+// capacity, at most maxCap. If that is too little, it gets exactly the required capacity.
 func (b *Buffer) grownCap(extraBytes, maxCap int) int {
 	if extraBytes += len(b.bytes); extraBytes > cap(b.bytes) {
 		return max(extraBytes, min(2*cap(b.bytes), maxCap))
@@ -114,26 +114,26 @@ func (b *Buffer) promoteNextPiece() (newFirst *Buffer) {
 
 // BufferPool allocates buffers. A connection has a buffer only while it has bytes to store.
 type BufferPool interface {
-	// Get returns an empty buffer, if possible with capacity for n bytes. If n is at most smallBufferSize, so is the
-	// capacity: a connection with little data must not be among the largest when memory is short.
+	// Get returns an empty buffer, if possible with capacity for n bytes. For n up to smallBufferSize, the capacity is
+	// at most smallBufferSize: when memory is short, the connections with the largest buffers are closed first.
 	Get(n int) *Buffer
 	Put(*Buffer)
 }
 
 const smallBufferSize = 4 << 10
 
-func newBuffer(n int) *Buffer {
-	return &Buffer{bytes: make([]byte, 0, min(max(n, minBufferSize), maxPieceSize))}
+func newBuffer(capacityHint int) *Buffer {
+	return &Buffer{bytes: make([]byte, 0, min(max(capacityHint, minBufferSize), maxPieceSize))}
 }
 
 // FreeList is a BufferPool for one owner. Get prefers the buffer used last, which may still be in the CPU cache.
 type FreeList struct {
 	small, large bufferStack
 	freeBytes    int // total capacity of the buffers
-	reduction    int // how much smaller than maxFreeBytes the limit is
+	reduction    int // maxFreeBytes minus the limit of this list
 }
 
-// LimitToShare limits this list to its share of Limits.MaxBuffered. The share depends on numLists, the number of lists.
+// LimitToShare limits the memory of this list to its share of Limits.MaxBuffered, which numLists equal lists share.
 func (f *FreeList) LimitToShare(limits *Limits, numLists int) {
 	if limits.MaxBuffered > 0 {
 		f.reduction = maxFreeBytes - min(maxFreeBytes, max(limits.MaxBuffered/mailboxShare/numLists, keptFreeBytes))
@@ -177,11 +177,11 @@ func (f *FreeList) Put(b *Buffer) {
 	s.free = append(s.free, b)
 }
 
-// NeedsTrim reports whether the list has more memory than FreeIdleBuffers keeps.
+// NeedsTrim reports whether the list contains more than keptFreeBytes, so that FreeIdleBuffers may free some.
 func (f *FreeList) NeedsTrim() bool { return f.freeBytes > keptFreeBytes }
 
 // FreeIdleBuffers frees buffers that were not used since the last call, until keptFreeBytes are left. It frees large
-// and old buffers first. It keeps the used buffers, so that a periodic load does not reallocate them.
+// and old buffers first. Buffers that were used stay, so that a periodic load does not reallocate them.
 func (f *FreeList) FreeIdleBuffers() {
 	for _, s := range []*bufferStack{&f.large, &f.small} {
 		n := 0

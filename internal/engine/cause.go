@@ -17,7 +17,8 @@ const (
 	RefusedProxy                  // invalid PROXY header
 	RefusedHandshake              // failed TLS handshake
 	RefusedTimeout                // Limits.HandshakeTimeout
-	RefusedOther                  // closed before, by the peer or by us
+	RefusedOverload               // see package overload
+	RefusedOther                  // closed before Opened, by the peer or by this side
 
 	ClosedByPeer
 	ClosedByReset

@@ -5,15 +5,15 @@ import (
 	"sync/atomic"
 )
 
-// This file sends a message to many connections by one request per chunk. Consecutive messages to a set are merged.
+// This file sends a message to many connections by one request per chunk. Consecutive messages to a set share requests.
 
-// GroupChunk contains connections of a connSet. They belong to one owner. After its first message, it must not change.
+// GroupChunk contains connections of a connSet that have one owner. It must not change after its first message.
 type GroupChunk struct {
 	connList
 	set     *connSet
 	version uint64 // of the set, when the chunk was made
-	// Guarded by the lock of the owner's mailbox: the index of the last request for this chunk, and the run of that
-	// request; see Mailbox.batchRun.
+	// lastIndex and lastRun are the index and the run of the last request for this chunk; see Mailbox.batchRun. The
+	// lock of the owner's mailbox guards them.
 	lastIndex int
 	lastRun   uint64
 }
@@ -47,25 +47,26 @@ func (t *PostOutcomes) recordPostResult(r Ref, messageSize int, postErr error) {
 	}
 }
 
-// requestDropOrAbortForSlowConns makes each slow connection call countDropOrAbortAsSlow. If a mailbox has no space for
-// this request, a later message repeats it.
+// requestDropOrAbortForSlowConns posts a call of countDropOrAbortAsSlow to each slow connection. If a mailbox has no
+// space for this request, a later message posts it again.
 func (t *PostOutcomes) requestDropOrAbortForSlowConns() {
 	for _, r := range t.slow {
-		_ = r.Do((*Conn).countDropOrAbortAsSlow)
+		_ = r.post(Request{Kind: RequestDo, Shared: &Shared{Do: (*Conn).countDropOrAbortAsSlow}, canDelay: true})
 	}
 }
 
-// countDropOrAbortAsSlow is called if a message to several connections exceeds the output limit of c. If
+// countDropOrAbortAsSlow handles a message to several connections that exceeds the output limit of c. If
 // Runtime.DropMessages is true, it counts the message as dropped. Otherwise it aborts c.
 func (c *Conn) countDropOrAbortAsSlow() {
 	if c.runtime.DropMessages {
 		c.countDroppedMessage()
+		c.scheduleMissedIfLow() // the output may have been sent
 	} else {
 		c.abortWith(ErrSlowConsumer)
 	}
 }
 
-// broadcastShared posts a message to each connection of the chunk that has not been removed.
+// broadcastShared posts a message to each connection of the chunk that has not been removed from the group.
 func (m *GroupChunk) broadcastShared(s *Shared) (t PostOutcomes) {
 	rt := m.refs[0].c.runtime
 	if p, ok := rt.Poster.(ChunkPoster); ok && len(s.Bytes) > 0 && len(s.Bytes) <= rt.Limits.MaxUnsent {
@@ -77,14 +78,14 @@ func (m *GroupChunk) broadcastShared(s *Shared) (t PostOutcomes) {
 	return t
 }
 
-// messageBatch is a request for the connections of a chunk. It contains either messages of at most maxPieceSize bytes
-// in total, or a single longer message.
+// messageBatch is a request to send messages to the connections of a chunk. It contains either messages of at most
+// maxPieceSize bytes in total, or a single longer message.
 type messageBatch struct {
 	chunk    *GroupChunk
 	messages []batchMessage
 	size     int
-	joined   *Shared // all messages in one, once the request is delivered
-	// holders counts the undelivered requests of the batch's connections, plus one until all of them have been created.
+	joined   *Shared // all messages concatenated; set on delivery
+	// holders is the number of undelivered requests of the batch, plus one while these requests are being created.
 	holders atomic.Int32
 }
 
@@ -130,12 +131,15 @@ func (b *Mailbox) PutSharedForEachOpenInChunk(chunk *GroupChunk, s *Shared) (t P
 		b.lastShared = s
 		s.addHolderAndCountMemory()
 		b.findOrQueueBatch(chunk, size).addMessage(batchMessage{s, without})
+		if b.maxDelayedBytes > 0 {
+			b.delayOrReleaseQueuedOutput(true, size)
+		}
 	}
 	return t
 }
 
-// findOrQueueBatch returns the batch to which to add a message for the chunk. The batch may be queued before other
-// requests of the same run. Because these are for other chunks, each connection still gets its messages in order.
+// findOrQueueBatch returns the batch for a message to the chunk. Other requests of the same run may be queued behind
+// the batch. Because these are for other chunks, each connection still gets its messages in order.
 func (b *Mailbox) findOrQueueBatch(chunk *GroupChunk, messageSize int) *messageBatch {
 	if b.batchSet != chunk.set {
 		b.stopMergingIntoBatches()
@@ -149,12 +153,12 @@ func (b *Mailbox) findOrQueueBatch(chunk *GroupChunk, messageSize int) *messageB
 	m := &messageBatch{chunk: chunk}
 	m.holders.Store(1)
 	chunk.lastIndex, chunk.lastRun = len(b.queue), b.batchRun
-	b.ensureQueueCapacity(0)
+	b.markNonEmptyAndGrowIfNeeded(0)
 	b.queue = append(b.queue, QueuedRequest{batch: m})
 	return m
 }
 
-// stopMergingIntoBatches ends the current run. No more messages are added to queued batches.
+// stopMergingIntoBatches ends the current run, so that no more messages are added to queued batches.
 func (b *Mailbox) stopMergingIntoBatches() {
 	b.batchRun++
 	b.batchSet = nil
@@ -165,15 +169,15 @@ func (m *messageBatch) addMessage(p batchMessage) {
 	m.size += len(p.Bytes)
 }
 
-// ForEachConn calls deliver with the request of each connection, beginning at firstIndex, for at most maxConns
-// connections. It returns the index of the next connection. After the last connection, it returns 0.
+// ForEachConn calls deliver with each connection's request, for at most maxConns connections, beginning with number
+// firstIndex. It returns the number of the next connection, or 0 after the last.
 func (m QueuedRequest) ForEachConn(firstIndex, maxConns int, deliver func(QueuedRequest)) (nextIndexOrZero int) {
 	if m.Conn != nil {
 		deliver(m)
 		return 0
 	}
 	if m.batch.joined == nil {
-		m.batch.joinMessages()
+		m.batch.concatenateMessages()
 	}
 	refs := m.batch.chunk.refs
 	end := min(len(refs), firstIndex+maxConns)
@@ -182,13 +186,13 @@ func (m QueuedRequest) ForEachConn(firstIndex, maxConns int, deliver func(Queued
 	}
 	if end == len(refs) {
 		m.batch.chunk = nil // delivering the last requests may take long
-		m.batch.releaseMessagesIfLastHolder()
+		m.batch.removeHolderAndReleaseIfLast()
 		return 0
 	}
 	return end
 }
 
-func (m *messageBatch) releaseMessagesIfLastHolder() {
+func (m *messageBatch) removeHolderAndReleaseIfLast() {
 	if m.holders.Add(-1) > 0 {
 		return
 	}
@@ -201,7 +205,7 @@ func (m *messageBatch) releaseMessagesIfLastHolder() {
 	m.messages, m.joined = nil, nil
 }
 
-func (m *messageBatch) joinMessages() {
+func (m *messageBatch) concatenateMessages() {
 	if len(m.messages) == 1 {
 		m.joined = m.messages[0].Shared
 		return

@@ -8,7 +8,7 @@ func (c *Conn) OnEOF() {
 	c.MarkPeerEOFAndStartTimeout()
 }
 
-// MarkPeerEOFAndStartTimeout is like OnEOF, but for layers that detect the end of the input: it does not notify them.
+// MarkPeerEOFAndStartTimeout is like OnEOF, but does not notify the layer. It is for layers that detect EOF themselves.
 func (c *Conn) MarkPeerEOFAndStartTimeout() {
 	c.state |= peerEOF
 	if c.is(relayed) && !c.is(closing|failed) {
@@ -41,15 +41,15 @@ func (c *Conn) StartDrain() {
 	if c.is(draining | closing) {
 		return
 	}
-	if c.runtime.Draining != nil || c.is(ownHandler) {
+	if c.callbacks().Draining != nil || c.is(ownHandler) {
 		c.state |= drainingPending
 	}
 	c.state |= draining | readBeforeClose
 	c.ensureRare().drainReadsLeft = maxDrainReads
 }
 
-// cancelReadBeforeCloseUnlessMore is called when a read before a close has returned data. It cancels the read and the
-// close, unless there may be more data, a worker must handle the input first, or a time limit is still exceeded.
+// cancelReadBeforeCloseUnlessMore handles data from the last read before a timeout or drain closes the connection. It
+// cancels the close, unless a drain must read again, a worker must handle the input, or a time limit is still exceeded.
 func (c *Conn) cancelReadBeforeCloseUnlessMore() {
 	switch {
 	case c.is(draining) && c.extra != nil && c.extra.drainReadsLeft > 0:
@@ -62,8 +62,8 @@ func (c *Conn) cancelReadBeforeCloseUnlessMore() {
 	}
 }
 
-// CloseIfTimedOutAfterEmptyRead records that a Read found nothing or emptied the socket. If the connection has timed
-// out, it is closed now. If a worker must handle its input first, it is not closed yet.
+// CloseIfTimedOutAfterEmptyRead handles a Read that found nothing or emptied the socket. It closes the connection if a
+// time limit is exceeded, unless a worker must handle the connection's input first.
 func (c *Conn) CloseIfTimedOutAfterEmptyRead() {
 	if !c.is(readBeforeClose) || c.is(inputHeld) && !c.is(draining) {
 		return
@@ -93,6 +93,15 @@ func (c *Conn) CloseWith(why error) {
 	c.invalidateRefsAndStartClosing(why)
 }
 
+// CloseAfterPeer is like CloseWith, but waits for the peer's EOF before it shuts the sending direction. If no EOF
+// arrives within Limits.CloseTimeout, the connection closes.
+func (c *Conn) CloseAfterPeer(why error) {
+	if !c.is(closing | shut) {
+		c.CloseWith(why)
+		c.ensureRare().peerClosesFirst = true
+	}
+}
+
 func (c *Conn) invalidateRefsAndStartClosing(why error) {
 	g := c.refLock()
 	g.Lock()
@@ -104,7 +113,6 @@ func (c *Conn) invalidateRefsAndStartClosing(why error) {
 	c.enterClosingStateWithPartner(why)
 }
 
-// closeIfNothingPosted starts to close the connection if no posted requests for it are queued.
 func (c *Conn) closeIfNothingPosted(why error) (closeStarted bool) {
 	g := c.refLock()
 	g.Lock()
@@ -137,6 +145,8 @@ func (c *Conn) enterClosingStateWithPartner(why error) {
 // nextClosingAction returns the next action of a closing connection that has sent its output (see AdvanceToNextAction).
 func (c *Conn) nextClosingAction() Action {
 	switch {
+	case c.extra.peerClosesFirst && !c.is(peerEOF):
+		return Wait
 	case c.appendLayerCloseOnce():
 		return Send
 	case c.is(peerEOF):
@@ -198,7 +208,7 @@ func (c *Conn) Release() {
 	c.freeExtraIfZero()
 }
 
-// freeExtraIfZero frees the connection's extra state and rare state where they are zero.
+// freeExtraIfZero frees the connection's rareState and connExtra if all of their fields are zero.
 func (c *Conn) freeExtraIfZero() {
 	switch x := c.extra; {
 	case x == nil:

@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"sync"
 	"time"
+
+	"github.com/myriad-go/myriad/internal/overload"
 )
 
 // Action is the next step that a driver must perform for a connection.
@@ -45,7 +47,7 @@ type Conn struct {
 	slot        uint32
 }
 
-// connExtra is the state of connections that have a layer, a timer or a deadline, and of the few with a rareState.
+// connExtra is state that few connections need: those that have a layer, a timer, a deadline or a rareState.
 type connExtra struct {
 	layer  Layer         // nil if none
 	expiry time.Duration // 0 means never
@@ -57,10 +59,11 @@ type connExtra struct {
 	layerCloseSent    bool  // the layer has sent its closing message
 	closedByWorker    bool  // a worker calls Closed, or has called it
 	exportStage       uint8 // see export.go
+	timerBucket       uint8 // for the driver; see SetTimerBucket
 	*rareState              // noRareState, or changed only after ensureRare
 }
 
-// rareState is the state of connections that have relays, files or newest values, or are closing.
+// rareState is the state of connections that are closing, or have relays, files, latest values or rate limits.
 type rareState struct {
 	closeReason error // set together with closing
 	// dialStarted is the time when dialling began. It is valid until Opened has been called.
@@ -71,6 +74,7 @@ type rareState struct {
 	// retainCount is the number of Retain calls without a Release.
 	retainCount           int
 	independentDirections bool // see SetReadingDespiteUnsentOutput
+	peerClosesFirst       bool // see CloseAfterPeer
 	onDetached            *func(nc net.Conn, unread []byte)
 	pendingLayer          *pendingLayer // nil unless RequestLayerInsertion is in progress
 	fileQueue             *fileQueue    // nil if empty
@@ -81,31 +85,38 @@ type rareState struct {
 	handlerPartialSince time.Duration
 	latestQueue         []*LatestSubscription // values to send when nothing else is unsent
 	droppedMessages     int64                 // messages lost because the peer is slow
+	reportedMissed      int64                 // those of droppedMessages that Missed was told of
+	onlyMissedPending   bool                  // drainedPending is set for Missed, but Drained is not due
 	droppedOutput       int                   // bytes of output that were dropped
+	readRate            *readRate             // nil without a limit, or while the whole allowance is unused
+	ticket              overload.Ticket       // of the job submitted to a worker, or zero
+	critical            bool                  // see SetCritical
 }
 
-// noRareState is the rareState of connections without one. It is shared and must never change.
+// noRareState is shared by all connections that need no rareState. It must never change.
 var noRareState rareState
 
 func (x *connExtra) isZero() bool {
 	return x.layer == nil && x.expiry == 0 && x.timer == 0 && x.deadline == 0 && x.layerPartialSince == 0 && x.layerBytes == 0 &&
-		!x.layerCloseSent && !x.closedByWorker && x.exportStage == 0 && x.rareState.isZero()
+		!x.layerCloseSent && !x.closedByWorker && x.exportStage == 0 && x.timerBucket == 0 && x.rareState.isZero()
 }
 
 func (x *rareState) isZero() bool {
 	return x.closeReason == nil && x.dialStarted == 0 && x.remotePartner == nil && x.drainReadsLeft == 0 && x.retainCount == 0 &&
-		!x.independentDirections && x.onDetached == nil && x.pendingLayer == nil && x.fileQueue == nil && x.directSent == 0 &&
-		x.handlerMemory == 0 && x.handlerPartialSince == 0 && len(x.latestQueue) == 0 && x.droppedMessages == 0 && x.droppedOutput == 0
+		!x.independentDirections && !x.peerClosesFirst && x.onDetached == nil && x.pendingLayer == nil && x.fileQueue == nil && x.directSent == 0 &&
+		x.handlerMemory == 0 && x.handlerPartialSince == 0 && len(x.latestQueue) == 0 && x.droppedMessages == 0 && x.droppedOutput == 0 &&
+		x.readRate == nil && x.ticket == (overload.Ticket{}) && !x.critical
 }
 
 // Bind sets a connection's runtime, slot and first generation. It must be called once, before other goroutines use the
 // connection. When a slot gets a new Conn, the first generation must differ from those of the old Conn.
 func (c *Conn) Bind(rt *Runtime, slot, generation uint32) {
 	c.runtime, c.slot = rt, slot
+	rt.setInactiveOverloadIfNil()
 	c.refState.v.Store(uint64(generation) << 32)
 }
 
-// Slot returns the connection's index among those of its owner.
+// Slot returns the connection's index among the connections of its owner.
 func (c *Conn) Slot() uint32 { return c.slot }
 
 // Generation returns the generation of Refs to the connection or, in a free slot, to the slot's next connection.
@@ -126,7 +137,7 @@ func (c *Conn) DriverFlags() uint16 { return c.driverFlags }
 // SetDriverFlags stores flags of the driver, such as the events for which the driver watches the descriptor.
 func (c *Conn) SetDriverFlags(flags uint16) { c.driverFlags = flags }
 
-// OnDialling reports that dialling began at the time started. For a unix socket, peer is the zero value.
+// OnDialling records that dialling began at the time started. For a unix socket, peer is the zero value.
 func (c *Conn) OnDialling(peer netip.AddrPort, started time.Duration) {
 	c.SetPeerAddr(peer)
 	c.ensureRare().dialStarted = started
@@ -140,7 +151,7 @@ func (c *Conn) DialStartedAt() time.Duration {
 	return c.extra.dialStarted
 }
 
-// OnOpen reports that the connection is established. It calls Opened, or starts the first layer.
+// OnOpen records that the connection is established. It calls Opened, or starts the first layer.
 func (c *Conn) OnOpen(peer netip.AddrPort, isDialled bool) {
 	c.state = c.state&ownHandler | open | neverHeard
 	switch {
@@ -181,6 +192,8 @@ func (c *Conn) SetPeerAddr(peer netip.AddrPort) {
 
 func (c *Conn) IsClosing() bool { return c.is(closing | failed) }
 
+func (c *Conn) IsDraining() bool { return c.is(draining) }
+
 // IsOpen reports whether the connection is between OnOpen and OnClosed.
 func (c *Conn) IsOpen() bool { return c.is(open) }
 
@@ -191,7 +204,7 @@ func (c *Conn) ensureExtra() *connExtra {
 	return c.extra
 }
 
-// ensureRare returns the connection's own rareState. Other functions must not change a rareState.
+// ensureRare returns the connection's own rareState, and creates it if needed. No other rareState may be changed.
 func (c *Conn) ensureRare() *rareState {
 	x := c.ensureExtra()
 	if x.rareState == &noRareState {
@@ -211,7 +224,7 @@ func (x *connExtra) reset() {
 	*x = connExtra{rareState: &noRareState}
 }
 
-// The pools recycle the state of connections. Much is needed at once when many connections close or are exported.
+// These pools recycle connection state. When many connections close or are exported, they need much of it at once.
 var (
 	extraPool = sync.Pool{New: func() any { return &connExtra{rareState: &noRareState} }}
 	rarePool  = sync.Pool{New: func() any { return new(rareState) }}
@@ -220,14 +233,14 @@ var (
 // Output returns the bytes to send next. They are valid until the next event. After they are sent, there may be more.
 func (c *Conn) Output() []byte { return c.out.Bytes() }
 
-// OnSendStarted reports that the kernel owns Output until OnSent.
+// OnSendStarted records that the kernel owns Output until OnSent.
 func (c *Conn) OnSendStarted() {
 	c.out.inKernel = true
 	c.state |= blocked
 }
 
-// StartWriteTimerIfStopped reports that the kernel currently accepts no output. A driver that waits before OnSent must
-// call it. The write timeout starts at the first call.
+// StartWriteTimerIfStopped starts the write timeout, unless it runs, because the kernel accepts no output now. A driver
+// that must wait for the kernel before OnSent calls it.
 func (c *Conn) StartWriteTimerIfStopped(now time.Duration) {
 	if c.out == nil {
 		c.fileQueueOrNil().startProgressTimerIfStopped(now)
@@ -236,7 +249,7 @@ func (c *Conn) StartWriteTimerIfStopped(now time.Duration) {
 	}
 }
 
-// OnSent reports that sentBytes of Output were sent. If there is no output, the bytes belong to the current file.
+// OnSent records that sentBytes of Output were sent. If there is no output, the bytes belong to the current file.
 func (c *Conn) OnSent(sentBytes int) {
 	c.runtime.Counters.Add(Writes, 1)
 	c.runtime.Counters.Add(BytesOut, int64(sentBytes))
@@ -245,7 +258,7 @@ func (c *Conn) OnSent(sentBytes int) {
 		return
 	}
 	all := sentBytes == len(c.Output())
-	left, _ := c.discardSentOutput(sentBytes)
+	left, _ := c.discardSentAndReleasePosted(sentBytes)
 	switch {
 	case left == 0:
 		c.state &^= blocked
@@ -263,10 +276,10 @@ func (c *Conn) OnSent(sentBytes int) {
 	c.resumeAndScheduleDrainedIfLow()
 }
 
-// OnWritable reports that the kernel accepts output again.
+// OnWritable records that the kernel accepts output again.
 func (c *Conn) OnWritable() { c.state &^= blocked }
 
-// MarkWriteShutAndStartLinger reports that the sending direction is shut. If the connection is closing, the linger time
+// MarkWriteShutAndStartLinger records that the sending direction is shut. If the connection is closing, the linger time
 // starts.
 func (c *Conn) MarkWriteShutAndStartLinger() {
 	c.state |= shut
@@ -275,8 +288,8 @@ func (c *Conn) MarkWriteShutAndStartLinger() {
 	}
 }
 
-// HandleOrDeferForPendingLayer handles a request from the mailbox. data is valid only during the call. The connection
-// may have closed since the request was posted.
+// HandleOrDeferForPendingLayer handles a request from the mailbox, or defers it while a layer is pending. data is valid
+// only during the call. The connection may have closed since the request was posted.
 func (c *Conn) HandleOrDeferForPendingLayer(req QueuedRequest, data []byte) {
 	if req.shared != nil {
 		data = req.shared.Bytes
@@ -345,11 +358,11 @@ func (c *Conn) WantsInput() bool {
 	case c.is(peerEOF|failed) || c.isExporting():
 		return false
 	case c.is(closing):
-		return c.is(shut)
+		return c.is(shut) || c.extra.peerClosesFirst && !c.hasOutput()
 	case c.is(handshaking) && c.extra.layer.InputFull():
 		return false
 	}
-	return !c.is(inputHeld|openPending) && !c.isInputPaused()
+	return !c.is(inputHeld|openPending) && !c.updateAndReportInputPaused() && !c.isReadRateExceeded()
 }
 
 func (c *Conn) WantsWritable() bool { return c.is(blocked) && !c.is(failed) && !c.isExporting() }
@@ -361,7 +374,7 @@ func (c *Conn) AdvanceToNextAction() Action {
 	case c.isExporting():
 		return c.nextExportAction()
 	case c.canWriteLatest():
-		c.writeLatestValues()
+		c.writeSomeLatestValues()
 		return c.AdvanceToNextAction()
 	case c.hasOutput() && !c.is(blocked):
 		if c.out == nil {
@@ -379,7 +392,7 @@ func (c *Conn) AdvanceToNextAction() Action {
 	case c.isDetaching() && !c.hasOutput() && c.refState.postedBytes() == 0:
 		return DetachOrExport
 	case c.is(inputHeld), c.is(peerEOF) && !c.is(eofDelivered), c.is(relayed) && c.in != nil:
-		if c.is(readPaused | yielded) {
+		if c.is(readPaused|yielded) || c.isMessageRateExceeded() {
 			return Wait
 		}
 		return FeedHandler
@@ -393,13 +406,14 @@ func (c *Conn) AdvanceToNextAction() Action {
 		return Wait
 	case c.is(peerEOF) && c.closeIfNothingPosted(io.EOF):
 		return c.nextClosingAction()
-	case c.is(draining) && !c.is(relayed) && c.in == nil && c.partialMessageSince() == 0 && c.closeIfNothingPosted(ErrServerClosed):
+	case c.is(draining) && !c.is(relayed) && !c.isReadRateExceeded() && c.in == nil && c.partialMessageSince() == 0 && c.closeIfNothingPosted(ErrServerClosed):
 		return c.nextClosingAction()
 	}
 	return Wait
 }
 
-// nextDrainActionInHandshake implements AdvanceToNextAction before Opened. It leaves the peer's EOF to the layer.
+// nextDrainActionInHandshake returns AdvanceToNextAction's result before Opened. It only handles drains; the layer
+// handles the peer's EOF.
 func (c *Conn) nextDrainActionInHandshake() Action {
 	if c.is(readBeforeClose) && c.WantsInput() {
 		return Read
@@ -435,7 +449,7 @@ func (c *Conn) dropOutput() {
 		c.ensureRare().droppedOutput = n
 	}
 	if c.out != nil {
-		c.freeOutputAndPosted(c.out)
+		c.freeOutputAndReleasePosted(c.out)
 		c.out = nil
 	}
 	c.discardFileQueue()

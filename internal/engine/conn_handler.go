@@ -3,9 +3,10 @@ package engine
 // ConnHandler replaces the Handler for one connection, under the same rules, and stores the connection's value.
 type ConnHandler interface {
 	Handler
-	// NewLayer, Drained, Draining and Timer are as in Config.
+	// NewLayer, Drained, Missed, Draining and Timer are as in Config.
 	NewLayer(c *Conn) Layer
 	Drained(c *Conn)
+	Missed(c *Conn, n int64)
 	Draining(c *Conn)
 	Timer(c *Conn)
 	// DialFailed is called instead of Opened if connecting fails. It may be called on any goroutine and must not block.
@@ -66,7 +67,7 @@ func (c *Conn) ownOrEngineHandler() Handler {
 	if o := c.ConnHandler(); o != nil {
 		return o
 	}
-	return c.runtime.Handler
+	return c.callbacks().Handler
 }
 
 func (c *Conn) newFirstLayer() Layer {
@@ -83,7 +84,25 @@ func (c *Conn) callDrained() {
 	if o := c.ConnHandler(); o != nil {
 		c.callHandler(o.Drained)
 	} else {
-		c.callHandler(c.runtime.Drained)
+		c.callHandler(c.callbacks().Drained)
+	}
+}
+
+// callMissedThenDrained calls Missed if messages were missed since the last call, and Drained if it is due.
+func (c *Conn) callMissedThenDrained() {
+	onlyMissed := false
+	if x := c.extra; x != nil && x.droppedMessages > x.reportedMissed {
+		n, missed := x.droppedMessages-x.reportedMissed, c.callbacks().Missed
+		onlyMissed, x.onlyMissedPending, x.reportedMissed = x.onlyMissedPending, false, x.droppedMessages
+		if o := c.ConnHandler(); o != nil {
+			missed = o.Missed
+		}
+		if missed != nil {
+			c.callHandler(func(c *Conn) { missed(c, n) })
+		}
+	}
+	if !onlyMissed && !c.is(closing|failed) && (c.callbacks().Drained != nil || c.is(ownHandler)) {
+		c.callDrained()
 	}
 }
 
@@ -91,15 +110,15 @@ func (c *Conn) callDraining() {
 	if o := c.ConnHandler(); o != nil {
 		c.callHandler(o.Draining)
 	} else {
-		c.callHandler(c.runtime.Draining)
+		c.callHandler(c.callbacks().Draining)
 	}
 }
 
 func (c *Conn) callTimer() {
 	if o := c.ConnHandler(); o != nil {
 		c.callHandler(o.Timer)
-	} else if c.runtime.Timer != nil {
-		c.callHandler(c.runtime.Timer)
+	} else if timer := c.callbacks().Timer; timer != nil {
+		c.callHandler(timer)
 	}
 	c.startPendingLayerAndUpdatePause()
 }

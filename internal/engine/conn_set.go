@@ -12,7 +12,7 @@ import (
 // copy of the list.
 //
 // A connSet has a linear hash table for each owner, by slot. The buckets are chunks; a request for many connections
-// names a chunk. A snapshot returns the current chunks without a copy and begins a new version. A chunk of an older
+// refers to a chunk. A snapshot returns the current chunks without a copy and begins a new version. A chunk of an older
 // version is copied before it is changed. A table grows and shrinks by one chunk at a time, so that no change moves all
 // connections.
 //
@@ -34,8 +34,9 @@ func (l *connList) indexOf(c *Conn) int {
 	return -1
 }
 
-// containsAt reports whether the entry at index is r or a Ref of a newer generation. r must then not be added.
-func (l *connList) containsAt(index int, r Ref) bool {
+// hasSameOrNewerRefAt reports whether the entry at index is r or a newer Ref to its connection, so that r must not be
+// added.
+func (l *connList) hasSameOrNewerRefAt(index int, r Ref) bool {
 	return index >= 0 && (l.refs[index] == r || !l.refs[index].IsClosed())
 }
 
@@ -99,7 +100,7 @@ type ownerTable struct {
 	chunks       []*GroupChunk
 	count        int
 	nextSearched int // chunk to search next for closed connections
-	searchCredit int // how many entries may be searched
+	searchCredit int // number of entries that removeSomeClosed may search
 }
 
 func (s *connSet) findTable(rt *Runtime) (tableOrNil *ownerTable) {
@@ -128,7 +129,7 @@ func (s *connSet) addAndSubscribe(r Ref, valueOrNil *LatestValue) {
 	if o := s.findTable(r.c.runtime); o != nil {
 		i := o.chunkIndex(r.c)
 		index := o.chunks[i].indexOf(r.c)
-		if o.chunks[i].containsAt(index, r) {
+		if o.chunks[i].hasSameOrNewerRefAt(index, r) {
 			return
 		}
 		if index >= 0 {
@@ -139,10 +140,10 @@ func (s *connSet) addAndSubscribe(r Ref, valueOrNil *LatestValue) {
 	if valueOrNil != nil {
 		sub = NewSubscriptionToLaterValues(valueOrNil)
 	}
-	s.insertAndRebalance(r, sub)
+	s.insertGrowAndRemoveSomeClosed(r, sub)
 }
 
-func (s *connSet) insertAndRebalance(r Ref, sub *LatestSubscription) {
+func (s *connSet) insertGrowAndRemoveSomeClosed(r Ref, sub *LatestSubscription) {
 	o := s.findTable(r.c.runtime)
 	if o == nil {
 		o = &ownerTable{runtime: r.c.runtime, chunks: []*GroupChunk{s.newChunk()}}
@@ -235,8 +236,8 @@ func (s *connSet) mergeLastChunk(table *ownerTable) {
 	table.chunks = table.chunks[:last]
 }
 
-// removeSomeClosed is called for each addition. Once there were half as many additions as the next chunk has entries,
-// it removes the closed connections of that chunk.
+// removeSomeClosed must be called for each addition, which allows it to search two entries. Once all entries of the
+// next chunk are allowed, it removes the closed connections of that chunk.
 func (s *connSet) removeSomeClosed(table *ownerTable) {
 	table.searchCredit += 2
 	i := table.nextSearched % len(table.chunks)

@@ -6,11 +6,12 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad/internal/histogram"
+	"github.com/myriad-go/myriad/internal/overload"
 )
 
 type Counter int
 
-// The counters before gauges are gauges, which may fall. All other counters only grow.
+// The first counters, up to the constant gauges, may fall. All other counters only grow.
 const (
 	Open                 Counter = iota // open connections
 	Handshaking                         // of those, before Opened
@@ -23,11 +24,19 @@ const (
 	OldestBroadcastAge                  // age of the oldest in nanoseconds
 	AcceptPausedCount                   // loops, or the one acceptor, paused by Engine.PauseAccept
 	Goroutines                          // of a worker process; see package supervisor
+	OverloadActions                     // one for each action of package overload: 1 if it is active
+	_
+	_
+	_
+	_
+	_
+	_
 
 	Accepted     // without refused ones
 	Dialled      // connections made by Dial
 	AcceptErrors // failed accepts, for example without free descriptors
 	AcceptPauses // pauses because of Limits.AcceptRate
+	ReadLimited  // pauses of connections because of their ReadRate or MessageRate
 	Reads        // receive calls that returned bytes
 	Writes       // send calls
 	BytesIn
@@ -36,16 +45,20 @@ const (
 	Dropped  // because the peer is slow
 	Replaced // latest values that were replaced before they were sent
 	Broadcasts
-	Heartbeats     // sent
-	ConnsExported  // to another process
-	ConnsImported  // from another process
-	Panics         // in handlers
-	SlowCalls      // longer than Limits.SlowHandlerTime
-	MovedToWorkers // how often AutoWorkers moved handlers to workers
-	Shed           // how often input was shed
-	BusyTime       // nanoseconds that loops were busy
+	Heartbeats       // sent
+	ConnsExported    // to another process
+	ConnsImported    // from another process
+	Panics           // in handlers
+	SlowCalls        // longer than Limits.SlowHandlerTime
+	MovedToWorkers   // how often AutoWorkers moved handlers to workers
+	LoopsContinued   // how often another goroutine continued a loop, because a LoopJob took long
+	Shed             // calls of the handler's Shed
+	ShedByQueueDelay // requests shed, in the order of overload.Reason
+	ShedByLag
+	ShedByMemory
+	BusyTime // nanoseconds that loops were busy
 
-	// TLS handshakes, in the order of secure.StayReason: of compact connections, and of those that crypto/tls keeps
+	// TLS handshakes by secure.StayReason: connections that became compact, and those that stay with crypto/tls
 	TLSCompact
 	TLSDisabled
 	TLSVersion
@@ -64,6 +77,8 @@ const (
 
 	gauges = Accepted // number of gauges
 )
+
+const _ = uint(Accepted - OverloadActions - Counter(overload.NumActions)) // there is a gauge for each action
 
 // Counters are the counters of one owner. Owners have separate Counters, because sharing cache lines would be slow.
 type Counters struct {
@@ -96,7 +111,6 @@ func (c *Counters) CountLoopTurn(took time.Duration) {
 	c.recordDuration(loopTurnTimes, took)
 }
 
-// CountHandlerCall records the duration of a handler call.
 func (c *Counters) CountHandlerCall(took time.Duration) { c.recordDuration(handlerCallTimes, took) }
 
 // AddToWithMaxAge adds all counters to sum except OldestBroadcastAge, for which sum keeps the greater age.
@@ -150,6 +164,24 @@ type Histogram struct {
 	Buckets [Buckets]int64
 }
 
+// MeanTurnAtRandomTime returns the mean duration of the turn that an event meets if it comes at a random busy time. So
+// each turn is weighted by its duration. Only the turns after the snapshot before are considered.
+func (h Histogram) MeanTurnAtRandomTime(before Histogram) time.Duration {
+	var sum, squares float64
+	for i, n := range h.Buckets {
+		middle := 0.75 * float64(histogram.BucketUpperBound(i))
+		if i == Buckets-1 {
+			middle *= 2
+		}
+		sum += middle * float64(n-before.Buckets[i])
+		squares += middle * middle * float64(n-before.Buckets[i])
+	}
+	if sum <= 0 {
+		return 0
+	}
+	return time.Duration(squares / sum)
+}
+
 func (c *Counters) recordDuration(histogramStart Counter, took time.Duration) {
 	c.n[histogramStart+Counter(histogram.BucketIndex(took, Buckets))].Add(1)
 	c.n[histogramStart+Buckets].Add(int64(took))
@@ -162,10 +194,11 @@ func (n Counts) histogram(first Counter) Histogram {
 // Counters are sent to other processes, possibly of another version, by name. Gauges are not sent.
 
 var counterNames = [...]string{
-	Accepted: "accepted", Dialled: "dialled", AcceptErrors: "accept_errors", AcceptPauses: "accept_pauses",
+	Accepted: "accepted", Dialled: "dialled", AcceptErrors: "accept_errors", AcceptPauses: "accept_pauses", ReadLimited: "read_limited",
 	Reads: "reads", Writes: "writes", BytesIn: "bytes_in", BytesOut: "bytes_out", Messages: "messages",
 	Dropped: "dropped", Replaced: "replaced", Broadcasts: "broadcasts", Heartbeats: "heartbeats",
-	ConnsExported: "handed_over", ConnsImported: "taken_over", Panics: "panics", SlowCalls: "slow", MovedToWorkers: "moved", Shed: "shed",
+	ConnsExported: "handed_over", ConnsImported: "taken_over", Panics: "panics", SlowCalls: "slow", MovedToWorkers: "moved", LoopsContinued: "loops_continued", Shed: "shed",
+	ShedByQueueDelay: "shed_queue_delay", ShedByLag: "shed_lag", ShedByMemory: "shed_memory",
 	TLSCompact: "tls_compact", TLSDisabled: "tls_disabled", TLSVersion: "tls_version", TLSCipherSuite: "tls_cipher_suite",
 	TLSFIPS: "tls_fips", TLSSessionCache: "tls_session_cache",
 	BusyTime: "busy_time", GCs: "gcs", GCPause: "gc_pause",
@@ -173,7 +206,7 @@ var counterNames = [...]string{
 
 var causeNames = [...]string{
 	RefusedFull: "refused_full", RefusedSource: "refused_source", RefusedDenied: "refused_denied", RefusedProxy: "refused_proxy",
-	RefusedHandshake: "refused_handshake", RefusedTimeout: "refused_timeout", RefusedOther: "refused_other",
+	RefusedHandshake: "refused_handshake", RefusedTimeout: "refused_timeout", RefusedOverload: "refused_overload", RefusedOther: "refused_other",
 	ClosedByPeer: "closed_peer", ClosedByReset: "closed_reset", ClosedByHandler: "closed_handler", ClosedFirstByte: "closed_first_byte",
 	ClosedMessage: "closed_message", ClosedIdle: "closed_idle", ClosedWrite: "closed_write", ClosedClose: "closed_close",
 	ClosedHeartbeat: "closed_heartbeat", ClosedSlow: "closed_slow", ClosedBudget: "closed_budget", ClosedTooLong: "closed_too_long",

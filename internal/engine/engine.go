@@ -52,7 +52,7 @@
 //     arrive and when Config.Scheduler is due.
 //   - A peer counts as silent, and a connection as idle in a shutdown, only after a
 //     Read has found nothing: bytes in the kernel's buffer count as sent.
-//   - Every wait is bounded: a closing connection expires at NextExpiryTimerOrDeadline.
+//   - Every wait is bounded: a closing connection expires at NextExpiryOrTimer.
 //   - Stop returns once all connections are closed and every goroutine and
 //     descriptor of the model is gone.
 //   - If accept runs out of descriptors, the model keeps serving its connections
@@ -76,11 +76,14 @@ package engine
 import (
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
+	"math"
 	"net"
 	"net/netip"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/overload"
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
@@ -91,8 +94,8 @@ type Handler interface {
 	// Received gets the unused input and returns the number of bytes used. If the number is positive and input remains,
 	// the engine calls Received again immediately. If the number is 0, the engine waits for more input first.
 	Received(c *Conn, in []byte) (used int)
-	// Ended reports that the peer will send no more. The argument in is the unused input. Bytes that Ended does not use
-	// are lost, except while the connection is paused: then Ended is called again with these bytes.
+	// Ended reports that the peer will send no more. The argument in is the unused input. If Ended uses a part of it
+	// and the connection is then paused, Ended is called again later with the rest. Otherwise unused bytes are lost.
 	Ended(c *Conn, in []byte) (used int)
 	Closed(c *Conn, why error)
 }
@@ -120,6 +123,8 @@ type Limits struct {
 	CloseTimeout        time.Duration
 	Linger              time.Duration
 	ShutdownRate        int // 0 means no limit
+	// ReadRate and MessageRate are bytes and messages per second of a connection, without layers. 0 means no limit.
+	ReadRate, MessageRate int
 	// In the following limits, 0 means no limit.
 	HandshakeTimeout time.Duration
 	FirstByteTimeout time.Duration
@@ -139,6 +144,8 @@ type Config struct {
 	Limits    Limits
 	// Admission contains the rules for who may connect.
 	Admission AdmissionRules
+	// Overload, if set, decides what is given up under overload.
+	Overload *overload.Manager
 	// RefusalReply, if set, returns the bytes to send to a rejected connection. It may be called on any goroutine.
 	RefusalReply func(peer netip.AddrPort, why error) (answer []byte)
 	// IsProxy, if set, reports whether address a belongs to a proxy. A proxy announces the client of each connection.
@@ -148,6 +155,10 @@ type Config struct {
 	Heartbeat Heartbeat
 	// DropMessages drops messages beyond a slow peer's output limit. Without it, such a message closes the connection.
 	DropMessages bool
+	// WriteDelay delays posted output and broadcasts in models with loops, so that several messages share a write.
+	WriteDelay time.Duration
+	// Missed, if set, is called when a connection has missed n more messages and at most LowWater bytes are unsent.
+	Missed func(c *Conn, n int64)
 	// Drained, if set, is called when a connection's output has fallen to LowWater. Draining, if set, is called when a
 	// drain begins.
 	Drained, Draining func(c *Conn)
@@ -157,14 +168,23 @@ type Config struct {
 	// these functions, connections with a value are not exported.
 	Save    func(c *Conn, to []byte) ([]byte, error)
 	Restore func(c *Conn, state []byte) error
-	// RestoreLayer, if set, makes a layer from the state that MovableLayer.AppendState has appended, possibly in another
-	// process. Without it, connections with a layer can't be exported.
+	// SaveState and RestoreState, if set, move the handler's own state to the new process of an upgrade.
+	SaveState    func(w io.Writer) error
+	RestoreState func(r io.Reader) error
+	// RestoreLayer, if set, makes a layer from the state that MovableLayer.AppendState has appended, possibly in
+	// another process. Without it, connections with a layer can't be exported.
 	RestoreLayer func(state []byte) (Layer, error)
 	// SaveConnHandler and RestoreConnHandler replace Save and Restore for connections with a ConnHandler.
 	// RestoreConnHandler sets the ConnHandler. Without these functions, no connection with a ConnHandler is exported.
 	SaveConnHandler    func(c *Conn, to []byte) ([]byte, error)
 	RestoreConnHandler func(c *Conn, state []byte) error
-	Server             any
+	// ListenerCallbacks, if not empty, replace Handler, Heartbeat.Send and all callbacks from Drained to Shed. Element
+	// 0 is for connections without a listener, and element i+1 is for connections of listener i.
+	ListenerCallbacks []*Config
+	// PredecessorListeners[i] is the number of the listener that continues listener i of the previous process. With -1,
+	// imported connections of listener i are refused. By default, the numbers are the same.
+	PredecessorListeners []int
+	Server               any
 	// Shed, if set, is called instead of Received while the Pool is full. Shed runs on the loop. Without Shed, the
 	// connection is not read until the Pool has capacity.
 	Shed func(c *Conn, in []byte, why error) (used int)
@@ -251,8 +271,8 @@ type DialRequest struct {
 	// Source is the local address. The zero value lets the kernel choose. With a Path, Source must be zero.
 	Source netip.Addr
 	Count  int
-	// Handler, if set, handles the connection; Count must then be 1. If the dial fails, this Handler is told instead of
-	// the DialFailer.
+	// Handler, if set, handles the connection; Count must then be 1. If the dial fails, its
+	// DialFailed is called instead of that of the DialFailer.
 	Handler ConnHandler
 	// Timeout limits the connection attempt. If it is 0, only the limits of the model and the kernel apply.
 	Timeout time.Duration
@@ -310,9 +330,9 @@ type Engine interface {
 	// Adopt fails with ErrFull if too many adoptions are queued, with ErrClosed after Stop, and if the descriptor
 	// cannot be taken. After an error, nc is unchanged.
 	Adopt(nc net.Conn, listener int, alreadyRead []byte) error
-	// Broadcast sends p to all open connections that have completed their handshake. Broadcast copies p once and does
-	// not block. It fails with ErrFull if too many broadcasts or bytes are in progress, with ErrTooLarge if p exceeds
-	// Limits.MaxUnsent, and with ErrClosed after Stop.
+	// BroadcastToAllWorkers sends p to all open connections that have completed their handshake. It copies p once and
+	// does not block. It fails with ErrFull if too many broadcasts or bytes are in progress, with ErrTooLarge if p
+	// exceeds Limits.MaxUnsent, and with ErrClosed after Stop.
 	BroadcastToAllWorkers(p []byte) error
 	// PauseAccept stops or resumes accepting. While accepting is paused, new connections wait in the kernel's queues.
 	// PauseAccept does not wait for the loops; the counter AcceptPausedCount is the number of loops that have paused.
@@ -342,4 +362,60 @@ type Model struct {
 	Available func() error
 	// Start starts an engine. When Start returns, the engine accepts connections.
 	Start func(Config) (Engine, error)
+}
+
+// KillGrace is the interval at which Stop, after the end of its ctx, checks whether connections have closed. If no
+// connection has closed in an interval, handlers do not return, and Stop gives up.
+const KillGrace = time.Second
+
+// AwaitStop waits until done is closed. If ctx ends first, AwaitStop calls closeAll and waits until the number of open
+// connections has not fallen for KillGrace. Then it returns an error with the number of connections that closeAll has
+// cut off.
+func AwaitStop(ctx context.Context, done <-chan struct{}, countOpen func() int64, closeAll func()) error {
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+	}
+	closed := countOpen()
+	closeAll()
+	return stopError(ctx, closed, awaitClosedOrStuck(done, countOpen))
+}
+
+func awaitClosedOrStuck(done <-chan struct{}, countOpen func() int64) (stuck int64) {
+	tick := time.NewTicker(KillGrace)
+	defer tick.Stop()
+	for left := countOpen(); ; left = stuck {
+		select {
+		case <-done:
+			return 0
+		case <-tick.C:
+		}
+		if stuck = countOpen(); stuck >= left {
+			return stuck
+		}
+	}
+}
+
+// stopError returns the error of a Stop whose ctx ended when closedConns connections were open. stuckConns connections
+// are still open, because a handler on their loop or worker has not returned.
+func stopError(ctx context.Context, closedConns, stuckConns int64) error {
+	switch {
+	case stuckConns > 0:
+		return fmt.Errorf("%d connections were closed before they had finished, and %d are still open because of handlers that have not returned: %w", closedConns-stuckConns, stuckConns, context.Cause(ctx))
+	case closedConns == 0:
+		return nil
+	}
+	return fmt.Errorf("%d connections were closed before they had finished: %w", closedConns, context.Cause(ctx))
+}
+
+// DrainInterval is the interval at which a draining engine begins to drain further connections.
+const DrainInterval = 10 * time.Millisecond
+
+// MaxDrainedAfter returns how many drains may have begun when elapsed has passed. If perSecond is 0, there is no limit.
+func MaxDrainedAfter(perSecond int, elapsed time.Duration) int {
+	if perSecond == 0 {
+		return math.MaxInt
+	}
+	return int(float64(perSecond)*(elapsed+DrainInterval).Seconds()) + 1
 }

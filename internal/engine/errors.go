@@ -14,7 +14,7 @@ var (
 	ErrClosed           = errors.New("myriad: connection is closed")
 	ErrFull             = errors.New("myriad: no space: the connection has Limits.MaxUnsent unsent bytes, or its mailbox is full (Limits.MaxMail, Limits.MaxMailBytes)")
 	ErrOutsideCall      = errors.New("myriad: Conn used outside of a handler call for it, where nothing would be sent; use its Ref")
-	ErrOnLoop           = errors.New("myriad: waiting for a connection would block the event loop; call it on another goroutine")
+	ErrOnLoop           = errors.New("myriad: waiting for a connection would block the event loop; make this call on another goroutine")
 	ErrTooLarge         = errors.New("myriad: a single write is larger than Limits.MaxUnsent")
 	ErrMessageTooLong   = errors.New("myriad: message is longer than Limits.MaxMessage")
 	ErrSlowConsumer     = errors.New("myriad: slow consumer: unsent output would exceed Limits.MaxUnsent")
@@ -63,7 +63,7 @@ func (e *TLSError) Error() string { return "myriad: TLS failed: " + e.Err.Error(
 
 func (e *TLSError) Unwrap() error { return e.Err }
 
-// NormalizeError returns the same errors in all models. It returns ECONNRESET if the peer has gone.
+// NormalizeError converts an error to the one that all models report. If the peer has gone, that is ECONNRESET.
 func NormalizeError(transportErr error) error {
 	var errno syscall.Errno
 	if errors.As(transportErr, &errno) {

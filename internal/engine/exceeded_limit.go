@@ -33,7 +33,7 @@ func (c *Conn) logCloseIfByLimit(why error, messageSize uint64) {
 		return
 	}
 	attrs := []slog.Attr{
-		slog.String("limit", name), slog.Any("value", value), c.limitObservedAttr(why, messageSize),
+		slog.String("limit", name), slog.Any("value", value), c.observedValueAttr(why, messageSize),
 		slog.Int("unsent", c.UnsentOrDroppedBytes()), slog.String("peer", c.peerName()), c.Ref().logAttr(), slog.Int("loop", c.runtime.Index),
 	}
 	if help != "" {
@@ -69,7 +69,7 @@ func (rt *Runtime) describeLimit(reason error) (name string, value any, help str
 	return "", nil, ""
 }
 
-func (c *Conn) limitObservedAttr(why error, messageSize uint64) slog.Attr {
+func (c *Conn) observedValueAttr(why error, messageSize uint64) slog.Attr {
 	const key = "seen"
 	now := c.runtime.Clock()
 	switch why {

@@ -36,14 +36,14 @@ const (
 	exportRefused                    // the connection must not be exported
 )
 
-// postsBlocked is a number of posted bytes with which all further posts fail.
+// postsBlocked is a number of posted bytes that is so large that all further posts fail.
 const postsBlocked = senderWaiting - 1
 
 // checkExportable returns nil if the connection can be exported now, and otherwise ErrExportBusy or ErrNotExportable.
 func (c *Conn) checkExportable() error {
 	x := c.extra
 	switch {
-	case !c.is(open) || c.is(closing|failed|closingWrite|shut|peerEOF|relayed|draining), c.is(ownHandler) && c.runtime.SaveConnHandler == nil:
+	case !c.is(open) || c.is(closing|failed|closingWrite|shut|peerEOF|relayed|draining), c.is(ownHandler) && c.callbacks().SaveConnHandler == nil:
 		return ErrNotExportable
 	case c.is(handshaking | openPending | drainedPending | drainingPending | inCall):
 		return ErrExportBusy
@@ -70,11 +70,11 @@ func (c *Conn) ExportObstacleOrBusy() string {
 		return "relay"
 	case c.is(peerEOF | shut | closingWrite):
 		return "half-closed"
-	case c.is(ownHandler) && c.runtime.SaveConnHandler == nil:
+	case c.is(ownHandler) && c.callbacks().SaveConnHandler == nil:
 		return "handler of its own"
 	case c.hasUnmovableLayer():
 		return "TLS"
-	case !c.is(ownHandler) && c.runtime.Save == nil && c.runtime.SaveConnHandler == nil && c.userData != nil:
+	case !c.is(ownHandler) && c.callbacks().Save == nil && c.callbacks().SaveConnHandler == nil && c.userData != nil:
 		return ValueUnsaved
 	case x != nil && x.exportStage == exportRefused:
 		return "not saved"
@@ -182,7 +182,7 @@ func (c *Conn) Snapshot() (r Record, err error) {
 		return r, ErrExportBusy
 	}
 	for c.canWriteLatest() {
-		c.writeLatestValues()
+		c.writeSomeLatestValues()
 	}
 	if !c.refState.blockPostsIfPostedEquals(c.postedBytesInOutput()) {
 		return r, ErrExportBusy
@@ -233,10 +233,10 @@ func durationUntil(at, now time.Duration) time.Duration {
 
 // saveHandlerState returns the saved state of the handler, or nil for a handler without state.
 func (c *Conn) saveHandlerState() (state []byte, err error) {
-	save := c.runtime.Save
+	save := c.callbacks().Save
 	switch {
 	case c.is(ownHandler):
-		save = c.runtime.SaveConnHandler
+		save = c.callbacks().SaveConnHandler
 	case save == nil && c.userData != nil:
 		return nil, ErrNotExportable
 	case save == nil:
@@ -250,7 +250,7 @@ func (c *Conn) saveHandlerState() (state []byte, err error) {
 	return state, err
 }
 
-// If exactly expectedBytes are posted, blockPostsIfPostedEquals makes further posts fail and returns true.
+// blockPostsIfPostedEquals makes further posts fail if expectedBytes are posted, and reports whether that is the case.
 func (m *generationAndPosted) blockPostsIfPostedEquals(expectedBytes int) (didBlock bool) {
 	v := m.v.Load()
 	return postedBytesIn(v) == expectedBytes && m.v.CompareAndSwap(v, v+uint64(postsBlocked-expectedBytes))
@@ -276,7 +276,7 @@ func (c *Conn) Import(r *Record) {
 	c.lastHeard = toCoarseTime(now - r.SilentFor)
 	if r.Timer > 0 || r.Deadline > 0 || r.Missed > 0 {
 		x := c.ensureExtra()
-		c.ensureRare().droppedMessages = r.Missed
+		c.ensureRare().droppedMessages, c.ensureRare().reportedMissed = r.Missed, r.Missed
 		if r.Timer > 0 {
 			x.timer = now + r.Timer
 		}
@@ -319,13 +319,13 @@ func (c *Conn) restoreLayer(state []byte) error {
 }
 
 func (c *Conn) restoreHandlerState(r *Record) {
-	restore := c.runtime.Restore
+	restore := c.callbacks().Restore
 	switch {
-	case r.HasConnHandler && c.runtime.RestoreConnHandler == nil:
+	case r.HasConnHandler && c.callbacks().RestoreConnHandler == nil:
 		c.abortWith(errNoConnHandler)
 		return
 	case r.HasConnHandler:
-		restore = c.runtime.RestoreConnHandler
+		restore = c.callbacks().RestoreConnHandler
 	case restore == nil:
 		return
 	}
@@ -420,7 +420,7 @@ type Migrator interface {
 	// StartImportingConns imports connections from channels until their other ends are closed. The engine owns the
 	// channels.
 	StartImportingConns(channels []*os.File) error
-	// ChannelsNeeded returns the number of channels with which each loop or process has a channel of its own.
+	// ChannelsNeeded returns the number of channels that gives each loop or process a channel of its own.
 	ChannelsNeeded() int
 	SocketsPerListener() []int
 	// SendListenerSockets sends the descriptors of all listening sockets, in the order of the listeners, with message.

@@ -14,6 +14,7 @@ type ownCalls struct {
 
 func (*ownCalls) NewLayer(*Conn) Layer { return nil }
 func (*ownCalls) Drained(*Conn)        {}
+func (*ownCalls) Missed(*Conn, int64)  {}
 func (*ownCalls) Draining(*Conn)       {}
 func (*ownCalls) Timer(*Conn)          {}
 func (*ownCalls) DialFailed(error)     {}

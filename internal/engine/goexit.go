@@ -64,7 +64,8 @@ func runInCoroutine(f func()) (returned bool) {
 	return returned
 }
 
-// updatePauseAndScheduleActionsAfterGoexit completes the event of a connection whose handler called Goexit.
+// updatePauseAndScheduleActionsAfterGoexit does the work that normally follows a handler call, because the handler ended
+// it with runtime.Goexit.
 func (c *Conn) updatePauseAndScheduleActionsAfterGoexit() {
 	c.startPendingLayerAndUpdatePause()
 	if o := c.runtime.Loop; o != nil && o.OnLoop() { // otherwise it is on a worker
@@ -72,7 +73,7 @@ func (c *Conn) updatePauseAndScheduleActionsAfterGoexit() {
 	}
 }
 
-// NotifyDialFailed defers reportDialFailedGoexit, which counts and logs a runtime.Goexit in DialFailed.
+// reportDialFailedGoexit counts and logs a runtime.Goexit in DialFailed. NotifyDialFailed defers it.
 func (rt *Runtime) reportDialFailedGoexit(returned *bool) {
 	if *returned {
 		return

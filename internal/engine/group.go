@@ -8,10 +8,10 @@ import (
 // Group is a set of connections that get the same messages; see package tcp. A single connection is stored in place, a
 // few in a list, many in a set.
 //
-// Two locks guard a Group. sending is held while a message is posted, so that all connections get messages in the same
-// order. mu is held while members are accessed. Posting a message to a list holds both locks. Posting to a set holds
-// only sending, and uses a snapshot; connections removed meanwhile are recorded in the set, and mailboxes check this
-// record.
+// Two locks guard a Group. The lock sending is held while a message is posted, so that all connections get messages in
+// the same order. The lock mu is held while members are accessed. Posting a message to a list holds both locks. Posting
+// to a set holds only sending and uses a snapshot. The set records connections that are removed meanwhile, and
+// mailboxes check this record.
 type Group struct {
 	sending sync.Mutex
 	mu      sync.Mutex // locked after sending
@@ -56,7 +56,7 @@ func (m *groupMembers) add(r Ref) {
 		return
 	}
 	place := m.list.indexOf(r.c)
-	if m.list.containsAt(place, r) {
+	if m.list.hasSameOrNewerRefAt(place, r) {
 		return
 	}
 	if place >= 0 {
@@ -74,7 +74,7 @@ func (m *groupMembers) add(r Ref) {
 	}
 	m.set = new(connSet)
 	for i, r := range m.list.refs {
-		m.set.insertAndRebalance(r, m.list.subscriptionAt(i))
+		m.set.insertGrowAndRemoveSomeClosed(r, m.list.subscriptionAt(i))
 	}
 	m.list = connList{}
 }
@@ -170,7 +170,8 @@ func (r Ref) newShared(p []byte) *Shared {
 	return &Shared{Bytes: bytes.Clone(p), counters: r.c.runtime.Shared}
 }
 
-// broadcastToFewOrSnapshot posts a message to the connections of a small group, or returns the chunks of a set.
+// broadcastToFewOrSnapshot posts a message to the connections of a small group. For a large group, it returns the set's
+// chunks, to which the caller must post the message.
 func (g *Group) broadcastToFewOrSnapshot(p []byte) (t PostOutcomes, chunks []*GroupChunk) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -226,7 +227,8 @@ func (g *Group) SendLatest(p []byte) (announcedConns, fullConns int) {
 	return t.sent, t.full
 }
 
-// sendLatestToFewOrSnapshot is like broadcastToFewOrSnapshot, for a latest value.
+// sendLatestToFewOrSnapshot stores p as the newest value and announces it to the connections of a small group. For a
+// large group, it returns the set's chunks, to which the caller must announce the value.
 func (g *Group) sendLatestToFewOrSnapshot(p []byte) (t PostOutcomes, chunks []*GroupChunk) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

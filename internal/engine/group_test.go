@@ -365,7 +365,7 @@ func TestGroupPublish(t *testing.T) {
 			o.takeByConn()
 			for _, r := range refs {
 				if r.c.canWriteLatest() {
-					r.c.writeLatestValues()
+					r.c.writeSomeLatestValues()
 				}
 				if r.c.UnsentOrDroppedBytes() > 0 {
 					n++

@@ -3,12 +3,13 @@ package engine
 import (
 	"net/netip"
 	"runtime/debug"
+	"time"
 )
 
 // This file contains the methods for handlers, which package tcp documents, and the engine's calls of handlers.
 
 func (c *Conn) Write(p []byte) (int, error) {
-	if err := c.checkWriteOrCloseSlowConsumer(len(p)); err != nil {
+	if err := c.checkWriteOrDropOrAbortAsSlow(len(p)); err != nil {
 		return 0, err
 	}
 	switch {
@@ -48,7 +49,7 @@ func (c *Conn) acceptsBroadcasts() bool {
 }
 
 func (c *Conn) WriteString(s string) (int, error) {
-	if err := c.checkWriteOrCloseSlowConsumer(len(s)); err != nil {
+	if err := c.checkWriteOrDropOrAbortAsSlow(len(s)); err != nil {
 		return 0, err
 	}
 	if c.layer() != nil {
@@ -59,9 +60,10 @@ func (c *Conn) WriteString(s string) (int, error) {
 	return len(s), nil
 }
 
-// checkWriteOrCloseSlowConsumer returns nil if size bytes can be written, and otherwise the reason. If too much output
-// is unsent and Config.DropMessages is off, it closes the connection. Posted bytes do not count as unsent here.
-func (c *Conn) checkWriteOrCloseSlowConsumer(size int) error {
+// checkWriteOrDropOrAbortAsSlow returns nil if size bytes can be written, and otherwise the reason. If too much output
+// is unsent, it counts a dropped message or, without Config.DropMessages, aborts the connection. Posted bytes do not
+// count as unsent here.
+func (c *Conn) checkWriteOrDropOrAbortAsSlow(size int) error {
 	if c.is(closing|failed|closingWrite) || !c.is(open) {
 		return ErrClosed
 	}
@@ -136,17 +138,17 @@ func (c *Conn) IsAborted() bool { return c.is(failed) }
 
 // IsPaused reports whether the handler must leave its input unused: too much output is unsent, or reading is off.
 func (c *Conn) IsPaused() bool {
-	return c.is(closing|failed) || c.isInputPaused()
+	return c.is(closing|failed) || c.updateAndReportInputPaused()
 }
 
 // SetReading turns reading from the peer on or off. Reading is initially on. SetReading must be called within a handler
 // call. It has no effect while a relay, layer or Detach consumes the input.
 //
 // While reading is off, the kernel's buffers fill up and the peer must wait; the peer does not count as silent.
-// Received and Ended are not called. The engine may keep a few buffers of input, including bytes that the current call
+// Received and Ended are not called. The engine may store a few buffers of input, including bytes that the current call
 // leaves unused. The handler receives this input when reading is on again.
 //
-// Sending and closing continue as before. The peer's EOF and a drain are handled after the kept input. A transport
+// Sending and closing continue as before. The peer's EOF and a drain are handled after the stored input. A transport
 // error may close the connection and lose input in the kernel.
 func (c *Conn) SetReading(enabled bool) {
 	if !c.isInputTaken() {
@@ -209,14 +211,19 @@ func (c *Conn) ReadsDespiteUnsentOutput() bool {
 	return c.is(relayed) || c.extra != nil && c.extra.independentDirections
 }
 
-func (c *Conn) IsReadPaused() bool { return c.is(readPaused) }
+// IsReadPaused reports whether the handler, a relay or a rate limit has paused reading.
+func (c *Conn) IsReadPaused() bool { return c.is(readPaused) || c.isReadRateExceeded() }
 
 // BothEnded reports whether the peer has sent EOF and this side has shut down the sending direction.
 func (c *Conn) BothEnded() bool { return c.is(peerEOF) && c.is(shut) }
 
+// CountMessages counts n messages that the handler has used. They also use up the allowance of the message rate.
 func (c *Conn) CountMessages(n int) {
 	if n > 0 {
 		c.runtime.Counters.Add(Messages, int64(n))
+		if c.mayHaveReadRate() {
+			c.useAllowanceAndPauseIfExceeded(0, n)
+		}
 	}
 }
 
@@ -228,6 +235,11 @@ func (c *Conn) MaxMessage() int { return c.runtime.Limits.MaxMessage }
 func (c *Conn) RefusedBytes() int {
 	return int(c.refusedBytes)
 }
+
+func (c *Conn) Clock() time.Duration { return c.runtime.Clock() }
+
+// LoopReads returns the counter Reads of the connection's owner.
+func (c *Conn) LoopReads() int64 { return c.runtime.Counters.Get(Reads) }
 
 func (c *Conn) Server() any { return c.runtime.Server }
 
@@ -269,7 +281,7 @@ func (c *Conn) callReceivedOrShed(in []byte, shedReason error) (used int) {
 	defer c.recoverHandlerPanicAndAbort(&returned)
 	c.state |= inCall
 	if shedReason != nil {
-		used = c.runtime.Shed(c, in, shedReason)
+		used = c.callbacks().Shed(c, in, shedReason)
 	} else {
 		used = c.ownOrEngineHandler().Received(c, in)
 	}

@@ -1,5 +1,10 @@
 package engine
 
+import (
+	"math"
+	"time"
+)
+
 // This file passes input to the handler and buffers unused input.
 
 // OnRead handles received bytes. p is valid during the call.
@@ -33,8 +38,8 @@ func (c *Conn) feedLayerOrHandlerUnlessClosing(p []byte) {
 	c.startPendingLayerAndUpdatePause()
 }
 
-// OnPlaintext handles input for the handler. p is valid during the call. A peer counts as silent until such input
-// arrives. The first bytes of a TLS record, for example, are not enough.
+// OnPlaintext handles input for the handler. p is valid during the call. Only such input ends the silence of a peer:
+// the first bytes of a TLS record, for example, do not.
 func (c *Conn) OnPlaintext(p []byte) {
 	if c.extra != nil {
 		c.extra.layerPartialSince = 0
@@ -45,6 +50,9 @@ func (c *Conn) OnPlaintext(p []byte) {
 		c.relayInputOrPassToHandler(p)
 	} else if rest := c.feedOrShedInput(p, nil); len(rest) > 0 && !c.is(closing|failed) {
 		c.bufferUnusedInput(rest)
+	}
+	if c.mayHaveReadRate() {
+		c.useAllowanceAndPauseIfExceeded(len(p), 0)
 	}
 }
 
@@ -89,7 +97,7 @@ func (c *Conn) MakeDeferredHandlerCalls() {
 	}
 	if c.is(drainedPending) {
 		c.state &^= drainedPending
-		c.callDrained()
+		c.callMissedThenDrained()
 	}
 	if c.is(drainingPending) && !c.is(closing|failed) {
 		c.callDraining()
@@ -98,20 +106,21 @@ func (c *Conn) MakeDeferredHandlerCalls() {
 	if c.is(inputHeld) {
 		c.feedOrShedBuffered(nil)
 	}
-	if c.is(peerEOF) && !c.is(eofDelivered|inputHeld|readPaused|closing|failed) {
+	if c.is(peerEOF) && !c.is(eofDelivered|inputHeld|readPaused|closing|failed) && !c.isMessageRateExceeded() {
 		c.callEndedWithUnusedInput()
 	}
 	c.startPendingLayerAndUpdatePause()
 }
 
-// callEndedWithUnusedInput calls Ended with the unused input. If the connection is paused, unused input is kept.
+// callEndedWithUnusedInput calls Ended with the unused input. If Ended uses a part of it and the connection is then
+// paused, the rest stays buffered, and Ended is called again later. Otherwise the rest is dropped.
 func (c *Conn) callEndedWithUnusedInput() {
 	var rest []byte
 	if c.in != nil {
 		rest = c.in.Bytes()
 	}
 	used := c.callEnded(rest)
-	if used > 0 && used < len(rest) && c.isInputPaused() && !c.is(closing|failed) {
+	if used > 0 && used < len(rest) && c.updateAndReportInputPaused() && !c.is(closing|failed) {
 		c.in.discardFrontBytes(used)
 		c.refusedBytes = 0
 		c.state |= inputHeld
@@ -121,7 +130,7 @@ func (c *Conn) callEndedWithUnusedInput() {
 	c.dropInput()
 }
 
-// feedOrShedBuffered passes buffered input to Received or, if shedReason is not nil, to Shed. It keeps unused input.
+// feedOrShedBuffered passes buffered input to Received or, if shedReason is not nil, to Shed. The rest stays buffered.
 func (c *Conn) feedOrShedBuffered(shedReason error) {
 	c.state &^= inputHeld
 	if c.in == nil {
@@ -145,7 +154,7 @@ func (c *Conn) feedOrShedBuffered(shedReason error) {
 // input. Each call gets the bytes already refused and at most ReadSize more, which limits what a call writes.
 func (c *Conn) feedOrShedInput(in []byte, shedReason error) (unused []byte) {
 	for len(in) > 0 && !c.is(closing|failed) {
-		if c.isInputPaused() {
+		if c.updateAndReportInputPaused() {
 			c.state |= inputHeld
 			break
 		}
@@ -156,7 +165,7 @@ func (c *Conn) feedOrShedInput(in []byte, shedReason error) (unused []byte) {
 			c.abortForInvalidUsedCount(used, len(part), shedReason)
 		case used > 0:
 			in, c.refusedBytes = in[used:], 0
-		case c.isInputPaused():
+		case c.updateAndReportInputPaused():
 		case len(part) >= c.runtime.Limits.MaxMessage:
 			c.CloseMessageTooLong(uint64(len(part)))
 		default:
@@ -169,13 +178,16 @@ func (c *Conn) feedOrShedInput(in []byte, shedReason error) (unused []byte) {
 	return in
 }
 
-// isInputPaused reports whether input must not be passed to the handler now.
-func (c *Conn) isInputPaused() bool { return c.pauseReadingAtHighWater() || c.is(readPaused|yielded) }
+// updateAndReportInputPaused begins a pause at HighWater. It reports whether input must not be passed to the handler
+// now.
+func (c *Conn) updateAndReportInputPaused() bool {
+	return c.pauseReadingAtHighWater() || c.is(readPaused|yielded) || c.isMessageRateExceeded()
+}
 
 // pauseReadingAtHighWater pauses reading if more than HighWater bytes are unsent. It reports whether reading is paused;
 // a pause ends at LowWater. With IgnoreHighWater it returns false, but Drained is called as usual.
 func (c *Conn) pauseReadingAtHighWater() (isPaused bool) {
-	if !c.is(overHighWater|relayed) && c.UnsentOrDroppedBytes()+c.directSentInEvent() > c.runtime.Limits.HighWater {
+	if !c.is(overHighWater|relayed) && c.UnsentOrDroppedBytes()+c.directSentInEvent() > c.runtime.highWater() {
 		c.state |= overHighWater
 		c.runtime.Counters.Add(Paused, 1)
 	}
@@ -188,7 +200,10 @@ func (c *Conn) resumeAndScheduleDrainedIfLow() {
 	if c.remotePartner() != nil {
 		c.reopenFastPathAndResumePartner()
 	}
-	if !c.is(overHighWater) || c.UnsentOrDroppedBytes() > c.runtime.Limits.LowWater {
+	if c.extra != nil && c.extra.droppedMessages > c.extra.reportedMissed {
+		c.scheduleMissedIfLow()
+	}
+	if !c.is(overHighWater) || c.UnsentOrDroppedBytes() > c.runtime.lowWater() {
 		return
 	}
 	c.endHighWaterPause()
@@ -196,9 +211,21 @@ func (c *Conn) resumeAndScheduleDrainedIfLow() {
 		c.resumeLocalPartnerReading()
 		return
 	}
-	if (c.runtime.Drained != nil || c.is(ownHandler)) && !c.is(closing|failed) {
+	if (c.callbacks().Drained != nil || c.is(ownHandler)) && !c.is(closing|failed) {
 		c.state |= drainedPending
+		if c.hasRare() {
+			c.extra.onlyMissedPending = false
+		}
 	}
+}
+
+// scheduleMissedIfLow makes Missed due if at most LowWater bytes are unsent. The connection must have a rareState.
+func (c *Conn) scheduleMissedIfLow() {
+	if c.callbacks().Missed == nil && !c.is(ownHandler) || c.is(drainedPending|relayed|closing|failed) || c.UnsentOrDroppedBytes() > c.runtime.Limits.LowWater {
+		return
+	}
+	c.state |= drainedPending
+	c.extra.onlyMissedPending = true
 }
 
 // endHighWaterPause ends the pause. The peer's timeouts restart, because nothing was read during the pause.
@@ -216,4 +243,127 @@ func (c *Conn) restartPeerTimeouts() {
 	if c.extra != nil && c.extra.handlerPartialSince > 0 {
 		c.extra.handlerPartialSince = c.runtime.Clock()
 	}
+}
+
+// The rest of this file limits the rates at which connections are read: Limits.ReadRate and MessageRate, or
+// Conn.SetReadRate.
+//
+// A connection that exceeds its byte rate is not read. A connection that exceeds its message rate also gets none of the
+// input that has been read. Both wait as after SetReading(false), until CheckTimeouts finds that the rate permits more.
+// Input of relays and layers' handshakes is not limited.
+
+// readRate records how much of its rate limits a connection has used. Only the owner uses it. A connection without
+// limits has no readRate. One with the default limits drops it when the allowance is full again, as a new one would be.
+type readRate struct {
+	isOwn           bool // set by SetReadRate
+	bytes, messages allowance
+}
+
+// allowance is the number of units that may be used. It is replenished at perSecond, up to the units of one second.
+type allowance struct {
+	perSecond   int           // 0 means no limit
+	fullAt      time.Duration // when the allowance is complete
+	pausedUntil time.Duration // when the connection continues; 0 if it is not paused
+}
+
+// use subtracts n units, even if fewer are left. It reports whether the call begins a pause.
+func (a *allowance) use(n int, now time.Duration) (pauses bool) {
+	if a.perSecond == 0 || n == 0 {
+		return false
+	}
+	rate := time.Duration(a.perSecond)
+	a.fullAt = max(a.fullAt, now) + time.Duration(n)*time.Second/rate
+	nextUnit := a.fullAt - time.Second + (time.Second+rate-1)/rate
+	if nextUnit <= now {
+		return false
+	}
+	pauses = a.pausedUntil == 0
+	a.pausedUntil = nextUnit
+	return pauses
+}
+
+func (a *allowance) endPauseIfDue(now time.Duration) (ended bool) {
+	if ended = a.pausedUntil != 0 && now >= a.pausedUntil; ended {
+		a.pausedUntil = 0
+	}
+	return ended
+}
+
+// mayHaveReadRate reports whether readRateOrNil must be called. For most connections it avoids this slower call.
+func (c *Conn) mayHaveReadRate() bool {
+	return c.extra != nil || c.runtime.Limits.ReadRate|c.runtime.Limits.MessageRate != 0
+}
+
+// readRateOrNil returns the connection's readRate, and creates it if needed. Without limits, it returns nil.
+func (c *Conn) readRateOrNil() *readRate {
+	l := &c.runtime.Limits
+	switch {
+	case c.extra != nil && c.extra.readRate != nil:
+		return c.extra.readRate
+	case l.ReadRate|l.MessageRate == 0:
+		return nil
+	}
+	r := &readRate{bytes: allowance{perSecond: l.ReadRate}, messages: allowance{perSecond: l.MessageRate}}
+	c.ensureRare().readRate = r
+	return r
+}
+
+// SetReadRate replaces Limits.ReadRate and MessageRate for this connection, with a complete allowance. 0 means no
+// limit.
+func (c *Conn) SetReadRate(bytesPerSecond, messagesPerSecond int) {
+	if c.is(open) && !c.is(closing) {
+		c.ensureRare().readRate = &readRate{true, allowance{perSecond: bytesPerSecond}, allowance{perSecond: messagesPerSecond}}
+	}
+}
+
+// useAllowanceAndPauseIfExceeded uses up allowances for input. If one is exceeded, it pauses the connection.
+func (c *Conn) useAllowanceAndPauseIfExceeded(bytes, messages int) {
+	r := c.readRateOrNil()
+	if r == nil || c.is(relayed|closing|failed) {
+		return
+	}
+	now := c.runtime.Now()
+	pauses := r.bytes.use(bytes, now)
+	if r.messages.use(messages, now) || pauses {
+		c.runtime.Counters.Add(ReadLimited, 1)
+	}
+}
+
+// AllowedMessages returns the number of messages that the handler may use now, at least 1.
+func (c *Conn) AllowedMessages() int {
+	r := c.readRateOrNil()
+	if r == nil || r.messages.perSecond == 0 {
+		return math.MaxInt
+	}
+	left := time.Second - max(r.messages.fullAt-c.runtime.Now(), 0)
+	return max(int(left*time.Duration(r.messages.perSecond)/time.Second), 1)
+}
+
+// isReadRateExceeded reports whether the connection must not be read, because it has exceeded a rate limit.
+func (c *Conn) isReadRateExceeded() bool {
+	return c.extra != nil && c.extra.readRate != nil && c.extra.readRate.bytes.pausedUntil|c.extra.readRate.messages.pausedUntil != 0 && !c.is(relayed)
+}
+
+// isMessageRateExceeded reports whether input must not be passed to the handler because of the message rate.
+func (c *Conn) isMessageRateExceeded() bool {
+	return c.extra != nil && c.extra.readRate != nil && c.extra.readRate.messages.pausedUntil != 0 && !c.is(relayed)
+}
+
+// resumeReadingIfRateAllows ends pauses that rate limits caused and whose time is over. It reports whether it ended
+// any. It frees a readRate that is no longer needed.
+func (c *Conn) resumeReadingIfRateAllows(now time.Duration) (resumed bool) {
+	if c.extra == nil || c.extra.readRate == nil {
+		return false
+	}
+	r := c.extra.readRate
+	resumed = r.bytes.endPauseIfDue(now)
+	if r.messages.endPauseIfDue(now) || resumed {
+		c.restartPeerTimeouts()
+		return true
+	}
+	if !r.isOwn && max(r.bytes.fullAt, r.messages.fullAt) <= now {
+		c.extra.readRate = nil
+		c.freeExtraIfZero()
+	}
+	return false
 }

@@ -149,8 +149,8 @@ func (c *Conn) canWriteLatest() bool {
 	return c.extra != nil && len(c.extra.latestQueue) > 0 && !c.hasOutput() && !c.hasPendingLayer()
 }
 
-// writeLatestValues writes newest values until about one buffer is full, but at least one value.
-func (c *Conn) writeLatestValues() {
+// writeSomeLatestValues writes newest values until about one buffer is full, but at least one value.
+func (c *Conn) writeSomeLatestValues() {
 	x, n := c.extra, 0
 	for n < len(x.latestQueue) && c.UnsentOrDroppedBytes() < maxPieceSize && !c.is(failed) {
 		l := x.latestQueue[n]
@@ -174,6 +174,7 @@ func (c *Conn) writeLatestValues() {
 func (c *Conn) AddDroppedMessages(count int64) {
 	if count > 0 {
 		c.ensureRare().droppedMessages += count
+		c.scheduleMissedIfLow()
 	}
 }
 

@@ -21,7 +21,7 @@ type Layer interface {
 	ContinueHandshake(c *Conn) error
 	// Memory returns the number of bytes that the layer buffers. partial means that they include a partial message.
 	Memory() (memory int, partial bool)
-	// InputFull reports, during the handshake, that nothing may be read before the next ContinueHandshake.
+	// InputFull reports, during the handshake, whether reading must wait for the next ContinueHandshake.
 	InputFull() bool
 	OnEOF(c *Conn) error
 	// SendClose is called when all output has been sent. It may pass a closing message to Conn.AppendToTransport.
@@ -52,7 +52,6 @@ func (c *Conn) layer() Layer {
 	return c.extra.layer
 }
 
-// Layer returns the connection's layer, or nil.
 func (c *Conn) Layer() Layer { return c.layer() }
 
 func (c *Conn) startFirstLayer(l Layer) {
@@ -160,8 +159,8 @@ func (c *Conn) AppendToTransport(p []byte) {
 	}
 }
 
-// AppendSpace appends n bytes to the output without passing the layer, and returns them. The caller must set them before
-// the next call.
+// AppendSpace appends n bytes to the output without passing the layer, and returns them. The caller must set them
+// before the next call.
 func (c *Conn) AppendSpace(n int) []byte {
 	if c.is(failed) {
 		return make([]byte, n)

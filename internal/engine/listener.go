@@ -50,9 +50,9 @@ func (c *Config) EffectiveListeners() []Listener {
 	return c.Listeners
 }
 
-// OpenSockets returns at least minSockets listening sockets: the inherited Sockets, or Socket repeated minSockets
-// times, or minSockets new sockets that share a port. The caller must close them. After an error, OpenSockets has
-// closed all sockets.
+// OpenSockets returns at least minSockets listening sockets. These are l.Sockets, if there are inherited ones; otherwise
+// l.Socket, if it is set; otherwise new sockets that share a port. If there are too few, they are repeated. The caller
+// must close the sockets. After an error, OpenSockets has closed them all.
 func (l Listener) OpenSockets(minSockets int, opts sock.Options) (sockets []net.Listener, err error) {
 	if m := len(l.Sockets); m > 0 {
 		for i := range max(minSockets, m) {
@@ -129,7 +129,7 @@ func (rt *Runtime) listenerCounters(listenerNumber int) *ListenerCounters {
 	return rt.ListenerCounters[listenerNumber]
 }
 
-// ListenerNumberForAdopted returns the number of the listener that counts adopted connections, or -1 without listeners.
+// ListenerNumberForAdopted returns the listener number that adopted connections get: 0, or -1 without listeners.
 func (rt *Runtime) ListenerNumberForAdopted() int { return min(len(rt.ListenerCounters), 1) - 1 }
 
 func (rt *Runtime) ListenerStats() (all []ListenerStats) {
@@ -144,6 +144,14 @@ func (c *Conn) SetListener(number int) { c.fd = c.FD() | int32(number+1)*MaxFD }
 
 // Listener returns the number of the connection's listener, or -1 for a dialled connection.
 func (c *Conn) Listener() int { return int(max(c.fd, 0)/MaxFD) - 1 }
+
+// callbacks returns the Config with the callbacks for the connection's listener.
+func (c *Conn) callbacks() *Config {
+	if all := c.runtime.ListenerCallbacks; len(all) > 0 {
+		return all[c.Listener()+1]
+	}
+	return &c.runtime.Config
+}
 
 // ListenerName returns the name of the connection's listener, or "" for a dialled connection.
 func (c *Conn) ListenerName() string {

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 	"unsafe"
 )
 
@@ -30,7 +31,7 @@ const (
 type QueuedRequest struct {
 	Conn   *Conn
 	shared *Shared
-	batch  *messageBatch // the batch it belongs to; without a Conn the request stands for all of the batch
+	batch  *messageBatch // the request's batch; if Conn is nil, the request is for the whole batch
 	gen    uint32
 	Size   uint32
 	Kind   RequestKind
@@ -42,7 +43,7 @@ const QueuedRequestSize = int(unsafe.Sizeof(QueuedRequest{}))
 func (m QueuedRequest) releaseShared() {
 	switch {
 	case m.batch != nil:
-		m.batch.releaseMessagesIfLastHolder()
+		m.batch.removeHolderAndReleaseIfLast()
 	case m.shared != nil:
 		m.shared.removeHolderAndUncountMemory()
 	}
@@ -73,7 +74,8 @@ type Shared struct {
 	// OnLost, if set, replaces Do if the connection has begun to close. It may run on any goroutine and must not block.
 	OnLost func()
 	latest *LatestSubscription // for RequestLatest
-	// counters, if set, counts the memory of Bytes as Buffered while a request or an active broadcast refers to it.
+	// counters, if set, is where the memory of Bytes is counted as Buffered while a request or an active broadcast
+	// refers to it.
 	counters *Counters
 	holders  atomic.Int32
 }
@@ -105,6 +107,13 @@ type Request struct {
 	alwaysFits bool
 	// removed, if set, lists connections that must not receive the request.
 	removed *removedDuringBroadcast
+	// canDelay marks a request of another kind that can be delayed like output; see isDelayable.
+	canDelay bool
+}
+
+// isDelayable reports whether the request may wait for Config.WriteDelay. Senders that can wait are not delayed.
+func (r *Request) isDelayable() bool {
+	return !r.CanWait() && (r.canDelay || r.Kind == RequestSend || r.Kind == RequestLatest)
 }
 
 func (r *Request) CanWait() bool { return r.postedLimit > 0 }
@@ -171,11 +180,22 @@ func (l *Limits) SingleMailboxLimits(numLoops int) (maxRequests, maxBytes int) {
 	return min(l.MaxMail, max(share/QueuedRequestSize, minMailboxRequests)), min(l.MaxMailBytes, max(share, minMailboxBytes))
 }
 
+// DelayOutput makes the mailbox delay output if cfg has a WriteDelay.
+func (b *Mailbox) DelayOutput(cfg *Config) {
+	if cfg.WriteDelay > 0 {
+		b.maxDelayedBytes = max(min(b.MaxBytes, cfg.Limits.MaxUnsent)/4, 1)
+	}
+}
+
 // Mailbox is the queue of requests to the connections of one owner. Any goroutine may call Put. Only the owner may call
 // TakeAllForRecycle. Put checks the limits, counts the posted bytes and appends the request under one lock.
 //
 // The memory of requests is counted from Put until Recycle, which the owner calls after delivery. An empty mailbox
 // keeps little memory, which is not counted.
+//
+// After DelayOutput, HasRequests does not report output until the owner calls ReleaseDelayed, much output is queued, or
+// a message is large: the output is delayed. A request that must not wait overtakes the output for other connections.
+// If requests for its own connection are queued, it releases all output instead.
 type Mailbox struct {
 	// MaxRequests limits the number of queued requests. Requests without a message, such as a close, have twice this
 	// limit, because they may free memory.
@@ -183,13 +203,18 @@ type Mailbox struct {
 	// MaxBytes limits the queued bytes. Shared bytes in consecutive requests count once. An empty mailbox accepts one
 	// message that exceeds MaxBytes.
 	MaxBytes int
-	// Counters, if set, counts the memory of requests as Buffered.
+	// Counters, if set, is where the memory of requests is counted, as Buffered.
 	Counters *Counters
 	// Small minimizes the memory of each mailbox, for engines with many mailboxes.
 	Small bool
 
-	mu          sync.Mutex
-	queue       []QueuedRequest
+	mu       sync.Mutex
+	queue    []QueuedRequest
+	urgent   []QueuedRequest // requests without bytes that overtake delayed output; released is then false
+	released bool            // the output in queue must not wait
+	// maxDelayedBytes is the number of queued bytes up to which output waits for Config.WriteDelay; 0 means no delay.
+	maxDelayedBytes int
+
 	data        []byte
 	numRequests int // number of queued requests, counting a batch message once
 	bytes       int // of queued requests, including shared bytes
@@ -204,7 +229,10 @@ type Mailbox struct {
 	// Memory of the last TakeAllForRecycle, kept for reuse.
 	spareQueue       []QueuedRequest
 	spareData        []byte
-	nonEmpty         atomic.Bool // requests are queued; read without the lock
+	nonEmpty         atomic.Bool // requests are queued that must not wait; read without the lock
+	hasDelayed       atomic.Bool
+	needsTimer       atomic.Bool   // the owner must still be woken to time the delayed output
+	delayEnd         time.Duration // the owner's; 0 if not set
 	missedBroadcasts atomic.Int64
 	// Senders wait in order until the mailbox is emptied. Woken senders are about to post wokenBytes bytes.
 	waiting    []*waitingSender
@@ -243,6 +271,7 @@ func (b *Mailbox) Put(c *Conn, generation uint32, r Request) error {
 		}
 		return ErrFull
 	}
+	overtakes := b.maxDelayedBytes > 0 && size == 0 && !r.isDelayable() && c.refState.postedBytes() == 0
 	if size == 0 {
 		size, postedLimit = emptyRequestSize, math.MaxInt
 	}
@@ -256,20 +285,80 @@ func (b *Mailbox) Put(c *Conn, generation uint32, r Request) error {
 		copied = r.copiedSize()
 	}
 	b.numRequests++
+	if overtakes && !b.released {
+		b.putUrgent(QueuedRequest{Conn: c, shared: r.Shared, gen: generation, Kind: r.Kind})
+		return nil
+	}
 	b.bytes += added
 	b.lastShared = r.Shared
 	b.stopMergingIntoBatches()
-	b.ensureQueueCapacity(copied)
+	b.markNonEmptyAndGrowIfNeeded(copied)
 	b.queue = append(b.queue, QueuedRequest{Conn: c, shared: r.Shared, gen: generation, Size: uint32(copied), Kind: r.Kind})
 	b.data = append(b.data, r.Bytes...)
 	for _, p := range r.Pieces {
 		b.data = append(b.data, p...)
 	}
+	if b.maxDelayedBytes > 0 {
+		b.delayOrReleaseQueuedOutput(r.isDelayable(), size)
+	}
 	return nil
 }
 
-func (b *Mailbox) ensureQueueCapacity(dataSize int) {
-	if b.queuedMemory == 0 {
+func (b *Mailbox) delayOrReleaseQueuedOutput(canDelay bool, size int) {
+	if !canDelay || size >= minDirectSend || b.bytes >= b.maxDelayedBytes || b.numRequests >= b.MaxRequests/4 {
+		b.releaseDelayedLocked()
+	} else if !b.hasDelayed.Swap(true) {
+		b.needsTimer.Store(true)
+	}
+}
+
+func (b *Mailbox) releaseDelayedLocked() {
+	if len(b.queue) > 0 {
+		b.released = true
+		b.nonEmpty.Store(true)
+	}
+}
+
+// ReleaseDelayed ends the delay of queued output.
+func (b *Mailbox) ReleaseDelayed() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.releaseDelayedLocked()
+}
+
+// DelayEnd returns the time at which the owner must call ReleaseDelayed. If no output is delayed, ok is false. The
+// first call for delayed output starts the delay.
+func (b *Mailbox) DelayEnd(rt *Runtime) (at time.Duration, ok bool) {
+	if !b.hasDelayed.Load() {
+		return 0, false
+	}
+	if b.delayEnd == 0 {
+		b.delayEnd = rt.Now() + rt.WriteDelay
+	}
+	return b.delayEnd, true
+}
+
+// OwnerMustWake reports, after a Put with the result putErr, whether the owner must be woken: to take requests, or to
+// set its timer for delayed output.
+func (b *Mailbox) OwnerMustWake(putErr error) bool {
+	if b.maxDelayedBytes == 0 {
+		return putErr == nil
+	}
+	return b.nonEmpty.Load() || b.needsTimer.Swap(false)
+}
+
+// putUrgent queues a request that overtakes delayed output.
+func (b *Mailbox) putUrgent(q QueuedRequest) {
+	b.urgent = append(b.urgent, q)
+	b.takenMemory += QueuedRequestSize // the next Recycle releases it
+	if b.Counters != nil {
+		b.Counters.Add(Buffered, int64(QueuedRequestSize))
+	}
+	b.nonEmpty.Store(true)
+}
+
+func (b *Mailbox) markNonEmptyAndGrowIfNeeded(dataSize int) {
+	if b.queuedMemory == 0 && b.maxDelayedBytes == 0 {
 		b.nonEmpty.Store(true)
 	}
 	if b.queuedMemory == 0 || len(b.queue) == cap(b.queue) || dataSize > cap(b.data)-len(b.data) {
@@ -338,7 +427,7 @@ func (b *Mailbox) growQueue(dataSize int) {
 	if dataCap > cap(b.data) {
 		old := b.data
 		b.data = append(getDataBuffer(dataCap), old...)
-		putDataBuffer(old)
+		putDataBufferIfClassSize(old)
 	}
 }
 
@@ -357,8 +446,8 @@ func getDataBuffer(size int) []byte {
 	return make([]byte, 0, size)
 }
 
-// putDataBuffer returns a buffer to the pool if its size is that of a size class.
-func putDataBuffer(buffer []byte) {
+// putDataBufferIfClassSize returns a buffer to the pool if its size is that of a size class.
+func putDataBufferIfClassSize(buffer []byte) {
 	n := cap(buffer)
 	if class := sizeClass(n); class < len(dataBuffers) && n == minBufferSize<<class {
 		buffer = buffer[:0]
@@ -373,8 +462,8 @@ func (b *Mailbox) addWaitingSender(messageSize int) SpaceWait {
 	return SpaceWait{freed: s.freed, onDone: func() { b.removeSenderAndWakeNext(s) }}
 }
 
-// removeSenderAndWakeNext removes a sender that no longer waits. If the mailbox is empty and no other woken sender is
-// about to post, no TakeAllForRecycle will follow. removeSenderAndWakeNext then wakes the next senders.
+// removeSenderAndWakeNext removes a sender that no longer waits. It wakes the next senders if the mailbox is empty and
+// no other woken sender is about to post, because no TakeAllForRecycle would follow to wake them.
 func (b *Mailbox) removeSenderAndWakeNext(s *waitingSender) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -404,17 +493,33 @@ func (b *Mailbox) wakeSendersThatFit() {
 	}
 }
 
-// TakeAllForRecycle empties the mailbox. The caller must call Recycle with the results.
+// TakeAllForRecycle empties the mailbox. If requests have overtaken delayed output, it takes only these requests. The
+// caller must call Recycle with the results.
 func (b *Mailbox) TakeAllForRecycle() (requests []QueuedRequest, data []byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if len(b.urgent) > 0 && !b.released {
+		requests, b.urgent = b.urgent, nil
+		b.numRequests -= len(requests)
+		b.nonEmpty.Store(false)
+		b.wakeSendersThatFit()
+		return requests, nil
+	}
 	requests, b.queue, b.spareQueue = b.queue, b.spareQueue, nil
+	if len(b.urgent) > 0 {
+		requests, b.urgent = append(b.urgent, requests...), nil
+	}
 	data, b.data, b.spareData = b.data, b.spareData, nil
 	b.numRequests, b.bytes, b.lastShared = 0, 0, nil
 	b.takenMemory, b.queuedMemory = b.takenMemory+b.queuedMemory, 0
 	b.stopMergingIntoBatches()
 	b.wakeSendersThatFit()
+	b.released = false
 	b.nonEmpty.Store(false)
+	if b.maxDelayedBytes > 0 {
+		b.hasDelayed.Store(false)
+		b.delayEnd = 0
+	}
 	return requests, data
 }
 
@@ -434,8 +539,8 @@ func (b *Mailbox) Recycle(requests []QueuedRequest, data []byte) (releasedMemory
 		b.spareQueue = requests[:0]
 	}
 	if b.Small || cap(data) > maxKeptData {
-		putDataBuffer(data)
-	} else {
+		putDataBufferIfClassSize(data)
+	} else if data != nil {
 		b.spareData = data[:0]
 	}
 	releasedMemory, b.takenMemory = b.takenMemory, 0
@@ -447,6 +552,7 @@ func (b *Mailbox) Close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.closed = true
+	b.releaseDelayedLocked()
 	for _, s := range b.waiting {
 		s.woken = true
 		close(s.freed)

@@ -76,6 +76,52 @@ func TestMailboxClose(t *testing.T) {
 	}
 }
 
+// A request overtakes delayed output for other connections, and ends the delay of output for its own.
+func TestMailboxDelay(t *testing.T) {
+	o := newMailboxOwner(100, 1000)
+	o.host.WriteDelay = time.Second
+	o.box.Counters = o.host.Counters
+	o.box.DelayOutput(&o.host.Config)
+	var refs []Ref
+	for slot := range uint32(3) {
+		refs = append(refs, o.open(slot).Ref())
+	}
+	want := func(what string, kinds ...RequestKind) {
+		t.Helper()
+		var got []RequestKind
+		if o.box.HasRequests() {
+			mail, data := o.box.TakeAllForRecycle()
+			for _, m := range mail {
+				got = append(got, m.Kind)
+			}
+			o.host.Counters.Add(Buffered, -int64(o.box.Recycle(mail, data)))
+		}
+		if !slices.Equal(got, kinds) {
+			t.Errorf("%s: took %v, want %v", what, got, kinds)
+		}
+	}
+	wantErr(t, "Send", refs[0].Send([]byte("x")), nil)
+	if !o.box.OwnerMustWake(nil) || o.box.OwnerMustWake(nil) {
+		t.Error("the owner must be woken once to set its timer")
+	}
+	wantErr(t, "Close of another", refs[1].Close(), nil)
+	want("a request for another connection", RequestClose)
+	wantErr(t, "Nudge of another", refs[2].Nudge(), nil)
+	wantErr(t, "Nudge", refs[0].Nudge(), nil)
+	want("a request behind output", RequestNudge, RequestSend, RequestNudge)
+	if _, ok := o.box.DelayEnd(&o.host); ok {
+		t.Error("a delay ends, of an empty mailbox")
+	}
+	for range 25 {
+		want("few messages")
+		wantErr(t, "Send", refs[0].Send([]byte("x")), nil)
+	}
+	want("a quarter of the limit", slices.Repeat([]RequestKind{RequestSend}, 25)...)
+	if n := o.host.Counters.Get(Buffered); n != 0 {
+		t.Errorf("%d bytes are counted for an empty mailbox", n)
+	}
+}
+
 // A growing mailbox must grow in proportion, and one with few requests must reuse its memory.
 func TestMailboxRoom(t *testing.T) {
 	const n, size = 1000, 8 << 10

@@ -9,8 +9,8 @@ import (
 
 // This file inserts a layer after Opened, for example for STARTTLS. The layer is requested in a handler call and starts
 // when that call has returned. If plaintext input is left then, the connection is closed, because the handler would
-// take this input for input from the layer. The connection is then handshaking again, but if it ends, Closed is called.
-// Requests are deferred until the handshake is done, so that their data passes the layer.
+// treat this input as if it came from the layer. The connection is then handshaking again, but if it ends, Closed is
+// called. Requests are deferred until the handshake is done, so that their data passes the layer.
 
 // ErrClearInput is the close reason if plaintext input is left when the layer starts.
 var ErrClearInput = errors.New("myriad: plaintext input after the command that starts TLS")
@@ -109,7 +109,7 @@ func (c *Conn) cancelPendingLayer() {
 	}
 }
 
-// While a layer is pending, deferRequestIfLayerPending defers most kinds of requests. It returns true if it defers req.
+// deferRequestIfLayerPending defers most kinds of requests while a layer is pending. It returns true if it defers req.
 func (c *Conn) deferRequestIfLayerPending(req QueuedRequest, data []byte) (deferred bool) {
 	if !c.hasPendingLayer() || !c.is(open) || req.Kind == RequestResumeLayer || req.Kind == RequestBroadcast {
 		return false

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"errors"
+	"io"
 	"sync"
 	"sync/atomic"
 )
@@ -46,8 +47,8 @@ func (c *Conn) RequestRelayWith(partner Ref) error {
 
 func (c *Conn) IsRelayed() bool { return c.is(relayed) }
 
-// isInputTaken reports whether the input does not go to the handler, because of a relay, a pending layer or a Detach. A
-// requested relay or Detach counts, too.
+// isInputTaken reports whether a relay, a pending layer or a Detach gets the input instead of the handler. A requested
+// relay or Detach counts, too.
 func (c *Conn) isInputTaken() bool {
 	return c.is(relayed) || c.extra != nil && (c.remotePartner() != nil || c.hasPendingLayer() || c.isDetaching())
 }
@@ -67,7 +68,7 @@ func (r Ref) newRelayRequest() *Shared {
 	return &Shared{Do: func(o *Conn) { o.acceptRelay(r) }, OnLost: func() { r.postCloseWith(ErrClosed) }}
 }
 
-// acceptRelay joins the connection and the requester in a relay. If a worker holds the requester, the request is
+// acceptRelay joins the connection and the requester in a relay. If a worker owns the requester, the request is
 // repeated once the worker has returned the requester.
 func (c *Conn) acceptRelay(requester Ref) {
 	o, here := requester.ConnOwnedBy(c.runtime), c.Ref()
@@ -361,7 +362,7 @@ func (c *Conn) resumeLocalPartnerReading() {
 	}
 }
 
-// If little output is unsent, resumePartnerReadingIfLittleUnsent makes the relay partner read again.
+// resumePartnerReadingIfLittleUnsent makes the relay partner read again if little of the connection's output is unsent.
 func (c *Conn) resumePartnerReadingIfLittleUnsent() {
 	r, maxUnsent := c.extra.remotePartner, c.runtime.Limits.LowWater
 	if r.incoming != nil {
@@ -396,10 +397,19 @@ func (c *Conn) forwardEOFToPartner() {
 func (c *Conn) closePartner(why error) {
 	if o := c.localPartner(); o != nil {
 		if !o.is(closing) {
-			o.CloseWith(why)
+			o.closeBecauseOfPartner(why)
 			c.runtime.Loop.PerformActionsLater(o)
 		}
 		return
 	}
-	c.extra.remotePartner.ref.postCloseWith(why)
+	c.extra.remotePartner.ref.postDo(func(o *Conn) { o.closeBecauseOfPartner(why) })
+}
+
+// closeBecauseOfPartner closes the connection because its relay partner closes. If the partner has not ended in order,
+// data may be missing, so the layer sends no closing message: with TLS, the peer then detects a truncation.
+func (c *Conn) closeBecauseOfPartner(why error) {
+	if why != nil && why != io.EOF && !c.is(closing) {
+		c.ensureExtra().layerCloseSent = true
+	}
+	c.CloseWith(why)
 }

@@ -34,8 +34,15 @@ type Loop interface {
 	// ReturnFromWorker returns c to the loop. If no worker will run c, why is the reason; otherwise why is nil.
 	// ReturnFromWorker is safe for concurrent use.
 	ReturnFromWorker(c *Conn, why error)
+	// QueueJob makes the loop run job, which answers the given number of requests, after the current turn. It returns
+	// false if no other goroutine could continue the loop while the job blocks. See LoopJob.
+	QueueJob(job LoopJob, requests int) (queued bool)
 	// OnLoop reports whether the caller runs on a loop of any engine. It is safe for concurrent use.
 	OnLoop() bool
+	// LeaveToWait must be called before the caller waits. If the caller is a job of a loop, another goroutine continues
+	// the loop; see LoopHold.Leave. If the caller is a loop in a turn, ok is false: it must not wait. LeaveToWait is
+	// safe for concurrent use.
+	LeaveToWait() (ok bool)
 	// FetchLocalAddr asks the owner of a connection for the local address and blocks until the owner answers. It is for
 	// loops whose descriptors only the owner can use (Runtime.NoDetach). If the caller is another loop, FetchLocalAddr
 	// returns false instead of blocking. It is safe for concurrent use.
@@ -71,6 +78,9 @@ type Runtime struct {
 	// costs less than a system call. The owner may change SendDirect between two events.
 	SendDirect    func(c *Conn, p []byte, behind [][]byte) int
 	MinDirectSend int
+	// ReceiveDirect, if set, receives bytes without blocking, on any goroutine. It returns 0 if there are none, at EOF
+	// and after an error. The connection must not be closed during the call. See Ref.ReceiveWhileReadingIsOff.
+	ReceiveDirect func(c *Conn, p []byte) (n int)
 	// SendToPartner, if set, is like SendDirect, for a relay partner that has another owner. If the partner is closed,
 	// SendToPartner does nothing.
 	SendToPartner func(to *Conn, p []byte) int
@@ -81,10 +91,15 @@ type Runtime struct {
 	// TimeAllCalls times every handler call. The owner may change it between two events.
 	TimeAllCalls bool
 	maxPieceSize int
-	// ClockSlack is the time by which Clock may be ahead of the real clock. It saves writes of the clock where many
-	// owners share a Runtime. For a single owner it is 0.
+	// ClockSlack is the time by which Clock may be ahead of the real clock. An update sets Clock this far
+	// ahead, so that many owners that share a Runtime update it less often. For a single owner it is 0.
 	ClockSlack time.Duration
 	clock      atomic.Int64
+	// LookAhead is the time by which timeouts may fire early. Deterministic drivers set it to offset the rounding of
+	// coarse times. If it is 0, this rounding makes timeouts fire up to 34 ms late.
+	LookAhead time.Duration
+	// SweepsHeartbeats means that a HeartbeatSweep sends the heartbeats. Otherwise CheckTimeouts sends them.
+	SweepsHeartbeats bool
 	// The following are safe for concurrent use.
 	refLocks    refLocks
 	sendWaiters sendWaiters
@@ -92,6 +107,7 @@ type Runtime struct {
 
 func (rt *Runtime) Configure(cfg *Config, admissions *admission.Controller) {
 	rt.Config = *cfg
+	rt.setInactiveOverloadIfNil()
 	if rt.Limits.HighWater == 0 {
 		rt.Limits.HighWater, rt.Limits.LowWater = rt.Limits.MaxUnsent/2, rt.Limits.MaxUnsent/4
 	}
@@ -117,7 +133,7 @@ func (rt *Runtime) Clock() time.Duration { return time.Duration(rt.clock.Load())
 // coarseNow returns the coarse time, rounded up.
 func (rt *Runtime) coarseNow() coarseTime { return toCoarseTime(rt.Clock()) + 1 }
 
-// The following methods allocate the buffers of connections and count the capacities as Buffered.
+// The following methods allocate the buffers of connections and count their capacity as Buffered.
 
 func (rt *Runtime) allocCountedBuffer(capacity int) *Buffer {
 	b := rt.Buffers.Get(capacity)
@@ -221,7 +237,7 @@ func (rt *Runtime) BuildRefusalReply(peer netip.AddrPort, reason error) (answer 
 	return answer
 }
 
-// timingSampleRate determines how many handler calls are timed: those of one in timingSampleRate reads.
+// timingSampleRate is the sampling interval: the handler calls of one in timingSampleRate reads are timed.
 const timingSampleRate = 64
 
 func (rt *Runtime) recordTimeAndExtendTimeouts(c *Conn, took time.Duration, countInHistogram bool) {

@@ -74,8 +74,9 @@ func (s *sendWaiters) signalSpaceFreed(c *Conn) {
 	}
 }
 
-// newWaitableSendRequest returns a request to send p. The request fits if the posted bytes, including p, do not exceed
-// HighWater. If p is longer than HighWater - LowWater, the limit is LowWater + len(p) instead, but at most MaxUnsent.
+// newWaitableSendRequest returns a request to send p. It fits while at most HighWater bytes, including p, are posted.
+// For a long p, the limit is LowWater + len(p), at most MaxUnsent, because p must fit when senders are woken at
+// LowWater.
 func (r Ref) newWaitableSendRequest(p []byte) Request {
 	l := &r.c.runtime.Limits
 	return Request{Kind: RequestSend, Bytes: p, postedLimit: max(l.HighWater, min(l.LowWater+len(p), l.MaxUnsent), 1)}
@@ -89,8 +90,8 @@ func (r Ref) TrySend(p []byte) error {
 	return r.post(r.newWaitableSendRequest(p))
 }
 
-// SendWait is like Send, but waits for space. If ctx ends, SendWait fails with the cause of ctx. On a loop it fails
-// with ErrOnLoop instead of waiting. It fails with ErrFull if MaxSenders goroutines are waiting, and with
+// SendWait is like Send, but waits for space. If ctx ends, SendWait fails with the cause of ctx. In a turn of a loop it
+// fails with ErrOnLoop instead of waiting. It fails with ErrFull if MaxSenders goroutines are waiting, and with
 // ErrWriteTimeout if the owner's mailbox has been full for Limits.WriteTimeout.
 func (r Ref) SendWait(ctx context.Context, p []byte) error {
 	if ctx.Err() != nil {
@@ -103,7 +104,7 @@ func (r Ref) SendWait(ctx context.Context, p []byte) error {
 	if err := r.post(q); err != ErrFull {
 		return err
 	}
-	if o := c.runtime.Loop; o != nil && o.OnLoop() {
+	if o := c.runtime.Loop; o != nil && !o.LeaveToWait() {
 		return ErrOnLoop
 	}
 	all := &c.runtime.sendWaiters

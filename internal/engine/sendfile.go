@@ -293,7 +293,7 @@ func (c *Conn) writeThroughLayerAndFree(b *Buffer) {
 	if c.out != nil {
 		c.out.postedBytes, b.postedBytes = c.out.postedBytes+b.postedBytes, 0
 	}
-	c.freeOutputAndPosted(b)
+	c.freeOutputAndReleasePosted(b)
 	if err != nil {
 		c.abortWith(err)
 	}
@@ -308,7 +308,7 @@ func (c *Conn) discardFileQueue() {
 	for _, f := range q.entries {
 		f.file.Close()
 		if f.following != nil {
-			c.freeOutputAndPosted(f.following)
+			c.freeOutputAndReleasePosted(f.following)
 		}
 	}
 }

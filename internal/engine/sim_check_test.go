@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strings"
 )
@@ -93,6 +94,12 @@ func (s *sim) settleAll() {
 			}
 			if l != nil && s.lives[l.conn.slot] == l && l.isReadingOff() {
 				s.turnReadingOn(l)
+			}
+			if l != nil && s.lives[l.conn.slot] == l && l.conn.isReadRateExceeded() {
+				s.log("%v: its rate allows more", l)
+				l.relieved = s.now
+				l.conn.resumeReadingIfRateAllows(math.MaxInt64)
+				s.driveConnAndTouched(l)
 			}
 		}
 		for _, l := range s.lives {

@@ -216,14 +216,14 @@ func (s *sim) checkedNextAction(l *life) Action {
 
 func (s *sim) checkWaiting(l *life) {
 	c := l.conn
-	if l.choked || c.is(overHighWater|readPaused) {
+	if l.choked || c.is(overHighWater|readPaused) || c.isReadRateExceeded() {
 		l.relieved = s.now
 	}
-	_, due := c.NextExpiryTimerOrDeadline()
+	_, due := c.NextExpiryOrTimer()
 	s.checkHighWater(l)
 	s.check(!l.choked || !c.WantsInput(), "%v: wants input while it owes %d bytes", l, c.UnsentOrDroppedBytes())
-	s.check(c.IsReadPaused() == l.deaf || !l.isSettled() || c.is(closing), "%v: Deaf is %v", l, c.IsReadPaused())
-	s.check(!c.is(readPaused) || !c.WantsInput() || c.is(closing), "%v: wants input, and does not listen", l)
+	s.check(c.is(readPaused) == l.deaf || !l.isSettled() || c.is(closing), "%v: Deaf is %v", l, c.is(readPaused))
+	s.check(!c.IsReadPaused() || !c.WantsInput() || c.is(closing), "%v: wants input, and does not listen", l)
 	s.check(!l.told || !c.WantsInput(), "%v: wants input after its end", l)
 	s.check(!l.told || due || l.outlivesPeer(), "%v: its peer has ended, and it has no bound: state %b", l, c.state)
 	mail := c.refState.postedBytes() > c.postedBytesInOutput()

@@ -48,12 +48,14 @@ func (s *sim) Received(c *Conn, in []byte) int {
 	s.check(!l.choked || c.UnsentOrDroppedBytes() <= simLow, "%v: Received while %d bytes are owed, of more", l, c.UnsentOrDroppedBytes())
 	s.check(!l.ended && !l.closed && !c.is(closing|failed), "%v: Received after the end: state %b", l, c.state)
 	s.check(!l.deaf, "%v: Received while it does not listen", l)
+	s.check(!c.isMessageRateExceeded(), "%v: Received beyond its rate", l)
 	s.check(l.isSettled(), "%v: Received, and nobody is to hear of its input: state %b", l, c.state)
 	s.check(bytes.Equal(in, want), "%v: Received offers %q, want %q", l, in, want)
 	s.check(len(in) > l.refused, "%v: Received offers the same %d bytes again", l, len(in))
 	s.check(c.RefusedBytes() == l.seen, "%v: Refused is %d, want %d", l, c.RefusedBytes(), l.seen)
 	l.refused = 0
 	used := s.handleInput(l, in)
+	c.CountMessages(min(used, 1))
 	if used == 0 {
 		if !s.checkPaused(l) {
 			l.seen = len(in)
@@ -87,6 +89,7 @@ func (s *sim) Ended(c *Conn, in []byte) int {
 	l := s.life(c)
 	s.check(!l.ended && !l.closed && !c.is(closing|failed), "%v: Ended after the end: state %b", l, c.state)
 	s.check(!l.deaf, "%v: Ended while it does not listen", l)
+	s.check(!c.isMessageRateExceeded(), "%v: Ended beyond its rate", l)
 	s.check(l.isSettled(), "%v: Ended, and nobody is to hear of its input: state %b", l, c.state)
 	s.check(l.told && l.plaintextReceived() == len(l.sent), "%v: Ended after %d of %d bytes", l, l.plaintextReceived(), len(l.sent))
 	s.check(bytes.Equal(in, l.sent[l.used:]), "%v: Ended with %q, want %q", l, in, l.sent[l.used:])
@@ -191,7 +194,11 @@ func (s *sim) handlerCloses(l *life) {
 	why := []error{nil, errOwn}[s.dice.intN(2)]
 	s.log("%v: handler closes for %v", l, why)
 	l.allowReasons(why)
-	l.conn.CloseWith(why)
+	if s.dice.intN(4) == 0 {
+		l.conn.CloseAfterPeer(why)
+	} else {
+		l.conn.CloseWith(why)
+	}
 }
 
 // handlerWrites writes and checks the result.
@@ -238,7 +245,7 @@ func (s *sim) handlerWrites(l *life, p []byte) {
 func (s *sim) checkPaused(l *life) bool {
 	paused := l.conn.IsPaused()
 	if paused && !l.conn.is(closing|failed) {
-		if l.deaf || !l.isSettled() {
+		if l.deaf || !l.isSettled() || l.conn.isMessageRateExceeded() {
 			return true
 		}
 		s.check(l.high || l.choked, "%v: Paused while %d bytes are owed", l, l.conn.UnsentOrDroppedBytes())
@@ -285,6 +292,11 @@ func (s *sim) randomHandlerCall(l *life) {
 	case 15:
 		if open && !c.is(relayed) && !l.joining && s.dice.intN(2) == 0 {
 			s.handlerClosesWrite(l)
+		}
+	case 17:
+		if open {
+			s.log("%v: limits its rates", l)
+			c.SetReadRate(s.dice.intN(3)*40, s.dice.intN(3)*2)
 		}
 	case 16:
 		if open && l.retained < 2 {

@@ -36,6 +36,9 @@ func (s *sim) checkTimeouts(l *life) {
 	own := open && !c.is(handshaking|openPending) && !(over && owes) // its own times count
 	deadline, timer := own && l.hasPassed(l.deadline), own && l.hasPassed(l.timer)
 	beats, timers := s.beats, s.timers
+	if c.isReadRateExceeded() {
+		l.relieved = s.now
+	}
 	acted := c.CheckTimeouts(s.now)
 	if next := s.checkedNextAction(l); !acted {
 		s.check(next == Wait, "%v: Expire did nothing, and Next is %d", l, next)

@@ -17,7 +17,7 @@ package engine
 //	overHighWater    unsent output has exceeded HighWater and      Write | OnSent
 //	                 not fallen to LowWater since
 //	blocked          the kernel does not take output               OnSent, OnSendStarted | OnSent, OnWritable
-//	drainedPending   Drained is due                                OnSent | MakeDeferredHandlerCalls
+//	drainedPending   Drained or Missed is due                      OnSent | MakeDeferredHandlerCalls
 //	drainingPending  Draining is due                               StartDrain | MakeDeferredHandlerCalls
 //	draining         close at the next idle moment                 StartDrain
 //	readBeforeClose  read once more before closing for a           CheckTimeouts, StartDrain | OnRead,

@@ -22,18 +22,48 @@ func (m coarseTime) elapsed(now time.Duration) time.Duration {
 	return 0
 }
 
-// NextExpiryTimerOrDeadline returns the time when the connection expires. If the connection has no expiry, ok is false.
-// A connection has an expiry if it has a timer or deadline, while it is closing, dialling or in a handshake, and after
-// its peer's EOF. Connections with an expiry are checked more often.
-func (c *Conn) NextExpiryTimerOrDeadline() (at time.Duration, ok bool) {
+// NextExpiryOrTimer returns the earlier of NextTimer and the time when the connection expires. If there is neither, ok
+// is false. A connection has a time of expiry only while it is closing, dialling or in a handshake, and after its
+// peer's EOF. Connections for which ok is true are checked more often.
+func (c *Conn) NextExpiryOrTimer() (at time.Duration, ok bool) {
 	if c.extra == nil {
 		return 0, false
 	}
-	at = c.extra.expiry
-	if !c.is(closing) {
-		at = earlierNonzeroTime(earlierNonzeroTime(at, c.extra.timer), c.extra.deadline)
+	at, _ = c.NextTimer()
+	at = earlierNonzeroTime(c.extra.expiry, at)
+	return at, at != 0
+}
+
+// NextTimer returns the earliest of the connection's timer, its deadline and the end of a pause that a rate limit
+// caused. CheckTimeouts should be called at most TimerTick later. If there is none of these times, ok is false.
+func (c *Conn) NextTimer() (at time.Duration, ok bool) {
+	if c.extra == nil || c.is(closing|failed|handshaking|openPending) || c.isExporting() {
+		return 0, false
+	}
+	at = earlierNonzeroTime(c.extra.timer, c.extra.deadline)
+	if r := c.extra.readRate; r != nil {
+		at = earlierNonzeroTime(at, earlierNonzeroTime(r.bytes.pausedUntil, r.messages.pausedUntil))
 	}
 	return at, at != 0
+}
+
+// TimerTick is the resolution of timers in models with loops.
+const TimerTick = 10 * time.Millisecond
+
+func (c *Conn) TimerBucket() uint8 {
+	if c.extra == nil {
+		return 0
+	}
+	return c.extra.timerBucket
+}
+
+// SetTimerBucket stores where the driver keeps the connection's NextTimer, or 0. Closing the connection clears it. To
+// set another value, the connection must have a NextTimer.
+func (c *Conn) SetTimerBucket(bucket uint8) {
+	if c.extra != nil {
+		c.extra.timerBucket = bucket
+		c.freeExtraIfZero()
+	}
 }
 
 func earlierNonzeroTime(a, b time.Duration) time.Duration {
@@ -84,12 +114,14 @@ func (c *Conn) callTimerOrCloseAtDeadline(now time.Duration) (fired bool) {
 	return true
 }
 
-// CheckTimeouts closes the connection if a time limit has passed, calls Timer if the timer is due, or sends a due
-// heartbeat. It reports whether it did any of these.
+// CheckTimeouts closes the connection if a time limit has passed, calls Timer if the timer is due, sends a due
+// heartbeat, or ends a pause that a rate limit caused. It reports whether it did any of these.
 func (c *Conn) CheckTimeouts(now time.Duration) (acted bool) {
-	switch {
-	case !c.is(open) || c.is(failed) || c.isExporting():
+	if !c.is(open) || c.is(failed) || c.isExporting() {
 		return false
+	}
+	resumed := c.resumeReadingIfRateAllows(now)
+	switch {
 	case c.isCloseOrHandshakeOverdue(now):
 		c.abortOverdueCloseOrHandshake()
 		return true
@@ -104,10 +136,12 @@ func (c *Conn) CheckTimeouts(now time.Duration) (acted bool) {
 	}
 	why, beat := c.exceededTimeLimit(now)
 	switch {
+	case beat && c.runtime.SweepsHeartbeats:
+		return resumed
 	case beat:
 		c.sendHeartbeat()
 	case why == nil:
-		return false
+		return resumed
 	case why == ErrWriteTimeout:
 		c.abortWith(why)
 	case c.is(peerEOF):
@@ -167,9 +201,9 @@ func (c *Conn) fillTimeLimits(now time.Duration, limits *[3]timeLimit) {
 		limits[0] = newTimeLimit(c.outputWaitingSince(), l.WriteTimeout, ErrWriteTimeout)
 	}
 	if c.is(peerEOF) && c.handlerOrRelayDelaysClose() {
-		limits[1] = newTimeLimit(heard, l.IdleTimeout, ErrIdleTimeout)
+		limits[1] = newTimeLimit(heard, c.runtime.idleTimeout(), ErrIdleTimeout)
 	}
-	if c.is(peerEOF | inputHeld | openPending | overHighWater | readPaused) {
+	if c.is(peerEOF|inputHeld|openPending|overHighWater|readPaused) || c.isReadRateExceeded() {
 		return // the peer need not send, or input is not read
 	}
 	if every := c.runtime.Heartbeat.Every; !c.is(relayed) {
@@ -185,11 +219,12 @@ func (c *Conn) fillTimeLimits(now time.Duration, limits *[3]timeLimit) {
 	case c.in != nil || c.partialMessageSince() > 0:
 		limits[2] = newTimeLimit(c.messageStartedAt(), l.MessageTimeout, ErrMessageTimeout)
 	default:
-		limits[2] = newTimeLimit(heard, l.IdleTimeout, ErrIdleTimeout)
+		limits[2] = newTimeLimit(heard, c.runtime.idleTimeout(), ErrIdleTimeout)
 	}
 }
 
 func (c *Conn) exceededTimeLimit(now time.Duration) (why error, heartbeatDue bool) {
+	now += c.runtime.LookAhead
 	var limits [3]timeLimit
 	c.fillTimeLimits(now, &limits)
 	for i := range limits {
@@ -220,8 +255,8 @@ func (c *Conn) ExtendAfterSuspend(suspended time.Duration) {
 	c.ExtendTimeouts(suspended)
 }
 
-// ExtendTimeouts extends the peer's time limits by d. Its callers use it after a period in which a handler ran, so that
-// nothing was read. It has no effect while the connection is dialling.
+// ExtendTimeouts extends the peer's time limits by d, the length of a period in which nothing was read, for example
+// because a handler ran. It has no effect while the connection is dialling.
 func (c *Conn) ExtendTimeouts(d time.Duration) {
 	if !c.is(open) {
 		return
@@ -245,7 +280,7 @@ func (c *Conn) ExtendTimeouts(d time.Duration) {
 // NextTimeout returns the next time at which CheckTimeouts may have work. If no work is known, ok is false. Later
 // events may change the time.
 func (c *Conn) NextTimeout() (at time.Duration, ok bool) {
-	at, _ = c.NextExpiryTimerOrDeadline()
+	at, _ = c.NextExpiryOrTimer()
 	if !c.is(closing | handshaking | failed) {
 		var limits [3]timeLimit
 		c.fillTimeLimits(c.runtime.Clock(), &limits)
@@ -256,41 +291,15 @@ func (c *Conn) NextTimeout() (at time.Duration, ok bool) {
 	return at, at != 0
 }
 
-type Heartbeat struct {
-	// Every is the silence after which a heartbeat is sent; 0 means never.
-	Every time.Duration
-	// Send sends a heartbeat. The connection's owner calls it. It must not block.
-	Send func(c *Conn)
-	// MaxMissed is the number of unanswered heartbeats after which the connection is closed. The maximum is 255.
-	MaxMissed int
-}
-
-// DetectsDeadPeersWithin reports whether heartbeats or IdleTimeout close the connection of a dead peer within limit.
-func (c *Config) DetectsDeadPeersWithin(limit time.Duration) bool {
-	idle, beats := c.Limits.IdleTimeout, c.Heartbeat.Every*time.Duration(c.Heartbeat.MaxMissed+1)
-	return beats > 0 && beats <= limit || idle > 0 && idle <= limit
-}
-
-func (c *Conn) unansweredHeartbeats() int { return int(c.state / oneUnanswered) }
-
-func (c *Conn) sendHeartbeat() {
-	c.state += oneUnanswered
-	c.runtime.Counters.Add(Heartbeats, 1)
-	c.callHandler(c.runtime.Heartbeat.Send)
-	c.startPendingLayerAndUpdatePause()
-}
-
-// ResetHeartbeat restarts the period of silence. It is for a Heartbeat.Send whose heartbeat expects no answer.
-func (c *Conn) ResetHeartbeat() {
-	c.state &^= unansweredMask
-	c.lastHeard = c.runtime.coarseNow()
-}
-
-// SweepPeriod returns the interval between checks of a connection: 1/8 of the shortest limit, or 0 without limits.
+// SweepPeriod returns the interval between calls of CheckTimeouts: 1/8 of the shortest limit, or 0 without limits.
 func (rt *Runtime) SweepPeriod() time.Duration {
 	l := &rt.Limits
 	var shortest time.Duration
-	for _, d := range []time.Duration{l.FirstByteTimeout, l.MessageTimeout, l.IdleTimeout, l.WriteTimeout, rt.Heartbeat.Every} {
+	heartbeats := rt.Heartbeat.Every
+	if rt.SweepsHeartbeats {
+		heartbeats = 0
+	}
+	for _, d := range []time.Duration{l.FirstByteTimeout, l.MessageTimeout, l.IdleTimeout, l.WriteTimeout, heartbeats} {
 		if d > 0 && (shortest == 0 || d < shortest) {
 			shortest = d
 		}

@@ -15,8 +15,8 @@ import (
 // 	Writable, Draining        come once for each event
 // 	Received                  is input that a protocol can answer with "busy"
 //
-// So only input may be shed, if the handler has a Shed method (Config.Shed). If another call is due, the connection
-// waits for a worker. If EOF is due after input, the input is shed and Ended waits.
+// So only input may be shed: passed to the handler's Shed method (Config.Shed), if any, instead of Received. If another
+// call is due, the connection waits for a worker. If EOF is due after input, the input is shed and Ended waits.
 //
 // Shed gets the same input in the same pieces as Received would, and the bytes that it leaves unused are kept. So a
 // framer finds the same messages with either method, each message goes to one of the two methods, and the answers are
@@ -34,8 +34,13 @@ func (c *Conn) IsClosedDeferred() bool { return c.extra != nil && c.extra.closed
 // UndeferClosed undoes FreeBuffersAndDeferClosed. It is called if no worker will run the connection.
 func (c *Conn) UndeferClosed() { c.extra.closedByWorker = false }
 
-// Run makes the due handler calls on a worker, which owns the connection, and returns the connection to the loop.
+// Run makes the due handler calls on a worker, which owns the connection, and returns the connection to the loop. If
+// the connection has waited for too long under overload, Run returns it to the loop, which sheds its input.
 func (c *Conn) Run(context.Context) {
+	if !c.startTicketUnlessTooLate() {
+		c.Dropped(ErrOverloaded)
+		return
+	}
 	start, times, slot := c.runtime.Now(), c.runtime.HandlerTimes, int32(0)
 	if times != nil {
 		slot = times.startCall()
@@ -55,6 +60,7 @@ func (c *Conn) recordRunAndReturnToLoop(started time.Duration, times *WorkerCall
 	}
 	c.runtime.Counters.CountHandlerCall(took)
 	c.runtime.reportIfSlowHandler(c, took)
+	c.endTicket()
 	c.runtime.Loop.ReturnFromWorker(c, nil)
 }
 
@@ -64,7 +70,7 @@ func (c *Conn) Dropped(why error) { c.runtime.Loop.ReturnFromWorker(c, why) }
 
 // CanShed reports whether the due handler calls may be replaced by Shed.
 func (c *Conn) CanShed() bool {
-	return c.runtime.Shed != nil && c.state&(ownHandler|inputHeld|openPending|drainedPending|drainingPending|closing|failed) == inputHeld
+	return c.state&(ownHandler|inputHeld|openPending|drainedPending|drainingPending|closing|failed) == inputHeld && c.callbacks().Shed != nil
 }
 
 // CallShedHandler calls Shed for the buffered input, on the loop.

@@ -35,6 +35,10 @@ func (o workerLoop) ReturnFromWorker(_ *Conn, why error) { *o.returned = append(
 
 func (workerLoop) OnLoop() bool { return false }
 
+func (workerLoop) LeaveToWait() bool { return true }
+
+func (workerLoop) QueueJob(LoopJob, int) bool { return false }
+
 var errNoTime = errors.New("no worker has time")
 
 // If a connection ends before a worker has called Opened, both Opened and Closed must be called, by

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// BucketIndex returns the index of d's bucket. The first bucket holds durations up to a microsecond. The upper bound of
-// each further bucket is twice as high. The last bucket also holds all longer durations.
+// BucketIndex returns the index of d's bucket. The first bucket is for durations up to a microsecond. The upper bound
+// of each further bucket is twice that of the previous one. The last bucket is also for all longer durations.
 func BucketIndex(d time.Duration, bucketCount int) int {
 	if d <= time.Microsecond {
 		return 0
@@ -17,11 +17,11 @@ func BucketIndex(d time.Duration, bucketCount int) int {
 	return min(bits.Len64(uint64((d-1)/time.Microsecond)), bucketCount-1)
 }
 
-func UpperBound(bucket int) time.Duration { return time.Microsecond << bucket }
+func BucketUpperBound(bucket int) time.Duration { return time.Microsecond << bucket }
 
-// Quantile returns an upper bound of quantile q (0 to 1). The bound is at most twice the quantile, unless the quantile
-// is in the last bucket. If nothing was counted, Quantile returns 0.
-func Quantile[T int64 | uint64](buckets []T, q float64) time.Duration {
+// QuantileUpperBound returns an upper bound of quantile q (0 to 1). The bound is at most twice the quantile, unless the
+// quantile is in the last bucket. If all buckets are 0, the result is 0.
+func QuantileUpperBound[T int64 | uint64](buckets []T, q float64) time.Duration {
 	var count T
 	for _, n := range buckets {
 		count += n
@@ -32,9 +32,9 @@ func Quantile[T int64 | uint64](buckets []T, q float64) time.Duration {
 	rank := max(1, T(math.Ceil(q*float64(count))))
 	for i, n := range buckets {
 		if rank <= n {
-			return UpperBound(i)
+			return BucketUpperBound(i)
 		}
 		rank -= n
 	}
-	return UpperBound(len(buckets) - 1)
+	return BucketUpperBound(len(buckets) - 1)
 }

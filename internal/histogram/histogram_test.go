@@ -16,8 +16,8 @@ func TestBucket(t *testing.T) {
 		}
 	}
 	for i := range n {
-		if BucketIndex(UpperBound(i), n) != i {
-			t.Errorf("bound %v is not in its bucket %d", UpperBound(i), i)
+		if BucketIndex(BucketUpperBound(i), n) != i {
+			t.Errorf("bound %v is not in its bucket %d", BucketUpperBound(i), i)
 		}
 	}
 }
@@ -38,7 +38,7 @@ func TestQuantile(t *testing.T) {
 		{[]uint64{99, 0, 0, 1}, 1, 8 * time.Microsecond},
 		{[]uint64{0, 5}, 0, 2 * time.Microsecond},
 	} {
-		if got := Quantile(c.buckets, c.q); got != c.want {
+		if got := QuantileUpperBound(c.buckets, c.q); got != c.want {
 			t.Errorf("quantile %v of %v is %v; expected %v", c.q, c.buckets, got, c.want)
 		}
 	}

@@ -16,8 +16,8 @@ const (
 	Suppressed = "suppressed"
 	// Interval is the time during which equal records are written only once.
 	Interval = time.Second
-	// MaxMessages limits the number of distinct messages in the table. Further messages share one entry until an older
-	// message has not been written for an Interval.
+	// MaxMessages limits the number of distinct messages in the table. Further messages share one entry, until the
+	// table removes a message that was not written for an Interval.
 	MaxMessages = 1024
 )
 
@@ -33,8 +33,8 @@ type rateLimitHandler struct {
 	next    slog.Handler
 	table   *rateTable
 	keys    []string
-	grouped bool   // a group is open
-	values  string // of keys set by WithAttrs, as in message.values
+	grouped bool   // WithGroup was called
+	values  string // keys and values of the distinguishing attributes that WithAttrs has set
 }
 
 func (h *rateLimitHandler) Enabled(ctx context.Context, level slog.Level) bool {
@@ -83,33 +83,34 @@ func (h *rateLimitHandler) keyValueIfDistinguishing(a slog.Attr) string {
 
 type message struct {
 	level        slog.Level
-	text, values string
+	text, values string // values are the keys and values of distinguishing attributes
 }
 
 type rateTable struct {
 	mu        sync.Mutex
 	entries   map[message]*entry // at most MaxMessages
-	shared    entry              // of all messages beyond the limit
+	shared    entry              // for all messages beyond the limit
 	lastSweep time.Time
 }
 
 type entry struct {
 	written    time.Time
-	suppressed int64 // since then
+	suppressed int64 // messages suppressed since written
 }
 
 func (e *entry) isRecent(now time.Time) bool {
 	return !e.written.IsZero() && now.Sub(e.written) < Interval
 }
 
-// admitMessage reports whether a message may be written now, and how many equal messages were suppressed before.
+// admitMessage reports whether m may be written now. If so, suppressed is the number of equal messages that were
+// suppressed since the last one was written. If not, admitMessage counts m as suppressed.
 func (t *rateTable) admitMessage(m message, now time.Time) (admitted bool, suppressed int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	e := t.entries[m]
 	if e == nil {
 		if len(t.entries) >= MaxMessages && now.Sub(t.lastSweep) >= Interval {
-			t.removeOldEntries(now)
+			t.moveOldEntriesIntoShared(now)
 		}
 		if e = &t.shared; len(t.entries) < MaxMessages {
 			e = new(entry)
@@ -124,8 +125,9 @@ func (t *rateTable) admitMessage(m message, now time.Time) (admitted bool, suppr
 	return true, suppressed
 }
 
-// removeOldEntries removes entries older than an Interval and adds their counts to the shared entry.
-func (t *rateTable) removeOldEntries(now time.Time) {
+// moveOldEntriesIntoShared removes entries whose message was not written for an Interval. It adds their numbers of
+// suppressed messages to the shared entry.
+func (t *rateTable) moveOldEntriesIntoShared(now time.Time) {
 	t.lastSweep = now
 	for m, e := range t.entries {
 		if !e.isRecent(now) {

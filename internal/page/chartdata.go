@@ -42,7 +42,7 @@ type seriesData struct {
 	Y []*float64 `json:"y"` // null is a gap
 }
 
-func (c *Chart) toChartData() chartData {
+func (c *Chart) toDownsampledChartData() chartData {
 	d := chartData{
 		Title:  c.Title,
 		X:      axisData{c.X.Label, c.X.Unit, c.X.Log || c.X.Unit == Percentile},
@@ -76,7 +76,7 @@ func (c *Chart) toChartData() chartData {
 	return d
 }
 
-// JSON returns the chart for a script element. encoding/json escapes everything that could end the element.
+// JSON encodes d for a script element of the page. encoding/json escapes everything that could end the element.
 func (d chartData) JSON() (template.JS, error) {
 	text, err := json.Marshal(d)
 	return template.JS(text), err

@@ -15,7 +15,7 @@ func TestDownsampleKeepsExtremes(t *testing.T) {
 	}
 	y[0], y[n-1], y[12_345], y[54_321], y[70_000] = 3, 4, 99, -99, math.NaN()
 	c := &Chart{ID: "c", Series: []Series{{Name: "s", X: x, Y: y}, {Name: "same X", X: x, Y: y}}}
-	d := c.toChartData()
+	d := c.toDownsampledChartData()
 	one := d.Series[0]
 	if len(one.X) > maxPoints || len(one.X) < maxPoints/4 {
 		t.Errorf("%d points", len(one.X))
@@ -42,7 +42,7 @@ func TestDownsampleKeepsExtremes(t *testing.T) {
 
 func TestMaxSeries(t *testing.T) {
 	c := &Chart{ID: "c", Series: make([]Series, maxSeries+1)}
-	if d := c.toChartData(); len(d.Series) != maxSeries || len(d.Left) != 1 {
+	if d := c.toDownsampledChartData(); len(d.Series) != maxSeries || len(d.Left) != 1 {
 		t.Errorf("%d series, %q", len(d.Series), d.Left)
 	}
 }
@@ -52,7 +52,7 @@ func TestInvalidPoints(t *testing.T) {
 	c := &Chart{ID: "c", X: Axis{Log: true}, Y: Axis{Log: true}, Series: []Series{{
 		X: []float64{-1, 0, 2, 1, 3, 4, inf}, Y: []float64{1, 1, 0, 1, inf, nan, 1},
 	}}}
-	d := c.toChartData().Series[0]
+	d := c.toDownsampledChartData().Series[0]
 	if !slices.Equal(d.X, []float64{1, 2, 3, 4}) || d.Y[0] == nil || d.Y[1] != nil || d.Y[2] != nil || d.Y[3] != nil {
 		t.Errorf("%v %v", d.X, d.Y)
 	}

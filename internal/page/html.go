@@ -34,7 +34,7 @@ var uplotCSS string
 var pageTemplate = sync.OnceValue(func() *template.Template {
 	return template.Must(template.New("page").Funcs(template.FuncMap{
 		"blocks": groupAdjacentCharts,
-		"drawn":  (*Chart).toChartData,
+		"drawn":  (*Chart).toDownsampledChartData,
 		"words":  (*Table).isTextColumn,
 		"action": (*Table).rowAction,
 		"mark":   Tone.symbol,
@@ -57,16 +57,16 @@ func (p *Page) WriteHTML(w io.Writer) error { return p.validateAndWriteTemplate(
 // WriteUpdate writes the content of the page, without script and style. A live page replaces its content with this.
 func (p *Page) WriteUpdate(w io.Writer) error { return p.validateAndWriteTemplate(w, "body") }
 
-func (p *Page) validateAndWriteTemplate(w io.Writer, name string) error {
+func (p *Page) validateAndWriteTemplate(w io.Writer, templateName string) error {
 	if err := p.checkRowAndSeriesLengths(); err != nil {
 		return err
 	}
-	p.assignIDs()
+	p.assignUniqueIDs()
 	v := newTemplateData(p, uplotCSS+"\n"+pageCSS, uplotJS+"\n"+themeJS+pageJS, p.Live != nil)
 	if p.Live != nil {
 		v.Every = max(cmp.Or(p.Live.Every, defaultInterval), minInterval).Milliseconds()
 	}
-	return v.executeTemplate(w, name)
+	return v.executeTemplate(w, templateName)
 }
 
 // Application is a page with its own content and script, in the style of the other pages.
@@ -101,23 +101,23 @@ func newTemplateData(p *Page, style, script string, allowConnectSelf bool) templ
 	}
 }
 
-func (v templateData) executeTemplate(w io.Writer, name string) error {
+func (v templateData) executeTemplate(w io.Writer, templateName string) error {
 	out := bufio.NewWriter(w)
-	if err := pageTemplate().ExecuteTemplate(out, name, v); err != nil {
+	if err := pageTemplate().ExecuteTemplate(out, templateName, v); err != nil {
 		return err
 	}
 	return out.Flush()
 }
 
-func groupAdjacentCharts(parts []Part) (all [][]Part) {
+func groupAdjacentCharts(parts []Part) (groups [][]Part) {
 	for i, part := range parts {
 		if i > 0 && part.Chart != nil && parts[i-1].Chart != nil {
-			all[len(all)-1] = append(all[len(all)-1], part)
+			groups[len(groups)-1] = append(groups[len(groups)-1], part)
 		} else {
-			all = append(all, []Part{part})
+			groups = append(groups, []Part{part})
 		}
 	}
-	return all
+	return groups
 }
 
 // contentSecurityPolicy returns a policy that allows the given style and script. With allowConnectSelf, it also allows

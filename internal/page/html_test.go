@@ -157,7 +157,7 @@ func TestIDs(t *testing.T) {
 		{ID: "A b", Parts: []Part{{Chart: &Chart{ID: "a-b"}}, {Chart: &Chart{Title: "Größe"}}}},
 		{Title: strings.Repeat("long ", 30)}, {},
 	}}
-	p.assignIDs()
+	p.assignUniqueIDs()
 	got := []string{p.Sections[0].ID, p.Sections[0].Parts[0].Chart.ID, p.Sections[0].Parts[1].Chart.ID, p.Sections[1].ID, p.Sections[2].ID}
 	want := []string{"a-b", "a-b-2", "gr-e", "long-long-long-long-long-long-long-long-long-long-long-l", "x"}
 	if !slices.Equal(got, want) {

@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// assignIDs gives each section and chart a unique ID in lower-case letters, digits and dashes. The ID is based on the
-// element's own ID or, if that is empty, on its title.
-func (p *Page) assignIDs() {
+// assignUniqueIDs gives each section and chart a unique ID in lower-case letters, digits and dashes. The ID is based on
+// the element's own ID or, if that is empty, on its title.
+func (p *Page) assignUniqueIDs() {
 	used := make(map[string]bool)
 	id := func(wish string) string {
 		const most = 56 // leaves space for a number

@@ -21,14 +21,15 @@ func (p *Page) WriteText(w io.Writer) error {
 	fmt.Fprintf(&b, "%s\n", title)
 	Part{Remarks: p.Remarks}.writeText(&b)
 	writeFacts(&b, slices.Concat(p.Figures, p.Facts))
-	for _, s := range removeChartsAndEmptySections(p.Sections) {
+	for _, s := range removeChartsAndEmptyParts(p.Sections) {
 		s.writeText(&b)
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
 }
 
-func removeChartsAndEmptySections(sections []Section) (all []Section) {
+// removeChartsAndEmptyParts removes the charts, and the headings and sections that are then without content.
+func removeChartsAndEmptyParts(sections []Section) (remaining []Section) {
 	for _, s := range sections {
 		var parts []Part // in reverse
 		for i := len(s.Parts) - 1; i >= 0; i-- {
@@ -43,9 +44,9 @@ func removeChartsAndEmptySections(sections []Section) (all []Section) {
 		}
 		slices.Reverse(parts)
 		s.Parts = parts
-		all = append(all, s)
+		remaining = append(remaining, s)
 	}
-	return all
+	return remaining
 }
 
 func writeFacts(b *strings.Builder, facts [][2]string) {

@@ -18,15 +18,15 @@ func (u Unit) Format(v float64) string {
 	case Share:
 		return format.Percent(v)
 	case Percentile:
-		return formatOneInNAsPercentile(v)
+		return formatOneInNAsPercentage(v)
 	case Clock:
 		return format.Clock(v)
 	}
 	return format.Number(v)
 }
 
-// formatOneInNAsPercentile formats a percentile given as one in n: 1,000 as 99.9 %.
-func formatOneInNAsPercentile(oneInN float64) string {
+// formatOneInNAsPercentage formats a percentile given as one in n: 1,000 as 99.9 %.
+func formatOneInNAsPercentage(oneInN float64) string {
 	if !(oneInN >= 1) || math.IsInf(oneInN, 1) {
 		return ""
 	}

@@ -62,7 +62,8 @@ func Parse(b []byte) (h Header, length int, err error) {
 	return h, length, nil
 }
 
-// checkPrefixOrIncomplete checks that b starts with prefix, or may start with it once more bytes have arrived.
+// checkPrefixOrIncomplete returns nil if b starts with prefix, errIncomplete if b is shorter and prefix starts with b,
+// and otherwise an error that names what was expected.
 func checkPrefixOrIncomplete(b []byte, prefix, expected string) error {
 	for i := range min(len(b), len(prefix)) {
 		if b[i] != prefix[i] {
@@ -182,30 +183,30 @@ func toAddrPort(ip, port []byte) netip.AddrPort {
 	return netip.AddrPortFrom(a, binary.BigEndian.Uint16(port))
 }
 
-func checkTLVsAndChecksum(b []byte, start int) error {
-	sum := 0 // offset of the checksum
-	for start < len(b) {
-		if len(b)-start < tlvHeaderSize {
-			return fmt.Errorf("%d bytes are left after the TLVs; expected none or another TLV", len(b)-start)
+func checkTLVsAndChecksum(header []byte, tlvOffset int) error {
+	sum := 0 // where the checksum is
+	for tlvOffset < len(header) {
+		if len(header)-tlvOffset < tlvHeaderSize {
+			return fmt.Errorf("%d bytes are left after the TLVs; expected none or another TLV", len(header)-tlvOffset)
 		}
-		kind, size := b[start], int(binary.BigEndian.Uint16(b[start+1:]))
-		start += tlvHeaderSize
+		kind, size := header[tlvOffset], int(binary.BigEndian.Uint16(header[tlvOffset+1:]))
+		tlvOffset += tlvHeaderSize
 		switch {
-		case size > len(b)-start:
-			return fmt.Errorf("TLV of type %#02x has %d bytes; expected at most %d, to the header's end", kind, size, len(b)-start)
+		case size > len(header)-tlvOffset:
+			return fmt.Errorf("TLV of type %#02x has %d bytes; expected at most %d, to the header's end", kind, size, len(header)-tlvOffset)
 		case kind == typeCRC32C && size != crc32.Size:
 			return fmt.Errorf("CRC32C has %d bytes; expected %d", size, crc32.Size)
 		case kind == typeCRC32C && sum != 0:
 			return errors.New("found two CRC32C; expected one")
 		case kind == typeCRC32C:
-			sum = start
+			sum = tlvOffset
 		}
-		start += size
+		tlvOffset += size
 	}
 	if sum == 0 {
 		return nil
 	}
-	if got, want := binary.BigEndian.Uint32(b[sum:]), computeChecksum(b, sum); got != want {
+	if got, want := binary.BigEndian.Uint32(header[sum:]), computeChecksum(header, sum); got != want {
 		return fmt.Errorf("CRC32C is %08x; expected %08x", got, want)
 	}
 	return nil
@@ -213,9 +214,9 @@ func checkTLVsAndChecksum(b []byte, start int) error {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// computeChecksum returns the checksum of header b, with zeros in place of the checksum bytes at offset.
-func computeChecksum(b []byte, offset int) uint32 {
-	sum := crc32.Update(0, castagnoli, b[:offset])
+// computeChecksum returns the checksum of header b, with zeros in place of the checksum bytes at checksumOffset.
+func computeChecksum(header []byte, checksumOffset int) uint32 {
+	sum := crc32.Update(0, castagnoli, header[:checksumOffset])
 	sum = crc32.Update(sum, castagnoli, make([]byte, crc32.Size))
-	return crc32.Update(sum, castagnoli, b[offset+crc32.Size:])
+	return crc32.Update(sum, castagnoli, header[checksumOffset+crc32.Size:])
 }

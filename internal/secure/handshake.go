@@ -14,11 +14,10 @@ import (
 )
 
 const (
-	// InputPauseSize is the number of bytes waiting for a handshake at which IsInputFull asks the owner to stop
-	// reading. A longer ClientHello is an error.
+	// InputPauseSize is the number of bytes that wait for a handshake when IsInputFull asks the owner to stop reading.
 	InputPauseSize = 80 << 10
-	// MaxHandshakeInput is the maximum number of bytes that FeedHandshake keeps: InputPauseSize plus the data in flight
-	// when reading stops, which with io_uring is up to 32 buffers of 64 KiB.
+	// MaxHandshakeInput is the maximum number of bytes that FeedHandshake buffers: InputPauseSize plus the data in
+	// flight when reading stops, which with io_uring is up to 32 buffers of 64 KiB.
 	MaxHandshakeInput = InputPauseSize + 32<<16
 	// maxHelloInput limits the input before a complete ClientHello: the largest one that crypto/tls accepts, and the
 	// headers of its records. Clients with many extensions send about 2 KiB.
@@ -39,6 +38,7 @@ type handshake struct {
 	// Used by the owner only.
 	hello            helloScanner
 	isClient         bool
+	answersHTTP      bool // see NewServerSession
 	hasRequestedSlot bool
 
 	// Used by the goroutine only, and by the owner once the goroutine has ended.
@@ -54,14 +54,15 @@ type handshake struct {
 	consumed   int // bytes of in that crypto/tls has read
 	recordLeft int // bytes of the current record that crypto/tls has not read
 	out        []byte
-	isFull     bool // the owner wants to know when there is space
+	isFull     bool // the owner has stopped reading and is woken when crypto/tls needs input
 	inputEnded bool // the peer has closed its direction
 	isAborted  bool
 	isDone     bool
 	err        error // the result, once done
 }
 
-// appendInputAndStartOnHello appends p to the input. A server's handshake requests a slot at a complete ClientHello.
+// appendInputAndStartOnHello appends p to the input. When a server's input contains a complete ClientHello, the
+// handshake requests a slot.
 func (h *handshake) appendInputAndStartOnHello(p []byte) error {
 	if err := h.appendInput(p); err != nil {
 		return err
@@ -201,7 +202,7 @@ func (h *handshake) setResultAndWakeOwner(err error) {
 	h.wakeOwner()
 }
 
-// wakeOwner wakes the owner unless the owner has aborted the handshake. The caller holds the lock.
+// wakeOwner wakes the owner unless the owner has aborted the handshake. The caller must hold h.mu.
 func (h *handshake) wakeOwner() {
 	if !h.isAborted {
 		h.owner.Wake()
@@ -220,7 +221,8 @@ func (h *handshake) releaseCPUToken() {
 	}
 }
 
-// readBlocking implements Read for crypto/tls. While it waits for a record, the handshake does not count as computing.
+// readBlocking implements Read for crypto/tls. While it waits for a record, the handshake does not hold one of the
+// limiter's CPU tokens, so that another handshake can use the CPU.
 func (h *handshake) readBlocking(p []byte) (int, error) {
 	for {
 		n, err := h.takeBytesOfWholeRecord(p)
@@ -234,7 +236,8 @@ func (h *handshake) readBlocking(p []byte) (int, error) {
 	}
 }
 
-// waitInputOrEvictIfStalled waits for input. available is false if the context has ended or the handshake is evicted.
+// waitInputOrEvictIfStalled waits for input. It returns false if the handshake's context has ended. It also returns
+// false if the client has sent nothing for stallTimeout and the limiter needs the slot for a queued handshake.
 func (h *handshake) waitInputOrEvictIfStalled() (available bool) {
 	var over <-chan time.Time
 	if !h.isClient { // a server may be slow
@@ -291,7 +294,7 @@ func (h *handshake) takeBytesOfWholeRecord(p []byte) (int, error) {
 
 func (h *handshake) appendOutputAndWakeOwner(p []byte) (int, error) {
 	if h.secrets != nil && !h.isClient {
-		h.secrets.countSent(p)
+		h.secrets.countServerEncryptedRecords(p)
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -60,7 +60,7 @@ func (g *HandshakeLimiter) Counts() (running, waiting int) {
 func (g *HandshakeLimiter) Wait() { g.goroutines.Wait() }
 
 // startOrQueueHandshake starts the handshake or, if the limiter is full, queues it. If more handshakes are queued than
-// slots are being freed, the longest-stalled handshake is evicted.
+// slots are about to become free, the handshake that has been stalled longest is evicted.
 func (g *HandshakeLimiter) startOrQueueHandshake(h *handshake) {
 	if evicted := g.startOrQueueLocked(h); evicted != nil {
 		evicted.cancel(errStalled)
@@ -92,8 +92,9 @@ func (g *HandshakeLimiter) startHandshakeGoroutine(h *handshake) {
 	go h.runHandshake()
 }
 
-// evictOrMarkStalled is called when h has waited for stallTimeout. If more handshakes are queued than slots are being
-// freed, h must give up its slot now, and evicted is true. Otherwise h may be evicted until unmarkStalled is called.
+// evictOrMarkStalled handles a handshake whose client has sent nothing for stallTimeout. If a queued handshake needs
+// the slot, it evicts h and returns true. Otherwise it marks h as stalled: until unmarkStalled, a handshake that is
+// queued later can evict h.
 func (g *HandshakeLimiter) evictOrMarkStalled(h *handshake) (evicted bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

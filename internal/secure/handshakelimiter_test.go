@@ -122,7 +122,7 @@ func testQueueOrder(t *testing.T) {
 	}
 	all[2].session.Abort()
 	all[4].session.Abort()
-	all[1].session.EndInput() // a peer that has closed cannot complete a handshake
+	all[1].session.MarkInputEnded() // a peer that has closed cannot complete a handshake
 	if open, err := all[1].session.AdvanceHandshake(); open || err != io.ErrUnexpectedEOF {
 		t.Errorf("Step after Ended in the queue: %v, %v", open, err)
 	}
@@ -160,7 +160,7 @@ func TestAborts(t *testing.T) {
 		if stop%2 == 0 {
 			g.Wait()
 		}
-		server.session.EndInput()
+		server.session.MarkInputEnded()
 		_, _, readErr := server.session.Read(server.buf, []byte("x"))
 		for _, err := range []error{readErr, server.session.Write([]byte("x")), server.session.CloseWrite(), server.session.FeedHandshake([]byte("x"))} {
 			if err != net.ErrClosed || len(server.out) != emitted {

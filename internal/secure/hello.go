@@ -17,8 +17,8 @@ type helloScanner struct {
 	header     [4]byte // the first bytes of the message: type and length
 }
 
-// scanHello continues to scan the input, to which bytes were added since the last call. complete reports whether the
-// ClientHello is complete. If the input is not a ClientHello, scanHello returns an error.
+// scanHello continues to scan in, which contains all input of the connection, also that of earlier calls. It reports
+// whether the ClientHello is complete. If the input is not a ClientHello, it returns an error.
 func (h *helloScanner) scanHello(in []byte) (complete bool, _ error) {
 	if err := checkTLSPrefix(in); err != nil {
 		return false, err
@@ -81,12 +81,25 @@ type helloError struct {
 const (
 	alertUnexpectedMessage = 10
 	alertRecordOverflow    = 22
+	alertProtocolVersion   = 70
 )
 
 // record returns the unencrypted record with the alert.
-func (e *helloError) record() []byte {
+func (e *helloError) alertRecord() []byte {
 	const typeAlert, fatal = 21, 2
 	return []byte{typeAlert, 3, 3, 0, 2, fatal, e.alert}
+}
+
+// plainHTTPAnswer is the answer of net/http to an unencrypted HTTP request on a TLS port.
+const plainHTTPAnswer = "HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"
+
+// looksLikeHTTP reports whether in begins like an unencrypted HTTP request. The prefixes are those of net/http.
+func looksLikeHTTP(in []byte) bool {
+	switch string(in[:min(len(in), headerLen)]) {
+	case "GET /", "HEAD ", "POST ", "PUT /", "OPTIO":
+		return true
+	}
+	return false
 }
 
 // checkTLSPrefix returns an error if no TLS connection can start with in.
@@ -94,7 +107,11 @@ func checkTLSPrefix(in []byte) error {
 	if len(in) == 0 || in[0] == typeHandshake && (len(in) == 1 || in[1] == 3) {
 		return nil
 	}
-	return fmt.Errorf("secure: the client began with %q; expected a TLS handshake record", in[:min(len(in), 8)])
+	err := fmt.Errorf("secure: the client began with %q; expected a TLS handshake record", in[:min(len(in), 8)])
+	if in[0] == 0x80 { // SSL 2.0: crypto/tls sends the same alert
+		return &helloError{alertProtocolVersion, err}
+	}
+	return err
 }
 
 // maxSmallBody is the largest record body that fits into crypto/tls's initial buffer of 576 bytes.

@@ -14,17 +14,20 @@ import (
 // TestNotTLS checks that input other than a ClientHello fails immediately, with a description and without
 // a goroutine.
 func TestNotTLS(t *testing.T) {
-	tests := []struct{ name, in, want string }{
-		{"HTTP", "GET / HTTP/1.1\r\n", `the client began with "GET / HT"; expected a TLS handshake record`},
-		{"SSL 2", "\x80\x2e\x01\x00\x02", "expected a TLS handshake record"},
-		{"zeros", "\x00\x00\x00\x00", "expected a TLS handshake record"},
-		{"an alert", "\x15\x03\x01\x00\x02\x02\x28", "expected a TLS handshake record"},
-		{"a version from the future", "\x16\x04\x00", "expected a TLS handshake record"},
-		{"another message", "\x16\x03\x01\x00\x10\x02", "has type 2; expected a ClientHello"},
-		{"an empty record", "\x16\x03\x01\x00\x00", "record of 0 bytes"},
-		{"a large record", "\x16\x03\x01\x40\x01", "record of 16385 bytes"},
-		{"a large ClientHello", "\x16\x03\x01\x10\x00\x01\x01\x00\x01", "ClientHello has 65537 bytes; expected at most 65536"},
-		{"another record within", "\x16\x03\x01\x00\x01\x01\x17\x03\x03\x00\x01", "record of type 23 within"},
+	tests := []struct {
+		name, in, want string
+		alert          byte // 0 if there is none
+	}{
+		{"HTTP", "GET / HTTP/1.1\r\n", `the client began with "GET / HT"; expected a TLS handshake record`, 0},
+		{"SSL 2", "\x80\x2e\x01\x00\x02", "expected a TLS handshake record", alertProtocolVersion},
+		{"zeros", "\x00\x00\x00\x00", "expected a TLS handshake record", 0},
+		{"an alert", "\x15\x03\x01\x00\x02\x02\x28", "expected a TLS handshake record", 0},
+		{"a version from the future", "\x16\x04\x00", "expected a TLS handshake record", 0},
+		{"another message", "\x16\x03\x01\x00\x10\x02", "has type 2; expected a ClientHello", alertUnexpectedMessage},
+		{"an empty record", "\x16\x03\x01\x00\x00", "record of 0 bytes", alertUnexpectedMessage},
+		{"a large record", "\x16\x03\x01\x40\x01", "record of 16385 bytes", alertRecordOverflow},
+		{"a large ClientHello", "\x16\x03\x01\x10\x00\x01\x01\x00\x01", "ClientHello has 65537 bytes; expected at most 65536", 0},
+		{"another record within", "\x16\x03\x01\x00\x01\x01\x17\x03\x03\x00\x01", "record of type 23 within", alertUnexpectedMessage},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -36,6 +39,13 @@ func TestNotTLS(t *testing.T) {
 				}
 				if d.err == nil || piece > 1 && !strings.Contains(d.err.Error(), test.want) {
 					t.Errorf("got %v, want %q in it", d.err, test.want)
+				}
+				var alert []byte
+				if test.alert != 0 {
+					alert = []byte{21, 3, 3, 0, 2, 2, test.alert}
+				}
+				if !bytes.Equal(d.out, alert) {
+					t.Errorf("sent %x, want %x", d.out, alert)
 				}
 				running, waiting := g.Counts()
 				if _, err := d.session.AdvanceHandshake(); err != d.err || running+waiting != 0 {

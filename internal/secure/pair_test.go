@@ -156,7 +156,7 @@ func (d *testPeer) readAllPlaintext(in []byte) {
 }
 
 func (d *testPeer) endInput() {
-	d.session.EndInput()
+	d.session.MarkInputEnded()
 	if d.open && d.err == nil {
 		d.readAllPlaintext(nil)
 	}

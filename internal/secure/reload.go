@@ -39,12 +39,13 @@ func NewReloader(certFile, keyFile string, log *slog.Logger) (*Reloader, error) 
 	return r, nil
 }
 
-// GetCertificate returns the current certificate. It never fails.
+// GetCertificate returns the current certificate. If the last check of the files was at least a second ago, it first
+// checks them and reloads the certificate if they have changed. It never fails.
 func (r *Reloader) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	if r.mu.TryLock() {
 		if time.Since(r.lastCheck) >= checkInterval {
-			switch changed, err := r.loadIfChanged(false); {
-			case !changed:
+			switch attempted, err := r.loadIfChanged(false); {
+			case !attempted:
 			case err != nil:
 				r.log.Error("certificate reload failed; keeping the old one", "cert", r.certFile, "key", r.keyFile, "err", err)
 			default:
@@ -66,7 +67,9 @@ func (r *Reloader) ReloadNow() (expires time.Time, err error) {
 	return certExpiry(r.current.Load()), nil
 }
 
-func (r *Reloader) loadIfChanged(force bool) (changed bool, err error) {
+// loadIfChanged loads the pair if a file has changed since the last attempt, or if force is true. attempted reports
+// whether it has tried to load the pair.
+func (r *Reloader) loadIfChanged(force bool) (attempted bool, err error) {
 	r.lastCheck = time.Now()
 	cert, err := os.ReadFile(r.certFile)
 	key, keyErr := os.ReadFile(r.keyFile)

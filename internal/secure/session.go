@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"slices"
 	"sync/atomic"
 )
 
@@ -35,12 +36,12 @@ var errHandshaking = errors.New("secure: the handshake is not complete; wait unt
 type Session struct {
 	tls   *tls.Conn // nil when closed
 	owner Owner
-	hs    atomic.Pointer[handshake] // nil when it is done
+	hs    atomic.Pointer[handshake] // nil after the handshake
 
 	// Used after the handshake.
 	input         []byte // unused ciphertext of the current Read; nil between calls
-	partial       []byte // kept input, of which partialOffset bytes are used
-	err           error  // returned by Read from now on
+	partial       []byte // input of earlier calls; crypto/tls has read its first partialOffset bytes
+	err           error  // if set, Read returns it
 	partialOffset int32
 	recordLeft    int32 // bytes of the current record, at the start of partial or input
 
@@ -52,14 +53,16 @@ type Session struct {
 
 	isOpen           bool
 	inputEnded       bool // no more ciphertext will come; set during the handshake as well
-	mayHavePlaintext bool // in crypto/tls
+	mayHavePlaintext bool // crypto/tls may have more plaintext
 }
 
 // NewServerSession returns a session that accepts a client. cfg is used as by [tls.Server]. The callbacks of cfg get
-// the client's address from remote, which may be nil.
+// the client's address from remote, which may be nil. If NextProtos of cfg contains http/1.1, the session
+// answers an unencrypted HTTP request with status 400 before the handshake fails.
 func NewServerSession(cfg *tls.Config, g *HandshakeLimiter, owner Owner, remote net.Addr) *Session {
 	s := &Session{owner: owner}
-	s.setHandshake(&handshake{limiter: g, owner: owner, remote: remote}, tls.Server, cfg)
+	h := &handshake{limiter: g, owner: owner, remote: remote, answersHTTP: slices.Contains(cfg.NextProtos, "http/1.1")}
+	s.setHandshakeAndNewTLSConn(h, tls.Server, cfg)
 	return s
 }
 
@@ -78,17 +81,17 @@ func NewClientSession(cfg *tls.Config, g *HandshakeLimiter, owner Owner, remote 
 	if cfg.Renegotiation != tls.RenegotiateNever { // then it is a clone
 		cfg.Renegotiation = tls.RenegotiateNever
 	}
-	s.setHandshake(h, tls.Client, cfg)
+	s.setHandshakeAndNewTLSConn(h, tls.Client, cfg)
 	return s
 }
 
-func (s *Session) setHandshake(h *handshake, newTLSConn func(net.Conn, *tls.Config) *tls.Conn, cfg *tls.Config) {
+func (s *Session) setHandshakeAndNewTLSConn(h *handshake, newTLSConn func(net.Conn, *tls.Config) *tls.Conn, cfg *tls.Config) {
 	s.hs.Store(h)
 	s.tls = newTLSConn((*transport)(s), cfg)
 	h.tls = s.tls
 }
 
-// FeedHandshake passes received ciphertext, which is valid only during the call, to the handshake. It keeps at most
+// FeedHandshake passes received ciphertext, which is valid only during the call, to the handshake. It buffers at most
 // MaxHandshakeInput bytes; see IsInputFull. Once AdvanceHandshake has reported an open session, pass ciphertext to Read
 // instead. After an error, send the emitted bytes, which may contain an alert, and close.
 func (s *Session) FeedHandshake(ciphertext []byte) error {
@@ -101,8 +104,11 @@ func (s *Session) FeedHandshake(ciphertext []byte) error {
 	}
 	if err := h.appendInputAndStartOnHello(ciphertext); err != nil {
 		var he *helloError
-		if errors.As(err, &he) {
-			s.owner.Emit(he.record())
+		switch {
+		case errors.As(err, &he):
+			s.owner.Emit(he.alertRecord())
+		case h.answersHTTP && !h.hasRequestedSlot && looksLikeHTTP(h.in):
+			s.owner.Emit([]byte(plainHTTPAnswer))
 		}
 		s.failHandshake(err)
 		return err
@@ -140,12 +146,12 @@ func (s *Session) AdvanceHandshake() (open bool, err error) {
 		return false, err
 	}
 	if isOver {
-		s.completeHandshake(h)
+		s.openAndTakeLeftoverInput(h)
 	}
 	return isOver, nil
 }
 
-func (s *Session) completeHandshake(h *handshake) {
+func (s *Session) openAndTakeLeftoverInput(h *handshake) {
 	s.isOpen = true
 	s.secrets = h.secrets
 	if rest := h.in[h.consumed:]; len(rest) > 0 {
@@ -220,8 +226,8 @@ func (s *Session) Write(plaintext []byte) error {
 	return err
 }
 
-// CloseWrite emits close_notify. Reading is still possible. Further calls have no effect. CloseWrite fails if the session
-// is broken.
+// CloseWrite emits close_notify. Reading is still possible. Further calls have no effect. CloseWrite fails if the
+// session is broken.
 func (s *Session) CloseWrite() error {
 	switch {
 	case !s.isOpen:
@@ -239,10 +245,10 @@ func (s *Session) notOpenError() error {
 	return errHandshaking
 }
 
-// EndInput records that the transport has ended and no more ciphertext will arrive. During the handshake, the next
-// AdvanceHandshake then returns an error. After the handshake, Read returns the remaining plaintext, followed by io.EOF
-// if close_notify has arrived, or otherwise io.ErrUnexpectedEOF.
-func (s *Session) EndInput() {
+// MarkInputEnded records that the transport has ended and no more ciphertext will arrive. During the handshake, the
+// next AdvanceHandshake then returns an error. After the handshake, Read returns the remaining plaintext, followed by
+// io.EOF if close_notify has arrived, or otherwise io.ErrUnexpectedEOF.
+func (s *Session) MarkInputEnded() {
 	s.inputEnded = true
 	if h := s.hs.Load(); h != nil && s.err == nil {
 		if err := h.markInputEndedOrFail(); err != nil {
@@ -251,7 +257,7 @@ func (s *Session) EndInput() {
 	}
 }
 
-// IsInputEnded reports whether EndInput was called.
+// IsInputEnded reports whether MarkInputEnded was called.
 func (s *Session) IsInputEnded() bool { return s.inputEnded }
 
 // Abort ends the session immediately in any state, because the connection is gone. Emit and Wake are not called any

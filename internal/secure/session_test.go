@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/myriad-go/myriad/internal/secure/tls13"
@@ -127,7 +128,7 @@ func TestTruncatedDuringHandshake(t *testing.T) {
 		})
 		client.writePlaintext([]byte("data"))
 		server.receiveCiphertext(append(client.takeOutput(), 23, 3, 3, 0, 100, 1))
-		server.session.EndInput()
+		server.session.MarkInputEnded()
 		if !takesOver {
 			testkit.WaitFor(t, "the server's end", func() bool { server.advanceHandshake(); return server.err != nil })
 			if string(server.got) != "data" || server.err != io.ErrUnexpectedEOF {
@@ -150,6 +151,21 @@ func TestTruncatedDuringHandshake(t *testing.T) {
 		}
 		if p, _, err := conn.Read(new(compactOutput), unread); string(p) != "data" || err != tls13.ErrAgain || !conn.HasPartialRecord() || conn.IsReadClosed() {
 			t.Errorf("Read: %q, %v; partial record %v, closed %v", p, err, conn.HasPartialRecord(), conn.IsReadClosed())
+		}
+	}
+}
+
+// TestServerNameLength accepts server names up to the length of the longest DNS name, because connections keep them.
+func TestServerNameLength(t *testing.T) {
+	for _, n := range []int{maxServerName, maxServerName + 1} {
+		serverCfg, clientCfg := newConfigs(tls.VersionTLS13)
+		EnableTakeover(serverCfg)
+		clientCfg.ServerName, clientCfg.InsecureSkipVerify = strings.Repeat("a", n), true
+		server, client := newServerPeer(t, serverCfg, NewHandshakeLimiter(1, 1)), newClientPeer(t, clientCfg, NewHandshakeLimiter(1, 1))
+		p := &pump{t: t, a: server, b: client, piece: fixedPieceSize(1000)}
+		p.pumpUntil("the server's handshake ends", func() bool { return server.open || server.err != nil })
+		if server.open != (n <= maxServerName) {
+			t.Errorf("a name of %d bytes: open %v, %v", n, server.open, server.err)
 		}
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"unsafe"
 )
 
-// SharedTicketKeys are ticket keys in memory that several processes share. Any of them may renew the keys. They follow
-// the schedule of TicketKeyRing. SharedTicketKeys is safe for concurrent use by goroutines and processes.
+// SharedTicketKeys are ticket keys in memory that several processes share. Any of these processes may renew the keys,
+// at the times described at TicketKeyRing. SharedTicketKeys is safe for concurrent use by goroutines and processes.
 type SharedTicketKeys struct{ page *ticketPage }
 
 // ticketPage is the layout of the shared memory. version is odd while a process changes the keys. A reader tries again
@@ -25,25 +25,25 @@ type ticketPage struct {
 	}
 }
 
-// SharedTicketKeysSize is the size of the memory in bytes.
+// SharedTicketKeysSize is the number of bytes of memory that NewSharedTicketKeys needs.
 const SharedTicketKeysSize = int(unsafe.Sizeof(ticketPage{}))
 
 // maxTicketReads limits the attempts to read keys that change. A process that ends while it changes the keys leaves
 // them unreadable; each process then uses keys of its own.
 const maxTicketReads = 1000
 
-// NewSharedTicketKeys returns the keys in memory, which is zero at first, aligned to 8 bytes, and has
-// SharedTicketKeysSize bytes or more.
+// NewSharedTicketKeys returns the keys stored in memory. memory must be aligned to 8 bytes and have at least
+// SharedTicketKeysSize bytes, which are initially zero.
 func NewSharedTicketKeys(memory []byte) *SharedTicketKeys {
 	return &SharedTicketKeys{(*ticketPage)(unsafe.Pointer(&memory[:SharedTicketKeysSize][0]))}
 }
 
-// Keys returns the keys, newest first. It returns nil if it can't read them.
+// Keys returns the keys, newest first. It returns nil if it cannot read them.
 func (s *SharedTicketKeys) Keys() (keys []TicketKey) {
 	for range maxTicketReads {
 		version := s.page.version.Load()
 		if version%2 == 0 {
-			keys = s.readKeys()
+			keys = s.readKeysUnchecked()
 			if s.page.version.Load() == version {
 				return keys
 			}
@@ -53,7 +53,7 @@ func (s *SharedTicketKeys) Keys() (keys []TicketKey) {
 	return nil
 }
 
-func (s *SharedTicketKeys) readKeys() (keys []TicketKey) {
+func (s *SharedTicketKeys) readKeysUnchecked() (keys []TicketKey) {
 	for i := range s.page.keys {
 		from := &s.page.keys[i]
 		made := from.made.Load()
@@ -69,7 +69,8 @@ func (s *SharedTicketKeys) readKeys() (keys []TicketKey) {
 	return keys
 }
 
-// RenewIfDue adds a new key if the newest has been used for a day, and returns the keys.
+// RenewIfDue adds a new key if the newest has been used for a day, and returns the keys. If it cannot read the shared
+// keys, it returns a new key that is not shared.
 func (s *SharedTicketKeys) RenewIfDue(now time.Time) []TicketKey {
 	for range maxTicketReads {
 		version := s.page.version.Load()
@@ -77,7 +78,10 @@ func (s *SharedTicketKeys) RenewIfDue(now time.Time) []TicketKey {
 		if len(keys) > 0 && now.Sub(keys[0].Made) < ticketKeyUse {
 			return keys
 		}
-		keys = renewTicketKeys(keys, now)
+		if keys == nil && version%2 != 0 {
+			break // Keys has made all attempts
+		}
+		keys = dropExpiredAndAddKeyIfDue(keys, now)
 		if version%2 != 0 || !s.page.version.CompareAndSwap(version, version+1) {
 			continue // another process has renewed them
 		}
@@ -85,11 +89,11 @@ func (s *SharedTicketKeys) RenewIfDue(now time.Time) []TicketKey {
 		s.page.version.Store(version + 2)
 		return keys
 	}
-	return renewTicketKeys(nil, now)
+	return dropExpiredAndAddKeyIfDue(nil, now)
 }
 
-// Set replaces the keys, before other processes use them.
-func (s *SharedTicketKeys) Set(keys []TicketKey) {
+// SetInitialKeys replaces the keys and ignores keys of a wrong length. Call it before other processes use the memory.
+func (s *SharedTicketKeys) SetInitialKeys(keys []TicketKey) {
 	valid := keys[:0:0]
 	for _, k := range keys {
 		if len(k.Key) == ticketKeySize {
@@ -113,10 +117,10 @@ func (s *SharedTicketKeys) writeKeys(keys []TicketKey) {
 	}
 }
 
-// deriveTicketKeys returns the keys of a listener.
-func deriveTicketKeys(shared []TicketKey, listener int) (keys []TicketKey) {
+// deriveTicketKeys derives the keys of one listener. Different listeners get different keys.
+func deriveTicketKeys(shared []TicketKey, listenerNumber int) (keys []TicketKey) {
 	for _, k := range shared {
-		derived, err := hkdf.Expand(sha256.New, k.Key, "myriad session tickets, listener "+strconv.Itoa(listener), ticketKeySize)
+		derived, err := hkdf.Expand(sha256.New, k.Key, "myriad session tickets, listener "+strconv.Itoa(listenerNumber), ticketKeySize)
 		if err != nil {
 			panic(err) // the length is valid
 		}

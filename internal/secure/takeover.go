@@ -14,8 +14,8 @@ import (
 )
 
 // After a handshake, package tls13 can take over the records of most sessions, which saves 5 KB for each. It needs the
-// traffic secrets. crypto/tls writes them to Config.KeyLogWriter, so each handshake has a configuration with a writer of
-// its own.
+// traffic secrets. crypto/tls writes them to Config.KeyLogWriter, so each handshake has a configuration with a writer
+// of its own.
 
 // maxServerName is the length of the longest DNS name: RFC 1035. Each connection may keep a server name.
 const maxServerName = 255
@@ -55,7 +55,7 @@ func withSecretsWriter(cfg *tls.Config, h *handshake) *tls.Config {
 // trafficSecrets are the secrets of a TLS 1.3 connection. As a KeyLogWriter, it stores those that crypto/tls writes.
 type trafficSecrets struct {
 	client, server  []byte
-	sentRecords     int       // how many records a server has encrypted with its secret
+	sentRecords     int       // number of records that a server has encrypted with its secret
 	next            io.Writer // the KeyLogWriter that the user has set; may be nil
 	onlyFullRecords bool      // tls.Config.DynamicRecordSizingDisabled
 }
@@ -76,16 +76,17 @@ func (s *trafficSecrets) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// countSent counts the records in p, which a server sends, that are encrypted with its traffic secret.
-func (s *trafficSecrets) countSent(p []byte) {
+// countServerEncryptedRecords adds to sentRecords the records in p, sent by a server, that are encrypted with the
+// server's traffic secret.
+func (s *trafficSecrets) countServerEncryptedRecords(p []byte) {
 	if fips140.Enabled() {
 		return // StayFIPS
 	}
 	switch len(s.server) {
 	case 32: // see tls13.NewConn
-		s.sentRecords += tls13.CountSentRecords(tls.TLS_AES_128_GCM_SHA256, s.server, p, s.sentRecords)
+		s.sentRecords += tls13.CountRecordsEncryptedWith(tls.TLS_AES_128_GCM_SHA256, s.server, p, s.sentRecords)
 	case 48:
-		s.sentRecords += tls13.CountSentRecords(tls.TLS_AES_256_GCM_SHA384, s.server, p, s.sentRecords)
+		s.sentRecords += tls13.CountRecordsEncryptedWith(tls.TLS_AES_256_GCM_SHA384, s.server, p, s.sentRecords)
 	}
 }
 
@@ -98,7 +99,7 @@ func (s *trafficSecrets) erase() {
 type StayReason uint8
 
 const (
-	StayNone         StayReason = iota // it does not stay
+	StayNone         StayReason = iota // the session does not stay
 	StayDisabled                       // takeover is disabled
 	StayVersion                        // the version is not TLS 1.3
 	StayCipherSuite                    // the cipher suite is not one of AES-GCM
@@ -122,7 +123,7 @@ func (s *Session) TakeOver(cache *tls13.CipherCache) (conn tls13.Conn, unread []
 	}
 	defer secrets.erase()
 	switch {
-	case exporterField(&state) == nil:
+	case exporterFieldOrNil(&state) == nil:
 		return conn, nil, StayDisabled
 	case state.Version != tls.VersionTLS13:
 		return conn, nil, StayVersion
@@ -150,9 +151,9 @@ func (s *Session) TakeOver(cache *tls13.CipherCache) (conn tls13.Conn, unread []
 // An Exporter exports keying material: RFC 5705.
 type Exporter func(label string, context []byte, length int) ([]byte, error)
 
-// exporterField returns a pointer to the field of state that exports keying material, or nil if a future version of Go
-// has no such field.
-func exporterField(state *tls.ConnectionState) *Exporter {
+// exporterFieldOrNil returns a pointer to the field of state that exports keying material, or nil if a future version
+// of Go has no such field.
+func exporterFieldOrNil(state *tls.ConnectionState) *Exporter {
 	f := reflect.ValueOf(state).Elem().FieldByName("ekm")
 	if !f.IsValid() || !f.Type().ConvertibleTo(reflect.TypeFor[Exporter]()) {
 		return nil
@@ -160,9 +161,11 @@ func exporterField(state *tls.ConnectionState) *Exporter {
 	return (*Exporter)(unsafe.Pointer(f.UnsafeAddr()))
 }
 
-// ExporterOf returns the exporter of a connection that was taken over. Unlike state.ExportKeyingMaterial, it does not
-// keep state.
-func ExporterOf(state *tls.ConnectionState) Exporter { return *exporterField(state) }
+// ExporterOf returns the exporter of a connection that was taken over. Unlike state.ExportKeyingMaterial, the exporter
+// does not keep state in memory.
+func ExporterOf(state *tls.ConnectionState) Exporter { return *exporterFieldOrNil(state) }
 
 // SetExporter sets the exporter of a new state.
-func SetExporter(state *tls.ConnectionState, exporter Exporter) { *exporterField(state) = exporter }
+func SetExporter(state *tls.ConnectionState, exporter Exporter) {
+	*exporterFieldOrNil(state) = exporter
+}

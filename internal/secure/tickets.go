@@ -44,28 +44,30 @@ const (
 // tickets. It is also nil if clients may have to present certificates, because another process may trust other
 // certificates.
 func NewTicketKeyRingIfShareable(cfg *tls.Config, inheritedKeys []TicketKey) (ringOrNil *TicketKeyRing) {
-	return newTicketKeyRing(&TicketKeyRing{cfg: cfg, keys: slices.Clone(inheritedKeys)})
+	return initKeysIfShareable(&TicketKeyRing{cfg: cfg, keys: slices.Clone(inheritedKeys)})
 }
 
 // NewDerivedTicketKeyRing is like NewTicketKeyRingIfShareable, but derives the keys from shared ones. Different
 // listeners get different keys.
 func NewDerivedTicketKeyRing(cfg *tls.Config, shared *SharedTicketKeys, listener int) (ringOrNil *TicketKeyRing) {
-	return newTicketKeyRing(&TicketKeyRing{cfg: cfg, shared: shared, listener: listener})
+	return initKeysIfShareable(&TicketKeyRing{cfg: cfg, shared: shared, listener: listener})
 }
 
-func newTicketKeyRing(t *TicketKeyRing) (ringOrNil *TicketKeyRing) {
+// initKeysIfShareable sets ticket keys in the configuration of t and returns t. It returns nil if another process must
+// not use these keys; see NewTicketKeyRingIfShareable.
+func initKeysIfShareable(t *TicketKeyRing) (ringOrNil *TicketKeyRing) {
 	cfg := t.cfg
-	if cfg.SessionTicketsDisabled || cfg.WrapSession != nil || cfg.UnwrapSession != nil || hasTicketKeys(cfg) ||
+	if cfg.SessionTicketsDisabled || cfg.WrapSession != nil || cfg.UnwrapSession != nil || hasTicketKeysOrUnknown(cfg) ||
 		cfg.ClientAuth != tls.NoClientCert || cfg.GetConfigForClient != nil {
 		return nil
 	}
-	t.renewKeysIfDue(time.Now())
+	t.refreshKeysAndConfig(time.Now())
 	return t
 }
 
-// hasTicketKeys reports whether the user has set keys. It reads an unexported field of tls.Config, because no method
-// reports that. If a future version of Go renames the field, hasTicketKeys returns true.
-func hasTicketKeys(cfg *tls.Config) bool {
+// hasTicketKeysOrUnknown reports whether the user has set keys. It reads an unexported field of tls.Config, because no
+// method reports that. If a future version of Go renames the field, hasTicketKeysOrUnknown returns true.
+func hasTicketKeysOrUnknown(cfg *tls.Config) bool {
 	_, _ = cfg.DecryptTicket(nil, tls.ConnectionState{}) // makes a key in the deprecated field appear there as well
 	set := reflect.ValueOf(cfg).Elem().FieldByName("sessionTicketKeys")
 	return set.Kind() != reflect.Slice || set.Len() > 0
@@ -74,17 +76,19 @@ func hasTicketKeys(cfg *tls.Config) bool {
 // RenewIfDue generates a new key if the current one has been used for a day. Call it before each handshake.
 func (t *TicketKeyRing) RenewIfDue() {
 	if now := time.Now(); now.UnixNano() >= t.renewAt.Load() {
-		t.renewKeysIfDue(now)
+		t.refreshKeysAndConfig(now)
 	}
 }
 
-func (t *TicketKeyRing) renewKeysIfDue(now time.Time) {
+// refreshKeysAndConfig renews the keys if necessary, or derives them from the shared keys. It then sets them in the
+// configuration.
+func (t *TicketKeyRing) refreshKeysAndConfig(now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.shared != nil {
 		t.keys = deriveTicketKeys(t.shared.RenewIfDue(now), t.listener)
 	} else {
-		t.keys = renewTicketKeys(t.keys, now)
+		t.keys = dropExpiredAndAddKeyIfDue(t.keys, now)
 	}
 	var all [][ticketKeySize]byte
 	for _, k := range t.keys {
@@ -94,8 +98,9 @@ func (t *TicketKeyRing) renewKeysIfDue(now time.Time) {
 	t.renewAt.Store(t.keys[0].Made.Add(ticketKeyUse).UnixNano())
 }
 
-// renewTicketKeys removes keys that are invalid or too old, and adds a new key if the newest was used for a day.
-func renewTicketKeys(keys []TicketKey, now time.Time) []TicketKey {
+// dropExpiredAndAddKeyIfDue removes keys that are invalid or too old, and adds a new key if the newest was used for a
+// day.
+func dropExpiredAndAddKeyIfDue(keys []TicketKey, now time.Time) []TicketKey {
 	keys = slices.DeleteFunc(keys, func(k TicketKey) bool {
 		return len(k.Key) != ticketKeySize || k.Made.After(now) || now.Sub(k.Made) >= ticketKeyLife
 	})

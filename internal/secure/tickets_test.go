@@ -97,7 +97,7 @@ func TestSharedTicketKeys(t *testing.T) {
 			time.Sleep(ticketKeyUse)
 		}
 		next := NewSharedTicketKeys(make([]byte, SharedTicketKeysSize))
-		next.Set(NewSharedTicketKeys(memory).Keys())
+		next.SetInitialKeys(NewSharedTicketKeys(memory).Keys())
 		if !equalTicketKeys(next.Keys(), NewSharedTicketKeys(memory).Keys()) {
 			t.Error("the successor's keys differ")
 		}

@@ -65,7 +65,8 @@ type unknownAddr struct{}
 func (unknownAddr) Network() string { return "unknown" }
 func (unknownAddr) String() string  { return "unknown" }
 
-// prepareNextWholeRecord finds the next complete record. If there is none, it keeps all of s.input.
+// prepareNextWholeRecord sets recordLeft to the length of the next complete record. If no record is complete, it moves
+// all of s.input to s.partial and returns false.
 func (s *Session) prepareNextWholeRecord() (found bool) {
 	if s.recordLeft > 0 {
 		return true
@@ -99,8 +100,9 @@ func (s *Session) beginRecord(p []byte) {
 	s.largestRecord = max(s.largestRecord, s.recordLeft)
 }
 
-// maxSmallPartial is the maximum size of kept input in a slice of its own. Larger input is kept in a pooled buffer,
-// because a long stream leaves a partial record after every read, and a new slice each time would be garbage.
+// maxSmallPartial is the maximum size of incomplete input that is stored in a slice of its own. Larger input is stored
+// in a pooled buffer, because a long stream leaves a partial record after every read, and a new slice each time would
+// be garbage.
 const maxSmallPartial = 2 << 10
 
 var partialBuffers = sync.Pool{New: func() any { return new([maxRecord]byte) }}

@@ -6,8 +6,9 @@ import "golang.org/x/sys/unix"
 // descriptors arrive from another process.
 const spareDescriptors = 32
 
-// MissingDescriptors returns how many free descriptors the calling thread's table lacks if needed more are to be
-// opened. It returns 0 if there is no limit, or if the table's size is unknown (before Linux 6.2).
+// MissingDescriptors returns how many of needed additional descriptors the calling thread could not open, because its
+// table is limited. It returns 0 if there is no limit, or if the number of open descriptors is unknown (before Linux
+// 6.2).
 func MissingDescriptors(needed int) int {
 	var table unix.Stat_t
 	soft, _, limited := DescriptorLimit()

@@ -102,7 +102,8 @@ func (q diagQuery) encodePortFilter() []byte {
 	return binary.NativeEndian.AppendUint32(b, uint32(q.localPort))
 }
 
-// dumpSockets calls dumpFamilySockets for IPv4 and, where it is available, IPv6.
+// dumpSockets calls onSocketMessage for each TCP socket that matches q, of IPv4 and, where it is available, IPv6.
+// q.family is ignored.
 func dumpSockets(q diagQuery, onSocketMessage func(m []byte) error) error {
 	for _, q.family = range []uint8{unix.AF_INET, unix.AF_INET6} {
 		err := dumpFamilySockets(q, onSocketMessage)
@@ -113,6 +114,7 @@ func dumpSockets(q diagQuery, onSocketMessage func(m []byte) error) error {
 	return nil
 }
 
+// dumpFamilySockets is like dumpSockets, for the sockets of q.family only.
 func dumpFamilySockets(q diagQuery, onSocketMessage func(m []byte) error) error {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
 	if err != nil {

@@ -2,7 +2,7 @@ package sock
 
 import "fmt"
 
-// ReservedDescriptors is the number of descriptors kept free for listeners, pollers, logs and files.
+// ReservedDescriptors is the number of descriptors reserved for listeners, pollers, logs and files.
 const ReservedDescriptors = 128
 
 // FirstPrivateFD is the lowest descriptor number opened in a private table; see UnshareDescriptorTable.
@@ -21,8 +21,8 @@ func MaxConnsForDescriptorLimit() int {
 	return int(soft - ReservedDescriptors)
 }
 
-// tableReserve is the number of descriptors in a private table that are kept for pollers, rings and files that handlers
-// open. Two more are kept per loop.
+// tableReserve is the number of descriptors in a private table that are reserved for pollers, rings and files that
+// handlers open. Two more are reserved per loop.
 const tableReserve = 64
 
 // PlanLoopsAndDescriptorTables returns the number of loops for conns connections. If one descriptor table suffices, it

@@ -85,9 +85,9 @@ func SetBacklog(l net.Listener, backlog int) error {
 	return withDescriptor(l, func(fd int) error { return unix.Listen(fd, backlog) })
 }
 
-// PrepareConn sets the options on a connection that arrived before SetNonblockNoDelayKeepalive and therefore has not
-// inherited them.
-func PrepareConn(fd int32) error { return setTCPNoDelayAndKeepalive(int(fd), "tcp", false) }
+// SetConnNoDelayKeepalive sets the options of NewKeepaliveListenConfig on a connection. It is for connections that
+// arrived before the listener had the options, and therefore have not inherited them.
+func SetConnNoDelayKeepalive(fd int32) error { return setTCPNoDelayAndKeepalive(int(fd), "tcp", false) }
 
 func setNotSentLowat(fd uintptr, bytes int) error {
 	return unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, bytes)
@@ -97,7 +97,7 @@ func setNotSentLowat(fd uintptr, bytes int) error {
 func (o Options) SetOnListener(l net.Listener) error {
 	network := l.Addr().Network()
 	err := withDescriptor(l, func(fd int) error {
-		return o.setOnSocket(uintptr(fd), strings.HasPrefix(network, "tcp"))
+		return o.setAllExceptDelay(uintptr(fd), strings.HasPrefix(network, "tcp"))
 	})
 	if err != nil {
 		return fmt.Errorf("socket options %+v: %w", o, err)
@@ -143,7 +143,7 @@ const maxBindAttempts = 16
 // because sharing would hide that another program uses the port. Shared sockets then replace the first socket. If
 // another program takes the port meanwhile, ListenReusePort tries another port, provided that addr allows any port.
 func ListenReusePort(network, addr string, socketCount int, control ControlFunc) ([]net.Listener, error) {
-	return listenReusePortRetrying(addr, socketCount, func(addr string, shared bool) (net.Listener, error) {
+	return retryListenReusePortIfAnyPort(addr, socketCount, func(addr string, shared bool) (net.Listener, error) {
 		lc := NewKeepaliveListenConfig(shared, control)
 		return lc.Listen(context.Background(), network, addr)
 	})
@@ -151,10 +151,10 @@ func ListenReusePort(network, addr string, socketCount int, control ControlFunc)
 
 type listenFunc func(addr string, shared bool) (net.Listener, error)
 
-func listenReusePortRetrying(addr string, socketCount int, listen listenFunc) (listeners []net.Listener, err error) {
+func retryListenReusePortIfAnyPort(addr string, socketCount int, listen listenFunc) (listeners []net.Listener, err error) {
 	_, port, _ := net.SplitHostPort(addr) // the listener reports errors in addr
 	for range maxBindAttempts {
-		listeners, err = tryListenReusePort(addr, socketCount, listen)
+		listeners, err = listenReusePortOnce(addr, socketCount, listen)
 		if port != "0" && port != "" || !errors.Is(err, syscall.EADDRINUSE) {
 			break
 		}
@@ -162,7 +162,7 @@ func listenReusePortRetrying(addr string, socketCount int, listen listenFunc) (l
 	return listeners, err
 }
 
-func tryListenReusePort(addr string, socketCount int, listen listenFunc) (listeners []net.Listener, err error) {
+func listenReusePortOnce(addr string, socketCount int, listen listenFunc) (listeners []net.Listener, err error) {
 	first, err := listen(addr, false)
 	if err != nil {
 		return nil, err
@@ -194,7 +194,7 @@ func StartDial(target netip.AddrPort, source netip.Addr, options Options) (int32
 		family = unix.AF_INET6
 	}
 	return startConnect(family, options, func(fd int) error {
-		if err := setNoDelay(fd, options.Delay); err != nil {
+		if err := setNoDelayUnless(fd, options.Delay); err != nil {
 			return err
 		}
 		if err := bindSourceAddrIfValid(fd, source); err != nil {
@@ -217,7 +217,7 @@ func startConnect(family int, options Options, connect func(fd int) error) (int3
 	if err != nil {
 		return -1, err
 	}
-	if err = options.setOnSocket(uintptr(fd), family != unix.AF_UNIX); err == nil {
+	if err = options.setAllExceptDelay(uintptr(fd), family != unix.AF_UNIX); err == nil {
 		err = connect(fd)
 	}
 	if err != nil && !errors.Is(err, unix.EINPROGRESS) {
@@ -227,7 +227,7 @@ func startConnect(family int, options Options, connect func(fd int) error) (int3
 	return int32(fd), nil
 }
 
-func setNoDelay(fd int, keepDelay bool) error {
+func setNoDelayUnless(fd int, keepDelay bool) error {
 	if keepDelay {
 		return nil
 	}

@@ -33,6 +33,9 @@ func NewPoll(batch int) (*Poll, error) {
 	return &Poll{fd: int32(fd), events: make([]unix.EpollEvent, batch)}, nil
 }
 
+// LimitBatch limits the events per call to n, at least 1 and at most the batch of NewPoll.
+func (p *Poll) LimitBatch(n int) { p.events = p.events[:max(min(n, cap(p.events)), 1)] }
+
 // FD returns the epoll descriptor, which another Poll can watch.
 func (p *Poll) FD() int32 { return p.fd }
 
@@ -114,7 +117,7 @@ func (p *Poll) Close() { Close(p.fd) }
 // Eventfd wakes a loop from any goroutine. The loop's Poll watches it, and Signal makes it readable.
 type Eventfd struct {
 	FD  int32
-	seq uint64 // creation order: which private tables contain a copy
+	seq uint64 // number in order of creation; see privateTables
 }
 
 func NewEventfd() (Eventfd, error) {

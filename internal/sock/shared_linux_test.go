@@ -62,7 +62,7 @@ func TestListenShared(t *testing.T) {
 		{fixed, 3, 1, 1, true},
 	} {
 		r := &flakyListener{sockets: c.n, failures: c.takes}
-		all, err := listenReusePortRetrying(c.addr, c.n, r.listen)
+		all, err := retryListenReusePortIfAnyPort(c.addr, c.n, r.listen)
 		if errors.Is(err, syscall.EADDRINUSE) != c.inUse || r.attempts != c.attempts {
 			t.Errorf("%d at %s, a port taken %d times: %v after %d attempts; want %d", c.n, c.addr, c.takes, err, r.attempts, c.attempts)
 		}

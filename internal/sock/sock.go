@@ -24,9 +24,9 @@ type Options struct {
 	ResetOnClose bool
 }
 
-// setOnSocket sets the options that must be set before a socket connects.
-func (o Options) setOnSocket(fd uintptr, isTCP bool) error {
-	err := errors.Join(setBufferSize(fd, syscall.SO_SNDBUF, o.SendBuffer), setBufferSize(fd, syscall.SO_RCVBUF, o.ReceiveBuffer))
+// setAllExceptDelay sets the options that must be set before a socket connects.
+func (o Options) setAllExceptDelay(fd uintptr, isTCP bool) error {
+	err := errors.Join(setBufferSizeUnlessZero(fd, syscall.SO_SNDBUF, o.SendBuffer), setBufferSizeUnlessZero(fd, syscall.SO_RCVBUF, o.ReceiveBuffer))
 	if err == nil && isTCP && o.NotSentLowat > 0 {
 		err = setNotSentLowat(fd, o.NotSentLowat)
 	}
@@ -36,7 +36,7 @@ func (o Options) setOnSocket(fd uintptr, isTCP bool) error {
 	return err
 }
 
-func setBufferSize(fd uintptr, option, size int) error {
+func setBufferSizeUnlessZero(fd uintptr, option, size int) error {
 	if size == 0 {
 		return nil
 	}
@@ -46,7 +46,7 @@ func setBufferSize(fd uintptr, option, size int) error {
 // DialControl is a net.Dialer.Control function that sets all options except Delay.
 func (o Options) DialControl(network, _ string, raw syscall.RawConn) error {
 	var err error
-	if e := raw.Control(func(fd uintptr) { err = o.setOnSocket(fd, strings.HasPrefix(network, "tcp")) }); e != nil {
+	if e := raw.Control(func(fd uintptr) { err = o.setAllExceptDelay(fd, strings.HasPrefix(network, "tcp")) }); e != nil {
 		return e
 	}
 	return err

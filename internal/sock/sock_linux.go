@@ -32,13 +32,13 @@ func Send(fd int32, p []byte) (int, syscall.Errno) {
 }
 
 // SetNonblockTemporarily makes blocking sockets non-blocking, for system calls that have no non-blocking flag. The
-// function restore makes them blocking again.
-func SetNonblockTemporarily(fds ...int32) (restore func()) {
-	for _, fd := range fds {
+// function setBlocking makes them blocking again.
+func SetNonblockTemporarily(blockingFDs ...int32) (setBlocking func()) {
+	for _, fd := range blockingFDs {
 		_ = unix.SetNonblock(int(fd), true)
 	}
 	return func() {
-		for _, fd := range fds {
+		for _, fd := range blockingFDs {
 			_ = unix.SetNonblock(int(fd), false)
 		}
 	}
@@ -76,8 +76,8 @@ func sendmsgBuffers(fd int32, first []byte, rest [][]byte) (sentOrZero int) {
 	}
 }
 
-// IsWritable reports whether a socket accepts output now or has failed.
-func IsWritable(fd int32) bool {
+// IsWritableOrFailed reports whether a socket accepts output now or has failed.
+func IsWritableOrFailed(fd int32) bool {
 	poll := []unix.PollFd{{Fd: fd, Events: unix.POLLOUT}}
 	n, err := unix.Poll(poll, 0)
 	return n > 0 || err != nil && err != unix.EINTR
@@ -213,7 +213,7 @@ func Shutdown(fd int32) { _ = unix.Shutdown(int(fd), unix.SHUT_RDWR) } // it fai
 
 // ResetConn ends a TCP connection with a reset, or cancels connecting. Blocked calls on the socket return. If the
 // socket does not support resets (a unix socket), ResetConn returns false.
-func ResetConn(fd int32) bool {
+func ResetConn(fd int32) (supported bool) {
 	none := unix.RawSockaddr{Family: unix.AF_UNSPEC}
 	_, _, errno := syscall.RawSyscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&none)), unsafe.Sizeof(none))
 	return errno == 0
@@ -270,8 +270,8 @@ type SplicePipe struct {
 	isOpen          bool
 }
 
-// Open creates the pipe unless the pipe exists. If creating the pipe fails, Open returns false.
-func (p *SplicePipe) Open() bool {
+// Open creates the pipe if it is not open yet. It returns false if the pipe cannot be created.
+func (p *SplicePipe) Open() (isOpen bool) {
 	if p.isOpen {
 		return true
 	}

@@ -1,6 +1,7 @@
 package sock
 
 import (
+	"bytes"
 	"fmt"
 	"math"
 	"os"
@@ -68,7 +69,7 @@ func UnshareDescriptorTable(keepFDs map[int32]bool) (unregisterThread func(), er
 	if err := closeInheritedSocketsAndPipes(keepFDs); err != nil {
 		return nil, err
 	}
-	if err := reserveLowDescriptors(); err != nil {
+	if err := fillLowDescriptorNumbers(); err != nil {
 		return nil, err
 	}
 	thread := unix.Gettid()
@@ -131,7 +132,7 @@ func closeInheritedSocketsAndPipes(keepFDs map[int32]bool) error {
 	return nil
 }
 
-func reserveLowDescriptors() error {
+func fillLowDescriptorNumbers() error {
 	fd, err := unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0)
 	for err == nil && fd < FirstPrivateFD {
 		fd, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3)
@@ -178,8 +179,33 @@ type ThreadUsage struct {
 // CurrentThreadUsage returns the usage of the calling thread. The goroutine must be locked to the thread.
 func CurrentThreadUsage() ThreadUsage {
 	var u unix.Rusage
-	_ = unix.Getrusage(unix.RUSAGE_THREAD, &u) // a valid call does not fail
-	return ThreadUsage{CPU: time.Duration(u.Utime.Nano() + u.Stime.Nano()), Sleeps: int64(u.Nvcsw)}
+	_ = unix.Getrusage(unix.RUSAGE_THREAD, &u)                                               // a valid call does not fail
+	return ThreadUsage{CPU: readClock(unix.CLOCK_THREAD_CPUTIME_ID), Sleeps: int64(u.Nvcsw)} // u's times advance by ticks
+}
+
+// ProcessCPU returns the CPU time of the process.
+func ProcessCPU() time.Duration { return readClock(unix.CLOCK_PROCESS_CPUTIME_ID) }
+
+// readClock returns the time of a clock of the kernel, or 0 if the clock does not exist.
+func readClock(id int32) time.Duration {
+	var t unix.Timespec
+	if unix.ClockGettime(id, &t) != nil {
+		return 0
+	}
+	return time.Duration(t.Nano())
+}
+
+// ThreadCPU returns the CPU time of a thread of this process, or 0 if the thread has ended.
+func ThreadCPU(tid int) time.Duration {
+	const perThread, scheduled = 4, 2 // CPUCLOCK_PERTHREAD_MASK and CPUCLOCK_SCHED of Linux
+	return readClock(int32(^tid<<3 | perThread | scheduled))
+}
+
+// ThreadIsRunnable reports whether a thread of this process runs or waits for a CPU.
+func ThreadIsRunnable(tid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/self/task/%d/stat", tid))
+	i := bytes.LastIndexByte(stat, ')') // after the name, which may contain anything
+	return err == nil && i >= 0 && bytes.HasPrefix(stat[i:], []byte(") R"))
 }
 
 func (w ThreadUsage) Since(earlier ThreadUsage) ThreadUsage {

@@ -15,19 +15,19 @@ import (
 // maxUnixPath is the maximum length of a unix socket path: sun_path without its final zero.
 const maxUnixPath = len(syscall.RawSockaddrUnix{}.Path) - 1
 
-// ListenUnix listens on a unix stream socket at path. On Linux, a path with a leading @ is an abstract name, which has
-// no file.
+// ListenUnixReplacingStale listens on a unix stream socket at path. On Linux, a path with a leading @ is an abstract
+// name, which has no file.
 //
-// ListenUnix first removes a socket at path that a killed process has left. It removes nothing, and returns an error
-// that wraps syscall.EADDRINUSE, in three cases: a program listens at path, it is unknown whether a program does, or
-// the file is not a socket (for example a symbolic link). If two programs start at the same path simultaneously, either
-// may remove the other's socket. On Windows, any file at path is an error.
+// ListenUnixReplacingStale first removes a socket at path that a killed process has left. It removes nothing, and
+// returns an error that wraps syscall.EADDRINUSE, in three cases: a program listens at path, it is unknown whether a
+// program does, or the file is not a socket (for example a symbolic link). If two programs start at the same path
+// simultaneously, either may remove the other's socket. On Windows, any file at path is an error.
 //
 // Closing the returned listener removes the file. Closing other descriptors of the socket, such as those passed to
 // worker processes, does not remove the file. A supervisor keeps the listener and closes it after the workers have
 // stopped accepting. Unix sockets do not support SO_REUSEPORT, so all workers accept from this socket. To close the
 // listener earlier and continue with another descriptor, call SetUnlinkOnClose(false) first.
-func ListenUnix(path string) (*net.UnixListener, error) {
+func ListenUnixReplacingStale(path string) (*net.UnixListener, error) {
 	if err := checkUnixPath(path); err != nil {
 		return nil, err
 	}
@@ -39,7 +39,7 @@ func ListenUnix(path string) (*net.UnixListener, error) {
 	if path[0] == '@' { // abstract names disappear with their listener, so one exists
 		return nil, addrInUseError(path, "another socket uses this name; choose a free one")
 	}
-	if err := removeStaleSocket(addr); err != nil {
+	if err := removeSocketIfStale(addr); err != nil {
 		return nil, err
 	}
 	return net.ListenUnix("unix", addr)
@@ -60,7 +60,7 @@ func checkUnixPath(path string) error {
 	return nil
 }
 
-func removeStaleSocket(addr *net.UnixAddr) error {
+func removeSocketIfStale(addr *net.UnixAddr) error {
 	info, err := os.Lstat(addr.Name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):

@@ -25,7 +25,7 @@ func isListening(path string) bool {
 
 func mustListenUnix(t *testing.T, path string) *net.UnixListener {
 	t.Helper()
-	l, err := ListenUnix(path)
+	l, err := ListenUnixReplacingStale(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +60,7 @@ func TestListenUnix(t *testing.T) {
 		if !isListening(path) {
 			t.Errorf("%s: nobody listens", path)
 		}
-		if again, err := ListenUnix(path); again != nil || !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), path) {
+		if again, err := ListenUnixReplacingStale(path); again != nil || !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), path) {
 			t.Errorf("%s, while it is listened on: got %v, %v", path, again, err)
 		}
 		if !isListening(path) {
@@ -101,7 +101,7 @@ func TestListenUnixInUse(t *testing.T) {
 		if err := make(path); err != nil {
 			t.Fatal(err)
 		}
-		if l, err := ListenUnix(path); l != nil || !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), says) {
+		if l, err := ListenUnixReplacingStale(path); l != nil || !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: got %v, %v", says, l, err)
 		}
 		if err := os.Remove(path); err != nil {
@@ -158,7 +158,7 @@ func TestListenUnixRemoveFails(t *testing.T) {
 				return
 			}
 		}
-		_, err := ListenUnix(path)
+		_, err := ListenUnixReplacingStale(path)
 		done <- err
 	}()
 	if err := <-done; !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), "cannot be removed") {
@@ -175,7 +175,7 @@ func TestListenUnixRefuses(t *testing.T) {
 		dir + "/none/s":                        "no such file",
 		"/" + strings.Repeat("x", maxUnixPath): "expected at most",
 	} {
-		if l, err := ListenUnix(path); l != nil || err == nil || !strings.Contains(err.Error(), says) {
+		if l, err := ListenUnixReplacingStale(path); l != nil || err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%q: got %v, %v; want an error that says %s", path, l, err, says)
 		}
 	}

@@ -26,7 +26,7 @@ const (
 	maxBroadcast = 1 << 20
 	// maxQueuedMessages is the queue length of an outbox and of the supervisor's relay.
 	maxQueuedMessages = 64
-	// controlTimeout limits operations that should not have to wait.
+	// controlTimeout limits operations that normally complete immediately.
 	controlTimeout = time.Second
 	// writeTimeout limits a write to a control socket. The reader may be busy for controlTimeout, which is shorter.
 	writeTimeout    = 10 * controlTimeout
@@ -144,7 +144,7 @@ func (o *outbox) writeUntilClosedAndDrained() {
 	}
 }
 
-func (o *outbox) writeMessage(message []byte) bool {
+func (o *outbox) writeMessage(message []byte) (written bool) {
 	_ = o.socket.SetWriteDeadline(time.Now().Add(writeTimeout))
 	_, err := o.socket.Write(message)
 	return err == nil

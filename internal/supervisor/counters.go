@@ -54,11 +54,11 @@ func (c sharedCounters) workerBlock(index int) *counterBlock {
 	return (*counterBlock)(unsafe.Pointer(&c[index*blockStride]))
 }
 
-// counterPublisher writes a worker's block. Only Run uses it.
+// counterPublisher writes a worker process's counters to its block of the shared memory. Only Run uses it.
 type counterPublisher struct {
 	block  *counterBlock
 	engine engine.Engine
-	gc     debug.GCStats // kept to reuse its memory
+	gc     debug.GCStats // reused by each call of publishToSharedMemory
 }
 
 func (p *counterPublisher) publishToSharedMemory() {

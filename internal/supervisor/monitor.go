@@ -10,7 +10,7 @@ import (
 
 var errExitedZero = errors.New("exit status 0")
 
-func (s *Supervisor) keepWorkerRunning(workerIndex int) {
+func (s *Supervisor) keepWorkerRunningOrGiveUp(workerIndex int) {
 	var backoff time.Duration
 	for run := 0; !isClosed(s.draining); run++ {
 		if run > 0 {
@@ -24,7 +24,7 @@ func (s *Supervisor) keepWorkerRunning(workerIndex int) {
 			return
 		}
 		err = cmp.Or(err, errExitedZero)
-		if !served && s.recordFailure(workerIndex, err) {
+		if !served && s.countFailureAndSetErrIfAllFail(workerIndex, err) {
 			s.startDrainAndCloseListeners()
 			return
 		}
@@ -51,8 +51,8 @@ func (s *Supervisor) sleepUnlessDraining(d time.Duration) (keepRunning bool) {
 	return !isClosed(s.draining)
 }
 
-// logIfDrainFailed logs that a worker failed during a drain. The worker may also have failed just before the drain: a
-// signal to the process group can reach the worker before the supervisor.
+// logIfDrainFailed logs err if the worker failed during a drain or just before. (A signal to the process group can
+// reach the worker before it reaches the supervisor.)
 func (s *Supervisor) logIfDrainFailed(workerIndex int, err error) {
 	if err == nil || err == errExitedZero || isClosed(s.killing) {
 		return
@@ -69,7 +69,7 @@ func (s *Supervisor) runWorkerOnce(workerIndex int) (served bool, err error) {
 	s.running.Add(1)
 	s.setWorkerProcess(workerIndex, p)
 	served = s.superviseWithTimeouts(workerIndex, p)
-	lost := s.recordWorkerEndAndCounters(workerIndex)
+	lost := s.collectCountersOfEndedWorker(workerIndex)
 	s.running.Add(-1)
 	if lost > 0 {
 		s.cfg.Log.Warn("worker process ended with connections open",
@@ -89,7 +89,7 @@ func (s *Supervisor) superviseWithTimeouts(workerIndex int, p process) (served b
 			if stopped != nil {
 				timer.Stop()
 			}
-			s.markWorkerServed(workerIndex)
+			s.markServedAndSignalIfAll(workerIndex)
 			s.requestPauseCommandResend(p)
 		case <-stopped:
 			stopped = nil
@@ -107,14 +107,14 @@ func (s *Supervisor) superviseWithTimeouts(workerIndex int, p process) (served b
 		case <-p.ended():
 			if serving != nil && isClosed(serving) {
 				served = true
-				s.markWorkerServed(workerIndex)
+				s.markServedAndSignalIfAll(workerIndex)
 			}
 			return served
 		}
 	}
 }
 
-func (s *Supervisor) markWorkerServed(workerIndex int) {
+func (s *Supervisor) markServedAndSignalIfAll(workerIndex int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	w := &s.workers[workerIndex]
@@ -128,9 +128,9 @@ func (s *Supervisor) markWorkerServed(workerIndex int) {
 	}
 }
 
-// recordFailure records that a worker ended before it served. allWorkersFailing reports whether all workers have failed
-// too often.
-func (s *Supervisor) recordFailure(workerIndex int, cause error) (allWorkersFailing bool) {
+// countFailureAndSetErrIfAllFail counts a run of a worker that ended before it served. If the last runs of all workers
+// have failed too often, it sets the error that Err returns, and returns true.
+func (s *Supervisor) countFailureAndSetErrIfAllFail(workerIndex int, cause error) (allWorkersFailing bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.workers[workerIndex].failures++
@@ -147,7 +147,7 @@ func (s *Supervisor) recordFailure(workerIndex int, cause error) (allWorkersFail
 	return true
 }
 
-func (s *Supervisor) recordWorkerEndAndCounters(workerIndex int) (openConns int64) {
+func (s *Supervisor) collectCountersOfEndedWorker(workerIndex int) (openConns int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	openConns = s.counters.workerBlock(workerIndex).addToEndedAndClear(&s.ended)

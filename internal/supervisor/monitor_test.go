@@ -123,7 +123,7 @@ func (n *fakeSpawner) allProcesses() []*fakeProcess {
 }
 
 func (n *fakeSpawner) closeListenersAndStopSpawning() { n.listenersClosed = true }
-func (n *fakeSpawner) freeCounters()                  { n.countersFreed = true }
+func (n *fakeSpawner) freeSharedMemory()              { n.countersFreed = true }
 
 func startWithScripts(serving func(net.Addr), scripts ...[]script) (*Supervisor, *fakeSpawner) {
 	n := &fakeSpawner{scripts: scripts, runs: make([]int, len(scripts))}

@@ -51,9 +51,9 @@ func (s *Supervisor) requestPauseCommandResend(p process) {
 	}
 }
 
-// relayFramesRememberingPause sends each frame to all workers until ended is closed. It keeps the current pause or
-// resume command for workers that start later. Such a worker accepts connections until it receives the command, unless
-// the supervisor is the successor of another process.
+// relayFramesRememberingPause sends each frame to all workers until ended is closed. It remembers the current pause or
+// resume command and sends it again when a worker has started. Such a worker accepts connections until it receives the
+// command, unless the supervisor is the successor of another process.
 func (s *Supervisor) relayFramesRememberingPause(ended <-chan struct{}) {
 	var currentCommand []byte
 	for {
@@ -72,12 +72,12 @@ func (s *Supervisor) relayFramesRememberingPause(ended <-chan struct{}) {
 			currentCommand = nil
 		}
 		if frame != nil {
-			s.sendToAllWorkers(frame)
+			s.sendToServingWorkersOrLog(frame)
 		}
 	}
 }
 
-func (s *Supervisor) sendToAllWorkers(frame []byte) {
+func (s *Supervisor) sendToServingWorkersOrLog(frame []byte) {
 	s.mu.Lock()
 	all := slices.Clone(s.workers)
 	s.mu.Unlock()

@@ -16,8 +16,9 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Run accompanies a worker's engine until the engine has ended. It announces to the supervisor that the worker serves,
-// publishes the worker's counters, and drains the worker on request. Call Run only once, after ClaimListeners.
+// Run connects a worker's engine with the supervisor until the engine has ended. It announces to the supervisor that
+// the worker serves, publishes the worker's counters, and drains the worker on request. Call Run only once, after
+// ClaimListeners.
 //
 // SIGTERM, the end of ctx, the supervisor's order, or the supervisor's death starts a drain. If the supervisor caused
 // the drain, Run sends the program a SIGTERM, unless the program has already received one. Every further SIGTERM is
@@ -96,11 +97,11 @@ type workerDrain struct {
 	stopped  chan error              // what the engine's Stop returned
 	deadline <-chan time.Time        // nil for none
 
-	hasTimeout            bool // by timeout; otherwise the supervisor kills the worker
-	requestedBySupervisor bool // or the supervisor has died
+	hasTimeout            bool // timeout limits the drain; otherwise the supervisor kills a slow worker
+	requestedBySupervisor bool // also set if the supervisor has died
 	gotSIGTERM            bool
-	raisedSIGTERM         bool // to pass on the supervisor's request
-	discardsSIGTERM       bool // further ones have no effect
+	raisedSIGTERM         bool // this process has sent itself a SIGTERM
+	discardsSIGTERM       bool // a further SIGTERM has no effect
 }
 
 // startOrUpdateDrainAndSIGTERM starts the drain if it has not started. It also sets or removes the deadline. If the

@@ -27,7 +27,7 @@ func startSupervisorWithTiming(cfg Config, t timing) (*Supervisor, error) {
 	}
 	addrs, err := sp.openListeners()
 	if err == nil {
-		err = sp.createSharedCounters()
+		err = sp.createSharedMemory()
 	}
 	if err != nil {
 		sp.closeListenersAndStopSpawning()
@@ -98,7 +98,7 @@ func (sp *execSpawner) socketsForWorker(workerIndex int) (sockets [][]*os.File) 
 	return sockets
 }
 
-func (sp *execSpawner) createSharedCounters() error {
+func (sp *execSpawner) createSharedMemory() error {
 	fd, err := unix.MemfdCreate("myriad-counters", unix.MFD_CLOEXEC)
 	if err != nil {
 		return fmt.Errorf("memfd_create: %w", err)
@@ -132,7 +132,7 @@ func (sp *execSpawner) closeListenersAndStopSpawning() {
 	sp.closed = true
 }
 
-func (sp *execSpawner) freeCounters() {
+func (sp *execSpawner) freeSharedMemory() {
 	sp.memory.Close()
 	_ = unix.Munmap(sp.counters[:cap(sp.counters)]) // with the page; cannot fail for a mapping
 }
@@ -153,21 +153,21 @@ func (sp *execSpawner) spawnWorker(workerIndex int, onFrame func(frame []byte)) 
 	cmd.Args = sp.args
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	cmd.ExtraFiles = []*os.File{sp.memory, theirs, theirLink} // descriptors 3, 4 and 5; the listeners follow
-	if err := sp.startProcess(cmd, workerIndex); err != nil {
+	if err := sp.startWithSocketsAndIdentity(cmd, workerIndex); err != nil {
 		ours.Close()
 		link.Close()
 		return nil, err
 	}
-	return newOSProcess(cmd, ours, link, onFrame), nil
+	return newMonitoredProcess(cmd, ours, link, onFrame), nil
 }
 
-func (sp *execSpawner) startProcess(cmd *exec.Cmd, workerIndex int) error {
+func (sp *execSpawner) startWithSocketsAndIdentity(cmd *exec.Cmd, workerIndex int) error {
 	sp.mu.Lock()
 	defer sp.mu.Unlock()
 	if sp.closed {
 		return errStopping
 	}
-	id := identity{Index: workerIndex, Processes: sp.cfg.Processes, Addrs: sp.cfg.Addrs, Held: sp.cfg.IsSuccessor}
+	id := identity{Index: workerIndex, Processes: sp.cfg.Processes, Addrs: sp.cfg.Addrs, Held: sp.cfg.IsSuccessor, PredecessorListeners: sp.cfg.PredecessorListeners}
 	for _, sockets := range sp.socketsForWorker(workerIndex) {
 		id.Sockets = append(id.Sockets, len(sockets))
 		cmd.ExtraFiles = append(cmd.ExtraFiles, sockets...)
@@ -182,14 +182,14 @@ func newControlSocketPair() (ours *net.UnixConn, theirs *os.File, err error) {
 		return nil, nil, fmt.Errorf("socketpair: %w", err)
 	}
 	theirs = os.NewFile(uintptr(pair[1]), "control socket")
-	if ours, err = toUnixConn(os.NewFile(uintptr(pair[0]), "control socket")); err != nil {
+	if ours, err = toUnixConnClosingFile(os.NewFile(uintptr(pair[0]), "control socket")); err != nil {
 		theirs.Close()
 		return nil, nil, err
 	}
 	return ours, theirs, nil
 }
 
-func toUnixConn(f *os.File) (*net.UnixConn, error) {
+func toUnixConnClosingFile(f *os.File) (*net.UnixConn, error) {
 	defer f.Close()
 	c, err := net.FileConn(f)
 	if err != nil {

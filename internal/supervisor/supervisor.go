@@ -27,6 +27,8 @@ type Config struct {
 	// IsSuccessor means that the supervisor replaces another process. Workers accept only after the supervisor tells
 	// them to. The supervisor gives up when every worker has ended once before serving.
 	IsSuccessor bool
+	// PredecessorListeners is for the workers' engines; see [engine.Config].
+	PredecessorListeners []int
 	// Processes is the number of workers, at least 1.
 	Processes int
 	// OnServing, if set, is called with each address when all workers serve for the first time. Wait waits until these
@@ -39,25 +41,27 @@ type Config struct {
 
 type Address struct{ Network, Addr string }
 
-// process is one run of a worker. serving, stopped and ended are closed in this order; only ended is always closed.
+// process is one run of a worker. The methods serving, stopped and ended each return a channel that is closed when the
+// run reaches that stage. The stages follow one another in this order. A run that fails may skip serving and stopped,
+// but not ended.
 type process interface {
 	pid() int
-	serving() <-chan struct{} // it accepts connections
-	stopped() <-chan struct{} // it has stopped serving
-	ended() <-chan struct{}   // it has ended and has been waited for
-	err() error               // how it ended, nil for exit code 0
+	serving() <-chan struct{} // closed when the process accepts connections
+	stopped() <-chan struct{} // closed when it has stopped serving
+	ended() <-chan struct{}   // closed when it has exited and was reaped
+	err() error               // its exit status once ended is closed; nil for exit code 0
 	requestDrainOrSendSIGTERM()
 	kill()
-	sendFrameIfServing(frame []byte) error // if it serves; only the relay calls it
+	sendFrameIfServing(frame []byte) error // called only by the relay
 }
 
 // spawner starts worker processes. It is safe for concurrent use.
 type spawner interface {
-	// spawnWorker starts a worker, or fails after closeListenersAndStopSpawning. receive gets the worker's frames until
-	// its end.
+	// spawnWorker starts a worker. Until the worker ends, it calls receive with each frame that the worker sends. After
+	// closeListenersAndStopSpawning, spawnWorker fails.
 	spawnWorker(index int, receive func(frame []byte)) (process, error)
 	closeListenersAndStopSpawning()
-	freeCounters()
+	freeSharedMemory()
 }
 
 type timing struct {
@@ -94,7 +98,7 @@ type Supervisor struct {
 
 	mu       sync.Mutex
 	counters sharedCounters // nil when everything has ended
-	page     []byte         // likewise
+	page     []byte         // nil when everything has ended
 	ended    endedCounters
 	workers  []workerState
 	err      error // why it gave up
@@ -108,8 +112,8 @@ type workerState struct {
 	failures  int           // consecutive runs that ended before serving
 }
 
-// CopyPage returns a copy of the page that all workers share, or nil when everything has ended; see PageSize.
-func (s *Supervisor) CopyPage() []byte {
+// CopySharedPage returns a copy of the page that all workers share, or nil when everything has ended; see PageSize.
+func (s *Supervisor) CopySharedPage() []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.page)
@@ -126,9 +130,9 @@ func startSupervisor(cfg Config, t timing, addrs []net.Addr, counters sharedCoun
 	}
 	var monitors, announcing, relay sync.WaitGroup
 	for i := range cfg.Processes {
-		monitors.Go(func() { s.keepWorkerRunning(i) })
+		monitors.Go(func() { s.keepWorkerRunningOrGiveUp(i) })
 	}
-	announcing.Go(s.announceAllServedUnlessDraining)
+	announcing.Go(s.awaitAllServedAndCallOnServing)
 	ended := make(chan struct{}) // closed when all workers have ended
 	relay.Go(func() { s.relayFramesRememberingPause(ended) })
 	go func() {
@@ -140,13 +144,13 @@ func startSupervisor(cfg Config, t timing, addrs []net.Addr, counters sharedCoun
 		s.mu.Lock()
 		s.counters, s.page = nil, nil
 		s.mu.Unlock()
-		sp.freeCounters()
+		sp.freeSharedMemory()
 		close(s.done)
 	}()
 	return s
 }
 
-func (s *Supervisor) announceAllServedUnlessDraining() {
+func (s *Supervisor) awaitAllServedAndCallOnServing() {
 	select {
 	case <-s.allServed:
 		close(s.started)
@@ -164,6 +168,8 @@ func (s *Supervisor) announceAllServedUnlessDraining() {
 // Started returns a channel that is closed when all workers have served, or when the supervisor drains.
 func (s *Supervisor) Started() <-chan struct{} { return s.started }
 
+// CheckAllServed returns nil if all workers have served at least once, and otherwise the reason why the supervisor gave
+// up, or engine.ErrClosed.
 func (s *Supervisor) CheckAllServed() error {
 	if isClosed(s.allServed) {
 		return nil

@@ -28,6 +28,8 @@ type identity struct {
 	Sockets []int
 	// Held means that the worker waits for an order before it accepts connections.
 	Held bool `json:",omitempty"`
+	// PredecessorListeners is that of Config.
+	PredecessorListeners []int `json:",omitempty"`
 }
 
 func (id identity) String() string {
@@ -112,8 +114,8 @@ func (w *Worker) ClaimListeners(addrs []Address, processes int) (all [][]net.Lis
 	return all, nil
 }
 
-// Page returns the page that all workers share; see PageSize.
-func (w *Worker) Page() []byte { return w.page }
+// SharedPage returns the page that all workers share; see PageSize.
+func (w *Worker) SharedPage() []byte { return w.page }
 
 // BroadcastToAllWorkers queues a message for the connections of all workers, see [Supervisor.BroadcastToAllWorkers].
 func (w *Worker) BroadcastToAllWorkers(p []byte) error {
@@ -124,8 +126,12 @@ func (w *Worker) BroadcastToAllWorkers(p []byte) error {
 	return w.out.enqueue(frame, 0)
 }
 
-func (w *Worker) PauseAccept(on bool) error { return w.out.enqueue(encodePauseOrResumeAccept(on), 0) }
+// PauseAccept asks the supervisor to pause or resume accepting in all workers.
+func (w *Worker) PauseAccept(paused bool) error {
+	return w.out.enqueue(encodePauseOrResumeAccept(paused), 0)
+}
 
+// ClosePeerConns asks the supervisor to close the connections from a peer in all workers.
 func (w *Worker) ClosePeerConns(peer netip.AddrPort) error {
 	return w.out.enqueue(encodeClosePeerConns(peer), 0)
 }

@@ -62,7 +62,7 @@ func (w *Worker) validateAndInheritDescriptors() error {
 	}
 	w.page = page
 	w.block = counters.workerBlock(w.Index) // mapped until the process ends
-	if w.socket, err = toUnixConn(os.NewFile(controlFD, "control socket")); err != nil {
+	if w.socket, err = toUnixConnClosingFile(os.NewFile(controlFD, "control socket")); err != nil {
 		return err
 	}
 	w.out = newOutbox(w.socket)

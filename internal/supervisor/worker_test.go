@@ -7,7 +7,7 @@ import (
 )
 
 func TestParseIdentity(t *testing.T) {
-	want := identity{2, 4, []Address{{"tcp6", "[::1]:9000"}, {"tcp", ":1"}}, []int{1, 3}, true}
+	want := identity{2, 4, []Address{{"tcp6", "[::1]:9000"}, {"tcp", ":1"}}, []int{1, 3}, true, []int{1, -1, 0}}
 	if id, err := parseWorkerIdentity(want.String()); err != nil || !reflect.DeepEqual(id, want) {
 		t.Errorf("%+v, %v; want %+v", id, err, want)
 	}

@@ -8,10 +8,11 @@ import (
 // spareDescriptors is the number of descriptors that remain free for tests that do not call ReserveDescriptors.
 const spareDescriptors = 256
 
+// reserved is the number of descriptors that running tests have reserved. The lock of reservationEnded guards it.
 var reserved int
 
-// released is signalled when a test releases descriptors. Its lock guards the variable reserved.
-var released = sync.NewCond(new(sync.Mutex))
+// reservationEnded wakes the tests that wait for descriptors. It is signalled when a test with a reservation ends.
+var reservationEnded = sync.NewCond(new(sync.Mutex))
 
 // ReserveDescriptors reserves n descriptors until the test's cleanup. It waits while other tests have reserved too many
 // for the process's limit (ulimit -n), and skips the test if n exceeds the limit. A test must call it only once, before
@@ -27,16 +28,16 @@ func waitAndReserveOrSkip(t testing.TB, n, limit int) {
 	if n > limit {
 		t.Skipf("needs %d descriptors: ulimit -n is %d", n+spareDescriptors, limit+spareDescriptors)
 	}
-	released.L.Lock()
-	defer released.L.Unlock()
+	reservationEnded.L.Lock()
+	defer reservationEnded.L.Unlock()
 	for reserved+n > limit {
-		released.Wait()
+		reservationEnded.Wait()
 	}
 	reserved += n
 	t.Cleanup(func() {
-		released.L.Lock()
-		defer released.L.Unlock()
+		reservationEnded.L.Lock()
+		defer reservationEnded.L.Unlock()
 		reserved -= n
-		released.Broadcast()
+		reservationEnded.Broadcast()
 	})
 }

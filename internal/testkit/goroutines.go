@@ -16,7 +16,7 @@ const leakTimeout = 10 * time.Second
 func Main(m *testing.M) {
 	code := m.Run()
 	if code == 0 {
-		if err := CheckGoroutines(nil); err != nil {
+		if err := WaitGoroutinesEnd(nil); err != nil {
 			fmt.Fprintln(os.Stderr, "testkit:", err)
 			code = 1
 		}
@@ -24,22 +24,23 @@ func Main(m *testing.M) {
 	os.Exit(code)
 }
 
-func Goroutines() map[string]bool {
+// GoroutineIDs returns the IDs of all running goroutines.
+func GoroutineIDs() map[string]bool {
 	ids := make(map[string]bool)
-	for _, g := range goroutines() {
+	for _, g := range runningGoroutines() {
 		ids[g.id] = true
 	}
 	return ids
 }
 
-// CheckGoroutines waits up to 10 s until all goroutines have ended, except the caller's, those of the testing and
-// os/signal packages, and those in ignore. If some have not ended, the error contains their stacks.
-func CheckGoroutines(ignore map[string]bool) error {
+// WaitGoroutinesEnd waits up to 10 s until all goroutines have ended, except the caller's, those of the testing and
+// os/signal packages, and those in ignoreIDs. If some have not ended, the error contains their stacks.
+func WaitGoroutinesEnd(ignoreIDs map[string]bool) error {
 	end := time.Now().Add(leakTimeout)
 	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
 		var left []string
-		for _, g := range goroutines()[1:] { // the first one is the caller's
-			if !ignore[g.id] && !g.isExpected() {
+		for _, g := range runningGoroutines()[1:] { // the first one is the caller's
+			if !ignoreIDs[g.id] && !g.isFromTestingOrSignal() {
 				left = append(left, g.stack)
 			}
 		}
@@ -55,7 +56,7 @@ func CheckGoroutines(ignore map[string]bool) error {
 
 type goroutine struct{ id, stack string }
 
-func (g goroutine) isExpected() bool {
+func (g goroutine) isFromTestingOrSignal() bool {
 	for _, f := range []string{"testing.(*M).", "testing.(*T).Run(", "testing.runTests(", "testing.runFuzz", "os/signal.signal_recv(", "os/signal.loop(", "runtime.ReadTrace(", "runtime.ensureSigM"} {
 		if strings.Contains(g.stack, "\n"+f) {
 			return true
@@ -64,7 +65,7 @@ func (g goroutine) isExpected() bool {
 	return false
 }
 
-func goroutines() (all []goroutine) {
+func runningGoroutines() (all []goroutine) {
 	buf := make([]byte, 64<<10)
 	n := runtime.Stack(buf, true)
 	for n == len(buf) {

@@ -7,32 +7,32 @@ import (
 	"time"
 )
 
-func TestCheckGoroutines(t *testing.T) {
+func TestWaitGoroutinesEnd(t *testing.T) {
 	release := make(chan struct{})
 	started := make(chan struct{})
-	before := Goroutines()
+	before := GoroutineIDs()
 	go func() {
 		close(started)
 		<-release
 	}()
 	<-started
-	if err := CheckGoroutines(Goroutines()); err != nil {
+	if err := WaitGoroutinesEnd(GoroutineIDs()); err != nil {
 		t.Errorf("a goroutine that is ignored is reported: %v", err)
 	}
 	time.AfterFunc(50*time.Millisecond, func() { close(release) })
-	if err := CheckGoroutines(before); err != nil {
+	if err := WaitGoroutinesEnd(before); err != nil {
 		t.Errorf("a goroutine that ends during the wait is reported: %v", err)
 	}
 }
 
-func TestCheckGoroutinesReports(t *testing.T) {
+func TestWaitGoroutinesEndReports(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // its clock makes the wait immediate
-		before := Goroutines()
+		before := GoroutineIDs()
 		release := make(chan struct{})
 		go func() { <-release }()
-		err := CheckGoroutines(before)
+		err := WaitGoroutinesEnd(before)
 		close(release)
-		if err == nil || !strings.Contains(err.Error(), "goroutines still running: 1") || !strings.Contains(err.Error(), "TestCheckGoroutinesReports") {
+		if err == nil || !strings.Contains(err.Error(), "goroutines still running: 1") || !strings.Contains(err.Error(), "TestWaitGoroutinesEndReports") {
 			t.Errorf("got %v, want the stack of the goroutine", err)
 		}
 	})

@@ -17,7 +17,7 @@ func RESPCommand(words ...string) string {
 	return b.String()
 }
 
-func ReadRESP(r *bufio.Reader) (string, error) {
+func ReadRESP(r *bufio.Reader) (raw string, err error) {
 	line, err := r.ReadString('\n')
 	if err != nil {
 		return line, err

@@ -10,24 +10,25 @@ import (
 // exceeds it, even on a busy machine.
 const Timeout = 2 * time.Minute
 
-// WaitFor waits until ok is true. After Timeout the test fails with the message what. Call it on the test's goroutine.
-func WaitFor(t testing.TB, what string, ok func() bool) {
+// WaitFor waits until condition returns true. After Timeout it fails the test with the message failure. Call it on the
+// test's goroutine.
+func WaitFor(t testing.TB, failure string, condition func() bool) {
 	t.Helper()
-	WaitForFunc(t, ok, func() string { return what })
+	WaitForFunc(t, condition, func() string { return failure })
 }
 
-// WaitForFunc is like WaitFor. If the test fails, it calls the function what to get the message.
-func WaitForFunc(t testing.TB, ok func() bool, what func() string) {
+// WaitForFunc is like WaitFor, but calls failure for the message, and only if the test fails.
+func WaitForFunc(t testing.TB, condition func() bool, failure func() string) {
 	t.Helper()
-	for end := time.Now().Add(Timeout); !ok(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(Timeout); !condition(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("waited %v: %s", Timeout, what())
+			t.Fatalf("waited %v: %s", Timeout, failure())
 		}
 	}
 }
 
-// Receive receives a value from ch. After Timeout the test fails with the message what.
-func Receive[T any](t testing.TB, ch <-chan T, what string) T {
+// Receive receives a value from ch. After Timeout it fails the test with the message failure.
+func Receive[T any](t testing.TB, ch <-chan T, failure string) T {
 	t.Helper()
 	timer := time.NewTimer(Timeout)
 	defer timer.Stop()
@@ -35,7 +36,7 @@ func Receive[T any](t testing.TB, ch <-chan T, what string) T {
 	case v := <-ch:
 		return v
 	case <-timer.C:
-		t.Fatalf("waited %v: %s", Timeout, what)
+		t.Fatalf("waited %v: %s", Timeout, failure)
 		panic("not reached")
 	}
 }

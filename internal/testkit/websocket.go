@@ -13,12 +13,12 @@ const FIN = 0x80
 
 const maxFrame = 64 << 20
 
-// HandshakeWebSocket performs the opening handshake and returns the header of the response. fields are additional
-// header lines, each ending with "\r\n".
-func (c *Conn) HandshakeWebSocket(path, fields string) http.Header {
+// HandshakeWebSocket performs the opening handshake and returns the header of the response. Each of
+// extraHeaderLines ends with "\r\n".
+func (c *Conn) HandshakeWebSocket(path, extraHeaderLines string) http.Header {
 	c.t.Helper()
 	c.Send("GET " + path + " HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n" +
-		"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n" + fields + "\r\n")
+		"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n" + extraHeaderLines + "\r\n")
 	res, err := http.ReadResponse(c.R, nil)
 	if err != nil {
 		c.t.Fatal(err)

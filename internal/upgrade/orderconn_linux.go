@@ -20,8 +20,8 @@ type OrderConn struct {
 
 const kindReply = "answer"
 
-// NewOrderConnPair creates a connection. l is the supervisor's end, and theirs is the worker's end.
-func NewOrderConnPair() (l *OrderConn, theirs *os.File, err error) {
+// NewOrderConnPair creates a connection. The worker inherits workerEnd; see InheritOrderConn.
+func NewOrderConnPair() (supervisorEnd *OrderConn, workerEnd *os.File, err error) {
 	pair, err := sock.NewFDSocketpair()
 	if err != nil {
 		return nil, nil, err

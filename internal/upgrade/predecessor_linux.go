@@ -161,11 +161,11 @@ func (p *Predecessor) WaitStartedOrAborted(started <-chan struct{}) error {
 	return nil
 }
 
-// AnnounceReadyAndTakeOver tells the old process that this one can serve with the given number of loops. When the old
-// process replies, it calls restoreState with the handler's state and the broadcast socket. Either file may be nil, and
-// both are closed after the call. It then calls takeOver with the channels. It fails if the old process continues to
-// serve.
-func (p *Predecessor) AnnounceReadyAndTakeOver(loops int, restoreState func(state, link *os.File), takeOver func(channels []*os.File) error) error {
+// AnnounceReadyAndTakeOver tells the old process that this one can serve with the given number of loops, and waits for
+// the reply. It then calls restoreState with the handler's state and the broadcast socket. Either file may be nil, and
+// both are closed after the call. Last, it calls takeOver with the channels. If the old process continues to serve, it
+// fails.
+func (p *Predecessor) AnnounceReadyAndTakeOver(loops int, restoreState func(state, broadcastSocket *os.File), takeOver func(channels []*os.File) error) error {
 	if err := p.sendMessage(kindReady, Ready{Version: Version, Loops: loops}); err != nil {
 		return p.reportServingIfPredecessorExited(err)
 	}
@@ -206,8 +206,9 @@ func (p *Predecessor) ReportFailure(cause error) error {
 // process continues to serve and this one must exit.
 func IsAborted(err error) bool { return errors.Is(err, errAborted) }
 
-// reportServingIfPredecessorExited returns err unless err means that the old process has exited. In that case this
-// process serves the connections that it has received, reports this to the first process, and nil is returned.
+// reportServingIfPredecessorExited returns nil if err means that the old process has exited, and otherwise err. If the
+// old process has exited, this process serves the connections that it has received, and the method reports that to the
+// first process.
 func (p *Predecessor) reportServingIfPredecessorExited(err error) (otherErr error) {
 	if errors.Is(err, io.EOF) || errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) {
 		ReportOwnPIDServing()

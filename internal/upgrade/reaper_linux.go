@@ -29,11 +29,12 @@ type statusPipe struct {
 	write          *os.File
 }
 
-// ownStatusPipe is this process's part of the pipe, or nil if there is no first process that stays after upgrades.
+// ownStatusPipe is this process's part of the pipe, or nil if there is no first process that keeps running after
+// upgrades.
 var ownStatusPipe atomic.Pointer[statusPipe]
 
-// KeepRunningAfterUpgradeIfFirst makes this process the first process, which stays when another process takes over. If
-// a predecessor of this process already stays, it does nothing.
+// KeepRunningAfterUpgradeIfFirst makes this process the first process, which keeps running when another process takes
+// over. It does nothing if a predecessor of this process is the first process.
 func KeepRunningAfterUpgradeIfFirst() error {
 	if ownStatusPipe.Load() != nil {
 		return nil
@@ -46,16 +47,17 @@ func KeepRunningAfterUpgradeIfFirst() error {
 	return nil
 }
 
-// ReportOwnPIDServing reports to the first process that this process serves. It does nothing if no first process stays.
+// ReportOwnPIDServing reports to the first process that this process serves. It does nothing if there is no first
+// process that keeps running.
 func ReportOwnPIDServing() {
 	if l := ownStatusPipe.Load(); l != nil {
 		_, _ = unix.Write(int(l.write.Fd()), fmt.Appendln(nil, os.Getpid())) // fails if the first process has exited
 	}
 }
 
-// waitAndReportExitToFirst waits until a child has exited and reports the child's exit status to the first process. If
-// this is the first process or none stays, it does nothing. It does not reap the child. If this process exits before it
-// has reported, the first process reaps the child.
+// waitAndReportExitToFirst waits until a child has exited and reports the child's exit status to the first process. It
+// does nothing if this is the first process or if there is none. It does not reap the child. If this process exits
+// before it has reported, the first process reaps the child.
 func waitAndReportExitToFirst(pid int) {
 	l := ownStatusPipe.Load()
 	if l == nil || l.isFirstProcess {
@@ -73,7 +75,7 @@ func waitAndReportExitToFirst(pid int) {
 		err = unix.Waitid(unix.P_PID, pid, (*unix.Siginfo)(unsafe.Pointer(&info)), unix.WEXITED|unix.WNOWAIT, nil)
 	}
 	if err != nil {
-		return // waitExitReport handles a missing report
+		return // waitReportedExitError handles a missing report
 	}
 	status := unix.WaitStatus(info.status) // a signal number, unless it has exited
 	if info.code == cldExited {
@@ -88,9 +90,9 @@ const (
 	exitReportTimeout = time.Second
 )
 
-// relayedSignals returns the signals that this process relays to the serving process. If the process has a terminal,
-// SIGINT and SIGQUIT are left out, because the terminal sends them to both processes.
-func relayedSignals() []os.Signal {
+// signalsToRelay returns the signals that this process relays to the serving process. If the process has a terminal, it
+// omits SIGINT and SIGQUIT, because the terminal sends them to both processes.
+func signalsToRelay() []os.Signal {
 	signals := []os.Signal{unix.SIGHUP, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2}
 	terminal, err := os.Open("/dev/tty")
 	if err != nil {
@@ -112,8 +114,8 @@ type Reaper struct {
 	exitReports map[int]string // the last exit report: PID and status
 }
 
-// RelaySignalsIfFirstProcess, called in the first process, relays signals to the serving process. In other processes,
-// it returns nil.
+// RelaySignalsIfFirstProcess starts to relay signals to the serving process and returns a Reaper. It does nothing and
+// returns nil if this process is not the first process.
 func (s *Successor) RelaySignalsIfFirstProcess() (reaperOrNil *Reaper) {
 	l := ownStatusPipe.Load()
 	if l == nil || !l.isFirstProcess {
@@ -121,7 +123,7 @@ func (s *Successor) RelaySignalsIfFirstProcess() (reaperOrNil *Reaper) {
 	}
 	_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) // process 1 is a reaper anyway
 	k := &Reaper{statusPipe: l, successor: s, signals: make(chan os.Signal, 16), servingPID: s.PID()}
-	signal.Notify(k.signals, relayedSignals()...)
+	signal.Notify(k.signals, signalsToRelay()...)
 	k.relaying.Go(func() {
 		for sig := range k.signals {
 			_ = unix.Kill(k.readReportsAndServingPID(), sig.(unix.Signal)) // it may have exited
@@ -151,8 +153,9 @@ func (k *Reaper) readReportsAndServingPID() int {
 	}
 }
 
-// waitExitReport waits for the exit status of process pid, which its parent has reaped.
-func (k *Reaper) waitExitReport(pid int) error {
+// waitReportedExitError waits up to exitReportTimeout for the reported exit status of process pid, which its parent has
+// reaped. It returns nil if the status is 0.
+func (k *Reaper) waitReportedExitError(pid int) error {
 	for end := time.Now().Add(exitReportTimeout); ; {
 		k.readReportsAndServingPID()
 		k.mu.Lock()
@@ -161,7 +164,7 @@ func (k *Reaper) waitExitReport(pid int) error {
 		left := time.Until(end)
 		switch {
 		case ok:
-			return serverExitError(pid, how)
+			return serverExitErrorUnlessZero(pid, how)
 		case left <= 0:
 			return fmt.Errorf("the serving process %d has ended", pid)
 		}
@@ -186,11 +189,11 @@ func (k *Reaper) ReapUntilServerExits() error {
 		case err == unix.EINTR:
 			continue
 		case pid > 0 && pid == serves:
-			return serverExitError(serves, formatWaitStatus(status))
+			return serverExitErrorUnlessZero(serves, formatWaitStatus(status))
 		case pid > 0:
 			continue
 		case exited == nil && serves != k.successor.PID() && unix.Kill(serves, 0) == unix.ESRCH:
-			return k.waitExitReport(serves)
+			return k.waitReportedExitError(serves)
 		}
 		select {
 		case <-ends:
@@ -212,7 +215,7 @@ func formatWaitStatus(status unix.WaitStatus) string {
 	return fmt.Sprintf("exit status %d", status.ExitStatus())
 }
 
-func serverExitError(pid int, exitStatus string) error {
+func serverExitErrorUnlessZero(pid int, exitStatus string) error {
 	if exitStatus == exitedZero {
 		return nil
 	}

@@ -72,12 +72,12 @@ func (s *Successor) SendHelloAndListeners(h Hello, sendListeners func(control *o
 		h.Kept, h.Files = true, append(slices.Clip(h.Files), l.write)
 	}
 	if err := s.sendMessage(kindHello, h); err != nil {
-		return s.addExitStatusIfConnClosed(context.Background(), err)
+		return s.waitAndAddExitStatusIfClosed(context.Background(), err)
 	}
 	if err := sendListeners(s.file); err != nil {
-		return s.addExitStatusIfConnClosed(context.Background(), err)
+		return s.waitAndAddExitStatusIfClosed(context.Background(), err)
 	}
-	return s.addExitStatusIfConnClosed(context.Background(), s.sendMessage(kindListeners, struct{}{}, h.Files...))
+	return s.waitAndAddExitStatusIfClosed(context.Background(), s.sendMessage(kindListeners, struct{}{}, h.Files...))
 }
 
 // ListenersMessage is the kind of the messages with which an engine sends listener descriptors, in parts.
@@ -106,7 +106,7 @@ func (s *Successor) waitReply(ctx context.Context, kind string, reply any) error
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return fmt.Errorf("the new process did not send %[2]q within %[1]v", s.replyTimeout, kind)
 	}
-	return s.addExitStatusIfConnClosed(ctx, err)
+	return s.waitAndAddExitStatusIfClosed(ctx, err)
 }
 
 // SendChannelsAndAwaitTakeOver sends one end of each channel to the new process. It waits until the new process begins
@@ -139,7 +139,7 @@ func (s *Successor) SendChannelsAndAwaitTakeOver(ctx context.Context, ourLoops, 
 			files = append(files, more)
 		}
 	}
-	if err = s.addExitStatusIfConnClosed(ctx, s.sendMessage(kindChannels, Channels{N: n, State: stateFile != nil, Link: broadcastSocket != nil}, files...)); err == nil {
+	if err = s.waitAndAddExitStatusIfClosed(ctx, s.sendMessage(kindChannels, Channels{N: n, State: stateFile != nil, Link: broadcastSocket != nil}, files...)); err == nil {
 		err = s.waitReply(ctx, kindTaking, new(struct{}))
 	}
 	if err != nil {
@@ -149,9 +149,9 @@ func (s *Successor) SendChannelsAndAwaitTakeOver(ctx context.Context, ourLoops, 
 	return ours, nil
 }
 
-// addExitStatusIfConnClosed adds the new process's exit status to err. It waits for the exit only if err shows that the
-// process has closed the socket and is therefore about to exit.
-func (s *Successor) addExitStatusIfConnClosed(ctx context.Context, err error) error {
+// waitAndAddExitStatusIfClosed adds the new process's exit status to err. It waits for the exit only if err shows that
+// the process has closed the socket and is therefore about to exit.
+func (s *Successor) waitAndAddExitStatusIfClosed(ctx context.Context, err error) error {
 	if !errors.Is(err, io.EOF) && !errors.Is(err, unix.EPIPE) && !errors.Is(err, unix.ECONNRESET) {
 		return err
 	}
@@ -201,8 +201,9 @@ func (s *Successor) ProbeAndKillIfHung() (killed bool) {
 	return true
 }
 
-// Abort ends the new process and waits for its end. The new process must not have taken over anything.
-func (s *Successor) Abort() {
+// AbortOrKill tells the new process to exit and waits for its end. After a second it kills the new process, which must
+// not have taken over anything.
+func (s *Successor) AbortOrKill() {
 	_ = s.sendMessage(kindAbort, struct{}{}) // the process may have exited
 	select {
 	case <-s.exited:
@@ -219,7 +220,7 @@ func (s *Successor) SendDone(d Done) error {
 	return s.sendMessage(kindDone, d)
 }
 
-func NewStateFile() (*os.File, error) {
+func NewMemoryStateFile() (*os.File, error) {
 	fd, err := sock.NewMemoryFile(nil)
 	if err != nil {
 		return nil, err

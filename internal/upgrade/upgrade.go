@@ -31,14 +31,14 @@ import (
 
 const (
 	// Version is the version of this protocol, including the connection records.
-	Version = 3
+	Version = 4
 	// upgradeEnv is the environment variable that contains the number of the new process's control descriptor.
 	upgradeEnv = "MYRIAD_UPGRADE"
 	// Timeout is how long each process waits for a reply of the other.
 	Timeout = 30 * time.Second
 	// maxDescriptors limits the descriptors of a message, which may be sent in several parts.
 	maxDescriptors = 4096
-	// maxChannels is the maximum number of channels for which every pair of loops gets its own.
+	// maxChannels limits the number of channels if every pair of loops has its own.
 	maxChannels = 1024
 )
 
@@ -46,6 +46,7 @@ const (
 type Listener struct {
 	Name          string
 	Network, Addr string
+	OwnHandler    bool               `json:",omitempty"` // only this listener has this handler
 	Sockets       int                // number of sockets that share the port
 	Tickets       []secure.TicketKey `json:",omitempty"` // TLS session ticket keys
 }
@@ -61,7 +62,7 @@ type Hello struct {
 	// Activated are the names of the service manager's sockets, whose descriptors follow those of the listeners.
 	Activated []string   `json:",omitempty"`
 	Files     []*os.File `json:"-"`
-	// Kept means that the last descriptor is the status pipe to the first process, which stays.
+	// Kept means that the last descriptor is the status pipe. The first process reads it and does not exit.
 	Kept bool `json:",omitempty"`
 }
 

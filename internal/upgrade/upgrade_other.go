@@ -25,10 +25,10 @@ func (*Successor) SendChannelsAndAwaitTakeOver(context.Context, int, int, *os.Fi
 }
 func (*Successor) MonitorAndKillIfHung(context.Context) {}
 func (*Successor) ProbeAndKillIfHung() (killed bool)    { return true }
-func (*Successor) Abort()                               {}
+func (*Successor) AbortOrKill()                         {}
 func (*Successor) SendDone(Done) error                  { return ErrUnsupported }
 
-func NewStateFile() (*os.File, error)                  { return nil, ErrUnsupported }
+func NewMemoryStateFile() (*os.File, error)            { return nil, ErrUnsupported }
 func NewBroadcastSocketpair() (p [2]*os.File, _ error) { return p, ErrUnsupported }
 
 type Predecessor struct {

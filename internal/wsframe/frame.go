@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // These are the opcodes of RFC 6455, section 11.8.
@@ -54,8 +55,14 @@ func (h *Head) ReservedBits() byte { return h.First & reserved }
 // AppendHead appends the head of an unmasked frame. first contains Fin, Compressed and the opcode.
 func AppendHead(b []byte, first byte, size int) []byte { return appendHead(b, first, 0, size) }
 
-func AppendMaskedHead(b []byte, firstByte byte, mask [4]byte, size int) []byte {
-	return append(appendHead(b, firstByte, masked, size), mask[:]...)
+// AppendMaskedFrame appends a whole frame of a client. It allocates only if b lacks capacity. The capacity behind b
+// must not overlap payload.
+func AppendMaskedFrame(b []byte, firstByte byte, mask [4]byte, payload []byte) []byte {
+	b = append(appendHead(slices.Grow(b, MaxHead+len(payload)), firstByte, masked, len(payload)), mask[:]...)
+	n := len(b)
+	b = b[:n+len(payload)]
+	ApplyMask(b[n:], payload, mask, 0)
+	return b
 }
 
 func appendHead(b []byte, firstByte, maskBit byte, size int) []byte {

@@ -2,7 +2,6 @@ package tcptest_test
 
 import (
 	"cmp"
-	"crypto/tls"
 	"fmt"
 	"io"
 	"strings"
@@ -124,9 +123,8 @@ func TestFailures(t *testing.T) {
 		}
 	}
 	for want, srv := range map[string]*tcp.Server{
-		"Server.Handler is nil":   {},
-		"Server.TLSConfig is set": {Handler: tcp.Base{}, TLSConfig: &tls.Config{}},
-		"Server.Processes is 2":   {Handler: tcp.Base{}, Processes: 2},
+		"Server.Handler is nil": {},
+		"Server.Processes is 2": {Handler: tcp.Base{}, Processes: 2},
 	} {
 		if got := runFailingTest(func(t *fakeTB) { tcptest.NewServer(t, srv) }); !strings.Contains(got, want) {
 			t.Errorf("failure is %q, expected %q", got, want)
@@ -147,7 +145,7 @@ func TestPausedFailures(t *testing.T) {
 	}{
 		{slow, 800 * time.Millisecond, tcp.Lines(&callRecorder{}), func(p *tcptest.Peer) { p.ExpectClosed(tcp.ErrSlowConsumer) }},
 		{slow, 800 * time.Millisecond, tcp.Lines(&callRecorder{}), func(p *tcptest.Peer) { p.Expect("more") }},
-		{"paused by its handler (Conn.Pause): 28 bytes of input wait", 5 * time.Second, pausing{}, func(p *tcptest.Peer) { p.ExpectClosed(nil) }},
+		{"paused by its handler (Conn.Pause) or its rates (Limits.ReadRate): 28 bytes of input wait", 5 * time.Second, pausing{}, func(p *tcptest.Peer) { p.ExpectClosed(nil) }},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			began := time.Now()

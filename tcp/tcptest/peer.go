@@ -1,6 +1,7 @@
 package tcptest
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -11,8 +12,8 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// waitTimeout limits the real time of a wait for a handler's goroutines. While the peer keeps its connection paused,
-// the wait already ends when nothing has happened for pausedWaitTimeout.
+// waitTimeout limits the real time of a wait for a handler's goroutines. While the server does not read because the
+// peer reads too little, the wait ends after pausedWaitTimeout without any activity.
 const (
 	waitTimeout       = 5 * time.Second
 	pausedWaitTimeout = 800 * time.Millisecond
@@ -25,7 +26,9 @@ const maxShown = 1 << 10
 type Peer struct {
 	s          *Server
 	end        *virtual.Peer
-	reasonSeen bool // the test has asked for the close reason
+	reasonSeen bool      // the test has asked for the close reason
+	tls        *tls.Conn // nil without TLS
+	plaintext  []byte    // received by tls
 }
 
 // Addr returns the peer's address.
@@ -44,7 +47,13 @@ func (p *Peer) Send(text string) {
 // Write is like Send, but returns an error instead of failing the test. The error is syscall.EPIPE if the peer has
 // ended its direction or the connection has closed.
 func (p *Peer) Write(b []byte) (n int, err error) {
-	p.s.runAndSettle(func() { err = p.end.Send(b) })
+	p.s.runAndSettle(func() {
+		if p.tls != nil {
+			_, err = p.tls.Write(b)
+		} else {
+			err = p.end.Send(b)
+		}
+	})
 	if err != nil {
 		return 0, err
 	}
@@ -52,7 +61,14 @@ func (p *Peer) Write(b []byte) (n int, err error) {
 }
 
 // CloseWrite ends the peer's direction, like a client that half-closes or closes. The server may still answer.
-func (p *Peer) CloseWrite() { p.s.runAndSettle(p.end.CloseWrite) }
+func (p *Peer) CloseWrite() {
+	p.s.runAndSettle(func() {
+		if p.tls != nil {
+			_ = p.tls.CloseWrite()
+		}
+		p.end.CloseWrite()
+	})
+}
 
 // Reset resets the connection, like a crashed client. The close reason is syscall.ECONNRESET.
 func (p *Peer) Reset() { p.s.runAndSettle(p.end.Reset) }
@@ -81,8 +97,8 @@ func (p *Peer) StartReading() { p.s.runAndSettle(func() { p.end.SetReceiveWindow
 // Output returns what the server has sent since the last call of Output or Expect.
 func (p *Peer) Output() (text string) {
 	p.s.runAndSettle(func() {
-		text = string(p.end.Received())
-		p.end.DiscardReceived(len(text))
+		text = string(p.undiscardedOutput())
+		p.discardReceived(len(text))
 	})
 	return text
 }
@@ -93,10 +109,10 @@ func (p *Peer) Expect(want string) {
 	p.s.t.Helper()
 	met, got := false, ""
 	p.waitUntilOrTimeout(func() bool {
-		have := p.end.Received()
+		have := p.undiscardedOutput()
 		got = string(have[:min(len(have), len(want))])
 		if met = got == want; met {
-			p.end.DiscardReceived(len(want))
+			p.discardReceived(len(want))
 		}
 		_, closed := p.end.Closed()
 		return met || closed || !strings.HasPrefix(want, got)
@@ -173,7 +189,7 @@ func (p *Peer) describeStateMarkingReasonSeen() string {
 				"and that was more than Limits.HighWater (%d); reading goes on when at most LowWater (%d) are left: see Peer.ReadMore and StartReading",
 				p.end.UnreadBytes(), p.end.UnsentBytes(), high, low)
 		case p.end.PausedByHandler():
-			return fmt.Sprintf("the connection is open, and paused by its handler (Conn.Pause): %d bytes of input wait", p.end.UnreadBytes())
+			return fmt.Sprintf("the connection is open, and paused by its handler (Conn.Pause) or its rates (Limits.ReadRate): %d bytes of input wait", p.end.UnreadBytes())
 		}
 		return "the connection is open"
 	}

@@ -1,6 +1,6 @@
 // Package tcptest tests servers without a network. Connections are in memory, and time passes only when the test
 // advances it. The package runs a complete [tcp.Server], with its limits, heartbeats and framing, on the connection
-// state machine used in production. Only sockets, event loops and TLS are missing.
+// state machine used in production. Only sockets and event loops are missing.
 //
 //	func TestEcho(t *testing.T) {
 //		s := tcptest.NewServer(t, &tcp.Server{Handler: tcp.Lines(echo)})
@@ -22,14 +22,15 @@
 // A handler may also answer from another goroutine. [Peer.Expect] and [Peer.ExpectClosed] wait up to 5 s of real time
 // for the answer, or 0.8 s while reading is paused because of unsent output (Limits.HighWater). Within a bubble of
 // testing/synctest, they wait in the bubble's time, so a missing answer is detected immediately. The test then controls
-// the handler's timers: call synctest.Wait or time.Sleep. Only [Server.Advance] moves the server's own clock.
+// the handler's timers and Server.OnTick: call time.Sleep and synctest.Wait. Only [Server.Advance] moves the server's
+// own clock.
 //
 // # Differences from production
 //
 // Handlers run one at a time and never on Server.Workers, so Shed is not called. Time limits take effect up to 34 ms
-// early; in production they may be up to an eighth late. In a shutdown, all connections drain immediately.
-// Server.TLSConfig must be nil and Processes at most 1. Limits.HandlerTime is not checked, and Model, Loops, Spin and
-// Socket have no effect.
+// early; in production they may be up to an eighth late. In a shutdown, all connections drain immediately. Processes
+// must be at most 1. Limits.HandlerTime is not checked, and Model, Loops, Spin and Socket have no effect. With
+// Server.TLSConfig, call [Peer.StartTLS] after Dial.
 //
 // As in production, a panic of a handler closes its connection with a [*tcp.PanicError] and is logged. The panic also
 // fails the test, unless the test reads the close reason with [Peer.Closed] or [Peer.ExpectClosed].
@@ -40,6 +41,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -57,6 +59,7 @@ type Server struct {
 	srv    *tcp.Server
 	engine *virtual.Engine
 	peers  []*Peer
+	dialed int         // by the peers, and by those of servers from which connections moved here
 	inCall atomic.Bool // a call is in progress
 }
 
@@ -64,10 +67,7 @@ type Server struct {
 // ignored. If srv.Log is nil, the server logs to the test's output. Invalid settings of srv fail the test immediately.
 func NewServer(t testing.TB, srv *tcp.Server) *Server {
 	t.Helper()
-	switch {
-	case srv.TLSConfig != nil:
-		t.Fatal("tcptest: Server.TLSConfig is set; expected nil, because peers speak without TLS")
-	case srv.Processes > 1:
+	if srv.Processes > 1 {
 		t.Fatalf("tcptest: Server.Processes is %d; expected 0 or 1", srv.Processes)
 	}
 	if srv.Log == nil {
@@ -112,7 +112,7 @@ func (s *Server) runAndSettle(f func()) {
 func (s *Server) Dial() *Peer {
 	s.t.Helper()
 	const first, ports = 1024, 1<<16 - 1024
-	n := len(s.peers)
+	n := s.dialed
 	ip := netip.AddrFrom4([4]byte{198, 51, 100, byte(1 + n/ports)})
 	return s.DialFrom(netip.AddrPortFrom(ip, uint16(first+n%ports)))
 }
@@ -122,12 +122,69 @@ func (s *Server) DialFrom(addr netip.AddrPort) *Peer {
 	s.t.Helper()
 	p := &Peer{s: s}
 	var err error
+	s.dialed++
 	s.runAndSettle(func() { p.end, err = s.engine.Connect(addr) })
 	if err != nil {
 		s.t.Fatalf("tcptest: dial: %v", err)
 	}
 	s.peers = append(s.peers, p)
 	return p
+}
+
+// AcceptDial accepts the oldest connection that the server is dialing (Server.Dial, Conn.Dial). The peer's Addr is the
+// dialed address. If there is none, AcceptDial fails the test. Dials of host names are not supported.
+func (s *Server) AcceptDial() *Peer {
+	s.t.Helper()
+	p := &Peer{s: s}
+	if s.runAndSettle(func() { p.end = s.engine.AcceptDial() }); p.end == nil {
+		s.t.Fatalf("tcptest: AcceptDial: the server dials no address; expected a call of Dial")
+	}
+	s.peers = append(s.peers, p)
+	return p
+}
+
+// RefuseDial is like AcceptDial, but the dial fails with err, such as syscall.ECONNREFUSED or tcp.ErrDialTimeout. A
+// dial that is neither accepted nor refused waits; Timeout has no effect.
+func (s *Server) RefuseDial(err error) {
+	s.t.Helper()
+	ok := false
+	if s.runAndSettle(func() { ok = s.engine.RefuseDial(err) }); !ok {
+		s.t.Fatalf("tcptest: RefuseDial: the server dials no address; expected a call of Dial")
+	}
+}
+
+// MigrateTo moves the open connections to another server, as tcp.Server.Upgrade moves them to a new process. SaveState
+// and RestoreState of a tcp.StateMigrator are called first, and their errors fail the test; then Save and Restore for
+// each connection. The peers then belong to the server to. MigrateTo returns the reasons of connections that stay, for
+// example errors of Save.
+func (s *Server) MigrateTo(to *Server) (stayed map[*Peer]error) {
+	s.t.Helper()
+	stayed = make(map[*Peer]error)
+	var err error
+	s.runAndSettle(func() {
+		to.runAndSettle(func() {
+			if err = s.engine.MoveStateTo(to.engine); err != nil {
+				return
+			}
+			s.peers = slices.DeleteFunc(s.peers, func(p *Peer) bool {
+				if _, closed := p.end.Closed(); closed {
+					return false
+				}
+				end, err := p.end.MoveTo(to.engine)
+				if err != nil {
+					stayed[p] = err
+					return false
+				}
+				p.s, p.end, to.dialed = to, end, max(to.dialed, s.dialed)
+				to.peers = append(to.peers, p)
+				return true
+			})
+		})
+	})
+	if err != nil {
+		s.t.Fatalf("tcptest: MigrateTo: SaveState or RestoreState: %v", err)
+	}
+	return stayed
 }
 
 // Advance moves the server's time by d and runs the heartbeats and timeouts that become due, in order. Advance(0) runs

@@ -48,6 +48,7 @@ func (d *callRecorder) Message(c *tcp.Conn, line []byte) {
 }
 
 func (d *callRecorder) Writable(*tcp.Conn)          { d.record("writable") }
+func (d *callRecorder) Missed(_ *tcp.Conn, n int64) { d.record("missed %d", n) }
 func (d *callRecorder) Draining(c *tcp.Conn)        { c.WriteString("bye\n") }
 func (d *callRecorder) Closed(_ *tcp.Conn, w error) { d.record("closed %v", w) }
 
@@ -124,6 +125,36 @@ func TestSlowPeer(t *testing.T) {
 	expectOutput(t, p, strings.Repeat("x", 2100))
 	p.StartReading()
 	expectOutput(t, p, strings.Repeat("x", 1900))
+}
+
+// TestMissed sends messages and values to a peer that does not read, and reads some of its output.
+func TestMissed(t *testing.T) {
+	s, _, d := startRecorded(t, func(srv *tcp.Server) {
+		srv.Limits.HighWater, srv.Limits.LowWater, srv.Limits.MaxUnsent = 2000, 1000, 3000
+		srv.SlowConsumer = tcp.DropMessage
+	})
+	p := s.Dial()
+	d.events = nil
+	p.StopReading()
+	var messages, values tcp.Group
+	messages.Add(d.refs[0])
+	values.Add(d.refs[0])
+	for range 5 {
+		messages.Broadcast(make([]byte, 1000))
+		s.Advance(0)
+	}
+	p.ReadMore(1999)
+	d.expectCalls(t)
+	p.ReadMore(1)
+	d.expectCalls(t, "missed 2", "writable")
+	p.ReadMore(500)
+	for i := range 4 {
+		values.SendLatest(fmt.Append(nil, i))
+		s.Advance(0)
+	}
+	d.expectCalls(t)
+	p.StartReading()
+	d.expectCalls(t, "missed 3")
 }
 
 // TestHeld sends more output than a peer buffers.
@@ -293,3 +324,29 @@ func TestProxy(t *testing.T) {
 }
 
 func TestExample(t *testing.T) { testEcho(t) }
+
+// TestTicker controls the ticks of a server with the time of a synctest bubble. Ticks that are late are skipped.
+func TestTicker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const interval = 50 * time.Millisecond
+		var clients tcp.Group
+		ticks := 0
+		s := tcptest.NewServer(t, &tcp.Server{
+			Handler: tcp.Lines(tcp.MessageFunc(func(c *tcp.Conn, _ []byte) { clients.Add(c.Ref()) })),
+			OnTick: func() {
+				if ticks++; ticks == 3 {
+					time.Sleep(5*interval + interval/2)
+				}
+				clients.SendLatest(fmt.Appendf(nil, "%d\n", ticks))
+			},
+			TickInterval: interval,
+		})
+		p := s.Dial()
+		p.Send("join\n")
+		for _, want := range []string{"1\n", "2\n", "", "", "", "", "", "", "5\n", "6\n"} {
+			time.Sleep(interval)
+			synctest.Wait()
+			expectOutput(t, p, want)
+		}
+	})
+}

@@ -1,6 +1,7 @@
 package tcptest_test
 
 import (
+	"fmt"
 	"io"
 	"strings"
 	"testing"
@@ -36,6 +37,13 @@ func TestTimer(t *testing.T) {
 	expectOutput(t, p, "")
 	s.Advance(2 * time.Second)
 	expectOutput(t, p, "now\n")
+	for range 3 { // short ones are as exact
+		p.Send("in 5ms\n")
+		s.Advance(5*time.Millisecond - 1)
+		expectOutput(t, p, "")
+		s.Advance(1)
+		expectOutput(t, p, "now\n")
+	}
 	p.Send("in 10s\nin 1m\n") // the later call counts
 	s.Advance(30 * time.Second)
 	expectOutput(t, p, "")
@@ -54,6 +62,79 @@ func TestDeadline(t *testing.T) {
 	s.Advance(2 * time.Second)
 	p.ExpectClosed(tcp.ErrDeadline)
 	expectOpen(t, q)
+}
+
+// TestReadRate has clients that are faster than their rates.
+func TestReadRate(t *testing.T) {
+	srv := &tcp.Server{Handler: tcp.Lines(tcp.MessageFunc(func(c *tcp.Conn, line []byte) {
+		if string(line) == "fast" {
+			c.SetReadRate(0, 0)
+		}
+		fmt.Fprintf(c, "%d\n", len(line))
+	})), Limits: tcp.Limits{MessageRate: 10, ReadRate: 1000, MaxMessage: 1 << 20, IdleTimeout: time.Minute}}
+	s := tcptest.NewServer(t, srv)
+	p, q := s.Dial(), s.Dial()
+	p.Send(strings.Repeat("x\n", 25))
+	p.CloseWrite()
+	expectOutput(t, p, strings.Repeat("1\n", 10)) // a second's allowance
+	for range 10 {
+		s.Advance(100 * time.Millisecond)
+		expectOutput(t, p, "1\n")
+	}
+	s.Advance(500 * time.Millisecond)
+	expectOutput(t, p, strings.Repeat("1\n", 5))
+	s.Advance(100 * time.Millisecond) // the end is not read earlier
+	p.ExpectClosed(io.EOF)
+
+	q.Send(strings.Repeat("x", 120_999) + "\n") // 65536 bytes are read at once, which take 65.5 s, without silence
+	s.Advance(64 * time.Second)
+	q.Send("x\n")
+	expectOutput(t, q, "")
+	s.Advance(time.Second)
+	expectOutput(t, q, "120999\n1\n")
+	expectOpen(t, q)
+
+	p = s.Dial()
+	p.Send("fast\n" + strings.Repeat("x\n", 2000))
+	expectOutput(t, p, "4\n"+strings.Repeat("1\n", 2000))
+	p = s.Dial()
+	p.Send(strings.Repeat("x\n", 15))
+	s.Drain() // which waits for the rest
+	s.Advance(time.Second)
+	expectOutput(t, p, strings.Repeat("1\n", 15))
+	p.ExpectClosed(tcp.ErrServerClosed)
+	if n := srv.Stats().ReadLimited; n < 3 {
+		t.Errorf("%d pauses are counted, expected one for each client at least", n)
+	}
+}
+
+// Messages wait for WriteDelay; answers and closes do not.
+func TestWriteDelay(t *testing.T) {
+	s, _, d := startRecorded(t, func(srv *tcp.Server) { srv.WriteDelay = 20 * time.Millisecond })
+	p, q := s.Dial(), s.Dial()
+	var g tcp.Group
+	g.Add(d.refs[0])
+	g.Add(d.refs[1])
+	g.Broadcast([]byte("one\n"))
+	s.Advance(19 * time.Millisecond)
+	g.Broadcast([]byte("two\n"))
+	p.Send("question\n")
+	expectOutput(t, p, "question\n")
+	expectOutput(t, q, "")
+	s.Advance(time.Millisecond)
+	expectOutput(t, p, "one\ntwo\n")
+	expectOutput(t, q, "one\ntwo\n")
+	d.refs[1].Send([]byte("three\n"))
+	d.refs[1].Close()
+	s.Advance(0)
+	expectOutput(t, q, "three\n")
+	q.ExpectClosed(nil)
+	d.refs[0].Send([]byte("four\n"))
+	p.CloseWrite()
+	expectOpen(t, p)
+	s.Advance(20 * time.Millisecond)
+	expectOutput(t, p, "four\n")
+	p.ExpectClosed(io.EOF)
 }
 
 // asyncHandler stores Refs and answers when the test calls sendAnswer.

@@ -49,7 +49,7 @@ const (
 
 	maxWrongTokens     = 10
 	wrongTokenForgiven = 6 * time.Second
-	// closeTimeout limits the wait until the counter shows that a connection has closed.
+	// closeTimeout limits the wait until the server's counter of closed connections has grown.
 	closeTimeout      = time.Second
 	closePollInterval = 10 * time.Millisecond
 )
@@ -75,7 +75,7 @@ type controlAPI struct {
 	rejectionLog *rateLimitedRejectionLog
 
 	mu             sync.Mutex
-	wrongTokens    float64 // wrong tokens that are not forgiven
+	wrongTokens    float64 // recent wrong tokens; the number decreases with time
 	lastWrongToken time.Time
 	closing        sync.Mutex // held while a connection is being closed
 	draining       atomic.Bool
@@ -89,7 +89,7 @@ func (c *controlAPI) addControlRoutes(routes routeHandlers) {
 	for path, do := range map[string]func(http.ResponseWriter, *http.Request) error{
 		"pause":  c.newSimpleCommandHandler(c.server.PauseAccepting, "accepting is paused"),
 		"resume": c.newSimpleCommandHandler(c.server.ResumeAccepting, "accepting goes on"),
-		"drain":  c.replyAndDrainServer,
+		"drain":  c.replyAndDrainUntilDone,
 		"close":  c.closeConnsOfRemote,
 	} {
 		routes["POST /control/"+path] = func(w http.ResponseWriter, r *http.Request) { c.authorizeAndExecute(w, r, do) }
@@ -115,8 +115,8 @@ func (c *controlAPI) logAndReplyError(w http.ResponseWriter, r *http.Request, st
 	replyText(w, status, err.Error())
 }
 
-// checkTokenHeadersLimitingAttempts returns errorStatus 0 if a control request is authorized. Otherwise it returns the
-// response. It limits the rate of requests with wrong tokens.
+// checkTokenHeadersLimitingAttempts checks the token of a control request. If the request is authorized, errorStatus is
+// 0. Otherwise, the results are the response. If wrong tokens come too often, the response is 429.
 func (c *controlAPI) checkTokenHeadersLimitingAttempts(r *http.Request) (errorStatus int, errorText string) {
 	if r.Header.Get(ActionHeader) == "" {
 		return http.StatusForbidden, "expected the header " + ActionHeader + ": 1"
@@ -181,7 +181,7 @@ func (c *controlAPI) closeConnsOfRemote(w http.ResponseWriter, r *http.Request) 
 	}
 }
 
-func (c *controlAPI) replyAndDrainServer(w http.ResponseWriter, r *http.Request) error {
+func (c *controlAPI) replyAndDrainUntilDone(w http.ResponseWriter, r *http.Request) error {
 	if c.draining.Swap(true) {
 		return errors.New("the server drains already")
 	}

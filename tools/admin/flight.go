@@ -49,7 +49,7 @@ func (c *FlightConfig) fillDefaultsAndCreateDir() error {
 	case c.Dir != "" && c.Source == nil:
 		return errors.New("admin: FlightConfig.Source is nil; expected the *tcp.Server whose lag is watched, or no Dir")
 	case c.Lag < 0 || c.Lag > maxLag:
-		return fmt.Errorf("admin: FlightConfig.Lag is %v; expected 0 (the default, %v) to %v", c.Lag, defaultLag, maxLag)
+		return fmt.Errorf("admin: FlightConfig.Lag is %v; expected at most %v, or 0 for the default of %v", c.Lag, maxLag, defaultLag)
 	case c.Dir == "":
 		return nil
 	}
@@ -90,7 +90,7 @@ func StartFlight(cfg FlightConfig) (*Flight, error) {
 		return nil, fmt.Errorf("admin: flight recorder: %w", err)
 	}
 	if cfg.Dir != "" {
-		w := &lagWatcher{source: cfg.Source, firstBucket: firstBucketLongerThan(cfg.Lag), lastLag: cfg.Source.Stats().Lag,
+		w := &lagWatcher{source: cfg.Source, firstBucket: firstBucketFrom(cfg.Lag), lastLag: cfg.Source.Stats().Lag,
 			dir: cfg.Dir, dump: f, log: cfg.Log}
 		f.running.Go(func() { w.dumpIfLaggedEverySecond(f.stop) })
 	}
@@ -155,7 +155,7 @@ type lagWatcher struct {
 	lastDump time.Time     // zero before the first dump
 }
 
-func firstBucketLongerThan(d time.Duration) int {
+func firstBucketFrom(d time.Duration) int {
 	for i := 1; i < tcp.Buckets; i++ {
 		if (tcp.Histogram{}).Bound(i-1) >= d {
 			return i

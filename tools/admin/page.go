@@ -17,6 +17,7 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 	"github.com/myriad-go/myriad/tools/doctor"
 	"github.com/myriad-go/myriad/tools/metrics"
+	"github.com/myriad-go/myriad/web"
 )
 
 const pageUpdateInterval = 2 * time.Second
@@ -49,12 +50,14 @@ func serverStatusSentence(s tcp.Stats) (string, page.Tone) {
 		return fmt.Sprintf("The server is draining or has ended: it accepts no connections, and %s are open.", format.Count(s.Open)), page.Warn
 	case s.AcceptingPaused:
 		return fmt.Sprintf("Accepting is paused by an operator. %s connections are open.", format.Count(s.Open)), page.Warn
+	case s.Overload.IsActive():
+		return fmt.Sprintf("The server is overloaded: %s. %s connections are open.", s.Overload, format.Count(s.Open)), page.Warn
 	}
 	return fmt.Sprintf("The server serves %s connections.", format.Count(s.Open)), page.Good
 }
 
 // minConnsForMemory is the minimum number of connections for which memory per connection is shown. With fewer
-// connections, other growth of the process (some megabytes) would dominate.
+// connections, the figure would mainly show other growth of the process, which is some megabytes.
 const minConnsForMemory = 100
 
 // formatMeanBytesUnlessFew formats totalBytes/conns. If conns is less than minConnsForMemory, it returns a dash.
@@ -106,7 +109,7 @@ func (l *pageState) listSecondaryFiguresAndFacts(s tcp.Stats, p historyPoint) []
 }
 
 func (l *pageState) buildFigureTablesSection(s tcp.Stats, p historyPoint) page.Section {
-	tables := []*page.Table{l.buildListenerTable(), buildLatencyTable(p), l.buildMemoryTable(s, p), l.buildMetricsTable()}
+	tables := []*page.Table{l.buildListenerTable(), l.buildRouteTable(), buildLatencyTable(p), l.buildMemoryTable(s, p), l.buildMetricsTable()}
 	var parts []page.Part
 	for _, t := range tables {
 		if t != nil {
@@ -143,7 +146,36 @@ func (l *pageState) buildListenerTable() *page.Table {
 	return t
 }
 
-// fixedSource is a Source whose statistics never change.
+// buildRouteTable returns a table of where the HTTP handlers of the server run, or nil if none have been called.
+func (l *pageState) buildRouteTable() *page.Table {
+	s, ok := l.source.(*tcp.Server)
+	if !ok {
+		return nil
+	}
+	handlers := []tcp.Handler{s.Handler}
+	for _, l := range s.Listeners {
+		handlers = append(handlers, l.Handler)
+	}
+	t := &page.Table{Caption: "HTTP handlers"}
+	t.AddRow("Pattern", "Runs on", "Moved to workers", "Last reason")
+	for _, h := range handlers {
+		if h, ok := h.(*web.HTTP); ok {
+			for _, r := range h.Routes() {
+				place := "workers"
+				if r.OnLoop {
+					place = "event loops"
+				}
+				t.AddRow(cmp.Or(r.Pattern, "all requests"), place, format.Count(r.MovedToWorkers), dashIfEmpty(r.Reason))
+			}
+		}
+	}
+	if len(t.Lines) == 1 {
+		return nil
+	}
+	return t
+}
+
+// fixedSource is a Source that always returns the same statistics.
 type fixedSource tcp.Stats
 
 func (f *fixedSource) Stats() tcp.Stats { return tcp.Stats(*f) }
@@ -154,7 +186,7 @@ type metricValue struct {
 	isCounter  bool
 }
 
-// nonHistogramMetricValues returns the values of all metrics except histograms, ordered by name.
+// nonHistogramMetricValues returns the values of all metrics that are not histograms, ordered by name.
 func nonHistogramMetricValues(s tcp.Stats) (all []metricValue) {
 	r := prometheus.NewRegistry()
 	r.MustRegister(metrics.NewServerCollector((*fixedSource)(&s), nil))

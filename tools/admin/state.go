@@ -26,7 +26,7 @@ import (
 
 const (
 	minSampleInterval = time.Second
-	watchedTimeout    = 10 * time.Second // after a request for the page
+	watchedTimeout    = 10 * time.Second // how long the page counts as viewed after a request
 	maxSnapshotAge    = 10 * time.Second // rates are not computed from older snapshots
 	childrenCacheTime = 10 * time.Second // time for which the list of worker processes is reused
 	// sampleSlack is the tolerance for a ticker that fires early.
@@ -56,8 +56,8 @@ type snapshot struct {
 	used  sample.Sample // resources used by the server's processes
 }
 
-// maxSnapshots is the number of stored snapshots. With more snapshots, the page would show rates of a load that has
-// ended beside the current number of connections.
+// maxSnapshots is the number of stored snapshots. With more of them, the page would show the rates of a past load
+// beside the current number of connections.
 const maxSnapshots = 2
 
 func (l *pageState) sampleEverySecond(stop <-chan struct{}) {
@@ -226,5 +226,5 @@ func quantileSecondsOrNaN(h tcp.Histogram, q float64) float64 {
 	if h.Count == 0 {
 		return math.NaN()
 	}
-	return histogram.Quantile(h.Buckets[:], q).Seconds()
+	return histogram.QuantileUpperBound(h.Buckets[:], q).Seconds()
 }

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"io"
 	"net"
 	"net/http"
 	"slices"
@@ -11,8 +12,12 @@ import (
 
 	"github.com/myriad-go/myriad/internal/format"
 	"github.com/myriad-go/myriad/internal/page"
+	"github.com/myriad-go/myriad/internal/testkit"
+	"github.com/myriad-go/myriad/internal/testkit/testserver"
+	"github.com/myriad-go/myriad/pool"
 	"github.com/myriad-go/myriad/tcp"
 	"github.com/myriad-go/myriad/tools/doctor"
+	"github.com/myriad-go/myriad/web"
 )
 
 // findCell finds a cell of a page by its table's caption and its line's first cell.
@@ -221,6 +226,26 @@ func TestListenerTable(t *testing.T) {
 	if got, want := findTable(t, p, "Listeners").Lines[1], []string{"inner", ":9000", "1", "2", "3"}; !slices.Equal(got, want) {
 		t.Errorf("the listener is told as %q, want %q", got, want)
 	}
+}
+
+// The page shows where HTTP handlers run.
+func TestRouteTable(t *testing.T) {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/hello", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") })
+	workers, err := pool.New(pool.Config{Max: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := &tcp.Server{Handler: &web.HTTP{Handler: mux, Pool: workers}}
+	addr, stop := testserver.Start(t, srv)
+	c := testkit.Dial(t, addr)
+	c.Send("GET /hello HTTP/1.1\r\nHost: x\r\n\r\n")
+	c.ReadResponse()
+	if got, want := findTable(t, newServerState(srv).sampleAndBuildPage(time.Now()), "HTTP handlers").Lines[1], []string{"/hello", "workers", "0", "–"}; !slices.Equal(got, want) {
+		t.Errorf("the route is shown as %q, want %q", got, want)
+	}
+	stop()
+	_, _ = workers.Close(t.Context()) // nothing is left to do
 }
 
 // The page is served as a whole and as its update, of every state of a server.

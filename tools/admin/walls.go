@@ -34,7 +34,7 @@ func (w *machineLimitReport) examineMachineIfDue(now time.Time, s tcp.Stats) {
 	})
 }
 
-// totalConnsAtWall returns the total number of connections at which a limit stops the server or slows it down.
+// totalConnsAtWall returns the number of open connections at which wall stops the server or slows it down.
 func (w *machineLimitReport) totalConnsAtWall(wall *doctor.Wall) int64 {
 	if wall.Holds == doctor.Unlimited || !wall.Beyond {
 		return wall.Holds

@@ -1,4 +1,3 @@
-// Package browser has the tests of what Myriad draws for people, in headless Chromium.
-// It is a module of its own, so that what drives a browser never reaches users of the
-// library. It needs Chromium: on Debian the package chromium.
+// Package browser tests Myriad's web pages in headless Chromium. It is a separate module, so that users of the library
+// do not depend on the browser driver. It needs Chromium; on Debian, this is the package chromium.
 package browser

@@ -36,7 +36,7 @@ func (b *tab) newest(topic, text string) {
 // TestHub has pages of a hub publish and receive, messages come from elsewhere, and the pages
 // come back when the server does.
 func TestHub(t *testing.T) {
-	h := &hub.Hub{}
+	h := &hub.Hub{Replay: &hub.Replay{Topics: []string{"news"}}}
 	one, addr, stop := openHub(t, h)
 	two := open(t, "http://"+addr+"/")
 	both := func(condition string) {
@@ -74,13 +74,20 @@ func TestHub(t *testing.T) {
 	two.press(`#subscribed button[aria-label="Unsubscribe from topic news"]`)
 	one.until(`document.querySelector("#listed tr")?.textContent.startsWith("news1") === true`)
 
+	eval[bool](one, `window.got = "", new EventSource("/events?topic=news").onmessage = e => got += JSON.parse(e.data).data, true`)
+	one.until(`document.querySelector("#listed tr")?.textContent.startsWith("news2") === true`)
 	stop()
 	both(`document.documentElement.dataset.state === "lost"`)
+	if _, err := h.Publish("news", []byte("missed, ")); err != nil {
+		t.Error(err)
+	}
 	testserver.Start(t, &tcp.Server{Addr: addr, Handler: h.Handler()})
 	both(`document.documentElement.dataset.state === "open" && document.querySelector("#subscriptions").textContent === "1"`)
-	if n, err := h.Publish("news", []byte("we are back")); n != 2 || err != nil {
+	one.until(`got === "missed, "`)
+	if n, err := h.Publish("news", []byte("we are back")); n != 3 || err != nil {
 		t.Errorf("published to %d, %v", n, err)
 	}
+	one.until(`got === "missed, we are back"`)
 	one.newest("news", "we are back")
 	two.newest("news", "we are back")
 }

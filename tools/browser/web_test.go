@@ -1,12 +1,18 @@
 package browser
 
 import (
+	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"github.com/chromedp/cdproto/security"
+	"github.com/chromedp/chromedp"
 
 	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/internal/testkit/testserver"
@@ -14,11 +20,15 @@ import (
 	"github.com/myriad-go/myriad/web"
 )
 
-// serveWeb serves a handler with package web until the test ends.
-func serveWeb(t *testing.T, model string, h http.Handler) (url string) {
+// serveWeb serves a handler with package web until the test ends, over TLS if cfg is not nil.
+func serveWeb(t *testing.T, model string, h *web.HTTP, cfg *tls.Config) (url string, s *tcp.Server) {
 	t.Helper()
-	addr, _ := testserver.Start(t, &tcp.Server{Model: model, Handler: web.Handler(h), Limits: tcp.Limits{MaxUnsent: 2 << 20}})
-	return "http://" + addr + "/"
+	s = &tcp.Server{Model: model, Handler: h, Limits: tcp.Limits{MaxUnsent: 2 << 20}, TLSConfig: cfg}
+	addr, _ := testserver.Start(t, s)
+	if cfg != nil {
+		return "https://" + addr + "/", s
+	}
+	return "http://" + addr + "/", s
 }
 
 // said is a socket's handler that echoes and tells of ends.
@@ -42,13 +52,56 @@ func (e *said) Closed(_ web.Socket, why error) { e.closed <- why }
 // TestWeb has a page use what package web serves, under each model: sockets, streams of
 // events that connect again, and bodies that stream.
 func TestWeb(t *testing.T) {
-	e := &said{closed: make(chan error, 1)}
-	next := make(chan bool)
-	mux := http.NewServeMux()
+	u := newUsedSite()
+	for _, model := range append(tcp.Models(), tcp.Auto) {
+		t.Run(model, func(t *testing.T) {
+			url, _ := serveWeb(t, model, &web.HTTP{Handler: u.mux}, nil)
+			u.use(open(t, url))
+		})
+	}
+}
+
+// TestWebTLS does the same over TLS, with HTTP/1.1 and HTTP/2. Sockets always use HTTP/1.1.
+func TestWebTLS(t *testing.T) {
+	certified := httptest.NewUnstartedServer(nil)
+	certified.StartTLS()
+	certified.Close()
+	trust := chromedp.Func(func(ctx context.Context, _ *chromedp.Target) error {
+		_, err := chromedp.Call(ctx, security.SetIgnoreCertificateErrors, security.SetIgnoreCertificateErrorsParams{Ignore: true})
+		return err
+	})
+	u := newUsedSite()
+	for _, model := range tcp.Models() {
+		for protocol, without := range map[string]bool{"http/1.1": true, "h2": false} {
+			t.Run(model+"/"+protocol, func(t *testing.T) {
+				url, s := serveWeb(t, model, &web.HTTP{Handler: u.mux, DisableHTTP2: without}, &tls.Config{Certificates: certified.TLS.Certificates})
+				p := open(t, url, trust)
+				if used := eval[string](p, `performance.getEntriesByType("navigation")[0].nextHopProtocol`); used != protocol {
+					t.Errorf("the page came over %q, want %q", used, protocol)
+				}
+				u.use(p)
+				if n := s.Stats().TLS; n.Compact < 3 || n.Version+n.CipherSuite > 0 {
+					t.Errorf("handshakes by what processes the records: %+v, want 3 or more that are compact", n)
+				}
+			})
+		}
+	}
+}
+
+// usedSite is a site of which a page uses everything.
+type usedSite struct {
+	mux  *http.ServeMux
+	said *said
+	next chan bool // lets the answer of /stream go on
+}
+
+func newUsedSite() *usedSite {
+	u := &usedSite{mux: http.NewServeMux(), said: &said{closed: make(chan error, 1)}, next: make(chan bool)}
+	mux := u.mux
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
 		io.WriteString(w, `<!doctype html><html data-ready=yes><link rel=icon href="data:,">`)
 	})
-	mux.Handle("GET /socket", &web.WebSocket{Handler: e, Compression: true, MaxMessage: 1 << 20, Subprotocols: []string{"chat"}})
+	mux.Handle("GET /socket", &web.WebSocket{Handler: u.said, Compression: true, MaxMessage: 1 << 20, Subprotocols: []string{"chat"}})
 	// Each stream has one event and ends, so that the browser connects again.
 	events := &web.Events{Opened: func(c *tcp.Conn) {
 		last := c.Value().(string)
@@ -65,28 +118,28 @@ func TestWeb(t *testing.T) {
 		fmt.Fprintf(w, "%d bytes, %v;", n, err)
 		for range 2 {
 			http.NewResponseController(w).Flush()
-			<-next
+			<-u.next
 			io.WriteString(w, "more;")
 		}
 	})
-	for _, model := range append(tcp.Models(), tcp.Auto) {
-		t.Run(model, func(t *testing.T) {
-			p := open(t, serveWeb(t, model, mux))
-			p.socket(e)
-			eval[bool](p, `window.got = [], window.es = new EventSource("events"), es.onmessage = (m) => got.push(m.lastEventId + " " + m.data), true`)
-			p.until(`got.join() === "i after ,ii after i,iii after ii,iiii after iii" && es.readyState === 1`)
-			eval[bool](p, `es.close(), true`)
-			p.streams(next)
-			p.quiet("", "403") // of the origin
-		})
-	}
+	return u
+}
+
+func (u *usedSite) use(p *tab) {
+	p.t.Helper()
+	p.socket(u.said)
+	eval[bool](p, `window.got = [], window.es = new EventSource("events"), es.onmessage = (m) => got.push(m.lastEventId + " " + m.data), true`)
+	p.until(`got.join() === "i after ,ii after i,iii after ii,iiii after iii" && es.readyState === 1`)
+	eval[bool](p, `es.close(), true`)
+	p.streams(u.next)
+	p.quiet("", "403") // of the origin
 }
 
 // socket opens sockets, whose browser negotiates compression, and closes them in both
 // directions.
 func (p *tab) socket(e *said) {
 	t := p.t
-	const connect = `window.got = [], window.end = null, window.ws = new WebSocket("ws://" + location.host + "/socket", ["other", "chat"]), ws.binaryType = "arraybuffer",
+	const connect = `window.got = [], window.end = null, window.ws = new WebSocket(location.origin.replace("http", "ws") + "/socket", ["other", "chat"]), ws.binaryType = "arraybuffer",
 		ws.onmessage = (m) => got.push(m.data), ws.onclose = (c) => end = c.code + " " + c.reason + " " + c.wasClean, true`
 	eval[bool](p, connect)
 	p.until(`ws.readyState === 1`)
@@ -112,7 +165,7 @@ func (p *tab) socket(e *said) {
 		t.Errorf("Closed(%v)", why)
 	}
 	// A page of another origin may not.
-	eval[bool](p, strings.Replace(connect, "location.host", `location.host.replace("127.0.0.1", "localhost")`, 1))
+	eval[bool](p, strings.Replace(connect, "location.origin", `location.origin.replace("127.0.0.1", "localhost")`, 1))
 	p.until(`end === "1006  false"`)
 }
 

@@ -254,7 +254,7 @@ func TestChartRefuses(t *testing.T) {
 func TestFlags(t *testing.T) {
 	help := make(map[string]string)
 	for _, command := range []string{"hub", "serve"} {
-		help[command] = myriad(t, command, "--help")
+		help[command] = myriad(t, command, "--help-all")
 	}
 	flag := regexp.MustCompile(`--[a-z][a-z0-9-]*`)
 	check := func(where, line string) {

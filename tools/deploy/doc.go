@@ -1,4 +1,3 @@
-// Package deploy has what runs servers in production: units of systemd, a Dockerfile, a Helm
-// chart, alerts and a dashboard. docs/deploy.md tells of them. There is no code but the tests,
-// which are a module of their own for what they need.
+// Package deploy contains files for production: systemd units, a Dockerfile, a Helm chart, alerts and a dashboard; see
+// docs/deploy.md. The only Go code is tests. They are a separate module because of their dependencies.
 package deploy

@@ -90,7 +90,8 @@ func quoteForShell(word string) string {
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
-// valueSatisfyingBoth returns a value that satisfies two requirements of a setting. If there is none, it returns other.
+// valueSatisfyingBoth returns a value for the setting of c that meets two requirements: value and other. If no value
+// meets both, it returns other.
 func (c Change) valueSatisfyingBoth(value, other string) string {
 	switch {
 	case c.Name == reservedName:

@@ -51,8 +51,8 @@ var _ = registerWall(Wall{
 	Source: ipPage + "#tcp-variables",
 }, (*analysis).examineTimeWaitReuse, sysctlInfo{name: reuseName, perNamespace: true, defaultValue: "2"})
 
-// examineTimeWaitReuse examines the limit due to ports in TIME_WAIT. If this side is the first to close a connection,
-// the connection's port cannot be used again for some time.
+// examineTimeWaitReuse examines the limit that ports in TIME_WAIT cause. The side that closes a connection first cannot
+// use the connection's port again for some time.
 func (x *analysis) examineTimeWaitReuse(w *Wall) (applies bool) {
 	r, pairs, _, ok := x.clientPorts()
 	if !ok || x.p.Side != Client || x.p.Closing == 0 {
@@ -83,9 +83,8 @@ func (x *analysis) examineTimeWaitReuse(w *Wall) (applies bool) {
 	return true
 }
 
-// connsFittingWithClosing returns the number of open connections that fit into a capacity. A closed connection occupies
-// a place for occupiedSeconds. The number of closes per second is assumed to be in proportion to the number of open
-// connections.
+// connsFittingWithClosing returns how many open connections fit into capacity places, if each closed connection also
+// occupies a place, for occupiedSeconds. It assumes that closes per second are in proportion to open connections.
 func (x *analysis) connsFittingWithClosing(capacity, occupiedSeconds int64) int64 {
 	return saturatingMulDiv(capacity, x.n, saturatingAdd(x.n, saturatingMul(int64(x.p.Closing), occupiedSeconds)))
 }

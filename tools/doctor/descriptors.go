@@ -108,8 +108,8 @@ func (x *analysis) fillDescriptorLimitWall(w *Wall, limit int64) (descriptorsNee
 	return descriptorsNeeded
 }
 
-// maxConnsUnderDescriptorLimit returns the maximum number of connections of a process. The limit applies to each of its
-// descriptor tables. If loops can have separate tables, each loop has one; otherwise the process has one table.
+// maxConnsUnderDescriptorLimit returns the maximum number of connections of a process under a limit per descriptor
+// table. If loops can have separate tables, each loop has one; otherwise the process has one table.
 func (x *analysis) maxConnsUnderDescriptorLimit(e *localEndpoint, limit int64) int64 {
 	room := subtractDownToZero(limit, sock.ReservedDescriptors)
 	if !e.hasLoops || x.f.Shards != "" {

@@ -52,7 +52,8 @@ func Examine(f *Facts, p Plan) (*Report, error) {
 	return r, nil
 }
 
-// compareByHolds orders walls by Holds, then hard walls before soft walls, then by name.
+// compareByHolds compares walls by the number of connections that they allow, fewest first. With equal numbers, hard
+// walls come before soft ones, then the name decides.
 func compareByHolds(a, b Wall) int {
 	soft := func(w Wall) int {
 		if w.Soft {

@@ -33,10 +33,10 @@ func (i *Interface) networkContains(a netip.Addr) bool {
 }
 
 // globalAddrsOfTargetFamily returns an interface's global addresses in the address family of the targets.
-func (x *analysis) globalAddrsOfTargetFamily(on *Interface) []netip.Addr {
+func (x *analysis) globalAddrsOfTargetFamily(iface *Interface) []netip.Addr {
 	var own []netip.Addr
-	for i := 0; on != nil && i < len(on.Addrs); i++ {
-		a := on.Addrs[i].Addr().Unmap()
+	for i := 0; iface != nil && i < len(iface.Addrs); i++ {
+		a := iface.Addrs[i].Addr().Unmap()
 		if isIPv4(a) == isIPv4(x.p.Targets[0].Addr()) && a.IsGlobalUnicast() {
 			own = append(own, a)
 		}

@@ -107,9 +107,8 @@ func (x *analysis) processBytesWithoutConns() int64 {
 	return sum
 }
 
-// availableMemoryMinusKernelReserve returns the memory available to connections: free memory and half of the droppable
-// file pages, minus the kernel's reserve. MemAvailable is not used, because it counts the inodes of open sockets as
-// reclaimable.
+// availableMemoryMinusKernelReserve returns the memory for connections: free memory and half of the droppable file
+// pages, minus the kernel's reserve. It does not use MemAvailable, which counts inodes of open sockets as reclaimable.
 func (x *analysis) availableMemoryMinusKernelReserve() int64 {
 	m := x.f.Meminfo
 	kept, _ := x.sysctlNumber("vm.min_free_kbytes")

@@ -58,8 +58,8 @@ func addEighthAndRoundUp(n int64) int64 {
 	return ceilDiv(n, step) * step
 }
 
-// largestFittingConns returns the largest number of connections for which fits returns true. fits must be monotonic. If
-// no connection fits, the result is 0. If maxConnections fit, the result is Unlimited.
+// largestFittingConns returns the largest number of connections for which fits returns true. fits must be true up to
+// this number and false above it. If no connection fits, the result is 0. If maxConnections fit, it is Unlimited.
 func largestFittingConns(fits func(connections int64) bool) int64 {
 	low, high := int64(0), int64(maxConnections)
 	if fits(high) {

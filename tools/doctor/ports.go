@@ -168,8 +168,8 @@ var _ = registerWall(Wall{
 	sysctlInfo{name: reservedName, perNamespace: true, kubernetesSafe: true},
 	sysctlInfo{name: "net.ipv4.ip_unprivileged_port_start", perNamespace: true, kubernetesSafe: true})
 
-// requireWiderPortsOrAdvise completes w if the client needs portsNeeded ports for sourceTargetPairs pairs. If a wider
-// range has enough ports, w gets the changes. Otherwise w gets advice to use more sources or targets.
+// requireWiderPortsOrAdvise completes w for a client that needs portsNeeded ports in all, spread over sourceTargetPairs
+// pairs. If a wider port range is enough, it adds the changes. Otherwise it advises more sources or targets.
 func (x *analysis) requireWiderPortsOrAdvise(w *Wall, r portRange, portsNeeded, sourceTargetPairs int64) {
 	each := ceilDiv(portsNeeded, max(sourceTargetPairs, 1))
 	lowest := min(x.lowestUsablePort(), r.low)

@@ -62,7 +62,7 @@ type requirements struct {
 	MiB     int64 // memory of a container with its processes and sockets
 	Uring   bool
 
-	Format, Machine string // output format, and the machine whose settings a container cannot have
+	Format, Machine string // output format, and whose settings a container shares: "the node's" or "the machine's"
 }
 
 type requiredSysctl struct {

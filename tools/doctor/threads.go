@@ -45,7 +45,8 @@ func (x *analysis) totalThreads(connections int64) int64 {
 	return sum
 }
 
-// fillTaskLimitWall sets w.Holds for a limit of threads. limitNeeded is the limit that the plan needs.
+// fillTaskLimitWall sets w.Holds from a limit of threads, of which used are in use. limitNeeded is the lowest limit
+// that is enough for the plan.
 func (x *analysis) fillTaskLimitWall(w *Wall, limit, used int64) (limitNeeded int64) {
 	w.setUsedAndLimit(used, limit)
 	room := subtractDownToZero(limit, used)

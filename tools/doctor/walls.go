@@ -40,8 +40,8 @@ type sysctlInfo struct {
 	defaultValue string
 }
 
-// registerWall registers a rule and the kernel settings that it reads. It has a result so that it can be called in
-// declarations of package variables.
+// registerWall registers a rule and the kernel settings that it reads. It has a result only because a declaration of a
+// package variable calls it.
 func registerWall(w Wall, examine func(*analysis, *Wall) bool, sysctlsRead ...sysctlInfo) struct{} {
 	wallRules = append(wallRules, wallRule{w, examine})
 	for _, s := range sysctlsRead {
@@ -145,8 +145,8 @@ func shareWithRandomMargin(connections, processes int64) int64 {
 
 func (x *analysis) isExceededByPlan(w *Wall) bool { return w.Exceeded(x.p.Connections) }
 
-// lowerWallHolds applies the limit of one side. If the side holds fewer connections than w.Holds, w.Holds and w.Side
-// are changed. If the numbers are equal, w.Side becomes Both.
+// lowerWallHolds records in w that one side can have at most holds connections. If w.Holds is higher, holds and side
+// replace w.Holds and w.Side. If w.Holds is equal, w.Side becomes Both.
 func (x *analysis) lowerWallHolds(w *Wall, side Side, holds int64) {
 	switch {
 	case w.Side == "" || holds < w.Holds:
@@ -161,12 +161,12 @@ func (w *Wall) setUsedAndLimit(used, limit int64) {
 	w.Present = fmt.Sprintf("%s, %s used", format.Count(limit), format.Count(used))
 }
 
-// requireSysctlIfExceeded compares the plan with w. If the plan exceeds the limit, it adds a change to w. The change
-// raises the setting to need plus a reserve.
-func (x *analysis) requireSysctlIfExceeded(w *Wall, name string, need int64) {
+// requireSysctlIfExceeded does nothing unless the plan exceeds the limit w. It then adds to w a change that raises a
+// kernel setting: to lowestEnough, the lowest value that suffices for the plan, plus a reserve of an eighth.
+func (x *analysis) requireSysctlIfExceeded(w *Wall, sysctl string, lowestEnough int64) {
 	if x.isExceededByPlan(w) {
-		w.Needs = format.Count(need)
-		w.Changes = append(w.Changes, x.sysctlChange(name, strconv.FormatInt(addEighthAndRoundUp(need), 10)))
+		w.Needs = format.Count(lowestEnough)
+		w.Changes = append(w.Changes, x.sysctlChange(sysctl, strconv.FormatInt(addEighthAndRoundUp(lowestEnough), 10)))
 	}
 }
 

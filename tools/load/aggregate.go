@@ -11,7 +11,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/pacer"
 )
 
-// aggregator merges what all shards have recorded. It belongs to Run's goroutine.
+// aggregator merges the counts and times that all shards have recorded. Only Run's goroutine uses it.
 type aggregator struct {
 	total    *timeDistributions // times of the whole run
 	interval *timeDistributions
@@ -28,8 +28,8 @@ func newAggregator(coarse bool) *aggregator {
 	return &aggregator{total: newTimeDistributions(coarse), interval: newTimeDistributions(coarse), spare: newTimeDistributions(coarse)}
 }
 
-// collectShardTimes takes the distributions that the shards have recorded since the last call. It stores their sum in
-// interval and adds the sum to total.
+// collectShardTimes takes the times that the shards have recorded since the last call. It stores their sum in
+// g.interval and also adds it to g.total.
 func (g *aggregator) collectShardTimes(shards []*shard) {
 	g.interval.reset()
 	for _, s := range shards {
@@ -72,14 +72,14 @@ func (r *loadRun) buildIntervalSinceLast() *Interval {
 	return i
 }
 
-// countDueAndUnsent returns the number of messages that an open loop has planned since the run's start (due), and how
-// many of them have not been sent (unsent). If the planned times are random, both numbers are estimates.
+// countDueAndUnsent returns two numbers of an open loop: due is the number of messages that were planned from the start
+// of the run until now, and unsent is how many of them were not sent. If planned times are random, both are estimates.
 func (r *loadRun) countDueAndUnsent(s totals, now time.Duration) (due, unsent int64) {
 	taken := pacer.CountsBeforeAndInWindow{Before: s.run[nEarly], Within: s.run[nPlanned]}
 	if r.generator.mode == openLoop {
 		taken = r.generator.sharedPlan.TakenCounts()
 	}
-	unsent = r.generator.estimateOverdueMessages(now) // read last: messages taken in between count in the next interval
+	unsent = r.generator.estimateDueUntakenMessages(now) // read last: messages taken in between count in the next interval
 	return r.skipped.Before + r.skipped.Within + taken.Before + taken.Within + unsent, unsent
 }
 
@@ -96,12 +96,12 @@ func (c causeCounts) increaseSince(before causeCounts) map[string]int64 {
 	return more
 }
 
-func (r *loadRun) buildPlan() *Plan {
+func (r *loadRun) buildPlanWithFirstUsageSample() *Plan {
 	host, _ := os.Hostname() // "" on error
 	p := &Plan{
 		Start:       r.generator.startTime,
 		Targets:     r.targetNames(),
-		Mode:        r.cfg.loopModeName(),
+		Mode:        r.cfg.trafficModeName(),
 		Connections: r.cfg.totalConns(),
 		Sources:     len(r.dialer.sources),
 		Pipeline:    r.cfg.Pipeline,
@@ -144,12 +144,12 @@ func (r *loadRun) buildResult(end totals) *Result {
 		Took:        t.now(),
 		Target:      strings.Join(r.targetNames(), ", "),
 		Model:       r.cfg.Model,
-		TLS:         r.tls.describeFirstHandshake(),
+		TLS:         r.tls.firstHandshakeVersionAndCipher(),
 		CPUs:        cpus,
 		Connections: r.cfg.totalConns(),
 		Connected:   int(end.run[nOpened]),
 		ConnectTime: r.connectTime,
-		Mode:        r.cfg.loopModeName(),
+		Mode:        r.cfg.trafficModeName(),
 		NoReply:     t.script.awaitsNoAnswer,
 		Seed:        r.cfg.Seed,
 		Connect:     summarizeDistribution(&total.connect),
@@ -177,23 +177,23 @@ func (r *loadRun) buildResult(end totals) *Result {
 		}
 	}
 	if t.isOpenLoop() {
-		r.fillOpenLoopResult(result, end)
+		r.fillOpenLoopFields(result, end)
 	}
 	if t.pubsub != nil {
-		result.PubSub, result.Undelivered = r.cfg.PubSub, t.pubsub.countMissingOfOwnOrAll()
+		result.PubSub, result.Undelivered = r.cfg.PubSub, t.pubsub.countMissingDeliveriesOfOwnOrAll()
 	}
 	if t.mode == holding {
 		r.fillVerificationsAndBroadcast(result)
 	}
 	if r.cfg.Histograms {
-		result.Histograms = r.encodeHistograms()
+		result.Histograms = r.encodeHistogramsExceptLatency()
 	}
 	t.faults.fillFaultFields(result)
 	result.Limits = r.findReachedLimits(result)
 	return result
 }
 
-func (r *loadRun) encodeHistograms() map[string]string {
+func (r *loadRun) encodeHistogramsExceptLatency() map[string]string {
 	total := r.aggregator.total
 	return encodeDistributions(map[string]*distribution{
 		"connect": &total.connect, "first_byte": &total.firstByte, "service": &total.service, "late": &total.late,
@@ -201,7 +201,7 @@ func (r *loadRun) encodeHistograms() map[string]string {
 }
 
 func (r *loadRun) fillVerificationsAndBroadcast(result *Result) {
-	result.Verifications, result.Broadcast = r.verifications, r.buildBroadcastResult(r.totalsBeforeClose)
+	result.Verifications, result.Broadcast = r.verifications, r.buildBroadcastResultOrNil(r.totalsBeforeClose)
 	for _, v := range r.verifications {
 		result.Unanswered += v.Unanswered
 	}
@@ -210,7 +210,7 @@ func (r *loadRun) fillVerificationsAndBroadcast(result *Result) {
 	}
 }
 
-func (r *loadRun) fillOpenLoopResult(result *Result, end totals) {
+func (r *loadRun) fillOpenLoopFields(result *Result, end totals) {
 	t, total := r.generator, r.aggregator.total
 	rate := r.cfg.Rate // copied, because a search changes it
 	result.Schedule, result.Corrected = &rate, true
@@ -229,14 +229,14 @@ type timeDistributions struct {
 	window, outside    distribution // latencies in the window and outside it
 	connect, firstByte distribution
 	service, late      distribution // open loop, window only
-	heard              distribution // delay of a broadcast after its first receiver
+	heard              distribution // delays of a broadcast: from the first connection's receipt to each connection's
 }
 
 func (t *timeDistributions) all() []*distribution {
 	return []*distribution{&t.window, &t.outside, &t.connect, &t.firstByte, &t.service, &t.late, &t.heard}
 }
 
-// newTimeDistributions returns empty distributions. If coarseLatencies is set, latencies take less memory. Runs with
+// newTimeDistributions returns empty distributions. coarseLatencies saves memory at the expense of precision. Runs with
 // held connections set it, because they can have very many loops.
 func newTimeDistributions(coarseLatencies bool) *timeDistributions {
 	coarseDist := distribution{coarse: true}
@@ -256,8 +256,8 @@ func (t *timeDistributions) reset() {
 	}
 }
 
-// swapTimes returns the shard's distributions and replaces them by spare, which must be empty.
-func (s *shard) swapTimes(spare *timeDistributions) *timeDistributions {
+// swapTimes returns the distributions that the shard has filled, and makes the shard use spare, which must be empty.
+func (s *shard) swapTimes(spare *timeDistributions) (recorded *timeDistributions) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	spare, s.times = s.times, spare

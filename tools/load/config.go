@@ -13,7 +13,7 @@ const (
 	MaxMessage = 1 << 20
 	// MaxLine is the maximum length in bytes of a line that the server sends to verified held connections.
 	MaxLine = 4096
-	// MaxRate is the highest plannable rate in messages per second.
+	// MaxRate is the highest rate of an open loop in messages per second.
 	MaxRate = 100_000_000
 	// maxInFlight limits the messages in flight on all connections together. Each message takes 8 bytes of memory.
 	maxInFlight = 256 << 20
@@ -89,8 +89,8 @@ type Config struct {
 	Warmup     time.Duration `flag:"warmup" default:"0s" min:"0" help:"run for this <TIME> before measuring"`
 	HoldBefore time.Duration `flag:"hold-before" default:"0s" min:"0" help:"leave the connections idle for this <TIME> before the traffic"`
 	HoldAfter  time.Duration `flag:"hold-after" default:"0s" min:"0" help:"leave the connections idle for this <TIME> after the traffic"`
-	// Drain is how long the run waits for the next missing answer. It applies after the window; with Messages, it
-	// applies throughout the run.
+	// Drain limits the time in which no missing answer arrives; then the run stops waiting. The limit applies after the
+	// window or, with Messages, throughout the run.
 	Drain time.Duration `flag:"drain" default:"5s" help:"stop waiting for missing answers when none has arrived for this <TIME>"`
 
 	// Message is the text to send, 1 byte to MaxMessage. Each answer must be equal to its message unless Answer or
@@ -132,6 +132,9 @@ type Config struct {
 	// connection. Each further message answers one message from the server. The run does not wait for answers at
 	// the end of the window, and missing answers are not faults.
 	Unprompted bool `flag:"unprompted" oneof:"pace" help:"answer what the server sends by itself, such as heartbeats, with the next message"`
+	// Silent sends only the first message of an Unprompted run. Latencies are then the intervals between messages from
+	// the server.
+	Silent bool `flag:"silent" needs:"unprompted" help:"answer nothing that the server sends by itself, but measure its intervals"`
 
 	// If TLS is not nil, every connection is encrypted. A connection attempt fails if its handshake fails or takes
 	// longer than ConnectTimeout. At most 512 handshakes run at the same time.
@@ -140,12 +143,12 @@ type Config struct {
 	// If PubSub is not nil, the connections are subscribers.
 	PubSub *PubSub `group:"Publish/subscribe"`
 
-	// Hold keeps the connections open for Duration without sending messages. Input is counted in bytes. Without
-	// Lifetime, a held connection needs no memory except the engine's, and 16 bytes with Check.
+	// Hold keeps the connections open for Duration without sending messages. Of input, only the bytes are counted.
+	// Without Lifetime, a held connection needs no memory except the engine's, and 16 bytes with Check.
 	Hold bool `key:"hold" oneof:"pace"`
 	// Check verifies held connections with at most Check lines in flight: see Verification. On a WebSocket, a line
 	// is a message without the newline.
-	Check int `group:"Lines" flag:"check" max:"1Mi" bare:"1000" not:"lifetime,early" needs:"hold" help:"verify all connections when they are established, and again at the end: each sends a unique line and expects it back; at most <N> lines are in flight, given as --check=N (default 1000)"`
+	Check int `group:"Lines" flag:"check" max:"1Mi" bare:"1000" not:"lifetime,early" needs:"hold" help:"verify all connections when they are established, and again at the end: each sends a unique line and expects it back; at most <N> lines, without N 1000, are in flight, given as --check=N (default off)"`
 	// Heartbeat is a line from the server that held connections answer with HeartbeatAnswer. On WebSockets, pings
 	// are the heartbeats. Broadcast is a line that the server sends to all connections: see Result.Broadcast. Each
 	// line has 2 bytes to MaxLine, ends in "\n" and contains no other newline.
@@ -172,10 +175,10 @@ type Config struct {
 	// If Enough is not nil, the window of a Steady run continues until Enough is closed, but at most for three
 	// times Duration. The coordinator of several generators closes Enough when their total rate is steady.
 	Enough <-chan struct{}
-	// Published is used by a publish/subscribe run that shares topics with other generators. At the end, the run
-	// emits the event Published with the message counts of its own publishers. It then receives the counts of all
-	// generators' publishers from this channel, a negative count if it is unknown. Finally, it waits for missing
-	// deliveries as Drain allows.
+	// Published is used by a publish/subscribe run that shares topics with other generators. At the end, the run emits
+	// the event Published with the message counts of its own publishers. It then receives the counts of all generators'
+	// publishers from this channel. A negative count means that the count is unknown. Finally, the run waits for
+	// missing deliveries as Drain allows.
 	Published <-chan []int64
 	// Observe is called with each event of the run. Run calls Observe on its own goroutine and waits until Observe
 	// returns.

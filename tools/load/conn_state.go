@@ -10,8 +10,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/websocket"
 )
 
-// connState is the generator's state of one connection. It belongs to the connection's owner. The fields number (once),
-// ref, inFlight, due, resend and flags are written under the shard's lock.
+// connState is the generator's state of one connection. It belongs to the connection's owner, except that ref, inFlight,
+// due, resend, flags and (set once) number are written under the shard's lock, so that the shard can read them.
 //
 //	             answered            sent = answered + inFlight
 //	messages ──────────┼──────────────────┼────────┼──▶
@@ -20,26 +20,26 @@ import (
 type connState struct {
 	ref       engine.Ref
 	answered  uint64
-	index     uint32 // index in the table
+	index     uint32 // index in the connTable
 	number    uint32 // connections are numbered as they are established
 	answerPos uint32
 	inFlight  uint16
 	due       uint16
-	resend    uint16 // due messages that have been sent before, on the previous socket
+	resend    uint16 // how many of the due messages were already sent, on the previous socket
 	shard     uint16
 	flags     uint16
 }
 
 const (
-	connStarted    uint16 = 1 << iota // the traffic of the connection has begun
+	connStarted    uint16 = 1 << iota // the connection may send
 	connFinished                      // the connection has exchanged all messages or is closed
 	connMismatched                    // an answer was wrong
 	connClosed
 	connQueued       // the connection is in its shard's ready queue
-	connNudged       // the pacing is about to nudge the connection
-	connExpired      // the connection's lifetime is over
+	connNudged       // a nudge of the connection is pending
+	connExpired      // the connection has reached Config.Lifetime
 	connReplied      // the server has sent something
-	connPastFirst    // the first message is done and regular traffic has begun
+	connPastFirst    // the first message has been exchanged, and the others have begun
 	connHasTimer     // a timer is set for the connection's plan
 	connReconnecting // the server closed the connection cleanly; its next socket is not established yet
 )
@@ -63,27 +63,26 @@ type connTable struct {
 	chunkOwners []uint16 // shard of each allocated chunk
 }
 
-// connChunk is the number of states that are allocated to a shard together, so that two loops do not share a cache
-// line.
+// connChunk is the number of adjacent states that a shard gets at a time. States of two loops then share no cache line.
 const connChunk = 64
 
-func newConnTable(connections, pipeline, shards int) *connTable {
+func newConnTable(maxConns, maxInFlightPerConn, shards int) *connTable {
 	s := &connTable{slotsPerConn: 1}
-	for s.slotsPerConn < pipeline {
+	for s.slotsPerConn < maxInFlightPerConn {
 		s.slotsPerConn *= 2
 	}
-	if connections == 0 {
+	if maxConns == 0 {
 		return s
 	}
 	// The last chunk of each shard can be incomplete.
-	s.conns = make([]connState, connections+shards*connChunk)
+	s.conns = make([]connState, maxConns+shards*connChunk)
 	s.sentTimes = make([]time.Duration, len(s.conns)*s.slotsPerConn)
 	return s
 }
 
-// allocStatesForShard allocates a chunk of states for a shard. The indexes of the states are from first to end - 1. If
+// allocStateChunk allocates a chunk of states for a shard. The indexes of the states are from first to end - 1. If
 // the table is full, first is equal to end.
-func (s *connTable) allocStatesForShard(shard int) (first, end int) {
+func (s *connTable) allocStateChunk(shard int) (first, end int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	first = min(s.nextUnused, len(s.conns))
@@ -101,14 +100,15 @@ func (s *connTable) allocatedCount() int {
 	return s.nextUnused
 }
 
-// forEachConn calls f for all current and former connections until f returns false. f runs under the shard's lock.
-func (s *connTable) forEachConn(shards []*shard, f func(*shard, *connState) bool) {
+// forEachCurrentOrFormerConn calls visit for every connection that the run has or had, until visit returns false. visit
+// runs under the shard's lock.
+func (s *connTable) forEachCurrentOrFormerConn(shards []*shard, visit func(*shard, *connState) (goOn bool)) {
 	s.mu.Lock()
 	owners := s.chunkOwners[:len(s.chunkOwners):len(s.chunkOwners)]
 	s.mu.Unlock()
 	for i, owner := range owners {
 		first := i * connChunk
-		if !shards[owner].forEachCurrentOrFormerConn(s.conns[first:min(first+connChunk, len(s.conns))], f) {
+		if !shards[owner].visitUsedStatesUnderLock(s.conns[first:min(first+connChunk, len(s.conns))], visit) {
 			return
 		}
 	}
@@ -142,9 +142,9 @@ func (s *connTable) allocSlicesForMode(gen *generator) {
 	s.openedAt = make([]time.Duration, n)
 }
 
-// resetConnData initializes the connection's plan, parser states and openedAt for a connection that was established at
-// establishedAt.
-func (s *connTable) resetConnData(cs *connState, establishedAt time.Duration) {
+// resetPlanAndParserState initializes the connection's plan, parser states and openedAt for a connection that was
+// established at establishedAt.
+func (s *connTable) resetPlanAndParserState(cs *connState, establishedAt time.Duration) {
 	if s.plans != nil {
 		s.plans[cs.index] = pacer.SendPlan{}
 	}

@@ -60,7 +60,7 @@ func TestPacing(t *testing.T) {
 			}
 			d := dialer{engine: &f, targets: []resolvedTarget{testTarget}, sources: []source{{count: 3 * rate}}, connections: 3 * rate, rate: rate, loops: 1,
 				finishedAttempts: func() int64 { return int64(f.dialedConns()) }}
-			if err := d.startAllConns(t.Context()); err != nil {
+			if err := d.startConnsAndReplacements(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			// The first one is due at once, the last a step before 3 s.
@@ -81,7 +81,7 @@ func TestHalfOpen(t *testing.T) {
 				finishedAttempts: func() int64 { return 0 }}
 			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 			defer cancel()
-			if err := d.startAllConns(ctx); !errors.Is(err, context.DeadlineExceeded) || f.dialedConns() != want {
+			if err := d.startConnsAndReplacements(ctx); !errors.Is(err, context.DeadlineExceeded) || f.dialedConns() != want {
 				t.Errorf("rate %d: %d started, %v, want %d", rate, f.dialedConns(), err, want)
 			}
 		})
@@ -94,8 +94,8 @@ func TestMailboxFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := fakeEngine{failFull: 3}
 		d := dialer{engine: &f, targets: []resolvedTarget{testTarget}, connections: 100, loops: 3, finishedAttempts: func() int64 { return int64(f.dialedConns()) },
-			sources: planSources(testTarget.addr.Addr(), 100, parseAddrs("192.0.2.7", "192.0.2.8"), 0)}
-		if err := d.startAllConns(t.Context()); err != nil {
+			sources: planGivenOrLoopbackSources(testTarget.addr.Addr(), 100, parseAddrs("192.0.2.7", "192.0.2.8"), 0)}
+		if err := d.startConnsAndReplacements(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		perSource := map[netip.Addr]int{}
@@ -130,7 +130,7 @@ func TestConnectStall(t *testing.T) {
 		defer r.progressTicker.Stop()
 		f.onDial = func(engine.DialRequest) { r.generator.DialFailed(errors.New("no")) }
 		begin := time.Now()
-		if err := r.runAllConnectAttempts(t.Context()); err != nil {
+		if err := r.runConnectPhase(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if took := time.Since(begin); took < 3*time.Second || took > 4*time.Second {
@@ -168,7 +168,7 @@ func TestSlow(t *testing.T) {
 					newOpenConn(r.generator)
 				}
 			}
-			if err := r.runAllConnectAttempts(t.Context()); err != nil || r.sumTotals().run[nOpened] != 5 {
+			if err := r.runConnectPhase(t.Context()); err != nil || r.sumTotals().run[nOpened] != 5 {
 				t.Errorf("%d opened, %v", r.sumTotals().run[nOpened], err)
 			}
 			if (r.connectTime - want).Abs() > 10*time.Millisecond {
@@ -212,7 +212,7 @@ func TestPlanSources(t *testing.T) {
 		"more than connections": {"192.0.2.1", 2, parseAddrs("192.0.2.7", "192.0.2.8", "192.0.2.9"), 20_000, []source{
 			one("192.0.2.7", 1), one("192.0.2.8", 1)}},
 	} {
-		if got := planSources(netip.MustParseAddr(test.target), test.connections, test.given, test.most); !slices.Equal(got, test.want) {
+		if got := planGivenOrLoopbackSources(netip.MustParseAddr(test.target), test.connections, test.given, test.most); !slices.Equal(got, test.want) {
 			t.Errorf("%s: got %v, want %v", name, got, test.want)
 		}
 	}

@@ -12,19 +12,18 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// maxHalfOpen limits concurrent connection attempts. If the connect rate (connections per second) is higher, the limit
-// is the connect rate.
+// maxHalfOpen limits concurrent connection attempts. A connect rate above it (in connections per second) replaces it.
 const maxHalfOpen = 512
 
-// minDialBatch is the smallest part that a loop gets when due attempts are divided among loops. If there are many loops
-// on few processors, waking a loop costs more than connecting.
+// minDialBatch is the minimum number of attempts that a tick assigns to a loop, unless fewer are due. If there are many
+// loops on few processors, waking a loop costs more than connecting.
 const minDialBatch = 16
 
 // dialInterval is the time between ticks of the dialer. At 5,000 connections per second, a tick starts 10 attempts.
 const dialInterval = 2 * time.Millisecond
 
-// dialer starts connections at a rate. It computes the number of due attempts from the time when it last had nothing to
-// do. A late tick therefore loses no attempts, and the average rate is exact.
+// dialer starts connections at a given rate. It computes how many attempts are due from the time since it was last
+// idle. A late tick therefore loses no attempts, and the average rate is exact.
 type dialer struct {
 	engine interface {
 		Dial(engine.DialRequest) error
@@ -57,9 +56,10 @@ type dialer struct {
 	nextRetry time.Duration
 }
 
-// startAllConns starts all connections and returns before they are established. If Dial returns ErrFull, startAllConns
-// tries again at the next tick. It returns any other error of Dial, and ctx's cause when ctx is done.
-func (d *dialer) startAllConns(ctx context.Context) error {
+// startConnsAndReplacements starts all connections and returns before they are established. If Dial returns ErrFull,
+// startConnsAndReplacements tries again at the next tick. It returns any other error of Dial, and ctx's cause when ctx
+// is done.
+func (d *dialer) startConnsAndReplacements(ctx context.Context) error {
 	tick := time.NewTicker(dialInterval)
 	defer tick.Stop()
 	begin := time.Now()
@@ -78,7 +78,7 @@ func (d *dialer) startAllConns(ctx context.Context) error {
 
 func (d *dialer) attemptsDueWithinLimits(sinceStart time.Duration) int {
 	free := max(maxHalfOpen, d.rate) - (d.issued - int(d.finishedAttempts()))
-	wanted := d.rampAttemptsAndReplacements(sinceStart) - d.issued
+	wanted := d.totalAttemptsForRampAndReplacements(sinceStart) - d.issued
 	if wanted <= 0 {
 		d.lastIdle, d.startedSinceIdle = sinceStart, 0
 		return 0
@@ -89,9 +89,9 @@ func (d *dialer) attemptsDueWithinLimits(sinceStart time.Duration) int {
 	return max(min(free, wanted), 0)
 }
 
-// rampAttemptsAndReplacements returns how many attempts the ramp and the replacement of connections require until now.
-// It does not take the connect rate into account.
-func (d *dialer) rampAttemptsAndReplacements(sinceStart time.Duration) int {
+// totalAttemptsForRampAndReplacements returns the number of attempts that should have been started by now, as the ramp
+// and the replacement of connections require. It ignores the connect rate.
+func (d *dialer) totalAttemptsForRampAndReplacements(sinceStart time.Duration) int {
 	n := d.connections
 	if d.ramp.Over > 0 && sinceStart < d.ramp.Over {
 		share := float64(sinceStart) / float64(d.ramp.Over)
@@ -141,10 +141,10 @@ type source struct {
 	count int
 }
 
-// planSources distributes connections evenly over givenAddrs. If givenAddrs is empty, the kernel chooses the source
-// address. Exception: if the target is a loopback address and there are more than maxPerSource connections, planSources
-// distributes them over loopback addresses, at most maxPerSource on each. 0 means no limit.
-func planSources(target netip.Addr, connections int, givenAddrs []netip.Addr, maxPerSource int) []source {
+// planGivenOrLoopbackSources distributes connections evenly over givenAddrs. Without givenAddrs, the kernel chooses the
+// source addresses. Exception: more than maxPerSource connections to a loopback address are distributed over loopback
+// addresses, at most maxPerSource on each. A maxPerSource of 0 means no limit.
+func planGivenOrLoopbackSources(target netip.Addr, connections int, givenAddrs []netip.Addr, maxPerSource int) []source {
 	addrs := givenAddrs
 	if len(addrs) == 0 {
 		addrs = []netip.Addr{{}}
@@ -177,11 +177,11 @@ func loopbackAddrs(n int) []netip.Addr {
 	return addrs
 }
 
-// safeConnsPerSource returns the number of connections to plan per source address: a quarter of the number of ephemeral
-// ports. It returns 0 if the system does not accept all of 127.0.0.0/8. The kernel searches sequentially for a free
-// port, first among the ports of one parity. If half of these ports are in use, the search takes many steps. If two
-// thirds of them are in use, connecting is ten times slower.
-func safeConnsPerSource() int {
+// safeConnsPerLoopbackSource returns the number of connections to plan per source address: a quarter of the number of
+// ephemeral ports. It returns 0 if the system does not accept all of 127.0.0.0/8. The kernel searches sequentially for
+// a free port, first among the ports of one parity. If half of these ports are in use, the search takes many steps. If
+// two thirds of them are in use, connecting is ten times slower.
+func safeConnsPerLoopbackSource() (countOrZeroIfUnlimited int) {
 	if runtime.GOOS != "linux" {
 		return 0
 	}

@@ -28,7 +28,7 @@ func (c Config) Total() int {
 // they are set. A search (Goal) and Steady need a coordinator that evaluates all generators: see Begin and Enough. If
 // Sources are set, Divide returns an error, because the addresses belong to one machine.
 func (c Config) Divide(weights ...float64) ([]Config, error) {
-	if err := c.checkDivisible(len(weights)); err != nil {
+	if err := c.validateForGenerators(len(weights)); err != nil {
 		return nil, err
 	}
 	parts := make([]Config, len(weights))
@@ -83,7 +83,7 @@ func (c Config) Divide(weights ...float64) ([]Config, error) {
 
 const numbersPerGenerator = 1 << 24
 
-func (c Config) checkDivisible(generators int) error {
+func (c Config) validateForGenerators(generators int) error {
 	if len(c.Sources) > 0 {
 		return &SettingError{"src", errors.New("given for several generators; expected none")}
 	}

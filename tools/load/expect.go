@@ -14,8 +14,8 @@ import (
 
 const maxExpectation = 128
 
-// Expectation is a condition for the result of a run, such as "p99<5ms". ParseExpectation parses it. No result meets
-// the zero Expectation.
+// Expectation is a condition for the result of a run, such as "p99<5ms". ParseExpectation parses it. The zero
+// Expectation is never met.
 type Expectation struct {
 	text     string
 	figure   resultFigure
@@ -160,7 +160,7 @@ func (r *Result) latenciesByName() map[string]*Latency {
 		"latency": &r.Latency, "service": r.Service, "late": r.Late, "connect": &r.Connect, "first_byte": &r.FirstByte, "check": nil, "broadcast": nil,
 	}
 	if len(r.Verifications) > 0 {
-		sum, _ := r.sumVerifications()
+		sum, _ := r.sumVerificationsAndSlowestRate()
 		all["check"] = &sum.Latency
 	}
 	if r.Broadcast != nil {
@@ -169,22 +169,22 @@ func (r *Result) latenciesByName() map[string]*Latency {
 	return all
 }
 
-// sumVerifications returns the sum of all verifications and the rate of the slowest verification. If there are no
-// verifications, the rate is NaN.
-func (r *Result) sumVerifications() (sum Verification, slowestRate float64) {
-	slowestRate = math.NaN()
+// sumVerificationsAndSlowestRate returns the sum of all verifications and the rate of the slowest verification. If
+// there are no verifications, the rate is NaN.
+func (r *Result) sumVerificationsAndSlowestRate() (sum Verification, slowestOrNaN float64) {
+	slowestOrNaN = math.NaN()
 	for i := range r.Verifications {
 		v := &r.Verifications[i]
 		mergeFieldsByTag(&sum, v, true)
-		if !(slowestRate <= v.CheckedPerSecond()) {
-			slowestRate = v.CheckedPerSecond()
+		if !(slowestOrNaN <= v.CheckedPerSecond()) {
+			slowestOrNaN = v.CheckedPerSecond()
 		}
 	}
-	return sum, slowestRate
+	return sum, slowestOrNaN
 }
 
-// numbersByName returns all figures of a result except times. An unknown figure is NaN.
-func (r *Result) numbersByName() map[string]float64 {
+// nonTimeFiguresByName returns all figures of a result except times. An unknown figure is NaN.
+func (r *Result) nonTimeFiguresByName() map[string]float64 {
 	all := map[string]float64{
 		"errors": float64(r.countAllFailures()), "failed": float64(sumCountsByCause(r.ConnectErrors)), "lost": float64(sumCountsByCause(r.Lost)),
 		"connected": float64(r.Connected), "rate": math.NaN(), "delivery_rate": math.NaN(), "cpu": math.NaN(),
@@ -202,9 +202,9 @@ func (r *Result) numbersByName() map[string]float64 {
 		}
 	}
 	if r.hasMeaningfulCPUUsage() {
-		all["cpu"] = r.CPUShare()
+		all["cpu"] = r.GeneratorCPUShare()
 	}
-	sum, slowest := r.sumVerifications()
+	sum, slowest := r.sumVerificationsAndSlowestRate()
 	all["checked"], all["check_asked"], all["check_wrong"] = float64(sum.Checked), float64(sum.Asked), float64(sum.Wrong)
 	all["check_lost"], all["check_unanswered"], all["check_rate"] = float64(sum.Lost), float64(sum.Unanswered), slowest
 	if b := r.Broadcast; b != nil {
@@ -216,8 +216,8 @@ func (r *Result) numbersByName() map[string]float64 {
 var emptyResult Result
 
 func findFigure(name string) (figure resultFigure, known bool) {
-	if _, ok := emptyResult.numbersByName()[name]; ok {
-		return resultFigure{value: func(r *Result) (float64, bool) { n := r.numbersByName()[name]; return n, !math.IsNaN(n) }}, true
+	if _, ok := emptyResult.nonTimeFiguresByName()[name]; ok {
+		return resultFigure{value: func(r *Result) (float64, bool) { n := r.nonTimeFiguresByName()[name]; return n, !math.IsNaN(n) }}, true
 	}
 	switch name {
 	case "connect_time":
@@ -257,6 +257,6 @@ func listFigureNames() string {
 		names = append(names, p.Name)
 	}
 	names = append(names, "another percentile such as p99.5", "those after broadcast. check. connect. first_byte. late. service. (p99.5 not)")
-	names = append(names, slices.Sorted(maps.Keys(emptyResult.numbersByName()))...)
+	names = append(names, slices.Sorted(maps.Keys(emptyResult.nonTimeFiguresByName()))...)
 	return strings.Join(append(names, "connect_time", "window"), ", ")
 }

@@ -42,7 +42,7 @@ type causeCounts map[string]int64
 // maxCauses limits the number of causes that are counted separately, for each kind of failure.
 const maxCauses = 64
 
-// countFaultLocked counts n failures with the same cause. The caller holds the lock.
+// countFaultLocked counts n failures with the same cause. The caller holds f.mu.
 func (f *faultRecorder) countFaultLocked(kind faultKind, cause string, n int64) {
 	if f.causes[kind] == nil {
 		f.causes[kind] = causeCounts{}
@@ -65,7 +65,7 @@ func (f *faultRecorder) causesWithKindPrefix() causeCounts {
 	return sum
 }
 
-func (f *faultRecorder) recordHTTPErrorStatus(status int) {
+func (f *faultRecorder) recordStatusIfHTTPError(status int) {
 	if status < 400 {
 		return
 	}
@@ -91,7 +91,7 @@ func (f *faultRecorder) recordLostAfterReconnectFailure(err error) {
 	f.recordIfExhaustionLocked(err)
 }
 
-// recordIfExhaustionLocked counts err if it shows that this machine ran out of a resource. The caller holds the lock.
+// recordIfExhaustionLocked counts err if it shows that this machine ran out of a resource. The caller holds f.mu.
 func (f *faultRecorder) recordIfExhaustionLocked(err error) {
 	var errno syscall.Errno
 	if !errors.As(err, &errno) || exhaustionErrnos[errno] == "" {
@@ -103,9 +103,9 @@ func (f *faultRecorder) recordIfExhaustionLocked(err error) {
 	f.exhausted[errno]++
 }
 
-// stopCountingAndFailPending stops counting connection attempts. If pendingCause is not empty, it is recorded as the
-// cause of failure of all attempts that are still pending.
-func (f *faultRecorder) stopCountingAndFailPending(attempted, opened int64, pendingCause string) {
+// stopCountingConnectsAndFailPending stops counting connection attempts. If pendingCause is not empty, every attempt
+// that is still pending counts as failed for this cause.
+func (f *faultRecorder) stopCountingConnectsAndFailPending(attempted, opened int64, pendingCause string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.connectsEnded = true
@@ -126,7 +126,7 @@ func (f *faultRecorder) recordLostConn(reason error) {
 	f.countFaultLocked(lostConn, describeCause(reason), 1)
 }
 
-func (f *faultRecorder) recordMismatch(reason error, m Mismatch) {
+func (f *faultRecorder) countMismatchAndKeepFirst(reason error, m Mismatch) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.wrongAnswers++
@@ -137,8 +137,8 @@ func (f *faultRecorder) recordMismatch(reason error, m Mismatch) {
 	}
 }
 
-// recordUnexpectedOrRepeatedLine counts an unexpected line and keeps the first one. For nil, it counts a repeated
-// broadcast.
+// recordUnexpectedOrRepeatedLine counts an unexpected line and stores the first one of the run. If the line is nil, it
+// counts a repeated broadcast instead.
 func (f *faultRecorder) recordUnexpectedOrRepeatedLine(lineOrNilIfRepeated []byte) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

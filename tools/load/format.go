@@ -38,13 +38,13 @@ const MaxSources = 65_536
 var textParsers = map[string]func(text string) (string, error){
 	"message":            validateTemplate,
 	"message-file":       readLiteralMessageFile,
-	"template-file":      readTemplateFile,
+	"template-file":      readAndValidateTemplateFile,
 	"first-message":      validateTemplate,
-	"first-message-file": readTemplateFile,
+	"first-message-file": readAndValidateTemplateFile,
 	"answer":             requireNonEmpty,
-	"heartbeat":          ensureFinalNewline,
-	"heartbeat-answer":   ensureFinalNewline,
-	"broadcast":          ensureFinalNewline,
+	"heartbeat":          parseNonEmptyLine,
+	"heartbeat-answer":   parseNonEmptyLine,
+	"broadcast":          parseNonEmptyLine,
 	"ws": func(path string) (string, error) {
 		if !strings.HasPrefix(path, "/") {
 			return "", quantity.Error("a path that begins with a slash, given as --ws=/chat")
@@ -67,14 +67,14 @@ var textParsers = map[string]func(text string) (string, error){
 	},
 }
 
-func requireNonEmpty(text string) (string, error) {
+func requireNonEmpty(text string) (sameText string, _ error) {
 	if text == "" {
 		return "", quantity.Error(fmt.Sprintf("1 to %d bytes", MaxMessage))
 	}
 	return text, nil
 }
 
-func ensureFinalNewline(text string) (string, error) {
+func parseNonEmptyLine(text string) (lineWithNewline string, _ error) {
 	line := strings.TrimSuffix(text, "\n")
 	if line == "" {
 		return "", quantity.Error("a line that is not empty")
@@ -82,7 +82,7 @@ func ensureFinalNewline(text string) (string, error) {
 	return line + "\n", nil
 }
 
-func validateTemplate(text string) (string, error) {
+func validateTemplate(text string) (sameText string, _ error) {
 	if _, err := requireNonEmpty(text); err != nil {
 		return "", err
 	}
@@ -90,8 +90,8 @@ func validateTemplate(text string) (string, error) {
 	return text, err
 }
 
-// readFileWithinMessageLimit reads a file of 1 to MaxMessage bytes. The limit protects against reading a wrong file.
-func readFileWithinMessageLimit(path string) (string, error) {
+// readNonEmptyMessageFile reads a file of 1 to MaxMessage bytes. The limit protects against reading a wrong file.
+func readNonEmptyMessageFile(path string) (message string, _ error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return "", err
@@ -109,8 +109,8 @@ func readFileWithinMessageLimit(path string) (string, error) {
 	return string(text), nil
 }
 
-func readTemplateFile(path string) (string, error) {
-	text, err := readFileWithinMessageLimit(path)
+func readAndValidateTemplateFile(path string) (template string, _ error) {
+	text, err := readNonEmptyMessageFile(path)
 	if err != nil {
 		return "", err
 	}
@@ -119,11 +119,11 @@ func readTemplateFile(path string) (string, error) {
 
 // readLiteralMessageFile reads a file and escapes its text, because messages are templates but the text is not.
 func readLiteralMessageFile(path string) (string, error) {
-	text, err := readFileWithinMessageLimit(path)
+	text, err := readNonEmptyMessageFile(path)
 	return message.LiteralTemplate(text), err
 }
 
-func addHeader(h *http.Header, line string) error {
+func parseAndAddHeaderLine(h *http.Header, line string) error {
 	name, value, found := strings.Cut(line, ":")
 	if name = strings.TrimSpace(name); !found || name == "" {
 		return quantity.Error("NAME: VALUE")
@@ -219,7 +219,7 @@ func ParsePercentileNumber(text string) (float64, error) {
 	return p, nil
 }
 
-func parseRampOrDuration(text string) (r Ramp, err error) {
+func parseRampOrItsDuration(text string) (r Ramp, err error) {
 	over := text
 	if numbers := strings.Split(text, ":"); len(numbers) == 3 {
 		from, fromErr := quantity.ParseCount(numbers[0])
@@ -246,7 +246,7 @@ func (r Ramp) String() string {
 // ExpandSourceRange parses an address, a range such as 10.0.0.1-10.0.0.20, or a network. For a network, it returns the
 // host addresses. If there are more than limit addresses, ExpandSourceRange returns an error.
 func ExpandSourceRange(text string, limit int) ([]netip.Addr, error) {
-	first, last, ok := parseAddrRangeOrNetwork(text)
+	first, last, ok := parseAddrOrRangeOrNetwork(text)
 	if !ok {
 		return nil, wantSource
 	}
@@ -261,7 +261,7 @@ func ExpandSourceRange(text string, limit int) ([]netip.Addr, error) {
 	}
 }
 
-func parseAddrRangeOrNetwork(text string) (first, last netip.Addr, ok bool) {
+func parseAddrOrRangeOrNetwork(text string) (first, last netip.Addr, ok bool) {
 	if from, to, found := strings.Cut(text, "-"); found {
 		first, err := netip.ParseAddr(from)
 		last, otherErr := netip.ParseAddr(to)

@@ -16,8 +16,8 @@ var (
 	errLifetimeOver    = errors.New("load: the connection's lifetime is over")
 )
 
-// generator handles the events of the engine: it sends messages and checks answers. After the first connection attempt,
-// only curve, nudgedConns, atomic fields and fields guarded by a lock change.
+// generator is the engine's handler: it sends messages and checks answers. After the first connection attempt, its
+// fields are constant, except curve, nudgedConns, atomic fields and fields guarded by a lock.
 type generator struct {
 	cfg          *Config
 	script       *trafficScript
@@ -39,10 +39,10 @@ type generator struct {
 	// immediately.
 	trafficStart, windowStart, windowEnd atomic.Int64
 	trafficStarted                       atomic.Bool
-	// nudgedConns counts the connections that nudgeConnsToStartSending has nudged. It belongs to the starter's
-	// goroutine.
+	// nudgedConns counts the connections that nudgeConnsToStartSending has nudged. Only the starter's goroutine uses
+	// it.
 	nudgedConns int
-	// planDeadline is the time at which an open loop gives up unsent messages.
+	// planDeadline is the time from which an open loop sends no more planned messages, not even overdue ones.
 	planDeadline atomic.Int64
 	// closing is set when the run is over and closes its connections.
 	closing atomic.Bool
@@ -94,7 +94,7 @@ func newGenerator(cfg *Config, loops int) (*generator, error) {
 	}
 	t.table = newConnTable(places, cfg.Pipeline, len(t.shards))
 	var err error
-	if t.script, err = newTrafficScript(cfg, t.table, t.faults.recordHTTPErrorStatus); err != nil {
+	if t.script, err = newTrafficScript(cfg, t.table, t.faults.recordStatusIfHTTPError); err != nil {
 		return nil, err
 	}
 	if cfg.PubSub == nil {
@@ -155,24 +155,24 @@ func (g *generator) Opened(c *engine.Conn) {
 	g.joinPubsubOrEstablish(c, g.nextNumber.Add(1)-1, began)
 }
 
-// joinPubsubOrEstablish is called when the transport is ready and any WebSocket handshake is complete. In a
-// publish/subscribe run, it sends the first message of the protocol. In other runs, the connection is now established.
+// joinPubsubOrEstablish sends the first message of the protocol in a publish/subscribe run. In any other run, it counts
+// the connection as established. It is called when the transport and any WebSocket handshake are ready.
 func (g *generator) joinPubsubOrEstablish(c *engine.Conn, connNumber uint32, dialedAt time.Duration) {
 	if g.pubsub != nil {
 		g.pubsub.sendPublisherHelloOrSubscription(c, connNumber, dialedAt)
 		return
 	}
-	g.registerConnOrAbortLate(c, connNumber, dialedAt)
+	g.registerAndStartConnOrAbortLate(c, connNumber, dialedAt)
 }
 
-func (g *generator) registerConnOrAbortLate(c *engine.Conn, connNumber uint32, dialedAt time.Duration) {
+func (g *generator) registerAndStartConnOrAbortLate(c *engine.Conn, connNumber uint32, dialedAt time.Duration) {
 	i := g.shardIndex(c)
 	s, now := g.shards[i], g.now()
 	if g.isHoldOnly() {
 		g.registerHeldConnOrAbortLate(c, s, now, dialedAt)
 		return
 	}
-	cs := s.initEstablishedConn(g.table, c.Ref(), i, connNumber, now)
+	cs := s.initAndCountEstablishedConn(g.table, c.Ref(), i, connNumber, now)
 	if cs == nil {
 		g.faults.recordConnectFailureDuringConnects(errEstablishedLate) // counts unless the connect phase is over
 		c.Abort(errEstablishedLate)
@@ -180,7 +180,7 @@ func (g *generator) registerConnOrAbortLate(c *engine.Conn, connNumber uint32, d
 	}
 	c.SetValue(cs)
 	s.mu.Lock()
-	g.table.resetConnData(cs, now)
+	g.table.resetPlanAndParserState(cs, now)
 	s.times.connect.record(now-dialedAt, 1)
 	if g.cfg.Lifetime > 0 {
 		s.timers.push(timer{due: now + g.cfg.Lifetime, conn: cs.index, number: cs.number, kind: lifetimeTimer})
@@ -202,11 +202,11 @@ func (g *generator) Nudged(c *engine.Conn) {
 			break
 		}
 		if g.pubsub != nil {
-			g.countAnswersAndSendNext(c, v, checkResult{answers: g.pubsub.clearNudgeAndCountDelivered(v)}, g.now())
+			g.countAnswersThenSendOrReconnect(c, v, checkResult{answers: g.pubsub.clearNudgeAndCountDelivered(v)}, g.now())
 		}
 		g.sendDueOrCloseExpired(c, v)
 	case *heldConn:
-		g.sendVerificationLine(c, v)
+		g.sendReservedVerificationLine(c, v)
 	case *pubsubMember:
 		c.SetReading(true)
 	default: // too late: the hold is over
@@ -225,13 +225,13 @@ func (g *generator) startConnTraffic(c *engine.Conn, cs *connState) {
 	s, now := g.shards[cs.shard], g.now()
 	s.mu.Lock()
 	cs.flags |= connStarted
-	if g.script.hasFirst && g.limitByQuotaAndWindow(cs, 1, now) > 0 {
+	if g.script.hasFirst && g.limitByQuotaAndWindowEnd(cs, 1, now) > 0 {
 		g.markMessageDue(s, cs, now)
 	}
 	if !g.script.hasFirst || g.script.awaitsNoAnswer {
-		g.markMessagesDueAfterAnswers(s, cs, 0, now)
+		g.markDueAtStartOrAfterAnswers(s, cs, 0, now)
 	}
-	p := g.takeDueBatch(s, cs, now)
+	p := g.takeAllDueAndCountSent(s, cs, now)
 	s.mu.Unlock()
 	g.sendOrPublishBatch(c, cs, p)
 	if g.mode == flooding {
@@ -243,14 +243,14 @@ func (g *generator) startConnTraffic(c *engine.Conn, cs *connState) {
 func (g *generator) Received(c *engine.Conn, in []byte) int {
 	cs, ok := c.Value().(*connState)
 	if !ok {
-		return g.dispatchInputByConnKind(c, in)
+		return g.dispatchInputWithoutConnState(c, in)
 	}
 	now := g.now()
 	if g.closing.Load() || g.cfg.Unprompted && int64(now) >= g.windowEnd.Load() {
 		return len(in)
 	}
 	h := g.script.checkAnswers(c, cs, in, 0)
-	g.countAnswersAndSendNext(c, cs, h, now)
+	g.countAnswersThenSendOrReconnect(c, cs, h, now)
 	if h.err != nil {
 		g.abortWithMismatch(c, cs, in[h.used:], h.err)
 		return len(in)
@@ -258,7 +258,7 @@ func (g *generator) Received(c *engine.Conn, in []byte) int {
 	return h.used
 }
 
-func (g *generator) countAnswersAndSendNext(c *engine.Conn, cs *connState, res checkResult, now time.Duration) {
+func (g *generator) countAnswersThenSendOrReconnect(c *engine.Conn, cs *connState, res checkResult, now time.Duration) {
 	s := g.shards[cs.shard]
 	s.mu.Lock()
 	g.recordAnswersAndLatenciesLocked(s, cs, res, now)
@@ -267,12 +267,12 @@ func (g *generator) countAnswersAndSendNext(c *engine.Conn, cs *connState, res c
 		if res.serverCloses {
 			g.markReconnectingAndRequeueInFlight(s, cs)
 		} else {
-			g.recordSendLateness(s, cs, now)
+			g.recordOpenLoopSendLateness(s, cs, now)
 		}
 		if res.answers > 0 {
-			g.markMessagesDueAfterAnswers(s, cs, res.answers, now)
+			g.markDueAtStartOrAfterAnswers(s, cs, res.answers, now)
 		}
-		p = g.takeDueBatch(s, cs, now)
+		p = g.takeAllDueAndCountSent(s, cs, now)
 	}
 	s.mu.Unlock()
 	g.sendOrPublishBatch(c, cs, p)
@@ -349,9 +349,9 @@ func (g *generator) isPlannedInWindow(plannedAt time.Duration) bool {
 	return int64(plannedAt) >= g.windowStart.Load() && int64(plannedAt) < g.windowEnd.Load()
 }
 
-// takeDueBatch takes a connection's due messages and counts them as sent. The caller holds the shard's lock. It sends
-// the batch after releasing the lock.
-func (g *generator) takeDueBatch(s *shard, cs *connState, now time.Duration) batch {
+// takeAllDueAndCountSent takes a connection's due messages and counts them as sent. The caller holds the shard's lock,
+// and must send the returned batch after releasing the lock.
+func (g *generator) takeAllDueAndCountSent(s *shard, cs *connState, now time.Duration) batch {
 	if cs.due == 0 || cs.flags&connReconnecting != 0 {
 		return batch{}
 	}
@@ -364,11 +364,14 @@ func (g *generator) takeDueBatch(s *shard, cs *connState, now time.Duration) bat
 	s.totals.run[nDue] -= int64(p.n)
 	if cs.due = 0; g.script.awaitsNoAnswer {
 		cs.answered += uint64(p.n)
-		g.queueForNextPlannedMessage(s, cs, now) // necessary, because no answer will do it
+		g.queueForNextPlannedIfCapacity(s, cs, now) // necessary, because no answer will do it
 	} else {
 		cs.inFlight += uint16(p.n)
 	}
 	s.totals.addToRunAndWindow(nSent, int64(p.n), p.measured)
+	if g.cfg.Silent && p.from > 0 {
+		return batch{}
+	}
 	if g.script.fixedSize > 0 {
 		s.totals.addToRunAndWindow(nBytesSent, int64(p.n*g.script.fixedSize), p.measured)
 	}
@@ -405,7 +408,7 @@ func (g *generator) abortWithMismatch(c *engine.Conn, cs *connState, got []byte,
 	s.mu.Lock()
 	cs.flags |= connMismatched
 	s.mu.Unlock()
-	g.faults.recordMismatch(reason, Mismatch{
+	g.faults.countMismatchAndKeepFirst(reason, Mismatch{
 		Connection: int64(cs.number), Message: int64(cs.answered), Byte: int(cs.answerPos),
 		Want: quoteTruncated(g.script.nextExpectedBytes(cs)), Got: quoteTruncated(got),
 	})
@@ -417,8 +420,8 @@ func (g *generator) abortWithMismatch(c *engine.Conn, cs *connState, got []byte,
 func (g *generator) Ended(c *engine.Conn, in []byte) int {
 	cs, ok := c.Value().(*connState)
 	if r, ruled := g.script.answerChecker.(*matchRuleChecker); ok && ruled && g.cfg.detectsOrderlyClose() && !g.closing.Load() {
-		if h := r.endAnswersAtEOF(cs, in); h.serverCloses {
-			g.countAnswersAndSendNext(c, cs, h, g.now())
+		if h := r.endAnswersAndDetectCleanClose(cs, in); h.serverCloses {
+			g.countAnswersThenSendOrReconnect(c, cs, h, g.now())
 		}
 	}
 	return len(in)
@@ -428,15 +431,15 @@ func (g *generator) Ended(c *engine.Conn, in []byte) int {
 func (g *generator) Closed(c *engine.Conn, reason error) {
 	cs, ok := c.Value().(*connState)
 	if !ok {
-		g.handleCloseWithoutState(c, reason)
+		g.recordCloseWithoutConnState(c, reason)
 		return
 	}
 	ended := g.hasAnyFlag(cs, connReconnecting)
 	if ended && !g.hasAnyFlag(cs, connExpired) && g.reconnector != nil && !g.closing.Load() {
-		g.queueReplacementDial(cs, c.Peer())
+		g.queueOrStartReplacementDial(cs, c.Peer())
 		return
 	}
-	if g.countClosedConnAndMessages(cs)&(connMismatched|connExpired) == 0 && !g.closing.Load() {
+	if g.markConnClosedAndCountMessages(cs)&(connMismatched|connExpired) == 0 && !g.closing.Load() {
 		if ended {
 			reason = errKeepAlive
 		}
@@ -444,7 +447,7 @@ func (g *generator) Closed(c *engine.Conn, reason error) {
 	}
 }
 
-func (g *generator) countClosedConnAndMessages(cs *connState) (flags uint16) {
+func (g *generator) markConnClosedAndCountMessages(cs *connState) (flags uint16) {
 	s := g.shards[cs.shard]
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -458,7 +461,7 @@ func (g *generator) countClosedConnAndMessages(cs *connState) (flags uint16) {
 		s.totals.run[nExpired]++
 		s.totals.run[nCutOff] += int64(cs.inFlight)
 	}
-	g.countPlannedUnsentOnClose(s, cs)
+	g.skipPlanAndCountUnsentOnClose(s, cs)
 	s.totals.run[nDue] -= int64(cs.due)
 	cs.due = 0
 	if cs.flags&connFinished == 0 {

@@ -70,7 +70,7 @@ func TestLatency(t *testing.T) {
 	tr := newTestGenerator(t, Config{Connections: 1, Pipeline: 3, Size: 64})
 	tr.setMeasuringWindow(0, math.MaxInt64)
 	s := tr.shards[0]
-	l := s.initEstablishedConn(tr.table, engine.Ref{}, 0, 0, 0)
+	l := s.initAndCountEstablishedConn(tr.table, engine.Ref{}, 0, 0, 0)
 	for k := range uint64(7) {
 		*tr.table.sentTime(l, k) = time.Duration(k+1) * time.Second
 		if k >= 2 {

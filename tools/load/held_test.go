@@ -118,7 +118,7 @@ func TestVerificationFaults(t *testing.T) {
 			got.Time, got.Latency = 0, Latency{}
 			want := want // of this model
 			want.Number, want.InFlight, want.Open = 1, got.InFlight, n
-			if got != want || int64(r.numbersByName()["check_wrong"]) != r.Mismatched {
+			if got != want || int64(r.nonTimeFiguresByName()["check_wrong"]) != r.Mismatched {
 				t.Errorf("got %+v, and %d mismatched; want %+v", got, r.Mismatched, want)
 			}
 		}

@@ -53,17 +53,17 @@ func (g *generator) registerHeldConnOrAbortLate(c *engine.Conn, s *shard, now, d
 	}
 }
 
-func (g *generator) dispatchInputByConnKind(c *engine.Conn, in []byte) int {
+func (g *generator) dispatchInputWithoutConnState(c *engine.Conn, in []byte) (used int) {
 	switch v := c.Value().(type) {
 	case *wsHandshake:
-		return g.receiveWSHandshakeResponse(c, v, in)
+		return g.finishWSHandshakeOrAbort(c, v, in)
 	case *pubsubMember:
 		if !g.closing.Load() {
 			return g.pubsub.awaitJoinThenReceive(c, v, in)
 		}
 	case *heldConn:
 		if (g.cfg.checksHeldConnLines() || g.script.frames != nil) && !g.closing.Load() {
-			return g.receiveHeldLines(c, v, in)
+			return g.consumeHeldLinesOrClose(c, v, in)
 		}
 		v.shard.mu.Lock()
 		defer v.shard.mu.Unlock()
@@ -72,7 +72,7 @@ func (g *generator) dispatchInputByConnKind(c *engine.Conn, in []byte) int {
 	return len(in)
 }
 
-func (g *generator) receiveHeldLines(c *engine.Conn, h *heldConn, in []byte) (used int) {
+func (g *generator) consumeHeldLinesOrClose(c *engine.Conn, h *heldConn, in []byte) (used int) {
 	s, now := h.shard, g.now()
 	var why error
 	s.mu.Lock()
@@ -83,7 +83,7 @@ func (g *generator) receiveHeldLines(c *engine.Conn, h *heldConn, in []byte) (us
 		}
 		used += n
 		s.totals.addToRunAndWindow(nBytesReceived, int64(len(frame.Payload)), g.isInWindow(now))
-		why = g.handleLineOrFrame(c, s, frame, now)
+		why = g.replyToOrCheckLineOrFrame(c, s, frame, now)
 	}
 	s.mu.Unlock()
 	switch why {
@@ -97,8 +97,8 @@ func (g *generator) receiveHeldLines(c *engine.Conn, h *heldConn, in []byte) (us
 	return len(in)
 }
 
-// parseLineOrFrame returns the first line of the input or, on a WebSocket, the first frame. n is the number of bytes.
-// If the line or frame is incomplete, n is 0. On a WebSocket, a line is a message without a newline.
+// parseLineOrFrame returns the first line of the input or, on a WebSocket, the first frame, which is a line without a
+// newline. n is the length of the line or frame in bytes, or 0 if it is incomplete.
 func (g *generator) parseLineOrFrame(in []byte) (frame websocket.Part, n int, err error) {
 	maxBytes := MaxLine
 	if g.script.frames == nil {
@@ -119,7 +119,7 @@ func (g *generator) parseLineOrFrame(in []byte) (frame websocket.Part, n int, er
 	return frame, n, err
 }
 
-func (g *generator) handleLineOrFrame(c *engine.Conn, s *shard, frame websocket.Part, now time.Duration) error {
+func (g *generator) replyToOrCheckLineOrFrame(c *engine.Conn, s *shard, frame websocket.Part, now time.Duration) error {
 	line := frame.Payload
 	switch frame.Kind {
 	case websocket.Ping:
@@ -140,12 +140,13 @@ func (g *generator) handleLineOrFrame(c *engine.Conn, s *shard, frame websocket.
 	case g.broadcast != "" && string(line) == g.broadcast:
 		g.recordBroadcastOrRepeat(c, s, now)
 	default:
-		return g.checkPendingOrUnexpectedLine(c, s, line, now)
+		return g.checkPendingOrCountUnexpectedLine(c, s, line, now)
 	}
 	return nil
 }
 
-// recordBroadcastOrRepeat counts the first or a repeated broadcast on a connection. The caller holds the shard's lock.
+// recordBroadcastOrRepeat counts a broadcast that a connection has received, as its first one or as a repeated one. The
+// caller holds the shard's lock.
 func (g *generator) recordBroadcastOrRepeat(c *engine.Conn, s *shard, now time.Duration) {
 	if c.Value() == any(&s.heard) {
 		s.totals.run[nHeardAgain]++
@@ -159,9 +160,9 @@ func (g *generator) recordBroadcastOrRepeat(c *engine.Conn, s *shard, now time.D
 	s.times.heard.record(now-time.Duration(g.firstHeard.Load()), 1)
 }
 
-// checkPendingOrUnexpectedLine compares a received line with the connection's pending line. If no line is pending, the
-// received line is unexpected. The caller holds the shard's lock.
-func (g *generator) checkPendingOrUnexpectedLine(c *engine.Conn, s *shard, line []byte, now time.Duration) error {
+// checkPendingOrCountUnexpectedLine compares a received line with the connection's pending line. Without a pending
+// line, it counts the received line as unexpected. The caller holds the shard's lock.
+func (g *generator) checkPendingOrCountUnexpectedLine(c *engine.Conn, s *shard, line []byte, now time.Duration) error {
 	ref := c.Ref()
 	a, ok := s.pendingLines[ref]
 	if !ok || a.sentAt == 0 {
@@ -177,7 +178,7 @@ func (g *generator) checkPendingOrUnexpectedLine(c *engine.Conn, s *shard, line 
 		s.countUnansweredMessage(len(want))
 		at := commonPrefixLen(line, want)
 		_, slot, _ := ref.Location()
-		g.faults.recordMismatch(errWrongLine, Mismatch{
+		g.faults.countMismatchAndKeepFirst(errWrongLine, Mismatch{
 			Connection: int64(slot), Message: int64(a.verification.number) - 1, Byte: at, Want: quoteTruncated(want[at:]), Got: quoteTruncated(line[at:]),
 		})
 		return errWrongLine
@@ -202,12 +203,12 @@ func (s *shard) removePendingLine(ref engine.Ref) (a pendingLine, ok bool) {
 	return a, ok
 }
 
-func (g *generator) handleCloseWithoutState(c *engine.Conn, reason error) {
+func (g *generator) recordCloseWithoutConnState(c *engine.Conn, reason error) {
 	switch v := c.Value().(type) {
 	case *wsHandshake:
 		g.countFailedHandshakeUnlessClosing(v, reason)
 	case *pubsubMember:
-		g.pubsub.handleLostOrUnjoinedMember(v, reason)
+		g.pubsub.recordLostOrUnjoinedMember(v, reason)
 	case *heldConn:
 		g.countClosedConnAndLostLine(c.Ref(), v)
 		if reason != errWrongLine && !g.closing.Load() {

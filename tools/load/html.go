@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// maxChartPoints limits the points of a curve over time. Beyond the limit, neighbouring intervals are joined.
+	// maxChartPoints limits the points of a curve over time. If there are more intervals, neighbouring ones are joined.
 	maxChartPoints = 400
 	maxErrorRows   = 40
 	// reachedRateShare is the share of planned messages that must be answered for the planned rate to count as
@@ -28,7 +28,7 @@ const (
 // expectation. An incomplete run meets no expectation. If there are more than 400 intervals, curves join neighbouring
 // intervals.
 func (s *Stream) WriteHTML(w io.Writer, expected ...Expectation) error {
-	p := &page.Page{Title: "Load of " + s.targetName(), Figures: s.headlineFigures(), Facts: s.factRows()}
+	p := &page.Page{Title: "Load of " + s.targetNamesOrUnknown(), Figures: s.headlineFigures(), Facts: s.factRows()}
 	remarks := s.verdictRemarks(expected)
 	p.Tone, p.Lead = remarks[0].Tone, remarks[0].Text
 	var parts []page.Part
@@ -42,7 +42,7 @@ func (s *Stream) WriteHTML(w io.Writer, expected ...Expectation) error {
 		{ID: "verdict", Title: "Verdict", Parts: parts},
 		{ID: "time", Title: "Over time", Parts: s.timelineCharts()},
 		{ID: "latency", Title: "Latency", Parts: s.latencyChartAndTable()},
-		{ID: "errors", Title: "Errors", Parts: s.errorParts()},
+		{ID: "errors", Title: "Errors", Parts: s.errorCauseParts()},
 	} {
 		if len(section.Parts) > 0 {
 			p.Sections = append(p.Sections, section)
@@ -51,7 +51,7 @@ func (s *Stream) WriteHTML(w io.Writer, expected ...Expectation) error {
 	return p.WriteHTML(w)
 }
 
-func (s *Stream) targetName() string {
+func (s *Stream) targetNamesOrUnknown() string {
 	switch {
 	case s.Result != nil:
 		return s.Result.Target
@@ -173,7 +173,7 @@ func (s *Stream) verdictRemarks(expected []Expectation) []page.Remark {
 		text = "Nothing failed."
 	}
 	if r.hasMeaningfulCPUUsage() {
-		text += " The generator used " + format.Percent(r.CPUShare()) + " of its CPUs and reached no known limit."
+		text += " The generator used " + format.Percent(r.GeneratorCPUShare()) + " of its CPUs and reached no known limit."
 	}
 	return []page.Remark{{Tone: page.Good, Text: text}}
 }
@@ -207,12 +207,12 @@ func (s *Stream) expectationTable(expected []Expectation) *page.Table {
 }
 
 func (s *Stream) timelineCharts() (parts []page.Part) {
-	intervals := joinNeighbouringIntervals(s.Intervals, maxChartPoints)
+	intervals := joinIntervalsIntoTimeParts(s.Intervals, maxChartPoints)
 	at := make([]float64, len(intervals))
 	for n, i := range intervals {
 		at[n] = (i.From + i.To).Seconds() / 2
 	}
-	note := s.describeMeasuredWindow()
+	note := s.describeMeasuredWindowIfAny()
 	if len(intervals) < len(s.Intervals) {
 		note = strings.TrimSpace(note + " Each point combines several intervals; percentiles are the worst of them.")
 	}
@@ -263,7 +263,7 @@ func (s *Stream) timelineCharts() (parts []page.Part) {
 	return parts
 }
 
-func (s *Stream) describeMeasuredWindow() string {
+func (s *Stream) describeMeasuredWindowIfAny() string {
 	is := func(i Interval) bool { return i.Stage == "window" }
 	first := slices.IndexFunc(s.Intervals, is)
 	if first < 0 {
@@ -354,9 +354,9 @@ func (s *Stream) latencyChartAndTable() []page.Part {
 	return parts
 }
 
-// errorParts returns the causes of errors in the intervals, the most frequent first. If the intervals contain no
-// causes, errorParts returns the causes in the result.
-func (s *Stream) errorParts() []page.Part {
+// errorCauseParts returns the causes of errors in the intervals, the most frequent first. If the intervals contain no
+// causes, errorCauseParts returns the causes in the result.
+func (s *Stream) errorCauseParts() []page.Part {
 	all := make(map[string]int64)
 	for n := range s.Intervals {
 		AddCauses(all, s.Intervals[n].Errors, math.MaxInt)

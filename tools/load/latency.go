@@ -30,7 +30,7 @@ type Latency struct {
 type LatencyPoint struct {
 	// Name is "min", "mean", "max" or a percentile such as "p99.9".
 	Name string
-	// Quantile is the share of times that are at most as long as the time that Of returns. For the mean, it is -1.
+	// Quantile is the share of times that do not exceed the result of Of, from 0 to 1. For the mean, it is -1.
 	Quantile float64
 	of       func(*Latency) *time.Duration
 }
@@ -51,7 +51,7 @@ var LatencyPoints = []LatencyPoint{
 	{"max", 1, func(l *Latency) *time.Duration { return &l.Max }},
 }
 
-func findLatencyPoint(name string) *LatencyPoint {
+func findLatencyPoint(name string) (pointOrNil *LatencyPoint) {
 	i := slices.IndexFunc(LatencyPoints, func(p LatencyPoint) bool { return p.Name == name })
 	if i < 0 {
 		return nil
@@ -59,7 +59,7 @@ func findLatencyPoint(name string) *LatencyPoint {
 	return &LatencyPoints[i]
 }
 
-// mergeKeepingWorst adds a distribution that has no histogram. For each percentile, it keeps the longer time.
+// mergeKeepingWorst adds the figures of other, which has no histogram. Of each percentile, it keeps the longer time.
 func (l *Latency) mergeKeepingWorst(other *Latency) {
 	if other.Count == 0 {
 		return

@@ -33,11 +33,12 @@ func (f *faultRecorder) countExhaustionErrors(errnos ...syscall.Errno) (n int64,
 	return n, strings.Join(seen, ", ")
 }
 
-// minUsageWindow is the shortest window for which processor use is reported. In a shorter window, starting and stopping
-// dominate.
+// minUsageWindow is the shortest window for which processor use is reported. A shorter window contains little but
+// starting and stopping.
 const minUsageWindow = 100 * time.Millisecond
 
-// highCPUPressure is a threshold for the share of the window during which some program waited for a processor.
+// highCPUPressure is the share of the window above which waits for a processor, by any program, are reported as a
+// Limit.
 const highCPUPressure = 0.2
 
 // Limits for the 99th percentile of the delay that the generator itself causes. Above lateP99, the figures are doubtful
@@ -79,7 +80,7 @@ func (r *loadRun) findReachedLimits(result *Result) []Limit {
 	r.addReachedKernelLimits(result, add)
 	if result.GeneratorBound() {
 		add("cpu", "give the generator more loops (--loops) and processors, or use larger messages or fewer connections",
-			"the generator used %.0f%% of its %d CPU", 100*result.CPUShare(), result.CPUs)
+			"the generator used %.0f%% of its %d CPU", 100*result.GeneratorCPUShare(), result.CPUs)
 	}
 	if share := r.cpuPressureShareInWindow(); share > highCPUPressure {
 		add("cpu pressure", "stop other programs, or pin server and generator to separate processors",
@@ -92,7 +93,7 @@ func (r *loadRun) findReachedLimits(result *Result) []Limit {
 	return found
 }
 
-// synRetransmitTime is the time after which the kernel retransmits a lost SYN (RFC 6298).
+// synRetransmitTime is the time after which the kernel sends a lost SYN again (RFC 6298).
 const synRetransmitTime = time.Second
 
 // addReachedKernelLimits adds the limits of this machine that the kernel reported during the run. It adds full queues

@@ -106,7 +106,7 @@ func mergeStructByTag(total, addend reflect.Value, isLaterInterval bool) {
 		total.mergeKeepingWorst(addend.Addr().Interface().(*Latency))
 		return
 	case *Rate:
-		total.addRateUnlessPerConn(addend.Addr().Interface().(*Rate))
+		total.addRateUnlessBothPerConn(addend.Addr().Interface().(*Rate))
 		return
 	}
 	for i, how := range cachedMergeTags(total.Type()) {
@@ -200,7 +200,7 @@ func less(a, b reflect.Value) bool {
 }
 
 // mergeCompleteHistograms merges the distributions of parts into those of to, and their histograms (by JSON key) into
-// *encodedByField. If a part has a distribution without a histogram, that distribution of to is unchanged.
+// *encodedByField. It leaves a distribution of to unchanged if a part has that distribution without its histogram.
 func mergeCompleteHistograms[T Interval | Result](to *T, encodedByField *map[string]string, parts ...*T) (err error) {
 	all := make(map[string]string)
 	v := reflect.ValueOf(to).Elem()
@@ -217,7 +217,7 @@ func mergeCompleteHistograms[T Interval | Result](to *T, encodedByField *map[str
 			if failed != nil {
 				err = cmp.Or(err, fmt.Errorf("result %d: %s: %w", n+1, name, failed))
 			}
-			switch own := latencyPointer(p.Field(i)); {
+			switch own := latencyFieldPointer(p.Field(i)); {
 			case own == nil || own.Count == 0:
 			case h == nil:
 				complete = false
@@ -227,7 +227,7 @@ func mergeCompleteHistograms[T Interval | Result](to *T, encodedByField *map[str
 				complete = merged.Merge(h) == 0 && complete
 			}
 		}
-		if l := latencyPointer(v.Field(i)); l != nil && complete && merged != nil {
+		if l := latencyFieldPointer(v.Field(i)); l != nil && complete && merged != nil {
 			*l, all[name] = summarizeHistogram(merged), encodeHistogram(merged)
 		}
 	}
@@ -238,11 +238,11 @@ func mergeCompleteHistograms[T Interval | Result](to *T, encodedByField *map[str
 	return err
 }
 
-func latencyPointer(field reflect.Value) *Latency {
-	if field.Kind() != reflect.Pointer {
-		field = field.Addr()
+func latencyFieldPointer(latencyOrPointer reflect.Value) *Latency {
+	if latencyOrPointer.Kind() != reflect.Pointer {
+		latencyOrPointer = latencyOrPointer.Addr()
 	}
-	return field.Interface().(*Latency)
+	return latencyOrPointer.Interface().(*Latency)
 }
 
 func (s *Snapshot) Add(o Snapshot) { mergeFieldsByTag(s, &o, false) }
@@ -268,8 +268,9 @@ func (r *Result) checkMergeableAndDecodeHistogram(first *Result) (histogramOrNil
 	return h, nil
 }
 
-// addRateUnlessPerConn adds the rate of another generator, unless both are rates per connection.
-func (r *Rate) addRateUnlessPerConn(o *Rate) {
+// addRateUnlessBothPerConn adds the rate of another generator. A rate per connection stays as it is, because it is the
+// same on all generators.
+func (r *Rate) addRateUnlessBothPerConn(o *Rate) {
 	if r.Each && o.Each {
 		return
 	}

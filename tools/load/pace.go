@@ -9,8 +9,8 @@ import (
 )
 
 // This file decides when messages are sent. All functions except sendFloodBatches run under the shard's lock. First, a
-// message gets its planned time and becomes due. Later, the connection's owner takes the message (takeDueBatch) and
-// sends it.
+// message gets its planned time and becomes due. Later, the connection's owner takes the message
+// (takeAllDueAndCountSent) and sends it.
 
 func (g *generator) canTakeAnotherMessage(cs *connState) bool {
 	return int(cs.inFlight)+int(cs.due) < g.cfg.Pipeline && cs.flags&(connClosed|connExpired|connMismatched|connReconnecting) == 0
@@ -24,8 +24,9 @@ func (g *generator) markMessageDue(s *shard, cs *connState, plannedAt time.Durat
 	s.totals.run[nDue]++
 }
 
-// limitByQuotaAndWindow returns how many of the wanted messages a connection may send now. After the window, this is 0.
-func (g *generator) limitByQuotaAndWindow(cs *connState, wanted int, now time.Duration) int {
+// limitByQuotaAndWindowEnd returns how many of the wanted messages a connection may send now: at most the rest of
+// Config.Messages, and none after the window.
+func (g *generator) limitByQuotaAndWindowEnd(cs *connState, wanted int, now time.Duration) (allowed int) {
 	if int64(now) >= g.windowEnd.Load() {
 		return 0
 	}
@@ -35,30 +36,30 @@ func (g *generator) limitByQuotaAndWindow(cs *connState, wanted int, now time.Du
 	return wanted
 }
 
-// markMessagesDueAfterAnswers makes the messages due that a connection may send after newAnswers answers. It is also
-// called when the connection's regular traffic starts.
-func (g *generator) markMessagesDueAfterAnswers(s *shard, cs *connState, newAnswers int, now time.Duration) {
+// markDueAtStartOrAfterAnswers marks the next messages of a connection as due. It is called when the connection's
+// regular traffic starts, and after newAnswers answers.
+func (g *generator) markDueAtStartOrAfterAnswers(s *shard, cs *connState, newAnswers int, now time.Duration) {
 	begins := cs.flags&connPastFirst == 0
 	cs.flags |= connPastFirst
 	switch {
 	case g.isOpenLoop():
 		if begins && g.mode == openLoopPerConn {
-			g.initConnSendPlan(cs, now)
+			g.startConnPlanEvenlyOffset(cs, now)
 		}
 		g.markPlannedDueAndQueueNext(s, cs, now)
 	case g.mode != closedLoop:
 	case begins:
-		for range g.limitByQuotaAndWindow(cs, g.cfg.Pipeline, now) {
+		for range g.limitByQuotaAndWindowEnd(cs, g.cfg.Pipeline, now) {
 			g.markMessageDue(s, cs, now)
 		}
 	default:
-		g.scheduleMessagePerAnswer(s, cs, newAnswers, now)
+		g.scheduleMessagesAfterThinkTime(s, cs, newAnswers, now)
 	}
 }
 
-func (g *generator) scheduleMessagePerAnswer(s *shard, cs *connState, newAnswers int, now time.Duration) {
+func (g *generator) scheduleMessagesAfterThinkTime(s *shard, cs *connState, newAnswers int, now time.Duration) {
 	at := now + g.cfg.Think
-	for range g.limitByQuotaAndWindow(cs, newAnswers, now) {
+	for range g.limitByQuotaAndWindowEnd(cs, newAnswers, now) {
 		if g.cfg.Lifetime > 0 && at >= g.table.openedAt[cs.index]+g.cfg.Lifetime && !g.cfg.reconnects() {
 			break // by then the connection is closed, or reconnected with a new lifetime
 		}
@@ -70,22 +71,22 @@ func (g *generator) scheduleMessagePerAnswer(s *shard, cs *connState, newAnswers
 	}
 }
 
-// markPlannedDueAndQueueNext assigns due messages of the plan to a connection while the connection has capacity. If
+// markPlannedDueAndQueueNext gives a connection messages whose planned time has come, as long as it has capacity. If
 // capacity remains, the connection is queued for its next message.
 func (g *generator) markPlannedDueAndQueueNext(s *shard, cs *connState, now time.Duration) {
 	for g.canTakeAnotherMessage(cs) {
-		at, ok := g.takeDuePlanTime(s, cs, now)
+		at, ok := g.takeAndCountDuePlanTime(s, cs, now)
 		if !ok {
 			break
 		}
 		g.markMessageDue(s, cs, at)
 	}
-	g.queueForNextPlannedMessage(s, cs, now)
+	g.queueForNextPlannedIfCapacity(s, cs, now)
 }
 
-// takeDuePlanTime takes the next due time from the shared plan or from the connection's own plan. If no time is due, or
-// if the open loop has given up unsent messages, ok is false.
-func (g *generator) takeDuePlanTime(s *shard, cs *connState, now time.Duration) (plannedAt time.Duration, ok bool) {
+// takeAndCountDuePlanTime takes the next due time from the shared plan or from the connection's own plan. If no time is
+// due, or if planDeadline has passed, ok is false.
+func (g *generator) takeAndCountDuePlanTime(s *shard, cs *connState, now time.Duration) (plannedAt time.Duration, ok bool) {
 	if int64(now) >= g.planDeadline.Load() {
 		return 0, false
 	}
@@ -105,9 +106,9 @@ func (g *generator) takeDuePlanTime(s *shard, cs *connState, now time.Duration) 
 	return plannedAt, true
 }
 
-// queueForNextPlannedMessage prepares a connection with capacity for its next planned message. If the plan is shared,
-// the connection enters the shard's ready queue. If the connection has its own plan, it gets a timer.
-func (g *generator) queueForNextPlannedMessage(s *shard, cs *connState, now time.Duration) {
+// queueForNextPlannedIfCapacity prepares a connection with capacity for its next planned message. With a shared plan,
+// the connection enters the shard's ready queue. With a plan of its own, it gets a timer.
+func (g *generator) queueForNextPlannedIfCapacity(s *shard, cs *connState, now time.Duration) {
 	if !g.isOpenLoop() || cs.flags&connPastFirst == 0 || !g.canTakeAnotherMessage(cs) {
 		return
 	}
@@ -135,8 +136,8 @@ func (g *generator) needsPaceTimer() bool {
 const (
 	maxNudgesPerPace = 512
 	paceInterval     = 10 * time.Millisecond
-	// paceIntervalNoLoops is shorter than paceInterval, because without loops other goroutines change what the
-	// pacing waits for.
+	// paceIntervalNoLoops replaces paceInterval in models without loops. It is shorter, because other goroutines can
+	// make messages due between two calls of the pacing.
 	paceIntervalNoLoops = time.Millisecond
 	// paceRetryDelay is the delay before nudges are repeated that failed because the mailbox was full.
 	paceRetryDelay = 100 * time.Microsecond
@@ -159,8 +160,8 @@ func (g *generator) nudgeDueConnsOfLoop(loopOrAll int, at time.Duration, nudge f
 	return next + g.epoch
 }
 
-// nudgeDueConnsOfShard nudges the connections of a shard that have something to do. It must be called again at
-// nextCall.
+// nudgeDueConnsOfShard nudges the connections of a shard that have due timers or due messages. It must be called again
+// at nextCall.
 func (g *generator) nudgeDueConnsOfShard(s *shard, now time.Duration, nudge func(engine.Ref) bool) (nextCall time.Duration) {
 	s.mu.Lock()
 	if len(s.nudgeRetries) == 0 && s.timers.earliestOrNever() > now && (s.ready.n == 0 || g.sharedPlan.NextDue() > now) {
@@ -170,8 +171,8 @@ func (g *generator) nudgeDueConnsOfShard(s *shard, now time.Duration, nudge func
 	}
 	nudges := append(s.nudges[:0], s.nudgeRetries...)
 	s.nudgeRetries = s.nudgeRetries[:0]
-	nudges = g.markDueAndExpiredConns(s, nudges, now)
-	nudges = g.markDueOnReadyConns(s, nudges, now)
+	nudges = g.markConnsWithDueTimers(s, nudges, now)
+	nudges = g.markSharedPlanDueOnReadyConns(s, nudges, now)
 	s.mu.Unlock()
 	full := false
 	for i, ref := range nudges {
@@ -198,7 +199,7 @@ func (g *generator) nextPaceTime(s *shard) time.Duration {
 	return next
 }
 
-func appendUnlessNudged(nudges []engine.Ref, cs *connState) []engine.Ref {
+func appendAndMarkUnlessNudged(nudges []engine.Ref, cs *connState) []engine.Ref {
 	if cs.flags&connNudged != 0 {
 		return nudges
 	}
@@ -206,8 +207,8 @@ func appendUnlessNudged(nudges []engine.Ref, cs *connState) []engine.Ref {
 	return append(nudges, cs.ref)
 }
 
-// markDueAndExpiredConns handles a shard's expired timers. It appends the connections that need a nudge to nudges.
-func (g *generator) markDueAndExpiredConns(s *shard, nudges []engine.Ref, now time.Duration) []engine.Ref {
+// markConnsWithDueTimers handles a shard's expired timers. It appends the connections that need a nudge to nudges.
+func (g *generator) markConnsWithDueTimers(s *shard, nudges []engine.Ref, now time.Duration) (extended []engine.Ref) {
 	for len(nudges) < maxNudgesPerPace {
 		timer, ok := s.timers.popDue(now)
 		if !ok {
@@ -219,7 +220,7 @@ func (g *generator) markDueAndExpiredConns(s *shard, nudges []engine.Ref, now ti
 		}
 		switch timer.kind {
 		case thinkTimer:
-			for range min(g.limitByQuotaAndWindow(cs, 1, now), 1) {
+			for range min(g.limitByQuotaAndWindowEnd(cs, 1, now), 1) {
 				g.markMessageDue(s, cs, now)
 			}
 		case planTimer:
@@ -236,14 +237,14 @@ func (g *generator) markDueAndExpiredConns(s *shard, nudges []engine.Ref, now ti
 			}
 			cs.flags |= connExpired
 		}
-		nudges = appendUnlessNudged(nudges, cs)
+		nudges = appendAndMarkUnlessNudged(nudges, cs)
 	}
 	return nudges
 }
 
-// markDueOnReadyConns assigns due messages of the shared plan to ready connections in rotation. It appends these
-// connections to nudges.
-func (g *generator) markDueOnReadyConns(s *shard, nudges []engine.Ref, now time.Duration) []engine.Ref {
+// markSharedPlanDueOnReadyConns assigns due messages of the shared plan to ready connections in rotation. It appends
+// these connections to nudges.
+func (g *generator) markSharedPlanDueOnReadyConns(s *shard, nudges []engine.Ref, now time.Duration) (extended []engine.Ref) {
 	for len(nudges) < maxNudgesPerPace && s.ready.n > 0 {
 		if g.sharedPlan.NextDue() > now {
 			break
@@ -254,7 +255,7 @@ func (g *generator) markDueOnReadyConns(s *shard, nudges []engine.Ref, now time.
 		if !g.canTakeAnotherMessage(cs) || cs.flags&connStarted == 0 {
 			continue
 		}
-		at, ok := g.takeDuePlanTime(s, cs, now)
+		at, ok := g.takeAndCountDuePlanTime(s, cs, now)
 		if !ok {
 			cs.flags |= connQueued
 			s.ready.enqueue(id)
@@ -265,14 +266,14 @@ func (g *generator) markDueOnReadyConns(s *shard, nudges []engine.Ref, now time.
 			cs.flags |= connQueued
 			s.ready.enqueue(id)
 		}
-		nudges = appendUnlessNudged(nudges, cs)
+		nudges = appendAndMarkUnlessNudged(nudges, cs)
 	}
 	return nudges
 }
 
-// recordSendLateness records how long due messages have waited. The connection had capacity at the planned time, so the
-// generator itself caused the delay.
-func (g *generator) recordSendLateness(s *shard, cs *connState, now time.Duration) {
+// recordOpenLoopSendLateness records how long due messages have waited to be sent. The generator itself caused this
+// delay, because the connection had capacity at the planned time.
+func (g *generator) recordOpenLoopSendLateness(s *shard, cs *connState, now time.Duration) {
 	if !g.isOpenLoop() {
 		return
 	}
@@ -292,8 +293,8 @@ func (g *generator) sendDueOrCloseExpired(c *engine.Conn, cs *connState) {
 		g.closeOrResetConn(c, errLifetimeOver)
 		return
 	}
-	g.recordSendLateness(s, cs, now)
-	p := g.takeDueBatch(s, cs, now)
+	g.recordOpenLoopSendLateness(s, cs, now)
+	p := g.takeAllDueAndCountSent(s, cs, now)
 	s.mu.Unlock()
 	g.sendOrPublishBatch(c, cs, p)
 	if g.mode == flooding {
@@ -310,7 +311,7 @@ func (g *generator) closeOrResetConn(c *engine.Conn, reason error) {
 	}
 }
 
-func (g *generator) countPlannedUnsentOnClose(s *shard, cs *connState) {
+func (g *generator) skipPlanAndCountUnsentOnClose(s *shard, cs *connState) {
 	if !g.isOpenLoop() {
 		return
 	}
@@ -329,9 +330,10 @@ func (g *generator) countPlannedUnsentOnClose(s *shard, cs *connState) {
 	}
 }
 
-// initConnSendPlan starts a connection's own plan. If the run has a first message, the plan begins now. Otherwise, it
-// begins when the connection was established, but not before the traffic. The connections' plans are evenly offset.
-func (g *generator) initConnSendPlan(cs *connState, now time.Duration) {
+// startConnPlanEvenlyOffset starts a connection's own plan: now if the run has a first message, otherwise from the
+// connection's establishment, but not before the traffic. Offsets spread the messages of all connections evenly over
+// time.
+func (g *generator) startConnPlanEvenlyOffset(cs *connState, now time.Duration) {
 	const golden = 0.6180339887498949 // its multiples modulo 1 are evenly distributed
 	since := g.table.openedAt[cs.index]
 	if g.script.hasFirst {
@@ -344,7 +346,7 @@ func (g *generator) initConnSendPlan(cs *connState, now time.Duration) {
 func (g *generator) connSeed(cs *connState) uint64 { return deriveSeed(g.cfg.Seed, uint64(cs.number)) }
 
 // Limits of the random times that are drawn to count the unsent messages of an open loop: skipDraws for the plan of one
-// connection, skipDrawsAll for all plans. The number of further unsent messages is estimated.
+// connection, skipDrawsAll for all plans. Beyond these limits, the number of messages is estimated.
 const (
 	skipDraws    = 64
 	skipDrawsAll = 100_000
@@ -354,10 +356,11 @@ func (g *generator) skipConnPlanUntil(cs *connState, end time.Duration, randomDr
 	return g.table.plans[cs.index].Skip(&g.curve, g.connSeed(cs), time.Duration(g.windowStart.Load()), end, randomDrawsLeft)
 }
 
-// forEachConnPlan calls f with the plan of each open connection until f returns false. f runs under the shard's lock.
-func (g *generator) forEachConnPlan(f func(*connState, *pacer.SendPlan) bool) {
-	g.table.forEachConn(g.shards, func(_ *shard, cs *connState) bool {
-		return cs.flags&connClosed != 0 || f(cs, &g.table.plans[cs.index])
+// forEachOpenConnPlan calls visit with the plan of each open connection until visit returns false. visit runs under the
+// shard's lock.
+func (g *generator) forEachOpenConnPlan(visit func(*connState, *pacer.SendPlan) (goOn bool)) {
+	g.table.forEachCurrentOrFormerConn(g.shards, func(_ *shard, cs *connState) bool {
+		return cs.flags&connClosed != 0 || visit(cs, &g.table.plans[cs.index])
 	})
 }
 
@@ -369,7 +372,7 @@ func (g *generator) skipAndCountUnsentPlans() (all pacer.CountsBeforeAndInWindow
 		return g.sharedPlan.Skip(until, skipDrawsAll)
 	}
 	left := skipDrawsAll
-	g.forEachConnPlan(func(cs *connState, _ *pacer.SendPlan) bool {
+	g.forEachOpenConnPlan(func(cs *connState, _ *pacer.SendPlan) bool {
 		draws := min(skipDraws, left)
 		left -= draws
 		skipped := g.skipConnPlanUntil(cs, until, &draws)
@@ -381,34 +384,34 @@ func (g *generator) skipAndCountUnsentPlans() (all pacer.CountsBeforeAndInWindow
 	return all
 }
 
-func (g *generator) estimateOverdueMessages(now time.Duration) (n int64) {
+func (g *generator) estimateDueUntakenMessages(now time.Duration) (n int64) {
 	if g.mode == openLoop {
 		return g.sharedPlan.CountDueAndUntaken(now)
 	}
 	until := time.Duration(g.windowEnd.Load())
-	g.forEachConnPlan(func(_ *connState, p *pacer.SendPlan) bool {
+	g.forEachOpenConnPlan(func(_ *connState, p *pacer.SendPlan) bool {
 		n += p.CountDueAndUntaken(&g.curve, now, until)
 		return true
 	})
 	return n
 }
 
-// hasUntakenPlannedMessage reports whether a plan has a message in the window that no connection has taken.
-func (g *generator) hasUntakenPlannedMessage() (is bool) {
+// hasUntakenMessagePlannedInWindow reports whether a plan has a message in the window that no connection has taken.
+func (g *generator) hasUntakenMessagePlannedInWindow() (is bool) {
 	if g.mode == openLoop {
 		return g.sharedPlan.NextDue() < pacer.Never
 	}
 	until := time.Duration(g.windowEnd.Load())
-	g.forEachConnPlan(func(_ *connState, p *pacer.SendPlan) bool {
+	g.forEachOpenConnPlan(func(_ *connState, p *pacer.SendPlan) bool {
 		is = p.Next() > 0 && p.Next() < until
 		return !is
 	})
 	return is
 }
 
-// Limits of a flood. In each loop iteration, a connection sends floodBatches batches. The size of a batch, which is
-// also the limit of unsent bytes, is the connection's part of floodBufferTotal, but from minFloodBuffer to
-// maxFloodBuffer.
+// Limits of a flood. The connections share floodBufferTotal bytes equally, but each gets from minFloodBuffer to
+// maxFloodBuffer bytes. This part is the size of a batch and the limit of unsent bytes. A connection sends at most
+// floodBatches batches per loop iteration.
 const (
 	maxFloodBuffer   = 64 << 10
 	minFloodBuffer   = 4 << 10
@@ -439,11 +442,11 @@ func (g *generator) sendFloodBatches(c *engine.Conn, cs *connState) {
 		}
 		now := g.now()
 		s.mu.Lock()
-		if g.limitByQuotaAndWindow(cs, 1, now) == 0 {
+		if g.limitByQuotaAndWindowEnd(cs, 1, now) == 0 {
 			s.mu.Unlock()
 			return
 		}
-		p := batch{from: cs.answered, n: g.limitByQuotaAndWindow(cs, n, now), measured: g.isInWindow(now)}
+		p := batch{from: cs.answered, n: g.limitByQuotaAndWindowEnd(cs, n, now), measured: g.isInWindow(now)}
 		cs.answered += uint64(p.n)
 		s.totals.addToRunAndWindow(nSent, int64(p.n), p.measured)
 		s.totals.addToRunAndWindow(nBytesSent, int64(p.n*g.script.fixedSize), p.measured)

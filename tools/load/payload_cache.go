@@ -7,7 +7,7 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// payloadCache stores messages of equal size contiguously: messages to send, or answers to expect.
+// payloadCache stores messages of equal size one after the other in memory: messages to send, or answers to expect.
 type payloadCache struct {
 	block       circularMessageBlock
 	partialNext int // number of bytes of the next message that are sent with each message
@@ -29,7 +29,7 @@ func (r *payloadCache) messageOffset(connNumber uint32, msgNumber uint64) int {
 	return r.block.advanceOffsetWrapping(r.firstOffset(connNumber), int(msgNumber%messages)*r.block.size)
 }
 
-func (r *payloadCache) appendMessage(dst []byte, connNumber uint32, msgNumber uint64) []byte {
+func (r *payloadCache) appendMessageOrShareIfNil(dst []byte, connNumber uint32, msgNumber uint64) []byte {
 	m := r.block.contiguousBytesAt(r.messageOffset(connNumber, msgNumber), r.block.size)
 	if dst == nil {
 		return m
@@ -93,7 +93,7 @@ type circularMessageBlock struct {
 	size  int // size of a message
 }
 
-// newRandomLinesBlock generates up to blockBytes bytes, but at least blockMessages messages. blockBytes is small enough
+// A block of random lines has up to blockBytes bytes, but at least blockMessages messages. blockBytes is small enough
 // to leave space for other data in a second-level cache.
 const (
 	blockBytes    = 64 << 10

@@ -18,7 +18,7 @@ func (r *loadRun) runAllPhases(ctx context.Context) error {
 	if r.cfg.Early {
 		return r.runWarmupWindowAndDrain(ctx)
 	}
-	if err := r.runAllConnectAttempts(ctx); err != nil {
+	if err := r.runConnectPhase(ctx); err != nil {
 		return err
 	}
 	r.emitEventWithSnapshot(Event{Phase: Connected})
@@ -28,10 +28,10 @@ func (r *loadRun) runAllPhases(ctx context.Context) error {
 	for _, step := range []func(context.Context) error{
 		r.waitForBeginIfCoordinated,
 		r.verifyHeldConns,
-		func(ctx context.Context) error { return r.waitHoldStage(ctx, r.cfg.HoldBefore) },
+		func(ctx context.Context) error { return r.enterHoldStageAndWait(ctx, r.cfg.HoldBefore) },
 		r.runWarmupWindowAndDrain,
 		r.verifyHeldConns,
-		func(ctx context.Context) error { return r.waitHoldStage(ctx, r.cfg.HoldAfter) },
+		func(ctx context.Context) error { return r.enterHoldStageAndWait(ctx, r.cfg.HoldAfter) },
 	} {
 		if err := step(ctx); err != nil {
 			return err
@@ -48,7 +48,7 @@ func (r *loadRun) waitForBeginIfCoordinated(ctx context.Context) error {
 	return r.waitEmittingProgress(ctx, waitCondition{values: r.cfg.Begin, done: r.allConnsClosedForGood})
 }
 
-func (r *loadRun) waitHoldStage(ctx context.Context, d time.Duration) error {
+func (r *loadRun) enterHoldStageAndWait(ctx context.Context, d time.Duration) error {
 	if d > 0 {
 		r.stage = "hold"
 	}
@@ -62,7 +62,7 @@ func (r *loadRun) startDialingInBackground(ctx context.Context) (stopAndEndConne
 	var dialer sync.WaitGroup
 	r.connectStart = r.generator.now()
 	dialer.Go(func() {
-		if err := r.dialer.startAllConns(dialing); err != nil && dialing.Err() == nil {
+		if err := r.dialer.startConnsAndReplacements(dialing); err != nil && dialing.Err() == nil {
 			r.generator.faults.recordConnectFailureDuringConnects(err)
 		}
 	})
@@ -73,13 +73,14 @@ func (r *loadRun) startDialingInBackground(ctx context.Context) (stopAndEndConne
 	}
 }
 
-// runAllConnectAttempts opens the connections. If attempts stall, it ends them and returns nil.
-func (r *loadRun) runAllConnectAttempts(ctx context.Context) (errUnlessStalled error) {
+// runConnectPhase opens the connections and waits until each attempt has succeeded or failed. If the attempts stall, it
+// gives up the unfinished ones and returns nil.
+func (r *loadRun) runConnectPhase(ctx context.Context) (errUnlessStalled error) {
 	dialing, cancel := context.WithCancelCause(ctx)
 	var dialer sync.WaitGroup
 	r.connectStart = r.generator.now()
 	dialer.Go(func() {
-		if err := r.dialer.startAllConns(dialing); err != nil {
+		if err := r.dialer.startConnsAndReplacements(dialing); err != nil {
 			cancel(fmt.Errorf("load: connecting: %w", err))
 		}
 	})
@@ -98,8 +99,8 @@ func (r *loadRun) runAllConnectAttempts(ctx context.Context) (errUnlessStalled e
 	return ignoreStalled(err)
 }
 
-// If no attempt finishes for connectStallTimeout, the connect phase ends. The time is longer for a low connect rate or
-// a slow ramp.
+// connectStallTimeout returns the time without a finished attempt after which the connect phase ends. It is longer for
+// a low connect rate or a slow ramp.
 func (r *loadRun) connectStallTimeout() time.Duration {
 	timeout := r.cfg.ConnectTimeout
 	if r.cfg.ConnectRate > 0 {
@@ -118,7 +119,7 @@ func (r *loadRun) endConnectPhase(pendingFailureCause string) {
 		s.refuseNewConns()
 	}
 	sum := r.sumTotals()
-	r.generator.faults.stopCountingAndFailPending(int64(r.dialer.issued), sum.run[nOpened], pendingFailureCause)
+	r.generator.faults.stopCountingConnectsAndFailPending(int64(r.dialer.issued), sum.run[nOpened], pendingFailureCause)
 	if sum.run[nOpened] > 0 {
 		r.connectTime = sum.lastOpened - r.connectStart
 	}
@@ -153,7 +154,7 @@ func (r *loadRun) runWarmupWindowAndDrain(ctx context.Context) (errUnlessStalled
 	stop()
 	r.stage = "drain"
 	if !errors.Is(err, errStalled) && !r.cfg.Unprompted && (!r.cfg.awaitsNoAnswers() || r.generator.isOpenLoop()) {
-		err = cmp.Or(err, r.awaitOutstandingAnswers(ctx))
+		err = cmp.Or(err, r.awaitUnsentAndUnanswered(ctx))
 	}
 	r.stopPlanAndSkipUnsent()
 	if r.generator.pubsub != nil && r.cfg.Published != nil && ignoreStalled(err) == nil {
@@ -170,7 +171,7 @@ func (r *loadRun) runWarmupWindowAndDrain(ctx context.Context) (errUnlessStalled
 func (r *loadRun) startTrafficOrEarlyDialing(ctx context.Context) (waitForStarter func()) {
 	t := r.generator
 	if r.cfg.Early {
-		r.scheduleWindowAndPlan(0)
+		r.scheduleWarmupWindowAndPlan(0)
 		t.trafficStarted.Store(true)
 		return r.startDialingInBackground(ctx)
 	}
@@ -178,24 +179,25 @@ func (r *loadRun) startTrafficOrEarlyDialing(ctx context.Context) (waitForStarte
 	if t.isOpenLoop() {
 		lead = planLead + time.Duration(t.table.allocatedCount()-t.nudgedConns)*planLeadPerConn
 	}
-	r.scheduleWindowAndPlan(lead)
+	r.scheduleWarmupWindowAndPlan(lead)
 	t.trafficStarted.Store(true)
 	var starter sync.WaitGroup
 	starter.Go(func() { t.nudgeConnsToStartSending(ctx) })
 	return starter.Wait
 }
 
-// An open loop's first message is planned planLead ahead, plus planLeadPerConn for each connection. In this time, the
-// pacing wakes up and all connections start their plans.
+// An open loop plans its first message for planLead from now, plus planLeadPerConn for each connection. In this time,
+// the pacing wakes up and all connections start their plans.
 const (
 	planLead        = 2 * paceInterval
 	planLeadPerConn = 2 * time.Microsecond // for each connection
 )
 
-// scheduleWindowAndPlan schedules the warm-up after lead, then the window. In an open loop, it starts the plan.
-func (r *loadRun) scheduleWindowAndPlan(lead time.Duration) {
+// scheduleWarmupWindowAndPlan sets the times of the warm-up, which begins after warmupDelay, and of the window after
+// it. In an open loop, it also sets the times of the messages, from the beginning of the warm-up on.
+func (r *loadRun) scheduleWarmupWindowAndPlan(warmupDelay time.Duration) {
 	t := r.generator
-	begin := max(t.now()+lead, 1)
+	begin := max(t.now()+warmupDelay, 1)
 	from := begin + r.cfg.Warmup
 	until := from + r.cfg.Duration
 	switch {
@@ -259,8 +261,8 @@ func (r *loadRun) windowOrAllExchangedCondition() waitCondition {
 	}
 }
 
-// sampleRateAndCheckWindowDone samples the receive rate. It returns true if all connections are closed. In a Steady run
-// without Config.Enough, it also returns true if the rate is steady.
+// sampleRateAndCheckWindowDone samples the receive rate and reports whether the window must end: because all
+// connections are closed or, in a Steady run without Config.Enough, because the rate is steady.
 func (r *loadRun) sampleRateAndCheckWindowDone(current totals) (steadyOrAllClosed bool) {
 	if r.windowParts.addRateIfIntervalPassed(r.generator.now(), current.window[nBytesReceived]) && r.cfg.Enough != nil {
 		r.emitEventWithSnapshot(Event{Phase: Part, Received: r.windowParts.lastRate()})
@@ -272,12 +274,12 @@ func (r *loadRun) allConnsClosedForGood(s totals) bool {
 	return s.openConns() == 0 && r.cfg.Lifetime == 0 && r.countFinishedAttempts(s) >= int64(r.cfg.totalConns())
 }
 
-// awaitOutstandingAnswers waits for missing answers. In an open loop, it also waits until overdue messages have been
+// awaitUnsentAndUnanswered waits for missing answers. In an open loop, it also waits until overdue messages have been
 // sent. When ctx ends, it continues to wait for at most canceledDrain.
-func (r *loadRun) awaitOutstandingAnswers(ctx context.Context) error {
+func (r *loadRun) awaitUnsentAndUnanswered(ctx context.Context) (ctxErr error) {
 	w := waitCondition{
 		done: func(totals) bool {
-			behind := r.generator.isOpenLoop() && r.generator.hasUntakenPlannedMessage() // before the totals, which then include them
+			behind := r.generator.isOpenLoop() && r.generator.hasUntakenMessagePlannedInWindow() // before the totals, which then include them
 			s := r.sumTotals()
 			return s.openConns() == 0 || !behind && s.run[nDue] == 0 && (s.messagesInFlight() == 0 || r.cfg.awaitsNoAnswers())
 		},
@@ -342,8 +344,8 @@ type rateSampler struct {
 	Steadiness
 }
 
-// addRateIfIntervalPassed returns false until p.interval has passed since the last sample. After that, it adds the
-// receive rate since the last sample. totalReceived is the number of bytes received since the window began.
+// addRateIfIntervalPassed adds the receive rate since the last sample, if p.interval has passed since then. added
+// reports whether it did. totalReceived is the number of bytes received since the window began.
 func (p *rateSampler) addRateIfIntervalPassed(now time.Duration, totalReceived int64) (added bool) {
 	if now-p.lastSample < p.interval {
 		return false

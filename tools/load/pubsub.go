@@ -52,7 +52,7 @@ type PubSub struct {
 // MaxPublishers is the maximum of PubSub.Publishers.
 const MaxPublishers = 1024
 
-// maxSequences is the maximum number of pairs of a subscriber and a publisher. Each pair needs 4 bytes.
+// maxSequences limits the number of subscribers times the number of publishers. Each such pair needs 4 bytes.
 const maxSequences = 256 << 20
 
 // pubsubPipeline is the default of Config.Pipeline for publishers in an open loop.
@@ -121,7 +121,7 @@ type pubsubRun struct {
 	lostReceived, lostGaps int64
 }
 
-// publisherState is the part of a publisher's state that subscribers access.
+// publisherState is the part of a publisher's state that the owners of subscribers access, too.
 type publisherState struct {
 	ref         engine.Ref // set before the first message
 	nudged      atomic.Bool
@@ -218,7 +218,7 @@ func (h *pubsubRun) awaitJoinThenReceive(c *engine.Conn, m *pubsubMember, in []b
 			return used
 		}
 	}
-	return used + h.verifyDeliveriesUnlessSlow(c, m, in[used:])
+	return used + h.verifyDeliveriesOrCountSlowBytes(c, m, in[used:])
 }
 
 // registerMemberOrAbortLate registers a publisher or subscriber that the server has confirmed. If the connect phase is
@@ -226,7 +226,7 @@ func (h *pubsubRun) awaitJoinThenReceive(c *engine.Conn, m *pubsubMember, in []b
 func (h *pubsubRun) registerMemberOrAbortLate(c *engine.Conn, m *pubsubMember) (joinedAsSubscriber bool) {
 	if h.isPublisher(m) {
 		h.publishers[m.number].ref = c.Ref()
-		h.registerConnOrAbortLate(c, m.number, m.dialedAt)
+		h.registerAndStartConnOrAbortLate(c, m.number, m.dialedAt)
 		return false
 	}
 	now := h.now()
@@ -279,10 +279,10 @@ func (h *pubsubRun) resumeAndDrainSlowSubscribers(ctx context.Context, r *loadRu
 	})
 }
 
-// verifyDeliveriesUnlessSlow verifies the input of a subscriber. If the subscriber is slow by configuration, the input
-// is only counted. When all subscribers have received a message, verifyDeliveriesUnlessSlow wakes the message's
-// publisher, which then sends the next message.
-func (h *pubsubRun) verifyDeliveriesUnlessSlow(c *engine.Conn, m *pubsubMember, in []byte) (used int) {
+// verifyDeliveriesOrCountSlowBytes verifies the input of a subscriber. If the subscriber is slow by configuration, the
+// input is only counted. When all subscribers have received a message, verifyDeliveriesOrCountSlowBytes wakes the
+// message's publisher, which then sends the next message.
+func (h *pubsubRun) verifyDeliveriesOrCountSlowBytes(c *engine.Conn, m *pubsubMember, in []byte) (used int) {
 	if h.isSlow(m) {
 		m.shard.mu.Lock()
 		defer m.shard.mu.Unlock()
@@ -296,7 +296,7 @@ func (h *pubsubRun) verifyDeliveriesUnlessSlow(c *engine.Conn, m *pubsubMember, 
 	for used < len(in) && err == nil {
 		var n int
 		var p *publisherState
-		if n, p, err = h.verifyNextDelivery(c, m, in[used:], now); n == 0 {
+		if n, p, err = h.verifyAndRecordNextDelivery(c, m, in[used:], now); n == 0 {
 			break
 		}
 		used += n
@@ -310,16 +310,16 @@ func (h *pubsubRun) verifyDeliveriesUnlessSlow(c *engine.Conn, m *pubsubMember, 
 	}
 	if err != nil {
 		m.err = err
-		h.faults.recordMismatch(err, Mismatch{Connection: int64(m.number), Message: h.countReceivedOrSkipped(m), Want: `""`, Got: quoteTruncated(in[used:])})
+		h.faults.countMismatchAndKeepFirst(err, Mismatch{Connection: int64(m.number), Message: h.countReceivedOrSkipped(m), Want: `""`, Got: quoteTruncated(in[used:])})
 		c.Abort(err)
 		return len(in)
 	}
 	return used
 }
 
-// verifyNextDelivery handles one message from the server. consumed is 0 if the message is incomplete. If this was the
-// last delivery of a publisher's message, fullyDeliveredBy is the publisher. The caller holds the shard's lock.
-func (h *pubsubRun) verifyNextDelivery(c *engine.Conn, m *pubsubMember, in []byte, now time.Duration) (consumed int, fullyDeliveredBy *publisherState, err error) {
+// verifyAndRecordNextDelivery handles one message from the server. consumed is 0 if the message is incomplete. If this
+// was the last delivery of a publisher's message, fullyDeliveredBy is the publisher. The caller holds the shard's lock.
+func (h *pubsubRun) verifyAndRecordNextDelivery(c *engine.Conn, m *pubsubMember, in []byte, now time.Duration) (consumed int, fullyDeliveredBy *publisherState, err error) {
 	w := &h.protocol.message
 	if head := min(len(in), len(w.head)); string(in[:head]) != w.head[:head] {
 		consumed, err = h.protocol.consumeNonMessageInput(c, in)
@@ -364,17 +364,17 @@ func (h *pubsubRun) verifyNextDelivery(c *engine.Conn, m *pubsubMember, in []byt
 	return consumed, fullyDeliveredBy, nil
 }
 
-// nextSequencesBySubscriber returns, for each publisher, the number of the next message that m should receive.
-func (h *pubsubRun) nextSequencesBySubscriber(m *pubsubMember) []uint32 {
+// nextSequencesOfMember returns, for each publisher, the number of the next message that m should receive.
+func (h *pubsubRun) nextSequencesOfMember(m *pubsubMember) []uint32 {
 	return h.nextSeq[int(m.number-uint32(h.Publishers+h.Slow))*h.AllPublishers:][:h.AllPublishers]
 }
 
 func (h *pubsubRun) nextSequence(m *pubsubMember, publisher uint32) *uint32 {
-	return &h.nextSequencesBySubscriber(m)[publisher]
+	return &h.nextSequencesOfMember(m)[publisher]
 }
 
 func (h *pubsubRun) countReceivedOrSkipped(m *pubsubMember) (n int64) {
-	for _, next := range h.nextSequencesBySubscriber(m) {
+	for _, next := range h.nextSequencesOfMember(m) {
 		n += int64(next)
 	}
 	return n
@@ -386,8 +386,8 @@ func (p *publisherState) nudgeUnlessPending() {
 	}
 }
 
-// clearNudgeAndCountDelivered permits the next nudge of a publisher. From the publisher's oldest message in flight on,
-// it counts the messages that all subscribers have received.
+// clearNudgeAndCountDelivered permits the next nudge of a publisher. It then counts the publisher's messages that all
+// subscribers have received, from the oldest message in flight up to the first one that some subscriber lacks.
 func (h *pubsubRun) clearNudgeAndCountDelivered(cs *connState) (n int) {
 	p := &h.publishers[cs.number]
 	p.nudged.Store(false)
@@ -441,7 +441,7 @@ func (h *pubsubRun) checkAnswers(c *engine.Conn, _ *connState, in []byte, _ int)
 
 func (h *pubsubRun) nextExpectedBytes(*connState) []byte { return nil }
 
-func (h *pubsubRun) handleLostOrUnjoinedMember(m *pubsubMember, reason error) {
+func (h *pubsubRun) recordLostOrUnjoinedMember(m *pubsubMember, reason error) {
 	switch {
 	case !m.joined && h.closing.Load():
 		return
@@ -469,8 +469,8 @@ func (h *pubsubRun) handleLostOrUnjoinedMember(m *pubsubMember, reason error) {
 	}
 }
 
-// removeLostSubscriber subtracts a lost subscriber from the counters of the messages that the subscriber has not
-// received. It returns the publishers of the messages that all remaining subscribers have received.
+// removeLostSubscriber stops the wait for a lost subscriber: it decrements the counters of all messages that the
+// subscriber has not received. It returns the publishers of the messages that all remaining subscribers have received.
 func (h *pubsubRun) removeLostSubscriber(m *pubsubMember) (nowFullyDelivered []*publisherState) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -489,15 +489,15 @@ func (h *pubsubRun) removeLostSubscriber(m *pubsubMember) (nowFullyDelivered []*
 	defer m.shard.mu.Unlock()
 	h.lostReceived += h.countReceivedOrSkipped(m) - int64(m.gaps)
 	h.lostGaps += int64(m.gaps)
-	clear(h.nextSequencesBySubscriber(m))
+	clear(h.nextSequencesOfMember(m))
 	return nowFullyDelivered
 }
 
-func (h *pubsubRun) countMissingOfOwnOrAll() (n int64) {
+func (h *pubsubRun) countMissingDeliveriesOfOwnOrAll() (n int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.publishedByAll != nil {
-		return h.countMissingOfAllPublishers()
+		return h.countMissingDeliveriesOfAll()
 	}
 	for i := range h.publishers {
 		for k := range h.publishers[i].undelivered {
@@ -536,7 +536,7 @@ func (h *pubsubRun) exchangeCountsAndAwaitDeliveries(ctx context.Context, r *loa
 	h.publishedByAll, h.publishedByTopic = all, h.countMessagesByTopic(all)
 	h.mu.Unlock()
 	return r.waitEmittingProgress(ctx, waitCondition{
-		done:         func(totals) bool { return h.countMissingOfOwnOrAll() == 0 },
+		done:         func(totals) bool { return h.countMissingDeliveriesOfOwnOrAll() == 0 },
 		stallTimeout: r.cfg.Drain,
 		progress:     func(s totals) int64 { return s.run[nDelivered] },
 	})
@@ -557,9 +557,9 @@ func (h *pubsubRun) countMessagesByTopic(publishedByPublisher []int64) []int64 {
 	return each
 }
 
-// countMissingOfAllPublishers returns the number of missing deliveries from all publishers. If it is unknown how many
-// messages a publisher has sent, only skipped messages count as missing for this publisher. The caller holds mu.
-func (h *pubsubRun) countMissingOfAllPublishers() int64 {
+// countMissingDeliveriesOfAll returns how many deliveries to subscribers are missing, over all publishers. If it is
+// unknown how many messages a publisher has sent, only gaps between its received messages count. The caller holds mu.
+func (h *pubsubRun) countMissingDeliveriesOfAll() int64 {
 	n := h.lostReceived + h.lostGaps
 	for topic, subscribers := range h.subscribersByTopic {
 		n += h.publishedByTopic[topic] * int64(subscribers)

@@ -50,7 +50,7 @@ const (
 	topicSize   = 1 + topicDigits
 )
 
-func splitWireTemplate(template string, payloadSize int) (t wireTemplate) {
+func parseWireTemplate(template string, payloadSize int) (t wireTemplate) {
 	template = strings.NewReplacer("{topic-size}", strconv.Itoa(topicSize), "{size}", strconv.Itoa(payloadSize)).Replace(template)
 	t.head, t.tail, _ = strings.Cut(template, topicMark)
 	if mid, tail, ok := strings.Cut(t.tail, payloadMark); ok {
@@ -86,7 +86,7 @@ const (
 )
 
 func newPubsubProtocol(name string, payloadSize int) pubsubProtocol {
-	at := func(template string) wireTemplate { return splitWireTemplate(template, payloadSize) }
+	at := func(template string) wireTemplate { return parseWireTemplate(template, payloadSize) }
 	switch name {
 	case "nats":
 		const connect = `CONNECT {"verbose":false,"pedantic":false}` + "\r\n"
@@ -129,7 +129,7 @@ func replyToNATSControlLine(line string) (reply string, isExpected bool) {
 // newWSFrameTemplate returns the template of a WebSocket frame. A frame from the client is masked, but the mask is 0,
 // which leaves the payload unchanged.
 func newWSFrameTemplate(template string, payloadSize int, fromClient bool) wireTemplate {
-	t := splitWireTemplate(template, payloadSize)
+	t := parseWireTemplate(template, payloadSize)
 	n := len(t.appendFilledIn(nil, 0, nil))
 	if t.mid != "" {
 		n += payloadSize
@@ -239,7 +239,7 @@ func (p *pubsubPayloadCodec) appendPayload(dst []byte, publisher uint32, msgNumb
 	dst = appendFixedHex(dst, msgNumber, numberDigits)
 	dst = appendFixedHex(dst, plannedAt, timeDigits)
 	dst = appendFixedHex(dst, p.checksum(publisher, msgNumber, plannedAt), checksumDigits)
-	return append(dst, p.filler.appendMessage(nil, publisher, msgNumber)...)
+	return append(dst, p.filler.appendMessageOrShareIfNil(nil, publisher, msgNumber)...)
 }
 
 var errPayload = errors.New("load: the payload differs from what was published")
@@ -251,7 +251,7 @@ func (p *pubsubPayloadCodec) parseAndVerifyPayload(in []byte) (publisher uint32,
 	check, ok4 := parseHex(in[payloadHead-checksumDigits : payloadHead])
 	publisher = uint32(from)
 	if !ok1 || !ok2 || !ok3 || !ok4 || check != p.checksum(publisher, msgNumber, plannedAt) ||
-		!bytes.Equal(in[payloadHead:], p.filler.appendMessage(nil, publisher, msgNumber)) {
+		!bytes.Equal(in[payloadHead:], p.filler.appendMessageOrShareIfNil(nil, publisher, msgNumber)) {
 		return 0, 0, 0, errPayload
 	}
 	return publisher, msgNumber, plannedAt, nil

@@ -25,15 +25,16 @@ var (
 // reconnects reports whether the run replaces connections that the server closes cleanly.
 func (c *Config) reconnects() bool { return c.detectsOrderlyClose() && !c.NoReconnect }
 
-// detectsOrderlyClose reports whether the run can detect a clean close. A run with Config.Ahead cannot, because part of
-// the next message has always been sent already.
+// detectsOrderlyClose reports whether the run can detect a clean close. A run with Config.Ahead cannot, because it has
+// always sent a part of the next message.
 func (c *Config) detectsOrderlyClose() bool {
 	return c.Match == matchHTTP && !c.Unprompted && !c.Hold && c.Ahead == 0
 }
 
-// endAnswersAtEOF handles the end of the connection, which can also be the end of an answer. It sets res.serverCloses
-// if the connection ended cleanly: with the end of an answer, or after an answer while no other answer was outstanding.
-func (r *matchRuleChecker) endAnswersAtEOF(cs *connState, in []byte) (res checkResult) {
+// endAnswersAndDetectCleanClose handles the end of the connection, which can also be the end of an answer. It sets
+// res.serverCloses if the end was clean: it completed an answer, or it followed an answer while no other was
+// outstanding.
+func (r *matchRuleChecker) endAnswersAndDetectCleanClose(cs *connState, in []byte) (res checkResult) {
 	state := &r.table.matchStates[cs.index]
 	answered, begins := cs.flags&connReplied != 0, *state == (match.StreamState{}) && len(in) == 0
 	if cs.inFlight > 0 {
@@ -43,8 +44,9 @@ func (r *matchRuleChecker) endAnswersAtEOF(cs *connState, in []byte) (res checkR
 	return res
 }
 
-// markReconnectingAndRequeueInFlight marks a connection that the server has closed cleanly. If the run replaces the
-// connection, unanswered messages become due again and are sent on the new socket. The caller holds the shard's lock.
+// markReconnectingAndRequeueInFlight marks a connection that the server has closed cleanly. It makes unanswered
+// messages due again if the run replaces the connection, because they are then sent on the new socket. The caller holds
+// the shard's lock.
 func (g *generator) markReconnectingAndRequeueInFlight(s *shard, cs *connState) {
 	cs.flags |= connReconnecting
 	if !g.cfg.reconnects() {
@@ -91,9 +93,10 @@ func (o *replacementDial) Value() any {
 	return o.conn
 }
 
-func (o *replacementDial) SetValue(any)          {}
-func (o *replacementDial) Draining(*engine.Conn) {}
-func (o *replacementDial) Timer(*engine.Conn)    {}
+func (o *replacementDial) SetValue(any)               {}
+func (o *replacementDial) Draining(*engine.Conn)      {}
+func (o *replacementDial) Missed(*engine.Conn, int64) {}
+func (o *replacementDial) Timer(*engine.Conn)         {}
 
 func (o *replacementDial) NewLayer(c *engine.Conn) engine.Layer {
 	if o.reconnector.newLayer == nil {
@@ -111,7 +114,7 @@ func (o *replacementDial) Opened(c *engine.Conn) {
 		return
 	}
 	o.reconnector.releaseSlotAndDialQueued()
-	o.resumeConnOnNewSocket(c, o.conn)
+	o.resumeConnAndSendOnNewSocket(c, o.conn)
 }
 
 // DialFailed schedules another attempt. After maxReconnects failed attempts, it counts the connection as lost.
@@ -119,16 +122,16 @@ func (o *replacementDial) DialFailed(err error) {
 	o.reconnector.releaseSlotAndDialQueued()
 	switch o.attempts++; {
 	case o.closing.Load() || errors.Is(err, engine.ErrClosed):
-		o.countClosedConnAndMessages(o.conn)
+		o.markConnClosedAndCountMessages(o.conn)
 	case o.attempts == maxReconnects:
-		o.countClosedConnAndMessages(o.conn)
+		o.markConnClosedAndCountMessages(o.conn)
 		o.faults.recordLostAfterReconnectFailure(err)
 	default:
 		o.reconnector.queueRetry(o, o.now()+dialRetryInterval)
 	}
 }
 
-func (g *generator) queueReplacementDial(cs *connState, peer netip.AddrPort) {
+func (g *generator) queueOrStartReplacementDial(cs *connState, peer netip.AddrPort) {
 	r := g.reconnector
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -173,7 +176,7 @@ func (r *reconnector) dialQueuedWhileSlotsFree() {
 		}
 		r.queued = r.queued[1:]
 		if err != nil { // the engine has stopped
-			o.countClosedConnAndMessages(o.conn)
+			o.markConnClosedAndCountMessages(o.conn)
 			continue
 		}
 		r.dialing++
@@ -203,17 +206,17 @@ func (r *reconnector) dialDueRetries(now time.Duration) {
 	r.dialQueuedWhileSlotsFree()
 }
 
-// abandonPendingReplacements gives up the connections whose next attempt has not started.
-func (r *reconnector) abandonPendingReplacements() {
+// abandonAndCountPendingReplacements gives up the connections whose next attempt has not started.
+func (r *reconnector) abandonAndCountPendingReplacements() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, o := range append(r.queued, r.retrying...) {
-		o.countClosedConnAndMessages(o.conn)
+		o.markConnClosedAndCountMessages(o.conn)
 	}
 	r.queued, r.retrying = nil, nil
 }
 
-func (g *generator) resumeConnOnNewSocket(c *engine.Conn, cs *connState) {
+func (g *generator) resumeConnAndSendOnNewSocket(c *engine.Conn, cs *connState) {
 	s, now := g.shards[cs.shard], g.now()
 	s.mu.Lock()
 	cs.ref, cs.answerPos = c.Ref(), 0
@@ -224,7 +227,7 @@ func (g *generator) resumeConnOnNewSocket(c *engine.Conn, cs *connState) {
 	if g.isOpenLoop() && cs.flags&connPastFirst != 0 {
 		g.markPlannedDueAndQueueNext(s, cs, now)
 	}
-	p := g.takeDueBatch(s, cs, now)
+	p := g.takeAllDueAndCountSent(s, cs, now)
 	s.mu.Unlock()
 	g.sendOrPublishBatch(c, cs, p)
 }

@@ -201,8 +201,9 @@ type Agent struct {
 	CPUs int    `json:"cpus,omitempty"`
 	// Connections is the number of connections assigned to the agent.
 	Connections int `json:"connections"`
-	// Offset is how far the agent's clock is ahead of the coordinator's, with an error of at most Uncertainty.
-	// Behind is how much later the agent's window began than that of the first agent.
+	// Offset is how far the agent's clock is ahead of the coordinator's, with an error of at most Uncertainty. Behind
+	// is the delay of the agent's window: the time from the beginning of the first agent's window to the beginning of
+	// this one.
 	Offset      time.Duration `json:"offset"`
 	Uncertainty time.Duration `json:"uncertainty"`
 	Behind      time.Duration `json:"behind"`
@@ -329,16 +330,16 @@ const generatorBoundShare = 0.95
 // stopping then dominate the processor time. The result is also false for a run with Config.Messages, because the load
 // of such a run is not steady.
 func (r *Result) GeneratorBound() bool {
-	return r.Messages == 0 && r.hasMeaningfulCPUUsage() && r.CPUShare() >= generatorBoundShare
+	return r.Messages == 0 && r.hasMeaningfulCPUUsage() && r.GeneratorCPUShare() >= generatorBoundShare
 }
 
 func (r *Result) hasMeaningfulCPUUsage() bool {
 	return r.Window >= minUsageWindow && r.Generator.CPU() > 0
 }
 
-// CPUShare returns the share of the available processor time that the generator used in the window. 1 means all of this
-// time. The Go runtime's own work can raise the share above 1.
-func (r *Result) CPUShare() float64 {
+// GeneratorCPUShare returns the share of the available processor time that the generator used in the window. 1 means
+// all of this time. The Go runtime's own work can raise the share above 1.
+func (r *Result) GeneratorCPUShare() float64 {
 	if r.Window <= 0 || r.CPUs <= 0 {
 		return 0
 	}
@@ -371,7 +372,7 @@ func (r *Result) Err() error {
 	case r.Unanswered > 0:
 		return errors.New("load: messages without an answer: " + format.Count(r.Unanswered))
 	}
-	return r.errOfVerificationsAndBroadcast()
+	return r.errOfHeldConnFaults()
 }
 
 func (r *Result) firstLostAgent() *Agent {
@@ -383,7 +384,7 @@ func (r *Result) firstLostAgent() *Agent {
 	return nil
 }
 
-func (r *Result) errOfVerificationsAndBroadcast() error {
+func (r *Result) errOfHeldConnFaults() error {
 	for _, c := range r.Verifications {
 		if !c.Complete() {
 			return fmt.Errorf("load: verification %d: %s of %s connections received their line back", c.Number, format.Count(c.Checked), format.Count(c.Open))

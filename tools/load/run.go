@@ -19,12 +19,12 @@ const (
 	closeTimeout = 5 * time.Second
 	// canceledDrain limits the wait for the last answers after the run's context has ended.
 	canceledDrain = time.Second
-	// maxPendingNudges limits the nudges that wait for a loop, to at most twice this number. All connections nudged
-	// in one iteration have an output buffer at the same time. With nudgeRetryInterval, the limit allows half a
-	// million nudges per second.
+	// maxPendingNudges bounds the nudges that wait for a loop: at most twice this number can wait. The bound saves
+	// memory, because all connections nudged in one iteration have an output buffer at the same time. With
+	// nudgeRetryInterval, it still allows half a million nudges per second.
 	maxPendingNudges = 256
-	// tlsHandshakeMail is the additional mailbox space for TLS: each handshake wakes its loop a few times. A
-	// handshake that finds no space is handled a moment later.
+	// tlsHandshakeMail is additional mailbox space for TLS, because each handshake wakes its loop a few times. A
+	// handshake that finds no space waits for a moment.
 	tlsHandshakeMail = 4 * maxHalfOpen
 )
 
@@ -47,11 +47,11 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	return r.runPhasesAndBuildResult(ctx, r.runAllPhases)
+	return r.runPhasesStopAndBuildResult(ctx, r.runAllPhases)
 }
 
-// validateAndStartEngine validates cfg and returns a run. The engine of the run has started, but has not dialed any
-// connection. Later, runPhasesAndBuildResult stops the engine.
+// validateAndStartEngine validates cfg and returns a run whose engine has started, but has not dialed any connection.
+// The caller must call runPhasesStopAndBuildResult, which stops the engine.
 func validateAndStartEngine(ctx context.Context, cfg Config) (*loadRun, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -127,7 +127,7 @@ func newRunWithoutEngine(cfg Config, targets []resolvedTarget) (*loadRun, error)
 	}
 	r.dialer = dialer{
 		targets:          targets,
-		sources:          planSources(targets[0].addr.Addr(), cfg.totalConns(), cfg.Sources, len(targets)*safeConnsPerSource()),
+		sources:          planGivenOrLoopbackSources(targets[0].addr.Addr(), cfg.totalConns(), cfg.Sources, len(targets)*safeConnsPerLoopbackSource()),
 		rate:             cfg.ConnectRate,
 		ramp:             cfg.Ramp,
 		connections:      cfg.totalConns(),
@@ -215,18 +215,18 @@ func (r *loadRun) engineConfig() engine.Config {
 	return cfg
 }
 
-// runPhasesAndBuildResult calls phases, stops the engine and returns the Result, even if phases returns an error.
-func (r *loadRun) runPhasesAndBuildResult(ctx context.Context, phases func(context.Context) error) (*Result, error) {
+// runPhasesStopAndBuildResult calls phases, stops the engine and returns the Result, even if phases returns an error.
+func (r *loadRun) runPhasesStopAndBuildResult(ctx context.Context, phases func(context.Context) error) (*Result, error) {
 	r.progressTicker = time.NewTicker(r.cfg.ProgressEvery)
 	defer r.progressTicker.Stop()
 	if r.cfg.Observe != nil {
 		r.aggregator.usage = newUsageSamplerForTargets(r.targetNames())
 	}
 	before, _ := sample.TakeSample(sample.Network) // unreadable values are 0
-	r.emitEventWithSnapshot(Event{Phase: Began, Plan: r.buildPlan()})
+	r.emitEventWithSnapshot(Event{Phase: Began, Plan: r.buildPlanWithFirstUsageSample()})
 	err := phases(ctx)
 	r.totalsBeforeClose = r.sumTotals()
-	r.emitHeardIfBroadcastComplete(r.totalsBeforeClose)
+	r.emitHeardOnceIfBroadcastComplete(r.totalsBeforeClose)
 	now, _ := sample.TakeSample(sample.Network)
 	r.kernelCounters = now.DifferenceSince(&before).Machine.Counters
 	r.stage = "close"
@@ -267,7 +267,7 @@ func (r *loadRun) waitEmittingProgress(ctx context.Context, w waitCondition) (st
 			r.connectedSent = true
 			r.emitEventWithSnapshot(Event{Phase: Connected})
 		}
-		r.emitHeardIfBroadcastComplete(s)
+		r.emitHeardOnceIfBroadcastComplete(s)
 		if w.stallTimeout > 0 {
 			if now := w.progress(s); now != progress {
 				progress, since = now, time.Now()
@@ -336,7 +336,7 @@ func (r *loadRun) closeConnsAndStopEngine() {
 	// Stop fails only if ctx ends first.
 	_ = r.engine.Stop(ctx)
 	if r.generator.reconnector != nil {
-		r.generator.reconnector.abandonPendingReplacements()
+		r.generator.reconnector.abandonAndCountPendingReplacements()
 	}
 	if r.tls != nil {
 		r.tls.waitHandshakesAndClose()

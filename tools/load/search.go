@@ -63,7 +63,6 @@ type Found struct {
 	Steps []Step  `json:"steps"`
 }
 
-// Parameters of a search.
 const (
 	firstRate     = 1000
 	rateGrowth    = 4
@@ -72,7 +71,7 @@ const (
 	minStepGoals  = 10
 )
 
-func (c Config) validateGoal() error {
+func (c Config) validateSearchSettings() error {
 	goal, step := c.goalWithDefaults(), c.searchStepDuration()
 	switch {
 	case !(goal.Percentile > 0 && goal.Percentile < 100):
@@ -140,8 +139,8 @@ func searchRate(ctx context.Context, cfg Config) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	end, err := r.runPhasesAndBuildResult(ctx, func(ctx context.Context) error {
-		if err := r.runAllConnectAttempts(ctx); err != nil {
+	end, err := r.runPhasesStopAndBuildResult(ctx, func(ctx context.Context) error {
+		if err := r.runConnectPhase(ctx); err != nil {
 			return err
 		}
 		r.emitEventWithSnapshot(Event{Phase: Connected})
@@ -165,7 +164,7 @@ func (r *loadRun) measureAtRate(ctx context.Context, rate float64) (_ *Result, o
 	}
 	s := r.sumTotals()
 	result := r.buildResult(s)
-	result.Histograms = r.encodeHistograms()
+	result.Histograms = r.encodeHistogramsExceptLatency()
 	return result, s.openConns(), nil
 }
 
@@ -222,7 +221,7 @@ func (s *Search) Seek(try func(rate float64) (r *Result, open int64, err error),
 				*of.to = time.Duration(h.ValueAtPercentile(s.found.Goal.Percentile))
 			}
 		}
-		step = s.found.Goal.completeStepFromResult(result, step)
+		step = s.found.Goal.evaluateStepFromResult(result, step)
 		tried(step)
 		return step, result, nil
 	})
@@ -239,7 +238,7 @@ func (s *Search) tryRatesUntilDone(try func(rate float64) (Step, *Result, error)
 		if again = step.Limited && !again; again {
 			continue
 		}
-		if s.recordStepOutcome(step, result); step.open == 0 {
+		if s.updateBoundsBestAndLimits(step, result); step.open == 0 {
 			return nil
 		}
 		if rate = s.nextRateOrZero(); rate == 0 {
@@ -271,7 +270,7 @@ func (s *Search) nextRateOrZero() float64 {
 // minStepMessages is the number of messages below which a percentile is meaningless.
 const minStepMessages = 20
 
-func (g Goal) completeStepFromResult(r *Result, step Step) Step {
+func (g Goal) evaluateStepFromResult(r *Result, step Step) (completed Step) {
 	planned := float64(r.Intended)
 	step.Answered = r.Rate()
 	step.Unsent = r.Intended - r.Latency.Count
@@ -282,7 +281,7 @@ func (g Goal) completeStepFromResult(r *Result, step Step) Step {
 	return step
 }
 
-func (s *Search) recordStepOutcome(step Step, result *Result) {
+func (s *Search) updateBoundsBestAndLimits(step Step, result *Result) {
 	for _, l := range result.Limits {
 		if l.Wall == wallCPU || l.Wall == wallLate {
 			l.Evidence += fmt.Sprintf(", at %s/s", format.Count(int64(step.Rate)))

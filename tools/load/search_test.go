@@ -101,7 +101,7 @@ func TestJudge(t *testing.T) {
 		"nobody left":             {100_000, 100_000, 100_000, 90 * ms, 60 * ms, 0, false, false},
 	} {
 		r := &Result{Counts: Counts{Intended: test.planned, Answered: test.answered}, Latency: Latency{Count: test.measured}, Window: time.Second}
-		got := goal.completeStepFromResult(r, Step{Latency: test.latency, Late: test.late, open: test.open})
+		got := goal.evaluateStepFromResult(r, Step{Latency: test.latency, Late: test.late, open: test.open})
 		if got.Kept != test.kept || got.Limited != test.limited || got.Answered != float64(test.answered) || got.Unsent != test.planned-test.measured {
 			t.Errorf("%s: %+v", name, got)
 		}

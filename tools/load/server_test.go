@@ -316,7 +316,7 @@ func checkTotals(t *testing.T, cfg *Config, r *Result, sum *Interval) {
 	if want := int64(r.Connected) * r.Messages; r.Messages > 0 && r.Err() == nil && (r.Answered != want || r.Latency.Count != want) {
 		t.Errorf("%d answered, %d measured, want %d", r.Answered, r.Latency.Count, want)
 	}
-	verified, _ := r.sumVerifications()
+	verified, _ := r.sumVerificationsAndSlowestRate()
 	wrong := sumCountsByCause(r.ConnectErrors) + sumCountsByCause(r.Lost) + sumCountsByCause(r.BadStatus) + r.Mismatched + r.Unexpected + verified.Unanswered
 	if r.Broadcast != nil {
 		wrong += r.Broadcast.Again

@@ -37,8 +37,8 @@ type Setting struct {
 	Group string
 	// Help describes the setting. The placeholder for its value is in `backquotes`.
 	Help string
-	// If the flag is given without a value, its value is Bare. In JSON, true means Bare. If Bare is "", the flag
-	// requires a value.
+	// Bare is the value of a flag that is given without a value, and of true in JSON. If Bare is "", the flag requires
+	// a value.
 	Bare string
 	// List reports whether the setting accepts several values: a repeated flag, or an array in JSON.
 	List bool
@@ -143,7 +143,7 @@ func (s *Setting) parseListOrSingleAndSetField(c *Config, texts ...string) error
 		parsed.Set(before)
 	}
 	for _, text := range texts {
-		if err := s.parseIntoField(parsed, text); err != nil {
+		if err := s.parseIntoOrAppendToField(parsed, text); err != nil {
 			return fmt.Errorf("%q; %w", text, err)
 		}
 	}
@@ -154,8 +154,9 @@ func (s *Setting) parseListOrSingleAndSetField(c *Config, texts ...string) error
 	return nil
 }
 
-// parseIntoField parses text and stores the value in field. If the setting is a List, the value is appended to field.
-func (s *Setting) parseIntoField(field reflect.Value, text string) (err error) {
+// parseIntoOrAppendToField parses text and stores the value in field. If the setting is a List, the value is appended
+// to field.
+func (s *Setting) parseIntoOrAppendToField(field reflect.Value, text string) (err error) {
 	switch v := field.Addr().Interface().(type) {
 	case *bool:
 		*v, err = s.parseBoolOrWord(text)
@@ -189,9 +190,9 @@ func (s *Setting) parseIntoField(field reflect.Value, text string) (err error) {
 		more, err = ExpandSourceRange(text, MaxSources-len(*v))
 		*v = append(*v, more...)
 	case *http.Header:
-		err = addHeader(v, text)
+		err = parseAndAddHeaderLine(v, text)
 	case *Ramp:
-		*v, err = parseRampOrDuration(text)
+		*v, err = parseRampOrItsDuration(text)
 	case *Rate:
 		poisson := v.Poisson
 		*v, err = parseRateRangeOrGoal(text)
@@ -306,7 +307,7 @@ func (c *Config) applyDefaultsUnlessExcluded() {
 	}
 }
 
-func (s *Setting) checkNumberInRange(c *Config) error {
+func (s *Setting) checkNumberInRangeUnlessZero(c *Config) error {
 	value, ok := s.fieldValue(c, false)
 	if !ok || !value.CanInt() || value.IsZero() {
 		return nil

@@ -160,11 +160,11 @@ func TestDocument(t *testing.T) {
 	}
 }
 
-// formatSettingsTable returns the table of settings that have a default, a limit, or a rule.
+// formatSettingsTable returns the table of flags that have a limit or a rule.
 func formatSettingsTable() string {
-	out := "| setting | default | limits | excludes | needs |\n|---|---|---|---|---|\n"
+	out := "| setting | limits | combinations |\n|---|---|---|\n"
 	for _, s := range settings {
-		if s.Name != s.field {
+		if s.Name != s.field || s.Group == "" {
 			continue
 		}
 		var others []string
@@ -173,18 +173,18 @@ func formatSettingsTable() string {
 				others = append(others, "`"+o.Name+"`")
 			}
 		}
-		standard, limits, needs := s.tag.Get("default"), "", s.tag.Get("needs")
-		if s.words != nil {
-			standard = s.words[0]
-		}
+		limits, rules := "", ""
 		if most := s.tag.Get("max"); most != "" {
 			limits = cmp.Or(s.tag.Get("min"), "1") + " to " + most
 		}
-		if needs != "" {
-			needs = "`" + needs + "`"
+		if needs := s.tag.Get("needs"); needs != "" {
+			rules = "needs `" + needs + "`; "
 		}
-		if row := []string{standard, limits, strings.Join(others, ", "), needs}; strings.Join(row, "") != "" {
-			out += "| `" + s.Name + "` | " + strings.Join(row, " | ") + " |\n"
+		if others != nil {
+			rules += "excludes " + strings.Join(others, ", ")
+		}
+		if limits+rules != "" {
+			out += "| `" + s.Name + "` | " + limits + " | " + strings.TrimSuffix(rules, "; ") + " |\n"
 		}
 	}
 	return out
@@ -285,7 +285,7 @@ func TestSettingErrors(t *testing.T) {
 		`"model": "magic"`:                                            `unknown I/O model "magic"; expected one of auto`,
 		`"tls": true, "tls_ca": "/none"`:                              "--tls-ca: open /none",
 		`"ws": "/", "header": "A: b\u0001"`:                           "expected no control characters",
-		`"http": true, "size": 7`:                                     "--size is 7 beside a message; expected one of the two",
+		`"http": true, "size": 7`:                                     "--size is 7 together with a message; expected either a size or a message",
 		`"message": "x", "size": 7`:                                   "--size is given together with --message; expected one of the two",
 		`"messages": 1, "duration": 1`:                                "--messages is given together with --duration",
 		`"rate": 1, "flood": true`:                                    "--flood is given together with --rate",

@@ -9,7 +9,7 @@ import (
 )
 
 // Indexes of a shard's counters in counts. All counters cover the whole run. Counters that are passed to
-// addToRunAndWindow are kept for the window, too.
+// addToRunAndWindow are also counted separately for the window.
 const (
 	nSent = iota
 	nAnswered
@@ -19,8 +19,8 @@ const (
 	nOpened
 	nClosed
 	nExpired // connections that were closed because their lifetime was over
-	// nDropped counts unanswered messages of closed connections. nCutOff counts them, too, if the connection was
-	// closed because its lifetime was over.
+	// nDropped counts the messages that were unanswered when their connection closed. nCutOff counts those of them
+	// whose connection was closed because its lifetime was over.
 	nDropped
 	nBytesDropped
 	nCutOff
@@ -32,8 +32,8 @@ const (
 	// received all answers.
 	nFinished
 	nExchanged
-	// nPlanned and nEarly count messages in the plans of single connections, in the window and before it. nUnsent
-	// counts messages of the window, from such a plan or a shared one, that were lost with their connection.
+	// nPlanned and nEarly count messages that were planned for a single connection: in the window, and before it.
+	// nUnsent counts messages of the window, from any plan, that were lost with their connection.
 	nPlanned
 	nEarly
 	nUnsent
@@ -132,9 +132,10 @@ type shard struct {
 	_ [64]byte // keeps the next shard off this cache line
 }
 
-// initEstablishedConn initializes the state of a connection and returns the state. now is the time at which the
-// connection was established. If the connect phase is over or no state is free, initEstablishedConn returns nil.
-func (s *shard) initEstablishedConn(table *connTable, ref engine.Ref, shardIndex int, connNumber uint32, now time.Duration) (nilIfFullOrLate *connState) {
+// initAndCountEstablishedConn initializes the state of a connection and returns the state. now is the time at which the
+// connection was established. If the connect phase is over or no state is free, initAndCountEstablishedConn returns
+// nil.
+func (s *shard) initAndCountEstablishedConn(table *connTable, ref engine.Ref, shardIndex int, connNumber uint32, now time.Duration) (nilIfFullOrLate *connState) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closedToNew {
@@ -159,7 +160,7 @@ func (s *shard) allocConnIndex(table *connTable, shardIndex int) (index uint32, 
 		return index, true
 	}
 	if s.nextConn == s.endConn {
-		s.nextConn, s.endConn = table.allocStatesForShard(shardIndex)
+		s.nextConn, s.endConn = table.allocStateChunk(shardIndex)
 	}
 	if s.nextConn == s.endConn {
 		return 0, false
@@ -168,19 +169,19 @@ func (s *shard) allocConnIndex(table *connTable, shardIndex int) (index uint32, 
 	return uint32(s.nextConn - 1), true
 }
 
-func (s *shard) forEachCurrentOrFormerConn(conns []connState, f func(*shard, *connState) bool) bool {
+func (s *shard) visitUsedStatesUnderLock(states []connState, visit func(*shard, *connState) (goOn bool)) (completed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for i := range conns {
-		if conns[i].ref != (engine.Ref{}) && !f(s, &conns[i]) {
+	for i := range states {
+		if states[i].ref != (engine.Ref{}) && !visit(s, &states[i]) {
 			return false
 		}
 	}
 	return true
 }
 
-// refuseNewConns ends the shard's connect phase. After that, the fields that initEstablishedConn sets can be read
-// without the lock.
+// refuseNewConns ends the shard's connect phase. After that, the fields that initAndCountEstablishedConn sets can be
+// read without the lock.
 func (s *shard) refuseNewConns() {
 	s.mu.Lock()
 	s.closedToNew = true

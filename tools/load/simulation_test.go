@@ -63,7 +63,7 @@ func simulate(cfg Config, server stall.StallPlan, mail time.Duration) (*simulati
 	s.generator.endMeasuringWindowAndPlan()
 	s.processEvents(func() bool {
 		sum := s.sumTotals()
-		return (sum.messagesInFlight() == 0 || s.script().awaitsNoAnswer) && !(s.generator.isOpenLoop() && s.generator.hasUntakenPlannedMessage())
+		return (sum.messagesInFlight() == 0 || s.script().awaitsNoAnswer) && !(s.generator.isOpenLoop() && s.generator.hasUntakenMessagePlannedInWindow())
 	})
 	s.stopPlanAndSkipUnsent()
 	return s, s.buildResult(s.sumTotals())
@@ -76,7 +76,7 @@ func (s *simulation) startConns(lead time.Duration) {
 		c := newOpenConn(s.generator)
 		s.conns[c.Ref()] = c
 	}
-	s.scheduleWindowAndPlan(lead)
+	s.scheduleWarmupWindowAndPlan(lead)
 	s.generator.trafficStarted.Store(true)
 	for _, c := range s.conns {
 		s.nudgeConn(c)
@@ -223,7 +223,7 @@ func checkLatencyTruth(t *testing.T, cfg Config) {
 	if got.Late.Max > time.Nanosecond {
 		t.Errorf("sent late by up to %v, and the clock stands still", got.Late.Max)
 	}
-	if ago := time.Since(s.buildPlan().Start); ago != s.generator.now() {
+	if ago := time.Since(s.buildPlanWithFirstUsageSample().Start); ago != s.generator.now() {
 		t.Errorf("the plan says that the run began %v ago, want %v", ago, s.generator.now())
 	}
 	// With capacity for all messages, each is sent at its planned time.

@@ -51,7 +51,7 @@ func (r *StreamBuilder) Observe(e Event) {
 		r.err = r.Stream.validateAndAddEvent(e)
 	}
 	if len(r.Stream.Intervals) >= maxRecordedIntervals {
-		r.Stream.Intervals = joinNeighbouringIntervals(r.Stream.Intervals, maxRecordedIntervals/2)
+		r.Stream.Intervals = joinIntervalsIntoTimeParts(r.Stream.Intervals, maxRecordedIntervals/2)
 	}
 }
 
@@ -67,7 +67,7 @@ func ReadStream(r io.Reader) (*Stream, error) {
 	s := new(Stream)
 	number := 1
 	for ; lines.Scan(); number++ {
-		if err := s.parseAndAddEvent(lines.Bytes()); err != nil {
+		if err := s.addEventOfLineUnlessCutOff(lines.Bytes()); err != nil {
 			return nil, fmt.Errorf("load: stream, line %d: %w", number, err)
 		}
 	}
@@ -82,7 +82,7 @@ func ReadStream(r io.Reader) (*Stream, error) {
 	return s, nil
 }
 
-// splitLinesKeepingNewline is a bufio.SplitFunc. Lines include their newlines; an incomplete last line has none.
+// splitLinesKeepingNewline is a bufio.SplitFunc for lines with their newlines. An incomplete last line has no newline.
 func splitLinesKeepingNewline(data []byte, atEOF bool) (advance int, line []byte, err error) {
 	n := bytes.IndexByte(data, '\n') + 1
 	if n == 0 && atEOF {
@@ -94,9 +94,9 @@ func splitLinesKeepingNewline(data []byte, atEOF bool) (advance int, line []byte
 	return n, data[:n], nil
 }
 
-// parseAndAddEvent adds the event that line contains. It ignores an incomplete last line, which has no newline and is
-// not valid JSON.
-func (s *Stream) parseAndAddEvent(line []byte) error {
+// addEventOfLineUnlessCutOff adds the event that line contains. It ignores an incomplete last line, which has no
+// newline and is not valid JSON.
+func (s *Stream) addEventOfLineUnlessCutOff(line []byte) error {
 	if len(bytes.TrimSpace(line)) == 0 {
 		return nil
 	}
@@ -180,17 +180,17 @@ func (s *Stream) Span() time.Duration {
 	return s.Intervals[len(s.Intervals)-1].To
 }
 
-// joinNeighbouringIntervals divides the time into maxCount equal parts and joins the intervals that begin in the same
-// part; see Interval.Join. It returns intervals unchanged if there are at most maxCount.
-func joinNeighbouringIntervals(intervals []Interval, maxCount int) []Interval {
-	if len(intervals) <= maxCount {
+// joinIntervalsIntoTimeParts divides the time into maxParts equal parts and joins the intervals that begin in the same
+// part; see Interval.Join. It returns intervals unchanged if there are at most maxParts.
+func joinIntervalsIntoTimeParts(intervals []Interval, maxParts int) []Interval {
+	if len(intervals) <= maxParts {
 		return intervals
 	}
 	span := intervals[len(intervals)-1].To
 	var folded []Interval
 	last := -1
 	for _, i := range intervals {
-		part := min(int(float64(i.From)/float64(max(span, 1))*float64(maxCount)), maxCount-1)
+		part := min(int(float64(i.From)/float64(max(span, 1))*float64(maxParts)), maxParts-1)
 		if part != last {
 			folded = append(folded, i)
 			last = part

@@ -38,7 +38,7 @@ func (t resolvedTarget) sourceIfSameFamily(source netip.Addr) netip.Addr {
 func resolveTargetsAndCheckSources(ctx context.Context, cfg *Config) ([]resolvedTarget, error) {
 	var targets []resolvedTarget
 	for _, text := range append([]string{cfg.Target}, cfg.Also...) {
-		t, err := resolveTarget(ctx, text)
+		t, err := resolveTargetPreferringIPv4(ctx, text)
 		if err != nil {
 			return nil, err
 		}
@@ -51,8 +51,9 @@ func resolveTargetsAndCheckSources(ctx context.Context, cfg *Config) ([]resolved
 	return targets, nil
 }
 
-// resolveTarget resolves host:port or unix:PATH. It returns one address of the host, if possible an IPv4 address.
-func resolveTarget(ctx context.Context, text string) (resolvedTarget, error) {
+// resolveTargetPreferringIPv4 resolves host:port or unix:PATH. It returns one address of the host, if possible an IPv4
+// address.
+func resolveTargetPreferringIPv4(ctx context.Context, text string) (resolvedTarget, error) {
 	if path, ok := strings.CutPrefix(text, unixPrefix); ok {
 		return resolvedTarget{path: path}, nil
 	}
@@ -109,7 +110,7 @@ func (c *Config) SetTargets(targets ...string) error {
 	var addresses []string
 	var first *targetURL
 	for i, target := range targets {
-		u, err := c.parseAddressOrURL(target, i == 0)
+		u, err := c.parseTargetStoringAddressPath(target, i == 0)
 		switch {
 		case err != nil:
 			return fmt.Errorf("target is %q; %w", target, err)
@@ -124,7 +125,7 @@ func (c *Config) SetTargets(targets ...string) error {
 	if first == nil {
 		return nil
 	}
-	return c.setProtocolFromURL(first)
+	return c.checkAndSetProtocolFromURL(first)
 }
 
 type targetURL struct {
@@ -136,8 +137,9 @@ type targetURL struct {
 
 const wantTarget = quantity.Error("HOST:PORT such as 127.0.0.1:9000 or [::1]:9000, unix:PATH, or a URL such as http://HOST:PORT/PATH")
 
-// parseAddressOrURL parses an address or a URL. If setsWebSocketPath is set, the path of an address is stored in c.
-func (c *Config) parseAddressOrURL(text string, setsWebSocketPath bool) (*targetURL, error) {
+// parseTargetStoringAddressPath parses an address or a URL. If storesAddressPath is set, the path of an address is
+// stored in c.
+func (c *Config) parseTargetStoringAddressPath(text string, storesAddressPath bool) (*targetURL, error) {
 	if strings.HasPrefix(text, unixPrefix) {
 		return &targetURL{address: text}, nil
 	}
@@ -147,7 +149,7 @@ func (c *Config) parseAddressOrURL(text string, setsWebSocketPath bool) (*target
 	address := text
 	if c.WebSocket != nil {
 		host, path, found := strings.Cut(text, "/")
-		if setsWebSocketPath && found && pathOrRoot(c.WebSocket.Path) == "/" {
+		if storesAddressPath && found && pathOrRoot(c.WebSocket.Path) == "/" {
 			c.WebSocket.Path = "/" + path
 		}
 		address = host
@@ -198,9 +200,9 @@ func parseURLOfKnownScheme(text string) (*targetURL, error) {
 	return to, nil
 }
 
-// setProtocolFromURL sets TLS, WebSocket, Match and Message as the URL requires. It returns an error if the current
-// value of one of these fields contradicts the URL.
-func (c *Config) setProtocolFromURL(u *targetURL) error {
+// checkAndSetProtocolFromURL sets TLS, WebSocket, Match and Message as the URL requires. It returns an error if the
+// current value of one of these fields contradicts the URL.
+func (c *Config) checkAndSetProtocolFromURL(u *targetURL) error {
 	ws := ""
 	if c.WebSocket != nil {
 		ws = pathOrRoot(c.WebSocket.Path)

@@ -25,22 +25,22 @@ func (r *Result) WriteText(w io.Writer) error {
 	if r.Interrupted && r.Mode != modeNameHold {
 		line("interrupted", "after %v; the figures cover the time until then", format.RoundToThreeDigits(r.Took))
 	}
-	r.writeAgents(line)
+	r.writeAgentLines(line)
 	r.writeConnectionLines(line)
 	if r.Window > 0 {
 		r.writeTrafficOrHeldLines(line)
 	}
 	r.writeVerificationsAndBroadcast(line)
 	if r.Window > 0 {
-		r.writeGeneratorLines(line)
+		r.writeBytesGeneratorAndLimitLines(line)
 	}
-	r.writeFaults(line)
+	r.writeFaultLines(line)
 	return t.Flush()
 }
 
 type lineWriter func(name, format string, args ...any)
 
-func (r *Result) writeAgents(line lineWriter) {
+func (r *Result) writeAgentLines(line lineWriter) {
 	name := "agents"
 	for i := range r.Agents {
 		a := &r.Agents[i]
@@ -199,7 +199,7 @@ func (r *Result) writeLatencyLines(line lineWriter) {
 	}
 }
 
-// writeLongestAnswerWait writes the longest wait of a connection for an answer. It skips publish/subscribe runs.
+// writeLongestAnswerWait writes the longest wait of a connection for an answer, except for publish/subscribe runs.
 func (r *Result) writeLongestAnswerWait(line lineWriter, l *Latency) {
 	if r.PubSub != nil {
 		return
@@ -233,7 +233,7 @@ func formatRate(x float64) string {
 	return strconv.FormatFloat(x, 'g', 4, 64)
 }
 
-func (r *Result) writeGeneratorLines(line lineWriter) {
+func (r *Result) writeBytesGeneratorAndLimitLines(line lineWriter) {
 	b := r.Bytes
 	if b.Sent > 0 && !r.NoReply && r.PubSub == nil {
 		line("bytes", "%s sent = %s answered + %s in flight + %s cut off", format.Count(b.Sent), format.Count(b.Answered), format.Count(b.InFlight), format.Count(b.CutOff))
@@ -243,7 +243,7 @@ func (r *Result) writeGeneratorLines(line lineWriter) {
 		text += fmt.Sprintf(", user %v, system %v", format.RoundToThreeDigits(r.Generator.User), format.RoundToThreeDigits(r.Generator.System))
 	}
 	if r.hasMeaningfulCPUUsage() {
-		text += fmt.Sprintf(", %.0f%% of %d CPU", 100*r.CPUShare(), r.CPUs)
+		text += fmt.Sprintf(", %.0f%% of %d CPU", 100*r.GeneratorCPUShare(), r.CPUs)
 	}
 	line("generator", "%s", text)
 	for _, l := range r.Limits {
@@ -252,7 +252,7 @@ func (r *Result) writeGeneratorLines(line lineWriter) {
 	}
 }
 
-func (r *Result) writeFaults(line lineWriter) {
+func (r *Result) writeFaultLines(line lineWriter) {
 	if r.Mismatched > 0 {
 		line("wrong", "answers on %s connections; first: %v", format.Count(r.Mismatched), r.FirstMismatch)
 	}
@@ -407,8 +407,8 @@ var csvColumns = slices.Concat(
 		{"causes", func(i *Interval) string { return format.Tally(i.Errors) }},
 		{"answered_per_s", func(i *Interval) string { return strconv.FormatFloat(i.PerSecond(i.Answered), 'f', 1, 64) }},
 	},
-	newPercentileColumns("", func(i *Interval) *Latency { return &i.Latency }),
-	newPercentileColumns("connect_", func(i *Interval) *Latency { return &i.Connect }),
+	newCountAndPercentileColumns("", func(i *Interval) *Latency { return &i.Latency }),
+	newCountAndPercentileColumns("connect_", func(i *Interval) *Latency { return &i.Connect }),
 	newUsageColumns("generator_", func(i *Interval) *Usage { return &i.Generator }),
 	newUsageColumns("server_", func(i *Interval) *Usage { return i.Server }),
 )
@@ -469,7 +469,7 @@ func newNumberColumn(name string, figure func(*Interval) int64) csvColumn {
 	return csvColumn{name, func(i *Interval) string { return strconv.FormatInt(figure(i), 10) }}
 }
 
-func newPercentileColumns(prefix string, latency func(*Interval) *Latency) []csvColumn {
+func newCountAndPercentileColumns(prefix string, latency func(*Interval) *Latency) []csvColumn {
 	all := []csvColumn{newNumberColumn(prefix+"count", func(i *Interval) int64 { return latency(i).Count })}
 	for _, p := range LatencyPoints {
 		all = append(all, csvColumn{prefix + strings.ReplaceAll(p.Name, ".", "") + "_us", func(i *Interval) string {

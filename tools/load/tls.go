@@ -78,7 +78,7 @@ func (h *handshakeReporter) OnEOF(c *engine.Conn) error {
 }
 
 // recordErrorAndUnwrapWhenDone records err. If the handshake is done, it replaces h with the wrapped layer.
-func (h *handshakeReporter) recordErrorAndUnwrapWhenDone(c *engine.Conn, err error) error {
+func (h *handshakeReporter) recordErrorAndUnwrapWhenDone(c *engine.Conn, err error) (sameErr error) {
 	h.tlsErr = cmp.Or(h.tlsErr, err)
 	if c.InHandshake() {
 		return err
@@ -112,7 +112,7 @@ func (h *handshakeReporter) classifyHandshakeFailure() error {
 	return errHandshakeBroken
 }
 
-func (e *tlsClient) describeFirstHandshake() string {
+func (e *tlsClient) firstHandshakeVersionAndCipher() string {
 	if e == nil {
 		return ""
 	}
@@ -125,7 +125,7 @@ func (e *tlsClient) describeFirstHandshake() string {
 
 // clientTLSConfig returns the TLS configuration of a run, or nil if the run does not use TLS. It returns an error if
 // TLS.CAFile cannot be read or contains no certificates.
-func (c Config) clientTLSConfig() (*tls.Config, error) {
+func (c Config) clientTLSConfig() (configOrNil *tls.Config, _ error) {
 	if c.TLS == nil {
 		return nil, nil
 	}

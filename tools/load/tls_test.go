@@ -114,7 +114,7 @@ func TestTLSBounds(t *testing.T) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		if _, err := r.runPhasesAndBuildResult(ctx, r.runAllPhases); !errors.Is(err, context.Canceled) {
+		if _, err := r.runPhasesStopAndBuildResult(ctx, r.runAllPhases); !errors.Is(err, context.Canceled) {
 			t.Errorf("got %v", err)
 		}
 	}()

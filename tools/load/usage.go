@@ -68,7 +68,7 @@ func (u *Usage) MemoryGrowthPerConn(before *Usage, connections int64) int64 {
 	return max(u.RSS-before.RSS, 0) / connections
 }
 
-// usageSampler samples the resources used by the generator and the server. It belongs to one goroutine. Sampling
+// usageSampler samples the resources used by the generator and the server. Only one goroutine may use it. Sampling
 // returns no errors: unknown figures are 0, and a server that cannot be inspected has no sample.
 type usageSampler struct {
 	targets     []string
@@ -92,16 +92,16 @@ const usageParts = sample.CPU | sample.Memory | sample.Descriptors
 func newUsageSamplerForTargets(targets []string) *usageSampler {
 	u := &usageSampler{targets: targets, own: processSampler{pids: []int{os.Getpid()}}}
 	u.own.usageSinceLastCall()
-	u.findServerProcesses()
+	u.findServersExceptOwnProcess()
 	return u
 }
 
-// findServerProcesses finds the processes that listen at the targets. It skips this process, because the figures of a
-// server in this process cannot be separated from the generator's.
-func (u *usageSampler) findServerProcesses() {
+// findServersExceptOwnProcess finds the processes that listen at the targets. It skips this process, because the
+// figures of a server in this process cannot be separated from the generator's.
+func (u *usageSampler) findServersExceptOwnProcess() {
 	u.lookups++
 	for _, target := range u.targets {
-		for _, pid := range findListenerPIDs(target) {
+		for _, pid := range findLocalListenerPIDs(target) {
 			if pid != os.Getpid() && !slices.Contains(u.server.pids, pid) {
 				u.server.pids = append(u.server.pids, pid)
 			}
@@ -110,9 +110,9 @@ func (u *usageSampler) findServerProcesses() {
 	u.server.usageSinceLastCall()
 }
 
-// findListenerPIDs returns the processes of this machine that listen at a target. It returns none if the target is on
-// another machine.
-func findListenerPIDs(target string) []int {
+// findLocalListenerPIDs returns the processes of this machine that listen at a target. It returns none if the target is
+// on another machine.
+func findLocalListenerPIDs(target string) []int {
 	if path, ok := strings.CutPrefix(target, "unix:"); ok {
 		pids, _ := procfs.FindUnixListenerPIDs(path)
 		return pids
@@ -136,22 +136,22 @@ func findListenerPIDs(target string) []int {
 
 // sampleSinceLastCall returns the resources used since the last call. The first call covers the time since
 // newUsageSamplerForTargets. The figures of several server processes are added up, so memory that they share counts
-// more than once. server is nil if no running server process is known. A call takes about 200 µs.
-func (u *usageSampler) sampleSinceLastCall() (generator Usage, server *Usage) {
+// more than once. serverOrNil is nil if no running server process is known. A call takes about 200 µs.
+func (u *usageSampler) sampleSinceLastCall() (generator Usage, serverOrNil *Usage) {
 	if own := u.own.usageSinceLastCall(); own != nil {
 		generator = *own
 	}
 	debug.ReadGCStats(&u.gc)
 	generator.Goroutines, generator.GCs, generator.GCPause = int64(runtime.NumGoroutine()), u.gc.NumGC, u.gc.PauseTotal
-	server = u.server.usageSinceLastCall()
+	serverOrNil = u.server.usageSinceLastCall()
 	if len(u.server.pids) == 0 && u.lookups < 2 {
-		u.findServerProcesses() // what they used in this interval is unknown
+		u.findServersExceptOwnProcess() // what they used in this interval is unknown
 	}
-	return generator, server
+	return generator, serverOrNil
 }
 
 // usageSinceLastCall returns the resources used since the last call, or nil if no running process is known.
-func (p *processSampler) usageSinceLastCall() *Usage {
+func (p *processSampler) usageSinceLastCall() (usageOrNil *Usage) {
 	if len(p.pids) == 0 {
 		return nil
 	}

@@ -24,14 +24,14 @@ func (c Config) Validate() error {
 		return err
 	}
 	if c.Rate.Goal.Under != 0 {
-		if err := c.validateGoal(); err != nil {
+		if err := c.validateSearchSettings(); err != nil {
 			return err
 		}
 		c = c.withFirstStepRateAndDuration()
 	}
 	c = c.withDefaultsAndImplied()
 	for i := range settings {
-		if err := settings[i].checkNumberInRange(&c); err != nil {
+		if err := settings[i].checkNumberInRangeUnlessZero(&c); err != nil {
 			return &SettingError{settings[i].Name, err}
 		}
 	}
@@ -141,7 +141,7 @@ func (c *Config) mode() mode {
 
 const modeNameHold = "hold"
 
-func (c *Config) loopModeName() string {
+func (c *Config) trafficModeName() string {
 	if c.Unprompted {
 		return "unprompted"
 	}
@@ -226,7 +226,7 @@ func errAddressFamily(source, target netip.Addr) error {
 func (c Config) validateMessages() error {
 	switch {
 	case c.Size != 0 && c.Message != "":
-		return &SettingError{"size", fmt.Errorf("%d beside a message; expected one of the two", c.Size)}
+		return &SettingError{"size", fmt.Errorf("%d together with a message; expected either a size or a message", c.Size)}
 	case c.Flood && c.hasVaryingMessage():
 		return &SettingError{"flood", errors.New("given with a message that is a template; expected one without expressions")}
 	case c.Ahead != 0 && (c.hasVaryingMessage() || c.First != "" || c.WebSocket != nil || c.PubSub != nil || c.Hold):
@@ -344,9 +344,9 @@ func (c Config) validateTLSWebSocketAndModel() error {
 	return nil
 }
 
-// planLoops returns the number of loops. If each loop has its own descriptor table, connsPerLoop is the limit of
+// planLoops returns the number of loops. If each loop has its own descriptor table, connsPerLoopOrZero is the limit of
 // connections per loop, otherwise 0.
-func (c Config) planLoops() (loops, connsPerLoop int, err error) {
+func (c Config) planLoops() (loops, connsPerLoopOrZero int, err error) {
 	limit := maxLoops
 	if m, err := models.FindAvailable(c.Model); err != nil || !m.HasLoops {
 		limit = 0

@@ -27,10 +27,10 @@ type lineVerification struct {
 	// sent.
 	limit    int32
 	inFlight atomic.Int32
-	// shardsLeft counts the shards that have connections which have not been asked.
+	// shardsLeft counts the shards with connections that have not been asked for a line yet.
 	shardsLeft atomic.Int32
-	// stopped ends the sending of lines. After a caller has set stopped, and acquired and released a shard's lock,
-	// the shard sends no more lines.
+	// stopped ends the sending of lines. To be sure that a shard sends no more lines, set stopped, and then acquire and
+	// release the shard's lock.
 	stopped atomic.Bool
 }
 
@@ -62,7 +62,7 @@ func (v *lineVerification) appendUniqueLine(dst []byte, ref engine.Ref) []byte {
 	return append(dst, v.lineEnd...)
 }
 
-// maxInFlightPerShard divides v.limit among the shards that have not asked all their connections.
+// maxInFlightPerShard returns an equal part of v.limit for each shard that still has connections to ask.
 func (v *lineVerification) maxInFlightPerShard() int {
 	walking := max(v.shardsLeft.Load(), 1)
 	return int((v.limit + walking - 1) / walking)
@@ -82,7 +82,7 @@ func (v *lineVerification) tryReserveInFlight() bool {
 
 func (v *lineVerification) isDone() bool { return v.shardsLeft.Load() == 0 && v.inFlight.Load() == 0 }
 
-func (g *generator) nudgeUnverifiedConns(loopOrAll int, at time.Duration, nudge func(engine.Ref) bool) (nextCall time.Duration) {
+func (g *generator) nudgeUnverifiedConns(loopOrAll int, at time.Duration, nudge func(engine.Ref) bool) (nextCallOrNegative time.Duration) {
 	r := g.verifying.Load()
 	if r == nil {
 		return -1
@@ -101,7 +101,7 @@ func (g *generator) nudgeUnverifiedConns(loopOrAll int, at time.Duration, nudge 
 
 // nudgeUnverifiedConnsOfShard makes the next connections of a shard send their lines. It returns the time at which it
 // must be called again, or -1 if no further call is necessary.
-func (g *generator) nudgeUnverifiedConnsOfShard(s *shard, v *lineVerification, at time.Duration, nudge func(engine.Ref) bool) (nextCall time.Duration) {
+func (g *generator) nudgeUnverifiedConnsOfShard(s *shard, v *lineVerification, at time.Duration, nudge func(engine.Ref) bool) (nextCallOrNegative time.Duration) {
 	w := &s.scan
 	if w.verification != v {
 		w.verification, w.next = v, 0
@@ -114,7 +114,7 @@ func (g *generator) nudgeUnverifiedConnsOfShard(s *shard, v *lineVerification, a
 			w.next++
 		}
 		if w.next == len(s.heldConns) {
-			s.finishScanOnce(v)
+			s.finishVerificationScanOnce(v)
 			return -1
 		}
 		ref := s.heldConns[w.next]
@@ -133,9 +133,9 @@ func (g *generator) nudgeUnverifiedConnsOfShard(s *shard, v *lineVerification, a
 	return at
 }
 
-// finishScanOnce records that all connections of the shard have been asked. A second call for the same verification has
-// no effect.
-func (s *shard) finishScanOnce(v *lineVerification) {
+// finishVerificationScanOnce records that all connections of the shard have been asked for their lines. A second call
+// for the same verification has no effect.
+func (s *shard) finishVerificationScanOnce(v *lineVerification) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.scan.finished != v {
@@ -154,7 +154,7 @@ func (g *generator) shardByRef(ref engine.Ref) *shard {
 
 // tryReserveVerificationLine reserves a line in flight for a connection, and returns 0. If no line can be reserved now,
 // it returns the time to wait before the next try.
-func (g *generator) tryReserveVerificationLine(s *shard, v *lineVerification, ref engine.Ref) (retryAfter time.Duration) {
+func (g *generator) tryReserveVerificationLine(s *shard, v *lineVerification, ref engine.Ref) (zeroOrRetryAfter time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -180,7 +180,7 @@ func (g *generator) cancelUnsentReservation(s *shard, ref engine.Ref) {
 	}
 }
 
-func (g *generator) sendVerificationLine(c *engine.Conn, h *heldConn) {
+func (g *generator) sendReservedVerificationLine(c *engine.Conn, h *heldConn) {
 	s, ref, now := h.shard, c.Ref(), g.now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -195,18 +195,18 @@ func (g *generator) sendVerificationLine(c *engine.Conn, h *heldConn) {
 	s.totals.run[nBytesSent] += int64(len(line))
 	if g.script.frames != nil {
 		_, slot, _ := ref.Location()
-		line = g.script.frames.appendFrame(s.frameBuf[:0], line, slot, uint64(a.verification.number))
+		line = g.script.frames.appendMaskedTextFrame(s.frameBuf[:0], line, slot, uint64(a.verification.number))
 	}
 	_, _ = c.Write(line) // Closed gets the error
 }
 
-func (g *generator) startVerifyingHeldConns(number int) *lineVerification {
-	r := &lineVerification{number: number, seed: deriveSeed(g.cfg.Seed, seedVerify), lineEnd: g.lineEnd, limit: int32(g.cfg.Check)}
+func (g *generator) startVerifyingHeldConns(verificationNumber int) *lineVerification {
+	r := &lineVerification{number: verificationNumber, seed: deriveSeed(g.cfg.Seed, seedVerify), lineEnd: g.lineEnd, limit: int32(g.cfg.Check)}
 	r.shardsLeft.Store(int32(len(g.shards)))
 	g.verifying.Store(r)
 	for _, s := range g.shards { // a nudge of any of its connections wakes a loop
 		if !slices.ContainsFunc(s.heldConns, func(ref engine.Ref) bool { return ref.Nudge() != engine.ErrClosed }) {
-			s.finishScanOnce(r)
+			s.finishVerificationScanOnce(r)
 		}
 	}
 	return r
@@ -266,18 +266,18 @@ func (r *loadRun) verifyHeldConns(ctx context.Context) error {
 	return ignoreStalled(err)
 }
 
-func (r *loadRun) emitHeardIfBroadcastComplete(s totals) {
+func (r *loadRun) emitHeardOnceIfBroadcastComplete(s totals) {
 	if r.heardSent || r.cfg.Broadcast == "" || r.stage == "connect" || s.openConns() == 0 || s.openConnsHeardBroadcast() < s.openConns() {
 		return
 	}
 	r.heardSent = true
 	r.emitEventWithSnapshot(Event{Phase: Progress, Interval: r.buildIntervalSinceLast()}) // collects the times of receipt
-	r.emitEventWithSnapshot(Event{Phase: Heard, Broadcast: r.buildBroadcastResult(s)})
+	r.emitEventWithSnapshot(Event{Phase: Heard, Broadcast: r.buildBroadcastResultOrNil(s)})
 }
 
-// buildBroadcastResult returns the progress of the broadcast, or nil if no broadcast is expected. Broadcast.After
+// buildBroadcastResultOrNil returns the progress of the broadcast, or nil if no broadcast is expected. Broadcast.After
 // covers the time up to the end of the last interval.
-func (r *loadRun) buildBroadcastResult(s totals) *Broadcast {
+func (r *loadRun) buildBroadcastResultOrNil(s totals) *Broadcast {
 	if r.cfg.Broadcast == "" {
 		return nil
 	}

@@ -48,7 +48,7 @@ func (f *wsFraming) sendWSHandshakeRequest(c *engine.Conn, connNumber uint32, di
 	_, _ = c.Write(websocket.AppendRequest(nil, f.host, f.path, f.header, u.key)) // Closed gets the error
 }
 
-func (g *generator) receiveWSHandshakeResponse(c *engine.Conn, hs *wsHandshake, in []byte) int {
+func (g *generator) finishWSHandshakeOrAbort(c *engine.Conn, hs *wsHandshake, in []byte) (used int) {
 	n, err := websocket.CheckHandshakeResponse(in, hs.key)
 	if err != nil {
 		hs.err = fmt.Errorf("WebSocket: %w", err)
@@ -71,7 +71,7 @@ func (g *generator) countFailedHandshakeUnlessClosing(hs *wsHandshake, reason er
 	g.faults.recordConnectFailureDuringConnects(hs.err)
 }
 
-func (f *wsFraming) appendFrame(dst, message []byte, connNumber uint32, msgNumber uint64) []byte {
+func (f *wsFraming) appendMaskedTextFrame(dst, message []byte, connNumber uint32, msgNumber uint64) []byte {
 	var mask [4]byte
 	binary.LittleEndian.PutUint32(mask[:], uint32(pacer.RandomAt(deriveSeed(f.seed, uint64(connNumber)), msgNumber+2)))
 	return websocket.AppendMaskedFrame(dst, websocket.OpText, mask, message)

@@ -27,31 +27,31 @@ func NewPoolCollector(source PoolSource, labels prometheus.Labels) prometheus.Co
 }
 
 var poolMetrics = []collector.Metric[pool.Stats]{
-	collector.Gauge("workers_limit", "How many workers there may be now.", func(s *pool.Stats) int { return s.Limit }),
-	collector.Gauge("workers", "Workers that there are now.", func(s *pool.Stats) int { return s.Workers }),
-	collector.Gauge("workers_idle", "Workers that wait for a job now.", func(s *pool.Stats) int { return s.Idle }),
-	collector.Gauge("overloaded", "1 while jobs have waited too long, so that fewer may wait and old ones are shed; otherwise 0.",
+	collector.Gauge("workers_limit", "Current maximum number of workers.", func(s *pool.Stats) int { return s.Limit }),
+	collector.Gauge("workers", "Workers.", func(s *pool.Stats) int { return s.Workers }),
+	collector.Gauge("workers_idle", "Idle workers.", func(s *pool.Stats) int { return s.Idle }),
+	collector.Gauge("overloaded", "1 while the pool sheds jobs because the queue delay is too high, otherwise 0.",
 		func(s *pool.Stats) int { return collector.BoolToInt(s.Overloaded) }),
-	collector.NewMetricByLabel("jobs", "Jobs that wait for a worker now (queued), or run.", prometheus.GaugeValue, "state",
+	collector.NewMetricByLabel("jobs", "Jobs by state: queued or running.", prometheus.GaugeValue, "state",
 		func(s *pool.Stats) map[string]int { return map[string]int{"queued": s.Queued, "running": s.Running} }),
-	collector.Counter("jobs_accepted_total", "Jobs that were accepted.", func(s *pool.Stats) uint64 { return s.Accepted }),
-	collector.NewMetricByLabel("jobs_ended_total", "Accepted jobs by what became of them: they have run (finished), their context ended while they waited "+
-		"(expired), they were shed because of overload, or dropped because the pool was closed.",
+	collector.Counter("jobs_accepted_total", "Accepted jobs.", func(s *pool.Stats) uint64 { return s.Accepted }),
+	collector.NewMetricByLabel("jobs_ended_total", "Accepted jobs by outcome: finished, context ended while queued (expired), shed because of overload (shed), "+
+		"or pool closed (dropped).",
 		prometheus.CounterValue, "outcome", func(s *pool.Stats) map[string]uint64 {
 			return map[string]uint64{"finished": s.Finished, "expired": s.Expired, "shed": s.Shed, "dropped": s.Dropped}
 		}),
-	collector.Counter("jobs_panicked_total", "Jobs that have run and panicked.", func(s *pool.Stats) uint64 { return s.Panicked }),
+	collector.Counter("jobs_panicked_total", "Jobs that panicked.", func(s *pool.Stats) uint64 { return s.Panicked }),
 	collector.NewMetricByLabel("jobs_refused_total",
-		"Jobs that were not accepted: the queue was full, their context had ended before (late), or the pool was closed.",
+		"Rejected jobs by reason: the queue was full, their context had ended (late), or the pool was closed.",
 		prometheus.CounterValue, "cause", func(s *pool.Stats) map[string]uint64 {
 			return map[string]uint64{"full": s.Full, "late": s.Late, "closed": s.Closed}
 		}),
 }
 
 var poolHistograms = []collector.Distribution[pool.Stats]{
-	{Name: "wait_seconds", Help: "How long jobs have waited until they ran; of quick ones that are run together, the first.",
+	{Name: "wait_seconds", Help: "Time from submission to start.",
 		Of: func(s *pool.Stats, d *prometheus.Desc) prometheus.Metric { return newPoolHistogramMetric(d, &s.Wait) }},
-	{Name: "service_seconds", Help: "How long jobs have run; of quick ones that are run together, the mean.",
+	{Name: "service_seconds", Help: "Duration of jobs.",
 		Of: func(s *pool.Stats, d *prometheus.Desc) prometheus.Metric {
 			return newPoolHistogramMetric(d, &s.Service)
 		}},

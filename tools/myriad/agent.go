@@ -38,9 +38,8 @@ can have this machine load what --allow permits; without TLS they are sent in cl
 
 A run ends when the coordinator ends it or is silent for 5 s. SIGINT or SIGTERM ends the run, reports
 the result to the coordinator and ends the agent; a second one ends it at once.`,
-		Example: agentExamples,
-		Args:    cobra.NoArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return f.serveAgent(cmd) },
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.serveAgent(cmd) },
 	}
 	var g flagGroups
 	g.addFlagGroup("Coordinator", "", func(flags *pflag.FlagSet) {

@@ -59,8 +59,8 @@ func newFixedCapacityHandler(f stallFlags) *fixedCapacityHandler {
 	return &fixedCapacityHandler{flags: f, stationsByLoop: make(map[int]*stall.LineStation)}
 }
 
-// Opened assigns the connection to the station of its loop. If a peer does not read its answers, the station and all
-// later lines wait until the peer reads or is disconnected.
+// Opened assigns the connection to the station of its loop. If the peer does not read its answers, all later lines of
+// the station wait until the peer reads or is disconnected.
 func (s *fixedCapacityHandler) Opened(c *tcp.Conn) {
 	to, station := c.Ref(), s.getOrCreateStation(c.Loop())
 	answer := func(text []byte) {

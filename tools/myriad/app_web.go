@@ -17,6 +17,14 @@ func newHelloHandler() tcp.Handler {
 	})))
 }
 
+func (f *appFlags) newWebHandler() tcp.Handler {
+	quick := func(h http.Handler) http.Handler { return h }
+	if f.quick {
+		quick = web.Quick
+	}
+	return web.Handler(app.NewWebHandler(f.files, quick))
+}
+
 // webBroadcastEcho is the example application for WebSockets and event streams. If a message begins with "!", the rest
 // of the message is broadcast to all sockets and streams. Other messages are echoed.
 type webBroadcastEcho struct {

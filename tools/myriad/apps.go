@@ -27,6 +27,9 @@ var apps = []struct {
 	{"sha", "answers every line with its SHA-256 in hexadecimal, cut to the line's length", func(*appFlags, *tcp.Server) tcp.Handler { return newLineHandler(writeLineDigestOfSameLength) }},
 	{"sink", "discards all input", func(*appFlags, *tcp.Server) tcp.Handler { return tcp.Base{} }},
 	{"http", "answers every HTTP/1.1 request with a short text", func(*appFlags, *tcp.Server) tcp.Handler { return newHelloHandler() }},
+	{"web", "answers HTTP/1.1 as the scenario web needs: /, /pipeline, /baseline11, /json/N, /64k, /upload, /static/ (--files), /wait, /compute; --quick marks the short ones", func(f *appFlags, _ *tcp.Server) tcp.Handler {
+		return f.newWebHandler()
+	}},
 	{"wait", "echoes lines after --wait; blocks its loop", func(f *appFlags, _ *tcp.Server) tcp.Handler {
 		return f.newOptionallySheddingHandler(f.echoLineAfterWait)
 	}},
@@ -62,6 +65,8 @@ type appFlags struct {
 	bits  int
 	shed  bool
 	stall stallFlags
+	quick bool
+	files string
 
 	logFormat string
 	logEvery  int64
@@ -72,6 +77,7 @@ type appFlags struct {
 var appsByFlag = map[string][]string{
 	"wait": {"wait"}, "bits": {"pow"}, "shed": {"wait", "pow"},
 	"stall": {"stall"}, "stall-every": {"stall"}, "stall-capacity": {"stall"},
+	"quick": {"web"}, "files": {"web"},
 	"log-format": {"log"}, "log-every": {"log"},
 }
 
@@ -83,6 +89,8 @@ func (f *appFlags) addFlags(cmd *cobra.Command) {
 	flags.BoolVar(&f.shed, "shed", false, "let wait and pow answer \"busy\" to lines that are shed under overload")
 	flags.StringVar(&f.logFormat, "log-format", "text", "format of the records of the application log: text or json")
 	flags.Int64Var(&f.logEvery, "log-every", 1, "log every `N`th line of the application log, counted over all connections")
+	flags.BoolVar(&f.quick, "quick", false, "run the short handlers of web on the event loops (default: all on a pool)")
+	flags.StringVar(&f.files, "files", ".", "serve the files in this `DIR` at /static/ of web")
 	f.stall.addFlags(flags)
 }
 

@@ -16,7 +16,7 @@ import (
 
 // Applications answer what they have to, on every model and under plain.
 func TestApps(t *testing.T) {
-	both := []string{"echo", "lines", "sha", "sink --heartbeat 100ms", "http", "wait", "pow"}
+	both := []string{"echo", "lines", "sha", "sink --heartbeat 100ms", "http", "web", "wait", "pow"}
 	check := func(command string, names ...string) {
 		for _, name := range names {
 			s := serveLine(t, command+" --app "+name)

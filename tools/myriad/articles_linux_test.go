@@ -14,15 +14,15 @@ import (
 	"testing"
 
 	"github.com/myriad-go/myriad/internal/testkit"
+	"github.com/myriad-go/myriad/tools/internal/lab/report"
+	"github.com/myriad-go/myriad/tools/internal/lab/result"
 	"github.com/myriad-go/myriad/tools/internal/quantity"
 )
-
-const inChinese = ".zh-CN.md"
 
 var (
 	shell = regexp.MustCompile("(?s)```sh\n(.*?)```")
 	// program is a row of a table with the arguments of two servers and a load.
-	program   = regexp.MustCompile("(?m)^\\| \\d+ \\|[^|`]*\\| `(.*?)` \\| `(.*?)` \\| `(.*?)` \\|$")
+	program   = regexp.MustCompile("(?m)^\\|\\d+\\|[^|`]*\\|`(.*?)`\\|`(.*?)`\\|`(.*?)`\\|$")
 	operators = strings.NewReplacer(" | ", " '|' ", " > ", " '>' ", "kill $!", "kill")
 	stderr    = regexp.MustCompile(` 2>\S+`)
 )
@@ -67,7 +67,7 @@ func readArticles(t *testing.T) map[string]string {
 	t.Helper()
 	texts := readDocuments(t)
 	for file := range texts {
-		if !strings.Contains(file, "/articles/") || strings.HasSuffix(file, inChinese) {
+		if !strings.Contains(file, "/articles/") || strings.HasSuffix(file, inChinese+".md") {
 			delete(texts, file)
 		}
 	}
@@ -114,6 +114,9 @@ func (r *articleRunner) runShellCommand(words []string) {
 	for len(words) > 0 && assignment.MatchString(words[0]) {
 		env, words = append(env, words[0]), words[1:]
 	}
+	if words[0] == "prlimit" {
+		words = words[2:] // this process keeps its limits
+	}
 	if len(words) > 1 && words[0] == "kill" && words[1][0] == '-' {
 		return // it stops or continues a process, which the server is not here
 	}
@@ -136,9 +139,9 @@ func (r *articleRunner) runShellCommand(words []string) {
 				words, file = words[:i], words[i+1]
 			}
 			r.runProgram(file, words...)
-		case "build":
+		case "build", "test": // tests run by themselves
 		default:
-			t.Errorf("%q: expected go tool or build", words)
+			t.Errorf("%q: expected go tool, build or test", words)
 		}
 	case "curl":
 		r.checkCurl(words[1:])
@@ -148,7 +151,7 @@ func (r *articleRunner) runShellCommand(words []string) {
 		if _, err := exec.LookPath(name); err == nil {
 			r.runProgram("", "wrk", "-c5", "-t1", "-d1s", "http://"+r.server.addr+"/")
 		}
-	case "ulimit", "nft", "ip", "unshare", "ss", "nstat", "cat", "sleep", "wait", "exit": // of the system
+	case "ulimit", "nft", "ip", "unshare", "ss", "nstat", "cat", "ls", "sleep", "wait", "exit": // of the system
 	case "waiting", "overload": // examples, which have their own tests
 		r.stopServerAndWait()
 		standIn := map[string]string{"waiting": "serve --app lines", "overload": "serve --app http"}
@@ -189,15 +192,18 @@ func (r *articleRunner) runMyriad(env, args []string, background, wantFailure bo
 		r.stopServerAndWait()
 		r.startArticleServer(env, shrinkLimits(args))
 		return
-	case "bench":
-		if len(args) > 1 && (args[1] == "list" || args[1] == "show") {
+	case "bench", "article":
+		if args = append(args, "--out", t.TempDir()+"/report"); args[0] == "article" {
+			args = append(args[:len(args)-2], "--docs", "../../docs") // nothing is written without a run
+		} else if args[1] == "list" || args[1] == "show" {
+			args = args[:len(args)-2]
 			break
 		}
 		// Whether it can begin is seen by how it ends when it is interrupted at once.
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		var says testkit.Buffer
-		if runCommandLine(ctx, append(args, "--out", t.TempDir()+"/report"), strings.NewReader(""), &says, &says) == 2 {
+		if runCommandLine(ctx, args, strings.NewReader(""), &says, &says) == 2 {
 			t.Errorf("myriad %q: %s", args, &says)
 		}
 		return
@@ -352,6 +358,64 @@ func shrinkLimits(args []string) []string {
 	return small
 }
 
+// TestArticleTables checks that the tables and charts of the articles are those of their results.
+func TestArticleTables(t *testing.T) {
+	const docs = "../../docs"
+	for name := range articles {
+		set, err := readArticleResults(docs, name)
+		failOnError(t, err)
+		if *update {
+			failOnError(t, writeArticle(docs, name, set))
+		}
+		for _, language := range []string{"", inChinese} {
+			page, err := os.ReadFile(articlePage(docs, name, language))
+			failOnError(t, err)
+			want, chart, err := report.UpdateArticle(string(page), set, language == inChinese)
+			failOnError(t, err)
+			if want != string(page) || chart == "" {
+				t.Errorf("%s%s: a table differs from docs/results/%[1]s.json, or there is no chart; run myriad article %[1]s", name, language)
+			}
+			if n := len(strings.Fields(want)); n > 1200 {
+				t.Errorf("%s%s: %d words, want 1,200 at most", name, language, n)
+			}
+			if got, err := os.ReadFile(filepath.Join(docs, "results", name+language+".svg")); err != nil || string(got) != chart {
+				t.Errorf("%s%s.svg differs from the results, %v; run myriad article %[1]s", name, language, err)
+			}
+		}
+	}
+}
+
+// TestArticleCommand repeats a run of a page: only figures and the origin of that table change.
+func TestArticleCommand(t *testing.T) {
+	skipIfShort(t)
+	docs := t.TempDir()
+	for _, dir := range []string{"articles", "results"} {
+		failOnError(t, os.CopyFS(filepath.Join(docs, dir), os.DirFS("../../docs/"+dir)))
+	}
+	read := func() (set *result.Set, prose string) {
+		set, err := readArticleResults(docs, "ten-thousand")
+		failOnError(t, err)
+		page, err := os.ReadFile(articlePage(docs, "ten-thousand", ""))
+		failOnError(t, err)
+		for line := range strings.Lines(string(page)) {
+			if strings.HasPrefix(line, "|") {
+				line = "|"
+			}
+			if !strings.HasPrefix(line, "Commit ") {
+				prose += line
+			}
+		}
+		return set, prose
+	}
+	before, prose := read()
+	line := "article ten-thousand --scale small --only ^log-1000/epoll$ --docs " + docs
+	invokeLine(t, line).checkOutcome(t, "myriad "+line, 0)
+	after, proseAfter := read()
+	if proseAfter != prose || after.CountRuns() != before.CountRuns() || !after.Reports[0].Runs[0].Started.After(before.Date) {
+		t.Errorf("got %d runs, the first of %v, and the text %q; want %d runs, one new, and %q", after.CountRuns(), after.Reports[0].Runs[0].Started, proseAfter, before.CountRuns(), prose)
+	}
+}
+
 var number = regexp.MustCompile(`\d+(?:[,.]\d+)*`)
 
 // A page in Chinese has the commands, the other blocks and the figures in tables of the one in English.
@@ -371,7 +435,7 @@ func TestChinese(t *testing.T) {
 		return commands, blocks, figures
 	}
 	for file, english := range pages {
-		other := strings.TrimSuffix(file, ".md") + inChinese
+		other := strings.TrimSuffix(file, ".md") + inChinese + ".md"
 		text, err := os.ReadFile(other)
 		failOnError(t, err)
 		commands, blocks, figures := parts(english)

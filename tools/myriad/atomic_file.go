@@ -14,11 +14,11 @@ import (
 type atomicFile struct {
 	userPath  string   // as given by the user
 	finalPath string   // "" for a device
-	temp      *os.File // in the same directory; renamed by commit
+	temp      *os.File // in the same directory; commitUnlessFailed renames it
 }
 
-// createAtomicFile creates the temporary file early, so that an invalid path is noticed before the data exists. The
-// caller must call commitUnlessFailed or discard.
+// createAtomicFile returns an atomicFile for path. It creates the temporary file at once, so that an invalid path is
+// noticed before the data exists. The caller must call commitUnlessFailed or discard.
 func createAtomicFile(path string) (*atomicFile, error) {
 	name, mode := path, fs.FileMode(0)
 	switch old, err := os.OpenFile(path, os.O_WRONLY, 0); {

@@ -20,11 +20,14 @@ type plainServerFlags struct {
 	app       string
 	buffer    int
 	heartbeat time.Duration
+	beatsBy   string
+	deadline  time.Duration
 	admin     string
 	flush     string
 	design    string
 	loops     int
 	processes int
+	files     string
 	worker    bool
 	tls       serverTLSFlags
 }
@@ -39,14 +42,17 @@ func newPlainCommand() *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&f.addr, "addr", "127.0.0.1:9000", "listen on this `HOST:PORT`; port 0 selects a free port")
-	flags.StringVar(&f.app, "app", app.Echo, "serve this `APP`: echo, lines, wait, pow, sha, sink or http")
+	flags.StringVar(&f.app, "app", app.Echo, "serve this `APP`: echo, lines, wait, pow, sha, sink, http or web")
 	flags.IntVar(&f.buffer, "buffer", baseline.DefaultBuffer, "buffer size of each connection in `BYTES`; longer messages take several calls")
 	flags.DurationVar(&f.heartbeat, "heartbeat", 0, "send a heartbeat line at this interval, with a ticker and a goroutine per connection (default off)")
+	flags.StringVar(&f.beatsBy, "heartbeat-by", baseline.HeartbeatTickers, "send heartbeats by tickers (one per connection), batches (64 tickers), or heap (one goroutine)")
+	flags.DurationVar(&f.deadline, "deadline", 0, "set this deadline before each read, for reads and writes (default none)")
 	flags.StringVar(&f.admin, "admin", "", "serve Go's metrics and the number of connections over HTTP on this address (default off)")
 	flags.StringVar(&f.flush, "flush", baseline.FlushEach, "flush `each` answer, or only every tenth, which leaves up to nine answers unsent")
 	flags.StringVar(&f.design, "design", baseline.PerConn, "goroutine (one per connection), or a published design (Linux): epoll (one loop), epolls, prefork, or reactor (with workers)")
 	flags.IntVar(&f.loops, "loops", runtime.NumCPU(), "epoll loops of --design epolls, each with its own listener on the port")
 	flags.IntVar(&f.processes, "processes", runtime.NumCPU(), "processes of --design prefork, at least one per CPU")
+	flags.StringVar(&f.files, "files", ".", "serve the files in this `DIR` at /static/ of the app web")
 	flags.BoolVar(&f.worker, "worker", false, "run as a process of --design prefork")
 	flags.MarkHidden("worker") // fails only for an unknown flag
 	f.tls.addFlags(flags)
@@ -72,7 +78,7 @@ func (f *plainServerFlags) validateAndServePlain(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	o := baseline.Options{App: f.app, Buffer: f.buffer, Flush: f.flush, Design: f.design, Loops: f.loops, TLS: config, Heartbeat: f.heartbeat, Admin: f.admin}
+	o := baseline.Options{App: f.app, Buffer: f.buffer, Flush: f.flush, Design: f.design, Loops: f.loops, TLS: config, Heartbeat: f.heartbeat, HeartbeatBy: f.beatsBy, Deadline: f.deadline, Admin: f.admin, Files: f.files}
 	o.AdminListening = func(addr net.Addr) {
 		fmt.Fprintf(cmd.OutOrStdout(), "myriad: metrics on http://%s/metrics\n", addr)
 	}

@@ -67,10 +67,10 @@ type benchFlags struct {
 func (f *benchFlags) addFlags(flags *pflag.FlagSet) {
 	o := &f.options
 	f.addScaleFlags(flags)
-	addParsedFlag(flags, &o.Rounds, quantity.ParsePositive, "rounds", "", "runs of each subject under each workload (default: the scenario's)")
+	addParsedFlag(flags, &o.Rounds, quantity.ParsePositive, "rounds", "", "run each subject `N` times under each workload (default: the scenario's)")
 	addParsedFlag(flags, &o.Duration, quantity.ParsePositiveDuration, "duration", "", "measure each run for this `TIME` (default: the workload's)")
 	addParsedFlag(flags, &o.Only, parseRegexp, "only", "", "run only WORKLOAD/SUBJECT pairs that match this `REGEXP`")
-	flags.StringVar(&f.peers, "peers", "", "executable `FILE` of the peers (go build -C tools/peers -o FILE .): adds ants, pond and failsafe to overload, and netpoll, gnet, nbio and fasthttp to peers")
+	flags.StringVar(&f.peers, "peers", "", "executable `FILE` of the peers (go build -C tools/peers -o FILE .): adds ants, pond and failsafe to overload; netpoll, gnet and nbio to peers and idle; fasthttp to peers and web")
 	flags.StringArrayVar(&f.subjects, "subject", nil,
 		"add this server, as `NAME=COMMAND`, or NAME:APP,APP=COMMAND if it serves only some apps; "+
 			"{addr}, {port} and {app} ("+app.List+") are filled in, "+

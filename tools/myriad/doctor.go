@@ -47,9 +47,8 @@ prints a file that makes them permanent.
 
 The exit status is 0 if the machine can hold the plan, 1 if it cannot, and 2 if the
 flags are wrong. Without -n it predicts for 1,000,000 connections and exits with 0.`,
-		Example: doctorExamples,
-		Args:    cobra.NoArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return f.examinePrintAndFix(cmd) },
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.examinePrintAndFix(cmd) },
 	}
 	var g flagGroups
 	g.addFlagGroup("Plan", "", f.addPlanFlags)

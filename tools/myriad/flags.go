@@ -80,7 +80,7 @@ func toUsageErrorWithExpectation(cmd *cobra.Command, err error) error {
 		if hint := hintAtIntendedFlag(cmd.Flags(), e); hint != "" {
 			return usagef("%w; %s", err, hint)
 		}
-		return usagef("%w; expected a flag that \"%s --help\" lists", err, cmd.CommandPath())
+		return usagef("%w; expected a flag that \"%s --help-all\" lists", err, cmd.CommandPath())
 	}
 	if e, ok := errors.AsType[*pflag.ValueRequiredError](err); ok {
 		return usagef("%w; expected a value of type %s", err, e.GetFlag().Value.Type())
@@ -95,7 +95,7 @@ func toUsageErrorWithExpectation(cmd *cobra.Command, err error) error {
 		}
 		return usagef("--%s is %q; expected a value of type %s", e.GetFlag().Name, e.GetValue(), kind)
 	}
-	return usagef("%w; expected flags as \"%s --help\" lists them", err, cmd.CommandPath())
+	return usagef("%w; expected flags as \"%s --help-all\" lists them", err, cmd.CommandPath())
 }
 
 // flagsOfOtherTools maps short flags of other load generators to the equivalent flags of this program.
@@ -192,7 +192,7 @@ func (g flagGroups) addFlagsAndGroupedHelp(cmd *cobra.Command) {
 	}
 	cmd.SetUsageFunc(func(cmd *cobra.Command) error {
 		var out strings.Builder
-		fmt.Fprintf(&out, "Usage:\n  %s\n\nExamples:\n%s\n", cmd.UseLine(), cmd.Example)
+		fmt.Fprintf(&out, "Usage:\n  %s\n", cmd.UseLine())
 		for _, group := range g {
 			fmt.Fprintf(&out, "\n%s:\n%s%s", group.title, group.flags.FlagUsagesWrapped(helpWidth), group.footer)
 		}

@@ -32,8 +32,7 @@ Nothing is sent without --check, which needs a server that echoes lines, or
 --heartbeat. With these two and --broadcast, any other received line is an error.
 The exit status is 1 if no connection succeeded, or if one was lost or received a wrong,
 missing or duplicate line.`,
-		Example: holdExamples,
-		Args:    cobra.ArbitraryArgs, // checked by buildConfigFromFlags
+		Args: cobra.ArbitraryArgs, // checked by buildConfigFromFlags
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := f.buildConfigFromFlags(cmd.InOrStdin(), args); err != nil {
 				return err

@@ -25,13 +25,12 @@ func newHubCommand() *cobra.Command {
 		Long: "Serve publish/subscribe to Redis clients and browsers.\n\n" +
 			"One port serves the Redis protocol (SUBSCRIBE, PSUBSCRIBE, PUBLISH and PUBSUB) and HTTP: a page to\n" +
 			"watch and publish, WebSockets, server-sent events, and POST to publish. Messages are not stored, except\n" +
-			"the newest of each topic with --last-values. With --nats or --cluster, a message reaches the\n" +
-			"subscribers of all joined hubs, and --replay keeps messages of selected topics for browsers that\n" +
-			"reconnect.\n\n" +
+			"the newest of each topic with --last-values, and those of --replay for browsers that reconnect. With\n" +
+			"--nats or --cluster, a message reaches the subscribers of all joined hubs.\n\n" +
 			"SIGINT or SIGTERM stops accepting and drains; a second one stops at once. SIGHUP reloads --users and\n" +
 			"--tls-cert; without either it drains, too, unless it is ignored (nohup). SIGUSR2 starts the current\n" +
 			"executable with the same arguments as a new process, which takes over the clients and their\n" +
-			"subscriptions (Linux); TLS clients are drained.",
+			"subscriptions (Linux).",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.serveHub(cmd) },
 	}
@@ -63,10 +62,11 @@ func (f *hubFlags) addFlags(cmd *cobra.Command) {
 	f.serverFlags.addFlags(flags, "127.0.0.1:6379")
 	flags.StringVar(&f.tlsAddr, "tls-addr", "", "additional address to listen on with TLS; --addr is then unencrypted (default: with --tls-cert, TLS on --addr)")
 	flags.StringVar(&f.users, "users", "", "file with users and their rights, in the format of Redis ACL files (default: no access control)")
-	flags.BoolVar(&f.insecure, "insecure", false, "allow clients of other machines without --users or --tls-client-ca")
+	flags.BoolVar(&f.insecure, "insecure", false, "allow clients on other machines without --users or --tls-client-ca")
 	flags.DurationVar(&f.srv.Heartbeat.Interval, "heartbeat", 0, "ping WebSockets and event streams after this time without input, such as 30s behind a proxy (default off)")
 	f.flagsByField["Heartbeat.Interval"] = "heartbeat"
-	flags.StringArrayVar(&f.hub.Origins, "origin", nil, "allow pages of this origin, such as https://example.com, to use the hub (repeatable)")
+	flags.BoolVar(&f.hub.Compression, "compression", false, "compress messages of 1 KiB and more for WebSockets that accept it")
+	flags.StringArrayVar(&f.hub.Origins, "origin", nil, "allow pages of this `ORIGIN`, such as https://example.com, to use the hub (repeatable; default: only pages of the hub)")
 	f.cluster.addFlags(flags)
 	f.addReplayFlags(flags)
 	f.flagsByField["Peers.Join"] = "join"
@@ -119,11 +119,11 @@ func (f *hubFlags) validateAndSetUp(cmd *cobra.Command) error {
 	}
 	f.srv.Handler = f.hub.Handler()
 	f.collectors = append(f.collectors, metrics.NewHubCollector(&f.hub, nil))
-	f.pages = append(f.pages, admin.Page{Path: "/hub", Text: "topics, messages and slow subscribers", Handler: f.hub.Operator(&f.srv)})
+	f.pages = append(f.pages, admin.Page{Path: "/hub", Text: "topics, messages and slow subscribers", Handler: f.hub.StatsAndSlowPage(&f.srv)})
 	return nil
 }
 
-// addTLSListener adds the listener of --tls-addr, if that is given.
+// addTLSListener adds a listener with TLS at the address in --tls-addr, if there is one.
 func (f *hubFlags) addTLSListener() error {
 	if f.tlsAddr == "" {
 		return nil
@@ -139,8 +139,8 @@ func (f *hubFlags) addTLSListener() error {
 	return nil
 }
 
-// requireAuthenticatedClients returns an error if clients of other machines could connect without authentication. With
-// --insecure they may.
+// requireAuthenticatedClients returns an error if clients of other machines could connect without authentication,
+// unless --insecure permits this.
 func (f *hubFlags) requireAuthenticatedClients() error {
 	if f.insecure || f.hub.Users != nil || f.srv.Network == "unix" {
 		return nil

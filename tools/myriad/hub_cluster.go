@@ -35,7 +35,7 @@ const clusterSecretVariable = "MYRIAD_CLUSTER_SECRET"
 func (f *clusterFlags) addFlags(flags *pflag.FlagSet) {
 	f.nats.addFlags(flags, "", "join other hubs through these NATS servers: `URL`s such as nats://user:password@host:4222 or tls://host, separated by commas, or @FILE with them (default off)")
 	flags.StringVar(&f.peers.Addr, "cluster", "", "form a cluster with other hubs without a NATS server, and listen for them on this address (default off)")
-	flags.StringVar(&f.join, "join", "", "addresses of other hubs of the cluster, separated by commas; one that is up suffices, the hub's own may be included")
+	flags.StringVar(&f.join, "join", "", "addresses of other hubs of the cluster, separated by commas; one that is up suffices, and the hub's own may be included")
 	flags.StringVar(&f.peers.Advertise, "cluster-advertise", "", "address at which other hubs reach --cluster, if different")
 	f.secret.addFlag(flags, "cluster-secret", clusterSecretVariable, "shared by all hubs of the cluster")
 	flags.StringVar(&f.peersCert, "cluster-cert", "", "encrypt connections between hubs with TLS: PEM file with this hub's certificate chain, for servers and clients; reloaded when it changes (default off)")
@@ -54,16 +54,18 @@ const clusterOriginVariable = "MYRIAD_CLUSTER_ORIGIN"
 
 func (f *hubFlags) addReplayFlags(flags *pflag.FlagSet) {
 	r := &f.replay
-	flags.StringVar(&f.cluster.replay, "replay", "", "keep messages of these topics for clients that reconnect, with --nats or --cluster: names, and prefixes such as news.* or chat:*, separated by commas (default: none)")
-	f.addIntFlag(flags, &r.MaxBytes, "replay-bytes", "Replay.MaxBytes", "limit for kept messages in bytes, in the memory of each hub and on disk (default 67108864)")
+	flags.StringVar(&f.cluster.replay, "replay", "", "keep messages of these topics for clients that reconnect: names, and prefixes such as news.* or chat:*, separated by commas (default: none)")
+	f.addIntFlag(flags, &r.MaxBytes, "replay-bytes", "Replay.MaxBytes", "limit for kept messages in bytes, in the memory of each hub, and on disk in a cluster (default 67108864)")
 	f.addIntFlag(flags, &r.MaxMessages, "replay-messages", "Replay.MaxMessages", "limit for kept messages (default 1000000)")
+	f.addIntFlag(flags, &r.MaxMessagesPerTopic, "replay-topic-messages", "Replay.MaxMessagesPerTopic", "limit for kept messages of a topic in memory (default: no further limit)")
+	f.addIntFlag(flags, &r.MaxBytesPerTopic, "replay-topic-bytes", "Replay.MaxBytesPerTopic", "limit for their size in bytes (default: no further limit)")
 	flags.DurationVar(&r.MaxAge, "replay-age", 0, "how long to keep messages (default 1h)")
 	f.flagsByField["Replay.MaxAge"] = "replay-age"
 	f.addIntFlag(flags, &r.MaxReplays, "replay-clients", "Replay.MaxReplays", "limit for clients that receive missed messages at the same time; 64 times as many may wait (default 64)")
-	f.addIntFlag(flags, &r.MaxReplaysEach, "replay-clients-each", "Replay.MaxReplaysEach", "limit for these clients per user, and half of it per address or IPv6 /64 network (default: a quarter of --replay-clients)")
+	f.addIntFlag(flags, &r.MaxReplaysEach, "replay-clients-each", "Replay.MaxReplaysEach", "limit for these clients per user, and twice that per address or IPv6 /64 network (default: a quarter of --replay-clients)")
 	flags.DurationVar(&r.Timeout, "replay-timeout", 0, "limit for one replay; a slower client is closed and resumes when it reconnects (default 30s)")
 	f.flagsByField["Replay.Timeout"] = "replay-timeout"
-	flags.IntVar(&f.cluster.Replicas, "replay-replicas", 0, "NATS servers that keep each message (default 1; with --cluster 3)")
+	flags.IntVar(&f.cluster.Replicas, "replay-replicas", 0, "NATS servers that keep each message, with --nats or --cluster (default 1; with --cluster 3)")
 	flags.StringVar(&f.cluster.peers.Dir, "replay-dir", "", "directory of this hub for kept messages, with --cluster")
 	f.flagsByField["Replay.Topics"] = "replay"
 }
@@ -71,7 +73,7 @@ func (f *hubFlags) addReplayFlags(flags *pflag.FlagSet) {
 // validateAndSetReplay validates --replay and the flags --replay-*. It sets the hub's Replay if --replay is given.
 func (f *hubFlags) validateAndSetReplay(cmd *cobra.Command) error {
 	c := &f.cluster
-	for _, flag := range []string{"replay-bytes", "replay-messages", "replay-age", "replay-clients", "replay-clients-each", "replay-timeout", "replay-replicas", "replay-dir"} {
+	for _, flag := range []string{"replay-bytes", "replay-messages", "replay-topic-messages", "replay-topic-bytes", "replay-age", "replay-clients", "replay-clients-each", "replay-timeout", "replay-replicas", "replay-dir"} {
 		if cmd.Flags().Changed(flag) && c.replay == "" {
 			return usagef("--%s is given without --replay", flag)
 		}
@@ -79,8 +81,8 @@ func (f *hubFlags) validateAndSetReplay(cmd *cobra.Command) error {
 	switch {
 	case !cmd.Flags().Changed("replay"):
 		return nil
-	case !c.isClustered():
-		return usagef("--replay is given without --nats or --cluster, which keep the messages")
+	case cmd.Flags().Changed("replay-replicas") && !c.isClustered():
+		return usagef("--replay-replicas is given without --nats or --cluster; a single hub keeps messages in memory")
 	case (c.peers.Addr != "") != (c.peers.Dir != ""):
 		return usagef("--replay with --cluster needs --replay-dir DIRECTORY, and --replay-dir needs --cluster")
 	}
@@ -196,7 +198,7 @@ func verifyForServerAndClientUse(pair *tls.Certificate, roots *x509.CertPool) er
 	return nil
 }
 
-// If the flags request a cluster, joinClusterIfRequested connects the hub to the other hubs. leave disconnects the hub.
+// joinClusterIfRequested connects the hub to the other hubs if the flags request a cluster. leave disconnects the hub.
 func (f *hubFlags) joinClusterIfRequested(cmd *cobra.Command) (leave func(), err error) {
 	c := &f.cluster
 	if !c.isClustered() {

@@ -1,14 +1,19 @@
 package main
 
 import (
+	"bufio"
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	"math"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -186,4 +191,101 @@ func TestHubClusterSecret(t *testing.T) {
 	if text := stranger.stderr.String(); strings.Contains(text, "joined") || strings.Count(text, differ) != 1 {
 		t.Errorf("the stranger says %s", text)
 	}
+}
+
+// startResuming receives a topic t as events and reconnects with the last id, each time after at most maxEvents. The
+// second result stops it.
+func startResuming(t *testing.T, name string, dial func() (net.Conn, error), maxEvents int) (y *tally, stop func()) {
+	y = newTally(name)
+	ctx, cancel := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	last := ""
+	visit := func() {
+		nc, err := dial()
+		if err != nil {
+			return
+		}
+		defer context.AfterFunc(ctx, func() { nc.Close() })()
+		defer nc.Close()
+		fmt.Fprintf(nc, "GET /events?topic=t HTTP/1.1\r\nHost: localhost\r\n%s\r\n", last)
+		in := bufio.NewReader(nc)
+		for events := 0; events < maxEvents; {
+			line, err := in.ReadString('\n')
+			if err != nil {
+				return
+			}
+			if id, ok := strings.CutPrefix(line, "id: "); ok {
+				last = "Last-Event-ID: " + strings.TrimSpace(id) + "\r\n"
+			} else if strings.HasPrefix(line, "data: ") {
+				events++
+				if strings.Contains(line, `"op":"gap"`) {
+					t.Errorf("%s: %s", name, line)
+				}
+				y.addLine(line)
+			}
+		}
+	}
+	all.Go(func() {
+		for ctx.Err() == nil {
+			visit()
+		}
+	})
+	stop = func() {
+		cancel()
+		all.Wait()
+	}
+	t.Cleanup(stop)
+	return y, stop
+}
+
+// TestUpgradeHubReplay upgrades a single hub that keeps messages, twice, while messages are published over connections
+// that move and ones that stay. Clients that stay connected, and those that reconnect with an id, of which some are left
+// in the old process, get each message once and in order.
+func TestUpgradeHubReplay(t *testing.T) {
+	cert, key := writeCertificate(t)
+	s := startUpgradable(t, "hub", "--replay", "t", "--replay-topic-messages", "100000", "--tls-addr", "127.0.0.1:0", "--tls-cert", cert, "--tls-key", key)
+	testkit.WaitFor(t, "both addresses", func() bool { return len(servingLine.FindAllString(s.stdout.String(), -1)) == 2 })
+	secureAddr := servingLine.FindAllStringSubmatch(s.stdout.String(), -1)[1][1]
+	stays := &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12} // can't move
+	dialSecure := func() (net.Conn, error) { return tls.Dial("tcp", secureAddr, stays) }
+	for range 300 { // clients whose move takes its time
+		exchangeRESP(testkit.Dial(t, s.addr), "SUBSCRIBE u\r\n", "*3|$9|subscribe|$1|u|:1")
+	}
+	all := startSubscribers(t, "the hub", s.addr)
+	restless, _ := startResuming(t, "a restless client", func() (net.Conn, error) { return net.Dial("tcp", s.addr) }, 20)
+	drained, _ := startResuming(t, "a drained client", dialSecure, math.MaxInt)
+	all = append(all, restless, drained)
+	publishers := []*publisher{startPublisher(t, s.addr, "p0", 500*time.Microsecond, 10), startPublisher(t, s.addr, "p1", 500*time.Microsecond, 10)}
+	everywhere := func(what string) {
+		t.Helper()
+		for _, p := range publishers {
+			waitForDelivery(t, what, p, all...)
+		}
+	}
+	everywhere("before")
+	next := s.Process.Process
+	for nth := 1; nth <= 2; nth++ {
+		staying := testkit.DialTLS(t, secureAddr, stays)
+		var stayed sync.WaitGroup
+		stayed.Go(func() { // until it is drained
+			for n, from := 1, fmt.Sprint("stays", nth); ; n++ {
+				fmt.Fprint(staying, testkit.RESPCommand("PUBLISH", "t", fmt.Sprint(from, " ", n, " x")))
+				if line, err := staying.R.ReadString('\n'); err != nil || line[0] != ':' {
+					return
+				}
+			}
+		})
+		testkit.WaitFor(t, "it publishes", func() bool { return drained.newestFrom(fmt.Sprint("stays", nth)) > 0 })
+		next = s.signalUpgrade(t, next, nth, -1)
+		stayed.Wait()
+		everywhere(fmt.Sprint("after upgrade ", nth))
+	}
+	stopPublishersAndDrain(t, publishers, all)
+	for _, y := range all {
+		if n := y.checkOrder(t); n > 0 {
+			t.Errorf("%s misses %d messages", y.name, n)
+		}
+		t.Logf("%s: %v", y.name, y.newest)
+	}
+	s.stopSuccessor(t, next)
 }

@@ -70,22 +70,58 @@ const c = tls.connect({host, port, ca: fs.readFileSync(cert), servername: "local
 let got = 0;
 c.on("data", (d) => { process.stdout.write(d); if ((got += d.length) >= sent.length) c.end(); });
 `
+	javaTLSClient = `
+import java.io.*;
+import java.security.KeyStore;
+import java.security.cert.CertificateFactory;
+import javax.net.ssl.*;
+
+class Client {
+	public static void main(String[] args) throws Exception {
+		KeyStore trusted = KeyStore.getInstance(KeyStore.getDefaultType());
+		trusted.load(null, null);
+		try (InputStream cert = new FileInputStream(args[2])) {
+			trusted.setCertificateEntry("server", CertificateFactory.getInstance("X.509").generateCertificate(cert));
+		}
+		TrustManagerFactory managers = TrustManagerFactory.getInstance(TrustManagerFactory.getDefaultAlgorithm());
+		managers.init(trusted);
+		SSLContext context = SSLContext.getInstance("TLS");
+		context.init(null, managers.getTrustManagers(), null);
+		byte[] sent = System.in.readAllBytes();
+		try (SSLSocket c = (SSLSocket) context.getSocketFactory().createSocket(args[0], Integer.parseInt(args[1]))) {
+			SSLParameters parameters = c.getSSLParameters();
+			parameters.setEndpointIdentificationAlgorithm("HTTPS");
+			c.setSSLParameters(parameters);
+			c.getOutputStream().write(sent);
+			System.out.write(c.getInputStream().readNBytes(sent.length));
+			System.out.flush();
+		}
+	}
+}
+`
+	// opensslTimeClient prints OK if both new and resumed connections got answers.
+	opensslTimeClient = `
+openssl s_time -connect "$1:$2" -CAfile "$3" -www / -time 1 >"$3.time" 2>&1
+grep -q rrr "$3.time" && [ "$(grep -c '^[1-9][0-9]* connections in .* bytes read [1-9]' "$3.time")" = 2 ] && echo OK || cat "$3.time"
+`
 )
 
-// Programs that we did not write get their answers on every model.
+// Programs that we did not write get their answers on every model. Those that take long do so with MYRIAD_TEST_FULL only.
 func TestInterop(t *testing.T) {
 	skipIfShort(t)
 	const text, hello = "one\nand two\n", "Hello, World!Hello, World!Hello, World!"
 	cert, key := writeCertificate(t)
 	socket := filepath.Join(t.TempDir(), "socket")
-	python, node := filepath.Join(t.TempDir(), "client.py"), filepath.Join(t.TempDir(), "client.js")
-	failOnError(t, os.WriteFile(python, []byte(pythonTLSClient), 0o600))
-	failOnError(t, os.WriteFile(node, []byte(nodeTLSClient), 0o600))
+	dir := t.TempDir()
+	for name, program := range map[string]string{
+		"client.py": pythonTLSClient, "client.js": nodeTLSClient, "Client.java": javaTLSClient, "s_time.sh": opensslTimeClient,
+	} {
+		failOnError(t, os.WriteFile(filepath.Join(dir, name), []byte(program), 0o600))
+	}
 	long := strings.Repeat("a line of about forty characters or so\n", 5000) // many records
 	openssl := "openssl s_client -connect {addr} -quiet -verify_return_error -CAfile {cert} -servername localhost -verify_hostname localhost -tls1_"
-	for _, c := range []struct {
-		name, serve, client, input, want string
-	}{
+	type interopCase struct{ name, serve, client, input, want string }
+	cases := []interopCase{
 		{"openssl 1.2", "lines {tls}", openssl + "2", text, text},
 		{"openssl 1.3", "lines {tls}", openssl + "3", text, text},
 		{"socat, TLS", "lines {tls}", "socat -t5 - OPENSSL:{addr},cafile={cert},commonname=localhost", text, text},
@@ -94,17 +130,22 @@ func TestInterop(t *testing.T) {
 		{"nc, a proxy", "lines --trusted-proxy 127.0.0.1", "nc -N {host} {port}", "PROXY TCP4 192.0.2.1 192.0.2.2 1000 2000\r\n" + text, text},
 		{"nc, none", "lines --trusted-proxy 127.0.0.1", "nc -N {host} {port}", text, ""},
 		{"curl", "http", "curl -sS --fail http://{addr}/[1-3]", "", hello},
-		{"python, TLS", "lines {tls}", "python3 " + python + " {host} {port} {cert}", long, long},
-		{"node, TLS", "lines {tls}", "node " + node + " {host} {port} {cert}", long, long},
+		{"python, TLS", "lines {tls}", "python3 {dir}/client.py {host} {port} {cert}", long, long},
+		{"node, TLS", "lines {tls}", "node {dir}/client.js {host} {port} {cert}", long, long},
 		{"curl, TLS", "http {tls}", "curl -sS --fail --cacert {cert} https://{addr}/[1-3]", "", hello},
-	} {
+	}
+	if os.Getenv("MYRIAD_TEST_FULL") != "" {
+		cases = append(cases, interopCase{"java, TLS", "lines {tls}", "java {dir}/Client.java {host} {port} {cert}", long, long},
+			interopCase{"openssl s_time", "http {tls}", "sh {dir}/s_time.sh {host} {port} {cert}", "", "OK\n"})
+	}
+	for _, c := range cases {
 		for _, model := range tcp.Models() {
 			t.Run(model+"/"+c.name, func(t *testing.T) {
 				program, _, _ := strings.Cut(c.client, " ")
 				if _, err := exec.LookPath(program); err != nil {
 					t.Skipf("%s is not installed: %v", program, err)
 				}
-				fill := strings.NewReplacer("{tls}", "--tls-cert "+cert+" --tls-key "+key, "{cert}", cert, "{socket}", socket)
+				fill := strings.NewReplacer("{tls}", "--tls-cert "+cert+" --tls-key "+key, "{cert}", cert, "{dir}", dir, "{socket}", socket)
 				s := serveLine(t, "serve --model "+model+" --app "+fill.Replace(c.serve))
 				host, port, _ := net.SplitHostPort(s.addr)
 				words := strings.Fields(strings.NewReplacer("{addr}", s.addr, "{host}", host, "{port}", port).Replace(fill.Replace(c.client)))

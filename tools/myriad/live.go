@@ -87,7 +87,7 @@ func (v *terminalView) updateAndRedraw(e load.Event) {
 		v.plan = *e.Plan
 	}
 	if e.Phase == load.Measuring {
-		v.enterStage("window", now)
+		v.enterStageIfChanged("window", now)
 	}
 	if e.Interval != nil {
 		v.recordInterval(*e.Interval, now)
@@ -101,7 +101,7 @@ func (v *terminalView) updateAndRedraw(e load.Event) {
 	}
 }
 
-func (v *terminalView) enterStage(stage string, now time.Time) {
+func (v *terminalView) enterStageIfChanged(stage string, now time.Time) {
 	if stage != v.stage {
 		v.stage, v.stageStart = stage, now
 	}
@@ -109,7 +109,7 @@ func (v *terminalView) enterStage(stage string, now time.Time) {
 
 func (v *terminalView) recordInterval(i load.Interval, now time.Time) {
 	v.lastInterval = i
-	v.enterStage(i.Stage, now)
+	v.enterStageIfChanged(i.Stage, now)
 	load.AddCauses(v.errors, i.Errors, maxErrorCauses)
 	waited := v.cpuStallTime()
 	v.stallShare, v.lastStallTime = v.lastInterval.PerSecond(int64(waited-v.lastStallTime))/1e9, waited

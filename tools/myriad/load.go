@@ -15,9 +15,7 @@ import (
 const loadExamples = `  myriad load -c 10000 --connect-rate=2000 --duration=60s -m $'ping\n' 127.0.0.1:9000
   myriad load -c 1000 --rate 50k --arrivals poisson --out run.jsonl 127.0.0.1:9000
   myriad load -c 100 -r @10ms,p99.9 127.0.0.1:9000
-  myriad load -c 50 --pipeline 16 -em 'PING\r\n' --answer '+PONG\r\n' 127.0.0.1:6379
-  myriad load -c 200 https://example.com/
-  myriad load --ramp 0:100k:60s --lifetime 30s --src 10.0.0.10-10.0.0.20 10.0.0.7:9000`
+  myriad load -c 200 https://example.com/`
 
 func newLoadCommand() *cobra.Command {
 	var f loadFlags
@@ -41,8 +39,7 @@ wss:// (--ws).
 The exit status is 1 if no connection succeeded, if answers were wrong or missing, if
 connections were lost, if an expectation was not met, or if it was interrupted;
 the result so far is printed in any case. Exits with 2 if it is called wrongly.`,
-		Example: loadExamples,
-		Args:    cobra.ArbitraryArgs, // checked by buildConfigFromFlags
+		Args: cobra.ArbitraryArgs, // checked by buildConfigFromFlags
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := f.buildConfigFromFlags(cmd.InOrStdin(), args); err != nil {
 				return err
@@ -95,7 +92,7 @@ func isHTTPMismatch(r *load.Result) bool {
 	return m != nil && m.Byte == 0 && (strings.HasPrefix(m.Got, `"HTTP/1.`) || strings.HasPrefix(m.Got, `"<!DOCTYPE `))
 }
 
-// If the load uses TLS, raiseGOMAXPROCSIfTLS raises GOMAXPROCS, because TLS handshakes run beside the event loops.
+// raiseGOMAXPROCSIfTLS raises GOMAXPROCS if the load uses TLS, because TLS handshakes run beside the event loops.
 func (f *loadFlags) raiseGOMAXPROCSIfTLS() {
 	if f.cfg.TLS != nil {
 		raiseGOMAXPROCSUnlessSet(max(f.cfg.Loops, 1), false)

@@ -108,8 +108,8 @@ func (f *distributedLoadFlags) validateAndComplete(cfg *load.Config, isFlagSet f
 	return nil
 }
 
-// With --agents, runLoadHereOrOnAgents runs the load on agents, otherwise in this process. If events go to standard
-// output, messages about agents go to standard error.
+// runLoadHereOrOnAgents runs the load in this process or, with --agents, on agents. If events go to standard output,
+// messages about agents go to standard error.
 func (f *loadFlags) runLoadHereOrOnAgents(ctx context.Context, rep *runReporter) (*load.Result, error) {
 	if f.agents.agents.n == 0 {
 		f.raiseGOMAXPROCSIfTLS()

@@ -199,8 +199,8 @@ func (f *loadFlags) readConfigFileOrStdin(stdin io.Reader) error {
 	return nil
 }
 
-// If --unescape-message-args is set and the named setting contains messages or answers,
-// unescapeMessageSettingIfRequested replaces the escape sequences in the values of this setting.
+// unescapeMessageSettingIfRequested replaces the escape sequences in the values of the named setting. It does so only
+// with --unescape-message-args, and only if the setting contains messages or answers.
 func (f *loadFlags) unescapeMessageSettingIfRequested(name string) error {
 	if !f.unescape || !slices.Contains([]string{"message", "first-message", "answer", "latency-marker"}, name) {
 		return nil

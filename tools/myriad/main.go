@@ -59,7 +59,7 @@ func usagef(format string, args ...any) error {
 
 var commandConstructors = map[string]func() *cobra.Command{
 	"serve": newServeCommand, "hub": newHubCommand, "load": newLoadCommand, "hold": newHoldCommand, "agent": newAgentCommand, "report": newReportCommand, "doctor": newDoctorCommand,
-	"plan": newPlanCommand, "bench": newBenchCommand, "plain": newPlainCommand, "park": newParkGoroutinesCommand, "offer": newJobLoadCommand, "version": newVersionCommand,
+	"article": newArticleCommand, "plan": newPlanCommand, "bench": newBenchCommand, "plain": newPlainCommand, "park": newParkGoroutinesCommand, "offer": newJobLoadCommand, "version": newVersionCommand,
 }
 
 // newRootCommandForArgs returns the root command. If args begin with the name of a subcommand, only this subcommand is
@@ -83,7 +83,9 @@ func newRootCommandForArgs(args ...string) *cobra.Command {
 	}
 	for name, add := range commandConstructors {
 		if only == "" || name == only {
-			root.AddCommand(add())
+			cmd := add()
+			addHelpFlags(cmd)
+			root.AddCommand(cmd)
 		}
 	}
 	root.InitDefaultHelpCmd()
@@ -106,7 +108,7 @@ func cancelContextUnlessServer(cmd *cobra.Command) {
 	cmd.SetContext(ctx)
 }
 
-// validateArgsWithUsageErrors makes cmd and its subcommands report wrong arguments and missing flags as a usageError.
+// validateArgsWithUsageErrors makes cmd and its subcommands return a usageError for wrong arguments and missing flags.
 func validateArgsWithUsageErrors(cmd *cobra.Command) {
 	args, group := cmd.Args, cmd.Args == nil && cmd.HasSubCommands()
 	if args == nil {
@@ -130,18 +132,18 @@ func validateArgsWithUsageErrors(cmd *cobra.Command) {
 	}
 	for _, sub := range cmd.Commands() {
 		if sub.Name() == "help" {
-			sub.Args = validateHelpArgs
+			sub.Args = requireKnownHelpTopic
 			continue
 		}
 		validateArgsWithUsageErrors(sub)
 	}
 }
 
-func validateHelpArgs(cmd *cobra.Command, given []string) error {
-	if found, rest, err := cmd.Root().Find(given); err == nil && (found != cmd.Root() || len(rest) == 0) {
+func requireKnownHelpTopic(cmd *cobra.Command, commandPath []string) error {
+	if found, rest, err := cmd.Root().Find(commandPath); err == nil && (found != cmd.Root() || len(rest) == 0) {
 		return nil
 	}
-	return usagef("unknown command %q; expected one of %s", given[0], strings.Join(availableSubcommands(cmd.Root()), ", "))
+	return usagef("unknown command %q; expected one of %s", commandPath[0], strings.Join(availableSubcommands(cmd.Root()), ", "))
 }
 
 func availableSubcommands(cmd *cobra.Command) []string {

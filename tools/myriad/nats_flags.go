@@ -77,7 +77,7 @@ const maxSecretBytes = 1024
 // secretFlag names a file with a secret. Without the flag, the secret comes from an environment variable.
 type secretFlag struct{ name, variable, file string }
 
-// addFlag adds the flag. In the description of the flag, help follows the words "the secret".
+// addFlag adds the flag. Its description consists of "the secret" and help.
 func (f *secretFlag) addFlag(flags *pflag.FlagSet, name, variable, help string) {
 	f.name, f.variable = name, variable
 	flags.StringVar(&f.file, name, "", "`FILE` with the secret "+help+" (default: the environment variable "+variable+", or none)")

@@ -56,18 +56,17 @@ earlier bench, or a load whose server ran on the same machine as the load.
 one and compares; with --within, the exit status is 1 if memory or CPU is off by
 more than that.
 docs/capacity.md explains the arithmetic.`,
-		Example: planExamples,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return f.measureAndPlanMachines(cmd) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.measureAndPlanMachines(cmd) },
 	}
 	var g flagGroups
-	g.addFlagGroup("Measured", "", f.addMeasurementFlags)
+	g.addFlagGroup("Measured", "", f.addMeasurementSourceFlags)
 	g.addFlagGroup("Plan", "", f.addGoalFlags)
 	g.addFlagGroup("Answer", "", f.addCheckAndOutputFlags)
 	g.addFlagsAndGroupedHelp(cmd)
 	return cmd
 }
 
-func (f *planFlags) addMeasurementFlags(flags *pflag.FlagSet) {
+func (f *planFlags) addMeasurementSourceFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.measure, "measure", false, "measure this machine now")
 	flags.StringVar(&f.out, "out", "", "write the report of --measure to this `DIR` (default plan-DATE-TIME)")
 	flags.StringVar(&f.from, "from", "", "plan from this `FILE` or directory: the report.json of a bench, or the events of a load run")
@@ -80,15 +79,15 @@ func (f *planFlags) addGoalFlags(flags *pflag.FlagSet) {
 		n, err := quantity.ParsePositive64(text)
 		return []int64{n}, err
 	}}, "connections", "n", "plan for `N` connections (repeatable; default 10M and 100M)")
-	addParsedFlag(flags, &g.Rate, newNumberParser("a number such as 0.05 or 2"), "rate", "", "messages per second on each connection, each answered (default 0.05)")
+	addParsedFlag(flags, &g.Rate, newNumberParser("a number such as 0.05 or 2"), "rate", "", "`N` messages per second on each connection, each answered (default 0.05)")
 	addParsedFlag(flags, &g.Size, quantity.ParsePositive, "size", "", "size of a message and of its answer in `BYTES` (default 64)")
 	flags.BoolVar(&g.TLS, "tls", false, "encrypt connections, also in the measurement of --measure")
 	addParsedFlag(flags, &g.Unread, quantity.ParseCount, "unread", "", "unread or unsent `BYTES` in the kernel per connection (default 0)")
 	addParsedFlag(flags, &g.Memory, quantity.ParsePositive64, "memory", "", "memory of each machine in `BYTES`, such as 64Gi (default: that of this machine)")
-	addParsedFlag(flags, &g.Cores, quantity.ParsePositive, "cores", "", "processors of each machine (default: those of this machine)")
+	addParsedFlag(flags, &g.Cores, quantity.ParsePositive, "cores", "", "`N` processors in each machine (default: those of this machine)")
 	addParsedFlag(flags, &g.Network, newNumberParser("bits a second, such as 10G"), "network", "", "network capacity of a machine each way in `BITS` per second (default 10G)")
 	addParsedFlag(flags, &g.Free, parsePercent, "free", "", "`PERCENT` of memory, CPU and network to keep free (default 30%)")
-	addParsedFlag(flags, &g.Spare, quantity.ParseCount, "spare", "", "machines that may fail at the same time (default 1)")
+	addParsedFlag(flags, &g.Spare, quantity.ParseCount, "spare", "", "`N` machines may fail at the same time (default 1)")
 	addParsedFlag(flags, &g.MaxPerMachine, quantity.ParsePositive64, "most", "", "limit for connections on a machine (default: as many as it holds)")
 	addParsedFlag(flags, &g.Loops, quantity.ParsePositive, "loops", "", "event loops of a machine's server (default: half of the processors)")
 	addParsedFlag(flags, &g.Return, quantity.ParsePositiveDuration, "return", "", "`TIME` within which the clients of a failed machine reconnect (default 1m)")
@@ -230,7 +229,7 @@ func joinQuotedUniqueSubjects(all []capacity.MeasuredCosts) string {
 	return scenario.JoinAsEnglishList(names)
 }
 
-// With --measure, measureOrReadMeasurements measures this machine. Otherwise it reads the file of --from.
+// measureOrReadMeasurements measures this machine if --measure is set. Otherwise it reads the file of --from.
 func (f *planFlags) measureOrReadMeasurements(cmd *cobra.Command) ([]capacity.MeasuredCosts, error) {
 	if f.measure {
 		set, err := f.runCapacityBench(cmd)
@@ -278,7 +277,7 @@ func (f *planFlags) runCapacityBench(cmd *cobra.Command) (*result.Set, error) {
 		f.subject = x.Models[0]
 	}
 	if !slices.Contains(x.Models, f.subject) {
-		return nil, usagef("--subject is %q; expected with --measure one of %s", f.subject, scenario.JoinAsEnglishList(x.Models))
+		return nil, usagef("--subject is %q with --measure; expected one of %s", f.subject, scenario.JoinAsEnglishList(x.Models))
 	}
 	x.Models = []string{f.subject}
 	if f.goal.TLS {

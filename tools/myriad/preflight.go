@@ -36,7 +36,7 @@ func checkAndPrintLimitWarnings(cmd *cobra.Command, p limitCheck) {
 	}
 }
 
-// If a plan uses more than this share of a limit (a doctor.Wall), the limit is near.
+// nearWallShare is the share of a limit (a doctor.Wall) above which a plan counts as near the limit.
 const nearWallShare = 0.8
 
 // formatLimitWarnings returns at most two lines. One line is about the lowest hard limit that is exceeded or near. The
@@ -58,8 +58,9 @@ func (p *limitCheck) formatLimitWarnings(report *doctor.Report) (lines []string)
 	return lines
 }
 
-// If wantPerformanceWalls is set, lowestExceededOrNearWall returns the lowest soft limit that is exceeded. Otherwise it
-// returns the lowest hard limit that is exceeded or near. If there is no such limit, it returns nil.
+// lowestExceededOrNearWall returns the lowest hard limit that the plan exceeds or comes near. With
+// wantPerformanceWalls, it returns the lowest soft limit that the plan exceeds. If there is no such limit, it returns
+// nil.
 func (p *limitCheck) lowestExceededOrNearWall(report *doctor.Report, wantPerformanceWalls bool) (nearest *doctor.Wall) {
 	n := report.Plan.Connections
 	for i := range report.Walls {
@@ -86,11 +87,11 @@ func (p *limitCheck) doctorHint(n int) string {
 	return fmt.Sprintf("`%s` shows how to raise it", strings.Join(append([]string{"myriad doctor -n", fmt.Sprint(n)}, p.doctorArgs...), " "))
 }
 
-// maxDerivedConns is the largest number of connections that is derived from the descriptor limit. The descriptor limit
-// may be a billion.
+// maxDerivedConns limits the number of connections that is derived from the descriptor limit, because the descriptor
+// limit may be a billion.
 const maxDerivedConns = 10_000
 
-// Before a server starts, warnAboutServerLimits prints warnings about limits of the machine. A worker process prints
+// warnAboutServerLimits prints warnings about limits of the machine before a server starts. A worker process prints
 // none, because its supervisor has already printed them.
 func (f *serverFlags) warnAboutServerLimits(cmd *cobra.Command) {
 	if _, worker := tcp.WorkerProcess(); worker || f.srv.Network == "unix" {
@@ -113,7 +114,7 @@ func (f *serverFlags) warnAboutServerLimits(cmd *cobra.Command) {
 	checkAndPrintLimitWarnings(cmd, p)
 }
 
-// Before the commands load and hold start, warnAboutClientLimits prints warnings about limits of the machine. It prints
+// warnAboutClientLimits prints warnings about limits of the machine before "myriad load" or "myriad hold" starts. It prints
 // nothing with --quiet, with --agents, without a number of connections, or if a target is not a TCP address.
 func (f *loadFlags) warnAboutClientLimits(cmd *cobra.Command) {
 	if f.results.quiet || f.cfg.Connections == 0 || f.agents.agents.n > 0 { // agents ask their own doctors

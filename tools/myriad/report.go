@@ -66,12 +66,12 @@ benchstat (golang.org/x/perf/cmd/benchstat):
 	return cmd
 }
 
-func (f *reportFlags) openAndConvertReports(cmd *cobra.Command, names []string) error {
-	if len(names) > maxReportFiles {
-		return usagef("%d files; expected at most %d", len(names), maxReportFiles)
+func (f *reportFlags) openAndConvertReports(cmd *cobra.Command, fileNames []string) error {
+	if len(fileNames) > maxReportFiles {
+		return usagef("%d files; expected at most %d", len(fileNames), maxReportFiles)
 	}
 	var files []reportFile
-	for _, name := range names {
+	for _, name := range fileNames {
 		file, err := openReportAndDetectKind(cmd.InOrStdin(), name)
 		if err != nil {
 			return err
@@ -79,12 +79,12 @@ func (f *reportFlags) openAndConvertReports(cmd *cobra.Command, names []string) 
 		defer file.Close()
 		files = append(files, file)
 		if file.isBench != files[0].isBench {
-			return usagef("%s and %s: one is of a bench and one of a load; expected files of one kind", names[0], name)
+			return usagef("%s and %s: one is of a bench and one of a load; expected files of one kind", fileNames[0], name)
 		}
 	}
 	formats, report := loadFormats, f.writeLoadReport
 	if files[0].isBench {
-		formats, report = benchFormats, f.writeBenchReport
+		formats, report = benchFormats, f.writeSingleBenchReport
 	}
 	if !slices.Contains(formats, f.format) {
 		return usagef("--format is %q; expected one of %s", f.format, strings.Join(formats, ", "))
@@ -125,7 +125,7 @@ func openReportAndDetectKind(stdin io.Reader, name string) (f reportFile, err er
 	return f, nil
 }
 
-// If name is a directory, openFileOrDirReport opens the file report.json in this directory. Otherwise it opens name.
+// openFileOrDirReport opens the file with the given name or, if name is a directory, the file report.json in it.
 func openFileOrDirReport(name string) (io.ReadCloser, error) {
 	path := name
 	if info, err := os.Stat(name); err == nil && info.IsDir() {

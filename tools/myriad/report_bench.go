@@ -10,7 +10,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/result"
 )
 
-func (f *reportFlags) writeBenchReport(cmd *cobra.Command, files []reportFile) error {
+func (f *reportFlags) writeSingleBenchReport(cmd *cobra.Command, files []reportFile) error {
 	switch {
 	case f.merge || len(f.expect) > 0:
 		return usagef("--merge and --expect are for loads; expected neither with the report of a bench")
@@ -30,7 +30,8 @@ func (f *reportFlags) writeBenchReport(cmd *cobra.Command, files []reportFile) e
 	return nil
 }
 
-// If the output for benchstat omits missing or invalid runs, printMissingOrInvalidRunCount prints their number.
+// printMissingOrInvalidRunCount prints how many runs the output for benchstat omits, because they failed or were never
+// made. It prints nothing if there are none.
 func printMissingOrInvalidRunCount(w io.Writer, set *result.Set) {
 	skipped := 0
 	for _, r := range set.Reports {

@@ -42,12 +42,12 @@ func (f *reportFlags) writeLoadReport(cmd *cobra.Command, files []reportFile) er
 		if len(all) > 1 {
 			return load.WriteComparisonToFirst(w, names, streams)
 		}
-		return f.writeLoadInFormat(w, all[0].stream, expectations)
+		return f.writeLoadInFormatOrText(w, all[0].stream, expectations)
 	}
 	if err := f.writeToOutFileOrStdout(cmd.OutOrStdout(), write); err != nil {
 		return err
 	}
-	return printAndCheckExpectations(cmd.ErrOrStderr(), all, expectations)
+	return checkExpectationsAndPrintVerdicts(cmd.ErrOrStderr(), all, expectations)
 }
 
 // validateLoadFlags checks the flags and returns the parsed expectations.
@@ -91,7 +91,7 @@ func mergeResultsOfCompleteRuns(all []namedStream) ([]namedStream, error) {
 	return []namedStream{{fmt.Sprintf("%d generators", len(all)), &load.Stream{Result: merged}}}, nil
 }
 
-func (f *reportFlags) writeLoadInFormat(w io.Writer, s *load.Stream, expectations []load.Expectation) error {
+func (f *reportFlags) writeLoadInFormatOrText(w io.Writer, s *load.Stream, expectations []load.Expectation) error {
 	switch f.format {
 	case "csv":
 		return s.WriteCSV(w)
@@ -108,8 +108,8 @@ func (f *reportFlags) writeLoadInFormat(w io.Writer, s *load.Stream, expectation
 	return s.WriteText(w)
 }
 
-// printAndCheckExpectations writes a line for each expectation. If an expectation is not met, it returns an error.
-func printAndCheckExpectations(w io.Writer, all []namedStream, expectations []load.Expectation) error {
+// checkExpectationsAndPrintVerdicts writes a line for each expectation. If an expectation is not met, it returns an error.
+func checkExpectationsAndPrintVerdicts(w io.Writer, all []namedStream, expectations []load.Expectation) error {
 	failed := 0
 	for _, r := range all {
 		prefix := ""

@@ -79,9 +79,9 @@ func TestReportBadInput(t *testing.T) {
 	(&reportCase{[]string{"--format", "json", path}, 1, []string{"cut off"}}).runAndCheck(t)
 }
 
-// writeBenchReport writes the report of a bench with a message rate for each round, and one failed
+// writeSingleBenchReport writes the report of a bench with a message rate for each round, and one failed
 // run.
-func writeBenchReport(t *testing.T, name string, rates ...float64) string {
+func writeSingleBenchReport(t *testing.T, name string, rates ...float64) string {
 	t.Helper()
 	r := &result.Report{Scenario: scenario.Scenario{
 		Name: "test", Question: "Is it?", Rounds: len(rates), Subjects: []scenario.Subject{{Name: "net"}},
@@ -100,7 +100,7 @@ func writeBenchReport(t *testing.T, name string, rates ...float64) string {
 }
 
 func TestReportBenches(t *testing.T) {
-	a, b := writeBenchReport(t, "a.json", 100, 101, 102, 103), writeBenchReport(t, "b.json", 90)
+	a, b := writeSingleBenchReport(t, "a.json", 100, 101, 102, 103), writeSingleBenchReport(t, "b.json", 90)
 	out := filepath.Join(t.TempDir(), "out.html")
 	for _, c := range []reportCase{
 		{[]string{a}, 0, []string{"Myriad bench: test", "net", "102"}},

@@ -173,7 +173,8 @@ func (t *runReporter) startMetricsServer() error {
 	return nil
 }
 
-// raiseProcsAndNotifyObservers serves as load.Config.Observe. If e contains the plan, GOMAXPROCS is raised.
+// raiseProcsAndNotifyObservers passes e to all observers. If e contains the plan, it also raises GOMAXPROCS. It serves
+// as load.Config.Observe.
 func (t *runReporter) raiseProcsAndNotifyObservers(e load.Event) {
 	if e.Plan != nil {
 		raiseGOMAXPROCSUnlessSet(e.Plan.Loops, false)
@@ -222,7 +223,7 @@ func (t *runReporter) finishOutputsAndCheckExpectations(result *load.Result) err
 		where = t.stderr
 	}
 	of := []namedStream{{stream: &load.Stream{Result: result}}}
-	return cmp.Or(t.err, printAndCheckExpectations(where, of, t.expected))
+	return cmp.Or(t.err, checkExpectationsAndPrintVerdicts(where, of, t.expected))
 }
 
 // stopMetricsAndDiscardFiles stops the metrics server and discards output files that are not committed.

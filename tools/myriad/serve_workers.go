@@ -24,15 +24,15 @@ type workerFlags struct {
 
 func (f *workerFlags) addFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&f.workers, "workers", "", "run the application on workers instead of the event loops: a maximum number, or MIN-MAX or adaptive to adapt to the work and, with --shed, shed overload (default: on the loops)")
+	flags.StringVar(&f.workers, "workers", "", "run the application on workers instead of the event loops: a maximum `NUMBER`, MIN-MAX or adaptive; the last two adapt to the work and, with --shed, shed overload (default: on the loops)")
 	flags.IntVar(&f.queue, "workers-queue", 0, "connections that may wait for a worker; -1 for none (default: the number of --workers, 1024 with adaptive and MIN-MAX)")
 	flags.DurationVar(&f.target, "workers-target", 0, "wait from which the pool counts as overloaded, with adaptive and MIN-MAX (default 5ms)")
 }
 
 func (f *workerFlags) hasWorkers() bool { return f.workers != "" && f.workers != "0" }
 
-// validateAndBuildPoolConfig validates the flags and builds the configuration of the pool. If shedElseKeepQueued is not
-// set, the pool keeps all work that it has queued.
+// validateAndBuildPoolConfig validates the flags and builds the configuration of the pool. Unless shedElseKeepQueued is
+// set, the pool executes all work that it has queued, in the order of arrival.
 func (f *workerFlags) validateAndBuildPoolConfig(cmd *cobra.Command, shedElseKeepQueued bool) (err error) {
 	if !f.hasWorkers() {
 		if f.queue != 0 || f.target != 0 {
@@ -70,8 +70,8 @@ func (f *workerFlags) validateAndBuildPoolConfig(cmd *cobra.Command, shedElseKee
 	return nil
 }
 
-// With --workers, createPoolUnlessSupervisor creates a worker pool and assigns it to srv. Each worker process has its
-// own pool. The supervisor has none: it only checks that a pool can be created.
+// createPoolUnlessSupervisor creates a worker pool for srv if --workers is given. Each worker process has its own pool.
+// The supervisor has none: it only checks that a pool can be created.
 func (f *workerFlags) createPoolUnlessSupervisor(srv *tcp.Server) error {
 	if !f.hasWorkers() {
 		return nil

@@ -53,16 +53,19 @@ type serverFlags struct {
 // addFlags adds the flags. Limits that are already set become the defaults of their flags.
 func (f *serverFlags) addFlags(flags *pflag.FlagSet, addr string) {
 	srv, limits := &f.srv, &f.srv.Limits
-	f.flagsByField = map[string]string{"Server.Addr": "addr", "Server.Network": "network", "Server.Model": "model", "Server.Loops": "loops", "Server.Spin": "spin"}
-	flags.StringVar(&srv.Addr, "addr", addr, "address to listen on; 0.0.0.0 is IPv4 only, no host also IPv6; port 0 selects a free port; systemd or systemd:NAME is a socket passed by systemd (LISTEN_FDS)")
+	f.flagsByField = map[string]string{"Server.Addr": "addr", "Server.Network": "network", "Server.Model": "model", "Server.Loops": "loops", "Server.Spin": "spin", "Server.WriteDelay": "write-delay"}
+	flags.StringVar(&srv.Addr, "addr", addr, "address to listen on; 0.0.0.0 means IPv4 only; without a host, IPv6 too; port 0 selects a free port; systemd or systemd:NAME is a socket passed by systemd (LISTEN_FDS)")
 	flags.StringVar(&srv.Network, "network", "", "tcp, tcp4, tcp6, or unix for a socket at the path --addr (default tcp)")
 	flags.StringVar(&srv.Model, "model", "", "I/O model: auto, goroutine, epoll or uring (default auto: the last of these that works here, with workers for slow handlers)")
 	flags.IntVar(&srv.Loops, "loops", 0, "event loops, for models that use them (default: half of the processors, more if --max-conns needs them)")
 	flags.DurationVar(&srv.Spin, "spin", 0, "busy-poll for this long before a loop blocks; costs a CPU for each loop (default off)")
+	flags.DurationVar(&srv.WriteDelay, "write-delay", 0, "let messages that are not answers wait for this long, such as 20ms, so that several leave in one write (default off)")
 	number := func(field *int, name, means, help string) { f.addIntFlag(flags, field, name, means, help) }
 	number(&limits.MaxConns, "max-conns", "Limits.MaxConns", "limit for open connections; above the descriptor limit each event loop gets its own descriptor table (default: the descriptor limit)")
 	number(&limits.MaxConnsPerSource, "max-conns-per-source", "Limits.MaxConnsPerSource", "limit for open connections from one address or IPv6 /64 network (default: no limit)")
 	number(&limits.AcceptRate, "accept-rate", "Limits.AcceptRate", "limit for accepted connections per second; further ones wait (default: no limit)")
+	number(&limits.ReadRate, "read-rate", "Limits.ReadRate", "limit for bytes read per second from one connection; a faster client waits (default: no limit)")
+	number(&limits.MessageRate, "message-rate", "Limits.MessageRate", "limit for messages read per second from one connection; a faster client waits (default: no limit)")
 	number(&limits.MaxMessage, "max-message", "Limits.MaxMessage", "limit for a message in bytes (default 65536)")
 	number(&limits.MaxUnsent, "max-unsent", "Limits.MaxUnsent", "limit for unsent output of one connection in bytes (default 1048576)")
 	number(&limits.MaxBuffered, "max-buffered", "Limits.MaxBuffered", "limit for the memory of all buffers in bytes (default: a quarter of the memory)")
@@ -83,11 +86,12 @@ func (f *serverFlags) addFlags(flags *pflag.FlagSet, addr string) {
 	duration(&limits.HandshakeTimeout, "handshake-timeout", "Limits.HandshakeTimeout", "limit for PROXY header and TLS handshake (default 10s)")
 	duration(&limits.FirstByteTimeout, "first-byte-timeout", "Limits.FirstByteTimeout", "limit for the time to a peer's first byte (default 1m)")
 	duration(&limits.MessageTimeout, "message-timeout", "Limits.MessageTimeout", "limit for the time from a message's first byte to its last (default 30s)")
-	duration(&limits.IdleTimeout, "idle-timeout", "Limits.IdleTimeout", "limit for the time without input (default never)")
+	duration(&limits.IdleTimeout, "idle-timeout", "Limits.IdleTimeout", "close a connection after this `TIME` without input, such as 5m (default never)")
 	duration(&limits.WriteTimeout, "write-timeout", "Limits.WriteTimeout", "limit for the time that a peer does not read pending output (default 30s)")
 	duration(&limits.HandlerTime, "handler-time", "Limits.HandlerTime", "report handler calls that take longer (default 1s)")
-	duration(&limits.ShutdownTimeout, "drain", "Limits.ShutdownTimeout", "limit for draining (default 30s)")
+	duration(&limits.ShutdownTimeout, "drain", "Limits.ShutdownTimeout", "when the server stops, wait at most this `TIME` for open connections (default 30s)")
 	addParsedFlag(flags, &srv.SlowConsumer, parseSlowConsumerPolicy, "slow-consumer", "", "at --max-unsent bytes of pending output, close the connection or drop the message (default close)")
+	addParsedFlag(flags, &srv.Overload.Off, parseOff, "overload", "", "pause accepting, shed requests and close slow consumers under overload: on or off (default on)")
 	flags.Var(&parsedListFlag[netip.Prefix]{&srv.Allow, parsePrefixOrAddr}, "allow", "accept only this network, such as 10.0.0.0/8, or address (repeatable)")
 	flags.Var(&parsedListFlag[netip.Prefix]{&srv.Deny, parsePrefixOrAddr}, "deny", "reject this network or address (repeatable)")
 	flags.Var(&parsedListFlag[netip.Prefix]{&srv.TrustedProxies, parsePrefixOrAddr}, "trusted-proxy", "expect the PROXY protocol from this network or address, headers of at most 4096 bytes (repeatable)")
@@ -165,7 +169,15 @@ func parseSlowConsumerPolicy(text string) (tcp.SlowConsumer, error) {
 	return 0, quantity.Error("close or drop")
 }
 
-// If --addr stands for a listener of systemd, systemdListenerIfRequested returns this listener, otherwise nil.
+func parseOff(text string) (off bool, err error) {
+	switch text {
+	case "on", "off":
+		return text == "off", nil
+	}
+	return false, quantity.Error("on or off")
+}
+
+// systemdListenerIfRequested returns the listener that systemd has opened if --addr stands for one, otherwise nil.
 func (f *serverFlags) systemdListenerIfRequested() (net.Listener, error) {
 	if !isSystemdAddr(f.srv.Addr) {
 		return nil, nil
@@ -199,7 +211,7 @@ func (f *serverFlags) replaceFieldsWithFlags(text string) string {
 	return strings.NewReplacer(pairs...).Replace(text)
 }
 
-// If --memory-limit is given and GOMEMLIMIT is not set, setGoMemoryLimitIfRequested sets and prints Go's memory limit.
+// setGoMemoryLimitIfRequested sets and prints Go's memory limit if --memory-limit is given and GOMEMLIMIT is not set.
 func (f *serverFlags) setGoMemoryLimitIfRequested(cmd *cobra.Command) error {
 	if f.memoryLimit == "" {
 		return nil

@@ -231,9 +231,8 @@ func (f *serverFlags) reloadDrainOrCloseOnSignal(cmd *cobra.Command, sig os.Sign
 	return cut
 }
 
-// With --admin, startAdminAndFlightIfRequested starts the admin server. With --flight-dir, it starts the flight
-// recorder. If there are worker processes, the flight recorders run in them and the admin server in the supervisor.
-// stop stops both.
+// startAdminAndFlightIfRequested starts the admin server (with --admin) and the flight recorder (with --flight-dir). If
+// there are worker processes, flight recorders run in them, and the admin server in the supervisor. stop stops both.
 func (f *serverFlags) startAdminAndFlightIfRequested(cmd *cobra.Command) (stop func(), err error) {
 	_, worker := tcp.WorkerProcess()
 	token := ""

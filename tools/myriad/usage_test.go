@@ -48,17 +48,17 @@ func TestFailures(t *testing.T) {
 // The help has what it has to.
 func TestHelp(t *testing.T) {
 	for line, says := range map[string][]string{
-		"--help":          {"agent", "bench", "doctor", "offer", "park", "serve"},
-		"agent --help":    {"Examples:", "\nCoordinator:\n", "--nats URL", "--secret FILE", "\nWork:\n", "--allow ADDRESS"},
-		"hub --help":      {"--max-message", "(default 1048576)", "--write-timeout", "(default 1m0s)"},
-		"serve --help":    {"Applications:\n  echo", "--model"},
-		"help bench":      {"bench list", "--scale"},
-		"plain --help":    {"--app"},
-		"--version":       {"go1."},
-		"version":         {"go1."},
-		"bench list":      {"quick       2 minutes"},
-		"bench show idle": {`name = "idle"`},
-		"load --help": {
+		"--help":           {"agent", "bench", "doctor", "offer", "park", "serve"},
+		"agent --help":     {"Examples:", "\nCoordinator:\n", "--nats URL", "--secret FILE", "\nWork:\n", "--allow ADDRESS"},
+		"hub --help-all":   {"--max-message", "(default 1048576)", "--write-timeout", "(default 1m0s)"},
+		"serve --help-all": {"Applications:\n  echo", "--model"},
+		"help bench":       {"bench list", "--scale"},
+		"plain --help":     {"--app"},
+		"--version":        {"go1."},
+		"version":          {"go1."},
+		"bench list":       {"quick       2 minutes"},
+		"bench show idle":  {`name = "idle"`},
+		"load --help-all": {
 			"Usage:\n  myriad load", "\nConnections:\n", "--connections N", "\nTraffic:\n", "--message-rate N",
 			"Examples:\n  myriad load -c 10000 --connect-rate=2000 --duration=60s -m $'ping\\n' 127.0.0.1:9000\n",
 			"\nMessages:\n", "--ws PATH", "\nAnswers:\n", "--match RULE", "\nEncryption:\n", "\nResults:\n", "--out FILE",
@@ -66,5 +66,11 @@ func TestHelp(t *testing.T) {
 		},
 	} {
 		invokeLine(t, line).checkOutcome(t, "myriad "+line, 0, says...)
+	}
+	for name := range commandHelp {
+		help := invokeCommand(t, name, "--help").output()
+		if lines := strings.Count(help, "\n"); !strings.HasPrefix(help, "Examples:\n  ") || lines > 40 {
+			t.Errorf("myriad %s --help has %d lines; want at most 40, with examples first:\n%s", name, lines, help)
+		}
 	}
 }

@@ -3,13 +3,19 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
+	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/valyala/fasthttp"
+
+	lab "github.com/myriad-go/myriad/tools/internal/lab/app"
 )
 
 const hello = "Hello, World!"
@@ -17,19 +23,66 @@ const hello = "Hello, World!"
 // shutdownTimeout limits the shutdown of a server.
 const shutdownTimeout = 2 * time.Second
 
-// serveFastHTTP serves HTTP with fasthttp, without features that a plain text response does not need.
+func replyFastHTTPHello(ctx *fasthttp.RequestCtx) {
+	ctx.SetContentType("text/plain")
+	ctx.SetBodyString(hello)
+}
+
+// serveFastHTTP serves the app http with fasthttp, without features that a plain text response does not need.
 func serveFastHTTP(ctx context.Context, ln net.Listener, ready func()) error {
-	ready()
-	srv := &fasthttp.Server{
-		Handler: func(ctx *fasthttp.RequestCtx) {
-			ctx.SetContentType("text/plain")
-			ctx.SetBodyString(hello)
-		},
-		GetOnly:                       true,
-		NoDefaultServerHeader:         true,
-		DisableHeaderNamesNormalizing: true,
-		CloseOnShutdown:               true,
+	return runFastHTTP(ctx, ln, ready, &fasthttp.Server{Handler: replyFastHTTPHello, GetOnly: true})
+}
+
+// serveFastHTTPWeb returns a server of the app web.
+func serveFastHTTPWeb(s settings) (serveFunc, error) {
+	var cfg tls.Config
+	if s.cert != "" {
+		cert, err := tls.LoadX509KeyPair(s.cert, s.key)
+		if err != nil {
+			return nil, fmt.Errorf("--tls-cert and --tls-key: %w", err)
+		}
+		cfg.Certificates = []tls.Certificate{cert}
 	}
+	files := (&fasthttp.FS{Root: s.files, PathRewrite: fasthttp.NewPathSlashesStripper(1)}).NewRequestHandler()
+	handler := func(ctx *fasthttp.RequestCtx) {
+		ctx.SetContentType("text/plain")
+		switch path := string(ctx.Path()); {
+		case path == "/":
+			replyFastHTTPHello(ctx)
+		case path == "/pipeline":
+			ctx.SetBodyString("ok")
+		case path == "/baseline11":
+			n, _ := strconv.Atoi(string(ctx.PostBody()))
+			ctx.SetBody(strconv.AppendInt(nil, int64(n+ctx.QueryArgs().GetUintOrZero("a")+ctx.QueryArgs().GetUintOrZero("b")), 10))
+		case strings.HasPrefix(path, "/json/"):
+			count, _ := strconv.Atoi(path[len("/json/"):])
+			ctx.SetContentType("application/json")
+			ctx.SetBody(lab.MarshalItems(count, ctx.QueryArgs().GetUintOrZero("m")))
+		case path == "/64k":
+			ctx.SetBody(lab.Large)
+		case path == "/upload":
+			ctx.SetBody(strconv.AppendInt(nil, int64(len(ctx.PostBody())), 10))
+		case path == "/wait":
+			ctx.SetBody(lab.Wait2ms())
+		case path == "/compute":
+			ctx.SetBody(lab.ComputeRarely())
+		case strings.HasPrefix(path, "/static/"):
+			files(ctx)
+		default:
+			ctx.SetStatusCode(fasthttp.StatusNotFound)
+		}
+	}
+	return func(ctx context.Context, ln net.Listener, ready func()) error {
+		if s.cert != "" {
+			ln = tls.NewListener(ln, &cfg)
+		}
+		return runFastHTTP(ctx, ln, ready, &fasthttp.Server{Handler: handler})
+	}, nil
+}
+
+func runFastHTTP(ctx context.Context, ln net.Listener, ready func(), srv *fasthttp.Server) error {
+	ready()
+	srv.NoDefaultServerHeader, srv.DisableHeaderNamesNormalizing, srv.CloseOnShutdown = true, true, true
 	return serveUntilDone(ctx, func() error { return srv.Serve(ln) }, func() error {
 		bound, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 		defer cancel()

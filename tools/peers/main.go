@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 )
 
 func main() {
@@ -48,6 +49,9 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 type settings struct {
 	addr, server, app string
 	cert, key         string // files for TLS; empty without
+	files             string // directory for the app web
+	heartbeat         time.Duration
+	connections       int
 }
 
 func parseFlags(args []string, help io.Writer) (settings, error) {
@@ -57,8 +61,11 @@ func parseFlags(args []string, help io.Writer) (settings, error) {
 	flags.StringVar(&s.addr, "addr", "127.0.0.1:9000", "`HOST:PORT` to listen on; port 0 selects a free one")
 	flags.StringVar(&s.server, "server", "netpoll", "`SERVER` to use, from the list below")
 	flags.StringVar(&s.app, "app", "echo", "`APP` to serve, from those of the server")
-	flags.StringVar(&s.cert, "tls-cert", "", "encrypt with TLS: `FILE` with the certificate in PEM form; only nbio's echo")
+	flags.StringVar(&s.cert, "tls-cert", "", "encrypt with TLS: `FILE` with the certificate in PEM form; only nbio's echo and fasthttp's web")
 	flags.StringVar(&s.key, "tls-key", "", "`FILE` with the private key of --tls-cert")
+	flags.StringVar(&s.files, "files", ".", "`DIR` with the files of the app web")
+	flags.DurationVar(&s.heartbeat, "heartbeat", time.Second, "send a heartbeat after `D`; the app sink")
+	flags.IntVar(&s.connections, "connections", 1000, "expect `N` connections; the app sink, with a thread for each descriptor table")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			flags.SetOutput(help)
@@ -73,8 +80,8 @@ func parseFlags(args []string, help io.Writer) (settings, error) {
 	switch {
 	case (s.cert == "") != (s.key == ""):
 		return s, usagef("one of --tls-cert and --tls-key is missing; expected both or none")
-	case s.cert != "" && (s.server != "nbio" || s.app != "echo"):
-		return s, usagef("--tls-cert with --server %s --app %s; expected nbio and echo", s.server, s.app)
+	case s.cert != "" && s.server+s.app != "nbioecho" && s.app != "web":
+		return s, usagef("--tls-cert with --server %s --app %s; expected nbio and echo, or fasthttp and web", s.server, s.app)
 	case flags.NArg() > 0:
 		return s, usagef("unexpected argument %q; expected flags only", flags.Arg(0))
 	case err != nil:
@@ -93,10 +100,16 @@ func serve(ctx context.Context, args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if s.cert != "" {
-		if start, err = serveNbioTLS(s.cert, s.key); err != nil {
-			return err
-		}
+	switch {
+	case s.app == "sink":
+		start = serveHeartbeatsInC(s)
+	case s.app == "web":
+		start, err = serveFastHTTPWeb(s)
+	case s.cert != "":
+		start, err = serveNbioTLS(s.cert, s.key)
+	}
+	if err != nil {
+		return err
 	}
 	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", s.addr)
 	if err != nil {

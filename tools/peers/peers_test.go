@@ -11,6 +11,7 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
+	"fmt"
 	"io"
 	"math/big"
 	"net"
@@ -22,6 +23,7 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad/internal/testkit"
+	lab "github.com/myriad-go/myriad/tools/internal/lab/app"
 )
 
 type testCommand struct {
@@ -102,6 +104,25 @@ func TestLines(t *testing.T) {
 				c.Expect(exchange[1])
 			}
 		})
+	}
+}
+
+// TestWeb checks that fasthttp answers as the app web does.
+func TestWeb(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "page.css"), lab.Large, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := testkit.Dial(t, startCommand(t, "--server", "fasthttp", "--app", "web", "--files", dir).addr)
+	for _, row := range []struct{ head, body, want string }{
+		{"GET /", "", hello}, {"GET /pipeline", "", "ok"}, {"GET /wait", "", "ok"}, {"GET /compute", "", "ok"},
+		{"GET /baseline11?a=13&b=42", "", "55"}, {"POST /baseline11?a=13&b=42", "20", "75"}, {"POST /upload", "12345", "5"},
+		{"GET /json/2?m=3", "", string(lab.MarshalItems(2, 3))}, {"GET /64k", "", string(lab.Large)}, {"GET /static/page.css", "", string(lab.Large)},
+	} {
+		c.Send(fmt.Sprintf("%s HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%s", row.head, len(row.body), row.body))
+		if res, text := c.ReadResponse(); res.StatusCode != 200 || text != row.want {
+			t.Errorf("%s: got %s and %.100q, want %.100q", row.head, res.Status, text, row.want)
+		}
 	}
 }
 

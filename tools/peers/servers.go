@@ -16,10 +16,12 @@ type app struct {
 	serve serveFunc
 }
 
-var servers = []struct {
+type server struct {
 	name, does string
 	apps       []app
-}{
+}
+
+var servers = []server{
 	{"netpoll", "github.com/cloudwego/netpoll", []app{
 		{"echo", serveNetpoll(echoNetpoll)},
 		{"lines", serveNetpoll(echoNetpollLines)},
@@ -35,7 +37,7 @@ var servers = []struct {
 		{"lines", serveNbio(replyLines)},
 		{"http", serveNbioHTTP},
 	}},
-	{"fasthttp", "github.com/valyala/fasthttp", []app{{"http", serveFastHTTP}}},
+	{"fasthttp", "github.com/valyala/fasthttp", []app{{"http", serveFastHTTP}, {"web", nil}}},
 }
 
 func findServer(server, app string) (serveFunc, error) {

@@ -178,8 +178,9 @@ func (r *reader) wantAllBroadcasts(b *testEnv, s *server, c *client, n int) {
 
 // testBroadcastToSlowReader checks that a peer that does not read is closed, or misses messages.
 func testBroadcastToSlowReader(b *testEnv, drop bool) {
+	var missed *atomic.Int64
 	s := b.startServer(newEchoScript(), limited(func(l *engine.Limits) { l.MaxUnsent = 256 << 10 }),
-		func(cfg *engine.Config) { cfg.DropMessages = drop })
+		func(cfg *engine.Config) { cfg.DropMessages, missed = drop, countMissed(cfg) })
 	slow := s.dial()
 	slow.shrinkSocketBuffers()
 	if drop {
@@ -188,7 +189,9 @@ func testBroadcastToSlowReader(b *testEnv, drop bool) {
 		if n := s.reasons(); len(n) > 0 {
 			b.Errorf("closed for %v", n)
 		}
-		slow.startReader(b).wantAllBroadcasts(b, s, slow, n)
+		r := slow.startReader(b)
+		testkit.WaitFor(b, "Missed does not report what was dropped", func() bool { return missed.Load() == s.Counters()[engine.Dropped] })
+		r.wantAllBroadcasts(b, s, slow, n)
 		s.wantClosed(io.EOF)
 		return
 	}

@@ -2,7 +2,9 @@ package enginetest
 
 import (
 	"bytes"
+	"errors"
 	"io"
+	"os"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -18,6 +20,8 @@ var closeCases = []testCase{
 	{"close with output owed and input unread", testCloseLingers},
 	{"close while paused with input unread", testCloseWhilePaused},
 	{"client that never closes", testLingerExpires},
+	{"close after the client", testCloseAfterPeer},
+	{"close after a client that never closes", testCloseAfterPeerExpires},
 	{"clients that flood while the server closes", testCloseFloodingPeer},
 	{"client that never closes, beside slow handlers", testLingerBesideSlowHandler},
 }
@@ -114,6 +118,42 @@ func testLingerExpires(b *testEnv) {
 	if took := time.Since(begin); took < limit {
 		b.Errorf("closed after %v, Linger is %v", took, limit)
 	}
+}
+
+// testCloseAfterPeer checks that CloseAfterPeer leaves the end to the client, and discards input until then.
+func testCloseAfterPeer(b *testEnv) {
+	const more = "more that nobody wants"
+	closesAfterPeer := func(c *engine.Conn, in []byte) int {
+		c.WriteString("goodbye")
+		c.CloseAfterPeer(io.ErrNoProgress)
+		c.CloseAfterPeer(nil)
+		return 1
+	}
+	s := b.startServer(&Script{Received: closesAfterPeer}, limited(func(l *engine.Limits) { l.CloseTimeout = time.Minute }))
+	c := s.dial()
+	c.Send("x")
+	c.Expect("goodbye")
+	c.Send(more)
+	s.wantBytesIn(1 + len(more))
+	b.requireNoError(c.SetReadDeadline(time.Now().Add(20 * time.Millisecond)))
+	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+		b.Errorf("client: %v before it has closed; expected nothing", err)
+	}
+	c.Close()
+	s.wantClosed(io.ErrNoProgress)
+}
+
+func testCloseAfterPeerExpires(b *testEnv) {
+	const limit = 200 * time.Millisecond
+	s := b.startServer(&Script{Opened: func(c *engine.Conn) { c.CloseAfterPeer(io.ErrNoProgress) }},
+		limited(func(l *engine.Limits) { l.CloseTimeout = limit }))
+	begin := time.Now()
+	c := s.dial()
+	s.wantClosed(io.ErrNoProgress)
+	if took := time.Since(begin); took < limit {
+		b.Errorf("closed after %v, CloseTimeout is %v", took, limit)
+	}
+	c.ExpectEOF("")
 }
 
 func (c *client) sendUntilError() {

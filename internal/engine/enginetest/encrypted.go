@@ -284,7 +284,7 @@ func testTLSClose(b *testEnv) {
 }
 
 // testTLSBrokenRecord sends an unencrypted record, an invalid record, and the alert of a client
-// that received one.
+// that received one. The first comes together with data, which the handler answers.
 func testTLSBrokenRecord(b *testEnv) {
 	const record = "\x17\x03\x03\x00\x20not encrypted, and of 32 bytes..."
 	s := b.startServer(lines(), b.withLayers(false, true))
@@ -293,7 +293,10 @@ func testTLSBrokenRecord(b *testEnv) {
 		heard := &corruptingReader{Conn: c}
 		t := tls.Client(heard, clientTLS())
 		b.requireNoError(exchangeTLS(t, []byte("hello\n")))
-		if p == "" {
+		if i == 0 {
+			heard.behind, p = p, ""
+			t.Write([]byte("answered too late\n"))
+		} else if p == "" {
 			heard.instead = strings.NewReader(record)
 			t.Read(make([]byte, 1))
 		}
@@ -311,10 +314,16 @@ func testTLSBrokenRecord(b *testEnv) {
 	}
 }
 
-// corruptingReader corrupts what it reads.
+// corruptingReader corrupts what it reads, and appends to what it writes.
 type corruptingReader struct {
 	net.Conn
 	instead io.Reader
+	behind  string
+}
+
+func (m *corruptingReader) Write(p []byte) (int, error) {
+	_, err := m.Conn.Write(append(bytes.Clone(p), m.behind...))
+	return len(p), err
 }
 
 func (m *corruptingReader) Read(p []byte) (int, error) {

@@ -177,10 +177,10 @@ func Limits() engine.Limits {
 
 // checkLeaks fails the test if it or its cases leave goroutines or descriptors behind.
 func checkLeaks(t *testing.T) {
-	running := testkit.Goroutines()
+	running := testkit.GoroutineIDs()
 	before := countOpenFiles()
 	t.Cleanup(func() {
-		if err := testkit.CheckGoroutines(running); err != nil {
+		if err := testkit.WaitGoroutinesEnd(running); err != nil {
 			t.Error(err)
 		}
 		if before < 0 {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/testkit"
@@ -19,6 +20,18 @@ var fanCases = []testCase{
 	{"broadcasts that wait go out together", func(b *testEnv) { testMessagesTogether(b, true) }},
 	{"mail that waits goes out together", func(b *testEnv) { testMessagesTogether(b, false) }},
 	{"messages to many are in order with those to one", testGroupAndSingleSendOrder},
+	{"delayed output is sent after the delay", func(b *testEnv) { testDelayedOutput(b, 5*time.Millisecond, func(*delayedRun) {}) }},
+	{"delayed output is sent in one write, before a request for the connection", func(b *testEnv) {
+		testDelayedOutput(b, time.Hour, func(d *delayedRun) {
+			for _, r := range d.refs {
+				b.checkNoError(r.Nudge())
+			}
+		})
+	}},
+	{"delayed output is sent when a large message follows", func(b *testEnv) { testDelayedOutput(b, time.Hour, (*delayedRun).sendLarge) }},
+	{"delayed output is sent when the engine stops", func(b *testEnv) { testDelayedOutput(b, time.Hour, func(d *delayedRun) { d.stop(background(b)) }) }},
+	{"delayed output is limited", testDelayedOutputLimits},
+	{"what was missed in a group is reported", testMissedInGroup},
 	{"no message of a group behind an answer to who has left", testLeaveGroup},
 	{"a value that is not sent is replaced", testLatestToSlowReader},
 	{"a value to a connection whose handler takes long is replaced", testLatestToBusyHandler},
@@ -108,6 +121,136 @@ func testGroupAndSingleSendOrder(b *testEnv) {
 	}
 }
 
+// delayedRun is a server whose clients wait for delayed messages of groups and Refs.
+type delayedRun struct {
+	*server
+	refs  []engine.Ref
+	large string // sent to all by sendLarge
+	many  engine.Group
+}
+
+func (d *delayedRun) sendLarge() {
+	d.large = strings.Repeat("x", 16<<10)
+	d.many.Broadcast([]byte(d.large))
+}
+
+// testDelayedOutput sends messages that are delayed. Requests that concern other connections must not end the delay;
+// release must.
+func testDelayedOutput(b *testEnv, delay time.Duration, release func(d *delayedRun)) {
+	const conns, messages = 20, 30
+	nudged := make(chan bool, 1)
+	d := &delayedRun{server: b.startServer(&Script{Nudged: func(c *engine.Conn) {
+		if c.Value() != nil {
+			nudged <- true
+		}
+	}, Received: func(c *engine.Conn, in []byte) int {
+		c.SetValue(true)
+		c.Write(in)
+		return len(in)
+	}}, func(cfg *engine.Config) { cfg.WriteDelay, cfg.Limits.MaxMail = delay, 4*2*conns*messages })}
+	clients := d.dialMany(conns)
+	d.refs = d.wantOpened(conns)
+	other := d.dial()
+	other.exchange("other") // an answer is not delayed
+	delayed := delay == time.Hour && d.Loops() > 0
+	if delayed {
+		testkit.WaitFor(b, "the write of the answer is not counted", func() bool { return d.Counters()[engine.Writes] > 0 })
+	}
+	writes := d.Counters()[engine.Writes]
+	want := ""
+	var few engine.Group
+	few.Add(d.refs[0])
+	for _, r := range d.refs {
+		d.many.Add(r)
+	}
+	for i := range messages {
+		text := fmt.Sprintf("%d,", i)
+		want += text + text
+		d.many.Broadcast([]byte(text))
+		few.Broadcast([]byte(text))
+		for _, r := range d.refs[1:] {
+			b.checkNoError(r.Send([]byte(text)))
+		}
+	}
+	b.checkNoError(d.wantOpened(conns + 1)[conns].Nudge())
+	testkit.Receive(b, nudged, "Nudged of a connection without messages")
+	if delayed && d.Counters()[engine.Writes] != writes {
+		b.Errorf("%d writes of delayed messages", d.Counters()[engine.Writes]-writes)
+	}
+	release(d)
+	for _, c := range clients {
+		c.Expect(want + d.large)
+	}
+	if n := d.Counters()[engine.Writes] - writes; delayed && d.large == "" && n > 2*conns {
+		b.Errorf("%d connections took %d writes for %d messages each", conns, n, 2*messages)
+	}
+}
+
+// testDelayedOutputLimits sends more than may be delayed.
+func testDelayedOutputLimits(b *testEnv) {
+	for _, row := range []struct {
+		n, size int
+		send    func(s *server, r engine.Ref, p []byte) error
+	}{
+		{10, 1000, func(_ *server, r engine.Ref, p []byte) error { return r.Send(p) }},
+		{256, 10, func(_ *server, r engine.Ref, p []byte) error { return r.Send(p) }},
+		{256, 10, func(s *server, _ engine.Ref, p []byte) error { return s.BroadcastToAllWorkers(p) }},
+		{1, 16 << 10, func(s *server, _ engine.Ref, p []byte) error { return s.BroadcastToAllWorkers(p) }},
+		{1, 10, func(_ *server, r engine.Ref, p []byte) error { return r.SendWait(background(b), p) }},
+	} {
+		s := b.startServer(&Script{}, limited(func(l *engine.Limits) { l.MaxUnsent = 40_000 }),
+			func(cfg *engine.Config) { cfg.WriteDelay = time.Hour })
+		c := s.dial()
+		r := s.wantOpened(1)[0]
+		for i := range row.n {
+			b.checkNoError(row.send(s, r, broadcastMessage(i, row.size)))
+		}
+		for i := range row.n {
+			c.Expect(string(broadcastMessage(i, row.size)))
+		}
+	}
+}
+
+// countMissed makes Missed add to the result.
+func countMissed(cfg *engine.Config) *atomic.Int64 {
+	n := new(atomic.Int64)
+	cfg.Missed = func(_ *engine.Conn, missed int64) { n.Add(missed) }
+	return n
+}
+
+// testMissedInGroup sends to a group of which one peer does not read, and then does.
+func testMissedInGroup(b *testEnv) {
+	var missed *atomic.Int64
+	s := b.startServer(&Script{}, limited(func(l *engine.Limits) { l.MaxUnsent = 64 << 10 }),
+		func(cfg *engine.Config) { cfg.DropMessages, missed = true, countMissed(cfg) })
+	slow := s.dial()
+	slow.shrinkSocketBuffers()
+	var g engine.Group
+	g.Add(s.wantOpened(1)[0])
+	var readers []*reader
+	for range 9 {
+		readers = append(readers, s.dial().startReader(b))
+	}
+	for _, r := range s.wantOpened(10) {
+		g.Add(r)
+	}
+	i := 0
+	testkit.WaitFor(b, "nothing is dropped", func() bool {
+		g.Broadcast(broadcastMessage(i, 4<<10))
+		i++
+		return s.Counters()[engine.Dropped] > 20
+	})
+	readers = append(readers, slow.startReader(b))
+	testkit.WaitFor(b, "Missed does not report what was dropped", func() bool { return missed.Load() == s.Counters()[engine.Dropped] })
+	testkit.WaitFor(b, "not all messages are received or reported", func() bool {
+		n := missed.Load()
+		for _, r := range readers {
+			n += r.n.Load()
+		}
+		return n == int64(10*i)
+	})
+}
+
 // readEnds sends EOF and returns what each client receives until EOF.
 func readEnds(b *testEnv, clients []*client) (got []string) {
 	for _, c := range clients {
@@ -173,8 +316,9 @@ func (s *server) sendLatest(topic *engine.LatestValue, r engine.Ref, l *engine.L
 func testLatestToSlowReader(b *testEnv) {
 	const size = 8 << 10
 	missed := make(chan int64, 1)
+	var reported *atomic.Int64
 	s := b.startServer(&Script{Closed: func(c *engine.Conn, _ error) { missed <- c.MissedMessages() }},
-		limited(func(l *engine.Limits) { l.MaxUnsent = 64 << 10 }))
+		limited(func(l *engine.Limits) { l.MaxUnsent = 64 << 10 }), func(cfg *engine.Config) { reported = countMissed(cfg) })
 	slow := s.dial()
 	slow.shrinkSocketBuffers()
 	ref := s.wantOpened(1)[0]
@@ -199,6 +343,7 @@ func testLatestToSlowReader(b *testEnv) {
 	if taken := got.n.Load(); taken+replaced != int64(n) {
 		b.Errorf("%d values were taken and %d replaced, of %d", taken, replaced, n)
 	}
+	testkit.WaitFor(b, "Missed does not report replaced values", func() bool { return reported.Load() == replaced })
 	slow.CloseWrite()
 	testkit.Receive(b, got.done, "the end")
 	s.wantClosed(io.EOF)

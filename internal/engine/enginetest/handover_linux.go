@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"runtime"
@@ -31,6 +32,7 @@ func init() {
 		{"two hand over to who has room for just all", testExportBothWays},
 		{"hand over with mail on its way", testExportWithPostedRequests},
 		{"hand over while there are always broadcasts", testExportWithBroadcasts},
+		{"hand over directly after broadcasts", testExportAfterBroadcasts},
 		{"hand over what can't be", testExportObstacles},
 	}
 }
@@ -355,6 +357,25 @@ func testExportWithBroadcasts(b *testEnv) {
 		b.requireNoError(r.Close())
 	}
 	reading.Wait()
+}
+
+// testExportAfterBroadcasts exports before broadcasts have reached the connections. None of them may be lost.
+func testExportAfterBroadcasts(b *testEnv) {
+	const n, messages = 100, 200
+	from := b.startServer(newEchoScript(), withSaveAndRestore)
+	to := b.startSuccessor(lines())
+	clients := from.dialMany(n)
+	from.wantOpened(n)
+	want := ""
+	for i := range messages {
+		text := fmt.Sprintf("%d,", i)
+		b.requireNoError(from.BroadcastToAllWorkers([]byte(text)))
+		want += text
+	}
+	from.exportConnsTo(b, to, n)
+	for _, c := range clients {
+		c.Expect(want)
+	}
 }
 
 // testExportPartially aborts an export: each connection must be served by exactly one engine, and

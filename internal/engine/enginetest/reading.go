@@ -19,6 +19,7 @@ var listenCases = []testCase{
 	{"peer that ends while nobody listens", func(b *testEnv) { testEOFWhileReadingOff(b, "tcp", "127.0.0.1:0") }},
 	{"peer at a unix socket that ends while nobody listens", func(b *testEnv) { testEOFWhileReadingOff(b, "unix", tempUnixPath(b)) }},
 	{"Stop while nobody listens", testStopWhileReadingOff},
+	{"peer that is faster than its rates", testReadRates},
 }
 
 // sendUntilBlocked sends a pattern until no more is taken, and returns what was sent.
@@ -155,6 +156,39 @@ func testEOFWhileReadingOff(b *testEnv, network, addr string) {
 	b.checkNoError(r.Nudge())
 	s.wantClosed(io.EOF)
 	b.checkNoError(compareBytes(got.Bytes(), want))
+}
+
+// testReadRates has a peer that sends more than a second's allowance of bytes and of messages at once,
+// and then its end. It is not closed for its silence while it waits.
+func testReadRates(b *testEnv) {
+	const size, message = 4000, 10 // small, so that it arrives before the allowance has grown
+	for _, rates := range [][2]int{{size * 3 / 4, 0}, {0, size * 3 / 4 / message}} {
+		var got bytes.Buffer
+		s := b.startServer(&Script{
+			Opened: func(c *engine.Conn) { c.SetReadRate(rates[0], rates[1]) },
+			Received: func(c *engine.Conn, in []byte) int {
+				n, _ := got.Write(in[:len(in)/message*message][:min(len(in)/message, c.AllowedMessages())*message])
+				c.CountMessages(n / message)
+				return n
+			},
+		}, limited(func(l *engine.Limits) { l.IdleTimeout, l.MessageTimeout = short, short }))
+		c := s.dial()
+		start := time.Now()
+		want := testPattern(size + message)
+		c.Send(string(want[:size]))
+		s.wantBytesIn(size)
+		c.Send(string(want[size:])) // is not read before what was read in advance is allowed
+		c.CloseWrite()
+		c.ExpectEOF("")
+		s.wantClosed(io.EOF)
+		b.checkNoError(compareBytes(got.Bytes(), want))
+		if took := time.Since(start); took < 300*time.Millisecond {
+			b.Errorf("%d bytes were read within %v with the rates %v", size, took, rates)
+		}
+		if s.Counters()[engine.ReadLimited] == 0 {
+			b.Errorf("no pause is counted with the rates %v", rates)
+		}
+	}
 }
 
 // testStopWhileReadingOff stops while reading is off for a silent peer.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/myriad-go/myriad/internal/engine"
@@ -16,10 +17,13 @@ var timeCases = []testCase{
 	{"silence is given up", testSilenceTimeouts},
 	{"output that is not taken is given up", testWriteTimeout},
 	{"handshakes that stall are given up", testStalledHandshakes},
-	{"heartbeats that are not answered", testMissedHeartbeats},
+	{"heartbeats that are not answered", func(b *testEnv) { testMissedHeartbeats(b, nil) }},
+	{"heartbeats that the sweep sends", func(b *testEnv) { testMissedHeartbeats(b, []byte("ping\n")) }},
+	{"heartbeats behind unsent output", testHeartbeatBehindOutput},
 	{"peer that talks while its handler is slow", testSlowHandlerExtendsTimeouts},
 	{"HandlerTime", testHandlerTimeLimit},
 	{"accept rate", testAcceptRate},
+	{"timers are called soon", testTimers},
 }
 
 // short is the time limit in these cases.
@@ -135,6 +139,35 @@ func testSlowHandlerExtendsTimeouts(b *testEnv) {
 	c.Expect("slow\nhalf a message\n")
 }
 
+// testTimers has a timer that is set again in each call, and then a deadline. If only sweeps found
+// them, that would take longer than patience.
+func testTimers(b *testEnv) {
+	const calls, after = 200, 5 * time.Millisecond
+	var setAt time.Time
+	left := calls
+	s := b.startServer(&Script{Opened: func(c *engine.Conn) {
+		setAt = time.Now()
+		c.SetTimer(time.Hour)
+		c.SetTimer(after) // an earlier one replaces it
+	}}, func(cfg *engine.Config) {
+		cfg.Timer = func(c *engine.Conn) {
+			if took := time.Since(setAt); took < after {
+				b.Errorf("Timer was called after %v, which is less than %v", took, after)
+			}
+			if left--; left > 0 {
+				setAt = time.Now()
+				c.SetTimer(after)
+			} else {
+				c.SetDeadline(after)
+			}
+		}
+	})
+	c := s.dial()
+	c.ExpectEOF("")
+	c.Close()
+	s.wantClosed(engine.ErrDeadline)
+}
+
 func testHandlerTimeLimit(b *testEnv) {
 	s := b.startServer(&Script{Received: func(c *engine.Conn, in []byte) int {
 		time.Sleep(40 * time.Millisecond)
@@ -150,9 +183,9 @@ func testHandlerTimeLimit(b *testEnv) {
 	}
 }
 
-func testMissedHeartbeats(b *testEnv) {
+func testMissedHeartbeats(b *testEnv, message []byte) {
 	s := b.startServer(&Script{}, func(cfg *engine.Config) {
-		cfg.Heartbeat = engine.Heartbeat{Every: short, MaxMissed: 2, Send: func(c *engine.Conn) { c.Write([]byte("ping\n")) }}
+		cfg.Heartbeat = engine.Heartbeat{Every: short, MaxMissed: 2, Message: message, Send: func(c *engine.Conn) { c.Write([]byte("ping\n")) }}
 	})
 	start := time.Now() // the server's clock may start before dial returns
 	c := s.dial()
@@ -166,4 +199,21 @@ func testMissedHeartbeats(b *testEnv) {
 	if n := s.Counters()[engine.Heartbeats]; n != 2 {
 		b.Errorf("%d heartbeats are counted, want 2", n)
 	}
+}
+
+// testHeartbeatBehindOutput does not read until heartbeats are due. They must not come within the unsent output.
+func testHeartbeatBehindOutput(b *testEnv) {
+	output := strings.Repeat("x", 16<<20)
+	s := b.startServer(&Script{Received: func(c *engine.Conn, in []byte) int {
+		_, _ = c.WriteString(output)
+		return len(in)
+	}}, func(cfg *engine.Config) {
+		cfg.Limits.MaxUnsent, cfg.Limits.HighWater = 64<<20, 32<<20
+		cfg.Heartbeat = engine.Heartbeat{Every: short / 2, MaxMissed: 255, Message: []byte("ping\n"), Send: func(c *engine.Conn) { c.Write([]byte("ping\n")) }}
+	})
+	c := s.dial()
+	c.Send("go\n")
+	testkit.WaitFor(b, "no heartbeat is sent", func() bool { return s.Counters()[engine.Heartbeats] > 0 })
+	c.Expect(output + "ping\n")
+	c.Close()
 }

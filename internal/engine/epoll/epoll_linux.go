@@ -20,11 +20,14 @@ var Model = engine.Model{
 	HasLoops:  true,
 	Available: func() error { return nil },
 	Start: func(cfg engine.Config) (engine.Engine, error) {
-		return loop.Start(cfg, func(l *loop.Loop) loop.Driver { return &driver{loop: l} })
+		return loop.Start(cfg, func(l *loop.Loop) loop.Driver {
+			l.AllowOtherThreads()
+			return &driver{loop: l}
+		})
 	},
 }
 
-// eventBatch limits the events per turn. If handlers are slow, a short turn lets AutoWorkers notice this early.
+// eventBatch limits the events per turn. Short turns let AutoWorkers notice slow handlers early.
 const eventBatch = 64
 
 // These tokens identify descriptors that are not connections. A connection's token is its slot.
@@ -89,6 +92,9 @@ func (d *driver) handleEvents(count int) (handledAny bool) {
 			d.loop.Eventfd().Clear()
 		}
 	}
+	if count > 0 {
+		d.poll.LimitBatch(d.loop.NextEventBatch(count, eventBatch))
+	}
 	return count > 0
 }
 
@@ -123,16 +129,16 @@ func (d *driver) handleConnEvents(c *engine.Conn, events uint32) {
 	d.PerformActions(c)
 }
 
-// suspendWatch stops watching a connection, because the same event would be reported repeatedly. updateWatchAndExpiry
-// resumes the watch.
+// suspendWatch stops watching a connection, which would otherwise report the same event repeatedly.
+// updateWatchAndExpiry resumes the watch.
 func (d *driver) suspendWatch(c *engine.Conn) {
 	d.poll.Remove(c.FD())
 	c.SetDriverFlags(c.DriverFlags()&^(watchedIn|watchedOut) | unwatched)
 }
 
-// unwatchBeforeClose stops watching a descriptor that is about to be closed. If another process holds the socket, for
-// example during a hand-over or after a fork, closing the descriptor does not end the watch. Later events would then be
-// mistaken for events of the next connection in the slot.
+// unwatchBeforeClose stops watching a descriptor before it is closed. Closing alone does not end the watch if another
+// process holds the socket, for example during a hand-over or after a fork. Later events would then be mistaken for
+// events of the next connection in the slot.
 func (d *driver) unwatchBeforeClose(c *engine.Conn) {
 	if c.DriverFlags()&unwatched == 0 {
 		d.poll.Remove(c.FD())
@@ -160,7 +166,7 @@ func (d *driver) CancelReceiveIfSilent(*engine.Conn) {}
 
 func (d *driver) CanRead(*engine.Conn) bool { return true }
 
-// ReadOnce receives once. epoll reports remaining input again.
+// ReadOnce receives once. If input remains, epoll reports the connection again.
 func (d *driver) ReadOnce(c *engine.Conn) (gotBytes bool) {
 	return d.loop.ReceiveOnceAndDeliver(c, d.readBuffer) > 0
 }

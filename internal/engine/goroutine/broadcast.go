@@ -1,6 +1,10 @@
 package goroutine
 
-import "github.com/myriad-go/myriad/internal/engine"
+import (
+	"context"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
 
 // This file sends broadcasts to all connections. A broadcast is stored once and waits in a queue. The broadcaster puts
 // references to all waiting broadcasts into the mailbox of each connection. It stops when connections must end at once.
@@ -18,22 +22,43 @@ func (e *goroutineEngine) BroadcastToAllWorkers(payload []byte) error {
 // runBroadcaster passes broadcasts to all connections until the engine stops and the last broadcast is done.
 func (e *goroutineEngine) runBroadcaster() {
 	var batch []*engine.Broadcast
+	enqueueWaiting := func() {
+		for range len(e.broadcastQueue) {
+			batch = append(batch, <-e.broadcastQueue)
+		}
+		e.enqueueBroadcastsForAllConns(batch)
+		for _, b := range batch {
+			b.MarkOwnerDone()
+		}
+		clear(batch)
+		batch = batch[:0]
+	}
 	for ended := e.stopCtx.Done(); ended != nil || e.broadcastTracker.ActiveCount() > 0; {
 		select {
 		case b := <-e.broadcastQueue:
-			batch = append(batch[:0], b)
-			for range len(e.broadcastQueue) {
-				batch = append(batch, <-e.broadcastQueue)
-			}
-			e.enqueueBroadcastsForAllConns(batch)
-			for _, b := range batch {
-				b.MarkOwnerDone()
-			}
-			clear(batch)
+			batch = append(batch, b)
+			enqueueWaiting()
+		case enqueued := <-e.flushBroadcasts:
+			enqueueWaiting()
+			close(enqueued)
 		case <-ended:
 			ended = nil
 		}
 	}
+}
+
+// awaitEarlierBroadcasts waits until all mailboxes contain the broadcasts that were started before the call. It also
+// returns when ctx or the engine ends.
+func (e *goroutineEngine) awaitEarlierBroadcasts(ctx context.Context) {
+	enqueued := make(chan struct{})
+	select {
+	case e.flushBroadcasts <- enqueued:
+	case <-ctx.Done():
+		return
+	case <-e.stopCtx.Done():
+		return
+	}
+	<-enqueued // the broadcaster does not block
 }
 
 // enqueueBroadcastsForAllConns puts broadcasts into all mailboxes. Connections opened during the call may miss them.
@@ -48,8 +73,8 @@ func (e *goroutineEngine) enqueueBroadcastsForAllConns(batch []*engine.Broadcast
 	}
 }
 
-// enqueueBroadcastsOrCloseSlow puts broadcasts into the mailbox of c. If the mailbox is full, c misses the broadcasts
-// or, unless Config.DropMessages is set, is closed.
+// enqueueBroadcastsOrCloseSlow puts broadcasts into the mailbox of c. If the mailbox is full, c is closed or, if
+// Config.DropMessages is set, misses the broadcasts.
 func (e *goroutineEngine) enqueueBroadcastsOrCloseSlow(c *conn, batch []*engine.Broadcast) {
 	box, enqueued := c.getOrCreateMailbox(), false
 	for _, m := range batch {

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"runtime"
 	"sync/atomic"
 	"time"
 
@@ -30,11 +31,19 @@ type conn struct {
 
 	// The following fields are safe for concurrent use.
 	mailboxPtr    atomic.Pointer[engine.Mailbox]
-	parked        atomic.Bool
+	parked        atomic.Uint32 // notParked or one of the states below it
 	requests      atomic.Uint32
 	wakeAt        atomic.Uint32 // when it wants to be woken, as toSweepTime returns it; 0 for never
 	bufferedBytes atomic.Uint32 // memory that its buffers held when it last waited
 }
+
+// The states of conn.parked. While a connection is claimed, the sweeper owns it instead of its goroutine.
+const (
+	notParked uint32 = iota
+	isParked
+	isClaimed
+	isClaimedAndWoken // the sweeper must wake the owner
+)
 
 func newConn(e *goroutineEngine, netConn net.Conn) (*conn, error) {
 	c := &conn{engine: e, netConn: netConn}
@@ -76,7 +85,7 @@ func (c *conn) runUntilClosed(open func(c *conn)) {
 	for {
 		switch c.AdvanceToNextAction() {
 		case engine.Send:
-			c.sendOutputBlocking()
+			c.sendOutputUntilWoken()
 		case engine.SendFile:
 			c.sendFilePartOrLoadPiece()
 		case engine.FeedHandler:
@@ -118,10 +127,10 @@ func (c *conn) openConn(dialStart time.Duration, alreadyRead []byte) {
 	}
 }
 
-// updateClock sets the host's clock before an event that starts a time limit.
+// updateClock sets the host's clock. It is called before an event that starts a time limit.
 func (c *conn) updateClock() { c.engine.host.SetClock(c.engine.readClock()) }
 
-func (c *conn) sendOutputBlocking() {
+func (c *conn) sendOutputUntilWoken() {
 	c.publishSweepState()
 	n, err := c.writeOutputUntilWoken()
 	if c.writeBlocked || n < c.UnsentOrDroppedBytes() {
@@ -132,7 +141,7 @@ func (c *conn) sendOutputBlocking() {
 	c.handleSendErrorOrRequests(err)
 }
 
-// handleSendErrorOrRequests handles err, the result of a send. If err is nil, it handles requests that have arrived.
+// handleSendErrorOrRequests handles the error of a send. If err is nil, it handles requests that have arrived.
 func (c *conn) handleSendErrorOrRequests(err error) {
 	if err != nil {
 		c.handleWakeOrError(err)
@@ -158,11 +167,11 @@ func (c *conn) waitForInputOrMail() {
 	}
 }
 
-// checkTimeoutsIfNeverWaiting checks the timeouts of a connection that always has input, or that waits for memory or a
-// read permit. The sweeper cannot wake such a connection. The result reports whether any timeout was due.
+// checkTimeoutsIfNeverWaiting checks the timeouts of a connection that the sweeper cannot wake: one that always has
+// input, or that waits for memory or a read permit. It reports whether any timeout was due.
 func (c *conn) checkTimeoutsIfNeverWaiting() (acted bool) {
 	due := c.wakeAt.Load()
-	if due == 0 || !c.bulk && !c.engine.exceedsBudget(c.engine.largeReadBytes.Load()) {
+	if due == 0 || !c.bulk && !c.engine.buffersExceedBudget(c.engine.largeReadBytes.Load()) {
 		return false
 	}
 	now := c.engine.readClock()
@@ -202,11 +211,14 @@ func (c *conn) handleWakeOrError(err error) {
 	c.CheckTimeouts(c.engine.readClock())
 }
 
-// publishSweepState publishes the connection's next timeout and the size of its buffers for the sweeper.
+// publishSweepState stores the connection's next timeout and the size of its buffers where the sweeper reads them.
 func (c *conn) publishSweepState() {
 	due := uint32(0)
 	if at, ok := c.NextTimeout(); ok {
 		due = toSweepTime(at)
+	}
+	if at, ok := c.NextTimer(); ok {
+		due = c.setWaitDeadlineIfSoon(at, due)
 	}
 	if c.wakeAt.Load() != due {
 		c.wakeAt.Store(due)
@@ -214,12 +226,27 @@ func (c *conn) publishSweepState() {
 	if n := uint32(min(int64(c.BufferMemory()), math.MaxUint32)); c.bufferedBytes.Load() != n {
 		c.bufferedBytes.Store(n)
 	}
-	if _, soon := c.NextExpiryTimerOrDeadline(); soon != c.expiryCounted {
-		c.countOrUncountAsExpiring(soon)
+	if _, soon := c.NextExpiryOrTimer(); soon != c.expiryCounted {
+		c.setCountedAsExpiring(soon)
 	}
 }
 
-func (c *conn) countOrUncountAsExpiring(counted bool) {
+// timerLead is how long before a timer the owner begins to use it as the deadline of its waits.
+const timerLead = 2 * engine.FastSweepPeriod
+
+// setWaitDeadlineIfSoon ends the owner's next wait at the time of its timer, if that is soon. Otherwise it returns a
+// time at which the sweeper must wake the owner to call it again. It may overwrite a deadline by which another
+// goroutine wakes the owner. The owner still notices, because it checks for requests between this call and the wait.
+func (c *conn) setWaitDeadlineIfSoon(at time.Duration, otherDue uint32) (due uint32) {
+	left := at - c.engine.readClock()
+	if left > timerLead {
+		return min(otherDue, toSweepTime(at-timerLead))
+	}
+	_ = c.netConn.SetDeadline(time.Now().Add(max(left, time.Millisecond)))
+	return otherDue
+}
+
+func (c *conn) setCountedAsExpiring(counted bool) {
 	if c.expiryCounted = counted; counted {
 		c.engine.expiringConns.Add(1)
 	} else {
@@ -235,10 +262,17 @@ func (c *conn) hasMailOrRequests() bool {
 	return box != nil && box.HasRequests()
 }
 
-// parkOrFindRequests marks the owner as waiting. If there are requests, it returns true, and the owner must not wait.
+// parkOrFindRequests marks the owner as waiting. If it returns true, there are requests and the owner must not wait.
 func (c *conn) parkOrFindRequests() (hasWork bool) {
-	c.parked.Store(true)
+	c.parked.Store(isParked)
 	return c.hasMailOrRequests()
+}
+
+// unpark marks the owner as running. It waits while the sweeper has claimed the connection.
+func (c *conn) unpark() {
+	for c.parked.Load() != notParked && !c.parked.CompareAndSwap(isParked, notParked) {
+		runtime.Gosched()
+	}
 }
 
 func (c *conn) handleMailAndRequests() {
@@ -251,6 +285,11 @@ func (c *conn) handleMailAndRequests() {
 	requested := c.requests.Load()
 	todo := requested &^ uint32(c.handledRequests)
 	c.handledRequests = uint8(requested &^ requestWritable) // which may have been set just now
+	if todo&requestHeartbeat != 0 {
+		c.requests.And(^uint32(requestHeartbeat))
+		c.handledRequests &^= uint8(requestHeartbeat)
+		c.SendOwedHeartbeat()
+	}
 	if todo&requestExport != 0 {
 		c.requests.And(^uint32(requestExport))
 		c.handledRequests &^= uint8(requestExport)
@@ -304,7 +343,23 @@ func (c *conn) deliverMail() {
 }
 
 func (c *conn) wake() {
-	if c.parked.Load() && c.parked.CompareAndSwap(true, false) {
+	for {
+		switch state := c.parked.Load(); {
+		case state == isParked && c.parked.CompareAndSwap(isParked, notParked):
+			_ = c.netConn.SetDeadline(time.Unix(1, 0))
+			return
+		case state == isClaimed && c.parked.CompareAndSwap(isClaimed, isClaimedAndWoken), state == notParked, state == isClaimedAndWoken:
+			return
+		}
+	}
+}
+
+// claim makes the sweeper the owner of a parked connection until releaseClaim. It returns false if c is not parked.
+func (c *conn) claim() (claimed bool) { return c.parked.CompareAndSwap(isParked, isClaimed) }
+
+func (c *conn) releaseClaim(wakeOwner bool) {
+	if wakeOwner || !c.parked.CompareAndSwap(isClaimed, isParked) {
+		c.parked.Store(notParked)
 		_ = c.netConn.SetDeadline(time.Unix(1, 0))
 	}
 }
@@ -318,8 +373,8 @@ func (c *conn) getOrCreateMailbox() *engine.Mailbox {
 	return c.mailboxPtr.Load()
 }
 
-// shutdownWriteOrAssumeEOF shuts down the sending direction. If the connection is to be closed with a reset, it acts as
-// if the peer had sent EOF instead, because a FIN before the reset would leave the socket in TIME_WAIT.
+// shutdownWriteOrAssumeEOF shuts down the sending direction. A connection that is to be closed with a reset instead
+// acts as if the peer had sent EOF, because a FIN before the reset would leave the socket in TIME_WAIT.
 func (c *conn) shutdownWriteOrAssumeEOF() {
 	if w, ok := c.netConn.(interface{ CloseWrite() error }); ok && !c.closesWithReset() {
 		// An error means that the peer has closed the connection. The next read reports the error.
@@ -331,7 +386,7 @@ func (c *conn) shutdownWriteOrAssumeEOF() {
 }
 
 // detachOrFinishExport finishes an export or detaches the connection. To detach, it makes a new net.Conn, because other
-// goroutines may still set a deadline on the present one. A goroutine that waits for writability must end first.
+// goroutines may still set a deadline on the old one. A goroutine that waits for writability must have ended.
 func (c *conn) detachOrFinishExport() {
 	if c.awaitingWritable {
 		c.waitForInputOrMail()
@@ -364,7 +419,7 @@ var closedMailbox = func() *engine.Mailbox { b := new(engine.Mailbox); b.Close()
 func (c *conn) closeConnAndUnregister() {
 	_ = c.netConn.Close()
 	if c.expiryCounted {
-		c.countOrUncountAsExpiring(false)
+		c.setCountedAsExpiring(false)
 	}
 	if box := c.mailboxPtr.Load(); box != nil {
 		c.AddDroppedMessages(box.TakeMissedBroadcastCount()) // Closed may ask

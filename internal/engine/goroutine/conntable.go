@@ -17,7 +17,8 @@ type connTable struct {
 	proxied map[*conn]netip.AddrPort // the peers that proxies have told
 }
 
-// chunk is a part of a table. For each slot it contains the connection, or nil, and the number of earlier connections.
+// chunk is a part of a connTable. For each slot it contains the current connection, or nil, and the number of
+// connections that used the slot before.
 type chunk struct {
 	conns       [chunkSize]*conn
 	generations [chunkSize]uint32

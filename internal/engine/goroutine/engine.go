@@ -36,6 +36,8 @@ import (
 
 	"github.com/myriad-go/myriad/internal/admission"
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/engine/handover"
+	"github.com/myriad-go/myriad/internal/overload"
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
@@ -48,7 +50,7 @@ var Model = engine.Model{
 // acceptRetryInterval limits how long an acceptor without free descriptors waits before it tries again.
 const acceptRetryInterval = 50 * time.Millisecond
 
-// clockGrain is the time between two writes of the shared clock. The clock may be ahead by this time.
+// clockGrain is the time between two updates of the clock that all connections share, which may be ahead by this time.
 const clockGrain = time.Millisecond
 
 // These bits are requests to a connection.
@@ -60,6 +62,7 @@ const (
 	requestExpel
 	requestExport   // to another engine
 	requestWritable // the kernel accepts output again; cleared when handled
+	requestHeartbeat
 )
 
 // goroutineEngine implements engine.Engine with one goroutine per connection.
@@ -73,6 +76,7 @@ type goroutineEngine struct {
 	admission        *admission.Controller // counts connections and dials
 	broadcastTracker engine.BroadcastTracker
 	broadcastQueue   chan *engine.Broadcast // for the broadcaster
+	flushBroadcasts  chan chan struct{}     // the broadcaster closes an element after all broadcasts of the queue
 	dialRequests     chan struct{}          // holds one element for each Dial in progress
 	dialSlots        chan struct{}          // holds one element for each connection being dialled
 	acceptPause      acceptPauseState
@@ -80,14 +84,16 @@ type goroutineEngine struct {
 	stopCtx          context.Context
 	cancel           context.CancelFunc // cancels stopCtx, and with it dials and pauses
 	nextSweepChunk   int                // used by the sweeper only
-	readLimiter      readLimiter        // for connections that send much
-	pipePool         pipePool           // for relays
-	largeReadBytes   atomic.Int64       // size of large read buffers in use
-	closeLargestMu   sync.Mutex         // held while looking for connections to close
-	blockedSenders   senderQueue        // wait until buffers hold less
+	heartbeats       engine.HeartbeatSweep
+	heartbeatConns   []*conn      // of one chunk; used by the sweeper only
+	readLimiter      readLimiter  // for connections that send much
+	pipePool         pipePool     // for relays
+	largeReadBytes   atomic.Int64 // size of large read buffers in use
+	closeLargestMu   sync.Mutex   // held while looking for connections to close
+	blockedSenders   senderQueue  // wait until buffers hold less
 	clock            pausableClock
-	expiringConns    atomic.Int64            // connections that are about to end
-	freedMemory      engine.FreedByteCounter // of connections that were handed over
+	expiringConns    atomic.Int64              // connections that are about to end
+	freedMemory      handover.FreedByteCounter // of connections that were handed over
 	handoff          handoffState
 	connAdded        chan struct{} // signals a new connection to the sweeper
 	lastConnClosed   chan struct{} // signals to the sweeper that there are no connections
@@ -119,11 +125,13 @@ func startEngine(cfg engine.Config) (engine.Engine, error) {
 	e.host.LocalAddr, e.host.Loops = e.localAddr, 1
 	e.host.Buffers, e.host.Poster, e.host.Counters, e.host.TimeAllCalls, e.host.Now = &e.buffers, e, &e.counters, true, e.readClock
 	e.host.Shared, e.broadcastTracker.Counters = &e.counters, &e.counters
-	e.host.SendDirect = sendDirect
+	if e.host.SendDirect = sendDirect; e.host.SendDirect != nil {
+		e.heartbeats.Init(&e.host)
+	}
 	e.pipePool.initAndSetSendToPartner(e)
 	e.stopCtx, e.cancel = context.WithCancel(context.Background())
 	e.acceptPause.paused, e.acceptPause.changed = cfg.StartPaused, make(chan struct{})
-	e.broadcastQueue = make(chan *engine.Broadcast, engine.MaxBroadcasts)
+	e.broadcastQueue, e.flushBroadcasts = make(chan *engine.Broadcast, engine.MaxBroadcasts), make(chan chan struct{})
 	e.running.Go(e.runSweeper)
 	e.running.Go(e.runBroadcaster)
 	if cfg.Scheduler != nil {
@@ -167,6 +175,7 @@ func (e *goroutineEngine) readClock() time.Duration { return e.clock.readAt(engi
 func (e *goroutineEngine) Counters() (sum engine.Counts) {
 	e.counters.AddToWithMaxAge(&sum)
 	e.broadcastTracker.SetBroadcastGauges(&sum)
+	e.host.AddOverloadCounts(&sum)
 	return sum
 }
 
@@ -176,6 +185,12 @@ func (e *goroutineEngine) acceptConns(socketIndex int) {
 		hasRateToken = hasRateToken || e.waitForAcceptToken()
 		if !e.acceptPause.waitUntilResumed(e) {
 			return
+		}
+		if e.host.Overload.PausesAccepts() {
+			if !e.waitUntilWokenOrTimeout(overload.AcceptCheckInterval, nil) {
+				return
+			}
+			continue
 		}
 		netConn, err := e.listeners[socketIndex].Accept()
 		switch {
@@ -199,7 +214,7 @@ func (e *goroutineEngine) acceptConns(socketIndex int) {
 	}
 }
 
-// waitForAcceptToken waits until the accept rate permits a connection. If the engine stops first, it returns false.
+// waitForAcceptToken waits until the accept rate permits a connection. It returns false if the engine stops first.
 func (e *goroutineEngine) waitForAcceptToken() (acquired bool) {
 	for {
 		wait := e.admission.TakeRateToken(engine.MonotonicNow())
@@ -213,7 +228,7 @@ func (e *goroutineEngine) waitForAcceptToken() (acquired bool) {
 	}
 }
 
-// waitUntilWokenOrTimeout waits for wake, at most for limit. If the engine stops first, it returns false.
+// waitUntilWokenOrTimeout waits for wake, at most for limit. It returns false if the engine stops first.
 func (e *goroutineEngine) waitUntilWokenOrTimeout(limit time.Duration, wake <-chan struct{}) (stillRunning bool) {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
@@ -230,7 +245,7 @@ func (e *goroutineEngine) admitOrRejectConn(netConn net.Conn, listener int, alre
 	peer := toAddrPort(netConn.RemoteAddr())
 	if err := e.host.AdmitOrLogRefusal(listener, peer); err != nil {
 		defer netConn.Close() // even if RefusalReply calls runtime.Goexit
-		sendAnswerAndCloseConn(netConn, e.host.BuildRefusalReply(peer, err))
+		sendRejectionAndCloseConn(netConn, e.host.BuildRefusalReply(peer, err))
 		return
 	}
 	if !e.startConnOrReportFailure(netConn, listener, nil, func(c *conn) { c.openConn(0, alreadyRead) }) {
@@ -253,14 +268,14 @@ func (e *goroutineEngine) Adopt(netConn net.Conn, listener int, alreadyRead []by
 	return nil
 }
 
-func sendAnswerAndCloseConn(netConn net.Conn, answer []byte) {
+func sendRejectionAndCloseConn(netConn net.Conn, answer []byte) {
 	if len(answer) > 0 {
 		sendRejectionAnswer(netConn, answer)
 	}
 	netConn.Close()
 }
 
-// startConnOrReportFailure starts the goroutine of an admitted connection. The goroutine calls open. For a dialled
+// startConnOrReportFailure starts the goroutine of an admitted connection, which first calls open. For a dialled
 // connection, listener is -1. If the start fails, it closes netConn, reports a failed dial, and returns false.
 func (e *goroutineEngine) startConnOrReportFailure(netConn net.Conn, listener int, connHandler engine.ConnHandler, open func(c *conn)) (started bool) {
 	c, err := newConn(e, netConn)
@@ -314,7 +329,7 @@ func (e *goroutineEngine) releaseAdmissionAndWakeWaiters() {
 	}
 }
 
-// signalUnlessPending signals a channel with capacity for one signal, unless a signal is pending.
+// signalUnlessPending sends a signal on ch, which buffers one. It does nothing if the buffer is full.
 func signalUnlessPending(ch chan<- struct{}) {
 	select {
 	case ch <- struct{}{}:

@@ -22,13 +22,13 @@ import (
 // goroutine reads each channel. connExporter.mu guards the export, but is not held while a handler saves its state.
 
 const (
-	// maxRequested limits the number of connections whose export is requested at a time. exportRoundInterval is the
-	// time between two rounds. After that time, more exports are requested even if earlier requests are undecided.
+	// maxRequested limits the connections that were asked to export themselves and have not decided. After
+	// exportRoundInterval without a decision, more are asked nevertheless.
 	maxRequested        = 64
 	exportRoundInterval = 5 * time.Millisecond
-	// resendInterval is the time after which a connection that found its channel full is sent again.
+	// resendInterval is the time until a connection tries again to send itself over a channel that was full.
 	resendInterval = time.Millisecond
-	// goroutineBytes is the approximate memory of a goroutine and its connection, which an export frees.
+	// goroutineBytes is the approximate memory that the export of a connection frees, including that of its goroutine.
 	goroutineBytes = 4 << 10
 )
 
@@ -72,6 +72,7 @@ func (e *goroutineEngine) ExportConns(ctx context.Context, channels []*os.File) 
 		return moved, errors.New("a hand-over is in progress already; wait for its end")
 	}
 	defer e.handoff.exporter.Store(nil)
+	e.awaitEarlierBroadcasts(ctx) // an exported connection accepts no requests
 	var reading sync.WaitGroup
 	for i, o := range d.sender.Channels {
 		reading.Go(func() { d.receiveConfirmations(files[i], o) })
@@ -115,7 +116,7 @@ func (d *connExporter) receiveConfirmations(file *os.File, channel *handover.Exp
 	})
 }
 
-// requestExportsOrFinish requests the export of further connections. It reports whether the hand-over has ended.
+// requestExportsOrFinish asks further connections to export themselves. It reports whether the hand-over has ended.
 func (d *connExporter) requestExportsOrFinish(e *goroutineEngine, roundDue bool) (exportOver bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -133,7 +134,7 @@ func (d *connExporter) requestExportsOrFinish(e *goroutineEngine, roundDue bool)
 	return d.sender.ShutChannelsWhenConfirmed() && d.sending == 0
 }
 
-// listExportableConnsOrStop lists connections to export. If there are none, it stops the hand-over.
+// listExportableConnsOrStop lists connections to export. If none is left, it stops the hand-over.
 func (d *connExporter) listExportableConnsOrStop(e *goroutineEngine) {
 	e.mu.Lock()
 	d.remaining = e.conns.allConns()
@@ -158,16 +159,16 @@ func (c *conn) startExportOrDecline() {
 	if err == engine.ErrNotExportable {
 		d.unexportable[c] = true
 	}
-	d.countDecidedRequest()
+	d.countDecidedExportRequest()
 }
 
-func (d *connExporter) countDecidedRequest() {
+func (d *connExporter) countDecidedExportRequest() {
 	if d.unanswered--; d.unanswered <= 0 {
 		signalUnlessPending(d.progress)
 	}
 }
 
-// exportOrStayOpen exports the connection. If that fails, the connection continues in this engine.
+// exportOrStayOpen exports the connection. After a failure, the connection continues in this engine.
 func (c *conn) exportOrStayOpen() {
 	d := c.engine.handoff.exporter.Load()
 	c.OnKernelIdleForExport()
@@ -180,11 +181,11 @@ func (c *conn) exportOrStayOpen() {
 	}
 }
 
-// exportConn exports c. If it fails, neverExportable reports whether c can never be exported.
+// exportConn exports c. If exported is false, neverExportable reports whether a later attempt is pointless.
 func (d *connExporter) exportConn(c *conn) (exported, neverExportable bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	defer d.countDecidedRequest()
+	defer d.countDecidedExportRequest()
 	if !d.sender.IsExporting() || d.sender.TotalCredit() <= d.sending {
 		return false, false
 	}
@@ -218,7 +219,7 @@ func (d *connExporter) exportConn(c *conn) (exported, neverExportable bool) {
 	return true, false
 }
 
-// snapshotWithoutLock calls Conn.Snapshot without the lock, because a handler may take long or call runtime.Goexit.
+// snapshotWithoutLock calls Conn.Snapshot without holding d.mu, because a handler may take long or call runtime.Goexit.
 func (d *connExporter) snapshotWithoutLock(c *conn) (engine.Record, error) {
 	d.mu.Unlock()
 	defer d.mu.Lock()

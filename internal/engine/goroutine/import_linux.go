@@ -16,7 +16,7 @@ import (
 
 // This file takes over connections from another engine; see package handover. Each channel has its own goroutine.
 
-// importChannel is the receiving end of a channel and the lock that guards it.
+// importChannel is the receiving end of a hand-over channel, with the lock that guards it.
 type importChannel struct {
 	engine *goroutineEngine
 	mu     sync.Mutex
@@ -100,13 +100,10 @@ func (a *importChannel) ReserveConns(n int) (reserved int) {
 
 func (a *importChannel) ReleaseConns(n int) { a.engine.admission.CancelReservedConns(n) }
 
-// importConn serves a received connection on a new goroutine. ReserveConns has reserved a place for it. importConn
-// calls onOpened when the handler knows the connection or when the import has failed.
+// importConn serves a received connection on a new goroutine, in a place that ReserveConns has reserved. It calls
+// onOpened when the handler has received the connection or the import has failed.
 func (e *goroutineEngine) importConn(fd int32, record *engine.Record, onOpened func()) {
 	e.admission.AcquireReservedConn()
-	if record.Listener >= len(e.host.ListenerCounters) {
-		record.Listener = e.host.ListenerNumberForAdopted()
-	}
 	f := os.NewFile(uintptr(fd), "")
 	defer f.Close()
 	netConn, err := net.FileConn(f)
@@ -123,7 +120,7 @@ func (e *goroutineEngine) importConn(fd int32, record *engine.Record, onOpened f
 			if len(record.Layer) > 0 { // an unencrypted answer would break TLS
 				return
 			}
-			sendAnswerAndCloseConn(netConn, e.host.BuildRefusalReply(record.Peer, err))
+			sendRejectionAndCloseConn(netConn, e.host.BuildRefusalReply(record.Peer, err))
 		})
 		return
 	}

@@ -46,7 +46,7 @@ func (e *goroutineEngine) PauseAccept(paused bool) error {
 	return nil
 }
 
-// waitUntilResumed blocks while accepting is paused. If the engine stops, it returns false.
+// waitUntilResumed blocks while the operator has paused accepting. It returns false if the engine stops.
 func (h *acceptPauseState) waitUntilResumed(e *goroutineEngine) (resumed bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -70,7 +70,7 @@ func (h *acceptPauseState) waitUntilResumed(e *goroutineEngine) (resumed bool) {
 	return true
 }
 
-// adjustPausedAcceptors adds delta to the paused acceptors. If all acceptors are paused, AcceptPausedCount becomes 1.
+// adjustPausedAcceptors adds delta to the number of paused acceptors. AcceptPausedCount is 1 if all are paused.
 func (h *acceptPauseState) adjustPausedAcceptors(e *goroutineEngine, delta int) {
 	h.pausedAcceptors += delta
 	e.counters.SetGaugeBool(engine.AcceptPausedCount, h.pausedAcceptors == len(e.listeners))
@@ -82,7 +82,7 @@ func (e *goroutineEngine) ClosePeerConns(peer netip.AddrPort) (stoppedErr error)
 	}
 	for conns := range e.connChunks {
 		e.mu.Lock()
-		conns = slices.DeleteFunc(conns, func(c *conn) bool { return !e.conns.hasPeer(c, peer) })
+		conns = slices.DeleteFunc(conns, func(c *conn) bool { return !e.conns.connHasPeer(c, peer) })
 		e.mu.Unlock()
 		requestAndWakeAll(conns, requestExpel)
 	}
@@ -108,7 +108,7 @@ func (e *goroutineEngine) PostToAllMailboxes(message *engine.Shared, beforeEachP
 	return nil
 }
 
-// connChunks yields a slice with the connections of each chunk of the table. The slice is reused for the next chunk.
+// connChunks yields the connections of one chunk of the table at a time. Each yield overwrites the last slice.
 func (e *goroutineEngine) connChunks(yield func([]*conn) bool) {
 	conns := make([]*conn, 0, chunkSize)
 	for i := 0; ; i++ {
@@ -125,7 +125,7 @@ func (e *goroutineEngine) connChunks(yield func([]*conn) bool) {
 	}
 }
 
-// isChanClosed reports whether a channel is closed. Nothing must be sent on the channel.
+// isChanClosed reports whether ch is closed. It must be a channel on which nothing is ever sent.
 func isChanClosed(ch <-chan struct{}) bool {
 	select {
 	case <-ch:
@@ -135,8 +135,8 @@ func isChanClosed(ch <-chan struct{}) bool {
 	}
 }
 
-// hasPeer reports whether a connection comes from peer, or from a proxy that has announced peer.
-func (t *connTable) hasPeer(c *conn, peer netip.AddrPort) bool {
+// connHasPeer reports whether peer is the address of c's other end, or the client address that c's proxy has announced.
+func (t *connTable) connHasPeer(c *conn, peer netip.AddrPort) bool {
 	if proxied, ok := t.proxied[c]; ok && proxied == peer {
 		return true
 	}
@@ -144,7 +144,7 @@ func (t *connTable) hasPeer(c *conn, peer netip.AddrPort) bool {
 	return netip.AddrPortFrom(source.Addr().Unmap().WithZone(""), source.Port()) == peer
 }
 
-// recordProxiedPeerOnce records the address that the connection's proxy has announced. It does so after the handshake.
+// recordProxiedPeerOnce records, after the handshake, the client address that the connection's proxy has announced.
 func (c *conn) recordProxiedPeerOnce() {
 	if c.engine.cfg.IsProxy == nil || c.proxiedPeerRecorded || c.InHandshake() {
 		return

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pollerBarrier waits until Go's network poller has reported all pending events: it creates an event, which the poller
-// reports after these events. It is not safe for concurrent use.
+// pollerBarrier waits until Go's network poller has reported all pending events: it adds an event, which the poller
+// reports last. It is not safe for concurrent use.
 type pollerBarrier struct {
 	event             *os.File // an eventfd
 	raw               syscall.RawConn
@@ -36,8 +36,8 @@ func (v *pollerBarrier) waitForPollerPass() {
 	_ = v.raw.Read(v.signalOrClearFunc) // fails when the barrier is closed
 }
 
-// signalOrClear signals the eventfd in the first call, which the poller makes before it waits. In the second call,
-// after the event was reported, it clears the eventfd.
+// signalOrClear is called twice by the poller. The first call, before the poller waits, signals the eventfd. The second
+// call, after the poller has reported the event, clears the eventfd.
 func (v *pollerBarrier) signalOrClear(eventFD uintptr) (done bool) {
 	word := binary.NativeEndian.AppendUint64(nil, 1)
 	if done = v.signalled; done {

@@ -6,8 +6,7 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// smallReadSize is the size of a read buffer unless the last read was full. The size is small, because a blocked
-// handler keeps its buffer.
+// smallReadSize is the size of a read buffer, unless the last read was full. Each blocked handler holds a buffer.
 const smallReadSize = 4 << 10
 
 var smallBuffers, largeBuffers = newBufferPool(smallReadSize), newBufferPool(engine.ReadSize)
@@ -19,7 +18,7 @@ func newBufferPool(size int) *sync.Pool {
 	}}
 }
 
-// acquireReadBuffer returns a read buffer. If the last read has filled its buffer, the new buffer is large.
+// acquireReadBuffer returns a read buffer. The buffer is large if the last read has filled its buffer.
 func (c *conn) acquireReadBuffer() []byte {
 	if c.lastReadFull {
 		c.engine.largeReadBytes.Add(engine.ReadSize) // first, because the allocation may take long

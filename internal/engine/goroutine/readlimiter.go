@@ -17,7 +17,7 @@ import (
 // block.
 
 const (
-	// bulkReadSize is the largest read of a connection that is not bulk, in bytes.
+	// bulkReadSize is a number of bytes. A connection becomes bulk when a single read returns more.
 	bulkReadSize  = 16 << 10
 	pauseInterval = time.Millisecond
 )
@@ -35,7 +35,7 @@ func (t *readLimiter) init() error {
 	return t.barrier.open()
 }
 
-// waitForTokenAndYield waits for a token and lets all other goroutines run first. The caller must call releaseToken.
+// waitForTokenAndYield waits for a read token and yields to all other goroutines. The caller must call releaseToken.
 func (t *readLimiter) waitForTokenAndYield() {
 	t.tokens <- struct{}{}
 	if engine.MonotonicNow()-time.Duration(t.lastPause.Load()) >= pauseInterval && t.pausing.CompareAndSwap(false, true) {
@@ -54,22 +54,22 @@ func (t *readLimiter) releaseToken() {
 	<-t.tokens
 }
 
-// waitForMemoryAndReadPermit waits until the connection may read. A bulk connection waits for a token. If buffers
-// exceed their limit, the connection also waits for memory. After true, releaseReadPermit must follow. If the
-// connection has requests to handle, the result is false. After maxMemoryWaits waits, the result is true only if
-// buffers are within the limit when concurrent reads are not counted.
+// waitForMemoryAndReadPermit waits until the connection may read. A bulk connection needs a token, and a connection
+// with buffers waits while all buffers exceed their limit. If requests arrive, the result is false. After
+// maxMemoryWaits waits, the result is true only if the buffers without concurrent reads are within the limit. After
+// true, the caller must call releaseReadPermit.
 func (c *conn) waitForMemoryAndReadPermit() (permitted bool) {
 	e := c.engine
-	for tries := 0; c.bulk || (c.lastReadFull || c.bufferedBytes.Load() > 0) && e.exceedsBudget(e.largeReadBytes.Load()); tries++ {
+	for tries := 0; c.bulk || (c.lastReadFull || c.bufferedBytes.Load() > 0) && e.buffersExceedBudget(e.largeReadBytes.Load()); tries++ {
 		if c.bulk {
-			waitedLong := tries >= maxMemoryWaits && !e.exceedsBudget(0)
-			if e.readLimiter.waitForTokenAndYield(); (waitedLong || !e.exceedsBudget(e.largeReadBytes.Load())) && !c.hasMailOrRequests() {
+			waitedLong := tries >= maxMemoryWaits && !e.buffersExceedBudget(0)
+			if e.readLimiter.waitForTokenAndYield(); (waitedLong || !e.buffersExceedBudget(e.largeReadBytes.Load())) && !c.hasMailOrRequests() {
 				return true
 			}
 			e.readLimiter.releaseToken()
 		}
 		if e.closeLargestConnsIfOverBudget(); c.hasMailOrRequests() || tries > maxMemoryWaits {
-			return !c.bulk && !c.hasMailOrRequests() && !e.exceedsBudget(0)
+			return !c.bulk && !c.hasMailOrRequests() && !e.buffersExceedBudget(0)
 		}
 		time.Sleep(time.Millisecond)
 	}
@@ -82,5 +82,5 @@ func (c *conn) releaseReadPermit() {
 	}
 }
 
-// maxMemoryWaits is the number of milliseconds that a read waits for memory before the connection checks its state.
+// maxMemoryWaits is how many milliseconds a read waits for memory. Then the connection checks its state.
 const maxMemoryWaits = 50

@@ -27,8 +27,8 @@ func (w *readWaiter) waitUntilReadable() error {
 	})
 }
 
-// waitUntil calls done once. If done returns false, it sleeps for a millisecond, because RawConn.Read would return
-// immediately while there is input.
+// waitUntil calls done once. After false, it sleeps for a millisecond, because RawConn.Read would return at once while
+// there is input.
 func (w *readWaiter) waitUntil(done func() bool) error {
 	if !done() {
 		time.Sleep(time.Millisecond)

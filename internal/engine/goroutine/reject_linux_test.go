@@ -39,7 +39,7 @@ func TestRejectConnDoesNotBlock(t *testing.T) {
 			t.Fatal(err)
 		}
 		client.Send(said) // on the loopback it arrives at once
-		sendAnswerAndCloseConn(mustNotBlockConn{nc.(*net.TCPConn), t}, []byte(answer))
+		sendRejectionAndCloseConn(mustNotBlockConn{nc.(*net.TCPConn), t}, []byte(answer))
 		client.ExpectEOF(answer)
 	}
 }

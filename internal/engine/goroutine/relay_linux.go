@@ -11,7 +11,7 @@ import (
 // open during the call. Input of a bulk connection moves within the kernel, through a pipe. Each bulk read in progress
 // uses a pipe of the engine, which is empty after the call.
 
-// callWithConnDescriptor calls f with a connection's descriptor. If the connection is closed, it does nothing.
+// callWithConnDescriptor calls f with the descriptor of target, unless target is closed.
 func (e *goroutineEngine) callWithConnDescriptor(target *engine.Conn, f func(fd uintptr)) {
 	e.mu.Lock()
 	c := e.conns.conn(target.Slot())
@@ -31,9 +31,9 @@ func (e *goroutineEngine) sendToPartner(partner *engine.Conn, data []byte) (n in
 	return n
 }
 
-// spliceToPartnerAndReleasePermit moves input to the relay partner without copying, if the connection is bulk and the
-// partner's socket may be used. tried reports whether a splice was tried and the read permit was released. hadInput
-// reports whether there was input. Bytes that the partner does not accept become the result of a read.
+// spliceToPartnerAndReleasePermit moves input to the relay partner without copying. It requires a bulk connection and a
+// partner whose socket may be used. tried reports whether it tried and released the read permit. hadInput reports
+// whether there was input. Bytes that the partner does not accept become the result of a read.
 func (c *conn) spliceToPartnerAndReleasePermit(fd int32) (tried, hadInput bool) {
 	if !c.bulk || c.Layer() != nil || !c.MaySendOnPartnerSocket() {
 		return false, false
@@ -50,7 +50,7 @@ func (c *conn) spliceToPartnerAndReleasePermit(fd int32) (tried, hadInput bool) 
 		tried, hadInput = errno != syscall.EINVAL, errno != syscall.EAGAIN // the socket does not support splice if it is EINVAL
 		c.io.n, c.io.errno = int32(received), int16(errno)
 		if received > 0 {
-			c.sendPipeOrReadRest(pipe, partner, received)
+			c.sendPipedBytesOrReadRest(pipe, partner, received)
 		}
 	})
 	if tried {
@@ -60,7 +60,7 @@ func (c *conn) spliceToPartnerAndReleasePermit(fd int32) (tried, hadInput bool) 
 	return tried, hadInput
 }
 
-func (c *conn) sendPipeOrReadRest(pipe *sock.SplicePipe, partner *engine.Conn, pipeBytes int) {
+func (c *conn) sendPipedBytesOrReadRest(pipe *sock.SplicePipe, partner *engine.Conn, pipeBytes int) {
 	moved := 0
 	c.engine.callWithConnDescriptor(partner, func(fd uintptr) { moved, _ = pipe.SpliceToSocket(int32(fd), pipeBytes) })
 	c.CountSpliced(moved)
@@ -79,7 +79,8 @@ func (c *conn) sendPipeOrReadRest(pipe *sock.SplicePipe, partner *engine.Conn, p
 
 type pipePool struct{ idle chan *sock.SplicePipe }
 
-// initAndSetSendToPartner makes relays use the pipes of p. p keeps as many pipes as there can be concurrent bulk reads.
+// initAndSetSendToPartner makes relays use the pipes of p. It allows an idle pipe for each possible concurrent bulk
+// read.
 func (p *pipePool) initAndSetSendToPartner(e *goroutineEngine) {
 	p.idle = make(chan *sock.SplicePipe, cap(e.readLimiter.tokens))
 	e.host.SendToPartner = e.sendToPartner

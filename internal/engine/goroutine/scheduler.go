@@ -22,10 +22,10 @@ func (e *goroutineEngine) callConfigSchedulerWhenDue() {
 	}
 }
 
-// nudgeConn posts a request to call Nudged. If the mailbox is full, it returns false.
+// nudgeConn posts a request to call Nudged. It returns false if the mailbox is full.
 func nudgeConn(ref engine.Ref) (ok bool) { return ref.Nudge() != engine.ErrFull }
 
-// yieldAndSleep lets waiting goroutines run, because its sleep may block their thread. It then sleeps for d.
+// yieldAndSleep lets other goroutines run, because the sleep may block their thread. Then it sleeps for d.
 func yieldAndSleep(d time.Duration) {
 	runtime.Gosched()
 	sock.Sleep(d)

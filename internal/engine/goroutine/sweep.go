@@ -2,6 +2,7 @@ package goroutine
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -12,7 +13,7 @@ import (
 
 // This file finds connections with a due timeout, and closes some if all buffers together exceed their limit.
 
-// If the sweeper is late by at least stoppedThreshold, the process was probably stopped, and not only busy.
+// stoppedThreshold is a delay of the sweeper. A longer delay shows that the process was stopped, and not only busy.
 const stoppedThreshold = time.Second
 
 // runSweeper sweeps until the engine has ended. While there are connections, it advances the clock and handles one
@@ -27,16 +28,66 @@ func (e *goroutineEngine) runSweeper() {
 		e.host.SetClock(now)
 		for _, c := range e.nextSweepConns(period) {
 			if due := c.wakeAt.Load(); due != 0 && int32(toSweepTime(now)-due) >= 0 {
-				c.wake()
+				c.wakeUnlessOnlyHeartbeatDue(now)
 			}
 		}
+		e.sendDueHeartbeats(now)
 		e.closeLargestConnsIfOverBudget()
 		e.wakeBlockedSendersIfWithinBudget()
 	}
 }
 
-// waitForConnsAndSweepTick waits until the next slice is due. While there are no connections, it keeps waiting. If the
-// engine stops and has no connections, it returns false.
+func (c *conn) wakeUnlessOnlyHeartbeatDue(now time.Duration) {
+	if c.claim() {
+		c.releaseClaim(!c.IsOnlyHeartbeatDue(now))
+	}
+}
+
+// sendDueHeartbeats sends the heartbeats of a slice of the connections. If the kernel accepts a heartbeat at once, the
+// goroutine of its connection continues to sleep.
+func (e *goroutineEngine) sendDueHeartbeats(now time.Duration) {
+	if !e.heartbeats.IsActive() {
+		return
+	}
+	for started := false; ; started = true {
+		e.mu.Lock()
+		chunks := len(e.conns.chunks)
+		if !started {
+			e.heartbeats.StartSlice(now, chunks)
+		}
+		chunk, ok := e.heartbeats.NextChunk(chunks)
+		if ok {
+			e.heartbeatConns = e.conns.appendChunkConns(e.heartbeatConns[:0], chunk, chunk+1)
+		}
+		e.mu.Unlock()
+		if !ok {
+			return
+		}
+		for _, c := range e.heartbeatConns {
+			c.sendHeartbeatIfDue(&e.heartbeats)
+		}
+		clear(e.heartbeatConns)
+	}
+}
+
+func (c *conn) sendHeartbeatIfDue(sweep *engine.HeartbeatSweep) {
+	due := c.wakeAt.Load()
+	if due == 0 || int32(toSweepTime(sweep.Horizon())-due) < 0 || !c.claim() {
+		sweep.Skip()
+		return
+	}
+	step := sweep.Visit(&c.Conn)
+	switch step {
+	case engine.HeartbeatSent:
+		c.publishSweepState()
+	case engine.HeartbeatOwed:
+		c.requests.Or(requestHeartbeat)
+	}
+	c.releaseClaim(step == engine.HeartbeatOwed || step == engine.HeartbeatUnsent)
+}
+
+// waitForConnsAndSweepTick waits until there are connections and their next slice is due. It returns false if the
+// engine stops and has no connections.
 func (e *goroutineEngine) waitForConnsAndSweepTick(timer *time.Timer) (moreToSweep bool) {
 	if e.admission.OpenConns() == 0 {
 		e.clock.removeLimit()
@@ -57,9 +108,9 @@ func (e *goroutineEngine) waitForConnsAndSweepTick(timer *time.Timer) (moreToSwe
 	return true
 }
 
-// pausableClock is the clock of all time limits. It does not count time in which the process is stopped, because peers
-// would lose this time. The sweeper corrects the clock after a stop. A connection may read the clock earlier, so the
-// clock has a limit, which only the sweeper moves.
+// pausableClock is the clock of all time limits. It does not advance while the process is stopped, because peers would
+// lose this time. The sweeper corrects the clock after a stop. Connections may read the clock before that, so the clock
+// has an upper limit, which only the sweeper moves.
 type pausableClock struct {
 	stoppedFor  atomic.Int64  // how long the process was stopped in total
 	limit       atomic.Int64  // the clock does not pass it; 0 while there are no connections
@@ -88,14 +139,14 @@ func (k *pausableClock) advanceAndSetLimit(now time.Duration) time.Duration {
 	return now
 }
 
-// removeLimit removes the upper limit of the clock. It is called when there are no connections and the sweeper waits.
+// removeLimit lets the clock advance without a limit. The sweeper calls it before it waits for the first connection.
 func (k *pausableClock) removeLimit() {
 	k.limit.Store(0)
 	k.lastAdvance = 0
 }
 
-// nextSweepConns returns the connections of the next chunks of the table. One period covers all chunks. The period is
-// short while some connections are about to expire.
+// nextSweepConns returns the connections to sweep now: those of the next chunks of the table. All chunks are swept once
+// in a period, which is short while some connections are about to expire.
 func (e *goroutineEngine) nextSweepConns(period time.Duration) []*conn {
 	if e.expiringConns.Load() > 0 || period == 0 {
 		period = engine.FastSweepPeriod
@@ -111,21 +162,21 @@ func (e *goroutineEngine) nextSweepConns(period time.Duration) []*conn {
 	return e.conns.appendChunkConns(make([]*conn, 0, min(e.conns.used, (to-from)*chunkSize)), from, to)
 }
 
-// exceedsBudget reports whether all buffers together, with extraBytes added, exceed their limit.
-func (e *goroutineEngine) exceedsBudget(extraBytes int64) bool {
-	limit := int64(e.cfg.Limits.MaxBuffered)
-	return limit > 0 && e.counters.Get(engine.Buffered)+extraBytes > limit
+// buffersExceedBudget reports whether all buffers together, with extraBytes added, exceed their limit.
+func (e *goroutineEngine) buffersExceedBudget(extraBytes int64) bool {
+	limit := e.host.BufferLimit()
+	return limit < math.MaxInt64 && e.counters.Get(engine.Buffered)+extraBytes > limit
 }
 
 // closeLargestConnsIfOverBudget checks whether all buffers together exceed their limit. If so, it closes the
-// connections with the largest buffers until an eighth of the limit is free. It does not close connections below the
-// average, because larger ones may not have published their size yet. During another call it does nothing.
+// connections with the largest buffers until an eighth of the limit is free. It spares connections below the average,
+// because larger ones may not have published their size yet. During a concurrent call it does nothing.
 func (e *goroutineEngine) closeLargestConnsIfOverBudget() {
-	if !e.exceedsBudget(0) || !e.closeLargestMu.TryLock() {
+	if !e.buffersExceedBudget(0) || !e.closeLargestMu.TryLock() {
 		return
 	}
 	defer e.closeLargestMu.Unlock()
-	excess := e.counters.Get(engine.Buffered) - int64(e.cfg.Limits.MaxBuffered)*7/8
+	excess := e.counters.Get(engine.Buffered) - e.host.BufferLimit()*7/8
 	e.mu.Lock()
 	all := e.conns.allConns()
 	e.mu.Unlock()
@@ -166,14 +217,14 @@ type senderQueue struct {
 	freed      chan struct{} // closed when senders may continue; nil if none waits
 }
 
-// refuseOrDelayMail reports whether a request is refused because buffers exceed their limit. Requests whose sender
-// cannot wait may exceed the limit by a quarter. A sender that can wait is registered for a later wake-up.
+// refuseOrDelayMail reports whether to refuse a request because buffers exceed their limit. Requests whose sender
+// cannot wait may exceed the limit by a quarter. A refused sender that can wait is woken later.
 func (e *goroutineEngine) refuseOrDelayMail(request *engine.Request) (refused bool) {
 	limit := int64(e.cfg.Limits.MaxBuffered)
 	switch {
 	case !request.CanWait():
-		return e.exceedsBudget(-limit / 4)
-	case !e.exceedsBudget(0):
+		return e.buffersExceedBudget(-limit / 4)
+	case !e.buffersExceedBudget(0):
 		return false
 	}
 	s := &e.blockedSenders
@@ -184,13 +235,12 @@ func (e *goroutineEngine) refuseOrDelayMail(request *engine.Request) (refused bo
 	}
 	s.hasWaiters.Store(true)
 	request.LetSenderWaitUntil(s.freed)
-	return e.exceedsBudget(0)
+	return e.buffersExceedBudget(0)
 }
 
-// wakeBlockedSendersIfWithinBudget wakes waiting senders if buffers are within their limit.
 func (e *goroutineEngine) wakeBlockedSendersIfWithinBudget() {
 	s := &e.blockedSenders
-	if !s.hasWaiters.Load() || e.exceedsBudget(0) {
+	if !s.hasWaiters.Load() || e.buffersExceedBudget(0) {
 		return
 	}
 	s.mu.Lock()

@@ -30,8 +30,8 @@ func sendRejectionAnswer(netConn net.Conn, answer []byte) {
 }
 
 // transport reads and writes a connection through its RawConn. Each operation first tries a system call that cannot
-// block, and then waits in Go's poller if necessary. runOpFunc is created once to save an allocation per operation.
-// Each field adds to the memory of an idle connection.
+// block, and then waits in Go's poller if necessary. The field runOpFunc saves an allocation per operation. Each field
+// adds to the memory of an idle connection.
 type transport struct {
 	runOpFunc func(fd uintptr) bool
 	raw       syscall.RawConn
@@ -68,15 +68,16 @@ func sendDirect(c *engine.Conn, first []byte, rest [][]byte) int {
 	return sock.SendBuffers(c.FD(), first, rest)
 }
 
-// runCurrentOp performs the current operation. RawConn calls it at once and after each event until it returns true.
+// runCurrentOp performs the current operation. RawConn calls it at once and after each event, until it returns true.
 func (c *conn) runCurrentOp(fd uintptr) (noFurtherWait bool) {
+	c.unpark()
 	switch c.io.op {
 	case opWrite:
 		return c.tryWriteOutput(int32(fd))
 	case opSendFile:
-		return c.tryWriteFile(int32(fd))
+		return c.trySendFilePart(int32(fd))
 	case opTryRead:
-		c.receiveOnce(int32(fd))
+		c.receiveOnceOrReleaseBuffer(int32(fd))
 		return true
 	case opWaitForMail:
 		return c.parkOrFindRequests()
@@ -87,14 +88,14 @@ func (c *conn) runCurrentOp(fd uintptr) (noFurtherWait bool) {
 	}
 	tried, done := c.spliceToPartnerAndReleasePermit(int32(fd))
 	if !tried {
-		done = c.receiveOnce(int32(fd))
+		done = c.receiveOnceOrReleaseBuffer(int32(fd))
 		c.releaseReadPermit()
 	}
 	return done || c.parkOrFindRequests()
 }
 
-// receiveOnce tries to read. If there is no input, it releases the buffer and returns false.
-func (c *conn) receiveOnce(fd int32) (gotResult bool) {
+// receiveOnceOrReleaseBuffer tries to read. Without input, it releases the buffer and returns false.
+func (c *conn) receiveOnceOrReleaseBuffer(fd int32) (gotResult bool) {
 	n, errno := sock.Recv(fd, c.acquireReadBuffer())
 	c.io.n, c.io.errno = int32(n), int16(errno)
 	if errno == syscall.EAGAIN {
@@ -104,7 +105,7 @@ func (c *conn) receiveOnce(fd int32) (gotResult bool) {
 	return true
 }
 
-// parkBlockedSendOrFindRequests is like parkOrFindRequests, for a send of which the kernel accepts nothing.
+// parkBlockedSendOrFindRequests does the same as parkOrFindRequests while the kernel accepts no output.
 func (c *conn) parkBlockedSendOrFindRequests() (hasWork bool) {
 	c.writeBlocked = true
 	c.StartWriteTimerIfStopped(c.engine.readClock())
@@ -119,7 +120,7 @@ func (c *conn) tryRead() ([]byte, error) { return c.runReadOp(opTryRead) }
 func (c *conn) runReadOp(op operation) ([]byte, error) {
 	c.io.op = op
 	err := c.io.raw.Read(c.io.runOpFunc)
-	c.parked.Store(false)
+	c.unpark()
 	switch errno := syscall.Errno(c.io.errno); {
 	case err != nil:
 		return nil, err
@@ -136,7 +137,7 @@ func (c *conn) runReadOp(op operation) ([]byte, error) {
 func (c *conn) waitForMail() (wakeOrIOErr error) {
 	c.io.op = opWaitForMail
 	err := c.io.raw.Read(c.io.runOpFunc)
-	c.parked.Store(false)
+	c.unpark()
 	return err
 }
 
@@ -147,7 +148,7 @@ func (c *conn) writeOutputUntilWoken() (int, error) { return c.runWriteOp(opWrit
 func (c *conn) runWriteOp(op operation) (int, error) {
 	c.io.op, c.io.n, c.io.errno = op, 0, 0
 	err := c.io.raw.Write(c.io.runOpFunc)
-	c.parked.Store(false)
+	c.unpark()
 	if errno := syscall.Errno(c.io.errno); err == nil && errno != 0 && errno != syscall.EAGAIN {
 		err = errno
 	}
@@ -163,7 +164,7 @@ func (c *conn) startWritableWait() (supported bool) {
 	c.awaitingWritable = true
 	c.StartWriteTimerIfStopped(c.engine.readClock())
 	c.engine.running.Go(func() {
-		_ = c.io.raw.Write(func(fd uintptr) bool { return sock.IsWritable(int32(fd)) }) // the next Send reports an error
+		_ = c.io.raw.Write(func(fd uintptr) bool { return sock.IsWritableOrFailed(int32(fd)) }) // the next Send reports an error
 		c.requestAndWake(requestWritable)
 	})
 	return true
@@ -191,7 +192,7 @@ func (c *conn) sendFilePartOrLoadPiece() {
 	c.handleSendErrorOrRequests(err)
 }
 
-func (c *conn) tryWriteFile(fd int32) (noFurtherWait bool) {
+func (c *conn) trySendFilePart(fd int32) (noFurtherWait bool) {
 	f, offset, n := c.NextFilePartUnlessLayered()
 	n, errno := sock.SendFile(fd, f, offset, n)
 	c.io.n, c.io.errno = int32(n), int16(errno)

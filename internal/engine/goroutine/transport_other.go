@@ -33,7 +33,7 @@ func (c *conn) initTransport() error { return c.io.wait.init(c.netConn) }
 // waitAndRead waits for input and reads once. It holds no buffer during the wait. If a request arrives before the wait,
 // it returns nothing.
 func (c *conn) waitAndRead() ([]byte, error) {
-	defer c.parked.Store(false)
+	defer c.unpark()
 	if c.parkOrFindRequests() {
 		return nil, nil
 	}
@@ -65,7 +65,7 @@ func (c *conn) tryRead() ([]byte, error) {
 
 func (c *conn) waitForMail() (wakeOrIOErr error) {
 	err := c.io.wait.waitUntil(c.parkOrFindRequests)
-	if roused := !c.parked.Swap(false); roused && err == nil {
+	if roused := c.parked.Swap(notParked) == notParked; roused && err == nil {
 		err = os.ErrDeadlineExceeded
 	}
 	return err
@@ -74,14 +74,14 @@ func (c *conn) waitForMail() (wakeOrIOErr error) {
 // startWritableWait does nothing, because a Write of package net waits by itself.
 func (c *conn) startWritableWait() (supported bool) { return false }
 
-// sendDirect is nil, because package net would block until everything is written.
+// sendDirect is nil, because package net has no write that returns without blocking.
 var sendDirect func(c *engine.Conn, p []byte, behind [][]byte) int
 
 func (c *conn) sendFilePartOrLoadPiece() { c.LoadFilePieceIntoOutput() }
 
 // writeOutputUntilWoken writes the output and returns the number of bytes written. It stops early if a request arrives.
 func (c *conn) writeOutputUntilWoken() (int, error) {
-	defer c.parked.Store(false)
+	defer c.unpark()
 	if c.parkOrFindRequests() {
 		return 0, nil
 	}

@@ -34,13 +34,13 @@ const (
 	recordsInFile                 // the records are in a file, whose descriptor is the first
 
 	MaxBatch = 128
-	// MaxBatchBytes limits the size of the records in a batch. The last record may exceed it.
+	// MaxBatchBytes limits the size of the records in a batch. Only the last record may cross this limit.
 	MaxBatchBytes = 4 << 20
-	// maxCredit is the maximum number of unconfirmed connections of a channel. These are lost if the receiver dies.
+	// maxCredit limits the unconfirmed connections of a channel. They are lost if the receiver dies.
 	maxCredit = 2 * MaxBatch
-	// maxRecordSize is the maximum size of a record: Limits allow 1 GiB each of input and output.
+	// maxRecordSize is the maximum size of a record in bytes. Limits allow 1 GiB each of input and output.
 	maxRecordSize = 1<<31 - 1 - MaxBatchBytes
-	// noMoreCredit is sent instead of a credit. It means that no further credit will follow.
+	// noMoreCredit in place of a credit tells the sender that the receiver will never grant more credit.
 	noMoreCredit = math.MaxUint32
 )
 
@@ -54,9 +54,9 @@ func wrapExportError(err error) error {
 	return fmt.Errorf("can't export connections: %w", err)
 }
 
-// importBatch calls importConn for each connection of a batch. importConn then owns the descriptor; the record refers
-// to the memory of message. A batch with more than maxConns connections is an error. After an error, importBatch closes
-// the remaining descriptors.
+// importBatch calls importConn for each connection of a batch and passes on ownership of its descriptor. Each record
+// refers to the memory of message. If the batch has more than maxConns connections, importBatch returns an error. After
+// an error, it closes the remaining descriptors.
 func importBatch(message []byte, fds []int32, maxConns int, importConn func(fd int32, r *engine.Record)) (err error) {
 	n, size := binary.Uvarint(message[1:])
 	records := message[1+max(size, 0):]

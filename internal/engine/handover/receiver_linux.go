@@ -39,7 +39,7 @@ type Owner interface {
 	ScheduleConfirmArrivals(in *ImportChannel)
 }
 
-// NewInChannel returns the receiving end of a channel. The owner must then call ConfirmArrivalsAndGrantCredit.
+// NewInChannel returns the receiving end of a channel. The owner begins with a call of ConfirmArrivalsAndGrantCredit.
 func (r *CreditDistributor) NewInChannel(fd int32, owner Owner) *ImportChannel {
 	return &ImportChannel{FD: fd, receiver: r, owner: owner}
 }
@@ -47,7 +47,7 @@ func (r *CreditDistributor) NewInChannel(fd int32, owner Owner) *ImportChannel {
 // Credit returns the number of connections for which this channel has reserved capacity.
 func (in *ImportChannel) Credit() int { return in.credit }
 
-// ConfirmArrivalsAndGrantCredit confirms the connections that have arrived and grants new credit.
+// ConfirmArrivalsAndGrantCredit tells the sender which connections have arrived, and grants new credit.
 func (in *ImportChannel) ConfirmArrivalsAndGrantCredit() {
 	r := in.receiver
 	r.mu.Lock()
@@ -75,7 +75,8 @@ func (in *ImportChannel) ConfirmArrivalsAndGrantCredit() {
 	askOwnersToConfirmArrivals(others)
 }
 
-// recountCreditAndRemoveWaiting updates the total credit of all channels. It removes in from the channels that wait.
+// recountCreditAndRemoveWaiting updates the total credit of all channels. It removes the channel in from the list of
+// channels that wait for credit.
 func (r *CreditDistributor) recountCreditAndRemoveWaiting(in *ImportChannel) {
 	r.totalCredit += in.credit - in.countedCredit
 	in.countedCredit = in.credit
@@ -88,18 +89,18 @@ func askOwnersToConfirmArrivals(channels []*ImportChannel) {
 	}
 }
 
-// sendConfirmation sends one message. It ignores errors: the socket has capacity for one message per unconfirmed
-// connection, so an error means that the channel has ended, and ReceiveBatch reports that.
+// sendConfirmation sends one confirmation. It ignores errors, because the socket has space for a message per
+// unconfirmed connection. An error thus means that the channel has ended, which ReceiveBatch reports.
 func (in *ImportChannel) sendConfirmation(newCredit uint32) {
 	p := binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, uint32(in.unconfirmed)), newCredit)
 	_ = sock.SendFDs(in.FD, p, nil)
 	in.unconfirmed = 0
 }
 
-// ReceiveBatch reads about one batch from the channel and calls importConn for each connection. importConn then owns
-// the descriptor and the record; a place for the connection is reserved. needsConfirm reports whether
-// ConfirmArrivalsAndGrantCredit must be called. When the sender has ended the channel, ReceiveBatch returns io.EOF. The
-// size of buffer must be sock.MaxFDMessageSize.
+// ReceiveBatch reads about one batch from the channel and calls importConn for each connection. importConn becomes the
+// owner of the descriptor and the record, and uses a place that Owner.ReserveConns has reserved. needsConfirm reports
+// whether ConfirmArrivalsAndGrantCredit must be called. When the sender has ended the channel, ReceiveBatch returns
+// io.EOF. The size of buffer must be sock.MaxFDMessageSize.
 func (in *ImportChannel) ReceiveBatch(buffer []byte, importConn func(fd int32, r *engine.Record)) (needsConfirm bool, err error) {
 	needsConfirm = in.unconfirmed > 0 // after a Goexit they may not have been confirmed
 	for limit := in.unconfirmed + MaxBatch; in.unconfirmed < limit; {

@@ -12,8 +12,9 @@ import (
 )
 
 // ExportSender exports the connections of one owner. While [ExportSender.IsExporting] is true, the owner starts exports
-// and sends connections that are ready. It calls [ExportSender.ReceiveConfirmationsOrAbort] when a channel is readable,
-// and then [ExportSender.ShutChannelsWhenConfirmed]. An ExportSender is not safe for concurrent use.
+// and sends connections that are ready. When a channel is readable, the owner calls
+// [ExportSender.ReceiveConfirmationsOrAbort] and then [ExportSender.ShutChannelsWhenConfirmed]. An ExportSender is not
+// safe for concurrent use.
 type ExportSender struct {
 	Channels    []*ExportChannel
 	nextChannel int // index of the channel for the next batch
@@ -131,7 +132,7 @@ func (s *ExportSender) ReceiveConfirmationsOrAbort(o *ExportChannel) error {
 	return nil
 }
 
-// NextChannelWithCredit returns the next channel that has credit, and its credit. If no channel has credit, o is nil.
+// NextChannelWithCredit returns the next channel that has credit, and its credit, or nil if no channel has credit.
 func (s *ExportSender) NextChannelWithCredit() (o *ExportChannel, credit int) {
 	for range s.Channels {
 		o = s.Channels[s.nextChannel%len(s.Channels)]
@@ -142,8 +143,8 @@ func (s *ExportSender) NextChannelWithCredit() (o *ExportChannel, credit int) {
 	return nil, 0
 }
 
-// TrySendBatch sends a batch. The number of connections must not exceed the channel's credit. If TrySendBatch returns
-// false, either an error has stopped the export, or a later attempt may succeed.
+// TrySendBatch sends a batch of at most as many connections as o has credit. It returns false if the socket is full,
+// and the caller may retry. It also returns false after an error, which stops the export.
 func (s *ExportSender) TrySendBatch(o *ExportChannel, records []byte, fds []int) (sent bool) {
 	errno, err := sendBatch(o.FD, records, fds)
 	switch {

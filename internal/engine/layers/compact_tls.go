@@ -15,8 +15,8 @@ import (
 	"github.com/myriad-go/myriad/internal/secure/tls13"
 )
 
-// compactTLSLayer replaces tlsLayer after the handshake, if package tls13 can take over the records. Its size matters,
-// because each idle TLS connection has one: TestCompactTLSLayerSize.
+// compactTLSLayer replaces tlsLayer after the handshake, if package tls13 supports the connection's parameters. Each
+// idle TLS connection has one, so its size matters; see TestCompactTLSLayerSize.
 type compactTLSLayer struct {
 	records  tls13.Conn
 	params   unique.Handle[sharedTLSParams]
@@ -45,7 +45,7 @@ func newCompactTLSLayer(cfg *Config, records tls13.Conn, s *tls.ConnectionState)
 		NegotiatedProtocol: s.NegotiatedProtocol, ServerName: s.ServerName,
 	}
 	if len(s.PeerCertificates) > 0 {
-		p.peer = cfg.last.shareOrReplace(&peerCertificates{s.PeerCertificates, s.VerifiedChains, s.SignedCertificateTimestamps, s.OCSPResponse})
+		p.peer = cfg.last.shareLastOrReplace(&peerCertificates{s.PeerCertificates, s.VerifiedChains, s.SignedCertificateTimestamps, s.OCSPResponse})
 	}
 	l := &compactTLSLayer{records: records, params: unique.Make(p)}
 	if !cfg.DropExporters {
@@ -54,13 +54,13 @@ func newCompactTLSLayer(cfg *Config, records tls13.Conn, s *tls.ConnectionState)
 	return l
 }
 
-// lastPeer is the peerCertificates of the last handshake. The connections of a client to one server share them. (Equal
-// certificates are usually the same pointers, because crypto/tls caches them.) It is safe for concurrent use.
+// lastPeer contains the peerCertificates of the last handshake, which a client's connections to one server share. Equal
+// certificates are usually equal pointers, because crypto/tls caches them. It is safe for concurrent use.
 type lastPeer struct {
 	atomic.Pointer[peerCertificates]
 }
 
-func (l *lastPeer) shareOrReplace(p *peerCertificates) *peerCertificates {
+func (l *lastPeer) shareLastOrReplace(p *peerCertificates) *peerCertificates {
 	if last := l.Load(); last != nil && last.isEqual(p) {
 		return last
 	}
@@ -95,7 +95,8 @@ func (l *compactTLSLayer) OnRead(c *engine.Conn, p []byte) error {
 }
 
 func (l *compactTLSLayer) Write(c *engine.Conn, p []byte) error {
-	if err := l.records.Write(c, p); err != nil {
+	// After ErrBroken, OnRead returns the cause.
+	if err := l.records.Write(c, p); err != nil && !errors.Is(err, tls13.ErrBroken) {
 		return &engine.TLSError{Err: err}
 	}
 	return nil
@@ -109,7 +110,7 @@ func (l *compactTLSLayer) Memory() (memory int, partial bool) {
 	return l.records.PartialRecordMemory(), l.records.HasPartialRecord()
 }
 
-// OnEOF returns an error unless close_notify has arrived before, because somebody may have cut the connection.
+// OnEOF returns an error if close_notify has not arrived, because an attacker may have cut the connection.
 func (l *compactTLSLayer) OnEOF(c *engine.Conn) error {
 	if !l.records.IsReadClosed() {
 		return io.ErrUnexpectedEOF

@@ -21,7 +21,7 @@ type Config struct {
 	Tickets *secure.TicketKeyRing
 	// Ciphers, if set, enables compact TLS connections. secure.EnableTakeover must have prepared the TLS of a server.
 	Ciphers *tls13.CipherCache
-	// DropExporters makes ExportKeyingMaterial of compact TLS connections fail.
+	// DropExporters discards the secrets for ExportKeyingMaterial, which then fails on compact TLS connections.
 	DropExporters bool
 
 	last lastPeer

@@ -36,9 +36,9 @@ func (l *proxyHeaderLayer) OnRead(c *engine.Conn, p []byte) error {
 	return l.startNextLayer(c, p[n:])
 }
 
-// clientAddrOrTransportPeer returns the client's address from the header. A proxy's health check or unix socket has no
-// such address; the result is then transportPeer. An unspecified address is an error, because users of Conn.Peer would
-// take it for a missing address.
+// clientAddrOrTransportPeer returns the client's address from the header. It returns transportPeer if the header has
+// none, as for a proxy's health check or a unix socket. An unspecified address is an error, because users of Conn.Peer
+// would take it for a missing address.
 func clientAddrOrTransportPeer(header proxyproto.Header, transportPeer netip.AddrPort) (netip.AddrPort, error) {
 	if header.Local || header.Unix || !header.Source.IsValid() {
 		return transportPeer, nil
@@ -49,7 +49,7 @@ func clientAddrOrTransportPeer(header proxyproto.Header, transportPeer netip.Add
 	return header.Source, nil
 }
 
-// startNextLayer starts the next layer, if any, and passes on the bytes behind the header.
+// startNextLayer starts the next layer, if any, and passes on rest, the bytes after the header.
 func (l *proxyHeaderLayer) startNextLayer(c *engine.Conn, rest []byte) error {
 	next := l.cfg.newTLSLayerIfConfigured(c)
 	c.ReplaceLayer(next)

@@ -18,7 +18,7 @@ import (
 	"github.com/myriad-go/myriad/internal/secure/tls13"
 )
 
-// savedTLSLayer is a compactTLSLayer without its records, as JSON. Names are bytes because they may not be UTF-8.
+// savedTLSLayer is a compactTLSLayer, without its records, as JSON. Names are bytes because they may not be UTF-8.
 type savedTLSLayer struct {
 	CurveID                                   tls.CurveID
 	DidResume, HelloRetryRequest, ECHAccepted bool
@@ -29,7 +29,8 @@ type savedTLSLayer struct {
 	OCSPResponse                              []byte     `json:",omitempty"`
 }
 
-// AppendState implements engine.MovableLayer. The state is the length of a savedTLSLayer, this layer and the records.
+// AppendState implements engine.MovableLayer. It appends the length of a savedTLSLayer, the savedTLSLayer and the
+// records.
 func (l *compactTLSLayer) AppendState(dst []byte) []byte {
 	p := l.params.Value()
 	saved := savedTLSLayer{
@@ -55,8 +56,8 @@ func encodeCertificates(certificates []*x509.Certificate) (der [][]byte) {
 	return der
 }
 
-// A Restorer makes TLS layers from the states that another process has saved. Connections share equal certificates. It
-// is safe for concurrent use.
+// Restorer makes TLS layers from the states that another process has saved. Connections share equal certificates. It is
+// safe for concurrent use.
 type Restorer struct {
 	Ciphers *tls13.CipherCache
 
@@ -72,7 +73,7 @@ func (r *Restorer) RestoreLayer(state []byte) (engine.Layer, error) {
 		return nil, errors.New("myriad: saved TLS connection is truncated")
 	}
 	n := int(binary.BigEndian.Uint32(state))
-	l, err := r.restoreWithoutRecords(state[4 : 4+n])
+	l, err := r.decodeLayerWithoutRecords(state[4 : 4+n])
 	if err == nil {
 		l.records, err = tls13.RestoreConn(state[4+n:], r.Ciphers)
 	}
@@ -82,7 +83,7 @@ func (r *Restorer) RestoreLayer(state []byte) (engine.Layer, error) {
 	return l, nil
 }
 
-func (r *Restorer) restoreWithoutRecords(encoded []byte) (*compactTLSLayer, error) {
+func (r *Restorer) decodeLayerWithoutRecords(encoded []byte) (*compactTLSLayer, error) {
 	var saved savedTLSLayer
 	if err := json.Unmarshal(encoded, &saved); err != nil {
 		return nil, err

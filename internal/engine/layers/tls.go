@@ -58,7 +58,7 @@ func (l *tlsLayer) ContinueHandshake(c *engine.Conn) error {
 		return err
 	}
 	l.handshakeDone = true
-	if compact, unread := l.takeOver(c); compact != nil {
+	if compact, unread := l.convertToCompactLayer(c); compact != nil {
 		c.ReplaceLayer(compact)
 		c.OnHandshakeDone()
 		if err := compact.OnRead(c, unread); err != nil || !l.session.IsInputEnded() {
@@ -70,9 +70,9 @@ func (l *tlsLayer) ContinueHandshake(c *engine.Conn) error {
 	return l.decryptAndDeliver(c, nil)
 }
 
-// takeOver returns the layer that continues the connection in place of l, and ciphertext that l has not used. If
-// crypto/tls must keep the connection, the layer is nil.
-func (l *tlsLayer) takeOver(c *engine.Conn) (_ *compactTLSLayer, unread []byte) {
+// convertToCompactLayer returns the layer that replaces l, and the ciphertext that l has received but not decrypted. It
+// returns nil if crypto/tls must keep the connection.
+func (l *tlsLayer) convertToCompactLayer(c *engine.Conn) (_ *compactTLSLayer, unread []byte) {
 	state := l.session.State()
 	records, unread, reason := l.session.TakeOver(l.cfg.Ciphers)
 	c.CountTLS(int(reason))
@@ -113,8 +113,8 @@ func (l *tlsLayer) Write(_ *engine.Conn, p []byte) error {
 	return wrapTLSErrorUnlessEOF(l.session.Write(p))
 }
 
-// wrapTLSErrorUnlessEOF makes an error of the TLS session a TLSError. An unexpected EOF is returned unchanged, because
-// it is an error of the transport.
+// wrapTLSErrorUnlessEOF wraps an error of the TLS session in a TLSError. It returns an unexpected EOF unchanged,
+// because that is an error of the transport.
 func wrapTLSErrorUnlessEOF(err error) error {
 	if err == nil || errors.Is(err, io.ErrUnexpectedEOF) {
 		return err
@@ -127,7 +127,7 @@ func (l *tlsLayer) Memory() (memory int, partial bool) { return l.session.InputM
 func (l *tlsLayer) InputFull() bool { return !l.handshakeDone && l.session.IsInputFull() }
 
 func (l *tlsLayer) OnEOF(c *engine.Conn) error {
-	l.session.EndInput()
+	l.session.MarkInputEnded()
 	if l.handshakeDone {
 		return l.decryptAndDeliver(c, nil)
 	}

@@ -84,7 +84,7 @@ func (l *Loop) addAdoptedConn(fd int32, listener int, peer netip.AddrPort, alrea
 		sock.Close(fd)
 		return
 	}
-	_ = sock.PrepareConn(fd) // an error leaves the connection without its socket options
+	_ = sock.SetConnNoDelayKeepalive(fd) // an error leaves the connection without its socket options
 	sock.SetDeadPeerTimeoutFD(fd, l.host.Limits.WriteTimeout, l.engine.cfg.DetectsDeadPeersWithin(sock.KeepaliveTimeout))
 	if l.acceptor.Blocking {
 		_ = sock.SetBlocking(fd)

@@ -12,12 +12,12 @@ import (
 // connection has no unsent output, the broadcast is sent without a copy, and only the rest is copied to the output. If
 // a worker has a connection, the connection gets the broadcast when it returns.
 
-// These limits apply to one turn. A single message may exceed broadcastBytesPerTurn.
+// These are limits for one turn of the loop. A single message may be larger than broadcastBytesPerTurn.
 const (
 	broadcastConnsPerTurn = 256
 	broadcastBytesPerTurn = 1 << 20
 	broadcastClockCheck   = 8 // connections between two looks at the clock
-	// maxJoinedBytes limits the size of broadcasts that are sent together. A single broadcast may exceed it.
+	// maxJoinedBytes limits the total size of broadcasts that one send contains, unless it contains only one.
 	maxJoinedBytes = 64 << 10
 )
 
@@ -49,9 +49,9 @@ func (l *Loop) enqueueBroadcast(broadcast *engine.Broadcast) {
 	l.wake()
 }
 
-// broadcastPass cycles through a loop's slots as long as there are active broadcasts. A new broadcast joins at the
-// current slot, behind the active broadcasts, and is finished when the pass returns to that slot. So each visit sends a
-// connection all broadcasts since its last visit, at once and in order.
+// broadcastPass is a cycle through the slots of a loop, which goes on while any broadcast is active. A broadcast joins
+// the cycle at the current slot and is finished when the cycle reaches that slot again. Each visit sends a connection
+// all broadcasts since its last visit, at once and in order.
 type broadcastPass struct {
 	nextSlot   uint32
 	messages   []*engine.Shared // the first of broadcastSender.active
@@ -63,6 +63,7 @@ type broadcastSender struct {
 	loop   *Loop
 	active []activeBroadcast // in order
 	pass   broadcastPass
+	passAt time.Duration // when the next pass may begin, because of Config.WriteDelay
 
 	finishedCount uint64 // broadcasts that have reached all connections
 }
@@ -73,8 +74,8 @@ type activeBroadcast struct {
 	wrapped   bool   // the pass has reached the last slot since
 }
 
-// removeFinishedAndAddNewBroadcasts removes broadcasts that have reached all connections and adds new ones at the
-// current slot. After the last slot, the pass continues with the first slot.
+// removeFinishedAndAddNewBroadcasts removes broadcasts that have reached all connections, and adds new ones at the
+// current slot. After the last slot, it continues the cycle at the first slot.
 func (c *broadcastSender) removeFinishedAndAddNewBroadcasts() {
 	pass := &c.pass
 	if pass.nextSlot >= c.loop.conns.slotCount {
@@ -125,11 +126,27 @@ func (w *broadcastPass) concatMessages() {
 	}
 }
 
-func (c *broadcastSender) nextDue() (at time.Duration, ok bool) { return 0, len(c.active) > 0 }
-
-// runIfDue continues the pass, if there are broadcasts, until the limits of a turn are reached.
-func (c *broadcastSender) runIfDue(time.Duration) {
+// add queues a broadcast. Config.WriteDelay delays its sending, unless the message is large or many broadcasts wait.
+func (c *broadcastSender) add(b *engine.Broadcast) {
 	if len(c.active) == 0 {
+		c.passAt = c.loop.host.Clock() + c.loop.host.WriteDelay
+	}
+	c.active = append(c.active, activeBroadcast{Broadcast: b})
+	if len(b.Bytes) >= c.loop.host.MinDirectSend || len(c.active) >= engine.MaxBroadcasts/4 {
+		c.passAt = 0
+	}
+}
+
+func (c *broadcastSender) nextDue() (at time.Duration, ok bool) {
+	if len(c.pass.messages) > 0 || !c.loop.delaysWrites() {
+		return 0, len(c.active) > 0
+	}
+	return c.passAt, len(c.active) > 0
+}
+
+// runIfDue sends the active broadcasts to the next connections, until it reaches the limits for one turn.
+func (c *broadcastSender) runIfDue(now time.Duration) {
+	if at, ok := c.nextDue(); !ok || now < at {
 		return
 	}
 	l := c.loop
@@ -170,8 +187,8 @@ func (l *Loop) sendOrDeferBroadcastsTo(c *engine.Conn) {
 	}
 }
 
-// deferBroadcastUntilWorkerReturns keeps a broadcast for a connection that a worker is using. Without capacity, the
-// connection misses the broadcast or, unless Config.DropMessages is set, is closed when it returns.
+// deferBroadcastUntilWorkerReturns stores a broadcast for a connection that a worker is using. If there is no space,
+// the connection misses the broadcast or, unless Config.DropMessages is set, is closed when the worker returns it.
 func (l *Loop) deferBroadcastUntilWorkerReturns(c *engine.Conn, message *engine.Shared) {
 	m, err := c.ReserveDeferredBroadcast(message)
 	switch {

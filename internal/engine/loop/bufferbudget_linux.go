@@ -17,7 +17,7 @@ import (
 // average are not closed: workers may have the large ones, which are found when they return. Only mail that is deferred
 // for those is dropped earlier.
 
-// If a pass has not freed enough, the next pass begins after budgetRetryInterval.
+// budgetRetryInterval is the time until more connections are closed, if those already closed do not suffice.
 const budgetRetryInterval = 50 * time.Millisecond
 
 type bufferBudgetEnforcer struct {
@@ -34,15 +34,16 @@ func (b *bufferBudgetEnforcer) nextDue() (at time.Duration, ok bool) {
 // runIfDue closes the connections with the largest buffers if the buffers of all loops exceed their limit.
 func (b *bufferBudgetEnforcer) runIfDue(now time.Duration) {
 	l := b.loop
-	if !b.exceeded && l.counters.Get(engine.Buffered) <= l.engine.bufferShare {
+	limit := l.host.BufferLimit()
+	share := limit / int64(len(l.engine.loops))
+	if !b.exceeded && l.counters.Get(engine.Buffered) <= share {
 		return
 	}
-	limit := int64(l.engine.cfg.Limits.MaxBuffered)
 	held := l.engine.totalBufferedBytes()
 	if b.exceeded = held > limit; !b.exceeded || now-b.failedAt < budgetRetryInterval && held-b.heldAtFailure < limit/8 {
 		return
 	}
-	excess := min(held-limit*7/8, l.counters.Get(engine.Buffered)-l.engine.bufferShare*7/8)
+	excess := min(held-limit*7/8, l.counters.Get(engine.Buffered)-share*7/8)
 	if b.exceeded = excess > 0; !b.exceeded {
 		return // other loops must free memory
 	}
@@ -51,7 +52,7 @@ func (b *bufferBudgetEnforcer) runIfDue(now time.Duration) {
 		if c.DriverFlags()&Busy == 0 && c.IsAborted() {
 			excess -= int64(n) // it will be free soon
 		} else {
-			classes[l.waitingBytesSizeClass(c)] += int64(n)
+			classes[l.bufferedBytesSizeClass(c)] += int64(n)
 		}
 	})
 	class, sum := len(classes)-1, int64(0)
@@ -69,7 +70,8 @@ func (b *bufferBudgetEnforcer) runIfDue(now time.Duration) {
 	}
 }
 
-// closeLargestConns closes connections of minSizeClass and above until excessBytes are freed.
+// closeLargestConns closes connections whose buffers have size class minSizeClass or a higher one. It subtracts the
+// freed bytes from excessBytes, and stops when excessBytes is no longer positive.
 func (l *Loop) closeLargestConns(minSizeClass int, excessBytes *int64) {
 	unassigned := int64(l.mailbox.CountedMemory() + l.mailQueues.queueMemory) // mail that is in no connection's buffers yet
 	average := (l.counters.Get(engine.Buffered) - unassigned) / int64(max(l.conns.used, 1))
@@ -79,7 +81,7 @@ func (l *Loop) closeLargestConns(minSizeClass int, excessBytes *int64) {
 			minBytes /= 2 // its total is not known here
 		}
 		switch {
-		case *excessBytes <= 0 || !busy && c.IsAborted() || l.waitingBytesSizeClass(c) < minSizeClass || int64(n) < minBytes:
+		case *excessBytes <= 0 || !busy && c.IsAborted() || l.bufferedBytesSizeClass(c) < minSizeClass || int64(n) < minBytes:
 		case busy:
 			*excessBytes -= int64(n)
 			l.dropMailAndCloseOnReturn(c)
@@ -91,16 +93,16 @@ func (l *Loop) closeLargestConns(minSizeClass int, excessBytes *int64) {
 	})
 }
 
-// waitingBytesSizeClass returns the size class of c. That is bits.Len of the number of bytes buffered for c.
-func (l *Loop) waitingBytesSizeClass(c *engine.Conn) int {
+// bufferedBytesSizeClass returns the size class of the buffers of c: bits.Len of their number of bytes.
+func (l *Loop) bufferedBytesSizeClass(c *engine.Conn) int {
 	if c.DriverFlags()&Busy != 0 {
 		return bits.Len(uint(l.deferredMailBytes(c)))
 	}
 	return bits.Len(uint(c.BufferedBytes()))
 }
 
-// forEachConnWithBuffers calls visit for every connection with buffers. n is the size of the buffers in bytes. If a
-// worker has the connection, n is the size of the mail deferred for the connection instead.
+// forEachConnWithBuffers calls visit with every connection that has buffers, and their size n in bytes. For a
+// connection that a worker is using, n is the size of its deferred mail instead.
 func (l *Loop) forEachConnWithBuffers(visit func(c *engine.Conn, n int)) {
 	l.ForEachConn(func(c *engine.Conn) {
 		n := 0

@@ -15,12 +15,12 @@ import "github.com/myriad-go/myriad/internal/engine"
 // The queue contains Refs, because connections in it may begin to close.
 
 const (
-	// BulkReadSize is the largest read of a connection that is not bulk, in bytes.
+	// BulkReadSize is a number of bytes. A connection becomes bulk when a single read returns more.
 	BulkReadSize    = 16 << 10
 	minBulkReadTime = maxTaskTime / 8
 )
 
-// QueueIfBulk queues c for reading if a read has returned more than BulkReadSize bytes. It is called after Conn.OnRead.
+// QueueIfBulk queues c for reading if its last read exceeded BulkReadSize bytes. It is called after Conn.OnRead.
 func (l *Loop) QueueIfBulk(c *engine.Conn, readBytes int) {
 	if readBytes > BulkReadSize {
 		l.QueueForLaterRead(c)
@@ -30,7 +30,7 @@ func (l *Loop) QueueIfBulk(c *engine.Conn, readBytes int) {
 func (l *Loop) QueueForLaterRead(c *engine.Conn) {
 	if c.DriverFlags()&BulkQueued == 0 && !c.IsClosing() {
 		c.SetDriverFlags(c.DriverFlags() | BulkQueued)
-		l.bulkReads.pushBack(c.Ref())
+		l.bulkReads.PushBack(c.Ref())
 	}
 }
 
@@ -42,14 +42,13 @@ func (l *Loop) IsReadQueued(c *engine.Conn) bool {
 	return c.DriverFlags()&BulkQueued != 0
 }
 
-// readQueuedBulkConns reads once from each queued connection, for a limited time. Connections that are busy or need no
-// input leave the queue and are watched again later.
+// readQueuedBulkConns reads once from each queued connection, for a limited time. A connection that is Busy or needs no
+// input leaves the queue, and the driver watches it again later.
 func (l *Loop) readQueuedBulkConns() {
 	start := engine.MonotonicNow()
 	end := start + max(min(start-l.turnStart, maxTaskTime), minBulkReadTime)
-	for n := l.bulkReads.n; n > 0; n-- {
-		c := l.bulkReads.front().ConnOwnedBy(&l.host)
-		l.bulkReads.popFront()
+	for n := l.bulkReads.Len(); n > 0; n-- {
+		c := l.bulkReads.PopFront().ConnOwnedBy(&l.host)
 		if c == nil {
 			continue
 		}

@@ -83,8 +83,8 @@ func (s *connTable) conn(slot uint32) *engine.Conn {
 	return &s.chunks[slot/chunkSize][slot%chunkSize]
 }
 
-// releaseForLaterReuse frees an entry. The entry is not reused before makeReleasedReusable, so that further events for
-// it in the same batch find it closed.
+// releaseForLaterReuse frees an entry, which makeReleasedReusable later makes reusable. Until then, further events of
+// the same batch find the entry closed, not used by a new connection.
 func (s *connTable) releaseForLaterReuse(c *engine.Conn) {
 	s.used--
 	pushFreeSlot(&s.releasedList, c)
@@ -102,7 +102,8 @@ func (s *connTable) makeReleasedReusable() {
 	s.freeList, s.releasedList, s.releasedTail = s.releasedList, 0, 0
 }
 
-// freeChunksWithoutConns frees chunks without connections and returns their number. Call makeReleasedReusable before.
+// freeChunksWithoutConns frees unused chunks and returns their number. The caller must have called
+// makeReleasedReusable.
 func (s *connTable) freeChunksWithoutConns() (freedChunks int) {
 	for i, c := range s.chunks {
 		if c == emptyChunk() || uint32(i+1)*chunkSize > s.slotCount || c.hasConnInUse() {
@@ -137,7 +138,6 @@ func (c *connChunk) hasConnInUse() bool {
 	return false
 }
 
-// restoreLastFreedChunk reallocates the chunk that was freed last.
 func (s *connTable) restoreLastFreedChunk() {
 	last := len(s.freedChunks) - 1
 	freed := s.freedChunks[last]

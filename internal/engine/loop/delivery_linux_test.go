@@ -15,7 +15,8 @@ import (
 
 // acceptAllDriver is a driver whose peers accept everything that is sent.
 type acceptAllDriver struct {
-	Driver    // nil: no other method is called
+	visits    map[uint32]int // of sweeps, by chunk
+	Driver                   // nil: no other method is called
 	sends     map[*engine.Conn][]string
 	turnSends int // sends in this turn
 }
@@ -121,7 +122,7 @@ func TestBroadcastsAreJoined(t *testing.T) {
 		if err := l.engine.BroadcastToAllWorkers([]byte(s)); err != nil {
 			t.Fatal(err)
 		}
-		l.takeRequestsAndRunCalls()
+		l.dequeueRequestsAndRunCalls()
 	}
 	cast("1,")
 	cast("2,")

@@ -48,7 +48,7 @@ func (d *connDrainer) runIfDue(now time.Duration) {
 	if !d.active || now < d.nextAt {
 		return
 	}
-	limit, end := d.maxDrainedAfter(now-d.startedAt), engine.MonotonicNow()+maxTaskTime
+	limit, end := d.maxConnsDrainedAfter(now-d.startedAt), engine.MonotonicNow()+maxTaskTime
 	for d.nextSlot < d.loop.conns.slotCount {
 		if d.drainedCount >= limit {
 			d.nextAt = now + engine.DrainInterval
@@ -66,7 +66,7 @@ func (d *connDrainer) runIfDue(now time.Duration) {
 	d.active = false
 }
 
-func (d *connDrainer) maxDrainedAfter(elapsed time.Duration) int {
+func (d *connDrainer) maxConnsDrainedAfter(elapsed time.Duration) int {
 	e := d.loop.engine
 	rate := e.cfg.Limits.ShutdownRate
 	if rate > 0 {

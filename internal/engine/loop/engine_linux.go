@@ -22,7 +22,6 @@ package loop
 
 import (
 	"context"
-	"math"
 	"net"
 	"slices"
 	"sync"
@@ -46,19 +45,22 @@ type loopEngine struct {
 	listenerConfigs  []engine.Listener // empty if the engine only dials
 	listenerStats    []*engine.ListenerCounters
 	admission        *admission.Controller // counts connections and dials of all loops
-	bufferShare      int64                 // one loop's share of MaxBuffered
 	acceptPaused     atomic.Bool           // by the operator
 	activeExpels     atomic.Int64
 	broadcastTracker engine.BroadcastTracker
 	sharedCounters   engine.Counters // for messages to several connections
 	nextLoop         atomic.Uint64
 	stopping         atomic.Bool
-	stuckLoops       atomic.Int64            // loops that the watchdog has found stuck
-	adoptions        sync.WaitGroup          // goroutines of Adopt
-	listenersShared  atomic.Bool             // another process uses the listeners, too
-	freedMemory      engine.FreedByteCounter // of connections that were handed over
+	stuckLoops       atomic.Int64              // loops that the watchdog has found stuck
+	adoptions        sync.WaitGroup            // goroutines of Adopt
+	listenersShared  atomic.Bool               // another process uses the listeners, too
+	freedMemory      handover.FreedByteCounter // of connections that were handed over
 	receiver         handover.CreditDistributor
 	done             chan struct{} // closed when all loops have ended
+
+	runningLoops   sync.WaitGroup // goroutines that run a loop, or a job that has lost its loop
+	checkingJobs   atomic.Bool
+	startJobChecks chan struct{} // has capacity for one signal
 
 	poolClosedLogged sync.Once
 
@@ -66,15 +68,12 @@ type loopEngine struct {
 	acceptingLoops []int // the loop that accepts from each listener descriptor; guarded by mu
 }
 
-// Start starts cfg.Loops loops. Each loop has its own driver.
+// Start starts an engine with cfg.Loops loops. Each loop has its own driver.
 func Start(cfg engine.Config, newDriver func(*Loop) Driver) (engine.Engine, error) {
-	e := &loopEngine{cfg: cfg, admission: engine.NewAdmission(&cfg), bufferShare: math.MaxInt64, done: make(chan struct{})}
+	e := &loopEngine{cfg: cfg, admission: engine.NewAdmission(&cfg), done: make(chan struct{}), startJobChecks: make(chan struct{}, 1)}
 	e.broadcastTracker.Counters = &e.sharedCounters
 	e.acceptPaused.Store(cfg.StartPaused)
 	e.listenersShared.Store(cfg.StartPaused)
-	if limit := cfg.Limits.MaxBuffered; limit > 0 {
-		e.bufferShare = int64(limit / cfg.Loops)
-	}
 	if err := e.openListeners(); err != nil {
 		return nil, err
 	}
@@ -106,16 +105,15 @@ func (e *loopEngine) createLoops(newDriver func(*Loop) Driver) error {
 		e.loops = append(e.loops, l)
 	}
 	for i := range e.listenerFDs {
-		e.acceptingLoops = append(e.acceptingLoops, e.homeLoop(i))
+		e.acceptingLoops = append(e.acceptingLoops, e.homeLoopOfListener(i))
 	}
 	return nil
 }
 
 func (e *loopEngine) startLoopsAndWatchdog() (err error) {
-	var runningLoops sync.WaitGroup
 	started := make(chan error, len(e.loops))
 	for _, l := range e.loops {
-		runningLoops.Go(func() { l.runOnThread(started) })
+		e.runningLoops.Go(func() { l.runOnThread(started) })
 	}
 	for range e.loops {
 		if e := <-started; e != nil {
@@ -125,16 +123,15 @@ func (e *loopEngine) startLoopsAndWatchdog() (err error) {
 	if e.cfg.MaxConnsPerShard > 0 {
 		e.closeListenerFDs() // the loops have their own descriptors
 	}
-	ended, watchdogDone := make(chan struct{}), make(chan struct{})
+	ended := make(chan struct{})
+	var watchdogs sync.WaitGroup
+	watchdogs.Go(func() { e.watchForStuckTurns(ended) })
+	watchdogs.Go(func() { e.watchForSlowJobs(ended) })
 	go func() {
-		e.watchForStuckTurns(ended)
-		close(watchdogDone)
-	}()
-	go func() {
-		runningLoops.Wait()
+		e.runningLoops.Wait()
 		e.adoptions.Wait()
 		close(ended)
-		<-watchdogDone
+		watchdogs.Wait()
 		e.closeEventfds()
 		close(e.done)
 	}()
@@ -210,6 +207,7 @@ func (e *loopEngine) Counters() (sum engine.Counts) {
 	}
 	e.sharedCounters.AddToWithMaxAge(&sum)
 	e.broadcastTracker.SetBroadcastGauges(&sum)
+	e.loops[0].host.AddOverloadCounts(&sum)
 	return sum
 }
 

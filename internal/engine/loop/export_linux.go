@@ -23,12 +23,12 @@ import (
 // exported, until a round finds none. A loop without credit serves its connections as usual.
 
 const (
-	// maxExporting limits the number of a loop's connections that are being exported. These are not served.
+	// maxExporting limits how many connections a loop exports at a time. The loop does not serve these connections.
 	maxExporting       = handover.MaxBatch
 	exportSlotsPerTurn = 8 * chunkSize
-	// exportRoundInterval is the time between two rounds. During an export, it also limits each wait of the loop.
+	// exportRoundInterval is the time between two rounds of an export. Until its end, it also limits the loop's waits.
 	exportRoundInterval = 5 * time.Millisecond
-	// freeMemoryEvery is the number of exported connections after which unused chunks are freed.
+	// freeMemoryEvery is a number of connections. Each time so many were exported, unused chunks are freed.
 	freeMemoryEvery = 8 * chunkSize
 )
 
@@ -196,7 +196,7 @@ func (d *connExporter) runIfDue(now time.Duration) {
 		}
 		d.sendBatches(now)
 	}
-	if d.sender.IsExporting() && d.hasCreditAndRoundNotEnding() {
+	if d.sender.IsExporting() && d.canStartMoreExports() {
 		d.wakeAt = d.requestAt
 	}
 	finished := d.sender.ShutChannelsWhenConfirmed()
@@ -208,9 +208,9 @@ func (d *connExporter) runIfDue(now time.Duration) {
 	}
 }
 
-// hasCreditAndRoundNotEnding reports whether there is credit. Once a round has visited all slots, its exports must end
-// first.
-func (d *connExporter) hasCreditAndRoundNotEnding() bool {
+// canStartMoreExports reports whether another export may start. It returns false without credit, and while exports of a
+// round that has visited all slots have not ended.
+func (d *connExporter) canStartMoreExports() bool {
 	if len(d.exporting) > 0 && d.nextSlot == d.loop.conns.slotCount {
 		return false
 	}
@@ -287,7 +287,7 @@ func (d *connExporter) exportReadyBatch(channel *handover.ExportChannel, credit 
 	return true
 }
 
-// packBatchOfReadyConns prepares one batch of connections that are ready. Other connections wait for a later batch.
+// packBatchOfReadyConns packs one batch of connections that are ready for export. Others wait for a later batch.
 func (d *connExporter) packBatchOfReadyConns(credit int) {
 	d.batchFDs, d.batchConns, d.batchRecords = d.batchFDs[:0], d.batchConns[:0], d.batchRecords[:0]
 	limit := min(credit, handover.MaxBatch)

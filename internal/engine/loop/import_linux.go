@@ -136,7 +136,7 @@ func (a *connImporter) receiveWaitingConns() {
 	}
 }
 
-// importConn serves a received connection. ReserveConns has reserved a place for it.
+// importConn starts to serve a connection that was received from another process. ReserveConns has reserved its place.
 func (l *Loop) importConn(fd int32, record *engine.Record) {
 	l.engine.admission.AcquireReservedConn()
 	if fd >= engine.MaxFD {
@@ -144,9 +144,6 @@ func (l *Loop) importConn(fd int32, record *engine.Record) {
 		l.engine.admission.ReleaseConn()
 		l.pauseAcceptOnError(syscall.EMFILE)
 		return
-	}
-	if record.Listener >= len(l.host.ListenerCounters) {
-		record.Listener = l.host.ListenerNumberForAdopted()
 	}
 	if err := l.host.AdmitImported(record); err != nil {
 		if len(record.Layer) > 0 { // an unencrypted answer would break TLS

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/overload"
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
@@ -77,6 +78,10 @@ func (l *Loop) acceptBatchFrom(listenerFD int32) (tryOtherListeners bool) {
 		if l.engine.acceptPaused.Load() {
 			return false
 		}
+		if l.host.Overload.PausesAccepts() {
+			l.pauseAcceptFor(overload.AcceptCheckInterval)
+			return false
+		}
 		if l.isFull() && l.delegateListenersToLeastLoaded() {
 			return false
 		}
@@ -92,7 +97,7 @@ func (l *Loop) acceptBatchFrom(listenerFD int32) (tryOtherListeners bool) {
 		case 0:
 			l.accept.hasRateToken = false
 			if l.engine.listenerConfigs[listener].Socket != nil {
-				_ = sock.PrepareConn(fd) // an error leaves the connection without its socket options
+				_ = sock.SetConnNoDelayKeepalive(fd) // an error leaves the connection without its socket options
 			}
 			l.openOrRejectAcceptedConn(fd, listener, peer, nil)
 		case syscall.EAGAIN:
@@ -115,7 +120,7 @@ func (l *Loop) acceptBatchFrom(listenerFD int32) (tryOtherListeners bool) {
 	return true
 }
 
-// acquireAcceptTokenOrPause returns true if the accept rate permits one more connection. Otherwise it pauses accepting.
+// acquireAcceptTokenOrPause reports whether the accept rate permits one more connection. If not, it pauses accepting.
 func (l *Loop) acquireAcceptTokenOrPause() (acquired bool) {
 	if l.accept.hasRateToken {
 		return true
@@ -149,7 +154,7 @@ func (l *Loop) openOrRejectAcceptedConn(fd int32, listener int, peer netip.AddrP
 	l.driver.PerformActions(c)
 }
 
-// sendRefusalAndClose sends the answer for reason, if there is an answer, and closes the connection. It first discards
+// sendRefusalAndClose sends the configured answer for reason, if any, and closes the connection. It first discards
 // pending input, because the kernel would otherwise send a reset, which can destroy the answer.
 func (l *Loop) sendRefusalAndClose(fd int32, peer netip.AddrPort, reason error) {
 	defer sock.Close(fd)
@@ -239,16 +244,16 @@ func (l *Loop) stopAcceptingFrom(listenerFD int32) {
 	}
 }
 
-// closeListeners stops accepting permanently. It shuts down listeners of shards, because other descriptor tables
-// contain them, too. It does not shut down listeners that another process may use. Such listeners end when their last
-// descriptor is closed.
+// closeListeners stops accepting permanently. To close the listener of a shard is not enough, because other descriptor
+// tables contain it, too. So closeListeners calls shutdown(2), except for listeners that another process may use. Those
+// end when all their descriptors are closed.
 func (l *Loop) closeListeners() {
 	l.counters.Set(engine.AcceptPausedCount, 0)
 	for len(l.accept.watchedFDs) > 0 {
 		l.stopAcceptingFrom(l.accept.watchedFDs[0])
 	}
 	for i, fd := range l.engine.listenerFDs {
-		own := l.engine.homeLoop(i) == l.host.Index
+		own := l.engine.homeLoopOfListener(i) == l.host.Index
 		if own && l.engine.cfg.MaxConnsPerShard > 0 && l.engine.listenerConfigs[l.engine.listenerIndexes[i]].Socket == nil && !l.engine.listenersShared.Load() {
 			sock.StopListening(fd)
 		}
@@ -263,8 +268,8 @@ func (l *Loop) isFull() bool {
 	return l.engine.cfg.MaxConnsPerShard > 0 && l.connCount.Load() >= l.capacity.Load()
 }
 
-// lowerCapacityToUsed records that a shard's descriptor table is full earlier than expected, for example because other
-// code uses descriptors. It reports whether the loop is a shard.
+// lowerCapacityToUsed sets a shard's capacity to its current number of connections. It is called when the descriptor
+// table is full early, for example because other code uses descriptors. It reports whether the loop is a shard.
 func (l *Loop) lowerCapacityToUsed() (isShard bool) {
 	if l.engine.cfg.MaxConnsPerShard == 0 {
 		return false
@@ -282,8 +287,7 @@ func (e *loopEngine) leastLoadedLoopUnlessFull() *Loop {
 	return best
 }
 
-// delegateListenersToLeastLoaded makes another loop accept from this loop's listeners. If no other loop has space, it
-// returns false.
+// delegateListenersToLeastLoaded makes another loop accept from this loop's listeners, if any other loop has space.
 func (l *Loop) delegateListenersToLeastLoaded() (delegated bool) {
 	e := l.engine
 	e.mu.Lock()
@@ -320,7 +324,7 @@ func (l *Loop) reclaimListenersIfSpace() {
 	l.accept.delegated = false
 }
 
-func (e *loopEngine) homeLoop(listenerFDIndex int) (loopIndex int) {
+func (e *loopEngine) homeLoopOfListener(listenerFDIndex int) (loopIndex int) {
 	return listenerFDIndex % e.cfg.Loops
 }
 
@@ -335,8 +339,8 @@ func (l *Loop) watchListenerIfAssigned(listenerFDIndex int) {
 	}
 }
 
-// delegateOrFailDial passes a dial to the least loaded loop. If all loops are full, the dial fails. If the request
-// queue of the selected loop is full, the result is false, and the dial must be retried.
+// delegateOrFailDial passes a dial to the least loaded loop. If all loops are full, the dial fails. The result is false
+// if the dial must be retried, because the request queue of the selected loop is full.
 func (l *Loop) delegateOrFailDial(request engine.DialRequest) (needsNoRetry bool) {
 	target := l.engine.leastLoadedLoopUnlessFull()
 	if target == nil {

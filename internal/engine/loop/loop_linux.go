@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/myriad-go/myriad/internal/deque"
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/sock"
 )
@@ -56,22 +57,28 @@ type Loop struct {
 	accept       acceptPauseController
 	dials        dialStarter
 	mailQueues   mailQueueSet // mail that was taken from the mailbox and is not delivered
-	runningCalls []func()     // remote calls that were taken and have not run
+	mailDelay    mailDelayTimer
+	runningCalls []func() // remote calls that were taken and have not run
 	broadcasts   broadcastSender
 	scheduler    schedulerCaller
 	drainer      connDrainer
 	exporter     connExporter
 	importer     connImporter
 	sweeper      expirySweeper
+	heartbeats   heartbeatTask
+	timers       timerWheel
 	trimmer      bufferTrimmer
 	budget       bufferBudgetEnforcer
 	placement    handlerPlacer
-	bulkReads    deque[engine.Ref] // connections that wait for the loop to read from them
+	bulkReads    deque.Deque[engine.Ref] // connections that wait for the loop to read from them
 	relayPipe    sock.SplicePipe
 	spliceBuffer []byte        // for data that the destination of a relay has not accepted
 	submitQueue  poolSubmitter // connections that wait for capacity in the pool
+	jobs         deque.Deque[engine.LoopJob]
+	acceptsJobs  bool
+	jobRequests  int // queued since the last NextEventBatch
 
-	// pendingActions are connections whose state was changed by events of other connections or by the Scheduler.
+	// pendingActions lists connections whose state another connection's event or the Scheduler has changed.
 	pendingActions []*engine.Conn
 
 	// The following fields describe connections that workers have.
@@ -92,10 +99,11 @@ type Loop struct {
 	phase              atomic.Int32 // what the loop is doing, for the watchdog
 	pendingAdoptions   atomic.Int64
 	asleep             atomic.Bool
-	hasRemoteRequests  atomic.Bool    // dialRequests, newBroadcasts or remoteCalls is not empty
-	hasReturned        atomic.Bool    // returned is not empty
-	mu                 sync.Mutex     // guards the fields below
-	returned           []returnedConn // connections that the pool has returned
+	hold               atomic.Pointer[jobHold] // of the goroutine that runs the loop
+	hasRemoteRequests  atomic.Bool             // dialRequests, newBroadcasts or remoteCalls is not empty
+	hasReturned        atomic.Bool             // returned is not empty
+	mu                 sync.Mutex              // guards the fields below
+	returned           []returnedConn          // connections that the pool has returned
 	dialRequests       []engine.DialRequest
 	newBroadcasts      []*engine.Broadcast
 	remoteCalls        []func()   // functions to call on the loop; few, see listeners_linux.go
@@ -107,10 +115,11 @@ type Loop struct {
 func newLoop(e *loopEngine, index int, eventfd sock.Eventfd) *Loop {
 	l := &Loop{engine: e, eventfd: eventfd}
 	l.accept.loop, l.broadcasts.loop, l.drainer.loop, l.sweeper.loop, l.budget.loop, l.placement.loop = l, l, l, l, l, l
-	l.exporter.loop, l.importer.loop, l.dials.loop, l.submitQueue.loop = l, l, l, l
+	l.exporter.loop, l.importer.loop, l.dials.loop, l.submitQueue.loop, l.timers.loop, l.mailDelay.loop, l.heartbeats.loop = l, l, l, l, l, l, l
 	l.tasks = l.orderedTasks()
 	l.mailbox.MaxRequests, l.mailbox.MaxBytes = e.cfg.Limits.SingleMailboxLimits(e.cfg.Loops)
 	l.mailbox.Counters = &l.counters
+	l.mailbox.DelayOutput(&e.cfg)
 	l.buffers.LimitToShare(&e.cfg.Limits, e.cfg.Loops)
 	l.host.Configure(&e.cfg, e.admission)
 	l.host.Buffers, l.host.Poster, l.host.Counters, l.host.Shared = &l.buffers, l, &l.counters, &e.sharedCounters
@@ -119,6 +128,7 @@ func newLoop(e *loopEngine, index int, eventfd sock.Eventfd) *Loop {
 	l.host.LocalAddr, l.host.SendDirect = localAddr, sendDirect
 	l.singleCPU = runtime.GOMAXPROCS(0) == 1
 	l.host.NoDetach, l.host.NoFiles = e.cfg.MaxConnsPerShard > 0, e.cfg.MaxConnsPerShard > 0
+	l.heartbeats.sweep.Init(&l.host)
 	l.sweeper.period = l.host.SweepPeriod()
 	if e.cfg.AutoWorkers {
 		l.host.HandlerTimes = &l.placement.workerTimes
@@ -161,14 +171,13 @@ func (l *Loop) runOnThread(startResult chan<- error) {
 	defer runtime.UnlockOSThread()
 	if err := l.openAndRunUntilLastConnClosed(startResult); err != nil {
 		for i, fd := range l.engine.listenerFDs {
-			if l.engine.homeLoop(i) == l.host.Index {
+			if l.engine.homeLoopOfListener(i) == l.host.Index {
 				sock.Close(fd)
 			}
 		}
 	}
 }
 
-// runWithPrivateFDTable gives the thread its own descriptor table and then runs the loop.
 func (l *Loop) runWithPrivateFDTable(startResult chan<- error) {
 	keptFDs := make(map[int32]bool)
 	for _, fd := range l.engine.listenerFDs {
@@ -176,7 +185,7 @@ func (l *Loop) runWithPrivateFDTable(startResult chan<- error) {
 	}
 	release, err := sock.UnshareDescriptorTable(keptFDs)
 	if err != nil {
-		l.markClosedUnstarted()
+		l.markUnstartedLoopClosed()
 		startResult <- err
 		return
 	}
@@ -187,34 +196,48 @@ func (l *Loop) runWithPrivateFDTable(startResult chan<- error) {
 // openAndRunUntilLastConnClosed opens the driver and sends the result to startResult. It then runs turns until the loop
 // is stopped and its last connection has closed.
 func (l *Loop) openAndRunUntilLastConnClosed(startResult chan<- error) error {
-	thread := unix.Gettid()
-	loopsByThread.Store(thread, l)
-	defer loopsByThread.Delete(thread)
 	if err := l.driver.Open(); err != nil {
-		l.markClosedUnstarted()
+		l.markUnstartedLoopClosed()
 		startResult <- err
 		return err
 	}
 	for i, fd := range l.engine.listenerFDs {
-		if l.engine.homeLoop(i) == l.host.Index {
+		if l.engine.homeLoopOfListener(i) == l.host.Index {
 			l.startAcceptingFrom(fd)
 		}
 	}
 	startResult <- nil
-	if l.scheduler.nudge != nil {
-		defer sock.SetThreadPreciseTimers()()
-	}
-	defer func() { engine.RerunAfterGoexitThenExit(l.failQueuedDials) }()
-	engine.RerunAfterGoexitThenExit(func() {
-		for !l.isFinished() {
-			l.runTurn()
-		}
-		l.deliverRemainingAndCloseLoop()
-	})
+	l.runUntilFinishedOrLost(l.newHold())
 	return nil
 }
 
-func (l *Loop) markClosedUnstarted() {
+// runUntilFinishedOrLost runs turns until the loop is finished, and then closes it. It ends earlier if the goroutine
+// loses the loop to another goroutine; see jobHold.
+func (l *Loop) runUntilFinishedOrLost(h *jobHold) {
+	h.thread = unix.Gettid()
+	loopsByThread.Store(h.thread, l)
+	defer loopsByThread.Delete(h.thread)
+	l.hold.Store(h)
+	if l.scheduler.nudge != nil {
+		defer sock.SetThreadPreciseTimers()()
+	}
+	defer func() {
+		if !h.ended {
+			engine.RerunAfterGoexitThenExit(l.failQueuedDials)
+		}
+	}()
+	engine.RerunAfterGoexitThenExit(func() {
+		for !h.ended && !l.isFinished() {
+			l.runTurn()
+			l.runJobs(h)
+		}
+		if !h.ended {
+			l.deliverRemainingAndCloseLoop()
+		}
+	})
+}
+
+func (l *Loop) markUnstartedLoopClosed() {
 	l.mu.Lock()
 	l.closed = true
 	l.mu.Unlock()
@@ -232,7 +255,7 @@ func (l *Loop) isFinished() bool {
 func (l *Loop) runTurn() {
 	cutShort := l.inTurn
 	l.inTurn = true
-	l.recordLastAndStartTurn()
+	l.recordLastTurnAndStartNext()
 	if !l.handleEvents() && !cutShort && l.isIdle() && !l.spinForWork() {
 		if !l.yieldIfSingleCPUHasWork() {
 			l.blockUntilWork()
@@ -243,7 +266,7 @@ func (l *Loop) runTurn() {
 	l.deliverMail()
 	l.phase.Store(phaseTasks)
 	l.applyRequestedStopStage()
-	l.takeRequestsAndRunCalls()
+	l.dequeueRequestsAndRunCalls()
 	l.runTasks()
 	if cutShort {
 		l.importer.receiveWaitingConns() // confirms what was received
@@ -254,10 +277,10 @@ func (l *Loop) runTurn() {
 }
 
 func (l *Loop) isIdle() bool {
-	return !l.mailQueues.hasUndelivered() && l.nextTaskDue() > l.host.Clock()
+	return !l.mailQueues.hasUndelivered() && l.jobs.Len() == 0 && l.nextTaskDue() > l.host.Clock()
 }
 
-func (l *Loop) recordLastAndStartTurn() {
+func (l *Loop) recordLastTurnAndStartNext() {
 	now := engine.MonotonicNow()
 	l.recordTurnAndExtendDeadlines(now)
 	l.turnStart = now
@@ -272,7 +295,7 @@ func (l *Loop) recordTurnAndExtendDeadlines(now time.Duration) {
 	took := now - l.turnStart
 	l.counters.CountLoopTurn(took)
 	if took >= engine.MinSliceInterval {
-		l.extendDeadlinesUnlessBusy(now, took, (*engine.Conn).ExtendTimeouts)
+		l.extendDeadlinesOfNonBusyConns(now, took, (*engine.Conn).ExtendTimeouts)
 	}
 	switch slow := l.host.Limits.SlowHandlerTime; {
 	case slow > 0 && took >= slow:
@@ -283,9 +306,9 @@ func (l *Loop) recordTurnAndExtendDeadlines(now time.Duration) {
 	}
 }
 
-// extendDeadlinesUnlessBusy extends time limits by a duration in which the loop has not read. It skips Busy
+// extendDeadlinesOfNonBusyConns extends time limits by duration, during which the loop could not read. It skips Busy
 // connections.
-func (l *Loop) extendDeadlinesUnlessBusy(now, duration time.Duration, extend func(*engine.Conn, time.Duration)) {
+func (l *Loop) extendDeadlinesOfNonBusyConns(now, duration time.Duration, extend func(*engine.Conn, time.Duration)) {
 	l.host.SetClock(now)
 	l.ForEachConn(func(c *engine.Conn) {
 		if c.DriverFlags()&Busy == 0 {
@@ -294,7 +317,7 @@ func (l *Loop) extendDeadlinesUnlessBusy(now, duration time.Duration, extend fun
 	})
 }
 
-// After a slow turn, each handler call of the next timedTurnsAfterSlow turns is timed.
+// timedTurnsAfterSlow is the number of turns after a slow turn in which each handler call is timed.
 const timedTurnsAfterSlow = 10_000
 
 func (l *Loop) handleEvents() (handledAny bool) {
@@ -310,14 +333,14 @@ func (l *Loop) handleEventsAndReadBulk() (handledAny bool) {
 	handled, left := l.driver.HandleEvents()
 	l.eventsLeft = left
 	l.performPendingActions()
-	if l.bulkReads.n == 0 || l.budget.exceeded {
+	if l.bulkReads.Len() == 0 || l.budget.exceeded {
 		return handled
 	}
 	l.readQueuedBulkConns()
 	return true
 }
 
-// spinForWork polls for work without blocking, for at most Config.Spin. It reports whether it found work.
+// spinForWork polls for work without blocking, for at most Config.Spin. It returns true as soon as it finds work.
 func (l *Loop) spinForWork() (foundWork bool) {
 	spinTime := l.engine.cfg.Spin
 	if spinTime == 0 {
@@ -356,18 +379,18 @@ func (l *Loop) blockUntilWork() {
 	l.startTurnAndExtendDeadlines(now, limit)
 }
 
-// startTurnAndExtendDeadlines starts a turn after a wait. If the wait was longer than its limit, the process was
-// stopped or had no CPU; the peers' time limits are then extended.
+// startTurnAndExtendDeadlines starts a turn after a wait. A wait longer than waitLimit shows that the process was
+// stopped or had no CPU. The time limits of peers are then extended.
 func (l *Loop) startTurnAndExtendDeadlines(waitStart, waitLimit time.Duration) {
 	l.turnStart = engine.MonotonicNow()
 	l.host.SetClock(l.turnStart)
 	if late := l.turnStart - waitStart - waitLimit; waitLimit >= 0 && late >= engine.MinSliceInterval {
-		l.extendDeadlinesUnlessBusy(l.turnStart, late, (*engine.Conn).ExtendAfterSuspend)
+		l.extendDeadlinesOfNonBusyConns(l.turnStart, late, (*engine.Conn).ExtendAfterSuspend)
 	}
 }
 
-// If there is only one CPU, yieldIfSingleCPUHasWork lets goroutines run that received work in this turn. The thread
-// would otherwise block in the kernel, and these goroutines would run only later, when Go's monitor has noticed.
+// yieldIfSingleCPUHasWork lets goroutines run that got work in this turn, if there is only one CPU. Otherwise the
+// thread would block in the kernel, and they would run only after Go's monitor had noticed.
 func (l *Loop) yieldIfSingleCPUHasWork() (yielded bool) {
 	retained := l.host.RetainCalls.Load()
 	if !l.singleCPU || l.lastRetained == retained {
@@ -381,32 +404,35 @@ func (l *Loop) yieldIfSingleCPUHasWork() (yielded bool) {
 	return true
 }
 
-// AdjustFastSweepReasons adds delta to the number of reasons for fast sweeps. Without reasons, sweeps are slow.
+// AdjustFastSweepReasons adds delta to the number of reasons for fast sweeps. At 0, sweeps are slow.
 func (l *Loop) AdjustFastSweepReasons(delta int) {
 	if l.sweeper.fastSweepReasons += delta; delta > 0 && l.sweeper.fastSweepReasons == delta {
 		l.sweeper.nextAt = min(l.sweeper.nextAt, l.host.Clock()+engine.MinSliceInterval)
 	}
 }
 
-// UpdateExpiryTracking schedules c for expiry if c has a deadline. Drivers call it when c begins to wait for events.
+// UpdateExpiryTracking schedules the checks of c's deadline and timer, or removes c if it has neither. Drivers call it
+// when c begins to wait for events.
 func (l *Loop) UpdateExpiryTracking(c *engine.Conn) {
-	switch _, due := c.NextExpiryTimerOrDeadline(); {
-	case due && c.DriverFlags()&Expiring == 0:
-		c.SetDriverFlags(c.DriverFlags() | Expiring)
-		l.AdjustFastSweepReasons(1)
-	case !due:
+	if _, due := c.NextExpiryOrTimer(); !due {
 		l.untrackExpiry(c)
+		return
 	}
+	if c.DriverFlags()&Expiring == 0 {
+		c.SetDriverFlags(c.DriverFlags() | Expiring)
+		l.sweeper.adjustExpiringCount(c.Slot(), 1)
+	}
+	l.timers.addTimerIfSoon(c)
 }
 
 func (l *Loop) untrackExpiry(c *engine.Conn) {
 	if c.DriverFlags()&Expiring != 0 {
 		c.SetDriverFlags(c.DriverFlags() &^ Expiring)
-		l.AdjustFastSweepReasons(-1)
+		l.sweeper.adjustExpiringCount(c.Slot(), -1)
 	}
 }
 
-// ReceiveOnceAndDeliver receives once into buf without blocking, and passes the bytes to c. n is the number of bytes.
+// ReceiveOnceAndDeliver receives once into buf without blocking, and passes the n received bytes to c.
 func (l *Loop) ReceiveOnceAndDeliver(c *engine.Conn, buf []byte) (n int) {
 	n, errno := sock.Recv(c.FD(), buf)
 	switch {
@@ -445,7 +471,7 @@ func (l *Loop) SendNextFilePart(c *engine.Conn, sendfile func(fd int32, f *os.Fi
 	}
 }
 
-// ClosesWithReset reports whether c must be closed with a reset: c is dialled and Config.ResetDialled is set.
+// ClosesWithReset reports whether to close c with a reset: this process dialled it, and Config.ResetDialled is set.
 func (l *Loop) ClosesWithReset(c *engine.Conn) bool {
 	return c.IsDialled() && l.engine.cfg.ResetDialled
 }
@@ -463,7 +489,7 @@ func (l *Loop) ShutdownWriteUnlessReset(c *engine.Conn) {
 }
 
 // CloseConn closes the descriptor of an open connection, calls Closed and frees the slot. If handlers run on workers, a
-// worker calls Closed. No operation of c may be in progress.
+// worker calls Closed. The caller must ensure that no operation of c is in progress.
 func (l *Loop) CloseConn(c *engine.Conn) {
 	l.untrackExpiry(c)
 	sock.Close(c.FD())
@@ -512,8 +538,8 @@ func (l *Loop) freeSlotAndResumeAccepting(c *engine.Conn) {
 	}
 }
 
-// deliverRemainingAndCloseLoop delivers the remaining requests, whose bytes still count as posted. It then releases the
-// loop's resources.
+// deliverRemainingAndCloseLoop delivers the remaining mail, because its bytes still count as posted. It then releases
+// the loop's resources.
 func (l *Loop) deliverRemainingAndCloseLoop() {
 	l.mailbox.Close()
 	for l.hasMail() {

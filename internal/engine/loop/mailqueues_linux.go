@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/deque"
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
@@ -14,20 +15,20 @@ import (
 // mail is counted until it is in the connection's output, which has its own count.
 
 const (
-	// mailDistributedPerTurn and mailConnsPerTurn limit a turn. mailClockCheck is the number of messages to one
-	// connection after which the clock is checked.
+	// mailDistributedPerTurn and mailConnsPerTurn limit the mail of one turn. mailClockCheck is the number of messages
+	// to one connection between two looks at the clock.
 	mailDistributedPerTurn = 16 << 10
 	mailConnsPerTurn       = 256
 	mailClockCheck         = 32
-	// maxMailQueues limits the number of queues, so that a message to a million connections takes memory only for
-	// connections that are served soon. Up to as many empty queues are kept, each with capacity for at most
-	// maxSpareMail messages and maxSpareData bytes.
+	// maxMailQueues limits the queues in use, so that a message to a million connections takes memory only for
+	// connections that are served soon. As many empty queues may stay allocated. An empty queue has capacity for at
+	// most maxSpareMail messages and maxSpareData bytes.
 	maxMailQueues = 1 << 10
 	maxSpareMail  = 16
 	maxSpareData  = 256
 )
 
-// mailQueueSet contains requests that were taken from the mailbox and are not delivered yet.
+// mailQueueSet contains requests that the loop has taken from its mailbox and not delivered yet.
 type mailQueueSet struct {
 	unsorted      []engine.QueuedRequest // mail that is not in a queue yet
 	unsortedData  []byte                 // its bytes
@@ -36,7 +37,7 @@ type mailQueueSet struct {
 	batchData     []byte                 // the memory of unsortedData
 
 	byConn map[*engine.Conn]*connMailQueue
-	ready  deque[*connMailQueue] // queues with mail, in order of their last turn
+	ready  deque.Deque[*connMailQueue] // queues with mail, in order of their last turn
 	spare  []*connMailQueue
 	count  int // messages in queues
 	bytes  int // their bytes, without shared ones
@@ -45,7 +46,7 @@ type mailQueueSet struct {
 	queueMemory, deferredMemory, countedMemory int
 }
 
-func (p *mailQueueSet) hasUndelivered() bool { return p.ready.n > 0 || len(p.unsorted) > 0 }
+func (p *mailQueueSet) hasUndelivered() bool { return p.ready.Len() > 0 || len(p.unsorted) > 0 }
 
 type connMailQueue struct {
 	conn       *engine.Conn
@@ -84,7 +85,7 @@ func (p *mailQueueSet) distributeMailToConnQueues(mailbox *engine.Mailbox) {
 	if p.byConn == nil {
 		p.byConn = make(map[*engine.Conn]*connMailQueue)
 	}
-	for limit := mailDistributedPerTurn; limit > 0 && len(p.unsorted) > 0 && p.ready.n < maxMailQueues; {
+	for limit := mailDistributedPerTurn; limit > 0 && len(p.unsorted) > 0 && p.ready.Len() < maxMailQueues; {
 		n := p.count
 		if p.nextRecipient = p.unsorted[0].ForEachConn(p.nextRecipient, min(limit, maxMailQueues), p.enqueueForConn); p.nextRecipient == 0 {
 			p.unsorted = p.unsorted[1:]
@@ -109,7 +110,7 @@ func (p *mailQueueSet) enqueueForConn(m engine.QueuedRequest) {
 		queue.conn = m.Conn
 		p.queueMemory += queue.memoryBytes()
 		p.byConn[m.Conn] = queue
-		p.ready.pushBack(queue)
+		p.ready.PushBack(queue)
 	}
 	p.queueMemory += queue.enqueue(m, p.unsortedData[:m.Size])
 	p.unsortedData = p.unsortedData[m.Size:]
@@ -118,19 +119,18 @@ func (p *mailQueueSet) enqueueForConn(m engine.QueuedRequest) {
 }
 
 func (p *mailQueueSet) dequeueReadyConnQueue() *connMailQueue {
-	queue := p.ready.front()
-	p.ready.popFront()
+	queue := p.ready.PopFront()
 	return queue
 }
 
-// requeueOrRelease moves a queue with mail behind the other queues. It releases an empty queue.
+// requeueOrRelease moves a queue that still contains mail behind the other queues. It releases an empty queue.
 func (p *mailQueueSet) requeueOrRelease(queue *connMailQueue) {
 	queue.mail, queue.delivered = slices.Delete(queue.mail, 0, queue.delivered), 0
 	if len(queue.mail) == 0 || queue.dataOffset > len(queue.data)/2 { // so that a queue that is never empty does not grow
 		queue.data, queue.dataOffset = queue.data[:copy(queue.data, queue.data[queue.dataOffset:])], 0
 	}
 	if len(queue.mail) > 0 {
-		p.ready.pushBack(queue)
+		p.ready.PushBack(queue)
 		return
 	}
 	delete(p.byConn, queue.conn)
@@ -139,9 +139,27 @@ func (p *mailQueueSet) requeueOrRelease(queue *connMailQueue) {
 	if len(p.spare) < maxMailQueues && cap(queue.mail) <= maxSpareMail && cap(queue.data) <= maxSpareData {
 		p.spare = append(p.spare, queue)
 	}
-	if p.ready.n == 0 && len(p.ready.ring) > 4*maxMailQueues {
-		p.ready, p.byConn = deque[*connMailQueue]{}, nil
+	if p.ready.Len() == 0 && p.ready.Cap() > 4*maxMailQueues {
+		p.ready, p.byConn = deque.Deque[*connMailQueue]{}, nil
 	}
+}
+
+// mailDelayTimer ends the delay of output that the mailbox caused. While the loop drains or hands over its connections,
+// there is no delay.
+type mailDelayTimer struct{ loop *Loop }
+
+func (t *mailDelayTimer) nextDue() (at time.Duration, ok bool) {
+	return t.loop.mailbox.DelayEnd(&t.loop.host)
+}
+
+func (t *mailDelayTimer) runIfDue(now time.Duration) {
+	if at, ok := t.nextDue(); ok && (now >= at || !t.loop.delaysWrites()) {
+		t.loop.mailbox.ReleaseDelayed()
+	}
+}
+
+func (l *Loop) delaysWrites() bool {
+	return l.host.WriteDelay > 0 && l.stopStage == stageServing && l.exporter.onDone == nil
 }
 
 func (l *Loop) hasMail() bool { return l.mailQueues.hasUndelivered() || l.mailbox.HasRequests() }
@@ -154,7 +172,7 @@ func (l *Loop) updateMailMemoryCounter() {
 	}
 }
 
-// deliverMail delivers mail for a limited time. It performs each connection's actions after the connection's mail.
+// deliverMail delivers mail for a limited time. After the mail of a connection, it performs the connection's actions.
 func (l *Loop) deliverMail() {
 	p := &l.mailQueues
 	if !l.hasMail() {
@@ -166,7 +184,7 @@ func (l *Loop) deliverMail() {
 		p.distributeMailToConnQueues(&l.mailbox)
 	}
 	end := engine.MonotonicNow() + maxTaskTime
-	for n := 0; n < mailConnsPerTurn && p.ready.n > 0; n++ {
+	for n := 0; n < mailConnsPerTurn && p.ready.Len() > 0; n++ {
 		queue := p.dequeueReadyConnQueue()
 		c := queue.conn
 		timedOut := l.deliverOrDeferConnMail(queue, end)

@@ -50,14 +50,14 @@ func (l *Loop) applyOperatorPause(paused bool) {
 	}
 }
 
-// connWalk visits all connections of all loops, a limited number in each turn.
+// connWalk is a visit to all connections of all loops, a limited number in each turn.
 type connWalk struct {
 	visitFrom func(l *Loop, from uint32) (next uint32) // visits some slots
 	onDone    func()
 	loopsLeft atomic.Int32 // loops that have not finished
 }
 
-// startConnWalk starts a walk, unless all loops have ended. At the end of the walk, onDone is called.
+// startConnWalk starts a visit to all connections, unless all loops have ended. It calls onDone after the last one.
 func (e *loopEngine) startConnWalk(visitFrom func(l *Loop, from uint32) (next uint32), onDone func()) error {
 	select {
 	case <-e.done:
@@ -111,7 +111,7 @@ func (e *loopEngine) ClosePeerConns(exactAddrPort netip.AddrPort) error {
 	return err
 }
 
-// PostToAllMailboxes implements engine.ConnVisitor. If the mailbox is full, the walk continues in a later turn.
+// PostToAllMailboxes implements engine.ConnVisitor. If the mailbox is full, it continues in a later turn.
 func (e *loopEngine) PostToAllMailboxes(message *engine.Shared, beforePost func(), onDone func(full int)) error {
 	return e.startConnWalk(func(l *Loop, from uint32) (next uint32) {
 		end := min(from+walkSlotsPerTurn, l.conns.slotCount)
@@ -132,8 +132,8 @@ func (e *loopEngine) PostToAllMailboxes(message *engine.Shared, beforePost func(
 	}, func() { onDone(0) })
 }
 
-// isFromProxyAddr reports whether the other end of the socket is proxyAddr. An address that a proxy has announced does
-// not matter.
+// isFromProxyAddr reports whether the socket's remote address is proxyAddr. It ignores a client address that a proxy
+// has announced.
 func (l *Loop) isFromProxyAddr(c *engine.Conn, proxyAddr netip.AddrPort) bool {
 	if l.engine.cfg.IsProxy == nil {
 		return false

@@ -30,7 +30,7 @@ func TestExpelIsBounded(t *testing.T) {
 			if n := len(l.remoteCalls); n > maxActiveExpels {
 				t.Errorf("round %d: %d calls queued for a loop", round, n)
 			}
-			l.takeRequestsAndRunCalls()
+			l.dequeueRequestsAndRunCalls()
 		}
 	}
 	for _, l := range g.loops {

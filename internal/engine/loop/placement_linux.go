@@ -9,7 +9,7 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// Config.AutoWorkers chooses where handlers run by these limits.
+// These limits decide where handlers run if Config.AutoWorkers is set.
 //
 // Handlers start on workers until they have proved quick. On a loop, a first call that blocks forever would freeze the
 // loop. Nothing can replace a loop during a call, because its ring and a shard's descriptors belong to its thread. A
@@ -36,8 +36,8 @@ const (
 	maxTimeOnWorkers   = time.Minute
 )
 
-// handlerPlacer decides whether the handlers of one loop run on the loop or on workers. Workers update workerTimes.
-// Only the loop may use the other fields.
+// handlerPlacer decides whether the handlers of one loop run on the loop or on workers. Workers update the field
+// workerTimes. Only the loop accesses the other fields.
 type handlerPlacer struct {
 	loop           *Loop
 	lastTurnSlow   bool
@@ -74,8 +74,8 @@ func (a *handlerPlacer) handleEventsAndMoveIfSlow() (handledAny bool) {
 	return handled
 }
 
-// moveToWorkersAfterSlowTurns handles a slow turn that follows another slow turn. The turn does not count if the thread
-// has mostly waited for a CPU. After enough turns that count, or a very slow one, the handlers move to workers.
+// moveToWorkersAfterSlowTurns counts a slow turn that follows another slow turn, unless its thread has mostly waited
+// for a CPU. After enough counted turns, or a very slow one, it moves the handlers to workers.
 func (a *handlerPlacer) moveToWorkersAfterSlowTurns(took, numReads time.Duration, threadUsage sock.ThreadUsage) {
 	if threadUsage.Sleeps == 0 && (threadUsage.CPU < slowTurnTime || threadUsage.CPU < slowReadTime*numReads) {
 		a.slowTurnsInRow = 0
@@ -102,14 +102,14 @@ func (a *handlerPlacer) moveHandlersToWorkers(timePerRead time.Duration) {
 
 func (a *handlerPlacer) nextDue() (at time.Duration, ok bool) { return 0, false }
 
-// If handlers run on workers, runIfDue moves quick handlers back. Otherwise the loop gets its own buffers again.
+// runIfDue moves quick handlers from workers back to the loop. Once they are back, the loop gets its own buffers again.
 func (a *handlerPlacer) runIfDue(now time.Duration) {
 	switch {
 	case !a.loop.engine.cfg.AutoWorkers:
 	case a.loop.host.OnWorkers:
 		a.moveHandlersToLoopIfQuick(now)
 	default:
-		a.useLoopBuffersIfNoneBusy()
+		a.useLoopBuffersIfNoConnBusy()
 	}
 }
 
@@ -140,8 +140,8 @@ func (a *handlerPlacer) moveHandlersToLoopIfQuick(now time.Duration) {
 		slog.Int("loop", l.host.Index))
 }
 
-// useLoopBuffersIfNoneBusy replaces the shared buffers by the loop's own buffers once no worker has a connection.
-func (a *handlerPlacer) useLoopBuffersIfNoneBusy() {
+// useLoopBuffersIfNoConnBusy replaces the shared buffers by the loop's own buffers once no worker has a connection.
+func (a *handlerPlacer) useLoopBuffersIfNoConnBusy() {
 	l := a.loop
 	if l.busyConns == 0 && l.host.Buffers != engine.BufferPool(&l.buffers) {
 		l.host.Buffers, l.host.SendDirect = &l.buffers, sendDirect

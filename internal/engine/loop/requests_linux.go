@@ -13,16 +13,16 @@ import (
 // This file handles requests of other goroutines to a loop, and dials.
 
 func (l *Loop) Post(c *engine.Conn, gen uint32, request engine.Request) error {
-	if err := l.mailbox.Put(c, gen, request); err != nil {
-		return err
+	err := l.mailbox.Put(c, gen, request)
+	if l.mailbox.OwnerMustWake(err) {
+		l.wake()
 	}
-	l.wake()
-	return nil
+	return err
 }
 
 func (l *Loop) PostToChunk(to *engine.GroupChunk, message *engine.Shared) engine.PostOutcomes {
 	t := l.mailbox.PutSharedForEachOpenInChunk(to, message)
-	if t.SentCount() > 0 {
+	if t.SentCount() > 0 && l.mailbox.OwnerMustWake(nil) {
 		l.wake()
 	}
 	return t
@@ -93,7 +93,7 @@ func (l *Loop) PerformActionsLater(c *engine.Conn) {
 	}
 }
 
-// performPendingActions performs actions of connections that other connections have changed, until no action is left.
+// performPendingActions performs the actions of the connections in pendingActions, until none is left.
 func (l *Loop) performPendingActions() {
 	for i := 0; i < len(l.pendingActions); i++ {
 		if c := l.pendingActions[i]; c.FD() >= 0 && c.DriverFlags()&(Busy|Connecting) == 0 && c.IsOpen() {
@@ -122,12 +122,12 @@ func (l *Loop) AbortConnOrFailDial(c *engine.Conn, reason error) {
 	}
 }
 
-func (l *Loop) takeRequestsAndRunCalls() {
+func (l *Loop) dequeueRequestsAndRunCalls() {
 	if l.hasRemoteRequests.Load() {
 		l.mu.Lock()
 		l.dials.requests = append(l.dials.requests, l.dialRequests...)
 		for _, c := range l.newBroadcasts {
-			l.broadcasts.active = append(l.broadcasts.active, activeBroadcast{Broadcast: c})
+			l.broadcasts.add(c)
 		}
 		clear(l.newBroadcasts)
 		l.runningCalls = append(l.runningCalls, l.remoteCalls...)
@@ -176,8 +176,8 @@ func (l *Loop) failQueuedDials() {
 	}
 }
 
-// startDelegateOrFailDial starts one dial, delegates it to another loop, or fails it. If the queue of the other loop is
-// full, it returns false, and the dial must be retried.
+// startDelegateOrFailDial starts one dial, delegates it to another loop, or fails it. The result is false if the dial
+// must be retried, because the other loop's request queue is full.
 func (l *Loop) startDelegateOrFailDial(request engine.DialRequest) (needsNoRetry bool) {
 	if l.requestedStopStage.Load() >= stageStopping {
 		l.host.NotifyDialFailed(request.Handler, engine.ErrClosed)

@@ -31,8 +31,8 @@ func (p *schedulerCaller) runIfDue(time.Duration) {
 	l.phase.Store(phaseTasks)
 }
 
-// nudgeNowOrByMail calls Nudged for a connection. If the connection is with a worker or belongs to another loop, it
-// posts a request instead. If the mailbox is full, it returns false.
+// nudgeNowOrByMail calls Nudged for a connection. If a worker or another loop has the connection, it posts a request
+// instead, and returns false if the mailbox is full.
 func (l *Loop) nudgeNowOrByMail(ref engine.Ref) (hadMailSpace bool) {
 	c := ref.ConnOwnedBy(&l.host)
 	if c == nil || c.DriverFlags()&Busy != 0 {

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/deque"
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
@@ -28,34 +29,34 @@ import (
 // Connections that the pool does not accept are then closed, and their handlers are called on the loop. Connections
 // that the pool has accepted must return.
 
-// poolRetryInterval is the time between two submissions to a full pool.
+// poolRetryInterval is the time between two attempts to submit a connection to a full pool.
 const poolRetryInterval = time.Millisecond
 
-// throttleTime is how long submissions are throttled after the pool has shed a connection that must wait.
+// throttleTime is how long submissions are throttled after the pool has rejected a connection that must wait.
 const throttleTime = 100 * time.Millisecond
 
 // poolSubmitter contains the connections that wait for capacity in the pool.
 type poolSubmitter struct {
 	loop *Loop
-	deque[*engine.Conn]
+	deque.Deque[*engine.Conn]
 	lastRejection error // why the pool accepted no more
 	retryAt       time.Duration
 	lastShedAt    time.Duration // when it last shed a connection that must wait; 0 for never
 	closeReason   error         // why nothing may wait: ErrPoolClosed or ErrServerClosed
 }
 
-func (w *poolSubmitter) nextDue() (at time.Duration, ok bool) { return w.retryAt, w.n > 0 }
+func (w *poolSubmitter) nextDue() (at time.Duration, ok bool) { return w.retryAt, w.Len() > 0 }
 
 func (w *poolSubmitter) isThrottled(now time.Duration) bool {
 	return w.lastShedAt > 0 && now-w.lastShedAt < throttleTime
 }
 
-// submitBehindWaitingConns submits a connection to the pool, unless waiting connections must come first. Sheddable
-// input is submitted after all waiting connections or, during throttling, after one waiting connection.
+// submitBehindWaitingConns submits a connection to the pool, or returns an error if connections in the queue come
+// first. Sheddable input comes after the whole queue or, during throttling, after one connection of the queue.
 func (l *Loop) submitBehindWaitingConns(c *engine.Conn) error {
 	w := &l.submitQueue
 	switch {
-	case w.n == 0:
+	case w.Len() == 0:
 	case !c.CanShed():
 		return w.lastRejection
 	case w.isThrottled(l.host.Clock()):
@@ -63,7 +64,7 @@ func (l *Loop) submitBehindWaitingConns(c *engine.Conn) error {
 			return w.lastRejection
 		}
 	default:
-		if l.submitWaiting(w.n); w.n > 0 {
+		if l.submitWaiting(w.Len()); w.Len() > 0 {
 			return w.lastRejection
 		}
 	}
@@ -90,12 +91,12 @@ func (l *Loop) saveRejectionAndCloseReason(rejection error) {
 	})
 }
 
-// submitWaiting submits up to maxConns waiting connections. It returns the number that the pool has accepted.
+// submitWaiting submits up to maxConns connections from the queue. It returns the number that the pool has accepted.
 func (l *Loop) submitWaiting(maxConns int) (submitted int) {
 	w := &l.submitQueue
-	maxConns = min(maxConns, w.n)
-	for submitted < maxConns && l.submitOrSaveRejection(w.front()) == nil {
-		w.popFront()
+	maxConns = min(maxConns, w.Len())
+	for submitted < maxConns && l.submitOrSaveRejection(w.Front()) == nil {
+		w.PopFront()
 		submitted++
 	}
 	return submitted
@@ -104,7 +105,7 @@ func (l *Loop) submitWaiting(maxConns int) (submitted int) {
 func (w *poolSubmitter) runIfDue(now time.Duration) {
 	l := w.loop
 	switch {
-	case w.n == 0:
+	case w.Len() == 0:
 		return
 	case w.closeReason != nil:
 		l.closeWaitingConns()
@@ -113,30 +114,30 @@ func (w *poolSubmitter) runIfDue(now time.Duration) {
 	case w.isThrottled(now):
 		l.submitWaiting(1)
 	default:
-		l.submitWaiting(w.n)
+		l.submitWaiting(w.Len())
 	}
 	w.retryAt = now + poolRetryInterval
 }
 
-// requeueShedAndSubmitWaiting puts shed connections at the head of the queue. It then submits waiting connections,
-// because numRan connections have left the pool.
+// requeueShedAndSubmitWaiting puts the connections that the pool has shed at the head of the queue. It then submits
+// connections from the queue, because numRan connections have left the pool and made space.
 func (l *Loop) requeueShedAndSubmitWaiting(numRan int, shed []*engine.Conn, now time.Duration) {
 	w := &l.submitQueue
 	if len(shed) > 0 {
 		w.lastShedAt, w.retryAt = now, now+poolRetryInterval
-		w.pushAllFront(shed)
+		w.PushAllFront(shed)
 	}
 	switch {
-	case w.n == 0 || w.closeReason != nil:
+	case w.Len() == 0 || w.closeReason != nil:
 	case w.isThrottled(now):
 		l.submitWaiting(2 * numRan)
 	default:
-		l.submitWaiting(w.n)
+		l.submitWaiting(w.Len())
 	}
 }
 
-// If no connection may wait, closeWithoutWorker closes a connection that needs a worker. The loop then calls Closed.
-// stillOwned reports whether the connection still exists.
+// closeWithoutWorker closes a connection that needs a worker, if connections may no longer wait for one. The loop then
+// calls Closed. stillOwned reports whether the connection still exists.
 func (l *Loop) closeWithoutWorker(c *engine.Conn) (stillOwned bool) {
 	if c.IsClosedDeferred() {
 		c.UndeferClosed()
@@ -148,9 +149,8 @@ func (l *Loop) closeWithoutWorker(c *engine.Conn) (stillOwned bool) {
 }
 
 func (l *Loop) closeWaitingConns() {
-	for w := &l.submitQueue; w.n > 0; {
-		c := w.front()
-		w.popFront()
+	for w := &l.submitQueue; w.Len() > 0; {
+		c := w.PopFront()
 		l.resumeReturnedConn(c, w.lastRejection)
 	}
 }

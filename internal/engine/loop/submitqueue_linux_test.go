@@ -81,7 +81,7 @@ func TestSheddableInputDoesNotOvertake(t *testing.T) {
 	}
 	p.capacity = 1
 	l.submitShedOrQueue(newConnWithInput())
-	if want := []*engine.Conn{waiting[0], waiting[1], last, waiting[2]}; len(p.taken) != 4 || [4]*engine.Conn(p.taken) != [4]*engine.Conn(want) || l.submitQueue.n != 0 {
-		t.Errorf("the pool accepted %d, and %d wait; want the three waiting ones in order, with input after the second", len(p.taken), l.submitQueue.n)
+	if want := []*engine.Conn{waiting[0], waiting[1], last, waiting[2]}; len(p.taken) != 4 || [4]*engine.Conn(p.taken) != [4]*engine.Conn(want) || l.submitQueue.Len() != 0 {
+		t.Errorf("the pool accepted %d, and %d wait; want the three waiting ones in order, with input after the second", len(p.taken), l.submitQueue.Len())
 	}
 }

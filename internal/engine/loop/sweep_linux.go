@@ -8,13 +8,17 @@ import (
 
 // This file finds connections that are due. A sweep visits all slots, some chunks at a time. If some connections are
 // about to expire or a driver has asked for it, a sweep takes 400 ms; otherwise it takes as long as the time limits
-// permit. Without time limits there are no sweeps.
+// permit. A sweep that is fast because of connections that are about to expire visits only their chunks. Without time
+// limits there are no sweeps.
 
 type expirySweeper struct {
 	loop             *Loop
-	period           time.Duration // the longest that the limits permit; 0 without limits
-	fastSweepReasons int           // such as connections that are about to expire
-	nextAt           time.Duration // when the next slice is due
+	period           time.Duration   // the longest that the limits permit; 0 without limits
+	fastSweepReasons int             // such as connections that are about to expire
+	expiringConns    int             // how many of the reasons are connections in expiring
+	expiring         []uint16        // by chunk, the connections that are about to expire
+	sweptAt          []time.Duration // by chunk
+	nextAt           time.Duration   // when the next slice is due
 	nextChunk        int
 	chunksLeft       int // chunks left of this slice
 	turnsPaused      int // turns since the last chunk
@@ -43,41 +47,73 @@ func (s *expirySweeper) runIfDue(now time.Duration) {
 		s.nextAt, s.chunksLeft = now+interval, n
 	}
 	for actions := 0; s.chunksLeft > 0 && actions < maxSweepActions; s.chunksLeft-- {
-		actions += s.loop.sweepNextChunk(now)
+		if s.nextChunk >= len(s.loop.conns.chunks) {
+			s.nextChunk = 0
+		}
+		if s.isChunkDue(now) {
+			actions += s.loop.sweepChunk(uint32(s.nextChunk), now)
+		}
+		s.nextChunk++
 	}
 	if s.chunksLeft > 0 {
 		s.nextAt = now // continues in the next turn, or when the driver has caught up
 	}
 }
 
-// Connections that were opened together may be due together. After maxSweepActions actions, the rest of a slice waits
-// until the driver has handled all events, but at most maxSweepPause turns. With io_uring, each send holds a buffer
-// until its completion is handled. Each heartbeat also causes an answer.
+// These limits spread the work for connections that are due at the same time. After maxSweepActions actions, the rest
+// of a slice waits until the driver has handled all events, but at most maxSweepPause turns.
 const (
 	maxSweepActions = 512
 	maxSweepPause   = 16
 )
 
-// sweepNextChunk visits the connections of the next chunk and returns the number of connections that were due.
-func (l *Loop) sweepNextChunk(now time.Duration) (actions int) {
-	s := &l.sweeper
-	from := uint32(s.nextChunk) * chunkSize
+// adjustExpiringCount adds delta to the number of connections about to expire, in total and in the chunk of slot.
+func (s *expirySweeper) adjustExpiringCount(slot uint32, delta int) {
+	s.growToChunkCount(int(slot/chunkSize) + 1)
+	s.expiring[slot/chunkSize] += uint16(delta)
+	s.expiringConns += delta
+	s.loop.AdjustFastSweepReasons(delta)
+}
+
+func (s *expirySweeper) growToChunkCount(chunks int) {
+	for len(s.expiring) < chunks {
+		s.expiring, s.sweptAt = append(s.expiring, 0), append(s.sweptAt, 0)
+	}
+}
+
+// isChunkDue reports whether to visit the next chunk. A chunk is visited only once per period if the connections that
+// require fast sweeps are all in other chunks.
+func (s *expirySweeper) isChunkDue(now time.Duration) bool {
+	s.growToChunkCount(s.nextChunk + 1)
+	last := &s.sweptAt[s.nextChunk]
+	if s.fastSweepReasons > 0 && s.fastSweepReasons == s.expiringConns && s.expiring[s.nextChunk] == 0 &&
+		(s.period == 0 || now-*last < s.period-engine.FastSweepPeriod) {
+		return false
+	}
+	*last = now
+	return true
+}
+
+// sweepChunk checks the timeouts of a chunk's connections and returns the number of connections on which it acted.
+func (l *Loop) sweepChunk(chunk uint32, now time.Duration) (actions int) {
+	from := chunk * chunkSize
 	l.conns.forEachConnInUse(from, from+chunkSize, func(c *engine.Conn) {
 		if c.DriverFlags()&(Connecting|DialTimedOut) == Connecting {
-			if due, ok := c.NextExpiryTimerOrDeadline(); ok && now >= due {
+			if due, ok := c.NextExpiryOrTimer(); ok && now >= due {
 				actions++
 				l.shutdownTimedOutDial(c)
 			}
-		} else if c.DriverFlags()&Busy == 0 && c.CheckTimeouts(now) {
-			actions++
-			l.driver.PerformActions(c)
+		} else if c.DriverFlags()&Busy == 0 {
+			if c.CheckTimeouts(now) {
+				actions++
+				l.driver.PerformActions(c)
+			} else {
+				l.timers.addTimerIfSoon(c)
+			}
 		}
 		if c.FD() >= 0 {
 			l.driver.CancelReceiveIfSilent(c)
 		}
 	})
-	if s.nextChunk++; s.nextChunk >= len(l.conns.chunks) {
-		s.nextChunk = 0
-	}
 	return actions
 }

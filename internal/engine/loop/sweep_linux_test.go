@@ -7,34 +7,36 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-func (d *acceptAllDriver) CancelReceiveIfSilent(*engine.Conn) {}
+// CancelReceiveIfSilent counts the visits of a sweep by chunk.
+func (d *acceptAllDriver) CancelReceiveIfSilent(c *engine.Conn) {
+	if d.visits == nil {
+		d.visits = make(map[uint32]int)
+	}
+	d.visits[c.Slot()/chunkSize]++
+}
 
-// If all connections are due for a heartbeat, a turn sends to one chunk of them. While the driver has events
-// left, the next chunk waits for at most maxSweepPause turns.
-func TestSweepPausesWhileEventsLeft(t *testing.T) {
-	l, d, _ := newLoopWithConns(16 * chunkSize) // two chunks in a slice
-	l.host.Heartbeat = engine.Heartbeat{Every: time.Second, MaxMissed: 2, Send: func(c *engine.Conn) { _, _ = c.Write([]byte("ping\n")) }}
-	l.sweeper.period = engine.FastSweepPeriod
-	now := l.host.Clock() + time.Minute
-	l.host.SetClock(now)
-	turn := func(behind bool) (sent int) {
-		d.turnSends, l.eventsLeft = 0, behind
-		l.sweeper.runIfDue(now)
-		return d.turnSends
-	}
-	if n := turn(true); n != chunkSize {
-		t.Fatalf("the first turn sent to %d connections, want the %d of a chunk", n, chunkSize)
-	}
-	for i := 1; i < maxSweepPause; i++ {
-		if n := turn(true); n != 0 {
-			t.Fatalf("turn %d sent to %d connections while events were left, want none before turn %d", i, n, maxSweepPause)
+// While connections of one chunk are about to expire, sweeps visit the other chunks once per period only.
+func TestSweepSkipsChunks(t *testing.T) {
+	for _, period := range []time.Duration{0, 8 * time.Second} {
+		l, driver, _ := newLoopWithConns(3 * chunkSize)
+		l.sweeper.period = period
+		c := l.conns.conn(chunkSize)
+		c.SetDeadline(time.Hour)
+		l.UpdateExpiryTracking(c)
+		start := l.host.Clock()
+		for now := start; now < start+16*time.Second; now += engine.MinSliceInterval {
+			l.host.SetClock(now)
+			l.sweeper.runIfDue(now)
 		}
-	}
-	if n := turn(true); n != chunkSize {
-		t.Errorf("after %d turns with events left, %d connections were sent to, want %d", maxSweepPause, n, chunkSize)
-	}
-	now += engine.MinSliceInterval
-	if a, b := turn(false), turn(false); a != chunkSize || b != chunkSize {
-		t.Errorf("two turns without events left sent to %d and %d connections, want %d each", a, b, chunkSize)
+		perPeriod := 0
+		if period > 0 {
+			perPeriod = int(16 * time.Second / period)
+		}
+		for chunk, most := range []int{perPeriod + 1, 108, perPeriod + 1} {
+			visits := driver.visits[uint32(chunk)] / chunkSize
+			if least := map[bool]int{true: 38, false: perPeriod}[chunk == 1]; visits < least || visits > most {
+				t.Errorf("period %v: chunk %d was visited %d times in 16 s; want %d to %d", period, chunk, visits, least, most)
+			}
+		}
 	}
 }

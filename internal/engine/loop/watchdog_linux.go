@@ -13,8 +13,8 @@ import (
 
 const minWatchInterval = 100 * time.Millisecond
 
-// watchForStuckTurns checks the loops' clocks periodically until ended is closed. A loop that is awake sets its clock
-// in each turn, so a clock that stands still shows a stuck loop.
+// watchForStuckTurns checks the clock of each loop periodically until ended is closed. A loop that is awake sets its
+// clock in each turn. If the clock does not change, the turn is stuck.
 func (e *loopEngine) watchForStuckTurns(ended <-chan struct{}) {
 	limit := e.cfg.Limits.SlowHandlerTime
 	if limit == 0 {

@@ -13,8 +13,8 @@ import (
 // driver may access only the bits, slot and descriptor of a Busy connection. They defer its events, in order, until it
 // returns. The driver does not read from it.
 
-// CallHandlerOrSubmit calls the handler of c or, if handlers run on workers, submits c to the pool. It reports whether
-// the loop still owns c.
+// CallHandlerOrSubmit calls the handler of c or, if handlers run on workers, submits c to the pool. stillOwned reports
+// whether the loop still owns c.
 func (l *Loop) CallHandlerOrSubmit(c *engine.Conn) (stillOwned bool) {
 	if !l.host.OnWorkers || c.IsRelayed() {
 		c.MakeDeferredHandlerCalls()
@@ -23,11 +23,15 @@ func (l *Loop) CallHandlerOrSubmit(c *engine.Conn) (stillOwned bool) {
 	return l.submitShedOrQueue(c)
 }
 
-// submitShedOrQueue submits c to the pool. If the pool is full, the handler sheds the input of c. If the handler can't
-// shed, c waits in a queue. The result reports whether the loop still owns c.
+// submitShedOrQueue submits c to the pool. Under overload, or if the pool is full, the handler sheds the input of c. If
+// the handler cannot shed, c waits in a queue. The result reports whether the loop still owns c.
 func (l *Loop) submitShedOrQueue(c *engine.Conn) (stillOwned bool) {
 	if l.submitQueue.closeReason == engine.ErrPoolClosed {
 		return l.closeWithoutWorker(c)
+	}
+	if c.CanShed() && !c.AdmitToWorker() {
+		c.CallShedHandler(engine.ErrOverloaded)
+		return true
 	}
 	c.RecordSubmittedTime()
 	c.SetDriverFlags(c.DriverFlags() | Busy)
@@ -44,7 +48,7 @@ func (l *Loop) submitShedOrQueue(c *engine.Conn) (stillOwned bool) {
 		c.CallShedHandler(rejection)
 		return true
 	}
-	l.submitQueue.pushBack(c)
+	l.submitQueue.PushBack(c)
 	return false
 }
 
@@ -52,15 +56,16 @@ func (l *Loop) reclaimFromWorker(c *engine.Conn) {
 	c.SetDriverFlags(c.DriverFlags() &^ Busy)
 	l.busyConns--
 	c.ExcludeWorkerTimeFromTimeouts()
+	c.AbandonTicket()
 }
 
-// DeferUntilWorkerReturns defers action until the worker that is using c returns c to the loop.
+// DeferUntilWorkerReturns runs action when the worker that is using c has returned c to the loop.
 func (l *Loop) DeferUntilWorkerReturns(c *engine.Conn, action func()) {
 	l.addDeferredAction(c, deferredAction{do: action})
 }
 
-// deferredAction runs when a worker returns a connection. Requests are delivered even to a closed connection, because
-// their bytes still count as posted and senders may wait.
+// deferredAction runs when a worker returns a connection. A deferred request is delivered even if the connection is
+// closed, because its bytes still count as posted and senders may wait.
 type deferredAction struct {
 	do   func()
 	mail *connMailQueue // nil if the action is not mail
@@ -74,8 +79,8 @@ func (l *Loop) addDeferredAction(c *engine.Conn, action deferredAction) {
 	delete(l.deferredMail, c) // later mail must not overtake the action
 }
 
-// deferMailUntilWorkerReturns keeps a request for a connection that a worker has. Consecutive requests form one queue.
-// Bytes for a connection that will be closed are dropped.
+// deferMailUntilWorkerReturns stores a request for a connection that a worker is using. Consecutive requests share one
+// queue. The bytes of a request are dropped if the connection will be closed.
 func (l *Loop) deferMailUntilWorkerReturns(m engine.QueuedRequest, data []byte) {
 	if m.Conn.DriverFlags()&CloseOnReturn != 0 && m.DropIfCarriesBytes() {
 		return
@@ -101,8 +106,8 @@ func (l *Loop) deferredMailBytes(c *engine.Conn) (n int) {
 	return n
 }
 
-// dropMailAndCloseOnReturn drops the deferred output of a connection that a worker has, and closes the connection when
-// the worker returns it.
+// dropMailAndCloseOnReturn drops the deferred output of a connection that a worker is using. It closes the connection
+// when the worker returns it.
 func (l *Loop) dropMailAndCloseOnReturn(c *engine.Conn) {
 	for _, action := range l.deferred[c] {
 		if run := action.mail; run != nil {
@@ -115,7 +120,6 @@ func (l *Loop) dropMailAndCloseOnReturn(c *engine.Conn) {
 	l.abortWhenWorkerReturns(c, engine.ErrOverBudget)
 }
 
-// abortWhenWorkerReturns aborts a connection as soon as its worker has returned it.
 func (l *Loop) abortWhenWorkerReturns(c *engine.Conn, reason error) {
 	if c.DriverFlags()&CloseOnReturn == 0 {
 		c.SetDriverFlags(c.DriverFlags() | CloseOnReturn)
@@ -123,14 +127,14 @@ func (l *Loop) abortWhenWorkerReturns(c *engine.Conn, reason error) {
 	}
 }
 
-func (l *Loop) discardDeferred(c *engine.Conn) {
+func (l *Loop) discardDeferredActions(c *engine.Conn) {
 	l.mailQueues.deferredMemory -= l.deferredMailBytes(c)
 	delete(l.deferred, c)
 	delete(l.deferredMail, c)
 	l.updateMailMemoryCounter()
 }
 
-// deliverAllDespiteGoexit delivers requests. If a handler calls runtime.Goexit, the remaining requests are released.
+// deliverAllDespiteGoexit delivers the queued requests or, after a handler called runtime.Goexit, releases the rest.
 func (r *connMailQueue) deliverAllDespiteGoexit() {
 	defer r.deliverRemaining()
 	r.deliverRemaining()
@@ -156,8 +160,8 @@ func (l *Loop) ReturnFromWorker(c *engine.Conn, rejection error) {
 	l.wake()
 }
 
-// resumeConnsReturnedByPool resumes the connections that the pool has returned. If the pool has rejected a connection
-// whose input must not be shed, the connection waits again.
+// resumeConnsReturnedByPool resumes the connections that the pool has returned. A connection waits in the queue again
+// if the pool has rejected it and its input must not be shed.
 func (l *Loop) resumeConnsReturnedByPool() {
 	if l.returnBatchDone == len(l.returnBatch) { // the last batch was not cut short
 		if !l.hasReturned.Load() {
@@ -186,8 +190,8 @@ func (l *Loop) resumeConnsReturnedByPool() {
 	l.shedConns = l.shedConns[:0]
 }
 
-// resumeReturnedConn resumes a returned connection. If rejection is not nil, the connection's input is shed. Deferred
-// actions run even if a handler calls runtime.Goexit; the connection has then failed, and no handler is called again.
+// resumeReturnedConn resumes a returned connection. If rejection is not nil, it sheds the connection's input. Deferred
+// actions run even if a handler calls runtime.Goexit. The connection has then failed, and no handler is called again.
 func (l *Loop) resumeReturnedConn(c *engine.Conn, rejection error) {
 	l.reclaimFromWorker(c)
 	c.AddDroppedMessages(l.missedBroadcasts[c])
@@ -199,7 +203,7 @@ func (l *Loop) resumeReturnedConn(c *engine.Conn, rejection error) {
 		}
 		actions = slices.DeleteFunc(actions, func(k deferredAction) bool { return k.mail == nil })
 		defer l.freeSlotAndResumeAccepting(c)
-		defer l.discardDeferred(c)
+		defer l.discardDeferredActions(c)
 		defer runDeferredActions(&actions)
 		c.OnClosed()
 		return
@@ -208,7 +212,7 @@ func (l *Loop) resumeReturnedConn(c *engine.Conn, rejection error) {
 	defer func() {
 		if !settled {
 			runDeferredActions(&actions)
-			l.discardDeferred(c)
+			l.discardDeferredActions(c)
 		}
 	}()
 	switch {
@@ -219,7 +223,7 @@ func (l *Loop) resumeReturnedConn(c *engine.Conn, rejection error) {
 		c.CallShedHandler(rejection)
 	}
 	runDeferredActions(&actions)
-	l.discardDeferred(c)
+	l.discardDeferredActions(c)
 	settled = true
 	l.driver.PerformActions(c)
 }

@@ -17,8 +17,8 @@ func All() []engine.Model {
 	return []engine.Model{goroutine.Model, epoll.Model, uring.Model}
 }
 
-// BestAvailable returns the most preferred model that can run on this machine. If a more preferred model exists,
-// preferredErr is the reason why the most preferred one can't run.
+// BestAvailable returns the best model that can run on this machine. If that is not the best of all models,
+// preferredErr is the reason why the best one can't run.
 func BestAvailable() (m engine.Model, preferredErr error) {
 	all := All()
 	preferredErr = all[len(all)-1].Available()
@@ -30,7 +30,7 @@ func BestAvailable() (m engine.Model, preferredErr error) {
 	return all[0], preferredErr
 }
 
-// Auto as the name of a model selects the best model that can run on this machine.
+// Auto is a value for the name of a model. It selects the best model that can run on this machine.
 const Auto = "auto"
 
 // FindAvailable returns the model with the given name. "" and Auto select the best model.
@@ -59,10 +59,9 @@ func FindAvailable(nameOrAuto string) (engine.Model, error) {
 	return engine.Model{}, fmt.Errorf("unknown I/O model %q; expected one of %s", nameOrAuto, expected)
 }
 
-// StartWithFallback starts a model. If that fails and the model is not required, it starts the next available model
-// with loops and returns the reason of the failure. An available model may fail, for example because the memory that a
-// user may lock is limited. If cfg has a listener, the fallback fails, too, because the first attempt has closed the
-// listener.
+// StartWithFallback starts model m. If that fails and required is false, it starts the next available model with loops,
+// and returns the first error as fallbackReason. An available model may fail, for example because a user may lock only
+// a limited amount of memory. If cfg has a listener, the fallback fails, too, because the first attempt has closed it.
 func StartWithFallback(m engine.Model, required bool, cfg engine.Config) (e engine.Engine, used engine.Model, fallbackReason, err error) {
 	e, err = m.Start(cfg)
 	if err == nil || required {

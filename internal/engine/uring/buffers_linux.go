@@ -25,8 +25,8 @@ type bufferEntry struct {
 }
 
 // bufferRing is a ring of buffers. The kernel takes a buffer only when bytes arrive, so a waiting connection holds no
-// buffer. If the kernel supports IOU_PBUF_RING_INC (Linux 6.12), it appends the bytes of many receives to one buffer:
-// small messages take little space, and large messages find a large buffer.
+// buffer. If the kernel supports IOU_PBUF_RING_INC (Linux 6.12), it appends the bytes of many receives to one buffer.
+// Small messages then take little space, and large messages find a large buffer.
 type bufferRing struct {
 	ring        []byte
 	memory      []byte
@@ -90,7 +90,7 @@ func (p *bufferRing) close() {
 	_ = unix.Munmap(p.memory)
 }
 
-// provideMoreBuffers doubles the number of buffers. If there are maxBuffers already, it does nothing and returns false.
+// provideMoreBuffers doubles the number of buffers. It returns false if there are maxBuffers already.
 func (p *bufferRing) provideMoreBuffers() (more bool) {
 	more = p.provided < maxBuffers
 	for limit := min(max(initialBuffers, 2*p.provided), maxBuffers); p.provided < limit; p.provided++ {
@@ -129,8 +129,8 @@ func (p *bufferRing) completionFilledBuffer(completion cqe) bool {
 	return completion.res == bufferSize
 }
 
-// recycleBuffer marks the bytes of a completion as consumed. Unless the kernel will fill the rest of the buffer, the
-// buffer is provided again.
+// recycleBuffer marks the bytes of a completion as consumed. It gives the buffer back to the ring when the kernel has
+// stopped filling it.
 func (p *bufferRing) recycleBuffer(completion cqe) {
 	id := uint16(completion.flags >> bufferBits)
 	if p.incremental && completion.flags&cqeBufMore != 0 {
@@ -141,8 +141,8 @@ func (p *bufferRing) recycleBuffer(completion cqe) {
 	p.publishTail()
 }
 
-// returnPagesToOS returns the memory of the buffers to the system. The buffers keep their addresses and get new pages
-// when bytes arrive. Before the call, all receives must have ended and all completions must have been handled.
+// returnPagesToOS returns the memory of the buffers to the system. Later bytes get new pages at the same addresses. The
+// caller must ensure that all receives have ended and all completions were handled.
 func (p *bufferRing) returnPagesToOS() {
 	if !p.used {
 		return

@@ -11,15 +11,15 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// handleRecvCompletion handles the completion of a receive. If a worker has the connection, the bytes are kept for
-// later, and the receive is cancelled to limit their number.
+// handleRecvCompletion handles the completion of a receive. If a worker is using the connection, it stores the bytes
+// and cancels the receive, which limits the number of stored bytes.
 func (d *driver) handleRecvCompletion(c *engine.Conn, completion cqe) {
 	d.deliverOrDeferRecvCompletion(c, completion)
 	d.PerformActions(c)
 }
 
-// deliverOrDeferRecvCompletion passes received bytes to the handler or, if a worker has the connection, keeps a copy.
-// It recycles the buffer even if the handler calls runtime.Goexit.
+// deliverOrDeferRecvCompletion passes received bytes to the handler or, if a worker is using the connection, stores a
+// copy. It recycles the buffer even if the handler calls runtime.Goexit.
 func (d *driver) deliverOrDeferRecvCompletion(c *engine.Conn, completion cqe) {
 	if completion.flags&cqeBuffer != 0 {
 		defer d.buffers.recycleBuffer(completion)
@@ -40,8 +40,8 @@ func (d *driver) deliverOrDeferRecvCompletion(c *engine.Conn, completion cqe) {
 	}
 }
 
-// multishotMax is a number of bytes. After a receive of at least this size, a connection gets single receives only,
-// because a multishot receive would fill up to 32 buffers before it can be cancelled.
+// multishotMax is a number of bytes. After a receive of this size or more, a connection uses single receives, because a
+// multishot receive would fill up to 32 buffers before it can be cancelled.
 const multishotMax = 8 << 10
 
 // chooseReceiveModeBySize selects multishot receives after a small receive that has not filled its buffer.
@@ -97,7 +97,7 @@ func (d *driver) cancelInputOps(c *engine.Conn) {
 	}
 }
 
-// CanRead reports whether ReadOnce may read: no receive is in progress, and the connection is not closing.
+// CanRead reports whether ReadOnce may read: the connection has no receive in progress and is not closing.
 func (d *driver) CanRead(c *engine.Conn) bool { return c.DriverFlags()&(closing|receiving) == 0 }
 
 // ReadOnce does nothing while a receive is in progress: the bytes of that receive come first in the stream, so reading
@@ -130,7 +130,7 @@ func (d *driver) ReadOnce(c *engine.Conn) (gotBytes bool) {
 	return false
 }
 
-// submitReceive submits a multishot receive if the last receive was small, or else a single receive.
+// submitReceive submits a multishot receive if the last receive was small. Otherwise it submits a single receive.
 func (d *driver) submitReceive(c *engine.Conn) {
 	armed := c.DriverFlags()
 	c.SetDriverFlags(armed | receiving)

@@ -129,7 +129,7 @@ func newRing() (*ring, error) {
 		return nil, describeSetupError(errno)
 	}
 	r := &ring{file: int(fd), fd: fd}
-	if err := r.mapQueues(&p); err != nil {
+	if err := r.mapQueueMemory(&p); err != nil {
 		unix.Close(r.file)
 		return nil, fmt.Errorf("io_uring: mapping the queues: %w", err)
 	}
@@ -151,7 +151,7 @@ func describeSetupError(errno syscall.Errno) error {
 	return fmt.Errorf("io_uring_setup: %w", errno)
 }
 
-// lockedMemoryAdvice returns an error text: how many loops the locked-memory limit allows, and how to raise the limit.
+// lockedMemoryAdvice returns advice for an error: how many loops the locked-memory limit allows, and how to raise it.
 func lockedMemoryAdvice() string {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err != nil || limit.Cur == unix.RLIM_INFINITY {
@@ -177,7 +177,7 @@ func retryWhileNoMemory(call func() syscall.Errno) syscall.Errno {
 	}
 }
 
-func (r *ring) mapQueues(p *setupParams) (err error) {
+func (r *ring) mapQueueMemory(p *setupParams) (err error) {
 	const prot, flags = unix.PROT_READ | unix.PROT_WRITE, unix.MAP_SHARED | unix.MAP_POPULATE
 	size := int(p.cq.b) + int(p.cqEntries)*int(unsafe.Sizeof(cqe{}))
 	if r.queues, err = unix.Mmap(r.file, offSQRing, size, prot, flags); err != nil {
@@ -202,7 +202,7 @@ type fdRegistration struct {
 	data             uint64
 }
 
-// registerRingFD registers the ring's descriptor, if the kernel can do so. Each call of enter then saves a look-up.
+// registerRingFD registers the ring's descriptor, if the kernel supports this. Each call of enter then saves a look-up.
 func (r *ring) registerRingFD() {
 	up := fdRegistration{offset: ^uint32(0), data: uint64(r.file)}
 	n, _, errno := syscall.Syscall6(unix.SYS_IO_URING_REGISTER, uintptr(r.file), registerRingFDs, uintptr(unsafe.Pointer(&up)), 1, 0, 0)
@@ -223,7 +223,7 @@ func (r *ring) close() {
 	unix.Close(r.file)
 }
 
-// maxFullQueueRetries limits the retries, to about 0.1 s, while the kernel takes nothing from a full submission queue.
+// maxFullQueueRetries limits the retries, to about 0.1 s, while the kernel does not empty a full submission queue.
 const maxFullQueueRetries = 1 << 18
 
 func (r *ring) nextFreeSubmission() *sqe {
@@ -242,7 +242,7 @@ func (r *ring) nextFreeSubmission() *sqe {
 }
 
 // enter gives the filled submissions to the kernel. With the flag enterGetEvents, the kernel also runs deferred work.
-// enter blocks only if minComplete is positive.
+// The call blocks only if minComplete is positive.
 func (r *ring) enter(flags uintptr, minComplete uintptr) {
 	atomic.StoreUint32(r.sqTail, r.tail)
 	n, _, errno := syscall.RawSyscall6(unix.SYS_IO_URING_ENTER, r.fd, uintptr(r.tail-r.submitted), minComplete, r.flags|flags, 0, 0)

@@ -61,3 +61,42 @@ func (d *driver) sendFileOutput(c *engine.Conn) {
 		d.submitPoll(c.FD(), tagWritable|uint64(c.Slot()), unix.POLLOUT, 0)
 	}
 }
+
+// queueHeartbeat queues a heartbeat. It completes only on failure, and then within the call that submits it. If the
+// completion queue might overflow, queueHeartbeat sends the heartbeat at once.
+func (d *driver) queueHeartbeat(c *engine.Conn, message []byte) (accepted int) {
+	if d.ring.completionCount() > cqEntries/2 {
+		return sock.SendBuffers(c.FD(), message, nil)
+	}
+	s := d.ring.nextFreeSubmission()
+	s.op, s.flags, s.fd, s.opFlags = opSend, sqeSkipSuccess, c.FD(), unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT|unix.MSG_WAITALL
+	s.addr, s.len = uint64(uintptr(unsafe.Pointer(&message[0]))), uint32(len(message))
+	s.user = tagHeartbeat | uint64(c.Slot())
+	return len(message)
+}
+
+// submitHeartbeats submits the queued heartbeats. It handles failed ones at once, before other output can follow.
+func (d *driver) submitHeartbeats() {
+	r := d.ring
+	r.enter(0, 0)
+	for i := uint32(0); i < r.completionCount() && r.broken == 0; i++ {
+		done := &r.cqes[(*r.cqHead+i)&r.cqMask]
+		if done.user&^(1<<32-1) == tagHeartbeat {
+			slot := uint32(done.user)
+			done.user = tagIgnored
+			d.handleUnsentHeartbeat(d.loop.Conn(slot), done.res)
+		}
+	}
+}
+
+func (d *driver) handleUnsentHeartbeat(c *engine.Conn, sizeOrErrno int32) {
+	switch sent := int(max(sizeOrErrno, 0)); {
+	case c.FD() < 0 || !c.IsOpen() || c.DriverFlags()&loop.Busy != 0:
+		return
+	case sent > 0 && c.UnsentOrDroppedBytes() > 0: // the kernel submitted it late
+		c.OnTransportError(unix.EAGAIN)
+	default:
+		c.OnHeartbeatUnsent(sent)
+	}
+	d.PerformActions(c)
+}

@@ -37,7 +37,7 @@ var Model = engine.Model{
 	},
 }
 
-// probeRing tests the operations that a loop needs, on a thread that ends after the test.
+// probeRing tries the operations that a loop needs, on a temporary thread.
 func probeRing() (err error) {
 	sock.RunOnNewThread(func() {
 		var r *ring
@@ -57,9 +57,9 @@ func probeRing() (err error) {
 	return err
 }
 
-// completionsPerTurn limits the completions that are handled in one turn. A send completion counts as a quarter. The
-// limit exists because sends hold their buffers until the next turn, and because AutoWorkers notices slow handlers only
-// between turns.
+// completionsPerTurn limits the completions that one turn handles. A send completion counts as a quarter. The limit
+// keeps turns short: sends hold their buffers until the next turn, and AutoWorkers notices slow handlers only between
+// turns.
 const completionsPerTurn = 64
 
 const maxDeferredPerRound = 4 * completionsPerTurn
@@ -73,6 +73,7 @@ const (
 	tagListener
 	tagEventfd
 	tagIgnored
+	tagHeartbeat
 )
 
 // These bits of Conn.DriverFlags belong to the driver. Some of them represent operations in progress.
@@ -101,6 +102,7 @@ type driver struct {
 
 func (d *driver) Open() error {
 	d.loop.UseBlockingSockets() // the ring would not wait on a non-blocking one
+	d.loop.QueueHeartbeats(d.queueHeartbeat, d.submitHeartbeats)
 	return d.openRing()
 }
 
@@ -148,9 +150,9 @@ func (d *driver) HandleEvents() (handled, moreLeft bool) {
 	return handled, d.roundLeft > 0
 }
 
-// runKernelWorkAndStartRound makes the kernel run deferred work, about 20 items per call. It requests as many items as
-// there were immediate completions, so that neither kind of completion starves the other, but at most
-// maxDeferredPerRound items.
+// runKernelWorkAndStartRound starts a round and makes the kernel run deferred work. It runs as much of it as there were
+// completions without deferred work, but at most maxDeferredPerRound, so that neither kind starves the other. A system
+// call runs about 20 pieces of deferred work.
 func (d *driver) runKernelWorkAndStartRound() {
 	immediate := d.ring.completionCount() + d.ring.tail - d.ring.submitted
 	wanted := min(immediate, maxDeferredPerRound)
@@ -172,8 +174,8 @@ func (d *driver) WaitForEvents(limit time.Duration) {
 
 const recreateInterval = 100 * time.Millisecond
 
-// abortConnsAndReplaceRing replaces a ring that has failed. Operations in progress will never complete, so their
-// connections are closed. If the new ring also fails, it is replaced only after recreateInterval has passed.
+// abortConnsAndReplaceRing replaces a ring that has failed. It closes connections with operations in progress, because
+// these will never complete. If the new ring also fails, recreateInterval passes before the next replacement.
 func (d *driver) abortConnsAndReplaceRing() {
 	errno := d.ring.broken
 	time.Sleep(d.lastRecreated + recreateInterval - engine.MonotonicNow())
@@ -213,6 +215,8 @@ func (d *driver) handleCompletions() (handledAny bool) {
 			d.handleOrDeferWritable(d.loop.Conn(uint32(completion.user)))
 		case tagPoll:
 			d.handleInputOrConnectPoll(d.loop.Conn(uint32(completion.user)))
+		case tagHeartbeat:
+			d.handleUnsentHeartbeat(d.loop.Conn(uint32(completion.user)), completion.res)
 		case tagListener:
 			d.rearmListenerPollAndAccept()
 		case tagEventfd:
@@ -225,7 +229,7 @@ func (d *driver) handleCompletions() (handledAny bool) {
 	return handled
 }
 
-// rearmListenerPollAndAccept accepts last, because accepting calls a handler, which may call runtime.Goexit.
+// rearmListenerPollAndAccept watches the listeners again before it accepts, because a handler may call runtime.Goexit.
 func (d *driver) rearmListenerPollAndAccept() {
 	d.submitPoll(d.listenerPoll.FD(), tagListener, unix.POLLIN, 0)
 	d.loop.AcceptAndReceiveConns()
@@ -240,7 +244,9 @@ func (d *driver) handleInputOrConnectPoll(c *engine.Conn) {
 		d.loop.OpenOrFailDial(c)
 	default:
 		was := c.DriverFlags()
-		c.SetDriverFlags(was | recentlyActive)
+		if was&loop.Busy != 0 || !c.AwaitsHeartbeatAnswer() { // an answer is usually followed by silence
+			c.SetDriverFlags(was | recentlyActive)
+		}
 		switch {
 		case was&(smallReceives|loop.Busy) != 0 || !c.WantsInput():
 		case was&recentlyActive != 0: // it has sent much a moment ago
@@ -320,7 +326,7 @@ func (d *driver) PerformActions(c *engine.Conn) {
 	}
 }
 
-// closeOrShutToEndOps closes a connection. If operations are in progress, closeOrShutToEndOps makes them end first.
+// closeOrShutToEndOps closes a connection. While operations are in progress, it only shuts it down, which ends them.
 func (d *driver) closeOrShutToEndOps(c *engine.Conn) {
 	armed := c.DriverFlags()
 	switch {
@@ -338,16 +344,16 @@ func (d *driver) closeOrShutToEndOps(c *engine.Conn) {
 }
 
 // shutdownOrResetConn shuts down the connection but keeps the descriptor. All operations then complete, and the
-// descriptor can be closed. Cancelling operations by descriptor would be slow, because the kernel would search all
-// operations of the ring.
+// descriptor can be closed. A cancellation by descriptor would be slow, because the kernel would search all operations
+// of the ring.
 func (d *driver) shutdownOrResetConn(c *engine.Conn) {
 	if !d.loop.ClosesWithReset(c) || !sock.ResetConn(c.FD()) {
 		sock.Shutdown(c.FD())
 	}
 }
 
-// updateInputWatch submits a receive or a poll if the connection needs input. If the connection needs none,
-// updateInputWatch cancels the receive. Writability needs no poll, because send completions report it.
+// updateInputWatch submits a receive or a poll if the connection needs input, and otherwise cancels the receive.
+// Writability needs no poll, because send completions report it.
 func (d *driver) updateInputWatch(c *engine.Conn) {
 	d.loop.UpdateExpiryTracking(c)
 	armed := c.DriverFlags()
@@ -364,7 +370,7 @@ func (d *driver) updateInputWatch(c *engine.Conn) {
 	}
 }
 
-// CancelReceiveIfSilent cancels a receive if nothing has arrived since the last sweep. A poll is cheaper then.
+// CancelReceiveIfSilent cancels a receive if nothing has arrived since the last sweep. A poll then takes less memory.
 func (d *driver) CancelReceiveIfSilent(c *engine.Conn) {
 	if armed := c.DriverFlags(); armed&recentlyActive != 0 {
 		c.SetDriverFlags(armed &^ recentlyActive)

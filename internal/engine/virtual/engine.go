@@ -24,14 +24,14 @@ import (
 )
 
 const (
-	// maxSettleRounds limits how often handlers may cause more work for each other in one call.
+	// maxSettleRounds limits the rounds of one call, because handlers may cause work for each other endlessly.
 	maxSettleRounds = 1 << 17
-	// clockCoarseness is the resolution of the clock for timeouts. Timeouts never fire early, so without a correction
-	// they would fire late; the engine therefore checks them ahead of time by this much.
+	// clockCoarseness is the resolution of the clock for timeouts. With that clock alone, timeouts would fire late by
+	// up to this time. The engine therefore checks them this much in advance.
 	clockCoarseness   = 34 * time.Millisecond
 	maxQueuedRequests = 16
 	maxPeers          = 1 << 16
-	// MaxTime is the maximum virtual time. It must be less than the time after which the clock for timeouts wraps.
+	// MaxTime is the maximum virtual time. It is shorter than the period in which the clock for timeouts wraps around.
 	MaxTime = 365 * 24 * time.Hour
 	// startTime is the initial virtual time. It is not 0, because a time of 0 means never.
 	startTime = time.Hour
@@ -47,12 +47,12 @@ type Engine struct {
 
 	ownerLock     sync.Mutex // its holder owns what follows
 	now           time.Duration
-	lookAhead     time.Duration // how much later than now the core's clock is
-	openPeerList  []*Peer       // accepted peers; closed ones are removed by pruneAndListOpenPeers
-	acceptQueue   []*Peer       // peers waiting to be accepted
-	nextAdmission time.Duration // when the rate limit admits the next one; 0 if it does not apply
-	draining      bool          // Stop has begun
-	stopDeadline  time.Duration // when open connections are closed; 0 means never
+	openPeerList  []*Peer              // accepted peers; closed ones are removed by pruneAndListOpenPeers
+	acceptQueue   []*Peer              // peers waiting to be accepted
+	dials         []engine.DialRequest // not accepted yet
+	nextAdmission time.Duration        // when the rate limit admits the next one; 0 if it does not apply
+	draining      bool                 // Stop has begun
+	stopDeadline  time.Duration        // when open connections are closed; 0 means never
 
 	mu       sync.Mutex // guards what follows
 	peers    []*Peer    // all peers so far, by slot
@@ -61,6 +61,7 @@ type Engine struct {
 
 // pendingRequests are requests from other goroutines to the engine.
 type pendingRequests struct {
+	dials          []engine.DialRequest
 	broadcasts     []*engine.Broadcast
 	peersToClose   []netip.AddrPort
 	acceptPaused   bool
@@ -69,7 +70,7 @@ type pendingRequests struct {
 	ended          bool
 }
 
-func (w *pendingRequests) joinBroadcasts() (joined []byte, messages []*engine.Shared) {
+func (w *pendingRequests) concatBroadcasts() (joined []byte, messages []*engine.Shared) {
 	for _, b := range w.broadcasts {
 		joined, messages = append(joined, b.Bytes...), append(messages, &b.Shared)
 	}
@@ -95,7 +96,7 @@ func (l *Listener) Start(cfg engine.Config) (engine.Engine, error) {
 	e.host.Configure(&cfg, engine.NewAdmission(&cfg))
 	e.host.Buffers, e.host.Poster, e.host.Counters = &engine.FreeList{}, e, &e.counters
 	e.host.Shared, e.broadcasts.Counters = &e.counters, &e.counters
-	e.host.Now = func() time.Duration { return e.now + e.lookAhead }
+	e.host.Now, e.host.LookAhead = func() time.Duration { return e.now }, clockCoarseness
 	e.host.SetClock(e.now)
 	e.host.NoDetach, e.host.Loops = true, 1
 	e.host.ListenerCounters = []*engine.ListenerCounters{engine.NewListenerCounters(cfg.Listeners[0], l.Addr())}
@@ -112,12 +113,8 @@ func (e *Engine) Loops() int { return 0 }
 func (e *Engine) Counters() (sum engine.Counts) {
 	e.counters.AddToWithMaxAge(&sum)
 	e.broadcasts.SetBroadcastGauges(&sum)
+	e.host.AddOverloadCounts(&sum)
 	return sum
-}
-
-// Dial fails, because there is no network.
-func (e *Engine) Dial(engine.DialRequest) error {
-	return fmt.Errorf("dialling is not available without a network: %w", errors.ErrUnsupported)
 }
 
 // Adopt fails, because the virtual engine supports no real connections.
@@ -143,7 +140,7 @@ func (e *Engine) wakeTester() {
 	}
 }
 
-// updateRequestsAndWake calls update with the lock held and wakes the tester. It fails after the engine's end.
+// updateRequestsAndWake calls update with the lock held, and wakes the tester. After the engine's end, it fails.
 func (e *Engine) updateRequestsAndWake(update func(*pendingRequests) error) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -210,13 +207,13 @@ func (e *Engine) PostToAllMailboxes(s *engine.Shared, beforePost func(), onDone 
 
 type stopWithinKey struct{}
 
-// ContextForStopWithin returns a context with which Stop returns immediately. Connections that are still open after d
-// of virtual time are closed.
+// ContextForStopWithin returns a context for Stop. Stop then returns immediately, and connections that are still open
+// after a virtual time of d are closed.
 func ContextForStopWithin(d time.Duration) context.Context {
 	return context.WithValue(context.Background(), stopWithinKey{}, d)
 }
 
-// Stop implements engine.Engine. If ctx is not from ContextForStopWithin, Stop waits for the tester and must be called
+// Stop implements engine.Engine. Unless ctx is from ContextForStopWithin, Stop waits for the tester and must be called
 // on another goroutine.
 func (e *Engine) Stop(ctx context.Context) error {
 	within, begin := ctx.Value(stopWithinKey{}).(time.Duration)
@@ -249,7 +246,7 @@ func (e *Engine) runUntilIdleIfUnowned() {
 	}
 }
 
-// runUntilIdle does everything that can be done at this moment. If handlers cause new work endlessly, it panics.
+// runUntilIdle does everything that can be done at this moment. It panics if handlers cause new work endlessly.
 func (e *Engine) runUntilIdle() {
 	for range maxSettleRounds {
 		if !e.runRound() {
@@ -264,9 +261,10 @@ func (e *Engine) runRound() (acted bool) {
 	e.host.SetClock(e.now)
 	e.mu.Lock()
 	req := e.requests
-	e.requests.broadcasts, e.requests.peersToClose = nil, nil
+	e.requests.broadcasts, e.requests.peersToClose, e.requests.dials = nil, nil, nil
 	e.mu.Unlock()
-	acted = e.admitOrRejectQueued(req.acceptPaused || req.stop)
+	acted = e.admitOrRejectQueuedPeers(req.acceptPaused || req.stop)
+	acted = e.queueDials(req.dials) || acted
 	for _, p := range e.pruneAndListOpenPeers() {
 		p.applyBroadcastsAndCloses(&req)
 		acted = p.handleMailbox() || acted
@@ -288,7 +286,7 @@ func (e *Engine) pruneAndListOpenPeers() []*Peer {
 	return e.openPeerList
 }
 
-func (e *Engine) admitOrRejectQueued(paused bool) (acted bool) {
+func (e *Engine) admitOrRejectQueuedPeers(paused bool) (acted bool) {
 	e.counters.SetGaugeBool(engine.AcceptPausedCount, paused)
 	e.nextAdmission = 0
 	for !paused && len(e.acceptQueue) > 0 {
@@ -323,7 +321,7 @@ func (e *Engine) closeLargestUntilWithinBudget() (acted bool) {
 	return acted
 }
 
-// drainAndEndIfNoneOpen drains connections, and closes them at the deadline. Without connections the engine ends.
+// drainAndEndIfNoneOpen drains connections, and closes them at the deadline. When none is open, it ends the engine.
 func (e *Engine) drainAndEndIfNoneOpen(req pendingRequests) (acted bool) {
 	if !e.draining {
 		e.draining = true
@@ -334,6 +332,8 @@ func (e *Engine) drainAndEndIfNoneOpen(req pendingRequests) (acted bool) {
 			p.markRejected(engine.ErrServerClosed)
 		}
 		e.acceptQueue = nil
+	}
+	for e.RefuseDial(engine.ErrServerClosed) {
 	}
 	for _, p := range e.pruneAndListOpenPeers() {
 		if p.conn.StartDrain(); req.closeNow || e.stopDeadline > 0 && e.now >= e.stopDeadline {
@@ -353,8 +353,7 @@ func (e *Engine) drainAndEndIfNoneOpen(req pendingRequests) (acted bool) {
 	return acted
 }
 
-// DoAndRunUntilIdle calls f as owner of the connections. It does everything that can be done before f, and again after
-// f.
+// DoAndRunUntilIdle calls f as owner of the connections. Before and after f, it runs the engine until it is idle.
 func (e *Engine) DoAndRunUntilIdle(f func()) {
 	e.ownerLock.Lock()
 	defer e.ownerLock.Unlock()
@@ -367,7 +366,7 @@ func (e *Engine) DoAndRunUntilIdle(f func()) {
 func (e *Engine) Wakeups() <-chan struct{} { return e.wake }
 
 // AdvanceClockAndRunDue advances the clock by d and does what is due, in order of time. It must be called within
-// DoAndRunUntilIdle. If d is negative or exceeds maxAdvance, it returns false and does nothing.
+// DoAndRunUntilIdle. It returns false and does nothing if d is negative or exceeds maxAdvance.
 func (e *Engine) AdvanceClockAndRunDue(d time.Duration) (inRange bool, maxAdvance time.Duration) {
 	end := e.now + d
 	if maxAdvance = startTime + MaxTime - e.now; d < 0 || d > maxAdvance {
@@ -391,8 +390,14 @@ func (e *Engine) nextDueTime() (at time.Duration) {
 		at = min(at, e.nextAdmission)
 	}
 	for _, p := range e.pruneAndListOpenPeers() {
+		if due, ok := p.mailbox.DelayEnd(&e.host); ok {
+			at = min(at, due)
+		}
 		if due, ok := p.conn.NextTimeout(); ok {
 			at = min(at, max(due, e.now+clockCoarseness/2))
+		}
+		if due, ok := p.conn.NextTimer(); ok {
+			at = min(at, max(due, e.now+time.Millisecond))
 		}
 	}
 	return at
@@ -400,11 +405,9 @@ func (e *Engine) nextDueTime() (at time.Duration) {
 
 func (e *Engine) checkAllTimeouts() {
 	e.host.SetClock(e.now)
-	e.lookAhead = clockCoarseness
 	for _, p := range e.pruneAndListOpenPeers() {
-		p.conn.CheckTimeouts(e.host.Now())
+		p.conn.CheckTimeouts(e.now)
 		p.driveConn()
 	}
-	e.lookAhead = 0
 	e.runUntilIdle()
 }

@@ -6,14 +6,14 @@ import (
 	"syscall"
 
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/engine/layers"
 )
 
-// MaxInFlight limits the bytes in each direction between a connection and the tester. Like a kernel, a Peer accepts no
-// more output until the tester has read some.
+// MaxInFlight limits the bytes in flight in each direction. Like a kernel, a Peer stops accepting output until the
+// tester has read some.
 const MaxInFlight = 16 << 20
 
-// Peer simulates a connection's remote end and the kernels of both ends. Call its methods within
-// Engine.DoAndRunUntilIdle.
+// Peer simulates a connection's remote end and the kernels of both ends. Its methods require Engine.DoAndRunUntilIdle.
 type Peer struct {
 	engine  *Engine
 	conn    engine.Conn
@@ -31,7 +31,7 @@ type Peer struct {
 	mailboxClosed bool // guarded by Engine.mu: it is not visited any more
 }
 
-// Connect makes a peer connect from peerAddr. The zero value of peerAddr means that the peer uses a unix socket.
+// Connect adds a peer that connects from peerAddr or, if peerAddr is the zero value, over a unix socket.
 func (e *Engine) Connect(peerAddr netip.AddrPort) (*Peer, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -41,15 +41,22 @@ func (e *Engine) Connect(peerAddr netip.AddrPort) (*Peer, error) {
 	case e.draining:
 		return nil, syscall.ECONNREFUSED
 	}
-	p := &Peer{engine: e, Addr: peerAddr, window: -1}
-	p.mailbox.MaxRequests, p.mailbox.MaxBytes, p.mailbox.Counters = e.cfg.Limits.MaxMail, e.cfg.Limits.MaxMailBytes, &e.counters
-	p.conn.Bind(&e.host, uint32(len(e.peers)), 0)
-	p.conn.SetListener(0)
-	e.peers, e.acceptQueue = append(e.peers, p), append(e.acceptQueue, p)
+	p := &Peer{Addr: peerAddr, window: -1}
+	e.bindAndAppendPeerLocked(p, 0)
+	e.acceptQueue = append(e.acceptQueue, p)
 	return p, nil
 }
 
-// Send sends b from the peer to the connection. If more than MaxInFlight bytes would be in flight, Send fails.
+func (e *Engine) bindAndAppendPeerLocked(p *Peer, listener int) {
+	p.engine = e
+	p.mailbox.MaxRequests, p.mailbox.MaxBytes, p.mailbox.Counters = e.cfg.Limits.MaxMail, e.cfg.Limits.MaxMailBytes, &e.counters
+	p.mailbox.DelayOutput(&e.cfg)
+	p.conn.Bind(&e.host, uint32(len(e.peers)), 0)
+	p.conn.SetListener(listener)
+	e.peers = append(e.peers, p)
+}
+
+// Send sends b from the peer to the connection. It fails if more than MaxInFlight bytes would be in flight.
 func (p *Peer) Send(b []byte) error {
 	switch {
 	case p.done || p.inputEnded:
@@ -72,14 +79,20 @@ func (p *Peer) Reset() {
 	}
 }
 
-// SetReceiveWindow makes the peer accept maxBytes more bytes, or any number if maxBytes is negative. Like most
-// programs, a peer that accepts any number also closes its end when it has read EOF.
+// SetReceiveWindow makes the peer accept maxBytes more bytes, or any number if maxBytes is negative. In the second
+// case, the peer also closes its end when it has read EOF, like most programs.
 func (p *Peer) SetReceiveWindow(maxBytes int) {
 	p.window = maxBytes
 	p.inputEnded = p.inputEnded || p.shut && maxBytes < 0
 }
 
-// Window returns the number of bytes that the peer accepts, negative if there is no limit.
+// IsDialled reports whether the peer is from AcceptDial.
+func (p *Peer) IsDialled() bool { return p.conn.IsDialled() }
+
+// HasTLS reports whether the server's end has completed a TLS handshake.
+func (p *Peer) HasTLS() bool { return layers.TLSStateAfterHandshake(&p.conn) != nil }
+
+// Window returns how many more bytes the peer accepts. A negative number means no limit.
 func (p *Peer) Window() int { return p.window }
 
 // Received returns the bytes that the peer has accepted and the tester has not discarded.
@@ -91,11 +104,11 @@ func (p *Peer) DiscardReceived(count int) {
 	}
 }
 
-// Closed reports whether the connection was closed or rejected. If so, why is the reason.
+// Closed reports whether the connection was closed or rejected, and why.
 func (p *Peer) Closed() (why error, ok bool) { return p.closeReason, p.done }
 
-// PausedAtHighWater reports (ok) whether the connection has stopped reading because more than HighWater bytes were
-// unsent. The connection resumes reading when at most LowWater bytes are unsent.
+// PausedAtHighWater reports as ok whether the connection has stopped reading because more than highWater bytes are
+// unsent. The connection resumes when at most lowWater bytes are unsent.
 func (p *Peer) PausedAtHighWater() (highWater, lowWater int, ok bool) {
 	c, l := &p.conn, p.engine.cfg.Limits
 	return l.HighWater, l.LowWater, c.IsOpen() && !c.IsClosing() && c.IsPaused() && !c.IsReadPaused() && c.UnsentOrDroppedBytes() > l.LowWater
@@ -135,12 +148,13 @@ func (p *Peer) closeAndEmptyMailbox() {
 	p.engine.mu.Lock()
 	p.mailboxClosed = true
 	p.engine.mu.Unlock()
+	p.mailbox.ReleaseDelayed()
 	p.handleMailbox()
 }
 
 func (p *Peer) applyBroadcastsAndCloses(req *pendingRequests) {
 	if len(req.broadcasts) > 0 {
-		p.conn.WriteBroadcasts(req.joinBroadcasts())
+		p.conn.WriteBroadcasts(req.concatBroadcasts())
 	}
 	for _, peer := range req.peersToClose {
 		if peer == p.Addr || peer == p.conn.Peer() {
@@ -149,7 +163,7 @@ func (p *Peer) applyBroadcastsAndCloses(req *pendingRequests) {
 	}
 }
 
-// driveConn performs actions and reports events until there are none. If there were none at all, acted is false.
+// driveConn performs actions and reports events until none is left. It returns false if there was none at all.
 func (p *Peer) driveConn() (acted bool) {
 	for p.conn.IsOpen() && (p.performConnAction() || p.reportReadiness()) {
 		acted = true
@@ -175,6 +189,8 @@ func (p *Peer) performConnAction() (performed bool) {
 		if !p.readOnce() {
 			c.CloseIfTimedOutAfterEmptyRead()
 		}
+	case engine.DetachOrExport:
+		c.OnKernelIdleForExport()
 	case engine.ShutWrite:
 		p.shut = true
 		p.inputEnded = p.inputEnded || p.window < 0 // it has read EOF
@@ -203,8 +219,11 @@ func (p *Peer) reportReadiness() (reported bool) {
 	return true
 }
 
-// handleMailbox handles the requests that are now in the mailbox. Requests that these cause wait until the next round.
+// handleMailbox handles the requests that are now in the mailbox. Requests that they cause wait until the next round.
 func (p *Peer) handleMailbox() (acted bool) {
+	if due, ok := p.mailbox.DelayEnd(&p.engine.host); ok && (p.engine.draining || due <= p.engine.now) {
+		p.mailbox.ReleaseDelayed()
+	}
 	if !p.mailbox.HasRequests() {
 		return false
 	}

@@ -62,8 +62,9 @@ func (cc *CipherCache) get(secret *[32]byte, isClient bool) *directionCipher {
 	return nil
 }
 
-// put adds a cipher. If all its places are in use, it replaces one that was not used lately, or else any.
-func (cc *CipherCache) put(secret *[32]byte, isClient bool, c *directionCipher) {
+// putReplacingUnused adds a cipher. If all its places are in use, it replaces one that was not used lately, or else
+// any.
+func (cc *CipherCache) putReplacingUnused(secret *[32]byte, isClient bool, c *directionCipher) {
 	places := cc.places.Load()
 	for places == nil { // again if Close is called meanwhile
 		cc.places.CompareAndSwap(nil, new([cacheSets][cacheWays]atomic.Pointer[cachedCipher]))
@@ -85,7 +86,7 @@ func (cc *CipherCache) put(secret *[32]byte, isClient bool, c *directionCipher) 
 	e.isUsed.Store(true)
 	victim.Store(e)
 	if !cc.isArmed.Load() {
-		cc.arm()
+		cc.armDropTimer()
 	}
 }
 
@@ -102,7 +103,7 @@ func (cc *CipherCache) remove(secret *[32]byte, isClient bool) {
 	}
 }
 
-func (cc *CipherCache) arm() {
+func (cc *CipherCache) armDropTimer() {
 	cc.mu.Lock()
 	defer cc.mu.Unlock()
 	if cc.isClosed || cc.isArmed.Load() {
@@ -137,11 +138,11 @@ func (cc *CipherCache) dropUnused() {
 		}
 	}
 	if left > 0 {
-		cc.arm()
+		cc.armDropTimer()
 	}
 }
 
-// Close drops all ciphers and stops the timer. The cache may still be used, but has no timer any more.
+// Close drops all ciphers and stops the timer. If the cache is used afterwards, it no longer drops unused ciphers.
 func (cc *CipherCache) Close() {
 	cc.mu.Lock()
 	defer cc.mu.Unlock()

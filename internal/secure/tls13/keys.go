@@ -98,7 +98,8 @@ func (c *directionCipher) nonceFor(sequence uint64) []byte {
 	return c.nonce[:]
 }
 
-func (c *Conn) tailOf(d *direction) *[16]byte {
+// secretTailOf returns the last 16 bytes of a secret for SHA-384.
+func (c *Conn) secretTailOf(d *direction) *[16]byte {
 	if c.rare == nil {
 		c.rare = new(rareState)
 	}
@@ -110,31 +111,31 @@ func (c *Conn) tailOf(d *direction) *[16]byte {
 
 func (c *Conn) setSecret(d *direction, secret []byte) {
 	if n := copy(d.secret[:], secret); n < len(secret) {
-		copy(c.tailOf(d)[:], secret[n:])
+		copy(c.secretTailOf(d)[:], secret[n:])
 	}
 }
 
 func (c *Conn) appendSecret(dst []byte, d *direction) []byte {
 	dst = append(dst, d.secret[:]...)
 	if c.suite == aes256GCMSHA384 {
-		dst = append(dst, c.tailOf(d)[:]...)
+		dst = append(dst, c.secretTailOf(d)[:]...)
 	}
 	return dst
 }
 
-func (c *Conn) cipherOf(d *direction) *directionCipher {
+func (c *Conn) cachedOrNewCipher(d *direction) *directionCipher {
 	if found := c.cache.get(&d.secret, c.IsClient()); found != nil {
 		return found
 	}
 	var buffer [sha512.Size384]byte
 	made := c.suite.newCipher(c.appendSecret(buffer[:0], d))
 	clear(buffer[:])
-	c.cache.put(&d.secret, c.IsClient(), made)
+	c.cache.putReplacingUnused(&d.secret, c.IsClient(), made)
 	return made
 }
 
-// updateSecret replaces the secret of a direction after a KeyUpdate: RFC 8446, section 7.2.
-func (c *Conn) updateSecret(d *direction) {
+// advanceSecretAndResetSequence replaces the secret of a direction after a KeyUpdate: RFC 8446, section 7.2.
+func (c *Conn) advanceSecretAndResetSequence(d *direction) {
 	var buffer [sha512.Size384]byte
 	next := c.suite.expandLabel(c.appendSecret(buffer[:0], d), "traffic upd", c.suite.secretLen())
 	c.cache.remove(&d.secret, c.IsClient())
@@ -144,10 +145,11 @@ func (c *Conn) updateSecret(d *direction) {
 	clear(buffer[:])
 }
 
-// CountSentRecords returns the number of records in sent that are encrypted with a secret for application traffic, if
-// firstSequence such records were sent before. crypto/tls sends session tickets with this secret before the end of
-// the handshake, and other records with another secret. sent consists of complete records.
-func CountSentRecords(cipherSuite uint16, secret, sent []byte, firstSequence int) (count int) {
+// CountRecordsEncryptedWith returns the number of records in sent that are encrypted with secret, a secret for
+// application traffic. firstSequence is the number of such records sent before. sent consists of complete records.
+// Before the end of the handshake, crypto/tls encrypts session tickets with this secret, and other records with another
+// one.
+func CountRecordsEncryptedWith(cipherSuite uint16, secret, sent []byte, firstSequence int) (count int) {
 	s, err := parseSuite(cipherSuite)
 	if err != nil {
 		return 0

@@ -53,7 +53,7 @@ func TestKeySchedule(t *testing.T) {
 	for i := range data {
 		data[i] = byte(i)
 	}
-	sentRecords := CountSentRecords(tls.TLS_AES_128_GCM_SHA256, rfcServerSecret, rfcTicket, 0)
+	sentRecords := CountRecordsEncryptedWith(tls.TLS_AES_128_GCM_SHA256, rfcServerSecret, rfcTicket, 0)
 	server, client := &testEnd{t: t}, &testEnd{t: t}
 	server.Conn, _ = NewConn(tls.TLS_AES_128_GCM_SHA256, false, rfcClientSecret, rfcServerSecret, sentRecords, cache)
 	client.Conn, _ = NewConn(tls.TLS_AES_128_GCM_SHA256, true, rfcServerSecret, rfcClientSecret, 0, cache)
@@ -78,8 +78,8 @@ func TestKeySchedule(t *testing.T) {
 	}
 }
 
-// TestCountSentRecords counts the records of one secret among others.
-func TestCountSentRecords(t *testing.T) {
+// TestCountRecordsEncryptedWith counts the records of one secret among others.
+func TestCountRecordsEncryptedWith(t *testing.T) {
 	for suiteName, id := range cipherSuites {
 		t.Run(suiteName, func(t *testing.T) {
 			server, _ := newTestPair(t, id)
@@ -92,13 +92,13 @@ func TestCountSentRecords(t *testing.T) {
 				sent         []byte
 				before, want int
 			}{{nil, 0, 0}, {first, 0, 2}, {second, 2, 1}, {second, 0, 0}, {second[:len(second)-1], 2, 0}, {first[:3], 0, 0}} {
-				if n := CountSentRecords(id, secret, c.sent, c.before); n != c.want {
+				if n := CountRecordsEncryptedWith(id, secret, c.sent, c.before); n != c.want {
 					t.Errorf("%d records in %d bytes after %d, want %d", n, len(c.sent), c.before, c.want)
 				}
 			}
 		})
 	}
-	if n := CountSentRecords(tls.TLS_CHACHA20_POLY1305_SHA256, make([]byte, 32), rfcTicket, 0); n != 0 {
+	if n := CountRecordsEncryptedWith(tls.TLS_CHACHA20_POLY1305_SHA256, make([]byte, 32), rfcTicket, 0); n != 0 {
 		t.Errorf("%d records of another cipher suite, want 0", n)
 	}
 }

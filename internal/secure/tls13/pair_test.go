@@ -131,7 +131,7 @@ func (e *testEnd) sealContent(contentType byte, content ...byte) []byte {
 // sealKeyUpdate returns a KeyUpdate and changes the key for sending.
 func (e *testEnd) sealKeyUpdate(request byte) []byte {
 	record := e.sealContent(typeHandshake, messageKeyUpdate, 0, 0, 1, request)
-	e.updateSecret(&e.write)
+	e.advanceSecretAndResetSequence(&e.write)
 	return record
 }
 
@@ -160,14 +160,14 @@ func (e *testEnd) checkGot(want string) {
 
 func (e *testEnd) checkBroken() {
 	e.t.Helper()
-	if _, used, err := e.Conn.Read(&e.out, []byte{typeApplicationData}); err != errBroken || used != 0 {
-		e.t.Errorf("Read after the failure: used %d, %v; want %v", used, err, errBroken)
+	if _, used, err := e.Conn.Read(&e.out, []byte{typeApplicationData}); err != ErrBroken || used != 0 {
+		e.t.Errorf("Read after the failure: used %d, %v; want %v", used, err, ErrBroken)
 	}
-	if err := e.Conn.Write(&e.out, []byte("x")); err != errBroken {
-		e.t.Errorf("Write after the failure: %v, want %v", err, errBroken)
+	if err := e.Conn.Write(&e.out, []byte("x")); err != ErrBroken {
+		e.t.Errorf("Write after the failure: %v, want %v", err, ErrBroken)
 	}
-	if err := e.CloseWrite(&e.out); err != errBroken || len(e.out) > 0 {
-		e.t.Errorf("CloseWrite after the failure: %v, want %v; %d bytes of output", err, errBroken, len(e.out))
+	if err := e.CloseWrite(&e.out); err != ErrBroken || len(e.out) > 0 {
+		e.t.Errorf("CloseWrite after the failure: %v, want %v; %d bytes of output", err, ErrBroken, len(e.out))
 	}
 }
 

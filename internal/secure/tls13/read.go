@@ -11,8 +11,7 @@ import (
 // Read decrypts the complete records in ciphertext in place. It returns their application data, which is valid until
 // ciphertext changes or Read is called again, and the number of bytes of ciphertext consumed. Deliver the data, also if
 // there is an error, and call Read with the remaining ciphertext until it returns an error. Read may write an alert to
-// out. A KeyUpdate that the peer has requested is written before the next application data: RFC 8446, section 4.6.3.
-// The errors:
+// out, and a KeyUpdate for each that the peer has requested. The errors:
 //
 //   - ErrAgain: more ciphertext is needed. All of it is consumed, and an incomplete record is kept.
 //   - io.EOF: the peer has sent close_notify. Writing is still possible.
@@ -21,13 +20,13 @@ import (
 // Errors other than ErrAgain are final; discard the remaining ciphertext.
 func (c *Conn) Read(out Output, ciphertext []byte) (plaintext []byte, used int, err error) {
 	if c.is(partialIsUsed) {
-		c.releasePartial()
+		c.releasePartialRecord()
 	}
 	start, end := 0, 0 // of the data in ciphertext
 	for err == nil {
 		switch {
 		case c.is(broken):
-			err = errBroken
+			err = ErrBroken
 			continue
 		case c.is(receivedClose):
 			err = io.EOF
@@ -36,7 +35,7 @@ func (c *Conn) Read(out Output, ciphertext []byte) (plaintext []byte, used int, 
 		var record, content []byte
 		var n int
 		if record, n, err = c.takeRecord(out, ciphertext[used:]); err == nil {
-			content, err = c.readRecord(out, record)
+			content, err = c.decryptAndHandleRecord(out, record)
 		}
 		switch {
 		case err != nil || len(content) == 0:
@@ -49,28 +48,28 @@ func (c *Conn) Read(out Output, ciphertext []byte) (plaintext []byte, used int, 
 			end += copy(ciphertext[end:], content)
 		}
 		if c.is(partialIsUsed) {
-			c.releasePartial()
+			c.releasePartialRecord()
 		}
 		used += n
 	}
 	return ciphertext[start:end:end], used, err
 }
 
-// takeRecord returns the next complete record, in p or in partial, and how many bytes of p it has used. If there is
-// none, it keeps all of p and returns ErrAgain.
+// takeRecord returns the next complete record, which is in p or in partial. used is the number of bytes of p that it
+// has consumed. If no record is complete, it appends p to partial and returns ErrAgain.
 func (c *Conn) takeRecord(out Output, p []byte) (record []byte, used int, err error) {
 	if !c.HasPartialRecord() {
-		n, err := c.checkedRecordLen(out, p)
+		n, err := c.checkedRecordLenOrHeaderLen(out, p)
 		if err != nil || n <= len(p) {
 			return p[:n], n, err
 		}
 		if len(p) > 0 {
-			c.appendPartial(p, n)
+			c.appendPartialRecord(p, n)
 		}
 		return nil, len(p), ErrAgain
 	}
 	for {
-		n, err := c.checkedRecordLen(out, c.rare.partial)
+		n, err := c.checkedRecordLenOrHeaderLen(out, c.rare.partial)
 		if err != nil {
 			return nil, used, err
 		}
@@ -83,44 +82,45 @@ func (c *Conn) takeRecord(out Output, p []byte) (record []byte, used int, err er
 			return nil, used, ErrAgain
 		}
 		k := min(missing, len(p)-used)
-		c.appendPartial(p[used:used+k], n)
+		c.appendPartialRecord(p[used:used+k], n)
 		used += k
 	}
 }
 
-// checkedRecordLen returns the length of the first record in b, or the length of a header if b is shorter than that.
-// It checks the header: RFC 8446, sections 5.1 and 5.2. The version is ignored, as required there.
-func (c *Conn) checkedRecordLen(out Output, b []byte) (int, error) {
+// checkedRecordLenOrHeaderLen returns the length of the first record in b, or HeaderLen if b is shorter than a header.
+// It checks the header: RFC 8446, sections 5.1 and 5.2. As required there, it ignores the version.
+func (c *Conn) checkedRecordLenOrHeaderLen(out Output, b []byte) (int, error) {
 	if len(b) > 0 && b[0] != typeApplicationData {
-		return 0, c.fail(out, alertUnexpectedMessage)
+		return 0, c.sendAlertAndBreak(out, alertUnexpectedMessage)
 	}
 	if len(b) < HeaderLen {
 		return HeaderLen, nil
 	}
 	n := int(binary.BigEndian.Uint16(b[3:]))
 	if n > maxCiphertext {
-		return 0, c.fail(out, alertRecordOverflow)
+		return 0, c.sendAlertAndBreak(out, alertRecordOverflow)
 	}
 	return HeaderLen + n, nil
 }
 
-// readRecord decrypts a record and handles its content. It returns application data.
-func (c *Conn) readRecord(out Output, record []byte) (plaintext []byte, err error) {
-	ciph := c.cipherOf(&c.read)
+// decryptAndHandleRecord decrypts a record. If the record contains application data, it returns the data. Otherwise it
+// handles the alert or the handshake messages.
+func (c *Conn) decryptAndHandleRecord(out Output, record []byte) (plaintext []byte, err error) {
+	ciph := c.cachedOrNewCipher(&c.read)
 	inner, err := ciph.aead.Open(record[HeaderLen:HeaderLen], ciph.nonceFor(c.read.sequence), record[HeaderLen:], record[:HeaderLen])
 	if err != nil {
-		return nil, c.fail(out, alertBadRecordMAC)
+		return nil, c.sendAlertAndBreak(out, alertBadRecordMAC)
 	}
 	c.read.sequence++
 	if len(inner) > maxPlaintext+1 {
-		return nil, c.fail(out, alertRecordOverflow)
+		return nil, c.sendAlertAndBreak(out, alertRecordOverflow)
 	}
 	end := len(inner)
 	for end > 0 && inner[end-1] == 0 {
 		end--
 	}
 	if end == 0 { // padding only
-		return nil, c.fail(out, alertUnexpectedMessage)
+		return nil, c.sendAlertAndBreak(out, alertUnexpectedMessage)
 	}
 	content, contentType := inner[:end-1:end-1], inner[end-1]
 	c.idleRecords++
@@ -130,46 +130,47 @@ func (c *Conn) readRecord(out Output, record []byte) (plaintext []byte, err erro
 	switch {
 	case contentType != typeHandshake && c.hasPartialMessage(): // RFC 8446, section 5.1
 	case contentType == typeAlert:
-		return nil, c.readAlert(out, content)
+		return nil, c.handleAlert(out, content)
 	case c.idleRecords > maxIdleRecords:
 	case contentType == typeApplicationData:
 		return content, nil
 	case contentType == typeHandshake:
-		return nil, c.readMessages(out, content)
+		return nil, c.handleHandshakeMessages(out, content)
 	}
-	return nil, c.fail(out, alertUnexpectedMessage)
+	return nil, c.sendAlertAndBreak(out, alertUnexpectedMessage)
 }
 
-func (c *Conn) readAlert(out Output, content []byte) error {
+func (c *Conn) handleAlert(out Output, content []byte) error {
 	switch {
 	case len(content) == 0: // RFC 8446, section 5.1
-		return c.fail(out, alertUnexpectedMessage)
+		return c.sendAlertAndBreak(out, alertUnexpectedMessage)
 	case len(content) != 2:
-		return c.fail(out, alertDecodeError)
+		return c.sendAlertAndBreak(out, alertDecodeError)
 	}
 	switch alert := tls.AlertError(content[1]); alert {
 	case alertCloseNotify:
 		c.flags |= receivedClose
-		c.releasePartial()
+		c.releasePartialRecord()
 		return io.EOF
 	case alertUserCanceled: // close_notify follows
 		if c.idleRecords > maxIdleRecords {
-			return c.fail(out, alertUnexpectedMessage)
+			return c.sendAlertAndBreak(out, alertUnexpectedMessage)
 		}
 		return nil
 	default: // the level is ignored: RFC 8446, section 6
 		c.flags |= broken | sentClose
-		c.releasePartial()
+		c.releasePartialRecord()
 		return &net.OpError{Op: "remote error", Err: alert}
 	}
 }
 
 func (c *Conn) hasPartialMessage() bool { return c.messageLen > 0 || c.skip > 0 }
 
-// readMessages handles handshake messages, of which the first may have begun and the last may end in another record.
-func (c *Conn) readMessages(out Output, content []byte) error {
+// handleHandshakeMessages handles the handshake messages in content. The first message may have begun in an earlier
+// record, and the last may continue in a later one.
+func (c *Conn) handleHandshakeMessages(out Output, content []byte) error {
 	if len(content) == 0 { // RFC 8446, section 5.1
-		return c.fail(out, alertUnexpectedMessage)
+		return c.sendAlertAndBreak(out, alertUnexpectedMessage)
 	}
 	for len(content) > 0 {
 		if c.skip > 0 {
@@ -183,7 +184,7 @@ func (c *Conn) readMessages(out Output, content []byte) error {
 		content = content[n:]
 		messageType := c.message[0]
 		if messageType != messageKeyUpdate && (messageType != messageNewSessionTicket || !c.is(isClient)) {
-			return c.fail(out, alertUnexpectedMessage)
+			return c.sendAlertAndBreak(out, alertUnexpectedMessage)
 		}
 		if c.messageLen < messageHeaderLen {
 			return nil
@@ -191,34 +192,36 @@ func (c *Conn) readMessages(out Output, content []byte) error {
 		length := int(c.message[1])<<16 | int(c.message[2])<<8 | int(c.message[3])
 		if messageType == messageNewSessionTicket {
 			if length == 0 || length >= maxMessage {
-				return c.fail(out, alertDecodeError)
+				return c.sendAlertAndBreak(out, alertDecodeError)
 			}
 			c.skip, c.messageLen = uint16(length), 0
 			continue
 		}
 		if length != 1 {
-			return c.fail(out, alertDecodeError)
+			return c.sendAlertAndBreak(out, alertDecodeError)
 		}
 		if len(content) == 0 {
 			return nil
 		}
 		c.messageLen = 0
-		return c.readKeyUpdate(out, content)
+		return c.handleKeyUpdate(out, content)
 	}
 	return nil
 }
 
-// readKeyUpdate handles a KeyUpdate, of which body is the last byte and what follows in the record.
-func (c *Conn) readKeyUpdate(out Output, body []byte) error {
+// handleKeyUpdate changes the key for receiving and sends the answer that the peer has requested. The first byte of
+// body is the KeyUpdate's body. If more bytes follow in the same record, the peer has violated the protocol.
+func (c *Conn) handleKeyUpdate(out Output, body []byte) error {
 	switch {
 	case len(body) > 1: // a key changes only between records: RFC 8446, section 5.1
-		return c.fail(out, alertUnexpectedMessage)
+		return c.sendAlertAndBreak(out, alertUnexpectedMessage)
 	case body[0] > 1:
-		return c.fail(out, alertIllegalParameter)
+		return c.sendAlertAndBreak(out, alertIllegalParameter)
 	}
-	c.updateSecret(&c.read)
-	if body[0] == updateRequested {
-		c.flags |= updateDue
+	c.advanceSecretAndResetSequence(&c.read)
+	c.flags &^= updateAwaited
+	if body[0] == updateRequested && !c.is(sentClose) {
+		c.writeKeyUpdateAndChangeKey(out, updateNotRequested)
 	}
 	return nil
 }
@@ -226,12 +229,12 @@ func (c *Conn) readKeyUpdate(out Output, body []byte) error {
 // IsReadClosed reports whether the peer has sent close_notify.
 func (c *Conn) IsReadClosed() bool { return c.is(receivedClose) }
 
-// HasPartialRecord reports whether the first part of an incomplete record is kept.
+// HasPartialRecord reports whether the first part of an incomplete record is stored.
 func (c *Conn) HasPartialRecord() bool {
 	return c.rare != nil && len(c.rare.partial) > 0 && !c.is(partialIsUsed)
 }
 
-// PartialRecordMemory returns the memory of an incomplete record in bytes.
+// PartialRecordMemory returns the size, in bytes, of the buffer for an incomplete record.
 func (c *Conn) PartialRecordMemory() int {
 	if c.rare == nil {
 		return 0
@@ -239,14 +242,14 @@ func (c *Conn) PartialRecordMemory() int {
 	return cap(c.rare.partial)
 }
 
-// maxSmallPartial is the maximum size of a partial record in a slice of its own. A larger one is kept in a pooled
-// buffer, because a long stream leaves a partial record after every read.
+// maxSmallPartial is the maximum size of a partial record that is stored in a slice of its own. A larger one is stored
+// in a pooled buffer, because a long stream leaves a partial record after every read.
 const maxSmallPartial = 2 << 10
 
 var partialBuffers = sync.Pool{New: func() any { return new([MaxRecord]byte) }}
 
-// appendPartial appends p to the partial record, of which recordLen bytes are expected.
-func (c *Conn) appendPartial(p []byte, recordLen int) {
+// appendPartialRecord appends p to the partial record. recordLen is the length of the complete record.
+func (c *Conn) appendPartialRecord(p []byte, recordLen int) {
 	if c.rare == nil {
 		c.rare = new(rareState)
 	}
@@ -260,7 +263,7 @@ func (c *Conn) appendPartial(p []byte, recordLen int) {
 	r.partial = append(r.partial, p...)
 }
 
-func (c *Conn) releasePartial() {
+func (c *Conn) releasePartialRecord() {
 	c.flags &^= partialIsUsed
 	if c.rare == nil || c.rare.partial == nil {
 		return

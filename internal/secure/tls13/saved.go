@@ -10,9 +10,9 @@ const savedVersion = 1
 
 var errBadState = errors.New("tls13: saved state is truncated, invalid or of another version")
 
-// AppendState appends the whole state of the connection, from which RestoreConn makes it again, also in another
-// process. Only one of the two may then be used. The state contains the secrets of the connection: with it, anyone can
-// read and change the traffic.
+// AppendState appends the complete state of the connection to dst. RestoreConn restores the connection from it, also in
+// another process. From then on, only the restored connection may be used. The state contains the secrets of the
+// connection: with it, anyone can read and change the traffic.
 func (c *Conn) AppendState(dst []byte) []byte {
 	dst = append(dst, savedVersion, byte(c.suite), byte(c.flags&^partialIsUsed), c.messageLen, c.idleRecords, c.sentRecords)
 	dst = append(dst, c.message[:]...)
@@ -27,7 +27,7 @@ func (c *Conn) AppendState(dst []byte) []byte {
 	return dst
 }
 
-// RestoreConn makes a connection from the state that AppendState has appended. It does not keep state.
+// RestoreConn restores a connection from state, which AppendState has appended. It does not retain the slice state.
 func RestoreConn(state []byte, cache *CipherCache) (c Conn, err error) {
 	const fixedLen = 12
 	if len(state) < fixedLen || state[0] != savedVersion || suite(state[1]) > aes256GCMSHA384 {
@@ -52,7 +52,7 @@ func RestoreConn(state []byte, cache *CipherCache) (c Conn, err error) {
 		return c, errBadState // more than a record
 	}
 	if len(state) > 0 {
-		c.appendPartial(state, MaxRecord)
+		c.appendPartialRecord(state, MaxRecord)
 	}
 	return c, nil
 }

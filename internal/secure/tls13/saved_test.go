@@ -38,7 +38,7 @@ func TestMove(t *testing.T) {
 				pass(client, concat(partOfTicket, server.sealContent(typeHandshake, ticket[50:]...), server.writePlaintext("a")))
 				partOfUpdate := client.sealContent(typeHandshake, messageKeyUpdate, 0, 0)
 				restOfUpdate := client.sealContent(typeHandshake, 1, updateRequested)
-				client.updateSecret(&client.write)
+				client.advanceSecretAndResetSequence(&client.write)
 				client.move()
 				pass(server, concat(partOfUpdate, restOfUpdate, client.writePlaintext("b")))
 				pass(client, concat(server.takeOutput(), server.writePlaintext("c")))

@@ -46,8 +46,8 @@ const (
 	alertFatal   = 2
 )
 
-// maxIdleRecords is the maximum number of consecutive records that carry no application data. BoringSSL and rustls allow
-// as many KeyUpdate messages, crypto/tls 16.
+// maxIdleRecords is the maximum number of consecutive records that carry no application data. BoringSSL and rustls
+// allow as many KeyUpdate messages, crypto/tls 16.
 const maxIdleRecords = 32
 
 // maxRecordsPerKey is the number of records after which KeyUpdate replaces a key for sending. AES-GCM is safe for
@@ -67,7 +67,8 @@ type Output interface {
 // ErrAgain is returned by Read if more ciphertext is needed.
 var ErrAgain = errors.New("tls13: nothing to read now")
 
-var errBroken = errors.New("tls13: the connection has failed")
+// ErrBroken is returned by all calls after Read has returned the error that broke the connection.
+var ErrBroken = errors.New("tls13: the connection has failed")
 
 // errWriteClosed is returned by Write after CloseWrite.
 var errWriteClosed = errors.New("tls13: write after close_notify was sent")
@@ -101,7 +102,7 @@ const (
 	receivedClose
 	broken
 	partialIsUsed // the plaintext that Read returned is in partial
-	updateDue     // the peer has requested a KeyUpdate, which Write sends first
+	updateAwaited // this end has requested a KeyUpdate
 )
 
 type rareState struct {
@@ -109,9 +110,8 @@ type rareState struct {
 	partial []byte      // the first part of an incomplete record
 }
 
-// NewConn returns a connection with the given secrets of application traffic, of 32 bytes for TLS_AES_128_GCM_SHA256
-// and 48 bytes for TLS_AES_256_GCM_SHA384. sentRecords is the number of records that were already encrypted with
-// writeSecret.
+// NewConn returns a connection with the given traffic secrets. A secret has 32 bytes for TLS_AES_128_GCM_SHA256 and 48
+// bytes for TLS_AES_256_GCM_SHA384. sentRecords is the number of records that were already encrypted with writeSecret.
 func NewConn(cipherSuite uint16, asClient bool, readSecret, writeSecret []byte, sentRecords int, cache *CipherCache) (c Conn, err error) {
 	s, err := parseSuite(cipherSuite)
 	if err != nil {
@@ -136,17 +136,15 @@ func IsSupported(cipherSuite uint16) bool {
 	return err == nil
 }
 
-// CipherSuite returns the identifier of the cipher suite.
 func (c *Conn) CipherSuite() uint16 { return c.suite.id() }
 
-// IsClient reports whether this end is the client.
 func (c *Conn) IsClient() bool { return c.flags&isClient != 0 }
 
 // Close erases the secrets. No other method may be called afterwards.
 func (c *Conn) Close() {
 	c.cache.remove(&c.read.secret, c.IsClient())
 	c.cache.remove(&c.write.secret, c.IsClient())
-	c.releasePartial()
+	c.releasePartialRecord()
 	if c.rare != nil {
 		*c.rare = rareState{}
 	}
@@ -155,13 +153,14 @@ func (c *Conn) Close() {
 
 func (c *Conn) is(f flags) bool { return c.flags&f != 0 }
 
-// fail breaks the connection after a violation of the protocol by the peer. It sends the alert and returns the error.
-func (c *Conn) fail(out Output, alert tls.AlertError) error {
+// sendAlertAndBreak sends an alert after the peer has violated the protocol, breaks the connection, and returns the
+// error.
+func (c *Conn) sendAlertAndBreak(out Output, alert tls.AlertError) error {
 	if !c.is(sentClose) {
-		c.writeRecord(out, typeAlert, []byte{alertFatal, byte(alert)})
+		c.writeRecordChangingKeyIfSpent(out, typeAlert, []byte{alertFatal, byte(alert)})
 	}
 	c.flags |= broken
-	c.releasePartial()
+	c.releasePartialRecord()
 	return &net.OpError{Op: "local error", Err: alert} // as crypto/tls reports it
 }
 

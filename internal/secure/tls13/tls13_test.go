@@ -82,7 +82,7 @@ func TestPadding(t *testing.T) {
 		server.checkGot(string(full[:c.content]))
 	}
 	server.receive(client.seal([]byte{messageKeyUpdate, 0, 0, 1, updateNotRequested, typeHandshake, 0, 0, 0}))
-	client.updateSecret(&client.write)
+	client.advanceSecretAndResetSequence(&client.write)
 	server.receive(client.seal([]byte{alertWarning, byte(alertCloseNotify), typeAlert, 0, 0, 0}))
 	if server.err != io.EOF {
 		t.Errorf("a padded close_notify: %v, want EOF", server.err)
@@ -260,27 +260,22 @@ func TestKeyUpdate(t *testing.T) {
 	}
 }
 
-// TestKeyUpdateReply checks the record that answers a KeyUpdate which is fragmented at any byte: it is written before the
-// next application data.
+// TestKeyUpdateReply checks the record that answers a KeyUpdate which is fragmented at any byte: it does not wait for
+// application data, and each request has an answer.
 func TestKeyUpdateReply(t *testing.T) {
 	message := []byte{messageKeyUpdate, 0, 0, 1, updateRequested}
 	answer := []byte{messageKeyUpdate, 0, 0, 1, updateNotRequested, typeHandshake}
 	for cut := 1; cut < len(message); cut++ {
 		server, client := newTestPair(t, tls.TLS_AES_128_GCM_SHA256)
 		stream := concat(client.sealContent(typeHandshake, message[:cut]...), client.sealContent(typeHandshake, message[cut:]...))
-		client.updateSecret(&client.write)
+		client.advanceSecretAndResetSequence(&client.write)
 		server.receive(append(stream, client.writePlaintext("after")...))
 		server.checkGot("after")
-		if early := concat(server.takeOutput(), server.writePlaintext("")); len(early) > 0 {
-			t.Errorf("cut at %d: %x was sent before any data", cut, early)
-		}
-		reply := server.writePlaintext("x")
-		records := client.open(reply[:len(answer)-1+recordOverhead])
-		if !bytes.Equal(records[0], answer) {
+		if records := client.open(server.takeOutput()); len(records) != 1 || !bytes.Equal(records[0], answer) {
 			t.Errorf("cut at %d: the reply is %x, want %x", cut, records, answer)
 		}
-		client.updateSecret(&client.read)
-		if records = client.open(reply[len(answer)-1+recordOverhead:]); len(records) != 1 || string(records[0]) != "x\x17" {
+		client.advanceSecretAndResetSequence(&client.read)
+		if records := client.open(server.writePlaintext("x")); len(records) != 1 || string(records[0]) != "x\x17" {
 			t.Errorf("cut at %d: after the reply comes %x", cut, records)
 		}
 	}
@@ -288,10 +283,8 @@ func TestKeyUpdateReply(t *testing.T) {
 	for range maxIdleRecords {
 		server.receive(client.sealKeyUpdate(updateRequested))
 	}
-	for i, want := range []int{5 + recordOverhead + 1 + recordOverhead, 1 + recordOverhead} {
-		if n := len(concat(server.takeOutput(), server.writePlaintext("x"))); n != want {
-			t.Errorf("many requests, write %d: sent %d bytes, want %d", i, n, want)
-		}
+	if n, want := len(server.takeOutput()), maxIdleRecords*(5+recordOverhead); n != want {
+		t.Errorf("%d requests: sent %d bytes, want %d", maxIdleRecords, n, want)
 	}
 	server, client = newTestPair(t, tls.TLS_AES_128_GCM_SHA256)
 	if err := server.CloseWrite(&server.out); err != nil {
@@ -301,6 +294,30 @@ func TestKeyUpdateReply(t *testing.T) {
 	server.receive(concat(client.sealKeyUpdate(updateRequested), client.writePlaintext("after")))
 	if server.checkGot("after"); len(server.out) > 0 || server.err != nil || client.err != io.EOF {
 		t.Errorf("after close_notify: the reply is %x, the errors are %v and %v; want none and EOF", server.out, server.err, client.err)
+	}
+}
+
+// TestUpdateKeys checks that no second KeyUpdate is requested before the first request is answered: RFC 8446, section
+// 4.6.3.
+func TestUpdateKeys(t *testing.T) {
+	server, client := newTestPair(t, tls.TLS_AES_128_GCM_SHA256)
+	for i, want := range []byte{updateRequested, updateNotRequested, updateRequested} {
+		if i == 2 {
+			client.receive(concat(server.takeOutput(), server.writePlaintext("x"))) // with the answer
+		}
+		client.move()
+		if err := client.UpdateKeys(&client.out); err != nil {
+			t.Fatal(err)
+		}
+		record := client.takeOutput()
+		reader := *server
+		if got := reader.open(record)[0][messageHeaderLen]; got != want {
+			t.Errorf("KeyUpdate %d requests %d, want %d", i, got, want)
+		}
+		server.receive(record)
+	}
+	if server.err != nil || client.err != nil {
+		t.Errorf("server: %v, client: %v", server.err, client.err)
 	}
 }
 
@@ -366,7 +383,7 @@ func TestTickets(t *testing.T) {
 					want += "after"
 				}
 				if bytes.HasSuffix(c.messages, update) {
-					server.updateSecret(&server.write)
+					server.advanceSecretAndResetSequence(&server.write)
 				}
 				client.receivePieces(append(stream, server.writePlaintext("after")...), pieceLens["random"])
 				client.checkGot(want)

@@ -18,19 +18,16 @@ const (
 func (c *Conn) Write(out Output, plaintext []byte) error {
 	switch {
 	case c.is(broken):
-		return errBroken
+		return ErrBroken
 	case c.is(sentClose):
 		return errWriteClosed
-	}
-	if c.is(updateDue) && len(plaintext) > 0 {
-		c.writeKeyUpdate(out, updateNotRequested)
 	}
 	for len(plaintext) > 0 {
 		n := min(len(plaintext), maxPlaintext, (int(c.sentRecords)+1)*firstRecordLen)
 		if c.sentRecords < recordsUntilFull {
 			c.sentRecords++
 		}
-		c.writeRecord(out, typeApplicationData, plaintext[:n])
+		c.writeRecordChangingKeyIfSpent(out, typeApplicationData, plaintext[:n])
 		plaintext = plaintext[n:]
 	}
 	return nil
@@ -43,44 +40,48 @@ func (c *Conn) DisableSmallRecords() { c.sentRecords = recordsUntilFull }
 func (c *Conn) CloseWrite(out Output) error {
 	switch {
 	case c.is(broken):
-		return errBroken
+		return ErrBroken
 	case c.is(sentClose):
 		return nil
 	}
-	c.writeRecord(out, typeAlert, []byte{alertWarning, byte(alertCloseNotify)})
+	c.writeRecordChangingKeyIfSpent(out, typeAlert, []byte{alertWarning, byte(alertCloseNotify)})
 	c.flags |= sentClose
 	return nil
 }
 
-func (c *Conn) writeRecord(out Output, contentType byte, content []byte) {
+func (c *Conn) writeRecordChangingKeyIfSpent(out Output, contentType byte, content []byte) {
 	if c.write.sequence >= maxRecordsPerKey {
-		c.writeKeyUpdate(out, updateNotRequested)
+		c.writeKeyUpdateAndChangeKey(out, updateNotRequested)
 	}
 	c.sealRecord(out, contentType, content)
 }
 
-// UpdateKeys changes the key for sending and requests that the peer does the same. Write changes the key by itself
-// before it has been used too often.
+// UpdateKeys changes the key for sending and requests that the peer does the same. It makes no request while the peer
+// has not answered an earlier one. Write itself changes the key after maxRecordsPerKey records.
 func (c *Conn) UpdateKeys(out Output) error {
 	switch {
 	case c.is(broken):
-		return errBroken
+		return ErrBroken
 	case c.is(sentClose):
 		return errWriteClosed
 	}
-	c.writeKeyUpdate(out, updateRequested)
+	request := byte(updateRequested)
+	if c.is(updateAwaited) { // RFC 8446, section 4.6.3
+		request = updateNotRequested
+	}
+	c.writeKeyUpdateAndChangeKey(out, request)
+	c.flags |= updateAwaited
 	return nil
 }
 
-// writeKeyUpdate sends a KeyUpdate and then changes the key for sending.
-func (c *Conn) writeKeyUpdate(out Output, request byte) {
+// writeKeyUpdateAndChangeKey sends a KeyUpdate and then changes the key for sending.
+func (c *Conn) writeKeyUpdateAndChangeKey(out Output, request byte) {
 	c.sealRecord(out, typeHandshake, []byte{messageKeyUpdate, 0, 0, 1, request})
-	c.updateSecret(&c.write)
-	c.flags &^= updateDue
+	c.advanceSecretAndResetSequence(&c.write)
 }
 
 func (c *Conn) sealRecord(out Output, contentType byte, content []byte) {
-	ciph := c.cipherOf(&c.write)
+	ciph := c.cachedOrNewCipher(&c.write)
 	nonce := ciph.nonceFor(c.write.sequence)
 	c.write.sequence++
 	record := out.AppendSpace(len(content) + recordOverhead)

@@ -58,11 +58,11 @@ func FreeAddr(t testing.TB) string {
 	return ""
 }
 
-// Build builds a command of the module in folder root. It writes the program, without cgo, to folder dir.
-func Build(dir, root, command string) (program string, err error) {
-	program = filepath.Join(dir, filepath.Base(command))
+// Build builds a command of the module in moduleDir. It writes the program, without cgo, to outputDir.
+func Build(outputDir, moduleDir, command string) (program string, err error) {
+	program = filepath.Join(outputDir, filepath.Base(command))
 	build := exec.Command("go", "build", "-o", program, command)
-	build.Dir, build.Env = root, append(os.Environ(), "CGO_ENABLED=0")
+	build.Dir, build.Env = moduleDir, append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("go build: %w: %s", err, out)
 	}

@@ -154,7 +154,7 @@ func (w *agentWorker) processUntilStopped(ctx context.Context) error {
 		case call = <-w.calls:
 		case msg = <-w.messages:
 		case last := <-over:
-			w.sendRunResult(&last)
+			w.recordAndSendFinalReport(&last)
 		case now := <-w.heartbeat.C:
 			w.sendHeartbeatOrLeaveLostRun(now)
 		}
@@ -179,7 +179,7 @@ func (w *agentWorker) processUntilStopped(ctx context.Context) error {
 // stopTime limits the time between the end of ctx and the delivery of a result to the coordinator.
 const stopTime = 20 * time.Second
 
-func (w *agentWorker) sendRunResult(finalReport *report) {
+func (w *agentWorker) recordAndSendFinalReport(finalReport *report) {
 	if w.run.last = finalReport; finalReport.Failed != "" {
 		finalReport.Failed = cmp.Or(w.run.endReason, finalReport.Failed)
 	}

@@ -254,7 +254,7 @@ func (r *agentRun) sendHeartbeatOrPendingReport() {
 	}
 }
 
-// sendMessage is safe for concurrent use.
+// sendMessage publishes a message of this agent at a NATS subject. It is safe for concurrent use.
 func (r *agentRun) sendMessage(subject, kind string, body any) error {
 	data, err := encodeMessage(r.agent.version, kind, r.agent.id, body)
 	if err != nil {

@@ -96,7 +96,7 @@ func (m *memberAgent) isReportPending() bool { return m.result == nil && m.lost 
 //
 // When ctx ends, all agents end their runs early. RunOnAgents then returns the Result so far, with ctx's cause as the
 // error.
-func RunOnAgents(ctx context.Context, o Options, cfg load.Config) (*load.Result, error) {
+func RunOnAgents(ctx context.Context, o Options, cfg load.Config) (resultSoFar *load.Result, err error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -142,8 +142,8 @@ func (o *Options) Check() error {
 	return nil
 }
 
-// connectAndStartLocalAgents connects to NATS and then calls StartLocal. If there is no external NATS server, it first
-// starts one. stopLocalAgentsAndClose reverses all of this.
+// connectAndStartLocalAgents connects to NATS and then calls StartLocal. Without an external NATS server, it first
+// starts one. stopLocalAgentsAndClose undoes all of this.
 func (c *coordinator) connectAndStartLocalAgents() (err error) {
 	url, connect := c.URL, func(all ...nats.Option) (*nats.Conn, error) { return nats.Connect(c.URL, all...) }
 	if c.URL == "" {
@@ -197,8 +197,8 @@ func (c *coordinator) requireSecureExternalServer() error {
 	return requireCredentialsOrLoopback(c.conn)
 }
 
-// keepWarningIfNonePending is called on goroutines of the coordinator's NATS server. It stores a warning. If an earlier
-// warning has not been logged, the new warning is dropped: unauthenticated clients can cause many warnings.
+// keepWarningIfNonePending stores a warning, unless an earlier one has not been logged yet: unauthenticated clients can
+// cause many warnings. It is called on goroutines of the coordinator's NATS server.
 func (c *coordinator) keepWarningIfNonePending(line string) {
 	select {
 	case c.warnings <- line:

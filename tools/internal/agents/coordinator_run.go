@@ -15,7 +15,7 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// startDelay returns the time between an order to start and the start. In this time, the order reaches all agents.
+// startDelay returns the time between an order to start and the start, in which the order must reach all agents.
 func (c *coordinator) startDelay() time.Duration {
 	worst := time.Duration(0)
 	for _, m := range c.members {
@@ -56,8 +56,8 @@ type coordinatorTimers struct {
 	heartbeat *time.Ticker
 }
 
-// newCoordinatorTimers returns timers for a run that begins at start. From then on, agents report an interval every
-// observeEvery. The coordinator observes the interval observeEvery/2 after its end, when all reports have arrived.
+// newCoordinatorTimers returns timers for a run that begins at start. From then on, agents report at the end
+// of each interval of observeEvery. The coordinator evaluates the reports half an interval later, when all have arrived.
 func newCoordinatorTimers(ctx context.Context, start time.Time, observeEvery, heartbeatEvery time.Duration) *coordinatorTimers {
 	showAt := start.Add(observeEvery + observeEvery/2)
 	return &coordinatorTimers{stopping: ctx.Done(), every: observeEvery, showAt: showAt, show: time.NewTimer(time.Until(showAt)), heartbeat: time.NewTicker(heartbeatEvery)}
@@ -80,7 +80,7 @@ func (c *coordinator) processEventsWhile(isWaitingFor func(*memberAgent) bool) {
 			}
 			c.sendOrdersAsHeartbeats()
 		case <-t.patience:
-			c.dropMembersAndProcessPhases(func(*memberAgent) string { return fmt.Sprintf("no result within %v of the end", stopTime) })
+			c.dropLostMembersAndProcessPhases(func(*memberAgent) string { return fmt.Sprintf("no result within %v of the end", stopTime) })
 		case m := <-c.messages:
 			c.processAgentMessage(m)
 		case <-t.show.C:
@@ -92,7 +92,7 @@ func (c *coordinator) processEventsWhile(isWaitingFor func(*memberAgent) bool) {
 			c.logPendingWarningUnlessRepeated()
 			c.processQueuedMessages()
 			insecure := c.requireSecureExternalServer()
-			c.dropMembersAndProcessPhases(func(m *memberAgent) string {
+			c.dropLostMembersAndProcessPhases(func(m *memberAgent) string {
 				if insecure != nil {
 					return insecure.Error()
 				}
@@ -182,9 +182,9 @@ func (c *coordinator) activeMembers() (active []*memberAgent) {
 	return active
 }
 
-func (c *coordinator) dropMembersAndProcessPhases(lossReason func(*memberAgent) string) {
+func (c *coordinator) dropLostMembersAndProcessPhases(lossReasonOrEmpty func(*memberAgent) string) {
 	for _, m := range c.activeMembers() {
-		if reason := lossReason(m); reason != "" {
+		if reason := lossReasonOrEmpty(m); reason != "" {
 			c.markMemberLostAndStop(m, reason)
 		}
 	}
@@ -453,7 +453,7 @@ func (m *memberAgent) buildResultEntry(firstWindowStart time.Time) load.Agent {
 		a.Behind = m.measuring.Sub(firstWindowStart)
 	}
 	if r := cmp.Or(m.best, m.result); r != nil {
-		a.Connected, a.Rate, a.Latency, a.CPUShare = r.Connected, r.Rate(), r.Latency, r.CPUShare()
+		a.Connected, a.Rate, a.Latency, a.CPUShare = r.Connected, r.Rate(), r.Latency, r.GeneratorCPUShare()
 	} else {
 		last := m.snapshot
 		a.Last = &last

@@ -228,6 +228,63 @@ func TestHeartbeat(t *testing.T) {
 	})
 }
 
+// Batches and a heap send a heartbeat on each connection, and end connections whose client is silent or gone.
+func TestSharedHeartbeats(t *testing.T) {
+	for _, shape := range []string{HeartbeatBatches, HeartbeatHeap} {
+		addr, _ := startServe(t, Options{App: app.Sink, Heartbeat: minHeartbeat, HeartbeatBy: shape})
+		testkit.Dial(t, addr).Close()
+		for range 3 {
+			conn := testkit.Dial(t, addr)
+			conn.Expect(strings.Repeat(app.Heartbeat, 2))
+			if _, err := io.Copy(io.Discard, conn); err != nil {
+				t.Errorf("%s: got %v, want the end of a silent connection", shape, err)
+			}
+		}
+	}
+}
+
+// A deadline ends a connection whose client is silent.
+func TestDeadline(t *testing.T) {
+	addr, _ := startServe(t, Options{App: app.Echo, Deadline: 50 * time.Millisecond})
+	conn := testkit.Dial(t, addr)
+	conn.Send("a")
+	conn.Expect("a")
+	if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		t.Errorf("got %v, want the end", err)
+	}
+}
+
+// listenerWithoutDescriptors has none for the first connections.
+type listenerWithoutDescriptors struct {
+	net.Listener
+	failures int
+}
+
+func (l *listenerWithoutDescriptors) Accept() (net.Conn, error) {
+	if l.failures--; l.failures >= 0 {
+		return nil, &net.OpError{Op: "accept", Err: os.NewSyscallError("accept4", syscall.EMFILE)}
+	}
+	return l.Listener.Accept()
+}
+
+// A lack of descriptors does not end the server: the client waits.
+func TestNoDescriptors(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- Serve(ctx, &listenerWithoutDescriptors{ln, 3}, Options{App: app.Echo}) }()
+	conn := testkit.Dial(t, ln.Addr().String())
+	conn.Send("a")
+	conn.Expect("a")
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
 // The admin address says how many connections are open, and ends with the server.
 func TestAdmin(t *testing.T) {
 	shown := make(chan net.Addr, 1)
@@ -254,7 +311,8 @@ func TestCheck(t *testing.T) {
 	prefork := &PreforkOptions{Processes: 1, Command: []string{"server"}}
 	for _, o := range []Options{
 		{App: "ftp"}, {App: app.Echo, Buffer: MinBuffer - 1}, {App: app.Echo, Buffer: MaxBuffer + 1},
-		{App: app.Echo, Heartbeat: time.Millisecond}, {App: app.HTTP, Heartbeat: time.Second}, {App: app.HTTP, Admin: "127.0.0.1:0"},
+		{App: app.Echo, Heartbeat: time.Millisecond}, {App: app.HTTP, Heartbeat: time.Second}, {App: app.Echo, Deadline: -1},
+		{App: app.Echo, HeartbeatBy: HeartbeatHeap}, {App: app.Echo, Deadline: time.Second, Heartbeat: time.Second}, {App: app.HTTP, Admin: "127.0.0.1:0"},
 		{App: app.Lines, Flush: "often"}, {App: app.Echo, Flush: FlushTenth}, {App: app.Echo, Design: "threads"}, {App: app.Echo, Design: Prefork},
 		{App: app.Echo, Design: OneEpoll, Prefork: prefork}, {App: app.HTTP, Design: OneEpoll}, {App: app.Sink, Design: Reactor},
 		{App: app.Lines, Design: Epolls, Flush: FlushTenth}, {App: app.Lines, Design: OneEpoll, Admin: "127.0.0.1:0"},
@@ -294,4 +352,34 @@ func TestPark(t *testing.T) {
 	if err := ParkGoroutines(ctx, 5, func(string) error { return nil }); !errors.Is(err, context.Canceled) {
 		t.Errorf("interrupted: %v", err)
 	}
+}
+
+var usedBuffer []byte
+
+// BenchmarkBuffer takes the buffer of a connection that comes and goes: a new one, one of a pool of slices, as published,
+// and one of a pool of pointers.
+func BenchmarkBuffer(b *testing.B) {
+	use := func(buf []byte) { usedBuffer = buf } // as with a net.Conn, it escapes
+	b.Run("new", func(b *testing.B) {
+		for b.Loop() {
+			use(make([]byte, DefaultBuffer))
+		}
+	})
+	b.Run("pool of slices", func(b *testing.B) {
+		p := sync.Pool{New: func() any { return make([]byte, DefaultBuffer) }}
+		for b.Loop() {
+			buf := p.Get().([]byte)
+			use(buf)
+			//lint:ignore SA6002 this is what the benchmark shows
+			p.Put(buf)
+		}
+	})
+	b.Run("pool of pointers", func(b *testing.B) {
+		p := sync.Pool{New: func() any { return new([DefaultBuffer]byte) }}
+		for b.Loop() {
+			buf := p.Get().(*[DefaultBuffer]byte)
+			use(buf[:])
+			p.Put(buf)
+		}
+	})
 }

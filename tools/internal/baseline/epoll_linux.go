@@ -80,8 +80,8 @@ type epollConn struct {
 	raw         syscall.RawConn
 	fd          int32
 	partialLine []byte
-	// served orders the accesses of successive workers for Go's memory model, which does not know the order that the
-	// kernel guarantees.
+	// served tells Go's memory model that the accesses of successive workers are ordered. The kernel guarantees this
+	// order, but the memory model does not know it.
 	served atomic.Uint64
 }
 

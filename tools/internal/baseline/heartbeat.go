@@ -19,7 +19,7 @@ func withHeartbeatsAndReadDeadline(handle func(net.Conn, int), interval time.Dur
 		var beats sync.WaitGroup
 		done := make(chan struct{})
 		beats.Go(func() { sendHeartbeatsOrCloseConn(conn, interval, done) })
-		handle(deadlineConn{conn, (maxMissedHeartbeats + 1) * interval}, buffer)
+		handle(deadlineConn{conn, (maxMissedHeartbeats + 1) * interval, conn.SetReadDeadline}, buffer)
 		close(done)
 		conn.Close() // ends a Write that blocks
 		beats.Wait()
@@ -45,10 +45,11 @@ func sendHeartbeatsOrCloseConn(conn net.Conn, interval time.Duration, done chan 
 type deadlineConn struct {
 	net.Conn
 	timeout time.Duration
+	set     func(time.Time) error // sets the deadline before each Read
 }
 
 func (c deadlineConn) Read(p []byte) (int, error) {
-	if err := c.SetReadDeadline(time.Now().Add(c.timeout)); err != nil {
+	if err := c.set(time.Now().Add(c.timeout)); err != nil {
 		return 0, err
 	}
 	return c.Conn.Read(p)

@@ -11,13 +11,15 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/app"
 )
 
-func serveHTTPHello(ctx context.Context, ln net.Listener) error {
+func writeHello(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "text/plain")
+	io.WriteString(w, app.HelloText) // the connection ends on an error
+}
+
+func serveHTTP(ctx context.Context, ln net.Listener, h http.Handler) error {
 	var open sync.WaitGroup
 	srv := http.Server{
-		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Content-Type", "text/plain")
-			io.WriteString(w, app.HelloText) // the connection ends on an error
-		}),
+		Handler: h,
 		ConnState: func(_ net.Conn, state http.ConnState) {
 			switch state {
 			case http.StateNew:

@@ -6,12 +6,15 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/myriad-go/myriad/tools/internal/lab/app"
@@ -66,11 +69,18 @@ type Options struct {
 	// TLS, if not nil, encrypts connections with crypto/tls.
 	TLS *tls.Config
 	// Heartbeat is the time between two heartbeats on each connection, at least 100 ms. The default 0 disables
-	// heartbeats. The app HTTP does not support heartbeats.
+	// heartbeats. The apps HTTP and Web do not support heartbeats.
 	Heartbeat time.Duration
+	// HeartbeatBy is HeartbeatTickers (the default), HeartbeatBatches or HeartbeatHeap. The latter two require Heartbeat.
+	HeartbeatBy string
+	// Deadline, if not 0, is set before each Read, for reads and writes, as the published server does. Only PerConn
+	// supports it.
+	Deadline time.Duration
 	// Admin is a host:port at which package admin serves Go's memory and the number of connections. By default, it is
-	// not served. Admin must be "" for the app HTTP.
+	// not served. Admin must be "" for the apps HTTP and Web.
 	Admin string
+	// Files is the directory of the files that the app Web serves.
+	Files string
 	// AdminListening, if not nil, is called on another goroutine, with the address on which package admin listens.
 	AdminListening func(net.Addr)
 }
@@ -88,10 +98,14 @@ func (o Options) Validate() error {
 		return fmt.Errorf("a buffer of %d bytes; expected %d to %d", o.Buffer, MinBuffer, MaxBuffer)
 	case o.Heartbeat != 0 && (o.Heartbeat < minHeartbeat || o.Heartbeat > maxHeartbeat):
 		return fmt.Errorf("a heartbeat every %v; expected 0 for none, or %v to %v", o.Heartbeat, minHeartbeat, maxHeartbeat)
-	case o.App == app.HTTP && o.Admin != "":
-		return fmt.Errorf("an address for metrics with %s; expected it with another app", app.HTTP)
-	case o.App == app.HTTP && o.Heartbeat != 0:
-		return fmt.Errorf("heartbeats with %s; expected them with another app", app.HTTP)
+	case o.Deadline < 0 || o.Deadline > 0 && (app.IsHTTP(o.App) || o.Heartbeat > 0 || o.Design != PerConn):
+		return fmt.Errorf("a deadline of %v with %s, design %s and heartbeats every %v; expected it without HTTP and heartbeats, with %s", o.Deadline, o.App, o.Design, o.Heartbeat, PerConn)
+	case !slices.Contains(heartbeatShapes, o.HeartbeatBy), o.HeartbeatBy != HeartbeatTickers && o.Heartbeat == 0:
+		return fmt.Errorf("heartbeats every %v by %q; expected %s, or an interval with one of %s", o.Heartbeat, o.HeartbeatBy, HeartbeatTickers, strings.Join(heartbeatShapes, ", "))
+	case app.IsHTTP(o.App) && o.Admin != "":
+		return fmt.Errorf("an address for metrics with %s; expected it with another app", o.App)
+	case app.IsHTTP(o.App) && o.Heartbeat != 0:
+		return fmt.Errorf("heartbeats with %s; expected them with another app", o.App)
 	case o.App == app.WebSocket:
 		return fmt.Errorf("app %s, which a server on package net doesn't have; expected another one", o.App)
 	case !app.IsAppName(o.App):
@@ -110,7 +124,7 @@ func (o Options) Validate() error {
 		return nil
 	case !hasEpoll:
 		return fmt.Errorf("design %s on this system; expected %s, or Linux", o.Design, PerConn)
-	case o.App == app.Sink || o.App == app.HTTP:
+	case o.App == app.Sink || app.IsHTTP(o.App):
 		return fmt.Errorf("design %s with %s; expected %s, or another app", o.Design, o.App, PerConn)
 	case o.Flush != FlushEach || o.TLS != nil || o.Heartbeat != 0 || o.Admin != "":
 		return fmt.Errorf("design %s with TLS, heartbeats, metrics or a flush at every tenth answer; expected them with %s", o.Design, PerConn)
@@ -122,6 +136,7 @@ func (o *Options) setDefaults() {
 	o.Buffer = cmp.Or(o.Buffer, DefaultBuffer)
 	o.Flush = cmp.Or(o.Flush, FlushEach)
 	o.Design = cmp.Or(o.Design, PerConn)
+	o.HeartbeatBy = cmp.Or(o.HeartbeatBy, HeartbeatTickers)
 	o.Loops = cmp.Or(o.Loops, runtime.NumCPU())
 }
 
@@ -150,7 +165,9 @@ func Serve(ctx context.Context, ln net.Listener, o Options) error {
 	}
 	switch {
 	case o.App == app.HTTP:
-		return serveHTTPHello(ctx, ln)
+		return serveHTTP(ctx, ln, http.HandlerFunc(writeHello))
+	case o.App == app.Web:
+		return serveHTTP(ctx, ln, app.NewWebHandler(o.Files, func(h http.Handler) http.Handler { return h }))
 	case o.Prefork != nil:
 		return servePrefork(ctx, ln, *o.Prefork)
 	}
@@ -187,8 +204,14 @@ func Serve(ctx context.Context, ln net.Listener, o Options) error {
 	return <-ended
 }
 
+// Delays before the next Accept after a lack of descriptors, as in net/http.
+const (
+	minAcceptDelay = 5 * time.Millisecond
+	maxAcceptDelay = time.Second
+)
+
 func (s *plainServer) acceptAndServeUntilDone(ctx context.Context, ln net.Listener, serveConn func(net.Conn)) error {
-	for {
+	for delay := time.Duration(0); ; {
 		conn, err := ln.Accept()
 		if ctx.Err() != nil {
 			if err == nil {
@@ -196,9 +219,15 @@ func (s *plainServer) acceptAndServeUntilDone(ctx context.Context, ln net.Listen
 			}
 			return nil
 		}
+		if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) { // clients wait in the accept queue
+			delay = min(max(2*delay, minAcceptDelay), maxAcceptDelay)
+			sleepUntilDone(ctx, delay)
+			continue
+		}
 		if err != nil {
 			return err
 		}
+		delay = 0
 		if s.trackConnUnlessClosed(conn) {
 			serveConn(conn)
 		}
@@ -212,8 +241,14 @@ func (s *plainServer) startDesignAndServeFuncs(ctx context.Context, o Options) (
 		return s.startEpollLoops(ctx, o)
 	}
 	handle := newConnHandlerForApp(o)
-	if o.Heartbeat > 0 {
+	switch {
+	case o.HeartbeatBy != HeartbeatTickers:
+		handle = s.withSharedHeartbeats(ctx, handle, o)
+	case o.Heartbeat > 0:
 		handle = withHeartbeatsAndReadDeadline(handle, o.Heartbeat)
+	case o.Deadline > 0:
+		answer := handle
+		handle = func(conn net.Conn, buffer int) { answer(deadlineConn{conn, o.Deadline, conn.SetDeadline}, buffer) }
 	}
 	return []func(net.Conn){func(conn net.Conn) {
 		s.wait.Go(func() {

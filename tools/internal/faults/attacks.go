@@ -20,8 +20,8 @@ func NeverRead(target netip.AddrPort, conns int, request []byte, interval time.D
 	return &Swarm{Target: target, Conns: conns, Interval: interval, Stream: request, NeverReads: true}
 }
 
-// Flood sends requests as fast as the server reads them, and reads all responses. If maxInFlight is above 0, at most
-// maxInFlight sent bytes have not been received back.
+// Flood sends requests as fast as the server reads them, and reads all responses. If maxInFlight is above 0, it limits
+// the bytes that were sent and have not come back.
 func Flood(target netip.AddrPort, conns int, requests []byte, maxInFlight int) *Swarm {
 	return &Swarm{Target: target, Conns: conns, FullSpeed: true, MaxInFlight: maxInFlight, Stream: requests}
 }

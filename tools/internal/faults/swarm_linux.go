@@ -12,9 +12,8 @@ import (
 
 const stepInterval = 5 * time.Millisecond
 
-// neverReadBuffer is the receive buffer of connections that never read. It has space for one loopback packet. With a
-// smaller buffer, the kernel drops packets that it had offered to accept, including acknowledgements, and the
-// connection is stuck in both directions.
+// neverReadBuffer is the receive buffer of connections that never read. It has space for one loopback packet. With
+// less, the kernel drops even acknowledgements, and the connection is stuck in both directions.
 const neverReadBuffer = 80 << 10
 
 // fullSpeedSendBuffer is the send buffer of FullSpeed connections with a Stream. It is small because the kernel limits
@@ -153,7 +152,8 @@ func (w *swarmLoop) actOnce(i int) {
 	}
 }
 
-// dialConn starts to connect, if that is permitted. It reports whether the connection exists.
+// dialConn starts to connect, unless MaxDials is used up or the connection is retired. It reports whether the
+// connection exists.
 func (w *swarmLoop) dialConn(i int) bool {
 	m := &w.conns[i]
 	if m.retired || w.counts.Dials >= w.MaxDials {

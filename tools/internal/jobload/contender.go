@@ -146,8 +146,8 @@ func (c *publishedPool) Close() {
 	c.channelPool.Close()
 }
 
-// myriadPool is package pool with the limits of the plan. The pool is not told the memory or the duration of a job. The
-// context of each job ends at the job's deadline.
+// myriadPool is package pool with the limits of the plan. The pool does not know the memory or the duration of a job.
+// The context of each job ends at the job's deadline.
 type myriadPool struct{ *pool.Pool }
 
 func newMyriadPool(p Plan) (Contender, error) {

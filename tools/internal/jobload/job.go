@@ -64,15 +64,15 @@ func (j *Job) Execute() {
 }
 
 // CountAsExpired counts a job that will not run because its context has ended.
-func (j *Job) CountAsExpired() { j.countNotRun(nExpired) }
+func (j *Job) CountAsExpired() { j.endWithoutRunning(nExpired) }
 
 // CountAsShed counts an accepted job that will not run although its context has not ended.
-func (j *Job) CountAsShed() { j.countNotRun(nShed) }
+func (j *Job) CountAsShed() { j.endWithoutRunning(nShed) }
 
-func (j *Job) countNotRun(counter int) {
+func (j *Job) endWithoutRunning(counterIndex int) {
 	j.mustCountEndAndFreeSlot(func(t *countShard) {
 		if j.inWindow {
-			t.counts[counter]++
+			t.counts[counterIndex]++
 		}
 	})
 }
@@ -96,7 +96,7 @@ func (j *Job) mustCountEndAndFreeSlot(count func(*countShard)) {
 // Run implements pool.Job.
 func (j *Job) Run(context.Context) { j.Execute() }
 
-// Dropped implements pool.Dropper. If the error is neither ErrExpired nor ErrShed, the job counts as unfinished.
+// Dropped implements pool.Dropper. An error other than ErrExpired and ErrShed means that the job counts as unfinished.
 func (j *Job) Dropped(expiredOrShedErr error) {
 	switch {
 	case errors.Is(expiredOrShedErr, pool.ErrExpired):

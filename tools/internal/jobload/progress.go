@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// progressLineWriter writes progress lines and the final line. If another goroutine is writing, a progress line is
-// dropped, but the final line waits. No line follows the final line.
+// progressLineWriter writes progress lines and then the final line. If another goroutine is writing, a progress line is
+// dropped, but the final line waits.
 type progressLineWriter struct {
 	due atomic.Int64 // time of the next line
 

@@ -30,11 +30,11 @@ import (
 
 const (
 	lateAfter = 10 * time.Millisecond
-	// workSlice is the time for which the generator works before it sleeps for workPause, even if it is late. Without
-	// the sleep, Go would preempt the goroutine after 10 ms. A generator that is not late submits at most once per
-	// submitInterval: all jobs that are due. The generator's goroutine has no thread of its own. With one,
-	// each of its wake-ups would stop another thread, which costs up to a fifth of the processor time and favours pools
-	// with so many runnable goroutines that the generator rarely runs.
+	// submitInterval is the minimum time between two submissions of a generator that is not late; each submits all jobs
+	// that are due. A late generator works for workSlice and then sleeps for workPause. Without the sleep, Go would
+	// preempt its goroutine after 10 ms. The goroutine has no thread of its own: each of its wake-ups would stop
+	// another thread. That costs up to a fifth of the processor time, and favours pools whose runnable goroutines keep
+	// the generator waiting.
 	submitInterval = time.Millisecond
 	workSlice      = 4 * time.Millisecond
 	workPause      = 20 * time.Microsecond
@@ -49,7 +49,7 @@ const (
 	sampleInterval = 50 * time.Millisecond
 	reportInterval = 250 * time.Millisecond
 	pollInterval   = time.Millisecond
-	// rejectionSampling is the number of submissions of which one is timed.
+	// rejectionSampling means that one of this number of submissions is timed.
 	rejectionSampling = 16
 	// submitTimeout limits the wait for a submission in progress at the end. closeTimeout limits the wait for the
 	// pool's Close.
@@ -146,7 +146,7 @@ func (r *jobRun) submitJobsAndWriteResult(ctx context.Context) error {
 	return failed
 }
 
-func callWithTimeout(d time.Duration, f func()) bool {
+func callWithTimeout(d time.Duration, f func()) (returnedInTime bool) {
 	returned := make(chan struct{})
 	go func() {
 		defer close(returned)

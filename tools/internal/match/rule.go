@@ -16,7 +16,6 @@ import (
 	"strings"
 )
 
-// Limits of rules.
 const (
 	// MaxText is the maximum length of a delimiter or marker in bytes.
 	MaxText = 64

@@ -10,11 +10,12 @@ import (
 
 type templatePiece struct {
 	kind      kind
-	text      []byte // set for kindText
-	low, high uint64 // set for kindNumber
-	class     string // set for kindChars
-	count     int    // set for kindChars
-	index     int    // index of the expression in its template
+	text      []byte   // set for kindText
+	low, high uint64   // set for kindNumber
+	class     string   // set for kindChars
+	texts     []string // set for kindCycle
+	count     int      // set for kindChars
+	index     int      // index of the expression in its template
 }
 
 type kind uint8
@@ -27,6 +28,7 @@ const (
 	kindNumber
 	kindChars
 	kindUUID
+	kindCycle
 )
 
 func (p *templatePiece) generatedLengthRange() (low, high int) {
@@ -41,6 +43,12 @@ func (p *templatePiece) generatedLengthRange() (low, high int) {
 		return countDigits(p.low), countDigits(p.high)
 	case kindUUID:
 		return uuidLen, uuidLen
+	case kindCycle:
+		low, high = len(p.texts[0]), len(p.texts[0])
+		for _, text := range p.texts[1:] {
+			low, high = min(low, len(text)), max(high, len(text))
+		}
+		return low, high
 	default:
 		return p.count, p.count
 	}
@@ -53,7 +61,7 @@ func countDigits(n uint64) int {
 
 const (
 	// expressionNames lists the expressions for error messages.
-	expressionNames = "connection.uid, message.uid, seq, message.marker, random, hex, number or uuid"
+	expressionNames = "connection.uid, message.uid, seq, message.marker, random, hex, number, uuid or cycle"
 	blank           = " \t\r\n\v\f"
 	hexadecimal     = "0123456789abcdef"
 )
@@ -68,8 +76,8 @@ var printable = func() string {
 }()
 
 // parseExpression parses the text between \{ and }. It ignores white space around the text.
-func parseExpression(expressionText string, expressionIndex int) (templatePiece, error) {
-	expressionText = strings.Trim(expressionText, blank)
+func parseExpression(untrimmed string, expressionIndex int) (templatePiece, error) {
+	expressionText := strings.Trim(untrimmed, blank)
 	end := strings.IndexFunc(expressionText, func(c rune) bool { return !unicode.IsLetter(c) && c != '.' })
 	if end < 0 {
 		end = len(expressionText)
@@ -95,6 +103,9 @@ func parseExpression(expressionText string, expressionIndex int) (templatePiece,
 	case "number":
 		p.kind = kindNumber
 		p.low, p.high, err = parseIntegerRange(argument)
+	case "cycle": // its last text may end with white space
+		_, texts, _ := strings.Cut(untrimmed, name)
+		p.kind, p.texts = kindCycle, strings.Split(strings.TrimLeft(texts, blank), "|")
 	default:
 		err = errUnknownExpression(expressionText)
 	}

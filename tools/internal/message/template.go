@@ -4,7 +4,7 @@
 // generated again.
 //
 // The syntax is that of tcpkali (https://github.com/satori-com/tcpkali, its man page under "Traffic content
-// expressions"), without regular expressions and arithmetic.
+// expressions"), with cycle, and without regular expressions and arithmetic.
 //
 //	\{connection.uid}  number of the connection, from 0
 //	\{message.uid}     number of the message on its connection, from 0; also \{seq}
@@ -13,6 +13,7 @@
 //	\{hex 32}          32 random hexadecimal digits
 //	\{number 1-6}      a random integer, both ends included
 //	\{uuid}            a random UUID (version 4)
+//	\{cycle A|B|C}     one of the texts in turn; successive connections start with successive texts
 //
 // Text outside of expressions is literal. In a run of backslashes before a {, two stand for one: \\{ is a literal \{,
 // and \\\{seq} is a backslash and an expression. All other backslashes are literal; see UnescapeKeepingExpressions.
@@ -24,7 +25,6 @@ import (
 	"strings"
 )
 
-// Limits of a template.
 const (
 	// MaxText is the maximum length of a template in bytes.
 	MaxText = 1 << 20
@@ -172,6 +172,8 @@ func (t *Template) Append(dst []byte, id ID) []byte {
 			dst = r.appendChars(dst, p.count, p.class)
 		case kindUUID:
 			dst = appendUUID(dst, &r)
+		case kindCycle:
+			dst = append(dst, p.texts[(id.Connection+id.Message)%uint64(len(p.texts))]...)
 		}
 	}
 	return dst

@@ -37,6 +37,7 @@ func TestExact(t *testing.T) {
 		{`<\{ message.uid }>`, `<5>`},
 		{`\{message.marker}`, `00004d2000000005`},
 		{`\{number 7-7}`, `7`},
+		{`<\{ cycle a|bb }>`, `<bb >`},
 	} {
 		template := mustParse(t, c.text)
 		got := string(template.Append(nil, fifth))
@@ -64,6 +65,7 @@ func TestRandom(t *testing.T) {
 		{`\{number 0-9223372036854775807}`, `[0-9]{1,19}`, 1, 19},
 		{`\{uuid}`, `[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}`, 36, 36},
 		{`a\{seq}`, `a[0-9]+`, 2, 21},
+		{`\{cycle a|bb|ccc}`, `a|bb|ccc`, 1, 3},
 	} {
 		template := mustParse(t, c.text)
 		if low, high := template.MinLen(), template.MaxLen(); low != c.low || high != c.high {
@@ -92,6 +94,7 @@ func TestEven(t *testing.T) {
 		{`\{random 1}`, 94},
 		{`\{hex 2}`, 256},
 		{`\{number 10-19}`, 10},
+		{`\{cycle a|b|c}`, 3},
 	} {
 		template := mustParse(t, c.text)
 		seen := map[string]int{}

@@ -8,7 +8,7 @@ import (
 // Never is a time that is never reached.
 const Never = time.Duration(math.MaxInt64)
 
-// maxCurveTime limits the time after RateCurve.Begin. No message is due later.
+// maxCurveTime is the time after RateCurve.Begin from which no message is due.
 const maxCurveTime = 60 * 24 * time.Hour
 
 // RateCurve is the rate of messages as a function of time. All times are measured by the same clock. A RateCurve must

@@ -76,8 +76,8 @@ type CountsBeforeAndInWindow struct {
 	Before, Within int64
 }
 
-// Skip gives up the messages that are due before end, and returns their numbers. The window begins at windowStart. If
-// times are random, Skip draws at most *randomDrawsLeft of them, to limit its cost. It subtracts the draws from
+// Skip gives up the messages that are due before end, and counts them. The window begins at windowStart. If times are
+// random, Skip draws at most *randomDrawsLeft of them, to limit its cost, and subtracts the draws from
 // *randomDrawsLeft. It estimates the number of messages for which it has not drawn a time.
 func (p *SendPlan) Skip(c *RateCurve, seed uint64, windowStart, end time.Duration, randomDrawsLeft *int) (s CountsBeforeAndInWindow) {
 	if p.next == 0 {
@@ -176,7 +176,7 @@ func (s *SharedPlan) TakeNextIfDue(now time.Duration) (plannedAt time.Duration, 
 	return plannedAt, true
 }
 
-// Skip gives up the messages that are due before now, and returns their numbers. See SendPlan.Skip.
+// Skip gives up the messages that are due before now, and counts them. See SendPlan.Skip.
 func (s *SharedPlan) Skip(now time.Duration, maxRandomDraws int) CountsBeforeAndInWindow {
 	s.mu.Lock()
 	defer s.mu.Unlock()

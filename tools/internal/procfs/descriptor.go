@@ -26,7 +26,7 @@ func CountDescriptorsAndSockets(pid int) (d Descriptors, err error) {
 			return d, err
 		}
 		target, err := os.Readlink(dir + name)
-		if nilIfGone(err) != nil {
+		if nilIfNotFoundOrExited(err) != nil {
 			return d, err
 		}
 		if err == nil { // otherwise, the descriptor has been closed meanwhile
@@ -47,9 +47,9 @@ type DescriptorTable struct {
 	Open   int
 }
 
-// CountDescriptorsByTable counts the open descriptors in each descriptor table of a process. The table of the first
-// thread comes first. Each of the other tables is assumed to belong to one thread only. The call takes about 5 µs per
-// thread, and for each table as much time as CountDescriptors. It needs the right to trace the process (kcmp(2)).
+// CountDescriptorsByTable counts the open descriptors in each descriptor table of a process, that of the first thread
+// first. It assumes that only one thread uses each of the other tables. The call takes about 5 µs per thread, and for
+// each table as much time as CountDescriptors. It needs the right to trace the process (kcmp(2)).
 func CountDescriptorsByTable(pid int) ([]DescriptorTable, error) {
 	first, err := CountDescriptors(pid)
 	if err != nil {
@@ -59,7 +59,7 @@ func CountDescriptorsByTable(pid int) ([]DescriptorTable, error) {
 	others, err := threadsWithOwnTable(pid)
 	for _, t := range others {
 		open, err := t.FileDescriptorsLen()
-		if nilIfGone(err) != nil {
+		if nilIfNotFoundOrExited(err) != nil {
 			return nil, err
 		}
 		if open > 0 { // otherwise the thread is ending
@@ -76,7 +76,7 @@ func threadsWithOwnTable(pid int) (owners prom.Procs, err error) {
 			continue
 		}
 		same, err := sharesDescriptorTable(pid, t.PID)
-		if nilIfGone(err) != nil {
+		if nilIfNotFoundOrExited(err) != nil {
 			return nil, err
 		}
 		if err == nil && !same {

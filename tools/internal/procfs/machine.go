@@ -182,11 +182,18 @@ func CountTasksOfMachine() (all int64, err error) {
 	return all, nil
 }
 
+// LoadAverage returns the load average of the last minute, such as "0.20".
+func LoadAverage() (average string, err error) {
+	text, err := readTrimmedFile("/proc/loadavg")
+	average, _, _ = strings.Cut(text, " ")
+	return average, err
+}
+
 // CountOpenFilesOfMachine returns the number of open files and sockets on the machine.
 func CountOpenFilesOfMachine() (open int64, err error) {
 	text, err := ReadSysctl("fs.file-nr") // 1648 0 2466174
 	if err == nil {
 		_, err = fmt.Sscan(text, &open)
 	}
-	return open, nilIfGone(err)
+	return open, nilIfNotFoundOrExited(err)
 }

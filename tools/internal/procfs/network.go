@@ -55,7 +55,7 @@ func (n *Network) readSocketCounts(thread prom.FS) error {
 	}
 	six, err := thread.NetSockstat6()
 	if err != nil {
-		return nilIfGone(err) // a system without IPv6
+		return nilIfNotFoundOrExited(err) // a system without IPv6
 	}
 	for _, p := range six.Protocols {
 		if p.Protocol == "TCP6" {
@@ -130,7 +130,7 @@ func (n *Network) readBacklogAndConntrackDrops(thread prom.FS) error {
 		n.Counters["nf_conntrack_drop"] += int64(p.Drop)
 		n.Counters["nf_conntrack_early_drop"] += int64(p.EarlyDrop)
 	}
-	return nilIfGone(err) // the file exists only with connection tracking
+	return nilIfNotFoundOrExited(err) // the file exists only with connection tracking
 }
 
 // NetworkNamespaceFile returns the path of a file with which setns(2) can enter the network namespace of a process. If

@@ -134,8 +134,7 @@ func ReadProcessMemory(pid int) (ProcessMemory, error) {
 }
 
 // CountContextSwitches counts the context switches of a process's current threads. A switch is voluntary if the thread
-// waited for something, and involuntary if the thread could have continued. CountContextSwitches takes about 30 µs per
-// thread.
+// waited for something, otherwise involuntary. CountContextSwitches takes about 30 µs per thread.
 func CountContextSwitches(pid int) (voluntary, involuntary int64, err error) {
 	all, err := allThreads(pid)
 	for _, t := range all {

@@ -32,7 +32,7 @@ func IsNotFoundOrExited(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH)
 }
 
-func nilIfGone(err error) error {
+func nilIfNotFoundOrExited(err error) error {
 	if IsNotFoundOrExited(err) {
 		return nil
 	}

@@ -26,22 +26,22 @@ func main() {
 	check := flag.Bool("check", false, "check that the modules can be published")
 	tidy := flag.Bool("tidy", false, "tidy each go.mod and go.sum")
 	flag.Parse()
-	if err := setVersionThenCheckOrTidy(*check, *tidy, flag.Args()); err != nil {
+	if err := setVersionIfGivenThenCheckOrTidy(*check, *tidy, flag.Args()); err != nil {
 		fmt.Fprintln(os.Stderr, "release:", err)
 		os.Exit(1)
 	}
 }
 
-func setVersionThenCheckOrTidy(check, tidy bool, args []string) error {
+func setVersionIfGivenThenCheckOrTidy(check, tidy bool, versionArgs []string) error {
 	switch {
-	case len(args) == 1 && !check && !tidy:
-		if m := semver.Major(args[0]); m != "v0" && m != "v1" {
-			return fmt.Errorf("version %q; expected one such as v0.2.0, of major version 0 or 1", args[0])
+	case len(versionArgs) == 1 && !check && !tidy:
+		if m := semver.Major(versionArgs[0]); m != "v0" && m != "v1" {
+			return fmt.Errorf("version %q; expected one such as v0.2.0, of major version 0 or 1", versionArgs[0])
 		}
-		if err := setVersionInModFiles(".", args[0]); err != nil {
+		if err := setVersionInModAndWorkFiles(".", versionArgs[0]); err != nil {
 			return err
 		}
-	case len(args) > 0 || check == tidy:
+	case len(versionArgs) > 0 || check == tidy:
 		return errors.New("expected -check, -tidy or a version such as v0.2.0")
 	}
 	w, err := newEnvServingCheckout(".")
@@ -55,8 +55,8 @@ func setVersionThenCheckOrTidy(check, tidy bool, args []string) error {
 	if err := w.runReleaseChecks(os.Stdout); err != nil {
 		return err
 	}
-	if len(args) == 1 {
-		v := args[0]
+	if len(versionArgs) == 1 {
+		v := versionArgs[0]
 		fmt.Printf("\nTo publish:\n\tgit commit -am %q\n\tgit tag %s && git tag hub/%[1]s && git tag tools/%[1]s\n\tgit push --atomic origin main %[1]s hub/%[1]s tools/%[1]s\n", v, v)
 	}
 	return nil

@@ -18,9 +18,9 @@ const root = "github.com/myriad-go/myriad"
 var released = []string{".", "hub", "tools"}
 
 // private lists the folders of modules that are used only in a checkout.
-var private = []string{"examples", "examples/grpc", "hub/clients", "tools/browser", "tools/deploy", "tools/peers"}
+var private = []string{"examples", "examples/grpc", "examples/mqtt", "hub/clients", "tools/browser", "tools/deploy", "tools/peers"}
 
-func joinModulePath(folder string) string {
+func modulePathOfFolder(folder string) string {
 	if folder == "." {
 		return root
 	}
@@ -31,7 +31,7 @@ func joinModulePath(folder string) string {
 // modules, all with the given version.
 func writeModuleProxy(dir, checkout, version string) error {
 	for _, folder := range released {
-		mod := module.Version{Path: joinModulePath(folder), Version: version}
+		mod := module.Version{Path: modulePathOfFolder(folder), Version: version}
 		at := filepath.Join(dir, filepath.FromSlash(mod.Path), "@v")
 		if err := os.MkdirAll(at, 0o755); err != nil {
 			return err
@@ -76,8 +76,8 @@ func checkGoModFiles(checkout string) (commonVersion string, err error) {
 		if len(f.Replace) > 0 {
 			return "", fmt.Errorf("%s has a replace directive, which go install rejects; expected none", name)
 		}
-		if f.Module.Mod.Path != joinModulePath(folder) {
-			return "", fmt.Errorf("%s is module %s; expected %s", name, f.Module.Mod.Path, joinModulePath(folder))
+		if f.Module.Mod.Path != modulePathOfFolder(folder) {
+			return "", fmt.Errorf("%s is module %s; expected %s", name, f.Module.Mod.Path, modulePathOfFolder(folder))
 		}
 		for _, r := range f.Require {
 			if r.Mod.Path != root && !strings.HasPrefix(r.Mod.Path, root+"/") {
@@ -94,7 +94,7 @@ func checkGoModFiles(checkout string) (commonVersion string, err error) {
 	return commonVersion, nil
 }
 
-func setVersionInModFiles(checkout, version string) error {
+func setVersionInModAndWorkFiles(checkout, version string) error {
 	for _, folder := range slices.Concat(released, private) {
 		name := filepath.Join(checkout, folder, "go.mod")
 		f, err := parseGoModFile(name)
@@ -115,23 +115,23 @@ func setVersionInModFiles(checkout, version string) error {
 		if err := os.WriteFile(name, text, 0o644); err != nil {
 			return err
 		}
-		if err := setReplaceVersionsInGoWork(filepath.Join(checkout, folder, "go.work"), version); err != nil {
+		if err := setAllReplaceVersions(filepath.Join(checkout, folder, "go.work"), version); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// setReplaceVersionsInGoWork sets the version in each replace directive of a go.work file, if the file exists.
-func setReplaceVersionsInGoWork(name, version string) error {
-	text, err := os.ReadFile(name)
+// setAllReplaceVersions sets the version in each replace directive of a go.work file, if the file exists.
+func setAllReplaceVersions(goWorkFile, version string) error {
+	text, err := os.ReadFile(goWorkFile)
 	if os.IsNotExist(err) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	f, err := modfile.ParseWork(name, text, nil)
+	f, err := modfile.ParseWork(goWorkFile, text, nil)
 	if err != nil {
 		return err
 	}
@@ -145,7 +145,7 @@ func setReplaceVersionsInGoWork(name, version string) error {
 		}
 	}
 	f.Cleanup()
-	return os.WriteFile(name, modfile.Format(f.Syntax), 0o644)
+	return os.WriteFile(goWorkFile, modfile.Format(f.Syntax), 0o644)
 }
 
 func parseGoModFile(name string) (*modfile.File, error) {

@@ -34,7 +34,7 @@ func TestSetVersion(t *testing.T) {
 		copyFile(t, dir, filepath.Join(folder, "go.mod"))
 		copyFile(t, dir, filepath.Join(folder, "go.work"))
 	}
-	if err := setVersionInModFiles(dir, "v0.8.7"); err != nil {
+	if err := setVersionInModAndWorkFiles(dir, "v0.8.7"); err != nil {
 		t.Fatal(err)
 	}
 	if v, err := checkGoModFiles(dir); err != nil || v != "v0.8.7" {
@@ -69,7 +69,7 @@ func TestArguments(t *testing.T) {
 		{false, false, []string{"v2.0.0"}, `version "v2.0.0"; expected one such as v0.2.0`},
 		{false, false, []string{"1.0"}, `version "1.0"; expected one such as v0.2.0`},
 	} {
-		if err := setVersionThenCheckOrTidy(c.check, c.tidy, c.args); err == nil || !strings.Contains(err.Error(), c.want) {
+		if err := setVersionIfGivenThenCheckOrTidy(c.check, c.tidy, c.args); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("check %v, tidy %v, %q: got %v, want %q", c.check, c.tidy, c.args, err, c.want)
 		}
 	}

@@ -84,8 +84,7 @@ func isEnding(pid int, err error) bool {
 }
 
 // setThreadsAndExactCPUTime sets the number of threads and the processor time. For this process, User and System are
-// exact to the microsecond. For another process, only the sum of User and System is exact. Either of the two has steps
-// of about 10 ms.
+// exact to the microsecond. For another process, their sum is exact, but each of them alone has steps of about 10 ms.
 func (p *Process) setThreadsAndExactCPUTime(stat *procfs.Stat) {
 	p.Threads, p.User, p.System, p.Children = stat.Threads, stat.User, stat.System, stat.Children
 	if p.PID == os.Getpid() {

@@ -131,8 +131,8 @@ type Interval struct {
 	Machine Machine
 }
 
-// DifferenceSince returns the difference from an earlier sample. If a process began or ended between the samples, its
-// counters are not included, because their increase is unknown. No increase is negative.
+// DifferenceSince returns the difference from an earlier sample. It excludes the counters of a process that began or
+// ended between the samples, because their increase is unknown. Every increase is at least 0.
 func (s *Sample) DifferenceSince(before *Sample) Interval {
 	grown := s.SumOfProcesses()
 	grown.User, grown.System, grown.Children, grown.Voluntary, grown.Involuntary = 0, 0, 0, 0, 0

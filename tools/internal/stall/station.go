@@ -15,7 +15,7 @@ const (
 )
 
 // ErrFull is returned if the queue of a LineStation is full.
-var ErrFull = fmt.Errorf("stall: %d lines wait, or %d bytes of them; expected fewer than the server can keep", MaxLines, MaxBytes)
+var ErrFull = fmt.Errorf("stall: too many lines wait; expected at most %d, with %d bytes", MaxLines, MaxBytes)
 
 // spinTime is the time before the end of a service at which a LineStation stops sleeping and begins to poll the clock.
 // Sleeps usually end late by about spinTime. On a busy machine, a longer spinTime is less precise, because the

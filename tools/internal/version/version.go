@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// commit is for builds without a VCS stamp: from a tarball, with -buildvcs=false or by "go run". Such a build sets
-// it by -ldflags "-X github.com/myriad-go/myriad/tools/internal/version.commit=...".
+// commit is the source commit, if the build has no VCS stamp: from a tarball, with -buildvcs=false or by "go run". Such
+// a build sets it by -ldflags "-X github.com/myriad-go/myriad/tools/internal/version.commit=...".
 var commit string
 
 // MyriadVersion returns the version of Myriad in this executable, or "" if it is unknown.

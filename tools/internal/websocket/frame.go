@@ -2,7 +2,6 @@ package websocket
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/myriad-go/myriad/internal/wsframe"
 )
@@ -30,10 +29,5 @@ func AppendMaskedFrame(dst []byte, op Opcode, mask [4]byte, payload []byte) []by
 	if op >= OpClose && len(payload) > MaxControl {
 		panic(fmt.Sprintf("websocket: AppendFrame: a control frame with %d bytes; expected at most %d", len(payload), MaxControl))
 	}
-	dst = slices.Grow(dst, len(payload)+wsframe.MaxHead)
-	dst = wsframe.AppendMaskedHead(dst, wsframe.Fin|byte(op), mask, len(payload))
-	at := len(dst)
-	dst = dst[:at+len(payload)]
-	wsframe.ApplyMask(dst[at:], payload, mask, 0)
-	return dst
+	return wsframe.AppendMaskedFrame(dst, wsframe.Fin|byte(op), mask, payload)
 }

@@ -1,7 +1,6 @@
 package websocket
 
 import (
-	"crypto/sha1"
 	"encoding/base64"
 	"fmt"
 	"maps"
@@ -14,25 +13,12 @@ import (
 // maxHead is the maximum size of a handshake request or response in bytes.
 const maxHead = 16 << 10
 
-// guid is the text that a server appends to the key, to prove that it supports the protocol (RFC 6455, 1.3).
-const guid = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
-
 // HandshakeKey is the nonce of a handshake. RFC 6455 requires a random nonce for each connection.
 type HandshakeKey [16]byte
 
 func (k HandshakeKey) encodeBase64() (text [24]byte) {
 	base64.StdEncoding.Encode(text[:], k[:])
 	return text
-}
-
-// acceptValue returns the Sec-WebSocket-Accept value with which the server must respond to the key.
-func (k HandshakeKey) acceptValue() (accept [28]byte) {
-	var b [24 + len(guid)]byte
-	text := k.encodeBase64()
-	copy(b[copy(b[:], text[:]):], guid)
-	sum := sha1.Sum(b[:])
-	base64.StdEncoding.Encode(accept[:], sum[:])
-	return accept
 }
 
 // AppendRequest appends the request of a handshake. host is the value of the Host header: the host, and the port unless

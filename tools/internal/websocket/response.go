@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/textproto"
 	"strings"
+
+	"github.com/myriad-go/myriad/internal/wsframe"
 )
 
 // CheckHandshakeResponse checks the server's response to the handshake request with the key k. The response must be at
@@ -37,32 +39,17 @@ func CheckHandshakeResponse(in []byte, k HandshakeKey) (n int, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("websocket: the server's answer: %w", err)
 	}
-	accept := k.acceptValue()
-	for _, field := range []struct {
-		name, expected string
-		ok             bool
-	}{
-		{"Upgrade", "websocket", strings.EqualFold(header.Get("Upgrade"), "websocket")},
-		{"Connection", "Upgrade", headerListContains(header.Values("Connection"), "Upgrade")},
-		{"Sec-Websocket-Accept", string(accept[:]) + ", once", len(header.Values("Sec-Websocket-Accept")) == 1 && header.Get("Sec-Websocket-Accept") == string(accept[:])},
-		{"Sec-Websocket-Extensions", "none, as none was offered", header.Get("Sec-Websocket-Extensions") == ""},
-	} {
-		if !field.ok {
-			return 0, fmt.Errorf("websocket: the server's %s is %q; expected %s", field.name, truncateForError(strings.Join(header.Values(field.name), ", ")), field.expected)
-		}
+	text := k.encodeBase64()
+	err = wsframe.CheckResponseHeader(header, string(text[:]))
+	if err == nil && header.Get("Sec-Websocket-Extensions") != "" {
+		err = wsframe.UnexpectedFieldError(header, "Sec-Websocket-Extensions", "none, as none was offered")
+	}
+	if err != nil {
+		return 0, fmt.Errorf("websocket: %w", err)
 	}
 	return n, nil
 }
 
 func errUnexpectedStatus(line string) error {
 	return fmt.Errorf("websocket: the server answers %q; expected %q", truncateForError(line), "HTTP/1.1 101 Switching Protocols")
-}
-
-func headerListContains(lists []string, want string) bool {
-	for element := range strings.SplitSeq(strings.Join(lists, ","), ",") {
-		if strings.EqualFold(strings.TrimSpace(element), want) {
-			return true
-		}
-	}
-	return false
 }

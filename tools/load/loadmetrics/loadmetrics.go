@@ -93,7 +93,7 @@ func (s *loadState) addInterval(i load.Interval) {
 	s.connect.addLatency(i.Connect)
 }
 
-func quantileMap(l load.Latency) map[float64]float64 {
+func quantilesInSeconds(l load.Latency) map[float64]float64 {
 	to := make(map[float64]float64)
 	for _, p := range load.LatencyPoints {
 		switch {
@@ -164,5 +164,5 @@ var loadSummaries = []collector.Distribution[loadState]{
 }
 
 func newSummary(d *prometheus.Desc, all durations, last load.Latency) prometheus.Metric {
-	return prometheus.MustNewConstSummary(d, all.count, all.sum, quantileMap(last))
+	return prometheus.MustNewConstSummary(d, all.count, all.sum, quantilesInSeconds(last))
 }

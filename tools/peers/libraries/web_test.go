@@ -49,16 +49,24 @@ func TestWebHTTP(t *testing.T) {
 	})
 }
 
-// TestWebOverTLS checks the same with TLS; a client that prefers HTTP/2 gets HTTP/1.1.
+// TestWebOverTLS checks the same with TLS, over HTTP/2 and over HTTP/1.1.
 func TestWebOverTLS(t *testing.T) {
 	gone := make(chan bool, 1)
 	own, trusting := newTLSConfigs(t)
-	own.NextProtos = []string{"h2", "http/1.1"}
-	runUnderWeb(t, &web.HTTP{Handler: newHandlerReportingGone(gone)}, own, func(t *testing.T, addr string) {
-		c := newClient(t, trusting)
-		c.Transport.(*http.Transport).ForceAttemptHTTP2 = true
-		checkHTTP(t, c, "https://"+addr, "", gone)
-	})
+	for proto, disabled := range map[string]bool{"HTTP/2.0": false, "HTTP/1.1": true} {
+		t.Run(proto, func(t *testing.T) {
+			runUnderWeb(t, &web.HTTP{Handler: newHandlerReportingGone(gone), DisableHTTP2: disabled}, own, func(t *testing.T, addr string) {
+				c := newClient(t, trusting)
+				c.Transport.(*http.Transport).ForceAttemptHTTP2 = true
+				checkHTTP(t, c, "https://"+addr, "", gone)
+				res, err := c.Get("https://" + addr + "/hello")
+				if err != nil || res.Proto != proto {
+					t.Fatalf("%v, %v; want %s", res, err, proto)
+				}
+				res.Body.Close()
+			})
+		})
+	}
 }
 
 // TestWebCurl uses curl, a client in another language.

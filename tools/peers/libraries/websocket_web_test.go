@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -17,6 +18,9 @@ import (
 	"github.com/gobwas/ws/wsflate"
 	"github.com/gobwas/ws/wsutil"
 
+	"github.com/myriad-go/myriad/internal/testkit"
+	"github.com/myriad-go/myriad/internal/testkit/testserver"
+	"github.com/myriad-go/myriad/tcp"
 	"github.com/myriad-go/myriad/web"
 )
 
@@ -264,4 +268,79 @@ func TestWebWithGobwasClient(t *testing.T) {
 			e.waitClosed(t, 4002, "enough")
 		})
 	})
+}
+
+// dialedEcho sends messages of all sizes, each when the previous one has come back, and closes.
+type dialedEcho struct {
+	web.SocketBase
+	t      *testing.T
+	next   int
+	closed chan error
+}
+
+func (d *dialedEcho) message() string { return strings.Repeat("x", sizes[d.next]) }
+
+func (d *dialedEcho) Opened(s web.Socket) {
+	if s.Subprotocol() != "chat" {
+		d.t.Errorf("the subprotocol is %q", s.Subprotocol())
+	}
+	_ = s.WriteText(d.message())
+}
+
+func (d *dialedEcho) Message(s web.Socket, _ web.Kind, m []byte) {
+	if string(m) != d.message() {
+		d.t.Errorf("%d bytes came back as %d, or others", len(d.message()), len(m))
+	}
+	if d.next++; d.next == len(sizes) {
+		_ = s.Close(4000, "enough")
+		return
+	}
+	_ = s.WriteText(d.message())
+}
+
+func (d *dialedEcho) Closed(_ web.Socket, why error)         { d.closed <- why }
+func (d *dialedEcho) DialFailed(_ web.SocketDial, why error) { d.closed <- why }
+
+// TestWebDialsCoderServer connects web's client to a server of coder/websocket.
+func TestWebDialsCoderServer(t *testing.T) {
+	for _, model := range tcp.Models() {
+		for _, mode := range []websocket.CompressionMode{websocket.CompressionDisabled, websocket.CompressionNoContextTakeover, websocket.CompressionContextTakeover} {
+			t.Run(fmt.Sprint(model, mode), func(t *testing.T) {
+				status := make(chan error, 1)
+				s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					c, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{"chat"}, CompressionMode: mode})
+					if err != nil {
+						status <- err
+						return
+					}
+					c.SetReadLimit(-1)
+					for {
+						kind, m, err := c.Read(r.Context())
+						if err != nil {
+							status <- err
+							return
+						}
+						if err := c.Write(r.Context(), kind, m); err != nil {
+							status <- err
+							return
+						}
+					}
+				}))
+				defer s.Close()
+				srv := &tcp.Server{Model: model, Handler: tcp.Base{}, Limits: tcp.Limits{MaxUnsent: 4 << 20}}
+				testserver.Start(t, srv)
+				d := &dialedEcho{t: t, closed: make(chan error, 1)}
+				ws := &web.WebSocket{Handler: d, MaxMessage: 1 << 20, Subprotocols: []string{"other", "chat"}, Compression: true}
+				if err := ws.Dial(srv, web.SocketDial{URL: "ws" + strings.TrimPrefix(s.URL, "http")}); err != nil {
+					t.Fatal(err)
+				}
+				if why := testkit.Receive(t, d.closed, "Closed"); why != nil {
+					t.Errorf("closed for %v", why)
+				}
+				if err := testkit.Receive(t, status, "the server's end"); websocket.CloseStatus(err) != 4000 {
+					t.Errorf("the server's end: %v", err)
+				}
+			})
+		}
+	}
 }

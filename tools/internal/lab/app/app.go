@@ -19,11 +19,13 @@ const (
 	Echo = "echo"
 	// Lines echoes each line. A line is a message that ends in "\n".
 	Lines = "lines"
-	// Sink discards all input and closes a connection when the client does. It sends heartbeats.
+	// Sink discards all input. When the client closes the connection, the server does, too. It sends heartbeats.
 	Sink = "sink"
 	// HTTP answers each HTTP/1.1 GET of "/" with status 200, a Content-Length and HelloText. Apart from Date, all
 	// header fields are constant.
 	HTTP = "http"
+	// Web is HTTP with more resources, which NewWebHandler defines. Its "/" is the same as that of HTTP.
+	Web = "web"
 	// Wait echoes each line after WaitTime. It represents a handler that waits for another service.
 	Wait = "wait"
 	// Pow answers each line with the line, a space and a nonce of 16 hexadecimal digits: the smallest nonce for which
@@ -35,15 +37,15 @@ const (
 	// WebSocket serves a WebSocket at "/" and echoes each message. If a message begins with "!", the server broadcasts
 	// the rest of the message instead. Its heartbeats are pings.
 	WebSocket = "ws"
-	// PubSub is publish/subscribe in the protocol that the subject specifies. The server must answer PING. Names omits
-	// PubSub, because none of the example servers supports it.
+	// PubSub is publish/subscribe in the protocol that the subject specifies. The server must answer PING. PubSub is
+	// not in Names, because none of the example servers supports it.
 	PubSub = "pubsub"
 )
 
-var Names = []string{Echo, Lines, Sink, HTTP, Wait, Pow, Sha, WebSocket}
+var Names = []string{Echo, Lines, Sink, HTTP, Web, Wait, Pow, Sha, WebSocket}
 
 // List contains the elements of Names as one text, for error messages.
-const List = Echo + ", " + Lines + ", " + Sink + ", " + HTTP + ", " + Wait + ", " + Pow + ", " + Sha + " or " + WebSocket
+const List = Echo + ", " + Lines + ", " + Sink + ", " + HTTP + ", " + Web + ", " + Wait + ", " + Pow + ", " + Sha + " or " + WebSocket
 
 const (
 	// HelloText is the body of every HTTP answer.
@@ -52,14 +54,14 @@ const (
 	WaitTime = 10 * time.Millisecond
 	// PowZeros is the number of zero bits that the app Pow requires.
 	PowZeros = 16
-	// Heartbeat is the line with which a server probes a client. HeartbeatAnswer is the client's answer.
+	// Heartbeat is the line that a server sends to probe a client. HeartbeatAnswer is the line that the client returns.
 	Heartbeat       = "ping\n"
 	HeartbeatAnswer = "pong\n"
 	// Ping is the line that flooding connections send, as in the published benchmark.
 	Ping = "ping\n"
 )
 
-// Message is a message and its expected answer. If both are "", the load generator chooses the message.
+// Message is a message and the answer that a client expects. If both are "", the load generator chooses the message.
 type Message struct{ Text, Answer string }
 
 // fixedMessages contains the message of each app that ignores the message size of the workload. The answer of Pow takes
@@ -67,6 +69,7 @@ type Message struct{ Text, Answer string }
 var fixedMessages = map[string]Message{
 	Sink: {HeartbeatAnswer, Heartbeat},
 	HTTP: {},
+	Web:  {},
 	Pow:  {"myriad 125\n", "myriad 125 0000000000001078\n"},
 	Sha:  {Ping, "758d\n"},
 }
@@ -79,10 +82,13 @@ func UsesWorkloadMessageSize(appName string) bool {
 	return !fixed
 }
 
+// IsHTTP reports whether the app is HTTP or Web.
+func IsHTTP(appName string) bool { return appName == HTTP || appName == Web }
+
 func IsAppName(name string) bool { return slices.Contains(Names, name) }
 
 // CheckServerSpeaksApp exchanges messages on conn and returns an error if the server does not support the app. The
-// caller must set a deadline on conn.
+// caller must set a deadline on conn first.
 func CheckServerSpeaksApp(conn net.Conn, appName string) error {
 	// If no process listens on a port, a connection to the port can connect to itself.
 	if conn.LocalAddr().String() == conn.RemoteAddr().String() {
@@ -91,7 +97,7 @@ func CheckServerSpeaksApp(conn net.Conn, appName string) error {
 	switch appName {
 	case Sink:
 		return checkSinkClosesWithClient(conn)
-	case HTTP:
+	case HTTP, Web:
 		return checkHTTPHello(conn)
 	case PubSub:
 		return checkPubSubPing(conn)
@@ -114,8 +120,8 @@ func CheckServerSpeaksApp(conn net.Conn, appName string) error {
 	return nil
 }
 
-// sendTenAndCheckAnswers sends a message ten times and checks the answers. Fewer messages would not suffice, because
-// one compared server flushes its output only after every tenth answer.
+// sendTenAndCheckAnswers sends a message ten times and checks the answers. One compared server flushes its output only
+// after every tenth answer, so fewer messages would get no answer.
 func sendTenAndCheckAnswers(conn net.Conn, m Message) error {
 	const times = 10
 	if _, err := io.WriteString(conn, strings.Repeat(m.Text, times)); err != nil {

@@ -118,7 +118,7 @@ func TestPlan(t *testing.T) {
 		}
 		for _, n := range []int64{p.Holds, p.Holds + 1} {
 			over := ""
-			for _, l := range newPlanner().machineLimitsAndUse(&g, n) {
+			for _, l := range newPlanner().limitsAndUseOfMachine(&g, n) {
 				if l.used > l.max {
 					over = l.name
 				}

@@ -8,7 +8,8 @@ import (
 	"github.com/myriad-go/myriad/tools/doctor"
 )
 
-// Prediction compares figures of the measurement To with figures that are predicted from the measurement From.
+// Prediction compares measured figures with figures that are predicted from a smaller measurement. To is the
+// measurement with the measured figures. From is the smaller one.
 type Prediction struct {
 	// From and To differ only in the number of connections. Server, loops, app and message size are equal.
 	From    MeasuredCosts    `json:"from"`
@@ -34,8 +35,8 @@ func (c *ComparedFigure) RelativeError() float64 {
 	return c.Predicted/c.Measured - 1
 }
 
-// PredictFromSmallestOfSameSetup predicts each measurement from the smallest measurement of the same setup, which is
-// that with the fewest connections. The smallest measurements themselves are not predicted.
+// PredictFromSmallestOfSameSetup groups measurements by setup. It predicts the measurements of a group from the one
+// with the fewest connections, which itself is not predicted.
 func PredictFromSmallestOfSameSetup(all []MeasuredCosts, f *doctor.Facts) (predictions []Prediction) {
 	for i := range all {
 		to, from := &all[i], (*MeasuredCosts)(nil)
@@ -52,7 +53,7 @@ func PredictFromSmallestOfSameSetup(all []MeasuredCosts, f *doctor.Facts) (predi
 	return predictions
 }
 
-// hasSameSetupAs reports whether two measurements are equal in subject, loops, app, message size and TLS.
+// hasSameSetupAs reports whether m and o are measurements of the same subject, loops, app, message size and TLS.
 func (m *MeasuredCosts) hasSameSetupAs(o *MeasuredCosts) bool {
 	return m.Subject == o.Subject && m.Loops == o.Loops && m.App == o.App && m.Size == o.Size && m.TLS == o.TLS
 }

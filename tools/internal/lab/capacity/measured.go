@@ -160,8 +160,8 @@ func (k measuredSetup) measuredMedians(runs []*result.Run) MeasuredCosts {
 	return m
 }
 
-// setIdleCoresOrUpperLimit compares the CPU usage of the idle server with and without connections. If it was always
-// higher with connections, setIdleCoresOrUpperLimit sets IdleCoresPerConn. Otherwise it sets MaxIdleCoresPerConn.
+// setIdleCoresOrUpperLimit compares the CPU usage of the idle server with and without connections. If connections
+// increased it in every run, it sets IdleCoresPerConn. Otherwise it sets only an upper limit, MaxIdleCoresPerConn.
 func (m *MeasuredCosts) setIdleCoresOrUpperLimit(runs []*result.Run) {
 	var without, with []float64
 	for _, r := range runs {
@@ -181,8 +181,8 @@ func (m *MeasuredCosts) setIdleCoresOrUpperLimit(runs []*result.Run) {
 	m.MaxIdleCoresPerConn = slices.Max(with) / n
 }
 
-// sortPointsAndMakeMonotonic sorts the points by rate. Then it raises figures where necessary, so that no figure is
-// lower than at the preceding point.
+// sortPointsAndMakeMonotonic sorts the points by rate. Then it raises figures that are lower than at the preceding
+// point.
 func (m *MeasuredCosts) sortPointsAndMakeMonotonic() {
 	slices.SortFunc(m.Points, func(a, b Point) int { return cmp.Compare(a.Rate, b.Rate) })
 	for i := 1; i < len(m.Points); i++ {
@@ -228,8 +228,8 @@ func MeasurementFromLoad(s *load.Stream) (MeasuredCosts, error) {
 // PredictCores predicts the number of processors that a server keeps busy at rate messages per second. If loops is 0,
 // the server has the measured number of loops.
 //
-// PredictCores assumes that the work never decreases when the rate rises, and that the cost per message never
-// increases. Between two points, it returns the maximum that both assumptions allow.
+// PredictCores makes two assumptions: at a higher rate, the total work is not less, and the cost per message is not
+// more. Between two points, it returns the maximum that both assumptions allow.
 func (m *MeasuredCosts) PredictCores(connections, rate float64, loops int) float64 {
 	scale := 1.0
 	if loops > 0 && m.Loops > 0 {

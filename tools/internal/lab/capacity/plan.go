@@ -11,7 +11,7 @@ import (
 	"github.com/myriad-go/myriad/tools/doctor"
 )
 
-// Goal describes the connections to serve and the machines that serve them.
+// Goal describes the connections to serve and the machines that are available for them.
 type Goal struct {
 	// Connections is the total number of connections, from 1 to MaxConnections.
 	Connections int64 `json:"connections"`
@@ -67,8 +67,8 @@ func (g *Goal) Validate() error {
 
 const MaxConnections = 1_000_000_000_000
 
-// Plan describes the machines that a goal requires. The figures of a machine apply when Spare machines are down and the
-// others carry the whole load.
+// Plan describes the machines that a goal requires. Its figures apply to one machine while Spare machines are down and
+// the others carry the whole load.
 type Plan struct {
 	Goal Goal `json:"goal"`
 	// Machines is the number of machines, including spare ones.
@@ -110,7 +110,7 @@ type Flow struct {
 // Planner makes plans from a measurement.
 type Planner struct {
 	Measured MeasuredCosts
-	// Facts describes the machine of the measurement. If it points to a zero value, package doctor uses defaults.
+	// Facts describes the machine of the measurement. For a zero value, package doctor uses defaults.
 	Facts *doctor.Facts
 }
 
@@ -186,7 +186,7 @@ func (g *Goal) predictNetworkTraffic(messagesPerSecond float64) (in, out Flow) {
 	return in, out
 }
 
-func (p *Planner) machineLimitsAndUse(g *Goal, conns int64) []machineLimit {
+func (p *Planner) limitsAndUseOfMachine(g *Goal, conns int64) []machineLimit {
 	x := p.planOneMachine(g, conns)
 	usable := 1 - g.Free
 	all := []machineLimit{
@@ -206,11 +206,10 @@ type machineLimit struct {
 	used, max float64
 }
 
-// maxConnsPerMachine returns the maximum number of connections on a machine. limitName names the limit that one more
-// connection would exceed.
+// maxConnsPerMachine returns the maximum number of connections on a machine. limitName is the limit that prevents more.
 func (p *Planner) maxConnsPerMachine(g *Goal) (n int64, limitName string) {
 	exceeded := func(n int64) string {
-		for _, l := range p.machineLimitsAndUse(g, n) {
+		for _, l := range p.limitsAndUseOfMachine(g, n) {
 			if l.used > l.max {
 				return l.name
 			}
@@ -221,8 +220,8 @@ func (p *Planner) maxConnsPerMachine(g *Goal) (n int64, limitName string) {
 	return n, exceeded(n + 1)
 }
 
-// PlanMachines returns a plan for a goal. The goal and the measurement must agree on TLS. If the goal is invalid or a
-// machine cannot hold even one connection, PlanMachines returns an error.
+// PlanMachines returns a plan for a goal. The measurement and the goal must either both use TLS or both not use it.
+// PlanMachines returns an error if the goal is invalid or a machine cannot hold even one connection.
 func (p *Planner) PlanMachines(g Goal) (*Plan, error) {
 	if err := g.Validate(); err != nil {
 		return nil, err
@@ -249,8 +248,8 @@ func (p *Planner) PlanMachines(g Goal) (*Plan, error) {
 	return &x, nil
 }
 
-// proxyAddrsNeeded returns the number of addresses that a proxy needs to open conns connections to one port. If this
-// number is unknown, it returns 0.
+// proxyAddrsNeeded returns the number of addresses that a proxy needs to open conns connections to one port, or 0 if
+// this number is unknown.
 func (p *Planner) proxyAddrsNeeded(g *Goal, conns int64) int64 {
 	plan := p.newDoctorPlan(g, doctor.Client, conns)
 	proxy := netip.AddrFrom4([4]byte{192, 0, 2, 1}) // any address will do; this one is for documentation

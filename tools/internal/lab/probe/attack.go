@@ -15,7 +15,7 @@ var attackProbe = Probe{
 }
 
 // SetAttackFigures sets the figures of an attack. answers and errors are totals over the honest clients. p99 is the
-// largest 99th percentile of their latency in a report interval.
+// worst 99th percentile of their latency in any report interval.
 func SetAttackFigures(r *result.Run, answers, errors int64, p99 time.Duration) {
 	r.Figures = map[string]float64{"answers": float64(answers), "errors": float64(errors), "p99": p99.Seconds()}
 }

@@ -32,10 +32,10 @@ const (
 	RuleFewer      = "fewer"
 )
 
-// ExcludingRules lists rules for our own servers. If a run of a server breaks one of them, the server is not compared.
+// ExcludingRules lists rules for our own servers. A server is not compared if one of its runs breaks such a rule.
 var ExcludingRules = []string{RuleMismatch, RuleLost, RuleUnanswered, RuleConnect, RuleCount, RuleCounts, RuleWatchdog}
 
-// UncertainRules lists the rules whose breach makes the figures of a run uncertain. Reports mention such breaches.
+// UncertainRules lists rules that keep figures trustworthy. If a run breaks one, reports call its figures uncertain.
 var UncertainRules = []string{RuleUnsteady, RuleNoise, RuleLoad, RuleLittle, RuleHold, RuleOthers}
 
 const (
@@ -127,7 +127,7 @@ func sumCountsByCause(byCause map[string]int64) (n int64) {
 	return n
 }
 
-// addUnansweredOrUnsteadyCaveats adds a caveat if a flood got no answers, or if the rate of answers varied.
+// addUnansweredOrUnsteadyCaveats adds a caveat if a flood got no answers, or if the rate of answers varied much.
 func addUnansweredOrUnsteadyCaveats(r *result.Run, loadResult *load.Result) {
 	switch {
 	case loadResult.BytesReceived == 0 && r.Figures["unanswered"] == 0:
@@ -137,7 +137,8 @@ func addUnansweredOrUnsteadyCaveats(r *result.Run, loadResult *load.Result) {
 	}
 }
 
-// addDisturbedMemoryCaveats adds caveats if other processes or a wrong number of connections distort memory figures.
+// addDisturbedMemoryCaveats adds caveats if memory figures are distorted by other processes or by a wrong number of
+// connections.
 func addDisturbedMemoryCaveats(r *result.Run, w scenario.Workload) {
 	base, idle, after := r.FindSample(Touched), r.FindSample(Idle), r.FindSample(Exchanged)
 	if base == nil || idle == nil || after == nil {

@@ -6,7 +6,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
 )
 
-// floodProbe computes figures of connections on which clients send as much as the server accepts. It assumes that each
+// floodProbe computes figures of connections whose clients send without waiting for answers. It assumes that each
 // answer is as long as app.Ping.
 var floodProbe = Probe{
 	Figures: []Figure{
@@ -18,6 +18,8 @@ var floodProbe = Probe{
 		{Name: "up", Heading: "up Mbps", CustomFormat: formatMegabits},
 		{Name: "packets-down", Heading: "packets/s down"},
 		{Name: "packets-up", Heading: "packets/s up"},
+		{Name: "answers-per-packet", Heading: "answers/packet", CustomFormat: formatMeanWholeFrom1000},
+		{Name: "system-share", Heading: "CPU in the kernel", Unit: page.Share},
 		{Name: "flood-cpu", Heading: "CPU µs/answer", Better: Lower, CustomFormat: formatTwoDecimals},
 		{Name: "unanswered", Heading: "unanswered", Better: Lower},
 		{Name: "sent-minute", Heading: "MiB sent a minute", Unit: page.Bytes, CustomFormat: formatMebibytes, Hidden: true},
@@ -48,6 +50,13 @@ var floodProbe = Probe{
 			set("packets-up", float64(to.SegmentsIn-from.SegmentsIn)/between)
 			set("packets-down", float64(to.SegmentsOut-from.SegmentsOut)/between)
 		}
+		if from, to, ok := in.windowSamples(); ok {
+			set("system-share", ratioOrZero(to.Server.System-from.Server.System, to.Server.CPU()-from.Server.CPU()))
+			if segments := float64(to.SegmentsOut - from.SegmentsOut); segments > 0 {
+				set("answers-per-packet", received/window*to.At.Sub(from.At).Seconds()/float64(len(app.Ping))/segments)
+			}
+		}
+		in.setRuntimeFigures(set)
 		if check := in.Run.FindPhase(scenario.Verify); check != nil && check.Result != nil {
 			set("unanswered", float64(check.Result.Unanswered))
 		}

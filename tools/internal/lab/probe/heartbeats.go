@@ -15,6 +15,11 @@ var heartbeatProbe = Probe{
 		{Name: "beats", Heading: "heartbeats/s"},
 		{Name: "beats-each", Heading: "heartbeats each", CustomFormat: formatTwoDecimals},
 		{Name: "beat-cpu-each", Heading: "CPU µs/heartbeat", Better: Lower, CustomFormat: formatTwoDecimals},
+		{Name: "beat-cores", Heading: "cores for a million/s", Better: Lower, CustomFormat: formatTwoDecimals},
+		{Name: "beat-machine", Heading: "CPUs of the machine", Better: Lower, CustomFormat: formatTwoDecimals},
+		{Name: "beat-interval", Heading: "mean interval", Unit: page.Seconds},
+		{Name: "beat-interval-min", Heading: "shortest", Unit: page.Seconds},
+		{Name: "beat-interval-p99", Heading: "p99", Unit: page.Seconds},
 		{Name: "beat-rss", Heading: "RSS bytes/conn", Unit: page.Bytes, Better: Lower},
 	},
 	Measure: func(in RunInput, set func(string, float64)) {
@@ -26,6 +31,11 @@ var heartbeatProbe = Probe{
 		set("beat-connections", n)
 		set("beats", r.Rate())
 		set("beats-each", float64(r.Answered)/n)
+		if r.Latency.Count > 0 {
+			set("beat-interval", r.Latency.Mean.Seconds())
+			set("beat-interval-min", r.Latency.Min.Seconds())
+			set("beat-interval-p99", r.Latency.P99.Seconds())
+		}
 		cpus, ok := in.serverCPUsInWindow()
 		ready, end := in.Run.FindSample("ready"), in.Run.FindSample("measured")
 		if !ok || ready == nil {
@@ -34,8 +44,11 @@ var heartbeatProbe = Probe{
 		set("beat-cpu", cpus)
 		set("beat-cpu-all", cpus/n*float64(max(in.Run.Connections, r.Connected)))
 		set("beat-rss", float64(end.Server.RSS-ready.Server.RSS)/n)
+		from, to, _ := in.windowSamples()
+		set("beat-machine", ratioOrZero(to.Busy-from.Busy, to.At.Sub(from.At)))
 		if rate := r.Rate(); rate > 0 {
 			set("beat-cpu-each", cpus/rate*1e6)
+			set("beat-cores", cpus/rate*1e6)
 		}
 	},
 }

@@ -30,12 +30,12 @@ const (
 	maxLeftKernelShare = 0.05
 	maxLeftKernelBytes = 64 << 20
 	maxLeftFiles       = 200
-	// maxForeignCPUs is the number of CPUs that other processes may keep busy. If they use more, remaining resources
-	// are not taken for a leak.
+	// maxForeignCPUs is the number of CPUs that other processes may keep busy. If they use more, resources that remain
+	// after a run do not count as a leak.
 	maxForeignCPUs = 0.10
 )
 
-// heldProbe computes figures of held connections, with two verifications, heartbeats and a broadcast.
+// heldProbe computes figures of connections that are kept open through two verifications, heartbeats and a broadcast.
 var heldProbe = Probe{
 	Figures: []Figure{
 		{Name: "held", Heading: "connections held", Better: Higher, Main: true},
@@ -132,8 +132,8 @@ func sumSentVerificationLines(result *load.Result) (n int64) {
 	return n
 }
 
-// CountHeartbeatsAndAnswers returns how many heartbeats the server has sent and how many answers it has received.
-// Answers are all lines that the server has received since the first connection, minus verificationLines and minus the
+// CountHeartbeatsAndAnswers returns the numbers of heartbeats sent and answered, as counted by the server. Every line
+// that the server has received since the first connection counts as an answer, except verificationLines lines and the
 // lines of the lab's own connection.
 func CountHeartbeatsAndAnswers(r *result.Run, now *result.Counts, verificationLines int64) (sent, answered int64) {
 	before := r.FindSample(Before).Counts
@@ -145,10 +145,10 @@ func CountHeartbeatsAndAnswers(r *result.Run, now *result.Counts, verificationLi
 	return sent, answered
 }
 
-// setHeartbeatFigures sets the numbers of missing and lost heartbeats. It compares the counts of the server and of the
-// load generator. The server reports its counts after the second verification, and again at the end. If heartbeats may
-// have been in flight at the first report, and the counts at the end do not agree, the number of lost heartbeats
-// remains unset.
+// setHeartbeatFigures sets the numbers of missing and of lost heartbeats. It compares the counts of the server with
+// those of the load generator. The server reports its counts after the second verification, and again at the end. If
+// heartbeats may have been in flight at the first report, and the counts at the end differ, the number of lost
+// heartbeats stays unknown.
 func (h heldConnsRun) setHeartbeatFigures(set func(string, float64)) {
 	again, closed := h.Run.FindSample(VerifyAgain), h.Run.FindSample(Closed)
 	if again == nil || again.Counts == nil {
@@ -188,8 +188,8 @@ func (h heldConnsRun) setHeartbeatFigures(set func(string, float64)) {
 	}
 }
 
-// ExcessLeftoverResources returns the growth of resources since the checkpoint Before, beyond the tolerances. It adds
-// up the numbers of sockets, connections in TIME_WAIT, files, and MiB of kernel memory.
+// ExcessLeftoverResources returns how far resources have grown beyond the tolerances since the checkpoint Before. It is
+// a sum of the numbers of sockets, connections in TIME_WAIT, files, and MiB of kernel memory.
 func ExcessLeftoverResources(r *result.Run, now *result.Sample) float64 {
 	before := r.FindSample(Before)
 	var most int64

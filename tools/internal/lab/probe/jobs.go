@@ -8,7 +8,6 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
 )
 
-// jobsProbe computes figures of jobs submitted to a pool.
 var jobsProbe = Probe{
 	Figures: []Figure{
 		{Name: "goodput", Heading: "goodput/s", Better: Higher, Main: true},
@@ -70,9 +69,9 @@ var jobsProbe = Probe{
 	},
 }
 
-// jobsPerSecondInDeadline returns the number of jobs per second that ended within their deadline. In a run with a
-// warm-up, it counts the jobs that ended in the window. In other runs, it counts the jobs that were submitted in the
-// window. If the process was killed, it divides by the planned length of the window.
+// jobsPerSecondInDeadline returns the number of jobs per second that ended within their deadline. With a warm-up, it
+// counts the jobs that ended in the window. Without one, it counts the jobs that were submitted in the window. If the
+// process was killed, it divides by the planned length of the window.
 func jobsPerSecondInDeadline(j *result.Jobs) float64 {
 	window := min(j.Result.Elapsed, j.Window+j.Deadline)
 	good := j.Result.Good
@@ -88,7 +87,7 @@ func jobsPerSecondInDeadline(j *result.Jobs) float64 {
 	return float64(good) / window.Seconds()
 }
 
-// Goodput returns the number of jobs per second that ended within their deadline. For runs without jobs, it returns 0.
+// Goodput returns the number of jobs per second that ended within their deadline, or 0 for a run without jobs.
 func Goodput(r *result.Run) float64 {
 	if r.Jobs == nil || r.Jobs.Result == nil {
 		return 0

@@ -25,13 +25,13 @@ type Figure struct {
 	Better Direction
 	// CustomFormat formats values that Unit cannot describe.
 	CustomFormat func(float64) string
-	// Main puts the figure first in a workload's table, unless the scenario names another main figure.
+	// Main puts the figure first in the table of a workload. The scenario may name another figure instead.
 	Main bool
 	// Hidden omits the figure from the tables of workloads. Claims and reference tables may still use it.
 	Hidden bool
 }
 
-// Direction reports whether higher or lower values of a figure are better.
+// Direction states whether higher or lower values of a figure are better.
 type Direction int8
 
 const (
@@ -43,7 +43,7 @@ const (
 // Probe computes a group of figures.
 type Probe struct {
 	Figures []Figure
-	// Measure sets the figures of a run. If Measure is nil, the code that executes the run sets the figures.
+	// Measure sets the figures of a run. It is nil if the code that executes the run sets them.
 	Measure func(in RunInput, set func(name string, v float64))
 }
 
@@ -75,8 +75,8 @@ func FindFigure(name string) (Figure, bool) {
 	return figures[i], true
 }
 
-// HasBetterDirection reports whether a figure exists, and whether its Better is Lower or Higher. It serves as
-// scenario.Reader.Figures.
+// HasBetterDirection implements scenario.Reader.Figures. exists reports whether the figure exists, and better whether
+// its Better is Lower or Higher.
 func HasBetterDirection(name string) (better, exists bool) {
 	f, exists := FindFigure(name)
 	return f.Better != Neither, exists
@@ -141,16 +141,15 @@ func ratioOrZero(d, whole time.Duration) float64 {
 	return float64(d) / float64(whole)
 }
 
-// windowSamples returns the samples at the start and at the end of the measured window. If a sample is missing, ok is
-// false.
+// windowSamples returns the samples at the start and at the end of the measured window. ok is false if one is missing.
 func (in RunInput) windowSamples() (from, to *result.Sample, ok bool) {
 	from, to = in.Run.FindSample("measuring"), in.Run.FindSample("measured")
 	return from, to, from != nil && to != nil
 }
 
-// CPUsUsedByOthers returns how many CPUs were busy with anything except server, load generator and lab. stolenByHost is
-// the part that the host of a virtual machine took. Both are averages over the window. If a run has no window, they are
-// averages over the whole run.
+// CPUsUsedByOthers returns how many CPUs were busy with anything except the server, the load generator and the lab.
+// stolenByHost is the part that the host of a virtual machine took. Both are averages over the window or, for a run
+// without a window, over the whole run.
 func CPUsUsedByOthers(r *result.Run) (foreign, stolenByHost float64) {
 	in := RunInput{Run: r}
 	from, to, ok := in.windowSamples()
@@ -162,6 +161,26 @@ func CPUsUsedByOthers(r *result.Run) (foreign, stolenByHost float64) {
 	load := ratioOrZero(seen.Generator.CPU(), seen.Window)
 	foreign = ratioOrZero(to.Busy-from.Busy-(to.Server.CPU()-from.Server.CPU())-(to.Lab-from.Lab), between) - load
 	return max(0, foreign), max(0, ratioOrZero(to.Stolen-from.Stolen, between))
+}
+
+// setRuntimeFigures sets two figures of the server since its start: the garbage collector's share of the processor
+// time, and the p99 of the time between a goroutine becoming runnable and running. The p99 is interpolated between the
+// buckets of Prometheus's histogram.
+func (in RunInput) setRuntimeFigures(set func(string, float64)) {
+	end := in.Run.FindSample("measured")
+	if end == nil || end.Runtime == nil || end.Runtime.CPUSeconds == 0 || len(end.Runtime.SchedulerWaits) == 0 {
+		return
+	}
+	set("gc-share", end.Runtime.GCSeconds/end.Runtime.CPUSeconds)
+	waits, lower := end.Runtime.SchedulerWaits, [2]float64{}
+	wanted := 0.99 * waits[len(waits)-1][1]
+	for _, upper := range waits {
+		if upper[1] >= wanted && upper[1] > 0 {
+			set("sched-p99", lower[0]+(upper[0]-lower[0])*(wanted-lower[1])/(upper[1]-lower[1]))
+			return
+		}
+		lower = upper
+	}
 }
 
 func (in RunInput) serverCPUsInWindow() (cpus float64, ok bool) {

@@ -115,11 +115,12 @@ func TestMeasure(t *testing.T) {
 		}), closed, nil, []string{RuleMismatch, RuleLost, RuleUnanswered, RuleConnect}},
 		{"another number of connections", newWindowRun(func(r *result.Run, _ *load.Result) { r.Samples[1].Accepted = 9 }), closed, nil, []string{RuleCount}},
 		{"heartbeats", newWindowRun(func(r *result.Run, l *load.Result) { r.Heartbeats, r.Connections, l.Answered = true, 20, 10 }), beating,
-			map[string]float64{"beats-each": 1, "beat-cpu": 0.5, "beat-cpu-all": 1, "beat-rss": 1000, "beat-cpu-each": 50000}, nil},
+			map[string]float64{"beats-each": 1, "beat-cpu": 0.5, "beat-cpu-all": 1, "beat-rss": 1000, "beat-cpu-each": 50000, "beat-cores": 50000, "beat-interval": 0.01, "beat-interval-p99": 0.002}, nil},
 		{"heartbeats that are missing", newWindowRun(func(r *result.Run, l *load.Result) { r.Heartbeats, l.Answered = true, 5 }), beating, map[string]float64{"beats-each": 0.5}, []string{RuleBeats}},
 		{"a flood", newWindowRun(func(r *result.Run, _ *load.Result) {
 			r.Phases = slices.Insert(r.Phases, 0, result.Phase{Name: scenario.Verify, Result: &load.Result{Connected: 10, Unanswered: 9}})
-		}), flooded, map[string]float64{"sent": 6000, "received": 5000, "down": 40000, "up": 48000, "sent-minute": 360000, "per-connection": 1100, "packets-up": 100, "packets-down": 50, "unanswered": 9, "flood-cpu": 500}, []string{RuleUnanswered}},
+			r.Samples[2].Runtime = &result.Runtime{CPUSeconds: 2, GCSeconds: 0.5, SchedulerWaits: [][2]float64{{0.001, 90}, {0.01, 100}, {0.1, 100}}}
+		}), flooded, map[string]float64{"sent": 6000, "received": 5000, "down": 40000, "up": 48000, "sent-minute": 360000, "per-connection": 1100, "packets-up": 100, "packets-down": 50, "unanswered": 9, "flood-cpu": 500, "answers-per-packet": 20, "system-share": 0.2, "gc-share": 0.25, "sched-p99": 0.0091}, []string{RuleUnanswered}},
 		{"a flood without an answer", newWindowRun(func(_ *result.Run, l *load.Result) { l.BytesReceived = 0 }), flooded, map[string]float64{"received": 0}, []string{RuleUnanswered}},
 		{"a flood whose rate varies", newWindowRun(func(_ *result.Run, l *load.Result) { l.Variation = 0.26 }), flooded, nil, []string{RuleUnsteady}},
 		{"publish/subscribe", newWindowRun(func(r *result.Run, l *load.Result) {

@@ -24,7 +24,6 @@ func (in RunInput) setServerCPUFigures(perMessageFigure string, messagesPerSecon
 	}
 }
 
-// throughputProbe computes throughput, latency and CPU usage under a load of messages.
 var throughputProbe = Probe{
 	Figures: []Figure{
 		{Name: "tps", Heading: "TPS", Better: Higher, Main: true},
@@ -52,7 +51,8 @@ var throughputProbe = Probe{
 			set("in-flight", r.InFlight())
 			set("expected", float64(in.Workload.Connections*max(in.Workload.Pipeline, 1)))
 		}
-		set("load-busy", r.CPUShare())
+		set("load-busy", r.GeneratorCPUShare())
 		in.setServerCPUFigures("cpu", r.Rate(), set)
+		in.setRuntimeFigures(set)
 	},
 }

@@ -16,11 +16,11 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
 )
 
-// answerText is the answer at the beginning of a scenario's report: a sentence and a chart.
+// answerText is the answer at the beginning of a scenario's report. It consists of a sentence and a chart.
 type answerText struct {
 	clauses []string
 	subject string // subject of the last clause
-	// oneRound reports that a figure comes from a single round. uncertain lists subjects whose runs have caveats.
+	// oneRound reports that a figure comes from only one round. uncertain lists subjects whose runs have caveats.
 	oneRound  bool
 	uncertain []string
 	chart     *page.Bars
@@ -33,7 +33,7 @@ func buildAnswerText(r *result.Report) (a answerText) {
 	return a
 }
 
-// String returns the sentence, or "" if nothing was measured.
+// String returns the sentence of the answer, or "" if nothing was measured.
 func (a *answerText) String() string {
 	if len(a.clauses) == 0 {
 		return ""
@@ -51,8 +51,8 @@ func (a *answerText) String() string {
 // baselinePlaceholder matches the placeholders for a comparison with the baseline.
 var baselinePlaceholder = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\{(base|baseline|ratio|inverse)\}`) })
 
-// addClauseIfMeasured adds a clause to the sentence, unless a figure of the clause is missing. With the first clause,
-// it also adds the chart.
+// addClauseIfMeasured adds a clause to the sentence, unless a figure that the clause needs is missing. With the first
+// clause, it also adds the chart.
 func (a *answerText) addClauseIfMeasured(r *result.Report, c scenario.Clause) {
 	f, ok := probe.FindFigure(c.Figure)
 	if !ok {

@@ -13,8 +13,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
 )
 
-// WriteBenchstat writes the valid runs of a set in the format of Go benchmarks, for benchstat. Each run is one line
-// with the figures whose Better is Lower or Higher.
+// WriteBenchstat writes the valid runs of a set in the format of Go benchmarks, for benchstat. It writes one line for
+// each run, with the figures whose field Better is Lower or Higher.
 func WriteBenchstat(w io.Writer, s *result.Set) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "goos: %s\ngoarch: %s\n", s.Machine.OS, s.Machine.Arch)
@@ -43,7 +43,7 @@ func WriteBenchstat(w io.Writer, s *result.Set) error {
 	return err
 }
 
-// benchmarkLineValues returns the values and units for the line of a run, or "" if there are none.
+// benchmarkLineValues returns the figures of a run as values and units of a benchmark line, or "" if there are none.
 func benchmarkLineValues(run *result.Run) string {
 	if !run.IsValid() {
 		return ""

@@ -14,8 +14,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
 )
 
-// sizeCharts lists the charts that show a figure by size. The size is the number of connections, goroutines or jobs per
-// second.
+// sizeCharts lists the charts that show how a figure depends on size. Size is the number of connections, of goroutines,
+// or of jobs per second.
 var sizeCharts = []struct {
 	figure, size, title, axis string
 	log                       bool
@@ -65,8 +65,8 @@ func roundToFourDigitsUnlessWhole(v float64) float64 {
 // sizeSuffix matches the size at the end of a workload's name: "-1000" in "echo-1000", and "-10x" in "cpu-10x".
 var sizeSuffix = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`-(unloaded|[0-9]+[a-zA-Z]?)$`) })
 
-// familiesDifferingInSize groups workloads by their name without the size. names lists the groups with at least two
-// workloads.
+// familiesDifferingInSize groups workloads whose names differ only in the size. names lists the groups with at least
+// two workloads.
 func familiesDifferingInSize(r *result.Report) (names []string, all map[string][]scenario.Workload) {
 	all = make(map[string][]scenario.Workload)
 	for _, w := range r.Scenario.Workloads {
@@ -118,7 +118,7 @@ func buildFigureBySizeCharts(r *result.Report, familyName string, family []scena
 	return parts
 }
 
-// publishedSeries returns the published curve of a figure, for the first design in the table.
+// publishedSeries returns the curve of published values of a figure, for the first design in the published table.
 func publishedSeries(p *scenario.ReferenceTable, figure string, family []scenario.Workload) page.Series {
 	s := page.Series{Name: "published", Points: true}
 	i := slices.IndexFunc(p.Columns, func(c scenario.Column) bool { return c.Figure == figure && c.Relative == "" })
@@ -134,8 +134,8 @@ func publishedSeries(p *scenario.ReferenceTable, figure string, family []scenari
 	return s
 }
 
-// buildLastRunPercentileChart returns a chart of latency by percentile, with a curve for the last valid run of each
-// subject. If no run has latencies, it returns nil.
+// buildLastRunPercentileChart returns a chart of latency by percentile, with a curve for each subject's last valid run.
+// It returns nil if no run has latencies.
 func buildLastRunPercentileChart(r *result.Report, w scenario.Workload) (chartOrNil *page.Chart) {
 	c := &page.Chart{
 		Title: "Latency by percentile: " + w.Name,

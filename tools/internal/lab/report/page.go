@@ -18,10 +18,9 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
 )
 
-// maxRemarks is the maximum number of remarks in a list.
 const maxRemarks = 60
 
-// maxNamedClaims is the maximum number of unmet claims that the first lines of a report name.
+// maxNamedClaims limits how many unmet claims the report's first sentence lists by name. It only counts the others.
 const maxNamedClaims = 8
 
 func WriteJSONAndHTMLFiles(dir string, s *result.Set) error {
@@ -206,7 +205,7 @@ func buildOverviewSection(s *result.Set) page.Section {
 	return x
 }
 
-func truncatedRemarks(tone page.Tone, texts []string) (all []page.Remark) {
+func remarksUpToLimit(tone page.Tone, texts []string) (all []page.Remark) {
 	for i, text := range texts {
 		if i == maxRemarks {
 			return append(all, page.Remark{Tone: tone, Text: fmt.Sprintf("And %d more, in their sections.", len(texts)-i)})
@@ -216,7 +215,7 @@ func truncatedRemarks(tone page.Tone, texts []string) (all []page.Remark) {
 	return all
 }
 
-// remarksUnderHeading returns a heading and the remarks below it. If there are no remarks, it returns nil.
+// remarksUnderHeading returns a heading followed by the remarks, or nil if there are no remarks.
 func remarksUnderHeading(heading string, remarks []page.Remark) (parts []page.Part) {
 	if len(remarks) == 0 {
 		return nil
@@ -227,7 +226,7 @@ func remarksUnderHeading(heading string, remarks []page.Remark) (parts []page.Pa
 	return append(parts, page.Part{Remarks: remarks})
 }
 
-// foldedRemarksPart returns a list that is collapsed in the HTML page. If there are no remarks, it returns nil.
+// foldedRemarksPart returns a list that the HTML page shows collapsed. It returns nil if there are no remarks.
 func foldedRemarksPart(title string, remarks []page.Remark) []page.Part {
 	if len(remarks) == 0 {
 		return nil
@@ -248,7 +247,7 @@ func buildScenarioSection(r *result.Report) page.Section {
 			x.Parts = append(x.Parts, page.Part{Text: text})
 		}
 	}
-	x.Parts = append(x.Parts, remarksUnderHeading("", truncatedRemarks(page.Plain, r.Notes))...)
+	x.Parts = append(x.Parts, remarksUnderHeading("", remarksUpToLimit(page.Plain, r.Notes))...)
 	for _, w := range s.Workloads {
 		x.Parts = append(x.Parts, buildWorkloadParts(r, w)...)
 	}
@@ -317,8 +316,8 @@ func buildWorkloadParts(r *result.Report, w scenario.Workload) []page.Part {
 	return append(parts, foldedRemarksPart("Marks and failures", listProblemsOfRuns(rows))...)
 }
 
-// jobsAndAutoSubjectNotes returns the sentences below a workload's table. One sentence describes the submitted jobs.
-// Another compares the subject that chooses its I/O model by itself with the best other subject.
+// jobsAndAutoSubjectNotes returns up to two notes for below a workload's table. One describes the submitted jobs. The
+// other compares the subject that chooses its I/O model itself with the best other subject.
 func jobsAndAutoSubjectNotes(r *result.Report, w scenario.Workload, rows []subjectRuns) (parts []page.Part) {
 	tps, _ := probe.FindFigure("tps")
 	if auto := findSubjectRuns(rows, r.Scenario.Auto); len(auto.runs) > 0 {
@@ -342,8 +341,8 @@ func jobsAndAutoSubjectNotes(r *result.Report, w scenario.Workload, rows []subje
 	return append(parts, page.Part{Text: text + "."})
 }
 
-// buildFigureTable returns a table of the figures of a workload. The main figure comes first, with its ± and its ratio
-// to the baseline. The other figures follow in the order of the probes.
+// buildFigureTable returns a table of the figures of a workload. The first column is the main figure, with its margin
+// (±) and its ratio to the baseline. The other figures are in the order of the probes.
 func buildFigureTable(r *result.Report, rows []subjectRuns) *page.Table {
 	t := &page.Table{Figures: true}
 	base := findSubjectRuns(rows, r.Scenario.Baseline)
@@ -398,7 +397,7 @@ func buildFigureTable(r *result.Report, rows []subjectRuns) *page.Table {
 	return t
 }
 
-// buildPhaseTable returns a table of the phases of a run with held connections, or nil for other runs.
+// buildPhaseTable returns a table of a run's phases. It returns nil unless the run kept connections open over phases.
 func buildPhaseTable(run *result.Run) (tableOrNil *page.Table) {
 	before := run.FindSample(probe.Before)
 	if before == nil || len(run.Phases) == 0 {

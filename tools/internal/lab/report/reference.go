@@ -15,23 +15,24 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
 )
 
-// comparison compares a figure of one of our subjects with the same figure of a published design. Both ran in the same
-// rounds.
+// comparison compares a figure of one of our subjects with the same figure of a published design. Both were measured in
+// the same rounds.
 type comparison struct {
 	figure  probe.Figure
 	outcome string
-	// ratioText is the ratio with its ±. A ratio above 1 means that our subject is ahead.
+	// ratioText is the ratio with its margin (±). A ratio above 1 means that our subject is better than the design.
 	ratioText string
 	text      string
-	// designKilled reports that the watchdog killed the design, which then has no such figure. Other figures decide.
+	// designKilled reports that the watchdog killed the design, which thus lacks this figure. Other figures decide
+	// then.
 	designKilled bool
 }
 
-// oneRoundMargin is the assumed ± of a ratio that comes from only one round.
+// oneRoundMargin is the margin (±) that is assumed for a ratio from only one round.
 const oneRoundMargin = 0.1
 
-// compareByRatiosPerRound compares one of our subjects with a published design by the ratio of a figure in each round.
-// connsNote is added to the text.
+// compareByRatiosPerRound computes the ratio of one of our subjects to a published design in each round, and compares
+// the two by these ratios. It adds connsNote to the text.
 func compareByRatiosPerRound(rowName string, f probe.Figure, ours, design subjectRuns, connsNote string) comparison {
 	var ratios []float64
 	alone := 0 // number of rounds in which only the design did no work
@@ -89,8 +90,8 @@ func compareByRatiosPerRound(rowName string, f probe.Figure, ours, design subjec
 	return s
 }
 
-// appendCaveatsAndUncertainty adds the number of rounds and the caveats of both subjects to the text. If at least half
-// of a subject's runs are uncertain, it also makes the outcome uncertain.
+// appendCaveatsAndUncertainty adds the number of rounds and the caveats of both subjects to the text. It sets the
+// outcome to uncertain if at least half of one subject's runs are uncertain.
 func (s *comparison) appendCaveatsAndUncertainty(ours, design subjectRuns, ratioCount, rounds, roundsDesignDidNothing int) {
 	switch {
 	case ratioCount == 1:
@@ -113,13 +114,13 @@ func (s *comparison) appendCaveatsAndUncertainty(ours, design subjectRuns, ratio
 	s.text += "."
 }
 
-// meansNothingWasDone reports whether the value of a figure shows that no work was done.
+// meansNothingWasDone reports whether figure f with value v shows that the subject did no work.
 func meansNothingWasDone(f probe.Figure, v float64) bool {
 	return stats.IsNeverLatency(v) || f.Better == probe.Higher && v == 0
 }
 
-// watchdogKillNote returns a note if the watchdog killed the design. If f is the peak memory, it returns "", because a
-// killed design can still be compared by its memory.
+// watchdogKillNote returns a note if the watchdog killed the design. For the peak memory it returns "", because this
+// figure of a killed design can still be compared.
 func watchdogKillNote(f probe.Figure, design subjectRuns) (noteOrEmpty string) {
 	ended := design.firstWatchdogKill()
 	if ended == nil || f.Name == "peak-memory" {
@@ -128,8 +129,8 @@ func watchdogKillNote(f probe.Figure, design subjectRuns) (noteOrEmpty string) {
 	return fmt.Sprintf("%s was ended by the watchdog of this lab at %.2f GB after %.1f s", design.subject, float64(ended.Limit)/1e9, ended.After.Seconds())
 }
 
-// reasonToExcludeOurs returns the reason why our subject must not be compared, or "". Possible reasons are a failed
-// run, a run that did no work, and a run that broke one of probe.ExcludingRules.
+// reasonToExcludeOurs returns the reason why our subject must not be compared, or "". Such reasons are a failed run, a
+// run that did no work, and a run that broke one of probe.ExcludingRules.
 func reasonToExcludeOurs(f probe.Figure, ours subjectRuns) string {
 	if failed := ours.describeFailures(); failed != "" {
 		return failed
@@ -156,8 +157,7 @@ var toneByOutcome = map[string]page.Tone{
 	result.Met: page.Good, result.NotMet: page.Bad,
 }
 
-// worstComparisonOutcome returns the worst outcome. It considers comparisons with killed designs only if there are no
-// other comparisons.
+// worstComparisonOutcome returns the worst outcome. Comparisons with killed designs count only if there are no others.
 func worstComparisonOutcome(all []comparison) string {
 	if fair := slices.DeleteFunc(slices.Clone(all), func(s comparison) bool { return s.designKilled }); len(fair) > 0 {
 		all = fair
@@ -212,8 +212,8 @@ func newPublishedComparisonTable(r *result.Report, p *scenario.ReferenceTable) *
 	return c
 }
 
-// addPublishedAndMeasuredLines adds a line for a published row, a line with our measurement of the row's design, and a
-// line for each of our subjects.
+// addPublishedAndMeasuredLines adds a line for a published row. Below it, it adds a line with our measurement of the
+// row's design, and a line for each of our subjects.
 func (c *publishedComparisonTable) addPublishedAndMeasuredLines(p *scenario.ReferenceRow) {
 	c.addPublishedLineMarkingUnloaded(p)
 	w, rows := c.report.Scenario.FindWorkload(p.Workload), groupRunsBySubject(c.report, p.Workload)
@@ -248,8 +248,8 @@ func (c *publishedComparisonTable) addPublishedAndMeasuredLines(p *scenario.Refe
 	}
 }
 
-// addPublishedLineMarkingUnloaded adds a row as published. It marks the row if, by Little's law, the published figures
-// contradict the published number of connections.
+// addPublishedLineMarkingUnloaded adds a published row. It marks the row if its throughput and latency contradict its
+// number of connections, by Little's law.
 func (c *publishedComparisonTable) addPublishedLineMarkingUnloaded(p *scenario.ReferenceRow) {
 	line := []string{"published: " + p.Name}
 	if c.reference.Count != "" {
@@ -304,8 +304,8 @@ func formatCountOrNoFigure(n int) string {
 	return format.Count(n)
 }
 
-// formatMeasuredFigureOrRatio formats a subject's figure for a column of a published table. If the column is relative
-// to a base, it formats the ratio to the base. If the watchdog killed the base, it adds the figure in parentheses.
+// formatMeasuredFigureOrRatio formats a subject's figure for a column of a published table. If the column has a base,
+// it formats the ratio to the base. If the watchdog killed the base, it adds the figure in parentheses.
 func formatMeasuredFigureOrRatio(c scenario.Column, allSubjects []subjectRuns, subject subjectRuns) string {
 	f, ok := probe.FindFigure(c.Figure)
 	if !ok {
@@ -334,8 +334,8 @@ func formatMeasuredFigureOrRatio(c scenario.Column, allSubjects []subjectRuns, s
 	return f.Format(v)
 }
 
-// compareWithDesignByRowFigures compares our subject with the design by each figure in p.About. If p has no design, it
-// returns nil.
+// compareWithDesignByRowFigures compares our subject with the design of row p, by each figure in p.About. It returns
+// nil if p has no design.
 func (c *publishedComparisonTable) compareWithDesignByRowFigures(p *scenario.ReferenceRow, w scenario.Workload, ours, design subjectRuns) (all []comparison) {
 	if p.Design == "" {
 		return nil
@@ -356,7 +356,7 @@ func (c *publishedComparisonTable) compareWithDesignByRowFigures(p *scenario.Ref
 	return all
 }
 
-// summarizeRowsAheadOrBehind returns the numbers of our rows that are ahead, behind or have another outcome.
+// summarizeRowsAheadOrBehind counts our rows by outcome: ahead of the published design, behind it, or other.
 func (c *publishedComparisonTable) summarizeRowsAheadOrBehind() page.Remark {
 	counts := make(map[string]int)
 	for _, all := range c.comparisons {

@@ -37,7 +37,7 @@ func groupRunsBySubject(r *result.Report, workload string) (rows []subjectRuns) 
 	return rows
 }
 
-// findSubjectRuns returns the runs of a subject. If the subject was not run, the result has no runs.
+// findSubjectRuns returns the runs of a subject. For a subject that was not run, it returns an empty subjectRuns.
 func findSubjectRuns(rows []subjectRuns, subject string) subjectRuns {
 	i := slices.IndexFunc(rows, func(w subjectRuns) bool { return w.subject == subject })
 	if i < 0 {
@@ -46,7 +46,7 @@ func findSubjectRuns(rows []subjectRuns, subject string) subjectRuns {
 	return rows[i]
 }
 
-// valuesByRound returns the values of a figure in valid runs, by round.
+// valuesByRound returns the values of a figure in the valid runs, with their rounds as keys.
 func (w subjectRuns) valuesByRound(figure string) map[int]float64 {
 	found := make(map[int]float64)
 	for _, run := range w.runs {
@@ -112,7 +112,7 @@ func (w subjectRuns) lastValidRun() (last *result.Run) {
 	return last
 }
 
-// describeFailures states in how many rounds the subject failed. If it never failed, the result is "".
+// describeFailures states in how many rounds the subject failed. It returns "" if it never failed.
 func (w subjectRuns) describeFailures() string {
 	n, why := 0, ""
 	for _, run := range w.runs {
@@ -126,7 +126,7 @@ func (w subjectRuns) describeFailures() string {
 	return fmt.Sprintf("%s failed in %d of %d rounds: %s", w.subject, n, len(w.runs), why)
 }
 
-// whyFigureIsMissing returns the reason why the subject has no value for a figure. If it has a value, the result is "".
+// whyFigureIsMissing returns the reason why the subject has no value for a figure, or "" if it has one.
 func (w subjectRuns) whyFigureIsMissing(f probe.Figure) string {
 	if _, ok := w.medianOfFigure(f.Name); ok {
 		return ""
@@ -194,8 +194,8 @@ func (w subjectRuns) formatProblemFrequencies() (text string, tone page.Tone) {
 	return formatWordFrequencies(counts, len(w.runs)), tone
 }
 
-// describeRuleBreaks states how many valid runs broke one of probe.UncertainRules, or returns "" if no run did. If at
-// least half of the valid runs broke one, atLeastHalf is true.
+// describeRuleBreaks states how many valid runs broke one of probe.UncertainRules. It returns "" if none did.
+// atLeastHalf reports whether at least half of them did.
 func (w subjectRuns) describeRuleBreaks() (text string, atLeastHalf bool) {
 	runs, doubted, rules := 0, 0, []string(nil)
 	for _, run := range w.runs {

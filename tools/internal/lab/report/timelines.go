@@ -11,15 +11,15 @@ import (
 )
 
 const (
-	// A timeline is drawn only if it has at least minTicks ticks.
+	// minTicks is the minimum number of ticks for which a timeline is drawn.
 	minTicks = 3
-	// minTickStep is the minimum time between two ticks to draw their difference, because the kernel counts processor
-	// time in steps of 10 ms.
+	// minTickStep is the minimum time between two ticks whose difference is drawn. The kernel counts processor time in
+	// steps of 10 ms, so a shorter time would give imprecise values.
 	minTickStep = 500 * time.Millisecond
 )
 
-// timeCharts lists the charts of a timeline. The functions server and load return the value of a curve, or NaN if the
-// value is unknown. If counter is set, the chart shows rates per second.
+// timeCharts lists the charts of a timeline. The functions server and load return a value of a curve, or NaN if it is
+// unknown. If counter is set, the chart shows rates per second instead of totals.
 var timeCharts = []struct {
 	title, axis string
 	unit        page.Unit
@@ -98,7 +98,7 @@ func buildTimelineSection(r *result.Report) page.Section {
 }
 
 // newTickSeries returns a curve of ticks, with gaps at unknown values. If isCounter is set, the curve shows rates per
-// second, with gaps where the value decreased because a process was replaced.
+// second. It then also has gaps where a counter decreased because its process was replaced.
 func newTickSeries(ticks []result.Tick, value func(*result.Tick) float64, isCounter bool) (s page.Series) {
 	before := -1
 	for i := range ticks {

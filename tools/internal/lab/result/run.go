@@ -47,9 +47,20 @@ type Run struct {
 	Foreign  float64 `json:"foreign,omitempty"`
 	Stolen   float64 `json:"stolen,omitempty"`
 	Timeline []Tick  `json:"timeline,omitempty"`
+	// Origin is set in the results of articles, which can contain runs of several commands.
+	Origin Origin `json:"origin,omitzero"`
 }
 
-// Caveat is a rule that a run broke. Rule is the name of the rule. Detail describes what happened in the run.
+// Origin describes the command that made a run: the commit of the code, the scale, the machine, and its load average
+// over the minute before the command.
+type Origin struct {
+	Commit      string `json:"commit"`
+	Scale       string `json:"scale"`
+	Machine     string `json:"machine"`
+	LoadAverage string `json:"load_average"`
+}
+
+// Caveat records that a run broke a rule. Rule is the name of the rule. Detail describes what happened.
 type Caveat struct {
 	Rule   string `json:"rule"`
 	Detail string `json:"detail"`
@@ -59,7 +70,6 @@ func (r *Run) AddCaveat(rule, format string, args ...any) {
 	r.Caveats = append(r.Caveats, Caveat{rule, fmt.Sprintf(format, args...)})
 }
 
-// HasCaveat reports whether the run broke the rule.
 func (r *Run) HasCaveat(rule string) bool {
 	return slices.ContainsFunc(r.Caveats, func(m Caveat) bool { return m.Rule == rule })
 }
@@ -71,7 +81,7 @@ func (r *Run) FirstErrorLine() string {
 	return line
 }
 
-// IsValid reports whether the run was neither skipped nor failed. Only figures of valid runs count.
+// IsValid reports whether the run was executed and did not fail. Only figures of valid runs count.
 func (r *Run) IsValid() bool { return r.Error == "" && r.Skipped == "" }
 
 // Phase is a part of a run.
@@ -145,11 +155,23 @@ type Sample struct {
 	// Resting contains the number of CPUs that the idle server kept busy in each of several periods after the sample.
 	Resting []float64 `json:"resting,omitempty"`
 	Counts  *Counts   `json:"counts,omitempty"`
+	// Runtime is set at the end of a window if the server reports it.
+	Runtime *Runtime `json:"runtime,omitempty"`
+}
+
+// Runtime contains totals of a server's Go runtime since its start.
+type Runtime struct {
+	// CPUSeconds is the processor time of the process, and GCSeconds that of the garbage collector until its last cycle.
+	CPUSeconds float64 `json:"cpu_seconds"`
+	GCSeconds  float64 `json:"gc_seconds"`
+	// SchedulerWaits contains pairs in ascending order: a time in seconds, and how many waits of runnable goroutines took
+	// at most that time.
+	SchedulerWaits [][2]float64 `json:"scheduler_waits"`
 }
 
 func (s *Sample) KernelMemory() int64 { return s.Slab + s.Tables }
 
-// OpenConns returns the server's own count of connections or, without a count, the number of the server's sockets.
+// OpenConns returns the server's count of its connections or, without a count, the number of its sockets.
 func (s *Sample) OpenConns() int {
 	if s.Counts != nil {
 		return int(s.Counts.Open)
@@ -157,8 +179,8 @@ func (s *Sample) OpenConns() int {
 	return s.Server.Sockets
 }
 
-// Counts contains the server's counters since its start, and in Open the current number of connections. If the server
-// has worker processes, each number is the sum over these processes.
+// Counts contains the server's counters since its start. Only Open is the current number of connections. If the
+// server has worker processes, each number is the sum over these processes.
 type Counts struct {
 	Open       int64 `json:"open"`
 	Accepted   int64 `json:"accepted"`
@@ -215,7 +237,7 @@ func (e *Killed) String() string {
 		e.After.Seconds(), warming, float64(e.RSS)/1e9, float64(e.Limit)/1e9)
 }
 
-// Capacity is the maximum rate of jobs of one shape on this machine.
+// Capacity is the maximum rate at which this machine can run jobs of one shape.
 type Capacity struct {
 	Shape string `json:"shape"`
 	// PerSecond is the maximum rate of jobs that ended within their deadline. Side is the name of the contender that
@@ -230,8 +252,8 @@ type Capacity struct {
 	Tried []string `json:"tried"`
 }
 
-// Broadcaster describes the connection that requested a broadcast: the numbers of lines sent and heartbeats received.
-// If the broadcast did not reach this connection, Error is the reason.
+// Broadcaster describes the connection that requested a broadcast: the numbers of lines it sent and heartbeats it
+// received. If it did not receive the broadcast, Error is the reason.
 type Broadcaster struct {
 	Messages   int64  `json:"messages"`
 	Heartbeats int64  `json:"heartbeats"`

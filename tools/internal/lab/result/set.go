@@ -54,7 +54,7 @@ type Report struct {
 	Verdicts []Verdict `json:"verdicts,omitempty"`
 }
 
-// Verdict is a conclusion from a report's runs. It is about a reference table or a claim.
+// Verdict is a conclusion from a report's runs: how they compare with a reference table, or whether they meet a claim.
 type Verdict struct {
 	// Of is the title of the reference table, or the text of the claim.
 	Of string `json:"of"`
@@ -77,7 +77,7 @@ const (
 	Behind      = "behind"
 )
 
-// Machine describes the machine on which a command ran scenarios. Fields with unknown values are zero.
+// Machine describes the machine on which a command ran scenarios. A zero field means that the value is unknown.
 type Machine struct {
 	OS     string `json:"os"`
 	Arch   string `json:"arch"`
@@ -160,6 +160,48 @@ func (s *Set) CountFailedRunsAndClaims() (runs, claims int) {
 	return runs, claims
 }
 
+// Interrupted is the reason why an interrupted run was skipped.
+const Interrupted = "interrupted"
+
+// RemoveDetails removes phases, samples, timelines, logs and interrupted runs, so that the set can be kept in a
+// repository, and sets the origin of all runs.
+func (s *Set) RemoveDetails(origin Origin) {
+	for _, r := range s.Reports {
+		r.Runs = slices.DeleteFunc(r.Runs, func(x Run) bool { return x.Skipped == Interrupted })
+		for i := range r.Runs {
+			run := &r.Runs[i]
+			run.Phases, run.Samples, run.Timeline, run.Log, run.Broadcaster = nil, nil, nil, nil, nil
+			run.Origin = origin
+		}
+	}
+}
+
+// AddMissingRuns adds each run of an earlier set for whose workload and subject s has no run.
+func (s *Set) AddMissingRuns(earlier *Set) {
+	for _, old := range earlier.Reports {
+		i := slices.IndexFunc(s.Reports, func(r *Report) bool { return r.Scenario.Name == old.Scenario.Name })
+		if i < 0 {
+			s.Reports = append(s.Reports, old)
+			continue
+		}
+		r, added := s.Reports[i], []Run(nil)
+		for _, run := range old.Runs {
+			if slices.ContainsFunc(r.Runs, func(x Run) bool { return x.Workload == run.Workload && x.Subject == run.Subject }) {
+				continue
+			}
+			added = append(added, run)
+			if r.Scenario.FindWorkload(run.Workload) == nil {
+				r.Scenario.Workloads = append(r.Scenario.Workloads, *old.Scenario.FindWorkload(run.Workload))
+			}
+			if r.Scenario.FindSubject(run.Subject) == nil {
+				r.Scenario.Subjects = append(r.Scenario.Subjects, *old.Scenario.FindSubject(run.Subject))
+			}
+		}
+		r.Runs = append(r.Runs, added...)
+		r.Planned += len(added)
+	}
+}
+
 // WriteJSON writes the set as an indented JSON object.
 func (s *Set) WriteJSON(w io.Writer) error {
 	e := json.NewEncoder(w)
@@ -168,7 +210,7 @@ func (s *Set) WriteJSON(w io.Writer) error {
 	return e.Encode(s)
 }
 
-// ReadSet reads a set that Set.WriteJSON has written. If the JSON is longer than 512 MiB, it returns an error.
+// ReadSet reads a set that Set.WriteJSON has written. It returns an error if the JSON is longer than 512 MiB.
 func ReadSet(in io.Reader) (*Set, error) {
 	limited := &io.LimitedReader{R: in, N: maxSetBytes + 1}
 	decoder := json.NewDecoder(limited)
@@ -192,8 +234,7 @@ func ReadSet(in io.Reader) (*Set, error) {
 	return &s, nil
 }
 
-// BeginsLikeSet reports whether a file looks like a Set, of any version. beginning contains the first bytes of the
-// file.
+// BeginsLikeSet reports whether a file looks like a Set of any version. beginning contains the file's first bytes.
 func BeginsLikeSet(beginning []byte) bool {
 	text := strings.TrimLeft(string(beginning), " \t\r\n{")
 	return strings.HasPrefix(text, `"format"`)

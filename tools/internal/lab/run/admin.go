@@ -2,12 +2,15 @@ package run
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -21,15 +24,15 @@ const (
 	maxAdminReplyBytes = 1 << 20 // in bytes
 	adminTimeout       = 5 * time.Second
 	// firstGCRuns is the number of garbage collections before the first sample, from which growth is measured. After
-	// nine, no more of the startup memory was returned. After only two, up to 500 KB remained, which the first
-	// connections would have reused. Before each later sample, laterGCRuns are enough: the second one frees what the
-	// first request used.
+	// two, up to 500 KB of startup memory remained, which the first connections would have reused. After nine, all of
+	// it was returned. Each later sample follows laterGCRuns collections, of which the second frees what the first
+	// request used.
 	firstGCRuns = 12
 	laterGCRuns = 2
 )
 
-// adminClient reads a server's figures from its admin address, such as that of "myriad serve --admin". Each request
-// uses a new connection, which does not remain in TIME_WAIT.
+// adminClient reads a server's figures from its admin address, such as that of "myriad serve --admin". It uses a new
+// connection for each request and leaves none in TIME_WAIT.
 type adminClient struct {
 	addr   string
 	client *http.Client
@@ -85,8 +88,8 @@ func (a *adminClient) readCounters(ctx context.Context) (c result.Counts, err er
 	}, err
 }
 
-// pollCountersUntilOrTimeout reads the counters repeatedly until accept returns true, the timeout has passed or ctx has
-// ended. It returns the result of the last request.
+// pollCountersUntilOrTimeout reads the counters repeatedly. It stops when accept returns true, the timeout has passed
+// or ctx has ended, and returns the result of the last request.
 func (a *adminClient) pollCountersUntilOrTimeout(ctx context.Context, timeout time.Duration, accept func(*result.Counts) bool) (last result.Counts, lastErr error) {
 	for end := time.Now().Add(timeout); ; {
 		c, err := a.readCounters(ctx)
@@ -99,8 +102,8 @@ func (a *adminClient) pollCountersUntilOrTimeout(ctx context.Context, timeout ti
 	}
 }
 
-// readMetrics returns the values of metrics by name. The value of a metric with labels is the sum over all labels. If a
-// metric has the label "cause", there is also a sum for each cause, under a key such as closed{peer}.
+// readMetrics returns the values of metrics by name. The value of a metric with labels is the sum over all labels. For
+// a label "cause" or "le", there is also a sum for each of the label's values, under a key such as closed{peer}.
 func (a *adminClient) readMetrics(ctx context.Context) (values map[string]float64, err error) {
 	values = make(map[string]float64)
 	err = a.fetchAndParse(ctx, "/metrics", func(in io.Reader) error {
@@ -113,9 +116,11 @@ func (a *adminClient) readMetrics(ctx context.Context) (values map[string]float6
 				continue
 			}
 			values[name] += v
-			if _, cause, ok := strings.Cut(line, `cause="`); ok {
-				cause, _, _ = strings.Cut(cause, `"`)
-				values[name+"{"+cause+"}"] += v
+			for _, label := range []string{`cause="`, `le="`} {
+				if _, value, ok := strings.Cut(line, label); ok {
+					value, _, _ = strings.Cut(value, `"`)
+					values[name+"{"+value+"}"] += v
+				}
 			}
 		}
 		return lines.Err()
@@ -123,8 +128,26 @@ func (a *adminClient) readMetrics(ctx context.Context) (values map[string]float6
 	return values, err
 }
 
-// readRuntimeUsageInto sets the figures of the server's Go runtime and event loops in usage. For a server with worker
-// processes, it does not set memory figures. If the request fails, it sets nothing.
+// readRuntimeTotals returns totals of the server's Go runtime, or nil if the request fails.
+func (a *adminClient) readRuntimeTotals(ctx context.Context) (nilOnError *result.Runtime) {
+	v, err := a.readMetrics(ctx)
+	if err != nil {
+		return nil
+	}
+	r := &result.Runtime{CPUSeconds: v["process_cpu_seconds_total"], GCSeconds: v["go_cpu_classes_gc_total_cpu_seconds_total"]}
+	for key, count := range v {
+		if bound, ok := strings.CutPrefix(key, "go_sched_latencies_seconds_bucket{"); ok {
+			if seconds, err := strconv.ParseFloat(strings.TrimSuffix(bound, "}"), 64); err == nil && !math.IsInf(seconds, 1) {
+				r.SchedulerWaits = append(r.SchedulerWaits, [2]float64{seconds, count})
+			}
+		}
+	}
+	slices.SortFunc(r.SchedulerWaits, func(a, b [2]float64) int { return cmp.Compare(a[0], b[0]) })
+	return r
+}
+
+// readRuntimeUsageInto sets in usage the figures of the server's Go runtime and event loops. It does not set memory
+// figures if the server has worker processes. If the request fails, it sets nothing.
 func (a *adminClient) readRuntimeUsageInto(ctx context.Context, multiProcess bool, usage *load.Usage) {
 	v, err := a.readMetrics(ctx)
 	if err != nil {

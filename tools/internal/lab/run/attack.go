@@ -17,8 +17,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
 )
 
-// attackers lists the attacks, which run at the same time. If the server closes an attacker's connection, the attacker
-// opens a new connection.
+// attackers lists the attacks, which run at the same time. An attacker opens a new connection when the server has
+// closed the old one.
 var attackers = []struct {
 	name  string
 	conns int
@@ -46,8 +46,8 @@ const (
 	memoryGrowth, memorySlack         = 0.20, 16 << 20
 	descriptorGrowth, descriptorSlack = 0.10, 50
 	minQuarterSamples                 = 3 // minimum number of samples per quarter
-	// spareSockets is the number of a server's sockets that do not belong to honest clients: listeners, eventfds and
-	// the connection to the admin address.
+	// spareSockets is the number of server sockets that serve no honest client: listeners, eventfds and the connection
+	// to the admin address.
 	spareSockets = 20
 )
 
@@ -108,7 +108,7 @@ func (a *attackRun) recordAndPrintf(text string, args ...any) {
 	a.printSubjectProgress(true, text, args...)
 }
 
-// sampleAndLogUntilAttackEnds samples the server until the attack ends. At intervals, it logs the latest figures.
+// sampleAndLogUntilAttackEnds samples the server until the attack ends. It logs the latest figures at intervals.
 func (a *attackRun) sampleAndLogUntilAttackEnds(ctx context.Context) error {
 	whole := a.phase.For.Std()
 	ctx, cancel := context.WithTimeoutCause(ctx, whole, errAttackOver)
@@ -176,8 +176,8 @@ func (a *attackRun) formatNewCloseReasons(ctx context.Context) string {
 	return strings.Join(words, ", ")
 }
 
-// awaitClosesStopServerAndCheck waits until the server has closed the attackers' connections, and stops the server. If
-// it finds problems, it returns one error that lists them.
+// awaitClosesStopServerAndCheck waits until the server has closed the attackers' connections, and then stops the
+// server. It returns one error that lists all problems, or nil.
 func (a *attackRun) awaitClosesStopServerAndCheck(ctx context.Context) error {
 	var problems []string
 	addProblem := func(text string, args ...any) { problems = append(problems, fmt.Sprintf(text, args...)) }

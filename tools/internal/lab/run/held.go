@@ -20,21 +20,21 @@ import (
 )
 
 const (
-	// The server must accept or close the generator's connections within countTimeout plus countTimeoutPerConn per
-	// connection. With 28 other processes competing for two processors, a server closed 11,000 connections per second.
+	// countTimeout plus countTimeoutPerConn per connection limits how long the server takes to accept or close the
+	// load's connections. With 28 other processes on two processors, a server closed 11,000 per second.
 	countTimeout        = 10 * time.Second
 	countTimeoutPerConn = 200 * time.Microsecond
-	// The machine must return to its initial state within cleanupTimeout plus cleanupTimeoutPerConn per connection.
+	// cleanupTimeout plus cleanupTimeoutPerConn per connection limits how long the release of resources may take.
 	cleanupTimeout        = time.Second
 	cleanupTimeoutPerConn = 30 * time.Microsecond
-	// broadcastTimeout limits how long the connection that requested the broadcast waits for it, once all other
-	// connections have received the broadcast.
+	// broadcastTimeout limits a wait: when all other connections have received the broadcast, the connection that
+	// requested it must receive it within this time.
 	broadcastTimeout = 10 * time.Second
 )
 
-// heldConnsRun runs the phases of held connections on a server. It belongs to the run's goroutine. There is no gap
-// between phases. Each phase except the last ends with an event of the generator. The idle phase ends with a progress
-// event, so it can exceed its planned time by the interval of these events.
+// heldConnsRun runs the phases of a server whose connections are kept open. It belongs to the run's goroutine. Phases
+// follow each other without a gap. Each phase except the last ends with an event of the generator. The idle phase ends
+// with a progress event, so it can be longer than planned by the interval of these events.
 type heldConnsRun struct {
 	*serverMeasurement
 	stage       scenario.Stage
@@ -121,7 +121,7 @@ func (h *heldConnsRun) advancePhaseOnEvent(ctx context.Context, e load.Event) er
 	return nil
 }
 
-// endConnectPhase waits, up to a timeout, until the server has wantOpen open connections. Then it ends the phase.
+// endConnectPhase waits until the server has wantOpen open connections or a timeout has passed. Then it ends the phase.
 func (h *heldConnsRun) endConnectPhase(ctx context.Context, wantOpen int64) error {
 	if _, err := h.waitUntilOpenConnsAre(ctx, wantOpen); err != nil {
 		return err
@@ -130,7 +130,6 @@ func (h *heldConnsRun) endConnectPhase(ctx context.Context, wantOpen int64) erro
 	return h.recordPhaseAndBegin(ctx, probe.Verified, func(p *result.Phase) { setPhaseCountAndRate(p, h.lastSample.Counts.Accepted-before) })
 }
 
-// endVerifyAndBeginNextPhase ends the phase of a verification and begins the next phase.
 func (h *heldConnsRun) endVerifyAndBeginNextPhase(ctx context.Context, verification *load.Verification) error {
 	if verification == nil {
 		return errors.New("the load generator reported a verification without a result")
@@ -189,8 +188,8 @@ func (h *heldConnsRun) endHoldAndRestartVerify(ctx context.Context) error {
 	return nil
 }
 
-// recordPhaseAndBegin takes a sample and stores it in lastSample. Then it records the current phase and begins
-// nextPhase. If setFigures is not nil, setFigures completes the record.
+// recordPhaseAndBegin ends the current phase: it takes a sample, stores it in lastSample, and records the phase. If
+// setFigures is not nil, it completes the record. Then nextPhase begins.
 func (h *heldConnsRun) recordPhaseAndBegin(ctx context.Context, nextPhase string, setFigures func(*result.Phase)) error {
 	p := result.Phase{Name: h.currentPhase, Took: max(time.Since(h.phaseStart), 0)}
 	if h.currentPhase == probe.Alone {
@@ -222,7 +221,6 @@ func setPhaseCountAndRate(p *result.Phase, n int64) {
 	}
 }
 
-// sampleWithCounters takes a sample that includes the server's counters.
 func (h *heldConnsRun) sampleWithCounters(ctx context.Context, name string) (*result.Sample, error) {
 	c, err := h.admin.pollCountersUntilOrTimeout(ctx, countTimeout, func(*result.Counts) bool { return true })
 	if err != nil {
@@ -236,8 +234,8 @@ func (h *heldConnsRun) sampleWithCounters(ctx context.Context, name string) (*re
 	return h.appendSampleToRecord(s), nil
 }
 
-// forceGCIfOneProcess makes a server of one process collect garbage. For a server of several processes it does nothing,
-// because only the supervisor would collect.
+// forceGCIfOneProcess makes a server collect garbage if it is a single process. With several processes, only the
+// supervisor would collect.
 func (h *heldConnsRun) forceGCIfOneProcess(ctx context.Context, times int) {
 	if h.record.Processes < 2 {
 		h.admin.forceServerGC(ctx, times)
@@ -255,8 +253,8 @@ func (h *heldConnsRun) serverCountTimeout() time.Duration {
 	return countTimeout + countTimeoutPerConn*time.Duration(h.workload.Connections)
 }
 
-// awaitResourceReleaseAndSample waits, up to a timeout, until the machine uses no more resources than before the first
-// connection. Then it takes a sample.
+// awaitResourceReleaseAndSample waits until the machine uses no more resources than before the first connection, or a
+// timeout has passed. Then it takes a sample.
 func (m *serverMeasurement) awaitResourceReleaseAndSample(ctx context.Context) error {
 	bound := cleanupTimeout + cleanupTimeoutPerConn*time.Duration(m.workload.Connections)
 	for began := time.Now(); ; {
@@ -293,8 +291,8 @@ func dialAndRequestBroadcast(ctx context.Context, addr, appName string) (net.Con
 	return talk, nil
 }
 
-// awaitBroadcastAndClose reads from the connection that requested the broadcast until no line has arrived for timeout,
-// or for 1 ms after the broadcast. Then it closes the connection.
+// awaitBroadcastAndClose reads from the connection that requested the broadcast. It closes the connection after timeout
+// without a line or, once the broadcast has arrived, after 1 ms without a line.
 func awaitBroadcastAndClose(conn net.Conn, timeout time.Duration) *result.Broadcaster {
 	defer conn.Close()
 	seen := &result.Broadcaster{Messages: 1, Error: "it did not come"}

@@ -19,13 +19,13 @@ import (
 )
 
 const (
-	// After the last submission, a contender must finish its jobs within jobsDrainTimeout. If a run takes jobsOvertime
-	// longer than planned, its process is terminated. The process must then exit within jobsKillDelay.
+	// jobsDrainTimeout limits the time in which a contender finishes its jobs after the last submission. A process that
+	// takes jobsOvertime longer than planned is terminated, and must then exit within jobsKillDelay.
 	jobsDrainTimeout = 5 * time.Second
 	jobsOvertime     = 30 * time.Second
 	jobsKillDelay    = time.Second
-	// maxAdaptiveWorkers limits the workers of a pool that adapts their number. The published experiment has the same
-	// limit.
+	// maxAdaptiveWorkers limits the workers of a pool that adapts their number. It equals the limit in the published
+	// experiment.
 	maxAdaptiveWorkers = 5000
 	// A larger number of workers is preferred if it multiplies the rate by at least calibrationGain. Once the rate
 	// falls below the best rate times calibrationLoss, no larger number is tried.
@@ -46,8 +46,8 @@ type jobsRun struct {
 	phase       scenario.Phase
 	scenario    *scenario.Scenario
 	earlierRuns []result.Run
-	// iterations is the number of loop iterations per millisecond of computing, or 0 if unknown. The first contender
-	// measures it, and all contenders use the value.
+	// iterations is the number of loop iterations in a millisecond of computing, or 0 if unknown. The first contender
+	// measures this number for all contenders.
 	iterations uint64
 	overtime   time.Duration
 }
@@ -98,8 +98,8 @@ func (j *jobsRun) buildContenderCommand(s scenario.Subject, window time.Duration
 	return command
 }
 
-// runContenderUnderWatchdog runs a contender's process with limits for memory and time. If the process exceeds the
-// memory limit, it is killed. If it takes too long, it is terminated, and its last counts are the result.
+// runContenderUnderWatchdog runs a contender's process with limits for memory and time. A process that exceeds its
+// memory is killed. A process that takes too long is terminated, and its last counts are the result.
 func (j *jobsRun) runContenderUnderWatchdog(ctx context.Context, rec *result.Run, s scenario.Subject, o jobSettings) error {
 	run, warmUp := rec.Jobs, j.phase.WarmUp.Std()
 	run.Deadline = j.phase.Deadline.Std()
@@ -158,8 +158,8 @@ func (j *jobsRun) runContenderUnderWatchdog(ctx context.Context, rec *result.Run
 	return nil
 }
 
-// reuseOrMeasureShapeCapacity returns the capacity for the shape of jobs. If an earlier run contains this capacity, it
-// is reused. Otherwise it is measured and stored in rec.
+// reuseOrMeasureShapeCapacity returns the capacity for a shape of jobs from the record of an earlier run. If no record
+// contains it, it measures the capacity and stores it in rec.
 func (j *jobsRun) reuseOrMeasureShapeCapacity(ctx context.Context, rec *result.Run) (c *result.Capacity, err error) {
 	for i := range j.earlierRuns {
 		known := j.earlierRuns[i].Capacity
@@ -185,8 +185,8 @@ func (j *jobsRun) reuseOrMeasureShapeCapacity(ctx context.Context, rec *result.R
 	return c, nil
 }
 
-// measureCapacity measures the capacity with the contenders that the scenario selects. First come contenders with a
-// fixed number of workers: one worker per CPU, and then twice as many until the rate of jobs falls.
+// measureCapacity measures the capacity with the contenders that the scenario selects. It starts with the contenders
+// that have a fixed number of workers. This number is one per CPU at first, and doubles until the rate of jobs falls.
 func (j *jobsRun) measureCapacity(ctx context.Context) *result.Capacity {
 	c := &result.Capacity{Shape: j.phase.Shape}
 	for _, fixed := range []bool{true, false} {
@@ -258,8 +258,8 @@ func (w *memoryLimitKiller) start(p *process) {
 	w.running.Go(func() { w.killWhenOverLimit(ctx, p) })
 }
 
-// killWhenOverLimit kills the process if it exceeds the limit. It polls the kernel's record of peak memory, so it does
-// not miss a short peak between two polls. It uses a process handle, because the process ID may have been reused.
+// killWhenOverLimit kills the process if it exceeds the limit. It reads the kernel's record of peak memory, which
+// includes short peaks between two reads. It uses a process handle, because the process ID may have been reused.
 func (w *memoryLimitKiller) killWhenOverLimit(ctx context.Context, p *process) {
 	for began := time.Now(); ; {
 		if s, err := sample.TakeSample(sample.Memory, p.pid()); err == nil { // otherwise it has ended or has no such figure
@@ -276,7 +276,7 @@ func (w *memoryLimitKiller) killWhenOverLimit(ctx context.Context, p *process) {
 	}
 }
 
-// stop ends the checks and returns the peak memory. killed is nil unless the process was killed.
+// stop ends the checks and returns the peak memory. killed describes the kill, or is nil if there was none.
 func (w *memoryLimitKiller) stop() (peakRSS int64, killed *result.Killed) {
 	if w.cancel != nil {
 		w.cancel()

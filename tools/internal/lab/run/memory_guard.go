@@ -14,13 +14,15 @@ import (
 )
 
 const (
-	// A run must leave at least minReservedBytes free, and at least 1/reservedDivisor of the memory.
+	// minReservedBytes and 1/reservedDivisor of all memory both limit, from below, what a run must leave free.
 	minReservedBytes = 256 << 20
 	reservedDivisor  = 20
 	// maxParkedBytes is an upper limit for the memory of a parked goroutine. It exceeds all measured values.
 	maxParkedBytes = 4 << 10
 	// maxTLSConnBytes is an upper limit for the memory of a TLS connection on one side. It exceeds all measured values.
 	maxTLSConnBytes = 16 << 10
+	// maxCompactTLSConnBytes is the same for a connection without crypto/tls on either side.
+	maxCompactTLSConnBytes = 2 << 10
 	// memoryGuardInterval is the time between two checks. With 30,000 new connections per second of 9 KB each, memory
 	// grows by 27 MB between two checks.
 	memoryGuardInterval = 100 * time.Millisecond
@@ -37,8 +39,8 @@ func (r availableMemory) bytesToKeepFree() int64 {
 	return max(minReservedBytes, r.total/reservedDivisor)
 }
 
-// inLimitText returns " in " and limitedBy, or "" if limitedBy is "".
-func (r availableMemory) inLimitText() string {
+// limitedBySuffix returns " in " and limitedBy, or "" if limitedBy is "".
+func (r availableMemory) limitedBySuffix() string {
 	if r.limitedBy == "" {
 		return ""
 	}
@@ -67,8 +69,8 @@ func readAvailableMemory() (availableMemory, error) {
 	return r, nil
 }
 
-// cancelWhenMemoryLow returns a context that is cancelled when less than half of the memory reserve is free. The cause
-// states this. The returned function cancels the context and waits until the checks have stopped.
+// cancelWhenMemoryLow returns a context that is cancelled when less than half of the memory reserve is free. Its cause
+// states this. The returned function cancels the context and waits until the memory checks have stopped.
 func cancelWhenMemoryLow(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var wait sync.WaitGroup
@@ -101,5 +103,5 @@ func (r availableMemory) errIfLow() error {
 		return nil
 	}
 	return fmt.Errorf("memory: only %s MB are free%s, less than half of the reserve of %s MB",
-		format.Whole(float64(r.free)/1e6), r.inLimitText(), format.Whole(float64(r.bytesToKeepFree())/1e6))
+		format.Whole(float64(r.free)/1e6), r.limitedBySuffix(), format.Whole(float64(r.bytesToKeepFree())/1e6))
 }

@@ -23,16 +23,15 @@ import (
 
 const (
 	// stopKillDelay is the time between SIGTERM and SIGKILL. It also limits how long the children of an ended process
-	// may keep its output open. heldKillDelay is the delay for a process that may have to close a million connections,
-	// and outputKillDelay for a process whose output is read.
+	// may keep its output open. A process that may have to close a million connections gets heldKillDelay instead, and
+	// a process whose output is read gets outputKillDelay.
 	stopKillDelay   = 3 * time.Second
 	outputKillDelay = 30 * time.Second
 	heldKillDelay   = time.Minute
 	// groupExitTimeout limits the time that the kernel needs to end the remaining processes of a killed process group.
 	// Closing a million sockets of 68 processes took some seconds.
 	groupExitTimeout = time.Minute
-	// maxTailBytes is how much of a process's last output is kept. maxLineBytes is the maximum length of an output
-	// line.
+	// maxTailBytes limits how much of a process's last output is stored. maxLineBytes limits an output line.
 	maxTailBytes = 4096
 	maxLineBytes = 1 << 20
 	pollInterval = 20 * time.Millisecond
@@ -73,7 +72,7 @@ func (l *launcher) close() {
 	<-l.done
 }
 
-func (l *launcher) takeUnkilledGroupError() error {
+func (l *launcher) takeLeftoverGroupError() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	err := l.leftoverErr
@@ -102,8 +101,8 @@ type command struct {
 	killDelay time.Duration // time between SIGTERM and SIGKILL
 }
 
-// process is a child process. When the context passed at its start ends, the process receives SIGTERM. tail keeps the
-// end of the standard error.
+// process is a child process. It receives SIGTERM when the context passed at its start ends. tail stores the end of its
+// standard error.
 type process struct {
 	cmd  *exec.Cmd
 	stop context.CancelFunc
@@ -112,8 +111,8 @@ type process struct {
 	err  error         // exit error of the process; valid after done is closed
 }
 
-// startPinnedProcess starts a program. Its standard output goes to out or, if out is nil, to tail. When the process has
-// ended, out is closed. The caller must call terminateAndWait or wait for done.
+// startPinnedProcess starts a program. Its standard output goes to out or, if out is nil, to tail. out is closed when
+// the process has ended. The caller must call terminateAndWait, or wait for the channel done.
 func (l *launcher) startPinnedProcess(ctx context.Context, c command, out io.WriteCloser) (*process, error) {
 	ctx, stop := context.WithCancel(ctx)
 	p := &process{cmd: exec.CommandContext(ctx, c.args[0], c.args[1:]...), stop: stop, done: make(chan struct{})}
@@ -158,8 +157,8 @@ func (p *process) terminateAndWait() {
 	<-p.done
 }
 
-// newUnexpectedExitError returns an error with the exit status and the last output of a process that ended without
-// being asked to. Call it only after done is closed.
+// newUnexpectedExitError returns an error with the exit status and the last output of a process that ended by itself.
+// It must be called after the channel done is closed.
 func (p *process) newUnexpectedExitError(processName string) error {
 	status := "exit status 0"
 	switch {
@@ -231,7 +230,7 @@ func (t *lastOutputBuffer) String() string {
 	return strings.TrimSpace(strings.ToValidUTF8(string(t.buf), "?"))
 }
 
-// sleepContext waits for d. If ctx ends first, it returns the cause of ctx.
+// sleepContext waits for d. It returns the cause of ctx if ctx ends first.
 func sleepContext(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

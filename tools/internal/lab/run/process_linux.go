@@ -54,7 +54,7 @@ func readAllowedCPUs() ([]int, error) {
 	return cpus, nil
 }
 
-// raiseDescriptorLimit raises the soft limit of open descriptors to the hard limit, for this process and its future
+// raiseDescriptorLimit raises the soft limit of open descriptors to the hard limit, for this process and later
 // children.
 func raiseDescriptorLimit() error {
 	var limit syscall.Rlimit

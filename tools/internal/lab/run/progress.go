@@ -75,8 +75,8 @@ func estimateTotalDuration(steps []scenario.Step) (sum time.Duration) {
 	return sum
 }
 
-// printFinalOrProgressLine prints a line. If isFinal is set, the line stays. Otherwise, the line describes the progress
-// of the current step: it appears only on a terminal, and later output replaces it.
+// printFinalOrProgressLine prints a line. A final line stays. A line that is not final describes the progress of the
+// current step: it appears only on a terminal, and later output replaces it.
 func (p *progressPrinter) printFinalOrProgressLine(isFinal bool, line string) {
 	if p.w == nil {
 		return

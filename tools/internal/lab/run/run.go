@@ -14,6 +14,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -29,6 +31,7 @@ import (
 type runner struct {
 	self     string // executable with the subcommands load and hold
 	cert     string // PEM file with certificate and key; "" if no workload needs TLS
+	files    string // directory with page.css, and for the configuration of a server
 	pinning  result.Pinning
 	launcher *launcher
 	sampled  bool // /proc is available
@@ -37,8 +40,8 @@ type runner struct {
 
 const touched = probe.Touched
 
-// runStepIfItFits executes one run. If its connections do not fit on this machine, the run is skipped or, if it has a
-// broadcast, executed with fewer connections. earlierRuns contains the earlier runs of the same scenario.
+// runStepIfItFits executes one run. If this machine has no space for its connections, it skips the run or, if the run
+// has a broadcast, reduces their number. earlierRuns contains the earlier runs of the same scenario.
 func (r *runner) runStepIfItFits(ctx context.Context, s scenario.Step, all *scenario.Scenario, earlierRuns []result.Run) result.Run {
 	w := &s.Workload
 	rec := result.Run{
@@ -69,7 +72,7 @@ func (r *runner) runStepIfItFits(ctx context.Context, s scenario.Step, all *scen
 	default:
 		err = r.runServerAndLoad(ctx, s, &rec)
 	}
-	err = errors.Join(err, r.launcher.takeUnkilledGroupError())
+	err = errors.Join(err, r.launcher.takeLeftoverGroupError())
 	rec.Foreign, rec.Stolen = others()
 	if err != nil {
 		rec.Error = err.Error()
@@ -127,6 +130,9 @@ func (r *runner) runServerAndLoad(ctx context.Context, s scenario.Step, rec *res
 	if err != nil {
 		return err
 	}
+	if place.Config, err = m.writeConfigFile(place); err != nil {
+		return err
+	}
 	rec.Command, rec.Processes = s.Subject.CommandWithValues(place), place.Processes
 	held := s.Workload.FindPhase(scenario.Broadcast) != nil
 	c := command{args: rec.Command, cpus: m.pinning.Server, killDelay: stopKillDelay}
@@ -155,7 +161,7 @@ func (r *runner) runServerAndLoad(ctx context.Context, s scenario.Step, rec *res
 func (m *serverMeasurement) chooseCommandValues() (scenario.PlaceholderValues, error) {
 	w := m.workload
 	at := scenario.PlaceholderValues{
-		Self: m.self, App: cmp.Or(w.App, app.Lines), Cert: m.cert, Key: m.cert,
+		Self: m.self, App: cmp.Or(w.App, app.Lines), Cert: m.cert, Key: m.cert, Files: m.files,
 		Heartbeat: w.HeartbeatInterval(), Connections: w.Connections, Processes: m.step.Subject.ServerProcessesFor(*w),
 	}
 	var err error
@@ -164,6 +170,16 @@ func (m *serverMeasurement) chooseCommandValues() (scenario.PlaceholderValues, e
 		at.Admin, err = freeAddrBelowEphemeralPorts()
 	}
 	return at, err
+}
+
+// writeConfigFile writes the configuration file of the subject, if it has one, and returns its path.
+func (m *serverMeasurement) writeConfigFile(values scenario.PlaceholderValues) (path string, err error) {
+	text := m.step.Subject.ConfigWithValues(values)
+	if text == "" {
+		return "", nil
+	}
+	path = filepath.Join(m.files, "server.conf")
+	return path, os.WriteFile(path, []byte(text), 0o600)
 }
 
 func (m *serverMeasurement) awaitServerAndRunPhases(ctx context.Context, appName string, trusted *tls.Config) error {
@@ -197,15 +213,15 @@ func (m *serverMeasurement) awaitServerAndRunPhases(ctx context.Context, appName
 		return err
 	}
 	for i := range stages {
-		if err := m.runGeneratorForStage(ctx, stages[i], i == len(stages)-1); err != nil {
+		if err := m.runStageAndSampleServer(ctx, stages[i], i == len(stages)-1); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// runGeneratorForStage runs the load generator for one stage. Stages that are not measured are warm-ups or checks.
-func (m *serverMeasurement) runGeneratorForStage(ctx context.Context, s scenario.Stage, isMeasuredStage bool) error {
+// runStageAndSampleServer runs the load generator for one stage. isMeasuredStage is false for a warm-up or a check.
+func (m *serverMeasurement) runStageAndSampleServer(ctx context.Context, s scenario.Stage, isMeasuredStage bool) error {
 	holds := s.FindPhase(scenario.Hold)
 	if holds.Do != "" {
 		guarded, end := cancelWhenMemoryLow(ctx)
@@ -250,6 +266,9 @@ func (m *serverMeasurement) runGeneratorForStage(ctx context.Context, s scenario
 		return err
 	}
 	m.record.Phases = append(m.record.Phases, result.Phase{Name: s.Name(), Took: time.Since(began), Load: []string{string(text)}, Result: seen})
+	if end := m.record.FindSample("measured"); end != nil && m.admin != nil && m.record.Processes < 2 {
+		end.Runtime = m.admin.readRuntimeTotals(ctx) // not during the window, as a busy server answers late
+	}
 	if isMeasuredStage || m.workload.FindPhase(scenario.Hold) == nil {
 		return nil
 	}
@@ -263,8 +282,8 @@ func (m *serverMeasurement) runGeneratorForStage(ctx context.Context, s scenario
 	return err
 }
 
-// sampleSettledMemoryDuringHold samples memory while the generator holds its connections. First, it waits until the
-// server has accepted all connections and memory is stable. If this takes longer than the hold, it adds a caveat.
+// sampleSettledMemoryDuringHold samples memory while the generator keeps its connections idle. First, it waits until
+// the server has accepted all of them and memory is stable. If that exceeds the hold phase, it adds a caveat.
 func (m *serverMeasurement) sampleSettledMemoryDuringHold(ctx context.Context, checkpoint string, hold scenario.Phase) error {
 	began := time.Now()
 	// If there are too few connections, a probe adds a caveat.
@@ -281,7 +300,6 @@ func (m *serverMeasurement) sampleSettledMemoryDuringHold(ctx context.Context, c
 	return nil
 }
 
-// sampleMemoryIfSubscribed samples memory if subscribed is set. Otherwise it does nothing.
 func (m *serverMeasurement) sampleMemoryIfSubscribed(subscribed bool) error {
 	if !subscribed || !m.sampled {
 		return nil
@@ -323,9 +341,10 @@ func (m *serverMeasurement) loadConfigForStage(s scenario.Stage) load.Config {
 	message := app.FixedMessageFor(w.App)
 	c.Message, c.Answer = message.Text, message.Answer
 	c.Size = w.Size
-	if w.App == app.HTTP {
+	if app.IsHTTP(w.App) {
 		c.Match = "http"
 	}
+	c.Message = cmp.Or(w.Message, c.Message)
 	for i, p := range s.Phases {
 		switch {
 		case p.Do == scenario.Hold && i == 0:
@@ -339,7 +358,7 @@ func (m *serverMeasurement) loadConfigForStage(s scenario.Stage) load.Config {
 			}
 		default:
 			c.Warmup, c.Duration, c.Pipeline = p.WarmUp.Std(), p.For.Std(), w.Pipeline
-			c.Unprompted = p.Heartbeat > 0
+			c.Unprompted, c.Silent = p.Heartbeat > 0, p.Silent
 			c.Rate.PerSecond = float64(p.Rate)
 		}
 		if p.Do == scenario.Publish {
@@ -359,7 +378,7 @@ func (m *serverMeasurement) loadConfigForStage(s scenario.Stage) load.Config {
 	return c
 }
 
-// withHeldChecksAndBroadcast returns c with two verifications, heartbeats and a broadcast on held connections.
+// withHeldChecksAndBroadcast returns c with two verifications, heartbeats and a broadcast on idle connections.
 func withHeldChecksAndBroadcast(c load.Config, s scenario.Stage) load.Config {
 	c.Hold, c.Check = true, s.Phases[0].InFlight
 	c.Broadcast = announcement + "\n"
@@ -374,9 +393,9 @@ func withHeldChecksAndBroadcast(c load.Config, s scenario.Stage) load.Config {
 	return c
 }
 
-// runLoadGenerator runs the load generator until it has ended. If onEvent is not nil, it is called with each event, in
-// order. If ctx ends or onEvent returns an error, runLoadGenerator terminates the generator and returns an error. If
-// the generator fails and its result contains the reason, the result is returned without an error.
+// runLoadGenerator runs the load generator until it has ended. It calls onEvent, if not nil, with each event in order.
+// It terminates the generator and returns an error if ctx ends or onEvent returns an error. If the generator fails and
+// its result contains the reason, runLoadGenerator returns the result without an error.
 func (m *serverMeasurement) runLoadGenerator(ctx context.Context, c load.Config, onEvent func(load.Event) error) (seen *load.Result, err error) {
 	config, err := json.Marshal(c)
 	if err != nil {
@@ -414,7 +433,7 @@ func (m *serverMeasurement) runLoadGenerator(ctx context.Context, c load.Config,
 	return seen, nil
 }
 
-// findLimitPreventingRun returns the reason why the connections of s cannot be held, or "" if no limit is known. If
+// findLimitPreventingRun returns as reason the limit of this machine that s would exceed, or "" if none is known. If
 // there is a reason, fittingConns is the number of connections that s can still have, or 0.
 func findLimitPreventingRun(s scenario.Step) (reason string, fittingConns int) {
 	w := s.Workload
@@ -425,7 +444,7 @@ func findLimitPreventingRun(s scenario.Step) (reason string, fittingConns int) {
 	room, unknown := readAvailableMemory()
 	if w.FindPhase(scenario.Park) != nil {
 		if need := int64(w.Connections) * maxParkedBytes; unknown == nil && need > room.free-room.bytesToKeepFree() {
-			return fmt.Sprintf("memory: %s goroutines need up to %s; %s are free%s", format.Count(w.Connections), format.Bytes(float64(need)), format.Bytes(float64(room.free)), room.inLimitText()), 0
+			return fmt.Sprintf("memory: %s goroutines need up to %s; %s are free%s", format.Count(w.Connections), format.Bytes(float64(need)), format.Bytes(float64(room.free)), room.limitedBySuffix()), 0
 		}
 		return "", 0
 	}
@@ -453,8 +472,8 @@ func findLimitPreventingRun(s scenario.Step) (reason string, fittingConns int) {
 	return text + fmt.Sprintf("; `myriad doctor -n %d` shows how to raise it", n), fittingConns
 }
 
-// predictCapacityForStep predicts which limits n connections of a step meet on this machine, where both server and
-// generator run. It assumes that a server other than Myriad uses one goroutine per connection.
+// predictCapacityForStep predicts which limits a step with n connections meets on this machine, on which both server
+// and generator run. It assumes that a server other than Myriad uses one goroutine per connection.
 func predictCapacityForStep(s scenario.Step, n int) (*doctor.Report, error) {
 	facts, err := doctor.Read(0)
 	if err != nil {
@@ -463,6 +482,9 @@ func predictCapacityForStep(s scenario.Step, n int) (*doctor.Report, error) {
 	plan := doctor.Plan{Connections: max(n, 1), Side: doctor.Both, Model: cmp.Or(s.Subject.MyriadModel(), "goroutine"), Processes: s.Subject.ServerProcessesFor(s.Workload)}
 	if s.Workload.TLS {
 		plan.UserMemory = maxTLSConnBytes
+		if s.Subject.HasCompactTLS() {
+			plan.UserMemory = maxCompactTLSConnBytes
+		}
 	}
 	return doctor.Examine(facts, plan)
 }

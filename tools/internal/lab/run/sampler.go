@@ -26,13 +26,13 @@ const (
 
 const (
 	settleTime = 200 * time.Millisecond
-	// Memory counts as stable if the kernel's small objects change by at most maxSlabChange bytes within settleTime.
-	// The kernel frees objects of closed sockets with a delay. slabStableTimeout limits the wait for stable memory.
+	// maxSlabChange is a number of bytes. Memory counts as stable if the kernel's small objects, which it frees with a
+	// delay, change by less within settleTime. slabStableTimeout limits the wait for stable memory.
 	maxSlabChange     = 1 << 20
 	slabStableTimeout = 2 * time.Second
-	// closeTimeout limits the time in which a server must close sockets whose peers have disconnected.
+	// closeTimeout limits the time until a server has closed the sockets whose peers have disconnected.
 	closeTimeout = 5 * time.Second
-	// After a memory sample, the server is left alone for idleLeadTime. Then its idle CPU time is measured, in
+	// idleLeadTime is a pause after a memory sample. After this pause, the idle server's CPU time is measured in
 	// idlePeriods periods.
 	idleLeadTime    = 500 * time.Millisecond
 	idlePeriods     = 4
@@ -115,8 +115,8 @@ func copyMachineFigures(s *result.Sample, m *sample.Machine) {
 }
 
 // addServerConnCount adds the server's number of connections to s: the server's own count or, without an admin address,
-// the number of the server's sockets. Call addServerConnCount after the other parts of the sample are read, because
-// counting the sockets creates kernel objects.
+// the number of the server's sockets. It must be called last in a sample, because counting sockets creates kernel
+// objects.
 func (m *serverMeasurement) addServerConnCount(ctx context.Context, s *result.Sample) error {
 	if m.admin == nil {
 		with, err := m.sampleServerGeneratorAndMachine(s.Checkpoint, sample.Sockets)
@@ -134,8 +134,8 @@ func (m *serverMeasurement) addServerConnCount(ctx context.Context, s *result.Sa
 	return nil
 }
 
-// closeFirstConnAndSampleEmptyServer closes the lab's first connection and waits up to a second until the server has
-// closed its side. Then it samples the server without connections.
+// closeFirstConnAndSampleEmptyServer closes the lab's first connection and waits until the server has closed its side,
+// at most a second. Then it samples the server, which has no connections.
 func (m *serverMeasurement) closeFirstConnAndSampleEmptyServer(ctx context.Context, closeConn func() error) error {
 	if !m.sampled {
 		return closeConn()
@@ -208,8 +208,8 @@ func (m *serverMeasurement) sampleWhenConnsAndMemorySettle(ctx context.Context, 
 	}
 }
 
-// shouldMeasureIdleCPU returns true if a load follows the hold, and if half of the hold is long enough to measure the
-// idle server's CPU time.
+// shouldMeasureIdleCPU reports whether to measure the idle server's CPU time: a load phase follows the hold phase, and
+// half of the hold phase is long enough.
 func (m *serverMeasurement) shouldMeasureIdleCPU() bool {
 	i := slices.IndexFunc(m.workload.Phases, func(p scenario.Phase) bool { return p.Do == scenario.Hold })
 	return m.sampled && i >= 0 && i+1 < len(m.workload.Phases) && m.workload.Phases[i+1].Do == scenario.Load &&
@@ -236,8 +236,8 @@ func (m *serverMeasurement) addIdleCPUToLastSample(ctx context.Context) error {
 	return nil
 }
 
-// sampleAtWindowStartOrEnd takes a sample at the start or the end of a window. If countSegments is set, it also counts
-// the TCP segments of the connections to the server's port.
+// sampleAtWindowStartOrEnd takes a sample at the start or the end of a window. countSegments adds the number of TCP
+// segments on connections to the server's port.
 func (m *serverMeasurement) sampleAtWindowStartOrEnd(checkpoint string, countSegments bool) error {
 	if !m.sampled {
 		return nil
@@ -276,8 +276,8 @@ func SampleOwnMemory(checkpoint string) result.Sample {
 }
 
 // startMeasuringForeignCPU starts to measure the CPU usage of other programs. The returned function returns averages
-// since the start, as numbers of CPUs. foreign was used by everything except this process and its ended children.
-// stolen is the part of foreign that the host of a virtual machine took. If the system has no such figures, both are 0.
+// since the start, as numbers of CPUs. foreign includes everything except this process and its ended children. stolen
+// is the part of foreign that the host of a virtual machine took. Both are 0 on a system without such figures.
 func startMeasuringForeignCPU() func() (foreign, stolen float64) {
 	before, err := sample.TakeSample(windowParts, os.Getpid())
 	return func() (foreign, stolen float64) {

@@ -20,7 +20,7 @@ import (
 
 // Options modify scenarios. The zero value changes nothing.
 type Options struct {
-	// Rounds, if not 0, replaces the number of rounds. The maximum is 1000.
+	// Rounds, if not 0, replaces the scenario's number of rounds. The maximum is 1000.
 	Rounds int
 	// Duration, if not 0, replaces the duration of Flood, Publish, Jobs and Attack phases, and of Load phases without
 	// heartbeats.
@@ -30,7 +30,7 @@ type Options struct {
 	Only *regexp.Regexp
 	// Subjects are added to the scenario's subjects.
 	Subjects []Subject
-	// Scale is the name of the scenario's scale to apply. If it is "", the scenario runs as written.
+	// Scale is the name of one of the scenario's scales, which reduces the scenario. "" applies no scale.
 	Scale string
 }
 
@@ -106,8 +106,8 @@ func (s Scenario) WithPeersExecutable(executable string) (Scenario, error) {
 	return s, nil
 }
 
-// SubjectsNeedingPeers returns the names of the subjects that run the executable passed to WithPeersExecutable. Without
-// this executable, these subjects are excluded.
+// SubjectsNeedingPeers returns the names of the subjects that run the executable passed to WithPeersExecutable. If it
+// is not called, these subjects are excluded.
 func (s *Scenario) SubjectsNeedingPeers() (names []string) {
 	for _, x := range s.Subjects {
 		if x.commandHasPlaceholder(peersPlaceholder) {
@@ -119,19 +119,19 @@ func (s *Scenario) SubjectsNeedingPeers() (names []string) {
 
 // hostLimits describes which servers a machine can run.
 type hostLimits struct {
-	// modelError returns the reason why a server cannot use an I/O model. programError returns the reason why a program
-	// is missing. Both return nil if there is none.
+	// modelError returns the reason why a server cannot use an I/O model, or nil. programError returns the reason why a
+	// program cannot be found, or nil.
 	modelError   func(model string) error
 	programError func(program string) error
-	// maxTableConns is the number of connections that a server with one descriptor table can hold. 0 means any number.
-	// tableLimit describes the limit.
+	// maxTableConns is the number of connections that a server with one descriptor table can have open. 0 means any
+	// number. tableLimit describes the limit.
 	maxTableConns int
 	tableLimit    string
 }
 
 var anyHost = hostLimits{modelError: func(string) error { return nil }, programError: func(string) error { return nil }}
 
-// ownDescriptors is the number of descriptors that a server needs in addition to those of the load's connections.
+// ownDescriptors is the number of descriptors that a server needs for other purposes than the load's connections.
 const ownDescriptors = 100
 
 func readHostLimits() hostLimits {
@@ -150,8 +150,8 @@ func readHostLimits() hostLimits {
 	return h
 }
 
-// adaptSubjectsToHost returns the scenario with the subjects that can run on h, one for each I/O model. Each subject
-// has the number of connections that it can hold. Notes name the subjects that cannot run.
+// adaptSubjectsToHost returns the scenario with only the subjects that can run on h, one for each I/O model. Each
+// subject gets at most as many connections as it can have open. Notes name the subjects that cannot run.
 func (s Scenario) adaptSubjectsToHost(h hostLimits) Scenario {
 	subjects := s.Subjects
 	s.Subjects = nil
@@ -236,7 +236,7 @@ func (x Scale) validateScaleAndName(name string) error {
 	return nil
 }
 
-// findScaleOrFull returns the scale with the given name. The scales "" and "full" change nothing.
+// findScaleOrFull returns the scale with the given name. For "" and "full", it returns the zero Scale.
 func (s *Scenario) findScaleOrFull(name string) (Scale, error) {
 	x, ok := s.Scales[name]
 	if !ok && name != "" && name != fullScale {
@@ -246,8 +246,7 @@ func (s *Scenario) findScaleOrFull(name string) (Scale, error) {
 	return x, nil
 }
 
-// reduceScenario returns s reduced to the scale, and does not modify s. If workloads become identical, only the first
-// of them is kept.
+// reduceScenario returns a copy of s reduced to the scale. It drops a workload that equals an earlier one.
 func (x Scale) reduceScenario(s Scenario) Scenario {
 	without := func(name string) bool { return slices.Contains(x.Without, name) }
 	s.Subjects = slices.DeleteFunc(slices.Clone(s.Subjects), func(x Subject) bool { return without(x.Name) })
@@ -273,8 +272,8 @@ func (x Scale) reduceScenario(s Scenario) Scenario {
 	return s
 }
 
-// limitWorkload limits a workload to the scale. If a hold becomes shorter, the interval between its heartbeats becomes
-// shorter in proportion.
+// limitWorkload limits a workload to the scale. When it shortens a Hold phase, it also shortens the heartbeat interval
+// in proportion.
 func (x Scale) limitWorkload(w Workload) Workload {
 	if x.Connections > 0 {
 		w.Connections = min(w.Connections, x.Connections)
@@ -305,8 +304,8 @@ func (x Scale) limitWorkload(w Workload) Workload {
 	return w
 }
 
-// noteAndMarkReductions adds notes about the differences from the original scenario, and about the options that caused
-// these differences. It sets Reduced in reduced workloads.
+// noteAndMarkReductions adds notes that state how s differs from the original scenario, and which options are the
+// cause. It sets Reduced in reduced workloads.
 func (s *Scenario) noteAndMarkReductions(original *Scenario, o Options) {
 	why := o.String()
 	if s.Rounds != original.Rounds {
@@ -346,8 +345,8 @@ func (s *Scenario) noteAndMarkReductions(original *Scenario, o Options) {
 	}
 }
 
-// generatesSameLoadIgnoringHolds reports whether two workloads generate the same load. It ignores their names and the
-// durations of holds without heartbeats.
+// generatesSameLoadIgnoringHolds reports whether two workloads generate the same load. It ignores their names, and the
+// durations of Hold phases without heartbeats.
 func generatesSameLoadIgnoringHolds(a, b Workload) bool {
 	for _, w := range []*Workload{&a, &b} {
 		*w = w.WithDefaults()

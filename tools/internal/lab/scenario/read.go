@@ -20,16 +20,16 @@ import (
 //go:embed files
 var files embed.FS
 
-// Reader reads scenarios. Figures describes a figure: ok is false if the figure does not exist, and better is false if
-// neither higher nor lower values count as better.
+// Reader reads scenarios. Its field Figures is a function that describes a figure: ok reports whether the figure
+// exists, and better whether higher or lower values of it count as better.
 type Reader struct {
 	Figures func(name string) (better, ok bool)
 }
 
 const maxFileBytes = 1 << 20
 
-// ReadScenario reads a scenario of at most 1 MiB from TOML. It checks the scenario as written, and reduced to each of
-// its scales.
+// ReadScenario reads a scenario of at most 1 MiB from TOML. It returns an error if the scenario is invalid as written
+// or at one of its scales.
 func (r Reader) ReadScenario(in io.Reader) (s Scenario, err error) {
 	text, err := io.ReadAll(io.LimitReader(in, maxFileBytes+1))
 	if err != nil {
@@ -86,8 +86,8 @@ func explainTOMLError(err error) error {
 	return Errorf("%v; expected TOML as docs/scenarios.md has it", err)
 }
 
-// validateAtAllScales checks a scenario as written and at each scale. It assumes a machine without limits. An error
-// contains the line number of its table, from lines.
+// validateAtAllScales checks a scenario as written and at each scale. It assumes a machine without limits. lines
+// contains the line numbers of the tables, which it adds to errors.
 func (r Reader) validateAtAllScales(s *Scenario, lines map[string][]int) error {
 	at := func(table string, i int, err error) error {
 		if err != nil && i < len(lines[table]) {
@@ -140,10 +140,10 @@ func (r Reader) ReadFile(name string) (s Scenario, err error) {
 	}
 	defer f.Close()
 	s, err = r.ReadScenario(f)
-	return s, addFileName(name, err)
+	return s, addFileNameToError(name, err)
 }
 
-func addFileName(name string, err error) error {
+func addFileNameToError(name string, err error) error {
 	if e, ok := errors.AsType[Error](err); ok {
 		return Errorf("%s: %s", name, e)
 	}
@@ -153,7 +153,7 @@ func addFileName(name string, err error) error {
 	return nil
 }
 
-// builtInOrder is the order of the built-in scenarios. Scenarios that are not in this list come last.
+// builtInOrder is the order of the built-in scenarios. Scenarios that are not in this list follow at the end.
 var builtInOrder = []string{"quick", "tenk", "idle", "million", "websockets", "models", "overload", "pool", "hub", "heartbeat", "peers", "tls", "capacity", "soak"}
 
 const extension = ".toml"
@@ -191,5 +191,5 @@ func (r Reader) ReadBuiltIn(name string) (s Scenario, err error) {
 		return s, err
 	}
 	s, err = r.ReadScenario(bytes.NewReader(text))
-	return s, addFileName(name+extension, err)
+	return s, addFileNameToError(name+extension, err)
 }

@@ -36,7 +36,7 @@ type Column struct {
 	Relative string `json:"relative,omitempty" toml:"relative"`
 }
 
-// UnitFactors maps units to factors. To show a figure of ours in a unit, it is divided by the unit's factor.
+// UnitFactors maps each unit of published tables to a factor. Our figures are divided by it to show them in this unit.
 var UnitFactors = map[string]float64{
 	"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "MB": 1e6, "GB": 1e9,
 	"kB/s": 1e3, "Mbps": 1e6,
@@ -85,9 +85,9 @@ const (
 	IfStrict  = "if strict"
 )
 
-// Clause is a part of the report's first sentence. Text can contain these placeholders: {subject} and {baseline} are
-// the names of the compared subjects, {value} and {base} are their figures, {ratio} is value/base, {inverse} is
-// base/value, and {connections} is the workload's number of connections.
+// Clause is a part of the report's first sentence. Text can contain placeholders. {subject} and {baseline} are the
+// names of the compared subjects, {value} and {base} are their figures, {ratio} is value/base, {inverse} is base/value,
+// and {connections} is the workload's number of connections.
 type Clause struct {
 	Text     string `json:"text" toml:"text"`
 	Workload string `json:"workload" toml:"workload"`
@@ -99,7 +99,7 @@ type Clause struct {
 	Baseline string `json:"baseline,omitempty" toml:"baseline"`
 }
 
-// crossReferenceChecker checks that names in a scenario refer to existing parts or figures. It keeps the first error.
+// crossReferenceChecker checks that names in a scenario refer to existing parts or figures. It stores the first error.
 type crossReferenceChecker struct {
 	subjects, workloads []string
 	figureInfo          func(figure string) (better, ok bool)      // Reader.Figures
@@ -107,7 +107,7 @@ type crossReferenceChecker struct {
 	firstErr            error
 }
 
-func (r *crossReferenceChecker) keepFirstErrorf(table string, i int, text string, args ...any) {
+func (r *crossReferenceChecker) storeFirstErrorf(table string, i int, text string, args ...any) {
 	if r.firstErr == nil {
 		r.firstErr = r.atLine(table, i, Errorf(text, args...))
 	}
@@ -116,23 +116,23 @@ func (r *crossReferenceChecker) keepFirstErrorf(table string, i int, text string
 func (r *crossReferenceChecker) requireKnownNames(table string, i int, what string, known []string, names ...string) {
 	for _, name := range names {
 		if name != "" && !slices.Contains(known, name) {
-			r.keepFirstErrorf(table, i, "%s %q; expected one of %s", what, name, JoinAsEnglishList(known))
+			r.storeFirstErrorf(table, i, "%s %q; expected one of %s", what, name, JoinAsEnglishList(known))
 		}
 	}
 }
 
-// requireKnownFigures checks that figures exist. If needsDirection is set, each figure must also define whether higher
-// or lower values are better.
+// requireKnownFigures checks that figures exist. If needsDirection is set, it also checks that each figure defines
+// whether higher or lower values are better.
 func (r *crossReferenceChecker) requireKnownFigures(table string, i int, needsDirection bool, names ...string) {
 	for _, name := range names {
 		if is, ok := r.figureInfo(name); name != "" && (!ok || needsDirection && !is) {
-			r.keepFirstErrorf(table, i, "figure %q; expected one such as \"tps\"", name)
+			r.storeFirstErrorf(table, i, "figure %q; expected one such as \"tps\"", name)
 		}
 	}
 }
 
 // checkCrossReferences checks the names by which parts of a scenario refer to other parts and to figures. expanded is
-// the scenario for a machine without limits. figureInfo is Reader.Figures. atLine adds a line number to an error.
+// the scenario for a machine without limits. figureInfo is Reader.Figures. atLine adds a table's line number to err.
 func (s *Scenario) checkCrossReferences(expanded *Scenario, figureInfo func(string) (better, ok bool), atLine func(table string, i int, err error) error) error {
 	r := &crossReferenceChecker{figureInfo: figureInfo, atLine: atLine}
 	for _, x := range expanded.Subjects {
@@ -169,12 +169,12 @@ func (r *crossReferenceChecker) checkReferenceTable(i int, p *ReferenceTable) {
 		r.requireKnownFigures("published", i, false, x.Figure)
 		r.requireKnownNames("published", i, "subject", r.subjects, x.Relative)
 		if x.Unit != "" && UnitFactors[x.Unit] == 0 {
-			r.keepFirstErrorf("published", i, "column %q: unit %q; expected KiB, MiB, GiB, MB, GB, kB/s or Mbps", x.Name, x.Unit)
+			r.storeFirstErrorf("published", i, "column %q: unit %q; expected KiB, MiB, GiB, MB, GB, kB/s or Mbps", x.Name, x.Unit)
 		}
 	}
 	for _, row := range p.Rows {
 		if len(row.Cells) != len(p.Columns) {
-			r.keepFirstErrorf("published", i, "row %q: %d cells; expected one for each of %d columns", row.Name, len(row.Cells), len(p.Columns))
+			r.storeFirstErrorf("published", i, "row %q: %d cells; expected one for each of %d columns", row.Name, len(row.Cells), len(p.Columns))
 		}
 		r.requireKnownNames("published", i, "workload", r.workloads, row.Workload)
 		r.requireKnownNames("published", i, "subject", r.subjects, append([]string{row.Design}, row.Ours...)...)
@@ -187,10 +187,10 @@ func (r *crossReferenceChecker) checkNamesAndBoundsOfClaim(i int, x *Claim) {
 	r.requireKnownNames("claim", i, "workload", r.workloads, x.Workload, x.Of)
 	r.requireKnownFigures("claim", i, false, x.Figure)
 	if !slices.Contains([]string{"", UnlessMet, IfNotMet, IfStrict}, x.Fails) {
-		r.keepFirstErrorf("claim", i, "claim fails %q; expected %q, %q or %q", x.Fails, UnlessMet, IfNotMet, IfStrict)
+		r.storeFirstErrorf("claim", i, "claim fails %q; expected %q, %q or %q", x.Fails, UnlessMet, IfNotMet, IfStrict)
 	}
 	if x.Figure == "" || (x.AtMost != nil) == (x.AtLeast != nil) {
-		r.keepFirstErrorf("claim", i, "claim %q; expected a figure with at_most or at_least", x.Text)
+		r.storeFirstErrorf("claim", i, "claim %q; expected a figure with at_most or at_least", x.Text)
 	}
 }
 

@@ -141,9 +141,9 @@ type Step struct {
 
 func (s Step) WorkloadAndSubject() string { return s.Workload.Name + "/" + s.Subject.Name }
 
-// PlanSteps returns the runs of a scenario in order: by workload, then by round. In each round, every subject runs
-// once. The subject that comes first changes from round to round. If filter is not nil, PlanSteps returns only the runs
-// whose name "workload/subject" matches.
+// PlanSteps returns the runs of a scenario in order of workload, then of round. In each round, every subject runs once,
+// and another subject comes first than in the round before. If filter is not nil, PlanSteps returns only the runs whose
+// name "workload/subject" matches.
 func (s *Scenario) PlanSteps(filter *regexp.Regexp) (steps []Step, err error) {
 	for _, w := range s.Workloads {
 		subjects := slices.DeleteFunc(slices.Clone(s.Subjects), func(x Subject) bool {

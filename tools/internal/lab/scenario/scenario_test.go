@@ -126,6 +126,9 @@ func TestPhases(t *testing.T) {
 		{Workload{App: "lines", Connections: 1, Phases: []Phase{{Do: Verify}, hold, {Do: Broadcast}, beats, {Do: Verify}, hold}}, ""},
 		{Workload{App: "ws", Connections: 1, Phases: []Phase{{Do: Verify}, hold, {Do: Broadcast}, beats, {Do: Verify}, hold}}, ""},
 		{Workload{App: "ws", Connections: 1, Size: 8, Phases: exchange}, ""},
+		{Workload{App: "ws", Connections: 1, Message: "hello", Phases: exchange}, ""},
+		{Workload{App: "web", Connections: 1, Message: "GET / HTTP/1.1\r\n\r\n", Phases: exchange}, ""},
+		{Workload{App: "echo", Connections: 1, Message: "hello", Phases: exchange}, "a message with app echo; expected it with http"},
 		{Workload{App: "sha", Connections: 1, Phases: []Phase{{Do: Verify}, hold, {Do: Broadcast}, beats, {Do: Verify}, hold}}, `app "sha" with verify; expected lines or ws`},
 		{Workload{App: "sink", Connections: 1, Phases: []Phase{{Do: Load, Heartbeat: second, For: 2 * second}}}, ""},
 		{Workload{Connections: 5, Phases: []Phase{{Do: Park}}}, ""},
@@ -218,6 +221,9 @@ func TestParseSubject(t *testing.T) {
 	s, err := ParseSubject(`mine:echo,lines=server --port {port} "a b"`, false)
 	if err != nil || s.Name != "mine" || !slices.Equal(s.Apps, []string{"echo", "lines"}) || s.Command[3] != "a b" {
 		t.Errorf("got %+v, %v", s, err)
+	}
+	if got := (Subject{Config: "listen {addr}; {other}"}).ConfigWithValues(PlaceholderValues{Addr: "127.0.0.1:80"}); got != "listen 127.0.0.1:80; {other}" {
+		t.Errorf("the configuration is %q", got)
 	}
 	got := Subject{Command: Words{"{self}", "{port}", "{n}", "{room}", "{heartbeat}"}}.CommandWithValues(PlaceholderValues{Self: "me", Addr: "127.0.0.1:80", Connections: 10, Heartbeat: time.Minute})
 	if !slices.Equal(got, []string{"me", "80", "10", "1010", "1m0s"}) {

@@ -32,6 +32,8 @@ type Subject struct {
 	// Command is the program and its arguments, run without a shell. CommandWithValues replaces placeholders in braces.
 	// The server must listen on all addresses or on 127.0.0.1, stay in the foreground, and exit on SIGTERM.
 	Command Words `json:"command" toml:"command"`
+	// Config is the text of a file whose path replaces "{config}" in the command. It contains the same placeholders.
+	Config string `json:"config,omitempty" toml:"config"`
 	// Models replaces the subject with one subject for each of these I/O models that can run here. The model's name
 	// replaces "{model}" in the subject's name and command.
 	Models []string `json:"-" toml:"models"`
@@ -46,8 +48,8 @@ type Subject struct {
 	Contender *Contender `json:"side,omitempty" toml:"side"`
 }
 
-// Contender describes a subject that runs jobs. The lab appends the flags of "myriad offer" to its command. The program
-// must accept these flags and print the same output as "myriad offer".
+// Contender describes a subject that runs jobs. The lab appends flags of "myriad offer" to its command. The program must
+// accept these flags and print its results in the format of "myriad offer".
 type Contender struct {
 	// FixedWorkers starts the contender with the number of workers that has proved best. Other contenders may use up to
 	// 5,000.
@@ -128,7 +130,7 @@ func (s Subject) validateSubject() error {
 	return nil
 }
 
-// RunsUnderWorkload reports whether the subject runs under a workload.
+// RunsUnderWorkload reports whether the subject supports the workload and is to run under it.
 func (s Subject) RunsUnderWorkload(w Workload) bool {
 	return !s.commandHasPlaceholder(peersPlaceholder) &&
 		(s.Contender != nil) == (w.FindPhase(Jobs) != nil) && s.Parks == (w.FindPhase(Park) != nil) &&
@@ -136,19 +138,19 @@ func (s Subject) RunsUnderWorkload(w Workload) bool {
 		(s.Workloads == nil || slices.Contains(s.Workloads, w.Name))
 }
 
-// HasAdmin reports whether the command contains {admin}, the placeholder for the address of the server's figures.
+// HasAdmin reports whether the command or Config contains {admin}, the address where the server reports its figures.
 func (s Subject) HasAdmin() bool { return s.commandHasPlaceholder("{admin}") }
 
 // HasHeartbeat reports whether the subject can send heartbeats.
 func (s Subject) HasHeartbeat() bool { return s.commandHasPlaceholder("{heartbeat}") }
 
 func (s Subject) commandHasPlaceholder(placeholder string) bool {
-	return slices.ContainsFunc(s.Command, func(word string) bool { return strings.Contains(word, placeholder) })
+	return strings.Contains(s.Config, placeholder) || slices.ContainsFunc(s.Command, func(word string) bool { return strings.Contains(word, placeholder) })
 }
 
 // ServerProcessesFor returns the number of server processes for a workload. It is 1 unless the command contains
-// {processes}. If the connections were distributed evenly, each process would use at most three quarters of its
-// descriptor table. The rest is a margin, because the kernel distributes connections randomly.
+// {processes}. With an even distribution, each process would use at most three quarters of its descriptor table. The
+// rest is a margin, because the kernel distributes connections randomly.
 func (s Subject) ServerProcessesFor(w Workload) int {
 	if !s.commandHasPlaceholder("{processes}") {
 		return 1
@@ -174,26 +176,44 @@ func (s Subject) MyriadModel() string {
 	return autoModel
 }
 
+// HasCompactTLS reports whether the subject is a Myriad server whose loops replace crypto/tls after the handshake.
+func (s Subject) HasCompactTLS() bool {
+	model := s.MyriadModel()
+	return model != "" && model != "goroutine" && !slices.Contains(s.Command, "--disable-compact-tls")
+}
+
 // PlaceholderValues contains the values of a command's placeholders.
 type PlaceholderValues struct {
 	Self, Addr, App, Admin string
 	Cert, Key              string
+	Files                  string // directory of the files that the app Web serves
+	Config                 string // path of the subject's configuration file
 	Heartbeat              time.Duration
 	Connections, Processes int
 }
 
 // CommandWithValues returns the command with its placeholders replaced. {room} is the number of connections that the
-// server must be able to accept. It is larger than the number of the generator's connections, because the kernel
-// distributes them randomly over processes and because the lab opens connections, too.
+// server must accept. It exceeds the number of the generator's connections for two reasons: the kernel distributes them
+// randomly over processes, and the lab opens connections, too.
 func (s Subject) CommandWithValues(p PlaceholderValues) []string {
+	return s.Command.replaceInAllWords(p.placeholdersWithValues()...)
+}
+
+// ConfigWithValues returns Config with its placeholders replaced.
+func (s Subject) ConfigWithValues(p PlaceholderValues) string {
+	return strings.NewReplacer(p.placeholdersWithValues()...).Replace(s.Config)
+}
+
+// placeholdersWithValues returns each placeholder followed by its value, as strings.NewReplacer expects.
+func (p PlaceholderValues) placeholdersWithValues() []string {
 	_, port, _ := net.SplitHostPort(p.Addr) // a subject without a server has no address
 	heartbeat := ""
 	if p.Heartbeat > 0 {
 		heartbeat = p.Heartbeat.String()
 	}
-	return s.Command.replaceInAllWords("{self}", p.Self, "{addr}", p.Addr, "{port}", port, "{app}", p.App,
+	return []string{"{self}", p.Self, "{addr}", p.Addr, "{port}", port, "{app}", p.App, "{files}", p.Files, "{config}", p.Config,
 		"{cert}", p.Cert, "{key}", p.Key, "{heartbeat}", heartbeat, "{admin}", p.Admin,
-		"{n}", strconv.Itoa(p.Connections), "{room}", strconv.Itoa(p.connLimitForServer()), "{processes}", strconv.Itoa(p.Processes))
+		"{n}", strconv.Itoa(p.Connections), "{room}", strconv.Itoa(p.connLimitForServer()), "{processes}", strconv.Itoa(p.Processes)}
 }
 
 func (p PlaceholderValues) connLimitForServer() int {
@@ -203,8 +223,8 @@ func (p PlaceholderValues) connLimitForServer() int {
 	return p.Connections*3/2 + 1000*p.Processes
 }
 
-// ServerLimitToMaxLoadConns returns the number of connections that the generator may open to a server that accepts at
-// most maxServerConns connections.
+// ServerLimitToMaxLoadConns returns how many connections the generator may open to a server that accepts at most
+// maxServerConns connections.
 func (p PlaceholderValues) ServerLimitToMaxLoadConns(maxServerConns int) int {
 	if p.Processes < 2 {
 		return maxServerConns - 1000

@@ -31,6 +31,9 @@ type Workload struct {
 	// fixed messages.
 	Size     int `json:"size,omitempty" toml:"size"`
 	Pipeline int `json:"pipeline,omitempty" toml:"pipeline"`
+	// Message is what connections send under the apps HTTP, Web and WebSocket, instead of a GET of "/" or messages of
+	// Size bytes. It can be a template; see load.Config.Message.
+	Message string `json:"message,omitempty" toml:"message"`
 	// LoadModel is the I/O model of the load generator. By default, it is the best one that can run. LoadLoops is the
 	// generator's number of event loops, up to 1024. The default is one, or one per CPU if the generator is pinned to
 	// CPUs. If one descriptor table is too small, there are more loops.
@@ -50,12 +53,12 @@ type Workload struct {
 
 // These are the actions of phases.
 const (
-	// Connect opens connections and closes those of earlier phases. If the first phase is not Connect, all connections
-	// are opened before the first phase.
+	// Connect opens connections and closes those of earlier phases. If Connect is not the first phase, all connections
+	// are opened before that phase.
 	Connect = "connect"
 	// Hold keeps the connections idle except for heartbeats.
 	Hold = "hold"
-	// Load sends messages on every connection and measures a time window. Without a Rate it is a closed loop. With a
+	// Load sends messages on every connection and measures a time window. Without a Rate, it is a closed loop. With a
 	// Heartbeat, the generator only answers the server's heartbeats, and the app must be Sink.
 	Load = "load"
 	// Verify exchanges a message on each connection.
@@ -65,8 +68,8 @@ const (
 	// Flood sends as much as the server accepts on every connection, without waiting for answers, and measures a time
 	// window.
 	Flood = "flood"
-	// Publish publishes messages to topics and measures a time window. Without a Rate it is a closed loop. All
-	// connections subscribe to a topic and check the messages.
+	// Publish publishes messages to topics and measures a time window. Without a Rate, it is a closed loop with a fixed
+	// number of messages in flight. All connections subscribe to a topic and check the messages.
 	Publish = "publish"
 	// Attack runs all attackers of package faults against the server, together with honest clients.
 	Attack = "attack"
@@ -98,6 +101,8 @@ type Phase struct {
 	InFlight int `json:"in_flight,omitempty" toml:"in_flight"`
 	// Heartbeat is the time between two heartbeats in a Hold or Load phase, at least 100 ms.
 	Heartbeat Duration `json:"heartbeat,omitempty" toml:"heartbeat"`
+	// Silent leaves the heartbeats of a Load phase unanswered.
+	Silent bool `json:"silent,omitempty" toml:"silent"`
 
 	// Topics, Publishers and Slow apply to Publish phases, as in load.PubSub. Slow is the number of subscribers that
 	// never read. The defaults are 1 topic and 1 publisher.
@@ -224,7 +229,7 @@ type Stage struct {
 	// Connections is the number of the stage's connections. Rate is the number to open per second.
 	Connections, Rate int
 	Phases            []Phase
-	// Held reports whether the phases are verify, hold, broadcast, hold, verify, hold, in this order.
+	// Held reports whether the phases after Connect are verify, hold, broadcast, hold, verify, hold.
 	Held bool
 }
 
@@ -249,7 +254,7 @@ var (
 	heldStageOrder      = "verify hold broadcast hold verify hold"
 )
 
-// SplitStagesAtConnects groups the phases that use connections into stages. A stage begins at each Connect phase.
+// SplitStagesAtConnects groups the phases that use connections into stages. Each Connect phase begins a new stage.
 func (w Workload) SplitStagesAtConnects() (stages []Stage, err error) {
 	for _, p := range w.Phases {
 		if p.Do == Connect || len(stages) == 0 {
@@ -290,7 +295,7 @@ func (w Workload) validateWorkload() error {
 	return nil
 }
 
-// checkRange returns an Error if value is not in the range from min to max. valueFormat formats value in this error.
+// checkRange returns an Error unless min <= value <= max. The error contains value, formatted by valueFormat.
 func checkRange[T cmp.Ordered](valueFormat string, value, min, max T) error {
 	if value < min || value > max {
 		return Errorf(valueFormat+"; expected %v to %v", value, min, max)
@@ -341,10 +346,12 @@ func (w Workload) validateAppAndStages() error {
 		return Errorf("app %s; expected %s with { do = %q, heartbeat = \"1m\" }, and with that only", w.App, app.Sink, Load)
 	case (w.App == app.PubSub) != (w.FindPhase(Publish) != nil):
 		return Errorf("app %s; expected %s with { do = %q, for = \"2s\" }, and with that only", w.App, app.PubSub, Publish)
+	case w.Message != "" && !app.IsHTTP(w.App) && w.App != app.WebSocket:
+		return Errorf("a message with app %s; expected it with %s, %s or %s", w.App, app.HTTP, app.Web, app.WebSocket)
 	case err != nil:
 		return err
 	}
-	sized := app.UsesWorkloadMessageSize(w.App)
+	sized := app.UsesWorkloadMessageSize(w.App) && w.Message == ""
 	for _, s := range stages {
 		if s.FindPhase(Flood).Do != "" || s.Held {
 			also := app.Sha
@@ -377,6 +384,9 @@ func (p Phase) validatePhase(w Workload) error {
 	}
 	if p.Heartbeat != 0 && p.Do != Hold && p.Do != Load {
 		return Errorf("%s with a heartbeat; expected it with %s or %s", p.Do, Hold, Load)
+	}
+	if p.Silent && (p.Heartbeat == 0 || p.Do != Load) {
+		return Errorf("%s that is silent without a heartbeat; expected both with %s", p.Do, Load)
 	}
 	least, most := Duration(minDuration), Duration(maxDuration)
 	switch p.Do {
@@ -432,7 +442,7 @@ func (p Phase) validateJobs() error {
 	)
 }
 
-// CapacityRunTime returns the duration of each of the runs that measure the capacity for a Jobs phase.
+// CapacityRunTime returns the duration of each run by which the lab measures the capacity for a Jobs phase.
 func (p *Phase) CapacityRunTime() time.Duration { return min(time.Duration(p.For), 2*time.Second) }
 
 func (w Workload) captionOrGenerated() string {
@@ -500,8 +510,8 @@ func (w Workload) Timeout() time.Duration {
 	return 5*w.EstimateDuration() + time.Minute
 }
 
-// MaxHeartbeatDelay returns the maximum delay of a heartbeat: an eighth of the interval, but at least 400 ms. A server
-// checks its connections with this period.
+// MaxHeartbeatDelay returns how late a server may send a heartbeat: an eighth of the interval, but at least 400 ms.
+// Servers look for due heartbeats only once in that time.
 func MaxHeartbeatDelay(interval time.Duration) time.Duration {
 	return max(interval/8, 400*time.Millisecond)
 }

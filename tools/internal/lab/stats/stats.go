@@ -17,17 +17,17 @@ import (
 // Never is the latency of jobs that never ran. It is larger than any other latency and valid in JSON.
 const Never = math.MaxFloat64
 
-// IsNeverLatency reports whether a value is Never, or the mean of Never and another value.
+// IsNeverLatency reports whether v is Never, or the mean of Never and another latency.
 func IsNeverLatency(v float64) bool { return v >= Never/4 }
 
 const confidence = 0.95
 
-// rangeFactors maps a number of values to a factor. The range of the values times this factor is half of their 95 %
+// rangeFactors maps the number of values to a factor. The range of the values times this factor is half of their 95 %
 // confidence interval.
 var rangeFactors = map[int]float64{2: 6.353, 3: 1.304, 4: 0.717, 5: 0.507}
 
-// Median returns the median. If the number of values is even, this is the mean of the two middle values. If there are
-// no values, Median returns false.
+// Median returns the median, which for an even number of values is the mean of the two middle ones. It returns false if
+// there are no values.
 func Median(values []float64) (float64, bool) {
 	if len(values) == 0 {
 		return 0, false
@@ -54,8 +54,8 @@ func MedianConfidenceMargin(values []float64) (float64, bool) {
 	return max(s.Center-s.Lo, s.Hi-s.Center), true
 }
 
-// RelativeMedianMargin returns the margin (±) of the median as a fraction of the median. It returns false if there is
-// no margin or if the median is not positive.
+// RelativeMedianMargin returns MedianConfidenceMargin as a fraction of the median. It returns false if there is no
+// margin or if the median is not positive.
 func RelativeMedianMargin(values []float64) (float64, bool) {
 	middle, ok := Median(values)
 	m, ok2 := MedianConfidenceMargin(values)
@@ -65,8 +65,8 @@ func RelativeMedianMargin(values []float64) (float64, bool) {
 	return m / middle, true
 }
 
-// RatiosOfSameRounds divides each value by the base's value in the same round. It skips a round if one of the two
-// values is missing or Never, or if the base's value is not positive.
+// RatiosOfSameRounds divides the value of each round by the base's value in this round. It skips a round if one of the
+// two is missing or Never, or if the base's value is not positive.
 func RatiosOfSameRounds(byRound, base map[int]float64) (found []float64) {
 	for round, v := range byRound {
 		if b, ok := base[round]; ok && b > 0 && !IsNeverLatency(b) && !IsNeverLatency(v) {

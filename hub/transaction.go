@@ -1,0 +1,152 @@
+package hub
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/myriad-go/myriad/tcp"
+)
+
+// Transactions of the Redis protocol. Commands between MULTI and EXEC are checked, answered with QUEUED, and left in
+// the connection's unused input, which is charged to the client. Therefore a transaction has the limits of a single
+// command: its size, and the time until it is complete. EXEC reads the queued commands again and runs them. If they
+// exceed the budget of a batch, later batches run the rest, and other clients' messages may come in between.
+//
+// A client with subscriptions cannot use transactions, because a message must not interrupt the array that EXEC
+// replies. For the same reason, a transaction cannot subscribe.
+
+// transaction is the state of a client between MULTI and EXEC. A client without a transaction has a nil pointer.
+type transaction struct {
+	queuedCommands int
+	queuedBytes    int  // at the beginning of the unused input
+	rejected       bool // EXEC will fail; nothing is queued any more
+	tooLong        bool // reply to the next command with an error
+}
+
+// transactionReserve is the part of a transaction's limit, in bytes, that queued commands cannot use. The beginning of
+// the next command fits there. Otherwise, the server would close the connection before that command's size is known.
+const transactionReserve = 64
+
+// reservedBytes returns the part of the transaction's limit that the next command cannot use.
+func (tx *transaction) reservedBytes() int {
+	if !tx.keepsQueue() {
+		return 0
+	}
+	return tx.queuedBytes + transactionReserve
+}
+
+func (tx *transaction) keepsQueue() bool { return tx != nil && !tx.rejected }
+
+func (tx *transaction) discardQueue() { tx.rejected, tx.queuedBytes = true, 0 }
+
+// discardQueueIfTooLong discards the queue if err means that the next command exceeds the limit. Without the queue,
+// that command may still fit.
+func (tx *transaction) discardQueueIfTooLong(err error) (discarded bool) {
+	if !tx.keepsQueue() || !errors.Is(err, tcp.ErrMessageTooLong) {
+		return false
+	}
+	tx.discardQueue()
+	tx.tooLong = true
+	return true
+}
+
+// transactionOrNil returns the client's transaction, or nil without an open transaction.
+func (s *respSession) transactionOrNil() *transaction {
+	if s.sessionDetails == nil || s.unfinished == nil {
+		return nil
+	}
+	return s.transaction
+}
+
+func (b *commandBatch) endTransaction() {
+	b.updateSessionDetails(false, func(d *sessionDetails) { d.unfinished = nil })
+}
+
+// queueOrRejectTransaction replies to a command inside a transaction. If errorReply is set or the command cannot be
+// queued, it rejects the transaction, and EXEC will fail.
+func (b *commandBatch) queueOrRejectTransaction(tx *transaction, cmd *command, errorReply string) {
+	switch {
+	case errorReply != "" && equalsFold(b.args[0], "exec"):
+		b.endTransaction()
+		b.writeError("EXECABORT Transaction discarded because of: " + strings.TrimPrefix(errorReply, "ERR "))
+		return
+	case errorReply == "" && cmd.notInTransaction:
+		errorReply = "ERR Command not allowed inside a transaction"
+	case errorReply == "" && tx.tooLong:
+		tx.tooLong = false
+		errorReply = "ERR " + b.hub.countRefusal(fmt.Errorf("%w: the transaction takes more than %d bytes", errMessageTooLong, b.maxCommand)).Error()
+	}
+	if errorReply != "" {
+		tx.discardQueue()
+		b.writeError(errorReply)
+		return
+	}
+	tx.queuedCommands++
+	b.writeStatus("QUEUED")
+}
+
+func (b *commandBatch) handleMulti() {
+	switch {
+	case b.transactionOrNil() != nil:
+		b.writeError("ERR MULTI calls can not be nested")
+	case b.subscriptionCount() > 0: // RESP3
+		b.writeError("ERR Can't execute 'multi' on a connection with subscriptions; use another connection")
+	default:
+		b.updateSessionDetails(true, func(d *sessionDetails) { d.unfinished = &unfinished{transaction: new(transaction)} })
+		b.writeOK()
+	}
+}
+
+func (b *commandBatch) handleDiscard() {
+	if b.transactionOrNil() == nil {
+		b.writeError("ERR DISCARD without MULTI")
+		return
+	}
+	b.endTransaction()
+	b.writeOK()
+}
+
+func (b *commandBatch) handleWatchWithoutEffect() {
+	if b.transactionOrNil() != nil {
+		b.writeError("ERR WATCH inside MULTI is not allowed")
+		return
+	}
+	b.writeOK()
+}
+
+func (b *commandBatch) handleExec() {
+	tx := b.transactionOrNil()
+	switch {
+	case tx == nil:
+		b.writeError("ERR EXEC without MULTI")
+		return
+	case tx.rejected:
+		b.endTransaction()
+		b.writeError("EXECABORT Transaction discarded because of previous errors.")
+		return
+	}
+	done := b.argsDone
+	if done == 0 {
+		b.writeArrayHeader(tx.queuedCommands)
+	}
+	b.commandLimits = newCommandLimits(b.maxCommand, false)
+	for done < len(b.queue) {
+		n, _ := b.parseCommand(b.queue[done:], new(parseProgress)) // can't fail: it was parsed before
+		done += n
+		if len(b.args) == 0 {
+			continue
+		}
+		if cmd, errorReply := b.lookUpPermittedCommand(); cmd == nil || !cmd.immediate { // others were answered at once
+			b.work++
+			b.replyErrorOrRun(cmd, errorReply)
+		}
+		if b.noReply {
+			b.buf = b.buf[:0]
+		}
+		if done < len(b.queue) && b.yieldIfOverBudget(done) {
+			return
+		}
+	}
+	b.endTransaction()
+}

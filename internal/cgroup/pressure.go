@@ -1,0 +1,29 @@
+package cgroup
+
+import (
+	"os"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// CPUPressure returns the total time for which tasks have waited for a CPU (PSI), in the process's control group or, if
+// that does not report it, in the whole system. If the kernel does not report it, ok is false.
+func CPUPressure() (total time.Duration, ok bool) {
+	text, err := []byte(nil), error(nil)
+	if g, groupErr := readCgroupPaths("", "self"); groupErr == nil && g.unified != "" {
+		text, err = os.ReadFile("/sys/fs/cgroup" + g.unified + "/cpu.pressure")
+	}
+	if len(text) == 0 || err != nil {
+		text, _ = os.ReadFile("/proc/pressure/cpu")
+	}
+	return parsePressureTotal(string(text))
+}
+
+// parsePressureTotal parses a line such as "some avg10=0.00 avg60=0.00 avg300=0.00 total=123", in which total is in µs.
+func parsePressureTotal(text string) (total time.Duration, ok bool) {
+	line, _, _ := strings.Cut(text, "\n")
+	_, digits, found := strings.Cut(line, "total=")
+	n, err := strconv.ParseInt(digits, 10, 64)
+	return time.Duration(n) * time.Microsecond, found && err == nil
+}

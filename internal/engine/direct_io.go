@@ -1,0 +1,196 @@
+package engine
+
+import "sync"
+
+// This file sends large writes directly: one system call sends the preceding output and the write. Only bytes that the
+// kernel does not accept are copied.
+
+const (
+	// minDirectSend is the size in bytes from which a system call costs less than copying.
+	minDirectSend = 16 << 10
+	// maxDirectPieces is the maximum number of pieces in one system call. More pieces are copied into the output.
+	maxDirectPieces = 64
+)
+
+var vectorPool = sync.Pool{New: func() any { return new([maxDirectPieces][]byte) }}
+
+// Writev appends all pieces to the output. If the pieces do not all fit, it appends none of them.
+func (c *Conn) Writev(pieces ...[]byte) (int, error) {
+	n := 0
+	for _, p := range pieces {
+		if n += len(p); n > c.runtime.Limits.MaxUnsent { // before n can overflow
+			break
+		}
+	}
+	if err := c.checkWriteOrDropOrAbortAsSlow(n); err != nil {
+		return 0, err
+	}
+	if c.layer() == nil {
+		c.sendDirectOrAppend(n, pieces...)
+		return n, nil
+	}
+	for _, p := range pieces {
+		c.writeThroughLayerOrBehindFile(p)
+	}
+	return n, nil
+}
+
+// sendDirectOrAppend sends pieces of totalSize bytes or appends them to the output. There must be no layer.
+func (c *Conn) sendDirectOrAppend(totalSize int, pieces ...[]byte) {
+	sent, full := 0, c.canSendDirect(totalSize, len(pieces))
+	if full {
+		sent = c.sendOutputThenPieces(pieces)
+	}
+	for _, p := range pieces {
+		n := min(sent, len(p))
+		c.AppendToTransport(p[n:])
+		sent -= n
+	}
+	if full && c.out != nil {
+		c.out.kernelFull = true
+	}
+}
+
+// sendDirectOrAppendOne is separate from Write to keep Write's stack frame small: most handlers then do not grow their
+// goroutine's 2 KiB stack.
+//
+//go:noinline
+func (c *Conn) sendDirectOrAppendOne(p []byte) {
+	c.AppendToTransport(p[c.sendOutputThenPieces([][]byte{p}):])
+	if c.out != nil {
+		c.out.kernelFull = true
+	}
+}
+
+// canSendDirect reports whether a write may be sent directly: the kernel has not refused any earlier
+// output, and one call can send the output and the write.
+func (c *Conn) canSendDirect(size, numPieces int) bool {
+	if c.runtime.SendDirect == nil || size < c.runtime.MinDirectSend || size == 0 || numPieces >= maxDirectPieces || c.fileQueueOrNil() != nil || c.is(relayed) {
+		return false
+	}
+	return c.out == nil || !c.is(blocked) && !c.out.kernelFull && !c.out.inKernel && len(c.out.rest) == 0
+}
+
+// sendOutputThenPieces sends the output, then the pieces. It returns how many bytes of the pieces were sent.
+func (c *Conn) sendOutputThenPieces(pieces [][]byte) (pieceBytesSent int) {
+	n := 0
+	if c.out == nil && len(pieces) == 1 { // the usual case
+		n = c.runtime.SendDirect(c, pieces[0], nil)
+	} else {
+		n = c.writevOutputThenPieces(pieces)
+	}
+	if n <= 0 {
+		return 0
+	}
+	c.runtime.Counters.Add(Writes, 1)
+	c.runtime.Counters.Add(BytesOut, int64(n))
+	before, posted := 0, 0
+	if c.out != nil {
+		before = min(n, c.out.Len())
+		var left int
+		if left, posted = c.discardSentAndReleasePosted(before); left == 0 {
+			c.freeOutputAndReleasePosted(c.out)
+			c.out = nil
+		} else {
+			c.out.countSentAndRestartTimerAtGoal(before, c.runtime.Clock())
+		}
+	}
+	c.setDirectSentInEvent(c.directSentInEvent() + max(n-posted, 1)) // above 0, so that startPendingLayerAndUpdatePause checks the limits
+	return n - before
+}
+
+// writevOutputThenPieces implements sendOutputThenPieces with a list from vectorPool.
+func (c *Conn) writevOutputThenPieces(pieces [][]byte) (sentBytes int) {
+	list := vectorPool.Get().(*[maxDirectPieces][]byte)
+	all := list[:0]
+	if c.out != nil {
+		all = append(all, c.out.Bytes())
+	}
+	for _, p := range pieces {
+		if len(p) > 0 {
+			all = append(all, p)
+		}
+	}
+	n := c.runtime.SendDirect(c, all[0], all[1:])
+	clear(all)
+	vectorPool.Put(list)
+	return n
+}
+
+// discardSentAndReleasePosted removes sent output. It returns the remaining bytes and the decrease of the posted bytes.
+func (c *Conn) discardSentAndReleasePosted(sentBytes int) (unsentBytes, releasedPosted int) {
+	c.out.discardFrontBytes(sentBytes)
+	unsentBytes = c.out.Len()
+	if releasedPosted = c.out.postedBytes - unsentBytes; releasedPosted <= 0 {
+		return unsentBytes, 0
+	}
+	c.releasePostedAndWakeSenders(releasedPosted)
+	c.out.postedBytes = unsentBytes
+	return unsentBytes, releasedPosted
+}
+
+func (c *Conn) freeOutputAndReleasePosted(b *Buffer) {
+	if b.postedBytes > 0 {
+		c.releasePostedAndWakeSenders(b.postedBytes)
+	}
+	c.runtime.freeCountedBuffer(b)
+}
+
+func (c *Conn) freeSentOutputAndAdvanceFiles() {
+	c.freeOutputAndReleasePosted(c.out)
+	c.out = nil
+	c.removeFinishedFilesAndAdvance()
+}
+
+// directSentInEvent returns how many bytes of the handler's output were sent directly in the current event. These bytes
+// count as unsent until the event ends. An owner handles one event at a time, so its Runtime stores the number. If
+// several owners share a Runtime, each connection stores its number.
+func (c *Conn) directSentInEvent() int {
+	switch {
+	case c.runtime.ClockSlack == 0:
+		return c.runtime.directSent
+	case c.extra == nil:
+		return 0
+	}
+	return c.extra.directSent
+}
+
+func (c *Conn) setDirectSentInEvent(sentBytes int) {
+	if c.runtime.ClockSlack == 0 {
+		c.runtime.directSent = sentBytes
+	} else {
+		c.ensureRare().directSent = sentBytes
+	}
+}
+
+// startPendingLayerAndUpdatePause completes an event: it starts a layer that was requested, and resets
+// directSentInEvent. If the reset ends a pause that the handler knows of, Drained becomes due.
+func (c *Conn) startPendingLayerAndUpdatePause() {
+	if c.hasPendingLayer() {
+		c.startPendingLayer()
+	}
+	if c.directSentInEvent() == 0 { // always so if a worker might access it
+		return
+	}
+	c.setDirectSentInEvent(0)
+	c.pauseReadingAtHighWater() // records the pause before a driver waits to write
+	c.resumeAndScheduleDrainedIfLow()
+}
+
+// CanReceiveDirectly reports whether Ref.ReceiveWhileReadingIsOff may be used once reading is off. It must be called
+// during a handler call that uses all input.
+func (c *Conn) CanReceiveDirectly() bool {
+	return c.runtime.ReceiveDirect != nil && !c.runtime.OnWorkers && !c.mayHaveReadRate() && c.in == nil && c.layer() == nil && !c.is(peerEOF|relayed)
+}
+
+// ReceiveWhileReadingIsOff receives bytes into p, which must not be empty. It does not block and does not need the
+// owner. It returns 0 if no bytes have arrived or the connection has ended; the owner handles the end when reading is
+// on again. Reading must be off, and only one goroutine at a time may call it.
+func (r Ref) ReceiveWhileReadingIsOff(p []byte) (n int) {
+	r.callLockedIfOpen(func(c *Conn) { n = c.runtime.ReceiveDirect(c, p) })
+	if n > 0 {
+		r.c.runtime.Shared.Add(Reads, 1)
+		r.c.runtime.Shared.Add(BytesIn, int64(n))
+	}
+	return n
+}

@@ -1,0 +1,115 @@
+package loop
+
+import (
+	"math/bits"
+	"slices"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+// timerWheel checks connections at their NextTimer, at most engine.TimerTick late. A timer enters the wheel when it is
+// set or a sweep visits its connection, and only if it is due within the span of the wheel, which exceeds the time of a
+// fast sweep. So later timers, and connections without any, cost nothing.
+//
+// A connection is in at most one bucket, which Conn.TimerBucket stores as the bucket's index + 1. When that bucket is
+// due, a timer that has been set to a later time enters the wheel again. The slot of a connection that has closed, or
+// whose timer has been set to an earlier time, stays in its bucket and is then ignored.
+type timerWheel struct {
+	loop     *Loop
+	buckets  [timerBuckets][]uint32 // slots; tick t is in bucket t%timerBuckets
+	nonEmpty uint64                 // a bit for each bucket
+	doneTick int64                  // the ticks up to here have been handled
+}
+
+const (
+	timerBuckets = 64
+	// keptBucketCap limits the capacity of an empty bucket. A larger bucket is freed when it becomes empty.
+	keptBucketCap = 1 << 10
+)
+
+func (w *timerWheel) nextDue() (at time.Duration, ok bool) {
+	if w.nonEmpty == 0 {
+		return 0, false
+	}
+	first := w.doneTick + 1
+	skipped := bits.TrailingZeros64(bits.RotateLeft64(w.nonEmpty, -int(first%timerBuckets)))
+	return time.Duration(first+int64(skipped)) * engine.TimerTick, true
+}
+
+// runIfDue checks the connections in due buckets, at most maxSweepActions timers in a turn.
+func (w *timerWheel) runIfDue(now time.Duration) {
+	tick := int64(now / engine.TimerTick)
+	for fired := 0; w.doneTick < tick && w.nonEmpty != 0 && fired < maxSweepActions; {
+		index := uint8((w.doneTick + 1) % timerBuckets)
+		slots := w.buckets[index]
+		n := len(slots) - 1
+		if n < 0 {
+			if cap(slots) > keptBucketCap {
+				w.buckets[index] = nil
+			}
+			w.nonEmpty &^= 1 << index
+			w.doneTick++
+			continue
+		}
+		w.buckets[index] = slots[:n] // before a handler, which may call runtime.Goexit
+		if w.checkOrDeferTimer(w.loop.conns.conn(slots[n]), index+1, now) {
+			fired++
+		}
+	}
+}
+
+// checkOrDeferTimer checks a connection from bucket. While a worker is using the connection, the check is deferred.
+func (w *timerWheel) checkOrDeferTimer(c *engine.Conn, bucket uint8, now time.Duration) (acted bool) {
+	switch {
+	case c.FD() < 0 || c.DriverFlags()&(Connecting|ClosePending) != 0:
+		return false
+	case c.DriverFlags()&Busy != 0:
+		w.loop.DeferUntilWorkerReturns(c, func() {
+			if c.TimerBucket() == bucket {
+				c.SetTimerBucket(0)
+				c.CheckTimeouts(engine.MonotonicNow())
+			}
+		})
+		return false
+	case c.TimerBucket() != bucket:
+		return false
+	}
+	c.SetTimerBucket(0)
+	if acted = c.CheckTimeouts(now); acted {
+		w.loop.driver.PerformActions(c)
+	} else {
+		w.addTimerIfSoon(c)
+	}
+	return acted
+}
+
+// addTimerIfSoon adds c to the bucket of its NextTimer, if this time is near and c is in no earlier bucket.
+func (w *timerWheel) addTimerIfSoon(c *engine.Conn) {
+	at, ok := c.NextTimer()
+	if !ok {
+		return
+	}
+	nowTick := int64(w.loop.host.Clock() / engine.TimerTick)
+	if w.nonEmpty == 0 {
+		w.doneTick = nowTick
+	}
+	tick := max(int64((at+engine.TimerTick-1)/engine.TimerTick), nowTick+1)
+	if tick-w.doneTick >= timerBuckets {
+		return
+	}
+	if old := c.TimerBucket(); old != 0 {
+		ticksLeft := (int64(old-1) - w.doneTick - 1) & (timerBuckets - 1)
+		if w.doneTick+1+ticksLeft <= tick {
+			return
+		}
+		if i := slices.Index(w.buckets[old-1], c.Slot()); i >= 0 {
+			w.buckets[old-1][i] = w.buckets[old-1][len(w.buckets[old-1])-1]
+			w.buckets[old-1] = w.buckets[old-1][:len(w.buckets[old-1])-1]
+		}
+	}
+	index := uint8(tick % timerBuckets)
+	w.buckets[index] = append(w.buckets[index], c.Slot())
+	w.nonEmpty |= 1 << index
+	c.SetTimerBucket(index + 1)
+}

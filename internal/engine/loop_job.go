@@ -1,0 +1,78 @@
+package engine
+
+import (
+	"runtime"
+	"time"
+)
+
+// LoopJob is code that is usually quick but may block, such as the handler of an HTTP request. A loop runs jobs on its
+// own goroutine between two turns. A job must not access the loop or its connections except through hold.
+//
+// If a job takes longer than 1 to 5 ms, another goroutine continues the loop on another thread. The job then continues
+// on its goroutine, which ends with the job. So a job that blocks does not block the loop for long.
+type LoopJob interface {
+	RunOnLoop(hold LoopHold)
+	// LoopTaken is called when another goroutine has continued the loop, because the job took long or has called Leave.
+	// isSlow is true if the job itself has computed or waited for so long, and false if it may only have waited for a
+	// CPU. LoopTaken is called on any goroutine, possibly after RunOnLoop has returned, and must not block.
+	LoopTaken(isSlow bool)
+}
+
+// LoopHold is the access of a LoopJob to the loop whose goroutine runs the job.
+type LoopHold interface {
+	// Call calls f on the connection's owner, like Ref.Do, but without a request, and then sends the connection's
+	// output. If the caller's goroutine no longer runs the loop, Call returns false without calling f. If the
+	// connection is closed, Call returns true without calling f.
+	Call(r Ref, f func(*Conn)) (stillOnLoop bool)
+	// CallAndSendLater is like Call, but the output is sent when the job has returned or when another goroutine
+	// continues the loop, so that the output of several calls is sent at once. While a layer is pending, f is deferred.
+	// Only the goroutine of RunOnLoop may call CallAndSendLater, and f must not call code of users.
+	CallAndSendLater(r Ref, f ConnCallback) (stillOnLoop bool)
+	// Leave makes another goroutine continue the loop immediately. When it returns to the job, the job's goroutine is
+	// no longer on a loop. Call it before the job waits. It is safe for concurrent use.
+	Leave()
+	// Started returns when the job was started, by MonotonicNow.
+	Started() time.Duration
+	// Usage returns the CPU time and the sleeps of the job's thread. If another goroutine has continued the loop, ok is
+	// false. Only the goroutine of RunOnLoop may call it.
+	Usage() (u ThreadUsage, ok bool)
+}
+
+// ThreadUsage is the CPU time of a thread and of its whole process, and how often the thread has slept.
+type ThreadUsage struct {
+	CPU, ProcessCPU time.Duration
+	Sleeps          int64
+}
+
+func (u ThreadUsage) Since(earlier ThreadUsage) ThreadUsage {
+	return ThreadUsage{u.CPU - earlier.CPU, u.ProcessCPU - earlier.ProcessCPU, u.Sleeps - earlier.Sleeps}
+}
+
+// HadNoCPU reports whether a thread that has slept during a period has probably waited for a CPU: the other threads of
+// the process have used all the CPU time that Go may use except half a CPU, for example for garbage collection.
+func HadNoCPU(period, cpuOfOthers time.Duration) bool {
+	return cpuOfOthers >= period*time.Duration(min(runtime.GOMAXPROCS(0), runtime.NumCPU()))-period/2
+}
+
+// ConnCallback is a function of a connection. Unlike a func value, it can be a pointer that needs no allocation.
+type ConnCallback interface{ CallWith(c *Conn) }
+
+// QueueLoopJob makes the loop of c run job, which answers the given number of requests, after the current turn. It
+// returns false if there is no loop, if no other goroutine can continue the loop, or if workers call the handlers. It
+// must be called during a call of c's handler.
+func (c *Conn) QueueLoopJob(job LoopJob, requests int) (queued bool) {
+	return c.runtime.Loop != nil && c.runtime.Loop.OwnsConn(c) && !c.runtime.OnWorkers && c.runtime.Loop.QueueJob(job, requests)
+}
+
+// CallUnlessLayerPending calls f under the rules of a handler call, outside of the connection's events. If a layer is
+// pending, it returns false, and f must be called later. If the connection is closing, it only returns true.
+func (c *Conn) CallUnlessLayerPending(f ConnCallback) (ok bool) {
+	if c.hasPendingLayer() || c.is(handshaking|openPending) {
+		return false
+	}
+	if c.is(open) && !c.is(closing|failed) {
+		c.callHandler(f.CallWith)
+		c.startPendingLayerAndUpdatePause()
+	}
+	return true
+}

@@ -1,0 +1,120 @@
+package virtual
+
+import (
+	"bytes"
+	"slices"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+// This file has connections that do not come from Connect: dialled ones, and those of another engine.
+
+const maxPendingDials = 1024
+
+// Dial starts to connect. The tester answers with AcceptDial or RefuseDial.
+func (e *Engine) Dial(d engine.DialRequest) error {
+	if err := d.Validate(); err != nil {
+		return err
+	}
+	return e.updateRequestsAndWake(func(w *pendingRequests) error {
+		if len(w.dials)+d.Count > maxPendingDials {
+			return engine.ErrFull
+		}
+		w.dials = append(w.dials, slices.Repeat([]engine.DialRequest{d}, d.Count)...)
+		return nil
+	})
+}
+
+func (e *Engine) queueDials(dials []engine.DialRequest) (acted bool) {
+	for _, d := range dials {
+		if e.host.Admission.AcquireConn() {
+			e.dials = append(e.dials, d)
+		} else {
+			e.host.NotifyDialFailed(d.Handler, engine.ErrFull)
+		}
+	}
+	return len(dials) > 0
+}
+
+// AcceptDial accepts the oldest dial and returns its peer, or nil if there is no dial.
+func (e *Engine) AcceptDial() *Peer {
+	if len(e.dials) == 0 {
+		return nil
+	}
+	d := e.dials[0]
+	e.dials = e.dials[1:]
+	p := &Peer{Addr: d.Target, window: -1}
+	e.mu.Lock()
+	e.bindAndAppendPeerLocked(p, -1)
+	e.mu.Unlock()
+	e.openPeerList = append(e.openPeerList, p)
+	p.conn.OnDialling(d.Target, e.now)
+	if d.Handler != nil {
+		p.conn.SetConnHandler(d.Handler)
+	}
+	p.conn.OnOpen(d.Target, true)
+	p.driveConn()
+	return p
+}
+
+// RefuseDial makes the oldest dial fail with err. It returns false if there is no dial.
+func (e *Engine) RefuseDial(err error) (ok bool) {
+	if len(e.dials) == 0 {
+		return false
+	}
+	d := e.dials[0]
+	e.dials = e.dials[1:]
+	e.host.Admission.ReleaseConn()
+	e.host.NotifyDialFailed(d.Handler, err)
+	return true
+}
+
+// MoveStateTo moves the handler's saved state to another engine, if both handlers support that.
+func (e *Engine) MoveStateTo(to *Engine) error {
+	if e.cfg.SaveState == nil || to.cfg.RestoreState == nil {
+		return nil
+	}
+	var state bytes.Buffer
+	if err := e.cfg.SaveState(&state); err != nil {
+		return err
+	}
+	return to.cfg.RestoreState(&state)
+}
+
+// MoveTo moves an open connection to another engine, as an upgrade does. The caller must own the connections of both
+// engines. If MoveTo returns an error, the connection continues in the old engine.
+func (p *Peer) MoveTo(to *Engine) (moved *Peer, err error) {
+	c := &p.conn
+	defer func() {
+		if err != nil {
+			c.AbortExport(false)
+			p.driveConn()
+		}
+	}()
+	if err = c.StartExport(); err != nil {
+		return nil, err
+	}
+	p.driveConn()
+	r, err := c.Snapshot()
+	if err != nil {
+		return nil, err
+	}
+	r, _, _ = engine.ParseRecord(r.AppendTo(nil)) // a copy, as in another process
+	moved = &Peer{Addr: p.Addr, incoming: p.incoming, inputEnded: p.inputEnded, received: p.received, window: p.window}
+	if err = engine.ErrTooManyConns; to.host.Admission.AcquireConn() {
+		err = to.host.AdmitImported(&r)
+	}
+	if err != nil {
+		c.CancelSnapshot()
+		return nil, err
+	}
+	to.mu.Lock()
+	to.bindAndAppendPeerLocked(moved, r.Listener)
+	to.mu.Unlock()
+	to.openPeerList = append(to.openPeerList, moved)
+	moved.conn.Import(&r)
+	moved.driveConn()
+	c.AbortAsHandedOver()
+	p.driveConn()
+	return moved, nil
+}

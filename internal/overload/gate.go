@@ -1,0 +1,346 @@
+package overload
+
+import (
+	"math"
+	"math/rand/v2"
+	"net/netip"
+	"sync/atomic"
+	"time"
+)
+
+// Priority is the importance of a request or connection.
+type Priority uint8
+
+const (
+	Normal   Priority = iota
+	Critical          // never shed
+)
+
+// Reason is why a request was shed.
+type Reason int
+
+const (
+	ByQueueDelay Reason = iota // too many requests wait for a worker
+	ByLoopLag                  // the event loops lag
+	ByMemory                   // the memory is nearly exhausted
+	NumReasons
+)
+
+// Gate admits or sheds requests. It is safe for concurrent use, except Tick.
+//
+// The signal is the queue delay: the time from Admit to Start. As in Breakwater (Cho et al., OSDI 2020), a request
+// needs a credit, and the number of credits grows by addition while the delay is below the target, and shrinks in
+// proportion to the excess. Here a request returns its credit when it starts, so that requests that wait for a slow
+// dependency do not use up the credits: latency itself does not count. As in CoDel (Nichols and Jacobson, 2012) and its
+// use at Facebook (Maurer, "Fail at Scale", 2015), the delay must exceed the target for a whole interval before
+// requests are shed, and a request that has nevertheless waited for twice the target is shed instead of started.
+//
+// A constant number of clients that each wait for their answer before the next request make a queue that stands but
+// does not grow. Shedding would not help them. So the Gate begins to shed only if the queue grows, or if the delay
+// exceeds maxDelay.
+//
+// While requests do not wait, the Gate measures one request per tick. Others cost an atomic load in Admit and in Start.
+type Gate struct {
+	mode       atomic.Uint32 // bits such as probing; 0 means that nothing is to be done
+	ratio      atomic.Uint32 // probability of shedding because of lag or memory, in units of 2^-16
+	ratioCause atomic.Uint32 // Reason
+	now        func() time.Duration
+	requested  chan struct{} // see Requested
+	_          [128]byte     // the fields above are read for each request
+
+	waiting   atomic.Int64 // measured requests between Admit and Start
+	credits   atomic.Int64 // limit of waiting
+	dropAfter atomic.Int64 // delay in ns after which a request is shed instead of started
+	shed      [NumReasons]atomic.Int64
+	// unmeasured is the number of requests without a Ticket that have started since the last tick. They were admitted
+	// while the Gate did not measure every request.
+	unmeasured atomic.Int64
+	lastDelay  atomic.Int64
+	delays     meanTracker // of requests that have started since the last tick
+	services   meanTracker // times from Start to Done
+	queueController
+
+	// MinTarget is the least target of the queue delay. It must be set before the first Tick.
+	MinTarget time.Duration
+}
+
+// These are the bits of Gate.mode.
+const (
+	probing  uint32 = 1 << iota // the next request is measured
+	counting                    // every request is measured
+	limiting                    // requests beyond the credits are shed
+	dicing                      // requests are shed with the probability ratio
+)
+
+type meanTracker struct{ count, sum atomic.Int64 }
+
+func (m *meanTracker) add(d time.Duration) {
+	m.count.Add(1)
+	m.sum.Add(int64(d))
+}
+
+func (m *meanTracker) takeAndReset() (count int64, sum time.Duration) {
+	return m.count.Swap(0), time.Duration(m.sum.Swap(0))
+}
+
+// Ticket accompanies a request from Admit to Done. A zero Ticket belongs to a request that is not measured. One
+// goroutine at a time may use a Ticket.
+type Ticket struct {
+	admitted, started time.Duration
+	priority          Priority
+}
+
+// Admit decides whether a request from source is accepted. A request that is accepted must end with Start and Done, or
+// with Abandon. For a request that starts immediately, t is nil, and no other call is needed.
+//
+// This is the single place where requests are admitted or shed.
+func (g *Gate) Admit(t *Ticket, source netip.Addr, p Priority) (admitted bool) {
+	if g.mode.Load() == 0 {
+		return true
+	}
+	return g.admitByRatioAndCredits(t, p)
+}
+
+func (g *Gate) admitByRatioAndCredits(t *Ticket, p Priority) (admitted bool) {
+	mode := g.mode.Load()
+	if mode&dicing != 0 && p != Critical && rand.Uint32()>>16 < g.ratio.Load() {
+		g.shed[g.ratioCause.Load()].Add(1)
+		return false
+	}
+	if t == nil {
+		return true
+	}
+	if mode&(counting|limiting) == 0 && (mode&probing == 0 || g.mode.And(^probing)&probing == 0) {
+		return true
+	}
+	if mode&(counting|limiting) == 0 {
+		select {
+		case g.requested <- struct{}{}:
+		default:
+		}
+	}
+	if n := g.waiting.Add(1); mode&limiting != 0 && p != Critical && n > g.credits.Load() {
+		g.waiting.Add(-1)
+		g.shed[ByQueueDelay].Add(1)
+		return false
+	}
+	*t = Ticket{admitted: g.now(), priority: p}
+	return true
+}
+
+// Start reports whether an admitted request may run. If not, the request has waited for too long, and its Ticket has
+// ended.
+func (g *Gate) Start(t *Ticket) (run bool) {
+	if t.admitted == 0 {
+		if g.mode.Load()&(counting|limiting) != 0 {
+			g.unmeasured.Add(1)
+		}
+		return true
+	}
+	g.waiting.Add(-1)
+	t.started = g.now()
+	delay := t.started - t.admitted
+	if g.mode.Load()&limiting != 0 && t.priority != Critical && int64(delay) > g.dropAfter.Load() {
+		*t = Ticket{}
+		g.shed[ByQueueDelay].Add(1)
+		return false
+	}
+	g.delays.add(delay)
+	return true
+}
+
+// Done ends the Ticket of a request that has started.
+func (g *Gate) Done(t *Ticket) {
+	if t.admitted != 0 {
+		g.services.add(g.now() - t.started)
+		*t = Ticket{}
+	}
+}
+
+// Abandon ends the Ticket of a request that was admitted but will not start.
+func (g *Gate) Abandon(t *Ticket) {
+	if t.admitted != 0 {
+		g.waiting.Add(-1)
+		*t = Ticket{}
+	}
+}
+
+// Shed returns the number of requests shed for a reason.
+func (g *Gate) Shed(why Reason) int64 { return g.shed[why].Load() }
+
+// QueueDelay returns the queue delay at the last Tick.
+func (g *Gate) QueueDelay() time.Duration { return time.Duration(g.lastDelay.Load()) }
+
+func (g *Gate) IsShedding() bool { return g.mode.Load()&(limiting|dicing) != 0 }
+
+func (g *Gate) setMode(bits uint32, on bool) {
+	if on {
+		g.mode.Or(bits)
+	} else {
+		g.mode.And(^bits)
+	}
+}
+
+// setRatio sets the probability of shedding; 0 turns it off.
+func (g *Gate) setRatio(ratio float64, why Reason) {
+	g.ratioCause.Store(uint32(why))
+	g.ratio.Store(uint32(ratio * (1 << 16)))
+	g.setMode(dicing, ratio > 0)
+}
+
+// Parameters of the Gate.
+const (
+	restPeriod = 100 * time.Millisecond // time between ticks without requests
+	BusyPeriod = 10 * time.Millisecond
+	// minTarget is the default of Gate.MinTarget. It and maxTarget limit the target of the delay. The target is the mean time for which requests run:
+	// workers that happen to finish together would find a shorter queue empty.
+	minTarget, maxTarget = 5 * time.Millisecond, 100 * time.Millisecond
+	growthInterval       = 100 * time.Millisecond
+	// A queue that does not empty is growing if it has growth times its first length, or if in two consecutive
+	// intervals the arrivals exceed the starts by a share of fastGrowth.
+	growth, fastGrowth = 1.5, 0.2
+	maxDelay           = time.Second // delay above which requests are shed even if the queue does not grow
+	quietTime          = time.Second // time without shedding, or without waiting, after which a state ends
+	decrease           = 0.4         // decrease of the credits if the delay is twice the target
+	maxCredits         = 1 << 20
+)
+
+// queueController sets the mode and the credits of a Gate. Only Tick uses it.
+type queueController struct {
+	state   uint32 // 0, counting or limiting
+	lastAt  time.Duration
+	delay   time.Duration // of the last tick
+	service time.Duration // smoothed time for which requests run
+
+	intervalAt  time.Duration // start of the current growthInterval
+	minDelay    time.Duration // in the interval
+	started     int64         // requests in the interval
+	measured    bool          // a measured request has started in the interval
+	grown       int64         // growth of the queue in the interval
+	growing     int           // consecutive intervals in which the queue has grown fast
+	lastWaiting int64         // at the last tick
+	baseWaiting int64         // at the end of the first interval in which the queue stood; 0 if it does not stand
+
+	quietSince  time.Duration
+	adjustAt    time.Duration
+	exactCredit float64
+	lastShed    int64
+}
+
+// Requested returns a channel with an element if a request was measured since the last Tick, and the next Tick is then
+// due after BusyPeriod.
+func (g *Gate) Requested() <-chan struct{} { return g.requested }
+
+// Tick updates the Gate and returns the time until the next call. now is the clock of the Gate.
+func (g *Gate) Tick(now time.Duration) (next time.Duration) {
+	elapsed := now - g.lastAt
+	g.lastAt = now
+	waiting := g.waiting.Load()
+	started, sum := g.delays.takeAndReset()
+	switch {
+	case started > 0:
+		g.delay = sum / time.Duration(started)
+	case waiting > 0:
+		g.delay += elapsed
+	default:
+		g.delay = 0
+	}
+	if n, sum := g.services.takeAndReset(); n > 0 {
+		if g.service == 0 {
+			g.service = sum / time.Duration(n)
+		}
+		g.service += (sum/time.Duration(n) - g.service) / 4
+	}
+	unmeasured := g.unmeasured.Swap(0)
+	g.started += started + unmeasured
+	g.measured = g.measured || started > 0
+	g.grown += waiting - g.lastWaiting - unmeasured
+	g.lastWaiting = waiting
+	g.minDelay = min(g.minDelay, g.delay)
+	g.lastDelay.Store(int64(g.delay))
+	target := min(max(g.service, g.MinTarget), maxTarget)
+	switch g.state {
+	case 0:
+		if g.delay > target {
+			g.enterState(counting, now)
+		}
+	case counting:
+		if now-g.intervalAt >= growthInterval {
+			g.endIntervalAndLimitIfGrowing(now, target, waiting)
+		}
+	case limiting:
+		g.adjustCreditsOrStopLimiting(now, target, waiting)
+	}
+	if g.state == 0 && g.mode.Or(probing)&probing != 0 {
+		return restPeriod // there was no request
+	}
+	return BusyPeriod
+}
+
+func (g *Gate) enterState(state uint32, now time.Duration) {
+	g.state, g.quietSince, g.baseWaiting, g.growing = state, now, 0, 0
+	g.startGrowthInterval(now)
+	g.setMode(counting, state == counting)
+	g.setMode(limiting, state == limiting)
+}
+
+func (g *Gate) startGrowthInterval(now time.Duration) {
+	g.intervalAt, g.minDelay, g.started, g.grown, g.measured = now, math.MaxInt64, 0, 0, false
+}
+
+// endIntervalAndLimitIfGrowing ends an interval in the state counting. If the queue is growing, it enters limiting. If
+// requests have not waited for quietTime, it enters state 0.
+func (g *Gate) endIntervalAndLimitIfGrowing(now, target time.Duration, waiting int64) {
+	if g.growing++; g.minDelay <= target || float64(g.grown) < fastGrowth*float64(g.started)+3 {
+		g.growing = 0
+	}
+	switch {
+	case g.minDelay <= target:
+		if g.baseWaiting = 0; now-g.quietSince >= quietTime {
+			g.enterState(0, now)
+			return
+		}
+	case g.growing >= 2 || g.minDelay > maxDelay || g.baseWaiting > 0 && float64(waiting) >= growth*float64(g.baseWaiting)+1:
+		// Little's law: so many requests start within the target.
+		g.exactCredit = float64(g.started) * float64(target) / float64(now-g.intervalAt)
+		g.adjustAt = now
+		g.storeCredits(target)
+		g.enterState(limiting, now)
+		return
+	case g.baseWaiting == 0 && g.measured: // otherwise waiting lacks requests that were admitted before
+		g.baseWaiting = max(waiting, 1)
+		fallthrough
+	default:
+		g.quietSince = now
+	}
+	g.startGrowthInterval(now)
+}
+
+// adjustCreditsOrStopLimiting adjusts the credits once per target delay, after which the delay shows the last change.
+func (g *Gate) adjustCreditsOrStopLimiting(now, target time.Duration, waiting int64) {
+	shed := g.Shed(ByQueueDelay)
+	if shed != g.lastShed {
+		g.quietSince = now
+	} else if now-g.quietSince >= quietTime {
+		g.enterState(counting, now)
+		return
+	}
+	if now < g.adjustAt {
+		return
+	}
+	g.adjustAt = now + target
+	switch excess := float64(g.delay-target) / float64(target); {
+	case excess <= 0 && shed != g.lastShed:
+		g.exactCredit += max(1, g.exactCredit/16)
+	case excess > 0 && waiting <= g.credits.Load(): // otherwise there is still a queue from before
+		g.exactCredit *= max(1-decrease*excess, 0.5)
+	}
+	g.lastShed = shed
+	g.storeCredits(target)
+}
+
+func (g *Gate) storeCredits(target time.Duration) {
+	g.exactCredit = min(max(g.exactCredit, 1), maxCredits)
+	g.credits.Store(int64(g.exactCredit))
+	g.dropAfter.Store(int64(2 * target))
+}

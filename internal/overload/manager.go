@@ -1,0 +1,250 @@
+// Package overload decides what a server gives up when more is asked of it than it can do.
+//
+// A Manager gets a Sample of signals several times a second and turns actions on and off. Each action has a level at
+// which it begins, a lower level below which it ends, and times for which these must hold, so that actions do not
+// oscillate. The levels for memory follow Envoy's overload manager: connections are no longer kept alive at 92 % and
+// not accepted at 95 %. Requests are shed by a [Gate] if they wait for workers, and by a probability if event loops
+// lag; a PID controller sets the probability, as in Uber's Cinnamon (2023).
+//
+// The package does no I/O. Time and signals are arguments, and the engine and the handlers read the results.
+//
+// Latency alone is no signal, because it cannot tell a slow dependency from overload. A lag of event loops counts only
+// while tasks wait for a CPU, if the kernel reports that: otherwise a handler blocks its loop.
+package overload
+
+import (
+	"net/netip"
+	"sync/atomic"
+	"time"
+)
+
+// Action is something that a Manager does under overload. The actions are ordered by the memory use that begins them.
+type Action int
+
+const (
+	ShortenIdle  Action = iota // idle time limits are divided by IdleDivisor
+	PauseLargest               // connections with more than their share of unsent output are not read
+	EndKeepAlive               // HTTP connections close after their response
+	PauseAccepts               // new connections wait in the kernel's queue
+	RefuseConns                // new connections are accepted and refused before PROXY header and TLS
+	ShedRequests               // some requests are answered with an error
+	CloseSlowest               // connections with the largest buffers are closed
+	NumActions
+)
+
+var actionNames = [NumActions]string{"shorten_idle", "pause_largest", "end_keep_alive", "pause_accepts", "refuse_connections", "shed_requests", "close_slowest"}
+
+func (a Action) String() string { return actionNames[a] }
+
+// IdleDivisor is the number by which ShortenIdle divides time limits.
+const IdleDivisor = 8
+
+// Sample contains the signals at one time. Shares are between 0 and about 1; 0 means unknown.
+type Sample struct {
+	Lag         time.Duration // mean length of the loop turn that an event at a random time meets, since the last sample
+	CPUPressure float64       // share of time in which a task waited for a CPU; negative if unknown
+	Memory      float64       // memory in use, as a share of the limit
+	Buffers     float64       // buffers of connections, as a share of Limits.MaxBuffered
+	Conns       float64       // open connections, as a share of Limits.MaxConns, which the descriptors limit
+	NumConns    int64
+	MaxBuffered int64
+}
+
+// The levels of Sample at which actions begin. They end at endShare of these.
+const (
+	lagToPause     = 100 * time.Millisecond
+	connsToShorten = 0.95
+	buffersToPause = 0.6
+	endShare       = 0.9
+	lagTime        = 300 * time.Millisecond // for which the lag must last
+	endTime        = time.Second            // for which an action lasts at least after its signal
+	refuseAfter    = 5 * time.Second        // of paused accepts
+	minCPUPressure = 0.1
+)
+
+// memoryLevels are the shares of the memory at which actions begin, or 0.
+var memoryLevels = [NumActions]float64{ShortenIdle: 0.85, PauseLargest: 0.85, EndKeepAlive: 0.92, PauseAccepts: 0.95, ShedRequests: 0.97, CloseSlowest: 0.97}
+
+// CloseSlowest frees buffers until closeTo of them are left, at each sample while the memory is short. It never closes
+// connections while the buffers use less than 1/minBufferShare of their limit, because the memory belongs to others.
+const (
+	closeTo        = 0.75
+	minBufferShare = 8
+)
+
+// minHighWater is the smallest limit of unsent bytes per connection that PauseLargest sets.
+const minHighWater = 4 << 10
+
+// Manager turns actions on and off. With the zero value, all actions stay off. Update must not be called concurrently;
+// all other methods are safe for concurrent use.
+type Manager struct {
+	active atomic.Uint32 // bits of actions
+	// highWater and bufferLimit are in bytes; 0 means no limit.
+	highWater, bufferLimit atomic.Int64
+	Gate
+
+	since     [NumActions]time.Duration // when an action began, or its signal if it has not begun
+	quietAt   [NumActions]time.Duration // when an active action's signal was last present
+	signalled [NumActions]bool
+	lag       lagController
+	lowMemory bool // requests are shed because of memory
+}
+
+// NewManager returns a Manager. now is its clock, which must never return 0.
+func NewManager(now func() time.Duration) *Manager {
+	m := new(Manager)
+	m.Gate.now, m.Gate.requested, m.Gate.MinTarget = now, make(chan struct{}, 1), minTarget
+	m.Gate.mode.Store(probing)
+	return m
+}
+
+func (m *Manager) IsActive(a Action) bool { return m.active.Load()&(1<<a) != 0 }
+
+// AdmitConn reports whether a new connection is accepted. It is the single place where new connections are admitted or
+// refused because of overload.
+func (m *Manager) AdmitConn(source netip.Addr) bool { return !m.IsActive(RefuseConns) }
+
+// HighWater returns the number of unsent bytes above which a connection is not read: max or less.
+func (m *Manager) HighWater(max int) int {
+	if n := m.highWater.Load(); n != 0 && n < int64(max) {
+		return int(n)
+	}
+	return max
+}
+
+// BufferLimit returns the limit of the memory of all buffers together, in bytes: max or less.
+func (m *Manager) BufferLimit(max int64) int64 {
+	if n := m.bufferLimit.Load(); n != 0 {
+		return min(n, max)
+	}
+	return max
+}
+
+// AcceptCheckInterval is the time after which PausesAccepts should be called again.
+const AcceptCheckInterval = 10 * time.Millisecond
+
+// PausesAccepts reports whether new connections must wait in the kernel's queue.
+func (m *Manager) PausesAccepts() bool {
+	return m.active.Load()&(1<<PauseAccepts|1<<RefuseConns) == 1<<PauseAccepts
+}
+
+// Update takes a sample and reports whether an action has begun or ended.
+func (m *Manager) Update(now time.Duration, s *Sample) (changed bool) {
+	before := m.active.Load()
+	lag := s.Lag
+	if s.CPUPressure >= 0 && s.CPUPressure < minCPUPressure {
+		lag = 0
+	}
+	m.setRatioByLagOrMemory(now, lag, s.Memory)
+	for a := range NumActions {
+		level, delay := m.signalLevel(a, now, lag, s)
+		m.beginOrEndAction(a, now, level, delay)
+	}
+	high, limit := int64(0), int64(0)
+	if m.IsActive(PauseLargest) {
+		high = max(s.MaxBuffered/2/max(s.NumConns, 1), minHighWater)
+	}
+	if m.IsActive(CloseSlowest) {
+		limit = max(int64(s.Buffers*float64(s.MaxBuffered)*closeTo), s.MaxBuffered/minBufferShare)
+		if before := m.bufferLimit.Load(); before != 0 {
+			limit = min(limit, before)
+		}
+	}
+	m.highWater.Store(high)
+	m.bufferLimit.Store(limit)
+	return m.active.Load() != before
+}
+
+// signalLevel returns the level of an action's signal and how long it must last. The action begins at level 1.
+func (m *Manager) signalLevel(a Action, now, lag time.Duration, s *Sample) (level float64, delay time.Duration) {
+	if l := memoryLevels[a]; l > 0 {
+		level = s.Memory / l
+	}
+	switch a {
+	case ShortenIdle:
+		level = max(level, s.Conns/connsToShorten)
+	case PauseLargest:
+		level = max(level, s.Buffers/buffersToPause)
+	case PauseAccepts:
+		if byLag := float64(lag) / float64(lagToPause); byLag > level {
+			level, delay = byLag, lagTime
+		}
+	case RefuseConns:
+		if m.IsActive(PauseAccepts) && now-m.since[PauseAccepts] >= refuseAfter {
+			level = 1
+		}
+	case ShedRequests:
+		if m.IsShedding() {
+			level = 1
+		}
+	}
+	return level, delay
+}
+
+func (m *Manager) beginOrEndAction(a Action, now time.Duration, level float64, delay time.Duration) {
+	bit := uint32(1) << a
+	switch active := m.active.Load()&bit != 0; {
+	case !active && level < 1:
+		m.signalled[a] = false
+	case !active:
+		if !m.signalled[a] {
+			m.signalled[a], m.since[a] = true, now
+		}
+		if now-m.since[a] >= delay {
+			m.since[a], m.quietAt[a] = now, now
+			m.active.Or(bit)
+		}
+	case level >= endShare:
+		m.quietAt[a] = now
+	case now-m.quietAt[a] >= endTime:
+		m.signalled[a] = false
+		m.active.And(^bit)
+	}
+}
+
+// lagController sheds requests that run on event loops, with a probability that keeps the lag at its target. Because
+// handlers and broadcasts may delay a loop for a short time, it begins late.
+type lagController struct {
+	ratio, lastError float64
+	highSince        time.Duration // since when the lag is high; 0 if it is not
+	lastAt           time.Duration
+}
+
+const (
+	lagTarget   = 100 * time.Millisecond
+	lagToShed   = 250 * time.Millisecond
+	lagShedTime = time.Second // for which lagToShed must be exceeded
+	maxRatio    = 0.95
+	// gainP and gainI are the proportional and the integral gain of the PID controller; its derivative gain is 0. The
+	// error is the relative excess of the lag over lagTarget, from -1 to maxError.
+	gainP, gainI = 0.1, 0.2
+	maxError     = 2
+)
+
+func (c *lagController) updateRatio(now, lag time.Duration) (ratio float64) {
+	elapsed := now - c.lastAt
+	c.lastAt = now
+	if lag < lagToShed {
+		c.highSince = 0
+	} else if c.highSince == 0 {
+		c.highSince = now
+	}
+	if c.ratio == 0 && (c.highSince == 0 || now-c.highSince < lagShedTime) {
+		c.lastError = 0
+		return 0
+	}
+	e := min(float64(lag-lagTarget)/float64(lagTarget), maxError)
+	c.ratio += gainP*(e-c.lastError) + gainI*e*min(elapsed.Seconds(), 1)
+	c.ratio, c.lastError = min(max(c.ratio, 0), maxRatio), e
+	return c.ratio
+}
+
+// setRatioByLagOrMemory sets the probability of shedding, which is 1 for all but critical requests if memory is short.
+func (m *Manager) setRatioByLagOrMemory(now, lag time.Duration, memory float64) {
+	ratio, level := m.lag.updateRatio(now, lag), memoryLevels[ShedRequests]
+	if m.lowMemory = memory >= level || m.lowMemory && memory >= endShare*level; m.lowMemory {
+		m.setRatio(1, ByMemory)
+	} else {
+		m.setRatio(ratio, ByLoopLag)
+	}
+}

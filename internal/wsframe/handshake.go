@@ -1,0 +1,50 @@
+package wsframe
+
+import (
+	"crypto/sha1"
+	"encoding/base64"
+	"fmt"
+	"strings"
+)
+
+// AcceptValue returns the value of Sec-WebSocket-Accept that a server sends in reply to key, the value of
+// Sec-WebSocket-Key (RFC 6455, section 1.3).
+func AcceptValue(key string) string {
+	sum := sha1.Sum([]byte(key + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"))
+	return base64.StdEncoding.EncodeToString(sum[:])
+}
+
+// CheckResponseHeader checks the fields that every response to a handshake with status 101 has. key is the request's
+// value of Sec-WebSocket-Key. The caller must check the extensions and the subprotocol.
+func CheckResponseHeader(header map[string][]string, key string) error {
+	accept := AcceptValue(key)
+	upgrade, accepted := header["Upgrade"], header["Sec-Websocket-Accept"]
+	switch {
+	case len(upgrade) != 1 || !strings.EqualFold(upgrade[0], "websocket"):
+		return UnexpectedFieldError(header, "Upgrade", "websocket")
+	case !commaListsContain(header["Connection"], "upgrade"):
+		return UnexpectedFieldError(header, "Connection", "Upgrade")
+	case len(accepted) != 1 || accepted[0] != accept:
+		return UnexpectedFieldError(header, "Sec-Websocket-Accept", accept+", once")
+	}
+	return nil
+}
+
+// UnexpectedFieldError returns an error that quotes at most 80 bytes of a response's field. name is the field's
+// canonical name, and expected describes the value that it should have.
+func UnexpectedFieldError(header map[string][]string, name, expected string) error {
+	value := strings.Join(header[name], ", ")
+	if len(value) > 80 {
+		value = value[:80] + "..."
+	}
+	return fmt.Errorf("the server's %s is %q; expected %s", name, value, expected)
+}
+
+func commaListsContain(lists []string, want string) bool {
+	for element := range strings.SplitSeq(strings.Join(lists, ","), ",") {
+		if strings.EqualFold(strings.TrimSpace(element), want) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,225 @@
+package tcp
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/testkit"
+)
+
+// namedHandler is a MessageHandler with most optional interfaces. It answers with its name.
+type namedHandler struct {
+	name    string
+	closed  chan error
+	starts  atomic.Int32
+	members Group
+}
+
+func newNamedHandler(name string) *namedHandler {
+	return &namedHandler{name: name, closed: make(chan error, 10)}
+}
+
+func (h *namedHandler) answer(c *Conn, what string) { fmt.Fprintf(c, "%s %s\n", h.name, what) }
+
+func (h *namedHandler) Opened(c *Conn) { h.members.Add(c.Ref()) }
+
+func (h *namedHandler) Message(c *Conn, line []byte) {
+	switch string(line) {
+	case "panic":
+		panic(h.name)
+	case "much":
+		h.answer(c, strings.Repeat("x", 9000)) // more than HighWater
+	case "timer":
+		c.SetTimer(1)
+	case "STARTTLS":
+		cfg, _ := identity()
+		h.answer(c, "starts")
+		_ = c.StartTLS(cfg)
+	case "other":
+		_ = c.SetHandler(Lines(MessageFunc(func(c *Conn, line []byte) { fmt.Fprintf(c, "own handler %s\n", line) })))
+		h.answer(c, "leaves")
+	default:
+		h.answer(c, string(line))
+	}
+}
+
+func (h *namedHandler) Closed(_ *Conn, why error) { h.closed <- why }
+
+func (h *namedHandler) Writable(c *Conn) { h.answer(c, "is writable") }
+func (h *namedHandler) Timer(c *Conn)    { h.answer(c, "timer") }
+func (h *namedHandler) Secured(c *Conn)  { h.answer(c, "is secured") }
+func (h *namedHandler) Draining(c *Conn) { h.answer(c, "says bye") }
+func (h *namedHandler) Starting(*Server) { h.starts.Add(1) }
+
+func (h *namedHandler) NextProtos([]string) []string { return []string{h.name} }
+
+func (h *namedHandler) Heartbeat(c *Conn) bool {
+	h.answer(c, "beats")
+	return false
+}
+
+func (h *namedHandler) SendToGroup(b Broadcast) (receivers int) {
+	receivers, _ = h.members.Broadcast(b.Message)
+	return receivers
+}
+
+func (s *started) listenerAddrs() (addrs []string) {
+	for _, l := range s.ListenerStats() {
+		addrs = append(addrs, l.Addr.String())
+	}
+	return addrs
+}
+
+// Each listener has its own handler with all of its optional interfaces.
+func TestListenerHandlers(t *testing.T) {
+	t.Parallel() // mostly waits
+	const addr = "127.0.0.1:0"
+	forEachModel(t, func(t *testing.T, model string, loops int) {
+		server, client := identity()
+		a, b, plain := newNamedHandler("a"), newNamedHandler("b"), Lines(MessageFunc(echoLine))
+		accepts := NewNetListener()
+		s := startServer(t, &Server{Model: model, Loops: loops, Limits: Limits{HighWater: 8000}, Listeners: []Listener{
+			{Addr: addr, Handler: Lines(a)}, {Addr: addr, Handler: Lines(b), TLSConfig: server}, {Addr: addr, Handler: Lines(a)},
+			{Addr: addr, Handler: plain}, {Addr: addr, Handler: accepts},
+		}})
+		at := s.listenerAddrs()
+		if n, m := a.starts.Load(), b.starts.Load(); n != 1 || m != 1 {
+			t.Errorf("Starting was called %d and %d times, want once for each handler", n, m)
+		}
+		if got := accepts.Addr().String(); got != at[4] {
+			t.Errorf("the NetListener's address is %s, want %s", got, at[4])
+		}
+		client = client.Clone()
+		client.NextProtos = []string{"a", "b"}
+		onA, onB, shared, onPlain := dial(t, at[0]), testkit.DialTLS(t, at[1], client), dial(t, at[2]), dial(t, at[3])
+		accepted := dial(t, at[4])
+		nc, err := accepts.Accept()
+		requireNoError(t, err)
+		_, _ = io.WriteString(nc, "accepted\n")
+		accepted.Expect("accepted\n")
+		requireNoError(t, nc.Close())
+		accepted.ExpectEOF("")
+
+		onA.ExchangeLine("1", "a 1")
+		onB.ExchangeLine("1", "b 1")
+		shared.ExchangeLine("1", "a 1")
+		onPlain.ExchangeLine("1", "1")
+		onA.ExchangeLine("timer", "a timer")
+		onB.ExchangeLine("timer", "b timer")
+		onA.ExchangeLine("much", "a "+strings.Repeat("x", 9000))
+		onA.Expect("a is writable\n")
+
+		receivers, err := s.Broadcast(Broadcast{Group: "any", Message: []byte("to all\n")})
+		if err != nil || receivers != 3 {
+			t.Errorf("Broadcast to the groups of both handlers: %d, %v; want 3 receivers", receivers, err)
+		}
+		for _, c := range []*testkit.Conn{onA, onB, shared} {
+			c.Expect("to all\n")
+		}
+
+		secured := dial(t, at[0])
+		secured.ExchangeLine("STARTTLS", "a starts")
+		_, plainClient := identity()
+		encrypted := testkit.NewConn(t, tls.Client(secured.Conn, plainClient))
+		encrypted.Expect("a is secured\n")
+		answers := make(chan string, 1)
+		requireNoError(t, s.Dial(Dial{Addr: at[2], Handler: Lines(hooks{
+			opened:  func(c *Conn) { c.WriteString("dialed\n") },
+			message: func(_ *Conn, line []byte) { answers <- string(line) },
+		})}))
+		if got := testkit.Receive(t, answers, "an answer to a dialed connection"); got != "a dialed" {
+			t.Errorf("the dialed connection got %q, want that of its own handler", got)
+		}
+		encrypted.Close()
+
+		own := dial(t, at[2])
+		own.ExchangeLine("other", "a leaves")
+		own.ExchangeLine("1", "own handler 1")
+
+		shared.Send("panic\n")
+		shared.ExpectClosed()
+		eventually(t, func() bool {
+			var reasons []error
+			for len(a.closed) > 0 {
+				reasons = append(reasons, <-a.closed)
+			}
+			_, ok := errors.AsType[*PanicError](errors.Join(reasons...))
+			return ok
+		}, func() string { return "the panic is not the reason that its handler gets" })
+		if len(b.closed) > 0 || s.Stats().Panics != 1 {
+			t.Errorf("%d panics, and the other handler has %d closed connections", s.Stats().Panics, len(b.closed))
+		}
+
+		s.stop()
+		onA.ExpectEOF("a says bye\n")
+		onB.ExpectEOF("b says bye\n")
+		onPlain.ExpectEOF("")
+		expectNoError(t, s.waitResult(t))
+		if _, err := accepts.Accept(); !errors.Is(err, net.ErrClosed) {
+			t.Errorf("Accept after the end: %v; want net.ErrClosed", err)
+		}
+	})
+}
+
+// A listener without its own handler has that of the server. Heartbeats are those of each handler.
+func TestListenerHandlerHeartbeats(t *testing.T) {
+	t.Parallel() // mostly waits
+	forEachModel(t, func(t *testing.T, model string, loops int) {
+		s := startServer(t, &Server{Model: model, Loops: loops, Addr: "127.0.0.1:0", Handler: Lines(newNamedHandler("server")),
+			Listeners: []Listener{{Addr: "127.0.0.1:0", Handler: Lines(newNamedHandler("own"))}, {Addr: "127.0.0.1:0", Handler: Lines(MessageFunc(echoLine))}, {Addr: "127.0.0.1:0"}},
+			Heartbeat: Heartbeat{Interval: minHeartbeat, Message: []byte("beat\n")}})
+		var clients []*testkit.Conn
+		for _, at := range s.listenerAddrs() {
+			clients = append(clients, dial(t, at))
+		}
+		for i, want := range []string{"server beats\n", "own beats\n", "beat\n", "server beats\n"} {
+			clients[i].Expect(want)
+		}
+	})
+}
+
+// On Workers, a listener's handler rejects input if it is a ShedHandler. The others wait.
+func TestListenerHandlerSheds(t *testing.T) {
+	forEachLoopModel(t, func(t *testing.T, model string) {
+		g := newGatedHandler()
+		s := startServer(t, &Server{Model: model, Loops: 1, Workers: newPool(t, singleWorker), Listeners: []Listener{
+			{Addr: "127.0.0.1:0", Handler: Lines(sheddingHandler{g})}, {Addr: "127.0.0.1:0", Handler: Lines(g)},
+		}})
+		at := s.listenerAddrs()
+		sheds, waits := dialUntilServed(t, at[0]), dialUntilServed(t, at[1])
+		blocks := g.blockWorker(t, at[0])
+		before := s.Stats().BytesIn
+		waits.Send("patient\n")
+		waitFor(t, "the patient line has not been read", func() bool { return s.Stats().BytesIn > before })
+		sheds.Send("x\n")
+		sheds.Expect("busy x\n")
+		close(g.gate)
+		blocks.Expect("block\n")
+		waits.Expect("patient\n")
+	})
+}
+
+// Server.Handler is needed only for listeners without their own handler.
+func TestListenerHandlerConfig(t *testing.T) {
+	const addr = "127.0.0.1:0"
+	own := Listener{Addr: addr, Handler: Base{}}
+	for _, c := range []struct {
+		srv  *Server
+		says string
+	}{
+		{&Server{Addr: addr, Listeners: []Listener{own}}, "Server.Handler is nil"},
+		{&Server{Listeners: []Listener{own, {Addr: addr}}}, "Server.Handler is nil"},
+		{&Server{Listeners: []Listener{own, {Addr: addr, Handler: Lines(nil)}}}, "Server.Listeners[1].Handler: the MessageHandler"},
+		{&Server{Listeners: []Listener{{Addr: addr, Handler: &embedsShed{}}}}, "Server.Listeners[0].Handler: *tcp.embedsShed has Shed"},
+		{&Server{Listeners: []Listener{{Addr: addr, Handler: Lines(newNamedHandler("a"))}, own}, Heartbeat: Heartbeat{Interval: time.Second}}, "or Server.Listeners[1].Handler to be a HeartbeatHandler"},
+	} {
+		expectError(t, "ListenAndServe", c.srv.ListenAndServe(t.Context()), ErrBadConfig, strings.Fields(c.says)[0], c.says, "expected")
+	}
+}

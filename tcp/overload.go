@@ -1,0 +1,227 @@
+package tcp
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"runtime/metrics"
+	"strings"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/cgroup"
+	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/overload"
+)
+
+// Overload configures the overload manager of a Server, which is on by default.
+//
+// The manager samples how long event loops lag, how long requests wait for workers, the memory in use, the buffers of
+// connections, and the number of connections. The memory is that of the live heap, as a share of GOMEMLIMIT or of the
+// machine, or that of the control group, as a share of its limit. Under overload, the manager acts as follows; see
+// Stats.Overload for the current state.
+//
+//   - At 85 % of the memory, or 95 % of Limits.MaxConns: idle timeouts are an eighth of Limits.IdleTimeout.
+//   - At 85 % of the memory, or 60 % of Limits.MaxBuffered: connections with more than their share of unsent output,
+//     but at least 4 KiB, are not read.
+//   - At 92 % of the memory: HTTP connections close after their response.
+//   - At 95 % of the memory, or a lag of 100 ms: new connections wait in the kernel's queue. After 5 s they are accepted
+//     and refused, before their PROXY header and TLS handshake.
+//   - Requests are shed if more and more of them wait for workers, if they have waited for more than a second, if the
+//     loops lag by more than 250 ms for a second, or at 97 % of the memory. Package web answers 503, and ShedHandlers
+//     reject. Other handlers can call Conn.ShouldShed.
+//   - At 97 % of the memory: the connections with the largest buffers close with ErrOverBudget.
+//
+// An action ends when its cause has been a tenth below the threshold for a second. A lag counts only while tasks wait
+// for a CPU, if the kernel reports that (/proc/pressure/cpu).
+type Overload struct {
+	// Off turns the manager off.
+	Off bool
+}
+
+// OverloadStats is the state of the overload manager.
+type OverloadStats struct {
+	// Each of these fields is 1 while its action is on, or with Server.Processes the number of workers that take it.
+	ShortenIdle, PauseLargest, EndKeepAlive, PauseAccepts, RefuseConns, ShedRequests, CloseSlowest int64
+	// ShedQueueDelay, ShedLag and ShedMemory count requests that were shed because they waited for a worker, because
+	// the event loops lagged, and because the memory was nearly exhausted.
+	ShedQueueDelay, ShedLag, ShedMemory int64
+}
+
+func toOverloadStats(n *engine.Counts) OverloadStats {
+	active := func(a overload.Action) int64 { return n[engine.OverloadActions+engine.Counter(a)] }
+	return OverloadStats{
+		ShortenIdle: active(overload.ShortenIdle), PauseLargest: active(overload.PauseLargest), EndKeepAlive: active(overload.EndKeepAlive),
+		PauseAccepts: active(overload.PauseAccepts), RefuseConns: active(overload.RefuseConns),
+		ShedRequests: active(overload.ShedRequests), CloseSlowest: active(overload.CloseSlowest),
+		ShedQueueDelay: n[engine.ShedByQueueDelay], ShedLag: n[engine.ShedByLag], ShedMemory: n[engine.ShedByMemory],
+	}
+}
+
+// IsActive reports whether any action is on.
+func (s OverloadStats) IsActive() bool { return s.String() != "" }
+
+// String returns the names of the actions that are on.
+func (s OverloadStats) String() string {
+	var names []string
+	for a, on := range []int64{s.ShortenIdle, s.PauseLargest, s.EndKeepAlive, s.PauseAccepts, s.RefuseConns, s.ShedRequests, s.CloseSlowest} {
+		if on > 0 {
+			names = append(names, overload.Action(a).String())
+		}
+	}
+	return strings.Join(names, ", ")
+}
+
+// ShouldShed reports whether the handler should reject the current request because the server is overloaded. Such a
+// request counts as shed. ShouldShed is for handlers that run on event loops; call it once for each request.
+func (c *Conn) ShouldShed() bool {
+	e := c.core()
+	return !e.Overload().Admit(nil, e.Peer().Addr(), e.Priority())
+}
+
+// SetCritical sets whether requests of the connection are exempt from shedding under overload. The default is false.
+func (c *Conn) SetCritical(critical bool) {
+	if c.inHandlerCallOrLogMisuse("SetCritical") {
+		c.core().SetCritical(critical)
+	}
+}
+
+// newOverloadManager returns nil if Overload.Off is set, and in a supervisor. The caller holds s.mu.
+func (s *Server) newOverloadManager() *overload.Manager {
+	if s.Overload.Off || s.isSupervisor() {
+		return nil
+	}
+	s.overload = overload.NewManager(func() time.Duration { return engine.MonotonicNow() + 1 })
+	if runtime.GOMAXPROCS(0) == 1 {
+		s.overload.MinTarget = singleProcessorMinTarget
+	}
+	return s.overload
+}
+
+// startOverloadManager starts a goroutine that samples the load and updates the manager's actions until stop is called.
+func (s *Server) startOverloadManager(e engine.Engine) (stop func()) {
+	if s.overload == nil {
+		return func() {}
+	}
+	quit, done, sampler := make(chan struct{}), make(chan struct{}), newOverloadSampler(e, s.limits)
+	go func() {
+		defer close(done)
+		s.sampleOverloadUntil(sampler, quit)
+	}()
+	return func() {
+		close(quit)
+		<-done
+	}
+}
+
+// singleProcessorMinTarget replaces the least target of the queue delay if GOMAXPROCS is 1. There, loops and computing
+// handlers take turns of 10 ms, and requests that compute for 1 ms wait for up to 90 ms at half of the capacity.
+const singleProcessorMinTarget = 100 * time.Millisecond
+
+const overloadSampleInterval = 100 * time.Millisecond
+
+func (s *Server) sampleOverloadUntil(sampler *overloadSampler, quit <-chan struct{}) {
+	m := s.overload
+	timer := time.NewTimer(overloadSampleInterval)
+	defer timer.Stop()
+	requested := m.Requested()
+	for nextSample := time.Duration(0); ; {
+		select {
+		case <-timer.C:
+		case <-requested:
+			requested = nil
+			timer.Reset(overload.BusyPeriod)
+			continue
+		case <-quit:
+			return
+		}
+		now := engine.MonotonicNow() + 1
+		next := m.Tick(now)
+		if now >= nextSample {
+			nextSample = now + overloadSampleInterval
+			if sample := sampler.sample(now); m.Update(now, &sample) {
+				s.logOverload(&sample)
+			}
+		}
+		if requested = nil; next > overload.BusyPeriod {
+			requested = m.Requested()
+		}
+		timer.Reset(next)
+	}
+}
+
+func (s *Server) logOverload(sample *overload.Sample) {
+	s.rateLimitedLogger().LogAttrs(context.Background(), slog.LevelWarn, "overload: the actions have changed",
+		slog.String("active", s.Stats().Overload.String()), slog.Duration("lag", sample.Lag), slog.Duration("queue_delay", s.overload.QueueDelay()),
+		slog.Float64("memory", sample.Memory), slog.Float64("buffers", sample.Buffers), slog.Float64("connections", sample.Conns))
+}
+
+// overloadSampler measures the load on which the overload manager bases its actions.
+type overloadSampler struct {
+	engine      engine.Engine
+	limits      Limits
+	heapLimit   int64
+	sampledAt   time.Duration
+	pressure    time.Duration // total, see cgroup.CPUPressure
+	counts      engine.Counts
+	groupMemory float64 // share of the control group's limit
+	readGroupAt time.Duration
+	heap        []metrics.Sample
+	freeAgainAt time.Duration
+}
+
+func newOverloadSampler(e engine.Engine, l Limits) *overloadSampler {
+	limit, _ := cgroup.SmallestMemoryLimit()
+	return &overloadSampler{engine: e, limits: l, heapLimit: limit, counts: e.Counters(),
+		heap: []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/heap/stacks:bytes"},
+			{Name: "/memory/classes/heap/objects:bytes"}, {Name: "/memory/classes/heap/free:bytes"}}}
+}
+
+func (r *overloadSampler) sample(now time.Duration) overload.Sample {
+	n := r.engine.Counters()
+	s := overload.Sample{
+		Lag: n.LoopTurnTimes().MeanTurnAtRandomTime(r.counts.LoopTurnTimes()), CPUPressure: -1,
+		NumConns: n[engine.Open], MaxBuffered: int64(r.limits.MaxBuffered),
+		Conns:   float64(n[engine.Open]) / float64(r.limits.MaxConns),
+		Buffers: float64(n[engine.Buffered]) / float64(r.limits.MaxBuffered),
+	}
+	if total, ok := cgroup.CPUPressure(); ok {
+		if r.sampledAt > 0 {
+			s.CPUPressure = float64(total-r.pressure) / float64(now-r.sampledAt)
+		}
+		r.pressure, r.sampledAt = total, now
+	}
+	grows := n[engine.Open] > r.counts[engine.Open] || n[engine.Buffered] > r.counts[engine.Buffered]
+	r.counts = n
+	metrics.Read(r.heap)
+	heap := float64(r.heap[0].Value.Uint64()+r.heap[1].Value.Uint64()) / float64(r.heapLimit)
+	before := r.groupMemory
+	if now >= r.readGroupAt || grows || before >= quietGroupMemory {
+		r.readGroupAt, r.groupMemory = now+time.Second, 0
+		if l, err := cgroup.ReadLimits(os.Getpid()); err == nil && l.Memory.File != "" && l.Memory.Max > 0 {
+			r.groupMemory = float64(l.Memory.Used) / float64(l.Memory.Max)
+		}
+	}
+	s.Memory = max(heap, r.groupMemory+max(r.groupMemory-before, 0)) // it may grow as much until the next sample
+	r.freeGarbageIfGroupIsFull(now, s.Memory)
+	return s
+}
+
+const (
+	// quietGroupMemory is a share of the control group's memory limit. While the group uses less and neither buffers
+	// nor connections increase, its memory is read only once a second.
+	quietGroupMemory = 0.5
+	// If the control group's memory exceeds the share freeGarbageAt of its limit, and garbage the share minGarbage, the
+	// garbage is collected and its memory returned to the kernel. This takes at most a tenth of the time.
+	freeGarbageAt, minGarbage = 0.75, 1. / 16
+)
+
+func (r *overloadSampler) freeGarbageIfGroupIsFull(now time.Duration, memory float64) {
+	garbage := float64(r.heap[2].Value.Uint64()) + float64(r.heap[3].Value.Uint64()) - float64(r.heap[0].Value.Uint64())
+	if r.groupMemory > 0 && memory >= freeGarbageAt && garbage >= minGarbage*float64(r.heapLimit) && now >= r.freeAgainAt {
+		debug.FreeOSMemory()
+		end := engine.MonotonicNow() + 1
+		r.freeAgainAt = end + 9*(end-now)
+	}
+}

@@ -1,0 +1,148 @@
+package tcp
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/overload"
+	"github.com/myriad-go/myriad/internal/testkit"
+	"github.com/myriad-go/myriad/pool"
+)
+
+// criticalHandler is a sheddingHandler whose connections become critical by a line "critical".
+type criticalHandler struct{ sheddingHandler }
+
+func (h criticalHandler) Message(c *Conn, msg []byte) {
+	if string(msg) == "critical" {
+		c.SetCritical(true)
+	}
+	h.sheddingHandler.Message(c, msg)
+}
+
+// TestOverloadShedsQueuedInput has a pool that sheds nothing itself.
+func TestOverloadShedsQueuedInput(t *testing.T) {
+	forEachLoopModel(t, func(t *testing.T, model string) {
+		g := newGatedHandler()
+		p := newPool(t, pool.Config{Max: 1, Queue: 100, FixedLimit: true, KeepQueued: true, FIFO: true})
+		s := startServer(t, &Server{Model: model, Loops: 1, Workers: p, Handler: Lines(criticalHandler{sheddingHandler{g}})})
+		open := sync.OnceFunc(func() { close(g.gate) })
+		defer open()
+		conns := dialManyUntilServed(t, s.addr, 40)
+		vip := dialUntilServed(t, s.addr)
+		vip.ExchangeLine("critical", "critical")
+		a := g.blockWorker(t, s.addr)
+		queued := 3
+		waitFor(t, "it is not noticed that requests wait", func() bool {
+			if queued < len(conns) {
+				conns[queued].Send("x\n")
+				queued++
+			}
+			return s.overload.QueueDelay() > 20*time.Millisecond
+		})
+		conns[0].Send("0\n")
+		waitFor(t, "nothing is shed though requests wait for a second", func() bool { return s.Stats().Overload.ShedRequests == 1 })
+		conns[1].ExchangeLine("1", "busy 1") // at once
+		before := p.Stats().Queued
+		vip.Send("vip\n")
+		waitFor(t, "the critical one is not queued", func() bool { return p.Stats().Queued == before+1 })
+		open()
+		a.Expect("block\n")
+		conns[0].Expect("busy 0\n") // it has waited for too long
+		vip.Expect("vip\n")
+		shed := 2
+		for _, c := range conns[3:queued] {
+			if c.ReadLine() != "x" { // those before the first that was measured are served
+				shed++
+			}
+		}
+		if n := s.Stats().Overload.ShedQueueDelay; n != int64(shed) {
+			t.Errorf("%d are counted as shed; expected %d", n, shed)
+		}
+		waitFor(t, "it does not recover", func() bool {
+			conns[0].Send("again\n")
+			return conns[0].ReadLine() == "again"
+		})
+		waitFor(t, "the action does not end", func() bool { return !s.Stats().Overload.IsActive() })
+	})
+}
+
+// TestOverloadOff has the same overload without a manager.
+func TestOverloadOff(t *testing.T) {
+	g := newGatedHandler()
+	p := newPool(t, pool.Config{Max: 1, Queue: 100, FixedLimit: true, KeepQueued: true, FIFO: true})
+	s := startServer(t, &Server{Overload: Overload{Off: true}, Model: Epoll, Workers: p, Handler: Lines(sheddingHandler{g})})
+	c := dialUntilServed(t, s.addr)
+	a := g.blockWorker(t, s.addr)
+	c.Send("0\n")
+	waitFor(t, "it is not queued", func() bool { return p.Stats().Queued == 1 })
+	if s.overload != nil {
+		t.Error("a manager was made")
+	}
+	close(g.gate)
+	a.Expect("block\n")
+	c.Expect("0\n")
+}
+
+// shouldShedHandler answers "busy" to lines if ShouldShed says so.
+func shouldShedHandler(c *Conn, msg []byte) {
+	if string(msg) == "critical" {
+		c.SetCritical(true)
+	}
+	if c.ShouldShed() {
+		c.WriteString("busy\n")
+		return
+	}
+	echoLine(c, msg)
+}
+
+// TestOverloadOfMemory checks what the manager does when the live heap exceeds the memory limit.
+func TestOverloadOfMemory(t *testing.T) {
+	forEachModel(t, func(t *testing.T, model string, _ int) {
+		fill := testkit.LimitMemory(t, 64<<20)
+		refused := make(chan error, 10)
+		s := startServer(t, &Server{Model: model, Handler: Lines(MessageFunc(shouldShedHandler)), Limits: Limits{IdleTimeout: 10 * time.Minute},
+			Refuse: func(_ net.Addr, why error) []byte { refused <- why; return []byte("refused\n") }})
+		c, vip := dial(t, s.addr), dial(t, s.addr)
+		c.ExchangeLine("a", "a")
+		vip.ExchangeLine("critical", "critical")
+		fill()
+		waitFor(t, "the actions do not begin", func() bool { return s.Stats().Overload.ShedRequests == 1 })
+		c.ExchangeLine("b", "busy")
+		vip.ExchangeLine("b", "b")
+		if model == Goroutine {
+			dial(t, s.addr) // the acceptor was already waiting
+		}
+		late := dial(t, s.addr) // it waits in the kernel's queue
+		if st := s.Stats().Overload; st.ShedMemory != 1 || st.PauseAccepts != 1 || st.EndKeepAlive != 1 || st.ShortenIdle != 1 || st.PauseLargest != 1 || st.CloseSlowest != 1 {
+			t.Errorf("the state is %+v", st)
+		}
+		if testing.Short() && model != Epoll {
+			return
+		}
+		late.Expect("refused\n") // after 5 s
+		if why := testkit.Receive(t, refused, "Refuse is not called"); !errors.Is(why, ErrOverloaded) {
+			t.Errorf("refused because of %v; expected ErrOverloaded", why)
+		}
+		if n := s.Stats().Refused.Overload; n != 1 {
+			t.Errorf("%d are counted as refused because of overload; expected 1", n)
+		}
+	})
+}
+
+func TestOverloadStatsNamesActions(t *testing.T) {
+	if got := (OverloadStats{PauseAccepts: 1, ShedRequests: 2}).String(); got != fmt.Sprintf("%v, %v", overload.PauseAccepts, overload.ShedRequests) {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestOverloadTargetOfSingleProcessor(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	if got := new(Server).newOverloadManager().MinTarget; got != singleProcessorMinTarget {
+		t.Errorf("the least target of the queue delay is %v; want %v", got, singleProcessorMinTarget)
+	}
+}

@@ -1,0 +1,93 @@
+package tcptest
+
+import (
+	"crypto/tls"
+	"io"
+	"net"
+	"os"
+	"time"
+)
+
+// StartTLS performs the peer's end of a TLS handshake: the client's, or the server's if the connection was dialed. From
+// then on, the peer sends and receives through TLS. If the handshake fails, StartTLS returns the error, and the peer
+// ends its direction. CloseWrite sends a close_notify. A peer that ends because the server has ended sends none.
+func (p *Peer) StartTLS(config *tls.Config) error {
+	conn, makeConn := &tlsTransport{peer: p, handshaking: true}, tls.Client
+	if p.end.IsDialled() {
+		makeConn = tls.Server
+	}
+	c := makeConn(conn, config)
+	err := c.Handshake()
+	if err != nil {
+		p.s.runAndSettle(p.end.CloseWrite)
+		return err
+	}
+	p.waitUntilOrTimeout(func() bool {
+		_, closed := p.end.Closed()
+		return closed || p.end.HasTLS()
+	})
+	conn.handshaking, p.tls = false, c
+	return nil
+}
+
+// undiscardedOutput returns the output of the server that has not been discarded. The caller runs within runAndSettle.
+func (p *Peer) undiscardedOutput() []byte {
+	if p.tls == nil {
+		return p.end.Received()
+	}
+	var part [16 << 10]byte
+	for {
+		n, err := p.tls.Read(part[:])
+		p.plaintext = append(p.plaintext, part[:n]...)
+		if err != nil {
+			return p.plaintext
+		}
+	}
+}
+
+func (p *Peer) discardReceived(n int) {
+	if p.tls == nil {
+		p.end.DiscardReceived(n)
+		return
+	}
+	p.plaintext = p.plaintext[n:]
+}
+
+// tlsTransport connects a tls.Conn with the end of a connection. During the handshake, it is used outside of
+// runAndSettle, and Read waits for input. After the handshake, Read without input fails with a temporary error.
+type tlsTransport struct {
+	net.Conn
+	peer        *Peer
+	handshaking bool
+}
+
+func (t *tlsTransport) Write(b []byte) (n int, err error) {
+	if t.handshaking {
+		return t.peer.Write(b)
+	}
+	return len(b), t.peer.end.Send(b)
+}
+
+func (t *tlsTransport) Read(b []byte) (n int, err error) {
+	closed := false
+	read := func() bool {
+		n = copy(b, t.peer.end.Received())
+		t.peer.end.DiscardReceived(n)
+		_, closed = t.peer.end.Closed()
+		return n > 0 || closed
+	}
+	if t.handshaking {
+		t.peer.waitUntilOrTimeout(read)
+	} else {
+		read()
+	}
+	switch {
+	case n > 0:
+		return n, nil
+	case closed:
+		return 0, io.EOF
+	}
+	return 0, os.ErrDeadlineExceeded // which is temporary
+}
+
+func (t *tlsTransport) SetWriteDeadline(time.Time) error { return nil } // CloseWrite sets it

@@ -1,0 +1,127 @@
+package app
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+// NewWebHandler returns the app Web for package net/http. It serves the files in filesDir. It applies quick to each
+// handler that does not block, does not compute for long, and does not read large bodies.
+func NewWebHandler(filesDir string, quick func(http.Handler) http.Handler) http.Handler {
+	mux := http.NewServeMux()
+	for path, body := range map[string]func(r *http.Request) []byte{
+		"/{$}":        func(*http.Request) []byte { return hello },
+		"/pipeline":   func(*http.Request) []byte { return ok },
+		"/baseline11": sumQueryAndBody,
+		"/64k":        func(*http.Request) []byte { return Large },
+	} {
+		mux.Handle(path, quick(newBodyHandler("text/plain", body)))
+	}
+	mux.Handle("/json/", quick(newBodyHandler("application/json", func(r *http.Request) []byte {
+		count, _ := strconv.Atoi(strings.TrimPrefix(r.URL.Path, "/json/"))
+		return MarshalItems(count, queryNumber(r.URL.RawQuery, "m"))
+	})))
+	mux.Handle("/upload", newBodyHandler("text/plain", func(r *http.Request) []byte {
+		n, _ := io.Copy(io.Discard, r.Body) // an error ends the connection
+		return strconv.AppendInt(nil, n, 10)
+	}))
+	mux.Handle("/wait", newBodyHandler("text/plain", func(*http.Request) []byte { return Wait2ms() }))
+	mux.Handle("/compute", newBodyHandler("text/plain", func(*http.Request) []byte { return ComputeRarely() }))
+	mux.Handle("/static/", http.StripPrefix("/static/", http.FileServer(http.Dir(filesDir))))
+	return mux
+}
+
+func newBodyHandler(contentType string, body func(r *http.Request) []byte) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", contentType)
+		_, _ = w.Write(body(r)) // an error ends the connection
+	})
+}
+
+func sumQueryAndBody(r *http.Request) []byte {
+	sum := queryNumber(r.URL.RawQuery, "a") + queryNumber(r.URL.RawQuery, "b")
+	if r.ContentLength != 0 {
+		var text [20]byte
+		n, _ := io.ReadFull(r.Body, text[:]) // an error means that it is shorter
+		added, _ := strconv.Atoi(string(text[:n]))
+		sum += added
+	}
+	return strconv.AppendInt(nil, int64(sum), 10)
+}
+
+func queryNumber(query, key string) (n int) {
+	for pair := range strings.SplitSeq(query, "&") {
+		if name, value, _ := strings.Cut(pair, "="); name == key {
+			n, _ = strconv.Atoi(value)
+		}
+	}
+	return n
+}
+
+var hello, ok = []byte(HelloText), []byte("ok")
+
+// Large is the body of /64k.
+var Large = []byte(strings.Repeat("0123456789abcde\n", 4<<10))
+
+// Wait2ms waits 2 ms, as long as a query to a near database takes.
+func Wait2ms() []byte {
+	time.Sleep(2 * time.Millisecond)
+	return ok
+}
+
+var computeRequests atomic.Int64
+
+// ComputeRarely computes for about 1 ms in one of 1,000 calls, and otherwise returns immediately.
+func ComputeRarely() []byte {
+	if computeRequests.Add(1)%1000 == 0 {
+		var sum [sha256.Size]byte
+		for range 10_000 {
+			sum = sha256.Sum256(sum[:])
+		}
+	}
+	return ok
+}
+
+type item struct {
+	ID       int      `json:"id"`
+	Name     string   `json:"name"`
+	Category string   `json:"category"`
+	Price    int      `json:"price"`
+	Quantity int      `json:"quantity"`
+	Active   bool     `json:"active"`
+	Tags     []string `json:"tags"`
+	Rating   struct {
+		Score int `json:"score"`
+		Count int `json:"count"`
+	} `json:"rating"`
+	Total int `json:"total"`
+}
+
+var items = func() (all [50]item) {
+	for i := range all {
+		x := &all[i]
+		x.ID, x.Name, x.Category, x.Price, x.Quantity, x.Active = i+1, fmt.Sprintf("Item %d", i+1), "tools", 300+i, 15+i, i%3 > 0
+		x.Tags, x.Rating.Score, x.Rating.Count = []string{"sale", "new", "popular"}, 40+i%10, 50+i
+	}
+	return all
+}()
+
+// MarshalItems returns the first count of 50 items as JSON, each with a total of price, quantity and factor.
+func MarshalItems(count, factor int) []byte {
+	reply := struct {
+		Items []item `json:"items"`
+		Count int    `json:"count"`
+	}{append([]item{}, items[:min(max(count, 0), len(items))]...), count}
+	for i := range reply.Items {
+		reply.Items[i].Total = reply.Items[i].Price * reply.Items[i].Quantity * max(factor, 1)
+	}
+	text, _ := json.Marshal(reply) // can't fail
+	return text
+}

@@ -1,0 +1,231 @@
+package report
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/myriad-go/myriad/tools/internal/lab/probe"
+	"github.com/myriad-go/myriad/tools/internal/lab/result"
+	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
+	"github.com/myriad-go/myriad/tools/internal/lab/stats"
+)
+
+// An article is a Markdown page with generated parts. A part begins with a marker and ends with "<!-- end -->":
+//
+//	<!-- table SCENARIO REGEXP FIGURE ... -->
+//	<!-- chart SCENARIO REGEXP FIGURE TITLE -->
+//
+// The part contains the runs whose name "workload/subject" matches REGEXP. The columns of a table are workload, subject,
+// the figures and marks. Its header and the line below are written by hand, as is the image of a chart. Each chart is a
+// panel of the page's SVG file.
+var articlePart = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(?s)(<!-- (table|chart) (\S+) (\S+) (.*?) -->\n)(.*?)(<!-- end -->)`)
+})
+
+// connectionsColumn selects the number of connections instead of a figure.
+const connectionsColumn = "connections"
+
+// articleWords contains the words of an article's language that generated parts need.
+type articleWords struct{ published, footer string }
+
+var (
+	englishWords = articleWords{"published", "Commit %s; %s; scale %s; %s; load average before %s."}
+	chineseWords = articleWords{"原文", "提交 %s；%s；规模 %s；%s；之前的平均负载 %s。"}
+)
+
+// UpdateArticle returns the text of a page and its chart. In the text, it replaces the generated parts by figures of
+// set. It returns an error if a part has no header, an unknown figure, or a scenario without runs.
+func UpdateArticle(page string, set *result.Set, chinese bool) (text, svg string, err error) {
+	words := englishWords
+	if chinese {
+		words = chineseWords
+	}
+	a := articleUpdate{set: set, words: words, colors: map[string]int{words.published: 0}}
+	text = articlePart().ReplaceAllStringFunc(page, func(part string) string {
+		m := articlePart().FindStringSubmatch(part)
+		body, partErr := a.regeneratePart(m)
+		if partErr != nil {
+			err = errors.Join(err, fmt.Errorf("%s %s %s: %w", m[2], m[3], m[4], partErr))
+			return part
+		}
+		return m[1] + body + m[7]
+	})
+	if len(a.panels) > 0 {
+		svg = DrawBarsAsSVG(a.panels, AutoTheme, false)
+	}
+	return text, svg, err
+}
+
+type articleUpdate struct {
+	set    *result.Set
+	words  articleWords
+	panels []BarPanel
+	colors map[string]int // colour of each label
+}
+
+// regeneratePart returns the new text between the begin and the end marker of a part. m is the match of articlePart.
+func (a *articleUpdate) regeneratePart(m []string) (string, error) {
+	rows, err := a.selectRows(m[3], m[4])
+	if err != nil {
+		return "", err
+	}
+	if m[2] == "chart" {
+		figure, title, _ := strings.Cut(m[5], " ")
+		return m[6], a.addBarPanel(rows, figure, title)
+	}
+	lines := strings.SplitAfter(m[6], "\n")
+	if len(lines) < 3 {
+		return "", errors.New("there is no header; expected two lines")
+	}
+	text, workload := lines[0]+lines[1], ""
+	for _, row := range rows {
+		cells := []string{"", row.label}
+		if row.workload.Name != workload {
+			workload = row.workload.Name
+			cells[0] = "`" + workload + "`"
+		}
+		for figure := range strings.FieldsSeq(m[5]) {
+			cell, _, err := row.figureCell(figure)
+			if err != nil {
+				return "", err
+			}
+			cells = append(cells, cell)
+		}
+		marks, _ := row.formatProblemFrequencies()
+		text += "|" + strings.Join(append(cells, marks), "|") + "|\n"
+	}
+	return text + "\n" + formatOrigins(rows, a.words) + "\n", nil
+}
+
+// articleRow is a row of a table: a subject, or a published row, which has no runs.
+type articleRow struct {
+	subjectRuns
+	label     string
+	report    *result.Report
+	workload  *scenario.Workload
+	reference *scenario.ReferenceTable
+	published *scenario.ReferenceRow
+}
+
+// selectRows returns a row for each subject that matches the pattern. A published row precedes the row of its design.
+// If this design was not run, the published row precedes the first row of its workload.
+func (a *articleUpdate) selectRows(scenarioName, pattern string) (rows []articleRow, err error) {
+	selected, err := regexp.Compile(pattern)
+	i := slices.IndexFunc(a.set.Reports, func(r *result.Report) bool { return r.Scenario.Name == scenarioName })
+	if err != nil || i < 0 {
+		return nil, cmp.Or(err, errors.New("the results have no runs of this scenario; expected some"))
+	}
+	r := a.set.Reports[i]
+	for w := range r.Scenario.Workloads {
+		workload := &r.Scenario.Workloads[w]
+		subjects := slices.DeleteFunc(groupRunsBySubject(r, workload.Name), func(x subjectRuns) bool {
+			return !selected.MatchString(workload.Name + "/" + x.subject)
+		})
+		for i, x := range subjects {
+			for t := range r.Scenario.References {
+				reference := &r.Scenario.References[t]
+				for p := range reference.Rows {
+					published := &reference.Rows[p]
+					above := max(slices.IndexFunc(subjects, func(x subjectRuns) bool { return x.subject == published.Design }), 0)
+					if published.Workload == workload.Name && above == i {
+						rows = append(rows, articleRow{label: a.words.published, workload: workload, reference: reference, published: published})
+					}
+				}
+			}
+			rows = append(rows, articleRow{subjectRuns: x, label: "`" + x.subject + "`", report: r, workload: workload})
+		}
+	}
+	return rows, nil
+}
+
+// figureCell returns a figure of the row as text and as a number, which is 0 if there is none. A published figure keeps
+// its published text, with its unit.
+func (row *articleRow) figureCell(figure string) (text string, value float64, err error) {
+	f, ok := probe.FindFigure(figure)
+	switch {
+	case figure == connectionsColumn && row.published != nil:
+		return formatCountOrNoFigure(row.published.Count), 0, nil
+	case figure == connectionsColumn:
+		n := row.runs[0].Connections
+		if s := row.report.Scenario.FindSubject(row.subject); s != nil && s.MaxConns > 0 && !row.workload.Whole {
+			n = min(n, s.MaxConns)
+		}
+		return formatCountOrNoFigure(n), 0, nil
+	case !ok:
+		return "", 0, fmt.Errorf("there is no figure %q", figure)
+	case row.published != nil:
+		i := slices.IndexFunc(row.reference.Columns, func(c scenario.Column) bool { return c.Figure == figure })
+		if i < 0 {
+			return probe.NoFigure, 0, nil
+		}
+		column := row.reference.Columns[i]
+		text = row.published.Cells[i]
+		if column.Unit != "" && !strings.Contains(text, " ") && text != probe.NoFigure {
+			text += " " + column.Unit
+		}
+		value, _ = column.ParsePublishedCell(row.published.Cells[i])
+		return text, value, nil
+	}
+	for _, t := range row.report.Scenario.References {
+		for _, c := range t.Columns {
+			if c.Figure == figure && c.Relative != "" {
+				return formatMeasuredFigureOrRatio(c, groupRunsBySubject(row.report, row.workload.Name), row.subjectRuns), 0, nil
+			}
+		}
+	}
+	value, _ = row.medianOfFigure(figure)
+	return strings.ReplaceAll(row.formatMedian(f), " %", "%"), value, nil
+}
+
+// formatOrigins returns a sentence that lists the commits, dates, scales, machines and load averages of the rows' runs.
+func formatOrigins(rows []articleRow, words articleWords) string {
+	var lists [5][]string
+	for _, row := range rows {
+		for _, run := range row.runs {
+			o := &run.Origin
+			for i, word := range []string{"`" + o.Commit + "`", run.Started.UTC().Format(time.DateOnly), o.Scale, o.Machine, o.LoadAverage} {
+				lists[i] = append(lists[i], word)
+			}
+		}
+	}
+	var texts []any
+	for _, list := range lists {
+		slices.Sort(list)
+		texts = append(texts, strings.Join(slices.Compact(list), ", "))
+	}
+	return fmt.Sprintf(words.footer, texts...)
+}
+
+// addBarPanel adds a panel with a bar for each row that has the figure.
+func (a *articleUpdate) addBarPanel(rows []articleRow, figure, title string) error {
+	panel := BarPanel{Title: title}
+	workload := ""
+	for _, row := range rows {
+		text, value, err := row.figureCell(figure)
+		if err != nil {
+			return err
+		}
+		if value == 0 || stats.IsNeverLatency(value) {
+			continue
+		}
+		if row.workload.Name != workload {
+			workload = row.workload.Name
+			panel.Groups = append(panel.Groups, BarGroup{Title: workload})
+		}
+		if _, ok := a.colors[row.label]; !ok {
+			a.colors[row.label] = len(a.colors)
+		}
+		g := &panel.Groups[len(panel.Groups)-1]
+		g.Bars = append(g.Bars, Bar{strings.Trim(row.label, "`"), text, value, a.colors[row.label]})
+	}
+	if a.panels = append(a.panels, panel); len(a.colors) > BarColors {
+		return fmt.Errorf("the chart has %d different labels; expected at most %d", len(a.colors), BarColors)
+	}
+	return nil
+}

@@ -1,0 +1,96 @@
+package report
+
+import (
+	"fmt"
+	"html"
+	"strings"
+)
+
+// BarPanel is a part of a bar chart, with its own title. All bars of a panel have the same scale.
+type BarPanel struct {
+	Title  string
+	Groups []BarGroup
+}
+
+type BarGroup struct {
+	Title string // may be ""
+	Bars  []Bar
+}
+
+// Bar is a bar with a label. Text is its value as shown. Color is an index into the theme's colours, below BarColors.
+type Bar struct {
+	Label, Text string
+	Value       float64
+	Color       int
+}
+
+// Themes of a bar chart. AutoTheme follows the reader's colour scheme and has a background of its own.
+const (
+	LightTheme = iota
+	DarkTheme
+	AutoTheme
+)
+
+// BarColors is the number of different colours.
+const BarColors = 8
+
+// themeVariables contains the CSS variables of the light and of the dark theme: background, text, quiet text, and colours.
+var themeVariables = [2][3 + BarColors]string{
+	{"#ffffff", "#1f2328", "#59636e", "#818b98", "#0969da", "#bc4c00", "#1a7f37", "#8250df", "#bf3989", "#9a6700", "#1b7c83"},
+	{"#0d1117", "#e6edf3", "#9198a1", "#6e7681", "#4493f8", "#f0883e", "#3fb950", "#ab7df8", "#f778ba", "#d29922", "#39c5cf"},
+}
+
+func themeCSS(theme int) string {
+	rule := func(theme int) string {
+		css := ":root{"
+		for i, color := range themeVariables[theme] {
+			css += fmt.Sprintf("--%d:%s;", i, color)
+		}
+		return css + "}"
+	}
+	if theme == AutoTheme {
+		return rule(LightTheme) + "@media(prefers-color-scheme:dark){" + rule(DarkTheme) + "}"
+	}
+	return rule(theme)
+}
+
+// DrawBarsAsSVG returns an SVG file of the panels. If sideBySide is set, the panels form a row. Otherwise they form a
+// column, so that the chart is legible on a phone.
+func DrawBarsAsSVG(panels []BarPanel, theme int, sideBySide bool) string {
+	const width, row, label, longest = 410, 24, 150, 180
+	var b strings.Builder
+	x, y, bottom := 0, 0, 0
+	for i, p := range panels {
+		if sideBySide {
+			x, y = i*width, 0
+		}
+		most := 1e-9
+		for _, g := range p.Groups {
+			for _, bar := range g.Bars {
+				most = max(most, bar.Value)
+			}
+		}
+		y += 20
+		fmt.Fprintf(&b, `<text x="%d" y="%d" font-size="15" font-weight="600">%s</text>`+"\n", x+4, y, html.EscapeString(p.Title))
+		for _, g := range p.Groups {
+			if g.Title != "" {
+				y += row
+				fmt.Fprintf(&b, `<text x="%d" y="%d" fill="var(--2)">%s</text>`+"\n", x+4, y, html.EscapeString(g.Title))
+			}
+			for _, bar := range g.Bars {
+				y += row
+				length := max(bar.Value/most*longest, 1)
+				fmt.Fprintf(&b, `<text x="%d" y="%d" text-anchor="end">%s</text><rect x="%d" y="%d" width="%.1f" height="16" rx="2" fill="var(--%d)"/><text x="%.1f" y="%[2]d">%[9]s</text>`+"\n",
+					x+label-8, y, html.EscapeString(bar.Label), x+label, y-13, length, 3+bar.Color, float64(x+label)+length+6, html.EscapeString(bar.Text))
+			}
+		}
+		y += 16
+		bottom = max(bottom, y)
+	}
+	background := ""
+	if theme == AutoTheme {
+		background = `<rect width="100%" height="100%" fill="var(--0)"/>` + "\n"
+	}
+	return fmt.Sprintf(`<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %[1]d %[2]d" font-family="system-ui, sans-serif" font-size="13" fill="var(--1)">`+"\n<style>%s</style>\n%s%s</svg>\n",
+		x+width, bottom, themeCSS(theme), background, b.String())
+}

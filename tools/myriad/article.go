@@ -1,0 +1,167 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/myriad-go/myriad/tools/internal/lab/report"
+	"github.com/myriad-go/myriad/tools/internal/lab/result"
+	"github.com/myriad-go/myriad/tools/internal/lab/run"
+	"github.com/myriad-go/myriad/tools/internal/procfs"
+	"github.com/myriad-go/myriad/tools/internal/quantity"
+)
+
+// articles maps each page of docs/articles to its scenarios. The field only selects runs, as in "myriad bench --only".
+var articles = map[string]struct {
+	scenarios []string
+	only      string
+}{
+	"ten-thousand":     {[]string{"tenk"}, ""},
+	"million-idle":     {[]string{"idle", "million", "heartbeat"}, "^(parked-|idle-|million/|often/)"},
+	"thirteen-servers": {[]string{"models"}, ""},
+	"adaptive-pool":    {[]string{"overload"}, "^published-"},
+}
+
+// Scales of an article.
+const (
+	smallArticle     = "small"
+	publishedArticle = "published"
+)
+
+type articleFlags struct {
+	bench  benchFlags
+	docs   string
+	scale  string
+	repeat int
+}
+
+func newArticleCommand() *cobra.Command {
+	var f articleFlags
+	names := slices.Sorted(maps.Keys(articles))
+	cmd := &cobra.Command{
+		Use:   "article " + strings.Join(names, "|"),
+		Short: "Repeat a published experiment and update its page in docs/articles",
+		Long: `Repeat a published experiment and update its page in docs/articles.
+
+Runs the scenarios of the page, writes the results to docs/results/NAME.json, and updates the
+tables and the chart of the English and the Chinese page. Earlier results that it does not
+repeat stay. "myriad report docs/results/NAME.json" prints the results. Run it in the root
+directory of the repository.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if _, ok := articles[args[0]]; !ok {
+				return usagef("article %q; expected one of %s", args[0], strings.Join(names, ", "))
+			}
+			if f.scale != smallArticle && f.scale != publishedArticle {
+				return usagef("--scale is %q; expected %s or %s", f.scale, smallArticle, publishedArticle)
+			}
+			if _, err := os.Stat(articlePage(f.docs, args[0], "")); err != nil {
+				return usagef("--docs is %q: %w; expected the directory docs of the repository", f.docs, err)
+			}
+			return f.runAndUpdatePages(cmd, args[0])
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&f.scale, "scale", publishedArticle, "small (one round, minutes) or published (three rounds of the published size, hours)")
+	addParsedFlag(flags, &f.bench.options.Rounds, quantity.ParsePositive, "rounds", "", "runs of each server under each workload (default: 1 if small, otherwise 3)")
+	flags.IntVar(&f.repeat, "repeat", 5, "repeat a run of the published scale up to `N` times while other programs disturb it")
+	addParsedFlag(flags, &f.bench.options.Only, parseRegexp, "only", "", "repeat only the WORKLOAD/SUBJECT pairs that match this `REGEXP`")
+	flags.StringVar(&f.bench.peers, "peers", "", "executable `FILE` of the peers, whose idle connections million-idle measures (go build -C tools/peers -o FILE .)")
+	flags.StringVar(&f.docs, "docs", "docs", "`DIR` with the pages")
+	return cmd
+}
+
+func articlePage(docs, name, language string) string {
+	return filepath.Join(docs, "articles", name+language+".md")
+}
+
+func (f *articleFlags) runAndUpdatePages(cmd *cobra.Command, name string) error {
+	scenarios, err := f.bench.readScenariosWithPeers(articles[name].scenarios)
+	if err != nil {
+		return err
+	}
+	o := f.bench.options
+	o.Progress, o.Evaluate, o.Command = cmd.ErrOrStderr(), report.EvaluateVerdicts, strings.Join(os.Args[1:], " ")
+	if o.Only == nil {
+		o.Only = regexp.MustCompile(articles[name].only)
+	}
+	if f.scale == smallArticle {
+		o.Scale, o.Rounds = smallArticle, cmp.Or(o.Rounds, 1)
+	} else {
+		o.Repeat, o.Rounds = f.repeat, cmp.Or(o.Rounds, 3)
+	}
+	origin := readOrigin(cmd.Context(), f.docs, f.scale)
+	set, runErr := run.RunScenarios(cmd.Context(), scenarios, o)
+	if set == nil || set.CountRuns() == 0 {
+		return runErr
+	}
+	origin.Machine = set.Machine.String()
+	set.RemoveDetails(origin)
+	if failed, _ := set.CountFailedRunsAndClaims(); failed > 0 {
+		runErr = errors.Join(runErr, fmt.Errorf("%d of %d runs failed", failed, set.CountRuns()))
+	}
+	switch earlier, err := readArticleResults(f.docs, name); {
+	case err == nil:
+		set.AddMissingRuns(earlier)
+	case !errors.Is(err, fs.ErrNotExist):
+		return errors.Join(runErr, err)
+	}
+	return errors.Join(runErr, writeArticle(f.docs, name, set))
+}
+
+// writeArticle writes the results of an article, both pages and their charts.
+func writeArticle(docs, name string, set *result.Set) error {
+	results := filepath.Join(docs, "results")
+	err := result.WriteFileAtomically(results, name+".json", set.WriteJSON)
+	for _, language := range []string{"", inChinese} {
+		page, readErr := os.ReadFile(articlePage(docs, name, language))
+		text, svg, updateErr := report.UpdateArticle(string(page), set, language == inChinese)
+		if err = errors.Join(err, readErr, updateErr); err != nil {
+			return err
+		}
+		for _, file := range [][3]string{{filepath.Join(docs, "articles"), name + language + ".md", text}, {results, name + language + ".svg", svg}} {
+			err = errors.Join(err, result.WriteFileAtomically(file[0], file[1], func(w io.Writer) error {
+				_, err := io.WriteString(w, file[2])
+				return err
+			}))
+		}
+	}
+	return err
+}
+
+// inChinese is the suffix of a Chinese page's name.
+const inChinese = ".zh-CN"
+
+func readArticleResults(docs, name string) (*result.Set, error) {
+	file, err := os.Open(filepath.Join(docs, "results", name+".json"))
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	return result.ReadSet(file)
+}
+
+// readOrigin returns the last commit in a directory's repository, and the load average.
+func readOrigin(ctx context.Context, dir, scale string) result.Origin {
+	o := result.Origin{Commit: "unknown", Scale: scale, LoadAverage: "unknown"}
+	if commit, err := exec.CommandContext(ctx, "git", "-C", dir, "rev-parse", "--short=12", "HEAD").Output(); err == nil {
+		o.Commit = strings.TrimSpace(string(commit))
+	}
+	if average, err := procfs.LoadAverage(); err == nil {
+		o.LoadAverage = average
+	}
+	return o
+}

@@ -1,0 +1,76 @@
+package web
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/myriad-go/myriad/tcp"
+)
+
+// requestContext is the context of a request. It ends when the connection closes or the handler has returned. Most
+// handlers never wait for its end, so the channel is made when a handler first needs it.
+type requestContext struct {
+	x          *exchange // only its mu may be used after the request
+	h          *HTTP
+	ref        tcp.Ref
+	ended      bool            // guarded by x.mu
+	cancelable context.Context // guarded by x.mu; nil until it is needed
+	cancelFunc context.CancelFunc
+}
+
+func (*requestContext) Deadline() (t time.Time, ok bool) { return }
+
+func (ctx *requestContext) Done() <-chan struct{} { return ctx.getOrMakeCancelable().Done() }
+
+func (ctx *requestContext) Err() error {
+	ctx.x.mu.Lock()
+	defer ctx.x.mu.Unlock()
+	if ctx.ended {
+		return context.Canceled
+	}
+	return nil
+}
+
+// Value returns the values of net/http's keys and the Ref. Package context uses an *int as a key to find the parent to
+// cancel.
+func (ctx *requestContext) Value(key any) any {
+	switch key {
+	case http.ServerContextKey:
+		return ctx.h.httpServerForContext()
+	case http.LocalAddrContextKey:
+		if a, ok := ctx.ref.LocalAddr(); ok {
+			return net.Addr(net.TCPAddrFromAddrPort(a))
+		}
+		return nil
+	case refKey{}:
+		return ctx.ref
+	}
+	if _, internal := key.(*int); internal {
+		return ctx.getOrMakeCancelable().Value(key)
+	}
+	return nil
+}
+
+func (ctx *requestContext) getOrMakeCancelable() context.Context {
+	ctx.x.mu.Lock()
+	defer ctx.x.mu.Unlock()
+	if ctx.cancelable == nil {
+		ctx.cancelable, ctx.cancelFunc = context.WithCancel(context.Background())
+		if ctx.ended {
+			ctx.cancelFunc()
+		}
+	}
+	return ctx.cancelable
+}
+
+// cancel ends the context. The caller holds x.mu.
+func (ctx *requestContext) cancel() {
+	ctx.ended = true
+	if ctx.cancelFunc != nil {
+		ctx.cancelFunc()
+	}
+}
+
+type refKey struct{}

@@ -1,0 +1,255 @@
+package web
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"crypto/rand"
+	"crypto/tls"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/wsframe"
+	"github.com/myriad-go/myriad/tcp"
+)
+
+// SocketDial describes an outgoing WebSocket for [WebSocket.Dial].
+type SocketDial struct {
+	// URL is ws://host/path or wss://host/path, with an optional port and query.
+	URL string
+	// Header contains further fields for the request, such as Origin, Cookie or Authorization. Its Host takes
+	// precedence over that of URL. Dial ignores its Connection, Upgrade and Sec-WebSocket fields and sets its own.
+	Header http.Header
+	// TLSConfig is the configuration for wss. By default the host of URL is verified; see tcp.Dial.TLSConfig.
+	TLSConfig *tls.Config
+	// Source is the local address to connect from. By default the kernel chooses it.
+	Source netip.Addr
+	// Timeout limits the lookup, the connection attempt and the WebSocket handshake, each of them separately, as in
+	// tcp.Dial.Timeout. The default is 30 s, the maximum 10 min.
+	Timeout time.Duration
+	// Value is the connection's initial Value.
+	Value any
+}
+
+// DialFailedHandler is a SocketHandler for WebSocket.Dial that receives failures.
+type DialFailedHandler interface {
+	// DialFailed is called instead of all other methods if a dial failed. It may run on any goroutine or event loop and
+	// must not block. d is the argument of Dial and can be dialed again. err is a *HandshakeError, an error of
+	// tcp.DialFailedHandler such as tcp.ErrDialTimeout, or a reason of tcp.Handler.Closed.
+	DialFailed(d SocketDial, err error)
+}
+
+// HandshakeError reports that a server has rejected a WebSocket handshake or answered it wrongly. Redirects are not
+// followed.
+type HandshakeError struct {
+	// Status and Header are those of the response. If the response is not HTTP, Status is 0.
+	Status int
+	Header http.Header
+	// Body is the beginning of the response's body, at most 1 KiB.
+	Body []byte
+	// Reason describes an invalid response. It is nil if the server has answered with another status than 101.
+	Reason error
+}
+
+func (e *HandshakeError) Error() string {
+	if e.Reason != nil {
+		return "web: invalid response to the WebSocket handshake: " + e.Reason.Error()
+	}
+	return fmt.Sprintf("web: the server answered the WebSocket handshake with %d %s: %q; expected 101", e.Status, http.StatusText(e.Status), e.Body)
+}
+
+// Unwrap returns Reason.
+func (e *HandshakeError) Unwrap() error { return e.Reason }
+
+const (
+	maxResponseHead = 16 << 10
+	maxErrorBody    = 1 << 10
+)
+
+// Dial starts to connect to a WebSocket server on one of the loops of s, without a goroutine, and returns immediately.
+// ws.Handler then handles the socket. If the dial fails, DialFailed of ws.Handler is called instead. The response to
+// the handshake must be valid HTTP/1.1; its head is limited to 16 KiB. Dial fails with tcp.ErrBadConfig if d is
+// invalid, and with other errors of tcp.Server.Dial. CheckOrigin is not used. A WebSocket can serve and dial at the
+// same time.
+//
+// Dial is safe for concurrent use and within a handler.
+func (ws *WebSocket) Dial(s *tcp.Server, d SocketDial) error {
+	t, err := ws.buildTCPDial(d)
+	if err != nil {
+		return err
+	}
+	return s.Dial(t)
+}
+
+// DialFrom is like Dial, but prefers the event loop of c, as tcp.Conn.Dial does.
+func (ws *WebSocket) DialFrom(c *tcp.Conn, d SocketDial) error {
+	t, err := ws.buildTCPDial(d)
+	if err != nil {
+		return err
+	}
+	return c.Dial(t)
+}
+
+func (ws *WebSocket) buildTCPDial(d SocketDial) (t tcp.Dial, err error) {
+	if !ws.hasHandler() {
+		return t, fmt.Errorf("web: WebSocket.Handler is nil; expected a SocketHandler: %w", tcp.ErrBadConfig)
+	}
+	u, err := url.Parse(d.URL)
+	if err == nil {
+		d.URL = u.Redacted()
+	}
+	if err != nil || u.Scheme != "ws" && u.Scheme != "wss" || u.Hostname() == "" || u.User != nil || u.Fragment != "" {
+		return t, fmt.Errorf("web: SocketDial.URL is %q; expected ws://host/path or wss://host/path, without user and fragment: %w", d.URL, tcp.ErrBadConfig)
+	}
+	var nonce [16]byte
+	_, _ = rand.Read(nonce[:]) // never fails
+	h := &socketHandshake{ws: ws, dial: d, key: base64.StdEncoding.EncodeToString(nonce[:])}
+	if h.request, err = ws.encodeHandshakeRequest(u, d.Header, h.key); err != nil {
+		return t, fmt.Errorf("web: SocketDial.URL or SocketDial.Header: %w: %w", err, tcp.ErrBadConfig)
+	}
+	t = tcp.Dial{Handler: h, Source: d.Source, Timeout: d.Timeout, Value: d.Value}
+	port := "80"
+	if u.Scheme == "wss" {
+		port, t.TLSConfig = "443", cmp.Or(d.TLSConfig, new(tls.Config))
+	}
+	t.Addr = net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), port))
+	return t, nil
+}
+
+func (ws *WebSocket) encodeHandshakeRequest(u *url.URL, fields http.Header, key string) ([]byte, error) {
+	h := make(http.Header, len(fields)+6)
+	for name, values := range fields {
+		if name = http.CanonicalHeaderKey(name); !strings.HasPrefix(name, "Sec-Websocket-") {
+			h[name] = values
+		}
+	}
+	h["Connection"], h["Upgrade"] = []string{"Upgrade"}, []string{"websocket"}
+	h["Sec-Websocket-Version"], h["Sec-Websocket-Key"] = []string{"13"}, []string{key}
+	if len(ws.Subprotocols) > 0 {
+		h["Sec-Websocket-Protocol"] = []string{strings.Join(ws.Subprotocols, ", ")}
+	}
+	if ws.Compression {
+		h["Sec-Websocket-Extensions"] = []string{deflateExtension}
+	}
+	var b bytes.Buffer
+	err := (&http.Request{Method: http.MethodGet, URL: u, Host: h.Get("Host"), Header: h}).Write(&b)
+	return b.Bytes(), err
+}
+
+// socketHandshake is the tcp.Handler of a dialed connection until the server has accepted the handshake.
+type socketHandshake struct {
+	tcp.Base
+	ws      *WebSocket
+	dial    SocketDial
+	key     string
+	request []byte
+	err     error // why the handshake has failed
+}
+
+func (h *socketHandshake) Opened(c *tcp.Conn) {
+	c.SetDeadline(cmp.Or(h.dial.Timeout, 30*time.Second))
+	if _, err := c.Write(h.request); err != nil {
+		c.CloseWith(err)
+	}
+	h.request = nil
+}
+
+func (h *socketHandshake) Received(c *tcp.Conn, in []byte) (used int) {
+	return h.openSocketOrCloseOnResponse(c, in, false)
+}
+
+func (h *socketHandshake) Ended(c *tcp.Conn, rest []byte) (used int) {
+	used = h.openSocketOrCloseOnResponse(c, rest, true)
+	c.CloseWith(io.ErrUnexpectedEOF) // unless it is closing
+	return used
+}
+
+// openSocketOrCloseOnResponse opens the socket if the server has accepted the handshake, and otherwise closes the
+// connection. It does nothing while the head, or the beginning of a rejection's body, is incomplete.
+func (h *socketHandshake) openSocketOrCloseOnResponse(c *tcp.Conn, in []byte, ended bool) (used int) {
+	n, err := completeHeadLength(in, 0, maxResponseHead)
+	switch {
+	case err == errHeadTooLarge:
+		err = fmt.Errorf("the head is larger than %d bytes", maxResponseHead)
+	case err == nil && n == 0:
+		return 0
+	}
+	var res *http.Response
+	if err == nil {
+		res, err = http.ReadResponse(bufio.NewReader(bytes.NewReader(in)), &http.Request{Method: http.MethodGet})
+	}
+	switch {
+	case err != nil:
+		return h.closeConn(c, &HandshakeError{Reason: err}, len(in))
+	case res.StatusCode == http.StatusSwitchingProtocols:
+		v, err := h.checkNegotiation(res)
+		if err != nil {
+			return h.closeConn(c, &HandshakeError{Status: res.StatusCode, Header: res.Header, Reason: err}, len(in))
+		}
+		c.SetDeadline(0)
+		_ = c.SetHandler(v) // does not fail during a call
+		v.Handler.Opened(Socket{c, v})
+		return n
+	case res.StatusCode < 200: // such as 103 Early Hints
+		return n
+	}
+	body, err := io.ReadAll(io.LimitReader(res.Body, maxErrorBody))
+	h.err = &HandshakeError{Status: res.StatusCode, Header: res.Header, Body: body}
+	endsWithConn := res.ContentLength < 0 && len(res.TransferEncoding) == 0 && len(body) < maxErrorBody
+	if !ended && (errors.Is(err, io.ErrUnexpectedEOF) || endsWithConn) {
+		return 0
+	}
+	return h.closeConn(c, h.err, len(in))
+}
+
+func (h *socketHandshake) closeConn(c *tcp.Conn, why error, used int) int {
+	h.err = why
+	c.CloseWith(why)
+	return used
+}
+
+func (h *socketHandshake) checkNegotiation(res *http.Response) (*negotiatedSocket, error) {
+	const protocolField, extensionsField = "Sec-Websocket-Protocol", "Sec-Websocket-Extensions"
+	if !res.ProtoAtLeast(1, 1) {
+		return nil, fmt.Errorf("the server's protocol is %s; expected HTTP/1.1", res.Proto)
+	}
+	if err := wsframe.CheckResponseHeader(res.Header, h.key); err != nil {
+		return nil, err
+	}
+	o := socketOptions{protocol: strings.Join(res.Header[protocolField], ", "), client: true}
+	if extensions := strings.Join(res.Header[extensionsField], ", "); extensions != "" {
+		switch o.deflate = true; {
+		case !h.ws.Compression:
+			return nil, wsframe.UnexpectedFieldError(res.Header, extensionsField, "none")
+		case !isDeflateResponse(extensions):
+			return nil, wsframe.UnexpectedFieldError(res.Header, extensionsField, deflateExtension)
+		}
+	}
+	v := h.ws.handlerFor(o)
+	if v == nil {
+		return nil, wsframe.UnexpectedFieldError(res.Header, protocolField, fmt.Sprintf("none or one of %q", h.ws.Subprotocols))
+	}
+	return v, nil
+}
+
+// Closed is called only if the handshake has failed.
+func (h *socketHandshake) Closed(_ *tcp.Conn, why error) {
+	if h.err == nil && errors.Is(why, tcp.ErrDeadline) {
+		why = tcp.ErrDialTimeout
+	}
+	h.DialFailed(tcp.Dial{}, cmp.Or(h.err, why))
+}
+
+func (h *socketHandshake) DialFailed(_ tcp.Dial, err error) {
+	if f, ok := h.ws.Handler.(DialFailedHandler); ok {
+		f.DialFailed(h.dial, err)
+	}
+}

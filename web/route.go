@@ -1,0 +1,204 @@
+package web
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// route decides where the calls for a pattern of an http.ServeMux, or for another handler, run. They run on workers at
+// first. When they have proved quick, they run on the event loops of their connections, which saves the hand-over to a
+// worker. When they prove slow, they return to workers. Each return doubles the time for which they stay.
+//
+// A call on a loop that turns out to be slow does not block the loop for long; see engine.LoopJob.
+type route struct {
+	name   string
+	onLoop atomic.Bool
+	// score is the number of recent quick calls on workers, or the weight of recent calls on loops that were not quick.
+	score atomic.Int32
+	// measured is the number of further calls whose CPU time is measured. Measuring begins after a long call on a loop,
+	// which may have been long only because its thread waited for a CPU. slowCalls counts measured calls with another
+	// reason.
+	measured, slowCalls atomic.Int32
+	takenCalls          atomic.Int32 // calls in progress that have lost their event loop
+	moves               atomic.Int64 // from loops to workers
+
+	mu       sync.Mutex
+	movedAt  time.Time     // of the last move
+	stay     time.Duration // for which the calls stay on workers
+	lastMove string        // why they have moved to workers
+}
+
+const (
+	quickCall        = 100 * time.Microsecond
+	slowCall         = time.Millisecond
+	callsToMove      = 200 // quick calls on workers after which a route moves to loops
+	longCallWeight   = 5   // quick calls that outweigh a call of the duration quickCall; longer ones count more
+	scoreToMove      = 1000
+	measuredCalls    = 1000
+	slowCallsToMove  = 3  // one may be slow because it collects garbage
+	maxTakenCalls    = 16 // at this number, calls block; each of them has a thread
+	minTimeOnWorkers = time.Second
+	maxTimeOnWorkers = time.Minute
+	maxRoutes        = 1024
+)
+
+// routeTable contains the routes by their pattern. It is safe for concurrent use.
+type routeTable struct {
+	byPattern   sync.Map // of *route
+	count       atomic.Int32
+	startOnLoop bool // for tests
+}
+
+// get returns the route of a pattern, which it adds if necessary, or nil if the table has maxRoutes others.
+func (t *routeTable) get(pattern string) *route {
+	if r, ok := t.byPattern.Load(pattern); ok {
+		return r.(*route)
+	}
+	if t.count.Load() >= maxRoutes {
+		return nil
+	}
+	r := &route{name: pattern}
+	r.onLoop.Store(t.startOnLoop)
+	if known, ok := t.byPattern.LoadOrStore(pattern, r); ok {
+		return known.(*route)
+	}
+	t.count.Add(1)
+	return r
+}
+
+// isOnLoop reports whether the calls of x's route run on event loops.
+func (x *exchange) isOnLoop() bool { return x.route != nil && x.route.onLoop.Load() }
+
+// serveAndUpdateRoute serves x, and moves the route if its calls have proved quick or slow.
+func (r *route) serveAndUpdateRoute(x *exchange) {
+	hold := x.loop.hold
+	var before threadUsage
+	measures := hold != nil && r.measured.Load() > 0
+	if measures {
+		if r.measured.Add(-1) == 0 {
+			r.slowCalls.Store(0)
+		}
+		before, _ = hold.Usage()
+	}
+	start := x.loop.started
+	if start == 0 || measures {
+		start = monotonicNow()
+	}
+	x.serveAndFinishRecoveringPanic()
+	took := monotonicNow() - start
+	switch {
+	case hold == nil:
+		r.recordCallOnWorker(took - time.Duration(x.waited.Load()))
+	case took < slowCall:
+		r.recordCallOnLoop(took)
+	case !measures:
+		r.measured.Store(measuredCalls)
+	default:
+		if now, onLoop := hold.Usage(); !onLoop { // recordCallThatLostLoop has counted it
+		} else if isSlow(took, now.Since(before)) {
+			r.recordSlowCall("a call took " + took.String())
+		} else {
+			r.measured.Store(r.measured.Load()/4 + 1) // measuring has a cost
+		}
+	}
+}
+
+// recordSlowCall counts a call on a loop that was slow for another reason than waiting for a CPU. It may move the
+// route.
+func (r *route) recordSlowCall(why string) {
+	r.measured.Store(measuredCalls)
+	if r.slowCalls.Add(1) >= slowCallsToMove {
+		r.moveToWorkers(why)
+	}
+}
+
+// scoreOfLongCall returns the number of quick calls that outweigh a long call of the given duration.
+func scoreOfLongCall(took time.Duration) int32 {
+	return int32(longCallWeight * min(took, slowCall) / quickCall)
+}
+
+func (r *route) recordCallOnWorker(took time.Duration) {
+	if r.onLoop.Load() {
+		return
+	}
+	if took >= quickCall {
+		r.score.Store(max(r.score.Load()-scoreOfLongCall(took), 0))
+		return
+	}
+	if r.score.Add(1) < callsToMove {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if time.Since(r.movedAt) >= r.stay && !r.onLoop.Load() {
+		r.movedAt = time.Now()
+		r.score.Store(0)
+		r.onLoop.Store(true)
+	}
+}
+
+func (r *route) recordCallOnLoop(took time.Duration) {
+	if took < quickCall {
+		if n := r.score.Load(); n > 0 {
+			r.score.Store(n - 1)
+		}
+	} else if r.score.Add(scoreOfLongCall(took)) >= scoreToMove {
+		r.moveToWorkers("calls took about " + took.String())
+	}
+}
+
+// recordCallThatLostLoop counts a call whose event loop another goroutine has continued before the call returned.
+func (r *route) recordCallThatLostLoop(isSlow bool) {
+	if n := r.takenCalls.Add(1); n >= maxTakenCalls {
+		r.moveToWorkers(strconv.Itoa(int(n)) + " calls have not returned")
+	} else if isSlow {
+		r.recordSlowCall("a call has blocked the event loop")
+	}
+}
+
+// moveToWorkers makes workers run the calls of the route for some time. The time doubles if the route soon moves again.
+func (r *route) moveToWorkers(why string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.onLoop.Load() {
+		return
+	}
+	if time.Since(r.movedAt) > 10*r.stay {
+		r.stay = 0
+	}
+	r.stay = min(max(2*r.stay, minTimeOnWorkers), maxTimeOnWorkers)
+	r.movedAt, r.lastMove = time.Now(), why
+	r.moves.Add(1)
+	r.score.Store(0)
+	r.slowCalls.Store(0)
+	r.onLoop.Store(false)
+}
+
+// RouteStats describes where the calls of a route run.
+type RouteStats struct {
+	// Pattern is the pattern of the http.ServeMux, or "" if HTTP.Handler is another handler.
+	Pattern string
+	// OnLoop reports whether the calls run on event loops.
+	OnLoop bool
+	// MovedToWorkers counts how often the calls moved from event loops to workers. Reason is the reason for the last
+	// move.
+	MovedToWorkers int64
+	Reason         string
+}
+
+// Routes returns the routes that have been called, in the order of their patterns. Routes of handlers that are marked
+// as Quick or Blocking are not included, because they do not move. It is safe for concurrent use.
+func (h *HTTP) Routes() (all []RouteStats) {
+	for _, r := range h.routes.byPattern.Range {
+		r := r.(*route)
+		r.mu.Lock()
+		all = append(all, RouteStats{Pattern: r.name, OnLoop: r.onLoop.Load(), MovedToWorkers: r.moves.Load(), Reason: r.lastMove})
+		r.mu.Unlock()
+	}
+	slices.SortFunc(all, func(a, b RouteStats) int { return strings.Compare(a.Pattern, b.Pattern) })
+	return all
+}

@@ -1,0 +1,98 @@
+package web
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"os"
+	"testing"
+
+	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/testkit"
+	"github.com/myriad-go/myriad/internal/testkit/testserver"
+	"github.com/myriad-go/myriad/tcp"
+)
+
+// takenHold is the hold of a goroutine that loses the event loop during each CallAndSendLater.
+type takenHold struct{ engine.LoopHold }
+
+func (takenHold) CallAndSendLater(r engine.Ref, f engine.ConnCallback) (accepted bool) {
+	called := make(chan struct{})
+	if r.Do(func(c *engine.Conn) {
+		f.CallWith(c)
+		close(called)
+	}) != nil {
+		return false
+	}
+	<-called
+	return true
+}
+
+// If the event loop finishes an exchange before the handler's goroutine proceeds, the pipelined requests after it are
+// served.
+func TestLoopTakenBetweenPipelinedRequests(t *testing.T) {
+	h := Blocking(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.Context().(*requestContext).x.loop.hold = takenHold{}
+		_, _ = io.WriteString(w, r.URL.Path)
+	}))
+	addr, _ := testserver.Start(t, &tcp.Server{Handler: &HTTP{Handler: h}})
+	c := testkit.Dial(t, addr)
+	c.Send("GET /1 HTTP/1.1\r\nHost: x\r\n\r\nGET /2 HTTP/1.1\r\nHost: x\r\n\r\nGET /3 HTTP/1.1\r\nHost: x\r\n\r\n")
+	for _, want := range []string{"/1", "/2", "/3"} {
+		if _, body := c.ReadResponse(); body != want {
+			t.Errorf("the response is %q; want %q", body, want)
+		}
+	}
+}
+
+// A ResponseWriter fails after its handler has returned. It does not panic, because that would end the process.
+func TestResponseWriterAfterReturn(t *testing.T) {
+	kept, contexts := make(chan http.ResponseWriter, 1), make(chan context.Context, 1)
+	h := Blocking(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case kept <- w:
+			contexts <- r.Context()
+		default:
+		}
+		w.Header().Set("Content-Type", "text/plain")
+		w.Header().Set("Content-Length", "0")
+	}))
+	addr, _ := testserver.Start(t, &tcp.Server{Handler: &HTTP{Handler: h}})
+	c := testkit.Dial(t, addr)
+	const request = "GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+	c.Send(request)
+	c.ReadResponse()
+	c.Send(request) // so that the first exchange is done
+	c.ReadResponse()
+	f, err := os.Open(os.Args[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	w := <-kept
+	if err := (<-contexts).Err(); err != context.Canceled { // orders the following after the end of the request
+		t.Errorf("the context's error is %v; want context.Canceled", err)
+	}
+	if x := w.(*response).x; x.state != stateDone {
+		t.Errorf("the exchange is %v; want done", x.state)
+	}
+	for name, use := range map[string]func() error{
+		"Write":    func() error { _, err := w.Write([]byte("x")); return err },
+		"Flush":    func() error { return http.NewResponseController(w).Flush() },
+		"Hijack":   func() error { _, _, err := http.NewResponseController(w).Hijack(); return err },
+		"ReadFrom": func() error { _, err := w.(io.ReaderFrom).ReadFrom(f); return err },
+	} {
+		func() {
+			defer func() {
+				if v := recover(); v != nil {
+					t.Errorf("%s panics after the handler has returned: %v", name, v)
+				}
+			}()
+			if use() == nil {
+				t.Errorf("%s succeeds after the handler has returned", name)
+			}
+		}()
+	}
+	c.Send(request)
+	c.ReadResponse()
+}
