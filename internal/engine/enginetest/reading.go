@@ -153,7 +153,9 @@ func testEOFWhileReadingOff(b *testEnv, network, addr string) {
 		b.Errorf("closed for %v while nobody listens", whys)
 	}
 	listens.Store(true)
-	b.checkNoError(r.Nudge())
+	if err := r.Nudge(); err != nil && !errors.Is(err, engine.ErrClosed) { // an earlier Nudge may have run late and ended it
+		b.Error(err)
+	}
 	s.wantClosed(io.EOF)
 	b.checkNoError(compareBytes(got.Bytes(), want))
 }
