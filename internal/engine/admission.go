@@ -17,9 +17,9 @@ func NewAdmission(cfg *Config) *admission.Controller {
 	})
 }
 
-// AdmitOrLogRefusal reserves a listener slot and a source slot for an accepted connection. If the connection is
-// refused, it counts and logs the refusal and returns the reason. If peer is a proxy, the client's address is not known
-// yet; SetProxiedPeerOrSendRefusal checks it later.
+// AdmitOrLogRefusal admits an accepted connection: it reserves a slot of the engine, one of the listener and one of the
+// source address. If the connection is refused, AdmitOrLogRefusal logs and counts the refusal, and returns the reason.
+// If peer is a proxy, SetProxiedPeerOrSendRefusal reserves the slot of the source address later.
 func (rt *Runtime) AdmitOrLogRefusal(listener int, peer netip.AddrPort) error {
 	if !rt.Overload.AdmitConn(peer.Addr()) {
 		rt.Counters.CountRefused(RefusedOverload) // the manager logs
@@ -31,8 +31,8 @@ func (rt *Runtime) AdmitOrLogRefusal(listener int, peer netip.AddrPort) error {
 	return rt.admitOrReleaseConnSlot(listener, peer, !rt.isFromProxy(listener, peer), false)
 }
 
-// admitOrReleaseConnSlot reserves a slot for a connection at its listener and, if sourceKnown is true, at its source
-// address. The caller has reserved a slot of the engine. If the connection is refused, all its slots are released.
+// admitOrReleaseConnSlot reserves a slot of the listener and, if sourceKnown is set, a slot of the source address. The
+// caller has already reserved a slot of the engine. If the connection is refused, all of these slots are released.
 func (rt *Runtime) admitOrReleaseConnSlot(listener int, peer netip.AddrPort, sourceKnown, skipAcceptedCount bool) error {
 	counters := rt.listenerCounters(listener)
 	if !counters.acquireConnSlot(skipAcceptedCount) {
@@ -60,8 +60,9 @@ func (rt *Runtime) logAndCountRefused(counters *ListenerCounters, peer netip.Add
 	return reason
 }
 
-// AdmitImported reserves a listener slot and a source slot for a connection from another engine. The caller has
-// reserved a slot of this engine. AdmitImported replaces r.Listener by the listener's number in this engine.
+// AdmitImported admits a connection from another engine: it reserves a slot of the listener and one of the source
+// address. The caller has already reserved a slot of the engine. AdmitImported changes r.Listener from the other
+// engine's listener number to the number in this engine. If the connection is refused, all of these slots are released.
 func (rt *Runtime) AdmitImported(r *Record) error {
 	switch n := r.Listener; {
 	case n >= 0 && n < len(rt.PredecessorListeners):
@@ -76,12 +77,14 @@ func (rt *Runtime) AdmitImported(r *Record) error {
 	return rt.admitOrReleaseConnSlot(r.Listener, r.Peer, !r.Dialled, true)
 }
 
-// UndoAdmitImported releases the slots that AdmitImported reserved. The engine's slot stays reserved.
+// UndoAdmitImported releases the listener's slot and the source address's slot that AdmitImported reserved for r. The
+// slot of the engine stays reserved.
 func (rt *Runtime) UndoAdmitImported(r *Record) {
 	rt.releaseListenerAndSourceSlots(r.Listener, r.Peer, !r.Dialled)
 }
 
-// UndoAdmit releases the slots that AdmitOrLogRefusal reserved for an unopened connection, except the engine's slot.
+// UndoAdmit releases the listener's slot and the source address's slot of an accepted connection that was never opened.
+// The slot of the engine stays reserved.
 func (rt *Runtime) UndoAdmit(listener int, peer netip.AddrPort) {
 	rt.releaseListenerAndSourceSlots(listener, peer, !rt.isFromProxy(listener, peer))
 }
@@ -107,8 +110,8 @@ func (rt *Runtime) acquireSourceSlotIfAllowed(peer netip.AddrPort) error {
 	return nil
 }
 
-// SetProxiedPeerOrSendRefusal sets the client's address that a proxy has announced. If the client is refused, the
-// method sends the refusal and returns the reason.
+// SetProxiedPeerOrSendRefusal sets the connection's peer address to peer, the client's address that a proxy has
+// announced. If the client is refused, the method sends the refusal and returns the reason.
 func (c *Conn) SetProxiedPeerOrSendRefusal(peer netip.AddrPort) error {
 	c.SetPeerAddr(peer)
 	if err := c.runtime.acquireSourceSlotIfAllowed(peer); err != nil {
@@ -128,7 +131,7 @@ func (c *Conn) releaseListenerAndSourceSlots() {
 	}
 }
 
-// ErrOverloaded is the reason if overload causes a connection to be refused, or input to be passed to Shed.
+// ErrOverloaded is the reason why a connection is refused, or input is passed to the handler's Shed, under overload.
 var ErrOverloaded = errors.New("myriad: overloaded")
 
 var noOverload overload.Manager
@@ -141,7 +144,8 @@ func (rt *Runtime) setInactiveOverloadIfNil() {
 
 func (rt *Runtime) highWater() int { return rt.Overload.HighWater(rt.Limits.HighWater) }
 
-// lowWater returns the number of unsent bytes to which output must fall before a paused connection is read again.
+// lowWater returns the low-water mark in bytes. Reading from a paused connection resumes when its unsent output has
+// fallen to this mark.
 func (rt *Runtime) lowWater() int {
 	if high := rt.highWater(); high < rt.Limits.HighWater {
 		return min(rt.Limits.LowWater, high/2)
@@ -164,7 +168,7 @@ func (rt *Runtime) BufferLimit() int64 {
 	return rt.Overload.BufferLimit(int64(rt.Limits.MaxBuffered))
 }
 
-// AddOverloadCounts adds the overload manager's active actions and shed requests to sum.
+// AddOverloadCounts adds the counts of active overload actions and of shed requests to sum.
 func (rt *Runtime) AddOverloadCounts(sum *Counts) {
 	for a := range overload.NumActions {
 		if rt.Overload.IsActive(a) {
@@ -178,7 +182,7 @@ func (rt *Runtime) AddOverloadCounts(sum *Counts) {
 
 func (c *Conn) Overload() *overload.Manager { return c.runtime.Overload }
 
-// SetCritical sets whether requests of the connection are exempt from shedding.
+// SetCritical sets whether the connection's requests are exempt from load shedding.
 func (c *Conn) SetCritical(critical bool) {
 	if critical && c.is(open) {
 		c.ensureRare().critical = true
@@ -195,8 +199,9 @@ func (c *Conn) Priority() overload.Priority {
 	return overload.Normal
 }
 
-// AdmitToWorker reports whether the connection's input may go to a worker, and stores the Ticket of this job. If it
-// returns false, the caller must pass the input to Shed.
+// AdmitToWorker asks the overload manager whether a worker may handle the connection's input. If admitted is true, the
+// connection stores the manager's Ticket for this job. If admitted is false, the caller must pass the input to the
+// handler's Shed.
 func (c *Conn) AdmitToWorker() (admitted bool) {
 	var t overload.Ticket
 	if !c.runtime.Overload.Admit(&t, c.Peer().Addr(), c.Priority()) {
@@ -215,7 +220,8 @@ func (c *Conn) endTicket() {
 	}
 }
 
-// AbandonTicket ends the Ticket of a job that no worker has run. If a worker has run the job, it has no effect.
+// AbandonTicket tells the overload manager that no worker will run the connection's job. If a worker has already run
+// the job, the call has no effect.
 func (c *Conn) AbandonTicket() {
 	if c.hasRare() {
 		c.runtime.Overload.Abandon(&c.extra.ticket)
@@ -223,7 +229,8 @@ func (c *Conn) AbandonTicket() {
 	}
 }
 
-// startTicketUnlessTooLate reports whether a worker may run the connection's job. If not, Shed may replace the job.
+// startTicketUnlessTooLate reports whether a worker may start the connection's job. If the job has waited too long, run
+// is false, and the worker calls the handler's Shed instead.
 func (c *Conn) startTicketUnlessTooLate() (run bool) {
 	if c.callbacks().Shed == nil {
 		return true

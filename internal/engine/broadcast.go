@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// MaxBroadcasts is the maximum number of broadcasts in progress in an engine.
+// MaxBroadcasts is the maximum number of broadcasts that an engine can have in progress.
 const MaxBroadcasts = 1024
 
-// BroadcastTracker limits the broadcasts in progress in an engine. It is safe for concurrent use.
+// BroadcastTracker tracks and limits an engine's broadcasts in progress. It is safe for concurrent use.
 type BroadcastTracker struct {
-	// Counters, if set, is where the memory of broadcasts is counted, as Buffered.
+	// Counters, if set, counts the memory of broadcasts as Buffered.
 	Counters *Counters
 
 	mu     sync.Mutex
@@ -21,7 +21,8 @@ type BroadcastTracker struct {
 	closed bool
 }
 
-// Broadcast is a message to all connections. It is in progress until each owner has called MarkOwnerDone.
+// Broadcast is a message to all connections of an engine. A broadcast is in progress until each owner of connections, a
+// loop or goroutine, has called MarkOwnerDone.
 type Broadcast struct {
 	Shared
 	tracker    *BroadcastTracker
@@ -30,9 +31,9 @@ type Broadcast struct {
 	ownersLeft atomic.Int32
 }
 
-// StartBroadcast copies p into a broadcast for numOwners owners. It fails with ErrFull if MaxBroadcasts are in progress
-// or if the bytes of all broadcasts would exceed MaxMailBytes. While no other broadcast is in progress, a broadcast may
-// exceed MaxMailBytes.
+// StartBroadcast starts a broadcast of a copy of p. Each of the numOwners owners must then call MarkOwnerDone.
+// StartBroadcast fails with ErrFull if MaxBroadcasts broadcasts are in progress, or if their total size would exceed
+// limits.MaxMailBytes. A broadcast may exceed MaxMailBytes if no other is in progress.
 func (b *BroadcastTracker) StartBroadcast(p []byte, numOwners int, limits *Limits) (*Broadcast, error) {
 	c := &Broadcast{tracker: b, size: len(p), started: MonotonicNow()}
 	c.ownersLeft.Store(int32(numOwners))
@@ -60,7 +61,7 @@ func (b *BroadcastTracker) addWithinLimits(c *Broadcast, limits *Limits) error {
 	return nil
 }
 
-// MarkOwnerDone records that one owner has passed the message to all of its connections.
+// MarkOwnerDone records that one owner, a loop or goroutine, has passed the message to all of its connections.
 func (c *Broadcast) MarkOwnerDone() {
 	if c.ownersLeft.Add(-1) > 0 {
 		return

@@ -15,7 +15,9 @@ const (
 	ReadSize      = 64 << 10
 	minBufferSize = 1 << 10
 	maxPieceSize  = 64 << 10
-	// maxPooledSize is the largest buffer that is reused. maxFreeBytes limits the bytes in a FreeList. Where sends
+	// Sizes of buffers in bytes. An owner of connections receives into one buffer of ReadSize. The input and output
+	// buffers of a connection start at minBufferSize. An output buffer grows to maxPieceSize; more output is stored in
+	// further buffers. An input buffer may be larger, because the handler gets all input in one slice.
 	// complete asynchronously, maxFreeBytes must exceed the total size of the small buffers in use at the same time;
 	// otherwise each send would allocate.
 	maxPooledSize = 64 << 10
@@ -24,7 +26,7 @@ const (
 	keptFreeBytes = 16 << 10
 )
 
-// Buffer is a FIFO queue of bytes.
+// Buffer is a FIFO queue of bytes. Long output is a list of pieces, each of which is a Buffer.
 type Buffer struct {
 	bytes      []byte
 	start      int
@@ -43,10 +45,10 @@ type Buffer struct {
 	postedBytes     int // how many bytes of output were posted and still count as such
 }
 
-// Len returns the number of bytes in all pieces.
+// Len returns the number of bytes in this buffer and in all pieces behind it.
 func (b *Buffer) Len() int { return len(b.bytes) - b.start + b.restBytes }
 
-// Bytes returns the bytes of this piece. They are valid until the next append.
+// Bytes returns the bytes of this buffer, without the pieces behind it. The slice is valid until the next append.
 func (b *Buffer) Bytes() []byte { return b.bytes[b.start:] }
 
 func (b *Buffer) totalCapacity() int {
@@ -57,8 +59,8 @@ func (b *Buffer) totalCapacity() int {
 	return n
 }
 
-// discardFrontBytes removes numBytes bytes from the front of this piece. If more than half of the memory is then free
-// at the front, it moves the remaining bytes there. Otherwise a queue that is never empty would keep growing.
+// discardFrontBytes removes the first numBytes bytes of this buffer. If more than half of the capacity is then free at
+// the front, the remaining bytes are moved to the front.
 func (b *Buffer) discardFrontBytes(numBytes int) {
 	b.inKernel, b.kernelFull = false, false
 	b.start += numBytes
@@ -69,7 +71,8 @@ func (b *Buffer) discardFrontBytes(numBytes int) {
 	}
 }
 
-// countSentAndRestartTimerAtGoal counts sent bytes. After progressGoal bytes, it restarts the timer of WriteTimeout.
+// countSentAndRestartTimerAtGoal counts sent bytes of output. After every progressGoal bytes, it restarts the write
+// timeout.
 func (b *Buffer) countSentAndRestartTimerAtGoal(sent int, now time.Duration) {
 	if b.progressGoal -= sent; b.progressGoal <= 0 {
 		b.progressGoal, b.waitingSince = b.Len(), now
@@ -85,7 +88,7 @@ func (b *Buffer) lastPiece() *Buffer {
 	return b
 }
 
-// appendableBytes returns the number of bytes that can be appended to a piece that may grow to maxCap.
+// appendableBytes returns how many more bytes fit into this buffer if it may grow to a capacity of maxCap.
 func (b *Buffer) appendableBytes(maxCap int) int {
 	if b.inKernel {
 		maxCap = 0
@@ -93,8 +96,8 @@ func (b *Buffer) appendableBytes(maxCap int) int {
 	return max(maxCap, cap(b.bytes)) - len(b.bytes)
 }
 
-// grownCap returns the capacity that the piece needs for extraBytes more bytes. A piece that must grow gets twice its
-// capacity, at most maxCap. If that is too little, it gets exactly the required capacity.
+// grownCap returns the capacity that the buffer needs for extraBytes more bytes. A buffer that must grow doubles its
+// capacity, up to maxCap. If the required capacity is larger, grownCap returns the required capacity.
 func (b *Buffer) grownCap(extraBytes, maxCap int) int {
 	if extraBytes += len(b.bytes); extraBytes > cap(b.bytes) {
 		return max(extraBytes, min(2*cap(b.bytes), maxCap))
@@ -112,7 +115,7 @@ func (b *Buffer) promoteNextPiece() (newFirst *Buffer) {
 	return newFirst
 }
 
-// BufferPool allocates buffers. A connection has a buffer only while it has bytes to store.
+// BufferPool allocates buffers and reuses freed ones. A connection has a buffer only while it has bytes to store.
 type BufferPool interface {
 	// Get returns an empty buffer, if possible with capacity for n bytes. For n up to smallBufferSize, the capacity is
 	// at most smallBufferSize: when memory is short, the connections with the largest buffers are closed first.
@@ -126,14 +129,15 @@ func newBuffer(capacityHint int) *Buffer {
 	return &Buffer{bytes: make([]byte, 0, min(max(capacityHint, minBufferSize), maxPieceSize))}
 }
 
-// FreeList is a BufferPool for one owner. Get prefers the buffer used last, which may still be in the CPU cache.
+// FreeList is a BufferPool for one loop. It is not safe for concurrent use. Get prefers the most recently used buffer,
+// which may still be in the CPU cache.
 type FreeList struct {
 	small, large bufferStack
 	freeBytes    int // total capacity of the buffers
 	reduction    int // maxFreeBytes minus the limit of this list
 }
 
-// LimitToShare limits the memory of this list to its share of Limits.MaxBuffered, which numLists equal lists share.
+// LimitToShare limits the memory of f, which is one of numLists lists that share a part of limits.MaxBuffered.
 func (f *FreeList) LimitToShare(limits *Limits, numLists int) {
 	if limits.MaxBuffered > 0 {
 		f.reduction = maxFreeBytes - min(maxFreeBytes, max(limits.MaxBuffered/mailboxShare/numLists, keptFreeBytes))
@@ -177,11 +181,11 @@ func (f *FreeList) Put(b *Buffer) {
 	s.free = append(s.free, b)
 }
 
-// NeedsTrim reports whether the list contains more than keptFreeBytes, so that FreeIdleBuffers may free some.
+// NeedsTrim reports whether the list contains more bytes than FreeIdleBuffers would keep.
 func (f *FreeList) NeedsTrim() bool { return f.freeBytes > keptFreeBytes }
 
-// FreeIdleBuffers frees buffers that were not used since the last call, until keptFreeBytes are left. It frees large
-// and old buffers first. Buffers that were used stay, so that a periodic load does not reallocate them.
+// FreeIdleBuffers frees buffers that were not used since its last call. It stops when keptFreeBytes bytes are left in
+// the list. Large and old buffers are freed first.
 func (f *FreeList) FreeIdleBuffers() {
 	for _, s := range []*bufferStack{&f.large, &f.small} {
 		n := 0

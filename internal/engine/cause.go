@@ -6,7 +6,7 @@ import (
 	"syscall"
 )
 
-// Cause classifies the reasons why connections end, for counting.
+// Cause is a class of reasons why connections end. Causes are used for counting.
 type Cause int
 
 // The causes up to RefusedOther are for connections that ended before Opened.
@@ -68,7 +68,7 @@ var closeCauses = []struct {
 	{ErrShortFile, ClosedOther},
 }
 
-// closeCauseOf classifies a close reason. An unknown error counts as an error of the handler.
+// closeCauseOf returns the Cause of the close reason why. Unknown errors count as ClosedByHandler.
 func closeCauseOf(why error) Cause {
 	for _, c := range closeCauses {
 		if why == c.why {

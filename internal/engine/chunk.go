@@ -7,7 +7,8 @@ import (
 
 // This file sends a message to many connections by one request per chunk. Consecutive messages to a set share requests.
 
-// GroupChunk contains connections of a connSet that have one owner. It must not change after its first message.
+// GroupChunk contains some of the connections of a large group. All of them have the same Runtime. A chunk must not
+// change after the first message was posted to it.
 type GroupChunk struct {
 	connList
 	set     *connSet
@@ -18,7 +19,7 @@ type GroupChunk struct {
 	lastRun   uint64
 }
 
-// ChunkPoster is a Poster that can post a message to all connections of a chunk by one request.
+// ChunkPoster is a Poster that can post a message to all connections of a chunk with a single request.
 type ChunkPoster interface {
 	PostToChunk(to *GroupChunk, s *Shared) PostOutcomes
 }
@@ -47,16 +48,16 @@ func (t *PostOutcomes) recordPostResult(r Ref, messageSize int, postErr error) {
 	}
 }
 
-// requestDropOrAbortForSlowConns posts a call of countDropOrAbortAsSlow to each slow connection. If a mailbox has no
-// space for this request, a later message posts it again.
+// requestDropOrAbortForSlowConns makes the owner of each slow connection call countDropOrAbortAsSlow. Connections whose
+// mailbox is full are skipped.
 func (t *PostOutcomes) requestDropOrAbortForSlowConns() {
 	for _, r := range t.slow {
 		_ = r.post(Request{Kind: RequestDo, Shared: &Shared{Do: (*Conn).countDropOrAbortAsSlow}, canDelay: true})
 	}
 }
 
-// countDropOrAbortAsSlow handles a message to several connections that exceeds the output limit of c. If
-// Runtime.DropMessages is true, it counts the message as dropped. Otherwise it aborts c.
+// countDropOrAbortAsSlow handles a group message that exceeds the output limit of c. If Runtime.DropMessages is true,
+// it counts the message as dropped. Otherwise it aborts c.
 func (c *Conn) countDropOrAbortAsSlow() {
 	if c.runtime.DropMessages {
 		c.countDroppedMessage()
@@ -66,7 +67,7 @@ func (c *Conn) countDropOrAbortAsSlow() {
 	}
 }
 
-// broadcastShared posts a message to each connection of the chunk that has not been removed from the group.
+// broadcastShared posts s to each connection of the chunk. Connections that were removed from the group are skipped.
 func (m *GroupChunk) broadcastShared(s *Shared) (t PostOutcomes) {
 	rt := m.refs[0].c.runtime
 	if p, ok := rt.Poster.(ChunkPoster); ok && len(s.Bytes) > 0 && len(s.Bytes) <= rt.Limits.MaxUnsent {
@@ -78,8 +79,8 @@ func (m *GroupChunk) broadcastShared(s *Shared) (t PostOutcomes) {
 	return t
 }
 
-// messageBatch is a request to send messages to the connections of a chunk. It contains either messages of at most
-// maxPieceSize bytes in total, or a single longer message.
+// messageBatch is a request to send one or more messages to the connections of a chunk. Several messages together have
+// at most maxPieceSize bytes.
 type messageBatch struct {
 	chunk    *GroupChunk
 	messages []batchMessage
@@ -89,14 +90,15 @@ type messageBatch struct {
 	holders atomic.Int32
 }
 
-// batchMessage is a message for the connections of a chunk, except those whose indexes are in excluded.
+// batchMessage is a message of a messageBatch. Connections whose index in the chunk is in excluded do not get the
+// message.
 type batchMessage struct {
 	*Shared
 	excluded []int
 }
 
-// PutSharedForEachOpenInChunk queues a message of 1 to MaxUnsent bytes for the connections of a chunk of this mailbox's
-// owner.
+// PutSharedForEachOpenInChunk queues message s for the open connections of chunk. The connections must belong to the
+// mailbox's owner. The size of s must be 1 to Limits.MaxUnsent bytes.
 func (b *Mailbox) PutSharedForEachOpenInChunk(chunk *GroupChunk, s *Shared) (t PostOutcomes) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -138,8 +140,8 @@ func (b *Mailbox) PutSharedForEachOpenInChunk(chunk *GroupChunk, s *Shared) (t P
 	return t
 }
 
-// findOrQueueBatch returns the batch for a message to the chunk. Other requests of the same run may be queued behind
-// the batch. Because these are for other chunks, each connection still gets its messages in order.
+// findOrQueueBatch returns a queued batch for chunk with space for a message of messageSize bytes. If there is no such
+// batch, it queues a new one.
 func (b *Mailbox) findOrQueueBatch(chunk *GroupChunk, messageSize int) *messageBatch {
 	if b.batchSet != chunk.set {
 		b.stopMergingIntoBatches()
@@ -158,7 +160,7 @@ func (b *Mailbox) findOrQueueBatch(chunk *GroupChunk, messageSize int) *messageB
 	return m
 }
 
-// stopMergingIntoBatches ends the current run, so that no more messages are added to queued batches.
+// stopMergingIntoBatches prevents that later messages are added to batches that are already queued.
 func (b *Mailbox) stopMergingIntoBatches() {
 	b.batchRun++
 	b.batchSet = nil
@@ -169,8 +171,8 @@ func (m *messageBatch) addMessage(p batchMessage) {
 	m.size += len(p.Bytes)
 }
 
-// ForEachConn calls deliver with each connection's request, for at most maxConns connections, beginning with number
-// firstIndex. It returns the number of the next connection, or 0 after the last.
+// ForEachConn calls deliver once or more for each connection of the request, beginning at index firstIndex, for at most
+// maxConns connections. It returns the index at which to continue, or 0 after the last connection.
 func (m QueuedRequest) ForEachConn(firstIndex, maxConns int, deliver func(QueuedRequest)) (nextIndexOrZero int) {
 	if m.Conn != nil {
 		deliver(m)

@@ -1,6 +1,6 @@
 package engine
 
-// OnEOF records that the peer will send no more input. The output must then be sent within Limits.CloseTimeout.
+// OnEOF records that the peer has sent EOF. From then on, all output must be sent within Limits.CloseTimeout.
 func (c *Conn) OnEOF() {
 	if l := c.layer(); l != nil && !c.is(peerEOF|closing|failed) {
 		c.closeOrAbortIfLayerError(l.OnEOF(c))
@@ -22,8 +22,8 @@ func (c *Conn) MarkPeerEOFAndStartTimeout() {
 
 func (c *Conn) OnTransportError(err error) { c.Abort(NormalizeError(err)) }
 
-// Abort closes the connection immediately and discards the output. If the connection is already closing and has sent
-// all of its output, the close reason does not change.
+// Abort closes the connection immediately and discards unsent output. why becomes the close reason. If the connection
+// is already closing and has sent all output, the earlier close reason stays.
 func (c *Conn) Abort(why error) {
 	if c.is(closing) && c.UnsentOrDroppedBytes() == 0 {
 		c.state |= failed
@@ -35,8 +35,8 @@ func (c *Conn) Abort(why error) {
 // maxDrainReads limits the reads before a drain closes a connection, because a peer may never stop sending.
 const maxDrainReads = 64
 
-// StartDrain tells the handler of the shutdown and closes the connection at its next idle moment. Input in the kernel's
-// buffer is handled first.
+// StartDrain tells the handler that the server shuts down, and closes the connection when it becomes idle. Input that
+// has already arrived is handled first.
 func (c *Conn) StartDrain() {
 	if c.is(draining | closing) {
 		return
@@ -48,8 +48,8 @@ func (c *Conn) StartDrain() {
 	c.ensureRare().drainReadsLeft = maxDrainReads
 }
 
-// cancelReadBeforeCloseUnlessMore handles data from the last read before a timeout or drain closes the connection. It
-// cancels the close, unless a drain must read again, a worker must handle the input, or a time limit is still exceeded.
+// cancelReadBeforeCloseUnlessMore updates the flag readBeforeClose after a read has returned data. The flag stays set
+// if another read is needed before a timeout or a shutdown may close the connection.
 func (c *Conn) cancelReadBeforeCloseUnlessMore() {
 	switch {
 	case c.is(draining) && c.extra != nil && c.extra.drainReadsLeft > 0:
@@ -62,8 +62,8 @@ func (c *Conn) cancelReadBeforeCloseUnlessMore() {
 	}
 }
 
-// CloseIfTimedOutAfterEmptyRead handles a Read that found nothing or emptied the socket. It closes the connection if a
-// time limit is exceeded, unless a worker must handle the connection's input first.
+// CloseIfTimedOutAfterEmptyRead closes the connection if a time limit is exceeded. Drivers call it after a read that
+// found nothing or emptied the socket. Input that waits for a worker delays the close.
 func (c *Conn) CloseIfTimedOutAfterEmptyRead() {
 	if !c.is(readBeforeClose) || c.is(inputHeld) && !c.is(draining) {
 		return
@@ -83,8 +83,8 @@ func (c *Conn) abortWith(why error) {
 	c.state |= failed
 }
 
-// CloseWith starts to close the connection. Output written so far is sent. The handler gets no more input. Only the
-// first close reason is recorded.
+// CloseWith starts to close the connection with close reason why. Output written so far is sent, and the handler gets
+// no more input. If the connection is already closing, CloseWith has no effect.
 func (c *Conn) CloseWith(why error) {
 	if c.is(closing) {
 		return
@@ -93,8 +93,8 @@ func (c *Conn) CloseWith(why error) {
 	c.invalidateRefsAndStartClosing(why)
 }
 
-// CloseAfterPeer is like CloseWith, but waits for the peer's EOF before it shuts the sending direction. If no EOF
-// arrives within Limits.CloseTimeout, the connection closes.
+// CloseAfterPeer is like CloseWith, but waits for the peer's EOF before it shuts down the sending direction. If no EOF
+// arrives within Limits.CloseTimeout, the connection is closed anyway.
 func (c *Conn) CloseAfterPeer(why error) {
 	if !c.is(closing | shut) {
 		c.CloseWith(why)
@@ -142,7 +142,7 @@ func (c *Conn) enterClosingStateWithPartner(why error) {
 	}
 }
 
-// nextClosingAction returns the next action of a closing connection that has sent its output (see AdvanceToNextAction).
+// nextClosingAction returns the driver's next action for a closing connection that has sent all output.
 func (c *Conn) nextClosingAction() Action {
 	switch {
 	case c.extra.peerClosesFirst && !c.is(peerEOF):
@@ -157,7 +157,7 @@ func (c *Conn) nextClosingAction() Action {
 	return ShutWrite
 }
 
-// nextCloseWriteAction returns the next action after CloseWrite, once the output has been sent.
+// nextCloseWriteAction returns the driver's next action for a connection that has sent all output after CloseWrite.
 func (c *Conn) nextCloseWriteAction() Action {
 	if c.appendLayerCloseOnce() {
 		return Send
@@ -165,7 +165,8 @@ func (c *Conn) nextCloseWriteAction() Action {
 	return ShutWrite
 }
 
-// appendLayerCloseOnce makes the layer append its closing message, but only once. It reports whether there is output.
+// appendLayerCloseOnce makes the layer append its closing message to the output. Later calls have no effect. It reports
+// whether there is output to send.
 func (c *Conn) appendLayerCloseOnce() (outputPending bool) {
 	if c.layer() == nil || c.extra.layerCloseSent {
 		return false
@@ -175,19 +176,20 @@ func (c *Conn) appendLayerCloseOnce() (outputPending bool) {
 	return c.out != nil
 }
 
-// CloseWrite shuts the sending direction once all output has been sent. Output posted until then is sent, too. The peer
-// reads EOF and may keep sending. Later writes fail.
+// CloseWrite shuts down the sending direction once all output has been sent, including messages from other goroutines.
+// Later writes fail. The peer reads EOF and may keep sending.
 func (c *Conn) CloseWrite() {
 	if c.is(open) && !c.is(closing|failed) {
 		c.state |= closingWrite
 	}
 }
 
-// isSendClosed reports whether nothing more can be sent, because the sending direction is shut or the layer has closed.
+// isSendClosed reports whether nothing more can be sent: the sending direction is shut, or the layer has sent its
+// closing message.
 func (c *Conn) isSendClosed() bool { return c.is(shut) || c.extra != nil && c.extra.layerCloseSent }
 
-// Retain delays an orderly close, because the handler will write more output. An orderly close follows the peer's EOF
-// or a drain. Each Retain needs a Release. After EOF, a retained connection that is idle for IdleTimeout is closed.
+// Retain keeps the connection open after the peer's EOF or during a shutdown, because the handler will write more
+// output. Each Retain needs a Release. After EOF, a retained connection that is idle for Limits.IdleTimeout is closed.
 func (c *Conn) Retain() {
 	if !c.is(open) || c.is(closing|failed) {
 		return
@@ -229,7 +231,8 @@ func (c *Conn) handlerOrRelayDelaysClose() bool {
 // CloseReason returns the reason why the connection closes. The connection must have begun to close.
 func (c *Conn) CloseReason() error { return c.extra.closeReason }
 
-// OnClosed records that the descriptor has been closed, and calls Closed. After OnClosed, the slot may be reused.
+// OnClosed records that the descriptor has been closed, and calls the handler's Closed. After OnClosed, the
+// connection's slot may be reused.
 func (c *Conn) OnClosed() {
 	c.dropInput()
 	c.dropOutput()

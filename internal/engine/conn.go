@@ -24,9 +24,9 @@ const (
 	Close                        // close the descriptor, then call OnClosed
 )
 
-// Conn is a connection: a state machine that makes no system calls. Events enter through its methods, and
-// AdvanceToNextAction returns the next step; see the package comment. Only the owner may use a Conn. Other goroutines
-// use a Ref.
+// Conn is the state machine of a connection. It makes no system calls: drivers report events to its methods and perform
+// the action that AdvanceToNextAction returns. Only the owner of a Conn, a loop or goroutine, may use it. Other
+// goroutines use a Ref.
 //
 // Each idle connection occupies one Conn, so its size matters. TestConnSize limits the size.
 type Conn struct {
@@ -47,7 +47,8 @@ type Conn struct {
 	slot        uint32
 }
 
-// connExtra is state that few connections need: those that have a layer, a timer, a deadline or a rareState.
+// connExtra is the optional state of a connection. Few connections need one, for example those with a layer, a timer or
+// a deadline.
 type connExtra struct {
 	layer  Layer         // nil if none
 	expiry time.Duration // 0 means never
@@ -63,7 +64,8 @@ type connExtra struct {
 	*rareState              // noRareState, or changed only after ensureRare
 }
 
-// rareState is the state of connections that are closing, or have relays, files, latest values or rate limits.
+// rareState is the rarely needed state of a connection, for example for closing, relays, files, latest values or rate
+// limits.
 type rareState struct {
 	closeReason error // set together with closing
 	// dialStarted is the time when dialling began. It is valid until Opened has been called.
@@ -108,8 +110,8 @@ func (x *rareState) isZero() bool {
 		x.readRate == nil && x.ticket == (overload.Ticket{}) && !x.critical
 }
 
-// Bind sets a connection's runtime, slot and first generation. It must be called once, before other goroutines use the
-// connection. When a slot gets a new Conn, the first generation must differ from those of the old Conn.
+// Bind sets the connection's runtime, slot and first generation. It must be called once, before other goroutines use
+// the connection. The generation must differ from all generations of an earlier Conn in the same slot.
 func (c *Conn) Bind(rt *Runtime, slot, generation uint32) {
 	c.runtime, c.slot = rt, slot
 	rt.setInactiveOverloadIfNil()
@@ -119,7 +121,8 @@ func (c *Conn) Bind(rt *Runtime, slot, generation uint32) {
 // Slot returns the connection's index among the connections of its owner.
 func (c *Conn) Slot() uint32 { return c.slot }
 
-// Generation returns the generation of Refs to the connection or, in a free slot, to the slot's next connection.
+// Generation returns the generation number of current Refs to the connection. In a free slot, it is the number for Refs
+// to the next connection.
 func (c *Conn) Generation() uint32 { return c.refState.generation() }
 
 func (c *Conn) FD() int32 {
@@ -137,13 +140,15 @@ func (c *Conn) DriverFlags() uint16 { return c.driverFlags }
 // SetDriverFlags stores flags of the driver, such as the events for which the driver watches the descriptor.
 func (c *Conn) SetDriverFlags(flags uint16) { c.driverFlags = flags }
 
-// OnDialling records that dialling began at the time started. For a unix socket, peer is the zero value.
+// OnDialling records that dialling of peer began at the time started, in terms of MonotonicNow. For a unix socket, peer
+// is the zero value.
 func (c *Conn) OnDialling(peer netip.AddrPort, started time.Duration) {
 	c.SetPeerAddr(peer)
 	c.ensureRare().dialStarted = started
 }
 
-// DialStartedAt returns the time when dialling began, by MonotonicNow. It is valid in Opened of a dialled connection.
+// DialStartedAt returns the time when dialling of the connection began, in terms of MonotonicNow. It is valid only
+// until the handler's Opened has returned.
 func (c *Conn) DialStartedAt() time.Duration {
 	if c.extra == nil {
 		return 0
@@ -151,7 +156,7 @@ func (c *Conn) DialStartedAt() time.Duration {
 	return c.extra.dialStarted
 }
 
-// OnOpen records that the connection is established. It calls Opened, or starts the first layer.
+// OnOpen records that the connection is established. It calls the handler's Opened or starts the first layer.
 func (c *Conn) OnOpen(peer netip.AddrPort, isDialled bool) {
 	c.state = c.state&ownHandler | open | neverHeard
 	switch {
@@ -204,7 +209,7 @@ func (c *Conn) ensureExtra() *connExtra {
 	return c.extra
 }
 
-// ensureRare returns the connection's own rareState, and creates it if needed. No other rareState may be changed.
+// ensureRare returns the connection's own rareState for changes, and creates it if needed.
 func (c *Conn) ensureRare() *rareState {
 	x := c.ensureExtra()
 	if x.rareState == &noRareState {
@@ -230,17 +235,18 @@ var (
 	rarePool  = sync.Pool{New: func() any { return new(rareState) }}
 )
 
-// Output returns the bytes to send next. They are valid until the next event. After they are sent, there may be more.
+// Output returns the next bytes to send. The slice is valid until the connection's next event. More output may follow
+// after these bytes.
 func (c *Conn) Output() []byte { return c.out.Bytes() }
 
-// OnSendStarted records that the kernel owns Output until OnSent.
+// OnSendStarted records that the kernel reads the bytes of Output asynchronously. The bytes do not move until OnSent.
 func (c *Conn) OnSendStarted() {
 	c.out.inKernel = true
 	c.state |= blocked
 }
 
-// StartWriteTimerIfStopped starts the write timeout, unless it runs, because the kernel accepts no output now. A driver
-// that must wait for the kernel before OnSent calls it.
+// StartWriteTimerIfStopped starts the write timeout if it is not running. A driver calls it when the kernel accepts no
+// output at the moment.
 func (c *Conn) StartWriteTimerIfStopped(now time.Duration) {
 	if c.out == nil {
 		c.fileQueueOrNil().startProgressTimerIfStopped(now)
@@ -249,7 +255,8 @@ func (c *Conn) StartWriteTimerIfStopped(now time.Duration) {
 	}
 }
 
-// OnSent records that sentBytes of Output were sent. If there is no output, the bytes belong to the current file.
+// OnSent records that the kernel has accepted sentBytes bytes of Output. If Output is empty, the bytes are part of the
+// file that is being sent.
 func (c *Conn) OnSent(sentBytes int) {
 	c.runtime.Counters.Add(Writes, 1)
 	c.runtime.Counters.Add(BytesOut, int64(sentBytes))
@@ -279,8 +286,8 @@ func (c *Conn) OnSent(sentBytes int) {
 // OnWritable records that the kernel accepts output again.
 func (c *Conn) OnWritable() { c.state &^= blocked }
 
-// MarkWriteShutAndStartLinger records that the sending direction is shut. If the connection is closing, the linger time
-// starts.
+// MarkWriteShutAndStartLinger records that the sending direction has been shut down. If the connection is closing,
+// Limits.Linger starts to run.
 func (c *Conn) MarkWriteShutAndStartLinger() {
 	c.state |= shut
 	if c.is(closing) {
@@ -288,8 +295,8 @@ func (c *Conn) MarkWriteShutAndStartLinger() {
 	}
 }
 
-// HandleOrDeferForPendingLayer handles a request from the mailbox, or defers it while a layer is pending. data is valid
-// only during the call. The connection may have closed since the request was posted.
+// HandleOrDeferForPendingLayer handles a request from the mailbox. While a new layer is being inserted, it defers the
+// request. data contains the request's bytes and is valid only during the call.
 func (c *Conn) HandleOrDeferForPendingLayer(req QueuedRequest, data []byte) {
 	if req.shared != nil {
 		data = req.shared.Bytes
@@ -412,8 +419,8 @@ func (c *Conn) AdvanceToNextAction() Action {
 	return Wait
 }
 
-// nextDrainActionInHandshake returns AdvanceToNextAction's result before Opened. It only handles drains; the layer
-// handles the peer's EOF.
+// nextDrainActionInHandshake returns the driver's next action during a handshake. During a shutdown, it closes the
+// connection once all output has been sent.
 func (c *Conn) nextDrainActionInHandshake() Action {
 	if c.is(readBeforeClose) && c.WantsInput() {
 		return Read
@@ -427,8 +434,8 @@ func (c *Conn) nextDrainActionInHandshake() Action {
 // InHandshake reports whether the connection is in its first handshake, before Opened.
 func (c *Conn) InHandshake() bool { return c.is(handshaking) && !c.hasPendingLayer() }
 
-// DiscardBuffers frees the input of a closing connection and, if alsoOutput is set, output that the kernel does not
-// own.
+// DiscardBuffers frees the unused input and, if alsoOutput is set, the unsent output. The caller must not set
+// alsoOutput while the kernel reads the output.
 func (c *Conn) DiscardBuffers(alsoOutput bool) {
 	if c.dropInput(); alsoOutput {
 		c.dropOutput()

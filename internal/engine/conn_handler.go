@@ -1,6 +1,7 @@
 package engine
 
-// ConnHandler replaces the Handler for one connection, under the same rules, and stores the connection's value.
+// ConnHandler is the handler of a single connection. It replaces the engine's Handler and callbacks for this
+// connection, and stores the connection's value. The rules of Handler apply.
 type ConnHandler interface {
 	Handler
 	// NewLayer, Drained, Missed, Draining and Timer are as in Config.
@@ -16,7 +17,8 @@ type ConnHandler interface {
 	SetValue(v any)
 }
 
-// SetConnHandler makes h the connection's handler from the next call on. h then also stores Conn.Value.
+// SetConnHandler makes h the connection's handler, beginning with the next handler call. The connection's Value and
+// SetValue then use h.
 func (c *Conn) SetConnHandler(h ConnHandler) {
 	c.lockAndSetUserData(h)
 	c.state |= ownHandler
@@ -44,7 +46,7 @@ func (c *Conn) Value() any {
 	return c.userData
 }
 
-// SetValue stores v for the connection until Closed has returned.
+// SetValue stores v for the connection until the handler's Closed has returned.
 func (c *Conn) SetValue(v any) {
 	if o := c.ConnHandler(); o != nil {
 		g := c.refLock()
@@ -88,7 +90,7 @@ func (c *Conn) callDrained() {
 	}
 }
 
-// callMissedThenDrained calls Missed if messages were missed since the last call, and Drained if it is due.
+// callMissedThenDrained makes the pending calls of the handler's Missed and Drained, in this order.
 func (c *Conn) callMissedThenDrained() {
 	onlyMissed := false
 	if x := c.extra; x != nil && x.droppedMessages > x.reportedMissed {

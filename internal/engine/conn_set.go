@@ -18,13 +18,14 @@ import (
 //
 // The group's lock guards a connSet. Chunks of older versions are immutable.
 
-// connList contains connections and, if the group has a latest value, the subscriptions of these connections.
+// connList is a list of connections in a group. If the group has a latest value, the list also contains each
+// connection's subscription.
 type connList struct {
 	refs          []Ref
 	subscriptions []*LatestSubscription // one per ref, or nil
 }
 
-// indexOf returns the index of a Ref to c of any generation, or -1.
+// indexOf returns the index of the entry for c, or -1. An entry of any generation matches.
 func (l *connList) indexOf(c *Conn) int {
 	for i := range l.refs {
 		if l.refs[i].c == c {
@@ -34,8 +35,8 @@ func (l *connList) indexOf(c *Conn) int {
 	return -1
 }
 
-// hasSameOrNewerRefAt reports whether the entry at index is r or a newer Ref to its connection, so that r must not be
-// added.
+// hasSameOrNewerRefAt reports whether the entry at index is r, or a newer Ref to the same connection. If so, r must not
+// be added. For index -1, the result is false.
 func (l *connList) hasSameOrNewerRefAt(index int, r Ref) bool {
 	return index >= 0 && (l.refs[index] == r || !l.refs[index].IsClosed())
 }
@@ -112,8 +113,7 @@ func (s *connSet) findTable(rt *Runtime) (tableOrNil *ownerTable) {
 	return nil
 }
 
-// chunkIndex implements linear hashing: it returns the low bits of the hash of c. If no chunk has that index yet, it
-// clears the highest of these bits.
+// chunkIndex returns the index of the chunk for c, by linear hashing of the connection's slot.
 func (o *ownerTable) chunkIndex(c *Conn) int {
 	n := uint32(len(o.chunks))
 	size := uint32(1) << bits.Len32(n-1)
@@ -124,7 +124,8 @@ func (o *ownerTable) chunkIndex(c *Conn) int {
 	return int(i)
 }
 
-// addAndSubscribe adds an open connection and, unless valueOrNil is nil, subscribes the connection to that value.
+// addAndSubscribe adds the open connection r to the set. If valueOrNil is not nil, it also subscribes the connection to
+// that value.
 func (s *connSet) addAndSubscribe(r Ref, valueOrNil *LatestValue) {
 	if o := s.findTable(r.c.runtime); o != nil {
 		i := o.chunkIndex(r.c)
@@ -158,7 +159,7 @@ func (s *connSet) insertGrowAndRemoveSomeClosed(r Ref, sub *LatestSubscription) 
 	s.removeSomeClosed(o)
 }
 
-// remove removes a connection and returns its subscription. ok reports whether the connection was in the set.
+// remove removes r from the set and returns its subscription, which may be nil. ok reports whether r was in the set.
 func (s *connSet) remove(r Ref) (sub *LatestSubscription, ok bool) {
 	o := s.findTable(r.c.runtime)
 	if o == nil {
@@ -192,7 +193,8 @@ func (s *connSet) decreaseCountAndShrink(table *ownerTable, n int) {
 
 func (s *connSet) newChunk() *GroupChunk { return &GroupChunk{set: s, version: s.version} }
 
-// writableChunk returns a chunk for a change. A chunk that a snapshot contains is first replaced by a copy.
+// writableChunk returns the chunk at chunkIndex for modification. If a snapshot contains the chunk, writableChunk first
+// replaces it by a copy.
 func (s *connSet) writableChunk(table *ownerTable, chunkIndex int) *GroupChunk {
 	old := table.chunks[chunkIndex]
 	if old.version == s.version {
@@ -236,8 +238,8 @@ func (s *connSet) mergeLastChunk(table *ownerTable) {
 	table.chunks = table.chunks[:last]
 }
 
-// removeSomeClosed must be called for each addition, which allows it to search two entries. Once all entries of the
-// next chunk are allowed, it removes the closed connections of that chunk.
+// removeSomeClosed removes some of the closed connections from the table. It is called after each addition and examines
+// about two entries per call.
 func (s *connSet) removeSomeClosed(table *ownerTable) {
 	table.searchCredit += 2
 	i := table.nextSearched % len(table.chunks)
@@ -263,7 +265,7 @@ func (s *connSet) replaceAllSubscriptions(value *LatestValue) {
 	}
 }
 
-// snapshotChunks returns all chunks that are not empty. Later changes are made to copies of these chunks.
+// snapshotChunks returns all non-empty chunks. The returned chunks do not change: later changes are made to copies.
 func (s *connSet) snapshotChunks() []*GroupChunk {
 	n := 0
 	for _, o := range s.tables {
@@ -292,15 +294,15 @@ func (s *connSet) toConnList() (l connList) {
 	return l
 }
 
-// removedDuringBroadcast lists connections that were removed from a group during a broadcast. A mailbox checks this
-// list under its lock, so a removed connection gets no later message of the group.
+// removedDuringBroadcast lists connections that were removed from a group during a broadcast. Mailboxes check the list,
+// so a removed connection gets no later message of the group.
 type removedDuringBroadcast struct {
 	nonEmpty atomic.Bool
 	mu       sync.Mutex
 	refs     map[Ref]struct{}
 }
 
-// errRemoved means that a connection was removed from the group and gets no message.
+// errRemoved means that a message was not queued because the connection has been removed from the group.
 var errRemoved = errors.New("myriad: connection was removed from the group")
 
 func (l *removedDuringBroadcast) add(r Ref) {

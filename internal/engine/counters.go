@@ -80,7 +80,8 @@ const (
 
 const _ = uint(Accepted - OverloadActions - Counter(overload.NumActions)) // there is a gauge for each action
 
-// Counters are the counters of one owner. Owners have separate Counters, because sharing cache lines would be slow.
+// Counters contains the counters of one owner of connections, such as a loop. Each owner has its own Counters, because
+// sharing cache lines would be slow. Counters is safe for concurrent use.
 type Counters struct {
 	n [counters]atomic.Int64
 	_ [64]byte // pads the next loop's counters onto another cache line
@@ -113,7 +114,7 @@ func (c *Counters) CountLoopTurn(took time.Duration) {
 
 func (c *Counters) CountHandlerCall(took time.Duration) { c.recordDuration(handlerCallTimes, took) }
 
-// AddToWithMaxAge adds all counters to sum except OldestBroadcastAge, for which sum keeps the greater age.
+// AddToWithMaxAge adds all counters to sum. For OldestBroadcastAge, sum keeps the greater age instead.
 func (c *Counters) AddToWithMaxAge(sum *Counts) {
 	for i := range c.n {
 		if n := c.n[i].Load(); Counter(i) == OldestBroadcastAge {
@@ -133,7 +134,7 @@ func (c *Counters) SetAll(counts *Counts) {
 // Counts is a snapshot of Counters.
 type Counts [counters]int64
 
-// WithoutGauges returns n with all gauges 0.
+// WithoutGauges returns a copy of n in which all gauges are 0.
 func (n Counts) WithoutGauges() Counts {
 	clear(n[:gauges])
 	return n
@@ -154,7 +155,7 @@ func (n Counts) HandlerCallTimes() Histogram { return n.histogram(handlerCallTim
 
 func (n Counts) LoopTurnTimes() Histogram { return n.histogram(loopTurnTimes) }
 
-// Buckets is the number of buckets of a Histogram. Bucket i ends at 2^i µs; the last bucket has no end.
+// Buckets is the number of buckets of a Histogram. The upper bound of bucket i is 2^i µs; the last bucket is unbounded.
 const Buckets = 25
 
 const countersPerHistogram = Buckets + 1
@@ -164,8 +165,8 @@ type Histogram struct {
 	Buckets [Buckets]int64
 }
 
-// MeanTurnAtRandomTime returns the mean duration of the turn that an event meets if it comes at a random busy time. So
-// each turn is weighted by its duration. Only the turns after the snapshot before are considered.
+// MeanTurnAtRandomTime returns the mean duration of the loop iterations since the snapshot before. Each iteration is
+// weighted by its duration. The result is the expected length of the iteration in progress at a random busy time.
 func (h Histogram) MeanTurnAtRandomTime(before Histogram) time.Duration {
 	var sum, squares float64
 	for i, n := range h.Buckets {
@@ -226,7 +227,7 @@ func (what Counter) name() string {
 	return counterNames[what]
 }
 
-// ByName returns the counts by the names of the counters. It omits gauges and counts of 0.
+// ByName returns a map from the names of counters to their counts. It omits gauges and counts of 0.
 func (n Counts) ByName() map[string]int64 {
 	named := make(map[string]int64)
 	for what := gauges; what < counters; what++ {
@@ -237,7 +238,7 @@ func (n Counts) ByName() map[string]int64 {
 	return named
 }
 
-// AddByName adds counts that ByName has returned, possibly in another process.
+// AddByName adds the counts in named, which ByName has returned, possibly in another process.
 func (n *Counts) AddByName(named map[string]int64) {
 	for what := gauges; what < counters; what++ {
 		n[what] += named[what.name()]

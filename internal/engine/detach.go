@@ -9,9 +9,9 @@ import (
 // ErrShard means that Detach is not possible, because the connection's loop has its own descriptor table.
 var ErrShard = errors.New("myriad: Detach is not available on a loop with its own descriptor table; lower Limits.MaxConns or use Server.Processes")
 
-// Detach takes the connection out of the engine. The handler gets no more input. When all output has been sent,
-// onDetached gets the connection as a net.Conn, and its unused input. Then Closed is called with ErrDetached. If the
-// connection ends earlier, onDetached is not called.
+// Detach removes the connection from the engine. The handler gets no more input. When all output has been sent, the
+// engine calls onDetached with the connection as a net.Conn and with the unused input. Afterwards, it calls the
+// handler's Closed with ErrDetached. If the connection ends earlier, onDetached is not called.
 func (c *Conn) Detach(onDetached func(nc net.Conn, unread []byte)) error {
 	switch {
 	case !c.is(open) || c.is(closing|failed|closingWrite|shut):
@@ -28,7 +28,8 @@ func (c *Conn) Detach(onDetached func(nc net.Conn, unread []byte)) error {
 
 func (c *Conn) isDetaching() bool { return c.extra != nil && c.extra.onDetached != nil }
 
-// OnDetached completes a Detach: nc replaces the connection. If err is not nil, the Detach has failed.
+// OnDetached completes a Detach: it passes nc, the connection as a net.Conn, to the caller of Detach. If err is not
+// nil, it aborts the connection instead.
 func (c *Conn) OnDetached(nc net.Conn, err error) {
 	onDetached := *c.extra.onDetached
 	c.extra.onDetached = nil

@@ -35,7 +35,8 @@ func (c *Conn) Writev(pieces ...[]byte) (int, error) {
 	return n, nil
 }
 
-// sendDirectOrAppend sends pieces of totalSize bytes or appends them to the output. There must be no layer.
+// sendDirectOrAppend sends as much of pieces as possible immediately, and appends the remaining bytes to the output.
+// totalSize is the size of all pieces in bytes. The connection must have no layer.
 func (c *Conn) sendDirectOrAppend(totalSize int, pieces ...[]byte) {
 	sent, full := 0, c.canSendDirect(totalSize, len(pieces))
 	if full {
@@ -62,8 +63,8 @@ func (c *Conn) sendDirectOrAppendOne(p []byte) {
 	}
 }
 
-// canSendDirect reports whether a write may be sent directly: the kernel has not refused any earlier
-// output, and one call can send the output and the write.
+// canSendDirect reports whether numPieces pieces of size bytes in total can be sent immediately. If so, one system call
+// sends them together with earlier output.
 func (c *Conn) canSendDirect(size, numPieces int) bool {
 	if c.runtime.SendDirect == nil || size < c.runtime.MinDirectSend || size == 0 || numPieces >= maxDirectPieces || c.fileQueueOrNil() != nil || c.is(relayed) {
 		return false
@@ -71,7 +72,8 @@ func (c *Conn) canSendDirect(size, numPieces int) bool {
 	return c.out == nil || !c.is(blocked) && !c.out.kernelFull && !c.out.inKernel && len(c.out.rest) == 0
 }
 
-// sendOutputThenPieces sends the output, then the pieces. It returns how many bytes of the pieces were sent.
+// sendOutputThenPieces sends the output and then pieces with one system call. It returns how many bytes of pieces were
+// sent.
 func (c *Conn) sendOutputThenPieces(pieces [][]byte) (pieceBytesSent int) {
 	n := 0
 	if c.out == nil && len(pieces) == 1 { // the usual case
@@ -99,7 +101,8 @@ func (c *Conn) sendOutputThenPieces(pieces [][]byte) (pieceBytesSent int) {
 	return n - before
 }
 
-// writevOutputThenPieces implements sendOutputThenPieces with a list from vectorPool.
+// writevOutputThenPieces sends the output and then pieces with one vectored write. It returns how many bytes were sent,
+// including output.
 func (c *Conn) writevOutputThenPieces(pieces [][]byte) (sentBytes int) {
 	list := vectorPool.Get().(*[maxDirectPieces][]byte)
 	all := list[:0]
@@ -117,7 +120,8 @@ func (c *Conn) writevOutputThenPieces(pieces [][]byte) (sentBytes int) {
 	return n
 }
 
-// discardSentAndReleasePosted removes sent output. It returns the remaining bytes and the decrease of the posted bytes.
+// discardSentAndReleasePosted removes the first sentBytes bytes from the output. It returns the size of the remaining
+// output, and by how much the count of posted bytes has decreased.
 func (c *Conn) discardSentAndReleasePosted(sentBytes int) (unsentBytes, releasedPosted int) {
 	c.out.discardFrontBytes(sentBytes)
 	unsentBytes = c.out.Len()
@@ -142,9 +146,8 @@ func (c *Conn) freeSentOutputAndAdvanceFiles() {
 	c.removeFinishedFilesAndAdvance()
 }
 
-// directSentInEvent returns how many bytes of the handler's output were sent directly in the current event. These bytes
-// count as unsent until the event ends. An owner handles one event at a time, so its Runtime stores the number. If
-// several owners share a Runtime, each connection stores its number.
+// directSentInEvent returns how many bytes of output were sent without buffering during the current event. These bytes
+// count as unsent until the event ends.
 func (c *Conn) directSentInEvent() int {
 	switch {
 	case c.runtime.ClockSlack == 0:
@@ -163,8 +166,8 @@ func (c *Conn) setDirectSentInEvent(sentBytes int) {
 	}
 }
 
-// startPendingLayerAndUpdatePause completes an event: it starts a layer that was requested, and resets
-// directSentInEvent. If the reset ends a pause that the handler knows of, Drained becomes due.
+// startPendingLayerAndUpdatePause completes an event of the connection. It starts a layer that was requested, and
+// resets directSentInEvent. If few enough bytes are now unsent, it ends a pause of reading.
 func (c *Conn) startPendingLayerAndUpdatePause() {
 	if c.hasPendingLayer() {
 		c.startPendingLayer()
@@ -177,15 +180,17 @@ func (c *Conn) startPendingLayerAndUpdatePause() {
 	c.resumeAndScheduleDrainedIfLow()
 }
 
-// CanReceiveDirectly reports whether Ref.ReceiveWhileReadingIsOff may be used once reading is off. It must be called
-// during a handler call that uses all input.
+// CanReceiveDirectly reports whether Ref.ReceiveWhileReadingIsOff may be called after reading is turned off.
+// CanReceiveDirectly must be called during a handler call that uses all input.
 func (c *Conn) CanReceiveDirectly() bool {
 	return c.runtime.ReceiveDirect != nil && !c.runtime.OnWorkers && !c.mayHaveReadRate() && c.in == nil && c.layer() == nil && !c.is(peerEOF|relayed)
 }
 
-// ReceiveWhileReadingIsOff receives bytes into p, which must not be empty. It does not block and does not need the
-// owner. It returns 0 if no bytes have arrived or the connection has ended; the owner handles the end when reading is
-// on again. Reading must be off, and only one goroutine at a time may call it.
+// ReceiveWhileReadingIsOff reads available bytes into p without blocking. It returns 0 if no bytes have arrived or the
+// connection has ended. The engine handles the end of the connection when reading is on again.
+//
+// p must not be empty, and reading must be off. Any goroutine may call ReceiveWhileReadingIsOff, but only one at a
+// time.
 func (r Ref) ReceiveWhileReadingIsOff(p []byte) (n int) {
 	r.callLockedIfOpen(func(c *Conn) { n = c.runtime.ReceiveDirect(c, p) })
 	if n > 0 {
