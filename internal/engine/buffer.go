@@ -7,17 +7,14 @@ import (
 	"time"
 )
 
-// These are the sizes of buffers. An owner reads all input into its own buffer of ReadSize bytes. Input that the
-// handler has not used, and output, are stored in buffers that start at minBufferSize. An input buffer grows without
-// limit, because the handler gets all input in one slice. An output buffer grows to maxPieceSize; further output is
-// stored in more pieces, to avoid copying.
+// Sizes of buffers in bytes. An owner of connections receives into one buffer of ReadSize. The input and output buffers
+// of a connection start at minBufferSize. An output buffer grows to maxPieceSize; more output is stored in further
+// buffers. An input buffer may be larger, because the handler gets all input in one slice.
 const (
 	ReadSize      = 64 << 10
 	minBufferSize = 1 << 10
 	maxPieceSize  = 64 << 10
-	// Sizes of buffers in bytes. An owner of connections receives into one buffer of ReadSize. The input and output
-	// buffers of a connection start at minBufferSize. An output buffer grows to maxPieceSize; more output is stored in
-	// further buffers. An input buffer may be larger, because the handler gets all input in one slice.
+	// maxPooledSize is the largest buffer that is reused. maxFreeBytes limits the bytes in a FreeList. Where sends
 	// complete asynchronously, maxFreeBytes must exceed the total size of the small buffers in use at the same time;
 	// otherwise each send would allocate.
 	maxPooledSize = 64 << 10

@@ -9,7 +9,7 @@ import (
 // Cause is a class of reasons why connections end. Causes are used for counting.
 type Cause int
 
-// The causes up to RefusedOther are for connections that ended before Opened.
+// Values of Cause. The causes up to RefusedOther are for connections that ended before the handler's Opened was called.
 const (
 	RefusedFull      Cause = iota // Limits.MaxConns
 	RefusedSource                 // Limits.MaxConnsPerSource

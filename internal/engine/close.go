@@ -8,7 +8,8 @@ func (c *Conn) OnEOF() {
 	c.MarkPeerEOFAndStartTimeout()
 }
 
-// MarkPeerEOFAndStartTimeout is like OnEOF, but does not notify the layer. It is for layers that detect EOF themselves.
+// MarkPeerEOFAndStartTimeout records the peer's EOF and starts Limits.CloseTimeout. Layers that detect EOF themselves
+// call this method instead of OnEOF.
 func (c *Conn) MarkPeerEOFAndStartTimeout() {
 	c.state |= peerEOF
 	if c.is(relayed) && !c.is(closing|failed) {
@@ -32,7 +33,8 @@ func (c *Conn) Abort(why error) {
 	c.abortWith(why)
 }
 
-// maxDrainReads limits the reads before a drain closes a connection, because a peer may never stop sending.
+// maxDrainReads is the maximum number of reads before a shutdown closes a connection. Otherwise, a peer that never
+// stops sending would delay the shutdown.
 const maxDrainReads = 64
 
 // StartDrain tells the handler that the server shuts down, and closes the connection when it becomes idle. Input that

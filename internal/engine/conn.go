@@ -229,7 +229,7 @@ func (x *connExtra) reset() {
 	*x = connExtra{rareState: &noRareState}
 }
 
-// These pools recycle connection state. When many connections close or are exported, they need much of it at once.
+// Pools that recycle the optional state of connections.
 var (
 	extraPool = sync.Pool{New: func() any { return &connExtra{rareState: &noRareState} }}
 	rarePool  = sync.Pool{New: func() any { return new(rareState) }}

@@ -11,7 +11,7 @@ import (
 
 type Counter int
 
-// The first counters, up to the constant gauges, may fall. All other counters only grow.
+// Values of Counter. Counters below the constant gauges can decrease. All other counters only grow.
 const (
 	Open                 Counter = iota // open connections
 	Handshaking                         // of those, before Opened

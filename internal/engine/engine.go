@@ -87,7 +87,7 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// Handler receives the events of connections. A connection's owner makes the calls.
+// Handler receives the events of connections. The owner of a connection, a loop or goroutine, makes the calls.
 type Handler interface {
 	// Opened is the first call for a connection.
 	Opened(c *Conn)
@@ -100,18 +100,19 @@ type Handler interface {
 	Closed(c *Conn, why error)
 }
 
-// DialFailer is a Handler that also handles failed connection attempts.
+// DialFailer is an optional interface of a Handler. An engine reports failed connection attempts to it.
 type DialFailer interface {
 	// DialFailed may be called on any goroutine.
 	DialFailed(err error)
 }
 
-// Nudger is a Handler with the method Nudged. Ref.Nudge makes the connection's owner call this method.
+// Nudger is an optional interface of a Handler. Ref.Nudge makes the connection's owner call Nudged.
 type Nudger interface {
 	Nudged(c *Conn)
 }
 
-// Limits are the limits of an engine and its connections. The caller of Start fills in the defaults.
+// Limits contains the limits of an engine and its connections. Engines do not apply defaults: the caller of Start must
+// set all limits.
 type Limits struct {
 	MaxConns            int
 	MaxMessage          int
@@ -125,7 +126,7 @@ type Limits struct {
 	ShutdownRate        int // 0 means no limit
 	// ReadRate and MessageRate are bytes and messages per second of a connection, without layers. 0 means no limit.
 	ReadRate, MessageRate int
-	// In the following limits, 0 means no limit.
+	// HandshakeTimeout limits the duration of handshakes. In this and all following fields, 0 means no limit.
 	HandshakeTimeout time.Duration
 	FirstByteTimeout time.Duration
 	MessageTimeout   time.Duration
@@ -144,69 +145,77 @@ type Config struct {
 	Limits    Limits
 	// Admission contains the rules for who may connect.
 	Admission AdmissionRules
-	// Overload, if set, decides what is given up under overload.
+	// Overload, if set, manages overload. It decides which connections and requests are rejected.
 	Overload *overload.Manager
 	// RefusalReply, if set, returns the bytes to send to a rejected connection. It may be called on any goroutine.
 	RefusalReply func(peer netip.AddrPort, why error) (answer []byte)
-	// IsProxy, if set, reports whether address a belongs to a proxy. A proxy announces the client of each connection.
+	// IsProxy, if set, reports whether a is the address of a proxy that announces the client of each connection.
+	// listener is the listener's number.
 	IsProxy func(listener int, a netip.Addr) bool
-	// NewLayer, if set, returns the first layer of a new connection, or nil. It is called on the connection's owner.
+	// NewLayer, if set, returns the first layer of a new connection, or nil for none. The connection's owner calls
+	// NewLayer.
 	NewLayer  func(c *Conn) Layer
 	Heartbeat Heartbeat
-	// DropMessages drops messages beyond a slow peer's output limit. Without it, such a message closes the connection.
+	// DropMessages makes the engine drop messages that exceed the output limit of a slow peer. If DropMessages is
+	// false, such a message closes the connection.
 	DropMessages bool
-	// WriteDelay delays posted output and broadcasts in models with loops, so that several messages share a write.
+	// WriteDelay is how long output from other goroutines waits, so that several messages share a write. Broadcasts
+	// wait, too. Models without loops ignore WriteDelay.
 	WriteDelay time.Duration
-	// Missed, if set, is called when a connection has missed n more messages and at most LowWater bytes are unsent.
+	// Missed, if set, is called after a connection has missed n more messages because its peer is slow. The call is
+	// made once at most Limits.LowWater bytes are unsent.
 	Missed func(c *Conn, n int64)
 	// Drained, if set, is called when a connection's output has fallen to LowWater. Draining, if set, is called when a
 	// drain begins.
 	Drained, Draining func(c *Conn)
 	// Timer, if set, is called when a connection's timer fires.
 	Timer func(c *Conn)
-	// Save appends the state of a connection's handler to a buffer. Restore reads the state in another process. Without
-	// these functions, connections with a value are not exported.
+	// Save appends the handler's state of c to the slice to. Restore reads this state in another process. Without Save,
+	// connections with a value are not exported.
 	Save    func(c *Conn, to []byte) ([]byte, error)
 	Restore func(c *Conn, state []byte) error
-	// SaveState and RestoreState, if set, move the handler's own state to the new process of an upgrade.
+	// SaveState, if set, writes the handler's state that belongs to no single connection. In an upgrade, RestoreState
+	// reads this state in the new process.
 	SaveState    func(w io.Writer) error
 	RestoreState func(r io.Reader) error
-	// RestoreLayer, if set, makes a layer from the state that MovableLayer.AppendState has appended, possibly in
-	// another process. Without it, connections with a layer can't be exported.
+	// RestoreLayer, if set, makes a layer from the result of MovableLayer.AppendState, possibly in another process.
+	// Without RestoreLayer, connections with a layer are not exported.
 	RestoreLayer func(state []byte) (Layer, error)
-	// SaveConnHandler and RestoreConnHandler replace Save and Restore for connections with a ConnHandler.
-	// RestoreConnHandler sets the ConnHandler. Without these functions, no connection with a ConnHandler is exported.
+	// SaveConnHandler is like Save, but for connections with a ConnHandler. RestoreConnHandler is like Restore, and
+	// also sets the ConnHandler. Without SaveConnHandler, connections with a ConnHandler are not exported.
 	SaveConnHandler    func(c *Conn, to []byte) ([]byte, error)
 	RestoreConnHandler func(c *Conn, state []byte) error
-	// ListenerCallbacks, if not empty, replace Handler, Heartbeat.Send and all callbacks from Drained to Shed. Element
-	// 0 is for connections without a listener, and element i+1 is for connections of listener i.
+	// ListenerCallbacks, if not empty, contains the callbacks for each listener. They replace Handler, Heartbeat.Send
+	// and all other callbacks of this Config for the listener's connections. Element i+1 is for listener i. Element 0
+	// is for connections without a listener.
 	ListenerCallbacks []*Config
-	// PredecessorListeners[i] is the number of the listener that continues listener i of the previous process. With -1,
-	// imported connections of listener i are refused. By default, the numbers are the same.
+	// PredecessorListeners maps listener numbers of the previous process to listener numbers of this process. Imported
+	// connections of a listener that maps to -1 are refused. If PredecessorListeners is empty, the numbers are the
+	// same.
 	PredecessorListeners []int
 	Server               any
-	// Shed, if set, is called instead of Received while the Pool is full. Shed runs on the loop. Without Shed, the
-	// connection is not read until the Pool has capacity.
+	// Shed, if set, is called on the loop instead of Received while the Pool is full. Without Shed, the connection is
+	// not read until the Pool has capacity.
 	Shed func(c *Conn, in []byte, why error) (used int)
 	// Loops is the number of loops, at least 1. Models without loops ignore it.
 	Loops int
-	// With StartPaused, accepting is paused at first (see Engine.PauseAccept), and the listeners are shared with
-	// another process (see Migrator.SetListenersShared).
+	// StartPaused makes the engine start with accepting paused; see Engine.PauseAccept. The listeners are then shared
+	// with another process; see Migrator.SetListenersShared.
 	StartPaused bool
-	// MaxConnsPerShard, if positive, limits the connections of each loop and gives each loop its own descriptor table.
-	// The loops together must have capacity for Limits.MaxConns.
+	// MaxConnsPerShard, if positive, limits the connections of each loop, and gives each loop its own descriptor table.
+	// All loops together must have capacity for Limits.MaxConns connections.
 	MaxConnsPerShard int
 	// Spin is how long an idle loop busy-polls before it blocks.
 	Spin time.Duration
 	// Pool, if set, runs the handlers in models with loops. Close the Pool only after the engine has stopped. If the
 	// Pool is closed earlier, each connection is closed with ErrPoolClosed at its next event.
 	Pool Pool
-	// With AutoWorkers, the Pool runs handlers at first. Quick handlers move to the loops; handlers that block a loop
-	// move back. Without AutoWorkers, the Pool runs all handlers.
+	// AutoWorkers lets handlers move between the Pool and the loops. All handlers start on the Pool. Quick handlers
+	// move to the loops, and handlers that block a loop move back. Without AutoWorkers, the Pool runs all handlers.
 	AutoWorkers bool
 	// ResetDialled closes dialled connections with a reset, which avoids TIME_WAIT.
 	ResetDialled bool
-	// With IgnoreHighWater, a connection is read even while more than HighWater bytes are unsent. It suits handlers
+	// IgnoreHighWater lets a connection be read even if more than Limits.HighWater bytes are unsent. It suits handlers
 	// that do not answer their input.
 	IgnoreHighWater bool
 	Socket          Socket
@@ -214,19 +223,20 @@ type Config struct {
 	Log             *slog.Logger
 }
 
-// Scheduler calls the Nudged method of handlers at planned times, without using mailboxes. Each loop calls the
-// Scheduler once per turn. A model without loops calls it on a separate goroutine, with loop -1, until the engine ends.
+// Scheduler makes planned calls of the Nudged method of handlers, without using mailboxes. Each loop calls the
+// Scheduler once per iteration, with the loop's index. In a model without loops, a separate goroutine calls it, with
+// loop -1.
 //
-// The argument now is the current MonotonicNow. The result next is the time by which the engine must call again. The
-// engine may call earlier or, under load, later. If next is in the past, the loop does not block. If next is negative,
-// a loop may call on any turn; a model without loops calls every MaxSchedulerDelay.
+// now is the current time by MonotonicNow. next is the latest time of the next call. The engine may call earlier or,
+// under load, later. If next has passed, the loop does not block. If next is negative, there is no latest time. A model
+// without loops calls at least every MaxSchedulerDelay.
 //
-// The function nudge calls Nudged for one connection: immediately if the loop owns the connection, otherwise by a
-// request. For a closing connection, nudge has no effect. If the mailbox is full, nudge returns false, and the
-// Scheduler may try again in a later call.
+// nudge calls Nudged for one connection. If another loop or a worker has the connection, nudge posts a request instead.
+// If the mailbox is full, nudge returns false, and the Scheduler may try again in a later call. For a closing
+// connection, nudge has no effect.
 //
-// Handlers may run within nudge or after the Scheduler has returned. A long call blocks the loop. Panics in a Scheduler
-// are not recovered.
+// Handlers may run within nudge or after the Scheduler has returned. A Scheduler must be quick, because it blocks the
+// loop. Panics in a Scheduler are not recovered.
 type Scheduler func(loop int, now time.Duration, nudge func(Ref) (ok bool)) (next time.Duration)
 
 // ConnVisitor is an Engine that can run a function on all connections.
@@ -249,15 +259,15 @@ type Socket struct {
 	SendBuffer, ReceiveBuffer int
 	// Unsent is TCP_NOTSENT_LOWAT in bytes. The default 0 keeps the kernel's setting.
 	Unsent int
-	// Delay leaves TCP_NODELAY off.
+	// Delay leaves TCP_NODELAY off, so that the kernel may delay small writes.
 	Delay bool
 }
 
-// AdmissionRules limit who may connect.
+// AdmissionRules restrict which clients may connect.
 type AdmissionRules struct {
 	// MaxPerSource limits the connections per IPv4 address or per IPv6 prefix of SourcePrefix bits. 0 means no limit.
 	MaxPerSource, SourcePrefix int
-	// Rate limits the accepts per second; 0 means no limit.
+	// Rate limits the number of accepted connections per second. 0 means no limit.
 	Rate int
 	// Deny lists rejected addresses. Allow, if not empty, lists the only other addresses that are accepted.
 	Allow, Deny []netip.Prefix
@@ -265,16 +275,16 @@ type AdmissionRules struct {
 
 type DialRequest struct {
 	Target netip.AddrPort
-	// Path, if set, replaces Target by a unix stream socket: a file path or, on Linux, an abstract name with the
-	// prefix @. If the listener's queue is full, the attempt fails with EAGAIN.
+	// Path, if set, is the unix stream socket to dial. Target must then be zero. On Linux, a Path with the prefix @ is
+	// an abstract name. If the listener's queue is full, the dial fails with EAGAIN.
 	Path string
 	// Source is the local address. The zero value lets the kernel choose. With a Path, Source must be zero.
 	Source netip.Addr
 	Count  int
-	// Handler, if set, handles the connection; Count must then be 1. If the dial fails, its
-	// DialFailed is called instead of that of the DialFailer.
+	// Handler, if set, handles the dialled connection. Count must then be 1. If the dial fails, Handler.DialFailed is
+	// called, and no DialFailer.
 	Handler ConnHandler
-	// Timeout limits the connection attempt. If it is 0, only the limits of the model and the kernel apply.
+	// Timeout limits each connection attempt. If Timeout is 0, the limits of the model and the kernel apply.
 	Timeout time.Duration
 	// Loop, if positive, is 1 + the index of the preferred loop.
 	Loop int
@@ -286,7 +296,8 @@ func (c *Config) SocketOptions(forDialled bool) sock.Options {
 	return sock.Options{SendBuffer: s.SendBuffer, ReceiveBuffer: s.ReceiveBuffer, NotSentLowat: s.Unsent, Delay: s.Delay, ResetOnClose: forDialled && c.ResetDialled}
 }
 
-// NotifyDialFailed reports a failed dial to connHandler. If connHandler is nil, the DialFailer gets the report.
+// NotifyDialFailed reports a failed dial to connHandler. If connHandler is nil, it reports to the engine's Handler if
+// that is a DialFailer.
 func (rt *Runtime) NotifyDialFailed(connHandler ConnHandler, err error) {
 	err = NormalizeError(err)
 	returned := false
@@ -364,13 +375,13 @@ type Model struct {
 	Start func(Config) (Engine, error)
 }
 
-// KillGrace is the interval at which Stop, after the end of its ctx, checks whether connections have closed. If no
-// connection has closed in an interval, handlers do not return, and Stop gives up.
+// KillGrace is how long a Stop with an expired ctx waits for another connection to close. If none closes in this time,
+// handlers are stuck, and Stop gives up.
 const KillGrace = time.Second
 
-// AwaitStop waits until done is closed. If ctx ends first, AwaitStop calls closeAll and waits until the number of open
-// connections has not fallen for KillGrace. Then it returns an error with the number of connections that closeAll has
-// cut off.
+// AwaitStop waits until done is closed. If ctx ends first, AwaitStop calls closeAll to abort all open connections. It
+// then waits until done is closed, or until no connection has closed for KillGrace. The error contains the number of
+// aborted connections. It is nil if there were none.
 func AwaitStop(ctx context.Context, done <-chan struct{}, countOpen func() int64, closeAll func()) error {
 	select {
 	case <-done:
@@ -397,8 +408,8 @@ func awaitClosedOrStuck(done <-chan struct{}, countOpen func() int64) (stuck int
 	}
 }
 
-// stopError returns the error of a Stop whose ctx ended when closedConns connections were open. stuckConns connections
-// are still open, because a handler on their loop or worker has not returned.
+// stopError returns the error of a Stop whose ctx has ended too early. closedConns is the number of connections that
+// were open at that time. stuckConns of them are still open, because a handler has not returned.
 func stopError(ctx context.Context, closedConns, stuckConns int64) error {
 	switch {
 	case stuckConns > 0:
@@ -409,10 +420,11 @@ func stopError(ctx context.Context, closedConns, stuckConns int64) error {
 	return fmt.Errorf("%d connections were closed before they had finished: %w", closedConns, context.Cause(ctx))
 }
 
-// DrainInterval is the interval at which a draining engine begins to drain further connections.
+// DrainInterval is how often a stopping engine begins to drain more connections.
 const DrainInterval = 10 * time.Millisecond
 
-// MaxDrainedAfter returns how many drains may have begun when elapsed has passed. If perSecond is 0, there is no limit.
+// MaxDrainedAfter returns how many connections a stopping engine may have begun to drain after the time elapsed. If
+// perSecond is 0, there is no limit.
 func MaxDrainedAfter(perSecond int, elapsed time.Duration) int {
 	if perSecond == 0 {
 		return math.MaxInt

@@ -9,7 +9,7 @@ import (
 	"syscall"
 )
 
-// These are the reasons for which this server closes a connection or rejects a call. Package tcp re-exports them.
+// Errors that are reasons why this server closes a connection or rejects a call. Package tcp re-exports these errors.
 var (
 	ErrClosed           = errors.New("myriad: connection is closed")
 	ErrFull             = errors.New("myriad: no space: the connection has Limits.MaxUnsent unsent bytes, or its mailbox is full (Limits.MaxMail, Limits.MaxMailBytes)")
@@ -63,7 +63,8 @@ func (e *TLSError) Error() string { return "myriad: TLS failed: " + e.Err.Error(
 
 func (e *TLSError) Unwrap() error { return e.Err }
 
-// NormalizeError converts an error to the one that all models report. If the peer has gone, that is ECONNRESET.
+// NormalizeError converts transportErr to the error that all models report in this case. For a peer that is gone, the
+// result is ECONNRESET.
 func NormalizeError(transportErr error) error {
 	var errno syscall.Errno
 	if errors.As(transportErr, &errno) {

@@ -10,7 +10,8 @@ import (
 // This file logs connections that a limit has closed or refused. Because a limit may close a million connections at
 // once, a Server's log contains one such line a second per limit and loop, with the number of suppressed lines.
 
-// CloseMessageTooLong closes a connection whose message has, or announces, more than Limits.MaxMessage bytes.
+// CloseMessageTooLong closes the connection because a message exceeds Limits.MaxMessage. messageSize is the actual or
+// announced size of the message in bytes.
 func (c *Conn) CloseMessageTooLong(messageSize uint64) {
 	if !c.is(closing) {
 		c.logCloseIfByLimit(ErrMessageTooLong, messageSize)
@@ -18,7 +19,8 @@ func (c *Conn) CloseMessageTooLong(messageSize uint64) {
 	}
 }
 
-// logCloseIfByLimit logs a close if a limit is the reason. messageSize is the size of the message, or 0 if unknown.
+// logCloseIfByLimit logs that the connection closes, if a limit is the reason. messageSize is the size of a message
+// that is too long, or 0 if unknown.
 func (c *Conn) logCloseIfByLimit(why error, messageSize uint64) {
 	name, value, help := c.runtime.describeLimit(why)
 	if name == "" || c.is(handshaking) { // logged by logAndCountEndBeforeOpened
@@ -42,8 +44,8 @@ func (c *Conn) logCloseIfByLimit(why error, messageSize uint64) {
 	c.runtime.Log.LogAttrs(ctx, level, "connection closed by a limit", attrs...)
 }
 
-// describeLimit returns the name and value of the limit that caused a close, and advice if the limit may be set too
-// low. If no limit caused the close, name is empty.
+// describeLimit returns the name and value of the limit behind a close reason. help is advice if the limit may be too
+// low. name is empty if no limit is the reason.
 func (rt *Runtime) describeLimit(reason error) (name string, value any, help string) {
 	l := &rt.Limits
 	switch reason {

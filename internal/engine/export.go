@@ -36,7 +36,7 @@ const (
 	exportRefused                    // the connection must not be exported
 )
 
-// postsBlocked is a number of posted bytes that is so large that all further posts fail.
+// postsBlocked is a number of posted bytes that is so high that all further posts to the connection fail.
 const postsBlocked = senderWaiting - 1
 
 // checkExportable returns nil if the connection can be exported now, and otherwise ErrExportBusy or ErrNotExportable.
@@ -59,10 +59,11 @@ func (c *Conn) checkExportable() error {
 	return nil
 }
 
-// ValueUnsaved is the result of ExportObstacleOrBusy for a connection with a value if nothing saves the value.
+// ValueUnsaved is a result of ExportObstacleOrBusy: the connection has a value that no function saves.
 const ValueUnsaved = "value without Migrator"
 
-// ExportObstacleOrBusy returns what prevents the export of the connection. A temporary obstacle is called "busy".
+// ExportObstacleOrBusy returns what prevents the connection from moving to another process. For a temporary obstacle,
+// it returns "busy".
 func (c *Conn) ExportObstacleOrBusy() string {
 	x := c.extra
 	switch {
@@ -100,7 +101,8 @@ func (c *Conn) isExporting() bool {
 	return c.extra != nil && (c.extra.exportStage == exportRequested || c.extra.exportStage == exportQuiesced) && !c.is(closing|failed)
 }
 
-// IsExporting reports whether an export is in progress. If so, the driver must complete all kernel operations.
+// IsExporting reports whether an export is in progress. During an export, the driver must complete all kernel
+// operations of the connection.
 func (c *Conn) IsExporting() bool { return c.isExporting() }
 
 func (c *Conn) nextExportAction() Action {
@@ -110,19 +112,20 @@ func (c *Conn) nextExportAction() Action {
 	return Wait
 }
 
-// OnKernelIdleForExport is called by the driver when no kernel operation of the connection is in progress.
+// OnKernelIdleForExport records that no kernel operation of the connection is in progress. The driver calls it during
+// an export.
 func (c *Conn) OnKernelIdleForExport() {
 	c.extra.exportStage = exportQuiesced
 	c.state &^= blocked
 }
 
-// CancelSnapshot undoes Snapshot: the connection accepts requests again.
+// CancelSnapshot undoes Snapshot: other goroutines can post requests to the connection again.
 func (c *Conn) CancelSnapshot() {
 	c.releasePostedAndWakeSenders(postsBlocked - c.postedBytesInOutput())
 }
 
-// AbortExport ends an export: the connection continues in this engine. After a Snapshot, CancelSnapshot must be called
-// first. If permanently is set, later calls of StartExport fail.
+// AbortExport ends an export without moving the connection. The connection continues in this engine. After a Snapshot,
+// CancelSnapshot must be called first. If permanently is set, later calls of StartExport fail.
 func (c *Conn) AbortExport(permanently bool) {
 	if c.extra == nil || c.extra.exportStage == 0 {
 		return
@@ -135,7 +138,7 @@ func (c *Conn) AbortExport(permanently bool) {
 	c.freeExtraIfZero()
 }
 
-// AbortAsHandedOver closes the connection in this engine after its export.
+// AbortAsHandedOver closes the connection in this engine after another engine has received it.
 func (c *Conn) AbortAsHandedOver() {
 	c.runtime.Counters.Add(ConnsExported, 1)
 	n := postsBlocked - c.postedBytesInOutput()
@@ -143,7 +146,7 @@ func (c *Conn) AbortAsHandedOver() {
 	c.releasePostedAndWakeSenders(n)
 }
 
-// Record is the state of a connection without its descriptor.
+// Record is the state of an exported connection, without the descriptor.
 type Record struct {
 	Peer           netip.AddrPort
 	Listener       int // number, -1 if it was dialled
@@ -166,14 +169,16 @@ type Record struct {
 	Layer           []byte // saved by a MovableLayer; contains secrets
 }
 
-// MaxState is the maximum size of a handler's state in bytes.
+// MaxState is the maximum size of a handler's state for one connection, in bytes.
 const MaxState = 1 << 20
 
-// Snapshot returns the record of a connection after OnKernelIdleForExport. If Snapshot succeeds, the caller must call
-// CancelSnapshot or AbortAsHandedOver; the record's bytes are valid until that call.
+// Snapshot returns the record of a connection that is being exported. The driver must have called
+// OnKernelIdleForExport. After success, the caller must call CancelSnapshot or AbortAsHandedOver. The record's bytes
+// are valid until that call.
 //
-// Snapshot fails with ErrExportBusy while requests are in transit, with ErrNotExportable, or with an error of
-// Config.Save. After ErrSaveLater, the caller must call AbortExport with permanently unset.
+// Snapshot fails with ErrExportBusy while the connection has undelivered requests. It may also fail with
+// ErrNotExportable or an error of Config.Save. After ErrSaveLater, the caller must call AbortExport with permanently
+// unset.
 func (c *Conn) Snapshot() (r Record, err error) {
 	switch err = c.checkExportable(); {
 	case err != nil:
@@ -223,7 +228,7 @@ func (c *Conn) buildRecord() (r Record, err error) {
 	return r, nil
 }
 
-// durationUntil returns the time from now to at. If that is less than 1 ns, it returns 1 ns; if at is 0, it returns 0.
+// durationUntil returns the duration from now to at, but at least 1 ns. If at is 0, which means never, it returns 0.
 func durationUntil(at, now time.Duration) time.Duration {
 	if at == 0 {
 		return 0
@@ -231,7 +236,7 @@ func durationUntil(at, now time.Duration) time.Duration {
 	return max(at-now, 1)
 }
 
-// saveHandlerState returns the saved state of the handler, or nil for a handler without state.
+// saveHandlerState returns the state that the handler saves for the connection, or nil if there is none.
 func (c *Conn) saveHandlerState() (state []byte, err error) {
 	save := c.callbacks().Save
 	switch {
@@ -250,14 +255,15 @@ func (c *Conn) saveHandlerState() (state []byte, err error) {
 	return state, err
 }
 
-// blockPostsIfPostedEquals makes further posts fail if expectedBytes are posted, and reports whether that is the case.
+// blockPostsIfPostedEquals blocks further posts if exactly expectedBytes are posted. It reports whether it has blocked
+// them.
 func (m *generationAndPosted) blockPostsIfPostedEquals(expectedBytes int) (didBlock bool) {
 	v := m.v.Load()
 	return postedBytesIn(v) == expectedBytes && m.v.CompareAndSwap(v, v+uint64(postsBlocked-expectedBytes))
 }
 
-// Import continues a connection that another engine has exported. The descriptor and listener must already be set. If
-// Config.Restore fails, Import closes the connection with that error.
+// Import continues a connection that another engine has exported as r. The descriptor and listener of c must already be
+// set. If the layer or the handler's state cannot be restored, Import closes the connection with the error.
 func (c *Conn) Import(r *Record) {
 	c.state = open
 	for _, f := range []struct {
@@ -375,7 +381,8 @@ func (r *Record) AppendTo(dst []byte) []byte {
 
 var errBadRecord = errors.New("engine: connection record is truncated or invalid")
 
-// ParseRecord decodes the record at the start of p and returns the rest of p. The record refers to the memory of p.
+// ParseRecord decodes the record at the start of p and returns the remaining bytes as rest. The slices in r share the
+// memory of p.
 func ParseRecord(p []byte) (r Record, rest []byte, err error) {
 	var n [9]uint64
 	for i := range n {

@@ -13,12 +13,12 @@ import (
 // continues in a deferred function; see RerunAfterGoexitThenExit. So owners keep unfinished work in fields, or finish
 // it in deferred functions.
 
-// ErrGoexit is the PanicError.Value after runtime.Goexit in a handler.
+// ErrGoexit is the PanicError.Value after a handler has called runtime.Goexit.
 var ErrGoexit = errors.New("a handler called runtime.Goexit, as testing.T.FailNow does; a handler must return")
 
 // RerunAfterGoexitThenExit calls f, and repeats the call as long as f ends by runtime.Goexit. All calls run on the
-// caller's thread. After a Goexit, RerunAfterGoexitThenExit does not return: the caller's deferred functions run, and
-// the caller's goroutine ends. When f ends, the thread must not be locked more often than before.
+// caller's thread. After any Goexit, RerunAfterGoexitThenExit does not return, but ends the caller's goroutine.
+// Deferred functions of the caller run. f must unlock the thread as often as it locks the thread.
 func RerunAfterGoexitThenExit(f func()) {
 	returned := false
 	defer func() {
@@ -39,8 +39,7 @@ func RerunAfterGoexitThenExit(f func()) {
 var errExited = errors.New("the coroutine ended by runtime.Goexit")
 
 // runInCoroutine calls f in a coroutine on this thread and reports whether f returned. If f calls runtime.Goexit, only
-// the coroutine ends. The coroutine then panics with errExited, because package iter would otherwise propagate the
-// Goexit to the caller.
+// the coroutine ends.
 func runInCoroutine(f func()) (returned bool) {
 	next, _ := iter.Pull(func(func(struct{}) bool) {
 		defer func() {
@@ -64,8 +63,8 @@ func runInCoroutine(f func()) (returned bool) {
 	return returned
 }
 
-// updatePauseAndScheduleActionsAfterGoexit does the work that normally follows a handler call, because the handler ended
-// it with runtime.Goexit.
+// updatePauseAndScheduleActionsAfterGoexit completes an event of the connection after the handler has called
+// runtime.Goexit.
 func (c *Conn) updatePauseAndScheduleActionsAfterGoexit() {
 	c.startPendingLayerAndUpdatePause()
 	if o := c.runtime.Loop; o != nil && o.OnLoop() { // otherwise it is on a worker
@@ -73,7 +72,8 @@ func (c *Conn) updatePauseAndScheduleActionsAfterGoexit() {
 	}
 }
 
-// reportDialFailedGoexit counts and logs a runtime.Goexit in DialFailed. NotifyDialFailed defers it.
+// reportDialFailedGoexit counts and logs a call of runtime.Goexit in DialFailed. It must be deferred. *returned must be
+// true if DialFailed has returned.
 func (rt *Runtime) reportDialFailedGoexit(returned *bool) {
 	if *returned {
 		return

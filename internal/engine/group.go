@@ -5,13 +5,11 @@ import (
 	"sync"
 )
 
-// Group is a set of connections that get the same messages; see package tcp. A single connection is stored in place, a
-// few in a list, many in a set.
+// Group is a set of connections that get the same messages; see package tcp. It is safe for concurrent use.
 //
-// Two locks guard a Group. The lock sending is held while a message is posted, so that all connections get messages in
-// the same order. The lock mu is held while members are accessed. Posting a message to a list holds both locks. Posting
-// to a set holds only sending and uses a snapshot. The set records connections that are removed meanwhile, and
-// mailboxes check this record.
+// The lock sending serializes messages, so that all connections get them in the same order. The lock mu guards the
+// members. A small group holds both locks while a message is posted. A large group holds only sending, and posts to a
+// snapshot of the members.
 type Group struct {
 	sending sync.Mutex
 	mu      sync.Mutex // locked after sending
@@ -19,15 +17,16 @@ type Group struct {
 	members *groupMembers
 }
 
-// groupMembers contains more than one connection, or any number of connections that get a latest value.
+// groupMembers contains the connections of a group. A group with only one connection and no latest value needs no
+// groupMembers.
 type groupMembers struct {
 	list   connList // used while set is nil
 	set    *connSet
 	latest *LatestValue // nil before AnnounceLatest
 }
 
-// A list of more than maxListLen connections becomes a set. A set of at most minSetLen connections becomes a list. Sets
-// take more memory than lists, but they merge bursts of messages.
+// Sizes at which a group changes its representation. A list of more than maxListLen connections becomes a set. A set of
+// minSetLen or fewer connections becomes a list.
 const (
 	maxListLen = 8
 	minSetLen  = 4
@@ -79,7 +78,7 @@ func (m *groupMembers) add(r Ref) {
 	m.list = connList{}
 }
 
-// Remove removes a connection. Requests posted after Remove arrive after all messages of the group.
+// Remove removes r from the group. A request that is posted to r after Remove arrives after all messages of the group.
 func (g *Group) Remove(r Ref) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -89,7 +88,8 @@ func (g *Group) Remove(r Ref) {
 	g.shrinkRepresentation()
 }
 
-// removeLocked removes a connection and returns its subscription to the latest value.
+// removeLocked removes r and returns its subscription to the latest value, if any. ok reports whether r was in the
+// group. The caller must hold g.mu.
 func (g *Group) removeLocked(r Ref) (sub *LatestSubscription, ok bool) {
 	switch {
 	case r.c == nil:
@@ -111,7 +111,7 @@ func (g *Group) removeLocked(r Ref) (sub *LatestSubscription, ok bool) {
 	return sub, ok
 }
 
-// shrinkRepresentation switches to the smallest representation for the current members.
+// shrinkRepresentation switches to the smallest representation for the current members. The caller must hold g.mu.
 func (g *Group) shrinkRepresentation() {
 	m := g.members
 	if m != nil && m.set != nil && m.set.count <= minSetLen && !m.set.broadcasting {
@@ -125,7 +125,7 @@ func (g *Group) shrinkRepresentation() {
 	}
 }
 
-// Len returns the number of connections, including some that have closed.
+// Len returns the number of connections in the group, including some that have closed.
 func (g *Group) Len() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -140,8 +140,8 @@ func (g *Group) Len() int {
 	return len(g.members.list.refs)
 }
 
-// Broadcast posts a copy of p to each connection. It returns the number of connections to which the copy was posted,
-// and the number of connections that had no space.
+// Broadcast posts a copy of p to each connection of the group. It returns how many connections accepted the copy, and
+// how many had no space for it.
 func (g *Group) Broadcast(p []byte) (postedConns, fullConns int) {
 	g.sending.Lock()
 	defer g.sending.Unlock()
@@ -170,8 +170,8 @@ func (r Ref) newShared(p []byte) *Shared {
 	return &Shared{Bytes: bytes.Clone(p), counters: r.c.runtime.Shared}
 }
 
-// broadcastToFewOrSnapshot posts a message to the connections of a small group. For a large group, it returns the set's
-// chunks, to which the caller must post the message.
+// broadcastToFewOrSnapshot posts p to the connections of a small group. For a large group, it only returns the chunks
+// of connections to which the caller must post p.
 func (g *Group) broadcastToFewOrSnapshot(p []byte) (t PostOutcomes, chunks []*GroupChunk) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -210,8 +210,8 @@ func (g *Group) removeClosedLocked(closed []Ref) {
 	}
 }
 
-// SendLatest makes a copy of p the newest value for each connection. It returns the number of connections to which the
-// value was announced, and the number of connections without space for the announcement.
+// SendLatest makes a copy of p the group's latest value, which replaces values that have not been sent yet. It returns
+// how many connections the value was announced to, and how many had no space for the announcement.
 func (g *Group) SendLatest(p []byte) (announcedConns, fullConns int) {
 	p = bytes.Clone(p)
 	g.sending.Lock()
@@ -227,8 +227,8 @@ func (g *Group) SendLatest(p []byte) (announcedConns, fullConns int) {
 	return t.sent, t.full
 }
 
-// sendLatestToFewOrSnapshot stores p as the newest value and announces it to the connections of a small group. For a
-// large group, it returns the set's chunks, to which the caller must announce the value.
+// sendLatestToFewOrSnapshot stores p as the group's latest value. In a small group, it also announces the value. For a
+// large group, it returns the chunks of connections to which the caller must announce the value.
 func (g *Group) sendLatestToFewOrSnapshot(p []byte) (t PostOutcomes, chunks []*GroupChunk) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -23,9 +23,9 @@ func (c *Conn) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// WriteBroadcasts writes messages. joined contains the same messages in one piece. If joined does not fit,
-// WriteBroadcasts writes message by message. Before Opened it has no effect. It reports whether the driver must perform
-// the connection's actions.
+// WriteBroadcasts writes messages to the connection. joined contains the same messages in one piece. If joined does not
+// fit, the messages are written one by one. Before Opened, the call has no effect. needsDriving reports whether the
+// driver must perform the connection's next actions.
 func (c *Conn) WriteBroadcasts(joined []byte, messages []*Shared) (needsDriving bool) {
 	if !c.acceptsBroadcasts() {
 		return false
@@ -60,9 +60,8 @@ func (c *Conn) WriteString(s string) (int, error) {
 	return len(s), nil
 }
 
-// checkWriteOrDropOrAbortAsSlow returns nil if size bytes can be written, and otherwise the reason. If too much output
-// is unsent, it counts a dropped message or, without Config.DropMessages, aborts the connection. Posted bytes do not
-// count as unsent here.
+// checkWriteOrDropOrAbortAsSlow returns nil if size bytes may be written, and otherwise the reason. If the output limit
+// is exceeded, it counts a dropped message or aborts the connection, depending on Config.DropMessages.
 func (c *Conn) checkWriteOrDropOrAbortAsSlow(size int) error {
 	if c.is(closing|failed|closingWrite) || !c.is(open) {
 		return ErrClosed
@@ -89,7 +88,7 @@ func (c *Conn) countDroppedMessage() {
 	c.ensureRare().droppedMessages++
 }
 
-// postedBytesInOutput returns the number of output bytes that came with posted requests.
+// postedBytesInOutput returns how many bytes of the output other goroutines have posted.
 func (c *Conn) postedBytesInOutput() (n int) {
 	if c.out != nil {
 		n = c.out.postedBytes
@@ -104,7 +103,8 @@ func (c *Conn) unsentInMemoryBytes() (n int) {
 	return n + c.fileQueueOrNil().sumDataBehindFiles((*Buffer).Len)
 }
 
-// UnsentOrDroppedBytes returns the number of unsent bytes, including files. After an abort, it counts dropped bytes.
+// UnsentOrDroppedBytes returns the number of unsent bytes, including those of files. After an abort, it includes output
+// that was dropped.
 func (c *Conn) UnsentOrDroppedBytes() (n int) {
 	if c.extra != nil {
 		n = c.extra.droppedOutput
@@ -136,19 +136,20 @@ func (c *Conn) sumBuffersAndReportedMemory(bufferSize func(*Buffer) int) (n int)
 // IsAborted reports whether the connection will be closed without sending its output.
 func (c *Conn) IsAborted() bool { return c.is(failed) }
 
-// IsPaused reports whether the handler must leave its input unused: too much output is unsent, or reading is off.
+// IsPaused reports whether the handler must leave its input unused for now, for example because too much output is
+// unsent.
 func (c *Conn) IsPaused() bool {
 	return c.is(closing|failed) || c.updateAndReportInputPaused()
 }
 
 // SetReading turns reading from the peer on or off. Reading is initially on. SetReading must be called within a handler
-// call. It has no effect while a relay, layer or Detach consumes the input.
+// call. SetReading has no effect while a relay, layer or Detach consumes the input.
 //
-// While reading is off, the kernel's buffers fill up and the peer must wait; the peer does not count as silent.
-// Received and Ended are not called. The engine may store a few buffers of input, including bytes that the current call
-// leaves unused. The handler receives this input when reading is on again.
+// While reading is off, the engine does not call Received and Ended, and the peer does not count as silent. The engine
+// may store a few buffers of input, including bytes that the current call leaves unused. The handler receives this
+// input when reading is on again. Once the kernel's buffers are full, the peer must wait.
 //
-// Sending and closing continue as before. The peer's EOF and a drain are handled after the stored input. A transport
+// Sending and closing continue as before. The peer's EOF and a shutdown are handled after the stored input. A transport
 // error may close the connection and lose input in the kernel.
 func (c *Conn) SetReading(enabled bool) {
 	if !c.isInputTaken() {
@@ -166,8 +167,8 @@ func (c *Conn) setReading(enabled bool) {
 	}
 }
 
-// YieldInput lets other connections run before the rest of the input is handled. The handler must return after the
-// call. YieldInput has no effect without loops.
+// YieldInput lets other connections of the loop run before the handler gets more of its input. The handler must return
+// after the call. In models without loops, YieldInput has no effect.
 func (c *Conn) YieldInput() {
 	if o := c.runtime.Loop; o != nil && c.is(open) && o.OnLoop() {
 		c.state |= yielded
@@ -177,9 +178,8 @@ func (c *Conn) YieldInput() {
 
 func (c *Conn) ClearYield() { c.state &^= yielded }
 
-// SetHandlerMemory sets the number of received bytes that the handler buffers; these bytes count as Buffered.
-// hasPartialMessage means that the bytes include an incomplete message, which must become complete within
-// MessageTimeout.
+// SetHandlerMemory sets the number of received bytes that the handler buffers. The counter Buffered includes these
+// bytes. hasPartialMessage means that a message is incomplete; Limits.MessageTimeout then applies.
 func (c *Conn) SetHandlerMemory(bytes int, hasPartialMessage bool) {
 	if !c.is(open) || bytes == 0 && !hasPartialMessage && !c.hasRare() {
 		return
@@ -196,8 +196,8 @@ func (c *Conn) SetHandlerMemory(bytes int, hasPartialMessage bool) {
 	c.freeExtraIfZero()
 }
 
-// SetReadingDespiteUnsentOutput makes reading independent of unsent output, for handlers that limit both directions. A
-// drain then waits for the peer's EOF even after CloseWrite.
+// SetReadingDespiteUnsentOutput makes reading independent of unsent output. It is for handlers that limit both
+// directions themselves. While enabled, a shutdown waits for the peer's EOF, even after CloseWrite.
 func (c *Conn) SetReadingDespiteUnsentOutput(enabled bool) {
 	if enabled && c.is(open) {
 		c.ensureRare().independentDirections = true
@@ -217,7 +217,8 @@ func (c *Conn) IsReadPaused() bool { return c.is(readPaused) || c.isReadRateExce
 // BothEnded reports whether the peer has sent EOF and this side has shut down the sending direction.
 func (c *Conn) BothEnded() bool { return c.is(peerEOF) && c.is(shut) }
 
-// CountMessages counts n messages that the handler has used. They also use up the allowance of the message rate.
+// CountMessages counts n messages that the handler has used. The messages count towards the connection's message rate
+// limit.
 func (c *Conn) CountMessages(n int) {
 	if n > 0 {
 		c.runtime.Counters.Add(Messages, int64(n))
@@ -231,14 +232,15 @@ func (c *Conn) Limits() *Limits { return &c.runtime.Limits }
 
 func (c *Conn) MaxMessage() int { return c.runtime.Limits.MaxMessage }
 
-// RefusedBytes returns how many bytes an earlier handler call has left unused. The input starts with these bytes.
+// RefusedBytes returns how many bytes of input earlier handler calls have left unused. The current input starts with
+// these bytes.
 func (c *Conn) RefusedBytes() int {
 	return int(c.refusedBytes)
 }
 
 func (c *Conn) Clock() time.Duration { return c.runtime.Clock() }
 
-// LoopReads returns the counter Reads of the connection's owner.
+// LoopReads returns the number of reads by the connection's owner so far, which is the counter Reads.
 func (c *Conn) LoopReads() int64 { return c.runtime.Counters.Get(Reads) }
 
 func (c *Conn) Server() any { return c.runtime.Server }
@@ -247,7 +249,7 @@ func (c *Conn) LoopIndex() int { return c.runtime.Index }
 
 func (c *Conn) IsDialled() bool { return c.is(dialled) }
 
-// Peer returns the peer's address. If the address has no port, Peer returns the zero value.
+// Peer returns the peer's address. For a unix socket, Peer returns the zero value.
 func (c *Conn) Peer() netip.AddrPort {
 	if c.peerPort == 0 && c.peerAddr == [16]byte{} {
 		return netip.AddrPort{}
@@ -275,7 +277,7 @@ func (c *Conn) callOpened() {
 	}
 }
 
-// callReceivedOrShed calls Received or, if shedReason is not nil, Shed. It repeats the code of callHandler for speed.
+// callReceivedOrShed passes in to the handler's Received or, if shedReason is not nil, to Shed.
 func (c *Conn) callReceivedOrShed(in []byte, shedReason error) (used int) {
 	returned := false
 	defer c.recoverHandlerPanicAndAbort(&returned)
@@ -300,7 +302,7 @@ func (c *Conn) callNudged() {
 	}
 }
 
-// CallNudgedIfOpen calls the handler's Nudged, unless the connection is in its handshake or closing.
+// CallNudgedIfOpen calls the handler's Nudged. Before Opened and on a closing connection, it has no effect.
 func (c *Conn) CallNudgedIfOpen() {
 	if c.is(open) && !c.is(handshaking|openPending|closing|failed) {
 		c.callNudged()
@@ -316,7 +318,7 @@ func (c *Conn) callHandler(f func(*Conn)) {
 	returned = true
 }
 
-// callClosedAfterDueOpened calls Opened, if still due, and then Closed. A panic does not change the close reason.
+// callClosedAfterDueOpened calls the handler's Closed. If Opened has not been called yet, it calls Opened first.
 func (c *Conn) callClosedAfterDueOpened() {
 	reason := c.extra.closeReason
 	defer func() {
@@ -331,7 +333,8 @@ func (c *Conn) callClosedAfterDueOpened() {
 	c.callHandler(func(c *Conn) { c.ownOrEngineHandler().Closed(c, reason) })
 }
 
-// Each handler call defers recoverHandlerPanicAndAbort, which aborts the connection after a panic or runtime.Goexit.
+// recoverHandlerPanicAndAbort aborts the connection if a handler call has ended by a panic or runtime.Goexit. It must
+// be deferred. *returned must be true if the handler has returned.
 func (c *Conn) recoverHandlerPanicAndAbort(returned *bool) {
 	c.state &^= inCall
 	if *returned {
