@@ -111,8 +111,7 @@ type Nudger interface {
 	Nudged(c *Conn)
 }
 
-// Limits contains the limits of an engine and its connections. Engines do not apply defaults: the caller of Start must
-// set all limits.
+// Limits contains the limits of an engine and its connections. Start applies no defaults; the caller must fill them in.
 type Limits struct {
 	MaxConns            int
 	MaxMessage          int
@@ -162,8 +161,8 @@ type Config struct {
 	// WriteDelay is how long output from other goroutines waits, so that several messages share a write. Broadcasts
 	// wait, too. Models without loops ignore WriteDelay.
 	WriteDelay time.Duration
-	// Missed, if set, is called after a connection has missed n more messages because its peer is slow. The call is
-	// made once at most Limits.LowWater bytes are unsent.
+	// Missed, if set, is called after a connection has missed n more messages because its peer is slow. The call waits
+	// until no more than Limits.LowWater bytes are unsent.
 	Missed func(c *Conn, n int64)
 	// Drained, if set, is called when a connection's output has fallen to LowWater. Draining, if set, is called when a
 	// drain begins.
@@ -185,9 +184,9 @@ type Config struct {
 	// also sets the ConnHandler. Without SaveConnHandler, connections with a ConnHandler are not exported.
 	SaveConnHandler    func(c *Conn, to []byte) ([]byte, error)
 	RestoreConnHandler func(c *Conn, state []byte) error
-	// ListenerCallbacks, if not empty, contains the callbacks for each listener. They replace Handler, Heartbeat.Send
-	// and all other callbacks of this Config for the listener's connections. Element i+1 is for listener i. Element 0
-	// is for connections without a listener.
+	// ListenerCallbacks, if not empty, replaces Handler, Heartbeat.Send, Heartbeat.Message and the callbacks from
+	// Missed to Shed. Element i+1 applies to connections of listener i, and element 0 to connections without a
+	// listener.
 	ListenerCallbacks []*Config
 	// PredecessorListeners maps listener numbers of the previous process to listener numbers of this process. Imported
 	// connections of a listener that maps to -1 are refused. If PredecessorListeners is empty, the numbers are the

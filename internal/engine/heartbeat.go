@@ -3,11 +3,12 @@ package engine
 import "time"
 
 type Heartbeat struct {
-	// Every is the silence after which a heartbeat is sent; 0 means never.
+	// Every is the time without input after which a heartbeat is sent. 0 means never.
 	Every time.Duration
-	// Send sends a heartbeat. The connection's owner calls it. It must not block.
+	// Send sends a heartbeat to c. The connection's owner calls Send. Send must not block.
 	Send func(c *Conn)
-	// Message, if set, is what Send writes to connections without a ConnHandler. A sweep then sends it without Send.
+	// Message, if set, is what Send writes to connections without a ConnHandler. The engine may send Message itself
+	// instead of calling Send.
 	Message []byte
 	// MaxMissed is the number of unanswered heartbeats after which the connection is closed. The maximum is 255.
 	MaxMissed int
@@ -21,7 +22,7 @@ func (c *Config) DetectsDeadPeersWithin(limit time.Duration) bool {
 
 func (c *Conn) unansweredHeartbeats() int { return int(c.state / oneUnanswered) }
 
-// AwaitsHeartbeatAnswer reports whether the peer has been silent since a heartbeat.
+// AwaitsHeartbeatAnswer reports whether the peer has sent nothing since the last heartbeat to the peer.
 func (c *Conn) AwaitsHeartbeatAnswer() bool { return c.is(unansweredMask) }
 
 func (c *Conn) sendHeartbeat() {
@@ -31,19 +32,19 @@ func (c *Conn) sendHeartbeat() {
 	c.startPendingLayerAndUpdatePause()
 }
 
-// ResetHeartbeat restarts the period of silence. It is for a Heartbeat.Send whose heartbeat expects no answer.
+// ResetHeartbeat acts as if the peer had just sent something. A Heartbeat.Send whose heartbeat expects no answer calls
+// it.
 func (c *Conn) ResetHeartbeat() {
 	c.state &^= unansweredMask
 	c.lastHeard = c.runtime.coarseNow()
 }
 
-// HeartbeatSweep sends the heartbeats of connections in a table of chunks. It visits each connection up to
-// maxHeartbeatVisits times per interval, always at the same times, in slices of some chunks. The visit nearest to the
-// due time sends the heartbeat, so that intervals are exact on average. If many heartbeats are due in a slice, it sends
-// only a part of them. Later visits send the others, which spreads them over the interval from then on.
+// HeartbeatSweep sends the heartbeats of all connections of a loop. It visits each connection several times per
+// heartbeat interval, a few chunks of connections at a time. A visit may send a heartbeat a little early or late, but
+// the average interval is exact. If too many heartbeats are due at once, it spreads them over the interval.
 type HeartbeatSweep struct {
-	// Send sends or queues a message without blocking and returns how many bytes were accepted. The default is
-	// Runtime.SendDirect. A driver that queues calls OnHeartbeatUnsent if the message was not sent.
+	// Send sends or queues message without blocking, and returns how many bytes were accepted. The default is
+	// Runtime.SendDirect. A driver that queues messages must call OnHeartbeatUnsent for a message that is not sent.
 	Send        func(c *Conn, message []byte) (accepted int)
 	runtime     *Runtime
 	period      time.Duration // between two visits; 0 without heartbeats
@@ -58,7 +59,8 @@ type HeartbeatSweep struct {
 
 const maxHeartbeatVisits = 8
 
-// Init prepares the sweep for the connections of rt, whose CheckTimeouts then sends no heartbeats.
+// Init prepares the sweep for the connections of rt. Conn.CheckTimeouts then sends no heartbeats to these connections.
+// If Heartbeat.Every is 0, Init has no effect.
 func (s *HeartbeatSweep) Init(rt *Runtime) {
 	if every := rt.Heartbeat.Every; every > 0 {
 		s.runtime, s.period, rt.SweepsHeartbeats = rt, every/max(1, min(every/MinSliceInterval, maxHeartbeatVisits)), true
@@ -70,7 +72,8 @@ func (s *HeartbeatSweep) Init(rt *Runtime) {
 
 func (s *HeartbeatSweep) IsActive() bool { return s.period > 0 }
 
-// NextDue returns the time of the next slice. All chunks of a slice are due at the same time.
+// NextDue returns when the owner must next visit connections. numChunks is the number of chunks in which the owner
+// stores its connections.
 func (s *HeartbeatSweep) NextDue(numChunks int) time.Duration {
 	slices := max(min(int(s.period/MinSliceInterval), numChunks), 1)
 	slice := s.nextChunk * slices / max(numChunks, 1)
@@ -85,10 +88,10 @@ func (s *HeartbeatSweep) StartSlice(now time.Duration, numChunks int) {
 	s.silentSince = toCoarseTime(now + s.maxHeartbeatEarliness() - s.runtime.Heartbeat.Every)
 }
 
-// maxHeartbeatEarliness returns the time by which a heartbeat may be early, plus the average error of a coarse time.
+// maxHeartbeatEarliness returns how much too early a heartbeat may be sent.
 func (s *HeartbeatSweep) maxHeartbeatEarliness() time.Duration { return s.period/2 + 1<<24 }
 
-// NextChunk returns the next chunk to visit in this slice. If there is none, ok is false.
+// NextChunk returns the index of the next chunk of connections to visit. If no further chunk is due now, ok is false.
 func (s *HeartbeatSweep) NextChunk(numChunks int) (chunk int, ok bool) {
 	if numChunks == 0 || s.NextDue(numChunks) > s.now {
 		return 0, false
@@ -101,7 +104,7 @@ func (s *HeartbeatSweep) NextChunk(numChunks int) (chunk int, ok bool) {
 	return chunk, true
 }
 
-// HeartbeatStep is what remains to be done after a visit.
+// HeartbeatStep is what the owner of a connection must do after HeartbeatSweep.Visit.
 type HeartbeatStep uint8
 
 const (
@@ -111,8 +114,8 @@ const (
 	HeartbeatUnsent                      // the owner must perform actions to send output
 )
 
-// Visit sends c a heartbeat if one is due, the slice may send more, and the kernel accepts it at once. It does not call
-// the handler. The result is what the owner must do next.
+// Visit sends a heartbeat to c if one is due and the kernel accepts it at once. It may leave the heartbeat to a later
+// visit. It does not call the handler. The result is what the owner must do next.
 func (s *HeartbeatSweep) Visit(c *Conn) HeartbeatStep {
 	s.visited++
 	if int32(s.silentSince-c.lastHeard) < 0 || !c.mayGetHeartbeat() {
@@ -147,20 +150,22 @@ func (s *HeartbeatSweep) Visit(c *Conn) HeartbeatStep {
 	return HeartbeatSent
 }
 
-// OnHeartbeatUnsent records that only sentBytes of a heartbeat were sent. The rest becomes output.
+// OnHeartbeatUnsent records that only the first sentBytes bytes of a heartbeat were sent. It appends the other bytes to
+// the output.
 func (c *Conn) OnHeartbeatUnsent(sentBytes int) {
 	rest := c.callbacks().Heartbeat.Message[sentBytes:]
 	c.runtime.Counters.Add(BytesOut, -int64(len(rest)))
 	c.AppendToTransport(rest)
 }
 
-// Skip is called instead of Visit for a connection that is not due.
+// Skip counts a connection as visited. The owner calls Skip instead of Visit for a connection that cannot be due.
 func (s *HeartbeatSweep) Skip() { s.visited++ }
 
-// Horizon returns the time that Conn.NextTimeout must precede for a connection to be due in this slice.
+// Horizon returns the upper limit of Conn.NextTimeout for connections that may be due now. For connections with a later
+// timeout, the owner calls Skip.
 func (s *HeartbeatSweep) Horizon() time.Duration { return s.now + s.maxHeartbeatEarliness() + 2<<24 }
 
-// IsOnlyHeartbeatDue reports whether a heartbeat of a HeartbeatSweep, and nothing else, is due.
+// IsOnlyHeartbeatDue reports whether the only due timeout of the connection is a heartbeat that a HeartbeatSweep sends.
 func (c *Conn) IsOnlyHeartbeatDue(now time.Duration) bool {
 	if _, ok := c.NextExpiryOrTimer(); ok || !c.runtime.SweepsHeartbeats {
 		return false
@@ -169,14 +174,16 @@ func (c *Conn) IsOnlyHeartbeatDue(now time.Duration) bool {
 	return heartbeatDue && why == nil
 }
 
-// mayGetHeartbeat reports whether the connection is in a state in which silence of the peer calls for a heartbeat.
+// mayGetHeartbeat reports whether the connection's state permits heartbeats. A closing or paused connection, for
+// example, gets none.
 func (c *Conn) mayGetHeartbeat() bool {
 	const not = failed | closing | handshaking | relayed | peerEOF | inputHeld | openPending | overHighWater | readPaused
 	return c.state&(open|not) == open && (c.extra == nil || !c.isExporting() && !c.isReadRateExceeded())
 }
 
-// SendOwedHeartbeat calls Heartbeat.Send, unless the peer has sent something since the visit. If the peer has missed
-// too many heartbeats, the connection is closed after one more read.
+// SendOwedHeartbeat sends the heartbeat after a Visit with the result HeartbeatOwed. If the peer has sent something in
+// the meantime, it has no effect. If the peer has missed too many heartbeats, the connection is closed after one more
+// read.
 func (c *Conn) SendOwedHeartbeat() {
 	h := &c.runtime.Heartbeat
 	switch missed := c.unansweredHeartbeats(); {

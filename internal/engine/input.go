@@ -7,7 +7,7 @@ import (
 
 // This file passes input to the handler and buffers unused input.
 
-// OnRead handles received bytes. p is valid during the call.
+// OnRead handles bytes that were received from the transport. p is valid only during the call.
 func (c *Conn) OnRead(p []byte) {
 	n := c.runtime.Counters.Add(Reads, 1)
 	c.runtime.Counters.Add(BytesIn, int64(len(p)))
@@ -38,8 +38,8 @@ func (c *Conn) feedLayerOrHandlerUnlessClosing(p []byte) {
 	c.startPendingLayerAndUpdatePause()
 }
 
-// OnPlaintext handles input for the handler. p is valid during the call. Only such input ends the silence of a peer:
-// the first bytes of a TLS record, for example, do not.
+// OnPlaintext handles input for the handler, after any layer has decoded it. p is valid only during the call. The peer
+// counts as silent until such input arrives: undecoded bytes, such as a part of a TLS record, do not count.
 func (c *Conn) OnPlaintext(p []byte) {
 	if c.extra != nil {
 		c.extra.layerPartialSince = 0
@@ -56,7 +56,8 @@ func (c *Conn) OnPlaintext(p []byte) {
 	}
 }
 
-// relayInputOrPassToHandler relays plaintext or passes it to the handler. If neither is possible yet, it buffers p.
+// relayInputOrPassToHandler forwards p to the other connection of a relay, or passes p to the handler. If neither is
+// possible yet, it buffers p.
 func (c *Conn) relayInputOrPassToHandler(p []byte) {
 	switch {
 	case c.is(closing | failed):
@@ -82,7 +83,8 @@ func (c *Conn) bufferUnusedInput(p []byte) {
 	c.runtime.appendToInputBuffer(c.in, p)
 }
 
-// MakeDeferredHandlerCalls makes the due calls of Opened, Drained, Draining, Received (with buffered input) and Ended.
+// MakeDeferredHandlerCalls makes all pending handler calls: Opened, Missed, Drained, Draining, Received with buffered
+// input, and Ended.
 func (c *Conn) MakeDeferredHandlerCalls() {
 	c.state &^= yielded
 	if c.is(relayed) {
@@ -112,8 +114,9 @@ func (c *Conn) MakeDeferredHandlerCalls() {
 	c.startPendingLayerAndUpdatePause()
 }
 
-// callEndedWithUnusedInput calls Ended with the unused input. If Ended uses a part of it and the connection is then
-// paused, the rest stays buffered, and Ended is called again later. Otherwise the rest is dropped.
+// callEndedWithUnusedInput calls the handler's Ended with the unused input. Input that Ended leaves unused is normally
+// dropped. If Ended has used a part and reading is then paused, the remaining input stays buffered for another call of
+// Ended.
 func (c *Conn) callEndedWithUnusedInput() {
 	var rest []byte
 	if c.in != nil {
@@ -130,7 +133,8 @@ func (c *Conn) callEndedWithUnusedInput() {
 	c.dropInput()
 }
 
-// feedOrShedBuffered passes buffered input to Received or, if shedReason is not nil, to Shed. The rest stays buffered.
+// feedOrShedBuffered passes buffered input to the handler's Received or, if shedReason is not nil, to Shed. Unused
+// input stays buffered.
 func (c *Conn) feedOrShedBuffered(shedReason error) {
 	c.state &^= inputHeld
 	if c.in == nil {
@@ -150,8 +154,8 @@ func (c *Conn) feedOrShedBuffered(shedReason error) {
 	}
 }
 
-// feedOrShedInput calls Received or, if shedReason is not nil, Shed, until no more input is used. It returns unused
-// input. Each call gets the bytes already refused and at most ReadSize more, which limits what a call writes.
+// feedOrShedInput passes in to the handler's Received or, if shedReason is not nil, to Shed. It repeats the call until
+// the handler uses no more input. It returns the unused input.
 func (c *Conn) feedOrShedInput(in []byte, shedReason error) (unused []byte) {
 	for len(in) > 0 && !c.is(closing|failed) {
 		if c.updateAndReportInputPaused() {
@@ -178,14 +182,14 @@ func (c *Conn) feedOrShedInput(in []byte, shedReason error) (unused []byte) {
 	return in
 }
 
-// updateAndReportInputPaused begins a pause at HighWater. It reports whether input must not be passed to the handler
-// now.
+// updateAndReportInputPaused reports whether the handler must get no input now. It first starts a pause if too much
+// output is unsent.
 func (c *Conn) updateAndReportInputPaused() bool {
 	return c.pauseReadingAtHighWater() || c.is(readPaused|yielded) || c.isMessageRateExceeded()
 }
 
-// pauseReadingAtHighWater pauses reading if more than HighWater bytes are unsent. It reports whether reading is paused;
-// a pause ends at LowWater. With IgnoreHighWater it returns false, but Drained is called as usual.
+// pauseReadingAtHighWater starts a pause of reading if more than HighWater bytes are unsent. It reports whether such a
+// pause is in effect. With Config.IgnoreHighWater, it always returns false.
 func (c *Conn) pauseReadingAtHighWater() (isPaused bool) {
 	if !c.is(overHighWater|relayed) && c.UnsentOrDroppedBytes()+c.directSentInEvent() > c.runtime.highWater() {
 		c.state |= overHighWater
@@ -194,8 +198,8 @@ func (c *Conn) pauseReadingAtHighWater() (isPaused bool) {
 	return c.is(overHighWater) && !c.runtime.IgnoreHighWater && !c.ReadsDespiteUnsentOutput()
 }
 
-// resumeAndScheduleDrainedIfLow ends the pause if at most LowWater bytes are unsent. Drained is then due or, in a
-// relay, the partner is read again.
+// resumeAndScheduleDrainedIfLow ends a pause of reading if at most LowWater bytes are unsent. It then schedules a call
+// of the handler's Drained. In a relay, it resumes reading from the other connection instead.
 func (c *Conn) resumeAndScheduleDrainedIfLow() {
 	if c.remotePartner() != nil {
 		c.reopenFastPathAndResumePartner()
@@ -219,7 +223,8 @@ func (c *Conn) resumeAndScheduleDrainedIfLow() {
 	}
 }
 
-// scheduleMissedIfLow makes Missed due if at most LowWater bytes are unsent. The connection must have a rareState.
+// scheduleMissedIfLow schedules a call of the handler's Missed if at most LowWater bytes are unsent. The connection
+// must have a rareState.
 func (c *Conn) scheduleMissedIfLow() {
 	if c.callbacks().Missed == nil && !c.is(ownHandler) || c.is(drainedPending|relayed|closing|failed) || c.UnsentOrDroppedBytes() > c.runtime.Limits.LowWater {
 		return
@@ -228,7 +233,8 @@ func (c *Conn) scheduleMissedIfLow() {
 	c.extra.onlyMissedPending = true
 }
 
-// endHighWaterPause ends the pause. The peer's timeouts restart, because nothing was read during the pause.
+// endHighWaterPause ends a pause that began at HighWater. It restarts the peer's timeouts, because nothing was read
+// during the pause.
 func (c *Conn) endHighWaterPause() {
 	c.state &^= overHighWater
 	c.runtime.Counters.Add(Paused, -1)
@@ -252,21 +258,22 @@ func (c *Conn) restartPeerTimeouts() {
 // input that has been read. Both wait as after SetReading(false), until CheckTimeouts finds that the rate permits more.
 // Input of relays and layers' handshakes is not limited.
 
-// readRate records how much of its rate limits a connection has used. Only the owner uses it. A connection without
-// limits has no readRate. One with the default limits drops it when the allowance is full again, as a new one would be.
+// readRate records how much of its rate limits for input a connection has used. Only the connection's owner accesses
+// it. A connection without rate limits has no readRate.
 type readRate struct {
 	isOwn           bool // set by SetReadRate
 	bytes, messages allowance
 }
 
-// allowance is the number of units that may be used. It is replenished at perSecond, up to the units of one second.
+// allowance is a token bucket for bytes or messages. It is refilled at perSecond, up to the amount of one second.
 type allowance struct {
 	perSecond   int           // 0 means no limit
 	fullAt      time.Duration // when the allowance is complete
 	pausedUntil time.Duration // when the connection continues; 0 if it is not paused
 }
 
-// use subtracts n units, even if fewer are left. It reports whether the call begins a pause.
+// use subtracts n bytes or messages from the allowance, even if fewer are left. It reports whether the call starts a
+// pause.
 func (a *allowance) use(n int, now time.Duration) (pauses bool) {
 	if a.perSecond == 0 || n == 0 {
 		return false
@@ -289,12 +296,14 @@ func (a *allowance) endPauseIfDue(now time.Duration) (ended bool) {
 	return ended
 }
 
-// mayHaveReadRate reports whether readRateOrNil must be called. For most connections it avoids this slower call.
+// mayHaveReadRate reports whether the connection may have a readRate. It is a fast check that makes most calls of
+// readRateOrNil unnecessary.
 func (c *Conn) mayHaveReadRate() bool {
 	return c.extra != nil || c.runtime.Limits.ReadRate|c.runtime.Limits.MessageRate != 0
 }
 
-// readRateOrNil returns the connection's readRate, and creates it if needed. Without limits, it returns nil.
+// readRateOrNil returns the connection's readRate, and creates it if needed. If the connection has no rate limits, it
+// returns nil.
 func (c *Conn) readRateOrNil() *readRate {
 	l := &c.runtime.Limits
 	switch {
@@ -308,15 +317,16 @@ func (c *Conn) readRateOrNil() *readRate {
 	return r
 }
 
-// SetReadRate replaces Limits.ReadRate and MessageRate for this connection, with a complete allowance. 0 means no
-// limit.
+// SetReadRate replaces Limits.ReadRate and Limits.MessageRate for this connection. 0 means no limit. The allowances
+// start full.
 func (c *Conn) SetReadRate(bytesPerSecond, messagesPerSecond int) {
 	if c.is(open) && !c.is(closing) {
 		c.ensureRare().readRate = &readRate{true, allowance{perSecond: bytesPerSecond}, allowance{perSecond: messagesPerSecond}}
 	}
 }
 
-// useAllowanceAndPauseIfExceeded uses up allowances for input. If one is exceeded, it pauses the connection.
+// useAllowanceAndPauseIfExceeded counts bytes and messages of input towards the rate limits. If a limit is exceeded, it
+// pauses the connection.
 func (c *Conn) useAllowanceAndPauseIfExceeded(bytes, messages int) {
 	r := c.readRateOrNil()
 	if r == nil || c.is(relayed|closing|failed) {
@@ -329,7 +339,8 @@ func (c *Conn) useAllowanceAndPauseIfExceeded(bytes, messages int) {
 	}
 }
 
-// AllowedMessages returns the number of messages that the handler may use now, at least 1.
+// AllowedMessages returns the number of messages that the handler may use now under the message rate limit. The result
+// is at least 1.
 func (c *Conn) AllowedMessages() int {
 	r := c.readRateOrNil()
 	if r == nil || r.messages.perSecond == 0 {
@@ -339,18 +350,18 @@ func (c *Conn) AllowedMessages() int {
 	return max(int(left*time.Duration(r.messages.perSecond)/time.Second), 1)
 }
 
-// isReadRateExceeded reports whether the connection must not be read, because it has exceeded a rate limit.
+// isReadRateExceeded reports whether a rate limit has paused reading from the connection.
 func (c *Conn) isReadRateExceeded() bool {
 	return c.extra != nil && c.extra.readRate != nil && c.extra.readRate.bytes.pausedUntil|c.extra.readRate.messages.pausedUntil != 0 && !c.is(relayed)
 }
 
-// isMessageRateExceeded reports whether input must not be passed to the handler because of the message rate.
+// isMessageRateExceeded reports whether the message rate limit keeps input from the handler.
 func (c *Conn) isMessageRateExceeded() bool {
 	return c.extra != nil && c.extra.readRate != nil && c.extra.readRate.messages.pausedUntil != 0 && !c.is(relayed)
 }
 
-// resumeReadingIfRateAllows ends pauses that rate limits caused and whose time is over. It reports whether it ended
-// any. It frees a readRate that is no longer needed.
+// resumeReadingIfRateAllows ends a pause by a rate limit when the pause has lasted long enough. It reports whether it
+// has ended a pause.
 func (c *Conn) resumeReadingIfRateAllows(now time.Duration) (resumed bool) {
 	if c.extra == nil || c.extra.readRate == nil {
 		return false

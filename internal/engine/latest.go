@@ -14,8 +14,8 @@ import (
 // The lock of a LatestSubscription covers announcing and taking, so the newest value is always delivered, and none is
 // sent twice.
 
-// LatestValue is a value that newer values replace. The caller must serialize Set and announceNewer. Connections may
-// take the value concurrently.
+// LatestValue holds the newest of a series of values. The caller must serialize calls of Set and announceNewer.
+// Connections may take the value concurrently.
 type LatestValue struct {
 	newest atomic.Pointer[versionedValue]
 }
@@ -25,7 +25,7 @@ type versionedValue struct {
 	number int64
 }
 
-// Set makes value the newest value. The bytes must not be changed after the call.
+// Set makes value the newest value. The bytes must not be changed afterwards.
 func (t *LatestValue) Set(value []byte) {
 	number := int64(1)
 	if last := t.newest.Load(); last != nil {
@@ -34,7 +34,7 @@ func (t *LatestValue) Set(value []byte) {
 	t.newest.Store(&versionedValue{value, number})
 }
 
-// LatestSubscription is the state of one connection for a LatestValue.
+// LatestSubscription records which values of a LatestValue one connection has been told of, and which it has taken.
 type LatestSubscription struct {
 	value   *LatestValue
 	request Shared
@@ -65,7 +65,8 @@ func (l *LatestSubscription) isUnsubscribed() bool {
 	return l.unsubscribed
 }
 
-// announceNewer records a newer value. The results are whether to post a request, and how many values were replaced.
+// announceNewer records that there is a newer value. needsRequest reports whether the caller must post a request to the
+// connection. replaced is the number of announced values that the connection will not take any more.
 func (l *LatestSubscription) announceNewer() (needsRequest bool, replaced int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -87,8 +88,8 @@ func (l *LatestSubscription) cancelAnnouncement() {
 	l.requested = false
 }
 
-// takeNewest returns the newest value. replaced is the number of values replaced since a value was last taken, and
-// unannounced the number of replaced values that were never announced.
+// takeNewest returns the newest value. replaced is the number of values that the connection has skipped since the
+// previous call. unannounced is how many of them announceNewer has not reported.
 func (l *LatestSubscription) takeNewest() (p []byte, replaced, unannounced int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -99,14 +100,15 @@ func (l *LatestSubscription) takeNewest() (p []byte, replaced, unannounced int64
 	return newest.bytes, replaced, unannounced
 }
 
-// replacedCount returns the number of values replaced since a value was last taken.
+// replacedCount returns how many announced values were replaced by newer values since the connection last took a value.
 func (l *LatestSubscription) replacedCount() int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.replaced
 }
 
-// AnnounceLatest announces a newer value of valueSize bytes. A value that was not taken yet is replaced.
+// AnnounceLatest tells the connection of a newer value of valueSize bytes. The newer value replaces an announced value
+// that the connection has not taken yet.
 func (r Ref) AnnounceLatest(sub *LatestSubscription, valueSize int) error {
 	switch {
 	case r.IsClosed():
@@ -128,8 +130,8 @@ func (r Ref) AnnounceLatest(sub *LatestSubscription, valueSize int) error {
 	return err
 }
 
-// queueOrDropLatest queues a subscription whose value is to be sent. If nothing more can be sent, it drops the
-// subscription. Cancelled subscriptions are removed to limit the queue.
+// queueOrDropLatest queues sub, whose newest value is to be sent. If the connection can send nothing more, it drops the
+// value instead.
 func (c *Conn) queueOrDropLatest(sub *LatestSubscription) {
 	x := c.ensureRare()
 	if c.isSendClosed() {
@@ -149,7 +151,7 @@ func (c *Conn) canWriteLatest() bool {
 	return c.extra != nil && len(c.extra.latestQueue) > 0 && !c.hasOutput() && !c.hasPendingLayer()
 }
 
-// writeSomeLatestValues writes newest values until about one buffer is full, but at least one value.
+// writeSomeLatestValues writes the newest values of queued subscriptions to the output, until about one buffer is full.
 func (c *Conn) writeSomeLatestValues() {
 	x, n := c.extra, 0
 	for n < len(x.latestQueue) && c.UnsentOrDroppedBytes() < maxPieceSize && !c.is(failed) {
@@ -170,7 +172,8 @@ func (c *Conn) writeSomeLatestValues() {
 	}
 }
 
-// AddDroppedMessages adds count messages that were lost without the knowledge of the connection's owner.
+// AddDroppedMessages adds count to the number of messages that the connection has lost. It is for messages that never
+// reached the connection's owner.
 func (c *Conn) AddDroppedMessages(count int64) {
 	if count > 0 {
 		c.ensureRare().droppedMessages += count
@@ -178,8 +181,8 @@ func (c *Conn) AddDroppedMessages(count int64) {
 	}
 }
 
-// MissedMessages returns the number of messages that the connection has lost because its peer reads too slowly:
-// messages that exceeded the output limit, and replaced values.
+// MissedMessages returns how many messages the connection has lost because its peer reads too slowly. The result
+// includes values that newer values have replaced.
 func (c *Conn) MissedMessages() (droppedPlusReplaced int64) {
 	if c.extra == nil {
 		return 0

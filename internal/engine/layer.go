@@ -8,10 +8,10 @@ import (
 )
 
 // Layer transforms the bytes between a connection's transport and its handler. Examples are TLS and the PROXY header.
-// Drivers and handlers do not see layers. The methods are called on the connection's owner, none after OnClosed.
+// The connection's owner calls the methods. OnClosed is the last call.
 //
-// If a layer has a handshake, it calls Conn.OnHandshakeDone at the end. The handler's Opened is called after the last
-// handshake. A connection that ends earlier is counted as refused.
+// A layer with a handshake calls Conn.OnHandshakeDone at the end of the handshake. The handler's Opened is called after
+// the last handshake. A connection that ends before Opened counts as refused.
 type Layer interface {
 	// OnRead handles bytes from the transport, valid during the call. It passes input to Conn.OnPlaintext.
 	OnRead(c *Conn, p []byte) error
@@ -29,7 +29,7 @@ type Layer interface {
 	OnClosed(c *Conn)
 }
 
-// MovableLayer is a Layer with which a connection can move to another process.
+// MovableLayer is a Layer whose state can move to another process, together with its connection.
 type MovableLayer interface {
 	Layer
 	// AppendState appends the state from which Config.RestoreLayer makes the layer again.
@@ -66,7 +66,7 @@ func (c *Conn) startFirstLayer(l Layer) {
 	c.startPendingLayerAndUpdatePause()
 }
 
-// ReplaceLayer replaces a layer that has done its work. If l is nil, the layer is removed.
+// ReplaceLayer replaces the connection's layer by l. If l is nil, the connection has no layer afterwards.
 func (c *Conn) ReplaceLayer(l Layer) {
 	c.extra.layer = l
 	c.uncountLayerMemory()
@@ -79,7 +79,7 @@ func (c *Conn) uncountLayerMemory() {
 	}
 }
 
-// OnHandshakeDone ends the handshake. After this call, the handler may be called.
+// OnHandshakeDone records that the layer's handshake is complete. From then on, the handler may be called.
 func (c *Conn) OnHandshakeDone() {
 	if !c.is(handshaking) || c.is(closing|failed) {
 		return
@@ -103,7 +103,8 @@ func (c *Conn) feedLayer(p []byte) {
 	c.updateLayerMemoryAndPartialTime()
 }
 
-// updateLayerMemoryAndPartialTime updates the count of the layer's memory and the age of its partial message.
+// updateLayerMemoryAndPartialTime updates the counted memory of the layer. It also records since when the layer has
+// buffered a partial message.
 func (c *Conn) updateLayerMemoryAndPartialTime() {
 	l := c.layer()
 	if l == nil {
@@ -125,7 +126,8 @@ func (c *Conn) updateLayerMemoryAndPartialTime() {
 	}
 }
 
-// partialMessageSince returns the time since which the layer or the handler has buffered a partial message, or 0.
+// partialMessageSince returns when the layer or the handler began to buffer a partial message. It returns 0 if neither
+// has one.
 func (c *Conn) partialMessageSince() (startTime time.Duration) {
 	if c.extra == nil {
 		return 0
@@ -133,8 +135,8 @@ func (c *Conn) partialMessageSince() (startTime time.Duration) {
 	return earlierNonzeroTime(c.extra.layerPartialSince, c.extra.handlerPartialSince)
 }
 
-// writeThroughLayerOrBehindFile appends p to the output, encoded by the layer. If a file is queued, p is queued behind
-// the file and encoded later.
+// writeThroughLayerOrBehindFile encodes p by the layer, if any, and appends the result to the output. If a file is
+// queued, p is queued behind the file and encoded later.
 func (c *Conn) writeThroughLayerOrBehindFile(p []byte) {
 	switch l := c.layer(); {
 	case c.fileQueueOrNil() != nil:
@@ -148,7 +150,7 @@ func (c *Conn) writeThroughLayerOrBehindFile(p []byte) {
 	}
 }
 
-// AppendToTransport appends to the output without passing the layer.
+// AppendToTransport appends p to the output without encoding by the layer.
 func (c *Conn) AppendToTransport(p []byte) {
 	if len(p) > 0 && !c.is(failed) {
 		b := c.transportOutputTail()
@@ -159,8 +161,8 @@ func (c *Conn) AppendToTransport(p []byte) {
 	}
 }
 
-// AppendSpace appends n bytes to the output without passing the layer, and returns them. The caller must set them
-// before the next call.
+// AppendSpace appends n bytes to the output, without encoding by the layer, and returns them. The caller must fill in
+// the bytes before the next call.
 func (c *Conn) AppendSpace(n int) []byte {
 	if c.is(failed) {
 		return make([]byte, n)
@@ -194,5 +196,5 @@ func (c *Conn) closeOrAbortIfLayerError(err error) {
 	}
 }
 
-// CountTLS counts a TLS handshake. reason is a secure.StayReason.
+// CountTLS counts a TLS handshake under reason, which is a secure.StayReason.
 func (c *Conn) CountTLS(reason int) { c.runtime.Counters.Add(TLSCompact+Counter(reason), 1) }

@@ -12,8 +12,8 @@ import (
 // This file contains the listeners and their counters. A connection stores the number of its listener, from 0, in the
 // high bits of its descriptor, which takes no extra memory. Dialled connections have no listener.
 
-// MaxListeners is the maximum number of listeners. MaxFD is the limit for descriptors; the bits above it store the
-// listener's number.
+// Limits of listeners and descriptors. An engine has at most MaxListeners listeners. Descriptors must be less than
+// MaxFD.
 const (
 	MaxListeners = 32
 	MaxFD        = 1 << 25
@@ -22,7 +22,7 @@ const (
 type Listener struct {
 	Name          string
 	Network, Addr string
-	// Socket, if set, is used instead of Addr. The engine owns it.
+	// Socket, if set, is used instead of a new socket for Addr. The engine closes Socket.
 	Socket net.Listener
 	// Sockets, if not empty, are used instead of Addr and Socket. They are inherited from the process that this process
 	// replaces. The engine closes them.
@@ -35,14 +35,16 @@ type Listener struct {
 	Control sock.ControlFunc
 }
 
-// ListenerStats counts a listener's connections: open, accepted, and refused because of Listener.MaxConns.
+// ListenerStats contains the connection counts of a listener. Refused counts only the connections refused because of
+// Listener.MaxConns.
 type ListenerStats struct {
 	Name                    string
 	Addr                    net.Addr
 	Open, Accepted, Refused int64
 }
 
-// EffectiveListeners returns the listeners. If the engine only dials, there are none.
+// EffectiveListeners returns c.Listeners or, if empty, a listener for c.Addr. If neither is set, the engine only dials,
+// and the result is empty.
 func (c *Config) EffectiveListeners() []Listener {
 	if len(c.Listeners) == 0 && c.Addr != "" {
 		return []Listener{{Network: c.Network, Addr: c.Addr}}
@@ -50,9 +52,10 @@ func (c *Config) EffectiveListeners() []Listener {
 	return c.Listeners
 }
 
-// OpenSockets returns at least minSockets listening sockets. These are l.Sockets, if there are inherited ones; otherwise
-// l.Socket, if it is set; otherwise new sockets that share a port. If there are too few, they are repeated. The caller
-// must close the sockets. After an error, OpenSockets has closed them all.
+// OpenSockets returns at least minSockets listening sockets. It uses l.Sockets, l.Socket or new sockets that share a
+// port, whichever is available first. If necessary, the result contains a socket more than once.
+//
+// The caller must close the sockets. If OpenSockets fails, it closes them all.
 func (l Listener) OpenSockets(minSockets int, opts sock.Options) (sockets []net.Listener, err error) {
 	if m := len(l.Sockets); m > 0 {
 		for i := range max(minSockets, m) {
@@ -93,10 +96,11 @@ func NewListenerCounters(l Listener, addr net.Addr) *ListenerCounters {
 	return &ListenerCounters{name: l.Name, addr: addr, maxConns: int64(l.MaxConns)}
 }
 
-// errListenerFull is the internal form of ErrTooManyConns for a listener with MaxConns open connections.
+// errListenerFull means that a listener has MaxConns open connections. Users get ErrTooManyConns instead.
 var errListenerFull = errors.New("listener full")
 
-// acquireConnSlot counts a new connection. If MaxConns connections are open, it returns false.
+// acquireConnSlot counts a new connection of the listener. If MaxConns connections are open, it returns false and
+// counts nothing. With skipAcceptedCount, the connection does not count as accepted.
 func (e *ListenerCounters) acquireConnSlot(skipAcceptedCount bool) (acquired bool) {
 	if e == nil {
 		return true
@@ -129,7 +133,8 @@ func (rt *Runtime) listenerCounters(listenerNumber int) *ListenerCounters {
 	return rt.ListenerCounters[listenerNumber]
 }
 
-// ListenerNumberForAdopted returns the listener number that adopted connections get: 0, or -1 without listeners.
+// ListenerNumberForAdopted returns the default listener number of adopted connections: 0, or -1 if there are no
+// listeners.
 func (rt *Runtime) ListenerNumberForAdopted() int { return min(len(rt.ListenerCounters), 1) - 1 }
 
 func (rt *Runtime) ListenerStats() (all []ListenerStats) {

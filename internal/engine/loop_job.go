@@ -6,10 +6,10 @@ import (
 )
 
 // LoopJob is code that is usually quick but may block, such as the handler of an HTTP request. A loop runs jobs on its
-// own goroutine between two turns. A job must not access the loop or its connections except through hold.
+// own goroutine. A job may access the loop and its connections only through hold.
 //
-// If a job takes longer than 1 to 5 ms, another goroutine continues the loop on another thread. The job then continues
-// on its goroutine, which ends with the job. So a job that blocks does not block the loop for long.
+// If a job takes longer than 1 to 5 ms, another goroutine continues the loop on another thread. The job then finishes
+// on its goroutine, which ends with the job. This limits how long a blocking job delays the loop.
 type LoopJob interface {
 	RunOnLoop(hold LoopHold)
 	// LoopTaken is called when another goroutine has continued the loop, because the job took long or has called Leave.
@@ -18,7 +18,7 @@ type LoopJob interface {
 	LoopTaken(isSlow bool)
 }
 
-// LoopHold is the access of a LoopJob to the loop whose goroutine runs the job.
+// LoopHold gives a running LoopJob access to its loop.
 type LoopHold interface {
 	// Call calls f on the connection's owner, like Ref.Do, but without a request, and then sends the connection's
 	// output. If the caller's goroutine no longer runs the loop, Call returns false without calling f. If the
@@ -38,7 +38,7 @@ type LoopHold interface {
 	Usage() (u ThreadUsage, ok bool)
 }
 
-// ThreadUsage is the CPU time of a thread and of its whole process, and how often the thread has slept.
+// ThreadUsage contains the CPU time of a thread, the CPU time of its process, and how often the thread has slept.
 type ThreadUsage struct {
 	CPU, ProcessCPU time.Duration
 	Sleeps          int64
@@ -48,24 +48,25 @@ func (u ThreadUsage) Since(earlier ThreadUsage) ThreadUsage {
 	return ThreadUsage{u.CPU - earlier.CPU, u.ProcessCPU - earlier.ProcessCPU, u.Sleeps - earlier.Sleeps}
 }
 
-// HadNoCPU reports whether a thread that has slept during a period has probably waited for a CPU: the other threads of
-// the process have used all the CPU time that Go may use except half a CPU, for example for garbage collection.
+// HadNoCPU estimates whether a thread that slept during period was waiting for a CPU. cpuOfOthers is the CPU time of
+// the process's other threads. The result is true if cpuOfOthers is nearly all CPU time that Go may use.
 func HadNoCPU(period, cpuOfOthers time.Duration) bool {
 	return cpuOfOthers >= period*time.Duration(min(runtime.GOMAXPROCS(0), runtime.NumCPU()))-period/2
 }
 
-// ConnCallback is a function of a connection. Unlike a func value, it can be a pointer that needs no allocation.
+// ConnCallback is a function to call with a connection. As an interface, it can be implemented by an existing object,
+// without an allocation.
 type ConnCallback interface{ CallWith(c *Conn) }
 
-// QueueLoopJob makes the loop of c run job, which answers the given number of requests, after the current turn. It
-// returns false if there is no loop, if no other goroutine can continue the loop, or if workers call the handlers. It
-// must be called during a call of c's handler.
+// QueueLoopJob makes the loop of c run job after the current iteration. requests is the number of requests that the job
+// answers. QueueLoopJob must be called during a handler call of c. It returns false if the loop cannot run jobs, for
+// example because workers run the handlers.
 func (c *Conn) QueueLoopJob(job LoopJob, requests int) (queued bool) {
 	return c.runtime.Loop != nil && c.runtime.Loop.OwnsConn(c) && !c.runtime.OnWorkers && c.runtime.Loop.QueueJob(job, requests)
 }
 
-// CallUnlessLayerPending calls f under the rules of a handler call, outside of the connection's events. If a layer is
-// pending, it returns false, and f must be called later. If the connection is closing, it only returns true.
+// CallUnlessLayerPending calls f as a handler call of the connection. Before Opened and during a handshake, it returns
+// false, and the caller must try again later. If the connection is closing, it returns true without calling f.
 func (c *Conn) CallUnlessLayerPending(f ConnCallback) (ok bool) {
 	if c.hasPendingLayer() || c.is(handshaking|openPending) {
 		return false

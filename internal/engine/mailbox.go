@@ -26,8 +26,8 @@ const (
 	RequestLatest
 )
 
-// QueuedRequest is a request in a mailbox. TakeAllForRecycle returns the bytes of all requests in one slice. Size is
-// the number of these bytes that belong to this request. If the request has shared bytes, Size is 0.
+// QueuedRequest is a request in a mailbox. Size is the number of the request's bytes in the data that TakeAllForRecycle
+// returns. For a request with shared bytes, Size is 0.
 type QueuedRequest struct {
 	Conn   *Conn
 	shared *Shared
@@ -39,7 +39,8 @@ type QueuedRequest struct {
 
 const QueuedRequestSize = int(unsafe.Sizeof(QueuedRequest{}))
 
-// releaseShared releases the shared data of a delivered or dropped request. It must be called once.
+// releaseShared releases the request's reference to shared data. It must be called once, after the request was
+// delivered or dropped.
 func (m QueuedRequest) releaseShared() {
 	switch {
 	case m.batch != nil:
@@ -63,15 +64,16 @@ func (m QueuedRequest) DropIfCarriesBytes() (dropped bool) {
 	return true
 }
 
-// IsStale reports whether the connection has begun to close since the request was posted. HandleOrDeferForPendingLayer
-// may be called for a stale request on any goroutine; it then only releases the posted bytes.
+// IsStale reports whether the connection has begun to close since the request was posted. Any goroutine may pass a
+// stale request to HandleOrDeferForPendingLayer, which drops the request.
 func (m QueuedRequest) IsStale() bool { return m.gen != m.Conn.refState.generation() }
 
-// Shared is a message or function for many connections, stored once. It must not be modified.
+// Shared is a message or function for many connections, stored once. It must not be modified after it is posted.
 type Shared struct {
 	Bytes []byte
 	Do    func(*Conn)
-	// OnLost, if set, replaces Do if the connection has begun to close. It may run on any goroutine and must not block.
+	// OnLost, if set, is called instead of Do if the connection has begun to close. It may run on any goroutine and
+	// must not block.
 	OnLost func()
 	latest *LatestSubscription // for RequestLatest
 	// counters, if set, is where the memory of Bytes is counted as Buffered while a request or an active broadcast
@@ -92,7 +94,8 @@ func (s *Shared) removeHolderAndUncountMemory() {
 	}
 }
 
-// Request is a request to a connection from another goroutine. Bytes and Pieces are copied. Shared is not copied.
+// Request is what another goroutine posts to a connection. Mailbox.Put copies Bytes and Pieces, but keeps a reference
+// to Shared.
 type Request struct {
 	Kind   RequestKind
 	Bytes  []byte
@@ -111,14 +114,14 @@ type Request struct {
 	canDelay bool
 }
 
-// isDelayable reports whether the request may wait for Config.WriteDelay. Senders that can wait are not delayed.
+// isDelayable reports whether the request may be delayed by Config.WriteDelay.
 func (r *Request) isDelayable() bool {
 	return !r.CanWait() && (r.canDelay || r.Kind == RequestSend || r.Kind == RequestLatest)
 }
 
 func (r *Request) CanWait() bool { return r.postedLimit > 0 }
 
-// LetSenderWaitUntil makes the sender of r wait until freed is closed. If the sender can't wait, it has no effect.
+// LetSenderWaitUntil makes the sender of r wait until freed is closed. It has no effect if the sender cannot wait.
 func (r *Request) LetSenderWaitUntil(freed <-chan struct{}) {
 	if r.spaceWait != nil {
 		*r.spaceWait = SpaceWait{freed: freed}
@@ -131,7 +134,7 @@ type SpaceWait struct {
 	onDone func()          // called by stopWaiting
 }
 
-// stopWaiting records that the sender has tried again or given up.
+// stopWaiting records that the sender no longer waits, because it has tried again or given up.
 func (r SpaceWait) stopWaiting() {
 	if r.onDone != nil {
 		r.onDone()
@@ -153,25 +156,25 @@ func (r Request) copiedSize() int {
 	return n
 }
 
-// emptyRequestSize is the size that generationAndPosted counts for a request without bytes.
+// emptyRequestSize is the size in bytes for which a request without a message counts.
 const emptyRequestSize = 1
 
-// maxKeptData limits the data memory that an empty mailbox keeps, in bytes. Senders that can wait may use
-// 1/waitersShare of MaxBytes; the rest is for other senders.
+// Limits of a mailbox's memory. An empty mailbox keeps at most maxKeptData bytes for data. Senders that can wait may
+// use only 1/waitersShare of Mailbox.MaxBytes.
 const (
 	maxKeptData  = 64 << 10
 	waitersShare = 4
 )
 
-// The mailboxes of an engine share 1/mailboxShare of MaxBuffered. Each mailbox may use at least minMailboxBytes and
-// minMailboxRequests.
+// Limits of all mailboxes of an engine. Together they may use 1/mailboxShare of Limits.MaxBuffered. Each mailbox may
+// use at least minMailboxBytes bytes and minMailboxRequests requests.
 const (
 	mailboxShare       = 16
 	minMailboxBytes    = 64 << 10
 	minMailboxRequests = 1 << 10
 )
 
-// SingleMailboxLimits returns the limits of one mailbox in an engine with numLoops mailboxes.
+// SingleMailboxLimits returns the limits of each mailbox in an engine with numLoops mailboxes.
 func (l *Limits) SingleMailboxLimits(numLoops int) (maxRequests, maxBytes int) {
 	if l.MaxBuffered == 0 {
 		return l.MaxMail, l.MaxMailBytes
@@ -180,30 +183,29 @@ func (l *Limits) SingleMailboxLimits(numLoops int) (maxRequests, maxBytes int) {
 	return min(l.MaxMail, max(share/QueuedRequestSize, minMailboxRequests)), min(l.MaxMailBytes, max(share, minMailboxBytes))
 }
 
-// DelayOutput makes the mailbox delay output if cfg has a WriteDelay.
+// DelayOutput makes the mailbox delay output by cfg.WriteDelay. If WriteDelay is 0, it has no effect.
 func (b *Mailbox) DelayOutput(cfg *Config) {
 	if cfg.WriteDelay > 0 {
 		b.maxDelayedBytes = max(min(b.MaxBytes, cfg.Limits.MaxUnsent)/4, 1)
 	}
 }
 
-// Mailbox is the queue of requests to the connections of one owner. Any goroutine may call Put. Only the owner may call
-// TakeAllForRecycle. Put checks the limits, counts the posted bytes and appends the request under one lock.
+// Mailbox is the queue of requests to the connections of one owner, a loop or goroutine. Any goroutine may call Put.
+// Only the owner may call TakeAllForRecycle.
 //
-// The memory of requests is counted from Put until Recycle, which the owner calls after delivery. An empty mailbox
-// keeps little memory, which is not counted.
+// The memory of requests is counted from Put until Recycle, which the owner calls after delivery.
 //
-// After DelayOutput, HasRequests does not report output until the owner calls ReleaseDelayed, much output is queued, or
-// a message is large: the output is delayed. A request that must not wait overtakes the output for other connections.
-// If requests for its own connection are queued, it releases all output instead.
+// After DelayOutput, the mailbox delays small output: HasRequests ignores this output until the owner calls
+// ReleaseDelayed. A large message or much queued output ends the delay. A request that must not wait, such as a close,
+// overtakes the delayed output of other connections. If its own connection has requests in the queue, the delay ends.
 type Mailbox struct {
-	// MaxRequests limits the number of queued requests. Requests without a message, such as a close, have twice this
-	// limit, because they may free memory.
+	// MaxRequests limits the number of queued requests. For requests without a message, such as a close, the limit is
+	// twice as high.
 	MaxRequests int
 	// MaxBytes limits the queued bytes. Shared bytes in consecutive requests count once. An empty mailbox accepts one
 	// message that exceeds MaxBytes.
 	MaxBytes int
-	// Counters, if set, is where the memory of requests is counted, as Buffered.
+	// Counters, if set, counts the memory of requests as Buffered.
 	Counters *Counters
 	// Small minimizes the memory of each mailbox, for engines with many mailboxes.
 	Small bool
@@ -245,8 +247,8 @@ type waitingSender struct {
 	woken bool
 }
 
-// Put queues a request for a connection of the given generation. The caller must then wake the owner. Put fails with
-// ErrClosed or ErrFull; a failed request is not queued.
+// Put queues r for c if generation is current. It fails with ErrClosed or ErrFull; a failed request is not queued.
+// After success, the caller must wake the owner; see OwnerMustWake.
 func (b *Mailbox) Put(c *Conn, generation uint32, r Request) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -319,7 +321,7 @@ func (b *Mailbox) releaseDelayedLocked() {
 	}
 }
 
-// ReleaseDelayed ends the delay of queued output.
+// ReleaseDelayed ends the delay of all queued output.
 func (b *Mailbox) ReleaseDelayed() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -338,8 +340,7 @@ func (b *Mailbox) DelayEnd(rt *Runtime) (at time.Duration, ok bool) {
 	return b.delayEnd, true
 }
 
-// OwnerMustWake reports, after a Put with the result putErr, whether the owner must be woken: to take requests, or to
-// set its timer for delayed output.
+// OwnerMustWake reports whether the caller of Put must wake the mailbox's owner. putErr is the result of Put.
 func (b *Mailbox) OwnerMustWake(putErr error) bool {
 	if b.maxDelayedBytes == 0 {
 		return putErr == nil
@@ -382,19 +383,20 @@ func (b *Mailbox) recountQueuedMemory(requestCap, dataCap int) {
 	b.queuedMemory = n
 }
 
-// CountedMemory returns the counted memory of queued requests and of taken requests that are not yet recycled.
+// CountedMemory returns the memory of queued requests, in bytes. It includes requests that were taken but not yet
+// recycled.
 func (b *Mailbox) CountedMemory() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.queuedMemory + b.takenMemory
 }
 
-// PutShared is like Put, for the current generation of c, which must not change during the call.
+// PutShared is like Put with the current generation of c. The generation must not change during the call.
 func (b *Mailbox) PutShared(c *Conn, kind RequestKind, s *Shared) error {
 	return b.Put(c, c.refState.generation(), Request{Kind: kind, Shared: s})
 }
 
-// CountMissedBroadcast counts a broadcast for which the mailbox of a single connection had no capacity.
+// CountMissedBroadcast counts a broadcast that was lost because this mailbox of a single connection was full.
 func (b *Mailbox) CountMissedBroadcast() { b.missedBroadcasts.Add(1) }
 
 func (b *Mailbox) TakeMissedBroadcastCount() int64 {
@@ -406,7 +408,7 @@ func (b *Mailbox) TakeMissedBroadcastCount() int64 {
 
 func (b *Mailbox) HasRequests() bool { return b.nonEmpty.Load() }
 
-// growQueue grows the queue for one more request. New memory is counted before the allocation, which may be slow.
+// growQueue grows the queue for one more request with dataSize bytes of data.
 func (b *Mailbox) growQueue(dataSize int) {
 	requestCap, dataCap := cap(b.queue), cap(b.data)
 	if len(b.queue) == requestCap {
@@ -433,8 +435,7 @@ func (b *Mailbox) growQueue(dataSize int) {
 
 const minQueueCap = 4
 
-// dataBuffers contains data buffers of up to 8 MiB by size class, shared by all mailboxes. Small mailboxes return all
-// their data buffers. Other mailboxes return buffers larger than maxKeptData.
+// dataBuffers contains free data buffers of up to 8 MiB for reuse by all mailboxes, with one pool per size class.
 var dataBuffers [2 * sizeClasses]sync.Pool
 
 func getDataBuffer(size int) []byte {
@@ -446,7 +447,7 @@ func getDataBuffer(size int) []byte {
 	return make([]byte, 0, size)
 }
 
-// putDataBufferIfClassSize returns a buffer to the pool if its size is that of a size class.
+// putDataBufferIfClassSize puts buffer into dataBuffers for reuse, if its capacity is that of a size class.
 func putDataBufferIfClassSize(buffer []byte) {
 	n := cap(buffer)
 	if class := sizeClass(n); class < len(dataBuffers) && n == minBufferSize<<class {
@@ -455,15 +456,15 @@ func putDataBufferIfClassSize(buffer []byte) {
 	}
 }
 
-// addWaitingSender queues a sender. The sender is woken once messageSize bytes fit and no earlier sender waits.
+// addWaitingSender queues a sender that waits for space for messageSize bytes. Senders are woken in order.
 func (b *Mailbox) addWaitingSender(messageSize int) SpaceWait {
 	s := &waitingSender{freed: make(chan struct{}), size: max(messageSize, emptyRequestSize)}
 	b.waiting = append(b.waiting, s)
 	return SpaceWait{freed: s.freed, onDone: func() { b.removeSenderAndWakeNext(s) }}
 }
 
-// removeSenderAndWakeNext removes a sender that no longer waits. It wakes the next senders if the mailbox is empty and
-// no other woken sender is about to post, because no TakeAllForRecycle would follow to wake them.
+// removeSenderAndWakeNext removes s, a sender that no longer waits. If the mailbox is empty and no other woken sender
+// is about to post, it wakes the next senders.
 func (b *Mailbox) removeSenderAndWakeNext(s *waitingSender) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -476,7 +477,7 @@ func (b *Mailbox) removeSenderAndWakeNext(s *waitingSender) {
 	}
 }
 
-// wakeSendersThatFit wakes as many senders as fit into an empty mailbox, but at least one.
+// wakeSendersThatFit wakes as many waiting senders as fit into an empty mailbox, in order. A single sender always fits.
 func (b *Mailbox) wakeSendersThatFit() {
 	n := 0
 	for room := b.MaxBytes / waitersShare; n < len(b.waiting); n++ {
@@ -493,8 +494,8 @@ func (b *Mailbox) wakeSendersThatFit() {
 	}
 }
 
-// TakeAllForRecycle empties the mailbox. If requests have overtaken delayed output, it takes only these requests. The
-// caller must call Recycle with the results.
+// TakeAllForRecycle removes and returns all queued requests and their data. If requests have overtaken delayed output,
+// it takes only these requests. The caller must pass the results to Recycle.
 func (b *Mailbox) TakeAllForRecycle() (requests []QueuedRequest, data []byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -525,8 +526,8 @@ func (b *Mailbox) TakeAllForRecycle() (requests []QueuedRequest, data []byte) {
 
 const maxKeptSmall = 8
 
-// Recycle keeps the memory of taken requests for reuse, up to a limit. It returns the number of bytes that the caller
-// must subtract from Buffered.
+// Recycle keeps the memory of taken requests for reuse, up to a limit. The caller must subtract releasedMemory from the
+// counter Buffered.
 func (b *Mailbox) Recycle(requests []QueuedRequest, data []byte) (releasedMemory int) {
 	clear(requests)
 	b.mu.Lock()
@@ -547,7 +548,7 @@ func (b *Mailbox) Recycle(requests []QueuedRequest, data []byte) (releasedMemory
 	return releasedMemory
 }
 
-// Close makes later Puts fail with ErrClosed. Queued requests can still be taken.
+// Close makes later calls of Put fail with ErrClosed. Queued requests can still be taken.
 func (b *Mailbox) Close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
