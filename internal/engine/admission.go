@@ -77,14 +77,14 @@ func (rt *Runtime) AdmitImported(r *Record) error {
 	return rt.admitOrReleaseConnSlot(r.Listener, r.Peer, !r.Dialled, true)
 }
 
-// UndoAdmitImported releases the listener's slot and the source address's slot that AdmitImported reserved for r. The
+// UndoAdmitImported releases the slots of the listener and of the source address that AdmitImported reserved for r. The
 // slot of the engine stays reserved.
 func (rt *Runtime) UndoAdmitImported(r *Record) {
 	rt.releaseListenerAndSourceSlots(r.Listener, r.Peer, !r.Dialled)
 }
 
-// UndoAdmit releases the listener's slot and the source address's slot of an accepted connection that was never opened.
-// The slot of the engine stays reserved.
+// UndoAdmit releases the slots of the listener and of the source address for a connection that was not opened. The slot
+// of the engine stays reserved.
 func (rt *Runtime) UndoAdmit(listener int, peer netip.AddrPort) {
 	rt.releaseListenerAndSourceSlots(listener, peer, !rt.isFromProxy(listener, peer))
 }
@@ -131,7 +131,8 @@ func (c *Conn) releaseListenerAndSourceSlots() {
 	}
 }
 
-// ErrOverloaded is the reason why a connection is refused, or input is passed to the handler's Shed, under overload.
+// ErrOverloaded is the reason for refusing a connection, or for passing input to the handler's Shed, because of
+// overload.
 var ErrOverloaded = errors.New("myriad: overloaded")
 
 var noOverload overload.Manager
@@ -144,8 +145,8 @@ func (rt *Runtime) setInactiveOverloadIfNil() {
 
 func (rt *Runtime) highWater() int { return rt.Overload.HighWater(rt.Limits.HighWater) }
 
-// lowWater returns the low-water mark in bytes. Reading from a paused connection resumes when its unsent output has
-// fallen to this mark.
+// lowWater returns the low-water mark in bytes. Reading from a paused connection resumes when no more than this number
+// of bytes are unsent.
 func (rt *Runtime) lowWater() int {
 	if high := rt.highWater(); high < rt.Limits.HighWater {
 		return min(rt.Limits.LowWater, high/2)

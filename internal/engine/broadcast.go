@@ -12,7 +12,7 @@ const MaxBroadcasts = 1024
 
 // BroadcastTracker tracks and limits an engine's broadcasts in progress. It is safe for concurrent use.
 type BroadcastTracker struct {
-	// Counters, if set, counts the memory of broadcasts as Buffered.
+	// Counters, if set, counts the memory of broadcasts in the counter Buffered.
 	Counters *Counters
 
 	mu     sync.Mutex
@@ -32,8 +32,10 @@ type Broadcast struct {
 }
 
 // StartBroadcast starts a broadcast of a copy of p. Each of the numOwners owners must then call MarkOwnerDone.
+//
 // StartBroadcast fails with ErrFull if MaxBroadcasts broadcasts are in progress, or if their total size would exceed
-// limits.MaxMailBytes. A broadcast may exceed MaxMailBytes if no other is in progress.
+// limits.MaxMailBytes. A broadcast may exceed MaxMailBytes if no other is in progress. StartBroadcast fails with
+// ErrTooLarge if p exceeds limits.MaxUnsent, and with ErrClosed after Close.
 func (b *BroadcastTracker) StartBroadcast(p []byte, numOwners int, limits *Limits) (*Broadcast, error) {
 	c := &Broadcast{tracker: b, size: len(p), started: MonotonicNow()}
 	c.ownersLeft.Store(int32(numOwners))

@@ -23,7 +23,7 @@ const (
 	keptFreeBytes = 16 << 10
 )
 
-// Buffer is a FIFO queue of bytes. Long output is a list of pieces, each of which is a Buffer.
+// Buffer is a FIFO queue of bytes. Long output is stored in a list of Buffers, called pieces.
 type Buffer struct {
 	bytes      []byte
 	start      int

@@ -90,8 +90,7 @@ type messageBatch struct {
 	holders atomic.Int32
 }
 
-// batchMessage is a message of a messageBatch. Connections whose index in the chunk is in excluded do not get the
-// message.
+// batchMessage is a message of a messageBatch. The connections at the indexes in excluded do not get the message.
 type batchMessage struct {
 	*Shared
 	excluded []int
@@ -160,7 +159,7 @@ func (b *Mailbox) findOrQueueBatch(chunk *GroupChunk, messageSize int) *messageB
 	return m
 }
 
-// stopMergingIntoBatches prevents that later messages are added to batches that are already queued.
+// stopMergingIntoBatches makes later messages start new batches instead of joining queued ones.
 func (b *Mailbox) stopMergingIntoBatches() {
 	b.batchRun++
 	b.batchSet = nil
@@ -171,8 +170,8 @@ func (m *messageBatch) addMessage(p batchMessage) {
 	m.size += len(p.Bytes)
 }
 
-// ForEachConn calls deliver once or more for each connection of the request, beginning at index firstIndex, for at most
-// maxConns connections. It returns the index at which to continue, or 0 after the last connection.
+// ForEachConn calls deliver with the requests for at most maxConns connections, beginning at index firstIndex. It
+// returns the index at which to continue, or 0 after the last connection.
 func (m QueuedRequest) ForEachConn(firstIndex, maxConns int, deliver func(QueuedRequest)) (nextIndexOrZero int) {
 	if m.Conn != nil {
 		deliver(m)

@@ -8,8 +8,8 @@ func (c *Conn) OnEOF() {
 	c.MarkPeerEOFAndStartTimeout()
 }
 
-// MarkPeerEOFAndStartTimeout records the peer's EOF and starts Limits.CloseTimeout. Layers that detect EOF themselves
-// call this method instead of OnEOF.
+// MarkPeerEOFAndStartTimeout records the peer's EOF and starts the timeout Limits.CloseTimeout. Layers that detect EOF
+// themselves call this method instead of OnEOF.
 func (c *Conn) MarkPeerEOFAndStartTimeout() {
 	c.state |= peerEOF
 	if c.is(relayed) && !c.is(closing|failed) {
@@ -33,12 +33,12 @@ func (c *Conn) Abort(why error) {
 	c.abortWith(why)
 }
 
-// maxDrainReads is the maximum number of reads before a shutdown closes a connection. Otherwise, a peer that never
-// stops sending would delay the shutdown.
+// maxDrainReads is the maximum number of reads before a shutdown closes a connection. Without this limit, a peer that
+// never stops sending would delay the shutdown.
 const maxDrainReads = 64
 
-// StartDrain tells the handler that the server shuts down, and closes the connection when it becomes idle. Input that
-// has already arrived is handled first.
+// StartDrain tells the handler that the server shuts down, and closes the connection as soon as the connection is idle.
+// Input that has already arrived is handled first.
 func (c *Conn) StartDrain() {
 	if c.is(draining | closing) {
 		return
@@ -167,8 +167,8 @@ func (c *Conn) nextCloseWriteAction() Action {
 	return ShutWrite
 }
 
-// appendLayerCloseOnce makes the layer append its closing message to the output. Later calls have no effect. It reports
-// whether there is output to send.
+// appendLayerCloseOnce makes the layer append its closing message to the output, on the first call only. outputPending
+// reports whether there is output to send.
 func (c *Conn) appendLayerCloseOnce() (outputPending bool) {
 	if c.layer() == nil || c.extra.layerCloseSent {
 		return false
@@ -212,7 +212,7 @@ func (c *Conn) Release() {
 	c.freeExtraIfZero()
 }
 
-// freeExtraIfZero frees the connection's rareState and connExtra if all of their fields are zero.
+// freeExtraIfZero frees those parts of the connection's optional state in which all fields are zero.
 func (c *Conn) freeExtraIfZero() {
 	switch x := c.extra; {
 	case x == nil:

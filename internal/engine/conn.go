@@ -25,10 +25,10 @@ const (
 )
 
 // Conn is the state machine of a connection. It makes no system calls: drivers report events to its methods and perform
-// the action that AdvanceToNextAction returns. Only the owner of a Conn, a loop or goroutine, may use it. Other
+// the action that AdvanceToNextAction returns. Only the owner of a Conn, a loop or goroutine, may use the Conn. Other
 // goroutines use a Ref.
 //
-// Each idle connection occupies one Conn, so its size matters. TestConnSize limits the size.
+// Each idle connection occupies one Conn, so the size of a Conn matters. TestConnSize limits the size.
 type Conn struct {
 	runtime      *Runtime
 	in           *Buffer    // unused input; nil if none
@@ -132,7 +132,8 @@ func (c *Conn) FD() int32 {
 	return c.fd & (MaxFD - 1)
 }
 
-// SetFD sets the driver's descriptor and clears the listener's number. fd must be less than MaxFD.
+// SetFD stores fd, the driver's descriptor for the connection, and clears the listener's number. fd must be less than
+// MaxFD.
 func (c *Conn) SetFD(fd int32) { c.fd = fd }
 
 func (c *Conn) DriverFlags() uint16 { return c.driverFlags }
@@ -147,8 +148,8 @@ func (c *Conn) OnDialling(peer netip.AddrPort, started time.Duration) {
 	c.ensureRare().dialStarted = started
 }
 
-// DialStartedAt returns the time when dialling of the connection began, in terms of MonotonicNow. It is valid only
-// until the handler's Opened has returned.
+// DialStartedAt returns the time when dialling of the connection began, in terms of MonotonicNow. The result is valid
+// only until the handler's Opened has returned.
 func (c *Conn) DialStartedAt() time.Duration {
 	if c.extra == nil {
 		return 0
@@ -229,7 +230,7 @@ func (x *connExtra) reset() {
 	*x = connExtra{rareState: &noRareState}
 }
 
-// Pools that recycle the optional state of connections.
+// extraPool and rarePool recycle the optional state of connections.
 var (
 	extraPool = sync.Pool{New: func() any { return &connExtra{rareState: &noRareState} }}
 	rarePool  = sync.Pool{New: func() any { return new(rareState) }}
@@ -245,8 +246,8 @@ func (c *Conn) OnSendStarted() {
 	c.state |= blocked
 }
 
-// StartWriteTimerIfStopped starts the write timeout if it is not running. A driver calls it when the kernel accepts no
-// output at the moment.
+// StartWriteTimerIfStopped starts the write timeout if the timeout is not running. Drivers call this method when the
+// kernel accepts no output at the moment.
 func (c *Conn) StartWriteTimerIfStopped(now time.Duration) {
 	if c.out == nil {
 		c.fileQueueOrNil().startProgressTimerIfStopped(now)
@@ -286,8 +287,8 @@ func (c *Conn) OnSent(sentBytes int) {
 // OnWritable records that the kernel accepts output again.
 func (c *Conn) OnWritable() { c.state &^= blocked }
 
-// MarkWriteShutAndStartLinger records that the sending direction has been shut down. If the connection is closing,
-// Limits.Linger starts to run.
+// MarkWriteShutAndStartLinger records that the sending direction has been shut down. If the connection is closing, the
+// timeout Limits.Linger starts.
 func (c *Conn) MarkWriteShutAndStartLinger() {
 	c.state |= shut
 	if c.is(closing) {
@@ -419,8 +420,8 @@ func (c *Conn) AdvanceToNextAction() Action {
 	return Wait
 }
 
-// nextDrainActionInHandshake returns the driver's next action during a handshake. During a shutdown, it closes the
-// connection once all output has been sent.
+// nextDrainActionInHandshake returns the driver's next action during a handshake. During a shutdown, the action closes
+// the connection once all output has been sent.
 func (c *Conn) nextDrainActionInHandshake() Action {
 	if c.is(readBeforeClose) && c.WantsInput() {
 		return Read

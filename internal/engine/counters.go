@@ -114,7 +114,7 @@ func (c *Counters) CountLoopTurn(took time.Duration) {
 
 func (c *Counters) CountHandlerCall(took time.Duration) { c.recordDuration(handlerCallTimes, took) }
 
-// AddToWithMaxAge adds all counters to sum. For OldestBroadcastAge, sum keeps the greater age instead.
+// AddToWithMaxAge adds all counters to sum. For OldestBroadcastAge, it stores the greater of both ages instead.
 func (c *Counters) AddToWithMaxAge(sum *Counts) {
 	for i := range c.n {
 		if n := c.n[i].Load(); Counter(i) == OldestBroadcastAge {
@@ -165,8 +165,9 @@ type Histogram struct {
 	Buckets [Buckets]int64
 }
 
-// MeanTurnAtRandomTime returns the mean duration of the loop iterations since the snapshot before. Each iteration is
-// weighted by its duration. The result is the expected length of the iteration in progress at a random busy time.
+// MeanTurnAtRandomTime returns the mean duration of loop iterations, weighted by duration. The result is the expected
+// length of the iteration in progress at a random busy time. before is an earlier snapshot, whose iterations do not
+// count.
 func (h Histogram) MeanTurnAtRandomTime(before Histogram) time.Duration {
 	var sum, squares float64
 	for i, n := range h.Buckets {

@@ -87,7 +87,7 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// Handler receives the events of connections. The owner of a connection, a loop or goroutine, makes the calls.
+// Handler receives the events of connections. The owner of a connection, a loop or goroutine, calls the methods.
 type Handler interface {
 	// Opened is the first call for a connection.
 	Opened(c *Conn)
@@ -100,7 +100,7 @@ type Handler interface {
 	Closed(c *Conn, why error)
 }
 
-// DialFailer is an optional interface of a Handler. An engine reports failed connection attempts to it.
+// DialFailer is an optional interface of a Handler. An engine calls DialFailed after a failed connection attempt.
 type DialFailer interface {
 	// DialFailed may be called on any goroutine.
 	DialFailed(err error)
@@ -142,14 +142,14 @@ type Config struct {
 	Listeners []Listener
 	Handler   Handler
 	Limits    Limits
-	// Admission contains the rules for who may connect.
+	// Admission contains the rules that decide which clients may connect.
 	Admission AdmissionRules
 	// Overload, if set, manages overload. It decides which connections and requests are rejected.
 	Overload *overload.Manager
 	// RefusalReply, if set, returns the bytes to send to a rejected connection. It may be called on any goroutine.
 	RefusalReply func(peer netip.AddrPort, why error) (answer []byte)
-	// IsProxy, if set, reports whether a is the address of a proxy that announces the client of each connection.
-	// listener is the listener's number.
+	// IsProxy, if set, reports whether a is the address of a proxy. A proxy announces the client's address on each
+	// connection. listener is the listener's number.
 	IsProxy func(listener int, a netip.Addr) bool
 	// NewLayer, if set, returns the first layer of a new connection, or nil for none. The connection's owner calls
 	// NewLayer.
@@ -169,8 +169,8 @@ type Config struct {
 	Drained, Draining func(c *Conn)
 	// Timer, if set, is called when a connection's timer fires.
 	Timer func(c *Conn)
-	// Save appends the handler's state of c to the slice to. Restore reads this state in another process. Without Save,
-	// connections with a value are not exported.
+	// Save appends the handler's state for connection c to the slice to. Restore reads this state in another process.
+	// Without Save, connections with a value are not exported.
 	Save    func(c *Conn, to []byte) ([]byte, error)
 	Restore func(c *Conn, state []byte) error
 	// SaveState, if set, writes the handler's state that belongs to no single connection. In an upgrade, RestoreState
@@ -223,12 +223,12 @@ type Config struct {
 }
 
 // Scheduler makes planned calls of the Nudged method of handlers, without using mailboxes. Each loop calls the
-// Scheduler once per iteration, with the loop's index. In a model without loops, a separate goroutine calls it, with
-// loop -1.
+// Scheduler once per iteration, with the loop's index. In a model without loops, a separate goroutine calls the
+// Scheduler, with loop -1.
 //
-// now is the current time by MonotonicNow. next is the latest time of the next call. The engine may call earlier or,
-// under load, later. If next has passed, the loop does not block. If next is negative, there is no latest time. A model
-// without loops calls at least every MaxSchedulerDelay.
+// now is the current time by MonotonicNow. next is the time at which the engine should call again. The engine may call
+// earlier or, under load, later. If next has passed, the loop does not block. If next is negative, no time is set. A
+// model without loops then calls after MaxSchedulerDelay.
 //
 // nudge calls Nudged for one connection. If another loop or a worker has the connection, nudge posts a request instead.
 // If the mailbox is full, nudge returns false, and the Scheduler may try again in a later call. For a closing
@@ -280,8 +280,8 @@ type DialRequest struct {
 	// Source is the local address. The zero value lets the kernel choose. With a Path, Source must be zero.
 	Source netip.Addr
 	Count  int
-	// Handler, if set, handles the dialled connection. Count must then be 1. If the dial fails, Handler.DialFailed is
-	// called, and no DialFailer.
+	// Handler, if set, handles the dialled connection. Count must then be 1. If the dial fails, only Handler.DialFailed
+	// is called.
 	Handler ConnHandler
 	// Timeout limits each connection attempt. If Timeout is 0, the limits of the model and the kernel apply.
 	Timeout time.Duration
@@ -295,8 +295,8 @@ func (c *Config) SocketOptions(forDialled bool) sock.Options {
 	return sock.Options{SendBuffer: s.SendBuffer, ReceiveBuffer: s.ReceiveBuffer, NotSentLowat: s.Unsent, Delay: s.Delay, ResetOnClose: forDialled && c.ResetDialled}
 }
 
-// NotifyDialFailed reports a failed dial to connHandler. If connHandler is nil, it reports to the engine's Handler if
-// that is a DialFailer.
+// NotifyDialFailed calls DialFailed of connHandler with err. If connHandler is nil, it calls DialFailed of the engine's
+// Handler, if implemented.
 func (rt *Runtime) NotifyDialFailed(connHandler ConnHandler, err error) {
 	err = NormalizeError(err)
 	returned := false
@@ -419,11 +419,11 @@ func stopError(ctx context.Context, closedConns, stuckConns int64) error {
 	return fmt.Errorf("%d connections were closed before they had finished: %w", closedConns, context.Cause(ctx))
 }
 
-// DrainInterval is how often a stopping engine begins to drain more connections.
+// DrainInterval is the interval at which a stopping engine begins to drain more connections.
 const DrainInterval = 10 * time.Millisecond
 
-// MaxDrainedAfter returns how many connections a stopping engine may have begun to drain after the time elapsed. If
-// perSecond is 0, there is no limit.
+// MaxDrainedAfter returns how many connections a stopping engine may have begun to drain after the time elapsed, at the
+// rate perSecond. If perSecond is 0, there is no limit.
 func MaxDrainedAfter(perSecond int, elapsed time.Duration) int {
 	if perSecond == 0 {
 		return math.MaxInt

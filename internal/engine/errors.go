@@ -9,7 +9,7 @@ import (
 	"syscall"
 )
 
-// Errors that are reasons why this server closes a connection or rejects a call. Package tcp re-exports these errors.
+// Reasons why this server closes a connection or rejects a call. Package tcp re-exports these errors.
 var (
 	ErrClosed           = errors.New("myriad: connection is closed")
 	ErrFull             = errors.New("myriad: no space: the connection has Limits.MaxUnsent unsent bytes, or its mailbox is full (Limits.MaxMail, Limits.MaxMailBytes)")

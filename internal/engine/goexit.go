@@ -17,8 +17,8 @@ import (
 var ErrGoexit = errors.New("a handler called runtime.Goexit, as testing.T.FailNow does; a handler must return")
 
 // RerunAfterGoexitThenExit calls f, and repeats the call as long as f ends by runtime.Goexit. All calls run on the
-// caller's thread. After any Goexit, RerunAfterGoexitThenExit does not return, but ends the caller's goroutine.
-// Deferred functions of the caller run. f must unlock the thread as often as it locks the thread.
+// caller's thread. After any Goexit, RerunAfterGoexitThenExit does not return, but ends the caller's goroutine, whose
+// deferred functions run. f must call runtime.UnlockOSThread as often as runtime.LockOSThread.
 func RerunAfterGoexitThenExit(f func()) {
 	returned := false
 	defer func() {
@@ -72,8 +72,8 @@ func (c *Conn) updatePauseAndScheduleActionsAfterGoexit() {
 	}
 }
 
-// reportDialFailedGoexit counts and logs a call of runtime.Goexit in DialFailed. It must be deferred. *returned must be
-// true if DialFailed has returned.
+// reportDialFailedGoexit counts and logs a call of runtime.Goexit in DialFailed. It must be called by defer. *returned
+// must be true if DialFailed has returned.
 func (rt *Runtime) reportDialFailedGoexit(returned *bool) {
 	if *returned {
 		return

@@ -8,8 +8,8 @@ import (
 // Group is a set of connections that get the same messages; see package tcp. It is safe for concurrent use.
 //
 // The lock sending serializes messages, so that all connections get them in the same order. The lock mu guards the
-// members. A small group holds both locks while a message is posted. A large group holds only sending, and posts to a
-// snapshot of the members.
+// members. In a small group, both locks are held while a message is posted. In a large group, only sending is held, and
+// the message is posted to a snapshot of the members.
 type Group struct {
 	sending sync.Mutex
 	mu      sync.Mutex // locked after sending

@@ -103,8 +103,8 @@ func (c *Conn) unsentInMemoryBytes() (n int) {
 	return n + c.fileQueueOrNil().sumDataBehindFiles((*Buffer).Len)
 }
 
-// UnsentOrDroppedBytes returns the number of unsent bytes, including those of files. After an abort, it includes output
-// that was dropped.
+// UnsentOrDroppedBytes returns the number of unsent bytes, including those of files. After an abort, the number
+// includes dropped output.
 func (c *Conn) UnsentOrDroppedBytes() (n int) {
 	if c.extra != nil {
 		n = c.extra.droppedOutput
@@ -196,8 +196,8 @@ func (c *Conn) SetHandlerMemory(bytes int, hasPartialMessage bool) {
 	c.freeExtraIfZero()
 }
 
-// SetReadingDespiteUnsentOutput makes reading independent of unsent output. It is for handlers that limit both
-// directions themselves. While enabled, a shutdown waits for the peer's EOF, even after CloseWrite.
+// SetReadingDespiteUnsentOutput makes reading independent of unsent output. It is for handlers that limit input and
+// output themselves. While enabled, a shutdown waits for the peer's EOF, even after CloseWrite.
 func (c *Conn) SetReadingDespiteUnsentOutput(enabled bool) {
 	if enabled && c.is(open) {
 		c.ensureRare().independentDirections = true
@@ -240,7 +240,7 @@ func (c *Conn) RefusedBytes() int {
 
 func (c *Conn) Clock() time.Duration { return c.runtime.Clock() }
 
-// LoopReads returns the number of reads by the connection's owner so far, which is the counter Reads.
+// LoopReads returns the owner's counter Reads, which counts the reads from all connections of this owner.
 func (c *Conn) LoopReads() int64 { return c.runtime.Counters.Get(Reads) }
 
 func (c *Conn) Server() any { return c.runtime.Server }
@@ -257,7 +257,7 @@ func (c *Conn) Peer() netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom16(c.peerAddr).Unmap(), c.peerPort)
 }
 
-// Ref returns a Ref to the connection. It may also be called in Closed.
+// Ref returns a Ref to the connection. Ref may also be called within the handler's Closed.
 func (c *Conn) Ref() Ref {
 	gen := c.refState.generation()
 	if c.is(closing) {
@@ -277,7 +277,7 @@ func (c *Conn) callOpened() {
 	}
 }
 
-// callReceivedOrShed passes in to the handler's Received or, if shedReason is not nil, to Shed.
+// callReceivedOrShed passes input to the handler's Received or, if shedReason is not nil, to Shed.
 func (c *Conn) callReceivedOrShed(in []byte, shedReason error) (used int) {
 	returned := false
 	defer c.recoverHandlerPanicAndAbort(&returned)
@@ -334,7 +334,7 @@ func (c *Conn) callClosedAfterDueOpened() {
 }
 
 // recoverHandlerPanicAndAbort aborts the connection if a handler call has ended by a panic or runtime.Goexit. It must
-// be deferred. *returned must be true if the handler has returned.
+// be called by defer. *returned must be true if the handler has returned.
 func (c *Conn) recoverHandlerPanicAndAbort(returned *bool) {
 	c.state &^= inCall
 	if *returned {

@@ -22,7 +22,7 @@ func (c *Config) DetectsDeadPeersWithin(limit time.Duration) bool {
 
 func (c *Conn) unansweredHeartbeats() int { return int(c.state / oneUnanswered) }
 
-// AwaitsHeartbeatAnswer reports whether the peer has sent nothing since the last heartbeat to the peer.
+// AwaitsHeartbeatAnswer reports whether the last heartbeat to the peer is unanswered.
 func (c *Conn) AwaitsHeartbeatAnswer() bool { return c.is(unansweredMask) }
 
 func (c *Conn) sendHeartbeat() {
@@ -41,7 +41,7 @@ func (c *Conn) ResetHeartbeat() {
 
 // HeartbeatSweep sends the heartbeats of all connections of a loop. It visits each connection several times per
 // heartbeat interval, a few chunks of connections at a time. A visit may send a heartbeat a little early or late, but
-// the average interval is exact. If too many heartbeats are due at once, it spreads them over the interval.
+// the average interval is exact. If too many heartbeats are due at once, the sweep spreads them over the interval.
 type HeartbeatSweep struct {
 	// Send sends or queues message without blocking, and returns how many bytes were accepted. The default is
 	// Runtime.SendDirect. A driver that queues messages must call OnHeartbeatUnsent for a message that is not sent.
@@ -182,8 +182,8 @@ func (c *Conn) mayGetHeartbeat() bool {
 }
 
 // SendOwedHeartbeat sends the heartbeat after a Visit with the result HeartbeatOwed. If the peer has sent something in
-// the meantime, it has no effect. If the peer has missed too many heartbeats, the connection is closed after one more
-// read.
+// the meantime, the call has no effect. If the peer has missed too many heartbeats, the connection is closed after one
+// more read.
 func (c *Conn) SendOwedHeartbeat() {
 	h := &c.runtime.Heartbeat
 	switch missed := c.unansweredHeartbeats(); {

@@ -38,8 +38,8 @@ func (c *Conn) feedLayerOrHandlerUnlessClosing(p []byte) {
 	c.startPendingLayerAndUpdatePause()
 }
 
-// OnPlaintext handles input for the handler, after any layer has decoded it. p is valid only during the call. The peer
-// counts as silent until such input arrives: undecoded bytes, such as a part of a TLS record, do not count.
+// OnPlaintext handles input for the handler, after any layer has decoded it. p is valid only during the call. Such
+// input ends the silence of a peer. Undecoded bytes, such as a part of a TLS record, do not.
 func (c *Conn) OnPlaintext(p []byte) {
 	if c.extra != nil {
 		c.extra.layerPartialSince = 0
@@ -154,8 +154,8 @@ func (c *Conn) feedOrShedBuffered(shedReason error) {
 	}
 }
 
-// feedOrShedInput passes in to the handler's Received or, if shedReason is not nil, to Shed. It repeats the call until
-// the handler uses no more input. It returns the unused input.
+// feedOrShedInput passes input to the handler's Received or, if shedReason is not nil, to Shed. It repeats the call
+// until the handler uses no more input. It returns the unused input.
 func (c *Conn) feedOrShedInput(in []byte, shedReason error) (unused []byte) {
 	for len(in) > 0 && !c.is(closing|failed) {
 		if c.updateAndReportInputPaused() {

@@ -66,7 +66,7 @@ func (l *LatestSubscription) isUnsubscribed() bool {
 }
 
 // announceNewer records that there is a newer value. needsRequest reports whether the caller must post a request to the
-// connection. replaced is the number of announced values that the connection will not take any more.
+// connection. replaced is the number of announced values that the newer value replaces.
 func (l *LatestSubscription) announceNewer() (needsRequest bool, replaced int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

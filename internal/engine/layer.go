@@ -162,7 +162,7 @@ func (c *Conn) AppendToTransport(p []byte) {
 }
 
 // AppendSpace appends n bytes to the output, without encoding by the layer, and returns them. The caller must fill in
-// the bytes before the next call.
+// the bytes before calling another method of c.
 func (c *Conn) AppendSpace(n int) []byte {
 	if c.is(failed) {
 		return make([]byte, n)
@@ -196,5 +196,5 @@ func (c *Conn) closeOrAbortIfLayerError(err error) {
 	}
 }
 
-// CountTLS counts a TLS handshake under reason, which is a secure.StayReason.
+// CountTLS counts a TLS handshake. reason is a secure.StayReason and selects the counter.
 func (c *Conn) CountTLS(reason int) { c.runtime.Counters.Add(TLSCompact+Counter(reason), 1) }

@@ -52,8 +52,8 @@ func (c *Config) EffectiveListeners() []Listener {
 	return c.Listeners
 }
 
-// OpenSockets returns at least minSockets listening sockets. It uses l.Sockets, l.Socket or new sockets that share a
-// port, whichever is available first. If necessary, the result contains a socket more than once.
+// OpenSockets returns at least minSockets listening sockets. It uses l.Sockets if set, or l.Socket if set. Otherwise,
+// it opens new sockets that share a port. The result may contain a socket more than once.
 //
 // The caller must close the sockets. If OpenSockets fails, it closes them all.
 func (l Listener) OpenSockets(minSockets int, opts sock.Options) (sockets []net.Listener, err error) {
@@ -96,7 +96,7 @@ func NewListenerCounters(l Listener, addr net.Addr) *ListenerCounters {
 	return &ListenerCounters{name: l.Name, addr: addr, maxConns: int64(l.MaxConns)}
 }
 
-// errListenerFull means that a listener has MaxConns open connections. Users get ErrTooManyConns instead.
+// errListenerFull means that a listener has MaxConns open connections. Other packages get ErrTooManyConns instead.
 var errListenerFull = errors.New("listener full")
 
 // acquireConnSlot counts a new connection of the listener. If MaxConns connections are open, it returns false and

@@ -6,10 +6,10 @@ import (
 )
 
 // LoopJob is code that is usually quick but may block, such as the handler of an HTTP request. A loop runs jobs on its
-// own goroutine. A job may access the loop and its connections only through hold.
+// own goroutine. A job may access the loop and its connections only through the LoopHold that RunOnLoop gets.
 //
 // If a job takes longer than 1 to 5 ms, another goroutine continues the loop on another thread. The job then finishes
-// on its goroutine, which ends with the job. This limits how long a blocking job delays the loop.
+// on its original goroutine, which ends with the job. This limits how long a blocking job delays the loop.
 type LoopJob interface {
 	RunOnLoop(hold LoopHold)
 	// LoopTaken is called when another goroutine has continued the loop, because the job took long or has called Leave.

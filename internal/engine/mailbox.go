@@ -68,7 +68,8 @@ func (m QueuedRequest) DropIfCarriesBytes() (dropped bool) {
 // stale request to HandleOrDeferForPendingLayer, which drops the request.
 func (m QueuedRequest) IsStale() bool { return m.gen != m.Conn.refState.generation() }
 
-// Shared is a message or function for many connections, stored once. It must not be modified after it is posted.
+// Shared is a message or function for many connections, stored once. A Shared must not be modified after it has been
+// posted.
 type Shared struct {
 	Bytes []byte
 	Do    func(*Conn)
@@ -156,7 +157,7 @@ func (r Request) copiedSize() int {
 	return n
 }
 
-// emptyRequestSize is the size in bytes for which a request without a message counts.
+// emptyRequestSize is the size, in bytes, that is counted for a request without a message.
 const emptyRequestSize = 1
 
 // Limits of a mailbox's memory. An empty mailbox keeps at most maxKeptData bytes for data. Senders that can wait may
@@ -197,7 +198,8 @@ func (b *Mailbox) DelayOutput(cfg *Config) {
 //
 // After DelayOutput, the mailbox delays small output: HasRequests ignores this output until the owner calls
 // ReleaseDelayed. A large message or much queued output ends the delay. A request that must not wait, such as a close,
-// overtakes the delayed output of other connections. If its own connection has requests in the queue, the delay ends.
+// overtakes the delayed output of other connections. If the request's own connection has queued requests, the delay
+// ends.
 type Mailbox struct {
 	// MaxRequests limits the number of queued requests. For requests without a message, such as a close, the limit is
 	// twice as high.
@@ -205,7 +207,7 @@ type Mailbox struct {
 	// MaxBytes limits the queued bytes. Shared bytes in consecutive requests count once. An empty mailbox accepts one
 	// message that exceeds MaxBytes.
 	MaxBytes int
-	// Counters, if set, counts the memory of requests as Buffered.
+	// Counters, if set, counts the memory of requests in the counter Buffered.
 	Counters *Counters
 	// Small minimizes the memory of each mailbox, for engines with many mailboxes.
 	Small bool
