@@ -231,7 +231,7 @@ func (c *Conn) AbandonTicket() {
 }
 
 // startTicketUnlessTooLate reports whether a worker may start the connection's job. If the job has waited too long, run
-// is false, and the worker calls the handler's Shed instead.
+// is false, and the caller must drop the job.
 func (c *Conn) startTicketUnlessTooLate() (run bool) {
 	if c.callbacks().Shed == nil {
 		return true
