@@ -6,19 +6,20 @@ import (
 	"sync/atomic"
 )
 
-// generationAndPosted combines a connection's generation and its number of posted bytes in one atomic value. It is safe
-// for concurrent use.
+// generationAndPosted combines a connection's generation and its number of posted bytes in one atomic value. Posted
+// bytes are bytes that any goroutine has queued through a Ref and that are not yet sent.
 //
 //	63            32 31       30            0
 //	┌───────────────┬────────┬──────────────┐
 //	│  generation   │ waiting│ posted bytes │
 //	└───────────────┴────────┴──────────────┘
 //
-// The generation changes when a connection begins to close. An orderly close changes it only while no bytes are posted,
-// in one atomic step. No accepted request is thus lost. Generations repeat after 2³² connections in a slot.
+// The generation changes when a connection begins to close. An orderly close changes the generation only if no bytes
+// are posted. The check and the change are one atomic step, to prevent the loss of requests. Generations repeat after
+// 2³² connections in the same slot.
 //
-// Posted bytes are bytes that a Ref has queued and that are not yet sent. A request without bytes counts as
-// emptyRequestSize. The waiting bit is set while goroutines wait to send; see sendWaiters.
+// The waiting bit is set while goroutines wait to send; see sendWaiters. A request without bytes counts as
+// emptyRequestSize.
 type generationAndPosted struct{ v atomic.Uint64 }
 
 // senderWaiting is the bit of a generationAndPosted that is set while goroutines wait to send. It is set only while

@@ -92,8 +92,8 @@ type Runtime struct {
 	// events.
 	TimeAllCalls bool
 	maxPieceSize int
-	// ClockSlack is the maximum time by which Clock may be ahead of the real clock. With a larger slack, the many
-	// owners that share a Runtime update the clock less often. For a single owner, ClockSlack is 0.
+	// ClockSlack is the maximum time by which Clock may be ahead of the real clock. Slack saves clock updates if many
+	// owners share a Runtime. For a single owner, ClockSlack is 0.
 	ClockSlack time.Duration
 	clock      atomic.Int64
 	// LookAhead is the time by which timeouts may fire early. Engines with simulated time set LookAhead to compensate
@@ -238,7 +238,7 @@ func (rt *Runtime) BuildRefusalReply(peer netip.AddrPort, reason error) (answer 
 	return answer
 }
 
-// timingSampleRate is the sampling interval for handler times: one in timingSampleRate reads is timed.
+// timingSampleRate is a sampling interval: the engine times the handler calls of one in timingSampleRate reads.
 const timingSampleRate = 64
 
 func (rt *Runtime) recordTimeAndExtendTimeouts(c *Conn, took time.Duration, countInHistogram bool) {

@@ -77,7 +77,7 @@ func (s *sendWaiters) signalSpaceFreed(c *Conn) {
 }
 
 // newWaitableSendRequest returns a request to send p. The request is accepted if the posted bytes, including p, do not
-// exceed a limit. The limit is the larger of HighWater and LowWater + len(p), but at most MaxUnsent.
+// exceed a limit. The limit is the larger of HighWater and LowWater + len(p), capped at MaxUnsent.
 func (r Ref) newWaitableSendRequest(p []byte) Request {
 	l := &r.c.runtime.Limits
 	return Request{Kind: RequestSend, Bytes: p, postedLimit: max(l.HighWater, min(l.LowWater+len(p), l.MaxUnsent), 1)}

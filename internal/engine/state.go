@@ -1,6 +1,6 @@
 package engine
 
-// Bits of Conn.state. OnClosed and ResetFailedDial clear all of them.
+// Bits of Conn.state. OnClosed and ResetFailedDial clear all bits.
 //
 //	bit              meaning                                       set by | cleared by
 //	open             established, not closed                       OnOpen

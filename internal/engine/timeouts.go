@@ -23,7 +23,7 @@ func (m coarseTime) elapsed(now time.Duration) time.Duration {
 }
 
 // NextExpiryOrTimer returns the earlier of NextTimer and the connection's expiry time. The expiry time limits a dial, a
-// handshake, a close, and the output after the peer's EOF. If both times are missing, ok is false.
+// handshake, a close, and the output after the peer's EOF. If neither time is set, ok is false.
 func (c *Conn) NextExpiryOrTimer() (at time.Duration, ok bool) {
 	if c.extra == nil {
 		return 0, false
@@ -95,7 +95,7 @@ func (c *Conn) timeAfterOrZero(d time.Duration) time.Duration {
 	return c.runtime.Now() + d
 }
 
-// SetDialTimeout makes the dial fail at the time deadline.
+// SetDialTimeout makes the dial fail at deadline, a time on the clock Runtime.Now.
 func (c *Conn) SetDialTimeout(deadline time.Duration) { c.ensureExtra().expiry = deadline }
 
 func (c *Conn) callTimerOrCloseAtDeadline(now time.Duration) (fired bool) {
@@ -180,8 +180,8 @@ func (c *Conn) abortOverdueCloseOrHandshake() {
 	}
 }
 
-// timeLimit is the time at which a limit ends, and the close reason. If why is nil, a heartbeat is sent instead of
-// closing. The zero value means no limit.
+// timeLimit contains the time at which a connection is to be closed, and the close reason. If why is nil, a heartbeat
+// is sent instead. The zero value means no limit.
 type timeLimit struct {
 	at  time.Duration
 	why error
@@ -324,8 +324,8 @@ const (
 
 const maxSweepSlices = 64
 
-// SweepSlices divides a sweep over numChunks groups of connections into slices. The sweep takes one period. A slice
-// begins at each interval and checks chunksPerSlice groups.
+// SweepSlices divides a sweep over numChunks groups of connections into slices. The sweep takes one period. After each
+// interval, a slice checks chunksPerSlice groups.
 func SweepSlices(period time.Duration, numChunks int) (interval time.Duration, chunksPerSlice int) {
 	slices := int(min(period/MinSliceInterval, maxSweepSlices))
 	if period > FastSweepPeriod {

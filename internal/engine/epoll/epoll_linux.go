@@ -31,13 +31,14 @@ var Model = engine.Model{
 // detect slow handlers early.
 const eventBatch = 64
 
-// Tokens in epoll events of the loop's own descriptors. The token of a connection is its slot number.
+// Tokens in epoll events of the loop's own descriptors. In the event of a connection, the token is the connection's
+// slot number.
 const (
 	eventfdToken = -1
 	acceptToken  = -2
 )
 
-// Flags of a connection in Conn.DriverFlags that belong to this driver.
+// Bits of Conn.DriverFlags that belong to this driver.
 const (
 	watchedIn  uint16 = 1 << (loop.DriverBits + iota) // watched for input
 	watchedOut                                        // watched for writability
@@ -138,7 +139,7 @@ func (d *driver) suspendWatch(c *engine.Conn) {
 }
 
 // unwatchBeforeClose removes c from epoll. It must be called before c's descriptor is closed. Closing the descriptor
-// does not end the watch while another process holds the socket.
+// does not end the watch while another process has the socket open.
 func (d *driver) unwatchBeforeClose(c *engine.Conn) {
 	if c.DriverFlags()&unwatched == 0 {
 		d.poll.Remove(c.FD())

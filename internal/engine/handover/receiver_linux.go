@@ -47,8 +47,8 @@ func (r *CreditDistributor) NewInChannel(fd int32, owner Owner) *ImportChannel {
 	return &ImportChannel{FD: fd, receiver: r, owner: owner}
 }
 
-// Credit returns the number of connections that the sender may still send on this channel. Capacity for them is
-// reserved.
+// Credit returns the number of connections that the sender may still send on this channel. The owner has reserved
+// capacity for these connections.
 func (in *ImportChannel) Credit() int { return in.credit }
 
 // ConfirmArrivalsAndGrantCredit tells the sender how many connections have arrived since the last confirmation. It also
@@ -94,7 +94,7 @@ func askOwnersToConfirmArrivals(channels []*ImportChannel) {
 	}
 }
 
-// sendConfirmation tells the sender the number of connections to confirm and its new credit. It ignores errors, because
+// sendConfirmation sends the number of unconfirmed connections and newCredit to the sender. It ignores errors, because
 // ReceiveBatch will report that the channel has failed.
 func (in *ImportChannel) sendConfirmation(newCredit uint32) {
 	p := binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, uint32(in.unconfirmed)), newCredit)
@@ -103,9 +103,9 @@ func (in *ImportChannel) sendConfirmation(newCredit uint32) {
 }
 
 // ReceiveBatch receives about one batch of connections and calls importConn for each connection. importConn takes
-// ownership of fd and r. Capacity for the connection has already been reserved with Owner.ReserveConns. needsConfirm
-// reports whether the caller must call ConfirmArrivalsAndGrantCredit. After the sender has shut the channel,
-// ReceiveBatch returns io.EOF. The length of buffer must be sock.MaxFDMessageSize.
+// ownership of fd and r. Each connection uses capacity reserved with Owner.ReserveConns. needsConfirm reports whether
+// the caller must call ConfirmArrivalsAndGrantCredit. After the sender has shut the channel, ReceiveBatch returns
+// io.EOF. The length of buffer must be sock.MaxFDMessageSize.
 func (in *ImportChannel) ReceiveBatch(buffer []byte, importConn func(fd int32, r *engine.Record)) (needsConfirm bool, err error) {
 	needsConfirm = in.unconfirmed > 0 // after a Goexit they may not have been confirmed
 	for limit := in.unconfirmed + MaxBatch; in.unconfirmed < limit; {

@@ -15,8 +15,8 @@ import (
 	"github.com/myriad-go/myriad/internal/secure/tls13"
 )
 
-// compactTLSLayer is a TLS layer with little memory. It replaces tlsLayer after the handshake if package tls13 supports
-// the connection's parameters. TestCompactTLSLayerSize limits its size.
+// compactTLSLayer is a TLS layer that uses little memory. It replaces tlsLayer after the handshake if package tls13
+// supports the connection's parameters. TestCompactTLSLayerSize checks its size.
 type compactTLSLayer struct {
 	records  tls13.Conn
 	params   unique.Handle[sharedTLSParams]

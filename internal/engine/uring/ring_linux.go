@@ -225,8 +225,8 @@ func (r *ring) close() {
 	unix.Close(r.file)
 }
 
-// maxFullQueueRetries is the maximum number of retries while the submission queue is full. The retries take about 0.1
-// s.
+// maxFullQueueRetries is the maximum number of retries while the submission queue is full. In total, the retries take
+// about 0.1 s.
 const maxFullQueueRetries = 1 << 18
 
 func (r *ring) nextFreeSubmission() *sqe {
@@ -263,7 +263,7 @@ func (r *ring) handleEnterResult(submitted uintptr, errno syscall.Errno) {
 }
 
 // enterAndWait passes the queued submissions to the kernel and waits for a completion, for at most timeout. A negative
-// timeout means no limit. The Go scheduler is told that the thread blocks.
+// timeout means no limit. It tells the Go scheduler that the thread blocks.
 func (r *ring) enterAndWait(timeout time.Duration) {
 	atomic.StoreUint32(r.sqTail, r.tail)
 	r.arg = waitArg{}

@@ -76,7 +76,7 @@ const (
 	tagHeartbeat
 )
 
-// Flags of a connection in Conn.DriverFlags that belong to this driver. Some represent io_uring operations in progress.
+// Bits of Conn.DriverFlags that belong to this driver. Some represent io_uring operations in progress.
 const (
 	receiving      uint16 = 1 << (loop.DriverBits + iota) // a receive
 	polling                                               // a poll

@@ -70,8 +70,8 @@ func (e *Engine) RefuseDial(err error) (ok bool) {
 	return true
 }
 
-// MoveStateTo saves the handler's state and restores it in the engine to. If a handler does not support this,
-// MoveStateTo does nothing.
+// MoveStateTo transfers the handler's state to another engine. If a handler cannot save or restore state, it does
+// nothing.
 func (e *Engine) MoveStateTo(to *Engine) error {
 	if e.cfg.SaveState == nil || to.cfg.RestoreState == nil {
 		return nil

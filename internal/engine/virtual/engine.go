@@ -77,7 +77,7 @@ func (w *pendingRequests) concatBroadcasts() (joined []byte, messages []*engine.
 	return joined, messages
 }
 
-// Listener is the listener of a virtual engine, which its Start method creates. Accept is not supported.
+// Listener is the listener of a virtual engine. The method Start creates the engine. Accept is not supported.
 type Listener struct {
 	// Engine is the engine that Start has created, or nil before Start.
 	Engine *Engine
@@ -140,8 +140,8 @@ func (e *Engine) wakeTester() {
 	}
 }
 
-// updateRequestsAndWake calls update with e.mu held and then wakes the test. It fails after the engine has ended, and
-// if update fails.
+// updateRequestsAndWake calls update with e.mu held and then wakes the test. It fails if update fails or the engine has
+// ended.
 func (e *Engine) updateRequestsAndWake(update func(*pendingRequests) error) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
