@@ -34,8 +34,8 @@ type Securer interface {
 }
 
 // RequestLayerInsertion inserts a layer, such as TLS, when the current handler call has returned. newLayer creates the
-// layer. If c is closing, RequestLayerInsertion fails with ErrClosed. If c has a layer, a relay, a requested Detach or
-// queued files, it fails with ErrBadUse.
+// layer. If c is closing or half-closed, RequestLayerInsertion fails with ErrClosed. If c has a layer, a relay, a
+// requested Detach or queued files, it fails with ErrBadUse.
 func (c *Conn) RequestLayerInsertion(newLayer func(*Conn) Layer) error {
 	switch {
 	case !c.is(open) || c.is(closing|failed|closingWrite|shut):

@@ -155,7 +155,8 @@ func (r Ref) postDoOrElse(do func(*Conn), onLost func()) {
 
 func (r Ref) postCloseWith(why error) { r.postDo(func(c *Conn) { c.CloseWith(why) }) }
 
-// remotePartner describes a connection's relay partner if the partner has another owner.
+// remotePartner describes a connection's relay partner if the partner has another owner. It also describes the partner
+// of a requested relay.
 type remotePartner struct {
 	ref            Ref
 	unacknowledged int  // bytes posted since the last grant
@@ -172,7 +173,8 @@ type fastPath struct {
 	lastUsed atomic.Uint32 // a coarseTime
 }
 
-// remotePartner returns the description of c's relay partner. It returns nil if c has no partner with another owner.
+// remotePartner returns the description of c's relay partner, or nil if c has none. A partner with the same owner has
+// no description.
 func (c *Conn) remotePartner() *remotePartner {
 	if c.extra == nil {
 		return nil

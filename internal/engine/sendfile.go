@@ -40,8 +40,8 @@ type fileQueue struct {
 }
 
 // SendFile appends n bytes of borrowedFile, starting at offset, to the output. If n is negative, it appends all bytes
-// from offset on. The caller may close the file after the call. If MaxQueuedFiles files are queued, SendFile fails with
-// ErrFull.
+// from offset on. The caller may close the file after the call. If SendFile would have to queue more than
+// MaxQueuedFiles files, it fails with ErrFull.
 func (c *Conn) SendFile(borrowedFile *os.File, offset, n int64) error {
 	switch {
 	case c.is(closing|failed|closingWrite) || !c.is(open):

@@ -101,7 +101,8 @@ func (d *driver) cancelInputOps(c *engine.Conn) {
 // CanRead reports whether ReadOnce may read from c. It returns false while c is closing or has a receive in progress.
 func (d *driver) CanRead(c *engine.Conn) bool { return c.DriverFlags()&(closing|receiving) == 0 }
 
-// ReadOnce makes one receive call on c and delivers the received bytes. If CanRead returns false, it does nothing.
+// ReadOnce makes one receive call on c and delivers the received bytes. If CanRead returns false, it does nothing, to
+// keep the received bytes in order.
 func (d *driver) ReadOnce(c *engine.Conn) (gotBytes bool) {
 	if !d.CanRead(c) {
 		return false
