@@ -173,8 +173,7 @@ type fastPath struct {
 	lastUsed atomic.Uint32 // a coarseTime
 }
 
-// remotePartner returns the description of c's relay partner, or nil if c has none. A partner with the same owner has
-// no description.
+// remotePartner returns the remotePartner of c, or nil if c has none.
 func (c *Conn) remotePartner() *remotePartner {
 	if c.extra == nil {
 		return nil
