@@ -12,10 +12,10 @@ import (
 // treat this input as if it came from the layer. The connection is then handshaking again, but if it ends, Closed is
 // called. Requests are deferred until the handshake is done, so that their data passes the layer.
 
-// ErrClearInput is the close reason if plaintext input is left when the layer starts.
+// ErrClearInput is the close reason if unread plaintext input remains when TLS starts.
 var ErrClearInput = errors.New("myriad: plaintext input after the command that starts TLS")
 
-// pendingLayer is the state of RequestLayerInsertion until the handshake is done.
+// pendingLayer is the state of a layer between RequestLayerInsertion and the end of the layer's handshake.
 type pendingLayer struct {
 	newLayer       func(*Conn) Layer // nil once the layer has started
 	deferred       []deferredRequest
@@ -27,12 +27,15 @@ type deferredRequest struct {
 	data    []byte
 }
 
-// Securer is a Handler with the method Secured, which is called after an inserted layer's handshake, never on a worker.
+// Securer is a Handler with a method Secured. Secured is called when a layer from RequestLayerInsertion has completed
+// its handshake. Secured runs on the connection's owner, never on a worker.
 type Securer interface {
 	Secured(c *Conn)
 }
 
-// RequestLayerInsertion requests a layer. The layer is inserted when the current handler call has returned.
+// RequestLayerInsertion inserts a layer, such as TLS, when the current handler call has returned. newLayer creates the
+// layer. If c is closing or half-closed, RequestLayerInsertion fails with ErrClosed. If c has a layer, a relay, a
+// requested Detach or queued files, it fails with ErrBadUse.
 func (c *Conn) RequestLayerInsertion(newLayer func(*Conn) Layer) error {
 	switch {
 	case !c.is(open) || c.is(closing|failed|closingWrite|shut):
@@ -73,7 +76,8 @@ func (c *Conn) startPendingLayer() {
 	c.continueLayerHandshake()
 }
 
-// callSecuredAndHandleDeferred calls Secured after the handshake and handles the deferred requests.
+// callSecuredAndHandleDeferred calls the handler's Secured and then handles the requests that were deferred during the
+// handshake.
 func (c *Conn) callSecuredAndHandleDeferred() {
 	x := c.extra
 	kept := x.pendingLayer.deferred
@@ -109,7 +113,8 @@ func (c *Conn) cancelPendingLayer() {
 	}
 }
 
-// deferRequestIfLayerPending defers most kinds of requests while a layer is pending. It returns true if it defers req.
+// deferRequestIfLayerPending stores req and data if c waits for the handshake of a pending layer. It returns false if
+// req must be handled immediately.
 func (c *Conn) deferRequestIfLayerPending(req QueuedRequest, data []byte) (deferred bool) {
 	if !c.hasPendingLayer() || !c.is(open) || req.Kind == RequestResumeLayer || req.Kind == RequestBroadcast {
 		return false

@@ -6,23 +6,24 @@ import (
 	"sync/atomic"
 )
 
-// generationAndPosted is the part of a connection that any goroutine may use. The upper 32 bits are the connection's
-// generation. The lower bits count the bytes that are posted and not yet sent; a request without bytes counts as
-// emptyRequestSize. The bit between them is set while senders wait for capacity; see sendWaiters.
+// generationAndPosted combines a connection's generation and its number of posted bytes in one atomic value. Posted
+// bytes are bytes that any goroutine has queued through a Ref and that are not yet sent.
 //
 //	63            32 31       30            0
 //	┌───────────────┬────────┬──────────────┐
 //	│  generation   │ waiting│ posted bytes │
 //	└───────────────┴────────┴──────────────┘
 //
-// The generation changes when a connection starts to close. In an orderly close, the change and the check that nothing
-// is posted are one atomic step, so that no accepted request is lost. Generations repeat after 2³² connections in a
-// slot.
+// The generation changes when a connection begins to close. An orderly close changes the generation only if no bytes
+// are posted. The check and the change are one atomic step, to prevent the loss of requests. Generations repeat after
+// 2³² connections in the same slot.
 //
-// The bytes of a request are released when the request is taken, even if another connection uses the slot by then.
+// The waiting bit is set while goroutines wait to send; see sendWaiters. A request without bytes counts as
+// emptyRequestSize.
 type generationAndPosted struct{ v atomic.Uint64 }
 
-// senderWaiting is the bit for waiting senders. It is set only while something is posted.
+// senderWaiting is the bit of a generationAndPosted that is set while goroutines wait to send. It is set only while
+// bytes are posted.
 const senderWaiting = 1 << 31
 
 func (m *generationAndPosted) generation() uint32 { return uint32(m.v.Load() >> 32) }
@@ -39,7 +40,8 @@ func (m *generationAndPosted) releasePostedBytes(count int) (remaining int, send
 	return postedBytesIn(v), v&senderWaiting != 0
 }
 
-// markSenderWaitingIfAbove sets the waiting bit if more than maxPosted bytes are posted in the same generation.
+// markSenderWaitingIfAbove sets the bit senderWaiting if generation is current and more than maxPosted bytes are
+// posted. It returns true if the bit is now set.
 func (m *generationAndPosted) markSenderWaitingIfAbove(generation uint32, maxPosted int) (marked bool) {
 	for {
 		v := m.v.Load()
@@ -81,13 +83,13 @@ type Ref struct {
 	generation uint32
 }
 
-// Send posts a copy of p to be sent.
+// Send queues a copy of p for sending.
 func (r Ref) Send(p []byte) error { return r.post(Request{Kind: RequestSend, Bytes: p}) }
 
-// Sendv posts a copy of the concatenated pieces to be sent.
+// Sendv queues a copy of the concatenated pieces for sending.
 func (r Ref) Sendv(pieces [][]byte) error { return r.post(Request{Kind: RequestSend, Pieces: pieces}) }
 
-// SendShared posts s.Bytes to be sent, without copying the bytes.
+// SendShared queues s.Bytes for sending, without copying the bytes.
 func (r Ref) SendShared(s *Shared) error { return r.post(Request{Kind: RequestSend, Shared: s}) }
 
 // Close requests an orderly close.
@@ -96,11 +98,12 @@ func (r Ref) Close() error { return r.post(Request{Kind: RequestClose}) }
 // Nudge requests a call of the handler's Nudged method.
 func (r Ref) Nudge() error { return r.post(Request{Kind: RequestNudge}) }
 
-// Do requests a call of f on the connection's owner, under the rules of a handler call.
+// Do requests a call of f on the connection's owner. The rules for handler calls apply to f. If the connection begins
+// to close before f can run, f is not called.
 func (r Ref) Do(f func(*Conn)) error { return r.post(Request{Kind: RequestDo, Shared: &Shared{Do: f}}) }
 
-// DoOrElse is like Do, but calls onLost instead of f if the connection begins to close before f can run. onLost may be
-// called on any goroutine and must not block. If DoOrElse fails, it calls neither f nor onLost.
+// DoOrElse is like Do, but calls onLost if the connection begins to close before f can run. onLost may run on any
+// goroutine and must not block. If DoOrElse returns an error, neither f nor onLost is called.
 func (r Ref) DoOrElse(f func(*Conn), onLost func()) error {
 	return r.post(Request{Kind: RequestDo, Shared: &Shared{Do: f, OnLost: onLost}})
 }
@@ -110,7 +113,7 @@ func (r Ref) ReportPanic(peer string, value any, stack []byte) error {
 	return r.c.runtime.logAndCountPanic(r, peer, value, stack)
 }
 
-// ResumeLayer requests a call of the layer's ContinueHandshake.
+// ResumeLayer requests a call of ContinueHandshake on the connection's layer.
 func (r Ref) ResumeLayer() error { return r.post(Request{Kind: RequestResumeLayer}) }
 
 // ID returns a positive number that is unique among all connections of an engine. For the zero Ref it returns 0.
@@ -122,7 +125,8 @@ func (r Ref) ID() uint64 {
 	return uint64(r.generation)<<32 | uint64(uint32(r.c.slot)*uint32(max(rt.Loops, 1))+uint32(rt.Index)+1)
 }
 
-// Location returns the index of the connection's owner, the connection's slot and its generation.
+// Location returns the index of the connection's owner, the connection's slot and the connection's generation. For the
+// zero Ref, all three are 0.
 func (r Ref) Location() (ownerIndex int, slot, generation uint32) {
 	if r.c == nil {
 		return 0, 0, 0
@@ -130,8 +134,8 @@ func (r Ref) Location() (ownerIndex int, slot, generation uint32) {
 	return r.c.runtime.Index, r.c.slot, r.generation
 }
 
-// ConnOwnedBy returns the connection if it belongs to rt and has not begun to close; otherwise it returns nil. Only
-// the owner rt may call it.
+// ConnOwnedBy returns the connection if it belongs to rt and has not begun to close. Otherwise it returns nil. Only the
+// owner that uses rt may call ConnOwnedBy.
 func (r Ref) ConnOwnedBy(rt *Runtime) *Conn {
 	if r.IsClosed() || r.c.runtime != rt {
 		return nil
@@ -139,9 +143,9 @@ func (r Ref) ConnOwnedBy(rt *Runtime) *Conn {
 	return r.c
 }
 
-// ReserveDeferredBroadcast returns a broadcast request for a connection that a worker is using. When the worker has
-// returned the connection, the caller must pass the request to HandleOrDeferForPendingLayer. ReserveDeferredBroadcast
-// fails if the connection has closed or has too many posted bytes. It is safe for concurrent use.
+// ReserveDeferredBroadcast returns a request to send the broadcast s on c, while a worker is using c. When the worker
+// has returned c, the caller must pass the request to HandleOrDeferForPendingLayer. ReserveDeferredBroadcast fails if c
+// has closed or has too many posted bytes. It is safe for concurrent use.
 func (c *Conn) ReserveDeferredBroadcast(s *Shared) (QueuedRequest, error) {
 	gen := c.refState.generation()
 	if err := c.refState.reservePostedBytes(gen, max(len(s.Bytes), emptyRequestSize), c.runtime.Limits.MaxUnsent); err != nil {
@@ -173,7 +177,8 @@ func (c *Conn) refLock() *sync.Mutex {
 	return &c.runtime.refLocks[c.slot%uint32(len(c.runtime.refLocks))]
 }
 
-// callLockedIfOpen calls f unless the connection has begun to close. During f, the connection cannot begin to close.
+// callLockedIfOpen calls f under a lock that prevents the connection from closing. If the connection has already begun
+// to close, callLockedIfOpen only returns false.
 func (r Ref) callLockedIfOpen(f func(c *Conn)) (called bool) {
 	if r.IsClosed() {
 		return false
@@ -194,8 +199,9 @@ func (r Ref) Peer() (peer netip.AddrPort, ok bool) {
 	return peer, ok
 }
 
-// LocalAddr returns the local address, or the zero value for an address without a port. If the connection has begun to
-// close, or the call would block a loop (see Loop.FetchLocalAddr), ok is false.
+// LocalAddr returns the connection's local address. For an address without a port, such as a unix socket's, it returns
+// the zero value. ok is false if the connection has begun to close. ok is also false if the call would block a loop;
+// see Loop.FetchLocalAddr.
 func (r Ref) LocalAddr() (local netip.AddrPort, ok bool) {
 	switch {
 	case r.IsClosed():

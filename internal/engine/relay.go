@@ -47,8 +47,8 @@ func (c *Conn) RequestRelayWith(partner Ref) error {
 
 func (c *Conn) IsRelayed() bool { return c.is(relayed) }
 
-// isInputTaken reports whether a relay, a pending layer or a Detach gets the input instead of the handler. A requested
-// relay or Detach counts, too.
+// isInputTaken reports whether input bypasses the handler because of a relay, a pending layer or a Detach. A relay or
+// Detach that has only been requested counts, too.
 func (c *Conn) isInputTaken() bool {
 	return c.is(relayed) || c.extra != nil && (c.remotePartner() != nil || c.hasPendingLayer() || c.isDetaching())
 }
@@ -63,13 +63,14 @@ func (c *Conn) isFreeToRelayWith(partner Ref) bool {
 	return true
 }
 
-// newRelayRequest returns a request that asks its receiver to join r in a relay.
+// newRelayRequest returns a request that makes its receiver start a relay with r. If the receiver closes first, r is
+// closed, too.
 func (r Ref) newRelayRequest() *Shared {
 	return &Shared{Do: func(o *Conn) { o.acceptRelay(r) }, OnLost: func() { r.postCloseWith(ErrClosed) }}
 }
 
-// acceptRelay joins the connection and the requester in a relay. If a worker owns the requester, the request is
-// repeated once the worker has returned the requester.
+// acceptRelay joins c and requester in a relay. If a worker is using requester, acceptRelay is called again after the
+// worker has finished.
 func (c *Conn) acceptRelay(requester Ref) {
 	o, here := requester.ConnOwnedBy(c.runtime), c.Ref()
 	near := c.runtime.Loop != nil && o != nil
@@ -121,7 +122,8 @@ func (c *Conn) joinRelayOrClosePartner(partner Ref, incoming, outgoing *fastPath
 	}
 }
 
-// enterRelayState starts the relay for one of two connections. If both connections have one owner, remote is nil.
+// enterRelayState marks c as relayed. remote describes the relay partner, and is nil if c and the partner have the same
+// owner.
 func (c *Conn) enterRelayState(remote *remotePartner) {
 	c.state |= relayed
 	c.state &^= neverHeard | eofDelivered | readPaused | inputHeld | drainedPending | unansweredMask
@@ -142,7 +144,8 @@ func (c *Conn) enterRelayState(remote *remotePartner) {
 
 func (r Ref) postDo(do func(*Conn)) { r.postDoOrElse(do, nil) }
 
-// postDoOrElse posts a request to call do. If the connection begins to close first, onLost is called instead.
+// postDoOrElse requests a call of do on the connection's owner. If the connection begins to close first, it calls
+// onLost instead. onLost may be nil.
 func (r Ref) postDoOrElse(do func(*Conn), onLost func()) {
 	err := r.post(Request{Kind: RequestDo, alwaysFits: true, Shared: &Shared{Do: do, OnLost: onLost}})
 	if err != nil && onLost != nil {
@@ -152,7 +155,8 @@ func (r Ref) postDoOrElse(do func(*Conn), onLost func()) {
 
 func (r Ref) postCloseWith(why error) { r.postDo(func(c *Conn) { c.CloseWith(why) }) }
 
-// remotePartner is a connection's state for a relay partner that has another owner.
+// remotePartner describes a connection's relay partner if the partner has another owner. It also describes the partner
+// of a requested relay.
 type remotePartner struct {
 	ref            Ref
 	unacknowledged int  // bytes posted since the last grant
@@ -161,15 +165,15 @@ type remotePartner struct {
 	incoming, outgoing *fastPath
 }
 
-// fastPath lets the relay partner send on a connection's socket without a copy or a wake-up. The lock is held during
-// the send, which does not block.
+// fastPath lets a relay partner send directly on a connection's socket, without a copy or a wake-up. mu is held during
+// each send.
 type fastPath struct {
 	mu       sync.Mutex
 	open     bool          // there is no unsent output and no layer
 	lastUsed atomic.Uint32 // a coarseTime
 }
 
-// remotePartner returns the state for a relay partner that has another owner, or nil.
+// remotePartner returns the remotePartner of c, or nil if c has none.
 func (c *Conn) remotePartner() *remotePartner {
 	if c.extra == nil {
 		return nil
@@ -185,7 +189,8 @@ func (c *Conn) allowPartnerFastPathIfNoOutput() {
 	}
 }
 
-// blockPartnerFastPath must be called before output is added, because the partner must not overtake the output.
+// blockPartnerFastPath stops the relay partner from sending directly on c's socket. It must be called before output is
+// added to c, to keep the output in order.
 func (c *Conn) blockPartnerFastPath() {
 	if r := c.remotePartner(); r != nil && r.incoming != nil {
 		r.incoming.mu.Lock()
@@ -202,13 +207,15 @@ func (c *Conn) countPartnerSendsAsActivity() {
 	}
 }
 
-// MaySendOnPartnerSocket reports whether the relay partner has another owner and allows direct sends on its socket.
+// MaySendOnPartnerSocket reports whether c may send directly on its relay partner's socket. The partner must have
+// another owner.
 func (c *Conn) MaySendOnPartnerSocket() bool {
 	r := c.remotePartner()
 	return r != nil && r.outgoing != nil
 }
 
-// TrySendOnPartnerSocket calls send with the partner if the partner's socket may be used now. send must not block.
+// TrySendOnPartnerSocket calls send with the relay partner if the partner's socket may be used now. send must not
+// block.
 func (c *Conn) TrySendOnPartnerSocket(send func(o *Conn)) (called bool) {
 	if !c.MaySendOnPartnerSocket() || c.in != nil || c.is(closing|failed) {
 		return false
@@ -224,7 +231,8 @@ func (c *Conn) TrySendOnPartnerSocket(send func(o *Conn)) (called bool) {
 	return true
 }
 
-// reopenFastPathAndResumePartner must be called after a connection with a remotePartner has sent output.
+// reopenFastPathAndResumePartner lets the relay partner continue to send. It must be called after c has sent output. c
+// must have a remotePartner.
 func (c *Conn) reopenFastPathAndResumePartner() {
 	c.allowPartnerFastPathIfNoOutput()
 	if c.extra.remotePartner.partnerPaused {
@@ -243,8 +251,9 @@ func (c *Conn) forwardBufferedInputAndEOF() {
 	}
 }
 
-// localPartner returns the relay partner on the same loop, or nil if the partner has another owner. It must not be
-// called once the two connections have begun to close, because the partner's slot may be reused.
+// localPartner returns c's relay partner if both connections belong to the same loop. If the partner has another owner,
+// it returns nil. After both connections have begun to close, localPartner must not be called, because the partner's
+// slot may be reused.
 func (c *Conn) localPartner() *Conn {
 	if c.remotePartner() != nil {
 		return nil
@@ -323,7 +332,8 @@ func (c *Conn) sendOrBufferRelayed(p []byte) {
 	}
 }
 
-// SpliceTargetIfReady returns the relay partner if received bytes may be spliced to it, or else nil.
+// SpliceTargetIfReady returns the relay partner if c's input may now be spliced to the partner's socket. Otherwise it
+// returns nil.
 func (c *Conn) SpliceTargetIfReady() *Conn {
 	if !c.is(relayed) || c.is(closing|failed) || c.in != nil || c.layer() != nil {
 		return nil
@@ -335,7 +345,7 @@ func (c *Conn) SpliceTargetIfReady() *Conn {
 	return o
 }
 
-// CountSpliced counts n bytes that were spliced or sent by TrySendOnPartnerSocket.
+// CountSpliced counts n bytes that c has passed to its relay partner by splice or TrySendOnPartnerSocket.
 func (c *Conn) CountSpliced(n int) {
 	c.lastHeard = c.runtime.coarseNow()
 	if o := c.localPartner(); o != nil {
@@ -362,7 +372,7 @@ func (c *Conn) resumeLocalPartnerReading() {
 	}
 }
 
-// resumePartnerReadingIfLittleUnsent makes the relay partner read again if little of the connection's output is unsent.
+// resumePartnerReadingIfLittleUnsent lets the relay partner read again if c has little unsent output.
 func (c *Conn) resumePartnerReadingIfLittleUnsent() {
 	r, maxUnsent := c.extra.remotePartner, c.runtime.Limits.LowWater
 	if r.incoming != nil {
@@ -405,8 +415,8 @@ func (c *Conn) closePartner(why error) {
 	c.extra.remotePartner.ref.postDo(func(o *Conn) { o.closeBecauseOfPartner(why) })
 }
 
-// closeBecauseOfPartner closes the connection because its relay partner closes. If the partner has not ended in order,
-// data may be missing, so the layer sends no closing message: with TLS, the peer then detects a truncation.
+// closeBecauseOfPartner closes c because its relay partner closes with reason why. If why is an error other than
+// io.EOF, TLS sends no close_notify, so that the peer detects missing data.
 func (c *Conn) closeBecauseOfPartner(why error) {
 	if why != nil && why != io.EOF && !c.is(closing) {
 		c.ensureExtra().layerCloseSent = true

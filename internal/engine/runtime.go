@@ -14,13 +14,13 @@ import (
 	"github.com/myriad-go/myriad/internal/admission"
 )
 
-// Poster queues a request with a connection's owner and wakes the owner. It is safe for concurrent use.
+// Poster queues requests for a connection's owner and wakes the owner. It is safe for concurrent use.
 type Poster interface {
 	Post(c *Conn, gen uint32, r Request) error
 }
 
-// Loop is the event loop as a connection sees it. In the goroutine model each connection is its own owner, and
-// Runtime.Loop is nil. Methods must be called on the loop unless documented otherwise.
+// Loop contains what a connection needs from its event loop. Connections of the goroutine model have no Loop. Methods
+// must be called on the loop's goroutine unless documented otherwise.
 type Loop interface {
 	// Conn returns the connection in a slot. The slot must be in use.
 	Conn(slot uint32) *Conn
@@ -49,8 +49,8 @@ type Loop interface {
 	FetchLocalAddr(r Ref) (addr netip.AddrPort, ok bool)
 }
 
-// Runtime is the environment of connections. Each loop has a Runtime; in the goroutine model all connections share
-// one. Its fields do not change after the start unless documented otherwise.
+// Runtime contains what the connections of one owner share. Each loop has a Runtime. In the goroutine model, all
+// connections share one Runtime. Fields do not change after the engine's start unless documented otherwise.
 type Runtime struct {
 	Config
 	Admission        *admission.Controller
@@ -59,46 +59,47 @@ type Runtime struct {
 	Poster           Poster
 	Counters         *Counters
 	Shared           *Counters
-	// Now is the clock for timeouts: the time since an arbitrary start. Deterministic drivers replace it.
+	// Now returns the time for timeouts, measured from an arbitrary start. Engines with simulated time replace it.
 	Now  func() time.Duration
 	Loop Loop // nil in the goroutine model
 	// NoDetach forbids Detach and NoFiles forbids SendFile. They are set if descriptors are valid on one thread only.
 	NoDetach, NoFiles bool
-	// LocalAddr, if set, returns the local address of a connection. The connection must not be closed during the call.
-	// It is safe for concurrent use.
+	// LocalAddr, if set, returns the local address of c. c must not be closed during the call. LocalAddr is safe for
+	// concurrent use.
 	LocalAddr func(c *Conn) netip.AddrPort
 	Index     int
-	// OnWorkers means that workers, not the owner, call the handler; see MakeDeferredHandlerCalls. The owner may change
-	// OnWorkers and Buffers between two events.
+	// OnWorkers makes workers call the handlers, instead of the connections' owner. See MakeDeferredHandlerCalls. The
+	// owner may change the fields OnWorkers and Buffers between two events.
 	OnWorkers bool
 	// HandlerTimes, if set, records the duration of handler calls by workers.
 	HandlerTimes *WorkerCallTimes
-	// SendDirect, if set, sends p and then the pieces in behind in one non-blocking call. It returns the number of
-	// bytes sent. p must not be empty. Only writes of at least MinDirectSend bytes use it, because copying fewer bytes
-	// costs less than a system call. The owner may change SendDirect between two events.
+	// SendDirect, if set, sends p and then the elements of behind in one non-blocking call. It returns the number of
+	// bytes sent. p must not be empty. SendDirect is used for writes of at least MinDirectSend bytes. The owner may
+	// change SendDirect between two events.
 	SendDirect    func(c *Conn, p []byte, behind [][]byte) int
 	MinDirectSend int
-	// ReceiveDirect, if set, receives bytes without blocking, on any goroutine. It returns 0 if there are none, at EOF
-	// and after an error. The connection must not be closed during the call. See Ref.ReceiveWhileReadingIsOff.
+	// ReceiveDirect, if set, receives bytes into p without blocking, on any goroutine. It returns 0 if no bytes are
+	// available, at EOF and after an error. c must not be closed during the call. See Ref.ReceiveWhileReadingIsOff.
 	ReceiveDirect func(c *Conn, p []byte) (n int)
-	// SendToPartner, if set, is like SendDirect, for a relay partner that has another owner. If the partner is closed,
-	// SendToPartner does nothing.
+	// SendToPartner, if set, sends p to a relay partner that has another owner, without blocking. It returns the number
+	// of bytes sent. If the partner is closed, it does nothing.
 	SendToPartner func(to *Conn, p []byte) int
 	// directSent is the number of bytes sent directly in the current event; see Conn.directSentInEvent.
 	directSent int
 	// RetainCalls counts calls of Conn.Retain.
 	RetainCalls atomic.Uint64
-	// TimeAllCalls times every handler call. The owner may change it between two events.
+	// TimeAllCalls makes the engine time every handler call instead of a sample. The owner may change it between two
+	// events.
 	TimeAllCalls bool
 	maxPieceSize int
-	// ClockSlack is the time by which Clock may be ahead of the real clock. An update sets Clock this far
-	// ahead, so that many owners that share a Runtime update it less often. For a single owner it is 0.
+	// ClockSlack is the maximum time by which Clock may be ahead of the real clock. Slack saves clock updates if many
+	// owners share a Runtime. For a single owner, ClockSlack is 0.
 	ClockSlack time.Duration
 	clock      atomic.Int64
-	// LookAhead is the time by which timeouts may fire early. Deterministic drivers set it to offset the rounding of
-	// coarse times. If it is 0, this rounding makes timeouts fire up to 34 ms late.
+	// LookAhead is the time by which timeouts may fire early. Engines with simulated time set LookAhead to compensate
+	// for rounding. If it is 0, timeouts may fire up to 34 ms late.
 	LookAhead time.Duration
-	// SweepsHeartbeats means that a HeartbeatSweep sends the heartbeats. Otherwise CheckTimeouts sends them.
+	// SweepsHeartbeats selects the sender of heartbeats: a HeartbeatSweep if true, CheckTimeouts if false.
 	SweepsHeartbeats bool
 	// The following are safe for concurrent use.
 	refLocks    refLocks
@@ -115,8 +116,8 @@ func (rt *Runtime) Configure(cfg *Config, admissions *admission.Controller) {
 	rt.SetClock(MonotonicNow())
 }
 
-// SetClock sets the coarse time. The owner must call SetClock before it handles events. With a ClockSlack, the clock
-// never goes back.
+// SetClock sets the time that Clock returns. The owner must call SetClock before it handles events. If ClockSlack is
+// positive, the clock never goes back.
 func (rt *Runtime) SetClock(now time.Duration) {
 	if rt.ClockSlack == 0 {
 		rt.clock.Store(int64(now))
@@ -127,10 +128,10 @@ func (rt *Runtime) SetClock(now time.Duration) {
 	}
 }
 
-// Clock returns the coarse time. It may be up to ClockSlack ahead of the time that was last passed to SetClock.
+// Clock returns the time of the last SetClock call. The result may be up to ClockSlack ahead of that time.
 func (rt *Runtime) Clock() time.Duration { return time.Duration(rt.clock.Load()) }
 
-// coarseNow returns the coarse time, rounded up.
+// coarseNow returns the time of Clock as a coarseTime, rounded up.
 func (rt *Runtime) coarseNow() coarseTime { return toCoarseTime(rt.Clock()) + 1 }
 
 // The following methods allocate the buffers of connections and count their capacity as Buffered.
@@ -175,7 +176,7 @@ func (rt *Runtime) growBuffer(b *Buffer, extraBytes, maxCap int) {
 	rt.Buffers.Put(other)
 }
 
-// appendOutput appends to the last piece of b and adds pieces as needed.
+// appendOutput appends a copy of p to b. It adds further buffers to b as needed.
 func appendOutput[T []byte | string](rt *Runtime, b *Buffer, p T) {
 	for len(p) > 0 {
 		last, maxSize := b.lastPiece(), rt.maxPieceSize
@@ -196,7 +197,7 @@ func appendOutput[T []byte | string](rt *Runtime, b *Buffer, p T) {
 	}
 }
 
-// appendOutputSpace is like appendOutput, but does not set the n bytes. They are in one piece.
+// appendOutputSpace appends n contiguous bytes to b and returns these bytes. They are not initialized.
 func appendOutputSpace(rt *Runtime, b *Buffer, n int) []byte {
 	last, maxSize := b.lastPiece(), rt.maxPieceSize
 	if last.appendableBytes(maxSize) < n && (last.inKernel || last.Len() > 0) {
@@ -237,7 +238,7 @@ func (rt *Runtime) BuildRefusalReply(peer netip.AddrPort, reason error) (answer 
 	return answer
 }
 
-// timingSampleRate is the sampling interval: the handler calls of one in timingSampleRate reads are timed.
+// timingSampleRate is a sampling interval: the engine times the handler calls of one in timingSampleRate reads.
 const timingSampleRate = 64
 
 func (rt *Runtime) recordTimeAndExtendTimeouts(c *Conn, took time.Duration, countInHistogram bool) {
@@ -249,8 +250,8 @@ func (rt *Runtime) recordTimeAndExtendTimeouts(c *Conn, took time.Duration, coun
 	rt.reportIfSlowHandler(c, took)
 }
 
-// logAndCountEndBeforeOpened counts a connection that closed before its Opened was called. Unless the reason is io.EOF
-// or ErrServerClosed, it logs the reason.
+// logAndCountEndBeforeOpened counts a connection that has closed before the handler's Opened was called. It logs close
+// reasons other than io.EOF and ErrServerClosed.
 func (rt *Runtime) logAndCountEndBeforeOpened(c *Conn) {
 	why := c.extra.closeReason
 	rt.Counters.CountRefused(refusalCauseOf(why))
@@ -282,16 +283,16 @@ type Pool interface {
 	IsClosedErr(why error) bool
 }
 
-// WorkerCallTimes records the number and duration of handler calls by workers. It counts active calls in two slots: one
-// for calls that began after the last TakeTotals, and one for earlier calls.
+// WorkerCallTimes records the number and the total duration of handler calls on workers. It also detects calls that
+// take too long; see TakeTotals.
 type WorkerCallTimes struct {
 	calls, duration atomic.Int64
 	active          [2]atomic.Int64
 	currentSlot     atomic.Int32 // slot of calls that start now
 }
 
-// TakeTotals returns and resets the totals. stuck means that a call has been active since before the previous
-// TakeTotals.
+// TakeTotals returns and resets the number and the total duration of finished calls. stuck reports whether a call has
+// been running since before the previous TakeTotals.
 func (t *WorkerCallTimes) TakeTotals() (calls int64, took time.Duration, stuck bool) {
 	now := t.currentSlot.Load()
 	if stuck = t.active[1-now].Load() != 0; !stuck {
@@ -314,7 +315,7 @@ func (t *WorkerCallTimes) endCall(activeSlot int32, took time.Duration) {
 
 var epoch = time.Now()
 
-// MonotonicNow returns the monotonic clock of the real drivers.
+// MonotonicNow returns the time since the process started, from the monotonic clock.
 func MonotonicNow() time.Duration { return time.Since(epoch) }
 
 func (rt *Runtime) logAndCountPanic(r Ref, peer string, value any, stack []byte) *PanicError {

@@ -30,7 +30,8 @@ type waiters struct {
 	spaceFreed chan struct{} // closed when there is space
 }
 
-// addUnlessTooMany counts a sender of c. If c has too many senders, it returns false.
+// addUnlessTooMany counts a goroutine that waits to send to c. If MaxSenders goroutines are already waiting, it returns
+// false.
 func (s *sendWaiters) addUnlessTooMany(c *Conn) (added bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -57,7 +58,8 @@ func (s *sendWaiters) removeOne(c *Conn) {
 	}
 }
 
-// spaceFreedChan returns the channel on which a sender of c waits. The sender must first call addUnlessTooMany.
+// spaceFreedChan returns a channel that is closed when c may have space for more bytes. The caller must have called
+// addUnlessTooMany.
 func (s *sendWaiters) spaceFreedChan(c *Conn) <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -74,15 +76,14 @@ func (s *sendWaiters) signalSpaceFreed(c *Conn) {
 	}
 }
 
-// newWaitableSendRequest returns a request to send p. It fits while at most HighWater bytes, including p, are posted.
-// For a long p, the limit is LowWater + len(p), at most MaxUnsent, because p must fit when senders are woken at
-// LowWater.
+// newWaitableSendRequest returns a request to send p. The request is accepted if the posted bytes, including p, do not
+// exceed a limit. The limit is the larger of HighWater and LowWater + len(p), capped at MaxUnsent.
 func (r Ref) newWaitableSendRequest(p []byte) Request {
 	l := &r.c.runtime.Limits
 	return Request{Kind: RequestSend, Bytes: p, postedLimit: max(l.HighWater, min(l.LowWater+len(p), l.MaxUnsent), 1)}
 }
 
-// TrySend is like SendWait, but if there is no space, it fails with ErrFull.
+// TrySend is like SendWait, but returns ErrFull instead of waiting for space.
 func (r Ref) TrySend(p []byte) error {
 	if r.IsClosed() {
 		return ErrClosed
@@ -90,9 +91,9 @@ func (r Ref) TrySend(p []byte) error {
 	return r.post(r.newWaitableSendRequest(p))
 }
 
-// SendWait is like Send, but waits for space. If ctx ends, SendWait fails with the cause of ctx. In a turn of a loop it
-// fails with ErrOnLoop instead of waiting. It fails with ErrFull if MaxSenders goroutines are waiting, and with
-// ErrWriteTimeout if the owner's mailbox has been full for Limits.WriteTimeout.
+// SendWait is like Send, but waits while too many bytes are queued for the connection. If ctx ends, it returns the
+// cause of ctx. On a loop, it returns ErrOnLoop instead of waiting. If MaxSenders goroutines are already waiting, it
+// returns ErrFull. If the owner's mailbox stays full for Limits.WriteTimeout, it returns ErrWriteTimeout.
 func (r Ref) SendWait(ctx context.Context, p []byte) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -143,8 +144,8 @@ func (r Ref) SendWait(ctx context.Context, p []byte) error {
 	}
 }
 
-// awaitMailboxSpace waits until the owner's mailbox may have space, ctx ends or, if there is a WriteTimeout,
-// monotonicDeadline is reached.
+// awaitMailboxSpace waits until the owner's mailbox may have space. It fails when ctx ends. With a WriteTimeout, it
+// also fails at monotonicDeadline.
 func (r Ref) awaitMailboxSpace(ctx context.Context, wait SpaceWait, monotonicDeadline time.Duration) error {
 	var late <-chan time.Time
 	if r.c.runtime.Limits.WriteTimeout > 0 {

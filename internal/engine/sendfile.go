@@ -39,8 +39,9 @@ type fileQueue struct {
 	progressGoal int
 }
 
-// SendFile appends n bytes of a file, starting at offset, to the output. If n is negative, SendFile appends the rest of
-// the file. The caller may close the file after the call.
+// SendFile appends n bytes of borrowedFile, starting at offset, to the output. If n is negative, it appends all bytes
+// from offset on. The caller may close the file after the call. If SendFile would have to queue more than
+// MaxQueuedFiles files, it fails with ErrFull.
 func (c *Conn) SendFile(borrowedFile *os.File, offset, n int64) error {
 	switch {
 	case c.is(closing|failed|closingWrite) || !c.is(open):
@@ -95,7 +96,8 @@ func (c *Conn) checkAndResolveFileRange(f *os.File, offset, n int64) (length int
 
 var copyBuffers = sync.Pool{New: func() any { return new([minDirectSend]byte) }}
 
-// copyFileToOutput writes a small part of a file as data. This costs less than keeping the file open.
+// copyFileToOutput copies n bytes of f, starting at offset, to the output. For a small n, copying costs less than
+// keeping the file open.
 func (c *Conn) copyFileToOutput(f *os.File, offset int64, n int) error {
 	room := copyBuffers.Get().(*[minDirectSend]byte)
 	defer copyBuffers.Put(room)
@@ -128,7 +130,7 @@ func (q *fileQueue) entriesOrNil() []queuedFile {
 	return q.entries
 }
 
-// sumDataBehindFiles calls measure for each buffer with data that follows a file, and returns the sum of the results.
+// sumDataBehindFiles calls measure for each buffer that follows a queued file. It returns the sum of the results.
 func (q *fileQueue) sumDataBehindFiles(measure func(*Buffer) int) (n int) {
 	for _, f := range q.entriesOrNil() {
 		if f.following != nil {
@@ -138,7 +140,8 @@ func (q *fileQueue) sumDataBehindFiles(measure func(*Buffer) int) (n int) {
 	return n
 }
 
-// remainingFileBytes returns the number of file bytes to send, but at most math.MaxInt / 2, to prevent overflows.
+// remainingFileBytes returns the number of unsent bytes of all queued files. To prevent overflows, the result is at
+// most math.MaxInt / 2.
 func (q *fileQueue) remainingFileBytes() int {
 	const most = math.MaxInt / 2
 	n := int64(0)
@@ -154,7 +157,8 @@ func (q *fileQueue) startProgressTimerIfStopped(now time.Duration) {
 	}
 }
 
-// extendProgressTimer extends the time limit: it moves the start of the limit forward by extension, but not beyond now.
+// extendProgressTimer extends the write timeout for the queued files by extension. The start of the timeout moves to at
+// most now.
 func (q *fileQueue) extendProgressTimer(extension, now time.Duration) {
 	if q != nil {
 		q.waitingSince = min(q.waitingSince+extension, now)
@@ -171,7 +175,8 @@ func (c *Conn) outputWaitingSince() time.Duration {
 	return c.extra.fileQueue.waitingSince
 }
 
-// outputTail returns the variable that holds the buffer for new data. The buffer may be nil.
+// outputTail returns the address of the pointer to the last output buffer. New data is appended to this buffer. The
+// pointer may be nil.
 func (c *Conn) outputTail() **Buffer {
 	if all := c.fileQueueOrNil().entriesOrNil(); len(all) > 0 {
 		return &all[len(all)-1].following
@@ -179,7 +184,7 @@ func (c *Conn) outputTail() **Buffer {
 	return &c.out
 }
 
-// lastOutput returns the buffer with the last data written, or nil if all of its data has been sent.
+// lastOutput returns the last output buffer, or nil if new data needs a new buffer.
 func (c *Conn) lastOutput() *Buffer { return *c.outputTail() }
 
 func (c *Conn) ensureTailBuffer(capacityIfNew int) *Buffer {
@@ -190,7 +195,8 @@ func (c *Conn) ensureTailBuffer(capacityIfNew int) *Buffer {
 	return *b
 }
 
-// transportOutputTail is like outputTail, for data that a layer has already processed. Such data is sent before files.
+// transportOutputTail is like outputTail, but for data that a layer has already processed. If c has a layer, this data
+// precedes all queued files.
 func (c *Conn) transportOutputTail() **Buffer {
 	if c.layer() != nil {
 		return &c.out
@@ -203,8 +209,8 @@ func (c *Conn) allocOutputAtTail(tail **Buffer, capacity int) {
 	*tail = c.runtime.allocCountedBuffer(capacity)
 }
 
-// NextFilePartUnlessLayered returns the next part of a file to send. If the connection has a layer, f is nil, and the
-// driver must call LoadFilePieceIntoOutput.
+// NextFilePartUnlessLayered returns the next file bytes to send: n bytes of f, starting at offset. If the connection
+// has a layer, f is nil, and the driver must call LoadFilePieceIntoOutput.
 func (c *Conn) NextFilePartUnlessLayered() (f *os.File, offset int64, n int) {
 	if c.layer() != nil {
 		return nil, 0, 0
@@ -213,8 +219,8 @@ func (c *Conn) NextFilePartUnlessLayered() (f *os.File, offset int64, n int) {
 	return first.file, first.offset, int(min(first.remaining, maxFilePiece))
 }
 
-// advanceFileOrMarkBlocked records that sentBytes of the first file were sent. If a rest of the file remains, the
-// connection is marked as blocked: other connections are served before the rest is sent.
+// advanceFileOrMarkBlocked records that sentBytes of the first queued file were sent. If bytes of this file remain, c
+// is marked as blocked, and the loop serves other connections first.
 func (c *Conn) advanceFileOrMarkBlocked(sentBytes int) {
 	if c.advanceFirstQueuedFile(sentBytes) {
 		c.state &^= blocked
@@ -255,8 +261,8 @@ func (c *Conn) LoadFilePieceIntoOutput() {
 	c.removeFinishedFilesAndAdvance()
 }
 
-// removeFinishedFilesAndAdvance is called when the output is empty. If the first file is complete, the data that
-// follows the file becomes the output.
+// removeFinishedFilesAndAdvance removes completely sent files from the front of the queue. It has no effect while there
+// is other output. Data that follows a removed file becomes the output.
 func (c *Conn) removeFinishedFilesAndAdvance() {
 	for c.out == nil && c.fileQueueOrNil() != nil && !c.is(failed) {
 		q := c.extra.fileQueue

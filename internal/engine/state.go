@@ -1,10 +1,10 @@
 package engine
 
-// These are the bits of Conn.state, which belong to the core. OnClosed and ResetFailedDial clear all of them.
+// Bits of Conn.state. OnClosed and ResetFailedDial clear all bits.
 //
 //	bit              meaning                                       set by | cleared by
 //	open             established, not closed                       OnOpen
-//	dialled          we dialled                                    OnOpen
+//	dialled          this process dialled                          OnOpen
 //	sourceCounted    counted among the connections of its source   OnOpen, SetProxiedPeerOrSendRefusal
 //	ownHandler       userData is a ConnHandler                     SetConnHandler
 //	handshaking      a layer's handshake is in progress            OnOpen, RequestLayerInsertion | OnHandshakeDone
@@ -12,29 +12,28 @@ package engine
 //	inCall           the handler is being called                   each call | its return
 //	neverHeard       the peer has sent nothing yet                 OnOpen, OnHandshakeDone | OnRead
 //	inputHeld        buffered input waits for a worker, output     OnRead, MakeDeferredHandlerCalls | MakeDeferredHandlerCalls
-//	                 or SetReading, not for more input
+//	                 or SetReading
 //	readPaused       the handler or a relay wants no input         SetReading, relay | SetReading
 //	overHighWater    unsent output has exceeded HighWater and      Write | OnSent
 //	                 not fallen to LowWater since
 //	blocked          the kernel does not take output               OnSent, OnSendStarted | OnSent, OnWritable
-//	drainedPending   Drained or Missed is due                      OnSent | MakeDeferredHandlerCalls
-//	drainingPending  Draining is due                               StartDrain | MakeDeferredHandlerCalls
+//	drainedPending   Drained or Missed is pending                  OnSent | MakeDeferredHandlerCalls
+//	drainingPending  Draining is pending                           StartDrain | MakeDeferredHandlerCalls
 //	draining         close at the next idle moment                 StartDrain
 //	readBeforeClose  read once more before closing for a           CheckTimeouts, StartDrain | OnRead,
 //	                 timeout or a drain                            CloseIfTimedOutAfterEmptyRead
 //	relayed          in a relay                                    relay
 //	peerEOF          the peer sends no more                        OnEOF
 //	eofDelivered     the handler or partner knows of the EOF       MakeDeferredHandlerCalls | relay
-//	closingWrite     shut our direction when all output is sent    CloseWrite
-//	yielded          buffered input waits for the next turn        YieldInput | ClearYield, MakeDeferredHandlerCalls
+//	closingWrite     shut the write side when all output is sent   CloseWrite
+//	yielded          buffered input waits for a later iteration    YieldInput | ClearYield, MakeDeferredHandlerCalls
 //	closing          no more input is passed on; see closeReason   CloseWith
-//	shut             our direction is shut                         MarkWriteShutAndStartLinger
+//	shut             the write side is shut                        MarkWriteShutAndStartLinger
 //	failed           close immediately                             Abort, OnTransportError
 //
 // The remaining bits count the peer's unanswered heartbeats, up to 255.
 //
-// Further state is in Conn.DriverFlags, whose bits belong to the driver and to package loop, which documents them, and
-// in Runtime.OnWorkers. While loop.Busy is set in DriverFlags, a worker owns the connection, including these bits.
+// While loop.Busy is set in Conn.DriverFlags, a worker owns the connection, including Conn.state.
 const (
 	open uint32 = 1 << iota
 	dialled

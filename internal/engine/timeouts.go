@@ -13,8 +13,8 @@ type coarseTime uint32
 
 func toCoarseTime(d time.Duration) coarseTime { return coarseTime(d >> 24) }
 
-// elapsed returns the time from m to now. If m is from Runtime.coarseNow, the result may be up to 34 ms too small, but
-// is never too large. Timeouts therefore never fire early.
+// elapsed returns the time from m to now, or 0 if m is later than now. If m is from Runtime.coarseNow, the result may
+// be up to 34 ms too small, but is never too large.
 func (m coarseTime) elapsed(now time.Duration) time.Duration {
 	if ago := int32(toCoarseTime(now) - m); ago > 0 {
 		return time.Duration(ago) << 24
@@ -22,9 +22,8 @@ func (m coarseTime) elapsed(now time.Duration) time.Duration {
 	return 0
 }
 
-// NextExpiryOrTimer returns the earlier of NextTimer and the time when the connection expires. If there is neither, ok
-// is false. A connection has a time of expiry only while it is closing, dialling or in a handshake, and after its
-// peer's EOF. Connections for which ok is true are checked more often.
+// NextExpiryOrTimer returns the earlier of NextTimer and the connection's expiry time. The expiry time limits a dial, a
+// handshake, a close, and the output after the peer's EOF. If neither time is set, ok is false.
 func (c *Conn) NextExpiryOrTimer() (at time.Duration, ok bool) {
 	if c.extra == nil {
 		return 0, false
@@ -34,8 +33,8 @@ func (c *Conn) NextExpiryOrTimer() (at time.Duration, ok bool) {
 	return at, at != 0
 }
 
-// NextTimer returns the earliest of the connection's timer, its deadline and the end of a pause that a rate limit
-// caused. CheckTimeouts should be called at most TimerTick later. If there is none of these times, ok is false.
+// NextTimer returns the next time at which a timer, a deadline or a pause by a rate limit ends. CheckTimeouts should be
+// called at most TimerTick after this time. If nothing is scheduled, ok is false.
 func (c *Conn) NextTimer() (at time.Duration, ok bool) {
 	if c.extra == nil || c.is(closing|failed|handshaking|openPending) || c.isExporting() {
 		return 0, false
@@ -47,7 +46,7 @@ func (c *Conn) NextTimer() (at time.Duration, ok bool) {
 	return at, at != 0
 }
 
-// TimerTick is the resolution of timers in models with loops.
+// TimerTick is the resolution of timers in I/O models that use event loops.
 const TimerTick = 10 * time.Millisecond
 
 func (c *Conn) TimerBucket() uint8 {
@@ -57,8 +56,8 @@ func (c *Conn) TimerBucket() uint8 {
 	return c.extra.timerBucket
 }
 
-// SetTimerBucket stores where the driver keeps the connection's NextTimer, or 0. Closing the connection clears it. To
-// set another value, the connection must have a NextTimer.
+// SetTimerBucket records which of the driver's timer buckets contains the connection; 0 means none. A nonzero bucket
+// requires that NextTimer has returned true. Closing the connection clears the bucket.
 func (c *Conn) SetTimerBucket(bucket uint8) {
 	if c.extra != nil {
 		c.extra.timerBucket = bucket
@@ -73,14 +72,16 @@ func earlierNonzeroTime(a, b time.Duration) time.Duration {
 	return a
 }
 
-// SetTimer schedules a call of Timer after d, and replaces an earlier setting. If d is 0, Timer is not called.
+// SetTimer schedules a call of the handler's Timer after d. It replaces an earlier timer. If d is 0, Timer is not
+// called.
 func (c *Conn) SetTimer(d time.Duration) {
 	if c.is(open) && (d > 0 || c.extra != nil) {
 		c.ensureExtra().timer = c.timeAfterOrZero(d)
 	}
 }
 
-// SetDeadline closes the connection with ErrDeadline after d and replaces an earlier setting. 0 means no deadline.
+// SetDeadline makes the connection close with ErrDeadline after d. It replaces an earlier deadline. If d is 0, there is
+// no deadline.
 func (c *Conn) SetDeadline(d time.Duration) {
 	if c.is(open) && (d > 0 || c.extra != nil) {
 		c.ensureExtra().deadline = c.timeAfterOrZero(d)
@@ -94,7 +95,7 @@ func (c *Conn) timeAfterOrZero(d time.Duration) time.Duration {
 	return c.runtime.Now() + d
 }
 
-// SetDialTimeout sets the time at which dialling fails.
+// SetDialTimeout makes the dial fail at deadline, a time on the clock Runtime.Now.
 func (c *Conn) SetDialTimeout(deadline time.Duration) { c.ensureExtra().expiry = deadline }
 
 func (c *Conn) callTimerOrCloseAtDeadline(now time.Duration) (fired bool) {
@@ -114,8 +115,8 @@ func (c *Conn) callTimerOrCloseAtDeadline(now time.Duration) (fired bool) {
 	return true
 }
 
-// CheckTimeouts closes the connection if a time limit has passed, calls Timer if the timer is due, sends a due
-// heartbeat, or ends a pause that a rate limit caused. It reports whether it did any of these.
+// CheckTimeouts enforces the connection's time limits at the time now. It may close the connection, call Timer, send a
+// heartbeat or end a pause by a rate limit. It reports whether it did any of these.
 func (c *Conn) CheckTimeouts(now time.Duration) (acted bool) {
 	if !c.is(open) || c.is(failed) || c.isExporting() {
 		return false
@@ -152,7 +153,8 @@ func (c *Conn) CheckTimeouts(now time.Duration) (acted bool) {
 	return true
 }
 
-// closeOrAbortByTimeoutKind closes a connection. After a heartbeat or write timeout, it discards the output.
+// closeOrAbortByTimeoutKind closes c with reason timeoutErr. After a heartbeat timeout or a write timeout, it discards
+// unsent output.
 func (c *Conn) closeOrAbortByTimeoutKind(timeoutErr error) {
 	if timeoutErr == ErrHeartbeatTimeout || timeoutErr == ErrWriteTimeout {
 		c.abortWith(timeoutErr)
@@ -178,8 +180,8 @@ func (c *Conn) abortOverdueCloseOrHandshake() {
 	}
 }
 
-// timeLimit is the time at which a limit ends, and the reason with which the connection is then closed. If the reason
-// is nil, a heartbeat is sent instead of closing. The zero value means no limit.
+// timeLimit contains the time at which a connection is to be closed, and the close reason. If why is nil, a heartbeat
+// is sent instead. The zero value means no limit.
 type timeLimit struct {
 	at  time.Duration
 	why error
@@ -192,8 +194,8 @@ func newTimeLimit(since, duration time.Duration, closeReason error) timeLimit {
 	return timeLimit{since + duration, closeReason}
 }
 
-// fillTimeLimits sets the time limits that currently apply to an open connection. If several limits have passed, the
-// first one in limits determines the close reason.
+// fillTimeLimits sets the time limits that apply to an open connection at the time now. If several limits have passed,
+// the first one in the array determines the close reason.
 func (c *Conn) fillTimeLimits(now time.Duration, limits *[3]timeLimit) {
 	c.countPartnerSendsAsActivity()
 	l, heard := &c.runtime.Limits, now-c.lastHeard.elapsed(now)
@@ -247,7 +249,8 @@ func (c *Conn) messageStartedAt() time.Duration {
 	return c.partialMessageSince()
 }
 
-// ExtendAfterSuspend extends all time limits by the time for which the process was suspended.
+// ExtendAfterSuspend extends the time limits by suspended, a period in which the process did not run. Timers and
+// deadlines do not change.
 func (c *Conn) ExtendAfterSuspend(suspended time.Duration) {
 	if c.extra != nil && c.extra.expiry > 0 {
 		c.extra.expiry += min(suspended, math.MaxInt64-c.extra.expiry)
@@ -255,8 +258,8 @@ func (c *Conn) ExtendAfterSuspend(suspended time.Duration) {
 	c.ExtendTimeouts(suspended)
 }
 
-// ExtendTimeouts extends the peer's time limits by d, the length of a period in which nothing was read, for example
-// because a handler ran. It has no effect while the connection is dialling.
+// ExtendTimeouts extends the peer's time limits by d, for example because nothing was read during a handler call. It
+// has no effect during a dial.
 func (c *Conn) ExtendTimeouts(d time.Duration) {
 	if !c.is(open) {
 		return
@@ -277,8 +280,8 @@ func (c *Conn) ExtendTimeouts(d time.Duration) {
 	c.fileQueueOrNil().extendProgressTimer(d, c.runtime.Clock())
 }
 
-// NextTimeout returns the next time at which CheckTimeouts may have work. If no work is known, ok is false. Later
-// events may change the time.
+// NextTimeout returns the next time at which CheckTimeouts may have something to do. If nothing is scheduled, ok is
+// false. Later events may change the time.
 func (c *Conn) NextTimeout() (at time.Duration, ok bool) {
 	at, _ = c.NextExpiryOrTimer()
 	if !c.is(closing | handshaking | failed) {
@@ -291,7 +294,8 @@ func (c *Conn) NextTimeout() (at time.Duration, ok bool) {
 	return at, at != 0
 }
 
-// SweepPeriod returns the interval between calls of CheckTimeouts: 1/8 of the shortest limit, or 0 without limits.
+// SweepPeriod returns the interval at which CheckTimeouts must be called for every connection. It is 1/8 of the
+// shortest time limit, but at least FastSweepPeriod. Without time limits, it is 0.
 func (rt *Runtime) SweepPeriod() time.Duration {
 	l := &rt.Limits
 	var shortest time.Duration
@@ -310,8 +314,9 @@ func (rt *Runtime) SweepPeriod() time.Duration {
 	return max(shortest/8, FastSweepPeriod)
 }
 
-// Sweeps check all connections in slices. MinSliceInterval is the minimum time between two slices. While any
-// connections are about to expire, a full sweep takes FastSweepPeriod.
+// Intervals of sweeps. A sweep checks the timeouts of all connections, divided into slices. MinSliceInterval is the
+// minimum time between two slices. FastSweepPeriod is the time for a full sweep while any connection is about to
+// expire.
 const (
 	MinSliceInterval = 50 * time.Millisecond
 	FastSweepPeriod  = 8 * MinSliceInterval
@@ -319,8 +324,8 @@ const (
 
 const maxSweepSlices = 64
 
-// SweepSlices divides a sweep, which checks numChunks chunks in each period, into slices. A slice checks chunksPerSlice
-// chunks, and slices begin at the given interval.
+// SweepSlices divides a sweep over numChunks groups of connections into slices. The sweep takes one period. After each
+// interval, a slice checks chunksPerSlice groups.
 func SweepSlices(period time.Duration, numChunks int) (interval time.Duration, chunksPerSlice int) {
 	slices := int(min(period/MinSliceInterval, maxSweepSlices))
 	if period > FastSweepPeriod {

@@ -22,7 +22,7 @@ import (
 // framer finds the same messages with either method, each message goes to one of the two methods, and the answers are
 // in order.
 
-// FreeBuffersAndDeferClosed frees the buffers. The handler's Closed will be called by Run instead of OnClosed.
+// FreeBuffersAndDeferClosed frees c's buffers and makes Run, instead of OnClosed, call the handler's Closed.
 func (c *Conn) FreeBuffersAndDeferClosed() {
 	c.dropInput()
 	c.dropOutput()
@@ -31,11 +31,11 @@ func (c *Conn) FreeBuffersAndDeferClosed() {
 
 func (c *Conn) IsClosedDeferred() bool { return c.extra != nil && c.extra.closedByWorker }
 
-// UndeferClosed undoes FreeBuffersAndDeferClosed. It is called if no worker will run the connection.
+// UndeferClosed makes OnClosed call the handler's Closed after all. It is called if no worker will run c.
 func (c *Conn) UndeferClosed() { c.extra.closedByWorker = false }
 
-// Run makes the due handler calls on a worker, which owns the connection, and returns the connection to the loop. If
-// the connection has waited for too long under overload, Run returns it to the loop, which sheds its input.
+// Run makes the pending handler calls on a worker and then returns c to the loop. The worker owns c during the call. If
+// c has waited too long under overload, Run only returns c to the loop, which rejects c's input.
 func (c *Conn) Run(context.Context) {
 	if !c.startTicketUnlessTooLate() {
 		c.Dropped(ErrOverloaded)
@@ -64,23 +64,24 @@ func (c *Conn) recordRunAndReturnToLoop(started time.Duration, times *WorkerCall
 	c.runtime.Loop.ReturnFromWorker(c, nil)
 }
 
-// Dropped is called instead of Run if the pool will not run an accepted job. Because any goroutine may call Dropped,
-// even within Pool.TrySubmit, Dropped only returns the connection to the loop.
+// Dropped returns c to the loop if the pool will not run an accepted job. It may be called on any goroutine, even
+// within Pool.TrySubmit.
 func (c *Conn) Dropped(why error) { c.runtime.Loop.ReturnFromWorker(c, why) }
 
-// CanShed reports whether the due handler calls may be replaced by Shed.
+// CanShed reports whether the handler's Shed may be called instead of the pending handler calls.
 func (c *Conn) CanShed() bool {
 	return c.state&(ownHandler|inputHeld|openPending|drainedPending|drainingPending|closing|failed) == inputHeld && c.callbacks().Shed != nil
 }
 
-// CallShedHandler calls Shed for the buffered input, on the loop.
+// CallShedHandler calls the handler's Shed with the buffered input and rejection as the reason. It must be called on
+// the loop.
 func (c *Conn) CallShedHandler(rejection error) {
 	c.runtime.Counters.Add(Shed, 1)
 	c.feedOrShedBuffered(rejection)
 	c.startPendingLayerAndUpdatePause()
 }
 
-// RecordSubmittedTime records the time at which the connection begins to wait for a worker.
+// RecordSubmittedTime records the current time as the start of c's wait for a worker.
 func (c *Conn) RecordSubmittedTime() {
 	for _, b := range []*Buffer{c.in, c.out} {
 		if b != nil {
@@ -89,7 +90,7 @@ func (c *Conn) RecordSubmittedTime() {
 	}
 }
 
-// ExcludeWorkerTimeFromTimeouts extends the time limits by the time since RecordSubmittedTime.
+// ExcludeWorkerTimeFromTimeouts extends c's time limits by the time since RecordSubmittedTime.
 func (c *Conn) ExcludeWorkerTimeFromTimeouts() {
 	now := c.runtime.Clock()
 	if c.in == nil {

@@ -27,16 +27,18 @@ var Model = engine.Model{
 	},
 }
 
-// eventBatch limits the events per turn. Short turns let AutoWorkers notice slow handlers early.
+// eventBatch is the maximum number of events that the loop handles per iteration. Short iterations let AutoWorkers
+// detect slow handlers early.
 const eventBatch = 64
 
-// These tokens identify descriptors that are not connections. A connection's token is its slot.
+// Tokens in epoll events of the loop's own descriptors. In the event of a connection, the token is the connection's
+// slot number.
 const (
 	eventfdToken = -1
 	acceptToken  = -2
 )
 
-// These bits of Conn.DriverFlags belong to the driver.
+// Bits of Conn.DriverFlags that belong to this driver.
 const (
 	watchedIn  uint16 = 1 << (loop.DriverBits + iota) // watched for input
 	watchedOut                                        // watched for writability
@@ -129,23 +131,22 @@ func (d *driver) handleConnEvents(c *engine.Conn, events uint32) {
 	d.PerformActions(c)
 }
 
-// suspendWatch stops watching a connection, which would otherwise report the same event repeatedly.
-// updateWatchAndExpiry resumes the watch.
+// suspendWatch removes c from epoll until updateWatchAndExpiry adds c again. This prevents epoll from reporting the
+// same event repeatedly.
 func (d *driver) suspendWatch(c *engine.Conn) {
 	d.poll.Remove(c.FD())
 	c.SetDriverFlags(c.DriverFlags()&^(watchedIn|watchedOut) | unwatched)
 }
 
-// unwatchBeforeClose stops watching a descriptor before it is closed. Closing alone does not end the watch if another
-// process holds the socket, for example during a hand-over or after a fork. Later events would then be mistaken for
-// events of the next connection in the slot.
+// unwatchBeforeClose removes c from epoll. It must be called before c's descriptor is closed. Closing the descriptor
+// does not end the watch while another process has the socket open.
 func (d *driver) unwatchBeforeClose(c *engine.Conn) {
 	if c.DriverFlags()&unwatched == 0 {
 		d.poll.Remove(c.FD())
 	}
 }
 
-// WatchForInputOrConnect watches a connection for input. During a dial, it watches for writability instead.
+// WatchForInputOrConnect adds c to epoll. It watches c for input, or for writability while c is being dialled.
 func (d *driver) WatchForInputOrConnect(c *engine.Conn) syscall.Errno {
 	if c.DriverFlags()&loop.Connecting != 0 {
 		c.SetDriverFlags(c.DriverFlags() | watchedOut)
@@ -166,7 +167,7 @@ func (d *driver) CancelReceiveIfSilent(*engine.Conn) {}
 
 func (d *driver) CanRead(*engine.Conn) bool { return true }
 
-// ReadOnce receives once. If input remains, epoll reports the connection again.
+// ReadOnce makes one receive call on c and delivers the received bytes. If input remains, epoll reports c again.
 func (d *driver) ReadOnce(c *engine.Conn) (gotBytes bool) {
 	return d.loop.ReceiveOnceAndDeliver(c, d.readBuffer) > 0
 }

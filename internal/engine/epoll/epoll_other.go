@@ -12,7 +12,7 @@ import (
 
 var errUnsupported = errors.New("I/O model epoll needs Linux; this is " + runtime.GOOS)
 
-// Model is not available on this system.
+// Model is a placeholder for systems without epoll. Its functions Available and Start return an error.
 var Model = engine.Model{
 	Name:      "epoll",
 	HasLoops:  true,

@@ -54,9 +54,9 @@ func wrapExportError(err error) error {
 	return fmt.Errorf("can't export connections: %w", err)
 }
 
-// importBatch calls importConn for each connection of a batch and passes on ownership of its descriptor. Each record
-// refers to the memory of message. If the batch has more than maxConns connections, importBatch returns an error. After
-// an error, it closes the remaining descriptors.
+// importBatch parses message, a batch of exported connections, and calls importConn for each connection. importConn
+// takes ownership of fd. r may refer to the memory of message. A batch of more than maxConns connections is an error.
+// After an error, importBatch closes the descriptors that it has not passed to importConn.
 func importBatch(message []byte, fds []int32, maxConns int, importConn func(fd int32, r *engine.Record)) (err error) {
 	n, size := binary.Uvarint(message[1:])
 	records := message[1+max(size, 0):]
@@ -77,7 +77,9 @@ func importBatch(message []byte, fds []int32, maxConns int, importConn func(fd i
 	return importEachRecord(fds, records, importConn)
 }
 
-// importEachRecord calls importConn for each record, even if a handler calls runtime.Goexit.
+// importEachRecord calls importConn with each descriptor and its record. If importConn calls runtime.Goexit,
+// importEachRecord still imports the remaining connections. If a record is invalid, it closes the remaining
+// descriptors.
 func importEachRecord(fds []int32, records []byte, importConn func(fd int32, r *engine.Record)) error {
 	returned := false
 	defer func() {

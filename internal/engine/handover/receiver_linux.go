@@ -11,14 +11,16 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// CreditDistributor distributes credit over the channels of an importing engine. It is safe for concurrent use.
+// CreditDistributor keeps count of the credit that an engine has granted on all channels from which it imports
+// connections. Credit is the number of connections that a sender may still send. A CreditDistributor is safe for
+// concurrent use.
 type CreditDistributor struct {
 	mu            sync.Mutex
 	totalCredit   int              // of all channels
 	withoutCredit []*ImportChannel // channels that wait because others have credit
 }
 
-// ImportChannel is the receiving end of a channel. It is not safe for concurrent use.
+// ImportChannel receives connections that another engine exports. It is not safe for concurrent use.
 type ImportChannel struct {
 	FD                int32
 	receiver          *CreditDistributor
@@ -39,15 +41,18 @@ type Owner interface {
 	ScheduleConfirmArrivals(in *ImportChannel)
 }
 
-// NewInChannel returns the receiving end of a channel. The owner begins with a call of ConfirmArrivalsAndGrantCredit.
+// NewInChannel returns an ImportChannel that receives on fd. The caller keeps ownership of fd. To start the import,
+// owner must call ConfirmArrivalsAndGrantCredit.
 func (r *CreditDistributor) NewInChannel(fd int32, owner Owner) *ImportChannel {
 	return &ImportChannel{FD: fd, receiver: r, owner: owner}
 }
 
-// Credit returns the number of connections for which this channel has reserved capacity.
+// Credit returns the number of connections that the sender may still send on this channel. The owner has reserved
+// capacity for these connections.
 func (in *ImportChannel) Credit() int { return in.credit }
 
-// ConfirmArrivalsAndGrantCredit tells the sender which connections have arrived, and grants new credit.
+// ConfirmArrivalsAndGrantCredit tells the sender how many connections have arrived since the last confirmation. It also
+// reserves capacity for more connections and tells the sender how many it may send.
 func (in *ImportChannel) ConfirmArrivalsAndGrantCredit() {
 	r := in.receiver
 	r.mu.Lock()
@@ -75,8 +80,8 @@ func (in *ImportChannel) ConfirmArrivalsAndGrantCredit() {
 	askOwnersToConfirmArrivals(others)
 }
 
-// recountCreditAndRemoveWaiting updates the total credit of all channels. It removes the channel in from the list of
-// channels that wait for credit.
+// recountCreditAndRemoveWaiting updates r.totalCredit after in.credit has changed. It also removes in from the list of
+// channels that wait for credit. The caller must hold r.mu.
 func (r *CreditDistributor) recountCreditAndRemoveWaiting(in *ImportChannel) {
 	r.totalCredit += in.credit - in.countedCredit
 	in.countedCredit = in.credit
@@ -89,18 +94,18 @@ func askOwnersToConfirmArrivals(channels []*ImportChannel) {
 	}
 }
 
-// sendConfirmation sends one confirmation. It ignores errors, because the socket has space for a message per
-// unconfirmed connection. An error thus means that the channel has ended, which ReceiveBatch reports.
+// sendConfirmation sends the number of unconfirmed connections and newCredit to the sender. It ignores errors, because
+// ReceiveBatch will report that the channel has failed.
 func (in *ImportChannel) sendConfirmation(newCredit uint32) {
 	p := binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, uint32(in.unconfirmed)), newCredit)
 	_ = sock.SendFDs(in.FD, p, nil)
 	in.unconfirmed = 0
 }
 
-// ReceiveBatch reads about one batch from the channel and calls importConn for each connection. importConn becomes the
-// owner of the descriptor and the record, and uses a place that Owner.ReserveConns has reserved. needsConfirm reports
-// whether ConfirmArrivalsAndGrantCredit must be called. When the sender has ended the channel, ReceiveBatch returns
-// io.EOF. The size of buffer must be sock.MaxFDMessageSize.
+// ReceiveBatch receives about one batch of connections and calls importConn for each connection. importConn takes
+// ownership of fd and r. Each connection uses capacity reserved with Owner.ReserveConns. needsConfirm reports whether
+// the caller must call ConfirmArrivalsAndGrantCredit. After the sender has shut the channel, ReceiveBatch returns
+// io.EOF. The length of buffer must be sock.MaxFDMessageSize.
 func (in *ImportChannel) ReceiveBatch(buffer []byte, importConn func(fd int32, r *engine.Record)) (needsConfirm bool, err error) {
 	needsConfirm = in.unconfirmed > 0 // after a Goexit they may not have been confirmed
 	for limit := in.unconfirmed + MaxBatch; in.unconfirmed < limit; {
@@ -126,7 +131,7 @@ func (in *ImportChannel) ReceiveBatch(buffer []byte, importConn func(fd int32, r
 	return needsConfirm, nil
 }
 
-// Close releases the credit of the channel. The descriptor remains the caller's.
+// Close releases the channel's unused credit. It does not close the descriptor.
 func (in *ImportChannel) Close() {
 	r := in.receiver
 	r.mu.Lock()

@@ -11,10 +11,10 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// ExportSender exports the connections of one owner. While [ExportSender.IsExporting] is true, the owner starts exports
-// and sends connections that are ready. When a channel is readable, the owner calls
-// [ExportSender.ReceiveConfirmationsOrAbort] and then [ExportSender.ShutChannelsWhenConfirmed]. An ExportSender is not
-// safe for concurrent use.
+// ExportSender sends the connections of one owner, a loop or an engine, to another engine. While
+// [ExportSender.IsExporting] returns true, the owner sends connections with [ExportSender.TrySendBatch]. When a channel
+// becomes readable, the owner calls [ExportSender.ReceiveConfirmationsOrAbort] and then
+// [ExportSender.ShutChannelsWhenConfirmed]. An ExportSender is not safe for concurrent use.
 type ExportSender struct {
 	Channels    []*ExportChannel
 	nextChannel int // index of the channel for the next batch
@@ -40,7 +40,7 @@ const (
 	aborted // unconfirmed connections stay unknown
 )
 
-// NewSender returns a sender for channels. The descriptors remain the caller's.
+// NewSender returns an ExportSender that sends on channelFDs. The caller keeps ownership of these descriptors.
 func NewSender(channelFDs []int32) ExportSender {
 	s := ExportSender{}
 	for _, fd := range channelFDs {
@@ -51,22 +51,22 @@ func NewSender(channelFDs []int32) ExportSender {
 
 func (s *ExportSender) IsExporting() bool { return s.stage == exporting }
 
-// Stop ends the export: no more connections are sent.
+// Stop ends the export. The owner sends no more connections, but still receives confirmations.
 func (s *ExportSender) Stop() { s.stage = max(s.stage, exportStopped) }
 
-// Fail ends the export like Stop. Result will return the first error passed to Fail.
+// Fail ends the export like Stop and records err. Result returns the first recorded error.
 func (s *ExportSender) Fail(err error) {
 	s.err = cmp.Or(s.err, err)
 	s.Stop()
 }
 
-// Abort ends the export immediately. It is then unknown which unconfirmed connections have arrived.
+// Abort ends the export immediately and records err. Each unconfirmed connection may or may not have arrived.
 func (s *ExportSender) Abort(err error) {
 	s.Fail(err)
 	s.stage = aborted
 }
 
-// TotalCredit returns the number of connections that may be sent over all channels.
+// TotalCredit returns the number of connections that may now be sent, summed over all channels.
 func (s *ExportSender) TotalCredit() (sum int) {
 	for _, o := range s.Channels {
 		sum += o.credit
@@ -82,8 +82,9 @@ func (s *ExportSender) Result() (engine.ExportResult, error) {
 	return result, s.err
 }
 
-// ShutChannelsWhenConfirmed shuts the channels once exporting has stopped and all connections are confirmed. It returns
-// true if all channels have ended or the export was aborted.
+// ShutChannelsWhenConfirmed shuts all channels if the export has stopped and all sent connections are confirmed. If the
+// receivers grant no more credit, it first stops the export. It returns true when all channels have ended or the export
+// was aborted.
 func (s *ExportSender) ShutChannelsWhenConfirmed() (allEndedOrAborted bool) {
 	unconfirmed := func(o *ExportChannel) bool { return o.unconfirmed > 0 }
 	hasRoom := func(o *ExportChannel) bool { return !o.exhausted || o.credit > 0 }
@@ -103,7 +104,8 @@ func (s *ExportSender) ShutChannelsWhenConfirmed() (allEndedOrAborted bool) {
 	return s.stage == channelsShut && !slices.ContainsFunc(s.Channels, open)
 }
 
-// ReceiveConfirmationsOrAbort reads confirmations and credit from a channel. An error aborts the export.
+// ReceiveConfirmationsOrAbort reads the confirmations and the credit that the receiver has sent on o. An error aborts
+// the export.
 func (s *ExportSender) ReceiveConfirmationsOrAbort(o *ExportChannel) error {
 	for !o.Ended {
 		var p [8]byte
@@ -132,7 +134,8 @@ func (s *ExportSender) ReceiveConfirmationsOrAbort(o *ExportChannel) error {
 	return nil
 }
 
-// NextChannelWithCredit returns the next channel that has credit, and its credit, or nil if no channel has credit.
+// NextChannelWithCredit returns the next channel with credit, in round-robin order, and the credit of this channel. If
+// no channel has credit, o is nil.
 func (s *ExportSender) NextChannelWithCredit() (o *ExportChannel, credit int) {
 	for range s.Channels {
 		o = s.Channels[s.nextChannel%len(s.Channels)]
@@ -143,8 +146,9 @@ func (s *ExportSender) NextChannelWithCredit() (o *ExportChannel, credit int) {
 	return nil, 0
 }
 
-// TrySendBatch sends a batch of at most as many connections as o has credit. It returns false if the socket is full,
-// and the caller may retry. It also returns false after an error, which stops the export.
+// TrySendBatch sends a batch of connections on o. The batch must not contain more connections than o has credit. If the
+// socket is full, TrySendBatch returns false, and the caller may retry. After any other error, it returns false and
+// stops the export.
 func (s *ExportSender) TrySendBatch(o *ExportChannel, records []byte, fds []int) (sent bool) {
 	errno, err := sendBatch(o.FD, records, fds)
 	switch {

@@ -15,15 +15,15 @@ import (
 	"github.com/myriad-go/myriad/internal/secure/tls13"
 )
 
-// compactTLSLayer replaces tlsLayer after the handshake, if package tls13 supports the connection's parameters. Each
-// idle TLS connection has one, so its size matters; see TestCompactTLSLayerSize.
+// compactTLSLayer is a TLS layer that uses little memory. It replaces tlsLayer after the handshake if package tls13
+// supports the connection's parameters. TestCompactTLSLayerSize checks its size.
 type compactTLSLayer struct {
 	records  tls13.Conn
 	params   unique.Handle[sharedTLSParams]
 	exporter secure.Exporter // nil if it was dropped, or stays in the process that has performed the handshake
 }
 
-// sharedTLSParams is the part of a tls.ConnectionState that many connections have in common.
+// sharedTLSParams contains the fields of a tls.ConnectionState that are equal in many connections.
 type sharedTLSParams struct {
 	CurveID                                   tls.CurveID
 	DidResume, HelloRetryRequest, ECHAccepted bool
@@ -31,7 +31,7 @@ type sharedTLSParams struct {
 	peer                                      *peerCertificates // nil if the peer has presented none
 }
 
-// peerCertificates is the part of a tls.ConnectionState that depends on the peer's certificates.
+// peerCertificates contains the fields of a tls.ConnectionState that depend on the peer's certificates.
 type peerCertificates struct {
 	certificates []*x509.Certificate
 	chains       [][]*x509.Certificate
@@ -54,8 +54,8 @@ func newCompactTLSLayer(cfg *Config, records tls13.Conn, s *tls.ConnectionState)
 	return l
 }
 
-// lastPeer contains the peerCertificates of the last handshake, which a client's connections to one server share. Equal
-// certificates are usually equal pointers, because crypto/tls caches them. It is safe for concurrent use.
+// lastPeer caches the peerCertificates of the last handshake. Connections to the same server share this value. A
+// lastPeer is safe for concurrent use.
 type lastPeer struct {
 	atomic.Pointer[peerCertificates]
 }
@@ -110,7 +110,8 @@ func (l *compactTLSLayer) Memory() (memory int, partial bool) {
 	return l.records.PartialRecordMemory(), l.records.HasPartialRecord()
 }
 
-// OnEOF returns an error if close_notify has not arrived, because an attacker may have cut the connection.
+// OnEOF returns io.ErrUnexpectedEOF if the peer has sent no close_notify, because an attacker may have cut the
+// connection.
 func (l *compactTLSLayer) OnEOF(c *engine.Conn) error {
 	if !l.records.IsReadClosed() {
 		return io.ErrUnexpectedEOF

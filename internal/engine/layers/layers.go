@@ -13,21 +13,23 @@ import (
 type Config struct {
 	// IsProxy, if set, reports whether connections from an address begin with a PROXY header.
 	IsProxy func(netip.Addr) bool
-	// TLS, if set, encrypts connections. For dialled connections, this process is the TLS client. Gate limits
-	// concurrent handshakes.
+	// TLS, if set, encrypts the connections. Dialled connections act as TLS clients. The field Gate limits the number
+	// of concurrent handshakes.
 	TLS  *tls.Config
 	Gate *secure.HandshakeLimiter
 	// Tickets, if set, contains the keys of TLS session tickets.
 	Tickets *secure.TicketKeyRing
-	// Ciphers, if set, enables compact TLS connections. secure.EnableTakeover must have prepared the TLS of a server.
+	// Ciphers, if set, makes TLS connections compact after the handshake, which saves memory. The TLS configuration of
+	// a server must have been prepared with secure.EnableTakeover.
 	Ciphers *tls13.CipherCache
-	// DropExporters discards the secrets for ExportKeyingMaterial, which then fails on compact TLS connections.
+	// DropExporters discards the secrets that ExportKeyingMaterial of tls.ConnectionState needs. ExportKeyingMaterial
+	// then fails on compact TLS connections.
 	DropExporters bool
 
 	last lastPeer
 }
 
-// NewFirstLayer returns a connection's first layer, or nil. It implements engine.Config.NewLayer.
+// NewFirstLayer returns the first layer of c, or nil if c needs no layer. It implements engine.Config.NewLayer.
 func (cfg *Config) NewFirstLayer(c *engine.Conn) engine.Layer {
 	if cfg.IsProxy != nil && !c.IsDialled() && cfg.IsProxy(c.Peer().Addr()) {
 		return &proxyHeaderLayer{cfg: cfg}

@@ -18,7 +18,8 @@ import (
 	"github.com/myriad-go/myriad/internal/secure/tls13"
 )
 
-// savedTLSLayer is a compactTLSLayer, without its records, as JSON. Names are bytes because they may not be UTF-8.
+// savedTLSLayer is the JSON form of a compactTLSLayer, without the field records. Names are byte slices because they
+// may be invalid UTF-8.
 type savedTLSLayer struct {
 	CurveID                                   tls.CurveID
 	DidResume, HelloRetryRequest, ECHAccepted bool
@@ -29,8 +30,8 @@ type savedTLSLayer struct {
 	OCSPResponse                              []byte     `json:",omitempty"`
 }
 
-// AppendState implements engine.MovableLayer. It appends the length of a savedTLSLayer, the savedTLSLayer and the
-// records.
+// AppendState implements engine.MovableLayer. It appends the length of a savedTLSLayer, the savedTLSLayer and the state
+// of l.records.
 func (l *compactTLSLayer) AppendState(dst []byte) []byte {
 	p := l.params.Value()
 	saved := savedTLSLayer{
@@ -56,8 +57,8 @@ func encodeCertificates(certificates []*x509.Certificate) (der [][]byte) {
 	return der
 }
 
-// Restorer makes TLS layers from the states that another process has saved. Connections share equal certificates. It is
-// safe for concurrent use.
+// Restorer recreates TLS layers from states that another process has saved. Restored connections share equal
+// certificates. A Restorer is safe for concurrent use.
 type Restorer struct {
 	Ciphers *tls13.CipherCache
 

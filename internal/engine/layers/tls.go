@@ -11,7 +11,8 @@ import (
 	"github.com/myriad-go/myriad/internal/secure"
 )
 
-// tlsLayer is the TLS layer. Only the connection's owner uses it, except for Wake; see package secure.
+// tlsLayer is a TLS layer that uses crypto/tls. Wake is safe for concurrent use. Only the connection's owner may call
+// the other methods.
 type tlsLayer struct {
 	session       *secure.Session
 	conn          *engine.Conn
@@ -36,7 +37,8 @@ func newTLSLayer(cfg *Config, c *engine.Conn) *tlsLayer {
 
 func (l *tlsLayer) Emit(p []byte) { l.conn.AppendToTransport(p) }
 
-// Wake implements secure.Owner. If the mailbox is full, the next sweep continues the handshake.
+// Wake implements secure.Owner. It makes the connection's owner continue the handshake. If the owner's mailbox is full,
+// the next periodic check of timeouts does this.
 func (l *tlsLayer) Wake() { _ = l.ref.ResumeLayer() }
 
 func (l *tlsLayer) OnRead(c *engine.Conn, p []byte) error {
@@ -70,8 +72,8 @@ func (l *tlsLayer) ContinueHandshake(c *engine.Conn) error {
 	return l.decryptAndDeliver(c, nil)
 }
 
-// convertToCompactLayer returns the layer that replaces l, and the ciphertext that l has received but not decrypted. It
-// returns nil if crypto/tls must keep the connection.
+// convertToCompactLayer converts l to a compactTLSLayer. unread is the ciphertext that l has received but not
+// decrypted. If crypto/tls must keep the connection, convertToCompactLayer returns nil.
 func (l *tlsLayer) convertToCompactLayer(c *engine.Conn) (_ *compactTLSLayer, unread []byte) {
 	state := l.session.State()
 	records, unread, reason := l.session.TakeOver(l.cfg.Ciphers)
@@ -82,7 +84,7 @@ func (l *tlsLayer) convertToCompactLayer(c *engine.Conn) (_ *compactTLSLayer, un
 	return newCompactTLSLayer(l.cfg, records, &state), unread
 }
 
-// plaintextBuffers are buffers of the size of one TLS record.
+// plaintextBuffers pools buffers for decrypted bytes. Each buffer has the size of one TLS record, 16 KiB.
 var plaintextBuffers = sync.Pool{New: func() any {
 	b := make([]byte, 16<<10)
 	return &b
@@ -113,8 +115,8 @@ func (l *tlsLayer) Write(_ *engine.Conn, p []byte) error {
 	return wrapTLSErrorUnlessEOF(l.session.Write(p))
 }
 
-// wrapTLSErrorUnlessEOF wraps an error of the TLS session in a TLSError. It returns an unexpected EOF unchanged,
-// because that is an error of the transport.
+// wrapTLSErrorUnlessEOF wraps err in an engine.TLSError. It returns nil and io.ErrUnexpectedEOF unchanged, because
+// neither is a TLS error.
 func wrapTLSErrorUnlessEOF(err error) error {
 	if err == nil || errors.Is(err, io.ErrUnexpectedEOF) {
 		return err
@@ -140,7 +142,7 @@ func (l *tlsLayer) SendClose(*engine.Conn) {
 
 func (l *tlsLayer) OnClosed(*engine.Conn) { l.session.Abort() }
 
-// TLSStateAfterHandshake returns the connection's TLS state after the handshake, or nil without TLS.
+// TLSStateAfterHandshake returns the TLS state of c. It returns nil without TLS and until the handshake has completed.
 func TLSStateAfterHandshake(c *engine.Conn) *tls.ConnectionState {
 	switch l := c.Layer().(type) {
 	case *compactTLSLayer:

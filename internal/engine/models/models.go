@@ -17,8 +17,8 @@ func All() []engine.Model {
 	return []engine.Model{goroutine.Model, epoll.Model, uring.Model}
 }
 
-// BestAvailable returns the best model that can run on this machine. If that is not the best of all models,
-// preferredErr is the reason why the best one can't run.
+// BestAvailable returns the most preferred model that can run on this machine. If the most preferred model of all can't
+// run, preferredErr is the reason.
 func BestAvailable() (m engine.Model, preferredErr error) {
 	all := All()
 	preferredErr = all[len(all)-1].Available()
@@ -30,10 +30,11 @@ func BestAvailable() (m engine.Model, preferredErr error) {
 	return all[0], preferredErr
 }
 
-// Auto is a value for the name of a model. It selects the best model that can run on this machine.
+// Auto is the model name that selects the best model available on this machine.
 const Auto = "auto"
 
-// FindAvailable returns the model with the given name. "" and Auto select the best model.
+// FindAvailable returns the model with the given name. The names "" and Auto select the best available model. An
+// unknown or unavailable model is an error.
 func FindAvailable(nameOrAuto string) (engine.Model, error) {
 	if nameOrAuto == "" || nameOrAuto == Auto {
 		best, _ := BestAvailable()
@@ -59,9 +60,9 @@ func FindAvailable(nameOrAuto string) (engine.Model, error) {
 	return engine.Model{}, fmt.Errorf("unknown I/O model %q; expected one of %s", nameOrAuto, expected)
 }
 
-// StartWithFallback starts model m. If that fails and required is false, it starts the next available model with loops,
-// and returns the first error as fallbackReason. An available model may fail, for example because a user may lock only
-// a limited amount of memory. If cfg has a listener, the fallback fails, too, because the first attempt has closed it.
+// StartWithFallback starts model m. If m fails to start and required is false, it tries the less preferred models that
+// use event loops. used is the model that runs, and fallbackReason is the error of m. If no model starts, err is the
+// error of m. The fallback fails if cfg contains open listener sockets, because the failed start closes them.
 func StartWithFallback(m engine.Model, required bool, cfg engine.Config) (e engine.Engine, used engine.Model, fallbackReason, err error) {
 	e, err = m.Start(cfg)
 	if err == nil || required {

@@ -9,14 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// These are the size and the initial number of the buffers that the kernel fills with received bytes. If the buffers
-// run out, the number is doubled, up to maxBuffers.
+// Size in bytes and initial number of the buffers for received bytes. When the buffers run out, their number doubles,
+// up to maxBuffers.
 const (
 	bufferSize     = 64 << 10
 	initialBuffers = 8
 )
 
-// bufferEntry is struct io_uring_buf. The tail of the ring is stored in the last field of the first entry.
+// bufferEntry is the kernel's struct io_uring_buf. In the first entry, the field tail is the tail of the whole ring.
 type bufferEntry struct {
 	addr uint64
 	len  uint32
@@ -24,9 +24,9 @@ type bufferEntry struct {
 	tail uint16
 }
 
-// bufferRing is a ring of buffers. The kernel takes a buffer only when bytes arrive, so a waiting connection holds no
-// buffer. If the kernel supports IOU_PBUF_RING_INC (Linux 6.12), it appends the bytes of many receives to one buffer.
-// Small messages then take little space, and large messages find a large buffer.
+// bufferRing is a ring of buffers that the kernel fills with received bytes. The kernel takes a buffer only when bytes
+// arrive, so a waiting connection needs no buffer. Since Linux 6.12, the kernel appends the bytes of many receives to
+// one buffer.
 type bufferRing struct {
 	ring        []byte
 	memory      []byte
@@ -37,7 +37,7 @@ type bufferRing struct {
 	used        bool // since the memory was last released
 }
 
-// bufferRegistration is struct io_uring_buf_reg.
+// bufferRegistration is the kernel's struct io_uring_buf_reg.
 type bufferRegistration struct {
 	addr         uint64
 	entries      uint32
@@ -84,13 +84,14 @@ func (p *bufferRing) registerWith(r *ring) error {
 	return fmt.Errorf("the kernel's io_uring is too old: it has no rings of buffers: %w", unix.EINVAL)
 }
 
-// close frees the memory of the buffers. The ring must be closed first.
+// close frees the memory of the buffers. The io_uring that uses the buffers must be closed first.
 func (p *bufferRing) close() {
 	_ = unix.Munmap(p.ring)
 	_ = unix.Munmap(p.memory)
 }
 
-// provideMoreBuffers doubles the number of buffers. It returns false if there are maxBuffers already.
+// provideMoreBuffers doubles the number of buffers that the kernel may fill, up to maxBuffers. If there are already
+// maxBuffers, it returns false.
 func (p *bufferRing) provideMoreBuffers() (more bool) {
 	more = p.provided < maxBuffers
 	for limit := min(max(initialBuffers, 2*p.provided), maxBuffers); p.provided < limit; p.provided++ {
@@ -108,8 +109,7 @@ func (p *bufferRing) provideBuffer(id uint16) {
 	p.tail++
 }
 
-// publishTail shows the kernel the provided buffers. The tail shares a 32-bit word with the first entry's id. Only this
-// thread writes that word.
+// publishTail makes the provided buffers visible to the kernel.
 func (p *bufferRing) publishTail() {
 	word := (*uint32)(unsafe.Pointer(&p.ring[unsafe.Offsetof(bufferEntry{}.id)]))
 	atomic.StoreUint32(word, atomic.LoadUint32(word)&0xffff|uint32(p.tail)<<16)
@@ -129,8 +129,8 @@ func (p *bufferRing) completionFilledBuffer(completion cqe) bool {
 	return completion.res == bufferSize
 }
 
-// recycleBuffer marks the bytes of a completion as consumed. It gives the buffer back to the ring when the kernel has
-// stopped filling it.
+// recycleBuffer marks the bytes of a completion as consumed. When the kernel has stopped filling the buffer,
+// recycleBuffer returns the buffer to the ring.
 func (p *bufferRing) recycleBuffer(completion cqe) {
 	id := uint16(completion.flags >> bufferBits)
 	if p.incremental && completion.flags&cqeBufMore != 0 {
@@ -141,8 +141,8 @@ func (p *bufferRing) recycleBuffer(completion cqe) {
 	p.publishTail()
 }
 
-// returnPagesToOS returns the memory of the buffers to the system. Later bytes get new pages at the same addresses. The
-// caller must ensure that all receives have ended and all completions were handled.
+// returnPagesToOS returns the physical memory of the buffers to the operating system. The buffers remain usable. All
+// receives must have ended, and all completions must have been handled.
 func (p *bufferRing) returnPagesToOS() {
 	if !p.used {
 		return

@@ -11,15 +11,15 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// handleRecvCompletion handles the completion of a receive. If a worker is using the connection, it stores the bytes
-// and cancels the receive, which limits the number of stored bytes.
+// handleRecvCompletion handles the completion of a receive on c. If a worker is using c, it stores the received bytes
+// until the worker has returned c.
 func (d *driver) handleRecvCompletion(c *engine.Conn, completion cqe) {
 	d.deliverOrDeferRecvCompletion(c, completion)
 	d.PerformActions(c)
 }
 
-// deliverOrDeferRecvCompletion passes received bytes to the handler or, if a worker is using the connection, stores a
-// copy. It recycles the buffer even if the handler calls runtime.Goexit.
+// deliverOrDeferRecvCompletion passes received bytes to the handler. If a worker is using c, it stores a copy of the
+// bytes instead. It recycles the buffer even if the handler calls runtime.Goexit.
 func (d *driver) deliverOrDeferRecvCompletion(c *engine.Conn, completion cqe) {
 	if completion.flags&cqeBuffer != 0 {
 		defer d.buffers.recycleBuffer(completion)
@@ -40,11 +40,12 @@ func (d *driver) deliverOrDeferRecvCompletion(c *engine.Conn, completion cqe) {
 	}
 }
 
-// multishotMax is a number of bytes. After a receive of this size or more, a connection uses single receives, because a
-// multishot receive would fill up to 32 buffers before it can be cancelled.
+// multishotMax is the size in bytes from which a receive counts as large. After a large receive, a connection uses
+// single receives, because a multishot receive fills many buffers before it can be cancelled.
 const multishotMax = 8 << 10
 
-// chooseReceiveModeBySize selects multishot receives after a small receive that has not filled its buffer.
+// chooseReceiveModeBySize selects multishot receives after a small receive. After a receive that was large or filled
+// its buffer, it selects single receives.
 func (d *driver) chooseReceiveModeBySize(c *engine.Conn, completion cqe) {
 	switch armed := c.DriverFlags(); {
 	case completion.res >= multishotMax, completion.res > 0 && d.buffers.completionFilledBuffer(completion):
@@ -97,11 +98,11 @@ func (d *driver) cancelInputOps(c *engine.Conn) {
 	}
 }
 
-// CanRead reports whether ReadOnce may read: the connection has no receive in progress and is not closing.
+// CanRead reports whether ReadOnce may read from c. It returns false while c is closing or has a receive in progress.
 func (d *driver) CanRead(c *engine.Conn) bool { return c.DriverFlags()&(closing|receiving) == 0 }
 
-// ReadOnce does nothing while a receive is in progress: the bytes of that receive come first in the stream, so reading
-// now would deliver bytes out of order.
+// ReadOnce makes one receive call on c and delivers the received bytes. If CanRead returns false, it does nothing, to
+// keep the received bytes in order.
 func (d *driver) ReadOnce(c *engine.Conn) (gotBytes bool) {
 	if !d.CanRead(c) {
 		return false

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// These are constants of <linux/io_uring.h>, which golang.org/x/sys lacks.
+// Constants of <linux/io_uring.h> that golang.org/x/sys does not define.
 const (
 	setupCQSize       = 1 << 3
 	setupClamp        = 1 << 4
@@ -58,15 +58,15 @@ type ringOffsets struct {
 	user                                  uint64
 }
 
-// setupParams is struct io_uring_params. In sq, the fields a to c are flags, dropped and array. In cq, a and b are
-// overflow and cqes.
+// setupParams is the kernel's struct io_uring_params. The fields a, b and c of sq are flags, dropped and array. The
+// fields a and b of cq are overflow and cqes.
 type setupParams struct {
 	sqEntries, cqEntries, flags, cpu, idle, features, wq uint32
 	reserved                                             [3]uint32
 	sq, cq                                               ringOffsets
 }
 
-// sqe is struct io_uring_sqe, a submission.
+// sqe is the kernel's struct io_uring_sqe, an entry of the submission queue.
 type sqe struct {
 	op, flags uint8
 	ioprio    uint16
@@ -81,7 +81,7 @@ type sqe struct {
 	_         [2]uint64
 }
 
-// cqe is struct io_uring_cqe, a completion.
+// cqe is the kernel's struct io_uring_cqe, an entry of the completion queue.
 type cqe struct {
 	user  uint64
 	res   int32
@@ -108,10 +108,10 @@ type ring struct {
 	time kernelTime
 }
 
-// kernelTime is struct __kernel_timespec, the same on all architectures.
+// kernelTime is the kernel's struct __kernel_timespec.
 type kernelTime struct{ sec, nsec int64 }
 
-// waitArg is struct io_uring_getevents_arg.
+// waitArg is the kernel's struct io_uring_getevents_arg.
 type waitArg struct {
 	sigmask       uint64
 	size, minWait uint32
@@ -151,7 +151,8 @@ func describeSetupError(errno syscall.Errno) error {
 	return fmt.Errorf("io_uring_setup: %w", errno)
 }
 
-// lockedMemoryAdvice returns advice for an error: how many loops the locked-memory limit allows, and how to raise it.
+// lockedMemoryAdvice returns an error text about too little locked memory. It states how many loops the limit allows
+// and how to raise the limit.
 func lockedMemoryAdvice() string {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err != nil || limit.Cur == unix.RLIM_INFINITY {
@@ -162,8 +163,8 @@ func lockedMemoryAdvice() string {
 		limit.Cur>>10, limit.Cur/uint64(LockedMemoryPerLoop(int64(unix.Getpagesize()))))
 }
 
-// The kernel frees the locked memory of a closed ring with a delay. A call that fails for lack of locked memory is
-// therefore retried for a while.
+// Duration and interval of retries after ENOMEM. Retries help because the kernel frees the locked memory of a closed
+// ring with a delay.
 const (
 	noMemoryTimeout       = 250 * time.Millisecond
 	noMemoryRetryInterval = 5 * time.Millisecond
@@ -196,13 +197,14 @@ func (r *ring) mapQueueMemory(p *setupParams) (err error) {
 	return nil
 }
 
-// fdRegistration is struct io_uring_rsrc_update for the ring's own descriptor.
+// fdRegistration is the kernel's struct io_uring_rsrc_update. It registers the ring's own descriptor.
 type fdRegistration struct {
 	offset, reserved uint32
 	data             uint64
 }
 
-// registerRingFD registers the ring's descriptor, if the kernel supports this. Each call of enter then saves a look-up.
+// registerRingFD registers the ring's descriptor with the kernel, which makes later calls of enter faster. If the
+// kernel does not support this, it has no effect.
 func (r *ring) registerRingFD() {
 	up := fdRegistration{offset: ^uint32(0), data: uint64(r.file)}
 	n, _, errno := syscall.Syscall6(unix.SYS_IO_URING_REGISTER, uintptr(r.file), registerRingFDs, uintptr(unsafe.Pointer(&up)), 1, 0, 0)
@@ -223,7 +225,8 @@ func (r *ring) close() {
 	unix.Close(r.file)
 }
 
-// maxFullQueueRetries limits the retries, to about 0.1 s, while the kernel does not empty a full submission queue.
+// maxFullQueueRetries is the maximum number of retries while the submission queue is full. In total, the retries take
+// about 0.1 s.
 const maxFullQueueRetries = 1 << 18
 
 func (r *ring) nextFreeSubmission() *sqe {
@@ -241,8 +244,8 @@ func (r *ring) nextFreeSubmission() *sqe {
 	return s
 }
 
-// enter gives the filled submissions to the kernel. With the flag enterGetEvents, the kernel also runs deferred work.
-// The call blocks only if minComplete is positive.
+// enter passes the queued submissions to the kernel. With the flag enterGetEvents, the kernel also runs deferred work.
+// enter waits for minComplete completions and does not block if minComplete is 0.
 func (r *ring) enter(flags uintptr, minComplete uintptr) {
 	atomic.StoreUint32(r.sqTail, r.tail)
 	n, _, errno := syscall.RawSyscall6(unix.SYS_IO_URING_ENTER, r.fd, uintptr(r.tail-r.submitted), minComplete, r.flags|flags, 0, 0)
@@ -259,8 +262,8 @@ func (r *ring) handleEnterResult(submitted uintptr, errno syscall.Errno) {
 	}
 }
 
-// enterAndWait gives the filled submissions to the kernel and blocks until there is a completion or timeout has passed.
-// A negative timeout means no timeout. The Go scheduler knows that the thread blocks.
+// enterAndWait passes the queued submissions to the kernel and waits for a completion, for at most timeout. A negative
+// timeout means no limit. It tells the Go scheduler that the thread blocks.
 func (r *ring) enterAndWait(timeout time.Duration) {
 	atomic.StoreUint32(r.sqTail, r.tail)
 	r.arg = waitArg{}
@@ -275,7 +278,8 @@ func (r *ring) enterAndWait(timeout time.Duration) {
 
 func (r *ring) completionCount() uint32 { return atomic.LoadUint32(r.cqTail) - *r.cqHead }
 
-// hasDeferredWork reports whether the kernel has deferred work, which it runs in a call of enter with enterGetEvents.
+// hasDeferredWork reports whether the kernel has deferred work. The kernel runs this work in a call of enter with
+// enterGetEvents.
 func (r *ring) hasDeferredWork() bool {
 	return atomic.LoadUint32(r.sqFlags)&(sqTaskrun|sqOverflow) != 0
 }

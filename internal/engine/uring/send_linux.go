@@ -43,7 +43,7 @@ func (d *driver) handleSendResult(c *engine.Conn, sizeOrErrno int32) {
 	}
 }
 
-// submitSend submits a send of the output. The output must not move until the send has completed.
+// submitSend submits a send of c's output. The output's memory must not change until the send has completed.
 func (d *driver) submitSend(c *engine.Conn) {
 	out := c.Output()
 	c.OnSendStarted()
@@ -54,7 +54,8 @@ func (d *driver) submitSend(c *engine.Conn) {
 	s.user = tagSend | uint64(c.Slot())
 }
 
-// sendFileOutput sends a part of a file with a system call, because io_uring has no sendfile operation.
+// sendFileOutput sends the next part of c's first queued file. It uses a system call, because io_uring has no sendfile
+// operation.
 func (d *driver) sendFileOutput(c *engine.Conn) {
 	if d.loop.SendNextFilePart(c, sock.SendFileOnBlockingSocket); c.WantsWritable() {
 		c.SetDriverFlags(c.DriverFlags() | sending)
@@ -62,8 +63,8 @@ func (d *driver) sendFileOutput(c *engine.Conn) {
 	}
 }
 
-// queueHeartbeat queues a heartbeat. It completes only on failure, and then within the call that submits it. If the
-// completion queue might overflow, queueHeartbeat sends the heartbeat at once.
+// queueHeartbeat queues message as a heartbeat, which submitHeartbeats submits. If the completion queue is half full,
+// it sends message immediately instead. It returns the number of bytes queued or sent.
 func (d *driver) queueHeartbeat(c *engine.Conn, message []byte) (accepted int) {
 	if d.ring.completionCount() > cqEntries/2 {
 		return sock.SendBuffers(c.FD(), message, nil)
@@ -75,7 +76,8 @@ func (d *driver) queueHeartbeat(c *engine.Conn, message []byte) (accepted int) {
 	return len(message)
 }
 
-// submitHeartbeats submits the queued heartbeats. It handles failed ones at once, before other output can follow.
+// submitHeartbeats submits the queued heartbeats to the kernel. It handles failures immediately, before other output
+// can follow.
 func (d *driver) submitHeartbeats() {
 	r := d.ring
 	r.enter(0, 0)

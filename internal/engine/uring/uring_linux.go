@@ -37,7 +37,8 @@ var Model = engine.Model{
 	},
 }
 
-// probeRing tries the operations that a loop needs, on a temporary thread.
+// probeRing returns an error if the kernel does not support what a loop needs. It creates an io_uring on a temporary
+// thread.
 func probeRing() (err error) {
 	sock.RunOnNewThread(func() {
 		var r *ring
@@ -57,14 +58,13 @@ func probeRing() (err error) {
 	return err
 }
 
-// completionsPerTurn limits the completions that one turn handles. A send completion counts as a quarter. The limit
-// keeps turns short: sends hold their buffers until the next turn, and AutoWorkers notices slow handlers only between
-// turns.
+// completionsPerTurn is the maximum number of completions that the loop handles per iteration. A completed send counts
+// as a quarter. Short iterations let AutoWorkers detect slow handlers early.
 const completionsPerTurn = 64
 
 const maxDeferredPerRound = 4 * completionsPerTurn
 
-// The upper half of a completion's user data is one of these operations. The lower half is the connection's slot.
+// Operations, as stored in the upper half of a completion's user data. The lower half is the connection's slot number.
 const (
 	tagRecv uint64 = iota << 32
 	tagSend
@@ -76,7 +76,7 @@ const (
 	tagHeartbeat
 )
 
-// These bits of Conn.DriverFlags belong to the driver. Some of them represent operations in progress.
+// Bits of Conn.DriverFlags that belong to this driver. Some represent io_uring operations in progress.
 const (
 	receiving      uint16 = 1 << (loop.DriverBits + iota) // a receive
 	polling                                               // a poll
@@ -134,11 +134,9 @@ func (d *driver) WatchListener(listenerFD int32) { d.listenerPoll.Add(listenerFD
 
 func (d *driver) UnwatchListener(listenerFD int32) { d.listenerPoll.Remove(listenerFD) }
 
-// HandleEvents handles completions in rounds. The kernel runs deferred work between two rounds only. If it ran earlier,
-// completions and their buffers would accumulate.
-//
-// Operations that complete at submission belong to the next round. If they prolonged the current round, connections
-// with such operations would starve all other connections.
+// HandleEvents handles completions in rounds. A round contains the completions that are available when it starts. Later
+// completions wait for the next round, so that busy connections cannot starve others. moreLeft reports whether
+// completions of the round are left.
 func (d *driver) HandleEvents() (handled, moreLeft bool) {
 	switch {
 	case d.roundLeft == 0:
@@ -150,9 +148,8 @@ func (d *driver) HandleEvents() (handled, moreLeft bool) {
 	return handled, d.roundLeft > 0
 }
 
-// runKernelWorkAndStartRound starts a round and makes the kernel run deferred work. It runs as much of it as there were
-// completions without deferred work, but at most maxDeferredPerRound, so that neither kind starves the other. A system
-// call runs about 20 pieces of deferred work.
+// runKernelWorkAndStartRound makes the kernel run deferred work and then starts a round of completions. The amount of
+// deferred work is limited by the number of other completions, so that neither kind starves the other.
 func (d *driver) runKernelWorkAndStartRound() {
 	immediate := d.ring.completionCount() + d.ring.tail - d.ring.submitted
 	wanted := min(immediate, maxDeferredPerRound)
@@ -163,7 +160,8 @@ func (d *driver) runKernelWorkAndStartRound() {
 	d.roundLeft = d.ring.completionCount()
 }
 
-// WaitForEvents waits for events. If no receive is in progress, it first returns the buffers' memory to the system.
+// WaitForEvents waits for completions, for at most limit. If no receive is in progress, it first returns the memory of
+// the receive buffers to the operating system.
 func (d *driver) WaitForEvents(limit time.Duration) {
 	if d.pendingReceives == 0 && d.ring.completionCount() == 0 {
 		d.buffers.returnPagesToOS()
@@ -174,8 +172,8 @@ func (d *driver) WaitForEvents(limit time.Duration) {
 
 const recreateInterval = 100 * time.Millisecond
 
-// abortConnsAndReplaceRing replaces a ring that has failed. It closes connections with operations in progress, because
-// these will never complete. If the new ring also fails, recreateInterval passes before the next replacement.
+// abortConnsAndReplaceRing replaces a ring that has failed. It aborts all connections of the loop, because operations
+// in progress will never complete. The time between two replacements is at least recreateInterval.
 func (d *driver) abortConnsAndReplaceRing() {
 	errno := d.ring.broken
 	time.Sleep(d.lastRecreated + recreateInterval - engine.MonotonicNow())
@@ -229,7 +227,8 @@ func (d *driver) handleCompletions() (handledAny bool) {
 	return handled
 }
 
-// rearmListenerPollAndAccept watches the listeners again before it accepts, because a handler may call runtime.Goexit.
+// rearmListenerPollAndAccept watches the listeners again and then accepts connections. This order is safe if a handler
+// calls runtime.Goexit.
 func (d *driver) rearmListenerPollAndAccept() {
 	d.submitPoll(d.listenerPoll.FD(), tagListener, unix.POLLIN, 0)
 	d.loop.AcceptAndReceiveConns()
@@ -258,7 +257,8 @@ func (d *driver) handleInputOrConnectPoll(c *engine.Conn) {
 	}
 }
 
-// WatchForInputOrConnect submits a poll for input or, if the connection is being dialled, for writability.
+// WatchForInputOrConnect submits a poll of c for input. While c is being dialled, it submits a poll for writability
+// instead.
 func (d *driver) WatchForInputOrConnect(c *engine.Conn) syscall.Errno {
 	events := uint32(unix.POLLIN)
 	if c.DriverFlags()&loop.Connecting != 0 {
@@ -326,7 +326,8 @@ func (d *driver) PerformActions(c *engine.Conn) {
 	}
 }
 
-// closeOrShutToEndOps closes a connection. While operations are in progress, it only shuts it down, which ends them.
+// closeOrShutToEndOps closes c if no operation on c is in progress. Otherwise it only shuts down the socket, which ends
+// the operations.
 func (d *driver) closeOrShutToEndOps(c *engine.Conn) {
 	armed := c.DriverFlags()
 	switch {
@@ -343,17 +344,16 @@ func (d *driver) closeOrShutToEndOps(c *engine.Conn) {
 	}
 }
 
-// shutdownOrResetConn shuts down the connection but keeps the descriptor. All operations then complete, and the
-// descriptor can be closed. A cancellation by descriptor would be slow, because the kernel would search all operations
-// of the ring.
+// shutdownOrResetConn shuts down or resets c's socket and keeps the descriptor open. All operations on c then complete,
+// and the descriptor can be closed.
 func (d *driver) shutdownOrResetConn(c *engine.Conn) {
 	if !d.loop.ClosesWithReset(c) || !sock.ResetConn(c.FD()) {
 		sock.Shutdown(c.FD())
 	}
 }
 
-// updateInputWatch submits a receive or a poll if the connection needs input, and otherwise cancels the receive.
-// Writability needs no poll, because send completions report it.
+// updateInputWatch submits a receive or a poll if c wants input and has neither in progress. If c wants no input, it
+// cancels a receive in progress.
 func (d *driver) updateInputWatch(c *engine.Conn) {
 	d.loop.UpdateExpiryTracking(c)
 	armed := c.DriverFlags()
@@ -370,7 +370,8 @@ func (d *driver) updateInputWatch(c *engine.Conn) {
 	}
 }
 
-// CancelReceiveIfSilent cancels a receive if nothing has arrived since the last sweep. A poll then takes less memory.
+// CancelReceiveIfSilent cancels c's receive if nothing has arrived since the last call. A poll, which takes less
+// memory, then replaces the receive.
 func (d *driver) CancelReceiveIfSilent(c *engine.Conn) {
 	if armed := c.DriverFlags(); armed&recentlyActive != 0 {
 		c.SetDriverFlags(armed &^ recentlyActive)

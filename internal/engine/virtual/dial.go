@@ -11,7 +11,7 @@ import (
 
 const maxPendingDials = 1024
 
-// Dial starts to connect. The tester answers with AcceptDial or RefuseDial.
+// Dial starts d.Count simulated dials. The test answers each dial with AcceptDial or RefuseDial.
 func (e *Engine) Dial(d engine.DialRequest) error {
 	if err := d.Validate(); err != nil {
 		return err
@@ -36,7 +36,8 @@ func (e *Engine) queueDials(dials []engine.DialRequest) (acted bool) {
 	return len(dials) > 0
 }
 
-// AcceptDial accepts the oldest dial and returns its peer, or nil if there is no dial.
+// AcceptDial accepts the oldest pending dial and returns the peer of the new connection. If no dial is pending, it
+// returns nil.
 func (e *Engine) AcceptDial() *Peer {
 	if len(e.dials) == 0 {
 		return nil
@@ -57,7 +58,7 @@ func (e *Engine) AcceptDial() *Peer {
 	return p
 }
 
-// RefuseDial makes the oldest dial fail with err. It returns false if there is no dial.
+// RefuseDial makes the oldest pending dial fail with err. If no dial is pending, it returns false.
 func (e *Engine) RefuseDial(err error) (ok bool) {
 	if len(e.dials) == 0 {
 		return false
@@ -69,7 +70,8 @@ func (e *Engine) RefuseDial(err error) (ok bool) {
 	return true
 }
 
-// MoveStateTo moves the handler's saved state to another engine, if both handlers support that.
+// MoveStateTo transfers the handler's state to another engine. If a handler cannot save or restore state, it does
+// nothing.
 func (e *Engine) MoveStateTo(to *Engine) error {
 	if e.cfg.SaveState == nil || to.cfg.RestoreState == nil {
 		return nil
@@ -81,8 +83,8 @@ func (e *Engine) MoveStateTo(to *Engine) error {
 	return to.cfg.RestoreState(&state)
 }
 
-// MoveTo moves an open connection to another engine, as an upgrade does. The caller must own the connections of both
-// engines. If MoveTo returns an error, the connection continues in the old engine.
+// MoveTo moves an open connection to another engine, as an upgrade does. It must be called within DoAndRunUntilIdle of
+// both engines. If MoveTo fails, the connection continues in the old engine.
 func (p *Peer) MoveTo(to *Engine) (moved *Peer, err error) {
 	c := &p.conn
 	defer func() {

@@ -59,7 +59,7 @@ type Engine struct {
 	requests pendingRequests
 }
 
-// pendingRequests are requests from other goroutines to the engine.
+// pendingRequests contains the requests of other goroutines to an engine.
 type pendingRequests struct {
 	dials          []engine.DialRequest
 	broadcasts     []*engine.Broadcast
@@ -77,16 +77,16 @@ func (w *pendingRequests) concatBroadcasts() (joined []byte, messages []*engine.
 	return joined, messages
 }
 
-// Listener starts a virtual engine and is its listener. Accept is not supported.
+// Listener is the listener of a virtual engine. The method Start creates the engine. Accept is not supported.
 type Listener struct {
-	// Engine is set by Start.
+	// Engine is the engine that Start has created, or nil before Start.
 	Engine *Engine
 }
 
 func (*Listener) Accept() (net.Conn, error) { return nil, errors.ErrUnsupported }
 func (*Listener) Close() error              { return nil }
 
-// Addr returns an address that RFC 5737 reserves for documentation.
+// Addr returns 192.0.2.1:9000, an address that RFC 5737 reserves for documentation.
 func (*Listener) Addr() net.Addr {
 	return &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 9000}
 }
@@ -140,7 +140,8 @@ func (e *Engine) wakeTester() {
 	}
 }
 
-// updateRequestsAndWake calls update with the lock held, and wakes the tester. After the engine's end, it fails.
+// updateRequestsAndWake calls update with e.mu held and then wakes the test. It fails if update fails or the engine has
+// ended.
 func (e *Engine) updateRequestsAndWake(update func(*pendingRequests) error) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -207,14 +208,14 @@ func (e *Engine) PostToAllMailboxes(s *engine.Shared, beforePost func(), onDone 
 
 type stopWithinKey struct{}
 
-// ContextForStopWithin returns a context for Stop. Stop then returns immediately, and connections that are still open
-// after a virtual time of d are closed.
+// ContextForStopWithin returns a context that makes Stop return immediately. Connections that are still open after d of
+// virtual time are closed. If d is 0, there is no such limit.
 func ContextForStopWithin(d time.Duration) context.Context {
 	return context.WithValue(context.Background(), stopWithinKey{}, d)
 }
 
-// Stop implements engine.Engine. Unless ctx is from ContextForStopWithin, Stop waits for the tester and must be called
-// on another goroutine.
+// Stop implements engine.Engine. With a context from ContextForStopWithin, it returns immediately. With any other
+// context, it blocks until the engine has ended, and the test must run the engine on another goroutine.
 func (e *Engine) Stop(ctx context.Context) error {
 	within, begin := ctx.Value(stopWithinKey{}).(time.Duration)
 	_ = e.updateRequestsAndWake(func(w *pendingRequests) error { // fails only if the engine has ended
@@ -246,7 +247,7 @@ func (e *Engine) runUntilIdleIfUnowned() {
 	}
 }
 
-// runUntilIdle does everything that can be done at this moment. It panics if handlers cause new work endlessly.
+// runUntilIdle repeats runRound until nothing is left to do. It panics if handlers cause new work endlessly.
 func (e *Engine) runUntilIdle() {
 	for range maxSettleRounds {
 		if !e.runRound() {
@@ -256,7 +257,7 @@ func (e *Engine) runUntilIdle() {
 	panic(fmt.Sprintf("myriad: handlers still cause work after %d rounds", maxSettleRounds))
 }
 
-// runRound handles requests and drives each connection once. It reports whether there was anything to do.
+// runRound handles pending requests and updates each connection once. It reports whether there was anything to do.
 func (e *Engine) runRound() (acted bool) {
 	e.host.SetClock(e.now)
 	e.mu.Lock()
@@ -321,7 +322,8 @@ func (e *Engine) closeLargestUntilWithinBudget() (acted bool) {
 	return acted
 }
 
-// drainAndEndIfNoneOpen drains connections, and closes them at the deadline. When none is open, it ends the engine.
+// drainAndEndIfNoneOpen drains all connections and closes them at the deadline of Stop. When no connection is open, it
+// ends the engine.
 func (e *Engine) drainAndEndIfNoneOpen(req pendingRequests) (acted bool) {
 	if !e.draining {
 		e.draining = true
@@ -353,7 +355,8 @@ func (e *Engine) drainAndEndIfNoneOpen(req pendingRequests) (acted bool) {
 	return acted
 }
 
-// DoAndRunUntilIdle calls f as owner of the connections. Before and after f, it runs the engine until it is idle.
+// DoAndRunUntilIdle calls f with exclusive access to the connections. Before and after f, it runs the engine until the
+// engine is idle.
 func (e *Engine) DoAndRunUntilIdle(f func()) {
 	e.ownerLock.Lock()
 	defer e.ownerLock.Unlock()
@@ -362,11 +365,11 @@ func (e *Engine) DoAndRunUntilIdle(f func()) {
 	e.runUntilIdle()
 }
 
-// Wakeups returns a channel that receives a value when there may be work for DoAndRunUntilIdle.
+// Wakeups returns a channel that receives a value when DoAndRunUntilIdle may have something to do.
 func (e *Engine) Wakeups() <-chan struct{} { return e.wake }
 
-// AdvanceClockAndRunDue advances the clock by d and does what is due, in order of time. It must be called within
-// DoAndRunUntilIdle. It returns false and does nothing if d is negative or exceeds maxAdvance.
+// AdvanceClockAndRunDue advances the clock by d and runs timers and timeouts in order of time. It must be called within
+// DoAndRunUntilIdle. If d is negative or exceeds maxAdvance, it returns false and does nothing.
 func (e *Engine) AdvanceClockAndRunDue(d time.Duration) (inRange bool, maxAdvance time.Duration) {
 	end := e.now + d
 	if maxAdvance = startTime + MaxTime - e.now; d < 0 || d > maxAdvance {

@@ -9,11 +9,12 @@ import (
 	"github.com/myriad-go/myriad/internal/engine/layers"
 )
 
-// MaxInFlight limits the bytes in flight in each direction. Like a kernel, a Peer stops accepting output until the
-// tester has read some.
+// MaxInFlight is the maximum number of bytes in flight in each direction of a simulated connection. At this limit, a
+// Peer accepts no more output until the test has read some.
 const MaxInFlight = 16 << 20
 
-// Peer simulates a connection's remote end and the kernels of both ends. Its methods require Engine.DoAndRunUntilIdle.
+// Peer simulates the remote end of a connection, and the kernels of both ends. Its methods must be called within
+// Engine.DoAndRunUntilIdle.
 type Peer struct {
 	engine  *Engine
 	conn    engine.Conn
@@ -31,7 +32,8 @@ type Peer struct {
 	mailboxClosed bool // guarded by Engine.mu: it is not visited any more
 }
 
-// Connect adds a peer that connects from peerAddr or, if peerAddr is the zero value, over a unix socket.
+// Connect adds a peer that connects from peerAddr. The zero value means a unix socket. After Stop, Connect fails with
+// ECONNREFUSED.
 func (e *Engine) Connect(peerAddr netip.AddrPort) (*Peer, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -79,23 +81,23 @@ func (p *Peer) Reset() {
 	}
 }
 
-// SetReceiveWindow makes the peer accept maxBytes more bytes, or any number if maxBytes is negative. In the second
-// case, the peer also closes its end when it has read EOF, like most programs.
+// SetReceiveWindow makes the peer accept maxBytes more bytes. If maxBytes is negative, the peer accepts any number of
+// bytes and closes its end after reading EOF.
 func (p *Peer) SetReceiveWindow(maxBytes int) {
 	p.window = maxBytes
 	p.inputEnded = p.inputEnded || p.shut && maxBytes < 0
 }
 
-// IsDialled reports whether the peer is from AcceptDial.
+// IsDialled reports whether the server has dialled the connection.
 func (p *Peer) IsDialled() bool { return p.conn.IsDialled() }
 
-// HasTLS reports whether the server's end has completed a TLS handshake.
+// HasTLS reports whether the server's end of the connection has completed a TLS handshake.
 func (p *Peer) HasTLS() bool { return layers.TLSStateAfterHandshake(&p.conn) != nil }
 
 // Window returns how many more bytes the peer accepts. A negative number means no limit.
 func (p *Peer) Window() int { return p.window }
 
-// Received returns the bytes that the peer has accepted and the tester has not discarded.
+// Received returns the bytes that the peer has accepted, without those removed by DiscardReceived.
 func (p *Peer) Received() []byte { return p.received }
 
 func (p *Peer) DiscardReceived(count int) {
@@ -104,11 +106,11 @@ func (p *Peer) DiscardReceived(count int) {
 	}
 }
 
-// Closed reports whether the connection was closed or rejected, and why.
+// Closed reports as ok whether the connection was closed or rejected. why is the reason.
 func (p *Peer) Closed() (why error, ok bool) { return p.closeReason, p.done }
 
-// PausedAtHighWater reports as ok whether the connection has stopped reading because more than highWater bytes are
-// unsent. The connection resumes when at most lowWater bytes are unsent.
+// PausedAtHighWater reports as ok whether the connection has stopped reading because of too much unsent output. Reading
+// stops above highWater unsent bytes and resumes at lowWater.
 func (p *Peer) PausedAtHighWater() (highWater, lowWater int, ok bool) {
 	c, l := &p.conn, p.engine.cfg.Limits
 	return l.HighWater, l.LowWater, c.IsOpen() && !c.IsClosing() && c.IsPaused() && !c.IsReadPaused() && c.UnsentOrDroppedBytes() > l.LowWater
@@ -116,7 +118,7 @@ func (p *Peer) PausedAtHighWater() (highWater, lowWater int, ok bool) {
 
 func (p *Peer) PausedByHandler() bool { return p.conn.IsOpen() && p.conn.IsReadPaused() }
 
-// UnsentBytes returns the number of bytes that the peer has not accepted.
+// UnsentBytes returns the number of output bytes that the peer has not accepted.
 func (p *Peer) UnsentBytes() int { return p.conn.UnsentOrDroppedBytes() }
 
 // UnreadBytes returns the number of bytes that the peer has sent and the handler has not used.
@@ -163,7 +165,8 @@ func (p *Peer) applyBroadcastsAndCloses(req *pendingRequests) {
 	}
 }
 
-// driveConn performs actions and reports events until none is left. It returns false if there was none at all.
+// driveConn performs the connection's actions and reports events to the connection until nothing is left to do. It
+// returns false if there was nothing to do.
 func (p *Peer) driveConn() (acted bool) {
 	for p.conn.IsOpen() && (p.performConnAction() || p.reportReadiness()) {
 		acted = true
@@ -219,7 +222,7 @@ func (p *Peer) reportReadiness() (reported bool) {
 	return true
 }
 
-// handleMailbox handles the requests that are now in the mailbox. Requests that they cause wait until the next round.
+// handleMailbox handles the requests in the peer's mailbox. Requests that are added meanwhile wait for the next call.
 func (p *Peer) handleMailbox() (acted bool) {
 	if due, ok := p.mailbox.DelayEnd(&p.engine.host); ok && (p.engine.draining || due <= p.engine.now) {
 		p.mailbox.ReleaseDelayed()

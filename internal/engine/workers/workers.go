@@ -8,7 +8,8 @@ import (
 	"github.com/myriad-go/myriad/pool"
 )
 
-// NewEnginePool returns p as an engine.Pool. It submits each connection itself as the job, which avoids an allocation.
+// NewEnginePool returns an engine.Pool that submits connections to p. Each connection is itself the job, which avoids
+// an allocation.
 func NewEnginePool(p *pool.Pool) engine.Pool { return enginePool{p} }
 
 type enginePool struct{ pool *pool.Pool }
