@@ -242,8 +242,8 @@ func (g *Log) Pause(ctx context.Context) error {
 }
 
 // ReplayQueueAndResume delivers the queued broadcasts in order and then ends the pause. If peerToAdd is not nil, queued
-// and later broadcasts are also forwarded to this peer. When ctx ends, peerToAdd is aborted, and waits for space end.
-// New broadcasts are then rejected until the queue is empty.
+// and later broadcasts are also forwarded to this peer. When ctx ends, peerToAdd is aborted, and broadcasts for which
+// there is no space are dropped. New broadcasts are then rejected until the queue is empty.
 func (g *Log) ReplayQueueAndResume(ctx context.Context, peerToAdd *Peer) {
 	if peerToAdd != nil {
 		g.addPeer(peerToAdd)

@@ -97,7 +97,7 @@ func (l *Peer) markClosedAndDiscardPending() {
 	l.changed.Broadcast()
 }
 
-// isClosedOrHasSpaceFor reports whether m can be queued without waiting, or the connection has ended.
+// isClosedOrHasSpaceFor reports whether the connection has ended or m can be queued without waiting.
 func (l *Peer) isClosedOrHasSpaceFor(m Broadcast) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

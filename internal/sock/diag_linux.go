@@ -32,7 +32,7 @@ const maxListeners = 16 << 10
 var errTooManyListeners = errors.New("more than 16384 TCP listeners")
 
 // ListAcceptQueues returns the accept queues of all TCP listeners in the calling thread's network namespace. If there
-// are more than 16,384 listeners, it fails. The number of connections does not affect its cost.
+// are more than 16,384 listeners, it fails. The cost of a call does not depend on the number of connections.
 func ListAcceptQueues() (found []AcceptQueue, err error) {
 	err = dumpSockets(diagQuery{states: 1 << tcpListen}, func(m []byte) error {
 		if len(found) == maxListeners {

@@ -178,7 +178,8 @@ func NewNetConnFromDup(fd int32) (net.Conn, error) {
 	return net.FileConn(f) // duplicates the descriptor
 }
 
-// CopyFDFromProcessTable copies a descriptor from the process's table into the private table of the calling thread.
+// CopyFDFromProcessTable copies a descriptor from the process's table into the private descriptor table of the calling
+// thread.
 func CopyFDFromProcessTable(fd int32) (int32, error) {
 	process, err := unix.PidfdOpen(unix.Getpid(), 0)
 	if err != nil {

@@ -53,7 +53,7 @@ func RunOnNewThread(f func()) {
 
 var startRuntimePoller sync.Once
 
-// UnshareDescriptorTable gives the calling thread a private descriptor table. Of the sockets that were open before, the
+// UnshareDescriptorTable gives the calling thread a private descriptor table. Of the existing sockets and pipes, the
 // table keeps only keepFDs. The thread must come from RunOnNewThread. Call unregisterThread before the thread ends.
 func UnshareDescriptorTable(keepFDs map[int32]bool) (unregisterThread func(), err error) {
 	startRuntimePoller.Do(func() {

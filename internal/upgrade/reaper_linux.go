@@ -89,8 +89,8 @@ const (
 	exitReportTimeout = time.Second
 )
 
-// signalsToRelay returns the signals that this process relays to the serving process. It omits SIGINT and SIGQUIT if
-// there is a terminal, which sends these signals to both processes.
+// signalsToRelay returns the signals that this process relays to the serving process. If there is a terminal, it omits
+// SIGINT and SIGQUIT, because the terminal also sends them to the serving process.
 func signalsToRelay() []os.Signal {
 	signals := []os.Signal{unix.SIGHUP, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2}
 	terminal, err := os.Open("/dev/tty")

@@ -237,8 +237,8 @@ func (c *conn) publishSweepState() {
 // timerLead is how long before a timer the connection's goroutine begins to wait with a deadline.
 const timerLead = 2 * engine.FastSweepPeriod
 
-// setWaitDeadlineIfSoon limits the next wait of the connection's goroutine by the timer at, if the timer is due soon.
-// It returns the time at which the sweeper must wake the goroutine. otherDue is that time without the timer.
+// setWaitDeadlineIfSoon sets a deadline for the goroutine's next wait if at, the time of the next timer, is near. It
+// returns the time at which the sweeper must wake the goroutine. otherDue is the wake-up time for other reasons.
 func (c *conn) setWaitDeadlineIfSoon(at time.Duration, otherDue uint32) (due uint32) {
 	left := at - c.engine.readClock()
 	if left > timerLead {
@@ -391,7 +391,7 @@ func (c *conn) shutdownWriteOrAssumeEOF() {
 }
 
 // detachOrFinishExport finishes an export or turns the connection into a new net.Conn. While another goroutine waits
-// for writability, it only handles input and requests.
+// for writability, the call only handles input and requests.
 func (c *conn) detachOrFinishExport() {
 	if c.awaitingWritable {
 		c.waitForInputOrMail()

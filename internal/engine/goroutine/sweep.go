@@ -116,7 +116,7 @@ type pausableClock struct {
 	lastAdvance time.Duration // of the sweeper, which alone uses it; 0 without connections
 }
 
-// readAt converts a time of the monotonic clock to a time of this clock.
+// readAt returns the clock's time at now, which is a time of the monotonic clock.
 func (k *pausableClock) readAt(now time.Duration) time.Duration {
 	now -= time.Duration(k.stoppedFor.Load())
 	if limit := time.Duration(k.limit.Load()); limit > 0 {

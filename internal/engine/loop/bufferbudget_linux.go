@@ -71,7 +71,8 @@ func (b *bufferBudgetEnforcer) runIfDue(now time.Duration) {
 }
 
 // closeLargestConns closes connections with large buffers, and subtracts the size of their buffers from excessBytes. It
-// stops when excessBytes is no longer positive. minSizeClass is the minimum bit length of the number of buffered bytes.
+// stops when excessBytes is no longer positive. Connections below minSizeClass (see bufferedBytesSizeClass) or below
+// the average size are skipped.
 func (l *Loop) closeLargestConns(minSizeClass int, excessBytes *int64) {
 	unassigned := int64(l.mailbox.CountedMemory() + l.mailQueues.queueMemory) // mail that is in no connection's buffers yet
 	average := (l.counters.Get(engine.Buffered) - unassigned) / int64(max(l.conns.used, 1))

@@ -14,9 +14,9 @@ import (
 // A driver must pass the size of each read to Loop.QueueIfBulk. It must not watch a connection for input while
 // Loop.IsReadQueued returns true.
 //
-// The bits of Conn.DriverFlags from DriverBits on belong to the driver. While the bit Busy is set, a worker owns the
-// connection. The driver may then access only these flags, and must defer the connection's events with
-// Loop.DeferUntilWorkerReturns.
+// The bits of Conn.DriverFlags from DriverBits on belong to the driver. While the bit Busy is set, the connection is
+// with a worker or waits for one. The driver may then access only these flags, and must defer the connection's events
+// with Loop.DeferUntilWorkerReturns.
 type Driver interface {
 	// Open allocates the driver's resources, on the thread that will use them, and starts to watch the loop's eventfd.
 	Open() error
@@ -52,14 +52,16 @@ type Driver interface {
 
 // Bits of Conn.DriverFlags that belong to the loop. All bits are cleared when the connection's slot is freed.
 //
-//	bit            meaning                                set by                   cleared by
+//	bit            the connection                         set by                   cleared by
 //	Connecting     is being dialled                       startDelegateOrFailDial  OpenOrFailDial, failDial
-//	DialTimedOut   the dial has timed out                 shutdownTimedOutDial
+//	DialTimedOut   could not be dialled in time           shutdownTimedOutDial
 //	Expiring       is counted as about to expire          UpdateExpiryTracking     UpdateExpiryTracking
 //	Busy           is with a worker, or waits for one     submitShedOrQueue        reclaimFromWorker
 //	ClosePending   is Busy; the worker will call Closed   CloseConn
 //	CloseOnReturn  has missed data; will be closed        abortWhenWorkerReturns
 //	BulkQueued     is queued for a read by the loop       QueueForLaterRead        readQueuedBulkConns, IsReadQueued
+//
+// DriverBits is the number of the first bit that belongs to the driver.
 const (
 	Connecting uint16 = 1 << iota
 	Expiring

@@ -163,7 +163,7 @@ func (d *connExporter) cancelPendingExports() {
 }
 
 // cancelExport cancels the export of the connection ref, which stays in this process. If permanent is true, the
-// connection is never exported.
+// connection is not exported later either.
 func (d *connExporter) cancelExport(ref engine.Ref, permanent bool) {
 	if c := ref.ConnOwnedBy(&d.loop.host); c != nil && c.DriverFlags()&Busy == 0 && c.IsExporting() {
 		c.AbortExport(permanent)
@@ -289,7 +289,7 @@ func (d *connExporter) exportReadyBatch(channel *handover.ExportChannel, credit 
 	return true
 }
 
-// packBatchOfReadyConns collects connections that are ready for export, at most credit, in the next batch to send.
+// packBatchOfReadyConns fills the next batch with at most credit connections that are ready for export.
 func (d *connExporter) packBatchOfReadyConns(credit int) {
 	d.batchFDs, d.batchConns, d.batchRecords = d.batchFDs[:0], d.batchConns[:0], d.batchRecords[:0]
 	limit := min(credit, handover.MaxBatch)

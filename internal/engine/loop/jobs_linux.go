@@ -204,8 +204,8 @@ func (*Loop) LeaveToWait() (ok bool) {
 	return true
 }
 
-// continueOnNewGoroutine starts a goroutine that runs the loop in place of lost, which is busy with a job. jobIsSlow is
-// passed to the job.
+// continueOnNewGoroutine starts a goroutine that continues the loop. lost belongs to the old goroutine, which is still
+// running a job. jobIsSlow is passed to this job.
 func (l *Loop) continueOnNewGoroutine(lost *jobHold, jobIsSlow bool) {
 	loopsByThread.Delete(lost.thread)
 	l.counters.Add(engine.LoopsContinued, 1)
@@ -275,7 +275,7 @@ func (o jobObservation) mustTakeLoop(now jobObservation) (mustTake, jobIsSlow bo
 	return true, !engine.HadNoCPU(now.at-o.at, now.processCPU-o.processCPU-cpu)
 }
 
-// continueLoopsDespiteSlowJobs continues each loop that waits for a slow job on a new goroutine. seen contains the
+// continueLoopsDespiteSlowJobs moves each loop that a slow job blocks to a new goroutine. seen contains the
 // observations of the previous call. anyJobs reports whether any job has run since that call.
 func (e *loopEngine) continueLoopsDespiteSlowJobs(seen []jobObservation) (anyJobs bool) {
 	for i, l := range e.loops {

@@ -247,8 +247,8 @@ func (l *Loop) stopAcceptingFrom(listenerFD int32) {
 }
 
 // closeListeners permanently stops accepting and closes the loop's descriptors of listeners. If several descriptor
-// tables contain a listener, closeListeners also shuts it down with shutdown(2). Listeners that another process may use
-// are not shut down.
+// tables contain a listener, closeListeners also calls shutdown(2) for this listener. Listeners that another process
+// may use are not shut down.
 func (l *Loop) closeListeners() {
 	l.counters.Set(engine.AcceptPausedCount, 0)
 	for len(l.accept.watchedFDs) > 0 {

@@ -406,8 +406,8 @@ func (l *Loop) yieldIfSingleCPUHasWork() (yielded bool) {
 	return true
 }
 
-// AdjustFastSweepReasons adds delta to the number of reasons for frequent timeout checks. At 0, timeouts are checked
-// less often.
+// AdjustFastSweepReasons adds delta to the number of conditions that require frequent timeout checks. When the number
+// is 0, checks are less frequent.
 func (l *Loop) AdjustFastSweepReasons(delta int) {
 	if l.sweeper.fastSweepReasons += delta; delta > 0 && l.sweeper.fastSweepReasons == delta {
 		l.sweeper.nextAt = min(l.sweeper.nextAt, l.host.Clock()+engine.MinSliceInterval)
@@ -480,8 +480,8 @@ func (l *Loop) ClosesWithReset(c *engine.Conn) bool {
 	return c.IsDialled() && l.engine.cfg.ResetDialled
 }
 
-// ShutdownWriteUnlessReset shuts down the sending direction of c. A connection that must be closed with a reset sends
-// no FIN, which would leave the socket in TIME_WAIT. Such a connection is treated as if its peer had sent EOF.
+// ShutdownWriteUnlessReset shuts down the sending direction of c. If c must be closed with a reset, no FIN is sent,
+// because a FIN would leave the socket in TIME_WAIT. The loop then acts as if the peer had sent EOF.
 func (l *Loop) ShutdownWriteUnlessReset(c *engine.Conn) {
 	if l.ClosesWithReset(c) {
 		c.OnEOF()

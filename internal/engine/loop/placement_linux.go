@@ -110,7 +110,7 @@ func (a *handlerPlacer) runIfDue(now time.Duration) {
 }
 
 // moveHandlersToLoopIfQuick makes the loop call the handlers again if their calls on workers are quick. It requires
-// quickCallsToReturn quick calls, and then one more review without slow calls.
+// quickCallsToReturn quick calls, and then one more check without slow calls.
 func (a *handlerPlacer) moveHandlersToLoopIfQuick(now time.Duration) {
 	l := a.loop
 	if now < a.reviewAt {
