@@ -29,21 +29,24 @@ const (
 	unknownName = "unknown"
 )
 
-// NamedListener is a *net.TCPListener or *net.UnixListener with its name in the service manager. The name is
-// FileDescriptorName= in the .socket unit, by default the unit's name. Several listeners may have the same name. A
-// listener without a name is called "unknown". When a NamedListener closes, the file of its unix socket remains.
+// NamedListener is a listener with its name in the service manager. Listener is a *net.TCPListener or
+// *net.UnixListener. Name is FileDescriptorName= of the .socket unit, which defaults to the unit's name. Several
+// listeners may have the same name. A listener without a name is called "unknown". Closing a unix listener does not
+// remove the socket's file.
 type NamedListener struct {
 	Name string
 	net.Listener
 }
 
-// Listeners returns the listeners passed to this process, in order, or nil if there are none. Later calls return the
-// same listeners, even if they have been closed. Listeners needs Linux.
+// Listeners returns the listeners that the service manager has passed to this process, in order. It returns nil if
+// there are none. Later calls return the same listeners, even if they have been closed. Listeners needs Linux.
 //
-// LISTEN_PID, LISTEN_FDS and LISTEN_FDNAMES describe the listeners, whose descriptors start at 3. The first call always
-// unsets these variables, so that child processes do not use them. If LISTEN_PID is unset or names another process,
-// Listeners returns the listeners of the process that this one replaces in an upgrade, if any. There may be 1 to 1,024
-// descriptors. If one is not a listening TCP or unix stream socket, Listeners fails and changes none.
+// LISTEN_PID, LISTEN_FDS and LISTEN_FDNAMES describe the listeners. The first call unsets these variables, so that
+// child processes do not use them. If LISTEN_PID is unset or names another process, Listeners returns the listeners
+// that this process has inherited in an upgrade, if any.
+//
+// The service manager may pass 1 to 1,024 descriptors, starting at descriptor 3. If one of them is not a listening TCP
+// or unix stream socket, Listeners fails and changes no descriptor.
 func Listeners() ([]NamedListener, error) {
 	l, err := listeners()
 	return slices.Clone(l), err
@@ -79,8 +82,8 @@ type socketSet struct {
 
 var keptSockets atomic.Pointer[socketSet]
 
-// KeptActivationSockets returns the sockets that Listeners has adopted, and their names. This process keeps the sockets
-// open for its successor, as the service manager does, so the caller must not close them.
+// KeptActivationSockets returns the sockets that Listeners has adopted, and their names. The sockets stay open for the
+// process's successor, so the caller must not close them.
 func KeptActivationSockets() (names []string, files []*os.File) {
 	if k := keptSockets.Load(); k != nil {
 		return k.names, k.files
@@ -102,8 +105,8 @@ func duplicateAsListeners(names []string, files []*os.File) (all []NamedListener
 	return all, nil
 }
 
-// parseListenEnv returns the names of the descriptors that the service manager passed to process pid, or nil if it
-// passed none. An empty variable is treated like an unset one.
+// parseListenEnv returns the names of the descriptors that the service manager has passed to process pid. It returns
+// nil if there are none. An empty variable is treated as unset.
 func parseListenEnv(getenv func(name string) string, pid int) (names []string, err error) {
 	forPid, count, list := getenv("LISTEN_PID"), getenv("LISTEN_FDS"), getenv("LISTEN_FDNAMES")
 	switch {

@@ -9,9 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// adoptListeningDescriptors returns one file for each name, for the descriptors from firstFD on. If one of these is not
-// a listening socket, it fails and changes no descriptor: the environment variables may be wrong, and the descriptors
-// may belong to other code.
+// adoptListeningDescriptors returns a file for each of the descriptors that start at firstFD, one per name. If any
+// descriptor is not a listening socket, it fails and changes no descriptor.
 func adoptListeningDescriptors(names []string) (files []*os.File, err error) {
 	for i, name := range names {
 		if err := checkListeningSocket(firstFD + i); err != nil {

@@ -17,14 +17,16 @@ const (
 	notifyTimeout = 5 * time.Second
 )
 
-// ReloadingState returns the state to send when a program begins to reload its configuration or to be replaced. When
-// the program has finished, send READY=1 (Type=notify-reload).
+// ReloadingState returns the state to send when a program begins to reload or to be replaced (Type=notify-reload). Send
+// READY=1 when the program has finished.
 func ReloadingState() string { return "RELOADING=1" + formatMonotonicUsecField() }
 
 // Notify sends a state to the service manager, such as "READY=1", "STOPPING=1", "RELOADING=1", "WATCHDOG=1" or
-// "STATUS=12 connections". Separate several states by "\n". The limit is 4,096 bytes. The variable NOTIFY_SOCKET
-// contains the path of the manager's socket, or on Linux an abstract name with a leading @. If the variable is not set,
-// sent is false and err is nil. Notify waits at most 5 s until the state is sent, but not until it has been read.
+// "STATUS=12 connections". Separate several states by "\n". The limit is 4,096 bytes. Notify waits at most 5 s to send
+// the state, and does not wait until the state has been read.
+//
+// The variable NOTIFY_SOCKET contains the path of the manager's socket. On Linux, it may also be an abstract name with
+// a leading @. If the variable is not set, sent is false and err is nil.
 func Notify(state string) (sent bool, err error) {
 	socket := os.Getenv("NOTIFY_SOCKET")
 	if socket == "" {

@@ -23,7 +23,8 @@ import (
 	"time"
 )
 
-// Broadcast is a message to all connections, or to the connections that the application selects by Kind and Group.
+// Broadcast is a message to all connections, or to the connections that Kind and Group select. The application defines
+// the meaning of Kind and Group.
 type Broadcast struct {
 	All     bool
 	Kind    uint32
@@ -31,10 +32,10 @@ type Broadcast struct {
 	Message []byte
 }
 
-// queueSize returns the number of bytes that m takes in a queue, including its entry there.
+// queueSize returns the number of bytes that m occupies in a queue, including a fixed overhead.
 func (m Broadcast) queueSize() int { return len(m.Group) + len(m.Message) + 64 }
 
-// Queued is returned instead of the number of receivers if a broadcast is queued, because that number is not known yet.
+// Queued is returned as the number of receivers of a queued broadcast. The actual number is not known yet.
 const Queued = -1
 
 var errNotPaused = errors.New("the broadcast log is not paused")
@@ -42,15 +43,14 @@ var errNotPaused = errors.New("the broadcast log is not paused")
 // pausedOffset is added to Log.active while the log is paused, which makes active negative.
 const pausedOffset = -1 << 62
 
-// replaySpeedup is the ratio between the rate at which queued broadcasts are delivered and the rate at which they
-// arrived.
+// replaySpeedup is the factor by which queued broadcasts are delivered faster than they arrived.
 const replaySpeedup = 8
 
 // retryInterval is the pause before another attempt to deliver a broadcast for which there was no space.
 const retryInterval = time.Millisecond
 
-// Log delivers or queues broadcasts. Set its exported fields before use. A Log is safe for concurrent use, but Pause
-// must not be called before the previous pause has ended.
+// Log delivers broadcasts, or queues them while it is paused. Set the exported fields before use. A Log is safe for
+// concurrent use, but Pause must not be called again before the pause has ended.
 type Log struct {
 	// Deliver sends a broadcast to this process's connections and returns the number of receivers.
 	Deliver func(Broadcast) (receivers int, err error)
@@ -112,8 +112,8 @@ func (g *Log) deliverAndForwardIfSpace(m Broadcast) (receivers int, err error) {
 	return receivers, err
 }
 
-// BroadcastFromPeerWhenSpace delivers a broadcast that peer has sent or, if the log is paused, queues it. If there is
-// no space, it waits.
+// BroadcastFromPeerWhenSpace delivers m, a broadcast from peer, and forwards m to all other peers. If the log is
+// paused, it queues m. If there is no space, it waits.
 func (g *Log) BroadcastFromPeerWhenSpace(m Broadcast, peer *Peer) {
 	for {
 		if g.beginBroadcastUnlessPaused() {
@@ -129,14 +129,14 @@ func (g *Log) BroadcastFromPeerWhenSpace(m Broadcast, peer *Peer) {
 	}
 }
 
-// DeliverEvenIfPaused delivers a broadcast from a peer and forwards it to all peers, even while the log is paused. If
-// there is no space, it waits.
+// DeliverEvenIfPaused delivers m, a broadcast from another process, and forwards m to all peers. It does so even while
+// the log is paused. If there is no space, it waits.
 func (g *Log) DeliverEvenIfPaused(m Broadcast) {
 	g.deliverWhenSpaceThenForward(context.Background(), m, nil)
 }
 
-// deliverWhenSpaceThenForward delivers an accepted broadcast and then forwards it to all peers except origin. If there
-// is no space, it tries again until ctx ends.
+// deliverWhenSpaceThenForward delivers m and then forwards m to all peers except origin. While there is no space, it
+// retries until ctx ends. It reports a failed delivery to OnDropped.
 func (g *Log) deliverWhenSpaceThenForward(ctx context.Context, m Broadcast, origin *Peer) {
 	err := g.deliverPanicAsError(m)
 	for errors.Is(err, g.ErrFull) && ctx.Err() == nil {
@@ -163,7 +163,7 @@ func (g *Log) deliverPanicAsError(m Broadcast) (err error) {
 }
 
 // forwardToPeers queues m for all peers other than except, which may be nil. waitForSpace is passed to
-// enqueueBroadcastOrAbortIfFull.
+// Peer.enqueueBroadcastOrAbortIfFull.
 func (g *Log) forwardToPeers(m Broadcast, except *Peer, waitForSpace bool) {
 	links := g.peers.Load()
 	if links == nil {
@@ -176,7 +176,7 @@ func (g *Log) forwardToPeers(m Broadcast, except *Peer, waitForSpace bool) {
 	}
 }
 
-// beginBroadcastUnlessPaused adds the caller to active and returns true. If the log is paused, it returns false.
+// beginBroadcastUnlessPaused counts the caller as an active broadcaster. If the log is paused, it returns false.
 func (g *Log) beginBroadcastUnlessPaused() (begun bool) {
 	if g.active.Add(1) > 0 {
 		return true
@@ -241,9 +241,9 @@ func (g *Log) Pause(ctx context.Context) error {
 	return nil
 }
 
-// ReplayQueueAndResume delivers the queue in order and ends the pause. If peerToAdd is not nil, the queue and all later
-// broadcasts are also forwarded to peerToAdd. When ctx ends, the method stops waiting for space, aborts peerToAdd, and
-// rejects new broadcasts until the queue is empty, because the queue could otherwise grow as fast as it is delivered.
+// ReplayQueueAndResume delivers the queued broadcasts in order and then ends the pause. If peerToAdd is not nil, queued
+// and later broadcasts are also forwarded to this peer. When ctx ends, peerToAdd is aborted, and broadcasts for which
+// there is no space are dropped. New broadcasts are then rejected until the queue is empty.
 func (g *Log) ReplayQueueAndResume(ctx context.Context, peerToAdd *Peer) {
 	if peerToAdd != nil {
 		g.addPeer(peerToAdd)
@@ -270,9 +270,8 @@ func (g *Log) ReplayQueueAndResume(ctx context.Context, peerToAdd *Peer) {
 	}
 }
 
-// dequeueOrResume returns the next queued broadcast. If the queue is empty, it ends the pause, and ok is false. While
-// the pause lasts, rejectNew makes the log reject new broadcasts. If peerToNotify is not nil, that peer is notified of
-// the end of the pause.
+// dequeueOrResume returns the next queued broadcast. If the queue is empty, it ends the pause, notifies peerToNotify if
+// not nil, and returns ok = false. If rejectNew is true, the log rejects new broadcasts for the rest of the pause.
 func (g *Log) dequeueOrResume(rejectNew bool, peerToNotify *Peer) (m queuedBroadcast, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -13,9 +13,14 @@ import (
 	"time"
 )
 
-// Peers exchange frames over a stream in both directions. A frame starts with its kind. In frameMessage, Kind (a
-// varint), Group and Message follow. In frameAll, only Message follows. In frameCounters, the counters follow. Group,
-// Message and the counters are each preceded by their length.
+// Kinds of the frames that two Peers exchange. A frame starts with its kind, which these fields follow:
+//
+//	frameMessage   Kind (a varint), Group, Message
+//	frameAll       Message
+//	frameResumed   no fields
+//	frameCounters  the encoded counters
+//
+// Group, Message and the counters are each preceded by their length.
 const (
 	frameMessage byte = iota + 1
 	frameAll
@@ -31,7 +36,7 @@ const (
 	closeTimeout = time.Second
 )
 
-// Peer is the connection to another process's Log. The creator must call ReceiveFrames on another goroutine.
+// Peer is a connection to the Log of another process. Its creator must call ReceiveFrames on a separate goroutine.
 type Peer struct {
 	conn net.Conn
 	// closeWhenFull closes the connection if the peer does not keep up. If not set, Log.BroadcastOrQueue fails with
@@ -46,9 +51,9 @@ type Peer struct {
 	closed  bool // no more frames are queued
 }
 
-// NewPeer creates a peer with a duplicate of socket. maxPendingBytes limits the bytes that wait to be sent; a single
-// larger broadcast may wait if nothing else does. If a broadcast exceeds the limit and closeWhenFull is true, the peer
-// closes the connection. If closeWhenFull is false, Log.BroadcastOrQueue fails with ErrFull.
+// NewPeer creates a peer with a duplicate of socket. maxPendingBytes limits the bytes that wait to be sent. A single
+// larger broadcast is accepted if nothing else waits. If closeWhenFull is true, the peer closes the connection when the
+// limit is exceeded. If closeWhenFull is false, Log.BroadcastOrQueue fails with ErrFull.
 func NewPeer(socket *os.File, maxPendingBytes int, closeWhenFull bool) (*Peer, error) {
 	conn, err := net.FileConn(socket)
 	if err != nil {
@@ -86,13 +91,13 @@ func (l *Peer) writePendingUntilClosed() {
 	}
 }
 
-// markClosedAndDiscardPending discards pending output. The caller must hold mu.
+// markClosedAndDiscardPending marks the peer as closed and discards pending output. The caller must hold l.mu.
 func (l *Peer) markClosedAndDiscardPending() {
 	l.closed, l.pending = true, nil
 	l.changed.Broadcast()
 }
 
-// isClosedOrHasSpaceFor reports whether the caller need not wait, because m fits now or the connection has ended.
+// isClosedOrHasSpaceFor reports whether the connection has ended or m can be queued without waiting.
 func (l *Peer) isClosedOrHasSpaceFor(m Broadcast) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -103,9 +108,9 @@ func (l *Peer) fitsInPending(m Broadcast) bool {
 	return len(l.pending) == 0 || len(l.pending)+m.queueSize() <= l.maxPending
 }
 
-// enqueueBroadcastOrAbortIfFull queues m for the peer. If there is no space and closeWhenFull is set, it closes the
-// connection instead. If only waitForSpace is true, it waits. If both are false, it exceeds the limit: the caller has
-// checked for space, but other callers may have used it since.
+// enqueueBroadcastOrAbortIfFull queues m for the peer. If there is no space and l.closeWhenFull is set, it closes the
+// connection. If there is no space and only waitForSpace is true, it waits. If both are false, it queues m despite the
+// limit.
 func (l *Peer) enqueueBroadcastOrAbortIfFull(m Broadcast, waitForSpace bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -131,7 +136,8 @@ func (l *Peer) Abort() {
 	l.abortLocked()
 }
 
-// abortLocked implements Abort. It makes ReceiveFrames return in both processes. The caller must hold mu.
+// abortLocked closes the connection and discards pending output. ReceiveFrames then returns in both processes. The
+// caller must hold l.mu.
 func (l *Peer) abortLocked() {
 	l.markClosedAndDiscardPending()
 	_ = l.conn.Close()

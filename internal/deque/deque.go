@@ -1,8 +1,8 @@
 // Package deque provides a double-ended queue.
 package deque
 
-// Deque is a double-ended queue in a ring buffer. The zero value is empty. An empty queue has no front and no back: At,
-// Front, PopFront and PopBack must not be called then.
+// Deque is a double-ended queue in a ring buffer. The zero value is an empty queue. At, Front, PopFront and PopBack
+// must not be called on an empty queue.
 type Deque[T any] struct {
 	ring []T // its length is 0 or a power of two
 	head int
@@ -13,10 +13,10 @@ const minSize = 16
 
 func (q *Deque[T]) Len() int { return q.n }
 
-// Cap returns the number of elements for which the queue has memory. It never decreases.
+// Cap returns the number of elements for which memory is allocated. It never decreases.
 func (q *Deque[T]) Cap() int { return len(q.ring) }
 
-// At returns element i. The first element has index 0.
+// At returns a pointer to element i. The first element has index 0.
 func (q *Deque[T]) At(i int) *T { return &q.ring[(q.head+i)&(len(q.ring)-1)] }
 
 func (q *Deque[T]) Front() T { return *q.At(0) }

@@ -7,7 +7,7 @@ func AppendString[T string | []byte](dst []byte, s T) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(s))), s...)
 }
 
-// Reader reads values in order. After a truncated value, it returns zero values.
+// Reader reads a sequence of values. After a truncated value, it returns zero values.
 type Reader struct {
 	remaining []byte
 	truncated bool
@@ -15,7 +15,7 @@ type Reader struct {
 
 func NewReader(p []byte) Reader { return Reader{remaining: p} }
 
-// Complete reports whether all values read so far were complete.
+// Complete reports whether no value has been truncated so far.
 func (r *Reader) Complete() bool { return !r.truncated }
 
 // Remaining returns the unread bytes, or nil after a truncated value.
@@ -33,7 +33,7 @@ func (r *Reader) Byte() byte {
 	return b
 }
 
-// Uvarint reads a number encoded by package encoding/binary.
+// Uvarint reads a number in the varint encoding of package encoding/binary.
 func (r *Reader) Uvarint() uint64 {
 	n, size := binary.Uvarint(r.remaining)
 	if size <= 0 {
@@ -44,7 +44,7 @@ func (r *Reader) Uvarint() uint64 {
 	return n
 }
 
-// Bytes reads a string without copying it.
+// Bytes reads a string and returns it without copying.
 func (r *Reader) Bytes() []byte {
 	n := r.Uvarint()
 	if n > uint64(len(r.remaining)) {

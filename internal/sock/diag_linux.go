@@ -31,8 +31,8 @@ const maxListeners = 16 << 10
 
 var errTooManyListeners = errors.New("more than 16384 TCP listeners")
 
-// ListAcceptQueues returns the accept queues of all TCP listeners in the calling thread's network namespace. Its cost
-// depends on the number of listeners, not on the number of connections.
+// ListAcceptQueues returns the accept queues of all TCP listeners in the calling thread's network namespace. If there
+// are more than 16,384 listeners, it fails. The cost of a call does not depend on the number of connections.
 func ListAcceptQueues() (found []AcceptQueue, err error) {
 	err = dumpSockets(diagQuery{states: 1 << tcpListen}, func(m []byte) error {
 		if len(found) == maxListeners {
@@ -89,8 +89,8 @@ func (q diagQuery) encodeRequest() []byte {
 	return b
 }
 
-// encodePortFilter encodes a filter program that accepts only sockets with the local port q.localPort. The program is a
-// single condition. If the condition fails, it jumps past the program's end, which rejects the socket.
+// encodePortFilter returns a filter program for the kernel that accepts only sockets with the local port q.localPort.
+// If q.localPort is 0, it returns nil.
 func (q diagQuery) encodePortFilter() []byte {
 	if q.localPort == 0 {
 		return nil
@@ -102,8 +102,8 @@ func (q diagQuery) encodePortFilter() []byte {
 	return binary.NativeEndian.AppendUint32(b, uint32(q.localPort))
 }
 
-// dumpSockets calls onSocketMessage for each TCP socket that matches q, of IPv4 and, where it is available, IPv6.
-// q.family is ignored.
+// dumpSockets calls onSocketMessage for each TCP socket that matches q. It ignores q.family and queries IPv4 and, if
+// available, IPv6.
 func dumpSockets(q diagQuery, onSocketMessage func(m []byte) error) error {
 	for _, q.family = range []uint8{unix.AF_INET, unix.AF_INET6} {
 		err := dumpFamilySockets(q, onSocketMessage)
@@ -167,7 +167,8 @@ func parseDiagMessages(buf []byte, onSocketMessage func(m []byte) error) (moreEx
 	return true, nil
 }
 
-// These are positions in the kernel's messages. Since Linux 4.6, struct tcp_info has counts of the segments with data.
+// Offsets and sizes in the kernel's messages about sockets. Since Linux 4.6, struct tcp_info counts the segments with
+// data.
 const (
 	inodeOffset       = diagMessageSize - 4
 	dataSegsInOffset  = int(unsafe.Offsetof(unix.TCPInfo{}.Data_segs_in))
@@ -175,11 +176,12 @@ const (
 	minTCPInfoSize    = max(dataSegsInOffset, dataSegsOutOffset) + 4
 )
 
-// connectedStates is a bit mask of the TCP states of sockets that have been connected and are not closed.
+// connectedStates is a bit mask of the TCP states of connections. It excludes listening sockets, connection requests,
+// TIME_WAIT and closed sockets.
 const connectedStates = ^uint32(1<<tcpListen | 1<<tcpSynRecv | 1<<tcpTimeWait | 1<<tcpClose)
 
-// dumpAcceptedConns calls onSocketMessage for each matching accepted connection in the calling thread's network
-// namespace. It scans all TCP sockets. If more than maxConns match, it fails.
+// dumpAcceptedConns calls onSocketMessage for each accepted connection that matches q, in the calling thread's network
+// namespace. If more than maxConns connections match, it fails. The kernel scans all TCP sockets.
 func dumpAcceptedConns(q diagQuery, maxConns int, onSocketMessage func(m []byte) error) error {
 	n := 0
 	return dumpSockets(q, func(m []byte) error {
@@ -193,8 +195,8 @@ func dumpAcceptedConns(q diagQuery, maxConns int, onSocketMessage func(m []byte)
 	})
 }
 
-// SumConnSegments adds up the segments of all connections with the given local port in the calling thread's network
-// namespace. If there are more than maxConns, it fails.
+// SumConnSegments adds up the segments of all connections with the given local port, in the calling thread's network
+// namespace. If there are more than maxConns connections, it fails. SumConnSegments needs Linux 4.6.
 func SumConnSegments(localPort uint16, maxConns int) (sum Segments, err error) {
 	err = dumpAcceptedConns(diagQuery{states: connectedStates, localPort: localPort, withTCPInfo: true}, maxConns, func(m []byte) error {
 		info := findNetlinkAttribute(m[diagMessageSize:], tcpInfoAttribute)
@@ -209,8 +211,8 @@ func SumConnSegments(localPort uint16, maxConns int) (sum Segments, err error) {
 	return sum, err
 }
 
-// ListConns returns the connections with the given local port in the calling thread's network namespace. If there are
-// more than failAbove, it fails. The kernel briefly locks each of these connections.
+// ListConns returns the connections with the given local port, in the calling thread's network namespace. If there are
+// more than failAbove connections, it fails. The kernel briefly locks each connection.
 func ListConns(localPort uint16, failAbove int) (conns []ConnInfo, err error) {
 	err = dumpAcceptedConns(diagQuery{states: connectedStates, localPort: localPort, withTCPInfo: true}, failAbove, func(m []byte) error {
 		conns = append(conns, parseConnInfo(m))
@@ -219,8 +221,8 @@ func ListConns(localPort uint16, failAbove int) (conns []ConnInfo, err error) {
 	return conns, err
 }
 
-// CountAcceptedConns counts the established, accepted connections with the given local port in the calling thread's
-// network namespace. If there are more than maxConns, it returns 0 and an error.
+// CountAcceptedConns counts the established, accepted connections with the given local port, in the calling thread's
+// network namespace. If there are more than maxConns connections, it returns 0 and an error.
 func CountAcceptedConns(localPort uint16, maxConns int) (n int, err error) {
 	err = dumpAcceptedConns(diagQuery{states: 1 << tcpEstablished, localPort: localPort}, maxConns, func([]byte) error {
 		n++

@@ -13,12 +13,14 @@ import (
 // This file passes descriptors between processes over a unix socket that preserves message boundaries: a message and
 // its descriptors arrive together or not at all.
 
-// MaxFDsPerMessage is the maximum number of descriptors in a message. The kernel permits 253 (SCM_MAX_FD).
+// MaxFDsPerMessage is the maximum number of descriptors that one message may contain. The kernel's own limit is 253
+// (SCM_MAX_FD).
 const MaxFDsPerMessage = 200
 
 const MaxFDMessageSize = 64 << 10
 
-// NewFDSocketpair creates two connected sockets, non-blocking and closed on exec.
+// NewFDSocketpair creates two connected unix sockets for passing descriptors. The sockets are non-blocking and are
+// closed on exec.
 func NewFDSocketpair() (pair [2]*os.File, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -32,8 +34,8 @@ func NewFDSocketpair() (pair [2]*os.File, err error) {
 	return pair, nil
 }
 
-// SendFDs sends a message, which must not be empty, with descriptors. The caller must still close the descriptors.
-// SendFDs does not block. After EAGAIN or ETOOMANYREFS (too many descriptors in flight), a later call may succeed.
+// SendFDs sends a message with descriptors and does not block. The message must not be empty. The caller must still
+// close the descriptors. After EAGAIN or ETOOMANYREFS (too many descriptors in flight), a later call may succeed.
 func SendFDs(socketFD int32, message []byte, fds []int) syscall.Errno {
 	var oob []byte
 	if len(fds) > 0 {
@@ -47,8 +49,8 @@ func SendFDs(socketFD int32, message []byte, fds []int) syscall.Errno {
 	}
 }
 
-// SendFDsInChunks sends descriptors, in several messages if necessary. Every message has the same text. The caller must
-// still close the descriptors.
+// SendFDsInChunks sends descriptors in as many messages as necessary, all with the same text. The caller must still
+// close the descriptors.
 func SendFDsInChunks(socketFD int32, message string, fds []int) error {
 	for some := range slices.Chunk(fds, MaxFDsPerMessage) {
 		if errno := SendFDs(socketFD, []byte(message), some); errno != 0 {
@@ -58,9 +60,9 @@ func SendFDsInChunks(socketFD int32, message string, fds []int) error {
 	return nil
 }
 
-// ReceiveFDs receives a message and its descriptors into the calling thread's descriptor table. The descriptors are
-// closed on exec. ReceiveFDs does not block. If n is 0 without an error, the peer has closed. If the table is full,
-// ReceiveFDs closes the received descriptors and returns EMFILE.
+// ReceiveFDs receives a message into buf, and its descriptors into the calling thread's descriptor table. It does not
+// block. The descriptors are closed on exec. If n is 0 and errno is 0, the peer has closed the socket. If the table is
+// full, ReceiveFDs closes the received descriptors and returns EMFILE.
 func ReceiveFDs(socketFD int32, buf []byte) (n int, fds []int32, errno syscall.Errno) {
 	oob := make([]byte, unix.CmsgSpace(4*MaxFDsPerMessage))
 	var size, flags int

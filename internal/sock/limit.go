@@ -5,7 +5,8 @@ import "fmt"
 // ReservedDescriptors is the number of descriptors reserved for listeners, pollers, logs and files.
 const ReservedDescriptors = 128
 
-// FirstPrivateFD is the lowest descriptor number opened in a private table; see UnshareDescriptorTable.
+// FirstPrivateFD is the lowest descriptor number that a thread with a private descriptor table opens. See
+// UnshareDescriptorTable.
 const FirstPrivateFD = 512
 
 const defaultMaxConns = 1 << 20
@@ -21,13 +22,13 @@ func MaxConnsForDescriptorLimit() int {
 	return int(soft - ReservedDescriptors)
 }
 
-// tableReserve is the number of descriptors in a private table that are reserved for pollers, rings and files that
-// handlers open. Two more are reserved per loop.
+// tableReserve is the number of descriptors in a private descriptor table that are not available for connections. Each
+// loop reserves two more.
 const tableReserve = 64
 
-// PlanLoopsAndDescriptorTables returns the number of loops for conns connections. If one descriptor table suffices, it
-// returns minLoops and connsPerTable 0. Otherwise every loop needs its own table, with space for connsPerTable
-// connections. If maxLoops tables do not suffice, PlanLoopsAndDescriptorTables fails.
+// PlanLoopsAndDescriptorTables returns the number of loops for conns connections, from minLoops to maxLoops. If
+// connsPerTable is 0, one descriptor table suffices for all loops. Otherwise, each loop needs its own table with space
+// for connsPerTable connections. If maxLoops tables do not suffice, PlanLoopsAndDescriptorTables fails.
 func PlanLoopsAndDescriptorTables(conns, minLoops, maxLoops int) (loops, connsPerTable int, err error) {
 	if err = CheckDescriptorLimit(conns); err == nil {
 		return minLoops, 0, nil
@@ -39,9 +40,9 @@ func PlanLoopsAndDescriptorTables(conns, minLoops, maxLoops int) (loops, connsPe
 	return loops, connsPerTable, nil
 }
 
-// PlanDescriptorTables returns the smallest number of loops, from minLoops to maxLoops, that can hold conns connections
-// if each loop has its own descriptor table. connsPerTable is the capacity of a table. If maxLoops do not suffice, both
-// results are 0.
+// PlanDescriptorTables returns the smallest number of loops that can hold conns connections in separate descriptor
+// tables, one per loop. descriptorLimit is the limit of each table, and connsPerTable is its capacity for connections.
+// If maxLoops tables do not suffice, both results are 0.
 func PlanDescriptorTables(descriptorLimit uint64, conns, minLoops, maxLoops int) (loops, connsPerTable int) {
 	for loops = minLoops; loops <= maxLoops; loops++ {
 		if connsPerTable = descriptorTableCapacity(descriptorLimit, loops); conns <= loops*connsPerTable {
@@ -59,7 +60,7 @@ func MaxConnsInDescriptorTables(descriptorLimit uint64, minLoops, maxLoops int) 
 	return conns
 }
 
-// descriptorTableCapacity returns the number of connections that the table of each loop can hold.
+// descriptorTableCapacity returns the number of connections that fit into the descriptor table of one loop.
 func descriptorTableCapacity(descriptorLimit uint64, loops int) int {
 	return max(int(min(descriptorLimit, defaultMaxConns))-FirstPrivateFD-tableReserve-2*loops, 0)
 }

@@ -14,10 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Keepalive probes start after 2 minutes of silence; there are four, 15 s apart. With the 15 s of package net, a
-// million silent connections cause 67,000 probes per second, which Linux sends in bursts. Such bursts overflowed the
-// queue of the loopback interface (1,000 packets, net.core.netdev_max_backlog), and a million idle connections ended
-// with ETIMEDOUT.
+// Parameters of TCP keepalive. Probes start after 2 minutes of silence. After four unanswered probes, 15 s apart, the
+// connection ends. The shorter defaults of package net cause 67,000 probes per second for a million silent connections,
+// which can overflow network queues.
 const (
 	keepaliveIdle     = 120 // seconds
 	keepaliveInterval = 15  // seconds
@@ -25,8 +24,8 @@ const (
 )
 
 // NewKeepaliveListenConfig returns a configuration for listeners whose connections inherit TCP_NODELAY and keepalive.
-// reusePort lets several listeners share a port. control, if not nil, sets further options. Multipath TCP stays off,
-// because its listeners do not support TCP_USER_TIMEOUT.
+// If reusePort is true, several listeners can share a port. control, if not nil, sets further options. Multipath TCP is
+// off.
 func NewKeepaliveListenConfig(reusePort bool, control ControlFunc) net.ListenConfig {
 	lc := net.ListenConfig{
 		KeepAlive: -1, // inherited instead of set on each connection
@@ -67,7 +66,8 @@ func setTCPNoDelayAndKeepalive(fd int, network string, reusePort bool) error {
 	return nil
 }
 
-// SetNonblockNoDelayKeepalive makes any listener non-blocking and sets the options of NewKeepaliveListenConfig.
+// SetNonblockNoDelayKeepalive makes a listener non-blocking. It also sets the options of NewKeepaliveListenConfig on a
+// TCP listener.
 func SetNonblockNoDelayKeepalive(l net.Listener) error {
 	return withDescriptor(l, func(fd int) error {
 		if err := unix.SetNonblock(fd, true); err != nil {
@@ -77,7 +77,8 @@ func SetNonblockNoDelayKeepalive(l net.Listener) error {
 	})
 }
 
-// SetBacklog limits the connections that wait to be accepted, up to net.core.somaxconn. A backlog of 0 does nothing.
+// SetBacklog limits the number of connections that wait to be accepted from l. The kernel reduces backlog to
+// net.core.somaxconn. A backlog of 0 changes nothing.
 func SetBacklog(l net.Listener, backlog int) error {
 	if backlog == 0 {
 		return nil
@@ -85,15 +86,15 @@ func SetBacklog(l net.Listener, backlog int) error {
 	return withDescriptor(l, func(fd int) error { return unix.Listen(fd, backlog) })
 }
 
-// SetConnNoDelayKeepalive sets the options of NewKeepaliveListenConfig on a connection. It is for connections that
-// arrived before the listener had the options, and therefore have not inherited them.
+// SetConnNoDelayKeepalive sets TCP_NODELAY and keepalive on a connection. It is for connections that have not inherited
+// these options from their listener.
 func SetConnNoDelayKeepalive(fd int32) error { return setTCPNoDelayAndKeepalive(int(fd), "tcp", false) }
 
 func setNotSentLowat(fd uintptr, bytes int) error {
 	return unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, bytes)
 }
 
-// SetOnListener sets the options on l, whose connections inherit them. The option Delay is ignored.
+// SetOnListener sets the options on l. Connections inherit the options from l. SetOnListener ignores the option Delay.
 func (o Options) SetOnListener(l net.Listener) error {
 	network := l.Addr().Network()
 	err := withDescriptor(l, func(fd int) error {
@@ -108,14 +109,15 @@ func (o Options) SetOnListener(l net.Listener) error {
 // KeepaliveTimeout is the time after which the kernel ends a silent connection whose peer answers no keepalive probes.
 const KeepaliveTimeout = (keepaliveIdle + keepaliveProbes*keepaliveInterval) * time.Second
 
-// SetDeadPeerTimeoutFD sets TCP_USER_TIMEOUT (tcp(7)), the time for which sent data may stay unacknowledged, for a
-// listener's future connections. If timeout is 0, the kernel's own limit applies, which is about a quarter of an hour.
+// SetDeadPeerTimeoutFD limits the time for which sent data may stay unacknowledged (TCP_USER_TIMEOUT, see tcp(7)). It
+// affects future connections of a TCP listener. If timeout is 0, the kernel's limit of about a quarter of an hour
+// applies.
 //
-// noKeepalive turns keepalive off. It is for servers that detect dead peers themselves. With keepalive, the timeout is
-// raised to at least KeepaliveTimeout, because with a shorter timeout a single lost probe could end a silent connection
-// (tcp_keepalive_timer in Linux's net/ipv4/tcp_timer.c).
+// noKeepalive turns keepalive off, for servers that detect dead peers themselves. With keepalive, the timeout is raised
+// to at least KeepaliveTimeout. A shorter timeout could end a silent connection after a single lost probe (see
+// tcp_keepalive_timer in Linux's net/ipv4/tcp_timer.c).
 //
-// Listeners other than TCP, and Multipath TCP listeners, are left unchanged.
+// Multipath TCP listeners and listeners of other protocols are left unchanged.
 func SetDeadPeerTimeoutFD(listenerFD int32, timeout time.Duration, noKeepalive bool) {
 	if noKeepalive {
 		_ = unix.SetsockoptInt(int(listenerFD), unix.SOL_SOCKET, unix.SO_KEEPALIVE, 0)
@@ -136,12 +138,12 @@ func SetDeadPeerTimeout(l net.Listener, timeout time.Duration, noKeepalive bool)
 	})
 }
 
-// maxBindAttempts limits the attempts of ListenReusePort to find a port that no other program takes meanwhile.
+// maxBindAttempts is the maximum number of ports that ListenReusePort tries if addr allows any port.
 const maxBindAttempts = 16
 
-// ListenReusePort opens socketCount sockets that listen on addr and share its port. The first socket binds exclusively,
-// because sharing would hide that another program uses the port. Shared sockets then replace the first socket. If
-// another program takes the port meanwhile, ListenReusePort tries another port, provided that addr allows any port.
+// ListenReusePort opens socketCount listeners on addr that share one port. If another program uses the port,
+// ListenReusePort fails. If addr allows any port, ListenReusePort tries several ports. control, if not nil, is called
+// with each socket before it is bound.
 func ListenReusePort(network, addr string, socketCount int, control ControlFunc) ([]net.Listener, error) {
 	return retryListenReusePortIfAnyPort(addr, socketCount, func(addr string, shared bool) (net.Listener, error) {
 		lc := NewKeepaliveListenConfig(shared, control)
@@ -185,9 +187,9 @@ func listenReusePortOnce(addr string, socketCount int, listen listenFunc) (liste
 	return listeners, nil
 }
 
-// StartDial starts to connect and does not wait. The socket becomes writable when the attempt has ended;
-// TakeSocketError then returns the result. With a source address, the kernel chooses the port at connect
-// (IP_BIND_ADDRESS_NO_PORT), so that each destination can use all ports of the source.
+// StartDial starts to connect to target and returns the socket without waiting. The socket becomes writable when the
+// attempt has ended. TakeSocketError then returns the result. source, if valid, is the source address. The kernel
+// chooses the source port at connect(2), so that connections to different targets can share a port.
 func StartDial(target netip.AddrPort, source netip.Addr, options Options) (int32, error) {
 	family := unix.AF_INET
 	if target.Addr().Is6() && !target.Addr().Is4In6() {
@@ -244,7 +246,8 @@ func bindSourceAddrIfValid(fd int, source netip.Addr) error {
 	return unix.Bind(fd, toSockaddr(netip.AddrPortFrom(source, 0)))
 }
 
-// SetBindAddressNoPort, a net.Dialer.Control, makes the kernel choose the source port at connect(2); see StartDial.
+// SetBindAddressNoPort makes the kernel choose the source port at connect(2), as StartDial does. It is a
+// net.Dialer.Control function.
 func SetBindAddressNoPort(_, _ string, raw syscall.RawConn) error {
 	var err error
 	if e := raw.Control(func(fd uintptr) {

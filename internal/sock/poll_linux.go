@@ -16,7 +16,7 @@ type Poll struct {
 	events   []unix.EpollEvent
 }
 
-// These are the events that a Poll watches for and reports.
+// Events that a Poll watches for and reports.
 const (
 	In    uint32 = unix.EPOLLIN
 	Out   uint32 = unix.EPOLLOUT
@@ -33,13 +33,13 @@ func NewPoll(batch int) (*Poll, error) {
 	return &Poll{fd: int32(fd), events: make([]unix.EpollEvent, batch)}, nil
 }
 
-// LimitBatch limits the events per call to n, at least 1 and at most the batch of NewPoll.
+// LimitBatch sets the maximum number of events per call to n. The value is kept between 1 and the batch of NewPoll.
 func (p *Poll) LimitBatch(n int) { p.events = p.events[:max(min(n, cap(p.events)), 1)] }
 
 // FD returns the epoll descriptor, which another Poll can watch.
 func (p *Poll) FD() int32 { return p.fd }
 
-// Add watches fd for events, level-triggered. For events of fd, Event returns the given token.
+// Add starts to watch fd for events, level-triggered. Event returns the given token with each event of fd.
 func (p *Poll) Add(fd, token int32, events uint32) syscall.Errno {
 	return p.epollCtl(unix.EPOLL_CTL_ADD, fd, token, events)
 }
@@ -68,8 +68,8 @@ func (p *Poll) TryWait() (ready int) {
 }
 
 // Wait blocks until events are pending or the timeout has passed, and returns the number of events. A negative timeout
-// means no timeout. Without epoll_pwait2 (before Linux 5.11, or forbidden by a filter), the timeout is rounded up to
-// milliseconds. Wait informs the Go scheduler, so that other goroutines and garbage collection proceed.
+// means no timeout. If epoll_pwait2 (Linux 5.11) is unavailable, the timeout is rounded up to milliseconds. Wait
+// informs the Go scheduler, so other goroutines continue to run.
 func (p *Poll) Wait(timeout time.Duration) (ready int) {
 	if timeout < 0 || p.noPwait2 {
 		return p.epollWaitMilliseconds(timeout)
@@ -114,7 +114,7 @@ func (p *Poll) Event(i int) (token int32, events uint32) {
 
 func (p *Poll) Close() { Close(p.fd) }
 
-// Eventfd wakes a loop from any goroutine. The loop's Poll watches it, and Signal makes it readable.
+// Eventfd is an eventfd that wakes an event loop. The loop watches FD. Any goroutine may call Signal.
 type Eventfd struct {
 	FD  int32
 	seq uint64 // number in order of creation; see privateTables
@@ -128,7 +128,7 @@ func NewEventfd() (Eventfd, error) {
 	return Eventfd{FD: int32(fd), seq: privateTables.eventfds.Add(1)}, nil
 }
 
-// Signal makes the eventfd readable. If the calling thread's private table lacks it, Signal uses another thread.
+// Signal makes the eventfd readable. It also works on a thread whose private descriptor table lacks the eventfd.
 func (e Eventfd) Signal() {
 	if e.isInThreadDescriptorTable() {
 		e.writeOne()
@@ -155,8 +155,8 @@ func (e Eventfd) Clear() {
 // Close closes the eventfd. Signal must not be called after Close.
 func (e Eventfd) Close() { Close(e.FD) }
 
-// Sleep pauses for about d, or less if a signal arrives. Sleep is precise for short times. In an otherwise idle
-// program, time.Sleep can be a millisecond late.
+// Sleep blocks the current thread for about d, or less if a signal arrives. For short times, Sleep is more precise than
+// time.Sleep, which can be a millisecond late.
 func Sleep(d time.Duration) {
 	ts := unix.NsecToTimespec(d.Nanoseconds())
 	_ = unix.Nanosleep(&ts, nil)

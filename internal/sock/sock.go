@@ -24,7 +24,7 @@ type Options struct {
 	ResetOnClose bool
 }
 
-// setAllExceptDelay sets the options that must be set before a socket connects.
+// setAllExceptDelay sets all options except Delay on a socket. Call setAllExceptDelay before the socket connects.
 func (o Options) setAllExceptDelay(fd uintptr, isTCP bool) error {
 	err := errors.Join(setBufferSizeUnlessZero(fd, syscall.SO_SNDBUF, o.SendBuffer), setBufferSizeUnlessZero(fd, syscall.SO_RCVBUF, o.ReceiveBuffer))
 	if err == nil && isTCP && o.NotSentLowat > 0 {
@@ -52,7 +52,7 @@ func (o Options) DialControl(network, _ string, raw syscall.RawConn) error {
 	return err
 }
 
-// ControlFunc is called with a socket before it is bound, like net.ListenConfig.Control.
+// ControlFunc is a function that is called with a socket before the socket is bound. See net.ListenConfig.Control.
 type ControlFunc = func(network, address string, raw syscall.RawConn) error
 
 type AcceptQueue struct {
@@ -66,13 +66,13 @@ type AcceptQueue struct {
 
 // Segments counts the TCP segments of several sockets since the creation of each socket.
 type Segments struct {
-	// Sockets is the number of sockets. Sockets of connections that wait to be accepted are not included.
+	// Sockets is the number of sockets. Connections that wait to be accepted are not counted.
 	Sockets int
 	// In and Out count segments that carry data.
 	In, Out int64
 }
 
-// ConnInfo contains what the kernel counts for a TCP connection.
+// ConnInfo contains the kernel's information about a TCP connection.
 type ConnInfo struct {
 	// Cookie identifies the connection uniquely since boot.
 	Cookie        uint64

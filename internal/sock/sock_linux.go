@@ -31,8 +31,8 @@ func Send(fd int32, p []byte) (int, syscall.Errno) {
 	}
 }
 
-// SetNonblockTemporarily makes blocking sockets non-blocking, for system calls that have no non-blocking flag. The
-// function setBlocking makes them blocking again.
+// SetNonblockTemporarily makes blocking sockets non-blocking until setBlocking is called. It is for system calls that
+// have no non-blocking flag.
 func SetNonblockTemporarily(blockingFDs ...int32) (setBlocking func()) {
 	for _, fd := range blockingFDs {
 		_ = unix.SetNonblock(int(fd), true)
@@ -44,8 +44,8 @@ func SetNonblockTemporarily(blockingFDs ...int32) (setBlocking func()) {
 	}
 }
 
-// SendBuffers sends first, which must not be empty, and up to 63 buffers of rest in one system call. It returns the
-// number of bytes sent, or 0 on failure.
+// SendBuffers sends first and up to 63 buffers of rest in one system call, without blocking. first must not be empty.
+// SendBuffers returns the number of bytes sent, or 0 on failure.
 func SendBuffers(fd int32, first []byte, rest [][]byte) (sentOrZero int) {
 	if len(rest) > 0 {
 		return sendmsgBuffers(fd, first, rest)
@@ -89,8 +89,8 @@ type Acceptor struct {
 	peer     unix.RawSockaddrAny
 }
 
-// Accept accepts one connection. Its socket is closed on exec, and is non-blocking unless a.Blocking is set. Options
-// such as TCP_NODELAY are inherited from the listener.
+// Accept accepts one connection. The new socket is closed on exec, and is non-blocking unless a.Blocking is set. It
+// inherits options such as TCP_NODELAY from the listener.
 func (a *Acceptor) Accept(listenerFD int32) (fd int32, peer netip.AddrPort, errno syscall.Errno) {
 	size := uint32(unix.SizeofSockaddrAny)
 	flags := uintptr(unix.SOCK_NONBLOCK | unix.SOCK_CLOEXEC)
@@ -124,7 +124,7 @@ func socketAddr(syscallNumber uintptr, fd int32) netip.AddrPort {
 	return toAddrPort(&sa)
 }
 
-// toAddrPort converts an address from the kernel. Families without ports yield the zero value.
+// toAddrPort converts an address from the kernel. An address without a port yields the zero value.
 func toAddrPort(sa *unix.RawSockaddrAny) netip.AddrPort {
 	switch sa.Addr.Family {
 	case unix.AF_INET:
@@ -167,7 +167,7 @@ func withDescriptor(conn any, do func(fd int) error) error {
 	return err
 }
 
-// NewNetConnFromDup returns a connection of package net with a duplicate of fd. The caller must still close fd.
+// NewNetConnFromDup returns a net.Conn that uses a duplicate of fd. The caller must still close fd.
 func NewNetConnFromDup(fd int32) (net.Conn, error) {
 	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
@@ -178,7 +178,8 @@ func NewNetConnFromDup(fd int32) (net.Conn, error) {
 	return net.FileConn(f) // duplicates the descriptor
 }
 
-// CopyFDFromProcessTable copies a descriptor from the process's table into the private table of the calling thread.
+// CopyFDFromProcessTable copies a descriptor from the process's table into the private descriptor table of the calling
+// thread.
 func CopyFDFromProcessTable(fd int32) (int32, error) {
 	process, err := unix.PidfdOpen(unix.Getpid(), 0)
 	if err != nil {
@@ -189,7 +190,7 @@ func CopyFDFromProcessTable(fd int32) (int32, error) {
 	return int32(own), err
 }
 
-// TakeSocketError returns a socket's pending error, or 0, and clears it.
+// TakeSocketError returns and clears the pending error of a socket. It returns 0 if there is no error.
 func TakeSocketError(fd int32) syscall.Errno {
 	e, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ERROR)
 	if err != nil {
@@ -211,8 +212,8 @@ func ShutdownWrite(fd int32) error { return unix.Shutdown(int(fd), unix.SHUT_WR)
 // Shutdown shuts down both directions of a connection, or cancels connecting. Blocked calls on the socket return.
 func Shutdown(fd int32) { _ = unix.Shutdown(int(fd), unix.SHUT_RDWR) } // it fails only if the connection has ended
 
-// ResetConn ends a TCP connection with a reset, or cancels connecting. Blocked calls on the socket return. If the
-// socket does not support resets (a unix socket), ResetConn returns false.
+// ResetConn ends a TCP connection with a reset, or cancels connecting. Blocked calls on the socket return. The result
+// is false for a socket that does not support resets, such as a unix socket.
 func ResetConn(fd int32) (supported bool) {
 	none := unix.RawSockaddr{Family: unix.AF_UNSPEC}
 	_, _, errno := syscall.RawSyscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&none)), unsafe.Sizeof(none))
@@ -225,15 +226,15 @@ func SetResetOnClose(fd int32) error { return setResetOnClose(uintptr(fd)) }
 // StopListening makes a socket stop listening, in all processes that share the socket.
 func StopListening(listenerFD int32) { _ = unix.Shutdown(int(listenerFD), unix.SHUT_RD) } // it fails only if the listener has stopped
 
-// Close closes descriptors. Only blocking sockets with SO_LINGER make it block.
+// Close closes descriptors. It can block only on a blocking socket with SO_LINGER.
 func Close(fds ...int32) {
 	for _, fd := range fds {
 		_, _, _ = syscall.RawSyscall(unix.SYS_CLOSE, uintptr(fd), 0, 0)
 	}
 }
 
-// SendFileOnBlockingSocket is like SendFile, for a blocking socket. The socket is non-blocking during the call, so no
-// other goroutine may use it then.
+// SendFileOnBlockingSocket is like SendFile, for a blocking socket. It makes the socket non-blocking during the call.
+// No other goroutine may use the socket meanwhile.
 func SendFileOnBlockingSocket(socketFD int32, f *os.File, offset int64, n int) (int, syscall.Errno) {
 	flags, _, errno := syscall.RawSyscall(unix.SYS_FCNTL, uintptr(socketFD), unix.F_GETFL, 0)
 	if errno == 0 {
@@ -247,8 +248,8 @@ func SendFileOnBlockingSocket(socketFD int32, f *os.File, offset int64, n int) (
 	return n, errno
 }
 
-// SendFile sends up to n bytes of f, starting at offset, to a non-blocking socket. At the end of the file, SendFile
-// returns 0 and no error. SendFile may wait for the disk, so it informs the Go scheduler.
+// SendFile sends up to n bytes of f, starting at offset, to a non-blocking socket. At the end of the file, it returns 0
+// and no error. SendFile may wait for the disk, and lets other goroutines run meanwhile.
 func SendFile(socketFD int32, f *os.File, offset int64, n int) (int, syscall.Errno) {
 	from := int(f.Fd())
 	for {
@@ -292,8 +293,8 @@ func (p *SplicePipe) Close() {
 	}
 }
 
-// SpliceFromSocket moves up to n bytes received by a socket into the pipe. If the peer has closed, SpliceFromSocket
-// returns 0 and no error. EINVAL means that the socket does not support splice.
+// SpliceFromSocket moves up to n bytes of a socket's input into the pipe. At the end of the input, it returns 0 and no
+// error. EINVAL means that the socket does not support splice.
 func (p *SplicePipe) SpliceFromSocket(socketFD int32, n int) (int, syscall.Errno) {
 	return splice(socketFD, p.writeFD, n)
 }

@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// NewKeepaliveListenConfig returns a configuration with the options of package net. reusePort is ignored.
+// NewKeepaliveListenConfig returns a configuration with the default options of package net and the given control. It
+// ignores reusePort.
 func NewKeepaliveListenConfig(reusePort bool, control ControlFunc) net.ListenConfig {
 	return net.ListenConfig{Control: control}
 }

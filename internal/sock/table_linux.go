@@ -34,7 +34,7 @@ var privateTables struct {
 	eventfdsByThread map[int]uint64 // by thread: eventfds up to this sequence number are in its table
 }
 
-// RunOnNewThread calls f on a new thread, which then exits. It returns when f has returned.
+// RunOnNewThread calls f on a new thread and waits until f has returned. The thread then exits.
 func RunOnNewThread(f func()) {
 	done := make(chan struct{})
 	go func() {
@@ -53,8 +53,8 @@ func RunOnNewThread(f func()) {
 
 var startRuntimePoller sync.Once
 
-// UnshareDescriptorTable gives the calling thread a private descriptor table that keeps the sockets in keepFDs. The
-// thread must come from RunOnNewThread. Call unregisterThread before the thread ends; the table then disappears.
+// UnshareDescriptorTable gives the calling thread a private descriptor table. Of the existing sockets and pipes, the
+// table keeps only keepFDs. The thread must come from RunOnNewThread. Call unregisterThread before the thread ends.
 func UnshareDescriptorTable(keepFDs map[int32]bool) (unregisterThread func(), err error) {
 	startRuntimePoller.Do(func() {
 		if r, w, err := os.Pipe(); err == nil { // starts Go's poller
@@ -88,15 +88,15 @@ func UnshareDescriptorTable(keepFDs map[int32]bool) (unregisterThread func(), er
 	}, nil
 }
 
-// CheckPrivateTables returns nil if threads can have private descriptor tables on this machine, or else the reason why
-// not. Only the first call tests this, on a temporary thread.
+// CheckPrivateTables returns an error if threads cannot have private descriptor tables on this machine. The first call
+// tests this on a temporary thread. Later calls return the same result.
 var CheckPrivateTables = sync.OnceValue(func() (err error) {
 	RunOnNewThread(func() { err = unshareThreadDescriptorTable() })
 	return err
 })
 
-// unshareThreadDescriptorTable gives the calling thread a copy of the descriptor table. It tries close_range before
-// unshare, because containers often forbid unshare.
+// unshareThreadDescriptorTable gives the calling thread its own copy of the descriptor table. It fails if the system
+// forbids this.
 func unshareThreadDescriptorTable() error {
 	const beyondAll = 1 << 30
 	err := unix.CloseRange(beyondAll, math.MaxUint32, unix.CLOSE_RANGE_UNSHARE)
@@ -153,8 +153,8 @@ func (e Eventfd) isInThreadDescriptorTable() bool {
 	return !private || e.seq <= eventfds
 }
 
-// DescriptorLimit returns the number of descriptors that this process may open (soft), and the maximum to which the
-// process may raise that number (hard). If no limit can be read, ok is false.
+// DescriptorLimit returns the limit of open descriptors of this process. soft is the current limit, and hard is the
+// maximum to which the process may raise it. If no limit can be read, ok is false.
 func DescriptorLimit() (soft, hard uint64, ok bool) {
 	var r unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &r); err != nil {
@@ -163,7 +163,7 @@ func DescriptorLimit() (soft, hard uint64, ok bool) {
 	return r.Cur, r.Max, true
 }
 
-// SetThreadPreciseTimers makes waits of the calling thread end within a microsecond of their time. The kernel's default
+// SetThreadPreciseTimers makes timed waits of the calling thread end at most a microsecond late. The kernel's default
 // is 50 µs. The goroutine must be locked to the thread. The function restore sets the default again.
 func SetThreadPreciseTimers() (restore func()) {
 	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0) // on failure timers stay as they were
@@ -176,7 +176,8 @@ type ThreadUsage struct {
 	Sleeps int64
 }
 
-// CurrentThreadUsage returns the usage of the calling thread. The goroutine must be locked to the thread.
+// CurrentThreadUsage returns the CPU time and the number of sleeps of the calling thread. The goroutine must be locked
+// to the thread.
 func CurrentThreadUsage() ThreadUsage {
 	var u unix.Rusage
 	_ = unix.Getrusage(unix.RUSAGE_THREAD, &u)                                               // a valid call does not fail

@@ -12,21 +12,19 @@ import (
 	"syscall"
 )
 
-// maxUnixPath is the maximum length of a unix socket path: sun_path without its final zero.
+// maxUnixPath is the maximum length of a unix socket path in bytes.
 const maxUnixPath = len(syscall.RawSockaddrUnix{}.Path) - 1
 
 // ListenUnixReplacingStale listens on a unix stream socket at path. On Linux, a path with a leading @ is an abstract
-// name, which has no file.
+// name without a file. On Windows, it is an error if a file exists at path.
 //
-// ListenUnixReplacingStale first removes a socket at path that a killed process has left. It removes nothing, and
-// returns an error that wraps syscall.EADDRINUSE, in three cases: a program listens at path, it is unknown whether a
-// program does, or the file is not a socket (for example a symbolic link). If two programs start at the same path
-// simultaneously, either may remove the other's socket. On Windows, any file at path is an error.
+// If a killed process has left a socket at path, ListenUnixReplacingStale removes this socket first. If a program may
+// still be listening at path, or the file is not a socket, it returns an error that wraps syscall.EADDRINUSE. If two
+// programs start at the same path simultaneously, either may remove the other's socket.
 //
-// Closing the returned listener removes the file. Closing other descriptors of the socket, such as those passed to
-// worker processes, does not remove the file. A supervisor keeps the listener and closes it after the workers have
-// stopped accepting. Unix sockets do not support SO_REUSEPORT, so all workers accept from this socket. To close the
-// listener earlier and continue with another descriptor, call SetUnlinkOnClose(false) first.
+// Closing the returned listener removes the file. Closing other descriptors of the socket, such as those of worker
+// processes, does not remove the file. To close the listener and keep the file, call SetUnlinkOnClose(false) first.
+// Unix sockets do not support SO_REUSEPORT, so all worker processes must accept from the same socket.
 func ListenUnixReplacingStale(path string) (*net.UnixListener, error) {
 	if err := checkUnixPath(path); err != nil {
 		return nil, err

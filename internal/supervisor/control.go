@@ -12,7 +12,7 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// These are the kinds of control frames. A frame consists of kind (1 byte), payload length (4 bytes) and payload.
+// Kinds of control frames. A frame consists of its kind (1 byte), the length of its payload (4 bytes) and the payload.
 const (
 	kindServing   = 's' // from the worker
 	kindDrain     = 'd' // from the supervisor
@@ -73,8 +73,8 @@ func readFrame(r io.Reader) (frame []byte, err error) {
 	return frame, err
 }
 
-// outbox is the send queue of a control socket. One goroutine writes the messages in order, except that an urgent
-// message is written first. An outbox is safe for concurrent use.
+// outbox is the send queue of a control socket. Messages are sent in order, after an urgent message if there is one. An
+// outbox is safe for concurrent use.
 type outbox struct {
 	socket  *net.UnixConn
 	queue   chan []byte
@@ -89,7 +89,8 @@ func newOutbox(socket *net.UnixConn) *outbox {
 	return o
 }
 
-// enqueue adds a message and waits up to timeout for space. It fails with ErrFull or, after close, ErrClosed.
+// enqueue adds a message and waits up to timeout for space. If there is no space, it returns engine.ErrFull. After
+// close, it returns engine.ErrClosed.
 func (o *outbox) enqueue(message []byte, timeout time.Duration) error {
 	if isClosed(o.closing) {
 		return engine.ErrClosed
@@ -120,8 +121,8 @@ func (o *outbox) enqueue(message []byte, timeout time.Duration) error {
 // enqueueUrgent adds a message that is sent before all others. Only one call is allowed.
 func (o *outbox) enqueueUrgent(message []byte) { o.urgent <- message }
 
-// writeUntilClosedAndDrained writes messages until close is called, and then the remaining messages. If a write fails,
-// the outbox is closed, because the peer could not parse later messages.
+// writeUntilClosedAndDrained writes messages until the outbox is closed, and then writes the remaining messages. If a
+// write fails, it closes the outbox.
 func (o *outbox) writeUntilClosedAndDrained() {
 	defer o.close()
 	for {

@@ -12,8 +12,8 @@ import (
 
 const publishEvery = 100 * time.Millisecond
 
-// counterBlock holds a worker's counters in memory shared with the supervisor. The worker copies its engine's counters
-// to the block. Each counter is read consistently, but the block is not a snapshot of one moment.
+// counterBlock holds a worker's counters in memory that the worker shares with the supervisor. Each counter is
+// consistent, but the block is not a snapshot of one moment.
 type counterBlock struct {
 	counts    engine.Counters
 	loops     atomic.Int64
@@ -39,13 +39,13 @@ type endedCounters struct {
 	listeners [engine.MaxListeners]listenerCounters
 }
 
-// blockStride is the distance between blocks in bytes. Blocks share no cache line.
+// blockStride is the distance in bytes between the counterBlocks of two workers. Blocks share no cache line.
 const blockStride = int((unsafe.Sizeof(counterBlock{}) + 127) &^ 127)
 
 type sharedCounters []byte
 
-// PageSize is the size, in bytes, of a page of memory that the supervisor and all workers share, after the counters. It
-// is zero at first. Package tcp stores keys of TLS session tickets in it.
+// PageSize is the size in bytes of a memory page that the supervisor and all workers share. The page is initially zero.
+// Package tcp stores keys of TLS session tickets in the page.
 const PageSize = 1024
 
 func (c sharedCounters) workerCount() int { return len(c) / blockStride }
@@ -54,7 +54,7 @@ func (c sharedCounters) workerBlock(index int) *counterBlock {
 	return (*counterBlock)(unsafe.Pointer(&c[index*blockStride]))
 }
 
-// counterPublisher writes a worker process's counters to its block of the shared memory. Only Run uses it.
+// counterPublisher copies a worker's counters to the worker's block of shared memory. Only Worker.Run uses it.
 type counterPublisher struct {
 	block  *counterBlock
 	engine engine.Engine

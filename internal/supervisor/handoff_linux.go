@@ -72,11 +72,11 @@ func (s *Supervisor) SendListenerSockets(control *os.File, message string) error
 	return sock.SendFDsInChunks(int32(control.Fd()), message, fds)
 }
 
-// SetListenersShared does nothing, because supervisor and workers share the sockets and never shut them down.
+// SetListenersShared does nothing, because the supervisor and its workers never shut down listeners.
 func (s *Supervisor) SetListenersShared(bool) {}
 
-// ExportConns implements engine.Migrator. If a worker dies, sum.Unconfirmed includes the number of connections that it
-// last published.
+// ExportConns implements engine.Migrator. If a worker dies, the number of connections that the worker last published is
+// added to sum.Unconfirmed.
 func (s *Supervisor) ExportConns(ctx context.Context, channels []*os.File) (sum engine.ExportResult, err error) {
 	var mu sync.Mutex
 	err = s.distributeChannelsToWorkers(channels, func(index int, w workerState, part []*os.File) error {
@@ -94,7 +94,8 @@ func (s *Supervisor) ExportConns(ctx context.Context, channels []*os.File) (sum 
 	return sum, err
 }
 
-// waitAndCountLostConns waits up to controlTimeout for a worker to end, and returns how many connections were lost.
+// waitAndCountLostConns waits up to controlTimeout for worker w to end. It returns the number of connections that were
+// lost.
 func (s *Supervisor) waitAndCountLostConns(workerIndex int, w workerState) int {
 	select {
 	case <-w.collected:
@@ -117,8 +118,8 @@ func (s *Supervisor) StartImportingConns(channels []*os.File) error {
 	})
 }
 
-// distributeChannelsToWorkers calls send concurrently for each running worker, with the worker's share of the channels.
-// If calls of send fail, it returns one of their errors. It closes the channels of workers that do not run.
+// distributeChannelsToWorkers calls send concurrently for each running worker. part is the worker's share of the
+// channels. If calls of send fail, it returns one of the errors.
 func (s *Supervisor) distributeChannelsToWorkers(channels []*os.File, send func(index int, w workerState, part []*os.File) error) (err error) {
 	s.mu.Lock()
 	workers := slices.Clone(s.workers)
@@ -144,8 +145,8 @@ func (s *Supervisor) distributeChannelsToWorkers(channels []*os.File, send func(
 	return err
 }
 
-// newHandoffOrderHandler returns a function that executes handoff orders. The function calls publishCounters before and
-// after it exports connections.
+// newHandoffOrderHandler returns a function that executes the supervisor's handoff orders on e. This function calls
+// publishCounters before and after an export of connections.
 func newHandoffOrderHandler(e engine.Engine, publishCounters func(context.Context)) func(ctx context.Context, order string, files []*os.File) any {
 	m, ok := e.(engine.Migrator)
 	return func(ctx context.Context, order string, files []*os.File) any {
@@ -173,7 +174,8 @@ func newHandoffOrderHandler(e engine.Engine, publishCounters func(context.Contex
 	}
 }
 
-// startHandoffOrderHandler starts to execute the supervisor's orders. The function stop waits for the current order.
+// startHandoffOrderHandler starts to execute the supervisor's handoff orders on e. The function stop waits for the
+// current order.
 func (w *Worker) startHandoffOrderHandler(e engine.Engine, publishCounters func(context.Context)) (stop func()) {
 	if m, ok := e.(engine.Migrator); ok {
 		m.SetListenersShared(true) // the supervisor has them as well

@@ -51,8 +51,8 @@ func (s *Supervisor) sleepUnlessDraining(d time.Duration) (keepRunning bool) {
 	return !isClosed(s.draining)
 }
 
-// logIfDrainFailed logs err if the worker failed during a drain or just before. (A signal to the process group can
-// reach the worker before it reaches the supervisor.)
+// logIfDrainFailed logs err, the error of a worker that has ended during a drain. It logs nothing if the exit status
+// was 0 or workers are being killed.
 func (s *Supervisor) logIfDrainFailed(workerIndex int, err error) {
 	if err == nil || err == errExitedZero || isClosed(s.killing) {
 		return
@@ -128,8 +128,8 @@ func (s *Supervisor) markServedAndSignalIfAll(workerIndex int) {
 	}
 }
 
-// countFailureAndSetErrIfAllFail counts a run of a worker that ended before it served. If the last runs of all workers
-// have failed too often, it sets the error that Err returns, and returns true.
+// countFailureAndSetErrIfAllFail counts a run of a worker that ended before it served. If all workers have failed too
+// often in a row, it sets s.err and returns true.
 func (s *Supervisor) countFailureAndSetErrIfAllFail(workerIndex int, cause error) (allWorkersFailing bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

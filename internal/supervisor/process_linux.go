@@ -11,8 +11,8 @@ import (
 	"github.com/myriad-go/myriad/internal/upgrade"
 )
 
-// osProcess is a worker process of the operating system. It has three goroutines: one reads from its control socket,
-// one writes to the socket, and one waits for the process to exit. They end with the process.
+// osProcess is a worker process of the operating system. One goroutine reads from the worker's control socket, another
+// writes to the socket, and a third waits for the worker to exit.
 type osProcess struct {
 	cmd         *exec.Cmd
 	socket      *net.UnixConn
@@ -26,7 +26,8 @@ type osProcess struct {
 	isServing, hasStopped, hasEnded chan struct{}
 }
 
-// newMonitoredProcess returns a process for cmd, which has started, and starts its three goroutines.
+// newMonitoredProcess returns an osProcess for cmd, which must have been started. Its goroutines call onFrame with each
+// frame that the process sends.
 func newMonitoredProcess(cmd *exec.Cmd, socket *net.UnixConn, link *upgrade.OrderConn, onFrame func(frame []byte)) *osProcess {
 	p := &osProcess{
 		cmd: cmd, socket: socket, link: link, out: newOutbox(socket), onFrame: onFrame,
@@ -62,7 +63,8 @@ func (p *osProcess) readFramesUntilStopped() {
 	}
 }
 
-// writeFramesOrSendSIGTERM writes to the control socket. If a drain request cannot be written, it sends SIGTERM.
+// writeFramesOrSendSIGTERM writes queued frames to the control socket. If a drain request cannot be written, it sends
+// SIGTERM to the worker.
 func (p *osProcess) writeFramesOrSendSIGTERM() {
 	p.out.writeUntilClosedAndDrained()
 	if len(p.out.urgent) > 0 && !isClosed(p.hasEnded) {
@@ -80,7 +82,7 @@ func (p *osProcess) waitForExitAndClose() {
 	p.link.Close()
 }
 
-// sendFrameIfServing sends a frame if the worker serves. Other workers have no connections and need no frames.
+// sendFrameIfServing sends a frame to a worker that serves. For other workers, it does nothing.
 func (p *osProcess) sendFrameIfServing(frame []byte) error {
 	if !isClosed(p.isServing) || isClosed(p.hasStopped) {
 		return nil
@@ -94,8 +96,8 @@ func (p *osProcess) sendFrameIfServing(frame []byte) error {
 	return err
 }
 
-// requestDrainOrSendSIGTERM asks the worker to drain. A worker that serves then sends SIGTERM to itself; see
-// [Worker.Run].
+// requestDrainOrSendSIGTERM asks the worker to drain. If the worker does not serve or cannot be reached, it sends
+// SIGTERM to the worker.
 func (p *osProcess) requestDrainOrSendSIGTERM() {
 	p.out.enqueueUrgent(encodeFrame(kindDrain, nil))
 	if isClosed(p.out.closing) || !isClosed(p.isServing) {

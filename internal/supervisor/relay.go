@@ -8,8 +8,8 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// BroadcastToAllWorkers implements engine.Engine. It queues a message for the connections of all workers. If the queue
-// is full, it fails with engine.ErrFull. If p is longer than maxBroadcast, it fails with engine.ErrTooLarge.
+// BroadcastToAllWorkers implements engine.Engine. It queues p for the connections of all workers. If the queue is full,
+// it returns engine.ErrFull. If p is longer than maxBroadcast, it returns engine.ErrTooLarge.
 func (s *Supervisor) BroadcastToAllWorkers(p []byte) error {
 	frame, err := encodeBroadcast(p)
 	if err != nil {
@@ -18,18 +18,20 @@ func (s *Supervisor) BroadcastToAllWorkers(p []byte) error {
 	return s.tryEnqueueRelayFrame(frame, s.draining)
 }
 
-// PauseAccept implements engine.Engine. All workers stop or resume accepting. After the start of a drain, PauseAccept
-// fails, because draining workers do not accept.
+// PauseAccept implements engine.Engine. It makes all workers pause or resume accepting. After the start of a drain,
+// PauseAccept fails.
 func (s *Supervisor) PauseAccept(paused bool) error {
 	return s.tryEnqueueRelayFrame(encodePauseOrResumeAccept(paused), s.draining)
 }
 
-// ClosePeerConns implements engine.Engine. It closes the connections from a peer in all workers, even draining ones.
+// ClosePeerConns implements engine.Engine. It closes the connections from a peer in all workers, including workers that
+// drain.
 func (s *Supervisor) ClosePeerConns(peer netip.AddrPort) error {
 	return s.tryEnqueueRelayFrame(encodeClosePeerConns(peer), s.done)
 }
 
-// tryEnqueueRelayFrame queues a frame for the relay. If the channel stopped is closed, it fails with engine.ErrClosed.
+// tryEnqueueRelayFrame queues a frame for all workers. If stopped is closed, it returns engine.ErrClosed. If the queue
+// is full, it returns engine.ErrFull.
 func (s *Supervisor) tryEnqueueRelayFrame(frame []byte, stopped <-chan struct{}) error {
 	if isClosed(stopped) {
 		return engine.ErrClosed
@@ -42,7 +44,7 @@ func (s *Supervisor) tryEnqueueRelayFrame(frame []byte, stopped <-chan struct{})
 	}
 }
 
-// requestPauseCommandResend asks the relay to send the current pause or resume command again, for a new worker.
+// requestPauseCommandResend asks the relay to repeat the current pause or resume command for the new worker p.
 func (s *Supervisor) requestPauseCommandResend(p process) {
 	select {
 	case s.messages <- nil:
@@ -51,9 +53,8 @@ func (s *Supervisor) requestPauseCommandResend(p process) {
 	}
 }
 
-// relayFramesRememberingPause sends each frame to all workers until ended is closed. It remembers the current pause or
-// resume command and sends it again when a worker has started. Such a worker accepts connections until it receives the
-// command, unless the supervisor is the successor of another process.
+// relayFramesRememberingPause sends each queued frame to all workers until ended is closed. When a worker has started,
+// it repeats the current pause or resume command.
 func (s *Supervisor) relayFramesRememberingPause(ended <-chan struct{}) {
 	var currentCommand []byte
 	for {

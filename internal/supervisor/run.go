@@ -16,17 +16,19 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Run connects a worker's engine with the supervisor until the engine has ended. It announces to the supervisor that
-// the worker serves, publishes the worker's counters, and drains the worker on request. Call Run only once, after
+// Run connects a worker's engine with the supervisor until the engine has ended. It tells the supervisor that the
+// worker serves, publishes the worker's counters, and drains the worker on request. Call Run only once, after
 // ClaimListeners.
 //
-// SIGTERM, the end of ctx, the supervisor's order, or the supervisor's death starts a drain. If the supervisor caused
-// the drain, Run sends the program a SIGTERM, unless the program has already received one. Every further SIGTERM is
-// then discarded. drainTimeout limits the drain, except after an order of the supervisor, which kills slow workers
-// itself. If the supervisor has died, a goroutine ends the process after drainTimeout and the exit timeout.
+// A drain starts on SIGTERM, at the end of ctx, by order of the supervisor, or when the supervisor dies. In the last
+// two cases, Run sends this process a SIGTERM if none has arrived. After an order of the supervisor, further SIGTERMs
+// are discarded.
 //
-// Terminals and service managers signal all processes, and the supervisor decides what to do. From the start of Run,
-// SIGINT is therefore discarded, and SIGHUP has no default effect.
+// drainTimeout limits the drain. It does not apply after an order of the supervisor, which kills slow workers itself.
+// If the supervisor has died, the process is ended after drainTimeout and the exit timeout.
+//
+// From the start of Run, SIGINT is discarded, and SIGHUP no longer ends the process. The supervisor handles these
+// signals.
 func (w *Worker) Run(ctx context.Context, e engine.Engine, drainTimeout time.Duration, log *slog.Logger) error {
 	discardSignal(os.Interrupt)
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP) // its default action would kill the process
@@ -87,7 +89,7 @@ func (w *Worker) Run(ctx context.Context, e engine.Engine, drainTimeout time.Dur
 	}
 }
 
-// workerDrain is the state of a worker's drain. Only Run uses it.
+// workerDrain is the state of a worker's drain. Only Worker.Run uses it.
 type workerDrain struct {
 	engine   engine.Engine
 	counters *counterPublisher
@@ -104,8 +106,8 @@ type workerDrain struct {
 	discardsSIGTERM       bool // a further SIGTERM has no effect
 }
 
-// startOrUpdateDrainAndSIGTERM starts the drain if it has not started. It also sets or removes the deadline. If the
-// supervisor requested the drain, it sends the program a SIGTERM.
+// startOrUpdateDrainAndSIGTERM starts the drain, or updates the deadline of a drain in progress. It sends this process
+// a SIGTERM if the supervisor has requested the drain.
 func (d *workerDrain) startOrUpdateDrainAndSIGTERM() {
 	if d.cancel == nil {
 		d.counters.publishToSharedMemory() // the supervisor reads how many connections are open
@@ -147,8 +149,8 @@ func (w *Worker) flushAndNotifyStopped(writing *sync.WaitGroup) {
 	_ = w.socket.CloseWrite()
 }
 
-// handleFramesAndExitIfOrphaned executes the supervisor's orders. If the supervisor dies and this process has not ended
-// after the drain and exit timeouts, it calls os.Exit.
+// handleFramesAndExitIfOrphaned executes the supervisor's commands. It closes drainRequested on a drain request, and
+// orphaned when the supervisor has died. It then waits for drainTimeout and the exit timeout, and calls os.Exit.
 func (w *Worker) handleFramesAndExitIfOrphaned(e engine.Engine, drainRequested, orphaned chan<- struct{}, drainTimeout time.Duration, log *slog.Logger) {
 	in := bufio.NewReader(w.socket)
 	b := &broadcaster{engine: e}
@@ -199,8 +201,8 @@ type broadcaster struct {
 	lastWait time.Time // when it last waited for space
 }
 
-// broadcastRetryingBriefly delivers a message. If the engine is full, it retries for at most controlTimeout. Because
-// retries delay reading the control socket, later calls do not retry for writeTimeout.
+// broadcastRetryingBriefly sends p to the connections of this worker. If the engine is full, it retries for at most
+// controlTimeout. After such retries, later calls do not retry for writeTimeout.
 func (b *broadcaster) broadcastRetryingBriefly(p []byte) error {
 	err := b.engine.BroadcastToAllWorkers(p)
 	if errors.Is(err, engine.ErrFull) && time.Since(b.lastWait) > writeTimeout {
@@ -213,10 +215,9 @@ func (b *broadcaster) broadcastRetryingBriefly(p []byte) error {
 	return err
 }
 
-// discardSignal makes a signal have no effect and ends earlier subscriptions to the signal. The signal is not ignored
-// (SIG_IGN), because child processes would inherit that. Do not call discardSignal while a second signal of this kind
-// is expected: a signal that arrives during signal.Ignore can end the process, because the runtime then finds no
-// subscriber and the signal not yet ignored (seen in Go 1.26).
+// discardSignal makes sig have no effect on this process. It ends earlier subscriptions to sig. Child processes do not
+// inherit the setting. Do not call discardSignal while another sig is expected, because sig can end the process during
+// the call.
 func discardSignal(sig os.Signal) {
 	signal.Ignore(sig)
 	signal.Notify(make(chan os.Signal, 1), sig)

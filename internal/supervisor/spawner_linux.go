@@ -59,7 +59,8 @@ type execSpawner struct {
 
 var errStopping = errors.New("not started: the supervisor is stopping")
 
-// openListeners listens once per worker and address, except where the configuration has sockets.
+// openListeners opens one listener per worker for each address. For an address with sockets in the configuration, it
+// uses these sockets instead.
 func (sp *execSpawner) openListeners() (addrs []net.Addr, err error) {
 	sp.sockets = make([][]*os.File, len(sp.cfg.Addrs))
 	for i, at := range sp.cfg.Addrs {
@@ -85,8 +86,8 @@ func (sp *execSpawner) openListeners() (addrs []net.Addr, err error) {
 	return addrs, nil
 }
 
-// socketsForWorker returns the sockets of a worker, by address. Sockets are distributed such that every socket has a
-// worker, and every worker has a socket.
+// socketsForWorker returns the sockets of a worker for each address. Every worker gets a socket, and every socket is
+// used by a worker.
 func (sp *execSpawner) socketsForWorker(workerIndex int) (sockets [][]*os.File) {
 	for _, all := range sp.sockets {
 		some := []*os.File{all[workerIndex%len(all)]}

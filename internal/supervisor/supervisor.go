@@ -21,29 +21,29 @@ type Config struct {
 	Addrs []Address
 	// Control, if set, is called with each socket before it is bound.
 	Control sock.ControlFunc
-	// Sockets are inherited listening sockets for each address. If an address has no inherited socket, the supervisor
-	// itself listens there. The supervisor owns the sockets once it has started.
+	// Sockets are inherited listening sockets for each address. For an address without sockets, the supervisor itself
+	// opens listeners. The supervisor owns the sockets once it has started.
 	Sockets [][]net.Listener
-	// IsSuccessor means that the supervisor replaces another process. Workers accept only after the supervisor tells
-	// them to. The supervisor gives up when every worker has ended once before serving.
+	// IsSuccessor means that the supervisor replaces another process. Workers then wait for a command before they
+	// accept. The supervisor gives up when every worker has ended once before serving.
 	IsSuccessor bool
-	// PredecessorListeners is for the workers' engines; see [engine.Config].
+	// PredecessorListeners is passed to the workers' engines; see [engine.Config].
 	PredecessorListeners []int
 	// Processes is the number of workers, at least 1.
 	Processes int
-	// OnServing, if set, is called with each address when all workers serve for the first time. Wait waits until these
-	// calls have returned.
+	// OnServing, if set, is called once for each address when all workers serve for the first time. Supervisor.Wait
+	// also waits for these calls.
 	OnServing func(net.Addr)
 	Log       *slog.Logger
-	// InitPage, if set, is called with the shared page before the first worker starts; see PageSize.
+	// InitPage, if set, initializes the memory page that all workers share; see PageSize. It is called before the first
+	// worker starts.
 	InitPage func(page []byte)
 }
 
 type Address struct{ Network, Addr string }
 
-// process is one run of a worker. The methods serving, stopped and ended each return a channel that is closed when the
-// run reaches that stage. The stages follow one another in this order. A run that fails may skip serving and stopped,
-// but not ended.
+// process is one run of a worker process. Its stages are serving, stopped and ended, in this order. The method of each
+// stage returns a channel that is closed when the stage is reached. A failed run may skip serving and stopped.
 type process interface {
 	pid() int
 	serving() <-chan struct{} // closed when the process accepts connections
@@ -112,14 +112,16 @@ type workerState struct {
 	failures  int           // consecutive runs that ended before serving
 }
 
-// CopySharedPage returns a copy of the page that all workers share, or nil when everything has ended; see PageSize.
+// CopySharedPage returns a copy of the memory page that all workers share; see PageSize. After the supervisor has
+// ended, it returns nil.
 func (s *Supervisor) CopySharedPage() []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.page)
 }
 
-// ErrGaveUp is wrapped by the error of a supervisor whose workers repeatedly failed to serve.
+// ErrGaveUp means that all workers repeatedly ended before they served. Supervisor.Err returns an error that wraps
+// ErrGaveUp.
 var ErrGaveUp = errors.New("worker processes do not stay alive")
 
 func startSupervisor(cfg Config, t timing, addrs []net.Addr, counters sharedCounters, sp spawner) *Supervisor {
@@ -168,8 +170,8 @@ func (s *Supervisor) awaitAllServedAndCallOnServing() {
 // Started returns a channel that is closed when all workers have served, or when the supervisor drains.
 func (s *Supervisor) Started() <-chan struct{} { return s.started }
 
-// CheckAllServed returns nil if all workers have served at least once, and otherwise the reason why the supervisor gave
-// up, or engine.ErrClosed.
+// CheckAllServed returns nil if all workers have served at least once. Otherwise, it returns the reason why the
+// supervisor gave up, or engine.ErrClosed.
 func (s *Supervisor) CheckAllServed() error {
 	if isClosed(s.allServed) {
 		return nil
@@ -232,8 +234,9 @@ func (s *Supervisor) Loops() (sum int) {
 	return sum
 }
 
-// Counters returns the sum over all workers. It includes ended workers, but not the connections that they had open. The
-// counters of a worker are up to publishEvery old. A killed worker loses the counts since its last update.
+// Counters returns the sum of the counters of all workers, including ended workers. Connections that were open in ended
+// workers are not counted. The counters of a worker are up to publishEvery old. A killed worker loses the counts since
+// its last update.
 func (s *Supervisor) Counters() (sum engine.Counts) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -252,7 +255,7 @@ func (s *Supervisor) Dial(engine.DialRequest) error {
 	return errors.New("a supervisor does not dial; its worker processes accept")
 }
 
-// Stop implements [engine.Engine]. It drains the workers, and kills those that still run when ctx ends.
+// Stop implements [engine.Engine]. It drains the workers. When ctx ends, it kills workers that still run.
 func (s *Supervisor) Stop(ctx context.Context) error {
 	s.startDrainAndCloseListeners()
 	select {
@@ -270,7 +273,7 @@ func (s *Supervisor) Stop(ctx context.Context) error {
 		conns, workers, context.Cause(ctx))
 }
 
-// Wait waits until everything has ended, because of Stop or because the supervisor gave up.
+// Wait waits until the supervisor and all workers have ended.
 func (s *Supervisor) Wait() { <-s.done }
 
 // Err returns the reason why the supervisor gave up, or nil.

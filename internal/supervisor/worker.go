@@ -16,7 +16,7 @@ import (
 	"github.com/myriad-go/myriad/internal/upgrade"
 )
 
-// workerEnv is the environment variable that makes a process a worker. It holds an identity as JSON.
+// workerEnv is the environment variable that makes a process a worker. Its value is an identity encoded as JSON.
 const workerEnv = "MYRIAD_WORKER"
 
 type identity struct {
@@ -47,7 +47,7 @@ func parseWorkerIdentity(text string) (id identity, err error) {
 	return id, nil
 }
 
-// Worker is this process as a worker of a supervisor.
+// Worker represents this process as a worker of a supervisor.
 type Worker struct {
 	identity
 	listeners   [][]*os.File // in the order of Addrs
@@ -61,8 +61,8 @@ type Worker struct {
 	exitTimeout time.Duration // limit from the end of the drain to the exit of an orphan
 }
 
-// currentWorker is set before main starts. Setting it also removes the variable workerEnv from the environment, so that
-// programs started by main do not inherit the variable.
+// currentWorker is this process as a worker, or nil. Its initialization removes the variable workerEnv from the
+// environment, so that child processes do not inherit the variable.
 var currentWorker = detectWorkerFromEnv()
 
 // CurrentWorker returns this process as a worker, or nil if this process is not a worker.
@@ -83,7 +83,8 @@ func detectWorkerFromEnv() *Worker {
 	return w
 }
 
-// ClaimListeners returns the inherited listeners of each address, for the worker's Server. Only one call succeeds.
+// ClaimListeners returns the inherited listeners of each address. It fails if addrs or processes differ from the
+// supervisor's configuration. Only one call succeeds.
 func (w *Worker) ClaimListeners(addrs []Address, processes int) (all [][]net.Listener, err error) {
 	switch {
 	case w.invalid != nil:
@@ -114,10 +115,10 @@ func (w *Worker) ClaimListeners(addrs []Address, processes int) (all [][]net.Lis
 	return all, nil
 }
 
-// SharedPage returns the page that all workers share; see PageSize.
+// SharedPage returns the memory page that all workers share; see PageSize.
 func (w *Worker) SharedPage() []byte { return w.page }
 
-// BroadcastToAllWorkers queues a message for the connections of all workers, see [Supervisor.BroadcastToAllWorkers].
+// BroadcastToAllWorkers queues p for the connections of all workers; see [Supervisor.BroadcastToAllWorkers].
 func (w *Worker) BroadcastToAllWorkers(p []byte) error {
 	frame, err := encodeBroadcast(p)
 	if err != nil {

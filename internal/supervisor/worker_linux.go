@@ -17,8 +17,8 @@ const (
 	firstListenerFD
 )
 
-// validateAndInheritDescriptors takes the inherited descriptors. It first checks their types, because MYRIAD_WORKER may
-// be set by accident in a program that uses these descriptors for something else.
+// validateAndInheritDescriptors takes over the descriptors that the supervisor has passed. It first checks their types,
+// because the environment variable may have been set by mistake.
 func (w *Worker) validateAndInheritDescriptors() error {
 	end := firstListenerFD
 	for _, n := range w.Sockets {

@@ -15,7 +15,7 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// controlSocket is one end of a socket pair between two processes. A message is its kind, a space, and JSON.
+// controlSocket is one end of a socket pair between two processes. A message consists of its kind, a space, and JSON.
 type controlSocket struct {
 	file *os.File
 }
@@ -37,8 +37,8 @@ func inheritControlSocket(fd int, name string) (c controlSocket, err error) {
 	return controlSocket{os.NewFile(uintptr(fd), name)}, nil
 }
 
-// sendMessage sends a message with descriptors. If one message cannot carry all descriptors, sendMessage first sends
-// further messages that contain only the kind and some of the descriptors.
+// sendMessage sends a message with the descriptors of files. If one message cannot carry all descriptors, the first
+// ones are sent in separate messages without a payload.
 func (c *controlSocket) sendMessage(kind string, payload any, files ...*os.File) error {
 	var fds []int
 	for _, f := range files {
@@ -100,8 +100,9 @@ func (c *controlSocket) readMessage() (kind string, payload []byte, fds []int32,
 	return string(head), payload, fds, nil
 }
 
-// readExpectedMessage reads a message of the given kind and decodes it into payload. The message's descriptors may
-// arrive in several parts. It fails when ctx ends or timeout has passed. A timeout of 0 means no limit.
+// readExpectedMessage reads a message of the given kind and decodes it into payload. files contains the message's
+// descriptors, even if they arrive in several parts. It fails when ctx ends or timeout has passed. A timeout of 0 means
+// no limit.
 func (c *controlSocket) readExpectedMessage(ctx context.Context, kind string, payload any, timeout time.Duration) (files []*os.File, err error) {
 	var until time.Time
 	if timeout > 0 {

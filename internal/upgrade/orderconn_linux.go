@@ -20,7 +20,8 @@ type OrderConn struct {
 
 const kindReply = "answer"
 
-// NewOrderConnPair creates a connection. The worker inherits workerEnd; see InheritOrderConn.
+// NewOrderConnPair creates a connection between a supervisor and a worker. The worker process must inherit workerEnd;
+// see InheritOrderConn.
 func NewOrderConnPair() (supervisorEnd *OrderConn, workerEnd *os.File, err error) {
 	pair, err := sock.NewFDSocketpair()
 	if err != nil {
@@ -29,7 +30,7 @@ func NewOrderConnPair() (supervisorEnd *OrderConn, workerEnd *os.File, err error
 	return &OrderConn{controlSocket: controlSocket{pair[0]}}, pair[1], nil
 }
 
-// InheritOrderConn returns the worker's end of a connection, which the worker has inherited as descriptor fd.
+// InheritOrderConn returns the worker's end of an OrderConn. fd is the descriptor that the worker has inherited.
 func InheritOrderConn(fd int) (*OrderConn, error) {
 	c, err := inheritControlSocket(fd, "link")
 	if err != nil {
@@ -38,9 +39,9 @@ func InheritOrderConn(fd int) (*OrderConn, error) {
 	return &OrderConn{controlSocket: c}, nil
 }
 
-// SendOrderAndAwaitReply sends an order with files, which the caller still owns, and decodes the worker's JSON into
-// reply. When ctx ends, it tells the worker to abort, and waits up to Timeout for the reply. If ctx has no deadline,
-// Timeout limits the whole call. SendOrderAndAwaitReply fails if the worker exits.
+// SendOrderAndAwaitReply sends an order with files and decodes the worker's JSON reply into reply. The caller still
+// owns files. When ctx ends, the worker is told to abort, and has up to Timeout to reply. If ctx has no deadline,
+// Timeout limits the whole call. The call fails if the worker exits.
 func (l *OrderConn) SendOrderAndAwaitReply(ctx context.Context, order string, reply any, files ...*os.File) error {
 	l.sending.Lock()
 	defer l.sending.Unlock()
@@ -57,8 +58,8 @@ func (l *OrderConn) SendOrderAndAwaitReply(ctx context.Context, order string, re
 	return err
 }
 
-// ServeOrders calls handle for each order, one at a time, until the supervisor closes the connection. handle must close
-// the files. The context of handle ends when the supervisor aborts the order or exits.
+// ServeOrders calls handle for each order, until the supervisor closes the connection. handle must close the files. The
+// context of handle ends when the supervisor aborts the order or exits. The answer is sent as JSON.
 func (l *OrderConn) ServeOrders(handle func(ctx context.Context, order string, files []*os.File) (answer any)) {
 	var busy sync.WaitGroup
 	defer busy.Wait()

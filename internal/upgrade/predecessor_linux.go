@@ -19,7 +19,7 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// Predecessor represents the old process in the new one.
+// Predecessor represents the old process in the new process.
 type Predecessor struct {
 	controlSocket
 	Listeners      []Inherited
@@ -30,7 +30,7 @@ type Predecessor struct {
 	WorkerTickets  []secure.TicketKey // see Hello
 }
 
-// Inherited is a listener of the old process.
+// Inherited is a listener that the old process has passed to this process.
 type Inherited struct {
 	Listener
 	Sockets []net.Listener
@@ -38,8 +38,8 @@ type Inherited struct {
 
 var claimed atomic.Bool
 
-// ClaimPredecessorOnce returns the process that this process replaces. The result is nil if this process replaces no
-// process, or if ClaimPredecessorOnce was called before.
+// ClaimPredecessorOnce returns the process that this process replaces. It returns nil if there is no such process, or
+// if it was called before.
 func ClaimPredecessorOnce() (*Predecessor, error) {
 	p, err := connectPredecessor()
 	if p == nil && err == nil || !claimed.CompareAndSwap(false, true) {
@@ -119,7 +119,7 @@ func (p *Predecessor) receiveHelloAndListeners() error {
 	return nil
 }
 
-// InheritedActivationSockets returns the service manager's sockets that the old process had received, and their names.
+// InheritedActivationSockets returns the service manager's sockets that the old process has passed on, and their names.
 // Without an old process, it returns no sockets. Only one call is allowed. The caller must close the sockets.
 func InheritedActivationSockets() (names []string, files []*os.File, err error) {
 	p, err := connectPredecessor()
@@ -161,10 +161,10 @@ func (p *Predecessor) WaitStartedOrAborted(started <-chan struct{}) error {
 	return nil
 }
 
-// AnnounceReadyAndTakeOver tells the old process that this one can serve with the given number of loops, and waits for
-// the reply. It then calls restoreState with the handler's state and the broadcast socket. Either file may be nil, and
-// both are closed after the call. Last, it calls takeOver with the channels. If the old process continues to serve, it
-// fails.
+// AnnounceReadyAndTakeOver tells the old process that this process can serve with the given number of loops. It waits
+// for the reply and then calls restoreState with the handler's state and the broadcast socket. Either file may be nil,
+// and both are closed after the call. Finally, it calls takeOver with the channels. If the old process continues to
+// serve, AnnounceReadyAndTakeOver fails.
 func (p *Predecessor) AnnounceReadyAndTakeOver(loops int, restoreState func(state, broadcastSocket *os.File), takeOver func(channels []*os.File) error) error {
 	if err := p.sendMessage(kindReady, Ready{Version: Version, Loops: loops}); err != nil {
 		return p.reportServingIfPredecessorExited(err)
@@ -202,13 +202,12 @@ func (p *Predecessor) ReportFailure(cause error) error {
 	return p.sendMessage(kindReady, Ready{Version: Version, Failed: cause.Error()})
 }
 
-// IsAborted reports whether err, returned by AnnounceReadyAndTakeOver or WaitStartedOrAborted, means that the old
-// process continues to serve and this one must exit.
+// IsAborted reports whether err means that the old process continues to serve and this process must exit. err is an
+// error of AnnounceReadyAndTakeOver or WaitStartedOrAborted.
 func IsAborted(err error) bool { return errors.Is(err, errAborted) }
 
-// reportServingIfPredecessorExited returns nil if err means that the old process has exited, and otherwise err. If the
-// old process has exited, this process serves the connections that it has received, and the method reports that to the
-// first process.
+// reportServingIfPredecessorExited returns nil if err means that the old process has exited. In this case, it also
+// reports to the first process that this process serves. Otherwise, it returns err.
 func (p *Predecessor) reportServingIfPredecessorExited(err error) (otherErr error) {
 	if errors.Is(err, io.EOF) || errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) {
 		ReportOwnPIDServing()
@@ -217,8 +216,8 @@ func (p *Predecessor) reportServingIfPredecessorExited(err error) (otherErr erro
 	return err
 }
 
-// AnswerLivenessUntilDone replies to liveness checks until the old process has handed over everything. If that process
-// exits before, AnswerLivenessUntilDone fails.
+// AnswerLivenessUntilDone replies to liveness checks until the old process has handed over everything. If the old
+// process exits earlier, AnswerLivenessUntilDone fails.
 func (p *Predecessor) AnswerLivenessUntilDone() (d Done, err error) {
 	for {
 		word, rest, fds, err := p.readMessage()
@@ -237,5 +236,5 @@ func (p *Predecessor) AnswerLivenessUntilDone() (d Done, err error) {
 	}
 }
 
-// Close makes AnswerLivenessUntilDone and AnnounceReadyAndTakeOver return.
+// Close closes the connection to the old process. AnswerLivenessUntilDone and AnnounceReadyAndTakeOver then return.
 func (p *Predecessor) Close() { _ = p.file.Close() }

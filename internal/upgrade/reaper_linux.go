@@ -22,19 +22,19 @@ import (
 // process reads the PID of the serving process when it relays a signal, and when a process has exited. It adopts and
 // reaps orphans. Before a process reaps its successor, it writes the successor's PID and exit status to the pipe.
 
-// statusPipe is this process's part of the pipe to the first process. No operation on the pipe blocks.
+// statusPipe is a pipe through which later processes report to the first process of a series of upgrades. No operation
+// on the pipe blocks.
 type statusPipe struct {
 	isFirstProcess bool // the process that keeps running and reads the pipe
 	read           int
 	write          *os.File
 }
 
-// ownStatusPipe is this process's part of the pipe, or nil if there is no first process that keeps running after
-// upgrades.
+// ownStatusPipe is the statusPipe of this process. It is nil if no first process keeps running after upgrades.
 var ownStatusPipe atomic.Pointer[statusPipe]
 
-// KeepRunningAfterUpgradeIfFirst makes this process the first process, which keeps running when another process takes
-// over. It does nothing if a predecessor of this process is the first process.
+// KeepRunningAfterUpgradeIfFirst makes this process keep running when another process takes over. It does nothing if an
+// earlier process already keeps running.
 func KeepRunningAfterUpgradeIfFirst() error {
 	if ownStatusPipe.Load() != nil {
 		return nil
@@ -47,17 +47,16 @@ func KeepRunningAfterUpgradeIfFirst() error {
 	return nil
 }
 
-// ReportOwnPIDServing reports to the first process that this process serves. It does nothing if there is no first
-// process that keeps running.
+// ReportOwnPIDServing reports to the first process that this process serves. It does nothing if no first process keeps
+// running after upgrades.
 func ReportOwnPIDServing() {
 	if l := ownStatusPipe.Load(); l != nil {
 		_, _ = unix.Write(int(l.write.Fd()), fmt.Appendln(nil, os.Getpid())) // fails if the first process has exited
 	}
 }
 
-// waitAndReportExitToFirst waits until a child has exited and reports the child's exit status to the first process. It
-// does nothing if this is the first process or if there is none. It does not reap the child. If this process exits
-// before it has reported, the first process reaps the child.
+// waitAndReportExitToFirst waits until the child pid has exited, and reports the exit status to the first process. It
+// does not reap the child. It does nothing if this process is the first process, or if no first process keeps running.
 func waitAndReportExitToFirst(pid int) {
 	l := ownStatusPipe.Load()
 	if l == nil || l.isFirstProcess {
@@ -90,8 +89,8 @@ const (
 	exitReportTimeout = time.Second
 )
 
-// signalsToRelay returns the signals that this process relays to the serving process. If the process has a terminal, it
-// omits SIGINT and SIGQUIT, because the terminal sends them to both processes.
+// signalsToRelay returns the signals that this process relays to the serving process. If there is a terminal, it omits
+// SIGINT and SIGQUIT, because the terminal also sends them to the serving process.
 func signalsToRelay() []os.Signal {
 	signals := []os.Signal{unix.SIGHUP, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2}
 	terminal, err := os.Open("/dev/tty")
@@ -102,7 +101,8 @@ func signalsToRelay() []os.Signal {
 	return signals
 }
 
-// Reaper is the first process after another process has taken over. It relays signals and reaps children.
+// Reaper relays signals to the serving process and reaps children. The first process uses a Reaper after another
+// process has taken over.
 type Reaper struct {
 	statusPipe *statusPipe
 	successor  *Successor
@@ -114,8 +114,8 @@ type Reaper struct {
 	exitReports map[int]string // the last exit report: PID and status
 }
 
-// RelaySignalsIfFirstProcess starts to relay signals to the serving process and returns a Reaper. It does nothing and
-// returns nil if this process is not the first process.
+// RelaySignalsIfFirstProcess starts to relay signals to the serving process and returns a Reaper. If this process is
+// not the first process, it returns nil.
 func (s *Successor) RelaySignalsIfFirstProcess() (reaperOrNil *Reaper) {
 	l := ownStatusPipe.Load()
 	if l == nil || !l.isFirstProcess {
@@ -153,8 +153,8 @@ func (k *Reaper) readReportsAndServingPID() int {
 	}
 }
 
-// waitReportedExitError waits up to exitReportTimeout for the reported exit status of process pid, which its parent has
-// reaped. It returns nil if the status is 0.
+// waitReportedExitError waits up to exitReportTimeout for a report of the exit status of process pid. It returns nil if
+// the reported status is 0.
 func (k *Reaper) waitReportedExitError(pid int) error {
 	for end := time.Now().Add(exitReportTimeout); ; {
 		k.readReportsAndServingPID()
@@ -172,8 +172,8 @@ func (k *Reaper) waitReportedExitError(pid int) error {
 	}
 }
 
-// ReapUntilServerExits waits until the serving process has exited, and returns an error unless its exit code is 0.
-// Meanwhile it reaps all children of this process, even those that other code has started.
+// ReapUntilServerExits waits until the serving process has exited. It returns an error if the exit code is not 0.
+// Meanwhile, it reaps all children of this process, including children that other code has started.
 func (k *Reaper) ReapUntilServerExits() error {
 	defer k.relaying.Wait()
 	defer close(k.signals)

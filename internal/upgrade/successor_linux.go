@@ -28,7 +28,7 @@ const (
 
 var errAborted = errors.New("the old process continues to serve")
 
-// Successor represents the new process in the old one. It is not safe for concurrent use.
+// Successor represents the new process in the old process. It is not safe for concurrent use.
 type Successor struct {
 	controlSocket
 	cmd          *exec.Cmd
@@ -37,8 +37,8 @@ type Successor struct {
 	exitErr      error         // its exit status, once exited is closed
 }
 
-// StartSuccessor starts the new process. replyTimeout limits the wait for each reply of that process. StartSuccessor
-// adds a variable and a descriptor to cmd.
+// StartSuccessor starts cmd as the new process. It adds an environment variable and a descriptor to cmd. replyTimeout
+// limits the wait for each reply of the new process.
 func StartSuccessor(cmd *exec.Cmd, replyTimeout time.Duration) (*Successor, error) {
 	pair, err := sock.NewFDSocketpair()
 	if err != nil {
@@ -80,7 +80,7 @@ func (s *Successor) SendHelloAndListeners(h Hello, sendListeners func(control *o
 	return s.waitAndAddExitStatusIfClosed(context.Background(), s.sendMessage(kindListeners, struct{}{}, h.Files...))
 }
 
-// ListenersMessage is the kind of the messages with which an engine sends listener descriptors, in parts.
+// ListenersMessage is the kind of the messages with which an engine sends listener descriptors.
 const ListenersMessage = kindListeners
 
 func (s *Successor) WaitReady(ctx context.Context) (r Ready, err error) {
@@ -109,10 +109,12 @@ func (s *Successor) waitReply(ctx context.Context, kind string, reply any) error
 	return s.waitAndAddExitStatusIfClosed(ctx, err)
 }
 
-// SendChannelsAndAwaitTakeOver sends one end of each channel to the new process. It waits until the new process begins
-// to take over connections, and returns the other ends. If the numbers of loops differ, every pair of loops gets a
-// channel. If the numbers are equal, or there would be more than maxChannels, every loop gets one channel. The files
-// stateFile (the handler's state) and broadcastSocket are also sent unless nil. The caller must close these two files.
+// SendChannelsAndAwaitTakeOver creates channels between the loops of both processes and sends one end of each to the
+// new process. It waits until the new process begins to take over connections, and returns the other ends. stateFile
+// (the handler's state) and broadcastSocket are also sent if not nil. The caller must close these two files.
+//
+// If the numbers of loops differ, every pair of loops gets a channel. If the numbers are equal, or there are more than
+// maxChannels pairs, every loop gets one channel.
 func (s *Successor) SendChannelsAndAwaitTakeOver(ctx context.Context, ourLoops, theirLoops int, stateFile, broadcastSocket *os.File) (ours []*os.File, err error) {
 	n := max(ourLoops, theirLoops)
 	allPairs := ourLoops != theirLoops && ourLoops*theirLoops <= maxChannels
@@ -149,8 +151,8 @@ func (s *Successor) SendChannelsAndAwaitTakeOver(ctx context.Context, ourLoops, 
 	return ours, nil
 }
 
-// waitAndAddExitStatusIfClosed adds the new process's exit status to err. It waits for the exit only if err shows that
-// the process has closed the socket and is therefore about to exit.
+// waitAndAddExitStatusIfClosed adds the new process's exit status to err if err means that the process has closed the
+// socket. It waits for the exit. Other errors are returned unchanged.
 func (s *Successor) waitAndAddExitStatusIfClosed(ctx context.Context, err error) error {
 	if !errors.Is(err, io.EOF) && !errors.Is(err, unix.EPIPE) && !errors.Is(err, unix.ECONNRESET) {
 		return err
@@ -168,7 +170,7 @@ func (s *Successor) waitAndAddExitStatusIfClosed(ctx context.Context, err error)
 	return fmt.Errorf("the new process has ended: %w", s.exitErr)
 }
 
-// MonitorAndKillIfHung checks regularly, until ctx ends, whether the new process is alive. It kills a hung process.
+// MonitorAndKillIfHung regularly checks whether the new process is alive, until ctx ends. It kills a hung process.
 func (s *Successor) MonitorAndKillIfHung(ctx context.Context) {
 	tick := time.NewTicker(s.replyTimeout / 3)
 	defer tick.Stop()
@@ -184,8 +186,8 @@ func (s *Successor) MonitorAndKillIfHung(ctx context.Context) {
 	}
 }
 
-// ProbeAndKillIfHung kills the new process if it has twice failed to reply within a third of the timeout. (A single
-// failure may be the fault of this process.) killed is true if the new process has been killed or has exited.
+// ProbeAndKillIfHung kills the new process if it fails to reply twice in a row. It waits for each reply for a third of
+// the reply timeout. killed is true if the new process has been killed or has exited.
 func (s *Successor) ProbeAndKillIfHung() (killed bool) {
 	for range 2 {
 		err := s.sendMessage(kindAlive, struct{}{})
@@ -201,8 +203,8 @@ func (s *Successor) ProbeAndKillIfHung() (killed bool) {
 	return true
 }
 
-// AbortOrKill tells the new process to exit and waits for its end. After a second it kills the new process, which must
-// not have taken over anything.
+// AbortOrKill tells the new process to exit and waits for its exit. After a second, it kills the new process. Call
+// AbortOrKill only if the new process has not taken over any connection.
 func (s *Successor) AbortOrKill() {
 	_ = s.sendMessage(kindAbort, struct{}{}) // the process may have exited
 	select {

@@ -42,7 +42,7 @@ const (
 	maxChannels = 1024
 )
 
-// Listener describes a listener that is handed over.
+// Listener describes a listener that the old process passes to the new process.
 type Listener struct {
 	Name          string
 	Network, Addr string
@@ -72,7 +72,8 @@ type Ready struct {
 	Failed  string // why it cannot serve
 }
 
-// Channels announces the descriptors that start the handoff: N for channels, one if State is set, one if Link is set.
+// Channels is the message that starts the handoff. Its descriptors are N channels, a file if State is set, and a socket
+// if Link is set.
 type Channels struct {
 	N     int
 	State bool // a file with the handler's state

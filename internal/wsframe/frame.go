@@ -9,7 +9,7 @@ import (
 	"slices"
 )
 
-// These are the opcodes of RFC 6455, section 11.8.
+// Opcodes of WebSocket frames (RFC 6455, section 11.8).
 const (
 	OpContinuation = 0
 	OpText         = 1
@@ -19,7 +19,7 @@ const (
 	OpPong         = 10
 )
 
-// These are bits in the first byte of a frame; see RFC 6455, section 5.2, and RFC 7692, section 6.
+// Bits and bit masks of the first byte of a WebSocket frame. See RFC 6455, section 5.2, and RFC 7692, section 6.
 const (
 	Fin        = 0x80
 	Compressed = 0x40
@@ -27,7 +27,7 @@ const (
 	opcode     = 0x0f
 )
 
-// masked is a bit in the second byte of a frame.
+// masked is the bit in the second byte of a WebSocket frame that marks a masked payload.
 const masked = 0x80
 
 // MaxControl is the maximum payload of a ping, pong or close frame, in bytes.
@@ -49,14 +49,15 @@ func (h *Head) Opcode() byte { return h.First & opcode }
 // IsControl reports whether the frame is a ping, pong or close.
 func (h *Head) IsControl() bool { return h.First&8 != 0 }
 
-// ReservedBits returns the reserved bits that are set. Compressed is a reserved bit.
+// ReservedBits returns the reserved bits that are set, including Compressed.
 func (h *Head) ReservedBits() byte { return h.First & reserved }
 
-// AppendHead appends the head of an unmasked frame. first contains Fin, Compressed and the opcode.
+// AppendHead appends the head of an unmasked frame to b. first contains the opcode and the flags Fin and Compressed.
+// size is the size of the payload in bytes.
 func AppendHead(b []byte, first byte, size int) []byte { return appendHead(b, first, 0, size) }
 
-// AppendMaskedFrame appends a whole frame of a client. It allocates only if b lacks capacity. The capacity behind b
-// must not overlap payload.
+// AppendMaskedFrame appends a complete client frame with the given payload to b. It allocates only if b lacks capacity.
+// payload must not overlap the unused capacity of b.
 func AppendMaskedFrame(b []byte, firstByte byte, mask [4]byte, payload []byte) []byte {
 	b = append(appendHead(slices.Grow(b, MaxHead+len(payload)), firstByte, masked, len(payload)), mask[:]...)
 	n := len(b)
@@ -80,8 +81,8 @@ var (
 	errLong   = fmt.Errorf("control frame has more than %d bytes", MaxControl)
 )
 
-// ParseHead parses the head of a frame at the start of in. If the head is incomplete, h.Len is 0, and err is nil unless
-// the bytes so far are invalid. The caller must check the reserved bits, the masks and the order of frames.
+// ParseHead parses the head of a frame at the start of in. If the head is incomplete, h.Len is 0. If the bytes so far
+// are invalid, ParseHead returns an error. The caller must check the reserved bits, the masks and the order of frames.
 func ParseHead(in []byte) (h Head, err error) {
 	if len(in) == 0 {
 		return h, nil

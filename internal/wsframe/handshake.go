@@ -7,15 +7,14 @@ import (
 	"strings"
 )
 
-// AcceptValue returns the value of Sec-WebSocket-Accept that a server sends in reply to key, the value of
-// Sec-WebSocket-Key (RFC 6455, section 1.3).
+// AcceptValue returns the value of Sec-WebSocket-Accept for a client's Sec-WebSocket-Key (RFC 6455, section 1.3).
 func AcceptValue(key string) string {
 	sum := sha1.Sum([]byte(key + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"))
 	return base64.StdEncoding.EncodeToString(sum[:])
 }
 
-// CheckResponseHeader checks the fields that every response to a handshake with status 101 has. key is the request's
-// value of Sec-WebSocket-Key. The caller must check the extensions and the subprotocol.
+// CheckResponseHeader checks the header of a response with status 101 to a WebSocket handshake. key is the
+// Sec-WebSocket-Key of the request. The caller must check the extensions and the subprotocol.
 func CheckResponseHeader(header map[string][]string, key string) error {
 	accept := AcceptValue(key)
 	upgrade, accepted := header["Upgrade"], header["Sec-Websocket-Accept"]
@@ -30,8 +29,8 @@ func CheckResponseHeader(header map[string][]string, key string) error {
 	return nil
 }
 
-// UnexpectedFieldError returns an error that quotes at most 80 bytes of a response's field. name is the field's
-// canonical name, and expected describes the value that it should have.
+// UnexpectedFieldError returns an error about a field of a response that has an unexpected value. name is the field's
+// canonical name, and expected describes the correct value. The error quotes at most 80 bytes of the actual value.
 func UnexpectedFieldError(header map[string][]string, name, expected string) error {
 	value := strings.Join(header[name], ", ")
 	if len(value) > 80 {

@@ -19,7 +19,8 @@ func (e *goroutineEngine) BroadcastToAllWorkers(payload []byte) error {
 	return nil
 }
 
-// runBroadcaster passes broadcasts to all connections until the engine stops and the last broadcast is done.
+// runBroadcaster puts queued broadcasts into the mailboxes of all connections. It returns when the engine stops and the
+// last broadcast is done.
 func (e *goroutineEngine) runBroadcaster() {
 	var batch []*engine.Broadcast
 	enqueueWaiting := func() {
@@ -47,8 +48,8 @@ func (e *goroutineEngine) runBroadcaster() {
 	}
 }
 
-// awaitEarlierBroadcasts waits until all mailboxes contain the broadcasts that were started before the call. It also
-// returns when ctx or the engine ends.
+// awaitEarlierBroadcasts waits until all mailboxes contain the broadcasts that were started before the call. The wait
+// ends early if ctx is done or the engine stops.
 func (e *goroutineEngine) awaitEarlierBroadcasts(ctx context.Context) {
 	enqueued := make(chan struct{})
 	select {
@@ -73,8 +74,8 @@ func (e *goroutineEngine) enqueueBroadcastsForAllConns(batch []*engine.Broadcast
 	}
 }
 
-// enqueueBroadcastsOrCloseSlow puts broadcasts into the mailbox of c. If the mailbox is full, c is closed or, if
-// Config.DropMessages is set, misses the broadcasts.
+// enqueueBroadcastsOrCloseSlow puts the broadcasts of batch into the mailbox of c. If the mailbox is full, c is closed.
+// With Config.DropMessages, c misses the broadcasts instead.
 func (e *goroutineEngine) enqueueBroadcastsOrCloseSlow(c *conn, batch []*engine.Broadcast) {
 	box, enqueued := c.getOrCreateMailbox(), false
 	for _, m := range batch {

@@ -37,7 +37,8 @@ type conn struct {
 	bufferedBytes atomic.Uint32 // memory that its buffers held when it last waited
 }
 
-// The states of conn.parked. While a connection is claimed, the sweeper owns it instead of its goroutine.
+// Values of conn.parked. The goroutine of a parked connection waits for events. The sweeper can claim a parked
+// connection, and owns the connection until it releases the claim.
 const (
 	notParked uint32 = iota
 	isParked
@@ -65,8 +66,8 @@ func (e *goroutineEngine) localAddr(c *engine.Conn) netip.AddrPort {
 	return toAddrPort(own.netConn.LocalAddr())
 }
 
-// runUntilClosed serves the connection until it is closed. If a handler calls runtime.Goexit, a deferred function
-// aborts and closes the connection.
+// runUntilClosed calls open, if not nil, and then serves the connection until it is closed. If a handler calls
+// runtime.Goexit, the connection is aborted and closed.
 func (c *conn) runUntilClosed(open func(c *conn)) {
 	closed := false
 	defer func() {
@@ -113,7 +114,8 @@ func (c *conn) runUntilClosed(open func(c *conn)) {
 	}
 }
 
-// openConn opens the connection. For an accepted connection, dialStart is 0. alreadyRead is input read earlier.
+// openConn opens the connection and delivers alreadyRead, the input that was read earlier. dialStart is the start time
+// of the dial, or 0 for an accepted connection.
 func (c *conn) openConn(dialStart time.Duration, alreadyRead []byte) {
 	c.updateClock()
 	peer := toAddrPort(c.netConn.RemoteAddr())
@@ -127,7 +129,7 @@ func (c *conn) openConn(dialStart time.Duration, alreadyRead []byte) {
 	}
 }
 
-// updateClock sets the host's clock. It is called before an event that starts a time limit.
+// updateClock updates the clock used for time limits. Call updateClock before an event that starts a time limit.
 func (c *conn) updateClock() { c.engine.host.SetClock(c.engine.readClock()) }
 
 func (c *conn) sendOutputUntilWoken() {
@@ -141,7 +143,7 @@ func (c *conn) sendOutputUntilWoken() {
 	c.handleSendErrorOrRequests(err)
 }
 
-// handleSendErrorOrRequests handles the error of a send. If err is nil, it handles requests that have arrived.
+// handleSendErrorOrRequests handles err, the error of a send. If err is nil, it handles requests that have arrived.
 func (c *conn) handleSendErrorOrRequests(err error) {
 	if err != nil {
 		c.handleWakeOrError(err)
@@ -150,7 +152,8 @@ func (c *conn) handleSendErrorOrRequests(err error) {
 	}
 }
 
-// waitForInputOrMail waits for posted requests and, if the connection wants input, also for input, which it reads once.
+// waitForInputOrMail waits for posted requests and, if the connection wants input, for input. It then handles the
+// requests or reads once.
 func (c *conn) waitForInputOrMail() {
 	if c.hasMailOrRequests() {
 		c.handleMailAndRequests()
@@ -167,8 +170,8 @@ func (c *conn) waitForInputOrMail() {
 	}
 }
 
-// checkTimeoutsIfNeverWaiting checks the timeouts of a connection that the sweeper cannot wake: one that always has
-// input, or that waits for memory or a read permit. It reports whether any timeout was due.
+// checkTimeoutsIfNeverWaiting checks the timeouts of a connection that the sweeper cannot wake, because it always has
+// input or needs memory. acted reports whether a timeout was due.
 func (c *conn) checkTimeoutsIfNeverWaiting() (acted bool) {
 	due := c.wakeAt.Load()
 	if due == 0 || !c.bulk && !c.engine.buffersExceedBudget(c.engine.largeReadBytes.Load()) {
@@ -211,7 +214,7 @@ func (c *conn) handleWakeOrError(err error) {
 	c.CheckTimeouts(c.engine.readClock())
 }
 
-// publishSweepState stores the connection's next timeout and the size of its buffers where the sweeper reads them.
+// publishSweepState publishes the connection's next timeout and buffer size for the sweeper.
 func (c *conn) publishSweepState() {
 	due := uint32(0)
 	if at, ok := c.NextTimeout(); ok {
@@ -231,12 +234,11 @@ func (c *conn) publishSweepState() {
 	}
 }
 
-// timerLead is how long before a timer the owner begins to use it as the deadline of its waits.
+// timerLead is how long before a timer the connection's goroutine begins to wait with a deadline.
 const timerLead = 2 * engine.FastSweepPeriod
 
-// setWaitDeadlineIfSoon ends the owner's next wait at the time of its timer, if that is soon. Otherwise it returns a
-// time at which the sweeper must wake the owner to call it again. It may overwrite a deadline by which another
-// goroutine wakes the owner. The owner still notices, because it checks for requests between this call and the wait.
+// setWaitDeadlineIfSoon sets a deadline for the goroutine's next wait if at, the time of the next timer, is near. It
+// returns the time at which the sweeper must wake the goroutine. otherDue is the wake-up time for other reasons.
 func (c *conn) setWaitDeadlineIfSoon(at time.Duration, otherDue uint32) (due uint32) {
 	left := at - c.engine.readClock()
 	if left > timerLead {
@@ -262,13 +264,15 @@ func (c *conn) hasMailOrRequests() bool {
 	return box != nil && box.HasRequests()
 }
 
-// parkOrFindRequests marks the owner as waiting. If it returns true, there are requests and the owner must not wait.
+// parkOrFindRequests marks the connection's goroutine as waiting. If hasWork is true, requests have arrived, and the
+// goroutine must not wait.
 func (c *conn) parkOrFindRequests() (hasWork bool) {
 	c.parked.Store(isParked)
 	return c.hasMailOrRequests()
 }
 
-// unpark marks the owner as running. It waits while the sweeper has claimed the connection.
+// unpark marks the connection's goroutine as running. If the sweeper has claimed the connection, unpark waits until the
+// sweeper releases it.
 func (c *conn) unpark() {
 	for c.parked.Load() != notParked && !c.parked.CompareAndSwap(isParked, notParked) {
 		runtime.Gosched()
@@ -312,7 +316,7 @@ func (c *conn) handleMailAndRequests() {
 	}
 }
 
-// requestAndWake sets requestBits and wakes the owner of c. It is safe for concurrent use.
+// requestAndWake sets requestBits in c.requests and wakes the goroutine of c. It is safe for concurrent use.
 func (c *conn) requestAndWake(requestBits uint32) {
 	c.requests.Or(requestBits)
 	c.wake()
@@ -354,7 +358,8 @@ func (c *conn) wake() {
 	}
 }
 
-// claim makes the sweeper the owner of a parked connection until releaseClaim. It returns false if c is not parked.
+// claim makes the sweeper the owner of c until releaseClaim is called. It returns false if the goroutine of c is not
+// waiting.
 func (c *conn) claim() (claimed bool) { return c.parked.CompareAndSwap(isParked, isClaimed) }
 
 func (c *conn) releaseClaim(wakeOwner bool) {
@@ -373,8 +378,8 @@ func (c *conn) getOrCreateMailbox() *engine.Mailbox {
 	return c.mailboxPtr.Load()
 }
 
-// shutdownWriteOrAssumeEOF shuts down the sending direction. A connection that is to be closed with a reset instead
-// acts as if the peer had sent EOF, because a FIN before the reset would leave the socket in TIME_WAIT.
+// shutdownWriteOrAssumeEOF shuts down the sending direction. A connection that must be closed with a reset, or cannot
+// be half-closed, is treated as if its peer had sent EOF.
 func (c *conn) shutdownWriteOrAssumeEOF() {
 	if w, ok := c.netConn.(interface{ CloseWrite() error }); ok && !c.closesWithReset() {
 		// An error means that the peer has closed the connection. The next read reports the error.
@@ -385,8 +390,8 @@ func (c *conn) shutdownWriteOrAssumeEOF() {
 	c.MarkWriteShutAndStartLinger()
 }
 
-// detachOrFinishExport finishes an export or detaches the connection. To detach, it makes a new net.Conn, because other
-// goroutines may still set a deadline on the old one. A goroutine that waits for writability must have ended.
+// detachOrFinishExport finishes an export or turns the connection into a new net.Conn. While another goroutine waits
+// for writability, the call only handles input and requests.
 func (c *conn) detachOrFinishExport() {
 	if c.awaitingWritable {
 		c.waitForInputOrMail()
@@ -412,10 +417,11 @@ func (c *conn) detachOrFinishExport() {
 
 func (c *conn) closesWithReset() bool { return c.IsDialled() && c.engine.cfg.ResetDialled }
 
-// closedMailbox is the mailbox of closed connections that never had one.
+// closedMailbox is the shared mailbox of closed connections that never needed a mailbox of their own.
 var closedMailbox = func() *engine.Mailbox { b := new(engine.Mailbox); b.Close(); return b }()
 
-// closeConnAndUnregister closes the connection, calls Closed, and drops requests that arrive late.
+// closeConnAndUnregister closes the connection, calls the handler's Closed method, and removes the connection from the
+// engine.
 func (c *conn) closeConnAndUnregister() {
 	_ = c.netConn.Close()
 	if c.expiryCounted {

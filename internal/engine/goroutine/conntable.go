@@ -8,8 +8,8 @@ import (
 
 const chunkSize = 512
 
-// connTable stores connections by slot. It grows by chunks, because copying a large table would leave the old table as
-// garbage. goroutineEngine.mu guards it.
+// connTable stores connections by slot. It grows by chunks, so that no large table is ever copied. goroutineEngine.mu
+// guards the table.
 type connTable struct {
 	chunks  []*chunk
 	free    []uint32
@@ -17,8 +17,8 @@ type connTable struct {
 	proxied map[*conn]netip.AddrPort // the peers that proxies have told
 }
 
-// chunk is a part of a connTable. For each slot it contains the current connection, or nil, and the number of
-// connections that used the slot before.
+// chunk contains some slots of a connTable. Each slot has a current connection, or nil, and a generation: the number of
+// earlier connections in this slot.
 type chunk struct {
 	conns       [chunkSize]*conn
 	generations [chunkSize]uint32

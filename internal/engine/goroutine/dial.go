@@ -12,14 +12,15 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// These constants are the limits of queued requests and concurrent dials, and the default timeout of a dial.
+// Limits of queued dial requests and concurrent dials, and the default timeout of a dial.
 const (
 	maxDialRequests    = 1024
 	maxDials           = 512
 	defaultDialTimeout = 30 * time.Second
 )
 
-// Dial starts a goroutine for each connection. The goroutine becomes the owner of the connection.
+// Dial starts to dial the requested connections and does not wait. Each connection gets its own goroutine. If too many
+// requests are in progress, Dial returns engine.ErrFull.
 func (e *goroutineEngine) Dial(request engine.DialRequest) error {
 	if err := request.Validate(); err != nil {
 		return err

@@ -47,13 +47,15 @@ var Model = engine.Model{
 	Start:     startEngine,
 }
 
-// acceptRetryInterval limits how long an acceptor without free descriptors waits before it tries again.
+// acceptRetryInterval is the pause after a failed accept, for example for lack of descriptors. A closed connection ends
+// the pause earlier.
 const acceptRetryInterval = 50 * time.Millisecond
 
-// clockGrain is the time between two updates of the clock that all connections share, which may be ahead by this time.
+// clockGrain is the interval between updates of the clock that all connections share. The clock may be ahead by this
+// time.
 const clockGrain = time.Millisecond
 
-// These bits are requests to a connection.
+// Requests to a connection, as bits of conn.requests.
 const (
 	requestDrain uint32 = 1 << iota
 	requestKill
@@ -275,8 +277,8 @@ func sendRejectionAndCloseConn(netConn net.Conn, answer []byte) {
 	netConn.Close()
 }
 
-// startConnOrReportFailure starts the goroutine of an admitted connection, which first calls open. For a dialled
-// connection, listener is -1. If the start fails, it closes netConn, reports a failed dial, and returns false.
+// startConnOrReportFailure starts the goroutine of an admitted connection, which first calls open. listener is -1 for a
+// dialled connection. If the start fails, it closes netConn and returns false. It also reports a failed dial.
 func (e *goroutineEngine) startConnOrReportFailure(netConn net.Conn, listener int, connHandler engine.ConnHandler, open func(c *conn)) (started bool) {
 	c, err := newConn(e, netConn)
 	c.SetListener(listener)
@@ -329,7 +331,8 @@ func (e *goroutineEngine) releaseAdmissionAndWakeWaiters() {
 	}
 }
 
-// signalUnlessPending sends a signal on ch, which buffers one. It does nothing if the buffer is full.
+// signalUnlessPending sends a signal on ch without blocking. It does nothing if a signal is already pending. ch must
+// have a buffer of one.
 func signalUnlessPending(ch chan<- struct{}) {
 	select {
 	case ch <- struct{}{}:

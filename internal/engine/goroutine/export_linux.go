@@ -101,7 +101,8 @@ func (e *goroutineEngine) ExportConns(ctx context.Context, channels []*os.File) 
 	return d.sender.Result()
 }
 
-// receiveConfirmations reads confirmations from a channel until the channel ends.
+// receiveConfirmations reads the receiver's confirmations from a channel until the channel ends. file is the channel's
+// socket.
 func (d *connExporter) receiveConfirmations(file *os.File, channel *handover.ExportChannel) {
 	raw, err := file.SyscallConn()
 	if err != nil {
@@ -116,7 +117,8 @@ func (d *connExporter) receiveConfirmations(file *os.File, channel *handover.Exp
 	})
 }
 
-// requestExportsOrFinish asks further connections to export themselves. It reports whether the hand-over has ended.
+// requestExportsOrFinish asks further connections to export themselves. If roundDue is true, it may start another round
+// over all connections. exportOver reports whether the hand-over has ended.
 func (d *connExporter) requestExportsOrFinish(e *goroutineEngine, roundDue bool) (exportOver bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -134,7 +136,8 @@ func (d *connExporter) requestExportsOrFinish(e *goroutineEngine, roundDue bool)
 	return d.sender.ShutChannelsWhenConfirmed() && d.sending == 0
 }
 
-// listExportableConnsOrStop lists connections to export. If none is left, it stops the hand-over.
+// listExportableConnsOrStop starts a round over all connections that can still be exported. If there are none, it stops
+// the hand-over.
 func (d *connExporter) listExportableConnsOrStop(e *goroutineEngine) {
 	e.mu.Lock()
 	d.remaining = e.conns.allConns()
@@ -168,7 +171,8 @@ func (d *connExporter) countDecidedExportRequest() {
 	}
 }
 
-// exportOrStayOpen exports the connection. After a failure, the connection continues in this engine.
+// exportOrStayOpen exports the connection to another engine. After a failure, this engine continues to serve the
+// connection.
 func (c *conn) exportOrStayOpen() {
 	d := c.engine.handoff.exporter.Load()
 	c.OnKernelIdleForExport()
@@ -181,7 +185,8 @@ func (c *conn) exportOrStayOpen() {
 	}
 }
 
-// exportConn exports c. If exported is false, neverExportable reports whether a later attempt is pointless.
+// exportConn exports c to another engine. If exported is false, neverExportable reports whether later attempts must
+// fail, too.
 func (d *connExporter) exportConn(c *conn) (exported, neverExportable bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -219,7 +224,7 @@ func (d *connExporter) exportConn(c *conn) (exported, neverExportable bool) {
 	return true, false
 }
 
-// snapshotWithoutLock calls Conn.Snapshot without holding d.mu, because a handler may take long or call runtime.Goexit.
+// snapshotWithoutLock calls c.Snapshot without holding d.mu, because Snapshot calls a handler that may block.
 func (d *connExporter) snapshotWithoutLock(c *conn) (engine.Record, error) {
 	d.mu.Unlock()
 	defer d.mu.Lock()
@@ -245,5 +250,5 @@ func (e *goroutineEngine) SendListenerSockets(control *os.File, message string) 
 	return sock.SendFDsInChunks(int32(control.Fd()), message, fds)
 }
 
-// SetListenersShared does nothing, because this engine never shuts listeners down but only closes its own descriptors.
+// SetListenersShared does nothing. This engine never shuts down a listener that another process may use.
 func (e *goroutineEngine) SetListenersShared(bool) {}

@@ -16,7 +16,7 @@ import (
 
 // This file takes over connections from another engine; see package handover. Each channel has its own goroutine.
 
-// importChannel is the receiving end of a hand-over channel, with the lock that guards it.
+// importChannel is the receiving end of a hand-over channel. mu guards inlet.
 type importChannel struct {
 	engine *goroutineEngine
 	mu     sync.Mutex
@@ -100,8 +100,8 @@ func (a *importChannel) ReserveConns(n int) (reserved int) {
 
 func (a *importChannel) ReleaseConns(n int) { a.engine.admission.CancelReservedConns(n) }
 
-// importConn serves a received connection on a new goroutine, in a place that ReserveConns has reserved. It calls
-// onOpened when the handler has received the connection or the import has failed.
+// importConn serves a received connection on a new goroutine. Capacity for the connection must have been reserved with
+// ReserveConns. onOpened is called when the handler has received the connection, or after a failure.
 func (e *goroutineEngine) importConn(fd int32, record *engine.Record, onOpened func()) {
 	e.admission.AcquireReservedConn()
 	f := os.NewFile(uintptr(fd), "")

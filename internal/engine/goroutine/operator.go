@@ -70,7 +70,8 @@ func (h *acceptPauseState) waitUntilResumed(e *goroutineEngine) (resumed bool) {
 	return true
 }
 
-// adjustPausedAcceptors adds delta to the number of paused acceptors. AcceptPausedCount is 1 if all are paused.
+// adjustPausedAcceptors adds delta to the number of paused acceptors. The gauge AcceptPausedCount is 1 while all
+// acceptors are paused, and 0 otherwise.
 func (h *acceptPauseState) adjustPausedAcceptors(e *goroutineEngine, delta int) {
 	h.pausedAcceptors += delta
 	e.counters.SetGaugeBool(engine.AcceptPausedCount, h.pausedAcceptors == len(e.listeners))
@@ -108,7 +109,7 @@ func (e *goroutineEngine) PostToAllMailboxes(message *engine.Shared, beforeEachP
 	return nil
 }
 
-// connChunks yields the connections of one chunk of the table at a time. Each yield overwrites the last slice.
+// connChunks iterates over the connections of the engine in groups. A group is valid only until the next iteration.
 func (e *goroutineEngine) connChunks(yield func([]*conn) bool) {
 	conns := make([]*conn, 0, chunkSize)
 	for i := 0; ; i++ {
@@ -125,7 +126,7 @@ func (e *goroutineEngine) connChunks(yield func([]*conn) bool) {
 	}
 }
 
-// isChanClosed reports whether ch is closed. It must be a channel on which nothing is ever sent.
+// isChanClosed reports whether ch is closed. Nothing may ever be sent on ch.
 func isChanClosed(ch <-chan struct{}) bool {
 	select {
 	case <-ch:
@@ -135,7 +136,7 @@ func isChanClosed(ch <-chan struct{}) bool {
 	}
 }
 
-// connHasPeer reports whether peer is the address of c's other end, or the client address that c's proxy has announced.
+// connHasPeer reports whether peer is the remote address of c, or the client address that c's proxy has announced.
 func (t *connTable) connHasPeer(c *conn, peer netip.AddrPort) bool {
 	if proxied, ok := t.proxied[c]; ok && proxied == peer {
 		return true
@@ -144,7 +145,8 @@ func (t *connTable) connHasPeer(c *conn, peer netip.AddrPort) bool {
 	return netip.AddrPortFrom(source.Addr().Unmap().WithZone(""), source.Port()) == peer
 }
 
-// recordProxiedPeerOnce records, after the handshake, the client address that the connection's proxy has announced.
+// recordProxiedPeerOnce records the client address that the connection's proxy has announced. It does so once, after
+// the handshake.
 func (c *conn) recordProxiedPeerOnce() {
 	if c.engine.cfg.IsProxy == nil || c.proxiedPeerRecorded || c.InHandshake() {
 		return

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pollerBarrier waits until Go's network poller has reported all pending events: it adds an event, which the poller
-// reports last. It is not safe for concurrent use.
+// pollerBarrier waits until Go's network poller has reported all pending events. It adds an event that the poller
+// reports last. A pollerBarrier is not safe for concurrent use.
 type pollerBarrier struct {
 	event             *os.File // an eventfd
 	raw               syscall.RawConn
@@ -30,14 +30,14 @@ func (v *pollerBarrier) open() error {
 	return err
 }
 
-// waitForPollerPass returns when the poller has reported the events that are pending now.
+// waitForPollerPass waits until Go's network poller has reported all events that were pending at the call.
 func (v *pollerBarrier) waitForPollerPass() {
 	v.signalled = false
 	_ = v.raw.Read(v.signalOrClearFunc) // fails when the barrier is closed
 }
 
-// signalOrClear is called twice by the poller. The first call, before the poller waits, signals the eventfd. The second
-// call, after the poller has reported the event, clears the eventfd.
+// signalOrClear signals the eventfd on the first call and clears the eventfd on the second call. Go's poller makes the
+// second call when the eventfd is readable.
 func (v *pollerBarrier) signalOrClear(eventFD uintptr) (done bool) {
 	word := binary.NativeEndian.AppendUint64(nil, 1)
 	if done = v.signalled; done {

@@ -6,7 +6,8 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// smallReadSize is the size of a read buffer, unless the last read was full. Each blocked handler holds a buffer.
+// smallReadSize is the size of a small read buffer in bytes. After a read that has filled its buffer, a large buffer is
+// used.
 const smallReadSize = 4 << 10
 
 var smallBuffers, largeBuffers = newBufferPool(smallReadSize), newBufferPool(engine.ReadSize)
@@ -42,7 +43,8 @@ func (c *conn) releaseReadBuffer() {
 	c.readBuffer = nil
 }
 
-// sliceReadAndRecordSize returns the bytes read. It records their number, which selects the size of the next buffer.
+// sliceReadAndRecordSize returns the first readBytes bytes of c's read buffer. It also records readBytes to choose the
+// size of the next buffer.
 func (c *conn) sliceReadAndRecordSize(readBytes int) []byte {
 	p := *c.readBuffer
 	c.lastReadFull, c.bulk = readBytes == len(p), readBytes > bulkReadSize

@@ -35,7 +35,7 @@ func (t *readLimiter) init() error {
 	return t.barrier.open()
 }
 
-// waitForTokenAndYield waits for a read token and yields to all other goroutines. The caller must call releaseToken.
+// waitForTokenAndYield waits for a read token and then lets other goroutines run. The caller must call releaseToken.
 func (t *readLimiter) waitForTokenAndYield() {
 	t.tokens <- struct{}{}
 	if engine.MonotonicNow()-time.Duration(t.lastPause.Load()) >= pauseInterval && t.pausing.CompareAndSwap(false, true) {
@@ -54,10 +54,9 @@ func (t *readLimiter) releaseToken() {
 	<-t.tokens
 }
 
-// waitForMemoryAndReadPermit waits until the connection may read. A bulk connection needs a token, and a connection
-// with buffers waits while all buffers exceed their limit. If requests arrive, the result is false. After
-// maxMemoryWaits waits, the result is true only if the buffers without concurrent reads are within the limit. After
-// true, the caller must call releaseReadPermit.
+// waitForMemoryAndReadPermit waits until the connection may read. A connection with much input waits for a read token.
+// A connection with buffers waits while all buffers exceed their limit. permitted is false if a request arrives or
+// memory stays short. Otherwise, the caller must call releaseReadPermit.
 func (c *conn) waitForMemoryAndReadPermit() (permitted bool) {
 	e := c.engine
 	for tries := 0; c.bulk || (c.lastReadFull || c.bufferedBytes.Load() > 0) && e.buffersExceedBudget(e.largeReadBytes.Load()); tries++ {
@@ -82,5 +81,5 @@ func (c *conn) releaseReadPermit() {
 	}
 }
 
-// maxMemoryWaits is how many milliseconds a read waits for memory. Then the connection checks its state.
+// maxMemoryWaits is the maximum time in milliseconds for which a read waits for buffer memory.
 const maxMemoryWaits = 50

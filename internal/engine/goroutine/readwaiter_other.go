@@ -32,7 +32,8 @@ func (w *readWaiter) waitUntilReadable() error {
 	return err
 }
 
-// waitUntil calls done whenever there may be input. It returns when done returns true or the read deadline has passed.
+// waitUntil calls done whenever there may be input. It returns when done returns true or when the read deadline has
+// passed.
 func (w *readWaiter) waitUntil(done func() bool) error {
 	return w.raw.Read(func(uintptr) bool { return done() })
 }

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// readWaiter waits until a connection is readable. On Windows, RawConn.Read waits by a read of 0 bytes.
+// readWaiter waits until a connection is readable. On Windows, RawConn.Read waits by reading 0 bytes.
 type readWaiter struct{ raw syscall.RawConn }
 
 func (w *readWaiter) init(netConn net.Conn) (err error) {
@@ -27,8 +27,7 @@ func (w *readWaiter) waitUntilReadable() error {
 	})
 }
 
-// waitUntil calls done once. After false, it sleeps for a millisecond, because RawConn.Read would return at once while
-// there is input.
+// waitUntil calls done once. If done returns false, waitUntil sleeps for a millisecond, so that a caller can poll.
 func (w *readWaiter) waitUntil(done func() bool) error {
 	if !done() {
 		time.Sleep(time.Millisecond)

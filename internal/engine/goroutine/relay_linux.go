@@ -21,7 +21,8 @@ func (e *goroutineEngine) callWithConnDescriptor(target *engine.Conn, f func(fd 
 	}
 }
 
-// sendToPartner implements Runtime.SendToPartner. It ignores errors, which the partner's next operation reports.
+// sendToPartner implements engine.Runtime.SendToPartner. It ignores errors, because the partner's next operation
+// reports them.
 func (e *goroutineEngine) sendToPartner(partner *engine.Conn, data []byte) (n int) {
 	e.callWithConnDescriptor(partner, func(fd uintptr) {
 		if sent, errno := sock.Send(int32(fd), data); errno == 0 {
@@ -31,9 +32,9 @@ func (e *goroutineEngine) sendToPartner(partner *engine.Conn, data []byte) (n in
 	return n
 }
 
-// spliceToPartnerAndReleasePermit moves input to the relay partner without copying. It requires a bulk connection and a
-// partner whose socket may be used. tried reports whether it tried and released the read permit. hadInput reports
-// whether there was input. Bytes that the partner does not accept become the result of a read.
+// spliceToPartnerAndReleasePermit moves input directly to the relay partner with splice(2). If tried is false, the
+// caller must read the input normally. If tried is true, the read permit has been released, and hadInput reports
+// whether there was input.
 func (c *conn) spliceToPartnerAndReleasePermit(fd int32) (tried, hadInput bool) {
 	if !c.bulk || c.Layer() != nil || !c.MaySendOnPartnerSocket() {
 		return false, false
@@ -79,8 +80,8 @@ func (c *conn) sendPipedBytesOrReadRest(pipe *sock.SplicePipe, partner *engine.C
 
 type pipePool struct{ idle chan *sock.SplicePipe }
 
-// initAndSetSendToPartner makes relays use the pipes of p. It allows an idle pipe for each possible concurrent bulk
-// read.
+// initAndSetSendToPartner makes the relays of e use the pipes of p. The number of idle pipes in p is limited to the
+// number of read tokens.
 func (p *pipePool) initAndSetSendToPartner(e *goroutineEngine) {
 	p.idle = make(chan *sock.SplicePipe, cap(e.readLimiter.tokens))
 	e.host.SendToPartner = e.sendToPartner

@@ -22,10 +22,10 @@ func (e *goroutineEngine) callConfigSchedulerWhenDue() {
 	}
 }
 
-// nudgeConn posts a request to call Nudged. It returns false if the mailbox is full.
+// nudgeConn posts a request to call the handler's Nudged method. It returns false if the mailbox is full.
 func nudgeConn(ref engine.Ref) (ok bool) { return ref.Nudge() != engine.ErrFull }
 
-// yieldAndSleep lets other goroutines run, because the sleep may block their thread. Then it sleeps for d.
+// yieldAndSleep lets other goroutines run and then sleeps for d. The sleep may block the current thread.
 func yieldAndSleep(d time.Duration) {
 	runtime.Gosched()
 	sock.Sleep(d)

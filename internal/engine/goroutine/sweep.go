@@ -13,11 +13,11 @@ import (
 
 // This file finds connections with a due timeout, and closes some if all buffers together exceed their limit.
 
-// stoppedThreshold is a delay of the sweeper. A longer delay shows that the process was stopped, and not only busy.
+// stoppedThreshold is the minimum delay of the sweeper that indicates a stopped process, as opposed to a busy machine.
 const stoppedThreshold = time.Second
 
-// runSweeper sweeps until the engine has ended. While there are connections, it advances the clock and handles one
-// slice of them at intervals of engine.MinSliceInterval.
+// runSweeper checks timeouts and sends heartbeats until the engine has ended. It handles one slice of the connections
+// per engine.MinSliceInterval.
 func (e *goroutineEngine) runSweeper() {
 	period := e.host.SweepPeriod()
 	timer := time.NewTimer(0)
@@ -43,8 +43,8 @@ func (c *conn) wakeUnlessOnlyHeartbeatDue(now time.Duration) {
 	}
 }
 
-// sendDueHeartbeats sends the heartbeats of a slice of the connections. If the kernel accepts a heartbeat at once, the
-// goroutine of its connection continues to sleep.
+// sendDueHeartbeats sends the heartbeats of one slice of the connections. A connection's goroutine is woken only if the
+// kernel does not accept the heartbeat immediately.
 func (e *goroutineEngine) sendDueHeartbeats(now time.Duration) {
 	if !e.heartbeats.IsActive() {
 		return
@@ -86,8 +86,8 @@ func (c *conn) sendHeartbeatIfDue(sweep *engine.HeartbeatSweep) {
 	c.releaseClaim(step == engine.HeartbeatOwed || step == engine.HeartbeatUnsent)
 }
 
-// waitForConnsAndSweepTick waits until there are connections and their next slice is due. It returns false if the
-// engine stops and has no connections.
+// waitForConnsAndSweepTick waits until there are connections and the next slice is due. It returns false if the engine
+// stops and has no connections.
 func (e *goroutineEngine) waitForConnsAndSweepTick(timer *time.Timer) (moreToSweep bool) {
 	if e.admission.OpenConns() == 0 {
 		e.clock.removeLimit()
@@ -108,16 +108,15 @@ func (e *goroutineEngine) waitForConnsAndSweepTick(timer *time.Timer) (moreToSwe
 	return true
 }
 
-// pausableClock is the clock of all time limits. It does not advance while the process is stopped, because peers would
-// lose this time. The sweeper corrects the clock after a stop. Connections may read the clock before that, so the clock
-// has an upper limit, which only the sweeper moves.
+// pausableClock is the clock of all time limits. It does not advance while the process is stopped. The sweeper detects
+// stops and corrects the clock. An upper limit prevents large jumps of the clock before the correction.
 type pausableClock struct {
 	stoppedFor  atomic.Int64  // how long the process was stopped in total
 	limit       atomic.Int64  // the clock does not pass it; 0 while there are no connections
 	lastAdvance time.Duration // of the sweeper, which alone uses it; 0 without connections
 }
 
-// readAt converts a time of the monotonic clock to a time of this clock.
+// readAt returns the clock's time at now, which is a time of the monotonic clock.
 func (k *pausableClock) readAt(now time.Duration) time.Duration {
 	now -= time.Duration(k.stoppedFor.Load())
 	if limit := time.Duration(k.limit.Load()); limit > 0 {
@@ -126,9 +125,8 @@ func (k *pausableClock) readAt(now time.Duration) time.Duration {
 	return now
 }
 
-// advanceAndSetLimit reads the clock for the sweeper and sets the next limit. The sweeper calls it before and after
-// each wait of engine.MinSliceInterval, so that a stop at any time is detected. The limit leaves a margin of
-// stoppedThreshold, because the sweeper may merely be late.
+// advanceAndSetLimit returns the clock's current time and sets its next upper limit. Only the sweeper calls it, before
+// and after each wait, to detect that the process was stopped.
 func (k *pausableClock) advanceAndSetLimit(now time.Duration) time.Duration {
 	if late := now - k.lastAdvance - engine.MinSliceInterval; k.lastAdvance > 0 && late >= stoppedThreshold {
 		k.stoppedFor.Add(int64(late))
@@ -139,14 +137,14 @@ func (k *pausableClock) advanceAndSetLimit(now time.Duration) time.Duration {
 	return now
 }
 
-// removeLimit lets the clock advance without a limit. The sweeper calls it before it waits for the first connection.
+// removeLimit removes the clock's upper limit. The sweeper calls removeLimit before it waits for the first connection.
 func (k *pausableClock) removeLimit() {
 	k.limit.Store(0)
 	k.lastAdvance = 0
 }
 
-// nextSweepConns returns the connections to sweep now: those of the next chunks of the table. All chunks are swept once
-// in a period, which is short while some connections are about to expire.
+// nextSweepConns returns the next slice of connections to sweep. All connections are swept once per period. The period
+// is shorter while some connections are about to expire.
 func (e *goroutineEngine) nextSweepConns(period time.Duration) []*conn {
 	if e.expiringConns.Load() > 0 || period == 0 {
 		period = engine.FastSweepPeriod
@@ -168,9 +166,9 @@ func (e *goroutineEngine) buffersExceedBudget(extraBytes int64) bool {
 	return limit < math.MaxInt64 && e.counters.Get(engine.Buffered)+extraBytes > limit
 }
 
-// closeLargestConnsIfOverBudget checks whether all buffers together exceed their limit. If so, it closes the
-// connections with the largest buffers until an eighth of the limit is free. It spares connections below the average,
-// because larger ones may not have published their size yet. During a concurrent call it does nothing.
+// closeLargestConnsIfOverBudget closes the connections with the largest buffers if all buffers together exceed their
+// limit. It stops when an eighth of the limit is free. Connections with less than average buffers are spared. During a
+// concurrent call, it does nothing.
 func (e *goroutineEngine) closeLargestConnsIfOverBudget() {
 	if !e.buffersExceedBudget(0) || !e.closeLargestMu.TryLock() {
 		return
@@ -201,8 +199,8 @@ func (e *goroutineEngine) closeLargestConnsIfOverBudget() {
 	}
 }
 
-// bufferAndMailboxBytes returns the memory of the connection's mailbox plus the size that the buffers had when the
-// connection last waited. It is safe for concurrent use.
+// bufferAndMailboxBytes returns the size of the connection's mailbox and buffers. The buffers are counted as of the
+// connection's last wait. bufferAndMailboxBytes is safe for concurrent use.
 func (c *conn) bufferAndMailboxBytes() int64 {
 	n := int64(c.bufferedBytes.Load())
 	if box := c.mailboxPtr.Load(); box != nil {
@@ -217,8 +215,8 @@ type senderQueue struct {
 	freed      chan struct{} // closed when senders may continue; nil if none waits
 }
 
-// refuseOrDelayMail reports whether to refuse a request because buffers exceed their limit. Requests whose sender
-// cannot wait may exceed the limit by a quarter. A refused sender that can wait is woken later.
+// refuseOrDelayMail reports whether to refuse a request because all buffers together exceed their limit. The limit is a
+// quarter higher for senders that cannot wait. A refused sender that can wait is woken later.
 func (e *goroutineEngine) refuseOrDelayMail(request *engine.Request) (refused bool) {
 	limit := int64(e.cfg.Limits.MaxBuffered)
 	switch {
@@ -252,5 +250,5 @@ func (e *goroutineEngine) wakeBlockedSendersIfWithinBudget() {
 	s.hasWaiters.Store(false)
 }
 
-// toSweepTime converts a time to units of 2^24 ns and rounds it up. It never returns 0.
+// toSweepTime converts at to units of 2^24 ns, rounded up. The result is never 0.
 func toSweepTime(at time.Duration) uint32 { return uint32(at>>24) + 1 }

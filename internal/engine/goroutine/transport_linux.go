@@ -10,8 +10,8 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// sendRejectionAnswer sends the answer to a rejected connection without blocking the acceptor. It discards pending
-// input first, because the kernel would otherwise send a reset, which can destroy the answer.
+// sendRejectionAnswer sends answer to a rejected connection without blocking. It then reads pending input, because
+// unread input causes a reset that can destroy the answer.
 func sendRejectionAnswer(netConn net.Conn, answer []byte) {
 	sc, ok := netConn.(syscall.Conn)
 	if !ok {
@@ -29,9 +29,8 @@ func sendRejectionAnswer(netConn net.Conn, answer []byte) {
 	})
 }
 
-// transport reads and writes a connection through its RawConn. Each operation first tries a system call that cannot
-// block, and then waits in Go's poller if necessary. The field runOpFunc saves an allocation per operation. Each field
-// adds to the memory of an idle connection.
+// transport reads and writes a connection through its RawConn. Each operation first tries a non-blocking system call,
+// and then waits in Go's poller if necessary.
 type transport struct {
 	runOpFunc func(fd uintptr) bool
 	raw       syscall.RawConn
@@ -63,12 +62,13 @@ func (c *conn) initTransport() error {
 	return raw.Control(func(fd uintptr) { c.SetFD(int32(fd)) })
 }
 
-// sendDirect implements Runtime.SendDirect. The descriptor is open, because only the caller may close it.
+// sendDirect implements engine.Runtime.SendDirect. Only the goroutine of c may call sendDirect.
 func sendDirect(c *engine.Conn, first []byte, rest [][]byte) int {
 	return sock.SendBuffers(c.FD(), first, rest)
 }
 
-// runCurrentOp performs the current operation. RawConn calls it at once and after each event, until it returns true.
+// runCurrentOp performs the current operation. RawConn calls runCurrentOp immediately and after each event, until
+// noFurtherWait is true.
 func (c *conn) runCurrentOp(fd uintptr) (noFurtherWait bool) {
 	c.unpark()
 	switch c.io.op {
@@ -94,7 +94,8 @@ func (c *conn) runCurrentOp(fd uintptr) (noFurtherWait bool) {
 	return done || c.parkOrFindRequests()
 }
 
-// receiveOnceOrReleaseBuffer tries to read. Without input, it releases the buffer and returns false.
+// receiveOnceOrReleaseBuffer tries to read once into a read buffer. Without input, it releases the buffer and returns
+// false.
 func (c *conn) receiveOnceOrReleaseBuffer(fd int32) (gotResult bool) {
 	n, errno := sock.Recv(fd, c.acquireReadBuffer())
 	c.io.n, c.io.errno = int32(n), int16(errno)
@@ -105,14 +106,15 @@ func (c *conn) receiveOnceOrReleaseBuffer(fd int32) (gotResult bool) {
 	return true
 }
 
-// parkBlockedSendOrFindRequests does the same as parkOrFindRequests while the kernel accepts no output.
+// parkBlockedSendOrFindRequests is like parkOrFindRequests, for a connection from which the kernel accepts no output.
 func (c *conn) parkBlockedSendOrFindRequests() (hasWork bool) {
 	c.writeBlocked = true
 	c.StartWriteTimerIfStopped(c.engine.readClock())
 	return c.parkOrFindRequests()
 }
 
-// waitAndRead waits for input and reads once. If a request arrives before the wait, it returns nothing.
+// waitAndRead waits for input and reads once. If a request is already pending, it does not wait, and both results are
+// nil.
 func (c *conn) waitAndRead() ([]byte, error) { return c.runReadOp(opRead) }
 
 func (c *conn) tryRead() ([]byte, error) { return c.runReadOp(opTryRead) }
@@ -141,8 +143,8 @@ func (c *conn) waitForMail() (wakeOrIOErr error) {
 	return err
 }
 
-// writeOutputUntilWoken writes output. It blocks until the kernel accepts bytes or a request arrives. It returns the
-// number of accepted bytes.
+// writeOutputUntilWoken writes output and returns the number of bytes that the kernel has accepted. It blocks until the
+// kernel accepts bytes or a request arrives.
 func (c *conn) writeOutputUntilWoken() (int, error) { return c.runWriteOp(opWrite) }
 
 func (c *conn) runWriteOp(op operation) (int, error) {
@@ -155,8 +157,8 @@ func (c *conn) runWriteOp(op operation) (int, error) {
 	return int(c.io.n), err
 }
 
-// startWritableWait starts a goroutine that waits until the socket is writable. Meanwhile the owner continues to read
-// but does not write. The goroutine also ends when the owner is woken or the connection is closed.
+// startWritableWait starts a goroutine that waits until the socket is writable. Meanwhile, the connection can still
+// read. The goroutine also ends when the connection is woken or closed.
 func (c *conn) startWritableWait() (supported bool) {
 	if c.awaitingWritable {
 		return true
@@ -170,9 +172,8 @@ func (c *conn) startWritableWait() (supported bool) {
 	return true
 }
 
-// sendFilePartOrLoadPiece sends the next part of a file with sendfile, and waits like writeOutputUntilWoken. If
-// sendfile fails, it copies a piece of the file to the output. The read of the file or the next write then reports the
-// cause.
+// sendFilePartOrLoadPiece sends the next part of a file with sendfile, and blocks like writeOutputUntilWoken. If
+// sendfile fails, it copies a part of the file to the output instead.
 func (c *conn) sendFilePartOrLoadPiece() {
 	if f, _, _ := c.NextFilePartUnlessLayered(); f == nil {
 		c.LoadFilePieceIntoOutput()

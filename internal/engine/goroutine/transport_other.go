@@ -14,8 +14,8 @@ import (
 // rejectionTimeout limits the time for the answer to a rejected connection.
 const rejectionTimeout = 10 * time.Millisecond
 
-// sendRejectionAnswer sends the answer to a rejected connection. It discards pending input first, because the kernel
-// would otherwise send a reset, which can destroy the answer.
+// sendRejectionAnswer sends answer to a rejected connection. It also reads pending input, because unread input causes a
+// reset that can destroy the answer.
 func sendRejectionAnswer(netConn net.Conn, answer []byte) {
 	_ = netConn.SetDeadline(time.Now().Add(rejectionTimeout))
 	_, _ = netConn.Write(answer) // what does not fit is lost
@@ -30,8 +30,8 @@ type transport struct{ wait readWaiter }
 
 func (c *conn) initTransport() error { return c.io.wait.init(c.netConn) }
 
-// waitAndRead waits for input and reads once. It holds no buffer during the wait. If a request arrives before the wait,
-// it returns nothing.
+// waitAndRead waits for input without holding a buffer, and then reads once. If a request is already pending, it does
+// not wait, and both results are nil.
 func (c *conn) waitAndRead() ([]byte, error) {
 	defer c.unpark()
 	if c.parkOrFindRequests() {
@@ -51,8 +51,7 @@ func (c *conn) waitAndRead() ([]byte, error) {
 // tryReadTimeout limits a read that must not wait. With an expired deadline, package net would not read at all.
 const tryReadTimeout = time.Millisecond
 
-// tryRead reads and waits at most tryReadTimeout. A request that arrives meanwhile is not missed, because the owner
-// checks for requests before its next wait.
+// tryRead reads once and waits for input for at most tryReadTimeout.
 func (c *conn) tryRead() ([]byte, error) {
 	_ = c.netConn.SetReadDeadline(time.Now().Add(tryReadTimeout))
 	defer c.netConn.SetReadDeadline(time.Time{})
@@ -74,7 +73,7 @@ func (c *conn) waitForMail() (wakeOrIOErr error) {
 // startWritableWait does nothing, because a Write of package net waits by itself.
 func (c *conn) startWritableWait() (supported bool) { return false }
 
-// sendDirect is nil, because package net has no write that returns without blocking.
+// sendDirect is nil, because package net has no non-blocking write.
 var sendDirect func(c *engine.Conn, p []byte, behind [][]byte) int
 
 func (c *conn) sendFilePartOrLoadPiece() { c.LoadFilePieceIntoOutput() }

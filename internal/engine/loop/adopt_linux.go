@@ -45,8 +45,8 @@ func (e *loopEngine) Adopt(conn net.Conn, listener int, alreadyRead []byte) erro
 	return <-result
 }
 
-// enqueueAdoption passes a descriptor of conn to the loop and returns the descriptor. If the loop is a shard, it closes
-// copiedToShard when it has copied the descriptor.
+// enqueueAdoption passes fd, a duplicate of conn's descriptor, to the loop. If copiedToShard is not nil, the loop
+// copies fd to its own descriptor table and then closes copiedToShard.
 func (l *Loop) enqueueAdoption(conn net.Conn, listener int, alreadyRead []byte, copiedToShard chan struct{}) (fd int32, err error) {
 	if l.pendingAdoptions.Add(1) > maxQueuedRequests {
 		l.pendingAdoptions.Add(-1)

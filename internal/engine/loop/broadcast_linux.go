@@ -12,7 +12,7 @@ import (
 // connection has no unsent output, the broadcast is sent without a copy, and only the rest is copied to the output. If
 // a worker has a connection, the connection gets the broadcast when it returns.
 
-// These are limits for one turn of the loop. A single message may be larger than broadcastBytesPerTurn.
+// Limits of the broadcasts that a loop sends in one iteration. A single message may exceed the byte limit.
 const (
 	broadcastConnsPerTurn = 256
 	broadcastBytesPerTurn = 1 << 20
@@ -33,7 +33,8 @@ func (e *loopEngine) BroadcastToAllWorkers(payload []byte) error {
 	return nil
 }
 
-// enqueueBroadcast queues a broadcast for the loop. If the loop has ended, it reports the broadcast as done instead.
+// enqueueBroadcast queues a broadcast for the loop. If the loop has ended, the broadcast is marked as done for this
+// loop.
 func (l *Loop) enqueueBroadcast(broadcast *engine.Broadcast) {
 	l.mu.Lock()
 	ended := l.closed
@@ -49,9 +50,9 @@ func (l *Loop) enqueueBroadcast(broadcast *engine.Broadcast) {
 	l.wake()
 }
 
-// broadcastPass is a cycle through the slots of a loop, which goes on while any broadcast is active. A broadcast joins
-// the cycle at the current slot and is finished when the cycle reaches that slot again. Each visit sends a connection
-// all broadcasts since its last visit, at once and in order.
+// broadcastPass is the progress of a loop that sends broadcasts to its connections. The loop visits all slots of its
+// connection table in a cycle. A broadcast joins the cycle at any slot and is finished when the cycle reaches that slot
+// again.
 type broadcastPass struct {
 	nextSlot   uint32
 	messages   []*engine.Shared // the first of broadcastSender.active
@@ -74,8 +75,8 @@ type activeBroadcast struct {
 	wrapped   bool   // the pass has reached the last slot since
 }
 
-// removeFinishedAndAddNewBroadcasts removes broadcasts that have reached all connections, and adds new ones at the
-// current slot. After the last slot, it continues the cycle at the first slot.
+// removeFinishedAndAddNewBroadcasts removes broadcasts that have reached all connections, and starts waiting
+// broadcasts. At the end of the connection table, it continues at the first slot.
 func (c *broadcastSender) removeFinishedAndAddNewBroadcasts() {
 	pass := &c.pass
 	if pass.nextSlot >= c.loop.conns.slotCount {
@@ -126,7 +127,8 @@ func (w *broadcastPass) concatMessages() {
 	}
 }
 
-// add queues a broadcast. Config.WriteDelay delays its sending, unless the message is large or many broadcasts wait.
+// add queues a broadcast to be sent after Config.WriteDelay. A large message or a long queue ends the delay
+// immediately.
 func (c *broadcastSender) add(b *engine.Broadcast) {
 	if len(c.active) == 0 {
 		c.passAt = c.loop.host.Clock() + c.loop.host.WriteDelay
@@ -144,7 +146,7 @@ func (c *broadcastSender) nextDue() (at time.Duration, ok bool) {
 	return c.passAt, len(c.active) > 0
 }
 
-// runIfDue sends the active broadcasts to the next connections, until it reaches the limits for one turn.
+// runIfDue sends the active broadcasts to further connections, within the limits of one loop iteration.
 func (c *broadcastSender) runIfDue(now time.Duration) {
 	if at, ok := c.nextDue(); !ok || now < at {
 		return
@@ -187,8 +189,8 @@ func (l *Loop) sendOrDeferBroadcastsTo(c *engine.Conn) {
 	}
 }
 
-// deferBroadcastUntilWorkerReturns stores a broadcast for a connection that a worker is using. If there is no space,
-// the connection misses the broadcast or, unless Config.DropMessages is set, is closed when the worker returns it.
+// deferBroadcastUntilWorkerReturns stores a broadcast until a worker has returned c to the loop. If the store is full
+// and Config.DropMessages is set, c misses the broadcast. Without this option, c is closed.
 func (l *Loop) deferBroadcastUntilWorkerReturns(c *engine.Conn, message *engine.Shared) {
 	m, err := c.ReserveDeferredBroadcast(message)
 	switch {

@@ -17,7 +17,7 @@ import (
 // average are not closed: workers may have the large ones, which are found when they return. Only mail that is deferred
 // for those is dropped earlier.
 
-// budgetRetryInterval is the time until more connections are closed, if those already closed do not suffice.
+// budgetRetryInterval is the pause between two attempts to free enough buffer memory by closing connections.
 const budgetRetryInterval = 50 * time.Millisecond
 
 type bufferBudgetEnforcer struct {
@@ -70,8 +70,9 @@ func (b *bufferBudgetEnforcer) runIfDue(now time.Duration) {
 	}
 }
 
-// closeLargestConns closes connections whose buffers have size class minSizeClass or a higher one. It subtracts the
-// freed bytes from excessBytes, and stops when excessBytes is no longer positive.
+// closeLargestConns closes connections with large buffers, and subtracts the size of their buffers from excessBytes. It
+// stops when excessBytes is no longer positive. Connections below minSizeClass (see bufferedBytesSizeClass) or below
+// the average size are skipped.
 func (l *Loop) closeLargestConns(minSizeClass int, excessBytes *int64) {
 	unassigned := int64(l.mailbox.CountedMemory() + l.mailQueues.queueMemory) // mail that is in no connection's buffers yet
 	average := (l.counters.Get(engine.Buffered) - unassigned) / int64(max(l.conns.used, 1))
@@ -93,7 +94,7 @@ func (l *Loop) closeLargestConns(minSizeClass int, excessBytes *int64) {
 	})
 }
 
-// bufferedBytesSizeClass returns the size class of the buffers of c: bits.Len of their number of bytes.
+// bufferedBytesSizeClass returns bits.Len of the number of bytes that are buffered for c.
 func (l *Loop) bufferedBytesSizeClass(c *engine.Conn) int {
 	if c.DriverFlags()&Busy != 0 {
 		return bits.Len(uint(l.deferredMailBytes(c)))
@@ -101,8 +102,8 @@ func (l *Loop) bufferedBytesSizeClass(c *engine.Conn) int {
 	return bits.Len(uint(c.BufferedBytes()))
 }
 
-// forEachConnWithBuffers calls visit with every connection that has buffers, and their size n in bytes. For a
-// connection that a worker is using, n is the size of its deferred mail instead.
+// forEachConnWithBuffers calls visit for every connection c that has buffers. n is the size of the buffers in bytes.
+// While a worker uses c, n is the size of c's deferred messages instead.
 func (l *Loop) forEachConnWithBuffers(visit func(c *engine.Conn, n int)) {
 	l.ForEachConn(func(c *engine.Conn) {
 		n := 0

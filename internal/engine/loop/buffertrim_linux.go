@@ -10,7 +10,7 @@ import (
 // leave large buffers. Buffers that were not used between two checks are freed, except for a few. While the loop has
 // only these few, there are no checks, so a burst wakes a sleeping loop at most twice.
 
-// trimInterval is the time between two searches for unused buffers. They stay allocated for load that recurs earlier.
+// trimInterval is the interval at which a loop frees unused buffers.
 const trimInterval = 2 * time.Second
 
 type bufferTrimmer struct {

@@ -20,7 +20,8 @@ const (
 	minBulkReadTime = maxTaskTime / 8
 )
 
-// QueueIfBulk queues c for reading if its last read exceeded BulkReadSize bytes. It is called after Conn.OnRead.
+// QueueIfBulk queues c for another read if readBytes exceeds BulkReadSize. Call QueueIfBulk after Conn.OnRead, with the
+// size of the last read.
 func (l *Loop) QueueIfBulk(c *engine.Conn, readBytes int) {
 	if readBytes > BulkReadSize {
 		l.QueueForLaterRead(c)
@@ -34,7 +35,7 @@ func (l *Loop) QueueForLaterRead(c *engine.Conn) {
 	}
 }
 
-// IsReadQueued reports whether the loop will read from c. If so, the driver must not watch c for input.
+// IsReadQueued reports whether c is queued for a read. The driver must not watch a queued connection for input.
 func (l *Loop) IsReadQueued(c *engine.Conn) bool {
 	if c.DriverFlags()&BulkQueued != 0 && c.IsClosing() {
 		c.SetDriverFlags(c.DriverFlags() &^ BulkQueued)
@@ -42,8 +43,8 @@ func (l *Loop) IsReadQueued(c *engine.Conn) bool {
 	return c.DriverFlags()&BulkQueued != 0
 }
 
-// readQueuedBulkConns reads once from each queued connection, for a limited time. A connection that is Busy or needs no
-// input leaves the queue, and the driver watches it again later.
+// readQueuedBulkConns reads once from each queued connection, for a limited time. A connection that a worker uses, or
+// that wants no input, leaves the queue without a read.
 func (l *Loop) readQueuedBulkConns() {
 	start := engine.MonotonicNow()
 	end := start + max(min(start-l.turnStart, maxTaskTime), minBulkReadTime)

@@ -6,12 +6,11 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// chunkSize is the number of entries by which a connTable grows. 512 entries of 96 bytes fill exactly six pages of Go's
-// allocator, which adds no 8-byte header at that size. Unused entries take no memory, because their pages are never
-// written.
+// chunkSize is the number of connections in a chunk of a connTable. 512 connections of 96 bytes fill six pages of Go's
+// allocator exactly.
 const chunkSize = 512
 
-// connTable stores a loop's connections by slot. It grows by chunks: an entry never moves, so Refs may point to it.
+// connTable stores a loop's connections by slot. It grows by chunks, so that a connection never moves in memory.
 type connTable struct {
 	host         *engine.Runtime
 	chunks       []*connChunk
@@ -25,14 +24,15 @@ type connTable struct {
 
 type connChunk [chunkSize]engine.Conn
 
-// freedChunk is a chunk whose memory was freed. generation is the highest generation of its slots. When the chunk is
-// restored, all of its slots start with this generation.
+// freedChunk describes a chunk whose memory was freed. generation is the highest generation number of the chunk's
+// slots. All slots of a restored chunk start with this number.
 type freedChunk struct {
 	index      int
 	generation uint32
 }
 
-// emptyChunk replaces each freed chunk in the table. It is never written.
+// emptyChunk returns a placeholder for freed chunks of a connTable. All freed chunks share this placeholder, which is
+// never written.
 var emptyChunk = sync.OnceValue(func() *connChunk {
 	n := new(connChunk)
 	for i := range n {
@@ -41,12 +41,12 @@ var emptyChunk = sync.OnceValue(func() *connChunk {
 	return n
 })
 
-// slotLink is 1 + the slot of an entry, or 0 for no entry. The descriptor fields of free entries contain the links
-// between them, so a list of free entries needs no further memory.
+// slotLink is a link in a list of free slots: a slot number plus 1, or 0 at the end of the list. Free slots store the
+// link in their descriptor field.
 type slotLink uint32
 
-// endOfList is the value in the descriptor field of the last entry of a list. In every other entry, the field contains
-// endOfList minus the slotLink of the next entry.
+// endOfList is the value of the descriptor field in the last slot of a list of free slots. In the other slots of the
+// list, the field contains endOfList minus the slotLink of the next slot.
 const endOfList = -1
 
 func pushFreeSlot(list *slotLink, c *engine.Conn) {
@@ -78,13 +78,13 @@ func (s *connTable) appendUnusedConn() *engine.Conn {
 	return c
 }
 
-// conn returns the entry of a slot. The slot must have been used before.
+// conn returns the entry of slot, which must have been used at least once.
 func (s *connTable) conn(slot uint32) *engine.Conn {
 	return &s.chunks[slot/chunkSize][slot%chunkSize]
 }
 
-// releaseForLaterReuse frees an entry, which makeReleasedReusable later makes reusable. Until then, further events of
-// the same batch find the entry closed, not used by a new connection.
+// releaseForLaterReuse frees the slot of c. New connections cannot use the slot until makeReleasedReusable is called,
+// so late events of c do not reach them.
 func (s *connTable) releaseForLaterReuse(c *engine.Conn) {
 	s.used--
 	pushFreeSlot(&s.releasedList, c)
@@ -93,7 +93,7 @@ func (s *connTable) releaseForLaterReuse(c *engine.Conn) {
 	}
 }
 
-// makeReleasedReusable allows the reuse of released entries. The entry that was released last is reused first.
+// makeReleasedReusable makes all slots freed by releaseForLaterReuse available to new connections.
 func (s *connTable) makeReleasedReusable() {
 	if s.releasedList == 0 {
 		return
@@ -102,8 +102,8 @@ func (s *connTable) makeReleasedReusable() {
 	s.freeList, s.releasedList, s.releasedTail = s.releasedList, 0, 0
 }
 
-// freeChunksWithoutConns frees unused chunks and returns their number. The caller must have called
-// makeReleasedReusable.
+// freeChunksWithoutConns frees the memory of chunks without connections, and returns the number of these chunks. Call
+// makeReleasedReusable first.
 func (s *connTable) freeChunksWithoutConns() (freedChunks int) {
 	for i, c := range s.chunks {
 		if c == emptyChunk() || uint32(i+1)*chunkSize > s.slotCount || c.hasConnInUse() {

@@ -7,14 +7,16 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Driver is the model's part of a loop. It watches descriptors and moves bytes between them and the connections. The
-// loop calls the methods on the loop's goroutine. Within a method, the driver may call the loop's exported methods.
+// Driver is the part of a Loop that depends on the I/O interface, such as epoll. It watches descriptors and moves bytes
+// between sockets and connections. The loop calls all methods on the loop's goroutine. During a call, the driver may
+// call the exported methods of Loop.
 //
 // A driver must pass the size of each read to Loop.QueueIfBulk. It must not watch a connection for input while
 // Loop.IsReadQueued returns true.
 //
-// A driver stores its state of a connection in Conn.DriverFlags, above the loop's bits. If a connection is Busy, the
-// driver may access only these flags, and must defer the connection's events with Loop.DeferUntilWorkerReturns.
+// The bits of Conn.DriverFlags from DriverBits on belong to the driver. While the bit Busy is set, the connection is
+// with a worker or waits for one. The driver may then access only these flags, and must defer the connection's events
+// with Loop.DeferUntilWorkerReturns.
 type Driver interface {
 	// Open allocates the driver's resources, on the thread that will use them, and starts to watch the loop's eventfd.
 	Open() error
@@ -48,18 +50,18 @@ type Driver interface {
 	CancelReceiveIfSilent(c *engine.Conn)
 }
 
-// These bits of Conn.DriverFlags belong to the loop. The loop reads them even while a worker has the connection.
+// Bits of Conn.DriverFlags that belong to the loop. All bits are cleared when the connection's slot is freed.
 //
-//	bit            meaning                                set by                   cleared by
+//	bit            the connection                         set by                   cleared by
 //	Connecting     is being dialled                       startDelegateOrFailDial  OpenOrFailDial, failDial
-//	DialTimedOut   the dial has timed out                 shutdownTimedOutDial
-//	Expiring       counted as about to expire             UpdateExpiryTracking     UpdateExpiryTracking
-//	Busy           with a worker, or waiting for one      submitShedOrQueue        reclaimFromWorker
-//	ClosePending   Busy, and the worker will call Closed  CloseConn
-//	CloseOnReturn  missed data while Busy; to be closed   abortWhenWorkerReturns
-//	BulkQueued     waits for the loop to read from it     QueueForLaterRead        readQueuedBulkConns, IsReadQueued
+//	DialTimedOut   could not be dialled in time           shutdownTimedOutDial
+//	Expiring       is counted as about to expire          UpdateExpiryTracking     UpdateExpiryTracking
+//	Busy           is with a worker, or waits for one     submitShedOrQueue        reclaimFromWorker
+//	ClosePending   is Busy; the worker will call Closed   CloseConn
+//	CloseOnReturn  has missed data; will be closed        abortWhenWorkerReturns
+//	BulkQueued     is queued for a read by the loop       QueueForLaterRead        readQueuedBulkConns, IsReadQueued
 //
-// All bits are cleared when the slot is freed.
+// DriverBits is the number of the first bit that belongs to the driver.
 const (
 	Connecting uint16 = 1 << iota
 	Expiring

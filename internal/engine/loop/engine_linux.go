@@ -34,7 +34,8 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// acceptRetryInterval limits how long a loop without free descriptors or memory waits before it accepts again.
+// acceptRetryInterval is the pause in accepting after a failure for lack of descriptors or memory. A closed connection
+// ends the pause earlier.
 const acceptRetryInterval = 50 * time.Millisecond
 
 type loopEngine struct {
@@ -68,7 +69,7 @@ type loopEngine struct {
 	acceptingLoops []int // the loop that accepts from each listener descriptor; guarded by mu
 }
 
-// Start starts an engine with cfg.Loops loops. Each loop has its own driver.
+// Start starts an engine with cfg.Loops loops. It calls newDriver once for each loop.
 func Start(cfg engine.Config, newDriver func(*Loop) Driver) (engine.Engine, error) {
 	e := &loopEngine{cfg: cfg, admission: engine.NewAdmission(&cfg), done: make(chan struct{}), startJobChecks: make(chan struct{}, 1)}
 	e.broadcastTracker.Counters = &e.sharedCounters
@@ -91,8 +92,8 @@ func Start(cfg engine.Config, newDriver func(*Loop) Driver) (engine.Engine, erro
 	return e, nil
 }
 
-// createLoops creates the loops and their eventfds. It must run before any loop gets a separate descriptor table, so
-// that every table contains every eventfd.
+// createLoops creates all loops and their eventfds. It must run before any loop starts, so that the descriptor tables
+// of all loops contain every eventfd.
 func (e *loopEngine) createLoops(newDriver func(*Loop) Driver) error {
 	for i := range e.cfg.Loops {
 		eventfd, err := sock.NewEventfd()
@@ -177,7 +178,7 @@ func (e *loopEngine) openListener(listener engine.Listener) error {
 	return err
 }
 
-// duplicateListenerFDs returns a new descriptor of each listener. The caller must close the descriptors.
+// duplicateListenerFDs duplicates the descriptor of each listener. The caller must close the duplicates.
 func duplicateListenerFDs(listeners []net.Listener) (fds []int32, err error) {
 	for _, l := range listeners {
 		fd, err := sock.DupConnDescriptor(l)
@@ -211,7 +212,8 @@ func (e *loopEngine) Counters() (sum engine.Counts) {
 	return sum
 }
 
-// Dial passes the request to loop request.Loop-1. If request.Loop is 0 or out of range, it selects the loops in turn.
+// Dial passes the request to the loop with index request.Loop-1. If request.Loop is 0 or out of range, Dial uses the
+// next loop in rotation.
 func (e *loopEngine) Dial(request engine.DialRequest) error {
 	if err := request.Validate(); err != nil {
 		return err

@@ -90,7 +90,7 @@ func (e *loopEngine) SocketsPerListener() []int {
 	return engine.CountPerListener(e.listenerIndexes, len(e.listenerConfigs))
 }
 
-// SendListenerSockets implements engine.Migrator. Every loop's descriptor table contains all listeners.
+// SendListenerSockets implements engine.Migrator. It sends message with the descriptors of all listeners.
 func (e *loopEngine) SendListenerSockets(control *os.File, message string) error {
 	result := make(chan error, 1)
 	l := e.loops[0]
@@ -115,7 +115,8 @@ func (l *Loop) sendListenerFDs(controlFD int32, message string) error {
 
 func (e *loopEngine) SetListenersShared(shared bool) { e.listenersShared.Store(shared) }
 
-// startHandOver copies the channels to the loop's descriptor table and starts a hand-over that ends with onDone.
+// startHandOver starts to move the loop's connections to another process, through the sockets channelFDs. The loop
+// calls onDone when the hand-over has ended.
 func (d *connExporter) startHandOver(channelFDs []int32, onDone func(engine.ExportResult, error)) {
 	l := d.loop
 	if d.onDone != nil {
@@ -161,7 +162,8 @@ func (d *connExporter) cancelPendingExports() {
 	}
 }
 
-// cancelExport ends the export of a connection, which stays in this process. If permanent is set, no retry follows.
+// cancelExport cancels the export of the connection ref, which stays in this process. If permanent is true, the
+// connection is not exported later either.
 func (d *connExporter) cancelExport(ref engine.Ref, permanent bool) {
 	if c := ref.ConnOwnedBy(&d.loop.host); c != nil && c.DriverFlags()&Busy == 0 && c.IsExporting() {
 		c.AbortExport(permanent)
@@ -208,8 +210,8 @@ func (d *connExporter) runIfDue(now time.Duration) {
 	}
 }
 
-// canStartMoreExports reports whether another export may start. It returns false without credit, and while exports of a
-// round that has visited all slots have not ended.
+// canStartMoreExports reports whether the loop may export another connection now. The receiving process limits the
+// number of exports in progress. After all connections have been visited, pending exports must end first.
 func (d *connExporter) canStartMoreExports() bool {
 	if len(d.exporting) > 0 && d.nextSlot == d.loop.conns.slotCount {
 		return false
@@ -244,7 +246,7 @@ func (d *connExporter) startExportsWithinCredit(now time.Duration) {
 	}
 }
 
-// markReadyOrCancelExport marks c as ready for export. If the hand-over has ended, c stays in this process.
+// markReadyOrCancelExport marks c as ready for export. If the hand-over has already ended, it cancels the export of c.
 func (d *connExporter) markReadyOrCancelExport(c *engine.Conn) {
 	c.OnKernelIdleForExport()
 	if d.onDone == nil || !d.sender.IsExporting() {
@@ -287,7 +289,7 @@ func (d *connExporter) exportReadyBatch(channel *handover.ExportChannel, credit 
 	return true
 }
 
-// packBatchOfReadyConns packs one batch of connections that are ready for export. Others wait for a later batch.
+// packBatchOfReadyConns fills the next batch with at most credit connections that are ready for export.
 func (d *connExporter) packBatchOfReadyConns(credit int) {
 	d.batchFDs, d.batchConns, d.batchRecords = d.batchFDs[:0], d.batchConns[:0], d.batchRecords[:0]
 	limit := min(credit, handover.MaxBatch)

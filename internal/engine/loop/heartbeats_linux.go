@@ -6,8 +6,7 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// heartbeatTask sends the heartbeats of a loop's connections. A slice of connections with many heartbeats takes several
-// turns, as in expirySweeper.
+// heartbeatTask sends the heartbeats of a loop's connections, a limited number in each loop iteration.
 type heartbeatTask struct {
 	loop        *Loop
 	sweep       engine.HeartbeatSweep
@@ -17,7 +16,8 @@ type heartbeatTask struct {
 	submit      func()        // submits the heartbeats of a chunk; nil if they are sent one by one
 }
 
-// QueueHeartbeats sets two driver functions: queue replaces HeartbeatSweep.Send, and submit is called after each chunk.
+// QueueHeartbeats makes the loop send heartbeats in groups. queue adds a heartbeat for c to the current group, and
+// submit sends the group.
 func (l *Loop) QueueHeartbeats(queue func(c *engine.Conn, message []byte) (accepted int), submit func()) {
 	l.heartbeats.sweep.Send, l.heartbeats.submit = queue, submit
 }

@@ -77,7 +77,8 @@ func (a *connImporter) ScheduleConfirmArrivals(in *handover.ImportChannel) {
 	})
 }
 
-// closeAllChannels closes all channels. Connections that were not received stay with the sender.
+// closeAllChannels closes the channels from the sending process. Connections that have not been received stay in that
+// process.
 func (a *connImporter) closeAllChannels() {
 	for len(a.channels) > 0 {
 		a.closeChannel(a.channels[0])
@@ -136,7 +137,8 @@ func (a *connImporter) receiveWaitingConns() {
 	}
 }
 
-// importConn starts to serve a connection that was received from another process. ReserveConns has reserved its place.
+// importConn starts to serve a connection that was received from another process. Capacity for the connection must have
+// been reserved with ReserveConns.
 func (l *Loop) importConn(fd int32, record *engine.Record) {
 	l.engine.admission.AcquireReservedConn()
 	if fd >= engine.MaxFD {

@@ -22,7 +22,7 @@ import (
 // Jobs run outside of turns, so that a lost loop has no unfinished work in the local variables of its old goroutine. A
 // loop with its own descriptor table, or with an io_uring instance, is bound to its thread and runs no jobs.
 
-// jobHold implements engine.LoopHold for the goroutine that runs a loop.
+// jobHold represents the right of a goroutine to run a loop. It implements engine.LoopHold for the goroutine's jobs.
 type jobHold struct {
 	loop *Loop
 	// state contains the number of jobs that were started, times 2, plus 1 while a job runs, or lostHold.
@@ -45,8 +45,9 @@ const (
 	quietJobChecks   = 100 // checks without a job after which the checks stop
 )
 
-// AllowOtherThreads makes the loop accept jobs, and lets other goroutines receive from its connections. Drivers call it
-// if any thread may use them and the kernel never has a receive of theirs pending.
+// AllowOtherThreads lets the loop accept jobs, and lets other goroutines read from the loop's connections. A driver may
+// call AllowOtherThreads if it works on any thread and never leaves a receive pending in the kernel. A loop with its
+// own descriptor table ignores the call.
 func (l *Loop) AllowOtherThreads() {
 	if l.engine.cfg.MaxConnsPerShard == 0 {
 		l.acceptsJobs, l.host.ReceiveDirect = true, receiveDirect
@@ -70,11 +71,12 @@ func (l *Loop) QueueJob(job engine.LoopJob, requests int) (queued bool) {
 	return l.acceptsJobs
 }
 
-// jobRequestsPerTurn is the number of requests that one turn should queue for jobs. With more, the memory of the
-// requests might not stay in the CPU's caches until they are answered.
+// jobRequestsPerTurn is the target for the number of requests that one loop iteration queues for jobs. A larger number
+// could push requests out of the CPU's caches before they are answered.
 const jobRequestsPerTurn = 64
 
-// NextEventBatch returns how many events the next turn should handle. handled is the number of events in the last turn.
+// NextEventBatch returns the number of events to handle in the next loop iteration, at most maxBatch. handled is the
+// number of events in the last iteration.
 func (l *Loop) NextEventBatch(handled, maxBatch int) int {
 	n := l.jobRequests
 	if l.jobRequests = 0; n <= handled {
@@ -83,7 +85,7 @@ func (l *Loop) NextEventBatch(handled, maxBatch int) int {
 	return min(jobRequestsPerTurn*handled/n, maxBatch)
 }
 
-// runJobs runs queued jobs for a limited time. It stops early if another goroutine takes the loop.
+// runJobs runs queued jobs for a limited time. It stops early if another goroutine takes over the loop.
 func (l *Loop) runJobs(h *jobHold) {
 	if l.jobs.Len() == 0 {
 		return
@@ -107,8 +109,8 @@ func (h *jobHold) run(job engine.LoopJob, now time.Duration) {
 
 func (l *Loop) newHold() *jobHold { return &jobHold{loop: l, continued: make(chan struct{})} }
 
-// returnToLoop makes the goroutine responsible for the loop again after a job. If the goroutine has lost the loop, it
-// will end. It first waits for the start of its successor, because the engine ends with its last goroutine.
+// returnToLoop continues the loop after a job. If another goroutine has taken over the loop, returnToLoop sets h.ended
+// and waits until that goroutine has started.
 func (h *jobHold) returnToLoop() {
 	if h.ended = !h.tryAccessLoop(); h.ended {
 		<-h.continued
@@ -118,7 +120,8 @@ func (h *jobHold) returnToLoop() {
 	h.loop.performPendingActions()
 }
 
-// tryAccessLoop makes a job's goroutine responsible for the loop again, unless another goroutine has taken the loop.
+// tryAccessLoop makes a job's goroutine responsible for the loop again. It returns false if another goroutine has taken
+// over the loop.
 func (h *jobHold) tryAccessLoop() (ok bool) {
 	v := h.state.Load()
 	return v&1 == 1 && v != lostHold && h.state.CompareAndSwap(v, v-1)
@@ -149,7 +152,7 @@ func (h *jobHold) CallAndSendLater(r engine.Ref, f engine.ConnCallback) (stillOn
 	return true
 }
 
-// retriedCall is a job that retries a call for which the mailbox was full.
+// retriedCall is a job that retries a call on a connection after the loop's mailbox was full.
 type retriedCall struct {
 	ref engine.Ref
 	f   engine.ConnCallback
@@ -163,8 +166,8 @@ type connFunc func(*engine.Conn)
 
 func (f connFunc) CallWith(c *engine.Conn) { f(c) }
 
-// callOpenConn calls f with the connection of r and returns the connection, or nil if it is closed. If a worker is using
-// the connection or a layer is pending, calledOrClosed is false, and the caller must try again later.
+// callOpenConn calls f with the connection of r. The result c is nil if the connection is closed. If calledOrClosed is
+// false, the connection cannot be used now, and the caller must try again later.
 func (l *Loop) callOpenConn(r engine.Ref, f engine.ConnCallback) (c *engine.Conn, calledOrClosed bool) {
 	c = r.ConnOwnedBy(&l.host)
 	return c, c == nil || c.DriverFlags()&(Busy|Connecting) == 0 && c.CallUnlessLayerPending(f)
@@ -185,7 +188,7 @@ func (h *jobHold) Leave() {
 	}
 }
 
-// LeaveToWait implements engine.Loop.
+// LeaveToWait implements engine.Loop. It reports whether the calling goroutine may block without delaying a loop.
 func (*Loop) LeaveToWait() (ok bool) {
 	l := currentLoop()
 	if l == nil {
@@ -201,7 +204,8 @@ func (*Loop) LeaveToWait() (ok bool) {
 	return true
 }
 
-// continueOnNewGoroutine starts a goroutine that runs the loop in place of the goroutine that has lost it.
+// continueOnNewGoroutine starts a goroutine that continues the loop. lost belongs to the old goroutine, which is still
+// running a job. jobIsSlow is passed to this job.
 func (l *Loop) continueOnNewGoroutine(lost *jobHold, jobIsSlow bool) {
 	loopsByThread.Delete(lost.thread)
 	l.counters.Add(engine.LoopsContinued, 1)
@@ -215,7 +219,8 @@ func (l *Loop) continueOnNewGoroutine(lost *jobHold, jobIsSlow bool) {
 	lost.job.LoopTaken(jobIsSlow)
 }
 
-// watchForSlowJobs moves the loops of slow jobs to new goroutines, until ended is closed. It sleeps while no jobs run.
+// watchForSlowJobs continues loops on new goroutines while slow jobs run on the old ones. It returns when ended is
+// closed.
 func (e *loopEngine) watchForSlowJobs(ended <-chan struct{}) {
 	seen := make([]jobObservation, len(e.loops))
 	for {
@@ -244,7 +249,7 @@ func (e *loopEngine) watchForSlowJobs(ended <-chan struct{}) {
 	}
 }
 
-// jobObservation is the state of a loop at one check for slow jobs, and the CPU time used until then.
+// jobObservation records the state of a loop and the CPU time used until a check for slow jobs.
 type jobObservation struct {
 	hold                  *jobHold
 	state                 uint64
@@ -256,9 +261,8 @@ func observeJob(h *jobHold, state uint64) jobObservation {
 	return jobObservation{h, state, engine.MonotonicNow(), sock.ThreadCPU(h.thread), sock.ProcessCPU()}
 }
 
-// mustTakeLoop reports whether a slow job must lose its loop, and whether the job itself causes the delay. The receiver
-// is the previous observation of the loop. If the job's thread waits for a CPU, the job keeps the loop, because another
-// thread would have to wait, too.
+// mustTakeLoop reports whether another goroutine must continue a loop because of a slow job. o and now are the previous
+// and the current observation of the loop. jobIsSlow is false if the delay is due to a lack of CPU time.
 func (o jobObservation) mustTakeLoop(now jobObservation) (mustTake, jobIsSlow bool) {
 	if now.hold != o.hold {
 		return false, false // the next check knows more
@@ -271,8 +275,8 @@ func (o jobObservation) mustTakeLoop(now jobObservation) (mustTake, jobIsSlow bo
 	return true, !engine.HadNoCPU(now.at-o.at, now.processCPU-o.processCPU-cpu)
 }
 
-// continueLoopsDespiteSlowJobs moves each loop whose job has run for minTimeToTake to a new goroutine. anyJobs reports
-// whether a job is running or has started since the previous check.
+// continueLoopsDespiteSlowJobs moves each loop that a slow job blocks to a new goroutine. seen contains the
+// observations of the previous call. anyJobs reports whether any job has run since that call.
 func (e *loopEngine) continueLoopsDespiteSlowJobs(seen []jobObservation) (anyJobs bool) {
 	for i, l := range e.loops {
 		h := l.hold.Load()

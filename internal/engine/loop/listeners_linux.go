@@ -57,8 +57,8 @@ func (a *acceptPauseController) runIfDue(now time.Duration) {
 	}
 }
 
-// AcceptAndReceiveConns accepts waiting connections, up to a batch from each listener. It also receives connections
-// from the channels of a hand-over.
+// AcceptAndReceiveConns accepts a limited number of connections from each listener. It also receives connections that
+// another process hands over.
 func (l *Loop) AcceptAndReceiveConns() {
 	if l.exporter.onDone != nil {
 		l.exporter.readConfirmationsAndCredit()
@@ -71,7 +71,8 @@ func (l *Loop) AcceptAndReceiveConns() {
 	}
 }
 
-// acceptBatchFrom accepts up to a batch of connections from a listener. It reports whether to try other listeners.
+// acceptBatchFrom accepts up to acceptBatch connections from a listener. tryOtherListeners is false if the loop must
+// stop or pause accepting.
 func (l *Loop) acceptBatchFrom(listenerFD int32) (tryOtherListeners bool) {
 	listener := l.engine.listenerIndexes[slices.Index(l.engine.listenerFDs, listenerFD)]
 	for range acceptBatch {
@@ -133,7 +134,7 @@ func (l *Loop) acquireAcceptTokenOrPause() (acquired bool) {
 	return l.accept.hasRateToken
 }
 
-// openOrRejectAcceptedConn opens or rejects an accepted connection. alreadyRead is input that the caller has read.
+// openOrRejectAcceptedConn opens or rejects an accepted connection. alreadyRead is input that was read before the call.
 func (l *Loop) openOrRejectAcceptedConn(fd int32, listener int, peer netip.AddrPort, alreadyRead []byte) {
 	if err := l.host.AdmitOrLogRefusal(listener, peer); err != nil {
 		l.sendRefusalAndClose(fd, peer, err)
@@ -154,8 +155,8 @@ func (l *Loop) openOrRejectAcceptedConn(fd int32, listener int, peer netip.AddrP
 	l.driver.PerformActions(c)
 }
 
-// sendRefusalAndClose sends the configured answer for reason, if any, and closes the connection. It first discards
-// pending input, because the kernel would otherwise send a reset, which can destroy the answer.
+// sendRefusalAndClose sends the configured answer to a rejected connection and closes the socket. Before closing, it
+// reads pending input, because unread input causes a reset that can destroy the answer.
 func (l *Loop) sendRefusalAndClose(fd int32, peer netip.AddrPort, reason error) {
 	defer sock.Close(fd)
 	if answer := l.host.BuildRefusalReply(peer, reason); len(answer) > 0 {
@@ -173,7 +174,7 @@ func (l *Loop) addConnToTable(fd int32) *engine.Conn {
 	return c
 }
 
-// pauseAcceptOnError pauses accepting if descriptors or memory are exhausted, because the loop would spin otherwise.
+// pauseAcceptOnError pauses accepting for acceptRetryInterval after a failure, such as a lack of descriptors or memory.
 func (l *Loop) pauseAcceptOnError(errno syscall.Errno) {
 	l.counters.Add(engine.AcceptErrors, 1)
 	now := l.pauseAcceptFor(acceptRetryInterval)
@@ -196,7 +197,7 @@ func (l *Loop) pauseAcceptFor(pause time.Duration) (now time.Duration) {
 	return now
 }
 
-// stopAcceptingFromShutListener stops accepting from a listener that another shard or foreign code has shut down.
+// stopAcceptingFromShutListener stops accepting from a listener that another loop or other code has shut down.
 func (l *Loop) stopAcceptingFromShutListener(listenerFD int32) {
 	l.stopAcceptingFrom(listenerFD)
 	if !l.engine.stopping.Load() {
@@ -207,7 +208,8 @@ func (l *Loop) stopAcceptingFromShutListener(listenerFD int32) {
 
 func (l *Loop) isAcceptPaused() bool { return l.accept.paused || l.accept.pausedByOperator }
 
-// WatchChannelsAndUnpausedListeners watches all hand-over channels and, unless accepting is paused, all listeners.
+// WatchChannelsAndUnpausedListeners makes the driver watch all hand-over channels. It also watches all listeners if
+// accepting is not paused.
 func (l *Loop) WatchChannelsAndUnpausedListeners() {
 	for _, o := range l.exporter.sender.Channels {
 		l.driver.WatchListener(o.FD)
@@ -244,9 +246,9 @@ func (l *Loop) stopAcceptingFrom(listenerFD int32) {
 	}
 }
 
-// closeListeners stops accepting permanently. To close the listener of a shard is not enough, because other descriptor
-// tables contain it, too. So closeListeners calls shutdown(2), except for listeners that another process may use. Those
-// end when all their descriptors are closed.
+// closeListeners permanently stops accepting and closes the loop's descriptors of listeners. If several descriptor
+// tables contain a listener, closeListeners also calls shutdown(2) for this listener. Listeners that another process
+// may use are not shut down.
 func (l *Loop) closeListeners() {
 	l.counters.Set(engine.AcceptPausedCount, 0)
 	for len(l.accept.watchedFDs) > 0 {
@@ -263,13 +265,14 @@ func (l *Loop) closeListeners() {
 	}
 }
 
-// isFull reports whether the descriptor table of a shard has no space for more connections.
+// isFull reports whether the loop's own descriptor table has no space for more connections. A loop without its own
+// table is never full.
 func (l *Loop) isFull() bool {
 	return l.engine.cfg.MaxConnsPerShard > 0 && l.connCount.Load() >= l.capacity.Load()
 }
 
-// lowerCapacityToUsed sets a shard's capacity to its current number of connections. It is called when the descriptor
-// table is full early, for example because other code uses descriptors. It reports whether the loop is a shard.
+// lowerCapacityToUsed reduces the capacity of the loop's own descriptor table to the current number of connections.
+// Call it when the table is full earlier than expected. For a loop without its own table, it returns false.
 func (l *Loop) lowerCapacityToUsed() (isShard bool) {
 	if l.engine.cfg.MaxConnsPerShard == 0 {
 		return false
@@ -287,7 +290,8 @@ func (e *loopEngine) leastLoadedLoopUnlessFull() *Loop {
 	return best
 }
 
-// delegateListenersToLeastLoaded makes another loop accept from this loop's listeners, if any other loop has space.
+// delegateListenersToLeastLoaded moves this loop's listeners to the loop with the fewest connections. It returns false
+// if no other loop has space.
 func (l *Loop) delegateListenersToLeastLoaded() (delegated bool) {
 	e := l.engine
 	e.mu.Lock()
@@ -307,7 +311,8 @@ func (l *Loop) delegateListenersToLeastLoaded() (delegated bool) {
 	return true
 }
 
-// reclaimListenersIfSpace makes the loop accept from its own listeners again if more than 1/16 of its capacity is free.
+// reclaimListenersIfSpace makes the loop accept from its own listeners again. It does nothing if at most 1/16 of the
+// loop's capacity is free.
 func (l *Loop) reclaimListenersIfSpace() {
 	e, own := l.engine, l.host.Index
 	if capacity := l.capacity.Load(); capacity-l.connCount.Load() <= capacity/16 {
@@ -339,8 +344,8 @@ func (l *Loop) watchListenerIfAssigned(listenerFDIndex int) {
 	}
 }
 
-// delegateOrFailDial passes a dial to the least loaded loop. If all loops are full, the dial fails. The result is false
-// if the dial must be retried, because the request queue of the selected loop is full.
+// delegateOrFailDial passes a dial to the loop with the fewest connections. If all loops are full, the dial fails. If
+// the request queue of the selected loop is full, needsNoRetry is false.
 func (l *Loop) delegateOrFailDial(request engine.DialRequest) (needsNoRetry bool) {
 	target := l.engine.leastLoadedLoopUnlessFull()
 	if target == nil {

@@ -17,8 +17,7 @@ import (
 
 var loopsByThread sync.Map
 
-// currentLoop returns the loop on whose thread the caller runs, or nil. It locks the goroutine to its thread, because a
-// goroutine could otherwise move to a loop's thread during the check.
+// currentLoop returns the loop that runs on the current thread, or nil if there is none.
 func currentLoop() *Loop {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -50,7 +49,8 @@ func (l *Loop) FetchLocalAddr(ref engine.Ref) (addr netip.AddrPort, ok bool) {
 	return addr, ok
 }
 
-// localAddrOf returns the local address of ref. It must be called on the loop.
+// localAddrOf returns the local address of the connection ref. ok is false if the connection is closed. Call
+// localAddrOf only on the loop's goroutine.
 func (l *Loop) localAddrOf(ref engine.Ref) (_ netip.AddrPort, ok bool) {
 	c := ref.ConnOwnedBy(&l.host)
 	if c == nil {

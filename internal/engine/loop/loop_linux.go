@@ -16,7 +16,7 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// These limits for one turn of a loop prevent one task from starving the others.
+// Limits of one loop iteration. They prevent one task from starving the others.
 const (
 	acceptBatch       = 128
 	dialBatch         = 128
@@ -26,14 +26,14 @@ const (
 	maxTaskTime = time.Millisecond
 )
 
-// The stages of stopping, in order.
+// Stages of stopping a loop, in order.
 const (
 	stageServing int32 = iota
 	stageStopping
 	stageKilling
 )
 
-// Loop is one thread of an event-driven model. The package comment defines which goroutine may access which field.
+// Loop is an event loop that runs on its own thread. The package comment states which goroutines may access its fields.
 type Loop struct {
 	engine        *loopEngine
 	host          engine.Runtime
@@ -147,12 +147,12 @@ func newLoop(e *loopEngine, index int, eventfd sock.Eventfd) *Loop {
 
 func (l *Loop) Log() *slog.Logger { return l.host.Log }
 
-// sendDirect implements Runtime.SendDirect. Errors surface on the next send.
+// sendDirect implements engine.Runtime.SendDirect. After an error, it returns 0, and the next send reports the error.
 func sendDirect(c *engine.Conn, first []byte, rest [][]byte) int {
 	return sock.SendBuffers(c.FD(), first, rest)
 }
 
-// Eventfd returns the eventfd that ends the loop's wait. The driver watches and clears it.
+// Eventfd returns the eventfd that wakes the loop. The driver must watch and clear this eventfd.
 func (l *Loop) Eventfd() sock.Eventfd { return l.eventfd }
 
 func (l *Loop) Conn(slot uint32) *engine.Conn { return l.conns.conn(slot) }
@@ -161,7 +161,8 @@ func (l *Loop) OwnsConn(c *engine.Conn) bool { return c.DriverFlags()&Busy == 0 
 
 func (l *Loop) UseBlockingSockets() { l.acceptor.Blocking = true }
 
-// runOnThread runs the loop on a separate thread until it has stopped. It sends the result of the start to startResult.
+// runOnThread runs the loop on a separate thread until the loop has stopped. It sends nil or a start error to
+// startResult.
 func (l *Loop) runOnThread(startResult chan<- error) {
 	if l.engine.cfg.MaxConnsPerShard > 0 {
 		sock.RunOnNewThread(func() { l.runWithPrivateFDTable(startResult) })
@@ -193,8 +194,8 @@ func (l *Loop) runWithPrivateFDTable(startResult chan<- error) {
 	_ = l.openAndRunUntilLastConnClosed(startResult) // the end of the thread closes the listeners
 }
 
-// openAndRunUntilLastConnClosed opens the driver and sends the result to startResult. It then runs turns until the loop
-// is stopped and its last connection has closed.
+// openAndRunUntilLastConnClosed opens the driver, sends the result to startResult, and runs the loop. The loop ends
+// when it has been stopped and its last connection has closed.
 func (l *Loop) openAndRunUntilLastConnClosed(startResult chan<- error) error {
 	if err := l.driver.Open(); err != nil {
 		l.markUnstartedLoopClosed()
@@ -211,8 +212,8 @@ func (l *Loop) openAndRunUntilLastConnClosed(startResult chan<- error) error {
 	return nil
 }
 
-// runUntilFinishedOrLost runs turns until the loop is finished, and then closes it. It ends earlier if the goroutine
-// loses the loop to another goroutine; see jobHold.
+// runUntilFinishedOrLost runs the loop until it is finished, and then closes the loop. If another goroutine takes over
+// the loop, runUntilFinishedOrLost returns earlier.
 func (l *Loop) runUntilFinishedOrLost(h *jobHold) {
 	h.thread = unix.Gettid()
 	loopsByThread.Store(h.thread, l)
@@ -248,10 +249,11 @@ func (l *Loop) isFinished() bool {
 	return l.stopStage >= stageStopping && !l.inTurn && l.conns.used == 0 && l.exporter.onDone == nil && !l.hasRemoteRequests.Load() && len(l.dials.requests) == 0
 }
 
-// runTurn handles pending events and then runs each task once. Without events or other work, it first waits.
+// runTurn runs one iteration of the loop: it handles pending events and runs each task once. If there is nothing to do,
+// it first waits.
 //
-// If a handler calls runtime.Goexit, the turn ends early, and the next turn does the remaining work. Therefore, during
-// a handler call, no remaining work may exist only in local variables.
+// If a handler calls runtime.Goexit, the next iteration does the remaining work. Therefore, no remaining work may exist
+// only in local variables during a handler call.
 func (l *Loop) runTurn() {
 	cutShort := l.inTurn
 	l.inTurn = true
@@ -306,8 +308,8 @@ func (l *Loop) recordTurnAndExtendDeadlines(now time.Duration) {
 	}
 }
 
-// extendDeadlinesOfNonBusyConns extends time limits by duration, during which the loop could not read. It skips Busy
-// connections.
+// extendDeadlinesOfNonBusyConns calls extend for each connection that no worker is using. duration is a time in which
+// the loop could not read.
 func (l *Loop) extendDeadlinesOfNonBusyConns(now, duration time.Duration, extend func(*engine.Conn, time.Duration)) {
 	l.host.SetClock(now)
 	l.ForEachConn(func(c *engine.Conn) {
@@ -317,7 +319,7 @@ func (l *Loop) extendDeadlinesOfNonBusyConns(now, duration time.Duration, extend
 	})
 }
 
-// timedTurnsAfterSlow is the number of turns after a slow turn in which each handler call is timed.
+// timedTurnsAfterSlow is the number of iterations after a slow loop iteration in which each handler call is timed.
 const timedTurnsAfterSlow = 10_000
 
 func (l *Loop) handleEvents() (handledAny bool) {
@@ -327,8 +329,8 @@ func (l *Loop) handleEvents() (handledAny bool) {
 	return l.handleEventsAndReadBulk()
 }
 
-// handleEventsAndReadBulk handles pending events and reports whether there were any. It also reads from bulk
-// connections, unless the buffers of all loops exceed their limit.
+// handleEventsAndReadBulk handles pending events and reads from queued connections. It reports whether it handled or
+// read anything. It does not read if the buffers of all loops exceed their limit.
 func (l *Loop) handleEventsAndReadBulk() (handledAny bool) {
 	handled, left := l.driver.HandleEvents()
 	l.eventsLeft = left
@@ -362,7 +364,7 @@ func (l *Loop) hasRemoteWork() bool {
 	return l.mailbox.HasRequests() || l.hasRemoteRequests.Load() || l.hasReturned.Load() || l.requestedStopStage.Load() > l.stopStage
 }
 
-// blockUntilWork blocks until there are events or remote work, or a task is due.
+// blockUntilWork blocks until the loop has an event, a request from another goroutine, or a due task.
 func (l *Loop) blockUntilWork() {
 	l.asleep.Store(true)
 	defer l.asleep.Store(false)
@@ -379,8 +381,8 @@ func (l *Loop) blockUntilWork() {
 	l.startTurnAndExtendDeadlines(now, limit)
 }
 
-// startTurnAndExtendDeadlines starts a turn after a wait. A wait longer than waitLimit shows that the process was
-// stopped or had no CPU. The time limits of peers are then extended.
+// startTurnAndExtendDeadlines starts a loop iteration after a wait. If the wait was much longer than waitLimit, the
+// process was suspended. The deadlines of all connections are then extended. A negative waitLimit means no limit.
 func (l *Loop) startTurnAndExtendDeadlines(waitStart, waitLimit time.Duration) {
 	l.turnStart = engine.MonotonicNow()
 	l.host.SetClock(l.turnStart)
@@ -389,8 +391,8 @@ func (l *Loop) startTurnAndExtendDeadlines(waitStart, waitLimit time.Duration) {
 	}
 }
 
-// yieldIfSingleCPUHasWork lets goroutines run that got work in this turn, if there is only one CPU. Otherwise the
-// thread would block in the kernel, and they would run only after Go's monitor had noticed.
+// yieldIfSingleCPUHasWork lets other goroutines run before the loop blocks. It yields if there is only one CPU and the
+// loop has given work to other goroutines.
 func (l *Loop) yieldIfSingleCPUHasWork() (yielded bool) {
 	retained := l.host.RetainCalls.Load()
 	if !l.singleCPU || l.lastRetained == retained {
@@ -404,15 +406,16 @@ func (l *Loop) yieldIfSingleCPUHasWork() (yielded bool) {
 	return true
 }
 
-// AdjustFastSweepReasons adds delta to the number of reasons for fast sweeps. At 0, sweeps are slow.
+// AdjustFastSweepReasons adds delta to the number of conditions that require frequent timeout checks. When the number
+// is 0, checks are less frequent.
 func (l *Loop) AdjustFastSweepReasons(delta int) {
 	if l.sweeper.fastSweepReasons += delta; delta > 0 && l.sweeper.fastSweepReasons == delta {
 		l.sweeper.nextAt = min(l.sweeper.nextAt, l.host.Clock()+engine.MinSliceInterval)
 	}
 }
 
-// UpdateExpiryTracking schedules the checks of c's deadline and timer, or removes c if it has neither. Drivers call it
-// when c begins to wait for events.
+// UpdateExpiryTracking schedules the checks of c's deadline and timer. If c has neither, no checks are scheduled.
+// Drivers call UpdateExpiryTracking when c begins to wait for events.
 func (l *Loop) UpdateExpiryTracking(c *engine.Conn) {
 	if _, due := c.NextExpiryOrTimer(); !due {
 		l.untrackExpiry(c)
@@ -453,8 +456,8 @@ func (l *Loop) ReceiveOnceAndDeliver(c *engine.Conn, buf []byte) (n int) {
 	return 0
 }
 
-// SendNextFilePart sends the next part of c's file with sendfile. If sendfile fails, SendNextFilePart reads a
-// piece of the file into the output instead. This read or the next send then reports the error.
+// SendNextFilePart sends the next part of c's file by calling sendfile. If sendfile fails, SendNextFilePart copies a
+// part of the file to c's output buffer instead.
 func (l *Loop) SendNextFilePart(c *engine.Conn, sendfile func(fd int32, f *os.File, offset int64, n int) (int, syscall.Errno)) {
 	f, offset, n := c.NextFilePartUnlessLayered()
 	if f == nil {
@@ -471,13 +474,14 @@ func (l *Loop) SendNextFilePart(c *engine.Conn, sendfile func(fd int32, f *os.Fi
 	}
 }
 
-// ClosesWithReset reports whether to close c with a reset: this process dialled it, and Config.ResetDialled is set.
+// ClosesWithReset reports whether c must be closed with a TCP reset. This is so if c was dialled and
+// Config.ResetDialled is set.
 func (l *Loop) ClosesWithReset(c *engine.Conn) bool {
 	return c.IsDialled() && l.engine.cfg.ResetDialled
 }
 
-// ShutdownWriteUnlessReset shuts down the sending direction of c. If c is to be closed with a reset, it acts as if the
-// peer had sent EOF instead, because a FIN before the reset would leave the socket in TIME_WAIT.
+// ShutdownWriteUnlessReset shuts down the sending direction of c. If c must be closed with a reset, no FIN is sent,
+// because a FIN would leave the socket in TIME_WAIT. The loop then acts as if the peer had sent EOF.
 func (l *Loop) ShutdownWriteUnlessReset(c *engine.Conn) {
 	if l.ClosesWithReset(c) {
 		c.OnEOF()
@@ -488,8 +492,8 @@ func (l *Loop) ShutdownWriteUnlessReset(c *engine.Conn) {
 	c.MarkWriteShutAndStartLinger()
 }
 
-// CloseConn closes the descriptor of an open connection, calls Closed and frees the slot. If handlers run on workers, a
-// worker calls Closed. The caller must ensure that no operation of c is in progress.
+// CloseConn closes the socket of an open connection, calls the handler's Closed method, and frees the slot of c. If
+// handlers run on workers, a worker calls Closed. No operation of c may be in progress.
 func (l *Loop) CloseConn(c *engine.Conn) {
 	l.untrackExpiry(c)
 	sock.Close(c.FD())
@@ -502,21 +506,23 @@ func (l *Loop) CloseConn(c *engine.Conn) {
 	l.callClosedAndFree(c)
 }
 
-// callClosedAndFree calls Closed and frees the slot, even if the handler calls runtime.Goexit.
+// callClosedAndFree calls the handler's Closed method and frees the slot of c. The slot is freed even if Closed calls
+// runtime.Goexit.
 func (l *Loop) callClosedAndFree(c *engine.Conn) {
 	defer l.freeSlotAndResumeAccepting(c)
 	c.OnClosed()
 }
 
-// CloseUnopened closes the descriptor of a connection that was not opened, such as a failed dial, and frees the slot.
+// CloseUnopened closes the socket of a connection that was never opened, such as a failed dial. It also frees the slot
+// of c.
 func (l *Loop) CloseUnopened(c *engine.Conn) {
 	l.untrackExpiry(c)
 	sock.Close(c.FD())
 	l.freeSlotAndResumeAccepting(c)
 }
 
-// DetachOrMarkExportReady turns c into a net.Conn with a separate descriptor or, if c is being exported, marks c as
-// ready. No operation of c may be in progress, and c must not be watched.
+// DetachOrMarkExportReady turns c into a net.Conn with a duplicate descriptor. If c is being exported, it only marks c
+// as ready. No operation of c may be in progress, and the driver must not watch c.
 func (l *Loop) DetachOrMarkExportReady(c *engine.Conn) {
 	if c.IsExporting() {
 		l.exporter.markReadyOrCancelExport(c)
@@ -538,8 +544,7 @@ func (l *Loop) freeSlotAndResumeAccepting(c *engine.Conn) {
 	}
 }
 
-// deliverRemainingAndCloseLoop delivers the remaining mail, because its bytes still count as posted. It then releases
-// the loop's resources.
+// deliverRemainingAndCloseLoop delivers the requests that are still queued and then releases the loop's resources.
 func (l *Loop) deliverRemainingAndCloseLoop() {
 	l.mailbox.Close()
 	for l.hasMail() {

@@ -28,7 +28,7 @@ const (
 	maxSpareData  = 256
 )
 
-// mailQueueSet contains requests that the loop has taken from its mailbox and not delivered yet.
+// mailQueueSet contains requests that the loop has taken from its mailbox and not yet delivered.
 type mailQueueSet struct {
 	unsorted      []engine.QueuedRequest // mail that is not in a queue yet
 	unsortedData  []byte                 // its bytes
@@ -64,7 +64,7 @@ func (r *connMailQueue) dequeue() (m engine.QueuedRequest, data []byte) {
 	return m, data
 }
 
-// enqueue appends a message and returns the number of bytes by which the queue's memory has grown.
+// enqueue appends the request m with its data. It returns the growth of the queue's memory in bytes.
 func (r *connMailQueue) enqueue(m engine.QueuedRequest, data []byte) (addedBytes int) {
 	before := r.memoryBytes()
 	r.mail = append(r.mail, m)
@@ -123,7 +123,7 @@ func (p *mailQueueSet) dequeueReadyConnQueue() *connMailQueue {
 	return queue
 }
 
-// requeueOrRelease moves a queue that still contains mail behind the other queues. It releases an empty queue.
+// requeueOrRelease moves a non-empty queue behind all other queues. It releases an empty queue.
 func (p *mailQueueSet) requeueOrRelease(queue *connMailQueue) {
 	queue.mail, queue.delivered = slices.Delete(queue.mail, 0, queue.delivered), 0
 	if len(queue.mail) == 0 || queue.dataOffset > len(queue.data)/2 { // so that a queue that is never empty does not grow
@@ -144,8 +144,8 @@ func (p *mailQueueSet) requeueOrRelease(queue *connMailQueue) {
 	}
 }
 
-// mailDelayTimer ends the delay of output that the mailbox caused. While the loop drains or hands over its connections,
-// there is no delay.
+// mailDelayTimer releases output that the mailbox has delayed for Config.WriteDelay. While the loop stops or hands over
+// connections, output is not delayed.
 type mailDelayTimer struct{ loop *Loop }
 
 func (t *mailDelayTimer) nextDue() (at time.Duration, ok bool) {
@@ -172,7 +172,8 @@ func (l *Loop) updateMailMemoryCounter() {
 	}
 }
 
-// deliverMail delivers mail for a limited time. After the mail of a connection, it performs the connection's actions.
+// deliverMail delivers queued requests to connections for a limited time. After each delivery, the driver performs the
+// connection's actions.
 func (l *Loop) deliverMail() {
 	p := &l.mailQueues
 	if !l.hasMail() {
@@ -197,7 +198,8 @@ func (l *Loop) deliverMail() {
 	}
 }
 
-// deliverOrDeferConnMail delivers a connection's mail, or defers the mail if a worker has the connection.
+// deliverOrDeferConnMail delivers the queued requests of one connection. While a worker uses the connection, it defers
+// the requests. timedOut reports whether the deadline has passed.
 func (l *Loop) deliverOrDeferConnMail(queue *connMailQueue, deadline time.Duration) (timedOut bool) {
 	defer l.mailQueues.requeueOrRelease(queue) // also after a runtime.Goexit
 	for c := queue.conn; queue.delivered < len(queue.mail) && !timedOut; {

@@ -50,14 +50,17 @@ func (l *Loop) applyOperatorPause(paused bool) {
 	}
 }
 
-// connWalk is a visit to all connections of all loops, a limited number in each turn.
+// connWalk is an iteration over the connections of all loops. Each loop visits a limited number of connections at a
+// time.
 type connWalk struct {
 	visitFrom func(l *Loop, from uint32) (next uint32) // visits some slots
 	onDone    func()
 	loopsLeft atomic.Int32 // loops that have not finished
 }
 
-// startConnWalk starts a visit to all connections, unless all loops have ended. It calls onDone after the last one.
+// startConnWalk starts a visit to the connections of all loops. visitFrom visits some connections, starting at slot
+// from, and returns the slot at which to continue. onDone is called after the last visit. If the engine has ended,
+// startConnWalk returns engine.ErrClosed.
 func (e *loopEngine) startConnWalk(visitFrom func(l *Loop, from uint32) (next uint32), onDone func()) error {
 	select {
 	case <-e.done:
@@ -111,7 +114,8 @@ func (e *loopEngine) ClosePeerConns(exactAddrPort netip.AddrPort) error {
 	return err
 }
 
-// PostToAllMailboxes implements engine.ConnVisitor. If the mailbox is full, it continues in a later turn.
+// PostToAllMailboxes implements engine.ConnVisitor. If a loop's mailbox is full, the loop continues in a later
+// iteration.
 func (e *loopEngine) PostToAllMailboxes(message *engine.Shared, beforePost func(), onDone func(full int)) error {
 	return e.startConnWalk(func(l *Loop, from uint32) (next uint32) {
 		end := min(from+walkSlotsPerTurn, l.conns.slotCount)
@@ -132,8 +136,8 @@ func (e *loopEngine) PostToAllMailboxes(message *engine.Shared, beforePost func(
 	}, func() { onDone(0) })
 }
 
-// isFromProxyAddr reports whether the socket's remote address is proxyAddr. It ignores a client address that a proxy
-// has announced.
+// isFromProxyAddr reports whether the remote address of c's socket is proxyAddr. The client address announced by the
+// proxy does not matter.
 func (l *Loop) isFromProxyAddr(c *engine.Conn, proxyAddr netip.AddrPort) bool {
 	if l.engine.cfg.IsProxy == nil {
 		return false

@@ -9,20 +9,15 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// These limits decide where handlers run if Config.AutoWorkers is set.
+// Limits that decide where handlers run if Config.AutoWorkers is set: on their event loop or on workers.
 //
-// Handlers start on workers until they have proved quick. On a loop, a first call that blocks forever would freeze the
-// loop. Nothing can replace a loop during a call, because its ring and a shard's descriptors belong to its thread. A
-// handler that was quick and then blocks forever still freezes its loop. The watchdog then moves the handlers of all
-// other loops to workers, and none return while a loop is stuck.
+// Handlers start on workers, because a call that blocks forever would freeze a loop. Quick handlers move to the loop.
+// Several slow loop iterations in a row, or a very slow one, move them back to workers. An iteration is slow if it
+// takes long, both in total and per read. It does not count if the thread has mostly waited for a CPU. Each move to
+// workers doubles the minimum time on workers, up to maxTimeOnWorkers.
 //
-// A turn is slow if it took long, both in total and per read; many quick calls do not make a turn slow. A turn may also
-// take long because the thread waits for a CPU. Therefore the turns after a slow turn are measured. They count only if
-// the thread has slept, or worked for a long time.
-//
-// A few slow turns in a row move the handlers of a loop to workers. A single turn with very slow reads suffices,
-// because the next turn could take a second. On workers, each call is timed, and quick handlers return to the loop.
-// Each move doubles the time on workers, up to maxTimeOnWorkers.
+// A handler that blocks forever after its move to a loop freezes that loop. The watchdog then moves the handlers of all
+// other loops to workers.
 const (
 	slowTurnTime       = 2 * time.Millisecond
 	slowReadTime       = 100 * time.Microsecond
@@ -49,7 +44,7 @@ type handlerPlacer struct {
 	workerTimes    engine.WorkerCallTimes
 }
 
-// handleEventsAndMoveIfSlow handles pending events. If handlers delay the loop, it moves them to workers.
+// handleEventsAndMoveIfSlow handles pending events. If handlers delay the loop, it moves the handlers to workers.
 func (a *handlerPlacer) handleEventsAndMoveIfSlow() (handledAny bool) {
 	l := a.loop
 	var workBefore sock.ThreadUsage
@@ -74,8 +69,9 @@ func (a *handlerPlacer) handleEventsAndMoveIfSlow() (handledAny bool) {
 	return handled
 }
 
-// moveToWorkersAfterSlowTurns counts a slow turn that follows another slow turn, unless its thread has mostly waited
-// for a CPU. After enough counted turns, or a very slow one, it moves the handlers to workers.
+// moveToWorkersAfterSlowTurns counts a slow loop iteration that follows another slow one. After enough counted
+// iterations, or a very slow one, it moves the handlers to workers. Iterations that mostly waited for a CPU do not
+// count.
 func (a *handlerPlacer) moveToWorkersAfterSlowTurns(took, numReads time.Duration, threadUsage sock.ThreadUsage) {
 	if threadUsage.Sleeps == 0 && (threadUsage.CPU < slowTurnTime || threadUsage.CPU < slowReadTime*numReads) {
 		a.slowTurnsInRow = 0
@@ -87,7 +83,7 @@ func (a *handlerPlacer) moveToWorkersAfterSlowTurns(took, numReads time.Duration
 	}
 }
 
-// moveHandlersToWorkers makes workers call the handlers. timePerRead is only logged.
+// moveHandlersToWorkers makes workers call the loop's handlers. timePerRead is only logged.
 func (a *handlerPlacer) moveHandlersToWorkers(timePerRead time.Duration) {
 	l := a.loop
 	a.lastTurnSlow, a.slowTurnsInRow = false, 0
@@ -102,7 +98,7 @@ func (a *handlerPlacer) moveHandlersToWorkers(timePerRead time.Duration) {
 
 func (a *handlerPlacer) nextDue() (at time.Duration, ok bool) { return 0, false }
 
-// runIfDue moves quick handlers from workers back to the loop. Once they are back, the loop gets its own buffers again.
+// runIfDue moves quick handlers from workers back to the loop. Afterwards, it restores the loop's own buffers.
 func (a *handlerPlacer) runIfDue(now time.Duration) {
 	switch {
 	case !a.loop.engine.cfg.AutoWorkers:
@@ -113,8 +109,8 @@ func (a *handlerPlacer) runIfDue(now time.Duration) {
 	}
 }
 
-// moveHandlersToLoopIfQuick makes the loop call the handlers again if at least quickCallsToReturn calls were short and
-// a further review finds no slow call that was in progress.
+// moveHandlersToLoopIfQuick makes the loop call the handlers again if their calls on workers are quick. It requires
+// quickCallsToReturn quick calls, and then one more check without slow calls.
 func (a *handlerPlacer) moveHandlersToLoopIfQuick(now time.Duration) {
 	l := a.loop
 	if now < a.reviewAt {
@@ -140,7 +136,7 @@ func (a *handlerPlacer) moveHandlersToLoopIfQuick(now time.Duration) {
 		slog.Int("loop", l.host.Index))
 }
 
-// useLoopBuffersIfNoConnBusy replaces the shared buffers by the loop's own buffers once no worker has a connection.
+// useLoopBuffersIfNoConnBusy replaces the shared buffers by the loop's own buffers when no worker uses a connection.
 func (a *handlerPlacer) useLoopBuffersIfNoConnBusy() {
 	l := a.loop
 	if l.busyConns == 0 && l.host.Buffers != engine.BufferPool(&l.buffers) {
@@ -148,7 +144,7 @@ func (a *handlerPlacer) useLoopBuffersIfNoConnBusy() {
 	}
 }
 
-// switchToWorkers makes workers call the handlers, with buffers that are safe for concurrent use.
+// switchToWorkers makes workers call the handlers. The loop then uses buffers that are safe for concurrent use.
 func (a *handlerPlacer) switchToWorkers() {
 	l := a.loop
 	l.host.OnWorkers = true

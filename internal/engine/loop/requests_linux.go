@@ -57,7 +57,8 @@ func (l *Loop) enqueueDialWithoutWake(request engine.DialRequest) error {
 	return nil
 }
 
-// enqueueCallAndWake queues a function for the loop to call. If the loop has ended, it returns false.
+// enqueueCallAndWake queues a function for the loop to call, and wakes the loop. It returns false if the loop has
+// ended.
 func (l *Loop) enqueueCallAndWake(call func()) (ok bool) {
 	l.mu.Lock()
 	if ok = !l.closed; ok {
@@ -69,7 +70,7 @@ func (l *Loop) enqueueCallAndWake(call func()) (ok bool) {
 	return ok
 }
 
-// wake ends the loop's wait. wakeMu guards the eventfd, which may be closed when the loop has ended.
+// wake wakes the loop if it is waiting for events. Calling wake is safe even after the loop has ended.
 func (l *Loop) wake() {
 	if !l.asleep.Load() || !l.asleep.CompareAndSwap(true, false) {
 		return
@@ -93,7 +94,7 @@ func (l *Loop) PerformActionsLater(c *engine.Conn) {
 	}
 }
 
-// performPendingActions performs the actions of the connections in pendingActions, until none is left.
+// performPendingActions performs the actions of all connections in pendingActions, and clears pendingActions.
 func (l *Loop) performPendingActions() {
 	for i := 0; i < len(l.pendingActions); i++ {
 		if c := l.pendingActions[i]; c.FD() >= 0 && c.DriverFlags()&(Busy|Connecting) == 0 && c.IsOpen() {
@@ -109,7 +110,8 @@ func (l *Loop) ForEachConn(visit func(*engine.Conn)) {
 	l.conns.forEachConnInUse(0, l.conns.slotCount, visit)
 }
 
-// AbortConnOrFailDial fails a dial or aborts a connection. The abort waits while a worker has the connection.
+// AbortConnOrFailDial aborts an open connection or fails a dial in progress. While a worker uses the connection, the
+// abort waits.
 func (l *Loop) AbortConnOrFailDial(c *engine.Conn, reason error) {
 	switch {
 	case c.DriverFlags()&Connecting != 0:
@@ -176,8 +178,8 @@ func (l *Loop) failQueuedDials() {
 	}
 }
 
-// startDelegateOrFailDial starts one dial, delegates it to another loop, or fails it. The result is false if the dial
-// must be retried, because the other loop's request queue is full.
+// startDelegateOrFailDial starts one dial. If the loop is full, another loop gets the dial. If all loops are full, the
+// dial fails. If needsNoRetry is false, the other loop's request queue was full, and the caller must try again.
 func (l *Loop) startDelegateOrFailDial(request engine.DialRequest) (needsNoRetry bool) {
 	if l.requestedStopStage.Load() >= stageStopping {
 		l.host.NotifyDialFailed(request.Handler, engine.ErrClosed)
@@ -221,7 +223,7 @@ func (l *Loop) startDelegateOrFailDial(request engine.DialRequest) (needsNoRetry
 	return true
 }
 
-// shutdownTimedOutDial shuts down the socket of a dial that has timed out, so that the kernel reports a failure.
+// shutdownTimedOutDial shuts down the socket of a dial that has timed out. The kernel then reports a failure.
 func (l *Loop) shutdownTimedOutDial(c *engine.Conn) {
 	c.SetDriverFlags(c.DriverFlags() | DialTimedOut)
 	sock.Shutdown(c.FD())
@@ -235,7 +237,7 @@ func (l *Loop) startConnect(request engine.DialRequest) (int32, error) {
 	return sock.StartDial(request.Target, request.Source, options)
 }
 
-// OpenOrFailDial ends a dial: it opens the connection or, if the socket has an error, reports the failure.
+// OpenOrFailDial ends a dial. It opens the connection or, if the socket has an error, reports the failure.
 func (l *Loop) OpenOrFailDial(c *engine.Conn) {
 	errno := sock.TakeSocketError(c.FD())
 	if c.DriverFlags()&DialTimedOut != 0 {

@@ -31,8 +31,8 @@ func (p *schedulerCaller) runIfDue(time.Duration) {
 	l.phase.Store(phaseTasks)
 }
 
-// nudgeNowOrByMail calls Nudged for a connection. If a worker or another loop has the connection, it posts a request
-// instead, and returns false if the mailbox is full.
+// nudgeNowOrByMail calls the handler's Nudged method for the connection ref. If the loop cannot do so now, it posts a
+// request to call Nudged later. hadMailSpace is false if the mailbox was full.
 func (l *Loop) nudgeNowOrByMail(ref engine.Ref) (hadMailSpace bool) {
 	c := ref.ConnOwnedBy(&l.host)
 	if c == nil || c.DriverFlags()&Busy != 0 {

@@ -29,13 +29,14 @@ import (
 // Connections that the pool does not accept are then closed, and their handlers are called on the loop. Connections
 // that the pool has accepted must return.
 
-// poolRetryInterval is the time between two attempts to submit a connection to a full pool.
+// poolRetryInterval is the pause between two attempts to submit a connection to a full worker pool.
 const poolRetryInterval = time.Millisecond
 
-// throttleTime is how long submissions are throttled after the pool has rejected a connection that must wait.
+// throttleTime is how long submissions to the worker pool are limited after the pool has rejected a connection that
+// must wait.
 const throttleTime = 100 * time.Millisecond
 
-// poolSubmitter contains the connections that wait for capacity in the pool.
+// poolSubmitter is the queue of connections that wait for capacity in the worker pool.
 type poolSubmitter struct {
 	loop *Loop
 	deque.Deque[*engine.Conn]
@@ -51,8 +52,8 @@ func (w *poolSubmitter) isThrottled(now time.Duration) bool {
 	return w.lastShedAt > 0 && now-w.lastShedAt < throttleTime
 }
 
-// submitBehindWaitingConns submits a connection to the pool, or returns an error if connections in the queue come
-// first. Sheddable input comes after the whole queue or, during throttling, after one connection of the queue.
+// submitBehindWaitingConns submits c to the worker pool, behind the connections in the queue. If c must wait, it
+// returns the pool's last error.
 func (l *Loop) submitBehindWaitingConns(c *engine.Conn) error {
 	w := &l.submitQueue
 	switch {
@@ -91,7 +92,8 @@ func (l *Loop) saveRejectionAndCloseReason(rejection error) {
 	})
 }
 
-// submitWaiting submits up to maxConns connections from the queue. It returns the number that the pool has accepted.
+// submitWaiting submits up to maxConns queued connections to the worker pool. It returns the number of accepted
+// connections.
 func (l *Loop) submitWaiting(maxConns int) (submitted int) {
 	w := &l.submitQueue
 	maxConns = min(maxConns, w.Len())
@@ -119,8 +121,8 @@ func (w *poolSubmitter) runIfDue(now time.Duration) {
 	w.retryAt = now + poolRetryInterval
 }
 
-// requeueShedAndSubmitWaiting puts the connections that the pool has shed at the head of the queue. It then submits
-// connections from the queue, because numRan connections have left the pool and made space.
+// requeueShedAndSubmitWaiting puts shed, the connections that the worker pool has rejected, at the head of the queue.
+// It then submits queued connections to the pool. numRan is the number of connections that have left the pool.
 func (l *Loop) requeueShedAndSubmitWaiting(numRan int, shed []*engine.Conn, now time.Duration) {
 	w := &l.submitQueue
 	if len(shed) > 0 {
@@ -136,8 +138,8 @@ func (l *Loop) requeueShedAndSubmitWaiting(numRan int, shed []*engine.Conn, now 
 	}
 }
 
-// closeWithoutWorker closes a connection that needs a worker, if connections may no longer wait for one. The loop then
-// calls Closed. stillOwned reports whether the connection still exists.
+// closeWithoutWorker closes a connection that needs a worker but can no longer wait for one. stillOwned is false if c
+// has been freed.
 func (l *Loop) closeWithoutWorker(c *engine.Conn) (stillOwned bool) {
 	if c.IsClosedDeferred() {
 		c.UndeferClosed()

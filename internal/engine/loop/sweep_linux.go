@@ -60,14 +60,15 @@ func (s *expirySweeper) runIfDue(now time.Duration) {
 	}
 }
 
-// These limits spread the work for connections that are due at the same time. After maxSweepActions actions, the rest
-// of a slice waits until the driver has handled all events, but at most maxSweepPause turns.
+// Limits that spread the work when many connections time out at once. After maxSweepActions timeouts, a sweep pauses
+// while the driver handles events. The pause takes at most maxSweepPause loop iterations.
 const (
 	maxSweepActions = 512
 	maxSweepPause   = 16
 )
 
-// adjustExpiringCount adds delta to the number of connections about to expire, in total and in the chunk of slot.
+// adjustExpiringCount adds delta to the number of connections about to expire. It adjusts the total and the number for
+// the chunk that contains slot.
 func (s *expirySweeper) adjustExpiringCount(slot uint32, delta int) {
 	s.growToChunkCount(int(slot/chunkSize) + 1)
 	s.expiring[slot/chunkSize] += uint16(delta)
@@ -81,8 +82,8 @@ func (s *expirySweeper) growToChunkCount(chunks int) {
 	}
 }
 
-// isChunkDue reports whether to visit the next chunk. A chunk is visited only once per period if the connections that
-// require fast sweeps are all in other chunks.
+// isChunkDue reports whether to sweep the next chunk of connections. A fast sweep skips chunks without expiring
+// connections until their normal period has passed.
 func (s *expirySweeper) isChunkDue(now time.Duration) bool {
 	s.growToChunkCount(s.nextChunk + 1)
 	last := &s.sweptAt[s.nextChunk]

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// loopTask is regular work of a loop, other than handling events of its connections. Only the loop accesses its state.
+// loopTask is a regular task of a loop, in addition to handling events. Only the loop accesses a task's state.
 type loopTask interface {
 	// runIfDue does the work that is due. It is called once in each turn.
 	runIfDue(now time.Duration)
@@ -17,7 +17,7 @@ func (l *Loop) orderedTasks() []loopTask {
 	return []loopTask{&l.mailDelay, &l.dials, &l.broadcasts, &l.scheduler, &l.drainer, &l.exporter, &l.accept, &l.trimmer, &l.timers, &l.sweeper, &l.heartbeats, &l.budget, &l.submitQueue, &l.placement}
 }
 
-// runTasks runs each task once. Actions that a task causes are performed before the next task.
+// runTasks runs each task once. After each task, it performs the actions that the task has caused.
 func (l *Loop) runTasks() {
 	for _, d := range l.tasks {
 		d.runIfDue(l.host.Clock())
@@ -29,7 +29,7 @@ func (l *Loop) runTasks() {
 
 const never = time.Duration(math.MaxInt64)
 
-// nextTaskDue returns the earliest time at which a task is due, or never if no task has such a time.
+// nextTaskDue returns the earliest time at which a task is due. If no task has a due time, it returns never.
 func (l *Loop) nextTaskDue() time.Duration {
 	first := never
 	for _, d := range l.tasks {

@@ -8,13 +8,12 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// timerWheel checks connections at their NextTimer, at most engine.TimerTick late. A timer enters the wheel when it is
-// set or a sweep visits its connection, and only if it is due within the span of the wheel, which exceeds the time of a
-// fast sweep. So later timers, and connections without any, cost nothing.
+// timerWheel checks the timers of a loop's connections, at most engine.TimerTick late. It contains only timers that are
+// due within timerBuckets ticks. Sweeps add later timers when they are near.
 //
-// A connection is in at most one bucket, which Conn.TimerBucket stores as the bucket's index + 1. When that bucket is
-// due, a timer that has been set to a later time enters the wheel again. The slot of a connection that has closed, or
-// whose timer has been set to an earlier time, stays in its bucket and is then ignored.
+// A bucket contains the slots of connections whose timers are due in the same tick. A connection is in at most one
+// bucket. Conn.TimerBucket is the index of this bucket plus 1. When the bucket is due, closed connections are ignored,
+// and timers that have been postponed are added again.
 type timerWheel struct {
 	loop     *Loop
 	buckets  [timerBuckets][]uint32 // slots; tick t is in bucket t%timerBuckets
@@ -37,7 +36,7 @@ func (w *timerWheel) nextDue() (at time.Duration, ok bool) {
 	return time.Duration(first+int64(skipped)) * engine.TimerTick, true
 }
 
-// runIfDue checks the connections in due buckets, at most maxSweepActions timers in a turn.
+// runIfDue checks the connections whose timers are due. One call handles at most maxSweepActions timers.
 func (w *timerWheel) runIfDue(now time.Duration) {
 	tick := int64(now / engine.TimerTick)
 	for fired := 0; w.doneTick < tick && w.nonEmpty != 0 && fired < maxSweepActions; {
@@ -59,7 +58,8 @@ func (w *timerWheel) runIfDue(now time.Duration) {
 	}
 }
 
-// checkOrDeferTimer checks a connection from bucket. While a worker is using the connection, the check is deferred.
+// checkOrDeferTimer checks the timeouts of c, a connection from bucket. While a worker uses c, the check is deferred.
+// acted reports whether a timeout was due.
 func (w *timerWheel) checkOrDeferTimer(c *engine.Conn, bucket uint8, now time.Duration) (acted bool) {
 	switch {
 	case c.FD() < 0 || c.DriverFlags()&(Connecting|ClosePending) != 0:
@@ -84,7 +84,8 @@ func (w *timerWheel) checkOrDeferTimer(c *engine.Conn, bucket uint8, now time.Du
 	return acted
 }
 
-// addTimerIfSoon adds c to the bucket of its NextTimer, if this time is near and c is in no earlier bucket.
+// addTimerIfSoon adds c to the bucket of its next timer if the timer is due soon. It does nothing if c is in an earlier
+// bucket.
 func (w *timerWheel) addTimerIfSoon(c *engine.Conn) {
 	at, ok := c.NextTimer()
 	if !ok {

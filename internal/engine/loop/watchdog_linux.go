@@ -13,8 +13,8 @@ import (
 
 const minWatchInterval = 100 * time.Millisecond
 
-// watchForStuckTurns checks the clock of each loop periodically until ended is closed. A loop that is awake sets its
-// clock in each turn. If the clock does not change, the turn is stuck.
+// watchForStuckTurns reports loops that are stuck in an iteration, until ended is closed. A loop is stuck if it is
+// awake and its clock does not change.
 func (e *loopEngine) watchForStuckTurns(ended <-chan struct{}) {
 	limit := e.cfg.Limits.SlowHandlerTime
 	if limit == 0 {
@@ -35,7 +35,7 @@ func (e *loopEngine) watchForStuckTurns(ended <-chan struct{}) {
 	}
 }
 
-// These are the phases of a turn.
+// Phases of a loop iteration.
 const (
 	phaseEvents int32 = iota
 	phaseMail
@@ -58,8 +58,8 @@ type observedTurn struct {
 	reported  bool
 }
 
-// reportTurnIfStuck logs and counts a loop that has been in the same turn for at least Limits.SlowHandlerTime.
-// lastObserved is the turn that the previous call saw.
+// reportTurnIfStuck logs and counts a loop if its current iteration has lasted for Limits.SlowHandlerTime. lastObserved
+// is the iteration seen by the previous call, and is updated.
 func (l *Loop) reportTurnIfStuck(lastObserved *observedTurn) {
 	clock, now := l.host.Clock(), engine.MonotonicNow()
 	if l.asleep.Load() || lastObserved.clock != clock {

@@ -13,8 +13,8 @@ import (
 // driver may access only the bits, slot and descriptor of a Busy connection. They defer its events, in order, until it
 // returns. The driver does not read from it.
 
-// CallHandlerOrSubmit calls the handler of c or, if handlers run on workers, submits c to the pool. stillOwned reports
-// whether the loop still owns c.
+// CallHandlerOrSubmit calls the handler of c or, if handlers run on workers, submits c to the worker pool. stillOwned
+// reports whether the loop still owns c.
 func (l *Loop) CallHandlerOrSubmit(c *engine.Conn) (stillOwned bool) {
 	if !l.host.OnWorkers || c.IsRelayed() {
 		c.MakeDeferredHandlerCalls()
@@ -23,8 +23,8 @@ func (l *Loop) CallHandlerOrSubmit(c *engine.Conn) (stillOwned bool) {
 	return l.submitShedOrQueue(c)
 }
 
-// submitShedOrQueue submits c to the pool. Under overload, or if the pool is full, the handler sheds the input of c. If
-// the handler cannot shed, c waits in a queue. The result reports whether the loop still owns c.
+// submitShedOrQueue submits c to the worker pool. Under overload, the handler sheds the input of c instead. If the
+// handler cannot shed input, c waits in a queue. stillOwned reports whether the loop still owns c.
 func (l *Loop) submitShedOrQueue(c *engine.Conn) (stillOwned bool) {
 	if l.submitQueue.closeReason == engine.ErrPoolClosed {
 		return l.closeWithoutWorker(c)
@@ -64,8 +64,8 @@ func (l *Loop) DeferUntilWorkerReturns(c *engine.Conn, action func()) {
 	l.addDeferredAction(c, deferredAction{do: action})
 }
 
-// deferredAction runs when a worker returns a connection. A deferred request is delivered even if the connection is
-// closed, because its bytes still count as posted and senders may wait.
+// deferredAction is an action that runs when a worker returns a connection. Deferred requests are delivered even if the
+// connection is closed, because their senders may wait.
 type deferredAction struct {
 	do   func()
 	mail *connMailQueue // nil if the action is not mail
@@ -79,8 +79,8 @@ func (l *Loop) addDeferredAction(c *engine.Conn, action deferredAction) {
 	delete(l.deferredMail, c) // later mail must not overtake the action
 }
 
-// deferMailUntilWorkerReturns stores a request for a connection that a worker is using. Consecutive requests share one
-// queue. The bytes of a request are dropped if the connection will be closed.
+// deferMailUntilWorkerReturns stores the request m until a worker returns its connection. If the connection will be
+// closed, a request that carries bytes is dropped.
 func (l *Loop) deferMailUntilWorkerReturns(m engine.QueuedRequest, data []byte) {
 	if m.Conn.DriverFlags()&CloseOnReturn != 0 && m.DropIfCarriesBytes() {
 		return
@@ -106,8 +106,8 @@ func (l *Loop) deferredMailBytes(c *engine.Conn) (n int) {
 	return n
 }
 
-// dropMailAndCloseOnReturn drops the deferred output of a connection that a worker is using. It closes the connection
-// when the worker returns it.
+// dropMailAndCloseOnReturn drops the deferred output of c, which a worker is using. The loop closes c when the worker
+// returns c.
 func (l *Loop) dropMailAndCloseOnReturn(c *engine.Conn) {
 	for _, action := range l.deferred[c] {
 		if run := action.mail; run != nil {
@@ -134,7 +134,7 @@ func (l *Loop) discardDeferredActions(c *engine.Conn) {
 	l.updateMailMemoryCounter()
 }
 
-// deliverAllDespiteGoexit delivers the queued requests or, after a handler called runtime.Goexit, releases the rest.
+// deliverAllDespiteGoexit delivers all queued requests, even if a handler calls runtime.Goexit.
 func (r *connMailQueue) deliverAllDespiteGoexit() {
 	defer r.deliverRemaining()
 	r.deliverRemaining()
@@ -160,8 +160,8 @@ func (l *Loop) ReturnFromWorker(c *engine.Conn, rejection error) {
 	l.wake()
 }
 
-// resumeConnsReturnedByPool resumes the connections that the pool has returned. A connection waits in the queue again
-// if the pool has rejected it and its input must not be shed.
+// resumeConnsReturnedByPool resumes the connections that the worker pool has returned. Rejected connections that cannot
+// shed their input wait in the queue again.
 func (l *Loop) resumeConnsReturnedByPool() {
 	if l.returnBatchDone == len(l.returnBatch) { // the last batch was not cut short
 		if !l.hasReturned.Load() {
@@ -190,8 +190,8 @@ func (l *Loop) resumeConnsReturnedByPool() {
 	l.shedConns = l.shedConns[:0]
 }
 
-// resumeReturnedConn resumes a returned connection. If rejection is not nil, it sheds the connection's input. Deferred
-// actions run even if a handler calls runtime.Goexit. The connection has then failed, and no handler is called again.
+// resumeReturnedConn resumes a connection that the worker pool has returned. If rejection is not nil, the handler sheds
+// the connection's input. Deferred actions run even if a handler calls runtime.Goexit.
 func (l *Loop) resumeReturnedConn(c *engine.Conn, rejection error) {
 	l.reclaimFromWorker(c)
 	c.AddDroppedMessages(l.missedBroadcasts[c])
