@@ -12,12 +12,13 @@ import (
 	"github.com/myriad-go/myriad/pool"
 )
 
-// Handler is the user's code for connections. For one connection the server calls the methods one at a time: Opened
-// once, Received any number of times, Closed once. Calls for different connections may be concurrent.
+// Handler is the application's code for connections. For one connection, the server calls Opened once, Received any
+// number of times, and Closed once. Calls for one connection are never concurrent; calls for different connections may
+// be.
 //
-// In a model with event loops, a call that blocks delays all connections of its loop, unless Server.Workers is set. A
-// panic in a call closes only that connection, with a *[PanicError] as the reason. The server logs the panic with its
-// stack and counts it in Stats.Panics. A call of runtime.Goexit has the same effect, with the value [ErrGoexit].
+// With event loops, a call that blocks delays all connections of its loop, unless Server.Workers is set. A panic in a
+// call closes only this connection, with a *[PanicError] as the reason. The server logs the panic with its stack and
+// counts it in Stats.Panics. A call of runtime.Goexit is treated as a panic with the value [ErrGoexit].
 type Handler interface {
 	// Opened is the first call, when the connection is established. Its output is sent without waiting for input.
 	Opened(c *Conn)
@@ -59,14 +60,14 @@ type Handler interface {
 	Closed(c *Conn, why error)
 }
 
-// WritableHandler is a Handler or MessageHandler that learns when a slow peer has caught up.
+// WritableHandler is a Handler or MessageHandler that is told when a slow peer has caught up.
 type WritableHandler interface {
 	// Writable is called when unsent output has dropped to Limits.LowWater after it had exceeded Limits.HighWater.
 	Writable(c *Conn)
 }
 
-// MissedHandler is a Handler or MessageHandler that learns when a connection has missed messages because its peer reads
-// too slowly, for example to send the peer a complete state or to tell it about the gap.
+// MissedHandler is a Handler or MessageHandler that is told when a connection has missed messages. A peer that reads
+// too slowly misses messages. The handler can then send a complete state, or tell the peer about the gap.
 type MissedHandler interface {
 	// Missed is called when at most Limits.LowWater bytes of output are unsent, and before Writable. n is the number of
 	// messages missed since the last call, at least 1. Unlike Conn.Dropped, it excludes messages missed before an
@@ -74,28 +75,29 @@ type MissedHandler interface {
 	Missed(c *Conn, n int64)
 }
 
-// TimerHandler is a Handler or MessageHandler that uses Conn.SetTimer.
+// TimerHandler is an optional interface of a Handler or MessageHandler for timers set by Conn.SetTimer.
 type TimerHandler interface {
 	// Timer is called once when the time set by Conn.SetTimer has passed. It runs on the event loop, even with
 	// Server.Workers, and must not block.
 	Timer(c *Conn)
 }
 
-// SecuredHandler is a Handler or MessageHandler that uses Conn.StartTLS.
+// SecuredHandler is an optional interface of a Handler or MessageHandler. The server calls Secured when the handshake
+// of Conn.StartTLS is complete.
 type SecuredHandler interface {
 	// Secured is called after the handshake of StartTLS, before any input. It runs on the event loop, even with
 	// Server.Workers, and must not block.
 	Secured(c *Conn)
 }
 
-// ALPNHandler is a Handler or MessageHandler that determines the protocols that the server offers over TLS (ALPN).
+// ALPNHandler is a Handler or MessageHandler that selects the protocols that the server offers over TLS (ALPN).
 type ALPNHandler interface {
 	// NextProtos is called for every TLSConfig when the server starts. It receives the configuration's NextProtos,
 	// which it must not change, and returns the protocols to use. It does not affect results of GetConfigForClient.
 	NextProtos(configured []string) []string
 }
 
-// DialFailedHandler is a Handler or MessageHandler for Server.Dial that is told about dials that fail.
+// DialFailedHandler is a Handler or MessageHandler that is told when a Dial has failed.
 type DialFailedHandler interface {
 	// DialFailed is called instead of all other methods if a dial failed. It may run on any goroutine or event loop and
 	// must not block. d is the argument of Dial and can be passed to Server.Dial again. err is ErrDialTimeout, ErrFull
@@ -103,19 +105,20 @@ type DialFailedHandler interface {
 	DialFailed(d Dial, err error)
 }
 
-// DrainingHandler is a Handler or MessageHandler that learns when the server begins to shut down.
+// DrainingHandler is a Handler or MessageHandler that is told when the server begins to shut down.
 type DrainingHandler interface {
 	// Draining is called once for every connection when the server begins to shut down. It can write a farewell message
 	// or call Close. Otherwise the connection closes after its current message has been handled and its output sent.
 	Draining(c *Conn)
 }
 
-// ShedHandler is a Handler that rejects input when the pool Server.Workers has no worker for a connection, because it
-// is full or has shed the connection's job. If the handler is not a ShedHandler, the connection waits instead, and the
-// server does not read from it. Without Workers and in the goroutine model, the server never calls Shed.
+// ShedHandler is a Handler that rejects input under overload. The server calls Shed if Server.Workers is full or has
+// shed the job of a connection. Without Shed, the connection waits and the server does not read from it. The server
+// never calls Shed without Server.Workers or in the goroutine model.
 //
-// If a Handler has the Shed method of a MessageShedHandler, or a MessageHandler that of a ShedHandler, the server does
-// not start (ErrBadConfig). To hide an unrelated Shed method, wrap the handler: struct{ Handler }{h}.
+// A Handler must not have the Shed method of a MessageShedHandler, and a MessageHandler must not have that of a
+// ShedHandler: the server fails to start with ErrBadConfig. To hide an unrelated Shed method of a handler h, use
+// struct{ Handler }{h} instead of h.
 type ShedHandler interface {
 	// Shed is called instead of Received, under the same rules. It rejects the input as the protocol requires, or
 	// closes the connection. It runs on the event loop and must not block. why matches ErrOverloaded and either
@@ -161,7 +164,7 @@ func checkShedSignature(fieldName string, h Handler) error {
 	return nil
 }
 
-// These errors combine the pool's reasons with ErrOverloaded. They are allocated once to keep shedding cheap.
+// Errors for rejected input. Each combines ErrOverloaded with the reason of the pool.
 var (
 	errOverloadFull = fmt.Errorf("%w: %w", ErrOverloaded, pool.ErrFull)
 	errOverloadShed = fmt.Errorf("%w: %w", ErrOverloaded, pool.ErrShed)
@@ -174,13 +177,14 @@ func toOverloadError(poolErr error) error {
 	return errOverloadShed
 }
 
-// StartHandler is a Handler or MessageHandler that receives its Server before the start.
+// StartHandler is a Handler or MessageHandler that gets its Server before the server starts.
 type StartHandler interface {
 	// Starting is called once, before s serves.
 	Starting(s *Server)
 }
 
-// handlerAs returns h as the optional interface T. If h was made by Lines or Split, it returns the MessageHandler as T.
+// handlerAs returns h as the optional interface T, if h implements T. For a result of Lines or Split, it checks the
+// MessageHandler.
 func handlerAs[T any](h Handler) (t T, ok bool) {
 	if f, is := h.(*framer); is {
 		t, ok = f.MessageHandler.(T)
@@ -190,7 +194,7 @@ func handlerAs[T any](h Handler) (t T, ok bool) {
 	return t, ok
 }
 
-// handlers yields Server.Handler and the handlers of Listeners with the names of their fields. It omits nil handlers.
+// handlers yields Server.Handler and the handlers of Listeners, each with the name of its field. It skips nil handlers.
 func (s *Server) handlers() iter.Seq2[string, Handler] {
 	return func(yield func(string, Handler) bool) {
 		more := s.Handler == nil || yield("Server.Handler", s.Handler)
@@ -202,7 +206,8 @@ func (s *Server) handlers() iter.Seq2[string, Handler] {
 	}
 }
 
-// handlersAs returns the results of handlerAs for all handlers of s. A handler with several listeners occurs once.
+// handlersAs returns all handlers of s that implement the optional interface T. A handler of several listeners occurs
+// only once.
 func handlersAs[T any](s *Server) (all []T) {
 	for _, h := range s.handlers() {
 		if t, ok := handlerAs[T](h); ok {
@@ -212,7 +217,7 @@ func handlersAs[T any](s *Server) (all []T) {
 	return all
 }
 
-// appendIfNew appends h to all, unless all contains h. Handlers that can't be compared are different.
+// appendIfNew appends h to all, if all does not contain h. A handler that can't be compared is always appended.
 func appendIfNew[T any](all []T, h T) []T {
 	if reflect.ValueOf(h).Comparable() && slices.ContainsFunc(all, func(other T) bool { return any(other) == any(h) }) {
 		return all
@@ -220,7 +225,8 @@ func appendIfNew[T any](all []T, h T) []T {
 	return append(all, h)
 }
 
-// listenerHandler returns the handler of the numbered listener or, for -1, that of connections without a listener.
+// listenerHandler returns the handler of the listener with the given number. For number -1, it returns the handler of
+// connections without a listener.
 func (s *Server) listenerHandler(number int) Handler {
 	if number < 0 {
 		return cmp.Or[Handler](s.Handler, Base{})
@@ -357,7 +363,7 @@ func badUse(format string, args ...any) error {
 	return &kindError{fmt.Errorf("myriad: "+format, args...), ErrBadUse}
 }
 
-// kindError is an error for which errors.Is(err, kind) is true, although its text does not contain the text of kind.
+// kindError adds kind to the errors that errors.Is finds in an error. The text of the error does not change.
 type kindError struct {
 	error
 	kind error
@@ -365,12 +371,12 @@ type kindError struct {
 
 func (e *kindError) Unwrap() []error { return []error{e.kind, e.error} }
 
-// PanicError is the close reason after the handler has panicked. It contains the panic's value and stack.
+// PanicError is the close reason after a panic in the handler. It contains the value and the stack of the panic.
 type PanicError = engine.PanicError
 
 // TLSError is the close reason if TLS fails after the handshake: the peer has sent an alert, or an invalid record or
-// message. TLSError wraps the error of crypto/tls, such as a tls.RecordHeaderError. For an alert, the error is a
-// *net.OpError with the Op "remote error".
+// message. TLSError wraps the error of crypto/tls, such as a tls.RecordHeaderError. An alert is a *net.OpError with Op
+// "remote error".
 type TLSError = engine.TLSError
 
 type handlerAdapter struct{ h Handler }

@@ -7,8 +7,8 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Migrator is a Handler or MessageHandler that can save its state for a connection. In a Server.Upgrade, the new
-// process continues the connection with this state. Without a Migrator, connections with a Value stay in the old
+// Migrator is a Handler or MessageHandler that saves and restores its state for a connection. In a Server.Upgrade, the
+// new process continues the connection with this state. Without a Migrator, connections with a Value stay in the old
 // process.
 type Migrator interface {
 	// Save appends the state that Restore needs, at most 1 MiB, to its second argument and returns the result. After
@@ -22,9 +22,9 @@ type Migrator interface {
 	Restore(c *Conn, state []byte) error
 }
 
-// HandlerMigrator is a Handler or MessageHandler of a Server or Listener that can save connections with their own
-// handlers; see Conn.SetHandler. Without a HandlerMigrator such connections stay in the old process. For connections
-// without their own handler, the handler may also be a Migrator.
+// HandlerMigrator is a Handler or MessageHandler that saves connections with their own handlers (Conn.SetHandler). It
+// belongs to a Server or Listener. Without a HandlerMigrator, such connections stay in the old process. The handler may
+// also be a Migrator, for the other connections.
 type HandlerMigrator interface {
 	// SaveHandler is like Migrator.Save and also receives the connection's handler h. If h is unknown, for example
 	// because it was set by Server.Adopt or Dial or belongs to a NetConn, SaveHandler must return an error.
@@ -34,11 +34,11 @@ type HandlerMigrator interface {
 	RestoreHandler(c *Conn, state []byte) error
 }
 
-// ErrSaveLater is returned by Save, possibly wrapped, for a connection that can't move yet. The server repeats the call
-// every few milliseconds until Save succeeds or the context of Server.Upgrade ends.
+// ErrSaveLater is returned by Migrator.Save, possibly wrapped, for a connection that can't move yet. The server repeats
+// the call every few milliseconds. It stops when Save succeeds or the context of Server.Upgrade ends.
 var ErrSaveLater = engine.ErrSaveLater
 
-// errNoHandlerSet closes a connection for which RestoreHandler has not set a handler.
+// errNoHandlerSet is the close reason of a connection for which RestoreHandler has not called SetHandler.
 var errNoHandlerSet = errors.New("myriad: RestoreHandler has not set a handler; expected a call of SetHandler, or an error")
 
 func configureMigration(cfg *engine.Config, handler Handler) {

@@ -17,26 +17,27 @@ import (
 
 // Overload configures the overload manager of a Server, which is on by default.
 //
-// The manager samples how long event loops lag, how long requests wait for workers, the memory in use, the buffers of
-// connections, and the number of connections. The memory is that of the live heap, as a share of GOMEMLIMIT or of the
-// machine, or that of the control group, as a share of its limit. Under overload, the manager acts as follows; see
-// Stats.Overload for the current state.
+// The manager measures the lag of event loops, the time for which requests wait for workers, the memory, the buffers of
+// connections and the number of connections. The memory is the higher of two shares: the live heap as a share of
+// GOMEMLIMIT or of the machine, and the memory of the control group as a share of its limit. Stats.Overload shows the
+// actions that are on. The actions are:
 //
 //   - At 85 % of the memory, or 95 % of Limits.MaxConns: idle timeouts are an eighth of Limits.IdleTimeout.
-//   - At 85 % of the memory, or 60 % of Limits.MaxBuffered: connections with more than their share of unsent output,
-//     but at least 4 KiB, are not read.
+//   - At 85 % of the memory, or 60 % of Limits.MaxBuffered: the server does not read from connections whose unsent
+//     output exceeds their equal share and 4 KiB.
 //   - At 92 % of the memory: HTTP connections close after their response.
-//   - At 95 % of the memory, or a lag of 100 ms: new connections wait in the kernel's queue. After 5 s they are accepted
-//     and refused, before their PROXY header and TLS handshake.
-//   - Requests are shed if more and more of them wait for workers, if they have waited for more than a second, if the
-//     loops lag by more than 250 ms for a second, or at 97 % of the memory. Package web answers 503, and ShedHandlers
-//     reject. Other handlers can call Conn.ShouldShed.
+//   - At 95 % of the memory, or a lag of 100 ms: new connections wait in the kernel's queue. After 5 s, they are
+//     accepted and refused before their PROXY header and TLS handshake.
 //   - At 97 % of the memory: the connections with the largest buffers close with ErrOverBudget.
+//   - The server sheds requests in these cases: more and more requests wait for workers, requests have waited for
+//     more than a second, the loops have lagged by more than 250 ms for a second, or 97 % of the memory is in use.
+//     Package web answers shed requests with 503, and a ShedHandler rejects them. Other handlers can call
+//     Conn.ShouldShed.
 //
-// An action ends when its cause has been a tenth below the threshold for a second. A lag counts only while tasks wait
-// for a CPU, if the kernel reports that (/proc/pressure/cpu).
+// An action ends when its cause has been a tenth below the threshold for a second. If the kernel reports CPU pressure
+// (/proc/pressure/cpu), a lag counts only while tasks wait for a CPU.
 type Overload struct {
-	// Off turns the manager off.
+	// Off turns the overload manager off.
 	Off bool
 }
 
@@ -59,10 +60,10 @@ func toOverloadStats(n *engine.Counts) OverloadStats {
 	}
 }
 
-// IsActive reports whether any action is on.
+// IsActive reports whether any overload action is on.
 func (s OverloadStats) IsActive() bool { return s.String() != "" }
 
-// String returns the names of the actions that are on.
+// String returns the names of the overload actions that are on.
 func (s OverloadStats) String() string {
 	var names []string
 	for a, on := range []int64{s.ShortenIdle, s.PauseLargest, s.EndKeepAlive, s.PauseAccepts, s.RefuseConns, s.ShedRequests, s.CloseSlowest} {
@@ -73,21 +74,23 @@ func (s OverloadStats) String() string {
 	return strings.Join(names, ", ")
 }
 
-// ShouldShed reports whether the handler should reject the current request because the server is overloaded. Such a
-// request counts as shed. ShouldShed is for handlers that run on event loops; call it once for each request.
+// ShouldShed reports whether the handler should reject the current request because the server is overloaded. It is for
+// handlers that run on event loops. Call it once for each request, because each true result counts as a shed request.
 func (c *Conn) ShouldShed() bool {
 	e := c.core()
 	return !e.Overload().Admit(nil, e.Peer().Addr(), e.Priority())
 }
 
-// SetCritical sets whether requests of the connection are exempt from shedding under overload. The default is false.
+// SetCritical sets whether requests of the connection are exempt from shedding under overload. By default, they are not
+// exempt.
 func (c *Conn) SetCritical(critical bool) {
 	if c.inHandlerCallOrLogMisuse("SetCritical") {
 		c.core().SetCritical(critical)
 	}
 }
 
-// newOverloadManager returns nil if Overload.Off is set, and in a supervisor. The caller holds s.mu.
+// newOverloadManager creates the overload manager. It returns nil if Overload.Off is set, and in a supervisor. The
+// caller must hold s.mu.
 func (s *Server) newOverloadManager() *overload.Manager {
 	if s.Overload.Off || s.isSupervisor() {
 		return nil
@@ -99,7 +102,8 @@ func (s *Server) newOverloadManager() *overload.Manager {
 	return s.overload
 }
 
-// startOverloadManager starts a goroutine that samples the load and updates the manager's actions until stop is called.
+// startOverloadManager starts a goroutine that samples the load and updates the manager's actions. stop ends the
+// goroutine and waits for its end.
 func (s *Server) startOverloadManager(e engine.Engine) (stop func()) {
 	if s.overload == nil {
 		return func() {}
@@ -115,8 +119,8 @@ func (s *Server) startOverloadManager(e engine.Engine) (stop func()) {
 	}
 }
 
-// singleProcessorMinTarget replaces the least target of the queue delay if GOMAXPROCS is 1. There, loops and computing
-// handlers take turns of 10 ms, and requests that compute for 1 ms wait for up to 90 ms at half of the capacity.
+// singleProcessorMinTarget is the minimum target of the queue delay if GOMAXPROCS is 1. Loops and computing handlers
+// then alternate every 10 ms. Even at half of the capacity, requests that compute for 1 ms wait for up to 90 ms.
 const singleProcessorMinTarget = 100 * time.Millisecond
 
 const overloadSampleInterval = 100 * time.Millisecond
@@ -157,7 +161,7 @@ func (s *Server) logOverload(sample *overload.Sample) {
 		slog.Float64("memory", sample.Memory), slog.Float64("buffers", sample.Buffers), slog.Float64("connections", sample.Conns))
 }
 
-// overloadSampler measures the load on which the overload manager bases its actions.
+// overloadSampler measures the load for the overload manager.
 type overloadSampler struct {
 	engine      engine.Engine
 	limits      Limits
