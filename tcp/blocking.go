@@ -20,10 +20,11 @@ import (
 type Blocking struct {
 	// Serve is called when there is input. It should handle one or all available requests, and may wait in Read for the
 	// end of a request. The result decides what happens next:
-	//   - After nil, the connection is idle until more input arrives. The next call can read the input that this call
-	//     has left unread. If this call has read only a part of the input, the next call follows immediately.
-	//   - After an error, such as io.EOF from Read, the connection sends its output and closes. The error is the
-	//     close reason.
+	//   - If Serve returns nil, the connection is idle until more input arrives. The next call can read the input
+	//     that this call has left unread. If this call has read only a part of the input, the next call follows
+	//     immediately.
+	//   - If Serve returns an error, such as io.EOF from Read, the connection sends its output and closes. The error
+	//     is the close reason.
 	//
 	// Input in a buffer of Serve's own, such as a bufio.Reader, does not cause another call. Return only when this
 	// buffer is empty, or store the reader with NetConn.SetValue for the next call. When Serve returns, the server

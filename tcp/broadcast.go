@@ -59,8 +59,8 @@ const Held = broadcastlog.Queued
 //
 // With Server.Processes, a broadcast to a group reaches only the connections of this process. Any worker or the
 // supervisor may broadcast to all connections. All workers get these broadcasts in the same order. Such a message is
-// limited to 1 MiB, and every process on its path queues at most 64 of them. A worker that accepts no broadcast for a
-// second misses a broadcast, which is logged.
+// limited to 1 MiB. Each process that forwards such messages queues at most 64. A worker that accepts no broadcast for
+// a second misses a broadcast, which is logged.
 func (s *Server) Broadcast(b Broadcast) (receivers int, err error) {
 	if b.All {
 		s.mu.Lock()
@@ -109,8 +109,8 @@ func (s *Server) Upgrading() bool {
 
 // HandedOver reports whether an upgrade has moved connections from this process to a new process. It returns true from
 // just before the queued broadcasts are sent until the new process ends. Meanwhile, both processes deliver the same
-// broadcasts. If only one process may change the handler's state for a broadcast, change it where HandedOver returns
-// false.
+// broadcasts. If only one of the two may change the handler's state for a broadcast, change the state where HandedOver
+// returns false.
 func (s *Server) HandedOver() bool { return s.broadcastsHandedOver.Load() }
 
 func (s *Server) maxHeldBytes() int { return cmp.Or(s.Limits.MaxMailBytes, 64<<20) }

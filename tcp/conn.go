@@ -134,7 +134,7 @@ func (c *Conn) Resume() {
 // or Ref.Release.
 //
 // After the peer has ended its direction, the connection stays open for at most Limits.IdleTimeout or, with pending
-// output, Limits.WriteTimeout. Retain does not prevent a close by Close, by a limit, or at the end of a drain's time.
+// output, Limits.WriteTimeout. Close, any limit and the end of a drain's time still close the connection.
 func (c *Conn) Retain() {
 	if c.inHandlerCallOrLogMisuse("Retain") {
 		c.core().Retain()
@@ -174,10 +174,10 @@ func (c *Conn) SetDeadline(d time.Duration) {
 	}
 }
 
-// Relay connects this connection with the connection to of the same server. From now on, the server sends the input of
-// each connection to the other one, with backpressure. When a peer ends its direction, the relay ends the same
-// direction of the other connection (half-close). Both connections close after both directions have ended. The server
-// calls only Closed of the handlers.
+// Relay connects this connection with another connection of the same server, which to identifies. From now on, the
+// server sends the input of each connection to the other one, with backpressure. When a peer ends its direction, the
+// server passes the end on to the other peer (half-close). Both connections close after both directions have ended.
+// Closed is the only method of the handlers that is still called.
 //
 // If one connection closes early, the other sends its pending output and closes. After an error, the other connection
 // sends no close_notify over TLS, because data may be missing.

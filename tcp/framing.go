@@ -137,8 +137,8 @@ func (f *framer) deliverMessages(c *Conn, in []byte, shedReason error) (used int
 	return f.deliverTokens(c, in, false, shedReason)
 }
 
-// deliverLines passes the complete lines in in to the handler. used is the number of bytes passed. Further calls do not
-// search the same bytes again.
+// deliverLines passes complete lines from in to the handler. used is the number of bytes of these lines. A later call
+// does not search the same bytes for a line end again.
 func (f *framer) deliverLines(c *Conn, in []byte, shedReason error) (used int) {
 	seen, messages, allowed := c.core().RefusedBytes(), 0, c.core().AllowedMessages()
 	for messages < allowed && !c.Paused() {

@@ -5,8 +5,8 @@ import "github.com/myriad-go/myriad/internal/engine"
 // Group is a set of connections that receive the same messages, such as a chat room. The zero value is an empty group.
 // The methods are safe for concurrent use.
 //
-// Add and the broadcasts remove closed connections from the group. Until then, Len counts closed connections as well;
-// for an exact Len, call Remove in Closed. Above 8 connections, closed ones rarely outnumber open ones.
+// Add and the broadcasts remove closed connections from the group. Len may therefore include closed connections. For an
+// exact Len, call Remove in Closed. In a group of more than 8, closed connections rarely outnumber open ones.
 //
 // A group of one connection takes 40 bytes. A group of 2 to 8 connections takes about 100 bytes plus 16 per connection.
 // A larger group takes about 30 bytes per connection. SendLatest needs additional memory from its first call on.
@@ -17,8 +17,8 @@ type Group struct{ g engine.Group }
 func (g *Group) Add(r Ref) { g.g.Add(r.r) }
 
 // Remove removes a connection from the group. Broadcasts that start after Remove has returned do not reach the
-// connection. A running broadcast reaches the connection before any later Ref.Send, or not at all. A message of the
-// group may still follow later output of Conn.Write, because Conn.Write bypasses the mailbox.
+// connection. A running broadcast reaches the connection before later messages of Ref.Send, or not at all. A message of
+// the group may still follow later output of Conn.Write, because Conn.Write bypasses the mailbox.
 func (g *Group) Remove(r Ref) { g.g.Remove(r.r) }
 
 // Len returns the number of connections in the group, possibly including closed ones.

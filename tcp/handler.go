@@ -13,8 +13,8 @@ import (
 )
 
 // Handler is the application's code for connections. For one connection, the server calls Opened once, Received any
-// number of times, and Closed once. Calls for one connection are never concurrent; calls for different connections may
-// be.
+// number of times, and Closed once. Calls for one connection are never concurrent. Calls for different connections may
+// be concurrent.
 //
 // With event loops, a call that blocks delays all connections of its loop, unless Server.Workers is set. A panic in a
 // call closes only this connection, with a *[PanicError] as the reason. The server logs the panic with its stack and
@@ -112,13 +112,13 @@ type DrainingHandler interface {
 	Draining(c *Conn)
 }
 
-// ShedHandler is a Handler that rejects input under overload. The server calls Shed if Server.Workers is full or has
-// shed the job of a connection. Without Shed, the connection waits and the server does not read from it. The server
-// never calls Shed without Server.Workers or in the goroutine model.
+// ShedHandler is a Handler that rejects input under overload. The server calls Shed if the pool Server.Workers is full
+// or has shed the job of a connection. For any other handler, the connection waits, and the server does not read from
+// it. Without Server.Workers, and in the goroutine model, the server never calls Shed.
 //
-// A Handler must not have the Shed method of a MessageShedHandler, and a MessageHandler must not have that of a
-// ShedHandler: the server fails to start with ErrBadConfig. To hide an unrelated Shed method of a handler h, use
-// struct{ Handler }{h} instead of h.
+// A Handler must not have the Shed method of a MessageShedHandler. A MessageHandler must not have the Shed method of a
+// ShedHandler. In both cases, the server does not start (ErrBadConfig). To hide an unrelated Shed method of a handler
+// h, use struct{ Handler }{h} instead of h.
 type ShedHandler interface {
 	// Shed is called instead of Received, under the same rules. It rejects the input as the protocol requires, or
 	// closes the connection. It runs on the event loop and must not block. why matches ErrOverloaded and either
@@ -363,7 +363,7 @@ func badUse(format string, args ...any) error {
 	return &kindError{fmt.Errorf("myriad: "+format, args...), ErrBadUse}
 }
 
-// kindError adds kind to the errors that errors.Is finds in an error. The text of the error does not change.
+// kindError wraps an error so that errors.Is also finds kind. The text of the error stays the same.
 type kindError struct {
 	error
 	kind error

@@ -7,7 +7,7 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Heartbeat configures heartbeats, messages to silent peers that keep connections alive and detect lost ones.
+// Heartbeat configures messages to silent peers. Such messages keep connections alive and detect lost peers.
 type Heartbeat struct {
 	// Interval is the time of silence after which the server sends a heartbeat, and the time between heartbeats. If
 	// heartbeats of many connections are due at once, the server spreads them: it delays some by up to one Interval. On

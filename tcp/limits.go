@@ -53,8 +53,9 @@ type Limits struct {
 	// arrived without the message's end, or when LengthPrefixed reads a larger length. The default is 65,536, as in
 	// bufio.Scanner; the maximum is 1 GiB.
 	//
-	// The client receives the answers to its earlier messages and then the end of the stream. A client that continues
-	// to send for longer than Linger receives a reset (ECONNRESET or EPIPE). To send larger answers, raise MaxUnsent.
+	// In this case, the client receives the answers to its earlier messages and then the end of the stream. A client
+	// that continues to send for longer than Linger receives a reset (ECONNRESET or EPIPE). To send larger answers,
+	// raise MaxUnsent.
 	MaxMessage int
 
 	// MaxUnsent is the maximum number of bytes that wait for one peer. The limit applies separately to output of the
@@ -107,7 +108,7 @@ type Limits struct {
 	HandshakeTimeout time.Duration
 
 	// FirstByteTimeout limits the time until the first byte from a peer. A slower connection closes with
-	// ErrFirstByteTimeout. The default is 1 min. Use Never if clients may be silent and only receive.
+	// ErrFirstByteTimeout. The default is 1 min. Use Never if clients may only receive.
 	FirstByteTimeout time.Duration
 
 	// MessageTimeout limits the time from the first byte of a message to the last. Any input that the handler has left
@@ -117,16 +118,17 @@ type Limits struct {
 
 	// IdleTimeout limits the time without input after the handler has used all earlier input. A connection that is
 	// silent for longer closes with ErrIdleTimeout. The default is Never: an idle peer costs little, and TCP keep-alive
-	// detects lost peers within 3 minutes. If heartbeats or IdleTimeout detect lost peers as fast, the server turns
-	// keep-alive off.
+	// detects lost peers within 3 minutes. If heartbeats or IdleTimeout detect lost peers within the same time, the
+	// server turns keep-alive off.
 	IdleTimeout time.Duration
 
-	// WriteTimeout limits the time from the writing of a byte until the peer has received it. A slower connection
+	// WriteTimeout limits the time from the writing of a byte until the peer has received the byte. A slower connection
 	// closes with ErrWriteTimeout. The default is 30 s.
 	//
 	// The kernel enforces a similar limit (TCP_USER_TIMEOUT). If the kernel detects the problem first, the close reason
 	// is syscall.ETIMEDOUT, counted in Stats.Closed.Reset. The kernel's limit is at least 3 minutes, because one lost
-	// keep-alive probe must not close an idle connection. With heartbeats or an IdleTimeout, it may be less.
+	// keep-alive probe must not close an idle connection. With shorter heartbeats or a shorter IdleTimeout, the
+	// kernel's limit may be shorter as well.
 	WriteTimeout time.Duration
 
 	// HandlerTime is the duration above which a handler call counts as slow. The server logs slow calls and counts them
@@ -139,9 +141,9 @@ type Limits struct {
 	// Raise it for clients that end their direction after the request (shutdown(2), nc -N) and then read a long answer.
 	CloseTimeout time.Duration
 
-	// Linger limits the time to wait for the end of the peer's direction after the server has ended its own. If the
-	// server did not wait, a reset by the kernel could destroy answers that the peer has not read yet. The default is 1
-	// s.
+	// Linger limits how long the server waits for the peer to end its direction, after the server has ended its own.
+	// The default is 1 s. If the server did not wait, a reset by the kernel could destroy answers that the peer has not
+	// read yet.
 	Linger time.Duration
 
 	// ShutdownTimeout limits the drain when the context of ListenAndServe or Serve ends. It does not limit Shutdown,

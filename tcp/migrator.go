@@ -24,7 +24,7 @@ type Migrator interface {
 
 // HandlerMigrator is a Handler or MessageHandler that saves connections with their own handlers (Conn.SetHandler). It
 // belongs to a Server or Listener. Without a HandlerMigrator, such connections stay in the old process. The handler may
-// also be a Migrator, for the other connections.
+// also be a Migrator, for connections without their own handlers.
 type HandlerMigrator interface {
 	// SaveHandler is like Migrator.Save and also receives the connection's handler h. If h is unknown, for example
 	// because it was set by Server.Adopt or Dial or belongs to a NetConn, SaveHandler must return an error.
@@ -34,8 +34,8 @@ type HandlerMigrator interface {
 	RestoreHandler(c *Conn, state []byte) error
 }
 
-// ErrSaveLater is returned by Migrator.Save, possibly wrapped, for a connection that can't move yet. The server repeats
-// the call every few milliseconds. It stops when Save succeeds or the context of Server.Upgrade ends.
+// ErrSaveLater is returned by Migrator.Save, possibly wrapped, for a connection that can't move yet. The server calls
+// Save again every few milliseconds, until Save succeeds or the context of Server.Upgrade ends.
 var ErrSaveLater = engine.ErrSaveLater
 
 // errNoHandlerSet is the close reason of a connection for which RestoreHandler has not called SetHandler.

@@ -14,9 +14,9 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// NetConn is a connection as a net.Conn, for code that blocks. A [Blocking] handler passes it to its functions, and
-// NetListener.Accept returns it. It works in all models and over TLS. Do not use it in calls of a Handler on an event
-// loop, because Read and Write would block the loop.
+// NetConn is a connection as a net.Conn, for code that blocks. A [Blocking] handler passes a NetConn to its functions,
+// and NetListener.Accept returns a NetConn. It works in all models and over TLS. Do not use it in calls of a Handler on
+// an event loop, because Read and Write would block the loop.
 //
 // Several goroutines may call Read and Write concurrently. After a deadline, Read and Write fail with
 // os.ErrDeadlineExceeded. NetConn stops reading from the peer while 64 KiB of input or more are unread. It buffers at

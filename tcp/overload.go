@@ -23,8 +23,8 @@ import (
 // actions that are on. The actions are:
 //
 //   - At 85 % of the memory, or 95 % of Limits.MaxConns: idle timeouts are an eighth of Limits.IdleTimeout.
-//   - At 85 % of the memory, or 60 % of Limits.MaxBuffered: the server does not read from connections whose unsent
-//     output exceeds their equal share and 4 KiB.
+//   - At 85 % of the memory, or 60 % of Limits.MaxBuffered: the server does not read from connections with more
+//     unsent output than their share of the buffers (at least 4 KiB).
 //   - At 92 % of the memory: HTTP connections close after their response.
 //   - At 95 % of the memory, or a lag of 100 ms: new connections wait in the kernel's queue. After 5 s, they are
 //     accepted and refused before their PROXY header and TLS handshake.

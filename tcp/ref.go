@@ -48,9 +48,9 @@ func (r Ref) Value() (v any, ok bool) { return r.r.Value() }
 func (r Ref) Send(p []byte) error { return r.r.Send(p) }
 
 // SendWait is Send with backpressure: a goroutine with much to send proceeds at the peer's speed. If p would raise the
-// unsent bytes from Refs above Limits.HighWater, SendWait blocks until two conditions hold. At most Limits.LowWater
-// bytes are queued before p, and all bytes including p fit in Limits.MaxUnsent. SendWait also blocks while the mailbox
-// is full. If ctx ends first, p is not sent.
+// unsent bytes from Refs above Limits.HighWater, SendWait blocks until at most Limits.LowWater bytes are queued before
+// p. All bytes including p must then also fit in Limits.MaxUnsent. SendWait also blocks while the mailbox is full. If
+// ctx ends first, p is not sent.
 //
 // A handler must not call SendWait, because SendWait would wait for this handler. The errors are:
 //   - context.Cause(ctx) if ctx ends first

@@ -5,9 +5,9 @@ import (
 	"os"
 )
 
-// SendFile appends n bytes of a regular file to the output, from offset on. A negative n means up to the current end of
-// the file. The bytes are sent in order with other output, and are never in memory all at once. SendFile accepts all n
-// bytes or nothing.
+// SendFile appends n bytes of the regular file f, starting at offset, to the output. A negative n means up to the
+// current end of the file. The bytes are sent in order with other output, and are never in memory all at once. SendFile
+// accepts all n bytes or nothing.
 //
 // The caller may close f after the call, because SendFile duplicates its descriptor. The duplicate stays open until the
 // bytes are sent or the connection closes. Set Limits.MaxConns low enough to leave descriptors for waiting files.
@@ -36,9 +36,9 @@ func (c *Conn) SendFile(f *os.File, offset, n int64) error {
 	return c.core().SendFile(f, offset, n)
 }
 
-// ReadFrom writes all of r, for io.Copy and io.CopyN. If r is a regular *os.File, or an *io.LimitedReader of a regular
-// *os.File, ReadFrom works like SendFile. It then starts at the file's current offset and advances the offset. Any
-// other r is read to its end, which may block, and passed to Write. The data must then fit in Limits.MaxUnsent.
+// ReadFrom writes all of r, for io.Copy and io.CopyN. A regular *os.File is sent like with SendFile, from the file's
+// current offset; ReadFrom advances the offset. An *io.LimitedReader of a regular *os.File is sent in the same way. Any
+// other r is read to its end, which may block, and passed to Write. Data for Write must fit in Limits.MaxUnsent.
 func (c *Conn) ReadFrom(r io.Reader) (int64, error) {
 	f, limit := r, int64(-1)
 	limited, ok := r.(*io.LimitedReader)

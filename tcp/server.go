@@ -257,8 +257,8 @@ const (
 
 // ListenAndServe listens on Addr and Listeners, and serves until ctx ends or Shutdown or Close is called. When ctx
 // ends, the server shuts down within Limits.ShutdownTimeout. ListenAndServe returns when all goroutines and processes
-// that it has started have ended. After an orderly shutdown, the result is nil. If connections were cut off, it wraps
-// context.DeadlineExceeded. Any other error is the reason why the server could not serve.
+// that it has started have ended. After an orderly shutdown, the result is nil. If connections were cut off, the result
+// wraps context.DeadlineExceeded. Any other error is the reason why the server could not serve.
 func (s *Server) ListenAndServe(ctx context.Context) error {
 	where, err := s.collectAndCheckListeners(nil)
 	if err != nil {
@@ -575,7 +575,7 @@ func (s *Server) resolveLoops(m engine.Model, maxConns int) (loops, connsPerShar
 
 // Shutdown stops accepting and drains the server. Idle connections close immediately. Other connections close when the
 // message that is arriving is complete and all output has been sent. Shutdown returns when all connections are closed
-// and everything has ended.
+// and the server has ended.
 //
 // If ctx ends first, Shutdown closes the remaining connections immediately. It then waits at most a second for running
 // handlers, but ListenAndServe and Serve wait without limit. The error contains the number of these connections and

@@ -30,8 +30,8 @@ const (
 // except Tick are safe for concurrent use.
 //
 // As in Breakwater (Cho et al., OSDI 2020), a request needs a credit. The number of credits grows by addition while the
-// delay is below a target. Above the target, it shrinks in proportion to the excess. A request returns its credit at
-// Start, so requests that wait for a slow dependency use no credits.
+// delay is below a target. Above the target, the number shrinks in proportion to the excess. A request returns its
+// credit at Start, so requests that wait for a slow dependency use no credits.
 //
 // As in CoDel (Nichols and Jacobson, 2012) and its use at Facebook (Maurer, "Fail at Scale", 2015), shedding begins
 // only after the delay has exceeded the target for a whole interval. While the Gate sheds, Start rejects requests that
@@ -290,8 +290,8 @@ func (g *Gate) startGrowthInterval(now time.Duration) {
 	g.intervalAt, g.minDelay, g.started, g.grown, g.measured = now, math.MaxInt64, 0, 0, false
 }
 
-// endIntervalAndLimitIfGrowing ends an interval in the state counting. If the queue grows or the delay exceeds
-// maxDelay, the Gate enters the state limiting. If requests have not waited for quietTime, it enters state 0.
+// endIntervalAndLimitIfGrowing ends an interval of measuring. If the queue grows or the delay exceeds maxDelay, the
+// Gate begins to limit requests. If no request has waited for quietTime, the Gate stops counting requests.
 func (g *Gate) endIntervalAndLimitIfGrowing(now, target time.Duration, waiting int64) {
 	if g.growing++; g.minDelay <= target || float64(g.grown) < fastGrowth*float64(g.started)+3 {
 		g.growing = 0
@@ -319,7 +319,7 @@ func (g *Gate) endIntervalAndLimitIfGrowing(now, target time.Duration, waiting i
 }
 
 // adjustCreditsOrStopLimiting adjusts the credits at most once per target delay. If nothing was shed for quietTime, the
-// Gate returns to the state counting.
+// Gate stops limiting requests.
 func (g *Gate) adjustCreditsOrStopLimiting(now, target time.Duration, waiting int64) {
 	shed := g.Shed(ByQueueDelay)
 	if shed != g.lastShed {

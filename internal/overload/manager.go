@@ -50,8 +50,8 @@ type Sample struct {
 	MaxBuffered int64
 }
 
-// Thresholds of a Sample at which actions begin, and times. An action ends when its signal is below endShare of the
-// threshold.
+// Thresholds at which actions begin, and the times that apply. An action ends when its signal is below the share
+// endShare of the threshold.
 const (
 	lagToPause     = 100 * time.Millisecond
 	connsToShorten = 0.95
@@ -66,8 +66,8 @@ const (
 // memoryLevels are the shares of memory use at which actions begin. An action with level 0 does not depend on memory.
 var memoryLevels = [NumActions]float64{ShortenIdle: 0.85, PauseLargest: 0.85, EndKeepAlive: 0.92, PauseAccepts: 0.95, ShedRequests: 0.97, CloseSlowest: 0.97}
 
-// Parameters of the action CloseSlowest. Each sample during a memory shortage limits all buffers together to the share
-// closeTo of their size. The limit stays at 1/minBufferShare of MaxBuffered or more.
+// Parameters of the action CloseSlowest. While memory is short, each sample limits all buffers together to the share
+// closeTo of their size. The limit never falls below 1/minBufferShare of MaxBuffered.
 const (
 	closeTo        = 0.75
 	minBufferShare = 8
@@ -207,7 +207,8 @@ func (m *Manager) beginOrEndAction(a Action, now time.Duration, level float64, d
 }
 
 // lagController computes the probability of shedding requests that run on event loops, so that the lag stays near
-// lagTarget. It starts only after lagShedTime, because handlers and broadcasts may delay a loop for a short time.
+// lagTarget. It begins only when the lag has been high for lagShedTime, because handlers and broadcasts may delay a
+// loop for a short time.
 type lagController struct {
 	ratio, lastError float64
 	highSince        time.Duration // since when the lag is high; 0 if it is not

@@ -18,9 +18,9 @@ var errStalled = errors.New("secure: the client stalled the handshake for a seco
 // block all others. The handshake of a stalled client takes about 22 KiB (measured).
 const DefaultMaxHandshakes = 4096
 
-// HandshakeLimiter limits the number of running TLS handshakes, and the number of those that compute at the same time.
-// Each running handshake occupies a slot and has a goroutine. Further handshakes wait without a goroutine in an
-// unlimited FIFO queue. A HandshakeLimiter is safe for concurrent use.
+// HandshakeLimiter limits the number of running TLS handshakes, and how many of them use the CPU at the same time. Each
+// running handshake occupies a slot and has a goroutine. Further handshakes wait without a goroutine in an unlimited
+// FIFO queue. A HandshakeLimiter is safe for concurrent use.
 //
 // While handshakes are queued, a handshake that has waited a second for its client's input loses its slot. Stalled
 // clients therefore block other clients for at most a second. A process needs separate limiters for servers and
@@ -60,8 +60,8 @@ func (g *HandshakeLimiter) Counts() (running, waiting int) {
 // session may be created or fed afterwards.
 func (g *HandshakeLimiter) Wait() { g.goroutines.Wait() }
 
-// startOrQueueHandshake starts h, or queues h if all slots are in use. If the queue needs another slot, it also evicts
-// the handshake that has been stalled longest.
+// startOrQueueHandshake starts h, or queues h if all slots are in use. To free a slot for the queue, it may evict the
+// handshake that has been stalled longest.
 func (g *HandshakeLimiter) startOrQueueHandshake(h *handshake) {
 	if evicted := g.startOrQueueLocked(h); evicted != nil {
 		evicted.cancel(errStalled)

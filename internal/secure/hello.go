@@ -117,9 +117,9 @@ func checkTLSPrefix(in []byte) error {
 // maxSmallBody is the maximum record body, in bytes, that fits into the initial buffer of crypto/tls.
 const maxSmallBody = 576 - headerLen
 
-// splitHelloIntoSmallRecords splits the ClientHello in the input into small records, to save memory: crypto/tls keeps a
-// buffer of the size of the largest record. TLS does not authenticate record boundaries. The number of records is a
-// power of two, because the message buffer of crypto/tls grows by doubling.
+// splitHelloIntoSmallRecords splits the ClientHello at the beginning of in into small records. Small records save
+// memory, because crypto/tls keeps a buffer of the size of the largest record. The number of records is a power of two,
+// because another buffer of crypto/tls grows by doubling.
 func (h *helloScanner) splitHelloIntoSmallRecords(in []byte) []byte {
 	if h.scanned != h.messageLen {
 		return in // another message starts in the last record

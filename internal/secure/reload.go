@@ -15,7 +15,7 @@ import (
 const checkInterval = time.Second
 
 // Reloader holds a certificate and its key, and reloads both files when one of them changes. Use its method
-// GetCertificate as [tls.Config.GetCertificate]. A Reloader is safe for concurrent use.
+// GetCertificate as GetCertificate of a [tls.Config]. A Reloader is safe for concurrent use.
 //
 // A Reloader checks the files during handshakes, at most once a second. If loading fails, it logs the error once and
 // keeps the old certificate until the files change again. The files may be replaced in any order.

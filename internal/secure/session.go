@@ -285,8 +285,8 @@ func (s *Session) InputMemory() (memoryBytes int, hasPartialInput bool) {
 	return memoryBytes, len(s.partial) > 0
 }
 
-// Estimate of the input buffer of crypto/tls. The buffer is inputBufferSlack bytes larger than the largest record.
-// Records of up to smallRecord bytes use only the initial buffer.
+// Sizes for estimating the input buffer of crypto/tls. The buffer is inputBufferSlack bytes larger than the largest
+// record. Records of up to smallRecord bytes use only the initial buffer.
 const (
 	inputBufferSlack = 2 << 10
 	smallRecord      = 512

@@ -92,7 +92,8 @@ func (s *SharedTicketKeys) RenewIfDue(now time.Time) []TicketKey {
 	return dropExpiredAndAddKeyIfDue(nil, now)
 }
 
-// SetInitialKeys stores keys, without those of a wrong length. Call it before other processes use the memory.
+// SetInitialKeys stores keys in the shared memory. It skips keys of a wrong length. Call it before other processes use
+// the memory.
 func (s *SharedTicketKeys) SetInitialKeys(keys []TicketKey) {
 	valid := keys[:0:0]
 	for _, k := range keys {

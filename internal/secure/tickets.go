@@ -50,14 +50,14 @@ func NewTicketKeyRingIfShareable(cfg *tls.Config, inheritedKeys []TicketKey) (ri
 	return initKeysIfShareable(&TicketKeyRing{cfg: cfg, keys: slices.Clone(inheritedKeys)})
 }
 
-// NewDerivedTicketKeyRing is like NewTicketKeyRingIfShareable, but derives the keys from shared. Each number in
-// listener gives different keys.
+// NewDerivedTicketKeyRing is like NewTicketKeyRingIfShareable, but derives the keys from shared. Each listener number
+// gives different keys.
 func NewDerivedTicketKeyRing(cfg *tls.Config, shared *SharedTicketKeys, listener int) (ringOrNil *TicketKeyRing) {
 	return initKeysIfShareable(&TicketKeyRing{cfg: cfg, shared: shared, listener: listener})
 }
 
-// initKeysIfShareable sets ticket keys in t.cfg and returns t. It returns nil if cfg does not permit keys from another
-// process; see NewTicketKeyRingIfShareable.
+// initKeysIfShareable sets ticket keys in t.cfg and returns t. It returns nil if t.cfg does not permit keys from
+// another process; see NewTicketKeyRingIfShareable.
 func initKeysIfShareable(t *TicketKeyRing) (ringOrNil *TicketKeyRing) {
 	cfg := t.cfg
 	if cfg.SessionTicketsDisabled || cfg.WrapSession != nil || cfg.UnwrapSession != nil || hasTicketKeysOrUnknown(cfg) ||

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// transport makes a Session a net.Conn for crypto/tls. During the handshake only its goroutine uses the transport,
-// afterwards only the owner.
+// transport makes a Session a net.Conn for crypto/tls. During the handshake, only the goroutine of the handshake uses
+// it. Afterwards, only the owner of the session uses it.
 type transport Session
 
 // Read returns bytes of the next complete record. During the handshake, it blocks until a record is complete. After the
@@ -103,8 +103,8 @@ func (s *Session) beginRecord(p []byte) {
 	s.largestRecord = max(s.largestRecord, s.recordLeft)
 }
 
-// maxSmallPartial is the maximum size, in bytes, of incomplete input in an ordinary slice. Larger input uses pooled
-// buffers, because a long stream leaves a partial record after every read.
+// maxSmallPartial is the size, in bytes, up to which incomplete input is stored in its own slice. Larger input uses
+// pooled buffers, because a long stream leaves a partial record after every read.
 const maxSmallPartial = 2 << 10
 
 var partialBuffers = sync.Pool{New: func() any { return new([maxRecord]byte) }}

@@ -242,8 +242,8 @@ func (c *Conn) PartialRecordMemory() int {
 	return cap(c.rare.partial)
 }
 
-// maxSmallPartial is the maximum size, in bytes, of an incomplete record in an ordinary slice. Larger ones use pooled
-// buffers.
+// maxSmallPartial is the size, in bytes, up to which an incomplete record is stored in its own slice. Larger incomplete
+// records use pooled buffers.
 const maxSmallPartial = 2 << 10
 
 var partialBuffers = sync.Pool{New: func() any { return new([MaxRecord]byte) }}
