@@ -174,8 +174,8 @@ func (c *Conn) SetDeadline(d time.Duration) {
 	}
 }
 
-// Relay connects this connection with another connection of the same server, which to identifies. From now on, the
-// server sends the input of each connection to the other one, with backpressure. When a peer ends its direction, the
+// Relay passes all further input of c to another connection of the same server, and the input of the other connection
+// to c. The Ref to identifies the other connection. Relaying applies backpressure. When a peer ends its direction, the
 // server passes the end on to the other peer (half-close). Both connections close after both directions have ended.
 // Closed is the only method of the handlers that is still called.
 //

@@ -14,8 +14,8 @@ import (
 	"github.com/myriad-go/myriad/internal/supervisor"
 )
 
-// TLS returns the state of the connection's TLS: version, cipher suite, protocol, server name and client certificates.
-// It returns nil for a connection without TLS.
+// TLS returns the result of the TLS handshake: version, cipher suite, protocol, server name and client certificates. It
+// returns nil for a connection without TLS.
 func (c *Conn) TLS() *tls.ConnectionState { return layers.TLSStateAfterHandshake(c.core()) }
 
 // StartTLS encrypts a connection that began unencrypted. Several protocols negotiate TLS in this way: SMTP, IMAP and

@@ -79,13 +79,13 @@ func (u Upgraded) String() string {
 	return text
 }
 
-// Upgrade replaces this process by a new one without losing a connection. It starts the new program (Server.Successor)
-// and waits until the new process serves on the same listeners. It then transfers the connections. Unused input, unsent
-// output, timers, timeouts and the state that a Migrator saves move with each connection.
+// Upgrade replaces this process with a new process without losing a connection. It starts the new program
+// (Server.Successor) and waits until the new process serves on the same listeners. It then transfers the connections.
+// Unused input, unsent output, timers, timeouts and the state that a Migrator saves move with each connection.
 //
-// After Upgrade has returned nil, the server drains the remaining connections and ends as by Shutdown, so
-// ListenAndServe returns. In process 1, or with Server.Stay, ListenAndServe returns only after the serving process has
-// ended. Upgrade reports the new process as MAINPID to the service manager. After this report, Notify sends nothing.
+// After Upgrade has returned nil, the server drains the remaining connections and shuts down. ListenAndServe then
+// returns. In process 1, or with Server.Stay, ListenAndServe returns only after the serving process has ended. Upgrade
+// reports the new process as MAINPID to the service manager. After this report, Notify sends nothing.
 //
 // These connections stay in the old process:
 //   - TLS connections whose sessions can't be saved
@@ -99,7 +99,7 @@ func (u Upgraded) String() string {
 // file, or while it is retained. When a connection has moved, the old process calls its Closed with ErrHandedOver.
 //
 // The new process inherits the environment and one more descriptor. It must call ListenAndServe on one Server within 30
-// seconds. Listeners are matched by address first and then by name, and a connection continues with the handler of its
+// seconds. Listeners are matched by address first and then by name. A connection continues with the handler of its
 // listener. If a listener with its own handler has no match, its connections close. The model and the number of loops
 // may differ.
 //

@@ -159,8 +159,8 @@ func (s *Server) RefuseDial(err error) {
 
 // MigrateTo moves the open connections to another server, as tcp.Server.Upgrade moves them to a new process. It first
 // calls SaveState and RestoreState of a tcp.StateMigrator, whose errors fail the test. It then calls Save and Restore
-// for each connection. The peers of moved connections then belong to the server to. stayed contains the peers of all
-// other connections with the reason, for example an error of Save.
+// for each connection. Moved peers belong to the other server from then on. stayed contains all other peers, with the
+// reason why they have not moved, such as an error of Save.
 func (s *Server) MigrateTo(to *Server) (stayed map[*Peer]error) {
 	s.t.Helper()
 	stayed = make(map[*Peer]error)
