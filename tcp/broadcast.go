@@ -22,10 +22,11 @@ type Broadcast struct {
 
 // BroadcastHandler is a Handler or MessageHandler with named groups of connections, such as chat rooms.
 type BroadcastHandler interface {
-	// SendToGroup sends b.Message to the connections of this process that b.Kind and b.Group select, and returns their
-	// number. Server.Broadcast calls SendToGroup. During an upgrade, a goroutine of the server also calls it, possibly
-	// concurrently, for broadcasts that were queued or come from the other process. SendToGroup must not retain
-	// b.Message. If it changes the handler's state, such as a newest value, the change happens in both processes.
+	// SendToGroup sends b.Message to the connections of this process that b.Kind and b.Group select. It returns the
+	// number of these connections. Server.Broadcast calls SendToGroup. During an upgrade, a goroutine of the server
+	// also calls SendToGroup, possibly concurrently, for queued broadcasts and those of the other process. SendToGroup
+	// must not retain b.Message. Changes that SendToGroup makes to the handler's state, such as a newest value, happen
+	// in both processes.
 	SendToGroup(b Broadcast) (receivers int)
 }
 

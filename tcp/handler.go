@@ -20,19 +20,21 @@ import (
 // call closes only this connection, with a *[PanicError] as the reason. The server logs the panic with its stack and
 // counts it in Stats.Panics. A call of runtime.Goexit is treated as a panic with the value [ErrGoexit].
 type Handler interface {
-	// Opened is the first call, when the connection is established. Its output is sent without waiting for input.
+	// Opened is called first, when the connection is established. Output of Opened is sent without waiting for input.
 	Opened(c *Conn)
 
 	// Received handles input and returns the number of bytes that it has used. in is valid only during the call and
-	// must not be changed. The server passes unused input again with more input, or immediately if Received has used
-	// some bytes. A connection with Limits.MaxMessage or more unused bytes is closed with ErrMessageTooLong.
+	// must not be changed. The server passes unused input again when more input arrives. If Received has used some of
+	// the bytes, the server passes the unused input again immediately. A connection with Limits.MaxMessage or more
+	// unused bytes closes with ErrMessageTooLong.
 	Received(c *Conn, in []byte) (used int)
 
-	// Ended is called when the peer has ended its direction; rest is the unused input. Ended can still write answers,
-	// and returns the number of bytes used. If Ended has used only a part and the connection is then Paused, the server
-	// calls Ended again with the rest after it has sent output. Otherwise unused input is lost. The connection closes
-	// when all output, including earlier messages of Refs, has been sent. The peer must receive the output within
-	// Limits.CloseTimeout. The goroutine model detects the end only while output is not blocked.
+	// Ended is called when the peer has ended its direction. rest is the unused input. Ended can still write answers,
+	// and returns the number of bytes that it has used. Unused input is lost, with one exception: if Ended has used
+	// only a part and the connection is then Paused, the server calls Ended again after it has sent output.
+	//
+	// The connection closes when all output has been sent, including earlier messages of Refs. The peer must receive
+	// the output within Limits.CloseTimeout. The goroutine model detects the end only while output is not blocked.
 	Ended(c *Conn, rest []byte) (used int)
 
 	// Closed is the last call for a connection. The reason is
@@ -69,9 +71,9 @@ type WritableHandler interface {
 // MissedHandler is a Handler or MessageHandler that is told when a connection has missed messages. A peer that reads
 // too slowly misses messages. The handler can then send a complete state, or tell the peer about the gap.
 type MissedHandler interface {
-	// Missed is called when at most Limits.LowWater bytes of output are unsent, and before Writable. n is the number of
-	// messages missed since the last call, at least 1. Unlike Conn.Dropped, it excludes messages missed before an
-	// Upgrade.
+	// Missed is called when the peer has caught up: at most Limits.LowWater bytes of output are unsent. If Writable is
+	// due as well, Missed is called first. n is the number of messages missed since the last call, at least 1. Unlike
+	// Conn.Dropped, n excludes messages missed before an Upgrade.
 	Missed(c *Conn, n int64)
 }
 
@@ -92,23 +94,25 @@ type SecuredHandler interface {
 
 // ALPNHandler is a Handler or MessageHandler that selects the protocols that the server offers over TLS (ALPN).
 type ALPNHandler interface {
-	// NextProtos is called for every TLSConfig when the server starts. It receives the configuration's NextProtos,
-	// which it must not change, and returns the protocols to use. It does not affect results of GetConfigForClient.
+	// NextProtos is called for every TLSConfig when the server starts, and returns the protocols to offer. configured
+	// is NextProtos of the configuration and must not be changed. Results of GetConfigForClient are not affected.
 	NextProtos(configured []string) []string
 }
 
 // DialFailedHandler is a Handler or MessageHandler that is told when a Dial has failed.
 type DialFailedHandler interface {
-	// DialFailed is called instead of all other methods if a dial failed. It may run on any goroutine or event loop and
-	// must not block. d is the argument of Dial and can be passed to Server.Dial again. err is ErrDialTimeout, ErrFull
-	// (Limits.MaxConns is reached), ErrServerClosed, a *net.DNSError, or a syscall.Errno such as ECONNREFUSED.
+	// DialFailed is called if a dial has failed. No other method is called for this dial. DialFailed may run on any
+	// goroutine or event loop and must not block. d is the argument of Dial and can be passed to Server.Dial again. err
+	// is ErrDialTimeout, ErrFull (Limits.MaxConns is reached), ErrServerClosed, a *net.DNSError, or a syscall.Errno
+	// such as ECONNREFUSED.
 	DialFailed(d Dial, err error)
 }
 
 // DrainingHandler is a Handler or MessageHandler that is told when the server begins to shut down.
 type DrainingHandler interface {
 	// Draining is called once for every connection when the server begins to shut down. It can write a farewell message
-	// or call Close. Otherwise the connection closes after its current message has been handled and its output sent.
+	// or call Close. If Draining does not call Close, the connection closes after its current message has been handled
+	// and its output sent.
 	Draining(c *Conn)
 }
 
@@ -121,9 +125,9 @@ type DrainingHandler interface {
 // h, use struct{ Handler }{h} instead of h.
 type ShedHandler interface {
 	// Shed is called instead of Received, under the same rules. It rejects the input as the protocol requires, or
-	// closes the connection. It runs on the event loop and must not block. why matches ErrOverloaded and either
-	// pool.ErrFull or pool.ErrShed with errors.Is. If a call other than Received is also due, the connection waits for
-	// a worker instead.
+	// closes the connection. It runs on the event loop and must not block. For errors.Is, why matches ErrOverloaded and
+	// either pool.ErrFull or pool.ErrShed. If a call other than Received is also due, Shed is not called, and the
+	// connection waits for a worker.
 	Shed(c *Conn, in []byte, why error) (used int)
 }
 
@@ -292,20 +296,20 @@ var (
 	// ErrOutsideCall is returned by methods of a Conn that are called outside of a handler call for this Conn. The
 	// method has done nothing. Use the connection's Ref instead.
 	ErrOutsideCall = engine.ErrOutsideCall
-	// ErrFull is returned by methods of Ref if a buffer is full: either Limits.MaxUnsent bytes are already posted to
-	// the connection, or its loop's mailbox is full (Limits.MaxMail, Limits.MaxMailBytes). The method has accepted
+	// ErrFull is returned by methods of Ref if a buffer is full. Either Limits.MaxUnsent bytes already wait for the
+	// connection, or the mailbox of its loop is full (Limits.MaxMail, Limits.MaxMailBytes). The method has accepted
 	// nothing; a later call may succeed.
 	ErrFull = engine.ErrFull
 	// ErrTooLarge is returned for a single Write or Send of more than Limits.MaxUnsent bytes. The method has accepted
-	// nothing, and later calls will fail, too.
+	// nothing. Later calls with the same data will fail, too.
 	ErrTooLarge = engine.ErrTooLarge
 	// ErrMessageTooLong closes a connection with a message longer than Limits.MaxMessage. The server still sends the
 	// answers to earlier messages.
 	ErrMessageTooLong = engine.ErrMessageTooLong
 	// ErrSlowConsumer closes a connection when more than Limits.MaxUnsent bytes would wait; see Server.SlowConsumer.
 	ErrSlowConsumer = engine.ErrSlowConsumer
-	// ErrShortFile is returned by Conn.SendFile if the file is too short. If the file turns out to be too short only
-	// while it is sent, ErrShortFile closes the connection.
+	// ErrShortFile is returned by Conn.SendFile if the file is too short. If the file becomes too short while it is
+	// sent, ErrShortFile closes the connection.
 	ErrShortFile = engine.ErrShortFile
 	// ErrCloseTimeout and the other timeout errors close a connection whose peer exceeded a time limit:
 	// Limits.CloseTimeout, FirstByteTimeout and so on.
@@ -350,8 +354,8 @@ var (
 	ErrBadConfig = errors.New("bad configuration")
 	// ErrGoexit is the Value of the PanicError of a handler that called runtime.Goexit.
 	ErrGoexit = engine.ErrGoexit
-	// ErrBadUse is returned by methods that are called in a wrong state. If Received returns a number outside of
-	// 0..len(in), the server closes the connection with ErrBadUse and logs the error.
+	// ErrBadUse is returned by methods that are called in a wrong state. It also closes a connection whose Received
+	// returns a number outside of 0..len(in). In this case, the server logs the error.
 	ErrBadUse = engine.ErrBadUse
 )
 

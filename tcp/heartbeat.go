@@ -28,8 +28,9 @@ type Heartbeat struct {
 // HeartbeatHandler is a Handler or MessageHandler that writes its own heartbeats, such as pings of a protocol.
 // Server.Heartbeat sets the times.
 type HeartbeatHandler interface {
-	// Heartbeat is called under the rules of Heartbeat.Send. It reports whether the peer is expected to answer. If not,
-	// the peer's silence counts from zero again, so neither MaxMissed nor Limits.IdleTimeout takes effect.
+	// Heartbeat writes a heartbeat, under the rules of Heartbeat.Send. It reports whether the peer is expected to
+	// answer. If no answer is expected, the peer's silence counts from zero again. Neither MaxMissed nor
+	// Limits.IdleTimeout then takes effect.
 	Heartbeat(c *Conn) (answers bool)
 }
 

@@ -37,15 +37,17 @@ type Limits struct {
 	// at least Processes.
 	AcceptRate int
 
-	// ReadRate is the maximum number of bytes per second that a connection sends to its handler, and MessageRate the
-	// maximum number of messages, as counted by Stats.Messages. After a second without input, a connection may use the
-	// allowance of a second at once. The server checks ReadRate after each read, usually of at most 64 KiB; excess
-	// bytes delay the next read. MessageRate is exact, but limits only handlers made by Lines or Split.
+	// ReadRate is the maximum number of bytes per second that a connection passes to its handler. MessageRate is the
+	// maximum number of messages per second, as counted by Stats.Messages. After a second without input, or after an
+	// Upgrade, a connection may use the allowance of a second at once. The defaults, 0, mean no limit; the maximum is
+	// 1,000,000,000. See Conn.SetReadRate.
 	//
-	// A faster client is not closed. The server does not read from it until the rate permits, at most 10 ms later, so
-	// the client's sends block. This wait does not count as silence, and Stats.ReadLimited counts it. With TLS,
-	// ReadRate counts decrypted bytes. Relays are not limited. After an Upgrade, connections may use the allowance of a
-	// second at once. The defaults, 0, mean no limit; the maximum is 1,000,000,000. See Conn.SetReadRate.
+	// A faster client is not closed. The server does not read from the client until the rate permits, at most 10 ms
+	// later, so the client's sends block. This wait does not count as silence, and Stats.ReadLimited counts it.
+	//
+	// The server checks ReadRate after each read, usually of at most 64 KiB. Excess bytes delay the next read. With
+	// TLS, ReadRate counts decrypted bytes. MessageRate is exact, but limits only handlers made by Lines or Split.
+	// Relays are not limited.
 	ReadRate, MessageRate int
 
 	// MaxMessage is the maximum size of a message in bytes, framing included. It is also the maximum input that a
@@ -67,8 +69,8 @@ type Limits struct {
 	MaxUnsent int
 
 	// HighWater is the number of unsent output bytes above which a connection stops reading. LowWater is the number at
-	// which reading resumes. They limit the output for a peer that sends but does not read. The default of HighWater is
-	// 64 KiB, or half of MaxUnsent if that is less. The default of LowWater is half of HighWater. LowWater must not
+	// which reading resumes. Both limit the output for a peer that sends but does not read. The default of HighWater is
+	// 64 KiB or half of MaxUnsent, whichever is less. The default of LowWater is half of HighWater. LowWater must not
 	// exceed HighWater, and HighWater must not exceed MaxUnsent.
 	HighWater, LowWater int
 

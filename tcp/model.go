@@ -12,8 +12,8 @@ import (
 // I/O models for Server.Model.
 const (
 	// Auto selects the best model available on this machine. With event loops, a pool of at most 4,096 workers calls
-	// the handlers at first. After 1,000 quick calls for its connections, a loop calls its handlers itself. If they
-	// then block the loop for long, workers take over again. Stats reports the choice.
+	// the handlers at first. After 1,000 quick calls for its connections, a loop calls the handlers itself. If the
+	// handlers then block the loop for long, workers take over again. Stats reports the choice.
 	Auto = models.Auto
 	// Goroutine uses a goroutine per connection, on package net. It runs on all systems, and handlers may block.
 	Goroutine = "goroutine"

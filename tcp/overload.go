@@ -43,10 +43,11 @@ type Overload struct {
 
 // OverloadStats is the state of the overload manager.
 type OverloadStats struct {
-	// Each of these fields is 1 while its action is on, or with Server.Processes the number of workers that take it.
+	// Each of these fields is 1 while the action of its name is on. With Server.Processes, each field is the number of
+	// workers in which the action is on.
 	ShortenIdle, PauseLargest, EndKeepAlive, PauseAccepts, RefuseConns, ShedRequests, CloseSlowest int64
-	// ShedQueueDelay, ShedLag and ShedMemory count requests that were shed because they waited for a worker, because
-	// the event loops lagged, and because the memory was nearly exhausted.
+	// ShedQueueDelay counts requests that were shed because they waited for a worker. ShedLag counts those shed because
+	// the event loops lagged, and ShedMemory those shed because the memory was nearly exhausted.
 	ShedQueueDelay, ShedLag, ShedMemory int64
 }
 
@@ -213,11 +214,12 @@ func (r *overloadSampler) sample(now time.Duration) overload.Sample {
 }
 
 const (
-	// quietGroupMemory is a share of the control group's memory limit. While the group uses less and neither buffers
-	// nor connections increase, its memory is read only once a second.
+	// quietGroupMemory is a share of the control group's memory limit. Below this share, the memory of the group is
+	// read only once a second, as long as neither buffers nor connections increase.
 	quietGroupMemory = 0.5
-	// If the control group's memory exceeds the share freeGarbageAt of its limit, and garbage the share minGarbage, the
-	// garbage is collected and its memory returned to the kernel. This takes at most a tenth of the time.
+	// The server collects garbage and returns its memory to the kernel under two conditions: the control group uses
+	// more than the share freeGarbageAt of its limit, and garbage has at least the share minGarbage. Collecting takes
+	// at most a tenth of the time.
 	freeGarbageAt, minGarbage = 0.75, 1. / 16
 )
 

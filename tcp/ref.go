@@ -40,7 +40,7 @@ func (r Ref) Value() (v any, ok bool) { return r.r.Value() }
 // goroutine to one connection are sent in order. After a nil error, p is sent unless the connection ends first. The
 // errors are:
 //   - ErrClosed if the connection is closing or closed
-//   - ErrFull if the mailbox or another buffer is full
+//   - ErrFull if the mailbox is full, or if Limits.MaxUnsent bytes already wait for the connection
 //   - ErrTooLarge if p exceeds Limits.MaxUnsent
 //
 // A loop empties its mailbox only between handler calls. A single call that sends to many connections of its own loop

@@ -115,7 +115,7 @@ type Server struct {
 	SlowConsumer SlowConsumer
 	// Heartbeat configures heartbeats to silent peers. Without an Interval, the server sends no heartbeats.
 	Heartbeat Heartbeat
-	// Deny lists addresses that are rejected. If Allow is not empty, all addresses outside Allow are rejected as well.
+	// Deny lists addresses to reject. If Allow is not empty, all addresses outside Allow are rejected as well.
 	// Connections over unix sockets are always admitted. Each list is limited to 1,048,576 prefixes.
 	Allow, Deny []netip.Prefix
 	// TrustedProxies are the addresses of proxies that use the PROXY protocol, version 1 or 2. Every connection from
@@ -145,8 +145,9 @@ type Server struct {
 	// 9266).
 	DropTLSExporters bool
 	// Refuse, if set, returns the answer to a rejected connection. A nil answer sends nothing. why is ErrTooManyConns,
-	// ErrTooManyFromSource or ErrDenied. The server sends the answer unencrypted, as far as the kernel accepts it
-	// immediately, and closes the connection. Refuse may be called concurrently on any goroutine and must not block.
+	// ErrTooManyFromSource, ErrDenied or ErrOverloaded. The server sends the answer unencrypted, as far as the kernel
+	// accepts it immediately, and closes the connection. Refuse may be called concurrently on any goroutine and must
+	// not block.
 	//
 	// If the server rejects the address in a PROXY header (TrustedProxies), it sends the answer like ordinary output.
 	// Such a connection counts towards Limits.MaxConns until it is closed.
@@ -173,10 +174,10 @@ type Server struct {
 	// workers keep ending, Stopping is not called.
 	Stopping func()
 
-	// Successor, if set, returns the command that Upgrade starts as the new process. Upgrade adds files to the
-	// command's ExtraFiles and, if Env is not nil, variables to Env. By default the new process has the same arguments,
-	// standard input, output and error. Its binary is the file at this process's path, or this process's executable if
-	// there is no such file.
+	// Successor, if set, returns the command that Upgrade starts as the new process. Upgrade adds files to ExtraFiles
+	// of the command and, if Env is not nil, variables to Env. By default, the new process has the same arguments,
+	// standard input, output and error. Its binary is the file at the path of this process. If this file does not
+	// exist, its binary is the executable of this process.
 	Successor func() (*exec.Cmd, error) `json:"-"`
 
 	// Stay keeps this process running after an Upgrade. Set Stay under supervisors that watch the process they started:
@@ -219,9 +220,9 @@ type Socket struct {
 	// sent to the network. Further output waits in the server and counts towards the server's limits. Data that was
 	// sent but not acknowledged is not limited. The default, 0, uses net.ipv4.tcp_notsent_lowat, normally no limit.
 	Unsent int
-	// Control, if set, is called for every TCP socket that will listen on an Addr, before the socket is bound, like
-	// Control of net.ListenConfig. It can set options of the listener or options that connections inherit, such as
-	// TCP_DEFER_ACCEPT or SO_BINDTODEVICE. Every loop or worker process has at least one socket. After Control, the
+	// Control, if set, is called for every TCP socket that will listen on an Addr, before the socket is bound. It works
+	// like Control of net.ListenConfig. It can set options of the listener, or options that connections inherit, such
+	// as TCP_DEFER_ACCEPT or SO_BINDTODEVICE. Every loop or worker process has at least one socket. After Control, the
 	// server sets SendBuffer, ReceiveBuffer and Unsent. An error prevents the start. Control is not called for
 	// listeners made by the caller.
 	Control func(network, address string, raw syscall.RawConn) error `json:"-"`
@@ -251,7 +252,7 @@ const (
 	// CloseConn closes the connection with ErrSlowConsumer.
 	CloseConn SlowConsumer = iota
 	// DropMessage keeps the connection and drops the message. Write then fails with ErrFull, and a broadcast skips the
-	// connection. Stats.Dropped counts both. A peer that reads nothing is still closed after Limits.WriteTimeout.
+	// connection. Stats.Dropped counts both cases. A peer that reads nothing is still closed after Limits.WriteTimeout.
 	DropMessage
 )
 

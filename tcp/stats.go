@@ -18,8 +18,8 @@ type Stats struct {
 	// ended workers; current values do not. A killed worker loses the counts of its last 100 ms.
 	Processes int
 	Restarts  int64
-	// Goroutines is the number of goroutines in the workers now. GCs is the number of garbage collections, and GCPause
-	// the total time for which they stopped a worker. All three are 0 without Server.Processes.
+	// Goroutines is the number of goroutines in the workers now. GCs is the number of garbage collections. GCPause is
+	// the total time for which garbage collections stopped a worker. All three are 0 without Server.Processes.
 	Goroutines, GCs int64
 	GCPause         time.Duration
 	// Draining reports whether the server is shutting down or has ended. AcceptingPaused reports whether all loops have
@@ -28,12 +28,14 @@ type Stats struct {
 	// MaxConns is the limit of connections in use: Limits.MaxConns or its default.
 	MaxConns int
 
-	// Open is the number of open connections now. The other fields count some of them: Greeting, those before the end
-	// of their PROXY header or TLS handshake; Paused, those not read from because their unsent output exceeded
-	// Limits.HighWater; Closing, those that wait until the peer has received the output or ended.
+	// Open is the number of open connections now. The other fields count some of the open connections. Greeting counts
+	// connections that have not completed their PROXY header or TLS handshake. Paused counts connections that are not
+	// read because their unsent output exceeded Limits.HighWater. Closing counts connections that wait until the peer
+	// has received the output or ended.
 	Open, Greeting, Paused, Closing int64
-	// Accepted counts accepted connections that were opened, and Dialed connections made by Dial. HandedOver counts
-	// connections that moved to another process in an Upgrade, and TakenOver those that came from another process.
+	// Accepted counts accepted connections that were opened. Dialed counts connections made by Dial. HandedOver counts
+	// connections that moved to another process in an Upgrade. TakenOver counts connections that came from another
+	// process.
 	Accepted, Dialed, HandedOver, TakenOver int64
 	// Refused counts rejected connections by cause. Closed counts closed connections by cause.
 	Refused Refusals
@@ -51,11 +53,13 @@ type Stats struct {
 	// Messages counts the messages that Lines and Split have found.
 	Messages int64
 	// Dropped counts messages that a slow peer missed: writes under SlowConsumer DropMessage, and broadcasts. Replaced
-	// counts values of Group.SendLatest that a newer value replaced before they were sent, once for each connection.
+	// counts values of Group.SendLatest that a newer value replaced before they were sent. A value counts once for each
+	// connection.
 	Dropped, Replaced int64
 	// Broadcasts counts messages to all connections (Server.Broadcast). Casting is the number of broadcasts in progress
-	// now, which have not yet been passed to all connections. CastBytes is their size in bytes, and CastAge the age of
-	// the oldest one. Every worker process counts a broadcast, and CastAge is the largest of their values.
+	// now, which have not yet been passed to all connections. CastBytes is the total size in bytes of these broadcasts.
+	// CastAge is the age of the oldest. Every worker process counts a broadcast. CastAge is the maximum over the
+	// workers.
 	Broadcasts, Casting, CastBytes int64
 	CastAge                        time.Duration
 	// Heartbeats counts the heartbeats sent.
@@ -68,8 +72,8 @@ type Stats struct {
 
 	// Panics counts panics in handlers. SlowHandlers counts calls longer than Limits.HandlerTime.
 	Panics, SlowHandlers int64
-	// OnWorkers is the number of loops whose handlers run on workers of a pool now. Moved counts how often Auto has
-	// moved the handlers of a loop to workers because they blocked the loop.
+	// OnWorkers is the number of loops whose handlers run on pool workers now. Moved counts how often Auto has moved
+	// the handlers of a loop to workers, because they blocked the loop.
 	OnWorkers, Moved int64
 	// LoopsContinued counts how often an event loop has moved to another thread, because a handler of package web
 	// blocked the loop. See web.HTTP.
@@ -127,20 +131,20 @@ type TLSHandshakes struct {
 	// Compact counts connections that use the compact implementation; see Server.DisableCompactTLS. All other fields
 	// count connections that stay with crypto/tls, by reason.
 	Compact int64
-	// Version counts connections with a version before TLS 1.3, CipherSuite those with ChaCha20-Poly1305, FIPS those of
-	// a program in FIPS 140 mode, and SessionCache dialed connections with a tls.Config.ClientSessionCache. Disabled
-	// counts all those with Server.DisableCompactTLS.
+	// Version counts connections with a version before TLS 1.3. CipherSuite counts connections with ChaCha20-Poly1305.
+	// FIPS counts connections of a program in FIPS 140 mode. SessionCache counts dialed connections with a
+	// tls.Config.ClientSessionCache. Disabled counts all connections with Server.DisableCompactTLS.
 	Version, CipherSuite, FIPS, SessionCache, Disabled int64
 }
 
 // Refusals counts, by cause, connections that the server rejected before it called their handler.
 type Refusals struct {
-	// Full counts connections above Limits.MaxConns, Source those above Limits.MaxConnsPerSource, and Denied those
-	// excluded by Server.Allow or Server.Deny.
+	// Full counts connections above Limits.MaxConns. Source counts connections above Limits.MaxConnsPerSource. Denied
+	// counts connections excluded by Server.Allow or Server.Deny.
 	Full, Source, Denied int64
-	// Proxy counts connections with an invalid or missing PROXY header, Handshake those with a failed TLS handshake,
-	// Timeout those that exceeded Limits.HandshakeTimeout, and Overload those refused because of Server.Overload. Other
-	// counts connections that ended for other reasons.
+	// Proxy counts connections with an invalid or missing PROXY header. Handshake counts failed TLS handshakes. Timeout
+	// counts connections that exceeded Limits.HandshakeTimeout. Overload counts connections refused because of
+	// Server.Overload. Other counts connections that ended for other reasons.
 	Proxy, Handshake, Timeout, Overload, Other int64
 }
 
@@ -151,19 +155,19 @@ func (r Refusals) Total() int64 {
 
 // Closes counts closed connections by cause. Rejected connections are not included.
 type Closes struct {
-	// Peer counts connections ended by the peer, including ends within a message or without TLS's close_notify
+	// Peer counts connections ended by the peer. It includes ends within a message or without TLS's close_notify
 	// (io.ErrUnexpectedEOF). Reset counts connections broken by the peer or the network. Handler counts connections
 	// closed by the handler, including errors of the handler or of a bufio.SplitFunc.
 	Peer, Reset, Handler int64
 	// FirstByte, Message, Idle, Write, Close and Heartbeat count connections that exceeded a time limit:
 	// Limits.FirstByteTimeout and so on.
 	FirstByte, Message, Idle, Write, Close, Heartbeat int64
-	// SlowConsumer counts connections that exceeded Limits.MaxUnsent, Budget those closed because of
-	// Limits.MaxBuffered, TooLong those with a message longer than Limits.MaxMessage, and TLS those whose TLS failed
-	// after the handshake (TLSError) or in StartTLS.
+	// SlowConsumer counts connections that exceeded Limits.MaxUnsent. Budget counts connections closed because of
+	// Limits.MaxBuffered. TooLong counts connections with a message longer than Limits.MaxMessage. TLS counts
+	// connections whose TLS failed after the handshake (TLSError) or in StartTLS.
 	SlowConsumer, Budget, TooLong, TLS int64
-	// Panic counts connections whose handler panicked, Shutdown those closed by the server's end, and Operator those
-	// closed by Server.CloseConns. Other counts all remaining connections.
+	// Panic counts connections whose handler panicked. Shutdown counts connections closed by the server's end. Operator
+	// counts connections closed by Server.CloseConns. Other counts all remaining connections.
 	Panic, Shutdown, Operator, Other int64
 }
 

@@ -38,7 +38,7 @@ type Upgraded struct {
 	// PID is the process ID of the new process, or 0 if no process was started.
 	PID int
 	// Moved is the number of connections that the new process has taken over. Lost is the number of connections that
-	// the new process had not confirmed when it died. All other connections have stayed in this process and drain.
+	// the new process had not confirmed when it died. All other connections have stayed in the old process and drain.
 	Moved, Lost int
 	// Took is the duration of the transfer of connections.
 	Took time.Duration

@@ -16,8 +16,8 @@ const (
 	Suppressed = "suppressed"
 	// Interval is the time during which equal records are written only once.
 	Interval = time.Second
-	// MaxMessages limits the number of distinct messages in the table. Further messages share one entry, until the
-	// table removes a message that was not written for an Interval.
+	// MaxMessages limits the number of distinct messages that are counted separately. Further messages share one count,
+	// until a message that was not written for an Interval is removed.
 	MaxMessages = 1024
 )
 

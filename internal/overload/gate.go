@@ -54,8 +54,8 @@ type Gate struct {
 	credits   atomic.Int64 // limit of waiting
 	dropAfter atomic.Int64 // delay in ns after which a request is shed instead of started
 	shed      [NumReasons]atomic.Int64
-	// unmeasured is the number of requests without a Ticket that have started since the last tick. They were admitted
-	// while the Gate did not measure every request.
+	// unmeasured is the number of requests without a Ticket that have started since the last Tick. Only requests that
+	// were admitted before the Gate measured every request have no Ticket.
 	unmeasured atomic.Int64
 	lastDelay  atomic.Int64
 	delays     meanTracker // of requests that have started since the last tick
@@ -193,12 +193,13 @@ func (g *Gate) setRatio(ratio float64, why Reason) {
 const (
 	restPeriod = 100 * time.Millisecond // time between ticks without requests
 	BusyPeriod = 10 * time.Millisecond
-	// minTarget is the default of Gate.MinTarget. It and maxTarget limit the target of the delay. The target is the mean time for which requests run:
-	// workers that happen to finish together would find a shorter queue empty.
+	// minTarget is the default of Gate.MinTarget. minTarget and maxTarget limit the target of the queue delay. The
+	// target is the mean time for which requests run. With a lower target, workers that finish together could find the
+	// queue empty.
 	minTarget, maxTarget = 5 * time.Millisecond, 100 * time.Millisecond
 	growthInterval       = 100 * time.Millisecond
-	// A queue that does not empty is growing if it has growth times its first length, or if in two consecutive
-	// intervals the arrivals exceed the starts by a share of fastGrowth.
+	// A queue grows if its length reaches growth times the first length. A queue also grows if, in two consecutive
+	// intervals, arrivals exceed starts by the share fastGrowth.
 	growth, fastGrowth = 1.5, 0.2
 	maxDelay           = time.Second // delay above which requests are shed even if the queue does not grow
 	quietTime          = time.Second // time without shedding, or without waiting, after which a state ends

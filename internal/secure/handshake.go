@@ -16,11 +16,11 @@ import (
 const (
 	// InputPauseSize is the number of bytes that wait for a handshake when IsInputFull asks the owner to stop reading.
 	InputPauseSize = 80 << 10
-	// MaxHandshakeInput is the maximum number of bytes that FeedHandshake buffers: InputPauseSize plus the data in
-	// flight when reading stops, which with io_uring is up to 32 buffers of 64 KiB.
+	// MaxHandshakeInput is the maximum number of bytes that FeedHandshake buffers. It is the sum of InputPauseSize and
+	// the data in flight when reading stops. With io_uring, up to 32 buffers of 64 KiB are in flight.
 	MaxHandshakeInput = InputPauseSize + 32<<16
-	// maxHelloInput limits the input before a complete ClientHello: the largest one that crypto/tls accepts, and the
-	// headers of its records. Clients with many extensions send about 2 KiB.
+	// maxHelloInput limits the input before a complete ClientHello. It is the size of the largest ClientHello that
+	// crypto/tls accepts, plus record headers. Clients with many extensions send about 2 KiB.
 	maxHelloInput = maxHello + 8<<10
 )
 

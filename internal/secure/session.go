@@ -10,13 +10,12 @@ import (
 )
 
 type Owner interface {
-	// Emit appends ciphertext to the output. p is valid only during the call. The Session calls Emit only within calls
-	// of its own methods. Emit must not call the Session.
+	// Emit appends ciphertext to the output. p is valid only during the call. Only methods of the Session call Emit, on
+	// the owner's goroutine. Emit must not call the Session.
 	Emit(p []byte)
-	// Wake asks the owner to call AdvanceHandshake soon. The handshake's goroutine calls Wake with a lock held, so Wake
-	// must not block or call the Session. For the same reason, the owner must not call the Session while it holds a
-	// lock that Wake takes. Wake may have no effect, so the owner should call AdvanceHandshake regularly during a
-	// handshake.
+	// Wake asks the owner to call AdvanceHandshake soon. The handshake's goroutine calls Wake with a lock held. Wake
+	// must therefore not block or call the Session. The owner must not call the Session while holding a lock that Wake
+	// takes. Wake may have no effect, so the owner should call AdvanceHandshake regularly during a handshake.
 	Wake()
 }
 

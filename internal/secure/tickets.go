@@ -17,7 +17,7 @@ type TicketKeyRing struct {
 	cfg     *tls.Config
 	renewAt atomic.Int64 // when to generate a new key, in Unix nanoseconds
 
-	// If shared is set, the keys are derived from those that several processes share, for this listener.
+	// If shared is set, the keys for this listener are derived from the shared keys.
 	shared   *SharedTicketKeys
 	listener int
 
@@ -36,7 +36,7 @@ const (
 	ticketKeyUse  = 24 * time.Hour
 	ticketKeyLife = 7 * ticketKeyUse
 	ticketKeySize = 32
-	// MaxTicketKeys is the maximum number of keys at a time.
+	// MaxTicketKeys is the maximum number of keys that are valid at the same time.
 	MaxTicketKeys = int(ticketKeyLife/ticketKeyUse) + 1
 )
 

@@ -60,7 +60,7 @@ const maxMessage = 64 << 10
 
 // An Output receives the records that a Conn sends.
 type Output interface {
-	// AppendSpace appends n bytes to the output and returns them. The Conn sets them before its next call.
+	// AppendSpace appends n bytes to the output and returns these bytes. The Conn fills the bytes before its next call.
 	AppendSpace(n int) (record []byte)
 }
 
