@@ -110,7 +110,7 @@ func (s *Server) Upgrading() bool {
 
 // HandedOver reports whether an upgrade has moved connections from this process to a new process. It returns true from
 // just before the queued broadcasts are sent until the new process ends. Meanwhile, both processes deliver the same
-// broadcasts. If only one of the two may change the handler's state for a broadcast, change the state where HandedOver
+// broadcasts. If a broadcast must change the handler's state in only one process, change the state where HandedOver
 // returns false.
 func (s *Server) HandedOver() bool { return s.broadcastsHandedOver.Load() }
 

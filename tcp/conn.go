@@ -174,17 +174,16 @@ func (c *Conn) SetDeadline(d time.Duration) {
 	}
 }
 
-// Relay passes all further input of c to another connection of the same server, and the input of the other connection
-// to c. The Ref to identifies the other connection. Relaying applies backpressure. When a peer ends its direction, the
-// server passes the end on to the other peer (half-close). Both connections close after both directions have ended.
-// Closed is the only method of the handlers that is still called.
+// Relay passes all further input of c to another connection of the same server, and vice versa. The Ref to identifies
+// the other connection. Relaying applies backpressure. When a peer ends its direction, the server passes the end on to
+// the other peer (half-close). Both connections close after both directions have ended. Closed is the only method of
+// the handlers that is still called.
 //
 // If one connection closes early, the other sends its pending output and closes. After an error, the other connection
 // sends no close_notify over TLS, because data may be missing.
 //
-// Input that the current call leaves unused is relayed first, and so is input that has arrived at a paused connection.
-// Call Pause on the other connection before Relay; otherwise its handler may still receive input. Relay resumes both
-// connections.
+// Unused input of the current call is relayed first, as is earlier input of a paused connection. Call Pause on the
+// other connection before Relay; otherwise its handler may still receive input. Relay resumes both connections.
 //
 // Each direction buffers at most Limits.HighWater plus one read (64 KiB). The maximum is twice as high in the goroutine
 // model and between two loops. Relayed connections receive no heartbeats and no broadcasts. Input of either connection

@@ -9,8 +9,8 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// operatorCommands are commands of an operator for open connections and accepting. An engine executes them for its own
-// process. In a worker process, another implementation forwards them to all worker processes.
+// operatorCommands are the commands with which an operator pauses accepting and closes connections. An engine executes
+// them for its own process. In a worker process, another implementation forwards them to all worker processes.
 type operatorCommands interface {
 	PauseAccept(on bool) error
 	ClosePeerConns(peer netip.AddrPort) error

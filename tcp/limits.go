@@ -52,8 +52,8 @@ type Limits struct {
 
 	// MaxMessage is the maximum size of a message in bytes, framing included. It is also the maximum input that a
 	// connection buffers for its handler. The connection closes with ErrMessageTooLong when MaxMessage bytes have
-	// arrived without the message's end, or when LengthPrefixed reads a larger length. The default is 65,536, as in
-	// bufio.Scanner; the maximum is 1 GiB.
+	// arrived without the end of the message. It closes immediately if LengthPrefixed reads a larger length. The
+	// default is 65,536, as in bufio.Scanner; the maximum is 1 GiB.
 	//
 	// In this case, the client receives the answers to its earlier messages and then the end of the stream. A client
 	// that continues to send for longer than Linger receives a reset (ECONNRESET or EPIPE). To send larger answers,

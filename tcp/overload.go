@@ -17,9 +17,9 @@ import (
 
 // Overload configures the overload manager of a Server, which is on by default.
 //
-// The manager measures the lag of event loops, the time for which requests wait for workers, the memory, the buffers of
-// connections and the number of connections. The memory is the higher of two shares: the live heap as a share of
-// GOMEMLIMIT or of the machine, and the memory of the control group as a share of its limit. Stats.Overload shows the
+// The manager measures the memory, the lag of event loops, the wait of requests for workers, and the number of
+// connections and their buffers. The memory is the live heap, as a share of GOMEMLIMIT or of the machine. If the memory
+// of the control group is a larger share of the group's limit, this share counts instead. Stats.Overload shows the
 // actions that are on. The actions are:
 //
 //   - At 85 % of the memory, or 95 % of Limits.MaxConns: idle timeouts are an eighth of Limits.IdleTimeout.
@@ -29,8 +29,8 @@ import (
 //   - At 95 % of the memory, or a lag of 100 ms: new connections wait in the kernel's queue. After 5 s, they are
 //     accepted and refused before their PROXY header and TLS handshake.
 //   - At 97 % of the memory: the connections with the largest buffers close with ErrOverBudget.
-//   - The server sheds requests in these cases: more and more requests wait for workers, requests have waited for
-//     more than a second, the loops have lagged by more than 250 ms for a second, or 97 % of the memory is in use.
+//   - At 97 % of the memory, or if the loops have lagged by more than 250 ms for a second: the server sheds requests.
+//     It also sheds requests if more and more of them wait for workers, or if they have waited for more than a second.
 //     Package web answers shed requests with 503, and a ShedHandler rejects them. Other handlers can call
 //     Conn.ShouldShed.
 //

@@ -50,9 +50,9 @@ type Server struct {
 	//
 	// If Limits.MaxConns exceeds the descriptor limit, the server starts as many loops as necessary. Every loop then
 	// has its own descriptor table, which /proc/PID/task/TID/fd shows. A handler on such a loop can use files that were
-	// open when the server started, and files that it opens and closes within one call. It can't use descriptors that
-	// other goroutines open, such as those of os/exec, net.Dial or a database connection. Handlers on Workers can use
-	// all descriptors. Files that are open when the server starts stay open until the server ends.
+	// open when the server started. It can also use files that it opens and closes within one call. It can't use
+	// descriptors that other goroutines open, such as those of os/exec, net.Dial or a database connection. Handlers on
+	// Workers can use all descriptors. Files that are open when the server starts stay open until the server ends.
 	Loops int
 	// Spin is the time for which an idle event loop polls before it blocks. The maximum is 10 ms. With 0, the default,
 	// loops block immediately. Polling raises the throughput of few connections, but uses up to one CPU per loop.

@@ -19,7 +19,7 @@ type Config struct {
 	// MaxPerSource limits the number of connections from one source; 0 means no limit.
 	MaxPerSource int
 	// SourcePrefix is the length, in bits, of the IPv6 prefix that counts as one source: 1 to 128. The default, 0,
-	// means 64. Every IPv4 address is a separate source, including IPv4-mapped ones.
+	// means 64. Every IPv4 address is a separate source, even if it is IPv4-mapped.
 	SourcePrefix int
 	// Rate limits the accepted connections per second; 0 means no limit. After a quiet second, up to Rate connections
 	// may be accepted at once. The maximum is 1,000,000,000.
@@ -124,8 +124,8 @@ func (c *Controller) ReleaseSourceConn(source netip.Addr) {
 }
 
 // TakeRateToken takes a token to accept one connection. On success, it returns 0. If no token is available, it returns
-// the time until the next token, at most a second. now is the time since an instant that all callers share. A now that
-// steps back by up to a minute counts as no change.
+// the time until the next token, at most a second. now is the time since an instant that all callers share. Backward
+// steps of now by up to a minute are ignored.
 func (c *Controller) TakeRateToken(now time.Duration) (wait time.Duration) {
 	if c.bucket == nil {
 		return 0

@@ -23,8 +23,8 @@ const (
 
 // NewHandler returns a handler that passes records to next and suppresses repetitions. In each Interval, it passes one
 // of several equal records. Records are equal if they have the same level, message and values of distinguishingKeys.
-// distinguishingKeys are keys of attributes outside of groups. The first record after suppressed equal ones has their
-// number in the attribute Suppressed.
+// distinguishingKeys are keys of attributes outside of groups. After suppressed records, the next equal record has
+// their number in the attribute Suppressed.
 func NewHandler(next slog.Handler, distinguishingKeys ...string) slog.Handler {
 	return &rateLimitHandler{next: next, keys: distinguishingKeys, table: &rateTable{entries: make(map[message]*entry)}}
 }

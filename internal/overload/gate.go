@@ -33,9 +33,9 @@ const (
 // delay is below a target. Above the target, the number shrinks in proportion to the excess. A request returns its
 // credit at Start, so requests that wait for a slow dependency use no credits.
 //
-// As in CoDel (Nichols and Jacobson, 2012) and its use at Facebook (Maurer, "Fail at Scale", 2015), shedding begins
-// only after the delay has exceeded the target for a whole interval. While the Gate sheds, Start rejects requests that
-// have waited for twice the target.
+// As in CoDel (Nichols and Jacobson, 2012), shedding begins only after the delay has exceeded the target for a whole
+// interval. As at Facebook (Maurer, "Fail at Scale", 2015), Start then rejects requests that have waited for twice the
+// target.
 //
 // Shedding also requires that the queue grows, or that the delay exceeds maxDelay. A long but constant queue forms when
 // a fixed number of clients each wait for an answer before the next request. Shedding would not help these clients.

@@ -207,8 +207,7 @@ func (m *Manager) beginOrEndAction(a Action, now time.Duration, level float64, d
 }
 
 // lagController computes the probability of shedding requests that run on event loops, so that the lag stays near
-// lagTarget. It begins only when the lag has been high for lagShedTime, because handlers and broadcasts may delay a
-// loop for a short time.
+// lagTarget. It begins when the lag has been high for lagShedTime. Shorter lags are normal.
 type lagController struct {
 	ratio, lastError float64
 	highSince        time.Duration // since when the lag is high; 0 if it is not

@@ -87,8 +87,8 @@ func (c *Conn) takeRecord(out Output, p []byte) (record []byte, used int, err er
 	}
 }
 
-// checkedRecordLenOrHeaderLen checks the first record header in b and returns the length of the record (RFC 8446,
-// sections 5.1 and 5.2). If b is shorter than a header, it returns HeaderLen.
+// checkedRecordLenOrHeaderLen returns the length of the first record in b. It checks the header of the record (RFC
+// 8446, sections 5.1 and 5.2). If b is shorter than a header, it returns HeaderLen.
 func (c *Conn) checkedRecordLenOrHeaderLen(out Output, b []byte) (int, error) {
 	if len(b) > 0 && b[0] != typeApplicationData {
 		return 0, c.sendAlertAndBreak(out, alertUnexpectedMessage)
