@@ -291,8 +291,9 @@ func (g *Gate) startGrowthInterval(now time.Duration) {
 	g.intervalAt, g.minDelay, g.started, g.grown, g.measured = now, math.MaxInt64, 0, 0, false
 }
 
-// endIntervalAndLimitIfGrowing ends an interval of measuring. If the queue grows or the delay exceeds maxDelay, the
-// Gate begins to limit requests. If no request has waited for quietTime, the Gate stops counting requests.
+// endIntervalAndLimitIfGrowing evaluates the interval that ends at now. If the queue grows or the delay exceeds
+// maxDelay, the Gate begins to limit requests. If the delay has been within the target for quietTime, the Gate stops
+// counting requests.
 func (g *Gate) endIntervalAndLimitIfGrowing(now, target time.Duration, waiting int64) {
 	if g.growing++; g.minDelay <= target || float64(g.grown) < fastGrowth*float64(g.started)+3 {
 		g.growing = 0

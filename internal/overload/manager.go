@@ -1,15 +1,15 @@
-// Package overload decides what a server gives up when more is asked of it than it can do.
+// Package overload decides what a server does less of when it is overloaded.
 //
-// A Manager gets a Sample of signals several times a second and turns actions on and off. Each action has a level at
-// which it begins, a lower level below which it ends, and times for which these must hold, so that actions do not
-// oscillate. The levels for memory follow Envoy's overload manager: connections are no longer kept alive at 92 % and
-// not accepted at 95 %. Requests are shed by a [Gate] if they wait for workers, and by a probability if event loops
-// lag; a PID controller sets the probability, as in Uber's Cinnamon (2023).
+// A Manager gets a Sample of signals several times a second and turns actions on and off. Each action begins at one
+// level and ends below a lower level. Both levels must hold for a time, so that actions do not oscillate. The levels
+// for memory follow Envoy's overload manager: connections are no longer kept alive at 92 % and not accepted at 95 %. A
+// [Gate] sheds requests that wait for workers. If event loops lag, requests are shed with a probability, which a PID
+// controller sets as in Uber's Cinnamon (2023).
 //
 // The package does no I/O. Time and signals are arguments, and the engine and the handlers read the results.
 //
-// Latency alone is no signal, because it cannot tell a slow dependency from overload. A lag of event loops counts only
-// while tasks wait for a CPU, if the kernel reports that: otherwise a handler blocks its loop.
+// Latency alone is no signal, because a slow dependency also raises latency. If the kernel reports CPU pressure, a lag
+// of event loops counts only while tasks wait for a CPU. At other times, a lag means that a handler blocks its loop.
 package overload
 
 import (
@@ -36,7 +36,7 @@ var actionNames = [NumActions]string{"shorten_idle", "pause_largest", "end_keep_
 
 func (a Action) String() string { return actionNames[a] }
 
-// IdleDivisor is the number by which ShortenIdle divides time limits.
+// IdleDivisor is the number by which the action ShortenIdle divides idle timeouts.
 const IdleDivisor = 8
 
 // Sample is one measurement of the load. Shares are between 0 and about 1; 0 also means unknown.

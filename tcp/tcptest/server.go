@@ -120,7 +120,7 @@ func (s *Server) Dial() *Peer {
 	return s.DialFrom(netip.AddrPortFrom(ip, uint16(first+n%ports)))
 }
 
-// DialFrom is like Dial, but connects from addr. It can test rules such as Server.Deny. A zero addr means a unix
+// DialFrom is like Dial, but connects from addr. Use it to test rules such as Server.Deny. A zero addr means a unix
 // socket.
 func (s *Server) DialFrom(addr netip.AddrPort) *Peer {
 	s.t.Helper()
