@@ -11,14 +11,16 @@ import (
 
 const maxAdoptedInput = engine.ReadSize
 
-// Adopt adds a connection that other code has accepted. received is the input that was already read from the
-// connection, at most 64 KiB; Adopt copies it. The server then treats nc like a connection of its first listener, but
-// Server.Socket and Limits.AcceptRate do not apply. The caller must no longer use nc.
+// Adopt adds a connection that other code has accepted. The server treats nc like a connection of its first listener,
+// but does not apply Server.Socket and Limits.AcceptRate. received is the input that was already read from nc, at most
+// 64 KiB. Adopt copies received. After a successful call, do not use nc. If Adopt fails, nc still belongs to the
+// caller.
 //
-// nc must be a *net.TCPConn or a stream *net.UnixConn. Other types fail with ErrBadUse. Adopt fails with ErrTooLarge if
-// received is too long, and with ErrFull if 1,024 connections already wait for an event loop. It fails with
-// ErrServerClosed before the start, after the end and in a supervisor (Processes). If Adopt fails, nc still belongs to
-// the caller. Adopt is safe for concurrent use, also in a handler.
+// Adopt is safe for concurrent use, and may be called in a handler. Its errors are:
+//   - ErrBadUse if nc is neither a *net.TCPConn nor a stream *net.UnixConn
+//   - ErrTooLarge if received is too long
+//   - ErrFull if 1,024 connections already wait for an event loop
+//   - ErrServerClosed before the start, after the end, and in a supervisor (Server.Processes)
 func (s *Server) Adopt(nc net.Conn, received []byte) error {
 	e, err := s.engineServingConns()
 	if err != nil {
@@ -39,15 +41,20 @@ func (s *Server) Adopt(nc net.Conn, received []byte) error {
 	return publicError(e.Adopt(nc, -1, received))
 }
 
-// Detach removes the connection from the server and passes it to code that uses a net.Conn. After the current handler
-// call, the server reads no more input and sends all output, including earlier messages of Refs. It then passes the
-// connection, a *net.TCPConn or *net.UnixConn, and the unused input to the function take, which owns both. Finally the
-// server calls Closed with ErrDetached. take runs on the event loop, even with Workers, and must not block. If the
-// connection ends before that, take is not called, and Closed receives the reason.
+// Detach removes the connection from the server and passes it to take. After the current handler call, the server reads
+// no more input and sends all output, including earlier messages from Refs. It then calls take, which owns nc and
+// unread from then on. nc is a *net.TCPConn or *net.UnixConn, and unread is the unused input. Finally, the server calls
+// Closed with ErrDetached.
 //
-// Detach fails with ErrClosed if the connection is closing or CloseWrite was called. It fails with ErrBadUse if the
-// connection is relayed, uses TLS (use a Blocking handler instead) or is already being detached. It fails with ErrShard
-// if the loop has its own descriptor table, and with errors.ErrUnsupported on Windows.
+// take runs on the event loop, even with Server.Workers, and must not block. If the connection closes before take is
+// called, take is never called, and Closed receives the close reason.
+//
+// Detach fails with
+//   - ErrClosed if the connection is closing or CloseWrite was called
+//   - ErrBadUse if the connection is relayed, uses TLS or is already being detached; with TLS, use a Blocking handler
+//     instead
+//   - ErrShard if the event loop has its own descriptor table
+//   - errors.ErrUnsupported on Windows
 func (c *Conn) Detach(take func(nc net.Conn, unread []byte)) error {
 	if runtime.GOOS == "windows" {
 		return fmt.Errorf("myriad: Detach on Windows: %w", errors.ErrUnsupported)

@@ -8,30 +8,35 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Blocking is a Handler for code that blocks, such as a library that takes a net.Conn. An idle connection has no
-// goroutine. When input arrives, the server calls Serve on a goroutine.
+// Blocking is a Handler for code that blocks, such as a library that takes a net.Conn. The server calls Serve on a
+// goroutine when input arrives. An idle connection has no goroutine.
 //
-// For one connection, Begin, Serve and End are called in this order and one at a time. If a call panics or calls
-// runtime.Goexit, the server closes the connection with a *PanicError. ListenAndServe returns after all calls have
-// returned. While a call runs, neither a drain nor the end of the peer's input closes the connection, so the call can
-// still answer. If anything else closes the connection, Read and Write fail.
+// For one connection, Begin, Serve and End are called in this order and never concurrently. If one of them panics or
+// calls runtime.Goexit, the server closes the connection with a *PanicError. ListenAndServe returns after all calls
+// have returned.
+//
+// A call that runs can still answer during a drain and after the end of the peer's input. If the connection closes for
+// any other reason, Read and Write fail.
 type Blocking struct {
-	// Serve is called when there is input. Serve should handle one or all available requests, and may wait in Read for
-	// the rest of a request. When Serve returns nil, the connection is idle until more input arrives. The next call can
-	// read the input left unread. If Serve has read some input and left some unread, that call follows immediately.
-	// When Serve returns an error, such as io.EOF from Read, the connection sends its output and closes with that error
-	// as the reason.
+	// Serve is called when there is input. It should handle one or all available requests, and may wait in Read for the
+	// end of a request. The result decides what happens next:
+	//   - If Serve returns nil, the connection is idle until more input arrives. The next call can read the input
+	//     that this call has left unread. If this call has read only a part of the input, the next call follows
+	//     immediately.
+	//   - If Serve returns an error, such as io.EOF from Read, the connection sends its output and closes. The error
+	//     is the close reason.
 	//
-	// Input that Serve has read into its own buffer, such as a bufio.Reader, does not trigger another call. Therefore
-	// return only when that buffer is empty, or store the reader with NetConn.SetValue for the next call. Deadlines
-	// that Serve sets are cleared when it returns. Do not use n afterwards, except n.Ref. A connection with 64 KiB of
-	// unread input is closed with ErrMessageTooLong.
+	// Input in a buffer of Serve's own, such as a bufio.Reader, does not cause another call. Return only when this
+	// buffer is empty, or store the reader with NetConn.SetValue for the next call. When Serve returns, the server
+	// clears the deadlines of n. Afterwards, use only n.Ref. A connection with 64 KiB of unread input closes with
+	// ErrMessageTooLong.
 	Serve func(n *NetConn) error
-	// Begin, if set, is called before Serve, for protocols in which the server sends first. The rules of Serve apply.
+	// Begin, if set, is called once, before Serve. It is for protocols in which the server sends first. The rules of
+	// Serve apply.
 	Begin func(n *NetConn) error
-	// End, if set, is called last. why is the reason, as in Handler.Closed. n still has its Value.
+	// End, if set, is called last. why is the close reason, as in Handler.Closed. The Value of n is still available.
 	End func(n *NetConn, why error)
-	// MaxCalls limits the concurrent calls for all connections of this handler. Further connections wait in order. The
+	// MaxCalls limits the concurrent calls for all connections of this handler. Further calls wait in order. The
 	// default is 4,096.
 	MaxCalls int
 
@@ -119,7 +124,8 @@ func (b *Blocking) scheduleEndIfConnClosed(n *NetConn) {
 	}
 }
 
-// scheduleCallbackIfIdle schedules cb and retains the connection, unless a callback of n runs or is scheduled.
+// scheduleCallbackIfIdle schedules cb and retains the connection. It does nothing if a callback of n is already running
+// or scheduled.
 func (b *Blocking) scheduleCallbackIfIdle(c *Conn, n *NetConn, cb callback) {
 	n.mu.Lock()
 	begins := !n.busy
@@ -134,7 +140,8 @@ func (b *Blocking) scheduleCallbackIfIdle(c *Conn, n *NetConn, cb callback) {
 	}
 }
 
-// startOrQueueCallback runs the next callback of n on a new goroutine, or queues n if MaxCalls callbacks already run.
+// startOrQueueCallback runs the scheduled callback of n on a new goroutine. If MaxCalls callbacks already run, it
+// queues n instead.
 func (b *Blocking) startOrQueueCallback(n *NetConn) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -178,8 +185,8 @@ func (b *Blocking) dequeueWaitingOrFreeSlot() (n *NetConn) {
 	return n
 }
 
-// invokeCallbackAndPostResult runs the next callback of n and posts its result to the event loop or goroutine of the
-// connection. A panic or runtime.Goexit becomes a *PanicError.
+// invokeCallbackAndPostResult runs the scheduled callback of n. It posts the result to the event loop or goroutine that
+// owns the connection. A panic or runtime.Goexit becomes a *PanicError.
 func (b *Blocking) invokeCallbackAndPostResult(n *NetConn) {
 	n.mu.Lock()
 	cb, reason := n.callback, n.closeReason

@@ -11,8 +11,8 @@ import (
 
 // Broadcast is a message for Server.Broadcast.
 type Broadcast struct {
-	// All selects every connection of the server. If All is false, the BroadcastHandler selects connections by Kind and
-	// Group. Group is limited to 1 MiB.
+	// All selects every connection of the server. If All is false, a BroadcastHandler selects connections by Kind and
+	// Group. The maximum length of Group is 1 MiB.
 	All   bool
 	Kind  uint32
 	Group string
@@ -22,40 +22,46 @@ type Broadcast struct {
 
 // BroadcastHandler is a Handler or MessageHandler with named groups of connections, such as chat rooms.
 type BroadcastHandler interface {
-	// SendToGroup sends b.Message to the connections of this process that b.Kind and b.Group select, and returns their
-	// number. Server.Broadcast calls SendToGroup. During an upgrade, a goroutine of the server also calls it, possibly
-	// concurrently, for broadcasts that were queued or come from the other process. SendToGroup must not retain
-	// b.Message. If it changes the handler's state, such as a newest value, the change happens in both processes.
+	// SendToGroup sends b.Message to the connections of this process that b.Kind and b.Group select. It returns the
+	// number of these connections. Server.Broadcast calls SendToGroup. During an upgrade, a goroutine of the server
+	// also calls SendToGroup, possibly concurrently, for queued broadcasts and those of the other process. SendToGroup
+	// must not retain b.Message. Changes that SendToGroup makes to the handler's state, such as a newest value, happen
+	// in both processes.
 	SendToGroup(b Broadcast) (receivers int)
 }
 
-// Held is the result of a Broadcast that was queued during an upgrade: the number of its receivers is not known yet.
+// Held is the number of receivers that Server.Broadcast returns if it has queued the message during an upgrade. The
+// real number is not yet known.
 const Held = broadcastlog.Queued
 
-// Broadcast sends a message to all connections of the server. For a group, it calls the BroadcastHandler on this
-// goroutine. If Listeners have their own handlers, it calls each handler that is a BroadcastHandler once. It does not
-// block. It returns the sum of the results of SendToGroup, or 0 for All, whose receivers are not counted.
-// Broadcasts of one goroutine arrive in the order of its calls.
+// Broadcast sends a message to all connections of the server, or to a group. It does not block. Broadcasts from one
+// goroutine arrive in the order of the calls.
+//
+// For a group, Broadcast calls SendToGroup of each handler that is a BroadcastHandler, on the calling goroutine.
+// receivers is the sum of the results. For All, receivers is 0, because these receivers are not counted.
 //
 // For All, a loop sends the message to a few hundred connections at a time and serves other connections in between.
 // Broadcasts and Ref.Send are not ordered with each other. A connection that opens during a broadcast may or may not
 // get the message. Server.SlowConsumer applies to connections whose output is full.
 //
-// Broadcast returns ErrFull if 1,024 broadcasts to all connections, or Limits.MaxMailBytes of such messages, are
-// already in progress. It returns ErrTooLarge for more than Limits.MaxUnsent bytes, and ErrServerClosed before the
-// start and after the end. For a group, it returns ErrBadUse if no handler is a BroadcastHandler.
+// Broadcast fails with
+//   - ErrFull if 1,024 broadcasts to all connections are already in progress, or Limits.MaxMailBytes of such messages
+//   - ErrTooLarge if the message exceeds Limits.MaxUnsent
+//   - ErrServerClosed before the start and after the end
+//   - ErrBadUse for a group if no handler is a BroadcastHandler
 //
 // During an upgrade, each connection that stays connected gets every broadcast once and in order. While connections
-// move to the new process, Broadcast queues a copy and returns Held. It queues at most Limits.MaxMail messages with
-// Limits.MaxMailBytes in all (64 MiB if MaxMailBytes is not set), counting 64 extra bytes per message. Beyond these
-// limits it returns ErrFull and sends nothing. It also returns ErrFull if the queue takes longer than 10 seconds to
-// send, or if the new process does not accept it. Until the old process ends, both processes send every broadcast, and
-// the result counts the receivers in the calling process.
+// move to the new process, Broadcast queues a copy of the message and returns Held. The queue holds at most
+// Limits.MaxMail messages and Limits.MaxMailBytes in total. If MaxMailBytes is not set, the queue may hold 64 MiB. Each
+// message counts 64 bytes more than its size. If the queue is full, Broadcast returns ErrFull and sends nothing. It
+// also returns ErrFull if sending the queue takes longer than 10 seconds, or if the new process does not accept the
+// queue. Until the old process ends, both processes send every broadcast, and receivers counts only the calling
+// process.
 //
-// With Server.Processes, a broadcast to a group reaches the connections of this process. A broadcast to all may be sent
-// from any worker or the supervisor. All workers get such broadcasts in the same order. A broadcast to all is limited
-// to 1 MiB, and every process on its path queues at most 64 broadcasts. A worker that accepts no broadcast for a second
-// misses one, which is logged.
+// With Server.Processes, a broadcast to a group reaches only the connections of this process. Any worker or the
+// supervisor may broadcast to all connections. All workers get these broadcasts in the same order. Such a message is
+// limited to 1 MiB. Each process that forwards such messages queues at most 64. A worker that accepts no broadcast for
+// a second misses a broadcast, which is logged.
 func (s *Server) Broadcast(b Broadcast) (receivers int, err error) {
 	if b.All {
 		s.mu.Lock()
@@ -92,23 +98,26 @@ func sendToGroups(handlers []BroadcastHandler, b Broadcast) (receivers int, err 
 var errNoGroups = badUse("Broadcast to a group: neither Server.Handler nor Handler of a Listener is a BroadcastHandler")
 
 // Upgrading reports whether an upgrade is in progress. In the old process, the upgrade lasts from before SaveState
-// until the process ends or the upgrade fails. In the new process, it lasts from the start until the old process has
-// ended. While Upgrading returns false, a BroadcastHandler may call its own SendToGroup directly, which is faster than
-// Broadcast. Its SaveState must then wait for such calls to end.
+// until the process ends or the upgrade fails. In the new process, the upgrade lasts from the start until the old
+// process has ended.
+//
+// While Upgrading returns false, a BroadcastHandler may call its own SendToGroup directly. A direct call is faster than
+// Broadcast. SaveState of this handler must wait until direct calls have returned.
 func (s *Server) Upgrading() bool {
 	g := s.broadcasts.Load()
 	return g != nil && g.IsPausedOrHasPeers()
 }
 
-// HandedOver reports whether an upgrade has moved connections from this process to a new one, which also delivers this
-// process's broadcasts. It is true from just before the queued broadcasts are sent until the new process ends. A
-// BroadcastHandler whose state must change in only one of the processes changes it where HandedOver is false.
+// HandedOver reports whether an upgrade has moved connections from this process to a new process. It returns true from
+// just before the queued broadcasts are sent until the new process ends. Meanwhile, both processes deliver the same
+// broadcasts. If a broadcast must change the handler's state in only one process, change the state where HandedOver
+// returns false.
 func (s *Server) HandedOver() bool { return s.broadcastsHandedOver.Load() }
 
 func (s *Server) maxHeldBytes() int { return cmp.Or(s.Limits.MaxMailBytes, 64<<20) }
 
-// initBroadcastLogPausedIfUpgrading creates the queue for broadcasts during upgrades. If this process takes over from
-// another one, the queue holds broadcasts until the transfer of connections is complete.
+// initBroadcastLogPausedIfUpgrading creates the log that queues broadcasts during upgrades. If this process takes over
+// from an old one, the log is paused until all connections have moved.
 func (s *Server) initBroadcastLogPausedIfUpgrading(e engine.Engine, l Limits) {
 	log := s.rateLimitedLogger()
 	g := &broadcastlog.Log{ErrFull: ErrFull, MaxMessages: l.MaxMail, MaxBytes: s.maxHeldBytes()}

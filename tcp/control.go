@@ -9,24 +9,28 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// operatorCommands executes the commands of an operator. An engine executes them for the connections of its own
-// process. In a worker process, another implementation passes them to all worker processes.
+// operatorCommands are the commands with which an operator pauses accepting and closes connections. An engine executes
+// them for its own process. In a worker process, another implementation forwards them to all worker processes.
 type operatorCommands interface {
 	PauseAccept(on bool) error
 	ClosePeerConns(peer netip.AddrPort) error
 }
 
-// PauseAccepting stops accepting connections. The listeners stay open, and new clients wait in the kernel's queue. If
-// that queue is full, the kernel rejects or ignores new clients. Open connections are not affected. PauseAccepting
-// returns immediately. A few more connections may be accepted until Stats.AcceptingPaused reports that all loops have
-// paused. A drain resets the waiting clients.
+// PauseAccepting stops accepting connections. Open connections are not affected, and the listeners stay open. New
+// clients wait in the kernel's queue. If the queue is full, the kernel rejects or ignores new clients. A drain resets
+// the waiting clients.
 //
-// With Server.Processes, PauseAccepting applies to all worker processes. It may be called in any of them or in the
-// supervisor. A worker process that is restarted later may accept a few connections before it pauses. PauseAccepting
-// returns ErrServerClosed before the start, during a drain and after the end, and ErrFull if too many commands wait.
+// PauseAccepting returns immediately. A few more connections may be accepted until Stats.AcceptingPaused reports that
+// all loops have paused.
+//
+// With Server.Processes, PauseAccepting applies to all worker processes. Call it in any worker or in the supervisor. A
+// worker that is restarted later may accept a few connections before it pauses.
+//
+// PauseAccepting fails with ErrServerClosed before the start, during a drain and after the end. It fails with ErrFull
+// if too many commands wait.
 func (s *Server) PauseAccepting() error { return s.setAcceptPaused(true) }
 
-// ResumeAccepting ends the effect of PauseAccepting.
+// ResumeAccepting ends the effect of PauseAccepting. Its errors are those of PauseAccepting.
 func (s *Server) ResumeAccepting() error { return s.setAcceptPaused(false) }
 
 func (s *Server) setAcceptPaused(paused bool) error {
@@ -38,14 +42,18 @@ func (s *Server) setAcceptPaused(paused bool) error {
 	return publicError(to.PauseAccept(paused))
 }
 
-// CloseConns closes the connections from a remote address and port. Usually there is at most one. Behind a proxy
-// (TrustedProxies), remote is either the client's address (Conn.RemoteAddr) or the proxy's own address. The server does
-// not send pending output. The close reason is ErrClosedByOperator. A connection whose handler call runs on a goroutine
-// of its own or of a pool closes after that call. CloseConns does not wait for that.
+// CloseConns closes the connections from one remote address and port, of which there is usually one. It does not send
+// pending output. The close reason is ErrClosedByOperator. Behind a proxy (Server.TrustedProxies), remote is either the
+// client's address or the proxy's own address.
 //
-// CloseConns returns ErrFull if 16 calls are already in progress, ErrServerClosed before the start and after the end,
-// and ErrBadConfig if remote is not valid. Connections over unix sockets have no valid address, so CloseConns can't
-// close them. With Server.Processes, CloseConns closes connections in all worker processes.
+// CloseConns does not wait for the close. A connection whose handler call runs on another goroutine or a pool closes
+// only after the call. With Server.Processes, CloseConns closes connections in all worker processes. It can't close
+// connections over unix sockets, because they have no valid address.
+//
+// CloseConns fails with
+//   - ErrFull if 16 calls are already in progress
+//   - ErrServerClosed before the start and after the end
+//   - ErrBadConfig if remote is not valid
 func (s *Server) CloseConns(remote netip.AddrPort) error {
 	if !remote.IsValid() || remote.Port() == 0 {
 		return badConfig("remote address %v; expected an IP address and a port above 0", remote)
@@ -75,7 +83,8 @@ func (s *Server) engineServingConns() (engine.Engine, error) {
 	return s.startedEngineLocked()
 }
 
-// startedEngineLocked returns the engine, or an error before the start and after the end. The caller holds s.mu.
+// startedEngineLocked returns the running engine. It returns an error before the start and after the end. The caller
+// must hold s.mu.
 func (s *Server) startedEngineLocked() (engine.Engine, error) {
 	switch {
 	case s.engine != nil:
@@ -98,7 +107,7 @@ func publicError(err error) error {
 	return err
 }
 
-// ListenAddr returns the address of the first listener, or nil before the start.
+// ListenAddr returns the address of the first listener. It returns nil before the start.
 func (s *Server) ListenAddr() net.Addr {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -108,7 +117,8 @@ func (s *Server) ListenAddr() net.Addr {
 	return s.engine.Addr()
 }
 
-// Drain calls Shutdown with a limit of Limits.ShutdownTimeout. In a worker process, only this process drains.
+// Drain shuts the server down like Shutdown, within Limits.ShutdownTimeout. In a worker process, Drain affects only
+// this process.
 func (s *Server) Drain() error {
 	s.mu.Lock()
 	most := s.limits.ShutdownTimeout

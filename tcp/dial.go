@@ -19,21 +19,22 @@ import (
 type Dial struct {
 	// Network is "tcp", the default, or "unix".
 	Network string
-	// Addr is host:port, or the path of a unix socket. A host name is resolved outside the event loops, and the first
-	// address found is used. At most 256 lookups run at a time, and at most 16,384 wait.
+	// Addr is host:port, or the path of a unix socket. If host is a name, it is resolved outside the event loops, and
+	// the first address found is used. At most 256 lookups run at a time, and at most 16,384 are pending.
 	Addr string
-	// Handler handles this connection instead of Server.Handler. If it is a DialFailedHandler, it learns of failures.
+	// Handler handles this connection instead of Server.Handler. If Handler is a DialFailedHandler, the server tells it
+	// about failures.
 	Handler Handler
 	// TLSConfig, if set, encrypts the connection. Opened is called after the handshake, which must end within
-	// Limits.HandshakeTimeout. If ServerName is empty, the host of Addr is verified. Do not change the configuration
-	// afterwards. A failed handshake is counted in Stats.Refused and passed to DialFailed.
+	// Limits.HandshakeTimeout. If ServerName is empty, the server verifies the host of Addr. Do not change the
+	// configuration afterwards. A failed handshake counts in Stats.Refused and is passed to DialFailed.
 	TLSConfig *tls.Config
-	// Source is the local address to connect from. By default the kernel chooses it.
+	// Source is the local address from which to connect. By default, the kernel chooses an address.
 	Source netip.Addr
-	// Timeout limits the lookup and, separately, the connection attempt. On event loops, each of the two may take up to
-	// 400 ms longer. The default is 30 s, the maximum 10 min.
+	// Timeout limits the lookup of the host. The same limit applies separately to the connection attempt. On event
+	// loops, each of the two may take up to 400 ms longer. The default is 30 s, the maximum 10 min.
 	Timeout time.Duration
-	// Value is the connection's initial Value.
+	// Value is the initial Value of the connection.
 	Value any
 }
 
@@ -44,16 +45,18 @@ const (
 	maxPendingLookups  = 16 << 10
 )
 
-// Dial starts an outgoing connection on one of the server's loops and returns immediately. The connection counts
-// towards MaxConns. The server then calls Opened or, if the handler is a DialFailedHandler, DialFailed.
-// FirstByteTimeout does not apply to dialed connections.
+// Dial starts an outgoing connection on one of the server's loops and returns immediately. On success, the server calls
+// Opened of the handler. On failure, it calls DialFailed if the handler is a DialFailedHandler. The connection counts
+// towards Limits.MaxConns. Limits.FirstByteTimeout does not apply.
 //
-// Dial fails with ErrBadConfig if d is invalid, and with ErrFull if more than 1,024 dials wait for a loop. It fails
-// with ErrServerClosed before Server.Listening is called, after the end, and in a supervisor (Processes). If Dial
-// fails, the handler is not called. Dial is safe for concurrent use and within a handler.
+// Dial is safe for concurrent use, and may be called in a handler. If Dial returns an error, the handler is not called.
+// The errors are:
+//   - ErrBadConfig if d is invalid
+//   - ErrFull if more than 1,024 dials wait for a loop, or 16,384 lookups are pending
+//   - ErrServerClosed before Server.Listening is called, after the end, and in a supervisor (Server.Processes)
 func (s *Server) Dial(d Dial) error { return s.dial(d, 0) }
 
-// Dial is like Server.Dial, but prefers the event loop of c, because a Relay within one loop is cheapest.
+// Dial is like Server.Dial, but prefers the event loop of c. A Relay between connections of one loop is cheapest.
 func (c *Conn) Dial(d Dial) error {
 	if !c.core().InHandlerCall() {
 		return ErrOutsideCall
@@ -61,7 +64,7 @@ func (c *Conn) Dial(d Dial) error {
 	return c.Server().dial(d, c.core().LoopIndex()+1)
 }
 
-// Server returns the server of the connection.
+// Server returns the server to which the connection belongs.
 func (c *Conn) Server() *Server { return c.core().Server().(*Server) }
 
 func (s *Server) dial(d Dial, loopIndexPlusOne int) error {
@@ -184,7 +187,8 @@ func (o *pendingDial) NewLayer(c *engine.Conn) engine.Layer {
 	return o.layers.NewFirstLayer(c)
 }
 
-// Opened replaces o by a smaller handler without the parameters of the dial, to save memory.
+// Opened handles the success of the dial. To save memory, it replaces o by a smaller handler without the parameters of
+// the dial.
 func (o *pendingDial) Opened(c *engine.Conn) {
 	open := o.connHandler
 	c.SetConnHandler(&open)
@@ -197,9 +201,9 @@ func (o *pendingDial) DialFailed(err error) {
 	}
 }
 
-// SetHandler replaces the connection's handler, for protocols that switch during a connection. From the next call on,
-// the server calls h. The connection keeps its Value. Input that the current call leaves unused is passed to h.
-// SetHandler fails with ErrOutsideCall, and with ErrBadUse if h is nil or wraps nil, such as Lines(nil).
+// SetHandler replaces the handler of this connection, for protocols that switch during a connection. From the next call
+// on, the server calls h. Unused input of the current call is passed to h. The connection keeps its Value. SetHandler
+// fails with ErrOutsideCall, or with ErrBadUse if h is nil or wraps nil, such as Lines(nil).
 func (c *Conn) SetHandler(h Handler) error {
 	if !c.core().InHandlerCall() {
 		return ErrOutsideCall
@@ -211,7 +215,7 @@ func (c *Conn) SetHandler(h Handler) error {
 	return nil
 }
 
-// resolver resolves host names for Dial. Each lookup has a goroutine; cancelLookupsAndWait waits for these goroutines.
+// resolver resolves the host names of Dial. Each lookup runs on its own goroutine.
 type resolver struct {
 	mu      sync.Mutex
 	ctx     context.Context // nil before the start

@@ -8,15 +8,16 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Each calls f once for every open connection, including dialed ones. As with Ref.Do, f runs on the connection's event
-// loop or goroutine, never concurrently with another call for that connection. Calls for different connections may be
-// concurrent. Each returns after all calls have returned. If ctx ends before that, Each returns ctx's cause; f may
-// still be called afterwards. Closing connections are skipped. Connections that open during the call, or have not
-// completed their TLS handshake or PROXY header, may be skipped.
+// Each calls f once for every open connection, including dialed ones. It returns after all calls have returned. If ctx
+// ends first, it returns the cause of ctx, and f may still be called afterwards.
+//
+// As with Ref.Do, f runs on the connection's event loop or goroutine. It is never called concurrently with another call
+// for the same connection. Calls for different connections may be concurrent. Each skips closing connections. It may
+// also skip connections that open during the call, or that have not completed their PROXY header or TLS handshake.
 //
 // Each fails with ErrServerClosed before the start and after the end. In the goroutine model, it fails with ErrFull if
-// it skipped connections whose mailboxes were full. With Server.Processes, Each visits only the connections of the
-// calling process. A handler must not call Each, because the call would wait for the handler itself.
+// it has skipped connections because their mailboxes were full. With Server.Processes, Each visits only the connections
+// of the calling process. A handler must not call Each, because Each would wait for this handler.
 func (s *Server) Each(ctx context.Context, f func(*Conn)) error {
 	e, err := s.engineServingConns()
 	if err != nil {

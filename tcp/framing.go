@@ -9,7 +9,8 @@ import (
 	"io"
 )
 
-// MessageHandler handles connections that carry messages. [Handler] describes when the methods are called.
+// MessageHandler handles connections whose input consists of messages; see Lines and Split. [Handler] describes when
+// the methods are called.
 type MessageHandler interface {
 	// Opened is the first call for a connection.
 	Opened(c *Conn)
@@ -28,8 +29,8 @@ func (f MessageFunc) Message(c *Conn, msg []byte) { f(c, msg) }
 
 func (f MessageFunc) Closed(*Conn, error) {}
 
-// Lines returns a Handler that passes each line to h, without its line end ("\n" or "\r\n"). If the peer's input ends
-// without a line end, the rest is the last line. A line longer than Limits.MaxMessage, line end included, closes the
+// Lines returns a Handler that passes each line to h, without the line end ("\n" or "\r\n"). If the peer ends in the
+// middle of a line, Lines passes this line as well. A line longer than Limits.MaxMessage, line end included, closes the
 // connection with ErrMessageTooLong.
 func Lines(h MessageHandler) Handler {
 	f := newFramer(h)
@@ -37,22 +38,24 @@ func Lines(h MessageHandler) Handler {
 	return f
 }
 
-// Split returns a Handler that passes each token found by split to h. The function split follows the rules of
-// [bufio.Scanner]. Its error becomes the close reason; bufio.ErrFinalToken closes the connection with a nil reason. A
-// token that takes more than Limits.MaxMessage bytes of input closes the connection with ErrMessageTooLong.
+// Split returns a Handler that passes each token found by split to h. The rules for split are those of [bufio.Scanner].
+// An error of split closes the connection and becomes the close reason. bufio.ErrFinalToken closes the connection with
+// a nil reason. A token that takes more than Limits.MaxMessage bytes of input closes the connection with
+// ErrMessageTooLong.
 //
-// All connections share split, so it must be safe for concurrent use and must not keep state between calls.
+// All connections share split. It must therefore be safe for concurrent use and keep no state between calls.
 func Split(split bufio.SplitFunc, h MessageHandler) Handler {
 	f := newFramer(h)
 	f.split = split
 	return f
 }
 
-// LengthPrefixed returns a function that finds messages prefixed by their length. Use it only for Split, because it
-// requests more input in a way that bufio.Scanner does not support. The length is a number of 1, 2, 4 or 8 bytes in the
-// given order, and counts the bytes after it. The token is the message without its length. A length above
-// Limits.MaxMessage closes the connection immediately with ErrMessageTooLong. LengthPrefixed panics if prefixBytes is
-// not 1, 2, 4 or 8, or if order is nil.
+// LengthPrefixed returns a split function for messages with a length prefix. Use the function only with Split; it does
+// not work with bufio.Scanner. The prefix is an integer of prefixBytes bytes in the given byte order. It counts the
+// bytes after the prefix. Each token is a message without its prefix.
+//
+// A length above Limits.MaxMessage closes the connection immediately with ErrMessageTooLong. LengthPrefixed panics if
+// prefixBytes is not 1, 2, 4 or 8, or if order is nil.
 func LengthPrefixed(prefixBytes int, order binary.ByteOrder) bufio.SplitFunc {
 	switch prefixBytes {
 	case 1, 2, 4, 8:
@@ -81,7 +84,8 @@ func LengthPrefixed(prefixBytes int, order binary.ByteOrder) bufio.SplitFunc {
 	}
 }
 
-// incompleteError is an error by which LengthPrefixed requests more input. Its value is the size of the whole message.
+// incompleteError is the error by which LengthPrefixed requests more input. Its value is the size of the whole message,
+// including the prefix.
 type incompleteError uint64
 
 func (n incompleteError) Error() string {
@@ -100,7 +104,7 @@ func decodeLength(b []byte, order binary.ByteOrder) uint64 {
 	return order.Uint64(b)
 }
 
-// maxEmptyTokens is the maximum number of consecutive tokens that use no input, as in bufio.Scanner.
+// maxEmptyTokens is the maximum number of consecutive tokens that use no input. bufio.Scanner has the same limit.
 const maxEmptyTokens = 100
 
 type framer struct {
@@ -133,7 +137,8 @@ func (f *framer) deliverMessages(c *Conn, in []byte, shedReason error) (used int
 	return f.deliverTokens(c, in, false, shedReason)
 }
 
-// deliverLines passes complete lines to the handler. Further calls do not search the same bytes for a line end again.
+// deliverLines passes complete lines from in to the handler. used is the number of bytes of these lines. A later call
+// does not search the same bytes for a line end again.
 func (f *framer) deliverLines(c *Conn, in []byte, shedReason error) (used int) {
 	seen, messages, allowed := c.core().RefusedBytes(), 0, c.core().AllowedMessages()
 	for messages < allowed && !c.Paused() {

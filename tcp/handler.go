@@ -12,26 +12,29 @@ import (
 	"github.com/myriad-go/myriad/pool"
 )
 
-// Handler is the user's code for connections. For one connection the server calls the methods one at a time: Opened
-// once, Received any number of times, Closed once. Calls for different connections may be concurrent.
+// Handler is the application's code for connections. For one connection, the server calls Opened once, Received any
+// number of times, and Closed once. Calls for one connection are never concurrent. Calls for different connections may
+// be concurrent.
 //
-// In a model with event loops, a call that blocks delays all connections of its loop, unless Server.Workers is set. A
-// panic in a call closes only that connection, with a *[PanicError] as the reason. The server logs the panic with its
-// stack and counts it in Stats.Panics. A call of runtime.Goexit has the same effect, with the value [ErrGoexit].
+// With event loops, a call that blocks delays all connections of its loop, unless Server.Workers is set. A panic in a
+// call closes only this connection, with a *[PanicError] as the reason. The server logs the panic with its stack and
+// counts it in Stats.Panics. A call of runtime.Goexit is treated as a panic with the value [ErrGoexit].
 type Handler interface {
-	// Opened is the first call, when the connection is established. Its output is sent without waiting for input.
+	// Opened is called first, when the connection is established. Output of Opened is sent without waiting for input.
 	Opened(c *Conn)
 
 	// Received handles input and returns the number of bytes that it has used. in is valid only during the call and
-	// must not be changed. The server passes unused input again with more input, or immediately if Received has used
-	// some bytes. A connection with Limits.MaxMessage or more unused bytes is closed with ErrMessageTooLong.
+	// must not be changed. The server passes unused input again when more input arrives. If Received has used some of
+	// the bytes, the server passes the unused input again immediately. A connection with Limits.MaxMessage or more
+	// unused bytes closes with ErrMessageTooLong.
 	Received(c *Conn, in []byte) (used int)
 
-	// Ended is called when the peer has ended its direction; rest is the unused input. Ended can still write answers,
-	// and returns the number of bytes used. If Ended has used only a part and the connection is then Paused, the server
-	// calls Ended again with the rest after it has sent output. Otherwise unused input is lost. The connection closes
-	// when all output, including earlier messages of Refs, has been sent. The peer must receive the output within
-	// Limits.CloseTimeout. The goroutine model detects the end only while output is not blocked.
+	// Ended is called when the peer has ended its direction. rest is the unused input. Ended can still write answers,
+	// and returns the number of bytes that it has used. Unused input is lost, with one exception: if Ended has used
+	// only a part and the connection is then Paused, the server calls Ended again after it has sent output.
+	//
+	// The connection closes when all output has been sent, including earlier messages of Refs. The peer must receive
+	// the output within Limits.CloseTimeout. The goroutine model detects the end only while output is not blocked.
 	Ended(c *Conn, rest []byte) (used int)
 
 	// Closed is the last call for a connection. The reason is
@@ -59,68 +62,72 @@ type Handler interface {
 	Closed(c *Conn, why error)
 }
 
-// WritableHandler is a Handler or MessageHandler that learns when a slow peer has caught up.
+// WritableHandler is a Handler or MessageHandler that is told when a slow peer has caught up.
 type WritableHandler interface {
 	// Writable is called when unsent output has dropped to Limits.LowWater after it had exceeded Limits.HighWater.
 	Writable(c *Conn)
 }
 
-// MissedHandler is a Handler or MessageHandler that learns when a connection has missed messages because its peer reads
-// too slowly, for example to send the peer a complete state or to tell it about the gap.
+// MissedHandler is a Handler or MessageHandler that is told when a connection has missed messages. A peer that reads
+// too slowly misses messages. The handler can then send a complete state, or tell the peer about the gap.
 type MissedHandler interface {
-	// Missed is called when at most Limits.LowWater bytes of output are unsent, and before Writable. n is the number of
-	// messages missed since the last call, at least 1. Unlike Conn.Dropped, it excludes messages missed before an
-	// Upgrade.
+	// Missed is called when the peer has caught up: at most Limits.LowWater bytes of output are unsent. If Writable is
+	// due as well, Missed is called first. n is the number of messages missed since the last call, at least 1. Unlike
+	// Conn.Dropped, n excludes messages missed before an Upgrade.
 	Missed(c *Conn, n int64)
 }
 
-// TimerHandler is a Handler or MessageHandler that uses Conn.SetTimer.
+// TimerHandler is an optional interface of a Handler or MessageHandler for timers set by Conn.SetTimer.
 type TimerHandler interface {
 	// Timer is called once when the time set by Conn.SetTimer has passed. It runs on the event loop, even with
 	// Server.Workers, and must not block.
 	Timer(c *Conn)
 }
 
-// SecuredHandler is a Handler or MessageHandler that uses Conn.StartTLS.
+// SecuredHandler is an optional interface of a Handler or MessageHandler. The server calls Secured when the handshake
+// of Conn.StartTLS is complete.
 type SecuredHandler interface {
 	// Secured is called after the handshake of StartTLS, before any input. It runs on the event loop, even with
 	// Server.Workers, and must not block.
 	Secured(c *Conn)
 }
 
-// ALPNHandler is a Handler or MessageHandler that determines the protocols that the server offers over TLS (ALPN).
+// ALPNHandler is a Handler or MessageHandler that selects the protocols that the server offers over TLS (ALPN).
 type ALPNHandler interface {
-	// NextProtos is called for every TLSConfig when the server starts. It receives the configuration's NextProtos,
-	// which it must not change, and returns the protocols to use. It does not affect results of GetConfigForClient.
+	// NextProtos is called for every TLSConfig when the server starts, and returns the protocols to offer. configured
+	// is NextProtos of the configuration and must not be changed. Results of GetConfigForClient are not affected.
 	NextProtos(configured []string) []string
 }
 
-// DialFailedHandler is a Handler or MessageHandler for Server.Dial that is told about dials that fail.
+// DialFailedHandler is a Handler or MessageHandler that is told when a Dial has failed.
 type DialFailedHandler interface {
-	// DialFailed is called instead of all other methods if a dial failed. It may run on any goroutine or event loop and
-	// must not block. d is the argument of Dial and can be passed to Server.Dial again. err is ErrDialTimeout, ErrFull
-	// (Limits.MaxConns is reached), ErrServerClosed, a *net.DNSError, or a syscall.Errno such as ECONNREFUSED.
+	// DialFailed is called if a dial has failed. No other method is called for this dial. DialFailed may run on any
+	// goroutine or event loop and must not block. d is the argument of Dial and can be passed to Server.Dial again. err
+	// is ErrDialTimeout, ErrFull (Limits.MaxConns is reached), ErrServerClosed, a *net.DNSError, or a syscall.Errno
+	// such as ECONNREFUSED.
 	DialFailed(d Dial, err error)
 }
 
-// DrainingHandler is a Handler or MessageHandler that learns when the server begins to shut down.
+// DrainingHandler is a Handler or MessageHandler that is told when the server begins to shut down.
 type DrainingHandler interface {
 	// Draining is called once for every connection when the server begins to shut down. It can write a farewell message
-	// or call Close. Otherwise the connection closes after its current message has been handled and its output sent.
+	// or call Close. If Draining does not call Close, the connection closes after its current message has been handled
+	// and its output sent.
 	Draining(c *Conn)
 }
 
-// ShedHandler is a Handler that rejects input when the pool Server.Workers has no worker for a connection, because it
-// is full or has shed the connection's job. If the handler is not a ShedHandler, the connection waits instead, and the
-// server does not read from it. Without Workers and in the goroutine model, the server never calls Shed.
+// ShedHandler is a Handler that rejects input under overload. The server calls Shed if the pool Server.Workers is full
+// or has shed the job of a connection. For any other handler, the connection waits, and the server does not read from
+// it. Without Server.Workers, and in the goroutine model, the server never calls Shed.
 //
-// If a Handler has the Shed method of a MessageShedHandler, or a MessageHandler that of a ShedHandler, the server does
-// not start (ErrBadConfig). To hide an unrelated Shed method, wrap the handler: struct{ Handler }{h}.
+// A Handler must not have the Shed method of a MessageShedHandler. A MessageHandler must not have the Shed method of a
+// ShedHandler. In both cases, the server does not start (ErrBadConfig). To hide an unrelated Shed method of a handler
+// h, use struct{ Handler }{h} instead of h.
 type ShedHandler interface {
 	// Shed is called instead of Received, under the same rules. It rejects the input as the protocol requires, or
-	// closes the connection. It runs on the event loop and must not block. why matches ErrOverloaded and either
-	// pool.ErrFull or pool.ErrShed with errors.Is. If a call other than Received is also due, the connection waits for
-	// a worker instead.
+	// closes the connection. It runs on the event loop and must not block. For errors.Is, why matches ErrOverloaded and
+	// either pool.ErrFull or pool.ErrShed. If a call other than Received is also due, Shed is not called, and the
+	// connection waits for a worker.
 	Shed(c *Conn, in []byte, why error) (used int)
 }
 
@@ -161,7 +168,7 @@ func checkShedSignature(fieldName string, h Handler) error {
 	return nil
 }
 
-// These errors combine the pool's reasons with ErrOverloaded. They are allocated once to keep shedding cheap.
+// Errors for rejected input. Each combines ErrOverloaded with the reason of the pool.
 var (
 	errOverloadFull = fmt.Errorf("%w: %w", ErrOverloaded, pool.ErrFull)
 	errOverloadShed = fmt.Errorf("%w: %w", ErrOverloaded, pool.ErrShed)
@@ -174,13 +181,14 @@ func toOverloadError(poolErr error) error {
 	return errOverloadShed
 }
 
-// StartHandler is a Handler or MessageHandler that receives its Server before the start.
+// StartHandler is a Handler or MessageHandler that gets its Server before the server starts.
 type StartHandler interface {
 	// Starting is called once, before s serves.
 	Starting(s *Server)
 }
 
-// handlerAs returns h as the optional interface T. If h was made by Lines or Split, it returns the MessageHandler as T.
+// handlerAs returns h as the optional interface T, if h implements T. For a result of Lines or Split, it checks the
+// MessageHandler.
 func handlerAs[T any](h Handler) (t T, ok bool) {
 	if f, is := h.(*framer); is {
 		t, ok = f.MessageHandler.(T)
@@ -190,7 +198,7 @@ func handlerAs[T any](h Handler) (t T, ok bool) {
 	return t, ok
 }
 
-// handlers yields Server.Handler and the handlers of Listeners with the names of their fields. It omits nil handlers.
+// handlers yields Server.Handler and the handlers of Listeners, each with the name of its field. It skips nil handlers.
 func (s *Server) handlers() iter.Seq2[string, Handler] {
 	return func(yield func(string, Handler) bool) {
 		more := s.Handler == nil || yield("Server.Handler", s.Handler)
@@ -202,7 +210,8 @@ func (s *Server) handlers() iter.Seq2[string, Handler] {
 	}
 }
 
-// handlersAs returns the results of handlerAs for all handlers of s. A handler with several listeners occurs once.
+// handlersAs returns all handlers of s that implement the optional interface T. A handler of several listeners occurs
+// only once.
 func handlersAs[T any](s *Server) (all []T) {
 	for _, h := range s.handlers() {
 		if t, ok := handlerAs[T](h); ok {
@@ -212,7 +221,7 @@ func handlersAs[T any](s *Server) (all []T) {
 	return all
 }
 
-// appendIfNew appends h to all, unless all contains h. Handlers that can't be compared are different.
+// appendIfNew appends h to all, if all does not contain h. A handler that can't be compared is always appended.
 func appendIfNew[T any](all []T, h T) []T {
 	if reflect.ValueOf(h).Comparable() && slices.ContainsFunc(all, func(other T) bool { return any(other) == any(h) }) {
 		return all
@@ -220,7 +229,8 @@ func appendIfNew[T any](all []T, h T) []T {
 	return append(all, h)
 }
 
-// listenerHandler returns the handler of the numbered listener or, for -1, that of connections without a listener.
+// listenerHandler returns the handler of the listener with the given number. For number -1, it returns the handler of
+// connections without a listener.
 func (s *Server) listenerHandler(number int) Handler {
 	if number < 0 {
 		return cmp.Or[Handler](s.Handler, Base{})
@@ -286,20 +296,20 @@ var (
 	// ErrOutsideCall is returned by methods of a Conn that are called outside of a handler call for this Conn. The
 	// method has done nothing. Use the connection's Ref instead.
 	ErrOutsideCall = engine.ErrOutsideCall
-	// ErrFull is returned by methods of Ref if a buffer is full: either Limits.MaxUnsent bytes are already posted to
-	// the connection, or its loop's mailbox is full (Limits.MaxMail, Limits.MaxMailBytes). The method has accepted
+	// ErrFull is returned by methods of Ref if a buffer is full. Either Limits.MaxUnsent bytes already wait for the
+	// connection, or the mailbox of its loop is full (Limits.MaxMail, Limits.MaxMailBytes). The method has accepted
 	// nothing; a later call may succeed.
 	ErrFull = engine.ErrFull
 	// ErrTooLarge is returned for a single Write or Send of more than Limits.MaxUnsent bytes. The method has accepted
-	// nothing, and later calls will fail, too.
+	// nothing. Later calls with the same data will fail, too.
 	ErrTooLarge = engine.ErrTooLarge
 	// ErrMessageTooLong closes a connection with a message longer than Limits.MaxMessage. The server still sends the
 	// answers to earlier messages.
 	ErrMessageTooLong = engine.ErrMessageTooLong
 	// ErrSlowConsumer closes a connection when more than Limits.MaxUnsent bytes would wait; see Server.SlowConsumer.
 	ErrSlowConsumer = engine.ErrSlowConsumer
-	// ErrShortFile is returned by Conn.SendFile if the file is too short. If the file turns out to be too short only
-	// while it is sent, ErrShortFile closes the connection.
+	// ErrShortFile is returned by Conn.SendFile if the file is too short. If the file becomes too short while it is
+	// sent, ErrShortFile closes the connection.
 	ErrShortFile = engine.ErrShortFile
 	// ErrCloseTimeout and the other timeout errors close a connection whose peer exceeded a time limit:
 	// Limits.CloseTimeout, FirstByteTimeout and so on.
@@ -344,8 +354,8 @@ var (
 	ErrBadConfig = errors.New("bad configuration")
 	// ErrGoexit is the Value of the PanicError of a handler that called runtime.Goexit.
 	ErrGoexit = engine.ErrGoexit
-	// ErrBadUse is returned by methods that are called in a wrong state. If Received returns a number outside of
-	// 0..len(in), the server closes the connection with ErrBadUse and logs the error.
+	// ErrBadUse is returned by methods that are called in a wrong state. It also closes a connection whose Received
+	// returns a number outside of 0..len(in). In this case, the server logs the error.
 	ErrBadUse = engine.ErrBadUse
 )
 
@@ -357,7 +367,7 @@ func badUse(format string, args ...any) error {
 	return &kindError{fmt.Errorf("myriad: "+format, args...), ErrBadUse}
 }
 
-// kindError is an error for which errors.Is(err, kind) is true, although its text does not contain the text of kind.
+// kindError wraps an error so that errors.Is also finds kind. The text of the error stays the same.
 type kindError struct {
 	error
 	kind error
@@ -365,12 +375,12 @@ type kindError struct {
 
 func (e *kindError) Unwrap() []error { return []error{e.kind, e.error} }
 
-// PanicError is the close reason after the handler has panicked. It contains the panic's value and stack.
+// PanicError is the close reason after a panic in the handler. It contains the value and the stack of the panic.
 type PanicError = engine.PanicError
 
 // TLSError is the close reason if TLS fails after the handshake: the peer has sent an alert, or an invalid record or
-// message. TLSError wraps the error of crypto/tls, such as a tls.RecordHeaderError. For an alert, the error is a
-// *net.OpError with the Op "remote error".
+// message. TLSError wraps the error of crypto/tls, such as a tls.RecordHeaderError. An alert is a *net.OpError with Op
+// "remote error".
 type TLSError = engine.TLSError
 
 type handlerAdapter struct{ h Handler }

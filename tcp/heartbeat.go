@@ -7,28 +7,30 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Heartbeat configures messages to silent peers, which keep connections alive and detect lost ones.
+// Heartbeat configures messages to silent peers. Such messages keep connections alive and detect lost peers.
 type Heartbeat struct {
-	// Interval is the time of silence after which the server sends a heartbeat, and the time between heartbeats. Both
-	// are exact on average. If heartbeats of many connections are due at once, the server delays some by up to one
-	// Interval to spread them. The minimum is 100 ms. The default, 0, disables heartbeats.
+	// Interval is the time of silence after which the server sends a heartbeat, and the time between heartbeats. If
+	// heartbeats of many connections are due at once, the server spreads them: it delays some by up to one Interval. On
+	// average, the intervals are exact. The minimum is 100 ms. The default, 0, disables heartbeats.
 	Interval time.Duration
-	// Message is the heartbeat. Do not change it while the server runs. A HeartbeatHandler writes its own heartbeats.
+	// Message is the heartbeat to send. Do not change it while the server runs. A HeartbeatHandler sends its own
+	// heartbeats instead.
 	Message []byte
-	// Send, if set, writes the heartbeat instead of Message. Send is not called concurrently with another call for the
-	// connection. Send runs on the event loop, even with Server.Workers, and must not block.
+	// Send, if set, writes the heartbeat instead of Message. It is never called concurrently with another call for the
+	// same connection. Send runs on the event loop, even with Server.Workers, and must not block.
 	Send func(c *Conn)
-	// MaxMissed is the maximum number of unanswered heartbeats. If the peer is still silent one Interval after
-	// heartbeat number MaxMissed, the connection is closed with ErrHeartbeatTimeout. Any byte from the peer is an
-	// answer. The default is 2, the maximum 255.
+	// MaxMissed is the maximum number of unanswered heartbeats. Any byte from the peer is an answer. If the peer is
+	// still silent one Interval after the last of MaxMissed heartbeats, the connection closes with ErrHeartbeatTimeout.
+	// The default is 2, the maximum 255.
 	MaxMissed int
 }
 
-// HeartbeatHandler is a Handler or MessageHandler that writes the heartbeats of its connections, such as pings of a
-// protocol, at the times set by Server.Heartbeat.
+// HeartbeatHandler is a Handler or MessageHandler that writes its own heartbeats, such as pings of a protocol.
+// Server.Heartbeat sets the times.
 type HeartbeatHandler interface {
-	// Heartbeat is called under the rules of Heartbeat.Send. It reports whether the peer is expected to answer. If not,
-	// the peer's silence counts from zero again, so neither MaxMissed nor Limits.IdleTimeout takes effect.
+	// Heartbeat writes a heartbeat, under the rules of Heartbeat.Send. It reports whether the peer is expected to
+	// answer. If no answer is expected, the peer's silence counts from zero again. Neither MaxMissed nor
+	// Limits.IdleTimeout then takes effect.
 	Heartbeat(c *Conn) (answers bool)
 }
 
@@ -38,7 +40,8 @@ const (
 	maxMissed     = 255
 )
 
-// validate checks the settings. handlerField is the field of a handler that is not a HeartbeatHandler, or empty.
+// validate checks the settings. handlerField names a handler that is not a HeartbeatHandler. It is empty if there is
+// none.
 func (h *Heartbeat) validate(handlerField string) error {
 	switch {
 	case h.Interval == 0 && (h.Message != nil || h.Send != nil || h.MaxMissed != 0):
@@ -66,7 +69,8 @@ func (s *Server) checkHeartbeat() error {
 	return s.Heartbeat.validate(handlerField)
 }
 
-// toEngine converts the settings for the engine. Connections without a handler of their own use defaultHandler.
+// toEngine converts the settings for the engine. defaultHandler is the handler of connections for which SetHandler was
+// not called.
 func (h Heartbeat) toEngine(defaultHandler Handler) engine.Heartbeat {
 	if h.Interval == 0 || h.Interval >= forever {
 		return engine.Heartbeat{}

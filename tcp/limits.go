@@ -12,138 +12,148 @@ import (
 // Never, as the value of a time limit, means no limit.
 const Never = time.Duration(math.MaxInt64)
 
-// Limits are the limits of a Server. A zero field selects the default; negative values are errors. Timeouts are checked
-// periodically and may take effect late: by up to 400 ms or, if that is more, an eighth of their duration.
+// Limits are the limits of a Server. A zero field selects the default; a negative value is an error. The server checks
+// timeouts periodically, so they may take effect late. The maximum delay is 400 ms or an eighth of the timeout,
+// whichever is more.
 type Limits struct {
 	// MaxConns is the maximum number of connections. Further connections are accepted, closed immediately and counted
 	// in Stats.Refused. The default is the descriptor limit minus 128, at most 1,048,576. If MaxConns exceeds the
-	// descriptor limit, every event loop uses its own descriptor table (see Server.Loops). The goroutine model rejects
-	// such a MaxConns.
+	// descriptor limit, every event loop uses its own descriptor table (see Server.Loops). In the goroutine model, such
+	// a MaxConns is an error.
 	MaxConns int
 
 	// MaxConnsPerSource is the maximum number of connections from one IPv4 address, or from one IPv6 prefix of
-	// SourcePrefix bits. The default, 0, means no limit, because many users can share an address. If proxies use the
-	// PROXY protocol, the limit applies to the clients' addresses that the proxies report.
+	// SourcePrefix bits. Behind proxies with the PROXY protocol, the limit applies to the clients' addresses that the
+	// proxies report. The default, 0, means no limit, because many users can share an address.
 	MaxConnsPerSource int
 
-	// SourcePrefix is the number of bits of an IPv6 address that identify a source, at most 128. The default is 64.
+	// SourcePrefix is the length, in bits, of the IPv6 prefix that counts as one source in MaxConnsPerSource. The
+	// default is 64, the maximum 128.
 	SourcePrefix int
 
 	// AcceptRate is the maximum number of connections accepted per second. After a second without connections, the
 	// server may accept AcceptRate connections at once. Further connections wait in the kernel's queue. The default, 0,
-	// means no limit. With Server.Processes, every process gets an equal share, rounded down, and AcceptRate must be at
-	// least Processes.
+	// means no limit. With Server.Processes, every process gets an equal share, rounded down. AcceptRate must then be
+	// at least Processes.
 	AcceptRate int
 
-	// ReadRate is the maximum number of bytes per second that a connection sends to its handler, and MessageRate the
-	// maximum number of messages, as counted by Stats.Messages. After a second without input, a connection may use the
-	// allowance of a second at once. The server checks ReadRate after each read, usually of at most 64 KiB; excess
-	// bytes delay the next read. MessageRate is exact, but limits only handlers made by Lines or Split.
+	// ReadRate is the maximum number of bytes per second that a connection passes to its handler. MessageRate is the
+	// maximum number of messages per second, as counted by Stats.Messages. After a second without input, or after an
+	// Upgrade, a connection may use the allowance of a second at once. The defaults, 0, mean no limit; the maximum is
+	// 1,000,000,000. See Conn.SetReadRate.
 	//
-	// A faster client is not closed. The server does not read from it until the rate permits, at most 10 ms later, so
-	// the client's sends block. This wait does not count as silence, and Stats.ReadLimited counts it. With TLS,
-	// ReadRate counts decrypted bytes. Relays are not limited. After an Upgrade, connections may use the allowance of a
-	// second at once. The defaults, 0, mean no limit; the maximum is 1,000,000,000. See Conn.SetReadRate.
+	// A faster client is not closed. The server does not read from the client until the rate permits, at most 10 ms
+	// later, so the client's sends block. This wait does not count as silence, and Stats.ReadLimited counts it.
+	//
+	// The server checks ReadRate after each read, usually of at most 64 KiB. Excess bytes delay the next read. With
+	// TLS, ReadRate counts decrypted bytes. MessageRate is exact, but limits only handlers made by Lines or Split.
+	// Relays are not limited.
 	ReadRate, MessageRate int
 
 	// MaxMessage is the maximum size of a message in bytes, framing included. It is also the maximum input that a
 	// connection buffers for its handler. The connection closes with ErrMessageTooLong when MaxMessage bytes have
-	// arrived without the message's end, or when LengthPrefixed reads a larger length. The default is 65,536, as in
-	// bufio.Scanner; the maximum is 1 GiB.
+	// arrived without the end of the message. It closes immediately if LengthPrefixed reads a larger length. The
+	// default is 65,536, as in bufio.Scanner; the maximum is 1 GiB.
 	//
-	// The client receives the answers to its earlier messages and then the end of the stream. If it continues to send
-	// for longer than Linger, it receives a reset (ECONNRESET or EPIPE). For larger answers, raise MaxUnsent, too.
+	// In this case, the client receives the answers to its earlier messages and then the end of the stream. A client
+	// that continues to send for longer than Linger receives a reset (ECONNRESET or EPIPE). To send larger answers,
+	// raise MaxUnsent.
 	MaxMessage int
 
-	// MaxUnsent is the maximum number of bytes that wait for one peer. One limit of this size applies to the handler's
-	// output, another to messages from Refs and broadcasts. Server.SlowConsumer determines what happens above the
-	// limit. The peer must receive waiting output within WriteTimeout, so its speed must be at least
-	// MaxUnsent/WriteTimeout: 34 KiB/s with the defaults. For slower peers, raise WriteTimeout. The default is 1 MiB,
-	// the maximum 1 GiB.
+	// MaxUnsent is the maximum number of bytes that wait for one peer. The limit applies separately to output of the
+	// handler, and to messages from Refs and broadcasts. Server.SlowConsumer selects what happens above the limit. The
+	// default is 1 MiB, the maximum 1 GiB.
+	//
+	// The peer must receive waiting output within WriteTimeout. It must therefore read at least MaxUnsent/WriteTimeout:
+	// 34 KiB/s with the defaults. For slower peers, raise WriteTimeout.
 	MaxUnsent int
 
 	// HighWater is the number of unsent output bytes above which a connection stops reading. LowWater is the number at
-	// which reading resumes. They limit the output for a peer that sends but does not read. The default of HighWater is
-	// 64 KiB, or half of MaxUnsent if that is less. The default of LowWater is half of HighWater. LowWater must not
+	// which reading resumes. Both limit the output for a peer that sends but does not read. The default of HighWater is
+	// 64 KiB or half of MaxUnsent, whichever is less. The default of LowWater is half of HighWater. LowWater must not
 	// exceed HighWater, and HighWater must not exceed MaxUnsent.
 	HighWater, LowWater int
 
-	// MaxBuffered is the maximum memory, in bytes, of the buffers of all connections. The limit covers unused input,
-	// unsent output, incomplete TLS records and handshakes, and approximately the memory that TLS retains after large
-	// records. It does not cover the minimum size of TLS sessions, read buffers, free buffers, values of
-	// Group.SendLatest, and memory of the handler and the kernel. Messages of Refs, groups and broadcasts count from
-	// the moment they are accepted. Above the limit, the server closes the connections with the largest buffers with
-	// ErrOverBudget. In the goroutine model, Ref.SendWait also waits above the limit, and Ref.Send fails with ErrFull
-	// above 5/4 of the limit.
+	// MaxBuffered is the maximum memory, in bytes, of the buffers of all connections. Above the limit, the server
+	// closes the connections with the largest buffers with ErrOverBudget. In the goroutine model, Ref.SendWait also
+	// waits above the limit, and Ref.Send fails with ErrFull above 5/4 of the limit.
 	//
-	// The default is a quarter of the memory available to the process: the least of the machine's memory, the cgroup's
-	// limit and GOMEMLIMIT. With Server.Processes, the processes share the memory of the machine or cgroup, but
-	// GOMEMLIMIT applies to each of them.
+	// The limit covers unused input, unsent output, incomplete TLS records and TLS handshakes. It also covers,
+	// approximately, the memory that TLS retains after large records. Messages of Refs, groups and broadcasts count
+	// from the moment they are accepted. The limit does not cover the minimum size of TLS sessions, read buffers, free
+	// buffers, values of Group.SendLatest, and memory of the handler and the kernel.
+	//
+	// The default is a quarter of the memory available to the process. The available memory is the smallest of the
+	// machine's memory, the cgroup's limit and GOMEMLIMIT. With Server.Processes, the processes share the memory of the
+	// machine or cgroup, but GOMEMLIMIT applies to each of them.
 	MaxBuffered int
 
-	// MaxMail is the maximum number of messages from Refs that wait for one loop or, in the goroutine model, for one
-	// connection. When the limit is reached, Send fails with ErrFull. Requests to close connections have a separate
+	// MaxMail is the maximum number of messages from Refs that wait for one event loop. In the goroutine model, it
+	// applies to each connection. At the limit, Send fails with ErrFull. Requests to close connections have a separate
 	// limit of the same size. A message to a large group counts once for up to 512 members. The default is 1,048,576;
 	// the maximum is 268,435,456.
 	MaxMail int
 
 	// MaxMailBytes is the maximum total size, in bytes, of the messages in the mailbox of one loop or connection. An
-	// empty mailbox accepts even a larger message. A quarter of the limit is reserved for Ref.SendWait. While a loop
-	// delivers messages, it may hold another 2*MaxMailBytes in memory. The default is 8 MiB; the maximum is 1 GiB. All
-	// mailboxes together are limited to a sixteenth of MaxBuffered. MaxMailBytes also limits broadcasts in progress.
+	// empty mailbox accepts even a larger message. A quarter of the limit is reserved for Ref.SendWait. A loop that
+	// delivers messages may use another 2*MaxMailBytes of memory. All mailboxes together are limited to a sixteenth of
+	// MaxBuffered. MaxMailBytes also limits broadcasts in progress. The default is 8 MiB; the maximum is 1 GiB.
 	MaxMailBytes int
 
-	// MaxHandshakes is the maximum number of TLS handshakes in progress; a handshake takes about 22 KiB. Further
-	// connections wait. While connections wait, the server ends handshakes whose client has sent nothing for a second.
-	// Stats.Refused.Handshake counts these handshakes. The default is 4,096.
+	// MaxHandshakes is the maximum number of TLS handshakes in progress. A handshake takes about 22 KiB. Further
+	// connections wait. While connections wait, the server ends handshakes whose client has sent nothing for a second,
+	// and counts them in Stats.Refused.Handshake. The default is 4,096.
 	MaxHandshakes int
 
-	// HandshakeTimeout limits the time from the start of a connection to the end of its PROXY header and TLS handshake.
-	// Conn.StartTLS begins a new period of the same length. The default is 10 s.
+	// HandshakeTimeout limits the time for the PROXY header and TLS handshake of a new connection. Conn.StartTLS begins
+	// a new period of the same length. The default is 10 s.
 	HandshakeTimeout time.Duration
 
-	// FirstByteTimeout limits the time to a peer's first byte. A slower connection is closed with ErrFirstByteTimeout.
-	// The default is 1 min. Use Never if clients may only listen.
+	// FirstByteTimeout limits the time until the first byte from a peer. A slower connection closes with
+	// ErrFirstByteTimeout. The default is 1 min. Use Never if clients may only receive.
 	FirstByteTimeout time.Duration
 
-	// MessageTimeout limits the time from the first byte of a message to its last. Any input that the handler has left
-	// unused is an incomplete message. A slower connection is closed with ErrMessageTimeout, even if bytes arrive
+	// MessageTimeout limits the time from the first byte of a message to the last. Any input that the handler has left
+	// unused counts as an incomplete message. A slower connection closes with ErrMessageTimeout, even if bytes arrive
 	// steadily. The default is 30 s.
 	MessageTimeout time.Duration
 
-	// IdleTimeout limits the wait for input after the handler has used all earlier input. A connection that waits
-	// longer is closed with ErrIdleTimeout. The default is Never: an idle peer costs little, and TCP keep-alive detects
-	// lost peers within 3 minutes. If heartbeats or IdleTimeout detect them as soon, the server turns keep-alive off.
+	// IdleTimeout limits the time without input after the handler has used all earlier input. A connection that is
+	// silent for longer closes with ErrIdleTimeout. The default is Never: an idle peer costs little, and TCP keep-alive
+	// detects lost peers within 3 minutes. If heartbeats or IdleTimeout detect lost peers within the same time, the
+	// server turns keep-alive off.
 	IdleTimeout time.Duration
 
 	// WriteTimeout limits the time from the writing of a byte until the peer has received the byte. A slower connection
-	// is closed with ErrWriteTimeout. The default is 30 s.
+	// closes with ErrWriteTimeout. The default is 30 s.
 	//
-	// The kernel applies the limit as well (TCP_USER_TIMEOUT). If the kernel detects the problem first, the close
-	// reason is syscall.ETIMEDOUT, counted in Stats.Closed.Reset. The kernel's limit is at least 3 minutes, because one
-	// lost keep-alive probe must not close an idle connection. It may be less if heartbeats or IdleTimeout are.
+	// The kernel enforces a similar limit (TCP_USER_TIMEOUT). If the kernel detects the problem first, the close reason
+	// is syscall.ETIMEDOUT, counted in Stats.Closed.Reset. The kernel's limit is at least 3 minutes, because one lost
+	// keep-alive probe must not close an idle connection. With shorter heartbeats or a shorter IdleTimeout, the
+	// kernel's limit may be shorter as well.
 	WriteTimeout time.Duration
 
-	// HandlerTime is the duration above which a call of the handler is logged and counted in Stats.SlowHandlers. The
-	// server does not interrupt the call. An event loop begins to time individual calls only after its first slow
-	// iteration, so the log of the first slow call does not name the handler. The default is 1 s.
+	// HandlerTime is the duration above which a handler call counts as slow. The server logs slow calls and counts them
+	// in Stats.SlowHandlers, but does not interrupt them. An event loop begins to time individual calls only after its
+	// first slow iteration. The first log message therefore does not name the handler. The default is 1 s.
 	HandlerTime time.Duration
 
-	// CloseTimeout limits the time for a peer to receive pending output after its connection begins to close, or after
-	// the peer has ended its sending direction. A slower connection ends with ErrCloseTimeout. The default is 10 s.
+	// CloseTimeout limits the time for a peer to receive pending output. The time begins when the connection begins to
+	// close, or when the peer ends its direction. A slower connection ends with ErrCloseTimeout. The default is 10 s.
 	// Raise it for clients that end their direction after the request (shutdown(2), nc -N) and then read a long answer.
 	CloseTimeout time.Duration
 
-	// Linger limits the wait for the peer to end its direction after the server has ended its own. Without this wait, a
-	// reset by the kernel could destroy answers that the peer has not read yet. The default is 1 s.
+	// Linger limits how long the server waits for the peer to end its direction, after the server has ended its own.
+	// The default is 1 s. If the server did not wait, a reset by the kernel could destroy answers that the peer has not
+	// read yet.
 	Linger time.Duration
 
-	// ShutdownTimeout limits the drain that begins when the context of ListenAndServe or Serve ends. It does not apply
-	// to Shutdown, which has its own context. The default is 30 s.
+	// ShutdownTimeout limits the drain when the context of ListenAndServe or Serve ends. It does not limit Shutdown,
+	// whose own context does. The default is 30 s.
 	ShutdownTimeout time.Duration
 
-	// ShutdownRate is the maximum number of connections that a process drains per second, so that not all clients
-	// reconnect elsewhere at the same time. The default is 100,000. With the default, for example, draining 10,000
+	// ShutdownRate is the maximum number of connections that a process drains per second. The limit prevents all
+	// clients from reconnecting elsewhere at the same time. The default is 100,000. At this rate, draining 10,000
 	// connections takes a tenth of a second.
 	ShutdownRate int
 }
@@ -158,7 +168,7 @@ const (
 	maxRate             = 1_000_000_000
 )
 
-// unlimitedBuffers is the default of MaxBuffered if the available memory is unknown.
+// unlimitedBuffers is the default of MaxBuffered, in bytes, if the available memory is unknown.
 const unlimitedBuffers int64 = 4 << 30
 
 func (l Limits) withDefaults() (Limits, error) {
@@ -216,8 +226,8 @@ func (l *Limits) fillAndCheckWaterMarks() error {
 	return nil
 }
 
-// defaultMaxBuffered returns a quarter of the memory available to this process. The memory of the machine or cgroup is
-// divided by the number of processes. GOMEMLIMIT applies to each process and is not divided.
+// defaultMaxBuffered returns a quarter of the memory available to each process. The processes share the memory of the
+// machine or cgroup equally. GOMEMLIMIT applies to each process.
 func defaultMaxBuffered(processes int) int {
 	limit, from := cgroup.SmallestMemoryLimit()
 	if limit == math.MaxInt64 {
@@ -264,7 +274,8 @@ func formatTimeout(d time.Duration) string {
 	return d.String()
 }
 
-// toEngine converts the limits for the engine, in which 0 means no limit. CloseTimeout and Linger are always positive.
+// toEngine converts the limits for the engine, where a timeout of 0 means no limit. CloseTimeout and Linger are never
+// 0.
 func (l Limits) toEngine() engine.Limits {
 	bound := func(d time.Duration) time.Duration {
 		if d >= forever {
@@ -284,5 +295,5 @@ func (l Limits) toEngine() engine.Limits {
 	}
 }
 
-// forever is the longest finite time limit. Longer time limits are treated as Never.
+// forever is the longest finite time limit. Longer values mean Never.
 const forever = 365 * 24 * time.Hour

@@ -16,44 +16,45 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// Listener is an additional address on which a Server listens, with its own options; see Server.Listeners.
+// Listener is an additional address of a Server, with its own options; see Server.Listeners.
 type Listener struct {
 	// Name identifies the listener in Conn.Listener, ListenerStats and the log. It must be unique. The default is the
-	// name given by a service manager (ActivatedListeners), or the address.
+	// name from a service manager (ActivatedListeners), or else the address.
 	Name string
 	// Network and Addr are like Server.Network and Server.Addr.
 	Network, Addr string
-	// Listener, if set, is used instead of Addr: a *net.TCPListener or *net.UnixListener, as for Serve.
+	// Listener, if set, is used instead of Addr. It must be a *net.TCPListener or *net.UnixListener, as for Serve.
 	Listener net.Listener
-	// Handler handles the connections of this listener, with all optional interfaces such as TimerHandler. The default
-	// is Server.Handler. Listeners may share a Handler.
+	// Handler handles the connections of this listener. It may implement all optional interfaces, such as TimerHandler.
+	// The default is Server.Handler. Listeners may share a Handler.
 	Handler Handler
-	// TLSConfig and TrustedProxies work like the fields of Server, which do not apply to this listener.
+	// TLSConfig and TrustedProxies work like the fields of Server. The fields of Server do not apply to this listener.
 	TLSConfig      *tls.Config
 	TrustedProxies []netip.Prefix
-	// MaxConns is the maximum number of connections of this listener, in addition to Limits.MaxConns for all listeners
+	// MaxConns is the maximum number of connections of this listener. Limits.MaxConns still limits all listeners
 	// together. Further connections are accepted, closed immediately and counted as Refused. The default, 0, means no
 	// separate limit. With Server.Processes, the limit applies to every process.
 	MaxConns int
 	// Backlog is the maximum number of connections that wait in the kernel to be accepted. It applies to each loop's
-	// socket, only on Linux. The default, 0, selects the kernel's maximum, net.core.somaxconn.
+	// socket, and only on Linux. The default, 0, selects the kernel's maximum, net.core.somaxconn.
 	Backlog int
-	// Mode sets the permissions of the file of a unix socket at Addr, such as 0o660. Clients need write permission to
-	// connect. The file is created with the umask and changed afterwards. The default is 0: only the umask applies.
+	// Mode is the permissions of the socket file, such as 0o660, if Addr is a unix socket. Clients need write
+	// permission to connect. The file is created with the umask, and its permissions are changed afterwards. With 0,
+	// the default, only the umask applies.
 	Mode fs.FileMode
 }
 
-// ListenerStats are the counters of one listener. Open counts the current connections, Accepted all accepted ones, and
-// Refused the connections rejected because of MaxConns.
+// ListenerStats are the counters of one listener. Open is the number of open connections. Accepted counts all accepted
+// connections. Refused counts connections rejected because of MaxConns.
 type ListenerStats struct {
 	Name                    string
 	Addr                    net.Addr
 	Open, Accepted, Refused int64
 }
 
-// ListenerStats returns the counters of all listeners: first Addr or the listener of Serve, then Server.Listeners in
-// order. It returns nil before the start. With Processes, the counters are sums over the workers, as described at
-// Stats.Processes. ListenerStats is safe for concurrent use.
+// ListenerStats returns the counters of all listeners. The listener of Addr or Serve comes first, followed by
+// Server.Listeners in order. Before the start, the result is nil. With Processes, the counters are sums over the
+// workers; see Stats.Processes. ListenerStats is safe for concurrent use.
 func (s *Server) ListenerStats() (all []ListenerStats) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -69,7 +70,7 @@ func (s *Server) ListenerStats() (all []ListenerStats) {
 	return all
 }
 
-// Listener returns the name of the listener that accepted the connection. It also works in Closed.
+// Listener returns the name of the listener that accepted the connection. Closed may call it, too.
 func (c *Conn) Listener() string { return c.core().ListenerName() }
 
 func (l *Listener) displayName() string {
@@ -118,7 +119,8 @@ func (s *Server) collectAndCheckListeners(serveListener net.Listener) (all []Lis
 	return all, nil
 }
 
-// checkAndNormalizeListener validates a listener and sets its Network. Errors name the listener by its field of Server.
+// checkAndNormalizeListener validates l and sets l.Network. field is the name of the listener's field of Server, for
+// errors.
 func (s *Server) checkAndNormalizeListener(field string, l *Listener) error {
 	switch {
 	case l.Listener != nil && l.Addr != "":
@@ -163,14 +165,14 @@ func (s *Server) checkAndNormalizeListener(field string, l *Listener) error {
 
 const maxBacklog = math.MaxUint16
 
-// engineStarter is a listener that starts its own engine. Package tcptest uses it to serve without sockets.
+// engineStarter is a listener that starts its own engine. Package tcptest implements it to serve without sockets.
 type engineStarter interface {
 	net.Listener
 	Start(engine.Config) (engine.Engine, error)
 }
 
-// unwrapListenerKeepingSocketFile returns the listener for the engine. Closing it does not remove the file of a unix
-// socket. Errors name the listener by its field of Server.
+// unwrapListenerKeepingSocketFile returns the listener to pass to the engine. Closing this listener does not remove the
+// file of a unix socket. field is the name of the listener's field of Server, for errors.
 func unwrapListenerKeepingSocketFile(field string, l net.Listener) (net.Listener, error) {
 	switch l := l.(type) {
 	case *net.TCPListener:
@@ -190,8 +192,8 @@ func unwrapListenerKeepingSocketFile(field string, l net.Listener) (net.Listener
 	return nil, badConfig("%s: listener of type %T; expected a non-nil *net.TCPListener or *net.UnixListener", field, l)
 }
 
-// buildListenersWithUnixSockets builds the engine's listeners, and creates unix sockets. closeAndRemoveSockets closes
-// these sockets and removes their files.
+// buildListenersWithUnixSockets creates unix sockets and returns a configuration with the engine's listeners.
+// closeAndRemoveSockets closes these sockets and removes their files.
 func (s *Server) buildListenersWithUnixSockets(listeners []Listener) (cfg engine.Config, closeAndRemoveSockets func(), err error) {
 	var cleanups []func()
 	closeAndRemoveSockets = func() {
@@ -231,7 +233,8 @@ func (s *Server) buildListenersWithUnixSockets(listeners []Listener) (cfg engine
 	return cfg, closeAndRemoveSockets, nil
 }
 
-// listenUnix listens on a unix socket. remove deletes the socket's file, unless another process has replaced the file.
+// listenUnix listens on the unix socket cfg.Addr. remove deletes the file of the socket. It does nothing if another
+// process has replaced the file.
 func (s *Server) listenUnix(cfg *Listener) (l *net.UnixListener, remove func(), err error) {
 	if l, err = sock.ListenUnixReplacingStale(cfg.Addr); err != nil {
 		return nil, nil, fmt.Errorf("myriad: %w", err)
@@ -253,7 +256,8 @@ func (s *Server) listenUnix(cfg *Listener) (l *net.UnixListener, remove func(), 
 	return l, s.newUnixSocketRemover(cfg.Addr), nil
 }
 
-// newUnixSocketRemover returns a function that removes the unix socket at path, unless a new process serves on it.
+// newUnixSocketRemover returns a function that removes the unix socket at path. The function does nothing if a new
+// process serves on the socket.
 func (s *Server) newUnixSocketRemover(path string) func() {
 	ours, err := os.Lstat(path)
 	return func() {
@@ -263,8 +267,8 @@ func (s *Server) newUnixSocketRemover(path string) func() {
 	}
 }
 
-// isSameUnmodifiedFile reports whether a and b describe the same file. It compares the modification time, too, because
-// a new file may reuse the inode number of a removed one.
+// isSameUnmodifiedFile reports whether a and b describe the same file with the same modification time. The inode number
+// is not enough, because a new file may reuse the number of a removed file.
 func isSameUnmodifiedFile(a, b os.FileInfo) bool {
 	return os.SameFile(a, b) && a.ModTime().Equal(b.ModTime())
 }

@@ -7,38 +7,39 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Migrator is a Handler or MessageHandler that can save its state for a connection. In a Server.Upgrade, the new
-// process continues the connection with this state. Without a Migrator, connections with a Value stay in the old
+// Migrator is a Handler or MessageHandler that saves and restores its state for a connection. In a Server.Upgrade, the
+// new process continues the connection with this state. Without a Migrator, connections with a Value stay in the old
 // process.
 type Migrator interface {
-	// Save appends the state that Restore needs, at most 1 MiB, to its second argument and returns the result. After
-	// ErrSaveLater, Save is called again. After any other error, the connection stays in the old process, which drains
-	// it. After success, the server calls Closed with ErrHandedOver. If the new process fails before that, the
-	// connection continues in this process.
+	// Save appends the state that Restore needs to the argument to, and returns the result. The state has at most 1
+	// MiB. After success, the server calls Closed with ErrHandedOver. If the new process fails earlier, the connection
+	// continues in this process. After ErrSaveLater, the server calls Save again. After any other error, the connection
+	// stays in the old process, which drains it.
 	Save(c *Conn, to []byte) (state []byte, err error)
-	// Restore is the first call for a connection from another process, instead of Opened. It sets the Value and
-	// registers c.Ref() wherever Opened would. Its output is sent. state is valid only during the call; include a
-	// version number if its format may change. If Restore returns an error, the connection closes with that reason.
+	// Restore is called instead of Opened, as the first call for a connection from another process. It must set the
+	// Value, and register c.Ref() wherever Opened would. Output of Restore is sent. state is valid only during the
+	// call. If the format of the state may change, include a version number. If Restore returns an error, the
+	// connection closes with this error as the reason.
 	Restore(c *Conn, state []byte) error
 }
 
-// HandlerMigrator is a Handler or MessageHandler of a Server or Listener that can save connections with their own
-// handlers; see Conn.SetHandler. Without a HandlerMigrator such connections stay in the old process. For connections
-// without their own handler, the handler may also be a Migrator.
+// HandlerMigrator is a Handler or MessageHandler that saves connections with their own handlers (Conn.SetHandler). It
+// belongs to a Server or Listener. Without a HandlerMigrator, such connections stay in the old process. The handler may
+// also be a Migrator, for connections without their own handlers.
 type HandlerMigrator interface {
-	// SaveHandler is like Migrator.Save and also receives the connection's handler h. If h is unknown, for example
-	// because it was set by Server.Adopt or Dial or belongs to a NetConn, SaveHandler must return an error.
+	// SaveHandler is like Migrator.Save, but also receives the connection's handler h. It must return an error if h is
+	// unknown. For example, Server.Adopt or Dial may have set h, or h may belong to a NetConn.
 	SaveHandler(c *Conn, h Handler, to []byte) (state []byte, err error)
-	// RestoreHandler is like Migrator.Restore and also sets the handler. Until then, the handler of the Server or
-	// Listener is set.
+	// RestoreHandler is like Migrator.Restore, but must also set the handler with Conn.SetHandler. Before this call,
+	// the connection has the handler of the Server or Listener.
 	RestoreHandler(c *Conn, state []byte) error
 }
 
-// ErrSaveLater is returned by Save, possibly wrapped, for a connection that can't move yet. The server repeats the call
-// every few milliseconds until Save succeeds or the context of Server.Upgrade ends.
+// ErrSaveLater is returned by Migrator.Save, possibly wrapped, for a connection that can't move yet. The server calls
+// Save again every few milliseconds, until Save succeeds or the context of Server.Upgrade ends.
 var ErrSaveLater = engine.ErrSaveLater
 
-// errNoHandlerSet closes a connection for which RestoreHandler has not set a handler.
+// errNoHandlerSet is the close reason of a connection for which RestoreHandler has not called SetHandler.
 var errNoHandlerSet = errors.New("myriad: RestoreHandler has not set a handler; expected a call of SetHandler, or an error")
 
 func configureMigration(cfg *engine.Config, handler Handler) {

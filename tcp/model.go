@@ -9,11 +9,11 @@ import (
 	"github.com/myriad-go/myriad/pool"
 )
 
-// These are the I/O models for Server.Model.
+// I/O models for Server.Model.
 const (
 	// Auto selects the best model available on this machine. With event loops, a pool of at most 4,096 workers calls
-	// the handlers at first. After 1,000 quick calls for its connections, a loop calls its handlers itself. If they
-	// then block the loop for long, workers take over again. Stats reports the choice.
+	// the handlers at first. After 1,000 quick calls for its connections, a loop calls the handlers itself. If the
+	// handlers then block the loop for long, workers take over again. Stats reports the choice.
 	Auto = models.Auto
 	// Goroutine uses a goroutine per connection, on package net. It runs on all systems, and handlers may block.
 	Goroutine = "goroutine"
@@ -23,7 +23,7 @@ const (
 	Uring = "uring"
 )
 
-// Models returns the I/O models available on this machine. The preferred model is the last.
+// Models returns the names of the I/O models available on this machine. The last is the preferred model.
 func Models() []string {
 	var names []string
 	for _, m := range models.All() {
@@ -34,7 +34,8 @@ func Models() []string {
 	return names
 }
 
-// defaultLoops returns half of GOMAXPROCS, at least 1. More loops would compete with the kernel and other goroutines.
+// defaultLoops returns the default number of event loops: half of GOMAXPROCS, at least 1. More loops would compete with
+// the kernel and other goroutines for processors.
 func defaultLoops() int { return max(1, runtime.GOMAXPROCS(0)/2) }
 
 const (
@@ -42,8 +43,8 @@ const (
 	maxSpin  = 10 * time.Millisecond
 )
 
-// autoPoolConfig configures the pool for handlers that Auto moves to workers. The pool allows many workers, because a
-// handler may block forever, and sheds nothing.
+// autoPoolConfig configures the pool to which Auto moves slow handlers. The pool has many workers, because a handler
+// may block forever. It sheds no jobs.
 var autoPoolConfig = pool.Config{Max: autoWorkers, Queue: autoWorkers, KeepQueued: true, FIFO: true, MemoryLimit: -1}
 
 const autoWorkers = 4096

@@ -14,17 +14,18 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// NetConn is a connection as a net.Conn, for code that blocks. A [Blocking] handler passes it to its functions, and
-// NetListener.Accept returns it. It works in all models and over TLS. Do not use it on an event loop, as in a Handler:
-// Read and Write would block the loop.
+// NetConn is a connection as a net.Conn, for code that blocks. A [Blocking] handler passes a NetConn to its functions,
+// and NetListener.Accept returns a NetConn. It works in all models and over TLS. Do not use it in calls of a Handler on
+// an event loop, because Read and Write would block the loop.
 //
-// Several goroutines may call Read and Write. After a deadline they fail with os.ErrDeadlineExceeded. NetConn buffers
-// unread input up to 64 KiB plus one read (64 KiB), and then stops reading from the peer. If more than Limits.HighWater
-// bytes would be unsent, Write blocks until at most Limits.LowWater bytes are unsent. On Linux, reading and writing do
-// not block each other. On other systems, nothing is read while the kernel accepts no output.
+// Several goroutines may call Read and Write concurrently. After a deadline, Read and Write fail with
+// os.ErrDeadlineExceeded. NetConn stops reading from the peer while 64 KiB of input or more are unread. It buffers at
+// most one read (64 KiB) in addition. If more than Limits.HighWater bytes would be unsent, Write blocks until at most
+// Limits.LowWater bytes are unsent. On Linux, reading and writing do not block each other. On other systems, nothing is
+// read while the kernel accepts no output.
 //
-// All limits of the server apply. IdleTimeout counts from the peer's last byte, even while the connection's code works.
-// If a limit has closed the connection, Read and Write return the limit's error, such as ErrWriteTimeout.
+// All limits of the server apply. IdleTimeout counts from the peer's last byte, even while the application works on a
+// request. If a limit has closed the connection, Read and Write return the error of the limit, such as ErrWriteTimeout.
 type NetConn struct {
 	ref      Ref
 	server   *Server
@@ -58,7 +59,7 @@ type NetConn struct {
 
 const maxUnreadInput = 64 << 10
 
-// maxWriteSize is the maximum size of a message to the mailbox. A longer Write sends several messages.
+// maxWriteSize is the maximum size, in bytes, of a message to the mailbox. A longer Write sends several messages.
 const maxWriteSize = 64 << 10
 
 func newNetConn(c *Conn) *NetConn {
@@ -126,9 +127,9 @@ func (n *NetConn) Read(p []byte) (int, error) {
 	}
 }
 
-// WaitReadable blocks until there is input and then returns nil. After the end of the input or the read deadline, it
-// returns the error of Read, such as io.EOF. It needs no buffer, so the caller can allocate one afterwards.
-// WaitReadable is safe for concurrent use, but another goroutine's Read may take the input first.
+// WaitReadable blocks until there is input and then returns nil. After the end of the input or after the read deadline,
+// it returns the error that Read would return, such as io.EOF. It needs no buffer, so the caller can allocate a buffer
+// when input has arrived. WaitReadable is safe for concurrent use, but a concurrent Read may take the input first.
 func (n *NetConn) WaitReadable() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -172,7 +173,7 @@ func (n *NetConn) readBufferedAndResumeInput(p []byte) int {
 	return m
 }
 
-// Write implements net.Conn. Accepted bytes are sent unless the connection fails.
+// Write implements net.Conn. Bytes that Write has accepted are sent unless the connection fails.
 func (n *NetConn) Write(p []byte) (written int, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -263,7 +264,8 @@ func (n *NetConn) opError(op string, err error) error {
 	return &net.OpError{Op: op, Net: "tcp", Addr: n.RemoteAddr(), Err: err}
 }
 
-// Close implements net.Conn. It does not wait: the server sends written data within Limits.CloseTimeout.
+// Close implements net.Conn. It does not wait: the server sends the written data in the background, within
+// Limits.CloseTimeout.
 func (n *NetConn) Close() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -282,7 +284,8 @@ func (n *NetConn) markClosedAndWakeWaiters() {
 	n.wakeWriters()
 }
 
-// CloseWrite is like Conn.CloseWrite: the peer reads the end after all written data. Reading continues.
+// CloseWrite ends the server's direction like Conn.CloseWrite. The peer reads all written data and then the end of the
+// stream. Reading is still possible.
 func (n *NetConn) CloseWrite() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -295,9 +298,9 @@ func (n *NetConn) CloseWrite() error {
 	return nil
 }
 
-// postRetryingWhileFull makes the connection's owner call run, or onLost if the connection begins to close first. If
-// the connection is already closing, posted is false and neither is called. While the mailbox is full,
-// postRetryingWhileFull retries and releases n.mu, which the caller holds.
+// postRetryingWhileFull posts run to the connection's owner. The owner calls onLost instead of run if the connection
+// begins to close first. posted is false if the connection is already closing; run and onLost are then not called. The
+// caller must hold n.mu. While the mailbox is full, postRetryingWhileFull releases n.mu and retries.
 func (n *NetConn) postRetryingWhileFull(run func(*Conn), onLost func()) (posted bool) {
 	for {
 		err := n.ref.r.DoOrElse(func(c *engine.Conn) { run((*Conn)(c)) }, onLost)
@@ -314,11 +317,11 @@ func (n *NetConn) unreadBytes() int {
 	return len(n.in) - n.readOffset
 }
 
-// RemoteAddr implements net.Conn like Conn.RemoteAddr.
+// RemoteAddr implements net.Conn. It returns the same address as Conn.RemoteAddr.
 func (n *NetConn) RemoteAddr() net.Addr { return toTCPOrUnixAddr(n.remote) }
 
-// LocalAddr implements net.Conn like Ref.LocalAddr. If the connection has closed before the first call, LocalAddr
-// returns the server's listen address.
+// LocalAddr implements net.Conn. It returns the same address as Ref.LocalAddr. If the connection has closed before the
+// first call, LocalAddr returns the address on which the server listens.
 func (n *NetConn) LocalAddr() net.Addr {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -335,7 +338,7 @@ func (n *NetConn) LocalAddr() net.Addr {
 	return n.local
 }
 
-// Ref returns the connection's handle.
+// Ref returns the handle of the connection.
 func (n *NetConn) Ref() Ref { return n.ref }
 
 // Value returns the value last set by SetValue, or nil.
@@ -345,7 +348,8 @@ func (n *NetConn) Value() any {
 	return n.value
 }
 
-// SetValue attaches v to the connection. With a Blocking handler, a value takes about 500 bytes per idle connection.
+// SetValue attaches v to the connection. With a Blocking handler, a connection with a value takes about 500 bytes more
+// while it is idle.
 func (n *NetConn) SetValue(v any) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -390,8 +394,8 @@ func (n *NetConn) wakeIfExpiredElseRearm(d *deadline, wake func()) {
 	}
 }
 
-// deadline limits blocking calls. The deadline may change just before its timer fires. Therefore markExpiredOrRearm
-// compares the time with the deadline again.
+// deadline is the read or write deadline of a NetConn. Its timer may fire just after the deadline has changed, so
+// markExpiredOrRearm checks the time again.
 type deadline struct {
 	at      time.Time // zero if there is no deadline
 	timer   *time.Timer

@@ -5,25 +5,26 @@ import (
 	"sync"
 )
 
-// NetListener is a Handler of a Server or Listener that is also a net.Listener, for libraries such as net/http that
-// call Accept.
+// NetListener is a Handler that is also a net.Listener, for libraries such as net/http that call Accept.
 //
 //	l := tcp.NewNetListener()
 //	srv := &tcp.Server{Addr: ":8080", Handler: l, Stopping: func() { go web.Shutdown(ctx) }}
 //	go web.Serve(l) // an *http.Server
 //	err := srv.ListenAndServe(ctx)
 //
-// Connections are of type [*NetConn]. If a library blocks a goroutine per connection in Read, NetListener saves only
-// the overhead of package net. If a library needs a goroutine only when there is input, use a [Blocking] handler
+// The connections are of type [*NetConn]. A library that blocks a goroutine per connection in Read saves only the
+// overhead of package net. For a library that needs a goroutine only when there is input, use a [Blocking] handler
 // instead.
 //
 // Unlike with net.Listen, the server's limits close quiet connections. Limits.FirstByteTimeout (default 1 minute) and
 // Limits.IdleTimeout (default Never) apply to connections that send nothing. Limits.WriteTimeout (default 30 s) applies
 // to connections that accept no output, such as a paused download. To disable a limit, set it to Never.
 //
-// With TLS, set the library's protocols in NextProtos of Server.TLSConfig, such as "h2" for gRPC. Otherwise clients
-// that use ALPN are rejected. Accept fails with net.ErrClosed after Close or when the server shuts down. A drain waits
-// until the library has closed its connections, so shut the library down in Server.Stopping.
+// With TLS, set the library's protocols in NextProtos of Server.TLSConfig, such as "h2" for gRPC. Otherwise the server
+// rejects clients that use ALPN.
+//
+// Accept fails with net.ErrClosed after Close or when the server shuts down. A drain waits until the library has closed
+// its connections, so shut the library down in Server.Stopping.
 type NetListener struct {
 	mu     sync.Mutex
 	queued sync.Cond
@@ -56,8 +57,8 @@ func (l *NetListener) Accept() (net.Conn, error) {
 	return n, nil
 }
 
-// Close implements net.Listener. It closes all connections that Accept has not returned. The server continues, but
-// closes new connections.
+// Close implements net.Listener. It closes all connections that Accept has not yet returned. The server continues to
+// run, but closes new connections.
 func (l *NetListener) Close() error {
 	l.mu.Lock()
 	l.closed = true
@@ -71,8 +72,8 @@ func (l *NetListener) Close() error {
 	return nil
 }
 
-// Addr implements net.Listener. It returns the address of the first listener that l handles, or an empty *net.TCPAddr
-// before the start.
+// Addr implements net.Listener. It returns the address of the first listener with the handler l. Before the start, it
+// returns an empty *net.TCPAddr.
 func (l *NetListener) Addr() net.Addr {
 	l.mu.Lock()
 	s := l.server

@@ -17,35 +17,37 @@ import (
 
 // Overload configures the overload manager of a Server, which is on by default.
 //
-// The manager samples how long event loops lag, how long requests wait for workers, the memory in use, the buffers of
-// connections, and the number of connections. The memory is that of the live heap, as a share of GOMEMLIMIT or of the
-// machine, or that of the control group, as a share of its limit. Under overload, the manager acts as follows; see
-// Stats.Overload for the current state.
+// The manager measures the memory, the lag of event loops, the wait of requests for workers, and the number of
+// connections and their buffers. The memory is the live heap, as a share of GOMEMLIMIT or of the machine. If the memory
+// of the control group is a larger share of the group's limit, this share counts instead. Stats.Overload shows the
+// actions that are on. The actions are:
 //
 //   - At 85 % of the memory, or 95 % of Limits.MaxConns: idle timeouts are an eighth of Limits.IdleTimeout.
-//   - At 85 % of the memory, or 60 % of Limits.MaxBuffered: connections with more than their share of unsent output,
-//     but at least 4 KiB, are not read.
+//   - At 85 % of the memory, or 60 % of Limits.MaxBuffered: the server does not read from connections with more
+//     unsent output than their share of the buffers (at least 4 KiB).
 //   - At 92 % of the memory: HTTP connections close after their response.
-//   - At 95 % of the memory, or a lag of 100 ms: new connections wait in the kernel's queue. After 5 s they are accepted
-//     and refused, before their PROXY header and TLS handshake.
-//   - Requests are shed if more and more of them wait for workers, if they have waited for more than a second, if the
-//     loops lag by more than 250 ms for a second, or at 97 % of the memory. Package web answers 503, and ShedHandlers
-//     reject. Other handlers can call Conn.ShouldShed.
+//   - At 95 % of the memory, or a lag of 100 ms: new connections wait in the kernel's queue. After 5 s, they are
+//     accepted and refused before their PROXY header and TLS handshake.
 //   - At 97 % of the memory: the connections with the largest buffers close with ErrOverBudget.
+//   - At 97 % of the memory, or if the loops have lagged by more than 250 ms for a second: the server sheds requests.
+//     It also sheds requests if more and more of them wait for workers, or if they have waited for more than a second.
+//     Package web answers shed requests with 503, and a ShedHandler rejects them. Other handlers can call
+//     Conn.ShouldShed.
 //
-// An action ends when its cause has been a tenth below the threshold for a second. A lag counts only while tasks wait
-// for a CPU, if the kernel reports that (/proc/pressure/cpu).
+// An action ends when its cause has been a tenth below the threshold for a second. If the kernel reports CPU pressure
+// (/proc/pressure/cpu), a lag counts only while tasks wait for a CPU.
 type Overload struct {
-	// Off turns the manager off.
+	// Off turns the overload manager off.
 	Off bool
 }
 
 // OverloadStats is the state of the overload manager.
 type OverloadStats struct {
-	// Each of these fields is 1 while its action is on, or with Server.Processes the number of workers that take it.
+	// Each of these fields is 1 while the action of its name is on. With Server.Processes, each field is the number of
+	// workers in which the action is on.
 	ShortenIdle, PauseLargest, EndKeepAlive, PauseAccepts, RefuseConns, ShedRequests, CloseSlowest int64
-	// ShedQueueDelay, ShedLag and ShedMemory count requests that were shed because they waited for a worker, because
-	// the event loops lagged, and because the memory was nearly exhausted.
+	// ShedQueueDelay counts requests that were shed because they waited for a worker. ShedLag counts those shed because
+	// the event loops lagged, and ShedMemory those shed because the memory was nearly exhausted.
 	ShedQueueDelay, ShedLag, ShedMemory int64
 }
 
@@ -59,10 +61,10 @@ func toOverloadStats(n *engine.Counts) OverloadStats {
 	}
 }
 
-// IsActive reports whether any action is on.
+// IsActive reports whether any overload action is on.
 func (s OverloadStats) IsActive() bool { return s.String() != "" }
 
-// String returns the names of the actions that are on.
+// String returns the names of the overload actions that are on.
 func (s OverloadStats) String() string {
 	var names []string
 	for a, on := range []int64{s.ShortenIdle, s.PauseLargest, s.EndKeepAlive, s.PauseAccepts, s.RefuseConns, s.ShedRequests, s.CloseSlowest} {
@@ -73,21 +75,23 @@ func (s OverloadStats) String() string {
 	return strings.Join(names, ", ")
 }
 
-// ShouldShed reports whether the handler should reject the current request because the server is overloaded. Such a
-// request counts as shed. ShouldShed is for handlers that run on event loops; call it once for each request.
+// ShouldShed reports whether the handler should reject the current request because the server is overloaded. It is for
+// handlers that run on event loops. Call it once for each request, because each true result counts as a shed request.
 func (c *Conn) ShouldShed() bool {
 	e := c.core()
 	return !e.Overload().Admit(nil, e.Peer().Addr(), e.Priority())
 }
 
-// SetCritical sets whether requests of the connection are exempt from shedding under overload. The default is false.
+// SetCritical sets whether requests of the connection are exempt from shedding under overload. By default, they are not
+// exempt.
 func (c *Conn) SetCritical(critical bool) {
 	if c.inHandlerCallOrLogMisuse("SetCritical") {
 		c.core().SetCritical(critical)
 	}
 }
 
-// newOverloadManager returns nil if Overload.Off is set, and in a supervisor. The caller holds s.mu.
+// newOverloadManager creates the overload manager. It returns nil if Overload.Off is set, and in a supervisor. The
+// caller must hold s.mu.
 func (s *Server) newOverloadManager() *overload.Manager {
 	if s.Overload.Off || s.isSupervisor() {
 		return nil
@@ -99,7 +103,8 @@ func (s *Server) newOverloadManager() *overload.Manager {
 	return s.overload
 }
 
-// startOverloadManager starts a goroutine that samples the load and updates the manager's actions until stop is called.
+// startOverloadManager starts a goroutine that samples the load and updates the manager's actions. stop ends the
+// goroutine and waits for its end.
 func (s *Server) startOverloadManager(e engine.Engine) (stop func()) {
 	if s.overload == nil {
 		return func() {}
@@ -115,8 +120,8 @@ func (s *Server) startOverloadManager(e engine.Engine) (stop func()) {
 	}
 }
 
-// singleProcessorMinTarget replaces the least target of the queue delay if GOMAXPROCS is 1. There, loops and computing
-// handlers take turns of 10 ms, and requests that compute for 1 ms wait for up to 90 ms at half of the capacity.
+// singleProcessorMinTarget is the minimum target of the queue delay if GOMAXPROCS is 1. Loops and computing handlers
+// then alternate every 10 ms. Even at half of the capacity, requests that compute for 1 ms wait for up to 90 ms.
 const singleProcessorMinTarget = 100 * time.Millisecond
 
 const overloadSampleInterval = 100 * time.Millisecond
@@ -157,7 +162,7 @@ func (s *Server) logOverload(sample *overload.Sample) {
 		slog.Float64("memory", sample.Memory), slog.Float64("buffers", sample.Buffers), slog.Float64("connections", sample.Conns))
 }
 
-// overloadSampler measures the load on which the overload manager bases its actions.
+// overloadSampler measures the load for the overload manager.
 type overloadSampler struct {
 	engine      engine.Engine
 	limits      Limits
@@ -209,11 +214,12 @@ func (r *overloadSampler) sample(now time.Duration) overload.Sample {
 }
 
 const (
-	// quietGroupMemory is a share of the control group's memory limit. While the group uses less and neither buffers
-	// nor connections increase, its memory is read only once a second.
+	// quietGroupMemory is a share of the control group's memory limit. Below this share, the memory of the group is
+	// read only once a second, as long as neither buffers nor connections increase.
 	quietGroupMemory = 0.5
-	// If the control group's memory exceeds the share freeGarbageAt of its limit, and garbage the share minGarbage, the
-	// garbage is collected and its memory returned to the kernel. This takes at most a tenth of the time.
+	// The server collects garbage and returns its memory to the kernel under two conditions: the control group uses
+	// more than the share freeGarbageAt of its limit, and garbage has at least the share minGarbage. Collecting takes
+	// at most a tenth of the time.
 	freeGarbageAt, minGarbage = 0.75, 1. / 16
 )
 

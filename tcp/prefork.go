@@ -16,9 +16,9 @@ import (
 
 const maxProcesses = 1024
 
-// WorkerProcess reports whether this process is a worker started by a Server with Processes. index is the worker's
-// number, from 0. Every worker runs main like the first process. Guard code that must run only once, such as another
-// listener or a signal handler, with !ok.
+// WorkerProcess reports whether this process is a worker of a Server with Processes. index is the number of the worker,
+// from 0. Every worker runs main like the first process. Guard code that must run only once, such as another listener
+// or a signal handler, with !ok.
 func WorkerProcess() (index int, ok bool) {
 	if w := supervisor.CurrentWorker(); w != nil {
 		return w.Index, true
@@ -44,7 +44,7 @@ func (s *Server) checkProcesses() error {
 	return nil
 }
 
-// limitsPerProcess returns the limits of this process. For the supervisor, it returns the limits of worker 0.
+// limitsPerProcess returns this process's share of the limits. In the supervisor, it returns the share of worker 0.
 func (s *Server) limitsPerProcess() Limits {
 	l := s.Limits
 	if s.Processes < 2 {
@@ -100,7 +100,8 @@ func (s *Server) startSupervisor(cfg engine.Config) (engine.Engine, error) {
 	return p, nil
 }
 
-// workerTicketKeys returns the ticket keys that a supervisor's worker processes share, or nil without a supervisor.
+// workerTicketKeys returns the session ticket keys that the worker processes of a supervisor share. If e is not a
+// supervisor, it returns nil.
 func workerTicketKeys(e engine.Engine) []secure.TicketKey {
 	if p, ok := e.(*supervisor.Supervisor); ok {
 		if page := p.CopySharedPage(); page != nil {
@@ -136,8 +137,8 @@ func socketsOfListeners(listeners []engine.Listener) (sockets [][]net.Listener) 
 	return sockets
 }
 
-// awaitWorkersServingOrAbort waits until all worker processes serve, if there are any. It returns an error if the
-// workers can't serve, or if the old process has aborted the upgrade.
+// awaitWorkersServingOrAbort waits until all worker processes serve. It returns an error if the workers can't serve, or
+// if the old process has aborted the upgrade. If there are no workers, it returns nil immediately.
 func awaitWorkersServingOrAbort(e engine.Engine, p *upgrade.Predecessor) error {
 	w, ok := e.(*supervisor.Supervisor)
 	if !ok {

@@ -8,18 +8,19 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Ref identifies a connection. It may be used anywhere and outlives the connection. It can be copied, compared and used
-// as a map key. After the connection has closed, methods return ErrClosed. The zero Ref identifies no connection.
+// Ref identifies a connection, for use on any goroutine and at any time. A Ref can be copied, compared and used as a
+// map key. It may outlive the connection; after the close, its methods return ErrClosed. The zero Ref identifies no
+// connection.
 //
-// Methods are safe for concurrent use. Only SendWait and LocalAddr may block. Methods that change the connection post
-// to a mailbox of limited size (Limits.MaxMail).
+// The methods are safe for concurrent use. Only SendWait and LocalAddr may block. Methods that change the connection
+// post to a mailbox of limited size (Limits.MaxMail).
 type Ref struct{ r engine.Ref }
 
-// ID returns the number of the connection, also after it has closed. The log shows this number as conn. Numbers start
-// at 1, in each worker process, and are hardly ever reused. The ID of the zero Ref is 0.
+// ID returns the number of the connection, even after the connection has closed. The log shows this number as conn. In
+// each worker process, numbers start at 1 and are hardly ever reused. The ID of the zero Ref is 0.
 func (r Ref) ID() uint64 { return r.r.ID() }
 
-// String returns ID in decimal.
+// String returns the ID in decimal.
 func (r Ref) String() string { return strconv.FormatUint(r.ID(), 10) }
 
 // RemoteAddr returns the peer's address like Conn.RemoteAddr, or the zero AddrPort for a unix socket. ok is false if
@@ -28,29 +29,36 @@ func (r Ref) RemoteAddr() (addr netip.AddrPort, ok bool) { return r.r.Peer() }
 
 // LocalAddr returns the local address like Conn.LocalAddr, or the zero AddrPort for a unix socket. ok is false if the
 // connection is closing or closed. If loops have their own descriptor tables (Server.Loops), LocalAddr waits for the
-// connection's loop; if called on another loop, it returns false instead.
+// connection's loop. On any other loop, it does not wait, and ok is false.
 func (r Ref) LocalAddr() (addr netip.AddrPort, ok bool) { return r.r.LocalAddr() }
 
 // Value returns the value last set by Conn.SetValue, or nil. ok is false if the connection is closing or closed. If the
-// value is a pointer, callers must synchronize access to the data behind it.
+// value is a pointer, callers must synchronize access to its target.
 func (r Ref) Value() (v any, ok bool) { return r.r.Value() }
 
-// Send posts a copy of p to the peer and returns immediately. Messages from one goroutine to one connection are sent in
-// order. Send accepts all of p or nothing. After a nil error, p is sent unless the connection ends first. Send fails
-// with ErrClosed if the connection is closing or closed, with ErrFull if a buffer is full, and with ErrTooLarge if p
-// exceeds Limits.MaxUnsent. A loop empties its mailbox only between calls of handlers, so a handler that sends to many
-// connections of its own loop in one call can fill the mailbox.
+// Send posts a copy of p to the peer and returns immediately. It accepts all of p or nothing. Messages from one
+// goroutine to one connection are sent in order. After a nil error, p is sent unless the connection ends first. The
+// errors are:
+//   - ErrClosed if the connection is closing or closed
+//   - ErrFull if the mailbox is full, or if Limits.MaxUnsent bytes already wait for the connection
+//   - ErrTooLarge if p exceeds Limits.MaxUnsent
+//
+// A loop empties its mailbox only between handler calls. A single call that sends to many connections of its own loop
+// can therefore fill the mailbox.
 func (r Ref) Send(p []byte) error { return r.r.Send(p) }
 
-// SendWait is Send with backpressure, so that a goroutine with much to send proceeds at the peer's speed. If p would
-// raise the unsent bytes from Refs above Limits.HighWater, SendWait blocks until at most Limits.LowWater bytes are
-// queued before p, and all bytes including p fit in Limits.MaxUnsent. SendWait also blocks while the mailbox is full.
+// SendWait is Send with backpressure: a goroutine with much to send proceeds at the peer's speed. If p would raise the
+// unsent bytes from Refs above Limits.HighWater, SendWait blocks until at most Limits.LowWater bytes are queued before
+// p. All bytes including p must then also fit in Limits.MaxUnsent. SendWait also blocks while the mailbox is full. If
+// ctx ends first, p is not sent.
 //
-// If ctx ends first, SendWait fails with context.Cause(ctx) and p is not sent. It fails with ErrClosed if the
-// connection is closing or begins to close. It fails with ErrTooLarge like Send, with ErrFull if 256 goroutines already
-// wait for this connection, and with ErrWriteTimeout if the mailbox has been full for Limits.WriteTimeout. A handler
-// must not call SendWait, because it would wait for itself. In a Handler's call on an event loop, SendWait fails with
-// ErrBadUse.
+// A handler must not call SendWait, because SendWait would wait for this handler. The errors are:
+//   - context.Cause(ctx) if ctx ends first
+//   - ErrClosed if the connection is closing or begins to close
+//   - ErrTooLarge if p exceeds Limits.MaxUnsent
+//   - ErrFull if 256 goroutines already wait for this connection
+//   - ErrWriteTimeout if the mailbox has been full for Limits.WriteTimeout
+//   - ErrBadUse in a Handler's call on an event loop
 func (r Ref) SendWait(ctx context.Context, p []byte) error {
 	err := r.r.SendWait(ctx, p)
 	if err == engine.ErrOnLoop {
@@ -61,20 +69,22 @@ func (r Ref) SendWait(ctx context.Context, p []byte) error {
 
 var errWaitOnLoop = badUse("SendWait would block an event loop; expected a call on another goroutine, or Send")
 
-// Do calls f for the connection like a method of its handler: not concurrently with other calls for the connection, and
-// after earlier messages of the same goroutine. f may call all methods of its Conn. f runs on the event loop, even with
-// Server.Workers, and must not block. f is called at most once, and never if the connection begins to close first. Do
-// fails with ErrClosed if the connection is closing or closed, and with ErrFull if the mailbox is full.
+// Do calls f for the connection like a method of its handler. f never runs concurrently with another call for the
+// connection, and runs after earlier messages of the same goroutine. f may call all methods of its Conn. f runs on the
+// event loop, even with Server.Workers, and must not block.
+//
+// f is called at most once. It is never called if the connection begins to close first. Do fails with ErrClosed if the
+// connection is closing or closed, and with ErrFull if the mailbox is full.
 func (r Ref) Do(f func(*Conn)) error {
 	return r.r.Do(func(c *engine.Conn) { f((*Conn)(c)) })
 }
 
-// Release is like Conn.Release, but takes effect after earlier messages. Its errors are those of Ref.Close.
+// Release is like Conn.Release, but takes effect after earlier messages. It fails with the same errors as Ref.Close.
 func (r Ref) Release() error { return r.r.Do((*engine.Conn).Release) }
 
 // Sendv is like Send for the concatenation of pieces.
 func (r Ref) Sendv(pieces ...[]byte) error { return r.r.Sendv(pieces) }
 
-// Close closes the connection like Conn.Close, after earlier messages. It fails with ErrClosed if the connection is
-// closing or closed, and with ErrFull if the mailbox is full.
+// Close closes the connection like Conn.Close, after sending earlier messages. It fails with ErrClosed if the
+// connection is closing or closed, and with ErrFull if the mailbox is full.
 func (r Ref) Close() error { return r.r.Close() }

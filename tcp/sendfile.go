@@ -5,27 +5,30 @@ import (
 	"os"
 )
 
-// SendFile appends part of a regular file to the output: n bytes from offset. If n is negative, the part extends to the
-// current end of the file. The part is sent in order with other output and not read into memory as a whole. The caller
-// may close f, because SendFile duplicates the descriptor of f until the part has been sent or the connection closes.
-// SendFile neither uses nor changes the file's offset. Do not change the file until it is sent. Every waiting part uses
-// a descriptor of the process; set Limits.MaxConns low enough to leave descriptors free.
+// SendFile appends n bytes of the regular file f, starting at offset, to the output. A negative n means up to the
+// current end of the file. The bytes are sent in order with other output, and are never in memory all at once. SendFile
+// accepts all n bytes or nothing.
+//
+// The caller may close f after the call, because SendFile duplicates its descriptor. The duplicate stays open until the
+// bytes are sent or the connection closes. Set Limits.MaxConns low enough to leave descriptors for waiting files.
+// SendFile neither uses nor changes the offset of f. Do not change the file until it is sent.
 //
 // Waiting bytes of files count for Pending, Paused and Writable, but not for Limits.MaxUnsent. The peer must receive at
-// least 64 KiB of the file within each Limits.WriteTimeout, and all of it within Limits.CloseTimeout after Close.
+// least 64 KiB of the file within each Limits.WriteTimeout. After Close, the peer must receive all of the file within
+// Limits.CloseTimeout.
 //
-// SendFile accepts the whole part or nothing. It fails with
-//   - ErrOutsideCall outside of a call for this connection
-//   - ErrClosed once the connection is closing or CloseWrite was called
+// SendFile fails with
+//   - ErrOutsideCall outside of a handler call for this connection
+//   - ErrClosed if the connection is closing or CloseWrite was called
 //   - ErrBadUse between StartTLS and Secured
 //   - ErrFull if 16 files already wait for this connection
 //   - ErrShortFile if the file is too short
-//   - an error of the operating system if no descriptor is left
+//   - an error of the operating system if no descriptor is available
 //   - errors.ErrUnsupported if loops have their own descriptor tables (Server.Loops)
 //   - another error if f is not a regular file
 //
 // If the file is truncated or can't be read later, the connection closes immediately with ErrShortFile or the
-// syscall.Errno. SendFile does not wait for the peer, but a slow disk blocks the event loop, during this call or later.
+// syscall.Errno. SendFile does not wait for the peer. A slow disk blocks the event loop, during this call or later.
 func (c *Conn) SendFile(f *os.File, offset, n int64) error {
 	if !c.core().InHandlerCall() {
 		return ErrOutsideCall
@@ -33,9 +36,9 @@ func (c *Conn) SendFile(f *os.File, offset, n int64) error {
 	return c.core().SendFile(f, offset, n)
 }
 
-// ReadFrom writes all of r, for io.Copy and io.CopyN. If r is a regular *os.File, or an *io.LimitedReader of one,
-// ReadFrom works like SendFile from the file's current offset, and advances the offset. If r is anything else, ReadFrom
-// reads r to its end, which may block, and calls Write with the data, which must fit in Limits.MaxUnsent.
+// ReadFrom writes all of r, for io.Copy and io.CopyN. A regular *os.File is sent like with SendFile, from the file's
+// current offset; ReadFrom advances the offset. An *io.LimitedReader of a regular *os.File is sent in the same way. Any
+// other r is read to its end, which may block, and passed to Write. Data for Write must fit in Limits.MaxUnsent.
 func (c *Conn) ReadFrom(r io.Reader) (int64, error) {
 	f, limit := r, int64(-1)
 	limited, ok := r.(*io.LimitedReader)

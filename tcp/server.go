@@ -29,147 +29,161 @@ import (
 // required. A Server can serve only once. Its methods are safe for concurrent use.
 type Server struct {
 	// Addr is the address on which ListenAndServe listens: host:port, such as ":9000" or "127.0.0.1:0", or the path of
-	// a unix socket. ":9000" and "[::]:9000" accept IPv4 and IPv6. "0.0.0.0:9000" accepts only IPv4; net.Listen would
-	// accept IPv6 as well.
+	// a unix socket. ":9000" and "[::]:9000" accept IPv4 and IPv6. Unlike with net.Listen, "0.0.0.0:9000" accepts only
+	// IPv4.
 	Addr string
-	// Network is "tcp" (the default), "tcp4", "tcp6" or "unix". The server replaces a unix socket left behind by a
-	// killed process. It removes the socket's file at the end, unless a successor process has replaced the file.
+	// Network is "tcp" (the default), "tcp4", "tcp6" or "unix". The server replaces the socket file of a killed
+	// process. When the server ends, it removes its socket file, unless a successor process has replaced the file.
 	Network string
-	// Listeners are additional addresses with their own options, such as a TLS port or a unix socket. If Listeners is
-	// not empty, Addr may be empty. The limit is 32 addresses, including Addr. All fields of Server except TLSConfig
-	// and TrustedProxies apply to Listeners as well; Handler applies to those without their own.
+	// Listeners are additional addresses with their own options, such as a TLS port or a unix socket. With Listeners,
+	// Addr may be empty. The limit is 32 addresses, including Addr. TLSConfig and TrustedProxies of Server do not apply
+	// to Listeners. Handler applies to Listeners without a Handler. All other fields of Server apply.
 	Listeners []Listener
-	// Handler handles the connections, except those of Listeners with their own Handler. It is required, unless Addr is
+	// Handler handles all connections, except those of Listeners with their own Handler. It may be nil only if Addr is
 	// empty and all Listeners have a Handler.
 	Handler Handler
-	// Model is the I/O model: Goroutine, Epoll, Uring or Auto, the default.
+	// Model is the I/O model: Goroutine, Epoll, Uring or Auto. The default is Auto.
 	Model string
 	// Loops is the number of event loops, at most 1,024. The default is half of GOMAXPROCS, at least 1. The goroutine
 	// model ignores Loops. GOMAXPROCS should exceed Loops: otherwise Go's scheduler takes processors from loops that
 	// block briefly. With Workers, set GOMAXPROCS to the number of CPUs plus Loops.
 	//
-	// If Limits.MaxConns exceeds the descriptor limit, the server starts as many loops as necessary, and every loop has
-	// its own descriptor table, which /proc/PID/task/TID/fd shows. A handler on such a loop can use files that were
-	// open when the server started, and files that it opens and closes within one call. It can't use descriptors that
-	// other goroutines open, such as those of os/exec, net.Dial or a database connection. Handlers on Workers can use
-	// all descriptors. Files that are open at the start remain open until the server ends.
+	// If Limits.MaxConns exceeds the descriptor limit, the server starts as many loops as necessary. Every loop then
+	// has its own descriptor table, which /proc/PID/task/TID/fd shows. A handler on such a loop can use files that were
+	// open when the server started. It can also use files that it opens and closes within one call. It can't use
+	// descriptors that other goroutines open, such as those of os/exec, net.Dial or a database connection. Handlers on
+	// Workers can use all descriptors. Files that are open when the server starts stay open until the server ends.
 	Loops int
-	// Spin is the time for which an idle event loop polls before it blocks, at most 10 ms. The default, 0, blocks
-	// immediately. Polling raises the throughput of few connections, but uses up to one CPU per loop.
+	// Spin is the time for which an idle event loop polls before it blocks. The maximum is 10 ms. With 0, the default,
+	// loops block immediately. Polling raises the throughput of few connections, but uses up to one CPU per loop.
 	Spin time.Duration
-	// Workers, if set, runs the handler on a worker pool instead of the event loops. The goroutine model ignores
-	// Workers. By default, handlers run on the loops, which is fastest if handlers neither block nor compute for long.
-	// Calls for one connection stay in order, and a connection has at most one job in the pool.
+	// Workers, if set, is a worker pool that runs the handler instead of the event loops. The goroutine model ignores
+	// Workers. By default, handlers run on the loops, which is fastest for handlers that neither block nor compute for
+	// long. Calls for one connection stay in order, and a connection has at most one job in the pool.
 	//
-	// If the pool rejects or sheds a call of a ShedHandler, the server calls Shed instead. If the handler is not a
-	// ShedHandler, no call is lost: the connection waits, its input is not read, and the server submits the call again.
-	// For such handlers, set KeepQueued and FIFO in pool.Config, because shedding has no benefit.
+	// If the pool rejects or sheds a call of a ShedHandler, the server calls Shed instead. For any other handler, no
+	// call is lost: the connection waits, its input is not read, and the server submits the call again. For such
+	// handlers, set KeepQueued and FIFO in pool.Config, because shedding has no benefit.
 	//
 	// The caller owns the pool, may share it, and closes it after the server has ended. If the pool is closed earlier,
 	// a connection closes with ErrWorkersClosed at the next call of its handler. During Shutdown, pending calls still
-	// wait for the pool. After Close or the end of Shutdown's context, connections that the pool rejects close with
-	// ErrServerClosed. The server ends only after its queued jobs have run or been shed, so jobs of other users of the
-	// pool may delay the server's end.
+	// wait for the pool. Once Close is called or the context of Shutdown ends, connections that the pool rejects close
+	// with ErrServerClosed. The server ends only after its jobs in the pool have run or been shed. Jobs of other users
+	// of the pool may therefore delay the end.
 	Workers *pool.Pool
 	// Processes is the number of worker processes, at most 1,024 (Linux only). With 0 (the default) or 1, this process
-	// serves. With 2 or more, this process becomes the supervisor. It starts the program once per worker with the same
-	// arguments. In every worker, main must call ListenAndServe as well; see WorkerProcess. The supervisor calls
-	// Listening when all workers serve; workers do not call it.
+	// serves. With 2 or more, this process becomes the supervisor. The supervisor starts the program once per worker
+	// with the same arguments. In every worker, main must call ListenAndServe as well; see WorkerProcess. Only the
+	// supervisor calls Listening, when all workers serve.
 	//
 	// If a worker ends, the supervisor restarts it after 100 ms. The delay doubles, up to 10 s, for each consecutive
-	// run shorter than 10 s. Meanwhile, connections to the worker's socket wait. ListenAndServe fails after all workers
-	// have ended 10 times in a row without serving. The supervisor kills a worker that does not serve within 2 minutes,
-	// or that does not exit within 30 s after it has stopped serving.
+	// run shorter than 10 s. Meanwhile, connections to the worker's socket wait. If all workers have ended 10 times in
+	// a row without serving, ListenAndServe fails. The supervisor kills a worker that does not serve within 2 minutes.
+	// It also kills a worker that does not exit within 30 s after it has stopped serving.
 	//
 	// Limits.MaxConns, MaxBuffered and AcceptRate are divided evenly among the workers. All other limits, Loops
-	// (default 1) and Workers apply to every worker. The kernel distributes connections randomly, so a worker may be
-	// full when the total is still a few per cent below MaxConns.
+	// (default 1) and Workers apply to every worker. The kernel distributes connections randomly. A worker may
+	// therefore be full when the total is still a few per cent below MaxConns.
 	//
-	// Shutdown drains the workers. When its context ends, it kills the workers that still run. Close kills them
-	// immediately. A worker ignores SIGINT, and ignores SIGHUP unless main handles SIGHUP with os/signal. SIGTERM
-	// drains the worker within Limits.ShutdownTimeout. If the supervisor orders a drain, the supervisor sets the time
-	// limit, and main gets at most one SIGTERM. Workers drain and exit if their supervisor dies.
+	// Shutdown drains the workers. When the context of Shutdown ends, the supervisor kills the workers that still run.
+	// Close kills all workers immediately. Workers drain and exit if their supervisor dies.
+	//
+	// A worker ignores SIGINT. It also ignores SIGHUP, unless main handles SIGHUP with os/signal. SIGTERM drains the
+	// worker within Limits.ShutdownTimeout. If the supervisor orders a drain, the supervisor sets the time limit, and
+	// main gets at most one SIGTERM.
 	Processes int
-	// Limits are the resource and time limits.
+	// Limits are the limits of resources and times.
 	Limits Limits
-	// Socket sets options of the connections' sockets.
+	// Socket contains options for the sockets of connections.
 	Socket Socket
-	// WriteDelay is the time, at most 1 s, for which messages of Ref.Send, Ref.Sendv, groups and broadcasts may wait,
-	// so that several messages for a connection leave in one write. The default, 0, sends at once. All limits include
-	// waiting messages. The goroutine model ignores WriteDelay.
+	// WriteDelay is the time for which messages may wait, so that several messages to a connection leave in one write.
+	// It applies to messages of Ref.Send, Ref.Sendv, groups and broadcasts. The default, 0, sends messages at once. The
+	// maximum is 1 s. Waiting messages count for all limits. The goroutine model ignores WriteDelay.
 	//
 	// Output of handler calls and of Ref.SendWait is not delayed. Conn.Write does not wait for delayed messages, and
-	// Conn.Close discards them. Ref.Close and Ref.Do end the delay of earlier messages to the connection. The delay
-	// also ends when a message has 16 KiB or more, when the messages of a loop exceed a quarter of Limits.MaxUnsent or
-	// MaxMailBytes, and during Shutdown and Upgrade. Meanwhile, a value of Group.SendLatest replaces the previous one.
+	// Conn.Close discards them. A waiting value of Group.SendLatest is replaced by the next value.
+	//
+	// The delay ends early
+	//   - for one connection, when Ref.Close or Ref.Do is called
+	//   - when a message has 16 KiB or more
+	//   - when the messages of a loop exceed a quarter of Limits.MaxUnsent or MaxMailBytes
+	//   - during Shutdown and Upgrade
 	WriteDelay time.Duration
-	// Overload configures the actions of the server under overload.
+	// Overload configures what the server does under overload.
 	Overload Overload
 	// SlowConsumer selects what happens if a peer does not read its output. The default is CloseConn.
 	SlowConsumer SlowConsumer
-	// Heartbeat is sent to silent peers if its Interval is set.
+	// Heartbeat configures heartbeats to silent peers. Without an Interval, the server sends no heartbeats.
 	Heartbeat Heartbeat
-	// Deny lists addresses that are rejected. If Allow is not empty, all addresses outside Allow are rejected as well.
+	// Deny lists addresses to reject. If Allow is not empty, all addresses outside Allow are rejected as well.
 	// Connections over unix sockets are always admitted. Each list is limited to 1,048,576 prefixes.
 	Allow, Deny []netip.Prefix
-	// TrustedProxies are addresses from which every connection begins with a PROXY protocol header, version 1 or 2.
-	// From other addresses, such a header is ordinary input. If TrustedProxies is not empty, connections over unix
-	// sockets begin with a header, too. RemoteAddr, Allow, Deny and Limits.MaxConnsPerSource use the client address in
-	// the header. If the header has no client address (LOCAL, UNKNOWN or a unix socket), they use the proxy's address.
-	// The server rejects connections with an invalid header, a header of more than 4,096 bytes, or an unspecified
-	// address (0.0.0.0 or ::).
+	// TrustedProxies are the addresses of proxies that use the PROXY protocol, version 1 or 2. Every connection from
+	// these addresses must begin with a header of the protocol. From other addresses, such a header is ordinary input.
+	// If TrustedProxies is not empty, connections over unix sockets must begin with a header, too.
+	//
+	// RemoteAddr, Allow, Deny and Limits.MaxConnsPerSource use the client address in the header. If the header has no
+	// client address (LOCAL, UNKNOWN or a unix socket), they use the proxy's address. The server rejects connections
+	// with an invalid header, a header of more than 4,096 bytes, or an unspecified address (0.0.0.0 or ::).
 	TrustedProxies []netip.Prefix
 	// TLSConfig, if set, encrypts every connection of Addr or Serve. The server calls the handler after the handshake.
 	// The configuration needs a certificate (see ReloadCertificate) and must not change while the server runs.
 	// Limits.MaxHandshakes limits the handshakes in progress.
 	//
-	// If the configuration has no session ticket keys, the server generates a new key every day, and Upgrade passes the
-	// keys on. The server generates no keys if client certificates may be required (ClientAuth, GetConfigForClient), or
-	// if tickets are customized (WrapSession) or disabled. With Processes, all workers have the same keys.
+	// If the configuration has no session ticket keys, the server generates a new key every day. Upgrade passes the
+	// keys on. With Processes, all workers have the same keys. The server generates no keys if client certificates may
+	// be required (ClientAuth, GetConfigForClient). It also generates none if tickets are customized (WrapSession) or
+	// disabled.
 	TLSConfig *tls.Config
 	// DisableCompactTLS makes crypto/tls process the records of all TLS connections after the handshake. By default, a
-	// compact implementation processes those of TLS 1.3 with AES-GCM, which saves 5 KB per connection and lets these
-	// connections move in an Upgrade; see Stats.TLS. Connections that have moved from an earlier process stay compact.
+	// compact implementation processes the records of TLS 1.3 with AES-GCM. The compact implementation saves 5 KB per
+	// connection and lets connections move in an Upgrade; see Stats.TLS. Connections that have moved from an earlier
+	// process stay compact.
 	DisableCompactTLS bool
-	// DropTLSExporters makes tls.ConnectionState.ExportKeyingMaterial of compact TLS connections fail, which saves 120
-	// bytes per connection. Few programs need it, such as for channel binding (RFC 9266).
+	// DropTLSExporters makes tls.ConnectionState.ExportKeyingMaterial of compact TLS connections fail. Dropping the
+	// exporters saves 120 bytes per connection. Few programs need exporters, for example for channel binding (RFC
+	// 9266).
 	DropTLSExporters bool
-	// Refuse, if set, returns the answer to a rejected connection, or nil for no answer. why is ErrTooManyConns,
-	// ErrTooManyFromSource or ErrDenied. The server sends the answer unencrypted, as far as the kernel accepts it
-	// immediately, and closes the connection. If the address in a PROXY header (TrustedProxies) is rejected, the server
-	// sends the answer like ordinary output, and the connection counts towards Limits.MaxConns until it is closed.
-	// Refuse may be called concurrently on any goroutine and must not block.
+	// Refuse, if set, returns the answer to a rejected connection. A nil answer sends nothing. why is ErrTooManyConns,
+	// ErrTooManyFromSource, ErrDenied or ErrOverloaded. The server sends the answer unencrypted, as far as the kernel
+	// accepts it immediately, and closes the connection. Refuse may be called concurrently on any goroutine and must
+	// not block.
+	//
+	// If the server rejects the address in a PROXY header (TrustedProxies), it sends the answer like ordinary output.
+	// Such a connection counts towards Limits.MaxConns until it is closed.
 	Refuse func(remote net.Addr, why error) (answer []byte)
 	// Log receives messages for operators, such as panics and accept errors. The default is slog.Default().
 	Log *slog.Logger
-	// Listening, if set, is called after the server has begun to listen on all addresses: once for every address, in
-	// the order of ListenerStats. ListenAndServe and Serve wait for these calls.
+	// Listening, if set, is called when the server listens on all addresses. The server calls it once for every
+	// address, in the order of ListenerStats. ListenAndServe and Serve wait for these calls.
 	Listening func(addr net.Addr)
 	// OnTick, if set, is called every TickInterval, for example to advance a game and to send its state to a Group. It
-	// runs on a goroutine of its own, never concurrently with itself, from the start until all connections have closed.
-	// ListenAndServe waits for its end. If a call takes longer than TickInterval, the ticks that it delays are skipped,
-	// not queued. A panic is logged, and the next tick follows. With Processes, every worker ticks and the supervisor
-	// does not. In an Upgrade, the old process ticks until it saves its state and again only if the upgrade fails. The
-	// new process ticks when all connections have moved. Old and new workers of Processes tick independently.
+	// runs on its own goroutine, never concurrently with itself, from the start until all connections have closed.
+	// ListenAndServe waits for the last call to return. If a call takes longer than TickInterval, the ticks that it
+	// delays are skipped. A panic is logged, and the next tick follows.
+	//
+	// With Processes, OnTick runs in every worker but not in the supervisor. In an Upgrade, the old process ticks until
+	// it saves its state. It ticks again only if the upgrade fails. The new process begins to tick when all connections
+	// have moved. With Processes, old and new workers tick independently.
 	OnTick func()
 	// TickInterval is the time between calls of OnTick, at least 1 ms.
 	TickInterval time.Duration
-	// Stopping, if set, is called once when shutdown begins, whether by the end of ListenAndServe's context, Drain,
-	// Shutdown or Close. The goroutine that shuts the server down calls Stopping before it closes anything. Concurrent
-	// shutdowns do not wait for Stopping. With Processes, only the supervisor calls Stopping. If ListenAndServe fails
-	// because the workers keep ending, Stopping is not called.
+	// Stopping, if set, is called once when shutdown begins: by the end of ListenAndServe's context, Drain, Shutdown or
+	// Close. The goroutine that shuts the server down calls Stopping before it closes anything. Concurrent shutdowns do
+	// not wait for Stopping. With Processes, only the supervisor calls Stopping. If ListenAndServe fails because the
+	// workers keep ending, Stopping is not called.
 	Stopping func()
 
-	// Successor, if set, returns the command that Upgrade starts as the new process. Upgrade adds files to the
-	// command's ExtraFiles and, if Env is not nil, variables to Env. By default the new process has the same arguments,
-	// standard input, output and error. Its binary is the file at this process's path, or this process's executable if
-	// there is no such file.
+	// Successor, if set, returns the command that Upgrade starts as the new process. Upgrade adds files to ExtraFiles
+	// of the command and, if Env is not nil, variables to Env. By default, the new process has the same arguments,
+	// standard input, output and error. Its binary is the file at the path of this process. If this file does not
+	// exist, its binary is the executable of this process.
 	Successor func() (*exec.Cmd, error) `json:"-"`
 
-	// Stay keeps this process running after an Upgrade. It is necessary under supervisors that watch the process they
-	// started: an init or shell in a container, runit, supervisord. ListenAndServe then returns when the last successor
-	// has ended, with an error if that process has failed. The default is false. Process 1 always stays; new processes
-	// never do.
+	// Stay keeps this process running after an Upgrade. Set Stay under supervisors that watch the process they started:
+	// an init or shell in a container, runit, supervisord. ListenAndServe then returns when the last successor process
+	// has ended. The result is an error if the successor has failed. The default is false. Process 1 always stays. A
+	// process started by an Upgrade never stays.
 	//
 	// Until ListenAndServe returns, this process adopts and reaps orphans. It forwards SIGHUP, SIGINT, SIGQUIT,
 	// SIGTERM, SIGUSR1 and SIGUSR2 to the serving process, except signals that a terminal sends to both processes. The
@@ -195,20 +209,20 @@ type Server struct {
 	loggedMisuse sync.Map // methods of kept Conns that were already logged
 }
 
-// Socket sets options of connections' sockets. The zero value uses the kernel's defaults, with which the kernel buffers
-// up to net.ipv4.tcp_wmem[2] bytes (default 4 MiB) for a peer that does not read. Only output beyond that buffer counts
+// Socket sets options of the sockets of connections. The zero value uses the kernel's defaults. By default, the kernel
+// buffers up to net.ipv4.tcp_wmem[2] bytes (4 MiB) for a peer that does not read. Only output beyond this buffer counts
 // for Pending, Limits.MaxUnsent and the timeouts of slow peers. For accepted connections, the options need Linux.
 type Socket struct {
 	// SendBuffer and ReceiveBuffer are SO_SNDBUF and SO_RCVBUF in bytes, at most 1 GiB. The kernel doubles the values
 	// and limits them to net.core.wmem_max and rmem_max. With 0, the default, the kernel adapts the buffers.
 	SendBuffer, ReceiveBuffer int
 	// Unsent is TCP_NOTSENT_LOWAT in bytes, at most 1 GiB. It limits the output that the kernel holds but has not yet
-	// sent to the network. Further output waits in the server and counts towards the server's limits. Data in flight is
-	// not limited. The default, 0, uses net.ipv4.tcp_notsent_lowat, normally no limit.
+	// sent to the network. Further output waits in the server and counts towards the server's limits. Data that was
+	// sent but not acknowledged is not limited. The default, 0, uses net.ipv4.tcp_notsent_lowat, normally no limit.
 	Unsent int
-	// Control, if set, is called for every TCP socket that will listen on an Addr, before the socket is bound, like
-	// Control of net.ListenConfig. It can set options of the listener or options that connections inherit, such as
-	// TCP_DEFER_ACCEPT or SO_BINDTODEVICE. Every loop or worker process has at least one socket. After Control, the
+	// Control, if set, is called for every TCP socket that will listen on an Addr, before the socket is bound. It works
+	// like Control of net.ListenConfig. It can set options of the listener, or options that connections inherit, such
+	// as TCP_DEFER_ACCEPT or SO_BINDTODEVICE. Every loop or worker process has at least one socket. After Control, the
 	// server sets SendBuffer, ReceiveBuffer and Unsent. An error prevents the start. Control is not called for
 	// listeners made by the caller.
 	Control func(network, address string, raw syscall.RawConn) error `json:"-"`
@@ -231,21 +245,21 @@ func (s *Server) checkSocketBufferSizes() error {
 	return nil
 }
 
-// SlowConsumer selects how to deal with a peer that reads too slowly.
+// SlowConsumer is what the server does if a peer reads too slowly.
 type SlowConsumer int
 
 const (
 	// CloseConn closes the connection with ErrSlowConsumer.
 	CloseConn SlowConsumer = iota
 	// DropMessage keeps the connection and drops the message. Write then fails with ErrFull, and a broadcast skips the
-	// connection. Stats.Dropped counts both. A peer that reads nothing is still closed after Limits.WriteTimeout.
+	// connection. Stats.Dropped counts both cases. A peer that reads nothing is still closed after Limits.WriteTimeout.
 	DropMessage
 )
 
 // ListenAndServe listens on Addr and Listeners, and serves until ctx ends or Shutdown or Close is called. When ctx
-// ends, the server shuts down within Limits.ShutdownTimeout. ListenAndServe returns when everything that it started has
-// ended. The result is nil after an orderly shutdown. It wraps context.DeadlineExceeded if connections were cut off. If
-// the server could not serve, the result is the reason.
+// ends, the server shuts down within Limits.ShutdownTimeout. ListenAndServe returns when all goroutines and processes
+// that it has started have ended. After an orderly shutdown, the result is nil. If connections were cut off, the result
+// wraps context.DeadlineExceeded. Any other error is the reason why the server could not serve.
 func (s *Server) ListenAndServe(ctx context.Context) error {
 	where, err := s.collectAndCheckListeners(nil)
 	if err != nil {
@@ -257,8 +271,8 @@ func (s *Server) ListenAndServe(ctx context.Context) error {
 	return s.takeOverAndServe(ctx, where)
 }
 
-// Run serves without listening, for programs that only dial; see Server.Dial. Server.Handler may be nil. Once Dial may
-// be called, the server calls Listening with a nil address. Otherwise Run is like ListenAndServe.
+// Run serves without listening, for programs that only dial; see Server.Dial. Server.Handler may be nil. The server
+// calls Listening with a nil address when Dial may be called. In all other respects, Run is like ListenAndServe.
 func (s *Server) Run(ctx context.Context) error {
 	if s.Processes > 1 {
 		return badConfig("Run with Server.Processes %d; expected 0 or 1", s.Processes)
@@ -266,7 +280,8 @@ func (s *Server) Run(ctx context.Context) error {
 	return s.takeOverAndServe(ctx, nil)
 }
 
-// tcp4IfIPv4Wildcard returns "tcp4" for 0.0.0.0, for which package net would also listen on IPv6, and otherwise "tcp".
+// tcp4IfIPv4Wildcard returns "tcp4" if the host of addr is 0.0.0.0, because net.Listen would also accept IPv6. For
+// other addresses, it returns "tcp".
 func tcp4IfIPv4Wildcard(addr string) string {
 	host, _, _ := net.SplitHostPort(addr) // listening reports an invalid address
 	if ip, err := netip.ParseAddr(host); err == nil && ip == netip.IPv4Unspecified() {
@@ -275,8 +290,8 @@ func tcp4IfIPv4Wildcard(addr string) string {
 	return "tcp"
 }
 
-// Serve is like ListenAndServe on a listener made by the caller or returned by ActivatedListeners. The listener is a
-// *net.TCPListener or *net.UnixListener; the server owns and closes it. The caller removes the file of a unix socket.
+// Serve is like ListenAndServe, but uses the listener l instead of Addr. l must be a *net.TCPListener, a
+// *net.UnixListener or a NamedListener. The server owns and closes l. The caller removes the file of a unix socket.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	if _, err := unwrapListenerKeepingSocketFile("Serve", l); err != nil {
 		return err
@@ -353,7 +368,7 @@ func (s *Server) takeOverAndServe(ctx context.Context, listeners []Listener) err
 	return s.awaitSuccessorErrorIfStaying(errors.Join(err, s.aborted))
 }
 
-// checkNotStarted returns an error if the server was started or closed before. The caller holds mu.
+// checkNotStarted returns an error if the server was already started or closed. The caller must hold s.mu.
 func (s *Server) checkNotStarted() error {
 	switch {
 	case s.engine == nil && !s.closed:
@@ -406,8 +421,8 @@ func (s *Server) configureAndStartEngine(cfg engine.Config, listeners []Listener
 	return e, nil
 }
 
-// startSupervisorOrEngine starts the supervisor or the engine of model m. If Auto has selected m and m can't start, it
-// uses another model. modelAfterFallback is the model in use.
+// startSupervisorOrEngine starts the supervisor, or an engine of model m. If Auto has selected m and m can't start, it
+// tries another model. modelAfterFallback is the model in use.
 func (s *Server) startSupervisorOrEngine(m engine.Model, cfg engine.Config) (_ engine.Engine, modelAfterFallback engine.Model, _ error) {
 	if s.isSupervisor() {
 		e, err := s.startSupervisor(cfg)
@@ -429,8 +444,8 @@ func (s *Server) startSupervisorOrEngine(m engine.Model, cfg engine.Config) (_ e
 	return e, m, err
 }
 
-// rateLimitedLogger returns the engine's log. Clients can cause some messages at will. The log limits such messages to
-// one per second for each loop, close reason and type of handler.
+// rateLimitedLogger returns a logger that limits repeated messages, because clients can cause some messages at will. It
+// writes equal messages once per second for each loop, close reason and type of handler.
 func (s *Server) rateLimitedLogger() *slog.Logger {
 	log := s.Log
 	if log == nil {
@@ -439,7 +454,8 @@ func (s *Server) rateLimitedLogger() *slog.Logger {
 	return slog.New(lograte.NewHandler(log.Handler(), "loop", "limit", "handler"))
 }
 
-// configureHandlers sets the callbacks in cfg. If a listener has its own handler, each listener gets callbacks.
+// configureHandlers sets the handler callbacks in cfg. If any listener has its own handler, each listener gets separate
+// callbacks.
 func (s *Server) configureHandlers(cfg *engine.Config) {
 	cfg.DropMessages, cfg.WriteDelay = s.SlowConsumer == DropMessage, s.WriteDelay
 	cfg.PredecessorListeners = s.predecessorNumbers
@@ -531,8 +547,8 @@ func (s *Server) listenAddrOrZero() net.Addr {
 	return &net.TCPAddr{}
 }
 
-// resolveLoops returns the number of loops and, if every loop needs its own descriptor table, the connections per
-// table.
+// resolveLoops returns the number of event loops. connsPerShard is the maximum number of connections of each descriptor
+// table. It is 0 if the loops share one table.
 func (s *Server) resolveLoops(m engine.Model, maxConns int) (loops, connsPerShard int, err error) {
 	loops = s.Loops
 	switch {
@@ -558,14 +574,16 @@ func (s *Server) resolveLoops(m engine.Model, maxConns int) (loops, connsPerShar
 	return need, connsPerShard, nil
 }
 
-// Shutdown stops accepting, lets every connection finish its current work, and closes it. Idle connections close
-// immediately. Other connections close when the message that is arriving is complete and all output has been sent.
-// Shutdown returns when all connections are closed and everything has ended.
+// Shutdown stops accepting and drains the server. Idle connections close immediately. Other connections close when the
+// message that is arriving is complete and all output has been sent. Shutdown returns when all connections are closed
+// and the server has ended.
 //
-// If ctx ends first, Shutdown closes the remaining connections immediately, and waits at most a second for running
-// handlers. ListenAndServe and Serve wait for running handlers without limit. The error contains the number of the
-// closed connections and wraps ctx's cause. A handler must call Shutdown in a new goroutine or with a context that
-// ends, because Shutdown waits for the handler itself.
+// If ctx ends first, Shutdown closes the remaining connections immediately. It then waits at most a second for running
+// handlers, but ListenAndServe and Serve wait without limit. The error contains the number of these connections and
+// wraps the cause of ctx.
+//
+// Shutdown waits for running handlers. A handler must therefore call Shutdown in a new goroutine, or with a context
+// that ends.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
 	first := !s.closed
@@ -588,7 +606,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 }
 
 // Close closes every connection immediately, without sending pending output. It waits at most a second for running
-// handlers. If a handler calls Close, Close waits for that handler, too.
+// handlers, including a handler that calls Close.
 func (s *Server) Close() error {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()

@@ -6,88 +6,94 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Stats is a snapshot of a server's counters. Fields described with "now" are current values. All others count since
-// the start.
+// Stats is a snapshot of a server's counters. Fields described with "now" are current values. All other counters count
+// from the start of the server.
 type Stats struct {
-	// Model is the I/O model in use, or "" before the start. Loops is the number of event loops, or 0 without loops.
+	// Model is the I/O model in use, or "" before the start. Loops is the number of event loops; it is 0 in the
+	// goroutine model.
 	Model string
 	Loops int
-	// Processes is the number of worker processes now, or 0 without Server.Processes. With workers, Loops and all
-	// fields below are sums over the workers, up to 100 ms old. Counters include ended workers; current values do not.
-	// A killed worker loses the counts of its last 100 ms. Restarts counts restarted workers.
+	// Processes is the number of worker processes now, or 0 without Server.Processes. Restarts counts restarts of
+	// workers. With workers, Loops and all fields below are sums over the workers, up to 100 ms old. Counters include
+	// ended workers; current values do not. A killed worker loses the counts of its last 100 ms.
 	Processes int
 	Restarts  int64
-	// Goroutines is the number of goroutines in the workers now. GCs is the number of garbage collections, and GCPause
-	// the total time for which they stopped a worker. All three are 0 without Server.Processes.
+	// Goroutines is the number of goroutines in the workers now. GCs is the number of garbage collections. GCPause is
+	// the total time for which garbage collections stopped a worker. All three are 0 without Server.Processes.
 	Goroutines, GCs int64
 	GCPause         time.Duration
 	// Draining reports whether the server is shutting down or has ended. AcceptingPaused reports whether all loops have
 	// paused because of Server.PauseAccepting.
 	Draining, AcceptingPaused bool
-	// MaxConns is Limits.MaxConns with its default.
+	// MaxConns is the limit of connections in use: Limits.MaxConns or its default.
 	MaxConns int
 
-	// Open is the number of open connections now. The other fields count some of them: Greeting, those before the end
-	// of their PROXY header or TLS handshake; Paused, those not read from because their unsent output exceeded
-	// Limits.HighWater; Closing, those that wait until the peer has received the output or ended.
+	// Open is the number of open connections now. The other fields count some of the open connections. Greeting counts
+	// connections that have not completed their PROXY header or TLS handshake. Paused counts connections that are not
+	// read because their unsent output exceeded Limits.HighWater. Closing counts connections that wait until the peer
+	// has received the output or ended.
 	Open, Greeting, Paused, Closing int64
-	// Accepted counts accepted connections that were opened, and Dialed connections made by Dial. HandedOver counts
-	// connections that moved to another process in an Upgrade, and TakenOver those that came from another process.
+	// Accepted counts accepted connections that were opened. Dialed counts connections made by Dial. HandedOver counts
+	// connections that moved to another process in an Upgrade. TakenOver counts connections that came from another
+	// process.
 	Accepted, Dialed, HandedOver, TakenOver int64
-	// Refused counts rejected connections by cause. Closed counts connections that have closed, by cause.
+	// Refused counts rejected connections by cause. Closed counts closed connections by cause.
 	Refused Refusals
 	Closed  Closes
 	// AcceptErrors counts failed accepts, for example for lack of descriptors. AcceptPauses counts how often
 	// Limits.AcceptRate has delayed accepting.
 	AcceptErrors, AcceptPauses int64
-	// ReadLimited counts how often reading from a connection has paused because of Limits.ReadRate or MessageRate.
+	// ReadLimited counts how often Limits.ReadRate or MessageRate has paused the reading from a connection.
 	ReadLimited int64
 
 	// Reads counts receive calls that returned data. Writes counts send calls.
 	Reads, Writes int64
 	// BytesIn and BytesOut count bytes received and sent on the wire.
 	BytesIn, BytesOut int64
-	// Messages counts the messages found by Lines and Split.
+	// Messages counts the messages that Lines and Split have found.
 	Messages int64
 	// Dropped counts messages that a slow peer missed: writes under SlowConsumer DropMessage, and broadcasts. Replaced
-	// counts values of Group.SendLatest that a newer value replaced before they were sent, once for each connection.
+	// counts values of Group.SendLatest that a newer value replaced before they were sent. A value counts once for each
+	// connection.
 	Dropped, Replaced int64
 	// Broadcasts counts messages to all connections (Server.Broadcast). Casting is the number of broadcasts in progress
-	// now, which have not yet been passed to all connections. CastBytes is their size in bytes, and CastAge the age of
-	// the oldest one. Every worker process counts a broadcast, and CastAge is the largest of their values.
+	// now, which have not yet been passed to all connections. CastBytes is the total size in bytes of these broadcasts.
+	// CastAge is the age of the oldest. Every worker process counts a broadcast. CastAge is the maximum over the
+	// workers.
 	Broadcasts, Casting, CastBytes int64
 	CastAge                        time.Duration
-	// Heartbeats counts heartbeats sent.
+	// Heartbeats counts the heartbeats sent.
 	Heartbeats int64
-	// Buffered is the memory of the buffers of all connections now, in bytes; see Limits.MaxBuffered.
+	// Buffered is the memory, in bytes, that the buffers of all connections use now; see Limits.MaxBuffered.
 	Buffered int64
 
-	// TLS counts TLS handshakes by the implementation that then processes the connection's records.
+	// TLS counts completed TLS handshakes by the implementation that processes the connection afterwards.
 	TLS TLSHandshakes
 
 	// Panics counts panics in handlers. SlowHandlers counts calls longer than Limits.HandlerTime.
 	Panics, SlowHandlers int64
-	// OnWorkers is the number of loops whose handlers run on workers of a pool now. Moved counts how often Auto has
-	// moved the handlers of a loop to workers because they blocked the loop.
+	// OnWorkers is the number of loops whose handlers run on pool workers now. Moved counts how often Auto has moved
+	// the handlers of a loop to workers, because they blocked the loop.
 	OnWorkers, Moved int64
-	// LoopsContinued counts how often another goroutine has continued an event loop on another thread, because a
-	// handler of package web blocked the loop; see web.HTTP.
+	// LoopsContinued counts how often an event loop has moved to another thread, because a handler of package web
+	// blocked the loop. See web.HTTP.
 	LoopsContinued int64
 	// Overload is the state of the overload manager; see Server.Overload.
 	Overload OverloadStats
-	// Shed counts calls of a handler's Shed method, which are made if no worker is available. One call may cover
+	// Shed counts calls of Shed, a method of handlers that reject input when no worker is available. One call may cover
 	// several messages. Waiting connections are not counted.
 	Shed int64
-	// HandlerTime is the duration of handlers' calls. On loops, every 64th call is measured, on workers every call.
+	// HandlerTime is a histogram of the durations of handler calls. On loops, every 64th call is measured; on workers,
+	// every call.
 	HandlerTime Histogram
-	// Lag is the duration of the iterations of event loops. A ready connection waits for at most one iteration.
+	// Lag is a histogram of the durations of event loop iterations. A ready connection waits for at most one iteration.
 	Lag Histogram
-	// Busy is the total working time of event loops. The increase of Busy, divided by the elapsed time and by Loops, is
-	// the utilization of the loops.
+	// Busy is the total time for which event loops were not idle. To get the utilization of the loops, divide the
+	// increase of Busy by the elapsed time and by Loops.
 	Busy time.Duration
 }
 
-// Stats returns the counters. It is safe for concurrent use.
+// Stats returns the server's counters. It is safe for concurrent use.
 func (s *Server) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -119,64 +125,66 @@ func (s *Server) Stats() Stats {
 	}
 }
 
-// TLSHandshakes counts TLS handshakes, also of dialed connections, by the implementation that then processes records.
+// TLSHandshakes counts completed TLS handshakes by the implementation that processes the connection's records
+// afterwards. Dialed connections are included.
 type TLSHandshakes struct {
-	// Compact counts connections with the compact implementation of records; see Server.DisableCompactTLS. All others
-	// count connections whose records crypto/tls processes.
+	// Compact counts connections that use the compact implementation; see Server.DisableCompactTLS. All other fields
+	// count connections that stay with crypto/tls, by reason.
 	Compact int64
-	// Version counts connections with a version before TLS 1.3, CipherSuite those with ChaCha20-Poly1305, FIPS those of
-	// a program in FIPS 140 mode, and SessionCache dialed connections with a tls.Config.ClientSessionCache. Disabled
-	// counts all those with Server.DisableCompactTLS.
+	// Version counts connections with a version before TLS 1.3. CipherSuite counts connections with ChaCha20-Poly1305.
+	// FIPS counts connections of a program in FIPS 140 mode. SessionCache counts dialed connections with a
+	// tls.Config.ClientSessionCache. Disabled counts all connections with Server.DisableCompactTLS.
 	Version, CipherSuite, FIPS, SessionCache, Disabled int64
 }
 
-// Refusals counts, by cause, connections that were rejected before their handler was called.
+// Refusals counts, by cause, connections that the server rejected before it called their handler.
 type Refusals struct {
-	// Full counts connections above Limits.MaxConns, Source those above Limits.MaxConnsPerSource, and Denied those
-	// excluded by Server.Allow or Server.Deny.
+	// Full counts connections above Limits.MaxConns. Source counts connections above Limits.MaxConnsPerSource. Denied
+	// counts connections excluded by Server.Allow or Server.Deny.
 	Full, Source, Denied int64
-	// Proxy counts connections with an invalid or missing PROXY header, Handshake those with a failed TLS handshake,
-	// Timeout those that exceeded Limits.HandshakeTimeout, and Overload those refused because of Server.Overload. Other
-	// counts connections that ended for other reasons.
+	// Proxy counts connections with an invalid or missing PROXY header. Handshake counts failed TLS handshakes. Timeout
+	// counts connections that exceeded Limits.HandshakeTimeout. Overload counts connections refused because of
+	// Server.Overload. Other counts connections that ended for other reasons.
 	Proxy, Handshake, Timeout, Overload, Other int64
 }
 
-// Total returns the sum of all causes.
+// Total returns the number of rejected connections for all causes.
 func (r Refusals) Total() int64 {
 	return r.Full + r.Source + r.Denied + r.Proxy + r.Handshake + r.Timeout + r.Overload + r.Other
 }
 
 // Closes counts closed connections by cause. Rejected connections are not included.
 type Closes struct {
-	// Peer counts connections ended by the peer, including ends within a message or without TLS's close_notify
+	// Peer counts connections ended by the peer. It includes ends within a message or without TLS's close_notify
 	// (io.ErrUnexpectedEOF). Reset counts connections broken by the peer or the network. Handler counts connections
 	// closed by the handler, including errors of the handler or of a bufio.SplitFunc.
 	Peer, Reset, Handler int64
 	// FirstByte, Message, Idle, Write, Close and Heartbeat count connections that exceeded a time limit:
 	// Limits.FirstByteTimeout and so on.
 	FirstByte, Message, Idle, Write, Close, Heartbeat int64
-	// SlowConsumer counts connections that exceeded Limits.MaxUnsent, Budget those closed because of
-	// Limits.MaxBuffered, TooLong those with a message longer than Limits.MaxMessage, and TLS those whose TLS failed
-	// after the handshake (TLSError) or in StartTLS.
+	// SlowConsumer counts connections that exceeded Limits.MaxUnsent. Budget counts connections closed because of
+	// Limits.MaxBuffered. TooLong counts connections with a message longer than Limits.MaxMessage. TLS counts
+	// connections whose TLS failed after the handshake (TLSError) or in StartTLS.
 	SlowConsumer, Budget, TooLong, TLS int64
-	// Panic counts connections whose handler panicked, Shutdown those closed by the server's end, and Operator those
-	// closed by Server.CloseConns. Other counts all remaining connections.
+	// Panic counts connections whose handler panicked. Shutdown counts connections closed by the server's end. Operator
+	// counts connections closed by Server.CloseConns. Other counts all remaining connections.
 	Panic, Shutdown, Operator, Other int64
 }
 
 // Buckets is the number of buckets of a Histogram.
 const Buckets = engine.Buckets
 
-// Histogram counts durations in buckets of increasing size.
+// Histogram counts durations in buckets. The upper bound doubles from each bucket to the next.
 type Histogram struct {
-	// Count is the number of durations; Sum is their total.
+	// Count is the number of durations. Sum is the total of the durations.
 	Count int64
 	Sum   time.Duration
-	// Buckets[i] counts durations of at most Bound(i) that exceed the previous bound.
+	// Buckets[i] counts the durations that are at most Bound(i) and longer than Bound(i-1).
 	Buckets [Buckets]int64
 }
 
-// Bound returns the upper bound of bucket i: 1 µs doubled i times, and Never for the last bucket.
+// Bound returns the upper bound of bucket i. The bound of bucket 0 is 1 µs, and each bound is twice the previous bound.
+// The bound of the last bucket is Never.
 func (Histogram) Bound(i int) time.Duration {
 	if i >= Buckets-1 {
 		return Never

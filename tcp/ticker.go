@@ -11,7 +11,7 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// minTickInterval is the minimum of Server.TickInterval.
+// minTickInterval is the minimum value of Server.TickInterval.
 const minTickInterval = time.Millisecond
 
 func (s *Server) checkTicker() error {
@@ -24,8 +24,8 @@ func (s *Server) checkTicker() error {
 	return nil
 }
 
-// startTicker starts a goroutine that calls OnTick, if OnTick is set. stop ends the goroutine and waits for its end.
-// s.ticking is a lock: the goroutine holds it during each call, and pauseTicks takes it to prevent calls.
+// startTicker starts a goroutine that calls OnTick periodically, if OnTick is set. stop ends the goroutine and waits
+// for its end. During each call, the goroutine holds the lock s.ticking, which pauseTicks takes to prevent calls.
 func (s *Server) startTicker() (stop func()) {
 	if s.OnTick == nil || s.isSupervisor() {
 		return func() {}
@@ -82,7 +82,7 @@ func (s *Server) callOnTickLoggingPanic() {
 	returned = true
 }
 
-// pauseTicks waits for a call of OnTick in progress and prevents further ones until resumeTicks.
+// pauseTicks waits until a running call of OnTick has returned. It prevents further calls until resumeTicks.
 func (s *Server) pauseTicks(ctx context.Context) error {
 	select {
 	case s.ticking <- struct{}{}:

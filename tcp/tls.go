@@ -14,26 +14,28 @@ import (
 	"github.com/myriad-go/myriad/internal/supervisor"
 )
 
-// TLS returns the result of the handshake: version, cipher suite, protocol, server name and client certificates. The
-// result is nil for a connection without TLS.
+// TLS returns the result of the TLS handshake: version, cipher suite, protocol, server name and client certificates. It
+// returns nil for a connection without TLS.
 func (c *Conn) TLS() *tls.ConnectionState { return layers.TLSStateAfterHandshake(c.core()) }
 
-// StartTLS encrypts an unencrypted connection. Some protocols negotiate this: SMTP, IMAP and LDAP by STARTTLS,
-// PostgreSQL by SSLRequest. The handshake begins after the current call has returned. Earlier output is sent
-// unencrypted. For an accepted connection this side is the TLS server, for a dialed connection the TLS client. Do not
-// change cfg afterwards. Limits.MaxHandshakes and HandshakeTimeout apply.
+// StartTLS encrypts a connection that began unencrypted. Several protocols negotiate TLS in this way: SMTP, IMAP and
+// LDAP by STARTTLS, PostgreSQL by SSLRequest. The handshake begins after the current handler call has returned. Earlier
+// output is sent unencrypted. On an accepted connection, the server is the TLS server; on a dialed connection, it is
+// the TLS client. Do not change cfg afterwards. Limits.MaxHandshakes and HandshakeTimeout apply.
 //
-// After the handshake, the server calls Secured of a SecuredHandler. If the handshake fails, the server calls only
-// Closed, with a *TLSError, ErrHandshakeTimeout or io.EOF. Until Secured, Write fails with ErrBadUse, and messages of
-// Refs wait.
+// After the handshake, the server calls Secured of a SecuredHandler. Until this call, Write fails with ErrBadUse, and
+// messages of Refs wait. If the handshake fails, the server calls only Closed, with a *TLSError, ErrHandshakeTimeout or
+// io.EOF.
 //
 // An attacker may inject unencrypted input after the command that starts TLS (CVE-2011-0411). If unused input remains
-// when the current call returns, the connection is therefore closed with ErrClearInput. A handler must use exactly the
-// bytes of the command and return. Lines and Split ensure this.
+// when the current call returns, the server therefore closes the connection with ErrClearInput. A handler must use
+// exactly the bytes of the command and return. Lines and Split ensure this.
 //
-// StartTLS fails with ErrBadConfig if cfg has no certificate or, for a client, no ServerName. It fails with ErrBadUse
-// if the connection already uses or starts TLS, is relayed or detached, or has a file waiting (SendFile). It fails with
-// ErrClosed if the connection is closing.
+// StartTLS fails with
+//   - ErrBadConfig if cfg has no certificate or, for a TLS client, no ServerName
+//   - ErrBadUse if the connection already uses or starts TLS, is relayed or detached, or has a file waiting
+//     (SendFile)
+//   - ErrClosed if the connection is closing
 func (c *Conn) StartTLS(cfg *tls.Config) error {
 	switch {
 	case !c.core().InHandlerCall():
@@ -60,10 +62,10 @@ func hasCertificate(c *tls.Config) bool {
 	return len(c.Certificates) > 0 || c.GetCertificate != nil || c.GetConfigForClient != nil
 }
 
-// ReloadCertificate loads a certificate and its key, both in PEM form, and returns a function for
-// tls.Config.GetCertificate. The function reads the files again during handshakes, at most once a second. If reading
-// fails, the old certificate stays in use, and the error is logged once. log defaults to slog.Default(). The function
-// is safe for concurrent use.
+// ReloadCertificate loads a certificate and its key from PEM files. It returns a function for
+// tls.Config.GetCertificate, which is safe for concurrent use. The function checks the files during handshakes, at most
+// once a second, and loads changed files. If loading fails, the old certificate stays in use, and the error is logged
+// once to log. The default of log is slog.Default().
 func ReloadCertificate(certFile, keyFile string, log *slog.Logger) (func(*tls.ClientHelloInfo) (*tls.Certificate, error), error) {
 	r, err := secure.NewReloader(certFile, keyFile, log)
 	if err != nil {
@@ -92,7 +94,8 @@ func (s *Server) sharedHandshakeLimiterLocked(l Limits) *secure.HandshakeLimiter
 	return s.handshakeLimiter
 }
 
-// tlsCiphersOrNil returns nil if compact TLS connections are disabled.
+// tlsCiphersOrNil returns the cache for the ciphers of compact TLS connections. It returns nil if
+// Server.DisableCompactTLS is set.
 func (s *Server) tlsCiphersOrNil() *tls13.CipherCache {
 	if s.DisableCompactTLS {
 		return nil
@@ -100,7 +103,8 @@ func (s *Server) tlsCiphersOrNil() *tls13.CipherCache {
 	return &s.tlsCiphers
 }
 
-// newTicketKeyRing returns nil if the server must not generate ticket keys. The caller holds s.mu.
+// newTicketKeyRing returns the session ticket keys of a listener with the configuration cfg. It returns nil if the
+// server must not generate ticket keys. The caller must hold s.mu.
 func (s *Server) newTicketKeyRing(cfg *tls.Config, listeners []Listener, listenerNumber int) *secure.TicketKeyRing {
 	if s.worker != nil {
 		return secure.NewDerivedTicketKeyRing(cfg, secure.NewSharedTicketKeys(supervisor.CurrentWorker().SharedPage()), listenerNumber)

@@ -27,32 +27,39 @@ import (
 // ErrUpgrading is returned by Server.Upgrade while another upgrade is in progress.
 var ErrUpgrading = errors.New("myriad: an upgrade is already in progress")
 
-// takeoverTimeout limits the transfer of connections if the context passed to Upgrade has no deadline.
+// takeoverTimeout is the time limit for the transfer of connections if the context of Upgrade has no deadline.
 const takeoverTimeout = time.Minute
 
-// upgradeReplyTimeout limits the time for each reply of the new process.
+// upgradeReplyTimeout is the time limit for each reply of the new process.
 var upgradeReplyTimeout = upgrade.Timeout
 
 // Upgraded is the result of Server.Upgrade.
 type Upgraded struct {
-	// PID is the process ID of the new process.
+	// PID is the process ID of the new process, or 0 if no process was started.
 	PID int
 	// Moved is the number of connections that the new process has taken over. Lost is the number of connections that
-	// the new process had not confirmed when it died. All other connections have stayed in this process and drain.
+	// the new process had not confirmed when it died. All other connections have stayed in the old process and drain.
 	Moved, Lost int
-	// Took is the time that the transfer of all connections took.
+	// Took is the duration of the transfer of connections.
 	Took time.Duration
-	// Stayed counts the connections that have not moved, by reason: "TLS", "value without Migrator", "NetConn" (of a
-	// NetListener or Blocking handler), "handler of its own", "relay", "half-closed", "not saved" (Save failed),
-	// "busy", and "not known" (connections of worker processes).
+	// Stayed counts the connections that have stayed in the old process, by reason:
+	//   - "TLS"
+	//   - "value without Migrator"
+	//   - "NetConn": a connection of a NetListener or Blocking handler
+	//   - "handler of its own"
+	//   - "relay"
+	//   - "half-closed"
+	//   - "not saved": Save has failed
+	//   - "busy"
+	//   - "not known": a connection of a worker process
 	Stayed map[string]int
-	// Stays reports whether this process stays and forwards signals; see Server.Stay.
+	// Stays reports whether the old process stays and forwards signals; see Server.Stay.
 	Stays bool
-	// Done reports whether the new process serves. It is false if Upgrade has failed.
+	// Done reports whether the new process has taken over. It is false if Upgrade has failed.
 	Done bool
 }
 
-// String describes the result of a successful or failed upgrade in a sentence.
+// String describes the result of the upgrade in a sentence.
 func (u Upgraded) String() string {
 	switch {
 	case u.PID == 0:
@@ -72,37 +79,42 @@ func (u Upgraded) String() string {
 	return text
 }
 
-// Upgrade replaces this process by a new one without losing a connection. It starts the new binary (Server.Successor)
-// and waits until the new process serves on the same listeners. It then transfers the connections with their unused
-// input, unsent output, timers, timeouts, and the state that a Migrator saves. After Upgrade has returned nil, the
-// server drains the remaining connections and ends as by Shutdown, so ListenAndServe returns. Upgrade reports the new
-// process as MAINPID to the service manager. After that, Notify sends nothing. In process 1, or with Server.Stay,
-// ListenAndServe returns only after the serving process has ended.
+// Upgrade replaces this process with a new process without losing a connection. It starts the new program
+// (Server.Successor) and waits until the new process serves on the same listeners. It then transfers the connections.
+// Unused input, unsent output, timers, timeouts and the state that a Migrator saves move with each connection.
+//
+// After Upgrade has returned nil, the server drains the remaining connections and shuts down. ListenAndServe then
+// returns. In process 1, or with Server.Stay, ListenAndServe returns only after the serving process has ended. Upgrade
+// reports the new process as MAINPID to the service manager. After this report, Notify sends nothing.
 //
 // These connections stay in the old process:
-//   - connections with TLS, whose sessions can't be saved
+//   - TLS connections whose sessions can't be saved
 //   - connections with their own handler (SetHandler, Adopt, Blocking, hijacked from package web), unless a
 //     HandlerMigrator saves them
-//   - relays
-//   - connections whose peer has ended
+//   - relayed connections
+//   - connections whose peer has ended its direction
 //   - connections with a Value, if the handler is not a Migrator
 //
-// Busy connections (in a handler on a worker, sending a file, retained) can move until ctx ends. When a connection has
-// moved, the old process calls its Closed with ErrHandedOver.
+// Busy connections can move until ctx ends. A connection is busy while its handler runs on a worker, while it sends a
+// file, or while it is retained. When a connection has moved, the old process calls its Closed with ErrHandedOver.
 //
 // The new process inherits the environment and one more descriptor. It must call ListenAndServe on one Server within 30
-// seconds. Listeners are matched by address, and otherwise by name; a connection
-// continues with the handler of its listener. Connections of a listener that had its own handler and has no match are
-// closed. The model and the number of loops may differ.
+// seconds. Listeners are matched by address first and then by name. A connection continues with the handler of its
+// listener. If a listener with its own handler has no match, its connections close. The model and the number of loops
+// may differ.
 //
-// Upgrade returns an error, and this server continues unchanged, if the new process does not start, hangs, dies or
-// can't listen, or if the new binary is another program or an incompatible version. If the new process dies during the
-// transfer, this server continues with the connections that have not moved. The other connections are lost and counted
-// in Lost. If ctx has no deadline, the transfer is limited to a minute.
+// Upgrade returns an error, and this server continues unchanged, in these cases:
+//   - The new process does not start, hangs, dies or can't listen.
+//   - The new binary is another program or an incompatible version.
 //
-// Upgrade returns ErrUpgrading during another upgrade, and ErrServerClosed before the start and after the end. On
-// systems other than Linux, it returns errors.ErrUnsupported. In a worker process (Server.Processes), it does so as
-// well: upgrade the supervisor instead.
+// If the new process dies during the transfer, this server continues with the connections that have not moved. The
+// other connections are lost and counted in Lost. If ctx has no deadline, the transfer is limited to a minute.
+//
+// Upgrade fails with
+//   - ErrUpgrading during another upgrade
+//   - ErrServerClosed before the start and after the end
+//   - errors.ErrUnsupported on systems other than Linux
+//   - errors.ErrUnsupported in a worker process (Server.Processes); upgrade the supervisor instead
 func (s *Server) Upgrade(ctx context.Context) (u Upgraded, err error) {
 	s.mu.Lock()
 	e, err := s.startedEngineLocked()
@@ -284,8 +296,8 @@ func (s *Server) newHelloMessage(e engine.Engine, m engine.Migrator, listeners [
 	return hello
 }
 
-// awaitSuccessorErrorIfStaying returns the result for ListenAndServe. If this process stays, it waits until the last
-// successor has ended and returns the successor's error. Otherwise it returns serveErr, the result of this server.
+// awaitSuccessorErrorIfStaying returns the result of ListenAndServe. If this process stays after an upgrade, it waits
+// for the last successor and returns the successor's error. In all other cases, it returns serveErr.
 func (s *Server) awaitSuccessorErrorIfStaying(serveErr error) error {
 	if !s.handedOver.Load() || s.signalRelay == nil {
 		return serveErr
@@ -300,7 +312,8 @@ func (s *Server) awaitSuccessorErrorIfStaying(serveErr error) error {
 	return nil
 }
 
-// pauseAcceptAndExportConns stops accepting and transfers the connections. The new process accepts from then on.
+// pauseAcceptAndExportConns stops accepting and transfers the connections to the new process, which accepts from now
+// on. took is the duration of the transfer.
 func pauseAcceptAndExportConns(ctx context.Context, e engine.Engine, m engine.Migrator, next *upgrade.Successor, channels []*os.File) (moved engine.ExportResult, took time.Duration, err error) {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
@@ -341,7 +354,7 @@ func (s *Server) customOrDefaultSuccessorCommand() (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// configuredOrActualAddr returns an address that identifies the listener in both processes.
+// configuredOrActualAddr returns an address of the listener that is the same in both processes of an upgrade.
 func configuredOrActualAddr(l *Listener, actualAddr net.Addr) string {
 	if l.Listener != nil {
 		return actualAddr.String()
@@ -374,8 +387,9 @@ func (s *Server) claimInheritedSocketsAndTickets(l *Listener, listenerNumber int
 	return nil
 }
 
-// matchOtherPredecessorListeners matches the old process's listeners whose address no listener has. It first compares
-// the names. An old listener without its own handler otherwise continues as the first listener without one.
+// matchOtherPredecessorListeners finds successors for the old process's listeners whose address is not in listeners. It
+// matches them by name. An old listener without a match and without its own handler continues as the first listener
+// without a handler.
 func (s *Server) matchOtherPredecessorListeners(listeners []Listener) {
 	for i, number := range s.predecessorNumbers {
 		if number >= 0 {
@@ -392,9 +406,9 @@ func (s *Server) matchOtherPredecessorListeners(listeners []Listener) {
 	}
 }
 
-// startTakeOverFromPredecessor tells the old process that this one is ready, and receives its connections in the
-// background. Until the transfer begins, the old process accepts connections, because the upgrade may still fail. wait
-// blocks until the transfer has ended.
+// startTakeOverFromPredecessor tells the old process that this process is ready. It then receives the connections in
+// the background. The old process accepts connections until the transfer begins, because the upgrade may still fail.
+// wait blocks until the transfer has ended.
 func (s *Server) startTakeOverFromPredecessor(e engine.Engine) (wait func()) {
 	p := s.predecessor
 	if p == nil {

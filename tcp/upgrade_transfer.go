@@ -31,11 +31,11 @@ import (
 
 const maxSavedState = 1 << 30
 
-// holdTimeout limits how long broadcasts are queued before the sending of the queue begins. broadcastTimeout limits the
-// duration of that sending, and of the wait for broadcasts in progress.
+// Time limits for broadcasts in an upgrade. holdTimeout limits how long broadcasts are queued. broadcastTimeout limits
+// the time for sending the queue, and the time to wait for running broadcasts.
 var broadcastTimeout, holdTimeout = 10 * time.Second, 10 * time.Second
 
-// upgradeTransfer is the part of a Server that, in an upgrade, transfers counters, broadcasts and the handler's state.
+// upgradeTransfer is the state of a Server for transferring counters, broadcasts and handler states in an upgrade.
 // Server.mu guards the fields from predecessorCounts to peersClosed.
 type upgradeTransfer struct {
 	predecessorCounts    engine.Counts               // of earlier processes
@@ -117,7 +117,8 @@ func (d *outgoingUpgrade) addPeerAndResumeOnce(peerOrNil *broadcastlog.Peer) {
 	})
 }
 
-// resumeBroadcastsAndClose resumes broadcasts and closes files. If connections have not moved, it also resumes ticks.
+// resumeBroadcastsAndClose resumes broadcasts and closes the files of the upgrade. If no connections have moved, it
+// also resumes ticks.
 func (d *outgoingUpgrade) resumeBroadcastsAndClose(connsMoved bool) {
 	if d.resumeTimer != nil {
 		d.resumeTimer.Stop()
@@ -208,8 +209,8 @@ func (s *Server) finishHandoverAndResumeBroadcasts() {
 	close(s.handoverDone)
 }
 
-// replayAndResumeBroadcastsOnce sends the broadcasts that this process has queued, and ends the queueing. The queue of
-// the old process must have been sent before. Only the first call has an effect.
+// replayAndResumeBroadcastsOnce sends the broadcasts that this process has queued, and stops queueing. Call it after
+// the old process has sent its own queue. Only the first call has an effect.
 func (s *Server) replayAndResumeBroadcastsOnce(peer *broadcastlog.Peer) {
 	s.resumeOnce.Do(func() {
 		defer close(s.backlogDone)
@@ -219,8 +220,8 @@ func (s *Server) replayAndResumeBroadcastsOnce(peer *broadcastlog.Peer) {
 	})
 }
 
-// addPeerAndStartReading starts to read broadcasts from a successor or predecessor process. It returns false if the
-// server accepts no more peers.
+// addPeerAndStartReading starts to read the broadcasts of a peer, the successor or predecessor process. It returns
+// false if the server accepts no more peers.
 func (s *Server) addPeerAndStartReading(peer *broadcastlog.Peer, isSuccessor bool) (added bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -301,13 +302,14 @@ func (s *Server) sendCountersAndClosePeers() {
 	s.peerReaders.Wait()
 }
 
-// stateHeader precedes each handler's state. Listener is the number of a listener that the handler had, or -1.
+// stateHeader precedes the state of each handler in the state file. Listener is the number of a listener with this
+// handler, or -1 for Server.Handler.
 type stateHeader struct{ Listener, Size int64 }
 
 const stateHeaderSize = 16
 
-// saveHandlerStates makes each StateMigrator write its state to a file in memory, once. In a supervisor, f is nil. An
-// error does not affect the states of other handlers.
+// saveHandlerStates makes each StateMigrator write its state, and returns a file with all states. If a handler fails,
+// the file omits its state, and err contains the error. In a supervisor, f is nil.
 func (s *Server) saveHandlerStates() (f *os.File, err error) {
 	if s.isSupervisor() {
 		return nil, nil
@@ -336,7 +338,7 @@ func (s *Server) saveHandlerStates() (f *os.File, err error) {
 	return f, errors.Join(err, f.Truncate(at)) // without what failed
 }
 
-// restoreHandlerStates passes the states in f to the handlers that continue those of the old process.
+// restoreHandlerStates passes each state in f to the handler that continues the handler of the old process.
 func (s *Server) restoreHandlerStates(f *os.File) (err error) {
 	in := bufio.NewReaderSize(f, 1<<16)
 	for header := (stateHeader{}); binary.Read(in, binary.LittleEndian, &header) == nil; {

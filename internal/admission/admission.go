@@ -16,10 +16,10 @@ import (
 type Config struct {
 	// MaxConns limits the total number of connections. If it is 0, no connection is accepted.
 	MaxConns int
-	// MaxPerSource limits the connections from one source; 0 means no limit.
+	// MaxPerSource limits the number of connections from one source; 0 means no limit.
 	MaxPerSource int
-	// SourcePrefix is the number of bits of an IPv6 address that identify a source, 1 to 128; 0 means 64. Each IPv4
-	// address is a source of its own. An IPv4-mapped IPv6 address is treated as IPv4.
+	// SourcePrefix is the length, in bits, of the IPv6 prefix that counts as one source: 1 to 128. The default, 0,
+	// means 64. Every IPv4 address is a separate source, even if it is IPv4-mapped.
 	SourcePrefix int
 	// Rate limits the accepted connections per second; 0 means no limit. After a quiet second, up to Rate connections
 	// may be accepted at once. The maximum is 1,000,000,000.
@@ -41,7 +41,7 @@ type Controller struct {
 	_     [128]byte
 }
 
-// NewController returns a Controller. It panics if a number is out of range or a prefix is invalid.
+// NewController returns a Controller. It panics if validConfig contains an invalid number or prefix.
 func NewController(validConfig Config) *Controller {
 	if min(validConfig.MaxConns, validConfig.MaxPerSource, validConfig.SourcePrefix, validConfig.Rate) < 0 || validConfig.SourcePrefix > 128 {
 		panic(fmt.Sprintf("admission: Config is %+v; expected no negative number, and a SourcePrefix of at most 128", validConfig))
@@ -58,14 +58,15 @@ func NewController(validConfig Config) *Controller {
 
 const reservedUnit = 1 << 32
 
-// AcquireConn takes a slot for a connection. It returns false if all MaxConns slots are in use or reserved. The limit
-// is never exceeded, not even for a moment.
+// AcquireConn takes one of the MaxConns slots for a connection. It returns false if all slots are in use or reserved.
+// Concurrent calls never exceed MaxConns.
 func (c *Controller) AcquireConn() bool { return c.acquireUpToSlots(1, 1) == 1 }
 
 // ReserveConns reserves up to n slots for connections from another process, and returns the number reserved.
 func (c *Controller) ReserveConns(n int) int { return c.acquireUpToSlots(n, reservedUnit) }
 
-// acquireUpToSlots takes up to n free slots and returns their number. For each slot, it adds slotIncrement to c.slots.
+// acquireUpToSlots takes n free slots, or all free slots if there are fewer. It adds slotIncrement to c.slots for each
+// slot taken.
 func (c *Controller) acquireUpToSlots(n int, slotIncrement int64) (acquired int) {
 	for {
 		v := c.slots.Load()
@@ -98,8 +99,8 @@ func (c *Controller) MaxPerSource() int {
 	return c.sources.max
 }
 
-// IsAllowed reports whether Allow and Deny permit an address. It ignores the address's zone. An invalid address, such
-// as that of a unix socket, is permitted. The cost is logarithmic in the lengths of the lists.
+// IsAllowed reports whether Config.Allow and Config.Deny permit source. It ignores the zone of source. An invalid
+// source, such as the address of a unix socket, is permitted. The cost is logarithmic in the lengths of Allow and Deny.
 func (c *Controller) IsAllowed(source netip.Addr) bool {
 	if !source.IsValid() {
 		return true
@@ -107,8 +108,8 @@ func (c *Controller) IsAllowed(source netip.Addr) bool {
 	return !c.deny.Contains(source) && (c.allow.isEmpty() || c.allow.Contains(source))
 }
 
-// AcquireSourceConn counts a connection from a source. It returns false if the source already has MaxPerSource
-// connections. For an invalid address, it counts nothing and returns true.
+// AcquireSourceConn counts a connection from source. It returns false if source already has MaxPerSource connections.
+// For an invalid source, it counts nothing and returns true.
 func (c *Controller) AcquireSourceConn(source netip.Addr) (acquired bool) {
 	if c.sources == nil || !source.IsValid() {
 		return true
@@ -122,9 +123,9 @@ func (c *Controller) ReleaseSourceConn(source netip.Addr) {
 	}
 }
 
-// TakeRateToken takes a token to accept one connection and returns 0. If no token is available, it returns how long to
-// wait for one, at most a second. now is the time since an instant that all callers share. If now is up to a minute
-// earlier than in a previous call, the time of that call is used instead.
+// TakeRateToken takes a token to accept one connection. On success, it returns 0. If no token is available, it returns
+// the time until the next token, at most a second. now is the time since an instant that all callers share. Backward
+// steps of now by up to a minute are ignored.
 func (c *Controller) TakeRateToken(now time.Duration) (wait time.Duration) {
 	if c.bucket == nil {
 		return 0
@@ -132,13 +133,15 @@ func (c *Controller) TakeRateToken(now time.Duration) (wait time.Duration) {
 	return c.bucket.takeToken(now)
 }
 
-// unitsPerToken is the number of nanoseconds in a second. Thus n tokens per second are n units per nanosecond.
+// unitsPerToken is the number of units in one token. It is a billion, so a rate of n tokens per second is n units per
+// nanosecond.
 const unitsPerToken = int64(time.Second)
 
-// maxRate limits the rate so that sums of units fit into 64 bits.
+// maxRate limits the tokens per second, so that sums of units fit into 64 bits.
 const maxRate = 1e9
 
-// maxClockLag is the largest step back in time that takeToken ignores. A larger step means that the clock was reset.
+// maxClockLag is the largest backward step of the clock that takeToken ignores. A larger step means that the clock was
+// reset.
 const maxClockLag = time.Minute
 
 // tokenBucket is a token bucket (RFC 2697). A full bucket holds the tokens of one second.

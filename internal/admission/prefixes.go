@@ -6,16 +6,17 @@ import (
 	"slices"
 )
 
-// Prefixes is an immutable set of addresses, built from prefixes. It is safe for concurrent use. It stores sorted
-// ranges that do not overlap, with 48 bytes for each range. An IPv4 prefix also matches IPv4-mapped IPv6 addresses. A
-// prefix within ::ffff:0:0/96 is treated as an IPv4 prefix. Wider IPv6 prefixes such as ::/0 do not match IPv4
-// addresses.
+// Prefixes is an immutable set of IP addresses, given as prefixes. It is safe for concurrent use and takes about 48
+// bytes per prefix.
+//
+// An IPv4 prefix also matches IPv4-mapped IPv6 addresses. A prefix within ::ffff:0:0/96 is treated as an IPv4 prefix.
+// Wider IPv6 prefixes, such as ::/0, do not match IPv4 addresses.
 type Prefixes struct{ ranges []addrRange }
 
 // addrRange is an inclusive range of addresses of one family.
 type addrRange struct{ first, last netip.Addr }
 
-// NewPrefixes returns the set of all addresses in the prefixes. It panics if a prefix is invalid.
+// NewPrefixes returns the set of all addresses in the prefixes of list. It panics if a prefix is invalid.
 func NewPrefixes(list []netip.Prefix) *Prefixes {
 	p := mustSortAndMergePrefixes("NewPrefixes: list", list)
 	return &p
@@ -55,8 +56,8 @@ func toAddrRange(prefix netip.Prefix) addrRange {
 	return addrRange{first, end}
 }
 
-// Contains reports whether an address is in the set. It ignores the address's zone. An invalid address, such as that of
-// a unix socket, is never in the set. The cost is logarithmic in the number of ranges.
+// Contains reports whether a is in the set. It ignores the zone of a. An invalid address, such as that of a unix
+// socket, is never in the set. The cost is logarithmic in the number of prefixes.
 func (p *Prefixes) Contains(a netip.Addr) bool {
 	a = a.Unmap().WithZone("")
 	// the first range that does not end before a

@@ -7,15 +7,15 @@ import (
 	"sync"
 )
 
-// shardCount is the number of maps among which the sources are distributed.
+// shardCount is the number of maps in sourceCounters. A hash of the source selects the map.
 const shardCount = 64
 
-// source is the part of an address that identifies a source, padded with zeros. Because it contains no pointers, the
+// source is the prefix that identifies the source of connections, padded with zeros. It contains no pointers, so the
 // garbage collector does not scan a map with source keys.
 type source [16]byte
 
-// sourceCounters counts the connections of each source. Only sources with connections have an entry. Its maps do not
-// shrink. They use 35 to 56 bytes for each entry of their largest size.
+// sourceCounters counts the open connections of each source. A source without connections has no entry. The maps never
+// shrink: they keep using 35 to 56 bytes per entry of their largest size.
 type sourceCounters struct {
 	max    int
 	bits   int
@@ -23,7 +23,7 @@ type sourceCounters struct {
 	shards [shardCount]shard
 }
 
-// shard is padded so that shards do not share a cache line.
+// shard counts the connections of some of the sources. Padding prevents two shards from sharing a cache line.
 type shard struct {
 	mu    sync.Mutex
 	count map[source]int

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// BucketIndex returns the index of d's bucket. The first bucket is for durations up to a microsecond. The upper bound
-// of each further bucket is twice that of the previous one. The last bucket is also for all longer durations.
+// BucketIndex returns the index of the bucket for d, out of bucketCount buckets. Bucket 0 is for durations up to 1 µs.
+// The upper bound doubles from each bucket to the next. The last bucket is also for all longer durations.
 func BucketIndex(d time.Duration, bucketCount int) int {
 	if d <= time.Microsecond {
 		return 0
@@ -19,8 +19,8 @@ func BucketIndex(d time.Duration, bucketCount int) int {
 
 func BucketUpperBound(bucket int) time.Duration { return time.Microsecond << bucket }
 
-// QuantileUpperBound returns an upper bound of quantile q (0 to 1). The bound is at most twice the quantile, unless the
-// quantile is in the last bucket. If all buckets are 0, the result is 0.
+// QuantileUpperBound returns the upper bound of the bucket that contains quantile q, from 0 to 1. A quantile in the
+// last bucket may exceed this bound. If all buckets are 0, the result is 0.
 func QuantileUpperBound[T int64 | uint64](buckets []T, q float64) time.Duration {
 	var count T
 	for _, n := range buckets {

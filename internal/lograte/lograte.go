@@ -16,19 +16,21 @@ const (
 	Suppressed = "suppressed"
 	// Interval is the time during which equal records are written only once.
 	Interval = time.Second
-	// MaxMessages limits the number of distinct messages in the table. Further messages share one entry, until the
-	// table removes a message that was not written for an Interval.
+	// MaxMessages limits the number of distinct messages that are counted separately. Further messages share one count,
+	// until a message that was not written for an Interval is removed.
 	MaxMessages = 1024
 )
 
-// NewHandler returns a handler that passes records to next. Of equal records, it passes one in each Interval. Records
-// are equal if they have the same level, text and values of distinguishingKeys, which are keys of attributes outside of
-// groups. If equal records were suppressed before, the passed record has the attribute Suppressed with their number.
+// NewHandler returns a handler that passes records to next and suppresses repetitions. In each Interval, it passes one
+// of several equal records. Records are equal if they have the same level, message and values of distinguishingKeys.
+// distinguishingKeys are keys of attributes outside of groups. After suppressed records, the next equal record has
+// their number in the attribute Suppressed.
 func NewHandler(next slog.Handler, distinguishingKeys ...string) slog.Handler {
 	return &rateLimitHandler{next: next, keys: distinguishingKeys, table: &rateTable{entries: make(map[message]*entry)}}
 }
 
-// rateLimitHandler is a slog.Handler. Derived handlers share its table.
+// rateLimitHandler is the slog.Handler that NewHandler returns. Handlers derived with WithAttrs and WithGroup share its
+// rateTable.
 type rateLimitHandler struct {
 	next    slog.Handler
 	table   *rateTable
@@ -102,8 +104,8 @@ func (e *entry) isRecent(now time.Time) bool {
 	return !e.written.IsZero() && now.Sub(e.written) < Interval
 }
 
-// admitMessage reports whether m may be written now. If so, suppressed is the number of equal messages that were
-// suppressed since the last one was written. If not, admitMessage counts m as suppressed.
+// admitMessage reports whether m may be written now. If m is admitted, suppressed is the number of equal messages
+// suppressed since the last one written. If m is not admitted, admitMessage counts m as suppressed.
 func (t *rateTable) admitMessage(m message, now time.Time) (admitted bool, suppressed int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -125,8 +127,8 @@ func (t *rateTable) admitMessage(m message, now time.Time) (admitted bool, suppr
 	return true, suppressed
 }
 
-// moveOldEntriesIntoShared removes entries whose message was not written for an Interval. It adds their numbers of
-// suppressed messages to the shared entry.
+// moveOldEntriesIntoShared removes the entries of messages that were not written within the last Interval. It adds
+// their counts of suppressed messages to t.shared.
 func (t *rateTable) moveOldEntriesIntoShared(now time.Time) {
 	t.lastSweep = now
 	for m, e := range t.entries {

@@ -26,20 +26,22 @@ const (
 	NumReasons
 )
 
-// Gate admits or sheds requests. It is safe for concurrent use, except Tick.
+// Gate admits or sheds (rejects) requests, depending on the queue delay: the time from Admit to Start. All methods
+// except Tick are safe for concurrent use.
 //
-// The signal is the queue delay: the time from Admit to Start. As in Breakwater (Cho et al., OSDI 2020), a request
-// needs a credit, and the number of credits grows by addition while the delay is below the target, and shrinks in
-// proportion to the excess. Here a request returns its credit when it starts, so that requests that wait for a slow
-// dependency do not use up the credits: latency itself does not count. As in CoDel (Nichols and Jacobson, 2012) and its
-// use at Facebook (Maurer, "Fail at Scale", 2015), the delay must exceed the target for a whole interval before
-// requests are shed, and a request that has nevertheless waited for twice the target is shed instead of started.
+// As in Breakwater (Cho et al., OSDI 2020), a request needs a credit. The number of credits grows by addition while the
+// delay is below a target. Above the target, the number shrinks in proportion to the excess. A request returns its
+// credit at Start, so requests that wait for a slow dependency use no credits.
 //
-// A constant number of clients that each wait for their answer before the next request make a queue that stands but
-// does not grow. Shedding would not help them. So the Gate begins to shed only if the queue grows, or if the delay
-// exceeds maxDelay.
+// As in CoDel (Nichols and Jacobson, 2012), shedding begins only after the delay has exceeded the target for a whole
+// interval. As at Facebook (Maurer, "Fail at Scale", 2015), Start then rejects requests that have waited for twice the
+// target.
 //
-// While requests do not wait, the Gate measures one request per tick. Others cost an atomic load in Admit and in Start.
+// Shedding also requires that the queue grows, or that the delay exceeds maxDelay. A long but constant queue forms when
+// a fixed number of clients each wait for an answer before the next request. Shedding would not help these clients.
+//
+// While no requests wait, the Gate measures only one request per Tick. All other requests cost one atomic load in Admit
+// and one in Start.
 type Gate struct {
 	mode       atomic.Uint32 // bits such as probing; 0 means that nothing is to be done
 	ratio      atomic.Uint32 // probability of shedding because of lag or memory, in units of 2^-16
@@ -52,15 +54,15 @@ type Gate struct {
 	credits   atomic.Int64 // limit of waiting
 	dropAfter atomic.Int64 // delay in ns after which a request is shed instead of started
 	shed      [NumReasons]atomic.Int64
-	// unmeasured is the number of requests without a Ticket that have started since the last tick. They were admitted
-	// while the Gate did not measure every request.
+	// unmeasured is the number of requests without a Ticket that have started since the last Tick. Only requests that
+	// were admitted before the Gate measured every request have no Ticket.
 	unmeasured atomic.Int64
 	lastDelay  atomic.Int64
 	delays     meanTracker // of requests that have started since the last tick
 	services   meanTracker // times from Start to Done
 	queueController
 
-	// MinTarget is the least target of the queue delay. It must be set before the first Tick.
+	// MinTarget is the minimum target of the queue delay. Set it before the first Tick.
 	MinTarget time.Duration
 }
 
@@ -83,17 +85,15 @@ func (m *meanTracker) takeAndReset() (count int64, sum time.Duration) {
 	return m.count.Swap(0), time.Duration(m.sum.Swap(0))
 }
 
-// Ticket accompanies a request from Admit to Done. A zero Ticket belongs to a request that is not measured. One
-// goroutine at a time may use a Ticket.
+// Ticket holds the times of a request from Admit to Done. A zero Ticket belongs to a request that is not measured. A
+// Ticket is not safe for concurrent use.
 type Ticket struct {
 	admitted, started time.Duration
 	priority          Priority
 }
 
-// Admit decides whether a request from source is accepted. A request that is accepted must end with Start and Done, or
-// with Abandon. For a request that starts immediately, t is nil, and no other call is needed.
-//
-// This is the single place where requests are admitted or shed.
+// Admit reports whether a request from source with priority p is admitted. After an admitted request, the caller must
+// call Start and Done, or Abandon. If the request starts immediately, pass a nil t and make no further calls.
 func (g *Gate) Admit(t *Ticket, source netip.Addr, p Priority) (admitted bool) {
 	if g.mode.Load() == 0 {
 		return true
@@ -128,8 +128,8 @@ func (g *Gate) admitByRatioAndCredits(t *Ticket, p Priority) (admitted bool) {
 	return true
 }
 
-// Start reports whether an admitted request may run. If not, the request has waited for too long, and its Ticket has
-// ended.
+// Start reports whether an admitted request may run. A request that has waited too long may not run, and Start then
+// ends its Ticket.
 func (g *Gate) Start(t *Ticket) (run bool) {
 	if t.admitted == 0 {
 		if g.mode.Load()&(counting|limiting) != 0 {
@@ -149,7 +149,7 @@ func (g *Gate) Start(t *Ticket) (run bool) {
 	return true
 }
 
-// Done ends the Ticket of a request that has started.
+// Done records that a started request has finished, and ends its Ticket.
 func (g *Gate) Done(t *Ticket) {
 	if t.admitted != 0 {
 		g.services.add(g.now() - t.started)
@@ -157,7 +157,7 @@ func (g *Gate) Done(t *Ticket) {
 	}
 }
 
-// Abandon ends the Ticket of a request that was admitted but will not start.
+// Abandon ends the Ticket of an admitted request that will not start.
 func (g *Gate) Abandon(t *Ticket) {
 	if t.admitted != 0 {
 		g.waiting.Add(-1)
@@ -165,10 +165,10 @@ func (g *Gate) Abandon(t *Ticket) {
 	}
 }
 
-// Shed returns the number of requests shed for a reason.
+// Shed returns the number of requests shed for the reason why.
 func (g *Gate) Shed(why Reason) int64 { return g.shed[why].Load() }
 
-// QueueDelay returns the queue delay at the last Tick.
+// QueueDelay returns the queue delay that the last Tick measured.
 func (g *Gate) QueueDelay() time.Duration { return time.Duration(g.lastDelay.Load()) }
 
 func (g *Gate) IsShedding() bool { return g.mode.Load()&(limiting|dicing) != 0 }
@@ -181,7 +181,8 @@ func (g *Gate) setMode(bits uint32, on bool) {
 	}
 }
 
-// setRatio sets the probability of shedding; 0 turns it off.
+// setRatio sets the probability of shedding a request, and the reason to count. With a ratio of 0, no request is shed
+// for why.
 func (g *Gate) setRatio(ratio float64, why Reason) {
 	g.ratioCause.Store(uint32(why))
 	g.ratio.Store(uint32(ratio * (1 << 16)))
@@ -192,12 +193,13 @@ func (g *Gate) setRatio(ratio float64, why Reason) {
 const (
 	restPeriod = 100 * time.Millisecond // time between ticks without requests
 	BusyPeriod = 10 * time.Millisecond
-	// minTarget is the default of Gate.MinTarget. It and maxTarget limit the target of the delay. The target is the mean time for which requests run:
-	// workers that happen to finish together would find a shorter queue empty.
+	// minTarget is the default of Gate.MinTarget. minTarget and maxTarget limit the target of the queue delay. The
+	// target is the mean time for which requests run. With a lower target, workers that finish together could find the
+	// queue empty.
 	minTarget, maxTarget = 5 * time.Millisecond, 100 * time.Millisecond
 	growthInterval       = 100 * time.Millisecond
-	// A queue that does not empty is growing if it has growth times its first length, or if in two consecutive
-	// intervals the arrivals exceed the starts by a share of fastGrowth.
+	// A queue grows if its length reaches growth times the first length. A queue also grows if, in two consecutive
+	// intervals, arrivals exceed starts by the share fastGrowth.
 	growth, fastGrowth = 1.5, 0.2
 	maxDelay           = time.Second // delay above which requests are shed even if the queue does not grow
 	quietTime          = time.Second // time without shedding, or without waiting, after which a state ends
@@ -205,7 +207,7 @@ const (
 	maxCredits         = 1 << 20
 )
 
-// queueController sets the mode and the credits of a Gate. Only Tick uses it.
+// queueController is the state from which Tick computes the mode and the credits of a Gate. Only Tick uses it.
 type queueController struct {
 	state   uint32 // 0, counting or limiting
 	lastAt  time.Duration
@@ -227,11 +229,12 @@ type queueController struct {
 	lastShed    int64
 }
 
-// Requested returns a channel with an element if a request was measured since the last Tick, and the next Tick is then
-// due after BusyPeriod.
+// Requested returns a channel that signals that a request was measured. After a signal, call Tick when BusyPeriod has
+// passed.
 func (g *Gate) Requested() <-chan struct{} { return g.requested }
 
-// Tick updates the Gate and returns the time until the next call. now is the clock of the Gate.
+// Tick updates the mode and the credits of the Gate. now is the time on the Gate's clock. next is the time until Tick
+// must be called again.
 func (g *Gate) Tick(now time.Duration) (next time.Duration) {
 	elapsed := now - g.lastAt
 	g.lastAt = now
@@ -288,8 +291,9 @@ func (g *Gate) startGrowthInterval(now time.Duration) {
 	g.intervalAt, g.minDelay, g.started, g.grown, g.measured = now, math.MaxInt64, 0, 0, false
 }
 
-// endIntervalAndLimitIfGrowing ends an interval in the state counting. If the queue is growing, it enters limiting. If
-// requests have not waited for quietTime, it enters state 0.
+// endIntervalAndLimitIfGrowing evaluates the interval that ends at now. If the queue grows or the delay exceeds
+// maxDelay, the Gate begins to limit requests. If the delay has been within the target for quietTime, the Gate stops
+// counting requests.
 func (g *Gate) endIntervalAndLimitIfGrowing(now, target time.Duration, waiting int64) {
 	if g.growing++; g.minDelay <= target || float64(g.grown) < fastGrowth*float64(g.started)+3 {
 		g.growing = 0
@@ -316,7 +320,8 @@ func (g *Gate) endIntervalAndLimitIfGrowing(now, target time.Duration, waiting i
 	g.startGrowthInterval(now)
 }
 
-// adjustCreditsOrStopLimiting adjusts the credits once per target delay, after which the delay shows the last change.
+// adjustCreditsOrStopLimiting adjusts the credits at most once per target delay. If nothing was shed for quietTime, the
+// Gate stops limiting requests.
 func (g *Gate) adjustCreditsOrStopLimiting(now, target time.Duration, waiting int64) {
 	shed := g.Shed(ByQueueDelay)
 	if shed != g.lastShed {

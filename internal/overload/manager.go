@@ -1,15 +1,15 @@
-// Package overload decides what a server gives up when more is asked of it than it can do.
+// Package overload decides what a server does less of when it is overloaded.
 //
-// A Manager gets a Sample of signals several times a second and turns actions on and off. Each action has a level at
-// which it begins, a lower level below which it ends, and times for which these must hold, so that actions do not
-// oscillate. The levels for memory follow Envoy's overload manager: connections are no longer kept alive at 92 % and
-// not accepted at 95 %. Requests are shed by a [Gate] if they wait for workers, and by a probability if event loops
-// lag; a PID controller sets the probability, as in Uber's Cinnamon (2023).
+// A Manager gets a Sample of signals several times a second and turns actions on and off. Each action begins at one
+// level and ends below a lower level. Both levels must hold for a time, so that actions do not oscillate. The levels
+// for memory follow Envoy's overload manager: connections are no longer kept alive at 92 % and not accepted at 95 %. A
+// [Gate] sheds requests that wait for workers. If event loops lag, requests are shed with a probability, which a PID
+// controller sets as in Uber's Cinnamon (2023).
 //
 // The package does no I/O. Time and signals are arguments, and the engine and the handlers read the results.
 //
-// Latency alone is no signal, because it cannot tell a slow dependency from overload. A lag of event loops counts only
-// while tasks wait for a CPU, if the kernel reports that: otherwise a handler blocks its loop.
+// Latency alone is no signal, because a slow dependency also raises latency. If the kernel reports CPU pressure, a lag
+// of event loops counts only while tasks wait for a CPU. At other times, a lag means that a handler blocks its loop.
 package overload
 
 import (
@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// Action is something that a Manager does under overload. The actions are ordered by the memory use that begins them.
+// Action is a measure that a Manager takes under overload. The values are in order of increasing severity.
 type Action int
 
 const (
@@ -36,10 +36,10 @@ var actionNames = [NumActions]string{"shorten_idle", "pause_largest", "end_keep_
 
 func (a Action) String() string { return actionNames[a] }
 
-// IdleDivisor is the number by which ShortenIdle divides time limits.
+// IdleDivisor is the number by which the action ShortenIdle divides idle timeouts.
 const IdleDivisor = 8
 
-// Sample contains the signals at one time. Shares are between 0 and about 1; 0 means unknown.
+// Sample is one measurement of the load. Shares are between 0 and about 1; 0 also means unknown.
 type Sample struct {
 	Lag         time.Duration // mean length of the loop turn that an event at a random time meets, since the last sample
 	CPUPressure float64       // share of time in which a task waited for a CPU; negative if unknown
@@ -50,7 +50,8 @@ type Sample struct {
 	MaxBuffered int64
 }
 
-// The levels of Sample at which actions begin. They end at endShare of these.
+// Thresholds at which actions begin, and the times that apply. An action ends when its signal is below the share
+// endShare of the threshold.
 const (
 	lagToPause     = 100 * time.Millisecond
 	connsToShorten = 0.95
@@ -62,11 +63,11 @@ const (
 	minCPUPressure = 0.1
 )
 
-// memoryLevels are the shares of the memory at which actions begin, or 0.
+// memoryLevels are the shares of memory use at which actions begin. An action with level 0 does not depend on memory.
 var memoryLevels = [NumActions]float64{ShortenIdle: 0.85, PauseLargest: 0.85, EndKeepAlive: 0.92, PauseAccepts: 0.95, ShedRequests: 0.97, CloseSlowest: 0.97}
 
-// CloseSlowest frees buffers until closeTo of them are left, at each sample while the memory is short. It never closes
-// connections while the buffers use less than 1/minBufferShare of their limit, because the memory belongs to others.
+// Parameters of the action CloseSlowest. While memory is short, each sample limits all buffers together to the share
+// closeTo of their size. The limit never falls below 1/minBufferShare of MaxBuffered.
 const (
 	closeTo        = 0.75
 	minBufferShare = 8
@@ -75,8 +76,8 @@ const (
 // minHighWater is the smallest limit of unsent bytes per connection that PauseLargest sets.
 const minHighWater = 4 << 10
 
-// Manager turns actions on and off. With the zero value, all actions stay off. Update must not be called concurrently;
-// all other methods are safe for concurrent use.
+// Manager turns actions on and off. In a zero Manager, all actions are off. All methods except Update and Tick are safe
+// for concurrent use.
 type Manager struct {
 	active atomic.Uint32 // bits of actions
 	// highWater and bufferLimit are in bytes; 0 means no limit.
@@ -90,7 +91,7 @@ type Manager struct {
 	lowMemory bool // requests are shed because of memory
 }
 
-// NewManager returns a Manager. now is its clock, which must never return 0.
+// NewManager returns a Manager that uses the clock now. The clock must never return 0.
 func NewManager(now func() time.Duration) *Manager {
 	m := new(Manager)
 	m.Gate.now, m.Gate.requested, m.Gate.MinTarget = now, make(chan struct{}, 1), minTarget
@@ -100,11 +101,11 @@ func NewManager(now func() time.Duration) *Manager {
 
 func (m *Manager) IsActive(a Action) bool { return m.active.Load()&(1<<a) != 0 }
 
-// AdmitConn reports whether a new connection is accepted. It is the single place where new connections are admitted or
-// refused because of overload.
+// AdmitConn reports whether a new connection from source may be accepted under the current load.
 func (m *Manager) AdmitConn(source netip.Addr) bool { return !m.IsActive(RefuseConns) }
 
-// HighWater returns the number of unsent bytes above which a connection is not read: max or less.
+// HighWater returns the number of unsent bytes above which a connection is not read. It returns max, or less under
+// overload.
 func (m *Manager) HighWater(max int) int {
 	if n := m.highWater.Load(); n != 0 && n < int64(max) {
 		return int(n)
@@ -112,7 +113,8 @@ func (m *Manager) HighWater(max int) int {
 	return max
 }
 
-// BufferLimit returns the limit of the memory of all buffers together, in bytes: max or less.
+// BufferLimit returns the limit, in bytes, of the memory of all buffers together. It returns max, or less under
+// overload.
 func (m *Manager) BufferLimit(max int64) int64 {
 	if n := m.bufferLimit.Load(); n != 0 {
 		return min(n, max)
@@ -120,7 +122,7 @@ func (m *Manager) BufferLimit(max int64) int64 {
 	return max
 }
 
-// AcceptCheckInterval is the time after which PausesAccepts should be called again.
+// AcceptCheckInterval is the time between calls of PausesAccepts while accepting is paused.
 const AcceptCheckInterval = 10 * time.Millisecond
 
 // PausesAccepts reports whether new connections must wait in the kernel's queue.
@@ -128,7 +130,8 @@ func (m *Manager) PausesAccepts() bool {
 	return m.active.Load()&(1<<PauseAccepts|1<<RefuseConns) == 1<<PauseAccepts
 }
 
-// Update takes a sample and reports whether an action has begun or ended.
+// Update turns actions on or off according to s, a sample taken at now. It reports whether an action has begun or
+// ended.
 func (m *Manager) Update(now time.Duration, s *Sample) (changed bool) {
 	before := m.active.Load()
 	lag := s.Lag
@@ -155,7 +158,8 @@ func (m *Manager) Update(now time.Duration, s *Sample) (changed bool) {
 	return m.active.Load() != before
 }
 
-// signalLevel returns the level of an action's signal and how long it must last. The action begins at level 1.
+// signalLevel returns the strength of the signal for action a. The action begins when level has been at least 1 for
+// delay.
 func (m *Manager) signalLevel(a Action, now, lag time.Duration, s *Sample) (level float64, delay time.Duration) {
 	if l := memoryLevels[a]; l > 0 {
 		level = s.Memory / l
@@ -202,8 +206,8 @@ func (m *Manager) beginOrEndAction(a Action, now time.Duration, level float64, d
 	}
 }
 
-// lagController sheds requests that run on event loops, with a probability that keeps the lag at its target. Because
-// handlers and broadcasts may delay a loop for a short time, it begins late.
+// lagController computes the probability of shedding requests that run on event loops, so that the lag stays near
+// lagTarget. It begins when the lag has been high for lagShedTime. Shorter lags are normal.
 type lagController struct {
 	ratio, lastError float64
 	highSince        time.Duration // since when the lag is high; 0 if it is not
@@ -239,7 +243,8 @@ func (c *lagController) updateRatio(now, lag time.Duration) (ratio float64) {
 	return c.ratio
 }
 
-// setRatioByLagOrMemory sets the probability of shedding, which is 1 for all but critical requests if memory is short.
+// setRatioByLagOrMemory sets the probability of shedding requests that are not critical. If memory is short, the
+// probability is 1.
 func (m *Manager) setRatioByLagOrMemory(now, lag time.Duration, memory float64) {
 	ratio, level := m.lag.updateRatio(now, lag), memoryLevels[ShedRequests]
 	if m.lowMemory = memory >= level || m.lowMemory && memory >= endShare*level; m.lowMemory {

@@ -16,15 +16,15 @@ import (
 const (
 	// InputPauseSize is the number of bytes that wait for a handshake when IsInputFull asks the owner to stop reading.
 	InputPauseSize = 80 << 10
-	// MaxHandshakeInput is the maximum number of bytes that FeedHandshake buffers: InputPauseSize plus the data in
-	// flight when reading stops, which with io_uring is up to 32 buffers of 64 KiB.
+	// MaxHandshakeInput is the maximum number of bytes that FeedHandshake buffers. It is the sum of InputPauseSize and
+	// the data in flight when reading stops. With io_uring, up to 32 buffers of 64 KiB are in flight.
 	MaxHandshakeInput = InputPauseSize + 32<<16
-	// maxHelloInput limits the input before a complete ClientHello: the largest one that crypto/tls accepts, and the
-	// headers of its records. Clients with many extensions send about 2 KiB.
+	// maxHelloInput limits the input before a complete ClientHello. It is the size of the largest ClientHello that
+	// crypto/tls accepts, plus record headers. Clients with many extensions send about 2 KiB.
 	maxHelloInput = maxHello + 8<<10
 )
 
-// A handshake is the state that the session's owner shares with the handshake's goroutine.
+// handshake is the state that a session's owner shares with the goroutine of the handshake.
 type handshake struct {
 	// Set before the handshake is queued.
 	limiter     *HandshakeLimiter
@@ -61,8 +61,8 @@ type handshake struct {
 	err        error // the result, once done
 }
 
-// appendInputAndStartOnHello appends p to the input. When a server's input contains a complete ClientHello, the
-// handshake requests a slot.
+// appendInputAndStartOnHello appends p to the input of the handshake. On a server, a complete ClientHello makes the
+// handshake request a slot.
 func (h *handshake) appendInputAndStartOnHello(p []byte) error {
 	if err := h.appendInput(p); err != nil {
 		return err
@@ -129,8 +129,8 @@ func (h *handshake) requestHandshakeSlot() {
 	h.limiter.startOrQueueHandshake(h)
 }
 
-// markInputEndedOrFail records that no more input will arrive. If the handshake has no goroutine, it can never
-// complete, so markInputEndedOrFail returns an error.
+// markInputEndedOrFail records that no more input will arrive. It returns an error if the handshake can no longer
+// complete, because its goroutine has not started.
 func (h *handshake) markInputEndedOrFail() error {
 	h.mu.Lock()
 	h.inputEnded = true
@@ -164,7 +164,8 @@ func (h *handshake) cancelContext() {
 	}
 }
 
-// takeOutputAndResult returns and clears the output. If isDone is true, err is the handshake's error.
+// takeOutputAndResult returns and clears the output. isDone reports whether the handshake has ended, and err is its
+// result.
 func (h *handshake) takeOutputAndResult() (out []byte, isDone bool, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -202,7 +203,7 @@ func (h *handshake) setResultAndWakeOwner(err error) {
 	h.wakeOwner()
 }
 
-// wakeOwner wakes the owner unless the owner has aborted the handshake. The caller must hold h.mu.
+// wakeOwner calls Wake of the owner, unless the handshake was aborted. The caller must hold h.mu.
 func (h *handshake) wakeOwner() {
 	if !h.isAborted {
 		h.owner.Wake()
@@ -221,8 +222,7 @@ func (h *handshake) releaseCPUToken() {
 	}
 }
 
-// readBlocking implements Read for crypto/tls. While it waits for a record, the handshake does not hold one of the
-// limiter's CPU tokens, so that another handshake can use the CPU.
+// readBlocking implements Read for crypto/tls. While it waits for a record, other handshakes can use its CPU token.
 func (h *handshake) readBlocking(p []byte) (int, error) {
 	for {
 		n, err := h.takeBytesOfWholeRecord(p)
@@ -236,8 +236,8 @@ func (h *handshake) readBlocking(p []byte) (int, error) {
 	}
 }
 
-// waitInputOrEvictIfStalled waits for input. It returns false if the handshake's context has ended. It also returns
-// false if the client has sent nothing for stallTimeout and the limiter needs the slot for a queued handshake.
+// waitInputOrEvictIfStalled waits for input. It returns false if the handshake's context has ended, or if the limiter
+// has evicted the handshake. Eviction needs a client that has sent nothing for stallTimeout.
 func (h *handshake) waitInputOrEvictIfStalled() (available bool) {
 	var over <-chan time.Time
 	if !h.isClient { // a server may be slow

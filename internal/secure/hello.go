@@ -6,10 +6,10 @@ import (
 	"fmt"
 )
 
-// maxHello is the size of the largest ClientHello that crypto/tls accepts, in bytes.
+// maxHello is the maximum size in bytes of a ClientHello that crypto/tls accepts.
 const maxHello = 64 << 10
 
-// A helloScanner finds the end of a ClientHello, which is a handshake message in one or more records.
+// helloScanner finds the end of a ClientHello message, which may extend over several TLS records.
 type helloScanner struct {
 	offset     int     // where the next record begins
 	scanned    int     // bytes of the message in previous records
@@ -17,8 +17,8 @@ type helloScanner struct {
 	header     [4]byte // the first bytes of the message: type and length
 }
 
-// scanHello continues to scan in, which contains all input of the connection, also that of earlier calls. It reports
-// whether the ClientHello is complete. If the input is not a ClientHello, it returns an error.
+// scanHello reports whether in contains a complete ClientHello. in is all input of the connection so far. Each call
+// continues where the previous one stopped. If in is not a ClientHello, scanHello returns an error.
 func (h *helloScanner) scanHello(in []byte) (complete bool, _ error) {
 	if err := checkTLSPrefix(in); err != nil {
 		return false, err
@@ -72,7 +72,7 @@ func (h *helloScanner) parseHelloHeader(body []byte) error {
 	return nil
 }
 
-// A helloError is an error in a ClientHello for which RFC 8446 asks for an alert.
+// helloError is an error in a ClientHello that must be answered with an alert (RFC 8446).
 type helloError struct {
 	alert byte
 	error
@@ -84,7 +84,7 @@ const (
 	alertProtocolVersion   = 70
 )
 
-// record returns the unencrypted record with the alert.
+// alertRecord returns an unencrypted TLS record that contains the alert.
 func (e *helloError) alertRecord() []byte {
 	const typeAlert, fatal = 21, 2
 	return []byte{typeAlert, 3, 3, 0, 2, fatal, e.alert}
@@ -93,7 +93,7 @@ func (e *helloError) alertRecord() []byte {
 // plainHTTPAnswer is the answer of net/http to an unencrypted HTTP request on a TLS port.
 const plainHTTPAnswer = "HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"
 
-// looksLikeHTTP reports whether in begins like an unencrypted HTTP request. The prefixes are those of net/http.
+// looksLikeHTTP reports whether in begins like an unencrypted HTTP request. It checks the same prefixes as net/http.
 func looksLikeHTTP(in []byte) bool {
 	switch string(in[:min(len(in), headerLen)]) {
 	case "GET /", "HEAD ", "POST ", "PUT /", "OPTIO":
@@ -102,7 +102,7 @@ func looksLikeHTTP(in []byte) bool {
 	return false
 }
 
-// checkTLSPrefix returns an error if no TLS connection can start with in.
+// checkTLSPrefix returns an error if in cannot be the beginning of a TLS connection.
 func checkTLSPrefix(in []byte) error {
 	if len(in) == 0 || in[0] == typeHandshake && (len(in) == 1 || in[1] == 3) {
 		return nil
@@ -114,12 +114,12 @@ func checkTLSPrefix(in []byte) error {
 	return err
 }
 
-// maxSmallBody is the largest record body that fits into crypto/tls's initial buffer of 576 bytes.
+// maxSmallBody is the maximum record body, in bytes, that fits into the initial buffer of crypto/tls.
 const maxSmallBody = 576 - headerLen
 
-// splitHelloIntoSmallRecords splits the complete ClientHello in the input into small records, because crypto/tls keeps
-// a buffer as large as the largest record. TLS authenticates only the message, not the record boundaries. Because the
-// message buffer of crypto/tls grows by doubling, the number of records is a power of two.
+// splitHelloIntoSmallRecords splits the ClientHello at the beginning of in into small records. Small records save
+// memory, because crypto/tls keeps a buffer of the size of the largest record. The number of records is a power of two,
+// because another buffer of crypto/tls grows by doubling.
 func (h *helloScanner) splitHelloIntoSmallRecords(in []byte) []byte {
 	if h.scanned != h.messageLen {
 		return in // another message starts in the last record

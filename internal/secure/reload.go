@@ -14,11 +14,11 @@ import (
 
 const checkInterval = time.Second
 
-// A Reloader holds a certificate loaded from a pair of files, and reloads the pair when the files change. The method
-// GetCertificate is for the field of that name in [tls.Config]. A Reloader is safe for concurrent use.
+// Reloader holds a certificate and its key, and reloads both files when one of them changes. Use its method
+// GetCertificate as GetCertificate of a [tls.Config]. A Reloader is safe for concurrent use.
 //
-// A Reloader checks the files during handshakes, at most once a second. If it cannot load a pair, it logs the error
-// once and keeps the old pair until the next change. The two files may be replaced in any order.
+// A Reloader checks the files during handshakes, at most once a second. If loading fails, it logs the error once and
+// keeps the old certificate until the files change again. The files may be replaced in any order.
 type Reloader struct {
 	certFile, keyFile string
 	log               *slog.Logger
@@ -29,8 +29,8 @@ type Reloader struct {
 	cert, key []byte // the last pair that was tried
 }
 
-// NewReloader loads a pair of PEM files: the certificate with its chain, and its key. Later failures are logged to log.
-// If log is nil, [slog.Default] is used.
+// NewReloader loads a certificate chain and its key from two PEM files. Later failures to load the files are logged to
+// log, or to [slog.Default] if log is nil.
 func NewReloader(certFile, keyFile string, log *slog.Logger) (*Reloader, error) {
 	r := &Reloader{certFile: certFile, keyFile: keyFile, log: cmp.Or(log, slog.Default())}
 	if _, err := r.ReloadNow(); err != nil {
@@ -39,8 +39,8 @@ func NewReloader(certFile, keyFile string, log *slog.Logger) (*Reloader, error) 
 	return r, nil
 }
 
-// GetCertificate returns the current certificate. If the last check of the files was at least a second ago, it first
-// checks them and reloads the certificate if they have changed. It never fails.
+// GetCertificate returns the current certificate. At most once a second, it first checks the files and reloads them if
+// they have changed. The error is always nil.
 func (r *Reloader) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	if r.mu.TryLock() {
 		if time.Since(r.lastCheck) >= checkInterval {
@@ -57,7 +57,8 @@ func (r *Reloader) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error
 	return r.current.Load(), nil
 }
 
-// ReloadNow loads the pair even if the files have not changed. After an error the old certificate stays in use.
+// ReloadNow loads the certificate and key even if the files have not changed. expires is the end of the certificate's
+// validity. After an error, the old certificate stays in use.
 func (r *Reloader) ReloadNow() (expires time.Time, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -67,8 +68,8 @@ func (r *Reloader) ReloadNow() (expires time.Time, err error) {
 	return certExpiry(r.current.Load()), nil
 }
 
-// loadIfChanged loads the pair if a file has changed since the last attempt, or if force is true. attempted reports
-// whether it has tried to load the pair.
+// loadIfChanged loads the certificate and key if a file has changed since the last attempt, or if force is true.
+// attempted reports whether loading was attempted.
 func (r *Reloader) loadIfChanged(force bool) (attempted bool, err error) {
 	r.lastCheck = time.Now()
 	cert, err := os.ReadFile(r.certFile)

@@ -10,17 +10,16 @@ import (
 )
 
 type Owner interface {
-	// Emit appends ciphertext to the output. p is valid only during the call. The Session calls Emit only within calls
-	// of its own methods. Emit must not call the Session.
+	// Emit appends ciphertext to the output. p is valid only during the call. Only methods of the Session call Emit, on
+	// the owner's goroutine. Emit must not call the Session.
 	Emit(p []byte)
-	// Wake asks the owner to call AdvanceHandshake soon. The handshake's goroutine calls Wake with a lock held, so Wake
-	// must not block or call the Session. For the same reason, the owner must not call the Session while it holds a
-	// lock that Wake takes. Wake may have no effect, so the owner should call AdvanceHandshake regularly during a
-	// handshake.
+	// Wake asks the owner to call AdvanceHandshake soon. The handshake's goroutine calls Wake with a lock held. Wake
+	// must therefore not block or call the Session. The owner must not call the Session while holding a lock that Wake
+	// takes. Wake may have no effect, so the owner should call AdvanceHandshake regularly during a handshake.
 	Wake()
 }
 
-// ErrAgain is returned by Read if there is no plaintext yet. It is a temporary [net.Error].
+// ErrAgain is returned by Session.Read if no plaintext is available yet. It is a temporary [net.Error].
 var ErrAgain error = againError{}
 
 type againError struct{}
@@ -31,8 +30,9 @@ func (againError) Temporary() bool { return true }
 
 var errHandshaking = errors.New("secure: the handshake is not complete; wait until AdvanceHandshake reports that it is")
 
-// A Session is one end of a TLS connection. The owner moves the bytes: it passes received ciphertext to FeedHandshake
-// during the handshake and to Read afterwards, and sends the ciphertext that Emit receives. No method blocks.
+// Session is one end of a TLS connection. It does no I/O: the owner passes it the received ciphertext and sends the
+// ciphertext that Owner.Emit gets. Received ciphertext goes to FeedHandshake during the handshake, and to Read
+// afterwards. No method blocks.
 type Session struct {
 	tls   *tls.Conn // nil when closed
 	owner Owner
@@ -56,9 +56,9 @@ type Session struct {
 	mayHavePlaintext bool // crypto/tls may have more plaintext
 }
 
-// NewServerSession returns a session that accepts a client. cfg is used as by [tls.Server]. The callbacks of cfg get
-// the client's address from remote, which may be nil. If NextProtos of cfg contains http/1.1, the session
-// answers an unencrypted HTTP request with status 400 before the handshake fails.
+// NewServerSession returns a session that accepts a client. cfg is used as by [tls.Server]. remote is the client's
+// address for the callbacks of cfg, and may be nil. If cfg.NextProtos contains http/1.1, the session answers an
+// unencrypted HTTP request with status 400, and the handshake fails.
 func NewServerSession(cfg *tls.Config, g *HandshakeLimiter, owner Owner, remote net.Addr) *Session {
 	s := &Session{owner: owner}
 	h := &handshake{limiter: g, owner: owner, remote: remote, answersHTTP: slices.Contains(cfg.NextProtos, "http/1.1")}
@@ -66,9 +66,8 @@ func NewServerSession(cfg *tls.Config, g *HandshakeLimiter, owner Owner, remote 
 	return s
 }
 
-// NewClientSession returns a session that connects to a server. cfg is used as by [tls.Client], except that
-// renegotiation is always refused. The first AdvanceHandshake requests the handshake's slot. enableTakeover allows
-// TakeOver.
+// NewClientSession returns a session that connects to a server. cfg is used as by [tls.Client], but renegotiation is
+// always refused. The first AdvanceHandshake requests a slot of g. Session.TakeOver requires enableTakeover.
 func NewClientSession(cfg *tls.Config, g *HandshakeLimiter, owner Owner, remote net.Addr, enableTakeover bool) *Session {
 	s := &Session{owner: owner, isClient: true, stayInSessionCache: enableTakeover && cfg.ClientSessionCache != nil}
 	h := &handshake{limiter: g, owner: owner, remote: remote, isClient: true}
@@ -91,9 +90,9 @@ func (s *Session) setHandshakeAndNewTLSConn(h *handshake, newTLSConn func(net.Co
 	h.tls = s.tls
 }
 
-// FeedHandshake passes received ciphertext, which is valid only during the call, to the handshake. It buffers at most
-// MaxHandshakeInput bytes; see IsInputFull. Once AdvanceHandshake has reported an open session, pass ciphertext to Read
-// instead. After an error, send the emitted bytes, which may contain an alert, and close.
+// FeedHandshake passes received ciphertext to the handshake. ciphertext is valid only during the call. At most
+// MaxHandshakeInput bytes are buffered; see IsInputFull. Once AdvanceHandshake has reported an open session, pass
+// ciphertext to Read instead. After an error, send the emitted bytes, which may contain an alert, and close.
 func (s *Session) FeedHandshake(ciphertext []byte) error {
 	h := s.hs.Load()
 	switch {
@@ -116,16 +115,17 @@ func (s *Session) FeedHandshake(ciphertext []byte) error {
 	return nil
 }
 
-// IsInputFull reports whether InputPauseSize bytes or more wait for the handshake, because the peer sends faster than
-// the handshake proceeds. The owner should then stop reading. The session wakes the owner when reading can resume.
+// IsInputFull reports whether the owner should stop reading, because InputPauseSize bytes or more wait for the
+// handshake. The session wakes the owner when reading can resume.
 func (s *Session) IsInputFull() bool {
 	h := s.hs.Load()
 	return h != nil && h.isInputFull()
 }
 
-// AdvanceHandshake emits the handshake's output. The owner calls AdvanceHandshake when woken. open means that the
-// handshake is complete. When the session has opened, call Read without input to decrypt what has already arrived.
-// After an error, send the emitted bytes and close. io.EOF means that the peer closed without sending.
+// AdvanceHandshake emits the output of the handshake. Call it when the owner is woken. open reports whether the
+// handshake is complete. Once the session is open, call Read without input to decrypt the data that has already
+// arrived. After an error, send the emitted bytes and close. io.EOF means that the peer closed without sending
+// anything.
 func (s *Session) AdvanceHandshake() (open bool, err error) {
 	h := s.hs.Load()
 	if h == nil || s.err != nil {
@@ -165,14 +165,15 @@ func (s *Session) failHandshake(err error) {
 	s.err = err
 }
 
-// Read decrypts ciphertext, which is valid only during the call, into dst. n is the number of bytes of plaintext, and
-// used the number of bytes of ciphertext consumed. Call Read with the remaining ciphertext until it returns an error.
-// All ciphertext is then consumed, and an incomplete record is kept. If n > 0, the error is nil. The errors:
+// Read decrypts ciphertext into dst. ciphertext is valid only during the call. n is the number of plaintext bytes, and
+// used is the number of ciphertext bytes consumed. Repeat the call with the remaining ciphertext until it returns an
+// error. All ciphertext is then consumed, and Read keeps an incomplete record. If n > 0, the error is nil. The errors
+// are:
 //
 //   - ErrAgain: more ciphertext is needed.
 //   - io.EOF: the peer has closed its direction with close_notify. Writing is still possible.
 //   - io.ErrUnexpectedEOF: the transport ended without close_notify.
-//   - any other: the session is broken, and an alert may have been emitted. Send the emitted bytes and close.
+//   - any other: the session is broken. Send the emitted bytes, which may contain an alert, and close.
 //
 // Errors other than ErrAgain are final; later input is discarded.
 func (s *Session) Read(dst, ciphertext []byte) (n, used int, err error) {
@@ -226,8 +227,8 @@ func (s *Session) Write(plaintext []byte) error {
 	return err
 }
 
-// CloseWrite emits close_notify. Reading is still possible. Further calls have no effect. CloseWrite fails if the
-// session is broken.
+// CloseWrite emits close_notify. Reading is still possible. Further calls have no effect. CloseWrite returns an error
+// if the session is broken.
 func (s *Session) CloseWrite() error {
 	switch {
 	case !s.isOpen:
@@ -245,9 +246,9 @@ func (s *Session) notOpenError() error {
 	return errHandshaking
 }
 
-// MarkInputEnded records that the transport has ended and no more ciphertext will arrive. During the handshake, the
-// next AdvanceHandshake then returns an error. After the handshake, Read returns the remaining plaintext, followed by
-// io.EOF if close_notify has arrived, or otherwise io.ErrUnexpectedEOF.
+// MarkInputEnded records that the transport has ended, so no more ciphertext will arrive. During the handshake, the
+// next AdvanceHandshake returns an error. After the handshake, Read returns the remaining plaintext and then an error:
+// io.EOF after close_notify, or io.ErrUnexpectedEOF without close_notify.
 func (s *Session) MarkInputEnded() {
 	s.inputEnded = true
 	if h := s.hs.Load(); h != nil && s.err == nil {
@@ -260,8 +261,8 @@ func (s *Session) MarkInputEnded() {
 // IsInputEnded reports whether MarkInputEnded was called.
 func (s *Session) IsInputEnded() bool { return s.inputEnded }
 
-// Abort ends the session immediately in any state, because the connection is gone. Emit and Wake are not called any
-// more. The handshake's goroutine ends soon.
+// Abort ends the session in any state, after its connection was lost. The session no longer calls Emit and Wake. The
+// goroutine of the handshake ends soon.
 func (s *Session) Abort() {
 	if h := s.hs.Load(); h != nil {
 		h.abort()
@@ -270,9 +271,8 @@ func (s *Session) Abort() {
 	s.releasePartialBuffer()
 }
 
-// InputMemory returns the memory, in bytes, that the session uses because of its peer's input, in addition to its fixed
-// size. hasPartialInput reports whether the session waits for the rest of a record or, before the handshake, of a
-// ClientHello. The memory that crypto/tls keeps after large records is estimated.
+// InputMemory returns the memory, in bytes, of the session's buffers. The memory that crypto/tls uses is estimated.
+// hasPartialInput reports whether the session waits for the missing part of a record or of a ClientHello.
 func (s *Session) InputMemory() (memoryBytes int, hasPartialInput bool) {
 	if h := s.hs.Load(); h != nil {
 		return h.bufferMemory()
@@ -284,14 +284,14 @@ func (s *Session) InputMemory() (memoryBytes int, hasPartialInput bool) {
 	return memoryBytes, len(s.partial) > 0
 }
 
-// inputBufferSlack is the memory that crypto/tls keeps in its input buffer in addition to the largest record. Records
-// up to smallRecord fit into the initial buffer and need no more memory.
+// Sizes for estimating the input buffer of crypto/tls. The buffer is inputBufferSlack bytes larger than the largest
+// record. Records of up to smallRecord bytes use only the initial buffer.
 const (
 	inputBufferSlack = 2 << 10
 	smallRecord      = 512
 )
 
-// State returns the negotiated parameters, or the zero value while the session is not open.
+// State returns the negotiated parameters of an open session. Otherwise it returns the zero value.
 func (s *Session) State() tls.ConnectionState {
 	if !s.isOpen {
 		return tls.ConnectionState{}

@@ -17,11 +17,12 @@ import (
 // traffic secrets. crypto/tls writes them to Config.KeyLogWriter, so each handshake has a configuration with a writer
 // of its own.
 
-// maxServerName is the length of the longest DNS name: RFC 1035. Each connection may keep a server name.
+// maxServerName is the maximum length of a server name: the longest DNS name (RFC 1035). The limit saves memory,
+// because each connection may keep its server name.
 const maxServerName = 255
 
-// EnableTakeover prepares the configuration of a server, which the caller must own, for Session.TakeOver. The
-// callbacks of cfg and its KeyLogWriter work as before.
+// EnableTakeover prepares the configuration of a TLS server for Session.TakeOver. It changes cfg, which the caller must
+// own. The callbacks and the KeyLogWriter of cfg work as before.
 func EnableTakeover(cfg *tls.Config) {
 	getConfig := cfg.GetConfigForClient
 	cfg.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
@@ -52,7 +53,8 @@ func withSecretsWriter(cfg *tls.Config, h *handshake) *tls.Config {
 	return cfg
 }
 
-// trafficSecrets are the secrets of a TLS 1.3 connection. As a KeyLogWriter, it stores those that crypto/tls writes.
+// trafficSecrets are the traffic secrets of a TLS 1.3 connection. crypto/tls delivers the secrets through
+// Config.KeyLogWriter, which trafficSecrets implements.
 type trafficSecrets struct {
 	client, server  []byte
 	sentRecords     int       // number of records that a server has encrypted with its secret
@@ -76,8 +78,8 @@ func (s *trafficSecrets) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// countServerEncryptedRecords adds to sentRecords the records in p, sent by a server, that are encrypted with the
-// server's traffic secret.
+// countServerEncryptedRecords counts the records in p that are encrypted with the server's traffic secret. It adds the
+// number to sentRecords. p is output of a server.
 func (s *trafficSecrets) countServerEncryptedRecords(p []byte) {
 	if fips140.Enabled() {
 		return // StayFIPS
@@ -95,7 +97,7 @@ func (s *trafficSecrets) erase() {
 	clear(s.server)
 }
 
-// A StayReason is a reason why a session stays in crypto/tls.
+// StayReason is a reason why crypto/tls continues to process the records of a session.
 type StayReason uint8
 
 const (
@@ -108,9 +110,9 @@ const (
 	NumStayReasons
 )
 
-// TakeOver ends the use of crypto/tls by an open session. Package tls13 takes over its records: conn is the
-// connection, and unread is ciphertext that has already arrived. The session must not be used afterwards. If the reason
-// is not StayNone, nothing has changed.
+// TakeOver moves an open session from crypto/tls to package tls13. conn continues the connection. unread is ciphertext
+// that has already arrived. If reason is StayNone, the session must not be used afterwards. If reason has another
+// value, the session is unchanged.
 func (s *Session) TakeOver(cache *tls13.CipherCache) (conn tls13.Conn, unread []byte, reason StayReason) {
 	secrets := s.secrets
 	s.secrets = nil
@@ -148,11 +150,11 @@ func (s *Session) TakeOver(cache *tls13.CipherCache) (conn tls13.Conn, unread []
 	return conn, unread, StayNone
 }
 
-// An Exporter exports keying material: RFC 5705.
+// Exporter exports keying material (RFC 5705).
 type Exporter func(label string, context []byte, length int) ([]byte, error)
 
-// exporterFieldOrNil returns a pointer to the field of state that exports keying material, or nil if a future version
-// of Go has no such field.
+// exporterFieldOrNil returns a pointer to the unexported exporter field of state. It returns nil if this version of Go
+// has no such field.
 func exporterFieldOrNil(state *tls.ConnectionState) *Exporter {
 	f := reflect.ValueOf(state).Elem().FieldByName("ekm")
 	if !f.IsValid() || !f.Type().ConvertibleTo(reflect.TypeFor[Exporter]()) {
@@ -161,11 +163,11 @@ func exporterFieldOrNil(state *tls.ConnectionState) *Exporter {
 	return (*Exporter)(unsafe.Pointer(f.UnsafeAddr()))
 }
 
-// ExporterOf returns the exporter of a connection that was taken over. Unlike state.ExportKeyingMaterial, the exporter
-// does not keep state in memory.
+// ExporterOf returns the exporter of keying material in state, after a successful Session.TakeOver. The exporter does
+// not keep state in memory.
 func ExporterOf(state *tls.ConnectionState) Exporter { return *exporterFieldOrNil(state) }
 
-// SetExporter sets the exporter of a new state.
+// SetExporter sets the exporter of keying material in state, after a successful Session.TakeOver.
 func SetExporter(state *tls.ConnectionState, exporter Exporter) {
 	*exporterFieldOrNil(state) = exporter
 }

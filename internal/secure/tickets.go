@@ -10,14 +10,14 @@ import (
 	"time"
 )
 
-// A TicketKeyRing holds the keys of a server's session tickets, so that another process can continue to use the keys.
-// (crypto/tls does not disclose the keys that it generates.) The ring follows the schedule of crypto/tls: a key
-// encrypts tickets for at most a day and decrypts them for a week. A TicketKeyRing is safe for concurrent use.
+// TicketKeyRing holds the session ticket keys of a server, so that another process can continue to use the keys. It
+// follows the schedule of crypto/tls: a key encrypts tickets for at most a day and decrypts tickets for a week. A
+// TicketKeyRing is safe for concurrent use.
 type TicketKeyRing struct {
 	cfg     *tls.Config
 	renewAt atomic.Int64 // when to generate a new key, in Unix nanoseconds
 
-	// If shared is set, the keys are derived from those that several processes share, for this listener.
+	// If shared is set, the keys for this listener are derived from the shared keys.
 	shared   *SharedTicketKeys
 	listener int
 
@@ -25,7 +25,8 @@ type TicketKeyRing struct {
 	keys []TicketKey // newest first
 }
 
-// TicketKey is a ticket encryption key. It must be kept as secret as the content of sessions.
+// TicketKey is a key that encrypts session tickets. Anyone who has the key can decrypt resumed sessions, so keep it
+// secret.
 type TicketKey struct {
 	Key  []byte // 32 bytes
 	Made time.Time
@@ -35,26 +36,28 @@ const (
 	ticketKeyUse  = 24 * time.Hour
 	ticketKeyLife = 7 * ticketKeyUse
 	ticketKeySize = 32
-	// MaxTicketKeys is the maximum number of keys at a time.
+	// MaxTicketKeys is the maximum number of keys that are valid at the same time.
 	MaxTicketKeys = int(ticketKeyLife/ticketKeyUse) + 1
 )
 
-// NewTicketKeyRingIfShareable generates ticket keys and adds inheritedKeys, the keys of another process. It sets them
-// in cfg, which the caller must own. The result is nil if the user has set keys or ticket functions or disabled
-// tickets. It is also nil if clients may have to present certificates, because another process may trust other
-// certificates.
+// NewTicketKeyRingIfShareable generates ticket keys and adds inheritedKeys, the keys of another process. It sets the
+// keys in cfg, which the caller must own. It returns nil in these cases:
+//
+//   - The user has set ticket keys, has customized tickets (WrapSession, UnwrapSession) or has disabled tickets.
+//   - Client certificates may be required (ClientAuth, GetConfigForClient). Another process may trust other
+//     certificates.
 func NewTicketKeyRingIfShareable(cfg *tls.Config, inheritedKeys []TicketKey) (ringOrNil *TicketKeyRing) {
 	return initKeysIfShareable(&TicketKeyRing{cfg: cfg, keys: slices.Clone(inheritedKeys)})
 }
 
-// NewDerivedTicketKeyRing is like NewTicketKeyRingIfShareable, but derives the keys from shared ones. Different
-// listeners get different keys.
+// NewDerivedTicketKeyRing is like NewTicketKeyRingIfShareable, but derives the keys from shared. Each listener number
+// gives different keys.
 func NewDerivedTicketKeyRing(cfg *tls.Config, shared *SharedTicketKeys, listener int) (ringOrNil *TicketKeyRing) {
 	return initKeysIfShareable(&TicketKeyRing{cfg: cfg, shared: shared, listener: listener})
 }
 
-// initKeysIfShareable sets ticket keys in the configuration of t and returns t. It returns nil if another process must
-// not use these keys; see NewTicketKeyRingIfShareable.
+// initKeysIfShareable sets ticket keys in t.cfg and returns t. It returns nil if t.cfg does not permit keys from
+// another process; see NewTicketKeyRingIfShareable.
 func initKeysIfShareable(t *TicketKeyRing) (ringOrNil *TicketKeyRing) {
 	cfg := t.cfg
 	if cfg.SessionTicketsDisabled || cfg.WrapSession != nil || cfg.UnwrapSession != nil || hasTicketKeysOrUnknown(cfg) ||
@@ -65,8 +68,8 @@ func initKeysIfShareable(t *TicketKeyRing) (ringOrNil *TicketKeyRing) {
 	return t
 }
 
-// hasTicketKeysOrUnknown reports whether the user has set keys. It reads an unexported field of tls.Config, because no
-// method reports that. If a future version of Go renames the field, hasTicketKeysOrUnknown returns true.
+// hasTicketKeysOrUnknown reports whether the user has set session ticket keys in cfg. It reads an unexported field of
+// tls.Config. If this version of Go has no such field, it returns true.
 func hasTicketKeysOrUnknown(cfg *tls.Config) bool {
 	_, _ = cfg.DecryptTicket(nil, tls.ConnectionState{}) // makes a key in the deprecated field appear there as well
 	set := reflect.ValueOf(cfg).Elem().FieldByName("sessionTicketKeys")
@@ -80,8 +83,8 @@ func (t *TicketKeyRing) RenewIfDue() {
 	}
 }
 
-// refreshKeysAndConfig renews the keys if necessary, or derives them from the shared keys. It then sets them in the
-// configuration.
+// refreshKeysAndConfig renews the keys if necessary and sets them in the configuration. A ring with shared keys derives
+// its keys from the shared ones.
 func (t *TicketKeyRing) refreshKeysAndConfig(now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -98,8 +101,8 @@ func (t *TicketKeyRing) refreshKeysAndConfig(now time.Time) {
 	t.renewAt.Store(t.keys[0].Made.Add(ticketKeyUse).UnixNano())
 }
 
-// dropExpiredAndAddKeyIfDue removes keys that are invalid or too old, and adds a new key if the newest was used for a
-// day.
+// dropExpiredAndAddKeyIfDue removes invalid and expired keys from keys. If the newest key is a day old, it adds a new
+// key.
 func dropExpiredAndAddKeyIfDue(keys []TicketKey, now time.Time) []TicketKey {
 	keys = slices.DeleteFunc(keys, func(k TicketKey) bool {
 		return len(k.Key) != ticketKeySize || k.Made.After(now) || now.Sub(k.Made) >= ticketKeyLife

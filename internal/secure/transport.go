@@ -7,10 +7,12 @@ import (
 	"time"
 )
 
-// transport is the session as a net.Conn for crypto/tls. The handshake's goroutine uses it first, then the owner.
+// transport makes a Session a net.Conn for crypto/tls. During the handshake, only the goroutine of the handshake uses
+// it. Afterwards, only the owner of the session uses it.
 type transport Session
 
-// Read returns bytes of one complete record. After the handshake, it returns ErrAgain if there is no complete record.
+// Read returns bytes of the next complete record. During the handshake, it blocks until a record is complete. After the
+// handshake, it returns ErrAgain instead.
 func (t *transport) Read(p []byte) (int, error) {
 	if h := t.hs.Load(); h != nil {
 		return h.readBlocking(p)
@@ -42,12 +44,12 @@ func (t *transport) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Close does nothing. crypto/tls calls it after the end of a handshake's context, when reads and writes already fail.
+// Close does nothing. crypto/tls calls Close when the context of a handshake has ended.
 func (t *transport) Close() error { return nil }
 
 func (t *transport) LocalAddr() net.Addr { return unknownAddr{} }
 
-// RemoteAddr returns the client's address for the callbacks of a tls.Config, during the handshake only.
+// RemoteAddr returns the peer's address, for the callbacks of a tls.Config. It is known only during the handshake.
 func (t *transport) RemoteAddr() net.Addr {
 	if h := t.hs.Load(); h != nil && h.remote != nil {
 		return h.remote
@@ -55,7 +57,8 @@ func (t *transport) RemoteAddr() net.Addr {
 	return unknownAddr{}
 }
 
-// Deadlines have no effect, because the owner is responsible for timeouts.
+// SetDeadline has no effect, because the owner of the session applies timeouts. The same holds for SetReadDeadline and
+// SetWriteDeadline.
 func (t *transport) SetDeadline(time.Time) error      { return nil }
 func (t *transport) SetReadDeadline(time.Time) error  { return nil }
 func (t *transport) SetWriteDeadline(time.Time) error { return nil }
@@ -65,8 +68,8 @@ type unknownAddr struct{}
 func (unknownAddr) Network() string { return "unknown" }
 func (unknownAddr) String() string  { return "unknown" }
 
-// prepareNextWholeRecord sets recordLeft to the length of the next complete record. If no record is complete, it moves
-// all of s.input to s.partial and returns false.
+// prepareNextWholeRecord finds the next complete record and sets recordLeft to its length. If no record is complete, it
+// moves all of s.input to s.partial and returns false.
 func (s *Session) prepareNextWholeRecord() (found bool) {
 	if s.recordLeft > 0 {
 		return true
@@ -100,9 +103,8 @@ func (s *Session) beginRecord(p []byte) {
 	s.largestRecord = max(s.largestRecord, s.recordLeft)
 }
 
-// maxSmallPartial is the maximum size of incomplete input that is stored in a slice of its own. Larger input is stored
-// in a pooled buffer, because a long stream leaves a partial record after every read, and a new slice each time would
-// be garbage.
+// maxSmallPartial is the size, in bytes, up to which incomplete input is stored in its own slice. Larger input uses
+// pooled buffers, because a long stream leaves a partial record after every read.
 const maxSmallPartial = 2 << 10
 
 var partialBuffers = sync.Pool{New: func() any { return new([maxRecord]byte) }}
@@ -134,9 +136,8 @@ const (
 	typeClientHello = 1
 )
 
-// recordLenOrHeaderLen returns the length of the first record in b. If b is too short, it returns the number of bytes
-// needed to compute the length. If the length is invalid, it returns the header's length; crypto/tls then reports the
-// error.
+// recordLenOrHeaderLen returns the length of the first record in b. If b is shorter than a header or the length is
+// invalid, it returns the length of a header. crypto/tls reports invalid lengths.
 func recordLenOrHeaderLen(b []byte) int {
 	if len(b) < headerLen {
 		return headerLen

@@ -12,8 +12,8 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// waitTimeout limits the real time of a wait for a handler's goroutines. While the server does not read because the
-// peer reads too little, the wait ends after pausedWaitTimeout without any activity.
+// Limits of the real time for which a test waits for goroutines of handlers. pausedWaitTimeout applies while the server
+// does not read because the peer has too much unread output. Any activity restarts pausedWaitTimeout.
 const (
 	waitTimeout       = 5 * time.Second
 	pausedWaitTimeout = 800 * time.Millisecond
@@ -21,8 +21,8 @@ const (
 
 const maxShown = 1 << 10
 
-// Peer is the remote end of a connection. It reads output immediately and buffers up to 16 MiB for the test. When the
-// server has ended its direction, the peer ends its own, like most clients.
+// Peer is the remote end of a connection to a Server. It reads output immediately and buffers up to 16 MiB for the
+// test. When the server ends its direction, the peer also ends its direction, like most clients.
 type Peer struct {
 	s          *Server
 	end        *virtual.Peer
@@ -34,9 +34,9 @@ type Peer struct {
 // Addr returns the peer's address.
 func (p *Peer) Addr() netip.AddrPort { return p.end.Addr }
 
-// Send sends text to the server, which receives it in reads of at most 64 KiB. To test framing, send a message in
-// parts. While the server does not read, up to 16 MiB of text wait. Send fails the test if the peer or the connection
-// has ended.
+// Send sends text to the server. The server receives it in reads of at most 64 KiB. To test framing, send a message in
+// several calls. While the server does not read, up to 16 MiB wait. Send fails the test if the peer has ended its
+// direction or the connection has closed.
 func (p *Peer) Send(text string) {
 	p.s.t.Helper()
 	if _, err := p.Write([]byte(text)); err != nil {
@@ -60,7 +60,7 @@ func (p *Peer) Write(b []byte) (n int, err error) {
 	return len(b), nil
 }
 
-// CloseWrite ends the peer's direction, like a client that half-closes or closes. The server may still answer.
+// CloseWrite ends the peer's direction, as a client does that half-closes or closes. The server may still answer.
 func (p *Peer) CloseWrite() {
 	p.s.runAndSettle(func() {
 		if p.tls != nil {
@@ -70,14 +70,14 @@ func (p *Peer) CloseWrite() {
 	})
 }
 
-// Reset resets the connection, like a crashed client. The close reason is syscall.ECONNRESET.
+// Reset resets the connection, as if the client had crashed. The close reason is syscall.ECONNRESET.
 func (p *Peer) Reset() { p.s.runAndSettle(p.end.Reset) }
 
-// StopReading makes the peer accept no more output, as if all buffers to a slow client were full. Output then waits in
-// the server and counts for Limits.MaxUnsent, HighWater and WriteTimeout.
+// StopReading makes the peer accept no more output, like a slow client whose buffers are full. Output then waits in the
+// server and counts for Limits.MaxUnsent, HighWater and WriteTimeout.
 func (p *Peer) StopReading() { p.s.runAndSettle(func() { p.end.SetReceiveWindow(0) }) }
 
-// ReadMore lets the peer read n more bytes of output after StopReading.
+// ReadMore makes the peer read n more bytes of output. It requires an earlier call of StopReading.
 func (p *Peer) ReadMore(n int) {
 	p.s.t.Helper()
 	reads := false
@@ -91,10 +91,10 @@ func (p *Peer) ReadMore(n int) {
 	}
 }
 
-// StartReading ends the effect of StopReading.
+// StartReading ends the effect of StopReading. The peer reads all output again.
 func (p *Peer) StartReading() { p.s.runAndSettle(func() { p.end.SetReceiveWindow(-1) }) }
 
-// Output returns what the server has sent since the last call of Output or Expect.
+// Output returns the server's output since the last call of Output or Expect.
 func (p *Peer) Output() (text string) {
 	p.s.runAndSettle(func() {
 		text = string(p.undiscardedOutput())
@@ -103,8 +103,8 @@ func (p *Peer) Output() (text string) {
 	return text
 }
 
-// Expect removes want from the beginning of the output. If the output does not begin with want, Expect fails the test.
-// Later calls get the output after want.
+// Expect removes want from the beginning of the unread output. It waits for output that handlers produce on goroutines.
+// If the output does not begin with want, Expect fails the test. Later calls see only the output after want.
 func (p *Peer) Expect(want string) {
 	p.s.t.Helper()
 	met, got := false, ""
@@ -122,9 +122,9 @@ func (p *Peer) Expect(want string) {
 	}
 }
 
-// ExpectClosed fails the test unless the connection has closed, or soon closes, with a reason for which
-// errors.Is(reason, why) is true. If why is nil, the reason must be nil. If the server has rejected the peer, the
-// reason is an error such as tcp.ErrTooManyConns.
+// ExpectClosed fails the test unless the connection closes soon with the reason why. The comparison is
+// errors.Is(reason, why). A nil why requires a nil reason. If the server has rejected the peer, the reason is an error
+// such as tcp.ErrTooManyConns.
 func (p *Peer) ExpectClosed(why error) {
 	p.s.t.Helper()
 	var got error
@@ -138,13 +138,14 @@ func (p *Peer) ExpectClosed(why error) {
 	}
 }
 
-// Closed returns the close reason, which is nil after Conn.Close. ok is false if the connection has not closed.
+// Closed returns the close reason, which is nil after Conn.Close. ok reports whether the connection has closed.
 func (p *Peer) Closed() (why error, ok bool) {
 	p.s.runAndSettle(func() { why, ok = p.closeReason() })
 	return why, ok
 }
 
-// waitUntilOrTimeout calls found after each activity of the engine until found returns true or the wait times out.
+// waitUntilOrTimeout calls found after each activity of the engine. It returns when found returns true or the time
+// limit has passed.
 func (p *Peer) waitUntilOrTimeout(found func() bool) {
 	for end := time.Now().Add(waitTimeout); ; {
 		ok, paused := false, false

@@ -53,7 +53,8 @@ import (
 
 const shutdownTimeout = 30 * time.Second
 
-// Server is a server in a test. Use a Server and its Peers only on the test's goroutine, outside handlers.
+// Server is a test server with simulated connections and time. Use a Server and its Peers only on the test's goroutine,
+// outside handlers.
 type Server struct {
 	t      testing.TB
 	srv    *tcp.Server
@@ -63,8 +64,9 @@ type Server struct {
 	inCall atomic.Bool // a call is in progress
 }
 
-// NewServer serves srv until the end of the test. srv must not have served before and can't serve again. srv.Addr is
-// ignored. If srv.Log is nil, the server logs to the test's output. Invalid settings of srv fail the test immediately.
+// NewServer serves srv until the end of the test. srv must not have served before and can't serve again. NewServer
+// ignores srv.Addr. If srv.Log is nil, the server logs to the test's output. Invalid settings of srv fail the test
+// immediately.
 func NewServer(t testing.TB, srv *tcp.Server) *Server {
 	t.Helper()
 	if srv.Processes > 1 {
@@ -98,7 +100,7 @@ func NewServer(t testing.TB, srv *tcp.Server) *Server {
 	return s
 }
 
-// runAndSettle runs all pending events, then f, and then again all pending events.
+// runAndSettle runs all pending events, then calls f, and finally runs all events that f has caused.
 func (s *Server) runAndSettle(f func()) {
 	if !s.inCall.CompareAndSwap(false, true) {
 		panic("tcptest: concurrent call or call within a handler; expected calls on the test's goroutine only")
@@ -107,8 +109,9 @@ func (s *Server) runAndSettle(f func()) {
 	s.engine.DoAndRunUntilIdle(f)
 }
 
-// Dial connects a peer from 198.51.100.1 and a unique port, starting at 1024. If the server rejects the peer, the peer
-// is closed and its output is the answer of Server.Refuse. Dial fails the test after Drain and after 65,536 peers.
+// Dial connects a peer to the server. The peer has the address 198.51.100.1 and a unique port, starting at 1024. If the
+// server rejects the peer, the peer is closed and its output is the answer of Server.Refuse. Dial fails the test after
+// Drain. It also fails the test after 65,536 peers.
 func (s *Server) Dial() *Peer {
 	s.t.Helper()
 	const first, ports = 1024, 1<<16 - 1024
@@ -117,7 +120,8 @@ func (s *Server) Dial() *Peer {
 	return s.DialFrom(netip.AddrPortFrom(ip, uint16(first+n%ports)))
 }
 
-// DialFrom is like Dial, but connects from addr, to test rules such as Server.Deny. A zero addr means a unix socket.
+// DialFrom is like Dial, but connects from addr. Use it to test rules such as Server.Deny. A zero addr means a unix
+// socket.
 func (s *Server) DialFrom(addr netip.AddrPort) *Peer {
 	s.t.Helper()
 	p := &Peer{s: s}
@@ -132,7 +136,7 @@ func (s *Server) DialFrom(addr netip.AddrPort) *Peer {
 }
 
 // AcceptDial accepts the oldest connection that the server is dialing (Server.Dial, Conn.Dial). The peer's Addr is the
-// dialed address. If there is none, AcceptDial fails the test. Dials of host names are not supported.
+// dialed address. If the server dials no address, AcceptDial fails the test. Dials of host names are not supported.
 func (s *Server) AcceptDial() *Peer {
 	s.t.Helper()
 	p := &Peer{s: s}
@@ -143,8 +147,8 @@ func (s *Server) AcceptDial() *Peer {
 	return p
 }
 
-// RefuseDial is like AcceptDial, but the dial fails with err, such as syscall.ECONNREFUSED or tcp.ErrDialTimeout. A
-// dial that is neither accepted nor refused waits; Timeout has no effect.
+// RefuseDial is like AcceptDial, but makes the dial fail with err, such as syscall.ECONNREFUSED or tcp.ErrDialTimeout.
+// A dial that is neither accepted nor refused waits without limit; Dial.Timeout has no effect.
 func (s *Server) RefuseDial(err error) {
 	s.t.Helper()
 	ok := false
@@ -153,10 +157,10 @@ func (s *Server) RefuseDial(err error) {
 	}
 }
 
-// MigrateTo moves the open connections to another server, as tcp.Server.Upgrade moves them to a new process. SaveState
-// and RestoreState of a tcp.StateMigrator are called first, and their errors fail the test; then Save and Restore for
-// each connection. The peers then belong to the server to. MigrateTo returns the reasons of connections that stay, for
-// example errors of Save.
+// MigrateTo moves the open connections to another server, as tcp.Server.Upgrade moves them to a new process. It first
+// calls SaveState and RestoreState of a tcp.StateMigrator, whose errors fail the test. It then calls Save and Restore
+// for each connection. Moved peers belong to the other server from then on. stayed contains all other peers, with the
+// reason why they have not moved, such as an error of Save.
 func (s *Server) MigrateTo(to *Server) (stayed map[*Peer]error) {
 	s.t.Helper()
 	stayed = make(map[*Peer]error)
@@ -187,8 +191,8 @@ func (s *Server) MigrateTo(to *Server) (stayed map[*Peer]error) {
 	return stayed
 }
 
-// Advance moves the server's time by d and runs the heartbeats and timeouts that become due, in order. Advance(0) runs
-// what is due now. All calls together may advance the time by at most 365 days.
+// Advance moves the server's clock forward by d. It runs the heartbeats and timeouts up to the new time, in order.
+// Advance(0) runs those that are due now. All calls together may advance the clock by at most 365 days.
 func (s *Server) Advance(d time.Duration) {
 	s.t.Helper()
 	var ok bool
@@ -201,7 +205,7 @@ func (s *Server) Advance(d time.Duration) {
 
 // Drain begins an orderly shutdown, like the end of ListenAndServe's context, and returns immediately. Idle connections
 // close with ErrServerClosed. Other connections close when their message is complete and their output is sent. When
-// Advance has passed Limits.ShutdownTimeout, all connections close.
+// Advance has moved the clock by Limits.ShutdownTimeout, all connections close.
 func (s *Server) Drain() {
 	s.t.Helper()
 	within := s.srv.Limits.ShutdownTimeout
@@ -213,7 +217,8 @@ func (s *Server) Drain() {
 	s.runAndSettle(func() {})
 }
 
-// failTestForUnseenPanics fails the test if a handler has panicked, unless the test has read the close reason.
+// failTestForUnseenPanics fails the test for each panic of a handler, unless the test has read the connection's close
+// reason.
 func (s *Server) failTestForUnseenPanics() {
 	unseen := s.engine.Counters()[engine.Panics]
 	for _, p := range s.peers {

@@ -8,9 +8,10 @@ import (
 	"time"
 )
 
-// StartTLS performs the peer's end of a TLS handshake: the client's, or the server's if the connection was dialed. From
-// then on, the peer sends and receives through TLS. If the handshake fails, StartTLS returns the error, and the peer
-// ends its direction. CloseWrite sends a close_notify. A peer that ends because the server has ended sends none.
+// StartTLS performs the peer's end of a TLS handshake. The peer is the TLS client or, if the server dialed the
+// connection, the TLS server. Afterwards, the peer sends and receives through TLS. CloseWrite of the peer sends a
+// close_notify. A peer that ends its direction only because the server has ended sends no close_notify. If the
+// handshake fails, StartTLS returns the error and ends the peer's direction.
 func (p *Peer) StartTLS(config *tls.Config) error {
 	conn, makeConn := &tlsTransport{peer: p, handshaking: true}, tls.Client
 	if p.end.IsDialled() {
@@ -30,7 +31,8 @@ func (p *Peer) StartTLS(config *tls.Config) error {
 	return nil
 }
 
-// undiscardedOutput returns the output of the server that has not been discarded. The caller runs within runAndSettle.
+// undiscardedOutput returns the server's output that has not been discarded, decrypted if the peer uses TLS. Call it
+// only within runAndSettle.
 func (p *Peer) undiscardedOutput() []byte {
 	if p.tls == nil {
 		return p.end.Received()
@@ -53,8 +55,8 @@ func (p *Peer) discardReceived(n int) {
 	p.plaintext = p.plaintext[n:]
 }
 
-// tlsTransport connects a tls.Conn with the end of a connection. During the handshake, it is used outside of
-// runAndSettle, and Read waits for input. After the handshake, Read without input fails with a temporary error.
+// tlsTransport is the net.Conn on which a peer's tls.Conn sends and receives. During the handshake, use it only outside
+// of runAndSettle, because Read waits for input. Afterwards, Read without input fails with a temporary error.
 type tlsTransport struct {
 	net.Conn
 	peer        *Peer

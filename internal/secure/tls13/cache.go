@@ -7,13 +7,12 @@ import (
 	"time"
 )
 
-// A CipherCache keeps the ciphers of active connections. Deriving a cipher takes 3 µs, finding one takes nanoseconds.
-// It holds at most 8,192 ciphers, which take 7 MB. Ciphers that are not used for 5 to 10 seconds are dropped. The zero
-// value is an empty cache. A CipherCache is safe for concurrent use. It has a timer while it is not empty, but no
-// goroutine.
+// CipherCache keeps the ciphers of active connections, because deriving a cipher takes 3 µs. It holds at most 8,192
+// ciphers, which take 7 MB. A cipher that is not used for 5 to 10 seconds is dropped. The zero value is an empty cache.
+// A CipherCache is safe for concurrent use. It needs no goroutine, and a timer only while it contains ciphers.
 //
-// The cache is set-associative: each cipher has one of four places, which the first bytes of its secret select. Secrets
-// are random, so the places are used evenly.
+// The cache is four-way set-associative. The first bytes of a secret select the set. Secrets are random, so the sets
+// fill evenly.
 type CipherCache struct {
 	places atomic.Pointer[[cacheSets][cacheWays]atomic.Pointer[cachedCipher]] // nil until first used
 
@@ -29,14 +28,16 @@ const (
 	cachePeriod = 5 * time.Second
 )
 
-// A cachedCipher belongs to one direction of one end of a connection. Only the owner of that end uses cipher.
+// cachedCipher is the cipher of one direction of one end of a connection. Only the owner of this end uses the field
+// cipher.
 type cachedCipher struct {
 	cipherID
 	cipher *directionCipher
 	isUsed atomic.Bool // since dropUnused was last called
 }
 
-// cipherID identifies a direction of one end. The two ends, which may be in one process, have the same secrets.
+// cipherID identifies the cipher of one direction of one end of a connection. isClient distinguishes the two ends,
+// which share their secrets and may be in one process.
 type cipherID struct {
 	secret   [32]byte
 	isClient bool
@@ -62,8 +63,8 @@ func (cc *CipherCache) get(secret *[32]byte, isClient bool) *directionCipher {
 	return nil
 }
 
-// putReplacingUnused adds a cipher. If all its places are in use, it replaces one that was not used lately, or else
-// any.
+// putReplacingUnused adds c to the cache. If the set of c is full, c replaces a cipher that was not used lately. If all
+// were used lately, c replaces any of them.
 func (cc *CipherCache) putReplacingUnused(secret *[32]byte, isClient bool, c *directionCipher) {
 	places := cc.places.Load()
 	for places == nil { // again if Close is called meanwhile
@@ -117,7 +118,8 @@ func (cc *CipherCache) armDropTimer() {
 	}
 }
 
-// dropUnused drops the ciphers that were not used since its last call, and schedules its next call if any are left.
+// dropUnused drops the ciphers that were not used since the previous call. If ciphers are left, it schedules the next
+// call.
 func (cc *CipherCache) dropUnused() {
 	cc.isArmed.Store(false) // so that a cipher that is added meanwhile arms the timer
 	left := 0
@@ -142,7 +144,7 @@ func (cc *CipherCache) dropUnused() {
 	}
 }
 
-// Close drops all ciphers and stops the timer. If the cache is used afterwards, it no longer drops unused ciphers.
+// Close drops all ciphers and stops the timer. A cache that is used after Close no longer drops unused ciphers.
 func (cc *CipherCache) Close() {
 	cc.mu.Lock()
 	defer cc.mu.Unlock()

@@ -90,7 +90,8 @@ func (s suite) newCipher(secret []byte) *directionCipher {
 	return c
 }
 
-// nonceFor returns the nonce of a record: RFC 8446, section 5.3. It is valid until the next call.
+// nonceFor returns the nonce of the record with number sequence (RFC 8446, section 5.3). The result is valid until the
+// next call.
 func (c *directionCipher) nonceFor(sequence uint64) []byte {
 	c.nonce = c.iv
 	low := c.nonce[4:]
@@ -98,7 +99,7 @@ func (c *directionCipher) nonceFor(sequence uint64) []byte {
 	return c.nonce[:]
 }
 
-// secretTailOf returns the last 16 bytes of a secret for SHA-384.
+// secretTailOf returns the storage for the last 16 bytes of the secret of d. Only secrets for SHA-384 are so long.
 func (c *Conn) secretTailOf(d *direction) *[16]byte {
 	if c.rare == nil {
 		c.rare = new(rareState)
@@ -134,7 +135,7 @@ func (c *Conn) cachedOrNewCipher(d *direction) *directionCipher {
 	return made
 }
 
-// advanceSecretAndResetSequence replaces the secret of a direction after a KeyUpdate: RFC 8446, section 7.2.
+// advanceSecretAndResetSequence replaces the traffic secret of d after a KeyUpdate (RFC 8446, section 7.2).
 func (c *Conn) advanceSecretAndResetSequence(d *direction) {
 	var buffer [sha512.Size384]byte
 	next := c.suite.expandLabel(c.appendSecret(buffer[:0], d), "traffic upd", c.suite.secretLen())
@@ -145,10 +146,9 @@ func (c *Conn) advanceSecretAndResetSequence(d *direction) {
 	clear(buffer[:])
 }
 
-// CountRecordsEncryptedWith returns the number of records in sent that are encrypted with secret, a secret for
-// application traffic. firstSequence is the number of such records sent before. sent consists of complete records.
-// Before the end of the handshake, crypto/tls encrypts session tickets with this secret, and other records with another
-// one.
+// CountRecordsEncryptedWith returns how many records in sent are encrypted with secret, an application traffic secret.
+// firstSequence is the number of earlier records encrypted with secret. sent consists of complete records, which may
+// include handshake records with other secrets.
 func CountRecordsEncryptedWith(cipherSuite uint16, secret, sent []byte, firstSequence int) (count int) {
 	s, err := parseSuite(cipherSuite)
 	if err != nil {

@@ -8,12 +8,12 @@ import (
 	"sync"
 )
 
-// Read decrypts the complete records in ciphertext in place. It returns their application data, which is valid until
-// ciphertext changes or Read is called again, and the number of bytes of ciphertext consumed. Deliver the data, also if
-// there is an error, and call Read with the remaining ciphertext until it returns an error. Read may write an alert to
-// out, and a KeyUpdate for each that the peer has requested. The errors:
+// Read decrypts all complete records in ciphertext, in place. plaintext is their application data, and used is the
+// number of ciphertext bytes consumed. plaintext is valid until ciphertext changes or Read is called again. Use
+// plaintext even if Read returns an error. Repeat the call with the remaining ciphertext until it returns an error.
+// Read may write alerts and KeyUpdate answers to out. The errors are:
 //
-//   - ErrAgain: more ciphertext is needed. All of it is consumed, and an incomplete record is kept.
+//   - ErrAgain: more ciphertext is needed. All ciphertext is consumed, and Read keeps an incomplete record.
 //   - io.EOF: the peer has sent close_notify. Writing is still possible.
 //   - any other: the connection is broken. Send the output and close.
 //
@@ -55,8 +55,8 @@ func (c *Conn) Read(out Output, ciphertext []byte) (plaintext []byte, used int, 
 	return ciphertext[start:end:end], used, err
 }
 
-// takeRecord returns the next complete record, which is in p or in partial. used is the number of bytes of p that it
-// has consumed. If no record is complete, it appends p to partial and returns ErrAgain.
+// takeRecord returns the next complete record, which begins in c.rare.partial or in p. used is the number of bytes of p
+// consumed. If no record is complete, takeRecord keeps all of p and returns ErrAgain.
 func (c *Conn) takeRecord(out Output, p []byte) (record []byte, used int, err error) {
 	if !c.HasPartialRecord() {
 		n, err := c.checkedRecordLenOrHeaderLen(out, p)
@@ -87,8 +87,8 @@ func (c *Conn) takeRecord(out Output, p []byte) (record []byte, used int, err er
 	}
 }
 
-// checkedRecordLenOrHeaderLen returns the length of the first record in b, or HeaderLen if b is shorter than a header.
-// It checks the header: RFC 8446, sections 5.1 and 5.2. As required there, it ignores the version.
+// checkedRecordLenOrHeaderLen returns the length of the first record in b. It checks the header of the record (RFC
+// 8446, sections 5.1 and 5.2). If b is shorter than a header, it returns HeaderLen.
 func (c *Conn) checkedRecordLenOrHeaderLen(out Output, b []byte) (int, error) {
 	if len(b) > 0 && b[0] != typeApplicationData {
 		return 0, c.sendAlertAndBreak(out, alertUnexpectedMessage)
@@ -103,8 +103,8 @@ func (c *Conn) checkedRecordLenOrHeaderLen(out Output, b []byte) (int, error) {
 	return HeaderLen + n, nil
 }
 
-// decryptAndHandleRecord decrypts a record. If the record contains application data, it returns the data. Otherwise it
-// handles the alert or the handshake messages.
+// decryptAndHandleRecord decrypts a record and returns its application data. A record without application data contains
+// an alert or handshake messages, which decryptAndHandleRecord handles.
 func (c *Conn) decryptAndHandleRecord(out Output, record []byte) (plaintext []byte, err error) {
 	ciph := c.cachedOrNewCipher(&c.read)
 	inner, err := ciph.aead.Open(record[HeaderLen:HeaderLen], ciph.nonceFor(c.read.sequence), record[HeaderLen:], record[:HeaderLen])
@@ -166,8 +166,8 @@ func (c *Conn) handleAlert(out Output, content []byte) error {
 
 func (c *Conn) hasPartialMessage() bool { return c.messageLen > 0 || c.skip > 0 }
 
-// handleHandshakeMessages handles the handshake messages in content. The first message may have begun in an earlier
-// record, and the last may continue in a later one.
+// handleHandshakeMessages handles the handshake messages in content, the content of one record. A message may extend
+// over several records.
 func (c *Conn) handleHandshakeMessages(out Output, content []byte) error {
 	if len(content) == 0 { // RFC 8446, section 5.1
 		return c.sendAlertAndBreak(out, alertUnexpectedMessage)
@@ -209,8 +209,8 @@ func (c *Conn) handleHandshakeMessages(out Output, content []byte) error {
 	return nil
 }
 
-// handleKeyUpdate changes the key for receiving and sends the answer that the peer has requested. The first byte of
-// body is the KeyUpdate's body. If more bytes follow in the same record, the peer has violated the protocol.
+// handleKeyUpdate changes the key for receiving and sends an answer if the peer has requested one. body is the
+// message's single byte. More bytes in body are a violation of the protocol.
 func (c *Conn) handleKeyUpdate(out Output, body []byte) error {
 	switch {
 	case len(body) > 1: // a key changes only between records: RFC 8446, section 5.1
@@ -229,7 +229,7 @@ func (c *Conn) handleKeyUpdate(out Output, body []byte) error {
 // IsReadClosed reports whether the peer has sent close_notify.
 func (c *Conn) IsReadClosed() bool { return c.is(receivedClose) }
 
-// HasPartialRecord reports whether the first part of an incomplete record is stored.
+// HasPartialRecord reports whether the connection stores the beginning of an incomplete record.
 func (c *Conn) HasPartialRecord() bool {
 	return c.rare != nil && len(c.rare.partial) > 0 && !c.is(partialIsUsed)
 }
@@ -242,13 +242,13 @@ func (c *Conn) PartialRecordMemory() int {
 	return cap(c.rare.partial)
 }
 
-// maxSmallPartial is the maximum size of a partial record that is stored in a slice of its own. A larger one is stored
-// in a pooled buffer, because a long stream leaves a partial record after every read.
+// maxSmallPartial is the size, in bytes, up to which an incomplete record is stored in its own slice. Larger incomplete
+// records use pooled buffers.
 const maxSmallPartial = 2 << 10
 
 var partialBuffers = sync.Pool{New: func() any { return new([MaxRecord]byte) }}
 
-// appendPartialRecord appends p to the partial record. recordLen is the length of the complete record.
+// appendPartialRecord appends p to the stored beginning of a record. recordLen is the length of the complete record.
 func (c *Conn) appendPartialRecord(p []byte, recordLen int) {
 	if c.rare == nil {
 		c.rare = new(rareState)

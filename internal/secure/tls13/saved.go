@@ -5,14 +5,14 @@ import (
 	"errors"
 )
 
-// savedVersion identifies the format of AppendState.
+// savedVersion is the version of the format that AppendState writes.
 const savedVersion = 1
 
 var errBadState = errors.New("tls13: saved state is truncated, invalid or of another version")
 
-// AppendState appends the complete state of the connection to dst. RestoreConn restores the connection from it, also in
-// another process. From then on, only the restored connection may be used. The state contains the secrets of the
-// connection: with it, anyone can read and change the traffic.
+// AppendState appends the complete state of the connection to dst. RestoreConn restores the connection from this state,
+// even in another process. Do not use c after RestoreConn. Keep the state secret: its secrets let anyone read and
+// change the traffic.
 func (c *Conn) AppendState(dst []byte) []byte {
 	dst = append(dst, savedVersion, byte(c.suite), byte(c.flags&^partialIsUsed), c.messageLen, c.idleRecords, c.sentRecords)
 	dst = append(dst, c.message[:]...)
@@ -27,7 +27,7 @@ func (c *Conn) AppendState(dst []byte) []byte {
 	return dst
 }
 
-// RestoreConn restores a connection from state, which AppendState has appended. It does not retain the slice state.
+// RestoreConn restores a connection from state, which AppendState has written. It does not retain state.
 func RestoreConn(state []byte, cache *CipherCache) (c Conn, err error) {
 	const fixedLen = 12
 	if len(state) < fixedLen || state[0] != savedVersion || suite(state[1]) > aes256GCMSHA384 {

@@ -25,7 +25,7 @@ import (
 	"net"
 )
 
-// Sizes and types: RFC 8446, sections 5 and 6.
+// Sizes and type numbers of records and messages: RFC 8446, sections 5 and 6.
 const (
 	HeaderLen      = 5
 	maxPlaintext   = 16 << 10
@@ -46,34 +46,34 @@ const (
 	alertFatal   = 2
 )
 
-// maxIdleRecords is the maximum number of consecutive records that carry no application data. BoringSSL and rustls
-// allow as many KeyUpdate messages, crypto/tls 16.
+// maxIdleRecords is the maximum number of consecutive records without application data. BoringSSL and rustls allow the
+// same number of KeyUpdate messages, crypto/tls allows 16.
 const maxIdleRecords = 32
 
-// maxRecordsPerKey is the number of records after which KeyUpdate replaces a key for sending. AES-GCM is safe for
-// 2^24.5 full records: RFC 8446, section 5.5.
+// maxRecordsPerKey is the number of records after which a KeyUpdate replaces the key for sending. AES-GCM is safe for
+// 2^24.5 full-size records (RFC 8446, section 5.5).
 const maxRecordsPerKey = 1 << 24
 
-// maxMessage limits the NewSessionTicket messages that a client skips, in bytes. crypto/tls has the same limit for
-// handshake messages.
+// maxMessage limits the size in bytes of a NewSessionTicket message. crypto/tls has the same limit for handshake
+// messages.
 const maxMessage = 64 << 10
 
 // An Output receives the records that a Conn sends.
 type Output interface {
-	// AppendSpace appends n bytes to the output and returns them. The Conn sets them before its next call.
+	// AppendSpace appends n bytes to the output and returns these bytes. The Conn fills the bytes before its next call.
 	AppendSpace(n int) (record []byte)
 }
 
-// ErrAgain is returned by Read if more ciphertext is needed.
+// ErrAgain is returned by Conn.Read if more ciphertext is needed.
 var ErrAgain = errors.New("tls13: nothing to read now")
 
-// ErrBroken is returned by all calls after Read has returned the error that broke the connection.
+// ErrBroken is returned by the methods of a Conn after an error has broken the connection.
 var ErrBroken = errors.New("tls13: the connection has failed")
 
-// errWriteClosed is returned by Write after CloseWrite.
+// errWriteClosed is returned by Conn.Write and Conn.UpdateKeys after CloseWrite.
 var errWriteClosed = errors.New("tls13: write after close_notify was sent")
 
-// Conn is one end of a connection after its handshake. Its size matters, because every idle connection has one.
+// Conn is one end of a TLS 1.3 connection after its handshake. Keep it small, because every idle connection has a Conn.
 type Conn struct {
 	read, write direction
 	cache       *CipherCache
@@ -88,7 +88,7 @@ type Conn struct {
 	flags       flags
 }
 
-// direction is the state of sending or receiving.
+// direction is the state of one direction of a connection: sending or receiving.
 type direction struct {
 	secret   [32]byte // the traffic secret; for SHA-384, its first 32 bytes
 	sequence uint64
@@ -130,7 +130,7 @@ func NewConn(cipherSuite uint16, asClient bool, readSecret, writeSecret []byte, 
 	return c, nil
 }
 
-// IsSupported reports whether NewConn accepts a cipher suite.
+// IsSupported reports whether NewConn supports cipherSuite.
 func IsSupported(cipherSuite uint16) bool {
 	_, err := parseSuite(cipherSuite)
 	return err == nil
@@ -140,7 +140,7 @@ func (c *Conn) CipherSuite() uint16 { return c.suite.id() }
 
 func (c *Conn) IsClient() bool { return c.flags&isClient != 0 }
 
-// Close erases the secrets. No other method may be called afterwards.
+// Close erases the secrets. The connection must not be used afterwards.
 func (c *Conn) Close() {
 	c.cache.remove(&c.read.secret, c.IsClient())
 	c.cache.remove(&c.write.secret, c.IsClient())
@@ -153,7 +153,7 @@ func (c *Conn) Close() {
 
 func (c *Conn) is(f flags) bool { return c.flags&f != 0 }
 
-// sendAlertAndBreak sends an alert after the peer has violated the protocol, breaks the connection, and returns the
+// sendAlertAndBreak sends alert because the peer has violated the protocol. It breaks the connection and returns the
 // error.
 func (c *Conn) sendAlertAndBreak(out Output, alert tls.AlertError) error {
 	if !c.is(sentClose) {
@@ -164,7 +164,7 @@ func (c *Conn) sendAlertAndBreak(out Output, alert tls.AlertError) error {
 	return &net.OpError{Op: "local error", Err: alert} // as crypto/tls reports it
 }
 
-// Alerts: RFC 8446, section 6.
+// Alert codes: RFC 8446, section 6.
 const (
 	alertCloseNotify       tls.AlertError = 0
 	alertUnexpectedMessage tls.AlertError = 10
