@@ -266,7 +266,7 @@ const Buckets = 36
 
 // Histogram counts durations in buckets. The bound of each bucket is twice the previous bound.
 type Histogram struct {
-	// Count is the number of durations; Sum is their total.
+	// Count is the number of durations, and Sum is the sum of the durations.
 	Count uint64
 	Sum   time.Duration
 	// Buckets[i] counts durations above Bound(i-1), up to and including Bound(i). The first bucket begins at 0, and the

@@ -281,7 +281,8 @@ func (w *worker) contextOrDropIfExpired(t Task) context.Context {
 }
 
 // jobContext is the context passed to Job.Run. It ends with the task's context or when the pool cancels running jobs.
-// If the job has called Done, the context also ends with the job. Otherwise the worker reuses the jobContext.
+// If the job has called Done, the context also ends with the job. Otherwise the worker reuses the jobContext for
+// further jobs.
 type jobContext struct {
 	context.Context
 	pool       context.Context

@@ -11,7 +11,7 @@ func (p *Pool) ensureMinWorkers() {
 }
 
 // startWorkerIfAllowed starts a worker if the limit of workers allows another one. extraWorkers raises the limit for
-// this call. The worker first runs first or, if first has no job, searches for jobs.
+// this call. The new worker begins with the job in first. If first has no job, the worker searches for jobs.
 func (p *Pool) startWorkerIfAllowed(first queuedTask, extraWorkers int64) (started bool) {
 	var size int64
 	for {

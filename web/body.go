@@ -34,8 +34,8 @@ func newBodyDecoder(length int64) bodyDecoder {
 	return bodyDecoder{remaining: max(length, 0), chunked: length < 0, done: length == 0}
 }
 
-// nextData returns the next data of the body in in, at most maxBytes bytes. used is the number of consumed bytes of in,
-// or 0 if more input is needed.
+// nextData decodes the next data of the body from in. It returns at most maxBytes bytes. used is the number of consumed
+// bytes of in, or 0 if more input is needed.
 func (f *bodyDecoder) nextData(in []byte, maxBytes int) (data []byte, used int, err error) {
 	if f.done || len(in) == 0 {
 		return nil, 0, nil
@@ -132,8 +132,8 @@ func (f *bodyDecoder) parseTrailer(in []byte) (_ []byte, used int, _ error) {
 // reading.
 const maxUnreadBody = 64 << 10
 
-// requestBody is the body of a request, which the connection's owner fills and the handler reads. x.mu guards all
-// fields except x.
+// requestBody is the body of a request. The goroutine that owns the connection fills it, and the handler reads it. x.mu
+// guards all fields except x.
 type requestBody struct {
 	x *exchange
 
@@ -239,7 +239,7 @@ func (b *requestBody) resumeInput() {
 }
 
 // receiveOrResumeInput receives a part of the body from the socket into p. If no data is available or the body is
-// complete, it lets the connection's owner read again.
+// complete, it resumes reading on the connection.
 func (b *requestBody) receiveOrResumeInput(p []byte) (n int) {
 	if b.direct && !b.framing.done {
 		p = p[:min(int64(len(p)), b.framing.remaining)]

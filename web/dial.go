@@ -76,9 +76,9 @@ const (
 	maxErrorBody    = 1 << 10
 )
 
-// Dial starts to connect to a WebSocket server and returns immediately. The socket runs on one of the loops of s,
-// without a goroutine. ws.Handler handles the socket after the handshake. If the dial fails, DialFailed of ws.Handler
-// is called instead.
+// Dial starts to connect to a WebSocket server and returns immediately. The socket runs on an event loop of s, without
+// a goroutine. ws.Handler handles the socket after the handshake. If the dial fails, DialFailed of ws.Handler is called
+// instead.
 //
 // The server's response must be valid HTTP/1.1, with a head of at most 16 KiB. Dial fails with tcp.ErrBadConfig if d is
 // invalid, and with other errors of tcp.Server.Dial. CheckOrigin is not used. A WebSocket can serve and dial at the

@@ -29,8 +29,8 @@ func setHandlerMemory(c *tcp.Conn, bytes int, messageIncomplete bool) {
 // unusedInputBytes returns the number of input bytes that the previous call of c's handler did not use.
 func unusedInputBytes(c *tcp.Conn) int { return core(c).RefusedBytes() }
 
-// closeAfterPeerEnd closes c with the reason why after the peer has ended its direction. It closes c at the latest
-// after Limits.CloseTimeout.
+// closeAfterPeerEnd closes c with the reason why after the peer has shut down its sending direction. It closes c at the
+// latest after Limits.CloseTimeout.
 func closeAfterPeerEnd(c *tcp.Conn, why error) { core(c).CloseAfterPeer(why) }
 
 // loopHold gives an HTTP handler access to the event loop on which the handler runs. hold is nil for a handler on a
@@ -59,8 +59,8 @@ func (h loopHold) call(f func(*tcp.Conn)) (called bool) {
 }
 
 // sendReadyResponsesOnLoop calls sendReadyResponses on the event loop. The loop sends the responses of pipelined
-// requests together. If the handler no longer runs on the loop, or if another tcp.Handler takes over the connection, it
-// only returns false.
+// requests together. It does nothing and returns false if the handler no longer runs on the loop, or if another
+// tcp.Handler takes over the connection.
 func (x *exchange) sendReadyResponsesOnLoop() (called bool) {
 	return x.loop.hold != nil && x.switchHandler == nil && x.loop.hold.CallAndSendLater(x.loop.ref, (*responseSender)(x))
 }
@@ -130,7 +130,7 @@ func (j *exchangeJob) endOnLoop() {
 	}
 }
 
-// runHandlers calls the handlers of the job's requests. hold is nil on a worker.
+// runHandlers calls the handlers of the job's requests. hold gives access to the event loop, and is nil on a worker.
 func (j *exchangeJob) runHandlers(hold engine.LoopHold) {
 	x := j.takeExchange()
 	if x == nil {

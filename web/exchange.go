@@ -108,7 +108,7 @@ func recycleExchange(x *exchange) {
 	freeExchanges.Put(x)
 }
 
-// isReusable reports whether only the connection's owner refers to x. x must be done. The caller holds x.mu.
+// isReusable reports whether no other goroutine can refer to x. x must be in stateDone. The caller holds x.mu.
 func (x *exchange) isReusable() bool {
 	return x.bodyArrived && x.closed == nil && x.body.readDeadline.timer == nil && x.switchHandler == nil
 }
@@ -127,8 +127,8 @@ func (x *exchange) recycleAfterHandler() {
 	freeExchanges.Put(x)
 }
 
-// sharedExchangeForLateCalls returns the exchange for calls of a response's methods after the handler has returned. By
-// then, the original exchange may serve another request.
+// sharedExchangeForLateCalls returns an exchange that belongs to no request. It serves handlers that call methods of
+// their response after returning.
 func (h *HTTP) sharedExchangeForLateCalls() *exchange {
 	h.initOnce()
 	return h.afterReturn
@@ -284,8 +284,8 @@ func (j *exchangeJob) Dropped(error) {
 	j.takeExchange().rejectThisAndFollowing(nil)
 }
 
-// markReadyAndPostResponses passes the response of x to the connection's owner and returns the next exchange to run. If
-// the connection ends with this response, it cancels the requests after x and returns nil.
+// markReadyAndPostResponses passes the response of x to the goroutine that owns the connection. It returns the next
+// exchange to run. If the connection ends with this response, next is nil and the requests after x are cancelled.
 func (x *exchange) markReadyAndPostResponses() (next *exchange) {
 	x.mu.Lock()
 	next = x.next
@@ -310,7 +310,8 @@ func (x *exchange) markReadyAndPostResponses() (next *exchange) {
 }
 
 // cancelRequestAndMarkReady ends the request after the handler has returned, or if the handler will not run.
-// ownerMustSend reports whether the connection's owner must now send the response. The caller holds x.mu.
+// ownerMustSend reports whether the goroutine that owns the connection must now send the response. The caller holds
+// x.mu.
 func (x *exchange) cancelRequestAndMarkReady() (ownerMustSend bool) {
 	x.cancelRequestAndCloseBody()
 	switch {
@@ -392,8 +393,8 @@ func (x *exchange) logPanicAndAbortResponse(v any) {
 	x.res.setState(responseAborted)
 }
 
-// markActiveIfPipelined marks a pipelined exchange as active before its handler sends output. The connection's owner
-// does not finish the response of an active exchange.
+// markActiveIfPipelined marks a pipelined exchange as active before its handler sends output. The goroutine that owns
+// the connection does not finish an active exchange.
 func (x *exchange) markActiveIfPipelined() {
 	x.mu.Lock()
 	defer x.mu.Unlock()

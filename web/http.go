@@ -40,8 +40,8 @@ type HTTP struct {
 	// Pool runs the handlers. If the pool rejects or sheds a request, the answer is 503. While a handler waits for its
 	// client, it does not count as a worker.
 	//
-	// The default is a pool that all HTTPs of the process share. It has at most 10,000 workers and 1,048,576 queued
-	// requests, and sheds nothing.
+	// The default is a single pool for all HTTP values of the process. It has at most 10,000 workers and 1,048,576
+	// queued requests, and sheds nothing.
 	Pool *pool.Pool
 	// MaxHeaderBytes is the maximum size of a request's header, including the request line. A request with a larger
 	// header is answered with 431. The default is 32 KiB. MaxHeaderBytes must be less than Limits.MaxMessage of the
@@ -169,7 +169,8 @@ func (h *HTTP) startIdleTimer(c *tcp.Conn) {
 
 func (h *HTTP) Opened(c *tcp.Conn) { h.startIdleTimer(c) }
 
-// maxPipelined is the number of requests of one connection after which the event loop serves other connections.
+// maxPipelined is the maximum number of requests of a connection that the event loop handles before it serves other
+// connections.
 const maxPipelined = 32
 
 func (h *HTTP) Received(c *tcp.Conn, in []byte) (used int) {
@@ -233,8 +234,8 @@ func (h *HTTP) serveNextRequest(c *tcp.Conn, in []byte, alreadySearched int) (us
 	return n + x.dispatchOrReject(c, body, isWhole, shed), true
 }
 
-// arrivedBody returns the part of x's body that has arrived, which begins at the start of in. isWhole reports whether
-// body is complete and valid.
+// arrivedBody returns the part of x's body that has arrived. in begins with the body. isWhole reports whether body is
+// complete and valid.
 func (x *exchange) arrivedBody(in []byte) (body []byte, isWhole bool) {
 	in = in[:min(len(in), maxUnreadBody/2)]
 	switch {
@@ -311,7 +312,7 @@ func (x *exchange) remoteAddr(c *tcp.Conn) string {
 	return x.headMemory.addrText
 }
 
-// serveOnConnOwner runs a Quick handler on the goroutine of the connection's owner. body is the whole body of the
+// serveOnConnOwner runs a Quick handler on the goroutine that owns the connection. body is the whole body of the
 // request. keepReading reports whether further requests may follow.
 func (x *exchange) serveOnConnOwner(c *tcp.Conn, body []byte) (keepReading bool) {
 	if x.req.Body = http.NoBody; len(body) > 0 {

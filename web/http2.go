@@ -31,7 +31,7 @@ type http2Server struct {
 	drainOnce sync.Once
 }
 
-// http2Conn is the tcp.Handler of an HTTP/2 connection. It is also the Value of the tcp.NetConn.
+// http2Conn is the tcp.Handler of an HTTP/2 connection. It is also the Value of the tcp.NetConn that net/http serves.
 type http2Conn struct {
 	*tcp.NetListener // passes input to the NetConn
 	h                *HTTP

@@ -15,9 +15,9 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// response is the http.ResponseWriter of an exchange. As in net/http, it selects the framing of the body and the order
-// of the fields. A response belongs to the handler's goroutine until the handler has returned, and afterwards to the
-// connection's owner.
+// response is the http.ResponseWriter of an exchange. It selects the framing of the body and the order of the fields
+// like net/http. A response belongs to the handler's goroutine until the handler has returned. Afterwards it belongs to
+// the goroutine that owns the connection.
 type response struct {
 	x    *exchange
 	conn *tcp.Conn // set if the handler runs on the connection's owner
@@ -45,8 +45,8 @@ type responseBuffers struct {
 	headStart headStart
 }
 
-// headStart is the beginning of the last response head, kept for reuse. It is stored only for status 200 and if
-// Content-Type is the only field of the handler. It contains the Date and is reused only while the date is current.
+// headStart is the beginning of the last response head, kept for reuse. It is stored only for responses with status 200
+// and no other field than Content-Type and Date. It is reused while the date is current.
 type headStart struct {
 	contentType string
 	date        string
@@ -242,7 +242,7 @@ func (w *response) flushPendingOutput() {
 	w.out = w.out[:0]
 }
 
-// writeOnConnOwner writes the buffered output on the goroutine of the connection's owner. If the write fails, for
+// writeOnConnOwner writes the buffered output on the goroutine that owns the connection. If the write fails, for
 // example because of MaxUnsent, the output is lost and the connection closes after the response.
 func (w *response) writeOnConnOwner(c *tcp.Conn) {
 	if len(w.out) == 0 {
@@ -299,12 +299,12 @@ func (w *response) writeOnLoop(head, p []byte) (accepted bool) {
 	return accepted
 }
 
-// minDirectWrite is the minimum number of bytes that writeDirectly sends. For less output, a copy costs less than
-// waiting for the connection's owner.
+// minDirectWrite is the minimum number of bytes that writeDirectly sends. Copying less output costs less than waiting
+// for the goroutine that owns the connection.
 const minDirectWrite = 16 << 10
 
-// writeDirectly makes the connection's owner send head and p without a copy. It returns false if earlier output is
-// unsent or p is too short.
+// writeDirectly makes the goroutine that owns the connection send head and p without a copy. It returns false if
+// earlier output is unsent or p is too short.
 func (w *response) writeDirectly(head, p []byte) (accepted bool) {
 	if len(p) < minDirectWrite {
 		return false
@@ -432,8 +432,8 @@ func (w *response) writeHead(firstData []byte) {
 	w.out = append(w.out, "\r\n"...)
 }
 
-// isDateCurrent reports whether the date of s is recent enough. c must be nil if the caller is not the connection's
-// owner.
+// isDateCurrent reports whether the date of s is recent enough. Pass c only on the goroutine that owns the connection,
+// and nil on other goroutines.
 func (s *headStart) isDateCurrent(c *tcp.Conn) bool {
 	if c == nil {
 		return s.date == currentHTTPDate()

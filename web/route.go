@@ -11,7 +11,7 @@ import (
 
 // route decides whether the calls of an HTTP handler run on workers or on event loops. A route covers a pattern of an
 // http.ServeMux, or all calls of another handler. Calls run on workers until they have proved quick, and on event loops
-// until they prove slow. Each return to workers lasts twice as long as the previous return.
+// until they prove slow. If a route soon returns to workers again, it stays there twice as long.
 //
 // A slow call on a loop does not block the loop for long; see engine.LoopJob.
 type route struct {
@@ -108,8 +108,8 @@ func (r *route) serveAndUpdateRoute(x *exchange) {
 	}
 }
 
-// recordSlowCall counts a call on an event loop that was slow. It must not be used for calls that only waited for a
-// CPU. After several slow calls, it moves the route to workers for the reason why.
+// recordSlowCall counts a slow call on an event loop. Do not use it for a call that only waited for a CPU. After
+// several slow calls, it moves the route to workers. why is the reason for the move.
 func (r *route) recordSlowCall(why string) {
 	r.measured.Store(measuredCalls)
 	if r.slowCalls.Add(1) >= slowCallsToMove {

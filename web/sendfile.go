@@ -50,8 +50,8 @@ func (w *response) ReadFrom(src io.Reader) (int64, error) {
 	return n, err
 }
 
-// trailingFile is a part of a file at the end of a response. The connection's owner sends it after the handler has
-// returned.
+// trailingFile is a part of a file at the end of a response. The goroutine that owns the connection sends it after the
+// handler has returned.
 type trailingFile struct {
 	f         *os.File // nil if there is none
 	offset, n int64

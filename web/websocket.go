@@ -56,7 +56,7 @@ func (OnMessage) Closed(Socket, error) {}
 
 // WebSocket upgrades HTTP connections to WebSockets (RFC 6455). Register a WebSocket as an [http.Handler], or call
 // Upgrade in another handler. A handler that is marked as [Quick] upgrades a connection without a goroutine. To connect
-// to another server as a client, call Dial. The field Handler handles the sockets of both.
+// to another server as a client, call Dial. The same Handler handles the dialed sockets.
 //
 // An idle WebSocket takes about 50 bytes more than an idle connection. WebSocket answers pings and performs the closing
 // handshake. With Server.Heartbeat, it pings silent peers. Do not change the fields after the first use.
@@ -66,9 +66,8 @@ type WebSocket struct {
 	// Subprotocols are the supported subprotocols in order of preference. A server selects the first one that the
 	// client offers. If the client offers none of them, the socket has no subprotocol. Dial offers all of them.
 	Subprotocols []string
-	// CheckOrigin reports whether a page with the request's Origin may connect. By default, the host of the Origin must
-	// be the host of the request. By default, requests without an Origin are allowed, because browsers always send an
-	// Origin.
+	// CheckOrigin reports whether a page with the request's Origin may connect. The default accepts an Origin with the
+	// same host as the request. It also accepts requests without an Origin, because browsers always send an Origin.
 	CheckOrigin func(r *http.Request) bool
 	// MaxMessage is the maximum size in bytes of a received message, after decompression. The default is 64 KiB, the
 	// maximum 1 GiB. A larger message closes the socket with CloseTooLarge. A message that is incomplete after
@@ -312,7 +311,8 @@ func (ws *WebSocket) originAllowedOrSameHost(r *http.Request) bool {
 	return err == nil && equalFold(u.Host, r.Host)
 }
 
-// handlerFor returns the tcp.Handler for the options. If ws does not support the options, it returns nil.
+// handlerFor returns the tcp.Handler for the options. It returns nil if ws does not support the subprotocol of the
+// options.
 func (ws *WebSocket) handlerFor(options socketOptions) *negotiatedSocket {
 	ws.once.Do(func() {
 		ws.handlers = make(map[socketOptions]*negotiatedSocket)
@@ -353,7 +353,7 @@ func (ws *WebSocket) minCompressedBytes() int {
 	return ws.MinCompressed
 }
 
-// Opened is never called, because the connection is already open when it is upgraded.
+// Opened is never called, because the connection is already open when the upgrade begins.
 func (v *negotiatedSocket) Opened(*tcp.Conn) {}
 
 func (v *negotiatedSocket) Missed(c *tcp.Conn, n int64) {
@@ -434,7 +434,7 @@ func (v *negotiatedSocket) checkMessageSize(h frameHead, receivedBytes int) erro
 var errInvalidUTF8 = &CloseError{CloseInvalidData, "the text is not valid UTF-8"}
 
 // validateAndDeliverMessage passes a message to the handler. If the message is invalid, it closes the socket. cost is
-// the processing cost in the units of maxWorkPerCall.
+// the amount of work, in the units of maxWorkPerCall.
 func (v *negotiatedSocket) validateAndDeliverMessage(c *tcp.Conn, kind Kind, deflate bool, p []byte, checker *utf8Checker) (cost int, stillOpen bool) {
 	if deflate {
 		var err error

@@ -77,7 +77,7 @@ func (c *Chart) toDownsampledChartData() chartData {
 	return d
 }
 
-// JSON encodes d as JSON that is safe within a script element of an HTML page.
+// JSON returns d in a JSON encoding that is safe within a script element of an HTML page.
 func (d chartData) JSON() (template.JS, error) {
 	text, err := json.Marshal(d)
 	return template.JS(text), err

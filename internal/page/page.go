@@ -47,7 +47,7 @@ type Section struct {
 	Parts []Part
 }
 
-// Part is an element of a section. Set exactly one field. Only Fold is set together with another field, Remarks.
+// Part is an element of a section. Set exactly one field, or Remarks and Fold.
 type Part struct {
 	Text    string
 	Heading string

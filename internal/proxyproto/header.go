@@ -40,8 +40,8 @@ type Header struct {
 var errIncomplete = errors.New("incomplete")
 
 // Parse parses the header at the start of b and returns its length. If the header is incomplete, length is 0 and err is
-// nil; call Parse again with more bytes. If no header can start with b, Parse fails immediately. Parse reports other
-// errors when the header is complete. A header of version 1 has at most 107 bytes.
+// nil; call Parse again with more bytes. If b cannot be the beginning of a header, Parse fails immediately. Parse
+// reports other errors when the header is complete. A header of version 1 has at most 107 bytes.
 //
 // In version 1, Parse ignores text after UNKNOWN. In version 2, only complete TLVs (type, length, value) may follow the
 // addresses. Parse verifies a CRC32C and ignores all other TLVs. With LOCAL or UNSPEC, Parse ignores the addresses and

@@ -118,7 +118,7 @@ func isLoopbackAddr(a net.Addr) bool {
 }
 
 // rejectNonLocalHostHeader wraps next and rejects requests whose Host is a name other than localhost. An attacker may
-// have chosen such a name. An empty Host is accepted, because browsers never send it.
+// have chosen such a name. An empty Host is accepted, because browsers never send an empty Host.
 func rejectNonLocalHostHeader(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Host != "" && !isIPOrLocalhost(r.Host) {
