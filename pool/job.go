@@ -24,8 +24,9 @@ func (f Func) Run(ctx context.Context) { f(ctx) }
 // Dropper is a Job that is notified if it will not run. If the pool drops an accepted job, it calls Dropped.
 type Dropper interface {
 	Job
-	// Dropped is called once, instead of Run. The error why matches [ErrExpired], [ErrShed] or [ErrClosed]. Dropped runs
-	// on a goroutine of the pool or within Close, and must not block. If Dropped panics, other jobs are not affected.
+	// Dropped is called once, instead of Run. The error why matches [ErrExpired], [ErrShed] or [ErrClosed]. Dropped
+	// runs on a goroutine of the pool or within Close, and must not block. If Dropped panics, other jobs are not
+	// affected.
 	Dropped(why error)
 }
 
