@@ -8,10 +8,9 @@ import (
 	"github.com/myriad-go/myriad/internal/cgroup"
 )
 
-// memoryBudget reduces the number of workers when memory runs short. If Go has a memory limit (GOMEMLIMIT), it uses the
-// live heap found by the last garbage collection. Otherwise it uses the size to which the heap grows before the next
-// collection, twice the live heap by default. If fewer workers do not reduce the heap, the memory belongs to other
-// code, and memoryBudget stops reducing the number.
+// memoryBudget reduces the number of workers when memory runs short. With a Go memory limit (GOMEMLIMIT), it measures
+// the live heap after the last garbage collection. Without a limit, it measures the heap size at which the next
+// collection starts. It stops reducing the number if fewer workers do not shrink the heap.
 type memoryBudget struct {
 	limit      int64  // bytes; MaxInt64 is no limit
 	maxWorkers int    // of the configuration
@@ -43,7 +42,8 @@ func newMemoryBudgetOrCgroupLimit(limit int64, maxWorkers int) *memoryBudget {
 	return b
 }
 
-// updateMaxWorkers updates and returns the number of workers that the memory allows.
+// updateMaxWorkers returns the number of workers that the current memory usage allows. currentWorkers is the number of
+// existing workers.
 func (b *memoryBudget) updateMaxWorkers(currentWorkers int) int {
 	switch used, cycle := b.readUsage(); {
 	case used > b.limit/100*highWater && cycle != b.lastCycle:
@@ -66,8 +66,8 @@ func (b *memoryBudget) reduceAllowedWorkersUnlessFutile(currentWorkers int, used
 	}
 }
 
-// isHeapFull reports whether the heap exceeds highWater now. Garbage counts, too. Otherwise the number of workers that
-// hold memory could grow without limit between two garbage collections.
+// isHeapFull reports whether the heap, including garbage, exceeds highWater percent of the limit. It prevents workers
+// from exhausting memory between two garbage collections.
 func (b *memoryBudget) isHeapFull() bool {
 	if b.limit == math.MaxInt64 {
 		return false
@@ -76,7 +76,8 @@ func (b *memoryBudget) isHeapFull() bool {
 	return int64(valueOr(b.samples[0], 0)) > b.limit/100*highWater
 }
 
-// readHeapAndStackBytes returns the size of the stacks, and of the heap at the garbage collection number gcCycle.
+// readHeapAndStackBytes returns the total size in bytes of the heap and all stacks. gcCycle is the number of the last
+// garbage collection, which determined the size of the heap.
 func (b *memoryBudget) readHeapAndStackBytes() (bytes int64, gcCycle uint64) {
 	b.samples[1].Name = "/gc/heap/goal:bytes"
 	if debug.SetMemoryLimit(-1) < math.MaxInt64 { // the program may have set it since
@@ -86,7 +87,7 @@ func (b *memoryBudget) readHeapAndStackBytes() (bytes int64, gcCycle uint64) {
 	return int64(valueOr(b.samples[1], 0) + valueOr(b.samples[2], 0)), valueOr(b.samples[3], 0)
 }
 
-// valueOr returns the value of a metric, or unknown if Go no longer has the metric.
+// valueOr returns the value of a metric of package runtime/metrics, or unknown if Go does not have the metric.
 func valueOr(s metrics.Sample, unknown uint64) uint64 {
 	if s.Value.Kind() != metrics.KindUint64 {
 		return unknown

@@ -11,9 +11,11 @@ type Config struct {
 	// Min and Max limit the number of workers. The pool always keeps Min workers, 0 by default. The default of Max is
 	// 10,000, or Min if Min is more; the maximum is 1,000,000. If Min equals Max, the number of workers is fixed.
 	Min, Max int
-	// Queue is the maximum number of waiting jobs: 1,024 by default, at most 16,777,216. A waiting job takes 40 bytes.
+	// Queue is the maximum number of waiting jobs. The default is 1,024, the maximum 16,777,216. A waiting job takes 40
+	// bytes.
+	//
 	// With NoQueue, the pool accepts a job only if a worker is available immediately. A worker becomes available a
-	// moment after its job has returned.
+	// moment after its last job has returned.
 	Queue int
 	// Target and Interval define an overload, which begins when jobs have waited longer than Target for all of
 	// Interval. During the overload, the queue is limited to the jobs that the workers can start within Target. The
@@ -23,28 +25,30 @@ type Config struct {
 	// is 100 ms. Target is at least 100 µs, Interval at least Target, and both at most an hour. The method is that of
 	// "Fail at Scale" (B. Maurer, ACM Queue 13-8, 2015), after CoDel (K. Nichols, V. Jacobson, ACM Queue 10-5, 2012).
 	Target, Interval time.Duration
-	// FixedLimit keeps the limit of workers at Max. By default the limit follows the load.
+	// FixedLimit fixes the limit of workers at Max. By default, the pool adapts the limit to the load.
 	FixedLimit bool
-	// KeepQueued prevents shedding. By default an overloaded pool sheds jobs that have waited longer than Target.
+	// KeepQueued disables load shedding. By default, an overloaded pool drops (sheds) jobs that have waited longer than
+	// Target.
 	KeepQueued bool
-	// FIFO always runs the oldest job of a shard first. By default an overloaded pool runs the newest job first while
-	// the oldest has waited longer than Target.
+	// FIFO makes the pool always run the oldest queued job first. By default, an overloaded pool runs the newest job
+	// first if the oldest job has waited longer than Target.
 	//
-	// With FixedLimit, KeepQueued and FIFO, the pool is a plain queue in front of at most Max workers. The queue has up
-	// to two shards per processor, and only the jobs of one shard run in order of arrival.
+	// The queue is split into up to 64 shards, depending on Queue and the number of processors. Jobs are ordered only
+	// within a shard. With FixedLimit, KeepQueued and FIFO, the pool is a plain queue in front of at most Max workers.
 	FIFO bool
-	// MemoryLimit is the memory in bytes that the process may use. When the heap approaches the limit, the pool
-	// reduces the number of workers. The default, 0, uses the limit set by GOMEMLIMIT, the cgroup or the machine. A
-	// negative value means no limit.
+	// MemoryLimit is the memory in bytes that the process may use. When the heap approaches the limit, the pool reduces
+	// the number of workers. The default, 0, selects the smallest of GOMEMLIMIT, the cgroup's limit and the machine's
+	// memory. A negative value means no limit.
 	MemoryLimit int64
-	// Panicked, if set, is called after each panic of a job, on the job's worker, possibly concurrently. Panics are
-	// always counted and do not affect other jobs.
+	// Panicked, if set, is called after each panic of a job or a Dropper. It runs on the goroutine that has panicked,
+	// and calls may be concurrent. Panics do not affect other jobs. Stats counts panics of jobs even if Panicked is not
+	// set.
 	Panicked func(*PanicError)
 
 	fixedTarget bool // Target is set and does not follow the jobs
 }
 
-// NoQueue as Config.Queue means that no job may wait.
+// NoQueue is the value of Config.Queue for a pool without a queue.
 const NoQueue = -1
 
 const (

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// controller is the goroutine that adjusts the pool. It sets the limit of workers, sheds overdue jobs if no worker
-// takes any, limits the queue in an overload and stops idle workers. The goroutine runs every millisecond while jobs
-// wait, every 50 ms while jobs run, and once a second while all workers are idle. A pool without workers has no timer.
+// controller is the goroutine that adapts the pool to the load. It sets the limits of workers and queued jobs, sheds
+// overdue jobs, and stops idle workers. It runs every millisecond while jobs wait, every 50 ms while jobs run, and
+// otherwise at most once a second.
 type controller struct {
 	p        *Pool
 	wake     chan struct{} // capacity 1
@@ -35,7 +35,8 @@ type controller struct {
 	slack       float64 // share of recent periods without rejections and waiting jobs
 }
 
-// Periods of the controller in nanoseconds. After jobs have waited, fastPeriod applies for another stayFast.
+// Periods of the controller, in nanoseconds. The controller uses fastPeriod while jobs wait, and for the time stayFast
+// after that.
 const (
 	fastPeriod   = int64(time.Millisecond)
 	slowPeriod   = int64(50 * time.Millisecond)
@@ -77,7 +78,7 @@ func (c *controller) tickUntilPoolExits() {
 	}
 }
 
-// wakeController wakes the controller. It is called when a job waits or is rejected, or when a worker is started.
+// wakeController makes the controller run soon. Call it when a job waits or is rejected, or when a worker starts.
 func (p *Pool) wakeController() {
 	if p.slow.Load() && p.slow.CompareAndSwap(true, false) {
 		select {
@@ -87,8 +88,8 @@ func (p *Pool) wakeController() {
 	}
 }
 
-// tick runs one cycle. nextPeriod is the time until the next cycle. 0 means that only wakeController starts the next
-// cycle.
+// tick runs one cycle of the controller. nextPeriod is the time in nanoseconds until the next cycle. 0 means that the
+// controller sleeps until wakeController is called.
 func (c *controller) tick() (nextPeriod int64) {
 	p, now := c.p, c.p.now()
 	c.ticks.Add(1)
@@ -138,7 +139,8 @@ func (c *controller) tick() (nextPeriod int64) {
 	return 0
 }
 
-// collectTotalsAndShedOverdue adds up the shards' counters, and moves overdue jobs from the queue to *shed.
+// collectTotalsAndShedOverdue returns the sums of the shards' counters. It also moves overdue jobs from the queue to
+// *shed.
 func (c *controller) collectTotalsAndShedOverdue(now int64, shed *[]Task) (sum totals) {
 	p := c.p
 	sum.refused = p.totalWaits.Load()
@@ -207,7 +209,7 @@ const (
 	starvedFor = int64(50 * time.Millisecond)
 )
 
-// minLimit returns the initial and minimum limit of workers.
+// minLimit returns the lower bound of the limit of workers, which is also the initial limit.
 func (p *Pool) minLimit() int64 {
 	if p.cfg.FixedLimit {
 		return int64(p.cfg.Max)
@@ -215,18 +217,16 @@ func (p *Pool) minLimit() int64 {
 	return min(max(int64(p.cfg.Min), initialPerProc*p.procs), int64(p.cfg.Max))
 }
 
-// updateWorkerLimit sets the limit of workers. While jobs wait and processors have nothing to run, it raises the limit
-// by a quarter per cycle. It also does so while more than twice as many goroutines wait for a processor as there are
-// workers, up to 64 workers per processor. Most of the goroutines then belong to other code, with which the pool
-// competes. While many goroutines wait, most of them workers, it slowly lowers the limit, because more workers would
-// only wait and use memory. If jobs wait and none finishes, it adds a worker from time to time in any case.
+// updateWorkerLimit adapts the limit of workers to the load. It raises the limit while jobs wait and processors are
+// idle. It lowers the limit while many goroutines, most of them workers, wait for a processor. If jobs wait and none
+// finishes, it adds a worker from time to time.
 //
-// This approximates the rule of Windows' I/O completion ports: when a running thread blocks, start another. It is an
-// approximation because Go's scheduler shows little about blocked goroutines. Throughput is ignored, because it reacts
-// late and is noisy with mixed jobs (see dotnet/runtime issues 52701, 53471 and 81406).
+// The method approximates Windows' I/O completion ports, which start another thread when a running thread blocks. It
+// ignores throughput, because throughput reacts late and is noisy with mixed jobs (see dotnet/runtime issues 52701,
+// 53471 and 81406).
 //
-// waiting is the number of jobs that wait plus the number of those rejected since the last call. runnable is the number
-// of goroutines that wait for a processor. finished counts jobs since the start.
+// waiting is the number of jobs that wait or were rejected since the last call. runnable is the number of goroutines
+// that wait for a processor. finished is the number of jobs that have finished since the pool was created.
 func (c *controller) updateWorkerLimit(now int64, waiting, runnable int, finished uint64) {
 	p := c.p
 	procs, limit, workers := int(p.procs), int(p.limit.Load()), int(p.workerCount()-p.blocked.Load())
@@ -266,8 +266,8 @@ func (c *controller) updateWorkerLimit(now int64, waiting, runnable int, finishe
 	}
 }
 
-// newRunnableGoroutineCounter returns a function that counts the goroutines that wait for a processor, according to
-// Go's scheduler. The function is not safe for concurrent use.
+// newRunnableGoroutineCounter returns a function that counts the goroutines that wait for a processor. The returned
+// function is not safe for concurrent use.
 func newRunnableGoroutineCounter() func() int {
 	samples := []metrics.Sample{{Name: "/sched/goroutines/runnable:goroutines"}}
 	return func() int {

@@ -8,24 +8,25 @@ import (
 	"sync/atomic"
 )
 
-// Job is a unit of work. A Job that is also a [Dropper] is notified if it will not run.
+// Job is a unit of work. A Job can implement [Dropper] to be notified if it will not run.
 type Job interface {
 	// Run is called at most once, on a worker. ctx ends when the context of the submission ends, when [Pool.Close]
 	// stops waiting for running jobs, or when Run returns.
 	Run(ctx context.Context)
 }
 
-// Func is a Job that consists of a function.
+// Func is a function that implements Job.
 type Func func(ctx context.Context)
 
 // Run calls f.
 func (f Func) Run(ctx context.Context) { f(ctx) }
 
-// Dropper is a Job that is notified if it was accepted but will not run.
+// Dropper is a Job that is notified if it will not run. If the pool drops an accepted job, it calls Dropped.
 type Dropper interface {
 	Job
-	// Dropped is called once, instead of Run, with an error that matches [ErrExpired], [ErrShed] or [ErrClosed]. It
-	// runs on a goroutine of the pool and must not block. If Dropped panics, other jobs are not affected.
+	// Dropped is called once, instead of Run. The error why matches [ErrExpired], [ErrShed] or [ErrClosed]. Dropped
+	// runs on a goroutine of the pool or within Close, and must not block. If Dropped panics, other jobs are not
+	// affected.
 	Dropped(why error)
 }
 
@@ -33,8 +34,8 @@ type Dropper interface {
 type Task struct {
 	// Job is required. Submitting a task without a job panics.
 	Job Job
-	// Ctx, if set, limits the job. If Ctx ends before the job runs, the job is dropped with [ErrExpired]. If Ctx ends
-	// later, so does Run's context.
+	// Ctx, if set, limits the time of the job. If Ctx ends before the job runs, the pool drops the job with
+	// [ErrExpired]. If Ctx ends while the job runs, the context passed to Run ends, too.
 	Ctx context.Context
 }
 
@@ -59,9 +60,9 @@ type expiredError struct{ cause error }
 func (e *expiredError) Error() string   { return fmt.Sprintf("%v: %v", ErrExpired, e.cause) }
 func (e *expiredError) Unwrap() []error { return []error{ErrExpired, e.cause} }
 
-// PanicError is a panic of a job. Call returns it, and Config.Panicked receives it.
+// PanicError is the error of a job that has panicked. Call returns it, and Config.Panicked receives it.
 type PanicError struct {
-	// Value is the argument of panic.
+	// Value is the argument of panic. If the job has called runtime.Goexit, Value is [ErrGoexit].
 	Value any
 	// Stack is the stack trace of the goroutine, as formatted by debug.Stack.
 	Stack []byte
@@ -69,13 +70,13 @@ type PanicError struct {
 
 func (e *PanicError) Error() string { return fmt.Sprintf("pool: a job panicked: %v", e.Value) }
 
-// Unwrap returns Value if it is an error.
+// Unwrap returns Value if Value is an error, and nil otherwise.
 func (e *PanicError) Unwrap() error {
 	err, _ := e.Value.(error)
 	return err
 }
 
-// toPanicError returns the error for a recovered value. The value nil stands for runtime.Goexit.
+// toPanicError returns the error for a recovered value. The value nil means that the job has called runtime.Goexit.
 func toPanicError(recoveredOrNilForGoexit any) *PanicError {
 	if p, ok := recoveredOrNilForGoexit.(*PanicError); ok {
 		return p // created by Call
@@ -86,9 +87,11 @@ func toPanicError(recoveredOrNilForGoexit any) *PanicError {
 	return &PanicError{Value: recoveredOrNilForGoexit, Stack: debug.Stack()}
 }
 
-// Call runs f on a worker and waits for its result. Like Submit, it waits for space until ctx ends; ctx must not be
-// nil. Call returns the error of f, or a [*PanicError] if f panicked. If f did not run, the error is [ErrClosed],
-// [ErrExpired] or [ErrShed]. If ctx ends while f runs, Call returns context.Cause(ctx) without waiting for f.
+// Call runs f on a worker and returns the result of f. Like Submit, it waits for space in the pool until ctx ends. ctx
+// must not be nil.
+//
+// If f panics, the error is a [*PanicError]. If f did not run, the error is [ErrClosed], [ErrExpired] or [ErrShed]. If
+// ctx ends while f runs, Call returns context.Cause(ctx) without waiting for f.
 func Call[T any](ctx context.Context, p *Pool, f func(ctx context.Context) (T, error)) (T, error) {
 	var zero T
 	c := &call[T]{f: f, done: make(chan struct{})}
@@ -110,7 +113,7 @@ func Call[T any](ctx context.Context, p *Pool, f func(ctx context.Context) (T, e
 	return c.result, c.err
 }
 
-// call is a job with a result. Until done is closed, only the worker may access the call.
+// call is the Job of the function Call. result and err may be read when done is closed.
 type call[T any] struct {
 	f      func(ctx context.Context) (T, error)
 	begun  atomic.Bool // f runs, or must not run any more

@@ -2,8 +2,9 @@ package pool
 
 import "sync/atomic"
 
-// overload is the pool's overload state. An overload begins when the oldest job of a shard has been overdue for an
-// interval (see updateOverloadAndShedOverdue). It ends after an interval without overdue or rejected jobs.
+// overload is the overload state of a pool. A job is overdue if it has waited longer than target. An overload begins
+// when the oldest job of a shard was overdue for a whole interval. It ends after an interval without overdue or
+// rejected jobs.
 type overload struct {
 	target                atomic.Int64 // set by the controller
 	interval              int64
@@ -28,9 +29,9 @@ const (
 	admitted = 0.75
 )
 
-// updateQueueLimitAndOverload limits the queue in an overload to the jobs that the busy workers can start within the
-// target. Further jobs would be shed later. Rejecting them is cheaper and informs submitters immediately. It also
-// extends or ends the overload. anyRefused is set if jobs were rejected in the last period.
+// updateQueueLimitAndOverload limits the queue during an overload, and extends or ends the overload. The limit is based
+// on the number of jobs that can start within the target wait. anyRefused means that jobs were rejected since the last
+// call.
 func (c *controller) updateQueueLimitAndOverload(now int64, s totals, anyRefused bool) {
 	o, capacity := &c.p.overload, c.p.cfg.Queue
 	limited := c.queueLimit < capacity

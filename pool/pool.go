@@ -29,7 +29,7 @@ import (
 // starts a worker. Otherwise it queues the job. Only the controller, a goroutine, sets the limit of workers. Close
 // rejects new jobs, lets the workers drain the queue and exit, and waits for all goroutines.
 
-// Pool is a pool of workers. Its methods are safe for concurrent use.
+// Pool is a pool of worker goroutines that run jobs. Its methods are safe for concurrent use.
 type Pool struct {
 	cfg      Config
 	overload overload
@@ -68,13 +68,14 @@ type Pool struct {
 
 const closedBit = 1 << 40
 
-// closeGrace is the time for which Close waits for jobs after it has cancelled their contexts.
+// closeGrace is the time for which Close waits for running jobs after cancelling their contexts.
 const closeGrace = time.Second
 
-// New returns a pool with Min workers started. Its error wraps [ErrBadConfig]. Call Close to release the goroutines.
+// New creates a pool and starts Config.Min workers. If cfg is invalid, the error wraps [ErrBadConfig]. Call Close to
+// release the pool's goroutines.
 func New(cfg Config) (*Pool, error) { return newPool(cfg, newRunnableGoroutineCounter()) }
 
-// newPool is New with a replaceable function that counts the runnable goroutines.
+// newPool implements New. countRunnable returns the number of goroutines that wait for a processor.
 func newPool(cfg Config, countRunnable func() int) (*Pool, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -96,15 +97,17 @@ func newPool(cfg Config, countRunnable func() int) (*Pool, error) {
 	return p, nil
 }
 
-// now returns the time since the pool was created. It is never 0.
+// now returns the time since the pool was created, in nanoseconds. The result is never 0.
 func (p *Pool) now() int64 { return int64(time.Since(p.start)) + 1 }
 
-// Close rejects further jobs and waits until all accepted jobs have run. If ctx ends first, Close drops the queued jobs
-// and returns them. It cancels the contexts of running jobs with the cause [ErrClosed], and waits at most a second for
-// those jobs. The error then contains the number of jobs that still run and wraps ctx's cause. Further calls behave
-// like the first, but no dropped job is returned twice.
+// Close rejects further jobs and waits until all accepted jobs have run.
 //
-// A job that calls Close would wait for itself. It must call Close in a new goroutine, or with a context that ends.
+// If ctx ends first, Close drops the queued jobs and returns them. It cancels the contexts of running jobs with the
+// cause [ErrClosed], and waits at most a second for these jobs. If jobs were dropped or still run, err contains their
+// numbers and wraps the cause of ctx's end.
+//
+// Close may be called several times. It returns each dropped job only once. A job that calls Close waits for itself, so
+// it must use a new goroutine or a context that ends.
 func (p *Pool) Close(ctx context.Context) (dropped []Task, err error) {
 	p.closeOnce.Do(p.markClosedAndStartDrain)
 	select {
@@ -129,9 +132,11 @@ func (p *Pool) Close(ctx context.Context) (dropped []Task, err error) {
 	return dropped, err
 }
 
-// Block runs f within a job. Use Block if f waits for something that more workers can't speed up, such as a slow
-// client. While f runs, the job does not count towards [Config].Max, and another worker may run in its place. The
-// caller must limit the number of jobs in Block, because each uses a goroutine.
+// Block calls f, which waits for something that more workers cannot speed up, such as a slow client. Call Block only
+// within a job.
+//
+// While f runs, the job does not count towards [Config].Max, and another worker may run. The caller must limit the
+// number of jobs in Block, because each of them occupies a goroutine.
 func (p *Pool) Block(f func()) {
 	p.blocked.Add(1)
 	defer p.blocked.Add(-1)
@@ -187,7 +192,7 @@ func (p *Pool) notifyDropped(j Job, why error) {
 	}
 }
 
-// notifyShed calls Dropped of shed jobs and empties the list.
+// notifyShed calls Dropped for the jobs in *shed and empties *shed.
 func (p *Pool) notifyShed(shed *[]Task) {
 	for i := range *shed {
 		p.notifyDropped((*shed)[i].Job, ErrShed)
@@ -196,8 +201,8 @@ func (p *Pool) notifyShed(shed *[]Task) {
 	*shed = (*shed)[:0]
 }
 
-// callPanickedHandlerIfSet passes a recovered value to Config.Panicked, whose own panics are ignored. Only a call in
-// the deferred function that has recovered the value reports the stack of the panic.
+// callPanickedHandlerIfSet passes the recovered value v to Config.Panicked. Call it in the deferred function that has
+// recovered v, because it records the stack. Panics of Config.Panicked are ignored.
 func (p *Pool) callPanickedHandlerIfSet(v any) {
 	if p.cfg.Panicked != nil {
 		defer func() { _ = recover() }()
@@ -205,14 +210,15 @@ func (p *Pool) callPanickedHandlerIfSet(v any) {
 	}
 }
 
-// Stats is a snapshot of a pool's counters. Fields described with "now" are current values. All other fields count
-// since New. The counters may be inconsistent for jobs that are being submitted or finishing.
+// Stats contains statistics of a pool. Numbers described with "now" are current. All other numbers count events since
+// New. Numbers may be inconsistent for jobs that are being submitted or finishing.
 type Stats struct {
 	// Workers is the number of workers now, and Idle the number of them without a job. Limit is the current limit.
 	Workers, Idle, Limit int
 	// Queued is the number of jobs that wait for a worker now. Running is the number of jobs that run now.
 	Queued, Running int
-	// Overloaded reports whether the pool is overloaded. It then accepts fewer jobs and sheds jobs that wait too long.
+	// Overloaded reports whether the pool is overloaded now. An overloaded pool accepts fewer jobs and sheds jobs that
+	// wait too long.
 	Overloaded bool
 
 	// Accepted counts accepted jobs, including those that still wait or run.
@@ -230,7 +236,7 @@ type Stats struct {
 	Wait, Service Histogram
 }
 
-// Stats returns the counters. It briefly takes each shard's lock.
+// Stats returns the current statistics of the pool. It briefly locks each shard of the queue.
 func (p *Pool) Stats() Stats {
 	st := Stats{
 		Workers: int(p.workerCount()), Limit: int(p.limit.Load()), Idle: int(p.parked.count.Load()), Running: p.busyWorkers() + int(p.blocked.Load()),
@@ -258,12 +264,13 @@ func (p *Pool) Stats() Stats {
 // Buckets is the number of buckets of a Histogram.
 const Buckets = 36
 
-// Histogram counts durations in buckets of increasing size.
+// Histogram counts durations in buckets. The bound of each bucket is twice the previous bound.
 type Histogram struct {
-	// Count is the number of durations; Sum is their total.
+	// Count is the number of durations, and Sum is the sum of the durations.
 	Count uint64
 	Sum   time.Duration
-	// Buckets[i] counts durations that exceed the previous bound but not Bound(i). The last bucket has no bound.
+	// Buckets[i] counts durations above Bound(i-1), up to and including Bound(i). The first bucket begins at 0, and the
+	// last bucket has no upper bound.
 	Buckets [Buckets]uint64
 }
 
@@ -292,10 +299,11 @@ func (h *Histogram) Mean() time.Duration {
 	return h.Sum / time.Duration(h.Count)
 }
 
-// Quantile returns an upper bound of the q-quantile, 0 ≤ q ≤ 1: at most twice the quantile, or 0 without durations.
+// Quantile returns an upper bound of the q-quantile, for q from 0 to 1. From 1 µs on, the bound is at most twice the
+// quantile. Without durations, the result is 0.
 func (h *Histogram) Quantile(q float64) time.Duration {
 	return histogram.QuantileUpperBound(h.Buckets[:], q)
 }
 
-// errNoCapacity means that a job can't be accepted. When the rejection is counted, ErrFull replaces errNoCapacity.
+// errNoCapacity means that a job can't be accepted now. Callers of the package receive ErrFull instead.
 var errNoCapacity = errors.New("pool: no capacity")

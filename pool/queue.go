@@ -27,7 +27,7 @@ type queuedTask struct {
 	submittedAt int64
 }
 
-// shard is a part of the queue. mu guards all fields that are not atomic.
+// shard is a part of the pool's queue with its own lock. mu guards all fields that are not atomic.
 type shard struct {
 	nonEmpty atomic.Bool
 	full     atomic.Bool
@@ -45,8 +45,8 @@ type shard struct {
 	_       [128]byte // keeps the next shard's lock on another cache line
 }
 
-// makeShards creates enough shards that submitters and workers rarely contend for a shard, but at most one for
-// minPerShard jobs.
+// makeShards creates the shards of the queue. The number of shards depends on the number of processors. If there are
+// several shards, each has space for at least minPerShard jobs.
 func (p *Pool) makeShards() {
 	capacity, count := p.cfg.Queue, 1
 	for p.shift = 64; count < 2*int(p.procs) && count < maxShards && capacity/(2*count) >= minPerShard; p.shift-- {
@@ -65,7 +65,7 @@ func (s *shard) setAdmitLimit(maxJobs int) {
 	s.full.Store(s.Len() >= s.admitLimit)
 }
 
-// enqueue adds a job if there is space. extraCapacity raises the limit for this call.
+// enqueue adds a job if the shard has space. extraCapacity raises the limit for this call. The caller holds s.mu.
 func (s *shard) enqueue(t *Task, submittedAt int64, extraCapacity int) (added bool) {
 	if s.Len() >= s.admitLimit+extraCapacity {
 		return false
@@ -81,7 +81,7 @@ func (s *shard) enqueue(t *Task, submittedAt int64, extraCapacity int) (added bo
 	return true
 }
 
-// dequeue moves a job to dst: the newest one if takeNewest is set, otherwise the oldest. The queue must not be empty.
+// dequeue moves the newest job to dst if takeNewest is set, and otherwise the oldest job. The shard must not be empty.
 func (s *shard) dequeue(takeNewest bool, dst *queuedTask) {
 	if s.Len() == s.admitLimit {
 		s.full.Store(false)
@@ -102,8 +102,8 @@ func (s *shard) dequeue(takeNewest bool, dst *queuedTask) {
 	}
 }
 
-// dequeueOrShedOverdue moves the next job to dst, and sheds overdue jobs by moving them to *shed. It returns false if
-// the queue is empty, and also after shedding maxShedBatch jobs. In the second case, call it again.
+// dequeueOrShedOverdue moves the next job to dst and overdue jobs to *shed. It returns false if the shard is empty, or
+// after shedding maxShedBatch jobs. In the second case, call it again.
 func (s *shard) dequeueOrShedOverdue(now int64, dst *queuedTask, shed *[]Task) (dequeued bool) {
 	s.updateOverloadAndShedOverdue(now, shed)
 	if s.Len() == 0 {
@@ -123,9 +123,8 @@ func (s *shard) dequeueOrShedOverdue(now int64, dst *queuedTask, shed *[]Task) (
 	return true
 }
 
-// updateOverloadAndShedOverdue starts an overload if the shard's oldest job was overdue at every observation for a
-// whole interval. According to CoDel, such a queue only adds delay. In an overload, a single overdue job extends it,
-// and at most maxShedBatch overdue jobs are shed, but never the last job of the queue.
+// updateOverloadAndShedOverdue starts an overload if the shard's oldest job was overdue for a whole interval (CoDel).
+// During an overload, it moves up to maxShedBatch overdue jobs to *shed, but always leaves one job in the shard.
 func (s *shard) updateOverloadAndShedOverdue(now int64, shed *[]Task) {
 	o, target := s.overload, s.overload.target.Load()
 	if s.Len() == 0 || now-s.Front().submittedAt <= target {

@@ -6,20 +6,24 @@ import (
 	"unsafe"
 )
 
-// Submit runs job on a worker. It waits for space until ctx ends; ctx is also the job's context. If the job will not
-// run, the error is [ErrClosed] or [ErrExpired], which wraps the cause of ctx's end. Submit panics if job is nil.
+// Submit submits job to run on a worker. It waits for a worker or queue space until ctx ends. ctx is also the context
+// of the job.
+//
+// If the job is not accepted, the error is [ErrClosed] or [ErrExpired]. An [ErrExpired] error also wraps the cause of
+// ctx's end. Submit panics if job is nil.
 func (p *Pool) Submit(ctx context.Context, job Func) error {
 	return p.SubmitTask(Task{Job: job, Ctx: ctx})
 }
 
-// TrySubmit runs job on a worker. If no worker or queue space is available, it immediately returns [ErrFull], or
-// [ErrClosed] if the pool is closed. It panics if job is nil.
+// TrySubmit submits job to run on a worker, without waiting. If no worker or queue space is available, it returns
+// [ErrFull]. If the pool is closed, it returns [ErrClosed]. TrySubmit panics if job is nil.
 func (p *Pool) TrySubmit(job Func) error { return p.TrySubmitTask(Task{Job: job}) }
 
-// SubmitTask is like Submit for a task, and waits until t.Ctx ends.
+// SubmitTask is like Submit, with the job and context of t.
 func (p *Pool) SubmitTask(t Task) error { return p.submit(&t, true) }
 
-// TrySubmitTask is like TrySubmit for a task. If t.Ctx has ended, the error is [ErrExpired], which wraps the cause.
+// TrySubmitTask is like TrySubmit, with the job and context of t. If t.Ctx has already ended, the error wraps
+// [ErrExpired] and the cause of the end.
 func (p *Pool) TrySubmitTask(t Task) error { return p.submit(&t, false) }
 
 func (p *Pool) submit(t *Task, wait bool) error {
@@ -45,14 +49,15 @@ func (p *Pool) submit(t *Task, wait bool) error {
 	return p.countAndTranslateRefusal(err)
 }
 
-// returningWorkerTries is the number of times that TrySubmit looks again for a worker in a pool without a queue. A
-// finished job often causes the next submission a moment before the worker of the finished job is available again.
+// returningWorkerTries is the number of times that TrySubmit retries in a pool without a queue. Retries help because a
+// worker becomes available only a moment after its job has ended.
 const returningWorkerTries = 8
 
 // background and todo are contexts that never end and need not be watched.
 var background, todo = context.Background(), context.TODO()
 
-// checkContextClearingBackground returns an error if t.Ctx has ended. It sets t.Ctx to nil if the context never ends.
+// checkContextClearingBackground returns an error if t.Ctx has ended. It sets t.Ctx to nil if t.Ctx is background or
+// todo.
 func (t *Task) checkContextClearingBackground() error {
 	switch {
 	case t.Ctx == nil || t.Ctx == background || t.Ctx == todo:
@@ -98,7 +103,8 @@ func (p *Pool) handToWorkerOrEnqueue(t *Task) error {
 	return err
 }
 
-// handToWorker passes a job to a parked worker, or starts one if there are fewer than the limit plus extraWorkers.
+// handToWorker passes a job to a parked worker or to a new worker. extraWorkers raises the limit of workers for this
+// call.
 func (p *Pool) handToWorker(t *Task, extraWorkers int64) (accepted bool) {
 	q := queuedTask{*t, p.now()}
 	if w := p.popParked(); w != nil {
@@ -110,8 +116,8 @@ func (p *Pool) handToWorker(t *Task, extraWorkers int64) (accepted bool) {
 	return true
 }
 
-// enqueueInAnyShard queues a job in the first shard with space, beginning with the submitter's own shard. If the queue
-// is so short that it has one shard, every searching worker adds space for one job.
+// enqueueInAnyShard queues a job in the first shard with space, beginning with the submitter's own shard. In a queue
+// with a single shard, every searching worker counts as additional space for one job.
 func (p *Pool) enqueueInAnyShard(t *Task) error {
 	now, first, mask := p.now(), p.shardByStackAddress(), len(p.shards)-1
 	for round := 0; ; round++ {
@@ -160,13 +166,13 @@ func (p *Pool) hasCapacity() bool {
 	return false
 }
 
-// isFull reports whether a few atomic loads show that no job can be accepted now.
+// isFull reports whether the pool certainly can't accept a job now. It takes no locks.
 func (p *Pool) isFull() bool {
 	return p.searching.Load() == 0 && p.cfg.Queue > 0 && !p.hasCapacity() && !p.isClosed()
 }
 
-// shardByStackAddress returns the shard of the running goroutine. The stack's address, spread by Fibonacci hashing,
-// usually gives a goroutine the same shard in every call, and other goroutines other shards.
+// shardByStackAddress returns the index of a shard for the calling goroutine. It hashes the address of the goroutine's
+// stack. Calls of the same goroutine therefore usually get the same shard.
 func (p *Pool) shardByStackAddress() int {
 	var here byte
 	return int(uint64(uintptr(unsafe.Pointer(&here))>>11) * 0x9E3779B97F4A7C15 >> p.shift)

@@ -10,10 +10,11 @@ import "context"
 // waiting Submit, and no Submit waits while there is space. If a newcomer has taken the space first, the woken Submit
 // waits again; after the third time, newcomers must wait, too. When the pool closes, every Submit wakes the next.
 
-// maxVainWakeups limits how often a Submit is woken without finding space. Then new calls must wait.
+// maxVainWakeups is the number of times that a waiting Submit may be woken without finding space. After that, new calls
+// of Submit must wait, too.
 const maxVainWakeups = 3
 
-// wakeWaitingSubmit wakes the first waiting Submit, unless a woken Submit has not run yet.
+// wakeWaitingSubmit wakes the first waiting Submit. It does nothing while a woken Submit has not run yet.
 func (p *Pool) wakeWaitingSubmit() (woken bool) {
 	if p.waiting.Load() == 0 || p.wakePending.Load() || !p.wakePending.CompareAndSwap(false, true) {
 		return false

@@ -30,8 +30,8 @@ const (
 	quantum = time.Millisecond
 )
 
-// worker is a goroutine that runs jobs. Only this goroutine may access the fields, except that a goroutine that has
-// popped a parked worker may access that worker's fields until it wakes the worker.
+// worker is a goroutine that runs jobs. The fields belong to this goroutine. A goroutine that has popped a parked
+// worker owns the fields until it wakes the worker.
 type worker struct {
 	p    *Pool
 	wake chan queuedTask // capacity 1; a task without a job makes the worker search, and closing makes it exit
@@ -56,7 +56,8 @@ type lastOutcome struct {
 	wait, service               time.Duration
 }
 
-// countOutcome counts the outcome of a worker's last job. The caller holds the shard's lock.
+// countOutcome adds o, the outcome of a worker's last job, to the shard's counters and clears o. The caller holds the
+// shard's lock.
 func (s *shard) countOutcome(o *lastOutcome) {
 	if o.finished > 0 {
 		s.counts.Wait.add(o.wait)
@@ -68,7 +69,8 @@ func (s *shard) countOutcome(o *lastOutcome) {
 	*o = lastOutcome{}
 }
 
-// runUntilExit runs on the worker's goroutine. If a job calls runtime.Goexit, a new goroutine replaces the old one.
+// runUntilExit runs jobs until the worker must exit. If a job calls runtime.Goexit, the worker continues on a new
+// goroutine.
 func (w *worker) runUntilExit() {
 	returned := false
 	defer func() {
@@ -81,7 +83,8 @@ func (w *worker) runUntilExit() {
 	returned = true
 }
 
-// runJobsUntilPanicOrExit runs jobs until the worker must exit or a job panics. panicked is true after a panic.
+// runJobsUntilPanicOrExit runs jobs until the worker must exit or a job panics. panicked reports whether a job has
+// panicked.
 func (w *worker) runJobsUntilPanicOrExit() (panicked bool) {
 	running := false
 	defer func() {
@@ -108,7 +111,7 @@ func (w *worker) runJobsUntilPanicOrExit() (panicked bool) {
 	return false
 }
 
-// waitForNextJob sets the current job. It returns false if the worker must exit.
+// waitForNextJob waits for a job and stores it in w.job. It returns false if the worker must exit.
 func (w *worker) waitForNextJob() (found bool) {
 	p := w.p
 	for w.job.Job == nil {
@@ -130,7 +133,7 @@ func (w *worker) waitForNextJob() (found bool) {
 	return true
 }
 
-// takeQueuedJob takes a job from the queue. It may also wake workers and a waiting Submit.
+// takeQueuedJob moves a job from the queue to w.job. It may also wake another worker and a waiting Submit.
 func (w *worker) takeQueuedJob(now int64) (taken bool) {
 	p := w.p
 	mask := len(p.shards) - 1
@@ -170,8 +173,8 @@ func (w *worker) takeQueuedJob(now int64) (taken bool) {
 	}
 }
 
-// yieldAfterQuantumIfQueued yields the processor if the quantum has passed, jobs wait and running jobs do not block.
-// now is the current time.
+// yieldAfterQuantumIfQueued yields the processor if jobs wait and the worker has not yielded for quantum. It does not
+// yield if most running jobs are blocked. now is the current time.
 func (w *worker) yieldAfterQuantumIfQueued() (now int64) {
 	if now = w.endedAt; now == 0 {
 		now = w.p.now()
@@ -194,8 +197,8 @@ func (w *worker) finishJob() {
 	}
 }
 
-// searchThenPark searches for a job. If there is none, it parks the worker until another goroutine wakes it. It returns
-// false if the worker must exit.
+// searchThenPark searches for a job and, if the search fails, parks the worker until another goroutine wakes it. It
+// returns false if the worker must exit.
 func (w *worker) searchThenPark() (ok bool) {
 	p := w.p
 	w.endedAt = 0
@@ -249,7 +252,8 @@ func (w *worker) stopSearching() (wasLast bool) {
 	return w.p.searching.Add(-1) == 0
 }
 
-// countOutcomeAndStopSearching counts the last job's outcome and ends the search, before the worker parks or exits.
+// countOutcomeAndStopSearching counts the outcome of the last job and marks the worker as not searching. Call it before
+// the worker parks or exits.
 func (w *worker) countOutcomeAndStopSearching() {
 	if w.last != (lastOutcome{}) {
 		s := &w.p.shards[w.home]
@@ -276,8 +280,9 @@ func (w *worker) contextOrDropIfExpired(t Task) context.Context {
 	return w.jobCtx
 }
 
-// jobContext is the context of a job. It ends with the context of the submission or of the pool. If the job has called
-// Done, it also ends with the job. Otherwise the worker reuses it for jobs with the same context.
+// jobContext is the context passed to Job.Run. It ends with the task's context or when the pool cancels running jobs.
+// If the job has called Done, the context also ends with the job. Otherwise the worker reuses the jobContext for
+// further jobs.
 type jobContext struct {
 	context.Context
 	pool       context.Context
@@ -321,7 +326,7 @@ func (j *jobContext) Value(key any) any {
 	return from.Value(key)
 }
 
-// endIfWatched ends the context if Done was called.
+// endIfWatched ends the context if the job has called Done. ended reports whether the context was ended.
 func (j *jobContext) endIfWatched() (ended bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

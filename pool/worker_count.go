@@ -10,8 +10,8 @@ func (p *Pool) ensureMinWorkers() {
 	}
 }
 
-// startWorkerIfAllowed starts a worker if there are fewer workers than the limit plus extraWorkers. If first has no
-// job, the worker searches for jobs.
+// startWorkerIfAllowed starts a worker if the limit of workers allows another one. extraWorkers raises the limit for
+// this call. The new worker begins with the job in first. If first has no job, the worker searches for jobs.
 func (p *Pool) startWorkerIfAllowed(first queuedTask, extraWorkers int64) (started bool) {
 	var size int64
 	for {
@@ -32,7 +32,8 @@ func (p *Pool) startWorkerIfAllowed(first queuedTask, extraWorkers int64) (start
 	return true
 }
 
-// decrementWorkersIfAbove decrements the number of workers if it exceeds minWorkers. A worker must then exit.
+// decrementWorkersIfAbove decrements the number of workers if there are more than minWorkers. After a decrement, the
+// caller must make a worker exit.
 func (p *Pool) decrementWorkersIfAbove(minWorkers int64) (decremented bool) {
 	for {
 		size := p.size.Load()
@@ -49,7 +50,7 @@ func (p *Pool) decrementWorkersIfAbove(minWorkers int64) (decremented bool) {
 	}
 }
 
-// maxWorkers returns the maximum number of workers. Workers in Block do not count.
+// maxWorkers returns the maximum number of workers. Workers in Block are added to the limit.
 func (p *Pool) maxWorkers() int64  { return p.limit.Load() + p.blocked.Load() }
 func (p *Pool) workerCount() int64 { return p.size.Load() &^ closedBit }
 func (p *Pool) isClosed() bool     { return p.size.Load()&closedBit != 0 }
@@ -71,7 +72,7 @@ func (p *Pool) anyQueued() bool {
 	return false
 }
 
-// wakeOrStartWorker wakes or starts a worker, which then searches for jobs. If the limit is reached, it wakes the
+// wakeOrStartWorker wakes or starts a worker, which searches for jobs. If the limit of workers is reached, it wakes the
 // controller instead.
 func (p *Pool) wakeOrStartWorker() {
 	if w := p.popParked(); w != nil {
@@ -95,7 +96,8 @@ func (p *Pool) wakeToSearch(w *worker) {
 	w.wake <- queuedTask{}
 }
 
-// workerStack holds the parked workers. The last one parked is on top, because its stack and caches are warm.
+// workerStack contains the parked workers. The most recently parked worker is on top, because its memory is most likely
+// still cached.
 type workerStack struct {
 	count   atomic.Int64 // len(workers)
 	mu      sync.Mutex
@@ -110,7 +112,8 @@ func (p *Pool) pushParked(w *worker) {
 	s.count.Add(1)
 }
 
-// popParked removes a worker from the stack, or returns nil if it is empty. The caller must wake the worker.
+// popParked removes the most recently parked worker from the stack. It returns nil if the stack is empty. The caller
+// must wake the returned worker.
 func (p *Pool) popParked() *worker {
 	s := &p.parked
 	if s.count.Load() == 0 {

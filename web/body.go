@@ -10,11 +10,11 @@ import (
 	"strings"
 )
 
-// maxChunkLine is the maximum size in bytes of the line before a chunk, including the chunk extensions.
+// maxChunkLine is the maximum size in bytes of the line before a chunk, including chunk extensions.
 const maxChunkLine = 256
 
-// maxChunkOverhead limits the overhead of chunk lines. As in net/http, each chunk increases the overhead by the size of
-// its line, and reduces it by 16 bytes plus twice the size of its data.
+// maxChunkOverhead limits the total overhead of chunk lines in bytes, as in net/http. A chunk adds the size of its
+// line, and subtracts 16 bytes plus twice the size of its data.
 const maxChunkOverhead = 16 << 10
 
 const maxTrailer = 8 << 10
@@ -34,7 +34,8 @@ func newBodyDecoder(length int64) bodyDecoder {
 	return bodyDecoder{remaining: max(length, 0), chunked: length < 0, done: length == 0}
 }
 
-// nextData returns the next data of the body, at most maxBytes bytes. If more input is needed, used is 0.
+// nextData decodes the next data of the body from in. It returns at most maxBytes bytes. used is the number of consumed
+// bytes of in, or 0 if more input is needed.
 func (f *bodyDecoder) nextData(in []byte, maxBytes int) (data []byte, used int, err error) {
 	if f.done || len(in) == 0 {
 		return nil, 0, nil
@@ -127,10 +128,12 @@ func (f *bodyDecoder) parseTrailer(in []byte) (_ []byte, used int, _ error) {
 	return nil, i + len(headEnd), nil
 }
 
-// maxUnreadBody is the maximum number of body bytes that wait for the handler. The server then stops reading.
+// maxUnreadBody is the maximum number of body bytes that are buffered for the handler. At this limit, the server stops
+// reading.
 const maxUnreadBody = 64 << 10
 
-// requestBody passes the body of a request from the connection's owner to the handler. x.mu guards all fields except x.
+// requestBody is the body of a request. The goroutine that owns the connection fills it, and the handler reads it. x.mu
+// guards all fields except x.
 type requestBody struct {
 	x *exchange
 
@@ -171,7 +174,8 @@ func (b *requestBody) decodeBodyIntoBuffer(in []byte) (used int) {
 	return used
 }
 
-// minDirectReceive is the minimum of missing body bytes for which the handler's goroutine receives from the socket.
+// minDirectReceive is the minimum number of missing body bytes for which the handler's goroutine reads the socket
+// itself.
 const minDirectReceive = 16 << 10
 
 func (b *requestBody) isFull() bool { return len(b.buf)-b.readOffset >= maxUnreadBody }
@@ -206,8 +210,8 @@ func (b *requestBody) Read(p []byte) (int, error) {
 	}
 }
 
-// sendContinue sends 100 Continue. If the handler starts its response first, nothing is sent. The caller holds b.x.mu.
-// While the connection's mailbox is full, sendContinue waits and does not hold b.x.mu.
+// sendContinue sends 100 Continue, unless the handler has already started the response. The caller holds b.x.mu. While
+// sendContinue waits for a full mailbox, it releases b.x.mu.
 func (b *requestBody) sendContinue() {
 	b.continueSent = true
 	b.x.retryWhileMailboxFull(func() error {
@@ -234,8 +238,8 @@ func (b *requestBody) resumeInput() {
 	b.x.postToConnOwner(b.x.resumeUnlessInputPaused)
 }
 
-// receiveOrResumeInput receives a part of the body from the socket. If nothing has arrived, or if the body is then
-// complete, it lets the connection's owner read again.
+// receiveOrResumeInput receives a part of the body from the socket into p. If no data is available or the body is
+// complete, it resumes reading on the connection.
 func (b *requestBody) receiveOrResumeInput(p []byte) (n int) {
 	if b.direct && !b.framing.done {
 		p = p[:min(int64(len(p)), b.framing.remaining)]
@@ -265,7 +269,7 @@ func (b *requestBody) setTrailerAndReturnError() error {
 	return b.err
 }
 
-// Close implements io.Closer for the handler. The unread rest of the body is discarded. If this rest is too long, the
+// Close implements io.Closer for the handler. It discards the unread part of the body. If that part is too long, the
 // connection closes after the response.
 func (b *requestBody) Close() error {
 	b.x.mu.Lock()

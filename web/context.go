@@ -9,8 +9,7 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// requestContext is the context of a request. It ends when the connection closes or the handler has returned. Most
-// handlers never wait for its end, so the channel is made when a handler first needs it.
+// requestContext is the context of a request. It ends when the connection closes or the handler has returned.
 type requestContext struct {
 	x          *exchange // only its mu may be used after the request
 	h          *HTTP
@@ -33,8 +32,8 @@ func (ctx *requestContext) Err() error {
 	return nil
 }
 
-// Value returns the values of net/http's keys and the Ref. Package context uses an *int as a key to find the parent to
-// cancel.
+// Value returns the values of net/http's context keys, and the Ref of the connection. It also supports the internal key
+// of package context, which is an *int.
 func (ctx *requestContext) Value(key any) any {
 	switch key {
 	case http.ServerContextKey:
@@ -65,7 +64,7 @@ func (ctx *requestContext) getOrMakeCancelable() context.Context {
 	return ctx.cancelable
 }
 
-// cancel ends the context. The caller holds x.mu.
+// cancel ends the context. The caller holds ctx.x.mu.
 func (ctx *requestContext) cancel() {
 	ctx.ended = true
 	if ctx.cancelFunc != nil {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// deadline limits the time for reading the body of a request or for writing a response. exchange.mu guards it.
+// deadline limits the time for reading a request body or for writing a response. exchange.mu guards each deadline.
 type deadline struct {
 	expired bool
 	timer   *time.Timer
@@ -29,7 +29,8 @@ func (d *deadline) callUntilDeadline(mu *sync.Mutex, f func(context.Context) err
 	return err
 }
 
-// set sets the deadline to t. When t is reached, onExpiry is called with mu locked. If t is zero, there is no deadline.
+// set changes the deadline to t, or removes the deadline if t is zero. At the time t, onExpiry is called with mu
+// locked. The caller must not hold mu.
 func (d *deadline) set(mu *sync.Mutex, t time.Time, onExpiry func()) {
 	mu.Lock()
 	defer mu.Unlock()

@@ -39,7 +39,8 @@ func acceptsDeflate(offers []string) bool {
 	return false
 }
 
-// isDeflateResponse reports whether a dialed server has accepted deflateExtension, without context takeover.
+// isDeflateResponse reports whether a server has accepted permessage-deflate without context takeover. extensions is
+// the server's Sec-WebSocket-Extensions field.
 func isDeflateResponse(extensions string) bool {
 	name, parameters, _ := strings.Cut(extensions, ";")
 	separate := false
@@ -57,7 +58,8 @@ func isDeflateResponse(extensions string) bool {
 
 const deflateExtension = "permessage-deflate; server_no_context_takeover; client_no_context_takeover"
 
-// deflateTail completes a compressed message with four bytes that the sender has omitted, and an empty final block.
+// deflateTail is appended to a compressed message before decompression. It consists of four bytes that the sender has
+// omitted, and an empty final block.
 const deflateTail = "\x00\x00\xff\xff\x01\x00\x00\xff\xff"
 
 var deflateWriters = sync.Pool{New: func() any {
@@ -68,7 +70,7 @@ var deflateWriters = sync.Pool{New: func() any {
 	return w
 }}
 
-// compress returns the payload of a compressed message.
+// compress compresses a message into the payload of a permessage-deflate frame.
 func compress(message []byte) []byte {
 	var out bytes.Buffer
 	w := deflateWriters.Get().(*flate.Writer)
@@ -89,7 +91,7 @@ var (
 	decompressBuffers = sync.Pool{New: func() any { return new([]byte) }}
 )
 
-// decompress decompresses the message p. A result of more than maxBytes bytes is an error. decompress may overwrite the
+// decompress decompresses the message p. It returns an error if the result exceeds maxBytes bytes. It may overwrite the
 // bytes between len(p) and cap(p). After use, the caller passes the result to recycleDecompressed.
 func decompress(p []byte, maxBytes int) ([]byte, error) {
 	r := inflateReaders.Get().(io.ReadCloser)
@@ -109,7 +111,7 @@ func decompress(p []byte, maxBytes int) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// maxPooledBuffer is the maximum size in bytes of a buffer that is reused.
+// maxPooledBuffer is the maximum capacity in bytes of a buffer that is kept for reuse.
 const maxPooledBuffer = 1 << 20
 
 func recycleDecompressed(p []byte) {
@@ -118,15 +120,16 @@ func recycleDecompressed(p []byte) {
 	}
 }
 
-// Group is a set of WebSockets that receive the same messages. A Group encodes each message only once. If sockets use
-// compression, it also compresses each message of 1 KiB or more only once. The zero value is an empty group. A Group is
-// safe for concurrent use. A Group with one socket takes 120 bytes.
+// Group is a set of WebSockets that receive the same messages. A Group encodes each message only once. For sockets with
+// compression, it also compresses each message of 1 KiB or more only once.
+//
+// The zero value is an empty group. A Group is safe for concurrent use. A Group with one socket takes 120 bytes.
 type Group struct {
 	plain, deflate tcp.Group
 	dialed         tcp.Group // they get masked frames
 }
 
-// Add adds a socket.
+// Add adds a socket to the group.
 func (g *Group) Add(s Socket) { g.groupFor(s).Add(s.Ref()) }
 
 // Remove removes a socket; see tcp.Group.Remove.
@@ -148,8 +151,8 @@ func (g *Group) groupFor(s Socket) *tcp.Group {
 // defaultMinCompressed is the minimum size in bytes of a message that is compressed by default.
 const defaultMinCompressed = 1 << 10
 
-// CompressedFrame is like [Frame] for clients that accept compressed messages; see [Socket.Compressed]. It leaves
-// messages below 1 KiB uncompressed.
+// CompressedFrame encodes and compresses a message of a server. Send the result only to clients that accept compressed
+// messages; see [Socket.Compressed]. Messages below 1 KiB are encoded without compression.
 func CompressedFrame(kind Kind, message []byte) []byte {
 	if len(message) < defaultMinCompressed {
 		return Frame(kind, message)
@@ -162,7 +165,8 @@ func (g *Group) Broadcast(kind Kind, message []byte) (sent, full int) {
 	return g.encodeAndSend(kind, message, (*tcp.Group).Broadcast)
 }
 
-// SendLatest sends message, as the latest value, to all sockets in the group; see tcp.Group.SendLatest.
+// SendLatest sends a message to all sockets in the group as their latest value. The message replaces an older value
+// that is still unsent; see tcp.Group.SendLatest.
 func (g *Group) SendLatest(kind Kind, message []byte) (sent, full int) {
 	return g.encodeAndSend(kind, message, (*tcp.Group).SendLatest)
 }

@@ -25,21 +25,22 @@ import (
 type SocketDial struct {
 	// URL is ws://host/path or wss://host/path, with an optional port and query.
 	URL string
-	// Header contains further fields for the request, such as Origin, Cookie or Authorization. Its Host takes
-	// precedence over that of URL. Dial ignores its Connection, Upgrade and Sec-WebSocket fields and sets its own.
+	// Header contains additional fields of the request, such as Origin, Cookie or Authorization. A Host field replaces
+	// the host of URL. Dial sets the Connection, Upgrade and Sec-WebSocket fields itself, and ignores them in Header.
 	Header http.Header
-	// TLSConfig is the configuration for wss. By default the host of URL is verified; see tcp.Dial.TLSConfig.
+	// TLSConfig is the TLS configuration for wss. By default, the server's certificate must match the host of URL; see
+	// tcp.Dial.TLSConfig.
 	TLSConfig *tls.Config
-	// Source is the local address to connect from. By default the kernel chooses it.
+	// Source is the local address to connect from. By default, the kernel chooses the address.
 	Source netip.Addr
-	// Timeout limits the lookup, the connection attempt and the WebSocket handshake, each of them separately, as in
-	// tcp.Dial.Timeout. The default is 30 s, the maximum 10 min.
+	// Timeout limits each step of a dial separately: the lookup, the connection attempt and the WebSocket handshake.
+	// The default is 30 s, the maximum 10 min. See also tcp.Dial.Timeout.
 	Timeout time.Duration
-	// Value is the connection's initial Value.
+	// Value is the initial value of the connection; see Socket.Value.
 	Value any
 }
 
-// DialFailedHandler is a SocketHandler for WebSocket.Dial that receives failures.
+// DialFailedHandler is implemented by a SocketHandler that handles failures of WebSocket.Dial.
 type DialFailedHandler interface {
 	// DialFailed is called instead of all other methods if a dial failed. It may run on any goroutine or event loop and
 	// must not block. d is the argument of Dial and can be dialed again. err is a *HandshakeError, an error of
@@ -47,10 +48,11 @@ type DialFailedHandler interface {
 	DialFailed(d SocketDial, err error)
 }
 
-// HandshakeError reports that a server has rejected a WebSocket handshake or answered it wrongly. Redirects are not
-// followed.
+// HandshakeError reports that a server has rejected a WebSocket handshake or sent an invalid response. Redirects are
+// not followed and count as rejections.
 type HandshakeError struct {
-	// Status and Header are those of the response. If the response is not HTTP, Status is 0.
+	// Status is the status code of the response, and Header contains its fields. If the response is not HTTP, Status is
+	// 0.
 	Status int
 	Header http.Header
 	// Body is the beginning of the response's body, at most 1 KiB.
@@ -74,9 +76,11 @@ const (
 	maxErrorBody    = 1 << 10
 )
 
-// Dial starts to connect to a WebSocket server on one of the loops of s, without a goroutine, and returns immediately.
-// ws.Handler then handles the socket. If the dial fails, DialFailed of ws.Handler is called instead. The response to
-// the handshake must be valid HTTP/1.1; its head is limited to 16 KiB. Dial fails with tcp.ErrBadConfig if d is
+// Dial starts to connect to a WebSocket server and returns immediately. The socket runs on an event loop of s, without
+// a goroutine. ws.Handler handles the socket after the handshake. If the dial fails, DialFailed of ws.Handler is called
+// instead.
+//
+// The server's response must be valid HTTP/1.1, with a head of at most 16 KiB. Dial fails with tcp.ErrBadConfig if d is
 // invalid, and with other errors of tcp.Server.Dial. CheckOrigin is not used. A WebSocket can serve and dial at the
 // same time.
 //
@@ -144,7 +148,7 @@ func (ws *WebSocket) encodeHandshakeRequest(u *url.URL, fields http.Header, key 
 	return b.Bytes(), err
 }
 
-// socketHandshake is the tcp.Handler of a dialed connection until the server has accepted the handshake.
+// socketHandshake is the tcp.Handler of a dialed connection during the WebSocket handshake.
 type socketHandshake struct {
 	tcp.Base
 	ws      *WebSocket
@@ -172,8 +176,8 @@ func (h *socketHandshake) Ended(c *tcp.Conn, rest []byte) (used int) {
 	return used
 }
 
-// openSocketOrCloseOnResponse opens the socket if the server has accepted the handshake, and otherwise closes the
-// connection. It does nothing while the head, or the beginning of a rejection's body, is incomplete.
+// openSocketOrCloseOnResponse opens the socket if the response accepts the handshake, and otherwise closes the
+// connection. It returns 0 while the response is incomplete. ended means that no more input will arrive.
 func (h *socketHandshake) openSocketOrCloseOnResponse(c *tcp.Conn, in []byte, ended bool) (used int) {
 	n, err := completeHeadLength(in, 0, maxResponseHead)
 	switch {
@@ -240,7 +244,7 @@ func (h *socketHandshake) checkNegotiation(res *http.Response) (*negotiatedSocke
 	return v, nil
 }
 
-// Closed is called only if the handshake has failed.
+// Closed reports that the handshake has failed. After a successful handshake, another handler is called instead.
 func (h *socketHandshake) Closed(_ *tcp.Conn, why error) {
 	if h.err == nil && errors.Is(why, tcp.ErrDeadline) {
 		why = tcp.ErrDialTimeout

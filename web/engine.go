@@ -11,15 +11,16 @@ import (
 
 // Only this file uses the engine behind tcp.Conn. Call its functions during a call of c's handler.
 
-// maxSavedState is the maximum size in bytes of the state that a connection takes to a new process.
+// maxSavedState is the maximum size in bytes of a connection's state that is passed to a new process.
 const maxSavedState = engine.MaxState
 
 func core(c *tcp.Conn) *engine.Conn { return (*engine.Conn)(c) }
 
-// yieldToOtherConns makes the event loop serve other connections before it calls c's handler with the remaining input.
+// yieldToOtherConns makes the event loop serve other connections first. Afterwards, the loop calls c's handler with the
+// remaining input.
 func yieldToOtherConns(c *tcp.Conn) { core(c).YieldInput() }
 
-// setHandlerMemory sets the size of the memory that the handler uses for c. This memory counts against
+// setHandlerMemory sets the number of bytes that the handler uses for c. These bytes count towards
 // tcp.Limits.MaxBuffered. If messageIncomplete is set, the peer must complete its message within Limits.MessageTimeout.
 func setHandlerMemory(c *tcp.Conn, bytes int, messageIncomplete bool) {
 	core(c).SetHandlerMemory(bytes, messageIncomplete)
@@ -28,10 +29,12 @@ func setHandlerMemory(c *tcp.Conn, bytes int, messageIncomplete bool) {
 // unusedInputBytes returns the number of input bytes that the previous call of c's handler did not use.
 func unusedInputBytes(c *tcp.Conn) int { return core(c).RefusedBytes() }
 
-// closeAfterPeerEnd closes c like CloseWith, but waits until the peer has ended its direction, or Limits.CloseTimeout.
+// closeAfterPeerEnd closes c with the reason why after the peer has shut down its sending direction. It closes c at the
+// latest after Limits.CloseTimeout.
 func closeAfterPeerEnd(c *tcp.Conn, why error) { core(c).CloseAfterPeer(why) }
 
-// loopHold gives a handler access to the event loop on which it runs. A handler on a worker has the zero value.
+// loopHold gives an HTTP handler access to the event loop on which the handler runs. hold is nil for a handler on a
+// worker.
 type loopHold struct {
 	hold engine.LoopHold
 	ref  engine.Ref
@@ -39,8 +42,8 @@ type loopHold struct {
 	started time.Duration
 }
 
-// queueOnLoop queues the job of x and the requests after x on the event loop of c. queued is false if the loop can't
-// run jobs.
+// queueOnLoop queues x and the pipelined requests after x as a job of c's event loop. It returns false if the loop
+// can't run jobs.
 func (x *exchange) queueOnLoop(c *tcp.Conn) (queued bool) {
 	n := 0
 	for y := x; y != nil; y = y.next {
@@ -49,14 +52,15 @@ func (x *exchange) queueOnLoop(c *tcp.Conn) (queued bool) {
 	return core(c).QueueLoopJob(x.job, n)
 }
 
-// call calls f on the loop and sends the output of f. It returns false if the handler does not run on the loop.
+// call runs f on the event loop and sends the output of f. If the handler does not run on the loop, call returns false
+// and does not run f.
 func (h loopHold) call(f func(*tcp.Conn)) (called bool) {
 	return h.hold != nil && h.hold.Call(h.ref, func(c *engine.Conn) { f((*tcp.Conn)(c)) })
 }
 
-// sendReadyResponsesOnLoop calls sendReadyResponses. The responses of pipelined requests are sent together after the
-// last one's handler, or when another goroutine continues the loop. If the handler no longer runs on the loop, or if
-// another tcp.Handler takes over the connection, sendReadyResponsesOnLoop does nothing and returns false.
+// sendReadyResponsesOnLoop calls sendReadyResponses on the event loop. The loop sends the responses of pipelined
+// requests together. It does nothing and returns false if the handler no longer runs on the loop, or if another
+// tcp.Handler takes over the connection.
 func (x *exchange) sendReadyResponsesOnLoop() (called bool) {
 	return x.loop.hold != nil && x.switchHandler == nil && x.loop.hold.CallAndSendLater(x.loop.ref, (*responseSender)(x))
 }
@@ -67,31 +71,34 @@ func (x *responseSender) CallWith(c *engine.Conn) { (*exchange)(x).sendReadyResp
 
 func overloadManager(c *tcp.Conn) *overload.Manager { return core(c).Overload() }
 
-// admitsToRun reports whether the overload manager lets x run immediately. Otherwise the caller must shed x.
+// admitsToRun reports whether the overload manager lets x run immediately. If not, the caller must reject x.
 func (x *exchange) admitsToRun(c *tcp.Conn) bool {
 	e := core(c)
 	return e.Overload().Admit(nil, e.Peer().Addr(), max(x.priority, e.Priority()))
 }
 
-// admitsToQueue reports whether the overload manager lets the job wait in a queue. Otherwise the caller must shed it.
+// admitsToQueue reports whether the overload manager lets j wait in a queue with priority p. If not, the caller must
+// reject the requests of j.
 func (j *exchangeJob) admitsToQueue(c *tcp.Conn, p overload.Priority) bool {
 	e := core(c)
 	return j.overload.Admit(&j.ticket, e.Peer().Addr(), max(p, e.Priority()))
 }
 
-// mustEndKeepAlive reports whether connections must close after their response, to save memory.
+// mustEndKeepAlive reports whether c must close after its response, because the server is overloaded.
 func mustEndKeepAlive(c *tcp.Conn) bool { return core(c).Overload().IsActive(overload.EndKeepAlive) }
 
-// canReceiveDirectly reports whether receiveDirectly may be used once c is paused. c's handler must use all input.
+// canReceiveDirectly reports whether receiveDirectly may be used after c has been paused. The current call of c's
+// handler must use all input.
 func canReceiveDirectly(c *tcp.Conn) bool { return core(c).CanReceiveDirectly() }
 
-// receiveDirectly receives bytes of a paused connection without its owner. If none have arrived, it returns 0.
+// receiveDirectly receives bytes from the socket of a paused connection, on the caller's goroutine. It returns 0 if no
+// bytes are available.
 func (h loopHold) receiveDirectly(p []byte) (n int) { return h.ref.ReceiveWhileReadingIsOff(p) }
 
 type threadUsage = engine.ThreadUsage
 
-// isSlow reports whether a call was slow for a reason of its own: it computed, or it waited for something other than a
-// CPU. took is its duration, and used is what its thread used during the call.
+// isSlow reports whether a call computed for long, or waited for something other than a CPU. took is the duration of
+// the call, and used is the resource usage of its thread.
 func isSlow(took time.Duration, used threadUsage) bool {
 	return used.CPU >= slowCall/2 || used.Sleeps > 0 && !engine.HadNoCPU(took, used.ProcessCPU-used.CPU)
 }
@@ -100,7 +107,8 @@ func monotonicNow() time.Duration { return engine.MonotonicNow() }
 
 func connRef(c *tcp.Conn) engine.Ref { return core(c).Ref() }
 
-// RunOnLoop implements engine.LoopJob. If the route has moved to workers meanwhile, it submits the job to the pool.
+// RunOnLoop implements engine.LoopJob. It runs the job on the event loop. If the route has moved to workers in the
+// meantime, it submits the job to the pool instead.
 func (j *exchangeJob) RunOnLoop(hold engine.LoopHold) {
 	if !j.route.onLoop.Load() {
 		j.submitToPool()
@@ -122,7 +130,7 @@ func (j *exchangeJob) endOnLoop() {
 	}
 }
 
-// runHandlers calls the handlers of the job's requests. hold is nil on a worker.
+// runHandlers calls the handlers of the job's requests. hold gives access to the event loop, and is nil on a worker.
 func (j *exchangeJob) runHandlers(hold engine.LoopHold) {
 	x := j.takeExchange()
 	if x == nil {
@@ -156,13 +164,14 @@ func isDraining(c *tcp.Conn) bool { return core(c).IsDraining() }
 
 func fileCapacity(c *tcp.Conn) int { return core(c).FileQueueSpace() }
 
-// maxUnsent returns tcp.Limits.MaxUnsent of c's server, in bytes, with its default.
+// maxUnsent returns the effective value of tcp.Limits.MaxUnsent for c's server, in bytes.
 func maxUnsent(c *tcp.Conn) int { return core(c).Limits().MaxUnsent }
 
-// maxMessage returns tcp.Limits.MaxMessage of c's server, in bytes.
+// maxMessage returns the effective value of tcp.Limits.MaxMessage for c's server, in bytes.
 func maxMessage(c *tcp.Conn) int { return core(c).MaxMessage() }
 
-// clock returns the time at which c's event loop began to handle its current events, since an arbitrary start.
+// clock returns the time at which the current iteration of c's event loop began. The time is relative to an arbitrary
+// start.
 func clock(c *tcp.Conn) time.Duration { return core(c).Clock() }
 
 // readCount returns a number that changes whenever c's event loop reads from a connection.

@@ -13,18 +13,18 @@ import (
 
 // Event is a server-sent event for the EventSource of a browser (HTML standard, section 9.2).
 type Event struct {
-	// ID, if set, is the value of Last-Event-ID with which the browser reconnects after this event.
+	// ID, if set, is the ID of the event. A browser that reconnects sends the last ID in the header Last-Event-ID.
 	ID string
-	// Name is the type of the event. If Name is "", the type is "message".
+	// Name is the type of the event. The default, "", means the type "message".
 	Name string
 	// Data is the event's data. It may have several lines.
 	Data string
-	// Retry, if set, is the delay after which the browser reconnects.
+	// Retry, if set, is the time for which the browser waits before it reconnects.
 	Retry time.Duration
 }
 
-// Bytes returns the encoded event. It can be sent to any number of streams, for example with tcp.Ref.Send or
-// tcp.Group.Broadcast. Line ends in ID and Name are removed.
+// Bytes encodes the event for any number of streams. Send the result with tcp.Ref.Send or tcp.Group.Broadcast, for
+// example. Line ends in ID and Name are removed.
 func (e Event) Bytes() []byte {
 	b := make([]byte, 0, len(e.ID)+len(e.Name)+len(e.Data)+40)
 	if e.ID != "" {
@@ -52,24 +52,26 @@ func removeLineEnds(s string) string {
 	}, s)
 }
 
-// Events turns the connection of a request into a stream of server-sent events. Register an Events as an
-// [http.Handler], or call Subscribe in another handler. If this handler is marked as [Quick], no goroutine is used.
+// Events turns the connections of requests into streams of server-sent events. Register an Events as an [http.Handler],
+// or call Subscribe in another handler. A handler that is marked as [Quick] opens a stream without a goroutine.
 //
-// A stream has no goroutine and takes about 50 bytes more than an idle connection. Send Event.Bytes with tcp.Ref.Send,
-// tcp.Group.Broadcast or tcp.Server.Broadcast. A stream ends when the client disconnects, when the connection is
-// closed, or when the server shuts down. With Server.Heartbeat, the server sends comments, so that proxies keep the
-// stream open. Browsers ignore these comments.
+// An open stream has no goroutine and takes about 50 bytes more than an idle connection. Send Event.Bytes with
+// tcp.Ref.Send, tcp.Group.Broadcast or tcp.Server.Broadcast. A stream ends when the connection closes or the server
+// shuts down. With Server.Heartbeat, the server sends comments, so that proxies keep the stream open. Browsers ignore
+// these comments.
 //
-// Over HTTP/2, a stream also takes a goroutine and a local unix socket. Its tcp.Conn is that of the socket, and counts
-// towards Limits.MaxConns. The stream stays in the old process in an upgrade.
+// Over HTTP/2, a stream also takes a goroutine and a local unix socket. The tcp.Conn of the stream is that of the
+// socket, and counts towards Limits.MaxConns. In an upgrade, the stream stays in the old process.
 type Events struct {
 	// Opened, if set, is called when a stream begins; see tcp.Handler.Opened. It can add c.Ref() to a tcp.Group.
 	Opened func(c *tcp.Conn)
 	// Closed, if set, is called when a stream has ended; see tcp.Handler.Closed.
 	Closed func(c *tcp.Conn, why error)
 	// Save and Restore, if set, move the state of a stream to another process, like the methods of a tcp.Migrator; see
-	// HTTP.Endpoints. In the new process, Restore is called instead of Opened. If Save is nil, streams with a Value
-	// stay in the old process. If Opened is set and Restore is nil, all streams stay in the old process.
+	// HTTP.Endpoints. In the new process, Restore is called instead of Opened.
+	//
+	// If Save is nil, streams with a Value stay in the old process. If Opened is set and Restore is nil, all streams
+	// stay in the old process.
 	Save    func(c *tcp.Conn, to []byte) (state []byte, err error)
 	Restore func(c *tcp.Conn, state []byte) error
 }
@@ -77,13 +79,14 @@ type Events struct {
 // ErrNoStream reports that a request can't become a stream of events. Such a request has already been answered.
 var ErrNoStream = errors.New("web: the request can't become a stream of events")
 
-// ServeHTTP implements http.Handler.
+// ServeHTTP implements http.Handler. It calls Subscribe with a nil value.
 func (e *Events) ServeHTTP(w http.ResponseWriter, r *http.Request) { _ = e.Subscribe(w, r, nil) }
 
 // Subscribe turns the connection of r into a stream of events after the handler of r has returned. value becomes the
-// connection's Value. The response contains the header fields of w. If r can't become a stream, Subscribe returns an
-// error that wraps ErrNoStream. In this case, r has already been answered. For middleware see WebSocket.Upgrade. Over
-// HTTP/2, Subscribe returns when the stream has ended.
+// connection's Value. The response contains the header fields of w. For middleware, see WebSocket.Upgrade.
+//
+// If r can't become a stream, Subscribe answers r and returns an error that wraps ErrNoStream. Over HTTP/2, Subscribe
+// returns when the stream has ended.
 func (e *Events) Subscribe(w http.ResponseWriter, r *http.Request, value any) error {
 	status, http2 := 0, http2ConnOf(r)
 	res, why := unwrapResponse(w)
@@ -120,6 +123,7 @@ func (e *Events) Subscribe(w http.ResponseWriter, r *http.Request, value any) er
 }
 
 // scheduleHandlerSwitch makes h the connection's handler after the HTTP handler has returned and w.out has been sent.
+// value becomes the connection's Value, and opened is called after the switch.
 func (w *response) scheduleHandlerSwitch(h tcp.Handler, value any, opened func(c *tcp.Conn)) {
 	w.setState(responseSwitching)
 	w.x.switchHandler = func(c *tcp.Conn) {
@@ -137,7 +141,7 @@ type eventStream struct{ events *Events }
 // Opened is never called, because the connection is already open when the stream begins.
 func (s eventStream) Opened(*tcp.Conn) {}
 
-// Received ignores input of the client.
+// Received discards input of the client.
 func (s eventStream) Received(_ *tcp.Conn, in []byte) int { return len(in) }
 
 func (s eventStream) Ended(_ *tcp.Conn, rest []byte) int { return len(rest) }

@@ -11,7 +11,7 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// localEventStream is the tcp.Handler of a stream of events whose client uses HTTP/2.
+// localEventStream is the tcp.Handler of an event stream to an HTTP/2 client.
 type localEventStream struct {
 	eventStream
 	failed context.CancelCauseFunc
@@ -25,8 +25,8 @@ func (s localEventStream) Opened(c *tcp.Conn) {
 
 func (s localEventStream) DialFailed(_ tcp.Dial, err error) { s.failed(err) }
 
-// relayOverHTTP2 serves a stream of events until it ends. A stream needs its own tcp.Conn, but an HTTP/2 connection
-// carries many streams. Therefore s connects to a unix socket, and relayOverHTTP2 copies what that connection sends.
+// relayOverHTTP2 serves a stream of events to an HTTP/2 client until the stream ends. It copies the output of a
+// separate tcp.Conn to w, because HTTP/2 streams share one tcp.Conn.
 func (e *Events) relayOverHTTP2(w http.ResponseWriter, r *http.Request, s *tcp.Server, value any) error {
 	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)
@@ -52,7 +52,7 @@ func (e *Events) relayOverHTTP2(w http.ResponseWriter, r *http.Request, s *tcp.S
 	return nil
 }
 
-// dialSelf makes s dial a new unix socket in a temporary directory, and returns the other end of the connection.
+// dialSelf connects s to a new unix socket in a temporary directory, and returns the other end of the connection.
 func dialSelf(ctx context.Context, s *tcp.Server, d tcp.Dial) (net.Conn, error) {
 	dir, err := os.MkdirTemp("", "web") // only this user may enter it
 	if err != nil {

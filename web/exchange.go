@@ -16,19 +16,18 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// exchange is one request and its response. Its states are described in state.go.
+// exchange is an HTTP request and its response. state.go describes its states. During the request, the exchange is the
+// Value of the connection.
 //
 // The owner of a connection is its event loop or its goroutine. A Quick handler runs on the owner. Any other handler
-// runs in a job of the event loop or on a worker. Until the response and the request's body are complete, the exchange
-// is the connection's Value. Until the handler has returned, the fields before mu belong to the goroutine of the
-// handler. The owner puts input into body.
+// runs in a job of the event loop or on a worker. Until the handler has returned, the fields before mu belong to the
+// handler's goroutine.
 //
-// The owner reuses an exchange if nothing else can refer to it. The Request, its Header, its body and the objects in
-// handlerObjects are reused after Quick handlers only, because other handlers may keep them.
+// The owner reuses an exchange if nothing else refers to it. Objects that a handler may keep, such as the Request, are
+// reused only after Quick handlers.
 //
-// Pipelined requests that arrive together form a list, which does not change after dispatch. One worker runs the
-// handlers of a list in order. The connection's Value is the first exchange of the list that is not done. The owner
-// finishes this exchange, and then the following exchanges whose responses are already complete in memory.
+// Pipelined requests that arrive together form a list. The list does not change after dispatch. One job runs the
+// handlers of a list in order, and the owner sends the responses in order.
 type exchange struct {
 	h       *HTTP
 	handler http.Handler
@@ -67,14 +66,15 @@ type exchange struct {
 	memoryCost  int  // bytes for Limits.MaxBuffered: without the body, with the requests after it
 }
 
-// handlerObjects are objects of a request that its handler may keep.
+// handlerObjects contains the objects of a request that the handler may keep after returning.
 type handlerObjects struct {
 	res response
 	ctx requestContext
 	url url.URL
 }
 
-// maxDiscardedBody is the maximum number of unread body bytes that are discarded to keep a connection, as in net/http.
+// maxDiscardedBody is the maximum number of unread body bytes that are discarded to keep a connection open. net/http
+// has the same limit.
 const maxDiscardedBody = 256 << 10
 
 const discardTimeout = 30 * time.Second
@@ -93,11 +93,10 @@ func (h *HTTP) newExchange(c *tcp.Conn) *exchange {
 	return x
 }
 
-// maxKeptFields is the maximum number of fields of a header map that is reused. A larger map never shrinks, and
-// clearing it takes long.
+// maxKeptFields is the maximum number of fields in a header map that is reused. Clearing a larger map takes long.
 const maxKeptFields = 64
 
-// recycleExchange makes x available for another request. x must not have been dispatched.
+// recycleExchange makes x available for another request. No other goroutine may ever have used x.
 func recycleExchange(x *exchange) {
 	if len(x.header) > maxKeptFields {
 		x.header = make(http.Header)
@@ -109,12 +108,12 @@ func recycleExchange(x *exchange) {
 	freeExchanges.Put(x)
 }
 
-// isReusable reports whether nothing but the connection's owner refers to x, which is done. The caller holds x.mu.
+// isReusable reports whether no other goroutine can refer to x. x must be in stateDone. The caller holds x.mu.
 func (x *exchange) isReusable() bool {
 	return x.bodyArrived && x.closed == nil && x.body.readDeadline.timer == nil && x.switchHandler == nil
 }
 
-// recycleAfterHandler makes x available for another request, but not the objects that its handler may have kept.
+// recycleAfterHandler makes x available for another request. It does not reuse objects that the handler may have kept.
 func (x *exchange) recycleAfterHandler() {
 	x.headMemory.recycleWithoutObjects()
 	x.mu.Lock() // orders this before calls of methods of the request's context
@@ -128,14 +127,15 @@ func (x *exchange) recycleAfterHandler() {
 	freeExchanges.Put(x)
 }
 
-// sharedExchangeForLateCalls returns the exchange to which a response refers after its own exchange may be reused.
+// sharedExchangeForLateCalls returns an exchange that belongs to no request. It serves handlers that call methods of
+// their response after returning.
 func (h *HTTP) sharedExchangeForLateCalls() *exchange {
 	h.initOnce()
 	return h.afterReturn
 }
 
-// mustCloseAfterResponse reports whether the connection must close after this response. There are four reasons: no
-// further request may follow, the server drains, the rest of the body may never arrive, or this rest is too long.
+// mustCloseAfterResponse reports whether the connection must close after this response. The reasons are: no further
+// request may follow, the server drains, or the missing part of the request body is too long or may never arrive.
 func (x *exchange) mustCloseAfterResponse() bool {
 	if x.head.closeAfter || x.res.conn != nil {
 		return x.head.closeAfter
@@ -146,9 +146,9 @@ func (x *exchange) mustCloseAfterResponse() bool {
 	return x.draining || b.abandoned || !b.isComplete() && (x.expectsContinue && !b.continueSent || b.err != nil || b.readDeadline.expired || b.isTooLongToDiscard())
 }
 
-// dispatchOrReject passes x and the requests after x to the event loop or to the pool. It answers them with 503 if shed
-// is set, under overload, and if the pool is full. body is the part of x's body that has arrived, and isWhole is true
-// if that is all.
+// dispatchOrReject passes x and the pipelined requests after x to the event loop or to the pool. It answers them with
+// 503 if shed is set, under overload, and if the pool is full. body is the part of x's body that has arrived, and
+// isWhole means that body is complete.
 func (x *exchange) dispatchOrReject(c *tcp.Conn, body []byte, isWhole, shed bool) (usedBytes int) {
 	x.job = &exchangeJob{route: x.route, overload: overloadManager(c)}
 	x.job.x.Store(x)
@@ -183,7 +183,8 @@ func (x *exchange) dispatchOrReject(c *tcp.Conn, body []byte, isWhole, shed bool
 	return usedBytes
 }
 
-// makeCurrentExchange makes x the connection's Value. If the whole response is in memory, responseBuffered is true.
+// makeCurrentExchange makes x the connection's Value. responseBuffered reports whether the whole response is already in
+// memory.
 func (x *exchange) makeCurrentExchange(c *tcp.Conn) (responseBuffered bool) {
 	c.SetValue(x)
 	if d := x.h.WriteTimeout; d > 0 {
@@ -207,7 +208,7 @@ const (
 	waiterMemory  = 8 << 10 // estimated bytes of a goroutine that waits for the body of its request
 )
 
-// estimateOwnMemory returns an estimate of the memory, in bytes, that a worker needs for x.
+// estimateOwnMemory returns the estimated memory in bytes that x needs on a worker.
 func (x *exchange) estimateOwnMemory() int {
 	n := requestMemory + 2*len(x.headMemory.text) // twice, for the map of its fields
 	if x.length != 0 {
@@ -231,8 +232,8 @@ func (x *exchange) initRequestAndResponse() {
 	x.res.init(x, nil)
 }
 
-// exchangeJob runs a list of exchanges in the pool. If the connection closes before the job runs, the list is removed
-// from the job, so that the queue of the pool does not keep the exchanges in memory.
+// exchangeJob is a job that runs the handlers of a list of exchanges. If the connection closes before the job runs, the
+// list is removed from the job to free memory.
 type exchangeJob struct {
 	x           atomic.Pointer[exchange]
 	route       *route
@@ -259,8 +260,8 @@ func (j *exchangeJob) takeExchange() *exchange { return j.x.Swap(nil) }
 
 func (j *exchangeJob) Run(context.Context) { j.runHandlers(nil) }
 
-// runHandler runs the handler and returns the next exchange to run. bufferedBytes is the number of response bytes that
-// wait in memory for the owner, including bufferedBytesBefore from earlier responses.
+// runHandler runs the handler of x and returns the next exchange to run. bufferedBytes is the number of response bytes
+// in memory. It includes bufferedBytesBefore, the number of bytes of earlier responses.
 func (x *exchange) runHandler(bufferedBytesBefore int) (next *exchange, bufferedBytes int) {
 	defer func() { next = x.markReadyAndPostResponses() }() // also after runtime.Goexit
 	if x.route == nil {
@@ -283,8 +284,8 @@ func (j *exchangeJob) Dropped(error) {
 	j.takeExchange().rejectThisAndFollowing(nil)
 }
 
-// markReadyAndPostResponses passes the response to the owner and returns the next exchange to run. If the connection
-// ends with this response, it cancels the requests after x and returns nil.
+// markReadyAndPostResponses passes the response of x to the goroutine that owns the connection. It returns the next
+// exchange to run. If the connection ends with this response, next is nil and the requests after x are cancelled.
 func (x *exchange) markReadyAndPostResponses() (next *exchange) {
 	x.mu.Lock()
 	next = x.next
@@ -308,8 +309,9 @@ func (x *exchange) markReadyAndPostResponses() (next *exchange) {
 	return next
 }
 
-// cancelRequestAndMarkReady is called when the handler has returned or will not run. If the owner must now send the
-// response, ownerMustSend is true. The caller holds x.mu.
+// cancelRequestAndMarkReady ends the request after the handler has returned, or if the handler will not run.
+// ownerMustSend reports whether the goroutine that owns the connection must now send the response. The caller holds
+// x.mu.
 func (x *exchange) cancelRequestAndMarkReady() (ownerMustSend bool) {
 	x.cancelRequestAndCloseBody()
 	switch {
@@ -334,7 +336,8 @@ func (x *exchange) cancelThisAndFollowing() {
 	}
 }
 
-// cancelRequestAndCloseBody also stops the deadlines of the request. The caller holds x.mu.
+// cancelRequestAndCloseBody cancels the request's context, closes its body and stops its deadlines. The caller holds
+// x.mu.
 func (x *exchange) cancelRequestAndCloseBody() {
 	x.body.readDeadline.stopTimerAndCancelContext()
 	x.res.writeDeadline.stopTimerAndCancelContext()
@@ -374,7 +377,8 @@ func (x *exchange) serveAndFinishRecoveringPanic() {
 	returned = true
 }
 
-// logPanicAndAbortResponse logs a panic and discards the unsent output. The connection then closes, as in net/http.
+// logPanicAndAbortResponse logs the panic value v and discards the unsent output. The connection closes afterwards, as
+// in net/http.
 func (x *exchange) logPanicAndAbortResponse(v any) {
 	if v != http.ErrAbortHandler {
 		x.h.logf("web: panic serving %s: %v\n%s", x.req.RemoteAddr, v, debug.Stack())
@@ -389,7 +393,8 @@ func (x *exchange) logPanicAndAbortResponse(v any) {
 	x.res.setState(responseAborted)
 }
 
-// markActiveIfPipelined prevents the owner from finishing the response of a pipelined request while its handler sends.
+// markActiveIfPipelined marks a pipelined exchange as active before its handler sends output. The goroutine that owns
+// the connection does not finish an active exchange.
 func (x *exchange) markActiveIfPipelined() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -402,7 +407,7 @@ func (x *exchange) postToConnOwner(f func(*tcp.Conn)) {
 	x.retryWhileMailboxFull(func() error { return x.ref.Do(f) })
 }
 
-// retryWhileMailboxFull repeats send while the connection's mailbox is full. Between two calls, it releases x.mu.
+// retryWhileMailboxFull calls send again while the connection's mailbox is full. It releases x.mu between two calls.
 func (x *exchange) retryWhileMailboxFull(send func() error) {
 	for x.state < stateAborted && errors.Is(send(), tcp.ErrFull) {
 		x.mu.Unlock()
@@ -412,7 +417,8 @@ func (x *exchange) retryWhileMailboxFull(send func() error) {
 	}
 }
 
-// leaveLoop makes another goroutine continue the event loop if the handler, which is about to wait, runs on the loop.
+// leaveLoop lets another goroutine continue the event loop if the handler runs on the loop. Call it before the handler
+// waits.
 func (x *exchange) leaveLoop() {
 	if x.loop.hold != nil {
 		x.loop.hold.Leave()
@@ -420,7 +426,8 @@ func (x *exchange) leaveLoop() {
 	}
 }
 
-// waitOutsidePool calls f, which waits for the client. Meanwhile, the handler does not count as a worker of the pool.
+// waitOutsidePool calls f, which waits for the client. During the call, the handler does not count as a worker of the
+// pool.
 func (x *exchange) waitOutsidePool(f func()) {
 	start := monotonicNow()
 	if x.leaveLoop(); x.loop.hold != nil {
@@ -442,7 +449,8 @@ func (x *exchange) connDone() <-chan struct{} {
 	return x.closed
 }
 
-// bufferOrDiscardBodyInput buffers or discards the part of in that belongs to the body of x. in is all available input.
+// bufferOrDiscardBodyInput buffers or discards the bytes of in that belong to the body of x. in must contain all
+// available input.
 func (x *exchange) bufferOrDiscardBodyInput(c *tcp.Conn, in []byte) (used int) {
 	if len(in) == 0 {
 		return 0
@@ -493,8 +501,8 @@ func (x *exchange) sendReadyResponses(c *tcp.Conn) {
 	}
 }
 
-// sendResponseAndFinishExchange sends what is left of the response. hasNext reports whether the next exchange of the
-// list is to be finished, and reusable whether x can be reused.
+// sendResponseAndFinishExchange sends the remaining output of the response. hasNext reports whether the next exchange
+// of the list must be finished, too. reusable reports whether x can be reused.
 func (x *exchange) sendResponseAndFinishExchange(c *tcp.Conn) (hasNext, reusable bool) {
 	x.res.writeOnConnOwner(c)
 	if l := &x.res.trailing; l.f != nil {

@@ -30,15 +30,16 @@ const (
 	maxControl = wsframe.MaxControl
 )
 
-// Frame returns an encoded, uncompressed message of a server. It can be sent to any number of clients, for example with
-// tcp.Ref.Send or tcp.Group.Broadcast. A [Group] can also send compressed messages. A client sends MaskFrame of it.
+// Frame encodes a message of a server, without compression. The result can be sent to any number of clients, for
+// example with tcp.Ref.Send or tcp.Group.Broadcast. Use a [Group] to send compressed messages. A client sends MaskFrame
+// of the result.
 func Frame[T string | []byte](kind Kind, message T) []byte {
 	return append(appendFrameHead(make([]byte, 0, len(message)+10), byte(kind), len(message)), message...)
 }
 
-// MaskFrame returns a copy of frame as a client must send it: masked, with a new random mask. frame is the result of
-// Frame or CloseFrame; otherwise MaskFrame panics. Use it for dialed sockets outside of calls, for example
-// ref.Send(web.MaskFrame(web.Frame(web.Text, "hello"))).
+// MaskFrame returns a masked copy of frame, as a client must send it. frame must be the result of Frame or CloseFrame;
+// otherwise MaskFrame panics. Each call uses a new random mask. Use it to send to a dialed socket outside of handler
+// calls, for example ref.Send(web.MaskFrame(web.Frame(web.Text, "hello"))).
 func MaskFrame(frame []byte) []byte {
 	h, err := wsframe.ParseHead(frame)
 	if err != nil || h.Len == 0 || h.Masked || h.Size != uint64(len(frame)-h.Len) {
@@ -47,8 +48,8 @@ func MaskFrame(frame []byte) []byte {
 	return appendMaskedFrame(nil, h.First, frame[h.Len:])
 }
 
-// appendMaskedFrame appends a client's frame. The masks must be unpredictable (RFC 6455, section 5.3). They are from
-// math/rand/v2, whose global source is ChaCha8 with a seed of the operating system, without a lock.
+// appendMaskedFrame appends a client's frame with a random mask. The mask is unpredictable, as RFC 6455, section 5.3,
+// requires.
 func appendMaskedFrame(b []byte, first byte, payload []byte) []byte {
 	var mask [4]byte
 	binary.NativeEndian.PutUint32(mask[:], rand.Uint32())
@@ -92,7 +93,8 @@ func parseFrameHead(in []byte, o socketOptions) (h frameHead, err error) {
 	return h, nil
 }
 
-// appendUnmasked removes the mask from masked and appends the result. masked begins at maskOffset in its payload.
+// appendUnmasked appends masked to b and removes the mask. maskOffset is the position of masked within the payload of
+// the frame.
 func appendUnmasked(b, masked []byte, mask [4]byte, maskOffset int) []byte {
 	start := len(b)
 	b = slices.Grow(b, len(masked))[:start+len(masked)]
@@ -104,8 +106,8 @@ type utf8Checker struct {
 	checked int // bytes of complete characters
 }
 
-// isValidPrefix reports whether p is valid UTF-8. Bytes that an earlier call has checked are not checked again. If
-// final is not set, p may end within a character.
+// isValidPrefix reports whether p is valid UTF-8. It skips bytes that an earlier call has checked. If final is false, p
+// may end within a character.
 func (t *utf8Checker) isValidPrefix(p []byte, final bool) bool {
 	for t.checked < len(p) {
 		if rest := p[t.checked:]; !utf8.FullRune(rest) {

@@ -18,7 +18,7 @@ import (
 // tolerate: bare LF, folded lines, space before a colon, several lengths, a length together with chunks. A proxy in
 // front of the server may interpret such a head differently.
 
-// statusError is the reason why a request is rejected, and the status of the response.
+// statusError is the error of a rejected request. It contains the status of the response and the reason.
 type statusError struct {
 	status int
 	why    string
@@ -38,10 +38,10 @@ const maxFields = 1000
 
 var headEnd = []byte("\r\n\r\n")
 
-// completeHeadLength returns the length of the head at the beginning of in, or 0 if the head is incomplete. The head
-// includes the blank line at its end and an empty line before it, which old clients send after a body. The first
-// alreadySearched bytes do not contain the end of the head. A head of more than maxBytes bytes and a line that ends
-// with LF alone are errors.
+// completeHeadLength returns the length of the HTTP head at the beginning of in, or 0 if the head is incomplete. The
+// length includes the final blank line, and an empty line before the head. The first alreadySearched bytes do not
+// contain the end of the head. A head of more than maxBytes bytes is an error, and so is a line that ends with LF
+// alone.
 func completeHeadLength(in []byte, alreadySearched, maxBytes int) (int, error) {
 	start := 0
 	if bytes.HasPrefix(in, headEnd[:2]) {
@@ -97,7 +97,7 @@ type headBuffer struct {
 	repeated bool           // the head equals last
 }
 
-// parsedHead is a request head that a reused exchange has parsed before. Clients often repeat a head, as in a pipeline.
+// parsedHead is the cached result of parsing a request head. The cache saves time because clients often repeat a head.
 type parsedHead struct {
 	text   string // "" if there is none
 	head   head
@@ -118,7 +118,8 @@ type headField struct{ key, value string }
 
 const maxRepeatedHead = 1 << 10
 
-// findPattern returns the result of mux.Handler for the request of x. It reuses the result for a repeated head.
+// findPattern returns the result of mux.Handler for the request of x. For a repeated head, it returns the cached
+// result.
 func (x *exchange) findPattern(mux *http.ServeMux) (h http.Handler, pattern string) {
 	l := x.headMemory.last
 	if l != nil && x.headMemory.repeated && l.ref == x.ref && l.reads == x.reads && l.mux == mux {
@@ -162,7 +163,7 @@ func (s *headBuffer) reuseValueSlice(v string) []string {
 	return s.values[s.used-1 : s.used : s.used]
 }
 
-// parseHead parses a head that completeHeadLength has found into r.
+// parseHead parses the request head raw into r. raw must have the length that completeHeadLength has returned.
 func parseHead(raw []byte, r *http.Request, s *headBuffer) (head, error) {
 	raw = bytes.TrimPrefix(raw, headEnd[:2])
 	header, l := r.Header, s.getOrAddHeadOfLength(len(raw))
@@ -212,7 +213,7 @@ func parseLines(r *http.Request, s *headBuffer) (h head, err error) {
 	return h, h.validateAndCompleteRequest(r)
 }
 
-// cutLine returns the first line of text and the text after it. completeHeadLength has checked the line ends.
+// cutLine returns the first line of text and the text after that line. Every line must end with \r\n.
 func cutLine(text string) (line, rest string) {
 	i := strings.IndexByte(text, '\n')
 	if i < 1 {
@@ -264,7 +265,8 @@ func parseRequestLine(line string, r *http.Request, s *headBuffer) error {
 	return nil
 }
 
-// parseUnescapedURL returns the URL of a target that is a path without escapes, with or without a query, or else nil.
+// parseUnescapedURL parses a target that consists of a path without escapes and an optional query. It returns nil for
+// any other target.
 func (s *headBuffer) parseUnescapedURL(target string) *url.URL {
 	if target[0] != '/' {
 		return nil
@@ -333,8 +335,8 @@ func (h *head) parseField(line string, r *http.Request, s *headBuffer) error {
 	return nil
 }
 
-// singletonFields are fields that must not be repeated, as in nginx. If a field is repeated, a proxy might use the
-// first value and the server the last value. Host, Content-Length and Transfer-Encoding are checked separately.
+// singletonFields are fields that must not be repeated, as in nginx. A proxy and the server could use different values
+// of a repeated field. Host, Content-Length and Transfer-Encoding are checked separately.
 var singletonFields = map[string]bool{"Authorization": true, "Content-Range": true, "Expect": true, "If-Match": true,
 	"If-Modified-Since": true, "If-None-Match": true, "If-Range": true, "If-Unmodified-Since": true}
 
@@ -395,7 +397,7 @@ func (h *head) parseTrailerHeader(r *http.Request) error {
 	return nil
 }
 
-// isForbiddenTrailer reports whether a field determines how the body is read, and therefore must not follow the body.
+// isForbiddenTrailer reports whether a field must not occur in a trailer, because it determines how the body is read.
 func isForbiddenTrailer(key string) bool {
 	return key == "Transfer-Encoding" || key == "Content-Length" || key == "Trailer"
 }
@@ -423,7 +425,8 @@ func trimBlanks(s string) string {
 	return s
 }
 
-// equalFold compares ASCII strings and ignores case. Unlike in strings.EqualFold, the Kelvin sign does not equal k.
+// equalFold reports whether two ASCII strings are equal if case is ignored. Unlike strings.EqualFold, it does not treat
+// the Kelvin sign as k.
 func equalFold(s, token string) bool { return len(s) == len(token) && strings.EqualFold(s, token) }
 
 func hasToken(list, token string) bool {

@@ -20,25 +20,32 @@ import (
 )
 
 // HTTP is a [tcp.Handler] that serves an [http.Handler] over HTTP/1.1 and HTTP/2. Between two HTTP/1.1 requests, a
-// connection takes no memory beyond that of an idle connection. Several servers can share one HTTP. Do not change the
-// fields while HTTP serves.
+// connection takes no more memory than an idle connection. Several servers can share one HTTP. Do not change the fields
+// while HTTP serves.
 //
-// Handlers may block, as in net/http. They run on Pool until their calls have proved quick, which takes about 200 calls
-// shorter than 100 µs. From then on they run on the event loop, if the model is epoll and the loops share a descriptor
-// table, and if the body of the request has arrived with its header. A call that then takes longer than about 5 ms does
-// not hold up other connections: another goroutine continues the loop on another thread. If slow calls recur, or if the
-// handler waits for its client, the handler returns to Pool, for 1 s at first and for at most 1 min. Each pattern of an
-// http.ServeMux is judged separately, up to 1,024 patterns; any other Handler is judged as a whole. [HTTP.Routes]
-// returns the results. Handlers marked as [Quick] always run on the event loop, those marked as [Blocking] on Pool.
+// Handlers may block, as in net/http. At first, a handler runs on Pool. After about 200 calls shorter than 100 µs, it
+// runs on the event loop. This requires the epoll model, loops that share a descriptor table, and a request body that
+// has arrived with its header.
+//
+// A call that takes longer than about 5 ms does not hold up other connections, because another goroutine continues the
+// loop. If slow calls recur, or if the handler waits for its client, the handler returns to Pool for 1 s. If this
+// happens repeatedly, the time grows to at most 1 min.
+//
+// Each pattern of an http.ServeMux is judged separately, up to 1,024 patterns. Any other Handler is judged as a whole.
+// [HTTP.Routes] returns the results. Handlers marked as [Quick] always run on the event loop. Handlers marked as
+// [Blocking] always run on Pool.
 type HTTP struct {
 	// Handler answers requests. The default is http.DefaultServeMux.
 	Handler http.Handler
-	// Pool runs the handlers. If the pool rejects or sheds a request, the answer is 503. A handler does not count as a
-	// worker while it waits for input from its client or for space to send. The default is a common pool of this
-	// package with at most 10,000 workers and 1,048,576 queued requests. The default pool sheds nothing.
+	// Pool runs the handlers. If the pool rejects or sheds a request, the answer is 503. While a handler waits for its
+	// client, it does not count as a worker.
+	//
+	// The default is a single pool for all HTTP values of the process. It has at most 10,000 workers and 1,048,576
+	// queued requests, and sheds nothing.
 	Pool *pool.Pool
-	// MaxHeaderBytes is the maximum size of a request's header block, including the request line. A larger block is
-	// answered with 431. The default is 32 KiB. MaxHeaderBytes must be less than Limits.MaxMessage of the server.
+	// MaxHeaderBytes is the maximum size of a request's header, including the request line. A request with a larger
+	// header is answered with 431. The default is 32 KiB. MaxHeaderBytes must be less than Limits.MaxMessage of the
+	// server.
 	MaxHeaderBytes int
 	// ReadHeaderTimeout limits the time from the first byte of a request to the end of its header. IdleTimeout limits
 	// the time from a response to the next request. A connection that exceeds either is closed, up to 10 ms late. By
@@ -50,20 +57,26 @@ type HTTP struct {
 	// limits with http.ResponseController.
 	ReadTimeout, WriteTimeout time.Duration
 	// DisableHTTP2 makes TLS connections use HTTP/1.1 only. By default, clients that support HTTP/2 use it, and
-	// net/http serves their connections: handlers run on its goroutines instead of Pool, and Quick has no effect. The
-	// fields of HTTP and the limits of the server apply. Ref returns false, because requests share the connection.
+	// net/http serves their connections.
+	//
+	// Over HTTP/2, handlers run on goroutines of net/http instead of Pool, and Quick has no effect. Ref returns false,
+	// because requests share the connection. The fields of HTTP and the limits of the server apply.
 	DisableHTTP2 bool
-	// UnencryptedHTTP2 accepts HTTP/2 without TLS from clients that begin with its preface (h2c with prior knowledge).
+	// UnencryptedHTTP2 accepts HTTP/2 without TLS (h2c). The client must begin with the HTTP/2 preface (prior
+	// knowledge).
 	UnencryptedHTTP2 bool
-	// HTTP2 configures HTTP/2 connections. If SendPingTimeout is 0, Server.Heartbeat.Interval is used. The default is
-	// net/http's configuration.
+	// HTTP2 configures HTTP/2 connections. The default is net/http's configuration. If SendPingTimeout is 0,
+	// Server.Heartbeat.Interval is used.
 	HTTP2 *http.HTTP2Config
-	// ErrorLog logs panics and mistakes in handlers. The default is the standard logger of package log.
+	// ErrorLog receives messages about panics and mistakes of handlers. The default is the standard logger of package
+	// log.
 	ErrorLog *log.Logger
-	// Endpoints are WebSockets and Events within Handler. In tcp.Server.Upgrade, their connections move to the new
+	// Endpoints are WebSockets and Events within Handler. tcp.Server.Upgrade moves their connections to the new
 	// process, where Endpoints must contain the same names. A connection with a Value moves only if the Value is saved;
-	// see SocketMigrator and Events.Save. The connections of all other WebSockets and Events stay in the old process
-	// and are drained. The default is no endpoints.
+	// see SocketMigrator and Events.Save.
+	//
+	// Connections of all other WebSockets and Events stay in the old process and are drained. The default is no
+	// endpoints.
 	Endpoints map[string]Endpoint
 
 	routes routeTable
@@ -156,7 +169,8 @@ func (h *HTTP) startIdleTimer(c *tcp.Conn) {
 
 func (h *HTTP) Opened(c *tcp.Conn) { h.startIdleTimer(c) }
 
-// maxPipelined is the number of requests of one connection after which the event loop serves other connections.
+// maxPipelined is the maximum number of requests of a connection that the event loop handles before it serves other
+// connections.
 const maxPipelined = 32
 
 func (h *HTTP) Received(c *tcp.Conn, in []byte) (used int) {
@@ -185,8 +199,8 @@ func (h *HTTP) Received(c *tcp.Conn, in []byte) (used int) {
 	return used
 }
 
-// serveNextRequest handles the request at the beginning of in. If the header is incomplete, used is 0. The first
-// alreadySearched bytes do not contain the end of the header. If more input can be processed, keepReading is true.
+// serveNextRequest handles the request at the beginning of in. If the header is incomplete, used is 0. keepReading
+// reports whether more input can be processed. The first alreadySearched bytes do not contain the end of the header.
 func (h *HTTP) serveNextRequest(c *tcp.Conn, in []byte, alreadySearched int) (used int, keepReading bool) {
 	n, err := completeHeadLength(in, alreadySearched, h.maxHeadBytes(c))
 	if err != nil {
@@ -220,8 +234,8 @@ func (h *HTTP) serveNextRequest(c *tcp.Conn, in []byte, alreadySearched int) (us
 	return n + x.dispatchOrReject(c, body, isWhole, shed), true
 }
 
-// arrivedBody returns the beginning of the body of x, which is the beginning of in, and reports whether it is the whole
-// body. If the body is invalid, it is not whole.
+// arrivedBody returns the part of x's body that has arrived. in begins with the body. isWhole reports whether body is
+// complete and valid.
 func (x *exchange) arrivedBody(in []byte) (body []byte, isWhole bool) {
 	in = in[:min(len(in), maxUnreadBody/2)]
 	switch {
@@ -256,7 +270,8 @@ func (h *HTTP) parseRequest(c *tcp.Conn, head []byte) (*exchange, error) {
 }
 
 // parsePipelined appends the requests at the beginning of in to the list of x and returns their total length. It stops
-// before a request that is incomplete, invalid or has a body, and after a request that may end HTTP on the connection.
+// before a request that is incomplete or invalid, has a body, or belongs to another route. It also stops after a
+// request that may end HTTP on the connection.
 func (x *exchange) parsePipelined(c *tcp.Conn, in []byte) (used int) {
 	limit := x.h.maxHeadBytes(c)
 	for range maxPipelined - 1 {
@@ -297,7 +312,8 @@ func (x *exchange) remoteAddr(c *tcp.Conn) string {
 	return x.headMemory.addrText
 }
 
-// serveOnConnOwner runs a Quick handler. body is the whole body of the request.
+// serveOnConnOwner runs a Quick handler on the goroutine that owns the connection. body is the whole body of the
+// request. keepReading reports whether further requests may follow.
 func (x *exchange) serveOnConnOwner(c *tcp.Conn, body []byte) (keepReading bool) {
 	if x.req.Body = http.NoBody; len(body) > 0 {
 		x.readable.L = &x.mu
@@ -361,7 +377,8 @@ func (h *HTTP) Draining(c *tcp.Conn) {
 	}
 }
 
-// NextProtos implements tcp.ALPNHandler. It adds HTTP/2, unless DisableHTTP2 is set, and HTTP/1.1.
+// NextProtos implements tcp.ALPNHandler. It adds HTTP/1.1 to the configured protocols. If DisableHTTP2 is not set, it
+// also adds HTTP/2.
 func (h *HTTP) NextProtos(configured []string) []string {
 	all := slices.DeleteFunc(slices.Clone(configured), func(p string) bool { return p == "h2" || p == "http/1.1" })
 	if !h.DisableHTTP2 {
@@ -370,8 +387,8 @@ func (h *HTTP) NextProtos(configured []string) []string {
 	return append(all, "http/1.1")
 }
 
-// Heartbeat implements tcp.HeartbeatHandler. It sends nothing, because HTTP has no heartbeats. A connection without a
-// request in progress therefore closes as if its client had missed heartbeats.
+// Heartbeat implements tcp.HeartbeatHandler. It sends nothing, because HTTP has no heartbeats. A silent connection
+// without a request in progress is therefore closed.
 func (h *HTTP) Heartbeat(c *tcp.Conn) (answers bool) {
 	_, busy := c.Value().(*exchange)
 	return !busy
@@ -384,11 +401,11 @@ func (h *HTTP) Timer(c *tcp.Conn) {
 }
 
 // Quick marks h as a handler that neither blocks nor computes for long. h runs on the event loop, without a goroutine,
-// while other connections of the loop wait. h must not keep the http.Request, its
-// Header, its URL or the ResponseWriter, because HTTP reuses them. The output of h is limited to Limits.MaxUnsent.
+// while other connections of the loop wait. h must not keep the http.Request, its Header, its URL or the
+// ResponseWriter, because HTTP reuses them. The output of h is limited to Limits.MaxUnsent.
 //
-// Use the result as the Handler of an HTTP. If the Handler is an http.ServeMux, register the result there. A request
-// whose body has not arrived whole with its header, or exceeds 32 KiB, runs on the pool. If h is nil, Quick panics.
+// Use the result as the Handler of an HTTP, or register it in an http.ServeMux that is the Handler. A request runs on
+// the pool if its body exceeds 32 KiB or has not arrived with the header. Quick panics if h is nil.
 func Quick(h http.Handler) http.Handler {
 	if h == nil {
 		panic("web: Quick: the http.Handler is nil; expected a handler")
@@ -398,9 +415,9 @@ func Quick(h http.Handler) http.Handler {
 
 type quickHandler struct{ http.Handler }
 
-// Blocking marks h as a handler that often waits or computes for long. h always runs on the pool. Other handlers run on
-// the event loop while their calls prove quick; see [HTTP]. Use the result like that of [Quick]. If h is nil, Blocking
-// panics.
+// Blocking marks h as a handler that often waits or computes for long. h always runs on the pool. Unmarked handlers run
+// on the event loop while their calls prove quick; see [HTTP]. Use the result like that of [Quick]. Blocking panics if
+// h is nil.
 func Blocking(h http.Handler) http.Handler {
 	if h == nil {
 		panic("web: Blocking: the http.Handler is nil; expected a handler")
@@ -410,8 +427,9 @@ func Blocking(h http.Handler) http.Handler {
 
 type blockingHandler struct{ http.Handler }
 
-// Critical marks h as a handler whose requests are never shed under overload, such as that of a health check. Use the
-// result like that of [Quick]; h may itself be a result of Quick or Blocking. If h is nil, Critical panics.
+// Critical marks h as a handler whose requests are never shed under overload. An example is the handler of a health
+// check. Use the result like that of [Quick]. h may itself be a result of Quick or Blocking. Critical panics if h is
+// nil.
 func Critical(h http.Handler) http.Handler {
 	if h == nil {
 		panic("web: Critical: the http.Handler is nil; expected a handler")
@@ -431,7 +449,7 @@ func priorityOf(h http.Handler, r *http.Request) overload.Priority {
 	return overload.Normal
 }
 
-// routeRequest sets the handler and the route of x. If the server's handler is an http.ServeMux, they are those of the
+// routeRequest sets the handler, the route and the priority of x. With an http.ServeMux, they are those of the matching
 // pattern. isQuick reports whether the handler is marked as Quick.
 func (x *exchange) routeRequest() (isQuick bool) {
 	mux, ok := x.handler.(*http.ServeMux)
@@ -455,8 +473,8 @@ func (x *exchange) routeRequest() (isQuick bool) {
 	return false
 }
 
-// Ref returns a handle of the connection of a request. The handle may also be used after the request. If a Quick
-// handler serves the request, or if a server of another package does, ok is false.
+// Ref returns a handle of the connection that carries r. The handle may also be used after the request. ok is false in
+// a Quick handler, over HTTP/2, and if another package serves r.
 func Ref(r *http.Request) (ref tcp.Ref, ok bool) {
 	ref, ok = r.Context().Value(refKey{}).(tcp.Ref)
 	return ref, ok

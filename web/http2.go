@@ -23,14 +23,15 @@ import (
 // the NetConn. HTTP.http2Mu guards HTTP.http2Servers and the connection counts in it. The goroutine of
 // http2Server.drain ends when the last connection of its server has closed.
 
-// http2Server serves the HTTP/2 connections of one tcp.Server, so that its drain does not affect other servers.
+// http2Server serves the HTTP/2 connections of one tcp.Server. It is not shared, because draining it must not affect
+// other servers.
 type http2Server struct {
 	http.Server
 	conns     int // open connections
 	drainOnce sync.Once
 }
 
-// http2Conn is the tcp.Handler of an HTTP/2 connection. It is also the Value of the tcp.NetConn.
+// http2Conn is the tcp.Handler of an HTTP/2 connection. It is also the Value of the tcp.NetConn that net/http serves.
 type http2Conn struct {
 	*tcp.NetListener // passes input to the NetConn
 	h                *HTTP
@@ -42,8 +43,8 @@ type http2Conn struct {
 
 const http2Preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
-// startHTTP2 starts HTTP/2 if it was negotiated, or if it is enabled without TLS and in begins with its preface. If the
-// preface is incomplete, used is 0.
+// startHTTP2 starts HTTP/2 on c if TLS has negotiated it, or if UnencryptedHTTP2 is set and in begins with the HTTP/2
+// preface. used is 0 while the preface is incomplete.
 func (h *HTTP) startHTTP2(c *tcp.Conn, in []byte) (used int, isHTTP2 bool) {
 	isPreface := bytes.HasPrefix(in, []byte(http2Preface)[:min(len(in), len(http2Preface))])
 	state := c.TLS()
@@ -73,20 +74,21 @@ func (h *HTTP) startHTTP2(c *tcp.Conn, in []byte) (used int, isHTTP2 bool) {
 	return hc.Received(c, in), true
 }
 
-// Error codes of RFC 9113, section 7.
+// Error codes of HTTP/2 (RFC 9113, section 7).
 const (
 	noError            = 0
 	protocolError      = 1
 	inadequateSecurity = 12
 )
 
-// sendGoAwayAndClose sends empty SETTINGS and a GOAWAY, which tells the client that no request was processed.
+// sendGoAwayAndClose sends a GOAWAY with the given code and closes c. The GOAWAY tells the client that no request was
+// processed.
 func sendGoAwayAndClose(c *tcp.Conn, code byte) {
 	_, _ = c.Write([]byte{0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, code})
 	_ = c.Close()
 }
 
-// isSecureForHTTP2 reports whether RFC 9113, section 9.2, allows the version and the cipher suite.
+// isSecureForHTTP2 reports whether RFC 9113, section 9.2, allows the TLS version and the cipher suite of s.
 func isSecureForHTTP2(s *tls.ConnectionState) bool {
 	name := tls.CipherSuiteName(s.CipherSuite)
 	return s.Version >= tls.VersionTLS13 || s.Version == tls.VersionTLS12 && strings.HasPrefix(name, "TLS_ECDHE_") &&
@@ -137,17 +139,17 @@ func (s *http2Server) configureHTTP2(h *HTTP, ts *tcp.Server) {
 
 type http2Key struct{}
 
-// http2ConnOf returns the connection of a request, or nil if the request does not use HTTP/2.
+// http2ConnOf returns the HTTP/2 connection of r, or nil if r does not use HTTP/2.
 func http2ConnOf(r *http.Request) *http2Conn {
 	hc, _ := r.Context().Value(http2Key{}).(*http2Conn)
 	return hc
 }
 
-// Draining implements tcp.DrainingHandler. The clients of the server get GOAWAY.
+// Draining implements tcp.DrainingHandler. It sends GOAWAY to all HTTP/2 clients of the server.
 func (hc *http2Conn) Draining(*tcp.Conn) { hc.server.drain() }
 
-// drain lets the connections finish their requests. Shutdown runs repeatedly because one call does not reach
-// connections that net/http has accepted but not yet registered.
+// drain closes the connections in the background after their requests have ended. It calls Shutdown repeatedly, because
+// one call can miss connections that net/http has just accepted.
 func (s *http2Server) drain() {
 	s.drainOnce.Do(func() {
 		go func() {
@@ -172,8 +174,8 @@ func (hc *http2Conn) Closed(c *tcp.Conn, why error) {
 	}
 }
 
-// singleConnListener is a NetListener that accepts one connection and then fails, which ends http.Server.Serve. Close
-// closes the connection if it was not accepted.
+// singleConnListener is a NetListener that accepts one connection and then fails. The failure ends http.Server.Serve.
+// Close closes a connection that was not accepted.
 type singleConnListener struct {
 	*tcp.NetListener
 	accepted bool

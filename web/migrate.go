@@ -18,8 +18,8 @@ type Endpoint interface{ endpoint() }
 func (*WebSocket) endpoint() {}
 func (*Events) endpoint()    {}
 
-// SocketMigrator is a SocketHandler that can move its sockets with their state to another process; see HTTP.Endpoints.
-// Without a SocketMigrator, a socket with a Value stays in the old process.
+// SocketMigrator is implemented by a SocketHandler that can move sockets with their state to another process; see
+// HTTP.Endpoints. Sockets of other handlers stay in the old process if they have a Value.
 type SocketMigrator interface {
 	// Save works like Save of a tcp.Migrator and is called between two calls of Message. Package web itself saves
 	// partially received messages and the properties of Socket. Both states together are limited to 1 MiB.
@@ -30,7 +30,7 @@ type SocketMigrator interface {
 	Restore(s Socket, state []byte) error
 }
 
-// savedVersion is the version of the format of SaveHandler.
+// savedVersion is the version of the format in which SaveHandler saves connections.
 const savedVersion = 1
 
 const (
@@ -39,7 +39,7 @@ const (
 	savedStream
 )
 
-// Flags of a socket and of a partial message.
+// Flags in the saved state of a socket or of a partial message.
 const (
 	savedDeflate byte = 1 << iota
 	savedPartial
@@ -54,8 +54,8 @@ var (
 	errBadState     = errors.New("web: the saved state of a connection is truncated or of another version")
 )
 
-// SaveHandler implements tcp.HandlerMigrator for connections of h and of its Endpoints. If another handler passes
-// connections to h with Conn.SetHandler, the SaveHandler of that handler must call this method for these connections.
+// SaveHandler implements tcp.HandlerMigrator. It saves connections of h and of the Endpoints of h. A handler that
+// passes connections to h with Conn.SetHandler must call this method in its own SaveHandler.
 func (h *HTTP) SaveHandler(c *tcp.Conn, handler tcp.Handler, dst []byte) ([]byte, error) {
 	switch handler := handler.(type) {
 	case *HTTP:
@@ -76,8 +76,8 @@ func (h *HTTP) SaveHandler(c *tcp.Conn, handler tcp.Handler, dst []byte) ([]byte
 	return nil, errNoEndpoint
 }
 
-// RestoreHandler implements tcp.HandlerMigrator. If another handler passes connections to h, the RestoreHandler of that
-// handler must call this method for these connections.
+// RestoreHandler implements tcp.HandlerMigrator. It restores a connection that SaveHandler has saved. A handler that
+// passes connections to h with Conn.SetHandler must call this method in its own RestoreHandler.
 func (h *HTTP) RestoreHandler(c *tcp.Conn, state []byte) error {
 	r := saved.NewReader(state)
 	version, what := r.Byte(), r.Byte()

@@ -15,9 +15,9 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// response is the http.ResponseWriter of an exchange. The framing of the body and the order of the fields are the same
-// as in net/http, so that clients receive the same bytes. A response belongs to the handler's goroutine until the
-// handler has returned, and then to the connection's owner.
+// response is the http.ResponseWriter of an exchange. It selects the framing of the body and the order of the fields
+// like net/http. A response belongs to the handler's goroutine until the handler has returned. Afterwards it belongs to
+// the goroutine that owns the connection.
 type response struct {
 	x    *exchange
 	conn *tcp.Conn // set if the handler runs on the connection's owner
@@ -45,8 +45,8 @@ type responseBuffers struct {
 	headStart headStart
 }
 
-// headStart is the beginning of the last head with status 200 and no fields but a Content-Type and the Date. It is
-// reused while the date is the same or, for a Quick handler, until the event loop's clock has advanced by maxDateAge.
+// headStart is the beginning of the last response head, kept for reuse. It is stored only for responses with status 200
+// and no other field than Content-Type and Date. It is reused while the date is current.
 type headStart struct {
 	contentType string
 	date        string
@@ -72,7 +72,8 @@ func (w *response) recycleBuffers() {
 	}
 }
 
-// bodyBufferSize is the size of the buffer for the body. As in net/http, a body that fits gets a Content-Length.
+// bodyBufferSize is the size in bytes of the buffer for a response body. As in net/http, a body that fits into the
+// buffer gets a Content-Length.
 const bodyBufferSize = 2048
 
 // flushSize is the maximum number of output bytes that are buffered before they are sent.
@@ -99,8 +100,8 @@ func (w *response) reset() {
 	*w = response{header: w.header, responseBuffers: b}
 }
 
-// Header implements http.ResponseWriter. After WriteHeader, it first saves a copy of the fields, so that later changes
-// do not affect the head.
+// Header implements http.ResponseWriter. A call after WriteHeader first saves a copy of the fields for the response
+// head. Later changes therefore do not affect the head.
 func (w *response) Header() http.Header {
 	if w.header == nil {
 		w.header = make(http.Header)
@@ -180,7 +181,8 @@ func (w *response) WriteString(s string) (int, error) {
 
 var errReturned = errors.New("web: write to a response after its handler has returned")
 
-// prepareBodyWrite calls WriteHeader if the handler has not done so. It fails if n more bytes of body are not allowed.
+// prepareBodyWrite checks whether the handler may write n more bytes of the body. It first calls WriteHeader if the
+// handler has not done so.
 func (w *response) prepareBodyWrite(n int) error {
 	switch {
 	case w.state >= responseSwitching:
@@ -240,8 +242,8 @@ func (w *response) flushPendingOutput() {
 	w.out = w.out[:0]
 }
 
-// writeOnConnOwner writes the output that is still buffered. Output beyond MaxUnsent is lost. The connection then
-// closes after the response, so that the client notices.
+// writeOnConnOwner writes the buffered output on the goroutine that owns the connection. If the write fails, for
+// example because of MaxUnsent, the output is lost and the connection closes after the response.
 func (w *response) writeOnConnOwner(c *tcp.Conn) {
 	if len(w.out) == 0 {
 		return
@@ -251,10 +253,10 @@ func (w *response) writeOnConnOwner(c *tcp.Conn) {
 	}
 }
 
-// maxSendSize is the maximum number of bytes that a handler's goroutine sends to the connection at a time.
+// maxSendSize is the maximum number of bytes that a handler's goroutine passes to the connection at a time.
 const maxSendSize = 64 << 10
 
-// send sends head and p. If too much earlier output is unsent, it waits until the peer has received enough.
+// send sends head, followed by p. If too much earlier output is unsent, it waits until the peer has received enough.
 func (w *response) send(head, p []byte) (err error) {
 	if w.conn != nil {
 		_, _ = w.conn.Write(head)
@@ -290,17 +292,19 @@ func (w *response) sendWait(p []byte) (err error) {
 	return err
 }
 
-// writeOnLoop sends head and p if the handler runs on the event loop and the connection has space for the output.
+// writeOnLoop sends head and p on the event loop. It returns false if the handler does not run on the loop, or if the
+// connection has no space for the output.
 func (w *response) writeOnLoop(head, p []byte) (accepted bool) {
 	w.x.loop.call(func(c *tcp.Conn) { accepted = writeIfSpace(c, head, p, maxUnsent(c)) })
 	return accepted
 }
 
-// minDirectWrite is the minimum size of output that the connection's owner writes without a copy while the worker
-// waits. For less output, a copy costs less than the wait.
+// minDirectWrite is the minimum number of bytes that writeDirectly sends. Copying less output costs less than waiting
+// for the goroutine that owns the connection.
 const minDirectWrite = 16 << 10
 
-// writeDirectly makes the connection's owner send head and p without a copy, unless earlier output is unsent.
+// writeDirectly makes the goroutine that owns the connection send head and p without a copy. It returns false if
+// earlier output is unsent or p is too short.
 func (w *response) writeDirectly(head, p []byte) (accepted bool) {
 	if len(p) < minDirectWrite {
 		return false
@@ -318,7 +322,8 @@ func (w *response) writeDirectly(head, p []byte) (accepted bool) {
 	return accepted
 }
 
-// writeIfSpace writes head and p if at most maxUnsent bytes are then unsent, or if nothing else is unsent.
+// writeIfSpace writes head and p if the connection has space for them. It has space if nothing else is unsent, or if at
+// most maxUnsent bytes are unsent after the write.
 func writeIfSpace(c *tcp.Conn, head, p []byte, maxUnsent int) (accepted bool) {
 	if unsent := c.Pending(); unsent > 0 && unsent+len(head)+len(p) > maxUnsent {
 		return false
@@ -330,8 +335,8 @@ func writeIfSpace(c *tcp.Conn, head, p []byte, maxUnsent int) (accepted bool) {
 	return err == nil
 }
 
-// writeHead chooses the framing and writes the head. The body begins with firstData. In the state responseWhole,
-// firstData is the whole body.
+// writeHead selects the framing of the body and writes the response head. firstData is the beginning of the body, or
+// the whole body in the state responseWhole.
 func (w *response) writeHead(firstData []byte) {
 	r, h := w.x.req, w.header
 	if w.headerAtStatus != nil {
@@ -427,7 +432,8 @@ func (w *response) writeHead(firstData []byte) {
 	w.out = append(w.out, "\r\n"...)
 }
 
-// isDateCurrent reports whether the date is recent enough. The caller passes c only if it is the connection's owner.
+// isDateCurrent reports whether the date of s is recent enough. Pass c only on the goroutine that owns the connection,
+// and nil on other goroutines.
 func (s *headStart) isDateCurrent(c *tcp.Conn) bool {
 	if c == nil {
 		return s.date == currentHTTPDate()
@@ -442,7 +448,7 @@ func (w *response) ensureHeadWritten() {
 	}
 }
 
-// chooseBodyFraming selects how the client detects the end of the body. The caller must omit the fields in skipFields.
+// chooseBodyFraming selects how the client detects the end of the body. The caller must omit skipFields from the head.
 func (w *response) chooseBodyFraming(requestedEncoding string, noBody bool) (skipFields fieldSet) {
 	switch eleven := w.x.req.ProtoMinor == 1; {
 	case noBody, w.length >= 0:

@@ -13,7 +13,7 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// SetReadDeadline is called by http.ResponseController.
+// SetReadDeadline sets the deadline for reading the request body. http.ResponseController calls it.
 func (w *response) SetReadDeadline(t time.Time) error {
 	if w.conn != nil {
 		return errors.ErrUnsupported
@@ -25,7 +25,7 @@ func (w *response) SetReadDeadline(t time.Time) error {
 	return nil
 }
 
-// SetWriteDeadline is called by http.ResponseController.
+// SetWriteDeadline sets the deadline for sending the response. http.ResponseController calls it.
 func (w *response) SetWriteDeadline(t time.Time) error {
 	if w.conn != nil {
 		return errors.ErrUnsupported
@@ -40,8 +40,8 @@ func (w *response) SetWriteDeadline(t time.Time) error {
 // EnableFullDuplex does nothing, because a handler can always read the body while it writes the response.
 func (w *response) EnableFullDuplex() error { return nil }
 
-// CloseNotify implements http.CloseNotifier, which gin's Context.Stream requires. The channel also receives a value
-// when the handler has returned. For a Quick handler, it receives none.
+// CloseNotify implements http.CloseNotifier, which gin's Context.Stream requires. The channel receives a value when the
+// connection closes or the handler returns. In a Quick handler, the channel never receives a value.
 func (w *response) CloseNotify() <-chan bool {
 	gone := make(chan bool, 1)
 	if w.conn == nil {
@@ -50,8 +50,8 @@ func (w *response) CloseNotify() <-chan bool {
 	return gone
 }
 
-// Hijack implements http.Hijacker. It returns a *net.TCPConn or a *net.UnixConn. If the connection can't be detached
-// from its server, for example because it uses TLS, Hijack returns a *tcp.NetConn.
+// Hijack implements http.Hijacker. It returns a *net.TCPConn or a *net.UnixConn if the connection can be detached from
+// its server. Otherwise, for example with TLS, it returns a *tcp.NetConn.
 func (w *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	switch {
 	case w.conn != nil:

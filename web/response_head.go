@@ -76,7 +76,7 @@ type headerField struct {
 	values []string
 }
 
-// sortedFields appends the fields of h to fields, sorted by key. present contains those that have values.
+// sortedFields appends the fields of h to fields, sorted by key. present is the set of the known fields in h.
 func sortedFields(fields []headerField, h http.Header) (_ []headerField, present fieldSet) {
 	if values, ok := h["Content-Type"]; ok && len(h) == 1 {
 		fields = append(fields, headerField{"Content-Type", contentType, values})
@@ -112,7 +112,7 @@ func appendFields(b []byte, fields []headerField, skip fieldSet, exclude ...stri
 	return b
 }
 
-// firstValue returns the first value of a field. The key must be canonical.
+// firstValue returns the first value of a field, or "" if there is none. key must be canonical.
 func firstValue(h http.Header, key string) string {
 	if values := h[key]; len(values) > 0 {
 		return values[0]
@@ -120,7 +120,7 @@ func firstValue(h http.Header, key string) string {
 	return ""
 }
 
-// appendSanitizedField appends a field. As in net/http, it trims the value and replaces line ends by spaces.
+// appendSanitizedField appends a field to b. As in net/http, it trims the value and replaces line ends by spaces.
 func appendSanitizedField(b []byte, key, value string) []byte {
 	value = textproto.TrimString(value)
 	if !isValidFieldValue(value) {
@@ -136,7 +136,7 @@ func appendRawField(b []byte, key, value string) []byte {
 	return append(b, "\r\n"...)
 }
 
-// cachedDate is the most recent value of the Date field. It is used until the next second begins.
+// cachedDate is the most recent value of the Date field. It is used for at most one second.
 var cachedDate atomic.Pointer[dateStamp]
 
 type dateStamp struct {

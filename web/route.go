@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// route decides where the calls for a pattern of an http.ServeMux, or for another handler, run. They run on workers at
-// first. When they have proved quick, they run on the event loops of their connections, which saves the hand-over to a
-// worker. When they prove slow, they return to workers. Each return doubles the time for which they stay.
+// route decides whether the calls of an HTTP handler run on workers or on event loops. A route covers a pattern of an
+// http.ServeMux, or all calls of another handler. Calls run on workers until they have proved quick, and on event loops
+// until they prove slow. If a route soon returns to workers again, it stays there twice as long.
 //
-// A call on a loop that turns out to be slow does not block the loop for long; see engine.LoopJob.
+// A slow call on a loop does not block the loop for long; see engine.LoopJob.
 type route struct {
 	name   string
 	onLoop atomic.Bool
@@ -53,7 +53,8 @@ type routeTable struct {
 	startOnLoop bool // for tests
 }
 
-// get returns the route of a pattern, which it adds if necessary, or nil if the table has maxRoutes others.
+// get returns the route of a pattern, and adds the route if necessary. It returns nil if the table already has
+// maxRoutes other routes.
 func (t *routeTable) get(pattern string) *route {
 	if r, ok := t.byPattern.Load(pattern); ok {
 		return r.(*route)
@@ -73,7 +74,7 @@ func (t *routeTable) get(pattern string) *route {
 // isOnLoop reports whether the calls of x's route run on event loops.
 func (x *exchange) isOnLoop() bool { return x.route != nil && x.route.onLoop.Load() }
 
-// serveAndUpdateRoute serves x, and moves the route if its calls have proved quick or slow.
+// serveAndUpdateRoute serves x and measures the call. It moves the route if its calls have proved quick or slow.
 func (r *route) serveAndUpdateRoute(x *exchange) {
 	hold := x.loop.hold
 	var before threadUsage
@@ -107,8 +108,8 @@ func (r *route) serveAndUpdateRoute(x *exchange) {
 	}
 }
 
-// recordSlowCall counts a call on a loop that was slow for another reason than waiting for a CPU. It may move the
-// route.
+// recordSlowCall counts a slow call on an event loop. Do not use it for a call that only waited for a CPU. After
+// several slow calls, it moves the route to workers. why is the reason for the move.
 func (r *route) recordSlowCall(why string) {
 	r.measured.Store(measuredCalls)
 	if r.slowCalls.Add(1) >= slowCallsToMove {
@@ -116,7 +117,7 @@ func (r *route) recordSlowCall(why string) {
 	}
 }
 
-// scoreOfLongCall returns the number of quick calls that outweigh a long call of the given duration.
+// scoreOfLongCall returns the number of quick calls that offset a call with the duration took.
 func scoreOfLongCall(took time.Duration) int32 {
 	return int32(longCallWeight * min(took, slowCall) / quickCall)
 }
@@ -151,7 +152,8 @@ func (r *route) recordCallOnLoop(took time.Duration) {
 	}
 }
 
-// recordCallThatLostLoop counts a call whose event loop another goroutine has continued before the call returned.
+// recordCallThatLostLoop counts a running call whose event loop has been continued by another goroutine. isSlow reports
+// whether the call itself was slow.
 func (r *route) recordCallThatLostLoop(isSlow bool) {
 	if n := r.takenCalls.Add(1); n >= maxTakenCalls {
 		r.moveToWorkers(strconv.Itoa(int(n)) + " calls have not returned")
@@ -161,6 +163,7 @@ func (r *route) recordCallThatLostLoop(isSlow bool) {
 }
 
 // moveToWorkers makes workers run the calls of the route for some time. The time doubles if the route soon moves again.
+// why becomes RouteStats.Reason.
 func (r *route) moveToWorkers(why string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -184,14 +187,14 @@ type RouteStats struct {
 	Pattern string
 	// OnLoop reports whether the calls run on event loops.
 	OnLoop bool
-	// MovedToWorkers counts how often the calls moved from event loops to workers. Reason is the reason for the last
-	// move.
+	// MovedToWorkers is the number of times that the calls moved from event loops to workers. Reason is the reason for
+	// the last move.
 	MovedToWorkers int64
 	Reason         string
 }
 
-// Routes returns the routes that have been called, in the order of their patterns. Routes of handlers that are marked
-// as Quick or Blocking are not included, because they do not move. It is safe for concurrent use.
+// Routes returns the routes that have been called, ordered by pattern. Handlers marked as Quick or Blocking have no
+// routes, because their calls do not move. Routes is safe for concurrent use.
 func (h *HTTP) Routes() (all []RouteStats) {
 	for _, r := range h.routes.byPattern.Range {
 		r := r.(*route)

@@ -10,7 +10,8 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// ReadFrom implements io.ReaderFrom. If src is a regular file or a part of one, the kernel can send the data.
+// ReadFrom implements io.ReaderFrom. If src is a regular file or an io.LimitedReader of one, the kernel can send the
+// data.
 func (w *response) ReadFrom(src io.Reader) (int64, error) {
 	f, offset, n, ok := regularFilePart(src)
 	if ok && w.state >= responseSwitching {
@@ -49,15 +50,15 @@ func (w *response) ReadFrom(src io.Reader) (int64, error) {
 	return n, err
 }
 
-// trailingFile is a part of a file that ends a response. The connection's owner sends it after the handler has
-// returned, so that the handler's goroutine need not wait.
+// trailingFile is a part of a file at the end of a response. The goroutine that owns the connection sends it after the
+// handler has returned.
 type trailingFile struct {
 	f         *os.File // nil if there is none
 	offset, n int64
 }
 
-// deferFileUntilHandlerReturns makes part of a file the trailingFile of the response. It returns false if the response
-// continues after the file, if no file slot is free, or if it is unknown whether the server can send files.
+// deferFileUntilHandlerReturns makes a part of f the trailingFile of the response. It returns false if that is not
+// possible, for example because the response continues after the file.
 func (w *response) deferFileUntilHandlerReturns(f *os.File, offset, n int64) (deferred bool) {
 	if w.conn != nil || w.x.fileSlots <= 0 || w.written+n != w.length || w.x.h.sendsFiles.Load() != w.x.limits {
 		return false

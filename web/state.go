@@ -26,7 +26,7 @@ const (
 
 var exchangeStates = [...]string{"reading", "pipelined", "buffered", "active", "returned", "discarding", "aborted", "done"}
 
-// exchangeTransitions contains the allowed next states of each state, as bits.
+// exchangeTransitions[s] is the set of states that may follow the state s. Each bit represents one state.
 var exchangeTransitions = [stateDone + 1]uint16{
 	stateReading:    1<<statePipelined | 1<<stateActive,
 	statePipelined:  1<<stateBuffered | 1<<stateActive | 1<<stateAborted | 1<<stateDone,
@@ -40,7 +40,8 @@ var exchangeTransitions = [stateDone + 1]uint16{
 
 func (s exchangeState) String() string { return exchangeStates[s] }
 
-// setState changes the state of x. A transition that is not allowed is logged. After dispatch, the caller holds x.mu.
+// setState changes the state of x and logs a transition that is not allowed. After x was dispatched, the caller must
+// hold x.mu.
 func (x *exchange) setState(newState exchangeState) {
 	if exchangeTransitions[x.state]>>newState&1 == 0 {
 		x.logForbiddenTransition(x.state, newState)
@@ -63,7 +64,7 @@ const (
 
 var responseStates = [...]string{"pending", "status", "whole", "head", "complete", "switching", "hijacked", "aborted"}
 
-// responseTransitions contains the allowed next states of each state, as bits.
+// responseTransitions[s] is the set of states that may follow the state s. Each bit represents one state.
 var responseTransitions = [responseAborted + 1]uint16{
 	responsePending:   1<<responseStatus | 1<<responseSwitching | 1<<responseHijacked | 1<<responseAborted,
 	responseStatus:    1<<responseWhole | 1<<responseHead | 1<<responseAborted,
@@ -74,7 +75,7 @@ var responseTransitions = [responseAborted + 1]uint16{
 
 func (s responseState) String() string { return responseStates[s] }
 
-// setState changes the state of w. A transition that is not allowed is logged.
+// setState changes the state of w and logs a transition that is not allowed.
 func (w *response) setState(newState responseState) {
 	if responseTransitions[w.state]>>newState&1 == 0 {
 		w.x.logForbiddenTransition(w.state, newState)
@@ -82,7 +83,7 @@ func (w *response) setState(newState responseState) {
 	w.state = newState
 }
 
-// onForbidden, if set by a test, is called for a forbidden transition, which is then not logged.
+// onForbidden, if set, is called instead of logging a forbidden transition. Only tests set it.
 var onForbidden func(x *exchange, from, to fmt.Stringer)
 
 func (x *exchange) logForbiddenTransition(from, to fmt.Stringer) {

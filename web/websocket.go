@@ -16,8 +16,8 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// SocketHandler handles the messages of WebSockets. For each socket, the methods are called one at a time. In a model
-// with event loops, they run on the loop of the socket and must not block. The arguments s and message are valid only
+// SocketHandler handles the messages of WebSockets. Calls for the same socket never overlap. In a model with event
+// loops, the methods run on the loop of the socket and must not block. The arguments s and message are valid only
 // during the call.
 type SocketHandler interface {
 	// Opened is the first call.
@@ -30,7 +30,7 @@ type SocketHandler interface {
 	Closed(s Socket, why error)
 }
 
-// SocketMissedHandler is a SocketHandler that learns when a socket has missed messages; see tcp.MissedHandler.
+// SocketMissedHandler is implemented by a SocketHandler that is notified of missed messages; see tcp.MissedHandler.
 type SocketMissedHandler interface {
 	// Missed is like Missed of a tcp.MissedHandler.
 	Missed(s Socket, n int64)
@@ -45,7 +45,7 @@ func (SocketBase) Message(Socket, Kind, []byte) {}
 
 func (SocketBase) Closed(Socket, error) {}
 
-// OnMessage is a SocketHandler that handles only messages.
+// OnMessage is a SocketHandler that calls a function for each message. It ignores all other events.
 type OnMessage func(s Socket, kind Kind, message []byte)
 
 func (OnMessage) Opened(Socket) {}
@@ -54,29 +54,31 @@ func (f OnMessage) Message(s Socket, kind Kind, message []byte) { f(s, kind, mes
 
 func (OnMessage) Closed(Socket, error) {}
 
-// WebSocket upgrades connections to WebSockets (RFC 6455). Register a WebSocket as an [http.Handler], or call Upgrade
-// in another handler. If this handler is marked as [Quick], no goroutine is used. To connect to another server, call
-// Dial: the same Handler then handles the client's end.
+// WebSocket upgrades HTTP connections to WebSockets (RFC 6455). Register a WebSocket as an [http.Handler], or call
+// Upgrade in another handler. A handler that is marked as [Quick] upgrades a connection without a goroutine. To connect
+// to another server as a client, call Dial. The same Handler handles the dialed sockets.
 //
 // An idle WebSocket takes about 50 bytes more than an idle connection. WebSocket answers pings and performs the closing
 // handshake. With Server.Heartbeat, it pings silent peers. Do not change the fields after the first use.
 type WebSocket struct {
 	// Handler handles the sockets. It is required.
 	Handler SocketHandler
-	// Subprotocols are the protocols of the server in order of preference. WebSocket selects the first one that the
-	// client offers. If the client offers none of them, the socket has no subprotocol. Dial offers them all.
+	// Subprotocols are the supported subprotocols in order of preference. A server selects the first one that the
+	// client offers. If the client offers none of them, the socket has no subprotocol. Dial offers all of them.
 	Subprotocols []string
-	// CheckOrigin reports whether a page with the request's Origin may connect. By default, the Origin must have the
-	// request's host. Requests without an Origin are allowed by default, because they are not from browsers.
+	// CheckOrigin reports whether a page with the request's Origin may connect. The default accepts an Origin with the
+	// same host as the request. It also accepts requests without an Origin, because browsers always send an Origin.
 	CheckOrigin func(r *http.Request) bool
-	// MaxMessage is the maximum size in bytes of a message from the peer after decompression. The default is 64 KiB,
-	// and the largest possible value is 1 GiB. A longer message closes the socket with CloseTooLarge. A message that is
-	// incomplete after Limits.MessageTimeout closes the socket with tcp.ErrMessageTimeout. For messages that are sent,
-	// including their frame headers, Limits.MaxUnsent is the limit (default 1 MiB).
+	// MaxMessage is the maximum size in bytes of a received message, after decompression. The default is 64 KiB, the
+	// maximum 1 GiB. A larger message closes the socket with CloseTooLarge. A message that is incomplete after
+	// Limits.MessageTimeout closes the socket with tcp.ErrMessageTimeout.
+	//
+	// MaxMessage does not limit sent messages. Limits.MaxUnsent limits sent messages including their frame headers, by
+	// default to 1 MiB.
 	MaxMessage int
-	// Compression accepts permessage-deflate (RFC 7692) from clients that request it, and makes Dial request it. Each
-	// message is compressed separately (no context takeover), so an idle socket needs no memory for compression. By
-	// default there is no compression, because it takes about 20 times as much CPU as sending.
+	// Compression enables permessage-deflate (RFC 7692) for clients that request it, and for Dial. Each message is
+	// compressed separately (no context takeover), so an idle socket needs no memory for compression. By default,
+	// Compression is off, because it takes about 20 times as much CPU as sending.
 	Compression bool
 	// MinCompressed is the minimum size in bytes of a message that Socket.Write compresses. The default is 1 KiB.
 	MinCompressed int
@@ -93,7 +95,8 @@ type socketOptions struct {
 	client   bool // dialed: it sends masked frames and receives unmasked ones
 }
 
-// negotiatedSocket is the tcp.Handler of all sockets of a WebSocket that have negotiated the same options.
+// negotiatedSocket is the tcp.Handler of WebSockets after the handshake. All sockets of a WebSocket with the same
+// negotiated options share a negotiatedSocket.
 type negotiatedSocket struct {
 	*WebSocket
 	socketOptions
@@ -120,13 +123,13 @@ type CloseError struct {
 
 func (e *CloseError) Error() string { return fmt.Sprintf("websocket: close %d: %s", e.Code, e.Reason) }
 
-// Socket represents a WebSocket during a call of its SocketHandler. At other times, use Ref.
+// Socket represents a WebSocket during a call of its SocketHandler. Outside of such calls, use the result of Ref.
 type Socket struct {
 	conn       *tcp.Conn
 	negotiated *negotiatedSocket
 }
 
-// Conn returns the underlying connection. Data that is written to it must be framed; see [Frame] and [MaskFrame].
+// Conn returns the underlying connection. Data written to the connection must be framed; see [Frame] and [MaskFrame].
 func (s Socket) Conn() *tcp.Conn { return s.conn }
 
 // Ref returns a handle that any goroutine may use, for example with ref.Send(web.Frame(web.Text, "hello")). A dialed
@@ -171,8 +174,8 @@ func (s Socket) WriteText(message string) error { return s.Write(Text, []byte(me
 // Ping sends a ping. The peer's answer counts as activity and has no other effect.
 func (s Socket) Ping() error { return s.negotiated.writeFrame(s.conn, opPing, nil) }
 
-// Close sends pending output and a close frame, and closes the socket. The reason is cut to 123 bytes. A dialed socket
-// first waits for the server to close the TCP connection, at most Limits.CloseTimeout.
+// Close sends pending output and a close frame, and closes the socket. reason is cut to 123 bytes. A dialed socket
+// stays open until the server closes the TCP connection, but at most for Limits.CloseTimeout.
 func (s Socket) Close(code int, reason string) error {
 	err := s.negotiated.writeFrame(s.conn, opClose, appendClosePayload(nil, code, reason))
 	if !errors.Is(err, tcp.ErrOutsideCall) {
@@ -194,7 +197,7 @@ func appendClosePayload(b []byte, code int, reason string) []byte {
 	return append(binary.BigEndian.AppendUint16(b, uint16(code)), reason...)
 }
 
-// closeConn closes the connection. A client lets the server close first (RFC 6455, section 7.1.1).
+// closeConn closes the connection with the reason why. A client lets the server close first (RFC 6455, section 7.1.1).
 func (v *negotiatedSocket) closeConn(c *tcp.Conn, why error) {
 	if v.client {
 		closeAfterPeerEnd(c, why)
@@ -206,15 +209,16 @@ func (v *negotiatedSocket) closeConn(c *tcp.Conn, why error) {
 // ErrNoUpgrade reports that a request can't be upgraded to a WebSocket. Such a request has already been answered.
 var ErrNoUpgrade = errors.New("web: the request can't be upgraded to a WebSocket")
 
-// ServeHTTP implements http.Handler.
+// ServeHTTP implements http.Handler. It calls Upgrade with a nil value.
 func (ws *WebSocket) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = ws.Upgrade(w, r, nil)
 }
 
 // Upgrade turns the connection of r into a WebSocket after the handler of r has returned. value becomes the
-// connection's Value. The response contains the header fields of w. If the upgrade is impossible, Upgrade returns an
-// error that wraps ErrNoUpgrade. In this case, r has already been answered. r must be served by an [HTTP]. If
-// middleware wraps w, the new ResponseWriter must implement Unwrap, as for http.ResponseController.
+// connection's Value. The response contains the header fields of w. r must be served by an [HTTP].
+//
+// If the upgrade is impossible, Upgrade answers r and returns an error that wraps ErrNoUpgrade. If middleware wraps w,
+// the new ResponseWriter must implement Unwrap, as for http.ResponseController.
 func (ws *WebSocket) Upgrade(w http.ResponseWriter, r *http.Request, value any) error {
 	key, status, why := ws.checkUpgradeRequest(r)
 	res, notFound := unwrapResponse(w)
@@ -248,7 +252,8 @@ func (ws *WebSocket) Upgrade(w http.ResponseWriter, r *http.Request, value any) 
 	return nil
 }
 
-// unwrapResponse returns the response that w is or wraps. If there is none, it returns nil and the reason.
+// unwrapResponse returns the response of this package that w is or wraps. If there is none, res is nil and notFound is
+// the reason.
 func unwrapResponse(w http.ResponseWriter) (res *response, notFound string) {
 	for {
 		switch t := w.(type) {
@@ -263,7 +268,8 @@ func unwrapResponse(w http.ResponseWriter) (res *response, notFound string) {
 	}
 }
 
-// checkUpgradeRequest validates a request for an upgrade. If the request is invalid, status and why are the answer.
+// checkUpgradeRequest validates an upgrade request and returns its Sec-WebSocket-Key. If the request is invalid, status
+// and why are the answer.
 func (ws *WebSocket) checkUpgradeRequest(r *http.Request) (key string, status int, why string) {
 	h := r.Header
 	list := func(key, token string) bool { return hasToken(strings.Join(h[key], ","), token) }
@@ -305,7 +311,8 @@ func (ws *WebSocket) originAllowedOrSameHost(r *http.Request) bool {
 	return err == nil && equalFold(u.Host, r.Host)
 }
 
-// handlerFor returns the tcp.Handler for the options. If ws does not support the options, it returns nil.
+// handlerFor returns the tcp.Handler for the options. It returns nil if ws does not support the subprotocol of the
+// options.
 func (ws *WebSocket) handlerFor(options socketOptions) *negotiatedSocket {
 	ws.once.Do(func() {
 		ws.handlers = make(map[socketOptions]*negotiatedSocket)
@@ -346,7 +353,7 @@ func (ws *WebSocket) minCompressedBytes() int {
 	return ws.MinCompressed
 }
 
-// Opened is never called, because the connection is already open when it is upgraded.
+// Opened is never called, because the connection is already open when the upgrade begins.
 func (v *negotiatedSocket) Opened(*tcp.Conn) {}
 
 func (v *negotiatedSocket) Missed(c *tcp.Conn, n int64) {
@@ -355,12 +362,13 @@ func (v *negotiatedSocket) Missed(c *tcp.Conn, n int64) {
 	}
 }
 
-// maxBufferedFrame is the maximum size of a frame that stays in the connection's unused input until it is complete. A
-// partialMessage assembles larger frames.
+// maxBufferedFrame is the maximum size in bytes of a frame that is handled only when it is complete. A partialMessage
+// assembles larger frames.
 const maxBufferedFrame = 8 << 10
 
-// After maxWorkPerCall bytes of messages, a call of Received ends, and other connections of the loop are served. Each
-// frame counts as frameWork more bytes, and each compressed byte as deflateWork more bytes.
+// Limits of a call of Received. After maxWorkPerCall bytes of messages, the call ends and the loop serves other
+// connections. Each frame counts as frameWork additional bytes, and each compressed byte as deflateWork additional
+// bytes.
 const (
 	maxWorkPerCall = 256 << 10
 	frameWork      = 256
@@ -415,7 +423,7 @@ func (v *negotiatedSocket) Received(c *tcp.Conn, in []byte) (used int) {
 }
 
 // checkMessageSize returns an error if the frame with the head h makes its message too long. receivedBytes is the size
-// of the message's earlier frames.
+// of earlier frames of the message.
 func (v *negotiatedSocket) checkMessageSize(h frameHead, receivedBytes int) error {
 	if !h.isControl() && h.size > v.maxMessageBytes()-receivedBytes {
 		return &CloseError{CloseTooLarge, fmt.Sprintf("the message is larger than %d bytes", v.maxMessageBytes())}
@@ -425,8 +433,8 @@ func (v *negotiatedSocket) checkMessageSize(h frameHead, receivedBytes int) erro
 
 var errInvalidUTF8 = &CloseError{CloseInvalidData, "the text is not valid UTF-8"}
 
-// validateAndDeliverMessage passes a message to the handler, or closes the socket if it is invalid; see maxWorkPerCall
-// for cost.
+// validateAndDeliverMessage passes a message to the handler. If the message is invalid, it closes the socket. cost is
+// the amount of work, in the units of maxWorkPerCall.
 func (v *negotiatedSocket) validateAndDeliverMessage(c *tcp.Conn, kind Kind, deflate bool, p []byte, checker *utf8Checker) (cost int, stillOpen bool) {
 	if deflate {
 		var err error
@@ -468,7 +476,8 @@ func (v *negotiatedSocket) handleControlFrame(c *tcp.Conn, op byte, p []byte) (s
 	return true
 }
 
-// sendCloseFrameAndClose closes the socket. If why is a *CloseError, the close frame contains its code and its reason.
+// sendCloseFrameAndClose sends a close frame and closes the socket with the reason why. If why is a *CloseError, the
+// close frame contains its code and reason.
 func (v *negotiatedSocket) sendCloseFrameAndClose(c *tcp.Conn, why error) {
 	code, reason := CloseInternal, ""
 	var e *CloseError

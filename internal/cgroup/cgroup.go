@@ -14,7 +14,7 @@ import (
 	"strings"
 )
 
-// Limit is a limit of a control group. The zero value means no limit.
+// Limit is a limit of a control group, with the current usage. The zero value means no limit.
 type Limit struct {
 	// Max is the limit and Used the current usage, in bytes or tasks.
 	Max, Used int64
@@ -24,21 +24,25 @@ type Limit struct {
 
 func (l Limit) headroom() int64 { return l.Max - l.Used }
 
-// Limits are the limits of a process's group and of the group's ancestors, whose usage includes the groups below them.
-// Of several limits for the same resource, the one with the least headroom (Max - Used) is reported.
+// Limits contains the limits that control groups set for a process. A process is subject to the limits of its control
+// group and of all ancestors of that group. If several groups limit the same resource, Limits contains the limit with
+// the least headroom (Max - Used).
 type Limits struct {
-	// Memory limits memory, in bytes. Its Used excludes the page cache, which the kernel drops before it denies memory.
+	// Memory is the limit of memory in bytes. Memory.Used excludes the page cache, because the kernel frees the page
+	// cache before memory runs out.
 	Memory Limit
-	// SocketMemory limits only the buffers of TCP sockets, in bytes. Only cgroup version 1 has such a limit.
+	// SocketMemory is the limit of the buffers of TCP sockets, in bytes. Only cgroup version 1 has this limit.
 	SocketMemory Limit
-	// Tasks limits the sum of processes and threads.
+	// Tasks is the limit of the number of threads, including the main thread of each process.
 	Tasks Limit
 }
 
-// ReadLimits reads the limits of a process. Only groups mounted below /sys/fs/cgroup are read.
+// ReadLimits reads the control group limits of the process with the ID pid. It finds only control groups that are
+// mounted below /sys/fs/cgroup.
 func ReadLimits(pid int) (Limits, error) { return readMemoryAndTaskLimits("", strconv.Itoa(pid)) }
 
-// readMemoryAndTaskLimits implements ReadLimits for the files below root. process is a process ID or "self".
+// readMemoryAndTaskLimits implements ReadLimits. It reads files below root, which is empty except in tests. process is
+// a process ID or "self".
 func readMemoryAndTaskLimits(root, process string) (Limits, error) {
 	g, err := readCgroupPaths(root, process)
 	if err != nil {
@@ -51,10 +55,12 @@ func readMemoryAndTaskLimits(root, process string) (Limits, error) {
 	}, nil
 }
 
-// SmallestMemoryLimit returns the memory that this process may use, in bytes. This is the smallest of its control
-// groups' limits, the machine's memory and GOMEMLIMIT. source describes the smallest one, for example as "cgroup /a/b
-// memory.max", "the machine's memory" or "GOMEMLIMIT". If no limit is known, the results are math.MaxInt64 and "none
-// known". On systems other than Linux, only GOMEMLIMIT is known. Limits can change while a process runs.
+// SmallestMemoryLimit returns the memory limit of this process, in bytes. It returns the smallest of the control group
+// limits, the machine's memory and GOMEMLIMIT. source names this limit, for example "cgroup /a/b memory.max", "the
+// machine's memory" or "GOMEMLIMIT".
+//
+// If no limit is known, the results are math.MaxInt64 and "none known". On systems other than Linux, only GOMEMLIMIT is
+// known. The limit can change while the process runs.
 func SmallestMemoryLimit() (limit int64, source string) {
 	limit, source = readCgroupOrMachineMemoryLimit("")
 	if own := debug.SetMemoryLimit(-1); own < limit {
@@ -103,7 +109,8 @@ type controller struct {
 	droppable []string
 }
 
-// Mount points of cgroup version 2. If version 1 is mounted as well, version 2 is at hybridMount.
+// unifiedMount and hybridMount are mount points of cgroup version 2, relative to /sys/fs/cgroup. hybridMount is used on
+// systems that also mount version 1.
 const unifiedMount, hybridMount = "", "/unified"
 
 func memoryControllers(g cgroupPaths) []controller {
@@ -124,13 +131,11 @@ func taskControllers(g cgroupPaths) []controller {
 	}
 }
 
-// unlimitedFrom is the smallest number that means no limit. Version 1 reports a very large number if there is no limit.
+// unlimitedFrom is the smallest value that means no limit. Without a limit, cgroup version 1 reports a huge number.
 const unlimitedFrom = 1 << 62
 
-// forEachLimit calls do for each limit of the group and of its ancestors up to the mount. l.Used is not set. dir is the
-// directory of the group that has the limit. In a container without a cgroup namespace, c.group is a path on the host
-// that does not exist below the mount. The container's limit is then at the mount itself. If c.group is empty, there
-// are no limits. Missing and unreadable files are ignored.
+// forEachLimit calls do for each limit of c's control group and of the group's ancestors. It does not set l.Used. dir
+// is the directory of the group that has the limit. Missing and unreadable files are ignored.
 func (c *controller) forEachLimit(root string, do func(l Limit, dir string)) {
 	for group := c.group; group != ""; group = path.Dir(group) {
 		dir := path.Join("/sys/fs/cgroup", c.mount, group)
@@ -172,8 +177,8 @@ func (c *controller) readUsageWithoutCache(dir string) int64 {
 	return used
 }
 
-// cgroupPaths contains the paths of a process's groups. memory and pids are those of version 1, unified is that of
-// version 2. "" means no group.
+// cgroupPaths contains the paths of a process's control groups. memory and pids are paths in version 1, and unified is
+// the path in version 2. An empty path means no group.
 type cgroupPaths struct{ memory, pids, unified string }
 
 func readCgroupPaths(root, process string) (cgroupPaths, error) {
@@ -184,7 +189,8 @@ func readCgroupPaths(root, process string) (cgroupPaths, error) {
 	return parseCgroupPaths(b), nil
 }
 
-// parseCgroupPaths parses /proc/PID/cgroup, with lines like "4:cpu,memory:/a/b", or "0::/a/b" for version 2.
+// parseCgroupPaths parses the content of /proc/PID/cgroup. A line of version 1 is like "4:cpu,memory:/a/b", and the
+// line of version 2 is like "0::/a/b".
 func parseCgroupPaths(b []byte) cgroupPaths {
 	var g cgroupPaths
 	for line := range bytes.Lines(b) {

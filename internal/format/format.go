@@ -17,7 +17,7 @@ func Count[T ~int | ~int32 | ~int64](n T) string {
 	return separateThousands(strconv.FormatInt(int64(n), 10))
 }
 
-// Whole rounds v to an integer and formats it with thousands separators. NaN and infinities are "".
+// Whole formats v as an integer with thousands separators. It returns "" for NaN and infinities.
 func Whole(v float64) string {
 	if !isFinite(v) {
 		return ""
@@ -25,7 +25,8 @@ func Whole(v float64) string {
 	return separateThousands(strconv.FormatFloat(v, 'f', 0, 64))
 }
 
-// Number formats v with up to three significant digits: 0.123, 1.5. Values from 1,000 are rounded to an integer: 1,235.
+// Number formats v with up to three significant digits, such as 0.123 or 1.5. It formats values of 1,000 and more as
+// integers, such as 1,235. It returns "" for NaN and infinities.
 func Number(v float64) string {
 	switch {
 	case !isFinite(v):
@@ -40,13 +41,14 @@ func Number(v float64) string {
 	return strconv.FormatFloat(rounded, 'f', -1, 64)
 }
 
-// Bytes formats a size in the largest suitable binary unit: 1.5 KiB. NaN and infinities are "".
+// Bytes formats a size in the largest suitable binary unit, such as 1.5 KiB. It returns "" for NaN and infinities.
 func Bytes(size float64) string { return formatScaled(size, sizes, Number) }
 
-// Seconds formats a duration in s, ms, µs or ns: 1.2 ms. NaN and infinities are "".
+// Seconds formats a duration in the unit s, ms, µs or ns, such as 1.2 ms. It returns "" for NaN and infinities.
 func Seconds(seconds float64) string { return formatScaled(seconds, times, Number) }
 
-// Latency formats a non-negative duration like Seconds, but keeps trailing zeros to align columns: 1.20 ms.
+// Latency formats a duration like Seconds, but keeps trailing zeros to align columns, such as 1.20 ms. d must not be
+// negative.
 func Latency(d time.Duration) string {
 	return formatScaled(d.Seconds(), times, func(v float64) string {
 		digits := 2
@@ -81,7 +83,8 @@ func Elapsed(d time.Duration) string {
 	return strconv.FormatInt(s/3600, 10) + "h" + padTwoDigits(s/60%60) + "m"
 }
 
-// Clock formats seconds as m:ss, or as h:mm:ss from an hour. If the value is not whole, tenths are added.
+// Clock formats seconds as m:ss, and from one hour on as h:mm:ss. It adds tenths if seconds is not a whole number. It
+// returns "" for NaN and infinities.
 func Clock(seconds float64) string {
 	if !isFinite(seconds) {
 		return ""
@@ -106,7 +109,7 @@ func Clock(seconds float64) string {
 	return sign + strconv.FormatInt(minutes/60, 10) + ":" + padTwoDigits(minutes%60) + ":" + text
 }
 
-// Percent formats a fraction of 1 as a percentage: 12.3 %. NaN and infinities are "".
+// Percent formats share, a fraction of 1, as a percentage such as 12.3 %. It returns "" for NaN and infinities.
 func Percent(share float64) string {
 	if !isFinite(share) {
 		return ""
@@ -114,10 +117,10 @@ func Percent(share float64) string {
 	return Number(share*100) + " %"
 }
 
-// Percentile formats the name of a percentile from 0 to 100: p99.9.
+// Percentile returns the name of a percentile, such as p99.9. p ranges from 0 to 100.
 func Percentile(p float64) string { return "p" + strconv.FormatFloat(p, 'f', -1, 64) }
 
-// Plural formats a count of things: 1 connection, 2 connections.
+// Plural formats n with the singular or plural of a noun, such as 1 connection or 2 connections.
 func Plural[T ~int | ~int32 | ~int64](n T, one, many string) string {
 	if n == 1 {
 		return "1 " + one
@@ -146,7 +149,8 @@ var (
 	times = []unit{{1, "s"}, {1e-3, "ms"}, {1e-6, "µs"}, {1e-9, "ns"}}
 )
 
-// formatScaled formats v in the first unit that is not larger than v. If there is no such unit, it uses the last unit.
+// formatScaled formats v in the first unit that is not larger than v, or else in the last unit. write formats the
+// number.
 func formatScaled(v float64, units []unit, write func(float64) string) string {
 	last := units[len(units)-1]
 	switch {

@@ -1,6 +1,6 @@
 package page
 
-// Chart is a line chart. NaN values are gaps.
+// Chart is a line chart. A point with the value NaN is a gap in the line.
 type Chart struct {
 	// ID identifies the chart in the page, like Section.ID.
 	ID    string
@@ -33,8 +33,8 @@ const (
 type Series struct {
 	Name string
 	X, Y []float64
-	// Dashed is for reference values, such as values from a publication.
+	// Dashed draws the line dashed. It is used for reference values, such as published results.
 	Dashed bool
-	// Points marks each point, for series with few points.
+	// Points draws a marker at each point. It is used for series with few points.
 	Points bool
 }

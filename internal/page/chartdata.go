@@ -11,13 +11,14 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// Limits of a chart. The page omits data beyond these limits, and says so.
+// Limits of the data in a chart. The page omits further data and displays a note about the omission.
 const (
 	maxPoints = 2000 // of a series
 	maxSeries = 64
 )
 
-// chartData is a chart in the form that the page's script reads, downsampled and without points that cannot be drawn.
+// chartData is a Chart in the form that the page's script reads. Its series are downsampled and contain no points that
+// cannot be drawn.
 type chartData struct {
 	Title  string       `json:"title"`
 	X      axisData     `json:"x"`
@@ -76,14 +77,14 @@ func (c *Chart) toDownsampledChartData() chartData {
 	return d
 }
 
-// JSON encodes d for a script element of the page. encoding/json escapes everything that could end the element.
+// JSON returns d in a JSON encoding that is safe within a script element of an HTML page.
 func (d chartData) JSON() (template.JS, error) {
 	text, err := json.Marshal(d)
 	return template.JS(text), err
 }
 
-// dropInvalidXAndSort drops points that have no position on the X axis and sorts the points by X. It replaces values
-// that have no position on the Y axis by NaN.
+// dropInvalidXAndSort removes points with an undrawable x and sorts the remaining points by x. It replaces an
+// undrawable y by NaN. On a logarithmic axis, values of 0 and below are undrawable.
 func dropInvalidXAndSort(x, y []float64, logX, logY bool) (sortedX, yOrNaN []float64) {
 	points := make([][2]float64, 0, len(x))
 	for i := range x {
@@ -103,8 +104,8 @@ func dropInvalidXAndSort(x, y []float64, logX, logY bool) (sortedX, yOrNaN []flo
 	return sortedX, yOrNaN
 }
 
-// downsample returns at most maxPoints points: the first and the last point and, from each interval between these, the
-// lowest point, the highest point and one gap.
+// downsample reduces a series to at most maxPoints points. It keeps the first and the last point. From each interval
+// between them, it keeps the lowest point, the highest point and one gap.
 func downsample(x, y []float64) (xs, ys []float64) {
 	keep := func(i int) { xs, ys = append(xs, x[i]), append(ys, y[i]) }
 	last := len(x) - 1

@@ -49,12 +49,14 @@ const (
 	minInterval     = 100 * time.Millisecond
 )
 
-// WriteHTML writes the page as a self-contained file. Its Content-Security-Policy forbids loading anything; a live page
-// may connect to its own server. If the browser runs no scripts, only charts are missing. If the page is invalid,
-// WriteHTML returns an error and writes nothing. All other errors are errors of w.
+// WriteHTML writes the page as a self-contained HTML file. The page's Content-Security-Policy forbids loading anything
+// else, but allows a live page to connect to its own server. In a browser without scripts, the charts are missing.
+//
+// If the page is invalid, WriteHTML returns an error and writes nothing. All other errors are errors of w.
 func (p *Page) WriteHTML(w io.Writer) error { return p.validateAndWriteTemplate(w, "page") }
 
-// WriteUpdate writes the content of the page, without script and style. A live page replaces its content with this.
+// WriteUpdate writes the content of the page as HTML, without script and style. In a browser, a live page replaces its
+// content with the output of WriteUpdate.
 func (p *Page) WriteUpdate(w io.Writer) error { return p.validateAndWriteTemplate(w, "body") }
 
 func (p *Page) validateAndWriteTemplate(w io.Writer, templateName string) error {
@@ -69,14 +71,15 @@ func (p *Page) validateAndWriteTemplate(w io.Writer, templateName string) error 
 	return v.executeTemplate(w, templateName)
 }
 
-// Application is a page with its own content and script, in the style of the other pages.
+// Application is an HTML page with its own content and script, in the style of this package.
 type Application struct {
 	Title string
 	// Body is HTML. Style and Script follow the style and script that all pages share.
 	Body, Style, Script string
 }
 
-// WriteHTML writes a self-contained file, which may connect only to its own server.
+// WriteHTML writes the Application as a self-contained HTML file. In a browser, the page may connect only to its own
+// server.
 func (a Application) WriteHTML(w io.Writer) error {
 	v := newTemplateData(&Page{Title: a.Title}, pageCSS+a.Style, themeJS+a.Script, true)
 	v.Own = template.HTML(a.Body)
@@ -120,8 +123,8 @@ func groupAdjacentCharts(parts []Part) (groups [][]Part) {
 	return groups
 }
 
-// contentSecurityPolicy returns a policy that allows the given style and script. With allowConnectSelf, it also allows
-// connections to the page's own server.
+// contentSecurityPolicy returns a policy that allows only the given style and script. With allowConnectSelf, the policy
+// also allows connections to the page's own server.
 func contentSecurityPolicy(style, script string, allowConnectSelf bool) string {
 	connect := "'none'"
 	if allowConnectSelf {

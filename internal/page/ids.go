@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// assignUniqueIDs gives each section and chart a unique ID in lower-case letters, digits and dashes. The ID is based on
-// the element's own ID or, if that is empty, on its title.
+// assignUniqueIDs gives each section and chart a unique ID of lower-case letters, digits and dashes. It derives the ID
+// from the previous ID or, if that is empty, from the title.
 func (p *Page) assignUniqueIDs() {
 	used := make(map[string]bool)
 	id := func(wish string) string {

@@ -12,15 +12,15 @@ package page
 import "time"
 
 type Page struct {
-	// Title is at the top. Lead is a sentence or two below it, coloured by Tone.
+	// Title is the heading of the page. Lead is a sentence or two below the title, coloured by Tone.
 	Title string
 	Lead  string
 	Tone  Tone
-	// Remarks qualify the Lead, in a list below it.
+	// Remarks are notes about Lead, displayed in a list below it.
 	Remarks []Remark
 	// Figures are the names and values of the most important results, displayed large.
 	Figures [][2]string
-	// Facts are names and values, such as the machine and the command.
+	// Facts are names and values of further information, such as the machine and the command.
 	Facts [][2]string
 	// Sections are displayed in this order. A page with several sections has a table of contents.
 	Sections []Section
@@ -29,17 +29,17 @@ type Page struct {
 }
 
 type Live struct {
-	// URL responds to GET with the output of WriteUpdate. It must be on the same server as the page.
+	// URL is the address from which the page fetches the output of WriteUpdate. It must be on the page's own server.
 	URL string
-	// Every is the pause after a response, at least 100 ms. The default, 0, is 2 s. While the server does not respond,
-	// the page says so, and the pause doubles each time, up to 30 s.
+	// Every is the pause between a response and the next request. The default is 2 s, the minimum 100 ms. While the
+	// server does not respond, the page displays a message and doubles the pause each time, up to 30 s.
 	Every time.Duration
 }
 
 // Section is a part of a page under a heading.
 type Section struct {
-	// ID identifies the section in links. Writing the page normalizes the ID to lower-case letters, digits and dashes,
-	// and makes it unique. If ID is empty, the title is used.
+	// ID identifies the section in links. By default it is derived from Title. When the page is written, ID is made
+	// unique and reduced to lower-case letters, digits and dashes.
 	ID string
 	// Title is the heading; Lead is the text below it.
 	Title string
@@ -47,18 +47,19 @@ type Section struct {
 	Parts []Part
 }
 
-// Part is an element of a section. Exactly one field is set, except that Fold may be set together with Remarks.
+// Part is an element of a section. Set exactly one field, or Remarks and Fold.
 type Part struct {
 	Text    string
 	Heading string
-	// Remarks are sentences in a list, such as notes. Fold, if set, is a headline that opens the list in HTML.
+	// Remarks are sentences in a list, such as notes. If Fold is set, HTML shows only the headline Fold until the
+	// reader opens the list.
 	Remarks []Remark
 	Fold    string
 	Table   *Table
 	Chart   *Chart
 	Bars    *Bars
 	Actions []Action
-	// Links are links to other pages of the same server, in a list.
+	// Links are links to other pages of the same server, displayed as a list.
 	Links []Link
 }
 
@@ -67,16 +68,19 @@ type Link struct {
 	URL, Text string
 }
 
-// Action is a button of a live page. It sends an empty POST to URL with the header "Myriad-Action: 1". The server must
-// require the header, because no other site can make a browser send it. If Token is set, the page asks for a token
-// before the first action and sends it in the header "Myriad-Token". The page keeps the token in memory only, and asks
-// again after a response with status 401. The page shows up to 300 characters of the response and then updates itself.
+// Action is a button of a live page. The button sends an empty POST to URL with the header "Myriad-Action: 1". The
+// server must require this header, because other sites cannot make a browser send it.
+//
+// If Token is set, the page asks for a token before the first action. It sends the token in the header "Myriad-Token"
+// and keeps it in memory only. After a response with status 401, it asks for the token again.
+//
+// The page shows up to 300 characters of each response and then updates itself.
 type Action struct {
-	// Label is the button's text. Without a label there is no button.
+	// Label is the text of the button. An Action without a label is not displayed.
 	Label string
-	// URL is relative to the page or on the same server.
+	// URL is the address for the request. It is relative to the page or on the same server.
 	URL string
-	// Confirm is a question that the user must confirm first, or "" for none.
+	// Confirm is a question that the user must confirm before the request. "" means no question.
 	Confirm string
 	Token   bool
 	// Slow extends the time limit for the response from 10 s to 2 minutes.
@@ -88,7 +92,7 @@ type Remark struct {
 	Text string
 }
 
-// Tone colours a cell or a remark. A symbol or word always accompanies the colour.
+// Tone is the colour of a text, such as a cell or a remark. A symbol or word always accompanies the colour.
 type Tone string
 
 const (
@@ -111,7 +115,7 @@ func (t Tone) symbol() string {
 	return ""
 }
 
-// label returns the tone as a word, for output with neither colour nor symbol.
+// label returns a word for the tone, for output without colours and symbols.
 func (t Tone) label() string {
 	switch t {
 	case Good:

@@ -7,17 +7,18 @@ import (
 	"unicode/utf8"
 )
 
-// Table is a table. The first and last columns are left-aligned text; the columns between are figures.
+// Table is a table of text cells. The first and last columns are left-aligned. The columns between them contain
+// right-aligned figures.
 type Table struct {
 	// Caption is a sentence above the table.
 	Caption string
 	// Lines are the rows, all of the same length. The first row contains the headings.
 	Lines [][]string
-	// Tones are the tones of cells, by row and column. A cell without a tone is Plain.
+	// Tones[row][column] is the tone of a cell. Missing elements mean Plain.
 	Tones [][]Tone
-	// Figures means that the last column contains figures, which are right-aligned.
+	// Figures makes the last column right-aligned, for figures.
 	Figures bool
-	// Actions[i] is a button at the end of row i in HTML. Rows from len(Actions) on have no button.
+	// Actions[i] is a button at the end of row i, in HTML only. Rows beyond the end of Actions have no button.
 	Actions []Action
 }
 

@@ -8,10 +8,10 @@ import (
 	"unicode/utf8"
 )
 
-// textWidth is the line length of paragraphs and captions. Tables and remarks are not wrapped.
+// textWidth is the maximum line length of paragraphs and captions in text output. Tables and remarks are not wrapped.
 const textWidth = 100
 
-// WriteText writes the page, without charts, for a terminal.
+// WriteText writes the page as plain text for a terminal, without charts.
 func (p *Page) WriteText(w io.Writer) error {
 	var b strings.Builder
 	title := p.Title
@@ -28,7 +28,8 @@ func (p *Page) WriteText(w io.Writer) error {
 	return err
 }
 
-// removeChartsAndEmptyParts removes the charts, and the headings and sections that are then without content.
+// removeChartsAndEmptyParts returns the sections without charts. It also removes headings and sections that contained
+// only charts.
 func removeChartsAndEmptyParts(sections []Section) (remaining []Section) {
 	for _, s := range sections {
 		var parts []Part // in reverse

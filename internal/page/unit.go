@@ -8,7 +8,8 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// Format formats a value for readers; NaN and infinities are "". The page's script formats values in the same way.
+// Format formats v for display in unit u. It returns "" for NaN and infinities. The page's script formats values in the
+// same way.
 func (u Unit) Format(v float64) string {
 	switch u {
 	case Seconds:
@@ -25,7 +26,7 @@ func (u Unit) Format(v float64) string {
 	return format.Number(v)
 }
 
-// formatOneInNAsPercentage formats a percentile given as one in n: 1,000 as 99.9 %.
+// formatOneInNAsPercentage formats the percentile 1-1/oneInN, such as 99.9 % for 1,000.
 func formatOneInNAsPercentage(oneInN float64) string {
 	if !(oneInN >= 1) || math.IsInf(oneInN, 1) {
 		return ""

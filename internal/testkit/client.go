@@ -13,16 +13,18 @@ import (
 	"time"
 )
 
-// Conn is a client connection. All its reads and writes together may take up to Timeout. On errors, the methods defined
-// here fail the test, so they must be called on the test's goroutine. The methods of net.Conn return errors instead.
+// Conn is a client connection for tests. All reads and writes must end within Timeout after the Conn was created.
+//
+// The methods defined here fail the test on errors. Call them only on the test's goroutine. The methods of net.Conn
+// return errors as usual.
 type Conn struct {
 	net.Conn
 	R *bufio.Reader // the buffer that the methods read from
 	t testing.TB
 }
 
-// Dial connects to a TCP address or, if addrOrSocketPath contains a slash, to a unix socket. The test's cleanup closes
-// the connection.
+// Dial connects to a TCP address, or to a unix socket if addrOrSocketPath contains a slash. The connection is closed at
+// the end of the test.
 func Dial(t testing.TB, addrOrSocketPath string) *Conn {
 	t.Helper()
 	network := "tcp"
@@ -61,7 +63,7 @@ func (c *Conn) Send(text string) {
 	}
 }
 
-// Expect reads len(want) bytes, which must equal want.
+// Expect reads len(want) bytes and fails the test if they differ from want.
 func (c *Conn) Expect(want string) {
 	c.t.Helper()
 	got := make([]byte, len(want))
@@ -70,7 +72,7 @@ func (c *Conn) Expect(want string) {
 	}
 }
 
-// ExchangeLine sends a line and expects a line in reply. send and want are without line feeds.
+// ExchangeLine sends the line send and expects the line want in reply. send and want contain no line feeds.
 func (c *Conn) ExchangeLine(send, want string) {
 	c.t.Helper()
 	c.Send(send + "\n")
@@ -97,7 +99,7 @@ func (c *Conn) CloseWrite() {
 	}
 }
 
-// ExpectEOF reads want and then EOF. If a reset arrives instead of EOF, the test fails.
+// ExpectEOF reads until EOF and fails the test if the data differs from want. A reset also fails the test.
 func (c *Conn) ExpectEOF(want string) {
 	c.t.Helper()
 	if got, err := io.ReadAll(c.R); err != nil || string(got) != want {
@@ -122,7 +124,7 @@ func (c *Conn) Reset() {
 	c.Close()
 }
 
-// ReadResponse reads the HTTP response to a request other than HEAD, and its body.
+// ReadResponse reads an HTTP response and its body. The request must not have been a HEAD request.
 func (c *Conn) ReadResponse() (*http.Response, string) {
 	c.t.Helper()
 	res, err := http.ReadResponse(c.R, nil)

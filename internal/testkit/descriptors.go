@@ -5,18 +5,18 @@ import (
 	"testing"
 )
 
-// spareDescriptors is the number of descriptors that remain free for tests that do not call ReserveDescriptors.
+// spareDescriptors is the number of descriptors that ReserveDescriptors leaves free for other tests.
 const spareDescriptors = 256
 
-// reserved is the number of descriptors that running tests have reserved. The lock of reservationEnded guards it.
+// reserved is the number of descriptors that running tests have reserved. reservationEnded.L guards reserved.
 var reserved int
 
 // reservationEnded wakes the tests that wait for descriptors. It is signalled when a test with a reservation ends.
 var reservationEnded = sync.NewCond(new(sync.Mutex))
 
-// ReserveDescriptors reserves n descriptors until the test's cleanup. It waits while other tests have reserved too many
-// for the process's limit (ulimit -n), and skips the test if n exceeds the limit. A test must call it only once, before
-// opening anything.
+// ReserveDescriptors reserves n file descriptors until the end of the test. It waits until the process's limit (ulimit
+// -n) allows the reservation. If n exceeds the limit, it skips the test. Call it only once per test, before opening any
+// file or connection.
 func ReserveDescriptors(t testing.TB, n int) {
 	t.Helper()
 	waitAndReserveOrSkip(t, n, descriptorLimit())

@@ -11,8 +11,8 @@ import (
 
 const leakTimeout = 10 * time.Second
 
-// Main runs the tests of a package and exits. The exit code is 1 if a test failed or if goroutines are still running 10
-// s after the last test.
+// Main runs the tests of a package and exits. The exit code is not 0 if a test fails, or if goroutines are still
+// running 10 s after the last test.
 func Main(m *testing.M) {
 	code := m.Run()
 	if code == 0 {
@@ -33,8 +33,8 @@ func GoroutineIDs() map[string]bool {
 	return ids
 }
 
-// WaitGoroutinesEnd waits up to 10 s until all goroutines have ended, except the caller's, those of the testing and
-// os/signal packages, and those in ignoreIDs. If some have not ended, the error contains their stacks.
+// WaitGoroutinesEnd waits up to 10 s until all goroutines have ended. It ignores its caller, goroutines of the testing
+// and os/signal packages, and goroutines in ignoreIDs. If any other goroutine remains, the error contains its stack.
 func WaitGoroutinesEnd(ignoreIDs map[string]bool) error {
 	end := time.Now().Add(leakTimeout)
 	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {

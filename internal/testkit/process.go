@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Process is a child process of a test. When the test ends, the process is killed and reaped.
+// Process is a child process of a test. It is killed and reaped when the test ends.
 type Process struct {
 	*exec.Cmd
 	Output *Buffer // its standard output and standard error
@@ -17,7 +17,8 @@ type Process struct {
 	ended  chan struct{}
 }
 
-// Start starts a command and collects its output, unless cmd redirects it. If the test fails, it logs the output's end.
+// Start starts a command and collects its output in Process.Output. Output that cmd redirects is not collected. If the
+// test fails, the end of the output is logged.
 func Start(t testing.TB, cmd *exec.Cmd) *Process {
 	t.Helper()
 	p := &Process{Cmd: cmd, Output: new(Buffer), t: t, ended: make(chan struct{})}
@@ -52,7 +53,8 @@ func (p *Process) Signal(s os.Signal) {
 	}
 }
 
-// ExitCode waits up to Timeout for the process to exit, and returns the exit code. After a signal, it returns -1.
+// ExitCode waits up to Timeout for the process to exit and returns the exit code. It returns -1 if a signal ended the
+// process.
 func (p *Process) ExitCode() int {
 	p.t.Helper()
 	select {
@@ -63,8 +65,8 @@ func (p *Process) ExitCode() int {
 	return p.ProcessState.ExitCode()
 }
 
-// WaitForOutput waits until the output matches a regular expression, and returns the leftmost match and its submatches.
-// If the process exits without such output, the test fails.
+// WaitForOutput waits until the output of the process matches the regular expression expr. It returns the leftmost
+// match and its submatches. The test fails if the process exits without such output, or after Timeout.
 func (p *Process) WaitForOutput(expr string) []string {
 	p.t.Helper()
 	re := regexp.MustCompile(expr)

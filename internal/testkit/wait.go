@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// Timeout is the time for which a test waits for a condition before it fails. It is long enough that only a fault
-// exceeds it, even on a busy machine.
+// Timeout is the time for which a test waits for a condition before it fails. It is long enough for a busy machine.
 const Timeout = 2 * time.Minute
 
 // WaitFor waits until condition returns true. After Timeout it fails the test with the message failure. Call it on the
@@ -17,7 +16,7 @@ func WaitFor(t testing.TB, failure string, condition func() bool) {
 	WaitForFunc(t, condition, func() string { return failure })
 }
 
-// WaitForFunc is like WaitFor, but calls failure for the message, and only if the test fails.
+// WaitForFunc is like WaitFor, but failure returns the message. failure is called only if the test fails.
 func WaitForFunc(t testing.TB, condition func() bool, failure func() string) {
 	t.Helper()
 	for end := time.Now().Add(Timeout); !condition(); time.Sleep(time.Millisecond) {

@@ -13,8 +13,8 @@ const FIN = 0x80
 
 const maxFrame = 64 << 20
 
-// HandshakeWebSocket performs the opening handshake and returns the header of the response. Each of
-// extraHeaderLines ends with "\r\n".
+// HandshakeWebSocket performs the opening handshake and returns the header of the response. extraHeaderLines consists
+// of header lines that each end with "\r\n".
 func (c *Conn) HandshakeWebSocket(path, extraHeaderLines string) http.Header {
 	c.t.Helper()
 	c.Send("GET " + path + " HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n" +
@@ -29,7 +29,7 @@ func (c *Conn) HandshakeWebSocket(path, extraHeaderLines string) http.Header {
 	return res.Header
 }
 
-// MaskedFrame returns a client's frame. first is the frame's first byte, which contains FIN and the opcode.
+// MaskedFrame returns a client's WebSocket frame. first is the first byte, with FIN and the opcode.
 func MaskedFrame(first byte, payload string) string {
 	b := []byte{first}
 	switch n := len(payload); {
@@ -48,7 +48,7 @@ func MaskedFrame(first byte, payload string) string {
 	return string(b)
 }
 
-// ReadFrame reads a server's frame of at most 64 MiB.
+// ReadFrame reads a server's WebSocket frame of at most 64 MiB. first is the first byte, with FIN and the opcode.
 func ReadFrame(r *bufio.Reader) (first byte, payload string, err error) {
 	var head [2]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {

@@ -31,7 +31,7 @@ import (
 // takes its connection from the page's server, because that server ends during the upgrade. The answer follows on the
 // same connection.
 
-// Controller is a Source that can be controlled, such as a *tcp.Server.
+// Controller is a Source with control methods. A *tcp.Server is a Controller.
 type Controller interface {
 	Source
 	PauseAccepting() error
@@ -116,7 +116,7 @@ func (c *controlAPI) logAndReplyError(w http.ResponseWriter, r *http.Request, st
 }
 
 // checkTokenHeadersLimitingAttempts checks the token of a control request. If the request is authorized, errorStatus is
-// 0. Otherwise, the results are the response. If wrong tokens come too often, the response is 429.
+// 0. Otherwise, errorStatus and errorText are the response. Too many wrong tokens lead to status 429.
 func (c *controlAPI) checkTokenHeadersLimitingAttempts(r *http.Request) (errorStatus int, errorText string) {
 	if r.Header.Get(ActionHeader) == "" {
 		return http.StatusForbidden, "expected the header " + ActionHeader + ": 1"

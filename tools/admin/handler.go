@@ -21,7 +21,7 @@ import (
 	"github.com/myriad-go/myriad/tools/metrics"
 )
 
-// Source provides the statistics of a server, such as a *tcp.Server.
+// Source provides the statistics of a server. A *tcp.Server is a Source.
 type Source interface {
 	// Stats must be safe for concurrent use.
 	Stats() tcp.Stats
@@ -30,20 +30,21 @@ type Source interface {
 type Config struct {
 	// Source is the server whose statistics are shown. It is required.
 	Source Source
-	// Gatherer provides the metrics for /metrics. By default, these are the metrics of Source
-	// (metrics.NewServerCollector) and of the process (metrics.RegisterProcess).
+	// Gatherer provides the metrics for /metrics. The default covers Source and the process; see
+	// metrics.NewServerCollector and metrics.RegisterProcess.
 	Gatherer prometheus.Gatherer
-	// Token enables control: a client with the token can pause accepting, close connections and drain the server. If
-	// Upgrade is set, the client can also upgrade the server. The commands are on the page, and can be sent as POST
-	// requests; see Handler. Token must have at least MinToken bytes, and Source must be a Controller. The default ""
-	// disables control.
+	// Token is the secret that authorizes control commands, such as to pause accepting, close connections or drain the
+	// server. It must have at least MinToken bytes, and Source must be a Controller. Commands are sent by buttons of
+	// the page or as POST requests; see Handler. The default, "", disables control.
 	Token string
-	// Upgrade is called when the page requests an upgrade of the server. It requires a Token. Upgrade must return
-	// immediately. When the upgrade has ended, Upgrade must call done once, on any goroutine; done sends the response
-	// within 5 s. Before that, Upgrade may end the HTTP server of the page, to free its address for the new process:
-	// done has its own connection. The default nil disables upgrades from the page.
+	// Upgrade starts an upgrade of the server when an operator requests it. It requires a Token. Upgrade must return
+	// immediately. When the upgrade has ended, Upgrade must call done once, on any goroutine. done sends the outcome to
+	// the operator within 5 s. The default, nil, disables upgrades from the page.
+	//
+	// Upgrade may end the page's HTTP server during the upgrade, to free the address for the new process. done still
+	// works, because it uses a separate connection.
 	Upgrade func(done func(tcp.Upgraded, error))
-	// Flight is the recorder for /debug/flight. If Flight is nil, that path does not exist.
+	// Flight is the recorder for /debug/flight. Without a recorder, this path does not exist.
 	Flight *Flight
 	// Pages are additional pages of the application. The main page links to them.
 	Pages []Page
@@ -60,10 +61,11 @@ type Page struct {
 	Handler http.Handler
 }
 
-// maxScrapes limits concurrent requests for /metrics. Further requests get 503.
+// maxScrapes is the maximum number of concurrent requests for /metrics. Further requests get 503.
 const maxScrapes = 8
 
-// Handler returns a handler of GET and HEAD requests for these paths:
+// Handler returns an HTTP handler for observing and controlling a server. It accepts GET and HEAD requests for these
+// paths:
 //
 //	/                         the live page of the server
 //	/live                     the changing part of the page
@@ -76,11 +78,11 @@ const maxScrapes = 8
 //	/debug/trace              an execution trace of ?seconds=, 1 to 60, for go tool trace; default 1
 //	/debug/flight             the flight recorder's last seconds, for go tool trace
 //
-// While a CPU profile is made, a second request for a CPU profile gets 409. The same applies to traces and to flight
-// recordings. Requests for profiles, traces and flight recordings may also use POST; browsers must use POST, and get
-// 403 otherwise. With ?gc=1, /debug/pprof/heap first collects garbage.
+// Profiles, traces and flight recordings may also be requested with POST. Browsers must use POST for them, and get 403
+// otherwise. While a CPU profile is made, another request for a CPU profile gets 409. The same applies to traces and to
+// flight recordings. With ?gc=1, /debug/pprof/heap first collects garbage.
 //
-// If Config.Token is set, the handler also accepts control requests. These are POST requests with the header
+// If Config.Token is set, the handler also accepts control requests. A control request is a POST with the header
 // Myriad-Action, and with the token in the header Myriad-Token:
 //
 //	/control/pause            stop accepting, as Server.PauseAccepting
@@ -90,19 +92,20 @@ const maxScrapes = 8
 //	/control/upgrade          start a new process that takes over, with Config.Upgrade; the answer
 //	                          contains the outcome and needs HTTP/1.1
 //
-// Requests caused by another site, for example by a link, get 403 except at /healthz. Such a request has a
-// Sec-Fetch-Site other than same-origin and none. If a request has no Sec-Fetch-Site, its Origin is compared with its
-// Host. A request counts as a browser's if it has Sec-Fetch-Site or Origin, or a User-Agent that begins with Mozilla/.
+// Requests that another site has caused, for example with a link, get 403. Only /healthz accepts such requests. The
+// handler recognizes them by a Sec-Fetch-Site other than same-origin and none. Without Sec-Fetch-Site, it compares the
+// Origin with the Host. A request counts as a browser's if it has Sec-Fetch-Site or Origin, or a User-Agent that begins
+// with Mozilla/.
 //
-// A request with a wrong token gets 401. After 10 such requests, only one every 6 s gets 401; the others get 429. The
-// right token always passes. Each command is logged. Rejected commands and rejected requests of other sites are logged
-// at most once a second. Each log line contains the number of rejections since the last line.
+// A request with a wrong token gets 401. After 10 wrong tokens, only one attempt every 6 s gets 401, and further
+// attempts get 429. The right token always passes. Each executed command is logged. Rejections are logged at most once
+// a second, with the number of rejections since the last line.
 //
 // The page shows the last 10 minutes, with at most one point per second. Serve records a point every second. Without
 // Serve, points are recorded only while somebody views the page.
 //
-// Handler panics if Config.Source is nil or the settings for control are invalid. Only control requests need a token:
-// see Serve.
+// Handler panics if Config.Source is nil or the control settings are invalid. Only control requests need a token; see
+// Serve.
 func Handler(cfg Config) http.Handler {
 	h, _ := newHandlerAndPageState(cfg)
 	return h
@@ -161,7 +164,7 @@ func newRouteHandlersAddingLinks(cfg *Config, state *pageState, rejectionLog *ra
 	return all
 }
 
-// addForNonBrowserGETAndPOST adds a path that accepts POST from all clients, but GET only from non-browsers.
+// addForNonBrowserGETAndPOST registers h for a path. All clients may use POST, but browsers may not use GET.
 func (all routeHandlers) addForNonBrowserGETAndPOST(path string, h http.Handler) {
 	all["GET "+path], all["POST "+path] = rejectBrowserGET(h), h.ServeHTTP
 }

@@ -22,8 +22,8 @@ import (
 
 const pageUpdateInterval = 2 * time.Second
 
-// sampleAndBuildPage takes a sample if one is due, and returns the current page. It also stores the time of the
-// request, because some figures are read only while somebody views the page.
+// sampleAndBuildPage returns the current page. It first takes a sample if the last sample is old enough. It stores the
+// time of the request, because some figures are read only while somebody views the page.
 func (l *pageState) sampleAndBuildPage(now time.Time) *page.Page {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -56,8 +56,8 @@ func serverStatusSentence(s tcp.Stats) (string, page.Tone) {
 	return fmt.Sprintf("The server serves %s connections.", format.Count(s.Open)), page.Good
 }
 
-// minConnsForMemory is the minimum number of connections for which memory per connection is shown. With fewer
-// connections, the figure would mainly show other growth of the process, which is some megabytes.
+// minConnsForMemory is the minimum number of connections for which the page shows the memory per connection. With fewer
+// connections, other memory of the process would dominate the result.
 const minConnsForMemory = 100
 
 // formatMeanBytesUnlessFew formats totalBytes/conns. If conns is less than minConnsForMemory, it returns a dash.
@@ -68,8 +68,8 @@ func formatMeanBytesUnlessFew(totalBytes, conns float64) string {
 	return dashIfEmpty(format.Bytes(max(totalBytes, 0) / conns))
 }
 
-// formatMemoryGrowthPerConn formats the growth of anonymous memory since the first sample, divided by the number of
-// connections added since then.
+// formatMemoryGrowthPerConn formats the memory per connection. It divides the growth of anonymous memory since the
+// first sample by the growth of the number of connections.
 func (l *pageState) formatMemoryGrowthPerConn(p historyPoint) string {
 	return formatMeanBytesUnlessFew(p.anonymous-l.firstWithMemory.anonymous, p.open-l.firstWithMemory.open)
 }
@@ -124,8 +124,8 @@ func (l *pageState) buildFigureTablesSection(s tcp.Stats, p historyPoint) page.S
 	}
 }
 
-// buildListenerTable returns the table of listeners, or nil if the server has not started or has no listener
-// statistics.
+// buildListenerTable returns a table of the server's listeners. It returns nil before the server has started, and for a
+// source without listener statistics.
 func (l *pageState) buildListenerTable() *page.Table {
 	s, ok := l.source.(interface{ ListenerStats() []tcp.ListenerStats })
 	if !ok {
@@ -146,7 +146,8 @@ func (l *pageState) buildListenerTable() *page.Table {
 	return t
 }
 
-// buildRouteTable returns a table of where the HTTP handlers of the server run, or nil if none have been called.
+// buildRouteTable returns a table of HTTP routes and where their handlers run. It returns nil if there are no such
+// routes.
 func (l *pageState) buildRouteTable() *page.Table {
 	s, ok := l.source.(*tcp.Server)
 	if !ok {
@@ -186,7 +187,7 @@ type metricValue struct {
 	isCounter  bool
 }
 
-// nonHistogramMetricValues returns the values of all metrics that are not histograms, ordered by name.
+// nonHistogramMetricValues returns the values of all metrics of s, ordered by name. Histograms are omitted.
 func nonHistogramMetricValues(s tcp.Stats) (all []metricValue) {
 	r := prometheus.NewRegistry()
 	r.MustRegister(metrics.NewServerCollector((*fixedSource)(&s), nil))
@@ -206,7 +207,7 @@ func nonHistogramMetricValues(s tcp.Stats) (all []metricValue) {
 	return all
 }
 
-// errorCounterPrefixes are prefixes of the names of counters that stay 0 unless errors occur.
+// errorCounterPrefixes are the name prefixes of counters that count errors.
 var errorCounterPrefixes = []string{"accept_errors", "connections_refused", "handler_panics", "messages_dropped", "worker_restarts"}
 
 func (l *pageState) buildMetricsTable() *page.Table {
@@ -351,7 +352,8 @@ func (w *machineLimitReport) addRowOfWall(t *page.Table, wall *doctor.Wall) {
 	t.SetLastRowTone(3, toneOfUtilization(near))
 }
 
-// buildLimitUsageTable returns a table of the machine's limits and their usage, the fullest limit first.
+// buildLimitUsageTable returns a table of the machine's limits and their usage. The limit with the highest usage comes
+// first.
 func buildLimitUsageTable(walls []doctor.Wall) *page.Table {
 	t := &page.Table{Caption: "What is in use of the limits that can be read"}
 	t.AddRow("Wall", "In use", "Limit", "Near", "Of what")
@@ -422,8 +424,8 @@ func (l *pageState) buildLinkSection() page.Section {
 	return page.Section{ID: "more", Title: "More", Parts: []page.Part{{Links: l.links}}}
 }
 
-// formatNumberOrDash formats a number. formatSecondsOrDash formats a time in seconds. Both return a dash for an unknown
-// value.
+// formatNumberOrDash formats a number, and formatSecondsOrDash formats a time in seconds. Both return a dash for an
+// unknown value.
 func formatNumberOrDash(v float64) string  { return dashIfEmpty(format.Number(v)) }
 func formatSecondsOrDash(v float64) string { return dashIfEmpty(format.Seconds(v)) }
 

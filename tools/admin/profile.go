@@ -36,8 +36,8 @@ func replyProfileListPage(w http.ResponseWriter, _ *http.Request) {
 	_, _ = io.WriteString(w, b.String())
 }
 
-// replyProfile writes a profile. As in net/http/pprof, ?debug=1 and ?debug=2 select text. A request for the heap
-// profile with ?gc=1 first collects garbage and returns unused memory to the system.
+// replyProfile writes the requested profile. ?debug=1 and ?debug=2 select text, as in net/http/pprof. For the heap
+// profile, ?gc=1 first collects garbage and returns unused memory to the system.
 func replyProfile(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("name")
 	p, query := pprof.Lookup(name), r.URL.Query()
@@ -78,7 +78,8 @@ const (
 	recordingWriteTimeout = 5 * time.Second
 )
 
-// oneAtATimeHandler serves a file that is generated during the request. A second request at the same time gets 409.
+// oneAtATimeHandler serves a file that is generated during the request. While a request is in progress, further
+// requests get 409.
 type oneAtATimeHandler struct {
 	what, file string
 	write      func(w http.ResponseWriter, r *http.Request)
@@ -99,8 +100,8 @@ func (e *oneAtATimeHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	e.write(w, r)
 }
 
-// newRuntimeRecordingHandler returns a handler that calls start, waits for the requested number of seconds, and calls
-// stop. Between these calls, Go's runtime writes a recording to the client.
+// newRuntimeRecordingHandler returns a handler that sends a recording of Go's runtime, such as a CPU profile. The
+// handler calls start, waits for the requested number of seconds, and calls stop.
 func newRuntimeRecordingHandler(recordingName, downloadName string, defaultSeconds int, start func(io.Writer) error, stop func()) *oneAtATimeHandler {
 	return &oneAtATimeHandler{what: recordingName, file: downloadName, write: func(w http.ResponseWriter, r *http.Request) {
 		seconds, err := parseRecordingSeconds(r.URL.Query().Get("seconds"), defaultSeconds)
@@ -137,8 +138,8 @@ func parseRecordingSeconds(text string, defaultSeconds int) (int, error) {
 	return n, nil
 }
 
-// abortingRecordingWriter forwards a recording to the client. After the first failed Write, it closes the channel
-// failed and writes nothing more. Calls of Write must not overlap; Go's runtime guarantees this.
+// abortingRecordingWriter forwards a recording to the client. After a Write has failed, the channel failed is closed
+// and every further Write fails. Calls of Write must not overlap.
 type abortingRecordingWriter struct {
 	to      io.Writer
 	control *http.ResponseController

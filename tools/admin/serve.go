@@ -25,18 +25,21 @@ const (
 	maxConns        = 64
 )
 
-// Serve serves Handler(cfg) on addr until ctx ends. addr is a host:port as for net.Listen. Without a host, as in
-// ":9090", Serve listens on 127.0.0.1, which only local programs can reach. If addr is not on loopback, Serve logs a
-// warning, because most requests need no token. If listening is not nil, Serve calls it once with the address. Serve
-// returns nil if ctx has ended. When Serve returns, everything that it started has ended.
+// Serve serves Handler(cfg) on addr until ctx ends. After ctx has ended, Serve returns nil.
 //
-// On loopback, Serve rejects requests (403) for hosts other than IP addresses and localhost. Otherwise a web page in a
-// local browser could read answers through a name that resolves to 127.0.0.1 (DNS rebinding).
+// addr is a host:port as for net.Listen. Without a host, as in ":9090", Serve listens on 127.0.0.1, which only local
+// programs can reach. If addr is not on loopback, Serve logs a warning, because most requests need no token. If
+// listening is not nil, Serve calls it once with the address.
 //
-// At most 64 connections are open; further connections wait. A request header may take 5 s and have 16 KiB. An answer
-// may take 75 s. Idle connections are closed after a minute. Once a second, a goroutine records a point for the page;
-// at most 600 points of about 200 bytes are stored. When ctx ends, Serve ends all recordings; other pending answers may
-// take 5 s more. To let clients see that the server drains, end ctx only after the server has ended.
+// On loopback, Serve rejects requests whose Host is a name other than localhost, with status 403. This prevents DNS
+// rebinding: a web page in a local browser could otherwise read answers through a name that resolves to 127.0.0.1.
+//
+// Serve keeps at most 64 connections open; further connections wait. A request header may take 5 s and have 16 KiB. An
+// answer may take 75 s. Idle connections are closed after a minute. Serve records a point for the page once a second,
+// and stores at most 600 points of about 200 bytes.
+//
+// When ctx ends, Serve ends all recordings. Other pending answers may take 5 s more. All goroutines of Serve have ended
+// when it returns. To let clients see that the server drains, end ctx only after the server has ended.
 func Serve(ctx context.Context, addr string, cfg Config, listening func(net.Addr)) error {
 	if err := validateConfigAndSetLog(&cfg); err != nil {
 		return err
@@ -69,8 +72,8 @@ func Serve(ctx context.Context, addr string, cfg Config, listening func(net.Addr
 	return serveUntilContextEnds(ctx, netutil.LimitListener(ln, maxConns), handler, shutdownTimeout, cfg.Log)
 }
 
-// serveUntilContextEnds serves until ctx ends, and then shuts down. Requests that are not answered within endTime are
-// cut off. When serveUntilContextEnds returns, no handler is running.
+// serveUntilContextEnds serves until ctx ends, and then shuts down. Pending requests may take endTime more before their
+// connections are closed. When serveUntilContextEnds returns, no handler is running.
 func serveUntilContextEnds(ctx context.Context, ln net.Listener, handler http.Handler, endTime time.Duration, log *slog.Logger) error {
 	var running sync.RWMutex
 	server := &http.Server{
@@ -114,8 +117,8 @@ func isLoopbackAddr(a net.Addr) bool {
 	return ok && t.IP.IsLoopback()
 }
 
-// rejectNonLocalHostHeader rejects requests whose Host is a name other than localhost, because an attacker may have
-// chosen the name. An empty Host is accepted: HTTP/1.0 health checks send none, but browsers always send a Host.
+// rejectNonLocalHostHeader wraps next and rejects requests whose Host is a name other than localhost. An attacker may
+// have chosen such a name. An empty Host is accepted, because browsers never send an empty Host.
 func rejectNonLocalHostHeader(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Host != "" && !isIPOrLocalhost(r.Host) {

@@ -56,8 +56,8 @@ type snapshot struct {
 	used  sample.Sample // resources used by the server's processes
 }
 
-// maxSnapshots is the number of stored snapshots. With more of them, the page would show the rates of a past load
-// beside the current number of connections.
+// maxSnapshots is the number of stored snapshots. The displayed rates cover the time between the first and the last
+// snapshot.
 const maxSnapshots = 2
 
 func (l *pageState) sampleEverySecond(stop <-chan struct{}) {
@@ -131,7 +131,7 @@ func (l *pageState) addSampleToHistory(now time.Time) {
 	}
 }
 
-// setRatesBetween sets the point's rates from two snapshots. If there is no earlier snapshot, before is nil.
+// setRatesBetween sets the rates of p from two snapshots. before is nil if there is no earlier snapshot.
 func (p *historyPoint) setRatesBetween(before, now *snapshot) {
 	if before == nil {
 		before = &snapshot{at: now.at, stats: now.stats}
@@ -165,7 +165,8 @@ type workerPIDCache struct {
 	running, began int64
 }
 
-// ownAndWorkerPIDs returns the IDs of this process and its worker processes, which together are the server.
+// ownAndWorkerPIDs returns the process IDs of this process and its worker processes. Together, these processes are the
+// server.
 func (w *workerPIDCache) ownAndWorkerPIDs(now time.Time, s tcp.Stats) []int {
 	running := int64(s.Processes)
 	if w.list == nil || running != w.running || s.Restarts != w.began || now.Sub(w.at) >= childrenCacheTime && running > 0 {
@@ -191,8 +192,8 @@ const (
 	maxPointAge = 10 * time.Minute // age of points
 )
 
-// historyPoint contains figures of a server: values at one time, and rates since the previous point. Unknown values are
-// NaN.
+// historyPoint contains figures of a server at one time. Rates cover the time since the previous point. Unknown values
+// are NaN.
 type historyPoint struct {
 	at                            time.Time
 	open                          float64
@@ -205,8 +206,8 @@ type historyPoint struct {
 	cpu                           float64 // number of processors in use
 }
 
-// growthPerSecondOrNaN returns the growth of a counter per second, or NaN if elapsed is 0. If the counter has shrunk,
-// because a worker process was killed, it returns 0.
+// growthPerSecondOrNaN returns the growth of a counter per second, or NaN if elapsed is 0. It returns 0 if the counter
+// has shrunk, which happens when a worker process is killed.
 func growthPerSecondOrNaN(before, now int64, elapsed time.Duration) float64 {
 	if elapsed <= 0 {
 		return math.NaN()

@@ -22,7 +22,7 @@ const (
 	maxShownTalkers   = 15
 )
 
-// topTalkers contains the connections of a server that have the most traffic.
+// topTalkers contains the connections of a server with the most traffic.
 type topTalkers struct {
 	at        time.Time
 	counts    map[uint64]byteCounts // counters at the last reading, by socket cookie
@@ -51,7 +51,8 @@ func (t *topTalkers) readTrafficIfDue(now time.Time, s tcp.Stats, addr net.Addr)
 	t.computeRatesAndTop(now, talks)
 }
 
-// listConnTrafficIfFew reads the traffic of each connection. It returns an error if there are too many sockets.
+// listConnTrafficIfFew reads the traffic of each connection of the server. It returns an error if the system does not
+// report traffic, or if there are too many connections or sockets.
 func listConnTrafficIfFew(s tcp.Stats, listenAddr net.Addr) ([]sock.ConnInfo, error) {
 	if listenAddr == nil {
 		return nil, errors.New("the address of the server is not known before it listens")

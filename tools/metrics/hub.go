@@ -17,9 +17,10 @@ type HubSource interface {
 }
 
 // NewHubCollector returns a collector of a hub's statistics. The optional labels are added to each metric, to
-// distinguish several hubs in one process. Registration of the collector fails if source is nil, or if the name of a
-// label is invalid or reserved. The reserved names are kind, cause, le and node. The collector is safe for concurrent
-// use and calls Stats once per scrape.
+// distinguish several hubs in one process. The collector is safe for concurrent use and calls Stats once per scrape.
+//
+// Registering the collector fails if source is nil, or if a label name is invalid or reserved. The reserved names are
+// kind, cause, le and node.
 func NewHubCollector(source HubSource, labels prometheus.Labels) prometheus.Collector {
 	if source == nil {
 		return collector.NewFailingCollector[hub.Stats](errors.New("metrics: the source is nil; expected a *hub.Hub"))

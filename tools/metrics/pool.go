@@ -16,9 +16,10 @@ type PoolSource interface {
 }
 
 // NewPoolCollector returns a collector of a pool's statistics. The optional labels are added to each metric, to
-// distinguish several pools in one process. Registration of the collector fails if source is nil, or if the name of a
-// label is invalid or reserved. The reserved names are state, outcome, cause and le. The collector is safe for
-// concurrent use and calls Stats once per scrape.
+// distinguish several pools in one process. The collector is safe for concurrent use and calls Stats once per scrape.
+//
+// Registering the collector fails if source is nil, or if a label name is invalid or reserved. The reserved names are
+// state, outcome, cause and le.
 func NewPoolCollector(source PoolSource, labels prometheus.Labels) prometheus.Collector {
 	if source == nil {
 		return collector.NewFailingCollector[pool.Stats](errors.New("metrics: the source is nil; expected a *pool.Pool"))

@@ -8,8 +8,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 )
 
-// runtimeMetrics selects metrics of the Go runtime that Prometheus's collector does not export by default. These
-// metrics cover CPU time, the live heap, waits of goroutines for threads and locks, and pauses of the whole program.
+// runtimeMetrics selects metrics of the Go runtime that Prometheus's collector does not export by default. They cover
+// CPU time, the live heap, scheduling, waits for locks, and pauses of the whole program.
 const runtimeMetrics = `^/(` +
 	`cpu/classes/(gc/total|scavenge/total|idle|user|total)` +
 	`|gc/(heap/(live|goal)|limiter/last-enabled)` +
@@ -17,9 +17,11 @@ const runtimeMetrics = `^/(` +
 	`|sync/mutex/wait/total` +
 	`):`
 
-// RegisterProcess registers Prometheus's collectors of the Go runtime (go_*: garbage collection, goroutines, memory,
-// scheduling) and of the process (process_*: CPU, memory and descriptors, where the system reports them). Both cover
-// the whole process, so they must be registered only once per registry, even with several servers.
+// RegisterProcess registers Prometheus's collectors of the Go runtime and of the process. Metrics of the runtime, go_*,
+// cover garbage collection, goroutines, memory and scheduling. Metrics of the process, process_*, cover CPU, memory and
+// descriptors, if the system reports them.
+//
+// Call RegisterProcess only once per registry, even with several servers, because the metrics cover the whole process.
 func RegisterProcess(r prometheus.Registerer) error {
 	for _, c := range []prometheus.Collector{
 		collectors.NewGoCollector(collectors.WithGoCollectorRuntimeMetrics(collectors.GoRuntimeMetricsRule{Matcher: regexp.MustCompile(runtimeMetrics)})),

@@ -17,14 +17,15 @@ type Source interface {
 }
 
 // NewServerCollector returns a collector of a server's statistics. The optional labels are added to each metric, to
-// distinguish several servers in one process. Registration of the collector fails if source is nil, or if the name of a
-// label is invalid or reserved. The reserved names are model, state, cause, action and le. The collector is safe for concurrent
-// use and calls Stats once per scrape.
+// distinguish several servers in one process. The collector is safe for concurrent use and calls Stats once per scrape.
+//
+// Registering the collector fails if source is nil, or if a label name is invalid or reserved. The reserved names are
+// model, state, cause, action, records and le.
 //
 // The metric myriad_memory_per_connection_bytes is the Go memory of the whole process, divided by the number of open
 // connections. Go memory consists of heap spans in use (HeapInuse of runtime.MemStats) and goroutine stacks
-// (StackInuse). The kernel's memory for sockets is not included. The metric approximates the cost of a connection only
-// if there are many connections. It is omitted if no connection is open, and for a server with worker processes.
+// (StackInuse). The kernel's memory for sockets is not included. The metric approximates the cost of a connection if
+// there are many connections. It is omitted if no connection is open, and for a server with worker processes.
 func NewServerCollector(source Source, labels prometheus.Labels) prometheus.Collector {
 	if source == nil {
 		return collector.NewFailingCollector[stats](errors.New("metrics: the source is nil; expected a *tcp.Server"))
@@ -157,8 +158,8 @@ func newServerHistogramMetric(d *prometheus.Desc, h *tcp.Histogram) prometheus.M
 	return collector.NewHistogramMetric(d, h.Count, h.Sum, h.Buckets[:], h.Bound)
 }
 
-// goHeapAndStackBytes returns the size of the heap in use and of goroutine stacks. Unlike runtime.ReadMemStats, it does
-// not stop the world.
+// goHeapAndStackBytes returns the size in bytes of the heap in use and of goroutine stacks. Unlike
+// runtime.ReadMemStats, it does not stop the program.
 func goHeapAndStackBytes() (sum uint64) {
 	samples := []metrics.Sample{
 		{Name: "/memory/classes/heap/objects:bytes"},

@@ -16,8 +16,8 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// Start serves until stop is called or the test ends. If serving returns an error, the test fails. If s.Addr is empty,
-// the server listens on a free loopback port.
+// Start starts s and returns its address when s listens. s serves until stop is called or the test ends. If s.Addr is
+// empty, s listens on a free loopback port. The test fails if serving returns an error.
 func Start(t testing.TB, s *tcp.Server) (addr string, stop func()) {
 	t.Helper()
 	up, ended := make(chan net.Addr, 1), make(chan error, 1)
@@ -41,8 +41,8 @@ func Start(t testing.TB, s *tcp.Server) (addr string, stop func()) {
 	return addr, stop
 }
 
-// FreeAddr returns a loopback address on which nothing listens. Its port is below the range that systems assign to
-// outgoing connections, so the port stays free while a test restarts a server on it.
+// FreeAddr returns a loopback address with a free port. The port is below the range for outgoing connections, so a test
+// can restart a server on the same address.
 func FreeAddr(t testing.TB) string {
 	t.Helper()
 	const low, high, attempts = 20_000, 32_000, 100
@@ -58,7 +58,8 @@ func FreeAddr(t testing.TB) string {
 	return ""
 }
 
-// Build builds a command of the module in moduleDir. It writes the program, without cgo, to outputDir.
+// Build builds a command of the module in moduleDir, without cgo. It writes the program to outputDir and returns the
+// program's path.
 func Build(outputDir, moduleDir, command string) (program string, err error) {
 	program = filepath.Join(outputDir, filepath.Base(command))
 	build := exec.Command("go", "build", "-o", program, command)
