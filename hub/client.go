@@ -71,8 +71,8 @@ func (c *client) subscriptionCountOfKind(kind Kind) (n int) {
 	return n
 }
 
-// subscriptionCountForConfirmation returns the subscription count that a confirmation reports to the client. For
-// Sharded, only sharded topics count. For Topic and Pattern, topics and patterns count together.
+// subscriptionCountForConfirmation returns the number of subscriptions to report in a subscribe or unsubscribe reply.
+// For Sharded, only sharded topics count. For Topic and Pattern, topics and patterns count together.
 func (c *client) subscriptionCountForConfirmation(kind Kind) int {
 	if kind == Sharded {
 		return c.subscriptionCountOfKind(Sharded)

@@ -57,8 +57,8 @@ func (s *savedClient) appendState(dst []byte) []byte {
 	return dst
 }
 
-// decodeSavedClientAndFindUser decodes a state that appendState has encoded, except for the subscriptions. It fails if
-// the message format is outside minFormat to maxFormat. It also fails if the user no longer exists.
+// decodeSavedClientAndFindUser decodes a state that appendState has encoded. The subscriptions remain encoded. It fails
+// if the message format is outside minFormat to maxFormat. It also fails if the user no longer exists.
 func (h *Hub) decodeSavedClientAndFindUser(state []byte, minFormat, maxFormat messageFormat) (s savedClient, err error) {
 	r := saved.NewReader(state)
 	version := r.Byte()

@@ -295,9 +295,8 @@ func (cr *clientReplay) countTimeoutOrWrapNoSpace(ctx context.Context, err error
 	return fmt.Errorf("hub: no space for missed messages: %w", err)
 }
 
-// replayLimiters limits concurrent replays with three semaphores. A replay holds early until this node has reached the
-// client's position. Afterwards, the replay holds queue. While a replay reads and sends messages, it also holds turns.
-// Clients with invented positions only use up early.
+// replayLimiters limits concurrent replays with three semaphores. early admits clients whose position this node has not
+// reached yet. queue admits all other clients. turns admits the replays that may read and send messages now.
 type replayLimiters struct {
 	once                sync.Once
 	early, queue, turns fairSemaphore
@@ -454,8 +453,8 @@ func (cr *clientReplay) appendReplayedMessage(t *topic, m *keptMessage) {
 }
 
 // skipToOldestIfPositionUnknown replaces a client position that is not part of this stream, and appends a gap notice. A
-// position of another stream moves before the oldest message. A position that was never issued moves to the newest
-// message.
+// position of another stream becomes the position before the oldest message. A position that was never issued becomes
+// the newest position.
 func (cr *clientReplay) skipToOldestIfPositionUnknown() {
 	r := cr.hub.Replay
 	newest := r.newestPos.Seq

@@ -94,8 +94,8 @@ func (h *Hub) Subscribers(kind Kind, name string) int {
 // Subscriptions returns the current number of subscriptions of all clients of this hub.
 func (h *Hub) Subscriptions() int64 { return h.subscriptions.Load() }
 
-// EachName calls f for each topic or pattern of the given kind that has subscribers on this hub. The order is random.
-// EachName stops when f returns false. f must not subscribe or unsubscribe clients.
+// EachName calls f for each topic or pattern of the given kind that has subscribers on this hub. The order is
+// unspecified. EachName stops when f returns false. f must not subscribe or unsubscribe clients.
 func (h *Hub) EachName(kind Kind, f func(name string, subscribers int) bool) {
 	h.tableForKind(kind).eachTopic(func(t *topic) bool { return f(t.name, int(t.subscribers)) })
 }

@@ -2,7 +2,7 @@ package hub
 
 import "errors"
 
-// redisVersion is the version of Redis that the hub reports. Client libraries adapt to it.
+// redisVersion is the version of Redis that the hub reports. Client libraries adapt to this version.
 const redisVersion = "7.0.15"
 
 const syntaxErrorReply = "ERR syntax error"

@@ -11,8 +11,8 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// Handler returns a handler for a tcp.Server. On one port, it serves RESP2, RESP3, and HTTP with WebSockets and
-// server-sent events. A connection's first bytes determine its protocol. All handlers of a hub are equivalent.
+// Handler returns a handler for a tcp.Server. The handler serves RESP2, RESP3, and HTTP with WebSockets and server-sent
+// events on the same port. A connection's first bytes determine its protocol. All handlers of a hub are equivalent.
 func (h *Hub) Handler() tcp.Handler { return redisOrHTTPHandler{hub: h} }
 
 type redisOrHTTPHandler struct {
@@ -240,8 +240,9 @@ func (b *commandBatch) readCommand(input []byte, maxBytes int) (n int, err error
 	return n, err
 }
 
-// updateSessionDetails calls set with the session's details. If the session has no details, createIfAbsent creates
-// them; without createIfAbsent, set is not called. Details that are empty after the call are freed.
+// updateSessionDetails calls set with the session's details. If createIfAbsent is true, missing details are created
+// first. If createIfAbsent is false and the session has no details, set is not called. Empty details are freed
+// afterwards.
 func (b *commandBatch) updateSessionDetails(createIfAbsent bool, set func(*sessionDetails)) {
 	if b.sessionDetails == nil {
 		if !createIfAbsent {
@@ -287,8 +288,7 @@ func (b *commandBatch) yieldToOtherConns() {
 	}
 }
 
-// flushReplies sends all collected replies. If the last reply is too large to send, the earlier replies are sent
-// nevertheless.
+// flushReplies sends all collected replies. If the last reply is too large to send, the earlier replies are still sent.
 func (b *commandBatch) flushReplies() {
 	if b.replyStart > 0 && len(b.buf) > b.maxUnsent {
 		b.sendRepliesCloseOnError(b.buf[:b.replyStart])

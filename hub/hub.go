@@ -82,8 +82,8 @@ var (
 )
 
 // subscribe subscribes a client to a topic or pattern. It calls confirm with the client's number of subscriptions, even
-// if the client was already subscribed. Messages follow only after the call of confirm, beginning with the topic's last
-// value if one is stored. Calls for the same client must not overlap.
+// if the client was already subscribed. The client receives messages only after the call of confirm. The first message
+// is the topic's last value, if stored. Calls for the same client must not overlap.
 func (h *Hub) subscribe(c *client, ref tcp.Ref, kind Kind, name string, confirm func(count int)) error {
 	if c.isSubscribed(kind, name) {
 		confirm(c.subscriptionCountForConfirmation(kind))

@@ -228,7 +228,7 @@ func (h *Hub) addSavedCounters(s savedCounters) {
 	h.lastValues.evicted += s.Evicted
 }
 
-// readLengthPrefixed reads a length, and as many bytes as the length says. At the end of the input, it returns io.EOF.
+// readLengthPrefixed reads a length and the data of this length. At the end of the input, it returns io.EOF.
 func readLengthPrefixed(in *bufio.Reader) ([]byte, error) {
 	n, err := binary.ReadUvarint(in)
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// lastValueCache stores the newest message of each topic for later subscribers. A subscriber receives the confirmation,
-// the newest message, and every later message exactly once. For this purpose, topicLock is held while a message is sent
+// lastValueCache stores the newest message of each topic for later subscribers. A subscriber first receives the newest
+// message, and afterwards every later message exactly once. For this purpose, topicLock is held while a message is sent
 // and while a subscriber is added.
 type lastValueCache struct {
 	topicLocks [64]sync.Mutex // by hash of the topic; locked before mu

@@ -259,7 +259,7 @@ func (x *patternIndex) updateMaxPublishWork(r literalRun, oldWork, newWork int, 
 }
 
 // Costs of matching and storing a pattern, in units of about 10 ns. Trying a pattern costs tryUnits. The other
-// constants tell how many bytes, or words of a bit mask, cost one unit more.
+// constants are numbers of bytes, or of 64-bit words of a mask, that cost one unit.
 const (
 	tryUnits           = 4
 	searchBytesPerUnit = 128

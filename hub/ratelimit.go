@@ -24,8 +24,8 @@ func (p *rateLimit) allow(now time.Time, rate int, window time.Duration) bool {
 
 const maxLimitedAddrs = 16_384
 
-// addrRateLimits contains a rate limit for each address. If the table is full, idle addresses are evicted, and if
-// necessary arbitrary addresses until half remain.
+// addrRateLimits contains a rate limit for each address. A full table evicts all idle addresses. If more than half of
+// the table remains, it evicts arbitrary addresses, too.
 type addrRateLimits struct {
 	mu     sync.Mutex
 	byAddr map[netip.Addr]rateLimit
@@ -47,8 +47,8 @@ func (ps *addrRateLimits) allow(addr netip.Addr, now time.Time, rate int, window
 	return ok
 }
 
-// clientNetwork returns the address to which limits apply. This is an IPv4 address itself, or the /64 network of an
-// IPv6 address.
+// clientNetwork returns the address to which limits apply. For IPv4, this is addr itself. For IPv6, this is the /64
+// network of addr.
 func clientNetwork(addr netip.Addr) netip.Addr {
 	if addr = addr.Unmap(); !addr.Is6() {
 		return addr

@@ -102,10 +102,11 @@ func (r *Replay) validate(limits Limits) error {
 	return nil
 }
 
-// maxReplayTopicBytes limits the length of an entry of Topics. An entry of this length always fits into a NATS subject.
+// maxReplayTopicBytes limits the length of an entry of Replay.Topics. An entry of this length always fits into a NATS
+// subject.
 const maxReplayTopicBytes = 256
 
-// keepsAny reports whether Topics selects a topic. For a pattern, it reports whether the pattern can match a selected
+// keepsAny reports whether r.Topics selects a topic. For a pattern, it reports whether the pattern can match a selected
 // topic.
 func (r *Replay) keepsAny(kind Kind, topicOrPattern string) bool {
 	return slices.ContainsFunc(r.Topics, func(topic string) bool {
@@ -148,7 +149,7 @@ func (h *Hub) keepsAny(kind Kind, topicOrPattern string) bool {
 	return h.Replay != nil && h.Replay.keepsAny(kind, topicOrPattern)
 }
 
-// Position identifies a stored message. Clients receive and send the result of its String method as the message id.
+// Position identifies a stored message. Clients receive and send the result of String as the message id.
 type Position struct {
 	// Epoch identifies the stream that contains the message. It consists of at most 32 lower-case letters and digits.
 	Epoch string
@@ -291,7 +292,7 @@ func (r *Replay) At() (newest Position, ready bool) {
 }
 
 // KeepAndDeliver stores the next message of the stream. It sends the message to this hub's subscribers and returns the
-// number of receivers. A message with m.Old is only stored. If m skips a sequence number, all earlier messages are
+// number of receivers. A message with Old set is only stored. If m skips a sequence number, all earlier messages are
 // discarded.
 func (h *Hub) KeepAndDeliver(m KeptMessage) (receivers int) {
 	r := h.Replay
@@ -418,8 +419,8 @@ func (m *replayBuffer) recordNewestDropped(topic string, seq uint64) {
 	m.maxDropped = max(m.maxDropped, seq)
 }
 
-// compactDroppedMarks removes dropped messages from the slice messages. Dropped messages at its beginning are removed
-// at once. Other dropped messages are removed when they fill more than half of the slice.
+// compactDroppedMarks removes dropped messages from the slice messages. Dropped messages at the beginning of the slice
+// are removed at once. Other dropped messages are removed when they fill more than half of the slice.
 func (m *replayBuffer) compactDroppedMarks() {
 	for m.head < len(m.messages) && m.messages[m.head].topic == nil {
 		m.messages[m.head] = nil

@@ -146,8 +146,8 @@ func (b *commandBatch) replyInBackground(makeReply func(ctx context.Context, r *
 	b.stopped = true
 }
 
-// pauseAndReplyInBackground stops reading from c and calls makeReply on another goroutine. It then sends the reply and
-// resumes reading. If too many replies are in progress, it returns an error instead.
+// pauseAndReplyInBackground stops reading from c and calls makeReply on another goroutine. Afterwards, it sends the
+// reply and resumes reading. If too many replies are in progress, it returns an error instead.
 func (h *Hub) pauseAndReplyInBackground(c *tcp.Conn, makeReply func(ctx context.Context) ([]byte, error)) error {
 	if h.backgroundReplies.Add(1) > maxBackgroundReplies {
 		h.backgroundReplies.Add(-1)

@@ -194,8 +194,8 @@ func (r *commandReader) parseInline(input []byte, progress *parseProgress) (size
 }
 
 // splitInline splits a line into arguments at white space. Double quotes allow the escapes \n, \r, \t, \a, \b and \xHH,
-// and a backslash before any other byte. Single quotes allow only the escape \'. It returns false if a quote is not
-// closed, or if text directly follows a closing quote.
+// and a backslash before any other byte. Single quotes allow only the escape \'. quotesBalanced is false if a quote is
+// not closed, or if text directly follows a closing quote.
 func (r *commandReader) splitInline(line []byte) (quotesBalanced bool) {
 	r.unquotedArgs = r.unquotedArgs[:0]
 	for {
@@ -223,8 +223,8 @@ func (r *commandReader) splitInline(line []byte) (quotesBalanced bool) {
 	}
 }
 
-// appendUnquotedRestOfArg decodes an argument that begins with a quote and appends the result to r.unquotedArgs. rest
-// is the part of line after the argument.
+// appendUnquotedRestOfArg decodes an argument from its first quote on, and appends the result to r.unquotedArgs. line
+// begins with this quote. rest is the part of line after the argument.
 func (r *commandReader) appendUnquotedRestOfArg(line []byte) (rest []byte, quotesBalanced bool) {
 	for len(line) > 0 && !isSpace(line[0]) {
 		quote := line[0]

@@ -6,7 +6,7 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// Kind distinguishes topics, patterns and sharded topics. Each kind has its own name space.
+// Kind distinguishes topics, patterns and sharded topics. Each kind has its own namespace.
 type Kind uint8
 
 const (

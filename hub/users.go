@@ -195,8 +195,7 @@ func (h *Hub) initialUser(tlsState *tls.ConnectionState) (userOrNil *user) {
 	return h.unauthenticatedUserOrNil()
 }
 
-// clientHolder is implemented by the connection Values that contain a client: *client and the types that embed *client
-// or client.
+// clientHolder is implemented by the connection Values that contain a client.
 type clientHolder interface{ hubClient() *client }
 
 func (c *client) hubClient() *client { return c }

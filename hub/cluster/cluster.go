@@ -46,9 +46,9 @@ type Config struct {
 
 	// Name identifies the node in statistics and log lines. The default is the host name.
 	Name string
-	// Origin is used in an upgrade (see tcp.Server.Upgrade). The new process must set Origin to Node.Origin of the old
-	// process. The new node delivers and sends no messages until the clients have moved, for at most a minute. Origin
-	// cannot be used with Peers. The default "" means a new node.
+	// Origin identifies the node that this node replaces in an upgrade (see tcp.Server.Upgrade). Set Origin to
+	// Node.Origin of the old process. The new node delivers and sends no messages until the clients have moved, for at
+	// most a minute. Origin cannot be used with Peers. The default "" means a new node.
 	Origin string
 	// MaxMessage limits the size of a message in bytes. With Peers, the limit also applies to the embedded server. The
 	// default is 64 KiB, as in hub.Limits.
@@ -60,8 +60,7 @@ type Config struct {
 	// MaxSubjects limits the number of subscribed NATS subjects. A node that needs more subjects subscribes to all
 	// topics with wildcards. The default is 100,000.
 	MaxSubjects int
-	// Linger is how long the node stays subscribed to a NATS subject that has no subscribers any more. The default is 5
-	// s.
+	// Linger is how long the node stays subscribed to a NATS subject without subscribers. The default is 5 s.
 	Linger time.Duration
 	// Warn is called with each problem, but at most a few times per second. The same line is reported at most once a
 	// minute. With Peers, Warn is also called when the first other hub joins and when the last other hub leaves. Warn
@@ -74,8 +73,8 @@ type Peers struct {
 	// Addr is the host and port at which to listen for other servers. Advertise is the address at which they reach this
 	// server, if it differs from Addr.
 	Addr, Advertise string
-	// Join lists addresses of other servers in the cluster. One reachable address is enough, because that server
-	// announces all others.
+	// Join lists addresses of other servers in the cluster. One reachable server is enough, because it announces all
+	// others.
 	Join []string
 	// Secret is the secret that all servers of the cluster share. Without TLS, the secret is sent unencrypted.
 	Secret string

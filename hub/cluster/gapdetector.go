@@ -8,8 +8,8 @@ import (
 )
 
 // gapDetector finds missing and duplicate messages by their sequence numbers. It stores the last sequence number for
-// each topic and source. To limit memory, it forgets topics that have not been used recently. The next message of a
-// forgotten topic counts as the topic's first.
+// each topic and sending node. To limit memory, it forgets topics that have not been used recently. The next message of
+// a forgotten topic counts as the topic's first.
 //
 // Recently used topics are in young. When young is full, it replaces old.
 type gapDetector struct {
@@ -23,8 +23,8 @@ const maxTopicsPerGeneration = 1 << 17
 
 type topicSequences struct{ sources []sourceSequence }
 
-// sourceSequence is the last sequence number received from a source. Each source numbers its messages separately (see
-// sequencer). A gap counts as a loss only if period equals gapDetector.period.
+// sourceSequence is the last sequence number received from a source. A source is one node between two restarts of its
+// sequence numbers (see sequencer). A gap counts as a loss only if period equals gapDetector.period.
 type sourceSequence struct {
 	source string
 	number uint64

@@ -139,8 +139,8 @@ func topicOfMessage(subject string, header nats.Header) (kind hub.Kind, name str
 	return parseTopicSubject(subject)
 }
 
-// getOrAddNodeLocked returns the node with the given origin, which identifies it in messages. A missing node is added.
-// The result is nil if too many nodes are known. The caller must hold mu.
+// getOrAddNodeLocked returns the node that uses the given origin in its messages. An unknown node is added. The result
+// is nil if too many nodes are known. The caller must hold mu.
 func (in *inbox) getOrAddNodeLocked(origin string) (nodeOrNil *nodeInfo) {
 	n := in.nodes[origin]
 	if n == nil {

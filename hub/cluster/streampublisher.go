@@ -13,7 +13,7 @@ import (
 	"github.com/myriad-go/myriad/hub"
 )
 
-// streamPublisher queues messages and publishes them to the replay stream. Enqueueing never blocks. It fails if the
+// streamPublisher queues messages and publishes them to the replay stream. Enqueueing never blocks, and fails if the
 // queue is full. Publishing is retried until NATS confirms the message or publishTimeout has passed. Messages of the
 // same topic are published one at a time, in order.
 type streamPublisher struct {

@@ -101,7 +101,8 @@ func parseTopicSubject(subject string) (kind hub.Kind, name string, ok bool) {
 	return kind, name, ok
 }
 
-// unescapeName reverses escapeName. It also accepts text that escapeName would not return.
+// unescapeName reverses escapeName. It also accepts some text that escapeName never returns. ok is false if text is
+// invalid.
 func unescapeName(text string) (name string, ok bool) {
 	out := make([]byte, 0, len(text))
 	for i := 0; i < len(text); i++ {

@@ -11,8 +11,8 @@ import (
 )
 
 // subscriptions keeps the node subscribed to the NATS subjects of the hub's topics and patterns. Event loops queue each
-// name that gains its first subscriber or loses its last. A goroutine subscribes to the name's subject, or unsubscribes
-// after the linger time.
+// name that gains its first subscriber or loses its last subscriber. A goroutine subscribes to the name's subject, or
+// unsubscribes after the linger time.
 type subscriptions struct {
 	hub            *hub.Hub
 	natsConn       *nats.Conn
@@ -196,7 +196,7 @@ func (subs *subscriptions) subscribeNewSubject(subjectName string) *subjectState
 }
 
 // unsubscribeIdleAndReplaced ends subscriptions that were unused for the linger time or superseded for replaceDelay. It
-// also ends the subscription to all topics once the hub has few enough topics.
+// also ends a subscription to all topics once the hub needs at most half of maxSubjects.
 func (subs *subscriptions) unsubscribeIdleAndReplaced(now time.Time) {
 	for len(subs.idle) > 0 && now.Sub(subs.idle[0].since) >= subs.linger {
 		i := subs.idle[0]

@@ -22,11 +22,11 @@ type Config struct {
 	// Name identifies the server in its cluster and must be unique there. The default is random.
 	Name string
 	// Addr is the host and port to listen on for clients. Port 0 selects a free port. With the default "", only this
-	// process can connect (see Server.Connect). As an exception, a server with a Cluster also accepts clients on this
-	// machine that know the Token.
+	// process can connect (see Server.Connect). If Cluster is set, clients on this machine that know the Token can
+	// connect, too.
 	Addr string
-	// Token is the secret that clients must send. By default, clients need no secret. A server with a Cluster but
-	// without Addr has a random Token by default.
+	// Token is the secret that clients must send. By default, clients need no secret. If Cluster is set and Addr is "",
+	// the default is a random secret.
 	Token string
 	// TLS encrypts client connections on Addr. The default nil means no encryption.
 	TLS *tls.Config
