@@ -15,8 +15,8 @@ type Cluster interface {
 	// Topic or Sharded.
 	PublishOrCountLost(kind Kind, topic string, message []byte) (tooLong error)
 	// EnqueueForStream queues a message for the stream of Hub.Replay. Every node calls Hub.KeepAndDeliver once the
-	// stream has stored the message. EnqueueForStream must not keep a reference to message. It fails if the queue is
-	// full.
+	// stream has stored the message. EnqueueForStream must not keep a reference to message. It fails if the message is
+	// too long or the queue is full.
 	EnqueueForStream(topic string, message []byte) error
 	// Newest returns the position of the newest message in the stream. It may block until ctx ends.
 	Newest(ctx context.Context) (Position, error)
