@@ -17,7 +17,8 @@ type aclAccount struct {
 	selectors                      []aclSelector // selectors[0] is built from the rules outside parentheses
 }
 
-// aclSelector allows some commands on some topics. A user may do what at least one of the user's selectors allows.
+// aclSelector is a set of commands and the topics for which the commands are allowed. A user may perform an action that
+// at least one of the user's selectors allows.
 type aclSelector struct {
 	commands  uint64 // a bit for each index of commandNames; unknownCommandBit covers all others
 	allTopics bool
@@ -79,8 +80,8 @@ var (
 const categories = " keyspace read write set sortedset list hash string bitmap hyperloglog geo stream pubsub" +
 	" admin fast slow blocking dangerous connection transaction scripting "
 
-// parseCommandSubcommandsOrCategory returns the bits of a command and its subcommands, of a single subcommand, or of
-// all commands in a category such as @pubsub.
+// parseCommandSubcommandsOrCategory returns one bit for each selected command. nameOrCategory is a command, a
+// subcommand such as client|kill, or a category such as @pubsub. A command selects all its subcommands, too.
 func parseCommandSubcommandsOrCategory(nameOrCategory string) (commandBits uint64, err error) {
 	nameOrCategory = strings.ToLower(nameOrCategory)
 	category, isCategory := strings.CutPrefix(nameOrCategory, "@")
@@ -106,8 +107,8 @@ type aclLimits struct{ maxBytes, maxLineBytes, maxUsers int }
 
 var defaultACLLimits = aclLimits{maxBytes: 64 << 20, maxLineBytes: 1 << 20, maxUsers: 1_000_000}
 
-// parseACLFile parses an ACL file. userNameByPassword maps each password hash to the name of its user. Errors include
-// the line number.
+// parseACLFile parses a Redis ACL file. accounts maps user names to accounts. userNameByPassword maps password hashes
+// to user names. Errors include the line number.
 func parseACLFile(r io.Reader, limits aclLimits) (accounts map[string]*aclAccount, userNameByPassword map[passwordHash]string, err error) {
 	accounts, userNameByPassword = make(map[string]*aclAccount), make(map[passwordHash]string)
 	in := &io.LimitedReader{R: r, N: int64(limits.maxBytes) + 1}

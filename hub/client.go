@@ -9,9 +9,8 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// client is the state of a connection that can subscribe. Only the connection's handler uses it, and calls of the
-// handler do not overlap, so it needs no lock. The first subscription has a field of its own, because most clients have
-// only one.
+// client is the state of a connection that can subscribe to topics. A client needs no lock, because calls of the
+// connection's handler do not overlap.
 type client struct {
 	format messageFormat
 	// repliesInMessageOrder sends replies through the mailbox, which keeps them in order with messages.
@@ -72,8 +71,8 @@ func (c *client) subscriptionCountOfKind(kind Kind) (n int) {
 	return n
 }
 
-// subscriptionCountForConfirmation returns the number of subscriptions that a confirmation contains. For Sharded, these
-// are the sharded topics. For Topic and Pattern, these are the topics and patterns together.
+// subscriptionCountForConfirmation returns the number of subscriptions to report in a subscribe or unsubscribe reply.
+// For Sharded, only sharded topics count. For Topic and Pattern, topics and patterns count together.
 func (c *client) subscriptionCountForConfirmation(kind Kind) int {
 	if kind == Sharded {
 		return c.subscriptionCountOfKind(Sharded)
@@ -108,9 +107,8 @@ func (h *Hub) adjustPatternCost(c *client, ref tcp.Ref, delta int) {
 	}
 }
 
-// remainingPatternCost returns the highest cost that the client's next pattern may have. The patterns of a client may
-// cost MaxPatternCost in total. The patterns of all clients of an address may cost twice that, but no more than the
-// part of MaxPatternWork that is still unused.
+// remainingPatternCost returns the highest cost that the client's next pattern may have. Limits.MaxPatternCost explains
+// the limits per client and per address.
 func (h *Hub) remainingPatternCost(c *client, ref tcp.Ref, limits Limits) int {
 	remaining := limits.maxPatternCost() - c.patternCost()
 	if addr, _ := ref.RemoteAddr(); addr.IsValid() {
@@ -120,7 +118,7 @@ func (h *Hub) remainingPatternCost(c *client, ref tcp.Ref, limits Limits) int {
 	return remaining
 }
 
-// patternCostByAddr contains, for each address, the total pattern cost of its clients. It is safe for concurrent use.
+// patternCostByAddr stores the total pattern cost of the clients of each address. It is safe for concurrent use.
 type patternCostByAddr struct {
 	mu    sync.Mutex
 	costs map[netip.Addr]int
@@ -153,7 +151,7 @@ func (c *client) ensureExtra() *clientExtra {
 	return c.extra
 }
 
-// countPublishWithinRate counts one published message. It reports whether the client has not exceeded maxPerSecond.
+// countPublishWithinRate counts a published message. It returns false if the message exceeds maxPerSecond.
 func (c *client) countPublishWithinRate(now time.Time, maxPerSecond int) bool {
 	return c.ensureExtra().publishRate.allow(now, maxPerSecond, time.Second)
 }

@@ -15,9 +15,7 @@ import (
 // During tcp.Server.Upgrade, clients move to a new process. Redis clients, WebSockets and event streams keep their
 // user, name and subscriptions. HTTP connections move between two requests.
 
-// clientStateVersion is the version of a client's saved state. The state consists of the message format, the reply
-// order, the reply flags, the user, the client's name and library, and the kind and name of each subscription. For a
-// WebSocket, it contains the number of consecutive errors instead of the reply flags.
+// clientStateVersion is the version of the format in which an upgrade saves the state of a client.
 const clientStateVersion = 1
 
 var (
@@ -59,8 +57,8 @@ func (s *savedClient) appendState(dst []byte) []byte {
 	return dst
 }
 
-// decodeSavedClientAndFindUser decodes the output of appendState, except the subscriptions. It fails if the message
-// format is not between minFormat and maxFormat, or if the user no longer exists.
+// decodeSavedClientAndFindUser decodes a state that appendState has encoded. The subscriptions remain encoded. It fails
+// if the message format is outside minFormat to maxFormat. It also fails if the user no longer exists.
 func (h *Hub) decodeSavedClientAndFindUser(state []byte, minFormat, maxFormat messageFormat) (s savedClient, err error) {
 	r := saved.NewReader(state)
 	version := r.Byte()
@@ -80,9 +78,9 @@ func (h *Hub) decodeSavedClientAndFindUser(state []byte, minFormat, maxFormat me
 	return s, nil
 }
 
-// reauthorizeAndRestoreSubscriptions subscribes a client to the saved topics and patterns. It does not apply
-// MaxPatternCost and MaxPatternWork: a pattern's cost depends on the order of subscriptions, so it may be higher now
-// than it was in the old process.
+// reauthorizeAndRestoreSubscriptions subscribes a client to the saved topics and patterns. It fails if the user has
+// lost the right to one of them. It ignores MaxPatternCost and MaxPatternWork, because a pattern may cost more than in
+// the old process.
 func (h *Hub) reauthorizeAndRestoreSubscriptions(c *client, ref tcp.Ref, saved *saved.Reader) error {
 	limits := h.Limits
 	limits.MaxPatternCost, limits.MaxPatternWork = math.MaxInt32/2, math.MaxInt32
@@ -154,9 +152,8 @@ func (h redisOrHTTPHandler) RestoreHandler(c *tcp.Conn, state []byte) error {
 	return h.hub.httpHandler().RestoreHandler(c, state)
 }
 
-// checkClientReceivedAllKept returns an error if a client that can resume has not received all stored messages. The new
-// process could not send them, because it does not know the client's last id. Therefore the client stays in the old
-// process, is disconnected when that ends, and resumes when it reconnects.
+// checkClientReceivedAllKept returns an error if the client must stay in the old process of an upgrade. A client must
+// stay during a replay. A client must also stay if the new process already stores messages of the client's topics.
 func (h *Hub) checkClientReceivedAllKept(c *client) error {
 	if c.isReplaying() {
 		return errReplayInProgress

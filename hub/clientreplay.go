@@ -10,13 +10,15 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// clientReplay sends missed messages to a client, and then adds the client to the groups of its topics. A replay
-// consists of steps with limited work and output. Each step reads the replay buffer under the buffer's read lock. The
-// last step holds this lock until the client has joined the groups, so that no message is missed or repeated.
+// clientReplay sends a client the stored messages that the client has missed. Afterwards, it adds the client to the
+// groups that receive new messages.
 //
-// The first step is small and runs at once. It sends either all missed messages or none. If it sends none, a goroutine
-// runs the other steps, as fast as the client reads. The goroutine ends within Replay.Timeout. Until then, a
-// WebSocket's requests wait, a graceful shutdown waits, and the client cannot migrate to another process.
+// A replay consists of steps with limited output. The first step is small and runs immediately. If the first step does
+// not suffice, a goroutine runs further steps, at most for Replay.Timeout. Until the goroutine ends, requests of a
+// WebSocket wait, a graceful shutdown waits, and the client cannot move to another process.
+//
+// The last step holds the read lock of the replay buffer until the client receives new messages. Therefore, no message
+// is missed or repeated.
 type clientReplay struct {
 	hub          *Hub
 	client       *client
@@ -50,8 +52,8 @@ type replayStep struct {
 	startUnissued  bool
 }
 
-// stepLimits limits the work of a step and the bytes that it sends. A unit of work takes about 10 ns (see tryUnits).
-// Unless allOrNothing is set, the last message of a step may exceed the limits.
+// stepLimits limits one step of a replay. work is in units of about 10 ns; bytes is the size of the output. With
+// allOrNothing, a step that reaches a limit is discarded. Otherwise, the step's last message may exceed the limits.
 type stepLimits struct {
 	work, bytes  int
 	allOrNothing bool // discard a step that reaches a limit
@@ -78,9 +80,9 @@ var (
 	errReplayTimeout  = errors.New("the replay timed out; continue from the last id")
 )
 
-// initStartAndLastValuesUnlessResuming returns the position after which the client will receive all messages. A client
-// that sent no position starts at the newest message, and first receives the last values of its topics. Until this node
-// has loaded the stream, the newest position is unknown, and known is false.
+// initStartAndLastValuesUnlessResuming returns the position at which the replay starts. A client that sent no position
+// starts at the newest message and also receives the last values of its topics. For such a client, known is false until
+// this node has loaded the stream.
 func (cr *clientReplay) initStartAndLastValuesUnlessResuming() (start Position, known bool) {
 	cr.hub.beginLocalStreamAndDropExpired()
 	r := cr.hub.Replay
@@ -101,8 +103,8 @@ func (cr *clientReplay) initStartAndLastValuesUnlessResuming() (start Position, 
 	return cr.pos, true
 }
 
-// replayNowOrInBackground runs the first step of a replay. If the step does not complete the replay, a goroutine runs
-// the other steps. The caller must be the handler of c.
+// replayNowOrInBackground starts the replay. A short replay completes at once. A goroutine completes a longer replay.
+// Only the handler of c may call replayNowOrInBackground.
 func (cr *clientReplay) replayNowOrInBackground(c *tcp.Conn) error {
 	cr.indexTopicsAndCompilePatterns()
 	if cr.prepareStepAndJoinIfLast(firstStepLimits) {
@@ -165,8 +167,8 @@ func (cr *clientReplay) runStepsUntilJoined(ctx context.Context) error {
 	}
 }
 
-// prepareStepSerializingPatterns calls prepareStepAndJoinIfLast. For a client with patterns, it first waits until no
-// other replay runs a step with patterns, because such steps can be expensive.
+// prepareStepSerializingPatterns calls prepareStepAndJoinIfLast. Only one replay at a time runs a step with patterns,
+// because such steps are expensive.
 func (cr *clientReplay) prepareStepSerializingPatterns() (joined bool) {
 	if len(cr.patterns) > 0 {
 		r := cr.hub.Replay
@@ -176,8 +178,9 @@ func (cr *clientReplay) prepareStepSerializingPatterns() (joined bool) {
 	return cr.prepareStepAndJoinIfLast(laterStepLimits)
 }
 
-// sendOrRollBackAndWaitIfStalled sends the output of the last step, as fast as the client reads. If the client does not
-// read for stallTimeout, it rolls the step back, lets another replay run, and waits until the client reads again.
+// sendOrRollBackAndWaitIfStalled sends the prepared output as fast as the client reads. If the client does not read for
+// stallTimeout, the method discards the output and waits until the client reads again. Meanwhile, another replay may
+// run.
 func (cr *clientReplay) sendOrRollBackAndWaitIfStalled(ctx context.Context) error {
 	if len(cr.pending.buf) == 0 {
 		return nil
@@ -214,8 +217,7 @@ func (cr *clientReplay) recordPendingSentAndClear() {
 	}
 }
 
-// rollBackPending discards the prepared output and returns to the position before it, so that the next step prepares
-// the same messages again.
+// rollBackPending discards the prepared output. The next step prepares the same messages again.
 func (cr *clientReplay) rollBackPending() {
 	if cr.pending.startPos != (Position{}) {
 		cr.pos, cr.unissued = cr.pending.startPos, cr.pending.startUnissued
@@ -293,9 +295,8 @@ func (cr *clientReplay) countTimeoutOrWrapNoSpace(ctx context.Context, err error
 	return fmt.Errorf("hub: no space for missed messages: %w", err)
 }
 
-// replayLimiters limits concurrent replays with three semaphores. A replay first holds the semaphore early, until this
-// node has reached the client's position. Then it holds the semaphore queue and, while it reads and sends messages, also
-// the semaphore turns. A client with an invented position never gets past early, so it does not block those that did.
+// replayLimiters limits concurrent replays with three semaphores. early admits clients whose position this node has not
+// reached yet. queue admits all other clients. turns admits the replays that may read and send messages now.
 type replayLimiters struct {
 	once                sync.Once
 	early, queue, turns fairSemaphore
@@ -313,8 +314,8 @@ func (r *Replay) initLimitersOnce() *replayLimiters {
 	return limiters
 }
 
-// waitReachedOrMarkUnissued waits until this node has reached the client's position. If it learns that no node has
-// issued this position, it sets cr.unissued and returns.
+// waitReachedOrMarkUnissued waits until this node has stored all messages up to the client's position. If no node has
+// issued that position, the method sets cr.unissued and returns.
 func (cr *clientReplay) waitReachedOrMarkUnissued(ctx context.Context) error {
 	queryTicker := time.NewTicker(unknownPositionDelay)
 	defer queryTicker.Stop()
@@ -335,8 +336,8 @@ func (cr *clientReplay) waitReachedOrMarkUnissued(ctx context.Context) error {
 	}
 }
 
-// nextMessageChanUnlessReached returns a channel that is closed when the next message arrives. If this node has already
-// reached pos, it returns nil.
+// nextMessageChanUnlessReached returns a channel that is closed when the next message arrives. It returns nil if this
+// node already has all messages up to pos.
 func (r *Replay) nextMessageChanUnlessReached(pos Position) (nextMessage <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -371,8 +372,8 @@ func (h *Hub) cachedNewestPosition(ctx context.Context) (Position, error) {
 	return r.streamNewest, r.streamNewestErr
 }
 
-// reachedLocked reports whether this node has all messages up to pos. It returns true for a position of another stream.
-// The caller must hold mu.
+// reachedLocked reports whether this node has all messages up to pos. Positions of other streams count as reached. The
+// result is false until the stream is loaded. The caller must hold mu.
 func (m *replayBuffer) reachedLocked(pos Position) bool {
 	return m.ready && (pos.Epoch != m.newestPos.Epoch || pos.Seq <= m.newestPos.Seq)
 }
@@ -388,8 +389,8 @@ func (cr *clientReplay) indexTopicsAndCompilePatterns() {
 	}
 }
 
-// prepareStepAndJoinIfLast prepares the next step. If no messages are left for another step, it sends the step, adds
-// the client to its groups and returns true.
+// prepareStepAndJoinIfLast prepares the output of the next step. The last step also sends the output and adds the
+// client to the groups of its topics. joined reports whether the client has been added.
 func (cr *clientReplay) prepareStepAndJoinIfLast(limits stepLimits) (joined bool) {
 	r := cr.hub.Replay
 	r.mu.RLock()
@@ -451,8 +452,9 @@ func (cr *clientReplay) appendReplayedMessage(t *topic, m *keptMessage) {
 	cr.pending.delivery.add(deliveryCounts{sent: 1, bytes: len(cr.pending.buf) - before})
 }
 
-// skipToOldestIfPositionUnknown handles a position that belongs to another stream or has never been issued. It moves
-// the client's position before the oldest message, or to the newest message, and appends a gap notice.
+// skipToOldestIfPositionUnknown replaces a client position that is not part of this stream, and appends a gap notice. A
+// position of another stream becomes the position before the oldest message. A position that was never issued becomes
+// the newest position.
 func (cr *clientReplay) skipToOldestIfPositionUnknown() {
 	r := cr.hub.Replay
 	newest := r.newestPos.Seq
@@ -468,8 +470,8 @@ func (cr *clientReplay) skipToOldestIfPositionUnknown() {
 	cr.appendGapNoticeAndAdvance(newest)
 }
 
-// newestMissedSeq returns the number of the newest dropped message that the client may have missed. If the client has
-// missed none, the result is at most cr.pos.Seq.
+// newestMissedSeq returns the sequence number of the newest dropped message that the client may have missed. A result
+// of at most cr.pos.Seq means that the client has missed none.
 func (cr *clientReplay) newestMissedSeq() uint64 {
 	r := cr.hub.Replay
 	missing := r.newestDroppedSeqOfPatterns(cr.patterns, cr.pos.Seq)
@@ -479,8 +481,8 @@ func (cr *clientReplay) newestMissedSeq() uint64 {
 	return missing
 }
 
-// appendGapNoticeAndAdvance appends a notice that messages up to seq may be missing, and moves the client's position to
-// seq. The caller must first append the messages up to seq that still exist.
+// appendGapNoticeAndAdvance tells the client that messages up to seq may be missing, and moves the client's position to
+// seq. The caller must first append the stored messages up to seq.
 func (cr *clientReplay) appendGapNoticeAndAdvance(seq uint64) {
 	cr.pos.Seq = seq
 	cr.pending.buf = cr.client.format.appendGapNoticeUnlessRESP(cr.pending.buf, cr.topics, cr.pos)
@@ -488,7 +490,7 @@ func (cr *clientReplay) appendGapNoticeAndAdvance(seq uint64) {
 }
 
 // trySendPendingAndJoinGroups sends the prepared output and adds the client to the groups of its topics. If the
-// client's queue has no space, it does neither and returns false.
+// client's output queue is full, the method does nothing and returns false.
 func (cr *clientReplay) trySendPendingAndJoinGroups() (joined bool) {
 	if len(cr.pending.buf) > 0 {
 		if err := cr.ref.Send(cr.pending.buf); err != nil && !errors.Is(err, tcp.ErrClosed) {

@@ -6,17 +6,17 @@ import (
 	"time"
 )
 
-// Cluster connects a Hub with other hubs, so that a published message reaches the subscribers of all hubs. Package
-// hub/cluster implements it. Methods must be safe for concurrent use. Event loops call them, so a method must not block
-// unless its comment permits it.
+// Cluster connects a Hub with other hubs. A message published on one hub reaches the subscribers of all hubs. Package
+// hub/cluster contains an implementation. Methods must be safe for concurrent use. A method may block only if its
+// comment says so, because event loops call the methods.
 type Cluster interface {
 	// PublishOrCountLost queues a message for the other hubs. It must not keep a reference to message. It fails only if
 	// the message is too long. If the queue is full, the message is lost and counted in ClusterStats.Unsent. kind is
 	// Topic or Sharded.
 	PublishOrCountLost(kind Kind, topic string, message []byte) (tooLong error)
 	// EnqueueForStream queues a message for the stream of Hub.Replay. Every node calls Hub.KeepAndDeliver once the
-	// stream has stored the message. EnqueueForStream must not keep a reference to message. It fails if the queue is
-	// full.
+	// stream has stored the message. EnqueueForStream must not keep a reference to message. It fails if the message is
+	// too long or the queue is full.
 	EnqueueForStream(topic string, message []byte) error
 	// Newest returns the position of the newest message in the stream. It may block until ctx ends.
 	Newest(ctx context.Context) (Position, error)
@@ -38,8 +38,8 @@ type Cluster interface {
 }
 
 // ClusterMigrator is a Cluster that can move to a new process together with the hub's clients (see tcp.Server.Upgrade).
-// Other hubs treat the old and the new process as one node. The cluster delivers no messages between these two
-// processes.
+// Other hubs treat the old and the new process as one node. These two processes do not receive each other's messages
+// through the cluster.
 type ClusterMigrator interface {
 	// PauseDelivery stops delivery until Resume. The returned state identifies the messages delivered so far.
 	PauseDelivery() (state []byte)
@@ -54,11 +54,11 @@ type ClusterMigrator interface {
 
 // ClusterStats contains a node's current state and its counters since the node started.
 type ClusterStats struct {
-	// Connected reports whether the node is connected to NATS. Disconnects counts lost connections.
+	// Connected reports whether the node is connected to NATS. Disconnects counts connections to NATS that were lost.
 	Connected   bool
 	Disconnects int64
-	// Subjects is the current number of subscribed NATS subjects. All reports whether the node is subscribed to all
-	// topics with a wildcard, instead of to single topics.
+	// Subjects is the current number of subscribed NATS subjects. All reports whether the node uses wildcard subjects
+	// that cover all topics.
 	Subjects int64
 	All      bool
 	// Sent counts messages sent to other nodes. Waiting and WaitingBytes are the current size of the queue of messages
@@ -67,24 +67,25 @@ type ClusterStats struct {
 	// Received counts messages from other nodes. Duplicates counts further copies of a message. They arrive through
 	// other subscriptions and are not delivered.
 	Received, Duplicates int64
-	// Lost counts messages from other nodes that did not arrive, as gaps in the sequence numbers show.
+	// Lost counts messages from other nodes that did not arrive. The node detects lost messages by gaps in the sequence
+	// numbers.
 	Lost int64
-	// Nodes lists the other known nodes by name, at most 256.
+	// Nodes lists at most 256 other nodes, ordered by name.
 	Nodes []NodeStats
 }
 
-// NodeStats describes another node.
+// NodeStats describes another node of the cluster.
 type NodeStats struct {
 	Name string
-	// Here reports whether an announcement of the node has arrived in the last 3.5 seconds.
+	// Here reports whether the node has announced itself in the last 3.5 seconds.
 	Here bool
-	// Subscriptions is the number of subscriptions of the node's clients, as last announced.
+	// Subscriptions is the number of client subscriptions that the node last announced.
 	Subscriptions int64
 	// Received and Lost are like those of ClusterStats, for messages of this node only.
 	Received, Lost int64
 }
 
-// Subscribers returns the number of subscribers of a name on this hub.
+// Subscribers returns the number of this hub's clients that are subscribed to the given topic or pattern.
 func (h *Hub) Subscribers(kind Kind, name string) int {
 	_, n := h.tableForKind(kind).findTopic(name)
 	return n
@@ -93,20 +94,20 @@ func (h *Hub) Subscribers(kind Kind, name string) int {
 // Subscriptions returns the current number of subscriptions of all clients of this hub.
 func (h *Hub) Subscriptions() int64 { return h.subscriptions.Load() }
 
-// EachName calls f for each name of the given kind that has subscribers on this hub, in no particular order. It stops
-// when f returns false. f must not subscribe or unsubscribe.
+// EachName calls f for each topic or pattern of the given kind that has subscribers on this hub. The order is
+// unspecified. EachName stops when f returns false. f must not subscribe or unsubscribe clients.
 func (h *Hub) EachName(kind Kind, f func(name string, subscribers int) bool) {
 	h.tableForKind(kind).eachTopic(func(t *topic) bool { return f(t.name, int(t.subscribers)) })
 }
 
 // Matcher compiles a pattern with the syntax of PSUBSCRIBE. The returned function reports whether the pattern matches a
-// topic. It takes time proportional to the topic's length and is safe for concurrent use.
+// topic. The function is safe for concurrent use. Its running time is proportional to the topic's length.
 func Matcher(pattern string) func(topic string) bool { return compileGlob(pattern).matches }
 
 const clusterQueryTimeout = 200 * time.Millisecond
 
 // namesOnOtherHubs returns the names on other hubs that match pattern, without duplicates. The names take at most
-// maxBytes; omitted counts the others.
+// maxBytes. omitted counts further names.
 func (h *Hub) namesOnOtherHubs(ctx context.Context, kind Kind, pattern string, maxBytes int) (names []string, omitted int) {
 	if h.Cluster == nil {
 		return nil, 0

@@ -28,8 +28,8 @@ type commandDoc struct {
 
 var commands map[string]*command
 
-// commandsByID lists all commands and subcommands. A session stores its last command as an index of this list, which
-// takes only 1 byte. Index 0 means no command.
+// commandsByID lists all commands and subcommands. The index in this list is the command's ID, which fits into one
+// byte. ID 0 means no command.
 var commandsByID = []*command{{name: "NULL"}}
 
 func init() {
@@ -128,8 +128,8 @@ func init() {
 	)
 }
 
-// assignIDsAndMapByName adds the commands to commandsByID and returns them by name. The key of a subcommand is the part
-// of its name after the |.
+// assignIDsAndMapByName assigns an ID to each command and returns a map of the commands by name. The key of a
+// subcommand such as client|id is id.
 func assignIDsAndMapByName(list ...*command) map[string]*command {
 	m := make(map[string]*command, len(list))
 	for _, c := range list {
@@ -160,8 +160,7 @@ func appendLower(dst, text []byte) []byte {
 	return dst
 }
 
-// equalsFold reports whether arg equals lowerWord, without regard to the case of ASCII letters in arg. lowerWord must
-// be lower-case.
+// equalsFold reports whether arg equals lowerWord, ignoring the case of ASCII letters. lowerWord must be lower-case.
 func equalsFold(arg []byte, lowerWord string) bool {
 	return len(arg) == len(lowerWord) && strings.EqualFold(string(arg), lowerWord)
 }

@@ -69,22 +69,22 @@ func (b *commandBatch) handleClientSetinfo() {
 
 type clientLibrary struct{ name, version string }
 
-// libraryID is the index of a library in a libraryTable plus 1. A session stores it because it takes only 2 bytes. 0
-// means unknown.
+// libraryID identifies a client library in a libraryTable. The value 0 means unknown.
 type libraryID uint16
 
-// maxLibraries limits the libraries in a libraryTable. Each version counts as another library. CLIENT LIST omits the
-// library of a client whose library is not in the table.
+// maxLibraries limits the number of libraries in a libraryTable. Each version of a library counts separately. CLIENT
+// LIST does not show further libraries.
 const maxLibraries = 1000
 
-// libraryTable contains the client libraries that clients have announced. It is safe for concurrent use.
+// libraryTable contains the names and versions of the libraries that clients use. It is safe for concurrent use.
 type libraryTable struct {
 	mu   sync.Mutex
 	list []clientLibrary // list[0] has ID 1
 	ids  map[clientLibrary]libraryID
 }
 
-// getOrAddID returns the ID of a library, which it adds if necessary. It returns 0 if l is empty or the table is full.
+// getOrAddID returns the ID of a library, and adds a new library to the table. It returns 0 if l is empty. It also
+// returns 0 for a new library if the table is full.
 func (t *libraryTable) getOrAddID(l clientLibrary) libraryID {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -193,8 +193,8 @@ func (f *clientFilter) matches(c *tcp.Conn) bool {
 	return f.user == "" || ok && cmp.Or(h.hubClient().user, anyone).name == f.user
 }
 
-// parseFilterOptionOrReplyError sets one option of filter. If the option is invalid, it replies with an error and
-// returns false.
+// parseFilterOptionOrReplyError sets one option of filter to value. If the option is invalid, it replies with an error
+// and returns false.
 func (b *commandBatch) parseFilterOptionOrReplyError(filter *clientFilter, name, value []byte) (ok bool) {
 	switch {
 	case equalsFold(name, "id"):
@@ -316,7 +316,8 @@ func (b *commandBatch) handleClientKill() {
 	})
 }
 
-// unsubscribeAndKillClient ends the client's subscriptions at once, and closes the connection after its output is sent.
+// unsubscribeAndKillClient ends the client's subscriptions at once. The connection closes after its pending output has
+// been sent.
 func (h *Hub) unsubscribeAndKillClient(conn *tcp.Conn) {
 	if holder, ok := conn.Value().(clientHolder); ok {
 		h.unsubscribeAllAndStopReplay(holder.hubClient(), conn.Ref())

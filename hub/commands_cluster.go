@@ -14,16 +14,16 @@ import (
 
 const clusterSlots = 16_384
 
-// clusterNode describes the hub in replies to cluster commands. The ID is derived from the address, so that it stays
-// the same after a restart.
+// clusterNode describes the hub in replies to Redis CLUSTER commands. The ID stays the same after a restart, because it
+// depends only on the address.
 type clusterNode struct {
 	id, host  string
 	port      int
 	portField string // of CLUSTER SHARDS
 }
 
-// clusterNode describes the hub at the address to which the client is connected. For a Unix socket, the port is 0, and
-// the host is empty, which clients understand as the host that they are connected to.
+// clusterNode describes the hub at the address that the client has connected to. For a Unix socket, the host is empty
+// and the port is 0. Clients use the host of their own connection if the host is empty.
 func (b *commandBatch) clusterNode() clusterNode {
 	addr, _ := b.ref.LocalAddr()
 	hash := sha256.Sum256([]byte(addr.String()))
@@ -76,8 +76,8 @@ func (b *commandBatch) handleRole() {
 	b.writeArrayHeader(0)
 }
 
-// clusterSlot returns the hash slot of a key: the CRC-16 (XMODEM) of the key. If the key contains text in braces, only
-// this text is hashed.
+// clusterSlot returns the Redis Cluster hash slot of a key, based on CRC-16 (XMODEM). If the key contains text in
+// braces, only this text is hashed.
 func clusterSlot(key []byte) int {
 	if _, tag, ok := bytes.Cut(key, []byte("{")); ok {
 		if tag, _, ok = bytes.Cut(tag, []byte("}")); ok && len(tag) > 0 {

@@ -2,15 +2,14 @@ package hub
 
 import "errors"
 
-// redisVersion is the version of Redis that the hub reports. Client libraries adapt to it.
+// redisVersion is the version of Redis that the hub reports. Client libraries adapt to this version.
 const redisVersion = "7.0.15"
 
 const syntaxErrorReply = "ERR syntax error"
 
 var errUnexpectedHTTP = errors.New("hub: HTTP request on a connection of the Redis protocol")
 
-// handlePing replies with PONG or the argument. For a RESP2 client with subscriptions, the reply has the form of a
-// message.
+// handlePing replies with PONG or the argument. A RESP2 client with subscriptions gets an array instead, as in Redis.
 func (b *commandBatch) handlePing() {
 	if len(b.args) > 2 {
 		b.writeError(wrongArgCountReply(b.command.name))
@@ -40,8 +39,8 @@ func (b *commandBatch) handleQuit() {
 	b.flushAndClose(nil)
 }
 
-// closeUnexpectedHTTP closes a connection of the Redis protocol when a line of an HTTP request arrives. A web page may
-// have made a browser send this request, with Redis commands in its body.
+// closeUnexpectedHTTP closes a Redis connection on which an HTTP request arrives. Otherwise, a malicious web page could
+// send Redis commands in the body of a browser's request.
 func (b *commandBatch) closeUnexpectedHTTP() { b.flushAndClose(errUnexpectedHTTP) }
 
 func (b *commandBatch) handleReset() {
@@ -84,8 +83,8 @@ func (b *commandBatch) setUserOrAuthDeadline(userOrNil *user) {
 	b.user = userOrNil
 }
 
-// authenticateOrReplyError logs the client in. credentials contains a password or token, or a name and a password. If
-// the login fails, it replies with an error and returns false.
+// authenticateOrReplyError logs the client in. credentials contains either a user name and a password, or a password or
+// token alone. If the login fails, it replies with an error and returns false.
 func (b *commandBatch) authenticateOrReplyError(credentials [][]byte) (ok bool) {
 	var u *user
 	var err error

@@ -37,8 +37,8 @@ func (b *commandBatch) writeRefusalReply(err error) {
 	}
 }
 
-// handleSubscribe subscribes to all names that the command lists. If the user may not subscribe to one of them, it
-// subscribes to none. If a limit is reached, earlier subscriptions of the command remain.
+// handleSubscribe subscribes the client to all names in the command. If the user lacks the right to any of the names,
+// no subscription is made. If a limit is reached, the subscriptions made so far remain.
 func (b *commandBatch) handleSubscribe(kind Kind, verb string) {
 	names, first := b.args[1:], b.argsAlreadyDone()
 	for _, name := range names {
@@ -65,8 +65,8 @@ func (b *commandBatch) handleSubscribe(kind Kind, verb string) {
 	b.clearArgsDoneAndOrderReplies()
 }
 
-// handleUnsubscribe unsubscribes from the names that the command lists. If it lists none, it unsubscribes from all
-// names of this kind.
+// handleUnsubscribe unsubscribes the client from the names in the command. Without names, it unsubscribes the client
+// from all names of this kind.
 func (b *commandBatch) handleUnsubscribe(kind Kind, verb string) {
 	names, first := b.args[1:], b.argsAlreadyDone()
 	if len(names) > 0 {
@@ -98,7 +98,8 @@ func (b *commandBatch) handleUnsubscribe(kind Kind, verb string) {
 	b.clearArgsDoneAndOrderReplies()
 }
 
-// confirmSubscription writes the confirmation of a subscription. It is called before the topic's messages can arrive.
+// confirmSubscription tells the client that a subscription has succeeded. It must run before messages of the topic can
+// arrive.
 func (b *commandBatch) confirmSubscription(subscriptionCount int) {
 	b.writeConfirmation(subscriptionCount)
 	if b.repliesInMessageOrder {
@@ -120,8 +121,8 @@ func (b *commandBatch) argsAlreadyDone() int {
 	return b.argsDone
 }
 
-// yieldIfOverBudget checks the budget of the batch. If the budget is used up, it records that the command has processed
-// argsDone arguments, and returns true. The caller must then return. A later batch continues the command.
+// yieldIfOverBudget interrupts the command if the batch has used up its budget. A later batch continues the command
+// after its first argsDone arguments. If stop is true, the caller must return.
 func (b *commandBatch) yieldIfOverBudget(argsDone int) (stop bool) {
 	if len(b.buf) >= b.flushSize() {
 		b.flushReplies()
@@ -144,8 +145,8 @@ func (b *commandBatch) clearArgsDoneAndOrderReplies() {
 	b.switchToMessageOrderIfSubscribed()
 }
 
-// switchToMessageOrderIfSubscribed sends further replies through the mailbox if the client has subscriptions. Replies
-// then follow the messages that are already in the mailbox.
+// switchToMessageOrderIfSubscribed queues further replies behind messages that already wait for the client. It has no
+// effect if the client has no subscriptions.
 func (b *commandBatch) switchToMessageOrderIfSubscribed() {
 	if !b.repliesInMessageOrder && b.subscriptionCount() > 0 {
 		b.flushReplies()
@@ -223,7 +224,7 @@ func (b *commandBatch) handleNumpatOnAllHubs() {
 	})
 }
 
-// replyInBackgroundIf calls makeReply at once, or in the background if slow is true (see replyInBackground).
+// replyInBackgroundIf calls makeReply. If slow is true, makeReply runs on another goroutine (see replyInBackground).
 func (b *commandBatch) replyInBackgroundIf(slow bool, makeReply func(ctx context.Context, r *replyWriter)) {
 	if !slow {
 		makeReply(context.Background(), &b.replyWriter)

@@ -15,8 +15,7 @@ import (
 
 var processStart = time.Now()
 
-// secondsSinceStart returns the time since the process started. A session stores this value because it takes only 4
-// bytes.
+// secondsSinceStart returns the time since the process started, in seconds.
 func secondsSinceStart() uint32 { return uint32(time.Since(processStart) / time.Second) }
 
 func (b *commandBatch) handleTime() {
@@ -119,11 +118,11 @@ func (b *commandBatch) writeCommandList(list []*command) {
 	}
 }
 
-// maxCommandNames limits the arguments of COMMAND INFO and COMMAND DOCS, because the replies are much longer.
+// maxCommandNames limits the number of names in COMMAND INFO and COMMAND DOCS, because the replies are long.
 const maxCommandNames = 100
 
-// commandsFromArgsOrReplyTooMany returns the commands that the arguments name, with nil for an unknown name. Without
-// arguments, it returns all commands. If there are too many arguments, it replies with an error and returns false.
+// commandsFromArgsOrReplyTooMany returns the commands named by the arguments, or all commands without arguments. An
+// unknown name yields nil. If there are too many arguments, it replies with an error and returns false.
 func (b *commandBatch) commandsFromArgsOrReplyTooMany() (list []*command, ok bool) {
 	names := b.args[2:]
 	if len(names) == 0 {

@@ -13,7 +13,7 @@ import (
 	"github.com/myriad-go/myriad/web"
 )
 
-// eventSubscription is the Value of a connection until its event stream starts. The Value is then the client.
+// eventSubscription describes a requested event stream. It is the connection's Value until the stream starts.
 type eventSubscription struct {
 	client *client
 	names  [2][]string // by kind
@@ -44,8 +44,8 @@ func (api *httpAPI) serveEventStream(w http.ResponseWriter, r *http.Request) {
 	_ = api.streams.Subscribe(w, r, sub)
 }
 
-// checkEventTopicsAndRights checks the topic names and the user's rights before the response begins. Later, an error
-// could not be sent as an HTTP status.
+// checkEventTopicsAndRights checks the topic names and the user's rights. Call it before the response begins, while an
+// error can still set the HTTP status.
 func (api *httpAPI) checkEventTopicsAndRights(sub *eventSubscription) error {
 	n := 0
 	for k, names := range sub.names {
@@ -65,8 +65,8 @@ func (api *httpAPI) checkEventTopicsAndRights(sub *eventSubscription) error {
 	return nil
 }
 
-// parseReplayStart sets sub.since. The header Last-Event-ID, sent by a reconnecting browser, takes precedence over the
-// URL parameter since. If the hub stores messages of none of the topics, it ignores Last-Event-ID and rejects since.
+// parseReplayStart sets sub.since from the request. The header Last-Event-ID takes precedence over the URL parameter
+// since. If no messages of the topics are stored, the header is ignored and the parameter is an error.
 func (api *httpAPI) parseReplayStart(sub *eventSubscription, r *http.Request, q url.Values) (err error) {
 	var kept bool
 	for k, names := range sub.names {
@@ -84,8 +84,8 @@ func (api *httpAPI) parseReplayStart(sub *eventSubscription, r *http.Request, q 
 	return err
 }
 
-// startEventStream subscribes the client after the response head has been sent. The client receives all messages
-// published later, and the stored messages after its last id.
+// startEventStream subscribes the client after the response head has been sent. The client receives the stored messages
+// after its last id, followed by all new messages.
 func (api *httpAPI) startEventStream(c *tcp.Conn) {
 	sub := c.Value().(*eventSubscription)
 	c.SetValue(sub.client)
@@ -120,7 +120,8 @@ func (api *httpAPI) subscribeAndReplayEventStream(c *tcp.Conn, sub *eventSubscri
 	return replay.replayNowOrInBackground(c)
 }
 
-// sendRefusalAndCloseEventStream sends the reason to the client and closes the stream. A browser then reconnects.
+// sendRefusalAndCloseEventStream sends the reason to the client and closes the stream. Browsers reconnect by
+// themselves.
 func (api *httpAPI) sendRefusalAndCloseEventStream(c *tcp.Conn, reason error) {
 	data, _ := json.Marshal(socketReply{Op: "error", Error: reason.Error()}) // strings only: can't fail
 	_, _ = c.Write(web.Event{Name: "refused", Data: string(data)}.Bytes())

@@ -31,8 +31,8 @@ type failedLoginLimiter struct {
 	notLogged  int // connections closed without a log line
 }
 
-// recordFailedLogin counts a failed login of a client at addr. If it returns an error, the caller must close the
-// connection with this error. For an HTTP request, c is nil, because each request authenticates separately.
+// recordFailedLogin counts a failed login from addr. If closeReason is not nil, the caller must close the connection
+// with this error. For an HTTP request, c is nil.
 func (h *Hub) recordFailedLogin(srv *tcp.Server, c *client, addr netip.Addr) (closeReason error) {
 	limit, now := h.Limits.maxFailedLogins(), time.Now()
 	var reason error
@@ -68,8 +68,8 @@ func (f *failedLoginLimiter) logClosedConnRateLimited(logger *slog.Logger, reaso
 	f.lastLogged, f.notLogged = now, 0
 }
 
-// countFailedLoginCloseLaterIfMany counts a failed login. After too many, it stops reading from the client, and closes
-// the connection after failedLoginCloseDelay.
+// countFailedLoginCloseLaterIfMany counts a failed login. After too many failed logins, it stops reading from the
+// client. The connection closes after failedLoginCloseDelay.
 func (b *commandBatch) countFailedLoginCloseLaterIfMany() {
 	addrPort, _ := b.ref.RemoteAddr()
 	if b.hub.recordFailedLogin(b.conn.Server(), &b.client, addrPort.Addr()) == nil {

@@ -9,14 +9,14 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// fairSemaphore is a semaphore with max slots, shared fairly by users and addresses. It is safe for concurrent use.
+// fairSemaphore is a semaphore with max slots that users and addresses share fairly. It is safe for concurrent use.
 //
 // A user may hold at most maxEach slots. An address may hold twice as many, because several users may share a proxy.
-// With keepSpare, a user or address may also hold no more slots than are free, so that a few of them cannot use up all
-// slots (Choudhury and Hahne, Dynamic Queue Length Thresholds, 1998).
+// With keepSpare, both limits shrink to the number of free slots, so that some slots stay free for others (Choudhury
+// and Hahne, Dynamic Queue Length Thresholds, 1998).
 //
-// A released slot goes to the waiter whose user and address together hold the fewest slots. Among equal waiters, it
-// goes to the one that has waited longest.
+// A released slot goes to the waiter whose user and address together hold the fewest slots. Among equal waiters, the
+// one that has waited longest gets the slot.
 type fairSemaphore struct {
 	max, maxEach int
 	keepSpare    bool
@@ -37,8 +37,8 @@ type fairWaiter struct {
 	admitted chan struct{}
 }
 
-// userAndAddrQuotaOwners returns the client's user and address. It omits the user if the hub has no users, and the
-// address if the client uses a Unix socket.
+// userAndAddrQuotaOwners returns the client's user and address, which are charged for a slot of a fairSemaphore. The
+// user is omitted in a hub without users. The address is omitted for a Unix socket.
 func userAndAddrQuotaOwners(c *client, ref tcp.Ref) (owners []quotaOwner) {
 	if c.user != nil && c.user != anyone {
 		owners = append(owners, quotaOwner{user: c.user})
@@ -55,7 +55,7 @@ func (l *fairSemaphore) tryAcquire(owners []quotaOwner) bool {
 	return l.tryAcquireLocked(owners)
 }
 
-// acquire waits until the semaphore admits the owners. If ctx ends first, it returns context.Cause(ctx).
+// acquire waits for a slot and charges it to all owners. If ctx ends first, it returns context.Cause(ctx).
 func (l *fairSemaphore) acquire(ctx context.Context, owners []quotaOwner) error {
 	l.mu.Lock()
 	if l.tryAcquireLocked(owners) {

@@ -23,8 +23,8 @@ const (
 
 func (f messageFormat) isWebSocket() bool { return f == formatWebSocket || f == formatDeflate }
 
-// appendMessage appends a message as a subscriber of topicOrPattern receives it. publishedTopic is the topic to which
-// the message was published. id is the message's id, or "" if the message is not stored. RESP formats omit the id.
+// appendMessage appends message in the format f to dst, for a subscriber of topicOrPattern. publishedTopic is the topic
+// to which the message was published. id is "" for a message that is not stored. RESP formats omit the id.
 func (f messageFormat) appendMessage(dst []byte, topicOrPattern *topic, publishedTopic string, message []byte, id string) []byte {
 	switch f {
 	case formatWebSocket:
@@ -84,8 +84,8 @@ func encodeMessageJSON(topicOrPattern *topic, publishedTopic string, message []b
 	return p
 }
 
-// appendGapNoticeUnlessRESP appends a notice that messages up to position upTo are no longer available. The notice
-// names the topic if topics has one element. RESP formats have no such notice, so nothing is appended.
+// appendGapNoticeUnlessRESP appends a notice that messages up to upTo may be missing. The notice names a topic only if
+// topics has one element. For RESP formats, nothing is appended.
 func (f messageFormat) appendGapNoticeUnlessRESP(dst []byte, topics []*topic, upTo Position) []byte {
 	if !f.isWebSocket() && f != formatEvents {
 		return dst

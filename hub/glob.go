@@ -7,13 +7,9 @@ import (
 	"strings"
 )
 
-// glob is a pattern with the syntax of PSUBSCRIBE: * matches any number of bytes, ? matches one byte, and [abc], [a-c]
-// or [^a] matches one byte of a set. A backslash escapes the next byte.
-//
-// Stars divide a pattern into segments of fixed size. The first segment is matched at the beginning of a name, and the
-// last one at its end. Each segment between them is matched at its first occurrence after the previous segment. The
-// time of a match is proportional to the name's length times 1/64 of the longest segment's size (see
-// segment.findFirstEnd).
+// glob is a compiled pattern with the syntax of PSUBSCRIBE. * matches any number of bytes, and ? matches one byte.
+// [abc], [a-c] and [^a] match one byte of a set. A backslash escapes the next byte. The time of a match is linear in
+// the length of the name.
 type glob struct {
 	pattern string
 	*globProgram
@@ -121,8 +117,7 @@ func compileSegment(elements []element) segment {
 	return s
 }
 
-// compileMasks builds the classes and masks. Bytes that are accepted at the same positions form a class. Class 0
-// contains the bytes that are accepted at exactly those positions that accept more than half of all bytes.
+// compileMasks computes s.class and s.masks from elements. Bytes that match at the same positions share a class.
 func (s *segment) compileMasks(elements []element) {
 	words := s.maskWords()
 	usual := make([]uint64, words)
@@ -170,7 +165,7 @@ func (s *segment) compileMasks(elements []element) {
 
 func (s *segment) maskWords() int { return (s.size + 63) / 64 }
 
-// matchesExactly reports whether the segment matches a text of its own size.
+// matchesExactly reports whether the segment matches all of sameSizeText, which must have the segment's size.
 func (s *segment) matchesExactly(sameSizeText string) bool {
 	if s.masks == nil {
 		return sameSizeText == s.literal
@@ -184,8 +179,8 @@ func (s *segment) matchesExactly(sameSizeText string) bool {
 	return true
 }
 
-// findFirstEnd returns the end of the segment's first occurrence in name, or -1. It uses the Shift-And algorithm: after
-// each byte of name, bit i is set if the last i+1 bytes match the first i+1 positions of the segment.
+// findFirstEnd returns the offset after the segment's first occurrence in name, or -1. If the segment is not a literal,
+// it uses the Shift-And algorithm.
 func (s *segment) findFirstEnd(name string) (end int) {
 	if s.masks == nil {
 		if end = strings.Index(name, s.literal); end >= 0 {

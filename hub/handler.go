@@ -11,8 +11,8 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// Handler returns a handler for a tcp.Server. On one port, it serves RESP2, RESP3, and HTTP with WebSockets and
-// server-sent events. A connection's first bytes determine its protocol. All handlers of a hub are equivalent.
+// Handler returns a handler for a tcp.Server. The handler serves RESP2, RESP3, and HTTP with WebSockets and server-sent
+// events on the same port. A connection's first bytes determine its protocol. All handlers of a hub are equivalent.
 func (h *Hub) Handler() tcp.Handler { return redisOrHTTPHandler{hub: h} }
 
 type redisOrHTTPHandler struct {
@@ -20,8 +20,8 @@ type redisOrHTTPHandler struct {
 	hub *Hub
 }
 
-// respSession is the Value of a connection that uses the Redis protocol. Rarely used fields are in sessionDetails, so
-// that an idle session takes only 48 bytes.
+// respSession is the state of a connection that uses the Redis protocol. Rarely used fields are in sessionDetails to
+// save memory.
 type respSession struct {
 	client
 	*sessionDetails // nil if unused
@@ -37,7 +37,7 @@ type sessionDetails struct {
 	*unfinished               // nil if unused
 }
 
-// unfinished is an open transaction, or a command that a later batch continues.
+// unfinished describes an open transaction, or a command that a later batch continues.
 type unfinished struct {
 	argsDone    int // arguments processed, or bytes of queued commands that EXEC has run
 	transaction *transaction
@@ -56,8 +56,7 @@ func (f replyFlags) has(any replyFlags) bool { return f&any != 0 }
 // httpPrefixes are the first bytes of HTTP requests. No Redis command begins with them.
 var httpPrefixes = []string{"GET /", "POST /", "HEAD /", "OPTIONS /", "PUT /", "DELETE /"}
 
-// detectHTTP reports whether input begins with an HTTP request. If that depends on bytes that have not arrived yet,
-// sure is false.
+// detectHTTP reports whether input begins with an HTTP request. sure is false if more input is needed to decide.
 func detectHTTP(input []byte) (isHTTP, sure bool) {
 	sure = true
 	for _, prefix := range httpPrefixes {
@@ -109,12 +108,11 @@ func (h redisOrHTTPHandler) NextProtos(configured []string) []string {
 	return h.hub.httpHandler().NextProtos(configured)
 }
 
-// Heartbeat implements tcp.HeartbeatHandler. It returns false because the Redis protocol has no heartbeat. WebSockets
-// and event streams have their own.
+// Heartbeat implements tcp.HeartbeatHandler. It returns false because the Redis protocol has no heartbeat.
 func (redisOrHTTPHandler) Heartbeat(*tcp.Conn) (answers bool) { return false }
 
-// commandBatch runs the commands that one call of Received finds in the input. Batches are pooled to save the memory of
-// idle sessions.
+// commandBatch runs the commands that one call of Received finds in its input. Batches are reused, so that idle
+// sessions take less memory.
 type commandBatch struct {
 	commandReader
 	replyWriter
@@ -144,7 +142,7 @@ var batchPool = sync.Pool{New: func() any {
 	return b
 }}
 
-// Limits of a batch. A batch that reaches a limit yields to other connections.
+// Limits of a commandBatch. A batch that reaches a limit lets other connections run first.
 const (
 	// maxFlushBytes is the size at which replies are sent, or 1/8 of Limits.MaxUnsent if that is less. The batch ends
 	// when it has sent 1/4 of MaxUnsent.
@@ -187,8 +185,8 @@ func (b *commandBatch) countCommandsAndReturnToPool() {
 	batchPool.Put(b)
 }
 
-// runCommands runs the commands of input. Commands queued by an open transaction remain at the beginning of the unused
-// input. The server limits them there, like an incomplete command.
+// runCommands runs the commands in input and returns the number of bytes used. Queued commands of an open transaction
+// stay in the unused part of input.
 func (b *commandBatch) runCommands(input []byte) (used int) {
 	for !b.stopped {
 		tx, next := b.transactionOrNil(), used
@@ -230,7 +228,7 @@ func (b *commandBatch) runCommands(input []byte) (used int) {
 	return used
 }
 
-// readCommand parses one command and returns its size. If the command is incomplete, it returns 0.
+// readCommand parses one command and returns its size in bytes. If the command is incomplete, it returns 0.
 func (b *commandBatch) readCommand(input []byte, maxBytes int) (n int, err error) {
 	var progress parseProgress
 	if b.sessionDetails != nil {
@@ -242,8 +240,9 @@ func (b *commandBatch) readCommand(input []byte, maxBytes int) (n int, err error
 	return n, err
 }
 
-// updateSessionDetails calls set with the session's details. If the session has none, it creates them if createIfAbsent
-// is true, and otherwise does nothing. It frees details that are empty after the call.
+// updateSessionDetails calls set with the session's details. If createIfAbsent is true, missing details are created
+// first. If createIfAbsent is false and the session has no details, set is not called. Empty details are freed
+// afterwards.
 func (b *commandBatch) updateSessionDetails(createIfAbsent bool, set func(*sessionDetails)) {
 	if b.sessionDetails == nil {
 		if !createIfAbsent {
@@ -275,8 +274,8 @@ func (b *commandBatch) overBudget() bool {
 	return b.work >= maxBatchWork || b.sentBytes >= b.maxUnsent/4
 }
 
-// yieldToOtherConns ends the batch and lets the event loop serve other connections. Another batch then runs the
-// remaining commands.
+// yieldToOtherConns ends the batch and lets the event loop serve other connections. A later batch runs the remaining
+// commands.
 func (b *commandBatch) yieldToOtherConns() {
 	b.flushReplies()
 	if b.stopped {
@@ -289,7 +288,7 @@ func (b *commandBatch) yieldToOtherConns() {
 	}
 }
 
-// flushReplies sends the replies. If the last reply is too large to send, it first sends the earlier replies.
+// flushReplies sends all collected replies. If the last reply is too large to send, the earlier replies are still sent.
 func (b *commandBatch) flushReplies() {
 	if b.replyStart > 0 && len(b.buf) > b.maxUnsent {
 		b.sendRepliesCloseOnError(b.buf[:b.replyStart])
@@ -314,8 +313,8 @@ func (b *commandBatch) sendRepliesCloseOnError(replies []byte) {
 	}
 }
 
-// closeOnSendError closes the connection because a reply could not be queued. If the connection stayed open, the client
-// would mistake the next reply for the missing one.
+// closeOnSendError closes the connection after a reply could not be sent. On an open connection, the client would
+// mistake the next reply for the missing one.
 func (b *commandBatch) closeOnSendError(err error) { b.unsubscribeAndClose(noReplySpaceError(err)) }
 
 func (b *commandBatch) flushAndClose(reason error) {
@@ -324,7 +323,7 @@ func (b *commandBatch) flushAndClose(reason error) {
 	}
 }
 
-// unsubscribeAndClose ends the client's subscriptions. It closes the connection after the output has been sent.
+// unsubscribeAndClose ends the client's subscriptions and closes the connection after pending output has been sent.
 func (b *commandBatch) unsubscribeAndClose(reason error) {
 	b.stopped, b.closing = true, true
 	b.hub.unsubscribeAllAndStopReplay(&b.client, b.ref)
@@ -337,7 +336,7 @@ func (b *commandBatch) unsubscribeAndClose(reason error) {
 	b.conn.CloseWith(reason)
 }
 
-// runCommand runs the parsed command. If a later batch must continue the command, it returns false.
+// runCommand runs the parsed command. finished is false if a later batch must continue the command.
 func (b *commandBatch) runCommand() (finished bool) {
 	b.work++
 	b.commandsRun++
@@ -370,8 +369,8 @@ func (b *commandBatch) replyErrorOrRun(cmd *command, errorReply string) {
 	b.work += (b.sentBytes + len(b.buf) - before) / replyBytesPerWork
 }
 
-// lookUpPermittedCommand finds the command that the arguments name. If the command is unknown or not permitted, it
-// returns an error reply instead.
+// lookUpPermittedCommand returns the command that the arguments name. If the command is unknown, not permitted or has a
+// wrong number of arguments, it returns an error reply instead.
 func (b *commandBatch) lookUpPermittedCommand() (cmd *command, errorReply string) {
 	cmd = lookupCommand(commands, b.args[0])
 	if cmd == nil {

@@ -36,9 +36,9 @@ import (
 // Clients authenticate with the Authorization header (Bearer or Basic), the parameter token, or a client certificate.
 // Responses are JSON, including errors.
 //
-// Any web page can make a browser send requests with the user's credentials to other sites. Therefore the hub rejects
-// requests from pages of other sites, unless Hub.Origins lists the site. In a hub without users, a client on the same
-// machine must use a host name that no other site can claim.
+// Requests from web pages of other sites are rejected, because browsers may add the user's credentials to them.
+// Hub.Origins lists sites that are permitted nevertheless. In a hub without users, requests from the same machine must
+// use a trusted host name (see isTrustedHost).
 type httpAPI struct {
 	once        sync.Once
 	http        web.HTTP
@@ -126,8 +126,8 @@ func (api *httpAPI) checkOriginAndHost(r *http.Request) error {
 	return nil
 }
 
-// isTrustedHost reports whether host is an IP address, localhost or an allowed origin. Another site can let any other
-// name resolve to 127.0.0.1 (DNS rebinding). The browser would then treat the hub as part of that site.
+// isTrustedHost reports whether host is an IP address, localhost or the host of an allowed origin. An attacker can make
+// any other name resolve to 127.0.0.1 (DNS rebinding).
 func (api *httpAPI) isTrustedHost(host string) bool {
 	name := host
 	if h, _, err := net.SplitHostPort(host); err == nil {
@@ -137,8 +137,8 @@ func (api *httpAPI) isTrustedHost(host string) bool {
 	return err == nil || strings.EqualFold(name, "localhost") || api.originHosts[strings.ToLower(name)]
 }
 
-// checkOriginParseQueryOrWriteError checks the request's origin and returns its query parameters. The parameter token
-// and those in allowedBesidesToken are permitted. If the check fails, it writes an error response and returns false.
+// checkOriginParseQueryOrWriteError checks the origin of a request and parses its query. The permitted parameters are
+// token and those in allowedBesidesToken. If a check fails, it writes an error response and returns false.
 func (api *httpAPI) checkOriginParseQueryOrWriteError(w http.ResponseWriter, r *http.Request, allowedBesidesToken ...string) (q url.Values, ok bool) {
 	if err := api.checkOriginAndHost(r); err != nil {
 		writeHTTPError(w, http.StatusForbidden, err)
@@ -182,7 +182,8 @@ func (api *httpAPI) rejectLoginAndCloseIfMany(w http.ResponseWriter, r *http.Req
 	writeHTTPError(w, http.StatusUnauthorized, err)
 }
 
-// setCORSHeaders permits the web page that sent the request to read the response. The caller has checked its origin.
+// setCORSHeaders permits the web page that sent the request to read the response. The caller must have checked the
+// page's origin.
 func (api *httpAPI) setCORSHeaders(w http.ResponseWriter, r *http.Request) {
 	w.Header().Add("Vary", "Origin")
 	if origin := r.Header.Get("Origin"); origin != "" {
@@ -205,8 +206,8 @@ func (api *httpAPI) servePreflight(w http.ResponseWriter, r *http.Request) {
 
 var errNotAuthenticated = errors.New("authentication required; expected Authorization: Bearer TOKEN or Basic, or the parameter token")
 
-// authenticateRequest returns the user of a request. A request without credentials gets the initial user, which is nil
-// if clients must authenticate.
+// authenticateRequest returns the user whose credentials the request contains. Without credentials, it returns the
+// initial user of the connection, which is nil if clients must authenticate.
 func (api *httpAPI) authenticateRequest(r *http.Request, q url.Values) (userOrNil *user, err error) {
 	h := api.hub
 	scheme, credential, _ := strings.Cut(r.Header.Get("Authorization"), " ")
@@ -369,8 +370,8 @@ func (api *httpAPI) serveLargestTopics(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, list)
 }
 
-// largestLocalTopics returns the topics with the given prefix that have the most subscribers on this hub, at most limit
-// topics. total is the number of all topics with the prefix.
+// largestLocalTopics returns the topics on this hub that begin with prefix and have the most subscribers. largest
+// contains at most limit topics. total is the number of all topics that begin with prefix.
 func (h *Hub) largestLocalTopics(prefix string, limit int) (largest []topicSubscribers, total int) {
 	largest = []topicSubscribers{} // [] instead of null in JSON
 	h.EachName(Topic, func(name string, subscribers int) bool {
@@ -392,8 +393,8 @@ func sortAndTruncateBySubscribers(topics []topicSubscribers, limit int) []topicS
 	return topics[:min(len(topics), limit)]
 }
 
-// largestClusterTopics is like largestLocalTopics for all hubs of the cluster. It asks each hub for its largest topics
-// only. Therefore total may be too high: a topic that several hubs omit from their answers counts more than once.
+// largestClusterTopics is like largestLocalTopics, but covers all hubs of the cluster. total is approximate, because
+// each hub reports only its largest topics.
 func (h *Hub) largestClusterTopics(ctx context.Context, prefix string, limit int) (largest []topicSubscribers, total int) {
 	largest, total = h.largestLocalTopics(prefix, limit)
 	if h.Cluster == nil {
@@ -417,8 +418,8 @@ func (h *Hub) largestClusterTopics(ctx context.Context, prefix string, limit int
 	return sortAndTruncateBySubscribers(largest, limit), total
 }
 
-// Largest returns the topics with the given prefix that have the most subscribers on this hub, largest first. It
-// returns at most limit topics and at most 10,000. total is the number of all topics with the prefix.
+// Largest returns the topics on this hub that begin with prefix and have the most subscribers, largest first. It
+// returns at most limit topics, and never more than 10,000. total is the number of all topics that begin with prefix.
 func (h *Hub) Largest(prefix string, limit int) (names []string, total int) {
 	largest, total := h.largestLocalTopics(prefix, min(max(limit, 0), maxTopicLimit))
 	for _, p := range largest {

@@ -24,18 +24,18 @@ import (
 // Hub is a set of topics and their subscribers. The zero value is ready to use. The fields must not change after the
 // hub starts to serve. Methods are safe for concurrent use.
 type Hub struct {
-	// Limits limit the resources that clients may use.
+	// Limits limits the resources that clients may use.
 	Limits Limits
-	// Users contains the accounts that may use the hub. The default is nil: anyone may do anything.
+	// Users contains the accounts that may use the hub. With the default nil, every client may do everything.
 	Users *Users
-	// Origins lists the other sites whose web pages may use the hub, such as "https://example.com".
+	// Origins lists other sites whose web pages may use the hub, such as "https://example.com".
 	Origins []string
 	// Compression compresses messages of 1 KiB and more for WebSockets that accept compression. A message is compressed
 	// once for all subscribers of its topic. See web.WebSocket.Compression for the costs.
 	Compression bool
-	// Cluster connects the hub with other hubs. The default is nil: a single hub.
+	// Cluster connects the hub with other hubs. With the default nil, the hub stands alone.
 	Cluster Cluster
-	// Replay stores messages for clients that reconnect. The default is nil: no messages are stored.
+	// Replay stores messages for clients that reconnect. With the default nil, no messages are stored.
 	Replay *Replay
 
 	topics, patterns, sharded topicTable
@@ -54,7 +54,8 @@ type Hub struct {
 	server            atomic.Pointer[tcp.Server] // the first server; nil before it starts
 }
 
-// Check returns an error if a field is invalid. The error wraps tcp.ErrBadConfig. Do not serve such a hub.
+// Check returns an error if a field of h is invalid. The error wraps tcp.ErrBadConfig. Call Check before h serves
+// clients.
 func (h *Hub) Check() error {
 	if err := h.Limits.validate(); err != nil {
 		return err
@@ -67,7 +68,7 @@ func (h *Hub) Check() error {
 	return new(httpAPI).allowOrigins(h.Origins)
 }
 
-// Errors of subscribing and publishing. Clients receive the error texts.
+// Errors that clients receive when a subscription or a message is rejected.
 var (
 	errEmptyName            = errors.New("a topic needs a name")
 	errNameTooLong          = errors.New("the name of the topic is too long")
@@ -81,8 +82,8 @@ var (
 )
 
 // subscribe subscribes a client to a topic or pattern. It calls confirm with the client's number of subscriptions, even
-// if the client was already subscribed. The client receives messages only after this call, first the topic's last value
-// if there is one. Calls for the same client must not overlap.
+// if the client was already subscribed. The client receives messages only after the call of confirm. The first message
+// is the topic's last value, if stored. Calls for the same client must not overlap.
 func (h *Hub) subscribe(c *client, ref tcp.Ref, kind Kind, name string, confirm func(count int)) error {
 	if c.isSubscribed(kind, name) {
 		confirm(c.subscriptionCountForConfirmation(kind))
@@ -105,8 +106,8 @@ func (h *Hub) subscribe(c *client, ref tcp.Ref, kind Kind, name string, confirm 
 	return nil
 }
 
-// authorizeAndRecordSubscription checks the user's rights and the limits, and counts c as a subscriber. The caller must
-// then add ref to the group of the returned topic. Until then, the client receives no messages.
+// authorizeAndRecordSubscription checks the user's rights and the limits, and counts c as a subscriber. The client
+// receives no messages until the caller adds ref to the group of the returned topic.
 func (h *Hub) authorizeAndRecordSubscription(c *client, ref tcp.Ref, kind Kind, name string, limits Limits) (*topic, error) {
 	if err := h.checkNameLength(name); err != nil {
 		return nil, err
@@ -137,8 +138,8 @@ func (h *Hub) authorizeAndRecordSubscription(c *client, ref tcp.Ref, kind Kind, 
 	return t, nil
 }
 
-// removeSubscriberAndNotifyIfLast subtracts one from t's number of subscribers. After the last subscriber, it removes t
-// from the table and from the pattern index, and notifies the cluster.
+// removeSubscriberAndNotifyIfLast subtracts one from t's number of subscribers. If no subscribers remain, it removes t
+// from the hub and notifies the cluster.
 func (h *Hub) removeSubscriberAndNotifyIfLast(t *topic) {
 	if h.tableForKind(t.kind).removeSubscriber(t) {
 		if t.kind == Pattern {

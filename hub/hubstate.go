@@ -36,8 +36,7 @@ func (h redisOrHTTPHandler) SendToGroup(b tcp.Broadcast) (receivers int) {
 	return 0
 }
 
-// resumeClusterKind is the kind of a broadcast that resumes the cluster. The server delivers it after earlier
-// broadcasts.
+// resumeClusterKind is the kind of a broadcast that resumes message delivery by the cluster after an upgrade.
 const resumeClusterKind = Kind(kindCount)
 
 func (h *Hub) queueClusterResumeBehindBroadcasts(cluster ClusterMigrator) {
@@ -48,9 +47,8 @@ func (h *Hub) queueClusterResumeBehindBroadcasts(cluster ClusterMigrator) {
 	}
 }
 
-// hubStateVersion is the version of the format that SaveState writes. A state consists of the counters as JSON, the
-// cluster's state, the stored messages of a single hub (see saveKeptMessages), and the last values (name and message),
-// least recently used first. Each part is preceded by its length.
+// hubStateVersion is the version of the format in which SaveState writes the hub's state. The state contains the
+// counters, the cluster's state, stored messages and last values.
 const hubStateVersion = 3
 
 type savedCounters struct {
@@ -138,13 +136,12 @@ func (h *Hub) localReplayOrEmpty() *Replay {
 	return new(Replay)
 }
 
-// maxSavedKeptBytes limits the stored messages in a state, counted as for Replay.MaxBytes. Older messages are dropped.
+// maxSavedKeptBytes limits the size of the stored messages that an upgrade passes to the new process. Older messages
+// are dropped.
 const maxSavedKeptBytes = 256 << 20
 
-// saveKeptMessages writes the newest messages of a single hub up to maxBytes. The first part contains the epoch,
-// droppedFloor, the newest sequence number, and each entry of newestDropped. One part follows for each message, with
-// its topic, data, sequence number and time. The last part is empty. Each part is preceded by its length. Without a
-// stream, there is only the empty part.
+// saveKeptMessages writes the newest stored messages, at most maxBytes. The first part of the output describes the
+// stream. Each further part contains one message. An empty part ends the output. Every part begins with its length.
 func (r *Replay) saveKeptMessages(w io.Writer, maxBytes int) error {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -180,8 +177,8 @@ func (r *Replay) saveKeptMessages(w io.Writer, maxBytes int) error {
 	return err
 }
 
-// restoreKeptMessages reads the output of saveKeptMessages, and drops messages beyond the limits of r. If the output
-// contains no stream or is invalid, the next message begins a new stream.
+// restoreKeptMessages reads the output of saveKeptMessages. It drops messages that exceed the limits of r. If the
+// output contains no valid stream, the next message begins a new stream.
 func (r *Replay) restoreKeptMessages(in *bufio.Reader) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -231,7 +228,7 @@ func (h *Hub) addSavedCounters(s savedCounters) {
 	h.lastValues.evicted += s.Evicted
 }
 
-// readLengthPrefixed reads a length and then that number of bytes. At the end of the input, it returns io.EOF.
+// readLengthPrefixed reads a length and the data of this length. At the end of the input, it returns io.EOF.
 func readLengthPrefixed(in *bufio.Reader) ([]byte, error) {
 	n, err := binary.ReadUvarint(in)
 	if err != nil {

@@ -7,11 +7,9 @@ import (
 	"sync"
 )
 
-// lastValueCache stores the newest message of each topic for later subscribers.
-//
-// A subscriber receives the confirmation, then the topic's newest message, then every later message exactly once. To
-// ensure this, topicLock is held while a message is stored and sent, and while a subscriber receives the newest message
-// and joins the group.
+// lastValueCache stores the newest message of each topic for later subscribers. A subscriber first receives the newest
+// message, and afterwards every later message exactly once. For this purpose, topicLock is held while a message is sent
+// and while a subscriber is added.
 type lastValueCache struct {
 	topicLocks [64]sync.Mutex // by hash of the topic; locked before mu
 
@@ -29,14 +27,15 @@ type lastValue struct {
 	newer, older *lastValue
 }
 
-// lastValueOverhead is the memory of a lastValue without its name and message: the struct, and 40 bytes in a map.
+// lastValueOverhead is the memory of a lastValue in bytes, excluding its name and message. It includes 40 bytes for the
+// entry in a map.
 const lastValueOverhead = 64 + 40
 
 func (v *lastValue) memoryBytes() int {
 	return lastValueOverhead + (len(v.name)+15)&^15 + cap(v.message)
 }
 
-// topicLock returns the lock that orders the messages of a topic. Several topics may share a lock.
+// topicLock returns the mutex that keeps messages of a topic in order. Several topics may share a mutex.
 func (l *lastValueCache) topicLock(topic string) *sync.Mutex {
 	return &l.topicLocks[maphash.String(hashSeed, topic)%uint64(len(l.topicLocks))]
 }
@@ -49,8 +48,8 @@ func (l *lastValueCache) storeAndSendUnderTopicLock(topic string, message []byte
 	send()
 }
 
-// storeNewestAndEvict stores a topic's newest message, and evicts the least recently used topics beyond the limits. If
-// the message alone exceeds the limits, it removes the topic instead.
+// storeNewestAndEvict stores the newest message of a topic. If a limit is exceeded, it evicts the least recently used
+// topics. If the message alone exceeds the limit, it removes the topic.
 func (l *lastValueCache) storeNewestAndEvict(topic string, message []byte, limits Limits) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

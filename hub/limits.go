@@ -9,39 +9,40 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// Limits limits the resources of a Hub that clients may use. For connections and slow subscribers, see tcp.Limits and
-// tcp.Server.SlowConsumer. A field that is 0 has its default. Negative values are errors.
+// Limits limits the resources of a Hub that clients may use. tcp.Limits and tcp.Server.SlowConsumer limit connections
+// and slow subscribers. A field that is 0 has its default. Negative values are errors.
 type Limits struct {
 	// MaxMessage limits the size of a message in bytes. The default is 64 KiB, the maximum 1 GiB. In the Redis
-	// protocol, tcp.Limits.MaxMessage of the server also applies. A message whose encoded form exceeds
+	// protocol, the server's tcp.Limits.MaxMessage also applies. A message whose encoded form exceeds
 	// tcp.Limits.MaxUnsent is not delivered.
 	MaxMessage int
-	// MaxTopics limits the number of topics with subscribers, and separately the number of patterns with subscribers.
-	// The default is 10,000,000.
+	// MaxTopics limits the number of topics with subscribers. The same limit applies separately to patterns. The
+	// default is 10,000,000.
 	MaxTopics int
-	// MaxName limits the length of a topic's name or of a pattern in bytes. The default is 1,024, the maximum 65,536.
+	// MaxName limits the length of a topic name or a pattern in bytes. The default is 1,024, the maximum 65,536.
 	MaxName int
-	// MaxSubscriptions limits the topics and patterns to which one client is subscribed. The default is 100,000.
+	// MaxSubscriptions limits the number of topics and patterns that one client is subscribed to. The default is
+	// 100,000.
 	MaxSubscriptions int
-	// MaxSubscribers limits the subscribers of one topic or pattern. The default is 0: no limit.
+	// MaxSubscribers limits the number of subscribers of one topic or pattern. The default 0 means no limit.
 	MaxSubscribers int
-	// MaxPatternWork limits the work of matching one published message against the patterns of all clients, in units of
-	// about 10 ns. The work is computed for the most expensive topic name of MaxName bytes. The default is 100,000,
-	// about 1 ms.
+	// MaxPatternWork limits the work of matching one message against the patterns of all clients. One unit of work
+	// takes about 10 ns. The work is computed for the most expensive topic name of MaxName bytes. The default is
+	// 100,000, about 1 ms.
 	MaxPatternWork int
-	// MaxPatternCost limits the total cost of one client's patterns. A pattern costs the work that it adds to a publish
-	// (see MaxPatternWork), plus 1 for every 64 bytes of its compiled form. Most patterns add no work. All clients of
-	// an address together may use twice MaxPatternCost, but no more than the unused part of MaxPatternWork, so that a
-	// few addresses cannot use up MaxPatternWork. The default is 25,000.
+	// MaxPatternCost limits the total cost of one client's patterns. The cost of a pattern is the work that it adds to
+	// a publish (see MaxPatternWork), plus 1 for every 64 bytes of its compiled form. Most patterns add no work. All
+	// clients of an address together may use twice MaxPatternCost, but at most the unused part of MaxPatternWork. The
+	// default is 25,000.
 	MaxPatternCost int
-	// MaxFailedLogins limits successive failed logins of a connection. The clients of an IPv4 address or IPv6 /64
-	// network together may fail ten times as often in a minute. The connection that exceeds a limit is closed: in the
-	// Redis protocol after a second, otherwise at once. A correct password is always accepted. The default is 10, the
-	// maximum 200.
+	// MaxFailedLogins limits consecutive failed logins on a connection. All clients of an IPv4 address or IPv6 /64
+	// network together may fail ten times as often per minute. A connection that exceeds a limit is closed. In the
+	// Redis protocol, the connection stays open for one more second. A correct password is always accepted. The default
+	// is 10, the maximum 200.
 	MaxFailedLogins int
-	// PublishRate limits the messages per second that a client publishes. A client may publish all messages of a second
-	// at once. Further messages are rejected. For HTTP requests, the limit applies to an IPv4 address or IPv6 /64
-	// network. The default is 0: no limit. The maximum is 1,000,000,000.
+	// PublishRate limits the number of messages that a client may publish per second. A client may publish all messages
+	// of a second at once. Further messages are rejected. All HTTP requests from an IPv4 address or IPv6 /64 network
+	// share one limit. The default 0 means no limit. The maximum is 1,000,000,000.
 	PublishRate int
 	// LastValues limits the number of topics whose newest message is stored for later subscribers. The default is 0:
 	// none. LastValueBytes limits the memory of these messages: names and messages as allocated, plus 104 bytes per
@@ -61,7 +62,8 @@ func (l Limits) lastValueBytes() int   { return cmp.Or(l.LastValueBytes, 64<<20)
 
 const maxFailedLoginsLimit = 200
 
-// configError is an error of a configuration. It wraps tcp.ErrBadConfig without repeating its text.
+// configError is an error in a configuration. It wraps tcp.ErrBadConfig, but does not repeat the text of
+// tcp.ErrBadConfig.
 type configError struct{ error }
 
 func (configError) Unwrap() error { return tcp.ErrBadConfig }

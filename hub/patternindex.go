@@ -14,15 +14,12 @@ import (
 
 // patternIndex finds the patterns that match a topic without trying every pattern.
 //
-// The literal runs of a pattern are its beginning, its end, and the texts between two of the characters *, ? and [. A
-// topic can match only if it contains all of them, so the index stores the pattern under only one run. It selects the
-// run with the fewest patterns so far. A publish looks up the beginnings, ends and substrings of its topic in the
-// index, in all lengths of stored runs. Then it tries the patterns found.
+// A literal run is a part of a pattern without wildcards. A matching topic contains all literal runs of the pattern.
+// Therefore the index stores each pattern under only one of its runs, selected so that few patterns share a run. A
+// publish looks up the substrings of its topic and tries the patterns found.
 //
-// Runs are identified by their hash. If two runs have the same hash, some patterns are tried in vain.
-//
-// The index limits the work of a publish: see maxPublishWork. Patterns are tried without a lock, because chunks of
-// buckets are immutable: a change copies them.
+// Runs are identified by their hash. If two runs have the same hash, a publish tries more patterns than necessary.
+// maxPublishWork limits the work of a publish.
 type patternIndex struct {
 	mu             sync.RWMutex
 	buckets        [runPlaceCount]map[uint64]bucket // by hash of the run
@@ -46,16 +43,15 @@ type literalRun struct {
 	hash  uint64
 }
 
-// bucket contains the patterns stored under one run, usually one pattern. The patterns are divided into chunks, which
-// are immutable, so publishers read them without a lock. Every chunk except the last contains chunkSize patterns.
+// bucket contains the patterns stored under one literal run. It consists of immutable chunks, which publishers read
+// without a lock. Every chunk except the last contains chunkSize patterns.
 type bucket struct {
 	chunks [][]indexedPattern
 	size   int
 	work   int // of all patterns
 }
 
-// chunkSize is the number of patterns in a chunk. A change of a bucket copies one chunk, and the pointers to the
-// others.
+// chunkSize is the number of patterns in a chunk of a bucket. A change of a bucket copies at most two chunks.
 const chunkSize = 64
 
 type indexedPattern struct {
@@ -73,7 +69,7 @@ func (b bucket) copyWithPatternAppended(p indexedPattern) bucket {
 	return bucket{chunks, b.size + 1, b.work}
 }
 
-// copyWithSlotRemoved returns a copy of the bucket without the pattern in slot. The last pattern takes its place.
+// copyWithSlotRemoved returns a copy of the bucket without the pattern in slot. The last pattern moves into slot.
 func (b bucket) copyWithSlotRemoved(slot int) bucket {
 	chunks := slices.Clone(b.chunks)
 	last := len(chunks) - 1
@@ -109,17 +105,18 @@ func (p indexedPattern) matches(name string) bool {
 	return glob{p.topic.name, p.globProgram}.matches(name)
 }
 
-// hashBase is the random base of a polynomial hash. With such a hash, the hashes of a text's prefixes are enough to
-// compute the hash of any substring (see substringHash).
+// hashBase is the random base of a polynomial hash. The hash of a substring can be computed from the hashes of two
+// prefixes (see substringHash).
 var hashBase = rand.Uint64() | 1
 
 func extendHash(hash uint64, b byte) uint64 { return hash*hashBase + uint64(b) + 1 }
 
-// maxInnerRuns limits the number of runs between a pattern's first and last run that the index considers.
+// maxInnerRuns limits the literal runs in the middle of a pattern that the index considers. A literal run is a part
+// without wildcards.
 const maxInnerRuns = 16
 
 // roundDownRunSize returns how many leading bytes of a run are hashed. A run is a part of a pattern without wildcards.
-// The result is one of a few sizes, because a publish scans its topic once for each size in use.
+// Large sizes are rounded down to a power of two, because each size in use slows down a publish.
 func roundDownRunSize(runSize int) int {
 	if runSize <= 16 {
 		return runSize
@@ -127,8 +124,8 @@ func roundDownRunSize(runSize int) int {
 	return 1 << (bits.Len(uint(runSize)) - 1) // a power of two
 }
 
-// eachLiteralRun calls yield with each run under which a pattern can be stored, until yield returns false. The first
-// run is the beginning of the pattern, even if it is empty. The inner runs and the end follow.
+// eachLiteralRun calls yield with the literal runs of a pattern until yield returns false. A literal run is a part of
+// the pattern without wildcards. The first run is the beginning of the pattern, even if it is empty.
 func eachLiteralRun(pattern string, yield func(literalRun) bool) {
 	var (
 		literal = make([]byte, 0, 64)
@@ -168,9 +165,9 @@ func eachLiteralRun(pattern string, yield func(literalRun) bool) {
 	}
 }
 
-// addPatternWithinBudget adds a pattern. Its cost is the increase of the maximum work of a publish, plus a charge for
-// memory. It fails if the cost exceeds clientBudget, or if the maximum work would exceed the limits. A pattern that is
-// already in the index keeps its cost.
+// addPatternWithinBudget adds a pattern and returns its cost (see Limits.MaxPatternCost). It fails if the cost exceeds
+// clientBudget, or if all patterns together would exceed MaxPatternWork. A pattern that is already in the index keeps
+// its cost.
 func (x *patternIndex) addPatternWithinBudget(t *topic, limits Limits, clientBudget int) (cost int, err error) {
 	x.mu.RLock()
 	if t.indexed {
@@ -245,8 +242,8 @@ func (x *patternIndex) removeIndexedPattern(t *topic, limits Limits) {
 	})
 }
 
-// updateMaxPublishWork adjusts the maximum work of a publish after the work of run r's bucket has changed. It returns
-// the increase.
+// updateMaxPublishWork updates x.maxPublishWork after the work of r's bucket has changed from oldWork to newWork. It
+// returns the increase of x.maxPublishWork, which may be negative.
 func (x *patternIndex) updateMaxPublishWork(r literalRun, oldWork, newWork int, limits Limits) (increase int) {
 	lengths := &x.runLengths[r.place]
 	for len(*lengths) <= r.size {
@@ -261,10 +258,8 @@ func (x *patternIndex) updateMaxPublishWork(r literalRun, oldWork, newWork int, 
 	return increase
 }
 
-// The cost of a pattern, in units of about 10 ns on a processor from 2020. Trying a pattern costs tryUnits, plus 1 for
-// each star. It costs 1 more for every searchBytesPerUnit bytes of a name in which a literal segment is searched, every
-// maskWordsPerUnit words of a mask (see segment.findFirstEnd), every anchorBytesPerUnit bytes at a name's beginning or
-// end that are compared with sets, and every memoryBytesPerUnit bytes of memory.
+// Costs of matching and storing a pattern, in units of about 10 ns. Trying a pattern costs tryUnits. The other
+// constants are numbers of bytes, or of 64-bit words of a mask, that cost one unit.
 const (
 	tryUnits           = 4
 	searchBytesPerUnit = 128
@@ -315,9 +310,9 @@ type runLengthWork struct {
 
 type level struct{ work, n int }
 
-// updateMaxWork records that the work of one bucket has changed from oldWork to newWork, where 0 means that there is no
-// bucket. It returns by how much the maximum work for a topic name increases. A name contains up to maxBuckets runs of
-// this length.
+// updateMaxWork records that the work of one bucket has changed from oldWork to newWork. A work of 0 means that the
+// bucket does not exist. A topic name contains at most maxBuckets runs of this length. increase is the change of l.work
+// and may be negative.
 func (l *runLengthWork) updateMaxWork(oldWork, newWork, maxBuckets int) (increase int) {
 	l.adjustBucketCountForWork(oldWork, -1)
 	l.adjustBucketCountForWork(newWork, 1)
@@ -358,7 +353,8 @@ var matchScratchPool = sync.Pool{New: func() any { return new(matchScratch) }}
 
 const maxPooledMatchEntries = 4096
 
-// eachMatchingPattern calls yield for each pattern that matches name. It returns the number of patterns that it tried.
+// eachMatchingPattern calls yield for each pattern that matches name. It returns the number of patterns that it has
+// tried.
 func (x *patternIndex) eachMatchingPattern(name string, yield func(*topic)) (patternsTried int) {
 	m := matchScratchPool.Get().(*matchScratch)
 	m.hashes = append(m.hashes[:0], 0)

@@ -20,21 +20,21 @@ import (
 // published after the delivery. SaveState waits until both counters are equal. It runs after Upgrading has changed and
 // before connections move.
 
-// errUpgradeBacklogFull rejects a message because too many messages are already queued until the end of an upgrade.
+// errUpgradeBacklogFull rejects a message during an upgrade because too many messages are already queued.
 var errUpgradeBacklogFull = errors.New("an upgrade is in progress, and too many messages are held")
 
 // Publish sends a message to all subscribers of a topic and of matching patterns. It returns the number of receivers on
-// this hub and does not wait for delivery. If one goroutine publishes several messages to a topic, they arrive in
-// order. While an upgrade moves subscribers, messages are queued. If the queue is full, Publish fails.
+// this hub and does not wait for delivery. Messages that one goroutine publishes to a topic arrive in order. During an
+// upgrade, messages may be queued. If the queue is full, Publish fails.
 func (h *Hub) Publish(name string, message []byte) (receivers int, err error) {
 	return h.authorizeAndPublish(anyone, nil, Topic, name, message)
 }
 
-// rateCheck counts one message and reports whether its publisher sends at most rate messages per second.
+// rateCheck counts one message. It reports whether the publisher sends at most rate messages per second.
 type rateCheck func(now time.Time, rate int) bool
 
-// authorizePublish checks the user's rights, the name, the size and the rate. If withinRate is nil, the rate is not
-// limited.
+// authorizePublish checks the user's rights, the topic name, the message size and the rate. If withinRate is nil, the
+// rate is not checked.
 func (h *Hub) authorizePublish(u *user, withinRate rateCheck, kind Kind, topic string, message []byte) error {
 	var err error
 	switch rate, limit := h.Limits.PublishRate, h.Limits.maxMessage(); {
@@ -52,9 +52,8 @@ func (h *Hub) authorizePublish(u *user, withinRate rateCheck, kind Kind, topic s
 	return h.countRefusal(err)
 }
 
-// authorizeAndPublish sends a message to the other hubs and to this hub's subscribers, if authorizePublish permits it.
-// It returns the number of receivers on this hub. During an upgrade, the server delivers the message on this hub and
-// may queue it.
+// authorizeAndPublish publishes a message on all hubs if authorizePublish permits the message. It returns the number of
+// receivers on this hub. During an upgrade, the message may be queued.
 func (h *Hub) authorizeAndPublish(u *user, withinRate rateCheck, kind Kind, topic string, message []byte) (
 	receivers int, err error) {
 	if err := h.authorizePublish(u, withinRate, kind, topic, message); err != nil {
@@ -99,12 +98,12 @@ func (m *replayBuffer) beginNewStreamLocked() {
 // keepsLocally reports whether this hub stores messages itself, without a cluster.
 func (h *Hub) keepsLocally() bool { return h.Replay != nil && h.Cluster == nil }
 
-// keptByOtherProcess is passed instead of an id if the new process of an upgrade stores the message. In the old
-// process, clients that can resume do not receive such a message. The new process sends it when they reconnect.
+// keptByOtherProcess replaces the id of a message that the new process of an upgrade stores. The old process does not
+// send such a message to clients that can resume. The new process sends the message when the clients reconnect.
 const keptByOtherProcess = "-"
 
-// keepIfSingleHubAndDeliver sends a message to this process's subscribers. A single hub first stores the message if
-// Replay selects its topic, unless a new process stores it.
+// keepIfSingleHubAndDeliver sends a message to this process's subscribers. In a hub without a cluster, it first stores
+// the message if Replay selects the topic.
 func (h *Hub) keepIfSingleHubAndDeliver(kind Kind, topic string, message []byte) (receivers int) {
 	if h.Cluster != nil || !h.keepsAny(kind, topic) {
 		return h.deliverLocally(kind, topic, message, "")
@@ -131,8 +130,8 @@ func (h *Hub) isHandedOver() bool {
 	return h.keepsLocally() && s != nil && s.HandedOver()
 }
 
-// beginLocalStreamAndDropExpired drops expired messages of a single hub. If the hub has no stream yet, it begins one.
-// In the new process of an upgrade, it leaves that to RestoreState.
+// beginLocalStreamAndDropExpired drops expired messages of a hub without a cluster. If necessary, it begins a new
+// stream. During an upgrade, RestoreState begins the stream instead.
 func (h *Hub) beginLocalStreamAndDropExpired() {
 	if !h.keepsLocally() {
 		return
@@ -146,8 +145,8 @@ func (h *Hub) beginLocalStreamAndDropExpired() {
 	r.DropExpired(time.Now())
 }
 
-// deliverLocally sends a message to this process's subscribers of a topic and of matching patterns, and returns their
-// number. id is the message's id, or "" if the message is not stored.
+// deliverLocally sends a message to this process's subscribers of a topic and of matching patterns. It returns the
+// number of receivers. id is "" for a message that is not stored.
 func (h *Hub) deliverLocally(kind Kind, topicName string, message []byte, id string) (receivers int) {
 	var all deliveryCounts
 	toTopic := func() {
@@ -167,8 +166,8 @@ func (h *Hub) deliverLocally(kind Kind, topicName string, message []byte, id str
 	return all.sent
 }
 
-// Deliver sends a message from another hub to this hub's subscribers, and returns their number. It does not wait for
-// delivery. Messages that one goroutine delivers arrive in order. kind is Topic or Sharded.
+// Deliver sends a message from another hub to this hub's subscribers. It returns the number of receivers and does not
+// wait for delivery. Messages that one goroutine delivers arrive in order. kind is Topic or Sharded.
 func (h *Hub) Deliver(kind Kind, name string, message []byte) (receivers int) {
 	return h.deliverLocally(kind, name, message, "")
 }

@@ -6,9 +6,8 @@ import (
 	"time"
 )
 
-// rateLimit limits the number of events in a window. All events of a window may occur at once. The value is a time,
-// which each event moves forward by window/rate. An event is rejected if it would move this time more than one window
-// into the future.
+// rateLimit limits the number of events per window of time. All events of a window may occur at once. The zero value is
+// ready to use.
 type rateLimit time.Time
 
 func (p *rateLimit) allow(now time.Time, rate int, window time.Duration) bool {
@@ -25,8 +24,8 @@ func (p *rateLimit) allow(now time.Time, rate int, window time.Duration) bool {
 
 const maxLimitedAddrs = 16_384
 
-// addrRateLimits contains a rate limit for each address. When the table is full, it is halved: idle addresses are
-// evicted first, then arbitrary ones.
+// addrRateLimits contains a rate limit for each address. A full table evicts all idle addresses. If more than half of
+// the table remains, it evicts arbitrary addresses, too.
 type addrRateLimits struct {
 	mu     sync.Mutex
 	byAddr map[netip.Addr]rateLimit
@@ -48,7 +47,8 @@ func (ps *addrRateLimits) allow(addr netip.Addr, now time.Time, rate int, window
 	return ok
 }
 
-// clientNetwork returns the address to which limits apply: an IPv4 address, or the /64 network of an IPv6 address.
+// clientNetwork returns the address to which limits apply. For IPv4, this is addr itself. For IPv6, this is the /64
+// network of addr.
 func clientNetwork(addr netip.Addr) netip.Addr {
 	if addr = addr.Unmap(); !addr.Is6() {
 		return addr

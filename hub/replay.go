@@ -14,14 +14,15 @@ import (
 	"time"
 )
 
-// Replay configures which messages the hub stores. A client that reconnects with the id of its last message receives
-// the messages that it missed. The fields must not change after the hub starts to serve. Topics must not be empty. Any
-// other field that is zero has its default. Negative values are errors.
+// Replay configures which messages the hub stores for clients that reconnect. A client that sends the id of its last
+// message receives the messages that it missed. Topics must not be empty. Any other field that is zero has its default.
+// Negative values are errors. The fields must not change after the hub starts to serve.
 //
-// A single hub stores the messages in memory. In an upgrade, the newest 256 MiB move to the new process. A restart
-// loses all messages, and clients that reconnect with an older id are notified of a gap. With a Cluster, a NATS stream
-// stores the messages, and all nodes deliver them in the same order (see Cluster.EnqueueForStream). Every node has a
-// copy of the stream in memory, so a replay involves no other node.
+// A single hub stores the messages in memory. An upgrade moves the newest 256 MiB to the new process. A restart loses
+// all messages. Clients that reconnect after a restart are notified of a gap.
+//
+// With a Cluster, a NATS stream stores the messages. All nodes deliver these messages in the same order (see
+// Cluster.EnqueueForStream). Every node has a copy of the stream in memory.
 type Replay struct {
 	// Topics selects the topics whose messages are stored. An entry is a topic's name, or a prefix followed by "*". The
 	// prefix must end with ".", ":" or "/". Examples are news.today, news.* and chat:*. The entry "*" selects all
@@ -39,16 +40,16 @@ type Replay struct {
 	// limits above apply.
 	MaxBytesPerTopic, MaxMessagesPerTopic int
 	// MaxReplays limits the replays that run at the same time. The default is 64. A replay of few messages does not
-	// count. At most 64 times MaxReplays further clients wait; the others must try again. If a client does not read for
-	// a second, its replay stops, and the client waits again.
+	// count. Up to 64 times MaxReplays further clients wait. Any more clients are rejected and must try again. If a
+	// client does not read for a second, its replay stops, and the client waits again.
 	MaxReplays int
 	// MaxReplaysEach limits the replays of one user that run at the same time. The clients of an IPv4 address or IPv6
-	// /64 network may have twice as many. Without Users, only the limit per address applies. At most 64 times
+	// /64 network may together run twice as many. Without Users, only the limit per address applies. Up to 64 times
 	// MaxReplaysEach clients of a user may wait. If all clients share a user or a proxy, set MaxReplaysEach to
 	// MaxReplays. The default is a quarter of MaxReplays.
 	MaxReplaysEach int
-	// Timeout limits the time of a replay, including the wait before it. After Timeout, the client is disconnected, and
-	// may reconnect to get the remaining messages. The default is 30 s.
+	// Timeout limits the time of a replay, including the time that the client waits for its start. After Timeout, the
+	// client is disconnected. It may reconnect to get the remaining messages. The default is 30 s.
 	Timeout time.Duration
 
 	replayBuffer
@@ -58,7 +59,7 @@ func (r *Replay) maxReplays() int        { return cmp.Or(r.MaxReplays, 64) }
 func (r *Replay) maxReplaysEach() int    { return cmp.Or(r.MaxReplaysEach, (r.maxReplays()+3)/4) }
 func (r *Replay) timeout() time.Duration { return cmp.Or(r.Timeout, 30*time.Second) }
 
-// Bounds returns MaxBytes, MaxMessages and MaxAge with defaults applied.
+// Bounds returns MaxBytes, MaxMessages and MaxAge. A field that is 0 is replaced by its default.
 func (r *Replay) Bounds() (bytes, messages int, age time.Duration) {
 	return cmp.Or(r.MaxBytes, 64<<20), cmp.Or(r.MaxMessages, 1_000_000), cmp.Or(r.MaxAge, time.Hour)
 }
@@ -101,11 +102,12 @@ func (r *Replay) validate(limits Limits) error {
 	return nil
 }
 
-// maxReplayTopicBytes limits the length of an entry of Topics. An entry of this length always fits into a NATS subject.
+// maxReplayTopicBytes limits the length of an entry of Replay.Topics. An entry of this length always fits into a NATS
+// subject.
 const maxReplayTopicBytes = 256
 
-// keepsAny reports whether Topics selects topicOrPattern. For a pattern, it reports whether Topics can select a topic
-// that the pattern matches.
+// keepsAny reports whether r.Topics selects a topic. For a pattern, it reports whether the pattern can match a selected
+// topic.
 func (r *Replay) keepsAny(kind Kind, topicOrPattern string) bool {
 	return slices.ContainsFunc(r.Topics, func(topic string) bool {
 		beginning, begins := strings.CutSuffix(topic, "*")
@@ -131,8 +133,8 @@ func literalPrefix(pattern string) string {
 	return pattern
 }
 
-// KeepsAll reports whether the messages of a topic are stored. For a pattern, it reports whether the messages of every
-// topic that the pattern matches are stored.
+// KeepsAll reports whether the messages of a topic are stored. For a pattern, it reports whether the messages of all
+// matching topics are stored.
 func (r *Replay) KeepsAll(kind Kind, topicOrPattern string) bool {
 	if kind != Pattern {
 		return r.keepsAny(kind, topicOrPattern)
@@ -147,10 +149,9 @@ func (h *Hub) keepsAny(kind Kind, topicOrPattern string) bool {
 	return h.Replay != nil && h.Replay.keepsAny(kind, topicOrPattern)
 }
 
-// Position identifies a stored message. Position.String returns the message id that clients receive and send.
+// Position identifies a stored message. Clients receive and send the result of String as the message id.
 type Position struct {
-	// Epoch identifies the stream, because a new stream numbers its messages from 1 again. It consists of at most 32
-	// lower-case letters and digits.
+	// Epoch identifies the stream that contains the message. It consists of at most 32 lower-case letters and digits.
 	Epoch string
 	// Seq is the message's sequence number in the stream.
 	Seq uint64
@@ -172,8 +173,7 @@ func parsePosition(text string) (p Position, err error) {
 }
 
 // parseIssuedPosition parses a message id from a client. It rejects an id that is more than MaxMessages ahead of this
-// node's newest message. The stream holds at most MaxMessages messages, so this node cannot be further behind the node
-// that issued the id.
+// node's newest message. No node can have issued such an id.
 func (r *Replay) parseIssuedPosition(text string) (Position, error) {
 	p, err := parsePosition(text)
 	if err != nil {
@@ -187,14 +187,11 @@ func (r *Replay) parseIssuedPosition(text string) (Position, error) {
 	return p, nil
 }
 
-// replayBuffer contains the stored messages in order. In a single hub, each publisher holds mu while it numbers, stores
-// and sends its message. With a cluster, one goroutine of the cluster does this for all messages. Therefore all clients
-// receive the messages of all topics in the same order. The last step of a client's replay holds mu for reading, so
-// that the client misses no message and receives none twice.
+// replayBuffer contains the stored messages in order. mu is held while a message is numbered, stored and sent.
+// Therefore all clients receive the messages of all topics in the same order.
 //
-// A dropped message remains in messages without a topic until compactDroppedMarks removes it. The messages of a topic
-// also form a list, because the limits per topic drop messages in the middle. Expired messages are dropped when a
-// message is stored and when a client subscribes, so no timer is needed.
+// A dropped message remains in the slice messages, without a topic, until compactDroppedMarks removes it. The messages
+// of each topic also form a linked list.
 type replayBuffer struct {
 	mu        sync.RWMutex
 	ready     bool           // the messages of the stream are loaded
@@ -255,12 +252,13 @@ type KeptMessage struct {
 	Time  time.Time // when the stream stored it
 	Topic string
 	Data  []byte // must not change
-	// Old marks a message from before this node started. KeepAndDeliver stores it, but does not send it to subscribers.
+	// Old marks a message from before this node started. KeepAndDeliver stores an old message, but does not send it to
+	// subscribers.
 	Old bool
 }
 
-// Begin discards all messages and starts a new stream, whose first message has the number firstSeq. Clients that resume
-// wait until Ready is called.
+// Begin discards all stored messages and starts a new stream. firstSeq is the sequence number of the first message.
+// Clients that resume must wait until Ready is called.
 func (r *Replay) Begin(epoch string, firstSeq uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -273,8 +271,8 @@ func (m *replayBuffer) clearAndBeginStreamLocked(epoch string, firstSeq uint64) 
 	m.newestDropped, m.droppedFloor, m.maxDropped = make(map[string]uint64), firstSeq-1, firstSeq-1
 }
 
-// Ready records that KeepAndDeliver has been called with all messages up to number seq. Clients that wait
-// to resume then continue.
+// Ready declares that the stream is loaded. Call Ready after KeepAndDeliver was called for all messages up to seq.
+// Clients that wait to resume can then continue.
 func (r *Replay) Ready(seq uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -286,15 +284,16 @@ func (m *replayBuffer) readyLocked(seq uint64) {
 	m.wakeAllPositionWaiters()
 }
 
-// At returns the position of the newest message. Until Ready is called, ready is false.
+// At returns the position of the newest message. ready is false until Ready has been called.
 func (r *Replay) At() (newest Position, ready bool) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return r.newestPos, r.ready
 }
 
-// KeepAndDeliver stores the next message of the stream. Unless m.Old is set, it also sends the message to this hub's
-// subscribers and returns their number.
+// KeepAndDeliver stores the next message of the stream. It sends the message to this hub's subscribers and returns the
+// number of receivers. A message with Old set is only stored. If m skips a sequence number, all earlier messages are
+// discarded.
 func (h *Hub) KeepAndDeliver(m KeptMessage) (receivers int) {
 	r := h.Replay
 	r.mu.Lock()
@@ -317,8 +316,8 @@ func (h *Hub) keepAndDeliverLocked(m KeptMessage) (receivers int) {
 	return h.deliverLocally(Topic, m.Topic, m.Data, m.At.String())
 }
 
-// clearAndSendGapNotice discards all messages after a loss, and notifies clients that messages up to newest may be
-// missing.
+// clearAndSendGapNotice discards all stored messages after some messages were lost. It notifies clients that messages
+// up to newest may be missing.
 func (r *Replay) clearAndSendGapNotice(hub *Hub, newest Position) {
 	ready := r.ready
 	r.clearAndBeginStreamLocked(newest.Epoch, newest.Seq+1)
@@ -346,15 +345,15 @@ func (m *replayBuffer) wakeAllPositionWaiters() {
 	}
 }
 
-// DropExpired drops messages that are older than MaxAge.
+// DropExpired drops stored messages that are older than MaxAge.
 func (r *Replay) DropExpired(now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.dropBeyondLimits(now, math.MaxInt)
 }
 
-// dropBeyondLimits drops the oldest messages until MaxBytes, MaxMessages and MaxAge are met. Because of MaxAge alone,
-// it drops at most maxExpired messages.
+// dropBeyondLimits drops the oldest messages until MaxBytes, MaxMessages and MaxAge are met. maxExpired limits the
+// number of messages that are dropped only because of MaxAge.
 func (r *Replay) dropBeyondLimits(now time.Time, maxExpired int) {
 	bytes, messages, age := r.Bounds()
 	for n := 0; r.live > 0; n++ {
@@ -366,8 +365,8 @@ func (r *Replay) dropBeyondLimits(now time.Time, maxExpired int) {
 	}
 }
 
-// addDroppingOverTopicLimits stores a message. If its topic then exceeds the limits per topic, it drops the topic's
-// oldest messages.
+// addDroppingOverTopicLimits stores a message. If the topic exceeds the limits per topic, it drops the topic's oldest
+// messages.
 func (r *Replay) addDroppingOverTopicLimits(seq uint64, when time.Time, name string, data []byte) {
 	t := r.topics[name]
 	if t == nil {
@@ -420,8 +419,8 @@ func (m *replayBuffer) recordNewestDropped(topic string, seq uint64) {
 	m.maxDropped = max(m.maxDropped, seq)
 }
 
-// compactDroppedMarks removes dropped messages from the slice messages: at once if they are the oldest, otherwise when
-// more than half of the elements are dropped messages.
+// compactDroppedMarks removes dropped messages from the slice messages. Dropped messages at the beginning of the slice
+// are removed at once. Other dropped messages are removed when they fill more than half of the slice.
 func (m *replayBuffer) compactDroppedMarks() {
 	for m.head < len(m.messages) && m.messages[m.head].topic == nil {
 		m.messages[m.head] = nil
@@ -439,8 +438,8 @@ func (m *replayBuffer) compactDroppedMarks() {
 	m.messages, m.head = kept, 0
 }
 
-// firstOrNextSeq returns the number of the oldest message. If there are no messages, it returns the number that the
-// next message will have.
+// firstOrNextSeq returns the sequence number of the oldest stored message. If no messages are stored, it returns the
+// number of the next message.
 func (m *replayBuffer) firstOrNextSeq() uint64 {
 	if m.head < len(m.messages) {
 		return m.messages[m.head].seq
@@ -448,22 +447,23 @@ func (m *replayBuffer) firstOrNextSeq() uint64 {
 	return m.newestPos.Seq + 1
 }
 
-// messagesAndDropMarksAfter returns the messages with a number above seq. Dropped messages among them have no topic.
+// messagesAndDropMarksAfter returns the messages with a sequence number above seq. The result includes dropped
+// messages, which have no topic.
 func (m *replayBuffer) messagesAndDropMarksAfter(seq uint64) []*keptMessage {
 	all := m.messages[m.head:]
 	i, _ := slices.BinarySearchFunc(all, seq+1, func(k *keptMessage, seq uint64) int { return cmp.Compare(k.seq, seq) })
 	return all[i:]
 }
 
-// newestDroppedSeq returns the number of the newest message of a topic that has been dropped. If that number is
-// unknown, it returns a higher one. All messages of the topic after this number are present.
+// newestDroppedSeq returns the sequence number of the newest dropped message of a topic. If that number is unknown, it
+// returns a higher number. All later messages of the topic are stored.
 func (m *replayBuffer) newestDroppedSeq(topic string) uint64 {
 	return max(m.droppedFloor, m.newestDropped[topic])
 }
 
-// newestDroppedSeqOfPatterns is like newestDroppedSeq for all topics that patterns match. Only numbers above afterSeq
-// matter to the caller. When the work exceeds maxDropWork, the result is maxDropped, as if the patterns matched every
-// topic.
+// newestDroppedSeqOfPatterns returns the sequence number of the newest dropped message whose topic matches any of the
+// patterns. If the search takes too much work, it returns a higher number. A result up to afterSeq means that no
+// message after afterSeq was dropped.
 func (m *replayBuffer) newestDroppedSeqOfPatterns(patterns []topicPattern, afterSeq uint64) (seq uint64) {
 	if len(patterns) == 0 || m.maxDropped <= afterSeq {
 		return 0
@@ -487,7 +487,7 @@ func (m *replayBuffer) newestDroppedSeqOfPatterns(patterns []topicPattern, after
 // ReplayStats contains a Replay's current state, and its counters since the hub started.
 type ReplayStats struct {
 	// Ready reports whether the messages of the stream are loaded. Seq is the newest sequence number. Messages and
-	// Bytes are the number and the size of the stored messages.
+	// Bytes are the number and the total size of the stored messages.
 	Ready           bool
 	Seq             uint64
 	Messages, Bytes int64

@@ -11,7 +11,7 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// replyWriter appends replies in the encoding of RESP2 or RESP3 to buf.
+// replyWriter encodes replies in RESP2 or RESP3 and appends them to buf.
 type replyWriter struct {
 	buf   []byte
 	resp3 bool
@@ -26,8 +26,8 @@ func (r *replyWriter) writeHeader(typeByte byte, n int) {
 func (r *replyWriter) writeInt(n int)         { r.writeHeader(':', n) }
 func (r *replyWriter) writeArrayHeader(n int) { r.writeHeader('*', n) }
 
-// writeRESP3Header writes the header of a RESP3 type with n elements. In RESP2, which lacks the type, it writes the
-// header of an array with resp2Count elements.
+// writeRESP3Header writes the header of a RESP3 type, such as a map, with n elements. For RESP2, it writes the header
+// of an array with resp2Count elements instead.
 func (r *replyWriter) writeRESP3Header(typeByte byte, n, resp2Count int) {
 	if r.resp3 {
 		r.writeHeader(typeByte, n)
@@ -70,7 +70,7 @@ func (r *replyWriter) writeNull() {
 	}
 }
 
-// writeVerbatim writes text for humans: in RESP3 as a verbatim string, in RESP2 as a bulk string.
+// writeVerbatim writes text for humans. RESP3 clients receive a verbatim string, RESP2 clients a bulk string.
 func (r *replyWriter) writeVerbatim(s string) {
 	if !r.resp3 {
 		r.writeBulk(s)
@@ -146,8 +146,8 @@ func (b *commandBatch) replyInBackground(makeReply func(ctx context.Context, r *
 	b.stopped = true
 }
 
-// pauseAndReplyInBackground stops reading from c and calls makeReply on another goroutine. It then sends the reply and
-// resumes reading. If too many replies are in progress, it returns an error instead.
+// pauseAndReplyInBackground stops reading from c and calls makeReply on another goroutine. Afterwards, it sends the
+// reply and resumes reading. If too many replies are in progress, it returns an error instead.
 func (h *Hub) pauseAndReplyInBackground(c *tcp.Conn, makeReply func(ctx context.Context) ([]byte, error)) error {
 	if h.backgroundReplies.Add(1) > maxBackgroundReplies {
 		h.backgroundReplies.Add(-1)

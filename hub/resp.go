@@ -14,7 +14,7 @@ import (
 // the position of the next argument. A command that arrives slowly is therefore not examined again from its beginning.
 // A command that is too long is rejected as soon as its lengths are known.
 
-// Limits of a command. If a command exceeds a limit, the connection is closed with Redis's error message.
+// Limits of a Redis command. If a command exceeds a limit, the client receives an error and the connection is closed.
 const (
 	maxCommandArgs = 1 << 20
 	maxInlineBytes = 64 << 10
@@ -26,7 +26,7 @@ const (
 	maxUnauthenticatedBulk = 16 << 10
 )
 
-// protocolError describes a violation of the Redis protocol. The client receives the description before the connection
+// protocolError describes a violation of the Redis protocol. The client receives this text before the connection
 // closes.
 type protocolError string
 
@@ -52,8 +52,8 @@ func newCommandLimits(maxBytes int, unauthenticated bool) commandLimits {
 	return b
 }
 
-// parseProgress is the state of an incomplete command. pos is the offset of the next argument. For an inline command,
-// pos is the number of bytes that contain no line end.
+// parseProgress records how far an incomplete command has been parsed. pos is the offset at which parsing continues.
+// argsLeft is the number of arguments that are still missing.
 type parseProgress struct{ pos, argsLeft int32 }
 
 type commandReader struct {
@@ -62,8 +62,8 @@ type commandReader struct {
 	unquotedArgs []byte   // decoded arguments of an inline command
 }
 
-// parseCommand parses the command at the beginning of input and returns its size. If the command is incomplete, it
-// updates progress and returns 0. A command may have no arguments.
+// parseCommand parses the command at the beginning of input and returns its size in bytes. If the command is
+// incomplete, it updates progress and returns 0. A command may have no arguments.
 func (r *commandReader) parseCommand(input []byte, progress *parseProgress) (size int, err error) {
 	start := *progress
 	r.args = r.args[:0]
@@ -135,7 +135,8 @@ func (r *commandReader) parseArg(input []byte, progress *parseProgress) (size in
 	return size, nil
 }
 
-// checkMinCommandSize returns an error if the command would be too long even with all remaining arguments empty.
+// checkMinCommandSize returns an error if the command cannot fit into the size limit. pos is the size of the parsed
+// part. argsLeft is the number of arguments that follow.
 func (r *commandReader) checkMinCommandSize(pos, argsLeft int) error {
 	if minSize := pos + minArgBytes*argsLeft; minSize > r.maxBytes {
 		return oversizedError{protocolError(fmt.Sprintf("a command of at least %d bytes, at most %d are allowed", minSize, r.maxBytes))}
@@ -143,7 +144,8 @@ func (r *commandReader) checkMinCommandSize(pos, argsLeft int) error {
 	return nil
 }
 
-// parseNumberLine parses a decimal number and its line end. If the line is incomplete, size is 0.
+// parseNumberLine parses a decimal number and its line end. size is the number of bytes used, or 0 if the line is
+// incomplete. ok is false if the line is invalid.
 func parseNumberLine(input []byte) (n, size int, ok bool) {
 	end := bytes.IndexByte(input[:min(len(input), maxNumberBytes)], '\r')
 	switch {
@@ -156,7 +158,7 @@ func parseNumberLine(input []byte) (n, size int, ok bool) {
 	return n, end + 2, ok && input[end+1] == '\n'
 }
 
-// parseRedisInt parses a decimal integer. As in Redis, a plus sign and leading zeros are invalid.
+// parseRedisInt parses a decimal integer. As in Redis, a plus sign or a leading zero is invalid.
 func parseRedisInt(s []byte) (n int, ok bool) {
 	digits, negative := bytes.CutPrefix(s, []byte("-"))
 	if len(digits) == 0 || len(digits) > 18 || digits[0] == '0' && len(s) > 1 {
@@ -191,9 +193,9 @@ func (r *commandReader) parseInline(input []byte, progress *parseProgress) (size
 	return end + 1, nil
 }
 
-// splitInline splits a line into arguments at white space. In double quotes, \n, \r, \t, \a, \b and \xHH stand for one
-// byte, and \ escapes any other byte. In single quotes, only \' is special. It returns false if a quote is not closed,
-// or if a closing quote does not end the argument.
+// splitInline splits a line into arguments at white space. Double quotes allow the escapes \n, \r, \t, \a, \b and \xHH,
+// and a backslash before any other byte. Single quotes allow only the escape \'. quotesBalanced is false if a quote is
+// not closed, or if text directly follows a closing quote.
 func (r *commandReader) splitInline(line []byte) (quotesBalanced bool) {
 	r.unquotedArgs = r.unquotedArgs[:0]
 	for {
@@ -221,8 +223,8 @@ func (r *commandReader) splitInline(line []byte) (quotesBalanced bool) {
 	}
 }
 
-// appendUnquotedRestOfArg decodes an argument from its first quote to its end, and appends the result to unquotedArgs.
-// rest is the part of line after the argument.
+// appendUnquotedRestOfArg decodes an argument from its first quote on, and appends the result to r.unquotedArgs. line
+// begins with this quote. rest is the part of line after the argument.
 func (r *commandReader) appendUnquotedRestOfArg(line []byte) (rest []byte, quotesBalanced bool) {
 	for len(line) > 0 && !isSpace(line[0]) {
 		quote := line[0]
@@ -247,7 +249,8 @@ func (r *commandReader) appendUnquotedRestOfArg(line []byte) (rest []byte, quote
 	return line, true
 }
 
-// decodeQuotedByte decodes the first byte of quoted text. size is the number of bytes that encode it.
+// decodeQuotedByte decodes the first byte of quoted text, which may be an escape such as \n. size is the number of
+// bytes used from s.
 func decodeQuotedByte(s []byte, quote byte) (b byte, size int) {
 	switch {
 	case s[0] != '\\' || len(s) == 1:

@@ -14,8 +14,8 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// countLostIfSlowThenUnsubscribe ends the subscriptions of a closed client. If the client was closed because it was
-// slow, it first adds the client's unsent output to the counters of lost messages.
+// countLostIfSlowThenUnsubscribe ends the subscriptions of a closed client. If the client was closed for being slow,
+// its unsent output counts as lost.
 func (h *Hub) countLostIfSlowThenUnsubscribe(conn *tcp.Conn, closeReason error) {
 	holder, ok := conn.Value().(clientHolder)
 	if !ok {
@@ -32,10 +32,10 @@ func (h *Hub) countLostIfSlowThenUnsubscribe(conn *tcp.Conn, closeReason error) 
 	h.unsubscribeAllAndStopReplay(c, conn.Ref())
 }
 
-// ErrBusy is the error of Hub.Slow if another call is in progress.
+// ErrBusy is the error of Hub.Slow while another call of Hub.Slow is in progress.
 var ErrBusy = errors.New("hub: another scan for slow subscribers is running; try again later")
 
-// Slow is the result of Hub.Slow.
+// Slow describes the slow subscribers that Hub.Slow has found.
 type Slow struct {
 	// Clients is the number of clients with subscriptions. Waiting is the number of those with unsent output. Behind is
 	// the number of those with so much unsent output that the server does not read from them (see
@@ -43,8 +43,8 @@ type Slow struct {
 	// DropMessage. Bytes is the total unsent output.
 	Clients, Waiting, Behind, Missed int
 	Bytes                            int64
-	// Top lists the ten clients with the most unsent output. Clients with equal output are ordered by lost messages,
-	// most first.
+	// Top lists the ten clients with the most unsent output. Among clients with equal output, those with more lost
+	// messages come first.
 	Top []SlowClient
 }
 
@@ -63,9 +63,9 @@ type SlowClient struct {
 
 const maxSlowListed = 10
 
-// Slow finds slow subscribers. Like tcp.Server.Each, it examines every connection of srv on the connection's event
-// loop, and it returns the errors of Each. A million connections take a few hundred milliseconds of processor time.
-// During a call, other calls fail with ErrBusy.
+// Slow finds slow subscribers among the connections of srv. It examines every connection on the connection's event
+// loop. A million connections take a few hundred milliseconds of processor time. It returns the errors of
+// tcp.Server.Each, or ErrBusy if another call is in progress.
 func (h *Hub) Slow(ctx context.Context, srv *tcp.Server) (Slow, error) {
 	if !h.slowScanMu.TryLock() {
 		return Slow{}, ErrBusy
@@ -82,8 +82,8 @@ func (h *Hub) Slow(ctx context.Context, srv *tcp.Server) (Slow, error) {
 	return s, err
 }
 
-// eachConnSerially calls f for each connection of srv that matches, one call at a time. It makes no calls after it has
-// returned.
+// eachConnSerially calls f for each connection of srv for which matches returns true. Calls of f do not overlap. No
+// call of f happens after eachConnSerially has returned.
 func eachConnSerially(ctx context.Context, srv *tcp.Server, matches func(*tcp.Conn) bool, f func(*tcp.Conn)) error {
 	var mu sync.Mutex
 	ended := false
@@ -105,8 +105,8 @@ func eachConnSerially(ctx context.Context, srv *tcp.Server, matches func(*tcp.Co
 
 const operatorScanTimeout = 10 * time.Second
 
-// StatsAndSlowPage returns a handler that responds with JSON for operators: the hub's Stats, and the result or error of
-// Slow for srv. It does not authenticate requests. Serve it through admin.Config.Pages.
+// StatsAndSlowPage returns a handler that responds with JSON for operators. The response contains the hub's Stats and
+// the result of Slow for srv. The handler does not authenticate requests. Serve it through admin.Config.Pages.
 func (h *Hub) StatsAndSlowPage(srv *tcp.Server) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), operatorScanTimeout)

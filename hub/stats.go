@@ -18,12 +18,12 @@ func (c *counters) countPublished(n int64) {
 	c.published.Add(n)
 }
 
-// Stats contains the counters of a Hub since its first use, and some current values.
+// Stats contains a Hub's counters since its first use, and some current values.
 type Stats struct {
 	// Topics and Patterns are the current numbers of topics and patterns with subscribers. Subscriptions is the
 	// current number of subscriptions of all clients.
 	Topics, Patterns, Subscriptions int64
-	// PatternWork is the highest work that a publish can currently take (see Limits.MaxPatternWork).
+	// PatternWork is the maximum work of matching one message against the current patterns (see Limits.MaxPatternWork).
 	PatternWork int64
 	// Published counts published messages. Delivered counts messages queued to subscribers, once per subscriber.
 	// Dropped counts messages that did not fit into a subscriber's queue. With the SlowConsumer policy DropMessage,
@@ -55,7 +55,7 @@ type Refused struct {
 	// These count rejected subscriptions by the limit that they would have exceeded: MaxSubscriptions, MaxSubscribers,
 	// MaxTopics or, for Patterns, MaxPatternWork or MaxPatternCost.
 	Subscriptions, Subscribers, Topics, Patterns int64
-	// Unkept counts messages that were rejected because the cluster's queue for the replay stream was full.
+	// Unkept counts messages that the replay stream could not accept, for example because the cluster's queue was full.
 	Unkept int64
 }
 
@@ -89,7 +89,7 @@ func (c *counters) countRefusal(err error) (sameErr error) {
 	return err
 }
 
-// Stats returns the counters and current values.
+// Stats returns the current counters and values of the hub.
 func (h *Hub) Stats() Stats {
 	s := Stats{
 		Topics: h.topics.count.Load(), Patterns: h.patterns.count.Load(), Subscriptions: h.subscriptions.Load(), PatternWork: h.patternIndex.maxPublishWork.Load(),

@@ -6,7 +6,7 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// Kind distinguishes topics, patterns and sharded topics. Each kind has its own name space.
+// Kind distinguishes topics, patterns and sharded topics. Each kind has its own namespace.
 type Kind uint8
 
 const (
@@ -52,8 +52,8 @@ func (t *topic) getOrCreateGroup(format messageFormat) *tcp.Group {
 	}
 }
 
-// deliveryCounts is the result of sending one message. sent counts subscribers that will receive the message, and bytes
-// the queued bytes. dropped counts subscribers that will not, because their queues are full.
+// deliveryCounts is the result of sending one message. sent counts the subscribers that will receive the message, and
+// bytes their output. dropped counts subscribers that lose the message because their queues are full.
 type deliveryCounts struct{ sent, bytes, dropped int }
 
 func (t *deliveryCounts) add(more deliveryCounts) {
@@ -79,8 +79,8 @@ func (t *topic) sendMessage(publishedTopic string, message []byte, id string) de
 	})
 }
 
-// broadcastEncoded calls encode once for each format that has subscribers, and sends the result to the subscribers with
-// this format.
+// broadcastEncoded calls encode once for each format in use, and sends the result to the topic's subscribers with this
+// format.
 func (t *topic) broadcastEncoded(encode func(format messageFormat, dst []byte) []byte) (all deliveryCounts) {
 	b := bufferPool.Get().(*[]byte)
 	defer returnBufferToPoolUnlessLarge(b)

@@ -16,7 +16,7 @@ import (
 // A client with subscriptions cannot use transactions, because a message must not interrupt the array that EXEC
 // replies. For the same reason, a transaction cannot subscribe.
 
-// transaction is the state of a client between MULTI and EXEC. A client without a transaction has a nil pointer.
+// transaction is the state of a client between MULTI and EXEC.
 type transaction struct {
 	queuedCommands int
 	queuedBytes    int  // at the beginning of the unused input
@@ -24,11 +24,11 @@ type transaction struct {
 	tooLong        bool // reply to the next command with an error
 }
 
-// transactionReserve is the part of a transaction's limit, in bytes, that queued commands cannot use. The beginning of
-// the next command fits there. Otherwise, the server would close the connection before that command's size is known.
+// transactionReserve is the part of a transaction's size limit, in bytes, that queued commands cannot use. It leaves
+// space to read the beginning of the next command, which determines the command's size.
 const transactionReserve = 64
 
-// reservedBytes returns the part of the transaction's limit that the next command cannot use.
+// reservedBytes returns how many bytes of the transaction's size limit are not available to the next command.
 func (tx *transaction) reservedBytes() int {
 	if !tx.keepsQueue() {
 		return 0
@@ -40,8 +40,8 @@ func (tx *transaction) keepsQueue() bool { return tx != nil && !tx.rejected }
 
 func (tx *transaction) discardQueue() { tx.rejected, tx.queuedBytes = true, 0 }
 
-// discardQueueIfTooLong discards the queue if err means that the next command exceeds the limit. Without the queue,
-// that command may still fit.
+// discardQueueIfTooLong discards the queued commands if err means that the next command exceeds the size limit. Without
+// the queued commands, the next command may fit.
 func (tx *transaction) discardQueueIfTooLong(err error) (discarded bool) {
 	if !tx.keepsQueue() || !errors.Is(err, tcp.ErrMessageTooLong) {
 		return false
@@ -51,7 +51,7 @@ func (tx *transaction) discardQueueIfTooLong(err error) (discarded bool) {
 	return true
 }
 
-// transactionOrNil returns the client's transaction, or nil without an open transaction.
+// transactionOrNil returns the client's open transaction, or nil if no transaction is open.
 func (s *respSession) transactionOrNil() *transaction {
 	if s.sessionDetails == nil || s.unfinished == nil {
 		return nil
@@ -63,8 +63,8 @@ func (b *commandBatch) endTransaction() {
 	b.updateSessionDetails(false, func(d *sessionDetails) { d.unfinished = nil })
 }
 
-// queueOrRejectTransaction replies to a command inside a transaction. If errorReply is set or the command cannot be
-// queued, it rejects the transaction, and EXEC will fail.
+// queueOrRejectTransaction replies to a command inside a transaction and counts the command as queued. If errorReply is
+// set or the command is not allowed, it rejects the whole transaction instead.
 func (b *commandBatch) queueOrRejectTransaction(tx *transaction, cmd *command, errorReply string) {
 	switch {
 	case errorReply != "" && equalsFold(b.args[0], "exec"):

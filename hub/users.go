@@ -23,8 +23,8 @@ var (
 // ErrRevoked is the close reason of clients that Hub.Enforce closes because their user has lost rights.
 var ErrRevoked = errors.New("hub: the user was removed or lost the right to a subscription")
 
-// Users contains the users of a Hub and their rights, read from a Redis ACL file. See docs/hub.md for the supported
-// rules. The zero value contains no users, so every client is rejected. Methods are safe for concurrent use.
+// Users contains the users of a Hub and their rights. ReadUsers reads them from a Redis ACL file; docs/hub.md lists the
+// supported rules. The zero value contains no users, so every client is rejected. Methods are safe for concurrent use.
 type Users struct {
 	reloadMu sync.Mutex
 	current  atomic.Pointer[roster]
@@ -37,15 +37,16 @@ type roster struct {
 
 type passwordHash [sha256.Size]byte
 
-// ReadUsers reads an ACL file of at most 64 MiB and 1,000,000 users. Errors include the line number.
+// ReadUsers reads users from a Redis ACL file. The file may contain at most 64 MiB and 1,000,000 users. Errors include
+// the line number.
 func ReadUsers(r io.Reader) (*Users, error) {
 	u := new(Users)
 	return u, u.Reload(r)
 }
 
-// Reload replaces all users by those of another ACL file. If it fails, the users are unchanged. The new rights apply to
-// later actions of connected clients. To close clients that no longer have the right to a subscription, call
-// Hub.Enforce.
+// Reload replaces all users by the users of another ACL file. After an error, the users are unchanged. The new rights
+// apply to later actions of connected clients, but existing subscriptions remain. Call Hub.Enforce to close clients
+// that have lost the right to a subscription.
 func (u *Users) Reload(r io.Reader) error {
 	accounts, byPassword, err := parseACLFile(r, defaultACLLimits)
 	if err != nil {
@@ -83,8 +84,8 @@ func (u *Users) currentRoster() *roster {
 	return new(roster)
 }
 
-// user is a user of the hub. Every action looks up the rights in the user's account, so that changes of the ACL file
-// apply at once. A client whose user is nil has not authenticated and may do nothing.
+// user is a user of the hub. Every action checks the current rights in account, so that changes of the ACL file apply
+// at once. A client without a user has not authenticated.
 type user struct {
 	name    string
 	account atomic.Pointer[aclAccount] // nil once the user has been removed
@@ -100,7 +101,7 @@ var anyone = func() *user {
 // defaultUser is the name of the user for clients that have not authenticated.
 const defaultUser = "default"
 
-// activeAccount returns the user's account, or nil if u is nil or the account is off or removed.
+// activeAccount returns the user's account. It returns nil if u is nil, or if the account is off or removed.
 func (u *user) activeAccount() (accountOrNil *aclAccount) {
 	if u == nil {
 		return nil
@@ -111,7 +112,8 @@ func (u *user) activeAccount() (accountOrNil *aclAccount) {
 	return nil
 }
 
-// mayRun reports whether the user may run a command, such as publish or client|kill, for at least one topic.
+// mayRun reports whether the user may run a command for at least one topic. command is a name such as publish or
+// client|kill.
 func (u *user) mayRun(command string) bool {
 	bit, ok := commandBit[command]
 	if !ok {
@@ -140,7 +142,8 @@ func (u *user) anySelector(allows func(aclSelector) bool) bool {
 	return a != nil && slices.ContainsFunc(a.selectors, allows)
 }
 
-// unauthenticatedUserOrNil returns the user for unauthenticated clients, or nil if clients must authenticate.
+// unauthenticatedUserOrNil returns the user of clients that have not authenticated. It returns nil if clients must
+// authenticate.
 func (h *Hub) unauthenticatedUserOrNil() *user {
 	if h.Users == nil {
 		return anyone
@@ -179,8 +182,9 @@ func (h *Hub) authenticateToken(token string) (*user, error) {
 	return u, nil
 }
 
-// initialUser returns the user of a new connection: the user that the connection's verified certificate names, if this
-// user has the ACL rule cert, and otherwise the user for unauthenticated clients. Without TLS, tlsState is nil.
+// initialUser returns the user of a new connection. A verified client certificate selects the user that it names, if
+// that user has the ACL rule cert. All other connections get the user for unauthenticated clients, which may be nil.
+// Without TLS, tlsState is nil.
 func (h *Hub) initialUser(tlsState *tls.ConnectionState) (userOrNil *user) {
 	if tlsState != nil && len(tlsState.VerifiedChains) > 0 {
 		u := h.Users.currentRoster().byName[tlsState.PeerCertificates[0].Subject.CommonName]
@@ -191,14 +195,14 @@ func (h *Hub) initialUser(tlsState *tls.ConnectionState) (userOrNil *user) {
 	return h.unauthenticatedUserOrNil()
 }
 
-// clientHolder is the Value of a client's connection: a *client, or a type that embeds one.
+// clientHolder is implemented by the connection Values that contain a client.
 type clientHolder interface{ hubClient() *client }
 
 func (c *client) hubClient() *client { return c }
 
-// Enforce closes clients with ErrRevoked and returns their number. It closes each client whose user is removed or off,
-// or no longer has the right to one of the client's subscriptions. Call it after Users.Reload. Like tcp.Server.Each,
-// Enforce examines every connection, and it returns the errors of Each.
+// Enforce closes clients that have lost rights, with ErrRevoked as the reason. It closes clients whose user is removed
+// or off, and clients that have lost the right to one of their subscriptions. It returns the number of closed clients
+// and the errors of tcp.Server.Each. Call it after Users.Reload.
 func (h *Hub) Enforce(ctx context.Context, srv *tcp.Server) (closed int, err error) {
 	isRevoked := func(c *tcp.Conn) bool {
 		v, ok := c.Value().(clientHolder)

@@ -17,8 +17,8 @@ import (
 	"github.com/myriad-go/myriad/web"
 )
 
-// subprotocol is the WebSocket protocol of the hub. The hub uses it even if the client has not negotiated it. Each
-// message is a JSON object with an op. If a request has an id (a number or a string), the reply has the same id:
+// subprotocol is the name of the hub's WebSocket protocol. Clients need not negotiate it. Each message is a JSON object
+// with an op. A request may have an id, a number or a string, which the reply repeats:
 //
 //	{"op":"subscribe","topic":"a"}          {"op":"subscribed","topic":"a","count":1}
 //	{"op":"subscribe","pattern":"a*"}       {"op":"subscribed","pattern":"a*","count":2}
@@ -33,10 +33,10 @@ import (
 // password, send user and password instead of token. A failed request gets {"op":"error","error":"..."}. Messages are
 // encoded by encodeMessageJSON.
 //
-// If Hub.Replay selects a topic, its messages have an id. The reply to a subscribe request then has the field since:
-// the client receives all messages after this id. It is the id of the request or, without one, the newest id. If some
-// of the messages are no longer available, {"op":"gap","topic":"a","id":"k3-9"} comes first: messages up to k3-9 may
-// be missing.
+// Messages of topics that Hub.Replay selects have an id. For such a topic, the reply "subscribed" contains since: the
+// client receives all messages after this id. By default, since is the newest id; a request may contain an earlier id.
+// If messages after since are no longer available, {"op":"gap","topic":"a","id":"k3-9"} comes first. It means that
+// messages up to k3-9 may be missing.
 //
 // After the first subscription, replies and messages are in order: the reply "subscribed" precedes the topic's first
 // message, and no message of the topic follows "unsubscribed".
@@ -97,8 +97,8 @@ func badRequestf(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{errBadRequest}, args...)...)
 }
 
-// parseSocketRequest parses and validates a request. If the request is invalid, the returned request contains at least
-// the id, if that is valid.
+// parseSocketRequest parses and validates a request. After an error, the returned request still contains the id for the
+// error reply, if the id is valid.
 func parseSocketRequest(message []byte) (*socketRequest, socketOp, error) {
 	request := new(socketRequest)
 	in := json.NewDecoder(bytes.NewReader(message))
@@ -359,8 +359,8 @@ func (s socketConn) handleSubscribe(request *socketRequest) error {
 	})
 }
 
-// subscribeWithReplay subscribes to a topic or pattern for which Hub.Replay stores messages. It then sends the stored
-// messages after the request's position.
+// subscribeWithReplay subscribes to a topic or pattern for which Hub.Replay stores messages. Afterwards, it sends the
+// stored messages that follow the request's position.
 func (s socketConn) subscribeWithReplay(request *socketRequest, kind Kind, name string) error {
 	var since Position
 	if request.Since != nil {

@@ -37,7 +37,7 @@ type Config struct {
 	Creds string
 	TLS   *tls.Config
 
-	// Peers makes the hubs form a NATS cluster. The default is nil.
+	// Peers makes the hubs form a NATS cluster of their own. The default is nil.
 	Peers *Peers
 
 	// Replicas is the number of NATS servers that store each message of Hub.Replay. With 3 replicas, one server may
@@ -46,25 +46,25 @@ type Config struct {
 
 	// Name identifies the node in statistics and log lines. The default is the host name.
 	Name string
-	// Origin is set by a process that replaces another one in tcp.Server.Upgrade, to Node.Origin of the old process.
-	// The node then delivers and sends no messages until the clients have moved, but for at most a minute. Origin
-	// cannot be used with Peers. The default "" means a new node.
+	// Origin identifies the node that this node replaces in an upgrade (see tcp.Server.Upgrade). Set Origin to
+	// Node.Origin of the old process. The new node delivers and sends no messages until the clients have moved, for at
+	// most a minute. Origin cannot be used with Peers. The default "" means a new node.
 	Origin string
-	// MaxMessage limits the size of a message in bytes. With Peers, it also limits messages in the embedded server. The
+	// MaxMessage limits the size of a message in bytes. With Peers, the limit also applies to the embedded server. The
 	// default is 64 KiB, as in hub.Limits.
 	MaxMessage int
 	// MaxWaiting and MaxWaitingBytes limit the queue of messages to send, which can fill up while NATS is unreachable.
 	// Further messages are lost and counted. The same limits apply to the queue of messages for the stream of
 	// Hub.Replay; further messages are rejected. The defaults are 65,536 and 16 MiB.
 	MaxWaiting, MaxWaitingBytes int
-	// MaxSubjects limits the number of subscribed NATS subjects. A hub that needs more receives the messages of all
-	// topics instead. The default is 100,000.
+	// MaxSubjects limits the number of subscribed NATS subjects. A node that needs more subjects subscribes to all
+	// topics with wildcards. The default is 100,000.
 	MaxSubjects int
-	// Linger is how long the node stays subscribed to a subject after its last subscriber has left. The default is 5 s.
+	// Linger is how long the node stays subscribed to a NATS subject without subscribers. The default is 5 s.
 	Linger time.Duration
-	// Warn is called to report a problem, at most a few times per second, and at most once a minute for the same line.
-	// With Peers, it is also called when the first other hub joins and when the last other hub leaves. It must be safe
-	// for concurrent use. The default is nil.
+	// Warn is called with each problem, but at most a few times per second. The same line is reported at most once a
+	// minute. With Peers, Warn is also called when the first other hub joins and when the last other hub leaves. Warn
+	// must be safe for concurrent use. The default is nil.
 	Warn func(line string)
 }
 
@@ -73,17 +73,19 @@ type Peers struct {
 	// Addr is the host and port at which to listen for other servers. Advertise is the address at which they reach this
 	// server, if it differs from Addr.
 	Addr, Advertise string
-	// Join lists addresses of other servers. Once one of them is reached, it announces the rest of the cluster.
+	// Join lists addresses of other servers in the cluster. One reachable server is enough, because it announces all
+	// others.
 	Join []string
 	// Secret is the secret that all servers of the cluster share. Without TLS, the secret is sent unencrypted.
 	Secret string
-	// TLS configures both ends of the connections between servers. The default is nil: unencrypted.
+	// TLS encrypts the connections between servers. It configures both the accepting and the connecting side. The
+	// default nil means no encryption.
 	TLS *tls.Config
-	// Dir is the directory in which the server of a hub with a Replay stores messages and its identity. It must be
-	// persistent, and each node needs its own. The default is "": nothing is stored.
+	// Dir is the directory in which the server stores its identity and the messages of Hub.Replay. The directory must
+	// be persistent. Each node needs a directory of its own. With the default "", nothing is stored.
 	//
-	// Servers decide by majority. When a cluster is new, a majority of the servers in Join is needed. Later, a majority
-	// of all servers that have ever joined is needed.
+	// Servers decide by majority. A new cluster needs a majority of the servers in Join. Later, the cluster needs a
+	// majority of all servers that have ever joined.
 	Dir string
 }
 
@@ -102,11 +104,8 @@ const (
 	serverMaxPayload  = 64 << 20
 )
 
-// Node connects a hub to a cluster. Methods are safe for concurrent use.
-//
-// The hub's event loops append messages to the outbox. One goroutine sends them to NATS. A second goroutine maintains
-// the NATS subscriptions for the hub's topics. A third delivers received messages one by one, so that each publisher's
-// messages stay in order. A fourth announces this node, and a fifth answers the queries of other nodes.
+// Node connects a hub to a cluster. Messages from the same publisher arrive in order. Methods are safe for concurrent
+// use.
 type Node struct {
 	hub      *hub.Hub
 	config   Config
@@ -134,8 +133,8 @@ type Node struct {
 	closeOnce         sync.Once
 }
 
-// Start connects a hub to a cluster and sets the hub's Cluster field. Call Start before the hub serves, and Close to
-// stop the node. An unreachable NATS server is not an error: the node keeps trying to reach it.
+// Start connects h to a cluster and sets h.Cluster. Call Start before the hub serves clients. Call Node.Close to stop
+// the node. If NATS is unreachable, Start still succeeds, and the node keeps trying to connect.
 func Start(h *hub.Hub, c Config) (*Node, error) {
 	if err := c.validate(h); err != nil {
 		return nil, err
@@ -250,7 +249,7 @@ func (c Config) validate(h *hub.Hub) error {
 	return nil
 }
 
-// startServerAndConnect connects to NATS. With Peers, it first starts the embedded NATS server.
+// startServerAndConnect connects the node to NATS. With Peers, it first starts the embedded NATS server.
 func (n *Node) startServerAndConnect() (err error) {
 	options := []nats.Option{
 		nats.Name("myriad hub " + n.config.Name), nats.NoEcho(), nats.MaxReconnects(-1), nats.ReconnectBufSize(-1),
@@ -321,7 +320,7 @@ func (n *Node) recordConnectedAndSignal(nc *nats.Conn, logVerb string) {
 	}
 }
 
-// Addr returns the address at which the embedded server listens for other servers, or "" without Peers.
+// Addr returns the address at which the embedded server listens for other servers. Without Peers, it returns "".
 func (n *Node) Addr() (clusterAddr string) {
 	if n.server == nil {
 		return ""
@@ -421,8 +420,8 @@ func (n *Node) Stats() hub.ClusterStats {
 	return s
 }
 
-// Close leaves the cluster within a few seconds. If the node is connected, it first sends the waiting messages. The hub
-// then continues without a cluster.
+// Close stops the node within a few seconds. A connected node first sends its queued messages. Afterwards, the hub
+// continues without a cluster.
 func (n *Node) Close() {
 	n.closeOnce.Do(func() {
 		n.outbox.close()

@@ -7,12 +7,11 @@ import (
 	"sync"
 )
 
-// gapDetector finds missing and duplicate messages. For each topic and source, it stores the last sequence number. To
-// limit memory, it may forget a topic. It then treats the topic's next message as the first.
+// gapDetector finds missing and duplicate messages by their sequence numbers. It stores the last sequence number for
+// each topic and sending node. To limit memory, it forgets topics that have not been used recently. The next message of
+// a forgotten topic counts as the topic's first.
 //
-// The topics are in two maps, young and old. Each used topic is added to young. When young is full, it becomes
-// old, and the previous old map is dropped. Therefore a recently used topic is never forgotten, and two copies of a
-// message that arrive in quick succession are always recognized.
+// Recently used topics are in young. When young is full, it replaces old.
 type gapDetector struct {
 	mu         sync.Mutex
 	young, old map[string]*topicSequences // by subject
@@ -24,9 +23,8 @@ const maxTopicsPerGeneration = 1 << 17
 
 type topicSequences struct{ sources []sourceSequence }
 
-// sourceSequence is the last sequence number of a source. A source is a node's origin together with an era (see
-// sequencer). A gap after this number counts as a loss only if period equals gapDetector.period: the subject has been
-// subscribed since.
+// sourceSequence is the last sequence number received from a source. A source is one node between two restarts of its
+// sequence numbers (see sequencer). A gap counts as a loss only if period equals gapDetector.period.
 type sourceSequence struct {
 	source string
 	number uint64
@@ -39,7 +37,8 @@ const (
 	maxSourceBytes     = maxOriginBytes + 32
 )
 
-// parseSequenceHeader parses a sequence header of the form ORIGIN.ERA NUMBER. source is ORIGIN.ERA.
+// parseSequenceHeader parses a header such as "a1b2.3 17". In this example, source is "a1b2.3", origin is "a1b2", and
+// number is 17.
 func parseSequenceHeader(text string) (source, origin string, number uint64, ok bool) {
 	source, digits, ok := strings.Cut(text, " ")
 	if !ok {
@@ -50,8 +49,8 @@ func parseSequenceHeader(text string) (source, origin string, number uint64, ok 
 	return source, origin, number, err == nil && ok && number > 0 && len(source) <= maxSourceBytes
 }
 
-// recordSequence records the number of a received message. missing is the number of messages lost before it. duplicate
-// reports whether the message has been received before.
+// recordSequence records the sequence number of a received message. missing is the number of messages that were lost
+// before this message. duplicate reports whether the message was received before.
 func (g *gapDetector) recordSequence(subject, source string, number uint64) (missing uint64, duplicate bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -75,9 +74,8 @@ func (g *gapDetector) recordSequence(subject, source string, number uint64) (mis
 	return 0, false
 }
 
-// evictGoneSourcesAndOldEras makes space for a new source. It removes the sources of nodes that are gone, and all but
-// the newest era of the new source's origin. Another process may still publish in that era. If the topic is still full,
-// it removes the first source.
+// evictGoneSourcesAndOldEras makes space for newSource in a topic. It removes the sources of lost nodes, and old
+// sources of newSource's node. If the topic is still full, it removes the oldest source.
 func (g *gapDetector) evictGoneSourcesAndOldEras(t *topicSequences, newSource string) {
 	origin, _, _ := strings.Cut(newSource, ".")
 	eras := 0
@@ -110,9 +108,9 @@ func (g *gapDetector) getOrAddTopic(subject string) *topicSequences {
 	return t
 }
 
-// ignoreGapsAfterUnsubscribe records that messages of subject are missed from now on, so that they do not count as
-// lost. If subject ends with a wildcard, this applies to all subjects. It does not apply to a subject for which
-// isCovered returns true, because another subscription receives its messages.
+// ignoreGapsAfterUnsubscribe keeps gaps from counting as losses after this node has unsubscribed from subject. A
+// wildcard subject affects all topics. Subjects for which isCovered returns true are not affected, because another
+// subscription covers them.
 func (g *gapDetector) ignoreGapsAfterUnsubscribe(subject string, isCovered func(subject string) bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -14,9 +14,9 @@ import (
 	"github.com/myriad-go/myriad/hub"
 )
 
-// inbox queues received messages and delivers them to the hub's subscribers. While the queue is full, the node does not
-// read from NATS. The NATS server then buffers messages, and disconnects the node if that buffer is full. Messages lost
-// in this way leave gaps in the sequence numbers.
+// inbox queues messages from other nodes and delivers them to the hub's subscribers. While the queue is full, the node
+// does not read from NATS. If the NATS server's own buffer is also full, the server disconnects the node. Lost messages
+// leave gaps in the sequence numbers.
 type inbox struct {
 	node       *Node
 	messages   chan *nats.Msg
@@ -139,8 +139,8 @@ func topicOfMessage(subject string, header nats.Header) (kind hub.Kind, name str
 	return parseTopicSubject(subject)
 }
 
-// getOrAddNodeLocked returns the state of a node, which it adds if necessary. If there are too many nodes, it returns
-// nil. The caller must hold mu.
+// getOrAddNodeLocked returns the node that uses the given origin in its messages. An unknown node is added. The result
+// is nil if too many nodes are known. The caller must hold mu.
 func (in *inbox) getOrAddNodeLocked(origin string) (nodeOrNil *nodeInfo) {
 	n := in.nodes[origin]
 	if n == nil {
@@ -183,7 +183,8 @@ func (c readThrottledConnClosingOnWriteErr) Read(p []byte) (int, error) {
 	return c.Conn.Read(p[:min(len(p), readSize)])
 }
 
-// Write closes the connection after an error such as a timeout. Otherwise, nats.Conn would write to it again.
+// Write writes p to the connection. After an error, it closes the connection, because nats.Conn would otherwise write
+// to it again.
 func (c readThrottledConnClosingOnWriteErr) Write(p []byte) (int, error) {
 	n, err := c.Conn.Write(p)
 	if err != nil {
@@ -192,7 +193,7 @@ func (c readThrottledConnClosingOnWriteErr) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// readThrottledDialer connects to NATS, with Dial through the network and with InProcessConn to the embedded server.
+// readThrottledDialer opens connections to NATS. Dial uses the network. InProcessConn connects to the embedded server.
 type readThrottledDialer struct {
 	server nats.InProcessConnProvider
 	inbox  *inbox

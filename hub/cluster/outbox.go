@@ -7,15 +7,16 @@ import (
 	"github.com/myriad-go/myriad/hub"
 )
 
-// outbox queues messages to be sent, in the order of publication. Event loops enqueue without waiting. One goroutine
-// dequeues. Messages that exceed the limits of the outbox are lost.
+// outbox queues messages for other nodes in the order of publication. Enqueueing never blocks. One goroutine dequeues
+// and sends the messages. Messages that exceed the limits of the outbox are lost.
 type outbox struct {
 	boundedQueue
 	queued    []outgoing // not yet dequeued
 	sequencer sequencer
 }
 
-// boundedQueue is the common part of outbox and streamPublisher. Its numbers include messages in flight.
+// boundedQueue limits and counts the messages of an outbox or a streamPublisher. Messages that are being sent are
+// included.
 type boundedQueue struct {
 	maxMessages, maxBytes int
 
@@ -80,8 +81,8 @@ func newOutbox(origin string, maxMessages, maxBytes int) *outbox {
 	return o
 }
 
-// enqueueOrCountLost adds a message, or counts it as lost if the outbox is full. A lost message still uses up a
-// sequence number, so that receivers notice the loss.
+// enqueueOrCountLost adds a message to the outbox. If the outbox is full or closed, the message is lost and counted. A
+// lost message uses up a sequence number, so that receivers notice the loss.
 func (o *outbox) enqueueOrCountLost(kind hub.Kind, name string, message []byte) {
 	subject, long := topicSubject(kind, name)
 	m := outgoing{subject: subject}
@@ -105,8 +106,8 @@ func (o *outbox) enqueueOrCountLost(kind hub.Kind, name string, message []byte) 
 	}
 }
 
-// waitAndDequeueAll waits for messages and returns all of them. Once the outbox is closed and empty, it returns none.
-// The outbox stores later messages in the memory of emptyQueue.
+// waitAndDequeueAll waits for messages, and removes and returns all of them. It returns no messages once the outbox is
+// closed and empty. The outbox reuses the memory of emptyQueue.
 func (o *outbox) waitAndDequeueAll(emptyQueue []outgoing) []outgoing {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -124,8 +125,8 @@ func (o *outbox) recordSendResult(m *outgoing, sent bool) {
 	o.removeLocked(m, !sent)
 }
 
-// sequencer numbers the messages that this node sends, separately for each topic. When it has numbered messages of
-// maxSequencedTopics topics, it begins a new era, in which all numbers restart.
+// sequencer numbers the messages that this node sends, separately for each topic. To limit memory, it restarts all
+// numbers after maxSequencedTopics topics. era counts these restarts.
 type sequencer struct {
 	origin string
 	era    int

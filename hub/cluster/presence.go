@@ -10,9 +10,8 @@ import (
 	"github.com/myriad-go/myriad/hub"
 )
 
-// presence announces this node once a second, tracks other nodes, and answers their queries about this hub's topics. A
-// separate goroutine answers queries, so that slow answers do not delay announcements. At most maxQueuedQueries queries
-// wait; the others are dropped.
+// presence announces this node once a second, tracks other nodes, and answers queries about this hub's topics. At most
+// maxQueuedQueries queries wait. Further queries are dropped.
 type presence struct {
 	node          *Node
 	announcements chan *nats.Msg
@@ -42,10 +41,13 @@ type announcement struct {
 	Gone          bool
 }
 
-// query asks another node about its topics. If Of is not nil, the answer is the number of subscribers of each name in
-// Of. Otherwise, the answer is a list of names of at most Most bytes. If Largest is 0, these are the names that match
-// Pattern. If Largest is set, Pattern is a prefix, and these are the topics with this prefix that have the most
-// subscribers, at most Largest topics. Names can contain any bytes.
+// query asks another node about its topics. The fields determine the kind of answer:
+//
+//   - If Of is set, the answer contains the number of subscribers of each name in Of.
+//   - If Largest is set, the answer lists the topics with the prefix Pattern that have the most subscribers.
+//   - Otherwise, the answer lists the names that match Pattern.
+//
+// A list contains at most Most bytes of names and, if Largest is set, at most Largest names.
 type query struct {
 	Kind    hub.Kind
 	Of      [][]byte
@@ -118,8 +120,8 @@ func (p *presence) logJoinedOrAloneIfChanged() {
 
 func (p *presence) announce() { p.publishAnnouncement(false) }
 
-// publishAnnouncement announces that this node is present or, if leaving is true, that it leaves. It ignores errors,
-// because announcements are repeated every second.
+// publishAnnouncement tells other nodes that this node is present. If leaving is true, it tells them that this node
+// leaves. Errors are ignored, because announcements are repeated every second.
 func (p *presence) publishAnnouncement(leaving bool) {
 	data, err := json.Marshal(announcement{
 		Origin: p.node.origin, Name: p.node.config.Name, Gone: leaving, Subscriptions: p.node.hub.Subscriptions(),
@@ -158,8 +160,8 @@ func (in *inbox) recordAnnouncedNode(announced announcement) (isNew bool) {
 	return isNew
 }
 
-// forgetAbsentNodes removes nodes that have been absent for forgetNodeAfter. If many nodes are known, absenceTimeout is
-// enough.
+// forgetAbsentNodes removes nodes that have been absent for forgetNodeAfter. If many nodes are known, the shorter
+// absenceTimeout applies.
 func (in *inbox) forgetAbsentNodes(now time.Time) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -233,7 +235,7 @@ func (p *presence) localNamesForQuery(q query) (names [][]byte, omitted int) {
 	return names, found.omitted
 }
 
-// boundedNames collects names up to a limit in bytes, and counts further names.
+// boundedNames collects names up to a limit in bytes. Further names are only counted.
 type boundedNames struct {
 	bytesLeft int
 	names     []string
@@ -252,8 +254,8 @@ func (s *boundedNames) addOrCountOmitted(name string) {
 
 func (n *Node) maxNameBytes() int { return int(n.maxPayload.Load()) / 2 }
 
-// queryOtherNodes sends a query to all other nodes and calls handle for each answer. It returns when all nodes have
-// answered or ctx ends.
+// queryOtherNodes sends q to all other nodes and calls handle for each answer. It returns when all nodes have answered
+// or ctx ends.
 func (n *Node) queryOtherNodes(ctx context.Context, q query, handle func(queryAnswer)) {
 	here := n.inbox.countPresentNodes()
 	data, err := json.Marshal(q)
@@ -281,7 +283,7 @@ func (n *Node) queryOtherNodes(ctx context.Context, q query, handle func(queryAn
 	}
 }
 
-// Subscribers implements hub.Cluster. It splits the names into queries that each fit into one message.
+// Subscribers implements hub.Cluster. If the names do not fit into one message, it sends several queries.
 func (n *Node) Subscribers(ctx context.Context, kind hub.Kind, names []string) (onOtherHubs []int) {
 	counts := make([]int, len(names))
 	for begin, end := 0, 0; begin < len(names) && ctx.Err() == nil; begin = end {

@@ -18,10 +18,9 @@ import (
 	"github.com/myriad-go/myriad/hub"
 )
 
-// replayStream is the NATS stream of hub.Replay. It stores all messages published to its subjects, even by other
-// programs. One goroutine reads the stream in order, including messages from before the node started, and passes each
-// message to the hub. After an error, it continues after the hub's newest message, so that no message is missed or
-// repeated.
+// replayStream is the NATS stream that stores the messages of hub.Replay. One goroutine passes all messages of the
+// stream to the hub, in order. After an error, the goroutine continues after the hub's newest message. The stream also
+// stores messages that other programs publish to its subjects.
 type replayStream struct {
 	node           *Node
 	js             jetstream.JetStream
@@ -74,8 +73,8 @@ func newReplayStream(n *Node) (*replayStream, error) {
 	return s, nil
 }
 
-// loadOrStoreServerName returns the server name stored in dir. If dir contains none, it stores and returns newName.
-// Other servers recognize a server by its name, so the name must survive restarts.
+// loadOrStoreServerName returns the server name stored in dir. If dir contains no name, it stores and returns newName.
+// A server's name must survive restarts, because other servers recognize the server by its name.
 func loadOrStoreServerName(dir, newName string) (string, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", err
@@ -91,7 +90,7 @@ func loadOrStoreServerName(dir, newName string) (string, error) {
 	return string(known), err
 }
 
-// nonOverlappingSubjects returns the subjects for topics, without those that another subject covers.
+// nonOverlappingSubjects returns the NATS subjects of topics. It omits subjects that another subject's wildcard covers.
 func nonOverlappingSubjects(topics []string) (subjects []string) {
 	var all []string
 	for _, topic := range topics {
@@ -143,8 +142,8 @@ func (s *replayStream) readWithRetries(ctx context.Context) {
 	}
 }
 
-// openAndReadUntilError opens the stream and reads it until an error occurs. timeout limits each request to open it.
-// opened reports whether the stream was opened.
+// openAndReadUntilError opens the replay stream and reads messages until an error occurs. timeout limits each request
+// that opens the stream. opened reports whether opening the stream succeeded.
 func (s *replayStream) openAndReadUntilError(ctx context.Context, timeout time.Duration) (opened bool, err error) {
 	if err := s.ensureStreamResetIfChanged(ctx, timeout); err != nil {
 		return false, err
@@ -210,8 +209,8 @@ func streamEpoch(info *jetstream.StreamInfo) string {
 	return strconv.FormatInt(info.Created.UnixNano(), 36)
 }
 
-// ensureStreamResetIfChanged creates the stream if it is missing. If it is another stream than before, it resets the
-// hub's replay buffer.
+// ensureStreamResetIfChanged creates the replay stream if no stream exists. If the stream has been replaced, it resets
+// the hub's replay buffer.
 func (s *replayStream) ensureStreamResetIfChanged(ctx context.Context, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

@@ -13,10 +13,9 @@ import (
 	"github.com/myriad-go/myriad/hub"
 )
 
-// streamPublisher queues messages and publishes them to the replay stream. Event loops enqueue without waiting. If the
-// queue is full, a message is rejected. Several goroutines publish messages. They publish a message again until NATS
-// confirms it or publishTimeout has passed. Message ids prevent duplicates. At most one message per topic is in flight,
-// which preserves the order.
+// streamPublisher queues messages and publishes them to the replay stream. Enqueueing never blocks, and fails if the
+// queue is full. Publishing is retried until NATS confirms the message or publishTimeout has passed. Messages of the
+// same topic are published one at a time, in order.
 type streamPublisher struct {
 	boundedQueue
 	origin     string
@@ -68,8 +67,8 @@ func (p *streamPublisher) enqueue(topic string, message []byte) error {
 	return nil
 }
 
-// waitForReadyMessage waits for a message whose topic has no other message in flight. Once the publisher is closed and
-// its queue is empty, ok is false.
+// waitForReadyMessage waits until a message can be published. A message must wait while another message of its topic is
+// being published. ok is false if the publisher is closed and no message can be published.
 func (p *streamPublisher) waitForReadyMessage() (m outgoing, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -84,8 +83,8 @@ func (p *streamPublisher) waitForReadyMessage() (m outgoing, ok bool) {
 	return p.topics[subject][0], true
 }
 
-// removeCountingLostAndReadyNext removes a published message, and makes the next message of its topic available. If
-// publishErr is not nil, the removed message counts as lost.
+// removeCountingLostAndReadyNext removes a message after it was published or publishing failed. If publishErr is not
+// nil, the message counts as lost. The next message of the same topic can now be published.
 func (p *streamPublisher) removeCountingLostAndReadyNext(m *outgoing, publishErr error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

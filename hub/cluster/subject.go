@@ -45,8 +45,8 @@ func isUnescaped(b byte) bool {
 	return b > ' ' && b < 0x7f && b != '.' && b != '*' && b != '>' && b != '%'
 }
 
-// escapeName escapes a name, or a prefix of a name, as tokens separated by dots. lastTokenOffset is the offset of the
-// last token.
+// escapeName encodes a topic name, or a prefix of one, as NATS subject tokens separated by dots. lastTokenOffset is the
+// offset of the last token in text.
 func escapeName(name string) (text string, lastTokenOffset int) {
 	out := make([]byte, 0, len(name)+16)
 	n := 1
@@ -74,8 +74,8 @@ func escapeName(name string) (text string, lastTokenOffset int) {
 	return string(out), lastTokenOffset
 }
 
-// topicSubject returns the NATS subject of a topic. If the name is too long, the subject contains a hash of it, and
-// hashed is true.
+// topicSubject returns the NATS subject of a topic. If the name is too long, hashed is true, and the subject contains a
+// hash of the name.
 func topicSubject(kind hub.Kind, name string) (subject string, hashed bool) {
 	text, _ := escapeName(name)
 	if len(text) <= maxSubjectBytes {
@@ -86,8 +86,8 @@ func topicSubject(kind hub.Kind, name string) (subject string, hashed bool) {
 	return subjectPrefix(kind) + text + hashMark + hex.EncodeToString(sum[:]), true
 }
 
-// parseTopicSubject returns the kind and name of the topic with this subject. If the subject is not one of
-// topicSubject, or is hashed, ok is false.
+// parseTopicSubject returns the kind and name of a topic from its NATS subject. ok is false if the subject contains a
+// hash or does not belong to a topic.
 func parseTopicSubject(subject string) (kind hub.Kind, name string, ok bool) {
 	text, isTopic := strings.CutPrefix(subject, topicPrefix)
 	if !isTopic {
@@ -101,7 +101,8 @@ func parseTopicSubject(subject string) (kind hub.Kind, name string, ok bool) {
 	return kind, name, ok
 }
 
-// unescapeName reverses escapeName. It also accepts text that escapeName would not return.
+// unescapeName reverses escapeName. It also accepts some text that escapeName never returns. ok is false if text is
+// invalid.
 func unescapeName(text string) (name string, ok bool) {
 	out := make([]byte, 0, len(text))
 	for i := 0; i < len(text); i++ {
@@ -131,9 +132,8 @@ func unescapeName(text string) (name string, ok bool) {
 	return string(out), true
 }
 
-// subjectCoveringPattern returns a subject that covers all topics that match a pattern. It consists of the complete
-// tokens before the pattern's first wildcard, and a NATS wildcard. A pattern without wildcards has the subject of its
-// topic.
+// subjectCoveringPattern returns a NATS subject that covers all topics that match a pattern. For example, it returns
+// myriad.t.news.> for news.a*. For a pattern without wildcards, it returns the subject of that topic.
 func subjectCoveringPattern(pattern string) string {
 	var literal []byte
 	whole := true

@@ -10,10 +10,9 @@ import (
 	"github.com/myriad-go/myriad/hub"
 )
 
-// subscriptions subscribes to the NATS subjects of all topics and patterns that have subscribers on the hub. When one
-// of them gains its first subscriber or loses its last, an event loop queues its name. A goroutine then checks whether
-// it has subscribers now. To avoid frequent changes, the goroutine unsubscribes from a subject only after the linger
-// time.
+// subscriptions keeps the node subscribed to the NATS subjects of the hub's topics and patterns. Event loops queue each
+// name that gains its first subscriber or loses its last subscriber. A goroutine subscribes to the name's subject, or
+// unsubscribes after the linger time.
 type subscriptions struct {
 	hub            *hub.Hub
 	natsConn       *nats.Conn
@@ -41,11 +40,8 @@ type subscriptions struct {
 	replacedAt   time.Time            // when their replacements took effect
 }
 
-// replaceDelay is how long a superseded subscription stays after its replacement has taken effect.
-//
-// To deliver a message, a NATS server looks up the matching subscriptions and then skips those that have been
-// unsubscribed in the meantime. If none is left, the message is lost, even if a newer subscription exists. Each route
-// between servers has its own goroutine, so this can happen even after the newer subscription has taken effect.
+// replaceDelay is how long an old NATS subscription stays after a new subscription has replaced it. Without this delay,
+// a NATS server could drop messages that it has already assigned to the old subscription.
 const replaceDelay = 250 * time.Millisecond
 
 type topicName struct {
@@ -53,8 +49,7 @@ type topicName struct {
 	text string
 }
 
-// subjectState is a subscribed subject and the topics and patterns that need it. Several patterns may need the same
-// subject.
+// subjectState describes a subscribed NATS subject. names contains the topics and patterns that need the subject.
 type subjectState struct {
 	sub          *nats.Subscription
 	names        map[topicName]struct{}
@@ -200,8 +195,8 @@ func (subs *subscriptions) subscribeNewSubject(subjectName string) *subjectState
 	return s
 }
 
-// unsubscribeIdleAndReplaced ends subscriptions that are no longer needed: those unused for the linger time, those
-// superseded for replaceDelay, and the subscription to all topics if there are few enough topics again.
+// unsubscribeIdleAndReplaced ends subscriptions that were unused for the linger time or superseded for replaceDelay. It
+// also ends a subscription to all topics once the hub needs at most half of maxSubjects.
 func (subs *subscriptions) unsubscribeIdleAndReplaced(now time.Time) {
 	for len(subs.idle) > 0 && now.Sub(subs.idle[0].since) >= subs.linger {
 		i := subs.idle[0]
@@ -249,9 +244,8 @@ func (subs *subscriptions) unsubscribeAndNotify(sub *nats.Subscription) {
 	subs.onUnsubscribed(sub.Subject, subs.isSubscribedTo)
 }
 
-// switchSubscribeAll switches to one subscription to all topics if on is true, and to one subscription per topic if on
-// is false. When it switches on, it reuses a superseded subscription to all topics. When it switches off, no
-// subscription may be superseded.
+// switchSubscribeAll subscribes to all topics with wildcards if on is true, and to each topic separately if on is
+// false. Before a call with false, subs.replaced must be empty.
 func (subs *subscriptions) switchSubscribeAll(on bool) {
 	if on == (subs.allTopicSubs != nil) {
 		return
@@ -289,8 +283,8 @@ func (subs *subscriptions) switchSubscribeAll(on bool) {
 	subs.waitUntilSubscriptionsApply()
 }
 
-// waitUntilSubscriptionsApply waits until new subscriptions are in effect and the messages of the old ones have been
-// read, because unsubscribing drops messages in flight. The wait is limited in time.
+// waitUntilSubscriptionsApply waits until new subscriptions are in effect and messages of old subscriptions have been
+// read. Unsubscribing earlier would lose messages. The method gives up after a few seconds.
 func (subs *subscriptions) waitUntilSubscriptionsApply() {
 	for range maxPings + 1 {
 		if subs.natsConn.FlushTimeout(pingInterval) == nil || !subs.natsConn.IsConnected() {
@@ -311,9 +305,9 @@ func (subs *subscriptions) subjectCount() (n int64, subscribedToAll bool) {
 	return int64(len(subs.subjects) + len(subs.allTopicSubs)), subs.allTopicSubs != nil
 }
 
-// isWidestSubscriptionFor reports whether subscription covers more topics than any other subscription that matches
-// subject. A message without a sequence number arrives once for each of these subscriptions, and is delivered only for
-// the widest.
+// isWidestSubscriptionFor reports whether subscription is the widest subscription that matches subject. A message
+// without a sequence number arrives once per matching subscription. The node delivers only the copy that arrives
+// through the widest subscription.
 func (subs *subscriptions) isWidestSubscriptionFor(subscription, subject string) bool {
 	subs.countMu.Lock()
 	defer subs.countMu.Unlock()
@@ -338,7 +332,7 @@ func (subs *subscriptions) widestSubscribedWildcard(subject string) string {
 	return ""
 }
 
-// isSubscribedTo reports whether a subscription that is not superseded covers the subject.
+// isSubscribedTo reports whether a current subscription covers subject. Superseded subscriptions do not count.
 func (subs *subscriptions) isSubscribedTo(subject string) bool {
 	return subs.allTopicSubs != nil || subs.subjects[subject] != nil || subs.widestSubscribedWildcard(subject) != ""
 }

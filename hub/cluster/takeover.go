@@ -31,11 +31,12 @@ const (
 
 func newOrigin() string { return strings.ToLower(crand.Text()[:12]) }
 
-// Origin returns the identifier of this node in its messages. A process that takes over the hub must set Config.Origin
-// to it.
+// Origin returns the identifier that this node puts into its messages. In an upgrade, the new process must set
+// Config.Origin to this identifier.
 func (n *Node) Origin() string { return n.origin }
 
-// subscribeToAllForTakeover subscribes to all topics, because the clients' subscriptions are not known yet.
+// subscribeToAllForTakeover subscribes the new process of an upgrade to all topics. At this time, the clients'
+// subscriptions are not known yet.
 func (n *Node) subscribeToAllForTakeover() {
 	n.subscriptions.forceAll.Store(true)
 	n.inbox.confirmingSubscription.Store(true)
@@ -116,8 +117,7 @@ func (in *inbox) waitIfPausedResumeOnTimeout(done <-chan struct{}) {
 	}
 }
 
-// saveState encodes all topics. A topic consists of its subject and its sources. A source consists of its name, its
-// last sequence number, and whether a gap after this number counts as a loss.
+// saveState encodes the last sequence numbers of all topics for the new process of an upgrade.
 func (g *gapDetector) saveState() (state []byte) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// warningLimiter passes at most maxWarningsPerSecond lines per second to sink, and the same line only once per
-// repeatInterval. It is safe for concurrent use.
+// warningLimiter limits the lines passed to sink. It passes at most maxWarningsPerSecond lines per second, and the same
+// line at most once per repeatInterval. It is safe for concurrent use.
 type warningLimiter struct {
 	sink func(line string)
 
@@ -31,14 +31,15 @@ const (
 	maxKnownWarnings = 256
 )
 
-// variableNumbers matches numbers that differ when a line is repeated, such as connection numbers and client ports.
+// variableNumbers matches numbers that vary between otherwise equal log lines, such as connection numbers and client
+// ports.
 var variableNumbers = regexp.MustCompile(`\b[a-z]id:\d+|\battempt \d+|:\d+->`)
 
 func (w *warningLimiter) warnf(format string, v ...any) {
 	w.logUnlessRepeatedOrTooMany(fmt.Sprintf(format, v...), false)
 }
 
-// logChange reports a change of state. Lines that were reported before the change are reported again if they recur.
+// logChange logs a change of the node's state. After a change, lines that were already logged may be logged again.
 func (w *warningLimiter) logChange(format string, v ...any) {
 	w.logUnlessRepeatedOrTooMany(fmt.Sprintf(format, v...), true)
 }

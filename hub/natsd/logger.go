@@ -19,8 +19,8 @@ func (l *logger) warnRewordedf(format string, v ...any) {
 	}
 }
 
-// authErrors lists log lines of the server about wrong secrets, and clearer texts. %s is the peer, without the port of
-// an incoming connection.
+// authErrors maps log lines of the NATS server about wrong secrets to clearer texts. %s stands for the address of the
+// other server or client.
 var authErrors = []struct {
 	line *regexp.Regexp
 	text string
@@ -48,7 +48,7 @@ func (l *logger) firstFatalError() string {
 	return l.fatalText
 }
 
-// Fatalf implements server.Logger. It only records the error, and the process does not exit.
+// Fatalf implements server.Logger. It records the error and does not end the process.
 func (l *logger) Fatalf(format string, v ...any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -57,7 +57,7 @@ func (l *logger) Fatalf(format string, v ...any) {
 	}
 }
 
-// Warnf and the methods below implement server.Logger.
+// Warnf implements server.Logger.
 func (l *logger) Warnf(format string, v ...any)  { l.warnRewordedf(format, v...) }
 func (l *logger) Errorf(format string, v ...any) { l.warnRewordedf(format, v...) }
 func (l *logger) Noticef(string, ...any)         {}

@@ -17,44 +17,45 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// Config configures a Server. The zero value is a server that only this process can reach.
+// Config configures a Server. The zero value configures a server that only this process can reach.
 type Config struct {
 	// Name identifies the server in its cluster and must be unique there. The default is random.
 	Name string
-	// Addr is the host and port to listen on for clients; port 0 selects a free port. With "", the default, only this
-	// process can connect, with Server.Connect. In a cluster without Addr, clients on this machine that know the Token
-	// can connect, too.
+	// Addr is the host and port to listen on for clients. Port 0 selects a free port. With the default "", only this
+	// process can connect (see Server.Connect). If Cluster is set, clients on this machine that know the Token can
+	// connect, too.
 	Addr string
-	// Token is the secret that clients must send. With "", the default, they need no secret. In a cluster without Addr,
+	// Token is the secret that clients must send. By default, clients need no secret. If Cluster is set and Addr is "",
 	// the default is a random secret.
 	Token string
-	// TLS encrypts client connections on Addr. The default is nil: unencrypted.
+	// TLS encrypts client connections on Addr. The default nil means no encryption.
 	TLS *tls.Config
-	// Cluster connects the server with other servers. The default is nil.
+	// Cluster connects the server with other servers. With the default nil, the server stands alone.
 	Cluster *Cluster
 	// MaxPayload limits the size of a message with its header, in bytes. The default is 1 MiB, the maximum 64 MiB.
 	MaxPayload int
-	// MaxPending limits the bytes that wait to be sent to a client or another server. If more bytes wait, the
-	// connection is closed. The default is 64 MiB.
+	// MaxPending limits the bytes that wait to be sent on one connection, to a client or to another server. A
+	// connection that exceeds the limit is closed. The default is 64 MiB.
 	MaxPending int64
-	// StoreDir is the directory for streams. With "", the default, streams are disabled.
+	// StoreDir is the directory for streams. With the default "", streams are disabled.
 	StoreDir string
-	// Warn is called with each warning, possibly on several goroutines at once. The default is nil.
+	// Warn is called with each warning. Several goroutines may call Warn at once. The default is nil.
 	Warn func(line string)
 }
 
-// Cluster configures a cluster of servers.
+// Cluster configures a server's connections to other servers of its cluster.
 type Cluster struct {
-	// Addr is the host and port to listen on for other servers; port 0 selects a free port.
+	// Addr is the host and port to listen on for other servers. Port 0 selects a free port.
 	Addr string
-	// Advertise is the host and port at which other servers reach this server. By default, they use Addr.
+	// Advertise is the host and port at which other servers reach this server. The default is Addr.
 	Advertise string
-	// Join lists addresses of other servers. It may include this server. An unreachable address is tried again for as
-	// long as the server runs. Reachable servers announce further servers.
+	// Join lists addresses of other servers in the cluster. The list may include this server. The server keeps trying
+	// to reach each address. Reachable servers announce further servers.
 	Join []string
 	// Secret is the shared secret of the cluster's servers. It must not be empty.
 	Secret string
-	// TLS configures both ends of connections between servers. The default is nil: unencrypted.
+	// TLS encrypts connections between servers. It configures both the accepting and the connecting side. The default
+	// nil means no encryption.
 	TLS *tls.Config
 }
 
@@ -177,10 +178,10 @@ func (s *Server) Connect(options ...nats.Option) (*nats.Conn, error) {
 // InProcessConn implements nats.InProcessConnProvider.
 func (s *Server) InProcessConn() (net.Conn, error) { return s.s.InProcessConn() }
 
-// Addr returns the address for clients, or nil if there is none.
+// Addr returns the address on which the server accepts clients. It returns nil if the server accepts only this process.
 func (s *Server) Addr() net.Addr { return s.s.Addr() }
 
-// ClusterAddr returns the address for other servers, or nil if there is none.
+// ClusterAddr returns the address on which the server accepts other servers. It returns nil without a cluster.
 func (s *Server) ClusterAddr() net.Addr {
 	if a := s.s.ClusterAddr(); a != nil {
 		return a
@@ -188,7 +189,7 @@ func (s *Server) ClusterAddr() net.Addr {
 	return nil
 }
 
-// OtherServerCount returns the number of other servers that are connected.
+// OtherServerCount returns the number of other servers to which this server is connected.
 func (s *Server) OtherServerCount() int {
 	r, err := s.s.Routez(nil)
 	if err != nil {
