@@ -63,8 +63,8 @@ type connTable struct {
 	chunkOwners []uint16 // shard of each allocated chunk
 }
 
-// connChunk is the number of adjacent connection states that a shard allocates at once. Because of this size, states of
-// different loops rarely share a cache line.
+// connChunk is the number of adjacent connection states that a shard allocates at once. States of different loops
+// therefore share no cache line.
 const connChunk = 64
 
 func newConnTable(maxConns, maxInFlightPerConn, shards int) *connTable {

@@ -16,8 +16,8 @@ var (
 	errLifetimeOver    = errors.New("load: the connection's lifetime is over")
 )
 
-// generator is the engine's handler of a load. It sends messages and checks answers. Most fields are constant after the
-// first connection attempt.
+// generator handles all connections of the load's engine. It sends messages and checks answers. Most fields are
+// constant after the first connection attempt.
 type generator struct {
 	cfg          *Config
 	script       *trafficScript
@@ -428,8 +428,7 @@ func (g *generator) Ended(c *engine.Conn, in []byte) int {
 	return len(in)
 }
 
-// Closed counts a closed connection, or starts its replacement. The run's configuration determines whether closed
-// connections are replaced.
+// Closed starts a replacement if the run replaces c. Otherwise, Closed counts c as closed.
 func (g *generator) Closed(c *engine.Conn, reason error) {
 	cs, ok := c.Value().(*connState)
 	if !ok {

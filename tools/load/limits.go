@@ -37,8 +37,8 @@ func (f *faultRecorder) countExhaustionErrors(errnos ...syscall.Errno) (n int64,
 // dominate.
 const minUsageWindow = 100 * time.Millisecond
 
-// highCPUPressure is a share of the window. If some program waits for a processor during a larger share, a Limit is
-// reported.
+// highCPUPressure is the share of the window for which waiting for a processor is acceptable. A larger share is
+// reported as a Limit.
 const highCPUPressure = 0.2
 
 // Limits of the delay that the generator itself causes, as a 99th percentile. Above lateP99, the results are doubtful
